@@ -1,0 +1,119 @@
+package v1alpha1
+
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// BpfPolicy is Rego that restricts the applications of its own namespace.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Namespaced,shortName=bpfpol,categories=skep
+type BpfPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   BpfPolicySpec   `json:"spec"`
+	Status BpfPolicyStatus `json:"status,omitempty"`
+}
+
+// ClusterBpfPolicy is Rego that restricts every application.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=cbpfpol,categories=skep
+type ClusterBpfPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   BpfPolicySpec   `json:"spec"`
+	Status BpfPolicyStatus `json:"status,omitempty"`
+}
+
+// BpfPolicySpec is the body both scopes share. Exactly one of Profile and Rego
+// is given.
+type BpfPolicySpec struct {
+	// Profile names a policy that ships with Skep: baseline or restricted.
+	// +optional
+	Profile string `json:"profile,omitempty"`
+
+	// Rego is one module of package skep.policy with the partial sets deny and
+	// warn, whose members are strings or {msg, path, remedy}.
+	// +optional
+	Rego string `json:"rego,omitempty"`
+
+	// Parameters reach the Rego as input.parameters.
+	// +optional
+	Parameters map[string]apiextensionsv1.JSON `json:"parameters,omitempty"`
+
+	// Match limits the applications the policy judges; absent means all that
+	// its scope reaches.
+	// +optional
+	Match *PolicyMatch `json:"match,omitempty"`
+
+	// Mode says what a deny does: Enforce refuses, Audit only records.
+	// +optional
+	// +kubebuilder:validation:Enum=Enforce;Audit
+	Mode PolicyMode `json:"mode,omitempty"`
+
+	// Admission says what the webhook does with a deny: Deny (default) or Warn,
+	// which admits the object with a warning and never deploys it.
+	// +optional
+	// +kubebuilder:validation:Enum=Deny;Warn
+	Admission AdmissionMode `json:"admission,omitempty"`
+
+	// Running says what a new denial does to what already runs: Keep (default)
+	// freezes it, Unload takes it away.
+	// +optional
+	// +kubebuilder:validation:Enum=Keep;Unload
+	Running RunningMode `json:"running,omitempty"`
+}
+
+// PolicyMatch limits a policy to some applications; every field given must
+// match.
+type PolicyMatch struct {
+	// Namespaces are globs of namespaces. A cluster-scoped application has
+	// none and is matched only where Namespaces is absent.
+	// +optional
+	Namespaces []string `json:"namespaces,omitempty"`
+
+	// Selector matches the application's labels.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+}
+
+// PolicyMode says what a deny does.
+type PolicyMode string
+
+// AdmissionMode says what the webhook does with a deny.
+type AdmissionMode string
+
+// RunningMode says what a new denial does to what already runs.
+type RunningMode string
+
+// The values of PolicyMode, AdmissionMode and RunningMode; the first of each
+// is the default.
+const (
+	PolicyEnforce PolicyMode = "Enforce"
+	PolicyAudit   PolicyMode = "Audit"
+
+	AdmissionDeny AdmissionMode = "Deny"
+	AdmissionWarn AdmissionMode = "Warn"
+
+	RunningKeep   RunningMode = "Keep"
+	RunningUnload RunningMode = "Unload"
+)
+
+// BpfPolicyStatus is what Skep knows of a policy.
+type BpfPolicyStatus struct {
+	// ObservedGeneration is the generation the status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Conditions follow kstatus.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}

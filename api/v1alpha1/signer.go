@@ -1,0 +1,95 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// BpfSigner is a named party whose signatures count.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=bpfsigner,categories=skep
+type BpfSigner struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   BpfSignerSpec   `json:"spec"`
+	Status BpfSignerStatus `json:"status,omitempty"`
+}
+
+// BpfSignerSpec says how a signature is recognised as the signer's. Exactly
+// one of Key and Keyless is given.
+type BpfSignerSpec struct {
+	// Key is a public key.
+	// +optional
+	Key *KeySigner `json:"key,omitempty"`
+
+	// Keyless is an identity that a certificate authority such as Fulcio
+	// vouches for.
+	// +optional
+	Keyless *KeylessSigner `json:"keyless,omitempty"`
+
+	// Annotations must all be in the signed payload for a signature to count.
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+
+	// Revoked takes the signer's trust away: its signatures count no more, and
+	// what only they carried is unloaded.
+	// +optional
+	Revoked bool `json:"revoked,omitempty"`
+}
+
+// KeySigner is a party with a key pair.
+type KeySigner struct {
+	// PublicKey is PEM, as cosign.pub holds it.
+	PublicKey string `json:"publicKey"`
+}
+
+// KeylessSigner is a party known by the identity in its certificate.
+type KeylessSigner struct {
+	// TrustedRoot is the sigstore trusted root as JSON (media type
+	// application/vnd.dev.sigstore.trustedroot+json;version=0.1): the
+	// certificate authorities, transparency logs and timestamp authorities that
+	// count. Nothing is fetched.
+	TrustedRoot string `json:"trustedRoot"`
+
+	// Identities lists who counts; one of them must match.
+	// +kubebuilder:validation:MinItems=1
+	Identities []IdentityMatch `json:"identities"`
+
+	// InsecureIgnoreTlog accepts signatures that no transparency log recorded.
+	// +optional
+	InsecureIgnoreTlog bool `json:"insecureIgnoreTlog,omitempty"`
+
+	// InsecureIgnoreSCT accepts certificates without a certificate timestamp.
+	// +optional
+	InsecureIgnoreSCT bool `json:"insecureIgnoreSCT,omitempty"`
+}
+
+// IdentityMatch is a pair of issuer and subject, each exact or a regular
+// expression that matches the whole string.
+type IdentityMatch struct {
+	// Issuer is the OIDC issuer, such as https://accounts.example.com.
+	// +optional
+	Issuer string `json:"issuer,omitempty"`
+	// IssuerRegExp is an RE2 expression for the issuer.
+	// +optional
+	IssuerRegExp string `json:"issuerRegExp,omitempty"`
+	// Subject is the certificate's subject alternative name.
+	// +optional
+	Subject string `json:"subject,omitempty"`
+	// SubjectRegExp is an RE2 expression for the subject.
+	// +optional
+	SubjectRegExp string `json:"subjectRegExp,omitempty"`
+}
+
+// BpfSignerStatus is what Skep knows of a signer.
+type BpfSignerStatus struct {
+	// ObservedGeneration is the generation the status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Conditions follow kstatus.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}

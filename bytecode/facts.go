@@ -1,0 +1,142 @@
+// Package bytecode reads an eBPF object file and says what it does, without
+// loading it: which programs, hooks, helpers, kfuncs, maps and variables it
+// has, and which kernel it needs.
+//
+// It is pure. It reads no file, no network and no kernel; the same bytes give
+// the same Facts on every machine. It judges nothing: that is package
+// policies.
+package bytecode
+
+// FactsVersion is the version of the Facts document. It changes when a field
+// changes its meaning or goes away; new fields do not change it.
+const FactsVersion = "v1"
+
+// Facts is what the bytecode itself says, as opposed to what labels and
+// definitions claim. Lists are sorted, so that equal objects give equal JSON.
+type Facts struct {
+	// Version is FactsVersion.
+	Version string `json:"version"`
+	// Inspector names the revision of the rules that made the facts, and is
+	// part of the key they are remembered by.
+	Inspector string `json:"inspector"`
+	// License is the object's licence section, or empty.
+	License string `json:"license"`
+	// ByteOrder is little or big.
+	ByteOrder string `json:"byteOrder"`
+	// BTF tells whether the object carries type information.
+	BTF bool `json:"btf"`
+	// CORE tells whether the object has CO-RE relocations, so needs the
+	// kernel's BTF to load.
+	CORE bool `json:"core"`
+	// Programs in the order of their names.
+	Programs []Program `json:"programs"`
+	// Maps in the order of their names, data sections included.
+	Maps []Map `json:"maps"`
+	// Variables in the order of their names.
+	Variables []Variable `json:"variables"`
+	// MemoryBytes is the sum of the maps' MemoryBytes.
+	MemoryBytes uint64 `json:"memoryBytes"`
+	// CPUs is the number of possible CPUs that MemoryBytes counts for per-CPU
+	// maps.
+	CPUs int `json:"cpus"`
+	// MinKernel is the lowest mainline kernel that has every feature the object
+	// names, as major.minor. It is advice: CO-RE guards and distribution
+	// backports lower it, configuration raises it.
+	MinKernel string `json:"minKernel"`
+	// MinKernelReasons lists the features that set MinKernel.
+	MinKernelReasons []KernelNeed `json:"minKernelReasons"`
+}
+
+// KernelNeed is a feature and the first mainline kernel that has it.
+type KernelNeed struct {
+	// Kernel is major.minor.
+	Kernel string `json:"kernel"`
+	// Feature is, for example, "helper bpf_ringbuf_output" or "map type RingBuf".
+	Feature string `json:"feature"`
+	// Program is the program or map that needs it.
+	Program string `json:"program,omitempty"`
+}
+
+// Program is one entry point of the object, with everything it can reach:
+// static and global subprograms and callbacks.
+type Program struct {
+	Name string `json:"name"`
+	// Section is the ELF section, as written.
+	Section string `json:"section"`
+	// Hook is the name in hook.Table that the section implies, or empty.
+	Hook string `json:"hook"`
+	// Target is what the section says after the hook, or empty.
+	Target string `json:"target,omitempty"`
+	// Type is cilium/ebpf's name of the program type, such as XDP.
+	Type string `json:"type"`
+	// AttachType is cilium/ebpf's name of the expected attach type, or empty.
+	AttachType string `json:"attachType,omitempty"`
+	// Sleepable and Frags are the flags BPF_F_SLEEPABLE and BPF_F_XDP_HAS_FRAGS.
+	Sleepable bool `json:"sleepable,omitempty"`
+	Frags     bool `json:"frags,omitempty"`
+	// Instructions is the number of instructions of the program and all it
+	// reaches, each function counted once.
+	Instructions int `json:"instructions"`
+	// Subprograms are the functions reached by calls and callbacks.
+	Subprograms []string `json:"subprograms,omitempty"`
+	// Helpers are the kernel's names, such as bpf_map_lookup_elem.
+	Helpers []string `json:"helpers"`
+	// UnknownHelpers are helper ids this version of Skep has no name for.
+	// Policies fail closed on them.
+	UnknownHelpers []int64 `json:"unknownHelpers,omitempty"`
+	// Kfuncs are kernel functions called by name.
+	Kfuncs []string `json:"kfuncs"`
+	// Maps the program refers to.
+	Maps []string `json:"maps"`
+	// License is the licence the kernel is told, from the object.
+	License string `json:"license"`
+	// GPLCompatible tells whether the kernel counts License as such.
+	GPLCompatible bool `json:"gplCompatible"`
+	// GPLOnly are the helpers and kfuncs that the kernel gives only to
+	// GPL-compatible programs. A joined XDP chain hides this from the kernel.
+	GPLOnly []string `json:"gplOnly,omitempty"`
+	// PoisonedCalls counts calls that CO-RE replaced by 0xbad2310; the verifier
+	// refuses them where they are reachable.
+	PoisonedCalls int `json:"poisonedCalls,omitempty"`
+}
+
+// Map is one map of the object.
+type Map struct {
+	Name string `json:"name"`
+	// Type is cilium/ebpf's name of the map type, such as PerCPUArray.
+	Type string `json:"type"`
+	// KeySize and ValueSize are in bytes, MaxEntries counts entries.
+	KeySize    uint32 `json:"keySize"`
+	ValueSize  uint32 `json:"valueSize"`
+	MaxEntries uint32 `json:"maxEntries"`
+	// Flags are the map_flags.
+	Flags uint32 `json:"flags,omitempty"`
+	// MemoryBytes estimates what the kernel charges for a full map.
+	MemoryBytes uint64 `json:"memoryBytes"`
+	// Pinned tells that the object asks for pinning by name, which Skep does in
+	// its own directory instead.
+	Pinned bool `json:"pinned,omitempty"`
+}
+
+// Variable is a global variable of the object.
+type Variable struct {
+	Name string `json:"name"`
+	// Type is the C type from BTF, such as "__u32" or "struct config".
+	Type string `json:"type,omitempty"`
+	// Size is in bytes.
+	Size uint64 `json:"size"`
+	// Section is .rodata, .data, .bss or a section named after one of them.
+	Section string `json:"section"`
+	// Constant variables are set before loading and never carried over.
+	Constant bool `json:"constant"`
+}
+
+// Program returns the program of that name.
+func (f *Facts) Program(name string) (Program, bool) {
+	for _, p := range f.Programs {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Program{}, false
+}

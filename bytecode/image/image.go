@@ -1,0 +1,54 @@
+// Package image moves eBPF objects in and out of OCI images: bpfman's bytecode
+// image format, multi-arch indexes of it, and OCI artifacts with one object.
+//
+// It owns the network side of bytecode and its content-addressed cache, and
+// keeps everything it reads within bounds. It verifies no signature and reads
+// no ELF beyond what the object's architecture takes.
+package image
+
+import "github.com/google/go-containerregistry/pkg/name"
+
+// The labels of bpfman's bytecode image format: JSON objects that map program
+// names to types and map names to types. They are claims, not facts.
+const (
+	LabelPrograms = "io.ebpf.programs"
+	LabelMaps     = "io.ebpf.maps"
+)
+
+// LayoutPrefix marks a reference to an OCI layout on disk: oci:DIR[:TAG].
+const LayoutPrefix = "oci:"
+
+// Resolved is a reference and the digest its tag stood for when it was
+// resolved. Everything that follows goes by the digest.
+type Resolved struct {
+	// Reference is as written in the definition.
+	Reference string
+	// Registry is the host; empty for an OCI layout on disk.
+	Registry string
+	// Repository is the path within the registry, or the layout's directory.
+	Repository string
+	// Tag is empty where the reference names a digest.
+	Tag string
+	// Digest is what the tag stood for, as sha256:…: the index's where there is
+	// one. It is what signatures are about.
+	Digest string
+}
+
+// Image is one object and where it came from.
+type Image struct {
+	Resolved
+	// ManifestDigest is that of the platform's manifest; equal to Digest where
+	// there is no index.
+	ManifestDigest string
+	// Labels of the image's config, or annotations of an artifact's manifest.
+	Labels map[string]string
+	// Object is the ELF file, ObjectDigest its sha256 as sha256:….
+	Object       []byte
+	ObjectDigest string
+}
+
+// ByDigest returns the registry reference repository@digest; an error for an
+// OCI layout, which has none.
+func (r Resolved) ByDigest() (name.Digest, error) {
+	return name.NewDigest(r.Registry + "/" + r.Repository + "@" + r.Digest)
+}

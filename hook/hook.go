@@ -1,0 +1,180 @@
+// Package hook owns the one table of places in the kernel that a program can
+// attach to. Admission, facts, Rego (data.hooks), the agent, CUE and the docs
+// all read it; nothing else in the project enumerates hooks.
+//
+// Adding a hook is a row here, one small function in agent/attach, one test
+// program. The package attaches nothing and looks at no kernel.
+package hook
+
+import (
+	"sort"
+	"strings"
+
+	"github.com/cilium/ebpf"
+)
+
+// Shape is the kind of target a hook has, and so which fields an attachment to
+// it carries.
+type Shape string
+
+// The shapes. Hooks are many; shapes are few.
+const (
+	// NetworkDevice takes interfaces, and priority where the hook is ordered.
+	NetworkDevice Shape = "NetworkDevice"
+	// KernelFunction takes function.
+	KernelFunction Shape = "KernelFunction"
+	// Tracepoint takes tracepoint.
+	Tracepoint Shape = "Tracepoint"
+	// Cgroup takes cgroup.
+	Cgroup Shape = "Cgroup"
+	// UserBinary takes binary.
+	UserBinary Shape = "UserBinary"
+	// NetworkNamespace takes networkNamespace.
+	NetworkNamespace Shape = "NetworkNamespace"
+	// PerfEvent takes a perf event.
+	PerfEvent Shape = "PerfEvent"
+	// None takes nothing: the object says all there is to say.
+	None Shape = "None"
+)
+
+// Sharing says how several programs live on one target of a hook.
+type Sharing string
+
+const (
+	// Ordered programs run one after another by priority.
+	Ordered Sharing = "Ordered"
+	// Parallel programs all run, in an order nobody may rely on.
+	Parallel Sharing = "Parallel"
+	// Exclusive targets hold one program.
+	Exclusive Sharing = "Exclusive"
+)
+
+// Replace says how a running program gives way to its next version.
+type Replace string
+
+const (
+	// ByLinkUpdate swaps the program under its link: no event is missed and
+	// none is seen twice.
+	ByLinkUpdate Replace = "LinkUpdate"
+	// ByOverlap attaches the new program and then detaches the old: no event
+	// is missed, and for a moment both see it.
+	ByOverlap Replace = "Overlap"
+)
+
+// Risk is how much harm a program on the hook can do, for policies to weigh.
+type Risk string
+
+const (
+	// Observe hooks see and change nothing.
+	Observe Risk = "Observe"
+	// Traffic hooks drop, redirect or rewrite packets and socket calls.
+	Traffic Risk = "Traffic"
+	// Control hooks decide what the kernel or a process does.
+	Control Risk = "Control"
+)
+
+// Hook is one row of the table.
+type Hook struct {
+	// Name is what a definition calls the hook, in libbpf's section vocabulary.
+	Name string `json:"name"`
+	// Sections are the ELF section names, or prefixes of them up to a slash,
+	// that imply the hook. The hooks that no section implies have none.
+	Sections []string `json:"sections"`
+	// ProgramType is what the kernel loads the program as.
+	ProgramType ebpf.ProgramType `json:"-"`
+	// AttachType is the expected attach type; ebpf.AttachNone where the
+	// kernel asks for none.
+	AttachType ebpf.AttachType `json:"-"`
+	// Shape is the kind of target.
+	Shape Shape `json:"shape"`
+	// MinKernel is the first kernel with the hook, as major.minor.
+	MinKernel string `json:"minKernel"`
+	// Namespaceable hooks can be held by a namespaced application.
+	Namespaceable bool `json:"namespaceable"`
+	// Sharing says how several programs live on one target.
+	Sharing Sharing `json:"sharing"`
+	// Replace says how a program gives way to its next version.
+	Replace Replace `json:"replace"`
+	// Risk is for policies to weigh.
+	Risk Risk `json:"risk"`
+	// Attachable hooks are those the agent attaches today; asking for another
+	// is refused.
+	Attachable bool `json:"attachable"`
+}
+
+// Lookup finds a row by name.
+func Lookup(name string) (Hook, bool) {
+	for _, h := range table {
+		if h.Name == name {
+			return h, true
+		}
+	}
+	return Hook{}, false
+}
+
+// All returns every row in the table's order.
+func All() []Hook { return append([]Hook(nil), table...) }
+
+// Names returns every name, sorted.
+func Names() []string {
+	names := make([]string, 0, len(table))
+	for _, h := range table {
+		names = append(names, h.Name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// FromSection finds the hook an ELF section implies and the target named in
+// the section, such as "syscalls/sys_enter_execve" in
+// "tracepoint/syscalls/sys_enter_execve". The longest matching section wins,
+// as in libbpf. A leading "?" (libbpf: do not load by default) and a ".s"
+// (sleepable) or ".frags" suffix of the hook do not change it.
+func FromSection(section string) (h Hook, target string, ok bool) {
+	section = strings.TrimPrefix(section, "?")
+	best := -1
+	for _, row := range table {
+		for _, s := range row.Sections {
+			rest, match := cutSection(section, s)
+			if match && len(s) > best {
+				best, h, target, ok = len(s), row, rest, true
+			}
+		}
+	}
+	return h, target, ok
+}
+
+// cutSection matches section against a name, its sleepable and frags variants,
+// and returns what follows the slash.
+func cutSection(section, name string) (rest string, ok bool) {
+	head, tail, found := strings.Cut(section, name)
+	if !found || head != "" {
+		return "", false
+	}
+	for _, variant := range []string{"", ".s", ".frags"} {
+		t, is := strings.CutPrefix(tail, variant)
+		if !is {
+			continue
+		}
+		if t == "" {
+			return "", true
+		}
+		if r, slash := strings.CutPrefix(t, "/"); slash {
+			return r, true
+		}
+	}
+	return "", false
+}
+
+// Verdict is what an XDP program returns.
+type Verdict struct {
+	// Name is what proceedOn calls it.
+	Name string
+	// Code is the value the kernel reads.
+	Code uint32
+}
+
+// XDPVerdicts are the values of enum xdp_action, in its order.
+func XDPVerdicts() []Verdict {
+	return []Verdict{{"Aborted", 0}, {"Drop", 1}, {"Pass", 2}, {"Tx", 3}, {"Redirect", 4}}
+}

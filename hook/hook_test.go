@@ -1,0 +1,72 @@
+package hook_test
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/skep-dev/skep/hook"
+)
+
+func TestFromSection(t *testing.T) {
+	for section, want := range map[string]struct{ hook, target string }{
+		"xdp":                                   {"xdp", ""},
+		"xdp.frags":                             {"xdp", ""},
+		"xdp/count":                             {"xdp", "count"},
+		"tc/ingress":                            {"tcx/ingress", ""},
+		"tcx/egress":                            {"tcx/egress", ""},
+		"tracepoint/syscalls/sys_enter_execve":  {"tracepoint", "syscalls/sys_enter_execve"},
+		"tp/sched/sched_switch":                 {"tracepoint", "sched/sched_switch"},
+		"tp_btf/sched_switch":                   {"tp_btf", "sched_switch"},
+		"raw_tp.w/foo":                          {"raw_tp.w", "foo"},
+		"?uprobe.s//bin/bash:readline":          {"uprobe", "/bin/bash:readline"},
+		"uprobe.multi//bin/true:*":              {"uprobe.multi", "/bin/true:*"},
+		"cgroup/connect4":                       {"cgroup/connect4", ""},
+		"cgroup/sock":                           {"cgroup/sock_create", ""},
+		"cgroup_skb/ingress":                    {"cgroup_skb/ingress", ""},
+		"lsm.s/file_open":                       {"lsm", "file_open"},
+		"iter.s/task":                           {"iter", "task"},
+		"sk_lookup":                             {"sk_lookup", ""},
+		"sk_lookup/redirect":                    {"sk_lookup", "redirect"},
+		"kprobe.multi/tcp_*":                    {"kprobe.multi", "tcp_*"},
+		"tracepointless/syscalls":               {"", ""},
+		"classifier":                            {"", ""},
+		"":                                      {"", ""},
+		".text":                                 {"", ""},
+		"xdpx":                                  {"", ""},
+		"raw_tracepoint/sched_process_exec":     {"raw_tp", "sched_process_exec"},
+		"fentry.s/bpf_fentry_test":              {"fentry", "bpf_fentry_test"},
+		"tracepoint.s/syscalls/sys_enter_write": {"tracepoint", "syscalls/sys_enter_write"},
+	} {
+		h, target, ok := hook.FromSection(section)
+		if h.Name != want.hook || target != want.target || ok != (want.hook != "") {
+			t.Errorf("FromSection(%q) = %q, %q, %v; want %q, %q", section, h.Name, target, ok, want.hook, want.target)
+		}
+	}
+}
+
+func TestTableIsWhole(t *testing.T) {
+	kernel := regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
+	seen := map[string]bool{}
+	for _, h := range hook.All() {
+		if seen[h.Name] {
+			t.Errorf("%s stands twice", h.Name)
+		}
+		seen[h.Name] = true
+		if !kernel.MatchString(h.MinKernel) {
+			t.Errorf("%s: minKernel %q is not major.minor", h.Name, h.MinKernel)
+		}
+		for _, s := range h.Sections {
+			if got, _, _ := hook.FromSection(s); got.Name != h.Name {
+				t.Errorf("section %q of %s resolves to %s", s, h.Name, got.Name)
+			}
+		}
+		if h.Shape == "" || h.Sharing == "" || h.Replace == "" || h.Risk == "" {
+			t.Errorf("%s: a column is empty", h.Name)
+		}
+	}
+	for _, must := range []string{"xdp", "tcx/ingress", "tcx/egress", "tracepoint", "raw_tp", "tp_btf", "uprobe", "uretprobe", "cgroup/connect4", "cgroup/bind6", "cgroup/sendmsg4", "cgroup/getsockopt", "cgroup/sock_create", "cgroup_skb/ingress", "cgroup_skb/egress", "sk_lookup", "iter"} {
+		if h, ok := hook.Lookup(must); !ok || !h.Attachable {
+			t.Errorf("%s must be attachable", must)
+		}
+	}
+}

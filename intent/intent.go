@@ -1,0 +1,54 @@
+// Package intent is the verdict as agents get it: the payload, its DSSE
+// envelope, and the two ways through the seal.
+//
+// Seal is called by package gate alone (test/arch holds that), Open by agents.
+// Opened cannot be made any other way, so an agent that takes an Opened cannot
+// be handed something nobody sealed. The package fetches nothing and decides
+// nothing.
+package intent
+
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// FormatVersion is the version of Payload. An agent that meets a version it
+// does not know keeps what runs.
+const FormatVersion = 1
+
+// PayloadType is the DSSE payload type of a sealed intent.
+const PayloadType = "application/vnd.skep.intent+json"
+
+// Payload is what one application is to be on every selected node.
+type Payload struct {
+	// Format is FormatVersion.
+	Format int `json:"format"`
+	// Application and UID name what the intent speaks of. A serial counts for
+	// one UID.
+	Application v1alpha1.Identity `json:"application"`
+	UID         string            `json:"uid"`
+	// Serial is max(last + 1, unix milliseconds). An older envelope is refused.
+	Serial int64 `json:"serial"`
+	// Tombstone says that the application is to be unloaded. All below is then
+	// empty, but for Reason.
+	Tombstone bool `json:"tombstone,omitempty"`
+	// Reason says why the tombstone was sealed.
+	Reason string `json:"reason,omitempty"`
+	// Image is the reference as written, ImageDigest what it resolved to.
+	Image       string `json:"image,omitempty"`
+	ImageDigest string `json:"imageDigest,omitempty"`
+	// ObjectDigest is the sha256 of the object file itself, as sha256:…; the
+	// agent hashes what it fetched against it.
+	ObjectDigest string `json:"objectDigest,omitempty"`
+	// NodeSelector, Variables, Maps and Programs are the definition's, with the
+	// hook, target and priority of every attachment filled in.
+	NodeSelector *metav1.LabelSelector           `json:"nodeSelector,omitempty"`
+	Variables    map[string]apiextensionsv1.JSON `json:"variables,omitempty"`
+	Maps         map[string]v1alpha1.Map         `json:"maps,omitempty"`
+	Programs     []v1alpha1.Program              `json:"programs,omitempty"`
+	// Signers and PolicyRevision record what the verdict rested on.
+	Signers        []string `json:"signers,omitempty"`
+	PolicyRevision string   `json:"policyRevision,omitempty"`
+}

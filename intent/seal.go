@@ -1,0 +1,238 @@
+package intent
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// MaxEnvelopeBytes bounds what Open reads.
+const MaxEnvelopeBytes = 1 << 20
+
+// Errors that callers tell apart.
+var (
+	// ErrSeal: no trusted key made the envelope's signature, or its bytes were
+	// changed after it was made.
+	ErrSeal = errors.New("seal does not hold")
+	// ErrFormat: the payload is of a version this build does not know. What
+	// runs is kept.
+	ErrFormat = errors.New("intent format not known")
+	// ErrOlder: a newer intent of the same application was seen before.
+	ErrOlder = errors.New("intent is older than the last one seen")
+)
+
+// Envelope is a sealed intent: a DSSE envelope as JSON.
+type Envelope []byte
+
+// Opened is an intent whose seal held. Only Trust.Open makes one.
+type Opened struct {
+	payload  Payload
+	revision string
+}
+
+// Payload returns what was sealed. It is shared and must not be changed.
+func (o Opened) Payload() Payload { return o.payload }
+
+// Revision names what is to be loaded, without where it attaches: two intents
+// of one application with equal revisions need no reload. It is lower-case hex.
+func (o Opened) Revision() string { return o.revision }
+
+// Sealer signs intents with one ed25519 key.
+type Sealer struct{ key signer }
+
+// NewSealer returns a Sealer for the key.
+func NewSealer(key ed25519.PrivateKey) (*Sealer, error) {
+	if len(key) != ed25519.PrivateKeySize {
+		return nil, fmt.Errorf("seal key: want an ed25519 private key of %d bytes, have %d", ed25519.PrivateKeySize, len(key))
+	}
+	return &Sealer{key: signer{private: key, public: key.Public().(ed25519.PublicKey)}}, nil
+}
+
+// Public returns the key agents are to trust.
+func (s *Sealer) Public() ed25519.PublicKey { return s.key.public }
+
+// Seal signs the payload, after setting its format. Package gate is the only
+// caller outside tests: it seals verdicts that allow, and tombstones.
+func (s *Sealer) Seal(p Payload) (Envelope, error) {
+	p.Format = FormatVersion
+	if err := p.check(); err != nil {
+		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
+	}
+	body, err := json.Marshal(p)
+	if err != nil {
+		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
+	}
+	es, err := dsse.NewEnvelopeSigner(s.key)
+	if err != nil {
+		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
+	}
+	env, err := es.SignPayload(context.Background(), PayloadType, body)
+	if err != nil {
+		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
+	}
+	return json.Marshal(env)
+}
+
+// Trust is the set of keys whose seals hold. During a key rotation it holds
+// the old and the new.
+type Trust struct{ verifiers []dsse.Verifier }
+
+// NewTrust returns a Trust in the keys; at least one is needed.
+func NewTrust(keys ...ed25519.PublicKey) (*Trust, error) {
+	if len(keys) == 0 {
+		return nil, errors.New("seal trust: no key given")
+	}
+	t := &Trust{}
+	for _, k := range keys {
+		if len(k) != ed25519.PublicKeySize {
+			return nil, fmt.Errorf("seal trust: want ed25519 public keys of %d bytes, have %d", ed25519.PublicKeySize, len(k))
+		}
+		t.verifiers = append(t.verifiers, signer{public: k})
+	}
+	return t, nil
+}
+
+// Open checks the seal and returns the intent. It fails with ErrSeal or
+// ErrFormat, and reads at most MaxEnvelopeBytes.
+func (t *Trust) Open(e Envelope) (Opened, error) {
+	if len(e) > MaxEnvelopeBytes {
+		return Opened{}, fmt.Errorf("open intent: %d bytes, at most %d are read: %w", len(e), MaxEnvelopeBytes, ErrSeal)
+	}
+	var env dsse.Envelope
+	if err := json.Unmarshal(e, &env); err != nil {
+		return Opened{}, fmt.Errorf("open intent: %w: %w", ErrSeal, err)
+	}
+	if env.PayloadType != PayloadType {
+		return Opened{}, fmt.Errorf("open intent: payload type %q: %w", env.PayloadType, ErrSeal)
+	}
+	body, err := base64.StdEncoding.DecodeString(env.Payload)
+	if err != nil {
+		return Opened{}, fmt.Errorf("open intent: %w: %w", ErrSeal, err)
+	}
+	ev, err := dsse.NewEnvelopeVerifier(t.verifiers...)
+	if err != nil {
+		return Opened{}, fmt.Errorf("open intent: %w", err)
+	}
+	if _, err := ev.Verify(context.Background(), &env); err != nil {
+		return Opened{}, fmt.Errorf("open intent: %w: %w", ErrSeal, err)
+	}
+	return decode(body)
+}
+
+// decode reads a payload whose seal held.
+func decode(body []byte) (Opened, error) {
+	var format struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(body, &format); err != nil {
+		return Opened{}, fmt.Errorf("open intent: %w: %w", ErrFormat, err)
+	}
+	if format.Format != FormatVersion {
+		return Opened{}, fmt.Errorf("open intent: format %d, this build knows %d: %w", format.Format, FormatVersion, ErrFormat)
+	}
+	var p Payload
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&p); err != nil {
+		return Opened{}, fmt.Errorf("open intent: %w: %w", ErrFormat, err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return Opened{}, fmt.Errorf("open intent: %w: more than one document", ErrFormat)
+	}
+	if err := p.check(); err != nil {
+		return Opened{}, fmt.Errorf("open intent of %s: %w: %w", p.Application, ErrFormat, err)
+	}
+	rev, err := p.revision()
+	if err != nil {
+		return Opened{}, fmt.Errorf("open intent of %s: %w", p.Application, err)
+	}
+	return Opened{payload: p, revision: rev}, nil
+}
+
+// check refuses payloads that no honest sealer makes.
+func (p *Payload) check() error {
+	switch {
+	case p.Application.Kind == "" || p.Application.Name == "":
+		return errors.New("no application named")
+	case p.UID == "":
+		return errors.New("no uid")
+	case p.Serial <= 0:
+		return fmt.Errorf("serial %d", p.Serial)
+	case p.Tombstone:
+		return nil
+	case len(p.Programs) == 0:
+		return errors.New("no programs")
+	case p.ObjectDigest == "":
+		return errors.New("no object digest")
+	}
+	return nil
+}
+
+// revision hashes what decides the loaded bytes: the object, the values set in
+// it, and per program what the kernel is told at load time.
+func (p *Payload) revision() (string, error) {
+	type target struct{ Hook, Function, Tracepoint string }
+	type program struct {
+		Name    string
+		Targets []target
+	}
+	programs := make([]program, 0, len(p.Programs))
+	for _, pr := range p.Programs {
+		one := program{Name: pr.Name}
+		for _, a := range pr.Attach {
+			one.Targets = append(one.Targets, target{a.Hook, a.Function, a.Tracepoint})
+		}
+		programs = append(programs, one)
+	}
+	body, err := json.Marshal(struct {
+		Object    string
+		Variables any
+		Maps      map[string]v1alpha1.Map
+		Programs  []program
+	}{p.ObjectDigest, p.Variables, p.Maps, programs})
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:16]), nil
+}
+
+// signer is an ed25519 key as the dsse package wants it.
+type signer struct {
+	private ed25519.PrivateKey
+	public  ed25519.PublicKey
+}
+
+// KeyID implements dsse.Verifier: the first eight bytes of the key's sha256.
+func (s signer) KeyID() (string, error) {
+	sum := sha256.Sum256(s.public)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// Public implements dsse.Verifier.
+func (s signer) Public() crypto.PublicKey { return s.public }
+
+// Sign implements dsse.Signer.
+func (s signer) Sign(_ context.Context, data []byte) ([]byte, error) {
+	return ed25519.Sign(s.private, data), nil
+}
+
+// Verify implements dsse.Verifier.
+func (s signer) Verify(_ context.Context, data, sig []byte) error {
+	if !ed25519.Verify(s.public, data, sig) {
+		return errors.New("ed25519 signature does not match")
+	}
+	return nil
+}

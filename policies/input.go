@@ -1,0 +1,119 @@
+// Package policies decides: it compiles the admins' Rego, evaluates it over one
+// document, and says which rule refused what, where, and what would mend it.
+//
+// It is the only room that imports OPA. It fetches nothing and reads no clock:
+// everything a policy may know is in Input.
+package policies
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/signing"
+)
+
+// InputVersion is the version of the Input document.
+const InputVersion = "v1"
+
+// Input is the one document Rego sees, the same at every door. Its JSON schema
+// is published beside the policies.
+type Input struct {
+	// Version is InputVersion.
+	Version string `json:"version"`
+	// Application is the definition with its defaults filled in.
+	Application Application `json:"application"`
+	// Requester is who last changed the definition, as far as the door knows.
+	Requester Requester `json:"requester"`
+	// Namespace is the application's; empty for a cluster-scoped one.
+	Namespace Namespace `json:"namespace"`
+	// Image is where the bytecode came from.
+	Image Image `json:"image"`
+	// Signatures and Attestations are those that count.
+	Signatures   []signing.Signature   `json:"signatures"`
+	Attestations []signing.Attestation `json:"attestations"`
+	// Bytecode is what the object itself says.
+	Bytecode bytecode.Facts `json:"bytecode"`
+	// Parameters are the policy's own; the engine sets them per policy.
+	Parameters map[string]json.RawMessage `json:"parameters"`
+	// Now is the time of the decision; the engine sets it. A policy that reads
+	// it is decided again at every interval.
+	Now time.Time `json:"now"`
+}
+
+// Application is the definition as policies see it.
+type Application struct {
+	Kind     string   `json:"kind"`
+	Metadata Metadata `json:"metadata"`
+	// Spec has every attachment's hook and priority filled in.
+	Spec v1alpha1.BpfApplicationSpec `json:"spec"`
+}
+
+// Metadata is the part of an object's metadata that policies see.
+type Metadata struct {
+	Name        string            `json:"name"`
+	Namespace   string            `json:"namespace,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// Requester is a user as the API server authenticated it; in node mode the
+// git committer's name.
+type Requester struct {
+	Username string   `json:"username"`
+	Groups   []string `json:"groups"`
+}
+
+// Namespace is a namespace and its labels.
+type Namespace struct {
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels"`
+}
+
+// Image is where the bytecode came from.
+type Image struct {
+	// Registry is the host, empty for an OCI layout on disk.
+	Registry   string `json:"registry"`
+	Repository string `json:"repository"`
+	Tag        string `json:"tag,omitempty"`
+	// Digest is the image's, as sha256:….
+	Digest string `json:"digest"`
+	// Size is that of the object in bytes.
+	Size int64 `json:"size"`
+	// Labels are the image's own: claims, not facts.
+	Labels map[string]string `json:"labels"`
+}
+
+// Reason is one refusal or warning.
+type Reason struct {
+	// Rule is policy/rule, such as baseline/signed.
+	Rule string `json:"rule"`
+	// Path is the field of the definition it is about, such as
+	// spec.programs[0].attach[1].hook; empty where it is about the image.
+	Path string `json:"path"`
+	// Message says what is wrong, Remedy what would mend it.
+	Message string `json:"message"`
+	Remedy  string `json:"remedy"`
+}
+
+// Decision is what a set of policies says of one Input.
+type Decision struct {
+	// Denied lists the reasons to refuse; empty means allowed.
+	Denied []Reason `json:"denied"`
+	// Warnings do not refuse.
+	Warnings []Reason `json:"warnings"`
+	// Audited are denials of policies in Audit mode.
+	Audited []Reason `json:"audited,omitempty"`
+	// AdmissionWarn is true where every denying policy says admission: Warn.
+	AdmissionWarn bool `json:"admissionWarn,omitempty"`
+	// Unload is true where a denying policy says running: Unload.
+	Unload bool `json:"unload,omitempty"`
+	// TimeDependent is true where a policy that was evaluated reads input.now.
+	TimeDependent bool `json:"timeDependent,omitempty"`
+	// Policies names the policies that were evaluated, sorted.
+	Policies []string `json:"policies"`
+}
+
+// Allowed tells whether nothing refused.
+func (d Decision) Allowed() bool { return len(d.Denied) == 0 }
