@@ -2,6 +2,8 @@ module github.com/skep-dev/skep
 
 go 1.26.0
 
+tool github.com/cilium/ebpf/cmd/bpf2go
+
 require (
 	cuelang.org/go v0.17.1
 	github.com/cilium/ebpf v0.22.0
