@@ -36,6 +36,12 @@ type Payload struct {
 	Tombstone bool `json:"tombstone,omitempty"`
 	// Reason says why the tombstone was sealed.
 	Reason string `json:"reason,omitempty"`
+	// Generation is the definition's: metadata.generation in a cluster, a hash
+	// of the spec in node mode. A tag is resolved once per generation.
+	Generation int64 `json:"generation,omitempty"`
+	// Source says where the definition stands: a file in the source in node
+	// mode, empty in a cluster.
+	Source string `json:"source,omitempty"`
 	// Image is the reference as written, ImageDigest what it resolved to.
 	Image       string `json:"image,omitempty"`
 	ImageDigest string `json:"imageDigest,omitempty"`
