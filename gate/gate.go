@@ -1,0 +1,288 @@
+// Package gate is the one pipeline every definition passes, whichever door it
+// came in by: shape, resolve, verify, inspect, decide.
+//
+// Each step takes what only the step before it makes, so a skipped check does
+// not compile; only a Verdict that allows can be sealed. The package loads
+// nothing into a kernel and knows no cluster. It decides nothing by itself
+// beyond what is legal: that is package policies.
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+)
+
+// Images resolves references and fetches objects; *image.Client is one.
+type Images interface {
+	// Resolve turns a tag into a digest.
+	Resolve(ctx context.Context, ref string) (image.Resolved, error)
+	// Pull fetches by digest, from a cache where it can.
+	Pull(ctx context.Context, r image.Resolved) (*image.Image, error)
+}
+
+// Collector fetches whatever might be a signature of a digest.
+type Collector interface {
+	Collect(ctx context.Context, r image.Resolved) (signing.Collected, error)
+}
+
+// Options says what a Judge asks and what it trusts.
+type Options struct {
+	// Images is needed.
+	Images Images
+	// Signatures is needed.
+	Signatures Collector
+	// Trust is the signers that count. Needed; it may hold none.
+	Trust *signing.Trust
+	// Policies is needed.
+	Policies *policies.Set
+	// Memory keeps collected signatures over restarts. The zero value keeps
+	// them in this process only.
+	Memory Memory
+	// CPUs is the number of possible CPUs the map memory is estimated for.
+	// Zero means bytecode's default.
+	CPUs int
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+	// FreshFor is how long collected signatures that count are used before the
+	// registry is asked again. Zero means ten minutes; where none counted, half
+	// a minute, so that an image signed just after it was pushed is seen.
+	FreshFor time.Duration
+	// StaleFor is how long they are still used while the registry cannot be
+	// asked. Zero means 24 hours.
+	StaleFor time.Duration
+}
+
+// Judge runs the pipeline and remembers what it learned: facts by object
+// digest, evidence by image digest and trust revision, decisions by the hash of
+// the whole Rego input and policy revision. It is safe for concurrent use.
+type Judge struct {
+	opts Options
+	// mu guards trust and set, which Retrust and Repolicy swap.
+	mu    sync.RWMutex
+	trust *signing.Trust
+	set   *policies.Set
+	known remembered
+}
+
+// New returns a Judge.
+func New(o Options) (*Judge, error) {
+	switch {
+	case o.Images == nil:
+		return nil, errors.New("make judge: no Images given")
+	case o.Signatures == nil:
+		return nil, errors.New("make judge: no Signatures given")
+	case o.Trust == nil:
+		return nil, errors.New("make judge: no Trust given")
+	case o.Policies == nil:
+		return nil, errors.New("make judge: no Policies given")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.FreshFor == 0 {
+		o.FreshFor = 10 * time.Minute
+	}
+	if o.StaleFor == 0 {
+		o.StaleFor = 24 * time.Hour
+	}
+	return &Judge{opts: o, trust: o.Trust, set: o.Policies, known: newRemembered()}, nil
+}
+
+// Retrust replaces the signers that count. Evidence is worked out again from
+// collected signatures, without the network.
+func (j *Judge) Retrust(t *signing.Trust) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.trust = t
+}
+
+// Repolicy replaces the policies. Verdicts are decided again from remembered
+// evidence and facts, without the network.
+func (j *Judge) Repolicy(s *policies.Set) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.set = s
+}
+
+// Revision identifies the signers and policies in force.
+func (j *Judge) Revision() string {
+	trust, set := j.inForce()
+	return trust.Revision() + "/" + set.Revision()
+}
+
+func (j *Judge) inForce() (*signing.Trust, *policies.Set) {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return j.trust, j.set
+}
+
+// Judge runs every step. A definition that is refused, by a step or by a
+// policy, is a Verdict that does not allow; an error means that it could not be
+// told, such as a registry out of reach, and that trying again may help.
+func (j *Judge) Judge(ctx context.Context, req Request) (Verdict, error) {
+	verdict, err := j.run(ctx, req)
+	var refusal *Refusal
+	if errors.As(err, &refusal) {
+		return refusedVerdict(req, verdict, refusal), nil
+	}
+	return verdict, err
+}
+
+// run is the pipeline. On a refusal it returns what was learned until then.
+func (j *Judge) run(ctx context.Context, req Request) (Verdict, error) {
+	shaped, err := Shape(req)
+	if err != nil {
+		return Verdict{}, err
+	}
+	resolved, err := j.Resolve(ctx, shaped)
+	if err != nil {
+		return Verdict{}, err
+	}
+	verified, err := j.Verify(ctx, resolved)
+	if err != nil {
+		return Verdict{resolved: resolved.image}, err
+	}
+	inspected, err := j.Inspect(ctx, verified)
+	if err != nil {
+		return Verdict{resolved: resolved.image, evidence: verified.evidence}, err
+	}
+	return j.Decide(ctx, inspected)
+}
+
+// Resolved is a shaped request whose image is known by digest.
+type Resolved struct {
+	Shaped
+	image image.Resolved
+}
+
+// Resolve turns the reference into a digest: the request's, where it has one,
+// else what the registry says now.
+func (j *Judge) Resolve(ctx context.Context, s Shaped) (Resolved, error) {
+	if s.req.Application == nil {
+		return Resolved{}, fmt.Errorf("resolve: %w", errSkipped)
+	}
+	id, ref := s.req.Application.Identity(), s.req.Application.Body().Bytecode.Image
+	if s.req.Digest != "" {
+		pinned, err := image.Pin(ref, s.req.Digest)
+		if err != nil {
+			return Resolved{}, imageRefusal(id.String(), err)
+		}
+		return Resolved{Shaped: s, image: pinned}, nil
+	}
+	r, err := j.opts.Images.Resolve(ctx, ref)
+	if err != nil {
+		return Resolved{}, imageError(id.String(), "resolve", err)
+	}
+	return Resolved{Shaped: s, image: r}, nil
+}
+
+// imageError tells a fault of the image, which is a refusal, from a registry
+// that could not be asked, which is an error.
+func imageError(object, verb string, err error) error {
+	if errors.Is(err, image.ErrMalformed) || errors.Is(err, image.ErrNotFound) {
+		return imageRefusal(object, err)
+	}
+	return fmt.Errorf("%s image of %s: %w", verb, object, err)
+}
+
+// imageRefusal refuses an image that is not there or not what it should be.
+func imageRefusal(object string, err error) error {
+	r := &refusals{object: object}
+	r.add("resolve/image", "spec.bytecode.image", "check the reference, and that the image is an eBPF bytecode image (skep image inspect)", "%v", err)
+	return r.err()
+}
+
+// Verified is a resolved request whose object was fetched and whose signers
+// are known.
+type Verified struct {
+	Resolved
+	object   *image.Image
+	evidence signing.Evidence
+}
+
+// Verify fetches the object and works out who signed it. An image nobody
+// signed passes with empty evidence; policies refuse it.
+func (j *Judge) Verify(ctx context.Context, r Resolved) (Verified, error) {
+	if r.image.Digest == "" {
+		return Verified{}, fmt.Errorf("verify: %w", errSkipped)
+	}
+	id := r.req.Application.Identity()
+	object, err := j.opts.Images.Pull(ctx, r.image)
+	if err != nil {
+		return Verified{}, imageError(id.String(), "fetch", err)
+	}
+	evidence, err := j.evidence(ctx, r.image)
+	if err != nil {
+		return Verified{}, fmt.Errorf("verify signatures of %s: %w", id, err)
+	}
+	return Verified{Resolved: r, object: object, evidence: evidence}, nil
+}
+
+// evidence answers from memory where it may, and asks the registry where it
+// must. A registry that cannot be asked is excused for StaleFor.
+func (j *Judge) evidence(ctx context.Context, r image.Resolved) (signing.Evidence, error) {
+	trust, _ := j.inForce()
+	have, found := j.known.collected(j.opts.Memory, r.Digest)
+	if found {
+		ev, err := j.tried(ctx, trust, have)
+		if err != nil {
+			return signing.Evidence{}, err
+		}
+		fresh := j.opts.FreshFor
+		if len(ev.Signatures) == 0 {
+			fresh = min(fresh, 30*time.Second)
+		}
+		if j.opts.Now().Sub(have.At) < fresh {
+			return ev, nil
+		}
+	}
+	now, err := j.opts.Signatures.Collect(ctx, r)
+	if err != nil {
+		if found && j.opts.Now().Sub(have.At) < j.opts.StaleFor && !errors.Is(err, image.ErrMalformed) {
+			return j.tried(ctx, trust, have)
+		}
+		return signing.Evidence{}, err
+	}
+	if err := j.known.keep(j.opts.Memory, r.Digest, collectedAt{Collected: now, At: j.opts.Now()}); err != nil {
+		return signing.Evidence{}, err
+	}
+	return j.tried(ctx, trust, collectedAt{Collected: now, At: j.opts.Now()})
+}
+
+// tried is the evidence in what was collected, remembered per trust revision.
+func (j *Judge) tried(ctx context.Context, trust *signing.Trust, c collectedAt) (signing.Evidence, error) {
+	key, err := c.key(trust.Revision())
+	if err != nil {
+		return signing.Evidence{}, err
+	}
+	if ev, ok := j.known.evidence.get(key); ok {
+		return ev, nil
+	}
+	ev, err := trust.Verify(ctx, c.Collected)
+	if err != nil {
+		return signing.Evidence{}, err
+	}
+	j.known.evidence.put(key, ev)
+	return ev, nil
+}
+
+// facts inspects an object once.
+func (j *Judge) facts(object *image.Image) (bytecode.Facts, error) {
+	if f, ok := j.known.facts.get(object.ObjectDigest); ok {
+		return f, nil
+	}
+	f, err := inspectObject(object.Object, j.opts.CPUs)
+	if err != nil {
+		return bytecode.Facts{}, err
+	}
+	j.known.facts.put(object.ObjectDigest, f)
+	return f, nil
+}

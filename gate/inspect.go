@@ -1,0 +1,191 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/hook"
+)
+
+// Inspected is a verified request whose bytecode was read and whose definition
+// fits it.
+type Inspected struct {
+	Verified
+	facts bytecode.Facts
+	// programs are the definition's, with hook, target and defaults filled in.
+	programs []v1alpha1.Program
+}
+
+// inspectObject reads the facts of an object.
+func inspectObject(object []byte, cpus int) (bytecode.Facts, error) {
+	return bytecode.Inspect(bytes.NewReader(object), bytecode.Options{CPUs: cpus})
+}
+
+// Inspect reads the bytecode and fits the definition to it: functions, maps and
+// variables the object has, hooks its programs were built for. It returns a
+// *Refusal with every reason.
+func (j *Judge) Inspect(_ context.Context, v Verified) (Inspected, error) {
+	if v.object == nil {
+		return Inspected{}, fmt.Errorf("inspect: %w", errSkipped)
+	}
+	id, spec := v.req.Application.Identity(), v.req.Application.Body()
+	r := &refusals{object: id.String()}
+	facts, err := j.facts(v.object)
+	if err != nil {
+		r.add("inspect/object", "spec.bytecode.image", "build the object with clang -g -O2 -target bpf and pack it anew", "the object cannot be read: %v", err)
+		return Inspected{}, r.err()
+	}
+	programs := make([]v1alpha1.Program, 0, len(spec.Programs))
+	for i, p := range spec.Programs {
+		fact, ok := facts.Program(p.Name)
+		if !ok {
+			r.add("inspect/program", fmt.Sprintf("spec.programs[%d].name", i), "use one of: "+strings.Join(programNames(facts), ", "), "the object has no program %q", p.Name)
+			continue
+		}
+		programs = append(programs, fitProgram(r, id, i, p, fact))
+	}
+	fitMaps(r, spec.Maps, facts)
+	fitVariables(r, v.object.Object, spec.Variables)
+	if err := r.err(); err != nil {
+		return Inspected{}, err
+	}
+	return Inspected{Verified: v, facts: facts, programs: programs}, nil
+}
+
+func programNames(f bytecode.Facts) []string {
+	names := make([]string, 0, len(f.Programs))
+	for _, p := range f.Programs {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// fitProgram fills in what the section says and checks the result.
+func fitProgram(r *refusals, id v1alpha1.Identity, i int, p v1alpha1.Program, fact bytecode.Program) v1alpha1.Program {
+	attach := p.Attach
+	if len(attach) == 0 {
+		attach = []v1alpha1.Attachment{{}}
+	}
+	filled := v1alpha1.Program{Name: p.Name}
+	for k, a := range attach {
+		at := fmt.Sprintf("spec.programs[%d].attach[%d]", i, k)
+		a = fillAttachment(a, fact)
+		filled.Attach = append(filled.Attach, a)
+		if a.Hook == "" {
+			r.add("shape/hook", at+".hook", "name the hook", "section %q of program %s implies no hook, and the definition names none", fact.Section, p.Name)
+			continue
+		}
+		completeAttachment(r, id, at, a)
+		if h, ok := hook.Lookup(a.Hook); ok {
+			fitHook(r, at, h, fact)
+		}
+	}
+	return filled
+}
+
+// fitHook refuses a hook that takes another kind of program.
+func fitHook(r *refusals, at string, h hook.Hook, fact bytecode.Program) {
+	if want := h.ProgramType.String(); fact.Type != want {
+		r.add("inspect/hook", at+".hook", "attach the program to the hook its section names, or build it for "+h.Name,
+			"program %s is of type %s, and hook %s takes %s", fact.Name, fact.Type, h.Name, want)
+		return
+	}
+	built, ok := hook.Lookup(fact.Hook)
+	if !ok || built.AttachType == h.AttachType || h.Shape == hook.NetworkDevice || interchangeable(built, h) {
+		return
+	}
+	r.add("inspect/hook", at+".hook", "attach it to "+built.Name+", or build it for "+h.Name,
+		"program %s was built for %s, and the kernel checks it for that hook alone", fact.Name, built.Name)
+}
+
+// interchangeable tells hooks whose programs the kernel loads without an
+// expected attach type that it would hold them to.
+func interchangeable(a, b hook.Hook) bool {
+	return a.ProgramType == b.ProgramType && strings.HasPrefix(a.Name, "cgroup_skb/") && strings.HasPrefix(b.Name, "cgroup_skb/")
+}
+
+// fillAttachment returns a with hook, target and defaults taken from the
+// program's section.
+func fillAttachment(a v1alpha1.Attachment, fact bytecode.Program) v1alpha1.Attachment {
+	if a.Hook == "" {
+		a.Hook = fact.Hook
+	}
+	h, ok := hook.Lookup(a.Hook)
+	if !ok {
+		return a
+	}
+	if fact.Target != "" && fact.Hook == a.Hook {
+		fillTarget(&a, h, fact.Target)
+	}
+	if h.Sharing == hook.Ordered && a.Priority == nil {
+		priority := v1alpha1.DefaultPriority
+		a.Priority = &priority
+	}
+	if h.Name == "xdp" && a.ProceedOn == nil {
+		a.ProceedOn = []string{"Pass"}
+	}
+	return a
+}
+
+// fillTarget sets the field of the hook's shape, where the definition left it
+// out. Only shapes whose target libbpf writes in section names have one.
+func fillTarget(a *v1alpha1.Attachment, h hook.Hook, target string) {
+	switch {
+	case h.Shape == hook.Tracepoint && a.Tracepoint == "":
+		a.Tracepoint = target
+	case h.Shape == hook.KernelFunction && a.Function == "":
+		a.Function = target
+	case h.Shape == hook.UserBinary && a.Binary == nil:
+		a.Binary = binaryTarget(target)
+	}
+}
+
+// binaryTarget reads libbpf's path:symbol[+offset]; nil where it is not that.
+func binaryTarget(target string) *v1alpha1.UserBinary {
+	file, symbol, ok := strings.Cut(target, ":")
+	if !ok || !strings.HasPrefix(file, "/") {
+		return nil
+	}
+	b := &v1alpha1.UserBinary{Path: file, Symbol: symbol}
+	if name, off, ok := strings.Cut(symbol, "+"); ok {
+		n, err := strconv.ParseUint(off, 0, 64)
+		if err != nil {
+			return nil
+		}
+		b.Symbol, b.Offset = name, n
+	}
+	return b
+}
+
+// fitMaps refuses overrides of maps the object lacks or that have a fixed
+// size.
+func fitMaps(r *refusals, overrides map[string]v1alpha1.Map, facts bytecode.Facts) {
+	have := map[string]bytecode.Map{}
+	var names []string
+	for _, m := range facts.Maps {
+		if !strings.HasPrefix(m.Name, ".") {
+			have[m.Name], names = m, append(names, m.Name)
+		}
+	}
+	for _, name := range sortedKeys(overrides) {
+		if _, ok := have[name]; !ok {
+			r.add("inspect/map", "spec.maps."+name, "use one of: "+strings.Join(names, ", "), "the object has no map %q", name)
+		}
+	}
+}
+
+// sortedKeys makes a walk over a map of the definition repeatable.
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}

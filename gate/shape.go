@@ -1,0 +1,230 @@
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/policies"
+)
+
+// Request is one application as a door hands it in.
+type Request struct {
+	// Application is the definition. It is not changed.
+	Application v1alpha1.Application
+	// Requester is who last changed it, as far as the door knows.
+	Requester policies.Requester
+	// Namespace is the application's, with its labels.
+	Namespace policies.Namespace
+	// Digest is what the image's tag stood for when this generation was first
+	// judged, as sha256:…. Empty means to ask the registry now.
+	Digest string
+}
+
+// Shaped is a request whose definition is whole and legal in itself.
+type Shaped struct{ req Request }
+
+// errSkipped is what a step answers to the zero value of the step before it.
+var errSkipped = errors.New("the step before this one did not run")
+
+// Shape checks what can be checked in the definition alone: hooks that exist
+// and that the agent attaches, fields that fit their hook's target shape,
+// hooks that a namespace can hold. It returns a *Refusal with every reason.
+func Shape(req Request) (Shaped, error) {
+	if req.Application == nil {
+		return Shaped{}, errors.New("shape: no application")
+	}
+	id, spec := req.Application.Identity(), req.Application.Body()
+	r := &refusals{object: id.String()}
+	if spec.Bytecode.Image == "" {
+		r.add("shape/image", "spec.bytecode.image", "name an image", "no image is named")
+	}
+	if len(spec.Programs) == 0 {
+		r.add("shape/programs", "spec.programs", "list at least one function of the object", "no program is listed")
+	}
+	seen := map[string]bool{}
+	for i, p := range spec.Programs {
+		at := fmt.Sprintf("spec.programs[%d]", i)
+		switch {
+		case p.Name == "":
+			r.add("shape/programs", at+".name", "name a function of the object", "the program has no name")
+		case seen[p.Name]:
+			r.add("shape/programs", at+".name", "list the program once and give it several attachments", "program %q is listed twice", p.Name)
+		}
+		seen[p.Name] = true
+		for j, a := range p.Attach {
+			shapeAttachment(r, id, fmt.Sprintf("%s.attach[%d]", at, j), a)
+		}
+	}
+	if err := r.err(); err != nil {
+		return Shaped{}, err
+	}
+	return Shaped{req: req}, nil
+}
+
+// shapeAttachment checks one attachment as written. Where it names no hook,
+// the object's section decides later and completeAttachment checks it then.
+func shapeAttachment(r *refusals, id v1alpha1.Identity, at string, a v1alpha1.Attachment) {
+	if a.Hook == "" {
+		return
+	}
+	h, ok := hook.Lookup(a.Hook)
+	if !ok {
+		r.add("shape/hook", at+".hook", "use one of: "+strings.Join(hook.Names(), ", "), "hook %q is not known", a.Hook)
+		return
+	}
+	checkHook(r, id, at, h)
+	checkFields(r, at, h, a)
+}
+
+// completeAttachment checks an attachment whose hook and target were filled in
+// from the object.
+func completeAttachment(r *refusals, id v1alpha1.Identity, at string, a v1alpha1.Attachment) {
+	shapeAttachment(r, id, at, a)
+	h, _ := hook.Lookup(a.Hook)
+	for _, f := range fields {
+		if f.required(h) && !f.given(a) {
+			r.add("shape/fields", at+"."+f.name, "set "+f.name, "hook %s needs %s, and neither the definition nor the program's section names it", h.Name, f.name)
+		}
+	}
+}
+
+// checkHook refuses hooks the agent cannot attach or the scope cannot hold.
+func checkHook(r *refusals, id v1alpha1.Identity, at string, h hook.Hook) {
+	if !h.Attachable {
+		r.add("shape/hook", at+".hook", "use a hook that skep schema hooks marks attachable", "hook %s is known, but this version of Skep does not attach it", h.Name)
+	}
+	if id.Kind == v1alpha1.KindBpfApplication && !h.Namespaceable {
+		r.add("shape/scope", at+".hook", "use a "+v1alpha1.KindClusterBpfApplication, "hook %s reaches beyond a namespace, and a %s may not use it", h.Name, id.Kind)
+	}
+}
+
+// field is one field of an attachment that only some hooks take.
+type field struct {
+	name     string
+	given    func(v1alpha1.Attachment) bool
+	takes    func(hook.Hook) bool
+	required func(hook.Hook) bool
+	// legal returns what is wrong with a given value and its remedy, or "".
+	legal func(v1alpha1.Attachment) (wrong, remedy string)
+}
+
+// hasShape makes a predicate over a hook's shape.
+func hasShape(s hook.Shape) func(hook.Hook) bool {
+	return func(h hook.Hook) bool { return h.Shape == s }
+}
+
+func never(hook.Hook) bool { return false }
+
+// fields is the table of the fields that depend on the hook. All rules about
+// which hook takes what are here.
+var fields = []field{
+	{"interfaces", func(a v1alpha1.Attachment) bool { return a.Interfaces != nil }, hasShape(hook.NetworkDevice), hasShape(hook.NetworkDevice), legalInterfaces},
+	{"priority", func(a v1alpha1.Attachment) bool { return a.Priority != nil }, func(h hook.Hook) bool { return h.Sharing == hook.Ordered }, never, legalPriority},
+	{"proceedOn", func(a v1alpha1.Attachment) bool { return a.ProceedOn != nil }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalProceedOn},
+	{"function", func(a v1alpha1.Attachment) bool { return a.Function != "" }, hasShape(hook.KernelFunction), hasShape(hook.KernelFunction), nil},
+	{"tracepoint", func(a v1alpha1.Attachment) bool { return a.Tracepoint != "" }, hasShape(hook.Tracepoint), hasShape(hook.Tracepoint), legalTracepoint},
+	{"cgroup", func(a v1alpha1.Attachment) bool { return a.Cgroup != "" }, hasShape(hook.Cgroup), hasShape(hook.Cgroup), legalCgroup},
+	{"binary", func(a v1alpha1.Attachment) bool { return a.Binary != nil }, hasShape(hook.UserBinary), hasShape(hook.UserBinary), legalBinary},
+	{"networkNamespace", func(a v1alpha1.Attachment) bool { return a.NetworkNamespace != "" }, hasShape(hook.NetworkNamespace), never, legalNamespace},
+}
+
+// checkFields refuses fields the hook does not take and values that are not
+// legal.
+func checkFields(r *refusals, at string, h hook.Hook, a v1alpha1.Attachment) {
+	for _, f := range fields {
+		if !f.given(a) {
+			continue
+		}
+		if !f.takes(h) {
+			r.add("shape/fields", at+"."+f.name, "remove "+f.name, "hook %s (target %s) does not take %s", h.Name, h.Shape, f.name)
+			continue
+		}
+		if f.legal == nil {
+			continue
+		}
+		if wrong, remedy := f.legal(a); wrong != "" {
+			r.add("shape/fields", at+"."+f.name, remedy, "%s", wrong)
+		}
+	}
+	if h.Name == "tracepoint" && a.Tracepoint != "" && strings.Count(a.Tracepoint, "/") != 1 {
+		r.add("shape/fields", at+".tracepoint", "write category/name, such as syscalls/sys_enter_execve", "tracepoint %q has no category", a.Tracepoint)
+	}
+}
+
+func legalInterfaces(a v1alpha1.Attachment) (string, string) {
+	i := a.Interfaces
+	if len(i.Names) == 0 && !i.Primary {
+		return "no interface is chosen", "set names or primary"
+	}
+	for _, pattern := range append(append([]string(nil), i.Names...), i.Exclude...) {
+		// An empty or broken pattern must not come to mean every interface.
+		if _, err := path.Match(pattern, "eth0"); err != nil || pattern == "" {
+			return fmt.Sprintf("interface pattern %q is not a name or a glob", pattern), "write a name such as eth0 or a glob such as eth*"
+		}
+	}
+	return "", ""
+}
+
+func legalPriority(a v1alpha1.Attachment) (string, string) {
+	if *a.Priority < 0 || *a.Priority > 1000 {
+		return fmt.Sprintf("priority %d is out of range", *a.Priority), "use 0 to 1000; lower runs first"
+	}
+	return "", ""
+}
+
+func legalProceedOn(a v1alpha1.Attachment) (string, string) {
+	var names []string
+	for _, v := range hook.XDPVerdicts() {
+		names = append(names, v.Name)
+	}
+	for _, want := range a.ProceedOn {
+		known := false
+		for _, n := range names {
+			known = known || n == want
+		}
+		if !known {
+			return fmt.Sprintf("verdict %q is not one an XDP program returns", want), "use " + strings.Join(names, ", ")
+		}
+	}
+	return "", ""
+}
+
+func legalTracepoint(a v1alpha1.Attachment) (string, string) {
+	for _, part := range strings.Split(a.Tracepoint, "/") {
+		if part == "" || part == "." || part == ".." || strings.ContainsAny(part, " \t\n\x00:") {
+			return fmt.Sprintf("tracepoint %q is not a name", a.Tracepoint), "write it as bpftrace -l or perf list does"
+		}
+	}
+	return "", ""
+}
+
+func legalCgroup(a v1alpha1.Attachment) (string, string) {
+	if !path.IsAbs(a.Cgroup) || path.Clean(a.Cgroup) != a.Cgroup {
+		return fmt.Sprintf("cgroup %q is not a clean absolute path", a.Cgroup), "write the path below the cgroup2 mount, such as / or /system.slice"
+	}
+	return "", ""
+}
+
+func legalBinary(a v1alpha1.Attachment) (string, string) {
+	b := a.Binary
+	switch {
+	case !path.IsAbs(b.Path) || path.Clean(b.Path) != b.Path:
+		return fmt.Sprintf("binary path %q is not a clean absolute path", b.Path), "write the full path, such as /usr/bin/bash"
+	case b.Symbol == "" && b.Offset == 0:
+		return "neither symbol nor offset is given", "set symbol, offset or both"
+	case b.PID < 0:
+		return fmt.Sprintf("pid %d is negative", b.PID), "use a process id, or 0 for every process"
+	}
+	return "", ""
+}
+
+func legalNamespace(a v1alpha1.Attachment) (string, string) {
+	if n := a.NetworkNamespace; !path.IsAbs(n) || path.Clean(n) != n {
+		return fmt.Sprintf("network namespace %q is not a clean absolute path", n), "write a path such as /run/netns/blue"
+	}
+	return "", ""
+}

@@ -1,0 +1,186 @@
+package gate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+)
+
+// Verdict is what the gate says of one request. Only package gate makes one
+// that allows.
+type Verdict struct {
+	req      Request
+	resolved image.Resolved
+	object   *image.Image
+	evidence signing.Evidence
+	facts    bytecode.Facts
+	programs []v1alpha1.Program
+	decision policies.Decision
+	revision string
+	allowed  bool
+}
+
+// Decide lets the policies judge. Only an error of the engine itself is an
+// error; a denial is a Verdict.
+func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
+	if i.programs == nil {
+		return Verdict{}, fmt.Errorf("decide: %w", errSkipped)
+	}
+	_, set := j.inForce()
+	input := i.Input()
+	id := i.req.Application.Identity()
+	key, err := decisionKey(input, set.Revision())
+	if err != nil {
+		return Verdict{}, fmt.Errorf("decide %s: %w", id, err)
+	}
+	decision, known := j.known.decisions.get(key)
+	if !known {
+		input.Now = j.opts.Now()
+		if decision, err = set.Decide(ctx, input); err != nil {
+			return Verdict{}, fmt.Errorf("decide %s: %w", id, err)
+		}
+		if !decision.TimeDependent {
+			j.known.decisions.put(key, decision)
+		}
+	}
+	return Verdict{
+		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
+		programs: i.programs, decision: decision, revision: set.Revision(), allowed: decision.Allowed(),
+	}, nil
+}
+
+// decisionKey hashes all a decision rests on: the whole input but the clock,
+// and the policies.
+func decisionKey(input policies.Input, revision string) (string, error) {
+	body, err := json.Marshal(input)
+	if err != nil {
+		return "", fmt.Errorf("hash policy input: %w", err)
+	}
+	sum := sha256.Sum256(body)
+	return revision + "/" + hex.EncodeToString(sum[:]), nil
+}
+
+// Input is the document Rego sees, but for the parameters and the clock, which
+// the engine sets.
+func (i Inspected) Input() policies.Input {
+	app, spec := i.req.Application, *i.req.Application.Body().DeepCopy()
+	id := app.Identity()
+	spec.Programs = i.programs
+	ns := i.req.Namespace
+	ns.Name = id.Namespace
+	return policies.Input{
+		Version: policies.InputVersion,
+		Application: policies.Application{
+			Kind: id.Kind,
+			Metadata: policies.Metadata{
+				Name: id.Name, Namespace: id.Namespace, Labels: app.GetLabels(), Annotations: app.GetAnnotations(),
+			},
+			Spec: spec,
+		},
+		Requester: i.req.Requester,
+		Namespace: ns,
+		Image: policies.Image{
+			Registry: i.image.Registry, Repository: i.image.Repository, Tag: i.image.Tag, Digest: i.image.Digest,
+			Size: int64(len(i.object.Object)), Labels: i.object.Labels,
+		},
+		Signatures:   i.evidence.Signatures,
+		Attestations: i.evidence.Attestations,
+		Bytecode:     i.facts,
+	}
+}
+
+// refusedVerdict is a step's refusal as a verdict, with what was learned.
+func refusedVerdict(req Request, learned Verdict, refusal *Refusal) Verdict {
+	learned.req = req
+	learned.decision = policies.Decision{Denied: refusal.Reasons}
+	learned.allowed = false
+	return learned
+}
+
+// Application is what was judged.
+func (v Verdict) Application() v1alpha1.Application { return v.req.Application }
+
+// Allowed tells whether the application may be loaded.
+func (v Verdict) Allowed() bool { return v.allowed }
+
+// Decision has the reasons and warnings.
+func (v Verdict) Decision() policies.Decision { return v.decision }
+
+// Image is what the reference resolved to; its Digest is empty where the
+// verdict fell before that.
+func (v Verdict) Image() image.Resolved { return v.resolved }
+
+// Evidence is who signed the image.
+func (v Verdict) Evidence() signing.Evidence { return v.evidence }
+
+// Facts is what the bytecode does; empty where the verdict fell before that.
+func (v Verdict) Facts() bytecode.Facts { return v.facts }
+
+// Stamp is what a sealed intent carries beside the verdict.
+type Stamp struct {
+	// UID is that of the application; serials count per UID.
+	UID string
+	// Serial is max(last + 1, unix milliseconds).
+	Serial int64
+	// Source says where the definition stands; may be empty.
+	Source string
+}
+
+// Seal makes the intent agents act on. It is an error unless the verdict
+// allows.
+func (v Verdict) Seal(s *intent.Sealer, stamp Stamp) (intent.Envelope, error) {
+	if !v.allowed {
+		return nil, errors.New("seal verdict: it does not allow")
+	}
+	return s.Seal(v.payload(stamp))
+}
+
+// Same tells whether sealing the verdict would say what the payload already
+// says, serial apart.
+func (v Verdict) Same(p intent.Payload) bool {
+	mine := v.payload(Stamp{UID: p.UID, Serial: p.Serial, Source: p.Source})
+	mine.Format = p.Format
+	a, errA := json.Marshal(mine)
+	b, errB := json.Marshal(p)
+	return v.allowed && errA == nil && errB == nil && string(a) == string(b)
+}
+
+func (v Verdict) payload(stamp Stamp) intent.Payload {
+	spec := v.req.Application.Body()
+	return intent.Payload{
+		Application:    v.req.Application.Identity(),
+		UID:            stamp.UID,
+		Serial:         stamp.Serial,
+		Generation:     v.req.Application.GetGeneration(),
+		Source:         stamp.Source,
+		Image:          spec.Bytecode.Image,
+		ImageDigest:    v.resolved.Digest,
+		ObjectDigest:   v.object.ObjectDigest,
+		NodeSelector:   spec.NodeSelector,
+		Variables:      spec.Variables,
+		Maps:           spec.Maps,
+		Programs:       v.programs,
+		Signers:        v.evidence.Signers(),
+		PolicyRevision: v.revision,
+	}
+}
+
+// Bury seals a tombstone: the application is to be unloaded for the reason.
+func Bury(s *intent.Sealer, id v1alpha1.Identity, stamp Stamp, reason string) (intent.Envelope, error) {
+	return s.Seal(intent.Payload{
+		Application: id, UID: stamp.UID, Serial: stamp.Serial, Source: stamp.Source, Tombstone: true, Reason: reason,
+	})
+}
+
+// NextSerial is the serial after last at a time given in unix milliseconds.
+func NextSerial(last, nowMillis int64) int64 { return max(last+1, nowMillis) }

@@ -1,0 +1,367 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/config"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/plumbing/transport"
+	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
+	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
+)
+
+// Bounds of what is taken out of a git commit.
+const (
+	maxTreeFiles = 10_000
+	maxTreeBytes = 64 << 20
+)
+
+// tree is a source at one revision, as a folder to read.
+type tree struct {
+	// dir holds the files.
+	dir string
+	// revision is ref@commit for git and empty for a folder, whose content may
+	// change under the same name.
+	revision string
+	// author is the committer's e-mail address; empty for a folder.
+	author string
+	// rewritten tells that the commit does not descend from the one before.
+	rewritten bool
+}
+
+// source brings definitions in. fetch is called from one goroutine; an error
+// leaves the tree it returned last as it was.
+type source interface {
+	fetch(ctx context.Context) (tree, error)
+}
+
+// GitAuth is how a git server is told who asks. Its secrets are read when they
+// are used and kept nowhere.
+type GitAuth struct {
+	// Username and PasswordFile are for https; a token goes into the file.
+	Username, PasswordFile string
+	// IdentityFile is an ssh private key; empty means the ssh agent.
+	IdentityFile string
+	// KnownHostsFile lists the ssh servers' keys; empty means the user's own. A
+	// server that is not listed is refused.
+	KnownHostsFile string
+	// CAFile is a PEM bundle the server's certificate may be signed by.
+	CAFile string
+}
+
+// newSource tells a git URL from a folder. An URL with a scheme is git, file://
+// included; anything else is a folder.
+func newSource(where, ref, state string, auth GitAuth) (source, error) {
+	if !strings.Contains(where, "://") && !isSCP(where) {
+		info, err := os.Stat(where)
+		if err != nil {
+			return nil, fmt.Errorf("open source: %w", err)
+		}
+		if !info.IsDir() {
+			return nil, fmt.Errorf("open source %s: not a folder; name a folder or a git URL", where)
+		}
+		return folder(where), nil
+	}
+	trees := filepath.Join(state, "trees")
+	if err := os.MkdirAll(trees, 0o700); err != nil {
+		return nil, fmt.Errorf("open source: %w", err)
+	}
+	if local, ok := strings.CutPrefix(where, "file://"); ok {
+		return &gitSource{ref: ref, trees: trees, open: func(context.Context) (*git.Repository, error) { return openLocal(local) }}, nil
+	}
+	remote := &gitRemote{url: where, ref: ref, dir: filepath.Join(state, "git"), auth: auth}
+	return &gitSource{ref: fetchedRef, trees: trees, open: remote.open}, nil
+}
+
+// isSCP recognises git's user@host:path.
+func isSCP(where string) bool {
+	host, _, ok := strings.Cut(where, ":")
+	return ok && strings.Contains(host, "@") && !strings.Contains(host, "/")
+}
+
+// Redact returns a source's address without its password.
+func Redact(where string) string {
+	u, err := url.Parse(where)
+	if err != nil || u.User == nil {
+		return where
+	}
+	return u.Redacted()
+}
+
+// folder is a source that is read where it lies.
+type folder string
+
+func (f folder) fetch(context.Context) (tree, error) {
+	if _, err := os.ReadDir(string(f)); err != nil {
+		return tree{}, fmt.Errorf("read source: %w", err)
+	}
+	return tree{dir: string(f)}, nil
+}
+
+// gitSource takes the tree of one ref out of a repository that open brings up
+// to date.
+type gitSource struct {
+	ref   string
+	trees string
+	open  func(context.Context) (*git.Repository, error)
+	last  tree
+	head  plumbing.Hash
+}
+
+func (g *gitSource) fetch(ctx context.Context) (tree, error) {
+	repo, err := g.open(ctx)
+	if err != nil {
+		return g.last, err
+	}
+	head, err := resolveRef(repo, g.ref)
+	if err != nil {
+		return g.last, err
+	}
+	if head == g.head && g.last.dir != "" {
+		return g.last, nil
+	}
+	commit, err := repo.CommitObject(head)
+	if err != nil {
+		return g.last, fmt.Errorf("read commit %s: %w", head, err)
+	}
+	dir := filepath.Join(g.trees, head.String())
+	if err := export(ctx, commit, dir); err != nil {
+		return g.last, err
+	}
+	t := tree{dir: dir, revision: head.String(), author: commit.Committer.Email, rewritten: g.rewritten(repo, commit)}
+	if g.last.dir != "" && g.last.dir != dir {
+		_ = os.RemoveAll(g.last.dir)
+	}
+	g.last, g.head = t, head
+	return t, nil
+}
+
+// rewritten tells whether the last head is no ancestor of the commit.
+func (g *gitSource) rewritten(repo *git.Repository, commit *object.Commit) bool {
+	if g.head.IsZero() {
+		return false
+	}
+	before, err := repo.CommitObject(g.head)
+	if err != nil {
+		return true
+	}
+	is, err := before.IsAncestor(commit)
+	return err != nil || !is
+}
+
+// resolveRef finds the commit of a branch, a tag, a full hash, or HEAD where
+// ref is empty.
+func resolveRef(repo *git.Repository, ref string) (plumbing.Hash, error) {
+	if ref == "" {
+		ref = "HEAD"
+	}
+	for _, name := range []string{ref, "refs/heads/" + ref, "refs/tags/" + ref} {
+		h, err := repo.ResolveRevision(plumbing.Revision(name))
+		if err == nil {
+			return *h, nil
+		}
+	}
+	return plumbing.ZeroHash, fmt.Errorf("resolve ref %s: the repository has no such branch, tag or commit", ref)
+}
+
+// openLocal opens a repository on this host, bare or not, and writes nothing
+// to it.
+func openLocal(dir string) (*git.Repository, error) {
+	repo, err := git.PlainOpen(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open git repository %s: %w", dir, err)
+	}
+	return repo, nil
+}
+
+// fetchedRef is where a remote's commit is kept in the node's own repository.
+const fetchedRef = "refs/skep/head"
+
+// gitRemote keeps a bare copy of one ref of a remote repository.
+type gitRemote struct {
+	url, ref, dir string
+	auth          GitAuth
+}
+
+func (r *gitRemote) open(ctx context.Context) (*git.Repository, error) {
+	repo, err := git.PlainOpen(r.dir)
+	if errors.Is(err, git.ErrRepositoryNotExists) {
+		repo, err = git.PlainInit(r.dir, true)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open git copy: %w", err)
+	}
+	auth, ca, err := r.credentials()
+	if err != nil {
+		return nil, err
+	}
+	remote := git.NewRemote(repo.Storer, &config.RemoteConfig{Name: "source", URLs: []string{r.url}})
+	spec, err := r.refSpec(ctx, remote, auth, ca)
+	if err != nil {
+		return nil, err
+	}
+	err = remote.FetchContext(ctx, &git.FetchOptions{RefSpecs: []config.RefSpec{spec}, Auth: auth, CABundle: ca, Tags: git.NoTags, Force: true})
+	if err != nil && !errors.Is(err, git.NoErrAlreadyUpToDate) {
+		return nil, fmt.Errorf("fetch %s: %w", Redact(r.url), scrub(err, r.url))
+	}
+	return repo, nil
+}
+
+// refSpec asks the remote which of its refs is meant.
+func (r *gitRemote) refSpec(ctx context.Context, remote *git.Remote, auth transport.AuthMethod, ca []byte) (config.RefSpec, error) {
+	if plumbing.IsHash(r.ref) {
+		return config.RefSpec(r.ref + ":" + fetchedRef), nil
+	}
+	refs, err := remote.ListContext(ctx, &git.ListOptions{Auth: auth, CABundle: ca})
+	if err != nil {
+		return "", fmt.Errorf("list %s: %w", Redact(r.url), scrub(err, r.url))
+	}
+	wanted := []string{"refs/heads/" + r.ref, "refs/tags/" + r.ref, r.ref}
+	if r.ref == "" {
+		wanted = []string{"HEAD"}
+	}
+	for _, name := range wanted {
+		for _, have := range refs {
+			if have.Name().String() == name {
+				return config.RefSpec("+" + name + ":" + fetchedRef), nil
+			}
+		}
+	}
+	return "", fmt.Errorf("list %s: no branch or tag %q", Redact(r.url), r.ref)
+}
+
+// scrub takes the password of an URL out of an error's text.
+func scrub(err error, where string) error {
+	u, parseErr := url.Parse(where)
+	if parseErr != nil || u.User == nil {
+		return err
+	}
+	secret, has := u.User.Password()
+	if !has || secret == "" {
+		return err
+	}
+	return errors.New(strings.ReplaceAll(strings.ReplaceAll(err.Error(), secret, "xxxxx"), url.QueryEscape(secret), "xxxxx"))
+}
+
+// credentials reads the secrets for one fetch.
+func (r *gitRemote) credentials() (transport.AuthMethod, []byte, error) {
+	var ca []byte
+	if r.auth.CAFile != "" {
+		var err error
+		if ca, err = os.ReadFile(r.auth.CAFile); err != nil {
+			return nil, nil, fmt.Errorf("read git CA bundle: %w", err)
+		}
+	}
+	endpoint, err := transport.NewEndpoint(r.url)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read source address: %w", scrub(err, r.url))
+	}
+	switch {
+	case endpoint.Protocol == "ssh":
+		auth, err := r.sshAuth(endpoint.User)
+		return auth, ca, err
+	case r.auth.PasswordFile != "":
+		secret, err := os.ReadFile(r.auth.PasswordFile)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read git password: %w", err)
+		}
+		return &githttp.BasicAuth{Username: r.auth.Username, Password: strings.TrimSpace(string(secret))}, ca, nil
+	}
+	return nil, ca, nil
+}
+
+// sshAuth checks the server's key against the known hosts, always.
+func (r *gitRemote) sshAuth(user string) (transport.AuthMethod, error) {
+	if user == "" {
+		user = gitssh.DefaultUsername
+	}
+	var files []string
+	if r.auth.KnownHostsFile != "" {
+		files = []string{r.auth.KnownHostsFile}
+	}
+	known, err := gitssh.NewKnownHostsCallback(files...)
+	if err != nil {
+		return nil, fmt.Errorf("read known hosts: %w", err)
+	}
+	if r.auth.IdentityFile == "" {
+		auth, err := gitssh.NewSSHAgentAuth(user)
+		if err != nil {
+			return nil, fmt.Errorf("ask ssh agent: %w", err)
+		}
+		auth.HostKeyCallback = known
+		return auth, nil
+	}
+	auth, err := gitssh.NewPublicKeysFromFile(user, r.auth.IdentityFile, "")
+	if err != nil {
+		return nil, fmt.Errorf("read ssh identity: %w", err)
+	}
+	auth.HostKeyCallback = known
+	return auth, nil
+}
+
+// export writes a commit's regular files below dir, whole or not at all. Links
+// and submodules are left out.
+func export(ctx context.Context, commit *object.Commit, dir string) error {
+	files, err := commit.Files()
+	if err != nil {
+		return fmt.Errorf("read commit %s: %w", commit.Hash, err)
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".export-*")
+	if err != nil {
+		return fmt.Errorf("export commit %s: %w", commit.Hash, err)
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	count, left := 0, int64(maxTreeBytes)
+	err = files.ForEach(func(f *object.File) error {
+		if f.Mode != filemode.Regular && f.Mode != filemode.Executable {
+			return ctx.Err()
+		}
+		if count, left = count+1, left-f.Size; count > maxTreeFiles || left < 0 {
+			return fmt.Errorf("more than %d files or %d bytes; keep definitions in a repository of their own", maxTreeFiles, maxTreeBytes)
+		}
+		return errors.Join(ctx.Err(), exportFile(tmp, f))
+	})
+	if err != nil {
+		return fmt.Errorf("export commit %s: %w", commit.Hash, err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("export commit %s: %w", commit.Hash, err)
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return fmt.Errorf("export commit %s: %w", commit.Hash, err)
+	}
+	return nil
+}
+
+func exportFile(root string, f *object.File) error {
+	if !fs.ValidPath(f.Name) || path.Base(f.Name) == ".git" {
+		return fmt.Errorf("file name %q leads out of the tree", f.Name)
+	}
+	to := filepath.Join(root, filepath.FromSlash(f.Name))
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return err
+	}
+	from, err := f.Reader()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, io.LimitReader(from, f.Size))
+	return errors.Join(err, out.Close())
+}
