@@ -1,0 +1,114 @@
+package chain
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+)
+
+// exit is the dispatcher's label for returning the verdict in R0. It cannot
+// clash with a member's symbol, which all begin with a number.
+const exit = "exit"
+
+// countSize is the size of one counter in bytes.
+const countSize = 8
+
+// dispatcher generates the chain's main function. R6 keeps the context and R7
+// the counters over the calls, which preserve both.
+//
+// The stack holds nothing but the key of the one look-up, so that members have
+// nearly all of it.
+func dispatcher(members []Member, calls []string) asm.Instructions {
+	insns := asm.Instructions{
+		btf.WithFuncMetadata(asm.Mov.Reg(asm.R6, asm.R1), entryFunc(ProgramName)).
+			WithSymbol(ProgramName).WithSource(asm.Comment("skep: run the members in order")),
+		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -4),
+		asm.LoadMapPtr(asm.R1, 0).WithReference(CountersName),
+		asm.FnMapLookupElem.Call(),
+		// The look-up of key 0 cannot miss; the verifier wants to be told, and
+		// what would follow is XDP_ABORTED.
+		asm.JEq.Imm(asm.R0, 0, exit),
+		asm.Mov.Reg(asm.R7, asm.R0),
+	}
+	for i, m := range members {
+		insns = append(insns, call(i, m.Key, calls[i])...)
+		if i < len(members)-1 {
+			insns = append(insns, proceed(i, m.ProceedOn)...)
+		}
+	}
+	return append(insns, asm.Return().WithSymbol(exit))
+}
+
+// call counts a run and runs a member.
+func call(i int, key, entry string) asm.Instructions {
+	at := int16(i * countSize)
+	return asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R7, at, asm.DWord).WithSymbol(before(i)).
+			WithSource(asm.Comment("skep: member " + key)),
+		asm.Add.Imm(asm.R1, 1),
+		asm.StoreMem(asm.R7, at, asm.R1, asm.DWord),
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoCall, Constant: -1}.WithReference(entry),
+	}
+}
+
+// proceed leaves the chain unless the verdict in R0 is one of the mask. A
+// verdict that enum xdp_action does not have never proceeds.
+func proceed(i int, mask uint32) asm.Instructions {
+	next := before(i + 1)
+	var insns asm.Instructions
+	for code := range int32(32) {
+		if mask&(1<<code) != 0 {
+			insns = append(insns, asm.JEq.Imm32(asm.R0, code, next))
+		}
+	}
+	if len(insns) == 0 {
+		// The members behind are never reached. The verifier refuses code that no
+		// path leads to, but drops a branch that is never taken.
+		insns = append(insns, asm.Mov.Imm(asm.R1, 0), asm.JNE.Imm(asm.R1, 0, next))
+	}
+	return append(insns, asm.Ja.Label(exit))
+}
+
+// before is the label of the place where member i is called.
+func before(i int) string { return fmt.Sprintf("call-%d", i) }
+
+// counters is the map of runs: one entry, one count per member and CPU.
+func counters(members []Member, runs map[string]uint64) *ebpf.MapSpec {
+	spec := &ebpf.MapSpec{
+		Name:       CountersName,
+		Type:       ebpf.PerCPUArray,
+		KeySize:    4,
+		ValueSize:  uint32(len(members) * countSize),
+		MaxEntries: 1,
+	}
+	start := make([]uint64, len(members))
+	var any bool
+	for i, m := range members {
+		start[i] = runs[m.Key]
+		any = any || start[i] != 0
+	}
+	if any {
+		spec.Contents = []ebpf.MapKV{{Key: uint32(0), Value: [][]uint64{start}}}
+	}
+	return spec
+}
+
+// sum adds up the counters of all CPUs.
+func sum(perCPU [][]byte) []uint64 {
+	var runs []uint64
+	for _, value := range perCPU {
+		if runs == nil {
+			runs = make([]uint64, len(value)/countSize)
+		}
+		for i := range runs {
+			runs[i] += binary.NativeEndian.Uint64(value[i*countSize:])
+		}
+	}
+	return runs
+}

@@ -1,0 +1,222 @@
+package chain
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// Limit names what a member did not fit into.
+type Limit string
+
+// The limits. Those counted before the kernel is asked come first.
+const (
+	LimitType         Limit = "type"
+	LimitLicense      Limit = "licence"
+	LimitFrags        Limit = "frags"
+	LimitMaps         Limit = "maps"
+	LimitSubprograms  Limit = "subprograms"
+	LimitFrames       Limit = "frames"
+	LimitInstructions Limit = "instructions"
+	LimitStack        Limit = "stack"
+	LimitVerifier     Limit = "verifier"
+)
+
+// Refusal says which member does not fit into a chain, and why. The rest of
+// the chain is not at fault and goes on without it.
+type Refusal struct {
+	// Member is the key of the member that is refused.
+	Member string
+	// Limit is the rule that refused it.
+	Limit Limit
+	// Reason says in figures what is too much.
+	Reason string
+	// Remedy says what would let the member in.
+	Remedy string
+	// Err is the kernel's error, or nil where the kernel was not asked.
+	Err error
+}
+
+// Error implements error.
+func (r *Refusal) Error() string {
+	msg := fmt.Sprintf("link %q into chain: %s: %s; %s", r.Member, r.Limit, r.Reason, r.Remedy)
+	if r.Err != nil {
+		msg += ": " + r.Err.Error()
+	}
+	return msg
+}
+
+// Unwrap returns the kernel's error.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// Usage is what a chain takes of the limits its members share.
+type Usage struct {
+	// Members counts places.
+	Members int `json:"members"`
+	// Maps counts distinct maps, the chain's own counters included.
+	Maps int `json:"maps"`
+	// Subprograms counts functions, the dispatcher included.
+	Subprograms int `json:"subprograms"`
+	// Frames counts functions along the deepest path of calls, the dispatcher
+	// included.
+	Frames int `json:"frames"`
+	// Instructions is the length of the program.
+	Instructions int `json:"instructions"`
+	// Verified is how many instructions the verifier walked, known once the
+	// chain is loaded.
+	Verified int `json:"verified,omitempty"`
+}
+
+// Left is the room for further members.
+func (u Usage) Left() Room {
+	return Room{
+		Maps:        MaxMaps - u.Maps,
+		Subprograms: MaxSubprograms - u.Subprograms,
+		Verified:    MaxInstructions - max(u.Verified, u.Instructions),
+	}
+}
+
+// Room is what of the limits is left for further members.
+type Room struct {
+	// Maps counts maps.
+	Maps int `json:"maps"`
+	// Subprograms counts functions.
+	Subprograms int `json:"subprograms"`
+	// Verified counts instructions the verifier may walk.
+	Verified int `json:"verified"`
+}
+
+// Members is how many more members of one function each and no maps could
+// follow at most.
+func (r Room) Members() int { return max(0, r.Subprograms) }
+
+// newcomer is the member to refuse when members do not fit together: the last
+// new one, or the last where none is marked.
+func newcomer(members []Member) Member {
+	for i := len(members) - 1; i >= 0; i-- {
+		if members[i].New {
+			return members[i]
+		}
+	}
+	return members[len(members)-1]
+}
+
+// license is the licence of the joined program. In a chain the kernel sees one
+// licence for all members, so what each needs of the GPL is checked here.
+func license(members []Member) (string, error) {
+	var closed, needy []Member
+	for _, m := range members {
+		if !m.Facts.GPLCompatible {
+			closed = append(closed, m)
+		}
+		if len(m.Facts.GPLOnly) > 0 {
+			needy = append(needy, m)
+		}
+	}
+	if len(closed) == 0 {
+		return "GPL", nil
+	}
+	if len(needy) == 0 {
+		return "Proprietary", nil
+	}
+	return "", refuseLicense(members, closed, needy)
+}
+
+func refuseLicense(members, closed, needy []Member) error {
+	for _, m := range needy {
+		if !m.Facts.GPLCompatible {
+			return &Refusal{Member: m.Key, Limit: LimitLicense,
+				Reason: fmt.Sprintf("its licence %q is not GPL compatible, and it calls %s, which the kernel gives only to such programs", m.Facts.License, strings.Join(m.Facts.GPLOnly, ", ")),
+				Remedy: "declare a GPL compatible licence in the object, or do without the call"}
+		}
+	}
+	latest := newcomer(members)
+	if latest.Facts.GPLCompatible {
+		return &Refusal{Member: latest.Key, Limit: LimitLicense,
+			Reason: fmt.Sprintf("%s calls %s, which needs every member of the chain to be GPL compatible, and %q has licence %q", quoteKey(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", "), closed[0].Key, closed[0].Facts.License),
+			Remedy: "do without the call, or attach to another interface"}
+	}
+	return &Refusal{Member: latest.Key, Limit: LimitLicense,
+		Reason: fmt.Sprintf("its licence %q is not GPL compatible, and %q of the same chain calls %s, which needs every member to be", latest.Facts.License, needy[0].Key, strings.Join(needy[0].Facts.GPLOnly, ", ")),
+		Remedy: "declare a GPL compatible licence in the object, or attach to another interface"}
+}
+
+func quoteKey(subject, m Member) string {
+	if subject.Key == m.Key {
+		return "it"
+	}
+	return fmt.Sprintf("%q", m.Key)
+}
+
+// checkFrags refuses a mixture the kernel would not load: a prog array takes
+// programs and callers of one kind only, and the chain is not frags-aware
+// unless every member is.
+func checkFrags(members []Member) error {
+	if flags(members) == frags {
+		return nil
+	}
+	var unaware, tail *Member
+	for i := range members {
+		m := &members[i]
+		switch aware := m.Object.Programs[m.Program].Flags&frags != 0; {
+		case !aware && (unaware == nil || m.New):
+			unaware = m
+		case aware && tail == nil && usesProgArray(m):
+			tail = m
+		}
+	}
+	if tail == nil {
+		return nil
+	}
+	latest := newcomer(members)
+	return &Refusal{Member: latest.Key, Limit: LimitFrags,
+		Reason: fmt.Sprintf("%q takes packets of several buffers and makes tail calls, so all members must take such packets, and %q does not", tail.Key, unaware.Key),
+		Remedy: `put all programs into section "xdp.frags", or none`}
+}
+
+func usesProgArray(m *Member) bool {
+	for _, ins := range m.Object.Programs[m.Program].Instructions {
+		if !ins.IsLoadFromMap() {
+			continue
+		}
+		if spec := m.Object.Maps[ins.Reference()]; spec != nil && spec.Type == ebpf.ProgramArray {
+			return true
+		}
+	}
+	return false
+}
+
+// usage counts what the members take and refuses what is too much.
+func (l *linker) usage(members []Member) (Usage, error) {
+	u := Usage{
+		Members:      len(members),
+		Maps:         1 + len(l.refs),
+		Subprograms:  1 + len(l.starts),
+		Instructions: len(dispatcher(members, l.calls)) + int(l.body.Size()/asm.InstructionSize),
+	}
+	graph := callGraph(l.body, l.starts)
+	for _, entry := range l.calls {
+		u.Frames = max(u.Frames, 1+graph.depth(entry))
+	}
+	latest := newcomer(members).Key
+	for _, c := range []struct {
+		limit     Limit
+		has, most int
+		what      string
+		remedy    string
+	}{
+		{LimitMaps, u.Maps, MaxMaps, "maps, data sections and the chain's counters included", "use fewer maps or data sections, or attach to another interface"},
+		{LimitSubprograms, u.Subprograms, MaxSubprograms, "functions, the dispatcher included", "let the compiler inline functions (static __always_inline), or attach to another interface"},
+		{LimitFrames, u.Frames, MaxFrames, "nested calls, the dispatcher's included", "let the compiler inline functions (static __always_inline)"},
+		{LimitInstructions, u.Instructions, MaxInstructions, "instructions", "make the program shorter, or attach to another interface"},
+	} {
+		if c.has > c.most {
+			return u, &Refusal{Member: latest, Limit: c.limit,
+				Reason: fmt.Sprintf("with it the chain has %d %s, and the kernel takes %d", c.has, c.what, c.most),
+				Remedy: c.remedy}
+		}
+	}
+	return u, nil
+}

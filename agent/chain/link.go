@@ -1,0 +1,257 @@
+package chain
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// Options tune a link.
+type Options struct {
+	// Runs are counts to start from, by member key, so that counters go on when
+	// a chain is linked anew. Runs between reading them and swapping the program
+	// are lost.
+	Runs map[string]uint64
+}
+
+// Linked is a chain as one program, before it is loaded.
+type Linked struct {
+	// Program is the dispatcher followed by the functions of all members. Its
+	// map references are the Symbols of Maps and CountersName.
+	Program *ebpf.ProgramSpec
+	// Maps are the members' maps in the order they are first referred to.
+	Maps []MapRef
+	// Counters is the per-CPU map of runs. Its one value holds a 64-bit count
+	// for each member, in order.
+	Counters *ebpf.MapSpec
+	// Members are the keys, in order.
+	Members []string
+	// Usage is what of the kernel's limits the chain takes.
+	Usage Usage
+
+	members []Member
+}
+
+// MapRef is a map that a member refers to.
+type MapRef struct {
+	// Symbol is its name among the program's references.
+	Symbol string
+	// Application is that of the members which share the map.
+	Application string
+	// Name is the map's name in the application's object; data sections are
+	// called .rodata, .data, .bss or begin so.
+	Name string
+}
+
+// Link joins the members, in the given order, into one program. The error is a
+// *Refusal where the members do not fit into a chain, and names the one that
+// does not.
+func Link(members []Member, opts Options) (*Linked, error) {
+	if err := check(members); err != nil {
+		return nil, err
+	}
+	license, err := license(members)
+	if err != nil {
+		return nil, err
+	}
+	l := &linker{entries: map[entryID]string{}, starts: map[string]bool{}, maps: map[string]bool{}}
+	for i := range members {
+		if err := l.add(&members[i]); err != nil {
+			return nil, err
+		}
+	}
+	usage, err := l.usage(members)
+	if err != nil {
+		return nil, err
+	}
+	return &Linked{
+		Program: &ebpf.ProgramSpec{
+			Name:         ProgramName,
+			Type:         ebpf.XDP,
+			AttachType:   ebpf.AttachXDP,
+			SectionName:  "xdp",
+			Flags:        flags(members),
+			License:      license,
+			ByteOrder:    members[0].Object.ByteOrder,
+			Instructions: append(dispatcher(members, l.calls), l.body...),
+		},
+		Maps:     l.refs,
+		Counters: counters(members, opts.Runs),
+		Members:  keys(members),
+		Usage:    usage,
+		members:  slices.Clone(members),
+	}, nil
+}
+
+// check refuses members that no chain can hold.
+func check(members []Member) error {
+	if len(members) == 0 {
+		return errors.New("link chain: it has no members")
+	}
+	seen := map[string]bool{}
+	objects := map[string]*ebpf.CollectionSpec{}
+	for _, m := range members {
+		if m.Key == "" || seen[m.Key] {
+			return fmt.Errorf("link chain: member %q stands twice under one key", m.Key)
+		}
+		seen[m.Key] = true
+		if m.Object == nil || m.Object.Programs[m.Program] == nil {
+			return fmt.Errorf("link chain: member %q: its object has no program %q", m.Key, m.Program)
+		}
+		if first, ok := objects[m.Application]; ok && first != m.Object {
+			return fmt.Errorf("link chain: member %q: application %q comes with two objects", m.Key, m.Application)
+		}
+		objects[m.Application] = m.Object
+		if err := checkProgram(m); err != nil {
+			return err
+		}
+	}
+	return checkFrags(members)
+}
+
+func checkProgram(m Member) error {
+	spec := m.Object.Programs[m.Program]
+	switch {
+	case spec.Type != ebpf.XDP:
+		return &Refusal{Member: m.Key, Limit: LimitType,
+			Reason: fmt.Sprintf("program %s is of type %s, and an XDP chain holds XDP programs", m.Program, spec.Type),
+			Remedy: `put it into section "xdp"`}
+	case spec.AttachType != ebpf.AttachXDP && spec.AttachType != ebpf.AttachNone:
+		return &Refusal{Member: m.Key, Limit: LimitType,
+			Reason: fmt.Sprintf("program %s is made for %s, not for an interface", m.Program, spec.AttachType),
+			Remedy: `put it into section "xdp" or "xdp.frags"`}
+	case spec.Flags&^frags != 0:
+		return &Refusal{Member: m.Key, Limit: LimitType,
+			Reason: fmt.Sprintf("program %s asks for load flags %#x, which would bind every member of the chain", m.Program, spec.Flags&^frags),
+			Remedy: "load it without them"}
+	case len(spec.Instructions) == 0:
+		return fmt.Errorf("link chain: member %q: program %q has no instructions", m.Key, m.Program)
+	}
+	return nil
+}
+
+// flags are those of the joined program: it takes packets of several buffers
+// only if every member can.
+func flags(members []Member) uint32 {
+	all := uint32(frags)
+	for _, m := range members {
+		all &= m.Object.Programs[m.Program].Flags
+	}
+	return all
+}
+
+func keys(members []Member) []string {
+	out := make([]string, len(members))
+	for i, m := range members {
+		out[i] = m.Key
+	}
+	return out
+}
+
+// entryID is one function of one application: members that agree on it share
+// its code.
+type entryID struct{ application, program string }
+
+// linker collects the members' functions and maps.
+type linker struct {
+	body    asm.Instructions
+	calls   []string
+	entries map[entryID]string
+	starts  map[string]bool
+	refs    []MapRef
+	maps    map[string]bool
+}
+
+// add appends the functions a member reaches, unless an earlier member brought
+// them along.
+func (l *linker) add(m *Member) error {
+	id := entryID{m.Application, m.Program}
+	if entry, ok := l.entries[id]; ok {
+		l.calls = append(l.calls, entry)
+		return nil
+	}
+	insns := slices.Clone(m.Object.Programs[m.Program].Instructions)
+	starts, err := functions(insns, m.Program)
+	if err != nil {
+		return fmt.Errorf("link member %q: %w", m.Key, err)
+	}
+	prefix := fmt.Sprintf("%d/%s/", len(l.entries), m.Program)
+	for i := range insns {
+		insns[i] = describe(insns[i], i, starts)
+	}
+	rename(insns, prefix)
+	for _, name := range starts {
+		l.starts[prefix+name] = true
+	}
+	if err := l.relocateMaps(insns, m); err != nil {
+		return fmt.Errorf("link member %q: %w", m.Key, err)
+	}
+	entry := insns[0].Symbol()
+	l.entries[id] = entry
+	l.calls = append(l.calls, entry)
+	l.body = append(l.body, insns...)
+	return nil
+}
+
+// functions finds where functions begin: the first instruction, and every
+// symbol that a call or a function pointer refers to.
+func functions(insns asm.Instructions, program string) (map[int]string, error) {
+	if insns[0].Symbol() == "" {
+		insns[0] = insns[0].WithSymbol(program)
+	}
+	offsets, err := insns.SymbolOffsets()
+	if err != nil {
+		return nil, fmt.Errorf("read symbols of %q: %w", program, err)
+	}
+	starts := map[int]string{0: insns[0].Symbol()}
+	for _, ref := range insns.FunctionReferences() {
+		at, ok := offsets[ref]
+		if !ok {
+			return nil, fmt.Errorf("program %q calls %q, which its object does not define", program, ref)
+		}
+		starts[at] = ref
+	}
+	return starts, nil
+}
+
+// rename puts the prefix before every symbol and before every reference to one.
+// References to kernel functions and variables resolve by other means.
+func rename(insns asm.Instructions, prefix string) {
+	own := map[string]bool{}
+	for _, ins := range insns {
+		if s := ins.Symbol(); s != "" {
+			own[s] = true
+		}
+	}
+	for i, ins := range insns {
+		if s := ins.Symbol(); s != "" {
+			insns[i] = insns[i].WithSymbol(prefix + s)
+		}
+		if r := ins.Reference(); own[r] && !ins.IsLoadFromMap() {
+			insns[i] = insns[i].WithReference(prefix + r)
+		}
+	}
+}
+
+// relocateMaps puts the application before every map reference.
+func (l *linker) relocateMaps(insns asm.Instructions, m *Member) error {
+	for i, ins := range insns {
+		if !ins.IsLoadFromMap() || ins.Reference() == "" {
+			continue
+		}
+		name := ins.Reference()
+		if m.Object.Maps[name] == nil {
+			return fmt.Errorf("program %q refers to map %q, which its object does not define", m.Program, name)
+		}
+		symbol := m.Application + "/" + name
+		if !l.maps[symbol] {
+			l.maps[symbol] = true
+			l.refs = append(l.refs, MapRef{Symbol: symbol, Application: m.Application, Name: name})
+		}
+		insns[i] = ins.WithReference(symbol)
+	}
+	return nil
+}

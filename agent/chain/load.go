@@ -1,0 +1,126 @@
+package chain
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/cilium/ebpf"
+)
+
+// Loaded is a chain in the kernel. It is not attached and not pinned.
+type Loaded struct {
+	// Program is the chain.
+	Program *ebpf.Program
+	// Counters is the map that ReadRuns reads.
+	Counters *ebpf.Map
+	// Usage is that of the Linked, with Verified filled in.
+	Usage Usage
+}
+
+// Close drops the caller's hold of the chain; what is attached or pinned stays.
+func (l *Loaded) Close() error {
+	return errors.Join(l.Program.Close(), l.Counters.Close())
+}
+
+// Load puts a linked chain into the kernel. It asks open for each map the
+// members use, which the caller keeps and closes.
+//
+// A rejection by the verifier is a *Refusal of the newcomer, with the kernel's
+// words about it: every member is expected to have been loaded alone before.
+func Load(l *Linked, open func(MapRef) (*ebpf.Map, error), opts ebpf.ProgramOptions) (*Loaded, error) {
+	spec := l.Program.Copy()
+	for _, ref := range l.Maps {
+		m, err := open(ref)
+		if err != nil {
+			return nil, fmt.Errorf("open map %q of application %q: %w", ref.Name, ref.Application, err)
+		}
+		if err := spec.Instructions.AssociateMap(ref.Symbol, m); err != nil {
+			return nil, fmt.Errorf("refer to map %q of application %q: %w", ref.Name, ref.Application, err)
+		}
+	}
+	counters, err := ebpf.NewMap(l.Counters)
+	if err != nil {
+		return nil, fmt.Errorf("create counters: %w", err)
+	}
+	if err := spec.Instructions.AssociateMap(CountersName, counters); err != nil {
+		return nil, errors.Join(fmt.Errorf("refer to counters: %w", err), counters.Close())
+	}
+	program, err := ebpf.NewProgramWithOptions(spec, opts)
+	if err != nil {
+		return nil, errors.Join(explain(l.members, err), counters.Close())
+	}
+	return &Loaded{Program: program, Counters: counters, Usage: verified(l.Usage, program)}, nil
+}
+
+// verified adds what the verifier walked, where the kernel tells.
+func verified(u Usage, program *ebpf.Program) Usage {
+	info, err := program.Info()
+	if err != nil {
+		return u
+	}
+	if n, ok := info.VerifiedInstructions(); ok {
+		u.Verified = int(n)
+	}
+	return u
+}
+
+// ReadRuns returns how often each member ran, summed over the CPUs, in the
+// order of the chain.
+func ReadRuns(counters *ebpf.Map) ([]uint64, error) {
+	var perCPU [][]byte
+	if err := counters.Lookup(uint32(0), &perCPU); err != nil {
+		return nil, fmt.Errorf("read chain counters: %w", err)
+	}
+	return sum(perCPU), nil
+}
+
+// joint are the verifier's words where members that load alone do not load
+// together, from kernel/bpf/verifier.c.
+func joint() []struct {
+	words  *regexp.Regexp
+	limit  Limit
+	reason string
+	remedy string
+} {
+	return []struct {
+		words  *regexp.Regexp
+		limit  Limit
+		reason string
+		remedy string
+	}{
+		{regexp.MustCompile(`combined stack size of \d+ calls is \d+`), LimitStack,
+			fmt.Sprintf("with the dispatcher its deepest path of calls takes more than %d bytes of stack", MaxStack),
+			"use less stack: keep large values in a per-CPU map"},
+		{regexp.MustCompile(`BPF program is too large`), LimitInstructions,
+			fmt.Sprintf("with it the verifier walks more than %d instructions, which all members share", MaxInstructions),
+			"make the program simpler (fewer branches, bpf_loop in place of unrolled loops), or attach to another interface"},
+		{regexp.MustCompile(`call stack of \d+ frames is too deep`), LimitFrames,
+			fmt.Sprintf("with the dispatcher its calls nest deeper than %d", MaxFrames),
+			"let the compiler inline functions (static __always_inline)"},
+		{regexp.MustCompile(`tail_calls are not allowed when call stack`), LimitStack,
+			"it makes tail calls from a path of calls that takes 256 bytes of stack or more",
+			"use less stack in front of the tail call"},
+	}
+}
+
+// explain turns the kernel's rejection of a chain into a refusal of the
+// newcomer. An error that is not about the program stays what it is.
+func explain(members []Member, err error) error {
+	var verifier *ebpf.VerifierError
+	if !errors.As(err, &verifier) {
+		return fmt.Errorf("load chain: %w", err)
+	}
+	refusal := &Refusal{Member: newcomer(members).Key, Limit: LimitVerifier,
+		Reason: "the kernel refuses the chain with it",
+		Remedy: "attach it to another interface, or see the verifier's log",
+		Err:    err}
+	for _, line := range verifier.Log {
+		for _, j := range joint() {
+			if j.words.MatchString(line) {
+				refusal.Limit, refusal.Reason, refusal.Remedy = j.limit, j.reason, j.remedy
+			}
+		}
+	}
+	return refusal
+}
