@@ -75,17 +75,25 @@ type Program struct {
 	Sleepable bool `json:"sleepable,omitempty"`
 	Frags     bool `json:"frags,omitempty"`
 	// Instructions is the number of instructions of the program and all it
-	// reaches, each function counted once.
+	// reaches, each function counted once, as the kernel counts them: 64-bit
+	// loads are two.
 	Instructions int `json:"instructions"`
 	// Subprograms are the functions reached by calls and callbacks.
 	Subprograms []string `json:"subprograms,omitempty"`
 	// Helpers are the kernel's names, such as bpf_map_lookup_elem.
 	Helpers []string `json:"helpers"`
-	// UnknownHelpers are helper ids this version of Skep has no name for.
+	// UnknownHelpers are helper ids this version of Skep has no name for, and
+	// -1 for a call whose target cannot be told, such as one by register.
 	// Policies fail closed on them.
 	UnknownHelpers []int64 `json:"unknownHelpers,omitempty"`
 	// Kfuncs are kernel functions called by name.
 	Kfuncs []string `json:"kfuncs"`
+	// Ksyms are kernel symbols whose address the program takes: variables, or
+	// kfuncs it asks for without calling them there.
+	Ksyms []string `json:"ksyms,omitempty"`
+	// Unresolved are functions the program refers to and the object does not
+	// hold. It will not load.
+	Unresolved []string `json:"unresolved,omitempty"`
 	// Maps the program refers to.
 	Maps []string `json:"maps"`
 	// License is the licence the kernel is told, from the object.

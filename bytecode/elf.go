@@ -1,0 +1,227 @@
+package bytecode
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"github.com/cilium/ebpf/asm"
+)
+
+// checkELF refuses what would make the parser spend more memory than the file
+// has bytes: sections that say they are huge, that unpack, or whose functions
+// overlap a thousand times. It runs before cilium/ebpf, which trusts its input
+// there.
+func checkELF(object []byte, opts Options) error {
+	f, err := elf.NewFile(bytes.NewReader(object))
+	if err != nil {
+		return fmt.Errorf("parse object: %w", err)
+	}
+	if f.Class != elf.ELFCLASS64 {
+		return fmt.Errorf("parse object: %s is not a 64-bit ELF file", f.Class)
+	}
+	if f.Type != elf.ET_REL {
+		return fmt.Errorf("parse object: %s is not a relocatable ELF file", f.Type)
+	}
+	if len(f.Sections) > opts.MaxSections {
+		return tooMany("sections", len(f.Sections), opts.MaxSections)
+	}
+	var unpacked uint64
+	for _, s := range f.Sections {
+		if err := checkSection(s, opts); err != nil {
+			return err
+		}
+		if s.Type == elf.SHT_NOBITS {
+			unpacked = sum(unpacked, s.Size)
+		}
+	}
+	if unpacked > uint64(opts.MaxSize) {
+		return &Refusal{
+			Rule:   "bytecode/too-large",
+			Object: "sections without contents",
+			Reason: fmt.Sprintf("they ask for %d bytes together, more than %d", unpacked, opts.MaxSize),
+			Remedy: "keep large tables in maps instead of globals",
+		}
+	}
+	return checkSymbols(f, opts)
+}
+
+// checkSection refuses sections that unpack to more than the file holds.
+// Compilers compress nothing but DWARF.
+func checkSection(s *elf.Section, opts Options) error {
+	if strings.HasPrefix(s.Name, ".debug") || strings.HasPrefix(s.Name, ".zdebug") {
+		return nil
+	}
+	if s.Flags&elf.SHF_COMPRESSED != 0 {
+		return &Refusal{
+			Rule:   "bytecode/compressed-section",
+			Object: "section " + printable(s.Name),
+			Reason: "it is compressed",
+			Remedy: "link the object without --compress-debug-sections and -gz",
+		}
+	}
+	if s.Size > uint64(opts.MaxSize) {
+		return &Refusal{
+			Rule:   "bytecode/too-large",
+			Object: "section " + printable(s.Name),
+			Reason: fmt.Sprintf("it asks for %d bytes, more than %d", s.Size, opts.MaxSize),
+			Remedy: "keep large tables in maps instead of globals",
+		}
+	}
+	return nil
+}
+
+// checkSymbols bounds what linking may make of the functions, every program of
+// the object getting its own copy of all it reaches, and looks at what they
+// refer to.
+func checkSymbols(f *elf.File, opts Options) error {
+	symbols, err := f.Symbols()
+	if err != nil {
+		return fmt.Errorf("parse object: read symbols: %w", err)
+	}
+	if len(symbols) > opts.MaxSymbols {
+		return tooMany("symbols", len(symbols), opts.MaxSymbols)
+	}
+	var programs, instructions uint64
+	var functions []elf.Symbol
+	for _, s := range symbols {
+		section := functionSection(f, s)
+		if section == nil {
+			continue
+		}
+		if s.Value > section.Size || s.Size > section.Size-s.Value {
+			return fmt.Errorf("parse object: symbol %s reaches past section %s", printable(s.Name), printable(section.Name))
+		}
+		functions = append(functions, s)
+		instructions = sum(instructions, s.Size/asm.InstructionSize)
+		if section.Name != ".text" {
+			programs++
+		}
+	}
+	if linked := product(programs+1, instructions); linked > uint64(opts.MaxInstructions) {
+		return &Refusal{
+			Rule:   "bytecode/too-many-instructions",
+			Object: "object",
+			Reason: fmt.Sprintf("its %d programs have up to %d instructions after linking, more than %d", programs, linked, opts.MaxInstructions),
+			Remedy: "split it into several objects",
+		}
+	}
+	return checkReferences(f, functions)
+}
+
+// functionSection is the section of code that a symbol names a function in, or
+// nil for other symbols.
+func functionSection(f *elf.File, s elf.Symbol) *elf.Section {
+	kind := elf.ST_TYPE(s.Info)
+	if s.Size == 0 || int(s.Section) >= len(f.Sections) || kind != elf.STT_FUNC && kind != elf.STT_NOTYPE {
+		return nil
+	}
+	section := f.Sections[s.Section]
+	if section.Flags&elf.SHF_EXECINSTR == 0 || section.Type != elf.SHT_PROGBITS {
+		return nil
+	}
+	return section
+}
+
+// The parts of an instruction that checkReferences looks at, from
+// include/uapi/linux/bpf.h.
+const (
+	opLoad64       = 0x18 // BPF_LD | BPF_IMM | BPF_DW, two instructions wide
+	opCall         = 0x85 // BPF_JMP | BPF_CALL
+	sourceFunction = 4    // BPF_PSEUDO_FUNC
+	sourceKfunc    = 2    // BPF_PSEUDO_KFUNC_CALL
+)
+
+// checkReferences refuses code that names maps, kfuncs or kernel objects by
+// number. The parser would pass the number on to the kernel, which looks it up
+// among the loader's own file descriptors: a raw "map 7" would reach into
+// whatever map the agent has open as 7, another application's included.
+func checkReferences(f *elf.File, functions []elf.Symbol) error {
+	named, err := relocated(f)
+	if err != nil {
+		return err
+	}
+	code := map[elf.SectionIndex][]byte{}
+	for _, fn := range functions {
+		if code[fn.Section] == nil {
+			if code[fn.Section], err = f.Sections[fn.Section].Data(); err != nil {
+				return fmt.Errorf("parse object: read section %s: %w", printable(f.Sections[fn.Section].Name), err)
+			}
+		}
+		body := code[fn.Section][fn.Value : fn.Value+fn.Size]
+		for at := 0; at+asm.InstructionSize <= len(body); at += asm.InstructionSize {
+			op, source := body[at], sourceRegister(body[at+1], f.ByteOrder)
+			byName := named[fn.Section][fn.Value+uint64(at)]
+			where := fmt.Sprintf("instruction %d of function %s", at/asm.InstructionSize, printable(fn.Name))
+			switch {
+			case op == opCall && source == sourceKfunc && !byName:
+				return byNumber(where, "calls a kernel function")
+			case op == opLoad64 && source != 0 && source != sourceFunction && !byName:
+				return byNumber(where, "loads a map or a kernel object")
+			case op == opLoad64:
+				at += asm.InstructionSize
+			}
+		}
+	}
+	return nil
+}
+
+// sourceRegister reads the source register out of an instruction's second byte.
+func sourceRegister(b byte, order binary.ByteOrder) byte {
+	if order == binary.BigEndian {
+		return b & 0xf
+	}
+	return b >> 4
+}
+
+// relocated tells at which offsets of which sections of code a symbol is
+// named. The parser takes the last of several tables for one section, and takes
+// tables with the names of other sections for those: both are refused, since
+// no compiler makes them and they could show two readers two programs.
+func relocated(f *elf.File) (map[elf.SectionIndex]map[uint64]bool, error) {
+	tables := map[elf.SectionIndex]map[uint64]bool{}
+	for _, s := range f.Sections {
+		target := elf.SectionIndex(s.Info)
+		if s.Type != elf.SHT_REL || int(target) >= len(f.Sections) || f.Sections[target].Flags&elf.SHF_EXECINSTR == 0 {
+			continue
+		}
+		if tables[target] != nil || !strings.HasPrefix(s.Name, ".rel") {
+			return nil, &Refusal{
+				Rule:   "bytecode/ambiguous-relocations",
+				Object: "section " + printable(s.Name),
+				Reason: fmt.Sprintf("it relocates section %s in a way that readers may disagree on", printable(f.Sections[target].Name)),
+				Remedy: "link the object with bpftool gen object or llvm's own tools",
+			}
+		}
+		table, err := s.Data()
+		if err != nil {
+			return nil, fmt.Errorf("parse object: read section %s: %w", printable(s.Name), err)
+		}
+		tables[target] = map[uint64]bool{}
+		for ; s.Entsize >= 16 && uint64(len(table)) >= s.Entsize; table = table[s.Entsize:] {
+			tables[target][f.ByteOrder.Uint64(table)] = true
+		}
+	}
+	return tables, nil
+}
+
+// tooMany refuses a count.
+func tooMany(what string, have, limit int) error {
+	return &Refusal{
+		Rule:   "bytecode/too-many-" + what,
+		Object: "object",
+		Reason: fmt.Sprintf("it has %d %s, more than %d", have, what, limit),
+		Remedy: "split it into several objects",
+	}
+}
+
+// printable quotes a name from an untrusted file, and cuts it short.
+func printable(name string) string {
+	const most = 64
+	if len(name) > most {
+		name = name[:most] + "…"
+	}
+	return fmt.Sprintf("%q", name)
+}

@@ -1,0 +1,250 @@
+package bytecode
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sort"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// InspectorRevision names the rules that turn an object into Facts. It is
+// raised when the same object would yield other facts: facts are remembered by
+// it.
+const InspectorRevision = "1"
+
+// DefaultCPUs is how many possible CPUs per-CPU maps are counted for where
+// nobody says: a large machine of today, so that estimates err on the high side.
+const DefaultCPUs = 64
+
+// Options bound what Inspect reads and say what it cannot know. The zero value
+// is good for untrusted objects.
+type Options struct {
+	// CPUs is the number of possible CPUs to count per-CPU maps for; 0 means
+	// DefaultCPUs. It is part of what facts are remembered by.
+	CPUs int
+	// MaxSize is the size in bytes up to which an object is read; 0 means
+	// 16 MiB. It also bounds what .bss and its like may ask for.
+	MaxSize int64
+	// MaxSections is the number of ELF sections; 0 means 4096.
+	MaxSections int
+	// MaxSymbols is the number of ELF symbols; 0 means 65536.
+	MaxSymbols int
+	// MaxInstructions is the number of instructions after linking, if every
+	// program reached every function; 0 means 8 Mi, about 256 MiB of memory.
+	MaxInstructions int
+}
+
+// withDefaults fills in what is zero.
+func (o Options) withDefaults() Options {
+	fill := func(n *int, otherwise int) {
+		if *n <= 0 {
+			*n = otherwise
+		}
+	}
+	fill(&o.CPUs, DefaultCPUs)
+	fill(&o.MaxSections, 4096)
+	fill(&o.MaxSymbols, 65536)
+	fill(&o.MaxInstructions, 8<<20)
+	if o.MaxSize <= 0 {
+		o.MaxSize = 16 << 20
+	}
+	return o
+}
+
+// Key is what the facts of an object are remembered by: its digest, the
+// revision of the rules, and the CPUs they count for.
+func (o Options) Key(digest string) string {
+	return fmt.Sprintf("%s/inspector-%s/cpus-%d", digest, InspectorRevision, o.withDefaults().CPUs)
+}
+
+// Refusal is an object that Inspect will not make facts of, because they would
+// not be the truth. Any other error of Inspect means that the bytes are not a
+// BPF object, or one that no loader takes.
+type Refusal struct {
+	// Rule is a stable name, such as bytecode/too-large.
+	Rule string
+	// Object is the program, section or file it is about.
+	Object string
+	// Reason says what is wrong, Remedy what would mend it.
+	Reason string
+	Remedy string
+}
+
+// Error names object, rule, reason and remedy in one line.
+func (r *Refusal) Error() string {
+	return fmt.Sprintf("%s refused by %s: %s; %s", r.Object, r.Rule, r.Reason, r.Remedy)
+}
+
+// Inspect reads an eBPF object file and says what it does, without a kernel.
+// The same bytes and CPUs give the same Facts, on every machine. Both byte
+// orders are read.
+//
+// An error that holds a *Refusal says why an object will not be judged.
+func Inspect(r io.ReaderAt, opts Options) (Facts, error) {
+	opts = opts.withDefaults()
+	object, err := readObject(r, opts)
+	if err != nil {
+		return Facts{}, err
+	}
+	spec, err := parse(object, opts)
+	if err != nil {
+		return Facts{}, err
+	}
+	f := Facts{
+		Version:   FactsVersion,
+		Inspector: InspectorRevision,
+		ByteOrder: byteOrder(spec.ByteOrder),
+		BTF:       spec.Types != nil,
+		Maps:      []Map{},
+		Programs:  []Program{},
+		Variables: variables(spec),
+		CPUs:      opts.CPUs,
+	}
+	var all needs
+	for _, name := range sortedKeys(spec.Programs) {
+		p, err := inspectProgram(spec, name)
+		if err != nil {
+			return Facts{}, fmt.Errorf("inspect object: %w", err)
+		}
+		f.License = p.facts.License
+		f.CORE = f.CORE || p.core
+		f.Programs = append(f.Programs, p.facts)
+		all = append(all, p.needs...)
+	}
+	maps := mapSpecs(spec)
+	for _, name := range sortedKeys(maps) {
+		m := inspectMap(name, maps[name], opts)
+		f.Maps = append(f.Maps, m)
+		f.MemoryBytes = sum(f.MemoryBytes, m.MemoryBytes)
+		all = append(all, mapNeeds(name, maps[name])...)
+	}
+	f.MinKernel, f.MinKernelReasons = all.lowest()
+	return f, nil
+}
+
+// readObject reads the file whole: what follows reads it several times, and
+// ELF offsets may point anywhere in it.
+func readObject(r io.ReaderAt, opts Options) ([]byte, error) {
+	b, err := io.ReadAll(io.NewSectionReader(r, 0, opts.MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read object: %w", err)
+	}
+	if int64(len(b)) > opts.MaxSize {
+		return nil, &Refusal{
+			Rule:   "bytecode/too-large",
+			Object: "object",
+			Reason: fmt.Sprintf("it has more than %d bytes", opts.MaxSize),
+			Remedy: "strip its DWARF sections with llvm-strip -g, which keeps BTF",
+		}
+	}
+	return b, nil
+}
+
+// parse turns the file into cilium/ebpf's description of it, which is what the
+// agent's loader works from too. Each program in it is linked: its
+// instructions are followed by those of every function that it reaches by call
+// or by pointer, each once.
+func parse(object []byte, opts Options) (*ebpf.CollectionSpec, error) {
+	if err := checkELF(object, opts); err != nil {
+		return nil, err
+	}
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		return nil, fmt.Errorf("parse object: %w", err)
+	}
+	return spec, nil
+}
+
+// byteOrder names a byte order.
+func byteOrder(o binary.ByteOrder) string {
+	if o == binary.BigEndian {
+		return "big"
+	}
+	return "little"
+}
+
+// kconfigSection is the map that loaders make up from BTF for __kconfig
+// variables; no ELF section backs it.
+const kconfigSection = ".kconfig"
+
+// mapSpecs are the maps that loading the object makes.
+func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
+	maps := make(map[string]*ebpf.MapSpec, len(spec.Maps)+1)
+	for name, m := range spec.Maps {
+		maps[name] = m
+	}
+	if spec.Types == nil {
+		return maps
+	}
+	var ds *btf.Datasec
+	if err := spec.Types.TypeByName(kconfigSection, &ds); err == nil {
+		maps[kconfigSection] = &ebpf.MapSpec{
+			Name: kconfigSection, Type: ebpf.Array,
+			KeySize: 4, ValueSize: ds.Size, MaxEntries: 1, Flags: flagReadOnlyProg,
+		}
+	}
+	return maps
+}
+
+// inspectMap states what a map is and costs.
+func inspectMap(name string, m *ebpf.MapSpec, opts Options) Map {
+	return Map{
+		Name:        name,
+		Type:        m.Type.String(),
+		KeySize:     m.KeySize,
+		ValueSize:   m.ValueSize,
+		MaxEntries:  m.MaxEntries,
+		Flags:       m.Flags,
+		MemoryBytes: mapMemory(m, uint64(opts.CPUs)),
+		Pinned:      m.Pinning != ebpf.PinNone,
+	}
+}
+
+// variables lists the globals that can be set: those with global or weak
+// binding. Statics have no symbol that survives linking.
+func variables(spec *ebpf.CollectionSpec) []Variable {
+	vars := make([]Variable, 0, len(spec.Variables))
+	for _, name := range sortedKeys(spec.Variables) {
+		v := spec.Variables[name]
+		variable := Variable{
+			Name:     name,
+			Size:     uint64(v.Size()),
+			Section:  v.SectionName,
+			Constant: v.Constant(),
+		}
+		if v.Type != nil {
+			variable.Type = cType(v.Type.Type, 0)
+		}
+		vars = append(vars, variable)
+	}
+	return vars
+}
+
+// sortedKeys are the keys of a map in order.
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+// cutNUL is a string up to its first NUL, which is where the kernel stops.
+func cutNUL(s string) string {
+	s, _, _ = strings.Cut(s, "\x00")
+	return s
+}
+
+// asRefusal finds the refusal in an error.
+func asRefusal(err error) (*Refusal, bool) {
+	var r *Refusal
+	ok := errors.As(err, &r)
+	return r, ok
+}

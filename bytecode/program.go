@@ -1,0 +1,226 @@
+package bytecode
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/hook"
+)
+
+// Program flags from include/uapi/linux/bpf.h.
+const (
+	flagSleepable = 1 << 4
+	flagXDPFrags  = 1 << 5
+)
+
+// unfollowed stands in UnknownHelpers for a call whose target no tool can tell
+// before it runs: by register, or by a mode the kernel does not have yet.
+const unfollowed = -1
+
+// inspected is a program's facts while they are gathered.
+type inspected struct {
+	facts Program
+	needs needs
+	core  bool
+	// functions are the symbols that the linked program holds.
+	functions map[string]bool
+	helpers   map[string]Helper
+	kfuncs    map[string]bool
+	ksyms     map[string]bool
+	maps      map[string]bool
+	missing   map[string]bool
+	unknown   map[int64]bool
+}
+
+// inspectProgram reads one linked program.
+func inspectProgram(spec *ebpf.CollectionSpec, name string) (*inspected, error) {
+	s := spec.Programs[name]
+	row, target, _ := hook.FromSection(s.SectionName)
+	license := cutNUL(s.License)
+	p := &inspected{
+		facts: Program{
+			Name:          name,
+			Section:       s.SectionName,
+			Hook:          row.Name,
+			Target:        target,
+			Type:          s.Type.String(),
+			Sleepable:     s.Flags&flagSleepable != 0,
+			Frags:         s.Flags&flagXDPFrags != 0,
+			Instructions:  int(s.Instructions.Size() / asm.InstructionSize),
+			License:       license,
+			GPLCompatible: gplCompatible(license),
+		},
+		functions: map[string]bool{},
+		helpers:   map[string]Helper{},
+		kfuncs:    map[string]bool{},
+		ksyms:     map[string]bool{},
+		maps:      map[string]bool{},
+		missing:   map[string]bool{},
+		unknown:   map[int64]bool{},
+	}
+	// The kernel's numbers begin at 0, which is also how "none" is written.
+	if s.AttachType != ebpf.AttachNone || s.Type == ebpf.CGroupSKB {
+		p.facts.AttachType = s.AttachType.String()
+	}
+	p.needs = programNeeds(s, row)
+	if err := p.walk(spec, s.Instructions); err != nil {
+		return nil, fmt.Errorf("program %s: %w", name, err)
+	}
+	p.finish(s.Type)
+	return p, nil
+}
+
+// walk visits every instruction of the program and of what it reaches.
+func (p *inspected) walk(spec *ebpf.CollectionSpec, insns asm.Instructions) error {
+	for i := range insns {
+		if symbol := insns[i].Symbol(); symbol != "" {
+			p.functions[symbol] = true
+		}
+	}
+	for i := range insns {
+		ins := &insns[i]
+		if btf.CORERelocationMetadata(ins) != nil {
+			p.core = true
+		}
+		p.needs.instruction(ins, p.facts.Name)
+		var err error
+		switch {
+		case ins.OpCode.JumpOp() == asm.Call:
+			err = p.call(ins, i)
+		case ins.OpCode.IsDWordLoad():
+			err = p.load(spec, ins, i)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if p.core {
+		p.needs.add("5.4", "CO-RE relocations against the kernel's BTF", p.facts.Name)
+	}
+	return nil
+}
+
+// call notes who is called.
+func (p *inspected) call(ins *asm.Instruction, at int) error {
+	if ins.OpCode.Source() == asm.RegSource {
+		p.unknown[unfollowed] = true
+		return nil
+	}
+	switch ins.Src {
+	case asm.R0:
+		p.helper(ins.Constant)
+	case asm.PseudoCall:
+		return p.function(ins, at)
+	case asm.PseudoKfuncCall:
+		p.kfuncs[ins.Reference()] = true
+	default:
+		p.unknown[unfollowed] = true
+	}
+	return nil
+}
+
+// helper notes a call by number.
+func (p *inspected) helper(id int64) {
+	if uint32(id) == btf.COREBadRelocationSentinel {
+		p.facts.PoisonedCalls++
+		return
+	}
+	h, ok := helperByID(id)
+	if !ok {
+		p.unknown[id] = true
+		return
+	}
+	p.helpers[h.Name] = h
+}
+
+// function notes a call to, or a pointer to, another function of the object,
+// whose instructions are already part of the program if the object has them.
+func (p *inspected) function(ins *asm.Instruction, at int) error {
+	name := ins.Reference()
+	switch {
+	case name == "":
+		return byNumber(fmt.Sprintf("instruction %d", at), "refers to a function")
+	case !p.functions[name]:
+		p.missing[name] = true
+	}
+	return nil
+}
+
+// load notes what a 64-bit load refers to: a map, a function, a kernel symbol
+// or nothing. Loads of anything by number do not get here: checkELF refuses
+// them.
+func (p *inspected) load(spec *ebpf.CollectionSpec, ins *asm.Instruction, at int) error {
+	name := ins.Reference()
+	switch ins.Src {
+	case asm.PseudoMapFD, asm.PseudoMapValue:
+		switch {
+		case name == "":
+			// The parser drops the names of __kconfig variables.
+			p.maps[kconfigSection] = true
+		case spec.Maps[name] != nil:
+			p.maps[name] = true
+		default:
+			p.missing[name] = true
+		}
+	case asm.PseudoFunc:
+		return p.function(ins, at)
+	default:
+		if name != "" {
+			p.ksyms[name] = true
+		}
+	}
+	return nil
+}
+
+// finish sorts what was gathered into the facts.
+func (p *inspected) finish(t ebpf.ProgramType) {
+	f := &p.facts
+	delete(p.functions, f.Name)
+	f.Subprograms = optional(p.functions)
+	f.Helpers = sortedKeys(p.helpers)
+	f.Kfuncs = sortedKeys(p.kfuncs)
+	f.Ksyms = optional(p.ksyms)
+	f.Maps = sortedKeys(p.maps)
+	f.Unresolved = optional(p.missing)
+	for id := range p.unknown {
+		f.UnknownHelpers = append(f.UnknownHelpers, id)
+	}
+	slices.Sort(f.UnknownHelpers)
+	for _, name := range f.Helpers {
+		h := p.helpers[name]
+		p.needs.add(h.MinKernel, "helper "+name, f.Name)
+		if h.gplOnlyIn(t) {
+			f.GPLOnly = append(f.GPLOnly, name)
+		}
+	}
+	for _, name := range f.Kfuncs {
+		p.needs.add(kfuncKernel(name), "kfunc "+name, f.Name)
+	}
+	// The kernel gives no kfunc at all to other licences (add_kfunc_call in
+	// kernel/bpf/verifier.c).
+	f.GPLOnly = append(f.GPLOnly, f.Kfuncs...)
+}
+
+// optional is sortedKeys with nil for none, so that JSON leaves the field out.
+func optional(m map[string]bool) []string {
+	if len(m) == 0 {
+		return nil
+	}
+	return sortedKeys(m)
+}
+
+// byNumber refuses an instruction that names something in the kernel or in its
+// loader by number. Compilers emit symbols; a number would mean whatever map or
+// function happens to bear it in the process that loads the program.
+func byNumber(where, does string) error {
+	return &Refusal{
+		Rule:   "bytecode/reference-by-number",
+		Object: where,
+		Reason: "it " + does + " by number instead of by symbol, so nobody can tell what it will mean",
+		Remedy: "build the object from source with clang -target bpf -g",
+	}
+}
