@@ -1,0 +1,116 @@
+package policies
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+)
+
+// The keys of an object in deny and warn.
+const (
+	keyMsg    = "msg"
+	keyPath   = "path"
+	keyRemedy = "remedy"
+	keyRule   = "rule"
+)
+
+// entryPoints finds deny and warn in a module and refuses what could silently
+// say nothing: another package, an entry point that is no set, and an object
+// with a misspelt key.
+func entryPoints(module *ast.Module) ([]string, error) {
+	if module.Package.Path.String() != "data.skep.policy" {
+		return nil, ast.NewError(ast.CompileErr, module.Package.Location,
+			"the package is %s; a policy is of package skep.policy", module.Package.Path.String()[len("data."):])
+	}
+	var entries []string
+	for _, rule := range module.Rules {
+		name := rule.Head.Ref()[0].Value.String()
+		if name != entryDeny && name != entryWarn {
+			continue
+		}
+		if rule.Default || rule.Head.RuleKind() != ast.MultiValue || len(rule.Head.Ref()) != 1 {
+			return nil, ast.NewError(ast.CompileErr, rule.Location,
+				"%s is a set of strings or objects; write: %s contains {\"msg\": …} if { … }", name, name)
+		}
+		if err := memberKeys(rule.Head.Key, name); err != nil {
+			return nil, err
+		}
+		entries = append(entries, name)
+	}
+	return entries, nil
+}
+
+// memberKeys checks an object that is written out in a rule's head.
+func memberKeys(member *ast.Term, entry string) error {
+	object, ok := member.Value.(ast.Object)
+	if !ok {
+		return nil
+	}
+	known := []string{keyMsg, keyPath, keyRemedy, keyRule}
+	var err error
+	object.Foreach(func(key, _ *ast.Term) {
+		name, ok := key.Value.(ast.String)
+		if ok && !slices.Contains(known, string(name)) {
+			err = ast.NewError(ast.CompileErr, key.Location, "an object in %s has the keys %v, not %q", entry, known, string(name))
+		}
+	})
+	if err == nil && object.Get(ast.StringTerm(keyMsg)) == nil {
+		err = ast.NewError(ast.CompileErr, member.Location, "an object in %s needs the key %q", entry, keyMsg)
+	}
+	return err
+}
+
+// readsNow tells whether anything in the compiled modules may read input.now.
+// It errs on the side of yes: the whole input taken as a value, and a field of
+// it chosen by a variable, count as reading it.
+func readsNow(compiler *ast.Compiler) bool {
+	found := false
+	for _, module := range compiler.Modules {
+		ast.WalkTerms(module, func(t *ast.Term) bool {
+			if t.Equal(ast.InputRootDocument) {
+				found = true
+			}
+			if ref, ok := t.Value.(ast.Ref); ok {
+				found = found || refReadsNow(ref)
+				// The head of a reference is the bare input too, and says nothing.
+				for _, rest := range ref[1:] {
+					found = found || termReadsNow(rest)
+				}
+				return true
+			}
+			return found
+		})
+	}
+	return found
+}
+
+// refReadsNow tells it of one reference.
+func refReadsNow(ref ast.Ref) bool {
+	if !ref.HasPrefix(ast.InputRootRef) {
+		return false
+	}
+	if len(ref) == 1 {
+		return true
+	}
+	field, constant := ref[1].Value.(ast.String)
+	return !constant || field == "now"
+}
+
+// termReadsNow tells it of a term within a reference, as in data.x[input.now].
+func termReadsNow(t *ast.Term) bool {
+	found := false
+	ast.WalkRefs(t, func(ref ast.Ref) bool {
+		found = found || refReadsNow(ref)
+		return found
+	})
+	return found
+}
+
+// where names the place of a rule for a person to read.
+func where(location *ast.Location) string {
+	if location == nil {
+		return "a place it does not tell"
+	}
+	return fmt.Sprintf("%s:%d", location.File, location.Row)
+}

@@ -1,0 +1,225 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/rego"
+	"github.com/open-policy-agent/opa/v1/topdown"
+)
+
+// Bounds on what one policy may say of one input.
+const (
+	// maxReasons bounds each of deny and warn; a last reason counts the rest.
+	maxReasons = 64
+	// maxTextBytes bounds a message and a remedy, maxNameBytes a path and the
+	// name of a rule. Longer ones are cut.
+	maxTextBytes = 1024
+	maxNameBytes = 256
+	// maxRuns bounds the evaluations of one policy that outlived their time.
+	maxRuns = 2
+)
+
+// ruleError is the name of the rule by which a failing policy denies.
+const ruleError = "error"
+
+// verdict is what one policy says.
+type verdict struct {
+	denied, warnings []Reason
+	// failed tells that the policy denied by failing, late that it did so
+	// because its time was over, which may be otherwise the next time.
+	failed, late bool
+}
+
+// runs counts the evaluations of one policy that outlived their time. OPA looks
+// at its deadline between steps, and one step, such as one regular expression
+// over a long string, can be long.
+type runs struct{ overdue atomic.Int32 }
+
+// judge evaluates the policy within its time. It returns when the time is over,
+// whether the evaluation stops then or not.
+func (c *compiled) judge(ctx context.Context, input ast.Object, timeout time.Duration) verdict {
+	if c.broken {
+		return c.fails("does not compile", "its author is to mend it: `skep policy test DIR` shows where it is wrong")
+	}
+	if c.running.overdue.Load() >= maxRuns {
+		return c.tooSlow()
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	done := make(chan verdict, 1)
+	var late atomic.Bool
+	go func() {
+		v := c.evaluate(ctx, input)
+		if !late.CompareAndSwap(false, true) {
+			c.running.overdue.Add(-1)
+		}
+		done <- v
+	}()
+	select {
+	case v := <-done:
+		return v
+	case <-ctx.Done():
+		// What finishes by stopping at once is not overdue.
+		c.running.overdue.Add(1)
+		if !late.CompareAndSwap(false, true) {
+			c.running.overdue.Add(-1)
+		}
+		return c.tooSlow()
+	}
+}
+
+// tooSlow is the verdict of a policy whose time was over.
+func (c *compiled) tooSlow() verdict {
+	v := c.fails("did not finish in time", "its author is to make it cheaper, or to narrow its match")
+	v.late = true
+	return v
+}
+
+// evaluate asks OPA and reads the answer.
+func (c *compiled) evaluate(ctx context.Context, input ast.Object) (v verdict) {
+	defer func() {
+		if r := recover(); r != nil {
+			v = c.fails("made the evaluator give up", "its author is to mend it")
+		}
+	}()
+	results, err := c.query.Eval(ctx, rego.EvalParsedInput(c.inputFor(input)))
+	switch {
+	case topdown.IsCancel(err) || ctx.Err() != nil:
+		return c.tooSlow()
+	case err != nil:
+		return c.failsWith(err)
+	case len(results) != 1:
+		return c.fails("gave no answer", "its author is to mend it")
+	}
+	denied, err := c.reasons(results[0].Bindings, entryDeny)
+	if err != nil {
+		return c.failsWith(err)
+	}
+	warnings, err := c.reasons(results[0].Bindings, entryWarn)
+	if err != nil {
+		return c.failsWith(err)
+	}
+	return verdict{denied: denied, warnings: warnings}
+}
+
+// inputFor is the input with the policy's own parameters. The object is shared,
+// so it is copied one level deep.
+func (c *compiled) inputFor(shared ast.Object) ast.Object {
+	own := ast.NewObjectWithCapacity(shared.Len())
+	shared.Foreach(func(key, value *ast.Term) { own.Insert(key, value) })
+	own.Insert(ast.StringTerm("parameters"), c.parameters)
+	return own
+}
+
+// failsWith names the kind and the place of an evaluation error and nothing
+// else, since OPA's own words may quote the input.
+func (c *compiled) failsWith(err error) verdict {
+	var evaluation *topdown.Error
+	if !errors.As(err, &evaluation) {
+		return c.fails(err.Error(), "its author is to mend it")
+	}
+	what := map[string]string{
+		topdown.ConflictErr:  "gives two values for one thing",
+		topdown.TypeErr:      "uses a value of the wrong type",
+		topdown.BuiltinErr:   "calls a function with a value it does not take",
+		topdown.WithMergeErr: "replaces a part of the input that cannot be replaced",
+	}[evaluation.Code]
+	if what == "" {
+		what = "could not be evaluated"
+	}
+	return c.fails(what+" at "+where(evaluation.Location), "its author is to mend it there")
+}
+
+// fails is the verdict of a policy that could not judge: it denies.
+func (c *compiled) fails(what, remedy string) verdict {
+	return verdict{failed: true, denied: []Reason{{
+		Rule:    c.id + "/" + ruleError,
+		Message: fmt.Sprintf("policy %s %s, so it allows nothing it judges", c.id, what),
+		Remedy:  remedy,
+	}}}
+}
+
+// reasons reads the members of an entry point.
+func (c *compiled) reasons(bindings rego.Vars, entry string) ([]Reason, error) {
+	bound, ok := bindings[entry]
+	if !ok {
+		return nil, nil
+	}
+	term, ok := bound.(*ast.Term)
+	if !ok {
+		return nil, fmt.Errorf("gives %s a value that is no set", entry)
+	}
+	set, ok := term.Value.(ast.Set)
+	if !ok {
+		return nil, fmt.Errorf("gives %s a value that is no set", entry)
+	}
+	members := set.Slice()
+	reasons := make([]Reason, 0, min(len(members), maxReasons+1))
+	for i, member := range members {
+		if i == maxReasons {
+			reasons = append(reasons, Reason{Rule: c.id + "/" + entry, Message: fmt.Sprintf("and %d more reasons", len(members)-maxReasons)})
+			break
+		}
+		reason, err := c.reason(member, entry)
+		if err != nil {
+			return nil, err
+		}
+		reasons = append(reasons, reason)
+	}
+	return reasons, nil
+}
+
+// reason reads one member: a message, or an object with one.
+func (c *compiled) reason(member *ast.Term, entry string) (Reason, error) {
+	rule := entry
+	var r Reason
+	switch value := member.Value.(type) {
+	case ast.String:
+		r.Message = cut(string(value), maxTextBytes)
+	case ast.Object:
+		texts := map[string]string{}
+		for _, key := range []string{keyMsg, keyPath, keyRemedy, keyRule} {
+			field := value.Get(ast.StringTerm(key))
+			if field == nil {
+				continue
+			}
+			text, ok := field.Value.(ast.String)
+			if !ok {
+				return Reason{}, fmt.Errorf("gives an object in %s a %s that is no string", entry, key)
+			}
+			texts[key] = string(text)
+		}
+		if name := texts[keyRule]; name != "" {
+			rule = cut(name, maxNameBytes)
+		}
+		r = Reason{Path: cut(texts[keyPath], maxNameBytes), Message: cut(texts[keyMsg], maxTextBytes), Remedy: cut(texts[keyRemedy], maxTextBytes)}
+	default:
+		return Reason{}, fmt.Errorf("puts something into %s that is neither a string nor an object", entry)
+	}
+	if strings.TrimSpace(r.Message) == "" {
+		return Reason{}, fmt.Errorf("puts something without a message into %s", entry)
+	}
+	r.Rule = c.id + "/" + rule
+	return r, nil
+}
+
+// cut shortens s to at most n bytes at a rune's edge, in valid UTF-8.
+func cut(s string, n int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= n {
+		return s
+	}
+	const mark = "…"
+	end := n - len(mark)
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + mark
+}

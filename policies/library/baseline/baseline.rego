@@ -1,0 +1,141 @@
+# The profile baseline: what holds for every application where no admin said
+# otherwise.
+#
+# Parameters:
+#   maxMapMemory  bytes that all maps of the object may take when full, as a
+#                 number or as a string such as 256Mi. Default 256Mi.
+package skep.policy
+
+import data.skep.lib
+
+known_parameters contains "maxMapMemory"
+
+# parameters: a misspelt parameter would silently be a default.
+deny contains lib.reason("parameters", "", msg, remedy) if {
+	some name, _ in input.parameters
+	not name in known_parameters
+	msg := sprintf("the policy has no parameter named %q", [name])
+	remedy := sprintf("in the policy's spec.parameters, take it out or correct it; there are: %s", [concat(", ", sort(known_parameters))])
+}
+
+deny contains lib.reason("parameters", "", msg, remedy) if {
+	not map_memory_limit
+	msg := "the policy's parameter maxMapMemory is not a number of bytes"
+	remedy := "in the policy's spec.parameters, write maxMapMemory as a number or as a string such as 256Mi"
+}
+
+# signed: somebody known vouches for the image.
+deny contains lib.reason("signed", lib.image_path, msg, remedy) if {
+	count(input.signatures) == 0
+	msg := sprintf("no known signer signed %s", [lib.image_name(input.image)])
+	remedy := "sign the image with the key of a signer that is known here, or have an admin add its signer (BpfSigner)"
+}
+
+# digest: what was judged is named by its content.
+deny contains lib.reason("digest", lib.image_path, msg, remedy) if {
+	not regex.match(`^sha256:[0-9a-f]{64}$`, input.image.digest)
+	msg := sprintf("no sha256 digest is recorded for %s", [lib.image_name(input.image)])
+	remedy := "use an image whose reference resolves to a sha256 digest"
+}
+
+# helpers: nothing that reaches out of the program into processes or the kernel.
+forbidden_risks := {
+	"WritesUserMemory": "writes the memory of processes",
+	"OverridesReturn": "makes kernel functions return without running",
+	"SendsSignals": "sends signals to processes",
+	"MakesSystemCalls": "makes system calls",
+}
+
+deny contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	some program in input.bytecode.programs
+	some helper in program.helpers
+	what := forbidden_risks[data.helpers[helper].risk]
+	msg := sprintf("program %s calls %s, which %s", [program.name, helper, what])
+	remedy := sprintf("use an image whose programs do not call %s", [helper])
+}
+
+# unknown-helpers: what nobody can name, nobody can judge.
+deny contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	some program in input.bytecode.programs
+	some id in object.get(program, "unknownHelpers", [])
+	msg := sprintf("program %s calls helper number %d, which this version of Skep does not know", [program.name, id])
+	remedy := "use a version of Skep that knows the helper, or an image that does not call it"
+}
+
+deny contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	some program in input.bytecode.programs
+	some helper in program.helpers
+	not data.helpers[helper]
+	msg := sprintf("program %s calls %s, which this version of Skep cannot judge", [program.name, helper])
+	remedy := "use a version of Skep that knows the helper, or an image that does not call it"
+}
+
+# license: a program that is joined with others into one is loaded under their
+# licence, so the kernel no longer checks its own.
+deny contains lib.reason("license", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	some program in input.bytecode.programs
+	not program.gplCompatible
+	needs := object.get(program, "gplOnly", [])
+	count(needs) > 0
+	msg := sprintf("program %s is licensed %q and calls what the kernel gives to GPL-compatible programs only: %s", [program.name, program.license, concat(", ", needs)])
+	remedy := "license the object GPL-compatibly (section \"license\", such as \"Dual BSD/GPL\"), or do without those calls"
+}
+
+# map-memory: what the maps take when full, with the definition's own sizes.
+map_memory_limit := lib.bytes(object.get(input.parameters, "maxMapMemory", 268435456))
+
+map_memory := sum([n |
+	some map in input.bytecode.maps
+	n := lib.map_bytes(map, input.bytecode.cpus, object.get(input.application.spec, ["maps", map.name, "maxEntries"], null))
+])
+
+deny contains lib.reason("map-memory", path, msg, remedy) if {
+	map_memory > map_memory_limit
+	path := map_memory_path
+	msg := sprintf("the maps can take %s, and the policy allows %s", [lib.mebibytes(map_memory), lib.mebibytes(map_memory_limit)])
+	remedy := "make the maps smaller (spec.maps.<name>.maxEntries), or have an admin raise the policy's parameter maxMapMemory"
+}
+
+map_memory_path := "spec.maps" if {
+	count(object.get(input.application.spec, "maps", {})) > 0
+} else := lib.image_path
+
+# labels: what the image claims of itself is true.
+held := {
+	"io.ebpf.programs": {program.name: true | some program in input.bytecode.programs},
+	"io.ebpf.maps": {map.name: true | some map in input.bytecode.maps},
+}
+
+claimed[label] := claims if {
+	some label, _ in held
+	text := input.image.labels[label]
+	json.is_valid(text)
+	claims := json.unmarshal(text)
+	is_object(claims)
+}
+
+deny contains lib.reason("labels", lib.image_path, msg, remedy) if {
+	some label, _ in held
+	input.image.labels[label]
+	not claimed[label]
+	msg := sprintf("the image's label %s is no JSON object", [label])
+	remedy := "build the image again, by skep image build or bpfman image build"
+}
+
+deny contains lib.reason("labels", lib.image_path, msg, remedy) if {
+	some label, names in held
+	some name, _ in claimed[label]
+	not names[name]
+	msg := sprintf("the image's label %s tells of %q, which the object does not have", [label, name])
+	remedy := "build the image again from the object that is in it"
+}
+
+# poisoned-calls: CO-RE took a call away, and the verifier refuses the program
+# where the call is reachable.
+warn contains lib.reason("poisoned-calls", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	some program in input.bytecode.programs
+	calls := object.get(program, "poisonedCalls", 0)
+	calls > 0
+	msg := sprintf("program %s has %d calls that CO-RE replaced; a kernel where they are reachable will not load it", [program.name, calls])
+	remedy := "guard the calls in the source by bpf_core_enum_value_exists or bpf_ksym_exists, or build against a newer libbpf"
+}

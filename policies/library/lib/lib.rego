@@ -1,0 +1,127 @@
+# Functions for policies, as data.skep.lib. They read nothing but their
+# arguments and the tables data.hooks and data.helpers.
+package skep.lib
+
+# A member of deny or warn: the rule's name, the field it is about, what is
+# wrong, and what would mend it.
+reason(rule, path, msg, remedy) := {"rule": rule, "path": path, "msg": msg, "remedy": remedy}
+
+# The field that names the image, for what is wrong with the image or with what
+# is in it.
+image_path := "spec.bytecode.image"
+
+# The name that globs for images are matched against: registry/repository, and
+# oci:DIR for an OCI layout on disk.
+image_name(image) := name if {
+	image.registry != ""
+	name := sprintf("%s/%s", [image.registry, image.repository])
+}
+
+image_name(image) := name if {
+	image.registry == ""
+	name := sprintf("oci:%s", [image.repository])
+}
+
+# Whether a glob of the list matches the value. A star stays between two
+# slashes, a double star does not.
+matches_any(globs, value) if {
+	some pattern in globs
+	glob.match(pattern, ["/"], value)
+}
+
+# Whether an interface name that a definition asks for lies within the list. The
+# name may itself be a glob, and then it is compared as text: it must stand in
+# the list as it is, or begin as an entry that is a prefix and a star.
+interface_listed(globs, name) if name in globs
+
+interface_listed(globs, name) if {
+	not regex.match(`[*?\[\\]`, name)
+	some pattern in globs
+	glob.match(pattern, null, name)
+}
+
+interface_listed(globs, name) if {
+	some pattern in globs
+	endswith(pattern, "*")
+	prefix := trim_suffix(pattern, "*")
+	not regex.match(`[*?\[\]\\{}!]`, prefix)
+	startswith(name, prefix)
+}
+
+# The field of the definition that lists a program of the object, or the image
+# where none does: it could still be reached by a tail call.
+program_path(spec, name) := path if {
+	some i, program in spec.programs
+	program.name == name
+	path := sprintf("spec.programs[%d]", [i])
+} else := image_path
+
+# Every place the definition attaches to, with the hook that the program's
+# section implies where the definition names none: objects of program, path,
+# hook and attach. A hook that nobody names is the empty string.
+attachments(spec, bytecode) := listed | implied if {
+	listed := {a |
+		some i, program in spec.programs
+		some j, attach in object.get(program, "attach", [])
+		a := {
+			"program": program.name,
+			"path": sprintf("spec.programs[%d].attach[%d]", [i, j]),
+			"hook": attachment_hook(attach, bytecode, program.name),
+			"attach": attach,
+		}
+	}
+	implied := {a |
+		some i, program in spec.programs
+		count(object.get(program, "attach", [])) == 0
+		a := {
+			"program": program.name,
+			"path": sprintf("spec.programs[%d]", [i]),
+			"hook": section_hook(bytecode, program.name),
+			"attach": {},
+		}
+	}
+}
+
+attachment_hook(attach, bytecode, name) := attach.hook if {
+	object.get(attach, "hook", "") != ""
+} else := section_hook(bytecode, name)
+
+section_hook(bytecode, name) := program.hook if {
+	some program in bytecode.programs
+	program.name == name
+} else := ""
+
+# The bytes a map takes when the definition sets its max_entries, or the object's
+# own estimate.
+map_bytes(map, _, null) := map.memoryBytes
+
+map_bytes(map, _, entries) := ceil((map.memoryBytes * entries) / map.maxEntries) if {
+	entries != null
+	map.maxEntries > 0
+}
+
+# The object leaves max_entries open, so there is nothing to scale: count keys,
+# values and 64 bytes of bookkeeping each, once per CPU where the map is.
+map_bytes(map, cpus, entries) := ((map.keySize + map.valueSize) + 64) * entries * copies(map, cpus) if {
+	entries != null
+	map.maxEntries == 0
+}
+
+copies(map, cpus) := cpus if contains(map.type, "PerCPU")
+
+copies(map, _) := 1 if not contains(map.type, "PerCPU")
+
+# A number of bytes, given as a number or as a string such as 256Mi. Undefined
+# for anything else.
+bytes(value) := value if {
+	is_number(value)
+	value >= 0
+}
+
+bytes(value) := units.parse_bytes(value) if {
+	is_string(value)
+	regex.match(`^[0-9]+([KMGT]i?B?)?$`, value)
+}
+
+# Bytes for a person to read.
+mebibytes(n) := sprintf("%v MiB", [ceil(n / 1048576)])

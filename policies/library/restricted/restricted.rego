@@ -1,0 +1,137 @@
+# The profile restricted: every rule of baseline, and lists of what else is
+# allowed. A list that is missing allows nothing.
+#
+# Parameters:
+#   images            globs of registry/repository, such as
+#                     registry.example.com/bpf/*; oci:DIR for layouts on disk.
+#   signers           names of signers, one of which must have signed.
+#   hooks             globs of hooks, such as xdp and tcx/*.
+#   interfaces        names and globs of network devices, such as eth*.
+#   primaryInterface  true allows the interface of the default route. Default
+#                     false.
+#   kfuncs            globs of kernel functions that programs may call. Default
+#                     none.
+#   priorities        list of {namespaces, min, max}: the priorities that the
+#                     namespaces (globs; "" is the cluster scope) may use on
+#                     ordered hooks, bounds included.
+package skep.policy
+
+import data.skep.lib
+
+known_parameters contains name if {
+	some name in ["images", "signers", "hooks", "interfaces", "primaryInterface", "kfuncs", "priorities"]
+}
+
+list_parameter(name) := values if {
+	values := object.get(input.parameters, name, [])
+	is_array(values)
+} else := []
+
+# missing says how to mend a list that is not there.
+missing(name) := sprintf("have an admin set spec.parameters.%s in the policy; without it nothing is allowed", [name]) if {
+	not is_array(object.get(input.parameters, name, null))
+}
+
+# mend_list is the remedy where a list does not hold something.
+mend_list(name, _) := missing(name)
+
+mend_list(name, choose) := sprintf("%s, or have an admin add it to the policy's parameter %s", [choose, name]) if {
+	not missing(name)
+}
+
+# images: only listed registries and repositories.
+deny contains lib.reason("images", lib.image_path, msg, mend_list("images", "use a listed image")) if {
+	name := lib.image_name(input.image)
+	not lib.matches_any(list_parameter("images"), name)
+	msg := sprintf("image %s is not in the list of images", [name])
+}
+
+# signers: one of the signers that are listed by name.
+deny contains lib.reason("signers", lib.image_path, msg, mend_list("signers", "sign the image with the key of a listed signer")) if {
+	signers := {signature.signer | some signature in input.signatures}
+	count(signers & {name | some name in list_parameter("signers")}) == 0
+	msg := sprintf("the image is signed by %s, and no listed signer is among them", [named(signers)])
+}
+
+named(names) := concat(", ", sort(names)) if count(names) > 0
+
+named(names) := "nobody" if count(names) == 0
+
+# hooks: only listed ones.
+attachments := lib.attachments(input.application.spec, input.bytecode)
+
+deny contains lib.reason("hooks", sprintf("%s.hook", [at.path]), msg, mend_list("hooks", "attach to a listed hook")) if {
+	some at in attachments
+	not hook_listed(at.hook)
+	msg := sprintf("program %s attaches to hook %q, which is not in the list of hooks", [at.program, at.hook])
+}
+
+hook_listed(name) if {
+	data.hooks[name]
+	lib.matches_any(list_parameter("hooks"), name)
+}
+
+# interfaces: only listed ones.
+deny contains lib.reason("interfaces", sprintf("%s.interfaces.names[%d]", [at.path, i]), msg, mend_list("interfaces", "attach to a listed interface")) if {
+	some at in attachments
+	some i, name in object.get(at.attach, ["interfaces", "names"], [])
+	not lib.interface_listed(list_parameter("interfaces"), name)
+	msg := sprintf("program %s attaches to interface %q, which is not in the list of interfaces", [at.program, name])
+}
+
+deny contains lib.reason("interfaces", sprintf("%s.interfaces.primary", [at.path]), msg, remedy) if {
+	some at in attachments
+	object.get(at.attach, ["interfaces", "primary"], false)
+	not object.get(input.parameters, "primaryInterface", false) == true
+	msg := sprintf("program %s attaches to the interface of the default route", [at.program])
+	remedy := "name a listed interface, or have an admin set the policy's parameter primaryInterface to true"
+}
+
+# kfuncs: none outside the list.
+deny contains lib.reason("kfuncs", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	some program in input.bytecode.programs
+	some kfunc in program.kfuncs
+	not lib.matches_any(list_parameter("kfuncs"), kfunc)
+	msg := sprintf("program %s calls kernel function %s, which is not in the list of kfuncs", [program.name, kfunc])
+	remedy := "use an image that does not call it, or have an admin add it to the policy's parameter kfuncs"
+}
+
+# priorities: each namespace keeps to its range.
+deny contains lib.reason("priorities", sprintf("%s.priority", [at.path]), msg, mend_list("priorities", "use a priority of the namespace's range")) if {
+	some at in attachments
+	data.hooks[at.hook].sharing == "Ordered"
+	priority := object.get(at.attach, "priority", 500)
+	not priority_allowed(input.namespace.name, priority)
+	msg := sprintf("priority %d on hook %s is outside what %s may use", [priority, at.hook, place])
+}
+
+place := "a cluster-wide application" if input.namespace.name == ""
+
+place := sprintf("namespace %s", [input.namespace.name]) if input.namespace.name != ""
+
+priority_allowed(namespace, priority) if {
+	some row in list_parameter("priorities")
+	some pattern in row.namespaces
+	glob.match(pattern, null, namespace)
+	priority >= row.min
+	priority <= row.max
+}
+
+# kernel-memory: no helper that reads what the hook does not hand out.
+deny contains lib.reason("kernel-memory", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	some program in input.bytecode.programs
+	some helper in program.helpers
+	data.helpers[helper].risk == "ReadsKernelMemory"
+	msg := sprintf("program %s calls %s, which reads kernel memory", [program.name, helper])
+	remedy := sprintf("use an image whose programs do not call %s", [helper])
+}
+
+# uprobe-pid: a probe on a file sees every process that maps the file, other
+# namespaces' too, unless it is limited to one process.
+deny contains lib.reason("uprobe-pid", sprintf("%s.binary.pid", [at.path]), msg, remedy) if {
+	some at in attachments
+	data.hooks[at.hook].shape == "UserBinary"
+	object.get(at.attach, ["binary", "pid"], 0) < 1
+	msg := sprintf("program %s probes a binary in every process that runs it", [at.program])
+	remedy := "set binary.pid to the one process that is meant"
+}

@@ -1,0 +1,139 @@
+package policies
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Policy is one BpfPolicy or ClusterBpfPolicy, seen alike.
+type Policy struct {
+	// Name is the object's.
+	Name string
+	// Namespace is empty for a ClusterBpfPolicy. A policy with a namespace
+	// judges the applications of that namespace and no others.
+	Namespace string
+	// File is where the Rego was read from, for the positions of errors; empty
+	// means the policy's name with the ending .rego.
+	File string
+	// Spec is the object's.
+	Spec v1alpha1.BpfPolicySpec
+}
+
+// String is name for a ClusterBpfPolicy and namespace/name for a BpfPolicy. It
+// is the first part of the ids of the policy's rules.
+func (p Policy) String() string {
+	if p.Namespace == "" {
+		return p.Name
+	}
+	return p.Namespace + "/" + p.Name
+}
+
+// file is the name that errors give the policy's Rego.
+func (p Policy) file() string {
+	if p.File != "" {
+		return p.File
+	}
+	return p.String() + ".rego"
+}
+
+// FromObjects turns the objects of both scopes into policies, in no particular
+// order: Compile sorts them.
+func FromObjects(cluster []v1alpha1.ClusterBpfPolicy, namespaced []v1alpha1.BpfPolicy) []Policy {
+	all := make([]Policy, 0, len(cluster)+len(namespaced))
+	for _, o := range cluster {
+		all = append(all, Policy{Name: o.Name, Spec: o.Spec})
+	}
+	for _, o := range namespaced {
+		all = append(all, Policy{Name: o.Name, Namespace: o.Namespace, Spec: o.Spec})
+	}
+	return all
+}
+
+// scope decides which applications a policy judges.
+type scope struct {
+	namespace  string
+	namespaces []string
+	selector   labels.Selector
+}
+
+// newScope reads a policy's match. Where the match itself is broken, the scope
+// that comes with the error is all the policy could reach, so that a policy
+// that denies by being broken fails closed.
+func newScope(p Policy) (scope, error) {
+	whole := scope{namespace: p.Namespace}
+	match := p.Spec.Match
+	if match == nil {
+		return whole, nil
+	}
+	s := scope{namespace: p.Namespace, namespaces: slices.Clone(match.Namespaces)}
+	for i, glob := range s.namespaces {
+		if _, err := path.Match(glob, ""); err != nil {
+			return whole, fmt.Errorf("spec.match.namespaces[%d]: glob %q: %w", i, glob, err)
+		}
+	}
+	if match.Selector != nil {
+		selector, err := metav1.LabelSelectorAsSelector(match.Selector)
+		if err != nil {
+			return whole, fmt.Errorf("spec.match.selector: %w", err)
+		}
+		s.selector = selector
+	}
+	return s, nil
+}
+
+// covers tells whether the policy judges the application.
+func (s scope) covers(app Application) bool {
+	if s.namespace != "" && s.namespace != app.Metadata.Namespace {
+		return false
+	}
+	if len(s.namespaces) > 0 && !s.coversNamespace(app.Metadata.Namespace) {
+		return false
+	}
+	return s.selector == nil || s.selector.Matches(labels.Set(app.Metadata.Labels))
+}
+
+// coversNamespace never matches a cluster-scoped application, not even by "*":
+// it has no namespace.
+func (s scope) coversNamespace(namespace string) bool {
+	if namespace == "" {
+		return false
+	}
+	return slices.ContainsFunc(s.namespaces, func(glob string) bool {
+		ok, err := path.Match(glob, namespace)
+		return ok && err == nil
+	})
+}
+
+// check refuses what the fields of a spec cannot mean, before any Rego is read.
+func (p Policy) check() error {
+	spec := p.Spec
+	switch {
+	case p.Name == "":
+		return errors.New("metadata.name: a policy needs a name")
+	case spec.Profile == "" && spec.Rego == "":
+		return errors.New("spec: give profile or rego")
+	case spec.Profile != "" && spec.Rego != "":
+		return errors.New("spec: profile and rego exclude each other; put one of them into a policy of its own")
+	case spec.Profile != "" && !slices.Contains(Profiles(), spec.Profile):
+		return fmt.Errorf("spec.profile: no profile is named %q; there are %v", spec.Profile, Profiles())
+	case len(spec.Rego) > maxRegoBytes:
+		return fmt.Errorf("spec.rego: %d bytes, at most %d are read", len(spec.Rego), maxRegoBytes)
+	case !oneOf(spec.Mode, v1alpha1.PolicyEnforce, v1alpha1.PolicyAudit):
+		return fmt.Errorf("spec.mode: %q is neither Enforce nor Audit", spec.Mode)
+	case !oneOf(spec.Admission, v1alpha1.AdmissionDeny, v1alpha1.AdmissionWarn):
+		return fmt.Errorf("spec.admission: %q is neither Deny nor Warn", spec.Admission)
+	case !oneOf(spec.Running, v1alpha1.RunningKeep, v1alpha1.RunningUnload):
+		return fmt.Errorf("spec.running: %q is neither Keep nor Unload", spec.Running)
+	}
+	return nil
+}
+
+// oneOf tells whether v is absent or one of the values.
+func oneOf[T ~string](v T, values ...T) bool { return v == "" || slices.Contains(values, v) }

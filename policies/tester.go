@@ -1,0 +1,2 @@
+package policies
+const testSuffix = "_test.rego"
