@@ -10,6 +10,8 @@
 // +groupName=skep.dev
 package v1alpha1
 
+//go:generate go tool -modfile=../../tools.mod controller-gen object paths=.
+
 // Group is the API group of every kind in this package.
 const Group = "skep.dev"
 

@@ -1,0 +1,63 @@
+# Every tool is pinned: light ones by tool lines in go.mod, heavy ones in
+# tools.mod. Nothing is downloaded but Go modules.
+
+# Without cgo the binary is static, and the build, the tests and the linter
+# share one set of compiled dependencies. Only the race detector needs cgo.
+export CGO_ENABLED := 0
+
+TOOL := go tool -modfile=tools.mod
+# Flags for go test, such as TESTFLAGS='-run Chain -v'.
+TESTFLAGS ?=
+# What bench runs, how often, and where its output goes.
+BENCH ?= .
+BENCHCOUNT ?= 6
+BENCHOUT ?= dist/bench.txt
+# Flags for skep demo, such as ARGS=--keep.
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-race bench generate verify lint fmt clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## Build bin/skep
+	go build -trimpath -o bin/skep ./cmd/skep
+
+demo: build ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
+	bin/skep demo $(ARGS)
+
+test: ## Run every test; those that need the kernel need root
+	@$(NOTE_ROOT)
+	go test -timeout 15m $(TESTFLAGS) ./...
+	@$(NOTE_ROOT)
+
+test-race: ## Run every test under the race detector (needs a C compiler)
+	@$(NOTE_ROOT)
+	CGO_ENABLED=1 go test -race -timeout 25m $(TESTFLAGS) ./...
+	@$(NOTE_ROOT)
+
+bench: ## Run the benchmarks into dist/bench.txt and compare with dist/bench.old.txt
+	@mkdir -p $(dir $(BENCHOUT))
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) -timeout 60m ./... > $(BENCHOUT) || { cat $(BENCHOUT); exit 1; }
+	@grep -v -e '^ok ' -e 'no test files' -e '^PASS$$' $(BENCHOUT)
+	@old=$(basename $(BENCHOUT)).old.txt; test ! -e $$old || $(TOOL) benchstat $$old $(BENCHOUT)
+
+generate: ## Make all generated files anew: deep copies, objects (clang-19), schemas
+	go generate ./...
+
+verify: ## Fail where make generate would change a file
+	@.ci/verify
+
+lint: ## Run golangci-lint
+	$(TOOL) golangci-lint run
+
+fmt: ## Format the Go code
+	$(TOOL) golangci-lint fmt
+
+clean: ## Remove what the other targets built
+	rm -rf bin dist
+
+# Kernel tests skip themselves where they may not load programs, and go test
+# shows that only with -v; so say it before and after.
+NOTE_ROOT = test "$$(id -u)" = 0 || echo '*** NOT ROOT: tests that load programs into the kernel are SKIPPED. Run them with: sudo make test ***' >&2
