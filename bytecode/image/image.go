@@ -42,6 +42,8 @@ type Image struct {
 	ManifestDigest string
 	// Labels of the image's config, or annotations of an artifact's manifest.
 	Labels map[string]string
+	// Size of the layer as stored, in bytes.
+	Size int64
 	// Object is the ELF file, ObjectDigest its sha256 as sha256:….
 	Object       []byte
 	ObjectDigest string

@@ -1,0 +1,187 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// cache keeps blobs by digest in DIR/blobs/sha256, as an OCI layout does:
+// indexes, manifests, configs and layers as stored, and the objects out of
+// them. A digest leads from one to the next, so nothing in the folder needs to
+// be believed: every blob is hashed again when it is read.
+type cache struct {
+	dir  string
+	lock string
+}
+
+const (
+	temporaryPattern = ".writing-*"
+	cacheMode        = 0o700
+)
+
+func openCache(dir string) (*cache, error) {
+	c := &cache{dir: filepath.Join(dir, "blobs", "sha256"), lock: filepath.Join(dir, "lock")}
+	if err := os.MkdirAll(c.dir, cacheMode); err != nil {
+		return nil, &kindError{kind: ErrCache, err: fmt.Errorf("make cache folder: %w", err)}
+	}
+	return c, nil
+}
+
+func (c *cache) path(digest v1.Hash) string { return filepath.Join(c.dir, digest.Hex) }
+
+// get returns the blob of that digest, or fs.ErrNotExist. A blob that has
+// another digest is dropped and counts as missing.
+func (c *cache) get(digest v1.Hash, limit int64) ([]byte, error) {
+	data, err := readRegular(c.path(digest), limit)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	case err == nil && sum(data) == digest:
+		return data, nil
+	}
+	if err := os.Remove(c.path(digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, cacheError("drop corrupt blob", digest, err)
+	}
+	return nil, fs.ErrNotExist
+}
+
+// put stores a blob under its digest. It is there whole or not at all, whatever
+// happens on the way, and two writers of one digest do not disturb each other.
+func (c *cache) put(digest v1.Hash, data []byte) error {
+	unlock, err := c.hold(syscall.LOCK_SH)
+	if err != nil {
+		return cacheError("store blob", digest, err)
+	}
+	defer unlock()
+	now := time.Now()
+	if info, err := os.Lstat(c.path(digest)); err == nil && info.Mode().IsRegular() && info.Size() == int64(len(data)) {
+		// Prune spares what was asked for lately.
+		if os.Chtimes(c.path(digest), now, now) == nil {
+			return nil
+		}
+	}
+	if err := writeAtomic(c.path(digest), data); err != nil {
+		return cacheError("store blob", digest, err)
+	}
+	return nil
+}
+
+func cacheError(verb string, digest v1.Hash, err error) error {
+	return &kindError{kind: ErrCache, err: fmt.Errorf("%s %s in the cache: %w", verb, digest, err)}
+}
+
+// hold takes the lock that keeps Prune, in whichever process, away from a put.
+func (c *cache) hold(how int) (release func(), err error) {
+	file, err := os.OpenFile(c.lock, os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if err = syscall.Flock(int(file.Fd()), how); err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("lock %s: %w", c.lock, err)
+	}
+	return func() { _ = file.Close() }, nil
+}
+
+// writeAtomic writes beside the path, flushes and renames.
+func writeAtomic(path string, data []byte) (err error) {
+	dir := filepath.Dir(path)
+	file, err := os.CreateTemp(dir, temporaryPattern)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(file.Name()))
+		}
+	}()
+	_, err = file.Write(data)
+	if err == nil {
+		err = file.Sync()
+	}
+	if cerr := file.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// syncDir makes a rename survive a power failure.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	return d.Sync()
+}
+
+// readRegular reads a regular file of at most limit bytes, without following a
+// symlink in its place and without waiting on a pipe.
+func readRegular(path string, limit int64) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	return readFile(file, limit)
+}
+
+func readFile(file *os.File, limit int64) ([]byte, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("read %s: it is not a regular file", file.Name())
+	}
+	if info.Size() > limit {
+		return nil, fmt.Errorf("read %s: its %d bytes are more than the limit of %d", file.Name(), info.Size(), limit)
+	}
+	return io.ReadAll(io.LimitReader(file, limit))
+}
+
+// cachedSource looks into the cache first and fills it from the source behind.
+type cachedSource struct {
+	cache *cache
+	next  source
+	limit int64
+}
+
+func (s *cachedSource) manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
+	return s.through(digest, func() ([]byte, error) { return s.next.manifest(ctx, digest) })
+}
+
+func (s *cachedSource) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	return s.through(d.Digest, func() ([]byte, error) { return s.next.blob(ctx, d) })
+}
+
+func (s *cachedSource) through(digest v1.Hash, fetch func() ([]byte, error)) ([]byte, error) {
+	data, err := s.cache.get(digest, s.limit)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return data, err
+	}
+	if data, err = fetch(); err != nil {
+		return nil, err
+	}
+	return data, s.cache.put(digest, data)
+}

@@ -1,0 +1,172 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"unicode"
+
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+// The kinds of error of this package, for errors.Is. Only ErrMalformed says
+// something that stays true of a digest, so only it may be remembered.
+var (
+	// ErrUnavailable: the registry could not be reached, timed out, was
+	// overloaded, or answered with something that is not what was asked for; or
+	// a layout on disk is damaged. Another time it may go well.
+	ErrUnavailable = errors.New("registry unavailable")
+	// ErrNotFound: the registry, layout or cache has no such image.
+	ErrNotFound = errors.New("image not found")
+	// ErrUnauthorized: the registry wants other credentials. Many registries
+	// also say so of repositories that do not exist.
+	ErrUnauthorized = errors.New("registry refused access")
+	// ErrMalformed: the bytes have the digest that was asked for and are no
+	// bytecode image within the limits; or the reference itself is malformed.
+	ErrMalformed = errors.New("not a bytecode image")
+	// ErrCache: the cache on disk could not be written or read, as when the
+	// disk is full.
+	ErrCache = errors.New("bytecode cache unusable")
+)
+
+// kindError is an error of one of the kinds above. The kind shows in errors.Is
+// and not in the text.
+type kindError struct {
+	kind error
+	err  error
+}
+
+func (e *kindError) Error() string   { return e.err.Error() }
+func (e *kindError) Unwrap() []error { return []error{e.kind, e.err} }
+
+func malformed(format string, args ...any) error {
+	return &kindError{kind: ErrMalformed, err: fmt.Errorf(format, args...)}
+}
+
+func notFound(format string, args ...any) error {
+	return &kindError{kind: ErrNotFound, err: fmt.Errorf(format, args...)}
+}
+
+func unavailable(format string, args ...any) error {
+	return &kindError{kind: ErrUnavailable, err: fmt.Errorf(format, args...)}
+}
+
+func hasKind(err error) bool {
+	for _, kind := range []error{ErrUnavailable, ErrNotFound, ErrUnauthorized, ErrMalformed, ErrCache} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// remoteError is what a registry or the way to it said, without secrets. It
+// keeps no reference to the original error, whose text may hold the query
+// string of a presigned URL, but for the context's end.
+type remoteError struct {
+	text  string
+	cause error
+}
+
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() error { return e.cause }
+
+// Classify turns an error of go-containerregistry into one of this package's
+// kinds that says "verb object: cause" and holds no query string, user
+// information or response body. An error that already has a kind keeps it. It
+// returns nil for nil.
+func Classify(verb, object string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if hasKind(err) {
+		return fmt.Errorf("%s %s: %w", verb, object, err)
+	}
+	safe := &remoteError{text: fmt.Sprintf("%s %s: %s", verb, object, describe(err))}
+	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, end) {
+			safe.cause = end
+		}
+	}
+	return &kindError{kind: kindOf(err), err: safe}
+}
+
+// kindOf never answers ErrMalformed: a registry's answer that could not be
+// verified says nothing about the digest.
+func kindOf(err error) error {
+	var status *transport.Error
+	if !errors.As(err, &status) {
+		return ErrUnavailable
+	}
+	switch status.StatusCode {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return ErrUnauthorized
+	case http.StatusNotFound, http.StatusGone:
+		return ErrNotFound
+	}
+	return ErrUnavailable
+}
+
+// isNetwork tells failures of the way to the registry from answers that came
+// and make no sense.
+func isNetwork(err error) bool {
+	var request *url.Error
+	var network net.Error
+	return errors.As(err, &request) || errors.As(err, &network) || hasKind(err)
+}
+
+// describe renders an error for a person. Of a registry's answer it takes the
+// status and the registry's own codes and messages, never the body: object
+// stores put access keys and signatures there.
+func describe(err error) string {
+	var status *transport.Error
+	if errors.As(err, &status) {
+		parts := []string{fmt.Sprintf("status %d %s", status.StatusCode, http.StatusText(status.StatusCode))}
+		for _, d := range status.Errors {
+			parts = append(parts, fmt.Sprintf("%s: %s", d.Code, d.Message))
+		}
+		if status.Request != nil && status.Request.URL != nil {
+			parts[0] += " from " + status.Request.URL.Host
+		}
+		return scrub(strings.Join(parts, "; "))
+	}
+	var request *url.Error
+	if errors.As(err, &request) && request.Err != nil {
+		host := "the registry"
+		if u, perr := url.Parse(request.URL); perr == nil && u.Host != "" {
+			host = u.Host
+		}
+		return scrub(fmt.Sprintf("%s %s: %v", strings.ToUpper(request.Op), host, request.Err))
+	}
+	return scrub(err.Error())
+}
+
+// errorTextLimit bounds, in bytes, what is shown of a registry's own words.
+const errorTextLimit = 512
+
+// queryOrUser finds what follows a URL's path and what precedes its host.
+var queryOrUser = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)([^\s/?#"'@]*@)?([^\s?#"']*)([?#][^\s"']*)?`)
+
+// scrub removes query strings, fragments and user information from every URL
+// in a text, and control characters, and bounds its length.
+func scrub(text string) string {
+	text = queryOrUser.ReplaceAllString(text, "$1$3")
+	text = strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return ' '
+		}
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, text)
+	if len(text) > errorTextLimit {
+		text = strings.ToValidUTF8(text[:errorTextLimit], "") + "…"
+	}
+	return text
+}

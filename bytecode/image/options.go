@@ -1,0 +1,178 @@
+package image
+
+import (
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// Options say how a Client reaches registries and what it accepts from them.
+// The zero value is safe and useful.
+type Options struct {
+	// CacheDir is the folder of the content-addressed cache, made when it is
+	// missing. Empty means no cache: every Pull asks the registry.
+	CacheDir string
+	// Keychain gives credentials. Nil means authn.DefaultKeychain: Docker's and
+	// Podman's configuration files and the credential helpers they name.
+	Keychain authn.Keychain
+	// Transport is used for all requests. Nil means a clone of
+	// go-containerregistry's, which honours the proxy environment variables.
+	Transport http.RoundTripper
+	// Platform picks the manifest of a multi-arch index. Zero means linux and
+	// the architecture of this binary.
+	Platform v1.Platform
+	// ManifestBytes bounds a manifest, an index, a config and any answer that is
+	// not a blob. Zero means 4 MiB, the size the OCI distribution specification
+	// asks registries to accept.
+	ManifestBytes int64
+	// LayerBytes bounds a layer as stored. Zero means 64 MiB.
+	LayerBytes int64
+	// ObjectBytes bounds the expanded layer and so the object. Zero means 64 MiB.
+	ObjectBytes int64
+	// IndexEntries bounds the manifests of an index and the referrers of a
+	// digest. Zero means 256.
+	IndexEntries int
+	// Silence is how long a registry may send nothing, before the answer or in
+	// the middle of it. Zero means 15 s.
+	Silence time.Duration
+	// Timeout bounds one call of Resolve, Pull, Push or Copy. Zero means 2 min.
+	Timeout time.Duration
+	// Attempts is how often a GET or HEAD is tried before a registry counts as
+	// unavailable; waits never outlast the context. Zero means 3.
+	Attempts int
+	// Backoff is the wait before the second attempt; it doubles with each
+	// further one. Zero means 500 ms.
+	Backoff time.Duration
+	// InsecureRegistries are hosts, with port where there is one, that may be
+	// spoken to over plain HTTP. Loopback addresses and localhost always may.
+	InsecureRegistries []string
+	// UserAgent goes before go-containerregistry's own. Empty means skep.
+	UserAgent string
+}
+
+const (
+	mib = 1 << 20
+
+	defaultManifestBytes = 4 * mib
+	defaultLayerBytes    = 64 * mib
+	defaultObjectBytes   = 64 * mib
+	defaultIndexEntries  = 256
+	defaultSilence       = 15 * time.Second
+	defaultTimeout       = 2 * time.Minute
+	defaultAttempts      = 3
+	defaultBackoff       = 500 * time.Millisecond
+)
+
+func orDefault[T comparable](value *T, otherwise T) {
+	var zero T
+	if *value == zero {
+		*value = otherwise
+	}
+}
+
+func (o Options) withDefaults() Options {
+	orDefault(&o.ManifestBytes, defaultManifestBytes)
+	orDefault(&o.LayerBytes, defaultLayerBytes)
+	orDefault(&o.ObjectBytes, defaultObjectBytes)
+	orDefault(&o.IndexEntries, defaultIndexEntries)
+	orDefault(&o.Silence, defaultSilence)
+	orDefault(&o.Timeout, defaultTimeout)
+	orDefault(&o.Attempts, defaultAttempts)
+	orDefault(&o.Backoff, defaultBackoff)
+	orDefault(&o.UserAgent, "skep")
+	orDefault(&o.Platform.OS, "linux")
+	orDefault(&o.Platform.Architecture, runtime.GOARCH)
+	if o.Keychain == nil {
+		o.Keychain = authn.DefaultKeychain
+	}
+	if o.Transport == nil {
+		o.Transport = remote.DefaultTransport
+	}
+	return o
+}
+
+func (o Options) check() error {
+	for name, value := range map[string]int64{
+		"ManifestBytes": o.ManifestBytes, "LayerBytes": o.LayerBytes, "ObjectBytes": o.ObjectBytes,
+		"IndexEntries": int64(o.IndexEntries), "Silence": int64(o.Silence), "Timeout": int64(o.Timeout),
+		"Attempts": int64(o.Attempts), "Backoff": int64(o.Backoff),
+	} {
+		if value < 0 {
+			return fmt.Errorf("check option %s: %d is negative", name, value)
+		}
+	}
+	return nil
+}
+
+// Client reads and writes images. It is safe for concurrent use; processes may
+// share one cache directory.
+type Client struct {
+	options Options
+	remote  []remote.Option
+	puller  *remote.Puller
+	pusher  *remote.Pusher
+	cache   *cache
+}
+
+// NewClient makes a client. It fails on negative limits and when the cache
+// directory cannot be made.
+func NewClient(options Options) (*Client, error) {
+	if err := options.check(); err != nil {
+		return nil, err
+	}
+	o := options.withDefaults()
+	c := &Client{options: o}
+	c.remote = []remote.Option{
+		remote.WithAuthFromKeychain(o.Keychain),
+		remote.WithTransport(newBounded(o)),
+		remote.WithUserAgent(o.UserAgent),
+		remote.WithPlatform(o.Platform),
+		// The transport retries by itself, and minds the context while it waits.
+		remote.WithRetryBackoff(remote.Backoff{Steps: 1}),
+		remote.WithRetryStatusCodes(),
+	}
+	var err error
+	if c.puller, err = remote.NewPuller(c.remote...); err != nil {
+		return nil, fmt.Errorf("make puller: %w", err)
+	}
+	if c.pusher, err = remote.NewPusher(c.remote...); err != nil {
+		return nil, fmt.Errorf("make pusher: %w", err)
+	}
+	if o.CacheDir != "" {
+		if c.cache, err = openCache(o.CacheDir); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Puller shares the client's connections, tokens and limits with another
+// reader of the same registries. Its errors may hold query strings: pass them
+// through Classify.
+func (c *Client) Puller() *remote.Puller { return c.puller }
+
+// Pusher is the like for writers.
+func (c *Client) Pusher() *remote.Pusher { return c.pusher }
+
+// RemoteOptions are the options Puller and Pusher were made with, for functions
+// of go-containerregistry that take neither.
+func (c *Client) RemoteOptions() []remote.Option { return slices.Clone(c.remote) }
+
+// Keychain gives the client's credentials.
+func (c *Client) Keychain() authn.Keychain { return c.options.Keychain }
+
+// NameOptions are what a host's references must be parsed with, so that
+// InsecureRegistries holds for them.
+func (c *Client) NameOptions(host string) []name.Option {
+	if slices.Contains(c.options.InsecureRegistries, host) {
+		return []name.Option{name.Insecure}
+	}
+	return nil
+}

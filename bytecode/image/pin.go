@@ -1,0 +1,20 @@
+package image
+
+// Pin is what Resolve would answer if the reference stood for the digest, and
+// asks nobody. It lets a tag be resolved once and gone by afterwards. A
+// reference that names another digest is malformed.
+func (c *Client) Pin(reference, digest string) (Resolved, error) {
+	r, err := c.parse(reference)
+	if err != nil {
+		return Resolved{}, err
+	}
+	hash, err := parseDigest(digest)
+	if err != nil {
+		return Resolved{}, err
+	}
+	if r.Digest != "" && r.Digest != hash.String() {
+		return Resolved{}, malformed("pin reference %q to %s: it names another digest", reference, digest)
+	}
+	r.Digest = hash.String()
+	return r, nil
+}

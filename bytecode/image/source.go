@@ -1,0 +1,214 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// source is where an image's parts come from. What it returns has the digest
+// that was asked for.
+type source interface {
+	// manifest returns a manifest or index of at most Options.ManifestBytes.
+	manifest(ctx context.Context, digest v1.Hash) ([]byte, error)
+	// blob returns a config or layer of exactly the descriptor's size.
+	blob(ctx context.Context, d v1.Descriptor) ([]byte, error)
+}
+
+// attachments is where signatures and the like of an image come from.
+type attachments interface {
+	source
+	// tagged returns the manifest that a tag names now.
+	tagged(ctx context.Context, tag string) ([]byte, error)
+	// referrers returns the manifests whose subject is the digest.
+	referrers(ctx context.Context, digest v1.Hash) ([]v1.Descriptor, error)
+}
+
+// sum is the sha256 of data.
+func sum(data []byte) v1.Hash {
+	h := sha256.Sum256(data)
+	return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(h[:])}
+}
+
+// readVerified reads exactly the descriptor's bytes and compares their digest.
+func readVerified(r io.Reader, d v1.Descriptor) ([]byte, error) {
+	// The buffer grows with what really comes, not with what is claimed.
+	data, err := io.ReadAll(io.LimitReader(r, d.Size+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) != d.Size {
+		return nil, fmt.Errorf("it has %s bytes, and its descriptor says %d", lengthText(int64(len(data)), d.Size), d.Size)
+	}
+	if got := sum(data); got != d.Digest {
+		return nil, fmt.Errorf("its digest is %s, not the one asked for", got)
+	}
+	return data, nil
+}
+
+func lengthText(got, want int64) string {
+	if got > want {
+		return fmt.Sprintf("more than %d", want)
+	}
+	return fmt.Sprint(got)
+}
+
+// registrySource reads one repository of a registry.
+type registrySource struct {
+	puller *remote.Puller
+	repo   name.Repository
+}
+
+func (s *registrySource) manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
+	ref := s.repo.Digest(digest.String())
+	got, err := s.puller.Get(ctx, ref)
+	if err != nil {
+		return nil, Classify("fetch manifest", ref.String(), err)
+	}
+	if h := sum(got.Manifest); h != digest {
+		return nil, unavailable("fetch manifest %s: the registry sent one with digest %s", ref, h)
+	}
+	return got.Manifest, nil
+}
+
+func (s *registrySource) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	ref := s.repo.Digest(d.Digest.String())
+	layer, err := s.puller.Layer(ctx, ref)
+	if err != nil {
+		return nil, Classify("fetch blob", ref.String(), err)
+	}
+	body, err := layer.Compressed()
+	if err != nil {
+		return nil, Classify("fetch blob", ref.String(), err)
+	}
+	defer func() { _ = body.Close() }()
+	data, err := readVerified(body, d)
+	return data, Classify("fetch blob", ref.String(), err)
+}
+
+func (s *registrySource) tagged(ctx context.Context, tag string) ([]byte, error) {
+	ref := s.repo.Tag(tag)
+	got, err := s.puller.Get(ctx, ref)
+	if err != nil {
+		return nil, Classify("fetch manifest", ref.String(), err)
+	}
+	return got.Manifest, nil
+}
+
+func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) ([]v1.Descriptor, error) {
+	ref := s.repo.Digest(digest.String())
+	index, err := remote.Referrers(ref, remote.Reuse(s.puller), remote.WithContext(ctx))
+	if err != nil {
+		return nil, Classify("list referrers of", ref.String(), err)
+	}
+	list, err := index.IndexManifest()
+	if err != nil {
+		return nil, Classify("list referrers of", ref.String(), err)
+	}
+	return list.Manifests, nil
+}
+
+// head asks what a tag stands for: one HEAD, and a GET where the registry
+// answers that with less than a digest.
+func (s *registrySource) head(ctx context.Context, tag string) (v1.Hash, error) {
+	ref := s.repo.Tag(tag)
+	d, err := s.puller.Head(ctx, ref)
+	if err == nil {
+		return parseDigest(d.Digest.String())
+	}
+	if !worthGet(ctx, err) {
+		return v1.Hash{}, Classify("resolve", ref.String(), err)
+	}
+	got, err := s.puller.Get(ctx, ref)
+	if err != nil {
+		return v1.Hash{}, Classify("resolve", ref.String(), err)
+	}
+	// The digest is of what was sent, not what a header says.
+	return sum(got.Manifest), nil
+}
+
+// worthGet tells whether a failed HEAD may be the registry's dislike of HEAD.
+func worthGet(ctx context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	var status *transport.Error
+	if errors.As(err, &status) {
+		switch status.StatusCode {
+		case http.StatusMethodNotAllowed, http.StatusNotImplemented, http.StatusBadRequest:
+			return true
+		}
+		return false
+	}
+	// The answer came and lacks a header that HEAD needs.
+	return !isNetwork(err)
+}
+
+// registrySink writes to one repository of a registry.
+type registrySink struct {
+	pusher *remote.Pusher
+	repo   name.Repository
+}
+
+func (s *registrySink) putBlob(ctx context.Context, d v1.Descriptor, data []byte) error {
+	layer := &rawLayer{descriptor: d, data: data}
+	return Classify("push blob", s.repo.Digest(d.Digest.String()).String(), s.pusher.Upload(ctx, s.repo, layer))
+}
+
+func (s *registrySink) putManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) error {
+	var ref name.Reference = s.repo.Digest(d.Digest.String())
+	if tag != "" {
+		ref = s.repo.Tag(tag)
+	}
+	return Classify("push manifest", ref.String(), s.pusher.Put(ctx, ref, &rawManifest{mediaType: d.MediaType, data: data}))
+}
+
+// rawManifest is a remote.Taggable of bytes that are pushed as they are.
+type rawManifest struct {
+	mediaType types.MediaType
+	data      []byte
+}
+
+// RawManifest implements remote.Taggable.
+func (m *rawManifest) RawManifest() ([]byte, error) { return m.data, nil }
+
+// MediaType tells remote what to announce the manifest as.
+func (m *rawManifest) MediaType() (types.MediaType, error) { return m.mediaType, nil }
+
+// rawLayer is a v1.Layer of stored bytes that nobody expands.
+type rawLayer struct {
+	descriptor v1.Descriptor
+	data       []byte
+}
+
+// Digest implements v1.Layer.
+func (l *rawLayer) Digest() (v1.Hash, error) { return l.descriptor.Digest, nil }
+
+// DiffID implements v1.Layer with the digest of the stored bytes, which is what
+// a registry goes by.
+func (l *rawLayer) DiffID() (v1.Hash, error) { return l.descriptor.Digest, nil }
+
+// Compressed implements v1.Layer.
+func (l *rawLayer) Compressed() (io.ReadCloser, error) {
+	return io.NopCloser(bytes.NewReader(l.data)), nil
+}
+
+// Uncompressed implements v1.Layer with the stored bytes.
+func (l *rawLayer) Uncompressed() (io.ReadCloser, error) { return l.Compressed() }
+
+// Size implements v1.Layer.
+func (l *rawLayer) Size() (int64, error) { return int64(len(l.data)), nil }
+
+// MediaType implements v1.Layer. It is one that go-containerregistry pushes.
+func (l *rawLayer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }

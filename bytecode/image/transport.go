@@ -1,0 +1,209 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// bounded is the one way to registries: it refuses plain HTTP where it was not
+// asked for, ends answers that stall or never end, and retries what may pass.
+type bounded struct {
+	inner         http.RoundTripper
+	silence       time.Duration
+	attempts      int
+	backoff       time.Duration
+	manifestBytes int64
+	layerBytes    int64
+	insecure      []string
+}
+
+func newBounded(o Options) *bounded {
+	return &bounded{
+		inner: o.Transport, silence: o.Silence, attempts: o.Attempts, backoff: o.Backoff,
+		manifestBytes: o.ManifestBytes, layerBytes: o.LayerBytes, insecure: o.InsecureRegistries,
+	}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	if err := t.permit(req.URL); err != nil {
+		return nil, err
+	}
+	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+		return t.inner.RoundTrip(req)
+	}
+	for attempt := 1; ; attempt++ {
+		resp, err := t.once(req)
+		wait, again := t.again(req.Context(), resp, err, attempt)
+		if !again {
+			return resp, err
+		}
+		if resp != nil {
+			_ = resp.Body.Close()
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-req.Context().Done():
+			timer.Stop()
+			return nil, req.Context().Err()
+		}
+	}
+}
+
+// permit refuses plain HTTP to any host that is neither loopback nor listed.
+// go-containerregistry by itself also falls back to it for private addresses
+// and .local names.
+func (t *bounded) permit(u *url.URL) error {
+	if u.Scheme == "https" || isLoopback(u.Hostname()) || slices.Contains(t.insecure, u.Host) {
+		return nil
+	}
+	return unavailable("refuse plain HTTP to %s: credentials and tags could be forged on the way; use HTTPS, or list the host as an insecure registry", u.Host)
+}
+
+func isLoopback(host string) bool {
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+var errSilent = errors.New("the registry stopped sending")
+
+// once makes one attempt. The answer's body keeps the watch on silence and the
+// bound on length.
+func (t *bounded) once(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(req.Context())
+	watch := time.AfterFunc(t.silence, func() { cancel(errSilent) })
+	resp, err := t.inner.RoundTrip(req.WithContext(ctx))
+	if err != nil {
+		watch.Stop()
+		defer cancel(nil)
+		return nil, silentOr(ctx, t.silence, err)
+	}
+	watch.Stop()
+	resp.Body = &boundedBody{
+		inner: resp.Body, ctx: ctx, cancel: cancel, watch: watch, silence: t.silence,
+		left: t.bound(req), bound: t.bound(req),
+	}
+	return resp, nil
+}
+
+// bound is the most bytes an answer may have: a layer's where the request, or
+// the one that was redirected to it, asked for a blob.
+func (t *bounded) bound(req *http.Request) int64 {
+	for req.Response != nil && req.Response.Request != nil {
+		req = req.Response.Request
+	}
+	if strings.Contains(req.URL.Path, "/blobs/") {
+		return max(t.layerBytes, t.manifestBytes)
+	}
+	return t.manifestBytes
+}
+
+// retryAfterLimit bounds the wait a registry may ask for.
+const retryAfterLimit = 10 * time.Second
+
+// again tells whether and after what wait to try once more: on failures of the
+// network and on answers that mean "not now", as long as the context allows.
+func (t *bounded) again(ctx context.Context, resp *http.Response, err error, attempt int) (time.Duration, bool) {
+	if attempt >= t.attempts || ctx.Err() != nil {
+		return 0, false
+	}
+	wait := t.backoff << (attempt - 1)
+	switch {
+	case err != nil:
+		if !isBroken(err) {
+			return 0, false
+		}
+	case resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusRequestTimeout,
+		resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented:
+		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s >= 0 {
+			wait = min(time.Duration(s)*time.Second, retryAfterLimit)
+		}
+	default:
+		return 0, false
+	}
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= wait {
+		return 0, false
+	}
+	return wait, true
+}
+
+// isBroken tells a connection that broke, which another may not, from one that
+// could not be made and from silence.
+func isBroken(err error) bool {
+	return slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed},
+		func(broken error) bool { return errors.Is(err, broken) })
+}
+
+func silentOr(ctx context.Context, silence time.Duration, err error) error {
+	if errors.Is(context.Cause(ctx), errSilent) {
+		return unavailable("%w for %s", errSilent, silence)
+	}
+	return err
+}
+
+// tooLongError is an answer longer than the limit.
+type tooLongError struct{ bound int64 }
+
+func (e *tooLongError) Error() string {
+	return fmt.Sprintf("the answer is longer than the limit of %d bytes", e.bound)
+}
+
+// boundedBody ends with an error at the bound, and when nothing comes for too
+// long.
+type boundedBody struct {
+	inner   io.ReadCloser
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	watch   *time.Timer
+	silence time.Duration
+	left    int64
+	bound   int64
+	once    sync.Once
+}
+
+// Read implements io.Reader.
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left < 0 {
+		return 0, &tooLongError{bound: b.bound}
+	}
+	// One byte more than allowed tells an answer of just the allowed length
+	// from a longer one.
+	if int64(len(p)) > b.left+1 {
+		p = p[:b.left+1]
+	}
+	b.watch.Reset(b.silence)
+	n, err := b.inner.Read(p)
+	b.watch.Stop()
+	b.left -= int64(n)
+	if b.left < 0 {
+		return 0, &tooLongError{bound: b.bound}
+	}
+	if err != nil && err != io.EOF {
+		err = silentOr(b.ctx, b.silence, err)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *boundedBody) Close() error {
+	b.once.Do(func() {
+		b.watch.Stop()
+		b.cancel(nil)
+	})
+	return b.inner.Close()
+}
