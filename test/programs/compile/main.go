@@ -7,11 +7,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -33,14 +35,17 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := folder(flag.Arg(0), flag.Arg(1)); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := folder(ctx, flag.Arg(0), flag.Arg(1))
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "compile:", err)
 		os.Exit(1)
 	}
 }
 
 // folder builds every C file of one folder into another.
-func folder(sources, objects string) error {
+func folder(ctx context.Context, sources, objects string) error {
 	if _, err := exec.LookPath(clang); err != nil {
 		return fmt.Errorf("find %s: %w; on Debian: apt-get install clang-19 llvm-19 libbpf-dev linux-libc-dev", clang, err)
 	}
@@ -53,7 +58,7 @@ func folder(sources, objects string) error {
 	}
 	var all error
 	for _, file := range files {
-		if err := object(file, objects); err != nil {
+		if err := object(ctx, file, objects); err != nil {
 			all = errors.Join(all, fmt.Errorf("compile %s: %w", file, err))
 		}
 	}
@@ -61,7 +66,7 @@ func folder(sources, objects string) error {
 }
 
 // object builds one C file into the object of its name in folder objects.
-func object(source, objects string) error {
+func object(ctx context.Context, source, objects string) error {
 	dir := filepath.Dir(source)
 	stem := strings.TrimSuffix(filepath.Base(source), ".c")
 	scratch, err := os.MkdirTemp("", "compile")
@@ -69,7 +74,7 @@ func object(source, objects string) error {
 		return err
 	}
 	defer os.RemoveAll(scratch)
-	err = run(dir, "go", "tool", "bpf2go", "-cc", clang, "-target", "bpfel", "-no-global-types",
+	err = run(ctx, dir, "go", "tool", "bpf2go", "-cc", clang, "-target", "bpfel", "-no-global-types",
 		"-go-package", "objects", "-output-dir", scratch, "-output-stem", "object",
 		"object", filepath.Base(source), "--",
 		"-O2", "-g", "-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter",
@@ -79,7 +84,7 @@ func object(source, objects string) error {
 	}
 	built := filepath.Join(scratch, "object_bpfel.o")
 	if strings.HasSuffix(stem, withoutBTF) {
-		if err := run(dir, "llvm-objcopy-19", "--remove-section=.BTF", "--remove-section=.BTF.ext",
+		if err := run(ctx, dir, "llvm-objcopy-19", "--remove-section=.BTF", "--remove-section=.BTF.ext",
 			"--remove-section=.rel.BTF", "--remove-section=.rel.BTF.ext", built); err != nil {
 			return err
 		}
@@ -100,8 +105,8 @@ func triplet() string {
 }
 
 // run runs a command in dir and shows what it prints.
-func run(dir, name string, args ...string) error {
-	cmd := exec.Command(name, args...)
+func run(ctx context.Context, dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	return cmd.Run()
