@@ -2,6 +2,7 @@ package chain_test
 
 import (
 	"bytes"
+	"embed"
 	"fmt"
 	"testing"
 
@@ -21,10 +22,19 @@ const (
 	redirect
 )
 
-// object parses one of the project's test objects anew.
+//go:generate sh -c "cd testdata && go run ../../../test/programs/compile src ."
+
+//go:embed testdata/*.o
+var own embed.FS
+
+// object parses one of the test objects of this folder or of the project anew.
 func object(tb testing.TB, name string) *ebpf.CollectionSpec {
 	tb.Helper()
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(programs.Object(name)))
+	body, err := own.ReadFile("testdata/" + name + ".o")
+	if err != nil {
+		body = programs.Object(name)
+	}
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(body))
 	if err != nil {
 		tb.Fatalf("read object %s: %v", name, err)
 	}
@@ -43,7 +53,7 @@ func member(tb testing.TB, key, name string, edits ...edit) chain.Member {
 		Application: key,
 		Object:      object(tb, name),
 		Program:     name,
-		Facts:       bytecode.Program{GPLCompatible: true, License: "GPL"},
+		Facts:       bytecode.Program{GPLCompatible: true, License: "Dual BSD/GPL"},
 		ProceedOn:   1 << pass,
 	}
 	for _, e := range edits {

@@ -119,6 +119,7 @@ func TestEveryTestProgramRunsBetweenTwoOthers(t *testing.T) {
 	for _, name := range []string{
 		"xdp_pass", "xdp_void", "xdp_nobtf", "xdp_callback", "xdp_core", "xdp_frags", "xdp_gpl", "xdp_kfunc",
 		"xdp_lock", "xdp_maps", "xdp_stack", "xdp_subprog", "xdp_tailcall", "xdp_timer", "xdp_variables", "xdp_adjust",
+		"kconfig_version", "kconfig_wrapper", "ksym",
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := load(t, member(t, "first", "xdp_verdict"), member(t, "middle", name), member(t, "last", "xdp_verdict", returning(tx)))
@@ -132,5 +133,22 @@ func TestEveryTestProgramRunsBetweenTwoOthers(t *testing.T) {
 				t.Errorf("the last member counted %d packets, want 5", got)
 			}
 		})
+	}
+}
+
+func TestExternVariablesOfSeveralApplicationsResolve(t *testing.T) {
+	l := load(t,
+		member(t, "first", "kconfig_version"),
+		member(t, "second", "kconfig_wrapper"),
+		member(t, "third", "kconfig_version"),
+	)
+	if got := l.run(t, 1); got != pass {
+		t.Errorf("verdict is %d, want %d", got, pass)
+	}
+	if diff := cmp.Diff([]uint64{1, 1, 1}, l.runs(t)); diff != "" {
+		t.Errorf("runs (-want +got):\n%s", diff)
+	}
+	if got := l.linked.Usage.Maps; got != 4 {
+		t.Errorf("the chain counts %d maps, want 4: the counters and a section each", got)
 	}
 }

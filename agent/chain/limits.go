@@ -189,12 +189,12 @@ func usesProgArray(m *Member) bool {
 }
 
 // usage counts what the members take and refuses what is too much.
-func (l *linker) usage(members []Member) (Usage, error) {
+func (l *linker) usage(members []Member, insns asm.Instructions, kconfigs int) (Usage, error) {
 	u := Usage{
 		Members:      len(members),
-		Maps:         1 + len(l.refs),
+		Maps:         1 + len(l.refs) + kconfigs,
 		Subprograms:  1 + len(l.starts),
-		Instructions: len(dispatcher(members, l.calls)) + int(l.body.Size()/asm.InstructionSize),
+		Instructions: int(insns.Size() / asm.InstructionSize),
 	}
 	graph := callGraph(l.body, l.starts)
 	for _, entry := range l.calls {

@@ -32,7 +32,8 @@ type Linked struct {
 	// Usage is what of the kernel's limits the chain takes.
 	Usage Usage
 
-	members []Member
+	members  []Member
+	kconfigs []kconfig
 }
 
 // MapRef is a map that a member refers to.
@@ -63,7 +64,10 @@ func Link(members []Member, opts Options) (*Linked, error) {
 			return nil, err
 		}
 	}
-	usage, err := l.usage(members)
+	insns := append(dispatcher(members, l.calls), l.body...)
+	head := len(insns) - len(l.body)
+	kconfigs := findKconfigs(insns, func(at int) string { return l.owners[at-head] })
+	usage, err := l.usage(members, insns, len(kconfigs))
 	if err != nil {
 		return nil, err
 	}
@@ -76,13 +80,14 @@ func Link(members []Member, opts Options) (*Linked, error) {
 			Flags:        flags(members),
 			License:      license,
 			ByteOrder:    members[0].Object.ByteOrder,
-			Instructions: append(dispatcher(members, l.calls), l.body...),
+			Instructions: insns,
 		},
 		Maps:     l.refs,
 		Counters: counters(members, opts.Runs),
 		Members:  keys(members),
 		Usage:    usage,
 		members:  slices.Clone(members),
+		kconfigs: kconfigs,
 	}, nil
 }
 
@@ -157,12 +162,19 @@ type entryID struct{ application, program string }
 
 // linker collects the members' functions and maps.
 type linker struct {
-	body    asm.Instructions
-	calls   []string
+	// body are the functions of all members, and owners the application of each
+	// instruction.
+	body   asm.Instructions
+	owners []string
+	// calls are the symbols to call, in order.
+	calls []string
+	// entries are the symbols of what is in body already.
 	entries map[entryID]string
-	starts  map[string]bool
-	refs    []MapRef
-	maps    map[string]bool
+	// starts are the symbols that begin functions.
+	starts map[string]bool
+	// refs and maps are the maps referred to, as a list and as a set of symbols.
+	refs []MapRef
+	maps map[string]bool
 }
 
 // add appends the functions a member reaches, unless an earlier member brought
@@ -193,6 +205,7 @@ func (l *linker) add(m *Member) error {
 	l.entries[id] = entry
 	l.calls = append(l.calls, entry)
 	l.body = append(l.body, insns...)
+	l.owners = append(l.owners, slices.Repeat([]string{m.Application}, len(insns))...)
 	return nil
 }
 

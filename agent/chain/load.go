@@ -6,6 +6,7 @@ import (
 	"regexp"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 )
 
 // Loaded is a chain in the kernel. It is not attached and not pinned.
@@ -30,27 +31,70 @@ func (l *Loaded) Close() error {
 // words about it: every member is expected to have been loaded alone before.
 func Load(l *Linked, open func(MapRef) (*ebpf.Map, error), opts ebpf.ProgramOptions) (*Loaded, error) {
 	spec := l.Program.Copy()
-	for _, ref := range l.Maps {
-		m, err := open(ref)
-		if err != nil {
-			return nil, fmt.Errorf("open map %q of application %q: %w", ref.Name, ref.Application, err)
-		}
-		if err := spec.Instructions.AssociateMap(ref.Symbol, m); err != nil {
-			return nil, fmt.Errorf("refer to map %q of application %q: %w", ref.Name, ref.Application, err)
-		}
+	if err := l.associate(spec.Instructions, open); err != nil {
+		return nil, err
 	}
+	sections, err := l.fillIn(spec.Instructions)
+	if err != nil {
+		return nil, errors.Join(err, closeAll(sections))
+	}
+	loaded, err := l.load(spec, opts)
+	return loaded, errors.Join(err, closeAll(sections))
+}
+
+// load creates the counters and loads the program over them.
+func (l *Linked) load(spec *ebpf.ProgramSpec, opts ebpf.ProgramOptions) (*Loaded, error) {
 	counters, err := ebpf.NewMap(l.Counters)
 	if err != nil {
-		return nil, fmt.Errorf("create counters: %w", err)
+		return nil, fmt.Errorf("create chain counters: %w", err)
 	}
 	if err := spec.Instructions.AssociateMap(CountersName, counters); err != nil {
-		return nil, errors.Join(fmt.Errorf("refer to counters: %w", err), counters.Close())
+		return nil, errors.Join(fmt.Errorf("refer to chain counters: %w", err), counters.Close())
 	}
 	program, err := ebpf.NewProgramWithOptions(spec, opts)
 	if err != nil {
 		return nil, errors.Join(explain(l.members, err), counters.Close())
 	}
 	return &Loaded{Program: program, Counters: counters, Usage: verified(l.Usage, program)}, nil
+}
+
+// associate puts the members' maps into the instructions.
+func (l *Linked) associate(insns asm.Instructions, open func(MapRef) (*ebpf.Map, error)) error {
+	for _, ref := range l.Maps {
+		m, err := open(ref)
+		if err != nil {
+			return fmt.Errorf("open map %q of application %q: %w", ref.Name, ref.Application, err)
+		}
+		if err := insns.AssociateMap(ref.Symbol, m); err != nil {
+			return fmt.Errorf("refer to map %q of application %q: %w", ref.Name, ref.Application, err)
+		}
+	}
+	return nil
+}
+
+// fillIn resolves the extern variables of several applications. Those of a
+// single one are left to the loader.
+func (l *Linked) fillIn(insns asm.Instructions) ([]*ebpf.Map, error) {
+	if len(l.kconfigs) < 2 {
+		return nil, nil
+	}
+	var sections []*ebpf.Map
+	for _, k := range l.kconfigs {
+		section, err := k.resolve(insns)
+		if err != nil {
+			return sections, fmt.Errorf("application %q: %w", k.application, err)
+		}
+		sections = append(sections, section)
+	}
+	return sections, nil
+}
+
+func closeAll(maps []*ebpf.Map) error {
+	var err error
+	for _, m := range maps {
+		err = errors.Join(err, m.Close())
+	}
+	return err
 }
 
 // verified adds what the verifier walked, where the kernel tells.
