@@ -1,0 +1,276 @@
+package schemas
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// childVariable is set in the environment of the child process and nowhere
+// else.
+const childVariable = "SKEP_SCHEMAS_CHILD"
+
+// maxOutput bounds what one child may render, in bytes of JSON.
+const maxOutput = 16 << 20
+
+// reserve is the private memory a Go process needs beside its heap, in bytes.
+const reserve = 192 << 20
+
+// maxDeaths is how many units may break their child before the rest is given
+// up.
+const maxDeaths = 8
+
+// job is what the parent tells the child.
+type job struct {
+	Files       map[string][]byte
+	Units       []unit
+	Tags        []string
+	MemoryBytes int64
+}
+
+// record is one line of what the child answers. Exactly one field is set.
+type record struct {
+	// Begin and End bracket what belongs to the unit with that index.
+	Begin *int `json:"begin,omitempty"`
+	End   *int `json:"end,omitempty"`
+	// UsedTag is the key of a tag the unit has a place for.
+	UsedTag string   `json:"usedTag,omitempty"`
+	Object  *Object  `json:"object,omitempty"`
+	Problem *Problem `json:"problem,omitempty"`
+}
+
+// outcome is what a child made of its units.
+type outcome struct {
+	objects  []Object
+	problems []Problem
+	usedTags map[string]bool
+	// done counts the units that ended, from the first.
+	done int
+	// broke says why the unit after those broke the child; empty where all ended.
+	broke, remedy string
+}
+
+// MaybeRenderChild turns this process into a renderer where package schemas
+// started it as one; then it never returns. Every binary that calls Load or
+// Render calls it first thing in main, and so does the TestMain of their tests.
+func MaybeRenderChild() {
+	if os.Getenv(childVariable) == "" {
+		return
+	}
+	if err := serve(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintf(os.Stderr, "render: %v\n", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// serve is the child: it reads a job, gives up what it does not need, and
+// renders.
+func serve(in io.Reader, out io.Writer) error {
+	var j job
+	if err := gob.NewDecoder(in).Decode(&j); err != nil {
+		return fmt.Errorf("read the job: %w", err)
+	}
+	if err := confine(j.MemoryBytes); err != nil {
+		return err
+	}
+	return newRenderer(j.Files, j.Tags, out).run(j.Units)
+}
+
+// confine takes from this process what rendering needs no part in: memory
+// beyond the limit, new files, files to write, core dumps. RLIMIT_DATA counts
+// private writable memory and not the address space Go merely reserves.
+func confine(memory int64) error {
+	for resource, limit := range map[int]uint64{
+		syscall.RLIMIT_DATA:   uint64(memory) + reserve,
+		syscall.RLIMIT_FSIZE:  0,
+		syscall.RLIMIT_CORE:   0,
+		syscall.RLIMIT_NOFILE: 32,
+	} {
+		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: limit, Max: limit}); err != nil {
+			return fmt.Errorf("limit the renderer: %w", err)
+		}
+	}
+	return nil
+}
+
+// renderAll renders the units in children, one after another: a unit that
+// breaks its child is reported and the next child goes on after it.
+func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, error) {
+	all := outcome{usedTags: map[string]bool{}, problems: t.problems}
+	for deaths := 0; len(units) > 0; deaths++ {
+		if deaths == maxDeaths {
+			for _, u := range units {
+				all.problems = append(all.problems, Problem{
+					Source:  Position{File: u.Path},
+					Message: fmt.Sprintf("not rendered, since %d others before it broke the renderer", maxDeaths),
+					Remedy:  "mend those first",
+				})
+			}
+			return all, nil
+		}
+		out, err := renderIn(ctx, job{t.files, units, o.Tags, o.MemoryBytes}, o.Timeout)
+		if err != nil {
+			return outcome{}, err
+		}
+		all.objects = append(all.objects, out.objects...)
+		all.problems = append(all.problems, out.problems...)
+		for tag := range out.usedTags {
+			all.usedTags[tag] = true
+		}
+		if out.broke == "" {
+			break
+		}
+		all.problems = append(all.problems, Problem{Source: Position{File: units[out.done].Path}, Message: out.broke, Remedy: out.remedy})
+		units = units[out.done+1:]
+	}
+	return all, nil
+}
+
+// renderIn runs one child. What the caller or the machine did is an error; what
+// the units did is part of the outcome.
+func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error) {
+	if os.Getenv(childVariable) != "" {
+		return outcome{}, errors.New("start the renderer: this process is a renderer; main must call schemas.MaybeRenderChild first")
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var stderr head
+	cmd := exec.CommandContext(limited, "/proc/self/exe")
+	cmd.Args = []string{"skep-render"}
+	cmd.Dir = "/"
+	cmd.Env = []string{childVariable + "=1", fmt.Sprintf("GOMEMLIMIT=%d", j.MemoryBytes*9/10), "GOTRACEBACK=none"}
+	cmd.Stderr = &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = time.Second
+
+	var out outcome
+	var decodeErr, waitErr error
+	started := make(chan error, 1)
+	finished := make(chan struct{})
+	go func() {
+		// The death signal is tied to the thread that started the child, so it
+		// has to live as long (golang/go#27505).
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(finished)
+		stdin, stdout, err := pipes(cmd)
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+		if err != nil {
+			return
+		}
+		go func() {
+			// A child that died early shows in its exit, not here.
+			_ = gob.NewEncoder(stdin).Encode(j)
+			_ = stdin.Close()
+		}()
+		out, decodeErr = readOutcome(stdout)
+		if decodeErr != nil {
+			cancel()
+		}
+		waitErr = cmd.Wait()
+	}()
+	if err := <-started; err != nil {
+		return outcome{}, fmt.Errorf("start the renderer: %w", err)
+	}
+	<-finished
+	if err := ctx.Err(); err != nil {
+		return outcome{}, fmt.Errorf("render: %w", err)
+	}
+	if out.done < len(j.Units) {
+		return out, out.explain(decodeErr, waitErr, limited.Err(), stderr.String(), j.MemoryBytes, timeout)
+	}
+	return out, nil
+}
+
+// pipes opens the child's two ends.
+func pipes(cmd *exec.Cmd) (io.WriteCloser, io.Reader, error) {
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	return stdin, stdout, err
+}
+
+// errOutput says that a child rendered more than maxOutput.
+var errOutput = errors.New("too much output")
+
+// readOutcome reads what a child answers. It keeps only what belongs to units
+// that ended.
+func readOutcome(r io.Reader) (outcome, error) {
+	out := outcome{usedTags: map[string]bool{}}
+	bounded := &io.LimitedReader{R: r, N: maxOutput}
+	dec := json.NewDecoder(bounded)
+	var objects []Object
+	var problems []Problem
+	for {
+		var rec record
+		if err := dec.Decode(&rec); errors.Is(err, io.EOF) && bounded.N > 0 {
+			return out, nil
+		} else if err != nil && bounded.N <= 0 {
+			return out, errOutput
+		} else if err != nil {
+			return out, err
+		}
+		switch {
+		case rec.Object != nil:
+			objects = append(objects, *rec.Object)
+		case rec.Problem != nil:
+			problems = append(problems, *rec.Problem)
+		case rec.UsedTag != "":
+			out.usedTags[rec.UsedTag] = true
+		case rec.Begin != nil:
+			objects, problems = nil, nil
+		case rec.End != nil:
+			out.objects = append(out.objects, objects...)
+			out.problems = append(out.problems, problems...)
+			out.done = *rec.End + 1
+		}
+	}
+}
+
+// explain sets why a unit broke its child, or returns an error where it was
+// not the unit's doing.
+func (o *outcome) explain(decodeErr, waitErr, ctxErr error, stderr string, memory int64, timeout time.Duration) error {
+	switch {
+	case errors.Is(decodeErr, errOutput):
+		o.broke, o.remedy = fmt.Sprintf("it renders to more than %d MiB", maxOutput>>20), "make it smaller or split it into several folders"
+	case strings.Contains(stderr, "out of memory"), strings.Contains(stderr, "cannot allocate memory"):
+		o.broke, o.remedy = fmt.Sprintf("rendering it takes more than %d MiB of memory", memory>>20), "look for a loop or a list that grows without bound"
+	case strings.Contains(stderr, "stack exceeds"), strings.Contains(stderr, "stack overflow"):
+		o.broke, o.remedy = "it is nested too deeply to be rendered", "look for a definition that contains itself"
+	case errors.Is(ctxErr, context.DeadlineExceeded):
+		o.broke, o.remedy = fmt.Sprintf("rendering it takes longer than %s", timeout), "look for a loop that never ends"
+	case strings.Contains(stderr, "panic"):
+		o.broke, o.remedy = "the renderer met an internal fault in it", "simplify it, and report it to the project"
+	default:
+		return fmt.Errorf("render: the renderer ended early: %w: %s", errors.Join(waitErr, decodeErr), strings.TrimSpace(stderr))
+	}
+	return nil
+}
+
+// head keeps the beginning and drops the rest of what is written to it: a Go crash
+// says its cause first.
+type head struct{ bytes.Buffer }
+
+// Write never fails and keeps at most 4 KiB.
+func (t *head) Write(p []byte) (int, error) {
+	if room := 4<<10 - t.Len(); room > 0 {
+		t.Buffer.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}

@@ -1,0 +1,121 @@
+package schemas
+
+import (
+	"bytes"
+	"path"
+
+	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/ast"
+	"cuelang.org/go/cue/errors"
+	"cuelang.org/go/encoding/json"
+	"cuelang.org/go/encoding/yaml"
+)
+
+// data renders the documents of a YAML or JSON file. A document that does not
+// parse hides no other.
+func (r *renderer) data(name string) {
+	s := r.newScope()
+	full := path.Join(r.root, name)
+	for _, doc := range documents(name, r.files[name]) {
+		file, err := parseData(full, doc)
+		if err == nil {
+			err = repeatedKeys(file)
+		}
+		if err != nil {
+			s.refuseUnit(err, name)
+			continue
+		}
+		s.found = nil
+		v := s.ctx.BuildFile(file)
+		if v.Err() != nil && v.Kind() == cue.BottomKind && !v.LookupPath(cue.MakePath(cue.Str("apiVersion"))).Exists() {
+			s.refuseUnit(v.Err(), name)
+			continue
+		}
+		s.walkAll(v, name)
+	}
+}
+
+// parseData parses one document; the file's name only gives positions.
+func parseData(name string, doc []byte) (*ast.File, error) {
+	if path.Ext(name) != ".json" {
+		return yaml.Extract(name, doc)
+	}
+	expr, err := json.Extract(name, doc)
+	if err != nil {
+		return nil, err
+	}
+	return &ast.File{Filename: name, Decls: []ast.Decl{&ast.EmbedDecl{Expr: expr}}}, nil
+}
+
+// documents splits a YAML stream at its document markers, which YAML allows
+// only at the beginning of a line, and keeps every document on its own lines.
+// A JSON file is one document.
+func documents(name string, data []byte) [][]byte {
+	if path.Ext(name) == ".json" {
+		return [][]byte{data}
+	}
+	var docs [][]byte
+	var doc []byte
+	lines := 0
+	flush := func() {
+		if len(bytes.TrimSpace(doc)) > 0 {
+			docs = append(docs, doc)
+		}
+		doc = bytes.Repeat([]byte("\n"), lines)
+	}
+	for line := range bytes.Lines(data) {
+		if marker(line, "---") || marker(line, "...") {
+			flush()
+			// What follows the marker on its line belongs to the document; three
+			// blanks keep its columns.
+			if rest := bytes.TrimSpace(line[3:]); len(rest) > 0 && rest[0] != '#' {
+				doc = append(append(doc, "   "...), line[3:]...)
+			} else {
+				doc = append(doc, '\n')
+			}
+		} else {
+			doc = append(doc, line...)
+		}
+		lines++
+	}
+	flush()
+	return docs
+}
+
+// marker tells whether a line begins with a document marker.
+func marker(line []byte, m string) bool {
+	rest, ok := bytes.CutPrefix(line, []byte(m))
+	return ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n"))
+}
+
+// repeatedKeys refuses a mapping that has a key twice: CUE would unify the two
+// values where every other reader takes one of them.
+func repeatedKeys(file *ast.File) error {
+	var found errors.Error
+	ast.Walk(file, func(n ast.Node) bool {
+		var decls []ast.Decl
+		switch n := n.(type) {
+		case *ast.StructLit:
+			decls = n.Elts
+		case *ast.File:
+			decls = n.Decls
+		}
+		seen := map[string]bool{}
+		for _, d := range decls {
+			f, ok := d.(*ast.Field)
+			if !ok {
+				continue
+			}
+			name, _, err := ast.LabelName(f.Label)
+			if err == nil && seen[name] {
+				found = errors.Append(found, errors.Newf(f.Pos(), "key %q stands twice in one mapping", name))
+			}
+			seen[name] = true
+		}
+		return true
+	}, nil)
+	if found == nil {
+		return nil
+	}
+	return found
+}

@@ -1,0 +1,39 @@
+// Package schemas reads what people write: CUE packages, CUE files, YAML and
+// JSON, checked against the CUE module skep.dev/schemas@v1 that stands in the
+// folder module and in the binary.
+//
+// It is the only room that imports CUE. What it reads is not trusted: the files
+// are copied into memory, without symbolic links and within bounds, and a child
+// process of the same binary renders them with a memory limit and a kill on
+// timeout (see MaybeRenderChild). It resolves no image, judges no policy and
+// fetches nothing.
+//
+// # What counts as a definition
+//
+// Every struct whose apiVersion begins with "skep.dev/" and that has a kind is
+// a definition. They are found by walking the regular fields, lists and structs
+// of a package, a file or a document from the top; hidden fields (_x),
+// definitions (#X), optional fields and what lies inside a definition found are
+// not walked. So templates belong into hidden fields or definitions, and a
+// comprehension may yield any number of definitions under any name.
+//
+// In a folder, every CUE package below it is rendered, and every .yaml, .yml
+// and .json file that says "skep.dev/" is read. Folders and CUE files whose
+// names begin with "." or "_", folders named cue.mod and, as CUE has it, files
+// that end in _tool.cue or _test.cue do not count. A file named by itself is
+// always read.
+package schemas
+
+import "embed"
+
+//go:generate sh -c "go run ./genhooks > module/hooks_gen.cue"
+
+// ModulePath is the path of the CUE module, with its major version.
+const ModulePath = "skep.dev/schemas@v1"
+
+// importPath is ModulePath without the version, which is where CUE looks for
+// it below cue.mod/pkg.
+const importPath = "skep.dev/schemas"
+
+//go:embed module
+var moduleFiles embed.FS

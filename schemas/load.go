@@ -1,0 +1,196 @@
+package schemas
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Options says what to load and within which bounds.
+type Options struct {
+	// Root is the folder that is the source. Nothing outside of it is read, and
+	// positions are relative to it. Required; see Locate.
+	Root string
+	// Path is a folder or a file below Root, relative to it; empty means Root
+	// itself.
+	Path string
+	// Tags are key=value pairs for fields with a @tag attribute, or names of
+	// boolean tags. A tag that no file has a place for is a problem.
+	Tags []string
+	// Timeout bounds the rendering from one death of the renderer to the next;
+	// 0 means 10 s.
+	Timeout time.Duration
+	// MemoryBytes bounds the renderer's memory; 0 means 512 MiB.
+	MemoryBytes int64
+}
+
+// complete fills in the defaults and makes Path slashed, clean and relative.
+func (o Options) complete() (Options, error) {
+	if o.Root == "" {
+		return o, fmt.Errorf("load the definitions: no root folder is given")
+	}
+	o.Path = path.Clean(filepath.ToSlash(o.Path))
+	if !filepath.IsLocal(filepath.FromSlash(o.Path)) {
+		return o, fmt.Errorf("load the definitions: path %s lies outside of the source", o.Path)
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 10 * time.Second
+	}
+	if o.MemoryBytes <= 0 {
+		o.MemoryBytes = 512 << 20
+	}
+	return o, nil
+}
+
+// Locate splits a path a user names into the root and the path of Options: the
+// root is the nearest folder above with a folder cue.mod, else the named folder
+// itself or the file's own.
+func Locate(name string) (root, sub string, err error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return "", "", fmt.Errorf("locate %s: %w", name, err)
+	}
+	info, err := os.Stat(abs)
+	if err != nil {
+		return "", "", fmt.Errorf("locate %s: %w", name, cause(err))
+	}
+	nearest := abs
+	if !info.IsDir() {
+		nearest = filepath.Dir(abs)
+	}
+	root = nearest
+	for dir := nearest; ; dir = filepath.Dir(dir) {
+		if i, err := os.Stat(filepath.Join(dir, "cue.mod")); err == nil && i.IsDir() {
+			root = dir
+			break
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+	}
+	sub, err = filepath.Rel(root, abs)
+	if err != nil {
+		return "", "", fmt.Errorf("locate %s: %w", name, err)
+	}
+	return root, filepath.ToSlash(sub), nil
+}
+
+// Render renders every definition at o.Path as data, checked against the
+// schema. It returns the good ones, sorted by kind, namespace and name, and the
+// problems of the others. The error is for what kept it from looking: a path
+// that is not there, a source over its bounds, a context that ended.
+func Render(ctx context.Context, o Options) ([]Object, []Problem, error) {
+	o, err := o.complete()
+	if err != nil {
+		return nil, nil, err
+	}
+	root, err := os.OpenRoot(o.Root)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the source: %w", cause(err))
+	}
+	defer root.Close()
+	t, units, err := readTree(root, o.Path)
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := renderAll(ctx, t, units, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	good, twins := refuseTwins(out.objects)
+	problems := append(out.problems, twins...)
+	for _, tag := range o.Tags {
+		if key, _, _ := strings.Cut(tag, "="); !out.usedTags[tag] && !out.usedTags[key] {
+			problems = append(problems, Problem{
+				Message: fmt.Sprintf("no file has a place for the tag %s", key),
+				Remedy:  fmt.Sprintf("add @tag(%s) to a field or leave the tag out", key),
+			})
+		}
+	}
+	sortProblems(problems)
+	return good, problems, nil
+}
+
+// Load reads every definition at o.Path. One bad definition hides no good one:
+// it becomes a problem. Two definitions of one identity are both refused. The
+// error is as for Render.
+func Load(ctx context.Context, o Options) (Definitions, error) {
+	objects, problems, err := Render(ctx, o)
+	if err != nil {
+		return Definitions{}, err
+	}
+	d := Definitions{Problems: problems, Sources: map[v1alpha1.Identity]Position{}}
+	for _, obj := range objects {
+		if err := d.add(obj); err != nil {
+			d.Problems = append(d.Problems, Problem{
+				Source: obj.Source, Definition: &obj.Identity, Path: obj.Path,
+				Message: err.Error(), Remedy: "give the field the type that the API has",
+			})
+			continue
+		}
+		d.Sources[obj.Identity] = obj.Source
+	}
+	sortProblems(d.Problems)
+	return d, nil
+}
+
+// add decodes an object into its type. A BpfApplication or BpfPolicy that names
+// no namespace gets "default", as kubectl has it.
+func (d *Definitions) add(obj Object) error {
+	switch obj.Identity.Kind {
+	case v1alpha1.KindBpfApplication:
+		a, err := decode[v1alpha1.BpfApplication](obj)
+		if err != nil {
+			return err
+		}
+		a.Namespace = obj.Identity.Namespace
+		d.Applications = append(d.Applications, Definition{a, obj.Source})
+	case v1alpha1.KindClusterBpfApplication:
+		a, err := decode[v1alpha1.ClusterBpfApplication](obj)
+		if err != nil {
+			return err
+		}
+		d.Applications = append(d.Applications, Definition{a, obj.Source})
+	case v1alpha1.KindBpfPolicy:
+		p, err := decode[v1alpha1.BpfPolicy](obj)
+		if err != nil {
+			return err
+		}
+		p.Namespace = obj.Identity.Namespace
+		d.Policies = append(d.Policies, *p)
+	case v1alpha1.KindClusterBpfPolicy:
+		p, err := decode[v1alpha1.ClusterBpfPolicy](obj)
+		if err != nil {
+			return err
+		}
+		d.ClusterPolicies = append(d.ClusterPolicies, *p)
+	case v1alpha1.KindBpfSigner:
+		s, err := decode[v1alpha1.BpfSigner](obj)
+		if err != nil {
+			return err
+		}
+		d.Signers = append(d.Signers, *s)
+	default:
+		return fmt.Errorf("kind %s is not known", obj.Identity.Kind)
+	}
+	return nil
+}
+
+// decode reads an object strictly: a field the type lacks is an error.
+func decode[T any](obj Object) (*T, error) {
+	var v T
+	dec := json.NewDecoder(bytes.NewReader(obj.JSON))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&v); err != nil {
+		return nil, fmt.Errorf("decode %s %s: %w", obj.Identity.Kind, obj.Identity, err)
+	}
+	return &v, nil
+}

@@ -1,0 +1,142 @@
+package schemas
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"cuelang.org/go/cue/load"
+	"cuelang.org/go/mod/modfile"
+	"cuelang.org/go/mod/module"
+)
+
+// languageVersion is the version of CUE that a source without a module file is
+// read as.
+const languageVersion = "v0.17.0"
+
+// looseModule stands in for the module file of a source that has none, so that
+// it can import the schema and embed files.
+const looseModule = "module: \"source.skep.dev/loose@v0\"\nlanguage: version: \"" + languageVersion + "\"\n"
+
+// vendoredIn lists where a module file's tree may hold a copy of the schema.
+// The binary's own is always used instead.
+var vendoredIn = [...]string{"cue.mod/pkg/", "cue.mod/gen/", "cue.mod/usr/"}
+
+// moduleSources returns the schema's CUE files by name.
+func moduleSources() (map[string][]byte, error) {
+	names, err := fs.Glob(moduleFiles, "module/*.cue")
+	if err != nil {
+		return nil, fmt.Errorf("list the embedded schema: %w", err)
+	}
+	sources := map[string][]byte{}
+	for _, name := range names {
+		data, err := moduleFiles.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("read the embedded schema: %w", err)
+		}
+		sources[path.Base(name)] = data
+	}
+	return sources, nil
+}
+
+// overlay lays the source out for the CUE loader below an absolute folder that
+// does not exist, with the embedded schema vendored into every module. The
+// loader asks the real file system only for what is not in the overlay, and
+// below that folder there is nothing.
+func overlay(files map[string][]byte, root string) (map[string]load.Source, error) {
+	schema, err := moduleSources()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]load.Source{}
+	modules := []string{"."}
+	for name, data := range files {
+		dir, base := path.Split(name)
+		if path.Base(path.Clean(dir)) == "cue.mod" && base == "module.cue" {
+			modules = append(modules, path.Dir(path.Clean(dir)))
+			data = withoutSchemaDep(data, name)
+		}
+		if !vendoredSchema(name) {
+			out[path.Join(root, name)] = load.FromBytes(data)
+		}
+	}
+	if _, ok := files["cue.mod/module.cue"]; !ok {
+		out[path.Join(root, "cue.mod/module.cue")] = load.FromString(looseModule)
+	}
+	for _, m := range modules {
+		for name, data := range schema {
+			out[path.Join(root, m, "cue.mod/pkg", importPath, name)] = load.FromBytes(data)
+		}
+	}
+	return out, nil
+}
+
+// vendoredSchema tells whether a file is a source's own copy of the schema.
+func vendoredSchema(name string) bool {
+	for _, dir := range vendoredIn {
+		if strings.Contains("/"+name, "/"+dir+importPath+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutSchemaDep takes the schema out of a module file's dependencies: CUE
+// would ask a registry for it. A file that does not parse is left for the
+// loader to report.
+func withoutSchemaDep(data []byte, name string) []byte {
+	f, err := modfile.ParseNonStrict(data, name)
+	if err != nil {
+		return data
+	}
+	found := false
+	for dep := range f.Deps {
+		if base, _, _ := strings.Cut(dep, "@"); base == importPath {
+			delete(f.Deps, dep)
+			found = true
+		}
+	}
+	if !found {
+		return data
+	}
+	if formatted, err := modfile.Format(f); err == nil {
+		return formatted
+	}
+	return data
+}
+
+// moduleRoot is the nearest folder at or above dir that has a module file.
+func moduleRoot(files map[string][]byte, dir string) string {
+	for ; dir != "."; dir = path.Dir(dir) {
+		if _, ok := files[path.Join(dir, "cue.mod/module.cue")]; ok {
+			return dir
+		}
+	}
+	return "."
+}
+
+// noRegistry answers every request for a module with the reason why there is
+// no answer.
+type noRegistry struct{}
+
+// refuse is what every method says.
+func (noRegistry) refuse(what string) error {
+	return fmt.Errorf("module %s would have to be fetched, and rendering has no network; put its packages below cue.mod/pkg", what)
+}
+
+// ModFile implements modconfig.Registry.
+func (r noRegistry) ModFile(_ context.Context, v module.Version) (*modfile.File, error) {
+	return nil, r.refuse(v.String())
+}
+
+// Fetch implements modconfig.Registry.
+func (r noRegistry) Fetch(_ context.Context, v module.Version) (module.SourceLoc, error) {
+	return module.SourceLoc{}, r.refuse(v.String())
+}
+
+// ModuleVersions implements modconfig.Registry.
+func (r noRegistry) ModuleVersions(_ context.Context, p string) ([]string, error) {
+	return nil, r.refuse(p)
+}

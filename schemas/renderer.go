@@ -1,0 +1,268 @@
+package schemas
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/build"
+	"cuelang.org/go/cue/cuecontext"
+	"cuelang.org/go/cue/errors"
+	"cuelang.org/go/cue/inject/embed"
+	"cuelang.org/go/cue/load"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// renderer evaluates units. It touches no file, no network and no clock.
+type renderer struct {
+	files map[string][]byte
+	tags  []string
+	// root is the absolute folder the files seem to lie in.
+	root    string
+	overlay map[string]load.Source
+	out     *json.Encoder
+	failed  error
+}
+
+// newRenderer makes a renderer that writes records to out.
+func newRenderer(files map[string][]byte, tags []string, out io.Writer) *renderer {
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	return &renderer{files: files, tags: tags, root: "/skep-" + rand.Text(), out: enc}
+}
+
+// run renders the units one after another. The error is for an output that
+// cannot be written; the units' own faults are in the records.
+func (r *renderer) run(units []unit) error {
+	var err error
+	if r.overlay, err = overlay(r.files, r.root); err != nil {
+		return err
+	}
+	for i, u := range units {
+		r.emit(record{Begin: &i})
+		if u.Kind == dataFile {
+			r.data(u.Path)
+		} else {
+			r.cue(u)
+		}
+		r.emit(record{End: &i})
+		if r.failed != nil {
+			return fmt.Errorf("write the result: %w", r.failed)
+		}
+	}
+	return nil
+}
+
+// emit writes a record, unless writing failed before.
+func (r *renderer) emit(rec record) {
+	if r.failed == nil {
+		r.failed = r.out.Encode(rec)
+	}
+}
+
+// cue renders the packages of a folder, or one file.
+func (r *renderer) cue(u unit) {
+	dir := u.Path
+	if u.Kind == cueFile {
+		dir = path.Dir(u.Path)
+	}
+	module := path.Join(r.root, moduleRoot(r.files, dir))
+	for _, inst := range r.instances(u, module) {
+		s := r.newScope()
+		if inst.Err != nil {
+			s.refuseUnit(inst.Err, u.Path)
+			continue
+		}
+		s.walkAll(s.ctx.BuildInstance(inst), u.Path)
+	}
+}
+
+// instances loads a unit. A tag that this unit has no place for is taken out
+// and tried without: another unit may have one.
+func (r *renderer) instances(u unit, module string) []*build.Instance {
+	tags := slices.Clone(r.tags)
+	for {
+		insts := load.Instances([]string{r.argument(u)}, r.config(u, module, tags))
+		unused := ""
+		for _, inst := range insts {
+			unused = max(unused, unusedTag(inst.Err))
+		}
+		n := len(tags)
+		tags = slices.DeleteFunc(tags, func(t string) bool {
+			key, _, _ := strings.Cut(t, "=")
+			return unused != "" && key == unused
+		})
+		if len(tags) == n {
+			for _, t := range tags {
+				r.emit(record{UsedTag: t})
+			}
+			return insts
+		}
+	}
+}
+
+// config is how CUE loads a unit: all of it from the overlay, and no registry.
+func (r *renderer) config(u unit, module string, tags []string) *load.Config {
+	c := &load.Config{Dir: module, ModuleRoot: module, Tags: tags, Overlay: r.overlay, Registry: noRegistry{}, Env: []string{}}
+	if u.Kind == cuePackage {
+		c.Package = "*"
+	}
+	return c
+}
+
+// argument names a unit to the CUE loader.
+func (r *renderer) argument(u unit) string {
+	return path.Join(r.root, u.Path)
+}
+
+// unusedTag returns the key of a tag that an instance has no place for, or "".
+func unusedTag(err error) string {
+	for _, e := range errors.Errors(err) {
+		format, args := e.Msg()
+		if format == "no tag for %q" || format == "tag %q not used in any file" {
+			if key, ok := args[0].(string); ok {
+				return key
+			}
+		}
+	}
+	return ""
+}
+
+// scope is one CUE context: the schema and one package, file or document.
+type scope struct {
+	r      *renderer
+	ctx    *cue.Context
+	schema cue.Value
+	// found are the CUE paths of the definitions met so far.
+	found []string
+}
+
+// newScope builds the schema in a fresh context, so that what one unit
+// evaluated is freed before the next.
+func (r *renderer) newScope() *scope {
+	ctx := cuecontext.New(cuecontext.WithInjection(embed.New()))
+	insts := load.Instances([]string{importPath}, &load.Config{Dir: r.root, ModuleRoot: r.root, Overlay: r.overlay, Registry: noRegistry{}, Env: []string{}})
+	return &scope{r: r, ctx: ctx, schema: ctx.BuildInstance(insts[0])}
+}
+
+// refuseUnit reports why nothing of a unit could be read.
+func (s *scope) refuseUnit(err error, file string) {
+	for _, p := range s.explain(err, cue.Value{}, nil) {
+		if p.Source.File == "" {
+			p.Source.File = file
+		}
+		s.r.emit(record{Problem: &p})
+	}
+}
+
+// walkAll renders every definition in v, and reports what is wrong outside of
+// them.
+func (s *scope) walkAll(v cue.Value, file string) {
+	s.walk(v)
+	var outside errors.Error
+	for _, e := range errors.Errors(v.Validate()) {
+		at := strings.Join(e.Path(), "\x00") + "\x00"
+		if !slices.ContainsFunc(s.found, func(p string) bool { return strings.HasPrefix(at, p) }) {
+			outside = errors.Append(outside, e)
+		}
+	}
+	if outside != nil {
+		s.refuseUnit(outside, file)
+	}
+}
+
+// walk looks for definitions in v and below.
+func (s *scope) walk(v cue.Value) {
+	version, err := v.LookupPath(cue.MakePath(cue.Str("apiVersion"))).String()
+	if err == nil && strings.HasPrefix(version, v1alpha1.Group+"/") {
+		s.found = append(s.found, joined(v.Path()))
+		s.definition(v)
+		return
+	}
+	if fields, err := v.Fields(); err == nil {
+		for fields.Next() {
+			s.walk(fields.Value())
+		}
+		return
+	}
+	if list, err := v.List(); err == nil {
+		for list.Next() {
+			s.walk(list.Value())
+		}
+	}
+}
+
+// joined is a path in the form walkAll compares: every selector with an end.
+func joined(p cue.Path) string {
+	var b strings.Builder
+	for _, sel := range p.Selectors() {
+		b.WriteString(sel.String())
+		b.WriteByte(0)
+	}
+	return b.String()
+}
+
+// namespaced tells which kinds there are, and which of them live in a
+// namespace.
+func namespaced(kind string) (inNamespace, known bool) {
+	switch kind {
+	case v1alpha1.KindBpfApplication, v1alpha1.KindBpfPolicy:
+		return true, true
+	case v1alpha1.KindClusterBpfApplication, v1alpha1.KindClusterBpfPolicy, v1alpha1.KindBpfSigner:
+		return false, true
+	}
+	return false, false
+}
+
+// identify reads an object's identity as far as it is given.
+func identify(v cue.Value, kind string, inNamespace bool) v1alpha1.Identity {
+	id := v1alpha1.Identity{Kind: kind}
+	id.Name, _ = v.LookupPath(cue.ParsePath("metadata.name")).String()
+	if inNamespace {
+		id.Namespace, _ = v.LookupPath(cue.ParsePath("metadata.namespace")).String()
+		if id.Namespace == "" {
+			id.Namespace = "default"
+		}
+	}
+	return id
+}
+
+// definition checks one object against the schema and renders it.
+func (s *scope) definition(v cue.Value) {
+	kind, err := v.LookupPath(cue.MakePath(cue.Str("kind"))).String()
+	inNamespace, known := namespaced(kind)
+	if err != nil || !known {
+		s.r.emit(record{Problem: &Problem{
+			Source: s.r.position(v), Path: v.Path().String(), Field: "kind",
+			Message: fmt.Sprintf("kind %q of %s is not one that authors write", kind, v1alpha1.Group),
+			Remedy:  "use BpfApplication, ClusterBpfApplication, BpfPolicy, ClusterBpfPolicy or BpfSigner",
+		}})
+		return
+	}
+	id := identify(v, kind, inNamespace)
+	whole := s.schema.LookupPath(cue.MakePath(cue.Def(kind))).Unify(v)
+	if err := whole.Validate(cue.Concrete(true), cue.Final()); err != nil {
+		for _, p := range s.explain(err, v, &id) {
+			s.r.emit(record{Problem: &p})
+		}
+		return
+	}
+	data, err := whole.MarshalJSON()
+	if err == nil {
+		data, err = exactVariables(data)
+	}
+	if err != nil {
+		s.r.emit(record{Problem: &Problem{
+			Source: s.r.position(v), Definition: &id, Path: v.Path().String(),
+			Message: "it cannot be written as JSON: " + err.Error(), Remedy: "give every field a value JSON has",
+		}})
+		return
+	}
+	s.r.emit(record{Object: &Object{Identity: id, Source: s.r.position(v), Path: v.Path().String(), JSON: data}})
+}

@@ -1,0 +1,231 @@
+package schemas
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Bounds of the copy that is rendered. They hold for the whole source, not for
+// one definition.
+const (
+	maxTreeFiles = 10_000
+	maxTreeDirs  = 10_000
+	maxTreeBytes = 32 << 20
+	maxFileBytes = 4 << 20
+)
+
+// mark is the text without which a data file in a folder holds no definition.
+const mark = "skep.dev/"
+
+// copied are the endings of the files a renderer can have use for: CUE, data,
+// and what definitions embed as text.
+var copied = []string{".cue", ".yaml", ".yml", ".json", ".jsonl", ".toml", ".xml", ".txt", ".csv", ".pem", ".pub", ".crt", ".rego"}
+
+// isData tells whether a file holds YAML or JSON.
+func isData(name string) bool {
+	return slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name))
+}
+
+// tree is a copy of a source in memory.
+type tree struct {
+	// files by their path below the root, with slashes.
+	files map[string][]byte
+	bytes int64
+	dirs  int
+	// problems are files that belong to the source and cannot be copied.
+	problems []Problem
+}
+
+// unit is what is rendered in one go, and so what a fault takes along: a folder
+// of CUE, a CUE file by itself, or a data file.
+type unit struct {
+	// Path is the folder or the file, below the root.
+	Path string
+	// Kind says how Path is read.
+	Kind unitKind
+}
+
+// unitKind says how a unit is read.
+type unitKind int
+
+const (
+	cuePackage unitKind = iota
+	cueFile
+	dataFile
+)
+
+// readTree copies what lies below root and tells the units that sub names in
+// it. Only regular files are copied; a symbolic link is never followed.
+func readTree(root *os.Root, sub string) (*tree, []unit, error) {
+	t := &tree{files: map[string][]byte{}}
+	info, err := root.Lstat(filepath.FromSlash(sub))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the definitions at %s: %w", sub, cause(err))
+	}
+	switch {
+	case info.Mode().IsRegular():
+		units, err := t.single(root, sub)
+		return t, units, err
+	case !info.IsDir():
+		return nil, nil, fmt.Errorf("read the definitions at %s: %s is neither a file nor a folder; links are not followed", sub, sub)
+	}
+	if err := t.walk(root, "."); err != nil {
+		return nil, nil, err
+	}
+	inside := func(p Problem) bool { return !below(sub, p.Source.File) }
+	t.problems = slices.DeleteFunc(t.problems, inside)
+	return t, t.units(sub), nil
+}
+
+// single copies one file, and around a CUE file the module it is part of.
+func (t *tree) single(root *os.Root, name string) ([]unit, error) {
+	if isData(name) {
+		return []unit{{name, dataFile}}, t.add(root, name)
+	}
+	if path.Ext(name) != ".cue" {
+		return nil, fmt.Errorf("read the definitions at %s: the file is neither .cue, .yaml, .yml nor .json", name)
+	}
+	if _, err := root.Stat("cue.mod"); err == nil {
+		if err := t.walk(root, "."); err != nil {
+			return nil, err
+		}
+	} else if err := t.add(root, name); err != nil {
+		return nil, err
+	}
+	return []unit{{name, cueFile}}, nil
+}
+
+// walk copies every file below dir that a renderer can have use for.
+func (t *tree) walk(root *os.Root, dir string) error {
+	err := fs.WalkDir(root.FS(), dir, func(name string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return cause(err)
+		case e.IsDir():
+			t.dirs++
+			if t.dirs > maxTreeDirs {
+				return fmt.Errorf("more than %d folders; name a smaller one", maxTreeDirs)
+			}
+			if name != "." && strings.HasPrefix(e.Name(), ".") {
+				return fs.SkipDir
+			}
+			return nil
+		case strings.HasPrefix(e.Name(), "."), !slices.Contains(copied, path.Ext(name)), name == "cue.mod/local-module.cue":
+			return nil
+		case !e.Type().IsRegular():
+			if path.Ext(name) == ".cue" || isData(name) {
+				t.refuse(name, "the file is a link or a device and is not read", "put the file itself there")
+			}
+			return nil
+		}
+		return t.add(root, name)
+	})
+	if err != nil {
+		return fmt.Errorf("copy the source: %w", err)
+	}
+	return nil
+}
+
+// add copies one file. Only what bounds the whole tree is an error.
+func (t *tree) add(root *os.Root, name string) error {
+	data, err := readFile(root, name)
+	switch {
+	case errors.Is(err, errTooLarge):
+		t.refuse(name, fmt.Sprintf("the file is larger than %d MiB and is not read", maxFileBytes>>20), "split it")
+		return nil
+	case err != nil:
+		t.refuse(name, "the file cannot be read: "+cause(err).Error(), "make it readable")
+		return nil
+	}
+	t.files[name] = data
+	t.bytes += int64(len(data))
+	if len(t.files) > maxTreeFiles || t.bytes > maxTreeBytes {
+		return fmt.Errorf("more than %d files or %d MiB; name a smaller folder", maxTreeFiles, maxTreeBytes>>20)
+	}
+	return nil
+}
+
+// refuse records a file that is not copied.
+func (t *tree) refuse(name, message, remedy string) {
+	t.problems = append(t.problems, Problem{Source: Position{File: name}, Message: message, Remedy: remedy})
+}
+
+// errTooLarge says that a file is over its bound.
+var errTooLarge = errors.New("too large")
+
+// readFile reads a regular file within bounds. It neither follows a link nor
+// waits for a pipe, whatever the file became since it was listed.
+func readFile(root *os.Root, name string) ([]byte, error) {
+	f, err := root.OpenFile(filepath.FromSlash(name), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, errors.New("not a regular file"))
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxFileBytes {
+		return nil, errTooLarge
+	}
+	return data, nil
+}
+
+// units lists what is to be rendered below sub, in the order of the names.
+func (t *tree) units(sub string) []unit {
+	var units []unit
+	seen := map[string]bool{}
+	for name, data := range t.files {
+		if !below(sub, name) || ignored(strings.TrimPrefix(name, sub)) {
+			continue
+		}
+		dir := path.Dir(name)
+		switch {
+		case isData(name) && bytes.Contains(data, []byte(mark)):
+			units = append(units, unit{name, dataFile})
+		case path.Ext(name) == ".cue" && !seen[dir]:
+			seen[dir] = true
+			units = append(units, unit{dir, cuePackage})
+		}
+	}
+	slices.SortFunc(units, func(a, b unit) int { return strings.Compare(a.Path, b.Path) })
+	return units
+}
+
+// below tells whether name is sub or lies in it.
+func below(sub, name string) bool {
+	return sub == "." || name == sub || strings.HasPrefix(name, sub+"/")
+}
+
+// ignored tells whether a file below the named folder does not count.
+func ignored(name string) bool {
+	parts := strings.Split(name, "/")
+	for i, part := range parts {
+		last := i == len(parts)-1
+		hidden := strings.HasPrefix(part, ".") || strings.HasPrefix(part, "_") && (!last || path.Ext(part) == ".cue")
+		if hidden || part == "cue.mod" {
+			return true
+		}
+	}
+	return strings.HasSuffix(name, "_tool.cue") || strings.HasSuffix(name, "_test.cue")
+}
+
+// cause takes the path off a file error: it names a file of this machine.
+func cause(err error) error {
+	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
