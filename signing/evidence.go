@@ -7,6 +7,7 @@ package signing
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -57,6 +58,8 @@ type Rejection struct {
 	Signer string `json:"signer,omitempty"`
 	// Reason is for a person to read.
 	Reason string `json:"reason"`
+	// Revoked is true where Signer made the signature and was revoked since.
+	Revoked bool `json:"revoked,omitempty"`
 }
 
 // Signers returns the names of the signers of the evidence's signatures, sorted
@@ -69,4 +72,18 @@ func (e *Evidence) Signers() []string {
 		}
 	}
 	return names
+}
+
+// RevokedSigners returns the names of the signers that made a signature of the
+// digest and were revoked since, sorted and each once. What runs on their word
+// alone is unloaded.
+func (e *Evidence) RevokedSigners() []string {
+	var names []string
+	for _, r := range e.Rejected {
+		if r.Revoked {
+			names = append(names, r.Signer)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }

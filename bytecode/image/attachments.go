@@ -1,0 +1,66 @@
+package image
+
+import (
+	"context"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// Attachments reads and writes what belongs to one image, in its registry or
+// layout: signatures and attestations, under tags made of the digest and as
+// referrers. What it returns has the digest that was asked for; what is not
+// there is ErrNotFound.
+type Attachments struct {
+	from   attachments
+	to     sink
+	digest v1.Hash
+}
+
+// Attachments opens those of r. It asks the registry nothing yet.
+func (c *Client) Attachments(r Resolved) (*Attachments, error) {
+	digest, err := parseDigest(r.Digest)
+	if err != nil {
+		return nil, err
+	}
+	from, err := c.attached(r)
+	if err != nil {
+		return nil, err
+	}
+	to, err := c.sink(r)
+	if err != nil {
+		return nil, err
+	}
+	return &Attachments{from: from, to: to, digest: digest}, nil
+}
+
+// Referrers lists the manifests whose subject is the image; where the registry
+// lacks the API, those of the tag that stands in for it.
+func (a *Attachments) Referrers(ctx context.Context) ([]v1.Descriptor, error) {
+	return a.from.referrers(ctx, a.digest)
+}
+
+// Tagged returns the manifest that a tag of the image's repository names now.
+func (a *Attachments) Tagged(ctx context.Context, tag string) ([]byte, error) {
+	return a.from.tagged(ctx, tag)
+}
+
+// Manifest returns a manifest of the image's repository.
+func (a *Attachments) Manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
+	return a.from.manifest(ctx, digest)
+}
+
+// Blob returns exactly the descriptor's bytes.
+func (a *Attachments) Blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	return a.from.blob(ctx, d)
+}
+
+// PutBlob writes a blob beside the image.
+func (a *Attachments) PutBlob(ctx context.Context, d v1.Descriptor, data []byte) error {
+	return a.to.putBlob(ctx, d, data)
+}
+
+// PutManifest writes a manifest beside the image, under a tag if there is one,
+// and makes it a referrer where it has a subject.
+func (a *Attachments) PutManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) error {
+	return a.to.putManifest(ctx, d, data, tag)
+}

@@ -1,0 +1,82 @@
+package signing
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/sigstore/sigstore-go/pkg/bundle"
+	"github.com/sigstore/sigstore-go/pkg/verify"
+)
+
+// readBundle reads a sigstore bundle: a DSSE envelope with an in-toto
+// statement, or a signature of the image's manifest itself.
+func readBundle(a *Artifact, digest v1.Hash) (*claim, error) {
+	var b bundle.Bundle
+	if err := b.UnmarshalJSON(a.Content); err != nil {
+		return nil, fmt.Errorf("it is not a sigstore bundle: %w", err)
+	}
+	c := &claim{}
+	switch {
+	case b.GetDsseEnvelope() != nil:
+		var err error
+		envelope := b.GetDsseEnvelope()
+		if c, err = readStatement(envelope.GetPayloadType(), envelope.GetPayload(), digest); err != nil {
+			return nil, err
+		}
+	case b.GetMessageSignature() == nil:
+		return nil, errors.New("it holds neither an envelope nor a signature")
+	case hex.EncodeToString(b.GetMessageSignature().GetMessageDigest().GetDigest()) != digest.Hex:
+		return nil, fmt.Errorf("it is about another image: it signs %x, not %s", b.GetMessageSignature().GetMessageDigest().GetDigest(), digest)
+	}
+	content, err := b.VerificationContent()
+	if err != nil {
+		return nil, fmt.Errorf("read its certificate: %w", err)
+	}
+	raw, err := hex.DecodeString(digest.Hex)
+	if err != nil {
+		return nil, fmt.Errorf("decode digest: %w", err)
+	}
+	c.certified = content.Certificate() != nil
+	c.prove = func(_ context.Context, p *party) (proof, error) {
+		return proveBundle(&b, p, verify.WithArtifactDigest(digest.Algorithm, raw))
+	}
+	return c, nil
+}
+
+// proveBundle tries the ways of a party. The first way is the strict one: its
+// error is the one that tells most.
+func proveBundle(b *bundle.Bundle, p *party, artifact verify.ArtifactPolicyOption) (proof, error) {
+	var first error
+	for _, way := range p.bundled {
+		result, err := way.verifier.Verify(b, verify.NewPolicy(artifact, way.policy...))
+		if err == nil {
+			return bundleProof(result), nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return proof{}, first
+}
+
+// currentTime is how sigstore-go calls the time of the verification itself,
+// which no one witnessed.
+const currentTime = "CurrentTime"
+
+// bundleProof reads identity and the earliest witnessed time.
+func bundleProof(r *verify.VerificationResult) proof {
+	var found proof
+	if r.Signature != nil && r.Signature.Certificate != nil {
+		found.issuer = r.Signature.Certificate.Issuer
+		found.subject = r.Signature.Certificate.SubjectAlternativeName
+	}
+	for _, t := range r.VerifiedTimestamps {
+		if t.Type != currentTime && (found.time.IsZero() || t.Timestamp.Before(found.time)) {
+			found.time = t.Timestamp.UTC()
+		}
+	}
+	return found
+}

@@ -1,0 +1,278 @@
+package signing
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	intoto "github.com/in-toto/attestation/go/v1"
+	rekor "github.com/sigstore/cosign/v2/pkg/cosign/bundle"
+	"github.com/sigstore/cosign/v2/pkg/oci/static"
+	ctypes "github.com/sigstore/cosign/v2/pkg/types"
+	"github.com/sigstore/sigstore-go/pkg/bundle"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	"github.com/sigstore/sigstore/pkg/signature/dsse"
+	"github.com/sigstore/sigstore/pkg/signature/payload"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/skep-dev/skep/bytecode/image"
+)
+
+// SignOptions say how a signature is made. The zero value is what cosign sign
+// does with a key and without a log.
+type SignOptions struct {
+	// Annotations go into the signed payload.
+	Annotations map[string]string
+	// Bundle writes a sigstore bundle as an OCI referrer instead of a layer of
+	// the tag sha256-….sig. bpfman and cosign before 2.6 do not read bundles.
+	Bundle bool
+	// Now is the creation date a bundle's manifest is given. Zero means the
+	// present. Nothing relies on it.
+	Now time.Time
+}
+
+// Sign signs r.Digest with a key and writes the signature beside the image, in
+// its registry or layout, without any transparency log. What others signed
+// stays. Signing twice with one key and the same annotations changes nothing.
+//
+// Two writers that add to the tag sha256-….sig at once can lose one of the
+// signatures, as with cosign: the registry has no means against it.
+func Sign(ctx context.Context, target Source, r image.Resolved, key *PrivateKey, options SignOptions) error {
+	digest, err := v1.NewHash(r.Digest)
+	if err != nil || digest.Algorithm != "sha256" {
+		return fmt.Errorf("sign %s: digest %q is not sha256:…: resolve the reference first", r.Reference, r.Digest)
+	}
+	to, err := target.Attachments(r)
+	if err != nil {
+		return fmt.Errorf("sign %s: %w", r.Reference, err)
+	}
+	write := signLegacy
+	if options.Bundle {
+		write = signBundle
+	}
+	if err := write(ctx, to, r, digest, key, options); err != nil {
+		return fmt.Errorf("sign %s: %w", r.Reference, err)
+	}
+	return nil
+}
+
+// signLegacy adds a layer to the manifest of the tag sha256-….sig.
+func signLegacy(ctx context.Context, to *image.Attachments, r image.Resolved, digest v1.Hash, key *PrivateKey, options SignOptions) error {
+	content, err := simplePayload(r, digest, options.Annotations)
+	if err != nil {
+		return err
+	}
+	m, err := readSignatures(ctx, to, digest)
+	if err != nil {
+		return err
+	}
+	d := describe(content, ctypes.SimpleSigningMediaType)
+	for _, l := range m.Layers {
+		if l.Digest == d.Digest && key.made(l.Annotations[static.SignatureAnnotationKey], content) {
+			return nil
+		}
+	}
+	if len(m.Layers) >= maxLayers {
+		return fmt.Errorf("it has %d signatures already, and no more than %d are read: delete the tag %s and sign again", len(m.Layers), maxLayers, SignatureTag(digest))
+	}
+	raw, err := key.signer.SignMessage(bytes.NewReader(content))
+	if err != nil {
+		return fmt.Errorf("sign payload: %w", err)
+	}
+	listed := d
+	listed.Annotations = map[string]string{static.SignatureAnnotationKey: base64.StdEncoding.EncodeToString(raw)}
+	m.Layers = append(m.Layers, listed)
+	if err := to.PutBlob(ctx, d, content); err != nil {
+		return err
+	}
+	config, err := json.Marshal(configOf(m.Layers))
+	if err != nil {
+		return fmt.Errorf("encode config: %w", err)
+	}
+	m.Config = describe(config, types.OCIConfigJSON)
+	return put(ctx, to, m, config, SignatureTag(digest))
+}
+
+// simplePayload is cosign's: the identity it claims is the repository, or for a
+// layout its folder's name, which nobody checks.
+func simplePayload(r image.Resolved, digest v1.Hash, annotations map[string]string) ([]byte, error) {
+	p := payload.Cosign{ClaimedIdentity: r.Reference}
+	if r.Registry != "" {
+		p.ClaimedIdentity = ""
+	}
+	var err error
+	host, repository := r.Registry, r.Repository
+	if host == "" {
+		host, repository = "localhost", "layout"
+	}
+	if p.Image, err = name.NewDigest(host + "/" + repository + "@" + digest.String()); err != nil {
+		return nil, fmt.Errorf("name the image: %w", err)
+	}
+	if len(annotations) > 0 {
+		p.Annotations = anyOf(annotations)
+	}
+	b, err := p.MarshalJSON()
+	if err != nil {
+		return nil, fmt.Errorf("encode payload: %w", err)
+	}
+	return b, nil
+}
+
+func anyOf(in map[string]string) map[string]any {
+	out := make(map[string]any, len(in))
+	for k, v := range in {
+		out[k] = v
+	}
+	return out
+}
+
+// readSignatures returns the manifest that holds the signatures so far.
+func readSignatures(ctx context.Context, to *image.Attachments, digest v1.Hash) (*v1.Manifest, error) {
+	raw, err := to.Tagged(ctx, SignatureTag(digest))
+	if errors.Is(err, image.ErrNotFound) {
+		return &v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var m v1.Manifest
+	if err := json.Unmarshal(raw, &m); err != nil || m.MediaType != types.OCIManifestSchema1 {
+		return nil, fmt.Errorf("the tag %s holds something that cosign did not write: delete it and sign again", SignatureTag(digest))
+	}
+	return &m, nil
+}
+
+// made tells whether the key made a signature, given in base64, of content.
+func (k *PrivateKey) made(b64 string, content []byte) bool {
+	raw, err := base64.StdEncoding.DecodeString(b64)
+	return err == nil && k.signer.VerifySignature(bytes.NewReader(raw), bytes.NewReader(content)) == nil
+}
+
+// configOf is the config of an image with these layers, none of them packed.
+func configOf(layers []v1.Descriptor) *v1.ConfigFile {
+	c := &v1.ConfigFile{RootFS: v1.RootFS{Type: "layers"}}
+	for _, l := range layers {
+		c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, l.Digest)
+		c.History = append(c.History, v1.History{})
+	}
+	return c
+}
+
+// signBundle writes a sigstore bundle, v0.3, with an in-toto statement of
+// cosign's own predicate type, as a referrer.
+func signBundle(ctx context.Context, to *image.Attachments, r image.Resolved, digest v1.Hash, key *PrivateKey, options SignOptions) error {
+	content, err := makeBundle(digest, key, options.Annotations)
+	if err != nil {
+		return err
+	}
+	mediaType, err := bundle.MediaTypeString("0.3")
+	if err != nil {
+		return fmt.Errorf("name media type: %w", err)
+	}
+	subject, err := to.Manifest(ctx, digest)
+	if err != nil {
+		return err
+	}
+	now := options.Now
+	if now.IsZero() {
+		now = time.Now()
+	}
+	config := []byte("{}")
+	m := &v1.Manifest{
+		SchemaVersion: 2,
+		MediaType:     types.OCIManifestSchema1,
+		ArtifactType:  mediaType,
+		Config:        describe(config, "application/vnd.oci.empty.v1+json"),
+		Layers:        []v1.Descriptor{describe(content, types.MediaType(mediaType))},
+		Subject:       &v1.Descriptor{MediaType: mediaTypeOf(subject), Size: int64(len(subject)), Digest: digest},
+		Annotations: map[string]string{
+			"org.opencontainers.image.created":  now.UTC().Format(time.RFC3339),
+			"dev.sigstore.bundle.content":       "dsse-envelope",
+			"dev.sigstore.bundle.predicateType": ctypes.CosignSignPredicateType,
+		},
+	}
+	if err := to.PutBlob(ctx, m.Layers[0], content); err != nil {
+		return err
+	}
+	return put(ctx, to, m, config, "")
+}
+
+// mediaTypeOf is what a manifest says of itself; OCI's where it says nothing.
+func mediaTypeOf(manifest []byte) types.MediaType {
+	var m struct {
+		MediaType types.MediaType `json:"mediaType"`
+	}
+	if err := json.Unmarshal(manifest, &m); err != nil || m.MediaType == "" {
+		return types.OCIManifestSchema1
+	}
+	return m.MediaType
+}
+
+// makeBundle signs a statement about the digest.
+func makeBundle(digest v1.Hash, key *PrivateKey, annotations map[string]string) ([]byte, error) {
+	subject := &intoto.ResourceDescriptor{Digest: map[string]string{digest.Algorithm: digest.Hex}}
+	if len(annotations) > 0 {
+		var err error
+		if subject.Annotations, err = structpb.NewStruct(anyOf(annotations)); err != nil {
+			return nil, fmt.Errorf("encode annotations: %w", err)
+		}
+	}
+	content, err := protojson.Marshal(&intoto.Statement{
+		Type:          intoto.StatementTypeUri,
+		Subject:       []*intoto.ResourceDescriptor{subject},
+		PredicateType: ctypes.CosignSignPredicateType,
+		Predicate:     &structpb.Struct{},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode statement: %w", err)
+	}
+	return sealBundle(key, content)
+}
+
+// sealBundle signs a statement and packs it as cosign does.
+func sealBundle(key *PrivateKey, content []byte) ([]byte, error) {
+	envelope, err := dsse.WrapSigner(key.signer, ctypes.IntotoPayloadType).SignMessage(bytes.NewReader(content))
+	if err != nil {
+		return nil, fmt.Errorf("sign statement: %w", err)
+	}
+	public, err := cryptoutils.MarshalPublicKeyToPEM(key.public)
+	if err != nil {
+		return nil, fmt.Errorf("encode public key: %w", err)
+	}
+	b, err := rekor.MakeNewBundle(key.public, nil, content, envelope, public, nil)
+	if err != nil {
+		return nil, fmt.Errorf("pack bundle: %w", err)
+	}
+	return b, nil
+}
+
+// put writes a config and the manifest that names it.
+func put(ctx context.Context, to *image.Attachments, m *v1.Manifest, config []byte, tag string) error {
+	if err := to.PutBlob(ctx, m.Config, config); err != nil {
+		return err
+	}
+	raw, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode manifest: %w", err)
+	}
+	d := describe(raw, m.MediaType)
+	d.ArtifactType = m.ArtifactType
+	return to.PutManifest(ctx, d, raw, tag)
+}
+
+func describe(content []byte, mediaType types.MediaType) v1.Descriptor {
+	sum := sha256.Sum256(content)
+	return v1.Descriptor{
+		MediaType: mediaType, Size: int64(len(content)),
+		Digest: v1.Hash{Algorithm: "sha256", Hex: fmt.Sprintf("%x", sum)},
+	}
+}

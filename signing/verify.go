@@ -1,0 +1,247 @@
+package signing
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	ctypes "github.com/sigstore/cosign/v2/pkg/types"
+)
+
+// maxRejected is how many rejections are kept.
+const maxRejected = 64
+
+// claim is what an artifact says, before anybody vouches for it.
+type claim struct {
+	// attestation is nil where the artifact is a signature.
+	attestation *Attestation
+	annotations map[string]string
+	// certified is true where a certificate comes with it.
+	certified bool
+	// prove tries the ways of one party; the proof is who signed and when.
+	prove func(ctx context.Context, p *party) (proof, error)
+}
+
+// proof is what a way that succeeded found out.
+type proof struct {
+	issuer  string
+	subject string
+	time    time.Time
+}
+
+// Verify tries every signer on everything that was collected, in memory: no
+// network, whatever a certificate or an entry says. The only clock that counts
+// is the timestamp authority's or the log's, but for signers that do without
+// both (insecureIgnoreTlog), whose certificates must be valid now.
+//
+// A signature that does not count is not an error but a Rejection. An error
+// means that c is not what Collect returns, or that ctx ended.
+func (t *Trust) Verify(ctx context.Context, c Collected) (Evidence, error) {
+	digest, err := v1.NewHash(c.Digest)
+	if err != nil || digest.Algorithm != "sha256" {
+		return Evidence{}, fmt.Errorf("verify signatures: digest %q is not sha256:…: collect them again", c.Digest)
+	}
+	e := Evidence{
+		Digest: c.Digest, TrustRevision: t.revision,
+		Signatures: []Signature{}, Attestations: []Attestation{},
+	}
+	for _, s := range c.Skipped {
+		e.Rejected = append(e.Rejected, Rejection{Reason: s})
+	}
+	for i := range c.Artifacts {
+		if err := ctx.Err(); err != nil {
+			return Evidence{}, fmt.Errorf("verify signatures of %s: %w", c.Digest, err)
+		}
+		t.judge(ctx, &e, &c.Artifacts[i], digest)
+	}
+	e.tidy()
+	return e, nil
+}
+
+// judge adds to e what one artifact amounts to.
+func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.Hash) {
+	reject := func(signer, format string, args ...any) {
+		e.Rejected = append(e.Rejected, Rejection{Signer: signer, Reason: a.Origin + ": " + fmt.Sprintf(format, args...)})
+	}
+	var c *claim
+	err := guarded(func() (err error) {
+		c, err = readClaim(a, digest)
+		return err
+	})
+	if err != nil {
+		reject("", "%v", err)
+		return
+	}
+	type match struct {
+		party *party
+		proof proof
+	}
+	var matches []match
+	var keys []string
+	explained := false
+	failed := map[string]error{}
+	for _, p := range t.parties {
+		var found proof
+		err := guarded(func() (err error) {
+			found, err = c.prove(ctx, p)
+			return err
+		})
+		switch {
+		case err == nil && missing(p.annotations, c.annotations) != "":
+			reject(p.name, "the signature is good, but the signed payload lacks the annotation %s that the signer must give: sign with it", missing(p.annotations, c.annotations))
+			explained = true
+		case err == nil && p.revoked:
+			reject(p.name, "the signer is revoked: let somebody else sign")
+			e.Rejected[len(e.Rejected)-1].Revoked = true
+			return
+		case err == nil:
+			matches = append(matches, match{p, found})
+		case p.kind == KindKey:
+			keys = append(keys, p.name)
+		default:
+			failed[p.name] = err
+		}
+	}
+	if len(matches) == 0 && !explained {
+		explain(reject, c.certified, keys, failed)
+	}
+	for _, m := range matches {
+		e.add(c, m.party, m.proof)
+	}
+}
+
+// explain rejects an artifact that no signer recognised.
+func explain(reject func(signer, format string, args ...any), certified bool, keys []string, failed map[string]error) {
+	switch {
+	case len(keys) == 0 && len(failed) == 0:
+		reject("", "no signer is known that it could be from: name one in a BpfSigner")
+	case len(keys) > 0 && (!certified || len(failed) == 0):
+		slices.Sort(keys)
+		reject("", "no key of %s made this signature, or it was altered", strings.Join(keys, ", "))
+	}
+	if !certified {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(failed)) {
+		reject(name, "%v", failed[name])
+	}
+}
+
+// missing returns an annotation of want, as key=value, that have lacks; empty
+// where it lacks none.
+func missing(want, have map[string]string) string {
+	for _, k := range slices.Sorted(maps.Keys(want)) {
+		if v, ok := have[k]; !ok || v != want[k] {
+			return k + "=" + want[k]
+		}
+	}
+	return ""
+}
+
+func (e *Evidence) add(c *claim, p *party, found proof) {
+	if c.attestation != nil {
+		e.Attestations = append(e.Attestations, Attestation{
+			Signer: p.name, PredicateType: c.attestation.PredicateType, Predicate: c.attestation.Predicate,
+		})
+		return
+	}
+	e.Signatures = append(e.Signatures, Signature{
+		Signer: p.name, Kind: p.kind, Issuer: found.issuer, Subject: found.subject,
+		Annotations: c.annotations, Time: found.time,
+	})
+}
+
+// tidy sorts, drops what is there twice, and bounds the rejections.
+func (e *Evidence) tidy() {
+	slices.SortStableFunc(e.Signatures, func(a, b Signature) int {
+		return cmp.Or(strings.Compare(a.Signer, b.Signer), strings.Compare(a.Kind, b.Kind),
+			strings.Compare(a.Issuer, b.Issuer), strings.Compare(a.Subject, b.Subject), a.Time.Compare(b.Time))
+	})
+	e.Signatures = slices.CompactFunc(e.Signatures, func(a, b Signature) bool { return reflect.DeepEqual(a, b) })
+	slices.SortStableFunc(e.Attestations, func(a, b Attestation) int {
+		return cmp.Or(strings.Compare(a.Signer, b.Signer), strings.Compare(a.PredicateType, b.PredicateType),
+			strings.Compare(string(a.Predicate), string(b.Predicate)))
+	})
+	e.Attestations = slices.CompactFunc(e.Attestations, func(a, b Attestation) bool { return reflect.DeepEqual(a, b) })
+	if more := len(e.Rejected) - maxRejected; more > 0 {
+		e.Rejected = append(e.Rejected[:maxRejected], Rejection{Reason: fmt.Sprintf("and %d more", more)})
+	}
+}
+
+// readClaim reads what an artifact says and refuses what is not about the
+// digest.
+func readClaim(a *Artifact, digest v1.Hash) (*claim, error) {
+	switch a.Kind {
+	case LegacySignature:
+		return readLegacySignature(a, digest)
+	case LegacyAttestation:
+		return readLegacyAttestation(a, digest)
+	case Bundle:
+		return readBundle(a, digest)
+	}
+	return nil, fmt.Errorf("its kind %q is unknown", a.Kind)
+}
+
+// statement is the part of an in-toto statement that is read. Source:
+// https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
+type statement struct {
+	Type    string `json:"_type"`
+	Subject []struct {
+		Digest      map[string]string `json:"digest"`
+		Annotations map[string]any    `json:"annotations"`
+	} `json:"subject"`
+	PredicateType string          `json:"predicateType"`
+	Predicate     json.RawMessage `json:"predicate"`
+}
+
+// statementPrefix begins the type of every version of a statement.
+const statementPrefix = "https://in-toto.io/Statement/"
+
+// readStatement reads an in-toto statement and refuses one about something
+// else. A statement with cosign's own predicate type is a signature: its
+// annotations stand beside the subject.
+func readStatement(payloadType string, raw []byte, digest v1.Hash) (*claim, error) {
+	if payloadType != ctypes.IntotoPayloadType {
+		return nil, fmt.Errorf("its envelope holds %q, not an in-toto statement", payloadType)
+	}
+	var s statement
+	if err := json.Unmarshal(raw, &s); err != nil || !strings.HasPrefix(s.Type, statementPrefix) {
+		return nil, errors.New("its envelope holds no in-toto statement")
+	}
+	for _, subject := range s.Subject {
+		if subject.Digest[digest.Algorithm] != digest.Hex {
+			continue
+		}
+		c := &claim{annotations: stringsOf(subject.Annotations)}
+		if s.PredicateType != ctypes.CosignSignPredicateType {
+			c.attestation = &Attestation{PredicateType: s.PredicateType, Predicate: s.Predicate}
+			if len(s.Predicate) == 0 {
+				c.attestation.Predicate = json.RawMessage("null")
+			}
+		}
+		return c, nil
+	}
+	return nil, fmt.Errorf("it is about another image: none of its %d subjects is %s", len(s.Subject), digest)
+}
+
+// stringsOf keeps the values that are strings, as cosign compares them.
+func stringsOf(in map[string]any) map[string]string {
+	var out map[string]string
+	for k, v := range in {
+		if s, ok := v.(string); ok {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[k] = s
+		}
+	}
+	return out
+}
