@@ -67,4 +67,3 @@ func table[K comparable, V any](m map[K]V) map[K]V {
 	}
 	return m
 }
-

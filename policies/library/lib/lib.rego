@@ -100,16 +100,26 @@ map_bytes(map, _, entries) := ceil((map.memoryBytes * entries) / map.maxEntries)
 	map.maxEntries > 0
 }
 
-# The object leaves max_entries open, so there is nothing to scale: count keys,
-# values and 64 bytes of bookkeeping each, once per CPU where the map is.
-map_bytes(map, cpus, entries) := ((map.keySize + map.valueSize) + 64) * entries * copies(map, cpus) if {
+# The object leaves max_entries open, so there is nothing to scale.
+map_bytes(map, cpus, entries) := entry_bytes(map, cpus) * entries if {
 	entries != null
 	map.maxEntries == 0
 }
 
-copies(map, cpus) := cpus if contains(map.type, "PerCPU")
+# What one entry takes: the entries of a ring are bytes, those of an arena are
+# pages, and all others are a key, a value and their bookkeeping, the value once
+# per CPU where the map is.
+entry_bytes(map, _) := 1 if map.type in ["RingBuf", "UserRingbuf"]
 
-copies(map, _) := 1 if not contains(map.type, "PerCPU")
+entry_bytes(map, _) := 65536 if map.type == "Arena"
+
+entry_bytes(map, cpus) := (map.keySize + (map.valueSize * copies(map, cpus))) + 64 if {
+	not map.type in ["RingBuf", "UserRingbuf", "Arena"]
+}
+
+copies(map, cpus) := cpus if regex.match("(PerCPU|LRUCPU)", map.type)
+
+copies(map, _) := 1 if not regex.match("(PerCPU|LRUCPU)", map.type)
 
 # A number of bytes, given as a number or as a string such as 256Mi. Undefined
 # for anything else.

@@ -113,6 +113,8 @@ priority_allowed(namespace, priority) if {
 	some row in list_parameter("priorities")
 	some pattern in row.namespaces
 	glob.match(pattern, null, namespace)
+	is_number(row.min)
+	is_number(row.max)
 	priority >= row.min
 	priority <= row.max
 }

@@ -1,0 +1,148 @@
+package skep.policy_test
+
+import data.skep.policy
+
+test_what_is_in_order_is_allowed if {
+	count(policy.deny) == 0 with input as good
+	count(policy.warn) == 0 with input as good
+}
+
+test_unsigned_is_refused if {
+	denied := policy.deny with input as with_part(good, "/signatures", [])
+	rules(denied) == {"signed"}
+	paths(denied, "signed") == {"spec.bytecode.image"}
+}
+
+test_a_signature_of_any_known_signer_will_do if {
+	count(policy.deny) == 0 with input as with_part(good, "/signatures/0/signer", "somebody")
+}
+
+test_no_digest_is_refused if {
+	every digest in ["", "sha256:abc", "latest", "md5:4355a46b19d348dc2f57c046f8ef63d4"] {
+		rules(policy.deny) == {"digest"} with input as with_part(good, "/image/digest", digest)
+	}
+}
+
+test_every_helper_that_reaches_out_is_refused if {
+	every helper in [
+		"bpf_probe_write_user",
+		"bpf_override_return",
+		"bpf_send_signal",
+		"bpf_send_signal_thread",
+		"bpf_sys_bpf",
+	] {
+		denied := policy.deny with input as with_program(good, {"helpers": ["bpf_map_lookup_elem", helper]})
+		rules(denied) == {"helpers"}
+		paths(denied, "helpers") == {"spec.programs[0]"}
+	}
+}
+
+test_a_program_that_is_not_listed_is_judged_too if {
+	hidden := object.union(program, {"name": "tail", "helpers": ["bpf_send_signal"]})
+	denied := policy.deny with input as with_part(without_part(good, "/image/labels/io.ebpf.programs"), "/bytecode/programs/-", hidden)
+	paths(denied, "helpers") == {"spec.bytecode.image"}
+}
+
+test_unknown_helper_numbers_are_refused if {
+	rules(policy.deny) == {"unknown-helpers"} with input as with_program(good, {"unknownHelpers": [9999]})
+}
+
+test_a_helper_without_a_row_is_refused if {
+	rules(policy.deny) == {"unknown-helpers"} with input as with_program(good, {"helpers": ["bpf_from_the_future"]})
+}
+
+test_gpl_only_calls_need_the_gpl if {
+	closed := {"license": "Proprietary", "gplCompatible": false, "gplOnly": ["bpf_ktime_get_coarse_ns"]}
+	rules(policy.deny) == {"license"} with input as with_program(good, closed)
+	count(policy.deny) == 0 with input as with_program(good, object.union(closed, {"gplCompatible": true}))
+}
+
+test_another_licence_will_do_without_gpl_only_calls if {
+	count(policy.deny) == 0 with input as with_program(good, {"license": "Proprietary", "gplCompatible": false})
+}
+
+test_maps_beyond_the_bound_are_refused if {
+	denied := policy.deny with input as with_part(good, "/bytecode/maps/0/memoryBytes", 268435457)
+	rules(denied) == {"map-memory"}
+	paths(denied, "map-memory") == {"spec.bytecode.image"}
+}
+
+test_the_bound_itself_is_allowed if {
+	count(policy.deny) == 0 with input as with_part(good, "/bytecode/maps/0/memoryBytes", 268435456 - 4096)
+}
+
+test_the_definition_can_make_a_map_too_large if {
+	denied := policy.deny with input as with_part(good, "/application/spec/maps", {"counters": {"maxEntries": 4194304}})
+	rules(denied) == {"map-memory"}
+	paths(denied, "map-memory") == {"spec.maps"}
+}
+
+test_the_definition_can_make_a_map_small_enough if {
+	large := with_part(good, "/bytecode/maps", [object.union(counters, {"maxEntries": 4194304, "memoryBytes": 268435457})])
+	rules(policy.deny) == {"map-memory"} with input as large
+	count(policy.deny) == 0 with input as with_part(large, "/application/spec/maps", {"counters": {"maxEntries": 1024}})
+}
+
+test_a_map_without_entries_of_its_own_is_counted if {
+	every type in ["Hash", "PerCPUHash", "LRUCPUHash", "RingBuf", "Arena"] {
+		open := with_part(good, "/bytecode/maps", [object.union(counters, {"type": type, "maxEntries": 0, "memoryBytes": 512})])
+		count(policy.deny) == 0 with input as open
+		rules(policy.deny) == {"map-memory"} with input as with_part(open, "/application/spec/maps", {"counters": {"maxEntries": 536870912}})
+	}
+}
+
+test_the_bound_is_a_parameter if {
+	every limit in [4096, "64Ki", "1K"] {
+		rules(policy.deny) == {"map-memory"} with input as with_part(good, "/parameters/maxMapMemory", limit)
+	}
+	count(policy.deny) == 0 with input as with_part(good, "/parameters/maxMapMemory", "1Gi")
+}
+
+test_a_bound_that_is_no_number_of_bytes_is_refused if {
+	every limit in [-1, "many", null, [], "12 parsecs"] {
+		rules(policy.deny) == {"parameters"} with input as with_part(good, "/parameters/maxMapMemory", limit)
+	}
+}
+
+test_a_misspelt_parameter_is_refused if {
+	denied := policy.deny with input as with_part(good, "/parameters/maxMapMemroy", 1)
+	rules(denied) == {"parameters"}
+	contains(concat("", remedies(denied, "parameters")), "maxMapMemory")
+}
+
+test_labels_may_be_absent if {
+	count(policy.deny) == 0 with input as with_part(good, "/image/labels", {})
+}
+
+test_labels_that_are_no_object_are_refused if {
+	every text in ["", "xdp", "[]", "{"] {
+		rules(policy.deny) == {"labels"} with input as with_part(good, "/image/labels/io.ebpf.programs", text)
+	}
+}
+
+test_a_program_that_only_the_label_has_is_refused if {
+	denied := policy.deny with input as with_part(good, "/image/labels/io.ebpf.programs", `{"count": "xdp", "other": "xdp"}`)
+	rules(denied) == {"labels"}
+}
+
+test_a_map_that_only_the_label_has_is_refused if {
+	rules(policy.deny) == {"labels"} with input as with_part(good, "/image/labels/io.ebpf.maps", `{"other": "hash"}`)
+}
+
+test_poisoned_calls_warn if {
+	poisoned := with_program(good, {"poisonedCalls": 2})
+	count(policy.deny) == 0 with input as poisoned
+	rules(policy.warn) == {"poisoned-calls"} with input as poisoned
+}
+
+test_every_reason_says_what_mends_it if {
+	bad := with_part(with_part(with_program(good, {"helpers": ["bpf_send_signal", "x"], "unknownHelpers": [1000], "gplCompatible": false, "gplOnly": ["x"]}), "/signatures", []), "/image", {
+		"registry": "", "repository": "", "digest": "", "size": 0, "labels": {"io.ebpf.maps": "{}", "io.ebpf.programs": "x"},
+	})
+	denied := policy.deny with input as with_part(with_part(bad, "/parameters", {"x": 1, "maxMapMemory": 1}), "/bytecode/programs/0/poisonedCalls", 1)
+	rules(denied) == {"digest", "helpers", "labels", "license", "map-memory", "parameters", "signed", "unknown-helpers"}
+	every reason in denied {
+		reason.msg != ""
+		reason.remedy != ""
+	}
+}
