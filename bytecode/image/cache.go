@@ -24,8 +24,8 @@ type cache struct {
 }
 
 const (
-	temporaryPattern = ".writing-*"
-	cacheMode        = 0o700
+	temporaryPrefix = ".writing-"
+	cacheMode       = 0o700
 )
 
 func openCache(dir string) (*cache, error) {
@@ -38,14 +38,19 @@ func openCache(dir string) (*cache, error) {
 
 func (c *cache) path(digest v1.Hash) string { return filepath.Join(c.dir, digest.Hex) }
 
-// get returns the blob of that digest, or fs.ErrNotExist. A blob that has
-// another digest is dropped and counts as missing.
+// get returns the blob of that digest, or fs.ErrNotExist where there is none of
+// at most limit bytes. A blob that has another digest is dropped and counts as
+// missing.
 func (c *cache) get(digest v1.Hash, limit int64) ([]byte, error) {
 	data, err := readRegular(c.path(digest), limit)
+	var long *tooLongError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, err
+	case errors.As(err, &long):
+		return nil, fs.ErrNotExist
 	case err == nil && sum(data) == digest:
+		c.touch(digest)
 		return data, nil
 	}
 	if err := os.Remove(c.path(digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -62,17 +67,21 @@ func (c *cache) put(digest v1.Hash, data []byte) error {
 		return cacheError("store blob", digest, err)
 	}
 	defer unlock()
-	now := time.Now()
-	if info, err := os.Lstat(c.path(digest)); err == nil && info.Mode().IsRegular() && info.Size() == int64(len(data)) {
-		// Prune spares what was asked for lately.
-		if os.Chtimes(c.path(digest), now, now) == nil {
-			return nil
-		}
+	info, err := os.Lstat(c.path(digest))
+	if err == nil && info.Mode().IsRegular() && info.Size() == int64(len(data)) && c.touch(digest) {
+		return nil
 	}
 	if err := writeAtomic(c.path(digest), data); err != nil {
 		return cacheError("store blob", digest, err)
 	}
 	return nil
+}
+
+// touch notes that a blob is in use; Prune spares what was used lately. It
+// tells whether the blob is there.
+func (c *cache) touch(digest v1.Hash) bool {
+	now := time.Now()
+	return os.Chtimes(c.path(digest), now, now) == nil
 }
 
 func cacheError(verb string, digest v1.Hash, err error) error {
@@ -100,7 +109,7 @@ func (c *cache) hold(how int) (release func(), err error) {
 // writeAtomic writes beside the path, flushes and renames.
 func writeAtomic(path string, data []byte) (err error) {
 	dir := filepath.Dir(path)
-	file, err := os.CreateTemp(dir, temporaryPattern)
+	file, err := os.CreateTemp(dir, temporaryPrefix+"*")
 	if err != nil {
 		return err
 	}
@@ -155,33 +164,41 @@ func readFile(file *os.File, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: it is not a regular file", file.Name())
 	}
 	if info.Size() > limit {
-		return nil, fmt.Errorf("read %s: its %d bytes are more than the limit of %d", file.Name(), info.Size(), limit)
+		return nil, fmt.Errorf("read %s: %w", file.Name(), &tooLongError{bound: limit})
 	}
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
 // cachedSource looks into the cache first and fills it from the source behind.
 type cachedSource struct {
-	cache *cache
-	next  source
-	limit int64
+	cache         *cache
+	next          source
+	manifestBytes int64
 }
 
 func (s *cachedSource) manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
-	return s.through(digest, func() ([]byte, error) { return s.next.manifest(ctx, digest) })
-}
-
-func (s *cachedSource) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-	return s.through(d.Digest, func() ([]byte, error) { return s.next.blob(ctx, d) })
-}
-
-func (s *cachedSource) through(digest v1.Hash, fetch func() ([]byte, error)) ([]byte, error) {
-	data, err := s.cache.get(digest, s.limit)
+	data, err := s.cache.get(digest, s.manifestBytes)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return data, err
 	}
-	if data, err = fetch(); err != nil {
+	if data, err = s.next.manifest(ctx, digest); err != nil {
 		return nil, err
 	}
 	return data, s.cache.put(digest, data)
+}
+
+func (s *cachedSource) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	data, err := s.cache.get(d.Digest, d.Size)
+	if err == nil && int64(len(data)) == d.Size {
+		return data, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	// A descriptor that gives another size than the blob has is refused the same
+	// way, cached or not: by the source.
+	if data, err = s.next.blob(ctx, d); err != nil {
+		return nil, err
+	}
+	return data, s.cache.put(d.Digest, data)
 }

@@ -13,6 +13,8 @@ import (
 // them.
 type sink interface {
 	putBlob(ctx context.Context, d v1.Descriptor, data []byte) error
+	// putChild stores a manifest that an index lists.
+	putChild(ctx context.Context, d v1.Descriptor, data []byte) error
 	// putManifest stores a manifest or index, under a tag if there is one.
 	putManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) error
 }
@@ -21,7 +23,7 @@ func (c *Client) sink(r Resolved) (sink, error) {
 	if r.Registry == "" {
 		return c.layout(r.Repository), nil
 	}
-	repo, err := c.repository(r)
+	repo, err := r.repository()
 	if err != nil {
 		return nil, err
 	}
@@ -94,9 +96,8 @@ func (c *Client) transfer(ctx context.Context, src source, dst sink, digest v1.H
 		return err
 	}
 	d := v1.Descriptor{MediaType: doc.mediaType, Digest: digest, Size: int64(len(data))}
-	if _, listed := dst.(*diskLayout); listed && !mayIndex {
-		// A layout lists whole images, not the platforms of an index.
-		return dst.putBlob(ctx, d, data)
+	if !mayIndex {
+		return dst.putChild(ctx, d, data)
 	}
 	return dst.putManifest(ctx, d, data, tag)
 }

@@ -32,6 +32,8 @@ type Resolved struct {
 	// Digest is what the tag stood for, as sha256:…: the index's where there is
 	// one. It is what signatures are about.
 	Digest string
+	// Insecure tells that Options.InsecureRegistries lists the registry.
+	Insecure bool
 }
 
 // Image is one object and where it came from.
@@ -52,5 +54,5 @@ type Image struct {
 // ByDigest returns the registry reference repository@digest; an error for an
 // OCI layout, which has none.
 func (r Resolved) ByDigest() (name.Digest, error) {
-	return name.NewDigest(r.Registry + "/" + r.Repository + "@" + r.Digest)
+	return name.NewDigest(r.Registry+"/"+r.Repository+"@"+r.Digest, nameOptions(r.Insecure)...)
 }

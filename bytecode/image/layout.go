@@ -128,6 +128,9 @@ func (l *diskLayout) resolve(tag string) (v1.Hash, error) {
 	case len(found) == 0:
 		return v1.Hash{}, notFound("resolve layout %s: it has no tag %q, only: %s", l.dir, tag, strings.Join(tags, ", "))
 	}
+	if tag != "" {
+		return v1.Hash{}, malformed("resolve layout %s: its tag %q names %d images: name one as oci:DIR@sha256:…", l.dir, tag, len(found))
+	}
 	return v1.Hash{}, malformed("resolve layout %s: it holds %d images: name one as oci:DIR:TAG of: %s, or as oci:DIR@sha256:…", l.dir, len(found), strings.Join(tags, ", "))
 }
 
@@ -214,6 +217,11 @@ func (l *diskLayout) putBlob(_ context.Context, d v1.Descriptor, data []byte) er
 		return fmt.Errorf("write blob %s of layout %s: %w", d.Digest, l.dir, err)
 	}
 	return nil
+}
+
+// putChild writes a manifest and does not list it: a layout lists whole images.
+func (l *diskLayout) putChild(ctx context.Context, d v1.Descriptor, data []byte) error {
+	return l.putBlob(ctx, d, data)
 }
 
 // putManifest writes a manifest and lists it: under the tag if there is one,

@@ -78,9 +78,9 @@ func choose(digest v1.Hash, index *v1.IndexManifest, want v1.Platform, limit int
 	slices.Sort(available)
 	list := strings.Join(slices.Compact(available), ", ")
 	if list == "" {
-		list = "none"
+		list = "entries without a platform"
 	}
-	return v1.Descriptor{}, malformed("read index %s: it has nothing for %s, only: %s: build the image for that platform too", digest, want, list)
+	return v1.Descriptor{}, malformed("read index %s: it has nothing for %s, only %s: build the image for that platform too", digest, want, list)
 }
 
 // fits compares what matters for bytecode: the system, the architecture, and

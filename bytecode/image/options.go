@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
@@ -167,12 +166,3 @@ func (c *Client) RemoteOptions() []remote.Option { return slices.Clone(c.remote)
 
 // Keychain gives the client's credentials.
 func (c *Client) Keychain() authn.Keychain { return c.options.Keychain }
-
-// NameOptions are what a host's references must be parsed with, so that
-// InsecureRegistries holds for them.
-func (c *Client) NameOptions(host string) []name.Option {
-	if slices.Contains(c.options.InsecureRegistries, host) {
-		return []name.Option{name.Insecure}
-	}
-	return nil
-}

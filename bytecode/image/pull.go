@@ -34,7 +34,7 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error
 }
 
 func (c *Client) registry(r Resolved) (*registrySource, error) {
-	repo, err := c.repository(r)
+	repo, err := r.repository()
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +56,7 @@ func (c *Client) source(r Resolved) (source, error) {
 	if err != nil || c.cache == nil {
 		return direct, err
 	}
-	limit := max(c.options.LayerBytes, c.options.ManifestBytes)
-	return &cachedSource{cache: c.cache, next: direct, limit: limit}, nil
+	return &cachedSource{cache: c.cache, next: direct, manifestBytes: c.options.ManifestBytes}, nil
 }
 
 // Pull fetches the object of a resolved image, by digest only and verified at

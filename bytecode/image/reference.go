@@ -2,6 +2,7 @@ package image
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -17,8 +18,9 @@ func (c *Client) parse(reference string) (Resolved, error) {
 	if dir, ok := strings.CutPrefix(reference, LayoutPrefix); ok {
 		return parseLayout(reference, dir)
 	}
-	options := c.NameOptions(hostOf(reference))
-	ref, err := name.ParseReference(reference, options...)
+	host, _, _ := strings.Cut(reference, "/")
+	insecure := slices.Contains(c.options.InsecureRegistries, host)
+	ref, err := name.ParseReference(reference, nameOptions(insecure)...)
 	if err != nil {
 		return Resolved{}, malformed("parse reference %q: %s: write it as registry/repository:tag or registry/repository@sha256:…, or as oci:DIR", reference, scrub(err.Error()))
 	}
@@ -26,6 +28,7 @@ func (c *Client) parse(reference string) (Resolved, error) {
 		Reference:  reference,
 		Registry:   ref.Context().RegistryStr(),
 		Repository: ref.Context().RepositoryStr(),
+		Insecure:   insecure,
 	}
 	if digest, ok := ref.(name.Digest); ok {
 		hash, err := parseDigest(digest.DigestStr())
@@ -39,20 +42,21 @@ func (c *Client) parse(reference string) (Resolved, error) {
 	return r, nil
 }
 
-// hostOf is the part of a reference that may name a registry.
-func hostOf(reference string) string {
-	host, _, _ := strings.Cut(reference, "/")
-	return host
+func nameOptions(insecure bool) []name.Option {
+	if insecure {
+		return []name.Option{name.Insecure}
+	}
+	return nil
 }
 
 func parseLayout(reference, rest string) (Resolved, error) {
 	r := Resolved{Reference: reference, Repository: rest}
-	if dir, digest, ok := strings.Cut(rest, "@"); ok && strings.Contains(digest, ":") {
-		hash, err := parseDigest(digest)
+	if i := strings.LastIndex(rest, "@"); i >= 0 && strings.Contains(rest[i:], ":") {
+		hash, err := parseDigest(rest[i+1:])
 		if err != nil {
 			return Resolved{}, err
 		}
-		r.Repository, r.Digest = dir, hash.String()
+		r.Repository, r.Digest = rest[:i], hash.String()
 	} else if i := strings.LastIndex(rest, ":"); i > strings.LastIndex(rest, "/") && tagPattern.MatchString(rest[i+1:]) {
 		r.Repository, r.Tag = rest[:i], rest[i+1:]
 	}
@@ -76,19 +80,10 @@ func parseDigest(digest string) (v1.Hash, error) {
 }
 
 // repository is the registry's side of a resolved reference.
-func (c *Client) repository(r Resolved) (name.Repository, error) {
-	repo, err := name.NewRepository(r.Registry+"/"+r.Repository, c.NameOptions(r.Registry)...)
+func (r Resolved) repository() (name.Repository, error) {
+	repo, err := name.NewRepository(r.Registry+"/"+r.Repository, nameOptions(r.Insecure)...)
 	if err != nil {
 		return name.Repository{}, malformed("parse repository of %q: %s", r.Reference, scrub(err.Error()))
 	}
 	return repo, nil
-}
-
-// ByDigest is Resolved.ByDigest that minds InsecureRegistries.
-func (c *Client) ByDigest(r Resolved) (name.Digest, error) {
-	repo, err := c.repository(r)
-	if err != nil {
-		return name.Digest{}, err
-	}
-	return repo.Digest(r.Digest), nil
 }

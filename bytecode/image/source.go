@@ -166,6 +166,10 @@ func (s *registrySink) putBlob(ctx context.Context, d v1.Descriptor, data []byte
 	return Classify("push blob", s.repo.Digest(d.Digest.String()).String(), s.pusher.Upload(ctx, s.repo, layer))
 }
 
+func (s *registrySink) putChild(ctx context.Context, d v1.Descriptor, data []byte) error {
+	return s.putManifest(ctx, d, data, "")
+}
+
 func (s *registrySink) putManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) error {
 	var ref name.Reference = s.repo.Digest(d.Digest.String())
 	if tag != "" {

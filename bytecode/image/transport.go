@@ -160,7 +160,7 @@ func silentOr(ctx context.Context, silence time.Duration, err error) error {
 type tooLongError struct{ bound int64 }
 
 func (e *tooLongError) Error() string {
-	return fmt.Sprintf("the answer is longer than the limit of %d bytes", e.bound)
+	return fmt.Sprintf("it is longer than the limit of %d bytes", e.bound)
 }
 
 // boundedBody ends with an error at the bound, and when nothing comes for too

@@ -1,0 +1,173 @@
+package image
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// defaultMinAge leaves time between a Pull and the note that its object is
+// needed.
+const defaultMinAge = 10 * time.Minute
+
+// PruneOptions say what a cache must go on holding.
+type PruneOptions struct {
+	// Keep is asked for every digest in the cache, as sha256:…. An image that is
+	// kept keeps its manifests, config and layers; its object is kept by its own
+	// digest. Nil keeps nothing.
+	Keep func(digest string) bool
+	// MaxBytes is what the cache may hold before anything is dropped; then the
+	// least recently used goes first. What is kept counts and is never dropped.
+	MaxBytes int64
+	// MinAge spares what was used since, so that a Pull under way in any process
+	// finds what it stored. Zero means 10 min.
+	MinAge time.Duration
+}
+
+// Pruned is what Prune dropped and left.
+type Pruned struct {
+	// Blobs and Bytes were dropped.
+	Blobs int
+	Bytes int64
+	// Left is the size of what remains, in bytes.
+	Left int64
+}
+
+// cached is one blob in the cache's folder.
+type cached struct {
+	digest v1.Hash
+	size   int64
+	used   time.Time
+}
+
+// Prune drops blobs from the cache until it is within bounds, and what killed
+// processes left half-written. It does nothing without a cache.
+func (c *Client) Prune(ctx context.Context, options PruneOptions) (Pruned, error) {
+	if c.cache == nil {
+		return Pruned{}, nil
+	}
+	orDefault(&options.MinAge, defaultMinAge)
+	release, err := c.cache.hold(syscall.LOCK_EX)
+	if err != nil {
+		return Pruned{}, &kindError{kind: ErrCache, err: fmt.Errorf("prune cache: %w", err)}
+	}
+	defer release()
+	blobs, err := c.cache.list(options.MinAge)
+	if err != nil {
+		return Pruned{}, &kindError{kind: ErrCache, err: fmt.Errorf("prune cache: %w", err)}
+	}
+	kept := c.kept(blobs, options.Keep)
+	var result Pruned
+	for _, b := range blobs {
+		result.Left += b.size
+	}
+	for _, b := range blobs {
+		if result.Left <= options.MaxBytes {
+			break
+		}
+		if err := ctx.Err(); err != nil {
+			return result, err
+		}
+		if kept[b.digest] || time.Since(b.used) < options.MinAge {
+			continue
+		}
+		if err := os.Remove(c.cache.path(b.digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return result, cacheError("drop blob", b.digest, err)
+		}
+		result.Blobs++
+		result.Bytes += b.size
+		result.Left -= b.size
+	}
+	return result, nil
+}
+
+// list returns the blobs, least recently used first, and removes what a writer
+// that is gone left behind.
+func (c *cache) list(minAge time.Duration) ([]cached, error) {
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return nil, err
+	}
+	var blobs []cached
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		digest, err := v1.NewHash("sha256:" + entry.Name())
+		if err == nil {
+			blobs = append(blobs, cached{digest: digest, size: info.Size(), used: info.ModTime()})
+			continue
+		}
+		if strings.HasPrefix(entry.Name(), temporaryPrefix) && time.Since(info.ModTime()) >= minAge {
+			if err := os.Remove(c.dir + "/" + entry.Name()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	slices.SortFunc(blobs, func(a, b cached) int {
+		return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.digest.Hex, b.digest.Hex))
+	})
+	return blobs, nil
+}
+
+// kept marks what Keep names and everything that leads on from there.
+func (c *Client) kept(blobs []cached, keep func(string) bool) map[v1.Hash]bool {
+	marked := map[v1.Hash]bool{}
+	if keep == nil {
+		return marked
+	}
+	var mark func(v1.Hash, int)
+	mark = func(digest v1.Hash, depth int) {
+		marked[digest] = true
+		if depth == 0 {
+			return
+		}
+		for _, next := range c.cache.references(digest, c.options.ManifestBytes) {
+			mark(next, depth-1)
+		}
+	}
+	for _, b := range blobs {
+		if keep(b.digest.String()) {
+			// An index leads to manifests, and they to configs and layers.
+			mark(b.digest, 2)
+		}
+	}
+	return marked
+}
+
+// references are the digests that a cached manifest or index names.
+func (c *cache) references(digest v1.Hash, limit int64) []v1.Hash {
+	data, err := readRegular(c.path(digest), limit)
+	if err != nil || !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		return nil
+	}
+	doc, err := parseDocument(digest, data)
+	if err != nil {
+		return nil
+	}
+	var found []v1.Hash
+	if doc.index != nil {
+		for _, d := range doc.index.Manifests {
+			found = append(found, d.Digest)
+		}
+		return found
+	}
+	for _, d := range append([]v1.Descriptor{doc.image.Config}, doc.image.Layers...) {
+		found = append(found, d.Digest)
+	}
+	return found
+}
