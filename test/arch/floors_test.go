@@ -1,0 +1,306 @@
+package arch_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// floor is what one room, and every folder below it without a row of its own,
+// may import of the module besides itself.
+type floor struct {
+	room    string
+	imports []string
+}
+
+// anything stands for every room but test.
+const anything = "*"
+
+// floors is DESIGN §6 as a table. An entry allows the room named and the
+// folders below it; no arrow runs up.
+func floors() []floor {
+	with := func(rooms []string, more ...string) []string { return slices.Concat(rooms, more) }
+	one := []string{"api/v1alpha1", "hook"}
+	two := with(one, "schemas", "bytecode", "intent")
+	three := with(two, "signing")
+	four := with(three, "policies")
+	five := with(four, "gate")
+	// What the agent may see of floor 2: bytecode without the registry.
+	agent := with(one, "intent", "bytecode", "!bytecode/image")
+	return []floor{
+		{"api/v1alpha1", nil},
+		{"hook", nil},
+		{"schemas", one},
+		{"bytecode", with(one, "!bytecode/image")},
+		{"bytecode/image", with(one, "bytecode")},
+		{"intent", one},
+		{"signing", with(one, "bytecode/image")},
+		{"policies", three},
+		{"gate", four},
+		{"agent", agent},
+		{"host", with(five, "agent")},
+		{"examples", nil},
+		{"cmd", []string{anything}},
+		{"test", []string{anything, "test"}},
+	}
+}
+
+// floorOf finds the row of a room: the longest that holds it.
+func floorOf(table []floor, name string) (floor, bool) {
+	var best floor
+	found := false
+	for _, f := range table {
+		if within(name, f.room) && len(f.room) > len(best.room) {
+			best, found = f, true
+		}
+	}
+	return best, found
+}
+
+// allows tells whether the row lets its room import another.
+func (f floor) allows(other string) bool {
+	if within(other, f.room) && !slices.Contains(f.imports, "!"+other) {
+		return true
+	}
+	allowed := false
+	for _, entry := range f.imports {
+		switch refused, is := strings.CutPrefix(entry, "!"); {
+		case is && within(other, refused):
+			return false
+		case within(other, entry), entry == anything && !within(other, "test"):
+			allowed = true
+		}
+	}
+	return allowed
+}
+
+// brokenFloors returns one line for each import that the table does not allow.
+func brokenFloors(g graph, table []floor) []string {
+	var broken []string
+	for _, name := range g.rooms() {
+		f, ok := floorOf(table, name)
+		if !ok {
+			broken = append(broken, name+" stands on no floor: give it a row in floors")
+			continue
+		}
+		for _, path := range g[module+"/"+name].imports {
+			if other, ours := room(path); ours && !f.allows(other) {
+				broken = append(broken, fmt.Sprintf("%s imports %s: room %s may import only %v", name, other, f.room, f.imports))
+			}
+		}
+	}
+	return broken
+}
+
+func TestFloorsHold(t *testing.T) {
+	for _, b := range brokenFloors(load(t), floors()) {
+		t.Error(b)
+	}
+}
+
+func TestBrokenFloorsAreSeen(t *testing.T) {
+	for name, c := range map[string]struct {
+		room, imports string
+		broken        bool
+	}{
+		"a room imports a floor below":               {"gate", "signing", false},
+		"a room imports its own folder":              {"policies", "policies/library", false},
+		"a folder imports its room":                  {"schemas/genhooks", "schemas", false},
+		"a room imports a floor above":               {"signing", "policies", true},
+		"floor 1 imports anything":                   {"hook", "api/v1alpha1", true},
+		"the agent imports the gate":                 {"agent/node", "gate", true},
+		"the agent imports the registry":             {"agent/kernel", "bytecode/image", true},
+		"the agent imports pure bytecode":            {"agent/kernel", "bytecode/values", false},
+		"bytecode imports the registry below it":     {"bytecode", "bytecode/image", true},
+		"the registry imports bytecode":              {"bytecode/image", "bytecode", false},
+		"node mode joins both halves":                {"host", "agent/node", false},
+		"the command imports everything":             {"cmd/skep", "host", false},
+		"the command imports a test's room":          {"cmd/skep", "test/programs", true},
+		"a test's room imports another":              {"test/kernel", "test/programs", false},
+		"a room that no row names":                   {"util", "hook", true},
+		"a room whose name begins like another room": {"hooks", "hook", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := module + "/" + c.room
+			g := graph{path: {path: path, imports: []string{module + "/" + c.imports}}}
+			if got := brokenFloors(g, floors()); (len(got) > 0) != c.broken {
+				t.Errorf("broken = %v, want broken: %v", got, c.broken)
+			}
+		})
+	}
+}
+
+// guarded is a foreign module and the only rooms that may import it.
+type guarded struct {
+	module string
+	rooms  []string
+}
+
+// foreign lists what few rooms may know. The list of a room that may import
+// something is short on purpose.
+func foreign() []guarded {
+	return []guarded{
+		{"cuelang.org/go", []string{"schemas"}},
+		{"github.com/sigstore", []string{"signing"}},
+		{"github.com/open-policy-agent", []string{"policies"}},
+		{"github.com/google/go-containerregistry", []string{"bytecode/image", "signing", "cmd"}},
+		{"github.com/go-git", []string{"host", "cmd"}},
+		{"github.com/prometheus", []string{"host", "cmd"}},
+		{"github.com/spf13/cobra", []string{"cmd"}},
+		{"github.com/vishvananda", []string{"agent", "host", "cmd"}},
+		{"github.com/cilium/ebpf/link", []string{"agent"}},
+		{"github.com/secure-systems-lab", []string{"intent", "signing"}},
+		// Nothing shells out: the child that renders CUE, the generators and
+		// the demo's own workload are all there is.
+		{"os/exec", []string{"schemas", "cmd/skep"}},
+		{"net/http", []string{"bytecode/image", "signing", "host", "cmd"}},
+		{"plugin", nil},
+		{"unsafe", []string{"agent"}},
+	}
+}
+
+// trespasses returns one line for each import of a guarded module by a room
+// that may not know it.
+func trespasses(g graph, rules []guarded) []string {
+	var found []string
+	for _, name := range g.rooms() {
+		if within(name, "test") {
+			continue
+		}
+		for _, path := range g[module+"/"+name].imports {
+			for _, r := range rules {
+				if !within(path, r.module) || slices.ContainsFunc(r.rooms, func(o string) bool { return within(name, o) }) {
+					continue
+				}
+				found = append(found, fmt.Sprintf("%s imports %s: only %v may", name, path, r.rooms))
+			}
+		}
+	}
+	return found
+}
+
+func TestForeignModulesStayInTheirRooms(t *testing.T) {
+	for _, f := range trespasses(load(t), foreign()) {
+		t.Error(f)
+	}
+}
+
+func TestTrespassesAreSeen(t *testing.T) {
+	one := func(name, imports string) graph {
+		path := module + "/" + name
+		return graph{path: {path: path, imports: []string{imports}}}
+	}
+	for name, c := range map[string]struct {
+		g    graph
+		want int
+	}{
+		"schemas imports CUE":             {one("schemas", "cuelang.org/go/cue"), 0},
+		"a generator of schemas does too": {one("schemas/genhooks", "cuelang.org/go/cue"), 0},
+		"the gate imports CUE":            {one("gate", "cuelang.org/go/cue/load"), 1},
+		"the host imports cosign":         {one("host", "github.com/sigstore/cosign/v2/pkg/cosign"), 1},
+		"the agent imports OPA":           {one("agent/node", "github.com/open-policy-agent/opa/v1/rego"), 1},
+		"a test imports anything":         {one("test/cases", "cuelang.org/go/cue"), 0},
+		"the agent runs a command":        {one("agent/attach", "os/exec"), 1},
+		"a module that begins alike":      {one("gate", "cuelang.org/gopher"), 0},
+	} {
+		if got := trespasses(c.g, foreign()); len(got) != c.want {
+			t.Errorf("%s: %v, want %d", name, got, c.want)
+		}
+	}
+}
+
+// heavy lists what the agent must not link, through however many packages.
+func heavy() []string {
+	return []string{
+		"github.com/open-policy-agent",
+		"cuelang.org/go",
+		"github.com/sigstore",
+		"github.com/go-git",
+		"github.com/google/go-containerregistry",
+		"k8s.io/client-go",
+	}
+}
+
+// weights returns, for each agent room that reaches a heavy module, the way.
+func weights(g graph) []string {
+	var found []string
+	for _, name := range g.rooms() {
+		if !within(name, "agent") {
+			continue
+		}
+		for _, h := range heavy() {
+			way := g.chain(module+"/"+name, func(path string) bool { return within(path, h) })
+			if way != nil {
+				found = append(found, fmt.Sprintf("%s links %s: %s", name, h, strings.Join(way, " → ")))
+			}
+		}
+	}
+	return found
+}
+
+func TestTheAgentStaysSmall(t *testing.T) {
+	for _, w := range weights(load(t)) {
+		t.Error(w)
+	}
+}
+
+func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
+	agent, middle, opa := module+"/agent/node", "example.com/middle", "github.com/open-policy-agent/opa/v1/rego"
+	g := graph{
+		agent:  {path: agent, imports: []string{"example.com/light", middle}},
+		middle: {path: middle, imports: []string{opa}},
+		opa:    {path: opa},
+	}
+	want := []string{"agent/node links github.com/open-policy-agent: " + agent + " → " + middle + " → " + opa}
+	if diff := cmp.Diff(want, weights(g)); diff != "" {
+		t.Error(diff)
+	}
+	g[middle] = pkg{path: middle}
+	if got := weights(g); got != nil {
+		t.Errorf("found %v in a light agent", got)
+	}
+}
+
+// pureRooms decide and do no I/O.
+func pureRooms() []string {
+	return []string{"api/v1alpha1", "hook", "bytecode", "bytecode/values", "agent/plan"}
+}
+
+// impure lists what a room that only decides has no use for.
+func impure() []string {
+	return []string{"os", "net", "net/http", "os/exec", "os/signal", "syscall", "golang.org/x/sys/unix", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog"}
+}
+
+func TestPureRoomsDoNoIO(t *testing.T) {
+	g := load(t)
+	for _, name := range pureRooms() {
+		p, ok := g[module+"/"+name]
+		if !ok {
+			t.Errorf("room %s is gone: take its row out", name)
+		}
+		for _, path := range p.imports {
+			if slices.Contains(impure(), path) {
+				t.Errorf("%s imports %s: it only decides, and is given what it decides on", name, path)
+			}
+		}
+	}
+}
+
+func TestTheFirstFloorKnowsLittle(t *testing.T) {
+	allowed := map[string][]string{
+		"api/v1alpha1": {"k8s.io/apimachinery", "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"},
+		"hook":         {"github.com/cilium/ebpf"},
+	}
+	g := load(t)
+	for name, modules := range allowed {
+		for _, path := range g[module+"/"+name].imports {
+			host, _, _ := strings.Cut(path, "/")
+			if strings.Contains(host, ".") && !slices.ContainsFunc(modules, func(m string) bool { return within(path, m) }) {
+				t.Errorf("%s imports %s: floor 1 may import only the standard library and %v", name, path, modules)
+			}
+		}
+	}
+}
