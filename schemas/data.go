@@ -3,10 +3,13 @@ package schemas
 import (
 	"bytes"
 	"path"
+	"strconv"
+	"strings"
 
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/errors"
+	"cuelang.org/go/cue/token"
 	"cuelang.org/go/encoding/json"
 	"cuelang.org/go/encoding/yaml"
 )
@@ -38,13 +41,40 @@ func (r *renderer) data(name string) {
 // parseData parses one document; the file's name only gives positions.
 func parseData(name string, doc []byte) (*ast.File, error) {
 	if path.Ext(name) != ".json" {
-		return yaml.Extract(name, doc)
+		file, err := yaml.Extract(name, doc)
+		if err != nil {
+			return nil, placed(err, name, doc)
+		}
+		return file, nil
 	}
 	expr, err := json.Extract(name, doc)
 	if err != nil {
 		return nil, err
 	}
 	return &ast.File{Filename: name, Decls: []ast.Decl{&ast.EmbedDecl{Expr: expr}}}, nil
+}
+
+// placed gives a YAML error the position that its text begins with, file:line.
+// Where YAML knows no line, it is the first one that says something.
+func placed(err error, name string, doc []byte) error {
+	said, _ := strings.CutPrefix(err.Error(), name+":")
+	number, rest, _ := strings.Cut(said, ":")
+	line, atoiErr := strconv.Atoi(number)
+	if atoiErr != nil || line < 1 {
+		line, rest = 1+bytes.Count(doc[:len(doc)-len(bytes.TrimLeft(doc, "\n"))], []byte("\n")), said
+	}
+	f := token.NewFile(name, -1, len(doc)+1)
+	f.SetLinesForContent(doc)
+	if line > f.LineCount() {
+		line = f.LineCount()
+	}
+	start := 0
+	for range line - 1 {
+		start += bytes.IndexByte(doc[start:], '\n') + 1
+	}
+	text := doc[start:]
+	start += len(text) - len(bytes.TrimLeft(text, " \t"))
+	return errors.Newf(f.Pos(start, token.NoRelPos), "malformed YAML: %s", strings.TrimSpace(rest))
 }
 
 // documents splits a YAML stream at its document markers, which YAML allows

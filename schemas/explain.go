@@ -1,7 +1,9 @@
 package schemas
 
 import (
+	stderrors "errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -24,68 +26,95 @@ const maxMessage = 400
 func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem {
 	var problems []Problem
 	seen := map[string]bool{}
-	var choice errors.Error
-	for _, e := range errors.Errors(err) {
-		format, _ := e.Msg()
+	all := errors.Errors(err)
+	for _, e := range all {
 		fields := e.Path()
 		if id != nil && len(fields) > 0 && strings.HasPrefix(fields[0], "#") {
 			// The path begins at the schema's definition.
 			fields = fields[1:]
 		}
-		if seen[strings.Join(fields, "\x00")] && len(fields) > 0 {
+		fields = visible(fields)
+		at := dotted(fields)
+		if at != "" && seen[at] || partOfChoice(e, all) {
 			continue
 		}
-		seen[strings.Join(fields, "\x00")] = true
-		if strings.Contains(format, "matchN") {
-			choice = e
-		} else if choice != nil && e.Position() == choice.Position() {
-			// What each alternative of a choice lacks is told with the choice.
-			continue
+		seen[at] = true
+		p := Problem{Definition: id, Source: s.source(e, v, fields), Path: at}
+		if id != nil {
+			p.Path, p.Field = strings.Trim(v.Path().String()+"."+at, "."), at
+			p.Message, p.Remedy = s.words(e, v, fields, id)
+		} else {
+			p.Message, p.Remedy = s.text(e), "correct the file at this place"
 		}
-		p := Problem{Definition: id, Source: s.source(e, v, fields), Field: dotted(fields), Path: dotted(fields)}
-		if v.Exists() {
-			p.Path = strings.TrimSuffix(v.Path().String()+"."+p.Field, ".")
-			p.Path = strings.TrimPrefix(p.Path, ".")
-		}
-		p.Message, p.Remedy = s.words(e, v, fields, id)
 		problems = append(problems, p)
 	}
 	return problems
 }
 
+// isChoice tells whether an error is about fields of which some number has to
+// be given.
+func isChoice(e errors.Error) bool {
+	_, args := e.Msg()
+	return strings.Contains(fmt.Sprint(args...), "matchN")
+}
+
+// partOfChoice tells whether an error only says what one alternative of a
+// refused choice lacks.
+func partOfChoice(e errors.Error, all []errors.Error) bool {
+	return !isChoice(e) && slices.ContainsFunc(all, func(c errors.Error) bool {
+		return isChoice(c) && e.Position().IsValid() && c.Position() == e.Position()
+	})
+}
+
+// text is what CUE says, with its cause and without the folder the files only
+// seem to lie in.
+func (s *scope) text(e errors.Error) string {
+	format, args := e.Msg()
+	said := format
+	if len(args) > 0 {
+		said = fmt.Sprintf(format, args...)
+	}
+	if cause := stderrors.Unwrap(e); cause != nil && len(args) == 0 {
+		said = cause.Error()
+	} else if cause != nil {
+		said += ": " + cause.Error()
+	}
+	return clip(strings.ReplaceAll(said, s.r.root+"/", ""))
+}
+
 // words says what is wrong and what would mend it. The remedy is the comment
 // that the schema has above the field.
 func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1.Identity) (message, remedy string) {
-	format, args := e.Msg()
-	message = clip(fmt.Sprintf(format, args...))
-	if id == nil {
-		return message, "correct the file at this place"
+	if said, cure, ok := strings.Cut(s.text(e), "; "); ok && vendoredSchema(e.Position().Filename()) {
+		// The schema's own words: what is wrong; what would mend it.
+		return said, cure
 	}
 	def := s.schema.LookupPath(cue.MakePath(cue.Def(id.Kind)))
-	node, doc := lookupDoc(def, fields)
+	nodes, doc := lookup(def, fields)
 	last := ""
 	if len(fields) > 0 {
 		last = unquote(fields[len(fields)-1])
 	}
-	switch {
+	switch format, _ := e.Msg(); {
 	case format == "field not allowed":
-		parent, _ := lookupDoc(def, fields[:max(len(fields)-1, 0)])
-		known := fieldNames(parent)
-		return fmt.Sprintf("field %s is not known here", last), suggest(last, known, "remove it or use one of ")
+		parent, _ := lookup(def, fields[:max(len(fields)-1, 0)])
+		return fmt.Sprintf("field %s is not known here", last), suggest(last, fieldNames(parent), "Remove it, or use one of ")
 	case format == "field is required but not present":
-		return fmt.Sprintf("field %s is missing", last), or(doc, "give it")
+		return fmt.Sprintf("field %s is missing", last), or(doc, "Add the field.")
 	case strings.Contains(format, "errors in empty disjunction"):
 		given := written(v, fields)
-		if values := alternatives(node); len(values) > 0 {
-			return fmt.Sprintf("%s is not an accepted value", given), or(doc+" ", "") + suggest(unquote(given), values, "Use one of ")
+		if values := alternatives(nodes); len(values) > 0 {
+			remedy = " " + suggest(unquote(given), values, "Use one of ")
 		}
-		return fmt.Sprintf("%s is not an accepted value", given), or(doc, "give a value the schema accepts")
-	case strings.Contains(format, "matchN"):
-		return "a field of a choice is missing, or too many of them are given", or(doc, "see the schema for which fields go together")
+		return given + " is not an accepted value", or(strings.TrimSpace(doc+remedy), "Give a value the schema accepts.")
+	case isChoice(e):
+		return "a field is missing, or fields are given that exclude each other", or(doc, "See the schema for which fields go together.")
+	case doc != "" && strings.HasPrefix(format, "invalid value"):
+		return written(v, fields) + " is not an accepted value", doc
 	case strings.HasPrefix(format, "incomplete value"):
-		return fmt.Sprintf("the value is not concrete: %s", message), or(doc, "give it a concrete value")
+		return "the value is not concrete: " + s.text(e), or(doc, "Give it a concrete value.")
 	}
-	return message, or(doc, "correct the value")
+	return s.text(e), or(doc, "Correct the value.")
 }
 
 // or is the first of the two that says something.
@@ -111,83 +140,115 @@ func suggest(given string, known []string, intro string) string {
 		return levenshtein.ComputeDistance(given, a) - levenshtein.ComputeDistance(given, b)
 	})
 	if len(known) > 12 {
-		return fmt.Sprintf("%s%d, nearest: %s", intro, len(known), strings.Join(known[:3], ", "))
+		return fmt.Sprintf("%s%d; the nearest are %s.", intro, len(known), strings.Join(known[:3], ", "))
 	}
-	return intro + strings.Join(known, ", ")
+	return intro + strings.Join(known, ", ") + "."
 }
 
 // written is the value at fields as the author wrote it.
 func written(v cue.Value, fields []string) string {
-	at := v.LookupPath(concrete(fields))
+	at := authored(v, concrete(fields))
 	if data, err := at.MarshalJSON(); err == nil {
 		return clip(string(data))
 	}
 	return clip(fmt.Sprint(at))
 }
 
-// alternatives are the strings a disjunction offers.
-func alternatives(node cue.Value) []string {
-	op, parts := node.Expr()
-	switch op {
-	case cue.OrOp, cue.AndOp:
-		var all []string
-		for _, p := range parts {
-			all = append(all, alternatives(p)...)
+// authored is the value at a path of v; where that is in error because it was
+// joined with the schema, it is the author's part of it.
+func authored(v cue.Value, path cue.Path) cue.Value {
+	at := v.LookupPath(path)
+	if at.Exists() && at.Err() == nil {
+		return at
+	}
+	if op, parts := v.Expr(); op == cue.AndOp {
+		for _, part := range parts {
+			if sub := authored(part, path); sub.Exists() && sub.Err() == nil {
+				return sub
+			}
 		}
-		return all
-	case cue.NoOp:
-		if s, err := node.String(); err == nil {
-			return []string{s}
+	}
+	return at
+}
+
+// alternatives are the strings that the first of the nodes that is a
+// disjunction offers.
+func alternatives(nodes []cue.Value) []string {
+	for _, node := range nodes {
+		var all []string
+		if op, parts := node.Eval().Expr(); op == cue.OrOp {
+			for _, part := range parts {
+				if s, err := part.String(); err == nil {
+					all = append(all, s)
+				}
+			}
+			return all
 		}
 	}
 	return nil
 }
 
-// fieldNames are the fields a struct of the schema knows.
-func fieldNames(node cue.Value) []string {
-	var names []string
-	it, err := node.Fields(cue.Optional(true))
-	if err != nil {
-		return nil
+// fieldNames are the fields the nodes of one struct of the schema know, sorted.
+func fieldNames(nodes []cue.Value) []string {
+	names := map[string]bool{}
+	for _, node := range nodes {
+		it, err := node.Fields(cue.Optional(true))
+		for err == nil && it.Next() {
+			names[it.Selector().Unquoted()] = true
+		}
 	}
-	for it.Next() {
-		names = append(names, it.Selector().Unquoted())
-	}
-	return names
+	return slices.Sorted(maps.Keys(names))
 }
 
-// lookupDoc finds the schema's node at fields, and the comment of the nearest
-// node above that has one.
-func lookupDoc(def cue.Value, fields []string) (cue.Value, string) {
-	node, doc := def, ""
+// lookup finds what the schema says at fields, which may stand in several
+// places that are joined, and the comment of the nearest field above that has
+// one.
+func lookup(def cue.Value, fields []string) (nodes []cue.Value, doc string) {
+	nodes = []cue.Value{def}
 	for _, f := range fields {
-		node = step(node, f)
-		if !node.Exists() {
+		var next []cue.Value
+		for _, node := range nodes {
+			next = append(next, step(node, f)...)
+		}
+		nodes = next
+		for i := len(nodes) - 1; i >= 0; i-- {
+			doc = or(comment(nodes[i]), doc)
+		}
+	}
+	return nodes, doc
+}
+
+// comment is the comment above a field of the schema, on one line.
+func comment(node cue.Value) string {
+	var words []string
+	for _, group := range node.Doc() {
+		words = append(words, strings.Fields(group.Text())...)
+	}
+	return strings.Join(words, " ")
+}
+
+// step goes from a node of the schema to the field or element named. A list
+// with a validator, such as list.MaxItems, hides its elements, so the parts of
+// a conjunction are looked at too.
+func step(node cue.Value, field string) []cue.Value {
+	name := cue.Str(unquote(field))
+	sels := []cue.Selector{name, name.Required(), name.Optional(), cue.AnyString}
+	if _, err := strconv.Atoi(field); err == nil {
+		sels = []cue.Selector{cue.AnyIndex}
+	}
+	var found []cue.Value
+	for _, sel := range sels {
+		if next := node.LookupPath(cue.MakePath(sel)); next.Exists() {
+			found = append(found, next)
 			break
 		}
-		var lines []string
-		for _, group := range node.Doc() {
-			lines = append(lines, strings.Fields(group.Text())...)
-		}
-		if len(lines) > 0 {
-			doc = strings.Join(lines, " ")
+	}
+	if op, parts := node.Expr(); op == cue.AndOp {
+		for _, part := range parts {
+			found = append(found, step(part, field)...)
 		}
 	}
-	return node, doc
-}
-
-// step goes from a node of the schema to the field or element named.
-func step(node cue.Value, field string) cue.Value {
-	if _, err := strconv.Atoi(field); err == nil {
-		return node.LookupPath(cue.MakePath(cue.AnyIndex))
-	}
-	name := cue.Str(unquote(field))
-	for _, sel := range []cue.Selector{name, name.Required(), name.Optional(), cue.AnyString} {
-		if next := node.LookupPath(cue.MakePath(sel)); next.Exists() {
-			return next
-		}
-	}
-	return cue.Value{}
+	return found
 }
 
 // unquote takes the quotes off a label or a string.
@@ -209,6 +270,17 @@ func concrete(fields []string) cue.Path {
 		}
 	}
 	return cue.MakePath(sels...)
+}
+
+// visible makes a path end at the field that a hidden one speaks of: _x of x.
+func visible(fields []string) []string {
+	for i, f := range fields {
+		if name, hidden := strings.CutPrefix(f, "_"); hidden {
+			name, _, _ = strings.Cut(name, "$") // CUE may add the package.
+			return append(slices.Clone(fields[:i]), name)
+		}
+	}
+	return fields
 }
 
 // dotted writes labels as a.b[0].c.

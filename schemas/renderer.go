@@ -223,9 +223,9 @@ func namespaced(kind string) (inNamespace, known bool) {
 // identify reads an object's identity as far as it is given.
 func identify(v cue.Value, kind string, inNamespace bool) v1alpha1.Identity {
 	id := v1alpha1.Identity{Kind: kind}
-	id.Name, _ = v.LookupPath(cue.ParsePath("metadata.name")).String()
+	id.Name, _ = authored(v, cue.ParsePath("metadata.name")).String()
 	if inNamespace {
-		id.Namespace, _ = v.LookupPath(cue.ParsePath("metadata.namespace")).String()
+		id.Namespace, _ = authored(v, cue.ParsePath("metadata.namespace")).String()
 		if id.Namespace == "" {
 			id.Namespace = "default"
 		}
@@ -249,6 +249,9 @@ func (s *scope) definition(v cue.Value) {
 	whole := s.schema.LookupPath(cue.MakePath(cue.Def(kind))).Unify(v)
 	if err := whole.Validate(cue.Concrete(true), cue.Final()); err != nil {
 		for _, p := range s.explain(err, v, &id) {
+			if id.Name == "" {
+				p.Definition = nil
+			}
 			s.r.emit(record{Problem: &p})
 		}
 		return
