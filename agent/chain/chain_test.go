@@ -48,12 +48,17 @@ type edit func(testing.TB, *chain.Member)
 // under a GPL compatible licence, proceeding on Pass.
 func member(tb testing.TB, key, name string, edits ...edit) chain.Member {
 	tb.Helper()
+	spec := object(tb, name)
+	license := ""
+	for _, p := range spec.Programs {
+		license = p.License
+	}
 	m := chain.Member{
 		Key:         key,
 		Application: key,
-		Object:      object(tb, name),
+		Object:      spec,
 		Program:     name,
-		Facts:       bytecode.Program{GPLCompatible: true, License: "Dual BSD/GPL"},
+		Facts:       bytecode.Program{GPLCompatible: true, License: license},
 		ProceedOn:   1 << pass,
 	}
 	for _, e := range edits {
@@ -77,14 +82,19 @@ func proceedingOn(mask uint32) edit {
 	return func(_ testing.TB, m *chain.Member) { m.ProceedOn = mask }
 }
 
-// licensed sets what the facts say about the licence.
-func licensed(compatible bool, license string, gplOnly ...string) edit {
-	return func(_ testing.TB, m *chain.Member) {
-		m.Facts.GPLCompatible, m.Facts.License, m.Facts.GPLOnly = compatible, license, gplOnly
-	}
+// closed makes the member's licence one that the kernel does not count as GPL
+// compatible.
+func closed(_ testing.TB, m *chain.Member) {
+	m.Object.Programs[m.Program].License = "Proprietary"
+	m.Facts.License, m.Facts.GPLCompatible = "Proprietary", false
 }
 
-// running marks a member as part of the running chain.
+// needing makes the member call helpers that only the GPL gets.
+func needing(helpers ...string) edit {
+	return func(_ testing.TB, m *chain.Member) { m.Facts.GPLOnly = helpers }
+}
+
+// newcomer marks a member that the running chain does not have.
 func newcomer(_ testing.TB, m *chain.Member) { m.New = true }
 
 // several makes n members out of one object, each an application of its own.
@@ -95,4 +105,14 @@ func several(tb testing.TB, n int, name string, edits ...edit) []chain.Member {
 		out[i] = member(tb, fmt.Sprintf("default/app-%d %s", i, name), name, edits...)
 	}
 	return out
+}
+
+// link joins members that fit.
+func link(tb testing.TB, members ...chain.Member) *chain.Linked {
+	tb.Helper()
+	linked, err := chain.Link(members, chain.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return linked
 }

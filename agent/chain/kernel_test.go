@@ -2,7 +2,10 @@ package chain_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -150,5 +153,202 @@ func TestExternVariablesOfSeveralApplicationsResolve(t *testing.T) {
 	}
 	if got := l.linked.Usage.Maps; got != 4 {
 		t.Errorf("the chain counts %d maps, want 4: the counters and a section each", got)
+	}
+}
+
+// unknown is a verdict that enum xdp_action does not have.
+const unknown uint32 = 7
+
+func TestNextMemberRunsOnlyAfterAVerdictToProceedOn(t *testing.T) {
+	verdicts := []uint32{aborted, drop, pass, tx, redirect, unknown, ^uint32(0)}
+	for _, mask := range []uint32{0, 1 << aborted, 1 << drop, 1 << pass, 1 << tx, 1 << redirect, 1<<pass | 1<<drop, 0b11111} {
+		for _, verdict := range verdicts {
+			t.Run(fmt.Sprintf("verdict %d, proceeding on %v", verdict, chain.Verdicts(mask)), func(t *testing.T) {
+				l := load(t,
+					member(t, "first", "xdp_verdict", returning(verdict), proceedingOn(mask)),
+					member(t, "second", "xdp_verdict", returning(tx)))
+				want, runs := verdict, []uint64{3, 0}
+				if verdict < 32 && mask&(1<<verdict) != 0 {
+					want, runs = tx, []uint64{3, 3}
+				}
+				if got := l.run(t, 3); got != want {
+					t.Errorf("verdict is %d, want %d", got, want)
+				}
+				if diff := cmp.Diff(runs, l.runs(t)); diff != "" {
+					t.Errorf("runs (-want +got):\n%s", diff)
+				}
+				if got := l.counted(t, "second"); got != runs[1] {
+					t.Errorf("the second member counted %d packets, want %d", got, runs[1])
+				}
+			})
+		}
+	}
+}
+
+func TestChainsOfOneToThirtyTwoMembers(t *testing.T) {
+	for n := 1; n <= 32; n++ {
+		l := load(t, several(t, n, "xdp_pass")...)
+		if got := l.run(t, 2); got != pass {
+			t.Errorf("%d members: verdict is %d, want %d", n, got, pass)
+		}
+		if diff := cmp.Diff(slices.Repeat([]uint64{2}, n), l.runs(t)); diff != "" {
+			t.Errorf("%d members: runs (-want +got):\n%s", n, diff)
+		}
+	}
+}
+
+func TestProgramsOfOneApplicationShareMapsInOrder(t *testing.T) {
+	app := object(t, "shared")
+	in := func(program string) edit {
+		return func(_ testing.TB, m *chain.Member) { m.Object, m.Program, m.Application = app, program, "app" }
+	}
+	l := load(t,
+		member(t, "one", "xdp_pass", in("one")),
+		member(t, "two", "xdp_pass", in("two")),
+		member(t, "stranger", "shared", func(_ testing.TB, m *chain.Member) { m.Program = "two" }),
+		member(t, "one again", "xdp_pass", in("one")))
+	l.run(t, 1)
+	order, total := l.apps["app"].Maps[".bss"], l.apps["app"].Maps["total"]
+	var digits, sum uint64
+	if err := errors.Join(order.Lookup(uint32(0), &digits), total.Lookup(uint32(0), &sum)); err != nil {
+		t.Fatal(err)
+	}
+	if digits != 121 || sum != 4 {
+		t.Errorf("the application's programs ran in order %d and added up to %d, want 121 and 4", digits, sum)
+	}
+	var others uint64
+	if err := l.apps["stranger"].Maps[".bss"].Lookup(uint32(0), &others); err != nil {
+		t.Fatal(err)
+	}
+	if others != 2 {
+		t.Errorf("the other application saw %d, want its own 2 only", others)
+	}
+	if diff := cmp.Diff([]uint64{1, 1, 1, 1}, l.runs(t)); diff != "" {
+		t.Errorf("runs (-want +got):\n%s", diff)
+	}
+}
+
+func TestNextMemberSeesWhatTheOneBeforeDidToThePacket(t *testing.T) {
+	l := load(t, member(t, "cut", "xdp_adjust"), member(t, "cut again", "xdp_adjust"), member(t, "last", "xdp_pass"))
+	_, out, err := l.Program.Test(make([]byte, 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) != 56 {
+		t.Errorf("the packet is %d bytes after two members took 4 of 64 each, want 56", len(out))
+	}
+}
+
+func TestCountersGoOnAcrossLinks(t *testing.T) {
+	first, second := member(t, "a", "xdp_pass"), member(t, "b", "xdp_pass")
+	l := load(t, first, second)
+	l.run(t, 4)
+	runs := map[string]uint64{}
+	for i, n := range l.runs(t) {
+		runs[l.linked.Members[i]] = n
+	}
+	linked, err := chain.Link([]chain.Member{member(t, "new", "xdp_pass"), second, first}, chain.Options{Runs: runs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := chain.Load(linked, l.open, ebpf.ProgramOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := live{Loaded: again, linked: linked}
+	t.Cleanup(func() { next.Close() })
+	next.run(t, 1)
+	if diff := cmp.Diff([]uint64{1, 5, 5}, next.runs(t)); diff != "" {
+		t.Errorf("runs (-want +got):\n%s", diff)
+	}
+}
+
+func TestKernelSeesOneLicenceForAllMembers(t *testing.T) {
+	// The reason for checking licences from facts: this member is refused alone
+	// and would load in a chain that says GPL.
+	needKernel(t)
+	hidden := member(t, "hidden", "xdp_proprietary_gpl")
+	if coll, err := ebpf.NewCollection(hidden.Object.Copy()); err == nil {
+		coll.Close()
+		t.Fatal("the kernel loads a proprietary program with a GPL-only helper alone")
+	}
+	linked, err := chain.Link([]chain.Member{hidden, member(t, "gpl", "xdp_gpl")}, chain.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps := live{apps: map[string]*ebpf.Collection{}}
+	for _, m := range []chain.Member{hidden, member(t, "gpl", "xdp_gpl")} {
+		delete(m.Object.Programs, "xdp_proprietary_gpl")
+		coll, err := ebpf.NewCollection(m.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(coll.Close)
+		maps.apps[m.Application] = coll
+	}
+	l, err := chain.Load(linked, maps.open, ebpf.ProgramOptions{})
+	if err != nil {
+		t.Fatalf("the kernel sees through the chain, so the check from facts is not needed: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestVerifierBlamesTheNewcomer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		members []chain.Member
+		member  string
+		limit   chain.Limit
+		reason  string
+	}{
+		"a stack too deep with the dispatcher": {
+			members: []chain.Member{member(t, "old", "xdp_stack"), member(t, "new", "stack_full", newcomer), member(t, "older", "xdp_pass")},
+			member:  "new", limit: chain.LimitStack,
+			reason: "with the dispatcher its deepest path of calls takes more than 512 bytes of stack",
+		},
+		"too much for the verifier to walk": {
+			members: several(t, 4, "branches"),
+			member:  "default/app-3 branches", limit: chain.LimitInstructions,
+			reason: "with it the verifier walks more than 1000000 instructions, which all members share",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := tryLoad(t, tc.members...)
+			var refusal *chain.Refusal
+			if !errors.As(err, &refusal) {
+				t.Fatalf("got error %v, want a refusal", err)
+			}
+			if refusal.Member != tc.member || refusal.Limit != tc.limit || refusal.Reason != tc.reason {
+				t.Errorf("got %q, limit %q: %s\nwant %q, limit %q: %s", refusal.Member, refusal.Limit, refusal.Reason, tc.member, tc.limit, tc.reason)
+			}
+			var verifier *ebpf.VerifierError
+			if !errors.As(err, &verifier) || len(verifier.Log) == 0 {
+				t.Errorf("error %v keeps no verifier log", err)
+			}
+		})
+	}
+}
+
+func TestOpenErrorNamesTheMap(t *testing.T) {
+	needKernel(t)
+	linked, err := chain.Link([]chain.Member{member(t, "app", "xdp_count", func(_ testing.TB, m *chain.Member) { m.Program = "count_packets" })}, chain.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := errors.New("gone")
+	_, err = chain.Load(linked, func(chain.MapRef) (*ebpf.Map, error) { return nil, gone }, ebpf.ProgramOptions{})
+	if !errors.Is(err, gone) || !strings.Contains(err.Error(), `of application "app"`) {
+		t.Errorf("got error %v, want one that wraps %q and names the application", err, gone)
+	}
+}
+
+func TestLoadedChainTellsWhatTheVerifierWalked(t *testing.T) {
+	one, two := load(t, several(t, 1, "branches")...), load(t, several(t, 2, "branches")...)
+	if one.Usage.Verified < 100_000 || two.Usage.Verified < one.Usage.Verified*3/2 {
+		t.Errorf("one member takes %d verified instructions and two take %d; want many, and near twice as many", one.Usage.Verified, two.Usage.Verified)
+	}
+	if left := two.Usage.Left(); left.Verified != chain.MaxInstructions-two.Usage.Verified {
+		t.Errorf("room is %+v for %d walked instructions", left, two.Usage.Verified)
 	}
 }

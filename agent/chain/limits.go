@@ -74,6 +74,7 @@ func (u Usage) Left() Room {
 	return Room{
 		Maps:        MaxMaps - u.Maps,
 		Subprograms: MaxSubprograms - u.Subprograms,
+		Members:     MaxSubprograms - u.Subprograms,
 		Verified:    MaxInstructions - max(u.Verified, u.Instructions),
 	}
 }
@@ -84,13 +85,12 @@ type Room struct {
 	Maps int `json:"maps"`
 	// Subprograms counts functions.
 	Subprograms int `json:"subprograms"`
+	// Members counts members of one function and no map of their own, the
+	// smallest there are.
+	Members int `json:"members"`
 	// Verified counts instructions the verifier may walk.
 	Verified int `json:"verified"`
 }
-
-// Members is how many more members of one function each and no maps could
-// follow at most.
-func (r Room) Members() int { return max(0, r.Subprograms) }
 
 // newcomer is the member to refuse when members do not fit together: the last
 // new one, or the last where none is marked.
@@ -197,10 +197,22 @@ func (l *linker) usage(members []Member, insns asm.Instructions, kconfigs int) (
 		Instructions: int(insns.Size() / asm.InstructionSize),
 	}
 	graph := callGraph(l.body, l.starts)
-	for _, entry := range l.calls {
+	for i, entry := range l.calls {
 		u.Frames = max(u.Frames, 1+graph.depth(entry))
+		if u.Frames > MaxFrames {
+			return u, &Refusal{Member: members[i].Key, Limit: LimitFrames,
+				Reason: fmt.Sprintf("with the dispatcher its calls nest %d deep, and the kernel takes %d", u.Frames, MaxFrames),
+				Remedy: inline}
+		}
 	}
-	latest := newcomer(members).Key
+	return u, u.check(newcomer(members).Key)
+}
+
+// inline is the remedy for too many functions and too deep calls.
+const inline = "let the compiler inline functions (static __always_inline)"
+
+// check refuses the newcomer where the members together take too much.
+func (u Usage) check(latest string) error {
 	for _, c := range []struct {
 		limit     Limit
 		has, most int
@@ -208,15 +220,14 @@ func (l *linker) usage(members []Member, insns asm.Instructions, kconfigs int) (
 		remedy    string
 	}{
 		{LimitMaps, u.Maps, MaxMaps, "maps, data sections and the chain's counters included", "use fewer maps or data sections, or attach to another interface"},
-		{LimitSubprograms, u.Subprograms, MaxSubprograms, "functions, the dispatcher included", "let the compiler inline functions (static __always_inline), or attach to another interface"},
-		{LimitFrames, u.Frames, MaxFrames, "nested calls, the dispatcher's included", "let the compiler inline functions (static __always_inline)"},
+		{LimitSubprograms, u.Subprograms, MaxSubprograms, "functions, the dispatcher included", inline + ", or attach to another interface"},
 		{LimitInstructions, u.Instructions, MaxInstructions, "instructions", "make the program shorter, or attach to another interface"},
 	} {
 		if c.has > c.most {
-			return u, &Refusal{Member: latest, Limit: c.limit,
+			return &Refusal{Member: latest, Limit: c.limit,
 				Reason: fmt.Sprintf("with it the chain has %d %s, and the kernel takes %d", c.has, c.what, c.most),
 				Remedy: c.remedy}
 		}
 	}
-	return u, nil
+	return nil
 }

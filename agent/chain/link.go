@@ -106,6 +106,9 @@ func check(members []Member) error {
 		if m.Object == nil || m.Object.Programs[m.Program] == nil {
 			return fmt.Errorf("link chain: member %q: its object has no program %q", m.Key, m.Program)
 		}
+		if spec := m.Object.Programs[m.Program]; spec.License != m.Facts.License {
+			return fmt.Errorf("link chain: member %q: its facts name licence %q and its object %q", m.Key, m.Facts.License, spec.License)
+		}
 		if first, ok := objects[m.Application]; ok && first != m.Object {
 			return fmt.Errorf("link chain: member %q: application %q comes with two objects", m.Key, m.Application)
 		}

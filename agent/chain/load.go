@@ -29,6 +29,8 @@ func (l *Loaded) Close() error {
 //
 // A rejection by the verifier is a *Refusal of the newcomer, with the kernel's
 // words about it: every member is expected to have been loaded alone before.
+// The level and size of the log in opts hold for rejections this package has no
+// words for; a shared limit is told in a line.
 func Load(l *Linked, open func(MapRef) (*ebpf.Map, error), opts ebpf.ProgramOptions) (*Loaded, error) {
 	spec := l.Program.Copy()
 	if err := l.associate(spec.Instructions, open); err != nil {
@@ -51,11 +53,33 @@ func (l *Linked) load(spec *ebpf.ProgramSpec, opts ebpf.ProgramOptions) (*Loaded
 	if err := spec.Instructions.AssociateMap(CountersName, counters); err != nil {
 		return nil, errors.Join(fmt.Errorf("refer to chain counters: %w", err), counters.Close())
 	}
-	program, err := ebpf.NewProgramWithOptions(spec, opts)
+	program, err := l.program(spec, opts)
 	if err != nil {
-		return nil, errors.Join(explain(l.members, err), counters.Close())
+		return nil, errors.Join(err, counters.Close())
 	}
 	return &Loaded{Program: program, Counters: counters, Usage: verified(l.Usage, program)}, nil
+}
+
+// program loads twice if need be. What only a chain can fail by, the verifier
+// says in a line; the full log of a million walked instructions would take
+// hundreds of megabytes, and is asked for only where that line tells nothing.
+func (l *Linked) program(spec *ebpf.ProgramSpec, opts ebpf.ProgramOptions) (*ebpf.Program, error) {
+	terse := opts
+	terse.LogLevel = ebpf.LogLevelStats
+	program, err := ebpf.NewProgramWithOptions(spec, terse)
+	if err == nil {
+		return program, nil
+	}
+	err = explain(l.members, err)
+	var refusal *Refusal
+	if !errors.As(err, &refusal) || refusal.Limit != LimitVerifier {
+		return nil, err
+	}
+	program, err = ebpf.NewProgramWithOptions(spec, opts)
+	if err != nil {
+		return nil, explain(l.members, err)
+	}
+	return program, nil
 }
 
 // associate puts the members' maps into the instructions.
@@ -141,7 +165,7 @@ func joint() []struct {
 			"make the program simpler (fewer branches, bpf_loop in place of unrolled loops), or attach to another interface"},
 		{regexp.MustCompile(`call stack of \d+ frames is too deep`), LimitFrames,
 			fmt.Sprintf("with the dispatcher its calls nest deeper than %d", MaxFrames),
-			"let the compiler inline functions (static __always_inline)"},
+			inline},
 		{regexp.MustCompile(`tail_calls are not allowed when call stack`), LimitStack,
 			"it makes tail calls from a path of calls that takes 256 bytes of stack or more",
 			"use less stack in front of the tail call"},

@@ -9,14 +9,13 @@ volatile __u32 turns;
 SEC("xdp")
 int branches(struct xdp_md *ctx)
 {
-	__u32 sum = 0;
-
-	for (int i = 0; i < 40000; i++) {
-		sum += turns;
-		if (sum > 1000000)
+	for (int i = 0; i < 2000; i++) {
+		if (turns == (__u32)i)
 			break;
+#pragma unroll
+		for (int j = 0; j < 50; j++)
+			turns += i;
 	}
-	turns = sum;
 	return XDP_PASS;
 }
 

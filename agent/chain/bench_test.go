@@ -1,0 +1,51 @@
+package chain_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// BenchmarkMember measures what one more member costs a packet, counters
+// included, as the kernel's own test run times it. The member returns at once,
+// so what is left is the chain's part; the figure to watch is ns/member, which
+// is a difference within one run.
+func BenchmarkMember(b *testing.B) {
+	short := load(b, several(b, 1, "xdp_pass")...)
+	for _, n := range []int{2, 8, 32} {
+		b.Run(fmt.Sprintf("of-%d", n), func(b *testing.B) {
+			long := load(b, several(b, n, "xdp_pass")...)
+			repeat := max(b.N, 10_000)
+			one, all := perPacket(b, short.Program, repeat), perPacket(b, long.Program, repeat)
+			b.ReportMetric(float64(all-one)/float64(n-1), "ns/member")
+			b.ReportMetric(float64(all), "ns/packet")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// perPacket is the shortest of several runs, which other work on the machine
+// disturbed the least.
+func perPacket(b *testing.B, program *ebpf.Program, repeat int) time.Duration {
+	b.Helper()
+	best := time.Duration(1<<63 - 1)
+	for range 5 {
+		_, took, err := program.Benchmark(make([]byte, 64), repeat, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		best = min(best, took)
+	}
+	return best
+}
+
+// BenchmarkLink measures the pure half: twelve applications of five maps each into one
+// program.
+func BenchmarkLink(b *testing.B) {
+	members := several(b, 12, "xdp_maps")
+	for b.Loop() {
+		link(b, members...)
+	}
+}
