@@ -134,15 +134,24 @@ func clip(s string) string {
 	return s
 }
 
-// suggest lists the known names, or the nearest where they are many.
+// suggest lists the known names, or, where they are many, those that are near.
 func suggest(given string, known []string, intro string) string {
 	slices.SortStableFunc(known, func(a, b string) int {
 		return levenshtein.ComputeDistance(given, a) - levenshtein.ComputeDistance(given, b)
 	})
-	if len(known) > 12 {
-		return fmt.Sprintf("%s%d; the nearest are %s.", intro, len(known), strings.Join(known[:3], ", "))
+	if len(known) <= 12 {
+		return intro + strings.Join(known, ", ") + "."
 	}
-	return intro + strings.Join(known, ", ") + "."
+	near := known[:0]
+	for _, k := range known {
+		if len(near) < 3 && levenshtein.ComputeDistance(given, k) <= max(2, len(given)/3) {
+			near = append(near, k)
+		}
+	}
+	if len(near) == 0 {
+		return ""
+	}
+	return "Did you mean " + strings.Join(near, ", ") + "?"
 }
 
 // written is the value at fields as the author wrote it.

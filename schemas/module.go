@@ -13,8 +13,9 @@ import (
 )
 
 // languageVersion is the version of CUE that a source without a module file is
-// read as.
-const languageVersion = "v0.17.0"
+// read as, and the lowest the schema is written for: it has the builtin error
+// (cuelang.org/docs/howto/use-the-built-in-function-error).
+const languageVersion = "v0.14.0"
 
 // looseModule stands in for the module file of a source that has none, so that
 // it can import the schema and embed files.
