@@ -2,10 +2,12 @@ package chain_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 )
 
 // BenchmarkMember measures what one more member costs a packet, counters
@@ -20,10 +22,27 @@ func BenchmarkMember(b *testing.B) {
 			repeat := max(b.N, 10_000)
 			one, all := perPacket(b, short.Program, repeat), perPacket(b, long.Program, repeat)
 			b.ReportMetric(float64(all-one)/float64(n-1), "ns/member")
+			b.ReportMetric(float64(perPacket(b, calls(b, n), repeat)-perPacket(b, calls(b, 1), repeat))/float64(n-1), "ns/bare-call")
 			b.ReportMetric(float64(all), "ns/packet")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+// calls is a program that does nothing but call the same function n times: what
+// a call and a return cost on this machine, which mitigations of the processor
+// set, and no chain of functions can undercut.
+func calls(b *testing.B, n int) *ebpf.Program {
+	b.Helper()
+	call := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoCall, Constant: -1}.WithReference("callee")
+	insns := append(slices.Repeat(asm.Instructions{call}, n), asm.Return(),
+		asm.Mov.Imm(asm.R0, 2).WithSymbol("callee"), asm.Return())
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: insns})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { program.Close() })
+	return program
 }
 
 // perPacket is the shortest of several runs, which other work on the machine
