@@ -2,6 +2,7 @@ package bytecode
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/cilium/ebpf/btf"
 )
@@ -29,7 +30,12 @@ func cType(t btf.Type, depth int) string {
 	case *btf.Pointer:
 		return cType(t.Target, depth+1) + " *"
 	case *btf.Array:
-		return fmt.Sprintf("%s[%d]", cType(t.Type, depth+1), t.Nelems)
+		// C writes the outermost dimension first: __u64[4][2].
+		element, inner, nested := strings.Cut(cType(t.Type, depth+1), "[")
+		if nested {
+			inner = "[" + inner
+		}
+		return fmt.Sprintf("%s[%d]%s", element, t.Nelems, inner)
 	case *btf.Struct:
 		return tagged("struct", t.Name)
 	case *btf.Union:

@@ -3,7 +3,6 @@ package bytecode
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"sort"
@@ -240,11 +239,4 @@ func sortedKeys[V any](m map[string]V) []string {
 func cutNUL(s string) string {
 	s, _, _ = strings.Cut(s, "\x00")
 	return s
-}
-
-// asRefusal finds the refusal in an error.
-func asRefusal(err error) (*Refusal, bool) {
-	var r *Refusal
-	ok := errors.As(err, &r)
-	return r, ok
 }

@@ -16,12 +16,13 @@ const pageSize = 4096
 // something that holds for 6.1 to 6.18 with usual debug options off.
 const (
 	mapHeader    = 512 // struct bpf_map and what surrounds it
+	htabHeader   = 896 // struct bpf_htab
 	htabElem     = 48  // struct htab_elem
 	htabBucket   = 16  // struct bucket
 	htabLocks    = 8   // HASHTAB_MAP_LOCK_COUNT ints per CPU, until 6.16
 	pointer      = 8
-	trieNode     = 40 // struct lpm_trie_node
-	devHashEntry = 96 // struct bpf_dtab_netdev
+	trieNode     = 36 // struct lpm_trie_node, less four bytes of its key
+	devHashEntry = 64 // struct bpf_dtab_netdev
 	cpuMapEntry  = 256
 	sockElem     = 40 // struct bpf_shtab_elem
 	stackBucket  = 24 // struct stack_map_bucket
@@ -52,8 +53,11 @@ func mapMemory(m *ebpf.MapSpec, cpus uint64) uint64 {
 	case ebpf.Hash, ebpf.LRUHash, ebpf.HashOfMaps, ebpf.PerCPUHash, ebpf.LRUCPUHash:
 		return hashMemory(m, cpus)
 	case ebpf.LPMTrie:
-		// A full trie of n entries has up to n-1 nodes in between.
-		return sum(mapHeader, product(2*entries, sum(trieNode, key, value)))
+		// A full trie of n entries has up to n-1 nodes in between, which have no
+		// value and which the kernel does not report. A key begins with the
+		// prefix's length, which nodes keep for themselves.
+		node := sum(trieNode, key)
+		return sum(mapHeader, product(entries, sum(node, value)), product(entries, node))
 	case ebpf.RingBuf, ebpf.UserRingbuf:
 		pages := entries / pageSize
 		return sum(mapHeader, 3*pageSize, entries, product(2*pages+3, pointer))
@@ -119,7 +123,7 @@ func hashMemory(m *ebpf.MapSpec, cpus uint64) uint64 {
 		}
 	}
 	return sum(
-		mapHeader,
+		htabHeader,
 		product(powerOfTwo(entries), htabBucket),
 		product(cpus, htabLocks*4+pointer),
 		product(entries+cpus, element),
@@ -127,17 +131,22 @@ func hashMemory(m *ebpf.MapSpec, cpus uint64) uint64 {
 }
 
 // bloomBytes is the bitmap of a bloom filter: as many bits as entries times
-// hash functions over ln 2, up to a power of two.
+// hash functions over ln 2 (7/5), up to a power of two, in the kernel's 32-bit
+// steps (bloom_map_alloc).
 func bloomBytes(m *ebpf.MapSpec) uint64 {
+	const most = 1 << 29
 	hashes := m.MapExtra & 0xf
 	if hashes == 0 {
 		hashes = 5
 	}
-	bitmap := product(product(uint64(m.MaxEntries), hashes), 7) / 5
-	if bitmap >= 1<<31 {
-		return 1 << 29
+	bitmap := uint64(m.MaxEntries) * hashes
+	if bitmap > math.MaxUint32 {
+		return most
 	}
-	return roundUp(powerOfTwo(bitmap), 64) / 8
+	if bitmap = bitmap / 5 * 7; bitmap > 1<<31 {
+		return most
+	}
+	return max(powerOfTwo(bitmap), 64) / 8
 }
 
 // powerOfTwo rounds up to a power of two, which is how the kernel sizes tables.

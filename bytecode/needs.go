@@ -228,9 +228,3 @@ func (n *needs) jump(ins *asm.Instruction, program string) {
 		n.add("5.3", "bounded loops", program)
 	}
 }
-
-// kfuncKernel is the first kernel with a kfunc, as far as it is known.
-func kfuncKernel(name string) string {
-	_ = name
-	return ""
-}

@@ -62,16 +62,25 @@ func inspectProgram(spec *ebpf.CollectionSpec, name string) (*inspected, error) 
 		missing:   map[string]bool{},
 		unknown:   map[int64]bool{},
 	}
-	// The kernel's numbers begin at 0, which is also how "none" is written.
-	if s.AttachType != ebpf.AttachNone || s.Type == ebpf.CGroupSKB {
-		p.facts.AttachType = s.AttachType.String()
-	}
+	p.facts.AttachType = attachType(s)
 	p.needs = programNeeds(s, row)
 	if err := p.walk(spec, s.Instructions); err != nil {
 		return nil, fmt.Errorf("program %s: %w", name, err)
 	}
 	p.finish(s.Type)
 	return p, nil
+}
+
+// attachType names the expected attach type. The kernel's numbers begin at 0,
+// which is also how "none" is written, save where ingress is meant.
+func attachType(s *ebpf.ProgramSpec) string {
+	switch {
+	case s.AttachType != ebpf.AttachNone:
+		return s.AttachType.String()
+	case s.Type == ebpf.CGroupSKB:
+		return "CGroupInetIngress"
+	}
+	return ""
 }
 
 // walk visits every instruction of the program and of what it reaches.
