@@ -1,0 +1,115 @@
+// Package attach makes the links between loaded programs and the kernel's
+// hooks: one family of hooks a file, one small function a row of hook.Table.
+//
+// It owns nothing it makes: the link goes to the caller, unpinned. It loads no
+// program, decides neither what attaches where nor in which order, and keeps no
+// state.
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/hook"
+)
+
+// ErrTarget: the target does not exist on this node now. It may come later.
+var ErrTarget = errors.New("target does not exist")
+
+// Request is one link to be made.
+type Request struct {
+	// Attachment says where; its target is resolved.
+	Attachment plan.Attachment
+	// Program is what to attach, loaded for the hook.
+	Program *ebpf.Program
+	// CgroupRoot is the mount point of cgroup2.
+	CgroupRoot string
+	// Neighbours are our own links on the same ordered hook, in the order in
+	// which they are to run, with the new link's place among them.
+	Neighbours Neighbours
+}
+
+// Neighbours are links on one ordered hook.
+type Neighbours struct {
+	// Before run ahead of the new link, After behind it; each in order.
+	Before, After []link.ID
+}
+
+// attacher makes a link of one hook.
+type attacher func(hook.Hook, Request) (link.Link, error)
+
+// attachers has a row for every hook the agent attaches today.
+var attachers = map[string]attacher{
+	"xdp":         xdp,
+	"tcx/ingress": tcx,
+	"tcx/egress":  tcx,
+
+	"tracepoint": tracepoint,
+	"raw_tp":     rawTracepoint,
+	"tp_btf":     tracing,
+
+	"uprobe":    uprobe,
+	"uretprobe": uretprobe,
+
+	"sk_lookup": netns,
+	"iter":      iter,
+
+	"cgroup_skb/ingress":      cgroup,
+	"cgroup_skb/egress":       cgroup,
+	"cgroup/sock_create":      cgroup,
+	"cgroup/sock_release":     cgroup,
+	"cgroup/post_bind4":       cgroup,
+	"cgroup/post_bind6":       cgroup,
+	"cgroup/bind4":            cgroup,
+	"cgroup/bind6":            cgroup,
+	"cgroup/connect4":         cgroup,
+	"cgroup/connect6":         cgroup,
+	"cgroup/sendmsg4":         cgroup,
+	"cgroup/sendmsg6":         cgroup,
+	"cgroup/recvmsg4":         cgroup,
+	"cgroup/recvmsg6":         cgroup,
+	"cgroup/getpeername4":     cgroup,
+	"cgroup/getpeername6":     cgroup,
+	"cgroup/getsockname4":     cgroup,
+	"cgroup/getsockname6":     cgroup,
+	"cgroup/connect_unix":     cgroup,
+	"cgroup/sendmsg_unix":     cgroup,
+	"cgroup/recvmsg_unix":     cgroup,
+	"cgroup/getpeername_unix": cgroup,
+	"cgroup/getsockname_unix": cgroup,
+	"cgroup/sysctl":           cgroup,
+	"cgroup/getsockopt":       cgroup,
+	"cgroup/setsockopt":       cgroup,
+	"cgroup/dev":              cgroup,
+	"sockops":                 cgroup,
+}
+
+// Hooks returns the names of the hooks that To attaches, sorted.
+func Hooks() []string {
+	names := make([]string, 0, len(attachers))
+	for n := range attachers {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// To makes the link. The caller pins it: an unpinned link goes with the
+// process. It fails with ErrTarget where the target is not there.
+func To(r Request) (link.Link, error) {
+	h, known := hook.Lookup(r.Attachment.Hook)
+	attach, ok := attachers[r.Attachment.Hook]
+	if !known || !ok {
+		return nil, fmt.Errorf("attach %s to %s: this agent attaches no such hook; it attaches %v", r.Attachment.Program, r.Attachment.Hook, Hooks())
+	}
+	l, err := attach(h, r)
+	if err != nil {
+		return nil, fmt.Errorf("attach %s to %s %s: %w", r.Attachment.Program, h.Name, r.Attachment.Target, err)
+	}
+	return l, nil
+}

@@ -1,0 +1,22 @@
+package attach
+
+import (
+	"path/filepath"
+
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/hook"
+)
+
+// cgroup serves every hook of a cgroup: they differ in the attach type only.
+func cgroup(h hook.Hook, r Request) (link.Link, error) {
+	l, err := link.AttachCgroup(link.CgroupOptions{
+		Path: cgroupPath(r.CgroupRoot, r.Attachment.Cgroup), Attach: h.AttachType, Program: r.Program,
+	})
+	return l, missing(err)
+}
+
+// cgroupPath keeps a definition's path below the mount, whatever dots it has.
+func cgroupPath(root, path string) string {
+	return filepath.Join(root, filepath.Clean("/"+path))
+}

@@ -1,0 +1,104 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/hook"
+)
+
+// retries bounds how often an ordered attach is tried again because others
+// changed the hook meanwhile.
+const retries = 8
+
+func xdp(_ hook.Hook, r Request) (link.Link, error) {
+	l, err := link.AttachXDP(link.XDPOptions{Program: r.Program, Interface: r.Attachment.Ifindex})
+	switch {
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
+		return nil, fmt.Errorf("the interface holds an XDP program that is not Skep's; detach it (bpftool net, ip link set dev %s xdp off): %w", r.Attachment.Interface, err)
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EINVAL) && gone(r.Attachment.Ifindex):
+		return nil, errors.Join(ErrTarget, err)
+	}
+	return l, err
+}
+
+// tcx attaches in the kernel's own order. The revision makes the look and the
+// attach one step: whoever changes the hook in between makes it fail with
+// ESTALE (kernel/bpf/mprog.c), and the look is taken again.
+func tcx(h hook.Hook, r Request) (link.Link, error) {
+	var err error
+	for range retries {
+		var seen *link.QueryResult
+		if seen, err = queryTCX(r.Attachment.Ifindex, h.AttachType); err != nil {
+			return nil, err
+		}
+		var l link.Link
+		l, err = link.AttachTCX(link.TCXOptions{
+			Interface: r.Attachment.Ifindex, Program: r.Program, Attach: h.AttachType,
+			Anchor: place(r.Neighbours, seen), ExpectedRevision: seen.Revision,
+		})
+		if err == nil {
+			return l, nil
+		}
+		if !errors.Is(err, unix.ESTALE) && !errors.Is(err, unix.ENOENT) {
+			break
+		}
+	}
+	if errors.Is(err, unix.ERANGE) {
+		return nil, fmt.Errorf("the hook is full; the kernel takes 63 programs: %w", err)
+	}
+	return nil, err
+}
+
+// queryTCX reads what is attached, in order.
+func queryTCX(ifindex int, at ebpf.AttachType) (*link.QueryResult, error) {
+	seen, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: at})
+	if errors.Is(err, unix.ENODEV) {
+		return nil, errors.Join(ErrTarget, err)
+	}
+	return seen, err
+}
+
+// place chooses the anchor: in front of the first of ours that is to run later,
+// else behind the last that is to run earlier, else at the end. Programs of
+// others keep their order whichever it is.
+func place(n Neighbours, seen *link.QueryResult) link.Anchor {
+	order := linkIDs(seen)
+	for _, id := range order {
+		if slices.Contains(n.After, id) {
+			return link.BeforeLinkByID(id)
+		}
+	}
+	for _, id := range slices.Backward(order) {
+		if slices.Contains(n.Before, id) {
+			return link.AfterLinkByID(id)
+		}
+	}
+	return link.Tail()
+}
+
+// OrderTCX returns the ids of all links on a TCX hook, ours and others', in the
+// order in which they run.
+func OrderTCX(hookName string, ifindex int) ([]link.ID, error) {
+	h, _ := hook.Lookup(hookName)
+	seen, err := queryTCX(ifindex, h.AttachType)
+	if err != nil {
+		return nil, fmt.Errorf("read order of %s: %w", hookName, err)
+	}
+	return linkIDs(seen), nil
+}
+
+func linkIDs(seen *link.QueryResult) []link.ID {
+	var ids []link.ID
+	for _, p := range seen.Programs {
+		if id, ok := p.LinkID(); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

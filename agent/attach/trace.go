@@ -1,0 +1,39 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/hook"
+)
+
+func tracepoint(_ hook.Hook, r Request) (link.Link, error) {
+	group, name, ok := strings.Cut(r.Attachment.Tracepoint, "/")
+	if !ok || group == "" || name == "" {
+		return nil, fmt.Errorf("tracepoint %q is not category/name, such as syscalls/sys_enter_execve", r.Attachment.Tracepoint)
+	}
+	l, err := link.Tracepoint(group, name, r.Program, nil)
+	return l, missing(err)
+}
+
+func rawTracepoint(_ hook.Hook, r Request) (link.Link, error) {
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: r.Attachment.Tracepoint, Program: r.Program})
+	return l, missing(err)
+}
+
+// tracing attaches where the program was loaded for: its target is in it.
+func tracing(h hook.Hook, r Request) (link.Link, error) {
+	return link.AttachTracing(link.TracingOptions{Program: r.Program, AttachType: h.AttachType})
+}
+
+// missing marks an error that says there is no such tracepoint or file.
+func missing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(ErrTarget, err)
+	}
+	return err
+}

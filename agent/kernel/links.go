@@ -1,0 +1,227 @@
+package kernel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+// textSuffix is appended to a link's pin for the symlink whose text is the
+// attachment: the kernel does not tell all of it.
+const textSuffix = "+at"
+
+// maxText is the longest text a symlink holds (PATH_MAX with its end).
+const maxText = 4095
+
+// Link is a pinned link, held open.
+type Link struct {
+	UID        string
+	Attachment plan.Attachment
+	Link       link.Link
+	// Path is the pin.
+	Path string
+}
+
+// Close lets the link go; it stays while it is pinned.
+func (l *Link) Close() error { return l.Link.Close() }
+
+// PinLink pins a new link under its attachment's key, in the place of the one
+// that has been there. The text is written first: a pin without its text is
+// never found.
+func (s *Store) PinLink(uid string, a plan.Attachment, l link.Link) (*Link, error) {
+	dir := s.linksDir(uid)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make pin directory: %w", err)
+	}
+	if err := s.Describe(uid, a); err != nil {
+		return nil, err
+	}
+	path, aside := filepath.Join(dir, a.Key()), filepath.Join(dir, newPrefix+a.Key())
+	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove leftover pin: %w", err)
+	}
+	if err := l.Pin(aside); err != nil {
+		return nil, fmt.Errorf("pin link: %w", err)
+	}
+	if err := os.Rename(aside, path); err != nil {
+		return nil, fmt.Errorf("pin link: %w", err)
+	}
+	return &Link{UID: uid, Attachment: a, Link: l, Path: path}, nil
+}
+
+// Describe writes an attachment beside its pin, in the place of what was there.
+func (s *Store) Describe(uid string, a plan.Attachment) error {
+	text, err := json.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("describe link: %w", err)
+	}
+	if len(text) > maxText {
+		return fmt.Errorf("describe link of %s to %s: its target takes %d bytes to write down, and a pin's text holds %d; shorten its paths", a.Program, a.Hook, len(text), maxText)
+	}
+	if err := replaceSymlink(string(text), filepath.Join(s.linksDir(uid), a.Key()+textSuffix)); err != nil {
+		return fmt.Errorf("describe link: %w", err)
+	}
+	return nil
+}
+
+// replaceSymlink writes the text in one step.
+func replaceSymlink(text, path string) error {
+	dir, name := filepath.Split(path)
+	aside := filepath.Join(dir, newPrefix+name)
+	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(text, aside); err != nil {
+		return err
+	}
+	return os.Rename(aside, path)
+}
+
+// Links opens the pinned links of an application. A text without a pin, or a
+// pin without a text, is what a kill left, and is removed.
+func (s *Store) Links(uid string) ([]*Link, error) {
+	dir := s.linksDir(uid)
+	found, err := list(dir)
+	if err != nil {
+		return nil, err
+	}
+	var links []*Link
+	for _, n := range found {
+		path := filepath.Join(dir, n)
+		if key, isText := strings.CutSuffix(n, textSuffix); isText {
+			if missing(filepath.Join(dir, key)) {
+				if err := os.Remove(path); err != nil {
+					return nil, errors.Join(fmt.Errorf("remove leftover text: %w", err), closeLinks(links))
+				}
+			}
+			continue
+		}
+		l, err := openLink(uid, path)
+		if err != nil {
+			return nil, errors.Join(err, closeLinks(links))
+		}
+		if l != nil {
+			links = append(links, l)
+		}
+	}
+	return links, nil
+}
+
+// openLink opens one pin by its text, or removes the pin where its text does
+// not say what it is.
+func openLink(uid, path string) (*Link, error) {
+	var a plan.Attachment
+	text, err := os.Readlink(path + textSuffix)
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &a)
+	}
+	if err != nil || a.Key() != filepath.Base(path) {
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("remove leftover pin: %w", err)
+		}
+		return nil, nil
+	}
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open pinned link: %w", err)
+	}
+	return &Link{UID: uid, Attachment: a, Link: l, Path: path}, nil
+}
+
+func closeLinks(links []*Link) error {
+	var errs []error
+	for _, l := range links {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveLink unpins the link and lets it go, which detaches it.
+func (s *Store) RemoveLink(l *Link) error {
+	var errs []error
+	for _, path := range []string{l.Path, l.Path + textSuffix} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove link's pin: %w", err))
+		}
+	}
+	return errors.Join(append(errs, l.Close())...)
+}
+
+// RepinLink makes again a pin that someone removed, and tells whether it did.
+func (s *Store) RepinLink(l *Link) (bool, error) {
+	pinGone, textGone := missing(l.Path), missing(l.Path+textSuffix)
+	if !pinGone && !textGone {
+		return false, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(l.Path), 0o700); err != nil {
+		return false, fmt.Errorf("make pin directory: %w", err)
+	}
+	if err := s.Describe(l.UID, l.Attachment); err != nil {
+		return false, err
+	}
+	if pinGone {
+		// The library takes the link for pinned still and would do nothing.
+		if err := errors.Join(l.Link.Unpin(), l.Link.Pin(l.Path)); err != nil {
+			return false, fmt.Errorf("pin link again: %w", err)
+		}
+	}
+	return true, nil
+}
+
+// Facts is what the kernel tells about a link.
+type Facts struct {
+	ID      link.ID
+	Program ebpf.ProgramID
+	// Severed links have lost their target and run nothing.
+	Severed bool
+}
+
+// Inspect asks the kernel about a link.
+func Inspect(l link.Link) (Facts, error) {
+	info, err := l.Info()
+	if err != nil {
+		return Facts{}, fmt.Errorf("read info of link: %w", err)
+	}
+	f := Facts{ID: info.ID, Program: info.Program}
+	switch info.Type {
+	case link.XDPType:
+		if x := info.XDP(); x != nil {
+			f.Severed = x.Ifindex == 0
+		}
+	case link.TCXType:
+		if x := info.TCX(); x != nil {
+			f.Severed = x.Ifindex == 0
+		}
+	case link.CgroupType:
+		if x := info.Cgroup(); x != nil {
+			f.Severed = x.CgroupId == 0
+		}
+	case link.NetNsType:
+		if x := info.NetNs(); x != nil {
+			f.Severed = x.NetnsInode == 0
+		}
+	}
+	return f, nil
+}
+
+// ProgramID returns the kernel's id of a program.
+func ProgramID(p *ebpf.Program) (ebpf.ProgramID, error) {
+	info, err := p.Info()
+	if err != nil {
+		return 0, fmt.Errorf("read info of program: %w", err)
+	}
+	id, ok := info.ID()
+	if !ok {
+		return 0, errors.New("read info of program: the kernel tells no id")
+	}
+	return id, nil
+}

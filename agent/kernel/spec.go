@@ -1,0 +1,175 @@
+package kernel
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/values"
+	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/intent"
+)
+
+// Prepared is an application's object with everything its intent says put into
+// it: what is left to do is to ask the kernel.
+type Prepared struct {
+	// UID, Revision and Application are the intent's.
+	UID, Revision string
+	Application   v1alpha1.Identity
+	// Spec holds the instances of the intent's programs, the programs they tail
+	// call by a prog array, and all maps. It is not modified by loading.
+	Spec *ebpf.CollectionSpec
+	// Set are the data sections that hold a variable the intent sets.
+	Set map[string]bool
+	// variables of the object, for carrying values over.
+	variables map[string]*ebpf.VariableSpec
+}
+
+// Prepare reads the object and applies the intent to it: programs, attach
+// targets, map sizes and variables. It is pure; what is wrong is refused with
+// the names the definition uses.
+func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
+	p := o.Payload()
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		return nil, fmt.Errorf("read object of %s: %w", p.Application, err)
+	}
+	if err := values.Apply(spec, p.Variables); err != nil {
+		return nil, fmt.Errorf("set variables of %s: %w", p.Application, err)
+	}
+	prepared := &Prepared{UID: p.UID, Revision: o.Revision(), Application: p.Application, Set: map[string]bool{}, variables: spec.Variables}
+	for name := range p.Variables {
+		prepared.Set[spec.Variables[name].SectionName] = true
+	}
+	if err := errors.Join(overrideMaps(spec, p.Maps), ownMaps(spec)); err != nil {
+		return nil, fmt.Errorf("prepare maps of %s: %w", p.Application, err)
+	}
+	programs, err := instances(spec, p.Programs)
+	if err != nil {
+		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
+	}
+	spec.Programs = programs
+	prepared.Spec = spec
+	return prepared, nil
+}
+
+// overrideMaps applies what the definition says of maps.
+func overrideMaps(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map) error {
+	var errs []error
+	for name, m := range maps {
+		ms, ok := spec.Maps[name]
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("maps.%s: the object has no such map; it has %s", name, names(spec.Maps)))
+		case m.MaxEntries == nil:
+		case isData(name):
+			errs = append(errs, fmt.Errorf("maps.%s: a data section has one entry; take maxEntries away", name))
+		default:
+			ms.MaxEntries = *m.MaxEntries
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ownMaps takes pinning by name away, since pins go where the store says, and
+// refuses maps the agent cannot look after.
+func ownMaps(spec *ebpf.CollectionSpec) error {
+	for name, ms := range spec.Maps {
+		ms.Pinning = ebpf.PinNone
+		if ms.Type == ebpf.StructOpsMap {
+			return fmt.Errorf("map %s: struct_ops is not among the hooks the agent attaches; take it out of the object", name)
+		}
+	}
+	return nil
+}
+
+// instances returns the programs to load, by the name they are pinned under.
+func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) (map[string]*ebpf.ProgramSpec, error) {
+	out := map[string]*ebpf.ProgramSpec{}
+	for _, p := range programs {
+		ps, ok := spec.Programs[p.Name]
+		if !ok {
+			return nil, fmt.Errorf("the object has no function %q; it has %s", p.Name, names(spec.Programs))
+		}
+		if len(p.Attach) == 0 {
+			out[p.Name] = ps
+		}
+		for _, a := range p.Attach {
+			one, err := instance(ps, a)
+			if err != nil {
+				return nil, fmt.Errorf("program %s: %w", p.Name, err)
+			}
+			out[plan.Instance(p.Name, a.Hook, a.Tracepoint)] = one
+		}
+	}
+	for _, name := range tailCalled(spec) {
+		if _, ok := out[name]; !ok {
+			out[name] = spec.Programs[name]
+		}
+	}
+	return out, nil
+}
+
+// instance is the program as the hook wants it.
+func instance(ps *ebpf.ProgramSpec, a v1alpha1.Attachment) (*ebpf.ProgramSpec, error) {
+	h, ok := hook.Lookup(a.Hook)
+	if !ok || !h.Attachable {
+		return nil, fmt.Errorf("hook %q is not one the agent attaches", a.Hook)
+	}
+	one := ps.Copy()
+	if one.Type == ebpf.UnspecifiedProgram {
+		one.Type = h.ProgramType
+	}
+	if one.Type != h.ProgramType {
+		return nil, fmt.Errorf("section %q makes it a %s program, and hook %s takes %s; name another hook or another function", ps.SectionName, one.Type, h.Name, h.ProgramType)
+	}
+	if h.AttachType != ebpf.AttachNone && h.ProgramType != ebpf.SchedCLS {
+		one.AttachType = h.AttachType
+	}
+	if h.Shape == hook.Tracepoint && h.ProgramType == ebpf.Tracing {
+		one.AttachTo = a.Tracepoint
+	}
+	return one, nil
+}
+
+// tailCalled lists the programs that prog arrays of the object name.
+func tailCalled(spec *ebpf.CollectionSpec) []string {
+	var out []string
+	for _, ms := range spec.Maps {
+		for _, kv := range ms.Contents {
+			if name, ok := kv.Value.(string); ok && spec.Programs[name] != nil {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
+// isData tells whether the map is a data section of the object.
+func isData(name string) bool {
+	return strings.HasPrefix(name, ".data") || strings.HasPrefix(name, ".bss") || isConstant(name)
+}
+
+// isConstant tells whether the map is a data section that programs do not
+// write.
+func isConstant(name string) bool {
+	return strings.HasPrefix(name, ".rodata") || strings.HasPrefix(name, ".kconfig") || strings.HasPrefix(name, ".ksyms")
+}
+
+func names[T any](m map[string]T) string {
+	if len(m) == 0 {
+		return "none"
+	}
+	list := make([]string, 0, len(m))
+	for n := range m {
+		list = append(list, n)
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,243 @@
+// Package kernel holds what Skep keeps in the kernel: it loads the programs and
+// maps of an application, pins them, finds them again, and takes them away.
+//
+// The pins are the state. There is no journal beside them: what lies below the
+// store's directory tells which revision of which application is there, and a
+// link's program id tells which one is live. The package decides nothing (that
+// is package plan) and attaches nothing (package attach).
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrHeld: another agent holds the directory. Two agents on one directory would
+// undo each other's work.
+var ErrHeld = errors.New("another agent holds it")
+
+// ErrNotBPFFS: the directory is not on a BPF file system, so nothing can be
+// pinned there.
+var ErrNotBPFFS = errors.New("not on a bpf file system")
+
+// Names that no escaped name can have, since escape turns + into %2b.
+const (
+	linksDir   = "+links"
+	chainsDir  = "+xdp"
+	newPrefix  = "+new-"
+	oldPrefix  = "+old-"
+	progPrefix = "p-"
+	mapPrefix  = "m-"
+)
+
+// Store is one directory of a BPF file system, held by one agent.
+type Store struct {
+	root string
+	lock *os.File
+}
+
+// OpenStore makes the directory where it is missing and locks it until Close.
+// It fails with ErrNotBPFFS or ErrHeld.
+func OpenStore(root string) (*Store, error) {
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return nil, fmt.Errorf("make pin directory %s: %w; mount a bpf file system there (mount -t bpf bpf /sys/fs/bpf)", root, err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(root, &st); err != nil {
+		return nil, fmt.Errorf("read file system of %s: %w", root, err)
+	}
+	if st.Type != unix.BPF_FS_MAGIC {
+		return nil, fmt.Errorf("open pin directory %s: %w; mount one (mount -t bpf bpf /sys/fs/bpf) or name another directory", root, ErrNotBPFFS)
+	}
+	lock, err := os.Open(root)
+	if err != nil {
+		return nil, fmt.Errorf("open pin directory: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock pin directory %s: %w; stop it, or name another directory", root, ErrHeld)
+		}
+		return nil, fmt.Errorf("lock pin directory %s: %w", root, err)
+	}
+	s := &Store{root: root, lock: lock}
+	if err := s.sweepDebris(); err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close lets the directory go. What is pinned stays.
+func (s *Store) Close() error { return s.lock.Close() }
+
+// Root is the directory, as given.
+func (s *Store) Root() string { return s.root }
+
+// sweepDebris removes what a killed agent left half made or half removed.
+func (s *Store) sweepDebris() error {
+	uids, err := s.Applications()
+	if err != nil {
+		return err
+	}
+	for _, uid := range uids {
+		for _, dir := range []string{s.appDir(uid), s.linksDir(uid)} {
+			if err := removeDebris(dir); err != nil {
+				return err
+			}
+		}
+	}
+	indexes, err := s.ChainDevices()
+	if err != nil {
+		return err
+	}
+	for _, index := range indexes {
+		if err := removeDebris(s.chainDir(index)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeDebris removes the entries of dir that carry the prefix of the half
+// made or the half removed.
+func removeDebris(dir string) error {
+	names, err := list(dir)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if strings.HasPrefix(n, newPrefix) || strings.HasPrefix(n, oldPrefix) {
+			if err := os.RemoveAll(filepath.Join(dir, n)); err != nil {
+				return fmt.Errorf("remove leftover pin: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// Applications lists the uids that have anything pinned.
+func (s *Store) Applications() ([]string, error) {
+	names, err := list(s.root)
+	if err != nil {
+		return nil, err
+	}
+	var uids []string
+	for _, n := range names {
+		if strings.HasPrefix(n, "+") {
+			continue
+		}
+		uids = append(uids, unescape(n))
+	}
+	return uids, nil
+}
+
+// Revisions lists the revisions an application has pinned, whole or not.
+func (s *Store) Revisions(uid string) ([]string, error) {
+	names, err := list(s.appDir(uid))
+	if err != nil {
+		return nil, err
+	}
+	var revisions []string
+	for _, n := range names {
+		if !strings.HasPrefix(n, "+") {
+			revisions = append(revisions, unescape(n))
+		}
+	}
+	return revisions, nil
+}
+
+// DropRevision removes a revision's pins. Links that run its programs keep
+// them alive.
+func (s *Store) DropRevision(uid, revision string) error {
+	dir := s.revisionDir(uid, revision)
+	// Renamed first: a directory that bears a revision's name is whole.
+	old := filepath.Join(s.appDir(uid), oldPrefix+escape(revision))
+	if err := os.RemoveAll(old); err != nil {
+		return fmt.Errorf("remove leftover pin: %w", err)
+	}
+	if err := os.Rename(dir, old); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return fmt.Errorf("drop revision %s of %s: %w", revision, uid, err)
+	}
+	if err := os.RemoveAll(old); err != nil {
+		return fmt.Errorf("drop revision %s of %s: %w", revision, uid, err)
+	}
+	return nil
+}
+
+// Forget removes the directory of an application that has no links left.
+func (s *Store) Forget(uid string) error {
+	if err := os.RemoveAll(s.appDir(uid)); err != nil {
+		return fmt.Errorf("remove pins of %s: %w", uid, err)
+	}
+	return nil
+}
+
+// Clear removes every pin below the directory, and with them every link.
+func (s *Store) Clear() error {
+	names, err := list(s.root)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if err := os.RemoveAll(filepath.Join(s.root, n)); err != nil {
+			return fmt.Errorf("remove pins: %w", err)
+		}
+	}
+	return nil
+}
+
+// Directories lists every directory that holds pins, for a watcher.
+func (s *Store) Directories() ([]string, error) {
+	dirs := []string{s.root}
+	err := filepath.WalkDir(s.root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != s.root {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list pin directories: %w", err)
+	}
+	return dirs, nil
+}
+
+func (s *Store) appDir(uid string) string { return filepath.Join(s.root, escape(uid)) }
+
+func (s *Store) linksDir(uid string) string { return filepath.Join(s.appDir(uid), linksDir) }
+
+func (s *Store) revisionDir(uid, revision string) string {
+	return filepath.Join(s.appDir(uid), escape(revision))
+}
+
+func (s *Store) chainDir(index int) string {
+	return filepath.Join(s.root, chainsDir, fmt.Sprint(index))
+}
+
+// list returns the names in a directory, and none where there is no directory.
+func list(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list pins: %w", err)
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, nil
+}

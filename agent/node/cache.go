@@ -1,0 +1,159 @@
+package node
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/skep-dev/skep/intent"
+)
+
+// cache is the agent's own directory: sealed intents by uid and objects by
+// digest. Everything in it is checked when it is read: intents by their seal,
+// objects by their hash. So whoever can write here can take away and bring back
+// what was once sealed for this node, and no more.
+type cache struct{ dir string }
+
+// The two intents that are kept of one application.
+const (
+	// newest is the last one accepted, a tombstone too.
+	newest = "newest"
+	// deployed is the last one that ran in whole; what a node falls back to when
+	// the newest does not load.
+	deployed = "deployed"
+)
+
+func openCache(dir string) (*cache, error) {
+	c := &cache{dir: dir}
+	for _, d := range []string{c.sub("intents"), c.sub("objects")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, fmt.Errorf("make state directory: %w", err)
+		}
+	}
+	return c, nil
+}
+
+func (c *cache) sub(name string) string { return filepath.Join(c.dir, name) }
+
+// name is the file of one intent. A uid is any string.
+func (c *cache) name(uid, kind string) string {
+	return filepath.Join(c.sub("intents"), url.QueryEscape(uid)+"."+kind)
+}
+
+// putIntent keeps an envelope; what was there before stays until the new one is
+// whole on disk.
+func (c *cache) putIntent(uid, kind string, e intent.Envelope) error {
+	if err := writeFile(c.name(uid, kind), e); err != nil {
+		return fmt.Errorf("keep intent: %w", err)
+	}
+	return nil
+}
+
+func (c *cache) dropIntent(uid, kind string) error {
+	if err := os.Remove(c.name(uid, kind)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("drop kept intent: %w", err)
+	}
+	return nil
+}
+
+// kept is one envelope of the cache.
+type kept struct {
+	kind     string
+	path     string
+	envelope intent.Envelope
+}
+
+// intents reads every kept envelope.
+func (c *cache) intents() ([]kept, error) {
+	entries, err := os.ReadDir(c.sub("intents"))
+	if err != nil {
+		return nil, fmt.Errorf("list kept intents: %w", err)
+	}
+	var all []kept
+	for _, e := range entries {
+		ext := strings.TrimPrefix(filepath.Ext(e.Name()), ".")
+		path := filepath.Join(c.sub("intents"), e.Name())
+		if ext != newest && ext != deployed {
+			// What a killed agent was writing.
+			if err := os.Remove(path); err != nil {
+				return nil, fmt.Errorf("remove leftover: %w", err)
+			}
+			continue
+		}
+		body, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read kept intent: %w", err)
+		}
+		all = append(all, kept{kind: ext, path: path, envelope: body})
+	}
+	return all, nil
+}
+
+// object returns a kept object, or nil where there is none that hashes to the
+// digest.
+func (c *cache) object(digest string) []byte {
+	body, err := os.ReadFile(c.objectPath(digest))
+	if err != nil || checkDigest(digest, body) != nil {
+		return nil
+	}
+	return body
+}
+
+func (c *cache) putObject(digest string, body []byte) error {
+	if err := writeFile(c.objectPath(digest), body); err != nil {
+		return fmt.Errorf("keep object: %w", err)
+	}
+	return nil
+}
+
+// prune removes the objects that no intent names.
+func (c *cache) prune(used map[string]bool) error {
+	entries, err := os.ReadDir(c.sub("objects"))
+	if err != nil {
+		return fmt.Errorf("list kept objects: %w", err)
+	}
+	for _, e := range entries {
+		if !used["sha256:"+e.Name()] {
+			if err := os.Remove(filepath.Join(c.sub("objects"), e.Name())); err != nil {
+				return fmt.Errorf("drop kept object: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *cache) objectPath(digest string) string {
+	return filepath.Join(c.sub("objects"), filepath.Base(strings.TrimPrefix(digest, "sha256:")))
+}
+
+// checkDigest tells whether the bytes are those of the digest.
+func checkDigest(digest string, body []byte) error {
+	sum := sha256.Sum256(body)
+	if have := "sha256:" + hex.EncodeToString(sum[:]); have != digest {
+		return fmt.Errorf("check object: it hashes to %s and the intent names %s; what serves it was changed", have, digest)
+	}
+	return nil
+}
+
+// writeFile replaces a file in one step and syncs it, so that after a crash
+// either the old or the new one is there whole.
+func writeFile(path string, body []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(body)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+// Package node is the agent: it takes sealed intents, keeps them across
+// restarts, and holds the kernel to what they say.
+//
+// It joins what the other rooms of the agent do: plan decides, kernel loads and
+// pins, chain joins, attach attaches. It judges no intent beyond its seal and
+// its serial, and links neither policies nor signatures.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/intent"
+)
+
+// Options are what an agent is told once.
+type Options struct {
+	// BPFFS is the directory for pins, on a BPF file system; default
+	// /sys/fs/bpf/skep. One agent holds it.
+	BPFFS string
+	// StateDir keeps sealed intents and objects, so that a node comes back by
+	// itself. Required.
+	StateDir string
+	// Trust are the keys whose seals count. Required.
+	Trust *intent.Trust
+	// Fetch returns the object with the digest (sha256:…). What it returns is
+	// hashed again. Required.
+	Fetch func(ctx context.Context, objectDigest string) ([]byte, error)
+	// CgroupRoot is the mount point of cgroup2; default is where it is mounted.
+	CgroupRoot string
+	// Labels are the node's; an intent whose selector they do not match is not
+	// for this node. Nil means that every intent is.
+	Labels map[string]string
+	// Log is where the agent writes; default none.
+	Log *slog.Logger
+	// Clock tells the time; default time.Now.
+	Clock func() time.Time
+	// SweepInterval is how often every link and pin is looked at; default one
+	// second.
+	SweepInterval time.Duration
+	// BackOff bounds how long a failing application waits; default one second
+	// to five minutes.
+	BackOff BackOff
+}
+
+// BackOff is how long to wait after failures in a row: First, doubled each
+// time, at most Most, each with up to a quarter of jitter.
+type BackOff struct{ First, Most time.Duration }
+
+// Agent holds one node's kernel to the intents it was given.
+type Agent struct {
+	opts  Options
+	store *kernel.Store
+	cache *cache
+	wake  chan struct{}
+
+	// work is held by whoever changes the kernel.
+	work sync.Mutex
+	// held is what is open, under work.
+	held held
+
+	// mu guards what others read.
+	mu      sync.Mutex
+	apps    map[string]*application
+	settled chan struct{}
+}
+
+// New makes an agent: it locks the pins and reads what is cached. It fails with
+// kernel.ErrHeld, kernel.ErrNotBPFFS, or what the state directory does.
+func New(o Options) (*Agent, error) {
+	if o.StateDir == "" || o.Trust == nil || o.Fetch == nil {
+		return nil, errors.New("make agent: StateDir, Trust and Fetch are needed")
+	}
+	if err := fillDefaults(&o); err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
+	}
+	c, err := openCache(o.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
+	}
+	store, err := kernel.OpenStore(o.BPFFS)
+	if err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
+	}
+	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1),
+		apps: map[string]*application{}, settled: make(chan struct{})}
+	if err := errors.Join(a.restore(), a.adopt()); err != nil {
+		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
+	}
+	return a, nil
+}
+
+func fillDefaults(o *Options) error {
+	if o.BPFFS == "" {
+		o.BPFFS = "/sys/fs/bpf/skep"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.SweepInterval == 0 {
+		o.SweepInterval = time.Second
+	}
+	if o.BackOff == (BackOff{}) {
+		o.BackOff = BackOff{First: time.Second, Most: 5 * time.Minute}
+	}
+	if o.CgroupRoot == "" {
+		root, err := findCgroup2("/proc/self/mountinfo")
+		if err != nil {
+			return err
+		}
+		o.CgroupRoot = root
+	}
+	return nil
+}
+
+// Close lets everything go. Programs stay.
+func (a *Agent) Close() error {
+	a.work.Lock()
+	defer a.work.Unlock()
+	return errors.Join(a.held.close(), a.store.Close())
+}

@@ -1,0 +1,233 @@
+package node_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+// inNamespace marks the child that runs the tests in a network namespace of
+// its own.
+const inNamespace = "SKEP_TEST_NETNS"
+
+func TestMain(m *testing.M) {
+	if os.Geteuid() != 0 || os.Getenv(inNamespace) != "" {
+		os.Exit(m.Run())
+	}
+	self := exec.Command("/proc/self/exe", os.Args[1:]...)
+	self.Env = append(os.Environ(), inNamespace+"=1")
+	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
+	self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := self.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func needKernel(t *testing.T) {
+	t.Helper()
+	if os.Getenv(inNamespace) == "" {
+		t.Skip("SKIPPED: needs root and a kernel to load into")
+	}
+}
+
+// bench is one node for tests: its directories, its key and its objects.
+type world struct {
+	t       testing.TB
+	dir     string
+	bpffs   string
+	sealer  *intent.Sealer
+	trust   *intent.Trust
+	objects map[string][]byte
+	serial  int64
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealer, err := intent.NewSealer(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := intent.NewTrust(sealer.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := make([]byte, 6)
+	if _, err := rand.Read(name); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, dir: t.TempDir(), bpffs: "/sys/fs/bpf/skep-test-" + hex.EncodeToString(name),
+		sealer: sealer, trust: trust, objects: map[string][]byte{}, serial: time.Now().UnixMilli()}
+	t.Cleanup(func() { _ = os.RemoveAll(w.bpffs) })
+	return w
+}
+
+// object gives an object a digest.
+func (w *world) object(body []byte) string {
+	sum := sha256.Sum256(body)
+	digest := "sha256:" + hex.EncodeToString(sum[:])
+	w.objects[digest] = body
+	return digest
+}
+
+func (w *world) options() node.Options {
+	return node.Options{
+		BPFFS: w.bpffs, StateDir: filepath.Join(w.dir, "state"), Trust: w.trust,
+		Fetch: func(_ context.Context, digest string) ([]byte, error) {
+			if body, ok := w.objects[digest]; ok {
+				return body, nil
+			}
+			return nil, fmt.Errorf("no object %s", digest)
+		},
+		Log: slog.New(slog.NewTextHandler(logWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+}
+
+type logWriter struct{ t testing.TB }
+
+func (l logWriter) Write(p []byte) (int, error) {
+	l.t.Log(string(p))
+	return len(p), nil
+}
+
+// intent seals an application of one object.
+func (w *world) intent(name, object string, programs ...v1alpha1.Program) intent.Payload {
+	w.serial++
+	return intent.Payload{
+		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: name},
+		UID:         "uid-" + name, Serial: w.serial, ImageDigest: "sha256:image",
+		ObjectDigest: w.object(programsObject(object)), Programs: programs,
+	}
+}
+
+func programsObject(name string) []byte { return programs.Object(name) }
+
+func (w *world) seal(p intent.Payload) intent.Envelope {
+	w.t.Helper()
+	e, err := w.sealer.Seal(p)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return e
+}
+
+// start runs an agent until stop or the end of the test.
+func (w *world) start() (*node.Agent, func()) {
+	w.t.Helper()
+	a, err := node.New(w.options())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	stopped := false
+	stop := func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Errorf("Run = %v", err)
+		}
+		if err := a.Close(); err != nil {
+			w.t.Errorf("Close = %v", err)
+		}
+	}
+	w.t.Cleanup(stop)
+	return a, stop
+}
+
+// accept hands intents over and waits until they were worked on.
+func (w *world) accept(a *node.Agent, payloads ...intent.Payload) error {
+	w.t.Helper()
+	for _, p := range payloads {
+		if err := a.Accept(w.seal(p)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return a.Settled(ctx)
+}
+
+// veth makes a pair of interfaces that are up.
+func veth(t testing.TB, name, peer string) {
+	t.Helper()
+	l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: peer}
+	if err := netlink.LinkAdd(l); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netlink.LinkDel(l) })
+	for _, n := range []string{name, peer} {
+		one, err := netlink.LinkByName(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkSetUp(one); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func on(hook, iface string) []v1alpha1.Attachment {
+	return []v1alpha1.Attachment{{Hook: hook, Interfaces: &v1alpha1.Interfaces{Names: []string{iface}}}}
+}
+
+func TestOneProgramLoadsSurvivesAndGoes(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "sk0", "sk1")
+	a, stop := w.start()
+	p := w.intent("counter", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "sk0")})
+	if err := w.accept(a, p); err != nil {
+		t.Fatal(err)
+	}
+	before := a.Status()
+	if len(before) != 1 || len(before[0].Programs) != 1 || len(before[0].Programs[0].Links) != 1 || before[0].Programs[0].ID == 0 {
+		t.Fatalf("Status = %+v", before)
+	}
+	stop()
+
+	a, _ = w.start()
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	after := a.Status()
+	if after[0].Programs[0].ID != before[0].Programs[0].ID || after[0].Programs[0].Links[0].ID != before[0].Programs[0].Links[0].ID {
+		t.Errorf("the restarted agent did not adopt: %+v then %+v", before, after)
+	}
+	tomb := intent.Payload{Application: p.Application, UID: p.UID, Serial: p.Serial + 1, Tombstone: true, Reason: "gone from git"}
+	if err := w.accept(a, tomb); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(filepath.Join(w.bpffs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range left {
+		t.Errorf("left behind: %s", e.Name())
+	}
+}

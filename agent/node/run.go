@@ -1,0 +1,62 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Run holds the kernel to the intents until the context ends: at once when an
+// intent comes, when an interface or a pin changes, and at every sweep. What
+// runs then stays. It returns nil when the context ends.
+func (a *Agent) Run(ctx context.Context) error {
+	sweep := time.NewTicker(a.opts.SweepInterval)
+	defer sweep.Stop()
+	for {
+		a.reconcile(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-sweep.C:
+		case <-a.wake:
+		}
+	}
+}
+
+// Settled waits until every accepted intent was worked on once: its
+// application is as it is to be, or has failed and is being tried again. The
+// error joins what failed; Status tells more.
+func (a *Agent) Settled(ctx context.Context) error {
+	for {
+		a.mu.Lock()
+		wait := a.settled
+		a.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for applications: %w", context.Cause(ctx))
+		case <-wait:
+		}
+		a.mu.Lock()
+		done := wait == a.settled
+		a.mu.Unlock()
+		if done {
+			break
+		}
+	}
+	var errs []error
+	for _, s := range a.Status() {
+		if s.Error != "" {
+			errs = append(errs, fmt.Errorf("%s: %s", s.Application, s.Error))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Unload takes every program of Skep's away from this node, with its pins. The
+// cached intents stay, and bring them back at the next start.
+func (a *Agent) Unload() error {
+	a.work.Lock()
+	defer a.work.Unlock()
+	return errors.Join(a.held.close(), a.store.Clear(), a.adopt())
+}

@@ -1,0 +1,244 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// ApplicationStatus is one application on this node, as skep status prints it.
+type ApplicationStatus struct {
+	Application v1alpha1.Identity `json:"application"`
+	UID         string            `json:"uid"`
+	// Serial is the newest intent's.
+	Serial int64 `json:"serial"`
+	// Revision is what runs; empty where nothing does.
+	Revision string `json:"revision,omitempty"`
+	// Wanted is the newest intent's revision.
+	Wanted string `json:"wanted,omitempty"`
+	// Image is the reference as written, Digest what it resolved to, and Signers
+	// whose signatures counted.
+	Image   string   `json:"image,omitempty"`
+	Digest  string   `json:"digest,omitempty"`
+	Signers []string `json:"signers,omitempty"`
+	// Programs that are in the kernel or are to be.
+	Programs []ProgramStatus `json:"programs"`
+	// Maps tells what became of each map at the last change of revision.
+	Maps []kernel.MapReport `json:"maps,omitempty"`
+	// Conditions hold Deployed.
+	Conditions []metav1.Condition `json:"conditions"`
+	// Error is the last one, in one line, with the kernel's own last words.
+	Error string `json:"error,omitempty"`
+	// VerifierLog is all the verifier said at the last refusal.
+	VerifierLog string `json:"verifierLog,omitempty"`
+}
+
+// ProgramStatus is one function of an application.
+type ProgramStatus struct {
+	Name string `json:"name"`
+	// ID is the kernel's id, 0 where it is not loaded, Tag the hash of its
+	// instructions.
+	ID  uint32 `json:"id"`
+	Tag string `json:"tag,omitempty"`
+	// Links are the places it attaches to.
+	Links []LinkStatus `json:"links"`
+}
+
+// LinkState says how one attachment is doing.
+type LinkState string
+
+// The states of an attachment.
+const (
+	// Attached runs.
+	Attached LinkState = "Attached"
+	// Waiting has no target yet.
+	Waiting LinkState = "Waiting"
+	// Failed was refused; Error says why.
+	Failed LinkState = "Failed"
+	// Contested was taken away so often that it is put back ever more slowly.
+	Contested LinkState = "Contested"
+)
+
+// LinkStatus is one attachment.
+type LinkStatus struct {
+	Hook   string `json:"hook"`
+	Target string `json:"target"`
+	// ID is the kernel's id of the link, 0 where there is none.
+	ID uint32 `json:"linkId,omitempty"`
+	// Pin is the link's path; reading an iterator's runs it.
+	Pin   string    `json:"pin,omitempty"`
+	State LinkState `json:"state"`
+	Error string    `json:"error,omitempty"`
+}
+
+// errWaiting: an attachment has no target yet, which is no failure.
+var errWaiting = errors.New("waiting")
+
+// outcome is what one pass found out about one application.
+type outcome struct {
+	// live is the intent whose revision runs.
+	live *intent.Opened
+	// waiting and failed say what of it does not.
+	links []unmade
+	errs  []error
+	// busy tells that actions of the application were done or tried.
+	busy bool
+}
+
+// unmade is an attachment without a link.
+type unmade struct {
+	program string
+	status  LinkStatus
+}
+
+// unresolved notes an attachment that has no target.
+func (o *outcome) unresolved(program string, at v1alpha1.Attachment, err error) {
+	state := Failed
+	if errors.Is(err, errWaiting) {
+		state = Waiting
+	} else {
+		o.errs = append(o.errs, err)
+	}
+	o.links = append(o.links, unmade{program, LinkStatus{Hook: at.Hook, Target: sayTarget(at), State: state, Error: err.Error()}})
+}
+
+// sayTarget names what a definition asks for, where nothing was found for it.
+func sayTarget(at v1alpha1.Attachment) string {
+	switch {
+	case at.Interfaces != nil:
+		return sayInterfaces(at.Interfaces)
+	case at.Tracepoint != "":
+		return at.Tracepoint
+	case at.Cgroup != "":
+		return at.Cgroup
+	case at.Binary != nil:
+		return at.Binary.Path
+	}
+	return at.NetworkNamespace
+}
+
+// Status tells how every application is doing, ordered by name. Tombstones
+// whose application has left nothing behind are not listed.
+func (a *Agent) Status() []ApplicationStatus {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := []ApplicationStatus{}
+	for _, app := range a.apps {
+		if app.status.UID == "" || app.newest.Payload().Tombstone && app.status.Revision == "" && app.status.Error == "" {
+			continue
+		}
+		all = append(all, app.status)
+	}
+	slices.SortFunc(all, func(x, y ApplicationStatus) int {
+		return strings.Compare(x.Application.String()+"\x00"+x.UID, y.Application.String()+"\x00"+y.UID)
+	})
+	return all
+}
+
+// status puts together what is told of one application.
+func (p *pass) status(app *application, out *outcome) ApplicationStatus {
+	payload := app.newest.Payload()
+	s := ApplicationStatus{
+		Application: payload.Application, UID: payload.UID, Serial: payload.Serial,
+		Image: payload.Image, Digest: payload.ImageDigest, Signers: payload.Signers,
+		Programs: []ProgramStatus{}, Maps: app.maps, VerifierLog: app.log,
+	}
+	if !payload.Tombstone {
+		s.Wanted = app.newest.Revision()
+	}
+	if out.live != nil {
+		s.Revision = out.live.Revision()
+		s.Programs = p.programs(*out.live, out)
+	}
+	if err := errors.Join(out.errs...); err != nil {
+		s.Error = err.Error()
+	}
+	s.Conditions = []metav1.Condition{p.deployedCondition(app, out, s)}
+	return s
+}
+
+// programs lists the functions of the intent that runs, and their links.
+func (p *pass) programs(o intent.Opened, out *outcome) []ProgramStatus {
+	var all []ProgramStatus
+	payload := o.Payload()
+	for _, program := range payload.Programs {
+		one := ProgramStatus{Name: program.Name, Links: []LinkStatus{}}
+		if r := p.held.revisions[payload.UID][o.Revision()]; r != nil {
+			one.ID, one.Tag = r.Identify(program.Name)
+		}
+		one.Links = append(one.Links, p.linksOf(payload.UID, program.Name)...)
+		for _, u := range out.links {
+			if u.program == program.Name {
+				one.Links = append(one.Links, u.status)
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+func (p *pass) linksOf(uid, program string) []LinkStatus {
+	var all []LinkStatus
+	for _, l := range p.held.links[uid] {
+		if l.Attachment.Program == program {
+			all = append(all, LinkStatus{Hook: l.Attachment.Hook, Target: l.Attachment.Target.String(),
+				ID: uint32(p.factsOf(l.Path, l.Link).ID), Pin: l.Path, State: Attached})
+		}
+	}
+	for index, c := range p.held.chains {
+		if c.Version == nil {
+			continue
+		}
+		for _, m := range c.Version.Members {
+			if m.UID == uid && m.Program == program {
+				path := p.store.ChainPath(index)
+				all = append(all, LinkStatus{Hook: "xdp", Target: p.interfaceName(index),
+					ID: uint32(p.factsOf(path, c.Link).ID), Pin: path, State: Attached})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b LinkStatus) int {
+		return strings.Compare(a.Hook+"\x00"+a.Target, b.Hook+"\x00"+b.Target)
+	})
+	return all
+}
+
+func (p *pass) interfaceName(index int) string {
+	for _, i := range p.state.Interfaces {
+		if i.Index == index {
+			return i.Name
+		}
+	}
+	return fmt.Sprintf("#%d", index)
+}
+
+// deployedCondition says in one word and one sentence how it is.
+func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationStatus) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: "Deployed",
+		Message: "every program runs", LastTransitionTime: metav1.NewTime(p.now)}
+	switch {
+	case app.newest.Payload().Tombstone:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.newest.Payload().Reason
+	case s.Error != "" && s.Revision != "" && s.Revision != s.Wanted:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "KeptPrevious", "the previous revision runs on: "+s.Error
+	case s.Error != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Failed", s.Error
+	case out.live == nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NotSelected", "the node selector does not match this node"
+	case len(out.links) > 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.links[0].status.Error
+	}
+	for _, old := range app.status.Conditions {
+		if old.Type == c.Type && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	return c
+}

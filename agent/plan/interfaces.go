@@ -1,0 +1,62 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"path"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Interface is a network device of the node.
+type Interface struct {
+	Index int
+	Name  string
+	// Primary devices carry a default route.
+	Primary bool
+}
+
+// Select returns the interfaces that a definition chooses, in the given order.
+// A selection that chooses nothing by its wording, or whose pattern
+// path.Match cannot read, is an error: it never means every interface.
+func Select(s *v1alpha1.Interfaces, all []Interface) ([]Interface, error) {
+	if s == nil || (len(s.Names) == 0 && !s.Primary) {
+		return nil, errors.New("interfaces: neither names nor primary is given; name the interfaces, or set primary: true")
+	}
+	if err := checkPatterns("names", s.Names); err != nil {
+		return nil, err
+	}
+	if err := checkPatterns("exclude", s.Exclude); err != nil {
+		return nil, err
+	}
+	var chosen []Interface
+	for _, i := range all {
+		in := s.Primary && i.Primary || matches(s.Names, i.Name)
+		if in && !matches(s.Exclude, i.Name) {
+			chosen = append(chosen, i)
+		}
+	}
+	return chosen, nil
+}
+
+func checkPatterns(field string, patterns []string) error {
+	for _, p := range patterns {
+		if p == "" {
+			return fmt.Errorf("interfaces.%s: an empty name chooses nothing; take it away", field)
+		}
+		if _, err := path.Match(p, ""); err != nil {
+			return fmt.Errorf("interfaces.%s: %q is not a pattern: %w; close its bracket, or escape it with a backslash", field, p, err)
+		}
+	}
+	return nil
+}
+
+// matches tells whether any pattern takes the name. The patterns were checked.
+func matches(patterns []string, name string) bool {
+	for _, p := range patterns {
+		if ok, err := path.Match(p, name); err == nil && ok {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,210 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/skep-dev/skep/hook"
+)
+
+// XDP is the one hook whose programs share a link.
+const XDP = "xdp"
+
+// Make returns the actions that lead from what was found to what is wanted.
+// Links come before chains, what is made before what is taken away, and a
+// revision is dropped when nothing that stays runs it.
+func Make(want Want, have State) []Action {
+	p := planner{want: want, have: have, frozen: set(want.Frozen)}
+	p.links()
+	p.chains()
+	p.leftovers()
+	p.drops()
+	return p.actions
+}
+
+type planner struct {
+	want    Want
+	have    State
+	frozen  map[string]bool
+	actions []Action
+	// wanted are the keys of links that stay, by uid.
+	wanted map[[2]string]bool
+}
+
+func (p *planner) add(a Action) { p.actions = append(p.actions, a) }
+
+// links makes and updates the links of all hooks but xdp.
+func (p *planner) links() {
+	found := map[[2]string]Link{}
+	for _, l := range p.have.Links {
+		found[[2]string{l.UID, l.Attachment.Key()}] = l
+	}
+	p.wanted = map[[2]string]bool{}
+	for _, app := range sorted(p.want.Applications) {
+		for _, a := range app.Attachments {
+			if a.Hook == XDP {
+				continue
+			}
+			id := [2]string{app.UID, a.Key()}
+			p.wanted[id] = true
+			old, ok := found[id]
+			if verb := linkVerb(old, ok, app.Revision, a); verb != "" {
+				p.add(Action{Verb: verb, UID: app.UID, Revision: app.Revision, Attachment: a})
+			}
+		}
+	}
+}
+
+// linkVerb says what a wanted attachment needs, or nothing.
+func linkVerb(old Link, found bool, revision string, a Attachment) Verb {
+	if !found || old.Severed {
+		return Attach
+	}
+	if old.Revision == revision && old.Attachment == a {
+		return ""
+	}
+	if h, ok := hook.Lookup(a.Hook); ok && h.Replace == hook.ByLinkUpdate {
+		return Update
+	}
+	if old.Revision == revision && old.Attachment.Instance == a.Instance {
+		return Update
+	}
+	return Overlap
+}
+
+// leftovers detaches the links nobody wants.
+func (p *planner) leftovers() {
+	for _, l := range p.have.Links {
+		if p.frozen[l.UID] || p.wanted[[2]string{l.UID, l.Attachment.Key()}] {
+			continue
+		}
+		p.add(Action{Verb: Detach, UID: l.UID, Revision: l.Revision, Attachment: l.Attachment})
+	}
+}
+
+// chains sets the XDP chain of every interface that has one or is to have one.
+func (p *planner) chains() {
+	found := map[int]Chain{}
+	for _, c := range p.have.Chains {
+		found[c.Ifindex] = c
+	}
+	for _, c := range WantedChains(p.want, p.have) {
+		old, ok := found[c.Ifindex]
+		if ok && !old.Severed && slices.Equal(old.Members, c.Members) {
+			continue
+		}
+		if len(c.Members) == 0 && !ok {
+			continue
+		}
+		p.add(Action{Verb: SetChain, Ifindex: c.Ifindex, Interface: c.Interface, Members: c.Members})
+	}
+}
+
+// WantedChains returns, for each interface that has a chain or is to have one,
+// the members in the order in which they are to run. A frozen application's
+// members stay as they are found.
+func WantedChains(want Want, have State) []Chain {
+	exists := map[int]string{}
+	for _, i := range have.Interfaces {
+		exists[i.Index] = i.Name
+	}
+	chains := map[int][]Member{}
+	for _, c := range have.Chains {
+		chains[c.Ifindex] = nil
+		for _, m := range c.Members {
+			if slices.Contains(want.Frozen, m.UID) {
+				chains[c.Ifindex] = append(chains[c.Ifindex], m)
+			}
+		}
+	}
+	for _, app := range want.Applications {
+		for _, a := range app.Attachments {
+			if a.Hook == XDP {
+				chains[a.Ifindex] = append(chains[a.Ifindex], Member{
+					UID: app.UID, Identity: app.Identity, Revision: app.Revision,
+					Program: a.Program, Priority: a.Priority, ProceedOn: a.ProceedOn,
+				})
+			}
+		}
+	}
+	result := make([]Chain, 0, len(chains))
+	for index, members := range chains {
+		name, ok := exists[index]
+		if !ok {
+			members = nil
+		}
+		slices.SortFunc(members, compareMembers)
+		result = append(result, Chain{Ifindex: index, Interface: name, Members: members})
+	}
+	slices.SortFunc(result, func(a, b Chain) int { return cmp.Compare(a.Ifindex, b.Ifindex) })
+	return result
+}
+
+// compareMembers orders by priority, namespace, name, program, and at last by
+// what makes any two differ.
+func compareMembers(a, b Member) int {
+	return cmp.Or(
+		cmp.Compare(a.Priority, b.Priority),
+		cmp.Compare(a.Identity.Namespace, b.Identity.Namespace),
+		cmp.Compare(a.Identity.Name, b.Identity.Name),
+		cmp.Compare(a.Program, b.Program),
+		cmp.Compare(a.UID, b.UID),
+	)
+}
+
+// drops removes revisions that nothing runs, and applications that are gone.
+func (p *planner) drops() {
+	keep := map[string]map[string]bool{}
+	mark := func(uid, revision string) {
+		if keep[uid] == nil {
+			keep[uid] = map[string]bool{}
+		}
+		keep[uid][revision] = true
+	}
+	for _, app := range p.want.Applications {
+		mark(app.UID, app.Revision)
+	}
+	gone := set(p.want.Gone)
+	for uid, revisions := range p.have.Revisions {
+		if p.frozen[uid] {
+			for _, r := range revisions {
+				mark(uid, r)
+			}
+		}
+	}
+	uids := make([]string, 0, len(p.have.Revisions))
+	for uid := range p.have.Revisions {
+		uids = append(uids, uid)
+	}
+	slices.Sort(uids)
+	for _, uid := range uids {
+		for _, r := range p.have.Revisions[uid] {
+			if !keep[uid][r] {
+				p.add(Action{Verb: Drop, UID: uid, Revision: r})
+			}
+		}
+		if gone[uid] {
+			p.add(Action{Verb: Forget, UID: uid})
+		}
+	}
+}
+
+func sorted(apps []Application) []Application {
+	apps = slices.Clone(apps)
+	slices.SortFunc(apps, func(a, b Application) int {
+		return cmp.Or(
+			cmp.Compare(a.Identity.Namespace, b.Identity.Namespace),
+			cmp.Compare(a.Identity.Name, b.Identity.Name),
+			cmp.Compare(a.UID, b.UID),
+		)
+	})
+	return apps
+}
+
+func set(list []string) map[string]bool {
+	m := make(map[string]bool, len(list))
+	for _, s := range list {
+		m[s] = true
+	}
+	return m
+}

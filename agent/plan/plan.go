@@ -1,0 +1,214 @@
+// Package plan decides what an agent does next: given the applications that are
+// wanted and what is found in the kernel, it returns the actions that lead from
+// one to the other, in their order.
+//
+// It is pure. It opens no file, asks no kernel and keeps no memory, so that
+// equal arguments give equal actions and a killed agent that asks again is told
+// what is left to do.
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Target is one place in the kernel, resolved on this node: an interface by its
+// index, a file by its inode. Which fields are set is decided by the hook's
+// shape.
+type Target struct {
+	// Ifindex and Interface are a network device.
+	Ifindex   int    `json:"ifindex,omitempty"`
+	Interface string `json:"interface,omitempty"`
+	// Tracepoint is category/name for tracepoint, a name for raw_tp and tp_btf.
+	Tracepoint string `json:"tracepoint,omitempty"`
+	// Cgroup is a path below the cgroup2 mount, CgroupID its inode.
+	Cgroup   string `json:"cgroup,omitempty"`
+	CgroupID uint64 `json:"cgroupId,omitempty"`
+	// Binary is a file, BinaryID its device and inode, and the rest a place in
+	// it and the one process it counts for, or 0.
+	Binary   string `json:"binary,omitempty"`
+	BinaryID string `json:"binaryId,omitempty"`
+	Symbol   string `json:"symbol,omitempty"`
+	Offset   uint64 `json:"offset,omitempty"`
+	PID      int32  `json:"pid,omitempty"`
+	// NetworkNamespace is a path, or empty for the agent's own; NetnsID its
+	// inode.
+	NetworkNamespace string `json:"networkNamespace,omitempty"`
+	NetnsID          uint64 `json:"netnsId,omitempty"`
+}
+
+// String says the target in words of the definition.
+func (t Target) String() string {
+	switch {
+	case t.Ifindex != 0:
+		return t.Interface
+	case t.Tracepoint != "":
+		return t.Tracepoint
+	case t.Cgroup != "":
+		return t.Cgroup
+	case t.Binary != "":
+		place := t.Binary
+		if t.Symbol != "" {
+			place += ":" + t.Symbol
+		}
+		if t.Offset != 0 {
+			place += fmt.Sprintf("+%#x", t.Offset)
+		}
+		if t.PID != 0 {
+			place += fmt.Sprintf(" (pid %d)", t.PID)
+		}
+		return place
+	case t.NetworkNamespace != "":
+		return t.NetworkNamespace
+	}
+	return "-"
+}
+
+// Attachment is one program on one hook of one target.
+type Attachment struct {
+	// Program is the function; Instance names what was loaded of it, see
+	// Instance.
+	Program  string `json:"program"`
+	Instance string `json:"instance"`
+	Hook     string `json:"hook"`
+	Target
+	// Priority orders programs of ordered hooks, low first.
+	Priority int32 `json:"priority,omitempty"`
+	// ProceedOn has bit v set where XDP verdict v lets the next program run.
+	ProceedOn uint32 `json:"proceedOn,omitempty"`
+}
+
+// Key names the attachment within its application, whatever its revision,
+// priority and verdicts: those change under a link that stays. An interface
+// goes by its index, so that a renamed one keeps its links.
+func (a Attachment) Key() string {
+	t := a.Target
+	t.Interface = ""
+	body, err := json.Marshal(struct {
+		Program, Hook string
+		Target        Target
+	}{a.Program, a.Hook, t})
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:16])
+}
+
+// Application is one application as it is wanted.
+type Application struct {
+	UID      string
+	Identity v1alpha1.Identity
+	// Revision is what is to be live; it is pinned already.
+	Revision string
+	// Attachments are where, with every target resolved.
+	Attachments []Attachment
+}
+
+// Link is one pinned link as it was found.
+type Link struct {
+	UID string
+	// Attachment is what was written beside the pin.
+	Attachment Attachment
+	// Revision is the one whose program the link runs; empty where it runs one
+	// that no revision has.
+	Revision string
+	// Severed links run nothing any more.
+	Severed bool
+}
+
+// Member is one program of an XDP chain.
+type Member struct {
+	UID      string            `json:"uid"`
+	Identity v1alpha1.Identity `json:"application"`
+	Revision string            `json:"revision"`
+	Program  string            `json:"program"`
+	Priority int32             `json:"priority"`
+	// ProceedOn has bit v set where verdict v lets the next member run.
+	ProceedOn uint32 `json:"proceedOn"`
+}
+
+// Chain is the XDP link of one interface and what it runs, in order.
+type Chain struct {
+	Ifindex   int
+	Interface string
+	Members   []Member
+	// Severed chains run nothing any more.
+	Severed bool
+}
+
+// State is what was found in the kernel.
+type State struct {
+	// Revisions are the whole ones, by uid.
+	Revisions map[string][]string
+	Links     []Link
+	Chains    []Chain
+	// Interfaces are those that exist.
+	Interfaces []Interface
+}
+
+// Want is what is to be.
+type Want struct {
+	// Applications in any order.
+	Applications []Application
+	// Gone are the uids that are to leave nothing behind.
+	Gone []string
+	// Frozen are the uids whose links and revisions are left as they are: their
+	// intent is not known here, or cannot be had at present.
+	Frozen []string
+}
+
+// Verb is what an action does.
+type Verb string
+
+// The verbs, in the order in which a plan uses them.
+const (
+	// Attach makes a link.
+	Attach Verb = "attach"
+	// Update swaps the program under a link.
+	Update Verb = "update"
+	// Overlap makes a new link and then lets the old one go.
+	Overlap Verb = "overlap"
+	// Chain sets the members of an interface's XDP chain; none detaches it.
+	SetChain Verb = "chain"
+	// Detach takes a link away.
+	Detach Verb = "detach"
+	// Drop removes the pins of a revision nothing runs any more.
+	Drop Verb = "drop"
+	// Forget removes the last trace of an application.
+	Forget Verb = "forget"
+)
+
+// Action is one step. Which fields are set is decided by the verb.
+type Action struct {
+	Verb       Verb
+	UID        string
+	Revision   string
+	Attachment Attachment
+	Ifindex    int
+	Interface  string
+	Members    []Member
+}
+
+// String is one line, for logs and tests.
+func (a Action) String() string {
+	switch a.Verb {
+	case SetChain:
+		var names []string
+		for _, m := range a.Members {
+			names = append(names, fmt.Sprintf("%s@%s/%s:%d", m.UID, m.Revision, m.Program, m.Priority))
+		}
+		return fmt.Sprintf("chain %s [%s]", a.Interface, strings.Join(names, " "))
+	case Drop:
+		return fmt.Sprintf("drop %s@%s", a.UID, a.Revision)
+	case Forget:
+		return fmt.Sprintf("forget %s", a.UID)
+	default:
+		return fmt.Sprintf("%s %s@%s/%s %s %s", a.Verb, a.UID, a.Revision, a.Attachment.Instance, a.Attachment.Hook, a.Attachment.Target)
+	}
+}
