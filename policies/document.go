@@ -25,6 +25,7 @@ func (in Input) Document() ([]byte, error) {
 	in.Image.Labels = table(in.Image.Labels)
 	in.Parameters = table(in.Parameters)
 	in.Bytecode = facts(in.Bytecode)
+	in.Image.Mismatches = list(bytecode.CompareLabels(in.Image.Labels, in.Bytecode))
 	body, err := json.Marshal(in)
 	if err != nil {
 		return nil, fmt.Errorf("write policy input of %s: %w", in.Application.identity(), err)

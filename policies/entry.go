@@ -63,22 +63,13 @@ func memberKeys(member *ast.Term, entry string) error {
 
 // readsNow tells whether anything in the compiled modules may read input.now.
 // It errs on the side of yes: the whole input taken as a value, and a field of
-// it chosen by a variable, count as reading it.
+// it chosen by a variable, count as reading it. The compiler has made a
+// reference of every use of the input by then, imports and plain names too.
 func readsNow(compiler *ast.Compiler) bool {
 	found := false
 	for _, module := range compiler.Modules {
-		ast.WalkTerms(module, func(t *ast.Term) bool {
-			if t.Equal(ast.InputRootDocument) {
-				found = true
-			}
-			if ref, ok := t.Value.(ast.Ref); ok {
-				found = found || refReadsNow(ref)
-				// The head of a reference is the bare input too, and says nothing.
-				for _, rest := range ref[1:] {
-					found = found || termReadsNow(rest)
-				}
-				return true
-			}
+		ast.WalkRefs(module, func(ref ast.Ref) bool {
+			found = found || refReadsNow(ref)
 			return found
 		})
 	}
@@ -95,16 +86,6 @@ func refReadsNow(ref ast.Ref) bool {
 	}
 	field, constant := ref[1].Value.(ast.String)
 	return !constant || field == "now"
-}
-
-// termReadsNow tells it of a term within a reference, as in data.x[input.now].
-func termReadsNow(t *ast.Term) bool {
-	found := false
-	ast.WalkRefs(t, func(ref ast.Ref) bool {
-		found = found || refReadsNow(ref)
-		return found
-	})
-	return found
 }
 
 // where names the place of a rule for a person to read.

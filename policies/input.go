@@ -83,11 +83,15 @@ type Image struct {
 	Size int64 `json:"size"`
 	// Labels are the image's own: claims, not facts.
 	Labels map[string]string `json:"labels"`
+	// Mismatches are the claims of Labels that the object contradicts; the
+	// engine sets it.
+	Mismatches []bytecode.Mismatch `json:"mismatches"`
 }
 
 // Reason is one refusal or warning.
 type Reason struct {
-	// Rule is policy/rule, such as baseline/signed.
+	// Rule is policy/rule, such as baseline/signed. A policy that does not
+	// compile, fails or takes too long denies by the rule policy/error.
 	Rule string `json:"rule"`
 	// Path is the field of the definition it is about, such as
 	// spec.programs[0].attach[1].hook; empty where it is about the image.
@@ -107,9 +111,11 @@ type Decision struct {
 	Audited []Reason `json:"audited,omitempty"`
 	// AdmissionWarn is true where every denying policy says admission: Warn.
 	AdmissionWarn bool `json:"admissionWarn,omitempty"`
-	// Unload is true where a denying policy says running: Unload.
+	// Unload is true where a policy that denies by a rule of its own, and not
+	// by failing, says running: Unload.
 	Unload bool `json:"unload,omitempty"`
-	// TimeDependent is true where a policy that was evaluated reads input.now.
+	// TimeDependent is true where a policy that was evaluated reads input.now,
+	// or did not finish in time: the same input may be decided otherwise later.
 	TimeDependent bool `json:"timeDependent,omitempty"`
 	// Policies names the policies that were evaluated, sorted.
 	Policies []string `json:"policies"`

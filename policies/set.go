@@ -90,13 +90,20 @@ func revision(list []Policy) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// Parameters are hashed as they were written, since they may be no JSON.
 	type entry struct {
-		Name string
-		Spec v1alpha1.BpfPolicySpec
+		Name       string
+		Spec       v1alpha1.BpfPolicySpec
+		Parameters map[string]string
 	}
 	entries := make([]entry, 0, len(list))
 	for _, p := range list {
-		entries = append(entries, entry{p.String(), p.Spec})
+		e := entry{Name: p.String(), Spec: p.Spec, Parameters: map[string]string{}}
+		for name, value := range p.Spec.Parameters {
+			e.Parameters[name] = string(value.Raw)
+		}
+		e.Spec.Parameters = nil
+		entries = append(entries, e)
 	}
 	body, err := json.Marshal(map[string]any{
 		"input": InputVersion, "library": Source(), "capabilities": string(capabilitiesJSON), "data": data, "policies": entries,

@@ -101,33 +101,8 @@ map_memory_path := "spec.maps" if {
 } else := lib.image_path
 
 # labels: what the image claims of itself is true.
-held := {
-	"io.ebpf.programs": {program.name: true | some program in input.bytecode.programs},
-	"io.ebpf.maps": {map.name: true | some map in input.bytecode.maps},
-}
-
-claimed[label] := claims if {
-	some label, _ in held
-	text := input.image.labels[label]
-	json.is_valid(text)
-	claims := json.unmarshal(text)
-	is_object(claims)
-}
-
-deny contains lib.reason("labels", lib.image_path, msg, remedy) if {
-	some label, _ in held
-	input.image.labels[label]
-	not claimed[label]
-	msg := sprintf("the image's label %s is no JSON object", [label])
-	remedy := "build the image again, by skep image build or bpfman image build"
-}
-
-deny contains lib.reason("labels", lib.image_path, msg, remedy) if {
-	some label, names in held
-	some name, _ in claimed[label]
-	not names[name]
-	msg := sprintf("the image's label %s tells of %q, which the object does not have", [label, name])
-	remedy := "build the image again from the object that is in it"
+deny contains lib.reason("labels", lib.image_path, mismatch.message, mismatch.remedy) if {
+	some mismatch in input.image.mismatches
 }
 
 # poisoned-calls: CO-RE took a call away, and the verifier refuses the program

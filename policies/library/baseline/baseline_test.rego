@@ -39,7 +39,7 @@ test_every_helper_that_reaches_out_is_refused if {
 
 test_a_program_that_is_not_listed_is_judged_too if {
 	hidden := object.union(program, {"name": "tail", "helpers": ["bpf_send_signal"]})
-	denied := policy.deny with input as with_part(without_part(good, "/image/labels/io.ebpf.programs"), "/bytecode/programs/-", hidden)
+	denied := policy.deny with input as with_part(good, "/bytecode/programs/-", hidden)
 	paths(denied, "helpers") == {"spec.bytecode.image"}
 }
 
@@ -110,23 +110,16 @@ test_a_misspelt_parameter_is_refused if {
 	contains(concat("", remedies(denied, "parameters")), "maxMapMemory")
 }
 
-test_labels_may_be_absent if {
-	count(policy.deny) == 0 with input as with_part(good, "/image/labels", {})
-}
-
-test_labels_that_are_no_object_are_refused if {
-	every text in ["", "xdp", "[]", "{"] {
-		rules(policy.deny) == {"labels"} with input as with_part(good, "/image/labels/io.ebpf.programs", text)
-	}
-}
-
-test_a_program_that_only_the_label_has_is_refused if {
-	denied := policy.deny with input as with_part(good, "/image/labels/io.ebpf.programs", `{"count": "xdp", "other": "xdp"}`)
+test_labels_that_the_object_contradicts_are_refused if {
+	denied := policy.deny with input as with_part(good, "/image/mismatches", [{
+		"path": `io.ebpf.programs["other"]`,
+		"claimed": "xdp",
+		"actual": "",
+		"message": "there is no program other",
+		"remedy": "build it again",
+	}])
 	rules(denied) == {"labels"}
-}
-
-test_a_map_that_only_the_label_has_is_refused if {
-	rules(policy.deny) == {"labels"} with input as with_part(good, "/image/labels/io.ebpf.maps", `{"other": "hash"}`)
+	remedies(denied, "labels") == {"build it again"}
 }
 
 test_poisoned_calls_warn if {
@@ -137,7 +130,7 @@ test_poisoned_calls_warn if {
 
 test_every_reason_says_what_mends_it if {
 	bad := with_part(with_part(with_program(good, {"helpers": ["bpf_send_signal", "x"], "unknownHelpers": [1000], "gplCompatible": false, "gplOnly": ["x"]}), "/signatures", []), "/image", {
-		"registry": "", "repository": "", "digest": "", "size": 0, "labels": {"io.ebpf.maps": "{}", "io.ebpf.programs": "x"},
+		"registry": "", "repository": "", "digest": "", "size": 0, "labels": {}, "mismatches": [{"message": "x", "remedy": "y"}],
 	})
 	denied := policy.deny with input as with_part(with_part(bad, "/parameters", {"x": 1, "maxMapMemory": 1}), "/bytecode/programs/0/poisonedCalls", 1)
 	rules(denied) == {"digest", "helpers", "labels", "license", "map-memory", "parameters", "signed", "unknown-helpers"}
