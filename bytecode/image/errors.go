@@ -84,7 +84,9 @@ func Classify(verb, object string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if hasKind(err) {
+	// Where the HTTP client stands in between, its text has the URL in it.
+	var request *url.Error
+	if hasKind(err) && !errors.As(err, &request) {
 		return fmt.Errorf("%s %s: %w", verb, object, err)
 	}
 	safe := &remoteError{text: fmt.Sprintf("%s %s: %s", verb, object, describe(err))}
@@ -135,27 +137,24 @@ func describe(err error) string {
 		}
 		return scrub(strings.Join(parts, "; "))
 	}
-	var request *url.Error
-	if errors.As(err, &request) && request.Err != nil {
-		host := "the registry"
-		if u, perr := url.Parse(request.URL); perr == nil && u.Host != "" {
-			host = u.Host
-		}
-		return scrub(fmt.Sprintf("%s %s: %v", strings.ToUpper(request.Op), host, request.Err))
-	}
 	return scrub(err.Error())
 }
 
 // errorTextLimit bounds, in bytes, what is shown of a registry's own words.
 const errorTextLimit = 512
 
-// queryOrUser finds what follows a URL's path and what precedes its host.
-var queryOrUser = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)([^\s/?#"'@]*@)?([^\s?#"']*)([?#][^\s"']*)?`)
+var (
+	// user finds what precedes the host of a URL.
+	user = regexp.MustCompile(`//[^\s/?#"']*@`)
+	// query finds what may be a query string, whether or not a URL is before it:
+	// a broken Location header need not look like one.
+	query = regexp.MustCompile(`\?[^\s"']*`)
+)
 
-// scrub removes query strings, fragments and user information from every URL
-// in a text, and control characters, and bounds its length.
+// scrub removes query strings and user information from a text, and control
+// characters, and bounds its length.
 func scrub(text string) string {
-	text = queryOrUser.ReplaceAllString(text, "$1$3")
+	text = query.ReplaceAllString(user.ReplaceAllString(text, "//"), "")
 	text = strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {
 			return ' '

@@ -124,8 +124,11 @@ func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) ([]v1.De
 func (s *registrySource) head(ctx context.Context, tag string) (v1.Hash, error) {
 	ref := s.repo.Tag(tag)
 	d, err := s.puller.Head(ctx, ref)
+	if err == nil && d.Digest.Algorithm != "sha256" {
+		return v1.Hash{}, unavailable("resolve %s: the registry names it by %s, and only sha256 is accepted: name the image by its sha256 digest", ref, d.Digest.Algorithm)
+	}
 	if err == nil {
-		return parseDigest(d.Digest.String())
+		return d.Digest, nil
 	}
 	if !worthGet(ctx, err) {
 		return v1.Hash{}, Classify("resolve", ref.String(), err)

@@ -40,6 +40,9 @@ func (t *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := t.permit(req.URL); err != nil {
 		return nil, err
 	}
+	if _, redirects := origin(req); redirects > redirectLimit {
+		return nil, fmt.Errorf("refuse redirect to %s: it is the %dth in a row", req.URL.Host, redirects)
+	}
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		return t.inner.RoundTrip(req)
 	}
@@ -66,10 +69,16 @@ func (t *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 // go-containerregistry by itself also falls back to it for private addresses
 // and .local names.
 func (t *bounded) permit(u *url.URL) error {
-	if u.Scheme == "https" || isLoopback(u.Hostname()) || slices.Contains(t.insecure, u.Host) {
+	if u.Scheme == "https" {
 		return nil
 	}
-	return unavailable("refuse plain HTTP to %s: credentials and tags could be forged on the way; use HTTPS, or list the host as an insecure registry", u.Host)
+	if u.Scheme != "http" {
+		return fmt.Errorf("refuse scheme %q to %s: only https is spoken", u.Scheme, u.Host)
+	}
+	if isLoopback(u.Hostname()) || slices.Contains(t.insecure, u.Host) {
+		return nil
+	}
+	return fmt.Errorf("refuse plain HTTP to %s: credentials could be read and tags forged on the way: use HTTPS, or list the host as an insecure registry", u.Host)
 }
 
 func isLoopback(host string) bool {
@@ -101,13 +110,23 @@ func (t *bounded) once(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// bound is the most bytes an answer may have: a layer's where the request, or
-// the one that was redirected to it, asked for a blob.
-func (t *bounded) bound(req *http.Request) int64 {
+// redirectLimit is that of net/http, which go-containerregistry's own check of
+// redirects replaces.
+const redirectLimit = 10
+
+// origin is the request that was redirected to this one, and in how many steps.
+func origin(req *http.Request) (first *http.Request, redirects int) {
 	for req.Response != nil && req.Response.Request != nil {
 		req = req.Response.Request
+		redirects++
 	}
-	if strings.Contains(req.URL.Path, "/blobs/") {
+	return req, redirects
+}
+
+// bound is the most bytes an answer may have: a layer's where a blob was asked
+// for.
+func (t *bounded) bound(req *http.Request) int64 {
+	if first, _ := origin(req); strings.Contains(first.URL.Path, "/blobs/") {
 		return max(t.layerBytes, t.manifestBytes)
 	}
 	return t.manifestBytes
@@ -151,7 +170,7 @@ func isBroken(err error) bool {
 
 func silentOr(ctx context.Context, silence time.Duration, err error) error {
 	if errors.Is(context.Cause(ctx), errSilent) {
-		return unavailable("%w for %s", errSilent, silence)
+		return fmt.Errorf("%w for %s", errSilent, silence)
 	}
 	return err
 }
