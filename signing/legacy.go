@@ -110,19 +110,19 @@ func readLegacyMaterial(a *Artifact, b64 string) (bare, full oci.Signature, err 
 type legacyCheck func(context.Context, oci.Signature, *cosign.CheckOpts) (bool, error)
 
 // proveLegacy tries the legacy ways of a party. The first way is the strict
-// one: its error is the one that tells most.
+// one: its error is the one that tells most. Cosign stumbles over some
+// timestamps (v2.6.5 takes the first of none), so each way is guarded.
 func proveLegacy(bare, full oci.Signature, check legacyCheck) func(context.Context, *party) (proof, error) {
 	return func(ctx context.Context, p *party) (proof, error) {
 		var first error
 		for i := range p.legacy {
-			options := p.legacy[i]
-			s := full
-			if p.kind == KindKey {
-				s = bare
-			}
-			logged, err := check(ctx, s, &options)
+			var found proof
+			err := guarded(func() (err error) {
+				found, err = proveLegacyOnce(ctx, bare, full, p.legacy[i], check)
+				return err
+			})
 			if err == nil {
-				return legacyProof(s, &options, logged)
+				return found, nil
 			}
 			if first == nil {
 				first = err
@@ -130,6 +130,22 @@ func proveLegacy(bare, full oci.Signature, check legacyCheck) func(context.Conte
 		}
 		return proof{}, first
 	}
+}
+
+func proveLegacyOnce(ctx context.Context, bare, full oci.Signature, way cosign.CheckOpts, check legacyCheck) (proof, error) {
+	s := bare
+	if way.SigVerifier == nil {
+		s = full
+		entry, err := s.Bundle()
+		if err == nil && entry == nil && !way.IgnoreTlog {
+			return proof{}, errors.New("no entry of a transparency log comes with it: sign with one, or set insecureIgnoreTlog on the signer")
+		}
+	}
+	logged, err := check(ctx, s, &way)
+	if err != nil {
+		return proof{}, err
+	}
+	return legacyProof(s, &way, logged)
 }
 
 // legacyProof reads identity and time from a signature that was just verified.

@@ -183,18 +183,18 @@ func (p *party) useKeyless(k *v1alpha1.KeylessSigner) error {
 		return err
 	}
 	strict := cosign.CheckOpts{
-		TrustedMaterial:     material,
-		Identities:          identities,
-		IgnoreSCT:           k.InsecureIgnoreSCT,
-		Offline:             true,
-		UseSignedTimestamps: len(material.TimestampingAuthorities()) > 0,
+		TrustedMaterial: material,
+		Identities:      identities,
+		IgnoreSCT:       k.InsecureIgnoreSCT,
+		Offline:         true,
 	}
 	p.legacy = append(p.legacy, strict)
 	ways := [][]verify.VerifierOption{{verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1)}}
 	if k.InsecureIgnoreTlog {
-		loose := strict
-		loose.IgnoreTlog = true
-		p.legacy = append(p.legacy, loose)
+		stamped, present := strict, strict
+		stamped.IgnoreTlog, stamped.UseSignedTimestamps = true, true
+		present.IgnoreTlog = true
+		p.legacy = append(p.legacy, stamped, present)
 		ways = append(ways,
 			[]verify.VerifierOption{verify.WithSignedTimestamps(1)},
 			[]verify.VerifierOption{verify.WithCurrentTime()})

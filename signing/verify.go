@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
@@ -54,7 +55,7 @@ func (t *Trust) Verify(ctx context.Context, c Collected) (Evidence, error) {
 		Signatures: []Signature{}, Attestations: []Attestation{},
 	}
 	for _, s := range c.Skipped {
-		e.Rejected = append(e.Rejected, Rejection{Reason: s})
+		e.Rejected = append(e.Rejected, Rejection{Reason: oneLine(s)})
 	}
 	for i := range c.Artifacts {
 		if err := ctx.Err(); err != nil {
@@ -68,26 +69,56 @@ func (t *Trust) Verify(ctx context.Context, c Collected) (Evidence, error) {
 
 // judge adds to e what one artifact amounts to.
 func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.Hash) {
-	reject := func(signer, format string, args ...any) {
-		e.Rejected = append(e.Rejected, Rejection{Signer: signer, Reason: a.Origin + ": " + fmt.Sprintf(format, args...)})
-	}
 	var c *claim
 	err := guarded(func() (err error) {
 		c, err = readClaim(a, digest)
 		return err
 	})
 	if err != nil {
-		reject("", "%v", err)
+		e.reject(a, "", "%v", err)
 		return
 	}
-	type match struct {
-		party *party
-		proof proof
+	tried := t.try(ctx, c)
+	switch {
+	case tried.revoked != nil:
+		e.reject(a, tried.revoked.name, "the signer is revoked: let somebody else sign")
+		e.Rejected[len(e.Rejected)-1].Revoked = true
+	case len(tried.matches) > 0:
+		for _, m := range tried.matches {
+			e.add(c, m.party, m.proof)
+		}
+	case len(tried.lacking) > 0:
+		for _, p := range tried.lacking {
+			e.reject(a, p.name, "the signature is good, but its payload lacks the annotation %s that the signer must give: sign with it", missing(p.annotations, c.annotations))
+		}
+	default:
+		e.explain(a, c, tried)
 	}
-	var matches []match
-	var keys []string
-	explained := false
-	failed := map[string]error{}
+}
+
+// trial is what became of one claim: who vouches for it, and why the others do
+// not.
+type trial struct {
+	matches []match
+	revoked *party
+	lacking []*party
+	keys    []string
+	failed  []failure
+}
+
+type match struct {
+	party *party
+	proof proof
+}
+
+type failure struct {
+	party *party
+	err   error
+}
+
+// try asks every signer, until a revoked one knows the claim as its own.
+func (t *Trust) try(ctx context.Context, c *claim) trial {
+	var tried trial
 	for _, p := range t.parties {
 		var found proof
 		err := guarded(func() (err error) {
@@ -95,44 +126,63 @@ func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.H
 			return err
 		})
 		switch {
-		case err == nil && missing(p.annotations, c.annotations) != "":
-			reject(p.name, "the signature is good, but the signed payload lacks the annotation %s that the signer must give: sign with it", missing(p.annotations, c.annotations))
-			explained = true
-		case err == nil && p.revoked:
-			reject(p.name, "the signer is revoked: let somebody else sign")
-			e.Rejected[len(e.Rejected)-1].Revoked = true
-			return
-		case err == nil:
-			matches = append(matches, match{p, found})
-		case p.kind == KindKey:
-			keys = append(keys, p.name)
+		case err != nil && p.kind == KindKey:
+			tried.keys = append(tried.keys, p.name)
+		case err != nil:
+			tried.failed = append(tried.failed, failure{p, err})
+		case missing(p.annotations, c.annotations) != "":
+			tried.lacking = append(tried.lacking, p)
+		case p.revoked:
+			tried.revoked = p
+			return tried
 		default:
-			failed[p.name] = err
+			tried.matches = append(tried.matches, match{p, found})
 		}
 	}
-	if len(matches) == 0 && !explained {
-		explain(reject, c.certified, keys, failed)
-	}
-	for _, m := range matches {
-		e.add(c, m.party, m.proof)
+	return tried
+}
+
+// explain rejects an artifact that no signer recognised. Keys have nothing to
+// say but no; of a certificate, every keyless signer says what is wrong.
+func (e *Evidence) explain(a *Artifact, c *claim, tried trial) {
+	switch {
+	case len(tried.keys) == 0 && len(tried.failed) == 0:
+		e.reject(a, "", "no signer is known that it could be from: name one in a BpfSigner")
+	case !c.certified && len(tried.keys) == 0:
+		e.reject(a, "", "it was made with a key, and every known signer signs with a certificate: name the key in a BpfSigner")
+	case !c.certified || len(tried.failed) == 0:
+		e.reject(a, "", "no key of %s made this signature, or it was altered", strings.Join(tried.keys, ", "))
+	default:
+		for _, f := range tried.failed {
+			e.reject(a, f.party.name, "%v", f.err)
+		}
 	}
 }
 
-// explain rejects an artifact that no signer recognised.
-func explain(reject func(signer, format string, args ...any), certified bool, keys []string, failed map[string]error) {
-	switch {
-	case len(keys) == 0 && len(failed) == 0:
-		reject("", "no signer is known that it could be from: name one in a BpfSigner")
-	case len(keys) > 0 && (!certified || len(failed) == 0):
-		slices.Sort(keys)
-		reject("", "no key of %s made this signature, or it was altered", strings.Join(keys, ", "))
+func (e *Evidence) reject(a *Artifact, signer, format string, args ...any) {
+	e.Rejected = append(e.Rejected, Rejection{Signer: signer, Reason: oneLine(a.Origin + ": " + fmt.Sprintf(format, args...))})
+}
+
+// maxReason is the length of a reason, in runes.
+const maxReason = 400
+
+// oneLine makes text that may hold words of strangers fit to print: what is
+// between a BEGIN and its END goes, and so do line ends and control characters.
+func oneLine(text string) string {
+	for {
+		before, rest, found := strings.Cut(text, "-----BEGIN ")
+		_, after, ended := strings.Cut(rest, "-----END ")
+		if !found || !ended {
+			break
+		}
+		_, after, _ = strings.Cut(after, "-----")
+		text = before + "(PEM)" + after
 	}
-	if !certified {
-		return
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' }), " ")
+	if runes := []rune(text); len(runes) > maxReason {
+		text = string(runes[:maxReason]) + "…"
 	}
-	for _, name := range slices.Sorted(maps.Keys(failed)) {
-		reject(name, "%v", failed[name])
-	}
+	return text
 }
 
 // missing returns an annotation of want, as key=value, that have lacks; empty
