@@ -20,25 +20,24 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// Images resolves references and fetches objects; *image.Client is one.
+// Images resolves references and fetches objects; *image.Client is one. Its
+// errors are of the kinds of package image.
 type Images interface {
 	// Resolve turns a tag into a digest.
 	Resolve(ctx context.Context, ref string) (image.Resolved, error)
+	// Pin is Resolve with the digest known, and asks nobody.
+	Pin(ref, digest string) (image.Resolved, error)
 	// Pull fetches by digest, from a cache where it can.
 	Pull(ctx context.Context, r image.Resolved) (*image.Image, error)
-}
-
-// Collector fetches whatever might be a signature of a digest.
-type Collector interface {
-	Collect(ctx context.Context, r image.Resolved) (signing.Collected, error)
 }
 
 // Options says what a Judge asks and what it trusts.
 type Options struct {
 	// Images is needed.
 	Images Images
-	// Signatures is needed.
-	Signatures Collector
+	// Collect fetches whatever might be a signature of a digest, as
+	// signing.Collect does. Needed.
+	Collect func(context.Context, image.Resolved) (signing.Collected, error)
 	// Trust is the signers that count. Needed; it may hold none.
 	Trust *signing.Trust
 	// Policies is needed.
@@ -77,8 +76,8 @@ func New(o Options) (*Judge, error) {
 	switch {
 	case o.Images == nil:
 		return nil, errors.New("make judge: no Images given")
-	case o.Signatures == nil:
-		return nil, errors.New("make judge: no Signatures given")
+	case o.Collect == nil:
+		return nil, errors.New("make judge: no Collect given")
 	case o.Trust == nil:
 		return nil, errors.New("make judge: no Trust given")
 	case o.Policies == nil:
@@ -136,25 +135,46 @@ func (j *Judge) Judge(ctx context.Context, req Request) (Verdict, error) {
 	return verdict, err
 }
 
+// Input is the document the policies would see of a request. A definition that
+// an earlier step refuses has none, and the error is the *Refusal.
+func (j *Judge) Input(ctx context.Context, req Request) (policies.Input, error) {
+	inspected, _, err := j.upTo(ctx, req)
+	if err != nil {
+		return policies.Input{}, err
+	}
+	input := inspected.Input()
+	input.Now = j.opts.Now()
+	return input, nil
+}
+
 // run is the pipeline. On a refusal it returns what was learned until then.
 func (j *Judge) run(ctx context.Context, req Request) (Verdict, error) {
+	inspected, learned, err := j.upTo(ctx, req)
+	if err != nil {
+		return learned, err
+	}
+	return j.Decide(ctx, inspected)
+}
+
+// upTo runs every step but the last.
+func (j *Judge) upTo(ctx context.Context, req Request) (Inspected, Verdict, error) {
+	var learned Verdict
 	shaped, err := Shape(req)
 	if err != nil {
-		return Verdict{}, err
+		return Inspected{}, learned, err
 	}
 	resolved, err := j.Resolve(ctx, shaped)
 	if err != nil {
-		return Verdict{}, err
+		return Inspected{}, learned, err
 	}
+	learned.resolved = resolved.image
 	verified, err := j.Verify(ctx, resolved)
 	if err != nil {
-		return Verdict{resolved: resolved.image}, err
+		return Inspected{}, learned, err
 	}
+	learned.evidence = verified.evidence
 	inspected, err := j.Inspect(ctx, verified)
-	if err != nil {
-		return Verdict{resolved: resolved.image, evidence: verified.evidence}, err
-	}
-	return j.Decide(ctx, inspected)
+	return inspected, learned, err
 }
 
 // Resolved is a shaped request whose image is known by digest.
@@ -171,7 +191,7 @@ func (j *Judge) Resolve(ctx context.Context, s Shaped) (Resolved, error) {
 	}
 	id, ref := s.req.Application.Identity(), s.req.Application.Body().Bytecode.Image
 	if s.req.Digest != "" {
-		pinned, err := image.Pin(ref, s.req.Digest)
+		pinned, err := j.opts.Images.Pin(ref, s.req.Digest)
 		if err != nil {
 			return Resolved{}, imageRefusal(id.String(), err)
 		}
@@ -244,7 +264,7 @@ func (j *Judge) evidence(ctx context.Context, r image.Resolved) (signing.Evidenc
 			return ev, nil
 		}
 	}
-	now, err := j.opts.Signatures.Collect(ctx, r)
+	now, err := j.opts.Collect(ctx, r)
 	if err != nil {
 		if found && j.opts.Now().Sub(have.At) < j.opts.StaleFor && !errors.Is(err, image.ErrMalformed) {
 			return j.tried(ctx, trust, have)

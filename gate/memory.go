@@ -1,8 +1,6 @@
 package gate
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"sync"
@@ -32,12 +30,8 @@ type collectedAt struct {
 // key is that of the evidence made from c under a trust revision: it hashes
 // what was collected, so that a signature pushed later makes new evidence.
 func (c collectedAt) key(trust string) (string, error) {
-	body, err := json.Marshal(c.Collected)
-	if err != nil {
-		return "", fmt.Errorf("hash collected signatures: %w", err)
-	}
-	sum := sha256.Sum256(body)
-	return trust + "/" + hex.EncodeToString(sum[:]), nil
+	hash, err := c.Collected.Hash()
+	return trust + "/" + hash, err
 }
 
 // remembered is what a Judge learned in this process.

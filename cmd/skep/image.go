@@ -1,0 +1,248 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/image"
+)
+
+func newImage() *cobra.Command {
+	cmd := &cobra.Command{Use: "image", Short: "Pack, move and look into bytecode images"}
+	cmd.AddCommand(newImageBuild(), newImageCopy("push", "Copy an image to a registry"), newImageCopy("pull", "Copy an image to an OCI layout on disk"), newImageInspect())
+	return cmd
+}
+
+func newImageBuild() *cobra.Command {
+	var (
+		files    []string
+		artifact bool
+		reg      registryFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "build -f OBJ.o REF|oci:DIR[:TAG]",
+		Short: "Pack an eBPF object as an OCI image and push it",
+		Long: "Pack an eBPF object in bpfman's bytecode image format, with the labels io.ebpf.programs and\n" +
+			"io.ebpf.maps taken from the object itself, and write it to a registry or an OCI layout.\n" +
+			"With several -f PLATFORM=OBJ.o, such as linux/arm64=obj.o, an index is made.",
+		Example: "  skep image build -f counter.o registry.example.com/bpf/counter:v1\n  skep image build -f counter.o oci:./counter",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := reg.client()
+			if err != nil {
+				return err
+			}
+			built, err := pack(files, artifact)
+			if err != nil {
+				return err
+			}
+			r, err := client.Push(cmd.Context(), args[0], built)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), digestReference(r))
+			return err
+		},
+	}
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "object file, or PLATFORM=FILE")
+	cmd.Flags().BoolVar(&artifact, "artifact", false, "make an OCI artifact instead of a bpfman bytecode image")
+	_ = cmd.MarkFlagRequired("file")
+	reg.register(cmd)
+	return cmd
+}
+
+// digestReference is what to sign and to name by digest.
+func digestReference(r image.Resolved) string {
+	if r.Registry == "" {
+		return image.LayoutPrefix + r.Repository + "@" + r.Digest
+	}
+	return r.Registry + "/" + r.Repository + "@" + r.Digest
+}
+
+// pack builds an image of one file, or an index of several.
+func pack(files []string, artifact bool) (*image.Built, error) {
+	objects, labels := map[string][]byte{}, map[string]map[string]string{}
+	for _, f := range files {
+		platform, file, ok := strings.Cut(f, "=")
+		if !ok {
+			platform, file = "", f
+		}
+		object, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", file, err)
+		}
+		if _, twice := objects[platform]; twice {
+			return nil, fmt.Errorf("pack %s: platform %q has an object already; write -f PLATFORM=FILE for each", file, platform)
+		}
+		objects[platform], labels[platform] = object, bytecode.Labels(facts)
+	}
+	if object, single := objects[""]; single && len(objects) == 1 {
+		return image.Build(object, image.BuildOptions{Labels: labels[""], Artifact: artifact, Filename: filepath.Base(files[0])})
+	}
+	return image.BuildIndex(objects, image.BuildOptions{PlatformLabels: labels, Artifact: artifact})
+}
+
+// newImageCopy is push and pull: the same copy, seen from two sides.
+func newImageCopy(name, what string) *cobra.Command {
+	var reg registryFlags
+	cmd := &cobra.Command{
+		Use:   name + " FROM TO",
+		Short: what + ", with its signatures",
+		Long:  what + ". FROM and TO are each REGISTRY/REPOSITORY:TAG or oci:DIR[:TAG]. Digests stay, and signatures go along.",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := reg.client()
+			if err != nil {
+				return err
+			}
+			from, err := client.Resolve(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			to, err := client.Copy(cmd.Context(), from, args[1])
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), digestReference(to))
+			return err
+		},
+	}
+	reg.register(cmd)
+	return cmd
+}
+
+// inspection is what image inspect -o json prints.
+type inspection struct {
+	// Digest is the image's, or the file's own where a file was read.
+	Digest string `json:"digest"`
+	// ObjectDigest is the object's.
+	ObjectDigest string              `json:"objectDigest"`
+	Labels       map[string]string   `json:"labels,omitempty"`
+	Mismatches   []bytecode.Mismatch `json:"mismatches,omitempty"`
+	Facts        bytecode.Facts      `json:"facts"`
+}
+
+func newImageInspect() *cobra.Command {
+	var (
+		output string
+		reg    registryFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "inspect REF|oci:DIR|FILE.o",
+		Short: "Show what the bytecode does: programs, helpers, maps, variables, lowest kernel",
+		Long: "Show what the bytecode itself says, not what labels claim of it. The lowest kernel is advice:\n" +
+			"CO-RE guards and distribution backports lower it.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			got, err := inspect(cmd.Context(), &reg, args[0])
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return printJSON(cmd.OutOrStdout(), got)
+			}
+			return printInspection(cmd.OutOrStdout(), got)
+		},
+	}
+	outputFlag(cmd, &output, "text", "json")
+	reg.register(cmd)
+	return cmd
+}
+
+// inspect reads an image, or a file where there is one of that name.
+func inspect(ctx context.Context, reg *registryFlags, where string) (inspection, error) {
+	var got inspection
+	object, err := os.ReadFile(where)
+	if err == nil {
+		sum := sha256.Sum256(object)
+		got.ObjectDigest = "sha256:" + hex.EncodeToString(sum[:])
+		got.Digest = got.ObjectDigest
+	} else {
+		client, err := reg.client()
+		if err != nil {
+			return got, err
+		}
+		r, err := client.Resolve(ctx, where)
+		if err != nil {
+			return got, err
+		}
+		img, err := client.Pull(ctx, r)
+		if err != nil {
+			return got, err
+		}
+		got.Digest, got.ObjectDigest, got.Labels, object = img.Digest, img.ObjectDigest, img.Labels, img.Object
+	}
+	if got.Facts, err = bytecode.Inspect(bytes.NewReader(object), bytecode.Options{}); err != nil {
+		return got, fmt.Errorf("read %s: %w", where, err)
+	}
+	got.Mismatches = bytecode.CompareLabels(got.Labels, got.Facts)
+	return got, nil
+}
+
+func printInspection(w io.Writer, got inspection) error {
+	f := got.Facts
+	fmt.Fprintf(w, "Digest      %s\nLicense     %s\nBTF         %t, CO-RE %t\nMap memory  %s with %d CPUs\nMin kernel  %s (advice)\n",
+		got.Digest, or(f.License, "none"), f.BTF, f.CORE, size(f.MemoryBytes), f.CPUs, f.MinKernel)
+	for _, why := range f.MinKernelReasons {
+		fmt.Fprintf(w, "            %s: %s %s\n", why.Kernel, why.Feature, why.Program)
+	}
+	rows := make([][]string, 0, len(f.Programs))
+	for _, p := range f.Programs {
+		rows = append(rows, []string{p.Name, p.Section, strconv.Itoa(p.Instructions), cut(strings.Join(append(append([]string(nil), p.Helpers...), p.Kfuncs...), ","), 44)})
+	}
+	fmt.Fprintln(w)
+	if err := table(w, []string{"PROGRAM", "SECTION", "INSNS", "HELPERS AND KFUNCS"}, rows); err != nil {
+		return err
+	}
+	if len(f.Maps) > 0 {
+		rows = nil
+		for _, m := range f.Maps {
+			rows = append(rows, []string{m.Name, m.Type, fmt.Sprint(m.KeySize), fmt.Sprint(m.ValueSize), fmt.Sprint(m.MaxEntries), size(m.MemoryBytes)})
+		}
+		fmt.Fprintln(w)
+		if err := table(w, []string{"MAP", "TYPE", "KEY", "VALUE", "ENTRIES", "MEMORY"}, rows); err != nil {
+			return err
+		}
+	}
+	if len(f.Variables) > 0 {
+		rows = nil
+		for _, v := range f.Variables {
+			rows = append(rows, []string{v.Name, cmp.Or(v.Type, "?"), v.Section})
+		}
+		fmt.Fprintln(w)
+		if err := table(w, []string{"VARIABLE", "TYPE", "SECTION"}, rows); err != nil {
+			return err
+		}
+	}
+	for _, m := range got.Mismatches {
+		fmt.Fprintln(w, paint(w, red, "label claims otherwise: ")+m.String())
+	}
+	return nil
+}
+
+// size is bytes as people read them.
+func size(n uint64) string {
+	for _, unit := range []string{"B", "KiB", "MiB"} {
+		if n < 10*1024 {
+			return fmt.Sprintf("%d %s", n, unit)
+		}
+		n /= 1024
+	}
+	return fmt.Sprintf("%d GiB", n)
+}

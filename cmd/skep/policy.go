@@ -1,0 +1,132 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
+)
+
+func newPolicy() *cobra.Command {
+	cmd := &cobra.Command{Use: "policy", Short: "Test policies, and see what they see"}
+	cmd.AddCommand(newPolicyTest(), newPolicyInput(), newPolicySchema())
+	return cmd
+}
+
+func newPolicyTest() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "test DIR",
+		Short: "Run the _test.rego files of a folder of policies in the sandbox they will run in",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			report, err := policies.Test(cmd.Context(), os.DirFS(args[0]))
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				err = printJSON(cmd.OutOrStdout(), report)
+			} else {
+				printReport(cmd, report)
+			}
+			if err == nil && !report.Passed() {
+				return errRefused
+			}
+			return err
+		},
+	}
+	outputFlag(cmd, &output, "text", "json")
+	return cmd
+}
+
+func printReport(cmd *cobra.Command, report policies.Report) {
+	w := cmd.OutOrStdout()
+	counts := map[policies.Outcome]int{}
+	for _, r := range report.Results {
+		counts[r.Outcome]++
+		colour := green
+		if r.Outcome == policies.Failed || r.Outcome == policies.Errored {
+			colour = red
+		}
+		fmt.Fprintf(w, "%s %s/%s (%s:%d)\n", paint(w, colour, string(r.Outcome)), r.Policy, r.Name, r.File, r.Line)
+		if r.Message != "" {
+			fmt.Fprintf(w, "  %s\n", r.Message)
+		}
+		if r.Output != "" {
+			fmt.Fprintf(w, "  %s\n", r.Output)
+		}
+	}
+	for _, name := range report.Untested {
+		fmt.Fprintf(w, "%s %s has no test\n", paint(w, faint, "untested"), name)
+	}
+	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", counts[policies.Passed], counts[policies.Failed]+counts[policies.Errored], counts[policies.Skipped])
+}
+
+func newPolicyInput() *cobra.Command {
+	var flags gateFlags
+	cmd := &cobra.Command{
+		Use:   "input PATH",
+		Short: "Print the exact document that Rego sees for a definition",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			judge, err := flags.judge(cmd.Context())
+			if err != nil {
+				return err
+			}
+			root, sub, err := schemas.Locate(args[0])
+			if err != nil {
+				return err
+			}
+			defs, err := schemas.Load(cmd.Context(), schemas.Options{Root: root, Path: sub})
+			if err != nil {
+				return err
+			}
+			for _, p := range defs.Problems {
+				return p
+			}
+			if len(defs.Applications) == 0 {
+				return fmt.Errorf("print input: %s defines no application", args[0])
+			}
+			for _, d := range defs.Applications {
+				input, err := judge.Input(cmd.Context(), gate.Request{Application: d.Application})
+				if err != nil {
+					return err
+				}
+				doc, err := input.Document()
+				if err != nil {
+					return err
+				}
+				if _, err := fmt.Fprintln(cmd.OutOrStdout(), string(doc)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	flags.register(cmd)
+	return cmd
+}
+
+func newPolicySchema() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema DIR",
+		Short: "Write input.schema.json and capabilities.json for opa check and editors",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return err
+			}
+			var errs []error
+			for name, data := range map[string][]byte{"input.schema.json": policies.InputSchema(), "capabilities.json": policies.Capabilities()} {
+				errs = append(errs, os.WriteFile(filepath.Join(args[0], name), data, 0o644))
+			}
+			return errors.Join(errs...)
+		},
+	}
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+)
+
+// version is set by the linker for a release.
+var version string
+
+// streams are where a command reads and writes.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// newRoot puts the commands together, one file each.
+func newRoot(s streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "skep",
+		Short: "Admit, verify and run eBPF programs, from git to kernel",
+		Long: "Skep validates a program definition, checks who signed its bytecode image, reads the bytecode\n" +
+			"itself, lets the admins' policies decide on all of that, and keeps what is allowed loaded.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetIn(s.in)
+	root.SetOut(s.out)
+	root.SetErr(s.err)
+	root.AddCommand(
+		newImage(), newKey(), newSign(), newVerify(),
+		newSchema(), newRender(), newVet(), newPolicy(),
+		newRun(), newStatus(), newChain(), newExplain(), newInventory(), newConfirm(),
+		newDemo(), newVersion(),
+	)
+	return root
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionString())
+			return err
+		},
+	}
+}
+
+// versionString is the release's version, or the commit the binary was built
+// from.
+func versionString() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return "devel+" + s.Value
+		}
+	}
+	return info.Main.Version
+}
+
+// outputFlag adds -o with the formats a command has.
+func outputFlag(cmd *cobra.Command, to *string, formats ...string) {
+	cmd.Flags().StringVarP(to, "output", "o", formats[0], "format: "+strings.Join(formats, ", "))
+	run := cmd.RunE
+	cmd.RunE = func(c *cobra.Command, args []string) error {
+		for _, f := range formats {
+			if f == *to {
+				return run(c, args)
+			}
+		}
+		return fmt.Errorf("unknown output %q; use %s", *to, strings.Join(formats, ", "))
+	}
+}
+
+// printJSON writes v indented.
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// yamlOf is v as one YAML document.
+func yamlOf(v any) ([]byte, error) {
+	out, err := yaml.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("write YAML: %w", err)
+	}
+	return out, nil
+}
+
+// table writes rows in columns under a header. Cells are cut so that a line
+// fits 100 columns where only the last one is long.
+func table(w io.Writer, header []string, rows [][]string) error {
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, row := range append([][]string{header}, rows...) {
+		if _, err := fmt.Fprintln(tw, strings.Join(row, "\t")); err != nil {
+			return err
+		}
+	}
+	return tw.Flush()
+}
+
+// cut shortens s to n runes, with an ellipsis where something went.
+func cut(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	return string(r[:n-1]) + "…"
+}
+
+// short is a digest as people compare it: twelve digits.
+func short(digest string) string {
+	_, hex, ok := strings.Cut(digest, ":")
+	if !ok {
+		return digest
+	}
+	return cut(hex, 13)[:min(12, len(hex))]
+}
+
+// or returns what is shown where there is nothing.
+func or(s, nothing string) string {
+	if s == "" {
+		return nothing
+	}
+	return s
+}
+
+// terminal tells whether w is one a person looks at.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// paint colours s for a terminal, unless NO_COLOR is set (no-color.org).
+func paint(w io.Writer, code, s string) string {
+	if os.Getenv("NO_COLOR") != "" || !terminal(w) {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+// The colours of the two answers.
+const (
+	green = "32"
+	red   = "31"
+	faint = "2"
+)

@@ -1,0 +1,94 @@
+package main
+
+// sarifLog is as much of SARIF 2.1.0 (OASIS) as code scanners read.
+type sarifLog struct {
+	Schema  string     `json:"$schema"`
+	Version string     `json:"version"`
+	Runs    []sarifRun `json:"runs"`
+}
+
+type sarifRun struct {
+	Tool    sarifTool     `json:"tool"`
+	Results []sarifResult `json:"results"`
+}
+
+type sarifTool struct {
+	Driver sarifDriver `json:"driver"`
+}
+
+type sarifDriver struct {
+	Name    string      `json:"name"`
+	Version string      `json:"version"`
+	Rules   []sarifRule `json:"rules"`
+}
+
+type sarifRule struct {
+	ID string `json:"id"`
+}
+
+type sarifText struct {
+	Text string `json:"text"`
+}
+
+type sarifResult struct {
+	RuleID    string          `json:"ruleId"`
+	Level     string          `json:"level"`
+	Message   sarifText       `json:"message"`
+	Locations []sarifLocation `json:"locations"`
+}
+
+type sarifLocation struct {
+	Physical sarifPhysical  `json:"physicalLocation"`
+	Logical  []sarifLogical `json:"logicalLocations,omitempty"`
+}
+
+type sarifPhysical struct {
+	Artifact sarifArtifact `json:"artifactLocation"`
+	Region   *sarifRegion  `json:"region,omitempty"`
+}
+
+type sarifArtifact struct {
+	URI string `json:"uri"`
+}
+
+type sarifRegion struct {
+	StartLine   int `json:"startLine"`
+	StartColumn int `json:"startColumn,omitempty"`
+}
+
+type sarifLogical struct {
+	Name string `json:"fullyQualifiedName"`
+}
+
+// sarif turns results into a log: a denial is an error, a warning a warning,
+// and what could not be told an error of the rule "unknown".
+func sarif(results []vetResult) sarifLog {
+	run := sarifRun{Tool: sarifTool{Driver: sarifDriver{Name: "skep", Version: versionString(), Rules: []sarifRule{}}}, Results: []sarifResult{}}
+	seen := map[string]bool{}
+	add := func(r vetResult, level, rule, path, text string) {
+		if !seen[rule] {
+			seen[rule] = true
+			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRule{ID: rule})
+		}
+		at := sarifLocation{Physical: sarifPhysical{Artifact: sarifArtifact{URI: r.Source.File}}}
+		if r.Source.Line > 0 {
+			at.Physical.Region = &sarifRegion{StartLine: r.Source.Line, StartColumn: r.Source.Column}
+		}
+		if path != "" {
+			at.Logical = []sarifLogical{{Name: r.Application + "/" + path}}
+		}
+		run.Results = append(run.Results, sarifResult{RuleID: rule, Level: level, Message: sarifText{Text: text}, Locations: []sarifLocation{at}})
+	}
+	for _, r := range results {
+		for _, why := range r.Reasons {
+			add(r, "error", why.Rule, why.Path, r.Application+": "+why.Message+" Remedy: "+why.Remedy)
+		}
+		for _, why := range r.Warnings {
+			add(r, "warning", why.Rule, why.Path, r.Application+": "+why.Message+" Remedy: "+why.Remedy)
+		}
+		if r.Error != "" && len(r.Reasons) == 0 {
+			add(r, "error", "unknown", "", r.Application+": "+r.Error)
+		}
+	}
+	return sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}}
+}

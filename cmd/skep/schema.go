@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/schemas"
+)
+
+func newSchema() *cobra.Command {
+	cmd := &cobra.Command{Use: "schema", Short: "The CUE schema of definitions, and the table of hooks"}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "vendor DIR",
+		Short: "Write the schema to DIR/cue.mod/pkg, so that cue vet works without a network",
+		Args:  cobra.ExactArgs(1),
+		RunE:  func(_ *cobra.Command, args []string) error { return schemas.Vendor(args[0]) },
+	}, newSchemaHooks())
+	return cmd
+}
+
+func newSchemaHooks() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "hooks",
+		Short: "List the hooks a program can attach to",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output == "json" {
+				return printJSON(cmd.OutOrStdout(), hook.All())
+			}
+			var rows [][]string
+			for _, h := range hook.All() {
+				rows = append(rows, []string{h.Name, string(h.Shape), h.MinKernel, string(h.Sharing), string(h.Risk), yes(h.Namespaceable), yes(h.Attachable)})
+			}
+			return table(cmd.OutOrStdout(), []string{"HOOK", "TARGET", "KERNEL", "SHARING", "RISK", "NAMESPACED", "ATTACHABLE"}, rows)
+		},
+	}
+	outputFlag(cmd, &output, "text", "json")
+	return cmd
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "-"
+}
+
+func joined(s []string) string { return strings.Join(s, ", ") }
+
+func newRender() *cobra.Command {
+	var (
+		output string
+		tags   []string
+	)
+	cmd := &cobra.Command{
+		Use:   "render PATH",
+		Short: "Print the definitions a CUE package or file comes to",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root, sub, err := schemas.Locate(args[0])
+			if err != nil {
+				return err
+			}
+			objects, problems, err := schemas.Render(cmd.Context(), schemas.Options{Root: root, Path: sub, Tags: tags})
+			if err != nil {
+				return err
+			}
+			if err := printObjects(cmd.OutOrStdout(), output, objects); err != nil {
+				return err
+			}
+			all := make([]error, 0, len(problems))
+			for _, p := range problems {
+				all = append(all, p)
+			}
+			return errors.Join(all...)
+		},
+	}
+	cmd.Flags().StringArrayVarP(&tags, "tag", "t", nil, "value for a CUE @tag: key=value")
+	outputFlag(cmd, &output, "yaml", "json")
+	return cmd
+}
+
+// printObjects writes a stream of YAML documents, or one JSON List as kubectl
+// takes it.
+func printObjects(w io.Writer, format string, objects []schemas.Object) error {
+	items := make([]json.RawMessage, 0, len(objects))
+	for _, o := range objects {
+		items = append(items, o.JSON)
+	}
+	if format == "json" {
+		return printJSON(w, map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+	}
+	for _, item := range items {
+		doc, err := yamlOf(item)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(w, "---\n%s", doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/signing"
+)
+
+// passwordVariable is where cosign looks for the password of a key, too.
+const passwordVariable = "COSIGN_PASSWORD"
+
+func newKey() *cobra.Command {
+	cmd := &cobra.Command{Use: "key", Short: "Make signing keys"}
+	cmd.AddCommand(newKeyGenerate())
+	return cmd
+}
+
+func newKeyGenerate() *cobra.Command {
+	var prefix, signer string
+	cmd := &cobra.Command{
+		Use:   "generate",
+		Short: "Make a key pair in cosign's format, and the BpfSigner that trusts it",
+		Long: "Make PREFIX.key (encrypted with $" + passwordVariable + ", which may be empty), PREFIX.pub and PREFIX.signer.yaml.\n" +
+			"The private half stays with whoever signs; admins put the signer file where skep looks for signers.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			private, public, err := signing.GenerateKey([]byte(os.Getenv(passwordVariable)))
+			if err != nil {
+				return err
+			}
+			if signer == "" {
+				signer = filepath.Base(prefix)
+			}
+			doc, err := yamlOf(signerObject(signer, string(public)))
+			if err != nil {
+				return err
+			}
+			for _, f := range []struct {
+				name string
+				data []byte
+				mode os.FileMode
+			}{{prefix + ".key", private, 0o600}, {prefix + ".pub", public, 0o644}, {prefix + ".signer.yaml", doc, 0o644}} {
+				if err := writeNew(f.name, f.data, f.mode); err != nil {
+					return err
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), f.name)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&prefix, "output-key-prefix", "skep", "path and first part of the file names")
+	cmd.Flags().StringVar(&signer, "signer", "", "name of the BpfSigner (default: the last part of the prefix)")
+	return cmd
+}
+
+// signerObject is the BpfSigner that trusts a public key.
+func signerObject(name, public string) *v1alpha1.BpfSigner {
+	s := &v1alpha1.BpfSigner{}
+	s.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindBpfSigner}
+	s.Name = name
+	s.Spec.Key = &v1alpha1.KeySigner{PublicKey: public}
+	return s
+}
+
+// writeNew never overwrites: a key that is gone cannot be had again.
+func writeNew(name string, data []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return fmt.Errorf("write key: %w", err)
+	}
+	if _, err := f.Write(data); err != nil {
+		_ = f.Close()
+		return fmt.Errorf("write key: %w", err)
+	}
+	return f.Close()
+}
+
+func newSign() *cobra.Command {
+	var (
+		key         string
+		annotations map[string]string
+		bundle      bool
+		reg         registryFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "sign --key KEY REF|oci:DIR",
+		Short: "Sign an image with a key, so that cosign can verify it too",
+		Long: "Sign the digest an image reference stands for now, and store the signature beside it as cosign\n" +
+			"does. The key's password is taken from $" + passwordVariable + ".",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			data, err := os.ReadFile(key)
+			if err != nil {
+				return fmt.Errorf("read key: %w", err)
+			}
+			private, err := signing.ParsePrivateKey(data, []byte(os.Getenv(passwordVariable)))
+			if err != nil {
+				return err
+			}
+			client, err := reg.client()
+			if err != nil {
+				return err
+			}
+			r, err := client.Resolve(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if err := signing.Sign(cmd.Context(), client, r, private, signing.SignOptions{Annotations: annotations, Bundle: bundle}); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), digestReference(r))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&key, "key", "", "private key file")
+	cmd.Flags().StringToStringVarP(&annotations, "annotations", "a", nil, "key=value pairs to sign along")
+	cmd.Flags().BoolVar(&bundle, "bundle", false, "write a sigstore bundle as an OCI 1.1 referrer instead of cosign's tag")
+	_ = cmd.MarkFlagRequired("key")
+	reg.register(cmd)
+	return cmd
+}
+
+func newVerify() *cobra.Command {
+	var (
+		signers []string
+		output  string
+		reg     registryFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "verify --signers FILE REF|oci:DIR",
+		Short: "Tell which known signers signed an image",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			settings, err := host.LoadSettings(cmd.Context(), nil, signers)
+			if err != nil {
+				return err
+			}
+			client, err := reg.client()
+			if err != nil {
+				return err
+			}
+			r, err := client.Resolve(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			found, err := signing.Collect(cmd.Context(), client, r)
+			if err != nil {
+				return err
+			}
+			evidence, err := settings.Trust.Verify(cmd.Context(), found)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				err = printJSON(cmd.OutOrStdout(), evidence)
+			} else {
+				err = printEvidence(cmd, evidence)
+			}
+			if err == nil && len(evidence.Signatures) == 0 {
+				return errRefused
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringSliceVar(&signers, "signers", nil, "file or folder of BpfSigner objects")
+	_ = cmd.MarkFlagRequired("signers")
+	outputFlag(cmd, &output, "text", "json")
+	reg.register(cmd)
+	return cmd
+}
+
+func printEvidence(cmd *cobra.Command, e signing.Evidence) error {
+	w := cmd.OutOrStdout()
+	if len(e.Signatures) == 0 {
+		fmt.Fprintf(w, "%s no known signer signed %s\n", paint(w, red, "REFUSED"), e.Digest)
+	}
+	for _, s := range e.Signatures {
+		fmt.Fprintf(w, "%s %s signed %s (%s)\n", paint(w, green, "VERIFIED"), s.Signer, e.Digest, strings.TrimSpace(s.Kind+" "+s.Subject))
+	}
+	for _, a := range e.Attestations {
+		fmt.Fprintf(w, "ATTESTED %s says %s\n", a.Signer, a.PredicateType)
+	}
+	for _, r := range e.Rejected {
+		fmt.Fprintf(w, "%s %s %s\n", paint(w, faint, "did not count:"), or(r.Signer, "-"), r.Reason)
+	}
+	return nil
+}

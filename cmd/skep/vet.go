@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/signing"
+)
+
+// gateFlags are what a command needs to judge definitions.
+type gateFlags struct {
+	policies []string
+	signers  []string
+	reg      registryFlags
+}
+
+func (f *gateFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&f.policies, "policy", nil, "folder of policies, or a profile: baseline, restricted (default: baseline)")
+	cmd.Flags().StringSliceVar(&f.signers, "signers", nil, "file or folder of BpfSigner objects")
+	f.reg.register(cmd)
+}
+
+// judge puts a gate together.
+func (f *gateFlags) judge(ctx context.Context) (*gate.Judge, error) {
+	settings, err := host.LoadSettings(ctx, f.policies, f.signers)
+	if err != nil {
+		return nil, err
+	}
+	client, err := f.reg.client()
+	if err != nil {
+		return nil, err
+	}
+	return gate.New(gate.Options{
+		Images: client,
+		Collect: func(ctx context.Context, r image.Resolved) (signing.Collected, error) {
+			return signing.Collect(ctx, client, r)
+		},
+		Trust:    settings.Trust,
+		Policies: settings.Policies,
+	})
+}
+
+// vetResult is one definition in the output of vet. Its keys are part of the
+// command line's contract.
+type vetResult struct {
+	Application string            `json:"application"`
+	Kind        string            `json:"kind,omitempty"`
+	Allowed     bool              `json:"allowed"`
+	Digest      string            `json:"digest"`
+	Signers     []string          `json:"signers"`
+	Reasons     []policies.Reason `json:"reasons"`
+	Warnings    []policies.Reason `json:"warnings"`
+	// Error is why it could not be told.
+	Error string `json:"error,omitempty"`
+	// Source is where the definition stands.
+	Source schemas.Position `json:"source"`
+}
+
+func newVet() *cobra.Command {
+	var (
+		output string
+		flags  gateFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "vet PATH...",
+		Short: "Judge definitions as a node would, and load nothing",
+		Long: "Run the whole gate over CUE and YAML definitions: schema, signatures, bytecode, policies.\n" +
+			"Exit code 0: all are allowed; 1: one is refused; 2: one could not be told (bad input, or a\n" +
+			"registry out of reach).",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			judge, err := flags.judge(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var results []vetResult
+			for _, path := range args {
+				some, err := vetPath(cmd.Context(), judge, path)
+				if err != nil {
+					return err
+				}
+				results = append(results, some...)
+			}
+			if len(results) == 0 {
+				return errors.New("vet: no definition found; write a BpfApplication or ClusterBpfApplication of skep.dev/v1alpha1")
+			}
+			if err := printVet(cmd.OutOrStdout(), output, results); err != nil {
+				return err
+			}
+			return vetError(results)
+		},
+	}
+	outputFlag(cmd, &output, "text", "json", "sarif")
+	flags.register(cmd)
+	return cmd
+}
+
+// vetPath judges what one path holds. A definition that cannot be read is a
+// result of its own.
+func vetPath(ctx context.Context, judge *gate.Judge, path string) ([]vetResult, error) {
+	root, sub, err := schemas.Locate(path)
+	if err != nil {
+		return nil, err
+	}
+	defs, err := schemas.Load(ctx, schemas.Options{Root: root, Path: sub})
+	if err != nil {
+		return nil, err
+	}
+	var results []vetResult
+	for _, p := range defs.Problems {
+		r := vetResult{Application: p.Source.File, Source: p.Source, Error: p.Error(), Signers: []string{}, Warnings: []policies.Reason{}}
+		if p.Definition != nil {
+			r.Application, r.Kind = p.Definition.String(), p.Definition.Kind
+		}
+		r.Reasons = []policies.Reason{{Rule: "schema", Path: p.Path, Message: p.Message, Remedy: p.Remedy}}
+		results = append(results, r)
+	}
+	for _, d := range defs.Applications {
+		results = append(results, vetOne(ctx, judge, d))
+	}
+	return results, nil
+}
+
+func vetOne(ctx context.Context, judge *gate.Judge, d schemas.Definition) vetResult {
+	id := d.Application.Identity()
+	r := vetResult{Application: id.String(), Kind: id.Kind, Source: d.Source, Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}}
+	verdict, err := judge.Judge(ctx, gate.Request{Application: d.Application})
+	if err != nil {
+		r.Error = err.Error()
+		return r
+	}
+	decision, evidence := verdict.Decision(), verdict.Evidence()
+	r.Allowed, r.Digest = verdict.Allowed(), verdict.Image().Digest
+	r.Signers = append(r.Signers, evidence.Signers()...)
+	r.Reasons = append(r.Reasons, decision.Denied...)
+	r.Warnings = append(r.Warnings, decision.Warnings...)
+	return r
+}
+
+// vetError is the worst of the results, as an exit code.
+func vetError(results []vetResult) error {
+	refused := false
+	for _, r := range results {
+		if r.Error != "" {
+			return fmt.Errorf("vet %s: %s", r.Application, r.Error)
+		}
+		refused = refused || !r.Allowed
+	}
+	if refused {
+		return errRefused
+	}
+	return nil
+}
+
+func printVet(w io.Writer, format string, results []vetResult) error {
+	switch format {
+	case "json":
+		return printJSON(w, map[string]any{"results": results})
+	case "sarif":
+		return printJSON(w, sarif(results))
+	}
+	for _, r := range results {
+		printVetResult(w, r)
+	}
+	return nil
+}
+
+func printVetResult(w io.Writer, r vetResult) {
+	answer := paint(w, green, "ALLOWED")
+	switch {
+	case r.Error != "":
+		answer = paint(w, red, "UNKNOWN")
+	case !r.Allowed:
+		answer = paint(w, red, "REFUSED")
+	}
+	fmt.Fprintf(w, "%s %s %s\n", answer, or(r.Kind, "file"), r.Application)
+	if r.Digest != "" {
+		fmt.Fprintf(w, "  image   %s\n  signers %s\n", r.Digest, or(joined(r.Signers), "none"))
+	}
+	for _, why := range r.Reasons {
+		printReason(w, paint(w, red, "denied"), why)
+	}
+	for _, why := range r.Warnings {
+		printReason(w, "warning", why)
+	}
+}
+
+// printReason says rule, path, message and remedy on lines a person reads.
+func printReason(w io.Writer, kind string, r policies.Reason) {
+	fmt.Fprintf(w, "  %s  %s", kind, r.Rule)
+	if r.Path != "" {
+		fmt.Fprintf(w, " at %s", r.Path)
+	}
+	fmt.Fprintf(w, "\n          %s\n", r.Message)
+	if r.Remedy != "" {
+		fmt.Fprintf(w, "          remedy: %s\n", r.Remedy)
+	}
+}

@@ -1,0 +1,29 @@
+package gate
+
+import (
+	"bytes"
+
+	"github.com/cilium/ebpf"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/skep-dev/skep/bytecode/values"
+)
+
+// fitVariables refuses values that the object's variables cannot take, by the
+// same code that sets them on the node.
+func fitVariables(r *refusals, object []byte, variables map[string]apiextensionsv1.JSON) {
+	if len(variables) == 0 {
+		return
+	}
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		r.add("inspect/variable", "spec.variables", "build the object anew", "the object cannot be read: %v", err)
+		return
+	}
+	for _, name := range sortedKeys(variables) {
+		one := map[string]apiextensionsv1.JSON{name: variables[name]}
+		if err := values.Apply(spec, one); err != nil {
+			r.add("inspect/variable", "spec.variables."+name, "see skep image inspect for the object's variables and their types", "%v", err)
+		}
+	}
+}

@@ -1,0 +1,267 @@
+// Package host is node mode: one host, no cluster. It brings definitions in
+// from a git repository or a folder, lets the gate judge them, seals what is
+// allowed, and hands it to the agent in the same process.
+//
+// It is the only room that joins both halves of the house. It decides nothing
+// the gate or the agent decides: it says when, and what of the answers is kept.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/signing"
+)
+
+// Options says where definitions come from, who decides, and where state is
+// kept.
+type Options struct {
+	// Source is a git URL (https, ssh, file) or a folder. Needed.
+	Source string
+	// Ref is a branch, a tag or a full commit hash; empty means the
+	// repository's HEAD. It is not for folders.
+	Ref string
+	// Path is the folder of the definitions within the source.
+	Path string
+	// Auth tells a git server who asks.
+	Auth GitAuth
+	// Policies and Signers are as in LoadSettings.
+	Policies, Signers []string
+	// State is a folder of the host's own: keys, caches, sealed intents and the
+	// socket. Needed.
+	State string
+	// BPFFS is the folder of the pins; empty means the agent's default.
+	BPFFS string
+	// CgroupRoot is the cgroup2 mount; empty means where it is mounted.
+	CgroupRoot string
+	// Interval is how often the source is asked and everything judged again.
+	// Zero means 30 seconds.
+	Interval time.Duration
+	// Labels are the node's, beside the well-known ones of the host.
+	Labels map[string]string
+	// InsecureRegistries are reached over plain http.
+	InsecureRegistries []string
+	// DryRun judges and loads nothing.
+	DryRun bool
+	// Log is needed; slog.DiscardHandler keeps it quiet.
+	Log *slog.Logger
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// Host is node mode on one host.
+type Host struct {
+	opts   Options
+	lock   *os.File
+	source source
+	images *image.Client
+	sealer *intent.Sealer
+	// agent is nil on a dry run.
+	agent   *node.Agent
+	metrics *metrics
+
+	// What follows belongs to the goroutine that passes.
+	settings settingsState
+	tree     tree
+	defs     definitions
+	tags     map[string]*tag
+
+	// mu guards what the socket reads and writes.
+	mu        sync.Mutex
+	status    Status
+	confirmed string
+	wake      chan struct{}
+}
+
+// New opens the state, reads the settings and starts the agent's half. It
+// fetches nothing yet. Settings that cannot be read are an error here, while
+// later ones that cannot be read leave those in force.
+func New(ctx context.Context, o Options) (_ *Host, err error) {
+	if o.Interval == 0 {
+		o.Interval = 30 * time.Second
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, wake: make(chan struct{}, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.Close())
+		}
+	}()
+	if err := h.openState(); err != nil {
+		return nil, err
+	}
+	if h.source, err = newSource(o.Source, o.Ref, o.State, o.Auth); err != nil {
+		return nil, err
+	}
+	h.images, err = image.NewClient(image.Options{CacheDir: filepath.Join(o.State, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep"})
+	if err != nil {
+		return nil, fmt.Errorf("open registries: %w", err)
+	}
+	if err := h.openGate(ctx); err != nil {
+		return nil, err
+	}
+	if !o.DryRun {
+		if err := h.openAgent(); err != nil {
+			return nil, err
+		}
+	}
+	return h, nil
+}
+
+// openState makes the state folder, locks it, and reads the sealing key or
+// makes one on first use.
+func (h *Host) openState() error {
+	for _, dir := range []string{h.opts.State, filepath.Join(h.opts.State, "memory")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("open state: %w", err)
+		}
+	}
+	lock, err := os.OpenFile(filepath.Join(h.opts.State, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("open state: %w", err)
+	}
+	h.lock = lock
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("open state %s: another skep run uses it; stop that one or name another --state: %w", h.opts.State, err)
+	}
+	path := filepath.Join(h.opts.State, "seal.key")
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		if data, err = intent.GenerateKey(); err == nil {
+			err = writeAtomic(path, data)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("open sealing key: %w", err)
+	}
+	h.sealer, err = intent.ParseKey(data)
+	return err
+}
+
+// openGate reads the settings for the first time.
+func (h *Host) openGate(ctx context.Context) error {
+	s, err := LoadSettings(ctx, h.opts.Policies, h.opts.Signers)
+	if err != nil {
+		return err
+	}
+	judge, err := gate.New(gate.Options{
+		Images: h.images,
+		Collect: func(ctx context.Context, r image.Resolved) (signing.Collected, error) {
+			return signing.Collect(ctx, h.images, r)
+		},
+		Trust:    s.Trust,
+		Policies: s.Policies,
+		Memory:   diskMemory(filepath.Join(h.opts.State, "memory")),
+		CPUs:     possibleCPUs(),
+		Now:      h.opts.Now,
+	})
+	if err != nil {
+		return err
+	}
+	h.settings = settingsState{judge: judge, trust: s.Trust}
+	return nil
+}
+
+// openAgent starts the half that knows the kernel.
+func (h *Host) openAgent() error {
+	trust, err := intent.NewTrust(h.sealer.Public())
+	if err != nil {
+		return err
+	}
+	h.agent, err = node.New(node.Options{
+		BPFFS:      h.opts.BPFFS,
+		StateDir:   filepath.Join(h.opts.State, "agent"),
+		Trust:      trust,
+		Fetch:      h.images.Object,
+		CgroupRoot: h.opts.CgroupRoot,
+		Labels:     hostLabels(h.opts.Labels),
+		Log:        h.opts.Log,
+		Clock:      h.opts.Now,
+	})
+	return err
+}
+
+// Close lets everything go. What is loaded stays.
+func (h *Host) Close() error {
+	var errs []error
+	if h.agent != nil {
+		errs = append(errs, h.agent.Close())
+	}
+	if h.lock != nil {
+		errs = append(errs, h.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Run passes until ctx ends: at once, at every interval, and soon after a
+// folder, a policy or a signer changed. listen, where not nil, serves metrics
+// and health. Programs stay when it returns.
+func (h *Host) Run(ctx context.Context, listen net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var group sync.WaitGroup
+	fail := make(chan error, 3)
+	start := func(f func(context.Context) error) {
+		group.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				fail <- err
+			}
+		})
+	}
+	if h.agent != nil {
+		start(h.agent.Run)
+	}
+	start(h.serveSocket)
+	if listen != nil {
+		start(func(ctx context.Context) error { return h.serveMetrics(ctx, listen) })
+	}
+	changed := h.watch(ctx)
+	err := func() error {
+		for {
+			h.Pass(ctx)
+			select {
+			case <-ctx.Done():
+				return nil
+			case err := <-fail:
+				return err
+			case <-time.After(h.opts.Interval):
+			case <-changed:
+			case <-h.wake:
+			}
+		}
+	}()
+	cancel()
+	group.Wait()
+	return err
+}
+
+// Once passes once and waits until the agent has done, or tried once, what
+// follows from it.
+func (h *Host) Once(ctx context.Context) (Status, error) {
+	if h.agent == nil {
+		h.Pass(ctx)
+		return h.Status(), ctx.Err()
+	}
+	run, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- h.agent.Run(run) }()
+	h.Pass(ctx)
+	err := h.agent.Settled(ctx)
+	stop()
+	return h.Status(), errors.Join(err, <-done)
+}

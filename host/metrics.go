@@ -1,0 +1,73 @@
+package host
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// metrics are what Prometheus sees of a host.
+type metrics struct {
+	registry     *prometheus.Registry
+	passes       prometheus.Histogram
+	moves        *prometheus.CounterVec
+	denials      *prometheus.GaugeVec
+	applications *prometheus.GaugeVec
+	problems     prometheus.Gauge
+	sourceUp     prometheus.Gauge
+	braked       prometheus.Gauge
+}
+
+func newMetrics() *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "skep_pass_duration_seconds", Help: "Time from fetching the source to handing intents to the agent.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8)}),
+		moves: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "skep_intents_sealed_total", Help: "Intents handed to the agent, by what they say: seal or bury."}, []string{"move"}),
+		denials: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "skep_denials", Help: "Definitions denied now, by rule."}, []string{"rule"}),
+		applications: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "skep_applications", Help: "Definitions, by what the gate says: True, False or Unknown."}, []string{"allowed"}),
+		problems: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "skep_definition_problems", Help: "Definitions and files that cannot be read."}),
+		sourceUp: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "skep_source_up", Help: "1 where the source could be read last time."}),
+		braked: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "skep_brake_applications", Help: "Applications a change of policies would unload, waiting to be confirmed."}),
+	}
+	m.registry.MustRegister(m.passes, m.moves, m.denials, m.applications, m.problems, m.sourceUp, m.braked,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// passed records one pass.
+func (m *metrics) passed(took time.Duration, s Status, outcomes []outcome) {
+	m.passes.Observe(took.Seconds())
+	for _, o := range outcomes {
+		if o.move != keep {
+			m.moves.WithLabelValues(string(o.move)).Inc()
+		}
+	}
+	m.denials.Reset()
+	m.applications.Reset()
+	for _, a := range s.Applications {
+		m.applications.WithLabelValues(string(a.Condition(v1alpha1.ConditionAllowed).Status)).Inc()
+		for _, r := range a.Reasons {
+			m.denials.WithLabelValues(r.Rule).Inc()
+		}
+	}
+	m.problems.Set(float64(len(s.Problems)))
+	m.sourceUp.Set(0)
+	if s.Source.Error == "" {
+		m.sourceUp.Set(1)
+	}
+	m.braked.Set(0)
+	if s.Brake != nil {
+		m.braked.Set(float64(len(s.Brake.Applications)))
+	}
+}

@@ -1,0 +1,283 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+)
+
+// judgesAtOnce bounds how many definitions are judged at the same time: enough
+// to hide a slow registry, few enough to spare it.
+const judgesAtOnce = 4
+
+// settingsState is the gate in force, and what is wrong with the files that
+// were to replace it.
+type settingsState struct {
+	judge *gate.Judge
+	trust *signing.Trust
+	err   error
+}
+
+// tag is what an image's tag stood for when its generation was first judged.
+type tag struct {
+	generation int64
+	digest     string
+	// checked is when the tag was last asked for, moved what it stands for
+	// since, if that is another digest.
+	checked time.Time
+	moved   string
+}
+
+// tagCheckEvery is how often a tag is asked for, to report that it moved.
+const tagCheckEvery = 5 * time.Minute
+
+// Pass brings everything up to date once: settings, source, definitions,
+// verdicts, intents. Whatever fails is in the status, and what runs is kept.
+func (h *Host) Pass(ctx context.Context) {
+	began := h.opts.Now()
+	h.refreshSettings(ctx)
+	sourceErr := h.refreshDefinitions(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	standings := h.standings(ctx, sourceErr)
+	if ctx.Err() != nil {
+		return
+	}
+	brake := h.brake(standings)
+	var envelopes []intent.Envelope
+	outcomes := make([]outcome, 0, len(standings))
+	for _, s := range standings {
+		o := outcome{standing: s}
+		o.move, o.why = settle(s, h.settings.trust.Revoked(), brake != nil)
+		envelope, err := h.envelope(s, o)
+		switch {
+		case err != nil:
+			o.move, o.why = keep, err.Error()
+		case envelope != nil:
+			envelopes = append(envelopes, envelope)
+		}
+		outcomes = append(outcomes, o)
+	}
+	var acceptErr error
+	if h.agent != nil && len(envelopes) > 0 {
+		acceptErr = h.agent.Accept(envelopes...)
+	}
+	h.publish(began, outcomes, brake, sourceErr, acceptErr)
+}
+
+// outcome is one application after a pass.
+type outcome struct {
+	standing
+	move move
+	why  string
+}
+
+// refreshSettings reads policies and signers again. Those in force stay where
+// the new ones cannot be read.
+func (h *Host) refreshSettings(ctx context.Context) {
+	s, err := LoadSettings(ctx, h.opts.Policies, h.opts.Signers)
+	if err != nil {
+		if ctx.Err() == nil {
+			h.settings.err = err
+		}
+		return
+	}
+	h.settings.judge.Retrust(s.Trust)
+	h.settings.judge.Repolicy(s.Policies)
+	h.settings.trust, h.settings.err = s.Trust, nil
+}
+
+// refreshDefinitions brings source and definitions up to date. On an error the
+// ones before stay, since nothing can be said of the new.
+func (h *Host) refreshDefinitions(ctx context.Context) error {
+	t, err := h.source.fetch(ctx)
+	if err != nil {
+		return err
+	}
+	if t.revision != "" && t.revision == h.tree.revision && h.defs.mayHide != nil {
+		return nil
+	}
+	defs, err := load(ctx, t, h.opts.Path)
+	if err != nil {
+		return err
+	}
+	if t.rewritten {
+		h.opts.Log.Warn("the source's history was rewritten; its new head is judged like any other", "revision", t.revision)
+	}
+	h.tree, h.defs = t, defs
+	return nil
+}
+
+// standings judges every definition and joins what the agent holds. While the
+// source has never been read, absence from it says nothing.
+func (h *Host) standings(ctx context.Context, sourceErr error) []standing {
+	live := h.live()
+	all := make([]standing, len(h.defs.all))
+	group := errgroup.Group{}
+	group.SetLimit(judgesAtOnce)
+	requests := make([]gate.Request, len(h.defs.all))
+	for i, d := range h.defs.all {
+		id := d.app.Identity()
+		all[i] = standing{id: id, live: live[uidOf(id)]}
+		requests[i] = h.request(d, all[i].live)
+		delete(live, uidOf(id))
+	}
+	for i, d := range h.defs.all {
+		group.Go(func() error {
+			verdict, err := h.settings.judge.Judge(ctx, requests[i])
+			all[i].judged = &judgement{def: d, verdict: verdict, err: err}
+			return nil
+		})
+	}
+	_ = group.Wait()
+	for i := range all {
+		h.remember(ctx, all[i])
+	}
+	for uid, p := range live {
+		hidden := sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application)
+		all = append(all, standing{id: p.Application, live: p, hidden: hidden})
+		delete(h.tags, uid)
+	}
+	slices.SortFunc(all, func(a, b standing) int { return compareIdentities(a.id, b.id) })
+	return all
+}
+
+// live is what the agent holds, by UID.
+func (h *Host) live() map[string]*intent.Payload {
+	all := map[string]*intent.Payload{}
+	if h.agent == nil {
+		return all
+	}
+	for _, o := range h.agent.Intents() {
+		p := o.Payload()
+		all[p.UID] = &p
+	}
+	return all
+}
+
+// request asks the gate about a definition, by the digest its tag stood for
+// when this generation was first judged.
+func (h *Host) request(d definition, live *intent.Payload) gate.Request {
+	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.tree.author}}
+	known := h.tags[uidOf(d.app.Identity())]
+	switch {
+	case known != nil && known.generation == d.app.GetGeneration():
+		req.Digest = known.digest
+	case live != nil && !live.Tombstone && live.Generation == d.app.GetGeneration():
+		req.Digest = live.ImageDigest
+	}
+	return req
+}
+
+// remember keeps what the tag was resolved to, and asks now and then whether it
+// moved, which is reported and never followed.
+func (h *Host) remember(ctx context.Context, s standing) {
+	resolved := s.judged.verdict.Image()
+	if s.judged.err != nil || resolved.Digest == "" {
+		return
+	}
+	uid, generation := uidOf(s.id), s.judged.def.app.GetGeneration()
+	known := h.tags[uid]
+	if known == nil || known.generation != generation {
+		h.tags[uid] = &tag{generation: generation, digest: resolved.Digest, checked: h.opts.Now()}
+		return
+	}
+	if resolved.Tag == "" || h.opts.Now().Sub(known.checked) < tagCheckEvery {
+		return
+	}
+	known.checked = h.opts.Now()
+	now, err := h.images.Resolve(ctx, s.judged.def.app.Body().Bytecode.Image)
+	if err == nil {
+		known.moved = ""
+		if now.Digest != known.digest {
+			known.moved = now.Digest
+		}
+	}
+}
+
+// brake holds a change of policies that would unload much of what runs, until
+// it is confirmed. It returns nil where there is nothing to hold.
+func (h *Host) brake(all []standing) *Brake {
+	running := 0
+	b := &Brake{Revision: h.settings.judge.Revision(), Applications: []string{}}
+	for _, s := range all {
+		if s.runs() {
+			running++
+		}
+		if unloadsAnew(s) {
+			b.Applications = append(b.Applications, s.id.String())
+		}
+	}
+	h.mu.Lock()
+	confirmed := h.confirmed == b.Revision
+	h.mu.Unlock()
+	if confirmed || !gate.Brake(running, len(b.Applications)) {
+		return nil
+	}
+	return b
+}
+
+// envelope is what the agent is to get for an outcome; nil where it is to get
+// nothing.
+func (h *Host) envelope(s standing, o outcome) (intent.Envelope, error) {
+	last := int64(0)
+	if s.live != nil {
+		last = s.live.Serial
+	}
+	stamp := gate.Stamp{UID: uidOf(s.id), Serial: gate.NextSerial(last, h.opts.Now().UnixMilli())}
+	switch o.move {
+	case seal:
+		stamp.Source = s.judged.def.source
+		return s.judged.verdict.Seal(h.sealer, stamp)
+	case bury:
+		h.opts.Log.Info("unload application", "application", s.id.String(), "reason", o.why)
+		return gate.Bury(h.sealer, s.id, stamp, o.why)
+	}
+	return nil, nil
+}
+
+// compareIdentities orders by namespace, name and kind, as people look for
+// them.
+func compareIdentities(a, b v1alpha1.Identity) int {
+	for _, pair := range [][2]string{{a.Namespace, b.Namespace}, {a.Name, b.Name}, {a.Kind, b.Kind}} {
+		if pair[0] != pair[1] {
+			if pair[0] < pair[1] {
+				return -1
+			}
+			return 1
+		}
+	}
+	return 0
+}
+
+// Confirm lets a change of policies that the brake holds go through. The
+// revision is the one the status names; another is refused, since the policies
+// changed since.
+func (h *Host) Confirm(revision string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.status.Brake == nil || h.status.Brake.Revision != revision {
+		return errors.New("confirm: the brake does not hold that revision; see skep status")
+	}
+	h.confirmed = revision
+	h.poke()
+	return nil
+}
+
+// poke has Run pass soon.
+func (h *Host) poke() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}

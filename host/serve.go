@@ -1,0 +1,87 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// SocketName is the file of the local socket in the state folder.
+const SocketName = "skep.sock"
+
+// serveSocket answers skep status and its like. The socket can be used by its
+// owner alone.
+func (h *Host) serveSocket(ctx context.Context) error {
+	path := filepath.Join(h.opts.State, SocketName)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("open socket: %w", err)
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("open socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return errors.Join(fmt.Errorf("open socket: %w", err), listener.Close())
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, h.Status()) })
+	mux.HandleFunc("POST /v1/confirm", func(w http.ResponseWriter, r *http.Request) {
+		if err := h.Confirm(r.URL.Query().Get("revision")); err != nil {
+			http.Error(w, err.Error(), http.StatusConflict)
+		}
+	})
+	return serve(ctx, listener, mux)
+}
+
+// answer writes v as JSON. A client that went away is nobody's error.
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// serveMetrics answers Prometheus and health probes.
+func (h *Host) serveMetrics(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(h.metrics.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if late := h.late(); late > 0 {
+			http.Error(w, fmt.Sprintf("no pass for %s", late.Round(time.Second)), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	return serve(ctx, l, mux)
+}
+
+// late tells how long ago the last pass was, where that is too long: a host
+// that passes no more is not healthy, while a source out of reach is no reason
+// to restart it.
+func (h *Host) late() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	since := h.opts.Now().Sub(h.status.Passed)
+	if h.status.Passed.IsZero() || since < 3*h.opts.Interval+time.Minute {
+		return 0
+	}
+	return since
+}
+
+// serve runs a server until ctx ends.
+func serve(ctx context.Context, l net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/signing"
+)
+
+// Settings are the admins' side of the pipeline: whose signatures count and
+// which policies decide.
+type Settings struct {
+	Trust    *signing.Trust
+	Policies *policies.Set
+}
+
+// LoadSettings reads them whole or not at all. Each of policyPaths is a folder
+// that policies.Load reads, or the name of a profile that ships with Skep; none means the embedded baseline. Each of signerPaths
+// is a file or folder of BpfSigner objects.
+func LoadSettings(ctx context.Context, policyPaths, signerPaths []string) (Settings, error) {
+	var all []policies.Policy
+	for _, p := range policyPaths {
+		some, err := loadPolicies(p)
+		if err != nil {
+			return Settings{}, err
+		}
+		all = append(all, some...)
+	}
+	set, err := policies.Compile(ctx, all, policies.Options{})
+	if err != nil {
+		return Settings{}, fmt.Errorf("compile policies: %w", err)
+	}
+	var signers []v1alpha1.BpfSigner
+	for _, p := range signerPaths {
+		defs, err := loadObjects(ctx, p)
+		if err != nil {
+			return Settings{}, fmt.Errorf("read signers: %w", err)
+		}
+		if len(defs.Signers) == 0 {
+			return Settings{}, fmt.Errorf("read signers: %s holds no %s; write one with skep key generate --signer", p, v1alpha1.KindBpfSigner)
+		}
+		signers = append(signers, defs.Signers...)
+	}
+	trust, err := signing.NewTrust(signers)
+	if err != nil {
+		return Settings{}, fmt.Errorf("read signers: %w", err)
+	}
+	return Settings{Trust: trust, Policies: set}, nil
+}
+
+// loadPolicies reads what one --policy names.
+func loadPolicies(where string) ([]policies.Policy, error) {
+	info, err := os.Stat(where)
+	if errors.Is(err, os.ErrNotExist) && slices.Contains(policies.Profiles(), where) {
+		return []policies.Policy{{Name: where, Spec: v1alpha1.BpfPolicySpec{Profile: where}}}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read policies: %w; name a folder or a profile (%s)", err, strings.Join(policies.Profiles(), ", "))
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("read policies: %s is a file; name the folder it is in", where)
+	}
+	all, err := policies.Load(os.DirFS(where))
+	if err != nil {
+		return nil, fmt.Errorf("read policies in %s: %w", where, err)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("read policies: %s holds no .rego file and no policy object", where)
+	}
+	return all, nil
+}
+
+// loadObjects reads the admins' own files with the schema that users' files are
+// read with. Any problem is an error: settings are believed whole or not at
+// all.
+func loadObjects(ctx context.Context, where string) (schemas.Definitions, error) {
+	root, sub, err := schemas.Locate(where)
+	if err != nil {
+		return schemas.Definitions{}, err
+	}
+	defs, err := schemas.Load(ctx, schemas.Options{Root: root, Path: sub})
+	if err != nil {
+		return schemas.Definitions{}, err
+	}
+	var problems []error
+	for _, p := range defs.Problems {
+		problems = append(problems, p)
+	}
+	return defs, errors.Join(problems...)
+}

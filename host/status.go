@@ -1,0 +1,254 @@
+package host
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
+)
+
+// Status is all a host knows of itself, as skep status -o json prints it.
+type Status struct {
+	Source   SourceStatus   `json:"source"`
+	Settings SettingsStatus `json:"settings"`
+	// Brake is set while a change of policies waits for a human.
+	Brake *Brake `json:"brake,omitempty"`
+	// Problems are definitions and files that cannot be read.
+	Problems     []schemas.Problem `json:"problems"`
+	Applications []Application     `json:"applications"`
+	// Passed is when the last pass ended.
+	Passed time.Time `json:"passed"`
+}
+
+// SourceStatus is where definitions come from.
+type SourceStatus struct {
+	// Address has no password in it.
+	Address string `json:"address"`
+	// Revision is the commit the definitions were read from; empty for a folder.
+	Revision string `json:"revision,omitempty"`
+	// Error is why the source could not be read last time.
+	Error string `json:"error,omitempty"`
+}
+
+// SettingsStatus is who decides.
+type SettingsStatus struct {
+	// Revision identifies signers and policies in force.
+	Revision string `json:"revision"`
+	// Error is why newer files did not come into force.
+	Error string `json:"error,omitempty"`
+}
+
+// Brake is a change of policies that would unload much of what runs.
+type Brake struct {
+	// Revision is what to confirm.
+	Revision string `json:"revision"`
+	// Applications would be unloaded.
+	Applications []string `json:"applications"`
+}
+
+// Application is one application: what the gate says and what the agent does.
+type Application struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Source is the file the definition stands in.
+	Source string `json:"source,omitempty"`
+	Image  string `json:"image,omitempty"`
+	// Digest is what runs, or what was judged where nothing runs.
+	Digest string `json:"digest,omitempty"`
+	// Signers are those whose signatures counted.
+	Signers []string `json:"signers"`
+	// Reasons and Warnings are the gate's, of the newest definition.
+	Reasons  []policies.Reason `json:"reasons"`
+	Warnings []policies.Reason `json:"warnings"`
+	// Conditions are Verified, Allowed, Deployed and Ready.
+	Conditions []metav1.Condition `json:"conditions"`
+	// Programs are those the agent holds.
+	Programs []node.ProgramStatus `json:"programs"`
+	// Agent is all the agent says.
+	Agent *node.ApplicationStatus `json:"agent,omitempty"`
+}
+
+// Identity names the application.
+func (a Application) Identity() v1alpha1.Identity {
+	return v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}
+}
+
+// Condition is the status of one condition: True, False or Unknown.
+func (a Application) Condition(kind string) metav1.Condition {
+	if c := meta.FindStatusCondition(a.Conditions, kind); c != nil {
+		return *c
+	}
+	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown}
+}
+
+// Status is the gate's side as of the last pass, and the agent's side as of
+// now.
+func (h *Host) Status() Status {
+	h.mu.Lock()
+	s := h.status
+	s.Applications = append([]Application{}, s.Applications...)
+	h.mu.Unlock()
+	if h.agent == nil {
+		return s
+	}
+	agent := map[v1alpha1.Identity]node.ApplicationStatus{}
+	for _, a := range h.agent.Status() {
+		agent[a.Application] = a
+	}
+	for i := range s.Applications {
+		a := &s.Applications[i]
+		if on, ok := agent[a.Identity()]; ok {
+			a.join(on)
+			delete(agent, a.Identity())
+		}
+		a.conclude()
+	}
+	return s
+}
+
+// join adds the agent's side.
+func (a *Application) join(on node.ApplicationStatus) {
+	a.Agent, a.Programs = &on, on.Programs
+	if on.Digest != "" {
+		a.Digest, a.Signers = on.Digest, append([]string{}, on.Signers...)
+	}
+	a.Conditions = append([]metav1.Condition{}, a.Conditions...)
+	for _, c := range on.Conditions {
+		meta.SetStatusCondition(&a.Conditions, c)
+	}
+}
+
+// conclude sets Ready from the others: the first that is not true says why.
+func (a *Application) conclude() {
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Succeeded", Message: "loaded and attached as defined"}
+	for _, kind := range []string{v1alpha1.ConditionAllowed, v1alpha1.ConditionDeployed} {
+		if c := a.Condition(kind); c.Status != metav1.ConditionTrue {
+			ready.Status, ready.Reason, ready.Message = c.Status, or(c.Reason, "Progressing"), or(c.Message, "not deployed yet")
+			break
+		}
+	}
+	meta.SetStatusCondition(&a.Conditions, ready)
+}
+
+func or(s, nothing string) string {
+	if s == "" {
+		return nothing
+	}
+	return s
+}
+
+// publish replaces the gate's side of the status, and logs what changed.
+func (h *Host) publish(began time.Time, outcomes []outcome, brake *Brake, sourceErr, acceptErr error) {
+	s := Status{
+		Source:   SourceStatus{Address: Redact(h.opts.Source), Revision: h.tree.revision, Error: text(sourceErr)},
+		Settings: SettingsStatus{Revision: h.settings.judge.Revision(), Error: text(h.settings.err)},
+		Brake:    brake, Problems: append([]schemas.Problem{}, h.defs.problems...), Passed: h.opts.Now(),
+		Applications: []Application{},
+	}
+	h.mu.Lock()
+	before := h.status
+	h.mu.Unlock()
+	was := map[v1alpha1.Identity]Application{}
+	for _, a := range before.Applications {
+		was[a.Identity()] = a
+	}
+	for _, o := range outcomes {
+		if o.judged == nil && !o.runs() {
+			continue
+		}
+		a := h.describe(o, was[o.id].Conditions)
+		h.logChange(was[o.id], a)
+		s.Applications = append(s.Applications, a)
+	}
+	h.mu.Lock()
+	h.status = s
+	h.mu.Unlock()
+	for what, err := range map[string]error{"read source": sourceErr, "read settings": h.settings.err, "hand intents to the agent": acceptErr} {
+		if err != nil {
+			h.opts.Log.Error(what, "error", err)
+		}
+	}
+	h.metrics.passed(h.opts.Now().Sub(began), s, outcomes)
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// describe is the gate's side of one application. The conditions before keep
+// their transition times where nothing changed.
+func (h *Host) describe(o outcome, before []metav1.Condition) Application {
+	a := Application{
+		Kind: o.id.Kind, Namespace: o.id.Namespace, Name: o.id.Name,
+		Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Programs: []node.ProgramStatus{},
+		Conditions: append([]metav1.Condition{}, before...),
+	}
+	verified, allowed := unknown(v1alpha1.ConditionVerified, o.why), unknown(v1alpha1.ConditionAllowed, o.why)
+	if o.judged != nil {
+		a.Source, a.Image = o.judged.def.source, o.judged.def.app.Body().Bytecode.Image
+		v := o.judged.verdict
+		if o.judged.err != nil {
+			verified.Message, allowed.Message = o.judged.err.Error(), o.judged.err.Error()
+		} else {
+			evidence, decision := v.Evidence(), v.Decision()
+			a.Digest = v.Image().Digest
+			a.Signers = append(a.Signers, evidence.Signers()...)
+			a.Reasons = append(a.Reasons, decision.Denied...)
+			a.Warnings = append(a.Warnings, decision.Warnings...)
+			verified, allowed = verifiedCondition(a), allowedCondition(v)
+		}
+		if t := h.tags[uidOf(o.id)]; t != nil && t.moved != "" {
+			a.Warnings = append(a.Warnings, policies.Reason{Rule: "resolve/tag", Path: "spec.bytecode.image",
+				Message: "the tag stands for " + t.moved + " now; " + t.digest + " stays in force",
+				Remedy:  "change the definition, or its annotation " + requestedAt + ", to take the new one"})
+		}
+	}
+	meta.SetStatusCondition(&a.Conditions, verified)
+	meta.SetStatusCondition(&a.Conditions, allowed)
+	return a
+}
+
+func unknown(kind, why string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: "NotJudged", Message: why}
+}
+
+func verifiedCondition(a Application) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionFalse, Reason: "NoKnownSigner", Message: "no known signer signed the image"}
+	if len(a.Signers) > 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Signed", "signed by "+strings.Join(a.Signers, ", ")
+	}
+	return c
+}
+
+func allowedCondition(v gate.Verdict) metav1.Condition {
+	d := v.Decision()
+	if v.Allowed() {
+		return metav1.Condition{Type: v1alpha1.ConditionAllowed, Status: metav1.ConditionTrue, Reason: "Allowed", Message: "allowed by " + strings.Join(d.Policies, ", ")}
+	}
+	why := make([]string, 0, len(d.Denied))
+	for _, r := range d.Denied {
+		why = append(why, gate.Sentence(r))
+	}
+	return metav1.Condition{Type: v1alpha1.ConditionAllowed, Status: metav1.ConditionFalse, Reason: "Denied", Message: strings.Join(why, "; ")}
+}
+
+// logChange says once what a person would want to know.
+func (h *Host) logChange(was, is Application) {
+	before, now := was.Condition(v1alpha1.ConditionAllowed), is.Condition(v1alpha1.ConditionAllowed)
+	if before.Status == now.Status && before.Message == now.Message && was.Digest == is.Digest {
+		return
+	}
+	h.opts.Log.Info(fmt.Sprintf("application %s", strings.ToLower(now.Reason)), "application", is.Identity().String(), "digest", is.Digest, "message", now.Message)
+}
