@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/agnivade/levenshtein"
 
@@ -18,16 +20,18 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// maxMessage bounds what one problem says of a value, in bytes.
-const maxMessage = 400
+// Bounds of what one problem says, and of a value it repeats, in bytes.
+const (
+	maxMessage = 400
+	maxValue   = 80
+)
 
 // explain turns CUE's errors into problems, one for each path. v is the
 // definition they are about, where there is one.
 func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem {
 	var problems []Problem
 	seen := map[string]bool{}
-	all := errors.Errors(err)
-	for _, e := range all {
+	for _, e := range errors.Errors(err) {
 		fields := e.Path()
 		if id != nil && len(fields) > 0 && strings.HasPrefix(fields[0], "#") {
 			// The path begins at the schema's definition.
@@ -35,7 +39,7 @@ func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem
 		}
 		fields = visible(fields)
 		at := dotted(fields)
-		if at != "" && seen[at] || partOfChoice(e, all) {
+		if at != "" && seen[at] {
 			continue
 		}
 		seen[at] = true
@@ -43,27 +47,16 @@ func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem
 		if id != nil {
 			p.Path, p.Field = strings.Trim(v.Path().String()+"."+at, "."), at
 			p.Message, p.Remedy = s.words(e, v, fields, id)
+			p.Remedy = clause(p.Remedy)
 		} else {
 			p.Message, p.Remedy = s.text(e), "correct the file at this place"
+			if strings.Contains(p.Message, "cannot find module") {
+				p.Remedy = "put the package below cue.mod/pkg: rendering has no network"
+			}
 		}
 		problems = append(problems, p)
 	}
 	return problems
-}
-
-// isChoice tells whether an error is about fields of which some number has to
-// be given.
-func isChoice(e errors.Error) bool {
-	_, args := e.Msg()
-	return strings.Contains(fmt.Sprint(args...), "matchN")
-}
-
-// partOfChoice tells whether an error only says what one alternative of a
-// refused choice lacks.
-func partOfChoice(e errors.Error, all []errors.Error) bool {
-	return !isChoice(e) && slices.ContainsFunc(all, func(c errors.Error) bool {
-		return isChoice(c) && e.Position().IsValid() && c.Position() == e.Position()
-	})
 }
 
 // text is what CUE says, with its cause and without the folder the files only
@@ -79,13 +72,14 @@ func (s *scope) text(e errors.Error) string {
 	} else if cause != nil {
 		said += ": " + cause.Error()
 	}
-	return clip(strings.ReplaceAll(said, s.r.root+"/", ""))
+	return clip(strings.NewReplacer(s.r.root+"/", "", looseName+": ", "").Replace(said), maxMessage)
 }
 
 // words says what is wrong and what would mend it. The remedy is the comment
 // that the schema has above the field.
 func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1.Identity) (message, remedy string) {
-	if said, cure, ok := strings.Cut(s.text(e), "; "); ok && vendoredSchema(e.Position().Filename()) {
+	format, _ := e.Msg()
+	if said, cure, ok := strings.Cut(s.text(e), "; "); ok && vendoredSchema(e.Position().Filename()) && !strings.HasPrefix(format, "invalid value") {
 		// The schema's own words: what is wrong; what would mend it.
 		return said, cure
 	}
@@ -95,10 +89,10 @@ func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1
 	if len(fields) > 0 {
 		last = unquote(fields[len(fields)-1])
 	}
-	switch format, _ := e.Msg(); {
+	switch {
 	case format == "field not allowed":
 		parent, _ := lookup(def, fields[:max(len(fields)-1, 0)])
-		return fmt.Sprintf("field %s is not known here", last), suggest(last, fieldNames(parent), "Remove it, or use one of ")
+		return fmt.Sprintf("field %s is not known here", or(last, `""`)), suggest(last, fieldNames(parent), "Remove it, or use one of ")
 	case format == "field is required but not present":
 		return fmt.Sprintf("field %s is missing", last), or(doc, "Add the field.")
 	case strings.Contains(format, "errors in empty disjunction"):
@@ -107,10 +101,10 @@ func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1
 			remedy = " " + suggest(unquote(given), values, "Use one of ")
 		}
 		return given + " is not an accepted value", or(strings.TrimSpace(doc+remedy), "Give a value the schema accepts.")
-	case isChoice(e):
-		return "a field is missing, or fields are given that exclude each other", or(doc, "See the schema for which fields go together.")
-	case doc != "" && strings.HasPrefix(format, "invalid value"):
+	case doc != "" && (strings.HasPrefix(format, "invalid value") || strings.HasPrefix(format, "incompatible list lengths")):
 		return written(v, fields) + " is not an accepted value", doc
+	case strings.HasPrefix(format, "conflicting values"):
+		return s.text(e) + s.elsewhere(e), or(doc, "Correct the value.")
 	case strings.HasPrefix(format, "incomplete value"):
 		return "the value is not concrete: " + s.text(e), or(doc, "Give it a concrete value.")
 	}
@@ -125,13 +119,33 @@ func or(a, b string) string {
 	return a
 }
 
-// clip shortens a message that repeats a large value.
-func clip(s string) string {
+// clause turns a comment into the part of a sentence that a remedy is.
+func clause(comment string) string {
+	first, size := utf8.DecodeRuneInString(comment)
+	return string(unicode.ToLower(first)) + strings.TrimSuffix(comment[size:], ".")
+}
+
+// clip puts what is said of a value on one line of at most so many bytes.
+func clip(s string, most int) string {
 	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > maxMessage {
-		s = strings.ToValidUTF8(s[:maxMessage], "") + "…"
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return s
+}
+
+// elsewhere tells the author's other places that a conflict involves.
+func (s *scope) elsewhere(e errors.Error) string {
+	var places []string
+	for _, pos := range e.InputPositions() {
+		if p, ok := s.r.inSource(pos); ok && !slices.Contains(places, p.String()) {
+			places = append(places, p.String())
+		}
+	}
+	if len(places) < 2 {
+		return ""
+	}
+	return ", given at " + strings.Join(places, " and ")
 }
 
 // suggest lists the known names, or, where they are many, those that are near.
@@ -139,6 +153,9 @@ func suggest(given string, known []string, intro string) string {
 	slices.SortStableFunc(known, func(a, b string) int {
 		return levenshtein.ComputeDistance(given, a) - levenshtein.ComputeDistance(given, b)
 	})
+	if len(known) == 0 {
+		return "Remove it."
+	}
 	if len(known) <= 12 {
 		return intro + strings.Join(known, ", ") + "."
 	}
@@ -158,9 +175,9 @@ func suggest(given string, known []string, intro string) string {
 func written(v cue.Value, fields []string) string {
 	at := authored(v, concrete(fields))
 	if data, err := at.MarshalJSON(); err == nil {
-		return clip(string(data))
+		return clip(string(data), maxValue)
 	}
-	return clip(fmt.Sprint(at))
+	return clip(fmt.Sprint(at), maxValue)
 }
 
 // authored is the value at a path of v; where that is in error because it was

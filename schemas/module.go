@@ -19,7 +19,10 @@ const languageVersion = "v0.14.0"
 
 // looseModule stands in for the module file of a source that has none, so that
 // it can import the schema and embed files.
-const looseModule = "module: \"source.skep.dev/loose@v0\"\nlanguage: version: \"" + languageVersion + "\"\n"
+const looseModule = "module: \"" + looseName + "\"\nlanguage: version: \"" + languageVersion + "\"\n"
+
+// looseName is the path of that module.
+const looseName = "source.skep.dev/loose@v0"
 
 // vendoredIn lists where a module file's tree may hold a copy of the schema.
 // The binary's own is always used instead.

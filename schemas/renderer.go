@@ -182,7 +182,7 @@ func (s *scope) walk(v cue.Value) {
 	version, err := v.LookupPath(cue.MakePath(cue.Str("apiVersion"))).String()
 	if err == nil && strings.HasPrefix(version, v1alpha1.Group+"/") {
 		s.found = append(s.found, joined(v.Path()))
-		s.definition(v)
+		s.definition(v, version)
 		return
 	}
 	if fields, err := v.Fields(); err == nil {
@@ -234,13 +234,13 @@ func identify(v cue.Value, kind string, inNamespace bool) v1alpha1.Identity {
 }
 
 // definition checks one object against the schema and renders it.
-func (s *scope) definition(v cue.Value) {
+func (s *scope) definition(v cue.Value, version string) {
 	kind, err := v.LookupPath(cue.MakePath(cue.Str("kind"))).String()
 	inNamespace, known := namespaced(kind)
 	if err != nil || !known {
 		s.r.emit(record{Problem: &Problem{
 			Source: s.r.position(v), Path: v.Path().String(), Field: "kind",
-			Message: fmt.Sprintf("kind %q of %s is not one that authors write", kind, v1alpha1.Group),
+			Message: fmt.Sprintf("kind %q is not one that authors write in %s", kind, version),
 			Remedy:  "use BpfApplication, ClusterBpfApplication, BpfPolicy, ClusterBpfPolicy or BpfSigner",
 		}})
 		return
