@@ -1,6 +1,8 @@
 package signing_test
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"log"
 	"net/http"
@@ -87,9 +89,11 @@ func randomImage(t *testing.T) v1.Image {
 }
 
 // pushed puts an image of its own into the registry and resolves it.
-func pushed(t *testing.T, c *counting) image.Resolved {
+func pushed(t *testing.T, c *counting) image.Resolved { return pushedAs(t, c, "bpf/counter:v1") }
+
+func pushedAs(t *testing.T, c *counting, tag string) image.Resolved {
 	t.Helper()
-	ref, err := name.ParseReference(c.host + "/bpf/counter:v1")
+	ref, err := name.ParseReference(c.host + "/" + tag)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,14 +130,24 @@ func resolved(t *testing.T, reference string) image.Resolved {
 	return r
 }
 
-// newKey makes a key pair in cosign's format and the signer it stands for.
+// newKey makes a key and the signer it stands for. The key is plain: scrypt
+// takes half a second.
 func newKey(t *testing.T, signer string) (*signing.PrivateKey, v1alpha1.BpfSigner) {
 	t.Helper()
-	private, public, err := signing.GenerateKey([]byte("secret"))
+	return parsedKey(t, signer, newECKey(t))
+}
+
+func parsedKey(t *testing.T, signer string, raw any) (*signing.PrivateKey, v1alpha1.BpfSigner) {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := signing.ParsePrivateKey(private, []byte("secret"))
+	key, err := signing.ParsePrivateKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := key.Public()
 	if err != nil {
 		t.Fatal(err)
 	}
