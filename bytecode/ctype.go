@@ -43,7 +43,7 @@ func cType(t btf.Type, depth int) string {
 	case *btf.Enum:
 		return tagged("enum", t.Name)
 	case *btf.Fwd:
-		return tagged("struct", t.Name)
+		return tagged(t.Kind.String(), t.Name)
 	case *btf.FuncProto:
 		return "function"
 	case *btf.Void, nil:

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/rlimit"
 )
 
@@ -133,4 +135,38 @@ func TestMapMemoryAgreesWithTheKernel(t *testing.T) {
 			}
 		})
 	}
+}
+
+// verifierLog loads a proprietary program that calls one helper, and returns
+// what the verifier says; false where the kernel has no such program type.
+func verifierLog(t *testing.T, spec ebpf.ProgramSpec, h Helper) (log string, ok bool) {
+	t.Helper()
+	spec.License = "Proprietary"
+	spec.Instructions = asm.Instructions{asm.BuiltinFunc(h.ID).Call(), asm.Mov.Imm(asm.R0, 0), asm.Return()}
+	p, err := ebpf.NewProgram(&spec)
+	if err == nil {
+		p.Close()
+		return "", true
+	}
+	var refused *ebpf.VerifierError
+	if !errors.As(err, &refused) || len(refused.Log) == 0 {
+		return "", false
+	}
+	return strings.Join(refused.Log, "\n"), true
+}
+
+// unavailable tells whether the verifier did not get as far as the licence.
+func unavailable(log string) bool {
+	return strings.Contains(log, "unknown func") || strings.Contains(log, "cannot use helper") || strings.Contains(log, "invalid func")
+}
+
+// nameInLog finds a helper's name in a verifier's log, where it reads
+// bpf_name#id.
+func nameInLog(log string, id uint32) (string, bool) {
+	before, _, found := strings.Cut(log, fmt.Sprintf("#%d", id))
+	if !found {
+		return "", false
+	}
+	name := before[strings.LastIndexAny(before, " \n")+1:]
+	return name, strings.HasPrefix(name, "bpf_")
 }

@@ -202,10 +202,19 @@ func kernelTypeLabel(t string) string {
 	}[t]
 }
 
-// mapLabels are the names for a map's type, the one to write first: the one
-// that bpfman's tool prints, from the same source, and what else is in use.
+// mapLabels are the names that label writers use for a map's type, the one to
+// write first.
 func mapLabels(m Map) []string {
-	names, ok := map[string][]string{
+	if names := mapTypeLabels(m.Type); len(names) > 0 {
+		return names
+	}
+	return []string{strings.ToLower(m.Type)}
+}
+
+// mapTypeLabels are the names for a map type: the one that bpfman's tool
+// prints, from the same source, and what else is in use.
+func mapTypeLabels(t string) []string {
+	return map[string][]string{
 		"Hash": {"hash"}, "Array": {"array"}, "ProgramArray": {"prog_array", "program_array"},
 		"PerfEventArray": {"perf_event_array"}, "PerCPUHash": {"per_cpu_hash"},
 		"PerCPUArray": {"per_cpu_array"}, "StackTrace": {"stack_trace"}, "CGroupArray": {"cgroup_array"},
@@ -218,9 +227,5 @@ func mapLabels(m Map) []string {
 		"RingBuf": {"ringbuf", "ring_buffer"}, "InodeStorage": {"inode_storage"},
 		"TaskStorage": {"task_storage"}, "BloomFilter": {"bloom_filter"}, "UserRingbuf": {"user_ringbuf"},
 		"CgroupStorage": {"cgrp_storage"}, "Arena": {"arena"},
-	}[m.Type]
-	if !ok {
-		return []string{strings.ToLower(m.Type)}
-	}
-	return names
+	}[t]
 }
