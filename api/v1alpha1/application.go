@@ -17,7 +17,7 @@ type BpfApplication struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	Spec   BpfApplicationSpec   `json:"spec"`
-	Status BpfApplicationStatus `json:"status,omitempty"`
+	Status BpfApplicationStatus `json:"status,omitzero"`
 }
 
 // ClusterBpfApplication is a BpfApplication that belongs to no namespace and
@@ -31,7 +31,7 @@ type ClusterBpfApplication struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	Spec   BpfApplicationSpec   `json:"spec"`
-	Status BpfApplicationStatus `json:"status,omitempty"`
+	Status BpfApplicationStatus `json:"status,omitzero"`
 }
 
 // BpfApplicationSpec is the body both scopes share.

@@ -15,7 +15,7 @@ type BpfPolicy struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	Spec   BpfPolicySpec   `json:"spec"`
-	Status BpfPolicyStatus `json:"status,omitempty"`
+	Status BpfPolicyStatus `json:"status,omitzero"`
 }
 
 // ClusterBpfPolicy is Rego that restricts every application.
@@ -28,7 +28,7 @@ type ClusterBpfPolicy struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	Spec   BpfPolicySpec   `json:"spec"`
-	Status BpfPolicyStatus `json:"status,omitempty"`
+	Status BpfPolicyStatus `json:"status,omitzero"`
 }
 
 // BpfPolicySpec is the body both scopes share. Exactly one of Profile and Rego

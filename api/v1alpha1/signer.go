@@ -12,7 +12,7 @@ type BpfSigner struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	Spec   BpfSignerSpec   `json:"spec"`
-	Status BpfSignerStatus `json:"status,omitempty"`
+	Status BpfSignerStatus `json:"status,omitzero"`
 }
 
 // BpfSignerSpec says how a signature is recognised as the signer's. Exactly

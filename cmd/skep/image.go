@@ -231,7 +231,7 @@ func printInspection(w io.Writer, got inspection) error {
 		}
 	}
 	for _, m := range got.Mismatches {
-		fmt.Fprintln(w, paint(w, red, "label claims otherwise: ")+m.String())
+		fmt.Fprintln(w, paint(w, red, "label claims otherwise: ")+m.Message)
 	}
 	return nil
 }

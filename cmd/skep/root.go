@@ -38,8 +38,8 @@ func newRoot(s streams) *cobra.Command {
 	root.AddCommand(
 		newImage(), newKey(), newSign(), newVerify(),
 		newSchema(), newRender(), newVet(), newPolicy(),
-		newRun(), newStatus(), newChain(), newExplain(), newInventory(), newConfirm(),
-		newDemo(), newVersion(),
+		newRun(), newStatus(), newExplain(), newConfirm(),
+		newVersion(),
 	)
 	return root
 }

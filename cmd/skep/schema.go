@@ -19,7 +19,13 @@ func newSchema() *cobra.Command {
 		Use:   "vendor DIR",
 		Short: "Write the schema to DIR/cue.mod/pkg, so that cue vet works without a network",
 		Args:  cobra.ExactArgs(1),
-		RunE:  func(_ *cobra.Command, args []string) error { return schemas.Vendor(args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			written, err := schemas.Vendor(args[0])
+			for _, file := range written {
+				fmt.Fprintln(cmd.OutOrStdout(), file)
+			}
+			return err
+		},
 	}, newSchemaHooks())
 	return cmd
 }

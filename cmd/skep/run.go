@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/host"
+)
+
+// defaultState is where a host keeps what it has to remember.
+const defaultState = "/var/lib/skep"
+
+// runFlags are those of skep run that are not host.Options themselves.
+type runFlags struct {
+	once    bool
+	listen  string
+	output  string
+	verbose bool
+}
+
+func newRun() *cobra.Command {
+	var (
+		o host.Options
+		f runFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "run --source URL-or-DIR --policy DIR... --signers FILE...",
+		Short: "Run node mode: keep this host's eBPF programs as a git repository or a folder defines them",
+		Long: "Fetch definitions, judge them, and keep what is allowed loaded. Programs stay when skep stops,\n" +
+			"and are adopted when it starts again. What is refused, and why, is told by skep status.\n\n" +
+			"With --once: pass once, wait until everything is loaded or has failed, print the status and stop;\n" +
+			"exit code 0: all is loaded; 1: something is refused or failed; 2: the source or the settings\n" +
+			"cannot be read.",
+		Example: "  skep run --source https://git.example.com/team/bpf.git --policy /etc/skep/policies --signers /etc/skep/signers.yaml\n" +
+			"  skep run --source ./definitions --signers ./signers.yaml --once",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Log = logger(cmd.ErrOrStderr(), f.verbose)
+			h, err := host.New(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			return errors.Join(runHost(cmd, h, f), h.Close())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.Source, "source", "", "git URL (https, ssh, file) or folder")
+	flags.StringVar(&o.Ref, "ref", "", "branch, tag or commit (default: the repository's HEAD)")
+	flags.StringVar(&o.Path, "path", "", "folder of the definitions within the source")
+	flags.StringSliceVar(&o.Policies, "policy", nil, "folder of policies, or a profile: baseline, restricted (default: baseline)")
+	flags.StringSliceVar(&o.Signers, "signers", nil, "file or folder of BpfSigner objects")
+	flags.StringVar(&o.State, "state", defaultState, "folder for keys, caches and the socket")
+	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
+	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and judge again")
+	flags.StringToStringVar(&o.Labels, "label", nil, "label of this node, for node selectors: key=value")
+	flags.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
+	flags.BoolVar(&f.once, "once", false, "pass once and stop")
+	flags.BoolVar(&o.DryRun, "dry-run", false, "judge, load nothing, print the status and stop")
+	flags.StringVar(&f.listen, "listen", "", "address for /metrics and /healthz, such as 127.0.0.1:9091 (default: none)")
+	flags.StringVar(&o.Auth.Username, "git-username", "", "user name for https")
+	flags.StringVar(&o.Auth.PasswordFile, "git-password-file", "", "file with the password or token for https")
+	flags.StringVar(&o.Auth.IdentityFile, "git-identity", "", "ssh private key (default: the ssh agent)")
+	flags.StringVar(&o.Auth.KnownHostsFile, "git-known-hosts", "", "ssh known hosts (default: the user's)")
+	flags.StringVar(&o.Auth.CAFile, "git-ca", "", "PEM bundle the git server's certificate may be signed by")
+	flags.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
+	_ = cmd.MarkFlagRequired("source")
+	outputFlag(cmd, &f.output, "text", "json")
+	return cmd
+}
+
+// logger writes text, one line an event.
+func logger(w io.Writer, verbose bool) *slog.Logger {
+	level := slog.LevelInfo
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+func runHost(cmd *cobra.Command, h *host.Host, f runFlags) error {
+	if !f.once && !h.DryRun() {
+		listener, err := listen(cmd.Context(), f.listen)
+		if err != nil {
+			return err
+		}
+		return h.Run(cmd.Context(), listener)
+	}
+	s, err := h.Once(cmd.Context())
+	if err != nil && cmd.Context().Err() != nil {
+		return err
+	}
+	if err := printStatus(cmd.OutOrStdout(), f.output, s); err != nil {
+		return err
+	}
+	return onceError(s)
+}
+
+// onceError is the status as an exit code.
+func onceError(s host.Status) error {
+	for what, text := range map[string]string{"read source": s.Source.Error, "read settings": s.Settings.Error} {
+		if text != "" {
+			return fmt.Errorf("%s: %s", what, text)
+		}
+	}
+	for _, p := range s.Problems {
+		return p
+	}
+	wanted := v1alpha1.ConditionReady
+	for _, a := range s.Applications {
+		if a.Agent == nil {
+			wanted = v1alpha1.ConditionAllowed
+		}
+		if a.Condition(wanted).Status != metav1.ConditionTrue {
+			return errRefused
+		}
+	}
+	return nil
+}
+
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	if address == "" {
+		return nil, nil
+	}
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for metrics: %w", err)
+	}
+	return l, nil
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/host"
+)
+
+// local is the skep run of a state folder, seen through its socket.
+type local struct{ state string }
+
+func (l *local) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&l.state, "state", defaultState, "state folder of the skep run to ask")
+}
+
+// do sends one request to the socket and reads its JSON into v, where v is not
+// nil.
+func (l *local) do(ctx context.Context, method, path string, v any) error {
+	socket := filepath.Join(l.state, host.SocketName)
+	var dialer net.Dialer
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "unix", socket)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, method, "http://skep/v1/"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask skep run at %s: %w; is it running, and are you root?", socket, errors.Unwrap(err))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+		return errors.New(strings.TrimSpace(string(text)))
+	}
+	if v == nil {
+		return nil
+	}
+	return json.NewDecoder(resp.Body).Decode(v)
+}
+
+func newStatus() *cobra.Command {
+	var (
+		l      local
+		output string
+	)
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what skep run keeps loaded on this host, and what it refuses",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var s host.Status
+			if err := l.do(cmd.Context(), http.MethodGet, "status", &s); err != nil {
+				return err
+			}
+			return printStatus(cmd.OutOrStdout(), output, s)
+		},
+	}
+	outputFlag(cmd, &output, "text", "json")
+	l.register(cmd)
+	return cmd
+}
+
+func printStatus(w io.Writer, format string, s host.Status) error {
+	if format == "json" {
+		return printJSON(w, s)
+	}
+	fmt.Fprintf(w, "source  %s %s\n", s.Source.Address, cut(s.Source.Revision, 13))
+	for _, problem := range []string{s.Source.Error, s.Settings.Error} {
+		if problem != "" {
+			fmt.Fprintf(w, "        %s\n", paint(w, red, problem))
+		}
+	}
+	if s.Brake != nil {
+		fmt.Fprintf(w, "%s a change of policies would unload %s\n        to let it: skep confirm %s\n",
+			paint(w, red, "brake "), strings.Join(s.Brake.Applications, ", "), s.Brake.Revision)
+	}
+	for _, p := range s.Problems {
+		fmt.Fprintf(w, "%s %s\n", paint(w, red, "problem"), p.Error())
+	}
+	if len(s.Applications) == 0 {
+		_, err := fmt.Fprintln(w, "no application")
+		return err
+	}
+	fmt.Fprintln(w)
+	var rows [][]string
+	for _, a := range s.Applications {
+		rows = append(rows, statusRow(a))
+	}
+	if err := table(w, []string{"APPLICATION", "READY", "DIGEST", "SIGNERS", "PROGRAMS", "REASON"}, rows); err != nil {
+		return err
+	}
+	for _, a := range s.Applications {
+		for _, r := range a.Reasons {
+			fmt.Fprintf(w, "\n%s\n", a.Identity())
+			printReason(w, paint(w, red, "denied"), r)
+		}
+	}
+	return nil
+}
+
+// statusRow is an application on one line.
+func statusRow(a host.Application) []string {
+	ready := a.Condition(v1alpha1.ConditionReady)
+	var programs []string
+	for _, p := range a.Programs {
+		for _, l := range p.Links {
+			if l.State == node.Attached {
+				programs = append(programs, fmt.Sprintf("%s@%s", l.Hook, l.Target))
+			}
+		}
+	}
+	why := ""
+	if ready.Status != metav1.ConditionTrue {
+		why = ready.Reason
+	}
+	return []string{cut(a.Identity().String(), 28), string(ready.Status), or(short(a.Digest), "-"), cut(or(joined(a.Signers), "-"), 14), cut(or(joined(programs), "-"), 24), why}
+}
+
+func newExplain() *cobra.Command {
+	var l local
+	cmd := &cobra.Command{
+		Use:   "explain APP",
+		Short: "Tell all about one application: reasons, conditions, links, the verifier's log",
+		Long:  "APP is a name, or namespace/name, as skep status prints it.",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var s host.Status
+			if err := l.do(cmd.Context(), http.MethodGet, "status", &s); err != nil {
+				return err
+			}
+			i := slices.IndexFunc(s.Applications, func(a host.Application) bool { return a.Identity().String() == args[0] })
+			if i < 0 {
+				return fmt.Errorf("explain %s: there is no such application; see skep status", args[0])
+			}
+			explain(cmd.OutOrStdout(), s.Applications[i])
+			return nil
+		},
+	}
+	l.register(cmd)
+	return cmd
+}
+
+func explain(w io.Writer, a host.Application) {
+	fmt.Fprintf(w, "%s %s\n  source   %s\n  image    %s\n  digest   %s\n  signers  %s\n",
+		a.Kind, a.Identity(), or(a.Source, "-"), or(a.Image, "-"), or(a.Digest, "-"), or(joined(a.Signers), "none"))
+	for _, c := range a.Conditions {
+		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, c.Message)
+	}
+	for _, r := range a.Reasons {
+		printReason(w, paint(w, red, "denied"), r)
+	}
+	for _, r := range a.Warnings {
+		printReason(w, "warning", r)
+	}
+	for _, p := range a.Programs {
+		fmt.Fprintf(w, "  program %s id %d tag %s\n", p.Name, p.ID, p.Tag)
+		for _, l := range p.Links {
+			fmt.Fprintf(w, "    %-10s %s on %s %s\n", l.State, l.Hook, l.Target, l.Error)
+		}
+	}
+	if a.Agent == nil {
+		return
+	}
+	for _, m := range a.Agent.Maps {
+		what := "contents kept"
+		if !m.Kept {
+			what = "started anew: " + m.Reason
+		}
+		fmt.Fprintf(w, "  map %s %s\n", m.Map, what)
+	}
+	if a.Agent.Error != "" {
+		fmt.Fprintf(w, "  %s %s\n", paint(w, red, "error"), a.Agent.Error)
+	}
+	if a.Agent.VerifierLog != "" {
+		fmt.Fprintf(w, "\nverifier log:\n%s\n", a.Agent.VerifierLog)
+	}
+}
+
+func newConfirm() *cobra.Command {
+	var l local
+	cmd := &cobra.Command{
+		Use:   "confirm REVISION",
+		Short: "Let a change of policies that would unload much of what runs go through",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return l.do(cmd.Context(), http.MethodPost, "confirm?revision="+url.QueryEscape(args[0]), nil)
+		},
+	}
+	l.register(cmd)
+	return cmd
+}
