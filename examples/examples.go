@@ -1,0 +1,18 @@
+// Package examples holds definitions to copy, each in a folder with the C
+// source of its program, the compiled object, a policy and a page that leads
+// through it.
+//
+// It owns the embedded files and nothing that acts on them.
+package examples
+
+import "embed"
+
+//go:generate go run ../test/programs/compile xdp-counter xdp-counter
+//go:generate go run ../test/programs/compile tcx-firewall tcx-firewall
+//go:generate go run ../test/programs/compile exec-snoop exec-snoop
+
+// FS holds the folders of the examples, each with its .c, .o, .cue and .rego
+// files and its README.md.
+//
+//go:embed README.md xdp-counter tcx-firewall exec-snoop port-fleet
+var FS embed.FS

@@ -1,0 +1,244 @@
+package examples_test
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/examples"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/signing"
+)
+
+// TestMain lets the test binary render CUE in a child process.
+func TestMain(m *testing.M) {
+	schemas.MaybeRenderChild()
+	os.Exit(m.Run())
+}
+
+// example is what is particular to one folder of examples.
+type example struct {
+	// applications is how many the folder defines.
+	applications int
+	// object is the file its image is built from.
+	object string
+	// spoil makes a definition that the folder's policy refuses by rule.
+	spoil func(v1alpha1.Application)
+	rule  string
+}
+
+func table() map[string]example {
+	priority := int32(1)
+	return map[string]example{
+		"xdp-counter": {1, "xdp-counter/xdp_counter.bpf.o", func(a v1alpha1.Application) {
+			a.Body().Programs[0].Attach[0].Priority = &priority
+		}, "policy/front"},
+		"tcx-firewall": {1, "tcx-firewall/tcx_firewall.bpf.o", func(a v1alpha1.Application) {
+			a.Body().Variables["port"] = apiextensionsv1.JSON{Raw: []byte(`22`)}
+		}, "policy/kept-ports"},
+		"exec-snoop": {1, "exec-snoop/exec_snoop.bpf.o", func(a v1alpha1.Application) {
+			a.SetLabels(nil)
+		}, "policy/owner"},
+		"port-fleet": {10, "tcx-firewall/tcx_firewall.bpf.o", func(a v1alpha1.Application) {
+			a.Body().Programs[0].Attach[0].Hook = "tcx/egress"
+		}, "policy/fleet-hook"},
+	}
+}
+
+func TestEveryFolderIsAnExample(t *testing.T) {
+	entries, err := fs.ReadDir(examples.FS, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		if _, ok := table()[e.Name()]; !ok {
+			t.Errorf("%s has no row in table", e.Name())
+		}
+		for _, file := range []string{"README.md", "policy.rego", "policy_test.rego"} {
+			if _, err := fs.Stat(examples.FS, path.Join(e.Name(), file)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestExamplesPassTheGateAndTheirPoliciesRefuse(t *testing.T) {
+	keys, err := newAuthor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, e := range table() {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, keys, name, e)
+			for _, app := range b.applications {
+				v, err := b.judge.Judge(t.Context(), gate.Request{Application: app})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, r := range v.Decision().Denied {
+					t.Errorf("%s: %s", app.Identity(), gate.Sentence(r))
+				}
+				if s := v.Evidence(); !slices.Equal(s.Signers(), []string{keys.signer.Name}) {
+					t.Errorf("%s: signed by %v", app.Identity(), s.Signers())
+				}
+			}
+			app := b.applications[0]
+			e.spoil(app)
+			v, err := b.judge.Judge(t.Context(), gate.Request{Application: app})
+			if err != nil {
+				t.Fatal(err)
+			}
+			denied := v.Decision().Denied
+			if len(denied) != 1 || denied[0].Rule != e.rule || denied[0].Path == "" || denied[0].Remedy == "" {
+				t.Errorf("denied by %+v, want %s with path and remedy", denied, e.rule)
+			}
+		})
+	}
+}
+
+func TestTheExamplesPolicyTestsPass(t *testing.T) {
+	for name := range table() {
+		dir, err := fs.Sub(examples.FS, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := policies.Test(t.Context(), dir)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if !report.Passed() || len(report.Untested) > 0 || len(report.Results) < 3 {
+			t.Errorf("%s: %+v", name, report)
+		}
+	}
+}
+
+// bench is one example, packed, signed and ready to be judged.
+type bench struct {
+	applications []v1alpha1.Application
+	judge        *gate.Judge
+}
+
+// author signs the images; signer is how others know them.
+type author struct {
+	key    *signing.PrivateKey
+	signer v1alpha1.BpfSigner
+}
+
+func newAuthor() (author, error) {
+	private, public, err := signing.GenerateKey(nil)
+	if err != nil {
+		return author{}, err
+	}
+	var a author
+	a.signer.Name = "author"
+	a.signer.Spec.Key = &v1alpha1.KeySigner{PublicKey: string(public)}
+	a.key, err = signing.ParsePrivateKey(private, nil)
+	return a, err
+}
+
+// newBench does what the example's page tells its reader to do, with an OCI
+// layout in a folder of the test's own.
+func newBench(t *testing.T, by author, name string, e example) bench {
+	t.Helper()
+	folder := t.TempDir()
+	client, err := image.NewClient(image.Options{CacheDir: filepath.Join(folder, "cache")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference := image.LayoutPrefix + filepath.Join(folder, "image") + ":v1"
+	publish(t, client, by.key, reference, e.object)
+	trust, err := signing.NewTrust([]v1alpha1.BpfSigner{by.signer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge, err := gate.New(gate.Options{
+		Images: client,
+		Collect: func(ctx context.Context, r image.Resolved) (signing.Collected, error) {
+			return signing.Collect(ctx, client, r)
+		},
+		Trust:    trust,
+		Policies: rules(t, name),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bench{applications: applications(t, name, reference, e.applications), judge: judge}
+}
+
+// publish packs and signs an object.
+func publish(t *testing.T, client *image.Client, key *signing.PrivateKey, reference, file string) {
+	t.Helper()
+	object, err := fs.ReadFile(examples.FS, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts, err := bytecode.Inspect(strings.NewReader(string(object)), bytecode.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	built, err := image.Build(object, image.BuildOptions{Labels: bytecode.Labels(facts)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := client.Push(t.Context(), reference, built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := signing.Sign(t.Context(), client, r, key, signing.SignOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rules are the example's own policy and the baseline.
+func rules(t *testing.T, name string) *policies.Set {
+	t.Helper()
+	dir, err := fs.Sub(examples.FS, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := policies.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	baseline := policies.Policy{Name: "baseline", Spec: v1alpha1.BpfPolicySpec{Profile: policies.ProfileBaseline}}
+	set, err := policies.Compile(t.Context(), append(list, baseline), policies.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// applications renders the example and points it at the test's own image.
+func applications(t *testing.T, name, reference string, want int) []v1alpha1.Application {
+	t.Helper()
+	defs, err := schemas.Load(t.Context(), schemas.Options{Root: filepath.Join("../../examples", name)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range defs.Problems {
+		t.Error(p)
+	}
+	if len(defs.Applications) != want {
+		t.Fatalf("%d applications, want %d", len(defs.Applications), want)
+	}
+	list := make([]v1alpha1.Application, 0, want)
+	for _, d := range defs.Applications {
+		d.Application.Body().Bytecode.Image = reference
+		list = append(list, d.Application)
+	}
+	return list
+}
