@@ -192,7 +192,7 @@ func compileErrors(p Policy, err error) []error {
 	for _, e := range list {
 		ce := &CompileError{Policy: p.String(), File: p.file(), Line: 1, Column: 1, Message: e.Message}
 		if e.Location != nil && e.Location.Row > 0 {
-			ce.File, ce.Line, ce.Column = e.Location.File, e.Location.Row, e.Location.Col
+			ce.File, ce.Line, ce.Column = e.Location.File, e.Location.Row, max(1, e.Location.Col)
 		}
 		ce.Message += details(e.Details)
 		errs = append(errs, ce)
