@@ -104,15 +104,11 @@ func (s *Store) PinChainVersion(ifindex int, v *ChainVersion) error {
 			return fmt.Errorf("describe member %s: %w", m.Program, err)
 		}
 	}
-	c, err := v.Program.Clone()
-	if err != nil {
-		return fmt.Errorf("pin chain: %w", err)
-	}
-	if err := errors.Join(c.Pin(filepath.Join(aside, chainProgram)), c.Close()); err != nil {
+	if err := pinProgram(v.Program, filepath.Join(aside, chainProgram)); err != nil {
 		return fmt.Errorf("pin chain: %w", err)
 	}
 	if v.Counters != nil {
-		if err := pinCopy(v.Counters, filepath.Join(aside, chainRuns)); err != nil {
+		if err := pinMap(v.Counters, filepath.Join(aside, chainRuns)); err != nil {
 			return fmt.Errorf("pin chain's counters: %w", err)
 		}
 	}

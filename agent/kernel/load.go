@@ -19,13 +19,17 @@ type Revision struct {
 	// Programs by the name of their instance, Maps by that in the object.
 	Programs map[string]*ebpf.Program
 	Maps     map[string]*ebpf.Map
-	ids      map[ebpf.ProgramID]string
+	// copies are further programs of an instance, see Store.Copy.
+	copies map[string][]*ebpf.Program
+	// layouts of maps, as they are noted beside their pins.
+	layouts map[string]string
+	ids     map[ebpf.ProgramID]string
 }
 
 // Close lets the revision go. What is pinned or attached stays.
 func (r *Revision) Close() error {
 	var errs []error
-	for _, p := range r.Programs {
+	for _, p := range r.all() {
 		errs = append(errs, p.Close())
 	}
 	for _, m := range r.Maps {
@@ -40,28 +44,34 @@ func (r *Revision) Instance(id ebpf.ProgramID) (string, bool) {
 	return name, ok
 }
 
-// ID returns the kernel's id of an instance, or 0.
-func (r *Revision) ID(instance string) ebpf.ProgramID {
-	for id, n := range r.ids {
-		if n == instance {
-			return id
-		}
-	}
-	return 0
-}
-
 func (r *Revision) index() error {
 	r.ids = map[ebpf.ProgramID]string{}
-	for name, p := range r.Programs {
-		info, err := p.Info()
+	for pin, p := range r.all() {
+		id, err := ProgramID(p)
 		if err != nil {
-			return fmt.Errorf("read info of program %s: %w", name, err)
+			return err
 		}
-		if id, ok := info.ID(); ok {
-			r.ids[id] = name
-		}
+		name, _, _ := strings.Cut(pin, copySuffix)
+		r.ids[id] = unescape(name)
 	}
 	return nil
+}
+
+// copySuffix stands in a pin's name before the number of a copy.
+const copySuffix = "+"
+
+// all returns every program by the name of its pin.
+func (r *Revision) all() map[string]*ebpf.Program {
+	all := map[string]*ebpf.Program{}
+	for name, p := range r.Programs {
+		all[escape(name)] = p
+	}
+	for name, copies := range r.copies {
+		for i, p := range copies {
+			all[fmt.Sprintf("%s%s%d", escape(name), copySuffix, i+1)] = p
+		}
+	}
+	return all
 }
 
 // LoadError is the kernel's refusal of a program or map.
@@ -98,19 +108,20 @@ func (s *Store) Load(p *Prepared, old *Revision, cache *btf.Cache) (*Revision, [
 	if err != nil {
 		return nil, nil, &LoadError{Application: p.Application.String(), Log: LogOf(err), err: err}
 	}
-	r := &Revision{UID: p.UID, Name: p.Revision, Programs: coll.Programs, Maps: coll.Maps}
-	if err := errors.Join(r.index(), bindOwner(slices.Collect(maps.Values(r.Programs)), ownerOf(p)), s.pinRevision(r, p)); err != nil {
+	r := &Revision{UID: p.UID, Name: p.Revision, Programs: coll.Programs, Maps: coll.Maps, layouts: map[string]string{}}
+	for name, ms := range p.Spec.Maps {
+		r.layouts[name] = layout(ms)
+	}
+	if err := errors.Join(r.index(), bindOwner(slices.Collect(maps.Values(r.Programs)), ownerOf(p)), s.pinRevision(r)); err != nil {
 		return nil, nil, errors.Join(err, r.Close())
 	}
 	return r, reports, nil
 }
 
-// loadable is the spec as the library is to load it. The variables are in the
-// maps' contents already; listing them would have each data section mapped
-// into memory. A replaced map must not be written by loading.
+// loadable is the spec as the library is to load it: a shared map must not be
+// written by loading.
 func loadable(spec *ebpf.CollectionSpec, replaced map[string]*ebpf.Map) *ebpf.CollectionSpec {
 	c := *spec
-	c.Variables = nil
 	c.Maps = make(map[string]*ebpf.MapSpec, len(spec.Maps))
 	for name, ms := range spec.Maps {
 		if _, ok := replaced[name]; ok {
@@ -123,7 +134,7 @@ func loadable(spec *ebpf.CollectionSpec, replaced map[string]*ebpf.Map) *ebpf.Co
 }
 
 // pinRevision pins everything aside and then renames it into place.
-func (s *Store) pinRevision(r *Revision, p *Prepared) error {
+func (s *Store) pinRevision(r *Revision) error {
 	aside := filepath.Join(s.appDir(r.UID), newPrefix+escape(r.Name))
 	if err := os.RemoveAll(aside); err != nil {
 		return fmt.Errorf("remove leftover pin: %w", err)
@@ -131,20 +142,8 @@ func (s *Store) pinRevision(r *Revision, p *Prepared) error {
 	if err := os.MkdirAll(aside, 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)
 	}
-	for name, prog := range r.Programs {
-		if err := prog.Pin(filepath.Join(aside, progPrefix+escape(name))); err != nil {
-			return fmt.Errorf("pin program %s: %w", name, err)
-		}
-	}
-	for name, m := range r.Maps {
-		path := filepath.Join(aside, mapPrefix+escape(name))
-		// A clone: a shared map keeps its old pin, which Pin would move.
-		if err := pinCopy(m, path); err != nil {
-			return fmt.Errorf("pin map %s: %w", name, err)
-		}
-		if err := os.Symlink(layout(p.Spec.Maps[name]), path+layoutSuffix); err != nil {
-			return fmt.Errorf("note layout of map %s: %w", name, err)
-		}
+	if _, err := r.pin(aside); err != nil {
+		return err
 	}
 	// What is there under the name already lacked something.
 	if err := s.DropRevision(r.UID, r.Name); err != nil {
@@ -156,9 +155,48 @@ func (s *Store) pinRevision(r *Revision, p *Prepared) error {
 	return nil
 }
 
-// pinCopy pins without making the library believe that m has moved there.
-func pinCopy(m *ebpf.Map, path string) error {
+// pin pins into the directory what is not there, and tells how many pins it
+// made. It pins clones: the library would move the pin of a shared map.
+func (r *Revision) pin(dir string) (int, error) {
+	made := 0
+	for name, prog := range r.all() {
+		path := filepath.Join(dir, progPrefix+name)
+		if !missing(path) {
+			continue
+		}
+		made++
+		if err := pinProgram(prog, path); err != nil {
+			return made, fmt.Errorf("pin program %s: %w", name, err)
+		}
+	}
+	for name, m := range r.Maps {
+		path := filepath.Join(dir, mapPrefix+escape(name))
+		if missing(path + layoutSuffix) {
+			made++
+			if err := os.Symlink(r.layouts[name], path+layoutSuffix); err != nil {
+				return made, fmt.Errorf("note layout of map %s: %w", name, err)
+			}
+		}
+		if missing(path) {
+			made++
+			if err := pinMap(m, path); err != nil {
+				return made, fmt.Errorf("pin map %s: %w", name, err)
+			}
+		}
+	}
+	return made, nil
+}
+
+func pinMap(m *ebpf.Map, path string) error {
 	c, err := m.Clone()
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.Pin(path), c.Close())
+}
+
+func pinProgram(p *ebpf.Program, path string) error {
+	c, err := p.Clone()
 	if err != nil {
 		return err
 	}
@@ -172,29 +210,53 @@ func (s *Store) OpenRevision(uid, revision string) (*Revision, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Revision{UID: uid, Name: revision, Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{}}
+	r := &Revision{UID: uid, Name: revision, Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{},
+		copies: map[string][]*ebpf.Program{}, layouts: map[string]string{}}
+	slices.Sort(found)
 	for _, n := range found {
-		path := filepath.Join(dir, n)
-		switch {
-		case strings.HasSuffix(n, layoutSuffix):
-		case strings.HasPrefix(n, progPrefix):
-			prog, err := ebpf.LoadPinnedProgram(path, nil)
-			if err != nil {
-				return nil, errors.Join(fmt.Errorf("open pinned program: %w", err), r.Close())
-			}
-			r.Programs[unescape(strings.TrimPrefix(n, progPrefix))] = prog
-		case strings.HasPrefix(n, mapPrefix):
-			m, err := ebpf.LoadPinnedMap(path, nil)
-			if err != nil {
-				return nil, errors.Join(fmt.Errorf("open pinned map: %w", err), r.Close())
-			}
-			r.Maps[unescape(strings.TrimPrefix(n, mapPrefix))] = m
+		if err := r.open(dir, n); err != nil {
+			return nil, errors.Join(err, r.Close())
 		}
 	}
 	if err := r.index(); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
+}
+
+// open opens one pin.
+func (r *Revision) open(dir, pin string) error {
+	path := filepath.Join(dir, pin)
+	if name, ok := strings.CutPrefix(pin, progPrefix); ok {
+		p, err := ebpf.LoadPinnedProgram(path, nil)
+		if err != nil {
+			return fmt.Errorf("open pinned program: %w", err)
+		}
+		if name, _, isCopy := strings.Cut(name, copySuffix); isCopy {
+			r.copies[unescape(name)] = append(r.copies[unescape(name)], p)
+		} else {
+			r.Programs[unescape(name)] = p
+		}
+		return nil
+	}
+	name, ok := strings.CutPrefix(pin, mapPrefix)
+	if !ok {
+		return nil
+	}
+	if name, isLayout := strings.CutSuffix(name, layoutSuffix); isLayout {
+		text, err := os.Readlink(path)
+		if err != nil {
+			return fmt.Errorf("read layout of map: %w", err)
+		}
+		r.layouts[unescape(name)] = text
+		return nil
+	}
+	m, err := ebpf.LoadPinnedMap(path, nil)
+	if err != nil {
+		return fmt.Errorf("open pinned map: %w", err)
+	}
+	r.Maps[unescape(name)] = m
+	return nil
 }
 
 // Whole tells whether the revision has everything the prepared object needs.
@@ -219,25 +281,35 @@ func (s *Store) Repin(r *Revision) (int, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, fmt.Errorf("make pin directory: %w", err)
 	}
-	var errs []error
-	made := 0
-	for name, prog := range r.Programs {
-		if path := filepath.Join(dir, progPrefix+escape(name)); missing(path) {
-			c, err := prog.Clone()
-			if err == nil {
-				err = errors.Join(c.Pin(path), c.Close())
-			}
-			errs = append(errs, err)
-			made++
-		}
+	return r.pin(dir)
+}
+
+// Copies returns the programs of an instance: the first, and those that Copy
+// made.
+func (r *Revision) Copies(instance string) []*ebpf.Program {
+	return append([]*ebpf.Program{r.Programs[instance]}, r.copies[instance]...)
+}
+
+// Copy loads one more program of an instance, on the same maps, and pins it. A
+// TCX hook takes a program once, so a link that moves needs another.
+func (s *Store) Copy(r *Revision, p *Prepared, instance string) (*ebpf.Program, error) {
+	spec := &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{instance: p.Spec.Programs[instance]}, Types: p.Spec.Types, ByteOrder: p.Spec.ByteOrder}
+	spec.Maps = loadable(p.Spec, r.Maps).Maps
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: r.Maps})
+	if err != nil {
+		return nil, &LoadError{Application: p.Application.String(), Log: LogOf(err), err: err}
 	}
-	for name, m := range r.Maps {
-		if path := filepath.Join(dir, mapPrefix+escape(name)); missing(path) {
-			errs = append(errs, pinCopy(m, path))
-			made++
-		}
+	program := coll.DetachProgram(instance)
+	coll.Close()
+	if r.copies == nil {
+		r.copies = map[string][]*ebpf.Program{}
 	}
-	return made, errors.Join(errs...)
+	r.copies[instance] = append(r.copies[instance], program)
+	_, err = r.pin(s.revisionDir(r.UID, r.Name))
+	if err := errors.Join(bindOwner([]*ebpf.Program{program}, ownerOf(p)), err, r.index()); err != nil {
+		return nil, err
+	}
+	return program, nil
 }
 
 // missing tells whether nothing is at the path.

@@ -1,15 +1,15 @@
 package kernel
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 )
 
 // layoutSuffix is appended to a map's pin for the symlink that notes the
@@ -18,35 +18,157 @@ const layoutSuffix = "+layout"
 
 // MapReport tells what became of one map when a revision replaced another.
 type MapReport struct {
+	// Map is its name in the object; data sections begin with a dot.
 	Map string `json:"map"`
-	// Kept contents go on; the others start anew, for the Reason.
-	Kept   bool   `json:"kept"`
+	// Kept contents go on; others start anew. Of a data section that is not
+	// Kept, Carried are the variables whose values went on.
+	Kept    bool     `json:"kept"`
+	Carried []string `json:"carried,omitempty"`
+	// Reason says why contents started anew.
 	Reason string `json:"reason,omitempty"`
 }
 
-// carry chooses the maps of old that the new revision goes on with.
+// carry chooses the maps of old that the new revision goes on with. A map that
+// both have is shared, so that what is written while both run is not lost.
 func (p *Prepared) carry(old *Revision) (map[string]*ebpf.Map, []MapReport) {
+	if old == nil {
+		return nil, nil
+	}
+	shared := map[string]*ebpf.Map{}
+	var reports []MapReport
+	for _, name := range slices.Sorted(maps.Keys(p.Spec.Maps)) {
+		m := old.Maps[name]
+		if m == nil || isConstant(name) {
+			continue
+		}
+		report := MapReport{Map: name, Reason: p.differs(name, m, old.layouts[name])}
+		if report.Kept = report.Reason == ""; report.Kept {
+			shared[name] = m
+		}
+		reports = append(reports, report)
+	}
+	for _, name := range slices.Sorted(maps.Keys(old.Maps)) {
+		if p.Spec.Maps[name] == nil && !isConstant(name) {
+			reports = append(reports, MapReport{Map: name, Reason: "the new revision has no such map"})
+		}
+	}
+	return shared, reports
+}
+
+// differs says why the contents of m cannot stay, or nothing.
+func (p *Prepared) differs(name string, m *ebpf.Map, had string) string {
+	ms := p.Spec.Maps[name].Copy()
+	switch {
+	case ms.Type == ebpf.ProgramArray:
+		return "a prog array is made anew for every revision, with its own programs"
+	case isMapInMap(ms.Type) && len(ms.Contents) > 0:
+		return "the object says which maps it holds"
+	case p.Set[name]:
+		return "a variable in it is set by the definition"
+	}
+	if isData(name) {
+		// Set by the library at load time, where the kernel has it.
+		ms.Flags |= m.Flags() & unix.BPF_F_MMAPABLE
+	}
+	if err := ms.Compatible(m); err != nil {
+		return strings.TrimSuffix(err.Error(), ": "+ebpf.ErrMapIncompatible.Error())
+	}
+	if had != layout(ms) {
+		return "the layout of its key or value changed"
+	}
+	return ""
+}
+
+func isMapInMap(t ebpf.MapType) bool { return t == ebpf.ArrayOfMaps || t == ebpf.HashOfMaps }
+
+// CarryVariables copies the values of global variables from the data sections
+// of old into those of r that are not shared with it: each variable that both
+// have under one name and type, but those that the definition sets. It is to be
+// called just before r's programs take over; what old's programs write after is
+// lost. The reports are those of Load, completed.
+func CarryVariables(p *Prepared, old, r *Revision, reports []MapReport) ([]MapReport, error) {
+	reports = slices.Clone(reports)
+	var errs []error
+	for i, report := range reports {
+		from, to := old.Maps[report.Map], r.Maps[report.Map]
+		if report.Kept || !isData(report.Map) || isConstant(report.Map) || from == nil || to == nil {
+			continue
+		}
+		carried, err := p.carrySection(report.Map, from, to)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("carry variables of %s: %w", report.Map, err))
+			continue
+		}
+		reports[i].Carried = carried
+	}
+	return reports, errors.Join(errs...)
+}
+
+// carrySection copies what two data sections have in common.
+func (p *Prepared) carrySection(name string, from, to *ebpf.Map) ([]string, error) {
+	had, err := datasec(from)
+	if err != nil || had == nil {
+		return nil, err
+	}
+	has, ok := p.Spec.Maps[name].Value.(*btf.Datasec)
+	if !ok {
+		return nil, nil
+	}
+	source, err := from.LookupBytes(uint32(0))
+	if err != nil {
+		return nil, err
+	}
+	target, err := to.LookupBytes(uint32(0))
+	if err != nil {
+		return nil, err
+	}
+	var carried []string
+	for _, v := range has.Vars {
+		old := find(had, v)
+		if old == nil || p.SetVariables[v.Type.TypeName()] || !within(*old, source) || !within(v, target) {
+			continue
+		}
+		copy(target[v.Offset:v.Offset+v.Size], source[old.Offset:old.Offset+old.Size])
+		carried = append(carried, v.Type.TypeName())
+	}
+	return carried, to.Put(uint32(0), target)
+}
+
+func within(v btf.VarSecinfo, section []byte) bool {
+	return uint64(v.Offset)+uint64(v.Size) <= uint64(len(section))
+}
+
+// find returns the variable of the section with the name, size and type.
+func find(ds *btf.Datasec, v btf.VarSecinfo) *btf.VarSecinfo {
+	for i, old := range ds.Vars {
+		if old.Type.TypeName() == v.Type.TypeName() && old.Size == v.Size && spelled(old.Type) == spelled(v.Type) {
+			return &ds.Vars[i]
+		}
+	}
+	return nil
+}
+
+// datasec reads the type of a data section from the kernel, or nil where the
+// map has none.
+func datasec(m *ebpf.Map) (*btf.Datasec, error) {
+	handle, err := m.Handle()
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read BTF of map: %w", err)
+	}
+	spec, err := handle.Spec(nil)
+	if err := errors.Join(err, handle.Close()); err != nil {
+		return nil, fmt.Errorf("read BTF of map: %w", err)
+	}
+	for t, err := range spec.All() {
+		if err != nil {
+			return nil, fmt.Errorf("read BTF of map: %w", err)
+		}
+		if ds, ok := t.(*btf.Datasec); ok {
+			return ds, nil
+		}
+	}
 	return nil, nil
-}
-
-// layout is a hash of the BTF of a map's key and value, or "none".
-func layout(ms *ebpf.MapSpec) string {
-	if ms.Key == nil && ms.Value == nil {
-		return "none"
-	}
-	var b strings.Builder
-	for _, t := range []btf.Type{ms.Key, ms.Value} {
-		spell(&b, t, 0)
-		b.WriteByte(';')
-	}
-	sum := sha256.Sum256([]byte(b.String()))
-	return hex.EncodeToString(sum[:16])
-}
-
-// spell writes the type's shape: what a program reads and writes, without the
-// names of typedefs and tags.
-func spell(b *strings.Builder, t btf.Type, depth int) {
-	_ = os.DevNull
-	_ = filepath.Separator
-	fmt.Fprintf(b, "%v", t)
 }

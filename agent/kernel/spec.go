@@ -27,8 +27,8 @@ type Prepared struct {
 	Spec *ebpf.CollectionSpec
 	// Set are the data sections that hold a variable the intent sets.
 	Set map[string]bool
-	// variables of the object, for carrying values over.
-	variables map[string]*ebpf.VariableSpec
+	// SetVariables are those variables.
+	SetVariables map[string]bool
 }
 
 // Prepare reads the object and applies the intent to it: programs, attach
@@ -43,9 +43,13 @@ func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
 	if err := values.Apply(spec, p.Variables); err != nil {
 		return nil, fmt.Errorf("set variables of %s: %w", p.Application, err)
 	}
-	prepared := &Prepared{UID: p.UID, Revision: o.Revision(), Application: p.Application, Set: map[string]bool{}, variables: spec.Variables}
+	prepared := &Prepared{UID: p.UID, Revision: o.Revision(), Application: p.Application, Set: map[string]bool{}, SetVariables: map[string]bool{}}
 	for name := range p.Variables {
 		prepared.Set[spec.Variables[name].SectionName] = true
+		prepared.SetVariables[name] = true
+	}
+	if err := settle(spec); err != nil {
+		return nil, fmt.Errorf("set variables of %s: %w", p.Application, err)
 	}
 	if err := errors.Join(overrideMaps(spec, p.Maps), ownMaps(spec)); err != nil {
 		return nil, fmt.Errorf("prepare maps of %s: %w", p.Application, err)
@@ -57,6 +61,24 @@ func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
 	spec.Programs = programs
 	prepared.Spec = spec
 	return prepared, nil
+}
+
+// settle writes the variables into the contents of their data sections and
+// lists them no more: the library would map each section into memory.
+func settle(spec *ebpf.CollectionSpec) error {
+	for name, v := range spec.Variables {
+		ms := spec.Maps[v.SectionName]
+		if ms == nil || len(ms.Contents) != 1 {
+			continue
+		}
+		data, ok := ms.Contents[0].Value.([]byte)
+		if !ok || uint64(v.Offset)+uint64(len(v.Value)) > uint64(len(data)) {
+			return fmt.Errorf("variables.%s: it lies outside its section %s; compile the object anew", name, v.SectionName)
+		}
+		copy(data[v.Offset:], v.Value)
+	}
+	spec.Variables = nil
+	return nil
 }
 
 // overrideMaps applies what the definition says of maps.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ import (
 // its application runs from being dropped.
 func (p *pass) act(actions []plan.Action) {
 	stuck := map[string]bool{}
+	p.carryVariables()
 	for _, a := range actions {
 		owners := []string{a.UID}
 		if a.Verb == plan.SetChain {
@@ -47,6 +49,38 @@ func (p *pass) act(actions []plan.Action) {
 			}
 		}
 	}
+}
+
+// carryVariables takes the values of global variables over to the revisions
+// that are about to run for the first time.
+func (p *pass) carryVariables() {
+	for _, want := range p.want.Applications {
+		old := p.liveRevision(want.UID)
+		next := p.held.revisions[want.UID][want.Revision]
+		if old == nil || next == nil || old == next || p.runs(want.UID, want.Revision) {
+			continue
+		}
+		for _, app := range p.apps {
+			if app.newest.Payload().UID != want.UID || len(app.maps) == 0 {
+				continue
+			}
+			prepared, err := p.prepare(*p.intentOf(want.UID, want.Revision))
+			if err == nil {
+				app.maps, err = kernel.CarryVariables(prepared, old, next, app.maps)
+			}
+			if err != nil {
+				p.opts.Log.Error("carry variables", "application", want.Identity.String(), "error", err)
+			}
+		}
+	}
+}
+
+// runs tells whether any link runs the revision.
+func (p *pass) runs(uid, revision string) bool {
+	return slices.ContainsFunc(p.state.Links, func(l plan.Link) bool { return l.UID == uid && l.Revision == revision }) ||
+		slices.ContainsFunc(p.state.Chains, func(c plan.Chain) bool {
+			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision == revision })
+		})
 }
 
 func uidsOf(members []plan.Member) []string {
@@ -78,10 +112,10 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 		out = &outcome{}
 		p.outcomes[uid] = out
 	}
-	out.busy = true
 	if err == nil {
 		return
 	}
+	out.tried = true
 	out.failed(a, err)
 	for _, app := range p.apps {
 		if app.newest.Payload().UID != uid {
@@ -98,7 +132,7 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 // failed notes an action that has no success.
 func (o *outcome) failed(a plan.Action, err error) {
 	o.errs = append(o.errs, err)
-	if a.Verb == plan.Attach || a.Verb == plan.Update || a.Verb == plan.Overlap {
+	if a.Attachment.Hook != "" && a.Verb != plan.Detach {
 		o.links = append(o.links, unmade{a.Attachment.Program, LinkStatus{Hook: a.Attachment.Hook,
 			Target: a.Attachment.Target.String(), State: Failed, Error: err.Error()}})
 	}
@@ -112,6 +146,8 @@ func (p *pass) do(a plan.Action) error {
 		return p.update(a)
 	case plan.Overlap:
 		return p.attach(a)
+	case plan.Move:
+		return p.move(a)
 	case plan.SetChain:
 		return p.setChain(a)
 	case plan.Detach:
@@ -132,6 +168,10 @@ func (p *pass) attach(a plan.Action) error {
 	if err != nil {
 		return err
 	}
+	return p.attachProgram(a, program)
+}
+
+func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
 	old := p.held.links[a.UID][a.Attachment.Key()]
 	l, err := attach.To(attach.Request{Attachment: a.Attachment, Program: program,
 		CgroupRoot: p.opts.CgroupRoot, Neighbours: p.neighbours(a)})
@@ -163,7 +203,49 @@ func (p *pass) neighbours(a plan.Action) attach.Neighbours {
 	if h, ok := hook.Lookup(a.Attachment.Hook); !ok || h.Sharing != hook.Ordered {
 		return n
 	}
+	for uid, links := range p.held.links {
+		for _, l := range links {
+			at := l.Attachment
+			if at.Hook != a.Attachment.Hook || at.Ifindex != a.Attachment.Ifindex || uid == a.UID && at.Key() == a.Attachment.Key() {
+				continue
+			}
+			id := p.factsOf(l.Path, l.Link).ID
+			if cmp.Or(plan.Compare(at, a.Attachment), cmp.Compare(uid, a.UID)) < 0 {
+				n.Before = append(n.Before, id)
+			} else {
+				n.After = append(n.After, id)
+			}
+		}
+	}
 	return n
+}
+
+// move gives a link another place on its hook: a second copy runs there before
+// the first one goes, since the kernel moves none.
+func (p *pass) move(a plan.Action) error {
+	if _, err := p.programOf(a); err != nil {
+		return err
+	}
+	r := p.held.revisions[a.UID][a.Revision]
+	for _, program := range r.Copies(a.Attachment.Instance) {
+		err := p.attachProgram(a, program)
+		if !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	o := p.intentOf(a.UID, a.Revision)
+	if o == nil {
+		return fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
+	}
+	prepared, err := p.prepare(*o)
+	if err != nil {
+		return err
+	}
+	program, err := p.store.Copy(r, prepared, a.Attachment.Instance)
+	if err != nil {
+		return err
+	}
+	return p.attachProgram(a, program)
 }
 
 // update swaps the program under a link that stays.
@@ -238,7 +320,7 @@ func (p *pass) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, 
 	if c != nil && c.Version != nil && slices.Equal(c.Version.Members, a.Members) {
 		return c.Version, nil
 	}
-	return p.loadChain(a.Members, nil)
+	return p.loadChain(a.Ifindex, a.Members, nil)
 }
 
 func (p *pass) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
@@ -329,7 +411,7 @@ func (p *pass) healed(what string, made bool, err error) {
 func (p *pass) fail(app *application, err error) {
 	uid := app.newest.Payload().UID
 	p.outcomes[uid].errs = append(p.outcomes[uid].errs, err)
-	p.outcomes[uid].busy = true
+	p.outcomes[uid].tried, p.outcomes[uid].refused = true, true
 	app.refused = app.newest.Revision()
 	app.log = kernel.LogOf(err)
 	p.opts.Log.Error("load", "application", app.newest.Payload().Application.String(), "error", err)
@@ -343,7 +425,7 @@ func (p *pass) refuse(uid string, err error) {
 			continue
 		}
 		again := p.outcomes[uid].live != &app.newest
-		p.outcomes[uid] = &outcome{errs: p.outcomes[uid].errs}
+		p.outcomes[uid] = &outcome{errs: p.outcomes[uid].errs, refused: true}
 		p.fail(app, err)
 		if again {
 			p.want.Frozen = append(p.want.Frozen, uid)
@@ -390,13 +472,13 @@ func (p *pass) settle(app *application) {
 	}
 	app.tried = payload.Serial
 	switch {
-	case len(out.errs) == 0:
+	case len(out.errs) == 0 && !out.refused:
 		app.failures, app.refused, app.failed, app.log = 0, "", nil, ""
 		p.keepDeployed(app, out)
-	case out.busy:
+	case out.tried:
 		app.failures++
 		app.retryAt = p.now.Add(p.opts.BackOff.after(app.failures))
-	case app.status.Error != "":
+	case len(out.errs) == 0 && app.status.Error != "":
 		// Backing off: the old words stay.
 		out.errs = []error{errors.New(app.status.Error)}
 	}

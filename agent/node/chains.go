@@ -60,7 +60,7 @@ func (p *pass) loadChains() *refusal {
 // fit loads one chain. Where it does not load with all newcomers, they are
 // tried one application at a time, so that the right one is refused.
 func (p *pass) fit(want plan.Chain, running []plan.Member) *refusal {
-	v, err := p.loadChain(want.Members, running)
+	v, err := p.loadChain(want.Ifindex, want.Members, running)
 	if err == nil {
 		p.versions[want.Ifindex] = v
 		return nil
@@ -70,7 +70,7 @@ func (p *pass) fit(want plan.Chain, running []plan.Member) *refusal {
 		if i == len(newcomers)-1 {
 			return &refusal{uid, err}
 		}
-		v, one := p.loadChain(without(want.Members, newcomers[i+1:]), running)
+		v, one := p.loadChain(want.Ifindex, without(want.Members, newcomers[i+1:]), running)
 		if one != nil {
 			return &refusal{uid, one}
 		}
@@ -112,7 +112,7 @@ func (p *pass) chainOf(ifindex int) *plan.Chain {
 }
 
 // loadChain makes one program of the members. One alone is attached as it is.
-func (p *pass) loadChain(members, running []plan.Member) (*kernel.ChainVersion, error) {
+func (p *pass) loadChain(ifindex int, members, running []plan.Member) (*kernel.ChainVersion, error) {
 	if len(members) == 1 {
 		m := members[0]
 		r := p.held.revisions[m.UID][m.Revision]
@@ -125,7 +125,7 @@ func (p *pass) loadChain(members, running []plan.Member) (*kernel.ChainVersion, 
 		}
 		return &kernel.ChainVersion{Members: members, Program: program}, nil
 	}
-	linked, err := p.linkChain(members, running)
+	linked, err := p.linkChain(ifindex, members, running)
 	if err != nil {
 		return nil, err
 	}
@@ -140,20 +140,57 @@ func (p *pass) loadChain(members, running []plan.Member) (*kernel.ChainVersion, 
 	return v, nil
 }
 
-func (p *pass) linkChain(members, running []plan.Member) (*chain.Linked, error) {
+func (p *pass) linkChain(ifindex int, members, running []plan.Member) (*chain.Linked, error) {
 	var places []chain.Member
-	for _, m := range members {
+	keys := memberKeys(members)
+	for i, m := range members {
 		prepared, facts, err := p.chainMember(m)
 		if err != nil {
 			return nil, err
 		}
 		places = append(places, chain.Member{
-			Key: m.Identity.String() + " " + m.Program, Application: m.UID + "@" + m.Revision,
+			Key: keys[i], Application: m.UID + "@" + m.Revision,
 			Object: prepared.Spec, Program: plan.Instance(m.Program, plan.XDP, ""), Facts: facts,
 			ProceedOn: m.ProceedOn, New: isNew(m, running),
 		})
 	}
-	return chain.Link(places, chain.Options{})
+	return chain.Link(places, chain.Options{Runs: p.runsOf(ifindex)})
+}
+
+// runsOf reads how often the members of the running chain ran, so that their
+// counts go on.
+func (p *pass) runsOf(ifindex int) map[string]uint64 {
+	c := p.held.chains[ifindex]
+	if c == nil || c.Version == nil || c.Version.Counters == nil {
+		return nil
+	}
+	counts, err := chain.ReadRuns(c.Version.Counters)
+	if err != nil || len(counts) != len(c.Version.Members) {
+		return nil
+	}
+	runs := map[string]uint64{}
+	for i, key := range memberKeys(c.Version.Members) {
+		runs[key] = counts[i]
+	}
+	return runs
+}
+
+// memberKeys names the members for people. Two applications of one name, one
+// of them about to go, are told apart by their uids.
+func memberKeys(members []plan.Member) []string {
+	seen := map[string]int{}
+	for _, m := range members {
+		seen[m.Identity.String()+" "+m.Program]++
+	}
+	var keys []string
+	for _, m := range members {
+		key := m.Identity.String() + " " + m.Program
+		if seen[key] > 1 {
+			key += " (" + m.UID + ")"
+		}
+		keys = append(keys, key)
+	}
+	return keys
 }
 
 // chainMember finds a member's object and facts by the intent that names its

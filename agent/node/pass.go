@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chain"
@@ -106,7 +107,32 @@ func (p *pass) observe() error {
 	slices.SortFunc(p.state.Links, func(a, b plan.Link) int {
 		return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Attachment.Key(), b.Attachment.Key()))
 	})
+	if err := p.observeOrder(); err != nil {
+		return err
+	}
 	return p.observeChains()
+}
+
+// observeOrder reads the place of each link on an ordered hook.
+func (p *pass) observeOrder() error {
+	orders := map[string][]link.ID{}
+	for i := range p.state.Links {
+		l := &p.state.Links[i]
+		if h, ok := hook.Lookup(l.Attachment.Hook); !ok || h.Sharing != hook.Ordered || l.Severed {
+			continue
+		}
+		at := fmt.Sprint(l.Attachment.Hook, l.Attachment.Ifindex)
+		if orders[at] == nil {
+			order, err := attach.OrderTCX(l.Attachment.Hook, l.Attachment.Ifindex)
+			if err != nil && !errors.Is(err, attach.ErrTarget) {
+				return err
+			}
+			orders[at] = order
+		}
+		pin := p.held.links[l.UID][l.Attachment.Key()].Path
+		l.Position = slices.Index(orders[at], p.facts[pin].ID)
+	}
+	return nil
 }
 
 // revisionOf names the revision whose program a link runs.
@@ -180,6 +206,7 @@ func (p *pass) choose(app *application) {
 	} else if !errors.Is(err, errBackingOff) {
 		p.fail(app, err)
 	}
+	out.refused = true
 	p.fallBack(app)
 }
 
@@ -217,7 +244,7 @@ var errBackingOff = errors.New("backing off")
 func (p *pass) have(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	held := p.held.revisions[uid][revision]
-	if held != nil && app.checked == revision {
+	if held != nil && app.checked == revision && (app.refused != revision || !p.now.Before(app.retryAt)) {
 		return nil
 	}
 	if app.refused == revision && p.now.Before(app.retryAt) {
@@ -325,7 +352,7 @@ func (p *pass) wantApplication(o intent.Opened, out *outcome) {
 	seen := map[string]bool{}
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
-			found, err := p.resolve(program.Name, at)
+			found, err := p.resolve(payload.Application, program.Name, at)
 			if err != nil {
 				out.unresolved(program.Name, at, err)
 			}
@@ -343,8 +370,8 @@ func (p *pass) wantApplication(o intent.Opened, out *outcome) {
 }
 
 // resolve turns one attachment of a definition into those on this node.
-func (p *pass) resolve(program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	base := plan.Attachment{Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
+func (p *pass) resolve(application v1alpha1.Identity, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
+	base := plan.Attachment{Application: application, Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
 		Hook: at.Hook, Priority: v1alpha1.DefaultPriority}
 	if at.Priority != nil {
 		base.Priority = *at.Priority

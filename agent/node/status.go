@@ -85,11 +85,12 @@ var errWaiting = errors.New("waiting")
 type outcome struct {
 	// live is the intent whose revision runs.
 	live *intent.Opened
-	// waiting and failed say what of it does not.
+	// links are attachments without a link, and errs what went wrong.
 	links []unmade
 	errs  []error
-	// busy tells that actions of the application were done or tried.
-	busy bool
+	// refused: the newest intent cannot be had. tried: something was tried in
+	// this pass, and failed.
+	refused, tried bool
 }
 
 // unmade is an attachment without a link.

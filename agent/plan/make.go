@@ -40,6 +40,7 @@ func (p *planner) links() {
 		found[[2]string{l.UID, l.Attachment.Key()}] = l
 	}
 	p.wanted = map[[2]string]bool{}
+	misplaced := p.misplaced(found)
 	for _, app := range sorted(p.want.Applications) {
 		for _, a := range app.Attachments {
 			if a.Hook == XDP {
@@ -48,7 +49,11 @@ func (p *planner) links() {
 			id := [2]string{app.UID, a.Key()}
 			p.wanted[id] = true
 			old, ok := found[id]
-			if verb := linkVerb(old, ok, app.Revision, a); verb != "" {
+			verb := linkVerb(old, ok, app.Revision, a)
+			if ok && !old.Severed && misplaced[id] {
+				verb = Move
+			}
+			if verb != "" {
 				p.add(Action{Verb: verb, UID: app.UID, Revision: app.Revision, Attachment: a})
 			}
 		}
@@ -172,12 +177,7 @@ func (p *planner) drops() {
 			}
 		}
 	}
-	uids := make([]string, 0, len(p.have.Revisions))
-	for uid := range p.have.Revisions {
-		uids = append(uids, uid)
-	}
-	slices.Sort(uids)
-	for _, uid := range uids {
+	for _, uid := range p.uids() {
 		for _, r := range p.have.Revisions[uid] {
 			if !keep[uid][r] {
 				p.add(Action{Verb: Drop, UID: uid, Revision: r})
@@ -187,6 +187,19 @@ func (p *planner) drops() {
 			p.add(Action{Verb: Forget, UID: uid})
 		}
 	}
+}
+
+// uids are those that have anything in the kernel.
+func (p *planner) uids() []string {
+	var uids []string
+	for uid := range p.have.Revisions {
+		uids = append(uids, uid)
+	}
+	for _, l := range p.have.Links {
+		uids = append(uids, l.UID)
+	}
+	slices.Sort(uids)
+	return slices.Compact(uids)
 }
 
 func sorted(apps []Application) []Application {

@@ -71,6 +71,8 @@ func (t Target) String() string {
 
 // Attachment is one program on one hook of one target.
 type Attachment struct {
+	// Application is whose it is, for its place among others.
+	Application v1alpha1.Identity `json:"application"`
 	// Program is the function; Instance names what was loaded of it, see
 	// Instance.
 	Program  string `json:"program"`
@@ -120,6 +122,9 @@ type Link struct {
 	Revision string
 	// Severed links run nothing any more.
 	Severed bool
+	// Position is the link's place on an ordered hook, counted with all others
+	// there; of no meaning elsewhere.
+	Position int
 }
 
 // Member is one program of an XDP chain.
@@ -174,7 +179,9 @@ const (
 	Update Verb = "update"
 	// Overlap makes a new link and then lets the old one go.
 	Overlap Verb = "overlap"
-	// Chain sets the members of an interface's XDP chain; none detaches it.
+	// Move does the same to change a link's place on an ordered hook.
+	Move Verb = "move"
+	// SetChain sets the members of an interface's XDP chain; none detaches it.
 	SetChain Verb = "chain"
 	// Detach takes a link away.
 	Detach Verb = "detach"
