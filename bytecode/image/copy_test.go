@@ -263,15 +263,19 @@ func TestDamagedLayouts(t *testing.T) {
 		damage func(dir string) error
 		want   error
 	}{
-		"index.json is not JSON":       {func(d string) error { return write(d+"/index.json", []byte("{")) }, ErrMalformed},
-		"index.json lists no image":    {func(d string) error { return write(d+"/index.json", []byte(`{"schemaVersion":2}`)) }, ErrNotFound},
-		"index.json has a bad digest":  {func(d string) error { return write(d+"/index.json", []byte(`{"manifests":[{"digest":"x"}]}`)) }, ErrMalformed},
-		"index.json is gone":           {func(d string) error { return os.Remove(d + "/index.json") }, ErrNotFound},
-		"the manifest is another":      {func(d string) error { return write(blob(d, b.root.Digest), []byte("{}")) }, ErrUnavailable},
-		"the manifest is gone":         {func(d string) error { return os.Remove(blob(d, b.root.Digest)) }, ErrNotFound},
-		"the manifest is a folder":     {func(d string) error { return swap(blob(d, b.root.Digest), func(p string) error { return os.Mkdir(p, 0o700) }) }, ErrUnavailable},
-		"the layer is cut short":       {func(d string) error { return os.Truncate(blob(d, layer), 10) }, ErrUnavailable},
-		"the layer is a link to /etc":  {func(d string) error { return swap(blob(d, layer), func(p string) error { return os.Symlink("/etc/hostname", p) }) }, ErrUnavailable},
+		"index.json is not JSON":      {func(d string) error { return write(d+"/index.json", []byte("{")) }, ErrMalformed},
+		"index.json lists no image":   {func(d string) error { return write(d+"/index.json", []byte(`{"schemaVersion":2}`)) }, ErrNotFound},
+		"index.json has a bad digest": {func(d string) error { return write(d+"/index.json", []byte(`{"manifests":[{"digest":"x"}]}`)) }, ErrMalformed},
+		"index.json is gone":          {func(d string) error { return os.Remove(d + "/index.json") }, ErrNotFound},
+		"the manifest is another":     {func(d string) error { return write(blob(d, b.root.Digest), []byte("{}")) }, ErrUnavailable},
+		"the manifest is gone":        {func(d string) error { return os.Remove(blob(d, b.root.Digest)) }, ErrNotFound},
+		"the manifest is a folder": {func(d string) error {
+			return swap(blob(d, b.root.Digest), func(p string) error { return os.Mkdir(p, 0o700) })
+		}, ErrUnavailable},
+		"the layer is cut short": {func(d string) error { return os.Truncate(blob(d, layer), 10) }, ErrUnavailable},
+		"the layer is a link to /etc": {func(d string) error {
+			return swap(blob(d, layer), func(p string) error { return os.Symlink("/etc/hostname", p) })
+		}, ErrUnavailable},
 		"the layer is larger than all": {func(d string) error { return os.Truncate(blob(d, layer), 1<<40) }, ErrUnavailable},
 	}
 	for name, test := range tests {

@@ -54,5 +54,8 @@ type Image struct {
 // ByDigest returns the registry reference repository@digest; an error for an
 // OCI layout, which has none.
 func (r Resolved) ByDigest() (name.Digest, error) {
+	if r.Registry == "" {
+		return name.Digest{}, malformed("name %s by digest: it is in a layout on disk, not in a registry", r.Reference)
+	}
 	return name.NewDigest(r.Registry+"/"+r.Repository+"@"+r.Digest, nameOptions(r.Insecure)...)
 }
