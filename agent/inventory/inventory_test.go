@@ -1,0 +1,442 @@
+package inventory_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+const bpffs = "/sys/fs/bpf"
+
+// host is a network namespace of the test's own with one interface, and a
+// directory to pin in.
+type host struct {
+	device netlink.Link
+	pins   string
+	cgroup string
+}
+
+// newHost leaves the test's thread in a namespace of its own; the runtime ends
+// the thread with the test.
+func newHost(t *testing.T) host {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: listing BPF objects needs root")
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatalf("make network namespace: %v", err)
+	}
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "inv0"}, PeerName: "inv1"}))
+	device, err := netlink.LinkByName("inv0")
+	must(t, err)
+	must(t, netlink.LinkSetUp(device))
+	pins := filepath.Join(bpffs, "inventory-test-"+rand.Text())
+	if err := os.Mkdir(pins, 0o700); err != nil {
+		t.Skipf("SKIPPED: no BPF file system: %v", err)
+	}
+	t.Cleanup(func() { must(t, os.RemoveAll(pins)) })
+	return host{device: device, pins: pins, cgroup: newCgroup(t)}
+}
+
+// newCgroup makes a cgroup below the first cgroup2 mount.
+func newCgroup(t *testing.T) string {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	must(t, err)
+	for line := range strings.Lines(string(mounts)) {
+		if fields := strings.Fields(line); fields[2] == "cgroup2" {
+			dir := filepath.Join(fields[1], "inventory-test-"+rand.Text())
+			must(t, os.Mkdir(dir, 0o700))
+			t.Cleanup(func() { must(t, os.Remove(dir)) })
+			return dir
+		}
+	}
+	t.Skip("SKIPPED: no cgroup2 mount")
+	return ""
+}
+
+// netns is the kernel's word for this thread's network namespace.
+func netns(t *testing.T) string {
+	t.Helper()
+	name, err := os.Readlink("/proc/thread-self/ns/net")
+	must(t, err)
+	return name
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// load loads one of the project's test objects.
+func load(t *testing.T, name string) *ebpf.Collection {
+	t.Helper()
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(programs.Object(name)))
+	must(t, err)
+	coll, err := ebpf.NewCollection(spec)
+	if err != nil {
+		t.Fatalf("load %s: %+v", name, err)
+	}
+	t.Cleanup(coll.Close)
+	return coll
+}
+
+// only is the one program of a collection, or the first by name.
+func only(t *testing.T, coll *ebpf.Collection) *ebpf.Program {
+	t.Helper()
+	names := slices.Sorted(maps.Keys(coll.Programs))
+	if len(names) == 0 {
+		t.Fatal("no program")
+	}
+	return coll.Programs[names[0]]
+}
+
+func idOf(t *testing.T, p *ebpf.Program) uint32 {
+	t.Helper()
+	info, err := p.Info()
+	must(t, err)
+	id, ok := info.ID()
+	if !ok {
+		t.Fatal("the kernel tells no id")
+	}
+	return uint32(id)
+}
+
+func list(t *testing.T, opts inventory.Options) inventory.Inventory {
+	t.Helper()
+	inv, err := inventory.List(t.Context(), opts)
+	must(t, err)
+	return inv
+}
+
+// find returns the element with an id.
+func find[T any](t *testing.T, all []T, id uint32, idOf func(T) uint32) T {
+	t.Helper()
+	i := slices.IndexFunc(all, func(v T) bool { return idOf(v) == id })
+	if i < 0 {
+		t.Fatalf("%d is not listed", id)
+	}
+	return all[i]
+}
+
+func programID(p inventory.Program) uint32 { return p.ID }
+func linkID(l inventory.Link) uint32       { return l.ID }
+func mapID(m inventory.Map) uint32         { return m.ID }
+
+// self is the test's own process as /proc shows it.
+func self(t *testing.T) inventory.Process {
+	t.Helper()
+	comm, err := os.ReadFile("/proc/self/comm")
+	must(t, err)
+	return inventory.Process{PID: os.Getpid(), Name: string(bytes.TrimSpace(comm))}
+}
+
+func TestListTellsWhereLinksAttach(t *testing.T) {
+	exe, err := os.Executable()
+	must(t, err)
+	for name, tc := range map[string]struct {
+		object string
+		attach func(host, *ebpf.Program) (link.Link, error)
+		kind   string
+		place  inventory.Place
+	}{
+		"XDP": {"xdp_count", func(h host, p *ebpf.Program) (link.Link, error) {
+			return link.AttachXDP(link.XDPOptions{Program: p, Interface: h.device.Attrs().Index})
+		}, "xdp", inventory.Place{Hook: "xdp", Target: "inv0"}},
+		"TCX": {"tcx_count", func(h host, p *ebpf.Program) (link.Link, error) {
+			return link.AttachTCX(link.TCXOptions{Program: p, Interface: h.device.Attrs().Index, Attach: ebpf.AttachTCXEgress})
+		}, "tcx", inventory.Place{Hook: "tcx/egress", Target: "inv0"}},
+		"tracepoint": {"tracepoint_count", func(h host, p *ebpf.Program) (link.Link, error) {
+			return link.Tracepoint("syscalls", "sys_enter_getpgid", p, nil)
+		}, "perf_event", inventory.Place{Hook: "tracepoint", Target: "sys_enter_getpgid"}},
+		"raw tracepoint": {"raw_tp_count", func(h host, p *ebpf.Program) (link.Link, error) {
+			return link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_exec", Program: p})
+		}, "raw_tracepoint", inventory.Place{Hook: "raw_tp", Target: "sched_process_exec"}},
+		"BTF tracepoint": {"tp_btf_count", func(h host, p *ebpf.Program) (link.Link, error) {
+			return link.AttachTracing(link.TracingOptions{Program: p})
+		}, "raw_tracepoint", inventory.Place{Hook: "tp_btf", Target: "sys_enter"}},
+		"uprobe": {"uprobe_count", func(h host, p *ebpf.Program) (link.Link, error) {
+			binary, err := link.OpenExecutable(exe)
+			if err != nil {
+				return nil, err
+			}
+			return binary.Uprobe("", p, &link.UprobeOptions{Address: 0x1000})
+		}, "perf_event", inventory.Place{Hook: "uprobe", Target: exe + "+0x1000"}},
+		"cgroup": {"cgroup_connect4", func(h host, p *ebpf.Program) (link.Link, error) {
+			return link.AttachCgroup(link.CgroupOptions{Path: h.cgroup, Attach: ebpf.AttachCGroupInet4Connect, Program: p})
+		}, "cgroup", inventory.Place{Hook: "cgroup/connect4", Target: "CGROUP"}},
+		"network namespace": {"sk_lookup_count", func(h host, p *ebpf.Program) (link.Link, error) {
+			own, err := os.Open("/proc/thread-self/ns/net")
+			if err != nil {
+				return nil, err
+			}
+			defer own.Close()
+			return link.AttachNetNs(int(own.Fd()), p)
+		}, "netns", inventory.Place{Hook: "sk_lookup", Target: "NETNS"}},
+		"iterator": {"iter_task", func(h host, p *ebpf.Program) (link.Link, error) {
+			return link.AttachIter(link.IterOptions{Program: p})
+		}, "iter", inventory.Place{Hook: "iter"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			program := only(t, load(t, tc.object))
+			l, err := tc.attach(h, program)
+			must(t, err)
+			t.Cleanup(func() { l.Close() })
+			info, err := l.Info()
+			must(t, err)
+			tc.place.Target = strings.NewReplacer("CGROUP", "/"+filepath.Base(h.cgroup), "NETNS", netns(t)).Replace(tc.place.Target)
+
+			inv := list(t, inventory.Options{})
+			got := find(t, inv.Links, uint32(info.ID), linkID)
+			want := inventory.Link{ID: uint32(info.ID), Type: tc.kind, Program: idOf(t, program), Place: tc.place,
+				Holders: []inventory.Process{self(t)}, Pins: []string{}}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("link (-want +got):\n%s", diff)
+			}
+			place := tc.place
+			place.Link = uint32(info.ID)
+			if diff := cmp.Diff([]inventory.Place{place}, find(t, inv.Programs, idOf(t, program), programID).Attached); diff != "" {
+				t.Errorf("attached (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestListTellsOfProgramsAttachedWithoutLinks(t *testing.T) {
+	h := newHost(t)
+	xdp, tc := only(t, load(t, "xdp_count")), only(t, load(t, "tcx_count"))
+	must(t, netlink.LinkSetXdpFdWithFlags(h.device, xdp.FD(), 1<<1))
+	index := h.device.Attrs().Index
+	must(t, netlink.QdiscAdd(&netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact"}))
+	must(t, netlink.FilterAdd(&netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1}, Fd: tc.FD(), Name: "test", DirectAction: true}))
+	inv := list(t, inventory.Options{})
+	for program, want := range map[*ebpf.Program]inventory.Place{xdp: {Hook: "xdp", Target: "inv0"}, tc: {Hook: "tc/egress", Target: "inv0"}} {
+		got := find(t, inv.Programs, idOf(t, program), programID).Attached
+		if diff := cmp.Diff([]inventory.Place{want}, got); diff != "" {
+			t.Errorf("attached (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestListDoesNotNameInterfacesOfOtherNamespaces(t *testing.T) {
+	h := newHost(t)
+	program := only(t, load(t, "xdp_count"))
+	l, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: h.device.Attrs().Index})
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	elsewhere := make(chan inventory.Inventory)
+	go func() {
+		// A thread of the namespace the tests run in.
+		inv, err := inventory.List(context.Background(), inventory.Options{})
+		if err != nil {
+			t.Error(err)
+		}
+		elsewhere <- inv
+	}()
+	inv := <-elsewhere
+	places := find(t, inv.Programs, idOf(t, program), programID).Attached
+	if len(places) != 1 || !strings.HasSuffix(places[0].Target, "of another namespace") {
+		t.Errorf("attached %+v, want one interface of another namespace", places)
+	}
+}
+
+func TestListDescribesProgramsAndMaps(t *testing.T) {
+	h := newHost(t)
+	before := time.Now().Add(-2 * time.Second)
+	coll := load(t, "xdp_count")
+	program := only(t, coll)
+	pin := filepath.Join(h.pins, "prog")
+	must(t, program.Pin(pin))
+	inv := list(t, inventory.Options{Managed: h.pins})
+	got := find(t, inv.Programs, idOf(t, program), programID)
+	if got.Type != "XDP" || got.Name != "count_packets" || !got.Managed || got.Owner != nil {
+		t.Errorf("program is %+v, want count_packets of type XDP, managed and without owner", got)
+	}
+	if got.LoadedAt.Before(before) || got.LoadedAt.After(time.Now()) {
+		t.Errorf("loaded at %s, want a moment ago", got.LoadedAt)
+	}
+	if got.JitedBytes == 0 && jited(t) || got.MemlockBytes == 0 || got.VerifiedInstructions == 0 || len(got.Tag) != 16 {
+		t.Errorf("program has sizes %+v, want them all", got)
+	}
+	if diff := cmp.Diff([]string{pin}, got.Pins); diff != "" {
+		t.Errorf("pins (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]inventory.Process{self(t)}, got.Holders); diff != "" {
+		t.Errorf("holders (-want +got):\n%s", diff)
+	}
+	info, err := coll.Maps["counts"].Info()
+	must(t, err)
+	id, _ := info.ID()
+	counts := find(t, inv.Maps, uint32(id), mapID)
+	counts.MemlockBytes = 0
+	want := inventory.Map{ID: uint32(id), Type: "PerCPUArray", Name: "counts", KeySize: 4, ValueSize: 8, MaxEntries: 1,
+		Programs: []uint32{got.ID}, Holders: []inventory.Process{self(t)}, Pins: []string{}, Managed: true}
+	if diff := cmp.Diff(want, counts); diff != "" {
+		t.Errorf("map (-want +got):\n%s", diff)
+	}
+	if !slices.Contains(got.Maps, uint32(id)) {
+		t.Errorf("program uses maps %v, want %d among them", got.Maps, id)
+	}
+}
+
+func jited(t *testing.T) bool {
+	t.Helper()
+	enabled, err := os.ReadFile("/proc/sys/net/core/bpf_jit_enable")
+	must(t, err)
+	return strings.TrimSpace(string(enabled)) != "0"
+}
+
+func TestListTellsSkepFromForeignByPins(t *testing.T) {
+	h := newHost(t)
+	mine, foreign := only(t, load(t, "xdp_pass")), only(t, load(t, "xdp_pass"))
+	managed := filepath.Join(h.pins, "skep")
+	must(t, os.MkdirAll(filepath.Join(managed, "uid"), 0o700))
+	must(t, os.Mkdir(managed+"-not", 0o700))
+	must(t, foreign.Pin(filepath.Join(managed+"-not", "prog")))
+	must(t, os.Symlink("a note", filepath.Join(managed, "note")))
+	l, err := link.AttachXDP(link.XDPOptions{Program: mine, Interface: h.device.Attrs().Index})
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	must(t, l.Pin(filepath.Join(managed, "uid", "link")))
+	inv := list(t, inventory.Options{BPFFS: h.pins})
+	for program, want := range map[*ebpf.Program]bool{mine: true, foreign: false} {
+		if got := find(t, inv.Programs, idOf(t, program), programID); got.Managed != want {
+			t.Errorf("program with pins %v is managed: %v, want %v", got.Pins, got.Managed, want)
+		}
+	}
+}
+
+func TestListReadsOwners(t *testing.T) {
+	for name, tc := range map[string]struct {
+		value string
+		want  *inventory.Owner
+	}{
+		"an application":   {`{"app":"default/counter","uid":"u","revision":"r"}`, &inventory.Owner{App: "default/counter", UID: "u", Revision: "r"}},
+		"no application":   {`{"uid":"u"}`, nil},
+		"no JSON":          {"skep", nil},
+		"nothing":          {"", nil},
+		"JSON of a number": {"7", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			newHost(t)
+			program := only(t, load(t, "xdp_pass"))
+			must(t, program.BindMap(section(t, "bpf_metadata_skep", tc.value)))
+			must(t, program.BindMap(section(t, "another_variable", `{"app":"wrong"}`)))
+			inv := list(t, inventory.Options{})
+			if diff := cmp.Diff(tc.want, find(t, inv.Programs, idOf(t, program), programID).Owner); diff != "" {
+				t.Errorf("owner (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// section is a data section with one string.
+func section(t *testing.T, name, value string) *ebpf.Map {
+	t.Helper()
+	bytes := append([]byte(value), 0)
+	size := uint32(len(bytes))
+	char := &btf.Int{Name: "char", Size: 1, Encoding: btf.Char}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: ".rodata", Type: ebpf.Array, KeySize: 4, ValueSize: size, MaxEntries: 1, Key: &btf.Void{},
+		Value: &btf.Datasec{Name: ".rodata", Size: size, Vars: []btf.VarSecinfo{{Size: size, Type: &btf.Var{
+			Name: name, Linkage: btf.GlobalVar, Type: &btf.Array{Index: &btf.Int{Name: "int", Size: 4}, Type: char, Nelems: size}}}}},
+		Contents: []ebpf.MapKV{{Key: uint32(0), Value: bytes}},
+	})
+	must(t, err)
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func TestListLastsWhileObjectsComeAndGo(t *testing.T) {
+	newHost(t)
+	ctx, stop := context.WithCancel(t.Context())
+	churned := make(chan int)
+	go func() {
+		n := 0
+		for ; ctx.Err() == nil; n++ {
+			spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(programs.Object("xdp_maps")))
+			if err != nil {
+				t.Error(err)
+				break
+			}
+			coll, err := ebpf.NewCollection(spec)
+			if err != nil {
+				t.Error(err)
+				break
+			}
+			coll.Close()
+		}
+		churned <- n
+	}()
+	for range 30 {
+		list(t, inventory.Options{})
+	}
+	stop()
+	if n := <-churned; n < 10 {
+		t.Errorf("only %d collections came and went; the test tried nothing", n)
+	}
+}
+
+func TestListStopsWhenItsContextEnds(t *testing.T) {
+	newHost(t)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := inventory.List(ctx, inventory.Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got error %v, want that of the context", err)
+	}
+}
+
+func TestListSaysWhatItNeeds(t *testing.T) {
+	newHost(t)
+	// Takes the effective capabilities from this thread only, which ends with
+	// the test.
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	must(t, unix.Capget(&header, &data[0]))
+	whole := data
+	data[0].Effective, data[1].Effective = 0, 0
+	must(t, unix.Capset(&header, &data[0]))
+	_, err := inventory.List(t.Context(), inventory.Options{})
+	must(t, unix.Capset(&header, &whole[0]))
+	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_SYS_ADMIN") {
+		t.Errorf("got error %v, want one about permission that names CAP_SYS_ADMIN", err)
+	}
+}
+
+func TestJSONHasEmptyListsInPlaceOfNull(t *testing.T) {
+	h := newHost(t)
+	inv := list(t, inventory.Options{BPFFS: h.pins})
+	text, err := json.Marshal(inv)
+	must(t, err)
+	if bytes.Contains(text, []byte("null")) {
+		t.Errorf("a list is null in %s", text)
+	}
+}

@@ -1,0 +1,120 @@
+package inventory
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+)
+
+// kind is one of the three kinds of objects.
+type kind int
+
+const (
+	ofProgram kind = iota
+	ofLink
+	ofMap
+)
+
+// object names one object of the kernel.
+type object struct {
+	kind kind
+	id   uint32
+}
+
+// join brings together what the kernel, the processes and the file system know
+// about each object.
+func (inv *Inventory) join(managed string, held map[object][]Process, pinned map[object][]string, unlinked map[uint32][]Place) {
+	ours := map[object]bool{}
+	for o, paths := range pinned {
+		if slices.ContainsFunc(paths, func(p string) bool { return below(p, managed) }) {
+			ours[o] = true
+		}
+	}
+	types := map[uint32]string{}
+	for _, p := range inv.Programs {
+		types[p.ID] = p.Type
+	}
+	users := inv.users()
+	for i := range inv.Links {
+		l := &inv.Links[i]
+		o := object{ofLink, l.ID}
+		if l.Place.Hook == "raw_tp" && types[l.Program] == ebpf.Tracing.String() {
+			// The kernel ties typed programs to tracepoints by links of the same
+			// type as untyped ones.
+			l.Place.Hook = "tp_btf"
+		}
+		l.Holders, l.Pins, l.Managed = list(held[o]), list(pinned[o]), ours[o]
+		if l.Managed {
+			ours[object{ofProgram, l.Program}] = true
+		}
+	}
+	attached := inv.attached(unlinked)
+	for i := range inv.Programs {
+		p := &inv.Programs[i]
+		o := object{ofProgram, p.ID}
+		p.Holders, p.Pins, p.Managed = list(held[o]), list(pinned[o]), ours[o]
+		p.Attached = list(attached[p.ID])
+	}
+	for i := range inv.Maps {
+		m := &inv.Maps[i]
+		o := object{ofMap, m.ID}
+		m.Holders, m.Pins, m.Programs = list(held[o]), list(pinned[o]), list(users[m.ID])
+		m.Managed = ours[o] || slices.ContainsFunc(m.Programs, func(id uint32) bool { return ours[object{ofProgram, id}] })
+	}
+}
+
+// users are the programs of each map.
+func (inv *Inventory) users() map[uint32][]uint32 {
+	users := map[uint32][]uint32{}
+	for _, p := range inv.Programs {
+		for _, m := range p.Maps {
+			users[m] = append(users[m], p.ID)
+		}
+	}
+	return users
+}
+
+// attached are the places of each program: those of links, and those found
+// without one that no link accounts for.
+func (inv *Inventory) attached(unlinked map[uint32][]Place) map[uint32][]Place {
+	type at struct {
+		program uint32
+		place   Place
+	}
+	seen := map[at]bool{}
+	attached := map[uint32][]Place{}
+	for _, l := range inv.Links {
+		place := l.Place
+		seen[at{l.Program, place}] = true
+		place.Link = l.ID
+		attached[l.Program] = append(attached[l.Program], place)
+	}
+	for id, places := range unlinked {
+		for _, place := range places {
+			if !seen[at{id, place}] {
+				attached[id] = append(attached[id], place)
+			}
+		}
+	}
+	for _, places := range attached {
+		slices.SortFunc(places, func(a, b Place) int {
+			return cmp.Or(cmp.Compare(a.Hook, b.Hook), cmp.Compare(a.Target, b.Target), cmp.Compare(a.Link, b.Link))
+		})
+	}
+	return attached
+}
+
+// below tells whether a path is a directory or inside it.
+func below(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// list makes an absent list an empty one, which JSON shows as such.
+func list[T any](values []T) []T {
+	if values == nil {
+		return []T{}
+	}
+	return values
+}

@@ -1,0 +1,191 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+)
+
+// devices are the interfaces of this network namespace, by index.
+type devices map[uint32]netlink.Link
+
+// readDevices reads them; without permission, or without a network, there are
+// none, and places fall back to numbers.
+func readDevices() devices {
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil
+	}
+	found := devices{}
+	for _, l := range links {
+		found[uint32(l.Attrs().Index)] = l
+	}
+	return found
+}
+
+// place names an interface. An index means nothing outside its namespace, and
+// the kernel does not tell a link's: the name is used only where this
+// namespace's interface of that index does run the program.
+func (d devices) place(hook string, attach ebpf.AttachType, index uint32, id ebpf.ProgramID) Place {
+	device, ok := d[index]
+	switch {
+	case index == 0:
+		return Place{Hook: hook, Target: "gone"}
+	case ok && d.runs(device, attach, id):
+		return Place{Hook: hook, Target: device.Attrs().Name}
+	}
+	return Place{Hook: hook, Target: fmt.Sprintf("interface %d of another namespace", index)}
+}
+
+// runs tells whether an interface of this namespace has a program attached.
+func (d devices) runs(device netlink.Link, attach ebpf.AttachType, id ebpf.ProgramID) bool {
+	if attach == ebpf.AttachXDP {
+		xdp := device.Attrs().Xdp
+		// Programs in several modes at once are not told apart in one number.
+		return xdp != nil && xdp.Attached && (xdp.ProgId == uint32(id) || xdp.AttachMode == xdpAttachedMulti)
+	}
+	result, err := link.QueryPrograms(link.QueryOptions{Target: device.Attrs().Index, Attach: attach})
+	return err == nil && slices.ContainsFunc(result.Programs, func(p link.AttachedProgram) bool { return p.ID == id })
+}
+
+// xdpAttachedMulti is XDP_ATTACHED_MULTI of include/uapi/linux/if_link.h.
+const xdpAttachedMulti = 4
+
+// unlinked are the places of programs that no link attaches, in this network
+// namespace: XDP programs of ip-link and the like, and clsact filters.
+func (p *places) unlinked(ctx context.Context) map[uint32][]Place {
+	found := map[uint32][]Place{}
+	add := func(id uint32, place Place) {
+		if id != 0 {
+			found[id] = append(found[id], place)
+		}
+	}
+	for _, device := range p.devices {
+		if ctx.Err() != nil {
+			return found
+		}
+		if xdp := device.Attrs().Xdp; xdp != nil && xdp.Attached {
+			add(xdp.ProgId, Place{Hook: "xdp", Target: device.Attrs().Name})
+		}
+		for hook, parent := range map[string]uint32{"tc/ingress": netlink.HANDLE_MIN_INGRESS, "tc/egress": netlink.HANDLE_MIN_EGRESS} {
+			for _, id := range filters(device, parent) {
+				add(id, Place{Hook: hook, Target: device.Attrs().Name})
+			}
+		}
+	}
+	return found
+}
+
+// filters are the programs of the BPF filters at one side of an interface's
+// clsact. An interface without one has none.
+func filters(device netlink.Link, parent uint32) []uint32 {
+	found, err := netlink.FilterList(device, parent)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil
+	}
+	var ids []uint32
+	for _, f := range found {
+		if bpf, ok := f.(*netlink.BpfFilter); ok {
+			ids = append(ids, uint32(bpf.Id))
+		}
+	}
+	return ids
+}
+
+// namespaces names network namespaces by their inode.
+type namespaces struct {
+	proc  string
+	known map[uint64]string
+}
+
+// name is the path below /run/netns, "this" for the process's own, or the
+// number.
+func (n *namespaces) name(inode uint64) string {
+	if n.known == nil {
+		n.known = map[uint64]string{}
+		paths, err := filepath.Glob("/run/netns/*")
+		if err != nil {
+			paths = nil
+		}
+		for _, path := range append(paths, filepath.Join(n.proc, "self/ns/net")) {
+			if ino, ok := inodeOf(path); ok {
+				n.known[ino] = path
+			}
+		}
+	}
+	if path, ok := n.known[inode]; ok {
+		return path
+	}
+	return "net:[" + strconv.FormatUint(inode, 10) + "]"
+}
+
+func inodeOf(path string) (uint64, bool) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return stat.Ino, true
+}
+
+// cgroups names cgroups by their id, which is the inode of their directory.
+type cgroups struct {
+	mount string
+	known map[uint64]string
+}
+
+// findCgroups is where the cgroup2 hierarchy is mounted.
+func findCgroups(proc string) string {
+	mounts, err := os.ReadFile(filepath.Join(proc, "self/mounts"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if fields := strings.Fields(line); len(fields) > 2 && fields[2] == "cgroup2" {
+			return fields[1]
+		}
+	}
+	return ""
+}
+
+// path is that of a cgroup below the mount, "/" for its root. A cgroup that is
+// gone, or that another container's mount shows, is told by its number.
+func (c *cgroups) path(id uint64) string {
+	if c.known == nil {
+		c.known = map[uint64]string{}
+		c.read()
+	}
+	if path, ok := c.known[id]; ok {
+		return path
+	}
+	return "cgroup " + strconv.FormatUint(id, 10)
+}
+
+// read walks the hierarchy. Cgroups come and go while it does.
+func (c *cgroups) read() {
+	if c.mount == "" {
+		return
+	}
+	_ = filepath.WalkDir(c.mount, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return nil //nolint:nilerr // what cannot be read is passed over
+		}
+		if ino, ok := inodeOf(path); ok {
+			c.known[ino] = "/" + strings.TrimPrefix(strings.TrimPrefix(path, c.mount), "/")
+		}
+		return nil
+	})
+}

@@ -1,0 +1,62 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/pin"
+)
+
+// pins finds the paths of every object below a directory of the BPF file
+// system. Pins are opened to learn what they are; one that goes meanwhile, or
+// that is no object, is passed over. A directory that does not exist has none.
+func pins(ctx context.Context, root string) (map[object][]string, error) {
+	found := map[object][]string{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case !entry.Type().IsRegular():
+			return nil
+		}
+		if o, ok := openPin(path); ok {
+			found[o] = append(found[o], path)
+		}
+		return nil
+	})
+	return found, err
+}
+
+// openPin tells which object a pin is of.
+func openPin(path string) (object, bool) {
+	pinned, err := pin.Load(path, nil)
+	if err != nil {
+		return object{}, false
+	}
+	defer pinned.Close()
+	switch p := pinned.(type) {
+	case *ebpf.Program:
+		if info, err := p.Info(); err == nil {
+			id, ok := info.ID()
+			return object{ofProgram, uint32(id)}, ok
+		}
+	case *ebpf.Map:
+		if info, err := p.Info(); err == nil {
+			id, ok := info.ID()
+			return object{ofMap, uint32(id)}, ok
+		}
+	case link.Link:
+		if info, err := p.Info(); err == nil {
+			return object{ofLink, uint32(info.ID)}, true
+		}
+	}
+	return object{}, false
+}

@@ -1,0 +1,97 @@
+package inventory
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// holders finds, by /proc, which processes hold descriptors of BPF objects. A
+// process that ends meanwhile, or that may not be looked into, is passed over.
+func holders(ctx context.Context, proc string) (map[object][]Process, error) {
+	dirs, err := os.ReadDir(proc)
+	if err != nil {
+		return nil, err
+	}
+	held := map[object][]Process{}
+	for _, dir := range dirs {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		pid, err := strconv.Atoi(dir.Name())
+		if err != nil {
+			continue
+		}
+		objects := objectsOf(filepath.Join(proc, dir.Name()))
+		if len(objects) == 0 {
+			continue
+		}
+		name := processName(filepath.Join(proc, dir.Name()))
+		for o := range objects {
+			held[o] = append(held[o], Process{PID: pid, Name: name})
+		}
+	}
+	for _, processes := range held {
+		slices.SortFunc(processes, func(a, b Process) int { return cmp.Compare(a.PID, b.PID) })
+	}
+	return held, nil
+}
+
+func processName(dir string) string {
+	comm, err := os.ReadFile(filepath.Join(dir, "comm"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(comm))
+}
+
+// objectsOf are the objects one process holds. Only descriptors whose link
+// says so are read, since a process may have very many others.
+func objectsOf(dir string) map[object]bool {
+	descriptors, err := os.ReadDir(filepath.Join(dir, "fd"))
+	if err != nil {
+		return nil
+	}
+	found := map[object]bool{}
+	for _, fd := range descriptors {
+		target, err := os.Readlink(filepath.Join(dir, "fd", fd.Name()))
+		if err != nil || !strings.HasPrefix(target, "anon_inode:bpf") {
+			continue
+		}
+		info, err := os.ReadFile(filepath.Join(dir, "fdinfo", fd.Name()))
+		if err != nil {
+			continue
+		}
+		if o, ok := parseFdinfo(info); ok {
+			found[o] = true
+		}
+	}
+	return found
+}
+
+// parseFdinfo reads which object a descriptor is of. A link's information names
+// its program too, so the link counts first.
+func parseFdinfo(info []byte) (object, bool) {
+	fields := map[string]string{}
+	for lines := bufio.NewScanner(bytes.NewReader(info)); lines.Scan(); {
+		key, value, ok := strings.Cut(lines.Text(), ":")
+		if ok {
+			fields[key] = strings.TrimSpace(value)
+		}
+	}
+	for _, k := range []struct {
+		field string
+		kind  kind
+	}{{"link_id", ofLink}, {"map_id", ofMap}, {"prog_id", ofProgram}} {
+		if id, err := strconv.ParseUint(fields[k.field], 10, 32); err == nil {
+			return object{k.kind, uint32(id)}, true
+		}
+	}
+	return object{}, false
+}
