@@ -1,29 +1,38 @@
 package policies
 
 import (
+	"context"
+	"maps"
 	"os"
 	"path"
 	"slices"
-	"strings"
 	"testing"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/format"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// TestLibrary runs the Rego tests of the shipped profiles, and holds that each
-// rule has one.
+// libraryTests are the Rego tests of one profile and what all of them share.
+func libraryTests(t *testing.T, profile string) map[string]string {
+	t.Helper()
+	tests := map[string]string{}
+	for _, file := range []string{"library/fixture_test.rego", path.Join("library", profile, profile+testSuffix)} {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests[file] = string(body)
+	}
+	return tests
+}
+
 func TestLibrary(t *testing.T) {
 	tests := map[string]map[string]string{}
 	var profiles []Policy
 	for _, profile := range Profiles() {
-		tests[profile] = map[string]string{}
-		for _, file := range []string{"library/fixture_test.rego", path.Join("library", profile, profile+testSuffix)} {
-			body, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			tests[profile][file] = string(body)
-		}
+		tests[profile] = libraryTests(t, profile)
 		profiles = append(profiles, Policy{Name: profile, Spec: v1alpha1.BpfPolicySpec{Profile: profile}})
 	}
 	report, err := testAll(t.Context(), profiles, tests)
@@ -35,10 +44,114 @@ func TestLibrary(t *testing.T) {
 			t.Errorf("%s:%d: %s %s %s %s", r.File, r.Line, r.Name, r.Outcome, r.Message, r.Output)
 		}
 	}
-	if len(report.Results) < 40 || len(report.Untested) != 0 {
+	if len(report.Results) < 45 || len(report.Untested) != 0 {
 		t.Errorf("%d tests ran, untested: %v", len(report.Results), report.Untested)
 	}
 }
 
-var _ = slices.Contains[[]string]
-var _ = strings.Cut
+// TestEveryRuleIsTested takes each rule out of each profile, one at a time: the
+// profile's own tests must notice.
+func TestEveryRuleIsTested(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles each profile once for each of its rules")
+	}
+	box, err := newSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, profile := range Profiles() {
+		file := path.Join("library", profile, profile+".rego")
+		source := sources(profile)[file]
+		for i, rule := range parsed(t, box, file, source).Rules {
+			if name := rule.Head.Name.String(); name != entryDeny && name != entryWarn {
+				continue
+			}
+			module := parsed(t, box, file, source)
+			module.Rules = slices.Delete(module.Rules, i, i+1)
+			if passes(t, profile, file, module) {
+				t.Errorf("%s: no test notices that the rule is gone", where(rule.Location))
+			}
+		}
+	}
+}
+
+// parsed is the module of a file.
+func parsed(t *testing.T, box *sandbox, file, source string) *ast.Module {
+	t.Helper()
+	module, err := ast.ParseModuleWithOpts(file, source, box.parserOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return module
+}
+
+// passes runs the profile's tests with one module in the place of another.
+func passes(t *testing.T, profile, file string, module *ast.Module) bool {
+	t.Helper()
+	box, err := newSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	box.capabilities.Builtins = append(box.capabilities.Builtins, ast.InternalTestCase)
+	p := Policy{Name: profile, Spec: v1alpha1.BpfPolicySpec{Profile: profile}}
+	modules, err := box.testModules(p, libraryTests(t, profile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules[file] = module
+	results, err := box.runTests(context.WithoutCancel(t.Context()), p, modules)
+	// A rule that others need is noticed as well.
+	return err == nil && Report{Results: results}.Passed()
+}
+
+func TestShippedRegoIsFormatted(t *testing.T) {
+	files := Source()
+	for _, profile := range Profiles() {
+		maps.Copy(files, libraryTests(t, profile))
+	}
+	for file, source := range files {
+		formatted, err := format.SourceWithOpts(file, []byte(source), format.Opts{RegoVersion: ast.RegoV1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(formatted) != source {
+			t.Errorf("%s is not as opa fmt writes it", file)
+			if os.Getenv("SKEP_UPDATE") != "" {
+				if err := os.WriteFile(file, formatted, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+func TestSourceHoldsNoTests(t *testing.T) {
+	want := []string{"library/baseline/baseline.rego", "library/lib/lib.rego", "library/restricted/restricted.rego"}
+	if got := sortedKeys(Source()); !slices.Equal(got, want) {
+		t.Errorf("shipped are %v, want %v", got, want)
+	}
+	if got := sources("nowhere"); len(got) != 0 {
+		t.Errorf("a folder that is not there holds %v", sortedKeys(got))
+	}
+}
+
+// TestTheLibraryReadsNoInput keeps a policy that uses the library from being
+// decided again and again.
+func TestTheLibraryReadsNoInput(t *testing.T) {
+	box, err := newSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules, err := box.library()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, module := range modules {
+		ast.WalkRefs(module, func(ref ast.Ref) bool {
+			if ref.HasPrefix(ast.InputRootRef) {
+				t.Errorf("%s reads %s", file, ref)
+			}
+			return false
+		})
+	}
+}

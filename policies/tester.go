@@ -127,14 +127,19 @@ func testOne(ctx context.Context, p Policy, files map[string]string) ([]TestResu
 	if err != nil {
 		return nil, err
 	}
-	txn, err := box.store.NewTransaction(ctx, storage.TransactionParams{})
+	return box.runTests(ctx, p, modules)
+}
+
+// runTests runs every test of the modules.
+func (s *sandbox) runTests(ctx context.Context, p Policy, modules map[string]*ast.Module) ([]TestResult, error) {
+	txn, err := s.store.NewTransaction(ctx, storage.TransactionParams{})
 	if err != nil {
 		return nil, fmt.Errorf("test policy %s: %w", p, err)
 	}
-	defer box.store.Abort(ctx, txn)
+	defer s.store.Abort(ctx, txn)
 	results, err := tester.NewRunner().
-		SetCompiler(box.compiler().WithEnablePrintStatements(true)).
-		SetStore(box.store).
+		SetCompiler(s.compiler().WithEnablePrintStatements(true)).
+		SetStore(s.store).
 		SetDefaultRegoVersion(ast.RegoV1).
 		SetModules(modules).
 		SetTimeout(testTimeout).
