@@ -26,6 +26,7 @@ import (
 	cttls "github.com/google/certificate-transparency-go/tls"
 	ctx509 "github.com/google/certificate-transparency-go/x509"
 	"github.com/google/certificate-transparency-go/x509util"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	rekor "github.com/sigstore/cosign/v2/pkg/cosign/bundle"
 	"github.com/sigstore/cosign/v2/pkg/oci/static"
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
@@ -444,4 +445,37 @@ func signatureOf(t *testing.T, envelope []byte) []byte {
 		t.Fatalf("read envelope %s: %v", envelope, err)
 	}
 	return e.Signatures[0].Sig
+}
+
+func trustedMaterial(t *testing.T, trustedRoot string) root.TrustedMaterial {
+	t.Helper()
+	m, err := root.NewTrustedRootFromJSON([]byte(trustedRoot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// messageBundle is a key's bundle of bytes, without any statement.
+func messageBundle(t *testing.T, raw *ecdsa.PrivateKey, content []byte, digest v1.Hash) []byte {
+	t.Helper()
+	sig, err := base64.StdEncoding.DecodeString(base64Signature(t, raw, content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := hex.DecodeString(digest.Hex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(map[string]any{
+		"mediaType":            "application/vnd.dev.sigstore.bundle.v0.3+json",
+		"verificationMaterial": map[string]any{"publicKey": map[string]any{"hint": "any"}},
+		"messageSignature": map[string]any{
+			"messageDigest": map[string]any{"algorithm": "SHA2_256", "digest": sum}, "signature": sig,
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

@@ -59,7 +59,7 @@ func ParsePrivateKey(data, password []byte) (*PrivateKey, error) {
 			return nil, err
 		}
 		if sv, err = signature.LoadDefaultSignerVerifier(key, options.WithED25519ph()); err != nil {
-			return nil, fmt.Errorf("parse private key: load: %w", err)
+			return nil, fmt.Errorf("parse private key: the key is too weak or of an unknown kind: use ECDSA P-256: %w", err)
 		}
 	}
 	public, err := sv.PublicKey()

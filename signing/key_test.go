@@ -1,0 +1,347 @@
+package signing_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sigstore/cosign/v2/pkg/cosign"
+	"github.com/sigstore/cosign/v2/pkg/oci/static"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/signing"
+)
+
+func generated(t *testing.T, generate func() (any, error)) any {
+	t.Helper()
+	key, err := generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func keyKinds(t *testing.T) map[string]any {
+	ec := func(c elliptic.Curve) func() (any, error) {
+		return func() (any, error) { return ecdsa.GenerateKey(c, rand.Reader) }
+	}
+	return map[string]any{
+		"ECDSA P-256": generated(t, ec(elliptic.P256())),
+		"ECDSA P-384": generated(t, ec(elliptic.P384())),
+		"ECDSA P-521": generated(t, ec(elliptic.P521())),
+		"RSA 2048":    generated(t, func() (any, error) { return rsa.GenerateKey(rand.Reader, 2048) }),
+		"Ed25519": generated(t, func() (any, error) {
+			_, key, err := ed25519.GenerateKey(rand.Reader)
+			return key, err
+		}),
+	}
+}
+
+func TestEveryKindOfKeySigns(t *testing.T) {
+	registry := newRegistry(t, true)
+	for kind, raw := range keyKinds(t) {
+		for form, options := range map[string]signing.SignOptions{"legacy": {}, "bundled": {Bundle: true}} {
+			t.Run(kind+" "+form, func(t *testing.T) {
+				r := pushed(t, registry)
+				key, alice := parsedKey(t, "alice", raw)
+				_, bob := newKey(t, "bob")
+				sign(t, r, key, options)
+				c := collect(t, r)
+				if e := verify(t, trustOf(t, alice, bob), c); !slices.Equal(e.Signers(), []string{"alice"}) || len(e.Rejected) != 0 {
+					t.Errorf("got %+v", e)
+				}
+				if e := verify(t, trustOf(t, bob), c); len(e.Signatures) != 0 || len(e.Rejected) != 1 {
+					t.Errorf("by bob, got %+v", e)
+				}
+			})
+		}
+	}
+}
+
+func TestGeneratedKeysAreCosigns(t *testing.T) {
+	private, public, err := signing.GenerateKey([]byte("secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sv, err := cosign.LoadPrivateKey(private, []byte("secret"), nil)
+	if err != nil {
+		t.Fatalf("cosign cannot read our key: %v", err)
+	}
+	if block, _ := pem.Decode(private); block.Type != cosign.SigstorePrivateKeyPemType {
+		t.Errorf("PEM type is %q", block.Type)
+	}
+	theirs, err := sv.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := cosign.PemToECDSAKey(public)
+	if err != nil || !ours.Equal(theirs) {
+		t.Errorf("the public half is another: %v", err)
+	}
+	key, err := signing.ParsePrivateKey(private, []byte("secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := key.Public(); err != nil || string(again) != string(public) {
+		t.Errorf("public half of the parsed key is %s, want %s: %v", again, public, err)
+	}
+	if _, err := signing.ParsePrivateKey(private, []byte("wrong")); err == nil || strings.Contains(err.Error(), "wrong") {
+		t.Errorf("with the wrong password, got error %v", err)
+	}
+}
+
+func TestPrivateKeysThatCannotBeUsed(t *testing.T) {
+	secret := "c2VjcmV0LXNlY3JldC1zZWNyZXQ="
+	weak := generated(t, func() (any, error) { return rsa.GenerateKey(rand.Reader, 1024) }).(*rsa.PrivateKey)
+	for sentence, c := range map[string]struct{ data, want string }{
+		"nothing":                         {"", "it is not PEM"},
+		"text":                            {"hello " + secret, "it is not PEM"},
+		"a public key":                    {"-----BEGIN PUBLIC KEY-----\n" + secret + "\n-----END PUBLIC KEY-----\n", "not a private key"},
+		"a broken EC key":                 {"-----BEGIN EC PRIVATE KEY-----\n" + secret + "\n-----END EC PRIVATE KEY-----\n", "holds no such key"},
+		"a broken PKCS 8 key":             {"-----BEGIN PRIVATE KEY-----\n" + secret + "\n-----END PRIVATE KEY-----\n", "holds no such key"},
+		"a broken RSA key":                {"-----BEGIN RSA PRIVATE KEY-----\n" + secret + "\n-----END RSA PRIVATE KEY-----\n", "holds no such key"},
+		"a broken cosign key":             {"-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n" + secret + "\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "cannot be decrypted"},
+		"an RSA key that can be factored": {string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(weak)})), "too weak"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			_, err := signing.ParsePrivateKey([]byte(c.data), []byte("hunter2"))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got error %v, want %q", err, c.want)
+			}
+			for _, leak := range []string{secret, "secret-secret", "hunter2"} {
+				if strings.Contains(err.Error(), leak) {
+					t.Errorf("the error shows %q: %v", leak, err)
+				}
+			}
+		})
+	}
+}
+
+func TestPlainKeysInEveryEncoding(t *testing.T) {
+	ec := newECKey(t)
+	sec1, err := x509.MarshalECPrivateKey(ec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs1 := generated(t, func() (any, error) { return rsa.GenerateKey(rand.Reader, 2048) }).(*rsa.PrivateKey)
+	for _, block := range []*pem.Block{
+		{Type: "EC PRIVATE KEY", Bytes: sec1},
+		{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(pkcs1)},
+	} {
+		if _, err := signing.ParsePrivateKey(pem.EncodeToMemory(block), nil); err != nil {
+			t.Errorf("%s: %v", block.Type, err)
+		}
+	}
+}
+
+func TestSigningTwiceChangesNothing(t *testing.T) {
+	for where, r := range places(t) {
+		t.Run(where, func(t *testing.T) {
+			key, _ := newKey(t, "alice")
+			other, _ := newKey(t, "bob")
+			for _, want := range []struct {
+				key         *signing.PrivateKey
+				annotations map[string]string
+				count       int
+			}{
+				{key, nil, 1}, {key, nil, 1}, {other, nil, 2}, {key, map[string]string{"env": "prod"}, 3},
+				{key, map[string]string{"env": "prod"}, 3}, {other, nil, 3},
+			} {
+				sign(t, r, want.key, signing.SignOptions{Annotations: want.annotations})
+				if got := len(collect(t, r).Artifacts); got != want.count {
+					t.Fatalf("%d signatures, want %d", got, want.count)
+				}
+			}
+		})
+	}
+}
+
+func TestNoMoreSignaturesThanAreRead(t *testing.T) {
+	registry := newRegistry(t, true)
+	r := pushed(t, registry)
+	var err error
+	key, _ := newKey(t, "alice")
+	for i := 0; err == nil && i < 100; i++ {
+		err = signing.Sign(t.Context(), newClient(t), r, key, signing.SignOptions{Annotations: map[string]string{"n": strings.Repeat("n", i)}})
+	}
+	if err == nil || !strings.Contains(err.Error(), "64 signatures already") {
+		t.Errorf("got error %v", err)
+	}
+	if c := collect(t, r); len(c.Artifacts) != 64 || len(c.Skipped) != 0 {
+		t.Errorf("got %d artifacts, skipped %v", len(c.Artifacts), c.Skipped)
+	}
+}
+
+func TestSignRefuses(t *testing.T) {
+	registry := newRegistry(t, true)
+	key, _ := newKey(t, "alice")
+	r := pushed(t, registry)
+	unresolved := r
+	unresolved.Digest = ""
+	if err := signing.Sign(t.Context(), newClient(t), unresolved, key, signing.SignOptions{}); err == nil || !strings.Contains(err.Error(), "resolve the reference first") {
+		t.Errorf("unresolved: got error %v", err)
+	}
+	registry.answer(refuseWrites)
+	for _, options := range []signing.SignOptions{{}, {Bundle: true}} {
+		if err := signing.Sign(t.Context(), newClient(t), r, key, options); err == nil || !strings.Contains(err.Error(), r.Reference) {
+			t.Errorf("a registry that refuses: got error %v", err)
+		}
+	}
+}
+
+// payloads is what the key of alice signs in TestKeySignatures.
+func payloads(t *testing.T) map[string][]byte {
+	plain := simplePayload(t, thisImage, nil)
+	return map[string][]byte{
+		"this image":                plain,
+		"another image":             simplePayload(t, otherImage, nil),
+		"this image, for prod":      simplePayload(t, thisImage, map[string]any{"env": "prod"}),
+		"something else":            []byte(strings.Replace(string(plain), "cosign container image signature", "a letter", 1)),
+		"text":                      []byte("sha256:1111"),
+		"null":                      []byte("null"),
+		"this image, with a prefix": []byte(strings.Replace(string(plain), "sha256:1", "sha256:1 sha256:1", 1)),
+	}
+}
+
+// legacyKey is a key's signature as cosign stores it under its tag.
+func legacyKey(t *testing.T, raw *ecdsa.PrivateKey, content []byte) signing.Artifact {
+	t.Helper()
+	return signing.Artifact{
+		Kind: signing.LegacySignature, Origin: "tag", Content: content,
+		Annotations: map[string]string{static.SignatureAnnotationKey: base64Signature(t, raw, content)},
+	}
+}
+
+func TestKeySignatures(t *testing.T) {
+	raw := newECKey(t)
+	_, alice := parsedKey(t, "alice", raw)
+	_, bob := newKey(t, "bob")
+	prod := alice
+	prod.Name, prod.Spec.Annotations = "prod", map[string]string{"env": "prod"}
+	revoked := alice
+	revoked.Spec.Revoked = true
+	twin := alice
+	twin.Name = "twin"
+	revokedProd := prod
+	revokedProd.Spec.Revoked = true
+	all := payloads(t)
+	for sentence, c := range map[string]struct {
+		signers []v1alpha1.BpfSigner
+		payload string
+		alter   func(*signing.Artifact)
+		counts  []string
+		because string
+		revoked []string
+	}{
+		"a good signature":                           {signers: keys(alice, bob), payload: "this image", counts: []string{"alice"}},
+		"two signers with one key":                   {signers: keys(alice, twin), payload: "this image", counts: []string{"alice", "twin"}},
+		"no signers at all":                          {payload: "this image", because: "no signer is known"},
+		"only other signers":                         {signers: keys(bob), payload: "this image", because: "no key of bob"},
+		"another image":                              {signers: keys(alice), payload: "another image", because: "about another image"},
+		"the digest is only a part of what it names": {signers: keys(alice), payload: "this image, with a prefix", because: "about another image"},
+		"a payload of another type":                  {signers: keys(alice), payload: "something else", because: `of type "a letter"`},
+		"a payload that is text":                     {signers: keys(alice), payload: "text", because: "not JSON"},
+		"a payload that is null":                     {signers: keys(alice), payload: "null", because: "of type"},
+		"the annotation that is asked for":           {signers: keys(prod), payload: "this image, for prod", counts: []string{"prod"}},
+		"an annotation is asked for and not there":   {signers: keys(prod), payload: "this image", because: "lacks the annotation env=prod"},
+		"a revoked signer":                           {signers: keys(revoked, bob), payload: "this image", because: "revoked", revoked: []string{"alice"}},
+		"a revoked signer whose key another has":     {signers: keys(revoked, twin), payload: "this image", because: "revoked", revoked: []string{"alice"}},
+		"a revoked signer whose annotation is not there": {
+			signers: keys(revokedProd, alice), payload: "this image", counts: []string{"alice"},
+		},
+		"the payload was altered": {signers: keys(alice), payload: "this image", because: "no key of alice", alter: func(a *signing.Artifact) {
+			a.Content = append(slices.Clone(a.Content), ' ')
+		}},
+		"the signature was altered": {signers: keys(alice), payload: "this image", because: "no key of alice", alter: func(a *signing.Artifact) {
+			a.Annotations[static.SignatureAnnotationKey] = base64Signature(t, raw, []byte("another"))
+		}},
+		"the signature is not base64": {signers: keys(alice), payload: "this image", because: "no key of alice", alter: func(a *signing.Artifact) {
+			a.Annotations[static.SignatureAnnotationKey] = "%%%"
+		}},
+		"there is no signature": {signers: keys(alice), payload: "this image", because: "it has no signature", alter: func(a *signing.Artifact) {
+			a.Annotations = nil
+		}},
+		"its kind is unknown": {signers: keys(alice), payload: "this image", because: `kind "poem" is unknown`, alter: func(a *signing.Artifact) {
+			a.Kind = "poem"
+		}},
+		"a log entry that nobody can check is beside it": {signers: keys(alice), payload: "this image", counts: []string{"alice"}, alter: func(a *signing.Artifact) {
+			a.Annotations[static.BundleAnnotationKey] = `{"SignedEntryTimestamp":"AAAA","Payload":{"body":"e30=","integratedTime":1,"logIndex":1,"logID":"00"}}`
+		}},
+		"an expired certificate is beside it": {signers: keys(alice), payload: "this image", counts: []string{"alice"}, alter: func(a *signing.Artifact) {
+			a.Annotations[static.CertificateAnnotationKey] = string(pemOf(t, newAuthority(t).stamper))
+		}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			artifact := legacyKey(t, raw, all[c.payload])
+			if c.alter != nil {
+				c.alter(&artifact)
+			}
+			e := verify(t, trustOf(t, c.signers...), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{artifact}})
+			if got := e.Signers(); !slices.Equal(got, c.counts) {
+				t.Errorf("counts for %v, want %v: %+v", got, c.counts, e)
+			}
+			if len(c.counts) == 0 {
+				mustReject(t, e, c.because)
+			}
+			if got := e.RevokedSigners(); !slices.Equal(got, c.revoked) {
+				t.Errorf("revoked signers %v, want %v", got, c.revoked)
+			}
+		})
+	}
+}
+
+func keys(signers ...v1alpha1.BpfSigner) []v1alpha1.BpfSigner { return signers }
+
+func TestGoodAndBadSignaturesTogether(t *testing.T) {
+	alice, bob, mallory := newECKey(t), newECKey(t), newECKey(t)
+	_, a := parsedKey(t, "alice", alice)
+	_, b := parsedKey(t, "bob", bob)
+	b.Spec.Revoked = true
+	all := payloads(t)
+	e := verify(t, trustOf(t, a, b), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{
+		legacyKey(t, mallory, all["this image"]),
+		legacyKey(t, alice, all["another image"]),
+		legacyKey(t, bob, all["this image"]),
+		legacyKey(t, alice, all["this image"]),
+		legacyKey(t, alice, all["this image, for prod"]),
+	}})
+	if len(e.Signatures) != 2 || !slices.Equal(e.Signers(), []string{"alice"}) {
+		t.Errorf("counts %+v, want two of alice", e.Signatures)
+	}
+	if len(e.Rejected) != 3 || !slices.Equal(e.RevokedSigners(), []string{"bob"}) {
+		t.Errorf("rejected %+v, want three, one of them bob's", e.Rejected)
+	}
+}
+
+func TestAttestationsOfAKey(t *testing.T) {
+	raw := newECKey(t)
+	key, alice := parsedKey(t, "alice", raw)
+	registry := newRegistry(t, true)
+	r := pushed(t, registry)
+	who := identity{key: signerOf(t, raw)}
+	predicate := json.RawMessage(`{"builder":{"id":"ci"}}`)
+	about := statementOf(t, r.Digest, "https://slsa.dev/provenance/v1", predicate, nil)
+	writeCosignAttestation(t, r, who.envelope(t, about))
+	writeCosignBundle(t, r, key, who.envelope(t, about), about, "https://slsa.dev/provenance/v1")
+	other := statementOf(t, otherImage, "https://slsa.dev/provenance/v1", predicate, nil)
+	writeCosignBundle(t, r, key, who.envelope(t, other), other, "https://slsa.dev/provenance/v1")
+	e := verify(t, trustOf(t, alice), collect(t, r))
+	if len(e.Signatures) != 0 || len(e.Attestations) != 1 {
+		t.Fatalf("got %+v, want one attestation, which was found twice", e)
+	}
+	got := e.Attestations[0]
+	if got.Signer != "alice" || got.PredicateType != "https://slsa.dev/provenance/v1" || string(got.Predicate) != string(predicate) {
+		t.Errorf("got %+v", got)
+	}
+	if len(e.Rejected) != 1 || !strings.Contains(e.Rejected[0].Reason, "about another image") {
+		t.Errorf("rejected %+v", e.Rejected)
+	}
+}

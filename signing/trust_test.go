@@ -1,0 +1,148 @@
+package signing_test
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/signing"
+)
+
+func TestSignersThatCannotBeUsed(t *testing.T) {
+	a := newAuthority(t)
+	_, good := newKey(t, "good")
+	public := good.Spec.Key.PublicKey
+	weak := generated(t, func() (any, error) { return rsa.GenerateKey(rand.Reader, 1024) }).(*rsa.PrivateKey)
+	weakPublic, err := cryptoutils.MarshalPublicKeyToPEM(weak.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.MarshalECPrivateKey(newECKey(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: leaf}))
+	key := func(text string) v1alpha1.BpfSigner { return keySigner("broken", []byte(text)) }
+	keyless := func(change func(*v1alpha1.KeylessSigner)) v1alpha1.BpfSigner { return a.signer(t, "broken", change) }
+	identified := func(m ...v1alpha1.IdentityMatch) v1alpha1.BpfSigner {
+		return keyless(func(k *v1alpha1.KeylessSigner) { k.Identities = m })
+	}
+	rooted := func(text string) v1alpha1.BpfSigner {
+		return keyless(func(k *v1alpha1.KeylessSigner) { k.TrustedRoot = text })
+	}
+	both := a.signer(t, "broken")
+	both.Spec.Key = good.Spec.Key
+	nameless := good
+	nameless.Name = ""
+	none := v1alpha1.BpfSigner{}
+	none.Name = "broken"
+
+	for sentence, c := range map[string]struct {
+		signer v1alpha1.BpfSigner
+		want   string
+	}{
+		"neither key nor keyless":             {none, "neither spec.key nor spec.keyless is given"},
+		"both key and keyless":                {both, "both given"},
+		"no name":                             {nameless, "it has no name"},
+		"an empty key":                        {key(""), "is not PEM"},
+		"a key that is text":                  {key("cosign.pub"), "is not PEM"},
+		"a key that was cut off":              {key(public[:len(public)/2]), "is not PEM"},
+		"a key with letters missing":          {key(strings.Replace(public, "MFkw", "MFk", 1)), "spec.key.publicKey"},
+		"a private key":                       {key(private), "holds a private key"},
+		"two keys":                            {key(public + public), "more than one key"},
+		"a certificate":                       {key(string(pemOf(t, a.root))), "does not parse"},
+		"a key that can be factored":          {key(string(weakPublic)), "too weak"},
+		"no trusted root":                     {rooted("  "), "spec.keyless.trustedRoot is empty"},
+		"a trusted root that is text":         {rooted("fulcio"), "does not parse"},
+		"a trusted root that is null":         {rooted("null"), "does not parse"},
+		"a trusted root of another version":   {rooted(strings.Replace(a.trustedRoot(t), "version=0.1", "version=7", 1)), "does not parse"},
+		"a trusted root without anything":     {rooted(`{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`), "no certificate authority"},
+		"a trusted root with a broken key":    {rooted(strings.ReplaceAll(a.trustedRoot(t), `"rawBytes":"MFkw`, `"rawBytes":"AAAA`)), "does not parse"},
+		"a trusted root without a log":        {rooted(without(t, []byte(a.trustedRoot(t)), "tlogs")), "no transparency log"},
+		"a trusted root without a CT log":     {rooted(without(t, []byte(a.trustedRoot(t)), "ctlogs")), "no certificate transparency log"},
+		"no identities":                       {identified(), "identities is empty"},
+		"an identity without an issuer":       {identified(v1alpha1.IdentityMatch{Subject: subject}), "identities[0]: issuer: it is not limited"},
+		"an identity without a subject":       {identified(v1alpha1.IdentityMatch{Issuer: issuer}), "identities[0]: subject: it is not limited"},
+		"an empty second identity":            {identified(v1alpha1.IdentityMatch{Issuer: issuer, Subject: subject}, v1alpha1.IdentityMatch{}), "identities[1]: issuer"},
+		"an issuer given in two ways":         {identified(v1alpha1.IdentityMatch{Issuer: issuer, IssuerRegExp: ".*", Subject: subject}), "are both given"},
+		"an expression that does not compile": {identified(v1alpha1.IdentityMatch{Issuer: issuer, SubjectRegExp: "("}), "does not compile"},
+		"an expression that breaks out":       {identified(v1alpha1.IdentityMatch{Issuer: issuer, SubjectRegExp: `a)|(?:.*`}), "does not compile"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			trust, err := signing.NewTrust([]v1alpha1.BpfSigner{c.signer, good})
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), `"`+c.signer.Name+`"`) {
+				t.Errorf("got error %v, want %q and the signer's name", err, c.want)
+			}
+			if err != nil && (strings.Contains(err.Error(), "PRIVATE KEY-----") || !strings.Contains(err.Error(), ": ")) {
+				t.Errorf("got error %v", err)
+			}
+			if got := trust.Names(); !slices.Equal(got, []string{"good"}) {
+				t.Errorf("the others are %v, want good", got)
+			}
+		})
+	}
+}
+
+func TestEveryBrokenSignerIsNamed(t *testing.T) {
+	_, good := newKey(t, "good")
+	_, err := signing.NewTrust([]v1alpha1.BpfSigner{keySigner("one", nil), good, keySigner("two", nil)})
+	if err == nil || !strings.Contains(err.Error(), `"one"`) || !strings.Contains(err.Error(), `"two"`) {
+		t.Errorf("got error %v", err)
+	}
+}
+
+func TestTwoSignersOfOneName(t *testing.T) {
+	_, one := newKey(t, "alice")
+	_, two := newKey(t, "alice")
+	trust, err := signing.NewTrust([]v1alpha1.BpfSigner{one, two})
+	if err == nil || !strings.Contains(err.Error(), "2 signers have this name") {
+		t.Errorf("got error %v", err)
+	}
+	if len(trust.Names()) != 0 {
+		t.Errorf("one of them is trusted: %v", trust.Names())
+	}
+}
+
+func TestRevision(t *testing.T) {
+	_, alice := newKey(t, "alice")
+	_, bob := newKey(t, "bob")
+	revision := func(signers ...v1alpha1.BpfSigner) string {
+		trust, _ := signing.NewTrust(signers)
+		return trust.Revision()
+	}
+	base := revision(alice, bob)
+	labelled := alice
+	labelled.Labels = map[string]string{"team": "net"}
+	if got := revision(bob, labelled); got != base {
+		t.Error("order or labels change the revision")
+	}
+	revoked, annotated, renamed := alice, alice, alice
+	revoked.Spec.Revoked = true
+	annotated.Spec.Annotations = map[string]string{"env": "prod"}
+	renamed.Name = "alicia"
+	seen := map[string]string{base: "the base"}
+	for change, got := range map[string]string{
+		"revoking":           revision(revoked, bob),
+		"asking annotations": revision(annotated, bob),
+		"renaming":           revision(renamed, bob),
+		"dropping one":       revision(bob),
+		"a broken one more":  revision(alice, bob, keySigner("broken", nil)),
+		"none":               revision(),
+	} {
+		if !strings.HasPrefix(got, "sha256:") || seen[got] != "" {
+			t.Errorf("%s: revision %q, the same as %s", change, got, seen[got])
+		}
+		seen[got] = change
+	}
+	trust, err := signing.NewTrust([]v1alpha1.BpfSigner{revoked, bob})
+	if err != nil || !slices.Equal(trust.Names(), []string{"bob"}) || !slices.Equal(trust.Revoked(), []string{"alice"}) {
+		t.Errorf("names %v, revoked %v: %v", trust.Names(), trust.Revoked(), err)
+	}
+}
