@@ -5,8 +5,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -95,6 +98,18 @@ func Inspect(r io.ReaderAt, opts Options) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
+	f, err := gather(spec, opts)
+	if err != nil {
+		return Facts{}, fmt.Errorf("inspect object: %w", err)
+	}
+	if err := checkNames(f); err != nil {
+		return Facts{}, err
+	}
+	return f, nil
+}
+
+// gather states what the parsed object says.
+func gather(spec *ebpf.CollectionSpec, opts Options) (Facts, error) {
 	f := Facts{
 		Version:   FactsVersion,
 		Inspector: InspectorRevision,
@@ -109,7 +124,7 @@ func Inspect(r io.ReaderAt, opts Options) (Facts, error) {
 	for _, name := range sortedKeys(spec.Programs) {
 		p, err := inspectProgram(spec, name)
 		if err != nil {
-			return Facts{}, fmt.Errorf("inspect object: %w", err)
+			return Facts{}, err
 		}
 		f.License = p.facts.License
 		f.CORE = f.CORE || p.core
@@ -126,6 +141,36 @@ func Inspect(r io.ReaderAt, opts Options) (Facts, error) {
 	f.MinKernel, f.MinKernelReasons = all.lowest()
 	return f, nil
 }
+
+// checkNames refuses names that JSON, a terminal or a label would show as
+// something else: two programs must not look like one, nor move the cursor.
+func checkNames(f Facts) error {
+	names := []string{f.License}
+	for _, p := range f.Programs {
+		names = append(names, p.Name, p.Section)
+		names = slices.Concat(names, p.Subprograms, p.Kfuncs, p.Ksyms, p.Unresolved)
+	}
+	for _, m := range f.Maps {
+		names = append(names, m.Name)
+	}
+	for _, v := range f.Variables {
+		names = append(names, v.Name, v.Section, v.Type)
+	}
+	for _, name := range names {
+		if !utf8.ValidString(name) || strings.ContainsFunc(name, unprintable) {
+			return &Refusal{
+				Rule:   "bytecode/unprintable-name",
+				Object: "name " + printable(name),
+				Reason: "it is not printable text",
+				Remedy: "name programs, maps, variables and sections with letters and digits",
+			}
+		}
+	}
+	return nil
+}
+
+// unprintable tells whether a character shows as nothing or moves the cursor.
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // readObject reads the file whole: what follows reads it several times, and
 // ELF offsets may point anywhere in it.
@@ -155,10 +200,33 @@ func parse(object []byte, opts Options) (*ebpf.CollectionSpec, error) {
 	}
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
-		return nil, fmt.Errorf("parse object: %w", err)
+		return nil, &parseError{err}
 	}
 	return spec, nil
 }
+
+// parseError is an error of the parser, which repeats names from the file as
+// they are.
+type parseError struct{ err error }
+
+// Error is the parser's message without what a terminal would act on, cut
+// after a kilobyte.
+func (e *parseError) Error() string {
+	const most = 1 << 10
+	text := strings.Map(func(r rune) rune {
+		if unprintable(r) {
+			return '�'
+		}
+		return r
+	}, strings.ToValidUTF8(e.err.Error(), "�"))
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return "parse object: " + text
+}
+
+// Unwrap is the parser's own error.
+func (e *parseError) Unwrap() error { return e.err }
 
 // byteOrder names a byte order.
 func byteOrder(o binary.ByteOrder) string {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -244,6 +245,8 @@ func TestRefusals(t *testing.T) {
 		"more instructions than allowed":      {object: reach, opts: Options{MaxInstructions: 100}, rule: "bytecode/too-many-instructions"},
 		"a compressed section":                {object: compressed(t, reach), rule: "bytecode/compressed-section"},
 		"two tables of relocations":           {object: relocatedTwice(t, reach), rule: "bytecode/ambiguous-relocations"},
+		"a program with a name of no text":    {object: renamed(t, reach, "reaches_none", "reaches_\xffone"), rule: "bytecode/unprintable-name"},
+		"a map that moves the cursor":         {object: renamed(t, reach, "events", "\x1b[2J.."), rule: "bytecode/unprintable-name"},
 		"a .bss each within bounds, not both": {object: twoBombs(t), opts: Options{MaxSize: 3 << 19}, rule: "bytecode/too-large"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -280,6 +283,16 @@ func relocatedTwice(t *testing.T, object []byte) []byte {
 	header, _ := sectionHeader(t, object, ".rel.BTF")
 	binary.LittleEndian.PutUint32(header[44:], uint32(code))
 	return object
+}
+
+// renamed gives a symbol another name of the same length, wherever it stands.
+func renamed(t *testing.T, object []byte, from, to string) []byte {
+	t.Helper()
+	changed := bytes.ReplaceAll(object, []byte(from), []byte(to))
+	if len(from) != len(to) || bytes.Equal(changed, object) {
+		t.Fatalf("cannot rename %q to %q", from, to)
+	}
+	return changed
 }
 
 // twoBombs is an object with two sections without contents, of 1 MiB each.
@@ -331,6 +344,21 @@ func mustRead(t *testing.T, path string) []byte {
 		t.Fatal(err)
 	}
 	return b
+}
+
+func TestErrorsShowNoControlCharacters(t *testing.T) {
+	object := renamed(t, objectFile(t, "maps"), "per_cpu", "\x1b[31m\xff\x00")
+	_, err := Inspect(bytes.NewReader(object), Options{})
+	if err == nil || strings.ContainsFunc(err.Error(), unprintable) || !utf8.ValidString(err.Error()) {
+		t.Errorf("got %q", err)
+	}
+	long := &parseError{fmt.Errorf("%w: %s", os.ErrInvalid, strings.Repeat("é", 5000))}
+	if text := long.Error(); len(text) > 1100 || !utf8.ValidString(text) || !strings.HasSuffix(text, "…") {
+		t.Errorf("%d bytes: %q", len(text), text)
+	}
+	if !errors.Is(long, os.ErrInvalid) {
+		t.Error("the cause is lost")
+	}
 }
 
 // brokenReader fails to read.
