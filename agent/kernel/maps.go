@@ -85,23 +85,39 @@ func isMapInMap(t ebpf.MapType) bool { return t == ebpf.ArrayOfMaps || t == ebpf
 // of old into those of r that are not shared with it: each variable that both
 // have under one name and type, but those that the definition sets. It is to be
 // called just before r's programs take over; what old's programs write after is
-// lost. The reports are those of Load, completed.
-func CarryVariables(p *Prepared, old, r *Revision, reports []MapReport) ([]MapReport, error) {
-	reports = slices.Clone(reports)
+// lost. It returns the names of the carried variables by section.
+func CarryVariables(p *Prepared, old, r *Revision) (map[string][]string, error) {
+	carried := map[string][]string{}
 	var errs []error
-	for i, report := range reports {
-		from, to := old.Maps[report.Map], r.Maps[report.Map]
-		if report.Kept || !isData(report.Map) || isConstant(report.Map) || from == nil || to == nil {
+	for _, name := range slices.Sorted(maps.Keys(p.Spec.Maps)) {
+		from, to := old.Maps[name], r.Maps[name]
+		if !isData(name) || isConstant(name) || from == nil || to == nil {
 			continue
 		}
-		carried, err := p.carrySection(report.Map, from, to)
+		same, err := sameMap(from, to)
+		if err == nil && !same {
+			carried[name], err = p.carrySection(name, from, to)
+		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("carry variables of %s: %w", report.Map, err))
-			continue
+			errs = append(errs, fmt.Errorf("carry variables of %s: %w", name, err))
 		}
-		reports[i].Carried = carried
 	}
-	return reports, errors.Join(errs...)
+	return carried, errors.Join(errs...)
+}
+
+// sameMap tells whether the two are one map in the kernel.
+func sameMap(a, b *ebpf.Map) (bool, error) {
+	x, err := a.Info()
+	if err != nil {
+		return false, fmt.Errorf("read info of map: %w", err)
+	}
+	y, err := b.Info()
+	if err != nil {
+		return false, fmt.Errorf("read info of map: %w", err)
+	}
+	m, _ := x.ID()
+	n, _ := y.ID()
+	return m == n && m != 0, nil
 }
 
 // carrySection copies what two data sections have in common.

@@ -60,19 +60,33 @@ func (p *pass) carryVariables() {
 		if old == nil || next == nil || old == next || p.runs(want.UID, want.Revision) {
 			continue
 		}
-		for _, app := range p.apps {
-			if app.newest.Payload().UID != want.UID || len(app.maps) == 0 {
-				continue
-			}
-			prepared, err := p.prepare(*p.intentOf(want.UID, want.Revision))
-			if err == nil {
-				app.maps, err = kernel.CarryVariables(prepared, old, next, app.maps)
-			}
-			if err != nil {
-				p.opts.Log.Error("carry variables", "application", want.Identity.String(), "error", err)
+		if err := p.carry(want, old, next); err != nil {
+			p.opts.Log.Error("carry variables", "application", want.Identity.String(), "error", err)
+		}
+	}
+}
+
+func (p *pass) carry(want plan.Application, old, next *kernel.Revision) error {
+	o := p.intentOf(want.UID, want.Revision)
+	if o == nil {
+		return nil
+	}
+	prepared, err := p.prepare(*o)
+	if err != nil {
+		return err
+	}
+	carried, err := kernel.CarryVariables(prepared, old, next)
+	for _, app := range p.apps {
+		if app.newest.Payload().UID != want.UID {
+			continue
+		}
+		for i := range app.maps {
+			if names := carried[app.maps[i].Map]; len(names) > 0 {
+				app.maps[i].Carried = names
 			}
 		}
 	}
+	return err
 }
 
 // runs tells whether any link runs the revision.

@@ -56,7 +56,7 @@ type encoder struct {
 func (e *encoder) put(at uint32, path string, t btf.Type, value any) error {
 	switch u := btf.UnderlyingType(t).(type) {
 	case *btf.Int:
-		return e.putInt(at, path, u, value)
+		return e.putInt(at, path, describe(t), u, value)
 	case *btf.Enum:
 		return e.putEnum(at, path, u, value)
 	case *btf.Array:
@@ -73,7 +73,7 @@ func (e *encoder) put(at uint32, path string, t btf.Type, value any) error {
 	return fail(path, "its type %s cannot be set; use a number, bool, enum, array or struct", describe(t))
 }
 
-func (e *encoder) putInt(at uint32, path string, t *btf.Int, value any) error {
+func (e *encoder) putInt(at uint32, path, what string, t *btf.Int, value any) error {
 	if t.Encoding == btf.Bool {
 		b, ok := value.(bool)
 		if !ok {
@@ -90,9 +90,9 @@ func (e *encoder) putInt(at uint32, path string, t *btf.Int, value any) error {
 			e.putBits(at, t.Size, big.NewInt(int64(c[0])))
 			return nil
 		}
-		return mismatch(path, describe(t), "a whole number; above 2^53 as a decimal or 0x string", value)
+		return mismatch(path, what, "a whole number; above 2^53 as a decimal or 0x string", value)
 	}
-	return e.putRange(at, path, t.Size, t.Encoding == btf.Signed, describe(t), n)
+	return e.putRange(at, path, t.Size, t.Encoding == btf.Signed, what, n)
 }
 
 func (e *encoder) putEnum(at uint32, path string, t *btf.Enum, value any) error {
@@ -214,11 +214,9 @@ func (e *encoder) putRange(at uint32, path string, size uint32, signed bool, wha
 	return nil
 }
 
-// putBits writes n in two's complement.
+// putBits writes the low bits of n in two's complement.
 func (e *encoder) putBits(at, size uint32, n *big.Int) {
-	if n.Sign() < 0 {
-		n = new(big.Int).Add(n, new(big.Int).Lsh(big.NewInt(1), uint(size)*8))
-	}
+	n = new(big.Int).Mod(n, new(big.Int).Lsh(big.NewInt(1), uint(size)*8))
 	cut := e.out[at : at+size]
 	n.FillBytes(cut)
 	if e.order == binary.LittleEndian {
