@@ -148,11 +148,14 @@ func (v Verdict) Seal(s *intent.Sealer, stamp Stamp) (intent.Envelope, error) {
 // Same tells whether sealing the verdict would say what the payload already
 // says, serial apart.
 func (v Verdict) Same(p intent.Payload) bool {
+	if !v.allowed {
+		return false
+	}
 	mine := v.payload(Stamp{UID: p.UID, Serial: p.Serial, Source: p.Source})
 	mine.Format = p.Format
 	a, errA := json.Marshal(mine)
 	b, errB := json.Marshal(p)
-	return v.allowed && errA == nil && errB == nil && string(a) == string(b)
+	return errA == nil && errB == nil && string(a) == string(b)
 }
 
 func (v Verdict) payload(stamp Stamp) intent.Payload {

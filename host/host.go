@@ -265,3 +265,6 @@ func (h *Host) Once(ctx context.Context) (Status, error) {
 	stop()
 	return h.Status(), errors.Join(err, <-done)
 }
+
+// DryRun tells whether the host judges and loads nothing.
+func (h *Host) DryRun() bool { return h.agent == nil }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,6 +113,14 @@ func (h *Host) Status() Status {
 		}
 		a.conclude()
 	}
+	for _, left := range agent {
+		a := Application{Kind: left.Application.Kind, Namespace: left.Application.Namespace, Name: left.Application.Name,
+			Reasons: []policies.Reason{}, Warnings: []policies.Reason{}}
+		a.join(left)
+		a.conclude()
+		s.Applications = append(s.Applications, a)
+	}
+	slices.SortFunc(s.Applications, func(x, y Application) int { return compareIdentities(x.Identity(), y.Identity()) })
 	return s
 }
 
@@ -162,7 +171,7 @@ func (h *Host) publish(began time.Time, outcomes []outcome, brake *Brake, source
 		was[a.Identity()] = a
 	}
 	for _, o := range outcomes {
-		if o.judged == nil && !o.runs() {
+		if o.judged == nil && (!o.runs() || o.move == bury) {
 			continue
 		}
 		a := h.describe(o, was[o.id].Conditions)

@@ -1,0 +1,567 @@
+package gate_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/registry"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+// world is a real registry with a few images, and what a gate needs.
+type world struct {
+	t        *testing.T
+	server   *httptest.Server
+	requests atomic.Int64
+	down     atomic.Bool
+	client   *image.Client
+	now      time.Time
+	keys     map[string]*signing.PrivateKey
+	signers  []v1alpha1.BpfSigner
+	memory   memory
+}
+
+// memory is a gate.Memory in RAM, to be handed to a second Judge as a disk
+// would be.
+type memory map[string][]byte
+
+func (m memory) Load(name string) ([]byte, bool) { data, ok := m[name]; return data, ok }
+
+func (m memory) Store(name string, data []byte) error { m[name] = data; return nil }
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), keys: map[string]*signing.PrivateKey{}, memory: memory{}}
+	real := registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0)))
+	w.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.requests.Add(1)
+		if w.down.Load() {
+			rw.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		real.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(w.server.Close)
+	var err error
+	if w.client, err = image.NewClient(image.Options{CacheDir: t.TempDir()}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"team-a", "team-b"} {
+		key := plainKey(t)
+		public, err := key.Public()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.keys[name] = key
+		s := v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		s.Spec.Key = &v1alpha1.KeySigner{PublicKey: string(public)}
+		w.signers = append(w.signers, s)
+	}
+	return w
+}
+
+// plainKey makes a key without a password: cosign's own format takes a second
+// of scrypt.
+func plainKey(t *testing.T) *signing.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := signing.ParsePrivateKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return private
+}
+
+// push packs a test program and returns its reference.
+func (w *world) push(object, tag string) string {
+	w.t.Helper()
+	body := programs.Object(object)
+	facts, err := bytecode.Inspect(strings.NewReader(string(body)), bytecode.Options{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	built, err := image.Build(body, image.BuildOptions{Labels: bytecode.Labels(facts)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ref := strings.TrimPrefix(w.server.URL, "http://") + "/bpf/" + strings.ReplaceAll(object, "_", "-") + ":" + tag
+	if _, err := w.client.Push(w.t.Context(), ref, built); err != nil {
+		w.t.Fatal(err)
+	}
+	return ref
+}
+
+// sign signs what a reference stands for.
+func (w *world) sign(ref, signer string) {
+	w.t.Helper()
+	r, err := w.client.Resolve(w.t.Context(), ref)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := signing.Sign(w.t.Context(), w.client, r, w.keys[signer], signing.SignOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// signed is push and sign by team-a.
+func (w *world) signed(object string) string {
+	ref := w.push(object, "v1")
+	w.sign(ref, "team-a")
+	return ref
+}
+
+func (w *world) trust(signers ...v1alpha1.BpfSigner) *signing.Trust {
+	w.t.Helper()
+	tr, err := signing.NewTrust(signers)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return tr
+}
+
+func (w *world) policy(list ...policies.Policy) *policies.Set {
+	w.t.Helper()
+	set, err := policies.Compile(w.t.Context(), list, policies.Options{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return set
+}
+
+func (w *world) judge() *gate.Judge {
+	w.t.Helper()
+	j, err := gate.New(gate.Options{
+		Images: w.client,
+		Collect: func(ctx context.Context, r image.Resolved) (signing.Collected, error) {
+			return signing.Collect(ctx, w.client, r)
+		},
+		Trust:    w.trust(w.signers...),
+		Policies: w.policy(),
+		Memory:   w.memory,
+		Now:      func() time.Time { return w.now },
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return j
+}
+
+// app is a cluster-wide application with one program on one hook.
+func app(ref, program string, attach ...v1alpha1.Attachment) *v1alpha1.ClusterBpfApplication {
+	a := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "app", Generation: 1}}
+	a.Spec.Bytecode.Image = ref
+	a.Spec.Programs = []v1alpha1.Program{{Name: program, Attach: attach}}
+	return a
+}
+
+func onEth0() v1alpha1.Attachment {
+	return v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}}
+}
+
+// mustJudge fails the test where it could not be told.
+func mustJudge(t *testing.T, j *gate.Judge, a v1alpha1.Application) gate.Verdict {
+	t.Helper()
+	v, err := j.Judge(t.Context(), gate.Request{Application: a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// rules are the rules that denied, in order.
+func rules(v gate.Verdict) []string {
+	var got []string
+	for _, r := range v.Decision().Denied {
+		got = append(got, r.Rule)
+	}
+	return got
+}
+
+func TestASignedProgramIsAllowedAndSealed(t *testing.T) {
+	w := newWorld(t)
+	v := mustJudge(t, w.judge(), app(w.signed("xdp_count"), "count_packets", onEth0()))
+	if !v.Allowed() {
+		t.Fatalf("denied: %v", v.Decision().Denied)
+	}
+	sealer, err := intent.NewSealer(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env, err := v.Seal(sealer, gate.Stamp{UID: "u", Serial: 7, Source: "app.cue"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := intent.NewTrust(sealer.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := trust.Open(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := opened.Payload()
+	if p.ImageDigest != v.Image().Digest || p.ObjectDigest == "" || p.Serial != 7 || p.Source != "app.cue" {
+		t.Errorf("sealed %+v", p)
+	}
+	priority := v1alpha1.DefaultPriority
+	want := onEth0()
+	want.Priority, want.ProceedOn = &priority, []string{"Pass"}
+	if diff := cmp.Diff([]v1alpha1.Program{{Name: "count_packets", Attach: []v1alpha1.Attachment{want}}}, p.Programs); diff != "" {
+		t.Errorf("programs (-want +sealed):\n%s", diff)
+	}
+	if !v.Same(p) {
+		t.Error("the verdict does not recognise its own intent")
+	}
+	if again := mustJudge(t, w.judge(), app(w.server.URL[7:]+"/bpf/xdp-count:v1", "count_packets")); again.Same(p) {
+		t.Error("a refused verdict is the same as an intent")
+	}
+}
+
+func TestARefusedVerdictCannotBeSealed(t *testing.T) {
+	w := newWorld(t)
+	sealer, err := intent.NewSealer(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unsigned := mustJudge(t, w.judge(), app(w.push("xdp_count", "v1"), "count_packets", onEth0()))
+	for name, v := range map[string]gate.Verdict{"an unsigned image": unsigned, "the zero verdict": {}} {
+		if env, err := v.Seal(sealer, gate.Stamp{UID: "u", Serial: 1}); err == nil {
+			t.Errorf("%s was sealed: %s", name, env)
+		}
+	}
+}
+
+func TestWhatIsRefusedSaysWhy(t *testing.T) {
+	w := newWorld(t)
+	count := w.signed("xdp_count")
+	number := func(s string) map[string]apiextensionsv1.JSON {
+		return map[string]apiextensionsv1.JSON{"sampling": {Raw: []byte(s)}}
+	}
+	broken := onEth0()
+	broken.Interfaces.Names = []string{"eth["}
+	for name, c := range map[string]struct {
+		app  v1alpha1.Application
+		rule string
+		path string
+		says string
+	}{
+		"an image nobody signed":           {app(w.push("xdp_pass", "v1"), "xdp_pass", onEth0()), "baseline/signed", "spec.bytecode.image", "no known signer"},
+		"a function the object lacks":      {app(count, "nope", onEth0()), "inspect/program", "spec.programs[0].name", "count_packets"},
+		"a hook that does not exist":       {app(count, "count_packets", v1alpha1.Attachment{Hook: "xpd"}), "shape/hook", "spec.programs[0].attach[0].hook", `"xpd" is not known`},
+		"a hook the agent does not attach": {app(count, "count_packets", v1alpha1.Attachment{Hook: "freplace", Function: "f"}), "shape/hook", "spec.programs[0].attach[0].hook", "does not attach it"},
+		"a hook for another program type":  {app(count, "count_packets", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: onEth0().Interfaces}), "inspect/hook", "spec.programs[0].attach[0].hook", "type XDP"},
+		"no interface":                     {app(count, "count_packets"), "shape/fields", "spec.programs[0].attach[0].interfaces", "needs interfaces"},
+		"an interface pattern that is none": {
+			app(count, "count_packets", broken), "shape/fields", "spec.programs[0].attach[0].interfaces", `"eth["`},
+		"proceedOn where the kernel has none": {
+			app(count, "count_packets", v1alpha1.Attachment{Hook: "tcx/egress", Interfaces: onEth0().Interfaces, ProceedOn: []string{"Pass"}}),
+			"shape/fields", "spec.programs[0].attach[0].proceedOn", "does not take proceedOn"},
+		"a variable the object lacks": {with(app(count, "count_packets", onEth0()), func(s *v1alpha1.BpfApplicationSpec) {
+			s.Variables = map[string]apiextensionsv1.JSON{"smapling": {Raw: []byte("1")}}
+		}), "inspect/variable", "spec.variables.smapling", "sampling"},
+		"a value its variable cannot take": {with(app(count, "count_packets", onEth0()), func(s *v1alpha1.BpfApplicationSpec) {
+			s.Variables = number("-1")
+		}), "inspect/variable", "spec.variables.sampling", ""},
+		"a map the object lacks": {with(app(count, "count_packets", onEth0()), func(s *v1alpha1.BpfApplicationSpec) {
+			s.Maps = map[string]v1alpha1.Map{"count": {}}
+		}), "inspect/map", "spec.maps.count", "counts"},
+		"an image that is not there": {app(w.server.URL[7:]+"/bpf/none:v1", "p", onEth0()), "resolve/image", "spec.bytecode.image", "none"},
+		"a reference that is none":   {app("not a reference", "p", onEth0()), "resolve/image", "spec.bytecode.image", "not a reference"},
+		"two programs of one name": {with(app(count, "count_packets", onEth0()), func(s *v1alpha1.BpfApplicationSpec) {
+			s.Programs = append(s.Programs, s.Programs[0])
+		}), "shape/programs", "spec.programs[1].name", "twice"},
+		"a helper that writes user memory": {app(w.signed("tp_write_user"), programOf(t, "tp_write_user")), "baseline/helpers", "spec.programs[0]", "bpf_probe_write_user"},
+		"a hook beyond the namespace": {&v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "app"},
+			Spec: app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count")).Spec}, "shape/scope", "spec.programs[0].attach[0].hook", "reaches beyond a namespace"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := mustJudge(t, w.judge(), c.app)
+			if v.Allowed() {
+				t.Fatal("allowed")
+			}
+			for _, r := range v.Decision().Denied {
+				if r.Rule == c.rule && r.Path == c.path && strings.Contains(r.Message+r.Remedy, c.says) && r.Remedy != "" {
+					return
+				}
+			}
+			t.Errorf("denied for %q, want %s at %s saying %q with a remedy", v.Decision().Denied, c.rule, c.path, c.says)
+		})
+	}
+}
+
+func with(a *v1alpha1.ClusterBpfApplication, change func(*v1alpha1.BpfApplicationSpec)) *v1alpha1.ClusterBpfApplication {
+	change(&a.Spec)
+	return a
+}
+
+// programOf is the name of an object's only program.
+func programOf(t *testing.T, object string) string {
+	t.Helper()
+	facts, err := bytecode.Inspect(strings.NewReader(string(programs.Object(object))), bytecode.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return facts.Programs[0].Name
+}
+
+func TestTheSectionFillsInWhatTheDefinitionLeavesOut(t *testing.T) {
+	w := newWorld(t)
+	v := mustJudge(t, w.judge(), app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count")))
+	if !v.Allowed() {
+		t.Fatalf("denied: %v", v.Decision().Denied)
+	}
+	input, err := w.judge().Input(t.Context(), gate.Request{Application: v.Application()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := input.Application.Spec.Programs[0].Attach[0]
+	if got.Hook != "tracepoint" || !strings.Contains(got.Tracepoint, "/") {
+		t.Errorf("attachment %+v: want hook tracepoint and the section's category/name", got)
+	}
+	if v.Application().Body().Programs[0].Attach != nil {
+		t.Error("the definition itself was changed")
+	}
+}
+
+func TestWhatIsKnownNeedsNoNetwork(t *testing.T) {
+	w := newWorld(t)
+	j, count := w.judge(), app(w.signed("xdp_count"), "count_packets", onEth0())
+	first := mustJudge(t, j, count)
+	pinned := gate.Request{Application: count, Digest: first.Image().Digest}
+	before := w.requests.Load()
+	ask := func(name string, j *gate.Judge, req gate.Request, want ...string) {
+		t.Helper()
+		v, err := j.Judge(t.Context(), req)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(want, rules(v)); diff != "" {
+			t.Errorf("%s: rules (-want +got):\n%s", name, diff)
+		}
+		if n := w.requests.Load() - before; n != 0 {
+			t.Errorf("%s: %d requests", name, n)
+		}
+	}
+	ask("the same question", j, pinned)
+	eth1 := onEth0()
+	eth1.Interfaces.Names = []string{"eth1"}
+	ask("the same digest on another interface", j, gate.Request{Application: app(count.Spec.Bytecode.Image, "count_packets", eth1), Digest: first.Image().Digest})
+
+	j.Repolicy(w.policy(policies.Policy{Name: "no", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains \"not today\"\n"}}))
+	ask("a changed policy", j, pinned, "no/deny")
+	j.Repolicy(w.policy())
+	ask("the policy of before", j, pinned)
+
+	revoked := w.signers[0]
+	revoked.Spec.Revoked = true
+	j.Retrust(w.trust(revoked, w.signers[1]))
+	ask("a revoked signer", j, pinned, "baseline/signed")
+	j.Retrust(w.trust(w.signers...))
+	ask("the signer of before", j, pinned)
+
+	ask("a new process with the memory of the old", w.judge(), pinned)
+	w.memory[only(t, w.memory)] = []byte("{")
+	if _, err := w.judge().Judge(t.Context(), pinned); err != nil {
+		t.Errorf("a damaged memory: %v", err)
+	}
+	if w.requests.Load() == before {
+		t.Error("a damaged memory was believed")
+	}
+}
+
+func only(t *testing.T, m memory) string {
+	t.Helper()
+	for name := range m {
+		return name
+	}
+	t.Fatal("nothing was remembered")
+	return ""
+}
+
+func TestTheSameDigestElsewhereIsAnotherVerdict(t *testing.T) {
+	w := newWorld(t)
+	j, ref := w.judge(), w.signed("xdp_count")
+	j.Repolicy(w.policy(policies.Policy{Name: "eth0", Spec: v1alpha1.BpfPolicySpec{Rego: `package skep.policy
+
+deny contains "only eth0" if input.application.spec.programs[_].attach[_].interfaces.names[_] != "eth0"
+`}}))
+	eth1 := onEth0()
+	eth1.Interfaces.Names = []string{"eth1"}
+	for range 2 {
+		if v := mustJudge(t, j, app(ref, "count_packets", onEth0())); !v.Allowed() {
+			t.Errorf("eth0: %v", v.Decision().Denied)
+		}
+		if v := mustJudge(t, j, app(ref, "count_packets", eth1)); v.Allowed() {
+			t.Error("eth1 was allowed")
+		}
+	}
+}
+
+func TestAnOutageIsExcusedForABoundedTime(t *testing.T) {
+	w := newWorld(t)
+	j, count := w.judge(), app(w.signed("xdp_count"), "count_packets", onEth0())
+	req := gate.Request{Application: count, Digest: mustJudge(t, j, count).Image().Digest}
+	w.down.Store(true)
+	for name, c := range map[string]struct {
+		after time.Duration
+		told  bool
+	}{
+		"while fresh":           {time.Minute, true},
+		"stale, but not by far": {23 * time.Hour, true},
+		"a day later":           {25 * time.Hour, false},
+	} {
+		start := w.now
+		w.now = start.Add(c.after)
+		_, err := j.Judge(t.Context(), req)
+		if told := err == nil; told != c.told {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && !errors.Is(err, image.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnavailable", name, err)
+		}
+		w.now = start
+	}
+}
+
+func TestARegistryThatIsDownIsNoRefusal(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_count")
+	w.down.Store(true)
+	v, err := w.judge().Judge(t.Context(), gate.Request{Application: app(ref, "count_packets", onEth0())})
+	if !errors.Is(err, image.ErrUnavailable) || v.Allowed() {
+		t.Errorf("Judge = %v, %v; want ErrUnavailable and no permission", v.Allowed(), err)
+	}
+}
+
+func TestASignatureMadeLaterIsSeen(t *testing.T) {
+	w := newWorld(t)
+	ref := w.push("xdp_count", "v1")
+	j, count := w.judge(), app(ref, "count_packets", onEth0())
+	if mustJudge(t, j, count).Allowed() {
+		t.Fatal("an unsigned image was allowed")
+	}
+	w.sign(ref, "team-b")
+	w.now = w.now.Add(31 * time.Second)
+	v := mustJudge(t, j, count)
+	evidence := v.Evidence()
+	if diff := cmp.Diff([]string{"team-b"}, evidence.Signers()); diff != "" || !v.Allowed() {
+		t.Errorf("allowed %v, signers (-want +got):\n%s", v.Allowed(), diff)
+	}
+}
+
+func TestAPinnedTagIsNotFollowed(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_count")
+	j, count := w.judge(), app(ref, "count_packets", onEth0())
+	first := mustJudge(t, j, count).Image().Digest
+	body := programs.Object("xdp_count_v2")
+	built, err := image.Build(body, image.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.client.Push(t.Context(), ref, built); err != nil {
+		t.Fatal(err)
+	}
+	v, err := j.Judge(t.Context(), gate.Request{Application: count, Digest: first})
+	if err != nil || v.Image().Digest != first || !v.Allowed() {
+		t.Errorf("pinned: digest %s allowed %v, %v", v.Image().Digest, v.Allowed(), err)
+	}
+	if v := mustJudge(t, j, count); v.Image().Digest == first || v.Allowed() {
+		t.Errorf("unpinned: digest %s, allowed %v; the moved tag is unsigned", v.Image().Digest, v.Allowed())
+	}
+}
+
+func TestAStepRefusesTheZeroOfTheOneBefore(t *testing.T) {
+	j := newWorld(t).judge()
+	for name, step := range map[string]func() error{
+		"Shape":   func() error { _, err := gate.Shape(gate.Request{}); return err },
+		"Resolve": func() error { _, err := j.Resolve(t.Context(), gate.Shaped{}); return err },
+		"Verify":  func() error { _, err := j.Verify(t.Context(), gate.Resolved{}); return err },
+		"Inspect": func() error { _, err := j.Inspect(t.Context(), gate.Verified{}); return err },
+		"Decide":  func() error { _, err := j.Decide(t.Context(), gate.Inspected{}); return err },
+	} {
+		if err := step(); err == nil {
+			t.Errorf("%s took a zero value", name)
+		}
+	}
+}
+
+func TestBrakeHoldsAMassDenialOnly(t *testing.T) {
+	for _, c := range []struct {
+		running, denied int
+		held            bool
+	}{{1, 1, false}, {10, 1, false}, {2, 2, true}, {20, 2, false}, {19, 2, true}, {1000, 100, false}, {1000, 101, true}, {0, 0, false}} {
+		if got := gate.Brake(c.running, c.denied); got != c.held {
+			t.Errorf("Brake(%d, %d) = %v, want %v", c.running, c.denied, got, c.held)
+		}
+	}
+}
+
+func TestSerialsOnlyRise(t *testing.T) {
+	for _, c := range [][3]int64{{0, 100, 100}, {100, 100, 101}, {200, 100, 201}} {
+		if got := gate.NextSerial(c[0], c[1]); got != c[2] {
+			t.Errorf("NextSerial(%d, %d) = %d, want %d", c[0], c[1], got, c[2])
+		}
+	}
+}
+
+func TestTheInputHasTheSchemasFields(t *testing.T) {
+	w := newWorld(t)
+	input, err := w.judge().Input(t.Context(), gate.Request{
+		Application: app(w.signed("xdp_count"), "count_packets", onEth0()),
+		Requester:   policies.Requester{Username: "dev@example.com"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := input.Document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(doc, &got); err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range []string{"version", "application", "requester", "namespace", "image", "signatures", "attestations", "bytecode", "parameters", "now"} {
+		if _, ok := got[field]; !ok {
+			t.Errorf("the document has no %s", field)
+		}
+	}
+	if name := fmt.Sprint(got["requester"].(map[string]any)["username"]); name != "dev@example.com" {
+		t.Errorf("requester %s", name)
+	}
+}
