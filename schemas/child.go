@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/metrics"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -56,6 +58,8 @@ type outcome struct {
 	usedTags map[string]bool
 	// done counts the units that ended, from the first.
 	done int
+	// begun tells that the child got as far as a unit.
+	begun bool
 	// broke says why the unit after those broke the child; empty where all ended.
 	broke, remedy string
 }
@@ -84,6 +88,7 @@ func serve(in io.Reader, out io.Writer) error {
 	if err := confine(j.MemoryBytes); err != nil {
 		return err
 	}
+	go watchMemory(j.MemoryBytes)
 	return newRenderer(j.Files, j.Tags, out).run(j.Units)
 }
 
@@ -102,6 +107,24 @@ func confine(memory int64) error {
 		}
 	}
 	return nil
+}
+
+// outOfMemory is what the child says of itself, in the words the Go runtime has
+// for it.
+const outOfMemory = "out of memory"
+
+// watchMemory ends this process where its heap outgrows the limit. The limit
+// set by confine is only the net below: Go does not always meet it with a
+// message of its own.
+func watchMemory(limit int64) {
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	for range time.Tick(20 * time.Millisecond) {
+		metrics.Read(heap)
+		if heap[0].Value.Uint64() > uint64(limit) {
+			fmt.Fprintln(os.Stderr, outOfMemory)
+			os.Exit(1)
+		}
+	}
 }
 
 // renderAll renders the units in children, one after another: a unit that
@@ -149,7 +172,9 @@ func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error
 	cmd := exec.CommandContext(limited, "/proc/self/exe")
 	cmd.Args = []string{"skep-render"}
 	cmd.Dir = "/"
-	cmd.Env = []string{childVariable + "=1", fmt.Sprintf("GOMEMLIMIT=%d", j.MemoryBytes*9/10), "GOTRACEBACK=none"}
+	// No GOMEMLIMIT: near it the collector would run without end, and what
+	// takes too much memory would only be found out by the timeout.
+	cmd.Env = []string{childVariable + "=1", "GOGC=50", "GOTRACEBACK=none"}
 	cmd.Stderr = &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second
@@ -190,9 +215,15 @@ func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error
 	if err := ctx.Err(); err != nil {
 		return outcome{}, fmt.Errorf("render: %w", err)
 	}
-	if out.done < len(j.Units) {
-		return out, out.explain(decodeErr, waitErr, limited.Err(), stderr.String(), j.MemoryBytes, timeout)
+	if out.done == len(j.Units) {
+		return out, nil
 	}
+	late := errors.Is(limited.Err(), context.DeadlineExceeded)
+	if !out.begun && !late {
+		return outcome{}, fmt.Errorf("start the renderer: %w: %s", errors.Join(waitErr, decodeErr), stderr.line())
+	}
+	end := death{output: decodeErr, timeout: late, exit: waitErr, stderr: stderr.String()}
+	out.broke, out.remedy = end.words(j.MemoryBytes, timeout)
 	return out, nil
 }
 
@@ -207,7 +238,7 @@ func pipes(cmd *exec.Cmd) (io.WriteCloser, io.Reader, error) {
 }
 
 // errOutput says that a child rendered more than maxOutput.
-var errOutput = errors.New("too much output")
+var errOutput = fmt.Errorf("it renders to more than %d MiB", maxOutput>>20)
 
 // readOutcome reads what a child answers. It keeps only what belongs to units
 // that ended.
@@ -234,6 +265,7 @@ func readOutcome(r io.Reader) (outcome, error) {
 		case rec.UsedTag != "":
 			out.usedTags[rec.UsedTag] = true
 		case rec.Begin != nil:
+			out.begun = true
 			objects, problems = nil, nil
 		case rec.End != nil:
 			out.objects = append(out.objects, objects...)
@@ -243,24 +275,31 @@ func readOutcome(r io.Reader) (outcome, error) {
 	}
 }
 
-// explain sets why a unit broke its child, or returns an error where it was
-// not the unit's doing.
-func (o *outcome) explain(decodeErr, waitErr, ctxErr error, stderr string, memory int64, timeout time.Duration) error {
-	switch {
-	case errors.Is(decodeErr, errOutput):
-		o.broke, o.remedy = fmt.Sprintf("it renders to more than %d MiB", maxOutput>>20), "make it smaller or split it into several folders"
-	case strings.Contains(stderr, "out of memory"), strings.Contains(stderr, "cannot allocate memory"):
-		o.broke, o.remedy = fmt.Sprintf("rendering it takes more than %d MiB of memory", memory>>20), "look for a loop or a list that grows without bound"
-	case strings.Contains(stderr, "stack exceeds"), strings.Contains(stderr, "stack overflow"):
-		o.broke, o.remedy = "it is nested too deeply to be rendered", "look for a definition that contains itself"
-	case errors.Is(ctxErr, context.DeadlineExceeded):
-		o.broke, o.remedy = fmt.Sprintf("rendering it takes longer than %s", timeout), "look for a loop that never ends"
-	case strings.Contains(stderr, "panic"):
-		o.broke, o.remedy = "the renderer met an internal fault in it", "simplify it, and report it to the project"
-	default:
-		return fmt.Errorf("render: the renderer ended early: %w: %s", errors.Join(waitErr, decodeErr), strings.TrimSpace(stderr))
+// death is how a child ended before its units did. Whatever the cause, it is
+// laid to the unit that was begun, and the others go on without it.
+type death struct {
+	output  error
+	timeout bool
+	exit    error
+	stderr  string
+}
+
+// words says what broke and what would mend it.
+func (d death) words(memory int64, timeout time.Duration) (broke, remedy string) {
+	says := func(any ...string) bool {
+		return slices.ContainsFunc(any, func(s string) bool { return strings.Contains(d.stderr, s) })
 	}
-	return nil
+	switch {
+	case errors.Is(d.output, errOutput):
+		return errOutput.Error(), "make it smaller or split it into several folders"
+	case says(outOfMemory, "cannot allocate memory"):
+		return fmt.Sprintf("rendering it takes more than %d MiB of memory", memory>>20), "look for a loop or a list that grows without bound"
+	case says("stack exceeds", "stack overflow"):
+		return "it is nested too deeply to be rendered", "look for a definition that contains itself"
+	case d.timeout:
+		return fmt.Sprintf("rendering it takes longer than %s", timeout), "look for a loop that never ends"
+	}
+	return fmt.Sprintf("rendering it broke the renderer: %v", errors.Join(d.exit, d.output)), "simplify it; where it is small and simple, report it to the project"
 }
 
 // head keeps the beginning and drops the rest of what is written to it: a Go crash
@@ -268,9 +307,15 @@ func (o *outcome) explain(decodeErr, waitErr, ctxErr error, stderr string, memor
 type head struct{ bytes.Buffer }
 
 // Write never fails and keeps at most 4 KiB.
-func (t *head) Write(p []byte) (int, error) {
-	if room := 4<<10 - t.Len(); room > 0 {
-		t.Buffer.Write(p[:min(room, len(p))])
+func (h *head) Write(p []byte) (int, error) {
+	if room := 4<<10 - h.Len(); room > 0 {
+		h.Buffer.Write(p[:min(room, len(p))])
 	}
 	return len(p), nil
+}
+
+// line is the first line.
+func (h *head) line() string {
+	first, _, _ := strings.Cut(h.String(), "\n")
+	return first
 }

@@ -50,8 +50,8 @@ func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem
 			p.Remedy = clause(p.Remedy)
 		} else {
 			p.Message, p.Remedy = s.text(e), "correct the file at this place"
-			if strings.Contains(p.Message, "cannot find module") {
-				p.Remedy = "put the package below cue.mod/pkg: rendering has no network"
+			if strings.Contains(p.Message, "cannot find module") || strings.Contains(p.Message, noNetwork) {
+				p.Remedy = "put the package below cue.mod/pkg"
 			}
 		}
 		problems = append(problems, p)
@@ -72,6 +72,7 @@ func (s *scope) text(e errors.Error) string {
 	} else if cause != nil {
 		said += ": " + cause.Error()
 	}
+	said = strings.Join(strings.Fields(said), " ")
 	return clip(strings.NewReplacer(s.r.root+"/", "", looseName+": ", "").Replace(said), maxMessage)
 }
 
@@ -79,7 +80,7 @@ func (s *scope) text(e errors.Error) string {
 // that the schema has above the field.
 func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1.Identity) (message, remedy string) {
 	format, _ := e.Msg()
-	if said, cure, ok := strings.Cut(s.text(e), "; "); ok && vendoredSchema(e.Position().Filename()) && !strings.HasPrefix(format, "invalid value") {
+	if said, cure, ok := strings.Cut(s.text(e), "; "); ok && inSchema(e.Position()) && !strings.HasPrefix(format, "invalid value") {
 		// The schema's own words: what is wrong; what would mend it.
 		return said, cure
 	}

@@ -7,7 +7,9 @@ import (
 	"path"
 	"strings"
 
+	"cuelang.org/go/cue/build"
 	"cuelang.org/go/cue/load"
+	"cuelang.org/go/cue/token"
 	"cuelang.org/go/mod/modfile"
 	"cuelang.org/go/mod/module"
 )
@@ -77,6 +79,33 @@ func overlay(files map[string][]byte, root string) (map[string]load.Source, erro
 	return out, nil
 }
 
+// schemaRoot is where the schema itself seems to lie when it is loaded by
+// itself. Nothing is there.
+const schemaRoot = "/skep.dev-schemas"
+
+// schemaInstance parses the embedded module.
+func schemaInstance() (*build.Instance, error) {
+	sources, err := moduleSources()
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]load.Source{path.Join(schemaRoot, "cue.mod/module.cue"): load.FromString(looseModule)}
+	for name, data := range sources {
+		files[path.Join(schemaRoot, name)] = load.FromBytes(data)
+	}
+	inst := load.Instances([]string{"."}, &load.Config{Dir: schemaRoot, ModuleRoot: schemaRoot, Overlay: files, Registry: noRegistry{}, Env: []string{}})[0]
+	if inst.Err != nil {
+		return nil, fmt.Errorf("read the embedded schema: %w", inst.Err)
+	}
+	return inst, nil
+}
+
+// inSchema tells whether a place is in the schema, loaded by itself or
+// imported.
+func inSchema(pos token.Pos) bool {
+	return strings.HasPrefix(pos.Filename(), schemaRoot+"/") || vendoredSchema(pos.Filename())
+}
+
 // vendoredSchema tells whether a file is a source's own copy of the schema.
 func vendoredSchema(name string) bool {
 	for _, dir := range vendoredIn {
@@ -121,13 +150,16 @@ func moduleRoot(files map[string][]byte, dir string) string {
 	return "."
 }
 
+// noNetwork is why a module that is not in the source is not found.
+const noNetwork = "rendering has no network"
+
 // noRegistry answers every request for a module with the reason why there is
 // no answer.
 type noRegistry struct{}
 
 // refuse is what every method says.
 func (noRegistry) refuse(what string) error {
-	return fmt.Errorf("module %s would have to be fetched, and rendering has no network; put its packages below cue.mod/pkg", what)
+	return fmt.Errorf("module %s would have to be fetched, and %s", what, noNetwork)
 }
 
 // ModFile implements modconfig.Registry.

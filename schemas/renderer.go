@@ -26,6 +26,7 @@ type renderer struct {
 	// root is the absolute folder the files seem to lie in.
 	root    string
 	overlay map[string]load.Source
+	schema  *build.Instance
 	out     *json.Encoder
 	failed  error
 }
@@ -42,6 +43,9 @@ func newRenderer(files map[string][]byte, tags []string, out io.Writer) *rendere
 func (r *renderer) run(units []unit) error {
 	var err error
 	if r.overlay, err = overlay(r.files, r.root); err != nil {
+		return err
+	}
+	if r.schema, err = schemaInstance(); err != nil {
 		return err
 	}
 	for i, u := range units {
@@ -144,11 +148,10 @@ type scope struct {
 }
 
 // newScope builds the schema in a fresh context, so that what one unit
-// evaluated is freed before the next.
+// evaluated is freed before the next. Nothing of the source is part of it.
 func (r *renderer) newScope() *scope {
 	ctx := cuecontext.New(cuecontext.WithInjection(embed.New()))
-	insts := load.Instances([]string{importPath}, &load.Config{Dir: r.root, ModuleRoot: r.root, Overlay: r.overlay, Registry: noRegistry{}, Env: []string{}})
-	return &scope{r: r, ctx: ctx, schema: ctx.BuildInstance(insts[0])}
+	return &scope{r: r, ctx: ctx, schema: ctx.BuildInstance(r.schema)}
 }
 
 // refuseUnit reports why nothing of a unit could be read.
@@ -257,13 +260,17 @@ func (s *scope) definition(v cue.Value, version string) {
 		return
 	}
 	data, err := whole.MarshalJSON()
+	if len(data) > maxOutput {
+		// The parent would kill this process for it, with less to say.
+		err = errOutput
+	}
 	if err == nil {
 		data, err = exactVariables(data)
 	}
 	if err != nil {
 		s.r.emit(record{Problem: &Problem{
 			Source: s.r.position(v), Definition: &id, Path: v.Path().String(),
-			Message: "it cannot be written as JSON: " + err.Error(), Remedy: "give every field a value JSON has",
+			Message: err.Error(), Remedy: "give every field a value that JSON has, and of a sensible size",
 		}})
 		return
 	}
