@@ -46,7 +46,7 @@ type runs struct{ overdue atomic.Int32 }
 // whether the evaluation stops then or not.
 func (c *compiled) judge(ctx context.Context, input ast.Object, timeout time.Duration) verdict {
 	if c.broken {
-		return c.fails("does not compile", "its author is to mend it: `skep policy test DIR` shows where it is wrong")
+		return c.fails("does not compile", "its author is to mend it; skep policy test shows where it is wrong")
 	}
 	if c.running.overdue.Load() >= maxRuns {
 		return c.tooSlow()
@@ -164,7 +164,7 @@ func (c *compiled) reasons(bindings rego.Vars, entry string) ([]Reason, error) {
 	reasons := make([]Reason, 0, min(len(members), maxReasons+1))
 	for i, member := range members {
 		if i == maxReasons {
-			reasons = append(reasons, Reason{Rule: c.id + "/" + entry, Message: fmt.Sprintf("and %d more reasons", len(members)-maxReasons)})
+			reasons = append(reasons, Reason{Rule: c.id + "/" + entry, Message: fmt.Sprintf("and %d more reasons", len(members)-maxReasons), Remedy: "mend the reasons that are told first"})
 			break
 		}
 		reason, err := c.reason(member, entry)
@@ -205,6 +205,9 @@ func (c *compiled) reason(member *ast.Term, entry string) (Reason, error) {
 	}
 	if strings.TrimSpace(r.Message) == "" {
 		return Reason{}, fmt.Errorf("puts something without a message into %s", entry)
+	}
+	if r.Remedy == "" && entry == entryDeny {
+		r.Remedy = "the rule names no remedy; ask whoever keeps policy " + c.id
 	}
 	r.Rule = c.id + "/" + rule
 	return r, nil
