@@ -19,8 +19,7 @@ import (
 // them. A digest leads from one to the next, so nothing in the folder needs to
 // be believed: every blob is hashed again when it is read.
 type cache struct {
-	dir  string
-	lock string
+	dir string
 }
 
 const (
@@ -29,7 +28,7 @@ const (
 )
 
 func openCache(dir string) (*cache, error) {
-	c := &cache{dir: filepath.Join(dir, "blobs", "sha256"), lock: filepath.Join(dir, "lock")}
+	c := &cache{dir: filepath.Join(dir, "blobs", "sha256")}
 	if err := os.MkdirAll(c.dir, cacheMode); err != nil {
 		return nil, &kindError{kind: ErrCache, err: fmt.Errorf("make cache folder: %w", err)}
 	}
@@ -62,7 +61,8 @@ func (c *cache) get(digest v1.Hash, limit int64) ([]byte, error) {
 // put stores a blob under its digest. It is there whole or not at all, whatever
 // happens on the way, and two writers of one digest do not disturb each other.
 func (c *cache) put(digest v1.Hash, data []byte) error {
-	unlock, err := c.hold(syscall.LOCK_SH)
+	// The lock keeps Prune, in whichever process, from dropping what is seen here.
+	unlock, err := lockDir(c.dir, syscall.LOCK_SH)
 	if err != nil {
 		return cacheError("store blob", digest, err)
 	}
@@ -88,9 +88,9 @@ func cacheError(verb string, digest v1.Hash, err error) error {
 	return &kindError{kind: ErrCache, err: fmt.Errorf("%s %s in the cache: %w", verb, digest, err)}
 }
 
-// hold takes the lock that keeps Prune, in whichever process, away from a put.
-func (c *cache) hold(how int) (release func(), err error) {
-	file, err := os.OpenFile(c.lock, os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+// lockDir takes flock's lock on a folder, LOCK_SH or LOCK_EX, and waits for it.
+func lockDir(dir string, how int) (release func(), err error) {
+	file, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -100,8 +100,7 @@ func (c *cache) hold(how int) (release func(), err error) {
 		}
 	}
 	if err != nil {
-		_ = file.Close()
-		return nil, fmt.Errorf("lock %s: %w", c.lock, err)
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), file.Close())
 	}
 	return func() { _ = file.Close() }, nil
 }

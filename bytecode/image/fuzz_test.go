@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"strings"
 	"testing"
 
@@ -17,10 +18,10 @@ import (
 // return anything but one BPF object.
 func FuzzLayer(f *testing.F) {
 	const limit = mib
-	for _, test := range refusedLayers(f) {
-		if len(test.layer) < 64<<10 {
-			f.Add(test.layer, false)
-		}
+	seeds := refusedLayers(f)
+	maps.Copy(seeds, bombs(f, 4*limit))
+	for _, seed := range seeds {
+		f.Add(seed.layer, false)
 	}
 	plain := archived(f, file{name: "./a.o", data: littleEndian})
 	f.Add(plain, false)

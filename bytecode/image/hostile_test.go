@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -73,35 +74,42 @@ func manyEntries(t testing.TB, n int) []byte {
 	return archived(t, list...)
 }
 
-// refusedLayers are layers no image may have, each with what is said of it.
-func refusedLayers(t testing.TB) map[string]struct {
+// badLayer is a layer no image may have, with what is said of it.
+type badLayer struct {
 	layer []byte
 	want  string
-} {
+}
+
+// bombs are layers that expand a thousandfold, to about so many bytes.
+func bombs(t testing.TB, size int64) map[string]badLayer {
+	t.Helper()
+	return map[string]badLayer{
+		"a gzip bomb after the object": {zeros(t, archived(t, file{name: "a.o", data: littleEndian}), size), "expands beyond the limit"},
+		"a gzip bomb in the object":    {zeros(t, hugeEntry(t, "a.o", size), size), "more than the limit"},
+		"a gzip bomb in another file":  {zeros(t, hugeEntry(t, "a.txt", size), size), "more than the limit"},
+	}
+}
+
+// refusedLayers are further ones, and small.
+func refusedLayers(t testing.TB) map[string]badLayer {
 	t.Helper()
 	x86 := append([]byte(nil), littleEndian...)
 	x86[18] = 62
 	layer := func(entries ...file) []byte { return gzipped(t, archived(t, entries...)) }
 	object := file{name: "a.o", data: littleEndian}
 	good := layer(object)
-	return map[string]struct {
-		layer []byte
-		want  string
-	}{
-		"a gzip bomb of 1 GiB after the object":        {zeros(t, archived(t, object), 1<<30), "expands beyond the limit"},
-		"a gzip bomb in the object":                    {zeros(t, hugeEntry(t, "a.o", 1<<30), 1<<30), "more than the limit"},
-		"a gzip bomb in another file":                  {zeros(t, hugeEntry(t, "a.txt", 60<<20), 60<<20), "more than the limit"},
-		"an entry that claims 8 EiB":                   {gzipped(t, hugeEntry(t, "a.o", 1<<62)), "more than the limit"},
-		"a sparse file":                                {gzipped(t, sparse(t)), "sparse file"},
-		"a symbolic link":                              {layer(object, file{name: "b.o", kind: tar.TypeSymlink}), `"b.o" is a symbolic link`},
-		"a hard link":                                  {layer(object, file{name: "b.o", kind: tar.TypeLink}), `"b.o" is a hard link`},
-		"a device":                                     {layer(object, file{name: "null", kind: tar.TypeChar}), `"null" is a device`},
-		"a pipe":                                       {layer(object, file{name: "p", kind: tar.TypeFifo}), `"p" is a pipe`},
-		"an entry of unknown type":                     {layer(object, file{name: "u", kind: 'Q'}), `"u" is of unknown type`},
-		"two objects":                                  {layer(object, file{name: "b.o", data: bigEndian}), `"a.o", "b.o"`},
-		"two objects of one name":                      {layer(object, object), `2 ELF files`},
-		"an object in a folder":                        {layer(file{name: "lib/a.o", data: littleEndian}), `"lib/a.o" lies in a folder`},
-		"an object that pretends to lie elsewhere":     {layer(file{name: "../../lib/a.o", data: littleEndian}), `"lib/a.o" lies in a folder`},
+	return map[string]badLayer{
+		"an entry that claims 8 EiB": {gzipped(t, hugeEntry(t, "a.o", 1<<62)), "more than the limit"},
+		"a sparse file":              {gzipped(t, sparse(t)), "sparse file"},
+		"a symbolic link":            {layer(object, file{name: "b.o", kind: tar.TypeSymlink}), `"b.o" is a symbolic link`},
+		"a hard link":                {layer(object, file{name: "b.o", kind: tar.TypeLink}), `"b.o" is a hard link`},
+		"a device":                   {layer(object, file{name: "null", kind: tar.TypeChar}), `"null" is a device`},
+		"a pipe":                     {layer(object, file{name: "p", kind: tar.TypeFifo}), `"p" is a pipe`},
+		"an entry of unknown type":   {layer(object, file{name: "u", kind: 'Q'}), `"u" is of unknown type`},
+		"two objects":                {layer(object, file{name: "b.o", data: bigEndian}), `"a.o", "b.o"`},
+		"two objects of one name":    {layer(object, object), `2 ELF files`},
+		"an object in a folder":      {layer(file{name: "lib/a.o", data: littleEndian}), `"lib/a.o" lies in a folder`},
+		"an object that pretends to lie elsewhere": {layer(file{name: "../../lib/a.o", data: littleEndian}), `"lib/a.o" lies in a folder`},
 		"no object":                                    {layer(file{name: "README", data: []byte("text")}), `"README"`},
 		"a text that is called an object":              {layer(file{name: "a.o", data: []byte("text")}), `none of its files is ELF ("a.o")`},
 		"no file":                                      {layer(), "holds no file"},
@@ -121,7 +129,9 @@ func refusedLayers(t testing.TB) map[string]struct {
 }
 
 func TestRefusedLayers(t *testing.T) {
-	for name, test := range refusedLayers(t) {
+	layers := refusedLayers(t)
+	maps.Copy(layers, bombs(t, 1<<28))
+	for name, test := range layers {
 		t.Run(name, func(t *testing.T) {
 			srv := serve(t, fake(handmade(types.OCILayer, test.layer)))
 			c := newTestClient(t, func(o *Options) { o.ObjectBytes = 32 * mib })

@@ -230,6 +230,11 @@ func (l *diskLayout) putManifest(ctx context.Context, d v1.Descriptor, data []by
 	if err := l.putBlob(ctx, d, data); err != nil {
 		return err
 	}
+	release, err := lockDir(l.dir, syscall.LOCK_EX)
+	if err != nil {
+		return fmt.Errorf("lock layout %s: %w", l.dir, err)
+	}
+	defer release()
 	index, err := l.index()
 	if errors.Is(err, ErrNotFound) {
 		index, err = &v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}, nil

@@ -92,7 +92,10 @@ func (o Options) withDefaults() Options {
 		o.Keychain = authn.DefaultKeychain
 	}
 	if o.Transport == nil {
-		o.Transport = remote.DefaultTransport
+		o.Transport = http.DefaultTransport
+		if shared, ok := remote.DefaultTransport.(*http.Transport); ok {
+			o.Transport = shared.Clone()
+		}
 	}
 	return o
 }

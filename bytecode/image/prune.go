@@ -57,7 +57,7 @@ func (c *Client) Prune(ctx context.Context, options PruneOptions) (Pruned, error
 		return Pruned{}, nil
 	}
 	orDefault(&options.MinAge, defaultMinAge)
-	release, err := c.cache.hold(syscall.LOCK_EX)
+	release, err := lockDir(c.cache.dir, syscall.LOCK_EX)
 	if err != nil {
 		return Pruned{}, &kindError{kind: ErrCache, err: fmt.Errorf("prune cache: %w", err)}
 	}
