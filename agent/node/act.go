@@ -197,6 +197,7 @@ func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
 		return errors.Join(err, l.Close())
 	}
 	p.held.putLink(pinned)
+	delete(p.facts, pinned.Path)
 	if old != nil {
 		p.logClose("replaced link", old)
 	}
@@ -362,6 +363,7 @@ func (p *pass) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Ch
 		p.logClose("severed chain", old)
 	}
 	p.held.chains[a.Ifindex] = c
+	delete(p.facts, p.store.ChainPath(a.Ifindex))
 	return p.store.DropChainVersions(c)
 }
 

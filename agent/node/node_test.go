@@ -100,7 +100,8 @@ func (w *world) options() node.Options {
 			}
 			return nil, fmt.Errorf("no object %s", digest)
 		},
-		Log: slog.New(slog.NewTextHandler(logWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		SweepInterval: 200 * time.Millisecond,
+		Log:           slog.New(slog.NewTextHandler(logWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }
 

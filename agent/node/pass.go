@@ -35,7 +35,6 @@ type pass struct {
 	types    *btf.Cache
 	// versions are the chains that were loaded for this turn.
 	versions map[int]*kernel.ChainVersion
-	usage    map[int]chain.Usage
 	// facts of links by their pin.
 	facts map[string]kernel.Facts
 	// outcomes by uid.
@@ -46,11 +45,7 @@ type pass struct {
 func (a *Agent) reconcile(ctx context.Context) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	p := &pass{Agent: a, ctx: ctx, now: a.opts.Clock(),
-		prepared: map[[2]string]*kernel.Prepared{}, types: btf.NewCache(),
-		versions: map[int]*kernel.ChainVersion{}, usage: map[int]chain.Usage{},
-		outcomes: map[string]*outcome{}}
-	p.apps = a.snapshot()
+	p := a.newPass(ctx)
 	if err := p.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel", "error", err)
 		p.finish()
@@ -60,6 +55,14 @@ func (a *Agent) reconcile(ctx context.Context) {
 	p.fitChains()
 	p.act(plan.Make(p.want, p.state))
 	p.finish()
+}
+
+// newPass makes a pass over the applications as they are now.
+func (a *Agent) newPass(ctx context.Context) *pass {
+	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: a.snapshot(),
+		prepared: map[[2]string]*kernel.Prepared{}, types: btf.NewCache(),
+		versions: map[int]*kernel.ChainVersion{}, facts: map[string]kernel.Facts{},
+		outcomes: map[string]*outcome{}}
 }
 
 // snapshot copies what Accept may change meanwhile, ordered by name.
@@ -86,7 +89,6 @@ func (p *pass) observe() error {
 		return err
 	}
 	p.state = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
-	p.facts = map[string]kernel.Facts{}
 	for uid, revisions := range p.held.revisions {
 		for name := range revisions {
 			p.state.Revisions[uid] = append(p.state.Revisions[uid], name)

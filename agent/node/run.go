@@ -13,8 +13,11 @@ import (
 func (a *Agent) Run(ctx context.Context) error {
 	sweep := time.NewTicker(a.opts.SweepInterval)
 	defer sweep.Stop()
+	w := a.startWatch()
+	defer w.stop()
 	for {
 		a.reconcile(ctx)
+		w.followPins()
 		select {
 		case <-ctx.Done():
 			return nil

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+// One program for every hook the agent attaches. Setting version makes another
+// revision of the same object.
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+const volatile __u32 version = 1;
+
+/* So that versions differ in their code, too. */
+__u32 last;
+
+#define PROGRAM(NAME, SECTION, VERDICT) \
+	SEC(SECTION)                    \
+	int NAME(void *ctx)             \
+	{                               \
+		last = version;         \
+		return VERDICT;         \
+	}
+
+PROGRAM(on_xdp, "xdp", XDP_PASS)
+PROGRAM(on_tcx_ingress, "tcx/ingress", -1)
+PROGRAM(on_tcx_egress, "tcx/egress", -1)
+PROGRAM(on_tracepoint, "tracepoint/syscalls/sys_enter_getpgid", 0)
+PROGRAM(on_raw_tp, "raw_tp/sys_enter", 0)
+PROGRAM(on_tp_btf, "tp_btf/sys_enter", 0)
+PROGRAM(on_uprobe, "uprobe", 0)
+PROGRAM(on_uretprobe, "uretprobe", 0)
+PROGRAM(on_iter, "iter/task", 0)
+PROGRAM(on_sk_lookup, "sk_lookup", SK_PASS)
+PROGRAM(on_cgroup_skb_ingress, "cgroup_skb/ingress", 1)
+PROGRAM(on_cgroup_skb_egress, "cgroup_skb/egress", 1)
+PROGRAM(on_cgroup_sock_create, "cgroup/sock_create", 1)
+PROGRAM(on_cgroup_sock_release, "cgroup/sock_release", 1)
+PROGRAM(on_cgroup_post_bind4, "cgroup/post_bind4", 1)
+PROGRAM(on_cgroup_post_bind6, "cgroup/post_bind6", 1)
+PROGRAM(on_cgroup_bind4, "cgroup/bind4", 1)
+PROGRAM(on_cgroup_bind6, "cgroup/bind6", 1)
+PROGRAM(on_cgroup_connect4, "cgroup/connect4", 1)
+PROGRAM(on_cgroup_connect6, "cgroup/connect6", 1)
+PROGRAM(on_cgroup_sendmsg4, "cgroup/sendmsg4", 1)
+PROGRAM(on_cgroup_sendmsg6, "cgroup/sendmsg6", 1)
+PROGRAM(on_cgroup_recvmsg4, "cgroup/recvmsg4", 1)
+PROGRAM(on_cgroup_recvmsg6, "cgroup/recvmsg6", 1)
+PROGRAM(on_cgroup_getpeername4, "cgroup/getpeername4", 1)
+PROGRAM(on_cgroup_getpeername6, "cgroup/getpeername6", 1)
+PROGRAM(on_cgroup_getsockname4, "cgroup/getsockname4", 1)
+PROGRAM(on_cgroup_getsockname6, "cgroup/getsockname6", 1)
+PROGRAM(on_cgroup_connect_unix, "cgroup/connect_unix", 1)
+PROGRAM(on_cgroup_sendmsg_unix, "cgroup/sendmsg_unix", 1)
+PROGRAM(on_cgroup_recvmsg_unix, "cgroup/recvmsg_unix", 1)
+PROGRAM(on_cgroup_getpeername_unix, "cgroup/getpeername_unix", 1)
+PROGRAM(on_cgroup_getsockname_unix, "cgroup/getsockname_unix", 1)
+PROGRAM(on_cgroup_sysctl, "cgroup/sysctl", 1)
+PROGRAM(on_cgroup_getsockopt, "cgroup/getsockopt", 1)
+PROGRAM(on_cgroup_setsockopt, "cgroup/setsockopt", 1)
+PROGRAM(on_cgroup_dev, "cgroup/dev", 1)
+PROGRAM(on_sockops, "sockops", 1)
+
+char _license[] SEC("license") = "Dual BSD/GPL";
