@@ -12,6 +12,7 @@ import (
 	"cuelang.org/go/cue/token"
 	"cuelang.org/go/mod/modfile"
 	"cuelang.org/go/mod/module"
+	"golang.org/x/mod/semver"
 )
 
 // languageVersion is the version of CUE that a source without a module file is
@@ -115,6 +116,19 @@ func vendoredSchema(name string) bool {
 	}
 	return false
 }
+
+// checkLanguage returns an error where a module file says that its packages,
+// and with them the schema vendored into it, are older CUE than the schema.
+func checkLanguage(data []byte, name string) error {
+	f, err := modfile.ParseNonStrict(data, name)
+	if err != nil || f.Language == nil || semver.Compare(f.Language.Version, languageVersion) >= 0 {
+		return nil // What does not parse is told where it is loaded.
+	}
+	return fmt.Errorf("the module's language version %s is older than %s, for which the schema is written", f.Language.Version, languageVersion)
+}
+
+// languageRemedy is what mends it.
+const languageRemedy = `set language: version: "` + languageVersion + `" or newer in it`
 
 // withoutSchemaDep takes the schema out of a module file's dependencies: CUE
 // would ask a registry for it. A file that does not parse is left for the

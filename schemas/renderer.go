@@ -76,7 +76,13 @@ func (r *renderer) cue(u unit) {
 	if u.Kind == cueFile {
 		dir = path.Dir(u.Path)
 	}
-	module := path.Join(r.root, moduleRoot(r.files, dir))
+	within := moduleRoot(r.files, dir)
+	file := path.Join(within, "cue.mod/module.cue")
+	if err := checkLanguage(r.files[file], file); err != nil {
+		r.emit(record{Problem: &Problem{Source: Position{File: file}, Message: err.Error(), Remedy: languageRemedy}})
+		return
+	}
+	module := path.Join(r.root, within)
 	for _, inst := range r.instances(u, module) {
 		s := r.newScope()
 		if inst.Err != nil {

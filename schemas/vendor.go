@@ -37,6 +37,11 @@ func Vendor(dir string) ([]string, error) {
 
 // vendorInto is Vendor below an open folder.
 func vendorInto(root *os.Root, sources map[string][]byte) ([]string, error) {
+	const moduleFile = "cue.mod/module.cue"
+	data, readErr := root.ReadFile(moduleFile)
+	if err := checkLanguage(data, moduleFile); err != nil {
+		return nil, fmt.Errorf("%s: %w; %s", moduleFile, err, languageRemedy)
+	}
 	if err := root.RemoveAll(vendorDir); err != nil {
 		return nil, err
 	}
@@ -51,15 +56,11 @@ func vendorInto(root *os.Root, sources map[string][]byte) ([]string, error) {
 		}
 		written = append(written, name)
 	}
-	const moduleFile = "cue.mod/module.cue"
-	switch _, err := root.Stat(moduleFile); {
-	case errors.Is(err, fs.ErrNotExist):
+	if errors.Is(readErr, fs.ErrNotExist) {
 		if err := root.WriteFile(moduleFile, []byte(looseModule), 0o644); err != nil {
 			return nil, err
 		}
-		written = append(written, moduleFile)
-	case err != nil:
-		return nil, err
+		return append(written, moduleFile), nil
 	}
-	return written, nil
+	return written, readErr
 }
