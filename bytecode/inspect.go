@@ -3,6 +3,7 @@ package bytecode
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -198,11 +199,39 @@ func parse(object []byte, opts Options) (*ebpf.CollectionSpec, error) {
 	if err := checkELF(object, opts); err != nil {
 		return nil, err
 	}
+	if err := checkTypes(object); err != nil {
+		return nil, err
+	}
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
 		return nil, &parseError{err}
 	}
 	return spec, nil
+}
+
+// checkTypes looks at every type, in order. The parser looks only at those it
+// comes across, in an order that changes from run to run, and takes a type that
+// it failed on for a good one when it meets it again: broken type information
+// would be noticed on some days only.
+func checkTypes(object []byte) error {
+	types, err := btf.LoadSpecFromReader(bytes.NewReader(object))
+	if errors.Is(err, btf.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return &parseError{err}
+	}
+	for id := btf.TypeID(1); ; id++ {
+		_, err := types.TypeByID(id)
+		switch {
+		case err == nil:
+		case errors.Is(err, btf.ErrNotFound) && strings.HasSuffix(err.Error(), fmt.Sprintf("type id %d: %v", id, btf.ErrNotFound)):
+			return nil // that was the last
+		default:
+			// A type that refers to none: Spec.All would end here in silence.
+			return &parseError{fmt.Errorf("read BTF: type %d: %w", id, err)}
+		}
+	}
 }
 
 // parseError is an error of the parser, which repeats names from the file as
