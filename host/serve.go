@@ -34,6 +34,14 @@ func (h *Host) serveSocket(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, h.Status()) })
+	mux.HandleFunc("GET /v1/chains", func(w http.ResponseWriter, r *http.Request) {
+		chains, err := h.agent.Chains(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		answer(w, chains)
+	})
 	mux.HandleFunc("POST /v1/confirm", func(w http.ResponseWriter, r *http.Request) {
 		if err := h.Confirm(r.URL.Query().Get("revision")); err != nil {
 			http.Error(w, err.Error(), http.StatusConflict)

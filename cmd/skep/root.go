@@ -38,7 +38,7 @@ func newRoot(s streams) *cobra.Command {
 	root.AddCommand(
 		newImage(), newKey(), newSign(), newVerify(),
 		newSchema(), newRender(), newVet(), newPolicy(),
-		newRun(), newStatus(), newExplain(), newConfirm(),
+		newRun(), newStatus(), newChain(), newExplain(), newInventory(), newConfirm(),
 		newVersion(),
 	)
 	return root

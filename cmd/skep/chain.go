@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skep-dev/skep/agent/node"
+)
+
+func newChain() *cobra.Command {
+	var (
+		l      local
+		output string
+	)
+	cmd := &cobra.Command{
+		Use:   "chain [IFACE]",
+		Short: "Show the XDP programs of an interface in the order they run, and the room left",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var all []node.ChainStatus
+			if err := l.do(cmd.Context(), http.MethodGet, "chains", &all); err != nil {
+				return err
+			}
+			chosen := []node.ChainStatus{}
+			for _, c := range all {
+				if len(args) == 0 || c.Interface == args[0] {
+					chosen = append(chosen, c)
+				}
+			}
+			if len(args) == 1 && len(chosen) == 0 {
+				return fmt.Errorf("show chain of %s: no XDP program of Skep's runs there; see skep inventory for others", args[0])
+			}
+			if output == "json" {
+				return printJSON(cmd.OutOrStdout(), chosen)
+			}
+			for _, c := range chosen {
+				if err := printChain(cmd.OutOrStdout(), c); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	outputFlag(cmd, &output, "text", "json")
+	l.register(cmd)
+	return cmd
+}
+
+func printChain(w io.Writer, c node.ChainStatus) error {
+	fmt.Fprintf(w, "%s  program %d, link %d\n", c.Interface, c.ProgramID, c.LinkID)
+	var rows [][]string
+	for i, m := range c.Members {
+		runs := "-"
+		if m.Runs != nil {
+			runs = strconv.FormatUint(*m.Runs, 10)
+		}
+		rows = append(rows, []string{strconv.Itoa(i + 1), strconv.Itoa(int(m.Priority)), cut(m.Application, 30), cut(m.Program, 24), joined(m.ProceedOn), runs})
+	}
+	if err := table(w, []string{"#", "PRIORITY", "APPLICATION", "PROGRAM", "PROCEED ON", "RUNS"}, rows); err != nil {
+		return err
+	}
+	if c.Error != "" {
+		_, err := fmt.Fprintf(w, "room is not known: %s\n", c.Error)
+		return err
+	}
+	_, err := fmt.Fprintf(w, "room left: %d maps, %d subprograms\n", c.Room.Maps, c.Room.Subprograms)
+	return err
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skep-dev/skep/agent/inventory"
+)
+
+func newInventory() *cobra.Command {
+	var (
+		output string
+		o      inventory.Options
+	)
+	cmd := &cobra.Command{
+		Use:   "inventory",
+		Short: "List every BPF program, link and map on this host, Skep's and others'",
+		Long:  "Needs CAP_SYS_ADMIN: the kernel lets nobody else look BPF objects up by id.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := inventory.List(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return printJSON(cmd.OutOrStdout(), all)
+			}
+			return printInventory(cmd.OutOrStdout(), all)
+		},
+	}
+	cmd.Flags().StringVar(&o.Managed, "bpffs", "", "folder of Skep's pins (default /sys/fs/bpf/skep)")
+	outputFlag(cmd, &output, "text", "json")
+	return cmd
+}
+
+func printInventory(w io.Writer, all inventory.Inventory) error {
+	var rows [][]string
+	for _, p := range all.Programs {
+		var places, holders []string
+		for _, a := range p.Attached {
+			places = append(places, strings.TrimSuffix(a.Hook+"@"+a.Target, "@"))
+		}
+		for _, h := range p.Holders {
+			holders = append(holders, h.Name)
+		}
+		for _, pin := range p.Pins[:min(1, len(p.Pins))] {
+			holders = append(holders, "pin "+filepath.Base(pin))
+		}
+		whose := "foreign"
+		if p.Managed {
+			whose = "skep"
+			if p.Owner != nil {
+				whose = "skep " + p.Owner.App
+			}
+		}
+		rows = append(rows, []string{strconv.Itoa(int(p.ID)), cut(p.Type, 14), cut(p.Name, 18), cut(or(joined(places), "-"), 22), cut(whose, 18), cut(or(joined(holders), "-"), 16)})
+	}
+	if err := table(w, []string{"ID", "TYPE", "NAME", "ATTACHED", "WHOSE", "HELD BY"}, rows); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%d programs, %d links, %d maps; -o json tells all\n", len(all.Programs), len(all.Links), len(all.Maps))
+	return err
+}
