@@ -69,9 +69,14 @@ func (w *world) version(n string, at v1alpha1.Attachment) intent.Payload {
 	return intent.Payload{
 		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "hooks"},
 		UID:         "uid-hooks", Serial: w.serial, ObjectDigest: w.object(hooksObject),
-		Variables: map[string]apiextensionsv1.JSON{"version": {Raw: []byte(n)}},
+		Variables: versioned(n),
 		Programs:  []v1alpha1.Program{{Name: "on_" + strings.ReplaceAll(at.Hook, "/", "_"), Attach: []v1alpha1.Attachment{at}}},
 	}
+}
+
+// versioned sets the variable by which revisions of hooks.o differ.
+func versioned(n string) map[string]apiextensionsv1.JSON {
+	return map[string]apiextensionsv1.JSON{"version": {Raw: []byte(n)}}
 }
 
 // one is the only link of the only program.

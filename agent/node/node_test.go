@@ -28,6 +28,12 @@ import (
 const inNamespace = "SKEP_TEST_NETNS"
 
 func TestMain(m *testing.M) {
+	if os.Getenv(childDir) != "" {
+		if err := runChild(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
+	}
 	if os.Geteuid() != 0 || os.Getenv(inNamespace) != "" {
 		os.Exit(m.Run())
 	}
