@@ -19,14 +19,8 @@ func cType(t btf.Type, depth int) string {
 		return "…"
 	}
 	switch t := t.(type) {
-	case *btf.Const:
-		return cType(t.Type, depth+1)
-	case *btf.Volatile:
-		return cType(t.Type, depth+1)
-	case *btf.Restrict:
-		return cType(t.Type, depth+1)
-	case *btf.TypeTag:
-		return cType(t.Type, depth+1)
+	case *btf.Const, *btf.Volatile, *btf.Restrict, *btf.TypeTag:
+		return cType(modified(t), depth+1)
 	case *btf.Pointer:
 		return cType(t.Target, depth+1) + " *"
 	case *btf.Array:

@@ -62,12 +62,16 @@ func checkSection(s *elf.Section, opts Options) error {
 			Remedy: "link the object without --compress-debug-sections and -gz",
 		}
 	}
-	if s.Size > uint64(opts.MaxSize) {
+	limit, remedy := uint64(opts.MaxSize), "keep large tables in maps instead of globals"
+	if s.Name == ".BTF" {
+		limit, remedy = uint64(opts.MaxBTF), "declare only the types that the programs use, or strip BTF with llvm-objcopy -R .BTF -R .BTF.ext"
+	}
+	if s.Size > limit {
 		return &Refusal{
 			Rule:   "bytecode/too-large",
 			Object: "section " + printable(s.Name),
-			Reason: fmt.Sprintf("it asks for %d bytes, more than %d", s.Size, opts.MaxSize),
-			Remedy: "keep large tables in maps instead of globals",
+			Reason: fmt.Sprintf("it asks for %d bytes, more than %d", s.Size, limit),
+			Remedy: remedy,
 		}
 	}
 	return nil
@@ -83,6 +87,9 @@ func checkSymbols(f *elf.File, opts Options) error {
 	}
 	if len(symbols) > opts.MaxSymbols {
 		return tooMany("symbols", len(symbols), opts.MaxSymbols)
+	}
+	if err := checkOverlap(f, symbols, opts); err != nil {
+		return err
 	}
 	var programs, instructions uint64
 	var functions []elf.Symbol
@@ -109,6 +116,27 @@ func checkSymbols(f *elf.File, opts Options) error {
 		}
 	}
 	return checkReferences(f, functions)
+}
+
+// checkOverlap bounds what the symbols name together. The parser reads and
+// copies what each of them names on its own, and nothing keeps a thousand from
+// naming the same megabyte.
+func checkOverlap(f *elf.File, symbols []elf.Symbol, opts Options) error {
+	var named uint64
+	for _, s := range symbols {
+		if int(s.Section) < len(f.Sections) {
+			named = sum(named, s.Size)
+		}
+	}
+	if named <= 2*uint64(opts.MaxSize) {
+		return nil
+	}
+	return &Refusal{
+		Rule:   "bytecode/overlapping-symbols",
+		Object: "object",
+		Reason: fmt.Sprintf("its symbols name %d bytes, the same ones over and over", named),
+		Remedy: "build the object from source with clang -target bpf -g",
+	}
 }
 
 // functionSection is the section of code that a symbol names a function in, or

@@ -3,7 +3,6 @@ package bytecode
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -39,8 +38,11 @@ type Options struct {
 	// MaxSymbols is the number of ELF symbols; 0 means 65536.
 	MaxSymbols int
 	// MaxInstructions is the number of instructions after linking, if every
-	// program reached every function; 0 means 8 Mi, about 256 MiB of memory.
+	// program reached every function; 0 means 4 Mi, about 128 MiB of memory.
 	MaxInstructions int
+	// MaxBTF is the size in bytes of the type information; 0 means 2 MiB. Types
+	// may nest as deep as there are types, and are read recursively.
+	MaxBTF int
 }
 
 // withDefaults fills in what is zero.
@@ -53,7 +55,8 @@ func (o Options) withDefaults() Options {
 	fill(&o.CPUs, DefaultCPUs)
 	fill(&o.MaxSections, 4096)
 	fill(&o.MaxSymbols, 65536)
-	fill(&o.MaxInstructions, 8<<20)
+	fill(&o.MaxInstructions, 4<<20)
+	fill(&o.MaxBTF, 2<<20)
 	if o.MaxSize <= 0 {
 		o.MaxSize = 16 << 20
 	}
@@ -207,31 +210,6 @@ func parse(object []byte, opts Options) (*ebpf.CollectionSpec, error) {
 		return nil, &parseError{err}
 	}
 	return spec, nil
-}
-
-// checkTypes looks at every type, in order. The parser looks only at those it
-// comes across, in an order that changes from run to run, and takes a type that
-// it failed on for a good one when it meets it again: broken type information
-// would be noticed on some days only.
-func checkTypes(object []byte) error {
-	types, err := btf.LoadSpecFromReader(bytes.NewReader(object))
-	if errors.Is(err, btf.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return &parseError{err}
-	}
-	for id := btf.TypeID(1); ; id++ {
-		_, err := types.TypeByID(id)
-		switch {
-		case err == nil:
-		case errors.Is(err, btf.ErrNotFound) && strings.HasSuffix(err.Error(), fmt.Sprintf("type id %d: %v", id, btf.ErrNotFound)):
-			return nil // that was the last
-		default:
-			// A type that refers to none: Spec.All would end here in silence.
-			return &parseError{fmt.Errorf("read BTF: type %d: %w", id, err)}
-		}
-	}
 }
 
 // parseError is an error of the parser, which repeats names from the file as

@@ -243,6 +243,8 @@ func TestRefusals(t *testing.T) {
 		"more sections than allowed":          {object: reach, opts: Options{MaxSections: 3}, rule: "bytecode/too-many-sections"},
 		"more symbols than allowed":           {object: reach, opts: Options{MaxSymbols: 3}, rule: "bytecode/too-many-symbols"},
 		"more instructions than allowed":      {object: reach, opts: Options{MaxInstructions: 100}, rule: "bytecode/too-many-instructions"},
+		"more type information than allowed":  {object: reach, opts: Options{MaxBTF: 100}, rule: "bytecode/too-large"},
+		"symbols that name the same bytes":    {object: overlapping(t, reach), opts: Options{MaxSize: 1 << 16}, rule: "bytecode/overlapping-symbols"},
 		"a compressed section":                {object: compressed(t, reach), rule: "bytecode/compressed-section"},
 		"two tables of relocations":           {object: relocatedTwice(t, reach), rule: "bytecode/ambiguous-relocations"},
 		"a program with a name of no text":    {object: renamed(t, reach, "reaches_none", "reaches_\xffone"), rule: "bytecode/unprintable-name"},
@@ -273,6 +275,20 @@ func compressed(t *testing.T, object []byte) []byte {
 	header, _ := sectionHeader(t, object, ".BTF")
 	flags := binary.LittleEndian.Uint64(header[8:])
 	binary.LittleEndian.PutUint64(header[8:], flags|uint64(elf.SHF_COMPRESSED))
+	return object
+}
+
+// overlapping makes every symbol name far more than it did.
+func overlapping(t *testing.T, object []byte) []byte {
+	object = bytes.Clone(object)
+	f, err := elf.NewFile(bytes.NewReader(object))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := f.SectionByType(elf.SHT_SYMTAB)
+	for at := table.Offset; at < table.Offset+table.Size; at += elf.Sym64Size {
+		binary.LittleEndian.PutUint64(object[at+16:], 1<<15)
+	}
 	return object
 }
 

@@ -1,0 +1,126 @@
+package bytecode
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// maxTypeCopies bounds how many types the parser copies for the variables:
+// each variable gets its own copy of every type it reaches.
+const maxTypeCopies = 1 << 20
+
+// checkTypes looks at every type, in order. The parser looks only at those it
+// comes across, in an order that changes from run to run, and takes a type that
+// it failed on for a good one when it meets it again: broken type information
+// would be noticed on some days only.
+func checkTypes(object []byte) error {
+	types, err := btf.LoadSpecFromReader(bytes.NewReader(object))
+	if errors.Is(err, btf.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return &parseError{err}
+	}
+	budget := maxTypeCopies
+	for id := btf.TypeID(1); ; id++ {
+		t, err := types.TypeByID(id)
+		switch {
+		case err == nil:
+		case errors.Is(err, btf.ErrNotFound) && strings.HasSuffix(err.Error(), fmt.Sprintf("type id %d: %v", id, btf.ErrNotFound)):
+			return nil // that was the last
+		default:
+			// A type that refers to none: Spec.All would end here in silence.
+			return &parseError{fmt.Errorf("read BTF: type %d: %w", id, err)}
+		}
+		if section, ok := t.(*btf.Datasec); ok && dataSection(section.Name) {
+			if budget -= copies(section, budget); budget <= 0 {
+				return &Refusal{
+					Rule:   "bytecode/too-many-types",
+					Object: "section " + printable(section.Name),
+					Reason: fmt.Sprintf("its variables reach more than %d types, each counted anew", maxTypeCopies),
+					Remedy: "declare pointers to large structures as void *",
+				}
+			}
+		}
+	}
+}
+
+// copies counts the types that the variables of a section reach, each variable
+// for itself, up to a limit.
+func copies(section *btf.Datasec, limit int) int {
+	count := 0
+	for _, v := range section.Vars {
+		seen, pending := map[btf.Type]bool{}, []btf.Type{v.Type}
+		for len(pending) > 0 && count <= limit {
+			last := len(pending) - 1
+			t := pending[last]
+			if pending = pending[:last]; seen[t] {
+				continue
+			}
+			seen[t] = true
+			count++
+			pending = append(pending, refersTo(t)...)
+		}
+	}
+	return count
+}
+
+// refersTo are the types that a type is made of.
+func refersTo(t btf.Type) []btf.Type {
+	switch t := t.(type) {
+	case *btf.Pointer:
+		return []btf.Type{t.Target}
+	case *btf.Array:
+		return []btf.Type{t.Index, t.Type}
+	case *btf.Struct:
+		return memberTypes(t.Members)
+	case *btf.Union:
+		return memberTypes(t.Members)
+	case *btf.FuncProto:
+		types := []btf.Type{t.Return}
+		for _, p := range t.Params {
+			types = append(types, p.Type)
+		}
+		return types
+	default:
+		if inner := modified(t); inner != nil {
+			return []btf.Type{inner}
+		}
+		return nil
+	}
+}
+
+// modified is the type that a qualifier, a name or a variable stands before;
+// nil for other types.
+func modified(t btf.Type) btf.Type {
+	switch t := t.(type) {
+	case *btf.Const:
+		return t.Type
+	case *btf.Volatile:
+		return t.Type
+	case *btf.Restrict:
+		return t.Type
+	case *btf.TypeTag:
+		return t.Type
+	case *btf.Typedef:
+		return t.Type
+	case *btf.Var:
+		return t.Type
+	case *btf.Func:
+		return t.Type
+	}
+	return nil
+}
+
+// memberTypes are the types of a structure's members.
+func memberTypes(members []btf.Member) []btf.Type {
+	types := make([]btf.Type, len(members))
+	for i, m := range members {
+		types[i] = m.Type
+	}
+	return types
+}
