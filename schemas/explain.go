@@ -299,11 +299,15 @@ func concrete(fields []string) cue.Path {
 	return cue.MakePath(sels...)
 }
 
-// visible makes a path end at the field that a hidden one speaks of: _x of x.
+// visible makes a path lead to the field that a hidden one speaks of: x for
+// _x, and x for _takes.x.
 func visible(fields []string) []string {
 	for i, f := range fields {
-		if name, hidden := strings.CutPrefix(f, "_"); hidden {
-			name, _, _ = strings.Cut(name, "$") // CUE may add the package.
+		name, hidden := strings.CutPrefix(f, "_")
+		switch {
+		case hidden && name == "takes":
+			return slices.Concat(fields[:i], fields[i+1:])
+		case hidden:
 			return append(slices.Clone(fields[:i]), name)
 		}
 	}
