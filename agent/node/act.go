@@ -37,11 +37,7 @@ func (p *pass) act(actions []plan.Action) {
 		}
 		err := p.backedOff(owners, a)
 		if err == nil {
-			p.opts.Log.Info("act", "action", a.String())
-			err = p.do(a)
-			for _, uid := range owners {
-				p.note(uid, a, err)
-			}
+			err = p.try(owners, a)
 		}
 		if err != nil {
 			for _, uid := range owners {
@@ -49,6 +45,19 @@ func (p *pass) act(actions []plan.Action) {
 			}
 		}
 	}
+}
+
+// try does an action and notes how it went.
+func (p *pass) try(owners []string, a plan.Action) error {
+	err := p.heal(a)
+	if err == nil {
+		p.opts.Log.Info("act", "action", a.String())
+		err = p.do(a)
+	}
+	for _, uid := range owners {
+		p.note(uid, a, err)
+	}
+	return err
 }
 
 // carryVariables takes the values of global variables over to the revisions
@@ -112,7 +121,7 @@ func (p *pass) backedOff(owners []string, a plan.Action) error {
 	for _, app := range p.apps {
 		uid := app.newest.Payload().UID
 		if err := app.failed[a.String()]; err != nil && slices.Contains(owners, uid) && p.now.Before(app.retryAt) {
-			p.outcomes[uid].failed(a, err)
+			p.outcomes[uid].failed(uid, a, err)
 			return err
 		}
 	}
@@ -121,16 +130,19 @@ func (p *pass) backedOff(owners []string, a plan.Action) error {
 
 // note remembers how an action went.
 func (p *pass) note(uid string, a plan.Action, err error) {
+	if err == nil {
+		return
+	}
 	out := p.outcomes[uid]
 	if out == nil {
 		out = &outcome{}
 		p.outcomes[uid] = out
 	}
-	if err == nil {
+	out.failed(uid, a, err)
+	if wait := new(contested); errors.As(err, &wait) {
 		return
 	}
 	out.tried = true
-	out.failed(a, err)
 	for _, app := range p.apps {
 		if app.newest.Payload().UID != uid {
 			continue
@@ -144,11 +156,20 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 }
 
 // failed notes an action that has no success.
-func (o *outcome) failed(a plan.Action, err error) {
+func (o *outcome) failed(uid string, a plan.Action, err error) {
 	o.errs = append(o.errs, err)
+	state := Failed
+	if wait := new(contested); errors.As(err, &wait) {
+		state = Contested
+	}
 	if a.Attachment.Hook != "" && a.Verb != plan.Detach {
 		o.links = append(o.links, unmade{a.Attachment.Program, LinkStatus{Hook: a.Attachment.Hook,
-			Target: a.Attachment.Target.String(), State: Failed, Error: err.Error()}})
+			Target: a.Attachment.Target.String(), State: state, Error: err.Error()}})
+	}
+	for _, m := range a.Members {
+		if m.UID == uid {
+			o.links = append(o.links, unmade{m.Program, LinkStatus{Hook: plan.XDP, Target: a.Interface, State: state, Error: err.Error()}})
+		}
 	}
 }
 

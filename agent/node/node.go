@@ -63,6 +63,8 @@ type Agent struct {
 	work sync.Mutex
 	// held is what is open, under work.
 	held held
+	// contests by the link's pin, under work.
+	contests map[string]*contest
 
 	// mu guards what others read.
 	mu      sync.Mutex
@@ -88,7 +90,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1),
-		apps: map[string]*application{}, settled: make(chan struct{})}
+		contests: map[string]*contest{}, apps: map[string]*application{}, settled: make(chan struct{})}
 	if err := errors.Join(a.restore(), a.adopt()); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
 	}

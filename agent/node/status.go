@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cilium/ebpf/link"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -177,7 +179,7 @@ func (p *pass) programs(o intent.Opened, out *outcome) []ProgramStatus {
 		one.Links = append(one.Links, p.linksOf(payload.UID, program.Name)...)
 		for _, u := range out.links {
 			if u.program == program.Name {
-				one.Links = append(one.Links, u.status)
+				one.Links = addUnmade(one.Links, u.status)
 			}
 		}
 		all = append(all, one)
@@ -185,12 +187,26 @@ func (p *pass) programs(o intent.Opened, out *outcome) []ProgramStatus {
 	return all
 }
 
+// addUnmade adds what could not be done: to the link it was about, or as one
+// that there is not.
+func addUnmade(links []LinkStatus, u LinkStatus) []LinkStatus {
+	for i, l := range links {
+		if l.Hook == u.Hook && l.Target == u.Target {
+			links[i].Error = u.Error
+			if u.State == Contested {
+				links[i].State = Contested
+			}
+			return links
+		}
+	}
+	return append(links, u)
+}
+
 func (p *pass) linksOf(uid, program string) []LinkStatus {
 	var all []LinkStatus
 	for _, l := range p.held.links[uid] {
 		if l.Attachment.Program == program {
-			all = append(all, LinkStatus{Hook: l.Attachment.Hook, Target: l.Attachment.Target.String(),
-				ID: uint32(p.factsOf(l.Path, l.Link).ID), Pin: l.Path, State: Attached})
+			all = append(all, p.linkStatus(l.Attachment.Hook, l.Attachment.Target.String(), l.Path, l.Link))
 		}
 	}
 	for index, c := range p.held.chains {
@@ -200,8 +216,7 @@ func (p *pass) linksOf(uid, program string) []LinkStatus {
 		for _, m := range c.Version.Members {
 			if m.UID == uid && m.Program == program {
 				path := p.store.ChainPath(index)
-				all = append(all, LinkStatus{Hook: "xdp", Target: p.interfaceName(index),
-					ID: uint32(p.factsOf(path, c.Link).ID), Pin: path, State: Attached})
+				all = append(all, p.linkStatus(plan.XDP, p.interfaceName(index), path, c.Link))
 			}
 		}
 	}
@@ -209,6 +224,15 @@ func (p *pass) linksOf(uid, program string) []LinkStatus {
 		return strings.Compare(a.Hook+"\x00"+a.Target, b.Hook+"\x00"+b.Target)
 	})
 	return all
+}
+
+func (p *pass) linkStatus(hook, target, path string, l link.Link) LinkStatus {
+	facts := p.factsOf(path, l)
+	s := LinkStatus{Hook: hook, Target: target, ID: uint32(facts.ID), Pin: path, State: Attached}
+	if facts.Severed {
+		s.State, s.Error = Failed, "somebody else detached it, or its target went"
+	}
+	return s
 }
 
 func (p *pass) interfaceName(index int) string {
