@@ -291,7 +291,7 @@ app: schemas.#ClusterBpfApplication & {
 	spec: {bytecode: image: "x", programs: [{name: "f", attach: [{hook: "xdp", cgroup: "/"}]}]}
 }
 `,
-			told: []string{`fleet/a.cue:7:77: ClusterBpfApplication a: app.spec.programs[0].attach[0].cgroup: xdp attaches to network devices and takes no cgroup (remove it)`},
+			told: []string{`fleet/a.cue:7:85: ClusterBpfApplication a: app.spec.programs[0].attach[0].cgroup: xdp attaches to network devices and takes no cgroup (remove it)`},
 		},
 		"a module of an older language is told so": {
 			source: `
