@@ -108,7 +108,8 @@ func (inv *Inventory) attached(unlinked map[uint32][]Place) map[uint32][]Place {
 
 // below tells whether a path is a directory or inside it.
 func below(path, dir string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+	dir = strings.TrimSuffix(dir, "/")
+	return path == dir || strings.HasPrefix(path, dir+"/")
 }
 
 // list makes an absent list an empty one, which JSON shows as such.
