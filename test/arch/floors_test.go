@@ -43,6 +43,8 @@ func floors() []floor {
 		{"agent", agent},
 		{"host", with(five, "agent")},
 		{"examples", nil},
+		// The demo is a user of the whole, as the command line is.
+		{"demo", with(five, "agent", "host", "examples")},
 		{"cmd", []string{anything}},
 		{"test", []string{anything, "test"}},
 	}
@@ -117,6 +119,7 @@ func TestBrokenFloorsAreSeen(t *testing.T) {
 		"bytecode imports the registry below it":     {"bytecode", "bytecode/image", true},
 		"the registry imports bytecode":              {"bytecode/image", "bytecode", false},
 		"node mode joins both halves":                {"host", "agent/node", false},
+		"the demo is not for rooms below":            {"host", "demo", true},
 		"the command imports everything":             {"cmd/skep", "host", false},
 		"the command imports a test's room":          {"cmd/skep", "test/programs", true},
 		"a test's room imports another":              {"test/kernel", "test/programs", false},
@@ -146,17 +149,17 @@ func foreign() []guarded {
 		{"cuelang.org/go", []string{"schemas"}},
 		{"github.com/sigstore", []string{"signing"}},
 		{"github.com/open-policy-agent", []string{"policies"}},
-		{"github.com/google/go-containerregistry", []string{"bytecode/image", "signing", "cmd"}},
-		{"github.com/go-git", []string{"host", "cmd"}},
-		{"github.com/prometheus", []string{"host", "cmd"}},
+		{"github.com/google/go-containerregistry", []string{"bytecode/image", "signing", "demo", "cmd"}},
+		{"github.com/go-git", []string{"host", "demo"}},
+		{"github.com/prometheus", []string{"host"}},
 		{"github.com/spf13/cobra", []string{"cmd"}},
-		{"github.com/vishvananda", []string{"agent", "host", "cmd"}},
+		{"github.com/vishvananda", []string{"agent", "host", "demo"}},
 		{"github.com/cilium/ebpf/link", []string{"agent"}},
 		{"github.com/secure-systems-lab", []string{"intent", "signing"}},
-		// Nothing shells out: the child that renders CUE, the generators and
-		// the demo's own workload are all there is.
-		{"os/exec", []string{"schemas", "cmd/skep"}},
-		{"net/http", []string{"bytecode/image", "signing", "host", "cmd"}},
+		// Nothing shells out: two rooms start their own binary again, to render
+		// CUE and to hold the demo in a network namespace.
+		{"os/exec", []string{"schemas", "demo"}},
+		{"net/http", []string{"bytecode/image", "signing", "host", "demo", "cmd"}},
 		{"plugin", nil},
 		{"unsafe", []string{"agent"}},
 	}
