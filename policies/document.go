@@ -14,13 +14,16 @@ const maxInputBytes = 4 << 20
 
 // Document returns the input as Rego sees it: JSON of the schema that
 // InputSchema returns. A list or a map that is nil in Go is empty in it and
-// never null, since a rule that counts null would not fire. It is an error
-// beyond 4 MiB.
+// never null, since a rule that counts null would not fire. The namespace's name
+// is the application's where the door gave none. It is an error beyond 4 MiB.
 func (in Input) Document() ([]byte, error) {
 	in.Version = InputVersion
 	in.Application.Spec.Programs = list(in.Application.Spec.Programs)
 	in.Signatures, in.Attestations = list(in.Signatures), list(in.Attestations)
 	in.Requester.Groups = list(in.Requester.Groups)
+	if in.Namespace.Name == "" {
+		in.Namespace.Name = in.Application.Metadata.Namespace
+	}
 	in.Namespace.Labels = table(in.Namespace.Labels)
 	in.Image.Labels = table(in.Image.Labels)
 	in.Parameters = table(in.Parameters)

@@ -149,7 +149,7 @@ func TestTheSchemaLeavesNothingOpen(t *testing.T) {
 
 func TestDocumentSetsWhatIsItsOwn(t *testing.T) {
 	in := input(func(in *policies.Input) {
-		in.Version = "v0"
+		in.Version, in.Namespace.Name = "v0", ""
 		in.Image.Labels = map[string]string{"io.ebpf.programs": `{"other": "xdp"}`}
 		in.Image.Mismatches = []bytecode.Mismatch{{Message: "forged"}}
 	})
@@ -157,7 +157,7 @@ func TestDocumentSetsWhatIsItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for part, want := range map[string]bool{`"version":"v1","app`: true, "forged": false, `io.ebpf.programs[\"other\"]`: true, `"parameters":{}`: true} {
+	for part, want := range map[string]bool{`"version":"v1","app`: true, "forged": false, `io.ebpf.programs[\"other\"]`: true, `"parameters":{}`: true, `"namespace":{"name":"team-a",`: true} {
 		if strings.Contains(string(body), part) != want {
 			t.Errorf("the document having %s is not %v: %s", part, want, body)
 		}
