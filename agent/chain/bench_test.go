@@ -65,6 +65,6 @@ func perPacket(b *testing.B, program *ebpf.Program, repeat int) time.Duration {
 func BenchmarkLink(b *testing.B) {
 	members := several(b, 12, "xdp_maps")
 	for b.Loop() {
-		link(b, members...)
+		joined(b, members...)
 	}
 }

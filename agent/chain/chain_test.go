@@ -107,8 +107,8 @@ func several(tb testing.TB, n int, name string, edits ...edit) []chain.Member {
 	return out
 }
 
-// link joins members that fit.
-func link(tb testing.TB, members ...chain.Member) *chain.Linked {
+// joined are members that fit, in one program.
+func joined(tb testing.TB, members ...chain.Member) *chain.Linked {
 	tb.Helper()
 	linked, err := chain.Link(members, chain.Options{})
 	if err != nil {
