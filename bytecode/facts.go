@@ -119,6 +119,9 @@ type Map struct {
 	MaxEntries uint32 `json:"maxEntries"`
 	// Flags are the map_flags.
 	Flags uint32 `json:"flags,omitempty"`
+	// Extra is map_extra: the hash functions of a bloom filter, or an arena's
+	// address.
+	Extra uint64 `json:"extra,omitempty"`
 	// MemoryBytes estimates what the kernel charges for a full map.
 	MemoryBytes uint64 `json:"memoryBytes"`
 	// Pinned tells that the object asks for pinning by name, which Skep does in

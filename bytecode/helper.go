@@ -2,7 +2,7 @@ package bytecode
 
 import "github.com/cilium/ebpf"
 
-// Risk is the class of harm a helper can do, for policies to weigh.
+// Risk is the class of harm a helper or kfunc can do, for policies to weigh.
 type Risk string
 
 // The classes. A helper has the gravest that fits it.
@@ -22,6 +22,10 @@ const (
 	ReadsKernelMemory Risk = "ReadsKernelMemory"
 	// ReadsUserMemory helpers read the memory of a process.
 	ReadsUserMemory Risk = "ReadsUserMemory"
+	// WritesFiles functions change what a file system holds; only kfuncs do.
+	WritesFiles Risk = "WritesFiles"
+	// StopsKernel functions bring the machine down; only kfuncs do.
+	StopsKernel Risk = "StopsKernel"
 )
 
 // Helper is one function that the kernel offers to programs by number.

@@ -1,11 +1,13 @@
 package bytecode
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 )
 
 // squeezed is a helper's name without what cilium/ebpf's spelling leaves out:
@@ -84,6 +86,51 @@ func TestHelpersAreACopy(t *testing.T) {
 	Helpers()[0].Name = "changed"
 	if Helpers()[0].Name != "bpf_map_lookup_elem" {
 		t.Error("a caller can change the table")
+	}
+}
+
+func TestRiskyKfuncs(t *testing.T) {
+	last := ""
+	for _, k := range RiskyKfuncs() {
+		if k.Name <= last || k.Risk == NoRisk || k.MinKernel == "" {
+			t.Errorf("%+v after %q: not sorted, or a column is empty", k, last)
+		}
+		last = k.Name
+	}
+	if len(RiskyKfuncs()) < 14 {
+		t.Errorf("only %d risky kfuncs", len(RiskyKfuncs()))
+	}
+}
+
+// TestRiskyKfuncsAreThoseOfTheKernel looks through this machine's kernel for
+// kfuncs whose names promise harm.
+func TestRiskyKfuncsAreThoseOfTheKernel(t *testing.T) {
+	types, err := btf.LoadKernelSpec()
+	if err != nil {
+		t.Skipf("SKIPPED: needs a kernel with BTF: %v", err)
+	}
+	known := map[string]bool{}
+	for _, k := range RiskyKfuncs() {
+		known[k.Name] = true
+	}
+	kfuncs := 0
+	for typ, err := range types.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, ok := typ.(*btf.Func)
+		if !ok || !slices.Contains(f.Tags, "bpf_kfunc") {
+			continue
+		}
+		kfuncs++
+		for _, part := range []string{"signal_task", "probe_read", "copy_from_user", "copy_to_user", "probe_write", "override", "crash", "set_dentry", "remove_dentry", "reboot", "panic"} {
+			if strings.Contains(f.Name, part) && !known[f.Name] {
+				t.Errorf("kfunc %s has no risk class", f.Name)
+			}
+		}
+	}
+	if kfuncs < 50 {
+		t.Skipf("SKIPPED: this kernel marks only %d kfuncs in its BTF", kfuncs)
 	}
 }
 

@@ -268,16 +268,17 @@ func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
 
 // inspectMap states what a map is and costs.
 func inspectMap(name string, m *ebpf.MapSpec, opts Options) Map {
-	return Map{
-		Name:        name,
-		Type:        m.Type.String(),
-		KeySize:     m.KeySize,
-		ValueSize:   m.ValueSize,
-		MaxEntries:  m.MaxEntries,
-		Flags:       m.Flags,
-		MemoryBytes: mapMemory(m, uint64(opts.CPUs)),
-		Pinned:      m.Pinning != ebpf.PinNone,
+	facts := Map{
+		Name:       name,
+		Type:       m.Type.String(),
+		KeySize:    m.KeySize,
+		ValueSize:  m.ValueSize,
+		MaxEntries: m.MaxEntries,
+		Flags:      m.Flags,
+		Extra:      m.MapExtra,
+		Pinned:     m.Pinning != ebpf.PinNone,
 	}
+	return facts.Resized(m.MaxEntries, opts.CPUs)
 }
 
 // variables lists the globals that can be set: those with global or weak

@@ -20,7 +20,7 @@ import (
 )
 
 // The objects in src that Inspect makes facts of.
-var ownObjects = []string{"kernel_symbols", "license", "maps", "newest", "odd_calls", "reach", "unlinked", "variables"}
+var ownObjects = []string{"kernel_symbols", "license", "maps", "newest", "odd_calls", "reach", "sections", "unlinked", "variables"}
 
 func TestFactsJSON(t *testing.T) {
 	for _, name := range ownObjects {
@@ -137,6 +137,27 @@ func TestHookAndProgramTypeAgree(t *testing.T) {
 			if h.ProgramType.String() != p.Type {
 				t.Errorf("%s: section %s means hook %s of type %s, but loads as %s", name, p.Section, h.Name, h.ProgramType, p.Type)
 			}
+		}
+	}
+}
+
+func TestSections(t *testing.T) {
+	f := facts(t, objectFile(t, "sections"))
+	if _, ok := f.Program("library"); ok {
+		t.Error("a function outside any section is no program")
+	}
+	for name, want := range map[string]Program{
+		"sleeps":        {Hook: "uprobe", Target: "/usr/bin/true:main", Type: "Kprobe", Sleepable: true},
+		"large_packets": {Hook: "xdp", Type: "XDP", AttachType: "XDP", Frags: true},
+		"aimed":         {Hook: "tracepoint", Target: "syscalls/sys_enter_execve", Type: "TracePoint"},
+		"nowhere":       {Type: "SchedCLS"},
+		"unheard_of":    {Type: "UnspecifiedProgram"},
+		"first_number":  {Hook: "cgroup_skb/ingress", Type: "CGroupSKB", AttachType: "CGroupInetIngress"},
+	} {
+		p, ok := f.Program(name)
+		got := Program{Hook: p.Hook, Target: p.Target, Type: p.Type, AttachType: p.AttachType, Sleepable: p.Sleepable, Frags: p.Frags}
+		if diff := cmp.Diff(want, got); diff != "" || !ok {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }

@@ -1,11 +1,15 @@
 package bytecode
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // kfuncKernel is the first mainline kernel with a kfunc, or "" where nobody
 // noted it: kfuncs come and go without a promise, so the list is never whole.
 // Source: ebpf-docs, data/feature-versions.yaml (BSD-2), save
-// bpf_dynptr_is_rdonly, which came with the other dynptr kfuncs of 6.5.
+// bpf_dynptr_is_rdonly, which came with the other dynptr kfuncs of 6.5, and
+// those after 6.10, which are from the kernel's history.
 func kfuncKernel(name string) string {
 	for _, era := range kfuncEras {
 		if strings.Contains(era.kfuncs, " "+name+" ") {
@@ -57,4 +61,47 @@ var kfuncEras = [...]struct{ kernel, kfuncs string }{
 	{"6.10", " bpf_crypto_ctx_acquire bpf_crypto_ctx_create bpf_crypto_ctx_release bpf_crypto_decrypt " +
 		"bpf_crypto_encrypt bpf_preempt_disable bpf_preempt_enable bpf_session_cookie " +
 		"bpf_session_is_return bpf_wq_init bpf_wq_set_callback_impl bpf_wq_start "},
+	{"6.12", " bpf_copy_from_user_str "},
+	{"6.13", " bpf_send_signal_task "},
+	{"6.14", " bpf_remove_dentry_xattr bpf_set_dentry_xattr "},
+	{"6.15", " bpf_copy_from_user_task_str "},
+	{"6.16", " bpf_copy_from_user_dynptr bpf_copy_from_user_str_dynptr " +
+		"bpf_copy_from_user_task_dynptr bpf_copy_from_user_task_str_dynptr " +
+		"bpf_probe_read_kernel_dynptr bpf_probe_read_kernel_str_dynptr " +
+		"bpf_probe_read_user_dynptr bpf_probe_read_user_str_dynptr "},
+}
+
+// Kfunc is a kernel function that programs call by name, with the harm it can
+// do.
+type Kfunc struct {
+	// Name is the kernel's.
+	Name string `json:"name"`
+	// MinKernel is the first mainline kernel with the kfunc, as major.minor.
+	MinKernel string `json:"minKernel"`
+	// Risk is the class of harm.
+	Risk Risk `json:"risk"`
+}
+
+// RiskyKfuncs returns the kfuncs that do what the risky helpers do, sorted by
+// name. The rest of the kfuncs are not listed and not thereby harmless: modules
+// bring their own. A policy that wants to be sure lists those it allows.
+func RiskyKfuncs() []Kfunc {
+	var all []Kfunc
+	for risk, names := range map[Risk][]string{
+		SendsSignals: {"bpf_send_signal_task"},
+		StopsKernel:  {"crash_kexec"},
+		WritesFiles:  {"bpf_remove_dentry_xattr", "bpf_set_dentry_xattr"},
+		ReadsKernelMemory: {"bpf_probe_read_kernel_dynptr", "bpf_probe_read_kernel_str_dynptr",
+			"bpf_rdonly_cast"},
+		ReadsUserMemory: {"bpf_copy_from_user_dynptr", "bpf_copy_from_user_str",
+			"bpf_copy_from_user_str_dynptr", "bpf_copy_from_user_task_dynptr",
+			"bpf_copy_from_user_task_str", "bpf_copy_from_user_task_str_dynptr",
+			"bpf_probe_read_user_dynptr", "bpf_probe_read_user_str_dynptr"},
+	} {
+		for _, name := range names {
+			all = append(all, Kfunc{name, kfuncKernel(name), risk})
+		}
+	}
+	slices.SortFunc(all, func(a, b Kfunc) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }

@@ -35,6 +35,33 @@ const (
 	flagMmapable   = 1 << 10
 )
 
+// Resized is the map with another number of entries, as a definition may ask
+// for, and the memory that takes on a machine with that many possible CPUs.
+func (m Map) Resized(entries uint32, cpus int) Map {
+	m.MaxEntries = entries
+	m.MemoryBytes = mapMemory(&ebpf.MapSpec{
+		Name:       m.Name,
+		Type:       mapType(m.Type),
+		KeySize:    m.KeySize,
+		ValueSize:  m.ValueSize,
+		MaxEntries: entries,
+		Flags:      m.Flags,
+		MapExtra:   m.Extra,
+	}, uint64(max(cpus, 1)))
+	return m
+}
+
+// mapType finds a map type by cilium/ebpf's name of it. A name it does not have
+// stays unknown.
+func mapType(name string) ebpf.MapType {
+	for t := ebpf.Hash; t <= ebpf.Arena; t++ {
+		if t.String() == name {
+			return t
+		}
+	}
+	return ebpf.UnspecifiedMap
+}
+
 // mapMemory estimates what the kernel charges for a map filled to its last
 // entry, in bytes, on a machine with that many possible CPUs. It follows the
 // map_mem_usage callbacks of kernel/bpf, and counts 4 KiB pages.

@@ -65,3 +65,20 @@ func TestArithmeticSaturates(t *testing.T) {
 		}
 	}
 }
+
+func TestResized(t *testing.T) {
+	for kind := ebpf.Hash; kind <= ebpf.Arena; kind++ {
+		spec := ebpf.MapSpec{Type: kind, KeySize: 8, ValueSize: 24, MaxEntries: 5000, Flags: flagNoPrealloc, MapExtra: 3}
+		m := inspectMap("m", &spec, Options{CPUs: testCPUs})
+		if m.MemoryBytes != mapMemory(&spec, testCPUs) {
+			t.Errorf("%s: facts say %d bytes, want %d", kind, m.MemoryBytes, mapMemory(&spec, testCPUs))
+		}
+		spec.MaxEntries = 100
+		if got := m.Resized(100, testCPUs); got.MaxEntries != 100 || got.MemoryBytes != mapMemory(&spec, testCPUs) {
+			t.Errorf("%s of 100 entries: %+v, want %d bytes", kind, got, mapMemory(&spec, testCPUs))
+		}
+	}
+	if got := (Map{Type: "MapType(77)", KeySize: 4, ValueSize: 4}).Resized(10, 0); got.MemoryBytes != mapHeader+80 {
+		t.Errorf("an unknown type on no CPU at all: %d bytes", got.MemoryBytes)
+	}
+}

@@ -149,6 +149,8 @@ func mapFlagKernels() []struct {
 		{1 << 11, "5.10", "map flag BPF_F_PRESERVE_ELEMS"},
 		{1 << 12, "5.10", "map flag BPF_F_INNER_MAP"},
 		{1 << 13, "6.4", "map flag BPF_F_LINK"},
+		{1 << 17, "6.9", "map flag BPF_F_SEGV_ON_FAULT"},
+		{1 << 18, "6.9", "map flag BPF_F_NO_USER_CONV"},
 	}
 }
 

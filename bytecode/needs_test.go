@@ -127,7 +127,7 @@ func TestEveryTypeHasAKernelAndALabel(t *testing.T) {
 
 func TestKfuncKernels(t *testing.T) {
 	for name, want := range map[string]string{
-		"bpf_ct_release": "5.18", "bpf_dynptr_size": "6.5", "bpf_wq_start": "6.10", "bbr_init": "5.13",
+		"bpf_ct_release": "5.18", "bpf_dynptr_size": "6.5", "bpf_wq_start": "6.10", "bbr_init": "5.13", "bpf_send_signal_task": "6.13",
 		"tcp_slow_start": "5.13", "bpf_cpumask_create": "6.3", "no_such": "", "": "", "cpumask_create": "", "bpf_ct": "",
 	} {
 		if got := kfuncKernel(name); got != want {
