@@ -75,7 +75,7 @@ func object(ctx context.Context, source, objects string) error {
 	}
 	defer os.RemoveAll(scratch)
 	err = run(ctx, dir, "go", "tool", "bpf2go", "-cc", clang, "-target", "bpfel", "-no-global-types",
-		"-go-package", "objects", "-output-dir", scratch, "-output-stem", "object",
+		"-go-package", "objects", "-output-dir", scratch, "-output-stem", "object", "-output-suffix", "",
 		"object", filepath.Base(source), "--",
 		"-O2", "-g", "-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter",
 		"-idirafter", "/usr/include/"+triplet())
