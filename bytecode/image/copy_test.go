@@ -272,6 +272,7 @@ func TestDamagedLayouts(t *testing.T) {
 		"the manifest is a folder": {func(d string) error {
 			return swap(blob(d, b.root.Digest), func(p string) error { return os.Mkdir(p, 0o700) })
 		}, ErrUnavailable},
+		"the layer is altered":   {func(d string) error { return flip(blob(d, layer)) }, ErrUnavailable},
 		"the layer is cut short": {func(d string) error { return os.Truncate(blob(d, layer), 10) }, ErrUnavailable},
 		"the layer is a link to /etc": {func(d string) error {
 			return swap(blob(d, layer), func(p string) error { return os.Symlink("/etc/hostname", p) })

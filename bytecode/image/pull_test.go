@@ -271,9 +271,13 @@ func TestDebianRegistry(t *testing.T) {
 			if got := mustPull(t, c, r); got.Digest != b.Digest() || !bytes.Equal(got.Object, littleEndian) {
 				t.Errorf("pulled %s, want %s", got.Digest, b.Digest())
 			}
-			to := "oci:" + t.TempDir() + "/copy:v1"
-			if _, err := c.Copy(t.Context(), r, to); err != nil {
-				t.Errorf("Copy: %v", err)
+			attach(t, c, r)
+			copied, err := c.Copy(t.Context(), r, "oci:"+t.TempDir()+"/copy:v1")
+			if err != nil {
+				t.Fatalf("Copy: %v", err)
+			}
+			if found, err := c.layout(copied.Repository).referrers(t.Context(), sumOf(t, r.Digest)); err != nil || len(found) != 1 {
+				t.Errorf("the copy has referrers %v, %v; want one", found, err)
 			}
 		})
 	}
