@@ -255,6 +255,9 @@ func (s *Store) DropChainVersions(c *Chain) error {
 // RemoveChain unpins an interface's link and programs and lets them go, which
 // detaches.
 func (s *Store) RemoveChain(c *Chain) error {
+	if c.Link != nil {
+		sever(c.Link)
+	}
 	// The link goes first: the kernel must not run what nobody can name.
 	if err := os.Remove(s.ChainPath(c.Ifindex)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove chain's pin: %w", err)

@@ -147,6 +147,7 @@ func closeLinks(links []*Link) error {
 
 // RemoveLink unpins the link and lets it go, which detaches it.
 func (s *Store) RemoveLink(l *Link) error {
+	sever(l.Link)
 	var errs []error
 	for _, path := range []string{l.Path, l.Path + textSuffix} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -154,6 +155,12 @@ func (s *Store) RemoveLink(l *Link) error {
 		}
 	}
 	return errors.Join(append(errs, l.Close())...)
+}
+
+// sever detaches at once, where the kernel can: a link that is only closed may
+// hold its hook a little longer. Closing does the rest, so no error matters.
+func sever(l link.Link) {
+	_ = l.Detach()
 }
 
 // RepinLink makes again a pin that someone removed, and tells whether it did.

@@ -16,16 +16,16 @@ type application struct {
 	sealed   intent.Envelope
 	// tried is the serial of the newest intent that was worked on once.
 	tried int64
-	// checked is the revision whose pins were found whole.
-	checked string
+	// checked are the revisions whose pins were found whole.
+	checked map[string]bool
 	// maps tell what became of the maps at the last change of revision.
 	maps []kernel.MapReport
 
 	failures int
 	retryAt  time.Time
-	// refused is the revision that could not be had; failed are the actions
-	// that failed. Neither is tried again before retryAt.
-	refused string
+	// refused is the serial of an intent that could not be had; failed are the
+	// actions that failed. Neither is tried again before retryAt.
+	refused int64
 	failed  map[string]error
 	// log is what the verifier said at the last refusal.
 	log string

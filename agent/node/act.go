@@ -449,7 +449,7 @@ func (p *pass) fail(app *application, err error) {
 	uid := app.newest.Payload().UID
 	p.outcomes[uid].errs = append(p.outcomes[uid].errs, err)
 	p.outcomes[uid].tried, p.outcomes[uid].refused = true, true
-	app.refused = app.newest.Revision()
+	app.refused = app.newest.Payload().Serial
 	app.log = kernel.LogOf(err)
 	p.opts.Log.Error("load", "application", app.newest.Payload().Application.String(), "error", err)
 }
@@ -510,7 +510,7 @@ func (p *pass) settle(app *application) {
 	app.tried = payload.Serial
 	switch {
 	case len(out.errs) == 0 && !out.refused:
-		app.failures, app.refused, app.failed, app.log = 0, "", nil, ""
+		app.failures, app.refused, app.failed, app.log = 0, 0, nil, ""
 		p.keepDeployed(app, out)
 	case out.tried:
 		app.failures++

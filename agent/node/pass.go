@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -201,11 +202,15 @@ func (p *pass) choose(app *application) {
 		p.want.Gone = append(p.want.Gone, payload.UID)
 		return
 	}
-	if err := p.have(app, app.newest); err == nil {
+	err := p.have(app, app.newest)
+	if err == nil {
+		err = p.wantApplication(app.newest, out)
+	}
+	if err == nil {
 		out.live = &app.newest
-		p.wantApplication(app.newest, out)
 		return
-	} else if !errors.Is(err, errBackingOff) {
+	}
+	if !errors.Is(err, errBackingOff) {
 		p.fail(app, err)
 	}
 	out.refused = true
@@ -216,10 +221,9 @@ func (p *pass) choose(app *application) {
 func (p *pass) fallBack(app *application) {
 	payload := app.newest.Payload()
 	out := p.outcomes[payload.UID]
-	if app.deployed != nil && app.deployed.Revision() != app.newest.Revision() {
-		if err := p.have(app, *app.deployed); err == nil {
+	if app.deployed != nil && app.deployed.Payload().Serial != payload.Serial {
+		if p.have(app, *app.deployed) == nil && p.wantApplication(*app.deployed, out) == nil {
 			out.live = app.deployed
-			p.wantApplication(*app.deployed, out)
 			return
 		}
 	}
@@ -246,11 +250,11 @@ var errBackingOff = errors.New("backing off")
 func (p *pass) have(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	held := p.held.revisions[uid][revision]
-	if held != nil && app.checked == revision && (app.refused != revision || !p.now.Before(app.retryAt)) {
-		return nil
-	}
-	if app.refused == revision && p.now.Before(app.retryAt) {
+	if app.refused == o.Payload().Serial && p.now.Before(app.retryAt) {
 		return errBackingOff
+	}
+	if held != nil && app.checked[revision] {
+		return nil
 	}
 	prepared, err := p.prepare(o)
 	if err != nil {
@@ -261,7 +265,11 @@ func (p *pass) have(app *application, o intent.Opened) error {
 			return err
 		}
 	}
-	app.checked = revision
+	app.checked = maps.Clone(app.checked)
+	if app.checked == nil {
+		app.checked = map[string]bool{}
+	}
+	app.checked[revision] = true
 	return nil
 }
 
@@ -346,29 +354,39 @@ func (p *pass) object(payload intent.Payload) ([]byte, error) {
 	return body, nil
 }
 
-// wantApplication turns an intent into resolved attachments. What cannot be
-// resolved is reported and waited for.
-func (p *pass) wantApplication(o intent.Opened, out *outcome) {
+// wantApplication turns an intent into resolved attachments. A target that is
+// not there is told and waited for; what the definition says wrongly refuses
+// the intent.
+func (p *pass) wantApplication(o intent.Opened, out *outcome) error {
 	payload := o.Payload()
 	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision()}
+	var absent []unmade
 	seen := map[string]bool{}
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
 			found, err := p.resolve(payload.Application, program.Name, at)
-			if err != nil {
-				out.unresolved(program.Name, at, err)
+			if errors.Is(err, errWaiting) || errors.Is(err, attach.ErrTarget) {
+				absent = append(absent, unresolved(program.Name, at, err))
+			} else if err != nil {
+				return fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
 			}
 			for _, a := range found {
 				if seen[a.Key()] {
-					out.unresolved(program.Name, at, fmt.Errorf("attach %s to %s %s: the definition says it twice; a program attaches to a target once", a.Program, a.Hook, a.Target))
-					continue
+					return fmt.Errorf("place program %s of %s: the definition attaches it to %s %s twice; once is enough", a.Program, payload.Application, a.Hook, a.Target)
 				}
 				seen[a.Key()] = true
 				app.Attachments = append(app.Attachments, a)
 			}
 		}
 	}
+	for _, u := range absent {
+		out.links = append(out.links, u)
+		if u.status.State == Failed {
+			out.errs = append(out.errs, fmt.Errorf("place program %s of %s: %s", u.program, payload.Application, u.status.Error))
+		}
+	}
 	p.want.Applications = append(p.want.Applications, app)
+	return nil
 }
 
 // resolve turns one attachment of a definition into those on this node.

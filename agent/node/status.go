@@ -101,15 +101,14 @@ type unmade struct {
 	status  LinkStatus
 }
 
-// unresolved notes an attachment that has no target.
-func (o *outcome) unresolved(program string, at v1alpha1.Attachment, err error) {
+// unresolved is an attachment whose target is not there. An interface may come;
+// another target that is missing is a failure, though one that mends itself.
+func unresolved(program string, at v1alpha1.Attachment, err error) unmade {
 	state := Failed
 	if errors.Is(err, errWaiting) {
 		state = Waiting
-	} else {
-		o.errs = append(o.errs, err)
 	}
-	o.links = append(o.links, unmade{program, LinkStatus{Hook: at.Hook, Target: sayTarget(at), State: state, Error: err.Error()}})
+	return unmade{program, LinkStatus{Hook: at.Hook, Target: sayTarget(at), State: state, Error: err.Error()}}
 }
 
 // sayTarget names what a definition asks for, where nothing was found for it.
