@@ -5,7 +5,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strings"
 )
 
 // The profiles that ship with Skep.
@@ -18,7 +17,7 @@ const (
 
 // libraryFS holds the shipped Rego. Tests are not part of the binary.
 //
-//go:embed library/lib/*.rego library/baseline/*.rego library/restricted/*.rego
+//go:embed library/lib/lib.rego library/baseline/baseline.rego library/restricted/restricted.rego
 var libraryFS embed.FS
 
 // Profiles returns the names of the profiles, sorted.
@@ -61,9 +60,6 @@ func sources(folder string) map[string]string {
 	}
 	for _, entry := range entries {
 		file := path.Join(dir, entry.Name())
-		if strings.HasSuffix(file, testSuffix) {
-			continue
-		}
 		if body, err := libraryFS.ReadFile(file); err == nil {
 			all[file] = string(body)
 		}

@@ -1,0 +1,117 @@
+package policies
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// one compiles one policy with the given Rego after its package clause.
+func one(t *testing.T, rego string) *compiled {
+	t.Helper()
+	box, err := newSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, errs := box.compile(t.Context(), Policy{Name: "a", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + rego + "\n"}})
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	return c
+}
+
+func TestWhatOutlivesItsTimeIsNotStartedAgainAndAgain(t *testing.T) {
+	c := one(t, `deny contains "x"`)
+	c.running.overdue.Store(maxRuns)
+	v := c.judge(t.Context(), ast.NewObject(), time.Minute)
+	if !v.failed || !v.late || v.denied[0].Rule != "a/error" {
+		t.Errorf("with %d evaluations that still run: %+v", maxRuns, v)
+	}
+	c.running.overdue.Store(maxRuns - 1)
+	if v := c.judge(t.Context(), ast.NewObject(), time.Minute); v.failed || v.denied[0].Rule != "a/deny" {
+		t.Errorf("with one fewer: %+v", v)
+	}
+}
+
+func TestAnEvaluationThatStopsAtItsTimeIsNotOverdueForLong(t *testing.T) {
+	c := one(t, `deny contains "x" if count(numbers.range(1, 1000000000000)) == 1`)
+	if v := c.judge(t.Context(), ast.NewObject(), time.Millisecond); !v.late {
+		t.Fatalf("it finished: %+v", v)
+	}
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for c.running.overdue.Load() != 0 {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%d evaluations are overdue", c.running.overdue.Load())
+		}
+	}
+}
+
+func TestAnEvaluationThatPanicsDenies(t *testing.T) {
+	c := one(t, `deny contains "x"`)
+	c.parameters = nil // the evaluator walks into it
+	v := c.evaluate(t.Context(), nil)
+	if !v.failed || v.late || !strings.Contains(v.denied[0].Message, "made the evaluator give up") {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestAContextThatEndedIsTooSlow(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if v := one(t, `deny contains "x"`).evaluate(ctx, ast.NewObject()); !v.late {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestFailuresSayWhereAndQuoteNothing(t *testing.T) {
+	c := one(t, `deny contains "x"`)
+	at := &ast.Location{File: "a.rego", Row: 7}
+	for code, want := range map[string]string{
+		topdown.ConflictErr:  "policy a gives two values for one thing at a.rego:7",
+		topdown.TypeErr:      "policy a uses a value of the wrong type at a.rego:7",
+		topdown.BuiltinErr:   "policy a calls a function with a value it does not take at a.rego:7",
+		topdown.WithMergeErr: "policy a replaces a part of the input that cannot be replaced at a.rego:7",
+		topdown.InternalErr:  "policy a could not be evaluated at a.rego:7",
+	} {
+		v := c.failsWith(&topdown.Error{Code: code, Message: "the secret is hunter2", Location: at})
+		if got := v.denied[0].Message; !strings.HasPrefix(got, want+",") || strings.Contains(got, "hunter2") || v.denied[0].Remedy == "" {
+			t.Errorf("%s: %s", code, got)
+		}
+	}
+	if got := c.failsWith(&topdown.Error{Code: topdown.TypeErr}).denied[0].Message; !strings.Contains(got, "at a place it does not tell") {
+		t.Errorf("without a place: %s", got)
+	}
+}
+
+func TestCut(t *testing.T) {
+	for name, test := range map[string]struct {
+		text string
+		n    int
+		want string
+	}{
+		"what fits stays":                      {"abcdef", 6, "abcdef"},
+		"what does not is marked":              {"abcdefgh", 6, "abc…"},
+		"no character is cut in two":           {"aéééé", 7, "aé…"},
+		"bytes that are no text are replaced":  {"a\xffb", 9, "a\uFFFDb"},
+		"nothing stays nothing":                {"", 4, ""},
+		"a character as long as the rest goes": {"😀😀", 6, "…"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := cut(test.text, test.n)
+			if got != test.want || !utf8.ValidString(got) || len(got) > max(test.n, len(test.want)) {
+				t.Errorf("cut(%q, %d) = %q, want %q", test.text, test.n, got, test.want)
+			}
+		})
+	}
+}
