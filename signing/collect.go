@@ -222,22 +222,13 @@ func (c *collector) readReferrers(ctx context.Context, all []v1.Descriptor) erro
 		c.skip("%d of %d referrers: no more than %d are read", len(referrers)-maxReferrers, len(referrers), maxReferrers)
 		referrers = referrers[:maxReferrers]
 	}
-	manifests := make([][]byte, len(referrers))
-	group, gctx := errgroup.WithContext(ctx)
-	group.SetLimit(maxRequests)
-	for i, d := range referrers {
-		group.Go(func() (err error) {
-			manifests[i], err = c.from.Manifest(gctx, d.Digest)
-			return orNothing(err)
-		})
+	manifests, err := readAll(ctx, referrers, func(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+		return c.from.Manifest(ctx, d.Digest)
+	})
+	for i, manifest := range manifests {
+		c.read("referrer "+referrers[i].Digest.String(), manifest, true)
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	for i, d := range referrers {
-		c.read("referrer "+d.Digest.String(), manifests[i], true)
-	}
-	return nil
+	return err
 }
 
 // read notes the layers of a manifest that look like signatures. A referrer
@@ -308,24 +299,31 @@ func (c *collector) fetch(ctx context.Context) error {
 		asked[l.desc.Digest] = true
 		wanted = append(wanted, l.desc)
 	}
-	contents := make([][]byte, len(wanted))
-	group, gctx := errgroup.WithContext(ctx)
+	contents, err := readAll(ctx, wanted, c.from.Blob)
+	for i, content := range contents {
+		if content != nil {
+			c.blobs[wanted[i].Digest] = content
+		}
+	}
+	return err
+}
+
+// readAll reads some descriptors at a time. What is not there is nil; after an
+// error there is nothing.
+func readAll(ctx context.Context, all []v1.Descriptor, read func(context.Context, v1.Descriptor) ([]byte, error)) ([][]byte, error) {
+	contents := make([][]byte, len(all))
+	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxRequests)
-	for i, d := range wanted {
+	for i, d := range all {
 		group.Go(func() (err error) {
-			contents[i], err = c.from.Blob(gctx, d)
+			contents[i], err = read(ctx, d)
 			return orNothing(err)
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return err
+		return nil, err
 	}
-	for i, d := range wanted {
-		if contents[i] != nil {
-			c.blobs[d.Digest] = contents[i]
-		}
-	}
-	return nil
+	return contents, nil
 }
 
 // artifacts joins layers and contents, in an order that does not depend on the

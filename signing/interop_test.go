@@ -230,6 +230,9 @@ func TestMessageSignatureOfTheManifest(t *testing.T) {
 			if got := len(e.Signatures) == 1; got != c.counts {
 				t.Errorf("counts: %v, want %v: %+v", got, c.counts, e)
 			}
+			if !c.counts {
+				mustReject(t, e, "about another image")
+			}
 		})
 	}
 }

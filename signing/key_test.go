@@ -1,12 +1,15 @@
 package signing_test
 
 import (
+	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"slices"
@@ -15,6 +18,8 @@ import (
 
 	"github.com/sigstore/cosign/v2/pkg/cosign"
 	"github.com/sigstore/cosign/v2/pkg/oci/static"
+	"github.com/sigstore/sigstore/pkg/signature"
+	"github.com/sigstore/sigstore/pkg/signature/options"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/signing"
@@ -63,6 +68,43 @@ func TestEveryKindOfKeySigns(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestEveryWayToUseAKey holds that signatures of older versions of cosign count,
+// which hashed with SHA-256 whatever the curve, and did not prehash for Ed25519.
+func TestEveryWayToUseAKey(t *testing.T) {
+	kinds := keyKinds(t)
+	content := simplePayload(t, thisImage, nil)
+	for sentence, c := range map[string]struct {
+		kind    string
+		options []signature.LoadOption
+	}{
+		"P-384 with SHA-256": {"ECDSA P-384", []signature.LoadOption{options.WithHash(crypto.SHA256)}},
+		"P-384 with SHA-384": {"ECDSA P-384", []signature.LoadOption{options.WithHash(crypto.SHA384)}},
+		"P-521 with SHA-256": {"ECDSA P-521", []signature.LoadOption{options.WithHash(crypto.SHA256)}},
+		"P-521 with SHA-512": {"ECDSA P-521", []signature.LoadOption{options.WithHash(crypto.SHA512)}},
+		"plain Ed25519":      {"Ed25519", nil},
+		"prehashed Ed25519":  {"Ed25519", []signature.LoadOption{options.WithED25519ph()}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			sv, err := signature.LoadSignerVerifierWithOpts(kinds[c.kind], c.options...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sig, err := sv.SignMessage(bytes.NewReader(content))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, alice := parsedKey(t, "alice", kinds[c.kind])
+			e := verify(t, trustOf(t, alice), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{{
+				Kind: signing.LegacySignature, Origin: "tag", Content: content,
+				Annotations: map[string]string{static.SignatureAnnotationKey: base64.StdEncoding.EncodeToString(sig)},
+			}}})
+			if !slices.Equal(e.Signers(), []string{"alice"}) {
+				t.Errorf("got %+v", e)
+			}
+		})
 	}
 }
 

@@ -295,22 +295,22 @@ func TestBundlesThatAreMalformed(t *testing.T) {
 	if err := json.Unmarshal(good.Content, &whole); err != nil {
 		t.Fatal(err)
 	}
-	for sentence, content := range map[string]string{
-		"nothing":                                "",
-		"an empty object":                        "{}",
-		"null":                                   "null",
-		"a version that does not exist":          strings.Replace(string(good.Content), "v0.3", "v9.9", 1),
-		"no verification material":               without(t, good.Content, "verificationMaterial"),
-		"no content":                             without(t, good.Content, "dsseEnvelope"),
-		"an envelope with another payload type":  strings.Replace(string(good.Content), "application/vnd.in-toto+json", "text/plain", 1),
-		"an unknown field":                       strings.Replace(string(good.Content), `{`, `{"extra":1,`, 1),
-		"a message signature without any digest": `{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"publicKey":{}},"messageSignature":{}}`,
-		"deep nesting":                           strings.Repeat(`{"a":`, 100000),
+	for sentence, c := range map[string]struct{ content, want string }{
+		"nothing":                                {"", "it is not a sigstore bundle"},
+		"an empty object":                        {"{}", "it is not a sigstore bundle"},
+		"null":                                   {"null", "it is not a sigstore bundle"},
+		"a version that does not exist":          {strings.Replace(string(good.Content), "v0.3", "v9.9", 1), "it is not a sigstore bundle"},
+		"no verification material":               {without(t, good.Content, "verificationMaterial"), "it is not a sigstore bundle"},
+		"no content":                             {without(t, good.Content, "dsseEnvelope"), "it is not a sigstore bundle"},
+		"an envelope with another payload type":  {strings.Replace(string(good.Content), "application/vnd.in-toto+json", "text/plain", 1), "not an in-toto statement"},
+		"an unknown field":                       {strings.Replace(string(good.Content), `{`, `{"extra":1,`, 1), "it is not a sigstore bundle"},
+		"a message signature without any digest": {`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"publicKey":{}},"messageSignature":{}}`, "it is about another image"},
+		"deep nesting":                           {strings.Repeat(`{"a":`, 100000), "it is not a sigstore bundle"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			artifact := signing.Artifact{Kind: signing.Bundle, Origin: "referrer", Content: []byte(content)}
+			artifact := signing.Artifact{Kind: signing.Bundle, Origin: "referrer", Content: []byte(c.content)}
 			e := verify(t, trustOf(t, a.signer(t, "ci")), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{artifact, good}})
-			if len(e.Signatures) != 1 || len(e.Rejected) != 1 {
+			if len(e.Signatures) != 1 || len(e.Rejected) != 1 || !strings.Contains(e.Rejected[0].Reason, c.want) {
 				t.Errorf("want the good one to count and the other rejected, got %+v", e)
 			}
 		})
