@@ -1,0 +1,246 @@
+package kernel
+
+import (
+	"crypto/ed25519"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+func TestNamesAreEscapedForTheFileSystemAndBack(t *testing.T) {
+	for name, want := range map[string]string{
+		"count_packets":         "count_packets",
+		".rodata":               "%2erodata",
+		"a/b":                   "a%2fb",
+		"+xdp":                  "%2bxdp",
+		"100%":                  "100%25",
+		"f@tp_btf/sys_enter":    "f%40tp_btf%2fsys_enter",
+		"":                      "",
+		"0b5e7b0c-7f2d-4a52-9e": "0b5e7b0c-7f2d-4a52-9e",
+		"ü":                     "%c3%bc",
+	} {
+		if got := escape(name); got != want {
+			t.Errorf("escape(%q) = %q, want %q", name, got, want)
+		}
+		if got := unescape(escape(name)); got != name {
+			t.Errorf("unescape(escape(%q)) = %q", name, got)
+		}
+	}
+	long := strings.Repeat("x", 1000)
+	if a, b := escape(long+"a"), escape(long+"b"); len(a) > maxName || a == b {
+		t.Errorf("long names: %d bytes, equal %v", len(a), a == b)
+	}
+	for _, broken := range []string{"%", "%2", "%zz", "a%"} {
+		if got := unescape(broken); got != broken {
+			t.Errorf("unescape(%q) = %q", broken, got)
+		}
+	}
+}
+
+func FuzzEscape(f *testing.F) {
+	f.Add("a.b/c+d%")
+	f.Fuzz(func(t *testing.T, name string) {
+		got := escape(name)
+		if strings.ContainsAny(got, "./+") || len(got) > maxName {
+			t.Errorf("escape(%q) = %q", name, got)
+		}
+		if len(got) < maxName-20 && unescape(got) != name {
+			t.Errorf("unescape(escape(%q)) = %q", name, unescape(got))
+		}
+	})
+}
+
+func TestLayoutsDifferWhereMeaningDoes(t *testing.T) {
+	u32 := &btf.Int{Name: "unsigned int", Size: 4}
+	u64 := &btf.Int{Name: "unsigned long", Size: 8}
+	pair := func(first, second string) *btf.Struct {
+		return &btf.Struct{Name: "pair", Size: 8, Members: []btf.Member{{Name: first, Type: u32}, {Name: second, Type: u32, Offset: 32}}}
+	}
+	section := func(names ...string) *btf.Datasec {
+		ds := &btf.Datasec{Name: ".bss", Size: 16}
+		for i, n := range names {
+			ds.Vars = append(ds.Vars, btf.VarSecinfo{Type: &btf.Var{Name: n, Type: u64}, Offset: uint32(8 * i), Size: 8})
+		}
+		return ds
+	}
+	for sentence, c := range map[string]struct {
+		a, b btf.Type
+		same bool
+	}{
+		"a typedef is its type":              {u32, &btf.Typedef{Name: "__u32", Type: u32}, true},
+		"qualifiers do not matter":           {u32, &btf.Volatile{Type: &btf.Const{Type: u32}}, true},
+		"the name of an int does not matter": {u32, &btf.Int{Name: "u32", Size: 4}, true},
+		"a tag does not matter":              {pair("a", "b"), func() btf.Type { s := pair("a", "b"); s.Name = "other"; return s }(), true},
+		"signedness matters":                 {u32, &btf.Int{Size: 4, Encoding: btf.Signed}, false},
+		"size matters":                       {u32, u64, false},
+		"two fields that change places":      {pair("a", "b"), pair("b", "a"), false},
+		"one 64-bit value or two of 32":      {u64, pair("a", "b"), false},
+		"a struct or a union":                {pair("a", "b"), &btf.Union{Size: 8, Members: pair("a", "b").Members}, false},
+		"the kernel's own structs by name":   {&btf.Struct{Name: "bpf_spin_lock", Size: 4, Members: []btf.Member{{Name: "val", Type: u32}}}, &btf.Struct{Name: "lock", Size: 4, Members: []btf.Member{{Name: "val", Type: u32}}}, false},
+		"a bit field is not its integer":     {&btf.Struct{Size: 4, Members: []btf.Member{{Name: "a", Type: u32}}}, &btf.Struct{Size: 4, Members: []btf.Member{{Name: "a", Type: u32, BitfieldSize: 3}}}, false},
+		"two globals that change places":     {section("x", "y"), section("y", "x"), false},
+		"the same globals":                   {section("x", "y"), section("x", "y"), true},
+		"arrays by length":                   {&btf.Array{Type: u32, Nelems: 2}, &btf.Array{Type: u32, Nelems: 3}, false},
+		"pointers by what they point to":     {&btf.Pointer{Target: pair("a", "b")}, &btf.Pointer{Target: u32}, false},
+		"enums by size":                      {&btf.Enum{Name: "e", Size: 4}, &btf.Enum{Name: "f", Size: 8}, false},
+		"floats by size":                     {&btf.Float{Size: 4}, &btf.Float{Size: 8}, false},
+		"nothing is not void":                {nil, &btf.Void{}, false},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			a := layout(&ebpf.MapSpec{Key: u32, Value: c.a})
+			b := layout(&ebpf.MapSpec{Key: u32, Value: c.b})
+			if (a == b) != c.same {
+				t.Errorf("layouts equal is %v: %s and %s", a == b, spelled(c.a), spelled(c.b))
+			}
+		})
+	}
+	if got := layout(&ebpf.MapSpec{}); got != noLayout {
+		t.Errorf("a map without BTF has layout %s", got)
+	}
+	inner := func(entries uint32) string {
+		return layout(&ebpf.MapSpec{Key: u32, InnerMap: &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: entries}})
+	}
+	if inner(1) == inner(2) {
+		t.Error("inner maps of other sizes have one layout")
+	}
+	deep := btf.Type(u32)
+	for range 10 * maxDepth {
+		deep = &btf.Array{Type: deep, Nelems: 1}
+	}
+	if spelled(deep) == "" {
+		t.Error("a deep type has no layout")
+	}
+}
+
+func opened(t testing.TB, p intent.Payload) intent.Opened {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealer, err := intent.NewSealer(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := intent.NewTrust(sealer.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Application, p.UID, p.Serial, p.ObjectDigest = v1alpha1.Identity{Kind: "BpfApplication", Namespace: "net", Name: "app"}, "uid", 1, "sha256:x"
+	envelope, err := sealer.Seal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := trust.Open(envelope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func TestPrepareAppliesTheIntent(t *testing.T) {
+	entries := uint32(9)
+	o := opened(t, intent.Payload{
+		Variables: map[string]apiextensionsv1.JSON{"in_data": {Raw: []byte("77")}, "a_u8": {Raw: []byte("5")}},
+		Maps:      map[string]v1alpha1.Map{"counts": {MaxEntries: &entries}},
+		Programs:  []v1alpha1.Program{{Name: "xdp_variables", Attach: []v1alpha1.Attachment{{Hook: "xdp"}}}},
+	})
+	p, err := Prepare(o, programs.Object("xdp_variables"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Spec.Maps["counts"].MaxEntries; got != 9 {
+		t.Errorf("counts has %d entries", got)
+	}
+	if diff := cmp.Diff(map[string]bool{".data": true, ".rodata": true}, p.Set); diff != "" {
+		t.Error(diff)
+	}
+	data, ok := p.Spec.Maps[".data"].Contents[0].Value.([]byte)
+	if !ok || !strings.Contains(string(data), "\x4d\x00\x00\x00") {
+		t.Errorf(".data = %v", data)
+	}
+	if p.Spec.Variables != nil {
+		t.Error("the library would map data sections into memory")
+	}
+}
+
+func TestPrepareMakesTheProgramsTheHooksWant(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		object   string
+		programs []v1alpha1.Program
+		want     []string
+		attach   ebpf.AttachType
+		to       string
+	}{
+		"one program":                          {"xdp_count", program("count_packets", "xdp", ""), []string{"count_packets"}, ebpf.AttachXDP, ""},
+		"others of the object are left out":    {"tcx_count", program("count_egress", "tcx/egress", ""), []string{"count_egress"}, ebpf.AttachTCXEgress, ""},
+		"a target that is not the section's":   {"tp_btf_count", program("tp_btf_count", "tp_btf", "sched_switch"), []string{"tp_btf_count@tp_btf/sched_switch"}, ebpf.AttachTraceRawTp, "sched_switch"},
+		"an attach type not the section's":     {"cgroup_bind4", program("cgroup_bind4", "cgroup/connect4", ""), []string{"cgroup_bind4@cgroup/connect4"}, ebpf.AttachCGroupInet4Connect, ""},
+		"what a prog array names comes along":  {"xdp_tailcall", program("xdp_tailcall", "xdp", ""), []string{"xdp_tail", "xdp_tailcall"}, ebpf.AttachXDP, ""},
+		"a program that attaches nowhere":      {"xdp_count", []v1alpha1.Program{{Name: "count_packets"}}, []string{"count_packets"}, ebpf.AttachXDP, ""},
+		"an iterator keeps its own target":     {"iter_task", program("iter_task", "iter", ""), []string{"iter_task@iter"}, ebpf.AttachTraceIter, "task"},
+		"a section without a target will do":   {"tracepoint_bare", program("tracepoint_bare", "tracepoint", "a/b"), []string{"tracepoint_bare"}, ebpf.AttachNone, ""},
+		"a pinned map is not the library's":    {"xdp_pinned", program("xdp_pinned", "xdp", ""), []string{"xdp_pinned"}, ebpf.AttachXDP, ""},
+		"an object without type information":   {"xdp_nobtf", program("xdp_nobtf", "xdp", ""), []string{"xdp_nobtf"}, ebpf.AttachXDP, ""},
+		"two hooks the kernel does not tell":   {"uprobe_count", append(program("uprobe_count", "uprobe", ""), program("uprobe_count", "uretprobe", "")...), []string{"uprobe_count"}, ebpf.AttachNone, ""},
+		"two targets of one BTF-typed program": {"tp_btf_count", append(program("tp_btf_count", "tp_btf", "a"), program("tp_btf_count", "tp_btf", "b")...), []string{"tp_btf_count@tp_btf/a", "tp_btf_count@tp_btf/b"}, ebpf.AttachTraceRawTp, "a"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			p, err := Prepare(opened(t, intent.Payload{Programs: c.programs}), programs.Object(c.object))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := names(p.Spec.Programs); got != strings.Join(c.want, ", ") {
+				t.Errorf("programs are %s", got)
+			}
+			last := p.Spec.Programs[c.want[0]]
+			if c.object == "xdp_tailcall" {
+				last = p.Spec.Programs["xdp_tailcall"]
+			}
+			if last.AttachType != c.attach || last.AttachTo != c.to && c.to != "" {
+				t.Errorf("attaches %v to %q", last.AttachType, last.AttachTo)
+			}
+			for name, m := range p.Spec.Maps {
+				if m.Pinning != ebpf.PinNone {
+					t.Errorf("map %s is pinned by the library", name)
+				}
+			}
+		})
+	}
+}
+
+func program(name, hook, tracepoint string) []v1alpha1.Program {
+	return []v1alpha1.Program{{Name: name, Attach: []v1alpha1.Attachment{{Hook: hook, Tracepoint: tracepoint}}}}
+}
+
+func TestPrepareRefusesInTheDefinitionsWords(t *testing.T) {
+	entries := uint32(5)
+	for sentence, c := range map[string]struct {
+		object []byte
+		p      intent.Payload
+		want   string
+	}{
+		"no ELF file":                  {[]byte("x"), intent.Payload{Programs: program("f", "xdp", "")}, "read object of net/app"},
+		"a function that is not there": {programs.Object("xdp_count"), intent.Payload{Programs: program("f", "xdp", "")}, `no function "f"; it has count_packets`},
+		"a hook of another type":       {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "tcx/ingress", "")}, `section "xdp" makes it a XDP program`},
+		"a hook nobody attaches":       {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "lsm", "")}, `hook "lsm"`},
+		"a map that is not there":      {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{"x": {}}}, "maps.x: the object has no such map"},
+		"the size of a data section":   {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{".bss": {MaxEntries: &entries}}}, "maps..bss: a data section has one entry"},
+		"a variable that is not there": {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Variables: map[string]apiextensionsv1.JSON{"x": {Raw: []byte("1")}}}, "variables.x"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			_, err := Prepare(opened(t, c.p), c.object)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Prepare = %v, want %q", err, c.want)
+			}
+		})
+	}
+}
