@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestVerifierWordsBecomeLimits(t *testing.T) {
@@ -81,6 +83,30 @@ func TestDepthOfCalls(t *testing.T) {
 				t.Errorf("depth is %d, want %d", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestCallGraphReadsCallsAndCallbacks(t *testing.T) {
+	call := func(name string) asm.Instruction {
+		return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoCall, Constant: -1}.WithReference(name)
+	}
+	pointer := func(name string) asm.Instruction {
+		return asm.Instruction{OpCode: asm.LoadImmOp(asm.DWord), Dst: asm.R2, Src: asm.PseudoFunc, Constant: -1}.WithReference(name)
+	}
+	kfunc := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoKfuncCall}
+	start := asm.Mov.Imm(asm.R0, 0)
+	insns := asm.Instructions{
+		start.WithSymbol("main"), call("loop"), start.WithSymbol("label"), call("timer"), asm.Return(),
+		start.WithSymbol("loop"), pointer("turn"), asm.FnLoop.Call(), asm.Return(),
+		start.WithSymbol("turn"), asm.Return(),
+		start.WithSymbol("timer"), pointer("tick"), asm.FnTimerSetCallback.Call(), call("turn"), asm.Return(),
+		start.WithSymbol("tick"), pointer("later"), kfunc, asm.Return(),
+		start.WithSymbol("later"), asm.Return(),
+	}
+	starts := map[string]bool{"main": true, "loop": true, "turn": true, "timer": true, "tick": true, "later": true}
+	want := graph{"main": {"loop", "timer"}, "loop": {"turn"}, "timer": {"turn"}}
+	if diff := cmp.Diff(want, callGraph(insns, starts)); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }
 

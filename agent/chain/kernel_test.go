@@ -153,7 +153,7 @@ func TestEveryTestProgramRunsBetweenTwoOthers(t *testing.T) {
 	for _, name := range []string{
 		"xdp_pass", "xdp_void", "xdp_nobtf", "xdp_callback", "xdp_core", "xdp_frags", "xdp_gpl", "xdp_kfunc",
 		"xdp_lock", "xdp_maps", "xdp_stack", "xdp_subprog", "xdp_tailcall", "xdp_timer", "xdp_variables", "xdp_adjust",
-		"kconfig_version", "kconfig_wrapper", "ksym",
+		"kconfig_version", "kconfig_wrapper", "ksym", "functions_nobtf",
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := load(t, member(t, "first", "xdp_verdict"), member(t, "middle", name), member(t, "last", "xdp_verdict", returning(tx)))

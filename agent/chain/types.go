@@ -53,12 +53,10 @@ func describe(ins asm.Instruction, at int, starts map[int]string) asm.Instructio
 	if !ok {
 		return ins
 	}
-	switch fn := btf.FuncMetadata(&ins); {
-	case at == 0 && fn != nil:
-		ins = btf.WithFuncMetadata(ins, entryFunc(fn.Name))
+	switch {
 	case at == 0:
 		ins = btf.WithFuncMetadata(ins, entryFunc(identifier(name)))
-	case fn == nil:
+	case btf.FuncMetadata(&ins) == nil:
 		ins = btf.WithFuncMetadata(ins, staticFunc(identifier(name)))
 	}
 	if ins.Source() == nil {

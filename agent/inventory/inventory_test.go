@@ -338,6 +338,7 @@ func TestListTellsSkepFromForeignByPins(t *testing.T) {
 	must(t, os.Mkdir(managed+"-not", 0o700))
 	must(t, foreign.Pin(filepath.Join(managed+"-not", "prog")))
 	must(t, os.Symlink("a note", filepath.Join(managed, "note")))
+	must(t, os.Symlink(filepath.Join(managed+"-not", "prog"), filepath.Join(managed, "not-a-pin")))
 	l, err := link.AttachXDP(link.XDPOptions{Program: mine, Interface: h.device.Attrs().Index})
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
