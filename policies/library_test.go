@@ -60,8 +60,9 @@ func TestEveryRuleIsTested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	box.capabilities.Builtins = append(box.capabilities.Builtins, ast.InternalTestCase)
 	for _, folder := range append(Profiles(), "lib") {
-		profile := folder
+		profile, tests := folder, libraryTests(t, folder)
 		if folder == "lib" {
 			profile = ProfileBaseline
 		}
@@ -70,7 +71,7 @@ func TestEveryRuleIsTested(t *testing.T) {
 		for i, rule := range parsed(t, box, file, source).Rules {
 			module := parsed(t, box, file, source)
 			module.Rules = slices.Delete(module.Rules, i, i+1)
-			if passes(t, profile, libraryTests(t, folder), file, module) {
+			if passes(t, box, profile, tests, file, module) {
 				t.Errorf("%s: no test notices that the rule is gone", where(rule.Location))
 			}
 		}
@@ -88,13 +89,8 @@ func parsed(t *testing.T, box *sandbox, file, source string) *ast.Module {
 }
 
 // passes runs a profile's tests with one module in the place of another.
-func passes(t *testing.T, profile string, tests map[string]string, file string, module *ast.Module) bool {
+func passes(t *testing.T, box *sandbox, profile string, tests map[string]string, file string, module *ast.Module) bool {
 	t.Helper()
-	box, err := newSandbox()
-	if err != nil {
-		t.Fatal(err)
-	}
-	box.capabilities.Builtins = append(box.capabilities.Builtins, ast.InternalTestCase)
 	p := Policy{Name: profile, Spec: v1alpha1.BpfPolicySpec{Profile: profile}}
 	modules, err := box.testModules(p, tests)
 	if err != nil {
