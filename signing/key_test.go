@@ -12,12 +12,16 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/sigstore/cosign/v2/pkg/cosign"
 	"github.com/sigstore/cosign/v2/pkg/oci/static"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"github.com/sigstore/sigstore/pkg/signature"
 	"github.com/sigstore/sigstore/pkg/signature/options"
 
@@ -231,6 +235,18 @@ func TestSignRefuses(t *testing.T) {
 	if err := signing.Sign(t.Context(), newClient(t), unresolved, key, signing.SignOptions{}); err == nil || !strings.Contains(err.Error(), "resolve the reference first") {
 		t.Errorf("unresolved: got error %v", err)
 	}
+	repo := digestOf(t, r).Repository
+	index, err := random.Index(64, 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.WriteIndex(repo.Tag(signatureTag(t, r)), index); err != nil {
+		t.Fatal(err)
+	}
+	if err := signing.Sign(t.Context(), newClient(t), r, key, signing.SignOptions{}); err == nil || !strings.Contains(err.Error(), "something other than signatures") {
+		t.Errorf("an index under the tag: got error %v", err)
+	}
+	r = pushedAs(t, registry, "bpf/another:v1")
 	registry.answer(refuseWrites)
 	for _, options := range []signing.SignOptions{{}, {Bundle: true}} {
 		if err := signing.Sign(t.Context(), newClient(t), r, key, options); err == nil || !strings.Contains(err.Error(), r.Reference) {
@@ -360,6 +376,40 @@ func TestGoodAndBadSignaturesTogether(t *testing.T) {
 	}
 	if len(e.Rejected) != 3 || !slices.Equal(e.RevokedSigners(), []string{"bob"}) {
 		t.Errorf("rejected %+v, want three, one of them bob's", e.Rejected)
+	}
+}
+
+// BenchmarkVerify is the worst that can be collected under one tag: as many
+// signatures as are read, none of which is anybody's, and fifteen keys.
+func BenchmarkVerify(b *testing.B) {
+	var signers []v1alpha1.BpfSigner
+	for i := range 15 {
+		raw, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			b.Fatal(err)
+		}
+		public, err := cryptoutils.MarshalPublicKeyToPEM(raw.Public())
+		if err != nil {
+			b.Fatal(err)
+		}
+		signers = append(signers, keySigner(fmt.Sprintf("signer-%d", i), public))
+	}
+	trust, err := signing.NewTrust(signers)
+	if err != nil {
+		b.Fatal(err)
+	}
+	content := `{"critical":{"identity":{},"image":{"docker-manifest-digest":"` + thisImage + `"},"type":"cosign container image signature"}}`
+	c := signing.Collected{Digest: thisImage}
+	for range 64 {
+		// A well-formed signature of something else.
+		c.Artifacts = append(c.Artifacts, signing.Artifact{Kind: signing.LegacySignature, Content: []byte(content), Annotations: map[string]string{
+			static.SignatureAnnotationKey: "MEUCIQDG/nrjhpx6yrzvBqt0V0VFwEGHD5u0dcT0B5WhdO9NZQIgItPevZ01jNmkkew6fAoFJHERAX7sy2jwJMHT46tNMbw=",
+		}})
+	}
+	for b.Loop() {
+		if e, err := trust.Verify(b.Context(), c); err != nil || len(e.Signatures) != 0 {
+			b.Fatalf("got %+v: %v", e, err)
+		}
 	}
 }
 

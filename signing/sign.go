@@ -98,25 +98,27 @@ func signLegacy(ctx context.Context, to *image.Attachments, r image.Resolved, di
 	if err != nil {
 		return fmt.Errorf("encode config: %w", err)
 	}
-	m.Config = describe(config, types.OCIConfigJSON)
+	configType := m.Config.MediaType
+	if configType == "" {
+		configType = types.OCIConfigJSON
+	}
+	m.Config = describe(config, configType)
 	return put(ctx, to, m, config, SignatureTag(digest))
 }
 
-// simplePayload is cosign's: the identity it claims is the repository, or for a
-// layout its folder's name, which nobody checks.
+// simplePayload is cosign's. The identity it claims is the repository, and
+// nobody checks it; for a layout it is a placeholder, since the folder is
+// nobody's business.
 func simplePayload(r image.Resolved, digest v1.Hash, annotations map[string]string) ([]byte, error) {
-	p := payload.Cosign{ClaimedIdentity: r.Reference}
-	if r.Registry != "" {
-		p.ClaimedIdentity = ""
+	repository := r.Registry + "/" + r.Repository
+	if r.Registry == "" {
+		repository = "localhost/layout"
 	}
-	var err error
-	host, repository := r.Registry, r.Repository
-	if host == "" {
-		host, repository = "localhost", "layout"
-	}
-	if p.Image, err = name.NewDigest(host + "/" + repository + "@" + digest.String()); err != nil {
+	d, err := name.NewDigest(repository + "@" + digest.String())
+	if err != nil {
 		return nil, fmt.Errorf("name the image: %w", err)
 	}
+	p := payload.Cosign{Image: d}
 	if len(annotations) > 0 {
 		p.Annotations = anyOf(annotations)
 	}
@@ -145,8 +147,12 @@ func readSignatures(ctx context.Context, to *image.Attachments, digest v1.Hash) 
 		return nil, err
 	}
 	var m v1.Manifest
-	if err := json.Unmarshal(raw, &m); err != nil || m.MediaType != types.OCIManifestSchema1 {
-		return nil, fmt.Errorf("the tag %s holds something that cosign did not write: delete it and sign again", SignatureTag(digest))
+	err = json.Unmarshal(raw, &m)
+	if m.MediaType == "" {
+		m.MediaType = types.OCIManifestSchema1
+	}
+	if err != nil || !m.MediaType.IsImage() {
+		return nil, fmt.Errorf("the tag %s holds something other than signatures: delete it and sign again", SignatureTag(digest))
 	}
 	return &m, nil
 }
@@ -169,7 +175,7 @@ func configOf(layers []v1.Descriptor) *v1.ConfigFile {
 
 // signBundle writes a sigstore bundle, v0.3, with an in-toto statement of
 // cosign's own predicate type, as a referrer.
-func signBundle(ctx context.Context, to *image.Attachments, r image.Resolved, digest v1.Hash, key *PrivateKey, options SignOptions) error {
+func signBundle(ctx context.Context, to *image.Attachments, _ image.Resolved, digest v1.Hash, key *PrivateKey, options SignOptions) error {
 	content, err := makeBundle(digest, key, options.Annotations)
 	if err != nil {
 		return err
