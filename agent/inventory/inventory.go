@@ -175,7 +175,7 @@ func List(ctx context.Context, opts Options) (Inventory, error) {
 		return Inventory{}, fmt.Errorf("list pins: %w", err)
 	}
 	inv := Inventory{Programs: programs, Links: links, Maps: maps}
-	inv.join(opts.Managed, held, pinned, places.unlinked(ctx))
+	inv.join(opts.Managed, held, pinned, places.unlinked(ctx, inv))
 	return inv, nil
 }
 

@@ -262,6 +262,20 @@ func TestListTellsOfProgramsAttachedWithoutLinks(t *testing.T) {
 	}
 }
 
+func TestListTellsOfProgramsAttachedToCgroupsTheOldWay(t *testing.T) {
+	h := newHost(t)
+	program := only(t, load(t, "cgroup_connect4"))
+	dir, err := os.Open(h.cgroup)
+	must(t, err)
+	defer dir.Close()
+	must(t, link.RawAttachProgram(link.RawAttachProgramOptions{Target: int(dir.Fd()), Program: program, Attach: ebpf.AttachCGroupInet4Connect}))
+	inv := list(t, inventory.Options{})
+	want := []inventory.Place{{Hook: "cgroup/connect4", Target: "/" + filepath.Base(h.cgroup)}}
+	if diff := cmp.Diff(want, find(t, inv.Programs, idOf(t, program), programID).Attached); diff != "" {
+		t.Errorf("attached (-want +got):\n%s", diff)
+	}
+}
+
 func TestListDoesNotNameInterfacesOfOtherNamespaces(t *testing.T) {
 	h := newHost(t)
 	program := only(t, load(t, "xdp_count"))

@@ -1,14 +1,12 @@
 package inventory
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -60,31 +58,6 @@ func (d devices) runs(device netlink.Link, attach ebpf.AttachType, id ebpf.Progr
 
 // xdpAttachedMulti is XDP_ATTACHED_MULTI of include/uapi/linux/if_link.h.
 const xdpAttachedMulti = 4
-
-// unlinked are the places of programs that no link attaches, in this network
-// namespace: XDP programs of ip-link and the like, and clsact filters.
-func (p *places) unlinked(ctx context.Context) map[uint32][]Place {
-	found := map[uint32][]Place{}
-	add := func(id uint32, place Place) {
-		if id != 0 {
-			found[id] = append(found[id], place)
-		}
-	}
-	for _, device := range p.devices {
-		if ctx.Err() != nil {
-			return found
-		}
-		if xdp := device.Attrs().Xdp; xdp != nil && xdp.Attached {
-			add(xdp.ProgId, Place{Hook: "xdp", Target: device.Attrs().Name})
-		}
-		for hook, parent := range map[string]uint32{"tc/ingress": netlink.HANDLE_MIN_INGRESS, "tc/egress": netlink.HANDLE_MIN_EGRESS} {
-			for _, id := range filters(device, parent) {
-				add(id, Place{Hook: hook, Target: device.Attrs().Name})
-			}
-		}
-	}
-	return found
-}
 
 // filters are the programs of the BPF filters at one side of an interface's
 // clsact. An interface without one has none.
@@ -139,53 +112,4 @@ func inodeOf(path string) (uint64, bool) {
 		return 0, false
 	}
 	return stat.Ino, true
-}
-
-// cgroups names cgroups by their id, which is the inode of their directory.
-type cgroups struct {
-	mount string
-	known map[uint64]string
-}
-
-// findCgroups is where the cgroup2 hierarchy is mounted.
-func findCgroups(proc string) string {
-	mounts, err := os.ReadFile(filepath.Join(proc, "self/mounts"))
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(mounts)) {
-		if fields := strings.Fields(line); len(fields) > 2 && fields[2] == "cgroup2" {
-			return fields[1]
-		}
-	}
-	return ""
-}
-
-// path is that of a cgroup below the mount, "/" for its root. A cgroup that is
-// gone, or that another container's mount shows, is told by its number.
-func (c *cgroups) path(id uint64) string {
-	if c.known == nil {
-		c.known = map[uint64]string{}
-		c.read()
-	}
-	if path, ok := c.known[id]; ok {
-		return path
-	}
-	return "cgroup " + strconv.FormatUint(id, 10)
-}
-
-// read walks the hierarchy. Cgroups come and go while it does.
-func (c *cgroups) read() {
-	if c.mount == "" {
-		return
-	}
-	_ = filepath.WalkDir(c.mount, func(path string, entry os.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() {
-			return nil //nolint:nilerr // what cannot be read is passed over
-		}
-		if ino, ok := inodeOf(path); ok {
-			c.known[ino] = "/" + strings.TrimPrefix(strings.TrimPrefix(path, c.mount), "/")
-		}
-		return nil
-	})
 }
