@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -34,7 +35,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(1)
 	}
-	if os.Geteuid() != 0 || os.Getenv(inNamespace) != "" {
+	if os.Getenv(inNamespace) != "" {
+		os.Exit(leaks(m.Run))
+	}
+	if os.Geteuid() != 0 {
 		os.Exit(m.Run())
 	}
 	self := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -45,6 +49,36 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// leaks runs the tests and fails them for every descriptor of a program, map,
+// link, socket or watch that is open after them and was not before.
+func leaks(run func() int) int {
+	before := descriptors()
+	code := run()
+	var left []string
+	for fd, what := range descriptors() {
+		if before[fd] != what {
+			left = append(left, fd+" "+what)
+		}
+	}
+	if len(left) > 0 && code == 0 {
+		fmt.Fprintf(os.Stderr, "leaked descriptors: %v\n", left)
+		return 1
+	}
+	return code
+}
+
+func descriptors() map[string]string {
+	open := map[string]string{}
+	links, _ := filepath.Glob("/proc/self/fd/*")
+	for _, l := range links {
+		what, err := os.Readlink(l)
+		if err == nil && (strings.Contains(what, "bpf") || strings.Contains(what, "inotify") || strings.HasPrefix(what, "socket:") || strings.Contains(what, "perf")) {
+			open[l] = what
+		}
+	}
+	return open
 }
 
 func needKernel(t *testing.T) {
@@ -142,7 +176,19 @@ func (w *world) seal(p intent.Payload) intent.Envelope {
 // start runs an agent until stop or the end of the test.
 func (w *world) start() (*node.Agent, func()) {
 	w.t.Helper()
-	a, err := node.New(w.options())
+	return w.run(w.options())
+}
+
+// startWith runs one with other options until the end of the test.
+func (w *world) startWith(o node.Options) *node.Agent {
+	w.t.Helper()
+	a, _ := w.run(o)
+	return a
+}
+
+func (w *world) run(o node.Options) (*node.Agent, func()) {
+	w.t.Helper()
+	a, err := node.New(o)
 	if err != nil {
 		w.t.Fatal(err)
 	}

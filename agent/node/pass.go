@@ -42,8 +42,9 @@ type pass struct {
 	outcomes map[string]*outcome
 }
 
-// reconcile makes one pass.
-func (a *Agent) reconcile(ctx context.Context) {
+// Reconcile looks once, and does what is to be done. Run calls it; a caller of
+// its own needs it only to choose the moment.
+func (a *Agent) Reconcile(ctx context.Context) {
 	a.work.Lock()
 	defer a.work.Unlock()
 	p := a.newPass(ctx)

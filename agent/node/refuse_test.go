@@ -282,13 +282,7 @@ func TestFailuresBackOff(t *testing.T) {
 		return nil, errors.New("the registry hangs up")
 	}
 	o.SweepInterval, o.BackOff = time.Millisecond, node.BackOff{First: 50 * time.Millisecond, Most: time.Hour}
-	a, err := node.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- a.Run(ctx) }()
+	a := w.startWith(o)
 	if err := w.accept(a, w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})); err == nil {
 		t.Error("Settled reports nothing")
 	}
@@ -303,10 +297,6 @@ func TestFailuresBackOff(t *testing.T) {
 	if s := a.Status()[0]; !strings.Contains(s.Error, "hangs up") {
 		t.Errorf("Error = %q", s.Error)
 	}
-	cancel()
-	if err := errors.Join(<-done, a.Close()); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestANodeThatIsNotSelectedRunsNothing(t *testing.T) {
@@ -315,13 +305,7 @@ func TestANodeThatIsNotSelectedRunsNothing(t *testing.T) {
 	veth(t, "rf0", "rf1")
 	o := w.options()
 	o.Labels = map[string]string{"role": "edge"}
-	a, err := node.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- a.Run(ctx) }()
+	a := w.startWith(o)
 	for role, want := range map[string]int{"edge": 1, "core": 0} {
 		p := w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})
 		p.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"role": role}}
@@ -331,9 +315,5 @@ func TestANodeThatIsNotSelectedRunsNothing(t *testing.T) {
 		if got := len(targets(a)); got != want {
 			t.Errorf("role %s: %d links, want %d: %+v", role, got, want, a.Status())
 		}
-	}
-	cancel()
-	if err := errors.Join(<-done, a.Close()); err != nil {
-		t.Error(err)
 	}
 }

@@ -16,7 +16,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	w := a.startWatch()
 	defer w.stop()
 	for {
-		a.reconcile(ctx)
+		a.Reconcile(ctx)
 		w.followPins()
 		select {
 		case <-ctx.Done():

@@ -1,0 +1,122 @@
+package node_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// BenchmarkLoadAndAttach takes one program from its bytes to its hook, through
+// the agent (seal, disk, pins and all) and with the library alone, in turns, and
+// reports how many times longer the agent takes.
+func BenchmarkLoadAndAttach(b *testing.B) {
+	if testing.Short() {
+		b.Skip()
+	}
+	for _, hook := range []string{"xdp", "tracepoint"} {
+		b.Run(hook, func(b *testing.B) {
+			w := newWorld(b)
+			veth(b, "bn0", "bn1")
+			o := w.options()
+			o.Log, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), time.Hour
+			a := w.startWith(o)
+			var agent, bare time.Duration
+			for i := 0; b.Loop(); i++ {
+				bare += loadBare(b, hook)
+				agent += w.loadByAgent(b, a, hook)
+			}
+			b.ReportMetric(float64(agent.Microseconds())/float64(b.N), "agent-µs/op")
+			b.ReportMetric(float64(bare.Microseconds())/float64(b.N), "bare-µs/op")
+			b.ReportMetric(float64(agent)/float64(bare), "ratio")
+		})
+	}
+}
+
+func objectFor(hook string) (object, program string) {
+	if hook == "xdp" {
+		return "xdp_count", "count_packets"
+	}
+	return "tracepoint_count", "tracepoint_count"
+}
+
+func loadBare(b *testing.B, hook string) time.Duration {
+	object, program := objectFor(hook)
+	began := time.Now()
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(programsObject(object)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	coll, err := ebpf.NewCollection(spec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var l link.Link
+	if hook == "xdp" {
+		l, err = link.AttachXDP(link.XDPOptions{Interface: index(b, "bn0"), Program: coll.Programs[program]})
+	} else {
+		l, err = link.Tracepoint("syscalls", "sys_enter_getpgid", coll.Programs[program], nil)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	took := time.Since(began)
+	if err := l.Close(); err != nil {
+		b.Fatal(err)
+	}
+	coll.Close()
+	return took
+}
+
+func (w *world) loadByAgent(b *testing.B, a *node.Agent, hook string) time.Duration {
+	object, program := objectFor(hook)
+	at := on("xdp", "bn0")
+	if hook != "xdp" {
+		at = []v1alpha1.Attachment{{Hook: hook, Tracepoint: "syscalls/sys_enter_getpgid"}}
+	}
+	p := w.intent("bench", object, v1alpha1.Program{Name: program, Attach: at})
+	began := time.Now()
+	if err := w.accept(a, p); err != nil {
+		b.Fatal(err)
+	}
+	took := time.Since(began)
+	w.serial++
+	if err := w.accept(a, intent.Payload{Application: p.Application, UID: p.UID, Serial: w.serial, Tombstone: true}); err != nil {
+		b.Fatal(err)
+	}
+	return took
+}
+
+// BenchmarkSweep looks at a node where nothing is to be done.
+func BenchmarkSweep(b *testing.B) {
+	for _, apps := range []int{1, 10, 50} {
+		b.Run(fmt.Sprintf("%d applications", apps), func(b *testing.B) {
+			w := newWorld(b)
+			o := w.options()
+			o.Log, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), time.Hour
+			a := w.startWith(o)
+			for i := range apps {
+				p := w.intent(fmt.Sprint("app", i), "tracepoint_count", v1alpha1.Program{Name: "tracepoint_count",
+					Attach: []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"}}})
+				if err := a.Accept(w.seal(p)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := w.accept(a); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				a.Reconcile(b.Context())
+			}
+		})
+	}
+}
