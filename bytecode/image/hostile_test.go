@@ -130,7 +130,7 @@ func refusedLayers(t testing.TB) map[string]badLayer {
 
 func TestRefusedLayers(t *testing.T) {
 	layers := refusedLayers(t)
-	maps.Copy(layers, bombs(t, 1<<28))
+	maps.Copy(layers, bombs(t, 1<<27))
 	for name, test := range layers {
 		t.Run(name, func(t *testing.T) {
 			srv := serve(t, fake(handmade(types.OCILayer, test.layer)))
@@ -147,7 +147,7 @@ func TestRefusedLayers(t *testing.T) {
 }
 
 func TestBombsTakeLittleMemory(t *testing.T) {
-	bomb := handmade(types.OCILayer, zeros(t, archived(t, file{name: "a.o", data: littleEndian}), 1<<30))
+	bomb := handmade(types.OCILayer, zeros(t, archived(t, file{name: "a.o", data: littleEndian}), 1<<28))
 	srv := serve(t, fake(bomb))
 	c := newTestClient(t)
 	var before, after runtime.MemStats
