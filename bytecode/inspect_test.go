@@ -20,7 +20,7 @@ import (
 )
 
 // The objects in src that Inspect makes facts of.
-var ownObjects = []string{"kernel_symbols", "license", "maps", "newest", "odd_calls", "reach", "sections", "unlinked", "variables"}
+var ownObjects = []string{"core_first", "kernel_symbols", "license", "maps", "newest", "odd_calls", "reach", "sections", "unlinked", "variables"}
 
 func TestFactsJSON(t *testing.T) {
 	for _, name := range ownObjects {
@@ -393,6 +393,10 @@ func TestErrorsShowNoControlCharacters(t *testing.T) {
 	if text := long.Error(); len(text) > 1100 || !utf8.ValidString(text) || !strings.HasSuffix(text, "…") {
 		t.Errorf("%d bytes: %q", len(text), text)
 	}
+	colour := &parseError{errors.New("section \x1b[31m\xff\n: red")}
+	if want := "parse object: section �[31m��: red"; colour.Error() != want {
+		t.Errorf("got %q, want %q", colour, want)
+	}
 	if !errors.Is(long, os.ErrInvalid) {
 		t.Error("the cause is lost")
 	}
@@ -413,6 +417,20 @@ func TestUnresolvedFunctionsAreNamed(t *testing.T) {
 	p := program(t, "unlinked", "calls_elsewhere")
 	if diff := cmp.Diff([]string{"elsewhere"}, p.Unresolved); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestOneRelocatedProgramMakesTheObjectCORE(t *testing.T) {
+	f := facts(t, objectFile(t, "core_first"))
+	if !f.CORE || f.MinKernel != "5.5" {
+		t.Errorf("CO-RE %v, kernel %s", f.CORE, f.MinKernel)
+	}
+	var needs []string
+	for _, n := range f.MinKernelReasons {
+		needs = append(needs, n.Program+": "+n.Feature)
+	}
+	if diff := cmp.Diff([]string{"a_relocated: helper bpf_probe_read_kernel"}, needs); diff != "" {
+		t.Errorf("reasons (-want +got):\n%s", diff)
 	}
 }
 
