@@ -25,7 +25,7 @@ const childVariable = "SKEP_SCHEMAS_CHILD"
 // maxOutput bounds what one child may render, in bytes of JSON.
 const maxOutput = 16 << 20
 
-// reserve is the private memory a Go process needs beside its heap, in bytes.
+// reserve is the private memory a Go process may need beside its heap, in bytes.
 const reserve = 192 << 20
 
 // maxDeaths is how many units may break their child before the rest is given
@@ -92,12 +92,17 @@ func serve(in io.Reader, out io.Writer) error {
 	return newRenderer(j.Files, j.Tags, out).run(j.Units)
 }
 
-// confine takes from this process what rendering needs no part in: memory
+// confine takes from this process what rendering needs no part in: memory far
 // beyond the limit, new files, files to write, core dumps. RLIMIT_DATA counts
-// private writable memory and not the address space Go merely reserves.
+// private writable memory and not the address space Go merely reserves; what
+// the process has before it renders does not count against the limit.
 func confine(memory int64) error {
+	used, err := dataBytes()
+	if err != nil {
+		return fmt.Errorf("limit the renderer: %w", err)
+	}
 	for resource, limit := range map[int]uint64{
-		syscall.RLIMIT_DATA:   uint64(memory) + reserve,
+		syscall.RLIMIT_DATA:   used + dataFactor*uint64(memory) + reserve,
 		syscall.RLIMIT_FSIZE:  0,
 		syscall.RLIMIT_CORE:   0,
 		syscall.RLIMIT_NOFILE: 32,
@@ -107,6 +112,20 @@ func confine(memory int64) error {
 		}
 	}
 	return nil
+}
+
+// dataBytes is the private writable memory this process has mapped: the sixth
+// field of /proc/self/statm, see proc_pid_statm(5).
+func dataBytes() (uint64, error) {
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, err
+	}
+	var pages [6]uint64
+	if _, err := fmt.Sscan(string(statm), &pages[0], &pages[1], &pages[2], &pages[3], &pages[4], &pages[5]); err != nil {
+		return 0, err
+	}
+	return pages[5] * uint64(os.Getpagesize()), nil
 }
 
 // outOfMemory is what the child says of itself, in the words the Go runtime has
@@ -164,13 +183,15 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 // the units did is part of the outcome.
 func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error) {
 	if os.Getenv(childVariable) != "" {
-		return outcome{}, errors.New("start the renderer: this process is a renderer; main must call schemas.MaybeRenderChild first")
+		return outcome{}, fmt.Errorf("start the renderer: this process is a renderer itself: %w", errNoRenderer)
 	}
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var stderr head
 	cmd := exec.CommandContext(limited, "/proc/self/exe")
-	cmd.Args = []string{"skep-render"}
+	// The argument keeps a test binary whose TestMain does not call
+	// MaybeRenderChild from running its tests once more.
+	cmd.Args = []string{"skep-render", "-test.run=^$"}
 	cmd.Dir = "/"
 	// No GOMEMLIMIT: near it the collector would run without end, and what
 	// takes too much memory would only be found out by the timeout.
@@ -220,7 +241,7 @@ func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error
 	}
 	late := errors.Is(limited.Err(), context.DeadlineExceeded)
 	if !out.begun && !late {
-		return outcome{}, fmt.Errorf("start the renderer: %w: %s", errors.Join(waitErr, decodeErr), stderr.line())
+		return outcome{}, fmt.Errorf("start the renderer: %w: %s", errors.Join(errNoRenderer, waitErr, decodeErr), stderr.line())
 	}
 	end := death{output: decodeErr, timeout: late, exit: waitErr, stderr: stderr.String()}
 	out.broke, out.remedy = end.words(j.MemoryBytes, timeout)
@@ -236,6 +257,9 @@ func pipes(cmd *exec.Cmd) (io.WriteCloser, io.Reader, error) {
 	stdout, err := cmd.StdoutPipe()
 	return stdin, stdout, err
 }
+
+// errNoRenderer says what a child that renders nothing most likely means.
+var errNoRenderer = errors.New("it ended before it rendered anything; main must call schemas.MaybeRenderChild first")
 
 // errOutput says that a child rendered more than maxOutput.
 var errOutput = fmt.Errorf("it renders to more than %d MiB", maxOutput>>20)
@@ -292,7 +316,7 @@ func (d death) words(memory int64, timeout time.Duration) (broke, remedy string)
 	switch {
 	case errors.Is(d.output, errOutput):
 		return errOutput.Error(), "make it smaller or split it into several folders"
-	case says(outOfMemory, "cannot allocate memory"):
+	case says(outOfMemory, "cannot allocate memory", "failed to allocate"):
 		return fmt.Sprintf("rendering it takes more than %d MiB of memory", memory>>20), "look for a loop or a list that grows without bound"
 	case says("stack exceeds", "stack overflow"):
 		return "it is nested too deeply to be rendered", "look for a definition that contains itself"

@@ -22,6 +22,15 @@
 // names begin with "." or "_", folders named cue.mod and, as CUE has it, files
 // that end in _tool.cue or _test.cue do not count. A file named by itself is
 // always read.
+//
+// # What a source may use
+//
+// Its own packages, those below cue.mod/pkg, gen and usr, and @embed of files
+// with one of the endings .cue, .yaml, .yml, .json, .jsonl, .toml, .xml, .txt,
+// .csv, .pem, .pub, .crt and .rego. The schema is always the binary's own,
+// whatever is vendored or named as a dependency. There is no registry, and
+// cue.mod/local-module.cue does not count. A source without a module file is
+// read as CUE v0.14.0.
 package schemas
 
 import "embed"

@@ -83,7 +83,7 @@ app: schemas.#ClusterBpfApplication & {
 		memory    int64
 	}{
 		"a loop that never ends is killed":          {loop, "longer than 2s", 2 * time.Second, 0},
-		"100 MB of output are refused":              {app(`strings.Repeat(_filler, 100*1024)`), "more than 16 MiB", time.Minute, 0},
+		"100 MB of output are refused":              {app(`strings.Repeat(_filler, 100*1024)`), "more than 16 MiB", time.Minute, 1 << 30},
 		"a list that eats the memory is refused":    {"package a\nimport \"list\"\nx: list.Range(0, 1000000000, 1)\n", "of memory", time.Minute, 128 << 20},
 		"a string that eats the memory is refused":  {app(`strings.Repeat(strings.Repeat(_filler, 1000000), 1000)`), "of memory", time.Minute, 128 << 20},
 		"a definition that contains itself is told": {"package a\n#a: {n: int, next: #a & {n: n + 1}}\nx: #a & {n: 0}\n", "structural cycle", time.Minute, 0},
