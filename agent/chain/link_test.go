@@ -28,24 +28,54 @@ func of(application string) edit {
 // both are two members in one slice with others.
 func both(groups ...[]chain.Member) []chain.Member { return slices.Concat(groups...) }
 
-func TestLinkRefuses(t *testing.T) {
-	one := func(m chain.Member) []chain.Member { return []chain.Member{m} }
-	verdict := func(key string, edits ...edit) []chain.Member {
-		return one(member(t, key, "xdp_verdict", edits...))
+// refused are members that do not fit, and what is said about it.
+type refused struct {
+	members []chain.Member
+	edit    edit
+	want    chain.Refusal
+}
+
+// check links the members and compares the refusal with what is wanted, in
+// fields and in words. The edit, which may take long, changes the last member.
+func (r refused) check(t *testing.T) {
+	t.Helper()
+	if r.edit != nil {
+		if testing.Short() {
+			t.Skip("SKIPPED: takes long on an emulated machine")
+		}
+		r.edit(t, &r.members[len(r.members)-1])
 	}
-	for name, tc := range map[string]struct {
-		members []chain.Member
-		edit    edit
-		want    chain.Refusal
-	}{
+	_, err := chain.Link(r.members, chain.Options{})
+	var refusal *chain.Refusal
+	if !errors.As(err, &refusal) {
+		t.Fatalf("got error %v, want a refusal", err)
+	}
+	if diff := cmp.Diff(r.want, *refusal); diff != "" {
+		t.Errorf("refusal (-want +got):\n%s", diff)
+	}
+	for _, part := range []string{r.want.Member, string(r.want.Limit), r.want.Reason, r.want.Remedy} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q does not say %q", err, part)
+		}
+	}
+}
+
+// verdict is a chain of one small member.
+func verdict(t *testing.T, key string, edits ...edit) []chain.Member {
+	t.Helper()
+	return []chain.Member{member(t, key, "xdp_verdict", edits...)}
+}
+
+func TestLinkRefusesWhatNoChainHolds(t *testing.T) {
+	for name, tc := range map[string]refused{
 		"a program of another type": {
-			members: both(verdict("a"), verdict("b", func(_ testing.TB, m *chain.Member) { m.Object.Programs["xdp_verdict"].Type = ebpf.SchedCLS })),
+			members: both(verdict(t, "a"), verdict(t, "b", func(_ testing.TB, m *chain.Member) { m.Object.Programs["xdp_verdict"].Type = ebpf.SchedCLS })),
 			want: chain.Refusal{Member: "b", Limit: chain.LimitType,
 				Reason: "program xdp_verdict is of type SchedCLS, and an XDP chain holds XDP programs",
 				Remedy: `put it into section "xdp"`},
 		},
 		"a program for a CPU map": {
-			members: verdict("a", func(_ testing.TB, m *chain.Member) {
+			members: verdict(t, "a", func(_ testing.TB, m *chain.Member) {
 				m.Object.Programs["xdp_verdict"].AttachType = ebpf.AttachXDPCPUMap
 			}),
 			want: chain.Refusal{Member: "a", Limit: chain.LimitType,
@@ -53,35 +83,49 @@ func TestLinkRefuses(t *testing.T) {
 				Remedy: `put it into section "xdp" or "xdp.frags"`},
 		},
 		"a program that asks for flags of its own": {
-			members: verdict("a", func(_ testing.TB, m *chain.Member) { m.Object.Programs["xdp_verdict"].Flags = fragsFlag | 1<<6 }),
+			members: verdict(t, "a", func(_ testing.TB, m *chain.Member) { m.Object.Programs["xdp_verdict"].Flags = fragsFlag | 1<<6 }),
 			want: chain.Refusal{Member: "a", Limit: chain.LimitType,
 				Reason: "program xdp_verdict asks for load flags 0x40, which would bind every member of the chain",
 				Remedy: "load it without them"},
 		},
+	} {
+		t.Run(name, tc.check)
+	}
+}
+
+func TestLinkRefusesLicencesThatDoNotGoTogether(t *testing.T) {
+	for name, tc := range map[string]refused{
 		"a closed program that needs the GPL for itself": {
-			members: both(verdict("a"), verdict("b", closed, needing("bpf_trace_printk")), verdict("c", newcomer)),
+			members: both(verdict(t, "a"), verdict(t, "b", closed, needing("bpf_trace_printk")), verdict(t, "c", newcomer)),
 			want: chain.Refusal{Member: "b", Limit: chain.LimitLicense,
 				Reason: `its licence "Proprietary" is not GPL compatible, and it calls bpf_trace_printk, which the kernel gives only to such programs`,
 				Remedy: "declare a GPL compatible licence in the object, or do without the call"},
 		},
 		"a new closed program beside one that needs the GPL": {
-			members: both(verdict("a", closed, newcomer), verdict("b", needing("bpf_trace_printk", "bpf_ktime_get_ns"))),
+			members: both(verdict(t, "a", closed, newcomer), verdict(t, "b", needing("bpf_trace_printk", "bpf_ktime_get_ns"))),
 			want: chain.Refusal{Member: "a", Limit: chain.LimitLicense,
 				Reason: `its licence "Proprietary" is not GPL compatible, and "b" of the same chain calls bpf_trace_printk, bpf_ktime_get_ns, which needs every member to be`,
 				Remedy: "declare a GPL compatible licence in the object, or attach to another interface"},
 		},
 		"a new program that needs the GPL beside a closed one": {
-			members: both(verdict("a", needing("bpf_trace_printk"), newcomer), verdict("b", closed)),
+			members: both(verdict(t, "a", needing("bpf_trace_printk"), newcomer), verdict(t, "b", closed)),
 			want: chain.Refusal{Member: "a", Limit: chain.LimitLicense,
 				Reason: `it calls bpf_trace_printk, which needs every member of the chain to be GPL compatible, and "b" has licence "Proprietary"`,
 				Remedy: "do without the call, or attach to another interface"},
 		},
 		"tail calls of a frags-aware program beside an unaware one": {
-			members: both(one(member(t, "a", "xdp_tailcall", inFrags)), verdict("b", newcomer)),
+			members: both([]chain.Member{member(t, "a", "xdp_tailcall", inFrags)}, verdict(t, "b", newcomer)),
 			want: chain.Refusal{Member: "b", Limit: chain.LimitFrags,
 				Reason: `"a" takes packets of several buffers and makes tail calls, so all members must take such packets, and "b" does not`,
 				Remedy: `put all programs into section "xdp.frags", or none`},
 		},
+	} {
+		t.Run(name, tc.check)
+	}
+}
+
+func TestLinkRefusesWhatPassesALimit(t *testing.T) {
+	for name, tc := range map[string]refused{
 		"the thirteenth program of five maps": {
 			members: several(t, 13, "xdp_maps"),
 			want: chain.Refusal{Member: "default/app-12 xdp_maps", Limit: chain.LimitMaps,
@@ -89,7 +133,7 @@ func TestLinkRefuses(t *testing.T) {
 				Remedy: "use fewer maps or data sections, or attach to another interface"},
 		},
 		"the new one of thirteen, wherever it stands": {
-			members: both(verdict("new", newcomer), several(t, 13, "xdp_maps")),
+			members: both(verdict(t, "new", newcomer), several(t, 13, "xdp_maps")),
 			want: chain.Refusal{Member: "new", Limit: chain.LimitMaps,
 				Reason: "with it the chain has 68 maps, data sections and the chain's counters included, and the kernel takes 64",
 				Remedy: "use fewer maps or data sections, or attach to another interface"},
@@ -101,40 +145,20 @@ func TestLinkRefuses(t *testing.T) {
 				Remedy: "let the compiler inline functions (static __always_inline), or attach to another interface"},
 		},
 		"a program whose calls nest eight deep, not the new one": {
-			members: both(one(member(t, "a", "deep")), verdict("b", newcomer)),
+			members: both([]chain.Member{member(t, "a", "deep")}, verdict(t, "b", newcomer)),
 			want: chain.Refusal{Member: "a", Limit: chain.LimitFrames,
 				Reason: "with the dispatcher its calls nest 9 deep, and the kernel takes 8",
 				Remedy: "let the compiler inline functions (static __always_inline)"},
 		},
 		"a million instructions": {
-			members: both(verdict("a"), verdict("b")),
+			members: both(verdict(t, "a"), verdict(t, "b")),
 			edit:    long(1_000_000),
 			want: chain.Refusal{Member: "b", Limit: chain.LimitInstructions,
 				Reason: "with it the chain has 1000052 instructions, and the kernel takes 1000000",
 				Remedy: "make the program shorter, or attach to another interface"},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if tc.edit != nil {
-				if testing.Short() {
-					t.Skip("SKIPPED: takes long on an emulated machine")
-				}
-				tc.edit(t, &tc.members[len(tc.members)-1])
-			}
-			_, err := chain.Link(tc.members, chain.Options{})
-			var refusal *chain.Refusal
-			if !errors.As(err, &refusal) {
-				t.Fatalf("got error %v, want a refusal", err)
-			}
-			if diff := cmp.Diff(tc.want, *refusal); diff != "" {
-				t.Errorf("refusal (-want +got):\n%s", diff)
-			}
-			for _, part := range []string{tc.want.Member, string(tc.want.Limit), tc.want.Reason, tc.want.Remedy} {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("error %q does not say %q", err, part)
-				}
-			}
-		})
+		t.Run(name, tc.check)
 	}
 }
 
