@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -121,6 +122,16 @@ func compareIdentities(a, b v1alpha1.Identity) int {
 // comparePositions sorts by file, line and column.
 func comparePositions(a, b Position) int {
 	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+}
+
+// printable replaces what a terminal would act on.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
 }
 
 // sortProblems puts problems into the order of the source.

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 
 	"golang.org/x/tools/txtar"
 
@@ -203,6 +204,29 @@ func TestLinksAndDevicesAreToldAndNotRead(t *testing.T) {
 	}
 	if len(d.Applications) != 1 || len(d.Problems) != 3 {
 		t.Errorf("%v %v", d.Applications, d.Problems)
+	}
+}
+
+func TestProblemsCarryNothingATerminalActsOn(t *testing.T) {
+	dir := source(t, "-- a.cue --\n"+`package a
+
+x: error("\u001b[31mred\u001b[0m")
+app: {
+	apiVersion: "skep.dev/v1alpha1"
+	kind: "BpfSigner"
+	metadata: {name: "\u001b[31m", "\u001b[2J": 1}
+}
+odd: {apiVersion: "skep.dev/v1alpha1", kind: "\u0007"}
+`)
+	write(t, filepath.Join(dir, "\x1b[2J.yaml"), good)
+	d := load(t, schemas.Options{Root: dir})
+	if len(d.Problems) < 4 || len(d.Applications) > 0 {
+		t.Errorf("%v %v", d.Applications, d.Problems)
+	}
+	for _, p := range d.Problems {
+		if strings.ContainsFunc(p.Error()+p.Field, unicode.IsControl) {
+			t.Errorf("%q", p.Error())
+		}
 	}
 }
 

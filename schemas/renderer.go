@@ -63,8 +63,17 @@ func (r *renderer) run(units []unit) error {
 	return nil
 }
 
-// emit writes a record, unless writing failed before.
+// emit writes a record, unless writing failed before. What a problem says may
+// be the author's words, and it is printed on terminals and into logs.
 func (r *renderer) emit(rec record) {
+	if p := rec.Problem; p != nil {
+		for _, s := range []*string{&p.Path, &p.Field, &p.Message, &p.Remedy} {
+			*s = printable(*s)
+		}
+		if p.Definition != nil {
+			p.Definition = &v1alpha1.Identity{Kind: p.Definition.Kind, Namespace: printable(p.Definition.Namespace), Name: printable(p.Definition.Name)}
+		}
+	}
 	if r.failed == nil {
 		r.failed = r.out.Encode(rec)
 	}

@@ -121,6 +121,9 @@ func (t *tree) walk(root *os.Root, dir string) error {
 			return nil
 		case strings.HasPrefix(e.Name(), "."), !slices.Contains(copied, path.Ext(name)), name == "cue.mod/local-module.cue":
 			return nil
+		case printable(name) != name:
+			t.refuse(printable(name), "the file's name has control characters and is not read", "rename it")
+			return nil
 		case !e.Type().IsRegular():
 			if path.Ext(name) == ".cue" || isData(name) {
 				t.refuse(name, "the file is a link or a device and is not read", "put the file itself there")
