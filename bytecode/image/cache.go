@@ -95,7 +95,7 @@ func lockDir(dir string, how int) (release func(), err error) {
 		return nil, err
 	}
 	for {
-		if err = syscall.Flock(int(file.Fd()), how); err != syscall.EINTR {
+		if err = syscall.Flock(int(file.Fd()), how); !errors.Is(err, syscall.EINTR) {
 			break
 		}
 	}

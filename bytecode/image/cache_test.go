@@ -45,7 +45,7 @@ func TestDamagedCacheIsFetchedAgain(t *testing.T) {
 		"cut short":      func(p string) error { return os.Truncate(p, 3) },
 		"emptied":        func(p string) error { return os.Truncate(p, 0) },
 		"grown":          func(p string) error { return os.Truncate(p, 1<<40) },
-		"altered":        func(p string) error { return flip(p) },
+		"altered":        flip,
 		"a link":         func(p string) error { return swap(p, func(p string) error { return os.Symlink("/etc/hostname", p) }) },
 		"a pipe":         func(p string) error { return swap(p, func(p string) error { return syscall.Mkfifo(p, 0o600) }) },
 		"an empty place": os.Remove,

@@ -85,9 +85,7 @@ func FuzzManifest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		parts := memory{sum(data): data}
 		for _, b := range []*Built{good, index} {
-			for digest, part := range b.blobs {
-				parts[digest] = part
-			}
+			maps.Copy(parts, b.blobs)
 		}
 		digest, m, err := c.descend(t.Context(), parts, sum(data))
 		if err != nil {

@@ -515,7 +515,7 @@ func noSecret(t *testing.T, err error, secret string) {
 	if errors.As(err, &request) {
 		t.Errorf("the error leads to the request's URL: %v", request)
 	}
-	switch wrapped := err.(type) {
+	switch wrapped := err.(type) { //nolint:errorlint // Every link of the chain is looked at by itself.
 	case interface{ Unwrap() []error }:
 		for _, inner := range wrapped.Unwrap() {
 			noSecret(t, inner, secret)

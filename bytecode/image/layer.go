@@ -116,7 +116,7 @@ func search(r io.Reader, limit int64) ([]byte, error) {
 	archive := tar.NewReader(r)
 	for entries := 0; ; entries++ {
 		header, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -198,9 +199,7 @@ func indexOver(parts ...*Built) *Built {
 	b := &Built{blobs: map[v1.Hash][]byte{}}
 	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
 	for _, part := range parts {
-		for digest, data := range part.blobs {
-			b.blobs[digest] = data
-		}
+		maps.Copy(b.blobs, part.blobs)
 		index.Manifests = append(index.Manifests, part.root)
 	}
 	data, err := json.Marshal(index)

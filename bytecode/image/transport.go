@@ -212,7 +212,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	if b.left < 0 {
 		return 0, &tooLongError{bound: b.bound}
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = silentOr(b.ctx, b.silence, err)
 	}
 	return n, err
