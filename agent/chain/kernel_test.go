@@ -351,10 +351,7 @@ func TestVerifierBlamesTheNewcomer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := tryLoad(t, tc.members...)
-			var refusal *chain.Refusal
-			if !errors.As(err, &refusal) {
-				t.Fatalf("got error %v, want a refusal", err)
-			}
+			refusal := asRefusal(t, err)
 			if refusal.Member != tc.member || refusal.Limit != tc.limit || refusal.Reason != tc.reason {
 				t.Errorf("got %q, limit %q: %s\nwant %q, limit %q: %s", refusal.Member, refusal.Limit, refusal.Reason, tc.member, tc.limit, tc.reason)
 			}

@@ -46,10 +46,7 @@ func (r refused) check(t *testing.T) {
 		r.edit(t, &r.members[len(r.members)-1])
 	}
 	_, err := chain.Link(r.members, chain.Options{})
-	var refusal *chain.Refusal
-	if !errors.As(err, &refusal) {
-		t.Fatalf("got error %v, want a refusal", err)
-	}
+	refusal := asRefusal(t, err)
 	if diff := cmp.Diff(r.want, *refusal); diff != "" {
 		t.Errorf("refusal (-want +got):\n%s", diff)
 	}
@@ -58,6 +55,15 @@ func (r refused) check(t *testing.T) {
 			t.Errorf("error %q does not say %q", err, part)
 		}
 	}
+}
+
+func asRefusal(t *testing.T, err error) *chain.Refusal {
+	t.Helper()
+	var refusal *chain.Refusal
+	if !errors.As(err, &refusal) {
+		t.Fatalf("got error %v, want a refusal", err)
+	}
+	return refusal
 }
 
 // verdict is a chain of one small member.

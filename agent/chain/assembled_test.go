@@ -1,0 +1,107 @@
+package chain_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/bytecode"
+)
+
+// assembled is a member written in instructions, without ELF, types or source
+// lines, the way generated programs come.
+func assembled(key string, insns asm.Instructions, maps map[string]*ebpf.MapSpec) chain.Member {
+	return chain.Member{
+		Key: key, Application: key, Program: "prog", ProceedOn: 1 << pass,
+		Facts:  bytecode.Program{License: "MIT"},
+		Object: &ebpf.CollectionSpec{Maps: maps, Programs: map[string]*ebpf.ProgramSpec{"prog": {Name: "prog", Type: ebpf.XDP, License: "MIT", Instructions: insns}}},
+	}
+}
+
+func TestLabelsOfMembersDoNotMeet(t *testing.T) {
+	// Every member jumps to a label of the same name, one of them that of the
+	// dispatcher.
+	jump := func(label string, verdict int32) asm.Instructions {
+		return asm.Instructions{
+			asm.Mov.Imm(asm.R0, verdict),
+			asm.JEq.Imm(asm.R0, verdict, label),
+			asm.Mov.Imm(asm.R0, 0),
+			asm.Return().WithSymbol(label),
+		}
+	}
+	l := load(t,
+		assembled("first", jump("exit", int32(pass)), nil),
+		assembled("second", jump("exit", int32(pass)), nil),
+		assembled("third", jump("call-1", int32(tx)), nil))
+	if got := l.run(t, 1); got != tx {
+		t.Errorf("verdict is %d, want %d", got, tx)
+	}
+	if diff := cmp.Diff([]uint64{1, 1, 1}, l.runs(t)); diff != "" {
+		t.Errorf("runs (-want +got):\n%s", diff)
+	}
+}
+
+func TestMapsOfMembersDoNotMeet(t *testing.T) {
+	maps := func() map[string]*ebpf.MapSpec {
+		return map[string]*ebpf.MapSpec{chain.CountersName: {Name: "own", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}}
+	}
+	// Writes a number into a map that is called like the chain's counters.
+	write := func(n int32) asm.Instructions {
+		return asm.Instructions{
+			asm.LoadMapValue(asm.R1, 0, 0).WithReference(chain.CountersName),
+			asm.StoreImm(asm.R1, 0, int64(n), asm.Word),
+			asm.Mov.Imm(asm.R0, int32(pass)),
+			asm.Return(),
+		}
+	}
+	l := load(t, assembled("first", write(11), maps()), assembled("second", write(22), maps()))
+	l.run(t, 1)
+	for application, want := range map[string]uint64{"first": 11, "second": 22} {
+		var got uint64
+		if err := l.apps[application].Maps[chain.CountersName].Lookup(uint32(0), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got != want {
+			t.Errorf("the map of %s holds %d, want %d", application, got, want)
+		}
+	}
+	if diff := cmp.Diff([]uint64{1, 1}, l.runs(t)); diff != "" {
+		t.Errorf("runs (-want +got):\n%s", diff)
+	}
+}
+
+func TestReadRunsOfAClosedMapSaysSo(t *testing.T) {
+	l := load(t, member(t, "a", "xdp_pass"))
+	counters, err := l.Counters.Clone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := counters.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := chain.ReadRuns(counters); err == nil || !strings.Contains(err.Error(), "read chain counters") {
+		t.Errorf("got error %v, want one that says what was read", err)
+	}
+}
+
+func TestARejectionWithoutWordsForItKeepsTheWholeLog(t *testing.T) {
+	// Loads alone in no chain at all: the caller did not try.
+	wild := assembled("wild", asm.Instructions{
+		asm.LoadMem(asm.R0, asm.R1, 0, asm.Word),
+		asm.LoadMem(asm.R0, asm.R0, 0, asm.DWord),
+		asm.Return(),
+	}, nil)
+	needKernel(t)
+	_, err := chain.Load(joined(t, member(t, "calm", "xdp_pass"), wild), func(chain.MapRef) (*ebpf.Map, error) { return nil, nil }, ebpf.ProgramOptions{})
+	refusal := asRefusal(t, err)
+	if refusal.Member != "wild" || refusal.Limit != chain.LimitVerifier {
+		t.Errorf("got %q for %s, want %q for wild", refusal.Limit, refusal.Member, chain.LimitVerifier)
+	}
+	if !strings.Contains(err.Error(), "invalid access to packet") {
+		t.Errorf("error %q lacks the verifier's words", err)
+	}
+}
