@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/signing"
 )
 
 // Status is all a host knows of itself, as skep status -o json prints it.
@@ -216,7 +217,7 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 			a.Signers = append(a.Signers, evidence.Signers()...)
 			a.Reasons = append(a.Reasons, decision.Denied...)
 			a.Warnings = append(a.Warnings, decision.Warnings...)
-			verified, allowed = verifiedCondition(a), allowedCondition(v)
+			verified, allowed = verifiedCondition(evidence), allowedCondition(v)
 		}
 		if t := h.tags[uidOf(o.id)]; t != nil && t.moved != "" {
 			a.Warnings = append(a.Warnings, policies.Reason{Rule: "resolve/tag", Path: "spec.bytecode.image",
@@ -233,10 +234,16 @@ func unknown(kind, why string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: "NotJudged", Message: why}
 }
 
-func verifiedCondition(a Application) metav1.Condition {
+// verifiedCondition names the signers, or says of each signature that did not
+// count why it did not.
+func verifiedCondition(e signing.Evidence) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionFalse, Reason: "NoKnownSigner", Message: "no known signer signed the image"}
-	if len(a.Signers) > 0 {
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Signed", "signed by "+strings.Join(a.Signers, ", ")
+	if names := e.Signers(); len(names) > 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Signed", "signed by "+strings.Join(names, ", ")
+		return c
+	}
+	for _, r := range e.Rejected {
+		c.Message += "; " + strings.TrimPrefix(r.Signer+": ", ": ") + r.Reason
 	}
 	return c
 }

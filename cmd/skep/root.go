@@ -38,7 +38,7 @@ func newRoot(s streams) *cobra.Command {
 	root.AddCommand(
 		newImage(), newKey(), newSign(), newVerify(),
 		newSchema(), newRender(), newVet(), newPolicy(),
-		newRun(), newStatus(), newChain(), newExplain(), newInventory(), newConfirm(),
+		newRun(), newStatus(), newChain(), newExplain(), newInventory(), newConfirm(), newDemo(),
 		newVersion(),
 	)
 	return root

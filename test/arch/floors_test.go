@@ -42,6 +42,7 @@ func floors() []floor {
 		{"gate", four},
 		{"agent", agent},
 		{"host", with(five, "agent")},
+		{"demo", with(five, "agent", "host", "examples")},
 		{"examples", nil},
 		// The demo is a user of the whole, as the command line is.
 		{"demo", with(five, "agent", "host", "examples")},
