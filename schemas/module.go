@@ -65,7 +65,8 @@ func overlay(files map[string][]byte, root string) (map[string]load.Source, erro
 			modules = append(modules, path.Dir(path.Clean(dir)))
 			data = withoutSchemaDep(data, name)
 		}
-		if !vendoredSchema(name) {
+		// A local module file may replace a module with any folder there is.
+		if !vendoredSchema(name) && !strings.HasSuffix("/"+name, "/cue.mod/local-module.cue") {
 			out[path.Join(root, name)] = load.FromBytes(data)
 		}
 	}

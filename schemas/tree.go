@@ -119,7 +119,7 @@ func (t *tree) walk(root *os.Root, dir string) error {
 				return fs.SkipDir
 			}
 			return nil
-		case strings.HasPrefix(e.Name(), "."), !slices.Contains(copied, path.Ext(name)), name == "cue.mod/local-module.cue":
+		case strings.HasPrefix(e.Name(), "."), !slices.Contains(copied, path.Ext(name)):
 			return nil
 		case printable(name) != name:
 			t.refuse(printable(name), "the file's name has control characters and is not read", "rename it")
