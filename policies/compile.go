@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/rego"
@@ -20,6 +21,11 @@ import (
 const (
 	// maxRegoBytes bounds spec.rego.
 	maxRegoBytes = 256 << 10
+	// maxNesting bounds how deep brackets stand in brackets.
+	maxNesting = 64
+	// compileTimeout is how long one policy may take to compile. The compiler
+	// cannot be stopped, so what takes longer is left to itself.
+	compileTimeout = 20 * time.Second
 	// maxCompileErrors bounds how many errors of one policy are told.
 	maxCompileErrors = 10
 )
@@ -65,8 +71,32 @@ type compiled struct {
 }
 
 // compile turns one policy into a compiled one, which is usable, by denying,
-// even where there are errors.
-func (s *sandbox) compile(ctx context.Context, p Policy) (*compiled, []error) {
+// even where there are errors. It returns in time.
+func (s *sandbox) compile(ctx context.Context, p Policy, timeout time.Duration) (*compiled, []error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	type outcome struct {
+		compiled *compiled
+		errs     []error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		c, errs := s.compileNow(ctx, p)
+		done <- outcome{c, errs}
+	}()
+	select {
+	case o := <-done:
+		return o.compiled, o.errs
+	case <-ctx.Done():
+		// The scope of a broken match is the whole reach of the policy.
+		reach, _ := newScope(p)
+		c := &compiled{id: p.String(), spec: p.Spec, scope: reach, broken: true, running: &runs{}}
+		return c, []error{&CompileError{Policy: c.id, File: p.file(), Line: 1, Column: 1, Message: "it did not compile in time; make it simpler"}}
+	}
+}
+
+// compileNow takes the time it takes.
+func (s *sandbox) compileNow(ctx context.Context, p Policy) (*compiled, []error) {
 	c := &compiled{id: p.String(), spec: p.Spec, running: &runs{}}
 	var err error
 	c.scope, err = newScope(p)
@@ -107,6 +137,10 @@ func (s *sandbox) parse(p Policy) (modules map[string]*ast.Module, entries []str
 	}
 	modules = make(map[string]*ast.Module, len(sources))
 	for file, source := range sources {
+		if line := tooDeep(source); line > 0 {
+			return nil, nil, []error{&CompileError{Policy: p.String(), File: file, Line: line, Column: 1,
+				Message: fmt.Sprintf("brackets stand in each other more than %d deep; give what is inside a rule of its own", maxNesting)}}
+		}
 		module, err := ast.ParseModuleWithOpts(file, source, s.parserOptions())
 		if err != nil {
 			return nil, nil, compileErrors(p, err)
@@ -213,4 +247,36 @@ func details(d ast.ErrorDetails) string {
 		}
 	}
 	return text
+}
+
+// tooDeep returns the line where brackets outside strings and comments stand
+// deeper than maxNesting, or 0. The compiler's time grows steeply with depth.
+func tooDeep(source string) int {
+	line, depth := 1, 0
+	var quote byte
+	for i := 0; i < len(source); i++ {
+		c := source[i]
+		switch {
+		case c == '\n':
+			line++
+			if quote == '#' || quote == '"' {
+				quote = 0
+			}
+		case quote == '"' && c == '\\':
+			i++
+		case quote != 0:
+			if c == quote && quote != '#' {
+				quote = 0
+			}
+		case c == '"' || c == '`' || c == '#':
+			quote = c
+		case strings.IndexByte("([{", c) >= 0:
+			if depth++; depth > maxNesting {
+				return line
+			}
+		case strings.IndexByte(")]}", c) >= 0:
+			depth--
+		}
+	}
+	return 0
 }

@@ -61,6 +61,7 @@ func TestCompileErrorsSayWhere(t *testing.T) {
 		"no name":                       {policy("", no), `metadata.name`},
 		"a glob that is none":           {policy("a", no, namespaces("a", "[")), `spec.match.namespaces[1]: glob "["`},
 		"a parameter that is none":      {policy("a", no, parameter("x", "{")), `spec.parameters`},
+		"brackets too deep":             {policy("a", `deny contains x if x := `+strings.Repeat("[y | y := ", 3000)+"1"+strings.Repeat("]", 3000)), `a.rego:3:1: compile policy a: brackets stand in each other more than 64 deep`},
 		"too much of it":                {policy("a", no+strings.Repeat("\n# x", 70000)), `spec.rego: 280040 bytes, at most 262144 are read`},
 	} {
 		t.Run(name, func(t *testing.T) {

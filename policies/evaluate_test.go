@@ -20,7 +20,7 @@ func one(t *testing.T, rego string) *compiled {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, errs := box.compile(t.Context(), Policy{Name: "a", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + rego + "\n"}})
+	c, errs := box.compile(t.Context(), Policy{Name: "a", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + rego + "\n"}}, time.Minute)
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -111,6 +111,46 @@ func TestCut(t *testing.T) {
 			got := cut(test.text, test.n)
 			if got != test.want || !utf8.ValidString(got) || len(got) > max(test.n, len(test.want)) {
 				t.Errorf("cut(%q, %d) = %q, want %q", test.text, test.n, got, test.want)
+			}
+		})
+	}
+}
+
+func TestAPolicyThatDoesNotCompileInTimeIsBroken(t *testing.T) {
+	box, err := newSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Policy{Name: "a", Namespace: "n", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains \"x\"\n"}}
+	c, errs := box.compile(t.Context(), p, 0)
+	if !c.broken || len(errs) != 1 || !strings.Contains(errs[0].Error(), "n/a.rego:1:1: compile policy n/a: it did not compile in time") {
+		t.Errorf("broken %v, %v", c.broken, errs)
+	}
+	if !c.scope.covers(Application{Metadata: Metadata{Namespace: "n"}}) || c.scope.covers(Application{}) {
+		t.Error("it does not deny what it reaches")
+	}
+}
+
+func TestTooDeep(t *testing.T) {
+	deep, fits := strings.Repeat("[", maxNesting+1), strings.Repeat("[", maxNesting)
+	for name, test := range map[string]struct {
+		source string
+		want   int
+	}{
+		"what fits":                       {"\n" + fits + strings.Repeat("]", maxNesting) + fits, 0},
+		"one too many":                    {"\n\n" + deep, 3},
+		"brackets of all kinds":           {strings.Repeat("[({", 30), 1},
+		"brackets in a string":            {`"\"` + deep + `" [`, 0},
+		"brackets in a raw string":        {"`\\\n" + deep + "` [", 0},
+		"brackets in a comment":           {"# \"" + deep + "\n[", 0},
+		"brackets after a comment":        {"# \"\n" + deep, 2},
+		"brackets after a string's end":   {`"a" ` + deep, 1},
+		"a string that does not end ends": {"\"\n" + deep, 2},
+		"a backslash at the very end":     {`"\`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tooDeep(test.source); got != test.want {
+				t.Errorf("line %d, want %d", got, test.want)
 			}
 		})
 	}

@@ -46,7 +46,7 @@ type Set struct {
 // Where policies are broken, Compile returns a Set all the same, in which each
 // broken one denies what its match covers, together with the errors of all of
 // them joined, each a *CompileError. The Set is nil only if nothing could be
-// compiled at all.
+// compiled at all, or the context ended.
 func Compile(ctx context.Context, list []Policy, opts Options) (*Set, error) {
 	box, err := newSandbox()
 	if err != nil {
@@ -67,19 +67,22 @@ func Compile(ctx context.Context, list []Policy, opts Options) (*Set, error) {
 		return nil, fmt.Errorf("compile policies: %w", err)
 	}
 	baseline := Policy{Name: ProfileBaseline, Spec: v1alpha1.BpfPolicySpec{Profile: ProfileBaseline}}
-	fallback, errs := box.compile(ctx, baseline)
+	fallback, errs := box.compile(ctx, baseline, compileTimeout)
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("compile policies: %w", errors.Join(errs...))
 	}
 	set.fallback = fallback
 	for i, p := range list {
-		c, broken := box.compile(ctx, p)
+		c, broken := box.compile(ctx, p, compileTimeout)
 		if i > 0 && list[i-1].String() == p.String() {
 			c.broken = true
 			broken = append(broken, &CompileError{Policy: c.id, File: p.file(), Line: 1, Column: 1, Message: "there is another policy of that name; rename one of them"})
 		}
 		set.policies = append(set.policies, c)
 		errs = append(errs, broken...)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("compile policies: %w", err)
 	}
 	return set, errors.Join(errs...)
 }
