@@ -24,6 +24,14 @@ type Revision struct {
 	// layouts of maps, as they are noted beside their pins.
 	layouts map[string]string
 	ids     map[ebpf.ProgramID]string
+	// identities of instances.
+	identities map[string]identity
+}
+
+// identity is what the kernel calls a program.
+type identity struct {
+	id  ebpf.ProgramID
+	tag string
 }
 
 // Close lets the revision go. What is pinned or attached stays.
@@ -45,14 +53,21 @@ func (r *Revision) Instance(id ebpf.ProgramID) (string, bool) {
 }
 
 func (r *Revision) index() error {
-	r.ids = map[ebpf.ProgramID]string{}
+	r.ids, r.identities = map[ebpf.ProgramID]string{}, map[string]identity{}
 	for pin, p := range r.all() {
-		id, err := ProgramID(p)
+		info, err := p.Info()
 		if err != nil {
-			return err
+			return fmt.Errorf("read info of program %s: %w", pin, err)
 		}
-		name, _, _ := strings.Cut(pin, copySuffix)
+		id, ok := info.ID()
+		if !ok {
+			return fmt.Errorf("read info of program %s: the kernel tells no id", pin)
+		}
+		name, _, isCopy := strings.Cut(pin, copySuffix)
 		r.ids[id] = unescape(name)
+		if !isCopy {
+			r.identities[unescape(name)] = identity{id, info.Tag}
+		}
 	}
 	return nil
 }
@@ -321,13 +336,9 @@ func missing(path string) bool {
 // Identify returns the kernel's id and tag of a function's first instance, or
 // zeros.
 func (r *Revision) Identify(program string) (uint32, string) {
-	for _, name := range slices.Sorted(maps.Keys(r.Programs)) {
-		if fn, _, _ := strings.Cut(name, "@"); fn != program {
-			continue
-		}
-		if info, err := r.Programs[name].Info(); err == nil {
-			id, _ := info.ID()
-			return uint32(id), info.Tag
+	for _, name := range slices.Sorted(maps.Keys(r.identities)) {
+		if fn, _, _ := strings.Cut(name, "@"); fn == program {
+			return uint32(r.identities[name].id), r.identities[name].tag
 		}
 	}
 	return 0, ""

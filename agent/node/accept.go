@@ -13,7 +13,6 @@ import (
 type application struct {
 	newest   intent.Opened
 	deployed *intent.Opened
-	sealed   intent.Envelope
 	// tried is the serial of the newest intent that was worked on once.
 	tried int64
 	// checked are the revisions whose pins were found whole.
@@ -67,7 +66,7 @@ func (a *Agent) accept(e intent.Envelope) error {
 	if err := a.cache.putIntent(p.UID, newest, e); err != nil {
 		return fmt.Errorf("accept intent of %s: %w", p.Application, err)
 	}
-	app.newest, app.sealed = o, e
+	app.newest = o
 	a.apps[p.UID] = app
 	a.unsettle()
 	return nil
@@ -95,11 +94,11 @@ func (a *Agent) restore() error {
 		if k.kind == deployed {
 			app.deployed = &o
 			if app.newest.Payload().UID == "" {
-				app.newest, app.sealed = o, k.envelope
+				app.newest = o
 			}
 			continue
 		}
-		app.newest, app.sealed = o, k.envelope
+		app.newest = o
 	}
 	return nil
 }

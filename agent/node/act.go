@@ -89,6 +89,7 @@ func (p *pass) carry(want plan.Application, old, next *kernel.Revision) error {
 		if app.newest.Payload().UID != want.UID {
 			continue
 		}
+		app.maps = slices.Clone(app.maps)
 		for i := range app.maps {
 			if names := carried[app.maps[i].Map]; len(names) > 0 {
 				app.maps[i].Carried = names
@@ -480,6 +481,7 @@ func (p *pass) finish() {
 	for _, app := range p.apps {
 		p.settle(app)
 	}
+	p.pruneObjects()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := true
@@ -497,6 +499,28 @@ func (p *pass) finish() {
 		default:
 			close(p.settled)
 		}
+	}
+}
+
+// pruneObjects drops the cached objects of intents that were replaced.
+func (p *pass) pruneObjects() {
+	if !p.prune {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	used := map[string]bool{}
+	for _, app := range p.Agent.apps {
+		used[app.newest.Payload().ObjectDigest] = true
+	}
+	for _, app := range p.apps {
+		used[app.newest.Payload().ObjectDigest] = true
+		if app.deployed != nil {
+			used[app.deployed.Payload().ObjectDigest] = true
+		}
+	}
+	if err := p.cache.prune(used); err != nil {
+		p.opts.Log.Error("drop cached objects", "error", err)
 	}
 }
 
@@ -528,11 +552,13 @@ func (p *pass) keepDeployed(app *application, out *outcome) {
 	var err error
 	switch {
 	case payload.Tombstone && app.deployed != nil:
-		err, app.deployed = p.cache.dropIntent(payload.UID, deployed), nil
+		if err = p.cache.dropIntent(payload.UID, deployed); err == nil {
+			app.deployed, p.prune = nil, true
+		}
 	case out.live != nil && (app.deployed == nil || app.deployed.Payload().Serial != payload.Serial):
-		if err = p.cache.putIntent(payload.UID, deployed, app.sealed); err == nil {
+		if err = p.cache.keepDeployed(payload.UID); err == nil {
 			o := app.newest
-			app.deployed = &o
+			app.deployed, p.prune = &o, true
 		}
 	}
 	if err != nil {

@@ -49,7 +49,27 @@ func (c *cache) name(uid, kind string) string {
 // putIntent keeps an envelope; what was there before stays until the new one is
 // whole on disk.
 func (c *cache) putIntent(uid, kind string, e intent.Envelope) error {
-	if err := writeFile(c.name(uid, kind), e); err != nil {
+	if err := writeFile(c.name(uid, kind), e, true); err != nil {
+		return fmt.Errorf("keep intent: %w", err)
+	}
+	return nil
+}
+
+// keepDeployed keeps the newest intent as the one that runs: the same file under
+// a second name, so nothing is written.
+func (c *cache) keepDeployed(uid string) error {
+	aside := c.name(uid, "linking")
+	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("keep intent: %w", err)
+	}
+	if err := os.Link(c.name(uid, newest), aside); err != nil {
+		return fmt.Errorf("keep intent: %w", err)
+	}
+	if err := os.Rename(aside, c.name(uid, deployed)); err != nil {
+		return fmt.Errorf("keep intent: %w", err)
+	}
+	// Two names of one file are not renamed onto each other: rename(2).
+	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("keep intent: %w", err)
 	}
 	return nil
@@ -105,8 +125,10 @@ func (c *cache) object(digest string) []byte {
 	return body
 }
 
+// putObject keeps an object. It is not synced: one that a crash tore does not
+// hash to its name, and is fetched again.
 func (c *cache) putObject(digest string, body []byte) error {
-	if err := writeFile(c.objectPath(digest), body); err != nil {
+	if err := writeFile(c.objectPath(digest), body, false); err != nil {
 		return fmt.Errorf("keep object: %w", err)
 	}
 	return nil
@@ -141,15 +163,18 @@ func checkDigest(digest string, body []byte) error {
 	return nil
 }
 
-// writeFile replaces a file in one step and syncs it, so that after a crash
+// writeFile replaces a file in one step. With sync, after a crash of the machine
 // either the old or the new one is there whole.
-func writeFile(path string, body []byte) error {
+func writeFile(path string, body []byte, sync bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(body)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if sync && err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
 	if err := os.Rename(f.Name(), path); err != nil {

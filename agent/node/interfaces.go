@@ -14,17 +14,21 @@ import (
 
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 )
 
 // listInterfaces reads the network devices of the agent's namespace, by index.
-func listInterfaces() ([]plan.Interface, error) {
+// Which are primary is looked up where somebody asks.
+func listInterfaces(withPrimary bool) ([]plan.Interface, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	primary, err := primaries()
-	if err != nil {
-		return nil, err
+	var primary map[int]bool
+	if withPrimary {
+		if primary, err = primaries(); err != nil {
+			return nil, err
+		}
 	}
 	all := make([]plan.Interface, 0, len(links))
 	for _, l := range links {
@@ -33,6 +37,27 @@ func listInterfaces() ([]plan.Interface, error) {
 	}
 	slices.SortFunc(all, func(a, b plan.Interface) int { return a.Index - b.Index })
 	return all, nil
+}
+
+// wantsPrimary tells whether an intent chooses the primary interface.
+func wantsPrimary(apps []*application) bool {
+	return slices.ContainsFunc(apps, func(app *application) bool {
+		return choosesPrimary(&app.newest) || choosesPrimary(app.deployed)
+	})
+}
+
+func choosesPrimary(o *intent.Opened) bool {
+	if o == nil {
+		return false
+	}
+	for _, program := range o.Payload().Programs {
+		for _, at := range program.Attach {
+			if at.Interfaces != nil && at.Interfaces.Primary {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // primaries are the devices that default routes leave by, of either family.

@@ -40,6 +40,8 @@ type pass struct {
 	facts map[string]kernel.Facts
 	// outcomes by uid.
 	outcomes map[string]*outcome
+	// prune tells that cached objects may have lost their last intent.
+	prune bool
 }
 
 // Reconcile looks once, and does what is to be done. Run calls it; a caller of
@@ -86,7 +88,7 @@ func (a *Agent) snapshot() []*application {
 // observe repairs pins and reads what is in the kernel.
 func (p *pass) observe() error {
 	p.repin()
-	interfaces, err := listInterfaces()
+	interfaces, err := listInterfaces(wantsPrimary(p.apps))
 	if err != nil {
 		return err
 	}
