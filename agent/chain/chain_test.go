@@ -22,7 +22,7 @@ const (
 	redirect
 )
 
-//go:generate sh -c "cd testdata && go run ../../../test/programs/compile src ."
+//go:generate go run ../../test/programs/compile testdata/src testdata
 
 //go:embed testdata/*.o
 var own embed.FS

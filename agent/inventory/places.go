@@ -50,7 +50,7 @@ func (p *places) of(info *link.Info) Place {
 		return Place{Hook: "raw_tp", Target: info.RawTracepoint().Name}
 	case info.Tracing() != nil:
 		t := info.Tracing()
-		return Place{Hook: hookOf(ebpf.AttachType(t.AttachType)), Target: p.types.name(ebpf.AttachType(t.AttachType), t.TargetObjectId, btf.TypeID(t.TargetBtfId))}
+		return Place{Hook: hookOf(ebpf.AttachType(t.AttachType)), Target: p.types.name(ebpf.AttachType(t.AttachType), t.TargetObjectId, t.TargetBtfId)}
 	case info.PerfEvent() != nil:
 		return perfPlace(info.PerfEvent())
 	}

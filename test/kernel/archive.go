@@ -100,7 +100,7 @@ func (t Tree) Image() (string, error) {
 // it is built in or left out.
 func (t Tree) Module(ctx context.Context, name string) ([]byte, error) {
 	var found string
-	err := filepath.WalkDir(t.Dir, func(path string, entry os.DirEntry, err error) error {
+	err := filepath.WalkDir(t.Dir, func(path string, _ os.DirEntry, err error) error {
 		if base := filepath.Base(path); err == nil && (base == name+".ko" || base == name+".ko.xz") {
 			found = path
 		}

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -66,7 +67,7 @@ func prepare() error {
 func run(test string) {
 	name := filepath.Base(test)
 	fmt.Println("SKEP-VM begin", name)
-	cmd := exec.Command(test, "-test.v", "-test.short", "-test.timeout=10m")
+	cmd := exec.CommandContext(context.Background(), test, "-test.v", "-test.short", "-test.timeout=10m")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/tmp", os.Stdout, os.Stdout
 	cmd.Env = append(os.Environ(), "PATH=/", "HOME=/tmp")
 	code := 0
