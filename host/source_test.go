@@ -1,0 +1,282 @@
+package host
+
+import (
+	"encoding/pem"
+	"net/http"
+	"net/http/cgi"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/google/go-cmp/cmp"
+)
+
+// repository is a git repository on disk.
+type repository struct {
+	t    *testing.T
+	dir  string
+	repo *git.Repository
+}
+
+func newRepository(t *testing.T) *repository {
+	t.Helper()
+	dir := t.TempDir()
+	repo, err := git.PlainInitWithOptions(dir, &git.PlainInitOptions{InitOptions: git.InitOptions{DefaultBranch: plumbing.Main}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &repository{t, dir, repo}
+}
+
+// commit writes files, removing those whose content is empty.
+func (r *repository) commit(files map[string]string) string {
+	r.t.Helper()
+	tree, err := r.repo.Worktree()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for name, body := range files {
+		path := filepath.Join(r.dir, name)
+		if body == "" {
+			err = os.Remove(path)
+		} else if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
+			err = os.WriteFile(path, []byte(body), 0o644)
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if _, err := tree.Add(name); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	hash, err := tree.Commit("change", &git.CommitOptions{Author: &object.Signature{Name: "Dev", Email: "dev@example.com"}, AllowEmptyCommits: true})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return hash.String()
+}
+
+func mustSource(t *testing.T, where, ref string, auth GitAuth) source {
+	t.Helper()
+	s, err := newSource(where, ref, t.TempDir(), auth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func mustFetch(t *testing.T, s source) tree {
+	t.Helper()
+	tr, err := s.fetch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+// content is every file of a folder by its relative name.
+func content(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	got := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		body, err := os.ReadFile(path)
+		rel, relErr := filepath.Rel(dir, path)
+		if relErr != nil {
+			return relErr
+		}
+		got[rel] = string(body)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestALocalRepositoryIsReadAtItsRef(t *testing.T) {
+	r := newRepository(t)
+	first := r.commit(map[string]string{"apps/a.cue": "one"})
+	if _, err := r.repo.CreateTag("v1", plumbing.NewHash(first), nil); err != nil {
+		t.Fatal(err)
+	}
+	second := r.commit(map[string]string{"apps/a.cue": "two", "b.yaml": "b"})
+	for ref, want := range map[string]struct {
+		revision string
+		files    map[string]string
+	}{
+		"":     {second, map[string]string{"apps/a.cue": "two", "b.yaml": "b"}},
+		"main": {second, map[string]string{"apps/a.cue": "two", "b.yaml": "b"}},
+		"v1":   {first, map[string]string{"apps/a.cue": "one"}},
+		first:  {first, map[string]string{"apps/a.cue": "one"}},
+	} {
+		tr := mustFetch(t, mustSource(t, "file://"+r.dir, ref, GitAuth{}))
+		if tr.revision != want.revision || tr.author != "dev@example.com" {
+			t.Errorf("ref %q: revision %s by %s, want %s", ref, tr.revision, tr.author, want.revision)
+		}
+		if diff := cmp.Diff(want.files, content(t, tr.dir)); diff != "" {
+			t.Errorf("ref %q: files (-want +got):\n%s", ref, diff)
+		}
+	}
+	if _, err := mustSource(t, "file://"+r.dir, "nope", GitAuth{}).fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "nope") {
+		t.Errorf("a ref that is not there: %v", err)
+	}
+}
+
+func TestARepositoryThatGoesLeavesTheLastTree(t *testing.T) {
+	r := newRepository(t)
+	r.commit(map[string]string{"a.cue": "one"})
+	s := mustSource(t, "file://"+r.dir, "", GitAuth{})
+	before := mustFetch(t, s)
+	if err := os.Rename(r.dir, r.dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(r.dir + ".away") })
+	after, err := s.fetch(t.Context())
+	if err == nil {
+		t.Error("a repository that is gone was read")
+	}
+	if after.dir != before.dir || len(content(t, after.dir)) != 1 {
+		t.Error("the last tree is gone with it")
+	}
+	if err := os.Rename(r.dir+".away", r.dir); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustFetch(t, s); got.revision != before.revision {
+		t.Errorf("back again at %s, want %s", got.revision, before.revision)
+	}
+}
+
+func TestRewrittenHistoryIsNoticed(t *testing.T) {
+	r := newRepository(t)
+	first := r.commit(map[string]string{"a.cue": "one"})
+	r.commit(map[string]string{"a.cue": "two"})
+	s := mustSource(t, "file://"+r.dir, "", GitAuth{})
+	mustFetch(t, s)
+	r.commit(map[string]string{"a.cue": "three"})
+	if tr := mustFetch(t, s); tr.rewritten {
+		t.Error("a commit on top counts as rewritten")
+	}
+	tree, err := r.repo.Worktree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.Reset(&git.ResetOptions{Commit: plumbing.NewHash(first), Mode: git.HardReset}); err != nil {
+		t.Fatal(err)
+	}
+	r.commit(map[string]string{"a.cue": "four"})
+	tr := mustFetch(t, s)
+	if !tr.rewritten || content(t, tr.dir)["a.cue"] != "four" {
+		t.Errorf("rewritten %v, files %v", tr.rewritten, content(t, tr.dir))
+	}
+}
+
+func TestLinksOfACommitAreLeftOut(t *testing.T) {
+	r := newRepository(t)
+	if err := os.Symlink("/etc/passwd", filepath.Join(r.dir, "link.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := r.repo.Worktree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tree.Add("link.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	r.commit(map[string]string{"a.cue": "one"})
+	got := content(t, mustFetch(t, mustSource(t, "file://"+r.dir, "", GitAuth{})).dir)
+	if diff := cmp.Diff(map[string]string{"a.cue": "one"}, got); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+// gitServer is git's own HTTP server, asking for a password.
+func gitServer(t *testing.T, root, password string) *httptest.Server {
+	t.Helper()
+	path, err := exec.Command("git", "--exec-path").Output()
+	if err != nil {
+		t.Skipf("SKIPPED: git is not installed: %v", err)
+	}
+	backend := &cgi.Handler{
+		Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"),
+		Env:  []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
+	}
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, got, _ := r.BasicAuth(); got != password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		backend.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server
+}
+
+func TestARepositoryOverHTTPS(t *testing.T) {
+	r := newRepository(t)
+	r.commit(map[string]string{"a.cue": "one"})
+	const password = "correct-horse"
+	server := gitServer(t, filepath.Dir(r.dir), password)
+	ca, secret := filepath.Join(t.TempDir(), "ca.pem"), filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(secret, []byte(password+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	where := server.URL + "/" + filepath.Base(r.dir)
+	auth := GitAuth{Username: "skep", PasswordFile: secret, CAFile: ca}
+
+	s := mustSource(t, where, "main", auth)
+	if got := content(t, mustFetch(t, s).dir); got["a.cue"] != "one" {
+		t.Errorf("files %v", got)
+	}
+	second := r.commit(map[string]string{"a.cue": "two"})
+	if tr := mustFetch(t, s); tr.revision != second || tr.rewritten || content(t, tr.dir)["a.cue"] != "two" {
+		t.Errorf("second fetch: %+v", tr)
+	}
+	server.Close()
+	if tr, err := s.fetch(t.Context()); err == nil || tr.revision != second {
+		t.Errorf("a server that is down: %v, %s", err, tr.revision)
+	}
+}
+
+func TestAGitPasswordNeverShows(t *testing.T) {
+	r := newRepository(t)
+	r.commit(map[string]string{"a.cue": "one"})
+	server := gitServer(t, filepath.Dir(r.dir), "right")
+	u, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User, u.Path = url.UserPassword("skep", "hunter2"), "/"+filepath.Base(r.dir)
+	_, err = mustSource(t, u.String(), "", GitAuth{}).fetch(t.Context())
+	if err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("fetch with a wrong password over a certificate nobody knows: %v", err)
+	}
+	if got := Redact(u.String()); strings.Contains(got, "hunter2") {
+		t.Errorf("Redact = %s", got)
+	}
+}
+
+func TestSourcesThatAreNoneAreRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.cue")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, where := range map[string]string{"a folder that is not there": "/nowhere", "a file": file} {
+		if _, err := newSource(where, "", t.TempDir(), GitAuth{}); err == nil {
+			t.Errorf("%s was opened", name)
+		}
+	}
+}
