@@ -1,6 +1,7 @@
 package policies_test
 
 import (
+	"flag"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,9 +15,10 @@ import (
 	"github.com/skep-dev/skep/policies"
 )
 
+var update = flag.Bool("update", false, "write the golden decisions anew")
+
 // TestCases runs testdata/cases: each holds an input, a folder of policies, and
-// the decision it is to come to, all as YAML. SKEP_UPDATE=1 writes the decisions
-// anew.
+// the decision it is to come to, all as YAML.
 func TestCases(t *testing.T) {
 	files, err := filepath.Glob("testdata/cases/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -30,7 +32,7 @@ func TestCases(t *testing.T) {
 			}
 			got := decideCase(t, archive)
 			want := &archive.Files[len(archive.Files)-1]
-			if os.Getenv("SKEP_UPDATE") != "" {
+			if *update {
 				want.Data = []byte(got)
 				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
 					t.Fatal(err)

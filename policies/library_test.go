@@ -114,11 +114,6 @@ func TestShippedRegoIsFormatted(t *testing.T) {
 		}
 		if string(formatted) != source {
 			t.Errorf("%s is not as opa fmt writes it", file)
-			if os.Getenv("SKEP_UPDATE") != "" {
-				if err := os.WriteFile(file, formatted, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
 		}
 	}
 }
