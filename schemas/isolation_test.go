@@ -1,11 +1,13 @@
 package schemas_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -253,31 +255,83 @@ func TestCallerThatGivesUpKillsTheRenderer(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	if left := renderers(t); left != 0 {
-		t.Errorf("%d renderers are left", left)
+	if left := children(t, os.Getpid()); len(left) != 0 {
+		t.Errorf("renderers %v are left", left)
 	}
 }
 
-// renderers counts the live children of this process that render.
-func renderers(t *testing.T) int {
+func TestRendererDiesWithItsParent(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{parentVariable + "=" + source(t, "-- a.cue --\n"+loop)}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var renderer int
+	waitFor(t, "the renderer to start", func() bool {
+		for _, pid := range children(t, cmd.Process.Pid) {
+			// Before its exec the child still is its parent's copy.
+			args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if err == nil && strings.HasPrefix(string(args), "skep-render") {
+				renderer = pid
+			}
+		}
+		return renderer != 0
+	})
+	t.Cleanup(func() { _ = syscall.Kill(renderer, syscall.SIGKILL) }) // Only where the test failed is it still there.
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // It says that it was killed.
+	waitFor(t, "the renderer to end", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", renderer))
+		// It may be left to an init that does not collect it.
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
+}
+
+// patience is how long a condition may take on a busy machine.
+const patience = 30 * time.Second
+
+// waitFor fails the test where a condition does not come true.
+func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	runtime.Gosched()
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-deadline:
+			t.Fatalf("waited %s for %s", patience, what)
+		case <-tick.C:
+		}
+	}
+}
+
+// children are the processes whose parent is pid.
+func children(t *testing.T, pid int) []int {
+	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := 0
+	var found []int
 	for _, name := range names {
 		stat, err := os.ReadFile(name)
 		if err != nil {
 			continue // It ended while we looked.
 		}
-		fields := strings.Fields(string(stat[strings.LastIndex(string(stat), ")")+1:]))
-		if fields[1] == fmt.Sprint(os.Getpid()) {
-			n++
+		// The command's name stands in brackets and may hold anything.
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if fields[1] != strconv.Itoa(pid) {
+			continue
 		}
+		child, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, child)
 	}
-	return n
+	return found
 }
 
 func TestPathOutsideOfTheSourceIsAnError(t *testing.T) {
