@@ -135,10 +135,23 @@ func checkProgram(m Member) error {
 		return &Refusal{Member: m.Key, Limit: LimitType,
 			Reason: fmt.Sprintf("program %s asks for load flags %#x, which would bind every member of the chain", m.Program, spec.Flags&^frags),
 			Remedy: "load it without them"}
+	case throws(spec.Instructions):
+		return &Refusal{Member: m.Key, Limit: LimitType,
+			Reason: fmt.Sprintf("program %s calls bpf_throw, and an exception leaves the whole chain, not the member", m.Program),
+			Remedy: "return a verdict in place of throwing"}
 	case len(spec.Instructions) == 0:
 		return fmt.Errorf("link chain: member %q: program %q has no instructions", m.Key, m.Program)
 	}
 	return nil
+}
+
+// throws tells whether a program can throw an exception. The kernel unwinds one
+// up to the dispatcher, and takes its handler from a tag of the main function,
+// which a member no longer is.
+func throws(insns asm.Instructions) bool {
+	return slices.ContainsFunc(insns, func(ins asm.Instruction) bool {
+		return ins.IsKfuncCall() && ins.Reference() == "bpf_throw"
+	})
 }
 
 // flags are those of the joined program: it takes packets of several buffers

@@ -88,6 +88,15 @@ func TestLinkRefusesWhatNoChainHolds(t *testing.T) {
 				Reason: "program xdp_verdict is made for XDPCPUMap, not for an interface",
 				Remedy: `put it into section "xdp" or "xdp.frags"`},
 		},
+		"a program that throws": {
+			members: append(verdict(t, "a"), assembled("b", asm.Instructions{
+				asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoKfuncCall, Constant: -1}.WithReference("bpf_throw"),
+				asm.Return(),
+			}, nil)),
+			want: chain.Refusal{Member: "b", Limit: chain.LimitType,
+				Reason: "program prog calls bpf_throw, and an exception leaves the whole chain, not the member",
+				Remedy: "return a verdict in place of throwing"},
+		},
 		"a program that asks for flags of its own": {
 			members: verdict(t, "a", func(_ testing.TB, m *chain.Member) { m.Object.Programs["xdp_verdict"].Flags = fragsFlag | 1<<6 }),
 			want: chain.Refusal{Member: "a", Limit: chain.LimitType,
