@@ -29,8 +29,11 @@ type Options struct {
 	// Trust are the keys whose seals count. Required.
 	Trust *intent.Trust
 	// Fetch returns the object with the digest (sha256:…). What it returns is
-	// hashed again. Required.
+	// hashed again. It is called beside the agent's own work, for one digest at
+	// a time, and ends when its context does. Required.
 	Fetch func(ctx context.Context, objectDigest string) ([]byte, error)
+	// FetchTimeout bounds one Fetch; default one minute.
+	FetchTimeout time.Duration
 	// CgroupRoot is the mount point of cgroup2; default is where it is mounted.
 	CgroupRoot string
 	// Labels are the node's; an intent whose selector they do not match is not
@@ -58,6 +61,8 @@ type Agent struct {
 	store *kernel.Store
 	cache *cache
 	wake  chan struct{}
+	// fetches are the objects on their way.
+	fetches *fetches
 
 	// work is held by whoever changes the kernel.
 	work sync.Mutex
@@ -89,7 +94,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1),
+	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(),
 		contests: map[string]*contest{}, apps: map[string]*application{}, settled: make(chan struct{})}
 	if err := errors.Join(a.restore(), a.adopt()); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
@@ -107,6 +112,9 @@ func fillDefaults(o *Options) error {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
+	if o.FetchTimeout == 0 {
+		o.FetchTimeout = time.Minute
+	}
 	if o.SweepInterval == 0 {
 		o.SweepInterval = time.Second
 	}
@@ -123,8 +131,10 @@ func fillDefaults(o *Options) error {
 	return nil
 }
 
-// Close lets everything go. Programs stay.
+// Close lets everything go, and waits for what is being fetched to end.
+// Programs stay.
 func (a *Agent) Close() error {
+	a.fetches.stop()
 	a.work.Lock()
 	defer a.work.Unlock()
 	return errors.Join(a.held.close(), a.store.Close())

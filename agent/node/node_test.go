@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -95,6 +96,7 @@ type world struct {
 	bpffs   string
 	sealer  *intent.Sealer
 	trust   *intent.Trust
+	mu      sync.Mutex
 	objects map[string][]byte
 	serial  int64
 }
@@ -127,19 +129,25 @@ func newWorld(t testing.TB) *world {
 func (w *world) object(body []byte) string {
 	sum := sha256.Sum256(body)
 	digest := "sha256:" + hex.EncodeToString(sum[:])
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.objects[digest] = body
 	return digest
+}
+
+func (w *world) fetch(_ context.Context, digest string) ([]byte, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if body, ok := w.objects[digest]; ok {
+		return body, nil
+	}
+	return nil, fmt.Errorf("no object %s", digest)
 }
 
 func (w *world) options() node.Options {
 	return node.Options{
 		BPFFS: w.bpffs, StateDir: filepath.Join(w.dir, "state"), Trust: w.trust,
-		Fetch: func(_ context.Context, digest string) ([]byte, error) {
-			if body, ok := w.objects[digest]; ok {
-				return body, nil
-			}
-			return nil, fmt.Errorf("no object %s", digest)
-		},
+		Fetch:         w.fetch,
 		SweepInterval: 200 * time.Millisecond,
 		Log:           slog.New(slog.NewTextHandler(logWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}

@@ -1,28 +1,28 @@
 package node
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/link"
 
-	"github.com/skep-dev/skep/agent/attach"
-	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/intent"
 )
 
 // pass is one turn of the loop: look, decide, act, tell. It holds what is only
+
 // of use within the turn.
+
 type pass struct {
 	*Agent
 	ctx   context.Context
@@ -45,7 +45,9 @@ type pass struct {
 }
 
 // Reconcile looks once, and does what is to be done. Run calls it; a caller of
+
 // its own needs it only to choose the moment.
+
 func (a *Agent) Reconcile(ctx context.Context) {
 	a.work.Lock()
 	defer a.work.Unlock()
@@ -62,6 +64,7 @@ func (a *Agent) Reconcile(ctx context.Context) {
 }
 
 // newPass makes a pass over the applications as they are now.
+
 func (a *Agent) newPass(ctx context.Context) *pass {
 	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: a.snapshot(),
 		prepared: map[[2]string]*kernel.Prepared{}, types: btf.NewCache(),
@@ -70,6 +73,7 @@ func (a *Agent) newPass(ctx context.Context) *pass {
 }
 
 // snapshot copies what Accept may change meanwhile, ordered by name.
+
 func (a *Agent) snapshot() []*application {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -86,97 +90,15 @@ func (a *Agent) snapshot() []*application {
 }
 
 // observe repairs pins and reads what is in the kernel.
-func (p *pass) observe() error {
-	p.repin()
-	interfaces, err := listInterfaces(wantsPrimary(p.apps))
-	if err != nil {
-		return err
-	}
-	p.state = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
-	for uid, revisions := range p.held.revisions {
-		for name := range revisions {
-			p.state.Revisions[uid] = append(p.state.Revisions[uid], name)
-		}
-		slices.Sort(p.state.Revisions[uid])
-	}
-	for _, links := range p.held.links {
-		for _, l := range links {
-			facts, err := kernel.Inspect(l.Link)
-			if err != nil {
-				return err
-			}
-			p.facts[l.Path] = facts
-			p.state.Links = append(p.state.Links, plan.Link{UID: l.UID, Attachment: l.Attachment,
-				Revision: p.revisionOf(l, facts), Severed: facts.Severed})
-		}
-	}
-	slices.SortFunc(p.state.Links, func(a, b plan.Link) int {
-		return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Attachment.Key(), b.Attachment.Key()))
-	})
-	if err := p.observeOrder(); err != nil {
-		return err
-	}
-	return p.observeChains()
-}
 
 // observeOrder reads the place of each link on an ordered hook.
-func (p *pass) observeOrder() error {
-	orders := map[string][]link.ID{}
-	for i := range p.state.Links {
-		l := &p.state.Links[i]
-		if h, ok := hook.Lookup(l.Attachment.Hook); !ok || h.Sharing != hook.Ordered || l.Severed {
-			continue
-		}
-		at := fmt.Sprint(l.Attachment.Hook, l.Attachment.Ifindex)
-		if orders[at] == nil {
-			order, err := attach.OrderTCX(l.Attachment.Hook, l.Attachment.Ifindex)
-			if err != nil && !errors.Is(err, attach.ErrTarget) {
-				return err
-			}
-			orders[at] = order
-		}
-		pin := p.held.links[l.UID][l.Attachment.Key()].Path
-		l.Position = slices.Index(orders[at], p.facts[pin].ID)
-	}
-	return nil
-}
 
 // revisionOf names the revision whose program a link runs.
-func (p *pass) revisionOf(l *kernel.Link, facts kernel.Facts) string {
-	for name, r := range p.held.revisions[l.UID] {
-		if instance, ok := r.Instance(facts.Program); ok && instance == l.Attachment.Instance {
-			return name
-		}
-	}
-	return ""
-}
-
-func (p *pass) observeChains() error {
-	for index, c := range p.held.chains {
-		facts, err := kernel.Inspect(c.Link)
-		if err != nil {
-			return err
-		}
-		p.facts[p.store.ChainPath(index)] = facts
-		one := plan.Chain{Ifindex: index, Severed: facts.Severed}
-		if c.Version != nil {
-			id, err := kernel.ProgramID(c.Version.Program)
-			if err != nil {
-				return err
-			}
-			// A program somebody else put under the link is not the members'.
-			if id == facts.Program {
-				one.Members = c.Version.Members
-			}
-		}
-		p.state.Chains = append(p.state.Chains, one)
-	}
-	slices.SortFunc(p.state.Chains, func(a, b plan.Chain) int { return cmp.Compare(a.Ifindex, b.Ifindex) })
-	return nil
-}
 
 // decide chooses for each application what is to be live: the newest intent,
+
 // else the one that ran last, else whatever is there.
+
 func (p *pass) decide() {
 	known := map[string]bool{}
 	for _, app := range p.apps {
@@ -213,7 +135,10 @@ func (p *pass) choose(app *application) {
 		out.live = &app.newest
 		return
 	}
-	if !errors.Is(err, errBackingOff) {
+	switch {
+	case errors.Is(err, errFetching):
+		out.pending = true
+	case !errors.Is(err, errBackingOff):
 		p.fail(app, err)
 	}
 	out.refused = true
@@ -221,6 +146,7 @@ func (p *pass) choose(app *application) {
 }
 
 // fallBack goes on with the intent that ran last, or freezes.
+
 func (p *pass) fallBack(app *application) {
 	payload := app.newest.Payload()
 	out := p.outcomes[payload.UID]
@@ -234,6 +160,7 @@ func (p *pass) fallBack(app *application) {
 }
 
 // selects tells whether the intent is for this node.
+
 func (p *pass) selects(payload intent.Payload) bool {
 	if p.opts.Labels == nil || payload.NodeSelector == nil {
 		return true
@@ -247,9 +174,11 @@ func (p *pass) selects(payload intent.Payload) bool {
 }
 
 // errBackingOff: the revision failed a short while ago.
+
 var errBackingOff = errors.New("backing off")
 
 // have makes sure that the intent's revision is in the kernel, whole.
+
 func (p *pass) have(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	held := p.held.revisions[uid][revision]
@@ -277,6 +206,7 @@ func (p *pass) have(app *application, o intent.Opened) error {
 }
 
 // load loads a revision with the maps of the one that runs.
+
 func (p *pass) load(app *application, prepared *kernel.Prepared, broken *kernel.Revision) (*kernel.Revision, error) {
 	old := broken
 	if old == nil {
@@ -301,7 +231,9 @@ func (p *pass) load(app *application, prepared *kernel.Prepared, broken *kernel.
 }
 
 // liveRevision is the revision whose maps a new one goes on with: the one that
+
 // links run, or the only one there is.
+
 func (p *pass) liveRevision(uid string) *kernel.Revision {
 	for _, l := range p.state.Links {
 		if l.UID == uid && l.Revision != "" {
@@ -322,6 +254,7 @@ func (p *pass) liveRevision(uid string) *kernel.Revision {
 }
 
 // prepare parses the intent's object, once a pass.
+
 func (p *pass) prepare(o intent.Opened) (*kernel.Prepared, error) {
 	id := [2]string{o.Payload().UID, o.Revision()}
 	if done := p.prepared[id]; done != nil {
@@ -339,104 +272,43 @@ func (p *pass) prepare(o intent.Opened) (*kernel.Prepared, error) {
 	return prepared, nil
 }
 
-// object takes the bytes from the cache, or fetches and keeps them.
-func (p *pass) object(payload intent.Payload) ([]byte, error) {
-	if body := p.cache.object(payload.ObjectDigest); body != nil {
-		return body, nil
-	}
-	body, err := p.opts.Fetch(p.ctx, payload.ObjectDigest)
-	if err != nil {
-		return nil, fmt.Errorf("fetch object of %s: %w", payload.Application, err)
-	}
-	if err := checkDigest(payload.ObjectDigest, body); err != nil {
-		return nil, fmt.Errorf("fetch object of %s: %w", payload.Application, err)
-	}
-	if err := p.cache.putObject(payload.ObjectDigest, body); err != nil {
-		return nil, err
-	}
-	return body, nil
-}
-
 // wantApplication turns an intent into resolved attachments. A target that is
+
 // not there is told and waited for; what the definition says wrongly refuses
+
 // the intent.
-func (p *pass) wantApplication(o intent.Opened, out *outcome) error {
-	payload := o.Payload()
-	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision()}
-	var absent []unmade
-	seen := map[string]bool{}
-	for _, program := range payload.Programs {
-		for _, at := range program.Attach {
-			found, err := p.resolve(payload.Application, program.Name, at)
-			if errors.Is(err, errWaiting) || errors.Is(err, attach.ErrTarget) {
-				absent = append(absent, unresolved(program.Name, at, err))
-			} else if err != nil {
-				return fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
-			}
-			for _, a := range found {
-				if seen[a.Key()] {
-					return fmt.Errorf("place program %s of %s: the definition attaches it to %s %s twice; once is enough", a.Program, payload.Application, a.Hook, a.Target)
-				}
-				seen[a.Key()] = true
-				app.Attachments = append(app.Attachments, a)
-			}
+
+// resolve turns one attachment of a definition into those on this node.
+
+func (p *pass) intentOf(uid, revision string) *intent.Opened {
+	for _, app := range p.apps {
+		if app.newest.Payload().UID != uid {
+			continue
+		}
+		if !app.newest.Payload().Tombstone && app.newest.Revision() == revision {
+			return &app.newest
+		}
+		if app.deployed != nil && app.deployed.Revision() == revision {
+			return app.deployed
 		}
 	}
-	for _, u := range absent {
-		out.links = append(out.links, u)
-		if u.status.State == Failed {
-			out.errs = append(out.errs, fmt.Errorf("place program %s of %s: %s", u.program, payload.Application, u.status.Error))
-		}
-	}
-	p.want.Applications = append(p.want.Applications, app)
 	return nil
 }
 
-// resolve turns one attachment of a definition into those on this node.
-func (p *pass) resolve(application v1alpha1.Identity, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	base := plan.Attachment{Application: application, Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
-		Hook: at.Hook, Priority: v1alpha1.DefaultPriority}
-	if at.Priority != nil {
-		base.Priority = *at.Priority
-	}
-	h, ok := hook.Lookup(at.Hook)
-	if !ok {
-		return nil, fmt.Errorf("resolve hook %q: no such hook", at.Hook)
-	}
-	if at.Hook == plan.XDP {
-		mask, err := chain.ProceedOn(at.ProceedOn)
-		if err != nil {
-			return nil, err
-		}
-		base.ProceedOn = mask
-	}
-	if h.Shape == hook.NetworkDevice {
-		return p.onInterfaces(base, at)
-	}
-	base.Tracepoint, base.Cgroup, base.NetworkNamespace = at.Tracepoint, at.Cgroup, at.NetworkNamespace
-	if b := at.Binary; b != nil {
-		base.Binary, base.Symbol, base.Offset, base.PID = b.Path, b.Symbol, b.Offset, b.PID
-	}
-	one, err := attach.Resolve(base, p.opts.CgroupRoot)
+func (p *pass) factsOfObject(o intent.Opened) (*bytecode.Facts, error) {
+	object, err := p.object(o.Payload())
 	if err != nil {
 		return nil, err
 	}
-	return []plan.Attachment{one}, nil
+	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("inspect object of %s: %w", o.Payload().Application, err)
+	}
+	return &facts, nil
 }
 
-func (p *pass) onInterfaces(base plan.Attachment, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	chosen, err := plan.Select(at.Interfaces, p.state.Interfaces)
-	if err != nil {
-		return nil, err
+func (p *pass) logClose(what string, c io.Closer) {
+	if err := c.Close(); err != nil {
+		p.opts.Log.Error("let go", "what", what, "error", err)
 	}
-	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: no interface of this node is chosen by %s", errWaiting, sayInterfaces(at.Interfaces))
-	}
-	var all []plan.Attachment
-	for _, i := range chosen {
-		one := base
-		one.Ifindex, one.Interface = i.Index, i.Name
-		all = append(all, one)
-	}
-	return all, nil
 }

@@ -45,6 +45,8 @@ func TestWhatCannotRunIsToldAndWhatRunsGoesOn(t *testing.T) {
 			[]string{"fetch object of app", "no object"}, ""},
 		"what is fetched is another object": {func(w *world, p *intent.Payload) {
 			p.ObjectDigest = "sha256:1111"
+			w.mu.Lock()
+			defer w.mu.Unlock()
 			w.objects[p.ObjectDigest] = []byte("other")
 		}, []string{"hashes to", "sha256:1111"}, ""},
 		"a variable cannot be set": {func(w *world, p *intent.Payload) {
@@ -132,7 +134,9 @@ func (w *world) reboot(iface string) {
 	if err := os.RemoveAll(w.bpffs); err != nil {
 		w.t.Fatal(err)
 	}
+	w.mu.Lock()
 	w.objects = map[string][]byte{}
+	w.mu.Unlock()
 	until(w.t, "the interface to be free", 5*time.Second, func() bool {
 		l, err := netlink.LinkByName(iface)
 		return err == nil && (l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached)
@@ -296,6 +300,53 @@ func TestFailuresBackOff(t *testing.T) {
 	}
 	if s := a.Status()[0]; !strings.Contains(s.Error, "hangs up") {
 		t.Errorf("Error = %q", s.Error)
+	}
+}
+
+func TestARegistryThatHangsKeepsNothingFromHealing(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "rf0", "rf1")
+	o := w.options()
+	release := make(chan struct{})
+	slow := w.object(programsObject("tcx_count"))
+	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
+		if digest == slow {
+			select {
+			case <-release:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		return w.fetch(ctx, digest)
+	}
+	a := w.startWith(o)
+	if err := w.accept(a, w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})); err != nil {
+		t.Fatal(err)
+	}
+	_, l := one(t, a)
+	if err := a.Accept(w.seal(w.intent("slow", "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: on("tcx/ingress", "rf0")}))); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the fetch to be told", 5*time.Second, func() bool {
+		s := a.Status()
+		return len(s) == 2 && s[1].Conditions[0].Reason == "Fetching" && s[1].Error == ""
+	})
+	if err := os.Remove(l.Pin); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the pin to be healed", 5*time.Second, func() bool { _, err := os.Stat(l.Pin); return err == nil })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := a.Settled(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Settled = %v while an object is on its way", err)
+	}
+	close(release)
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	if got := targets(a); len(got) != 2 {
+		t.Errorf("targets = %v", got)
 	}
 }
 

@@ -93,6 +93,8 @@ type outcome struct {
 	// refused: the newest intent cannot be had. tried: something was tried in
 	// this pass, and failed.
 	refused, tried bool
+	// pending: the newest intent's object is on its way.
+	pending bool
 }
 
 // unmade is an attachment without a link.
@@ -250,6 +252,8 @@ func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationSt
 	switch {
 	case app.newest.Payload().Tombstone:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.newest.Payload().Reason
+	case out.pending:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Fetching", "the object is being fetched"
 	case s.Error != "" && s.Revision != "" && s.Revision != s.Wanted:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "KeptPrevious", "the previous revision runs on: "+s.Error
 	case s.Error != "":

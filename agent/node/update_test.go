@@ -89,12 +89,15 @@ func (w *world) counts(a *node.Agent, name string) string {
 // until waits for a condition, and fails the test when it does not come.
 func until(t testing.TB, what string, limit time.Duration, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(limit)
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	deadline := time.After(limit)
 	for !condition() {
-		if time.Now().After(deadline) {
+		select {
+		case <-look.C:
+		case <-deadline:
 			t.Fatalf("waited %v for %s", limit, what)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 

@@ -1,0 +1,52 @@
+package node
+
+import (
+	"slices"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+func (p *pass) carryVariables() {
+	for _, want := range p.want.Applications {
+		old := p.liveRevision(want.UID)
+		next := p.held.revisions[want.UID][want.Revision]
+		if old == nil || next == nil || old == next || p.runs(want.UID, want.Revision) {
+			continue
+		}
+		if err := p.carry(want, old, next); err != nil {
+			p.opts.Log.Error("carry variables", "application", want.Identity.String(), "error", err)
+		}
+	}
+}
+
+func (p *pass) carry(want plan.Application, old, next *kernel.Revision) error {
+	o := p.intentOf(want.UID, want.Revision)
+	if o == nil {
+		return nil
+	}
+	prepared, err := p.prepare(*o)
+	if err != nil {
+		return err
+	}
+	carried, err := kernel.CarryVariables(prepared, old, next)
+	for _, app := range p.apps {
+		if app.newest.Payload().UID != want.UID {
+			continue
+		}
+		app.maps = slices.Clone(app.maps)
+		for i := range app.maps {
+			if names := carried[app.maps[i].Map]; len(names) > 0 {
+				app.maps[i].Carried = names
+			}
+		}
+	}
+	return err
+}
+
+func (p *pass) runs(uid, revision string) bool {
+	return slices.ContainsFunc(p.state.Links, func(l plan.Link) bool { return l.UID == uid && l.Revision == revision }) ||
+		slices.ContainsFunc(p.state.Chains, func(c plan.Chain) bool {
+			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision == revision })
+		})
+}

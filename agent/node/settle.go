@@ -1,0 +1,140 @@
+package node
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+func (p *pass) fail(app *application, err error) {
+	uid := app.newest.Payload().UID
+	p.outcomes[uid].errs = append(p.outcomes[uid].errs, err)
+	p.outcomes[uid].tried, p.outcomes[uid].refused = true, true
+	app.refused = app.newest.Payload().Serial
+	app.log = kernel.LogOf(err)
+	p.opts.Log.Error("load", "application", app.newest.Payload().Application.String(), "error", err)
+}
+
+func (p *pass) refuse(uid string, err error) {
+	p.want.Applications = slices.DeleteFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == uid })
+	for _, app := range p.apps {
+		if app.newest.Payload().UID != uid {
+			continue
+		}
+		again := p.outcomes[uid].live != &app.newest
+		p.outcomes[uid] = &outcome{errs: p.outcomes[uid].errs, refused: true}
+		p.fail(app, err)
+		if again {
+			p.want.Frozen = append(p.want.Frozen, uid)
+			return
+		}
+		p.fallBack(app)
+	}
+}
+
+func (p *pass) finish() {
+	for _, v := range p.versions {
+		p.logClose("unused chain", v)
+	}
+	for _, app := range p.apps {
+		p.settle(app)
+	}
+	p.pruneObjects()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := true
+	for _, app := range p.apps {
+		uid := app.newest.Payload().UID
+		if now := p.Agent.apps[uid]; now == nil || now.newest.Payload().Serial != app.newest.Payload().Serial {
+			all = false
+			continue
+		}
+		p.Agent.apps[uid] = app
+		if out := p.outcomes[uid]; out == nil || out.pending {
+			all = false
+		}
+	}
+	if all && len(p.apps) == len(p.Agent.apps) {
+		select {
+		case <-p.settled:
+		default:
+			close(p.settled)
+		}
+	}
+}
+
+func (p *pass) pruneObjects() {
+	if !p.prune {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	used := map[string]bool{}
+	for _, app := range p.Agent.apps {
+		used[app.newest.Payload().ObjectDigest] = true
+	}
+	for _, app := range p.apps {
+		used[app.newest.Payload().ObjectDigest] = true
+		if app.deployed != nil {
+			used[app.deployed.Payload().ObjectDigest] = true
+		}
+	}
+	if err := p.cache.prune(used); err != nil {
+		p.opts.Log.Error("drop cached objects", "error", err)
+	}
+}
+
+func (p *pass) settle(app *application) {
+	payload := app.newest.Payload()
+	out := p.outcomes[payload.UID]
+	if out == nil {
+		return
+	}
+	app.tried = payload.Serial
+	switch {
+	case len(out.errs) == 0 && !out.refused:
+		app.failures, app.refused, app.failed, app.log = 0, 0, nil, ""
+		p.keepDeployed(app, out)
+	case out.tried:
+		app.failures++
+		app.retryAt = p.now.Add(p.opts.BackOff.after(app.failures))
+	case len(out.errs) == 0 && app.status.Error != "":
+		// Backing off: the old words stay.
+		out.errs = []error{errors.New(app.status.Error)}
+	}
+	app.status = p.status(app, out)
+}
+
+func (p *pass) keepDeployed(app *application, out *outcome) {
+	payload := app.newest.Payload()
+	var err error
+	switch {
+	case payload.Tombstone && app.deployed != nil:
+		if err = p.cache.dropIntent(payload.UID, deployed); err == nil {
+			app.deployed, p.prune = nil, true
+		}
+	case out.live != nil && (app.deployed == nil || app.deployed.Payload().Serial != payload.Serial):
+		if err = p.cache.keepDeployed(payload.UID); err == nil {
+			o := app.newest
+			app.deployed, p.prune = &o, true
+		}
+	}
+	if err != nil {
+		p.opts.Log.Error("remember what runs", "application", payload.Application.String(), "error", err)
+	}
+}
+
+func (b BackOff) after(failures int) time.Duration {
+	wait := b.First
+	for range failures - 1 {
+		if wait *= 2; wait >= b.Most {
+			wait = b.Most
+			break
+		}
+	}
+	return wait + time.Duration(rand.Float64()*float64(wait)/4)
+}
