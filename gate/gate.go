@@ -8,6 +8,7 @@
 package gate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -296,13 +297,15 @@ func (j *Judge) tried(ctx context.Context, trust *signing.Trust, c collectedAt) 
 
 // facts inspects an object once.
 func (j *Judge) facts(object *image.Image) (bytecode.Facts, error) {
-	if f, ok := j.known.facts.get(object.ObjectDigest); ok {
+	options := bytecode.Options{CPUs: j.opts.CPUs}
+	key := options.Key(object.ObjectDigest)
+	if f, ok := j.known.facts.get(key); ok {
 		return f, nil
 	}
-	f, err := inspectObject(object.Object, j.opts.CPUs)
+	f, err := bytecode.Inspect(bytes.NewReader(object.Object), options)
 	if err != nil {
 		return bytecode.Facts{}, err
 	}
-	j.known.facts.put(object.ObjectDigest, f)
+	j.known.facts.put(key, f)
 	return f, nil
 }

@@ -1,8 +1,8 @@
 package gate
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sort"
 	"strconv"
@@ -22,11 +22,6 @@ type Inspected struct {
 	programs []v1alpha1.Program
 }
 
-// inspectObject reads the facts of an object.
-func inspectObject(object []byte, cpus int) (bytecode.Facts, error) {
-	return bytecode.Inspect(bytes.NewReader(object), bytecode.Options{CPUs: cpus})
-}
-
 // Inspect reads the bytecode and fits the definition to it: functions, maps and
 // variables the object has, hooks its programs were built for. It returns a
 // *Refusal with every reason.
@@ -38,7 +33,7 @@ func (j *Judge) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	r := &refusals{object: id.String()}
 	facts, err := j.facts(v.object)
 	if err != nil {
-		r.add("inspect/object", "spec.bytecode.image", "build the object with clang -g -O2 -target bpf and pack it anew", "the object cannot be read: %v", err)
+		refuseObject(r, err)
 		return Inspected{}, r.err()
 	}
 	programs := make([]v1alpha1.Program, 0, len(spec.Programs))
@@ -56,6 +51,18 @@ func (j *Judge) Inspect(_ context.Context, v Verified) (Inspected, error) {
 		return Inspected{}, err
 	}
 	return Inspected{Verified: v, facts: facts, programs: programs}, nil
+}
+
+// refuseObject says what is wrong with an object: in the inspector's own words
+// where it has any.
+func refuseObject(r *refusals, err error) {
+	const path = "spec.bytecode.image"
+	var refusal *bytecode.Refusal
+	if errors.As(err, &refusal) {
+		r.add(refusal.Rule, path, refusal.Remedy, "%s: %s", refusal.Object, refusal.Reason)
+		return
+	}
+	r.add("inspect/object", path, "build the object with clang -g -O2 -target bpf and pack it anew", "the object cannot be read: %v", err)
 }
 
 func programNames(f bytecode.Facts) []string {

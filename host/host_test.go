@@ -1,0 +1,538 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+func TestMain(m *testing.M) {
+	schemas.MaybeRenderChild()
+	os.Exit(m.Run())
+}
+
+// stage is a registry, a signer and a folder of definitions for one host, with
+// a state and pins of its own.
+type stage struct {
+	t        *testing.T
+	registry string
+	down     atomic.Bool
+	client   *image.Client
+	keys     map[string]*signing.PrivateKey
+	signers  map[string]*v1alpha1.BpfSigner
+	// defs, policies and signersFile are what the host reads.
+	defs, policies, signersFile string
+	state, bpffs                string
+	now                         time.Time
+}
+
+// newStage skips the test, loudly, where programs cannot be loaded.
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: loading programs into the kernel needs root")
+	}
+	dir := t.TempDir()
+	s := &stage{t: t, keys: map[string]*signing.PrivateKey{}, signers: map[string]*v1alpha1.BpfSigner{},
+		defs: filepath.Join(dir, "defs"), policies: filepath.Join(dir, "policies"), signersFile: filepath.Join(dir, "signers.yaml"),
+		state: filepath.Join(dir, "state"), bpffs: bpffs(t), now: time.Now()}
+	real := registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.down.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		real.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	s.registry = strings.TrimPrefix(server.URL, "http://")
+	var err error
+	if s.client, err = image.NewClient(image.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{s.defs, s.policies} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"team-a", "team-b"} {
+		s.makeSigner(name)
+	}
+	s.writeSigners()
+	s.policy("package skep.policy\n\ndeny contains \"nobody signed it\" if count(input.signatures) == 0\n", v1alpha1.RunningKeep)
+	return s
+}
+
+// bpffs is a folder of this test's own on the BPF file system.
+func bpffs(t *testing.T) string {
+	t.Helper()
+	name := make([]byte, 6)
+	if _, err := rand.Read(name); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join("/sys/fs/bpf", "host-test-"+hex.EncodeToString(name))
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// makeSigner makes a key without a password: cosign's own format takes a
+// second of scrypt.
+func (s *stage) makeSigner(name string) {
+	s.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if s.keys[name], err = signing.ParsePrivateKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil); err != nil {
+		s.t.Fatal(err)
+	}
+	public, err := s.keys[name].Public()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	o := &v1alpha1.BpfSigner{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindBpfSigner}}
+	o.Name = name
+	o.Spec.Key = &v1alpha1.KeySigner{PublicKey: string(public)}
+	s.signers[name] = o
+}
+
+func (s *stage) write(path string, body []byte) {
+	s.t.Helper()
+	if err := os.WriteFile(path, body, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *stage) yaml(v any) []byte {
+	s.t.Helper()
+	body, err := yaml.Marshal(v)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return body
+}
+
+func (s *stage) writeSigners() {
+	s.t.Helper()
+	var all []byte
+	for _, name := range []string{"team-a", "team-b"} {
+		all = append(append(all, "---\n"...), s.yaml(s.signers[name])...)
+	}
+	s.write(s.signersFile, all)
+}
+
+// policy replaces the only policy.
+func (s *stage) policy(rego string, running v1alpha1.RunningMode) {
+	s.t.Helper()
+	p := &v1alpha1.ClusterBpfPolicy{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindClusterBpfPolicy}}
+	p.Name, p.Spec.Rego, p.Spec.Running = "test", rego, running
+	s.write(filepath.Join(s.policies, "policy.yaml"), s.yaml(p))
+}
+
+// The two versions of the test program: they differ in their licence, and so in
+// their digest.
+const (
+	first  = "Dual BSD/GPL"
+	second = "Dual MIT/GPL"
+)
+
+// push packs a version of the test program and has the signers sign it.
+func (s *stage) push(version, tag string, signers ...string) string {
+	s.t.Helper()
+	object := bytes.Replace(programs.Object("tracepoint_count"), []byte(first), []byte(version), 1)
+	built, err := image.Build(object, image.BuildOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ref := s.registry + "/bpf/" + tag
+	r, err := s.client.Push(s.t.Context(), ref, built)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, name := range signers {
+		if err := signing.Sign(s.t.Context(), s.client, r, s.keys[name], signing.SignOptions{}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return ref
+}
+
+// define writes a definition of one tracepoint program; a program of that kind
+// needs no target of the test's own. An empty reference takes it out.
+func (s *stage) define(name, ref string) {
+	s.t.Helper()
+	path := filepath.Join(s.defs, name+".yaml")
+	if ref == "" {
+		if err := os.Remove(path); err != nil {
+			s.t.Fatal(err)
+		}
+		return
+	}
+	a := &v1alpha1.ClusterBpfApplication{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindClusterBpfApplication}}
+	a.Name, a.Spec.Bytecode.Image = name, ref
+	a.Spec.Programs = []v1alpha1.Program{{Name: "tracepoint_count"}}
+	s.write(path, s.yaml(a))
+}
+
+// open makes a host; the caller closes it.
+func (s *stage) open(change ...func(*Options)) *Host {
+	s.t.Helper()
+	o := Options{
+		Source: s.defs, Policies: []string{s.policies}, Signers: []string{s.signersFile},
+		State: s.state, BPFFS: s.bpffs, Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return s.now },
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	h, err := New(s.t.Context(), o)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = h.Close() })
+	return h
+}
+
+// pass passes once and returns the applications by name. Failures of single
+// applications are in their status.
+func (s *stage) pass(h *Host) map[string]Application {
+	s.t.Helper()
+	s.now = s.now.Add(time.Second)
+	status, _ := h.Once(s.t.Context())
+	all := map[string]Application{}
+	for _, a := range status.Applications {
+		all[a.Name] = a
+	}
+	return all
+}
+
+// wantConditions checks what a person would look at.
+func wantConditions(t *testing.T, a Application, want map[string]metav1.ConditionStatus) {
+	t.Helper()
+	for kind, status := range want {
+		if c := a.Condition(kind); c.Status != status {
+			t.Errorf("%s: %s is %s (%s), want %s", a.Name, kind, c.Status, c.Message, status)
+		}
+	}
+}
+
+// running is the kernel's id of an application's program, 0 where there is
+// none.
+func running(a Application) uint32 {
+	for _, p := range a.Programs {
+		return p.ID
+	}
+	return 0
+}
+
+// pins counts the files below the test's pins.
+func (s *stage) pins() int {
+	s.t.Helper()
+	n := 0
+	_ = filepath.WalkDir(s.bpffs, func(_ string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			n++
+		}
+		return nil
+	})
+	return n
+}
+
+const (
+	yesPlease = metav1.ConditionTrue
+	noThanks  = metav1.ConditionFalse
+)
+
+func TestFromDefinitionToKernelAndBack(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	app := s.pass(h)["app"]
+	wantConditions(t, app, map[string]metav1.ConditionStatus{
+		v1alpha1.ConditionVerified: yesPlease, v1alpha1.ConditionAllowed: yesPlease, v1alpha1.ConditionDeployed: yesPlease, v1alpha1.ConditionReady: yesPlease})
+	if running(app) == 0 || s.pins() == 0 {
+		t.Fatalf("not in the kernel: %+v", app)
+	}
+	again := s.pass(h)["app"]
+	if running(again) != running(app) || again.Agent.Serial != app.Agent.Serial {
+		t.Error("a second pass without a change did something")
+	}
+	s.define("app", "")
+	if left := s.pass(h); len(left) != 0 || s.pins() != 0 {
+		t.Errorf("left after the definition went: %v, %d pins", left, s.pins())
+	}
+}
+
+func TestARestartAdoptsWhatRuns(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	before := s.pass(h)["app"]
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.down.Store(true)
+	after := s.pass(s.open())["app"]
+	if running(after) == 0 || running(after) != running(before) || after.Digest != before.Digest {
+		t.Errorf("before the restart program %d of %s, after it %d of %s", running(before), before.Digest, running(after), after.Digest)
+	}
+	wantConditions(t, after, map[string]metav1.ConditionStatus{v1alpha1.ConditionReady: yesPlease})
+}
+
+func TestOneBadDefinitionStopsNoGoodOne(t *testing.T) {
+	s := newStage(t)
+	ref := s.push(first, "app:v1", "team-a")
+	s.define("good", ref)
+	h := s.open()
+	before := s.pass(h)["good"]
+	s.write(filepath.Join(s.defs, "bad.yaml"), []byte("apiVersion: skep.dev/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: [\n"))
+	s.define("unsigned", s.push(second, "unsigned:v1"))
+	s.define("other", ref)
+	all := s.pass(h)
+	wantConditions(t, all["other"], map[string]metav1.ConditionStatus{v1alpha1.ConditionReady: yesPlease})
+	wantConditions(t, all["unsigned"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks, v1alpha1.ConditionReady: noThanks})
+	if running(all["good"]) != running(before) {
+		t.Error("what ran was touched")
+	}
+	if problems := h.Status().Problems; len(problems) != 1 || problems[0].Source.File != "bad.yaml" {
+		t.Errorf("problems %v", problems)
+	}
+	s.write(filepath.Join(s.defs, "good.yaml"), []byte("\t:"))
+	if all := s.pass(h); running(all["good"]) != running(before) {
+		t.Errorf("a definition that broke took its program with it: %+v", all["good"])
+	}
+}
+
+func TestASourceThatGoesTakesNothingWithIt(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	before := s.pass(h)["app"]
+	if err := os.Rename(s.defs, s.defs+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if after := s.pass(h)["app"]; running(after) != running(before) {
+		t.Errorf("program %d became %d", running(before), running(after))
+	}
+	if h.Status().Source.Error == "" {
+		t.Error("the status does not tell that the source is gone")
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(t.Context(), Options{Source: s.defs, State: s.state, BPFFS: s.bpffs, Log: slog.New(slog.DiscardHandler)}); err == nil {
+		t.Error("a host opened a source that is not there")
+	}
+}
+
+func TestADeniedUpdateLeavesTheGoodVersion(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	before := s.pass(h)["app"]
+	s.define("app", s.push(second, "app:v2"))
+	after := s.pass(h)["app"]
+	wantConditions(t, after, map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks, v1alpha1.ConditionDeployed: yesPlease})
+	if running(after) != running(before) || after.Digest != before.Digest {
+		t.Errorf("program %d became %d", running(before), running(after))
+	}
+}
+
+const denyAll = "package skep.policy\n\ndeny contains \"not any more\"\n"
+
+func TestAChangedPolicyKeepsOrUnloadsAsItSays(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	before := s.pass(h)["app"]
+	s.down.Store(true)
+	s.policy(denyAll, v1alpha1.RunningKeep)
+	kept := s.pass(h)["app"]
+	wantConditions(t, kept, map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks, v1alpha1.ConditionDeployed: yesPlease})
+	if running(kept) != running(before) {
+		t.Error("running: Keep did not keep")
+	}
+	s.policy(denyAll, v1alpha1.RunningUnload)
+	if gone := s.pass(h)["app"]; running(gone) != 0 || s.pins() != 0 {
+		t.Errorf("running: Unload left program %d and %d pins", running(gone), s.pins())
+	}
+}
+
+func TestABrokenPolicyLeavesTheOneInForce(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	before := s.pass(h)["app"]
+	s.policy("package skep.policy\n\ndeny contains {", v1alpha1.RunningUnload)
+	after := s.pass(h)["app"]
+	wantConditions(t, after, map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: yesPlease})
+	if running(after) != running(before) || h.Status().Settings.Error == "" {
+		t.Errorf("program %d became %d; settings error %q", running(before), running(after), h.Status().Settings.Error)
+	}
+}
+
+func TestTheBrakeHoldsAMassDenialUntilItIsConfirmed(t *testing.T) {
+	s := newStage(t)
+	ref := s.push(first, "app:v1", "team-a")
+	for i := range 3 {
+		s.define(fmt.Sprintf("app-%d", i), ref)
+	}
+	h := s.open()
+	s.pass(h)
+	s.policy(denyAll, v1alpha1.RunningUnload)
+	held := s.pass(h)
+	for name, a := range held {
+		if running(a) == 0 {
+			t.Errorf("%s was unloaded", name)
+		}
+	}
+	brake := h.Status().Brake
+	if brake == nil || len(brake.Applications) != 3 {
+		t.Fatalf("brake %+v", brake)
+	}
+	if err := h.Confirm("another revision"); err == nil {
+		t.Error("another revision was confirmed")
+	}
+	if err := h.Confirm(brake.Revision); err != nil {
+		t.Fatal(err)
+	}
+	for name, a := range s.pass(h) {
+		if running(a) != 0 {
+			t.Errorf("%s still runs", name)
+		}
+	}
+}
+
+func TestARevokedSignerUnloadsWithTheRegistryDown(t *testing.T) {
+	s := newStage(t)
+	s.define("one", s.push(first, "one:v1", "team-a"))
+	s.define("two", s.push(second, "two:v1", "team-a", "team-b"))
+	h := s.open()
+	before := s.pass(h)
+	s.down.Store(true)
+	s.signers["team-a"].Spec.Revoked = true
+	s.writeSigners()
+	after := s.pass(h)
+	if running(before["one"]) == 0 || running(after["one"]) != 0 {
+		t.Errorf("one: program %d became %d", running(before["one"]), running(after["one"]))
+	}
+	if running(after["two"]) == 0 {
+		t.Error("two has a second signer and was unloaded")
+	}
+}
+
+func TestAMovedTagIsReportedAndNotFollowed(t *testing.T) {
+	s := newStage(t)
+	ref := s.push(first, "app:v1", "team-a")
+	s.define("app", ref)
+	h := s.open()
+	before := s.pass(h)["app"]
+	s.push(second, "app:v1", "team-a")
+	s.now = s.now.Add(tagCheckEvery)
+	after := s.pass(h)["app"]
+	if after.Digest != before.Digest || running(after) != running(before) {
+		t.Errorf("digest %s became %s", before.Digest, after.Digest)
+	}
+	if len(after.Warnings) == 0 || after.Warnings[0].Rule != "resolve/tag" {
+		t.Errorf("warnings %v", after.Warnings)
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if again := s.pass(s.open())["app"]; again.Digest != before.Digest {
+		t.Error("a restart followed the tag")
+	}
+}
+
+func TestADryRunLoadsNothing(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	app := s.pass(s.open(func(o *Options) { o.DryRun = true }))["app"]
+	wantConditions(t, app, map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: yesPlease})
+	if s.pins() != 0 || app.Agent != nil {
+		t.Error("something was loaded")
+	}
+}
+
+func TestTwoHostsDoNotShareAState(t *testing.T) {
+	s := newStage(t)
+	s.open(func(o *Options) { o.DryRun = true })
+	if _, err := New(t.Context(), Options{Source: s.defs, State: s.state, DryRun: true, Log: slog.New(slog.DiscardHandler)}); err == nil {
+		t.Error("a second host opened the same state")
+	}
+}
+
+func TestRunSeesChangesAndAnswersItsSocket(t *testing.T) {
+	s := newStage(t)
+	// A long interval: only the watcher can be quick.
+	h := s.open(func(o *Options) { o.Interval, o.Now = time.Hour, nil })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	server := httptest.NewUnstartedServer(nil)
+	go func() { done <- h.Run(ctx, server.Listener) }()
+	base := "http://" + server.Listener.Addr().String()
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		if apps := h.Status().Applications; len(apps) == 1 && running(apps[0]) != 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not loaded: %+v", h.Status())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	for path, want := range map[string]string{"/healthz": "ok", "/metrics": `skep_applications{allowed="True"} 1`} {
+		resp, err := http.Get(base + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || !strings.Contains(string(body), want) {
+			t.Errorf("%s: %v, no %q in it", path, err, want)
+		}
+	}
+	info, err := os.Stat(filepath.Join(s.state, SocketName))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v", info, err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	if s.pins() == 0 {
+		t.Error("the programs went with the host")
+	}
+}
