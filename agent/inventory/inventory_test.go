@@ -283,6 +283,21 @@ func TestListTellsOfProgramsAttachedWithoutLinks(t *testing.T) {
 	}
 }
 
+func TestListTellsOfTCXProgramsWithoutLinks(t *testing.T) {
+	h := newHost(t)
+	program := only(t, load(t, "tcx_count"))
+	opts := link.RawAttachProgramOptions{Target: h.device.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress}
+	if before66(t) {
+		t.Skip("SKIPPED: TCX needs 6.6")
+	}
+	must(t, link.RawAttachProgram(opts))
+	inv := list(t, inventory.Options{})
+	want := []inventory.Place{{Hook: "tcx/ingress", Target: "inv0"}}
+	if diff := cmp.Diff(want, find(t, inv.Programs, idOf(t, program), programID).Attached); diff != "" {
+		t.Errorf("attached (-want +got):\n%s", diff)
+	}
+}
+
 func TestListTellsOfProgramsAttachedToCgroupsTheOldWay(t *testing.T) {
 	h := newHost(t)
 	program := only(t, load(t, "cgroup_connect4"))

@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 )
 
@@ -52,8 +51,7 @@ func (d devices) runs(device netlink.Link, attach ebpf.AttachType, id ebpf.Progr
 		// Programs in several modes at once are not told apart in one number.
 		return xdp != nil && xdp.Attached && (xdp.ProgId == uint32(id) || xdp.AttachMode == xdpAttachedMulti)
 	}
-	result, err := link.QueryPrograms(link.QueryOptions{Target: device.Attrs().Index, Attach: attach})
-	return err == nil && slices.ContainsFunc(result.Programs, func(p link.AttachedProgram) bool { return p.ID == id })
+	return slices.Contains(queried(device.Attrs().Index, attach), uint32(id))
 }
 
 // xdpAttachedMulti is XDP_ATTACHED_MULTI of include/uapi/linux/if_link.h.

@@ -12,8 +12,8 @@ import (
 )
 
 // unlinked are the places of programs that no link attaches: XDP programs of
-// ip-link and the like and clsact filters, in this network namespace, and
-// programs attached to cgroups the old way, as systemd does.
+// ip-link and the like, clsact filters and TCX programs, in this network
+// namespace, and programs attached to cgroups the old way, as systemd does.
 func (p *places) unlinked(ctx context.Context, inv Inventory) map[uint32][]Place {
 	found := map[uint32][]Place{}
 	add := func(id uint32, place Place) {
@@ -33,11 +33,30 @@ func (p *places) unlinked(ctx context.Context, inv Inventory) map[uint32][]Place
 				add(id, Place{Hook: hook, Target: device.Attrs().Name})
 			}
 		}
+		for _, attach := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+			for _, id := range queried(device.Attrs().Index, attach) {
+				add(id, Place{Hook: hookOf(attach), Target: device.Attrs().Name})
+			}
+		}
 	}
 	if rows := cgroupHooks(inv); len(rows) > 0 {
 		p.cgroups.unlinked(ctx, rows, add)
 	}
 	return found
+}
+
+// queried are the programs that a target, an interface's index or a cgroup's
+// descriptor, has on a hook. A target or a kernel without the hook has none.
+func queried(target int, attach ebpf.AttachType) []uint32 {
+	result, err := link.QueryPrograms(link.QueryOptions{Target: target, Attach: attach})
+	if err != nil {
+		return nil
+	}
+	var ids []uint32
+	for _, p := range result.Programs {
+		ids = append(ids, uint32(p.ID))
+	}
+	return ids
 }
 
 // cgroupHooks are the hooks of programs that could sit on a cgroup and whose
@@ -73,12 +92,8 @@ func (c *cgroups) unlinked(ctx context.Context, rows []hook.Hook, add func(uint3
 			continue
 		}
 		for _, h := range rows {
-			result, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: h.AttachType})
-			if err != nil {
-				continue
-			}
-			for _, program := range result.Programs {
-				add(uint32(program.ID), Place{Hook: h.Name, Target: path})
+			for _, id := range queried(int(dir.Fd()), h.AttachType) {
+				add(id, Place{Hook: h.Name, Target: path})
 			}
 		}
 		_ = dir.Close()
