@@ -40,15 +40,11 @@ func bindOwner(programs []*ebpf.Program, o Owner) error {
 	}
 	value := append(text, 0)
 	size := uint32(len(value))
-	char := &btf.Int{Name: "char", Size: 1, Encoding: btf.Char}
-	index := &btf.Int{Name: "int", Size: 4}
-	variable := &btf.Var{Name: ownerVariable, Linkage: btf.GlobalVar,
-		Type: &btf.Array{Index: index, Type: char, Nelems: size}}
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: "skep.rodata", Type: ebpf.Array, KeySize: 4, ValueSize: size, MaxEntries: 1,
 		Key: &btf.Void{},
 		Value: &btf.Datasec{Name: ".rodata", Size: size,
-			Vars: []btf.VarSecinfo{{Type: variable, Size: size}}},
+			Vars: []btf.VarSecinfo{{Type: ownerType(size), Size: size}}},
 		Contents: []ebpf.MapKV{{Key: uint32(0), Value: value}},
 	})
 	if err != nil {
@@ -61,6 +57,39 @@ func bindOwner(programs []*ebpf.Program, o Owner) error {
 	if err := errors.Join(append(errs, m.Close())...); err != nil {
 		return fmt.Errorf("bind owner map: %w", err)
 	}
+	return nil
+}
+
+// ownerType is the variable that holds an owner of so many bytes.
+func ownerType(size uint32) *btf.Var {
+	char := &btf.Int{Name: "char", Size: 1, Encoding: btf.Char}
+	return &btf.Var{Name: ownerVariable, Linkage: btf.GlobalVar,
+		Type: &btf.Array{Index: &btf.Int{Name: "int", Size: 4}, Type: char, Nelems: size}}
+}
+
+// ownConstants appends the owner to the object's own constants: bpftool reads
+// the first .rodata of a program and no other, so a bound map is seen only
+// where the program has none.
+func ownConstants(spec *ebpf.CollectionSpec, o Owner) error {
+	ms := spec.Maps[".rodata"]
+	if ms == nil || len(ms.Contents) != 1 {
+		return nil
+	}
+	section, typed := ms.Value.(*btf.Datasec)
+	data, plain := ms.Contents[0].Value.([]byte)
+	if !typed || !plain || int(ms.ValueSize) != len(data) {
+		return nil
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("write owner: %w", err)
+	}
+	size := uint32(len(text) + 1)
+	grown := *section
+	grown.Vars = append(slices.Clone(section.Vars), btf.VarSecinfo{Type: ownerType(size), Offset: ms.ValueSize, Size: size})
+	grown.Size = ms.ValueSize + size
+	ms.Value, ms.ValueSize = &grown, grown.Size
+	ms.Contents = []ebpf.MapKV{{Key: uint32(0), Value: append(append(slices.Clone(data), text...), 0)}}
 	return nil
 }
 

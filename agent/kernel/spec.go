@@ -51,7 +51,7 @@ func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
 	if err := settle(spec); err != nil {
 		return nil, fmt.Errorf("set variables of %s: %w", p.Application, err)
 	}
-	if err := errors.Join(overrideMaps(spec, p.Maps), ownMaps(spec)); err != nil {
+	if err := errors.Join(overrideMaps(spec, p.Maps), ownMaps(spec), ownConstants(spec, ownerOf(prepared))); err != nil {
 		return nil, fmt.Errorf("prepare maps of %s: %w", p.Application, err)
 	}
 	programs, err := instances(spec, p.Programs)
