@@ -188,7 +188,48 @@ func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var stderr head
-	cmd := exec.CommandContext(limited, "/proc/self/exe")
+	cmd := renderCommand(limited, &stderr)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return outcome{}, fmt.Errorf("start the renderer: %w", err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return outcome{}, fmt.Errorf("start the renderer: %w", err)
+	}
+	// The death signal is tied to the thread that started the child, so it has
+	// to live as long (golang/go#27505).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := cmd.Start(); err != nil {
+		return outcome{}, fmt.Errorf("start the renderer: %w", err)
+	}
+	go func() {
+		// A child that died early shows in its exit, not here.
+		_ = gob.NewEncoder(stdin).Encode(j)
+		_ = stdin.Close()
+	}()
+	out, decodeErr := readOutcome(stdout)
+	if decodeErr != nil {
+		cancel()
+	}
+	end := death{output: decodeErr, exit: cmd.Wait(), timeout: errors.Is(limited.Err(), context.DeadlineExceeded), stderr: stderr.String()}
+	switch {
+	case ctx.Err() != nil:
+		return outcome{}, fmt.Errorf("render: %w", ctx.Err())
+	case out.done >= len(j.Units):
+		return out, nil
+	case !out.begun && !end.timeout:
+		return outcome{}, fmt.Errorf("start the renderer: %w: %s", errors.Join(errNoRenderer, end.exit, decodeErr), stderr.line())
+	}
+	out.broke, out.remedy = end.words(j.MemoryBytes, timeout)
+	return out, nil
+}
+
+// renderCommand is this binary once more, as a renderer: with an environment of
+// its own, and killed with ctx or with its parent.
+func renderCommand(ctx context.Context, stderr io.Writer) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	// The argument keeps a test binary whose TestMain does not call
 	// MaybeRenderChild from running its tests once more.
 	cmd.Args = []string{"skep-render", "-test.run=^$"}
@@ -196,66 +237,10 @@ func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error
 	// No GOMEMLIMIT: near it the collector would run without end, and what
 	// takes too much memory would only be found out by the timeout.
 	cmd.Env = []string{childVariable + "=1", "GOGC=50", "GOTRACEBACK=none"}
-	cmd.Stderr = &stderr
+	cmd.Stderr = stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second
-
-	var out outcome
-	var decodeErr, waitErr error
-	started := make(chan error, 1)
-	finished := make(chan struct{})
-	go func() {
-		// The death signal is tied to the thread that started the child, so it
-		// has to live as long (golang/go#27505).
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(finished)
-		stdin, stdout, err := pipes(cmd)
-		if err == nil {
-			err = cmd.Start()
-		}
-		started <- err
-		if err != nil {
-			return
-		}
-		go func() {
-			// A child that died early shows in its exit, not here.
-			_ = gob.NewEncoder(stdin).Encode(j)
-			_ = stdin.Close()
-		}()
-		out, decodeErr = readOutcome(stdout)
-		if decodeErr != nil {
-			cancel()
-		}
-		waitErr = cmd.Wait()
-	}()
-	if err := <-started; err != nil {
-		return outcome{}, fmt.Errorf("start the renderer: %w", err)
-	}
-	<-finished
-	if err := ctx.Err(); err != nil {
-		return outcome{}, fmt.Errorf("render: %w", err)
-	}
-	if out.done == len(j.Units) {
-		return out, nil
-	}
-	late := errors.Is(limited.Err(), context.DeadlineExceeded)
-	if !out.begun && !late {
-		return outcome{}, fmt.Errorf("start the renderer: %w: %s", errors.Join(errNoRenderer, waitErr, decodeErr), stderr.line())
-	}
-	end := death{output: decodeErr, timeout: late, exit: waitErr, stderr: stderr.String()}
-	out.broke, out.remedy = end.words(j.MemoryBytes, timeout)
-	return out, nil
-}
-
-// pipes opens the child's two ends.
-func pipes(cmd *exec.Cmd) (io.WriteCloser, io.Reader, error) {
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	return stdin, stdout, err
+	return cmd
 }
 
 // errNoRenderer says what a child that renders nothing most likely means.
@@ -291,10 +276,12 @@ func readOutcome(r io.Reader) (outcome, error) {
 		case rec.Begin != nil:
 			out.begun = true
 			objects, problems = nil, nil
+		case rec.End != nil && *rec.End != out.done:
+			return out, errors.New("the renderer's answer is out of order")
 		case rec.End != nil:
 			out.objects = append(out.objects, objects...)
 			out.problems = append(out.problems, problems...)
-			out.done = *rec.End + 1
+			out.done++
 		}
 	}
 }

@@ -70,6 +70,9 @@ func TestExactVariables(t *testing.T) {
 	}
 }
 
+// errAny stands for an error whose kind does not matter.
+var errAny = errors.New("any")
+
 func TestReadOutcomeKeepsWhatEnded(t *testing.T) {
 	object := `{"object":{"Identity":{"kind":"BpfSigner","name":"%s"},"JSON":{}}}` + "\n"
 	begin, end := `{"begin":%d}`+"\n", `{"end":%d}`+"\n"
@@ -81,15 +84,20 @@ func TestReadOutcomeKeepsWhatEnded(t *testing.T) {
 		done int
 		bad  error
 	}{
-		"all":                          {unit(0, "a") + unit(1, "b"), 2, nil},
-		"a unit that was cut off":      {unit(0, "a") + fmt.Sprintf(begin, 1) + fmt.Sprintf(object, "b"), 1, nil},
-		"a line that was cut off":      {unit(0, "a") + fmt.Sprintf(begin, 1) + `{"obj`, 1, io.ErrUnexpectedEOF},
-		"more than is allowed":         {unit(0, "a") + fmt.Sprintf(begin, 1) + fmt.Sprintf(object, strings.Repeat("x", maxOutput)), 1, errOutput},
-		"more than is allowed, at end": {unit(0, "a") + strings.Repeat(" ", maxOutput), 1, errOutput},
-		"nothing":                      {"", 0, nil},
+		"all":                           {unit(0, "a") + unit(1, "b"), 2, nil},
+		"a unit that was cut off":       {unit(0, "a") + fmt.Sprintf(begin, 1) + fmt.Sprintf(object, "b"), 1, nil},
+		"a line that was cut off":       {unit(0, "a") + fmt.Sprintf(begin, 1) + `{"obj`, 1, io.ErrUnexpectedEOF},
+		"more than is allowed":          {unit(0, "a") + fmt.Sprintf(begin, 1) + fmt.Sprintf(object, strings.Repeat("x", maxOutput)), 1, errOutput},
+		"more than is allowed, at end":  {unit(0, "a") + strings.Repeat(" ", maxOutput), 1, errOutput},
+		"nothing":                       {"", 0, nil},
+		"a unit that was not asked for": {unit(0, "a") + unit(7, "b"), 1, errAny},
+		"a unit before the first":       {unit(-3, "a"), 0, errAny},
 	} {
 		got, err := readOutcome(strings.NewReader(c.said))
-		if !errors.Is(err, c.bad) || got.done != c.done || len(got.objects) != c.done || got.begun != (c.done > 0) {
+		if c.bad == errAny && err != nil {
+			err = errAny
+		}
+		if !errors.Is(err, c.bad) || got.done != c.done || len(got.objects) != c.done || got.begun != (c.said != "") {
 			t.Errorf("%s: %d done, %d objects, %v", name, got.done, len(got.objects), err)
 		}
 	}
