@@ -34,9 +34,14 @@ func TestNamesAreEscapedForTheFileSystemAndBack(t *testing.T) {
 			t.Errorf("unescape(escape(%q)) = %q", name, got)
 		}
 	}
-	long := strings.Repeat("x", 1000)
-	if a, b := escape(long+"a"), escape(long+"b"); len(a) > maxName || a == b {
-		t.Errorf("long names: %d bytes, equal %v", len(a), a == b)
+	if err := CheckName("map", strings.Repeat("x", maxName)); err != nil {
+		t.Errorf("CheckName of the longest = %v", err)
+	}
+	// What counts is the name as it is written.
+	for _, long := range []string{strings.Repeat("x", maxName+1), strings.Repeat(".", maxName/3+1)} {
+		if err := CheckName("map", long); err == nil || !strings.Contains(err.Error(), "shorten") {
+			t.Errorf("CheckName of %d bytes = %v", len(long), err)
+		}
 	}
 	for _, broken := range []string{"%", "%2", "%zz", "a%"} {
 		if got := unescape(broken); got != broken {
@@ -49,10 +54,10 @@ func FuzzEscape(f *testing.F) {
 	f.Add("a.b/c+d%")
 	f.Fuzz(func(t *testing.T, name string) {
 		got := escape(name)
-		if strings.ContainsAny(got, "./+") || len(got) > maxName {
+		if strings.ContainsAny(got, "./+") {
 			t.Errorf("escape(%q) = %q", name, got)
 		}
-		if len(got) < maxName-20 && unescape(got) != name {
+		if unescape(got) != name {
 			t.Errorf("unescape(escape(%q)) = %q", name, unescape(got))
 		}
 	})

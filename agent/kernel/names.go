@@ -1,19 +1,17 @@
 package kernel
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"strings"
 )
 
-// maxName keeps a name with its prefix below NAME_MAX, which is 255.
-const maxName = 200
+// maxName keeps a name with its prefix and suffix below NAME_MAX, which is 255.
+const maxName = 240
 
 // escape makes any string a name that a BPF file system takes: it refuses dots
 // and slashes (kernel/bpf/inode.c, bpf_lookup). Letters, digits, _ and - stay;
-// any other byte becomes %xx. Too long a name keeps its beginning and gets a
-// hash of the whole.
+// any other byte becomes %xx.
 func escape(name string) string {
 	var b strings.Builder
 	for _, c := range []byte(name) {
@@ -24,15 +22,18 @@ func escape(name string) string {
 			fmt.Fprintf(&b, "%%%02x", c)
 		}
 	}
-	if b.Len() <= maxName {
-		return b.String()
-	}
-	sum := sha256.Sum256([]byte(name))
-	return b.String()[:maxName-18] + "%-" + hex.EncodeToString(sum[:8])
+	return b.String()
 }
 
-// unescape undoes escape, but for names that were too long: those come back
-// shortened.
+// CheckName refuses a name that is too long for a pin.
+func CheckName(what, name string) error {
+	if len(escape(name)) > maxName {
+		return fmt.Errorf("%s %.40s… is too long for a pin: it takes %d bytes, and %d fit; shorten it", what, name, len(escape(name)), maxName)
+	}
+	return nil
+}
+
+// unescape undoes escape.
 func unescape(name string) string {
 	var b strings.Builder
 	for i := 0; i < len(name); i++ {

@@ -60,7 +60,22 @@ func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
 	}
 	spec.Programs = programs
 	prepared.Spec = spec
-	return prepared, nil
+	return prepared, prepared.checkNames()
+}
+
+// checkNames refuses what cannot be pinned.
+func (p *Prepared) checkNames() error {
+	var errs []error
+	for name := range p.Spec.Programs {
+		errs = append(errs, CheckName("program", name))
+	}
+	for name := range p.Spec.Maps {
+		errs = append(errs, CheckName("map", name))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("prepare pins of %s: %w", p.Application, err)
+	}
+	return nil
 }
 
 // settle writes the variables into the contents of their data sections and

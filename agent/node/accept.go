@@ -51,6 +51,9 @@ func (a *Agent) accept(e intent.Envelope) error {
 		return fmt.Errorf("accept intent: %w", err)
 	}
 	p := o.Payload()
+	if err := kernel.CheckName("uid", p.UID); err != nil {
+		return fmt.Errorf("accept intent of %s: %w", p.Application, err)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	app := &application{}

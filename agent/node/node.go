@@ -74,6 +74,7 @@ type Agent struct {
 	// mu guards what others read.
 	mu      sync.Mutex
 	apps    map[string]*application
+	orphans []ApplicationStatus
 	settled chan struct{}
 }
 

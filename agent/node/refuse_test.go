@@ -244,6 +244,9 @@ func TestACacheThatWasTamperedWithUnloadsNothing(t *testing.T) {
 	if runs(t, before.ID) == 0 {
 		t.Error("what ran was unloaded")
 	}
+	if _, l := one(t, a); l.ID != before.ID || a.Status()[0].Application.Name != "app" || a.Status()[0].Conditions[0].Reason != "IntentLost" {
+		t.Errorf("Status = %+v", a.Status())
+	}
 	// Sent again, it is taken over as it runs.
 	if err := w.accept(a, w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})); err != nil {
 		t.Fatal(err)

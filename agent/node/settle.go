@@ -44,8 +44,15 @@ func (p *pass) finish() {
 		p.settle(app)
 	}
 	p.pruneObjects()
+	var orphans []ApplicationStatus
+	for _, uid := range p.want.Frozen {
+		if p.outcomes[uid] == nil {
+			orphans = append(orphans, p.orphanStatus(uid))
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.orphans = orphans
 	all := true
 	for _, app := range p.apps {
 		uid := app.newest.Payload().UID

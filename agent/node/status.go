@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -129,11 +130,12 @@ func sayTarget(at v1alpha1.Attachment) string {
 }
 
 // Status tells how every application is doing, ordered by name. Tombstones
-// whose application has left nothing behind are not listed.
+// whose application has left nothing behind are not listed; what runs without
+// an intent is.
 func (a *Agent) Status() []ApplicationStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := []ApplicationStatus{}
+	all := append([]ApplicationStatus{}, a.orphans...)
 	for _, app := range a.apps {
 		if app.status.UID == "" || app.newest.Payload().Tombstone && app.status.Revision == "" && app.status.Error == "" {
 			continue
@@ -144,6 +146,33 @@ func (a *Agent) Status() []ApplicationStatus {
 		return strings.Compare(x.Application.String()+"\x00"+x.UID, y.Application.String()+"\x00"+y.UID)
 	})
 	return all
+}
+
+// orphanStatus is what can be told of an application whose intent this node
+// does not have. It is kept as it is: absence unloads nothing.
+func (p *pass) orphanStatus(uid string) ApplicationStatus {
+	s := ApplicationStatus{UID: uid, Programs: []ProgramStatus{}}
+	names := map[string]bool{}
+	for _, l := range p.held.links[uid] {
+		s.Application, names[l.Attachment.Program] = l.Attachment.Application, true
+	}
+	for _, c := range p.state.Chains {
+		for _, m := range c.Members {
+			if m.UID == uid {
+				s.Application, s.Revision, names[m.Program] = m.Identity, m.Revision, true
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		one := ProgramStatus{Name: name, Links: p.linksOf(uid, name)}
+		for _, r := range p.held.revisions[uid] {
+			one.ID, one.Tag = r.Identify(name)
+		}
+		s.Programs = append(s.Programs, one)
+	}
+	s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionUnknown, Reason: "IntentLost",
+		Message: "it runs, and this node has no intent for it; send the intent or a tombstone", LastTransitionTime: metav1.NewTime(p.now)}}
+	return s
 }
 
 // status puts together what is told of one application.
