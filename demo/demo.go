@@ -52,6 +52,7 @@ func Run(ctx context.Context, o Options, args ...string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	child := exec.CommandContext(ctx, "/proc/self/exe", append(args, "--"+InsideFlag, dir)...)
+	child.Args[0] = os.Args[0]
 	child.Stdout, child.Stderr = o.Out, os.Stderr
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	child.Cancel = func() error { return child.Process.Signal(syscall.SIGTERM) }

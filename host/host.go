@@ -78,6 +78,7 @@ type Host struct {
 	tree     tree
 	defs     definitions
 	tags     map[string]*tag
+	pruned   time.Time
 
 	// mu guards what the socket reads and writes.
 	mu        sync.Mutex

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
@@ -73,6 +74,31 @@ func (h *Host) Pass(ctx context.Context) {
 		acceptErr = h.agent.Accept(envelopes...)
 	}
 	h.publish(began, outcomes, brake, sourceErr, acceptErr)
+	h.prune(ctx)
+}
+
+// The bytecode cache is looked at every pruneEvery and may hold cacheBytes
+// beside what is in force.
+const (
+	pruneEvery = time.Hour
+	cacheBytes = 256 << 20
+)
+
+// prune drops the bytecode that nothing in force needs. A cache that cannot be
+// pruned is no reason to stop.
+func (h *Host) prune(ctx context.Context) {
+	if h.opts.Now().Sub(h.pruned) < pruneEvery {
+		return
+	}
+	h.pruned = h.opts.Now()
+	needed := map[string]bool{}
+	for _, p := range h.live() {
+		needed[p.ImageDigest], needed[p.ObjectDigest] = true, true
+	}
+	_, err := h.images.Prune(ctx, image.PruneOptions{MaxBytes: cacheBytes, Keep: func(d string) bool { return needed[d] }})
+	if err != nil {
+		h.opts.Log.Warn("prune bytecode cache", "error", err)
+	}
 }
 
 // outcome is one application after a pass.

@@ -116,14 +116,14 @@ func newPolicyInput() *cobra.Command {
 func newPolicySchema() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema DIR",
-		Short: "Write input.schema.json and capabilities.json for opa check and editors",
+		Short: "Write input.schema.json, capabilities.json and lib.rego for opa check and editors",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return err
 			}
 			var errs []error
-			for name, data := range map[string][]byte{"input.schema.json": policies.InputSchema(), "capabilities.json": policies.Capabilities()} {
+			for name, data := range map[string][]byte{"input.schema.json": policies.InputSchema(), "capabilities.json": policies.Capabilities(), "lib.rego": []byte(policies.Source()["library/lib/lib.rego"])} {
 				errs = append(errs, os.WriteFile(filepath.Join(args[0], name), data, 0o644))
 			}
 			return errors.Join(errs...)

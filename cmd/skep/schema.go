@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,6 +21,9 @@ func newSchema() *cobra.Command {
 		Short: "Write the schema to DIR/cue.mod/pkg, so that cue vet works without a network",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return err
+			}
 			written, err := schemas.Vendor(args[0])
 			for _, file := range written {
 				fmt.Fprintln(cmd.OutOrStdout(), file)

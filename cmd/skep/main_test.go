@@ -1,0 +1,114 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+// TestMain makes the test binary the command skep for scripts, and the renderer
+// and the demo's child for the command.
+func TestMain(m *testing.M) {
+	schemas.MaybeRenderChild()
+	testscript.Main(m, map[string]func(){"skep": main})
+}
+
+// TestCommands runs every script of testdata. A script may say "object NAME",
+// which writes a test program, "plainkey NAME", which writes a key without a
+// password beside its signer, and "json FILE PATH VALUE".
+func TestCommands(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		UpdateScripts:       os.Getenv("UPDATE") != "",
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("COSIGN_PASSWORD", "")
+			e.Setenv("NO_COLOR", "1")
+			return nil
+		},
+		Condition: func(cond string) (bool, error) { return cond == "root" && os.Geteuid() == 0, nil },
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"object":   object,
+			"plainkey": plainKey,
+			"exit":     exit,
+			"json":     jsonValue,
+		},
+	})
+}
+
+// object writes test programs as NAME.o.
+func object(ts *testscript.TestScript, _ bool, args []string) {
+	for _, name := range args {
+		ts.Check(os.WriteFile(ts.MkAbs(name+".o"), programs.Object(name), 0o600))
+	}
+}
+
+// plainKey writes NAME.key and NAME.signer.yaml; cosign's own format takes a
+// second of scrypt.
+func plainKey(ts *testscript.TestScript, _ bool, args []string) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ts.Check(err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	ts.Check(err)
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+	doc, err := yamlOf(signerObject(args[0], string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}))))
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".signer.yaml"), doc, 0o600))
+}
+
+// exit runs skep and wants an exit code: exit CODE ARGS...
+func exit(ts *testscript.TestScript, _ bool, args []string) {
+	err := ts.Exec("skep", args[1:]...)
+	got := "0"
+	if err != nil {
+		got = strings.TrimPrefix(err.Error(), "exit status ")
+	}
+	if got != args[0] {
+		ts.Fatalf("skep %s: exit code %s, want %s", strings.Join(args[1:], " "), got, args[0])
+	}
+}
+
+// jsonValue wants a value in a JSON file: json FILE a.0.b VALUE.
+func jsonValue(ts *testscript.TestScript, _ bool, args []string) {
+	var v any
+	dec := json.NewDecoder(strings.NewReader(ts.ReadFile(args[0])))
+	dec.UseNumber()
+	ts.Check(dec.Decode(&v))
+	for _, part := range strings.Split(args[1], ".") {
+		switch at := v.(type) {
+		case map[string]any:
+			inner, ok := at[part]
+			if !ok {
+				ts.Fatalf("%s: no key %s of %s", args[0], part, args[1])
+			}
+			v = inner
+		case []any:
+			i := strings.IndexByte("0123456789", part[0])
+			if i < 0 || i >= len(at) {
+				ts.Fatalf("%s: no member %s of %s", args[0], part, args[1])
+			}
+			v = at[i]
+		default:
+			ts.Fatalf("%s: %s leads nowhere", args[0], args[1])
+		}
+	}
+	got, err := json.Marshal(v)
+	ts.Check(err)
+	if string(got) != args[2] {
+		ts.Fatalf("%s: %s is %s, want %s", args[0], args[1], got, args[2])
+	}
+}
