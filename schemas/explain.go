@@ -49,7 +49,10 @@ func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem
 			p.Message, p.Remedy = s.words(e, v, fields, id)
 			p.Remedy = clause(p.Remedy)
 		} else {
-			p.Message, p.Remedy = s.text(e), "correct the file at this place"
+			p.Message, p.Remedy = strings.TrimPrefix(s.text(e), p.Source.String()+": "), "correct the file at this place"
+			if strings.Contains(at, "@") && strings.Contains(at, "/") {
+				p.Path = "" // It is the import path of the package.
+			}
 			if strings.Contains(p.Message, "cannot find module") || strings.Contains(p.Message, noNetwork) {
 				p.Remedy = "put the package below cue.mod/pkg"
 			}
