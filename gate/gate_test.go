@@ -37,7 +37,7 @@ import (
 
 // world is a real registry with a few images, and what a gate needs.
 type world struct {
-	t        *testing.T
+	t        testing.TB
 	server   *httptest.Server
 	requests atomic.Int64
 	down     atomic.Bool
@@ -56,7 +56,7 @@ func (m memory) Load(name string) ([]byte, bool) { data, ok := m[name]; return d
 
 func (m memory) Store(name string, data []byte) error { m[name] = data; return nil }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), keys: map[string]*signing.PrivateKey{}, memory: memory{}}
 	real := registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0)))
@@ -89,7 +89,7 @@ func newWorld(t *testing.T) *world {
 
 // plainKey makes a key without a password: cosign's own format takes a second
 // of scrypt.
-func plainKey(t *testing.T) *signing.PrivateKey {
+func plainKey(t testing.TB) *signing.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -42,12 +42,12 @@ func TestASkippedStepDoesNotCompile(t *testing.T) {
 		old, new string
 		says     string
 	}{
-		"the whole pipeline":     {"", "", ""},
-		"no shape":               {"j.Resolve(ctx, shaped)", "j.Resolve(ctx, req)", "cannot use req"},
-		"no resolve":             {"j.Verify(ctx, resolved)", "j.Verify(ctx, shaped)", "cannot use shaped"},
-		"no verify":              {"j.Inspect(ctx, verified)", "j.Inspect(ctx, resolved)", "cannot use resolved"},
-		"no inspect":             {"j.Decide(ctx, inspected)", "j.Decide(ctx, verified)", "cannot use verified"},
-		"a verdict made up":      {"gate.Verdict{}, err", "gate.Verdict{allowed: true}, err", "unexported field allowed"},
+		"the whole pipeline":    {"", "", ""},
+		"no shape":              {"j.Resolve(ctx, shaped)", "j.Resolve(ctx, req)", "cannot use req"},
+		"no resolve":            {"j.Verify(ctx, resolved)", "j.Verify(ctx, shaped)", "cannot use shaped"},
+		"no verify":             {"j.Inspect(ctx, verified)", "j.Inspect(ctx, resolved)", "cannot use resolved"},
+		"no inspect":            {"j.Decide(ctx, inspected)", "j.Decide(ctx, verified)", "cannot use verified"},
+		"a verdict made up":     {"gate.Verdict{}, err", "gate.Verdict{allowed: true}, err", "unexported field allowed"},
 		"an inspection made up": {"j.Inspect(ctx, verified)", "gate.Inspected{Verified: verified, facts: nil}, error(nil)", "unexported field facts"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 // stage is a registry, a signer and a folder of definitions for one host, with
 // a state and pins of its own.
 type stage struct {
-	t        *testing.T
+	t        testing.TB
 	registry string
 	down     atomic.Bool
 	client   *image.Client
@@ -54,7 +54,7 @@ type stage struct {
 }
 
 // newStage skips the test, loudly, where programs cannot be loaded.
-func newStage(t *testing.T) *stage {
+func newStage(t testing.TB) *stage {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: loading programs into the kernel needs root")
@@ -91,7 +91,7 @@ func newStage(t *testing.T) *stage {
 }
 
 // bpffs is a folder of this test's own on the BPF file system.
-func bpffs(t *testing.T) string {
+func bpffs(t testing.TB) string {
 	t.Helper()
 	name := make([]byte, 6)
 	if _, err := rand.Read(name); err != nil {
@@ -199,10 +199,16 @@ func (s *stage) define(name, ref string) {
 		}
 		return
 	}
+	s.write(path, s.definition(name, ref))
+}
+
+// definition is the YAML of a definition.
+func (s *stage) definition(name, ref string) []byte {
+	s.t.Helper()
 	a := &v1alpha1.ClusterBpfApplication{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindClusterBpfApplication}}
 	a.Name, a.Spec.Bytecode.Image = name, ref
 	a.Spec.Programs = []v1alpha1.Program{{Name: "tracepoint_count"}}
-	s.write(path, s.yaml(a))
+	return s.yaml(a)
 }
 
 // open makes a host; the caller closes it.

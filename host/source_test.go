@@ -20,12 +20,12 @@ import (
 
 // repository is a git repository on disk.
 type repository struct {
-	t    *testing.T
+	t    testing.TB
 	dir  string
 	repo *git.Repository
 }
 
-func newRepository(t *testing.T) *repository {
+func newRepository(t testing.TB) *repository {
 	t.Helper()
 	dir := t.TempDir()
 	repo, err := git.PlainInitWithOptions(dir, &git.PlainInitOptions{InitOptions: git.InitOptions{DefaultBranch: plumbing.Main}})

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+// BenchmarkResident reports the resident memory of skep run with ten
+// applications loaded, read from /proc once it is at rest, and the memory that
+// is its own rather than pages of its binary.
+func BenchmarkResident(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("SKIPPED: loading programs into the kernel needs root")
+	}
+	const applications = 10
+	dir := b.TempDir()
+	client, err := image.NewClient(image.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	built, err := image.Build(programs.Object("tracepoint_count"), image.BuildOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := client.Push(b.Context(), "oci:"+dir+"/img:v1", built); err != nil {
+		b.Fatal(err)
+	}
+	for _, d := range []string{"defs", "policies"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for i := range applications {
+		write(b, filepath.Join(dir, "defs", fmt.Sprintf("%d.yaml", i)), fmt.Sprintf(
+			"apiVersion: skep.dev/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: app-%d}\nspec: {bytecode: {image: 'oci:%s/img:v1'}, programs: [{name: tracepoint_count}]}\n", i, dir))
+	}
+	write(b, filepath.Join(dir, "policies", "any.rego"), "package skep.policy\n\ndeny contains \"never\" if false\n")
+	pins := fmt.Sprintf("/sys/fs/bpf/skep-resident-%d", os.Getpid())
+	b.Cleanup(func() { _ = os.RemoveAll(pins) })
+	for b.Loop() {
+		run := exec.CommandContext(b.Context(), "/proc/self/exe", "run", "--source", dir+"/defs", "--policy", dir+"/policies", "--state", dir+"/state", "--bpffs", pins)
+		run.Args[0] = "skep"
+		if err := run.Start(); err != nil {
+			b.Fatal(err)
+		}
+		var l local
+		l.state = dir + "/state"
+		for !loaded(b, l, applications) {
+			time.Sleep(50 * time.Millisecond)
+		}
+		all, anonymous := memory(b, run.Process.Pid)
+		b.ReportMetric(all, "MB-resident")
+		b.ReportMetric(anonymous, "MB-own")
+		if err := run.Process.Signal(os.Interrupt); err != nil {
+			b.Fatal(err)
+		}
+		if err := run.Wait(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func write(b *testing.B, path, text string) {
+	b.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// loaded tells whether so many applications are ready.
+func loaded(b *testing.B, l local, want int) bool {
+	var s struct {
+		Applications []struct {
+			Programs []struct{ ID uint32 }
+		}
+	}
+	if l.do(b.Context(), "GET", "status", &s) != nil {
+		return false
+	}
+	n := 0
+	for _, a := range s.Applications {
+		if len(a.Programs) == 1 && a.Programs[0].ID != 0 {
+			n++
+		}
+	}
+	return n == want
+}
+
+// memory reads VmRSS and RssAnon, in MB of 1,000,000 bytes.
+func memory(b *testing.B, pid int) (all, anonymous float64) {
+	b.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		fields := strings.Fields(line)
+		if len(fields) != 3 {
+			continue
+		}
+		kib, _ := strconv.ParseFloat(fields[1], 64)
+		switch fields[0] {
+		case "VmRSS:":
+			all = kib * 1024 / 1e6
+		case "RssAnon:":
+			anonymous = kib * 1024 / 1e6
+		}
+	}
+	return all, anonymous
+}
