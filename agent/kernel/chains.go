@@ -65,7 +65,7 @@ func (c *Chain) Close() error {
 	return errors.Join(errs...)
 }
 
-// Path is the pin of the interface's link.
+// ChainPath is the pin of the interface's link.
 func (s *Store) ChainPath(ifindex int) string { return filepath.Join(s.chainDir(ifindex), chainLink) }
 
 // ChainDevices lists the interface indexes that have a chain pinned.
@@ -211,7 +211,7 @@ func openVersion(dir string) (*ChainVersion, ebpf.ProgramID, error) {
 			return nil, 0, fmt.Errorf("read chain's member: %w", err)
 		}
 		var m plan.Member
-		if err := json.Unmarshal([]byte(text), &m); err != nil {
+		if json.Unmarshal([]byte(text), &m) != nil {
 			return nil, 0, nil
 		}
 		v.Members = append(v.Members, m)

@@ -38,7 +38,7 @@ func bindOwner(programs []*ebpf.Program, o Owner) error {
 	if err != nil {
 		return fmt.Errorf("write owner: %w", err)
 	}
-	value := append(text, 0)
+	value := append(slices.Clone(text), 0)
 	size := uint32(len(value))
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: "skep.rodata", Type: ebpf.Array, KeySize: 4, ValueSize: size, MaxEntries: 1,

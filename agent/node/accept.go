@@ -66,7 +66,7 @@ func (a *Agent) accept(e intent.Envelope) error {
 		}
 		app.deployed, app.checked, app.maps, app.status = old.deployed, old.checked, old.maps, old.status
 	}
-	if err := a.cache.putIntent(p.UID, newest, e); err != nil {
+	if err := a.cache.putIntent(p.UID, e); err != nil {
 		return fmt.Errorf("accept intent of %s: %w", p.Application, err)
 	}
 	app.newest = o

@@ -17,9 +17,7 @@ import (
 )
 
 // act does the actions in order. One that fails stops no other, but keeps what
-
 // its application runs from being dropped.
-
 func (p *pass) act(actions []plan.Action) {
 	stuck := map[string]bool{}
 	p.carryVariables()
@@ -44,7 +42,6 @@ func (p *pass) act(actions []plan.Action) {
 }
 
 // try does an action and notes how it went.
-
 func (p *pass) try(owners []string, a plan.Action) error {
 	err := p.heal(a)
 	if err == nil {
@@ -57,12 +54,6 @@ func (p *pass) try(owners []string, a plan.Action) error {
 	return err
 }
 
-// carryVariables takes the values of global variables over to the revisions
-
-// that are about to run for the first time.
-
-// runs tells whether any link runs the revision.
-
 func uidsOf(members []plan.Member) []string {
 	var uids []string
 	for _, m := range members {
@@ -74,7 +65,6 @@ func uidsOf(members []plan.Member) []string {
 }
 
 // backedOff returns the error of an action that failed a short while ago.
-
 func (p *pass) backedOff(owners []string, a plan.Action) error {
 	for _, app := range p.apps {
 		uid := app.newest.Payload().UID
@@ -87,7 +77,6 @@ func (p *pass) backedOff(owners []string, a plan.Action) error {
 }
 
 // note remembers how an action went.
-
 func (p *pass) note(uid string, a plan.Action, err error) {
 	if err == nil {
 		return
@@ -115,7 +104,6 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 }
 
 // failed notes an action that has no success.
-
 func (o *outcome) failed(uid string, a plan.Action, err error) {
 	o.errs = append(o.errs, err)
 	state := Failed
@@ -158,7 +146,6 @@ func (p *pass) do(a plan.Action) error {
 }
 
 // attach makes a link and lets the one go that it stands in for.
-
 func (p *pass) attach(a plan.Action) error {
 	program, err := p.programOf(a)
 	if err != nil {
@@ -195,7 +182,6 @@ func (p *pass) programOf(a plan.Action) (*ebpf.Program, error) {
 }
 
 // neighbours are our links on the same ordered hook and interface.
-
 func (p *pass) neighbours(a plan.Action) attach.Neighbours {
 	var n attach.Neighbours
 	if h, ok := hook.Lookup(a.Attachment.Hook); !ok || h.Sharing != hook.Ordered {
@@ -219,9 +205,7 @@ func (p *pass) neighbours(a plan.Action) attach.Neighbours {
 }
 
 // move gives a link another place on its hook: a second copy runs there before
-
 // the first one goes, since the kernel moves none.
-
 func (p *pass) move(a plan.Action) error {
 	if _, err := p.programOf(a); err != nil {
 		return err
@@ -249,7 +233,6 @@ func (p *pass) move(a plan.Action) error {
 }
 
 // update swaps the program under a link that stays.
-
 func (p *pass) update(a plan.Action) error {
 	l := p.held.links[a.UID][a.Attachment.Key()]
 	program, err := p.programOf(a)
@@ -269,7 +252,6 @@ func (p *pass) update(a plan.Action) error {
 }
 
 // swap puts the program under the link, unless it is there.
-
 func swap(l link.Link, program *ebpf.Program) error {
 	facts, err := kernel.Inspect(l)
 	if err != nil {
@@ -286,7 +268,6 @@ func swap(l link.Link, program *ebpf.Program) error {
 }
 
 // setChain gives an interface's link the program of the members.
-
 func (p *pass) setChain(a plan.Action) error {
 	c := p.held.chains[a.Ifindex]
 	if len(a.Members) == 0 {
@@ -314,9 +295,7 @@ func (p *pass) setChain(a plan.Action) error {
 }
 
 // versionOf returns the chain that was loaded for the action, or the one that
-
 // runs, where only its link is to be made anew.
-
 func (p *pass) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, error) {
 	if v := p.versions[a.Ifindex]; v != nil && slices.Equal(v.Members, a.Members) {
 		delete(p.versions, a.Ifindex)
@@ -380,25 +359,3 @@ func (p *pass) drop(a plan.Action) error {
 	}
 	return p.store.DropRevision(a.UID, a.Revision)
 }
-
-// repin makes again the pins that someone removed.
-
-// fail notes that the newest intent cannot be had.
-
-// refuse takes an application's newest intent out of this pass.
-
-// finish writes what the pass found out back, and wakes who waits for it.
-
-// pruneObjects drops the cached objects of intents that were replaced.
-
-// settle works out back-off and status of one application.
-
-// keepDeployed remembers the intent that now runs in whole.
-
-// after is how long to wait after so many failures in a row.
-
-// intentOf finds the intent with the revision.
-
-// factsOfObject reads what the bytecode does.
-
-// factsOf asks the kernel about a link, once a pass where it is unchanged.

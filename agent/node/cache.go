@@ -46,10 +46,10 @@ func (c *cache) name(uid, kind string) string {
 	return filepath.Join(c.sub("intents"), url.QueryEscape(uid)+"."+kind)
 }
 
-// putIntent keeps an envelope; what was there before stays until the new one is
+// putIntent keeps the newest envelope; what was there before stays until the new one is
 // whole on disk.
-func (c *cache) putIntent(uid, kind string, e intent.Envelope) error {
-	if err := writeFile(c.name(uid, kind), e, true); err != nil {
+func (c *cache) putIntent(uid string, e intent.Envelope) error {
+	if err := writeFile(c.name(uid, newest), e, true); err != nil {
 		return fmt.Errorf("keep intent: %w", err)
 	}
 	return nil

@@ -7,6 +7,8 @@ import (
 	"github.com/skep-dev/skep/agent/plan"
 )
 
+// carryVariables takes the values of global variables over to the revisions
+// that are about to run for the first time.
 func (p *pass) carryVariables() {
 	for _, want := range p.want.Applications {
 		old := p.liveRevision(want.UID)
@@ -44,6 +46,7 @@ func (p *pass) carry(want plan.Application, old, next *kernel.Revision) error {
 	return err
 }
 
+// runs tells whether any link runs the revision.
 func (p *pass) runs(uid, revision string) bool {
 	return slices.ContainsFunc(p.state.Links, func(l plan.Link) bool { return l.UID == uid && l.Revision == revision }) ||
 		slices.ContainsFunc(p.state.Chains, func(c plan.Chain) bool {

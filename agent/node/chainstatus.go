@@ -88,9 +88,9 @@ func (p *pass) chainStatus(c *kernel.Chain) (ChainStatus, error) {
 		s.Members = append(s.Members, one)
 	}
 	// Linking touches no kernel; it is asked what the chain takes.
-	linked, err := p.linkChain(c.Ifindex, c.Version.Members, c.Version.Members)
-	if err != nil {
-		s.Error = err.Error()
+	linked, unknown := p.linkChain(c.Ifindex, c.Version.Members, c.Version.Members)
+	if unknown != nil {
+		s.Error = unknown.Error()
 		return s, nil
 	}
 	s.Usage = linked.Usage

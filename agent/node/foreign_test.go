@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -67,10 +68,7 @@ func order(t testing.TB, a *node.Agent, foreign map[link.ID]string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[link.ID]string{}
-	for id, n := range foreign {
-		names[id] = n
-	}
+	names := maps.Clone(foreign)
 	for _, s := range a.Status() {
 		for _, p := range s.Programs {
 			for _, l := range p.Links {

@@ -284,7 +284,7 @@ func TestOneProgramLoadsSurvivesAndGoes(t *testing.T) {
 	if err := w.accept(a, tomb); err != nil {
 		t.Fatal(err)
 	}
-	left, err := os.ReadDir(filepath.Join(w.bpffs))
+	left, err := os.ReadDir(w.bpffs)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
+// observe repairs pins and reads what is in the kernel.
 func (p *pass) observe() error {
 	p.repin()
 	interfaces, err := listInterfaces(wantsPrimary(p.apps))
@@ -47,6 +48,7 @@ func (p *pass) observe() error {
 	return p.observeChains()
 }
 
+// observeOrder reads the place of each link on an ordered hook.
 func (p *pass) observeOrder() error {
 	orders := map[string][]link.ID{}
 	for i := range p.state.Links {
@@ -68,6 +70,7 @@ func (p *pass) observeOrder() error {
 	return nil
 }
 
+// revisionOf names the revision whose program a link runs.
 func (p *pass) revisionOf(l *kernel.Link, facts kernel.Facts) string {
 	for name, r := range p.held.revisions[l.UID] {
 		if instance, ok := r.Instance(facts.Program); ok && instance == l.Attachment.Instance {
@@ -101,6 +104,7 @@ func (p *pass) observeChains() error {
 	return nil
 }
 
+// factsOf asks the kernel about a link, once a pass where it is unchanged.
 func (p *pass) factsOf(path string, l link.Link) kernel.Facts {
 	if f, ok := p.facts[path]; ok && f.ID != 0 {
 		return f

@@ -20,9 +20,7 @@ import (
 )
 
 // pass is one turn of the loop: look, decide, act, tell. It holds what is only
-
 // of use within the turn.
-
 type pass struct {
 	*Agent
 	ctx   context.Context
@@ -45,9 +43,7 @@ type pass struct {
 }
 
 // Reconcile looks once, and does what is to be done. Run calls it; a caller of
-
 // its own needs it only to choose the moment.
-
 func (a *Agent) Reconcile(ctx context.Context) {
 	a.work.Lock()
 	defer a.work.Unlock()
@@ -64,7 +60,6 @@ func (a *Agent) Reconcile(ctx context.Context) {
 }
 
 // newPass makes a pass over the applications as they are now.
-
 func (a *Agent) newPass(ctx context.Context) *pass {
 	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: a.snapshot(),
 		prepared: map[[2]string]*kernel.Prepared{}, types: btf.NewCache(),
@@ -73,7 +68,6 @@ func (a *Agent) newPass(ctx context.Context) *pass {
 }
 
 // snapshot copies what Accept may change meanwhile, ordered by name.
-
 func (a *Agent) snapshot() []*application {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,16 +83,8 @@ func (a *Agent) snapshot() []*application {
 	return apps
 }
 
-// observe repairs pins and reads what is in the kernel.
-
-// observeOrder reads the place of each link on an ordered hook.
-
-// revisionOf names the revision whose program a link runs.
-
 // decide chooses for each application what is to be live: the newest intent,
-
 // else the one that ran last, else whatever is there.
-
 func (p *pass) decide() {
 	known := map[string]bool{}
 	for _, app := range p.apps {
@@ -146,7 +132,6 @@ func (p *pass) choose(app *application) {
 }
 
 // fallBack goes on with the intent that ran last, or freezes.
-
 func (p *pass) fallBack(app *application) {
 	payload := app.newest.Payload()
 	out := p.outcomes[payload.UID]
@@ -160,7 +145,6 @@ func (p *pass) fallBack(app *application) {
 }
 
 // selects tells whether the intent is for this node.
-
 func (p *pass) selects(payload intent.Payload) bool {
 	if p.opts.Labels == nil || payload.NodeSelector == nil {
 		return true
@@ -174,11 +158,9 @@ func (p *pass) selects(payload intent.Payload) bool {
 }
 
 // errBackingOff: the revision failed a short while ago.
-
 var errBackingOff = errors.New("backing off")
 
 // have makes sure that the intent's revision is in the kernel, whole.
-
 func (p *pass) have(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	held := p.held.revisions[uid][revision]
@@ -193,7 +175,7 @@ func (p *pass) have(app *application, o intent.Opened) error {
 		return err
 	}
 	if held == nil || !held.Whole(prepared) {
-		if held, err = p.load(app, prepared, held); err != nil {
+		if err := p.load(app, prepared, held); err != nil {
 			return err
 		}
 	}
@@ -206,15 +188,14 @@ func (p *pass) have(app *application, o intent.Opened) error {
 }
 
 // load loads a revision with the maps of the one that runs.
-
-func (p *pass) load(app *application, prepared *kernel.Prepared, broken *kernel.Revision) (*kernel.Revision, error) {
+func (p *pass) load(app *application, prepared *kernel.Prepared, broken *kernel.Revision) error {
 	old := broken
 	if old == nil {
 		old = p.liveRevision(prepared.UID)
 	}
 	r, reports, err := p.store.Load(prepared, old, p.types)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if broken != nil {
 		if err := broken.Close(); err != nil {
@@ -227,13 +208,11 @@ func (p *pass) load(app *application, prepared *kernel.Prepared, broken *kernel.
 	}
 	app.maps = reports
 	p.opts.Log.Info("loaded", "application", prepared.Application.String(), "revision", r.Name)
-	return r, nil
+	return nil
 }
 
 // liveRevision is the revision whose maps a new one goes on with: the one that
-
 // links run, or the only one there is.
-
 func (p *pass) liveRevision(uid string) *kernel.Revision {
 	for _, l := range p.state.Links {
 		if l.UID == uid && l.Revision != "" {
@@ -254,7 +233,6 @@ func (p *pass) liveRevision(uid string) *kernel.Revision {
 }
 
 // prepare parses the intent's object, once a pass.
-
 func (p *pass) prepare(o intent.Opened) (*kernel.Prepared, error) {
 	id := [2]string{o.Payload().UID, o.Revision()}
 	if done := p.prepared[id]; done != nil {
@@ -272,14 +250,7 @@ func (p *pass) prepare(o intent.Opened) (*kernel.Prepared, error) {
 	return prepared, nil
 }
 
-// wantApplication turns an intent into resolved attachments. A target that is
-
-// not there is told and waited for; what the definition says wrongly refuses
-
-// the intent.
-
-// resolve turns one attachment of a definition into those on this node.
-
+// intentOf finds the intent with the revision.
 func (p *pass) intentOf(uid, revision string) *intent.Opened {
 	for _, app := range p.apps {
 		if app.newest.Payload().UID != uid {
@@ -295,6 +266,7 @@ func (p *pass) intentOf(uid, revision string) *intent.Opened {
 	return nil
 }
 
+// factsOfObject reads what the bytecode does.
 func (p *pass) factsOfObject(o intent.Opened) (*bytecode.Facts, error) {
 	object, err := p.object(o.Payload())
 	if err != nil {

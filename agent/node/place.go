@@ -12,6 +12,9 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
+// wantApplication turns an intent into resolved attachments. A target that is
+// not there is told and waited for; what the definition says wrongly refuses
+// the intent.
 func (p *pass) wantApplication(o intent.Opened, out *outcome) error {
 	payload := o.Payload()
 	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision()}
@@ -44,6 +47,7 @@ func (p *pass) wantApplication(o intent.Opened, out *outcome) error {
 	return nil
 }
 
+// resolve turns one attachment of a definition into those on this node.
 func (p *pass) resolve(application v1alpha1.Identity, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
 	base := plan.Attachment{Application: application, Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
 		Hook: at.Hook, Priority: v1alpha1.DefaultPriority}

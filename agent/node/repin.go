@@ -4,6 +4,7 @@ import (
 	"fmt"
 )
 
+// repin makes again the pins that someone removed.
 func (p *pass) repin() {
 	for _, revisions := range p.held.revisions {
 		for _, r := range revisions {

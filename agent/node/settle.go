@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/agent/plan"
 )
 
+// fail notes that the newest intent cannot be had.
 func (p *pass) fail(app *application, err error) {
 	uid := app.newest.Payload().UID
 	p.outcomes[uid].errs = append(p.outcomes[uid].errs, err)
@@ -19,6 +20,7 @@ func (p *pass) fail(app *application, err error) {
 	p.opts.Log.Error("load", "application", app.newest.Payload().Application.String(), "error", err)
 }
 
+// refuse takes an application's newest intent out of this pass.
 func (p *pass) refuse(uid string, err error) {
 	p.want.Applications = slices.DeleteFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == uid })
 	for _, app := range p.apps {
@@ -36,6 +38,7 @@ func (p *pass) refuse(uid string, err error) {
 	}
 }
 
+// finish writes what the pass found out back, and wakes who waits for it.
 func (p *pass) finish() {
 	for _, v := range p.versions {
 		p.logClose("unused chain", v)
@@ -74,6 +77,7 @@ func (p *pass) finish() {
 	}
 }
 
+// pruneObjects drops the cached objects of intents that were replaced.
 func (p *pass) pruneObjects() {
 	if !p.prune {
 		return
@@ -95,6 +99,7 @@ func (p *pass) pruneObjects() {
 	}
 }
 
+// settle works out back-off and status of one application.
 func (p *pass) settle(app *application) {
 	payload := app.newest.Payload()
 	out := p.outcomes[payload.UID]
@@ -116,6 +121,7 @@ func (p *pass) settle(app *application) {
 	app.status = p.status(app, out)
 }
 
+// keepDeployed remembers the intent that now runs in whole.
 func (p *pass) keepDeployed(app *application, out *outcome) {
 	payload := app.newest.Payload()
 	var err error
@@ -135,6 +141,7 @@ func (p *pass) keepDeployed(app *application, out *outcome) {
 	}
 }
 
+// after is how long to wait after so many failures in a row.
 func (b BackOff) after(failures int) time.Duration {
 	wait := b.First
 	for range failures - 1 {
@@ -143,5 +150,5 @@ func (b BackOff) after(failures int) time.Duration {
 			break
 		}
 	}
-	return wait + time.Duration(rand.Float64()*float64(wait)/4)
+	return wait + time.Duration(rand.Float64()*float64(wait)/4) //nolint:gosec // jitter guards no secret
 }

@@ -88,7 +88,7 @@ type parser struct {
 }
 
 func (p *parser) lines(text string, do func(fields []string)) {
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		if fields := strings.Fields(line); len(fields) > 0 && !strings.HasPrefix(line, "#") {
 			do(fields)
 		}
