@@ -44,6 +44,8 @@ func floors() []floor {
 		{"host", with(five, "agent")},
 		{"demo", with(five, "agent", "host", "examples")},
 		{"examples", nil},
+		// Pages that are made from a table, and not the table.
+		{"docs", []string{"hook"}},
 		// The demo is a user of the whole, as the command line is.
 		{"demo", with(five, "agent", "host", "examples")},
 		{"cmd", []string{anything}},
