@@ -11,7 +11,8 @@ import (
 )
 
 // baseData is what every policy sees beside the input: data.hooks, the rows of
-// hook.All by name, and data.helpers, the rows of bytecode.Helpers by name.
+// hook.All by name, data.helpers, the rows of bytecode.Helpers by name, and
+// data.kfuncs, those of bytecode.RiskyKfuncs.
 func baseData() (map[string]any, error) {
 	hooks := map[string]hook.Hook{}
 	for _, h := range hook.All() {
@@ -22,7 +23,11 @@ func baseData() (map[string]any, error) {
 	for _, h := range bytecode.Helpers() {
 		helpers[h.Name] = h
 	}
-	body, err := json.Marshal(map[string]any{"hooks": hooks, "helpers": helpers})
+	kfuncs := map[string]bytecode.Kfunc{}
+	for _, k := range bytecode.RiskyKfuncs() {
+		kfuncs[k.Name] = k
+	}
+	body, err := json.Marshal(map[string]any{"hooks": hooks, "helpers": helpers, "kfuncs": kfuncs})
 	if err != nil {
 		return nil, fmt.Errorf("write the data policies see: %w", err)
 	}

@@ -44,6 +44,8 @@ forbidden_risks := {
 	"OverridesReturn": "makes kernel functions return without running",
 	"SendsSignals": "sends signals to processes",
 	"MakesSystemCalls": "makes system calls",
+	"WritesFiles": "writes the attributes of files",
+	"StopsKernel": "stops the kernel",
 }
 
 deny contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
@@ -52,6 +54,15 @@ deny contains lib.reason("helpers", lib.program_path(input.application.spec, pro
 	what := forbidden_risks[data.helpers[helper].risk]
 	msg := sprintf("program %s calls %s, which %s", [program.name, helper, what])
 	remedy := sprintf("use an image whose programs do not call %s", [helper])
+}
+
+# The kernel functions that do what those helpers do.
+deny contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	some program in input.bytecode.programs
+	some kfunc in program.kfuncs
+	what := forbidden_risks[data.kfuncs[kfunc].risk]
+	msg := sprintf("program %s calls kernel function %s, which %s", [program.name, kfunc, what])
+	remedy := sprintf("use an image whose programs do not call %s", [kfunc])
 }
 
 # unknown-helpers: what nobody can name, nobody can judge.

@@ -13,6 +13,13 @@ test_unsigned_is_refused if {
 	paths(denied, "signed") == {"spec.bytecode.image"}
 }
 
+test_kfuncs_that_do_the_same_are_refused if {
+	every kfunc in ["bpf_send_signal_task", "crash_kexec", "bpf_set_dentry_xattr"] {
+		rules(policy.deny) == {"helpers"} with input as with_program(good, {"kfuncs": [kfunc]})
+	}
+	count(policy.deny) == 0 with input as with_program(good, {"kfuncs": ["bpf_xdp_metadata_rx_hash", "bpf_copy_from_user_str"]})
+}
+
 test_a_signature_of_any_known_signer_will_do if {
 	count(policy.deny) == 0 with input as with_part(good, "/signatures/0/signer", "somebody")
 }
