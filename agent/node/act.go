@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -78,29 +79,30 @@ func (p *pass) backedOff(owners []string, a plan.Action) error {
 
 // note remembers how an action went.
 func (p *pass) note(uid string, a plan.Action, err error) {
-	if err == nil {
-		return
+	if err != nil {
+		out := p.outcomes[uid]
+		if out == nil {
+			out = &outcome{}
+			p.outcomes[uid] = out
+		}
+		out.failed(uid, a, err)
+		if wait := new(contested); errors.As(err, &wait) {
+			return
+		}
+		out.tried = true
+		p.opts.Log.Error("act", "action", a.String(), "error", err)
 	}
-	out := p.outcomes[uid]
-	if out == nil {
-		out = &outcome{}
-		p.outcomes[uid] = out
-	}
-	out.failed(uid, a, err)
-	if wait := new(contested); errors.As(err, &wait) {
-		return
-	}
-	out.tried = true
 	for _, app := range p.apps {
 		if app.newest.Payload().UID != uid {
 			continue
 		}
-		if app.failed == nil {
-			app.failed = map[string]error{}
+		failed := maps.Clone(app.failed)
+		if failed == nil {
+			failed = map[string]error{}
 		}
-		app.failed[a.String()] = err
+		failed[a.String()] = err
+		app.failed = failed
 	}
-	p.opts.Log.Error("act", "action", a.String(), "error", err)
 }
 
 // failed notes an action that has no success.
