@@ -16,7 +16,7 @@ BENCHOUT ?= dist/bench.txt
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-race bench generate verify lint fmt clean
+.PHONY: help build demo test test-race test-vm bench generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test-race: ## Run every test under the race detector (needs a C compiler)
 	@$(NOTE_ROOT)
 	CGO_ENABLED=1 go test -race -timeout 25m $(TESTFLAGS) ./...
 	@$(NOTE_ROOT)
+
+test-vm: ## Run the kernel tests on Linux 6.1 and 6.12 in virtual machines (qemu)
+	SKEP_VM_KERNELS=6.1,6.12 go test -v -count 1 -timeout 20m ./test/kernel
 
 bench: ## Run the benchmarks into dist/bench.txt and compare with dist/bench.old.txt
 	@mkdir -p $(dir $(BENCHOUT))

@@ -1,7 +1,11 @@
 package host
 
 import (
+	"bytes"
+	"crypto/ed25519"
 	"encoding/pem"
+	"errors"
+	"net"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -16,6 +20,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
 )
 
 // repository is a git repository on disk.
@@ -248,6 +254,111 @@ func TestARepositoryOverHTTPS(t *testing.T) {
 	server.Close()
 	if tr, err := s.fetch(t.Context()); err == nil || tr.revision != second {
 		t.Errorf("a server that is down: %v, %s", err, tr.revision)
+	}
+}
+
+// sshServer lets one key run git-upload-pack, as a git host does, and returns
+// its address and its line for known_hosts.
+func sshServer(t *testing.T, client ssh.PublicKey) (address, known string) {
+	t.Helper()
+	if _, err := exec.LookPath("git-upload-pack"); err != nil {
+		t.Skipf("SKIPPED: git is not installed: %v", err)
+	}
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.NewSignerFromKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &ssh.ServerConfig{PublicKeyCallback: func(_ ssh.ConnMetadata, offered ssh.PublicKey) (*ssh.Permissions, error) {
+		if !bytes.Equal(offered.Marshal(), client.Marshal()) {
+			return nil, errors.New("unknown key")
+		}
+		return &ssh.Permissions{}, nil
+	}}
+	config.AddHostKey(signer)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serveSSH(conn, config)
+		}
+	}()
+	return l.Addr().String(), knownhosts.Line([]string{l.Addr().String()}, signer.PublicKey())
+}
+
+// serveSSH runs the command of every session that asks for git-upload-pack.
+func serveSSH(conn net.Conn, config *ssh.ServerConfig) {
+	server, channels, requests, err := ssh.NewServerConn(conn, config)
+	if err != nil {
+		return
+	}
+	defer func() { _ = server.Close() }()
+	go ssh.DiscardRequests(requests)
+	for offered := range channels {
+		channel, requests, err := offered.Accept()
+		if err != nil {
+			return
+		}
+		for r := range requests {
+			var command struct{ Text string }
+			if r.Type != "exec" || ssh.Unmarshal(r.Payload, &command) != nil {
+				_ = r.Reply(false, nil)
+				continue
+			}
+			_ = r.Reply(true, nil)
+			dir := strings.Trim(strings.TrimPrefix(command.Text, "git-upload-pack "), "'")
+			run := exec.Command("git", "-c", "safe.directory=*", "upload-pack", dir)
+			run.Stdin, run.Stdout = channel, channel
+			status := struct{ Code uint32 }{}
+			if run.Run() != nil {
+				status.Code = 1
+			}
+			_, _ = channel.SendRequest("exit-status", false, ssh.Marshal(status))
+			_ = channel.Close()
+		}
+	}
+}
+
+func TestARepositoryOverSSH(t *testing.T) {
+	r := newRepository(t)
+	want := r.commit(map[string]string{"a.cue": "one"})
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := ssh.NewPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, line := sshServer(t, client)
+	dir := t.TempDir()
+	identity, known, other := filepath.Join(dir, "id"), filepath.Join(dir, "known"), filepath.Join(dir, "other")
+	stranger := knownhosts.Line([]string{address}, client)
+	for path, body := range map[string][]byte{identity: pem.EncodeToMemory(block), known: []byte(line + "\n"), other: []byte(stranger + "\n")} {
+		if err := os.WriteFile(path, body, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	where := "ssh://git@" + address + r.dir
+	if tr := mustFetch(t, mustSource(t, where, "main", GitAuth{IdentityFile: identity, KnownHostsFile: known})); tr.revision != want {
+		t.Errorf("revision %s, want %s", tr.revision, want)
+	}
+	if _, err := mustSource(t, where, "main", GitAuth{IdentityFile: identity, KnownHostsFile: other}).fetch(t.Context()); err == nil {
+		t.Error("a server with another key than the known one was believed")
 	}
 }
 
