@@ -210,8 +210,8 @@ func openVersion(dir string) (*ChainVersion, ebpf.ProgramID, error) {
 		if err != nil {
 			return nil, 0, fmt.Errorf("read chain's member: %w", err)
 		}
-		var m plan.Member
-		if json.Unmarshal([]byte(text), &m) != nil {
+		m, readable := readMember(text)
+		if !readable {
 			return nil, 0, nil
 		}
 		v.Members = append(v.Members, m)
@@ -233,6 +233,11 @@ func openVersion(dir string) (*ChainVersion, ebpf.ProgramID, error) {
 	}
 	id, _ := info.ID()
 	return v, id, nil
+}
+
+// readMember reads the text of one member.
+func readMember(text string) (m plan.Member, ok bool) {
+	return m, json.Unmarshal([]byte(text), &m) == nil
 }
 
 // DropChainVersions removes the pins of all versions but the one that runs.

@@ -87,16 +87,21 @@ func (p *pass) chainStatus(c *kernel.Chain) (ChainStatus, error) {
 		}
 		s.Members = append(s.Members, one)
 	}
-	// Linking touches no kernel; it is asked what the chain takes.
-	linked, unknown := p.linkChain(c.Ifindex, c.Version.Members, c.Version.Members)
-	if unknown != nil {
-		s.Error = unknown.Error()
-		return s, nil
+	p.measure(&s, c)
+	return s, nil
+}
+
+// measure fills in what the chain takes of the kernel's limits. Linking touches
+// no kernel; it is asked here for its figures.
+func (p *pass) measure(s *ChainStatus, c *kernel.Chain) {
+	linked, err := p.linkChain(c.Ifindex, c.Version.Members, c.Version.Members)
+	if err != nil {
+		s.Error = err.Error()
+		return
 	}
 	s.Usage = linked.Usage
 	s.Usage.Verified = verifiedInstructions(c.Version.Program)
 	s.Room = s.Usage.Left()
-	return s, nil
 }
 
 // verifiedInstructions is how much of the verifier's budget a program took, or
