@@ -48,7 +48,9 @@ func newImageBuild() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			done := working(cmd, "pushing %s", args[0])
 			r, err := client.Push(cmd.Context(), args[0], built)
+			done()
 			if err != nil {
 				return err
 			}
@@ -111,6 +113,8 @@ func newImageCopy(name, what string) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			done := working(cmd, "copying %s to %s", args[0], args[1])
+			defer done()
 			from, err := client.Resolve(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -119,6 +123,7 @@ func newImageCopy(name, what string) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			done()
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), digestReference(to))
 			return err
 		},

@@ -118,13 +118,13 @@ func newPolicySchema() *cobra.Command {
 		Use:   "schema DIR",
 		Short: "Write input.schema.json, capabilities.json and lib.rego for opa check and editors",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := os.MkdirAll(args[0], 0o755); err != nil {
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil { //nolint:gosec // It holds no secrets, and whoever shares the repository reads it.
 				return err
 			}
 			var errs []error
 			for name, data := range map[string][]byte{"input.schema.json": policies.InputSchema(), "capabilities.json": policies.Capabilities(), "lib.rego": []byte(policies.Source()["library/lib/lib.rego"])} {
-				errs = append(errs, os.WriteFile(filepath.Join(args[0], name), data, 0o644))
+				errs = append(errs, os.WriteFile(filepath.Join(args[0], name), data, 0o644)) //nolint:gosec // As the folder.
 			}
 			return errors.Join(errs...)
 		},

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -79,10 +80,8 @@ func outputFlag(cmd *cobra.Command, to *string, formats ...string) {
 	cmd.Flags().StringVarP(to, "output", "o", formats[0], "format: "+strings.Join(formats, ", "))
 	run := cmd.RunE
 	cmd.RunE = func(c *cobra.Command, args []string) error {
-		for _, f := range formats {
-			if f == *to {
-				return run(c, args)
-			}
+		if slices.Contains(formats, *to) {
+			return run(c, args)
 		}
 		return fmt.Errorf("unknown output %q; use %s", *to, strings.Join(formats, ", "))
 	}
@@ -151,6 +150,17 @@ func terminal(w io.Writer) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// working tells a person at a terminal what takes its time, and takes the line
+// away when it is done. In a pipe it says nothing.
+func working(cmd *cobra.Command, format string, args ...any) (done func()) {
+	w := cmd.ErrOrStderr()
+	if !terminal(w) {
+		return func() {}
+	}
+	fmt.Fprintf(w, "%s…", cut(fmt.Sprintf(format, args...), 98))
+	return func() { fmt.Fprint(w, "\r\x1b[K") }
 }
 
 // paint colours s for a terminal, unless NO_COLOR is set (no-color.org).

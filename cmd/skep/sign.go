@@ -151,7 +151,9 @@ func newVerify() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			done := working(cmd, "collecting signatures of %s", args[0])
 			found, err := signing.Collect(cmd.Context(), client, r)
+			done()
 			if err != nil {
 				return err
 			}
@@ -162,7 +164,7 @@ func newVerify() *cobra.Command {
 			if output == "json" {
 				err = printJSON(cmd.OutOrStdout(), evidence)
 			} else {
-				err = printEvidence(cmd, evidence)
+				printEvidence(cmd, evidence)
 			}
 			if err == nil && len(evidence.Signatures) == 0 {
 				return errRefused
@@ -177,7 +179,7 @@ func newVerify() *cobra.Command {
 	return cmd
 }
 
-func printEvidence(cmd *cobra.Command, e signing.Evidence) error {
+func printEvidence(cmd *cobra.Command, e signing.Evidence) {
 	w := cmd.OutOrStdout()
 	if len(e.Signatures) == 0 {
 		fmt.Fprintf(w, "%s no known signer signed %s\n", paint(w, red, "REFUSED"), e.Digest)
@@ -191,5 +193,4 @@ func printEvidence(cmd *cobra.Command, e signing.Evidence) error {
 	for _, r := range e.Rejected {
 		fmt.Fprintf(w, "%s %s %s\n", paint(w, faint, "did not count:"), or(r.Signer, "-"), r.Reason)
 	}
-	return nil
 }

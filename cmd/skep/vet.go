@@ -84,7 +84,9 @@ func newVet() *cobra.Command {
 			}
 			var results []vetResult
 			for _, path := range args {
+				done := working(cmd, "judging %s", path)
 				some, err := vetPath(cmd.Context(), judge, path)
+				done()
 				if err != nil {
 					return err
 				}
