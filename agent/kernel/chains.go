@@ -237,7 +237,8 @@ func openVersion(dir string) (*ChainVersion, ebpf.ProgramID, error) {
 
 // readMember reads the text of one member.
 func readMember(text string) (m plan.Member, ok bool) {
-	return m, json.Unmarshal([]byte(text), &m) == nil
+	err := json.Unmarshal([]byte(text), &m)
+	return m, err == nil
 }
 
 // DropChainVersions removes the pins of all versions but the one that runs.
