@@ -80,6 +80,15 @@ func (s *Store) Close() error { return s.lock.Close() }
 // Root is the directory, as given.
 func (s *Store) Root() string { return s.root }
 
+// Device names the file system that holds the pins: another mount is another.
+func (s *Store) Device() (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(s.lock.Fd()), &st); err != nil {
+		return 0, fmt.Errorf("read device of %s: %w", s.root, err)
+	}
+	return st.Dev, nil
+}
+
 // sweepDebris removes what a killed agent left half made or half removed.
 func (s *Store) sweepDebris() error {
 	uids, err := s.Applications()

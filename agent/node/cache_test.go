@@ -168,6 +168,22 @@ func TestAFullDiskLosesNothingThatWasKept(t *testing.T) {
 	}
 }
 
+func TestAnotherMountInTheSameBootIsTold(t *testing.T) {
+	c, err := openCache(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		boot   string
+		device uint64
+		want   bool
+	}{{"one\n", 7, false}, {"one\n", 7, false}, {"one\n", 8, true}, {"one\n", 8, false}, {"two\n", 9, false}, {"two\n", 7, true}} {
+		if got, err := c.noteMount(step.boot, step.device); got != step.want || err != nil {
+			t.Errorf("step %d: %v, %v", i, got, err)
+		}
+	}
+}
+
 func TestBackOffDoublesUpToItsMost(t *testing.T) {
 	b := BackOff{First: time.Second, Most: 10 * time.Second}
 	for failures, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 4: 8 * time.Second, 5: 10 * time.Second, 1000: 10 * time.Second} {

@@ -97,7 +97,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(),
 		contests: map[string]*contest{}, apps: map[string]*application{}, settled: make(chan struct{})}
-	if err := errors.Join(a.restore(), a.adopt()); err != nil {
+	if err := errors.Join(a.checkMount(), a.restore(), a.adopt()); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
 	}
 	return a, nil

@@ -89,7 +89,7 @@ func needKernel(t *testing.T) {
 	}
 }
 
-// bench is one node for tests: its directories, its key and its objects.
+// world is one node for tests: its directories, its key and its objects.
 type world struct {
 	t       testing.TB
 	dir     string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -276,6 +278,38 @@ func TestOneAgentHoldsTheDirectory(t *testing.T) {
 	other.BPFFS = t.TempDir()
 	if _, err := node.New(other); !errors.Is(err, kernel.ErrNotBPFFS) {
 		t.Errorf("New outside of a bpffs = %v", err)
+	}
+}
+
+func TestASecondBPFFileSystemIsNoticed(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	var log strings.Builder
+	open := func(bpffs string) {
+		t.Helper()
+		o := w.options()
+		o.BPFFS, o.Log = bpffs, slog.New(slog.NewTextHandler(&log, nil))
+		a, err := node.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open(w.bpffs)
+	open(w.bpffs)
+	if log.Len() > 0 {
+		t.Errorf("the same file system is told: %s", log.String())
+	}
+	second := t.TempDir()
+	if err := unix.Mount("bpf", second, "bpf", 0, ""); err != nil {
+		t.Skip("SKIPPED: cannot mount a bpf file system: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(second, 0) })
+	open(filepath.Join(second, "skep"))
+	if !strings.Contains(log.String(), "another bpf file system") {
+		t.Errorf("log = %q", log.String())
 	}
 }
 
