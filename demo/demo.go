@@ -51,6 +51,7 @@ func Run(ctx context.Context, o Options, args ...string) error {
 	// started the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	//nolint:gosec // It is this program itself, with the arguments it was given.
 	child := exec.CommandContext(ctx, "/proc/self/exe", append(args, "--"+InsideFlag, dir)...)
 	child.Args[0] = os.Args[0]
 	child.Stdout, child.Stderr = o.Out, os.Stderr

@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -41,8 +40,11 @@ func (r *repository) commit(message string, files map[string]string) (string, er
 		} else {
 			err = os.WriteFile(path, []byte(body), 0o600)
 		}
-		if _, addErr := tree.Add(name); errors.Join(err, addErr) != nil {
-			return "", fmt.Errorf("commit %s: %w", name, errors.Join(err, addErr))
+		if err == nil {
+			_, err = tree.Add(name)
+		}
+		if err != nil {
+			return "", fmt.Errorf("commit %s: %w", name, err)
 		}
 	}
 	hash, err := tree.Commit(message, &git.CommitOptions{

@@ -194,7 +194,7 @@ func legalProceedOn(a v1alpha1.Attachment) (string, string) {
 }
 
 func legalTracepoint(a v1alpha1.Attachment) (string, string) {
-	for _, part := range strings.Split(a.Tracepoint, "/") {
+	for part := range strings.SplitSeq(a.Tracepoint, "/") {
 		if part == "" || part == "." || part == ".." || strings.ContainsAny(part, " \t\n\x00:") {
 			return fmt.Sprintf("tracepoint %q is not a name", a.Tracepoint), "write it as bpftrace -l or perf list does"
 		}

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -155,7 +156,7 @@ func (v Verdict) Same(p intent.Payload) bool {
 	mine.Format = p.Format
 	a, errA := json.Marshal(mine)
 	b, errB := json.Marshal(p)
-	return errA == nil && errB == nil && string(a) == string(b)
+	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
 func (v Verdict) payload(stamp Stamp) intent.Payload {

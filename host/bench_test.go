@@ -27,7 +27,7 @@ func BenchmarkCommitToAttached(b *testing.B) {
 		ref := refs[n%2]
 		r.commit(map[string]string{"app.yaml": string(s.definition("app", ref))})
 		for !attached(h, ref) {
-			time.Sleep(time.Millisecond)
+			<-time.After(time.Millisecond)
 		}
 	}
 	b.StopTimer()

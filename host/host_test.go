@@ -517,7 +517,7 @@ func TestRunSeesChangesAndAnswersItsSocket(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not loaded: %+v", h.Status())
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-time.After(20 * time.Millisecond)
 	}
 	for path, want := range map[string]string{"/healthz": "ok", "/metrics": `skep_applications{allowed="True"} 1`} {
 		resp, err := http.Get(base + path)

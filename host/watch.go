@@ -54,7 +54,11 @@ func relay(ctx context.Context, w *fsnotify.Watcher, changed chan<- struct{}) {
 				watchTree(w, e.Name)
 			}
 			timer.Reset(quiet)
-		case <-w.Errors:
+		case _, ok := <-w.Errors:
+			if !ok {
+				return
+			}
+			timer.Reset(quiet) // Events were lost: anything may have changed.
 		case <-timer.C:
 			select {
 			case changed <- struct{}{}:
@@ -75,10 +79,12 @@ func watchTree(w *fsnotify.Watcher, path string) {
 		return
 	}
 	_ = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() {
+		switch {
+		case err != nil:
+			return nil //nolint:nilerr // What cannot be watched is read when the interval is over, and that tells.
+		case !d.IsDir():
 			return nil
-		}
-		if d.Name() == ".git" {
+		case d.Name() == ".git":
 			return fs.SkipDir
 		}
 		_ = w.Add(p)

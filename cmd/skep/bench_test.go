@@ -55,7 +55,7 @@ func BenchmarkResident(b *testing.B) {
 		var l local
 		l.state = dir + "/state"
 		for !loaded(b, l, applications) {
-			time.Sleep(50 * time.Millisecond)
+			<-time.After(50 * time.Millisecond)
 		}
 		all, anonymous := memory(b, run.Process.Pid)
 		b.ReportMetric(all, "MB-resident")

@@ -88,7 +88,7 @@ func jsonValue(ts *testscript.TestScript, _ bool, args []string) {
 	dec := json.NewDecoder(strings.NewReader(ts.ReadFile(args[0])))
 	dec.UseNumber()
 	ts.Check(dec.Decode(&v))
-	for _, part := range strings.SplitSeq(args[1], ".") {
+	for part := range strings.SplitSeq(args[1], ".") {
 		switch at := v.(type) {
 		case map[string]any:
 			inner, ok := at[part]
