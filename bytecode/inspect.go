@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -249,21 +250,19 @@ const kconfigSection = ".kconfig"
 
 // mapSpecs are the maps that loading the object makes.
 func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
-	maps := make(map[string]*ebpf.MapSpec, len(spec.Maps)+1)
-	for name, m := range spec.Maps {
-		maps[name] = m
-	}
+	specs := make(map[string]*ebpf.MapSpec, len(spec.Maps)+1)
+	maps.Copy(specs, spec.Maps)
 	if spec.Types == nil {
-		return maps
+		return specs
 	}
 	var ds *btf.Datasec
 	if err := spec.Types.TypeByName(kconfigSection, &ds); err == nil {
-		maps[kconfigSection] = &ebpf.MapSpec{
+		specs[kconfigSection] = &ebpf.MapSpec{
 			Name: kconfigSection, Type: ebpf.Array,
 			KeySize: 4, ValueSize: ds.Size, MaxEntries: 1, Flags: flagReadOnlyProg,
 		}
 	}
-	return maps
+	return specs
 }
 
 // inspectMap states what a map is and costs.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -172,25 +173,16 @@ func TestReachability(t *testing.T) {
 		"bpf_ringbuf_output":       "a callback of a callback",
 		"bpf_trace_printk":         "a timer",
 	} {
-		if !contains(all.Helpers, name) {
+		if !slices.Contains(all.Helpers, name) {
 			t.Errorf("%s in %s is not found: %v", name, where, all.Helpers)
 		}
 	}
-	if !contains(all.Maps, "events") {
+	if !slices.Contains(all.Maps, "events") {
 		t.Errorf("the map of a callback is not found: %v", all.Maps)
 	}
 	if len(none.Helpers)+len(none.Maps)+len(none.Subprograms) > 0 || none.Instructions != 2 {
 		t.Errorf("a program beside it has facts of its own only; got %+v", none)
 	}
-}
-
-func contains(list []string, name string) bool {
-	for _, s := range list {
-		if s == name {
-			return true
-		}
-	}
-	return false
 }
 
 func TestCallsWithoutAName(t *testing.T) {
@@ -222,7 +214,7 @@ func TestKernelSymbols(t *testing.T) {
 	if diff := cmp.Diff([]string{"bpf_rcu_read_lock", "jiffies"}, p.Ksyms); diff != "" {
 		t.Errorf("symbols asked for (-want +got):\n%s", diff)
 	}
-	if !contains(p.Maps, ".kconfig") {
+	if !slices.Contains(p.Maps, ".kconfig") {
 		t.Errorf("Kconfig variables are a map too; got %v", p.Maps)
 	}
 }

@@ -1,6 +1,7 @@
 package bytecode
 
 import (
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -21,13 +22,8 @@ type needs []KernelNeed
 // add notes a need once. An empty kernel means that nobody knows.
 func (n *needs) add(kernel, feature, program string) {
 	need := KernelNeed{Kernel: kernel, Feature: feature, Program: program}
-	if kernel == "" {
+	if kernel == "" || slices.Contains(*n, need) {
 		return
-	}
-	for _, have := range *n {
-		if have == need {
-			return
-		}
 	}
 	*n = append(*n, need)
 }

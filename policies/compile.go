@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -174,9 +175,7 @@ func (s *sandbox) link(ctx context.Context, c *compiled, p Policy, modules map[s
 	if err != nil {
 		return []error{err}
 	}
-	for file, module := range lib {
-		modules[file] = module
-	}
+	maps.Copy(modules, lib)
 	compiler := s.compiler()
 	if compiler.Compile(modules); compiler.Failed() {
 		return compileErrors(p, compiler.Errors)
@@ -191,9 +190,9 @@ func (s *sandbox) link(ctx context.Context, c *compiled, p Policy, modules map[s
 
 // prepare makes the query that asks for the entry points.
 func (s *sandbox) prepare(ctx context.Context, compiler *ast.Compiler, entries []string) (rego.PreparedEvalQuery, error) {
-	var query string
+	var query strings.Builder
 	for _, entry := range entries {
-		query += fmt.Sprintf("%[1]s = data.skep.policy.%[1]s\n", entry)
+		fmt.Fprintf(&query, "%[1]s = data.skep.policy.%[1]s\n", entry)
 	}
 	txn, err := s.store.NewTransaction(ctx, storage.TransactionParams{})
 	if err != nil {
@@ -201,7 +200,7 @@ func (s *sandbox) prepare(ctx context.Context, compiler *ast.Compiler, entries [
 	}
 	defer s.store.Abort(ctx, txn)
 	return rego.New(
-		rego.Query(query),
+		rego.Query(query.String()),
 		rego.Compiler(compiler),
 		rego.Store(s.store),
 		rego.Transaction(txn),
@@ -240,13 +239,13 @@ func details(d ast.ErrorDetails) string {
 	if d == nil {
 		return ""
 	}
-	var text string
+	var text strings.Builder
 	for _, line := range d.Lines() {
 		if line = strings.TrimSpace(line); line != "" && line != "^" {
-			text += "; " + line
+			text.WriteString("; " + line)
 		}
 	}
-	return text
+	return text.String()
 }
 
 // tooDeep returns the line where brackets outside strings and comments stand

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -167,9 +168,7 @@ func (s *sandbox) testModules(p Policy, files map[string]string) (map[string]*as
 	if err != nil {
 		return nil, err
 	}
-	for file, module := range lib {
-		modules[file] = module
-	}
+	maps.Copy(modules, lib)
 	for file, source := range files {
 		module, err := ast.ParseModuleWithOpts(file, source, s.parserOptions())
 		if err != nil {

@@ -28,9 +28,6 @@ const (
 	maxReferrers = 64
 	// maxLayers is how many signatures of one manifest are read.
 	maxLayers = 64
-	// maxManifest is the size of one manifest, in bytes; registries use the
-	// same limit.
-	maxManifest = 4 << 20
 	// maxBlob is the size of one signature, attestation or bundle, in bytes.
 	maxBlob = 4 << 20
 	// maxTotal is the size of them all, in bytes.

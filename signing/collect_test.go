@@ -265,7 +265,7 @@ func TestARegistryThatMisbehaves(t *testing.T) {
 				return false
 			})
 			limit := 10 * time.Second
-			if c.kind == context.DeadlineExceeded {
+			if errors.Is(c.kind, context.DeadlineExceeded) {
 				limit = 200 * time.Millisecond
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)

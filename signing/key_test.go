@@ -136,7 +136,7 @@ func TestGeneratedKeysAreCosigns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := key.Public(); err != nil || string(again) != string(public) {
+	if again, err := key.Public(); err != nil || !bytes.Equal(again, public) {
 		t.Errorf("public half of the parsed key is %s, want %s: %v", again, public, err)
 	}
 	if _, err := signing.ParsePrivateKey(private, []byte("wrong")); err == nil || strings.Contains(err.Error(), "wrong") {
