@@ -1,0 +1,147 @@
+package gate_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/hook"
+)
+
+// given sets one field of an attachment to something legal.
+var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
+	"interfaces": func(a *v1alpha1.Attachment, _ hook.Hook) { a.Interfaces = &v1alpha1.Interfaces{Primary: true} },
+	"priority":   func(a *v1alpha1.Attachment, _ hook.Hook) { p := int32(0); a.Priority = &p },
+	"proceedOn":  func(a *v1alpha1.Attachment, _ hook.Hook) { a.ProceedOn = []string{"Drop", "Tx"} },
+	"function":   func(a *v1alpha1.Attachment, _ hook.Hook) { a.Function = "tcp_connect" },
+	"tracepoint": func(a *v1alpha1.Attachment, h hook.Hook) {
+		a.Tracepoint = "sched_switch"
+		if h.Name == "tracepoint" {
+			a.Tracepoint = "sched/sched_switch"
+		}
+	},
+	"cgroup": func(a *v1alpha1.Attachment, _ hook.Hook) { a.Cgroup = "/" },
+	"binary": func(a *v1alpha1.Attachment, _ hook.Hook) {
+		a.Binary = &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main"}
+	},
+	"networkNamespace": func(a *v1alpha1.Attachment, _ hook.Hook) { a.NetworkNamespace = "/run/netns/blue" },
+}
+
+// takes says which fields a hook takes, written out apart from the gate's own
+// table.
+func takes(h hook.Hook) []string {
+	fields := map[hook.Shape][]string{
+		hook.NetworkDevice: {"interfaces"}, hook.KernelFunction: {"function"}, hook.Tracepoint: {"tracepoint"},
+		hook.Cgroup: {"cgroup"}, hook.UserBinary: {"binary"}, hook.NetworkNamespace: {"networkNamespace"},
+	}[h.Shape]
+	if h.Sharing == hook.Ordered {
+		fields = append(fields, "priority")
+	}
+	if h.Name == "xdp" {
+		fields = append(fields, "proceedOn")
+	}
+	return fields
+}
+
+func TestEveryHookTakesItsOwnFieldsAndNoOthers(t *testing.T) {
+	for _, h := range hook.All() {
+		if !h.Attachable {
+			continue
+		}
+		for name, set := range given {
+			a := v1alpha1.Attachment{Hook: h.Name}
+			set(&a, h)
+			_, err := gate.Shape(gate.Request{Application: app("registry.example.com/a:v1", "p", a)})
+			if want := slices.Contains(takes(h), name); (err == nil) != want {
+				t.Errorf("%s with %s: %v, want it taken: %v", h.Name, name, err, want)
+			}
+		}
+	}
+}
+
+func TestHooksBeyondTheScopeOrTheAgentAreRefused(t *testing.T) {
+	for _, h := range hook.All() {
+		in := &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "app"}}
+		in.Spec = app("registry.example.com/a:v1", "p", v1alpha1.Attachment{Hook: h.Name}).Spec
+		for kind, a := range map[string]struct {
+			app   v1alpha1.Application
+			legal bool
+		}{
+			"namespaced":   {in, h.Attachable && h.Namespaceable},
+			"cluster-wide": {app("registry.example.com/a:v1", "p", v1alpha1.Attachment{Hook: h.Name}), h.Attachable},
+		} {
+			if _, err := gate.Shape(gate.Request{Application: a.app}); (err == nil) != a.legal {
+				t.Errorf("%s, %s: %v, want it legal: %v", h.Name, kind, err, a.legal)
+			}
+		}
+	}
+}
+
+func TestValuesThatAreNoneAreRefused(t *testing.T) {
+	nic := func(names, exclude []string) v1alpha1.Attachment {
+		return v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: names, Exclude: exclude}}
+	}
+	high, low := int32(1001), int32(-1)
+	probe := func(b v1alpha1.UserBinary) v1alpha1.Attachment {
+		return v1alpha1.Attachment{Hook: "uprobe", Binary: &b}
+	}
+	for name, a := range map[string]v1alpha1.Attachment{
+		"no interface at all":            nic(nil, nil),
+		"an empty interface name":        nic([]string{""}, nil),
+		"a broken glob":                  nic([]string{"eth[0"}, nil),
+		"a broken exclusion":             nic([]string{"eth0"}, []string{"["}),
+		"an empty exclusion":             nic([]string{"eth0"}, []string{""}),
+		"a priority too high":            {Hook: "xdp", Interfaces: onEth0().Interfaces, Priority: &high},
+		"a priority too low":             {Hook: "xdp", Interfaces: onEth0().Interfaces, Priority: &low},
+		"a verdict XDP does not have":    {Hook: "xdp", Interfaces: onEth0().Interfaces, ProceedOn: []string{"pass"}},
+		"a tracepoint without category":  {Hook: "tracepoint", Tracepoint: "sched_switch"},
+		"a tracepoint out of tracefs":    {Hook: "tracepoint", Tracepoint: "../events"},
+		"a raw tracepoint with a space":  {Hook: "raw_tp", Tracepoint: "a b"},
+		"a relative cgroup":              {Hook: "cgroup/connect4", Cgroup: "system.slice"},
+		"a cgroup out of the mount":      {Hook: "cgroup/connect4", Cgroup: "/../etc"},
+		"a relative binary":              probe(v1alpha1.UserBinary{Path: "bin/sh", Symbol: "main"}),
+		"a binary by a crooked path":     probe(v1alpha1.UserBinary{Path: "/bin/../sbin/init", Symbol: "main"}),
+		"no place in the binary":         probe(v1alpha1.UserBinary{Path: "/bin/sh"}),
+		"a negative pid":                 probe(v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main", PID: -1}),
+		"a relative network namespace":   {Hook: "sk_lookup", NetworkNamespace: "blue"},
+		"a network namespace out of run": {Hook: "sk_lookup", NetworkNamespace: "/run/netns/../../proc/1/ns/net"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := gate.Shape(gate.Request{Application: app("registry.example.com/a:v1", "p", a)})
+			var refusal *gate.Refusal
+			if !errors.As(err, &refusal) {
+				t.Fatalf("Shape = %v, want a refusal", err)
+			}
+			for _, r := range refusal.Reasons {
+				if r.Rule != "shape/fields" || r.Remedy == "" || !strings.HasPrefix(r.Path, "spec.programs[0].attach[0].") {
+					t.Errorf("reason %+v: want rule, path and remedy", r)
+				}
+			}
+			if !strings.Contains(err.Error(), "refuse app: shape/fields at spec.programs[0]") {
+				t.Errorf("the error does not name object, rule and path: %v", err)
+			}
+		})
+	}
+}
+
+func TestAllReasonsAreToldAtOnce(t *testing.T) {
+	a := app("", "", v1alpha1.Attachment{Hook: "xpd"}, v1alpha1.Attachment{Hook: "tcx/ingress", ProceedOn: []string{"Pass"}})
+	_, err := gate.Shape(gate.Request{Application: a})
+	var refusal *gate.Refusal
+	if !errors.As(err, &refusal) {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range refusal.Reasons {
+		got = append(got, r.Path)
+	}
+	want := []string{"spec.bytecode.image", "spec.programs[0].name", "spec.programs[0].attach[0].hook", "spec.programs[0].attach[1].proceedOn"}
+	if !slices.Equal(got, want) {
+		t.Errorf("paths %q, want %q", got, want)
+	}
+}
