@@ -26,6 +26,8 @@ type settingsState struct {
 	judge *gate.Judge
 	trust *signing.Trust
 	err   error
+	// read is the fingerprint of the files that were read last.
+	read string
 }
 
 // tag is what an image's tag stood for when its generation was first judged.
@@ -108,16 +110,21 @@ type outcome struct {
 	why  string
 }
 
-// refreshSettings reads policies and signers again. Those in force stay where
-// the new ones cannot be read.
+// refreshSettings reads policies and signers again where their files changed.
+// Those in force stay where the new ones cannot be read.
 func (h *Host) refreshSettings(ctx context.Context) {
+	now := fingerprint(append(append([]string{}, h.opts.Policies...), h.opts.Signers...)...)
+	if now == h.settings.read {
+		return
+	}
 	s, err := LoadSettings(ctx, h.opts.Policies, h.opts.Signers)
 	if err != nil {
 		if ctx.Err() == nil {
-			h.settings.err = err
+			h.settings.err, h.settings.read = err, now
 		}
 		return
 	}
+	h.settings.read = now
 	h.settings.judge.Retrust(s.Trust)
 	h.settings.judge.Repolicy(s.Policies)
 	h.settings.trust, h.settings.err = s.Trust, nil
@@ -130,7 +137,7 @@ func (h *Host) refreshDefinitions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if t.revision != "" && t.revision == h.tree.revision && h.defs.mayHide != nil {
+	if t.state == h.tree.state && h.defs.mayHide != nil {
 		return nil
 	}
 	defs, err := load(ctx, t, h.opts.Path)

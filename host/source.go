@@ -35,6 +35,9 @@ type tree struct {
 	// revision is ref@commit for git and empty for a folder, whose content may
 	// change under the same name.
 	revision string
+	// state is equal for trees of equal content: the commit for git, a
+	// fingerprint for a folder.
+	state string
 	// author is the committer's e-mail address; empty for a folder.
 	author string
 	// rewritten tells that the commit does not descend from the one before.
@@ -107,7 +110,7 @@ func (f folder) fetch(context.Context) (tree, error) {
 	if _, err := os.ReadDir(string(f)); err != nil {
 		return tree{}, fmt.Errorf("read source: %w", err)
 	}
-	return tree{dir: string(f)}, nil
+	return tree{dir: string(f), state: fingerprint(string(f))}, nil
 }
 
 // gitSource takes the tree of one ref out of a repository that open brings up
@@ -140,7 +143,7 @@ func (g *gitSource) fetch(ctx context.Context) (tree, error) {
 	if err := export(ctx, commit, dir); err != nil {
 		return g.last, err
 	}
-	t := tree{dir: dir, revision: head.String(), author: commit.Committer.Email, rewritten: g.rewritten(repo, commit)}
+	t := tree{dir: dir, revision: head.String(), state: head.String(), author: commit.Committer.Email, rewritten: g.rewritten(repo, commit)}
 	if g.last.dir != "" && g.last.dir != dir {
 		_ = os.RemoveAll(g.last.dir)
 	}
