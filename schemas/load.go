@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,7 +107,7 @@ func Render(ctx context.Context, o Options) ([]Object, []Problem, error) {
 		return nil, nil, err
 	}
 	good, twins := refuseTwins(out.objects)
-	problems := append(out.problems, twins...)
+	problems := slices.Concat(out.problems, twins)
 	for _, tag := range o.Tags {
 		if key, _, _ := strings.Cut(tag, "="); !out.usedTags[tag] && !out.usedTags[key] {
 			problems = append(problems, Problem{

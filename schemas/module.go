@@ -123,7 +123,7 @@ func vendoredSchema(name string) bool {
 func checkLanguage(data []byte, name string) error {
 	f, err := modfile.ParseNonStrict(data, name)
 	if err != nil || f.Language == nil || semver.Compare(f.Language.Version, languageVersion) >= 0 {
-		return nil // What does not parse is told where it is loaded.
+		return nil //nolint:nilerr // What does not parse is told where it is loaded.
 	}
 	return fmt.Errorf("the module's language version %s is older than %s, for which the schema is written", f.Language.Version, languageVersion)
 }

@@ -94,7 +94,7 @@ func TestReadOutcomeKeepsWhatEnded(t *testing.T) {
 		"a unit before the first":       {unit(-3, "a"), 0, errAny},
 	} {
 		got, err := readOutcome(strings.NewReader(c.said))
-		if c.bad == errAny && err != nil {
+		if errors.Is(c.bad, errAny) && err != nil {
 			err = errAny
 		}
 		if !errors.Is(err, c.bad) || got.done != c.done || len(got.objects) != c.done || got.begun != (c.said != "") {

@@ -90,6 +90,6 @@ func line(h hook.Hook) string {
 	if h.Namespaceable {
 		namespaced = "yes"
 	}
-	return fmt.Sprintf("| `%s` | %s | %s | %s | %s | %s | %s | %s | %s |\n", h.Name, strings.Join(sections, ", "),
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", "`"+h.Name+"`", strings.Join(sections, ", "),
 		h.ProgramType, h.Shape, h.MinKernel, h.Sharing, h.Replace, h.Risk, namespaced)
 }
