@@ -2,6 +2,11 @@ package node_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -159,6 +164,35 @@ func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestAVersionThatAKillLeftPinnedIsDropped(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, stop := w.start()
+	if err := w.accept(a, w.member("a", "xdp_count", "count_packets", 500), w.member("b", "xdp_pass", "xdp_pass", 600)); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	dir := filepath.Join(w.bpffs, "+xdp", fmt.Sprint(index(t, "cn0")))
+	stale := filepath.Join(dir, "0123456789abcdef")
+	if err := os.Mkdir(stale, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := foreignProgram(t, ebpf.XDP).Pin(filepath.Join(stale, "prog")); err != nil {
+		t.Fatal(err)
+	}
+	a, _ = w.start()
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(stale); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the stale version is still there: %v", err)
+	}
+	if got := chainOf(t, a); got != "a:count_packets b:xdp_pass" {
+		t.Errorf("chain is %q", got)
 	}
 }
 

@@ -89,8 +89,16 @@ func (a *Agent) adopt() error {
 		if err != nil {
 			return err
 		}
-		if c != nil {
-			a.held.chains[index] = c
+		if c == nil {
+			continue
+		}
+		a.held.chains[index] = c
+		// A kill between the swap and the drop leaves the old program pinned, and
+		// one before the swap the new one, which is made again.
+		if c.Version != nil {
+			if err := a.store.DropChainVersions(c); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -92,7 +92,8 @@ func (w *watch) startPins() error {
 				if !open {
 					return
 				}
-				w.agent.opts.Log.Warn("watch pins; the sweep finds what is missed", "error", err)
+				// A directory that went is told as an error, too.
+				w.agent.opts.Log.Debug("watch pins; the sweep finds what is missed", "error", err)
 			}
 		}
 	})
