@@ -52,7 +52,11 @@ func Run(ctx context.Context, o Options, args ...string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	//nolint:gosec // It is this program itself, with the arguments it was given.
-	child := exec.CommandContext(ctx, "/proc/self/exe", append(args, "--"+InsideFlag, dir)...)
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("run demo: %w", err)
+	}
+	child := exec.CommandContext(ctx, self, append(args, "--"+InsideFlag, dir)...)
 	child.Args[0] = os.Args[0]
 	child.Stdout, child.Stderr = o.Out, os.Stderr
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}

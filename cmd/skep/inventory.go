@@ -23,6 +23,9 @@ func newInventory() *cobra.Command {
 		Long:  "Needs CAP_SYS_ADMIN: the kernel lets nobody else look BPF objects up by id.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !strings.HasPrefix(o.Managed, "/sys/fs/bpf/") {
+				o.BPFFS = o.Managed
+			}
 			all, err := inventory.List(cmd.Context(), o)
 			if err != nil {
 				return err

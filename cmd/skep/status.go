@@ -180,7 +180,10 @@ func explain(w io.Writer, a host.Application) {
 	}
 	for _, m := range a.Agent.Maps {
 		what := "contents kept"
-		if !m.Kept {
+		switch {
+		case !m.Kept && len(m.Carried) > 0:
+			what = "variables carried over: " + joined(m.Carried) + "; the rest started anew: " + m.Reason
+		case !m.Kept:
 			what = "started anew: " + m.Reason
 		}
 		fmt.Fprintf(w, "  map %s %s\n", m.Map, what)
