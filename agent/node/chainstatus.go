@@ -47,7 +47,7 @@ func (a *Agent) Chains(ctx context.Context) ([]ChainStatus, error) {
 	a.work.Lock()
 	defer a.work.Unlock()
 	p := a.newPass(ctx)
-	interfaces, err := listInterfaces(false)
+	interfaces, err := kernelDevices().list(false, p.running())
 	if err != nil {
 		return nil, err
 	}

@@ -5,89 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/intent"
 )
-
-// listInterfaces reads the network devices of the agent's namespace, by index.
-// Which are primary is looked up where somebody asks.
-func listInterfaces(withPrimary bool) ([]plan.Interface, error) {
-	links, err := netlink.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
-	}
-	var primary map[int]bool
-	if withPrimary {
-		if primary, err = primaries(); err != nil {
-			return nil, err
-		}
-	}
-	all := make([]plan.Interface, 0, len(links))
-	for _, l := range links {
-		at := l.Attrs()
-		all = append(all, plan.Interface{Index: at.Index, Name: at.Name, Primary: primary[at.Index]})
-	}
-	slices.SortFunc(all, func(a, b plan.Interface) int { return a.Index - b.Index })
-	return all, nil
-}
-
-// wantsPrimary tells whether an intent chooses the primary interface.
-func wantsPrimary(apps []*application) bool {
-	return slices.ContainsFunc(apps, func(app *application) bool {
-		return choosesPrimary(&app.newest) || choosesPrimary(app.deployed)
-	})
-}
-
-func choosesPrimary(o *intent.Opened) bool {
-	if o == nil {
-		return false
-	}
-	for _, program := range o.Payload().Programs {
-		for _, at := range program.Attach {
-			if at.Interfaces != nil && at.Interfaces.Primary {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// primaries are the devices that default routes leave by, of either family.
-func primaries() (map[int]bool, error) {
-	out := map[int]bool{}
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := netlink.RouteList(nil, family)
-		if err != nil {
-			return nil, fmt.Errorf("list routes: %w", err)
-		}
-		for _, r := range routes {
-			if r.Dst != nil && !isDefault(r) {
-				continue
-			}
-			if r.LinkIndex > 0 {
-				out[r.LinkIndex] = true
-			}
-			for _, hop := range r.MultiPath {
-				out[hop.LinkIndex] = true
-			}
-		}
-	}
-	return out, nil
-}
-
-// isDefault tells a default route that names its destination, 0.0.0.0/0 or ::/0.
-func isDefault(r netlink.Route) bool {
-	ones, _ := r.Dst.Mask.Size()
-	return ones == 0 && r.Dst.IP.IsUnspecified()
-}
 
 // sayInterfaces repeats a selection in a message.
 func sayInterfaces(s *v1alpha1.Interfaces) string {

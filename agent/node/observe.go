@@ -17,7 +17,7 @@ import (
 // observe repairs pins and reads what is in the kernel.
 func (p *pass) observe() error {
 	p.repin()
-	interfaces, err := listInterfaces(wantsPrimary(p.apps))
+	interfaces, err := kernelDevices().list(wantsPrimary(p.apps), p.running())
 	if err != nil {
 		return err
 	}
