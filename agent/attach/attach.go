@@ -100,7 +100,8 @@ func Hooks() []string {
 }
 
 // To makes the link. The caller pins it: an unpinned link goes with the
-// process. It fails with ErrTarget where the target is not there.
+// process. It fails with ErrTarget where the target is not there, and with
+// *LackingError where the kernel does not have the hook.
 func To(r Request) (link.Link, error) {
 	h, known := hook.Lookup(r.Attachment.Hook)
 	attach, ok := attachers[r.Attachment.Hook]
@@ -109,7 +110,7 @@ func To(r Request) (link.Link, error) {
 	}
 	l, err := attach(h, r)
 	if err != nil {
-		return nil, fmt.Errorf("attach %s to %s %s: %w", r.Attachment.Program, h.Name, r.Attachment.Target, err)
+		return nil, fmt.Errorf("attach %s to %s %s: %w", r.Attachment.Program, h.Name, r.Attachment.Target, Explain(h, err))
 	}
 	return l, nil
 }

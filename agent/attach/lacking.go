@@ -1,0 +1,128 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/hook"
+)
+
+// LackingError: the running kernel does not have the hook. It is an
+// ebpf.ErrNotSupported.
+type LackingError struct {
+	// Hook is the row that says since which Linux there is one.
+	Hook hook.Hook
+	// Running is the kernel's version as linux/version.h encodes it, 0 where it
+	// cannot be told.
+	Running uint32
+	// Cause is what the kernel said, or nil.
+	Cause error
+}
+
+// Error implements error.
+func (e *LackingError) Error() string {
+	running := fmt.Sprintf("%d.%d", e.Running>>16, e.Running>>8&0xff)
+	switch {
+	case e.Running == 0:
+		return fmt.Sprintf("hook %s needs Linux %s or newer, and this node's kernel does not have it; use another hook, or keep the application away with nodeSelector", e.Hook.Name, e.Hook.MinKernel)
+	case e.Older():
+		return fmt.Sprintf("hook %s needs Linux %s or newer, and this node runs %s; use another hook, or keep the application away with nodeSelector", e.Hook.Name, e.Hook.MinKernel, running)
+	}
+	return fmt.Sprintf("hook %s needs Linux %s or newer, and this node's %s was built without it; use another kernel or hook, or keep the application away with nodeSelector", e.Hook.Name, e.Hook.MinKernel, running)
+}
+
+// Unwrap makes it an ebpf.ErrNotSupported, and keeps the cause.
+func (e *LackingError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{ebpf.ErrNotSupported}
+	}
+	return []error{ebpf.ErrNotSupported, e.Cause}
+}
+
+// Older tells whether the kernel comes before the one the table names. Where it
+// does not, the kernel was built without the hook, or the table is wrong.
+func (e *LackingError) Older() bool {
+	var major, minor uint32
+	if _, err := fmt.Sscanf(e.Hook.MinKernel, "%d.%d", &major, &minor); err != nil {
+		return false
+	}
+	return e.Running != 0 && e.Running < major<<16|minor<<8
+}
+
+// Explain returns a *LackingError around the error where the kernel does not
+// have the hook that something failed on, else the error as it is. It tries the
+// hook out: versions tell nothing where a distribution ported it back.
+func Explain(h hook.Hook, err error) error {
+	if err == nil || !errors.Is(try(h), ebpf.ErrNotSupported) {
+		return err
+	}
+	return lacking(h, err)
+}
+
+// Supports returns a *LackingError where the kernel does not have the hook. What
+// cannot be found out counts as supported.
+func Supports(h hook.Hook) error {
+	if errors.Is(try(h), ebpf.ErrNotSupported) {
+		return lacking(h, nil)
+	}
+	return nil
+}
+
+func lacking(h hook.Hook, cause error) error {
+	running, err := features.LinuxVersionCode()
+	if err != nil {
+		running = 0
+	}
+	return &LackingError{Hook: h, Running: running, Cause: cause}
+}
+
+// try finds out whether the kernel has a hook: ebpf.ErrNotSupported says that
+// it does not, any other error that it cannot be told.
+func try(h hook.Hook) error {
+	switch {
+	case strings.HasPrefix(h.Name, "tcx/"):
+		return tryTCX(h)
+	case h.Shape == hook.Cgroup && h.Attachable:
+		p, err := trivial(h)
+		if errors.Is(err, unix.EINVAL) {
+			return errors.Join(ebpf.ErrNotSupported, err)
+		}
+		if err != nil {
+			return err
+		}
+		return p.Close()
+	}
+	return features.HaveProgramType(h.ProgramType)
+}
+
+// tryTCX asks for a link to a device that there is not, upon which the library
+// finds out what the kernel has.
+func tryTCX(h hook.Hook) error {
+	p, err := trivial(h)
+	if err != nil {
+		return err
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: p, Attach: h.AttachType})
+	if err == nil {
+		err = l.Close()
+	}
+	return errors.Join(err, p.Close())
+}
+
+// trivial loads a program that returns 1, which every hook of a cgroup takes:
+// it lets the call go on. So only an attach type the kernel does not know makes
+// it invalid.
+func trivial(h hook.Hook) (*ebpf.Program, error) {
+	return ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
+		Name: "skep_try", Type: h.ProgramType, AttachType: h.AttachType, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	}, ebpf.ProgramOptions{LogDisabled: true})
+}
