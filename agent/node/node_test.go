@@ -257,6 +257,11 @@ func on(hook, iface string) []v1alpha1.Attachment {
 	return []v1alpha1.Attachment{{Hook: hook, Interfaces: &v1alpha1.Interfaces{Names: []string{iface}}}}
 }
 
+// rawProgram attaches raw_tp_count, on a hook that every kernel has.
+func rawProgram() v1alpha1.Program {
+	return v1alpha1.Program{Name: "raw_tp_count", Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "sys_enter"}}}
+}
+
 func TestOneProgramLoadsSurvivesAndGoes(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t)

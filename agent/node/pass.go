@@ -13,9 +13,11 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -176,7 +178,7 @@ func (p *pass) have(app *application, o intent.Opened) error {
 	}
 	if held == nil || !held.Whole(prepared) {
 		if err := p.load(app, prepared, held); err != nil {
-			return err
+			return explain(o.Payload(), err)
 		}
 	}
 	app.checked = maps.Clone(app.checked)
@@ -185,6 +187,23 @@ func (p *pass) have(app *application, o intent.Opened) error {
 	}
 	app.checked[revision] = true
 	return nil
+}
+
+// explain says which hook of the intent the kernel lacks, where it refused to
+// load a program for that.
+func explain(payload intent.Payload, err error) error {
+	if refused := new(kernel.LoadError); !errors.As(err, &refused) || refused.Log != "" {
+		return err
+	}
+	for _, program := range payload.Programs {
+		for _, at := range program.Attach {
+			h, ok := hook.Lookup(at.Hook)
+			if lacks := new(attach.LackingError); ok && errors.As(attach.Explain(h, err), &lacks) {
+				return fmt.Errorf("load program %s of %s: %w", program.Name, payload.Application, lacks)
+			}
+		}
+	}
+	return err
 }
 
 // load loads a revision with the maps of the one that runs.

@@ -151,7 +151,7 @@ func TestANodeComesBackWithEverythingElseAway(t *testing.T) {
 	veth(t, "rf0", "rf1")
 	a, stop := w.start()
 	app := w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})
-	gone := w.intent("gone", "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: on("tcx/ingress", "rf0")})
+	gone := w.intent("gone", "raw_tp_count", rawProgram())
 	if err := w.accept(a, app, gone); err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +346,7 @@ func TestARegistryThatHangsKeepsNothingFromHealing(t *testing.T) {
 	veth(t, "rf0", "rf1")
 	o := w.options()
 	release := make(chan struct{})
-	slow := w.object(programsObject("tcx_count"))
+	slow := w.object(programsObject("raw_tp_count"))
 	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
 		if digest == slow {
 			select {
@@ -362,7 +362,7 @@ func TestARegistryThatHangsKeepsNothingFromHealing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, l := one(t, a)
-	if err := a.Accept(w.seal(w.intent("slow", "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: on("tcx/ingress", "rf0")}))); err != nil {
+	if err := a.Accept(w.seal(w.intent("slow", "raw_tp_count", rawProgram()))); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the fetch to be told", 5*time.Second, func() bool {

@@ -119,6 +119,7 @@ func TestAnUpdateMissesNoPacketAndCountersGoOn(t *testing.T) {
 	} {
 		for _, neighbour := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s with a neighbour %v", hook, neighbour), func(t *testing.T) {
+				needHook(t, hook)
 				w := newWorld(t)
 				veth(t, "up0", "up1")
 				a, _ := w.start()
