@@ -68,7 +68,10 @@ type compiled struct {
 	query         rego.PreparedEvalQuery
 	timeDependent bool
 	broken        bool
-	running       *runs
+	// enforces tells that the policy can refuse: it has a deny, and its mode is
+	// not Audit. Only such a policy takes the place of baseline.
+	enforces bool
+	running  *runs
 }
 
 // compile turns one policy into a compiled one, which is usable, by denying,
@@ -114,6 +117,7 @@ func (s *sandbox) compileNow(ctx context.Context, p Policy) (*compiled, []error)
 		errs = s.link(ctx, c, p, modules, entries)
 	}
 	c.broken = len(errs) > 0
+	c.enforces = p.Spec.Mode != v1alpha1.PolicyAudit && (c.broken || slices.Contains(entries, entryDeny))
 	return c, errs
 }
 

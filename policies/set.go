@@ -152,7 +152,21 @@ func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
 		}
 		fold.add(c, v)
 	}
+	if len(in.Signatures) == 0 && len(fold.decision.Denied) == 0 {
+		fold.decision.Warnings = append(fold.decision.Warnings, unsigned())
+	}
 	return fold.done(), nil
+}
+
+// unsigned is the warning where the admins' own policies took the place of
+// baseline and let an image pass that nobody known signed: they may not have
+// meant to.
+func unsigned() Reason {
+	return Reason{
+		Rule: "policy/unsigned", Path: "spec.bytecode.image",
+		Message: "no known signer signed the image, and no policy that judges it asks for one",
+		Remedy:  "sign it; or have an admin add a policy with profile: baseline beside the others",
+	}
 }
 
 // judges are the policies that cover the application.
@@ -162,7 +176,7 @@ func (s *Set) judges(app Application) []*compiled {
 	for _, c := range s.policies {
 		if c.scope.covers(app) {
 			judges = append(judges, c)
-			cluster = cluster || c.scope.namespace == ""
+			cluster = cluster || c.scope.namespace == "" && c.enforces
 		}
 	}
 	if !cluster {

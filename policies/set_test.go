@@ -149,7 +149,8 @@ func TestWhichPoliciesJudge(t *testing.T) {
 		"without namespaces the cluster scope is matched":            {[]policies.Policy{policy("a", quiet)}, input(clusterScoped), "a"},
 		"a selector matches the application's labels":                {[]policies.Policy{policy("a", quiet, labelled("tier", "edge"))}, input(), "a"},
 		"a selector that does not match leaves the policy out":       {[]policies.Policy{policy("a", quiet, labelled("tier", "core"))}, input(), "baseline"},
-		"a policy in audit mode takes the place of baseline as well": {[]policies.Policy{policy("a", quiet, audit)}, input(), "a"},
+		"a policy in audit mode stands beside baseline":              {[]policies.Policy{policy("a", quiet, audit)}, input(), "a baseline"},
+		"a policy that only warns stands beside baseline":            {[]policies.Policy{policy("a", `warn contains "never" if input.application.kind == "Nothing"`)}, input(), "a baseline"},
 		"all that match judge, in the order of their names": {
 			[]policies.Policy{policy("b", quiet), policy("a", quiet, in("team-a")), policy("a", quiet)}, input(), "a b team-a/a"},
 	} {
@@ -464,3 +465,24 @@ func TestFromObjects(t *testing.T) {
 		t.Errorf("named %s and %s", want[0], want[1])
 	}
 }
+
+func TestAnUnsignedImageThatPassesIsWarnedOf(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy string
+		in     policies.Input
+		warned bool
+	}{
+		"unsigned and allowed": {quiet, input(unsignedImage), true},
+		"unsigned and denied":  {no, input(unsignedImage), false},
+		"signed and allowed":   {quiet, input(), false},
+	} {
+		d := decide(t, compile(t, policy("a", test.policy)), test.in)
+		warned := len(d.Warnings) == 1 && d.Warnings[0].Rule == "policy/unsigned" && d.Warnings[0].Remedy != ""
+		if warned != test.warned {
+			t.Errorf("%s: warnings %v, want one of policy/unsigned: %v", name, d.Warnings, test.warned)
+		}
+	}
+}
+
+// unsignedImage is an input without any signature that counts.
+func unsignedImage(in *policies.Input) { in.Signatures = nil }
