@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
@@ -112,5 +114,65 @@ func TestMalformedTargetsAreRefused(t *testing.T) {
 	}
 	if _, err := attach.OrderTCX("tcx/ingress", 1<<30); err == nil {
 		t.Error("OrderTCX of an interface that is not there succeeds")
+	}
+}
+
+// TestATargetOfAnotherKindIsRefusedAtOnce: open(2) of a named pipe waits for who
+// writes to it, and nobody does.
+func TestATargetOfAnotherKindIsRefusedAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	pipe, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "file")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for sentence, c := range map[string]struct {
+		at   plan.Attachment
+		root string
+		want []string
+	}{
+		"a pipe for a binary":        {plan.Attachment{Hook: "uprobe", Target: plan.Target{Binary: pipe, Symbol: "main"}}, dir, []string{pipe, "named pipe", "regular file"}},
+		"a pipe for a returning one": {plan.Attachment{Hook: "uretprobe", Target: plan.Target{Binary: pipe, Symbol: "main"}}, dir, []string{pipe, "named pipe"}},
+		"a device for a binary":      {plan.Attachment{Hook: "uprobe", Target: plan.Target{Binary: "/dev/null"}}, dir, []string{"a device"}},
+		"a directory for a binary":   {plan.Attachment{Hook: "uprobe", Target: plan.Target{Binary: dir}}, dir, []string{"a directory"}},
+		"a pipe for a namespace":     {plan.Attachment{Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: pipe}}, dir, []string{pipe, "named pipe", "network namespace"}},
+		"a file for a namespace":     {plan.Attachment{Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: file}}, dir, []string{"a file", "network namespace"}},
+		"a pipe for a cgroup":        {plan.Attachment{Hook: "cgroup/bind4", Target: plan.Target{Cgroup: "/pipe"}}, dir, []string{pipe, "named pipe", "a cgroup"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			for name, try := range map[string]func() error{
+				"Resolve": func() error { _, err := attach.Resolve(c.at, c.root); return err },
+				"To":      func() error { _, err := attach.To(attach.Request{Attachment: c.at, CgroupRoot: c.root}); return err },
+			} {
+				done := make(chan error, 1)
+				go func() { done <- try() }()
+				select {
+				case err := <-done:
+					if !errors.Is(err, attach.ErrTarget) {
+						t.Errorf("%s = %v", name, err)
+						continue
+					}
+					for _, want := range c.want {
+						if !strings.Contains(err.Error(), want) {
+							t.Errorf("%s: %q does not say %q", name, err, want)
+						}
+					}
+				case <-time.After(time.Second):
+					t.Fatalf("%s waits for a writer", name)
+				}
+			}
+		})
+	}
+}
+
+func TestWithoutAMountedHierarchyOnlyCgroupsAreRefused(t *testing.T) {
+	at := plan.Attachment{Hook: "cgroup/bind4", Target: plan.Target{Cgroup: "/"}}
+	if _, err := attach.Resolve(at, ""); err == nil || !strings.Contains(err.Error(), "mount -t cgroup2") {
+		t.Errorf("Resolve of a cgroup = %v", err)
+	}
+	if _, err := attach.Resolve(plan.Attachment{Hook: "sk_lookup"}, ""); err != nil {
+		t.Errorf("Resolve of a network namespace = %v", err)
 	}
 }

@@ -10,8 +10,13 @@ import (
 
 // cgroup serves every hook of a cgroup: they differ in the attach type only.
 func cgroup(h hook.Hook, r Request) (link.Link, error) {
+	target, err := holdTarget(h, r.Attachment, r.CgroupRoot)
+	if err != nil {
+		return nil, err
+	}
+	defer target.close()
 	l, err := link.AttachCgroup(link.CgroupOptions{
-		Path: cgroupPath(r.CgroupRoot, r.Attachment.Cgroup), Attach: h.AttachType, Program: r.Program,
+		Path: target.path(), Attach: h.AttachType, Program: r.Program,
 	})
 	return l, missing(err)
 }

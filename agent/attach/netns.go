@@ -13,12 +13,13 @@ import (
 // ownNetns is the network namespace of the agent.
 const ownNetns = "/proc/self/ns/net"
 
-func netns(_ hook.Hook, r Request) (link.Link, error) {
-	path := r.Attachment.NetworkNamespace
-	if path == "" {
-		path = ownNetns
+func netns(h hook.Hook, r Request) (link.Link, error) {
+	target, err := holdTarget(h, r.Attachment, r.CgroupRoot)
+	if err != nil {
+		return nil, err
 	}
-	ns, err := os.Open(path)
+	defer target.close()
+	ns, err := os.Open(target.path())
 	if err != nil {
 		return nil, missing(err)
 	}

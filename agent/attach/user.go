@@ -7,16 +7,23 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-func uprobe(_ hook.Hook, r Request) (link.Link, error) { return probe(r, (*link.Executable).Uprobe) }
+func uprobe(h hook.Hook, r Request) (link.Link, error) {
+	return probe(h, r, (*link.Executable).Uprobe)
+}
 
-func uretprobe(_ hook.Hook, r Request) (link.Link, error) {
-	return probe(r, (*link.Executable).Uretprobe)
+func uretprobe(h hook.Hook, r Request) (link.Link, error) {
+	return probe(h, r, (*link.Executable).Uretprobe)
 }
 
 // probe resolves the symbol by the binary's own tables. Without one, the offset
 // is that in the file.
-func probe(r Request, attach prober) (link.Link, error) {
-	ex, err := link.OpenExecutable(r.Attachment.Binary)
+func probe(h hook.Hook, r Request, attach prober) (link.Link, error) {
+	target, err := holdTarget(h, r.Attachment, r.CgroupRoot)
+	if err != nil {
+		return nil, err
+	}
+	defer target.close()
+	ex, err := link.OpenExecutable(target.path())
 	if err != nil {
 		return nil, missing(err)
 	}

@@ -1,0 +1,111 @@
+package attach
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/hook"
+)
+
+// heldTarget is a target that was found in the file system and held, without being
+// opened: open(2) waits for a writer where it meets a named pipe, and does
+// things where it meets a device. What was looked at cannot be exchanged for
+// another afterwards, since path names the thing and not its name.
+type heldTarget struct {
+	file *os.File
+	stat unix.Stat_t
+}
+
+// hold finds what the name leads to. It fails with ErrTarget where there is
+// nothing.
+func hold(path string) (*heldTarget, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, missing(&os.PathError{Op: "find", Path: path, Err: err})
+	}
+	p := &heldTarget{file: os.NewFile(uintptr(fd), path)}
+	if err := unix.Fstat(fd, &p.stat); err != nil {
+		_ = p.file.Close()
+		return nil, fmt.Errorf("look at %s: %w", path, err)
+	}
+	return p, nil
+}
+
+// path opens what is held, whatever its name leads to by now.
+func (p *heldTarget) path() string { return fmt.Sprintf("/proc/self/fd/%d", p.file.Fd()) }
+
+// close lets it go. Closing what was never opened does nothing that could fail.
+func (p *heldTarget) close() { _ = p.file.Close() }
+
+// holdTarget holds the file-like target of the attachment and checks that it is
+// what its hook attaches to; another thing there fails with ErrTarget, since the
+// right one may come.
+func holdTarget(h hook.Hook, a plan.Attachment, cgroupRoot string) (*heldTarget, error) {
+	path, check := "", isBinary
+	switch h.Shape {
+	case hook.Cgroup:
+		if cgroupRoot == "" {
+			return nil, fmt.Errorf("find cgroup %s: no cgroup2 file system is mounted here; mount one (mount -t cgroup2 none /sys/fs/cgroup/unified) or name its mount point", a.Cgroup)
+		}
+		path, check = cgroupPath(cgroupRoot, a.Cgroup), isDirectory
+	case hook.NetworkNamespace:
+		path, check = a.NetworkNamespace, isNamespace
+		if path == "" {
+			path = ownNetns
+		}
+	default:
+		path = a.Binary
+	}
+	p, err := hold(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := check(p); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func isBinary(p *heldTarget) error {
+	return p.must(p.stat.Mode&unix.S_IFMT == unix.S_IFREG, "a regular file; name the program or library itself")
+}
+
+func isDirectory(p *heldTarget) error {
+	return p.must(p.stat.Mode&unix.S_IFMT == unix.S_IFDIR, "a cgroup; name its directory")
+}
+
+// isNamespace knows a namespace by its file system: linux/magic.h. Before it is
+// mounted over it, its place is an empty file.
+func isNamespace(p *heldTarget) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(p.file.Fd()), &fs); err != nil {
+		return fmt.Errorf("look at %s: %w", p.file.Name(), err)
+	}
+	return p.must(fs.Type == unix.NSFS_MAGIC, "a network namespace; name one as ip netns lists it, below /run/netns")
+}
+
+func (p *heldTarget) must(be bool, what string) error {
+	if be {
+		return nil
+	}
+	return fmt.Errorf("find %s: %w: it is %s, and not %s", p.file.Name(), ErrTarget, sayKind(p.stat.Mode), what)
+}
+
+// sayKind names what stat(2) tells in the mode.
+func sayKind(mode uint32) string {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFIFO:
+		return "a named pipe"
+	case unix.S_IFSOCK:
+		return "a socket"
+	case unix.S_IFDIR:
+		return "a directory"
+	case unix.S_IFCHR, unix.S_IFBLK:
+		return "a device"
+	}
+	return "a file"
+}
