@@ -181,6 +181,9 @@ func legalProceedOn(a v1alpha1.Attachment) (string, string) {
 	for _, v := range hook.XDPVerdicts() {
 		names = append(names, v.Name)
 	}
+	if len(a.ProceedOn) == 0 {
+		return "proceedOn lists no verdict", "leave it out to mean Pass, or list some of " + strings.Join(names, ", ")
+	}
 	for _, want := range a.ProceedOn {
 		known := false
 		for _, n := range names {

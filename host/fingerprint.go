@@ -7,7 +7,33 @@ import (
 	"io/fs"
 	"path/filepath"
 	"syscall"
+	"time"
 )
+
+// lastChange is the newest change time of a folder's files, by their inodes;
+// zero where there is none.
+func lastChange(dir string) time.Time {
+	var newest time.Time
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil
+		}
+		if d.IsDir() && d.Name() == ".git" {
+			return fs.SkipDir
+		}
+		info, err := d.Info()
+		if err != nil {
+			return nil
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			if changed := time.Unix(st.Ctim.Unix()); changed.After(newest) {
+				newest = changed
+			}
+		}
+		return nil
+	})
+	return newest
+}
 
 // fingerprint tells whether files may have changed since it was last taken: it
 // hashes names, sizes, inodes and change times, which nobody can set. Paths

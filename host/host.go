@@ -79,6 +79,11 @@ type Host struct {
 	defs     definitions
 	tags     map[string]*tag
 	pruned   time.Time
+	// fetching is where a fetch that is under way will leave its result; nil
+	// where none is. waited is how long a pass waits for one.
+	fetching chan fetched
+	waited   time.Duration
+	began    time.Time
 
 	// mu guards what the socket reads and writes.
 	mu        sync.Mutex
@@ -97,7 +102,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, wake: make(chan struct{}, 1)}
+	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
@@ -113,13 +118,18 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
-	if err := h.openGate(ctx); err != nil {
-		return nil, err
-	}
 	if !o.DryRun {
 		if err := h.openAgent(); err != nil {
 			return nil, err
 		}
+	}
+	err = h.openGate(ctx)
+	if err != nil && len(h.live()) > 0 {
+		// What this host was given before comes back all the same.
+		h.settings.err, err = err, nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	return h, nil
 }
@@ -174,7 +184,7 @@ func (h *Host) openGate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.settings = settingsState{judge: judge, trust: s.Trust}
+	h.settings.judge, h.settings.trust, h.settings.err = judge, s.Trust, nil
 	return nil
 }
 
@@ -254,6 +264,7 @@ func (h *Host) Run(ctx context.Context, listen net.Listener) error {
 // Once passes once and waits until the agent has done, or tried once, what
 // follows from it.
 func (h *Host) Once(ctx context.Context) (Status, error) {
+	h.waited = fetchTimeout
 	if h.agent == nil {
 		h.Pass(ctx)
 		return h.Status(), ctx.Err()

@@ -202,6 +202,17 @@ func (s *stage) define(name, ref string) {
 	s.write(path, s.definition(name, ref))
 }
 
+// suspend writes a definition anew, suspended.
+func (s *stage) suspend(name string) {
+	s.t.Helper()
+	path := filepath.Join(s.defs, name+".yaml")
+	body, err := os.ReadFile(path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.write(path, bytes.Replace(body, []byte("spec:\n"), []byte("spec:\n  suspend: true\n"), 1))
+}
+
 // definition is the YAML of a definition.
 func (s *stage) definition(name, ref string) []byte {
 	s.t.Helper()
@@ -354,11 +365,95 @@ func TestASourceThatGoesTakesNothingWithIt(t *testing.T) {
 	if h.Status().Source.Error == "" {
 		t.Error("the status does not tell that the source is gone")
 	}
+}
+
+func TestANodeComesBackWithEverythingElseAway(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	s.pass(h)
 	if err := h.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(t.Context(), Options{Source: s.defs, State: s.state, BPFFS: s.bpffs, Log: slog.New(slog.DiscardHandler)}); err == nil {
-		t.Error("a host opened a source that is not there")
+	for _, path := range []string{s.defs, s.policies, s.signersFile} {
+		if err := os.Rename(path, path+".away"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.down.Store(true)
+	if err := os.RemoveAll(s.bpffs); err != nil { // as a reboot does
+		t.Fatal(err)
+	}
+	h = s.open()
+	after := s.pass(h)["app"]
+	if running(after) == 0 {
+		t.Errorf("not back: %+v", after)
+	}
+	status := h.Status()
+	if status.Source.Error == "" || status.Settings.Error == "" {
+		t.Errorf("the status does not tell what is away: %+v, %+v", status.Source, status.Settings)
+	}
+	for _, path := range []string{s.defs, s.policies, s.signersFile} {
+		if err := os.Rename(path+".away", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := s.pass(h)["app"]
+	wantConditions(t, again, map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: yesPlease, v1alpha1.ConditionReady: yesPlease})
+	if running(again) != running(after) {
+		t.Error("the settings came back, and the program was loaded anew")
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(t.Context(), Options{Source: s.defs, Policies: []string{"/nowhere"}, State: t.TempDir(), BPFFS: bpffs(t), Log: slog.New(slog.DiscardHandler)}); err == nil {
+		t.Error("a host with nothing to keep started without its policies")
+	}
+}
+
+func TestALostStateLeavesTheSourceToDecide(t *testing.T) {
+	s := newStage(t)
+	ref := s.push(first, "app:v1", "team-a")
+	s.define("stays", ref)
+	s.define("goes", ref)
+	h := s.open()
+	s.pass(h)
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(s.state); err != nil {
+		t.Fatal(err)
+	}
+	s.define("goes", "")
+	h = s.open()
+	s.pass(h)
+	all := s.pass(h)
+	if _, left := all["goes"]; left || running(all["stays"]) == 0 {
+		t.Errorf("after the state was lost: %+v", all)
+	}
+}
+
+func TestAFileBeingWrittenIsNotTakenForGone(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	before := s.pass(h)["app"]
+	whole, err := os.ReadFile(filepath.Join(s.defs, "app.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(filepath.Join(s.defs, "app.yaml"), nil)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		// An editor's second step, well within the time a folder is waited for.
+		time.Sleep(quiet / 4)
+		_ = os.WriteFile(filepath.Join(s.defs, "app.yaml"), whole, 0o600)
+	}()
+	after := s.pass(h)["app"]
+	<-written
+	if running(after) == 0 || running(after) != running(before) {
+		t.Errorf("program %d became %d", running(before), running(after))
 	}
 }
 
@@ -392,6 +487,89 @@ func TestAChangedPolicyKeepsOrUnloadsAsItSays(t *testing.T) {
 	s.policy(denyAll, v1alpha1.RunningUnload)
 	if gone := s.pass(h)["app"]; running(gone) != 0 || s.pins() != 0 {
 		t.Errorf("running: Unload left program %d and %d pins", running(gone), s.pins())
+	}
+}
+
+func TestNoDefinitionEscapesAPolicyThatUnloads(t *testing.T) {
+	for name, escape := range map[string]func(*stage){
+		"by suspending it": func(s *stage) { s.suspend("app") },
+		"by breaking its file": func(s *stage) {
+			s.write(filepath.Join(s.defs, "app.yaml"), []byte("apiVersion: skep.dev/v1alpha1\nkind: ["))
+		},
+		"by an image out of reach": func(s *stage) { s.define("app", "127.0.0.1:1/bpf/app:v1") },
+		"by a wrong function":      func(s *stage) { s.define("app", s.registry+"/bpf/none:v1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.define("app", s.push(first, "app:v1", "team-a"))
+			h := s.open()
+			if running(s.pass(h)["app"]) == 0 {
+				t.Fatal("not loaded")
+			}
+			escape(s)
+			if running(s.pass(h)["app"]) == 0 {
+				t.Fatal("gone before any policy said so")
+			}
+			s.policy(denyAll, v1alpha1.RunningUnload)
+			if app := s.pass(h)["app"]; running(app) != 0 {
+				t.Errorf("still runs: %+v", app.Conditions)
+			}
+		})
+	}
+}
+
+// hanging is a source whose server takes the connection and says nothing.
+type hanging struct{}
+
+func (hanging) fetch(ctx context.Context) (tree, error) {
+	<-ctx.Done()
+	return tree{}, ctx.Err()
+}
+
+func TestAServerThatHangsHoldsNoRevocationUp(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	if running(s.pass(h)["app"]) == 0 {
+		t.Fatal("not loaded")
+	}
+	h.source, h.waited = hanging{}, time.Millisecond
+	s.signers["team-a"].Spec.Revoked = true
+	s.writeSigners()
+	h.Pass(t.Context())
+	if intents := h.agent.Intents(); len(intents) != 1 || !intents[0].Payload().Tombstone {
+		t.Errorf("the revocation waits: %+v", intents)
+	}
+	if h.Status().Source.Error == "" {
+		t.Error("the status does not tell that the source hangs")
+	}
+}
+
+func TestSettingsThatFailedOnceAreReadAgain(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	real := s.policies + ".real"
+	if err := os.Rename(s.policies, real); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(real, s.policies); err != nil {
+		t.Fatal(err)
+	}
+	h := s.open()
+	s.pass(h)
+	// A file behind the link changes, and for a while cannot be read.
+	s.policy(denyAll, v1alpha1.RunningUnload)
+	if err := os.Rename(s.signersFile, s.signersFile+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if s.pass(h); h.Status().Settings.Error == "" {
+		t.Error("the status does not tell that the settings cannot be read")
+	}
+	if err := os.Rename(s.signersFile+".away", s.signersFile); err != nil {
+		t.Fatal(err)
+	}
+	if app := s.pass(h)["app"]; running(app) != 0 || h.Status().Settings.Error != "" {
+		t.Errorf("the change was missed: %q", h.Status().Settings.Error)
 	}
 }
 

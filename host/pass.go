@@ -26,8 +26,6 @@ type settingsState struct {
 	judge *gate.Judge
 	trust *signing.Trust
 	err   error
-	// read is the fingerprint of the files that were read last.
-	read string
 }
 
 // tag is what an image's tag stood for when its generation was first judged.
@@ -52,30 +50,25 @@ func (h *Host) Pass(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	if h.settings.judge == nil {
+		h.publish(began, nil, nil, sourceErr)
+		return
+	}
 	standings := h.standings(ctx, sourceErr)
 	if ctx.Err() != nil {
 		return
 	}
 	brake := h.brake(standings)
-	var envelopes []intent.Envelope
 	outcomes := make([]outcome, 0, len(standings))
 	for _, s := range standings {
 		o := outcome{standing: s}
 		o.move, o.why = settle(s, h.settings.trust.Revoked(), brake != nil)
-		envelope, err := h.envelope(s, o)
-		switch {
-		case err != nil:
-			o.move, o.why = keep, err.Error()
-		case envelope != nil:
-			envelopes = append(envelopes, envelope)
+		if o.err = h.handOver(s, o); o.err != nil {
+			h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", o.err)
 		}
 		outcomes = append(outcomes, o)
 	}
-	var acceptErr error
-	if h.agent != nil && len(envelopes) > 0 {
-		acceptErr = h.agent.Accept(envelopes...)
-	}
-	h.publish(began, outcomes, brake, sourceErr, acceptErr)
+	h.publish(began, outcomes, brake, sourceErr)
 	h.prune(ctx)
 }
 
@@ -108,23 +101,35 @@ type outcome struct {
 	standing
 	move move
 	why  string
+	// err is why the agent did not get to know of the move.
+	err error
 }
 
-// refreshSettings reads policies and signers again where their files changed.
-// Those in force stay where the new ones cannot be read.
+// handOver tells the agent of a move, where there is anything to tell.
+func (h *Host) handOver(s standing, o outcome) error {
+	envelope, err := h.envelope(s, o)
+	if err != nil || envelope == nil || h.agent == nil {
+		return err
+	}
+	return h.agent.Accept(envelope)
+}
+
+// refreshSettings reads policies and signers again. Those in force stay where
+// the new ones cannot be read. They are read whole every time: nothing short of
+// reading tells that a file behind a link, or a package that is imported, did
+// not change, and a revocation must not be missed.
 func (h *Host) refreshSettings(ctx context.Context) {
-	now := fingerprint(append(append([]string{}, h.opts.Policies...), h.opts.Signers...)...)
-	if now == h.settings.read {
+	if h.settings.judge == nil {
+		h.settings.err = h.openGate(ctx)
 		return
 	}
 	s, err := LoadSettings(ctx, h.opts.Policies, h.opts.Signers)
 	if err != nil {
 		if ctx.Err() == nil {
-			h.settings.err, h.settings.read = err, now
+			h.settings.err = err
 		}
 		return
 	}
-	h.settings.read = now
 	h.settings.judge.Retrust(s.Trust)
 	h.settings.judge.Repolicy(s.Policies)
 	h.settings.trust, h.settings.err = s.Trust, nil
@@ -133,7 +138,7 @@ func (h *Host) refreshSettings(ctx context.Context) {
 // refreshDefinitions brings source and definitions up to date. On an error the
 // ones before stay, since nothing can be said of the new.
 func (h *Host) refreshDefinitions(ctx context.Context) error {
-	t, err := h.source.fetch(ctx)
+	t, err := h.fetch(ctx)
 	if err != nil {
 		return err
 	}
@@ -181,8 +186,39 @@ func (h *Host) standings(ctx context.Context, sourceErr error) []standing {
 		all = append(all, standing{id: p.Application, live: p, hidden: hidden})
 		delete(h.tags, uid)
 	}
+	for i := range all {
+		all[i].overruled = h.overruled(ctx, all[i])
+	}
 	slices.SortFunc(all, func(a, b standing) int { return compareIdentities(a.id, b.id) })
 	return all
+}
+
+// overruled judges what runs where its definition gave no verdict that could
+// unload it: broken, out of reach, suspended, or refused for another reason. An
+// author must not keep a program against a policy by breaking its definition.
+func (h *Host) overruled(ctx context.Context, s standing) bool {
+	if !s.runs() || len(s.live.Programs) == 0 || s.allowed() || s.judged == nil && !s.hidden {
+		return false
+	}
+	app := &v1alpha1.ClusterBpfApplication{}
+	app.Name = s.id.Name
+	var request v1alpha1.Application = app
+	spec := v1alpha1.BpfApplicationSpec{
+		Bytecode: v1alpha1.Bytecode{Image: s.live.Image}, NodeSelector: s.live.NodeSelector,
+		Variables: s.live.Variables, Maps: s.live.Maps, Programs: s.live.Programs,
+	}
+	app.Spec = spec
+	if s.id.Kind == v1alpha1.KindBpfApplication {
+		namespaced := &v1alpha1.BpfApplication{Spec: spec}
+		namespaced.Name, namespaced.Namespace = s.id.Name, s.id.Namespace
+		request = namespaced
+	}
+	if s.judged != nil {
+		request.SetLabels(s.judged.def.app.GetLabels())
+		request.SetAnnotations(s.judged.def.app.GetAnnotations())
+	}
+	verdict, err := h.settings.judge.Judge(ctx, gate.Request{Application: request, Digest: s.live.ImageDigest})
+	return err == nil && !verdict.Allowed() && verdict.Decision().Unload
 }
 
 // live is what the agent holds, by UID.
@@ -190,6 +226,12 @@ func (h *Host) live() map[string]*intent.Payload {
 	all := map[string]*intent.Payload{}
 	if h.agent == nil {
 		return all
+	}
+	for _, s := range h.agent.Status() {
+		// Its intent may be lost with the state; the source still decides.
+		if uidOf(s.Application) == s.UID {
+			all[s.UID] = &intent.Payload{Application: s.Application, UID: s.UID}
+		}
 	}
 	for _, o := range h.agent.Intents() {
 		p := o.Payload()

@@ -76,8 +76,12 @@ func (h *Host) serveMetrics(ctx context.Context, l net.Listener) error {
 func (h *Host) late() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	since := h.opts.Now().Sub(h.status.Passed)
-	if h.status.Passed.IsZero() || since < 3*h.opts.Interval+time.Minute {
+	last := h.status.Passed
+	if last.IsZero() {
+		last = h.began
+	}
+	since := h.opts.Now().Sub(last)
+	if since < 3*h.opts.Interval+time.Minute {
 		return 0
 	}
 	return since

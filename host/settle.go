@@ -30,6 +30,20 @@ type standing struct {
 	// hidden tells that the application may stand in a file that could not be
 	// read, so that its absence says nothing.
 	hidden bool
+	// overruled tells that the policies, asked about what runs, would have it
+	// unloaded, whatever became of its definition.
+	overruled bool
+}
+
+// allowed tells whether the definition may be loaded.
+func (s standing) allowed() bool {
+	return s.judged != nil && s.judged.err == nil && s.judged.verdict.Allowed()
+}
+
+// unloads tells whether a policy wants what runs gone.
+func (s standing) unloads() bool {
+	j := s.judged
+	return s.runs() && (s.overruled || j != nil && j.err == nil && !j.verdict.Allowed() && j.verdict.Decision().Unload)
 }
 
 // judgement is what the gate said of a definition.
@@ -48,10 +62,14 @@ func (s standing) runs() bool { return s.live != nil && !s.live.Tombstone }
 // that a human has to confirm it.
 func settle(s standing, revoked []string, braked bool) (move, string) {
 	j := s.judged
-	allowed := j != nil && j.err == nil && j.verdict.Allowed()
+	allowed := s.allowed()
 	switch {
 	case s.runs() && !allowed && lostItsSigners(s, revoked):
 		return bury, "every signer it was admitted by is revoked"
+	case s.unloads() && braked:
+		return keep, "the brake on mass denial holds it; confirm with skep confirm"
+	case s.unloads():
+		return bury, "a policy that says running: Unload denies it"
 	case j == nil && s.hidden:
 		return keep, "its file cannot be read"
 	case j == nil && s.runs():
@@ -66,10 +84,6 @@ func settle(s standing, revoked []string, braked bool) (move, string) {
 		return keep, ""
 	case allowed:
 		return seal, ""
-	case s.runs() && j.verdict.Decision().Unload && braked:
-		return keep, "the brake on mass denial holds it; confirm with skep confirm"
-	case s.runs() && j.verdict.Decision().Unload:
-		return bury, "a policy that says running: Unload denies it"
 	}
 	return keep, "it is denied; what runs is kept and frozen"
 }
@@ -88,7 +102,5 @@ func lostItsSigners(s standing, revoked []string) bool {
 // unloadsAnew tells whether a definition that runs unchanged would be unloaded
 // now: the change was in the policies.
 func unloadsAnew(s standing) bool {
-	j := s.judged
-	return s.runs() && j != nil && j.err == nil && !j.verdict.Allowed() && j.verdict.Decision().Unload &&
-		j.def.app.GetGeneration() == s.live.Generation
+	return s.unloads() && (s.overruled || s.judged.def.app.GetGeneration() == s.live.Generation)
 }

@@ -38,6 +38,9 @@ func TestSettle(t *testing.T) {
 		"not to be told":                          {standing{live: running, judged: &judgement{def: def, err: unreachable}}, nil, keep},
 		"not to be told, and its signer revoked":  {standing{live: running, judged: &judgement{def: def, err: unreachable}}, []string{"a"}, bury},
 		"hidden, and its signer revoked":          {standing{live: running, hidden: true}, []string{"a"}, bury},
+		"overruled while suspended":               {standing{live: running, overruled: true, judged: &judgement{def: definition{app: asleep}}}, nil, bury},
+		"overruled while not to be told":          {standing{live: running, overruled: true, judged: &judgement{def: def, err: unreachable}}, nil, bury},
+		"overruled while hidden":                  {standing{live: running, overruled: true, hidden: true}, nil, bury},
 		"suspended":                               {standing{live: running, judged: &judgement{def: definition{app: asleep}}}, nil, keep},
 		"suspended, and its signer revoked":       {standing{live: running, judged: &judgement{def: definition{app: asleep}}}, []string{"a"}, bury},
 		"buried before, and its signer revoked":   {standing{live: buried, judged: &judgement{def: def}}, []string{"a"}, keep},
@@ -53,6 +56,9 @@ func TestSettle(t *testing.T) {
 				t.Error("buried without a reason")
 			}
 		})
+	}
+	if got, _ := settle(standing{id: id, live: running, overruled: true, hidden: true}, nil, true); got != keep {
+		t.Errorf("the brake let %s through", got)
 	}
 	if unloadsAnew(standing{live: running, judged: &judgement{def: def, verdict: gate.Verdict{}}}) {
 		t.Error("a denial that keeps what runs counts for the brake")

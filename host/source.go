@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/config"
@@ -25,8 +26,12 @@ import (
 // Bounds of what is taken out of a git commit.
 const (
 	maxTreeFiles = 10_000
-	maxTreeBytes = 64 << 20
+	maxTreeBytes = 32 << 20
 )
+
+// maxWaits bounds, in times of quiet, how long a folder that is written to all
+// the time is waited for.
+const maxWaits = 25
 
 // tree is a source at one revision, as a folder to read.
 type tree struct {
@@ -68,11 +73,7 @@ type GitAuth struct {
 // included; anything else is a folder.
 func newSource(where, ref, state string, auth GitAuth) (source, error) {
 	if !strings.Contains(where, "://") && !isSCP(where) {
-		info, err := os.Stat(where)
-		if err != nil {
-			return nil, fmt.Errorf("open source: %w", err)
-		}
-		if !info.IsDir() {
+		if info, err := os.Stat(where); err == nil && !info.IsDir() {
 			return nil, fmt.Errorf("open source %s: not a folder; name a folder or a git URL", where)
 		}
 		return folder(where), nil
@@ -94,23 +95,75 @@ func isSCP(where string) bool {
 	return ok && strings.Contains(host, "@") && !strings.Contains(host, "/")
 }
 
-// Redact returns a source's address without its password.
+// Redact returns a source's address without its password, query and fragment.
 func Redact(where string) string {
 	u, err := url.Parse(where)
-	if err != nil || u.User == nil {
+	if err != nil || u.Host == "" {
 		return where
 	}
+	u.RawQuery, u.Fragment = "", ""
 	return u.Redacted()
 }
 
 // folder is a source that is read where it lies.
 type folder string
 
-func (f folder) fetch(context.Context) (tree, error) {
+// fetch waits until nobody has written for a while: a file that an editor has
+// just emptied must not be taken for one that was taken out.
+func (f folder) fetch(ctx context.Context) (tree, error) {
 	if _, err := os.ReadDir(string(f)); err != nil {
 		return tree{}, fmt.Errorf("read source: %w", err)
 	}
+	for range maxWaits {
+		idle := time.Since(lastChange(string(f)))
+		if idle >= quiet || idle < 0 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return tree{}, ctx.Err()
+		case <-time.After(quiet - idle):
+		}
+	}
 	return tree{dir: string(f), state: fingerprint(string(f))}, nil
+}
+
+// fetchTimeout is how long a source may take before it is given up.
+const fetchTimeout = 2 * time.Minute
+
+// fetched is what a fetch came to.
+type fetched struct {
+	tree tree
+	err  error
+}
+
+// errFetching is what a pass goes on with where a fetch takes its time.
+var errFetching = errors.New("the source has not answered yet; what was read last stays in force")
+
+// fetch brings the source up to date beside the loop, so that a server that
+// hangs keeps no revocation and no changed policy waiting.
+func (h *Host) fetch(ctx context.Context) (tree, error) {
+	if h.fetching == nil {
+		out := make(chan fetched, 1)
+		h.fetching = out
+		go func() {
+			ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+			defer cancel()
+			t, err := h.source.fetch(ctx)
+			out <- fetched{t, err}
+		}()
+	}
+	timer := time.NewTimer(h.waited)
+	defer timer.Stop()
+	select {
+	case f := <-h.fetching:
+		h.fetching = nil
+		return f.tree, f.err
+	case <-timer.C:
+		return h.tree, errFetching
+	case <-ctx.Done():
+		return h.tree, ctx.Err()
+	}
 }
 
 // gitSource takes the tree of one ref out of a repository that open brings up
@@ -245,17 +298,23 @@ func (r *gitRemote) refSpec(ctx context.Context, remote *git.Remote, auth transp
 	return "", fmt.Errorf("list %s: no branch or tag %q", Redact(r.url), r.ref)
 }
 
-// scrub takes the password of an URL out of an error's text.
+// scrub takes the password, query and fragment of an URL out of an error's text.
 func scrub(err error, where string) error {
 	u, parseErr := url.Parse(where)
-	if parseErr != nil || u.User == nil {
+	if parseErr != nil {
 		return err
 	}
-	secret, has := u.User.Password()
-	if !has || secret == "" {
+	said := err.Error()
+	password, _ := u.User.Password()
+	for _, secret := range []string{password, url.QueryEscape(password), u.RawQuery, u.Fragment} {
+		if secret != "" {
+			said = strings.ReplaceAll(said, secret, "xxxxx")
+		}
+	}
+	if said == err.Error() {
 		return err
 	}
-	return errors.New(strings.ReplaceAll(strings.ReplaceAll(err.Error(), secret, "xxxxx"), url.QueryEscape(secret), "xxxxx"))
+	return errors.New(said)
 }
 
 // credentials reads the secrets for one fetch.

@@ -375,7 +375,12 @@ func TestAGitPasswordNeverShows(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("fetch with a wrong password over a certificate nobody knows: %v", err)
 	}
-	if got := Redact(u.String()); strings.Contains(got, "hunter2") {
+	u.RawQuery = "token=abc"
+	_, err = mustSource(t, u.String(), "", GitAuth{}).fetch(t.Context())
+	if err == nil || strings.Contains(err.Error(), "abc") {
+		t.Errorf("fetch with a token in the query: %v", err)
+	}
+	if got := Redact(u.String()); strings.Contains(got, "hunter2") || strings.Contains(got, "abc") {
 		t.Errorf("Redact = %s", got)
 	}
 }
@@ -385,9 +390,10 @@ func TestSourcesThatAreNoneAreRefused(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, where := range map[string]string{"a folder that is not there": "/nowhere", "a file": file} {
-		if _, err := newSource(where, "", t.TempDir(), GitAuth{}); err == nil {
-			t.Errorf("%s was opened", name)
-		}
+	if _, err := newSource(file, "", t.TempDir(), GitAuth{}); err == nil {
+		t.Error("a file was opened as a folder")
+	}
+	if _, err := mustSource(t, "/nowhere", "", GitAuth{}).fetch(t.Context()); err == nil {
+		t.Error("a folder that is not there was read")
 	}
 }

@@ -71,6 +71,10 @@ type Application struct {
 	// Reasons and Warnings are the gate's, of the newest definition.
 	Reasons  []policies.Reason `json:"reasons"`
 	Warnings []policies.Reason `json:"warnings"`
+	// Suspended definitions are judged, and neither loaded nor updated.
+	Suspended bool `json:"suspended,omitempty"`
+	// Error is why the agent did not get to know of the newest verdict.
+	Error string `json:"error,omitempty"`
 	// Conditions are Verified, Allowed, Deployed and Ready.
 	Conditions []metav1.Condition `json:"conditions"`
 	// Programs are those the agent holds.
@@ -116,7 +120,7 @@ func (h *Host) Status() Status {
 	}
 	for _, left := range agent {
 		a := Application{Kind: left.Application.Kind, Namespace: left.Application.Namespace, Name: left.Application.Name,
-			Reasons: []policies.Reason{}, Warnings: []policies.Reason{}}
+			Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Signers: []string{}}
 		a.join(left)
 		a.conclude()
 		s.Applications = append(s.Applications, a)
@@ -140,10 +144,27 @@ func (a *Application) join(on node.ApplicationStatus) {
 // conclude sets Ready from the others: the first that is not true says why.
 func (a *Application) conclude() {
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Succeeded", Message: "loaded and attached as defined"}
+	if a.Error != "" {
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "NotHandedOver", a.Error
+		meta.SetStatusCondition(&a.Conditions, ready)
+		return
+	}
+	if a.Suspended && a.Agent == nil {
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "Suspended", "it is suspended and was never loaded"
+		meta.SetStatusCondition(&a.Conditions, ready)
+		return
+	}
 	for _, kind := range []string{v1alpha1.ConditionAllowed, v1alpha1.ConditionDeployed} {
-		if c := a.Condition(kind); c.Status != metav1.ConditionTrue {
+		c := a.Condition(kind)
+		switch {
+		case c.Reason == "" && a.Agent != nil:
+			// The gate has not judged it; what the agent says counts.
+		case c.Reason == "NotSelected":
+			ready.Reason, ready.Message = c.Reason, c.Message
+		case c.Status != metav1.ConditionTrue:
 			ready.Status, ready.Reason, ready.Message = c.Status, or(c.Reason, "Progressing"), or(c.Message, "not deployed yet")
-			break
+			meta.SetStatusCondition(&a.Conditions, ready)
+			return
 		}
 	}
 	meta.SetStatusCondition(&a.Conditions, ready)
@@ -157,12 +178,15 @@ func or(s, nothing string) string {
 }
 
 // publish replaces the gate's side of the status, and logs what changed.
-func (h *Host) publish(began time.Time, outcomes []outcome, brake *Brake, sourceErr, acceptErr error) {
+func (h *Host) publish(began time.Time, outcomes []outcome, brake *Brake, sourceErr error) {
 	s := Status{
 		Source:   SourceStatus{Address: Redact(h.opts.Source), Revision: h.tree.revision, Error: text(sourceErr)},
-		Settings: SettingsStatus{Revision: h.settings.judge.Revision(), Error: text(h.settings.err)},
+		Settings: SettingsStatus{Error: text(h.settings.err)},
 		Brake:    brake, Problems: append([]schemas.Problem{}, h.defs.problems...), Passed: h.opts.Now(),
 		Applications: []Application{},
+	}
+	if h.settings.judge != nil {
+		s.Settings.Revision = h.settings.judge.Revision()
 	}
 	h.mu.Lock()
 	before := h.status
@@ -172,7 +196,7 @@ func (h *Host) publish(began time.Time, outcomes []outcome, brake *Brake, source
 		was[a.Identity()] = a
 	}
 	for _, o := range outcomes {
-		if o.judged == nil && (!o.runs() || o.move == bury) {
+		if o.judged == nil && o.err == nil && (!o.runs() || o.move == bury) {
 			continue
 		}
 		a := h.describe(o, was[o.id].Conditions)
@@ -182,7 +206,7 @@ func (h *Host) publish(began time.Time, outcomes []outcome, brake *Brake, source
 	h.mu.Lock()
 	h.status = s
 	h.mu.Unlock()
-	for what, err := range map[string]error{"read source": sourceErr, "read settings": h.settings.err, "hand intents to the agent": acceptErr} {
+	for what, err := range map[string]error{"read source": sourceErr, "read settings": h.settings.err} {
 		if err != nil {
 			h.opts.Log.Error(what, "error", err)
 		}
@@ -203,11 +227,12 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 	a := Application{
 		Kind: o.id.Kind, Namespace: o.id.Namespace, Name: o.id.Name,
 		Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Programs: []node.ProgramStatus{},
-		Conditions: append([]metav1.Condition{}, before...),
+		Conditions: append([]metav1.Condition{}, before...), Error: text(o.err),
 	}
 	verified, allowed := unknown(v1alpha1.ConditionVerified, o.why), unknown(v1alpha1.ConditionAllowed, o.why)
 	if o.judged != nil {
 		a.Source, a.Image = o.judged.def.source, o.judged.def.app.Body().Bytecode.Image
+		a.Suspended = o.judged.def.app.Body().Suspend
 		v := o.judged.verdict
 		if o.judged.err != nil {
 			verified.Message, allowed.Message = o.judged.err.Error(), o.judged.err.Error()

@@ -44,7 +44,7 @@ func run(args []string) int {
 	case errors.Is(err, errRefused):
 		return exitRefused
 	default:
-		fmt.Fprintln(os.Stderr, "skep: "+err.Error())
+		fmt.Fprintln(os.Stderr, "skep: "+plain(err.Error()))
 		return exitUnknown
 	}
 }

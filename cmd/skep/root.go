@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -109,7 +110,7 @@ func yamlOf(v any) ([]byte, error) {
 func table(w io.Writer, header []string, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, row := range append([][]string{header}, rows...) {
-		if _, err := fmt.Fprintln(tw, strings.Join(row, "\t")); err != nil {
+		if _, err := fmt.Fprintln(tw, plain(strings.Join(row, "\t"))); err != nil {
 			return err
 		}
 	}
@@ -150,6 +151,17 @@ func terminal(w io.Writer) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// plain is text of somebody else's for a terminal: what is not printable, such
+// as an escape sequence, is shown and not obeyed.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, s)
 }
 
 // working tells a person at a terminal what takes its time, and takes the line

@@ -101,11 +101,11 @@ func runHost(cmd *cobra.Command, h *host.Host, f runFlags) error {
 	if err := printStatus(cmd.OutOrStdout(), f.output, s); err != nil {
 		return err
 	}
-	return onceError(s)
+	return onceError(s, h.DryRun())
 }
 
 // onceError is the status as an exit code.
-func onceError(s host.Status) error {
+func onceError(s host.Status, dry bool) error {
 	for what, text := range map[string]string{"read source": s.Source.Error, "read settings": s.Settings.Error} {
 		if text != "" {
 			return fmt.Errorf("%s: %s", what, text)
@@ -115,11 +115,11 @@ func onceError(s host.Status) error {
 		return p
 	}
 	wanted := v1alpha1.ConditionReady
+	if dry {
+		wanted = v1alpha1.ConditionAllowed
+	}
 	for _, a := range s.Applications {
-		if a.Agent == nil {
-			wanted = v1alpha1.ConditionAllowed
-		}
-		if a.Condition(wanted).Status != metav1.ConditionTrue {
+		if never := a.Suspended && a.Agent == nil; !never && a.Condition(wanted).Status != metav1.ConditionTrue {
 			return errRefused
 		}
 	}

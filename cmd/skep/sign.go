@@ -185,12 +185,12 @@ func printEvidence(cmd *cobra.Command, e signing.Evidence) {
 		fmt.Fprintf(w, "%s no known signer signed %s\n", paint(w, red, "REFUSED"), e.Digest)
 	}
 	for _, s := range e.Signatures {
-		fmt.Fprintf(w, "%s %s signed %s (%s)\n", paint(w, green, "VERIFIED"), s.Signer, e.Digest, strings.TrimSpace(s.Kind+" "+s.Subject))
+		fmt.Fprintf(w, "%s %s signed %s (%s)\n", paint(w, green, "VERIFIED"), s.Signer, e.Digest, plain(strings.TrimSpace(s.Kind+" "+s.Subject)))
 	}
 	for _, a := range e.Attestations {
 		fmt.Fprintf(w, "ATTESTED %s says %s\n", a.Signer, a.PredicateType)
 	}
 	for _, r := range e.Rejected {
-		fmt.Fprintf(w, "%s %s %s\n", paint(w, faint, "did not count:"), or(r.Signer, "-"), r.Reason)
+		fmt.Fprintf(w, "%s %s %s\n", paint(w, faint, "did not count:"), or(r.Signer, "-"), plain(r.Reason))
 	}
 }

@@ -84,7 +84,7 @@ func printStatus(w io.Writer, format string, s host.Status) error {
 	fmt.Fprintf(w, "source  %s %s\n", s.Source.Address, cut(s.Source.Revision, 13))
 	for _, problem := range []string{s.Source.Error, s.Settings.Error} {
 		if problem != "" {
-			fmt.Fprintf(w, "        %s\n", paint(w, red, problem))
+			fmt.Fprintf(w, "        %s\n", paint(w, red, plain(problem)))
 		}
 	}
 	if s.Brake != nil {
@@ -92,7 +92,7 @@ func printStatus(w io.Writer, format string, s host.Status) error {
 			paint(w, red, "brake "), strings.Join(s.Brake.Applications, ", "), s.Brake.Revision)
 	}
 	for _, p := range s.Problems {
-		fmt.Fprintf(w, "%s %s\n", paint(w, red, "problem"), p.Error())
+		fmt.Fprintf(w, "%s %s\n", paint(w, red, "problem"), plain(p.Error()))
 	}
 	if len(s.Applications) == 0 {
 		_, err := fmt.Fprintln(w, "no application")
@@ -159,9 +159,9 @@ func newExplain() *cobra.Command {
 
 func explain(w io.Writer, a host.Application) {
 	fmt.Fprintf(w, "%s %s\n  source   %s\n  image    %s\n  digest   %s\n  signers  %s\n",
-		a.Kind, a.Identity(), or(a.Source, "-"), or(a.Image, "-"), or(a.Digest, "-"), or(joined(a.Signers), "none"))
+		a.Kind, a.Identity(), plain(or(a.Source, "-")), plain(or(a.Image, "-")), or(a.Digest, "-"), or(joined(a.Signers), "none"))
 	for _, c := range a.Conditions {
-		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, c.Message)
+		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, plain(c.Message))
 	}
 	for _, r := range a.Reasons {
 		printReason(w, paint(w, red, "denied"), r)
@@ -172,7 +172,7 @@ func explain(w io.Writer, a host.Application) {
 	for _, p := range a.Programs {
 		fmt.Fprintf(w, "  program %s id %d tag %s\n", p.Name, p.ID, p.Tag)
 		for _, l := range p.Links {
-			fmt.Fprintf(w, "    %-10s %s on %s %s\n", l.State, l.Hook, l.Target, l.Error)
+			fmt.Fprintf(w, "    %-10s %s on %s %s\n", l.State, l.Hook, plain(l.Target), plain(l.Error))
 		}
 	}
 	if a.Agent == nil {
@@ -189,10 +189,10 @@ func explain(w io.Writer, a host.Application) {
 		fmt.Fprintf(w, "  map %s %s\n", m.Map, what)
 	}
 	if a.Agent.Error != "" {
-		fmt.Fprintf(w, "  %s %s\n", paint(w, red, "error"), a.Agent.Error)
+		fmt.Fprintf(w, "  %s %s\n", paint(w, red, "error"), plain(a.Agent.Error))
 	}
 	if a.Agent.VerifierLog != "" {
-		fmt.Fprintf(w, "\nverifier log:\n%s\n", a.Agent.VerifierLog)
+		fmt.Fprintf(w, "\nverifier log:\n%s\n", plain(a.Agent.VerifierLog))
 	}
 }
 

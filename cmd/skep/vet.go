@@ -152,6 +152,9 @@ func vetOne(ctx context.Context, judge *gate.Judge, d schemas.Definition) vetRes
 func vetError(results []vetResult) error {
 	refused := false
 	for _, r := range results {
+		if r.Error != "" && len(r.Reasons) > 0 {
+			return fmt.Errorf("vet %s: it cannot be read; the reason is above", r.Application)
+		}
 		if r.Error != "" {
 			return fmt.Errorf("vet %s: %s", r.Application, r.Error)
 		}
@@ -198,12 +201,12 @@ func printVetResult(w io.Writer, r vetResult) {
 
 // printReason says rule, path, message and remedy on lines a person reads.
 func printReason(w io.Writer, kind string, r policies.Reason) {
-	fmt.Fprintf(w, "  %s  %s", kind, r.Rule)
+	fmt.Fprintf(w, "  %s  %s", kind, plain(r.Rule))
 	if r.Path != "" {
-		fmt.Fprintf(w, " at %s", r.Path)
+		fmt.Fprintf(w, " at %s", plain(r.Path))
 	}
-	fmt.Fprintf(w, "\n          %s\n", r.Message)
+	fmt.Fprintf(w, "\n          %s\n", plain(r.Message))
 	if r.Remedy != "" {
-		fmt.Fprintf(w, "          remedy: %s\n", r.Remedy)
+		fmt.Fprintf(w, "          remedy: %s\n", plain(r.Remedy))
 	}
 }
