@@ -6,12 +6,17 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
 
 // application is one application and what became of it.
 type application struct {
-	newest   intent.Opened
+	newest intent.Opened
+	// envelope is the newest intent as it was sealed, and unkept tells that it
+	// is not on disk.
+	envelope intent.Envelope
+	unkept   bool
 	deployed *intent.Opened
 	// tried is the serial of the newest intent that was worked on once.
 	tried int64
@@ -32,10 +37,31 @@ type application struct {
 	status ApplicationStatus
 }
 
+// AcceptError says which application's intent was not accepted, or not kept.
+type AcceptError struct {
+	// Application is the one that the intent names.
+	Application v1alpha1.Identity
+	// Err is the cause.
+	Err error
+}
+
+// Error implements error.
+func (e *AcceptError) Error() string {
+	return fmt.Sprintf("accept intent of %s: %v", e.Application, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *AcceptError) Unwrap() error { return e.Err }
+
 // Accept takes sealed intents: a seal that does not hold, a serial that was
 // overtaken (intent.ErrOlder) and a format not known refuse the one envelope
 // and not the others. What is accepted is on disk when Accept returns, and Run
-// works on it soon after; see Settled. Nothing is unloaded because it is absent.
+// works on it soon after; see Settled. A tombstone is worked on even where it
+// cannot be kept, which is told still, and tried again when it is sent again.
+// Nothing is unloaded because it is absent.
+//
+// The error joins one for each envelope that was refused: an *AcceptError where
+// the seal holds.
 func (a *Agent) Accept(envelopes ...intent.Envelope) error {
 	var errs []error
 	for _, e := range envelopes {
@@ -50,33 +76,55 @@ func (a *Agent) accept(e intent.Envelope) error {
 	if err != nil {
 		return fmt.Errorf("accept intent: %w", err)
 	}
-	p := o.Payload()
-	if err := kernel.CheckName("uid", p.UID); err != nil {
-		return fmt.Errorf("accept intent of %s: %w", p.Application, err)
+	if err := a.take(o, e); err != nil {
+		return &AcceptError{Application: o.Payload().Application, Err: err}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	app := &application{}
-	if old := a.apps[p.UID]; old != nil {
-		switch have := old.newest.Payload().Serial; {
-		case p.Serial < have:
-			return fmt.Errorf("accept intent of %s: serial %d after %d: %w", p.Application, p.Serial, have, intent.ErrOlder)
-		case p.Serial == have:
-			return nil
-		}
-		app.deployed, app.checked, app.maps, app.status = old.deployed, old.checked, old.maps, old.status
-	}
-	if err := a.cache.putIntent(p.UID, e); err != nil {
-		return fmt.Errorf("accept intent of %s: %w", p.Application, err)
-	}
-	app.newest = o
-	a.apps[p.UID] = app
-	a.unsettle()
 	return nil
 }
 
+// take keeps an intent whose seal holds, and hands it to Run.
+func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
+	p := o.Payload()
+	if err := kernel.CheckName("uid", p.UID); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	app := &application{newest: o, envelope: e}
+	if old := a.apps[p.UID]; old != nil {
+		switch have := old.newest.Payload().Serial; {
+		case p.Serial < have:
+			return fmt.Errorf("serial %d after %d: %w", p.Serial, have, intent.ErrOlder)
+		case p.Serial == have && old.unkept:
+			err := a.cache.putTombstone(p.UID, old.envelope)
+			old.unkept = err != nil
+			return err
+		case p.Serial == have:
+			return nil
+		}
+		app.goOnFrom(old)
+	}
+	var err error
+	if p.Tombstone {
+		err = a.cache.putTombstone(p.UID, e)
+		app.unkept = err != nil
+	} else if err = a.cache.putIntent(p.UID, newest, e); err != nil {
+		return err
+	}
+	a.apps[p.UID] = app
+	a.unsettle()
+	return err
+}
+
+// goOnFrom takes over what was found out about the application while an older
+// intent of its was the newest.
+func (app *application) goOnFrom(old *application) {
+	app.deployed, app.checked, app.maps, app.status = old.deployed, old.checked, old.maps, old.status
+}
+
 // restore reads what is cached. An envelope whose seal does not hold any more
-// is left where it is and reported: what runs by it is kept.
+// is left where it is and reported: what runs by it is kept. So is one that
+// bears another application's name, since it replaces nothing there.
 func (a *Agent) restore() error {
 	all, err := a.cache.intents()
 	if err != nil {
@@ -89,19 +137,21 @@ func (a *Agent) restore() error {
 			continue
 		}
 		uid := o.Payload().UID
+		if k.path != a.cache.name(uid, k.kind) {
+			a.opts.Log.Error("kept intent is another application's than its file's name says; it is passed over", "path", k.path, "uid", uid)
+			continue
+		}
 		app := a.apps[uid]
 		if app == nil {
-			app = &application{}
+			app = &application{newest: o, envelope: k.envelope}
 			a.apps[uid] = app
 		}
 		if k.kind == deployed {
 			app.deployed = &o
-			if app.newest.Payload().UID == "" {
-				app.newest = o
-			}
-			continue
 		}
-		app.newest = o
+		if o.Payload().Serial > app.newest.Payload().Serial {
+			app.newest, app.envelope = o, k.envelope
+		}
 	}
 	return nil
 }

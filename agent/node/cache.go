@@ -46,33 +46,27 @@ func (c *cache) name(uid, kind string) string {
 	return filepath.Join(c.sub("intents"), url.QueryEscape(uid)+"."+kind)
 }
 
-// putIntent keeps the newest envelope; what was there before stays until the new one is
-// whole on disk.
-func (c *cache) putIntent(uid string, e intent.Envelope) error {
-	if err := writeFile(c.name(uid, newest), e, true); err != nil {
+// putIntent keeps an envelope as the one of its kind; what was there before
+// stays until the new one is whole on disk.
+func (c *cache) putIntent(uid, kind string, e intent.Envelope) error {
+	if err := writeFile(c.name(uid, kind), e, true); err != nil {
 		return fmt.Errorf("keep intent: %w", err)
 	}
 	return nil
 }
 
-// keepDeployed keeps the newest intent as the one that runs: the same file under
-// a second name, so nothing is written.
-func (c *cache) keepDeployed(uid string) error {
-	aside := c.name(uid, "linking")
-	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("keep intent: %w", err)
+// putTombstone keeps a tombstone, and where there is no room for it makes some:
+// what it overtakes must not come back at the next start, even where the
+// tombstone itself is not on disk.
+func (c *cache) putTombstone(uid string, e intent.Envelope) error {
+	err := c.putIntent(uid, newest, e)
+	if err == nil {
+		return nil
 	}
-	if err := os.Link(c.name(uid, newest), aside); err != nil {
-		return fmt.Errorf("keep intent: %w", err)
+	if dropErr := errors.Join(c.dropIntent(uid, deployed), c.dropIntent(uid, newest)); dropErr != nil {
+		return errors.Join(err, dropErr)
 	}
-	if err := os.Rename(aside, c.name(uid, deployed)); err != nil {
-		return fmt.Errorf("keep intent: %w", err)
-	}
-	// Two names of one file are not renamed onto each other: rename(2).
-	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("keep intent: %w", err)
-	}
-	return nil
+	return c.putIntent(uid, newest, e)
 }
 
 func (c *cache) dropIntent(uid, kind string) error {

@@ -53,20 +53,18 @@ func TestTheCacheKeepsIntentsAndWhatRuns(t *testing.T) {
 	// A uid is any string.
 	uid := "ns/../a.b"
 	file := "ns%2F..%2Fa.b"
-	if err := c.putIntent(uid, []byte("one")); err != nil {
+	if err := c.putIntent(uid, newest, []byte("one")); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time it is the same file already
-		if err := c.keepDeployed(uid); err != nil {
-			t.Fatal(err)
-		}
+	if err := c.putIntent(uid, deployed, []byte("one")); err != nil {
+		t.Fatal(err)
 	}
 	want(map[string]string{file + ".newest": "one", file + ".deployed": "one"})
-	if err := c.putIntent(uid, []byte("two")); err != nil {
+	if err := c.putIntent(uid, newest, []byte("two")); err != nil {
 		t.Fatal(err)
 	}
 	want(map[string]string{file + ".newest": "two", file + ".deployed": "one"})
-	if err := c.keepDeployed(uid); err != nil {
+	if err := c.putIntent(uid, deployed, []byte("two")); err != nil {
 		t.Fatal(err)
 	}
 	want(map[string]string{file + ".newest": "two", file + ".deployed": "two"})
@@ -148,7 +146,7 @@ func TestAFullDiskLosesNothingThatWasKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.putIntent("uid", []byte("one")); err != nil {
+	if err := c.putIntent("uid", newest, []byte("one")); err != nil {
 		t.Fatal(err)
 	}
 	// A directory in the file's place fails the rename as a full disk fails the
@@ -156,7 +154,7 @@ func TestAFullDiskLosesNothingThatWasKept(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "intents", "other.newest", "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.putIntent("other", []byte("two")); err == nil || !strings.Contains(err.Error(), "keep intent") {
+	if err := c.putIntent("other", newest, []byte("two")); err == nil || !strings.Contains(err.Error(), "keep intent") {
 		t.Errorf("putIntent = %v", err)
 	}
 	entries, err := os.ReadDir(filepath.Join(dir, "intents"))

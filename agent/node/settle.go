@@ -59,10 +59,14 @@ func (p *pass) finish() {
 	all := true
 	for _, app := range p.apps {
 		uid := app.newest.Payload().UID
-		if now := p.Agent.apps[uid]; now == nil || now.newest.Payload().Serial != app.newest.Payload().Serial {
+		now := p.Agent.apps[uid]
+		if now.newest.Payload().Serial != app.newest.Payload().Serial {
+			// Overtaken meanwhile. What now runs is what the newer one falls back to.
+			now.goOnFrom(app)
 			all = false
 			continue
 		}
+		app.unkept = now.unkept
 		p.Agent.apps[uid] = app
 		if out := p.outcomes[uid]; out == nil || out.pending {
 			all = false
@@ -131,7 +135,7 @@ func (p *pass) keepDeployed(app *application, out *outcome) {
 			app.deployed, p.prune = nil, true
 		}
 	case out.live != nil && (app.deployed == nil || app.deployed.Payload().Serial != payload.Serial):
-		if err = p.cache.keepDeployed(payload.UID); err == nil {
+		if err = p.cache.putIntent(payload.UID, deployed, app.envelope); err == nil {
 			o := app.newest
 			app.deployed, p.prune = &o, true
 		}
