@@ -15,7 +15,9 @@
 // of a package, a file or a document from the top; hidden fields (_x),
 // definitions (#X), optional fields and what lies inside a definition found are
 // not walked. So templates belong into hidden fields or definitions, and a
-// comprehension may yield any number of definitions under any name.
+// comprehension may yield any number of definitions under any name. A
+// value that is walked and is not known, such as one made from a template that
+// does not exist, is a problem: any number of definitions may have stood there.
 //
 // In a folder, every CUE package below it is rendered, and every .yaml, .yml
 // and .json file that says "skep.dev/" is read. Folders and CUE files whose

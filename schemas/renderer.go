@@ -203,6 +203,11 @@ func (s *scope) walk(v cue.Value) {
 		s.definition(v, version)
 		return
 	}
+	if err := v.Err(); err != nil && v.Validate() == nil {
+		// Incomplete: an undefined field, or a comprehension over what is not
+		// known. What would have stood here may be any number of definitions.
+		s.refuseUnit(err, s.r.position(v).File)
+	}
 	if fields, err := v.Fields(); err == nil {
 		for fields.Next() {
 			s.walk(fields.Value())
