@@ -104,6 +104,9 @@ func (h *Host) Status() Status {
 	s.Applications = append([]Application{}, s.Applications...)
 	h.mu.Unlock()
 	if h.agent == nil {
+		for i := range s.Applications {
+			s.Applications[i].concludeDry()
+		}
 		return s
 	}
 	agent := map[v1alpha1.Identity]node.ApplicationStatus{}
@@ -139,6 +142,14 @@ func (a *Application) join(on node.ApplicationStatus) {
 	for _, c := range on.Conditions {
 		meta.SetStatusCondition(&a.Conditions, c)
 	}
+}
+
+// concludeDry sets Ready, on a dry run, to what the gate says.
+func (a *Application) concludeDry() {
+	c := a.Condition(v1alpha1.ConditionAllowed)
+	c.Type = v1alpha1.ConditionReady
+	a.Conditions = append([]metav1.Condition{}, a.Conditions...)
+	meta.SetStatusCondition(&a.Conditions, c)
 }
 
 // conclude sets Ready from the others: the first that is not true says why.

@@ -18,6 +18,9 @@ func (c *Client) parse(reference string) (Resolved, error) {
 	if dir, ok := strings.CutPrefix(reference, LayoutPrefix); ok {
 		return parseLayout(reference, dir)
 	}
+	if strings.HasPrefix(reference, "/") || strings.HasPrefix(reference, ".") || strings.HasPrefix(reference, "~") {
+		return Resolved{}, malformed("parse reference %q: it is a folder: write it as %s%s", reference, LayoutPrefix, reference)
+	}
 	host, _, _ := strings.Cut(reference, "/")
 	insecure := slices.Contains(c.options.InsecureRegistries, host)
 	ref, err := name.ParseReference(reference, nameOptions(insecure)...)

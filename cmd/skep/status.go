@@ -42,7 +42,7 @@ func (l *local) do(ctx context.Context, method, path string, v any) error {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask skep run at %s: %w; is it running, and are you root?", socket, errors.Unwrap(err))
+		return fmt.Errorf("skep run does not answer; is it running with this --state, and are you root? (%s: %w)", socket, errors.Unwrap(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
@@ -107,12 +107,27 @@ func printStatus(w io.Writer, format string, s host.Status) error {
 		return err
 	}
 	for _, a := range s.Applications {
-		for _, r := range a.Reasons {
-			fmt.Fprintf(w, "\n%s\n", a.Identity())
-			printReason(w, paint(w, red, "denied"), r)
-		}
+		printWhy(w, a)
 	}
 	return nil
+}
+
+// printWhy says why an application is not as it is defined: the reasons of a
+// denial with what is known of its signatures, else what its condition says.
+func printWhy(w io.Writer, a host.Application) {
+	ready := a.Condition(v1alpha1.ConditionReady)
+	if len(a.Reasons) == 0 && ready.Status != metav1.ConditionTrue {
+		fmt.Fprintf(w, "\n%s\n  %s\n", a.Identity(), plain(ready.Message))
+	}
+	if len(a.Reasons) > 0 {
+		fmt.Fprintf(w, "\n%s\n", a.Identity())
+	}
+	for _, r := range a.Reasons {
+		printReason(w, paint(w, red, "denied"), r)
+	}
+	if v := a.Condition(v1alpha1.ConditionVerified); len(a.Reasons) > 0 && v.Status == metav1.ConditionFalse {
+		fmt.Fprintf(w, "  verified  %s\n", plain(v.Message))
+	}
 }
 
 // statusRow is an application on one line.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -59,6 +60,8 @@ type vetResult struct {
 	Signers     []string          `json:"signers"`
 	Reasons     []policies.Reason `json:"reasons"`
 	Warnings    []policies.Reason `json:"warnings"`
+	// Rejected says of each signature that did not count why it did not.
+	Rejected []signing.Rejection `json:"rejected,omitempty"`
 	// Error is why it could not be told.
 	Error string `json:"error,omitempty"`
 	// Source is where the definition stands.
@@ -143,6 +146,9 @@ func vetOne(ctx context.Context, judge *gate.Judge, d schemas.Definition) vetRes
 	decision, evidence := verdict.Decision(), verdict.Evidence()
 	r.Allowed, r.Digest = verdict.Allowed(), verdict.Image().Digest
 	r.Signers = append(r.Signers, evidence.Signers()...)
+	if len(evidence.Signatures) == 0 {
+		r.Rejected = evidence.Rejected
+	}
 	r.Reasons = append(r.Reasons, decision.Denied...)
 	r.Warnings = append(r.Warnings, decision.Warnings...)
 	return r
@@ -187,12 +193,15 @@ func printVetResult(w io.Writer, r vetResult) {
 	case !r.Allowed:
 		answer = paint(w, red, "REFUSED")
 	}
-	fmt.Fprintf(w, "%s %s %s\n", answer, or(r.Kind, "file"), r.Application)
+	fmt.Fprintf(w, "%s %s %s %s\n", answer, or(r.Kind, "file"), r.Application, paint(w, faint, r.Source.String()))
 	if r.Digest != "" {
 		fmt.Fprintf(w, "  image   %s\n  signers %s\n", r.Digest, or(joined(r.Signers), "none"))
 	}
 	for _, why := range r.Reasons {
 		printReason(w, paint(w, red, "denied"), why)
+	}
+	for _, why := range r.Rejected {
+		fmt.Fprintf(w, "  %s %s\n", paint(w, faint, "signature did not count:"), plain(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))
 	}
 	for _, why := range r.Warnings {
 		printReason(w, "warning", why)

@@ -47,7 +47,6 @@ func floors() []floor {
 		// Pages that are made from a table, and not the table.
 		{"docs", []string{"hook"}},
 		// The demo is a user of the whole, as the command line is.
-		{"demo", with(five, "agent", "host", "examples")},
 		{"cmd", []string{anything}},
 		{"test", []string{anything, "test"}},
 	}
