@@ -1,6 +1,8 @@
 package node_test
 
 import (
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/node"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 )
 
 // targets lists the interfaces the only program is attached to.
@@ -254,4 +257,27 @@ func TestALinkThatOthersKeepTakingAwayIsContested(t *testing.T) {
 		_, l := one(t, a)
 		return l.State == node.Attached && runs(t, l.ID) != 0
 	})
+}
+
+// TestTheLastApplicationGoesQuietly has the watched directories go with it.
+func TestTheLastApplicationGoesQuietly(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	var said strings.Builder
+	o := w.options()
+	o.Log = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	a, stop := w.run(o)
+	for range 5 {
+		p := w.intent("app", "raw_tp_count", rawProgram())
+		w.serial++
+		tomb := intent.Payload{Application: p.Application, UID: p.UID, Serial: w.serial, Tombstone: true}
+		if err := errors.Join(w.accept(a, p), w.accept(a, tomb)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.leavesNothing()
+	stop()
+	if strings.Contains(said.String(), "watch pins") {
+		t.Errorf("the log says:\n%s", said.String())
+	}
 }

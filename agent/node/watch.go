@@ -8,6 +8,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // watch wakes the agent when an interface or a default route changes, and when
@@ -92,8 +93,11 @@ func (w *watch) startPins() error {
 				if !open {
 					return
 				}
-				// A directory that went is told as an error, too.
-				w.agent.opts.Log.Debug("watch pins; the sweep finds what is missed", "error", err)
+				// The kernel ends the watch of a directory that goes, and the
+				// library ends it once more: inotify_rm_watch(2) says EINVAL.
+				if !errors.Is(err, unix.EINVAL) {
+					w.agent.opts.Log.Debug("watch pins; the sweep finds what is missed", "error", err)
+				}
 			}
 		}
 	})
