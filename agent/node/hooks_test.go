@@ -160,7 +160,7 @@ func needHook(t testing.TB, name string) {
 		t.Fatalf("no hook %s", name)
 	}
 	if lacks := lacking(t, h); lacks != nil {
-		t.Skip("SKIPPED: ", lacks)
+		t.Skip("SKIPPED:", lacks)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestEveryHookConforms(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), lacks.Error()) {
 					t.Fatalf("the agent says %q, not %q", err, lacks)
 				}
-				t.Skip("SKIPPED: ", lacks)
+				t.Skip("SKIPPED:", lacks)
 			}
 			if err != nil {
 				t.Fatal(err)

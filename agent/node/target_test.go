@@ -1,12 +1,15 @@
 package node_test
 
 import (
-	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"runtime"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/node"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -31,7 +34,7 @@ func TestACgroupThatComesLateOrAnewIsAttachedTo(t *testing.T) {
 	needKernel(t)
 	dir := filepath.Join(cgroupRoot(t), "skep-test-late")
 	_ = os.Remove(dir)
-	make := func() {
+	remake := func() {
 		t.Helper()
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -45,14 +48,14 @@ func TestACgroupThatComesLateOrAnewIsAttachedTo(t *testing.T) {
 	if _, l := one(t, a); l.State != node.Failed || l.Target != "/skep-test-late" {
 		t.Errorf("link = %+v", l)
 	}
-	make()
+	remake()
 	t.Cleanup(func() { _ = os.Remove(dir) })
 	first := attached(t, a)
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the loss to be told", 5*time.Second, func() bool { return a.Status()[0].Error != "" })
-	make()
+	remake()
 	if second := attached(t, a); second == first {
 		t.Error("the link on the new cgroup is the old one")
 	}
@@ -87,23 +90,56 @@ func TestABinaryThatIsReplacedIsProbedAnew(t *testing.T) {
 	w.pinsAreTidy(map[string]node.ApplicationStatus{"hooks": a.Status()[0]})
 }
 
-func TestANamedNetworkNamespaceIsAttachedTo(t *testing.T) {
-	needKernel(t)
-	ip := func(do string) error {
-		return exec.CommandContext(context.Background(), "ip", "netns", do, "skep-test-blue").Run()
-	}
-	if err := ip("add"); err != nil {
-		t.Skip("SKIPPED: no network namespace can be named here: ", err)
-	}
-	t.Cleanup(func() { _ = ip("delete") })
-	w := newWorld(t)
-	a, _ := w.start()
-	at := v1alpha1.Attachment{Hook: "sk_lookup", NetworkNamespace: "/run/netns/skep-test-blue"}
-	if err := w.accept(a, w.version("1", at)); err != nil {
+// namespace makes a network namespace and names it by a file, as ip netns does.
+func namespace(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "blue")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, l := one(t, a); l.Target != "/run/netns/skep-test-blue" {
+	made := make(chan error, 1)
+	go func() {
+		// Never unlocked: the thread is of no use to others, and ends with this.
+		runtime.LockOSThread()
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+		}
+		made <- err
+	}()
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	return path
+}
+
+func TestANamedNetworkNamespaceIsAttachedTo(t *testing.T) {
+	needKernel(t)
+	path := namespace(t)
+	w := newWorld(t)
+	a, _ := w.start()
+	if err := w.accept(a, w.version("1", v1alpha1.Attachment{Hook: "sk_lookup", NetworkNamespace: path})); err != nil {
+		t.Fatal(err)
+	}
+	_, l := one(t, a)
+	if l.Target != path {
 		t.Errorf("link = %+v", l)
 	}
-	attached(t, a)
+	named, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := link.NewFromID(link.ID(attached(t, a)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Close() }()
+	info, err := held.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, ok := named.Sys().(*syscall.Stat_t); !ok || uint64(info.NetNs().NetnsInode) != st.Ino {
+		t.Errorf("the link is on namespace %d, not on that of %s", info.NetNs().NetnsInode, path)
+	}
 }
