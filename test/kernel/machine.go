@@ -38,7 +38,9 @@ type Machine struct {
 }
 
 // Run boots the machine, runs every test binary and returns what they did. It
-// emulates the processor, since not every machine can nest virtualisation.
+// emulates the processor, since not every machine can nest virtualisation, and
+// its two processors in turns: with a thread for each, 6.1 locked up in two runs
+// of three while a probe of sys_enter changed the kernel's own instructions.
 func (m Machine) Run(ctx context.Context, log io.Writer) (map[string]Result, error) {
 	dir, err := os.MkdirTemp("", "skep-vm")
 	if err != nil {
@@ -50,7 +52,7 @@ func (m Machine) Run(ctx context.Context, log io.Writer) (map[string]Result, err
 		return nil, fmt.Errorf("boot kernel: %w", err)
 	}
 	var console bytes.Buffer
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1G", "-smp", "2",
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max", "-m", "1G", "-smp", "2",
 		"-nographic", "-no-reboot", "-kernel", m.Kernel, "-initrd", initrd,
 		"-append", "console=ttyS0 quiet panic=-1 lsm=lockdown,bpf")
 	cmd.Stdout = io.MultiWriter(&console, log)
