@@ -36,6 +36,11 @@ func TestCommands(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("COSIGN_PASSWORD", "")
 			e.Setenv("NO_COLOR", "1")
+			// Other programs of this kernel, and other runs of these scripts, are
+			// none of a script's business.
+			pins := "/sys/fs/bpf/skep-script-" + strings.ToLower(rand.Text())
+			e.Setenv("BPFFS", pins)
+			e.Defer(func() { _ = os.RemoveAll(pins) })
 			return nil
 		},
 		Condition: func(cond string) (bool, error) { return cond == "root" && os.Geteuid() == 0, nil },
