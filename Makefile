@@ -38,7 +38,7 @@ test-race: ## Run every test under the race detector (needs a C compiler)
 	@$(NOTE_ROOT)
 
 test-vm: ## Run the kernel tests on Linux 6.1 and 6.12 in virtual machines (qemu)
-	SKEP_VM_KERNELS=6.1,6.12 go test -v -count 1 -timeout 20m ./test/kernel
+	SKEP_VM_KERNELS=6.1,6.12 SKEP_VM_PACKAGES=agent/attach,agent/chain,agent/inventory,agent/kernel,agent/node go test -v -count 1 -timeout 20m ./test/kernel
 
 bench: ## Run the benchmarks into dist/bench.txt and compare with dist/bench.old.txt
 	@mkdir -p $(dir $(BENCHOUT))

@@ -51,11 +51,11 @@ func Run(ctx context.Context, o Options, args ...string) error {
 	// started the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	//nolint:gosec // It is this program itself, with the arguments it was given.
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("run demo: %w", err)
 	}
+	//nolint:gosec // It is this program itself, with the arguments it was given.
 	child := exec.CommandContext(ctx, self, append(args, "--"+InsideFlag, dir)...)
 	child.Args[0] = os.Args[0]
 	child.Stdout, child.Stderr = o.Out, os.Stderr

@@ -10,59 +10,67 @@ import (
 	"time"
 )
 
-// lastChange is the newest change time of a folder's files, by their inodes;
-// zero where there is none.
-func lastChange(dir string) time.Time {
-	var newest time.Time
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return nil
+// eachFile visits what lies in a folder, git's own files apart. The info of what
+// cannot be looked at is nil.
+func eachFile(dir string, visit func(name string, info fs.FileInfo)) {
+	_ = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d == nil {
+			visit(name, nil)
+			return nil //nolint:nilerr // What cannot be read is visited as such.
 		}
 		if d.IsDir() && d.Name() == ".git" {
 			return fs.SkipDir
 		}
 		info, err := d.Info()
 		if err != nil {
-			return nil
+			info = nil
 		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			if changed := time.Unix(st.Ctim.Unix()); changed.After(newest) {
-				newest = changed
-			}
+		visit(name, info)
+		return nil //nolint:nilerr // The same.
+	})
+}
+
+// changeTime is when a file's inode last changed, which nobody can set; zero
+// where the file system does not tell.
+func changeTime(info fs.FileInfo) (time.Time, uint64) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return time.Time{}, 0
+	}
+	return time.Unix(st.Ctim.Unix()), st.Ino
+}
+
+// lastChange is the newest change time of a folder's files; zero where there is
+// none.
+func lastChange(dir string) time.Time {
+	var newest time.Time
+	eachFile(dir, func(_ string, info fs.FileInfo) {
+		if info == nil {
+			return
 		}
-		return nil
+		if changed, _ := changeTime(info); changed.After(newest) {
+			newest = changed
+		}
 	})
 	return newest
 }
 
 // fingerprint tells whether files may have changed since it was last taken: it
-// hashes names, sizes, inodes and change times, which nobody can set. Paths
-// that are not there count as such.
+// hashes names, sizes, inodes and change times. Paths that are not there count
+// as such.
 func fingerprint(paths ...string) string {
 	sum := sha256.New()
 	for _, p := range paths {
 		if target, err := filepath.EvalSymlinks(p); err == nil {
 			p = target
 		}
-		_ = filepath.WalkDir(p, func(name string, d fs.DirEntry, err error) error {
-			if err != nil {
+		eachFile(p, func(name string, info fs.FileInfo) {
+			if info == nil {
 				fmt.Fprintf(sum, "%q unreadable\n", name)
-				return nil
+				return
 			}
-			if d.IsDir() && d.Name() == ".git" {
-				return fs.SkipDir
-			}
-			info, err := d.Info()
-			if err != nil {
-				fmt.Fprintf(sum, "%q gone\n", name)
-				return nil
-			}
-			fmt.Fprintf(sum, "%q %d %s", name, info.Size(), info.Mode())
-			if st, ok := info.Sys().(*syscall.Stat_t); ok {
-				fmt.Fprintf(sum, " %d %d.%d", st.Ino, st.Ctim.Sec, st.Ctim.Nsec)
-			}
-			fmt.Fprintln(sum)
-			return nil
+			changed, inode := changeTime(info)
+			fmt.Fprintf(sum, "%q %d %s %d %d\n", name, info.Size(), info.Mode(), inode, changed.UnixNano())
 		})
 	}
 	return hex.EncodeToString(sum.Sum(nil))

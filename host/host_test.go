@@ -444,12 +444,11 @@ func TestAFileBeingWrittenIsNotTakenForGone(t *testing.T) {
 	}
 	s.write(filepath.Join(s.defs, "app.yaml"), nil)
 	written := make(chan struct{})
-	go func() {
+	// An editor's second step, well within the time a folder is waited for.
+	time.AfterFunc(quiet/4, func() {
 		defer close(written)
-		// An editor's second step, well within the time a folder is waited for.
-		time.Sleep(quiet / 4)
 		_ = os.WriteFile(filepath.Join(s.defs, "app.yaml"), whole, 0o600)
-	}()
+	})
 	after := s.pass(h)["app"]
 	<-written
 	if running(after) == 0 || running(after) != running(before) {
