@@ -15,7 +15,7 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// LackingError: the running kernel does not have the hook. It is an
+// LackingError says that the running kernel does not have the hook. It is an
 // ebpf.ErrNotSupported.
 type LackingError struct {
 	// Hook is the row that says since which Linux there is one.

@@ -44,7 +44,8 @@ func (p *heldTarget) close() { _ = p.file.Close() }
 // what its hook attaches to; another thing there fails with ErrTarget, since the
 // right one may come.
 func holdTarget(h hook.Hook, a plan.Attachment, cgroupRoot string) (*heldTarget, error) {
-	path, check := "", isBinary
+	var path string
+	check := isBinary
 	switch h.Shape {
 	case hook.Cgroup:
 		if cgroupRoot == "" {

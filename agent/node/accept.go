@@ -104,13 +104,12 @@ func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
 		}
 		app.goOnFrom(old)
 	}
-	var err error
-	if p.Tombstone {
-		err = a.cache.putTombstone(p.UID, e)
-		app.unkept = err != nil
-	} else if err = a.cache.putIntent(p.UID, newest, e); err != nil {
+	err := a.keepAccepted(p, e)
+	if err != nil && !p.Tombstone {
 		return err
 	}
+	// A tombstone is acted on though the disk is full.
+	app.unkept = err != nil
 	a.apps[p.UID] = app
 	a.unsettle()
 	return err
@@ -120,6 +119,14 @@ func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
 // intent of its was the newest.
 func (app *application) goOnFrom(old *application) {
 	app.deployed, app.checked, app.maps, app.status = old.deployed, old.checked, old.maps, old.status
+}
+
+// keepAccepted writes an accepted intent to disk.
+func (a *Agent) keepAccepted(p intent.Payload, e intent.Envelope) error {
+	if p.Tombstone {
+		return a.cache.putTombstone(p.UID, e)
+	}
+	return a.cache.putIntent(p.UID, newest, e)
 }
 
 // restore reads what is cached. An envelope whose seal does not hold any more
