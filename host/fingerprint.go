@@ -26,7 +26,7 @@ func eachFile(dir string, visit func(name string, info fs.FileInfo)) {
 			info = nil
 		}
 		visit(name, info)
-		return nil //nolint:nilerr // The same.
+		return nil
 	})
 }
 
