@@ -25,9 +25,9 @@ func (p *pass) act(actions []plan.Action) {
 	for _, a := range actions {
 		owners := []string{a.UID}
 		if a.Verb == plan.SetChain {
-			owners = uidsOf(a.Members)
+			owners = p.concerned(a)
 		}
-		if (a.Verb == plan.Drop || a.Verb == plan.Forget) && stuck[a.UID] {
+		if (a.Verb == plan.Drop || a.Verb == plan.Forget) && (stuck[a.UID] || p.runsYet(a)) {
 			continue
 		}
 		err := p.backedOff(owners, a)
@@ -40,6 +40,22 @@ func (p *pass) act(actions []plan.Action) {
 			}
 		}
 	}
+}
+
+// concerned are the applications that a chain has and those that it is to have.
+func (p *pass) concerned(a plan.Action) []string {
+	members := slices.Clone(a.Members)
+	if c := p.held.chains[a.Ifindex]; c != nil && c.Version != nil {
+		members = append(members, c.Version.Members...)
+	}
+	return uidsOf(members)
+}
+
+// runsYet tells whether a chain runs what is to be dropped.
+func (p *pass) runsYet(a plan.Action) bool {
+	return slices.ContainsFunc(p.chained(a.UID), func(m plan.Member) bool {
+		return a.Verb == plan.Forget || m.Revision == a.Revision
+	})
 }
 
 // try does an action and notes how it went.
@@ -67,14 +83,15 @@ func uidsOf(members []plan.Member) []string {
 
 // backedOff returns the error of an action that failed a short while ago.
 func (p *pass) backedOff(owners []string, a plan.Action) error {
+	var lately error
 	for _, app := range p.apps {
 		uid := app.newest.Payload().UID
 		if err := app.failed[a.String()]; err != nil && slices.Contains(owners, uid) && p.now.Before(app.retryAt) {
 			p.outcomes[uid].failed(uid, a, err)
-			return err
+			lately = err
 		}
 	}
-	return nil
+	return lately
 }
 
 // note remembers how an action went.

@@ -17,23 +17,21 @@ import (
 // any link is touched. A newcomer that does not fit is refused alone: its
 // application goes on as it was, and the others as they are to.
 func (p *pass) fitChains() {
-	for range len(p.apps) + 1 {
-		refused := p.loadChains()
-		if refused == nil {
+	// Each turn refuses, takes out or leaves something more.
+	for range (len(p.apps) + 2) * (len(plan.WantedChains(p.want, p.state)) + 1) {
+		misfit := p.loadChains()
+		if misfit == nil {
 			return
 		}
-		p.refuse(refused.uid, refused.err)
+		misfit()
 	}
 }
 
-// refusal is an application that a chain has no room for.
-type refusal struct {
-	uid string
-	err error
-}
+// misfit makes the pass go on without what does not fit into a chain.
+type misfit func()
 
-// loadChains loads what changed and returns the first refusal.
-func (p *pass) loadChains() *refusal {
+// loadChains loads what changed, up to the first that does not fit.
+func (p *pass) loadChains() misfit {
 	for _, want := range plan.WantedChains(p.want, p.state) {
 		have := p.chainOf(want.Ifindex)
 		if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) {
@@ -50,34 +48,43 @@ func (p *pass) loadChains() *refusal {
 		if have != nil {
 			running = have.Members
 		}
-		if r := p.fit(want, running); r != nil {
-			return r
+		if m := p.fit(want, running); m != nil {
+			return m
 		}
 	}
 	return nil
 }
 
-// fit loads one chain. Where it does not load with all newcomers, they are
-// tried one application at a time, so that the right one is refused.
-func (p *pass) fit(want plan.Chain, running []plan.Member) *refusal {
+// fit loads one chain.
+func (p *pass) fit(want plan.Chain, running []plan.Member) misfit {
 	v, err := p.loadChain(want.Ifindex, want.Members, running)
 	if err == nil {
 		p.versions[want.Ifindex] = v
 		return nil
 	}
+	if lost := new(memberError); errors.As(err, &lost) {
+		return p.without(want, running, lost)
+	}
 	newcomers := newcomersOf(want.Members, running)
-	for i, uid := range newcomers {
-		if i == len(newcomers)-1 {
-			return &refusal{uid, err}
-		}
-		v, one := p.loadChain(want.Ifindex, without(want.Members, newcomers[i+1:]), running)
-		if one != nil {
-			return &refusal{uid, one}
+	if len(newcomers) == 0 {
+		return func() { p.leave(want, running, err) }
+	}
+	uid, err := p.misfitOf(want, running, newcomers, err)
+	return func() { p.refuse(uid, err) }
+}
+
+// misfitOf tries the newcomers one application at a time, so that the right one
+// is refused.
+func (p *pass) misfitOf(want plan.Chain, running []plan.Member, newcomers []string, all error) (string, error) {
+	last := len(newcomers) - 1
+	for i, uid := range newcomers[:last] {
+		v, err := p.loadChain(want.Ifindex, without(want.Members, newcomers[i+1:]), running)
+		if err != nil {
+			return uid, err
 		}
 		p.logClose("chain", v)
 	}
-	// Nobody is new, and yet it does not load: whoever is last gives way.
-	return &refusal{want.Members[len(want.Members)-1].UID, err}
+	return newcomers[last], all
 }
 
 // newcomersOf lists the applications with a member that does not run now.
@@ -117,7 +124,7 @@ func (p *pass) loadChain(ifindex int, members, running []plan.Member) (*kernel.C
 		m := members[0]
 		r := p.held.revisions[m.UID][m.Revision]
 		if r == nil || r.Programs[plan.Instance(m.Program, plan.XDP, "")] == nil {
-			return nil, fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)
+			return nil, &memberError{m.UID, fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
 		}
 		program, err := r.Programs[plan.Instance(m.Program, plan.XDP, "")].Clone()
 		if err != nil {
@@ -146,7 +153,7 @@ func (p *pass) linkChain(ifindex int, members, running []plan.Member) (*chain.Li
 	for i, m := range members {
 		prepared, facts, err := p.chainMember(m)
 		if err != nil {
-			return nil, err
+			return nil, &memberError{m.UID, err}
 		}
 		places = append(places, chain.Member{
 			Key: keys[i], Application: m.UID + "@" + m.Revision,
@@ -199,6 +206,9 @@ func (p *pass) chainMember(m plan.Member) (*kernel.Prepared, bytecode.Program, e
 	o := p.intentOf(m.UID, m.Revision)
 	if o == nil {
 		return nil, bytecode.Program{}, fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity)
+	}
+	if err := p.lostLately(m.UID); err != nil {
+		return nil, bytecode.Program{}, err
 	}
 	prepared, err := p.prepare(*o)
 	if err != nil {

@@ -49,7 +49,7 @@ func (p *pass) finish() {
 	p.pruneObjects()
 	var orphans []ApplicationStatus
 	for _, uid := range p.want.Frozen {
-		if p.outcomes[uid] == nil {
+		if p.applicationOf(uid) == nil {
 			orphans = append(orphans, p.orphanStatus(uid))
 		}
 	}

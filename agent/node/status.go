@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -151,17 +152,25 @@ func (a *Agent) Status() []ApplicationStatus {
 // orphanStatus is what can be told of an application whose intent this node
 // does not have. It is kept as it is: absence unloads nothing.
 func (p *pass) orphanStatus(uid string) ApplicationStatus {
+	s := p.remains(uid)
+	s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionUnknown, Reason: "IntentLost",
+		Message: "it runs, and this node has no intent for it; send the intent or a tombstone", LastTransitionTime: metav1.NewTime(p.now)}}
+	if out := p.outcomes[uid]; out != nil {
+		s.Error = sayAll(out.errs)
+	}
+	return s
+}
+
+// remains is what the kernel runs of an application, whatever is wanted of it.
+func (p *pass) remains(uid string) ApplicationStatus {
 	s := ApplicationStatus{UID: uid, Programs: []ProgramStatus{}}
 	names := map[string]bool{}
 	for _, l := range p.held.links[uid] {
 		s.Application, names[l.Attachment.Program] = l.Attachment.Application, true
+		s.Revision = cmp.Or(p.revisionOf(l, p.factsOf(l.Path, l.Link)), s.Revision)
 	}
-	for _, c := range p.state.Chains {
-		for _, m := range c.Members {
-			if m.UID == uid {
-				s.Application, s.Revision, names[m.Program] = m.Identity, m.Revision, true
-			}
-		}
+	for _, m := range p.chained(uid) {
+		s.Application, s.Revision, names[m.Program] = m.Identity, m.Revision, true
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		one := ProgramStatus{Name: name, Links: p.linksOf(uid, name)}
@@ -170,9 +179,15 @@ func (p *pass) orphanStatus(uid string) ApplicationStatus {
 		}
 		s.Programs = append(s.Programs, one)
 	}
-	s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionUnknown, Reason: "IntentLost",
-		Message: "it runs, and this node has no intent for it; send the intent or a tombstone", LastTransitionTime: metav1.NewTime(p.now)}}
 	return s
+}
+
+// sayAll joins errors, one a line.
+func sayAll(errs []error) string {
+	if err := errors.Join(errs...); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // status puts together what is told of one application.
@@ -189,10 +204,12 @@ func (p *pass) status(app *application, out *outcome) ApplicationStatus {
 	if out.live != nil {
 		s.Revision = out.live.Revision()
 		s.Programs = p.programs(*out.live, out)
+	} else {
+		// What is to go, or cannot be had, may run still.
+		left := p.remains(payload.UID)
+		s.Revision, s.Programs = left.Revision, left.Programs
 	}
-	if err := errors.Join(out.errs...); err != nil {
-		s.Error = err.Error()
-	}
+	s.Error = sayAll(out.errs)
 	s.Conditions = []metav1.Condition{p.deployedCondition(app, out, s)}
 	return s
 }
@@ -279,6 +296,8 @@ func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationSt
 	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: "Deployed",
 		Message: "every program runs", LastTransitionTime: metav1.NewTime(p.now)}
 	switch {
+	case app.newest.Payload().Tombstone && s.Revision != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go and runs still: "+cmp.Or(s.Error, "a chain that it is in waits for another member's object")
 	case app.newest.Payload().Tombstone:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.newest.Payload().Reason
 	case out.pending:

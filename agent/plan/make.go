@@ -107,7 +107,7 @@ func (p *planner) chains() {
 
 // WantedChains returns, for each interface that has a chain or is to have one,
 // the members in the order in which they are to run. A frozen application's
-// members stay as they are found.
+// members stay as they are found, and so does a chain that is left.
 func WantedChains(want Want, have State) []Chain {
 	exists := map[int]string{}
 	for _, i := range have.Interfaces {
@@ -137,7 +137,10 @@ func WantedChains(want Want, have State) []Chain {
 		name, ok := exists[index]
 		if !ok {
 			members = nil
+		} else if i := slices.IndexFunc(have.Chains, func(c Chain) bool { return c.Ifindex == index }); i >= 0 && slices.Contains(want.Left, index) {
+			members = slices.Clone(have.Chains[i].Members)
 		}
+		members = slices.DeleteFunc(members, func(m Member) bool { return slices.Contains(want.Out[index], m.UID) })
 		slices.SortFunc(members, compareMembers)
 		result = append(result, Chain{Ifindex: index, Interface: name, Members: members})
 	}

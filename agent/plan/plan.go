@@ -166,6 +166,12 @@ type Want struct {
 	// Frozen are the uids whose links and revisions are left as they are: their
 	// intent is not known here, or cannot be had at present.
 	Frozen []string
+	// Out are the uids, by interface index, that are left out of the chain there,
+	// which cannot be made with them.
+	Out map[int][]string
+	// Left are the indexes of the interfaces whose chain is left as it is found,
+	// since no other can be made.
+	Left []int
 }
 
 // Verb is what an action does.
