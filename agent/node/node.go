@@ -84,9 +84,7 @@ func New(o Options) (*Agent, error) {
 	if o.StateDir == "" || o.Trust == nil || o.Fetch == nil {
 		return nil, errors.New("make agent: StateDir, Trust and Fetch are needed")
 	}
-	if err := fillDefaults(&o); err != nil {
-		return nil, fmt.Errorf("make agent: %w", err)
-	}
+	fillDefaults(&o)
 	c, err := openCache(o.StateDir)
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
@@ -103,7 +101,7 @@ func New(o Options) (*Agent, error) {
 	return a, nil
 }
 
-func fillDefaults(o *Options) error {
+func fillDefaults(o *Options) {
 	if o.BPFFS == "" {
 		o.BPFFS = "/sys/fs/bpf/skep"
 	}
@@ -125,11 +123,11 @@ func fillDefaults(o *Options) error {
 	if o.CgroupRoot == "" {
 		root, err := findCgroup2("/proc/self/mountinfo")
 		if err != nil {
-			return err
+			// Hooks of other kinds need none; those of cgroups say so.
+			o.Log.Warn("no cgroup hook can be attached", "error", err)
 		}
 		o.CgroupRoot = root
 	}
-	return nil
 }
 
 // Close lets everything go, and waits for what is being fetched to end.
