@@ -246,7 +246,11 @@ func (s *stage) open(change ...func(*Options)) *Host {
 func (s *stage) pass(h *Host) map[string]Application {
 	s.t.Helper()
 	s.now = s.now.Add(time.Second)
-	status, _ := h.Once(s.t.Context())
+	status, err := h.Once(s.t.Context())
+	if err != nil {
+		// Shown where the test fails: applications that are meant to fail say so here.
+		s.t.Logf("pass: %v; source %q, settings %q", err, status.Source.Error, status.Settings.Error)
+	}
 	all := map[string]Application{}
 	for _, a := range status.Applications {
 		all[a.Name] = a
@@ -502,8 +506,8 @@ func TestNoDefinitionEscapesAPolicyThatUnloads(t *testing.T) {
 			s := newStage(t)
 			s.define("app", s.push(first, "app:v1", "team-a"))
 			h := s.open()
-			if running(s.pass(h)["app"]) == 0 {
-				t.Fatal("not loaded")
+			if app := s.pass(h)["app"]; running(app) == 0 {
+				t.Fatalf("not loaded: error %q, conditions %+v, status %+v", app.Error, app.Conditions, h.Status())
 			}
 			escape(s)
 			if running(s.pass(h)["app"]) == 0 {
