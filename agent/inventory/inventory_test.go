@@ -339,7 +339,8 @@ func TestListDescribesProgramsAndMaps(t *testing.T) {
 	before := time.Now().Add(-2 * time.Second)
 	coll := load(t, "xdp_count")
 	program := only(t, coll)
-	pin := filepath.Join(h.pins, "prog")
+	pin := filepath.Join(h.pins, "uid", strings.Repeat("0a", 16), "p-count_packets")
+	must(t, os.MkdirAll(filepath.Dir(pin), 0o700))
 	must(t, program.Pin(pin))
 	inv := list(t, inventory.Options{Managed: h.pins})
 	got := find(t, inv.Programs, idOf(t, program), programID)
@@ -384,17 +385,19 @@ func TestListTellsSkepFromForeignByPins(t *testing.T) {
 	h := newHost(t)
 	mine, foreign := only(t, load(t, "xdp_pass")), only(t, load(t, "xdp_pass"))
 	managed := filepath.Join(h.pins, "skep")
-	must(t, os.MkdirAll(filepath.Join(managed, "uid"), 0o700))
+	must(t, os.MkdirAll(filepath.Join(managed, "+xdp", "7"), 0o700))
 	must(t, os.Mkdir(managed+"-not", 0o700))
 	must(t, foreign.Pin(filepath.Join(managed+"-not", "prog")))
+	stray := only(t, load(t, "xdp_pass"))
+	must(t, stray.Pin(filepath.Join(managed, "+xdp", "7", "stray")))
 	must(t, os.Symlink("a note", filepath.Join(managed, "note")))
 	must(t, os.Symlink(filepath.Join(managed+"-not", "prog"), filepath.Join(managed, "not-a-pin")))
 	l, err := link.AttachXDP(link.XDPOptions{Program: mine, Interface: h.device.Attrs().Index})
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
-	must(t, l.Pin(filepath.Join(managed, "uid", "link")))
+	must(t, l.Pin(filepath.Join(managed, "+xdp", "7", "link")))
 	inv := list(t, inventory.Options{BPFFS: h.pins})
-	for program, want := range map[*ebpf.Program]bool{mine: true, foreign: false} {
+	for program, want := range map[*ebpf.Program]bool{mine: true, foreign: false, stray: false} {
 		if got := find(t, inv.Programs, idOf(t, program), programID); got.Managed != want {
 			t.Errorf("program with pins %v is managed: %v, want %v", got.Pins, got.Managed, want)
 		}

@@ -3,9 +3,10 @@ package inventory
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/agent/kernel"
 )
 
 // kind is one of the three kinds of objects.
@@ -28,7 +29,7 @@ type object struct {
 func (inv *Inventory) join(managed string, held map[object][]Process, pinned map[object][]string, unlinked map[uint32][]Place) {
 	ours := map[object]bool{}
 	for o, paths := range pinned {
-		if slices.ContainsFunc(paths, func(p string) bool { return below(p, managed) }) {
+		if slices.ContainsFunc(paths, func(p string) bool { return kernel.Owns(managed, p) }) {
 			ours[o] = true
 		}
 	}
@@ -104,12 +105,6 @@ func (inv *Inventory) attached(unlinked map[uint32][]Place) map[uint32][]Place {
 		})
 	}
 	return attached
-}
-
-// below tells whether a path is a directory or inside it.
-func below(path, dir string) bool {
-	dir = strings.TrimSuffix(dir, "/")
-	return path == dir || strings.HasPrefix(path, dir+"/")
 }
 
 // list makes an absent list an empty one, which JSON shows as such.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -94,9 +95,10 @@ func TestJoinBringsKnowledgeTogether(t *testing.T) {
 		Links:    []Link{{ID: 4, Program: 1, Place: Place{Hook: "xdp", Target: "eth0"}}, {ID: 5, Program: 2, Place: Place{Hook: "raw_tp", Target: "sys_enter"}}},
 		Maps:     []Map{{ID: 7}, {ID: 8}, {ID: 9}},
 	}
+	revision := "/sys/fs/bpf/skep/u/" + strings.Repeat("0a", 16)
 	inv.join("/sys/fs/bpf/skep",
 		map[object][]Process{{ofMap, 9}: {{1, "init"}}},
-		map[object][]string{{ofLink, 4}: {"/sys/fs/bpf/skep/link"}, {ofMap, 9}: {"/sys/fs/bpf/skepper/m"}, {ofMap, 8}: {"/x", "/sys/fs/bpf/skep/u/m"}},
+		map[object][]string{{ofLink, 4}: {"/sys/fs/bpf/skep/+xdp/3/link"}, {ofMap, 9}: {"/sys/fs/bpf/skepper/m", "/sys/fs/bpf/skep/u/somebodys"}, {ofMap, 8}: {"/x", revision + "/m-counts"}},
 		map[uint32][]Place{1: {{Hook: "xdp", Target: "eth0"}}, 3: {{Hook: "xdp", Target: "eth1"}}})
 	want := Inventory{
 		Programs: []Program{
@@ -105,13 +107,13 @@ func TestJoinBringsKnowledgeTogether(t *testing.T) {
 			{ID: 3, Type: "XDP", Attached: []Place{{"xdp", "eth1", 0}}, Holders: []Process{}, Pins: []string{}},
 		},
 		Links: []Link{
-			{ID: 4, Program: 1, Place: Place{Hook: "xdp", Target: "eth0"}, Managed: true, Holders: []Process{}, Pins: []string{"/sys/fs/bpf/skep/link"}},
+			{ID: 4, Program: 1, Place: Place{Hook: "xdp", Target: "eth0"}, Managed: true, Holders: []Process{}, Pins: []string{"/sys/fs/bpf/skep/+xdp/3/link"}},
 			{ID: 5, Program: 2, Place: Place{Hook: "tp_btf", Target: "sys_enter"}, Holders: []Process{}, Pins: []string{}},
 		},
 		Maps: []Map{
 			{ID: 7, Programs: []uint32{1, 2}, Managed: true, Holders: []Process{}, Pins: []string{}},
-			{ID: 8, Programs: []uint32{2}, Managed: true, Holders: []Process{}, Pins: []string{"/x", "/sys/fs/bpf/skep/u/m"}},
-			{ID: 9, Programs: []uint32{}, Holders: []Process{{1, "init"}}, Pins: []string{"/sys/fs/bpf/skepper/m"}},
+			{ID: 8, Programs: []uint32{2}, Managed: true, Holders: []Process{}, Pins: []string{"/x", revision + "/m-counts"}},
+			{ID: 9, Programs: []uint32{}, Holders: []Process{{1, "init"}}, Pins: []string{"/sys/fs/bpf/skepper/m", "/sys/fs/bpf/skep/u/somebodys"}},
 		},
 	}
 	if diff := cmp.Diff(want, inv); diff != "" {
@@ -131,16 +133,6 @@ func TestHooksOfAttachTypes(t *testing.T) {
 	}
 	if got := hookOf(ebpf.AttachType(9999)); got == "" {
 		t.Error("an unknown attach type has no name at all")
-	}
-}
-
-func TestPathsBelowADirectory(t *testing.T) {
-	for path, want := range map[string]bool{"/a/b": true, "/a/b/c": true, "/a/bc": false, "/a": false} {
-		for _, dir := range []string{"/a/b", "/a/b/"} {
-			if got := below(path, dir); got != want {
-				t.Errorf("%s below %s is %v, want %v", path, dir, got, want)
-			}
-		}
 	}
 }
 

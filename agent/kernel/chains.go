@@ -15,7 +15,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/plan"
 )
@@ -70,7 +69,7 @@ func (s *Store) ChainPath(ifindex int) string { return filepath.Join(s.chainDir(
 
 // ChainDevices lists the interface indexes that have a chain pinned.
 func (s *Store) ChainDevices() ([]int, error) {
-	found, err := list(filepath.Join(s.root, chainsDir))
+	found, err := list(filepath.Join(s.root, chainsDir), inChains)
 	if err != nil {
 		return nil, err
 	}
@@ -88,32 +87,40 @@ func (s *Store) ChainDevices() ([]int, error) {
 // so that it is known again after the link runs it.
 func (s *Store) PinChainVersion(ifindex int, v *ChainVersion) error {
 	dir, id := s.chainDir(ifindex), versionID(v.Members)
-	aside, place := filepath.Join(dir, newPrefix+id), filepath.Join(dir, id)
-	if err := errors.Join(os.RemoveAll(aside), os.RemoveAll(place)); err != nil {
-		return fmt.Errorf("remove leftover pin: %w", err)
+	aside, path := filepath.Join(dir, newPrefix+id), filepath.Join(dir, id)
+	if err := errors.Join(clearDir(aside, inVersion), clearDir(path, inVersion)); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(aside, 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)
 	}
+	if err := v.pin(aside); err != nil {
+		return err
+	}
+	if err := takePlace(aside, path, inVersion, v.pin); err != nil {
+		return fmt.Errorf("pin chain: %w", err)
+	}
+	return nil
+}
+
+// pin pins the version into an empty directory.
+func (v *ChainVersion) pin(dir string) error {
 	for i, m := range v.Members {
 		text, err := json.Marshal(m)
 		if err != nil {
 			return fmt.Errorf("describe member: %w", err)
 		}
-		if err := os.Symlink(string(text), filepath.Join(aside, fmt.Sprintf("%s%03d", memberPrefix, i))); err != nil {
+		if err := os.Symlink(string(text), filepath.Join(dir, fmt.Sprintf("%s%03d", memberPrefix, i))); err != nil {
 			return fmt.Errorf("describe member %s: %w", m.Program, err)
 		}
 	}
-	if err := pinProgram(v.Program, filepath.Join(aside, chainProgram)); err != nil {
+	if err := pinProgram(v.Program, filepath.Join(dir, chainProgram)); err != nil {
 		return fmt.Errorf("pin chain: %w", err)
 	}
 	if v.Counters != nil {
-		if err := pinMap(v.Counters, filepath.Join(aside, chainRuns)); err != nil {
+		if err := pinMap(v.Counters, filepath.Join(dir, chainRuns)); err != nil {
 			return fmt.Errorf("pin chain's counters: %w", err)
 		}
-	}
-	if err := os.Rename(aside, place); err != nil {
-		return fmt.Errorf("pin chain: %w", err)
 	}
 	return nil
 }
@@ -152,44 +159,53 @@ func (s *Store) RepinChain(c *Chain) (bool, error) {
 
 // OpenChain opens an interface's link and the version it runs, which is the
 // one with the program id the link tells. The version is nil where no pinned
-// program is the link's; there is no chain where there is no link.
-func (s *Store) OpenChain(ifindex int) (*Chain, error) {
-	l, err := link.LoadPinnedLink(s.ChainPath(ifindex), nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, s.RemoveChain(&Chain{Ifindex: ifindex})
+// program is the link's; there is no chain where there is no link. Pins that
+// cannot be read are left out and returned as strays.
+func (s *Store) OpenChain(ifindex int) (*Chain, []Stray, error) {
+	if missing(s.ChainPath(ifindex)) {
+		return nil, nil, s.RemoveChain(&Chain{Ifindex: ifindex})
 	}
+	l, facts, err := loadLink(s.ChainPath(ifindex))
 	if err != nil {
-		return nil, fmt.Errorf("open pinned chain: %w", err)
-	}
-	facts, err := Inspect(l)
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
+		stray, err := unreadable("", s.ChainPath(ifindex), err)
+		return nil, []Stray{stray}, err
 	}
 	c := &Chain{Ifindex: ifindex, Link: l}
-	ids, err := list(s.chainDir(ifindex))
+	ids, err := list(s.chainDir(ifindex), inChain)
 	if err != nil {
-		return nil, errors.Join(err, l.Close())
+		return nil, nil, errors.Join(err, l.Close())
 	}
+	var strays []Stray
 	for _, id := range ids {
-		if id == chainLink {
+		if !isHash(id) {
 			continue
 		}
-		v, program, err := openVersion(filepath.Join(s.chainDir(ifindex), id))
+		dir := filepath.Join(s.chainDir(ifindex), id)
+		err := c.adopt(dir, facts.Program)
+		if err == nil {
+			continue
+		}
+		stray, err := unreadable("", dir, err)
 		if err != nil {
-			return nil, errors.Join(err, c.Close())
+			return nil, nil, errors.Join(err, c.Close())
 		}
-		if v == nil {
-			continue
-		}
-		if program == facts.Program && c.Version == nil {
-			c.Version = v
-			continue
-		}
-		if err := v.Close(); err != nil {
-			return nil, errors.Join(err, c.Close())
-		}
+		strays = append(strays, stray)
 	}
-	return c, nil
+	return c, strays, nil
+}
+
+// adopt opens one directory of a chain, and keeps the version where the link
+// runs its program.
+func (c *Chain) adopt(dir string, runs ebpf.ProgramID) error {
+	v, program, err := openVersion(dir)
+	switch {
+	case err != nil || v == nil:
+		return err
+	case program == runs && c.Version == nil:
+		c.Version = v
+		return nil
+	}
+	return v.Close()
 }
 
 // openVersion opens one directory of a chain, and its program's id. A
@@ -197,7 +213,7 @@ func (s *Store) OpenChain(ifindex int) (*Chain, error) {
 // version.
 func openVersion(dir string) (*ChainVersion, ebpf.ProgramID, error) {
 	v := &ChainVersion{}
-	found, err := list(dir)
+	found, err := list(dir, inVersion)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -227,11 +243,10 @@ func openVersion(dir string) (*ChainVersion, ebpf.ProgramID, error) {
 			return nil, 0, errors.Join(fmt.Errorf("open chain's counters: %w", err), v.Close())
 		}
 	}
-	info, err := v.Program.Info()
+	id, err := ProgramID(v.Program)
 	if err != nil {
-		return nil, 0, errors.Join(fmt.Errorf("read info of chain: %w", err), v.Close())
+		return nil, 0, errors.Join(err, v.Close())
 	}
-	id, _ := info.ID()
 	return v, id, nil
 }
 
@@ -243,7 +258,7 @@ func readMember(text string) (m plan.Member, ok bool) {
 
 // DropChainVersions removes the pins of all versions but the one that runs.
 func (s *Store) DropChainVersions(c *Chain) error {
-	found, err := list(s.chainDir(c.Ifindex))
+	found, err := list(s.chainDir(c.Ifindex), inChain)
 	if err != nil {
 		return err
 	}
@@ -251,7 +266,7 @@ func (s *Store) DropChainVersions(c *Chain) error {
 		if n == chainLink || c.Version != nil && n == versionID(c.Version.Members) {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(s.chainDir(c.Ifindex), n)); err != nil {
+		if err := remove(filepath.Join(s.chainDir(c.Ifindex), n), inChain); err != nil {
 			return fmt.Errorf("drop chain's old program: %w", err)
 		}
 	}
@@ -265,18 +280,11 @@ func (s *Store) RemoveChain(c *Chain) error {
 		sever(c.Link)
 	}
 	// The link goes first: the kernel must not run what nobody can name.
-	if err := os.Remove(s.ChainPath(c.Ifindex)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove chain's pin: %w", err)
-	}
-	err := c.Close()
-	if rerr := os.RemoveAll(s.chainDir(c.Ifindex)); rerr != nil {
-		err = errors.Join(err, fmt.Errorf("remove chain's pins: %w", rerr))
+	if err := remove(s.ChainPath(c.Ifindex), inChain); err != nil {
+		return fmt.Errorf("remove chain: %w", err)
 	}
 	// The last chain takes the directory of all with it.
-	if rerr := os.Remove(filepath.Join(s.root, chainsDir)); rerr != nil && !errors.Is(rerr, unix.ENOTEMPTY) && !errors.Is(rerr, fs.ErrNotExist) {
-		err = errors.Join(err, fmt.Errorf("remove chains' directory: %w", rerr))
-	}
-	return err
+	return errors.Join(c.Close(), clearDir(s.chainDir(c.Ifindex), inChain), rmdir(filepath.Join(s.root, chainsDir)))
 }
 
 // versionID names a list of members.

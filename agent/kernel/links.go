@@ -87,33 +87,39 @@ func replaceSymlink(text, path string) error {
 }
 
 // Links opens the pinned links of an application. A text without a pin, or a
-// pin without a text, is what a kill left, and is removed.
-func (s *Store) Links(uid string) ([]*Link, error) {
+// pin without a text, is what a kill left, and is removed. Pins that cannot be
+// read are left out and returned as strays.
+func (s *Store) Links(uid string) ([]*Link, []Stray, error) {
 	dir := s.linksDir(uid)
-	found, err := list(dir)
+	found, err := list(dir, inLinks)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var links []*Link
+	var strays []Stray
 	for _, n := range found {
 		path := filepath.Join(dir, n)
 		if key, isText := strings.CutSuffix(n, textSuffix); isText {
 			if missing(filepath.Join(dir, key)) {
-				if err := os.Remove(path); err != nil {
-					return nil, errors.Join(fmt.Errorf("remove leftover text: %w", err), closeLinks(links))
+				if err := remove(path, inLinks); err != nil {
+					return nil, nil, errors.Join(err, closeLinks(links))
 				}
 			}
 			continue
 		}
 		l, err := openLink(uid, path)
 		if err != nil {
-			return nil, errors.Join(err, closeLinks(links))
+			stray, err := unreadable(uid, path, err)
+			if err != nil {
+				return nil, nil, errors.Join(err, closeLinks(links))
+			}
+			strays = append(strays, stray)
 		}
 		if l != nil {
 			links = append(links, l)
 		}
 	}
-	return links, nil
+	return links, strays, nil
 }
 
 // openLink opens one pin by its text, or removes the pin where its text does
@@ -125,16 +131,26 @@ func openLink(uid, path string) (*Link, error) {
 		err = json.Unmarshal([]byte(text), &a)
 	}
 	if err != nil || a.Key() != filepath.Base(path) {
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("remove leftover pin: %w", err)
-		}
-		return nil, nil
+		return nil, remove(path, inLinks)
 	}
-	l, err := link.LoadPinnedLink(path, nil)
+	l, _, err := loadLink(path)
 	if err != nil {
-		return nil, fmt.Errorf("open pinned link: %w", err)
+		return nil, err
 	}
 	return &Link{UID: uid, Attachment: a, Link: l, Path: path}, nil
+}
+
+// loadLink opens a pin, and asks the kernel about it.
+func loadLink(path string) (link.Link, Facts, error) {
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return nil, Facts{}, fmt.Errorf("open pinned link: %w", err)
+	}
+	facts, err := Inspect(l)
+	if err != nil {
+		return nil, Facts{}, errors.Join(err, l.Close())
+	}
+	return l, facts, nil
 }
 
 func closeLinks(links []*Link) error {

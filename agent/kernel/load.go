@@ -150,21 +150,22 @@ func loadable(spec *ebpf.CollectionSpec, replaced map[string]*ebpf.Map) *ebpf.Co
 
 // pinRevision pins everything aside and then renames it into place.
 func (s *Store) pinRevision(r *Revision) error {
-	aside := filepath.Join(s.appDir(r.UID), newPrefix+escape(r.Name))
-	if err := os.RemoveAll(aside); err != nil {
-		return fmt.Errorf("remove leftover pin: %w", err)
+	aside := filepath.Join(s.appDir(r.UID), newPrefix+r.Name)
+	if err := clearDir(aside, inRevision); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(aside, 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)
 	}
-	if _, err := r.pin(aside); err != nil {
+	fill := func(dir string) error { _, err := r.pin(dir); return err }
+	if err := fill(aside); err != nil {
 		return err
 	}
 	// What is there under the name already lacked something.
 	if err := s.DropRevision(r.UID, r.Name); err != nil {
 		return err
 	}
-	if err := os.Rename(aside, s.revisionDir(r.UID, r.Name)); err != nil {
+	if err := takePlace(aside, s.revisionDir(r.UID, r.Name), inRevision, fill); err != nil {
 		return fmt.Errorf("pin revision %s: %w", r.Name, err)
 	}
 	return nil
@@ -218,30 +219,39 @@ func pinProgram(p *ebpf.Program, path string) error {
 	return errors.Join(c.Pin(path), c.Close())
 }
 
-// OpenRevision opens what a revision has pinned, whole or not; see Whole.
-func (s *Store) OpenRevision(uid, revision string) (*Revision, error) {
+// OpenRevision opens what a revision has pinned, whole or not; see Whole. Pins
+// that cannot be read are left out and returned as strays.
+func (s *Store) OpenRevision(uid, revision string) (*Revision, []Stray, error) {
 	dir := s.revisionDir(uid, revision)
-	found, err := list(dir)
+	found, err := list(dir, inRevision)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	r := &Revision{UID: uid, Name: revision, Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{},
 		copies: map[string][]*ebpf.Program{}, layouts: map[string]string{}}
 	slices.Sort(found)
+	var strays []Stray
 	for _, n := range found {
-		if err := r.open(dir, n); err != nil {
-			return nil, errors.Join(err, r.Close())
+		path := filepath.Join(dir, n)
+		err := r.open(path)
+		if err == nil {
+			continue
 		}
+		stray, err := unreadable(uid, path, err)
+		if err != nil {
+			return nil, nil, errors.Join(err, r.Close())
+		}
+		strays = append(strays, stray)
 	}
 	if err := r.index(); err != nil {
-		return nil, errors.Join(err, r.Close())
+		return nil, nil, errors.Join(err, r.Close())
 	}
-	return r, nil
+	return r, strays, nil
 }
 
 // open opens one pin.
-func (r *Revision) open(dir, pin string) error {
-	path := filepath.Join(dir, pin)
+func (r *Revision) open(path string) error {
+	pin := filepath.Base(path)
 	if name, ok := strings.CutPrefix(pin, progPrefix); ok {
 		p, err := ebpf.LoadPinnedProgram(path, nil)
 		if err != nil {
@@ -254,10 +264,7 @@ func (r *Revision) open(dir, pin string) error {
 		}
 		return nil
 	}
-	name, ok := strings.CutPrefix(pin, mapPrefix)
-	if !ok {
-		return nil
-	}
+	name := strings.TrimPrefix(pin, mapPrefix)
 	if name, isLayout := strings.CutSuffix(name, layoutSuffix); isLayout {
 		text, err := os.Readlink(path)
 		if err != nil {

@@ -10,10 +10,8 @@ package kernel
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -96,10 +94,8 @@ func (s *Store) sweepDebris() error {
 		return err
 	}
 	for _, uid := range uids {
-		for _, dir := range []string{s.appDir(uid), s.linksDir(uid)} {
-			if err := removeDebris(dir); err != nil {
-				return err
-			}
+		if err := errors.Join(removeDebris(s.appDir(uid), inApplication), removeDebris(s.linksDir(uid), inLinks)); err != nil {
+			return err
 		}
 	}
 	indexes, err := s.ChainDevices()
@@ -107,7 +103,7 @@ func (s *Store) sweepDebris() error {
 		return err
 	}
 	for _, index := range indexes {
-		if err := removeDebris(s.chainDir(index)); err != nil {
+		if err := removeDebris(s.chainDir(index), inChain); err != nil {
 			return err
 		}
 	}
@@ -116,47 +112,55 @@ func (s *Store) sweepDebris() error {
 
 // removeDebris removes the entries of dir that carry the prefix of the half
 // made or the half removed.
-func removeDebris(dir string) error {
-	names, err := list(dir)
+func removeDebris(dir string, in place) error {
+	names, err := list(dir, in)
 	if err != nil {
 		return err
 	}
 	for _, n := range names {
-		if strings.HasPrefix(n, newPrefix) || strings.HasPrefix(n, oldPrefix) {
-			if err := os.RemoveAll(filepath.Join(dir, n)); err != nil {
-				return fmt.Errorf("remove leftover pin: %w", err)
-			}
+		if !isDebris(n) {
+			continue
+		}
+		if err := remove(filepath.Join(dir, n), in); err != nil {
+			return fmt.Errorf("sweep leftovers: %w", err)
 		}
 	}
 	return nil
 }
 
-// Applications lists the uids that have anything pinned.
+// Applications lists the uids that have a directory for pins.
 func (s *Store) Applications() ([]string, error) {
-	names, err := list(s.root)
+	names, err := list(s.root, inRoot)
 	if err != nil {
 		return nil, err
 	}
 	var uids []string
 	for _, n := range names {
-		if strings.HasPrefix(n, "+") {
-			continue
+		if n != chainsDir {
+			uids = append(uids, unescape(n))
 		}
-		uids = append(uids, unescape(n))
 	}
 	return uids, nil
 }
 
 // Revisions lists the revisions an application has pinned, whole or not.
 func (s *Store) Revisions(uid string) ([]string, error) {
-	names, err := list(s.appDir(uid))
+	names, err := list(s.appDir(uid), inApplication)
 	if err != nil {
 		return nil, err
 	}
 	var revisions []string
 	for _, n := range names {
-		if !strings.HasPrefix(n, "+") {
-			revisions = append(revisions, unescape(n))
+		if !isHash(n) {
+			continue
+		}
+		// One without a pin of Skep's holds what somebody else left there.
+		pins, err := list(s.revisionDir(uid, n), inRevision)
+		if err != nil {
+			return nil, err
+		}
+		if len(pins) > 0 {
+			revisions = append(revisions, n)
 		}
 	}
 	return revisions, nil
@@ -166,61 +170,45 @@ func (s *Store) Revisions(uid string) ([]string, error) {
 // them alive.
 func (s *Store) DropRevision(uid, revision string) error {
 	dir := s.revisionDir(uid, revision)
+	_, foreign, err := sift(dir, inRevision)
+	if err != nil {
+		return err
+	}
+	if len(foreign) > 0 {
+		return clearDir(dir, inRevision)
+	}
 	// Renamed first: a directory that bears a revision's name is whole.
-	old := filepath.Join(s.appDir(uid), oldPrefix+escape(revision))
-	if err := os.RemoveAll(old); err != nil {
-		return fmt.Errorf("remove leftover pin: %w", err)
+	old := filepath.Join(s.appDir(uid), oldPrefix+revision)
+	if err := clearDir(old, inRevision); err != nil {
+		return err
 	}
-	if err := os.Rename(dir, old); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
+	if err := os.Rename(dir, old); err != nil && !absent(err) {
 		return fmt.Errorf("drop revision %s of %s: %w", revision, uid, err)
 	}
-	if err := os.RemoveAll(old); err != nil {
-		return fmt.Errorf("drop revision %s of %s: %w", revision, uid, err)
-	}
-	return nil
+	return clearDir(old, inRevision)
 }
 
-// Forget removes the directory of an application that has no links left.
+// Forget removes the pins of an application that has no links left.
 func (s *Store) Forget(uid string) error {
-	if err := os.RemoveAll(s.appDir(uid)); err != nil {
-		return fmt.Errorf("remove pins of %s: %w", uid, err)
+	if err := clearDir(s.appDir(uid), inApplication); err != nil {
+		return fmt.Errorf("forget %s: %w", uid, err)
 	}
 	return nil
 }
 
-// Clear removes every pin below the directory, and with them every link.
+// Clear removes every pin of Skep's below the directory, and with them every
+// link.
 func (s *Store) Clear() error {
-	names, err := list(s.root)
+	names, err := list(s.root, inRoot)
 	if err != nil {
 		return err
 	}
 	for _, n := range names {
-		if err := os.RemoveAll(filepath.Join(s.root, n)); err != nil {
-			return fmt.Errorf("remove pins: %w", err)
+		if err := remove(filepath.Join(s.root, n), inRoot); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// Directories lists every directory that holds pins, for a watcher.
-func (s *Store) Directories() ([]string, error) {
-	dirs := []string{s.root}
-	err := filepath.WalkDir(s.root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && path != s.root {
-			dirs = append(dirs, path)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list pin directories: %w", err)
-	}
-	return dirs, nil
 }
 
 func (s *Store) appDir(uid string) string { return filepath.Join(s.root, escape(uid)) }
@@ -228,25 +216,9 @@ func (s *Store) appDir(uid string) string { return filepath.Join(s.root, escape(
 func (s *Store) linksDir(uid string) string { return filepath.Join(s.appDir(uid), linksDir) }
 
 func (s *Store) revisionDir(uid, revision string) string {
-	return filepath.Join(s.appDir(uid), escape(revision))
+	return filepath.Join(s.appDir(uid), revision)
 }
 
 func (s *Store) chainDir(index int) string {
 	return filepath.Join(s.root, chainsDir, fmt.Sprint(index))
-}
-
-// list returns the names in a directory, and none where there is no directory.
-func list(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list pins: %w", err)
-	}
-	names := make([]string, 0, len(entries))
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names, nil
 }

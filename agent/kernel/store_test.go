@@ -92,7 +92,7 @@ func TestARevisionIsFoundAgainAsItWasLoaded(t *testing.T) {
 	if revisions, err := s.Revisions("uid"); err != nil || !slices.Equal(revisions, []string{p.Revision}) {
 		t.Errorf("Revisions = %v, %v", revisions, err)
 	}
-	found, err := s.OpenRevision("uid", p.Revision)
+	found, _, err := s.OpenRevision("uid", p.Revision)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,20 +137,22 @@ func TestWhatAKillLeftIsSweptAway(t *testing.T) {
 	s, root := store(t)
 	p := tracer(t, "1")
 	load(t, s, p, nil)
-	for _, dir := range []string{"uid/+new-x", "uid/+old-" + p.Revision, "uid/+links/+new-x", "+xdp/7/+new-x"} {
+	for _, dir := range []string{"uid/+new-x", "uid/+old-" + p.Revision, "uid/+links", "+xdp/7/+new-x"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// A text whose pin was never made, and a pin whose text is of another link.
-	if err := os.Symlink("{}", filepath.Join(root, "uid/+links/abc+at")); err != nil {
-		t.Fatal(err)
+	// Texts whose pins were never made.
+	for _, text := range []string{strings.Repeat("ab", 16) + "+at", "+new-" + strings.Repeat("cd", 16) + "+at"} {
+		if err := os.Symlink("{}", filepath.Join(root, "uid/+links", text)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	reopen(t, s)
-	if links, err := s.Links("uid"); err != nil || len(links) != 0 {
+	if links, _, err := s.Links("uid"); err != nil || len(links) != 0 {
 		t.Errorf("Links = %v, %v", links, err)
 	}
-	if c, err := s.OpenChain(7); c != nil || err != nil {
+	if c, _, err := s.OpenChain(7); c != nil || err != nil {
 		t.Errorf("OpenChain = %v, %v", c, err)
 	}
 	var left []string
@@ -206,7 +208,7 @@ func TestALinkIsPinnedFoundAndTakenAway(t *testing.T) {
 	if _, err := link.NewFromID(before.ID); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the replaced link is still there: %v", err)
 	}
-	found, err := s.Links("uid")
+	found, _, err := s.Links("uid")
 	if err != nil || len(found) != 1 || found[0].Attachment != at {
 		t.Fatalf("Links = %+v, %v", found, err)
 	}
@@ -272,7 +274,7 @@ func TestACopyOfAProgramSharesItsMaps(t *testing.T) {
 	if err != nil || first == second {
 		t.Errorf("programs %d and %d, %v", first, second, err)
 	}
-	found, err := s.OpenRevision("uid", p.Revision)
+	found, _, err := s.OpenRevision("uid", p.Revision)
 	if err != nil {
 		t.Fatal(err)
 	}

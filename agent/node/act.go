@@ -258,7 +258,7 @@ func (p *pass) update(a plan.Action) error {
 	if err != nil {
 		return err
 	}
-	if err := swap(l.Link, program); errors.Is(err, unix.ENOLINK) {
+	if err := swap(l.Link, program); takesNone(err) {
 		return p.attach(a)
 	} else if err != nil {
 		return fmt.Errorf("update %s on %s %s: %w", a.Attachment.Program, a.Attachment.Hook, a.Attachment.Target, err)
@@ -286,6 +286,12 @@ func swap(l link.Link, program *ebpf.Program) error {
 	return l.Update(program)
 }
 
+// takesNone tells of a link that cannot run a program any more, or never could:
+// somebody else's under our name. Another is made in its place.
+func takesNone(err error) bool {
+	return errors.Is(err, unix.ENOLINK) || errors.Is(err, link.ErrNotSupported)
+}
+
 // setChain gives an interface's link the program of the members.
 func (p *pass) setChain(a plan.Action) error {
 	c := p.held.chains[a.Ifindex]
@@ -302,7 +308,7 @@ func (p *pass) setChain(a plan.Action) error {
 	}
 	if c != nil {
 		err := swap(c.Link, v.Program)
-		if err != nil && !errors.Is(err, unix.ENOLINK) {
+		if err != nil && !takesNone(err) {
 			return fmt.Errorf("update chain of %s: %w", a.Interface, err)
 		}
 		if err == nil {

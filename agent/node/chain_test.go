@@ -177,7 +177,7 @@ func TestAVersionThatAKillLeftPinnedIsDropped(t *testing.T) {
 	}
 	stop()
 	dir := filepath.Join(w.bpffs, "+xdp", fmt.Sprint(index(t, "cn0")))
-	stale := filepath.Join(dir, "0123456789abcdef")
+	stale := filepath.Join(dir, strings.Repeat("0f", 16))
 	if err := os.Mkdir(stale, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/skep-dev/skep/agent/kernel"
 )
@@ -14,6 +15,8 @@ type held struct {
 	links map[string]map[string]*kernel.Link
 	// chains by interface index.
 	chains map[int]*kernel.Chain
+	// unread are pins that could not be opened.
+	unread []kernel.Stray
 }
 
 func (h *held) close() error {
@@ -49,7 +52,8 @@ func (h *held) putLink(l *kernel.Link) {
 	h.links[l.UID][l.Attachment.Key()] = l
 }
 
-// adopt opens everything that is pinned.
+// adopt opens everything that is pinned. What cannot be read is noted and left
+// out.
 func (a *Agent) adopt() error {
 	a.held = held{
 		revisions: map[string]map[string]*kernel.Revision{},
@@ -61,23 +65,8 @@ func (a *Agent) adopt() error {
 		return err
 	}
 	for _, uid := range uids {
-		revisions, err := a.store.Revisions(uid)
-		if err != nil {
+		if err := a.adoptApplication(uid); err != nil {
 			return err
-		}
-		for _, name := range revisions {
-			r, err := a.store.OpenRevision(uid, name)
-			if err != nil {
-				return err
-			}
-			a.held.putRevision(r)
-		}
-		links, err := a.store.Links(uid)
-		if err != nil {
-			return err
-		}
-		for _, l := range links {
-			a.held.putLink(l)
 		}
 	}
 	indexes, err := a.store.ChainDevices()
@@ -85,10 +74,11 @@ func (a *Agent) adopt() error {
 		return err
 	}
 	for _, index := range indexes {
-		c, err := a.store.OpenChain(index)
+		c, strays, err := a.store.OpenChain(index)
 		if err != nil {
 			return err
 		}
+		a.held.unread = append(a.held.unread, strays...)
 		if c == nil {
 			continue
 		}
@@ -102,4 +92,53 @@ func (a *Agent) adopt() error {
 		}
 	}
 	return nil
+}
+
+// adoptApplication opens what one application has pinned.
+func (a *Agent) adoptApplication(uid string) error {
+	revisions, err := a.store.Revisions(uid)
+	if err != nil {
+		return err
+	}
+	for _, name := range revisions {
+		r, strays, err := a.store.OpenRevision(uid, name)
+		if err != nil {
+			return err
+		}
+		a.held.unread = append(a.held.unread, strays...)
+		a.held.putRevision(r)
+	}
+	links, strays, err := a.store.Links(uid)
+	if err != nil {
+		return err
+	}
+	a.held.unread = append(a.held.unread, strays...)
+	for _, l := range links {
+		a.held.putLink(l)
+	}
+	return nil
+}
+
+// findStrays looks for what is among the pins and is not Skep's, or could not
+// be read when the agent started, and logs each once.
+func (p *pass) findStrays() {
+	strays, err := p.store.Strays()
+	if err != nil {
+		p.opts.Log.Error("look among the pins", "error", err)
+	}
+	p.held.unread = slices.DeleteFunc(p.held.unread, func(s kernel.Stray) bool { return !s.There() })
+	told := map[string]bool{}
+	for _, s := range append(strays, p.held.unread...) {
+		p.strays[s.UID] = append(p.strays[s.UID], s.String())
+		told[s.Path] = true
+		if p.told[s.Path] {
+			continue
+		}
+		if s.Err != nil {
+			p.opts.Log.Error("cannot read a pin; what it held is made anew where an intent asks for it", "path", s.Path, "error", s.Err)
+			continue
+		}
+		p.opts.Log.Warn("what lies among the pins is not Skep's, and is left alone", "path", s.Path)
+	}
+	p.told = told
 }

@@ -70,6 +70,8 @@ type Agent struct {
 	held held
 	// contests by the link's pin, under work.
 	contests map[string]*contest
+	// told are the paths of the strays that were logged, under work.
+	told map[string]bool
 
 	// mu guards what others read.
 	mu      sync.Mutex

@@ -40,6 +40,8 @@ type pass struct {
 	facts map[string]kernel.Facts
 	// outcomes by uid.
 	outcomes map[string]*outcome
+	// strays by the uid they lie under.
+	strays map[string][]string
 	// prune tells that cached objects may have lost their last intent.
 	prune bool
 }
@@ -50,6 +52,7 @@ func (a *Agent) Reconcile(ctx context.Context) {
 	a.work.Lock()
 	defer a.work.Unlock()
 	p := a.newPass(ctx)
+	p.findStrays()
 	if err := p.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel", "error", err)
 		p.finish()
@@ -66,7 +69,7 @@ func (a *Agent) newPass(ctx context.Context) *pass {
 	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: a.snapshot(),
 		prepared: map[[2]string]*kernel.Prepared{}, types: btf.NewCache(),
 		versions: map[int]*kernel.ChainVersion{}, facts: map[string]kernel.Facts{},
-		outcomes: map[string]*outcome{}}
+		outcomes: map[string]*outcome{}, strays: map[string][]string{}}
 }
 
 // snapshot copies what Accept may change meanwhile, ordered by name.

@@ -42,6 +42,9 @@ type ApplicationStatus struct {
 	Error string `json:"error,omitempty"`
 	// VerifierLog is all the verifier said at the last refusal.
 	VerifierLog string `json:"verifierLog,omitempty"`
+	// Strays are the paths among its pins that are not Skep's or cannot be read,
+	// each with why. They are left alone.
+	Strays []string `json:"strays,omitempty"`
 }
 
 // ProgramStatus is one function of an application.
@@ -163,7 +166,7 @@ func (p *pass) orphanStatus(uid string) ApplicationStatus {
 
 // remains is what the kernel runs of an application, whatever is wanted of it.
 func (p *pass) remains(uid string) ApplicationStatus {
-	s := ApplicationStatus{UID: uid, Programs: []ProgramStatus{}}
+	s := ApplicationStatus{UID: uid, Programs: []ProgramStatus{}, Strays: p.strays[uid]}
 	names := map[string]bool{}
 	for _, l := range p.held.links[uid] {
 		s.Application, names[l.Attachment.Program] = l.Attachment.Application, true
@@ -196,7 +199,7 @@ func (p *pass) status(app *application, out *outcome) ApplicationStatus {
 	s := ApplicationStatus{
 		Application: payload.Application, UID: payload.UID, Serial: payload.Serial,
 		Image: payload.Image, Digest: payload.ImageDigest, Signers: payload.Signers,
-		Programs: []ProgramStatus{}, Maps: app.maps, VerifierLog: app.log,
+		Programs: []ProgramStatus{}, Maps: app.maps, VerifierLog: app.log, Strays: p.strays[payload.UID],
 	}
 	if !payload.Tombstone {
 		s.Wanted = app.newest.Revision()
@@ -291,6 +294,9 @@ func (p *pass) interfaceName(index int) string {
 	return fmt.Sprintf("#%d", index)
 }
 
+// saidStrays bounds how many strays a condition names.
+const saidStrays = 3
+
 // deployedCondition says in one word and one sentence how it is.
 func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationStatus) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: "Deployed",
@@ -310,6 +316,9 @@ func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationSt
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NotSelected", "the node selector does not match this node"
 	case len(out.links) > 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.links[0].status.Error
+	}
+	if n := len(s.Strays); n > 0 {
+		c.Message += fmt.Sprintf("; %d among its pins are left alone: %s", n, strings.Join(s.Strays[:min(n, saidStrays)], "; "))
 	}
 	for _, old := range app.status.Conditions {
 		if old.Type == c.Type && old.Status == c.Status {
