@@ -71,61 +71,40 @@ func MaybeRenderChild() {
 	if os.Getenv(childVariable) == "" {
 		return
 	}
-	if err := serve(os.Stdin, os.Stdout); err != nil {
+	if err := renderChild(); err != nil {
 		fmt.Fprintf(os.Stderr, "render: %v\n", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// serve is the child: it reads a job, gives up what it does not need, and
-// renders.
-func serve(in io.Reader, out io.Writer) error {
+// renderChild is the child: it gives up what it was not given on purpose, then
+// serves.
+func renderChild() error {
+	// Opened while files can be, read when the job is in memory.
+	statm, err := os.Open("/proc/self/statm")
+	if err != nil {
+		return fmt.Errorf("limit the renderer: %w", err)
+	}
+	defer statm.Close()
+	if err := isolate(); err != nil {
+		return err
+	}
+	return serve(os.Stdin, os.Stdout, statm)
+}
+
+// serve reads a job, takes from this process what the job does not need, and
+// renders. statm is /proc/self/statm.
+func serve(in io.Reader, out io.Writer, statm io.Reader) error {
 	var j job
 	if err := gob.NewDecoder(in).Decode(&j); err != nil {
 		return fmt.Errorf("read the job: %w", err)
 	}
-	if err := confine(j.MemoryBytes); err != nil {
+	if err := confine(j.MemoryBytes, statm); err != nil {
 		return err
 	}
 	go watchMemory(j.MemoryBytes)
 	return newRenderer(j.Files, j.Tags, out).run(j.Units)
-}
-
-// confine takes from this process what rendering needs no part in: memory far
-// beyond the limit, new files, files to write, core dumps. RLIMIT_DATA counts
-// private writable memory and not the address space Go merely reserves; what
-// the process has before it renders does not count against the limit.
-func confine(memory int64) error {
-	used, err := dataBytes()
-	if err != nil {
-		return fmt.Errorf("limit the renderer: %w", err)
-	}
-	for resource, limit := range map[int]uint64{
-		syscall.RLIMIT_DATA:   used + dataFactor*uint64(memory) + reserve,
-		syscall.RLIMIT_FSIZE:  0,
-		syscall.RLIMIT_CORE:   0,
-		syscall.RLIMIT_NOFILE: 32,
-	} {
-		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: limit, Max: limit}); err != nil {
-			return fmt.Errorf("limit the renderer: %w", err)
-		}
-	}
-	return nil
-}
-
-// dataBytes is the private writable memory this process has mapped: the sixth
-// field of /proc/self/statm, see proc_pid_statm(5).
-func dataBytes() (uint64, error) {
-	statm, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return 0, err
-	}
-	var pages [6]uint64
-	if _, err := fmt.Sscan(string(statm), &pages[0], &pages[1], &pages[2], &pages[3], &pages[4], &pages[5]); err != nil {
-		return 0, err
-	}
-	return pages[5] * uint64(os.Getpagesize()), nil
 }
 
 // outOfMemory is what the child says of itself, in the words the Go runtime has
@@ -179,41 +158,41 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 	return all, nil
 }
 
-// renderIn runs one child. What the caller or the machine did is an error; what
-// the units did is part of the outcome.
-func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error) {
+// renderIn runs one child, on a thread that ends with it; see startApart.
+func renderIn(ctx context.Context, j job, timeout time.Duration) (out outcome, err error) {
 	if os.Getenv(childVariable) != "" {
 		return outcome{}, fmt.Errorf("start the renderer: this process is a renderer itself: %w", errNoRenderer)
 	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread()
+		out, err = renderHere(ctx, j, timeout)
+	}()
+	<-ended
+	return out, err
+}
+
+// renderHere runs one child. What the caller or the machine did is an error;
+// what the units did is part of the outcome.
+func renderHere(ctx context.Context, j job, timeout time.Duration) (outcome, error) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var stderr head
-	cmd := renderCommand(limited, &stderr)
-	stdin, err := cmd.StdinPipe()
+	p, err := startApart(limited, &stderr)
 	if err != nil {
-		return outcome{}, fmt.Errorf("start the renderer: %w", err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return outcome{}, fmt.Errorf("start the renderer: %w", err)
-	}
-	// The death signal is tied to the thread that started the child, so it has
-	// to live as long (golang/go#27505).
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := cmd.Start(); err != nil {
-		return outcome{}, fmt.Errorf("start the renderer: %w", err)
+		return outcome{}, err
 	}
 	go func() {
 		// A child that died early shows in its exit, not here.
-		_ = gob.NewEncoder(stdin).Encode(j)
-		_ = stdin.Close()
+		_ = gob.NewEncoder(p.stdin).Encode(j)
+		_ = p.stdin.Close()
 	}()
-	out, decodeErr := readOutcome(stdout)
+	out, decodeErr := readOutcome(p.stdout)
 	if decodeErr != nil {
 		cancel()
 	}
-	end := death{output: decodeErr, exit: cmd.Wait(), timeout: errors.Is(limited.Err(), context.DeadlineExceeded), stderr: stderr.String()}
+	end := death{output: decodeErr, exit: p.cmd.Wait(), timeout: errors.Is(limited.Err(), context.DeadlineExceeded), stderr: stderr.String()}
 	switch {
 	case ctx.Err() != nil:
 		return outcome{}, fmt.Errorf("render: %w", ctx.Err())
@@ -226,9 +205,16 @@ func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error
 	return out, nil
 }
 
-// renderCommand is this binary once more, as a renderer: with an environment of
-// its own, and killed with ctx or with its parent.
-func renderCommand(ctx context.Context, stderr io.Writer) *exec.Cmd {
+// renderProcess is a child that runs.
+type renderProcess struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout io.Reader
+}
+
+// startRenderer starts this binary once more, as a renderer in namespaces of its
+// own: with an environment of its own, and killed with ctx or with its parent.
+func startRenderer(ctx context.Context, stderr io.Writer, namespaces uintptr) (*renderProcess, error) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	// The argument keeps a test binary whose TestMain does not call
 	// MaybeRenderChild from running its tests once more.
@@ -238,9 +224,20 @@ func renderCommand(ctx context.Context, stderr io.Writer) *exec.Cmd {
 	// takes too much memory would only be found out by the timeout.
 	cmd.Env = []string{childVariable + "=1", "GOGC=50", "GOTRACEBACK=none"}
 	cmd.Stderr = stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: namespaces}
 	cmd.WaitDelay = time.Second
-	return cmd
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &renderProcess{cmd, stdin, stdout}, nil
 }
 
 // errNoRenderer says what a child that renders nothing most likely means.

@@ -20,9 +20,9 @@ var update = flag.Bool("update", false, "rewrite the golden parts of testdata")
 
 // The corpus has one definition a case. Its comment says why the case stands
 // there, and on a line of its own what a CRD made from the Go types is to say
-// of it: "crd: accepts" or "crd: refuses". The golden part is "render.yaml"
+// of it: "crd: accepts", "crd: refuses", or "crd: none" where nothing can be sent. The golden part is "render.yaml"
 // where the schema accepts and "problems" where it refuses.
-var crdLine = regexp.MustCompile(`(?m)^crd: (accepts|refuses)$`)
+var crdLine = regexp.MustCompile(`(?m)^crd: (accepts|refuses|none)$`)
 
 func TestCorpus(t *testing.T) {
 	for folder, golden := range map[string]string{"accepted": "render.yaml", "refused": "problems"} {
@@ -91,7 +91,7 @@ func unpack(t *testing.T, ar *txtar.Archive, golden string) (dir, want string) {
 }
 
 // write makes a file and the folders it lies in.
-func write(t *testing.T, name, data string) {
+func write(t testing.TB, name, data string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		t.Fatal(err)

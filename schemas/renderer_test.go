@@ -133,7 +133,7 @@ func TestRendererIsNotStartedByARenderer(t *testing.T) {
 }
 
 func TestServeRefusesWhatIsNoJob(t *testing.T) {
-	if err := serve(strings.NewReader("x"), io.Discard); err == nil || !strings.Contains(err.Error(), "read the job") {
+	if err := serve(strings.NewReader("x"), io.Discard, nil); err == nil || !strings.Contains(err.Error(), "read the job") {
 		t.Errorf("error: %v", err)
 	}
 }
