@@ -16,7 +16,7 @@ BENCHOUT ?= dist/bench.txt
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-race test-vm bench generate verify lint fmt clean
+.PHONY: help build demo assets test test-race test-vm bench generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,12 +27,15 @@ build: ## Build bin/skep
 demo: build ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
 	bin/skep demo $(ARGS)
 
-test: ## Run every test; those that need the kernel need root
+assets: ## Build the kube-apiserver, kubectl and etcd that tests run (minutes, once)
+	@go run ./test/controlplane/assets
+
+test: assets ## Run every test; those that need the kernel need root
 	@$(NOTE_ROOT)
 	go test -timeout 15m $(TESTFLAGS) ./...
 	@$(NOTE_ROOT)
 
-test-race: ## Run every test under the race detector (needs a C compiler)
+test-race: assets ## Run every test under the race detector (needs a C compiler)
 	@$(NOTE_ROOT)
 	CGO_ENABLED=1 go test -race -timeout 25m $(TESTFLAGS) ./...
 	@$(NOTE_ROOT)

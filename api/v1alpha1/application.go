@@ -12,6 +12,12 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Namespaced,shortName=bpfapp,categories=skep
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Loaded",type=string,JSONPath=`.status.nodes.summary`
+// +kubebuilder:printcolumn:name="Signers",type=string,JSONPath=`.status.signers`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Digest",type=string,JSONPath=`.status.digest`,priority=1
 type BpfApplication struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -20,18 +26,42 @@ type BpfApplication struct {
 	Status BpfApplicationStatus `json:"status,omitzero"`
 }
 
+// BpfApplicationList is a list of BpfApplication.
+//
+// +kubebuilder:object:root=true
+type BpfApplicationList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []BpfApplication `json:"items"`
+}
+
 // ClusterBpfApplication is a BpfApplication that belongs to no namespace and
 // may use every hook.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=cbpfapp,categories=skep
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Loaded",type=string,JSONPath=`.status.nodes.summary`
+// +kubebuilder:printcolumn:name="Signers",type=string,JSONPath=`.status.signers`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Digest",type=string,JSONPath=`.status.digest`,priority=1
 type ClusterBpfApplication struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	Spec   BpfApplicationSpec   `json:"spec"`
 	Status BpfApplicationStatus `json:"status,omitzero"`
+}
+
+// ClusterBpfApplicationList is a list of ClusterBpfApplication.
+//
+// +kubebuilder:object:root=true
+type ClusterBpfApplicationList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ClusterBpfApplication `json:"items"`
 }
 
 // BpfApplicationSpec is the body both scopes share.
@@ -41,16 +71,19 @@ type BpfApplicationSpec struct {
 
 	// NodeSelector chooses the nodes; absent means every node.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && size(e.values) > 0 : !has(e.values) || size(e.values) == 0)",message="In and NotIn take values, Exists and DoesNotExist take none"
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
 	// Variables are values for the object's global variables, by name, checked
 	// against the object's own BTF. Integers above 2^53 are written as decimal
 	// or 0x strings, because JSON numbers lose bits there.
 	// +optional
+	// +kubebuilder:validation:MaxProperties=256
 	Variables map[string]apiextensionsv1.JSON `json:"variables,omitempty"`
 
 	// Maps overrides what the object says of its maps, by name.
 	// +optional
+	// +kubebuilder:validation:MaxProperties=256
 	Maps map[string]Map `json:"maps,omitempty"`
 
 	// Programs are the functions of the object to load, each named once.
@@ -73,6 +106,7 @@ type Bytecode struct {
 	// on disk.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^\S+$`
 	Image string `json:"image"`
 }
 
@@ -80,7 +114,9 @@ type Bytecode struct {
 type Map struct {
 	// MaxEntries replaces the object's max_entries.
 	// +optional
+	// +kubebuilder:validation:Format=int64
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
 	MaxEntries *uint32 `json:"maxEntries,omitempty"`
 }
 
@@ -121,20 +157,28 @@ type Attachment struct {
 	// ProceedOn lists the verdicts after which the next program of an XDP chain
 	// runs: Aborted, Drop, Pass, Tx, Redirect. Default Pass.
 	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=5
 	ProceedOn []string `json:"proceedOn,omitempty"`
 
 	// Function is a kernel function (shape KernelFunction).
 	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
 	Function string `json:"function,omitempty"`
 
 	// Tracepoint is category/name for tracepoint, and a name for raw_tp and
 	// tp_btf (shape Tracepoint).
 	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_]+(/[A-Za-z0-9_]+)?$`
 	Tracepoint string `json:"tracepoint,omitempty"`
 
 	// Cgroup is the path of a cgroup below the cgroup2 mount; "/" is its root
 	// (shape Cgroup).
 	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:Pattern=`^(/|(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+)$`
 	Cgroup string `json:"cgroup,omitempty"`
 
 	// Binary is an executable or library and a place in it (shape UserBinary).
@@ -144,18 +188,28 @@ type Attachment struct {
 	// NetworkNamespace is the path of a network namespace, such as
 	// /run/netns/blue; absent means the node's own (shape NetworkNamespace).
 	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:Pattern=`^(/|(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+)$`
 	NetworkNamespace string `json:"networkNamespace,omitempty"`
 }
 
 // Interfaces chooses network devices of a node. At least one of Names and
 // Primary is given.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.names) && size(self.names) > 0 || has(self.primary) && self.primary",message="none of names and primary is given; give one"
 type Interfaces struct {
 	// Names are interface names or globs in path.Match syntax, such as eth*.
 	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:Pattern=`^[^\s/]+$`
 	Names []string `json:"names,omitempty"`
 
 	// Exclude takes away what Names and Primary chose; same syntax.
 	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:Pattern=`^[^\s/]+$`
 	Exclude []string `json:"exclude,omitempty"`
 
 	// Primary chooses the interface of the default route.
@@ -164,13 +218,19 @@ type Interfaces struct {
 }
 
 // UserBinary is a place in an executable or a shared library.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.symbol) || has(self.offset) && self.offset > 0",message="none of symbol and offset is given; give one"
 type UserBinary struct {
 	// Path is absolute, in the node's file system.
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:Pattern=`^(/|(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+)$`
 	Path string `json:"path"`
 
 	// Symbol is a function of the binary. Symbol or Offset is given, or both,
 	// and then Offset counts from the symbol.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
 	Symbol string `json:"symbol,omitempty"`
 
 	// Offset is in bytes.
@@ -179,6 +239,7 @@ type UserBinary struct {
 
 	// PID limits the probe to one process; 0 means every process.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	PID int32 `json:"pid,omitempty"`
 }
 
@@ -201,7 +262,64 @@ type BpfApplicationStatus struct {
 
 	// Signers are the names of the signers whose signatures counted.
 	// +optional
+	// +listType=atomic
 	Signers []string `json:"signers,omitempty"`
+
+	// Policies are those that decided.
+	// +optional
+	// +listType=atomic
+	Policies []string `json:"policies,omitempty"`
+
+	// Serial is that of the newest sealed intent.
+	// +optional
+	Serial int64 `json:"serial,omitempty"`
+
+	// Nodes counts the nodes that the application was meant for.
+	// +optional
+	Nodes *NodesStatus `json:"nodes,omitempty"`
+
+	// LastHandledReconcileAt is the newest reconcile.fluxcd.io/requestedAt that
+	// was answered.
+	// +optional
+	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
+}
+
+// MaxFailingNodes bounds the nodes that a status names.
+const MaxFailingNodes = 10
+
+// NodesStatus counts the nodes that the node selector chooses, each once.
+type NodesStatus struct {
+	// Summary is loaded/selected, such as 2/3.
+	Summary string `json:"summary"`
+	// Selected is the sum of all below.
+	Selected int32 `json:"selected"`
+	Loaded   int32 `json:"loaded"`
+	// Pending nodes have not answered yet, or wait for a target to appear.
+	// +optional
+	Pending int32 `json:"pending,omitempty"`
+	// Held nodes keep the version before until their rollout step comes.
+	// +optional
+	Held int32 `json:"held,omitempty"`
+	// +optional
+	Failed int32 `json:"failed,omitempty"`
+	// Unsupported nodes have a kernel that cannot hold it.
+	// +optional
+	Unsupported int32 `json:"unsupported,omitempty"`
+	// Unreachable nodes are not ready, or no agent runs there.
+	// +optional
+	Unreachable int32 `json:"unreachable,omitempty"`
+	// Failing names the first ten nodes that failed or cannot hold it, with the
+	// kernel's own words.
+	// +optional
+	// +listType=atomic
+	Failing []NodeFailure `json:"failing,omitempty"`
+}
+
+// NodeFailure is why one node does not run an application.
+type NodeFailure struct {
+	Node    string    `json:"node"`
+	State   NodeState `json:"state"`
+	Message string    `json:"message"`
 }
 
 // Application is either scope's application, seen alike. It is what every door

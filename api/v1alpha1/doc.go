@@ -11,6 +11,8 @@
 package v1alpha1
 
 //go:generate go tool -modfile=../../tools.mod controller-gen object paths=.
+//go:generate go tool -modfile=../../tools.mod controller-gen crd:generateEmbeddedObjectMeta=false paths=. output:crd:dir=../../charts/skep/files/crds
+//go:generate go run ./gencrds ../../charts/skep/files/crds
 
 // Group is the API group of every kind in this package.
 const Group = "skep.dev"
@@ -28,4 +30,11 @@ const (
 	KindBpfPolicy             = "BpfPolicy"
 	KindClusterBpfPolicy      = "ClusterBpfPolicy"
 	KindBpfSigner             = "BpfSigner"
+)
+
+// The kinds that only Skep itself writes.
+const (
+	KindBpfImage  = "BpfImage"
+	KindBpfIntent = "BpfIntent"
+	KindBpfNode   = "BpfNode"
 )

@@ -10,6 +10,11 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Namespaced,shortName=bpfpol,categories=skep
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
+// +kubebuilder:printcolumn:name="Profile",type=string,JSONPath=`.spec.profile`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type BpfPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -18,11 +23,25 @@ type BpfPolicy struct {
 	Status BpfPolicyStatus `json:"status,omitzero"`
 }
 
+// BpfPolicyList is a list of BpfPolicy.
+//
+// +kubebuilder:object:root=true
+type BpfPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []BpfPolicy `json:"items"`
+}
+
 // ClusterBpfPolicy is Rego that restricts every application.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=cbpfpol,categories=skep
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
+// +kubebuilder:printcolumn:name="Profile",type=string,JSONPath=`.spec.profile`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type ClusterBpfPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -31,16 +50,30 @@ type ClusterBpfPolicy struct {
 	Status BpfPolicyStatus `json:"status,omitzero"`
 }
 
+// ClusterBpfPolicyList is a list of ClusterBpfPolicy.
+//
+// +kubebuilder:object:root=true
+type ClusterBpfPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ClusterBpfPolicy `json:"items"`
+}
+
 // BpfPolicySpec is the body both scopes share. Exactly one of Profile and Rego
 // is given.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.profile) != has(self.rego)",message="exactly one of profile and rego is given"
 type BpfPolicySpec struct {
 	// Profile names a policy that ships with Skep: baseline or restricted.
 	// +optional
+	// +kubebuilder:validation:Enum=baseline;restricted
 	Profile string `json:"profile,omitempty"`
 
 	// Rego is one module of package skep.policy with the partial sets deny and
 	// warn, whose members are strings or {msg, path, remedy}.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=262144
 	Rego string `json:"rego,omitempty"`
 
 	// Parameters reach the Rego as input.parameters.
@@ -76,6 +109,8 @@ type PolicyMatch struct {
 	// Namespaces are globs of namespaces. A cluster-scoped application has
 	// none and is matched only where Namespaces is absent.
 	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:items:MinLength=1
 	Namespaces []string `json:"namespaces,omitempty"`
 
 	// Selector matches the application's labels.

@@ -32,6 +32,8 @@ func floors() []floor {
 	agent := with(one, "intent", "bytecode", "!bytecode/image")
 	return []floor{
 		{"api/v1alpha1", nil},
+		// What the CRDs say of hooks is made from the table.
+		{"api/v1alpha1/gencrds", []string{"api/v1alpha1", "hook"}},
 		{"hook", nil},
 		{"schemas", one},
 		{"bytecode", with(one, "!bytecode/image")},

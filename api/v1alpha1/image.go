@@ -1,0 +1,51 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// BpfImage is what Skep learned of one image digest: who signed it and what its
+// bytecode does. It bears the digest as its name, with '-' for ':'. Only the
+// controller writes it; every replica answers from it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=bpfimage,categories=skep
+// +kubebuilder:printcolumn:name="Repository",type=string,JSONPath=`.spec.repository`
+// +kubebuilder:printcolumn:name="Signers",type=string,JSONPath=`.spec.signers`
+// +kubebuilder:printcolumn:name="Programs",type=string,JSONPath=`.spec.programs`
+// +kubebuilder:printcolumn:name="Helpers",type=string,JSONPath=`.spec.helpers`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type BpfImage struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec BpfImageSpec `json:"spec"`
+}
+
+// BpfImageList is a list of BpfImage.
+//
+// +kubebuilder:object:root=true
+type BpfImageList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []BpfImage `json:"items"`
+}
+
+// BpfImageSpec is the seal, and beside it what people read of its contents.
+type BpfImageSpec struct {
+	// Memory holds what replicas answer from: by name, DSSE envelopes as JSON.
+	// +optional
+	Memory map[string][]byte `json:"memory,omitempty"`
+
+	// Repository, Signers, Programs and Helpers repeat what was learned, for
+	// people. Nothing acts on them.
+	// +optional
+	Repository string `json:"repository,omitempty"`
+	// +optional
+	// +listType=atomic
+	Signers []string `json:"signers,omitempty"`
+	// +optional
+	// +listType=atomic
+	Programs []string `json:"programs,omitempty"`
+	// +optional
+	// +listType=atomic
+	Helpers []string `json:"helpers,omitempty"`
+}

@@ -1,0 +1,189 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// BpfNode is what one node's agent says of it: what its kernel can do, how
+// every application is doing there, and which BPF programs are in its kernel,
+// Skep's or not. It bears the node's name, is owned by the Node, and is written
+// by that node's agent alone.
+//
+// It has no status subresource: nobody but its agent writes any of it, and one
+// patch is to carry all that changed.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=bpfnode,categories=skep
+// +kubebuilder:printcolumn:name="Kernel",type=string,JSONPath=`.status.kernel.release`
+// +kubebuilder:printcolumn:name="Loaded",type=integer,JSONPath=`.status.counts.loaded`
+// +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.counts.failed`
+// +kubebuilder:printcolumn:name="Programs",type=integer,JSONPath=`.status.counts.programs`
+// +kubebuilder:printcolumn:name="Foreign",type=integer,JSONPath=`.status.counts.foreign`
+// +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agent.version`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type BpfNode struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Status BpfNodeStatus `json:"status,omitzero"`
+}
+
+// BpfNodeList is a list of BpfNode.
+//
+// +kubebuilder:object:root=true
+type BpfNodeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []BpfNode `json:"items"`
+}
+
+// MaxBpfNodeBytes bounds a BpfNode as JSON. What does not fit is counted and
+// left to the agent's local socket.
+const MaxBpfNodeBytes = 32 << 10
+
+// MaxForeignPrograms bounds the foreign programs a BpfNode lists.
+const MaxForeignPrograms = 100
+
+// BpfNodeStatus is all one agent reports.
+type BpfNodeStatus struct {
+	// Agent is who reports.
+	// +optional
+	Agent AgentInfo `json:"agent,omitzero"`
+
+	// Kernel is what the node's kernel can do.
+	// +optional
+	Kernel KernelProfile `json:"kernel,omitzero"`
+
+	// Counts sums up what follows, and what did not fit.
+	// +optional
+	Counts NodeCounts `json:"counts,omitzero"`
+
+	// Applications tells how each application is doing on the node.
+	// +optional
+	// +listType=map
+	// +listMapKey=uid
+	Applications []NodeApplication `json:"applications,omitempty"`
+
+	// Foreign lists the first hundred programs in the kernel that are not
+	// Skep's, by id.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	Foreign []ForeignProgram `json:"foreign,omitempty"`
+}
+
+// AgentInfo is the agent that reports.
+type AgentInfo struct {
+	// Version is the build's.
+	// +optional
+	Version string `json:"version,omitempty"`
+
+	// IntentFormat is the newest format of sealed intents that the agent reads.
+	// +optional
+	IntentFormat int `json:"intentFormat,omitempty"`
+}
+
+// KernelProfile is what a kernel can do, probed by loading where it can be.
+type KernelProfile struct {
+	// Release is as uname -r has it.
+	// +optional
+	Release string `json:"release,omitempty"`
+
+	// Architecture is as Go names it: amd64, arm64.
+	// +optional
+	Architecture string `json:"architecture,omitempty"`
+
+	// BTF tells whether the kernel describes its own types.
+	// +optional
+	BTF bool `json:"btf,omitempty"`
+
+	// Lockdown is none, integrity or confidentiality; empty where the kernel
+	// does not say.
+	// +optional
+	Lockdown string `json:"lockdown,omitempty"`
+
+	// LSMs are the security modules in force, in their order.
+	// +optional
+	// +listType=atomic
+	LSMs []string `json:"lsms,omitempty"`
+
+	// Hooks are the names of hook.Table that the agent can attach here.
+	// +optional
+	// +listType=set
+	Hooks []string `json:"hooks,omitempty"`
+
+	// MapTypes are the map types the kernel can make, as bytecode's facts name
+	// them.
+	// +optional
+	// +listType=set
+	MapTypes []string `json:"mapTypes,omitempty"`
+}
+
+// NodeCounts are sums over a node.
+type NodeCounts struct {
+	// Loaded and Failed count applications.
+	Loaded int32 `json:"loaded"`
+	Failed int32 `json:"failed"`
+	// Programs counts the BPF programs in the kernel, Foreign those of them
+	// that are not Skep's.
+	Programs int32 `json:"programs"`
+	Foreign  int32 `json:"foreign"`
+}
+
+// NodeApplication is one application on one node.
+type NodeApplication struct {
+	// Kind, Namespace and Name name the application.
+	Kind string `json:"kind"`
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// UID is the application's.
+	UID string `json:"uid"`
+	// Serial is that of the newest intent the node worked on. For State Removed
+	// it is the tombstone's, which the node thereby acknowledges.
+	Serial int64 `json:"serial"`
+	// Revision is what runs; empty where nothing does.
+	// +optional
+	Revision string `json:"revision,omitempty"`
+	// State says how it is doing.
+	State NodeState `json:"state"`
+	// Message says why, in the kernel's own words where they are its.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+}
+
+// NodeState says how an application is doing on a node.
+//
+// +kubebuilder:validation:Enum=Loaded;Pending;Failed;Unsupported;Held;NotSelected;Removed
+type NodeState string
+
+// The states of an application on a node.
+const (
+	// NodeLoaded: every program is in the kernel and attached as wanted.
+	NodeLoaded NodeState = "Loaded"
+	// NodePending: it is being worked on, or waits for a target to appear.
+	NodePending NodeState = "Pending"
+	// NodeFailed: the node tried and could not; Message says why.
+	NodeFailed NodeState = "Failed"
+	// NodeUnsupported: the node's kernel cannot hold it.
+	NodeUnsupported NodeState = "Unsupported"
+	// NodeHeld: the node keeps the version before, until its rollout step comes.
+	NodeHeld NodeState = "Held"
+	// NodeNotSelected: the node selector does not choose this node.
+	NodeNotSelected NodeState = "NotSelected"
+	// NodeRemoved: it was unloaded.
+	NodeRemoved NodeState = "Removed"
+)
+
+// ForeignProgram is a program in the kernel that is not Skep's.
+type ForeignProgram struct {
+	// ID is the kernel's.
+	ID int64 `json:"id"`
+	// Type is the program type, as bpftool names it.
+	Type string `json:"type"`
+	// Name is what the loader called it; may be empty.
+	// +optional
+	Name string `json:"name,omitempty"`
+	// LoadedBy is the loader's command, where a process holds it.
+	// +optional
+	LoadedBy string `json:"loadedBy,omitempty"`
+}

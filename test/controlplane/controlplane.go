@@ -1,0 +1,149 @@
+// Package controlplane runs a real kube-apiserver with a real etcd for tests.
+//
+// It owns where their binaries come from and how they are started and stopped.
+// They are taken from KUBEBUILDER_ASSETS where that is set, and built once from
+// the Go modules that kubernetes/go.mod pins where it is not.
+package controlplane
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// Assets returns a folder with kube-apiserver, kubectl and etcd. The first
+// caller on a machine builds them, which takes minutes; others wait for it.
+func Assets(ctx context.Context) (string, error) {
+	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
+		return dir, nil
+	}
+	modules := filepath.Join(Root(), "test", "controlplane", "kubernetes")
+	sum, err := os.ReadFile(filepath.Join(modules, "go.mod"))
+	if err != nil {
+		return "", fmt.Errorf("find control plane modules: %w", err)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find cache folder: %w", err)
+	}
+	hash := sha256.Sum256(append(sum, runtime.Version()...))
+	dir := filepath.Join(cache, "skep-test", "kubernetes-"+hex.EncodeToString(hash[:6]))
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", err
+	}
+	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	return dir, build(ctx, modules, dir)
+}
+
+// version is what the API server says of itself; go.mod pins the same.
+const version = "v1.36.3"
+
+// build makes the binaries aside and renames them into place.
+func build(ctx context.Context, modules, dir string) error {
+	aside, err := os.MkdirTemp(filepath.Dir(dir), "build")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(aside)
+	const set = "-X k8s.io/component-base/version."
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", aside+"/",
+		"-ldflags", "-s -w "+set+"gitVersion="+version+" "+set+"gitMajor=1 "+set+"gitMinor=36", "tool")
+	cmd.Dir = modules
+	// Neither the race detector's cgo nor a caller's flags: one build for all.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build control plane: %w\n%s", err, out)
+	}
+	// etcd's main package is called server.
+	if err := os.Rename(filepath.Join(aside, "server"), filepath.Join(aside, "etcd")); err != nil {
+		return err
+	}
+	return os.Rename(aside, dir)
+}
+
+// Root is the folder of the module's sources.
+func Root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+}
+
+// CRDs is the folder of the CRDs the chart installs.
+func CRDs() string { return filepath.Join(Root(), "charts", "skep", "files", "crds") }
+
+// Plane is a control plane with Skep's CRDs.
+type Plane struct {
+	// Config is an admin's.
+	Config *rest.Config
+	// Env is what was started, for those that stop parts of it.
+	Env *envtest.Environment
+	// Kubectl is the path of the binary.
+	Kubectl string
+	dir     string
+}
+
+// Options says what a Plane is to have beside the defaults.
+type Options struct {
+	// Webhooks are installed with the CRDs.
+	Webhooks envtest.WebhookInstallOptions
+	// Flags are set on kube-apiserver, each name with its values.
+	Flags map[string][]string
+	// WithoutCRDs leaves Skep's CRDs out.
+	WithoutCRDs bool
+}
+
+// Start starts a control plane; Stop ends it.
+func Start(ctx context.Context, o Options) (*Plane, error) {
+	assets, err := Assets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "controlplane")
+	if err != nil {
+		return nil, err
+	}
+	env := &envtest.Environment{
+		BinaryAssetsDirectory: assets, WebhookInstallOptions: o.Webhooks,
+		ControlPlaneStartTimeout: 2 * time.Minute, ControlPlaneStopTimeout: time.Minute,
+	}
+	if !o.WithoutCRDs {
+		env.CRDDirectoryPaths, env.ErrorIfCRDPathMissing = []string{CRDs()}, true
+	}
+	// A folder of its own outlives a restart of etcd.
+	env.ControlPlane.Etcd = &envtest.Etcd{DataDir: filepath.Join(dir, "etcd")}
+	env.ControlPlane.Etcd.Configure().Append("unsafe-no-fsync")
+	args := env.ControlPlane.GetAPIServer().Configure()
+	for name, values := range o.Flags {
+		args.Set(name, values...)
+	}
+	config, err := env.Start()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start control plane: %w", err), env.Stop(), os.RemoveAll(dir))
+	}
+	return &Plane{Config: config, Env: env, Kubectl: filepath.Join(assets, "kubectl"), dir: dir}, nil
+}
+
+// Stop ends the control plane and takes its data away.
+func (p *Plane) Stop() error {
+	return errors.Join(p.Env.Stop(), os.RemoveAll(p.dir))
+}

@@ -1,0 +1,116 @@
+package controlplane_test
+
+import (
+	"cmp"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/test/controlplane"
+)
+
+// crdLine is what a case of the corpus says of the API server: accepts, refuses,
+// or none where nothing comes out that could be sent to one.
+var crdLine = regexp.MustCompile(`(?m)^crd: (accepts|refuses|none)$`)
+
+// TestCorpus sends every definition of the schemas' corpus to a real API
+// server. What CUE accepts, the CRD accepts; what CUE refuses, the CRD refuses,
+// but for cases whose comment says otherwise.
+func TestCorpus(t *testing.T) {
+	c := newClient(t)
+	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}); err != nil {
+		t.Fatal(err)
+	}
+	names, err := filepath.Glob(filepath.Join(controlplane.Root(), "schemas", "testdata", "*", "*.txtar"))
+	if err != nil || len(names) < 90 {
+		t.Fatalf("%d cases, %v", len(names), err)
+	}
+	for _, name := range names {
+		folder, file := filepath.Split(name)
+		t.Run(filepath.Base(folder)+"/"+strings.TrimSuffix(file, ".txtar"), func(t *testing.T) {
+			ar, err := txtar.ParseFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			line := crdLine.FindSubmatch(ar.Comment)
+			if line == nil {
+				t.Fatal("the comment does not say what the CRD is to do")
+			}
+			sent, err := send(t, c, definition(ar))
+			want := string(line[1])
+			switch {
+			case sent == (want == "none"):
+				t.Errorf("the comment says %s, but sent is %v", want, sent)
+			case err != nil && want == "accepts":
+				t.Errorf("refused: %v", err)
+			case err == nil && want == "refuses":
+				t.Error("accepted")
+			case err != nil && !refusal(err):
+				t.Errorf("not a refusal of the schema: %v", err)
+			}
+		})
+	}
+}
+
+// refusal tells whether the API server found fault with the object itself.
+func refusal(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
+}
+
+// definition is what a case would send: what the schema made of it, or the YAML
+// or JSON it was refused in; nil where there is none.
+func definition(ar *txtar.Archive) []byte {
+	var found []byte
+	for _, f := range ar.Files {
+		switch ext := filepath.Ext(f.Name); {
+		case f.Name == "render.yaml":
+			return f.Data
+		case ext == ".yaml" || ext == ".json":
+			found = f.Data
+		}
+	}
+	return found
+}
+
+// send has the API server judge a definition as it is written, as kubectl
+// create --dry-run=server does. It returns false where the text names no kind
+// to send it as.
+func send(t *testing.T, c client.Client, data []byte) (bool, error) {
+	t.Helper()
+	var obj unstructured.Unstructured
+	if yaml.Unmarshal(data, &obj.Object) != nil || obj.GetKind() == "" {
+		return false, nil
+	}
+	gvk := obj.GroupVersionKind()
+	mapping, err := c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return true, err
+	}
+	config := rest.CopyConfig(plane.Config)
+	config.APIPath, config.NegotiatedSerializer = "/apis", clientgoscheme.Codecs
+	group := gvk.GroupVersion()
+	config.GroupVersion = &group
+	to, err := rest.RESTClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := ""
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		namespace = cmp.Or(obj.GetNamespace(), "default")
+	}
+	return true, to.Post().NamespaceIfScoped(namespace, namespace != "").Resource(mapping.Resource.Resource).
+		Param("dryRun", "All").Param("fieldValidation", "Strict").
+		SetHeader("Content-Type", "application/yaml").Body(data).Do(t.Context()).Error()
+}
