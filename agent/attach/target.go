@@ -34,7 +34,11 @@ func hold(path string) (*heldTarget, error) {
 	return p, nil
 }
 
-// path opens what is held, whatever its name leads to by now.
+// path opens what is held, whatever its name leads to by now. Of a uprobe the
+// kernel goes on showing this path, and no other would do: it looks a path up
+// again, and tells nobody which inode it found, so that a link set there for a
+// moment would put the probe into another binary. The true name stands beside
+// the pin, where package inventory reads it.
 func (p *heldTarget) path() string { return fmt.Sprintf("/proc/self/fd/%d", p.file.Fd()) }
 
 // close lets it go. Closing what was never opened does nothing that could fail.

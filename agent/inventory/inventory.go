@@ -174,6 +174,7 @@ func List(ctx context.Context, opts Options) (Inventory, error) {
 	if err != nil {
 		return Inventory{}, fmt.Errorf("list pins: %w", err)
 	}
+	note(links, opts.Managed, pinned)
 	inv := Inventory{Programs: programs, Links: links, Maps: maps}
 	inv.join(opts.Managed, held, pinned, places.unlinked(ctx, inv))
 	return inv, nil

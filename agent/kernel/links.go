@@ -125,12 +125,8 @@ func (s *Store) Links(uid string) ([]*Link, []Stray, error) {
 // openLink opens one pin by its text, or removes the pin where its text does
 // not say what it is.
 func openLink(uid, path string) (*Link, error) {
-	var a plan.Attachment
-	text, err := os.Readlink(path + textSuffix)
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &a)
-	}
-	if err != nil || a.Key() != filepath.Base(path) {
+	a, ok := ReadText(path)
+	if !ok {
 		return nil, remove(path, inLinks)
 	}
 	l, _, err := loadLink(path)
@@ -138,6 +134,16 @@ func openLink(uid, path string) (*Link, error) {
 		return nil, err
 	}
 	return &Link{UID: uid, Attachment: a, Link: l, Path: path}, nil
+}
+
+// ReadText reads the attachment that Describe wrote beside a link's pin. It is
+// not ok where there is none, or where it is another link's.
+func ReadText(path string) (a plan.Attachment, ok bool) {
+	text, err := os.Readlink(path + textSuffix)
+	if err != nil || json.Unmarshal([]byte(text), &a) != nil {
+		return plan.Attachment{}, false
+	}
+	return a, a.Key() == filepath.Base(path)
 }
 
 // loadLink opens a pin, and asks the kernel about it.

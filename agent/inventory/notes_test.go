@@ -1,0 +1,91 @@
+package inventory_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf/link"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+func TestListTellsOfSkepsLinksWhatTheKernelDoesNot(t *testing.T) {
+	self, err := os.Executable()
+	must(t, err)
+	binary := plan.Target{Binary: self, Offset: 0x1000}
+	for sentence, tc := range map[string]struct {
+		at      plan.Attachment
+		object  string
+		want    inventory.Place
+		foreign bool
+	}{
+		"the binary of a uprobe": {plan.Attachment{Hook: "uprobe", Target: binary}, "uprobe_count",
+			inventory.Place{Hook: "uprobe", Target: self + "+0x1000"}, false},
+		"that a uprobe is one of a return": {plan.Attachment{Hook: "uretprobe", Target: binary}, "uretprobe_count",
+			inventory.Place{Hook: "uretprobe", Target: self + "+0x1000"}, false},
+		"the category of a tracepoint": {plan.Attachment{Hook: "tracepoint", Target: plan.Target{Tracepoint: "syscalls/sys_enter_getpgid"}}, "tracepoint_count",
+			inventory.Place{Hook: "tracepoint", Target: "syscalls/sys_enter_getpgid"}, false},
+		"nothing where the kernel tells": {plan.Attachment{Hook: "raw_tp", Target: plan.Target{Tracepoint: "sched_process_exec"}}, "raw_tp_count",
+			inventory.Place{Hook: "raw_tp", Target: "sched_process_exec"}, false},
+		"nothing of another's, whatever lies beside it": {plan.Attachment{Hook: "tracepoint", Target: plan.Target{Tracepoint: "syscalls/sys_enter_getpgid"}}, "tracepoint_count",
+			inventory.Place{Hook: "tracepoint", Target: "sys_enter_getpgid"}, true},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			h := newHost(t)
+			managed := filepath.Join(h.pins, "skep")
+			store, err := kernel.OpenStore(managed)
+			must(t, err)
+			t.Cleanup(func() { must(t, store.Close()) })
+			tc.at.Program = "f"
+			l, err := attach.To(attach.Request{Attachment: tc.at, Program: only(t, load(t, tc.object))})
+			must(t, err)
+			t.Cleanup(func() { must(t, l.Close()) })
+			pinned, err := store.PinLink("uid", tc.at, l)
+			must(t, err)
+			if tc.foreign {
+				aside := filepath.Join(filepath.Dir(pinned.Path), "theirs")
+				must(t, os.Rename(pinned.Path, aside))
+				must(t, os.Rename(pinned.Path+"+at", aside+"+at"))
+			}
+			if got := placeOf(t, l, inventory.Options{BPFFS: h.pins}); !older(got) {
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("place (-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+// older tells of a link that nobody tells about: kernels before 6.6 do not.
+func older(p inventory.Place) bool { return p == inventory.Place{} }
+
+func placeOf(t *testing.T, l link.Link, o inventory.Options) inventory.Place {
+	t.Helper()
+	info, err := l.Info()
+	must(t, err)
+	return find(t, list(t, o).Links, uint32(info.ID), linkID).Place
+}
+
+func TestATextThatContradictsTheKernelIsNotBelieved(t *testing.T) {
+	h := newHost(t)
+	managed := filepath.Join(h.pins, "skep")
+	store, err := kernel.OpenStore(managed)
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	at := plan.Attachment{Program: "f", Hook: "raw_tp", Target: plan.Target{Tracepoint: "sched_process_exec"}}
+	l, err := attach.To(attach.Request{Attachment: at, Program: only(t, load(t, "raw_tp_count"))})
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
+	says := plan.Attachment{Program: "f", Hook: "uprobe", Target: plan.Target{Binary: "/bin/false"}}
+	_, err = store.PinLink("uid", says, l)
+	must(t, err)
+	if got := placeOf(t, l, inventory.Options{BPFFS: h.pins}); strings.Contains(got.Target, "false") {
+		t.Errorf("place is %+v", got)
+	}
+}
