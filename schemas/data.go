@@ -16,8 +16,10 @@ import (
 
 // data renders the documents of a YAML or JSON file. A document that does not
 // parse hides no other.
-func (r *renderer) data(name string) {
+func (r *renderer) data(u unit) {
+	name := u.Path
 	s := r.newScope()
+	s.lenient = u.Kind == otherFile
 	full := path.Join(r.root, name)
 	for _, doc := range documents(name, r.files[name]) {
 		file, err := parseData(full, doc)

@@ -18,9 +18,13 @@
 // comprehension may yield any number of definitions under any name. A
 // value that is walked and is not known, such as one made from a template that
 // does not exist, is a problem: any number of definitions may have stood there.
+// So is a struct that has one of our kinds and metadata or a spec, and another
+// apiVersion or none: its author meant a definition. Kinds of bpfman.io, which
+// has the same names, are not ours.
 //
 // In a folder, every CUE package below it is rendered, and every .yaml, .yml
-// and .json file that says "skep.dev/" is read. Folders and CUE files whose
+// and .json file that says "skep.dev/" is read; one that only says one of our
+// kinds is looked through for such structs, and may be malformed. Folders and CUE files whose
 // names begin with "." or "_", folders named cue.mod and, as CUE has it, files
 // that end in _tool.cue or _test.cue do not count. A file named by itself is
 // always read.

@@ -348,6 +348,41 @@ schemas.#ClusterBpfApplication & {metadata: name: "c", spec: {bytecode: image: "
 `,
 			want: []string{"a a.cue:1:1", "b b.cue:1:1", "c c.cue:1:1"},
 		},
+		"a misspelt group hides no good definition": {
+			source: "-- a.yaml --\n" + strings.ReplaceAll(good, "skep.dev", "skep.io") + "-- b.yaml --\n" + good +
+				"-- c.cue --\npackage c\nx: {apiVersion: \"skepdev/v1alpha1\", kind: \"BpfSigner\", spec: {}}\n",
+			want: []string{"good b.yaml:1:1"},
+			told: []string{
+				`a.yaml:1:1: ClusterBpfApplication good: apiVersion: "skep.io/v1alpha1" is not the apiVersion of a ClusterBpfApplication (write apiVersion: skep.dev/v1alpha1)`,
+				`c.cue:2:5: x.apiVersion: "skepdev/v1alpha1" is not the apiVersion of a BpfSigner (write apiVersion: skep.dev/v1alpha1)`,
+			},
+		},
+		"what only resembles a definition is left alone": {
+			source: `
+-- bpfman.yaml --
+apiVersion: bpfman.io/v1alpha1
+kind: ClusterBpfApplication
+metadata: {name: theirs}
+spec: {}
+-- chart.yaml --
+{{ if .Values.bpf }}
+kind: BpfApplication
+{{ end }}
+-- crd.yaml --
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: x}
+spec: {names: {kind: BpfApplication, plural: bpfapplications}}
+-- k8s.cue --
+package k8s
+#Object: {apiVersion: string, kind: string, metadata: name: string}
+app: #Object & {apiVersion: "apps/v1", kind: "Deployment", metadata: name: "x"}
+-- rbac.yaml --
+apiVersion: v1
+kind: List
+items: [{kind: BpfApplication, name: ref}]
+`,
+		},
 		"nothing is in an empty folder": {source: "-- README.md --\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -50,10 +50,10 @@ func (r *renderer) run(units []unit) error {
 	}
 	for i, u := range units {
 		r.emit(record{Begin: &i})
-		if u.Kind == dataFile {
-			r.data(u.Path)
-		} else {
+		if u.Kind == cuePackage || u.Kind == cueFile {
 			r.cue(u)
+		} else {
+			r.data(u)
 		}
 		r.emit(record{End: &i})
 		if r.failed != nil {
@@ -160,6 +160,9 @@ type scope struct {
 	schema cue.Value
 	// found are the CUE paths of the definitions met so far.
 	found []string
+	// lenient leaves unsaid what cannot be read: the file is likely to be none
+	// of ours.
+	lenient bool
 }
 
 // newScope builds the schema in a fresh context, so that what one unit
@@ -171,6 +174,9 @@ func (r *renderer) newScope() *scope {
 
 // refuseUnit reports why nothing of a unit could be read.
 func (s *scope) refuseUnit(err error, file string) {
+	if s.lenient {
+		return
+	}
 	for _, p := range s.explain(err, cue.Value{}, nil) {
 		if p.Source.File == "" {
 			p.Source.File = file
@@ -201,6 +207,11 @@ func (s *scope) walk(v cue.Value) {
 	if err == nil && strings.HasPrefix(version, v1alpha1.Group+"/") {
 		s.found = append(s.found, joined(v.Path()))
 		s.definition(v, version)
+		return
+	}
+	if p := s.stray(v); p != nil {
+		s.found = append(s.found, joined(v.Path()))
+		s.r.emit(record{Problem: p})
 		return
 	}
 	if err := v.Err(); err != nil && v.Validate() == nil {

@@ -61,6 +61,8 @@ const (
 	cuePackage unitKind = iota
 	cueFile
 	dataFile
+	// otherFile is a data file that does not say mark, but one of our kinds.
+	otherFile
 )
 
 // readTree copies what lies below root and tells the units that sub names in
@@ -198,6 +200,8 @@ func (t *tree) units(sub string) []unit {
 		switch {
 		case isData(name) && bytes.Contains(data, []byte(mark)):
 			units = append(units, unit{name, dataFile})
+		case isData(name) && namesKind(data):
+			units = append(units, unit{name, otherFile})
 		case path.Ext(name) == ".cue" && !seen[dir]:
 			seen[dir] = true
 			units = append(units, unit{dir, cuePackage})
