@@ -1,6 +1,7 @@
 package chain_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -104,4 +105,77 @@ func TestARejectionWithoutWordsForItKeepsTheWholeLog(t *testing.T) {
 	if !strings.Contains(err.Error(), "invalid access to packet") {
 		t.Errorf("error %q lacks the verifier's words", err)
 	}
+}
+
+// spender is a member that refers to so many maps of its own.
+func spender(key string, maps int) chain.Member {
+	specs := map[string]*ebpf.MapSpec{}
+	var insns asm.Instructions
+	for i := range maps {
+		name := fmt.Sprintf("m%d", i)
+		specs[name] = &ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
+		insns = append(insns, asm.LoadMapPtr(asm.R1, 0).WithReference(name))
+	}
+	return assembled(key, append(insns, asm.Mov.Imm(asm.R0, int32(pass)), asm.Return()), specs)
+}
+
+func TestTheOwnerComesFirstAndGivesWay(t *testing.T) {
+	for sentence, tc := range map[string]struct {
+		maps  int
+		owned bool
+	}{
+		"few maps":                   {1, true},
+		"room for the owner only":    {chain.MaxMaps - 2, true},
+		"the last map is a member's": {chain.MaxMaps - 1, false},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			members := []chain.Member{assembled("calm", asm.Instructions{asm.Mov.Imm(asm.R0, int32(pass)), asm.Return()}, nil), spender("big", tc.maps)}
+			owner := &ebpf.MapSpec{Name: "owner.rodata", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
+			linked, err := chain.Link(members, chain.Options{Owner: owner})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if linked.Usage.Maps != 1+tc.maps || (linked.Owner != nil) != tc.owned {
+				t.Errorf("the chain uses %d maps, and its owner is %v", linked.Usage.Maps, linked.Owner)
+			}
+			if got := firstMap(t, linked, members); (got == "owner.rodata") != tc.owned {
+				t.Errorf("the first map is %s", got)
+			}
+		})
+	}
+}
+
+// firstMap loads a chain and tells the name of the first map the kernel lists.
+func firstMap(t *testing.T, linked *chain.Linked, members []chain.Member) string {
+	t.Helper()
+	needKernel(t)
+	l := live{apps: map[string]*ebpf.Collection{}}
+	for _, m := range members {
+		coll, err := ebpf.NewCollection(m.Object.Copy())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(coll.Close)
+		l.apps[m.Application] = coll
+	}
+	loaded, err := chain.Load(linked, l.open, ebpf.ProgramOptions{})
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(func() { _ = loaded.Close() })
+	info, err := loaded.Program.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, _ := info.MapIDs()
+	first, err := ebpf.NewMapFromID(ids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = first.Close() }()
+	about, err := first.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return about.Name
 }

@@ -26,6 +26,9 @@ const ProgramName = "skep_xdp_chain"
 // CountersName is the name of the map in which the dispatcher counts runs.
 const CountersName = "skep_chain_runs"
 
+// OwnerName is what the dispatcher calls the map that says whose the chain is.
+const OwnerName = "skep_chain_owner"
+
 // The kernel's limits on one program, and so on all members of a chain
 // together.
 const (

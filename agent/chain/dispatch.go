@@ -21,10 +21,16 @@ const countSize = 8
 //
 // The stack holds nothing but the key of the one look-up, so that members have
 // nearly all of it.
-func dispatcher(members []Member, calls []string) asm.Instructions {
+func dispatcher(members []Member, calls []string, owned bool) asm.Instructions {
 	insns := asm.Instructions{
 		btf.WithFuncMetadata(asm.Mov.Reg(asm.R6, asm.R1), entryFunc(ProgramName)).
 			WithSymbol(ProgramName).WithSource(asm.Comment("skep: run the members in order")),
+	}
+	if owned {
+		// Nothing reads it; the kernel lists maps in the order of such loads.
+		insns = append(insns, asm.LoadMapPtr(asm.R0, 0).WithReference(OwnerName))
+	}
+	insns = append(insns,
 		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, -4),
@@ -34,7 +40,7 @@ func dispatcher(members []Member, calls []string) asm.Instructions {
 		// what would follow is XDP_ABORTED.
 		asm.JEq.Imm(asm.R0, 0, exit),
 		asm.Mov.Reg(asm.R7, asm.R0),
-	}
+	)
 	for i, m := range members {
 		insns = append(insns, call(i, m.Key, calls[i])...)
 		if i < len(members)-1 {

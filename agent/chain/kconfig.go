@@ -31,16 +31,16 @@ func isKconfigLoad(ins asm.Instruction) bool {
 	return ins.IsLoadFromMap() && ins.Src == asm.PseudoMapValue && ins.Reference() == "" && ins.Map() == nil
 }
 
-// findKconfigs lists the applications in a program that use the section, in the
-// order of their functions.
-func findKconfigs(insns asm.Instructions, owner func(int) string) []kconfig {
+// findKconfigs lists the applications that use the section, in the order of
+// their functions; owners has the application of each instruction.
+func findKconfigs(insns asm.Instructions, owners []string) []kconfig {
 	var found []kconfig
 	index := map[string]int{}
 	for at, ins := range insns {
 		if !isKconfigLoad(ins) {
 			continue
 		}
-		application := owner(at)
+		application := owners[at]
 		i, ok := index[application]
 		if !ok {
 			i = len(found)
@@ -51,6 +51,13 @@ func findKconfigs(insns asm.Instructions, owner func(int) string) []kconfig {
 		found[i].at = append(found[i].at, at)
 	}
 	return found
+}
+
+// shift moves the places where instructions were put in front.
+func (k kconfig) shift(by int) {
+	for i := range k.at {
+		k.at[i] += by
+	}
 }
 
 // unlabel takes the symbol and the types off an instruction and leaves what

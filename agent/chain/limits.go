@@ -55,7 +55,8 @@ func (r *Refusal) Unwrap() error { return r.Err }
 type Usage struct {
 	// Members counts places.
 	Members int `json:"members"`
-	// Maps counts distinct maps, the chain's own counters included.
+	// Maps counts distinct maps, the chain's own counters included, and its owner
+	// not, since that gives way.
 	Maps int `json:"maps"`
 	// Subprograms counts functions, the dispatcher included.
 	Subprograms int `json:"subprograms"`
@@ -188,11 +189,14 @@ func usesProgArray(m *Member) bool {
 	return false
 }
 
+// mapsUsed counts the members' maps and the counters.
+func (l *linker) mapsUsed(kconfigs int) int { return 1 + len(l.refs) + kconfigs }
+
 // usage counts what the members take and refuses what is too much.
 func (l *linker) usage(members []Member, insns asm.Instructions, kconfigs int) (Usage, error) {
 	u := Usage{
 		Members:      len(members),
-		Maps:         1 + len(l.refs) + kconfigs,
+		Maps:         l.mapsUsed(kconfigs),
 		Subprograms:  1 + len(l.starts),
 		Instructions: int(insns.Size() / asm.InstructionSize),
 	}

@@ -15,18 +15,25 @@ type Options struct {
 	// a chain is linked anew. Runs between reading them and swapping the program
 	// are lost.
 	Runs map[string]uint64
+	// Owner is a map that says whose the chain is; nil means none. Whoever asks
+	// a program for its metadata reads the first map that has any (bpftool does),
+	// and the members bring their own: so the dispatcher refers to this one before
+	// all others. It gives way where the members need the last of the maps.
+	Owner *ebpf.MapSpec
 }
 
 // Linked is a chain as one program, before it is loaded.
 type Linked struct {
 	// Program is the dispatcher followed by the functions of all members. Its
-	// map references are the Symbols of Maps and CountersName.
+	// map references are the Symbols of Maps, CountersName and OwnerName.
 	Program *ebpf.ProgramSpec
 	// Maps are the members' maps in the order they are first referred to.
 	Maps []MapRef
 	// Counters is the per-CPU map of runs. Its one value holds a 64-bit count
 	// for each member, in order.
 	Counters *ebpf.MapSpec
+	// Owner is that of the options, or nil where the members left no room.
+	Owner *ebpf.MapSpec
 	// Members are the keys, in order.
 	Members []string
 	// Usage is what of the kernel's limits the chain takes.
@@ -64,9 +71,15 @@ func Link(members []Member, opts Options) (*Linked, error) {
 			return nil, err
 		}
 	}
-	insns := append(dispatcher(members, l.calls), l.body...)
-	head := len(insns) - len(l.body)
-	kconfigs := findKconfigs(insns, func(at int) string { return l.owners[at-head] })
+	kconfigs := findKconfigs(l.body, l.owners)
+	if l.mapsUsed(len(kconfigs)) >= MaxMaps {
+		opts.Owner = nil
+	}
+	head := dispatcher(members, l.calls, opts.Owner != nil)
+	for _, k := range kconfigs {
+		k.shift(len(head))
+	}
+	insns := slices.Concat(head, l.body)
 	usage, err := l.usage(members, insns, len(kconfigs))
 	if err != nil {
 		return nil, err
@@ -84,6 +97,7 @@ func Link(members []Member, opts Options) (*Linked, error) {
 		},
 		Maps:     l.refs,
 		Counters: counters(members, opts.Runs),
+		Owner:    opts.Owner,
 		Members:  keys(members),
 		Usage:    usage,
 		members:  slices.Clone(members),

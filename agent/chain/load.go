@@ -44,20 +44,37 @@ func Load(l *Linked, open func(MapRef) (*ebpf.Map, error), opts ebpf.ProgramOpti
 	return loaded, errors.Join(err, closeAll(sections))
 }
 
-// load creates the counters and loads the program over them.
+// load creates the chain's own maps and loads the program over them.
 func (l *Linked) load(spec *ebpf.ProgramSpec, opts ebpf.ProgramOptions) (*Loaded, error) {
-	counters, err := ebpf.NewMap(l.Counters)
+	counters, err := own(spec, CountersName, l.Counters)
 	if err != nil {
-		return nil, fmt.Errorf("create chain counters: %w", err)
+		return nil, err
 	}
-	if err := spec.Instructions.AssociateMap(CountersName, counters); err != nil {
-		return nil, errors.Join(fmt.Errorf("refer to chain counters: %w", err), counters.Close())
+	if l.Owner != nil {
+		owner, err := own(spec, OwnerName, l.Owner)
+		if err != nil {
+			return nil, errors.Join(err, counters.Close())
+		}
+		// The program keeps it.
+		defer func() { _ = owner.Close() }()
 	}
 	program, err := l.program(spec, opts)
 	if err != nil {
 		return nil, errors.Join(err, counters.Close())
 	}
 	return &Loaded{Program: program, Counters: counters, Usage: verified(l.Usage, program)}, nil
+}
+
+// own creates a map of the chain's own and puts it into the instructions.
+func own(spec *ebpf.ProgramSpec, name string, ms *ebpf.MapSpec) (*ebpf.Map, error) {
+	m, err := ebpf.NewMap(ms)
+	if err != nil {
+		return nil, fmt.Errorf("create %s: %w", name, err)
+	}
+	if err := spec.Instructions.AssociateMap(name, m); err != nil {
+		return nil, errors.Join(fmt.Errorf("refer to %s: %w", name, err), m.Close())
+	}
+	return m, nil
 }
 
 // program loads twice if need be. What only a chain can fail by, the verifier

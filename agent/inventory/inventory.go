@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 )
 
@@ -186,13 +185,4 @@ func explain(what string, err error) error {
 		return fmt.Errorf("list BPF %s: %w: looking objects up by id needs CAP_SYS_ADMIN; run as root or grant it", what, err)
 	}
 	return fmt.Errorf("list BPF %s: %w", what, err)
-}
-
-// sorted returns a list that is never nil, in order.
-func sorted[T cmp.Ordered](values []T) []T {
-	if values == nil {
-		return []T{}
-	}
-	slices.Sort(values)
-	return values
 }

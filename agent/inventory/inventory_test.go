@@ -428,6 +428,17 @@ func TestListReadsOwners(t *testing.T) {
 	}
 }
 
+func TestOfSeveralOwnersTheFirstOfTheProgramCounts(t *testing.T) {
+	newHost(t)
+	older, newer := section(t, "bpf_metadata_skep", `{"app":"a member"}`), section(t, "bpf_metadata_skep", `{"app":"the chain"}`)
+	program := only(t, load(t, "xdp_pass"))
+	must(t, program.BindMap(newer))
+	must(t, program.BindMap(older))
+	if got := find(t, list(t, inventory.Options{}).Programs, idOf(t, program), programID).Owner; got == nil || got.App != "the chain" {
+		t.Errorf("owner is %+v", got)
+	}
+}
+
 // section is a data section with one string.
 func section(t *testing.T, name, value string) *ebpf.Map {
 	t.Helper()

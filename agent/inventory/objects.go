@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -45,7 +46,9 @@ func listPrograms(ctx context.Context) ([]Program, error) {
 		if err != nil {
 			return err
 		}
+		// In the program's own order: a chain's owner stands before its members'.
 		p.Owner = owners.of(p.Maps)
+		slices.Sort(p.Maps)
 		found = append(found, p)
 		return nil
 	})
@@ -74,11 +77,11 @@ func readProgram(id ebpf.ProgramID, boot time.Time) (Program, error) {
 	out.JitedBytes, _ = info.JitedSize()
 	out.MemlockBytes, _ = info.Memlock()
 	out.VerifiedInstructions, _ = info.VerifiedInstructions()
+	out.Maps = []uint32{}
 	ids, _ := info.MapIDs()
 	for _, id := range ids {
 		out.Maps = append(out.Maps, uint32(id))
 	}
-	out.Maps = sorted(out.Maps)
 	return out, nil
 }
 

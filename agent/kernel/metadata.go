@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/plan"
 )
@@ -16,7 +16,8 @@ import (
 // Owner is what Skep writes into the kernel beside each program, so that
 // others can tell whose it is: bpftool prog show prints it.
 type Owner struct {
-	// App is the application's identity; for a chain those of all members.
+	// App is the application's identity; for a chain those of its members, with
+	// commas between, and how many more there are.
 	App string `json:"app"`
 	// UID and Revision name what was loaded. A chain has neither.
 	UID      string `json:"uid,omitempty"`
@@ -31,26 +32,37 @@ func ownerOf(p *Prepared) Owner {
 	return Owner{App: p.Application.String(), UID: p.UID, Revision: p.Revision}
 }
 
-// bindOwner binds a frozen map with the owner to each program. It lives as long
-// as they do, and so needs no pin.
-func bindOwner(programs []*ebpf.Program, o Owner) error {
+// ownerMap holds the owner as bpftool looks for it, frozen.
+func ownerMap(o Owner) (*ebpf.MapSpec, error) {
 	text, err := json.Marshal(o)
 	if err != nil {
-		return fmt.Errorf("write owner: %w", err)
+		return nil, fmt.Errorf("write owner: %w", err)
 	}
 	value := append(slices.Clone(text), 0)
 	size := uint32(len(value))
-	m, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name: "skep.rodata", Type: ebpf.Array, KeySize: 4, ValueSize: size, MaxEntries: 1,
-		Key: &btf.Void{},
+	return &ebpf.MapSpec{
+		// The library freezes what is called so.
+		Name: ".rodata.skep", Type: ebpf.Array, KeySize: 4, ValueSize: size, MaxEntries: 1,
+		Flags: unix.BPF_F_RDONLY_PROG,
+		Key:   &btf.Void{},
 		Value: &btf.Datasec{Name: ".rodata", Size: size,
 			Vars: []btf.VarSecinfo{{Type: ownerType(size), Size: size}}},
 		Contents: []ebpf.MapKV{{Key: uint32(0), Value: value}},
-	})
+	}, nil
+}
+
+// bindOwner binds a map with the owner to each program. It lives as long
+// as they do, and so needs no pin.
+func bindOwner(programs []*ebpf.Program, o Owner) error {
+	spec, err := ownerMap(o)
+	if err != nil {
+		return err
+	}
+	m, err := ebpf.NewMap(spec)
 	if err != nil {
 		return fmt.Errorf("create owner map: %w", err)
 	}
-	errs := []error{m.Freeze()}
+	var errs []error
 	for _, p := range programs {
 		errs = append(errs, p.BindMap(m))
 	}
@@ -93,13 +105,24 @@ func ownConstants(spec *ebpf.CollectionSpec, o Owner) error {
 	return nil
 }
 
-// BindChainOwner binds the identities of a chain's members to its program.
-func BindChainOwner(program *ebpf.Program, members []plan.Member) error {
+// maxOwners bounds how many bytes of names a chain says.
+const maxOwners = 1024
+
+// ChainOwner is the map that names the applications of a chain's members.
+func ChainOwner(members []plan.Member) (*ebpf.MapSpec, error) {
 	var apps []string
 	for _, m := range members {
 		if name := m.Identity.String(); !slices.Contains(apps, name) {
 			apps = append(apps, name)
 		}
 	}
-	return bindOwner([]*ebpf.Program{program}, Owner{App: strings.Join(apps, ",")})
+	names := apps[0]
+	for i, name := range apps[1:] {
+		if len(names)+len(name) > maxOwners {
+			names += fmt.Sprintf(" and %d more", len(apps)-i-1)
+			break
+		}
+		names += "," + name
+	}
+	return ownerMap(Owner{App: names})
 }

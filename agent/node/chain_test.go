@@ -167,6 +167,84 @@ func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {
 	}
 }
 
+func TestAChainSaysWhoseItIs(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, _ := w.start()
+	var members []intent.Payload
+	for i := range 30 {
+		object, program := "xdp_pass", "xdp_pass"
+		if i < 2 {
+			object, program = "xdp_count", "count_packets"
+		}
+		members = append(members, w.member(fmt.Sprintf("%02d-%s", i, strings.Repeat("long", 10)), object, program, 500))
+	}
+	name := func(i int) string { return members[i].Application.Name }
+	for _, tc := range []struct {
+		sentence   string
+		members    int
+		says, less string
+	}{
+		{"one program as it is", 1, name(0) + `"`, name(1)},
+		{"both of two", 2, name(0) + "," + name(1) + `"`, name(2)},
+		{"of many the first, and how many more", 30, ` and 7 more"`, name(29)},
+	} {
+		if err := w.accept(a, members[:tc.members]...); err != nil {
+			t.Fatal(err)
+		}
+		chains, err := a.Chains(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := said(t, chains[0].ProgramID); !strings.Contains(got, tc.says) || strings.Contains(got, tc.less) {
+			t.Errorf("%s: the chain says %s", tc.sentence, got)
+		}
+	}
+}
+
+// said is where bpftool looks for what it prints: the program's first map of
+// that name (find_metadata of tools/bpf/bpftool/prog.c).
+func said(t testing.TB, id uint32) string {
+	t.Helper()
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }()
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps, _ := info.MapIDs()
+	for _, id := range maps {
+		if name, value := constants(t, id); strings.Contains(name, ".rodata") {
+			return value
+		}
+	}
+	return ""
+}
+
+// constants reads the name and the first value of a map.
+func constants(t testing.TB, id ebpf.MapID) (name, value string) {
+	t.Helper()
+	m, err := ebpf.NewMapFromID(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close() }()
+	info, err := m.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A map of counters has a value for each CPU, and is not asked for.
+	first, err := m.LookupBytes(uint32(0))
+	if err != nil && strings.Contains(info.Name, ".rodata") {
+		t.Fatal(err)
+	}
+	return info.Name, string(first)
+}
+
 func TestAVersionThatAKillLeftPinnedIsDropped(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t)

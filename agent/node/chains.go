@@ -140,11 +140,7 @@ func (p *pass) loadChain(ifindex int, members, running []plan.Member) (*kernel.C
 	if err != nil {
 		return nil, err
 	}
-	v := &kernel.ChainVersion{Members: members, Program: loaded.Program, Counters: loaded.Counters}
-	if err := kernel.BindChainOwner(loaded.Program, members); err != nil {
-		return nil, errors.Join(err, loaded.Close())
-	}
-	return v, nil
+	return &kernel.ChainVersion{Members: members, Program: loaded.Program, Counters: loaded.Counters}, nil
 }
 
 func (p *pass) linkChain(ifindex int, members, running []plan.Member) (*chain.Linked, error) {
@@ -161,7 +157,11 @@ func (p *pass) linkChain(ifindex int, members, running []plan.Member) (*chain.Li
 			ProceedOn: m.ProceedOn, New: isNew(m, running),
 		})
 	}
-	return chain.Link(places, chain.Options{Runs: p.runsOf(ifindex)})
+	owner, err := kernel.ChainOwner(members)
+	if err != nil {
+		return nil, err
+	}
+	return chain.Link(places, chain.Options{Runs: p.runsOf(ifindex), Owner: owner})
 }
 
 // runsOf reads how often the members of the running chain ran, so that their
