@@ -21,9 +21,10 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// Images resolves references and fetches objects; *image.Client is one. Its
-// errors are of the kinds of package image.
+// Images resolves references, fetches objects, and opens what is attached to
+// them; *image.Client is one. Its errors are of the kinds of package image.
 type Images interface {
+	signing.Source
 	// Resolve turns a tag into a digest.
 	Resolve(ctx context.Context, ref string) (image.Resolved, error)
 	// Pin is Resolve with the digest known, and asks nobody.
@@ -36,9 +37,6 @@ type Images interface {
 type Options struct {
 	// Images is needed.
 	Images Images
-	// Collect fetches whatever might be a signature of a digest, as
-	// signing.Collect does. Needed.
-	Collect func(context.Context, image.Resolved) (signing.Collected, error)
 	// Trust is the signers that count. Needed; it may hold none.
 	Trust *signing.Trust
 	// Policies is needed.
@@ -53,7 +51,8 @@ type Options struct {
 	Now func() time.Time
 	// FreshFor is how long collected signatures that count are used before the
 	// registry is asked again. Zero means ten minutes; where none counted, half
-	// a minute, so that an image signed just after it was pushed is seen.
+	// a minute, so that an image signed just after it was pushed is seen; where
+	// only a part was collected, half a minute until the rest is.
 	FreshFor time.Duration
 	// StaleFor is how long they are still used while the registry cannot be
 	// asked. Zero means 24 hours.
@@ -77,8 +76,6 @@ func New(o Options) (*Judge, error) {
 	switch {
 	case o.Images == nil:
 		return nil, errors.New("make judge: no Images given")
-	case o.Collect == nil:
-		return nil, errors.New("make judge: no Collect given")
 	case o.Trust == nil:
 		return nil, errors.New("make judge: no Trust given")
 	case o.Policies == nil:
@@ -136,11 +133,14 @@ func (j *Judge) Judge(ctx context.Context, req Request) (Verdict, error) {
 	return verdict, err
 }
 
-// Input is the document the policies would see of a request. A definition that
-// an earlier step refuses has none, and the error is the *Refusal.
+// Input is the document the policies would see of a request, with all of its
+// evidence. A definition that an earlier step refuses has none, and the error is the *Refusal.
 func (j *Judge) Input(ctx context.Context, req Request) (policies.Input, error) {
 	inspected, _, err := j.upTo(ctx, req)
 	if err != nil {
+		return policies.Input{}, err
+	}
+	if inspected, err = j.complete(ctx, inspected); err != nil {
 		return policies.Input{}, err
 	}
 	input := inspected.Input()
@@ -225,8 +225,9 @@ func imageRefusal(object string, err error) error {
 // are known.
 type Verified struct {
 	Resolved
-	object   *image.Image
-	evidence signing.Evidence
+	object    *image.Image
+	collected collectedAt
+	evidence  signing.Evidence
 }
 
 // Verify fetches the object and works out who signed it. An image nobody
@@ -235,47 +236,97 @@ func (j *Judge) Verify(ctx context.Context, r Resolved) (Verified, error) {
 	if r.image.Digest == "" {
 		return Verified{}, fmt.Errorf("verify: %w", errSkipped)
 	}
+	v := Verified{Resolved: r}
 	id := r.req.Application.Identity()
-	object, err := j.opts.Images.Pull(ctx, r.image)
-	if err != nil {
+	var err error
+	if v.object, err = j.opts.Images.Pull(ctx, r.image); err != nil {
 		return Verified{}, imageError(id.String(), "fetch", err)
 	}
-	evidence, err := j.evidence(ctx, r.image)
+	if v.collected, err = j.signatures(ctx, r.image); err == nil {
+		trust, _ := j.inForce()
+		v.evidence, err = j.tried(ctx, trust, v.collected)
+	}
 	if err != nil {
 		return Verified{}, fmt.Errorf("verify signatures of %s: %w", id, err)
 	}
-	return Verified{Resolved: r, object: object, evidence: evidence}, nil
+	return v, nil
 }
 
-// evidence answers from memory where it may, and asks the registry where it
+// complete collects the rest where only a part was collected: what is missing
+// from a part is no reason to refuse.
+func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
+	if !i.evidence.Partial {
+		return i, nil
+	}
+	trust, _ := j.inForce()
+	now, err := j.more(ctx, i.image, i.collected)
+	if i.collected, err = j.learn(i.image, now, err); err == nil {
+		i.evidence, err = j.tried(ctx, trust, i.collected)
+	}
+	if err != nil {
+		return Inspected{}, fmt.Errorf("verify signatures of %s: %w", i.req.Application.Identity(), err)
+	}
+	return i, nil
+}
+
+// hurried is how long collected signatures are used that may not be all there
+// will be: none counts, or only a part was collected.
+const hurried = 30 * time.Second
+
+// signatures answers from memory where it may, and asks the registry where it
 // must. A registry that cannot be asked is excused for StaleFor.
-func (j *Judge) evidence(ctx context.Context, r image.Resolved) (signing.Evidence, error) {
+func (j *Judge) signatures(ctx context.Context, r image.Resolved) (collectedAt, error) {
 	trust, _ := j.inForce()
 	have, found := j.known.collected(j.opts.Memory, r.Digest)
-	if found {
-		ev, err := j.tried(ctx, trust, have)
-		if err != nil {
-			return signing.Evidence{}, err
-		}
-		fresh := j.opts.FreshFor
-		if len(ev.Signatures) == 0 {
-			fresh = min(fresh, 30*time.Second)
-		}
-		if j.opts.Now().Sub(have.At) < fresh {
-			return ev, nil
-		}
+	if !found {
+		return j.first(ctx, trust, r)
 	}
-	now, err := j.opts.Collect(ctx, r)
+	ev, err := j.tried(ctx, trust, have)
 	if err != nil {
-		if found && j.opts.Now().Sub(have.At) < j.opts.StaleFor && !errors.Is(err, image.ErrMalformed) {
-			return j.tried(ctx, trust, have)
-		}
-		return signing.Evidence{}, err
+		return collectedAt{}, err
 	}
-	if err := j.known.keep(j.opts.Memory, r.Digest, collectedAt{Collected: now, At: j.opts.Now()}); err != nil {
-		return signing.Evidence{}, err
+	age, fresh := j.opts.Now().Sub(have.At), j.opts.FreshFor
+	if len(ev.Signatures) == 0 || ev.Partial {
+		fresh = min(fresh, hurried)
 	}
-	return j.tried(ctx, trust, collectedAt{Collected: now, At: j.opts.Now()})
+	if age < fresh {
+		return have, nil
+	}
+	now, err := j.more(ctx, r, have)
+	if err != nil && age < j.opts.StaleFor && !errors.Is(err, image.ErrMalformed) {
+		return have, nil
+	}
+	return j.learn(r, now, err)
+}
+
+// first asks about a digest that nothing is known of, and no more than it takes
+// to find a signature that counts.
+func (j *Judge) first(ctx context.Context, trust *signing.Trust, r image.Resolved) (collectedAt, error) {
+	at := j.opts.Now()
+	found, err := signing.CollectUntil(ctx, j.opts.Images, r, func(part signing.Collected) (bool, error) {
+		ev, err := j.tried(ctx, trust, collectedAt{Collected: part})
+		return len(ev.Signatures) > 0, err
+	})
+	return j.learn(r, collectedAt{Collected: found, At: at}, err)
+}
+
+// more asks for all there is: the rest, where a part was collected lately.
+func (j *Judge) more(ctx context.Context, r image.Resolved, have collectedAt) (collectedAt, error) {
+	at := j.opts.Now()
+	if have.Collected.Partial && at.Sub(have.At) < j.opts.FreshFor {
+		whole, err := signing.Complete(ctx, j.opts.Images, r, have.Collected)
+		return collectedAt{Collected: whole, At: have.At}, err
+	}
+	whole, err := signing.Collect(ctx, j.opts.Images, r)
+	return collectedAt{Collected: whole, At: at}, err
+}
+
+// learn keeps what was collected without an error.
+func (j *Judge) learn(r image.Resolved, now collectedAt, err error) (collectedAt, error) {
+	if err == nil {
+		err = j.known.keep(j.opts.Memory, r.Digest, now)
+	}
+	return now, err
 }
 
 // tried is the evidence in what was collected, remembered per trust revision.

@@ -1,7 +1,6 @@
 package gate_test
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -44,6 +43,7 @@ type world struct {
 	client   *image.Client
 	now      time.Time
 	keys     map[string]*signing.PrivateKey
+	raw      map[string]*ecdsa.PrivateKey
 	signers  []v1alpha1.BpfSigner
 	memory   memory
 }
@@ -56,10 +56,13 @@ func (m memory) Load(name string) ([]byte, bool) { data, ok := m[name]; return d
 
 func (m memory) Store(name string, data []byte) error { m[name] = data; return nil }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t testing.TB) *world { return newWorldOf(t, true) }
+
+// newWorldOf is newWorld with or without the referrers API.
+func newWorldOf(t testing.TB, referrers bool) *world {
 	t.Helper()
-	w := &world{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), keys: map[string]*signing.PrivateKey{}, memory: memory{}}
-	real := registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0)))
+	w := &world{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), keys: map[string]*signing.PrivateKey{}, raw: map[string]*ecdsa.PrivateKey{}, memory: memory{}}
+	real := registry.New(registry.WithReferrersSupport(referrers), registry.Logger(log.New(io.Discard, "", 0)))
 	w.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.requests.Add(1)
 		if w.down.Load() {
@@ -69,12 +72,10 @@ func newWorld(t testing.TB) *world {
 		real.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(w.server.Close)
-	var err error
-	if w.client, err = image.NewClient(image.Options{CacheDir: t.TempDir()}); err != nil {
-		t.Fatal(err)
-	}
+	w.renew()
 	for _, name := range []string{"team-a", "team-b"} {
-		key := plainKey(t)
+		var key *signing.PrivateKey
+		w.raw[name], key = plainKey(t)
 		public, err := key.Public()
 		if err != nil {
 			t.Fatal(err)
@@ -87,9 +88,18 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
+// renew makes a client that asked and cached nothing yet.
+func (w *world) renew() {
+	w.t.Helper()
+	var err error
+	if w.client, err = image.NewClient(image.Options{CacheDir: w.t.TempDir()}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // plainKey makes a key without a password: cosign's own format takes a second
 // of scrypt.
-func plainKey(t testing.TB) *signing.PrivateKey {
+func plainKey(t testing.TB) (*ecdsa.PrivateKey, *signing.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -103,7 +113,7 @@ func plainKey(t testing.TB) *signing.PrivateKey {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return private
+	return key, private
 }
 
 // push packs a test program and returns its reference.
@@ -125,16 +135,26 @@ func (w *world) push(object, tag string) string {
 	return ref
 }
 
-// sign signs what a reference stands for.
-func (w *world) sign(ref, signer string) {
+// sign signs what a reference stands for, under cosign's tag.
+func (w *world) sign(ref, signer string) { w.signAs(ref, signer, signing.SignOptions{}) }
+
+// bundle signs what a reference stands for, in a bundle.
+func (w *world) bundle(ref, signer string) { w.signAs(ref, signer, signing.SignOptions{Bundle: true}) }
+
+func (w *world) signAs(ref, signer string, options signing.SignOptions) {
+	w.t.Helper()
+	if err := signing.Sign(w.t.Context(), w.client, w.resolve(ref), w.keys[signer], options); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) resolve(ref string) image.Resolved {
 	w.t.Helper()
 	r, err := w.client.Resolve(w.t.Context(), ref)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := signing.Sign(w.t.Context(), w.client, r, w.keys[signer], signing.SignOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	return r
 }
 
 // signed is push and sign by team-a.
@@ -165,10 +185,7 @@ func (w *world) policy(list ...policies.Policy) *policies.Set {
 func (w *world) judge() *gate.Judge {
 	w.t.Helper()
 	j, err := gate.New(gate.Options{
-		Images: w.client,
-		Collect: func(ctx context.Context, r image.Resolved) (signing.Collected, error) {
-			return signing.Collect(ctx, w.client, r)
-		},
+		Images:   w.client,
 		Trust:    w.trust(w.signers...),
 		Policies: w.policy(),
 		Memory:   w.memory,

@@ -29,35 +29,71 @@ type Verdict struct {
 	decision policies.Decision
 	revision string
 	allowed  bool
+	orphaned bool
 }
 
-// Decide lets the policies judge. Only an error of the engine itself is an
-// error; a denial is a Verdict.
+// Decide lets the policies judge. Only an error of the engine itself, or of a
+// registry that had to be asked for the rest of the evidence, is an error; a
+// denial is a Verdict.
 func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	if i.programs == nil {
 		return Verdict{}, fmt.Errorf("decide: %w", errSkipped)
 	}
 	_, set := j.inForce()
-	input := i.Input()
 	id := i.req.Application.Identity()
-	key, err := decisionKey(input, set.Revision())
+	decision, err := j.decision(ctx, set, i)
+	if err == nil && !decision.Allowed() && i.evidence.Partial {
+		if i, err = j.complete(ctx, i); err != nil {
+			return Verdict{}, err
+		}
+		decision, err = j.decision(ctx, set, i)
+	}
 	if err != nil {
 		return Verdict{}, fmt.Errorf("decide %s: %w", id, err)
 	}
-	decision, known := j.known.decisions.get(key)
-	if !known {
-		input.Now = j.opts.Now()
-		if decision, err = set.Decide(ctx, input); err != nil {
-			return Verdict{}, fmt.Errorf("decide %s: %w", id, err)
-		}
-		if !decision.TimeDependent {
-			j.known.decisions.put(key, decision)
-		}
-	}
-	return Verdict{
+	v := Verdict{
 		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
 		programs: i.programs, decision: decision, revision: set.Revision(), allowed: decision.Allowed(),
-	}, nil
+	}
+	if !v.allowed {
+		if v.orphaned, err = j.orphaned(ctx, set, i); err != nil {
+			return Verdict{}, fmt.Errorf("decide %s: %w", id, err)
+		}
+	}
+	return v, nil
+}
+
+// orphaned tells whether what is denied would be allowed if no signer were
+// revoked.
+func (j *Judge) orphaned(ctx context.Context, set *policies.Set, i Inspected) (bool, error) {
+	if len(i.evidence.RevokedSigners()) == 0 {
+		return false, nil
+	}
+	trust, _ := j.inForce()
+	var err error
+	if i.evidence, err = j.tried(ctx, trust.Reinstated(), i.collected); err != nil {
+		return false, err
+	}
+	before, err := j.decision(ctx, set, i)
+	return before.Allowed(), err
+}
+
+// decision asks the policies, or the memory of what they said.
+func (j *Judge) decision(ctx context.Context, set *policies.Set, i Inspected) (policies.Decision, error) {
+	input := i.Input()
+	key, err := decisionKey(input, set.Revision())
+	if err != nil {
+		return policies.Decision{}, err
+	}
+	if decision, known := j.known.decisions.get(key); known {
+		return decision, nil
+	}
+	input.Now = j.opts.Now()
+	decision, err := set.Decide(ctx, input)
+	if err == nil && !decision.TimeDependent {
+		j.known.decisions.put(key, decision)
+	}
+	return decision, err
 }
 
 // decisionKey hashes all a decision rests on: the whole input but the clock,
@@ -113,6 +149,11 @@ func (v Verdict) Application() v1alpha1.Application { return v.req.Application }
 
 // Allowed tells whether the application may be loaded.
 func (v Verdict) Allowed() bool { return v.allowed }
+
+// Orphaned tells that only a revocation stands between the verdict and a
+// permission: were no signer revoked, it would allow. What runs on such a
+// verdict is unloaded, even where somebody else's signature still counts.
+func (v Verdict) Orphaned() bool { return v.orphaned }
 
 // Decision has the reasons and warnings.
 func (v Verdict) Decision() policies.Decision { return v.decision }

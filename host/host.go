@@ -23,7 +23,6 @@ import (
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/signing"
 )
 
 // Options says where definitions come from, who decides, and where state is
@@ -171,10 +170,7 @@ func (h *Host) openGate(ctx context.Context) error {
 		return err
 	}
 	judge, err := gate.New(gate.Options{
-		Images: h.images,
-		Collect: func(ctx context.Context, r image.Resolved) (signing.Collected, error) {
-			return signing.Collect(ctx, h.images, r)
-		},
+		Images:   h.images,
 		Trust:    s.Trust,
 		Policies: s.Policies,
 		Memory:   diskMemory(filepath.Join(h.opts.State, "memory")),

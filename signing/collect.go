@@ -1,6 +1,7 @@
 package signing
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -20,9 +21,9 @@ import (
 	"github.com/skep-dev/skep/bytecode/image"
 )
 
-// What Collect takes in at most for one digest. Whoever can push to the
-// repository can write what is read here, so all of it is bounded; what is
-// beyond a bound is skipped and said so.
+// What Collect takes in at most for one digest, from the referrers and from the
+// tags each. Whoever can push to the repository can write what is read here, so
+// all of it is bounded; what is beyond a bound is skipped and said so.
 const (
 	// maxReferrers is how many referring manifests are read.
 	maxReferrers = 64
@@ -85,6 +86,9 @@ type Collected struct {
 	Artifacts []Artifact `json:"artifacts"`
 	// Skipped says what was found and not taken in, and why.
 	Skipped []string `json:"skipped,omitempty"`
+	// Partial is true where cosign's tags were not asked for, since what the
+	// referrers hold was enough. Complete adds them.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // Hash identifies what was collected: sha256:… over its JSON.
@@ -112,6 +116,66 @@ func (c Collected) Hash() (string, error) {
 // answer, or answered garbage), and is of a kind of package image. What is missing is no error, and what is
 // malformed or too big is in Skipped. The time limit is ctx's.
 func Collect(ctx context.Context, source Source, r image.Resolved) (Collected, error) {
+	places := []place{(*collector).readReferrers, (*collector).readTags}
+	found := make([]Collected, len(places))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, read := range places {
+		group.Go(func() (err error) {
+			found[i], err = gather(ctx, source, r, read)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return Collected{}, err
+	}
+	return join(found[0], found[1]), nil
+}
+
+// CollectUntil is Collect that reads the referrers first, and leaves cosign's
+// tags alone where enough says so of what they hold. An image with one bundle
+// then takes 4 requests, 5 where the referrers API is missing, and one with a
+// legacy signature what it takes anyway, one round trip later.
+//
+// What comes back may be Partial: it shows who signed, and not that nobody else
+// did. Whoever would refuse because of what is missing completes it first.
+func CollectUntil(ctx context.Context, source Source, r image.Resolved, enough func(Collected) (bool, error)) (Collected, error) {
+	part, err := gather(ctx, source, r, (*collector).readReferrers)
+	if err != nil {
+		return Collected{}, err
+	}
+	part.Partial = true
+	stop, err := enough(part)
+	if err != nil {
+		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
+	}
+	if stop {
+		return part, nil
+	}
+	return Complete(ctx, source, r, part)
+}
+
+// Complete adds what CollectUntil left out: 2 requests, and one for every
+// attestation and for every payload with annotations. What is not Partial comes
+// back as it is.
+func Complete(ctx context.Context, source Source, r image.Resolved, part Collected) (Collected, error) {
+	if !part.Partial {
+		return part, nil
+	}
+	if part.Digest != r.Digest {
+		return Collected{}, fmt.Errorf("collect signatures of %s: what was collected so far is about %s", r.Reference, part.Digest)
+	}
+	rest, err := gather(ctx, source, r, (*collector).readTags)
+	if err != nil {
+		return Collected{}, err
+	}
+	return join(part, rest), nil
+}
+
+// place reads one of the places where signatures are kept.
+type place func(*collector, context.Context) error
+
+// gather reads one place.
+func gather(ctx context.Context, source Source, r image.Resolved, read place) (Collected, error) {
 	digest, err := v1.NewHash(r.Digest)
 	if err != nil || digest.Algorithm != "sha256" {
 		return Collected{}, fmt.Errorf("collect signatures of %s: digest %q is not sha256:…: resolve the reference first", r.Reference, r.Digest)
@@ -122,10 +186,28 @@ func Collect(ctx context.Context, source Source, r image.Resolved) (Collected, e
 	}
 	c := &collector{from: from, digest: digest, blobs: map[v1.Hash][]byte{}}
 	c.know(guessPayload(r))
-	if err := c.run(ctx); err != nil {
+	if err := read(c, ctx); err != nil {
 		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
 	}
 	return Collected{Digest: r.Digest, Artifacts: c.artifacts(), Skipped: c.skipped}, nil
+}
+
+// join puts together what both places hold.
+func join(a, b Collected) Collected {
+	return Collected{
+		Digest:    a.Digest,
+		Artifacts: inOrder(slices.Concat(a.Artifacts, b.Artifacts)),
+		Skipped:   slices.Concat(a.Skipped, b.Skipped),
+	}
+}
+
+// inOrder sorts artifacts, so that their order does not depend on the
+// registry's.
+func inOrder(artifacts []Artifact) []Artifact {
+	slices.SortStableFunc(artifacts, func(a, b Artifact) int {
+		return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Origin, b.Origin))
+	})
+	return artifacts
 }
 
 // guessPayload is what cosign signs for r when nobody asks for annotations. It
@@ -149,7 +231,7 @@ type layer struct {
 	desc   v1.Descriptor
 }
 
-// collector gathers in three steps: which manifests, which layers, their bytes.
+// collector gathers from one place in three steps: which manifests, which layers, their bytes.
 type collector struct {
 	from    *image.Attachments
 	digest  v1.Hash
@@ -179,53 +261,45 @@ func orNothing(err error) error {
 	return err
 }
 
-func (c *collector) run(ctx context.Context) error {
+// readTags reads what stands under cosign's own tags.
+func (c *collector) readTags(ctx context.Context) error {
 	tags := []string{SignatureTag(c.digest), AttestationTag(c.digest)}
-	tagged := make([][]byte, len(tags))
-	var referrers []v1.Descriptor
-	group, gctx := errgroup.WithContext(ctx)
-	group.Go(func() (err error) {
-		referrers, err = c.from.Referrers(gctx)
-		return err
-	})
-	for i, tag := range tags {
-		group.Go(func() (err error) {
-			tagged[i], err = c.from.Tagged(gctx, tag)
-			return orNothing(err)
-		})
-	}
-	if err := group.Wait(); err != nil {
+	manifests, err := readAll(ctx, tags, c.from.Tagged)
+	if err != nil {
 		return err
 	}
 	for i, tag := range tags {
-		c.read("tag "+tag, tagged[i], false)
-	}
-	if err := c.readReferrers(ctx, referrers); err != nil {
-		return err
+		c.read("tag "+tag, manifests[i], false)
 	}
 	return c.fetch(ctx)
 }
 
-func (c *collector) readReferrers(ctx context.Context, all []v1.Descriptor) error {
+// readReferrers reads what refers to the image.
+func (c *collector) readReferrers(ctx context.Context) error {
+	all, err := c.from.Referrers(ctx)
+	if err != nil {
+		return err
+	}
 	known := map[v1.Hash]bool{}
-	var referrers []v1.Descriptor
+	var referrers []v1.Hash
 	for _, d := range all {
 		if d.Digest.Algorithm == "sha256" && !known[d.Digest] {
 			known[d.Digest] = true
-			referrers = append(referrers, d)
+			referrers = append(referrers, d.Digest)
 		}
 	}
 	if len(referrers) > maxReferrers {
 		c.skip("%d of %d referrers: no more than %d are read", len(referrers)-maxReferrers, len(referrers), maxReferrers)
 		referrers = referrers[:maxReferrers]
 	}
-	manifests, err := readAll(ctx, referrers, func(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-		return c.from.Manifest(ctx, d.Digest)
-	})
-	for i, manifest := range manifests {
-		c.read("referrer "+referrers[i].Digest.String(), manifest, true)
+	manifests, err := readAll(ctx, referrers, c.from.Manifest)
+	if err != nil {
+		return err
 	}
-	return err
+	for i, manifest := range manifests {
+		c.read("referrer "+referrers[i].String(), manifest, true)
+	}
+	return c.fetch(ctx)
 }
 
 // read notes the layers of a manifest that look like signatures. A referrer
@@ -305,15 +379,15 @@ func (c *collector) fetch(ctx context.Context) error {
 	return err
 }
 
-// readAll reads some descriptors at a time. What is not there is nil; after an
-// error there is nothing.
-func readAll(ctx context.Context, all []v1.Descriptor, read func(context.Context, v1.Descriptor) ([]byte, error)) ([][]byte, error) {
+// readAll reads some things at a time. What is not there is nil; after an error
+// there is nothing.
+func readAll[T any](ctx context.Context, all []T, read func(context.Context, T) ([]byte, error)) ([][]byte, error) {
 	contents := make([][]byte, len(all))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxRequests)
-	for i, d := range all {
+	for i, one := range all {
 		group.Go(func() (err error) {
-			contents[i], err = read(ctx, d)
+			contents[i], err = read(ctx, one)
 			return orNothing(err)
 		})
 	}
@@ -323,8 +397,7 @@ func readAll(ctx context.Context, all []v1.Descriptor, read func(context.Context
 	return contents, nil
 }
 
-// artifacts joins layers and contents, in an order that does not depend on the
-// registry's.
+// artifacts joins layers and contents.
 func (c *collector) artifacts() []Artifact {
 	artifacts := make([]Artifact, 0, len(c.layers))
 	for _, l := range c.layers {
@@ -337,13 +410,7 @@ func (c *collector) artifacts() []Artifact {
 			Kind: l.kind, Origin: l.origin, Content: content, Annotations: readAnnotations(l.desc.Annotations),
 		})
 	}
-	slices.SortStableFunc(artifacts, func(a, b Artifact) int {
-		if n := strings.Compare(string(a.Kind), string(b.Kind)); n != 0 {
-			return n
-		}
-		return strings.Compare(a.Origin, b.Origin)
-	})
-	return artifacts
+	return inOrder(artifacts)
 }
 
 // readAnnotations keeps the annotations that cosign puts its material in.

@@ -26,68 +26,9 @@ import (
 	"github.com/sigstore/cosign/v2/pkg/oci/static"
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
 
-	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/signing"
 )
-
-func TestRequestsForOneImage(t *testing.T) {
-	for sentence, c := range map[string]struct {
-		referrers bool
-		sign      []signing.SignOptions
-		want      int
-	}{
-		"one signature":                             {true, []signing.SignOptions{{}}, 4},
-		"one signature, no referrers API":           {false, []signing.SignOptions{{}}, 5},
-		"no signature":                              {true, nil, 4},
-		"no signature, no referrers API":            {false, nil, 5},
-		"one signature with annotations":            {true, []signing.SignOptions{{Annotations: map[string]string{"env": "prod"}}}, 5},
-		"one bundle":                                {true, []signing.SignOptions{{Bundle: true}}, 6},
-		"a bundle and a signature, no referrer API": {false, []signing.SignOptions{{Bundle: true}, {}}, 7},
-	} {
-		t.Run(sentence, func(t *testing.T) {
-			registry := newRegistry(t, c.referrers)
-			r := pushed(t, registry)
-			key, alice := newKey(t, "alice")
-			for _, options := range c.sign {
-				sign(t, r, key, options)
-			}
-			signers := []v1alpha1.BpfSigner{alice}
-			for i := range 14 {
-				_, other := newKey(t, fmt.Sprintf("other-%d", i))
-				signers = append(signers, other)
-			}
-			registry.asked()
-			e := verify(t, trustOf(t, signers...), collect(t, r))
-			if asked := registry.asked(); len(asked) != c.want {
-				t.Errorf("15 signers took %d requests, want %d:\n%s", len(asked), c.want, strings.Join(asked, "\n"))
-			}
-			if (len(e.Signatures) > 0) != (len(c.sign) > 0) || len(e.Rejected) != 0 {
-				t.Errorf("got %+v", e)
-			}
-		})
-	}
-}
-
-// TestResolveSharesThePing holds that whoever resolved the image with the same
-// client has pinged the registry already.
-func TestResolveSharesThePing(t *testing.T) {
-	registry := newRegistry(t, true)
-	r := pushed(t, registry)
-	key, _ := newKey(t, "alice")
-	sign(t, r, key, signing.SignOptions{})
-	client := newClient(t)
-	if _, err := client.Resolve(t.Context(), r.Reference); err != nil {
-		t.Fatal(err)
-	}
-	registry.asked()
-	if _, err := signing.Collect(t.Context(), client, r); err != nil {
-		t.Fatal(err)
-	}
-	if asked := registry.asked(); len(asked) != 3 {
-		t.Errorf("took %d requests, want 3: %v", len(asked), asked)
-	}
-}
 
 // put writes layers under a tag of the image's repository, or as a referrer.
 func put(t *testing.T, r image.Resolved, tag string, subject *v1.Descriptor, layers ...mutate.Addendum) {

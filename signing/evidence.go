@@ -26,6 +26,9 @@ type Evidence struct {
 	// Rejected says of every signature that was found and did not count why it
 	// did not, for a person to read.
 	Rejected []Rejection `json:"rejected,omitempty"`
+	// Partial is true where cosign's tags were not asked for: others may have
+	// signed and attested too.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // Signature is one signature that counts.

@@ -420,17 +420,17 @@ func TestAttestationsOfAKey(t *testing.T) {
 	r := pushed(t, registry)
 	who := identity{key: signerOf(t, raw)}
 	predicate := json.RawMessage(`{"builder":{"id":"ci"}}`)
-	about := statementOf(t, r.Digest, "https://slsa.dev/provenance/v1", predicate, nil)
+	about := statementOf(t, r.Digest, provenance, predicate, nil)
 	writeCosignAttestation(t, r, who.envelope(t, about))
-	writeCosignBundle(t, r, key, who.envelope(t, about), about, "https://slsa.dev/provenance/v1")
-	other := statementOf(t, otherImage, "https://slsa.dev/provenance/v1", predicate, nil)
-	writeCosignBundle(t, r, key, who.envelope(t, other), other, "https://slsa.dev/provenance/v1")
+	writeCosignBundle(t, r, key, who.envelope(t, about), about, provenance)
+	other := statementOf(t, otherImage, provenance, predicate, nil)
+	writeCosignBundle(t, r, key, who.envelope(t, other), other, provenance)
 	e := verify(t, trustOf(t, alice), collect(t, r))
 	if len(e.Signatures) != 0 || len(e.Attestations) != 1 {
 		t.Fatalf("got %+v, want one attestation, which was found twice", e)
 	}
 	got := e.Attestations[0]
-	if got.Signer != "alice" || got.PredicateType != "https://slsa.dev/provenance/v1" || string(got.Predicate) != string(predicate) {
+	if got.Signer != "alice" || got.PredicateType != provenance || string(got.Predicate) != string(predicate) {
 		t.Errorf("got %+v", got)
 	}
 	if len(e.Rejected) != 1 || !strings.Contains(e.Rejected[0].Reason, "about another image") {

@@ -20,7 +20,11 @@ const (
 	otherImage = "sha256:2222222222222222222222222222222222222222222222222222222222222222"
 )
 
-const cosignPredicate = "https://sigstore.dev/cosign/sign/v1"
+// The predicate types of a signature and of an attestation.
+const (
+	cosignPredicate = "https://sigstore.dev/cosign/sign/v1"
+	provenance      = "https://slsa.dev/provenance/v1"
+)
 
 func simplePayload(t *testing.T, digest string, annotations map[string]any) []byte {
 	t.Helper()

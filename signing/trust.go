@@ -104,6 +104,18 @@ func (t *Trust) Names() []string { return t.names(false) }
 // sorted.
 func (t *Trust) Revoked() []string { return t.names(true) }
 
+// Reinstated is the same signers with none of them revoked. It answers what
+// became of an image because a signer was revoked; nothing is allowed by it.
+func (t *Trust) Reinstated() *Trust {
+	back := &Trust{revision: "reinstated:" + t.revision}
+	for _, p := range t.parties {
+		trusted := *p
+		trusted.revoked = false
+		back.parties = append(back.parties, &trusted)
+	}
+	return back
+}
+
 func (t *Trust) names(revoked bool) []string {
 	var names []string
 	for _, p := range t.parties {

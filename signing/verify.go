@@ -52,7 +52,7 @@ func (t *Trust) Verify(ctx context.Context, c Collected) (Evidence, error) {
 	}
 	e := Evidence{
 		Digest: c.Digest, TrustRevision: t.revision,
-		Signatures: []Signature{}, Attestations: []Attestation{},
+		Signatures: []Signature{}, Attestations: []Attestation{}, Partial: c.Partial,
 	}
 	for _, s := range c.Skipped {
 		e.Rejected = append(e.Rejected, Rejection{Reason: oneLine(s)})

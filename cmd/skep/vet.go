@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/host"
 	"github.com/skep-dev/skep/policies"
@@ -41,10 +40,7 @@ func (f *gateFlags) judge(ctx context.Context) (*gate.Judge, error) {
 		return nil, err
 	}
 	return gate.New(gate.Options{
-		Images: client,
-		Collect: func(ctx context.Context, r image.Resolved) (signing.Collected, error) {
-			return signing.Collect(ctx, client, r)
-		},
+		Images:   client,
 		Trust:    settings.Trust,
 		Policies: settings.Policies,
 	})

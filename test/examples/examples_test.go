@@ -1,7 +1,6 @@
 package examples_test
 
 import (
-	"context"
 	"io/fs"
 	"os"
 	"path"
@@ -166,10 +165,7 @@ func newBench(t *testing.T, by author, name string, e example) bench {
 		t.Fatal(err)
 	}
 	judge, err := gate.New(gate.Options{
-		Images: client,
-		Collect: func(ctx context.Context, r image.Resolved) (signing.Collected, error) {
-			return signing.Collect(ctx, client, r)
-		},
+		Images:   client,
 		Trust:    trust,
 		Policies: rules(t, name),
 	})

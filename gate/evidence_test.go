@@ -1,0 +1,326 @@
+package gate_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+)
+
+const scanned = "https://example.com/scanned/v1"
+
+// attest writes an attestation under cosign's tag, as cosign attest does.
+func (w *world) attest(ref, signer string) {
+	w.t.Helper()
+	r := w.resolve(ref)
+	digest, err := v1.NewHash(r.Digest)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	const payloadType = "application/vnd.in-toto+json"
+	statement := marshal(w.t, map[string]any{
+		"_type": "https://in-toto.io/Statement/v1", "predicateType": scanned, "predicate": map[string]any{"clean": true},
+		"subject": []any{map[string]any{"digest": map[string]string{digest.Algorithm: digest.Hex}}},
+	})
+	sum := sha256.Sum256(fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(payloadType), payloadType, len(statement), statement))
+	sig, err := ecdsa.SignASN1(rand.Reader, w.raw[signer], sum[:])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	envelope := marshal(w.t, map[string]any{
+		"payloadType": payloadType, "payload": base64.StdEncoding.EncodeToString(statement),
+		"signatures": []any{map[string]string{"sig": base64.StdEncoding.EncodeToString(sig)}},
+	})
+	config := []byte("{}")
+	manifest := marshal(w.t, v1.Manifest{
+		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: describe(config, types.OCIConfigJSON),
+		Layers: []v1.Descriptor{describe(envelope, "application/vnd.dsse.envelope.v1+json")},
+	})
+	to, err := w.client.Attachments(r)
+	if err == nil {
+		err = errors.Join(
+			to.PutBlob(w.t.Context(), describe(config, types.OCIConfigJSON), config),
+			to.PutBlob(w.t.Context(), describe(envelope, ""), envelope),
+			to.PutManifest(w.t.Context(), describe(manifest, types.OCIManifestSchema1), manifest, signing.AttestationTag(digest)))
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func marshal(t testing.TB, value any) []byte {
+	t.Helper()
+	data, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func describe(content []byte, kind types.MediaType) v1.Descriptor {
+	sum := sha256.Sum256(content)
+	return v1.Descriptor{MediaType: kind, Size: int64(len(content)), Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}}
+}
+
+// rego is a policy of its own, cluster-wide.
+func rego(body string) policies.Policy {
+	return policies.Policy{Name: "p", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + body}}
+}
+
+// wantsSigner refuses what one signer did not sign.
+func wantsSigner(name string) policies.Policy {
+	return rego(fmt.Sprintf("deny contains \"not signed\" if not %q in {s.signer | some s in input.signatures}", name))
+}
+
+// taken judges, and counts the requests it took.
+func (w *world) taken(t *testing.T, j *gate.Judge, req gate.Request) (int, gate.Verdict) {
+	t.Helper()
+	before := w.requests.Load()
+	v, err := j.Judge(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(w.requests.Load() - before), v
+}
+
+// TestRequestsOfOneRun counts what whole runs of the gate ask of a registry: the
+// ping, the tag, three for the image, and the evidence.
+func TestRequestsOfOneRun(t *testing.T) {
+	const image = 5
+	for name, c := range map[string]struct {
+		legacy, bundle string
+		// again is what the look half a minute later takes: nothing where
+		// everything was collected at first, all where none counted.
+		again int
+	}{
+		"no signature":                    {"", "", 3},
+		"a legacy signature":              {"team-a", "", 0},
+		"a bundle":                        {"", "team-a", 2},
+		"a bundle and a legacy signature": {"team-b", "team-a", 2},
+	} {
+		for _, referrers := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, referrers API %v", name, referrers), func(t *testing.T) {
+				w := newWorldOf(t, referrers)
+				ref := w.push("xdp_count", "v1")
+				first, again := image+3, c.again
+				if !referrers {
+					first++
+				}
+				switch {
+				case c.bundle != "":
+					w.bundle(ref, c.bundle)
+				case c.legacy == "" && !referrers:
+					again++
+				}
+				if c.legacy != "" {
+					w.sign(ref, c.legacy)
+				}
+				w.renew()
+				j, req := w.judge(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+				n, v := w.taken(t, j, req)
+				if n != first {
+					t.Errorf("the first run took %d requests, want %d", n, first)
+				}
+				req.Digest = v.Image().Digest
+				for _, later := range []struct {
+					wait time.Duration
+					want int
+				}{{29 * time.Second, 0}, {2 * time.Second, again}, {0, 0}} {
+					w.now = w.now.Add(later.wait)
+					if n, v = w.taken(t, j, req); n != later.want {
+						t.Errorf("after another %s it took %d requests, want %d", later.wait, n, later.want)
+					}
+				}
+				if evidence := v.Evidence(); evidence.Partial {
+					t.Error("after half a minute the evidence is still a part")
+				}
+			})
+		}
+	}
+}
+
+// TestAPartOfTheEvidenceRefusesNothing gives every image a bundle of team-a,
+// which ends the first look, and asks for what only the second one finds.
+func TestAPartOfTheEvidenceRefusesNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		beside  func(w *world, ref string)
+		policy  policies.Policy
+		revoked string
+		signers []string
+		allowed bool
+		partial bool
+	}{
+		"the bundle is enough": {
+			beside:  func(w *world, ref string) { w.sign(ref, "team-b") },
+			policy:  wantsSigner("team-a"),
+			signers: []string{"team-a"}, allowed: true, partial: true,
+		},
+		"a second signer is asked for, and signed by the tag": {
+			beside:  func(w *world, ref string) { w.sign(ref, "team-b") },
+			policy:  wantsSigner("team-b"),
+			signers: []string{"team-a", "team-b"}, allowed: true,
+		},
+		"a second signer is asked for, and did not sign": {
+			beside:  func(*world, string) {},
+			policy:  wantsSigner("team-b"),
+			signers: []string{"team-a"},
+		},
+		"an attestation is asked for, and stands under the tag": {
+			beside:  func(w *world, ref string) { w.attest(ref, "team-b") },
+			policy:  rego(fmt.Sprintf("deny contains \"not scanned\" if not %q in {a.predicateType | some a in input.attestations}", scanned)),
+			signers: []string{"team-a"}, allowed: true,
+		},
+		"the bundle's signer is revoked, and another signed by the tag": {
+			beside:  func(w *world, ref string) { w.sign(ref, "team-b") },
+			policy:  rego("deny contains \"unsigned\" if count(input.signatures) == 0"),
+			revoked: "team-a",
+			signers: []string{"team-b"}, allowed: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ref := w.push("xdp_count", "v1")
+			w.bundle(ref, "team-a")
+			c.beside(w, ref)
+			j := w.judge()
+			j.Repolicy(w.policy(c.policy))
+			j.Retrust(w.revoke(c.revoked))
+			v := mustJudge(t, j, app(ref, "count_packets", onEth0()))
+			evidence := v.Evidence()
+			if diff := cmp.Diff(c.signers, evidence.Signers()); diff != "" || v.Allowed() != c.allowed || evidence.Partial != c.partial {
+				t.Errorf("allowed %v, partial %v, denied for %v; signers (-want +got):\n%s", v.Allowed(), evidence.Partial, rules(v), diff)
+			}
+		})
+	}
+}
+
+// revoke is the world's signers, one of them revoked; none where the name is
+// empty.
+func (w *world) revoke(name string) *signing.Trust {
+	w.t.Helper()
+	signers := slices.Clone(w.signers)
+	for i := range signers {
+		signers[i].Spec.Revoked = signers[i].Name == name
+	}
+	return w.trust(signers...)
+}
+
+// TestARevokedBundleHidesNobody revokes the signer whose bundle ended the first
+// look.
+func TestARevokedBundleHidesNobody(t *testing.T) {
+	w := newWorld(t)
+	ref := w.push("xdp_count", "v1")
+	w.bundle(ref, "team-a")
+	w.sign(ref, "team-b")
+	j, req := w.judge(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+	_, first := w.taken(t, j, req)
+	req.Digest = first.Image().Digest
+	j.Retrust(w.revoke("team-a"))
+	w.down.Store(true)
+	if v, err := j.Judge(t.Context(), req); !errors.Is(err, image.ErrUnavailable) {
+		t.Errorf("with the registry down: allowed %v, %v; want ErrUnavailable, since the rest cannot be had", v.Allowed(), err)
+	}
+	w.down.Store(false)
+	n, v := w.taken(t, j, req)
+	evidence := v.Evidence()
+	if diff := cmp.Diff([]string{"team-b"}, evidence.Signers()); diff != "" || !v.Allowed() || n != 2 {
+		t.Errorf("allowed %v after %d requests; signers (-want +got):\n%s", v.Allowed(), n, diff)
+	}
+	w.down.Store(true)
+	j = w.judge()
+	j.Retrust(w.revoke("team-a"))
+	if n, v := w.taken(t, j, req); !v.Allowed() || n != 0 {
+		t.Errorf("after a restart, with the registry down: allowed %v after %d requests", v.Allowed(), n)
+	}
+}
+
+// TestWhatSpeaksAgainstAnImageIsSeenAtTheSecondLook holds what ADR 9 says of
+// policies that refuse because of what was attested.
+func TestWhatSpeaksAgainstAnImageIsSeenAtTheSecondLook(t *testing.T) {
+	w := newWorld(t)
+	ref := w.push("xdp_count", "v1")
+	w.bundle(ref, "team-a")
+	w.attest(ref, "team-b")
+	j := w.judge()
+	j.Repolicy(w.policy(rego(fmt.Sprintf("deny contains \"scanned\" if %q in {a.predicateType | some a in input.attestations}", scanned))))
+	if v := mustJudge(t, j, app(ref, "count_packets", onEth0())); !v.Allowed() {
+		t.Errorf("denied at once for %v: say so in the ADR", rules(v))
+	}
+	w.now = w.now.Add(31 * time.Second)
+	if v := mustJudge(t, j, app(ref, "count_packets", onEth0())); v.Allowed() {
+		t.Error("allowed still")
+	}
+}
+
+func TestTheInputHasAllOfTheEvidence(t *testing.T) {
+	w := newWorld(t)
+	ref := w.push("xdp_count", "v1")
+	w.bundle(ref, "team-a")
+	w.attest(ref, "team-b")
+	input, err := w.judge().Input(t.Context(), gate.Request{Application: app(ref, "count_packets", onEth0())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(input.Signatures) != 1 || len(input.Attestations) != 1 || input.Attestations[0].Signer != "team-b" {
+		t.Errorf("signatures %v, attestations %v", input.Signatures, input.Attestations)
+	}
+}
+
+// TestWhatOnlyARevokedSignerHeld tells a denial that a revocation made from one
+// that would stand without it.
+func TestWhatOnlyARevokedSignerHeld(t *testing.T) {
+	for name, c := range map[string]struct {
+		signedBy []string
+		policy   policies.Policy
+		revoked  string
+		allowed  bool
+		orphaned bool
+	}{
+		"the only signer is revoked":                        {[]string{"team-a"}, wantsSigner("team-a"), "team-a", false, true},
+		"the signer the policy lists is revoked":            {[]string{"team-a", "team-b"}, wantsSigner("team-a"), "team-a", false, true},
+		"a signer the policy does not ask for is revoked":   {[]string{"team-a", "team-b"}, wantsSigner("team-b"), "team-a", true, false},
+		"the policy refuses it whoever signed":              {[]string{"team-a", "team-b"}, rego("deny contains \"never\""), "team-a", false, false},
+		"another than the listed signer signed":             {[]string{"team-b"}, wantsSigner("team-a"), "team-a", false, false},
+		"nobody is revoked":                                 {[]string{"team-b"}, wantsSigner("team-a"), "", false, false},
+		"nobody signed, and nobody's revocation changes it": {nil, wantsSigner("team-a"), "team-a", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for form, sign := range map[string]func(*world, string, string){"legacy": (*world).sign, "bundle": (*world).bundle} {
+				w := newWorld(t)
+				ref := w.push("xdp_count", "v1")
+				for _, by := range c.signedBy {
+					sign(w, ref, by)
+				}
+				j := w.judge()
+				j.Repolicy(w.policy(c.policy))
+				mustJudge(t, j, app(ref, "count_packets", onEth0()))
+				j.Retrust(w.revoke(c.revoked))
+				v := mustJudge(t, j, app(ref, "count_packets", onEth0()))
+				if v.Allowed() != c.allowed || v.Orphaned() != c.orphaned {
+					t.Errorf("%s: allowed %v, orphaned %v, denied for %v", form, v.Allowed(), v.Orphaned(), rules(v))
+				}
+				j.Retrust(w.revoke(""))
+				if v := mustJudge(t, j, app(ref, "count_packets", onEth0())); v.Orphaned() {
+					t.Errorf("%s: orphaned by nobody", form)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,196 @@
+package signing_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/signing"
+)
+
+// hand is somebody who can write beside an image.
+type hand struct {
+	raw    *ecdsa.PrivateKey
+	key    *signing.PrivateKey
+	signer v1alpha1.BpfSigner
+}
+
+func newHand(t *testing.T, name string) hand {
+	t.Helper()
+	h := hand{raw: newECKey(t)}
+	h.key, h.signer = parsedKey(t, name, h.raw)
+	return h
+}
+
+// write is one thing that a hand leaves beside an image.
+type write func(*testing.T, image.Resolved, hand)
+
+func signs(options signing.SignOptions) write {
+	return func(t *testing.T, r image.Resolved, by hand) { sign(t, r, by.key, options) }
+}
+
+// attests writes a bundle as cosign attest does.
+func attests(t *testing.T, r image.Resolved, by hand) {
+	content := statementOf(t, r.Digest, provenance, map[string]any{"builder": "ci"}, nil)
+	writeCosignBundle(t, r, by.key, identity{key: signerOf(t, by.raw)}.envelope(t, content), content, provenance)
+}
+
+// deed says who writes what.
+type deed struct {
+	by    string
+	write write
+}
+
+// counts stops collecting at a signature that counts, as the gate does.
+func counts(t *testing.T, trust *signing.Trust) func(signing.Collected) (bool, error) {
+	return func(part signing.Collected) (bool, error) {
+		if !part.Partial {
+			t.Error("a part does not say that it is one")
+		}
+		e, err := trust.Verify(t.Context(), part)
+		return len(e.Signatures) > 0, err
+	}
+}
+
+func TestRequestsForOneImage(t *testing.T) {
+	legacy, bundle := signs(signing.SignOptions{}), signs(signing.SignOptions{Bundle: true})
+	annotations := map[string]string{"env": "prod"}
+	annotated, annotatedBundle := signs(signing.SignOptions{Annotations: annotations}), signs(signing.SignOptions{Bundle: true, Annotations: annotations})
+	for sentence, c := range map[string]requestsCase{
+		"no signature":                            {nil, 4, nil, false},
+		"a legacy signature":                      {[]deed{{"alice", legacy}}, 4, []string{"alice"}, false},
+		"a legacy signature with annotations":     {[]deed{{"alice", annotated}}, 5, []string{"alice"}, false},
+		"a bundle":                                {[]deed{{"alice", bundle}}, 4, []string{"alice"}, true},
+		"a bundle with annotations":               {[]deed{{"alice", annotatedBundle}}, 4, []string{"alice"}, true},
+		"a bundle, and another's legacy one":      {[]deed{{"alice", bundle}, {"bob", legacy}}, 4, []string{"alice"}, true},
+		"a bundle, and a stranger's attestation":  {[]deed{{"alice", bundle}, {"scanner", attests}}, 6, []string{"alice"}, true},
+		"a stranger's attestation, and a legacy":  {[]deed{{"scanner", attests}, {"alice", legacy}}, 6, []string{"alice"}, false},
+		"a stranger's bundle, and a legacy":       {[]deed{{"scanner", bundle}, {"alice", legacy}}, 6, []string{"alice"}, false},
+		"a signer's attestation, and a legacy":    {[]deed{{"bob", attests}, {"alice", legacy}}, 6, []string{"alice"}, false},
+		"a revoked signer's bundle, and a legacy": {[]deed{{"mallory", bundle}, {"alice", legacy}}, 6, []string{"alice"}, false},
+		"all of them":                             {[]deed{{"scanner", attests}, {"mallory", bundle}, {"bob", attests}, {"alice", legacy}}, 10, []string{"alice"}, false},
+	} {
+		for _, referrers := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, referrers API %v", sentence, referrers), func(t *testing.T) {
+				t.Parallel()
+				c.run(t, referrers)
+			})
+		}
+	}
+}
+
+// requestsCase is what stands beside an image, and what it takes to find it.
+type requestsCase struct {
+	deeds []deed
+	// want is for a registry with the referrers API; one without takes one
+	// request more.
+	want int
+	// signers are those that count, partial tells that they were enough.
+	signers []string
+	partial bool
+}
+
+// run collects for one signer, and for fifteen with a revoked one.
+func (c requestsCase) run(t *testing.T, referrers bool) {
+	registry := newRegistry(t, referrers)
+	r := pushed(t, registry)
+	hands := map[string]hand{}
+	for _, name := range []string{"alice", "bob", "mallory", "scanner"} {
+		hands[name] = newHand(t, name)
+	}
+	for _, d := range c.deeds {
+		d.write(t, r, hands[d.by])
+	}
+	if !referrers {
+		c.want++
+	}
+	mallory := hands["mallory"].signer
+	mallory.Spec.Revoked = true
+	one := []v1alpha1.BpfSigner{hands["alice"].signer}
+	fifteen := append(slices.Clone(one), hands["bob"].signer, mallory)
+	for i := range 12 {
+		_, other := newKey(t, fmt.Sprintf("other-%d", i))
+		fifteen = append(fifteen, other)
+	}
+	for _, signers := range [][]v1alpha1.BpfSigner{one, fifteen} {
+		client, trust := newClient(t), trustOf(t, signers...)
+		registry.asked()
+		got, err := signing.CollectUntil(t.Context(), client, r, counts(t, trust))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if asked := registry.asked(); len(asked) != c.want {
+			t.Errorf("%d signers took %d requests, want %d:\n%s", len(signers), len(asked), c.want, strings.Join(asked, "\n"))
+		}
+		e := verify(t, trust, got)
+		if !slices.Equal(e.Signers(), c.signers) || got.Partial != c.partial || e.Partial != c.partial {
+			t.Errorf("signed by %v, partial %v; want %v, %v", e.Signers(), got.Partial, c.signers, c.partial)
+		}
+		isWhole(t, registry, client, r, got)
+	}
+}
+
+// isWhole holds that what was collected, once completed, is what Collect finds,
+// and costs no request twice.
+func isWhole(t *testing.T, registry *counting, client *image.Client, r image.Resolved, got signing.Collected) {
+	t.Helper()
+	registry.asked()
+	whole, err := signing.Complete(t.Context(), client, r, got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	if got.Partial {
+		want = 2
+	}
+	if asked := registry.asked(); len(asked) != want {
+		t.Errorf("the rest took %d requests, want %d:\n%s", len(asked), want, strings.Join(asked, "\n"))
+	}
+	if all := collect(t, r); hashOf(t, whole) != hashOf(t, all) || whole.Partial {
+		t.Errorf("completed %+v, want %+v", whole, all)
+	}
+}
+
+func TestWhatStopsCollectingIsNotHidden(t *testing.T) {
+	r := pushed(t, newRegistry(t, true))
+	stumble := errors.New("stumbled")
+	_, err := signing.CollectUntil(t.Context(), newClient(t), r, func(signing.Collected) (bool, error) { return true, stumble })
+	if !errors.Is(err, stumble) {
+		t.Errorf("got error %v, want %v", err, stumble)
+	}
+	other := signing.Collected{Digest: otherImage, Partial: true}
+	if _, err := signing.Complete(t.Context(), newClient(t), r, other); err == nil {
+		t.Error("what was collected of one image was completed with another's")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := signing.Complete(ctx, newClient(t), r, signing.Collected{Digest: r.Digest, Partial: true}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got error %v, want %v", err, context.Canceled)
+	}
+}
+
+// TestResolveSharesThePing holds that whoever resolved the image with the same
+// client has pinged the registry already.
+func TestResolveSharesThePing(t *testing.T) {
+	registry := newRegistry(t, true)
+	r := pushed(t, registry)
+	key, _ := newKey(t, "alice")
+	sign(t, r, key, signing.SignOptions{})
+	client := newClient(t)
+	if _, err := client.Resolve(t.Context(), r.Reference); err != nil {
+		t.Fatal(err)
+	}
+	registry.asked()
+	if _, err := signing.Collect(t.Context(), client, r); err != nil {
+		t.Fatal(err)
+	}
+	if asked := registry.asked(); len(asked) != 3 {
+		t.Errorf("took %d requests, want 3: %v", len(asked), asked)
+	}
+}
