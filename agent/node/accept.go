@@ -72,7 +72,7 @@ func (a *Agent) Accept(envelopes ...intent.Envelope) error {
 }
 
 func (a *Agent) accept(e intent.Envelope) error {
-	o, err := a.opts.Trust.Open(e)
+	o, err := a.trusted().Open(e)
 	if err != nil {
 		return fmt.Errorf("accept intent: %w", err)
 	}
@@ -138,7 +138,7 @@ func (a *Agent) restore() error {
 		return err
 	}
 	for _, k := range all {
-		o, err := a.opts.Trust.Open(k.envelope)
+		o, err := a.trusted().Open(k.envelope)
 		if err != nil {
 			a.opts.Log.Error("kept intent does not open; what runs by it is kept", "path", k.path, "error", err)
 			continue

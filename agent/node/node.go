@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -78,6 +79,9 @@ type Agent struct {
 	apps    map[string]*application
 	orphans []ApplicationStatus
 	settled chan struct{}
+	labels  map[string]string
+	trust   *intent.Trust
+	passed  chan struct{}
 }
 
 // New makes an agent: it locks the pins and reads what is cached. It fails with
@@ -96,7 +100,8 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(),
-		contests: map[string]*contest{}, apps: map[string]*application{}, settled: make(chan struct{})}
+		contests: map[string]*contest{}, apps: map[string]*application{}, settled: make(chan struct{}),
+		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
 	if err := errors.Join(a.checkMount(), a.restore(), a.adopt()); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
 	}

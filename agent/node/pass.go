@@ -25,11 +25,13 @@ import (
 // of use within the turn.
 type pass struct {
 	*Agent
-	ctx   context.Context
-	now   time.Time
-	apps  []*application
-	state plan.State
-	want  plan.Want
+	ctx  context.Context
+	now  time.Time
+	apps []*application
+	// labels are the node's at the turn's begin.
+	labels map[string]string
+	state  plan.State
+	want   plan.Want
 	// prepared objects by uid and revision, and the kernel's types they are
 	// relocated by.
 	prepared map[[2]string]*kernel.Prepared
@@ -66,14 +68,16 @@ func (a *Agent) Reconcile(ctx context.Context) {
 
 // newPass makes a pass over the applications as they are now.
 func (a *Agent) newPass(ctx context.Context) *pass {
-	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: a.snapshot(),
+	apps, labels := a.snapshot()
+	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: apps, labels: labels,
 		prepared: map[[2]string]*kernel.Prepared{}, types: btf.NewCache(),
 		versions: map[int]*kernel.ChainVersion{}, facts: map[string]kernel.Facts{},
 		outcomes: map[string]*outcome{}, strays: map[string][]string{}}
 }
 
-// snapshot copies what Accept may change meanwhile, ordered by name.
-func (a *Agent) snapshot() []*application {
+// snapshot copies what Accept and Relabel may change meanwhile; applications
+// are ordered by name.
+func (a *Agent) snapshot() ([]*application, map[string]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	apps := make([]*application, 0, len(a.apps))
@@ -85,7 +89,7 @@ func (a *Agent) snapshot() []*application {
 		p, q := x.newest.Payload(), y.newest.Payload()
 		return cmp.Or(cmp.Compare(p.Application.String(), q.Application.String()), cmp.Compare(p.UID, q.UID))
 	})
-	return apps
+	return apps, a.labels
 }
 
 // decide chooses for each application what is to be live: the newest intent,
@@ -151,10 +155,10 @@ func (p *pass) fallBack(app *application) {
 
 // selects tells whether the intent is for this node.
 func (p *pass) selects(payload intent.Payload) bool {
-	if p.opts.Labels == nil || payload.NodeSelector == nil {
+	if p.labels == nil || payload.NodeSelector == nil {
 		return true
 	}
-	ok, err := matchLabels(payload.NodeSelector, p.opts.Labels)
+	ok, err := matchLabels(payload.NodeSelector, p.labels)
 	if err != nil {
 		p.opts.Log.Error("read node selector; what runs is kept", "application", payload.Application.String(), "error", err)
 		return true

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -56,7 +55,11 @@ func (p *pass) finish() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.orphans = orphans
-	all := true
+	select {
+	case p.passed <- struct{}{}:
+	default:
+	}
+	all := sameLabels(p.labels, p.Agent.labels)
 	for _, app := range p.apps {
 		uid := app.newest.Payload().UID
 		now := p.Agent.apps[uid]
@@ -120,7 +123,7 @@ func (p *pass) settle(app *application) {
 		app.retryAt = p.now.Add(p.opts.BackOff.after(app.failures))
 	case len(out.errs) == 0 && app.status.Error != "":
 		// Backing off: the old words stay.
-		out.errs = []error{errors.New(app.status.Error)}
+		out.errs = []error{&repeated{app.status.Error, app.status.Unsupported}}
 	}
 	app.status = p.status(app, out)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -21,8 +22,9 @@ import (
 type ApplicationStatus struct {
 	Application v1alpha1.Identity `json:"application"`
 	UID         string            `json:"uid"`
-	// Serial is the newest intent's.
-	Serial int64 `json:"serial"`
+	// Serial is the newest intent's; Tombstone tells that it is to go by it.
+	Serial    int64 `json:"serial"`
+	Tombstone bool  `json:"tombstone,omitempty"`
 	// Revision is what runs; empty where nothing does.
 	Revision string `json:"revision,omitempty"`
 	// Wanted is the newest intent's revision.
@@ -40,6 +42,9 @@ type ApplicationStatus struct {
 	Conditions []metav1.Condition `json:"conditions"`
 	// Error is the last one, in one line, with the kernel's own last words.
 	Error string `json:"error,omitempty"`
+	// Unsupported tells that the kernel lacks what the newest intent needs, as
+	// Error says.
+	Unsupported bool `json:"unsupported,omitempty"`
 	// VerifierLog is all the verifier said at the last refusal.
 	VerifierLog string `json:"verifierLog,omitempty"`
 	// Strays are the paths among its pins that are not Skep's or cannot be read,
@@ -137,14 +142,18 @@ func sayTarget(at v1alpha1.Attachment) string {
 // whose application has left nothing behind are not listed; what runs without
 // an intent is.
 func (a *Agent) Status() []ApplicationStatus {
+	return slices.DeleteFunc(a.Report(), func(s ApplicationStatus) bool { return s.Tombstone && s.Revision == "" && s.Error == "" })
+}
+
+// Report is Status and every tombstone that was worked off.
+func (a *Agent) Report() []ApplicationStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := append([]ApplicationStatus{}, a.orphans...)
 	for _, app := range a.apps {
-		if app.status.UID == "" || app.newest.Payload().Tombstone && app.status.Revision == "" && app.status.Error == "" {
-			continue
+		if app.status.UID != "" {
+			all = append(all, app.status)
 		}
-		all = append(all, app.status)
 	}
 	slices.SortFunc(all, func(x, y ApplicationStatus) int {
 		return strings.Compare(x.Application.String()+"\x00"+x.UID, y.Application.String()+"\x00"+y.UID)
@@ -197,7 +206,7 @@ func sayAll(errs []error) string {
 func (p *pass) status(app *application, out *outcome) ApplicationStatus {
 	payload := app.newest.Payload()
 	s := ApplicationStatus{
-		Application: payload.Application, UID: payload.UID, Serial: payload.Serial,
+		Application: payload.Application, UID: payload.UID, Serial: payload.Serial, Tombstone: payload.Tombstone,
 		Image: payload.Image, Digest: payload.ImageDigest, Signers: payload.Signers,
 		Programs: []ProgramStatus{}, Maps: app.maps, VerifierLog: app.log, Strays: p.strays[payload.UID],
 	}
@@ -213,6 +222,7 @@ func (p *pass) status(app *application, out *outcome) ApplicationStatus {
 		s.Revision, s.Programs = left.Revision, left.Programs
 	}
 	s.Error = sayAll(out.errs)
+	s.Unsupported = errors.Is(errors.Join(out.errs...), ebpf.ErrNotSupported)
 	s.Conditions = []metav1.Condition{p.deployedCondition(app, out, s)}
 	return s
 }

@@ -1,0 +1,105 @@
+package node_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/intent"
+)
+
+func TestSelectionIsDecidedAnewWhenTheLabelsOfTheNodeChange(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	o := w.options()
+	o.Labels = map[string]string{"role": "edge"}
+	o.SweepInterval = time.Hour
+	a := w.startWith(o)
+	app := w.intent("app", "raw_tp_count", rawProgram())
+	app.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"role": "edge"}}
+	everywhere := w.intent("everywhere", "raw_tp_count", rawProgram())
+	if err := w.accept(a, app, everywhere); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		labels map[string]string
+		reason string
+	}{
+		{map[string]string{"role": "core"}, "NotSelected"},
+		{map[string]string{"role": "edge", "more": "x"}, "Deployed"},
+		{map[string]string{}, "NotSelected"},
+		{nil, "Deployed"},
+	} {
+		a.Relabel(c.labels)
+		if err := w.accept(a); err != nil {
+			t.Fatal(err)
+		}
+		s := a.Status()
+		if len(s) != 2 || s[0].Conditions[0].Reason != c.reason || (s[0].Revision != "") != (c.reason == "Deployed") || s[1].Conditions[0].Reason != "Deployed" {
+			t.Errorf("labels %v: %+v", c.labels, s)
+		}
+	}
+}
+
+func TestKeysOfSealsAreReplacedWhileItRuns(t *testing.T) {
+	needKernel(t)
+	w, other := newWorld(t), newWorld(t)
+	a, _ := w.start()
+	if err := w.accept(a, w.intent("old", "raw_tp_count", rawProgram())); err != nil {
+		t.Fatal(err)
+	}
+	fresh := other.seal(w.intent("new", "raw_tp_count", rawProgram()))
+	if err := a.Accept(fresh); !errors.Is(err, intent.ErrSeal) {
+		t.Fatalf("Accept before = %v", err)
+	}
+	a.Retrust(other.trust)
+	if err := a.Accept(fresh); err != nil {
+		t.Fatalf("Accept after = %v", err)
+	}
+	if err := a.Accept(w.seal(w.intent("late", "raw_tp_count", rawProgram()))); !errors.Is(err, intent.ErrSeal) {
+		t.Errorf("Accept by the old key = %v", err)
+	}
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range a.Status() {
+		if s.Conditions[0].Reason != "Deployed" {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+func TestATombstoneThatWasWorkedOffIsReportedThoughItIsNoStatusAnyMore(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, stop := w.start()
+	app := w.intent("app", "raw_tp_count", rawProgram())
+	tomb := intent.Payload{Application: app.Application, UID: app.UID, Serial: app.Serial + 1, Tombstone: true, Reason: "gone"}
+	if err := w.accept(a, app); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.accept(a, tomb); err != nil {
+		t.Fatal(err)
+	}
+	check := func(a *node.Agent) {
+		t.Helper()
+		if s := a.Status(); len(s) != 0 {
+			t.Errorf("Status = %+v", s)
+		}
+		if r := a.Report(); len(r) != 1 || !r[0].Tombstone || r[0].Serial != tomb.Serial || r[0].Revision != "" || r[0].Conditions[0].Reason != "Unloaded" {
+			t.Errorf("Report = %+v", r)
+		}
+	}
+	check(a)
+	stop()
+	a, _ = w.start()
+	select {
+	case <-a.Passed():
+	case <-time.After(10 * time.Second):
+		t.Fatal("no pass")
+	}
+	check(a)
+}
