@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"path"
 	"path/filepath"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -19,21 +20,31 @@ const requestedAt = "reconcile.fluxcd.io/requestedAt"
 // definition is one application of the source, with the metadata an API server
 // would have given it.
 type definition struct {
-	app    v1alpha1.Application
-	source string
+	app v1alpha1.Application
+	// source is the file it stands in, unit what breaks as one with it.
+	source, unit string
+}
+
+// place is where to look for the definition should it go: its file, or the
+// folder of the package that a template elsewhere made it for.
+func (d definition) place() string {
+	if d.unit == d.source || d.unit == path.Dir(d.source) {
+		return d.source
+	}
+	return d.unit
 }
 
 // definitions is what a source held at one revision.
 type definitions struct {
 	all      []definition
 	problems []schemas.Problem
-	mayHide  func(v1alpha1.Identity) bool
+	mayHide  func(id v1alpha1.Identity, places ...string) bool
 }
 
 // load renders a tree. An error means that nothing can be said of any
 // definition.
-func load(ctx context.Context, t tree, path string) (definitions, error) {
-	loaded, err := schemas.Load(ctx, schemas.Options{Root: t.dir, Path: filepath.ToSlash(path)})
+func load(ctx context.Context, t tree, sub string) (definitions, error) {
+	loaded, err := schemas.Load(ctx, schemas.Options{Root: t.dir, Path: filepath.ToSlash(sub)})
 	if err != nil {
 		return definitions{}, err
 	}
@@ -44,7 +55,7 @@ func load(ctx context.Context, t tree, path string) (definitions, error) {
 			return definitions{}, err
 		}
 		a.Application.SetGeneration(generation)
-		d.all = append(d.all, definition{app: a.Application, source: a.Source.File})
+		d.all = append(d.all, definition{app: a.Application, source: a.Source.File, unit: a.Unit})
 	}
 	return d, nil
 }

@@ -77,7 +77,9 @@ type Host struct {
 	tree     tree
 	defs     definitions
 	tags     map[string]*tag
-	pruned   time.Time
+	// places are where definitions were last found, by UID.
+	places map[string]string
+	pruned time.Time
 	// fetching is where a fetch that is under way will leave its result; nil
 	// where none is. waited is how long a pass waits for one.
 	fetching chan fetched
@@ -101,7 +103,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now()}
+	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, places: map[string]string{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())

@@ -349,10 +349,46 @@ func TestOneBadDefinitionStopsNoGoodOne(t *testing.T) {
 	if problems := h.Status().Problems; len(problems) != 1 || problems[0].Source.File != "bad.yaml" {
 		t.Errorf("problems %v", problems)
 	}
-	s.write(filepath.Join(s.defs, "good.yaml"), []byte("\t:"))
+	s.write(filepath.Join(s.defs, "good.yaml"), []byte("# skep.dev/\n\t:"))
 	if all := s.pass(h); running(all["good"]) != running(before) {
 		t.Errorf("a definition that broke took its program with it: %+v", all["good"])
 	}
+}
+
+func TestABrokenFileHoldsBackOnlyWhatMayComeFromIt(t *testing.T) {
+	s := newStage(t)
+	ref := s.push(first, "app:v1", "team-a")
+	for _, name := range []string{"kept", "moved", "gone", "misspelt"} {
+		s.define(name, ref)
+	}
+	h := s.open()
+	before := s.pass(h)
+	if len(before) != 4 || running(before["gone"]) == 0 {
+		t.Fatalf("%+v", before)
+	}
+	s.write(filepath.Join(s.defs, "kept.yaml"), []byte("# skep.dev/\n\t:"))
+	s.write(filepath.Join(s.defs, "new.yaml"), append(s.definition("moved", ref), "\n\t:"...))
+	s.write(filepath.Join(s.defs, "misspelt.yaml"), bytes.Replace(s.definition("misspelt", ref), []byte("skep.dev/"), []byte("skep.dv/"), 1))
+	s.define("moved", "")
+	s.define("gone", "")
+	held := func(h *Host) {
+		t.Helper()
+		after := s.pass(h)
+		for _, name := range []string{"kept", "moved", "misspelt"} {
+			if running(after[name]) != running(before[name]) {
+				t.Errorf("%s was unloaded, though a broken file may define it", name)
+			}
+		}
+		if running(after["gone"]) != 0 {
+			t.Error("a removal was held back by files that have nothing to do with it")
+		}
+	}
+	held(h)
+	// After a restart the sealed intents tell where each was found.
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	held(s.open())
 }
 
 func TestASourceThatGoesTakesNothingWithIt(t *testing.T) {

@@ -153,6 +153,9 @@ func (h *Host) refreshDefinitions(ctx context.Context) error {
 		h.opts.Log.Warn("the source's history was rewritten; its new head is judged like any other", "revision", t.revision)
 	}
 	h.tree, h.defs = t, defs
+	for _, d := range defs.all {
+		h.places[uidOf(d.app.Identity())] = d.place()
+	}
 	return nil
 }
 
@@ -182,7 +185,7 @@ func (h *Host) standings(ctx context.Context, sourceErr error) []standing {
 		h.remember(ctx, all[i])
 	}
 	for uid, p := range live {
-		hidden := sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application)
+		hidden := sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, or(h.places[uid], p.Source))
 		all = append(all, standing{id: p.Application, live: p, hidden: hidden})
 		delete(h.tags, uid)
 	}
@@ -312,7 +315,7 @@ func (h *Host) envelope(s standing, o outcome) (intent.Envelope, error) {
 	stamp := gate.Stamp{UID: uidOf(s.id), Serial: gate.NextSerial(last, h.opts.Now().UnixMilli())}
 	switch o.move {
 	case seal:
-		stamp.Source = s.judged.def.source
+		stamp.Source = s.judged.def.place()
 		return s.judged.verdict.Seal(h.sealer, stamp)
 	case bury:
 		h.opts.Log.Info("unload application", "application", s.id.String(), "reason", o.why)

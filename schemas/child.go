@@ -134,6 +134,7 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 			for _, u := range units {
 				all.problems = append(all.problems, Problem{
 					Source:  Position{File: u.Path},
+					unit:    u.Path,
 					Message: fmt.Sprintf("not rendered, since %d others before it broke the renderer", maxDeaths),
 					Remedy:  "mend those first",
 				})
@@ -152,7 +153,8 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 		if out.broke == "" {
 			break
 		}
-		all.problems = append(all.problems, Problem{Source: Position{File: units[out.done].Path}, Message: out.broke, Remedy: out.remedy})
+		broken := units[out.done].Path
+		all.problems = append(all.problems, Problem{Source: Position{File: broken}, Message: out.broke, Remedy: out.remedy, unit: broken})
 		units = units[out.done+1:]
 	}
 	return all, nil
@@ -188,7 +190,7 @@ func renderHere(ctx context.Context, j job, timeout time.Duration) (outcome, err
 		_ = gob.NewEncoder(p.stdin).Encode(j)
 		_ = p.stdin.Close()
 	}()
-	out, decodeErr := readOutcome(p.stdout)
+	out, decodeErr := readOutcome(p.stdout, j.Units)
 	if decodeErr != nil {
 		cancel()
 	}
@@ -246,9 +248,9 @@ var errNoRenderer = errors.New("it ended before it rendered anything; main must 
 // errOutput says that a child rendered more than maxOutput.
 var errOutput = fmt.Errorf("it renders to more than %d MiB", maxOutput>>20)
 
-// readOutcome reads what a child answers. It keeps only what belongs to units
-// that ended.
-func readOutcome(r io.Reader) (outcome, error) {
+// readOutcome reads what a child answers about the units. It keeps only what
+// belongs to units that ended.
+func readOutcome(r io.Reader, units []unit) (outcome, error) {
 	out := outcome{usedTags: map[string]bool{}}
 	bounded := &io.LimitedReader{R: r, N: maxOutput}
 	dec := json.NewDecoder(bounded)
@@ -273,9 +275,15 @@ func readOutcome(r io.Reader) (outcome, error) {
 		case rec.Begin != nil:
 			out.begun = true
 			objects, problems = nil, nil
-		case rec.End != nil && *rec.End != out.done:
+		case rec.End != nil && (*rec.End != out.done || out.done >= len(units)):
 			return out, errors.New("the renderer's answer is out of order")
 		case rec.End != nil:
+			for i := range objects {
+				objects[i].unit = units[out.done].Path
+			}
+			for i := range problems {
+				problems[i].unit = units[out.done].Path
+			}
 			out.objects = append(out.objects, objects...)
 			out.problems = append(out.problems, problems...)
 			out.done++

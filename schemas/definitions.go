@@ -50,6 +50,8 @@ type Problem struct {
 	// Message says what is wrong and Remedy what would mend it.
 	Message string `json:"message"`
 	Remedy  string `json:"remedy"`
+	// unit is the path of the unit that was rendered; empty where none was.
+	unit string
 }
 
 // Error is the problem on one line.
@@ -73,6 +75,9 @@ func (p Problem) Error() string {
 type Definition struct {
 	Application v1alpha1.Application
 	Source      Position
+	// Unit is what was rendered to find it: a file, or the folder of a CUE
+	// package, whose templates may stand elsewhere.
+	Unit string
 }
 
 // Definitions is what a source holds, good and bad.
@@ -88,18 +93,10 @@ type Definitions struct {
 	Sources map[v1alpha1.Identity]Position
 	// Problems are sorted by source position.
 	Problems []Problem
-}
 
-// MayHide tells whether a problem may be the reason why the identity is not
-// among the good definitions: one of its own, or one that made a file
-// unreadable. What runs under such an identity was not taken out by its author.
-func (d Definitions) MayHide(id v1alpha1.Identity) bool {
-	for _, p := range d.Problems {
-		if p.Definition == nil || *p.Definition == id {
-			return true
-		}
-	}
-	return false
+	// hideouts are what could not be read, and files what is there.
+	hideouts []hideout
+	files    map[string]bool
 }
 
 // Object is one definition as data.
@@ -112,6 +109,8 @@ type Object struct {
 	// JSON is the object, whole and checked against the schema. Integers are
 	// written exactly; those of spec.variables beyond 2^53 are decimal strings.
 	JSON json.RawMessage
+	// unit is the path of the unit that was rendered to find it.
+	unit string
 }
 
 // compareIdentities sorts by kind, namespace and name.

@@ -89,22 +89,28 @@ func Locate(name string) (root, sub string, err error) {
 // problems of the others. The error is for what kept it from looking: a path
 // that is not there, a source over its bounds, a context that ended.
 func Render(ctx context.Context, o Options) ([]Object, []Problem, error) {
+	_, objects, problems, err := renderTree(ctx, o)
+	return objects, problems, err
+}
+
+// renderTree is Render, and returns what it read too.
+func renderTree(ctx context.Context, o Options) (*tree, []Object, []Problem, error) {
 	o, err := o.complete()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	root, err := os.OpenRoot(o.Root)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open the source: %w", cause(err))
+		return nil, nil, nil, fmt.Errorf("open the source: %w", cause(err))
 	}
 	defer root.Close()
 	t, units, err := readTree(root, o.Path)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	out, err := renderAll(ctx, t, units, o)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	good, twins := refuseTwins(out.objects)
 	problems := slices.Concat(out.problems, twins)
@@ -117,14 +123,14 @@ func Render(ctx context.Context, o Options) ([]Object, []Problem, error) {
 		}
 	}
 	sortProblems(problems)
-	return good, problems, nil
+	return t, good, problems, nil
 }
 
 // Load reads every definition at o.Path. One bad definition hides no good one:
 // it becomes a problem. Two definitions of one identity are both refused. The
 // error is as for Render.
 func Load(ctx context.Context, o Options) (Definitions, error) {
-	objects, problems, err := Render(ctx, o)
+	t, objects, problems, err := renderTree(ctx, o)
 	if err != nil {
 		return Definitions{}, err
 	}
@@ -140,6 +146,7 @@ func Load(ctx context.Context, o Options) (Definitions, error) {
 		d.Sources[obj.Identity] = obj.Source
 	}
 	sortProblems(d.Problems)
+	d.hide(t)
 	return d, nil
 }
 
@@ -153,13 +160,13 @@ func (d *Definitions) add(obj Object) error {
 			return err
 		}
 		a.Namespace = obj.Identity.Namespace
-		d.Applications = append(d.Applications, Definition{a, obj.Source})
+		d.Applications = append(d.Applications, Definition{a, obj.Source, obj.unit})
 	case v1alpha1.KindClusterBpfApplication:
 		a, err := decode[v1alpha1.ClusterBpfApplication](obj)
 		if err != nil {
 			return err
 		}
-		d.Applications = append(d.Applications, Definition{a, obj.Source})
+		d.Applications = append(d.Applications, Definition{a, obj.Source, obj.unit})
 	case v1alpha1.KindBpfPolicy:
 		p, err := decode[v1alpha1.BpfPolicy](obj)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -459,23 +460,92 @@ func TestMayHide(t *testing.T) {
 		t.Errorf("a problem of good: %v", d.Problems)
 	}
 	for what, data := range map[string]string{
-		"a file that does not parse":       "skep.dev/: [",
-		"a definition whose name is bad":   strings.Replace(good, "name: good", "name: [good]", 1),
-		"a kind that this binary lacks":    strings.Replace(good, "ClusterBpfApplication", "ClusterBpfAplication", 1),
-		"a definition that has no name":    strings.Replace(good, "name: good", "labels: {}", 1),
-		"a package that does not evaluate": "",
+		"a file that does not parse":     "skep.dev/: [",
+		"a definition whose name is bad": strings.Replace(good, "name: good", "name: [good]", 1),
+		"a kind that this binary lacks":  strings.Replace(good, "ClusterBpfApplication", "ClusterBpfAplication", 1),
+		"a definition that has no name":  strings.Replace(good, "name: good", "labels: {}", 1),
 	} {
-		dir := source(t, "-- a.yaml --\n"+data)
-		if data == "" {
-			dir = source(t, "-- a.cue --\npackage a\nx: y\n")
-		}
-		d := load(t, schemas.Options{Root: dir})
-		if !d.MayHide(id("other")) {
+		d := load(t, schemas.Options{Root: source(t, "-- a.yaml --\n"+data)})
+		if !d.MayHide(id("other")) || !d.MayHide(id("other"), "a.yaml") || d.MayHide(id("other"), "b.yaml") {
 			t.Errorf("%s: %v", what, d.Problems)
 		}
 	}
 	if d := load(t, schemas.Options{Root: source(t, "-- a.yaml --\n"+good)}); d.MayHide(id("other")) {
 		t.Errorf("nothing is wrong: %v", d.Problems)
+	}
+}
+
+func TestABrokenFileHidesWhatMayComeFromIt(t *testing.T) {
+	const link = "a link"
+	for what, c := range map[string]struct {
+		file, broken, place string
+		hides               bool
+	}{
+		"the definition was in that file":               {"b.yaml", "skep.dev/: [", "b.yaml", true},
+		"the definition was in another file":            {"b.yaml", "skep.dev/: [", "a.yaml", false},
+		"the file names the definition":                 {"b.yaml", "skep.dev/: [ app", "a.yaml", true},
+		"the file may name it with an escape":           {"b.yaml", `"skep.dev/\u0061": [`, "a.yaml", true},
+		"the definition was in that package":            {"p/b.cue", "package p\nx: y\n", "p/a.cue", true},
+		"the package was the definition's":              {"p/b.cue", "package p\nx: y\n", "p", true},
+		"the definition was in a package above":         {"p/b.cue", "package p\nx: y\n", "a.cue", true},
+		"the definition was in a package beside":        {"p/b.cue", "package p\nx: y\n", "q/a.cue", false},
+		"the definition was in a package below":         {"p/b.cue", "package p\nx: y\n", "p/q/a.cue", false},
+		"the definition was in no CUE":                  {"p/b.cue", "package p\nx: y\n", "p/a.yaml", false},
+		"the package does not parse":                    {"p/b.cue", "package p\nx: {\n", "p/a.cue", true},
+		"the package names it":                          {"p/b.cue", "package p\napp: y\n", "q/a.cue", true},
+		"the package adds strings":                      {"p/b.cue", "package p\nx: y + \"b\"\n", "q/a.cue", true},
+		"the package interpolates":                      {"p/b.cue", "package p\nx: \"\\(y)\"\n", "q/a.cue", true},
+		"the package imports what may compute":          {"p/b.cue", "package p\nimport (\n\t\"skep.dev/schemas\"\n\t\"strings\"\n)\nx: y\n", "q/a.cue", true},
+		"the package imports the schema only":           {"p/b.cue", "package p\nimport \"skep.dev/schemas\"\nx: schemas.#No\n", "q/a.cue", false},
+		"the package's renderer dies":                   {"p/b.cue", loop, "p/a.cue", true},
+		"nothing is known of where it was":              {"b.yaml", "skep.dev/: [", "", true},
+		"a file cannot be opened, and it was in it":     {"b.yaml", link, "b.yaml", true},
+		"a file cannot be opened, and its own is there": {"b.yaml", link, "good.yaml", false},
+		"a file cannot be opened, and its own is gone":  {"b.yaml", link, "a.yaml", true},
+		"a file cannot be opened that CUE may embed":    {"b.yaml", link, "p/a.cue", true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			dir := source(t, "-- good.yaml --\n"+good+"-- p/README --\n")
+			if c.broken == link {
+				if err := os.Symlink("good.yaml", filepath.Join(dir, c.file)); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				write(t, filepath.Join(dir, c.file), c.broken)
+			}
+			d := load(t, schemas.Options{Root: dir, Timeout: 5 * time.Second})
+			id := v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}
+			if got := d.MayHide(id, c.place); got != c.hides {
+				t.Errorf("MayHide(%s) is %v: %v", c.place, got, d.Problems)
+			}
+			if len(d.Problems) == 0 || len(d.Applications) != 1 {
+				t.Errorf("%v, problems %v", names(d), d.Problems)
+			}
+		})
+	}
+}
+
+func TestWhatATemplateElsewhereMadeBelongsToThePackage(t *testing.T) {
+	d := load(t, schemas.Options{Root: source(t, `
+-- cue.mod/module.cue --
+module: "example.com/x@v0"
+language: version: "v0.14.0"
+-- apps/a.cue --
+package apps
+
+import "example.com/x/lib"
+
+lib.apps
+-- lib/lib.cue --
+package lib
+
+import "skep.dev/schemas"
+
+apps: a: schemas.#ClusterBpfApplication & {metadata: name: "a", spec: {bytecode: image: "x", programs: [{name: "f"}]}}
+`), Path: "apps"})
+	if len(d.Applications) != 1 || d.Applications[0].Unit != "apps" {
+		t.Errorf("%+v, %v", d.Applications, d.Problems)
 	}
 }
 

@@ -76,7 +76,7 @@ var errAny = errors.New("any")
 func TestReadOutcomeKeepsWhatEnded(t *testing.T) {
 	object := `{"object":{"Identity":{"kind":"BpfSigner","name":"%s"},"JSON":{}}}` + "\n"
 	begin, end := `{"begin":%d}`+"\n", `{"end":%d}`+"\n"
-	unit := func(n int, name string) string {
+	one := func(n int, name string) string {
 		return fmt.Sprintf(begin, n) + fmt.Sprintf(object, name) + fmt.Sprintf(end, n)
 	}
 	for name, c := range map[string]struct {
@@ -84,16 +84,17 @@ func TestReadOutcomeKeepsWhatEnded(t *testing.T) {
 		done int
 		bad  error
 	}{
-		"all":                           {unit(0, "a") + unit(1, "b"), 2, nil},
-		"a unit that was cut off":       {unit(0, "a") + fmt.Sprintf(begin, 1) + fmt.Sprintf(object, "b"), 1, nil},
-		"a line that was cut off":       {unit(0, "a") + fmt.Sprintf(begin, 1) + `{"obj`, 1, io.ErrUnexpectedEOF},
-		"more than is allowed":          {unit(0, "a") + fmt.Sprintf(begin, 1) + fmt.Sprintf(object, strings.Repeat("x", maxOutput)), 1, errOutput},
-		"more than is allowed, at end":  {unit(0, "a") + strings.Repeat(" ", maxOutput), 1, errOutput},
+		"all":                           {one(0, "a") + one(1, "b"), 2, nil},
+		"a unit that was cut off":       {one(0, "a") + fmt.Sprintf(begin, 1) + fmt.Sprintf(object, "b"), 1, nil},
+		"a line that was cut off":       {one(0, "a") + fmt.Sprintf(begin, 1) + `{"obj`, 1, io.ErrUnexpectedEOF},
+		"more than is allowed":          {one(0, "a") + fmt.Sprintf(begin, 1) + fmt.Sprintf(object, strings.Repeat("x", maxOutput)), 1, errOutput},
+		"more than is allowed, at end":  {one(0, "a") + strings.Repeat(" ", maxOutput), 1, errOutput},
 		"nothing":                       {"", 0, nil},
-		"a unit that was not asked for": {unit(0, "a") + unit(7, "b"), 1, errAny},
-		"a unit before the first":       {unit(-3, "a"), 0, errAny},
+		"a unit that was not asked for": {one(0, "a") + one(7, "b"), 1, errAny},
+		"more units than were given":    {one(0, "a") + one(1, "b") + one(2, "c"), 2, errAny},
+		"a unit before the first":       {one(-3, "a"), 0, errAny},
 	} {
-		got, err := readOutcome(strings.NewReader(c.said))
+		got, err := readOutcome(strings.NewReader(c.said), make([]unit, 2))
 		if errors.Is(c.bad, errAny) && err != nil {
 			err = errAny
 		}
@@ -190,7 +191,7 @@ func renderBytes(t *testing.T, name string, data []byte) outcome {
 	if err := newRenderer(map[string][]byte{name: data}, nil, &out).run([]unit{{name, dataFile}}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := readOutcome(&out)
+	got, err := readOutcome(&out, []unit{{name, dataFile}})
 	if err != nil && !errors.Is(err, errOutput) {
 		t.Fatal(err)
 	}

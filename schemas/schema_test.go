@@ -40,7 +40,7 @@ func render(t *testing.T, files map[string][]byte, units ...unit) outcome {
 	if err := newRenderer(files, nil, &out).run(units); err != nil {
 		t.Fatal(err)
 	}
-	got, err := readOutcome(&out)
+	got, err := readOutcome(&out, units)
 	if err != nil || got.done != len(units) {
 		t.Fatalf("%d of %d units, %v", got.done, len(units), err)
 	}

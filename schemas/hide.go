@@ -1,0 +1,116 @@
+package schemas
+
+import (
+	"bytes"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// hideout is a file or a package that could not be read, and so may hold any
+// number of definitions.
+type hideout struct {
+	// unit is the file or folder; empty where that is not known.
+	unit string
+	// cue tells that it is CUE, which can compute names.
+	cue bool
+	// text is what it says; nil where not even that was read.
+	text [][]byte
+}
+
+// MayHide tells whether a problem may be the reason why the identity is not
+// among the good definitions, so that what runs under it was perhaps not taken
+// out by its author. That is so for a problem of its own, and for a file or
+// package that cannot be read and that
+//
+//   - is one of the places where the definition was found before, each a
+//     Definition's Source.File or Unit; none means that this is not known,
+//   - names it, or is CUE that computes names, so that it may have moved there.
+//
+// Of what cannot even be opened it is known only that the definition was not in
+// another file that is still there.
+func (d Definitions) MayHide(id v1alpha1.Identity, places ...string) bool {
+	if slices.ContainsFunc(d.Problems, func(p Problem) bool { return p.Definition != nil && *p.Definition == id }) {
+		return true
+	}
+	places = slices.DeleteFunc(slices.Clone(places), func(place string) bool { return place == "" })
+	return slices.ContainsFunc(d.hideouts, func(h hideout) bool {
+		return len(places) == 0 || h.mayName(id.Name) || slices.ContainsFunc(places, func(place string) bool { return d.mayComeFrom(h, place) })
+	})
+}
+
+// hide records what the problems leave unknown of the source.
+func (d *Definitions) hide(t *tree) {
+	d.files = map[string]bool{}
+	for name := range t.files {
+		d.files[name] = true
+	}
+	for _, p := range d.Problems {
+		if p.Definition != nil {
+			continue
+		}
+		h := hideout{unit: p.unit}
+		if h.unit == "" {
+			h.unit = p.Source.File
+		}
+		h.cue = !isData(h.unit)
+		for name, data := range t.files {
+			// A CUE package is also made of the files of the same package in the
+			// folders above.
+			if name == h.unit || h.cue && path.Ext(name) == ".cue" && below(path.Dir(name), h.unit) && p.unit != "" {
+				h.text = append(h.text, data)
+			}
+		}
+		d.hideouts = append(d.hideouts, h)
+	}
+}
+
+// mayComeFrom tells whether what was found at a place before may come from the
+// hideout.
+func (d *Definitions) mayComeFrom(h hideout, place string) bool {
+	isCUE := !isData(place)
+	folder := place
+	if path.Ext(place) == ".cue" {
+		folder = path.Dir(place)
+	}
+	switch {
+	case h.unit == "" || h.unit == place:
+		return true
+	case h.text == nil:
+		// CUE may embed it, and its name may have changed.
+		return isCUE || !d.files[place]
+	}
+	return h.cue && isCUE && below(folder, h.unit)
+}
+
+// imports finds what a CUE file imports; quoted finds the paths in that.
+var (
+	imports = regexp.MustCompile(`(?m)^[ \t]*import\s*(?:\([^)]*\)|[^\n]*)`)
+	quoted  = regexp.MustCompile(`"[^"\n]*"`)
+)
+
+// mayName tells whether a text may hold a definition of the name: it says the
+// name, may say it with escapes, or is CUE that may compute it.
+func (h hideout) mayName(name string) bool {
+	return slices.ContainsFunc(h.text, func(text []byte) bool {
+		return bytes.Contains(text, []byte(name)) || bytes.ContainsRune(text, '\\') || h.cue && computes(text)
+	})
+}
+
+// computes tells whether a CUE file can make strings that it does not say.
+func computes(text []byte) bool {
+	if bytes.ContainsRune(text, '+') {
+		return true
+	}
+	for _, clause := range imports.FindAll(text, -1) {
+		for _, module := range quoted.FindAllString(string(clause), -1) {
+			if !strings.HasPrefix(module, `"`+importPath) {
+				return true
+			}
+		}
+	}
+	return false
+}
