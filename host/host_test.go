@@ -675,6 +675,61 @@ func TestARevokedSignerUnloadsWithTheRegistryDown(t *testing.T) {
 	}
 }
 
+// TestARevokedSignerUnloadsWhatThePolicyAllowedForItOnly has a second signer
+// whose signature counts, and a policy that does not take it.
+func TestARevokedSignerUnloadsWhatThePolicyAllowedForItOnly(t *testing.T) {
+	for name, escape := range map[string]func(*stage){
+		"as it is":      func(*stage) {},
+		"by suspending": func(s *stage) { s.suspend("app") },
+		"by a broken file": func(s *stage) {
+			s.write(filepath.Join(s.defs, "app.yaml"), []byte("apiVersion: skep.dev/v1alpha1\nkind: ["))
+		},
+		"by an image of another hand": func(s *stage) { s.define("app", s.push(second, "other:v1", "team-b")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.policy(`package skep.policy
+
+deny contains "not by team-a" if not "team-a" in {s.signer | some s in input.signatures}
+`, v1alpha1.RunningKeep)
+			s.define("app", s.push(first, "app:v1", "team-a", "team-b"))
+			h := s.open()
+			if app := s.pass(h)["app"]; running(app) == 0 {
+				t.Fatalf("not loaded: error %q, conditions %+v", app.Error, app.Conditions)
+			}
+			escape(s)
+			if running(s.pass(h)["app"]) == 0 {
+				t.Fatal("gone before anybody was revoked")
+			}
+			s.down.Store(true)
+			s.signers["team-a"].Spec.Revoked = true
+			s.writeSigners()
+			if app := s.pass(h)["app"]; running(app) != 0 {
+				t.Errorf("still runs: %+v", app.Conditions)
+			}
+		})
+	}
+}
+
+// TestASuspendedDefinitionKeepsNothingOfARevokedSigner has a definition that is
+// allowed, and takes the place of nothing while it is suspended.
+func TestASuspendedDefinitionKeepsNothingOfARevokedSigner(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	s.pass(h)
+	s.define("app", s.push(second, "app:v2", "team-b"))
+	s.suspend("app")
+	if running(s.pass(h)["app"]) == 0 {
+		t.Fatal("gone before anybody was revoked")
+	}
+	s.signers["team-a"].Spec.Revoked = true
+	s.writeSigners()
+	if app := s.pass(h)["app"]; running(app) != 0 {
+		t.Errorf("still runs: %+v", app.Conditions)
+	}
+}
+
 func TestAMovedTagIsReportedAndNotFollowed(t *testing.T) {
 	s := newStage(t)
 	ref := s.push(first, "app:v1", "team-a")

@@ -190,18 +190,18 @@ func (h *Host) standings(ctx context.Context, sourceErr error) []standing {
 		delete(h.tags, uid)
 	}
 	for i := range all {
-		all[i].overruled = h.overruled(ctx, all[i])
+		all[i].held = h.held(ctx, all[i])
 	}
 	slices.SortFunc(all, func(a, b standing) int { return compareIdentities(a.id, b.id) })
 	return all
 }
 
-// overruled judges what runs where its definition gave no verdict that could
-// unload it: broken, out of reach, suspended, or refused for another reason. An
-// author must not keep a program against a policy by breaking its definition.
-func (h *Host) overruled(ctx context.Context, s standing) bool {
-	if !s.runs() || len(s.live.Programs) == 0 || s.allowed() || s.judged == nil && !s.hidden {
-		return false
+// held judges what runs where its definition gave no verdict that takes its
+// place: broken, out of reach, suspended, or refused. An author must not keep a
+// program against a policy, or a revocation, by breaking its definition.
+func (h *Host) held(ctx context.Context, s standing) held {
+	if !s.runs() || len(s.live.Programs) == 0 || s.stays() || s.judged == nil && !s.hidden {
+		return held{}
 	}
 	app := &v1alpha1.ClusterBpfApplication{}
 	app.Name = s.id.Name
@@ -221,7 +221,14 @@ func (h *Host) overruled(ctx context.Context, s standing) bool {
 		request.SetAnnotations(s.judged.def.app.GetAnnotations())
 	}
 	verdict, err := h.settings.judge.Judge(ctx, gate.Request{Application: request, Digest: s.live.ImageDigest})
-	return err == nil && !verdict.Allowed() && verdict.Decision().Unload
+	if err != nil {
+		return held{}
+	}
+	return held{
+		stands:    verdict.Allowed(),
+		overruled: !verdict.Allowed() && verdict.Decision().Unload,
+		orphaned:  verdict.Orphaned(),
+	}
 }
 
 // live is what the agent holds, by UID.

@@ -30,10 +30,24 @@ type standing struct {
 	// hidden tells that the application may stand in a file that could not be
 	// read, so that its absence says nothing.
 	hidden bool
-	// overruled tells that the policies, asked about what runs, would have it
-	// unloaded, whatever became of its definition.
-	overruled bool
+	// held is what the gate says of what runs, whatever became of its
+	// definition; the zero value where it was not asked or could not tell.
+	held held
 }
+
+// held is what a verdict about what runs comes to.
+type held struct {
+	// stands tells that it would be admitted anew.
+	stands bool
+	// overruled tells that the policies would have it unloaded.
+	overruled bool
+	// orphaned tells that it is refused, and only because a signer was revoked.
+	orphaned bool
+}
+
+// stays tells whether the definition's own verdict leaves nothing to ask about
+// what runs: it is allowed, and takes its place.
+func (s standing) stays() bool { return s.allowed() && !s.judged.def.app.Body().Suspend }
 
 // allowed tells whether the definition may be loaded.
 func (s standing) allowed() bool {
@@ -43,7 +57,7 @@ func (s standing) allowed() bool {
 // unloads tells whether a policy wants what runs gone.
 func (s standing) unloads() bool {
 	j := s.judged
-	return s.runs() && (s.overruled || j != nil && j.err == nil && !j.verdict.Allowed() && j.verdict.Decision().Unload)
+	return s.runs() && (s.held.overruled || j != nil && j.err == nil && !j.verdict.Allowed() && j.verdict.Decision().Unload)
 }
 
 // judgement is what the gate said of a definition.
@@ -64,7 +78,9 @@ func settle(s standing, revoked []string, braked bool) (move, string) {
 	j := s.judged
 	allowed := s.allowed()
 	switch {
-	case s.runs() && !allowed && lostItsSigners(s, revoked):
+	case s.runs() && !s.stays() && s.held.orphaned:
+		return bury, "a signer it cannot do without is revoked"
+	case s.runs() && !s.stays() && !s.held.stands && lostItsSigners(s, revoked):
 		return bury, "every signer it was admitted by is revoked"
 	case s.unloads() && braked:
 		return keep, "the brake on mass denial holds it; confirm with skep confirm"
@@ -102,5 +118,5 @@ func lostItsSigners(s standing, revoked []string) bool {
 // unloadsAnew tells whether a definition that runs unchanged would be unloaded
 // now: the change was in the policies.
 func unloadsAnew(s standing) bool {
-	return s.unloads() && (s.overruled || s.judged.def.app.GetGeneration() == s.live.Generation)
+	return s.unloads() && (s.held.overruled || s.judged.def.app.GetGeneration() == s.live.Generation)
 }

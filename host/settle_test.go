@@ -26,25 +26,29 @@ func TestSettle(t *testing.T) {
 		revoked []string
 		want    move
 	}{
-		"gone from the source":                    {standing{live: running}, nil, bury},
-		"gone, or in a file that cannot be read":  {standing{live: running, hidden: true}, nil, keep},
-		"gone, and buried before":                 {standing{live: buried}, nil, keep},
-		"denied and never loaded":                 {standing{judged: &judgement{def: def}}, nil, keep},
-		"denied, and what runs was admitted":      {standing{live: running, judged: &judgement{def: def}}, nil, keep},
-		"denied, and its signer is revoked":       {standing{live: running, judged: &judgement{def: def}}, []string{"a"}, bury},
-		"one of two signers is revoked":           {standing{live: twice, judged: &judgement{def: def}}, []string{"a"}, keep},
-		"both signers are revoked":                {standing{live: twice, judged: &judgement{def: def}}, []string{"b", "a"}, bury},
-		"admitted without signature":              {standing{live: unsigned, judged: &judgement{def: def}}, []string{"a"}, keep},
-		"not to be told":                          {standing{live: running, judged: &judgement{def: def, err: unreachable}}, nil, keep},
-		"not to be told, and its signer revoked":  {standing{live: running, judged: &judgement{def: def, err: unreachable}}, []string{"a"}, bury},
-		"hidden, and its signer revoked":          {standing{live: running, hidden: true}, []string{"a"}, bury},
-		"overruled while suspended":               {standing{live: running, overruled: true, judged: &judgement{def: definition{app: asleep}}}, nil, bury},
-		"overruled while not to be told":          {standing{live: running, overruled: true, judged: &judgement{def: def, err: unreachable}}, nil, bury},
-		"overruled while hidden":                  {standing{live: running, overruled: true, hidden: true}, nil, bury},
-		"suspended":                               {standing{live: running, judged: &judgement{def: definition{app: asleep}}}, nil, keep},
-		"suspended, and its signer revoked":       {standing{live: running, judged: &judgement{def: definition{app: asleep}}}, []string{"a"}, bury},
-		"buried before, and its signer revoked":   {standing{live: buried, judged: &judgement{def: def}}, []string{"a"}, keep},
-		"never loaded, and nobody can tell of it": {standing{judged: &judgement{def: def, err: unreachable}}, nil, keep},
+		"gone from the source":                     {standing{live: running}, nil, bury},
+		"gone, or in a file that cannot be read":   {standing{live: running, hidden: true}, nil, keep},
+		"gone, and buried before":                  {standing{live: buried}, nil, keep},
+		"denied and never loaded":                  {standing{judged: &judgement{def: def}}, nil, keep},
+		"denied, and what runs was admitted":       {standing{live: running, judged: &judgement{def: def}}, nil, keep},
+		"denied, and its signer is revoked":        {standing{live: running, judged: &judgement{def: def}}, []string{"a"}, bury},
+		"one of two signers is revoked":            {standing{live: twice, judged: &judgement{def: def}}, []string{"a"}, keep},
+		"both signers are revoked":                 {standing{live: twice, judged: &judgement{def: def}}, []string{"b", "a"}, bury},
+		"admitted without signature":               {standing{live: unsigned, judged: &judgement{def: def}}, []string{"a"}, keep},
+		"not to be told":                           {standing{live: running, judged: &judgement{def: def, err: unreachable}}, nil, keep},
+		"not to be told, and its signer revoked":   {standing{live: running, judged: &judgement{def: def, err: unreachable}}, []string{"a"}, bury},
+		"hidden, and its signer revoked":           {standing{live: running, hidden: true}, []string{"a"}, bury},
+		"overruled while suspended":                {standing{live: running, held: held{overruled: true}, judged: &judgement{def: definition{app: asleep}}}, nil, bury},
+		"overruled while not to be told":           {standing{live: running, held: held{overruled: true}, judged: &judgement{def: def, err: unreachable}}, nil, bury},
+		"overruled while hidden":                   {standing{live: running, held: held{overruled: true}, hidden: true}, nil, bury},
+		"suspended":                                {standing{live: running, judged: &judgement{def: definition{app: asleep}}}, nil, keep},
+		"suspended, and its signer revoked":        {standing{live: running, judged: &judgement{def: definition{app: asleep}}}, []string{"a"}, bury},
+		"refused since one of two is revoked":      {standing{live: twice, held: held{orphaned: true}, judged: &judgement{def: def}}, []string{"a"}, bury},
+		"hidden, refused since one is revoked":     {standing{live: twice, held: held{orphaned: true}, hidden: true}, []string{"a"}, bury},
+		"suspended, refused since one is revoked":  {standing{live: twice, held: held{orphaned: true}, judged: &judgement{def: definition{app: asleep}}}, []string{"a"}, bury},
+		"its signer revoked, another signed since": {standing{live: running, held: held{stands: true}, judged: &judgement{def: def, err: unreachable}}, []string{"a"}, keep},
+		"buried before, and its signer revoked":    {standing{live: buried, judged: &judgement{def: def}}, []string{"a"}, keep},
+		"never loaded, and nobody can tell of it":  {standing{judged: &judgement{def: def, err: unreachable}}, nil, keep},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.s.id = id
@@ -57,7 +61,7 @@ func TestSettle(t *testing.T) {
 			}
 		})
 	}
-	if got, _ := settle(standing{id: id, live: running, overruled: true, hidden: true}, nil, true); got != keep {
+	if got, _ := settle(standing{id: id, live: running, held: held{overruled: true}, hidden: true}, nil, true); got != keep {
 		t.Errorf("the brake let %s through", got)
 	}
 	if unloadsAnew(standing{live: running, judged: &judgement{def: def, verdict: gate.Verdict{}}}) {
