@@ -11,6 +11,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/rights"
 )
 
 // Revision is one revision of an application in the kernel, held open.
@@ -104,6 +106,15 @@ func (e *LoadError) Error() string { return fmt.Sprintf("load %s: %v", e.Applica
 // Unwrap returns the library's error.
 func (e *LoadError) Unwrap() error { return e.err }
 
+// refused says what the kernel refused, and for want of which right.
+func (p *Prepared) refused(err error) *LoadError {
+	var types []ebpf.ProgramType
+	for _, ps := range p.Spec.Programs {
+		types = append(types, ps.Type)
+	}
+	return &LoadError{Application: p.Application.String(), Log: LogOf(err), err: rights.ExplainLoad(err, rights.ToLoad(types...))}
+}
+
 // LogOf returns the full verifier log in an error's chain, or nothing.
 func LogOf(err error) string {
 	var ve *ebpf.VerifierError
@@ -121,7 +132,7 @@ func (s *Store) Load(p *Prepared, old *Revision, cache *btf.Cache) (*Revision, [
 	replacements, reports := p.carry(old)
 	coll, err := ebpf.NewCollectionWithOptions(loadable(p.Spec, replacements), ebpf.CollectionOptions{MapReplacements: replacements, Cache: cache})
 	if err != nil {
-		return nil, nil, &LoadError{Application: p.Application.String(), Log: LogOf(err), err: err}
+		return nil, nil, p.refused(err)
 	}
 	r := &Revision{UID: p.UID, Name: p.Revision, Programs: coll.Programs, Maps: coll.Maps, layouts: map[string]string{}}
 	for name, ms := range p.Spec.Maps {
@@ -319,7 +330,7 @@ func (s *Store) Copy(r *Revision, p *Prepared, instance string) (*ebpf.Program, 
 	spec.Maps = loadable(p.Spec, r.Maps).Maps
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: r.Maps})
 	if err != nil {
-		return nil, &LoadError{Application: p.Application.String(), Log: LogOf(err), err: err}
+		return nil, p.refused(err)
 	}
 	program := coll.DetachProgram(instance)
 	coll.Close()

@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/bytecode"
 )
 
@@ -138,7 +139,7 @@ func (p *pass) loadChain(ifindex int, members, running []plan.Member) (*kernel.C
 	}
 	loaded, err := chain.Load(linked, p.openMap, ebpf.ProgramOptions{})
 	if err != nil {
-		return nil, err
+		return nil, rights.ExplainLoad(err, rights.ToLoad(ebpf.XDP))
 	}
 	return &kernel.ChainVersion{Members: members, Program: loaded.Program, Counters: loaded.Counters}, nil
 }

@@ -1,0 +1,81 @@
+package rights
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func TestARefusalSaysWhatIsMissing(t *testing.T) {
+	bits := func(all ...Capability) (set uint64) {
+		for _, c := range all {
+			set |= 1 << c
+		}
+		return set
+	}
+	refused := fmt.Errorf("program f: load program: %w%s", unix.EPERM, memlock)
+	for sentence, tc := range map[string]struct {
+		now  process
+		need []Capability
+		want string
+	}{
+		"one of two":              {process{known: true, effective: bits(BPF)}, []Capability{BPF, Perfmon}, "program f: load program: operation not permitted: this process lacks CAP_PERFMON; grant it"},
+		"both":                    {process{known: true}, []Capability{BPF, NetAdmin}, "this process lacks CAP_BPF and CAP_NET_ADMIN; grant it"},
+		"one that stands for all": {process{known: true, effective: bits(SysAdmin)}, []Capability{BPF, Perfmon}, "it has them; a security module or"},
+		"a user namespace":        {process{known: true, effective: ^uint64(0), nested: true}, []Capability{BPF}, "within a user namespace"},
+		"a locked kernel":         {process{known: true, effective: bits(BPF), lockdown: "integrity"}, []Capability{BPF}, "locked down (integrity)"},
+		"nothing can be read":     {process{}, []Capability{BPF}, "a security module or seccomp filter"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			err := &Error{Missing: tc.now.lacks(tc.need), Why: tc.now.otherwise(), err: refused}
+			want := strings.Replace(tc.want, "it has them", "this process has the capabilities", 1)
+			if got := err.Error(); !strings.Contains(got, want) || strings.Contains(got, "MEMLOCK") || strings.Contains(got, "\n") {
+				t.Errorf("Error = %q, want %q", got, want)
+			}
+			if !errors.Is(err, unix.EPERM) {
+				t.Errorf("%v does not wrap its cause", err)
+			}
+		})
+	}
+}
+
+func TestOnlyRefusalsForWantOfARightAreExplained(t *testing.T) {
+	other, judged := errors.New("no memory"), fmt.Errorf("load: %w", &ebpf.VerifierError{Cause: unix.EACCES})
+	for _, err := range []error{nil, other, judged} {
+		if got := ExplainLoad(err, []Capability{BPF}); got != err { //nolint:errorlint // the very same one
+			t.Errorf("ExplainLoad of %v = %v", err, got)
+		}
+		if got := ExplainAttach(err, []Capability{BPF}); got != err { //nolint:errorlint // the very same one
+			t.Errorf("ExplainAttach of %v = %v", err, got)
+		}
+	}
+}
+
+func TestTheModeOfLockdownIsTheOneInBrackets(t *testing.T) {
+	for modes, want := range map[string]string{
+		"[none] integrity confidentiality\n": "",
+		"none [integrity] confidentiality\n": "integrity",
+		"none integrity [confidentiality]\n": "confidentiality",
+		"":                                   "",
+	} {
+		if got := chosen(modes); got != want {
+			t.Errorf("chosen(%q) = %q, want %q", modes, got, want)
+		}
+	}
+}
+
+func TestLoadingTakesWhatTheKernelAsksForByType(t *testing.T) {
+	for kind, want := range map[ebpf.ProgramType][]Capability{
+		ebpf.XDP: {NetAdmin, BPF}, ebpf.SchedCLS: {NetAdmin, BPF}, ebpf.CGroupSockAddr: {NetAdmin, BPF}, ebpf.CGroupSKB: {BPF}, ebpf.SkLookup: {BPF},
+		ebpf.TracePoint: {Perfmon, BPF}, ebpf.Tracing: {Perfmon, BPF}, ebpf.Kprobe: {Perfmon, BPF}, ebpf.Extension: {NetAdmin, Perfmon, BPF},
+	} {
+		if diff := cmp.Diff(want, ToLoad(kind, kind)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", kind, diff)
+		}
+	}
+}
