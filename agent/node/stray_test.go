@@ -223,8 +223,9 @@ func TestAPinThatCannotBeReadIsMadeAnewAndTheRestRuns(t *testing.T) {
 			them.replace(tc.spoil, tc.link)
 
 			a, _ = w.start()
-			err := w.accept(a)
-			if (err != nil) != (tc.lost != "") || err != nil && !strings.Contains(err.Error(), "not a directory") {
+			// The kernel lets go of a link that lost its pin in its own time, and of the
+			// interface with it: then the second try succeeds.
+			if err := w.accept(a); tc.lost != "" && (err == nil || !strings.Contains(err.Error(), "not a directory")) {
 				t.Errorf("Settled = %v", err)
 			}
 			for _, s := range a.Status() {
@@ -233,8 +234,9 @@ func TestAPinThatCannotBeReadIsMadeAnewAndTheRestRuns(t *testing.T) {
 					continue
 				}
 				until(t, s.Application.String()+" attached", 5*time.Second, func() bool {
-					is := statusOf(a, s.Application.Name).Programs[0]
-					return is.Links[0].State == node.Attached && runs(t, is.Links[0].ID) == ebpf.ProgramID(is.ID)
+					now := statusOf(a, s.Application.Name)
+					is := now.Programs[0]
+					return now.Error == "" && is.Links[0].State == node.Attached && runs(t, is.Links[0].ID) == ebpf.ProgramID(is.ID)
 				})
 			}
 		})
