@@ -112,7 +112,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if err := h.openState(); err != nil {
 		return nil, err
 	}
-	if h.source, err = newSource(o.Source, o.Ref, o.State, o.Auth); err != nil {
+	if h.source, err = newSource(o.Source, o.Ref, o.Path, o.State, o.Auth); err != nil {
 		return nil, err
 	}
 	h.images, err = image.NewClient(image.Options{CacheDir: filepath.Join(o.State, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep"})

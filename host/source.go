@@ -23,7 +23,8 @@ import (
 	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
 )
 
-// Bounds of what is taken out of a git commit.
+// Bounds of what is taken out of a git commit: of the files below the path, and
+// once more of the CUE files around it, which may be imported.
 const (
 	maxTreeFiles = 10_000
 	maxTreeBytes = 32 << 20
@@ -70,8 +71,8 @@ type GitAuth struct {
 }
 
 // newSource tells a git URL from a folder. An URL with a scheme is git, file://
-// included; anything else is a folder.
-func newSource(where, ref, state string, auth GitAuth) (source, error) {
+// included; anything else is a folder. sub is where in it the definitions are.
+func newSource(where, ref, sub, state string, auth GitAuth) (source, error) {
 	if !strings.Contains(where, "://") && !isSCP(where) {
 		if info, err := os.Stat(where); err == nil && !info.IsDir() {
 			return nil, fmt.Errorf("open source %s: not a folder; name a folder or a git URL", where)
@@ -83,10 +84,10 @@ func newSource(where, ref, state string, auth GitAuth) (source, error) {
 		return nil, fmt.Errorf("open source: %w", err)
 	}
 	if local, ok := strings.CutPrefix(where, "file://"); ok {
-		return &gitSource{ref: ref, trees: trees, open: func(context.Context) (*git.Repository, error) { return openLocal(local) }}, nil
+		return &gitSource{ref: ref, sub: sub, trees: trees, open: func(context.Context) (*git.Repository, error) { return openLocal(local) }}, nil
 	}
 	remote := &gitRemote{url: where, ref: ref, dir: filepath.Join(state, "git"), auth: auth}
-	return &gitSource{ref: fetchedRef, trees: trees, open: remote.open}, nil
+	return &gitSource{ref: fetchedRef, sub: sub, trees: trees, open: remote.open}, nil
 }
 
 // isSCP recognises git's user@host:path.
@@ -170,6 +171,7 @@ func (h *Host) fetch(ctx context.Context) (tree, error) {
 // to date.
 type gitSource struct {
 	ref   string
+	sub   string
 	trees string
 	open  func(context.Context) (*git.Repository, error)
 	last  tree
@@ -193,7 +195,7 @@ func (g *gitSource) fetch(ctx context.Context) (tree, error) {
 		return g.last, fmt.Errorf("read commit %s: %w", head, err)
 	}
 	dir := filepath.Join(g.trees, head.String())
-	if err := export(ctx, commit, dir); err != nil {
+	if err := export(ctx, commit, g.sub, dir); err != nil {
 		return g.last, err
 	}
 	t := tree{dir: dir, revision: head.String(), state: head.String(), author: commit.Committer.Email, rewritten: g.rewritten(repo, commit)}
@@ -373,10 +375,10 @@ func (r *gitRemote) sshAuth(user string) (transport.AuthMethod, error) {
 	return auth, nil
 }
 
-// export writes a commit's regular files below dir, whole or not at all. Links
-// and submodules are left out.
-func export(ctx context.Context, commit *object.Commit, dir string) error {
-	files, err := commit.Files()
+// export writes a commit's regular files below sub, and the CUE files around
+// it, below dir, whole or not at all. Links and submodules are left out.
+func export(ctx context.Context, commit *object.Commit, sub, dir string) error {
+	root, err := commit.Tree()
 	if err != nil {
 		return fmt.Errorf("read commit %s: %w", commit.Hash, err)
 	}
@@ -385,17 +387,7 @@ func export(ctx context.Context, commit *object.Commit, dir string) error {
 		return fmt.Errorf("export commit %s: %w", commit.Hash, err)
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	count, left := 0, int64(maxTreeBytes)
-	err = files.ForEach(func(f *object.File) error {
-		if f.Mode != filemode.Regular && f.Mode != filemode.Executable {
-			return ctx.Err()
-		}
-		if count, left = count+1, left-f.Size; count > maxTreeFiles || left < 0 {
-			return fmt.Errorf("more than %d files or %d bytes; keep definitions in a repository of their own", maxTreeFiles, maxTreeBytes)
-		}
-		return errors.Join(ctx.Err(), exportFile(tmp, f))
-	})
-	if err != nil {
+	if err := exportTree(ctx, root, path.Clean(filepath.ToSlash(sub)), tmp); err != nil {
 		return fmt.Errorf("export commit %s: %w", commit.Hash, err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
@@ -405,6 +397,46 @@ func export(ctx context.Context, commit *object.Commit, dir string) error {
 		return fmt.Errorf("export commit %s: %w", commit.Hash, err)
 	}
 	return nil
+}
+
+// exportTree writes what export does. What is neither below sub nor CUE is not
+// even looked up: a repository may be large around the definitions.
+func exportTree(ctx context.Context, root *object.Tree, sub, dir string) error {
+	type budget struct {
+		files int
+		bytes int64
+	}
+	inside, outside := &budget{maxTreeFiles, maxTreeBytes}, &budget{maxTreeFiles, maxTreeBytes}
+	entries := object.NewTreeWalker(root, true, nil)
+	defer entries.Close()
+	for ctx.Err() == nil {
+		name, entry, err := entries.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		left, of, remedy := inside, "below "+sub, "keep definitions in a folder of their own and name it with --path"
+		if sub != "." && name != sub && !strings.HasPrefix(name, sub+"/") {
+			left, of, remedy = outside, "of CUE around "+sub, "keep definitions in a repository of their own"
+		}
+		if entry.Mode != filemode.Regular && entry.Mode != filemode.Executable || left == outside && path.Ext(name) != ".cue" {
+			continue
+		}
+		f, err := root.TreeEntryFile(&entry)
+		if err != nil {
+			return err
+		}
+		f.Name = name
+		if left.files, left.bytes = left.files-1, left.bytes-f.Size; left.files < 0 || left.bytes < 0 {
+			return fmt.Errorf("more than %d files or %d bytes %s; %s", maxTreeFiles, maxTreeBytes, of, remedy)
+		}
+		if err := exportFile(dir, f); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
 }
 
 func exportFile(root string, f *object.File) error {

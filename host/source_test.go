@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/cgi"
@@ -71,7 +72,7 @@ func (r *repository) commit(files map[string]string) string {
 
 func mustSource(t *testing.T, where, ref string, auth GitAuth) source {
 	t.Helper()
-	s, err := newSource(where, ref, t.TempDir(), auth)
+	s, err := newSource(where, ref, "", t.TempDir(), auth)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,6 +136,39 @@ func TestALocalRepositoryIsReadAtItsRef(t *testing.T) {
 	}
 	if _, err := mustSource(t, "file://"+r.dir, "nope", GitAuth{}).fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "nope") {
 		t.Errorf("a ref that is not there: %v", err)
+	}
+}
+
+func TestOnlyWhatLiesBelowThePathCounts(t *testing.T) {
+	r := newRepository(t)
+	files := map[string]string{"apps/a.cue": "a", "apps/limits.json": "{}", "appsbeside/x.yaml": "x", "lib/l.cue": "l", "cue.mod/module.cue": "m"}
+	for i := range 5 {
+		files[fmt.Sprintf("video/%d.json", i)] = strings.Repeat(fmt.Sprint(i), 8<<20)
+	}
+	r.commit(files)
+	fetch := func(sub string) (tree, error) {
+		s, err := newSource("file://"+r.dir, "", sub, t.TempDir(), GitAuth{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.fetch(t.Context())
+	}
+	for _, sub := range []string{"", ".", "video"} {
+		if _, err := fetch(sub); err == nil || !strings.Contains(err.Error(), "name it with --path") {
+			t.Errorf("path %q: %v", sub, err)
+		}
+	}
+	got, err := fetch("./apps/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"apps/a.cue": "a", "apps/limits.json": "{}", "lib/l.cue": "l", "cue.mod/module.cue": "m"}
+	if diff := cmp.Diff(want, content(t, got.dir)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	r.commit(map[string]string{"lib/large.cue": strings.Repeat("//\n", maxTreeBytes/3+1)})
+	if _, err := fetch("apps"); err == nil || !strings.Contains(err.Error(), "of CUE around apps") {
+		t.Errorf("CUE without bounds: %v", err)
 	}
 }
 
@@ -390,7 +424,7 @@ func TestSourcesThatAreNoneAreRefused(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newSource(file, "", t.TempDir(), GitAuth{}); err == nil {
+	if _, err := newSource(file, "", "", t.TempDir(), GitAuth{}); err == nil {
 		t.Error("a file was opened as a folder")
 	}
 	if _, err := mustSource(t, "/nowhere", "", GitAuth{}).fetch(t.Context()); err == nil {

@@ -33,7 +33,8 @@
 //
 // Its own packages, those below cue.mod/pkg, gen and usr, and @embed of files
 // with one of the endings .cue, .yaml, .yml, .json, .jsonl, .toml, .xml, .txt,
-// .csv, .pem, .pub, .crt and .rego. The schema is always the binary's own,
+// .csv, .pem, .pub, .crt and .rego. Where only a part of the source is read,
+// the rest gives CUE packages to import and no embedded files. The schema is always the binary's own,
 // whatever is vendored or named as a dependency. There is no registry, and
 // cue.mod/local-module.cue does not count. A source without a module file is
 // read as CUE v0.14.0.

@@ -241,6 +241,16 @@ func TestSourceOverItsBoundsIsAnError(t *testing.T) {
 	if _, err := schemas.Load(t.Context(), schemas.Options{Root: dir}); err == nil || !strings.Contains(err.Error(), "32 MiB") {
 		t.Errorf("error: %v", err)
 	}
+	write(t, filepath.Join(dir, "apps", "good.yaml"), good)
+	if d := load(t, schemas.Options{Root: dir, Path: "apps"}); len(d.Applications) != 1 || len(d.Problems) > 0 {
+		t.Errorf("what lies around the path counts: %v, %v", d.Applications, d.Problems)
+	}
+	for i := range 9 {
+		write(t, filepath.Join(dir, "lib", fmt.Sprintf("%d.cue", i)), strings.Repeat(" ", 4<<20))
+	}
+	if _, err := schemas.Load(t.Context(), schemas.Options{Root: dir, Path: "apps"}); err == nil || !strings.Contains(err.Error(), "outside of apps") {
+		t.Errorf("error: %v", err)
+	}
 }
 
 func TestCallerThatGivesUpKillsTheRenderer(t *testing.T) {

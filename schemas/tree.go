@@ -14,13 +14,14 @@ import (
 	"syscall"
 )
 
-// Bounds of the copy that is rendered. They hold for the whole source, not for
-// one definition.
+// Bounds of the copy that is rendered, not of one definition. They hold for what
+// is to be read, and once more for the CUE around it, which may be imported.
 const (
-	maxTreeFiles = 10_000
-	maxTreeDirs  = 10_000
-	maxTreeBytes = 32 << 20
-	maxFileBytes = 4 << 20
+	maxTreeFiles   = 10_000
+	maxTreeDirs    = 10_000
+	maxOutsideDirs = 100_000
+	maxTreeBytes   = 32 << 20
+	maxFileBytes   = 4 << 20
 )
 
 // mark is the text without which a data file in a folder holds no definition.
@@ -39,10 +40,26 @@ func isData(name string) bool {
 type tree struct {
 	// files by their path below the root, with slashes.
 	files map[string][]byte
-	bytes int64
-	dirs  int
+	// sub is what is to be read; of the rest, only CUE files are copied.
+	sub string
+	// inside and outside of sub.
+	inside, outside amount
 	// problems are files that belong to the source and cannot be copied.
 	problems []Problem
+}
+
+// amount is how much was copied or walked.
+type amount struct {
+	files, dirs int
+	bytes       int64
+}
+
+// within is the amount that a name counts to.
+func (t *tree) within(name string) *amount {
+	if below(t.sub, name) {
+		return &t.inside
+	}
+	return &t.outside
 }
 
 // unit is what is rendered in one go, and so what a fault takes along: a folder
@@ -68,7 +85,7 @@ const (
 // readTree copies what lies below root and tells the units that sub names in
 // it. Only regular files are copied; a symbolic link is never followed.
 func readTree(root *os.Root, sub string) (*tree, []unit, error) {
-	t := &tree{files: map[string][]byte{}}
+	t := &tree{files: map[string][]byte{}, sub: sub}
 	info, err := root.Lstat(filepath.FromSlash(sub))
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the definitions at %s: %w", sub, cause(err))
@@ -93,6 +110,7 @@ func (t *tree) single(root *os.Root, name string) ([]unit, error) {
 	if isData(name) {
 		return []unit{{name, dataFile}}, t.add(root, name)
 	}
+	t.sub = path.Dir(name)
 	if path.Ext(name) != ".cue" {
 		return nil, fmt.Errorf("read the definitions at %s: the file is neither .cue, .yaml, .yml nor .json", name)
 	}
@@ -113,15 +131,15 @@ func (t *tree) walk(root *os.Root, dir string) error {
 		case err != nil:
 			return cause(err)
 		case e.IsDir():
-			t.dirs++
-			if t.dirs > maxTreeDirs {
-				return fmt.Errorf("more than %d folders; name a smaller one", maxTreeDirs)
+			t.within(name).dirs++
+			if t.inside.dirs > maxTreeDirs || t.outside.dirs > maxOutsideDirs {
+				return fmt.Errorf("more than %d folders, or %d around them; name a smaller one", maxTreeDirs, maxOutsideDirs)
 			}
 			if name != "." && strings.HasPrefix(e.Name(), ".") {
 				return fs.SkipDir
 			}
 			return nil
-		case strings.HasPrefix(e.Name(), "."), !slices.Contains(copied, path.Ext(name)):
+		case strings.HasPrefix(e.Name(), "."), !slices.Contains(copied, path.Ext(name)), !below(t.sub, name) && path.Ext(name) != ".cue":
 			return nil
 		case printable(name) != name:
 			t.refuse(printable(name), "the file's name has control characters and is not read", "rename it")
@@ -152,11 +170,15 @@ func (t *tree) add(root *os.Root, name string) error {
 		return nil
 	}
 	t.files[name] = data
-	t.bytes += int64(len(data))
-	if len(t.files) > maxTreeFiles || t.bytes > maxTreeBytes {
-		return fmt.Errorf("more than %d files or %d MiB; name a smaller folder", maxTreeFiles, maxTreeBytes>>20)
+	a := t.within(name)
+	a.files, a.bytes = a.files+1, a.bytes+int64(len(data))
+	switch {
+	case a.files <= maxTreeFiles && a.bytes <= maxTreeBytes:
+		return nil
+	case a == &t.outside:
+		return fmt.Errorf("more than %d CUE files or %d MiB of them outside of %s; give it a module of its own", maxTreeFiles, maxTreeBytes>>20, t.sub)
 	}
-	return nil
+	return fmt.Errorf("more than %d files or %d MiB; name a smaller folder", maxTreeFiles, maxTreeBytes>>20)
 }
 
 // refuse records a file that is not copied.
