@@ -17,6 +17,7 @@ import (
 	ociremote "github.com/sigstore/cosign/v2/pkg/oci/remote"
 	"github.com/sigstore/cosign/v2/pkg/oci/static"
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"github.com/sigstore/sigstore/pkg/signature"
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 
@@ -105,19 +106,16 @@ func writeCosignAttestation(t *testing.T, r image.Resolved, envelope []byte) {
 	}
 }
 
-// writeCosignBundle packs and stores a bundle with cosign's own code, the way
-// cosign sign and attest with --new-bundle-format do.
-func writeCosignBundle(t *testing.T, r image.Resolved, key *signing.PrivateKey, envelope, content []byte, predicateType string) {
+// writeCosignBundle signs, packs and stores a statement with cosign's own code,
+// the way cosign sign and attest with --new-bundle-format do.
+func writeCosignBundle(t *testing.T, r image.Resolved, raw *ecdsa.PrivateKey, content []byte, predicateType string) {
 	t.Helper()
-	public, err := key.Public()
+	public, err := cryptoutils.MarshalPublicKeyToPEM(raw.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
-	parsed, err := cosign.PemToECDSAKey(public)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := rekor.MakeNewBundle(parsed, nil, content, envelope, public, nil)
+	envelope := identity{key: signerOf(t, raw)}.envelope(t, content)
+	b, err := rekor.MakeNewBundle(raw.Public(), nil, content, envelope, public, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,16 +124,20 @@ func writeCosignBundle(t *testing.T, r image.Resolved, key *signing.PrivateKey, 
 	}
 }
 
+// cosignOptions are those of cosign verify --key --insecure-ignore-tlog.
+func cosignOptions(t *testing.T, raw *ecdsa.PrivateKey) *cosign.CheckOpts {
+	t.Helper()
+	return &cosign.CheckOpts{SigVerifier: signerOf(t, raw), IgnoreTlog: true, Offline: true, ClaimVerifier: cosign.SimpleClaimVerifier}
+}
+
 func TestCosignVerifiesWhatSkepSigned(t *testing.T) {
 	r := pushed(t, newRegistry(t, true))
 	raw := newECKey(t)
 	key, _ := parsedKey(t, "alice", raw)
 	annotations := map[string]string{"env": "prod"}
 	sign(t, r, key, signing.SignOptions{Annotations: annotations})
-	options := &cosign.CheckOpts{
-		SigVerifier: signerOf(t, raw), IgnoreTlog: true, Offline: true,
-		ClaimVerifier: cosign.SimpleClaimVerifier, Annotations: map[string]any{"env": "prod"},
-	}
+	options := cosignOptions(t, raw)
+	options.Annotations = map[string]any{"env": "prod"}
 	sigs, _, err := cosign.VerifyImageSignatures(t.Context(), digestOf(t, r), options)
 	if err != nil || len(sigs) != 1 {
 		t.Errorf("cosign found %d signatures: %v", len(sigs), err)
@@ -153,10 +155,9 @@ func TestCosignReadsTheBundlesThatSkepWrites(t *testing.T) {
 		key, _ := parsedKey(t, "alice", raw)
 		sign(t, r, key, signing.SignOptions{Bundle: true})
 		trusted := newAuthority(t).signer(t, "unused").Spec.Keyless.TrustedRoot
-		options := &cosign.CheckOpts{
-			SigVerifier: signerOf(t, raw), IgnoreTlog: true, Offline: true, NewBundleFormat: true,
-			TrustedMaterial: trustedMaterial(t, trusted), ClaimVerifier: cosign.IntotoSubjectClaimVerifier,
-		}
+		options := cosignOptions(t, raw)
+		options.NewBundleFormat, options.TrustedMaterial = true, trustedMaterial(t, trusted)
+		options.ClaimVerifier = cosign.IntotoSubjectClaimVerifier
 		atts, _, err := cosign.VerifyImageAttestations(t.Context(), digestOf(t, r), options)
 		if err != nil || len(atts) != 1 {
 			t.Errorf("referrers API %v: cosign found %d bundles: %v", referrers, len(atts), err)
@@ -168,11 +169,10 @@ func TestSkepVerifiesWhatCosignSigned(t *testing.T) {
 	for _, referrers := range []bool{true, false} {
 		r := pushed(t, newRegistry(t, referrers))
 		raw := newECKey(t)
-		key, alice := parsedKey(t, "alice", raw)
-		who := identity{key: signerOf(t, raw)}
+		_, alice := parsedKey(t, "alice", raw)
 		writeCosignSignature(t, r, raw, map[string]any{"by": "tag"})
 		content := statementOf(t, r.Digest, cosignPredicate, nil, map[string]any{"by": "bundle"})
-		writeCosignBundle(t, r, key, who.envelope(t, content), content, cosignPredicate)
+		writeCosignBundle(t, r, raw, content, cosignPredicate)
 		e := verify(t, trustOf(t, alice), collect(t, r))
 		var by []string
 		for _, s := range e.Signatures {
@@ -200,8 +200,7 @@ func TestSkepAndCosignSignOneImage(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	for _, raw := range []*ecdsa.PrivateKey{aliceRaw, bobRaw, carolRaw} {
-		options := &cosign.CheckOpts{SigVerifier: signerOf(t, raw), IgnoreTlog: true, Offline: true, ClaimVerifier: cosign.SimpleClaimVerifier}
-		if _, _, err := cosign.VerifyImageSignatures(t.Context(), digestOf(t, r), options); err != nil {
+		if _, _, err := cosign.VerifyImageSignatures(t.Context(), digestOf(t, r), cosignOptions(t, raw)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -415,16 +415,14 @@ func BenchmarkVerify(b *testing.B) {
 
 func TestAttestationsOfAKey(t *testing.T) {
 	raw := newECKey(t)
-	key, alice := parsedKey(t, "alice", raw)
-	registry := newRegistry(t, true)
-	r := pushed(t, registry)
-	who := identity{key: signerOf(t, raw)}
+	_, alice := parsedKey(t, "alice", raw)
+	r := pushed(t, newRegistry(t, true))
 	predicate := json.RawMessage(`{"builder":{"id":"ci"}}`)
 	about := statementOf(t, r.Digest, provenance, predicate, nil)
-	writeCosignAttestation(t, r, who.envelope(t, about))
-	writeCosignBundle(t, r, key, who.envelope(t, about), about, provenance)
+	writeCosignAttestation(t, r, identity{key: signerOf(t, raw)}.envelope(t, about))
+	writeCosignBundle(t, r, raw, about, provenance)
 	other := statementOf(t, otherImage, provenance, predicate, nil)
-	writeCosignBundle(t, r, key, who.envelope(t, other), other, provenance)
+	writeCosignBundle(t, r, raw, other, provenance)
 	e := verify(t, trustOf(t, alice), collect(t, r))
 	if len(e.Signatures) != 0 || len(e.Attestations) != 1 {
 		t.Fatalf("got %+v, want one attestation, which was found twice", e)
