@@ -193,6 +193,12 @@ func TestAPartOfTheEvidenceRefusesNothing(t *testing.T) {
 			revoked: "team-a",
 			signers: []string{"team-b"}, allowed: true,
 		},
+		"the bundle's signer is revoked, and nobody's signature is asked for": {
+			beside:  func(w *world, ref string) { w.sign(ref, "team-b") },
+			policy:  rego("deny contains \"never\" if input.application.kind == \"None\""),
+			revoked: "team-a",
+			signers: []string{"team-b"}, allowed: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
