@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"crypto/ed25519"
 	"strings"
 	"testing"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/seals"
 )
 
 func TestNamesAreEscapedForTheFileSystemAndBack(t *testing.T) {
@@ -127,28 +127,8 @@ func TestLayoutsDifferWhereMeaningDoes(t *testing.T) {
 
 func opened(t testing.TB, p intent.Payload) intent.Opened {
 	t.Helper()
-	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sealer, err := intent.NewSealer(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	trust, err := intent.NewTrust(sealer.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
 	p.Application, p.UID, p.Serial, p.ObjectDigest = v1alpha1.Identity{Kind: "BpfApplication", Namespace: "net", Name: "app"}, "uid", 1, "sha256:x"
-	envelope, err := sealer.Seal(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o, err := trust.Open(envelope)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o
+	return seals.New(t).Open(t, p)
 }
 
 func TestPrepareAppliesTheIntent(t *testing.T) {

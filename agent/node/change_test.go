@@ -55,7 +55,7 @@ func TestKeysOfSealsAreReplacedWhileItRuns(t *testing.T) {
 	if err := a.Accept(fresh); !errors.Is(err, intent.ErrSeal) {
 		t.Fatalf("Accept before = %v", err)
 	}
-	a.Retrust(other.trust)
+	a.Retrust(other.key.Trust)
 	if err := a.Accept(fresh); err != nil {
 		t.Fatalf("Accept after = %v", err)
 	}

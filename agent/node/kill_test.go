@@ -175,7 +175,7 @@ func TestKillingTheAgentAtAnyPointConverges(t *testing.T) {
 func (w *world) killAfter(delay time.Duration) {
 	w.t.Helper()
 	child := exec.Command("/proc/self/exe")
-	child.Env = append(os.Environ(), childDir+"="+w.dir, childPin+"="+w.bpffs, childKey+"="+hex.EncodeToString(w.sealer.Public()))
+	child.Env = append(os.Environ(), childDir+"="+w.dir, childPin+"="+w.bpffs, childKey+"="+hex.EncodeToString(w.key.Public()))
 	var out strings.Builder
 	child.Stdout, child.Stderr = &out, &out
 	if err := child.Start(); err != nil {

@@ -2,7 +2,6 @@ package node_test
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/seals"
 )
 
 // inNamespace marks the child that runs the tests in a network namespace of
@@ -94,8 +94,7 @@ type world struct {
 	t       testing.TB
 	dir     string
 	bpffs   string
-	sealer  *intent.Sealer
-	trust   *intent.Trust
+	key     seals.Key
 	mu      sync.Mutex
 	objects map[string][]byte
 	serial  int64
@@ -103,24 +102,12 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sealer, err := intent.NewSealer(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	trust, err := intent.NewTrust(sealer.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
 	name := make([]byte, 6)
 	if _, err := rand.Read(name); err != nil {
 		t.Fatal(err)
 	}
 	w := &world{t: t, dir: t.TempDir(), bpffs: "/sys/fs/bpf/skep-test-" + hex.EncodeToString(name),
-		sealer: sealer, trust: trust, objects: map[string][]byte{}, serial: time.Now().UnixMilli()}
+		key: seals.New(t), objects: map[string][]byte{}, serial: time.Now().UnixMilli()}
 	t.Cleanup(func() { _ = os.RemoveAll(w.bpffs) })
 	return w
 }
@@ -146,7 +133,7 @@ func (w *world) fetch(_ context.Context, digest string) ([]byte, error) {
 
 func (w *world) options() node.Options {
 	return node.Options{
-		BPFFS: w.bpffs, StateDir: filepath.Join(w.dir, "state"), Trust: w.trust,
+		BPFFS: w.bpffs, StateDir: filepath.Join(w.dir, "state"), Trust: w.key.Trust,
 		Fetch:         w.fetch,
 		SweepInterval: 200 * time.Millisecond,
 		Log:           slog.New(slog.NewTextHandler(logWriter{w.t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -174,11 +161,7 @@ func programsObject(name string) []byte { return programs.Object(name) }
 
 func (w *world) seal(p intent.Payload) intent.Envelope {
 	w.t.Helper()
-	e, err := w.sealer.Seal(p)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return e
+	return w.key.Seal(w.t, p)
 }
 
 // start runs an agent until stop or the end of the test.

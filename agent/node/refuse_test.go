@@ -2,7 +2,6 @@ package node_test
 
 import (
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"log/slog"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/agent/node"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/seals"
 )
 
 func TestWhatCannotRunIsToldAndWhatRunsGoesOn(t *testing.T) {
@@ -184,21 +184,10 @@ func TestAcceptRefusesWhatIsNotSealedOrOlder(t *testing.T) {
 	if err := w.accept(a, second); err != nil {
 		t.Fatal(err)
 	}
-	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stranger, err := intent.NewSealer(key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	w.serial++
 	forged := second
 	forged.Serial, forged.Tombstone = w.serial, true
-	envelope, err := stranger.Seal(forged)
-	if err != nil {
-		t.Fatal(err)
-	}
+	envelope := seals.New(t).Seal(t, forged)
 	for sentence, c := range map[string]struct {
 		envelope intent.Envelope
 		want     error

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"crypto/ed25519"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,36 +9,17 @@ import (
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/seals"
 )
 
 // choosing is an application that chooses interfaces so.
 func choosing(t *testing.T, uid string, s v1alpha1.Interfaces) *application {
 	t.Helper()
-	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sealer, err := intent.NewSealer(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	trust, err := intent.NewTrust(sealer.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	envelope, err := sealer.Seal(intent.Payload{
+	return &application{newest: seals.New(t).Open(t, intent.Payload{
 		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: uid}, UID: uid, Serial: 1,
 		ObjectDigest: "sha256:object",
 		Programs:     []v1alpha1.Program{{Name: "f", Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &s}, {Hook: "raw_tp", Tracepoint: "sys_enter"}}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	o, err := trust.Open(envelope)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &application{newest: o}
+	})}
 }
 
 func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
