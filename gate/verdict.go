@@ -30,6 +30,8 @@ type Verdict struct {
 	revision string
 	allowed  bool
 	orphaned bool
+	// generation is that of the definition; see Generation.
+	generation int64
 }
 
 // Decide lets the policies judge. Only an error of the engine itself, or of a
@@ -51,8 +53,13 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	if err != nil {
 		return Verdict{}, fmt.Errorf("decide %s: %w", id, err)
 	}
+	generation, err := Generation(i.req.Application)
+	if err != nil {
+		return Verdict{}, err
+	}
 	v := Verdict{
-		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
+		generation: generation,
+		req:        i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
 		programs: i.programs, decision: decision, revision: set.Revision(), allowed: decision.Allowed(),
 	}
 	if !v.allowed {
@@ -194,7 +201,7 @@ func (v Verdict) Same(p intent.Payload) bool {
 		return false
 	}
 	mine := v.payload(Stamp{UID: p.UID, Serial: p.Serial, Source: p.Source})
-	mine.Format = p.Format
+	mine.Format, mine.PolicyRevision = p.Format, p.PolicyRevision
 	a, errA := json.Marshal(mine)
 	b, errB := json.Marshal(p)
 	return errA == nil && errB == nil && bytes.Equal(a, b)
@@ -206,7 +213,7 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Application:    v.req.Application.Identity(),
 		UID:            stamp.UID,
 		Serial:         stamp.Serial,
-		Generation:     v.req.Application.GetGeneration(),
+		Generation:     v.generation,
 		Source:         stamp.Source,
 		Image:          spec.Bytecode.Image,
 		ImageDigest:    v.resolved.Digest,

@@ -3,24 +3,20 @@ package host
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"path"
 	"path/filepath"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/schemas"
 )
 
-// requestedAt is Flux's annotation: changing its value has a tag resolved anew.
-const requestedAt = "reconcile.fluxcd.io/requestedAt"
-
-// definition is one application of the source, with the metadata an API server
-// would have given it.
+// definition is one application of the source.
 type definition struct {
 	app v1alpha1.Application
+	// generation is gate.Generation of it.
+	generation int64
 	// source is the file it stands in, unit what breaks as one with it.
 	source, unit string
 }
@@ -50,28 +46,13 @@ func load(ctx context.Context, t tree, sub string) (definitions, error) {
 	}
 	d := definitions{problems: loaded.Problems, mayHide: loaded.MayHide}
 	for _, a := range loaded.Applications {
-		generation, err := generationOf(a.Application)
+		generation, err := gate.Generation(a.Application)
 		if err != nil {
 			return definitions{}, err
 		}
-		a.Application.SetGeneration(generation)
-		d.all = append(d.all, definition{app: a.Application, source: a.Source.File, unit: a.Unit})
+		d.all = append(d.all, definition{app: a.Application, generation: generation, source: a.Source.File, unit: a.Unit})
 	}
 	return d, nil
-}
-
-// generationOf stands for metadata.generation: it is equal for equal specs, and
-// positive.
-func generationOf(app v1alpha1.Application) (int64, error) {
-	body, err := json.Marshal(struct {
-		Spec      *v1alpha1.BpfApplicationSpec
-		Requested string
-	}{app.Body(), app.GetAnnotations()[requestedAt]})
-	if err != nil {
-		return 0, fmt.Errorf("hash spec of %s: %w", app.Identity(), err)
-	}
-	sum := sha256.Sum256(body)
-	return int64(binary.BigEndian.Uint64(sum[:8])>>1) | 1, nil
 }
 
 // uidOf stands for metadata.uid: an application of one kind, namespace and name

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
 )
 
 // metrics are what Prometheus sees of a host.
@@ -49,7 +50,7 @@ func newMetrics() *metrics {
 func (m *metrics) passed(took time.Duration, s Status, outcomes []outcome) {
 	m.passes.Observe(took.Seconds())
 	for _, o := range outcomes {
-		if o.move != keep {
+		if o.move != gate.MoveKeep {
 			m.moves.WithLabelValues(string(o.move)).Inc()
 		}
 	}

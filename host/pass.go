@@ -62,7 +62,7 @@ func (h *Host) Pass(ctx context.Context) {
 	outcomes := make([]outcome, 0, len(standings))
 	for _, s := range standings {
 		o := outcome{standing: s}
-		o.move, o.why = settle(s, h.settings.trust.Revoked(), brake != nil)
+		o.move, o.why = s.Settle(h.settings.trust.Revoked(), brake != nil)
 		if o.err = h.handOver(s, o); o.err != nil {
 			h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", o.err)
 		}
@@ -96,10 +96,18 @@ func (h *Host) prune(ctx context.Context) {
 	}
 }
 
+// standing is one application as a pass finds it.
+type standing struct {
+	gate.Standing
+	id v1alpha1.Identity
+	// def is the definition; the zero value where the source has none.
+	def definition
+}
+
 // outcome is one application after a pass.
 type outcome struct {
 	standing
-	move move
+	move gate.Move
 	why  string
 	// err is why the agent did not get to know of the move.
 	err error
@@ -166,17 +174,15 @@ func (h *Host) standings(ctx context.Context, sourceErr error) []standing {
 	all := make([]standing, len(h.defs.all))
 	group := errgroup.Group{}
 	group.SetLimit(judgesAtOnce)
-	requests := make([]gate.Request, len(h.defs.all))
 	for i, d := range h.defs.all {
 		id := d.app.Identity()
-		all[i] = standing{id: id, live: live[uidOf(id)]}
-		requests[i] = h.request(d, all[i].live)
+		all[i] = standing{id: id, def: d, Standing: gate.Standing{Live: live[uidOf(id)]}}
+		all[i].Request = h.request(d, all[i].Live)
 		delete(live, uidOf(id))
 	}
-	for i, d := range h.defs.all {
+	for i := range all {
 		group.Go(func() error {
-			verdict, err := h.settings.judge.Judge(ctx, requests[i])
-			all[i].judged = &judgement{def: d, verdict: verdict, err: err}
+			all[i].Verdict, all[i].Err = h.settings.judge.Judge(ctx, all[i].Request)
 			return nil
 		})
 	}
@@ -186,49 +192,14 @@ func (h *Host) standings(ctx context.Context, sourceErr error) []standing {
 	}
 	for uid, p := range live {
 		hidden := sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, or(h.places[uid], p.Source))
-		all = append(all, standing{id: p.Application, live: p, hidden: hidden})
+		all = append(all, standing{id: p.Application, Standing: gate.Standing{Live: p, Hidden: hidden}})
 		delete(h.tags, uid)
 	}
 	for i := range all {
-		all[i].held = h.held(ctx, all[i])
+		all[i].Held = h.settings.judge.Hold(ctx, all[i].Standing)
 	}
 	slices.SortFunc(all, func(a, b standing) int { return compareIdentities(a.id, b.id) })
 	return all
-}
-
-// held judges what runs where its definition gave no verdict that takes its
-// place: broken, out of reach, suspended, or refused. An author must not keep a
-// program against a policy, or a revocation, by breaking its definition.
-func (h *Host) held(ctx context.Context, s standing) held {
-	if !s.runs() || len(s.live.Programs) == 0 || s.stays() || s.judged == nil && !s.hidden {
-		return held{}
-	}
-	app := &v1alpha1.ClusterBpfApplication{}
-	app.Name = s.id.Name
-	var request v1alpha1.Application = app
-	spec := v1alpha1.BpfApplicationSpec{
-		Bytecode: v1alpha1.Bytecode{Image: s.live.Image}, NodeSelector: s.live.NodeSelector,
-		Variables: s.live.Variables, Maps: s.live.Maps, Programs: s.live.Programs,
-	}
-	app.Spec = spec
-	if s.id.Kind == v1alpha1.KindBpfApplication {
-		namespaced := &v1alpha1.BpfApplication{Spec: spec}
-		namespaced.Name, namespaced.Namespace = s.id.Name, s.id.Namespace
-		request = namespaced
-	}
-	if s.judged != nil {
-		request.SetLabels(s.judged.def.app.GetLabels())
-		request.SetAnnotations(s.judged.def.app.GetAnnotations())
-	}
-	verdict, err := h.settings.judge.Judge(ctx, gate.Request{Application: request, Digest: s.live.ImageDigest})
-	if err != nil {
-		return held{}
-	}
-	return held{
-		stands:    verdict.Allowed(),
-		overruled: !verdict.Allowed() && verdict.Decision().Unload,
-		orphaned:  verdict.Orphaned(),
-	}
 }
 
 // live is what the agent holds, by UID.
@@ -256,9 +227,9 @@ func (h *Host) request(d definition, live *intent.Payload) gate.Request {
 	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.tree.author}}
 	known := h.tags[uidOf(d.app.Identity())]
 	switch {
-	case known != nil && known.generation == d.app.GetGeneration():
+	case known != nil && known.generation == d.generation:
 		req.Digest = known.digest
-	case live != nil && !live.Tombstone && live.Generation == d.app.GetGeneration():
+	case live != nil && !live.Tombstone && live.Generation == d.generation:
 		req.Digest = live.ImageDigest
 	}
 	return req
@@ -267,11 +238,11 @@ func (h *Host) request(d definition, live *intent.Payload) gate.Request {
 // remember keeps what the tag was resolved to, and asks now and then whether it
 // moved, which is reported and never followed.
 func (h *Host) remember(ctx context.Context, s standing) {
-	resolved := s.judged.verdict.Image()
-	if s.judged.err != nil || resolved.Digest == "" {
+	resolved := s.Verdict.Image()
+	if s.Err != nil || resolved.Digest == "" {
 		return
 	}
-	uid, generation := uidOf(s.id), s.judged.def.app.GetGeneration()
+	uid, generation := uidOf(s.id), s.def.generation
 	known := h.tags[uid]
 	if known == nil || known.generation != generation {
 		h.tags[uid] = &tag{generation: generation, digest: resolved.Digest, checked: h.opts.Now()}
@@ -281,7 +252,7 @@ func (h *Host) remember(ctx context.Context, s standing) {
 		return
 	}
 	known.checked = h.opts.Now()
-	now, err := h.images.Resolve(ctx, s.judged.def.app.Body().Bytecode.Image)
+	now, err := h.images.Resolve(ctx, s.def.app.Body().Bytecode.Image)
 	if err == nil {
 		known.moved = ""
 		if now.Digest != known.digest {
@@ -296,10 +267,10 @@ func (h *Host) brake(all []standing) *Brake {
 	running := 0
 	b := &Brake{Revision: h.settings.judge.Revision(), Applications: []string{}}
 	for _, s := range all {
-		if s.runs() {
+		if s.Runs() {
 			running++
 		}
-		if unloadsAnew(s) {
+		if s.UnloadsAnew() {
 			b.Applications = append(b.Applications, s.id.String())
 		}
 	}
@@ -316,15 +287,15 @@ func (h *Host) brake(all []standing) *Brake {
 // nothing.
 func (h *Host) envelope(s standing, o outcome) (intent.Envelope, error) {
 	last := int64(0)
-	if s.live != nil {
-		last = s.live.Serial
+	if s.Live != nil {
+		last = s.Live.Serial
 	}
 	stamp := gate.Stamp{UID: uidOf(s.id), Serial: gate.NextSerial(last, h.opts.Now().UnixMilli())}
 	switch o.move {
-	case seal:
-		stamp.Source = s.judged.def.place()
-		return s.judged.verdict.Seal(h.sealer, stamp)
-	case bury:
+	case gate.MoveSeal:
+		stamp.Source = s.def.place()
+		return s.Verdict.Seal(h.sealer, stamp)
+	case gate.MoveBury:
 		h.opts.Log.Info("unload application", "application", s.id.String(), "reason", o.why)
 		return gate.Bury(h.sealer, s.id, stamp, o.why)
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
-	"github.com/skep-dev/skep/signing"
 )
 
 // Status is all a host knows of itself, as skep status -o json prints it.
@@ -207,7 +206,7 @@ func (h *Host) publish(began time.Time, outcomes []outcome, brake *Brake, source
 		was[a.Identity()] = a
 	}
 	for _, o := range outcomes {
-		if o.judged == nil && o.err == nil && (!o.runs() || o.move == bury) {
+		if o.def.app == nil && o.err == nil && (!o.Runs() || o.move == gate.MoveBury) {
 			continue
 		}
 		a := h.describe(o, was[o.id].Conditions)
@@ -240,60 +239,25 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 		Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Programs: []node.ProgramStatus{},
 		Conditions: append([]metav1.Condition{}, before...), Error: text(o.err),
 	}
-	verified, allowed := unknown(v1alpha1.ConditionVerified, o.why), unknown(v1alpha1.ConditionAllowed, o.why)
-	if o.judged != nil {
-		a.Source, a.Image = o.judged.def.source, o.judged.def.app.Body().Bytecode.Image
-		a.Suspended = o.judged.def.app.Body().Suspend
-		v := o.judged.verdict
-		if o.judged.err != nil {
-			verified.Message, allowed.Message = o.judged.err.Error(), o.judged.err.Error()
-		} else {
-			evidence, decision := v.Evidence(), v.Decision()
-			a.Digest = v.Image().Digest
+	if o.def.app != nil {
+		a.Source, a.Image = o.def.source, o.def.app.Body().Bytecode.Image
+		a.Suspended = o.def.app.Body().Suspend
+		if o.Err == nil {
+			evidence, decision := o.Verdict.Evidence(), o.Verdict.Decision()
+			a.Digest = o.Verdict.Image().Digest
 			a.Signers = append(a.Signers, evidence.Signers()...)
 			a.Reasons = append(a.Reasons, decision.Denied...)
 			a.Warnings = append(a.Warnings, decision.Warnings...)
-			verified, allowed = verifiedCondition(evidence), allowedCondition(v)
 		}
 		if t := h.tags[uidOf(o.id)]; t != nil && t.moved != "" {
 			a.Warnings = append(a.Warnings, policies.Reason{Rule: "resolve/tag", Path: "spec.bytecode.image",
 				Message: "the tag stands for " + t.moved + " now; " + t.digest + " stays in force",
-				Remedy:  "change the definition, or its annotation " + requestedAt + ", to take the new one"})
+				Remedy:  "change the definition, or its annotation " + gate.AnnotationRequestedAt + ", to take the new one"})
 		}
 	}
-	meta.SetStatusCondition(&a.Conditions, verified)
-	meta.SetStatusCondition(&a.Conditions, allowed)
+	meta.SetStatusCondition(&a.Conditions, o.Verified(o.why))
+	meta.SetStatusCondition(&a.Conditions, o.Allowed(o.why))
 	return a
-}
-
-func unknown(kind, why string) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: "NotJudged", Message: why}
-}
-
-// verifiedCondition names the signers, or says of each signature that did not
-// count why it did not.
-func verifiedCondition(e signing.Evidence) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionFalse, Reason: "NoKnownSigner", Message: "no known signer signed the image"}
-	if names := e.Signers(); len(names) > 0 {
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Signed", "signed by "+strings.Join(names, ", ")
-		return c
-	}
-	for _, r := range e.Rejected {
-		c.Message += "; " + strings.TrimPrefix(r.Signer+": ", ": ") + r.Reason
-	}
-	return c
-}
-
-func allowedCondition(v gate.Verdict) metav1.Condition {
-	d := v.Decision()
-	if v.Allowed() {
-		return metav1.Condition{Type: v1alpha1.ConditionAllowed, Status: metav1.ConditionTrue, Reason: "Allowed", Message: "allowed by " + strings.Join(d.Policies, ", ")}
-	}
-	why := make([]string, 0, len(d.Denied))
-	for _, r := range d.Denied {
-		why = append(why, gate.Sentence(r))
-	}
-	return metav1.Condition{Type: v1alpha1.ConditionAllowed, Status: metav1.ConditionFalse, Reason: "Denied", Message: strings.Join(why, "; ")}
 }
 
 // logChange says once what a person would want to know.

@@ -332,6 +332,8 @@ type Application interface {
 	Identity() Identity
 	// Body returns the shared spec, to be read and not written.
 	Body() *BpfApplicationSpec
+	// Report returns the shared status, to be written in place.
+	Report() *BpfApplicationStatus
 }
 
 // Identity names one application across kinds and namespaces.
@@ -358,6 +360,9 @@ func (a *BpfApplication) Identity() Identity {
 // Body implements Application.
 func (a *BpfApplication) Body() *BpfApplicationSpec { return &a.Spec }
 
+// Report implements Application.
+func (a *BpfApplication) Report() *BpfApplicationStatus { return &a.Status }
+
 // Identity implements Application.
 func (a *ClusterBpfApplication) Identity() Identity {
 	return Identity{Kind: KindClusterBpfApplication, Name: a.Name}
@@ -365,6 +370,9 @@ func (a *ClusterBpfApplication) Identity() Identity {
 
 // Body implements Application.
 func (a *ClusterBpfApplication) Body() *BpfApplicationSpec { return &a.Spec }
+
+// Report implements Application.
+func (a *ClusterBpfApplication) Report() *BpfApplicationStatus { return &a.Status }
 
 // DefaultPriority is the priority of an attachment that names none.
 const DefaultPriority int32 = 500

@@ -1,0 +1,231 @@
+package application
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
+)
+
+// sealed is a BpfIntent whose seal holds; the zero value stands for none.
+type sealed struct {
+	object  *v1alpha1.BpfIntent
+	payload *intent.Payload
+}
+
+// open opens a BpfIntent; false where its seal does not hold or it speaks of
+// another object than its name says.
+func (r *Reconciler) open(o *v1alpha1.BpfIntent) (sealed, bool) {
+	opened, err := r.Trust.Open(o.Spec.Envelope)
+	if err != nil || opened.Payload().UID != o.Name {
+		return sealed{}, false
+	}
+	payload := opened.Payload()
+	return sealed{object: o, payload: &payload}, true
+}
+
+// byApplication is the index of BpfIntents by what their seal says they are of.
+const byApplication = "application"
+
+// indexIntent is the key of a BpfIntent in the index: none where the seal does
+// not hold, so that a forged one stands for nothing.
+func (r *Reconciler) indexIntent(o client.Object) []string {
+	s, ok := r.open(o.(*v1alpha1.BpfIntent))
+	if !ok {
+		return nil
+	}
+	return []string{indexKey(s.payload.Application)}
+}
+
+func indexKey(id v1alpha1.Identity) string { return id.Kind + "/" + id.String() }
+
+// sealed lists the intents of an identity: one, and those of applications of
+// the same name before it.
+func (r *Reconciler) sealed(ctx context.Context, id v1alpha1.Identity) ([]sealed, error) {
+	var list v1alpha1.BpfIntentList
+	if err := r.Client.List(ctx, &list, client.MatchingFields{byApplication: indexKey(id)}); err != nil {
+		return nil, fmt.Errorf("list intents of %s: %w", id, err)
+	}
+	var found []sealed
+	for i := range list.Items {
+		if s, ok := r.open(&list.Items[i]); ok {
+			found = append(found, s)
+		}
+	}
+	return found, nil
+}
+
+// annotationCRD records on a BpfIntent the UID of the CRD that its application
+// was an object of.
+const annotationCRD = v1alpha1.Group + "/crd"
+
+// crd is the UID of a kind's CRD; empty where it is not served, or about to be
+// no more.
+func (r *Reconciler) crd(ctx context.Context, kind string) (string, error) {
+	name := map[string]string{
+		v1alpha1.KindBpfApplication:        "bpfapplications." + v1alpha1.Group,
+		v1alpha1.KindClusterBpfApplication: "clusterbpfapplications." + v1alpha1.Group,
+	}[kind]
+	var crd metav1.PartialObjectMetadata
+	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	err := r.Live.Get(ctx, types.NamespacedName{Name: name}, &crd)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("get CRD of %s: %w", kind, err)
+	case crd.DeletionTimestamp != nil:
+		return "", nil
+	}
+	return string(crd.UID), nil
+}
+
+// write seals what a move asks for and writes it, in one request.
+func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s gate.Standing, move gate.Move, why string) (sealed, error) {
+	if move == gate.MoveKeep {
+		return mine, nil
+	}
+	crd, err := r.crd(ctx, app.Identity().Kind)
+	if err != nil {
+		return mine, err
+	}
+	if move == gate.MoveBury {
+		return r.bury(ctx, mine, why)
+	}
+	envelope, err := s.Verdict.Seal(r.Sealer, gate.Stamp{UID: string(app.GetUID()), Serial: r.serial(mine)})
+	if err != nil {
+		return mine, err
+	}
+	return r.put(ctx, mine, envelope, crd)
+}
+
+// bury seals a tombstone over an intent.
+func (r *Reconciler) bury(ctx context.Context, s sealed, why string) (sealed, error) {
+	envelope, err := gate.Bury(r.Sealer, s.payload.Application, gate.Stamp{UID: s.payload.UID, Serial: r.serial(s)}, why)
+	if err != nil {
+		return s, err
+	}
+	ctrl.LoggerFrom(ctx).Info("unloading application", "application", s.payload.Application.String(), "reason", why)
+	return r.put(ctx, s, envelope, s.object.Annotations[annotationCRD])
+}
+
+func (r *Reconciler) serial(s sealed) int64 {
+	last := int64(0)
+	if s.payload != nil {
+		last = s.payload.Serial
+	}
+	return gate.NextSerial(last, r.now().UnixMilli())
+}
+
+// put writes an envelope, over the intent it follows. Somebody else's write in
+// between is a conflict, and all is looked at again.
+func (r *Reconciler) put(ctx context.Context, before sealed, envelope intent.Envelope, crd string) (sealed, error) {
+	opened, err := r.Trust.Open(envelope)
+	if err != nil {
+		return before, fmt.Errorf("read back what was sealed: %w", err)
+	}
+	p := opened.Payload()
+	o := &v1alpha1.BpfIntent{ObjectMeta: metav1.ObjectMeta{Name: p.UID}}
+	if before.object != nil {
+		o = before.object.DeepCopy()
+	}
+	if o.Annotations == nil {
+		o.Annotations = map[string]string{}
+	}
+	o.Annotations[annotationCRD] = crd
+	o.Spec = v1alpha1.BpfIntentSpec{Envelope: envelope, Application: p.Application, Serial: p.Serial, Tombstone: p.Tombstone, Digest: p.ImageDigest}
+	if before.object == nil {
+		err = r.Client.Create(ctx, o)
+	} else {
+		err = r.Client.Update(ctx, o)
+	}
+	if err != nil {
+		return before, fmt.Errorf("write intent of %s: %w", p.Application, err)
+	}
+	r.Metrics.sealed(p.Tombstone)
+	return sealed{object: o, payload: &p}, nil
+}
+
+// quiet is how long a tombstone waits for nodes that say nothing of its
+// application: they never had it, or have yet to report it.
+const quiet = 10 * time.Minute
+
+// retire has an intent whose application is gone unloaded, and drops the
+// tombstone once every node has acknowledged it. now is the application that
+// bears the same name today, nil where none does.
+func (r *Reconciler) retire(ctx context.Context, s sealed, now application) (time.Duration, error) {
+	if !s.payload.Tombstone {
+		why := "another application of the same name took its place"
+		if now == nil {
+			gone, err := r.gone(ctx, s)
+			if err != nil || !gone {
+				return 0, err
+			}
+			why = "it was deleted"
+		}
+		_, err := r.bury(ctx, s, why)
+		return 0, err
+	}
+	if acknowledged, err := r.acknowledged(ctx, s); err != nil || !acknowledged {
+		return quiet, err
+	}
+	err := r.Client.Delete(ctx, s.object, client.Preconditions{UID: &s.object.UID, ResourceVersion: &s.object.ResourceVersion})
+	return 0, client.IgnoreNotFound(err)
+}
+
+// errOrphan says that an intent outlived its application's CRD.
+var errOrphan = errors.New("the CRD of the application was deleted since, so that its absence says nothing; what runs is kept. Create the application again, or delete it by hand")
+
+// gone tells whether an application was deleted on its own account. An
+// application that vanished with its CRD was not: what runs is kept, and the
+// same application created anew takes its place.
+func (r *Reconciler) gone(ctx context.Context, s sealed) (bool, error) {
+	id := s.payload.Application
+	crd, err := r.crd(ctx, id.Kind)
+	if err != nil {
+		return false, err
+	}
+	if crd == "" || crd != s.object.Annotations[annotationCRD] {
+		ctrl.LoggerFrom(ctx).Info(errOrphan.Error(), "application", id.String(), "intent", s.object.Name)
+		return false, nil
+	}
+	app, err := r.application(ctx, r.Live, id)
+	return err == nil && (app == nil || string(app.GetUID()) != s.payload.UID), err
+}
+
+// acknowledged tells whether no node runs what the tombstone is of: each says
+// that it unloaded it, or has long said nothing of it. A node that is away with
+// it keeps the tombstone waiting, however long: it is to clean up when it
+// returns.
+func (r *Reconciler) acknowledged(ctx context.Context, s sealed) (bool, error) {
+	nodes, err := r.nodes(ctx)
+	if err != nil {
+		return false, err
+	}
+	young := r.now().Sub(time.UnixMilli(s.payload.Serial)) < quiet
+	for _, n := range nodes {
+		removed := !young
+		if n.Reported != nil {
+			for _, a := range n.Reported.Applications {
+				if a.UID == s.payload.UID {
+					removed = a.State == v1alpha1.NodeRemoved && a.Serial >= s.payload.Serial
+				}
+			}
+		}
+		if !removed {
+			return false, nil
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,98 @@
+package application
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+)
+
+// Metrics are what Prometheus sees of the applications of a cluster.
+type Metrics struct {
+	intents  *prometheus.CounterVec
+	verdicts *prometheus.CounterVec
+	denials  *prometheus.GaugeVec
+	nodes    *prometheus.GaugeVec
+
+	mu sync.Mutex
+	// denied holds, per application, the rules that deny it now.
+	denied map[v1alpha1.Identity][]string
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		intents: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "skep_intents_sealed_total", Help: "Intents written, by what they say: seal or bury."}, []string{"move"}),
+		verdicts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "skep_verdicts_total", Help: "Judgements, by what came of them: allowed, denied or unknown."}, []string{"verdict"}),
+		denials: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "skep_denials", Help: "Applications denied now, by rule."}, []string{"rule"}),
+		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "skep_application_nodes", Help: "Nodes of each application, by state."}, []string{"kind", "namespace", "name", "state"}),
+		denied: map[v1alpha1.Identity][]string{},
+	}
+	registry.MustRegister(m.intents, m.verdicts, m.denials, m.nodes)
+	return m
+}
+
+// sealed counts one intent written.
+func (m *Metrics) sealed(tombstone bool) {
+	move := gate.MoveSeal
+	if tombstone {
+		move = gate.MoveBury
+	}
+	m.intents.WithLabelValues(string(move)).Inc()
+}
+
+// observe counts one judgement and what the nodes say.
+func (m *Metrics) observe(app application, s gate.Standing) {
+	verdict := "denied"
+	switch {
+	case s.Err != nil:
+		verdict = "unknown"
+	case s.Verdict.Allowed():
+		verdict = "allowed"
+	}
+	m.verdicts.WithLabelValues(verdict).Inc()
+	id := app.Identity()
+	var rules []string
+	if s.Err == nil {
+		for _, reason := range s.Verdict.Decision().Denied {
+			rules = append(rules, reason.Rule)
+		}
+	}
+	m.replace(id, rules)
+	if n := app.Report().Nodes; n != nil {
+		for state, count := range map[string]int32{
+			"loaded": n.Loaded, "pending": n.Pending, "held": n.Held, "failed": n.Failed,
+			"unsupported": n.Unsupported, "unreachable": n.Unreachable,
+		} {
+			m.nodes.WithLabelValues(id.Kind, id.Namespace, id.Name, state).Set(float64(count))
+		}
+	}
+}
+
+// forget drops an application that is gone.
+func (m *Metrics) forget(id v1alpha1.Identity) {
+	m.replace(id, nil)
+	m.nodes.DeletePartialMatch(prometheus.Labels{"kind": id.Kind, "namespace": id.Namespace, "name": id.Name})
+}
+
+// replace sets the rules that deny an application.
+func (m *Metrics) replace(id v1alpha1.Identity, rules []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, rule := range m.denied[id] {
+		m.denials.WithLabelValues(rule).Dec()
+	}
+	for _, rule := range rules {
+		m.denials.WithLabelValues(rule).Inc()
+	}
+	m.denied[id] = rules
+	if len(rules) == 0 {
+		delete(m.denied, id)
+	}
+}

@@ -1,0 +1,253 @@
+// Package application brings applications from their definition to a sealed
+// intent, and tells how they are doing.
+//
+// It is one reconciler for both scopes. It decides nothing the gate decides and
+// counts nothing the status room counts: it says when, writes one BpfIntent per
+// application, and patches one status.
+package application
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/policy"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/policies"
+)
+
+// Reconciler holds intents and statuses to the applications of a cluster.
+type Reconciler struct {
+	// Client reads from the cache and writes.
+	Client client.Client
+	// Live reads past the cache: what is about to be unloaded because it is gone
+	// is looked for once more.
+	Live   client.Reader
+	Judge  *gate.Judge
+	Keeper *policy.Keeper
+	// Sealer seals; Trust opens what this controller, or one before it, sealed.
+	Sealer *intent.Sealer
+	Trust  *intent.Trust
+	// Events tells people; Metrics counts.
+	Events  events.EventRecorder
+	Metrics *Metrics
+	// Agents tells which nodes an agent runs on; nil means on every one.
+	Agents func(ctx context.Context) (map[string]bool, error)
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+	// Interval is how often an application that is well is judged again; zero
+	// means ten minutes. JudgeTimeout bounds one judgement; zero means a minute.
+	Interval, JudgeTimeout time.Duration
+
+	tags tags
+}
+
+// application is either scope's kind as the client takes it.
+type application interface {
+	client.Object
+	v1alpha1.Application
+	GetConditions() []metav1.Condition
+	SetConditions([]metav1.Condition)
+}
+
+// newApplication is an empty object of a kind.
+func newApplication(kind string) application {
+	if kind == v1alpha1.KindBpfApplication {
+		return &v1alpha1.BpfApplication{}
+	}
+	return &v1alpha1.ClusterBpfApplication{}
+}
+
+// Reconcile brings one application up to date, whether it is still there or
+// not.
+func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.Result, error) {
+	if err := r.Keeper.Wait(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	app, err := r.application(ctx, r.Client, id)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	held, err := r.sealed(ctx, id)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	var mine sealed
+	next, errs := time.Duration(0), []error(nil)
+	for _, s := range held {
+		if app != nil && s.payload.UID == string(app.GetUID()) {
+			mine = s
+			continue
+		}
+		after, err := r.retire(ctx, s, app)
+		next, errs = sooner(next, after), append(errs, err)
+	}
+	if app != nil {
+		after, err := r.advance(ctx, app, mine)
+		next, errs = sooner(next, after), append(errs, err)
+	} else {
+		r.tags.forget(id)
+		r.Metrics.forget(id)
+	}
+	return ctrl.Result{RequeueAfter: next}, errors.Join(errs...)
+}
+
+// sooner is the earlier of two times to come back; zero means never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// application is the object of an identity; nil where it is not there, or on
+// its way out.
+func (r *Reconciler) application(ctx context.Context, from client.Reader, id v1alpha1.Identity) (application, error) {
+	app := newApplication(id.Kind)
+	err := from.Get(ctx, types.NamespacedName{Namespace: id.Namespace, Name: id.Name}, app)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get %s %s: %w", id.Kind, id, err)
+	case !app.GetDeletionTimestamp().IsZero():
+		return nil, nil
+	}
+	return app, nil
+}
+
+// errOverruled says that the policies changed while an application was judged.
+var errOverruled = errors.New("signers or policies changed meanwhile; judging again")
+
+// advance judges one application, seals what follows, and reports. It returns
+// when to come back.
+func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) (time.Duration, error) {
+	standing, err := r.judge(ctx, app, mine.payload)
+	if err != nil {
+		return 0, err
+	}
+	braked, revision := false, ""
+	if standing.Unloads() {
+		revision, braked = r.Keeper.Holds(app.Identity())
+	}
+	move, why := standing.Settle(r.Keeper.Revoked(), braked)
+	if braked && move == gate.MoveKeep {
+		why = fmt.Sprintf("the brake on mass denial holds it; to let it go, annotate any policy with %s=%s", policy.AnnotationConfirm, revision)
+	}
+	mine, err = r.write(ctx, app, mine, standing, move, why)
+	if err != nil {
+		return 0, err
+	}
+	if err := r.report(ctx, app, mine, standing, why); err != nil {
+		return 0, err
+	}
+	if standing.Err != nil {
+		return 0, standing.Err
+	}
+	return r.again(standing), nil
+}
+
+// again is when a verdict is to be looked at again without an event: soon where
+// a signature may yet be pushed.
+func (r *Reconciler) again(s gate.Standing) time.Duration {
+	interval := cmp.Or(r.Interval, 10*time.Minute)
+	if evidence := s.Verdict.Evidence(); !s.Verdict.Allowed() && len(evidence.Signatures) == 0 {
+		return min(interval, 30*time.Second)
+	}
+	return interval
+}
+
+// judge asks the gate about a definition, and about what runs.
+func (r *Reconciler) judge(ctx context.Context, app application, live *intent.Payload) (gate.Standing, error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.JudgeTimeout, time.Minute))
+	defer cancel()
+	weighed := r.Keeper.Weighed()
+	s := gate.Standing{Live: live}
+	var err error
+	if s.Request, err = r.request(ctx, app, live); err != nil {
+		return s, err
+	}
+	s.Verdict, s.Err = r.Judge.Judge(ctx, s.Request)
+	if s.Err == nil {
+		r.tags.keep(app, s.Verdict.Image().Digest)
+	}
+	s.Held = r.Judge.Hold(ctx, s)
+	if r.Judge.Revision() != weighed || r.Keeper.Weighed() != weighed {
+		return s, errOverruled
+	}
+	return s, nil
+}
+
+// request is what the gate is asked about a definition.
+func (r *Reconciler) request(ctx context.Context, app application, live *intent.Payload) (gate.Request, error) {
+	generation, err := gate.Generation(app)
+	if err != nil {
+		return gate.Request{}, err
+	}
+	id := app.Identity()
+	request := gate.Request{Application: app, Requester: Requester(app), Digest: r.tags.digest(id, generation)}
+	if request.Digest == "" && live != nil && !live.Tombstone && live.Generation == generation {
+		request.Digest = live.ImageDigest
+	}
+	if id.Namespace != "" {
+		var ns metav1.PartialObjectMetadata
+		ns.SetGroupVersionKind(namespaceKind)
+		if err := r.Client.Get(ctx, types.NamespacedName{Name: id.Namespace}, &ns); err != nil {
+			return gate.Request{}, fmt.Errorf("get namespace of %s: %w", id, err)
+		}
+		request.Namespace = policies.Namespace{Name: id.Namespace, Labels: ns.Labels}
+	}
+	return request, nil
+}
+
+// Weigh implements policy.Weigher: it judges all that runs by the policies now
+// in force, without the network where it can.
+func (r *Reconciler) Weigh(ctx context.Context) (int, []v1alpha1.Identity, error) {
+	var intents v1alpha1.BpfIntentList
+	if err := r.Client.List(ctx, &intents); err != nil {
+		return 0, nil, fmt.Errorf("list intents: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	running, unloads := 0, []v1alpha1.Identity(nil)
+	for i := range intents.Items {
+		s, ok := r.open(&intents.Items[i])
+		if !ok || s.payload.Tombstone {
+			continue
+		}
+		running++
+		app, err := r.application(ctx, r.Client, s.payload.Application)
+		if err != nil || app == nil || string(app.GetUID()) != s.payload.UID {
+			continue
+		}
+		request, err := r.request(ctx, app, s.payload)
+		if err != nil {
+			continue
+		}
+		standing := gate.Standing{Request: request, Live: s.payload}
+		standing.Verdict, standing.Err = r.Judge.Judge(ctx, request)
+		standing.Held = r.Judge.Hold(ctx, standing)
+		if standing.UnloadsAnew() {
+			unloads = append(unloads, s.payload.Application)
+		}
+	}
+	return running, unloads, nil
+}
+
+func (r *Reconciler) now() time.Time {
+	if r.Now == nil {
+		return time.Now()
+	}
+	return r.Now()
+}

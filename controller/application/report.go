@@ -1,0 +1,179 @@
+package application
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/fluxcd/pkg/runtime/patch"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/status"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
+)
+
+// ReasonSuspended is why an application that is suspended is not ready.
+const ReasonSuspended = "Suspended"
+
+// owned are the conditions that the reconciler writes.
+func owned() []string {
+	return []string{
+		v1alpha1.ConditionReady, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled,
+		v1alpha1.ConditionVerified, v1alpha1.ConditionAllowed, v1alpha1.ConditionDeployed,
+	}
+}
+
+// report patches the status, where it says anything else than before, and tells
+// people what changed for them.
+func (r *Reconciler) report(ctx context.Context, before application, mine sealed, s gate.Standing, why string) error {
+	app := before.DeepCopyObject().(application)
+	patcher := patch.NewSerialPatcher(app, r.Client)
+	if err := r.describe(ctx, app, mine, s, why); err != nil {
+		return err
+	}
+	r.Metrics.observe(app, s)
+	r.tell(before, app)
+	err := patcher.Patch(ctx, app, patch.WithFieldOwner("skep-controller"),
+		patch.WithOwnedConditions{Conditions: owned()}, patch.WithStatusObservedGeneration{})
+	if err != nil {
+		return fmt.Errorf("patch status of %s: %w", app.Identity(), err)
+	}
+	return nil
+}
+
+// describe writes into an application's status what is known of it.
+func (r *Reconciler) describe(ctx context.Context, app application, mine sealed, s gate.Standing, why string) error {
+	report := app.Report()
+	for _, c := range []metav1.Condition{s.Verified(why), s.Allowed(why)} {
+		conditions.Set(app, &c)
+	}
+	if s.Err == nil {
+		report.Digest, report.Policies = s.Verdict.Image().Digest, s.Verdict.Decision().Policies
+		evidence := s.Verdict.Evidence()
+		report.Signers = evidence.Signers()
+	}
+	report.LastHandledReconcileAt = app.GetAnnotations()[meta.ReconcileRequestAnnotation]
+	report.Nodes, report.Serial = nil, 0
+	deployed := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: status.ReasonNothing, Message: "nothing is deployed"}
+	if p := mine.payload; p != nil && !p.Tombstone {
+		counts, err := r.fold(ctx, *p, s)
+		if err != nil {
+			return err
+		}
+		report.Nodes, report.Serial = &counts, p.Serial
+		deployed = status.Deployed(counts)
+	}
+	conditions.Set(app, &deployed)
+	conclude(app, s, why)
+	return nil
+}
+
+// fold counts what the nodes say of an intent.
+func (r *Reconciler) fold(ctx context.Context, p intent.Payload, s gate.Standing) (v1alpha1.NodesStatus, error) {
+	nodes, err := r.nodes(ctx)
+	if err != nil {
+		return v1alpha1.NodesStatus{}, err
+	}
+	needs := status.Needs{}
+	for _, program := range p.Programs {
+		for _, a := range program.Attach {
+			if !slices.Contains(needs.Hooks, a.Hook) {
+				needs.Hooks = append(needs.Hooks, a.Hook)
+			}
+		}
+	}
+	if s.Err == nil && s.Verdict.Image().Digest == p.ImageDigest {
+		for _, m := range s.Verdict.Facts().Maps {
+			needs.MapTypes = append(needs.MapTypes, m.Type)
+		}
+	}
+	return status.Fold(status.Wanted{UID: p.UID, Serial: p.Serial, Selector: p.NodeSelector, Needs: needs}, nodes)
+}
+
+// nodes are the cluster's nodes with what their agents say.
+func (r *Reconciler) nodes(ctx context.Context) ([]status.Node, error) {
+	var list corev1.NodeList
+	if err := r.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	var reports v1alpha1.BpfNodeList
+	if err := r.Client.List(ctx, &reports); err != nil {
+		return nil, fmt.Errorf("list what nodes report: %w", err)
+	}
+	reported := map[string]*v1alpha1.BpfNodeStatus{}
+	for i := range reports.Items {
+		reported[reports.Items[i].Name] = &reports.Items[i].Status
+	}
+	var agents map[string]bool
+	if r.Agents != nil {
+		var err error
+		if agents, err = r.Agents(ctx); err != nil {
+			return nil, err
+		}
+	}
+	nodes := make([]status.Node, 0, len(list.Items))
+	for i := range list.Items {
+		n := &list.Items[i]
+		alive := ready(n) && (r.Agents == nil || agents[n.Name])
+		nodes = append(nodes, status.Node{Name: n.Name, Labels: n.Labels, Ready: alive, Reported: reported[n.Name]})
+	}
+	return nodes, nil
+}
+
+// ready tells whether the kubelet of a node says that it is well.
+func ready(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// conclude sets Ready, and Reconciling or Stalled beside it, from what the
+// pipeline's conditions say: the first that is not true says why.
+func conclude(app application, s gate.Standing, why string) {
+	allowed, deployed := conditions.Get(app, v1alpha1.ConditionAllowed), conditions.Get(app, v1alpha1.ConditionDeployed)
+	conditions.Delete(app, v1alpha1.ConditionReconciling)
+	conditions.Delete(app, v1alpha1.ConditionStalled)
+	stalled := func(reason, message string) {
+		conditions.MarkStalled(app, reason, "%s", message)
+		conditions.MarkFalse(app, v1alpha1.ConditionReady, reason, "%s", message)
+	}
+	waiting := func(reason, message string) {
+		conditions.MarkReconciling(app, reason, "%s", message)
+		conditions.MarkFalse(app, v1alpha1.ConditionReady, reason, "%s", message)
+	}
+	switch {
+	case app.Body().Suspend:
+		stalled(ReasonSuspended, "it is suspended; what runs is kept")
+	case s.Err != nil:
+		waiting(gate.ReasonNotJudged, s.Err.Error())
+	case allowed.Status != metav1.ConditionTrue:
+		stalled(allowed.Reason, strings.TrimSuffix(allowed.Message+"; "+why, "; "))
+	case deployed.Status == metav1.ConditionTrue:
+		conditions.MarkTrue(app, v1alpha1.ConditionReady, deployed.Reason, "%s", deployed.Message)
+	case deployed.Reason == status.ReasonNodesFailed:
+		stalled(deployed.Reason, deployed.Message)
+	default:
+		waiting(deployed.Reason, deployed.Message)
+	}
+}
+
+// tell writes an event where Ready says something new, and the digest that runs
+// where it changed.
+func (r *Reconciler) tell(before, now application) {
+	was, is := conditions.Get(before, v1alpha1.ConditionReady), conditions.Get(now, v1alpha1.ConditionReady)
+	if is == nil || was != nil && was.Status == is.Status && was.Reason == is.Reason && before.Report().Digest == now.Report().Digest {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if is.Status == metav1.ConditionFalse && conditions.IsStalled(now) && is.Reason != ReasonSuspended {
+		kind = corev1.EventTypeWarning
+	}
+	r.Events.Eventf(now.(runtime.Object), nil, kind, is.Reason, "Reconcile", "%s", is.Message)
+}

@@ -1,0 +1,199 @@
+// Package controller is cluster mode's half without a kernel: it watches what
+// people write, has the gate judge it, and writes sealed intents and statuses.
+//
+// It owns what runs in one process and how the parts are joined, as one list.
+// What each part does stands in the folders below; none of them knows the
+// agent.
+package controller
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/controller/application"
+	"github.com/skep-dev/skep/controller/policy"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+)
+
+// Options says what a controller is told once.
+type Options struct {
+	// Config reaches the API server. Needed.
+	Config *rest.Config
+	// Namespace is Skep's own, where leases and Secrets are. Needed.
+	Namespace string
+	// SealKey is the key intents are sealed with, as intent.GenerateKey made it.
+	// Needed.
+	SealKey []byte
+	// TrustedKeys are further keys that sealed intents before, as
+	// intent.ParseTrust reads them; may be empty.
+	TrustedKeys []byte
+	// Cache is a folder for bytecode. Needed.
+	Cache string
+	// InsecureRegistries are reached over plain http.
+	InsecureRegistries []string
+	// LeaderElection lets one of several replicas write.
+	LeaderElection bool
+	// MetricsAddress and HealthAddress are where those are served; empty means
+	// nowhere.
+	MetricsAddress, HealthAddress string
+	// Interval is how often an application that is well is judged again; zero
+	// means ten minutes.
+	Interval time.Duration
+	// Agents tells which nodes an agent runs on; nil means on every one.
+	Agents func(context.Context) (map[string]bool, error)
+	// Metrics is where metrics are registered; nil means controller-runtime's own
+	// registry, and one controller a process.
+	Metrics prometheus.Registerer
+}
+
+// Scheme knows every kind that the controller reads or writes.
+func Scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
+}
+
+// New joins the parts of a controller. The manager's Start runs them.
+func New(ctx context.Context, o Options) (ctrl.Manager, error) {
+	mgr, err := newManager(o)
+	if err != nil {
+		return nil, fmt.Errorf("make manager: %w", err)
+	}
+	sealer, err := intent.ParseKey(o.SealKey)
+	if err != nil {
+		return nil, fmt.Errorf("read sealing key: %w", err)
+	}
+	trust, err := trusted(sealer, o.TrustedKeys)
+	if err != nil {
+		return nil, err
+	}
+	judge, err := newJudge(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	keeper := policy.NewKeeper(mgr.GetClient(), judge)
+	registry := o.Metrics
+	if registry == nil {
+		registry = metrics.Registry
+	}
+	applications := &application.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper,
+		Sealer: sealer, Trust: trust, Agents: o.Agents, Interval: o.Interval,
+		Events: mgr.GetEventRecorder("skep-controller"), Metrics: application.NewMetrics(registry),
+	}
+	again, err := applications.Register(ctx, mgr)
+	if err != nil {
+		return nil, fmt.Errorf("register applications: %w", err)
+	}
+	settings := &policy.Reconciler{Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again}
+	if err := settings.Register(mgr); err != nil {
+		return nil, fmt.Errorf("register policies: %w", err)
+	}
+	return mgr, errors.Join(
+		mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck("policies", keeper.Check),
+	)
+}
+
+// newManager is a manager whose cache holds no more than is read.
+func newManager(o Options) (ctrl.Manager, error) {
+	scheme, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	several := o.Metrics != nil
+	return ctrl.NewManager(o.Config, ctrl.Options{
+		Scheme:                        scheme,
+		LeaderElection:                o.LeaderElection,
+		LeaderElectionID:              "skep-controller",
+		LeaderElectionNamespace:       o.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		Metrics:                       metricsserver.Options{BindAddress: orOff(o.MetricsAddress), TLSOpts: []func(*tls.Config){modern}},
+		HealthProbeBindAddress:        orOff(o.HealthAddress),
+		Controller:                    config.Controller{SkipNameValidation: &several},
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: trimNode}},
+		},
+	})
+}
+
+// modern refuses TLS before 1.3.
+func modern(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }
+
+// orOff is controller-runtime's word for an address that is not served.
+func orOff(address string) string {
+	if address == "" {
+		return "0"
+	}
+	return address
+}
+
+// trimNode keeps of a Node what is read: its labels and whether it is ready.
+func trimNode(o any) (any, error) {
+	n, ok := o.(*corev1.Node)
+	if !ok {
+		return o, nil
+	}
+	trimmed := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels,
+	}}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return trimmed, nil
+}
+
+// trusted is the sealer's own key and those before it.
+func trusted(sealer *intent.Sealer, more []byte) (*intent.Trust, error) {
+	own, err := sealer.MarshalPublic()
+	if err != nil {
+		return nil, fmt.Errorf("read sealing key: %w", err)
+	}
+	trust, err := intent.ParseTrust(append(append([]byte{}, own...), more...))
+	if err != nil {
+		return nil, fmt.Errorf("read trusted keys: %w", err)
+	}
+	return trust, nil
+}
+
+// newJudge is a gate that trusts nobody yet; the keeper tells it whom to.
+func newJudge(ctx context.Context, o Options) (*gate.Judge, error) {
+	images, err := image.NewClient(image.Options{CacheDir: filepath.Join(o.Cache, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller"})
+	if err != nil {
+		return nil, fmt.Errorf("open registries: %w", err)
+	}
+	trust, err := signing.NewTrust(nil)
+	if err != nil {
+		return nil, err
+	}
+	set, err := policies.Compile(ctx, nil, policies.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return gate.New(gate.Options{Images: images, Trust: trust, Policies: set})
+}

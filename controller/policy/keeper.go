@@ -1,0 +1,297 @@
+// Package policy keeps the gate's signers and policies those of the cluster.
+//
+// It reads BpfSigner, BpfPolicy and ClusterBpfPolicy objects, compiles them,
+// hands them to the judge and says on each object whether it is in force. It
+// judges no application, but weighs, before a change comes into force for
+// what runs, whether a human has to confirm it.
+package policy
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+)
+
+// Weigher tells what a change does to what runs: how many applications run,
+// and which of them the policies now in force newly want unloaded.
+type Weigher interface {
+	Weigh(ctx context.Context) (running int, unloads []v1alpha1.Identity, err error)
+}
+
+// Keeper holds the judge to the cluster's signers and policies.
+type Keeper struct {
+	reader client.Reader
+	judge  *gate.Judge
+
+	// one keeps refreshes apart.
+	one sync.Mutex
+	// compiled remembers what came of each object, by UID and generation.
+	compiled map[string]error
+
+	// mu guards what follows.
+	mu      sync.RWMutex
+	ready   chan struct{}
+	revoked []string
+	weighed string
+	brake   Brake
+}
+
+// Brake is a change of policies that would unload so much that it waits for a
+// human.
+type Brake struct {
+	// Revision is what the annotation has to hold.
+	Revision string
+	// Running counts the applications that run, Unloads are those that the
+	// change would unload.
+	Running int
+	Unloads map[v1alpha1.Identity]bool
+	// Confirmed lets it through.
+	Confirmed bool
+}
+
+// Holds tells whether the brake keeps an application, which is to be unloaded
+// because a policy says so, running. It counts the application first: what the
+// weighing could not tell, such as an image out of reach, counts once it can.
+func (b *Brake) Holds(id v1alpha1.Identity) bool {
+	if b.Unloads == nil {
+		b.Unloads = map[v1alpha1.Identity]bool{}
+	}
+	b.Unloads[id] = true
+	return !b.Confirmed && gate.Brake(b.Running, len(b.Unloads))
+}
+
+// AnnotationConfirm holds, on any policy or signer, the revision of a change
+// that the brake is to let through.
+const AnnotationConfirm = v1alpha1.Group + "/confirm"
+
+// NewKeeper returns a Keeper that has refreshed nothing yet.
+func NewKeeper(reader client.Reader, judge *gate.Judge) *Keeper {
+	return &Keeper{reader: reader, judge: judge, compiled: map[string]error{}, ready: make(chan struct{})}
+}
+
+// Ready is closed once the cluster's signers and policies are in force: before,
+// nothing may be judged.
+func (k *Keeper) Ready() <-chan struct{} { return k.ready }
+
+// Revoked are the signers whose trust was taken away.
+func (k *Keeper) Revoked() []string {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.revoked
+}
+
+// Weighed is the revision of signers and policies that was weighed last. What
+// was judged by another has to be judged again.
+func (k *Keeper) Weighed() string {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.weighed
+}
+
+// Holds tells whether the brake keeps running what a policy wants unloaded, and
+// the revision that lets it go once it is confirmed.
+func (k *Keeper) Holds(id v1alpha1.Identity) (string, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.brake.Revision, k.brake.Holds(id)
+}
+
+// Outcome is what became of one object.
+type Outcome struct {
+	Object client.Object
+	// Err is why it is not in force as written; nil where it is.
+	Err error
+}
+
+// Refresh reads every signer and policy, and brings them into force. An object
+// that is broken takes none of the others with it: a broken signer counts for
+// nothing, a broken policy denies within its own match. changed tells that the
+// revision is another than before.
+func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, changed bool, err error) {
+	k.one.Lock()
+	defer k.one.Unlock()
+	in, err := k.read(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	trust, set, outcomes, err := k.compile(ctx, in)
+	if err != nil {
+		return nil, false, err
+	}
+	before := k.Weighed()
+	k.judge.Retrust(trust)
+	k.judge.Repolicy(set)
+	revision := k.judge.Revision()
+	changed = revision != before
+	brake := k.brake
+	if changed {
+		brake = Brake{Revision: revision, Unloads: map[v1alpha1.Identity]bool{}}
+		running, unloads, err := w.Weigh(ctx)
+		if err != nil {
+			return nil, false, fmt.Errorf("weigh change of policies: %w", err)
+		}
+		brake.Running = running
+		for _, id := range unloads {
+			brake.Unloads[id] = true
+		}
+	}
+	confirmed := in.confirmed(revision)
+	changed = changed || confirmed != brake.Confirmed
+	brake.Confirmed = confirmed
+	k.mu.Lock()
+	k.revoked, k.weighed, k.brake = trust.Revoked(), revision, brake
+	k.mu.Unlock()
+	select {
+	case <-k.ready:
+	default:
+		close(k.ready)
+	}
+	return outcomes, changed, nil
+}
+
+// objects are the admins' objects of a cluster.
+type objects struct {
+	signers    v1alpha1.BpfSignerList
+	cluster    v1alpha1.ClusterBpfPolicyList
+	namespaced v1alpha1.BpfPolicyList
+}
+
+func (k *Keeper) read(ctx context.Context) (objects, error) {
+	var in objects
+	for _, list := range []client.ObjectList{&in.signers, &in.cluster, &in.namespaced} {
+		if err := k.reader.List(ctx, list); err != nil {
+			return objects{}, fmt.Errorf("list signers and policies: %w", err)
+		}
+	}
+	return in, nil
+}
+
+// confirmed tells whether an admin let a revision through.
+func (in objects) confirmed(revision string) bool {
+	return slices.ContainsFunc(in.all(), func(o client.Object) bool {
+		return o.GetAnnotations()[AnnotationConfirm] == revision
+	})
+}
+
+func (in objects) all() []client.Object {
+	var all []client.Object
+	for i := range in.signers.Items {
+		all = append(all, &in.signers.Items[i])
+	}
+	for i := range in.cluster.Items {
+		all = append(all, &in.cluster.Items[i])
+	}
+	for i := range in.namespaced.Items {
+		all = append(all, &in.namespaced.Items[i])
+	}
+	return all
+}
+
+// compile makes a trust and a set out of what can be used.
+func (k *Keeper) compile(ctx context.Context, in objects) (*signing.Trust, *policies.Set, []Outcome, error) {
+	outcomes := make([]Outcome, 0, len(in.all()))
+	compiled := map[string]error{}
+	once := func(o client.Object, try func() error) error {
+		key := fmt.Sprintf("%s/%d", o.GetUID(), o.GetGeneration())
+		err, known := k.compiled[key]
+		if !known {
+			err = try()
+		}
+		compiled[key] = err
+		outcomes = append(outcomes, Outcome{Object: o, Err: err})
+		return err
+	}
+	var signers []v1alpha1.BpfSigner
+	for i := range in.signers.Items {
+		s := &in.signers.Items[i]
+		try := func() error { _, err := signing.NewTrust([]v1alpha1.BpfSigner{*s}); return err }
+		if once(s, try) == nil {
+			signers = append(signers, *s)
+		}
+	}
+	list := policies.FromObjects(in.cluster.Items, in.namespaced.Items)
+	owners := map[types.NamespacedName]client.Object{}
+	for _, o := range in.all() {
+		if _, signer := o.(*v1alpha1.BpfSigner); !signer {
+			owners[client.ObjectKeyFromObject(o)] = o
+		}
+	}
+	for i, p := range list {
+		o := owners[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]
+		try := func() error {
+			_, err := policies.Compile(ctx, []policies.Policy{p}, policies.Options{})
+			return err
+		}
+		if err := once(o, try); err != nil {
+			list[i] = denying(ctx, p, err)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, nil, nil, err
+	}
+	k.compiled = compiled
+	trust, err := signing.NewTrust(signers)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("trust signers: %w", err)
+	}
+	set, err := policies.Compile(ctx, list, policies.Options{})
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("compile policies: %w", err)
+	}
+	return trust, set, outcomes, nil
+}
+
+// denying stands for a policy that cannot be used: what it would have judged is
+// denied, and what runs is kept.
+func denying(ctx context.Context, p policies.Policy, cause error) policies.Policy {
+	message, _, _ := strings.Cut(cause.Error(), "\n")
+	reason, _ := json.Marshal(map[string]string{
+		"msg": "the policy cannot be used: " + message, "path": "", "remedy": "have its owner mend policy " + p.String(),
+	})
+	stub := policies.Policy{Name: p.Name, Namespace: p.Namespace, File: p.File, Spec: v1alpha1.BpfPolicySpec{
+		Rego: "package skep.policy\n\ndeny contains " + string(reason) + "\n",
+		Mode: p.Spec.Mode, Admission: p.Spec.Admission, Running: v1alpha1.RunningKeep, Match: p.Spec.Match,
+	}}
+	if _, err := policies.Compile(ctx, []policies.Policy{stub}, policies.Options{}); err != nil {
+		// Its match is what cannot be read, so it judges all it reaches.
+		stub.Spec.Match = nil
+	}
+	return stub
+}
+
+// ErrNotReady says that the cluster's policies are not in force yet.
+var ErrNotReady = errors.New("signers and policies were not read yet")
+
+// Wait waits until they are.
+func (k *Keeper) Wait(ctx context.Context) error {
+	select {
+	case <-k.ready:
+		return nil
+	case <-ctx.Done():
+		return cmp.Or(context.Cause(ctx), ErrNotReady)
+	}
+}
+
+// Check is a readiness check: a replica that knows no policies answers nothing.
+func (k *Keeper) Check(*http.Request) error {
+	select {
+	case <-k.ready:
+		return nil
+	default:
+		return ErrNotReady
+	}
+}

@@ -1,0 +1,121 @@
+package policy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/fluxcd/pkg/runtime/patch"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Reconciler refreshes the Keeper whenever a signer or a policy changes, and
+// says on each whether it is in force.
+type Reconciler struct {
+	Client client.Client
+	Keeper *Keeper
+	// Weigher weighs a change before it acts on what runs.
+	Weigher Weigher
+	// Changed is called when other signers or policies are in force than before,
+	// or a human confirmed them: everything is to be judged again.
+	Changed func()
+	// Interval is how often all is read again without an event; zero means ten
+	// minutes.
+	Interval time.Duration
+
+	elected <-chan struct{}
+}
+
+// all is the one request there is: signers and policies come into force
+// together.
+var all = reconcile.Request{NamespacedName: types.NamespacedName{Name: "signers-and-policies"}}
+
+// Register has a manager run the Reconciler. Every replica runs it, since every
+// replica answers admission requests; only the leader writes.
+func (r *Reconciler) Register(mgr ctrl.Manager) error {
+	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{all} })
+	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
+	everywhere := false
+	r.elected = mgr.Elected()
+	return ctrl.NewControllerManagedBy(mgr).Named("policy").
+		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).
+		Watches(&v1alpha1.BpfSigner{}, one, changed).
+		Watches(&v1alpha1.ClusterBpfPolicy{}, one, changed).
+		Watches(&v1alpha1.BpfPolicy{}, one, changed).
+		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			q.Add(all)
+			go func() {
+				select {
+				case <-r.elected:
+					q.Add(all)
+				case <-ctx.Done():
+				}
+			}()
+			return nil
+		})).
+		Complete(r)
+}
+
+// Reconcile brings what is written into force.
+func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.Result, error) {
+	outcomes, changed, err := r.Keeper.Refresh(ctx, r.Weigher)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if changed {
+		ctrl.LoggerFrom(ctx).Info("signers and policies are in force", "revision", r.Keeper.Weighed(), "objects", len(outcomes))
+		r.Changed()
+	}
+	select {
+	case <-r.elected:
+	default:
+		return ctrl.Result{RequeueAfter: r.interval()}, nil
+	}
+	var errs []error
+	for _, o := range outcomes {
+		errs = append(errs, r.report(ctx, o))
+	}
+	return ctrl.Result{RequeueAfter: r.interval()}, errors.Join(errs...)
+}
+
+func (r *Reconciler) interval() time.Duration { return cmp.Or(r.Interval, 10*time.Minute) }
+
+// The reasons of Ready on a signer or policy.
+const (
+	ReasonInForce = "InForce"
+	ReasonInvalid = "Invalid"
+)
+
+// report says on one object whether it is in force, where that is not what it
+// says already.
+func (r *Reconciler) report(ctx context.Context, o Outcome) error {
+	obj, ok := o.Object.DeepCopyObject().(conditions.Setter)
+	if !ok {
+		return fmt.Errorf("report on %T: it has no conditions", o.Object)
+	}
+	patcher := patch.NewSerialPatcher(obj, r.Client)
+	if o.Err != nil {
+		conditions.MarkFalse(obj, v1alpha1.ConditionReady, ReasonInvalid, "%s", o.Err)
+		conditions.MarkStalled(obj, ReasonInvalid, "%s", o.Err)
+	} else {
+		conditions.MarkTrue(obj, v1alpha1.ConditionReady, ReasonInForce, "it is in force")
+		conditions.Delete(obj, v1alpha1.ConditionStalled)
+	}
+	err := patcher.Patch(ctx, obj, patch.WithFieldOwner("skep-controller"),
+		patch.WithOwnedConditions{Conditions: []string{v1alpha1.ConditionReady, v1alpha1.ConditionStalled}}, patch.WithStatusObservedGeneration{})
+	return client.IgnoreNotFound(err)
+}

@@ -1,0 +1,54 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// The reasons of the conditions that the nodes' answers make.
+const (
+	ReasonSucceeded   = "Succeeded"
+	ReasonNoNodes     = "NoNodesSelected"
+	ReasonProgressing = "Progressing"
+	ReasonNodesFailed = "NodesFailed"
+	ReasonNothing     = "NothingDeployed"
+)
+
+// Deployed says whether the newest intent runs where it is meant to. It is true
+// when no reachable, supported node fails or has yet to answer; unreachable and
+// unsupported nodes are told in the message.
+func Deployed(n v1alpha1.NodesStatus) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: ReasonSucceeded, Message: told(n)}
+	switch {
+	case n.Failed > 0:
+		c.Status, c.Reason = metav1.ConditionFalse, ReasonNodesFailed
+	case n.Pending > 0 || n.Held > 0:
+		c.Status, c.Reason = metav1.ConditionFalse, ReasonProgressing
+	case n.Selected == 0:
+		c.Reason, c.Message = ReasonNoNodes, "the node selector chooses no node"
+	}
+	return c
+}
+
+// told is the counts in words, and the first failure.
+func told(n v1alpha1.NodesStatus) string {
+	parts := []string{fmt.Sprintf("loaded on %d of %d nodes", n.Loaded, n.Selected)}
+	for _, p := range []struct {
+		count int32
+		word  string
+	}{{n.Pending, "pending"}, {n.Held, "held by the rollout"}, {n.Failed, "failed"}, {n.Unsupported, "unsupported"}, {n.Unreachable, "unreachable"}} {
+		if p.count > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.count, p.word))
+		}
+	}
+	s := strings.Join(parts, ", ")
+	if len(n.Failing) > 0 {
+		f := n.Failing[0]
+		s += fmt.Sprintf("; %s: %s", f.Node, f.Message)
+	}
+	return s
+}

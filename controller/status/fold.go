@@ -1,0 +1,127 @@
+// Package status folds what the nodes say into what an application's status
+// says.
+//
+// It is pure: it takes values and returns values, and neither reads nor writes
+// the API server.
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Node is one node of the cluster as the fold sees it.
+type Node struct {
+	Name   string
+	Labels map[string]string
+	// Ready tells that the node is alive and an agent runs there.
+	Ready bool
+	// Reported is what its agent says; nil where it has said nothing yet.
+	Reported *v1alpha1.BpfNodeStatus
+}
+
+// Wanted is what the newest intent wants.
+type Wanted struct {
+	UID string
+	// Serial is the newest intent's; what a node says of an older one is no
+	// answer yet.
+	Serial int64
+	// Selector chooses the nodes; nil means every node.
+	Selector *metav1.LabelSelector
+	// Needs is what a kernel has to have.
+	Needs Needs
+}
+
+// Needs is what a kernel has to have to hold an application.
+type Needs struct {
+	// Hooks are names of hook.Table, MapTypes the types of maps as bytecode's
+	// facts name them.
+	Hooks, MapTypes []string
+}
+
+// Missing says what a kernel lacks, in one line; empty where it lacks nothing,
+// or where its profile is not known.
+func (n Needs) Missing(k v1alpha1.KernelProfile) string {
+	var missing []string
+	for _, need := range []struct {
+		what       string
+		have, want []string
+	}{{"hook", k.Hooks, n.Hooks}, {"map type", k.MapTypes, n.MapTypes}} {
+		for _, w := range need.want {
+			if len(need.have) > 0 && !slices.Contains(need.have, w) {
+				missing = append(missing, need.what+" "+w)
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("kernel %s has no %s", k.Release, strings.Join(missing, ", "))
+}
+
+// Fold counts the nodes that w selects, each once, and names the first of those
+// that fail. It is an error if the selector cannot be read.
+func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
+	selector := labels.Everything()
+	if w.Selector != nil {
+		var err error
+		if selector, err = metav1.LabelSelectorAsSelector(w.Selector); err != nil {
+			return v1alpha1.NodesStatus{}, fmt.Errorf("read node selector: %w", err)
+		}
+	}
+	s := v1alpha1.NodesStatus{}
+	byName := func(a, b Node) int { return strings.Compare(a.Name, b.Name) }
+	for _, n := range slices.SortedFunc(slices.Values(nodes), byName) {
+		if !selector.Matches(labels.Set(n.Labels)) {
+			continue
+		}
+		s.Selected++
+		if !n.Ready || n.Reported == nil {
+			s.Unreachable++
+			continue
+		}
+		state, message := answer(w, *n.Reported)
+		*counter(&s, state)++
+		if (state == v1alpha1.NodeFailed || state == v1alpha1.NodeUnsupported) && len(s.Failing) < v1alpha1.MaxFailingNodes {
+			s.Failing = append(s.Failing, v1alpha1.NodeFailure{Node: n.Name, State: state, Message: message})
+		}
+	}
+	s.Summary = fmt.Sprintf("%d/%d", s.Loaded, s.Selected)
+	return s, nil
+}
+
+// answer is what one reachable node says of the newest intent.
+func answer(w Wanted, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState, string) {
+	if missing := w.Needs.Missing(n.Kernel); missing != "" {
+		return v1alpha1.NodeUnsupported, missing
+	}
+	for _, a := range n.Applications {
+		if a.UID == w.UID && a.Serial >= w.Serial {
+			return a.State, a.Message
+		}
+	}
+	return v1alpha1.NodePending, ""
+}
+
+// counter is where a state is counted. A node that was selected and says it is
+// not has not seen its labels or the intent yet.
+func counter(s *v1alpha1.NodesStatus, state v1alpha1.NodeState) *int32 {
+	switch state {
+	case v1alpha1.NodeLoaded:
+		return &s.Loaded
+	case v1alpha1.NodeFailed:
+		return &s.Failed
+	case v1alpha1.NodeUnsupported:
+		return &s.Unsupported
+	case v1alpha1.NodeHeld:
+		return &s.Held
+	case v1alpha1.NodePending, v1alpha1.NodeNotSelected, v1alpha1.NodeRemoved:
+	}
+	return &s.Pending
+}

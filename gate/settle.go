@@ -1,0 +1,241 @@
+package gate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// AnnotationRequestedAt is Flux's annotation: changing its value has a tag
+// resolved anew.
+const AnnotationRequestedAt = "reconcile.fluxcd.io/requestedAt"
+
+// Generation names what a definition asks for: it is equal for equal specs and
+// values of AnnotationRequestedAt, and positive. A tag is resolved once per
+// generation.
+func Generation(app v1alpha1.Application) (int64, error) {
+	body, err := json.Marshal(struct {
+		Spec      *v1alpha1.BpfApplicationSpec
+		Requested string
+	}{app.Body(), app.GetAnnotations()[AnnotationRequestedAt]})
+	if err != nil {
+		return 0, fmt.Errorf("hash spec of %s: %w", app.Identity(), err)
+	}
+	sum := sha256.Sum256(body)
+	return int64(binary.BigEndian.Uint64(sum[:8])>>1) | 1, nil
+}
+
+// Move is what a door does with one application.
+type Move string
+
+// The moves.
+const (
+	// MoveKeep leaves what runs as it is.
+	MoveKeep Move = "keep"
+	// MoveSeal hands agents a new intent.
+	MoveSeal Move = "seal"
+	// MoveBury hands agents a tombstone.
+	MoveBury Move = "bury"
+)
+
+// Standing is one application as a door finds it: what is defined, what the
+// gate says of it, and what agents hold.
+type Standing struct {
+	// Request is the definition as it was judged; its Application is nil where
+	// there is none.
+	Request Request
+	// Verdict is what the gate said, Err why it could not tell.
+	Verdict Verdict
+	Err     error
+	// Live is what agents hold; nil where they never held anything.
+	Live *intent.Payload
+	// Hidden tells that the definition may stand where nobody could read it, so
+	// that its absence says nothing.
+	Hidden bool
+	// Held is what the gate says of what runs, whatever became of its
+	// definition; the zero value where it was not asked or could not tell.
+	Held Held
+}
+
+// Held is what a verdict about what runs comes to.
+type Held struct {
+	// stands tells that it would be admitted anew.
+	stands bool
+	// overruled tells that the policies would have it unloaded.
+	overruled bool
+	// orphaned tells that it is refused, and only because a signer was revoked.
+	orphaned bool
+}
+
+// Runs tells whether agents hold more than a tombstone.
+func (s Standing) Runs() bool { return s.Live != nil && !s.Live.Tombstone }
+
+func (s Standing) defined() bool { return s.Request.Application != nil }
+
+// allowed tells whether the definition may be loaded.
+func (s Standing) allowed() bool { return s.defined() && s.Err == nil && s.Verdict.Allowed() }
+
+// stays tells whether the definition's own verdict leaves nothing to ask about
+// what runs: it is allowed, and takes its place.
+func (s Standing) stays() bool { return s.allowed() && !s.Request.Application.Body().Suspend }
+
+// Unloads tells whether a policy wants what runs gone.
+func (s Standing) Unloads() bool {
+	denied := s.defined() && s.Err == nil && !s.Verdict.Allowed() && s.Verdict.Decision().Unload
+	return s.Runs() && (s.Held.overruled || denied)
+}
+
+// UnloadsAnew tells whether what runs by an unchanged definition would be
+// unloaded now: the change was in the policies.
+func (s Standing) UnloadsAnew() bool {
+	if !s.Unloads() || s.Held.overruled {
+		return s.Unloads()
+	}
+	generation, err := Generation(s.Request.Application)
+	return err == nil && generation == s.Live.Generation
+}
+
+// Settle decides what to do with one application and why. revoked are the
+// signers whose trust was taken away; braked tells that so much is denied anew
+// that a human has to confirm it.
+func (s Standing) Settle(revoked []string, braked bool) (Move, string) {
+	switch {
+	case s.Runs() && !s.stays() && s.Held.orphaned:
+		return MoveBury, "a signer it cannot do without is revoked"
+	case s.Runs() && !s.stays() && !s.Held.stands && lostItsSigners(s.Live.Signers, revoked):
+		return MoveBury, "every signer it was admitted by is revoked"
+	case s.Unloads() && braked:
+		return MoveKeep, "the brake on mass denial holds it; confirm with skep confirm"
+	case s.Unloads():
+		return MoveBury, "a policy that says running: Unload denies it"
+	case !s.defined() && s.Hidden:
+		return MoveKeep, "its file cannot be read"
+	case !s.defined() && s.Runs():
+		return MoveBury, "it is no longer defined in the source"
+	case !s.defined():
+		return MoveKeep, ""
+	case s.Request.Application.Body().Suspend:
+		return MoveKeep, "it is suspended"
+	case s.Err != nil:
+		return MoveKeep, "it could not be judged; what runs is kept"
+	case s.allowed() && s.Live != nil && s.Verdict.Same(*s.Live):
+		return MoveKeep, ""
+	case s.allowed():
+		return MoveSeal, ""
+	}
+	return MoveKeep, "it is denied; what runs is kept and frozen"
+}
+
+// lostItsSigners tells whether signers admitted what runs and all of them are
+// revoked now.
+func lostItsSigners(admitted, revoked []string) bool {
+	for _, name := range admitted {
+		if !slices.Contains(revoked, name) {
+			return false
+		}
+	}
+	return len(admitted) > 0
+}
+
+// Hold judges what runs where its definition gave no verdict that takes its
+// place: broken, out of reach, suspended, or refused for another reason. An
+// author must not keep a program against a policy by breaking its definition.
+func (j *Judge) Hold(ctx context.Context, s Standing) Held {
+	if !s.Runs() || len(s.Live.Programs) == 0 || s.stays() || !s.defined() && !s.Hidden {
+		return Held{}
+	}
+	request := s.Request
+	request.Application, request.Digest = asDefined(*s.Live), s.Live.ImageDigest
+	if s.defined() {
+		request.Application.SetLabels(s.Request.Application.GetLabels())
+		request.Application.SetAnnotations(s.Request.Application.GetAnnotations())
+	}
+	verdict, err := j.Judge(ctx, request)
+	if err != nil {
+		return Held{}
+	}
+	return Held{
+		stands:    verdict.Allowed(),
+		overruled: !verdict.Allowed() && verdict.Decision().Unload,
+		orphaned:  verdict.Orphaned(),
+	}
+}
+
+// asDefined is the definition that what runs would have today.
+func asDefined(live intent.Payload) v1alpha1.Application {
+	spec := v1alpha1.BpfApplicationSpec{
+		Bytecode: v1alpha1.Bytecode{Image: live.Image}, NodeSelector: live.NodeSelector,
+		Variables: live.Variables, Maps: live.Maps, Programs: live.Programs,
+	}
+	meta := metav1.ObjectMeta{Name: live.Application.Name, Namespace: live.Application.Namespace}
+	if live.Application.Kind == v1alpha1.KindBpfApplication {
+		return &v1alpha1.BpfApplication{ObjectMeta: meta, Spec: spec}
+	}
+	return &v1alpha1.ClusterBpfApplication{ObjectMeta: meta, Spec: spec}
+}
+
+// The reasons of the conditions Verified and Allowed.
+const (
+	ReasonSigned        = "Signed"
+	ReasonNoKnownSigner = "NoKnownSigner"
+	ReasonAllowed       = "Allowed"
+	ReasonDenied        = "Denied"
+	ReasonNotJudged     = "NotJudged"
+)
+
+// Verified is the condition of that name: it names the signers, or says of each
+// signature that did not count why it did not. why is told where nothing was
+// judged.
+func (s Standing) Verified(why string) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionFalse, Reason: ReasonNoKnownSigner, Message: "no known signer signed the image"}
+	if !s.defined() || s.Err != nil {
+		return s.unknown(c, why)
+	}
+	evidence := s.Verdict.Evidence()
+	if names := evidence.Signers(); len(names) > 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonSigned, "signed by "+strings.Join(names, ", ")
+		return c
+	}
+	for _, r := range evidence.Rejected {
+		c.Message += "; " + strings.TrimPrefix(r.Signer+": ", ": ") + r.Reason
+	}
+	return c
+}
+
+// Allowed is the condition of that name: which policies allow, or every reason
+// against it.
+func (s Standing) Allowed(why string) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionAllowed, Status: metav1.ConditionFalse, Reason: ReasonDenied}
+	if !s.defined() || s.Err != nil {
+		return s.unknown(c, why)
+	}
+	d := s.Verdict.Decision()
+	if s.Verdict.Allowed() {
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonAllowed, "allowed by "+strings.Join(d.Policies, ", ")
+		return c
+	}
+	sentences := make([]string, 0, len(d.Denied))
+	for _, r := range d.Denied {
+		sentences = append(sentences, Sentence(r))
+	}
+	c.Message = strings.Join(sentences, "; ")
+	return c
+}
+
+// unknown is a condition of which the gate could not tell.
+func (s Standing) unknown(c metav1.Condition, why string) metav1.Condition {
+	c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonNotJudged, why
+	if s.Err != nil {
+		c.Message = s.Err.Error()
+	}
+	return c
+}
