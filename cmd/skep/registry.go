@@ -32,7 +32,7 @@ func (f *registryFlags) client() (*image.Client, error) {
 		}
 		dir = filepath.Join(base, "skep", "bytecode")
 	}
-	c, err := image.NewClient(image.Options{CacheDir: dir, InsecureRegistries: slices.Clone(f.insecure), UserAgent: "skep/" + versionString()})
+	c, err := image.NewClient(image.Options{CacheDir: dir, InsecureRegistries: slices.Clone(f.insecure), UserAgent: "skep/" + thisBuild().Version})
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -14,9 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 )
-
-// version is set by the linker for a release.
-var version string
 
 // streams are where a command reads and writes.
 type streams struct {
@@ -44,36 +40,6 @@ func newRoot(s streams) *cobra.Command {
 		newVersion(),
 	)
 	return root
-}
-
-func newVersion() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionString())
-			return err
-		},
-	}
-}
-
-// versionString is the release's version, or the commit the binary was built
-// from.
-func versionString() string {
-	if version != "" {
-		return version
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return "devel+" + s.Value
-		}
-	}
-	return info.Main.Version
 }
 
 // outputFlag adds -o with the formats a command has.

@@ -45,6 +45,7 @@ func newRun() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Log = logger(cmd.ErrOrStderr(), f.verbose)
+			logStart(o)
 			h, err := host.New(cmd.Context(), o)
 			if err != nil {
 				return err
@@ -77,6 +78,19 @@ func newRun() *cobra.Command {
 	return cmd
 }
 
+// logStart says in one line what is about to run, before anything can fail.
+func logStart(o host.Options) {
+	policies, signers := o.Policies, o.Signers
+	if len(policies) == 0 {
+		policies = []string{"baseline"}
+	}
+	if len(signers) == 0 {
+		signers = []string{"none"}
+	}
+	o.Log.Info("skep run", "version", thisBuild().String(), "source", host.Redact(o.Source), "ref", or(o.Ref, "-"), "path", or(o.Path, "-"),
+		"policies", joined(policies), "signers", joined(signers), "state", o.State, "dryRun", o.DryRun)
+}
+
 // logger writes text, one line an event.
 func logger(w io.Writer, verbose bool) *slog.Logger {
 	level := slog.LevelInfo
@@ -106,9 +120,9 @@ func runHost(cmd *cobra.Command, h *host.Host, f runFlags) error {
 
 // onceError is the status as an exit code.
 func onceError(s host.Status, dry bool) error {
-	for what, text := range map[string]string{"read source": s.Source.Error, "read settings": s.Settings.Error} {
+	for _, text := range []string{s.Source.Error, s.Settings.Error} {
 		if text != "" {
-			return fmt.Errorf("%s: %s", what, text)
+			return errors.New(text)
 		}
 	}
 	for _, p := range s.Problems {

@@ -63,7 +63,7 @@ type sarifLogical struct {
 // sarif turns results into a log: a denial is an error, a warning a warning,
 // and what could not be told an error of the rule "unknown".
 func sarif(results []vetResult) sarifLog {
-	run := sarifRun{Tool: sarifTool{Driver: sarifDriver{Name: "skep", Version: versionString(), Rules: []sarifRule{}}}, Results: []sarifResult{}}
+	run := sarifRun{Tool: sarifTool{Driver: sarifDriver{Name: "skep", Version: thisBuild().Version, Rules: []sarifRule{}}}, Results: []sarifResult{}}
 	seen := map[string]bool{}
 	add := func(r vetResult, level, rule, path, text string) {
 		if !seen[rule] {

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+func TestVersionTellsTheCommit(t *testing.T) {
+	commit := &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}, Settings: []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"},
+		{Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}, {Key: "vcs.modified", Value: "false"},
+	}}
+	changed := &debug.BuildInfo{Main: commit.Main, Settings: []debug.BuildSetting{commit.Settings[0], {Key: "vcs.modified", Value: "true"}}}
+	for name, c := range map[string]struct {
+		info          *debug.BuildInfo
+		release, says string
+		when          string
+	}{
+		"a build of a commit":           {commit, "", "(devel) 0123456789ab", "2026-01-02T03:04:05Z"},
+		"a build of changed files":      {changed, "", "(devel) 0123456789ab with changes", ""},
+		"a release":                     {commit, "v1.2.3", "v1.2.3 0123456789ab", "2026-01-02T03:04:05Z"},
+		"go install of a version":       {&debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}}, "", "v1.2.3", ""},
+		"a build that looked at no git": {&debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, "", "(devel)", ""},
+		"a build that knows nothing":    {nil, "", "unknown", ""},
+	} {
+		b := buildOf(c.info, c.release)
+		if b.String() != c.says || b.Time != c.when || !strings.HasPrefix(b.Go, "go") || !strings.Contains(b.Platform, "/") {
+			t.Errorf("%s: %q, %+v; want %q", name, b, b, c.says)
+		}
+	}
+}
