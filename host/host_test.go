@@ -748,8 +748,12 @@ func TestAMovedTagIsReportedAndNotFollowed(t *testing.T) {
 	if err := h.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if again := s.pass(s.open())["app"]; again.Digest != before.Digest {
+	again := s.pass(s.open())["app"]
+	if again.Digest != before.Digest {
 		t.Error("a restart followed the tag")
+	}
+	if len(again.Warnings) == 0 || again.Warnings[0].Rule != "resolve/tag" || again.Condition(v1alpha1.ConditionReady).Status != yesPlease {
+		t.Errorf("a start does not look at once whether the tag moved: %v", again.Warnings)
 	}
 }
 

@@ -38,8 +38,12 @@ type tag struct {
 	moved   string
 }
 
-// tagCheckEvery is how often a tag is asked for, to report that it moved.
-const tagCheckEvery = 5 * time.Minute
+// tagCheckEvery is how often a tag is asked for, to report that it moved, and
+// tagCheckTimeout how long a pass waits for the answers.
+const (
+	tagCheckEvery   = 5 * time.Minute
+	tagCheckTimeout = 5 * time.Second
+)
 
 // Pass brings everything up to date once: settings, source, definitions,
 // verdicts, intents. Whatever fails is in the status, and what runs is kept.
@@ -187,9 +191,7 @@ func (h *Host) standings(ctx context.Context, sourceErr error) []standing {
 		})
 	}
 	_ = group.Wait()
-	for i := range all {
-		h.remember(ctx, all[i])
-	}
+	h.remember(ctx, all)
 	for uid, p := range live {
 		hidden := sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, or(h.places[uid], p.Source))
 		all = append(all, standing{id: p.Application, Standing: gate.Standing{Live: p, Hidden: hidden}})
@@ -235,29 +237,50 @@ func (h *Host) request(d definition, live *intent.Payload) gate.Request {
 	return req
 }
 
-// remember keeps what the tag was resolved to, and asks now and then whether it
-// moved, which is reported and never followed.
-func (h *Host) remember(ctx context.Context, s standing) {
-	resolved := s.Verdict.Image()
-	if s.Err != nil || resolved.Digest == "" {
-		return
-	}
-	uid, generation := uidOf(s.id), s.def.generation
-	known := h.tags[uid]
-	if known == nil || known.generation != generation {
-		h.tags[uid] = &tag{generation: generation, digest: resolved.Digest, checked: h.opts.Now()}
-		return
-	}
-	if resolved.Tag == "" || h.opts.Now().Sub(known.checked) < tagCheckEvery {
-		return
-	}
-	known.checked = h.opts.Now()
-	now, err := h.images.Resolve(ctx, s.def.app.Body().Bytecode.Image)
-	if err == nil {
-		known.moved = ""
-		if now.Digest != known.digest {
-			known.moved = now.Digest
+// remember keeps what tags were resolved to, and asks now and then whether one
+// moved, which is reported and never followed. A digest that is known from
+// before this process was started is asked about at once.
+func (h *Host) remember(ctx context.Context, all []standing) {
+	ctx, cancel := context.WithTimeout(ctx, tagCheckTimeout)
+	defer cancel()
+	group := errgroup.Group{}
+	group.SetLimit(judgesAtOnce)
+	for _, s := range all {
+		resolved := s.Verdict.Image()
+		if s.Err != nil || resolved.Digest == "" {
+			continue
 		}
+		uid := uidOf(s.id)
+		known := h.tags[uid]
+		if known == nil || known.generation != s.def.generation {
+			known = &tag{generation: s.def.generation, digest: resolved.Digest}
+			if !s.Runs() || s.Live.Generation != known.generation {
+				known.checked = h.opts.Now()
+			}
+			h.tags[uid] = known
+		}
+		if resolved.Tag == "" || h.opts.Now().Sub(known.checked) < tagCheckEvery {
+			continue
+		}
+		known.checked = h.opts.Now()
+		group.Go(func() error {
+			h.look(ctx, known, s.def.app.Body().Bytecode.Image)
+			return nil
+		})
+	}
+	_ = group.Wait()
+}
+
+// look asks what a tag stands for now. Where nobody answers, what was found out
+// before stays.
+func (h *Host) look(ctx context.Context, known *tag, ref string) {
+	now, err := h.images.Resolve(ctx, ref)
+	if err != nil {
+		return
+	}
+	known.moved = ""
+	if now.Digest != known.digest {
+		known.moved = now.Digest
 	}
 }
 

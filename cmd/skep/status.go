@@ -113,20 +113,25 @@ func printStatus(w io.Writer, format string, s host.Status) error {
 }
 
 // printWhy says why an application is not as it is defined: the reasons of a
-// denial with what is known of its signatures, else what its condition says.
+// denial with what is known of its signatures, else what its condition says. What
+// is only warned of follows.
 func printWhy(w io.Writer, a host.Application) {
 	ready := a.Condition(v1alpha1.ConditionReady)
-	if len(a.Reasons) == 0 && ready.Status != metav1.ConditionTrue {
-		fmt.Fprintf(w, "\n%s\n  %s\n", a.Identity(), plain(ready.Message))
+	if len(a.Reasons) == 0 && ready.Status == metav1.ConditionTrue && len(a.Warnings) == 0 {
+		return
 	}
-	if len(a.Reasons) > 0 {
-		fmt.Fprintf(w, "\n%s\n", a.Identity())
+	fmt.Fprintf(w, "\n%s\n", a.Identity())
+	if len(a.Reasons) == 0 && ready.Status != metav1.ConditionTrue {
+		fmt.Fprintf(w, "  %s\n", plain(ready.Message))
 	}
 	for _, r := range a.Reasons {
 		printReason(w, paint(w, red, "denied"), r)
 	}
 	if v := a.Condition(v1alpha1.ConditionVerified); len(a.Reasons) > 0 && v.Status == metav1.ConditionFalse {
 		fmt.Fprintf(w, "  verified  %s\n", plain(v.Message))
+	}
+	for _, r := range a.Warnings {
+		printReason(w, "warning", r)
 	}
 }
 
