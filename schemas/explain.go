@@ -152,27 +152,37 @@ func (s *scope) elsewhere(e errors.Error) string {
 	return ", given at " + strings.Join(places, " and ")
 }
 
-// suggest lists the known names, or, where they are many, those that are near.
+// suggest lists the known names in their order, or, where they are many, those
+// of the family that was given, or those that are near.
 func suggest(given string, known []string, intro string) string {
-	slices.SortStableFunc(known, func(a, b string) int {
-		return levenshtein.ComputeDistance(given, a) - levenshtein.ComputeDistance(given, b)
-	})
+	const most = 12
+	slices.Sort(known)
 	if len(known) == 0 {
 		return "Remove it."
 	}
-	if len(known) <= 12 {
+	if len(known) <= most {
 		return intro + strings.Join(known, ", ") + "."
 	}
-	near := known[:0]
+	distance := func(name string) int { return levenshtein.ComputeDistance(given, name) }
+	var family, near []string
 	for _, k := range known {
-		if len(near) < 3 && levenshtein.ComputeDistance(given, k) <= max(2, len(given)/3) {
+		if strings.HasPrefix(k, given+"/") {
+			family = append(family, k)
+		}
+		if distance(k) <= max(2, len(given)/3) {
 			near = append(near, k)
 		}
+	}
+	if len(family) > 0 {
+		near = family[:min(most, len(family))]
+	} else {
+		slices.SortStableFunc(near, func(a, b string) int { return distance(a) - distance(b) })
+		near = near[:min(3, len(near))]
 	}
 	if len(near) == 0 {
 		return ""
 	}
-	return "Did you mean " + strings.Join(near, ", ") + "?"
+	return "Did you mean " + strings.Join(near, " or ") + "?"
 }
 
 // written is the value at fields as the author wrote it.

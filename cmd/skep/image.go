@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -85,9 +86,9 @@ func pack(files []string, artifact bool) (*image.Built, error) {
 		if err != nil {
 			return nil, err
 		}
-		facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
+		facts, err := readFacts(file, object)
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", file, err)
+			return nil, err
 		}
 		if _, twice := objects[platform]; twice {
 			return nil, fmt.Errorf("pack %s: platform %q has an object already; write -f PLATFORM=FILE for each", file, platform)
@@ -98,6 +99,18 @@ func pack(files []string, artifact bool) (*image.Built, error) {
 		return image.Build(object, image.BuildOptions{Labels: labels[""], Artifact: artifact, Filename: filepath.Base(files[0])})
 	}
 	return image.BuildIndex(objects, image.BuildOptions{PlatformLabels: labels, Artifact: artifact})
+}
+
+// readFacts inspects an object, and knows what people name instead of one.
+func readFacts(where string, object []byte) (bytecode.Facts, error) {
+	if !bytes.HasPrefix(object, []byte(elf.ELFMAG)) {
+		return bytecode.Facts{}, fmt.Errorf("read %s: it is not ELF; compile it first: clang -g -O2 -target bpf -c FILE.c -o FILE.o", where)
+	}
+	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
+	if err != nil {
+		return facts, fmt.Errorf("read %s: %w", where, err)
+	}
+	return facts, nil
 }
 
 // newImageCopy is push and pull: the same copy, seen from two sides.
@@ -193,8 +206,8 @@ func inspect(ctx context.Context, reg *registryFlags, where string) (inspection,
 		}
 		got.Digest, got.ObjectDigest, got.Labels, object = img.Digest, img.ObjectDigest, img.Labels, img.Object
 	}
-	if got.Facts, err = bytecode.Inspect(bytes.NewReader(object), bytecode.Options{}); err != nil {
-		return got, fmt.Errorf("read %s: %w", where, err)
+	if got.Facts, err = readFacts(where, object); err != nil {
+		return got, err
 	}
 	got.Mismatches = bytecode.CompareLabels(got.Labels, got.Facts)
 	return got, nil

@@ -28,7 +28,7 @@ func newPolicyTest() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			report, err := policies.Test(cmd.Context(), os.DirFS(args[0]))
 			if err != nil {
-				return err
+				return fmt.Errorf("test policies in %s: %w", args[0], err)
 			}
 			if output == "json" {
 				err = printJSON(cmd.OutOrStdout(), report)
