@@ -111,16 +111,7 @@ func To(r Request) (link.Link, error) {
 	}
 	l, err := attach(h, r)
 	if err != nil {
-		return nil, fmt.Errorf("attach %s to %s %s: %w", r.Attachment.Program, h.Name, r.Attachment.Target, rights.ExplainAttach(Explain(h, err), toAttach(h)))
+		return nil, fmt.Errorf("attach %s to %s %s: %w", r.Attachment.Program, h.Name, r.Attachment.Target, rights.ExplainAttach(Explain(h, err), append(rights.ToLoad(h.ProgramType), toAttach(h)...)))
 	}
 	return l, nil
-}
-
-// toAttach are the capabilities that attaching takes.
-func toAttach(h hook.Hook) []rights.Capability {
-	if h.Shape == hook.UserBinary {
-		// perf_uprobe_event_init of kernel/events/core.c asks for no less.
-		return []rights.Capability{rights.SysAdmin}
-	}
-	return rights.ToLoad(h.ProgramType)
 }

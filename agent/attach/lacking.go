@@ -91,38 +91,38 @@ func try(h hook.Hook) error {
 	case strings.HasPrefix(h.Name, "tcx/"):
 		return tryTCX(h)
 	case h.Shape == hook.Cgroup && h.Attachable:
-		p, err := trivial(h)
-		if errors.Is(err, unix.EINVAL) {
-			return errors.Join(ebpf.ErrNotSupported, err)
-		}
-		if err != nil {
-			return err
-		}
-		return p.Close()
+		return tryTyped(h, "")
+	case h.Name == "tp_btf":
+		return tryTyped(h, "sched_switch")
+	case h.Name == "iter":
+		return tryTyped(h, "task")
 	}
 	return features.HaveProgramType(h.ProgramType)
 }
 
-// tryTCX asks for a link to a device that there is not, upon which the library
-// finds out what the kernel has.
+// tryTCX asks for a link to a device that there is not: a kernel that has the
+// hook says so, and upon another answer the library finds out what it has.
 func tryTCX(h hook.Hook) error {
-	p, err := trivial(h)
+	p, err := trivial(h, "")
 	if err != nil {
 		return err
 	}
 	l, err := link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: p, Attach: h.AttachType})
-	if err == nil {
+	switch {
+	case err == nil:
 		err = l.Close()
+	case errors.Is(err, unix.ENODEV):
+		err = nil
 	}
 	return errors.Join(err, p.Close())
 }
 
 // trivial loads a program that returns 1, which every hook of a cgroup takes:
 // it lets the call go on. So only an attach type the kernel does not know makes
-// it invalid.
-func trivial(h hook.Hook) (*ebpf.Program, error) {
+// it invalid. The target is that of a program typed by BTF.
+func trivial(h hook.Hook, target string) (*ebpf.Program, error) {
 	return ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
-		Name: "skep_try", Type: h.ProgramType, AttachType: h.AttachType, License: "Apache-2.0",
+		Name: "skep_try", Type: h.ProgramType, AttachType: h.AttachType, AttachTo: target, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
 	}, ebpf.ProgramOptions{LogDisabled: true})
 }

@@ -96,6 +96,14 @@ func (e *Error) Error() string {
 // Unwrap returns the library's error.
 func (e *Error) Unwrap() error { return e.err }
 
+// Check returns an *Error where this process lacks one of the capabilities.
+func Check(need []Capability) error {
+	if missing := read().lacks(need); len(missing) > 0 {
+		return &Error{Missing: missing, err: unix.EPERM}
+	}
+	return nil
+}
+
 // ExplainLoad says what is missing where loading was refused for want of a
 // right. Any other error it returns as it is.
 func ExplainLoad(err error, need []Capability) error {
@@ -167,7 +175,9 @@ func (p process) lacks(need []Capability) []Capability {
 	if !p.known || has(SysAdmin) {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(need), has)
+	missing := slices.DeleteFunc(slices.Clone(need), has)
+	slices.Sort(missing)
+	return slices.Compact(missing)
 }
 
 // otherwise says what refuses a process that has the capabilities.

@@ -25,7 +25,7 @@ func TestARefusalSaysWhatIsMissing(t *testing.T) {
 		want string
 	}{
 		"one of two":              {process{known: true, effective: bits(BPF)}, []Capability{BPF, Perfmon}, "program f: load program: operation not permitted: this process lacks CAP_PERFMON; grant it"},
-		"both":                    {process{known: true}, []Capability{BPF, NetAdmin}, "this process lacks CAP_BPF and CAP_NET_ADMIN; grant it"},
+		"both":                    {process{known: true}, []Capability{BPF, NetAdmin}, "this process lacks CAP_NET_ADMIN and CAP_BPF; grant it"},
 		"one that stands for all": {process{known: true, effective: bits(SysAdmin)}, []Capability{BPF, Perfmon}, "it has them; a security module or"},
 		"a user namespace":        {process{known: true, effective: ^uint64(0), nested: true}, []Capability{BPF}, "within a user namespace"},
 		"a locked kernel":         {process{known: true, effective: bits(BPF), lockdown: "integrity"}, []Capability{BPF}, "locked down (integrity)"},
