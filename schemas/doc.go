@@ -42,7 +42,8 @@ package schemas
 
 import "embed"
 
-//go:generate sh -c "go run ./genhooks > module/hooks_gen.cue"
+//go:generate sh -c "go run ./genhooks cue > module/hooks_gen.cue"
+//go:generate sh -c "go run ./genhooks page > ../docs/hooks.md"
 
 // ModulePath is the path of the CUE module, with its major version.
 const ModulePath = "skep.dev/schemas@v1"

@@ -4,47 +4,32 @@ import (
 	"bytes"
 	"errors"
 	"os"
-	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/skep-dev/skep/hook"
 )
 
-func TestGeneratedFileIsCurrent(t *testing.T) {
-	want, err := os.ReadFile("../module/hooks_gen.cue")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got bytes.Buffer
-	if err := write(&got, hook.All(), hook.XDPVerdicts()); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("run go generate ./schemas (-file +table):\n%s", diff)
+func TestGeneratedFilesAreCurrent(t *testing.T) {
+	for name, out := range outputs() {
+		want, err := os.ReadFile(out.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		if err := run(&got, []string{name}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got.String()); diff != "" {
+			t.Errorf("%s: run go generate ./schemas (-file +table):\n%s", name, diff)
+		}
 	}
 }
 
-func TestEveryColumnIsTakenFromTheRow(t *testing.T) {
-	rows := []hook.Hook{
-		{Name: "one", ProgramType: ebpf.XDP, Shape: hook.NetworkDevice, Sharing: hook.Ordered, Namespaceable: true, MinKernel: "5.9"},
-		{Name: "two", ProgramType: ebpf.TracePoint, Shape: hook.Tracepoint, Sharing: hook.Parallel, MinKernel: "4.7"},
-	}
-	var got bytes.Buffer
-	if err := write(&got, rows, []hook.Verdict{{Name: "Pass"}}); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"#Hook: \"one\" |\n\t\"two\"\n",
-		"#NamespacedHook: \"one\"\n",
-		"#Verdict: \"Pass\"\n",
-		`"one": {shape: "NetworkDevice", ordered: true, chained: true, category: false, namespaceable: true, minKernel: "5.9"}`,
-		`"two": {shape: "Tracepoint", ordered: false, chained: false, category: true, namespaceable: false, minKernel: "4.7"}`,
-	} {
-		if !strings.Contains(got.String(), want) {
-			t.Errorf("%q is not in:\n%s", want, got.String())
+func TestOnlyAKnownOutputIsWritten(t *testing.T) {
+	for _, args := range [][]string{nil, {"toml"}, {"cue", "page"}} {
+		var got bytes.Buffer
+		if err := run(&got, args); err == nil || got.Len() > 0 {
+			t.Errorf("%q: %v, %q", args, err, got.String())
 		}
 	}
 }
@@ -57,7 +42,9 @@ var errFull = errors.New("no space left")
 func (full) Write([]byte) (int, error) { return 0, errFull }
 
 func TestWriteErrorKeepsItsCause(t *testing.T) {
-	if err := write(full{}, hook.All(), nil); !errors.Is(err, errFull) {
-		t.Errorf("error: %v", err)
+	for name := range outputs() {
+		if err := run(full{}, []string{name}); !errors.Is(err, errFull) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
