@@ -10,6 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/rights"
 )
 
 // layoutSuffix is appended to a map's pin for the symlink that notes the
@@ -86,7 +88,10 @@ func isMapInMap(t ebpf.MapType) bool { return t == ebpf.ArrayOfMaps || t == ebpf
 // have under one name and type, but those that the definition sets. It is to be
 // called just before r's programs take over; what old's programs write after is
 // lost. It returns the names of the carried variables by section.
-func CarryVariables(p *Prepared, old, r *Revision) (map[string][]string, error) {
+//
+// The object that old was loaded from tells where its variables lie. Where it is
+// not at hand, was is nil, and the kernel is asked, which takes CAP_SYS_ADMIN.
+func CarryVariables(p, was *Prepared, old, r *Revision) (map[string][]string, error) {
 	carried := map[string][]string{}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(p.Spec.Maps)) {
@@ -96,7 +101,7 @@ func CarryVariables(p *Prepared, old, r *Revision) (map[string][]string, error) 
 		}
 		same, err := sameMap(from, to)
 		if err == nil && !same {
-			carried[name], err = p.carrySection(name, from, to)
+			carried[name], err = p.carrySection(name, was, from, to)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("carry variables of %s: %w", name, err))
@@ -121,8 +126,8 @@ func sameMap(a, b *ebpf.Map) (bool, error) {
 }
 
 // carrySection copies what two data sections have in common.
-func (p *Prepared) carrySection(name string, from, to *ebpf.Map) ([]string, error) {
-	had, err := datasec(from)
+func (p *Prepared) carrySection(name string, was *Prepared, from, to *ebpf.Map) ([]string, error) {
+	had, err := was.datasec(name, from)
 	if err != nil || had == nil {
 		return nil, err
 	}
@@ -162,6 +167,18 @@ func find(ds *btf.Datasec, v btf.VarSecinfo) *btf.VarSecinfo {
 		}
 	}
 	return nil
+}
+
+// datasec finds the type of a data section in the object it was loaded from, or
+// asks the kernel.
+func (p *Prepared) datasec(name string, m *ebpf.Map) (*btf.Datasec, error) {
+	if p != nil && p.Spec.Maps[name] != nil {
+		if section, ok := p.Spec.Maps[name].Value.(*btf.Datasec); ok {
+			return section, nil
+		}
+	}
+	section, err := datasec(m)
+	return section, rights.ExplainLoad(err, []rights.Capability{rights.SysAdmin})
 }
 
 // datasec reads the type of a data section from the kernel, or nil where the

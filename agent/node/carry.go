@@ -31,7 +31,13 @@ func (p *pass) carry(want plan.Application, old, next *kernel.Revision) error {
 	if err != nil {
 		return err
 	}
-	carried, err := kernel.CarryVariables(prepared, old, next)
+	var was *kernel.Prepared
+	if o := p.intentOf(want.UID, old.Name); o != nil {
+		if was, err = p.prepare(*o); err != nil {
+			p.opts.Log.Debug("read the object that runs; the kernel is asked", "application", want.Identity.String(), "error", err)
+		}
+	}
+	carried, err := kernel.CarryVariables(prepared, was, old, next)
 	for _, app := range p.apps {
 		if app.newest.Payload().UID != want.UID {
 			continue
