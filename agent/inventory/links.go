@@ -2,8 +2,11 @@ package inventory
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // linkTypes are the kernel's names of enum bpf_link_type, by number
@@ -21,10 +24,35 @@ func typeName(t link.Type) string {
 	return ""
 }
 
+// settling bounds how long a link that is being made is waited for.
+const settling = time.Second
+
 // listLinks reads every link and where it attaches its program.
 func listLinks(ctx context.Context, places *places) ([]Link, error) {
 	found := []Link{}
-	var it link.Iterator
+	for started := time.Now(); ; {
+		var last link.ID
+		if n := len(found); n > 0 {
+			last = link.ID(found[n-1].ID)
+		}
+		more, err := listAfter(ctx, last, places)
+		found = append(found, more...)
+		if len(more) > 0 {
+			started = time.Now()
+		}
+		// A link has its id before it can be opened (bpf_link_by_id of
+		// kernel/bpf/syscall.c), for as long as attaching takes.
+		if !errors.Is(err, unix.EAGAIN) || time.Since(started) > settling {
+			return found, err
+		}
+	}
+}
+
+// listAfter reads the links whose ids come after one, up to the first that
+// cannot be opened.
+func listAfter(ctx context.Context, last link.ID, places *places) ([]Link, error) {
+	var found []Link
+	it := link.Iterator{ID: last}
 	defer it.Close()
 	for it.Next() {
 		if err := ctx.Err(); err != nil {
