@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"time"
 
@@ -30,6 +31,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
@@ -62,6 +64,9 @@ type Options struct {
 	// Interval is how often an application that is well is judged again; zero
 	// means ten minutes.
 	Interval time.Duration
+	// Admission is how requests to the API server are looked at; the zero value
+	// serves none.
+	Admission admission.Options
 	// Agents tells which nodes an agent runs on; nil means on every one.
 	Agents func(context.Context) (map[string]bool, error)
 	// Metrics is where metrics are registered; nil means controller-runtime's own
@@ -77,7 +82,8 @@ func Scheme() (*runtime.Scheme, error) {
 
 // New joins the parts of a controller. The manager's Start runs them.
 func New(ctx context.Context, o Options) (ctrl.Manager, error) {
-	mgr, err := newManager(o)
+	certificates := &admission.Certificates{}
+	mgr, err := newManager(o, certificates)
 	if err != nil {
 		return nil, fmt.Errorf("make manager: %w", err)
 	}
@@ -111,6 +117,10 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err := settings.Register(mgr); err != nil {
 		return nil, fmt.Errorf("register policies: %w", err)
 	}
+	parts := admission.Parts{Judge: judge, Keeper: keeper, Certificates: certificates, Metrics: registry, Namespace: o.Namespace}
+	if err := admission.Register(mgr, o.Admission, parts); err != nil {
+		return nil, fmt.Errorf("register admission: %w", err)
+	}
 	return mgr, errors.Join(
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("policies", keeper.Check),
@@ -118,12 +128,14 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 }
 
 // newManager is a manager whose cache holds no more than is read.
-func newManager(o Options) (ctrl.Manager, error) {
+func newManager(o Options, certificates *admission.Certificates) (ctrl.Manager, error) {
 	scheme, err := Scheme()
 	if err != nil {
 		return nil, err
 	}
 	several := o.Metrics != nil
+	objects := map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: trimNode}}
+	maps.Copy(objects, o.Admission.Cache(o.Namespace))
 	return ctrl.NewManager(o.Config, ctrl.Options{
 		Scheme:                        scheme,
 		LeaderElection:                o.LeaderElection,
@@ -132,10 +144,11 @@ func newManager(o Options) (ctrl.Manager, error) {
 		LeaderElectionReleaseOnCancel: true,
 		Metrics:                       metricsserver.Options{BindAddress: orOff(o.MetricsAddress), TLSOpts: []func(*tls.Config){modern}},
 		HealthProbeBindAddress:        orOff(o.HealthAddress),
+		WebhookServer:                 o.Admission.Server(certificates),
 		Controller:                    config.Controller{SkipNameValidation: &several},
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: trimNode}},
+			ByObject:         objects,
 		},
 	})
 }

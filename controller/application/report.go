@@ -8,10 +8,12 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
-	"github.com/fluxcd/pkg/runtime/patch"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/status"
@@ -22,27 +24,24 @@ import (
 // ReasonSuspended is why an application that is suspended is not ready.
 const ReasonSuspended = "Suspended"
 
-// owned are the conditions that the reconciler writes.
-func owned() []string {
-	return []string{
-		v1alpha1.ConditionReady, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled,
-		v1alpha1.ConditionVerified, v1alpha1.ConditionAllowed, v1alpha1.ConditionDeployed,
-	}
-}
-
 // report patches the status, where it says anything else than before, and tells
 // people what changed for them.
 func (r *Reconciler) report(ctx context.Context, before application, mine sealed, s gate.Standing, why string) error {
 	app := before.DeepCopyObject().(application)
-	patcher := patch.NewSerialPatcher(app, r.Client)
 	if err := r.describe(ctx, app, mine, s, why); err != nil {
 		return err
 	}
 	r.Metrics.observe(app, s)
 	r.tell(before, app)
-	err := patcher.Patch(ctx, app, patch.WithFieldOwner("skep-controller"),
-		patch.WithOwnedConditions{Conditions: owned()}, patch.WithStatusObservedGeneration{})
-	if err != nil {
+	// One write with all of it: fluxcd's patch helper writes conditions and the
+	// rest apart, and whoever looks in between sees a status that never was.
+	if equality.Semantic.DeepEqual(before, app) {
+		return nil
+	}
+	if err := r.Client.Status().Patch(ctx, app, client.MergeFrom(before)); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
 		return fmt.Errorf("patch status of %s: %w", app.Identity(), err)
 	}
 	return nil
@@ -60,7 +59,7 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 		report.Signers = evidence.Signers()
 	}
 	report.LastHandledReconcileAt = app.GetAnnotations()[meta.ReconcileRequestAnnotation]
-	report.Nodes, report.Serial = nil, 0
+	report.Nodes, report.Serial, report.ObservedGeneration = nil, 0, app.GetGeneration()
 	deployed := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: status.ReasonNothing, Message: "nothing is deployed"}
 	if p := mine.payload; p != nil && !p.Tombstone {
 		counts, err := r.fold(ctx, *p, s)
@@ -157,7 +156,7 @@ func conclude(app application, s gate.Standing, why string) {
 		stalled(allowed.Reason, strings.TrimSuffix(allowed.Message+"; "+why, "; "))
 	case deployed.Status == metav1.ConditionTrue:
 		conditions.MarkTrue(app, v1alpha1.ConditionReady, deployed.Reason, "%s", deployed.Message)
-	case deployed.Reason == status.ReasonNodesFailed:
+	case deployed.Reason == status.ReasonNodesFailed || deployed.Reason == status.ReasonUnsupported:
 		stalled(deployed.Reason, deployed.Message)
 	default:
 		waiting(deployed.Reason, deployed.Message)

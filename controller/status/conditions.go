@@ -14,13 +14,15 @@ const (
 	ReasonSucceeded   = "Succeeded"
 	ReasonNoNodes     = "NoNodesSelected"
 	ReasonProgressing = "Progressing"
+	ReasonUnreachable = "NodesUnreachable"
+	ReasonUnsupported = "NodesUnsupported"
 	ReasonNodesFailed = "NodesFailed"
 	ReasonNothing     = "NothingDeployed"
 )
 
 // Deployed says whether the newest intent runs where it is meant to. It is true
-// when no reachable, supported node fails or has yet to answer; unreachable and
-// unsupported nodes are told in the message.
+// when it runs anywhere, and no reachable, supported node fails or has yet to
+// answer; unreachable and unsupported nodes are told in the message.
 func Deployed(n v1alpha1.NodesStatus) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: ReasonSucceeded, Message: told(n)}
 	switch {
@@ -30,6 +32,10 @@ func Deployed(n v1alpha1.NodesStatus) metav1.Condition {
 		c.Status, c.Reason = metav1.ConditionFalse, ReasonProgressing
 	case n.Selected == 0:
 		c.Reason, c.Message = ReasonNoNodes, "the node selector chooses no node"
+	case n.Loaded == 0 && n.Unreachable > 0:
+		c.Status, c.Reason = metav1.ConditionFalse, ReasonUnreachable
+	case n.Loaded == 0:
+		c.Status, c.Reason = metav1.ConditionFalse, ReasonUnsupported
 	}
 	return c
 }

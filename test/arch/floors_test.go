@@ -44,6 +44,7 @@ func floors() []floor {
 		{"gate", four},
 		{"agent", agent},
 		{"host", with(five, "agent")},
+		{"controller", five},
 		{"demo", with(five, "agent", "host", "examples")},
 		{"examples", nil},
 		// Pages that are made from a table, and not the table.
@@ -155,7 +156,7 @@ func foreign() []guarded {
 		{"github.com/open-policy-agent", []string{"policies"}},
 		{"github.com/google/go-containerregistry", []string{"bytecode/image", "signing", "demo", "cmd"}},
 		{"github.com/go-git", []string{"host", "demo"}},
-		{"github.com/prometheus", []string{"host"}},
+		{"github.com/prometheus", []string{"host", "controller"}},
 		{"github.com/spf13/cobra", []string{"cmd"}},
 		{"github.com/vishvananda", []string{"agent", "host", "demo"}},
 		{"github.com/cilium/ebpf/link", []string{"agent"}},
@@ -163,7 +164,7 @@ func foreign() []guarded {
 		// Nothing shells out: two rooms start their own binary again, to render
 		// CUE and to hold the demo in a network namespace.
 		{"os/exec", []string{"schemas", "demo"}},
-		{"net/http", []string{"bytecode/image", "signing", "host", "demo", "cmd"}},
+		{"net/http", []string{"bytecode/image", "signing", "host", "controller", "demo", "cmd"}},
 		{"plugin", nil},
 		{"unsafe", []string{"agent", "schemas"}}, // schemas: the renderer gives up its rights
 	}

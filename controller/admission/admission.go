@@ -1,0 +1,136 @@
+// Package admission is the gate's door at the API server: it looks at what
+// people write before it is stored.
+//
+// It denies what is known to be bad and lets in what could not be told in time.
+// It allows nothing to be loaded: what it lets in is judged again by the
+// reconcilers, and only what they seal reaches a node. It also records who
+// asked, and keeps the certificate by which the API server knows it.
+package admission
+
+import (
+	"cmp"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/skep-dev/skep/controller/policy"
+	"github.com/skep-dev/skep/gate"
+)
+
+// The paths that are served, the name of the Service and of the Secret, and that
+// of the webhook configurations, as the chart has them.
+const (
+	PathValidate  = "/validate"
+	PathRequester = "/requester"
+
+	webhookName       = "skep-webhook"
+	configurationName = "skep"
+)
+
+// DefaultBudget is how long an image nothing is known of is tried.
+const DefaultBudget = 2 * time.Second
+
+// Options says how admission is served.
+type Options struct {
+	// Port is where; zero means that nothing is served.
+	Port int
+	// Host is the address it listens on; empty means every one.
+	Host string
+	// CertDir holds tls.crt and tls.key, which somebody else renews, such as
+	// cert-manager. Empty means that Skep keeps a certificate of its own, in a
+	// Secret that all replicas share.
+	CertDir string
+	// Names are the names or addresses the API server calls it by; empty means
+	// those of the chart's Service. They stand in Skep's own certificate.
+	Names []string
+	// Budget is how long one request may take to learn what is not known; zero
+	// means DefaultBudget. Keep it below the webhook's timeoutSeconds.
+	Budget time.Duration
+}
+
+// Enabled tells whether anything is served.
+func (o Options) Enabled() bool { return o.Port != 0 }
+
+// selfManaged tells whether Skep makes the certificate.
+func (o Options) selfManaged() bool { return o.Enabled() && o.CertDir == "" }
+
+// Cache narrows what a manager's cache holds for admission to the few objects of
+// its own, so that RBAC can grant it those by name.
+func (o Options) Cache(namespace string) map[client.Object]cache.ByObject {
+	if !o.selfManaged() {
+		return nil
+	}
+	named := func(name string) fields.Selector { return fields.OneTermEqualSelector("metadata.name", name) }
+	by := map[client.Object]cache.ByObject{
+		&corev1.Secret{}: {Namespaces: map[string]cache.Config{namespace: {FieldSelector: named(webhookName)}}},
+	}
+	for _, kind := range configurations() {
+		by[kind] = cache.ByObject{Field: named(configurationName)}
+	}
+	return by
+}
+
+// Server is the webhook server for a manager's options; nil where none is
+// served, and New has the certificate it shows.
+func (o Options) Server(certificates *Certificates) webhook.Server {
+	if !o.Enabled() {
+		return nil
+	}
+	return webhook.NewServer(webhook.Options{Host: o.Host, Port: o.Port, CertDir: o.CertDir, TLSOpts: []func(*tls.Config){func(c *tls.Config) {
+		c.MinVersion = tls.VersionTLS13
+		if o.selfManaged() {
+			c.GetCertificate = certificates.Get
+		}
+	}}})
+}
+
+// Parts is what admission asks.
+type Parts struct {
+	// Judge and Keeper are the reconcilers' own, so that both doors say the same.
+	Judge  *gate.Judge
+	Keeper *policy.Keeper
+	// Certificates is what Options.Server was given.
+	Certificates *Certificates
+	// Metrics is where metrics are registered.
+	Metrics prometheus.Registerer
+	// Namespace is Skep's own.
+	Namespace string
+}
+
+// Register has a manager serve admission on every replica.
+func Register(mgr ctrl.Manager, o Options, p Parts) error {
+	if !o.Enabled() {
+		return nil
+	}
+	if o.selfManaged() {
+		c := p.Certificates
+		c.client, c.secret = mgr.GetClient(), types.NamespacedName{Namespace: p.Namespace, Name: webhookName}
+		c.names = o.Names
+		if len(c.names) == 0 {
+			service := webhookName + "." + p.Namespace + ".svc"
+			c.names = []string{service, service + ".cluster.local"}
+		}
+		if err := c.register(mgr); err != nil {
+			return fmt.Errorf("register certificates: %w", err)
+		}
+		if err := mgr.AddReadyzCheck("certificate", c.Check); err != nil {
+			return err
+		}
+	}
+	server := mgr.GetWebhookServer()
+	server.Register(PathValidate, &webhook.Admission{Handler: &Validator{
+		Reader: mgr.GetClient(), Judge: p.Judge, Keeper: p.Keeper, Budget: cmp.Or(o.Budget, DefaultBudget), Metrics: NewMetrics(p.Metrics),
+	}})
+	server.Register(PathRequester, &webhook.Admission{Handler: Recorder{}})
+	return mgr.AddReadyzCheck("webhook", func(r *http.Request) error { return server.StartedChecker()(r) })
+}

@@ -1,0 +1,215 @@
+package admission
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// overlap is how long a replica goes on with the certificate it shows while the
+// API server learns to trust the next one.
+const overlap = time.Minute
+
+// Certificates keeps the certificate by which the API server knows the webhook:
+// one for all replicas, in a Secret, renewed in time, and its authority in the
+// webhook configurations. Any replica renews it; the Secret's resourceVersion
+// lets one of them win.
+type Certificates struct {
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+
+	client client.Client
+	secret types.NamespacedName
+	names  []string
+
+	// mu guards what follows.
+	mu sync.RWMutex
+	// shown is what is served now.
+	shown *tls.Certificate
+	// trusted are the authorities published last: they stay trusted where the
+	// Secret is lost.
+	trusted []byte
+}
+
+// configurations are the kinds of objects that tell the API server whom to
+// trust.
+func configurations() []client.Object {
+	return []client.Object{&admissionregistrationv1.ValidatingWebhookConfiguration{}, &admissionregistrationv1.MutatingWebhookConfiguration{}}
+}
+
+// errNoCertificate says that a replica cannot answer yet.
+var errNoCertificate = errors.New("there is no certificate yet")
+
+// Get is tls.Config's GetCertificate.
+func (c *Certificates) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.shown == nil {
+		return nil, errNoCertificate
+	}
+	return c.shown, nil
+}
+
+// Check is a readiness check.
+func (c *Certificates) Check(*http.Request) error {
+	_, err := c.Get(nil)
+	return err
+}
+
+// register has a manager run it on every replica.
+func (c *Certificates) register(mgr ctrl.Manager) error {
+	everywhere := false
+	one := reconcile.Request{NamespacedName: c.secret}
+	toOne := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{one} })
+	b := ctrl.NewControllerManagedBy(mgr).Named("certificate").
+		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).
+		Watches(&corev1.Secret{}, toOne).
+		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			q.Add(one)
+			return nil
+		}))
+	for _, kind := range configurations() {
+		b = b.Watches(kind, toOne)
+	}
+	return b.Complete(c)
+}
+
+// Reconcile renews, publishes and shows, in this order: nobody is shown a
+// certificate whose authority was not published before.
+func (c *Certificates) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.Result, error) {
+	stored, err := c.renew(ctx)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		// Another replica was first; its Secret comes by the watch, or here.
+		return ctrl.Result{RequeueAfter: time.Second}, nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	var errs []error
+	for _, kind := range configurations() {
+		errs = append(errs, c.publish(ctx, kind, stored.bundle))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return ctrl.Result{}, err
+	}
+	next := stored.renewAt
+	if wait := c.show(stored); !wait.IsZero() {
+		next = wait
+	}
+	return ctrl.Result{RequeueAfter: max(next.Sub(c.now()), time.Second)}, nil
+}
+
+// renew reads the Secret, and makes what is in it anew where that is due.
+func (c *Certificates) renew(ctx context.Context) (pair, error) {
+	var secret corev1.Secret
+	err := c.client.Get(ctx, c.secret, &secret)
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
+		return pair{}, fmt.Errorf("get Secret %s: %w", c.secret, err)
+	}
+	stored, err := parse(secret.Data, c.names)
+	if err == nil && c.now().Before(stored.renewAt) {
+		return stored, nil
+	}
+	c.mu.RLock()
+	before := c.trusted
+	c.mu.RUnlock()
+	data, err := issue(c.now(), c.names, append(append([]byte{}, secret.Data[keyAuthorities]...), before...))
+	if err != nil {
+		return pair{}, fmt.Errorf("issue certificate: %w", err)
+	}
+	ctrl.LoggerFrom(ctx).Info("issuing certificate of the webhook", "secret", c.secret.String(), "names", c.names)
+	secret.Data, secret.Type = data, corev1.SecretTypeTLS
+	if missing {
+		secret.ObjectMeta = metav1.ObjectMeta{Namespace: c.secret.Namespace, Name: c.secret.Name}
+		err = c.client.Create(ctx, &secret)
+	} else {
+		err = c.client.Update(ctx, &secret)
+	}
+	if err != nil {
+		return pair{}, fmt.Errorf("write Secret %s: %w", c.secret, err)
+	}
+	return parse(data, c.names)
+}
+
+// publish writes the authorities into a webhook configuration, where it stands
+// and says anything else: somebody may have applied it without them.
+func (c *Certificates) publish(ctx context.Context, kind client.Object, bundle []byte) error {
+	err := c.client.Get(ctx, types.NamespacedName{Name: configurationName}, kind)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get webhook configuration: %w", err)
+	}
+	changed := false
+	for _, config := range clientConfigs(kind) {
+		if !bytes.Equal(config.CABundle, bundle) {
+			config.CABundle, changed = bundle, true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	if err := c.client.Update(ctx, kind); err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("write webhook configuration: %w", err)
+	}
+	return err
+}
+
+// clientConfigs are the places of a webhook configuration that name an
+// authority.
+func clientConfigs(o client.Object) []*admissionregistrationv1.WebhookClientConfig {
+	var found []*admissionregistrationv1.WebhookClientConfig
+	switch o := o.(type) {
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		for i := range o.Webhooks {
+			found = append(found, &o.Webhooks[i].ClientConfig)
+		}
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		for i := range o.Webhooks {
+			found = append(found, &o.Webhooks[i].ClientConfig)
+		}
+	}
+	return found
+}
+
+// show serves a pair: at once where nothing that holds is served, else when the
+// API server had time to trust it. It returns when to come back for that; zero
+// means that it is served.
+func (c *Certificates) show(p pair) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trusted = p.bundle
+	from := p.issuedAt.Add(overlap)
+	if c.shown != nil && c.now().Before(from) && c.now().Before(c.shown.Leaf.NotAfter) && !c.shown.Leaf.Equal(p.certificate.Leaf) {
+		return from
+	}
+	c.shown = &p.certificate
+	return time.Time{}
+}
+
+func (c *Certificates) now() time.Time {
+	if c.Now == nil {
+		return time.Now()
+	}
+	return c.Now()
+}

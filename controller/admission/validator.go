@@ -1,0 +1,219 @@
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/application"
+	"github.com/skep-dev/skep/controller/policy"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+)
+
+// maxObjectBytes bounds an object: an intent made of a larger one might not fit
+// into its envelope.
+const maxObjectBytes = 512 << 10
+
+// Validator says of every application, policy and signer whether it may be
+// stored. It changes nothing, so a dry run is a request like any other.
+type Validator struct {
+	// Reader reads namespaces, from a cache.
+	Reader client.Reader
+	Judge  *gate.Judge
+	Keeper *policy.Keeper
+	// Budget is how long one request may take to learn what is not known.
+	Budget  time.Duration
+	Metrics *Metrics
+}
+
+// answer is an outcome and what is told of it.
+type answer struct {
+	outcome  outcome
+	message  string
+	warnings []string
+}
+
+// Handle implements admission.Handler. A refusal is 403 Forbidden and never 422,
+// which Flux takes for a field that cannot change, and then may delete the
+// object to make it anew.
+func (v *Validator) Handle(ctx context.Context, req webhook.AdmissionRequest) webhook.AdmissionResponse {
+	a, err := v.review(ctx, req)
+	if err != nil {
+		a.outcome = malformed
+	}
+	v.Metrics.observe(req.Kind.Kind, a.outcome)
+	switch {
+	case err != nil:
+		return webhook.Errored(http.StatusBadRequest, err)
+	case a.outcome == denied:
+		ctrl.LoggerFrom(ctx).Info("denied", "message", a.message, "user", req.UserInfo.Username)
+		return webhook.Denied(a.message).WithWarnings(a.warnings...)
+	}
+	return webhook.Allowed("").WithWarnings(a.warnings...)
+}
+
+// review looks at one request.
+func (v *Validator) review(ctx context.Context, req webhook.AdmissionRequest) (answer, error) {
+	object, err := read(req.Kind, req.Object.Raw)
+	if err != nil {
+		return answer{}, fmt.Errorf("read %s: %w", name(req), err)
+	}
+	if req.Operation == admissionv1.Update {
+		before, err := read(req.Kind, req.OldObject.Raw)
+		if err != nil {
+			return answer{}, fmt.Errorf("read %s as it was: %w", name(req), err)
+		}
+		if settled(before, object) {
+			return answer{outcome: unchanged}, nil
+		}
+	}
+	if n := len(req.Object.Raw); n > maxObjectBytes {
+		return deny(name(req), fmt.Sprintf("admission/size: the object has %d bytes, at most %d are taken (split it)", n, maxObjectBytes)), nil
+	}
+	switch o := object.(type) {
+	case v1alpha1.Application:
+		return v.application(ctx, o), nil
+	case *v1alpha1.ClusterBpfPolicy:
+		return compiles(ctx, name(req), policies.FromObjects([]v1alpha1.ClusterBpfPolicy{*o}, nil))
+	case *v1alpha1.BpfPolicy:
+		return compiles(ctx, name(req), policies.FromObjects(nil, []v1alpha1.BpfPolicy{*o}))
+	case *v1alpha1.BpfSigner:
+		if _, err := signing.NewTrust([]v1alpha1.BpfSigner{*o}); err != nil {
+			return deny(name(req), err.Error()), nil
+		}
+	}
+	return answer{outcome: allowed}, nil
+}
+
+// name is kind, namespace and name of what a request is about.
+func name(req webhook.AdmissionRequest) string {
+	id := v1alpha1.Identity{Namespace: req.Namespace, Name: req.Name}
+	return req.Kind.Kind + " " + id.String()
+}
+
+// deny is a refusal with its reasons on one line.
+func deny(object string, reasons ...string) answer {
+	return answer{outcome: denied, message: printable(object + ": " + strings.Join(reasons, "; "))}
+}
+
+// read is an object of one of the kinds that are looked at.
+func read(kind metav1.GroupVersionKind, raw []byte) (client.Object, error) {
+	object := map[string]client.Object{
+		v1alpha1.KindBpfApplication:        &v1alpha1.BpfApplication{},
+		v1alpha1.KindClusterBpfApplication: &v1alpha1.ClusterBpfApplication{},
+		v1alpha1.KindBpfPolicy:             &v1alpha1.BpfPolicy{},
+		v1alpha1.KindClusterBpfPolicy:      &v1alpha1.ClusterBpfPolicy{},
+		v1alpha1.KindBpfSigner:             &v1alpha1.BpfSigner{},
+	}[kind.Kind]
+	if object == nil || kind.Group != v1alpha1.Group {
+		return nil, fmt.Errorf("kind %s is not looked at here", schema.GroupVersionKind(kind))
+	}
+	return object, json.Unmarshal(raw, object)
+}
+
+// settled tells whether an update asks for nothing that has to be looked at.
+// What was denied since it was stored must stay in the hands of its operators:
+// they can label it, confirm it, suspend it, and take finalizers from it while it
+// is on its way out, whatever is wrong with the rest of it. None of this loads
+// anything, and the reconcilers judge by the new metadata.
+func settled(before, now client.Object) bool {
+	if !now.GetDeletionTimestamp().IsZero() {
+		return true
+	}
+	was, is := spec(before), spec(now)
+	if is, ok := is.(v1alpha1.BpfApplicationSpec); ok && is.Suspend {
+		held := was.(v1alpha1.BpfApplicationSpec)
+		held.Suspend = true
+		was = held
+	}
+	return equality.Semantic.DeepEqual(was, is)
+}
+
+// spec is what an object asks for.
+func spec(o client.Object) any {
+	switch o := o.(type) {
+	case v1alpha1.Application:
+		return *o.Body()
+	case *v1alpha1.ClusterBpfPolicy:
+		return o.Spec
+	case *v1alpha1.BpfPolicy:
+		return o.Spec
+	case *v1alpha1.BpfSigner:
+		return o.Spec
+	}
+	return nil
+}
+
+// compiles says whether a policy can be used, with the line and column of what
+// is wrong with it.
+func compiles(ctx context.Context, object string, list []policies.Policy) (answer, error) {
+	_, err := policies.Compile(ctx, list, policies.Options{})
+	var broken *policies.CompileError
+	switch {
+	case errors.As(err, &broken):
+		return deny(object, err.Error()), nil
+	case err != nil:
+		return answer{}, err
+	}
+	return answer{outcome: allowed}, nil
+}
+
+// application asks the gate: at once where all is known, within the budget
+// where it is not. What could not be told is let in with a warning, since
+// nothing is loaded before it was.
+func (v *Validator) application(ctx context.Context, app v1alpha1.Application) answer {
+	id := app.Identity()
+	ctx, cancel := context.WithTimeout(ctx, v.Budget)
+	defer cancel()
+	verdict, err := v.judge(ctx, app)
+	if err != nil {
+		return answer{outcome: unverified, warnings: warnings(
+			fmt.Sprintf("%s %s is not verified yet, and nothing is loaded until it is: ", id.Kind, id), []string{err.Error()})}
+	}
+	decision := verdict.Decision()
+	a := answer{outcome: allowed, warnings: warnings("", sentences(decision.Warnings))}
+	reasons := sentences(decision.Denied)
+	switch {
+	case verdict.Allowed():
+		return a
+	case decision.AdmissionWarn:
+		a.outcome = warned
+		a.warnings = append(warnings("denied, and not loaded: ", reasons), a.warnings...)
+		return a
+	}
+	refused := deny(id.Kind+" "+id.String(), reasons...)
+	refused.warnings = a.warnings
+	return refused
+}
+
+// judge has the gate judge an application as the reconcilers would.
+func (v *Validator) judge(ctx context.Context, app v1alpha1.Application) (gate.Verdict, error) {
+	if err := v.Keeper.Wait(ctx); err != nil {
+		return gate.Verdict{}, err
+	}
+	request := gate.Request{Application: app, Requester: application.Requester(app)}
+	if namespace := app.GetNamespace(); namespace != "" {
+		ns := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
+		if err := v.Reader.Get(ctx, types.NamespacedName{Name: namespace}, &ns); err != nil {
+			return gate.Verdict{}, fmt.Errorf("get namespace %s: %w", namespace, err)
+		}
+		request.Namespace = policies.Namespace{Name: namespace, Labels: ns.Labels}
+	}
+	return v.Judge.Judge(ctx, request)
+}

@@ -1,0 +1,90 @@
+package status
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// says is a node that is well and says one thing of application "uid".
+func says(name string, serial int64, state v1alpha1.NodeState, message string) Node {
+	return Node{Name: name, Labels: map[string]string{"role": "edge"}, Ready: true, Reported: &v1alpha1.BpfNodeStatus{
+		Kernel:       v1alpha1.KernelProfile{Release: "6.1.0", Hooks: []string{"xdp", "tracepoint"}, MapTypes: []string{"Hash"}},
+		Applications: []v1alpha1.NodeApplication{{UID: "uid", Serial: serial, State: state, Message: message}},
+	}}
+}
+
+func TestNodesAreFolded(t *testing.T) {
+	loaded := says("a", 7, v1alpha1.NodeLoaded, "")
+	away := says("b", 7, v1alpha1.NodeLoaded, "")
+	away.Ready = false
+	for name, c := range map[string]struct {
+		wanted Wanted
+		nodes  []Node
+		want   v1alpha1.NodesStatus
+		// reason is that of the condition Deployed, true whether it is.
+		reason string
+		deploy bool
+	}{
+		"all loaded": {Wanted{}, []Node{loaded, says("b", 8, v1alpha1.NodeLoaded, "")},
+			v1alpha1.NodesStatus{Summary: "2/2", Selected: 2, Loaded: 2}, ReasonSucceeded, true},
+		"one speaks of an older intent": {Wanted{}, []Node{loaded, says("b", 6, v1alpha1.NodeLoaded, "")},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1}, ReasonProgressing, false},
+		"one failed": {Wanted{}, []Node{says("b", 7, v1alpha1.NodeFailed, "R1 is scalar"), loaded},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Failed: 1,
+				Failing: []v1alpha1.NodeFailure{{Node: "b", State: v1alpha1.NodeFailed, Message: "R1 is scalar"}}}, ReasonNodesFailed, false},
+		"one is away, and does not keep the others from being ready": {Wanted{}, []Node{loaded, away},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Unreachable: 1}, ReasonSucceeded, true},
+		"all are away": {Wanted{}, []Node{away},
+			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unreachable: 1}, ReasonUnreachable, false},
+		"no agent has spoken": {Wanted{}, []Node{{Name: "a", Ready: true}},
+			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unreachable: 1}, ReasonUnreachable, false},
+		"no node is chosen": {Wanted{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": "core"}}}, []Node{loaded},
+			v1alpha1.NodesStatus{Summary: "0/0"}, ReasonNoNodes, true},
+		"a hook that no kernel has": {Wanted{Needs: Needs{Hooks: []string{"tcx/ingress"}}}, []Node{loaded},
+			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unsupported: 1,
+				Failing: []v1alpha1.NodeFailure{{Node: "a", State: v1alpha1.NodeUnsupported, Message: "kernel 6.1.0 has no hook tcx/ingress"}}}, ReasonUnsupported, false},
+		"a map type that no kernel has": {Wanted{Needs: Needs{MapTypes: []string{"Hash", "Arena"}}}, []Node{loaded},
+			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unsupported: 1,
+				Failing: []v1alpha1.NodeFailure{{Node: "a", State: v1alpha1.NodeUnsupported, Message: "kernel 6.1.0 has no map type Arena"}}}, ReasonUnsupported, false},
+		"held by the rollout": {Wanted{}, []Node{loaded, says("b", 7, v1alpha1.NodeHeld, "")},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Held: 1}, ReasonProgressing, false},
+		"a label not seen yet": {Wanted{}, []Node{says("a", 7, v1alpha1.NodeNotSelected, "")},
+			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Pending: 1}, ReasonProgressing, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.wanted.UID, c.wanted.Serial = "uid", 7
+			got, err := Fold(c.wanted, c.nodes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("Fold (-want +got):\n%s", diff)
+			}
+			if d := Deployed(got); d.Reason != c.reason || (d.Status == metav1.ConditionTrue) != c.deploy || d.Message == "" {
+				t.Errorf("Deployed = %+v", d)
+			}
+		})
+	}
+}
+
+func TestFailingNodesAreBounded(t *testing.T) {
+	var nodes []Node
+	for i := range 50 {
+		nodes = append(nodes, says(string(rune('A'+i)), 7, v1alpha1.NodeFailed, "no"))
+	}
+	got, err := Fold(Wanted{UID: "uid", Serial: 7}, nodes)
+	if err != nil || got.Failed != 50 || len(got.Failing) != v1alpha1.MaxFailingNodes || got.Failing[0].Node != "A" {
+		t.Errorf("%d failed, %d named, %v", got.Failed, len(got.Failing), err)
+	}
+}
+
+func TestASelectorThatCannotBeReadIsAnError(t *testing.T) {
+	bad := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Maybe"}}}
+	if _, err := Fold(Wanted{Selector: bad}, nil); err == nil {
+		t.Error("a selector that cannot be read chose nodes")
+	}
+}

@@ -1,0 +1,187 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/policy"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+// clusterPolicy is a policy of some Rego.
+func clusterPolicy(name, rego string, running v1alpha1.RunningMode) *v1alpha1.ClusterBpfPolicy {
+	return &v1alpha1.ClusterBpfPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + rego, Running: running},
+	}
+}
+
+// loads makes an application that one node has loaded.
+func (c *cluster) loads(name, node string) *v1alpha1.ClusterBpfApplication {
+	c.t.Helper()
+	ref, _ := c.Push(name+":v1", programs.Object("tracepoint_count"), "team-a")
+	app := application(name, ref)
+	app.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+	c.create(app)
+	c.node(node, map[string]string{"app": name})
+	c.condition(app, v1alpha1.ConditionReconciling, metav1.ConditionTrue, "Progressing")
+	c.answers(node, app, v1alpha1.NodeLoaded, "")
+	c.condition(app, v1alpha1.ConditionReady, metav1.ConditionTrue, "Succeeded")
+	return app
+}
+
+// buried waits for a tombstone.
+func (c *cluster) buried(app client.Object, why string) {
+	c.t.Helper()
+	c.until("a tombstone", func() error {
+		p := c.opened(app)
+		if p == nil || !p.Tombstone || !strings.Contains(p.Reason, why) {
+			return fmt.Errorf("sealed %+v", p)
+		}
+		return nil
+	})
+}
+
+// runsStill says that an intent is no tombstone.
+func (c *cluster) runsStill(app client.Object) {
+	c.t.Helper()
+	if p := c.opened(app); p == nil || p.Tombstone {
+		c.t.Errorf("%s is to be unloaded: %+v", app.GetName(), p)
+	}
+}
+
+func TestARevokedSignerUnloads(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	c.conform(&v1alpha1.ClusterBpfApplicationList{})
+	signer := c.Signer("team-a")
+	c.create(signer)
+	app := c.loads("app", "one")
+	c.Down.Store(true)
+	c.change(signer, func() { signer.Spec.Revoked = true })
+	c.buried(app, "revoked")
+	c.condition(app, v1alpha1.ConditionReady, metav1.ConditionFalse, "Denied")
+}
+
+func TestAPolicyThatChangesKeepsOrUnloads(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	c.conform(&v1alpha1.ClusterBpfApplicationList{})
+	c.create(c.Signer("team-a"))
+	app := c.loads("app", "one")
+	p := clusterPolicy("no-tracepoints", `deny contains "no" if input.application.metadata.name == "app"`, v1alpha1.RunningKeep)
+	c.create(p)
+	c.condition(app, v1alpha1.ConditionAllowed, metav1.ConditionFalse, "Denied")
+	c.runsStill(app)
+	c.condition(p, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
+	before := c.Requests.Load()
+	c.change(p, func() { p.Spec.Running = v1alpha1.RunningUnload })
+	c.buried(app, "running: Unload")
+	if asked := c.Requests.Load() - before; asked != 0 {
+		t.Errorf("the registry was asked %d times for a change of policies", asked)
+	}
+}
+
+func TestTheBrakeWaitsForAHuman(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	c.create(c.Signer("team-a"))
+	var apps []*v1alpha1.ClusterBpfApplication
+	for i := range 3 {
+		apps = append(apps, c.loads(fmt.Sprintf("app-%d", i), fmt.Sprintf("node-%d", i)))
+	}
+	p := clusterPolicy("typo", `deny contains "no"`, v1alpha1.RunningUnload)
+	c.create(p)
+	revision := ""
+	for _, app := range apps {
+		ready := c.condition(app, v1alpha1.ConditionReady, metav1.ConditionFalse, "Denied")
+		_, after, found := strings.Cut(ready.Message, policy.AnnotationConfirm+"=")
+		if !found {
+			t.Fatalf("the message does not say how to confirm: %s", ready.Message)
+		}
+		revision = after
+		c.runsStill(app)
+	}
+	c.change(p, func() { p.Annotations = map[string]string{policy.AnnotationConfirm: revision} })
+	for _, app := range apps {
+		c.buried(app, "running: Unload")
+	}
+}
+
+func TestABrokenPolicyTakesNoOtherWithIt(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	c.create(c.Signer("team-a"))
+	broken := clusterPolicy("broken", "deny contains", v1alpha1.RunningUnload)
+	broken.Spec.Match = &v1alpha1.PolicyMatch{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "b"}}}
+	c.create(broken)
+	reason := c.condition(broken, v1alpha1.ConditionReady, metav1.ConditionFalse, "Invalid")
+	if !strings.Contains(reason.Message, ".rego:") {
+		t.Errorf("no line is named: %s", reason.Message)
+	}
+	ref, _ := c.Push("app:v1", programs.Object("tracepoint_count"), "team-a")
+	fine, caught := application("fine", ref), application("caught", ref)
+	caught.Labels = map[string]string{"team": "b"}
+	c.create(fine, caught)
+	c.condition(fine, v1alpha1.ConditionAllowed, metav1.ConditionTrue, "Allowed")
+	denied := c.condition(caught, v1alpha1.ConditionAllowed, metav1.ConditionFalse, "Denied")
+	if !strings.Contains(denied.Message, "broken") {
+		t.Errorf("the policy is not named: %s", denied.Message)
+	}
+}
+
+func TestABrokenSignerCountsForNothing(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	broken := c.Signer("team-b")
+	broken.Spec.Key.PublicKey = "no key"
+	c.create(c.Signer("team-a"), broken)
+	c.condition(broken, v1alpha1.ConditionReady, metav1.ConditionFalse, "Invalid")
+	ref, _ := c.Push("app:v1", programs.Object("tracepoint_count"), "team-a")
+	app := application("app", ref)
+	c.create(app)
+	c.condition(app, v1alpha1.ConditionVerified, metav1.ConditionTrue, "Signed")
+}
+
+func TestWhatVanishesWithItsCRDKeepsRunning(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	c.create(c.Signer("team-a"))
+	app := c.loads("app", "one")
+	other := c.loads("other", "two")
+	crds, err := apiextensions.NewForConfig(c.plane.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "clusterbpfapplications." + v1alpha1.Group
+	if err := crds.CustomResourceDefinitions().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.until("the CRD to go", func() error {
+		if _, err := crds.CustomResourceDefinitions().Get(t.Context(), name, metav1.GetOptions{}); err == nil {
+			return errors.New("it is still there")
+		}
+		return nil
+	})
+	// The CRD comes back empty, as after helm uninstall and install. One of the
+	// applications is applied again, and so takes the place of what runs.
+	c.install()
+	again := application("app", app.Spec.Bytecode.Image)
+	again.Spec.NodeSelector = app.Spec.NodeSelector
+	c.until("to apply again", func() error { return c.Create(t.Context(), again) })
+	c.buried(app, "took its place")
+	c.until("its new intent", func() error {
+		if p := c.opened(again); p == nil || p.Tombstone {
+			return fmt.Errorf("sealed %+v", p)
+		}
+		return nil
+	})
+	c.runsStill(other)
+}
