@@ -33,6 +33,7 @@ import (
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/controller/application"
+	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
@@ -47,11 +48,9 @@ type Options struct {
 	// Namespace is Skep's own, where leases and Secrets are. Needed.
 	Namespace string
 	// SealKey is the key intents are sealed with, as intent.GenerateKey made it.
-	// Needed.
+	// Empty means the one in a Secret of Namespace, which is made on first use
+	// and rotated; see package keys.
 	SealKey []byte
-	// TrustedKeys are further keys that sealed intents before, as
-	// intent.ParseTrust reads them; may be empty.
-	TrustedKeys []byte
 	// Cache is a folder for bytecode. Needed.
 	Cache string
 	// InsecureRegistries are reached over plain http.
@@ -87,11 +86,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make manager: %w", err)
 	}
-	sealer, err := intent.ParseKey(o.SealKey)
-	if err != nil {
-		return nil, fmt.Errorf("read sealing key: %w", err)
-	}
-	trust, err := trusted(sealer, o.TrustedKeys)
+	ring, err := newRing(ctx, mgr, o)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +101,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	}
 	applications := &application.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper,
-		Sealer: sealer, Trust: trust, Agents: o.Agents, Interval: o.Interval,
+		Keys: ring.Keys, Agents: o.Agents, Interval: o.Interval,
 		Events: mgr.GetEventRecorder("skep-controller"), Metrics: application.NewMetrics(registry),
 	}
 	again, err := applications.Register(ctx, mgr)
@@ -181,17 +176,25 @@ func trimNode(o any) (any, error) {
 	return trimmed, nil
 }
 
-// trusted is the sealer's own key and those before it.
-func trusted(sealer *intent.Sealer, more []byte) (*intent.Trust, error) {
-	own, err := sealer.MarshalPublic()
+// newRing is the key that was given, or those of the Secret.
+func newRing(ctx context.Context, mgr ctrl.Manager, o Options) (*keys.Ring, error) {
+	if len(o.SealKey) == 0 {
+		direct, err := client.New(o.Config, client.Options{Scheme: mgr.GetScheme()})
+		if err != nil {
+			return nil, err
+		}
+		ring, err := keys.Open(ctx, &keys.Store{Client: direct, Namespace: o.Namespace})
+		if err != nil {
+			return nil, err
+		}
+		return ring, mgr.Add(ring)
+	}
+	sealer, err := intent.ParseKey(o.SealKey)
 	if err != nil {
 		return nil, fmt.Errorf("read sealing key: %w", err)
 	}
-	trust, err := intent.ParseTrust(append(append([]byte{}, own...), more...))
-	if err != nil {
-		return nil, fmt.Errorf("read trusted keys: %w", err)
-	}
-	return trust, nil
+	trust, err := intent.NewTrust(sealer.Public())
+	return keys.NewRing(keys.Keys{Sealer: sealer, Trust: trust}), err
 }
 
 // newJudge is a gate that trusts nobody yet; the keeper tells it whom to.

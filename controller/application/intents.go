@@ -27,7 +27,7 @@ type sealed struct {
 // open opens a BpfIntent; false where its seal does not hold or it speaks of
 // another object than its name says.
 func (r *Reconciler) open(o *v1alpha1.BpfIntent) (sealed, bool) {
-	opened, err := r.Trust.Open(o.Spec.Envelope)
+	opened, err := r.Keys().Trust.Open(o.Spec.Envelope)
 	if err != nil || opened.Payload().UID != o.Name {
 		return sealed{}, false
 	}
@@ -103,7 +103,7 @@ func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s 
 	if move == gate.MoveBury {
 		return r.bury(ctx, mine, why)
 	}
-	envelope, err := s.Verdict.Seal(r.Sealer, gate.Stamp{UID: string(app.GetUID()), Serial: r.serial(mine)})
+	envelope, err := s.Verdict.Seal(r.Keys().Sealer, gate.Stamp{UID: string(app.GetUID()), Serial: r.serial(mine)})
 	if err != nil {
 		return mine, err
 	}
@@ -112,7 +112,7 @@ func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s 
 
 // bury seals a tombstone over an intent.
 func (r *Reconciler) bury(ctx context.Context, s sealed, why string) (sealed, error) {
-	envelope, err := gate.Bury(r.Sealer, s.payload.Application, gate.Stamp{UID: s.payload.UID, Serial: r.serial(s)}, why)
+	envelope, err := gate.Bury(r.Keys().Sealer, s.payload.Application, gate.Stamp{UID: s.payload.UID, Serial: r.serial(s)}, why)
 	if err != nil {
 		return s, err
 	}
@@ -131,7 +131,7 @@ func (r *Reconciler) serial(s sealed) int64 {
 // put writes an envelope, over the intent it follows. Somebody else's write in
 // between is a conflict, and all is looked at again.
 func (r *Reconciler) put(ctx context.Context, before sealed, envelope intent.Envelope, crd string) (sealed, error) {
-	opened, err := r.Trust.Open(envelope)
+	opened, err := r.Keys().Trust.Open(envelope)
 	if err != nil {
 		return before, fmt.Errorf("read back what was sealed: %w", err)
 	}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
@@ -36,9 +37,8 @@ type Reconciler struct {
 	Live   client.Reader
 	Judge  *gate.Judge
 	Keeper *policy.Keeper
-	// Sealer seals; Trust opens what this controller, or one before it, sealed.
-	Sealer *intent.Sealer
-	Trust  *intent.Trust
+	// Keys seal, and open what this controller, or one before it, sealed.
+	Keys func() keys.Keys
 	// Events tells people; Metrics counts.
 	Events  events.EventRecorder
 	Metrics *Metrics

@@ -1,0 +1,110 @@
+// Command skep-controller is cluster mode's half without a kernel: it admits
+// applications, judges them, and seals what agents load.
+//
+// It holds flags and wiring only; the work is done in package controller.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/skep-dev/skep/controller"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := newCommand().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "skep-controller:", err)
+		os.Exit(1)
+	}
+}
+
+// flags are those that are not controller.Options themselves.
+type flags struct {
+	kubeconfig string
+	format     string
+	verbose    bool
+}
+
+func newCommand() *cobra.Command {
+	var (
+		o controller.Options
+		f flags
+	)
+	cmd := &cobra.Command{
+		Use:           "skep-controller",
+		Short:         "Judge the eBPF applications of a cluster and seal what its agents load",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return run(cmd.Context(), o, f)
+		},
+	}
+	set := cmd.Flags()
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig (default: the pod's service account)")
+	set.StringVar(&o.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "Skep's own namespace (default: $POD_NAMESPACE)")
+	set.StringVar(&o.Cache, "cache", "/var/cache/skep", "folder for bytecode")
+	set.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
+	set.BoolVar(&o.LeaderElection, "leader-elect", true, "let one of several replicas write")
+	set.StringVar(&o.MetricsAddress, "metrics-address", ":8080", "address for /metrics; empty serves none")
+	set.StringVar(&o.HealthAddress, "health-address", ":8081", "address for /healthz and /readyz; empty serves none")
+	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is judged again")
+	set.StringVar(&f.format, "log-format", "json", "text or json")
+	set.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
+	return cmd
+}
+
+func run(ctx context.Context, o controller.Options, f flags) error {
+	if o.Namespace == "" {
+		return fmt.Errorf("name Skep's own namespace with --namespace")
+	}
+	log, err := logger(f)
+	if err != nil {
+		return err
+	}
+	ctrl.SetLogger(log)
+	if o.Config, err = config(f.kubeconfig); err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	mgr, err := controller.New(ctx, o)
+	if err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+// config is that of a file, or of the pod.
+func config(file string) (*rest.Config, error) {
+	if file == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", file)
+}
+
+func logger(f flags) (logr.Logger, error) {
+	level := slog.LevelInfo
+	if f.verbose {
+		level = slog.LevelDebug
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch f.format {
+	case "json":
+		return logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, options)), nil
+	case "text":
+		return logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, options)), nil
+	}
+	return logr.Logger{}, fmt.Errorf("--log-format %q: use text or json", f.format)
+}

@@ -1,0 +1,205 @@
+// Package keys keeps the controller's sealing key in a Secret, and what agents
+// trust in a ConfigMap.
+//
+// It makes both on first use and rotates them so that no agent ever meets a
+// seal it does not trust: a new key is trusted first and seals later. It holds
+// private bytes no longer than it takes to parse them, and says none of them.
+package keys
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// The names of the Secret and the ConfigMap, and of what is in them.
+const (
+	SecretName    = "skep-seal"
+	ConfigMapName = "skep-trust"
+
+	// sealing seals; next, where it is there, is trusted and will seal; former
+	// holds public keys that sealed before.
+	sealing = "sealing.key"
+	next    = "next.key"
+	former  = "former.pub"
+	// trusted is the ConfigMap's file: every public key that agents are to trust.
+	trusted = "trust.pem"
+)
+
+// AnnotationRotate on the Secret asks for a new key: any value that differs from
+// the one in AnnotationRotated.
+const AnnotationRotate = v1alpha1.Group + "/rotate"
+
+// AnnotationRotated holds the value of AnnotationRotate that was worked on, and
+// annotationSince when its key was first trusted.
+const (
+	AnnotationRotated = v1alpha1.Group + "/rotated"
+	annotationSince   = v1alpha1.Group + "/trusted-since"
+)
+
+// Keys are what a controller seals with and opens with.
+type Keys struct {
+	Sealer *intent.Sealer
+	Trust  *intent.Trust
+}
+
+// Store reads and writes the Secret and the ConfigMap of one namespace.
+type Store struct {
+	// Client is needed; it should not cache.
+	Client client.Client
+	// Namespace is Skep's own.
+	Namespace string
+	// Overlap is how long a new key is trusted before it seals: longer than a
+	// kubelet takes to bring a changed ConfigMap to a node. Zero means ten
+	// minutes.
+	Overlap time.Duration
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// Load brings the Secret and the ConfigMap to where they are to be now, and
+// returns the keys in force. Of several replicas that make the first key, one
+// wins and the others take its.
+func (s *Store) Load(ctx context.Context) (Keys, error) {
+	secret, err := s.secret(ctx)
+	if err != nil {
+		return Keys{}, err
+	}
+	if err := s.rotate(ctx, secret); err != nil {
+		return Keys{}, err
+	}
+	sealer, err := intent.ParseKey(secret.Data[sealing])
+	if err != nil {
+		return Keys{}, fmt.Errorf("read %s of Secret %s/%s: %w", sealing, s.Namespace, SecretName, err)
+	}
+	pem, err := publics(secret)
+	if err != nil {
+		return Keys{}, fmt.Errorf("read Secret %s/%s: %w", s.Namespace, SecretName, err)
+	}
+	trust, err := intent.ParseTrust(pem)
+	if err != nil {
+		return Keys{}, fmt.Errorf("read Secret %s/%s: %w", s.Namespace, SecretName, err)
+	}
+	return Keys{Sealer: sealer, Trust: trust}, s.publish(ctx, pem)
+}
+
+// secret is the Secret, made where there is none.
+func (s *Store) secret(ctx context.Context) (*corev1.Secret, error) {
+	o := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: SecretName}}
+	err := s.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
+	if err == nil || !apierrors.IsNotFound(err) {
+		return o, wrap("get", o, err)
+	}
+	key, err := intent.GenerateKey()
+	if err != nil {
+		return nil, err
+	}
+	o.Data = map[string][]byte{sealing: key}
+	if err = s.Client.Create(ctx, o); apierrors.IsAlreadyExists(err) {
+		err = s.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
+	}
+	return o, wrap("create", o, err)
+}
+
+// rotate takes the next step of a rotation, where one is asked for or due.
+func (s *Store) rotate(ctx context.Context, o *corev1.Secret) error {
+	asked, done := o.Annotations[AnnotationRotate], o.Annotations[AnnotationRotated]
+	switch {
+	case len(o.Data[next]) == 0 && asked != done:
+		key, err := intent.GenerateKey()
+		if err != nil {
+			return err
+		}
+		o.Data[next] = key
+		o.Annotations[annotationSince] = s.now().UTC().Format(time.RFC3339)
+	case len(o.Data[next]) > 0 && s.overlapped(o):
+		old, err := intent.ParseKey(o.Data[sealing])
+		if err != nil {
+			return fmt.Errorf("read %s of Secret %s/%s: %w", sealing, s.Namespace, SecretName, err)
+		}
+		public, err := old.MarshalPublic()
+		if err != nil {
+			return err
+		}
+		o.Data[former], o.Data[sealing] = append(o.Data[former], public...), o.Data[next]
+		delete(o.Data, next)
+		o.Annotations[AnnotationRotated] = asked
+	default:
+		return nil
+	}
+	return wrap("update", o, s.Client.Update(ctx, o))
+}
+
+// overlapped tells whether the next key was trusted for long enough to seal.
+func (s *Store) overlapped(o *corev1.Secret) bool {
+	since, err := time.Parse(time.RFC3339, o.Annotations[annotationSince])
+	overlap := s.Overlap
+	if overlap == 0 {
+		overlap = 10 * time.Minute
+	}
+	return err == nil && s.now().Sub(since) >= overlap
+}
+
+func (s *Store) now() time.Time {
+	if s.Now == nil {
+		return time.Now()
+	}
+	return s.Now()
+}
+
+// publics is every public key of a Secret, as PEM.
+func publics(o *corev1.Secret) ([]byte, error) {
+	var all bytes.Buffer
+	for _, name := range []string{sealing, next} {
+		if len(o.Data[name]) == 0 {
+			continue
+		}
+		key, err := intent.ParseKey(o.Data[name])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		public, err := key.MarshalPublic()
+		if err != nil {
+			return nil, err
+		}
+		all.Write(public)
+	}
+	all.Write(o.Data[former])
+	return all.Bytes(), nil
+}
+
+// publish writes the ConfigMap, where it says anything else.
+func (s *Store) publish(ctx context.Context, pem []byte) error {
+	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: ConfigMapName}}
+	err := s.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
+	switch {
+	case apierrors.IsNotFound(err):
+		o.Data = map[string]string{trusted: string(pem)}
+		err = s.Client.Create(ctx, o)
+	case err == nil && o.Data[trusted] != string(pem):
+		o.Data = map[string]string{trusted: string(pem)}
+		err = s.Client.Update(ctx, o)
+	}
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+		// Another replica was faster; both publish what the same Secret says.
+		return nil
+	}
+	return wrap("write", o, err)
+}
+
+// wrap names the object of a request that was not answered well.
+func wrap(verb string, o client.Object, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %T %s/%s: %w", verb, o, o.GetNamespace(), o.GetName(), err)
+}

@@ -1,0 +1,149 @@
+package keys
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/controlplane"
+)
+
+var plane *controlplane.Plane
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	var err error
+	if plane, err = controlplane.Start(context.Background(), controlplane.Options{WithoutCRDs: true}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer plane.Stop()
+	return m.Run()
+}
+
+// store is one in a namespace of the test's own, at a time that tests set.
+func store(t *testing.T, namespace string, now *time.Time) *Store {
+	t.Helper()
+	c, err := client.New(plane.Config, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		t.Fatal(err)
+	}
+	return &Store{Client: c, Namespace: namespace, Now: func() time.Time { return *now }}
+}
+
+// load is Load, and what agents trust after it.
+func load(t *testing.T, s *Store) (Keys, *intent.Trust) {
+	t.Helper()
+	k, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var o corev1.ConfigMap
+	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: ConfigMapName}, &o); err != nil {
+		t.Fatal(err)
+	}
+	trust, err := intent.ParseTrust([]byte(o.Data[trusted]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k, trust
+}
+
+// seal seals something.
+func seal(t *testing.T, k Keys) intent.Envelope {
+	t.Helper()
+	e, err := gate.Bury(k.Sealer, v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "a"}, gate.Stamp{UID: "u", Serial: 1}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func opens(t *testing.T, who string, trust *intent.Trust, e intent.Envelope) {
+	t.Helper()
+	if _, err := trust.Open(e); err != nil {
+		t.Errorf("%s: %v", who, err)
+	}
+}
+
+func TestTheFirstKeyIsMadeOnce(t *testing.T) {
+	now := time.Now()
+	s := store(t, "first", &now)
+	one, agents := load(t, s)
+	two, _ := load(t, s)
+	opens(t, "agents", agents, seal(t, one))
+	opens(t, "another replica", two.Trust, seal(t, one))
+	if !one.Sealer.Public().Equal(two.Sealer.Public()) {
+		t.Error("a second load made another key")
+	}
+}
+
+func TestARotationIsTrustedBeforeItSeals(t *testing.T) {
+	now := time.Now()
+	s := store(t, "rotation", &now)
+	first, before := load(t, s)
+	var o corev1.Secret
+	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: SecretName}, &o); err != nil {
+		t.Fatal(err)
+	}
+	o.Annotations = map[string]string{AnnotationRotate: "1"}
+	if err := s.Client.Update(t.Context(), &o); err != nil {
+		t.Fatal(err)
+	}
+	during, meanwhile := load(t, s)
+	// An agent that has not seen the new ConfigMap yet still opens everything.
+	opens(t, "agents that trust the first key alone", before, seal(t, during))
+
+	now = now.Add(9 * time.Minute)
+	early, _ := load(t, s)
+	opens(t, "agents that trust the first key alone", before, seal(t, early))
+
+	now = now.Add(2 * time.Minute)
+	after, _ := load(t, s)
+	if after.Sealer.Public().Equal(first.Sealer.Public()) {
+		t.Fatal("the key did not change")
+	}
+	opens(t, "agents that trust both", meanwhile, seal(t, after))
+	_, later := load(t, s)
+	opens(t, "agents, of what was sealed before", later, seal(t, first))
+	opens(t, "the controller, of what was sealed before", after.Trust, seal(t, first))
+	again, _ := load(t, s)
+	if !again.Sealer.Public().Equal(after.Sealer.Public()) {
+		t.Error("one request rotated twice")
+	}
+}
+
+func TestABrokenSecretIsAnErrorThatShowsNoKey(t *testing.T) {
+	now := time.Now()
+	s := store(t, "broken", &now)
+	load(t, s)
+	var o corev1.Secret
+	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: SecretName}, &o); err != nil {
+		t.Fatal(err)
+	}
+	o.Data[sealing] = []byte("-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n")
+	if err := s.Client.Update(t.Context(), &o); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Load(t.Context())
+	if err == nil {
+		t.Fatal("a broken key was taken")
+	}
+	if strings.Contains(err.Error(), "c2VjcmV0") {
+		t.Errorf("the error shows the key: %v", err)
+	}
+}

@@ -1,0 +1,64 @@
+package keys
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// Ring holds the keys in force, which change while the controller runs.
+type Ring struct {
+	mu    sync.RWMutex
+	keys  Keys
+	store *Store
+}
+
+// NewRing holds keys that do not change.
+func NewRing(k Keys) *Ring { return &Ring{keys: k} }
+
+// Open loads the keys of a Store; Start keeps them up to date.
+func Open(ctx context.Context, s *Store) (*Ring, error) {
+	k, err := s.Load(ctx)
+	return &Ring{keys: k, store: s}, err
+}
+
+// Keys are those in force.
+func (r *Ring) Keys() Keys {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.keys
+}
+
+// every is how often the Secret is looked at: often enough for all replicas to
+// trust a new key long before one of them seals with it.
+const every = time.Minute
+
+// Start loads the keys again and again until ctx ends. Keys that cannot be
+// loaded leave those in force.
+func (r *Ring) Start(ctx context.Context) error {
+	if r.store == nil {
+		return nil
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		k, err := r.store.Load(ctx)
+		if err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "load sealing keys")
+			continue
+		}
+		r.mu.Lock()
+		r.keys = k
+		r.mu.Unlock()
+	}
+}
+
+// NeedLeaderElection tells a manager to run the Ring on every replica.
+func (r *Ring) NeedLeaderElection() bool { return false }
