@@ -1,0 +1,28 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/skep-dev/skep/agent/kernel"
+)
+
+// Cleanup unloads all that is Skep's on the node, and forgets what would bring
+// it back: intents and objects on disk. It needs neither keys nor API server. It
+// fails with kernel.ErrHeld while an agent runs.
+func Cleanup(bpffs, state string) error {
+	store, err := kernel.OpenStore(bpffs)
+	if err != nil {
+		return fmt.Errorf("clean up: %w", err)
+	}
+	err = errors.Join(store.Clear(), store.Close())
+	for _, name := range []string{"intents", "objects", labelsFile} {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(state, name)))
+	}
+	if err != nil {
+		return fmt.Errorf("clean up: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// stuckAfter is how long a turn may take: the verifier needs seconds for the
+// largest programs, and an agent that goes round no more heals nothing.
+const stuckAfter = 5 * time.Minute
+
+// health is what probes ask for.
+type health struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+// passed notes that the agent went round.
+func (h *health) passed() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = time.Now()
+}
+
+// since tells how long ago that was, and false where it was never.
+func (h *health) since() (time.Duration, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Since(h.last), !h.last.IsZero()
+}
+
+// healthy is nil unless the agent stands still. That the API server, the mirror
+// or a program fails is no reason to start the agent again.
+func (a *Agent) healthy() error {
+	if since, ever := a.health.since(); ever && since > stuckAfter {
+		return fmt.Errorf("no turn for %s", since.Round(time.Second))
+	}
+	return nil
+}
+
+// ready is nil when what is on disk or came from the API server was worked on
+// once.
+func (a *Agent) ready() error {
+	if _, ever := a.health.since(); ever {
+		return nil
+	}
+	if a.self.labels() == nil {
+		return fmt.Errorf("node %s was not seen yet, and its labels are not on disk", a.opts.NodeName)
+	}
+	return fmt.Errorf("the first turn is not done")
+}
+
+// Handler answers Prometheus at /metrics, and probes at /healthz and /readyz.
+func (a *Agent) Handler() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
+	for path, probe := range map[string]func() error{"GET /healthz": a.healthy, "GET /readyz": a.ready} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			if err := probe(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = w.Write([]byte("ok\n"))
+		})
+	}
+	return mux
+}

@@ -1,0 +1,88 @@
+package cluster
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
+)
+
+// Where the kernel tells of itself.
+const (
+	kernelBTF   = "/sys/kernel/btf/vmlinux"
+	securityDir = "/sys/kernel/security"
+)
+
+// profile finds out what this kernel can do, by trying where that can be. What
+// cannot be found out is left empty.
+func profile() v1alpha1.KernelProfile {
+	p := v1alpha1.KernelProfile{Architecture: runtime.GOARCH, Release: release()}
+	_, err := os.Stat(kernelBTF)
+	p.BTF = err == nil
+	p.Lockdown = lockdown(read(filepath.Join(securityDir, "lockdown")))
+	p.LSMs = modules(read(filepath.Join(securityDir, "lsm")))
+	for _, h := range hook.All() {
+		if h.Attachable && attach.Supports(h) == nil {
+			p.Hooks = append(p.Hooks, h.Name)
+		}
+	}
+	for m := ebpf.Hash; m <= ebpf.Arena; m++ {
+		if features.HaveMapType(m) == nil {
+			p.MapTypes = append(p.MapTypes, m.String())
+		}
+	}
+	return p
+}
+
+// release is what uname -r says.
+func release() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// read returns a small file of the kernel's, or nothing.
+func read(path string) string {
+	body, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(body))
+}
+
+// lockdown takes the word in brackets out of "none [integrity] confidentiality".
+func lockdown(text string) string {
+	_, rest, _ := strings.Cut(text, "[")
+	word, _, _ := strings.Cut(rest, "]")
+	return word
+}
+
+// modules splits "capability,lockdown,bpf".
+func modules(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, ",")
+}
+
+// inventoryOf lists what is in the kernel, where Skep's pins are in the
+// directory.
+func inventoryOf(bpffs string) func(context.Context) (inventory.Inventory, error) {
+	o := inventory.Options{Managed: bpffs}
+	if bpffs != "" && !strings.HasPrefix(bpffs, "/sys/fs/bpf/") {
+		o.BPFFS = bpffs
+	}
+	return func(ctx context.Context) (inventory.Inventory, error) { return inventory.List(ctx, o) }
+}

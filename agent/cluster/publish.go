@@ -1,0 +1,286 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// own is the node's BpfNode as the API server has it. It is a
+// cache.ReflectorStore.
+type own struct {
+	name    string
+	changed func()
+
+	mu sync.Mutex
+	// listed tells that it is known whether there is one.
+	listed bool
+	now    *v1alpha1.BpfNode
+	// version is the resource version that now is of.
+	version string
+}
+
+// followOwn watches the node's own BpfNode: what somebody else did to it is
+// mended.
+func (a *Agent) followOwn(ctx context.Context) {
+	a.api.ours(resourceNodes, a.opts.NodeName, &v1alpha1.BpfNode{}).follow(ctx, a.own, a.opts.Log)
+}
+
+// see takes what the API server said, unless something newer was seen. Nil is
+// that there is none.
+func (o *own) see(n *v1alpha1.BpfNode, version string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.listed = true
+	if order, err := resourceversion.CompareResourceVersion(version, o.version); err == nil && order < 0 {
+		return
+	}
+	o.now, o.version = n, version
+}
+
+// get returns it, nil where there is none; listed is false where that is not
+// known yet.
+func (o *own) get() (n *v1alpha1.BpfNode, listed bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.now, o.listed
+}
+
+// Add implements cache.ReflectorStore.
+func (o *own) Add(obj any) error { return o.event(obj, true) }
+
+// Update implements cache.ReflectorStore.
+func (o *own) Update(obj any) error { return o.event(obj, true) }
+
+// Delete implements cache.ReflectorStore.
+func (o *own) Delete(obj any) error { return o.event(obj, false) }
+
+func (o *own) event(obj any, there bool) error {
+	n, ok := obj.(*v1alpha1.BpfNode)
+	if !ok {
+		return fmt.Errorf("look at own report: have a %T", obj)
+	}
+	version := n.ResourceVersion
+	if !there {
+		n = nil
+	}
+	o.see(n, version)
+	o.changed()
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (o *own) Replace(list []any, version string) error {
+	if len(list) == 0 {
+		o.see(nil, version)
+		o.changed()
+	}
+	for _, obj := range list {
+		if err := o.Add(obj); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (o *own) Resync() error { return nil }
+
+// publisher writes the BpfNode when what it says changed.
+type publisher struct {
+	*Agent
+	profile v1alpha1.KernelProfile
+	// programs were listed last, while the agent ran what ran says.
+	programs []inventory.Program
+	ran      []string
+	stale    bool
+	// passed tells that the agent underneath went round since it had the
+	// intents.
+	passed   bool
+	failures int
+	said     string
+	listErr  string
+}
+
+// publish reports until the context ends. It waits for more to change before it
+// writes, and writes nothing where nothing did.
+func (a *Agent) publish(ctx context.Context) {
+	p := &publisher{Agent: a, stale: true}
+	if p.opts.Profile != nil {
+		p.profile = *p.opts.Profile
+	} else {
+		p.profile = profile()
+	}
+	look := time.NewTicker(a.opts.InventoryInterval)
+	defer look.Stop()
+	var due <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.holder.Passed():
+			a.health.passed()
+			listed, _ := a.intents.state()
+			p.passed = p.passed || listed
+		case <-a.changed:
+		case <-look.C:
+			p.list(ctx)
+		case <-due:
+			due = nil
+			if err := p.write(ctx); err != nil && ctx.Err() == nil {
+				due = time.After(p.failed(err))
+			}
+			continue
+		}
+		if due == nil && p.differs() {
+			due = time.After(a.opts.Debounce.next())
+		}
+	}
+}
+
+// list looks at the programs in the kernel. Without the right to, they are left
+// out.
+func (p *publisher) list(ctx context.Context) {
+	all, err := p.opts.Inventory(ctx)
+	p.stale = false
+	if err != nil {
+		if err.Error() != p.listErr {
+			p.listErr = err.Error()
+			hint := ""
+			if errors.Is(err, fs.ErrPermission) {
+				hint = "it needs CAP_SYS_ADMIN"
+			}
+			p.opts.Log.Warn("cannot list the programs in the kernel; the report leaves them out", "error", err, "hint", hint)
+		}
+		p.programs = nil
+		return
+	}
+	p.programs, p.listErr = all.Programs, ""
+}
+
+// wanted is what is to be reported; false where that is not known yet.
+func (p *publisher) wanted() (v1alpha1.BpfNodeStatus, bool) {
+	listed, there := p.intents.state()
+	if !listed || !p.passed {
+		return v1alpha1.BpfNodeStatus{}, false
+	}
+	applications := p.holder.Report()
+	if runs := running(applications); !slices.Equal(runs, p.ran) {
+		p.ran, p.stale = runs, true
+	}
+	p.metrics.report(applications)
+	return facts{version: p.opts.Version, profile: p.profile, applications: applications, there: there, programs: p.programs}.status(), true
+}
+
+// running names the programs of Skep's that are in the kernel.
+func running(all []node.ApplicationStatus) []string {
+	var ids []string
+	for _, a := range all {
+		for _, program := range a.Programs {
+			ids = append(ids, fmt.Sprint(program.ID))
+		}
+	}
+	return ids
+}
+
+// differs tells whether there is something to write.
+func (p *publisher) differs() bool {
+	want, known := p.wanted()
+	if !known {
+		return false
+	}
+	have, listed := p.own.get()
+	if !listed {
+		return false
+	}
+	if have == nil {
+		return p.self.owner() != nil
+	}
+	return p.stale || !reflect.DeepEqual(have.Status, want) || !p.owned(have)
+}
+
+// owned tells whether the BpfNode is its Node's, as far as that is known.
+func (p *publisher) owned(n *v1alpha1.BpfNode) bool {
+	owner := p.self.owner()
+	return owner == nil || reflect.DeepEqual(n.OwnerReferences, owner)
+}
+
+// write makes the BpfNode, or says what changed in one patch.
+func (p *publisher) write(ctx context.Context) error {
+	if p.wanted(); p.stale {
+		p.list(ctx)
+	}
+	want, known := p.wanted()
+	have, listed := p.own.get()
+	if !known || !listed {
+		return nil
+	}
+	owner := p.self.owner()
+	if have == nil {
+		if owner == nil {
+			return nil
+		}
+		return p.create(ctx, want, owner)
+	}
+	patch, err := mergePatch(map[string]any{"status": have.Status}, map[string]any{"status": want})
+	if err != nil {
+		return err
+	}
+	if !p.owned(have) {
+		if patch == nil {
+			patch = map[string]any{}
+		}
+		patch["metadata"] = map[string]any{"ownerReferences": owner}
+	}
+	if patch == nil {
+		return nil
+	}
+	return p.wrote("patch", func() (*v1alpha1.BpfNode, error) { return p.api.patch(ctx, patch) })
+}
+
+func (p *publisher) create(ctx context.Context, want v1alpha1.BpfNodeStatus, owner []metav1.OwnerReference) error {
+	n := &v1alpha1.BpfNode{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindBpfNode},
+		ObjectMeta: metav1.ObjectMeta{Name: p.opts.NodeName, OwnerReferences: owner},
+		Status:     want,
+	}
+	return p.wrote("create", func() (*v1alpha1.BpfNode, error) { return p.api.create(ctx, n) })
+}
+
+// wrote does one write and remembers what came of it.
+func (p *publisher) wrote(verb string, do func() (*v1alpha1.BpfNode, error)) error {
+	n, err := do()
+	p.metrics.wrote(verb, err)
+	switch {
+	case err == nil:
+		p.own.see(n, n.ResourceVersion)
+		p.failures, p.said = 0, ""
+		return nil
+	case verb == "patch" && apierrors.IsNotFound(err):
+		// Gone meanwhile; the watch will say so too.
+		p.own.see(nil, "")
+	}
+	return fmt.Errorf("%s BpfNode %s: %w", verb, p.opts.NodeName, scrub(err))
+}
+
+// failed logs what is new of a failure, and says how long to wait.
+func (p *publisher) failed(err error) time.Duration {
+	if p.failures++; err.Error() != p.said {
+		p.said = err.Error()
+		p.opts.Log.Error("cannot report; what runs is kept", "error", err)
+	}
+	return p.opts.Retry.after(p.failures)
+}

@@ -1,0 +1,248 @@
+package cluster
+
+import (
+	"cmp"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"sort"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// maxMessage bounds a message in characters, as the CRD does.
+const maxMessage = 1024
+
+// facts are all that a BpfNode is made of.
+type facts struct {
+	version      string
+	profile      v1alpha1.KernelProfile
+	applications []node.ApplicationStatus
+	// there tells whether an application has a BpfIntent still.
+	there func(uid string) bool
+	// programs is nil where they cannot be listed.
+	programs []inventory.Program
+}
+
+// status puts together what is reported, of no more than MaxBpfNodeBytes.
+func (f facts) status() v1alpha1.BpfNodeStatus {
+	s := v1alpha1.BpfNodeStatus{
+		Agent:  v1alpha1.AgentInfo{Version: f.version, IntentFormat: intent.FormatVersion},
+		Kernel: f.profile,
+	}
+	for _, a := range f.applications {
+		one := describe(a)
+		if one.State == v1alpha1.NodeRemoved && !f.there(one.UID) {
+			continue
+		}
+		switch one.State {
+		case v1alpha1.NodeLoaded:
+			s.Counts.Loaded++
+		case v1alpha1.NodeFailed:
+			s.Counts.Failed++
+		}
+		s.Applications = append(s.Applications, one)
+	}
+	for _, p := range f.programs {
+		s.Counts.Programs++
+		if p.Managed {
+			continue
+		}
+		s.Counts.Foreign++
+		if len(s.Foreign) < v1alpha1.MaxForeignPrograms {
+			s.Foreign = append(s.Foreign, foreign(p))
+		}
+	}
+	fit(&s, v1alpha1.MaxBpfNodeBytes-reserve)
+	// As it comes back: a list of nothing is none.
+	if len(s.Foreign) == 0 {
+		s.Foreign = nil
+	}
+	if len(s.Applications) == 0 {
+		s.Applications = nil
+	}
+	return s
+}
+
+// reserve is what the BpfNode has beside its status.
+const reserve = 1 << 10
+
+// describe says of one application what others need to know.
+func describe(a node.ApplicationStatus) v1alpha1.NodeApplication {
+	state, message := stateOf(a)
+	return v1alpha1.NodeApplication{
+		Kind: a.Application.Kind, Namespace: a.Application.Namespace, Name: a.Application.Name,
+		UID: a.UID, Serial: a.Serial, Revision: a.Revision, State: state, Message: cut(message, maxMessage),
+	}
+}
+
+// stateOf is the state in a word, and why where it is not Loaded.
+func stateOf(a node.ApplicationStatus) (v1alpha1.NodeState, string) {
+	var c metav1.Condition
+	for _, one := range a.Conditions {
+		if one.Type == v1alpha1.ConditionDeployed {
+			c = one
+		}
+	}
+	message := cmp.Or(a.Error, c.Message)
+	switch {
+	case a.Unsupported:
+		return v1alpha1.NodeUnsupported, message
+	case a.Error != "" || c.Status == metav1.ConditionUnknown:
+		// Unknown is what runs without an intent.
+		return v1alpha1.NodeFailed, message
+	case a.Tombstone && a.Revision == "":
+		return v1alpha1.NodeRemoved, ""
+	case c.Status == metav1.ConditionTrue && len(a.Strays) == 0:
+		return v1alpha1.NodeLoaded, ""
+	case c.Status == metav1.ConditionTrue:
+		return v1alpha1.NodeLoaded, message
+	case c.Reason == "NotSelected" && a.Revision == "":
+		return v1alpha1.NodeNotSelected, ""
+	}
+	return v1alpha1.NodePending, message
+}
+
+// foreign is a program of somebody else's.
+func foreign(p inventory.Program) v1alpha1.ForeignProgram {
+	f := v1alpha1.ForeignProgram{ID: int64(p.ID), Type: p.Type, Name: p.Name}
+	if len(p.Holders) > 0 {
+		f.LoadedBy = p.Holders[0].Name
+	}
+	return f
+}
+
+// cut shortens to so many characters, and says that it did.
+func cut(s string, most int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	r := []rune(s)
+	switch {
+	case len(r) <= most:
+		return s
+	case most < 1:
+		return ""
+	}
+	return string(r[:most-1]) + "…"
+}
+
+// fit makes the status fit: foreign programs go first, then words, then
+// applications that nobody waits for. The counts stay.
+func fit(s *v1alpha1.BpfNodeStatus, most int) {
+	foreign, applications := s.Foreign, s.Applications
+	s.Foreign = foreign[:fewer(len(foreign), func(n int) bool {
+		s.Foreign = foreign[:n]
+		return size(s) <= most
+	})]
+	longest := fewer(maxMessage, func(n int) bool {
+		s.Applications = shortened(applications, n)
+		return size(s) <= most
+	})
+	s.Applications = shortened(applications, longest)
+	if size(s) <= most {
+		return
+	}
+	ranked := slices.Clone(s.Applications)
+	slices.SortStableFunc(ranked, func(x, y v1alpha1.NodeApplication) int { return cmp.Compare(rank(x.State), rank(y.State)) })
+	s.Applications = ranked[:fewer(len(ranked), func(n int) bool {
+		s.Applications = ranked[:n]
+		return size(s) <= most
+	})]
+}
+
+// fewer is the greatest number up to n that fits, 0 where none does.
+func fewer(n int, fits func(int) bool) int {
+	if n == 0 || fits(n) {
+		return n
+	}
+	return max(0, sort.Search(n, func(i int) bool { return !fits(i) })-1)
+}
+
+// rank puts first what somebody has to know.
+func rank(s v1alpha1.NodeState) int {
+	switch s {
+	case v1alpha1.NodeFailed, v1alpha1.NodeUnsupported:
+		return 0
+	case v1alpha1.NodeRemoved, v1alpha1.NodePending, v1alpha1.NodeHeld:
+		return 1
+	case v1alpha1.NodeLoaded:
+		return 2
+	}
+	return 3
+}
+
+// shortened are the applications with messages of at most so many characters.
+func shortened(all []v1alpha1.NodeApplication, most int) []v1alpha1.NodeApplication {
+	short := slices.Clone(all)
+	for i := range short {
+		short[i].Message = cut(short[i].Message, most)
+	}
+	return short
+}
+
+// size is that of the status as JSON, in bytes.
+func size(s *v1alpha1.BpfNodeStatus) int {
+	body, err := json.Marshal(s)
+	if err != nil {
+		// Its types have nothing that JSON lacks.
+		return 0
+	}
+	return len(body)
+}
+
+// mergePatch is what a JSON merge patch (RFC 7396) has to say to make of one
+// value the other, nil where they are alike.
+func mergePatch(from, to any) (map[string]any, error) {
+	x, err := asObject(from)
+	if err != nil {
+		return nil, err
+	}
+	y, err := asObject(to)
+	if err != nil {
+		return nil, err
+	}
+	return mergeObjects(x, y), nil
+}
+
+func asObject(v any) (map[string]any, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var o map[string]any
+	return o, json.Unmarshal(body, &o)
+}
+
+func mergeObjects(from, to map[string]any) map[string]any {
+	var patch map[string]any
+	set := func(key string, v any) {
+		if patch == nil {
+			patch = map[string]any{}
+		}
+		patch[key] = v
+	}
+	for key, want := range to {
+		have, is := from[key]
+		x, both := have.(map[string]any)
+		y, objects := want.(map[string]any)
+		switch {
+		case is && both && objects:
+			if inner := mergeObjects(x, y); inner != nil {
+				set(key, inner)
+			}
+		case !is || !reflect.DeepEqual(have, want):
+			set(key, want)
+		}
+	}
+	for key := range from {
+		if _, stays := to[key]; !stays {
+			set(key, nil)
+		}
+	}
+	return patch
+}

@@ -1,0 +1,193 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// deployed is a status with the condition.
+func deployed(status metav1.ConditionStatus, reason, message string) node.ApplicationStatus {
+	return node.ApplicationStatus{UID: "u", Serial: 7, Revision: "r",
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: status, Reason: reason, Message: message}}}
+}
+
+func TestStateOf(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		is      node.ApplicationStatus
+		change  func(*node.ApplicationStatus)
+		state   v1alpha1.NodeState
+		message string
+	}{
+		"it runs": {deployed("True", "Deployed", "every program runs"), nil, v1alpha1.NodeLoaded, ""},
+		"it runs among pins of others": {deployed("True", "Deployed", "it runs; 1 among its pins"),
+			func(a *node.ApplicationStatus) { a.Strays = []string{"x"} }, v1alpha1.NodeLoaded, "it runs; 1 among its pins"},
+		"its object is being fetched": {deployed("False", "Fetching", "the object is being fetched"), nil, v1alpha1.NodePending, "the object is being fetched"},
+		"it waits for an interface":   {deployed("False", "Waiting", "no interface"), nil, v1alpha1.NodePending, "no interface"},
+		"it failed": {deployed("False", "Failed", "words"),
+			func(a *node.ApplicationStatus) { a.Error = "the kernel's words" }, v1alpha1.NodeFailed, "the kernel's words"},
+		"the version before runs on": {deployed("False", "KeptPrevious", "the previous revision runs on: no"),
+			func(a *node.ApplicationStatus) { a.Error = "no" }, v1alpha1.NodeFailed, "no"},
+		"the kernel lacks what it needs": {deployed("False", "Failed", "words"),
+			func(a *node.ApplicationStatus) { a.Error, a.Unsupported = "no such hook", true }, v1alpha1.NodeUnsupported, "no such hook"},
+		"the node is not chosen": {deployed("False", "NotSelected", "the selector"),
+			func(a *node.ApplicationStatus) { a.Revision = "" }, v1alpha1.NodeNotSelected, ""},
+		"the node is not chosen and it runs still": {deployed("False", "NotSelected", "the selector"), nil, v1alpha1.NodePending, "the selector"},
+		"it was unloaded": {deployed("False", "Unloaded", "unloaded: gone"),
+			func(a *node.ApplicationStatus) { a.Tombstone, a.Revision = true, "" }, v1alpha1.NodeRemoved, ""},
+		"it is to go and runs still": {deployed("False", "Unloading", "it is to go"),
+			func(a *node.ApplicationStatus) { a.Tombstone = true }, v1alpha1.NodePending, "it is to go"},
+		"it is to go and cannot": {deployed("False", "Unloading", "it is to go"),
+			func(a *node.ApplicationStatus) { a.Tombstone, a.Error = true, "busy" }, v1alpha1.NodeFailed, "busy"},
+		"it runs without an intent": {deployed("Unknown", "IntentLost", "send it"), nil, v1alpha1.NodeFailed, "send it"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			if c.change != nil {
+				c.change(&c.is)
+			}
+			if state, message := stateOf(c.is); state != c.state || message != c.message {
+				t.Errorf("%s %q, want %s %q", state, message, c.state, c.message)
+			}
+		})
+	}
+}
+
+// many are so many applications that fail with a message of the length.
+func many(n, message int) []node.ApplicationStatus {
+	var all []node.ApplicationStatus
+	for i := range n {
+		a := deployed("False", "Failed", "")
+		a.UID = fmt.Sprintf("0f8fad5b-d9cb-469f-a165-%012d", i)
+		a.Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "namespace", Name: fmt.Sprintf("application-%d", i)}
+		a.Revision, a.Error = strings.Repeat("r", 32), strings.Repeat("é", message)
+		if i%2 == 0 {
+			a = deployed("True", "Deployed", "")
+			a.UID = fmt.Sprintf("0f8fad5b-d9cb-469f-a165-%012d", i)
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// strangers are so many programs of which every third is Skep's.
+func strangers(n int) []inventory.Program {
+	var all []inventory.Program
+	for i := range n {
+		all = append(all, inventory.Program{ID: uint32(i + 1), Type: "CGroupSKB", Name: "sd_fw_egress", Managed: i%3 == 0,
+			Holders: []inventory.Process{{PID: 1, Name: "systemd"}}})
+	}
+	return all
+}
+
+func TestAReportFitsAndItsCountsStayRight(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		applications, message, programs int
+		// What is left.
+		listed, foreign int
+		longest         int
+	}{
+		"nothing is left out of a little":    {10, 100, 30, 10, 20, 100},
+		"a hundred foreign programs at most": {2, 10, 300, 2, 100, 10},
+		"messages are of at most 1024":       {2, 5000, 0, 2, 0, 1024},
+		"foreign programs go first":          {26, 1000, 300, 26, -1, 1000},
+		"then words, all alike":              {100, 1000, 300, 100, 0, -1},
+		"then those that run":                {400, 1000, 300, -1, 0, 0},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := facts{applications: many(c.applications, c.message), programs: strangers(c.programs), there: func(string) bool { return true }}
+			s := f.status()
+			if n := size(&s); n > v1alpha1.MaxBpfNodeBytes-reserve {
+				t.Errorf("%d bytes", n)
+			}
+			want := v1alpha1.NodeCounts{Loaded: int32((c.applications + 1) / 2), Failed: int32(c.applications / 2),
+				Programs: int32(c.programs), Foreign: int32(c.programs - (c.programs+2)/3)}
+			if diff := cmp.Diff(want, s.Counts); diff != "" {
+				t.Error(diff)
+			}
+			longest, failed := 0, 0
+			for _, a := range s.Applications {
+				longest = max(longest, len([]rune(a.Message)))
+				if a.State == v1alpha1.NodeFailed {
+					failed++
+				}
+			}
+			left := func(what string, have, want, most int) {
+				if want < 0 && (have == 0 || have == most) || want >= 0 && have != want {
+					t.Errorf("%s: %d, want %d", what, have, want)
+				}
+			}
+			left("applications", len(s.Applications), c.listed, c.applications)
+			left("foreign programs", len(s.Foreign), c.foreign, v1alpha1.MaxForeignPrograms)
+			left("the longest message", longest, c.longest, c.message)
+			if c.listed < 0 && failed != min(len(s.Applications), c.applications/2) {
+				t.Errorf("%d of %d that failed are listed", failed, len(s.Applications))
+			}
+		})
+	}
+}
+
+func TestATombstoneIsAcknowledgedAsLongAsItIsThere(t *testing.T) {
+	gone := deployed("False", "Unloaded", "")
+	gone.Tombstone, gone.Revision = true, ""
+	for there, want := range map[bool]int{true: 1, false: 0} {
+		s := facts{applications: []node.ApplicationStatus{gone}, there: func(string) bool { return there }}.status()
+		if len(s.Applications) != want || want == 1 && (s.Applications[0].State != v1alpha1.NodeRemoved || s.Applications[0].Serial != 7) {
+			t.Errorf("there: %v: %+v", there, s.Applications)
+		}
+	}
+}
+
+func TestMergePatchSaysWhatChangedAndNoMore(t *testing.T) {
+	for sentence, c := range map[string]struct{ from, to, patch string }{
+		"nothing changed":            {`{"a":{"b":1},"c":[1]}`, `{"c":[1],"a":{"b":1}}`, `null`},
+		"a value changed":            {`{"a":{"b":1,"x":2}}`, `{"a":{"b":2,"x":2}}`, `{"a":{"b":2}}`},
+		"a value is new":             {`{}`, `{"a":{"b":1}}`, `{"a":{"b":1}}`},
+		"a value is gone":            {`{"a":{"b":1,"x":2},"y":1}`, `{"a":{"x":2}}`, `{"a":{"b":null},"y":null}`},
+		"a list is replaced in full": {`{"a":[1,2]}`, `{"a":[2]}`, `{"a":[2]}`},
+		"an object becomes a value":  {`{"a":{"b":1}}`, `{"a":1}`, `{"a":1}`},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			patch, err := mergePatch(json.RawMessage(c.from), json.RawMessage(c.to))
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := json.Marshal(patch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(body) != c.patch {
+				t.Errorf("patch %s, want %s", body, c.patch)
+			}
+			if patch == nil {
+				return
+			}
+			got, err := jsonpatch.MergePatch([]byte(c.from), body)
+			if err != nil || !jsonpatch.Equal(got, []byte(c.to)) {
+				t.Errorf("patched to %s, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestWhatTheKernelSaysOfItselfIsRead(t *testing.T) {
+	for text, want := range map[string]string{"none [integrity] confidentiality\n": "integrity", "[none] integrity": "none", "": ""} {
+		if got := lockdown(text); got != want {
+			t.Errorf("lockdown(%q) = %q", text, got)
+		}
+	}
+	if diff := cmp.Diff([]string{"capability", "bpf"}, modules("capability,bpf")); diff != "" {
+		t.Error(diff)
+	}
+	if got := modules(""); got != nil {
+		t.Errorf("modules of nothing = %v", got)
+	}
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/skep-dev/skep/agent/cluster"
+)
+
+// version is set by the linker for a release.
+var version string
+
+// flags are those that are not cluster.Options themselves.
+type flags struct {
+	kubeconfig string
+	listen     string
+	logFormat  string
+	verbose    bool
+	cleanup    bool
+	pprof      bool
+}
+
+// newRoot puts the command together.
+func newRoot(out, err io.Writer) *cobra.Command {
+	var (
+		o cluster.Options
+		f flags
+	)
+	cmd := &cobra.Command{
+		Use:   "skep-agent --node-name NODE --trust FILE --mirror URL",
+		Short: "Hold this node to the sealed intents of the cluster",
+		Long: "Watch the sealed intents, keep what they say loaded, and report it in the node's BpfNode. Programs stay\n" +
+			"when skep-agent stops, and are adopted when it starts again. Intents and bytecode are kept on disk, so that\n" +
+			"a node comes back by itself with everything else away.",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       versionString(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.cleanup {
+				return cluster.Cleanup(o.Node.BPFFS, o.Node.StateDir)
+			}
+			return hold(cmd.Context(), cmd.ErrOrStderr(), o, f)
+		},
+	}
+	cmd.SetOut(out)
+	cmd.SetErr(err)
+	s := cmd.Flags()
+	s.StringVar(&o.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of this machine's Node; also by the environment variable NODE_NAME")
+	s.StringVar(&o.Node.BPFFS, "bpffs", "/sys/fs/bpf/skep", "folder for pins on a BPF file system")
+	s.StringVar(&o.Node.StateDir, "state", "/var/lib/skep", "folder for sealed intents and bytecode")
+	s.StringVar(&o.Node.CgroupRoot, "cgroup-root", "", "mount of cgroup2 (default: where it is mounted)")
+	s.StringVar(&o.TrustFile, "trust", "", "file of the public keys whose seals count, in PEM; read again when it changes")
+	s.StringVar(&o.Mirror.URL, "mirror", "", "https address of the controller's mirror of bytecode")
+	s.StringVar(&o.Mirror.CAFile, "mirror-ca", "", "PEM bundle that the mirror's certificate may be signed by (default: the system's)")
+	s.StringVar(&o.Mirror.TokenFile, "mirror-token", "", "file of a service account token of the mirror's audience")
+	s.StringVar(&o.Mirror.ServerName, "tls-server-name", "", "name that the mirror's certificate is to bear (default: the host of --mirror)")
+	s.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the Pod's service account)")
+	s.StringVar(&f.listen, "listen", "", "address for /metrics, /healthz and /readyz, such as :9092 (default: none)")
+	s.BoolVar(&f.pprof, "pprof", false, "serve /debug/pprof at --listen as well, to whoever reaches it")
+	s.BoolVar(&f.cleanup, "cleanup", false, "unload all that is Skep's on this node, forget what would bring it back, and end")
+	s.StringVar(&f.logFormat, "log-format", "text", "format: text, json")
+	s.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
+	return cmd
+}
+
+// versionString is the release's version, or the commit the binary was built
+// from.
+func versionString() string {
+	info, ok := debug.ReadBuildInfo()
+	if version != "" || !ok {
+		return version
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return "devel+" + s.Value
+		}
+	}
+	return info.Main.Version
+}
+
+// hold is the command without its flags.
+func hold(ctx context.Context, to io.Writer, o cluster.Options, f flags) error {
+	log, err := logger(to, f)
+	if err != nil {
+		return err
+	}
+	config, err := config(f.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	config.UserAgent = "skep-agent/" + versionString()
+	o.Config, o.Log, o.Version = config, log, versionString()
+	agent, err := cluster.New(o)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		served <- serve(ctx, f, agent)
+		cancel()
+	}()
+	err = agent.Run(ctx)
+	cancel()
+	return errors.Join(err, <-served, agent.Close())
+}
+
+// logger writes one line an event. What client-go says is for --verbose: what
+// matters of it is said by package cluster.
+func logger(to io.Writer, f flags) (*slog.Logger, error) {
+	o := &slog.HandlerOptions{Level: slog.LevelInfo}
+	if f.verbose {
+		o.Level = slog.LevelDebug
+	}
+	var log *slog.Logger
+	switch f.logFormat {
+	case "text":
+		log = slog.New(slog.NewTextHandler(to, o))
+	case "json":
+		log = slog.New(slog.NewJSONHandler(to, o))
+	default:
+		return nil, fmt.Errorf("unknown log format %q; use text, json", f.logFormat)
+	}
+	theirs := slog.New(slog.DiscardHandler)
+	if f.verbose {
+		theirs = log
+	}
+	klog.SetSlogLogger(theirs)
+	return log, nil
+}
+
+// config finds the API server.
+func config(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", kubeconfig)
+}
+
+// serve answers metrics and probes until the context ends.
+func serve(ctx context.Context, f flags, agent *cluster.Agent) error {
+	if f.listen == "" {
+		<-ctx.Done()
+		return nil
+	}
+	mux := agent.Handler()
+	if f.pprof {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	var listen net.ListenConfig
+	l, err := listen.Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("listen for metrics: %w", err)
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return nil
+}
