@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 // TestCommands runs every script of testdata. A script may say "object NAME",
 // which writes a test program, "plainkey NAME", which writes a key without a
-// password beside its signer, and "json FILE PATH VALUE".
+// password beside its signer, "json FILE PATH VALUE", and "cut FROM TO".
 func TestCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -46,6 +46,7 @@ func TestCommands(t *testing.T) {
 		Condition: func(cond string) (bool, error) { return cond == "root" && os.Geteuid() == 0, nil },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"object":   object,
+			"cut":      cutShort,
 			"plainkey": plainKey,
 			"exit":     exit,
 			"json":     jsonValue,
@@ -58,6 +59,12 @@ func object(ts *testscript.TestScript, _ bool, args []string) {
 	for _, name := range args {
 		ts.Check(os.WriteFile(ts.MkAbs(name+".o"), programs.Object(name), 0o600))
 	}
+}
+
+// cutShort writes the first half of a file: cut FROM TO.
+func cutShort(ts *testscript.TestScript, _ bool, args []string) {
+	data := ts.ReadFile(args[0])
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(data[:len(data)/2]), 0o600))
 }
 
 // plainKey writes NAME.key and NAME.signer.yaml; cosign's own format takes a
