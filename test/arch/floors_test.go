@@ -47,8 +47,6 @@ func floors() []floor {
 		{"controller", five},
 		{"demo", with(five, "agent", "host", "examples")},
 		{"examples", nil},
-		// Pages that are made from a table, and not the table.
-		{"docs", []string{"hook"}},
 		// The demo is a user of the whole, as the command line is.
 		{"cmd", []string{anything}},
 		{"test", []string{anything, "test"}},
