@@ -7,11 +7,13 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"path/filepath"
 	"time"
 
@@ -34,6 +36,7 @@ import (
 	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
@@ -60,6 +63,8 @@ type Options struct {
 	// MetricsAddress and HealthAddress are where those are served; empty means
 	// nowhere.
 	MetricsAddress, HealthAddress string
+	// Mirror hands bytecode to agents.
+	Mirror MirrorOptions
 	// Interval is how often an application that is well is judged again; zero
 	// means ten minutes.
 	Interval time.Duration
@@ -71,6 +76,18 @@ type Options struct {
 	// Metrics is where metrics are registered; nil means controller-runtime's own
 	// registry, and one controller a process.
 	Metrics prometheus.Registerer
+}
+
+// MirrorOptions says where bytecode is served to agents; the zero value serves
+// none.
+type MirrorOptions struct {
+	// Address is where to listen; Listener takes its place in tests.
+	Address  string
+	Listener net.Listener
+	// Certificate shows who serves. Needed where either is set.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// ServiceAccount is the agents', in Namespace; empty means skep-agent.
+	ServiceAccount string
 }
 
 // Scheme knows every kind that the controller reads or writes.
@@ -90,7 +107,11 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	judge, err := newJudge(ctx, o)
+	images, err := image.NewClient(image.Options{CacheDir: filepath.Join(o.Cache, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller"})
+	if err != nil {
+		return nil, fmt.Errorf("open registries: %w", err)
+	}
+	judge, err := newJudge(ctx, images)
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +136,9 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	parts := admission.Parts{Judge: judge, Keeper: keeper, Certificates: certificates, Metrics: registry, Namespace: o.Namespace}
 	if err := admission.Register(mgr, o.Admission, parts); err != nil {
 		return nil, fmt.Errorf("register admission: %w", err)
+	}
+	if err := registerMirror(ctx, mgr, o, ring, images); err != nil {
+		return nil, fmt.Errorf("register mirror: %w", err)
 	}
 	return mgr, errors.Join(
 		mgr.AddHealthzCheck("ping", healthz.Ping),
@@ -197,12 +221,25 @@ func newRing(ctx context.Context, mgr ctrl.Manager, o Options) (*keys.Ring, erro
 	return keys.NewRing(keys.Keys{Sealer: sealer, Trust: trust}), err
 }
 
-// newJudge is a gate that trusts nobody yet; the keeper tells it whom to.
-func newJudge(ctx context.Context, o Options) (*gate.Judge, error) {
-	images, err := image.NewClient(image.Options{CacheDir: filepath.Join(o.Cache, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller"})
-	if err != nil {
-		return nil, fmt.Errorf("open registries: %w", err)
+// registerMirror has the manager serve bytecode, where it is asked to.
+func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys.Ring, images *image.Client) error {
+	m := o.Mirror
+	if m.Address == "" && m.Listener == nil {
+		return nil
 	}
+	server := &mirror.Server{
+		Client: mgr.GetClient(), Images: images, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
+		Agent: "system:serviceaccount:" + o.Namespace + ":" + cmp.Or(m.ServiceAccount, "skep-agent"),
+		Open: func(o *v1alpha1.BpfIntent) (intent.Payload, bool) {
+			opened, err := ring.Keys().Trust.Open(o.Spec.Envelope)
+			return opened.Payload(), err == nil
+		},
+	}
+	return server.Register(ctx, mgr)
+}
+
+// newJudge is a gate that trusts nobody yet; the keeper tells it whom to.
+func newJudge(ctx context.Context, images gate.Images) (*gate.Judge, error) {
 	trust, err := signing.NewTrust(nil)
 	if err != nil {
 		return nil, err

@@ -22,13 +22,17 @@ import (
 	"github.com/skep-dev/skep/controller"
 )
 
-func main() {
+func main() { os.Exit(execute()) }
+
+// execute is main without the process around it; it returns the exit code.
+func execute() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := newCommand().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "skep-controller:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 // flags are those that are not controller.Options themselves.

@@ -23,7 +23,7 @@ import (
 
 // The names of the Secret and the ConfigMap, and of what is in them.
 const (
-	SecretName    = "skep-seal"
+	SecretName    = "skep-seal" //nolint:gosec // the name of a Secret, and nothing secret
 	ConfigMapName = "skep-trust"
 
 	// sealing seals; next, where it is there, is trusted and will seal; former

@@ -1,0 +1,255 @@
+// Package mirror hands the bytecode of live intents to agents, so that they need
+// no registry, no registry credentials and no Secret.
+//
+// It serves objects by digest out of the controller's cache, fetches what is
+// missing there once, and knows nobody but agents. It need not be trusted:
+// agents hash what they get.
+package mirror
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/intent"
+)
+
+// Audience is what the tokens of agents are made for.
+const Audience = "skep-mirror"
+
+// Images fetches and caches; *image.Client is one.
+type Images interface {
+	// Object is an object of the cache; image.ErrNotFound where it is not there.
+	Object(ctx context.Context, objectDigest string) ([]byte, error)
+	// Pin names an image by its digest, and asks nobody.
+	Pin(ref, digest string) (image.Resolved, error)
+	// Pull fetches an image into the cache.
+	Pull(ctx context.Context, r image.Resolved) (*image.Image, error)
+}
+
+// Server is the mirror of one replica.
+type Server struct {
+	// Client reads intents from the cache and writes TokenReviews. Needed.
+	Client client.Client
+	// Open opens an intent's seal; false where it does not hold. Needed.
+	Open func(*v1alpha1.BpfIntent) (intent.Payload, bool)
+	// Images is needed.
+	Images Images
+	// Agent is the user name of the agents' service account. Needed.
+	Agent string
+	// Address is where it listens; Listener takes its place in tests.
+	Address  string
+	Listener net.Listener
+	// Certificate shows who serves. Needed.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+
+	pulls singleflight.Group
+	known tokens
+}
+
+// byObject is the index of intents by the digest of their object.
+const byObject = "object"
+
+// Register indexes intents and has a manager run the Server on every replica.
+func (s *Server) Register(ctx context.Context, mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.BpfIntent{}, byObject, func(o client.Object) []string {
+		p, ok := s.Open(o.(*v1alpha1.BpfIntent))
+		if !ok || p.Tombstone {
+			return nil
+		}
+		return []string{p.ObjectDigest}
+	})
+	if err != nil {
+		return err
+	}
+	return mgr.Add(s)
+}
+
+// NeedLeaderElection tells a manager to run the Server on every replica.
+func (s *Server) NeedLeaderElection() bool { return false }
+
+// Start serves until ctx ends.
+func (s *Server) Start(ctx context.Context) error {
+	listener := s.Listener
+	if listener == nil {
+		var err error
+		config := net.ListenConfig{}
+		if listener, err = config.Listen(ctx, "tcp", s.Address); err != nil {
+			return fmt.Errorf("serve mirror: %w", err)
+		}
+	}
+	server := &http.Server{
+		Handler:           s.handler(),
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 64 << 10,
+		TLSConfig:      &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.Certificate},
+		BaseContext:    func(net.Listener) context.Context { return ctx },
+	}
+	go func() {
+		<-ctx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		_ = server.Shutdown(grace)
+	}()
+	err := server.ServeTLS(listener, "", "")
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve mirror: %w", err)
+}
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/objects/{digest}", func(w http.ResponseWriter, r *http.Request) {
+		if err := s.admit(r); err != nil {
+			refuse(w, r, err)
+			return
+		}
+		object, err := s.object(r.Context(), r.PathValue("digest"))
+		if err != nil {
+			refuse(w, r, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Length", strconv.Itoa(len(object)))
+		_, _ = w.Write(object)
+	})
+	return mux
+}
+
+// The ways a request is refused.
+var (
+	errUnauthorized = errors.New("show a token of audience " + Audience)
+	errForbidden    = errors.New("the token is not an agent's")
+	errNotLive      = errors.New("no live intent names this object")
+)
+
+// refuse answers with a status and a line; what went wrong inside is logged and
+// not told.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	status, line := http.StatusServiceUnavailable, "the object cannot be had now; try again"
+	switch {
+	case errors.Is(err, errUnauthorized):
+		status, line = http.StatusUnauthorized, err.Error()
+	case errors.Is(err, errForbidden):
+		status, line = http.StatusForbidden, err.Error()
+	case errors.Is(err, errNotLive):
+		status, line = http.StatusNotFound, err.Error()
+	default:
+		ctrl.LoggerFrom(r.Context()).Error(err, "serve object", "digest", r.PathValue("digest"))
+	}
+	http.Error(w, line, status)
+}
+
+// object is a live intent's object, fetched where the cache has lost it. Many
+// nodes that ask at once make one fetch.
+func (s *Server) object(ctx context.Context, digest string) ([]byte, error) {
+	var intents v1alpha1.BpfIntentList
+	if err := s.Client.List(ctx, &intents, client.MatchingFields{byObject: digest}); err != nil {
+		return nil, fmt.Errorf("list intents: %w", err)
+	}
+	if len(intents.Items) == 0 {
+		return nil, errNotLive
+	}
+	object, err := s.Images.Object(ctx, digest)
+	if !errors.Is(err, image.ErrNotFound) {
+		return object, err
+	}
+	p, ok := s.Open(&intents.Items[0])
+	if !ok {
+		return nil, errNotLive
+	}
+	// One caller that goes away must not end the fetch of the others.
+	pulled := s.pulls.DoChan(digest, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		r, err := s.Images.Pin(p.Image, p.ImageDigest)
+		if err != nil {
+			return nil, err
+		}
+		_, err = s.Images.Pull(ctx, r)
+		return nil, err
+	})
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case result := <-pulled:
+		if result.Err != nil {
+			return nil, fmt.Errorf("fetch image of %s: %w", p.Application, result.Err)
+		}
+	}
+	return s.Images.Object(ctx, digest)
+}
+
+// admit asks the API server whose token it is, and remembers for a while that
+// it was an agent's.
+func (s *Server) admit(r *http.Request) error {
+	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !found || token == "" {
+		return errUnauthorized
+	}
+	key := sha256.Sum256([]byte(token))
+	now := time.Now
+	if s.Now != nil {
+		now = s.Now
+	}
+	if s.known.fresh(key, now()) {
+		return nil
+	}
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
+	if err := s.Client.Create(r.Context(), review); err != nil {
+		return fmt.Errorf("review token: %w", err)
+	}
+	switch {
+	case !review.Status.Authenticated:
+		return errUnauthorized
+	case review.Status.User.Username != s.Agent:
+		return errForbidden
+	}
+	s.known.add(key, now())
+	return nil
+}
+
+// tokens remembers those that were good a moment ago, by hash.
+type tokens struct {
+	mu    sync.Mutex
+	until map[[sha256.Size]byte]time.Time
+}
+
+// How long a token is believed without being asked about, and of how many.
+const (
+	believedFor    = time.Minute
+	believedAtOnce = 8192
+)
+
+func (t *tokens) fresh(key [sha256.Size]byte, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return now.Before(t.until[key])
+}
+
+func (t *tokens) add(key [sha256.Size]byte, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.until == nil || len(t.until) >= believedAtOnce {
+		t.until = map[[sha256.Size]byte]time.Time{}
+	}
+	t.until[key] = now.Add(believedFor)
+}
