@@ -10,7 +10,7 @@ import (
 )
 
 // Cleanup unloads all that is Skep's on the node, and forgets what would bring
-// it back: intents and objects on disk. It needs neither keys nor API server. It
+// it back: what node and this package keep on disk. It needs neither keys nor API server. It
 // fails with kernel.ErrHeld while an agent runs.
 func Cleanup(bpffs, state string) error {
 	store, err := kernel.OpenStore(bpffs)
@@ -18,7 +18,7 @@ func Cleanup(bpffs, state string) error {
 		return fmt.Errorf("clean up: %w", err)
 	}
 	err = errors.Join(store.Clear(), store.Close())
-	for _, name := range []string{"intents", "objects", labelsFile} {
+	for _, name := range []string{"intents", "objects", "mount", labelsFile} {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(state, name)))
 	}
 	if err != nil {

@@ -162,6 +162,7 @@ func serve(ctx context.Context, f flags, agent *cluster.Agent) error {
 	mux := agent.Handler()
 	if f.pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}

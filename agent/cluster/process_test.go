@@ -1,0 +1,177 @@
+package cluster_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/controlplane"
+)
+
+// process is skep-agent as it runs in a Pod.
+type process struct {
+	*exec.Cmd
+	address string
+}
+
+// build makes the binary once a test.
+func build(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "skep-agent")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", path, "./cmd/skep-agent")
+	cmd.Dir = controlplane.Root()
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build skep-agent: %v\n%s", err, out)
+	}
+	return path
+}
+
+// flags are those of the world's agent.
+func (w *world) flags() []string {
+	w.t.Helper()
+	kubeconfig := filepath.Join(w.dir, "kubeconfig")
+	if err := os.WriteFile(kubeconfig, plane.Env.KubeConfig, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	m := w.mirror.options()
+	return []string{"--node-name", w.name, "--bpffs", w.bpffs, "--state", filepath.Join(w.dir, "state"), "--kubeconfig", kubeconfig,
+		"--trust", filepath.Join(w.dir, "trust", "keys.pem"), "--mirror", m.URL, "--mirror-ca", m.CAFile, "--mirror-token", m.TokenFile,
+		"--tls-server-name", m.ServerName, "--log-format", "json"}
+}
+
+func (w *world) run(binary string, more ...string) *process {
+	w.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p := &process{address: l.Addr().String()}
+	if err := l.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	p.Cmd = exec.Command(binary, append(append(w.flags(), "--listen", p.address), more...)...)
+	p.Stderr = w.log
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = p.Process.Kill() })
+	return p
+}
+
+// get asks the process.
+func (p *process) get(path string) (int, string) {
+	r, err := http.Get("http://" + p.address + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = r.Body.Close() }()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return r.StatusCode, string(body)
+}
+
+// resident is the process's memory in KiB.
+func (p *process) resident(t *testing.T) int {
+	t.Helper()
+	body, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(body), "VmRSS:")
+	kib, err := strconv.Atoi(strings.Fields(rest)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib
+}
+
+func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
+	needKernel(t)
+	w, binary := newWorld(t, plane), build(t)
+	p := w.run(binary, "--pprof")
+	until(t, "it to be ready", func() bool { code, _ := p.get("/readyz"); return code == http.StatusOK })
+	var apps []intent.Payload
+	for i := range 20 {
+		apps = append(apps, w.payload(fmt.Sprintf("app-%d", i)))
+		w.apply(apps[i])
+	}
+	for _, app := range apps {
+		w.awaits(app, v1alpha1.NodeLoaded)
+	}
+	w.quiet()
+	kib := p.resident(t)
+	info, err := os.Stat(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d KiB resident with %d applications, a binary of %d KiB", kib, len(apps), info.Size()>>10)
+	if kib > 40<<10 {
+		t.Errorf("%d KiB resident, want at most 40 MiB", kib)
+	}
+	for path, want := range map[string]string{"/healthz": "ok", "/debug/pprof/": "goroutine",
+		"/metrics": `skep_agent_applications{state="Loaded"} 20`} {
+		if code, body := p.get(path); code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	// It holds the pins, so nobody cleans up under it.
+	clean := exec.Command(binary, append(w.flags(), "--cleanup")...)
+	if out, err := clean.CombinedOutput(); err == nil || !bytes.Contains(out, []byte("clean up: ")) {
+		t.Errorf("--cleanup beside an agent: %v, %s", err, out)
+	}
+	if err := errors.Join(p.Process.Signal(syscall.SIGTERM), p.Wait()); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+	for _, app := range apps {
+		if !w.pinned(app) {
+			t.Errorf("%s went with the process", app.Application)
+		}
+	}
+	if out, err := exec.Command(binary, append(w.flags(), "--cleanup")...).CombinedOutput(); err != nil {
+		t.Fatalf("--cleanup: %v, %s", err, out)
+	}
+	for _, dir := range []string{w.bpffs, filepath.Join(w.dir, "state")} {
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left in %s: %v, %v", dir, left, err)
+		}
+	}
+}
+
+func TestTheProcessSaysWhatItLacks(t *testing.T) {
+	needKernel(t)
+	w, binary := newWorld(t, plane), build(t)
+	for sentence, c := range map[string]struct {
+		flags []string
+		want  string
+	}{
+		"the keys":          {append(w.flags(), "--trust", "/none"), "read seal trust"},
+		"a node":            {append(w.flags(), "--node-name="), "NodeName"},
+		"a kubeconfig":      {append(w.flags(), "--kubeconfig", "/none"), "find the API server"},
+		"a service":         {append(w.flags(), "--kubeconfig="), "find the API server"},
+		"a known format":    {append(w.flags(), "--log-format", "xml"), `unknown log format "xml"`},
+		"a BPF file system": {append(w.flags(), "--bpffs", t.TempDir()), "not on a bpf file system"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			out, err := exec.CommandContext(t.Context(), binary, c.flags...).CombinedOutput()
+			if err == nil || !bytes.Contains(out, []byte(c.want)) {
+				t.Errorf("%v, %s", err, out)
+			}
+		})
+	}
+}
