@@ -114,7 +114,7 @@ type Agent struct {
 // New makes an agent: it reads the trust and what is on disk, and locks the
 // pins. It asks nothing of the API server. It fails as node.New does.
 func New(o Options) (*Agent, error) {
-	if o.NodeName == "" || o.Config == nil || o.TrustFile == "" || o.Node.StateDir == "" && o.Holder == nil {
+	if o.NodeName == "" || o.Config == nil || o.TrustFile == "" || o.Node.StateDir == "" {
 		return nil, errors.New("make agent: NodeName, Config, TrustFile and Node.StateDir are needed")
 	}
 	fillDefaults(&o)

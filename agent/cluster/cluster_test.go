@@ -38,9 +38,15 @@ func (w *world) relabel(labels map[string]string) {
 // writes there were.
 func (w *world) quiet() int64 {
 	w.t.Helper()
-	last, since := w.writes.Load(), time.Now()
-	until(w.t, "no more writes", func() bool {
-		if now := w.writes.Load(); now != last {
+	return settled(w.t, w.writes.Load)
+}
+
+// settled waits until a count has not changed for a second, and returns it.
+func settled(t testing.TB, count func() int64) int64 {
+	t.Helper()
+	last, since := count(), time.Now()
+	until(t, "nothing more to happen", func() bool {
+		if now := count(); now != last {
 			last, since = now, time.Now()
 		}
 		return time.Since(since) > time.Second

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )
@@ -25,23 +28,43 @@ const (
 
 // profile finds out what this kernel can do, by trying where that can be. What
 // cannot be found out is left empty.
-func profile() v1alpha1.KernelProfile {
+func profile(log *slog.Logger) v1alpha1.KernelProfile {
 	p := v1alpha1.KernelProfile{Architecture: runtime.GOARCH, Release: release()}
 	_, err := os.Stat(kernelBTF)
 	p.BTF = err == nil
 	p.Lockdown = lockdown(read(filepath.Join(securityDir, "lockdown")))
 	p.LSMs = modules(read(filepath.Join(securityDir, "lsm")))
-	for _, h := range hook.All() {
-		if h.Attachable && attach.Supports(h) == nil {
-			p.Hooks = append(p.Hooks, h.Name)
-		}
-	}
+	p.Hooks = hooks(log)
 	for m := ebpf.Hash; m <= ebpf.Arena; m++ {
 		if features.HaveMapType(m) == nil {
 			p.MapTypes = append(p.MapTypes, m.String())
 		}
 	}
 	return p
+}
+
+// hooks are those that the agent can attach to. What cannot be told counts: the
+// attempt will tell.
+func hooks(log *slog.Logger) []string {
+	var names, denied []string
+	var why error
+	for _, h := range hook.All() {
+		if !h.Attachable {
+			continue
+		}
+		err := attach.Probe(h)
+		switch lacks, may := new(attach.LackingError), new(rights.Error); {
+		case errors.As(err, &lacks):
+		case errors.As(err, &may):
+			denied, why = append(denied, h.Name), err
+		default:
+			names = append(names, h.Name)
+		}
+	}
+	if why != nil {
+		log.Warn("the agent may not attach to some hooks that the kernel has", "hooks", denied, "error", why)
+	}
+	return names
 }
 
 // release is what uname -r says.

@@ -122,7 +122,7 @@ func (a *Agent) publish(ctx context.Context) {
 	if p.opts.Profile != nil {
 		p.profile = *p.opts.Profile
 	} else {
-		p.profile = profile()
+		p.profile = profile(p.opts.Log)
 	}
 	look := time.NewTicker(a.opts.InventoryInterval)
 	defer look.Stop()
@@ -235,20 +235,37 @@ func (p *publisher) write(ctx context.Context) error {
 		}
 		return p.create(ctx, want, owner)
 	}
-	patch, err := mergePatch(map[string]any{"status": have.Status}, map[string]any{"status": want})
-	if err != nil {
+	patch, err := p.difference(have, want, owner)
+	if err != nil || patch == nil {
 		return err
 	}
-	if !p.owned(have) {
-		if patch == nil {
-			patch = map[string]any{}
-		}
-		patch["metadata"] = map[string]any{"ownerReferences": owner}
-	}
-	if patch == nil {
-		return nil
-	}
 	return p.wrote("patch", func() (*v1alpha1.BpfNode, error) { return p.api.patch(ctx, patch) })
+}
+
+// difference is the patch that makes of the BpfNode what is wanted, nil where it
+// is that.
+func (p *publisher) difference(have *v1alpha1.BpfNode, want v1alpha1.BpfNodeStatus, owner []metav1.OwnerReference) (map[string]any, error) {
+	patch, err := mergePatch(map[string]any{"status": have.Status}, map[string]any{"status": want})
+	if err != nil {
+		return nil, err
+	}
+	meta := map[string]any{}
+	if !p.owned(have) {
+		meta["ownerReferences"] = owner
+	}
+	if len(have.ManagedFields) > 0 && (patch != nil || len(meta) > 0) {
+		// Whose each field is takes half as much again as the fields, and all of
+		// them are the agent's.
+		meta["managedFields"] = []any{map[string]any{}}
+	}
+	switch {
+	case len(meta) == 0:
+	case patch == nil:
+		patch = map[string]any{"metadata": meta}
+	default:
+		patch["metadata"] = meta
+	}
+	return patch, nil
 }
 
 func (p *publisher) create(ctx context.Context, want v1alpha1.BpfNodeStatus, owner []metav1.OwnerReference) error {

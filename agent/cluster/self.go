@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -162,6 +163,9 @@ func (s *self) Resync() error { return nil }
 func (s *self) keep(labels map[string]string) error {
 	body, err := json.Marshal(kept{Name: s.name, Labels: labels})
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
 		return err
 	}
 	if err := os.WriteFile(s.path+".new", body, 0o600); err != nil {
