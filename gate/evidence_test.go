@@ -89,6 +89,12 @@ func wantsSigner(name string) policies.Policy {
 	return rego(fmt.Sprintf("deny contains \"not signed\" if not %q in {s.signer | some s in input.signatures}", name))
 }
 
+// wantsSomebody refuses what nobody signed, refusesScanned what was scanned.
+var (
+	wantsSomebody  = rego("deny contains \"unsigned\" if count(input.signatures) == 0")
+	refusesScanned = rego(fmt.Sprintf("deny contains \"scanned\" if %q in {a.predicateType | some a in input.attestations}", scanned))
+)
+
 // taken judges, and counts the requests it took.
 func (w *world) taken(t *testing.T, j *gate.Judge, req gate.Request) (int, gate.Verdict) {
 	t.Helper()
@@ -169,8 +175,28 @@ func TestAPartOfTheEvidenceRefusesNothing(t *testing.T) {
 	}{
 		"the bundle is enough": {
 			beside:  func(w *world, ref string) { w.sign(ref, "team-b") },
-			policy:  wantsSigner("team-a"),
+			policy:  wantsSomebody,
 			signers: []string{"team-a"}, allowed: true, partial: true,
+		},
+		"a policy reads who signed, and could refuse for it": {
+			beside:  func(w *world, ref string) { w.sign(ref, "team-b") },
+			policy:  wantsSigner("team-a"),
+			signers: []string{"team-a", "team-b"}, allowed: true,
+		},
+		"a policy refuses for a signer, who signed by the tag": {
+			beside:  func(w *world, ref string) { w.sign(ref, "team-b") },
+			policy:  rego("deny contains \"team-b\" if { some s in input.signatures; s.signer == \"team-b\" }"),
+			signers: []string{"team-a", "team-b"},
+		},
+		"a policy refuses more than one signature": {
+			beside:  func(w *world, ref string) { w.sign(ref, "team-b") },
+			policy:  rego("deny contains \"many\" if count(input.signatures) > 1"),
+			signers: []string{"team-a", "team-b"},
+		},
+		"a policy refuses for an attestation, which stands under the tag": {
+			beside:  func(w *world, ref string) { w.attest(ref, "team-b") },
+			policy:  refusesScanned,
+			signers: []string{"team-a"},
 		},
 		"a second signer is asked for, and signed by the tag": {
 			beside:  func(w *world, ref string) { w.sign(ref, "team-b") },
@@ -189,7 +215,7 @@ func TestAPartOfTheEvidenceRefusesNothing(t *testing.T) {
 		},
 		"the bundle's signer is revoked, and another signed by the tag": {
 			beside:  func(w *world, ref string) { w.sign(ref, "team-b") },
-			policy:  rego("deny contains \"unsigned\" if count(input.signatures) == 0"),
+			policy:  wantsSomebody,
 			revoked: "team-a",
 			signers: []string{"team-b"}, allowed: true,
 		},
@@ -257,21 +283,62 @@ func TestARevokedBundleHidesNobody(t *testing.T) {
 	}
 }
 
-// TestWhatSpeaksAgainstAnImageIsSeenAtTheSecondLook holds what ADR 9 says of
-// policies that refuse because of what was attested.
-func TestWhatSpeaksAgainstAnImageIsSeenAtTheSecondLook(t *testing.T) {
+// TestAPolicyThatComesLaterIsNotAskedAboutAPart lets a policy that refuses for
+// an attestation come while only a part was collected.
+func TestAPolicyThatComesLaterIsNotAskedAboutAPart(t *testing.T) {
 	w := newWorld(t)
 	ref := w.push("xdp_count", "v1")
 	w.bundle(ref, "team-a")
 	w.attest(ref, "team-b")
-	j := w.judge()
-	j.Repolicy(w.policy(rego(fmt.Sprintf("deny contains \"scanned\" if %q in {a.predicateType | some a in input.attestations}", scanned))))
-	if v := mustJudge(t, j, app(ref, "count_packets", onEth0())); !v.Allowed() {
-		t.Errorf("denied at once for %v: say so in the ADR", rules(v))
+	j, req := w.judge(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+	_, first := w.taken(t, j, req)
+	if evidence := first.Evidence(); !first.Allowed() || !evidence.Partial {
+		t.Fatalf("at first: allowed %v, partial %v", first.Allowed(), evidence.Partial)
 	}
-	w.now = w.now.Add(31 * time.Second)
-	if v := mustJudge(t, j, app(ref, "count_packets", onEth0())); v.Allowed() {
-		t.Error("allowed still")
+	req.Digest = first.Image().Digest
+	j.Repolicy(w.policy(refusesScanned))
+	w.down.Store(true)
+	if v, err := j.Judge(t.Context(), req); !errors.Is(err, image.ErrUnavailable) {
+		t.Errorf("with the registry down: allowed %v, %v; want ErrUnavailable", v.Allowed(), err)
+	}
+	w.down.Store(false)
+	if _, v := w.taken(t, j, req); v.Allowed() {
+		t.Error("allowed on a part of the evidence")
+	}
+}
+
+// TestAPartWithoutASignerIsNone revokes the signer whose bundle ended the first
+// look, under a policy that refuses nothing unsigned.
+func TestAPartWithoutASignerIsNone(t *testing.T) {
+	w := newWorld(t)
+	ref := w.push("xdp_count", "v1")
+	w.bundle(ref, "team-a")
+	w.sign(ref, "team-b")
+	j := w.judge()
+	j.Repolicy(w.policy(rego("deny contains \"signed\" if { input.application.kind == \"None\"; count(input.signatures) != 0 }")))
+	mustJudge(t, j, app(ref, "count_packets", onEth0()))
+	j.Retrust(w.revoke("team-a"))
+	v := mustJudge(t, j, app(ref, "count_packets", onEth0()))
+	evidence := v.Evidence()
+	if diff := cmp.Diff([]string{"team-b"}, evidence.Signers()); diff != "" || evidence.Partial {
+		t.Errorf("partial %v; signers (-want +got):\n%s", evidence.Partial, diff)
+	}
+}
+
+// TestWhatIsStoredOfOneImageIsNotBelievedOfAnother puts the signatures of a
+// signed image in the place of an unsigned one's.
+func TestWhatIsStoredOfOneImageIsNotBelievedOfAnother(t *testing.T) {
+	w := newWorld(t)
+	signed, unsigned := w.push("xdp_count", "v1"), w.push("xdp_pass", "v1")
+	w.sign(signed, "team-a")
+	mustJudge(t, w.judge(), app(signed, "count_packets", onEth0()))
+	stored := w.memory["signatures-"+w.resolve(signed).Digest]
+	if stored == nil {
+		t.Fatal("nothing is stored of the signed image")
+	}
+	w.memory["signatures-"+w.resolve(unsigned).Digest] = stored
+	if v := mustJudge(t, w.judge(), app(unsigned, "xdp_pass", onEth0())); v.Allowed() {
+		t.Errorf("allowed: signed by %v", v.Evidence())
 	}
 }
 

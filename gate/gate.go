@@ -289,7 +289,8 @@ func (j *Judge) signatures(ctx context.Context, r image.Resolved) (collectedAt, 
 	if len(ev.Signatures) == 0 || ev.Partial {
 		fresh = min(fresh, hurried)
 	}
-	if age < fresh {
+	// A clock that was set back makes nothing fresh.
+	if age >= 0 && age < fresh {
 		return have, nil
 	}
 	now, err := j.more(ctx, r, have)

@@ -67,7 +67,9 @@ func (k remembered) collected(m Memory, digest string) (collectedAt, bool) {
 		return collectedAt{}, false
 	}
 	var c collectedAt
-	if json.Unmarshal(raw, &c) != nil {
+	// What was stored of one image is not believed of another: signatures are
+	// tried against the digest that stands among them.
+	if json.Unmarshal(raw, &c) != nil || c.Collected.Digest != digest {
 		return collectedAt{}, false
 	}
 	k.signatures.put(digest, c)

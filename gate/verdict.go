@@ -44,7 +44,7 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	_, set := j.inForce()
 	id := i.req.Application.Identity()
 	decision, err := j.decision(ctx, set, i)
-	if err == nil && !decision.Allowed() && i.evidence.Partial {
+	if err == nil && i.evidence.Partial && wantsAll(decision, i.evidence) {
 		if i, err = j.complete(ctx, i); err != nil {
 			return Verdict{}, err
 		}
@@ -68,6 +68,13 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 		}
 	}
 	return v, nil
+}
+
+// wantsAll tells whether a decision on a part of the evidence is none: it
+// refuses, a policy reads what the rest may add to, or nobody who signed the
+// part counts any more.
+func wantsAll(d policies.Decision, part signing.Evidence) bool {
+	return !d.Allowed() || d.AllEvidence || len(part.Signatures) == 0
 }
 
 // orphaned tells whether what is denied would be allowed if no signer were

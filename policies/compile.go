@@ -67,7 +67,9 @@ type compiled struct {
 	parameters    *ast.Term
 	query         rego.PreparedEvalQuery
 	timeDependent bool
-	broken        bool
+	// allEvidence tells that the policy is not to be asked about a part of it.
+	allEvidence bool
+	broken      bool
 	// enforces tells that the policy can refuse: it has a deny, and its mode is
 	// not Audit. Only such a policy takes the place of baseline.
 	enforces bool
@@ -179,6 +181,7 @@ func (s *sandbox) link(ctx context.Context, c *compiled, p Policy, modules map[s
 	if err != nil {
 		return []error{err}
 	}
+	c.allEvidence = readsEvidence(modules, p.Spec.Profile != "")
 	maps.Copy(modules, lib)
 	compiler := s.compiler()
 	if compiler.Compile(modules); compiler.Failed() {

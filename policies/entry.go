@@ -15,6 +15,12 @@ const (
 	keyRule   = "rule"
 )
 
+// The fields of the input that are evidence.
+const (
+	keySignatures   = "signatures"
+	keyAttestations = "attestations"
+)
+
 // entryPoints finds deny and warn in a module and refuses what could silently
 // say nothing: another package, an entry point that is no set, and an object
 // with a misspelt key.
@@ -86,6 +92,56 @@ func refReadsNow(ref ast.Ref) bool {
 	}
 	field, constant := ref[1].Value.(ast.String)
 	return !constant || field == "now"
+}
+
+// readsEvidence tells whether anything in the modules of one policy, as they
+// were parsed, may decide by an attestation or signature beyond whether somebody
+// signed: what such a policy says of a part of the evidence need not be what it
+// says of all. It errs on the side of yes, as readsNow does, and an alias for
+// the whole input counts too. A profile may read signatures: none refuses
+// because of one, which a test holds them to.
+func readsEvidence(modules map[string]*ast.Module, profile bool) bool {
+	found := false
+	for _, module := range modules {
+		ast.NewGenericVisitor(func(node any) bool {
+			switch node := node.(type) {
+			case *ast.Expr:
+				return found || asksWhetherSigned(node)
+			case ast.Ref:
+				found = found || refReadsEvidence(node, profile)
+			}
+			return found
+		}).Walk(module)
+	}
+	return found
+}
+
+// asksWhetherSigned recognises count(input.signatures) == 0, and != and >. A
+// part of the evidence answers it as all of it does, since a part is only ever
+// taken where a signature in it counts.
+func asksWhetherSigned(e *ast.Expr) bool {
+	terms, ok := e.Terms.([]*ast.Term)
+	if !ok || len(terms) != 3 || len(e.With) > 0 || !terms[2].Equal(ast.InternedTerm(0)) {
+		return false
+	}
+	operators := []*ast.Builtin{ast.Equal, ast.NotEqual, ast.GreaterThan}
+	if !slices.ContainsFunc(operators, func(b *ast.Builtin) bool { return e.Operator().Equal(b.Ref()) }) {
+		return false
+	}
+	signatures := ast.InputRootRef.Append(ast.StringTerm(keySignatures))
+	return terms[1].Equal(ast.CallTerm(ast.NewTerm(ast.Count.Ref()), ast.NewTerm(signatures)))
+}
+
+// refReadsEvidence tells it of one reference.
+func refReadsEvidence(ref ast.Ref, profile bool) bool {
+	if !ref.HasPrefix(ast.InputRootRef) {
+		return false
+	}
+	if len(ref) == 1 {
+		return true
+	}
+	field, constant := ref[1].Value.(ast.String)
+	return !constant || field == keyAttestations || field == keySignatures && !profile
 }
 
 // where names the place of a rule for a person to read.

@@ -117,6 +117,10 @@ type Decision struct {
 	// TimeDependent is true where a policy that was evaluated reads input.now,
 	// or did not finish in time: the same input may be decided otherwise later.
 	TimeDependent bool `json:"timeDependent,omitempty"`
+	// AllEvidence is true where a policy that was evaluated reads attestations,
+	// or more of the signatures than whether there are any: more evidence may
+	// make it refuse or warn, so that an answer about a part of it is none.
+	AllEvidence bool `json:"allEvidence,omitempty"`
 	// Policies names the policies that were evaluated, sorted.
 	Policies []string `json:"policies"`
 }

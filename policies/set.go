@@ -198,6 +198,7 @@ func (f *folding) add(c *compiled, v verdict) {
 	d.Policies = append(d.Policies, c.id)
 	d.Warnings = append(d.Warnings, v.warnings...)
 	d.TimeDependent = d.TimeDependent || c.timeDependent || v.late
+	d.AllEvidence = d.AllEvidence || c.allEvidence
 	if len(v.denied) == 0 {
 		return
 	}

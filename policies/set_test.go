@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -375,6 +376,84 @@ func TestTimeDependence(t *testing.T) {
 	for _, name := range policies.Profiles() {
 		if decide(t, compile(t, profile(name)), input()).TimeDependent {
 			t.Errorf("profile %s depends on the time", name)
+		}
+	}
+}
+
+func TestWhichPoliciesNeedAllOfTheEvidence(t *testing.T) {
+	for rego, want := range map[string]bool{
+		quiet: false,
+		no:    false,
+		`deny contains "x" if count(input.signatures) == 0`:                                                false,
+		`deny contains "x" if not count(input.signatures) > 0`:                                             false,
+		`deny contains "x" if count(input.signatures) != 0`:                                                false,
+		"deny contains \"x\" if y\ny if count(input.signatures) == 0":                                      false,
+		`deny contains "x" if count(input["signatures"]) == 0`:                                             false,
+		`deny contains "x" if input.application.metadata.labels.attestations`:                              false,
+		`deny contains "x" if count(input.signatures) == 1`:                                                true,
+		`deny contains "x" if count(input.signatures) > 1`:                                                 true,
+		`deny contains "x" if count(input.signatures) < 2`:                                                 true,
+		`deny contains "x" if 1 < count(input.signatures)`:                                                 true,
+		`deny contains "x" if count(input.signatures) == count(input.bytecode.programs)`:                   true,
+		`deny contains "x" if count(input.signatures[0]) == 0`:                                             true,
+		`deny contains "x" if count(input.attestations) == 0`:                                              true,
+		`deny contains "x" if count(input.signatures) == 0 with input.signatures as input.attestations`:    true,
+		`deny contains "x" if { some s in input.signatures; s.signer == "bad" }`:                           true,
+		`deny contains "x" if { some a in input.attestations; a.predicateType == "bad" }`:                  true,
+		`warn contains "x" if input.attestations[_].predicateType == "bad"`:                                true,
+		`deny contains "x" if input["attestations"][0]`:                                                    true,
+		`deny contains "x" if { some k in ["attestations"]; count(input[k]) > 0 }`:                         true,
+		`deny contains "x" if { doc := input; count(doc.attestations) > 0 }`:                               true,
+		"import input.attestations as seen\ndeny contains \"x\" if count(seen) > 0":                        true,
+		"import input as doc\ndeny contains \"x\" if count(doc.attestations) > 0":                          true,
+		`deny contains "x" if f(input)` + "\nf(x) if count(x.attestations) > 0":                            true,
+		`deny contains "x" if { walk(input, [_, v]); v == "bad" }`:                                         true,
+		`deny contains "x" if $"{input.attestations}" != ""`:                                               true,
+		"deny contains \"x\" if y\ny if { every a in input.attestations { a.signer == \"b\" } }":           true,
+		"deny contains \"x\" if count([1 | some a in input.attestations]) > 0":                             true,
+		"deny contains {\"msg\": input.attestations[0].signer} if input.application.kind == \"Nothing\"":   true,
+		"deny contains \"x\" if not y\ny if { input.version } else if { input.attestations[0] }":           true,
+		"deny contains \"x\" if y == 1\ndefault y := 0\ny := 1 if { input.signatures[0].signer == \"b\" }": true,
+	} {
+		t.Run(rego, func(t *testing.T) {
+			if got := decide(t, compile(t, policy("a", rego)), input()).AllEvidence; got != want {
+				t.Errorf("needs all of the evidence: %v, want %v", got, want)
+			}
+		})
+	}
+	elsewhere := policy("a", `deny contains "x" if count(input.attestations) > 0`, func(p *policies.Policy) {
+		p.Spec.Match = &v1alpha1.PolicyMatch{Namespaces: []string{"elsewhere"}}
+	})
+	if decide(t, compile(t, elsewhere), input()).AllEvidence {
+		t.Error("a policy that does not judge the application makes it need all of the evidence")
+	}
+}
+
+// TestNoProfileRefusesForASignature holds the profiles to what lets them read
+// signatures of a part of the evidence.
+func TestNoProfileRefusesForASignature(t *testing.T) {
+	parameters := func(p *policies.Policy) {
+		p.Spec.Parameters = map[string]apiextensionsv1.JSON{"signers": {Raw: []byte(`["listed"]`)}}
+	}
+	for _, name := range policies.Profiles() {
+		p := profile(name)
+		parameters(&p)
+		set := compile(t, p)
+		for _, first := range []string{"listed", "other"} {
+			part := input(func(in *policies.Input) { in.Signatures = []signing.Signature{{Signer: first}} })
+			before := decide(t, set, part)
+			if before.AllEvidence {
+				t.Errorf("profile %s needs all of the evidence", name)
+			}
+			for _, second := range []string{"listed", "other", "third"} {
+				all := part
+				all.Signatures = append(slices.Clone(part.Signatures), signing.Signature{Signer: second})
+				for _, r := range decide(t, set, all).Denied {
+					if !slices.ContainsFunc(before.Denied, func(b policies.Reason) bool { return b.Rule == r.Rule }) {
+						t.Errorf("profile %s: signed by %s too, what %s signed is refused by %s", name, second, first, r.Rule)
+					}
+				}
+			}
 		}
 	}
 }
