@@ -100,9 +100,14 @@ func (h hideout) mayName(name string) bool {
 	})
 }
 
-// computes tells whether a CUE file can make strings that it does not say.
+// multiplies finds a star behind an operand, as in 2*"ab"; one that marks a
+// default stands behind none.
+var multiplies = regexp.MustCompile(`[\w"')\]}#$][ \t]*\*`)
+
+// computes tells whether a CUE file can make strings that it does not say, or
+// take them from a file that is no CUE.
 func computes(text []byte) bool {
-	if bytes.ContainsRune(text, '+') {
+	if bytes.ContainsRune(text, '+') || multiplies.Match(text) || bytes.Contains(text, []byte("@embed")) {
 		return true
 	}
 	for _, clause := range imports.FindAll(text, -1) {
