@@ -371,7 +371,7 @@ func TestANodeWhoseLabelsAreNotKnownLoadsNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, stop := w.start(func(o *cluster.Options) { o.Config.Host = "https://127.0.0.1:1" })
-			until(t, "it to find no API server", func() bool { return w.log.times("cannot watch") >= 2 })
+			settled(t, func() int64 { return int64(w.log.times("msg=")) })
 			if w.pinned(app) {
 				t.Error("it is loaded")
 			}

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,8 +27,10 @@ import (
 type stub struct {
 	mu       sync.Mutex
 	accepted []intent.Envelope
-	// refuse is what Accept says.
+	// refuse is what Accept says of all but the first envelope.
 	refuse error
+	// hold keeps Run from its first turn until it is closed, where it is there.
+	hold   chan struct{}
 	status []node.ApplicationStatus
 	passed chan struct{}
 }
@@ -39,6 +42,9 @@ func (s *stub) Accept(envelopes ...intent.Envelope) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.accepted = append(s.accepted, envelopes...)
+	if bytes.Equal(envelopes[0], s.accepted[0]) {
+		return nil
+	}
 	return s.refuse
 }
 
@@ -57,6 +63,13 @@ func (s *stub) Retrust(*intent.Trust) {}
 
 // Run implements cluster.Holder.
 func (s *stub) Run(ctx context.Context) error {
+	if s.hold != nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.hold:
+		}
+	}
 	turn := time.NewTicker(20 * time.Millisecond)
 	defer turn.Stop()
 	for {
@@ -101,8 +114,10 @@ func TestAnIntentThatCannotBeKeptIsTriedAgain(t *testing.T) {
 	w.start(s.on, func(o *cluster.Options) {
 		o.Again = cluster.Jitter{Least: 50 * time.Millisecond, Most: 60 * time.Millisecond}
 	})
+	w.apply(w.payload("good"))
+	until(t, "the good one", func() bool { return s.count() == 1 })
 	w.apply(w.payload("app"))
-	until(t, "some attempts", func() bool { return s.count() >= 4 })
+	until(t, "some attempts", func() bool { return s.count() >= 5 })
 	if n := w.log.times("no space left"); n != 1 {
 		t.Errorf("told %d times", n)
 	}
@@ -110,6 +125,32 @@ func TestAnIntentThatCannotBeKeptIsTriedAgain(t *testing.T) {
 	s.refuse = nil
 	s.mu.Unlock()
 	settled(t, s.count)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, again := range s.accepted[1:] {
+		if bytes.Equal(again, s.accepted[0]) {
+			t.Error("what was accepted is handed over again")
+		}
+	}
+}
+
+func TestNothingIsReportedBeforeTheFirstTurn(t *testing.T) {
+	needKernel(t)
+	w, s := newWorld(t, plane), newStub()
+	s.says("u", "words")
+	_, stop := w.start(s.on)
+	until(t, "a report", func() bool { n := w.report(); return n != nil && n.Status.Counts.Failed == 1 })
+	stop()
+	before, next := w.quiet(), newStub()
+	next.hold = make(chan struct{})
+	_, stop = w.start(next.on)
+	w.quiet()
+	next.says("u", "words")
+	close(next.hold)
+	if n := w.quiet() - before; n != 0 {
+		t.Errorf("%d writes", n)
+	}
+	stop()
 }
 
 func TestWhatFailsAlikeIsWrittenOnceAndWhatCannotBeWrittenIsTriedEverMoreSlowly(t *testing.T) {
