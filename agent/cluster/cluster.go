@@ -17,7 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 
 	"github.com/skep-dev/skep/agent/inventory"
@@ -177,9 +176,6 @@ func (a *Agent) Close() error {
 	}
 	return a.closer()
 }
-
-// Metrics are what Prometheus sees of the agent.
-func (a *Agent) Metrics() prometheus.Gatherer { return a.metrics.registry }
 
 // Status tells how every application is doing, as the BpfNode does and in full.
 func (a *Agent) Status() []node.ApplicationStatus { return a.holder.Report() }

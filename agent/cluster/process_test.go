@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/skep-dev/skep/agent/cluster"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/controlplane"
@@ -74,7 +76,11 @@ func (w *world) run(binary string, more ...string) *process {
 
 // get asks the process.
 func (p *process) get(path string) (int, string) {
-	r, err := http.Get("http://" + p.address + path)
+	return get(http.DefaultClient, "http://"+p.address+path)
+}
+
+func get(c *http.Client, address string) (int, string) {
+	r, err := c.Get(address)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -127,6 +133,15 @@ func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
 	for path, want := range map[string]string{"/healthz": "ok", "/debug/pprof/": "goroutine",
 		"/metrics": `skep_agent_applications{state="Loaded"} 20`} {
 		if code, body := p.get(path); code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	local := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(w.dir, "state", cluster.SocketName))
+	}}}
+	defer local.CloseIdleConnections()
+	for path, want := range map[string]string{"/v1/applications": `"name":"app-19"`, "/v1/programs": `"raw_tp_count"`} {
+		if code, body := get(local, "http://local"+path); code != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}

@@ -7,13 +7,12 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/http/pprof"
 	"os"
 	"runtime/debug"
-	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -109,16 +108,11 @@ func hold(ctx context.Context, to io.Writer, o cluster.Options, f flags) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	served := make(chan error, 1)
-	go func() {
-		served <- serve(ctx, f, agent)
-		cancel()
-	}()
-	err = agent.Run(ctx)
-	cancel()
-	return errors.Join(err, <-served, agent.Close())
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return serve(ctx, f, agent) })
+	group.Go(func() error { agent.ServeSocket(ctx); return nil })
+	group.Go(func() error { return agent.Run(ctx) })
+	return errors.Join(group.Wait(), agent.Close())
 }
 
 // logger writes one line an event. What client-go says is for --verbose: what
@@ -156,7 +150,6 @@ func config(kubeconfig string) (*rest.Config, error) {
 // serve answers metrics and probes until the context ends.
 func serve(ctx context.Context, f flags, agent *cluster.Agent) error {
 	if f.listen == "" {
-		<-ctx.Done()
 		return nil
 	}
 	mux := agent.Handler()
@@ -166,15 +159,10 @@ func serve(ctx context.Context, f flags, agent *cluster.Agent) error {
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	var listen net.ListenConfig
-	l, err := listen.Listen(ctx, "tcp", f.listen)
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", f.listen)
 	if err != nil {
 		return fmt.Errorf("listen for metrics: %w", err)
 	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve metrics: %w", err)
-	}
-	return nil
+	return cluster.Serve(ctx, l, mux)
 }

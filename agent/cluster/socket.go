@@ -1,0 +1,68 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// SocketName is the file of the local socket in the state directory.
+const SocketName = "agent.sock"
+
+// ServeSocket answers on a socket that the owner alone can use, until the
+// context ends: all that the BpfNode has no room for. Where it cannot, that is
+// logged: nothing that runs depends on it.
+func (a *Agent) ServeSocket(ctx context.Context) {
+	if err := a.serveSocket(ctx); err != nil {
+		a.opts.Log.Warn("cannot answer on the local socket", "error", err)
+	}
+}
+
+func (a *Agent) serveSocket(ctx context.Context) error {
+	path := filepath.Join(a.opts.Node.StateDir, SocketName)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("open socket: %w", err)
+	}
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("open socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return errors.Join(fmt.Errorf("open socket: %w", err), l.Close())
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/applications", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.Status(), nil) })
+	mux.HandleFunc("GET /v1/programs", func(w http.ResponseWriter, r *http.Request) {
+		all, err := a.opts.Inventory(r.Context())
+		answer(w, all, err)
+	})
+	return Serve(ctx, l, mux)
+}
+
+// answer writes v as JSON. A client that went away is nobody's error.
+func answer(w http.ResponseWriter, v any, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// Serve answers on the listener until the context ends.
+func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
