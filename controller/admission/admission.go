@@ -123,14 +123,18 @@ func Register(mgr ctrl.Manager, o Options, p Parts) error {
 		if err := c.register(mgr); err != nil {
 			return fmt.Errorf("register certificates: %w", err)
 		}
-		if err := mgr.AddReadyzCheck("certificate", c.Check); err != nil {
-			return err
-		}
 	}
 	server := mgr.GetWebhookServer()
 	server.Register(PathValidate, &webhook.Admission{Handler: &Validator{
 		Reader: mgr.GetClient(), Judge: p.Judge, Keeper: p.Keeper, Budget: cmp.Or(o.Budget, DefaultBudget), Metrics: NewMetrics(p.Metrics),
 	}})
 	server.Register(PathRequester, &webhook.Admission{Handler: Recorder{}})
-	return mgr.AddReadyzCheck("webhook", func(r *http.Request) error { return server.StartedChecker()(r) })
+	return mgr.AddReadyzCheck("webhook", func(r *http.Request) error {
+		if o.selfManaged() {
+			if _, err := p.Certificates.Get(nil); err != nil {
+				return err
+			}
+		}
+		return server.StartedChecker()(r)
+	})
 }

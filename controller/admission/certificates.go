@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -66,12 +65,6 @@ func (c *Certificates) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return nil, errNoCertificate
 	}
 	return c.shown, nil
-}
-
-// Check is a readiness check.
-func (c *Certificates) Check(*http.Request) error {
-	_, err := c.Get(nil)
-	return err
 }
 
 // register has a manager run it on every replica.

@@ -9,18 +9,20 @@ import (
 	"github.com/skep-dev/skep/policies"
 )
 
-// Bounds on what one answer says. The API server cuts warnings beyond 256
-// characters, and drops those with control characters whole.
+// Bounds on what one answer says. The API server cuts a warning beyond 256
+// characters and all of them beyond 4096, and drops those with control
+// characters whole. An answer has two lists of warnings at most.
 const (
 	maxWarningRunes = 256
+	maxWarnings     = 7
 	maxReasons      = 16
 )
 
 // sentences are reasons as text, the first few of them.
-func sentences(reasons []policies.Reason) []string {
-	lines := make([]string, 0, min(len(reasons), maxReasons)+1)
+func sentences(reasons []policies.Reason, most int) []string {
+	lines := make([]string, 0, min(len(reasons), most)+1)
 	for i, r := range reasons {
-		if i == maxReasons {
+		if i == most {
 			lines = append(lines, fmt.Sprintf("and %d more", len(reasons)-i))
 			break
 		}

@@ -187,17 +187,16 @@ func (v *Validator) application(ctx context.Context, app v1alpha1.Application) a
 			fmt.Sprintf("%s %s is not verified yet, and nothing is loaded until it is: ", id.Kind, id), []string{err.Error()})}
 	}
 	decision := verdict.Decision()
-	a := answer{outcome: allowed, warnings: warnings("", sentences(decision.Warnings))}
-	reasons := sentences(decision.Denied)
+	a := answer{outcome: allowed, warnings: warnings("", sentences(decision.Warnings, maxWarnings))}
 	switch {
 	case verdict.Allowed():
 		return a
 	case decision.AdmissionWarn:
 		a.outcome = warned
-		a.warnings = append(warnings("denied, and not loaded: ", reasons), a.warnings...)
+		a.warnings = append(warnings("denied, and not loaded: ", sentences(decision.Denied, maxWarnings)), a.warnings...)
 		return a
 	}
-	refused := deny(id.Kind+" "+id.String(), reasons...)
+	refused := deny(id.Kind+" "+id.String(), sentences(decision.Denied, maxReasons)...)
 	refused.warnings = a.warnings
 	return refused
 }

@@ -1,0 +1,359 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller"
+	"github.com/skep-dev/skep/controller/admission"
+	"github.com/skep-dev/skep/controller/application"
+	"github.com/skep-dev/skep/test/controlplane"
+)
+
+const (
+	// namespace is where the chart is installed.
+	namespace = "skep-system"
+	// budget is the webhook's; short, so that tests are.
+	budget = time.Second
+	// patience bounds what a test waits for; far more than anything takes.
+	patience = time.Minute
+)
+
+// plane is shared by the package's tests: each has a namespace of its own.
+var (
+	plane *controlplane.Plane
+	admin client.Client
+	pair  replicas
+	// folder holds what the replicas cache.
+	folder string
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "admission")
+	if err == nil {
+		err = start(dir)
+	}
+	if err == nil {
+		code := m.Run()
+		if err = pair.stop(); err == nil {
+			defer func() { _ = errors.Join(plane.Stop(), os.RemoveAll(dir)) }()
+			return code
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	if plane != nil {
+		_ = plane.Stop()
+	}
+	return 1
+}
+
+// start installs the chart's part into a real API server, and runs two
+// controllers with the rights it gives them.
+func start(dir string) error {
+	ctx := context.Background()
+	var err error
+	if plane, err = controlplane.Start(ctx, controlplane.Options{}); err != nil {
+		return err
+	}
+	if admin, err = newClient(plane.Config); err != nil {
+		return err
+	}
+	if pair.service, err = (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
+		return err
+	}
+	go pair.forward()
+	if err := admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		return err
+	}
+	for _, file := range []string{"rbac.yaml", "roles.yaml", "writers.yaml", "requester.yaml", "webhook.yaml"} {
+		for _, o := range render(file, newest) {
+			if err := admin.Create(ctx, o); err != nil {
+				return fmt.Errorf("install %s: %w", file, err)
+			}
+		}
+	}
+	folder = dir
+	for range 2 {
+		if err := pair.add(); err != nil {
+			return err
+		}
+	}
+	return inForce(ctx)
+}
+
+// inForce waits until the API server has seen all that was installed.
+func inForce(ctx context.Context) error {
+	for _, err := range []error{
+		until(ctx, func() error { return pair.ready(ctx) }),
+		until(ctx, func() error { return requesterRecorded(ctx, true) }),
+		until(ctx, func() error {
+			forged := &v1alpha1.BpfIntent{ObjectMeta: metav1.ObjectMeta{Name: "forged"}, Spec: forgedIntent}
+			if admin.Create(ctx, forged, client.DryRunAll) == nil {
+				return errors.New("an admin may write intents")
+			}
+			return nil
+		}),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// requesterRecorded tells whether an application that is created bears its
+// requester, or does not.
+func requesterRecorded(ctx context.Context, want bool) error {
+	app := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}
+	app.Spec.Bytecode.Image = "127.0.0.1:1/none@sha256:" + string(slices.Repeat([]byte("0"), 64))
+	app.Spec.Programs = []v1alpha1.Program{{Name: "p"}}
+	if err := admin.Create(ctx, app, client.DryRunAll); err != nil {
+		return err
+	}
+	if got := app.Annotations[application.AnnotationRequester]; (got != "") != want {
+		return fmt.Errorf("requester is %q", got)
+	}
+	return nil
+}
+
+// until asks often, until check is content.
+func until(ctx context.Context, check func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("gave up waiting: %w", err)
+		case <-tick.C:
+		}
+	}
+}
+
+func newClient(config *rest.Config) (client.Client, error) {
+	scheme, err := controller.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme})
+}
+
+// replica is one controller.
+type replica struct {
+	webhook, health string
+	metrics         *prometheus.Registry
+	cancel          context.CancelFunc
+	done            chan error
+}
+
+// replicas are controllers behind a Service, which here is a listener that hands
+// each connection to the next of them.
+type replicas struct {
+	service net.Listener
+
+	mu      sync.Mutex
+	running []*replica
+	next    int
+}
+
+// add starts a controller with the rights of its service account.
+func (r *replicas) add() error {
+	cache, err := os.MkdirTemp(folder, "replica")
+	if err != nil {
+		return err
+	}
+	// It outlives the test that starts it.
+	ctx, cancel := context.WithCancel(context.Background())
+	config, err := serviceAccount(ctx, "skep-controller", nil)
+	if err != nil {
+		cancel()
+		return err
+	}
+	one := &replica{webhook: freeAddress(), health: freeAddress(), metrics: prometheus.NewRegistry(), cancel: cancel, done: make(chan error, 1)}
+	at, err := net.ResolveTCPAddr("tcp", one.webhook)
+	if err != nil {
+		return err
+	}
+	mgr, err := controller.New(ctx, controller.Options{
+		Config: config, Namespace: namespace, Cache: cache, LeaderElection: true, HealthAddress: one.health, Metrics: one.metrics,
+		Admission: admission.Options{Host: "127.0.0.1", Port: at.Port, Names: []string{"127.0.0.1"}, Budget: budget},
+	})
+	if err != nil {
+		return err
+	}
+	go func() { one.done <- mgr.Start(ctx) }()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = append(r.running, one)
+	return nil
+}
+
+// remove stops the replica that runs longest.
+func (r *replicas) remove() error {
+	r.mu.Lock()
+	first := r.running[0]
+	r.running = r.running[1:]
+	r.mu.Unlock()
+	first.cancel()
+	return <-first.done
+}
+
+func (r *replicas) stop() error {
+	var errs []error
+	for len(r.running) > 0 {
+		errs = append(errs, r.remove())
+	}
+	return errors.Join(append(errs, r.service.Close())...)
+}
+
+// ready asks every replica.
+func (r *replicas) ready(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.running {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, (&url.URL{Scheme: "http", Host: one.health, Path: "/readyz"}).String(), http.NoBody)
+		if err != nil {
+			return err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("not ready: %s %w", body, err)
+		}
+	}
+	return nil
+}
+
+// requests counts the requests of a kind that reached any replica, by verdict.
+func (r *replicas) requests(kind string) map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	counts := map[string]int{}
+	for _, one := range r.running {
+		families, err := one.metrics.Gather()
+		if err != nil {
+			continue
+		}
+		for _, f := range families {
+			if f.GetName() != "skep_admission_requests_total" {
+				continue
+			}
+			for _, m := range f.GetMetric() {
+				labels := map[string]string{}
+				for _, l := range m.GetLabel() {
+					labels[l.GetName()] = l.GetValue()
+				}
+				if labels["kind"] == kind {
+					counts[labels["verdict"]] += int(m.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+	return counts
+}
+
+func (r *replicas) forward() {
+	for {
+		from, err := r.service.Accept()
+		if err != nil {
+			return
+		}
+		r.mu.Lock()
+		var to net.Conn
+		err = errors.New("no replica runs")
+		for range r.running {
+			r.next++
+			if to, err = (&net.Dialer{}).Dial("tcp", r.running[r.next%len(r.running)].webhook); err == nil {
+				break
+			}
+		}
+		r.mu.Unlock()
+		if err != nil {
+			_ = from.Close()
+			continue
+		}
+		for a, b := range map[net.Conn]net.Conn{from: to, to: from} {
+			go func() {
+				_, _ = io.Copy(a, b)
+				_ = a.Close()
+				_ = b.Close()
+			}()
+		}
+	}
+}
+
+// freeAddress is one nobody listens at.
+func freeAddress() string {
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return ""
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// serviceAccount is who shows a token of a service account of the chart, bound
+// to a Pod where one is given.
+func serviceAccount(ctx context.Context, name string, pod *corev1.Pod) (*rest.Config, error) {
+	request := &authenticationv1.TokenRequest{}
+	if pod != nil {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+	}
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	if err := admin.SubResource("token").Create(ctx, sa, request); err != nil {
+		return nil, fmt.Errorf("ask for token of %s: %w", name, err)
+	}
+	config := rest.AnonymousClientConfig(plane.Config)
+	config.BearerToken, config.QPS = request.Status.Token, -1
+	return config, nil
+}
+
+// point has webhooks call the pair of replicas.
+func point(o *unstructured.Unstructured) {
+	hooks, found, _ := unstructured.NestedSlice(o.Object, "webhooks")
+	if !found {
+		return
+	}
+	for _, h := range hooks {
+		config := h.(map[string]any)["clientConfig"].(map[string]any)
+		service := config["service"].(map[string]any)
+		config["url"] = "https://" + pair.service.Addr().String() + service["path"].(string)
+		delete(config, "service")
+	}
+	_ = unstructured.SetNestedSlice(o.Object, hooks, "webhooks")
+}

@@ -1,0 +1,270 @@
+package admission
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+// forbidden fails the test unless err is 403 and says each of the words.
+func forbidden(t *testing.T, err error, words ...string) {
+	t.Helper()
+	status, ok := err.(apierrors.APIStatus)
+	if !ok || status.Status().Code != http.StatusForbidden || status.Status().Reason != metav1.StatusReasonForbidden {
+		t.Fatalf("not forbidden: %v", err)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q is not in: %v", w, err)
+		}
+	}
+}
+
+// denies waits until a policy of the namespace is in force: a dry run is denied.
+func (w *world) denies(app *v1alpha1.BpfApplication, words string) {
+	w.t.Helper()
+	w.until(func() error {
+		err := admin.Create(w.t.Context(), app.DeepCopy(), client.DryRunAll)
+		if err == nil || !strings.Contains(err.Error(), words) {
+			return fmt.Errorf("%q is not in force: %w", words, err)
+		}
+		return nil
+	})
+}
+
+const noMonday = `deny contains {"msg": "no counting on mondays", "path": "spec.programs", "remedy": "come back on tuesday"} if input.application.metadata.name != "spared"`
+
+func TestADenialNamesRuleReasonAndRemedy(t *testing.T) {
+	w := newWorld(t)
+	alice, _ := w.user("alice", "skep-application-editor")
+	ref, _ := w.Push("pass:v1", programs.Object("xdp_pass"))
+	unsigned := w.app("app", ref)
+	unsigned.Spec.Programs[0].Name = "xdp_pass"
+	forbidden(t, alice.Create(t.Context(), unsigned), "BpfApplication "+w.namespace+"/app", "baseline/signed at spec.bytecode.image: no known signer", "(")
+	image := w.signed()
+	misspelt := w.app("app", image)
+	misspelt.Spec.Programs[0].Name = "count_pakets"
+	forbidden(t, alice.Create(t.Context(), misspelt), "inspect/program at spec.programs[0].name", "count_packets")
+
+	w.policy("mondays", noMonday)
+	app := w.app("app", image)
+	w.denies(app, "mondays")
+	forbidden(t, alice.Create(t.Context(), app), w.namespace+"/mondays/deny at spec.programs: no counting on mondays (come back on tuesday)")
+	if err := alice.Create(t.Context(), w.app("spared", image)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPoliciesThatWarn(t *testing.T) {
+	w := newWorld(t)
+	bob, said := w.user("bob", "skep-application-editor")
+	w.policy("soft", `deny contains {"msg": "late", "path": "spec", "remedy": "be early"} if true`, func(s *v1alpha1.BpfPolicySpec) { s.Admission = v1alpha1.AdmissionWarn })
+	w.policy("talker", `warn contains sprintf("%d é\n\u001b[31m %s", [i, long]) if {
+	some i in numbers.range(1, 40)
+	long := concat(" ", [sprintf("%d", [n]) | some n in numbers.range(1, 400)])
+}`)
+	app := w.app("app", w.signed())
+	w.until(func() error {
+		if err := bob.Create(t.Context(), app.DeepCopy(), client.DryRunAll); err != nil {
+			return err
+		}
+		if all := strings.Join(said.all(), "\n"); !strings.Contains(all, "soft/deny") || !strings.Contains(all, "talker/warn") {
+			return fmt.Errorf("heard %q", all)
+		}
+		return nil
+	})
+	fresh, said := w.user("bob")
+	if err := fresh.Create(t.Context(), app); err != nil {
+		t.Fatal(err)
+	}
+	heard := said.all()
+	if want := "denied, and not loaded: " + w.namespace + "/soft/deny at spec: late (be early)"; len(heard) == 0 || heard[0] != want {
+		t.Errorf("heard %q, want first %q", heard, want)
+	}
+	if n := len(heard); n != 9 || !strings.Contains(heard[n-1], "more") {
+		t.Errorf("heard %d warnings: %q", n, heard)
+	}
+	for _, text := range heard {
+		if utf8.RuneCountInString(text) > 256 || strings.ContainsAny(text, "\n\x1b") {
+			t.Errorf("a warning that is too long, or not printable: %q", text)
+		}
+	}
+}
+
+func TestPoliciesAndSignersAreReadAtOnce(t *testing.T) {
+	w := newWorld(t)
+	rego := func(text string) *v1alpha1.ClusterBpfPolicy {
+		p := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "typo"}}
+		p.Spec.Rego = "package skep.policy\n\n" + text
+		return p
+	}
+	selecting := rego(`deny contains "x" if false`)
+	selecting.Spec.Match = &v1alpha1.PolicyMatch{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}}
+	namespaced := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "typo"}, Spec: rego("deny contains").Spec}
+	signer := w.Signer("garbled")
+	signer.Spec.Key.PublicKey = "-----BEGIN PUBLIC KEY-----\nnone\n-----END PUBLIC KEY-----\n"
+	carol, _ := w.user("carol", "skep-policy-admin")
+	for name, c := range map[string]struct {
+		object client.Object
+		says   []string
+	}{
+		"a misspelt field shows its line and column": {rego("deny contains \"x\" if input.aplication"), []string{"ClusterBpfPolicy typo", "typo.rego:3:22", "aplication"}},
+		"a half rule shows its line":                 {namespaced, []string{w.namespace + "/typo.rego:3:"}},
+		"an operator that is none":                   {selecting, []string{"spec.match.selector", "Near"}},
+		"a key that is none":                         {signer, []string{"BpfSigner garbled"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forbidden(t, carol.Create(t.Context(), c.object), c.says...)
+		})
+	}
+	if err := carol.Create(t.Context(), rego(`deny contains "x" if false`), client.DryRunAll); err != nil {
+		t.Errorf("a policy without a fault: %v", err)
+	}
+}
+
+func TestASlowRegistryStopsNobody(t *testing.T) {
+	w := newWorld(t)
+	release := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(hangs.Close)
+	t.Cleanup(func() { close(release) })
+	dora, said := w.user("dora", "skep-application-editor")
+	began := time.Now()
+	app := w.app("app", strings.TrimPrefix(hangs.URL, "http://")+"/bpf/count@sha256:"+strings.Repeat("ab", 32))
+	if err := dora.Create(t.Context(), app); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took < budget || took > 3*budget {
+		t.Errorf("took %s, with a budget of %s", took, budget)
+	}
+	if heard := said.all(); len(heard) != 1 || !strings.Contains(heard[0], "BpfApplication "+w.namespace+"/app is not verified yet, and nothing is loaded until it is") {
+		t.Errorf("heard %q", heard)
+	}
+	var intents v1alpha1.BpfIntentList
+	if err := admin.List(t.Context(), &intents); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range intents.Items {
+		if i.Spec.Application == app.Identity() {
+			t.Error("something is sealed")
+		}
+	}
+	// What is wrong in itself is told at once all the same.
+	app = w.app("wrong", app.Spec.Bytecode.Image)
+	app.Spec.Programs[0].Attach[0].Interfaces.Names[0] = "eth["
+	began = time.Now()
+	forbidden(t, dora.Create(t.Context(), app), "shape/fields")
+	if took := time.Since(began); took > budget {
+		t.Errorf("a refusal that needs nobody took %s", took)
+	}
+}
+
+func TestHugeObjectsAreRefused(t *testing.T) {
+	w := newWorld(t)
+	app := w.app("app", w.signed())
+	for name, c := range map[string]struct {
+		size int
+		code int32
+	}{
+		"beyond what an intent holds": {600 << 10, http.StatusForbidden},
+		"10 MiB":                      {10 << 20, http.StatusRequestEntityTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			big := app.DeepCopy()
+			big.Labels = map[string]string{}
+			for i := range c.size / 100 {
+				big.Labels[fmt.Sprintf("k%d", i)] = strings.Repeat("v", 63)
+			}
+			err := admin.Create(t.Context(), big)
+			status, ok := err.(apierrors.APIStatus)
+			if !ok || status.Status().Code != c.code {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestStatusNeverReachesTheWebhook(t *testing.T) {
+	w := newWorld(t)
+	app := w.app("app", w.signed())
+	w.create(admin, app)
+	before := fmt.Sprint(pair.requests(v1alpha1.KindBpfApplication))
+	app.Status.Digest = "sha256:forged"
+	if err := admin.Status().Update(t.Context(), app); err != nil && !apierrors.IsConflict(err) {
+		t.Fatal(err)
+	}
+	// The reconcilers write it too, until it says what is true.
+	w.until(func() error {
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
+			return err
+		}
+		if app.Status.Serial == 0 {
+			return fmt.Errorf("status is %+v", app.Status)
+		}
+		return nil
+	})
+	if after := fmt.Sprint(pair.requests(v1alpha1.KindBpfApplication)); after != before {
+		t.Errorf("requests were %s, are %s", before, after)
+	}
+	app.Spec.Suspend = true
+	if err := admin.Update(t.Context(), app); err != nil {
+		t.Fatal(err)
+	}
+	if after := fmt.Sprint(pair.requests(v1alpha1.KindBpfApplication)); after == before {
+		t.Error("the count does not count")
+	}
+}
+
+func TestWhatIsDeniedStaysInItsOperatorsHands(t *testing.T) {
+	w := newWorld(t)
+	app := w.app("app", w.signed())
+	app.Finalizers = []string{"example.com/hold"}
+	w.create(admin, app)
+	w.policy("mondays", noMonday)
+	w.denies(w.app("other", app.Spec.Bytecode.Image), "mondays")
+	erin, _ := w.user("erin", "skep-application-editor")
+	change := func(f func(*v1alpha1.BpfApplication)) error {
+		changed := &v1alpha1.BpfApplication{}
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(app), changed); err != nil {
+			return err
+		}
+		before := changed.DeepCopy()
+		f(changed)
+		return erin.Patch(t.Context(), changed, client.MergeFrom(before))
+	}
+	forbidden(t, change(func(a *v1alpha1.BpfApplication) { a.Spec.Programs[0].Attach[0].Interfaces.Names[0] = "eth1" }), "mondays")
+	for _, step := range []struct {
+		name   string
+		change func(*v1alpha1.BpfApplication)
+	}{
+		{"label it", func(a *v1alpha1.BpfApplication) { a.Labels = map[string]string{"seen": "yes"} }},
+		{"suspend it", func(a *v1alpha1.BpfApplication) { a.Spec.Suspend = true }},
+	} {
+		if err := change(step.change); err != nil {
+			t.Errorf("%s: %v", step.name, err)
+		}
+	}
+	forbidden(t, change(func(a *v1alpha1.BpfApplication) { a.Spec.Suspend = false }), "mondays")
+	if err := erin.Delete(t.Context(), app); err != nil {
+		t.Errorf("delete it: %v", err)
+	}
+	if err := change(func(a *v1alpha1.BpfApplication) { a.Finalizers = nil }); err != nil {
+		t.Errorf("take its finalizer: %v", err)
+	}
+}
