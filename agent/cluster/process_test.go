@@ -54,7 +54,8 @@ func (w *world) flags() []string {
 		"--tls-server-name", m.ServerName, "--log-format", "json"}
 }
 
-func (w *world) run(binary string, more ...string) *process {
+// run starts the binary, or a command that does, with the world's flags.
+func (w *world) run(command string, more ...string) *process {
 	w.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -64,7 +65,7 @@ func (w *world) run(binary string, more ...string) *process {
 	if err := l.Close(); err != nil {
 		w.t.Fatal(err)
 	}
-	p.Cmd = exec.Command(binary, append(append(w.flags(), "--listen", p.address), more...)...)
+	p.Cmd = exec.Command(command, append(more, append(w.flags(), "--listen", p.address)...)...)
 	p.Stderr = w.log
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.Start(); err != nil {
@@ -164,6 +165,32 @@ func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
 	for _, dir := range []string{w.bpffs, filepath.Join(w.dir, "state")} {
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Errorf("left in %s: %v, %v", dir, left, err)
+		}
+	}
+}
+
+func TestTheProcessDoesWithFewRights(t *testing.T) {
+	needKernel(t)
+	setpriv, err := exec.LookPath("setpriv")
+	if err != nil {
+		t.Skip("SKIPPED: no setpriv (util-linux)")
+	}
+	w, binary := newWorld(t, plane), build(t)
+	w.run(setpriv, "--nnp", "--bounding-set=-all,+bpf,+net_admin,+perfmon", binary)
+	app := w.payload("app")
+	w.apply(app)
+	w.awaits(app, v1alpha1.NodeLoaded)
+	s := w.report().Status
+	hooks := strings.Join(s.Kernel.Hooks, " ")
+	if strings.Contains(hooks, "uprobe") || !strings.Contains(hooks, "raw_tp") {
+		t.Errorf("hooks: %s", hooks)
+	}
+	if s.Counts.Programs != 0 || s.Counts.Loaded != 1 {
+		t.Errorf("counts: %+v", s.Counts)
+	}
+	for _, words := range []string{"looking objects up by id needs CAP_SYS_ADMIN", "the agent may not attach to some hooks"} {
+		if n := w.log.times(words); n != 1 {
+			t.Errorf("%q is told %d times", words, n)
 		}
 	}
 }

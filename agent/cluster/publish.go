@@ -2,9 +2,7 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"reflect"
 	"slices"
 	"sync"
@@ -159,11 +157,7 @@ func (p *publisher) list(ctx context.Context) {
 	if err != nil {
 		if err.Error() != p.listErr {
 			p.listErr = err.Error()
-			hint := ""
-			if errors.Is(err, fs.ErrPermission) {
-				hint = "it needs CAP_SYS_ADMIN"
-			}
-			p.opts.Log.Warn("cannot list the programs in the kernel; the report leaves them out", "error", err, "hint", hint)
+			p.opts.Log.Warn("cannot list the programs in the kernel; the report leaves them out", "error", err)
 		}
 		p.programs = nil
 		return
