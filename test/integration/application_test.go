@@ -62,7 +62,7 @@ func (c *cluster) answers(node string, app client.Object, state v1alpha1.NodeSta
 func TestAnApplicationFromApplyToDeletion(t *testing.T) {
 	c := newCluster(t)
 	c.control()
-	c.conform(&v1alpha1.ClusterBpfApplicationList{})
+	c.conform()
 	c.node("one", nil)
 	c.node("two", nil)
 	c.create(c.Signer("team-a"))

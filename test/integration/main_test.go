@@ -218,14 +218,13 @@ func application(name, image string) *v1alpha1.ClusterBpfApplication {
 
 // conform watches every change of an application and holds it to what
 // fluxcd/pkg/runtime asks of conditions: no FAIL and no WARN at any time.
-func (c *cluster) conform(list client.ObjectList) {
+func (c *cluster) conform() {
 	c.t.Helper()
-	scheme := c.Scheme()
-	watching, err := client.NewWithWatch(c.plane.Config, client.Options{Scheme: scheme})
+	watching, err := client.NewWithWatch(c.plane.Config, client.Options{Scheme: c.Scheme()})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	w, err := watching.Watch(c.t.Context(), list)
+	w, err := watching.Watch(c.t.Context(), &v1alpha1.ClusterBpfApplicationList{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -237,8 +236,9 @@ func (c *cluster) conform(list client.ObjectList) {
 	go func() {
 		defer close(done)
 		for e := range w.ResultChan() {
-			o, ok := e.Object.(conditioned)
-			if !ok || e.Type == watch.Deleted || len(o.GetConditions()) == 0 {
+			o, ok := e.Object.(*v1alpha1.ClusterBpfApplication)
+			// What a user has just written, nobody has looked at yet.
+			if !ok || e.Type == watch.Deleted || o.Status.ObservedGeneration < o.Generation {
 				continue
 			}
 			seen++

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"io/fs"
 	"net"
@@ -23,10 +24,12 @@ import (
 	"github.com/skep-dev/skep/test/programs"
 )
 
-// mirror is a controller's mirror as agents see it.
+// served is a controller's mirror as agents see it.
 type served struct {
 	url  string
 	pool *x509.CertPool
+	// authority is the pool in PEM. The certificate is good for example.com.
+	authority []byte
 }
 
 // serve is control with a mirror; cache is its folder.
@@ -38,6 +41,7 @@ func (c *cluster) serve(cache string) (served, func()) {
 	certificate := borrowed.TLS.Certificates[0]
 	pool := x509.NewCertPool()
 	pool.AddCert(borrowed.Certificate())
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw})
 	borrowed.Close()
 	listener, err := (&net.ListenConfig{}).Listen(c.t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,7 +51,7 @@ func (c *cluster) serve(cache string) (served, func()) {
 		o.Cache = cache
 		o.Mirror = controller.MirrorOptions{Listener: listener, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }}
 	})
-	return served{url: "https://" + listener.Addr().String(), pool: pool}, stop
+	return served{url: "https://" + listener.Addr().String(), pool: pool, authority: authority}, stop
 }
 
 // get asks for an object with a token.

@@ -60,7 +60,7 @@ func (c *cluster) runsStill(app client.Object) {
 func TestARevokedSignerUnloads(t *testing.T) {
 	c := newCluster(t)
 	c.control()
-	c.conform(&v1alpha1.ClusterBpfApplicationList{})
+	c.conform()
 	signer := c.Signer("team-a")
 	c.create(signer)
 	app := c.loads("app", "one")
@@ -73,7 +73,7 @@ func TestARevokedSignerUnloads(t *testing.T) {
 func TestAPolicyThatChangesKeepsOrUnloads(t *testing.T) {
 	c := newCluster(t)
 	c.control()
-	c.conform(&v1alpha1.ClusterBpfApplicationList{})
+	c.conform()
 	c.create(c.Signer("team-a"))
 	app := c.loads("app", "one")
 	p := clusterPolicy("no-tracepoints", `deny contains "no" if input.application.metadata.name == "app"`, v1alpha1.RunningKeep)
