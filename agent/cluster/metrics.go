@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // metrics are what Prometheus sees of an agent.
@@ -54,10 +55,15 @@ func (m *metrics) watch(a *Agent) {
 
 // report counts applications by state.
 func (m *metrics) report(all []node.ApplicationStatus) {
-	m.applications.Reset()
+	// Those that there are none of are 0, and never missing.
+	counts := map[v1alpha1.NodeState]int{v1alpha1.NodeLoaded: 0, v1alpha1.NodePending: 0, v1alpha1.NodeFailed: 0,
+		v1alpha1.NodeUnsupported: 0, v1alpha1.NodeNotSelected: 0, v1alpha1.NodeRemoved: 0}
 	for _, a := range all {
 		state, _ := stateOf(a)
-		m.applications.WithLabelValues(string(state)).Inc()
+		counts[state]++
+	}
+	for state, n := range counts {
+		m.applications.WithLabelValues(string(state)).Set(float64(n))
 	}
 }
 

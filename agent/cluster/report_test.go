@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -166,13 +165,6 @@ func TestMergePatchSaysWhatChangedAndNoMore(t *testing.T) {
 			}
 			if string(body) != c.patch {
 				t.Errorf("patch %s, want %s", body, c.patch)
-			}
-			if patch == nil {
-				return
-			}
-			got, err := jsonpatch.MergePatch([]byte(c.from), body)
-			if err != nil || !jsonpatch.Equal(got, []byte(c.to)) {
-				t.Errorf("patched to %s, %v", got, err)
 			}
 		})
 	}
