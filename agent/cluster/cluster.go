@@ -128,7 +128,6 @@ func New(o Options) (*Agent, error) {
 	a.self = openSelf(filepath.Join(o.Node.StateDir, labelsFile), o.NodeName, o.Log)
 	if a.holder = o.Holder; a.holder == nil {
 		a.opts.Node.Trust, a.opts.Node.Fetch = trust.parsed, a.fetch
-		a.opts.Node.Labels = a.self.labels()
 		agent, err := node.New(a.opts.Node)
 		if err != nil {
 			return nil, err
@@ -136,6 +135,9 @@ func New(o Options) (*Agent, error) {
 		a.holder, a.closer = agent, agent.Close
 	}
 	a.holder.Retrust(trust.parsed)
+	if labels := a.self.labels(); labels != nil {
+		a.holder.Relabel(labels)
+	}
 	a.intents = &intents{agent: a, known: map[string]seen{}, again: make(chan struct{}, 1)}
 	a.own = &own{name: o.NodeName, changed: a.poke}
 	a.metrics.watch(a)

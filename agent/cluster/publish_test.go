@@ -32,6 +32,7 @@ type stub struct {
 	// hold keeps Run from its first turn until it is closed, where it is there.
 	hold   chan struct{}
 	status []node.ApplicationStatus
+	labels map[string]string
 	passed chan struct{}
 }
 
@@ -56,7 +57,11 @@ func (s *stub) Report() []node.ApplicationStatus {
 }
 
 // Relabel implements cluster.Holder.
-func (s *stub) Relabel(map[string]string) {}
+func (s *stub) Relabel(labels map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.labels = labels
+}
 
 // Retrust implements cluster.Holder.
 func (s *stub) Retrust(*intent.Trust) {}
@@ -144,6 +149,11 @@ func TestNothingIsReportedBeforeTheFirstTurn(t *testing.T) {
 	before, next := w.quiet(), newStub()
 	next.hold = make(chan struct{})
 	_, stop = w.start(next.on)
+	next.mu.Lock()
+	if next.labels["role"] != "edge" {
+		t.Errorf("it begins with labels %v", next.labels)
+	}
+	next.mu.Unlock()
 	w.quiet()
 	next.says("u", "words")
 	close(next.hold)
