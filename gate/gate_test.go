@@ -228,17 +228,14 @@ func rules(v gate.Verdict) []string {
 	return got
 }
 
-func TestASignedProgramIsAllowedAndSealed(t *testing.T) {
-	w := newWorld(t)
-	v := mustJudge(t, w.judge(), app(w.signed("xdp_count"), "count_packets", onEth0()))
-	if !v.Allowed() {
-		t.Fatalf("denied: %v", v.Decision().Denied)
-	}
+// sealed is what an agent opens of a verdict.
+func sealed(t *testing.T, v gate.Verdict, stamp gate.Stamp) intent.Payload {
+	t.Helper()
 	sealer, err := intent.NewSealer(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	env, err := v.Seal(sealer, gate.Stamp{UID: "u", Serial: 7, Source: "app.cue"})
+	env, err := v.Seal(sealer, stamp)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +247,16 @@ func TestASignedProgramIsAllowedAndSealed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := opened.Payload()
+	return opened.Payload()
+}
+
+func TestASignedProgramIsAllowedAndSealed(t *testing.T) {
+	w := newWorld(t)
+	v := mustJudge(t, w.judge(), app(w.signed("xdp_count"), "count_packets", onEth0()))
+	if !v.Allowed() {
+		t.Fatalf("denied: %v", v.Decision().Denied)
+	}
+	p := sealed(t, v, gate.Stamp{UID: "u", Serial: 7, Source: "app.cue"})
 	if p.ImageDigest != v.Image().Digest || p.ObjectDigest == "" || p.Serial != 7 || p.Source != "app.cue" {
 		t.Errorf("sealed %+v", p)
 	}

@@ -163,9 +163,12 @@ func (j *Judge) Hold(ctx context.Context, s Standing) Held {
 	if err != nil {
 		return Held{}
 	}
+	decision := verdict.Decision()
 	return Held{
-		stands:    verdict.Allowed(),
-		overruled: !verdict.Allowed() && verdict.Decision().Unload,
+		stands: verdict.Allowed(),
+		// What runs has no labels where its definition cannot be read: a policy
+		// that asks for one must not unload it for that.
+		overruled: !verdict.Allowed() && (decision.UnloadUndefined || decision.Unload && s.defined()),
 		orphaned:  verdict.Orphaned(),
 	}
 }

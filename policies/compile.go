@@ -67,6 +67,9 @@ type compiled struct {
 	parameters    *ast.Term
 	query         rego.PreparedEvalQuery
 	timeDependent bool
+	// authored tells that it reads what only the definition says: its labels,
+	// its annotations, who wrote it.
+	authored bool
 	// allEvidence tells that the policy is not to be asked about a part of it.
 	allEvidence bool
 	broken      bool
@@ -188,6 +191,7 @@ func (s *sandbox) link(ctx context.Context, c *compiled, p Policy, modules map[s
 		return compileErrors(p, compiler.Errors)
 	}
 	c.timeDependent = readsNow(compiler)
+	c.authored = readsAuthor(compiler) || p.Spec.Match != nil && p.Spec.Match.Selector != nil
 	c.query, err = s.prepare(ctx, compiler, entries)
 	if err != nil {
 		return compileErrors(p, err)

@@ -71,15 +71,40 @@ func memberKeys(member *ast.Term, entry string) error {
 // It errs on the side of yes: the whole input taken as a value, and a field of
 // it chosen by a variable, count as reading it. The compiler has made a
 // reference of every use of the input by then, imports and plain names too.
-func readsNow(compiler *ast.Compiler) bool {
+func readsNow(compiler *ast.Compiler) bool { return reads(compiler, refReadsNow) }
+
+// readsAuthor tells in the same way whether anything may read what only a
+// definition says and no intent: its labels, its annotations, who wrote it.
+func readsAuthor(compiler *ast.Compiler) bool { return reads(compiler, refReadsAuthor) }
+
+// reads tells whether any reference in the compiled modules is one of those.
+func reads(compiler *ast.Compiler, one func(ast.Ref) bool) bool {
 	found := false
 	for _, module := range compiler.Modules {
 		ast.WalkRefs(module, func(ref ast.Ref) bool {
-			found = found || refReadsNow(ref)
+			found = found || one(ref)
 			return found
 		})
 	}
 	return found
+}
+
+// refReadsAuthor tells it of one reference.
+func refReadsAuthor(ref ast.Ref) bool {
+	if !ref.HasPrefix(ast.InputRootRef) {
+		return false
+	}
+	known := [][]string{
+		{"application", "kind"}, {"application", "spec"}, {"application", "metadata", "name"}, {"application", "metadata", "namespace"},
+		{"version"}, {"namespace"}, {"image"}, {keySignatures}, {keyAttestations}, {"bytecode"}, {"parameters"}, {"now"},
+	}
+	return !slices.ContainsFunc(known, func(path []string) bool {
+		field := ast.InputRootRef
+		for _, name := range path {
+			field = field.Append(ast.StringTerm(name))
+		}
+		return ref.HasPrefix(field)
+	})
 }
 
 // refReadsNow tells it of one reference.

@@ -114,6 +114,10 @@ type Decision struct {
 	// Unload is true where a policy that denies by a rule of its own, and not
 	// by failing, says running: Unload.
 	Unload bool `json:"unload,omitempty"`
+	// UnloadUndefined is true where one of those neither reads labels,
+	// annotations or the requester nor is matched by a selector: it would deny
+	// what runs as well where its definition cannot be read.
+	UnloadUndefined bool `json:"unloadUndefined,omitempty"`
 	// TimeDependent is true where a policy that was evaluated reads input.now,
 	// or did not finish in time: the same input may be decided otherwise later.
 	TimeDependent bool `json:"timeDependent,omitempty"`

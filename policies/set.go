@@ -214,6 +214,7 @@ func (f *folding) add(c *compiled, v verdict) {
 	// What runs is never taken away because a policy failed to say anything.
 	if c.spec.Running == v1alpha1.RunningUnload && !v.failed {
 		d.Unload = true
+		d.UnloadUndefined = d.UnloadUndefined || !c.authored
 	}
 }
 

@@ -183,7 +183,7 @@ func TestWhatADenialDoes(t *testing.T) {
 			policies.Decision{Denied: []policies.Reason{{Rule: "a/deny", Message: "no"}, {Rule: "b/deny", Message: "no"}}}},
 		"a policy that unloads does so where it denies": {
 			[]policies.Policy{policy("a", no, unload), policy("b", no)},
-			policies.Decision{Denied: []policies.Reason{{Rule: "a/deny", Message: "no"}, {Rule: "b/deny", Message: "no"}}, Unload: true}},
+			policies.Decision{Denied: []policies.Reason{{Rule: "a/deny", Message: "no"}, {Rule: "b/deny", Message: "no"}}, Unload: true, UnloadUndefined: true}},
 		"a policy that unloads does nothing where another denies": {
 			[]policies.Policy{policy("a", quiet, unload, warns), policy("b", no)},
 			policies.Decision{Denied: []policies.Reason{{Rule: "b/deny", Message: "no"}}}},
@@ -426,6 +426,38 @@ func TestWhichPoliciesNeedAllOfTheEvidence(t *testing.T) {
 	})
 	if decide(t, compile(t, elsewhere), input()).AllEvidence {
 		t.Error("a policy that does not judge the application makes it need all of the evidence")
+	}
+}
+
+func TestWhatUnloadsWithoutADefinition(t *testing.T) {
+	unload := func(p *policies.Policy) { p.Spec.Running = v1alpha1.RunningUnload }
+	for rego, want := range map[string]bool{
+		no: true,
+		`deny contains "x" if input.application.metadata.name != "never"`:                  true,
+		`deny contains "x" if input.application.spec.bytecode.image != "never"`:            true,
+		`deny contains "x" if count(input.signatures) != 99`:                               true,
+		`deny contains "x" if not input.application.metadata.labels.owner`:                 false,
+		`deny contains "x" if not input.application.metadata.annotations.owner`:            false,
+		`deny contains "x" if count(input.application.metadata) != 99`:                     false,
+		`deny contains "x" if count(input.application) != 99`:                              false,
+		`deny contains "x" if { some k in ["metadata"]; input.application[k] != "never" }`: false,
+		`deny contains "x" if input.requester.username != "never"`:                         false,
+		`deny contains "x" if count(input) != 99`:                                          false,
+	} {
+		d := decide(t, compile(t, policy("a", rego, unload)), input())
+		if !d.Unload || d.UnloadUndefined != want {
+			t.Errorf("%s: unload %v, without a definition %v, want %v", rego, d.Unload, d.UnloadUndefined, want)
+		}
+	}
+	selected := policy("a", no, unload, func(p *policies.Policy) {
+		p.Spec.Match = &v1alpha1.PolicyMatch{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "gone", Operator: metav1.LabelSelectorOpDoesNotExist}}}}
+	})
+	if d := decide(t, compile(t, selected), input()); !d.Unload || d.UnloadUndefined {
+		t.Errorf("matched by a label that is not there: unload %v, without a definition %v", d.Unload, d.UnloadUndefined)
+	}
+	kept := decide(t, compile(t, policy("a", no), policy("b", `deny contains "x" if not input.requester.username`, unload)), input())
+	if kept.Unload || kept.UnloadUndefined {
+		t.Errorf("a policy that keeps what runs unloads: %+v", kept)
 	}
 }
 
