@@ -11,7 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -241,6 +243,32 @@ func TestTheReportIsTheNodesAndTellsOfTheKernel(t *testing.T) {
 	w.awaits(app, v1alpha1.NodeLoaded)
 	if c := w.report().Status.Counts; c.Loaded != 1 || c.Programs < 1 || c.Programs == c.Foreign {
 		t.Errorf("counts %+v", c)
+	}
+}
+
+// TestTheAgentNeedsNoMoreRightsThanItsPageSays: docs/agent.md has the list.
+func TestTheAgentNeedsNoMoreRightsThanItsPageSays(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t, plane)
+	w.create(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.name}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{v1alpha1.Group}, Resources: []string{"bpfintents"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{v1alpha1.Group}, Resources: []string{"bpfnodes"}, Verbs: []string{"list", "watch", "create", "patch"}},
+	}})
+	w.create(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: w.name},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: w.name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: w.name}}})
+	w.config.Impersonate = rest.ImpersonationConfig{UserName: w.name}
+	w.start()
+	app := w.payload("app")
+	w.apply(app)
+	w.awaits(app, v1alpha1.NodeLoaded)
+	// The API server takes a moment to know the roles.
+	before := w.log.times("forbidden")
+	w.relabel(nil)
+	w.awaits(app, v1alpha1.NodeNotSelected)
+	if n := w.log.times("forbidden") - before; n != 0 {
+		t.Errorf("forbidden %d times", n)
 	}
 }
 
