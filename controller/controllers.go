@@ -35,6 +35,7 @@ import (
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/controller/application"
+	"github.com/skep-dev/skep/controller/images"
 	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/controller/policy"
@@ -107,11 +108,12 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	images, err := image.NewClient(image.Options{CacheDir: filepath.Join(o.Cache, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller"})
+	registries, err := image.NewClient(image.Options{CacheDir: filepath.Join(o.Cache, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller"})
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
-	judge, err := newJudge(ctx, images)
+	memory := &images.Memory{Client: mgr.GetClient()}
+	judge, err := newJudge(ctx, registries, memory)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +124,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	}
 	applications := &application.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper,
-		Keys: ring.Keys, Agents: o.Agents, Interval: o.Interval,
+		Keys: ring.Keys, Agents: o.Agents, Interval: o.Interval, Describe: memory.Describe,
 		Events: mgr.GetEventRecorder("skep-controller"), Metrics: application.NewMetrics(registry),
 	}
 	again, err := applications.Register(ctx, mgr)
@@ -137,10 +139,11 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err := admission.Register(mgr, o.Admission, parts); err != nil {
 		return nil, fmt.Errorf("register admission: %w", err)
 	}
-	if err := registerMirror(ctx, mgr, o, ring, images); err != nil {
+	if err := registerMirror(ctx, mgr, o, ring, registries); err != nil {
 		return nil, fmt.Errorf("register mirror: %w", err)
 	}
 	return mgr, errors.Join(
+		mgr.Add(&images.Sweeper{Client: mgr.GetClient()}),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("policies", keeper.Check),
 	)
@@ -222,13 +225,13 @@ func newRing(ctx context.Context, mgr ctrl.Manager, o Options) (*keys.Ring, erro
 }
 
 // registerMirror has the manager serve bytecode, where it is asked to.
-func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys.Ring, images *image.Client) error {
+func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys.Ring, registries *image.Client) error {
 	m := o.Mirror
 	if m.Address == "" && m.Listener == nil {
 		return nil
 	}
 	server := &mirror.Server{
-		Client: mgr.GetClient(), Images: images, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
+		Client: mgr.GetClient(), Images: registries, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
 		Agent: "system:serviceaccount:" + o.Namespace + ":" + cmp.Or(m.ServiceAccount, "skep-agent"),
 		Open: func(o *v1alpha1.BpfIntent) (intent.Payload, bool) {
 			opened, err := ring.Keys().Trust.Open(o.Spec.Envelope)
@@ -239,7 +242,7 @@ func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys
 }
 
 // newJudge is a gate that trusts nobody yet; the keeper tells it whom to.
-func newJudge(ctx context.Context, images gate.Images) (*gate.Judge, error) {
+func newJudge(ctx context.Context, registries gate.Images, memory gate.Memory) (*gate.Judge, error) {
 	trust, err := signing.NewTrust(nil)
 	if err != nil {
 		return nil, err
@@ -248,5 +251,5 @@ func newJudge(ctx context.Context, images gate.Images) (*gate.Judge, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gate.New(gate.Options{Images: images, Trust: trust, Policies: set})
+	return gate.New(gate.Options{Images: registries, Memory: memory, Trust: trust, Policies: set})
 }

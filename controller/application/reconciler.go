@@ -42,6 +42,8 @@ type Reconciler struct {
 	// Events tells people; Metrics counts.
 	Events  events.EventRecorder
 	Metrics *Metrics
+	// Describe writes down for people what a verdict rests on; nil means not to.
+	Describe func(context.Context, gate.Verdict) error
 	// Agents tells which nodes an agent runs on; nil means on every one.
 	Agents func(ctx context.Context) (map[string]bool, error)
 	// Now is the clock; nil means time.Now.
@@ -154,6 +156,11 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	}
 	if standing.Err != nil {
 		return 0, standing.Err
+	}
+	if r.Describe != nil {
+		if err := r.Describe(ctx, standing.Verdict); err != nil {
+			return 0, err
+		}
 	}
 	return r.again(standing), nil
 }

@@ -1,0 +1,183 @@
+// Package images keeps what was learned of image digests in BpfImage objects:
+// what one replica asked a registry for, all replicas know, and know still after
+// a restart.
+//
+// It decides nothing and is believed no more than a registry is: signatures that
+// come out of it are verified again. What people read of a BpfImage stands
+// beside that, and nothing acts on it.
+package images
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+)
+
+// The bounds of what is kept of one image, packed and unpacked. What is larger
+// is asked for again.
+const (
+	maxPacked   = 512 << 10
+	maxUnpacked = 8 << 20
+)
+
+// Memory is a gate.Memory of BpfImages.
+type Memory struct {
+	// Client reads from the cache and writes. Needed.
+	Client client.Client
+	// Timeout bounds one write; zero means five seconds.
+	Timeout time.Duration
+}
+
+// split takes a name of gate.Memory apart: what is kept, and of which image.
+func split(name string) (kept, object string, ok bool) {
+	kept, digest, found := strings.Cut(name, "-")
+	algorithm, hex, whole := strings.Cut(digest, ":")
+	return kept, algorithm + "-" + hex, found && whole
+}
+
+// objectName is the name of a digest's BpfImage.
+func objectName(digest string) string { return strings.Replace(digest, ":", "-", 1) }
+
+// Load implements gate.Memory.
+func (m *Memory) Load(name string) ([]byte, bool) {
+	kept, object, ok := split(name)
+	if !ok {
+		return nil, false
+	}
+	ctx, cancel := m.context()
+	defer cancel()
+	var o v1alpha1.BpfImage
+	if err := m.Client.Get(ctx, client.ObjectKey{Name: object}, &o); err != nil {
+		return nil, false
+	}
+	data, err := unpack(o.Spec.Memory[kept])
+	return data, err == nil
+}
+
+// Store implements gate.Memory. What cannot be kept is asked for again, and no
+// reason to refuse anybody anything: it is logged.
+func (m *Memory) Store(name string, data []byte) error {
+	kept, object, ok := split(name)
+	if !ok {
+		return fmt.Errorf("remember %q: it names no image", name)
+	}
+	packed, err := pack(data)
+	if err != nil {
+		return err
+	}
+	if len(packed) > maxPacked {
+		return nil
+	}
+	ctx, cancel := m.context()
+	defer cancel()
+	err = m.edit(ctx, object, func(o *v1alpha1.BpfImage) {
+		if o.Spec.Memory == nil {
+			o.Spec.Memory = map[string][]byte{}
+		}
+		o.Spec.Memory[kept] = packed
+	})
+	if err != nil {
+		ctrl.Log.WithName("images").Error(err, "remember what a registry said", "image", object)
+	}
+	return nil
+}
+
+// Describe writes down for people what a verdict rests on.
+func (m *Memory) Describe(ctx context.Context, v gate.Verdict) error {
+	image, evidence := v.Image(), v.Evidence()
+	if image.Digest == "" {
+		return nil
+	}
+	facts := v.Facts()
+	var programs, helpers []string
+	for _, p := range facts.Programs {
+		programs = append(programs, p.Name)
+		for _, h := range p.Helpers {
+			if !slices.Contains(helpers, h) {
+				helpers = append(helpers, h)
+			}
+		}
+	}
+	slices.Sort(helpers)
+	return m.edit(ctx, objectName(image.Digest), func(o *v1alpha1.BpfImage) {
+		o.Spec.Repository = image.Registry + "/" + image.Repository
+		o.Spec.Signers, o.Spec.Programs, o.Spec.Helpers = evidence.Signers(), programs, helpers
+	})
+}
+
+// edit changes a BpfImage, or makes it, where that makes a difference.
+func (m *Memory) edit(ctx context.Context, name string, change func(*v1alpha1.BpfImage)) error {
+	var before v1alpha1.BpfImage
+	err := m.Client.Get(ctx, client.ObjectKey{Name: name}, &before)
+	if apierrors.IsNotFound(err) {
+		made := &v1alpha1.BpfImage{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		change(made)
+		if err = m.Client.Create(ctx, made); !apierrors.IsAlreadyExists(err) {
+			return wrap("create", name, err)
+		}
+		// Another replica made it, and the cache does not show it yet.
+		before = v1alpha1.BpfImage{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	} else if err != nil {
+		return wrap("get", name, err)
+	}
+	now := before.DeepCopy()
+	change(now)
+	patch := client.MergeFrom(&before)
+	if data, err := patch.Data(now); err != nil || string(data) == "{}" {
+		return wrap("compare", name, err)
+	}
+	return wrap("patch", name, m.Client.Patch(ctx, now, patch))
+}
+
+func (m *Memory) context() (context.Context, context.CancelFunc) {
+	timeout := m.Timeout
+	if timeout == 0 {
+		timeout = 5 * time.Second
+	}
+	return context.WithTimeout(context.Background(), timeout)
+}
+
+// wrap names the object of a request that was not answered well.
+func wrap(verb, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s %s: %w", verb, v1alpha1.KindBpfImage, name, err)
+}
+
+// pack compresses what is kept.
+func pack(data []byte) ([]byte, error) {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(data); err != nil {
+		return nil, err
+	}
+	err := w.Close()
+	return b.Bytes(), err
+}
+
+// unpack is the inverse of pack, within bounds.
+func unpack(packed []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(r, maxUnpacked+1))
+	if err == nil && len(data) > maxUnpacked {
+		err = fmt.Errorf("it unpacks to more than %d bytes", maxUnpacked)
+	}
+	return data, err
+}

@@ -1,0 +1,98 @@
+package images
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Sweeper deletes the BpfImages that nothing has used for long. It runs on the
+// leader.
+type Sweeper struct {
+	// Client is needed.
+	Client client.Client
+	// Every is how often it looks; zero means an hour. KeepFor is how old an
+	// unused BpfImage gets; zero means a day.
+	Every, KeepFor time.Duration
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// Start sweeps until ctx ends.
+func (s *Sweeper) Start(ctx context.Context) error {
+	every := s.Every
+	if every == 0 {
+		every = time.Hour
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := s.Sweep(ctx); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "sweep images")
+		}
+	}
+}
+
+// Sweep deletes once what is neither judged nor running and old enough.
+func (s *Sweeper) Sweep(ctx context.Context) error {
+	used, err := s.used(ctx)
+	if err != nil {
+		return err
+	}
+	var all v1alpha1.BpfImageList
+	if err := s.Client.List(ctx, &all); err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	keepFor, now := s.KeepFor, time.Now
+	if keepFor == 0 {
+		keepFor = 24 * time.Hour
+	}
+	if s.Now != nil {
+		now = s.Now
+	}
+	for i := range all.Items {
+		o := &all.Items[i]
+		if used[o.Name] || now().Sub(o.CreationTimestamp.Time) < keepFor {
+			continue
+		}
+		if err := client.IgnoreNotFound(s.Client.Delete(ctx, o)); err != nil {
+			return wrap("delete", o.Name, err)
+		}
+	}
+	return nil
+}
+
+// used names the BpfImages of what is judged or runs.
+func (s *Sweeper) used(ctx context.Context) (map[string]bool, error) {
+	used := map[string]bool{}
+	var (
+		namespaced v1alpha1.BpfApplicationList
+		cluster    v1alpha1.ClusterBpfApplicationList
+		intents    v1alpha1.BpfIntentList
+	)
+	for _, list := range []client.ObjectList{&namespaced, &cluster, &intents} {
+		if err := s.Client.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("list what uses images: %w", err)
+		}
+	}
+	for i := range namespaced.Items {
+		used[objectName(namespaced.Items[i].Status.Digest)] = true
+	}
+	for i := range cluster.Items {
+		used[objectName(cluster.Items[i].Status.Digest)] = true
+	}
+	for i := range intents.Items {
+		used[objectName(intents.Items[i].Spec.Digest)] = true
+	}
+	return used, nil
+}

@@ -1,0 +1,77 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller"
+	"github.com/skep-dev/skep/controller/images"
+)
+
+// image waits for the BpfImage of a digest to be described.
+func (c *cluster) image(digest string) *v1alpha1.BpfImage {
+	c.t.Helper()
+	o := &v1alpha1.BpfImage{ObjectMeta: metav1.ObjectMeta{Name: strings.Replace(digest, ":", "-", 1)}}
+	c.until("the image to be described", func() error {
+		if err := c.Get(c.t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		if o.Spec.Repository == "" || len(o.Spec.Memory) == 0 {
+			return fmt.Errorf("it says %+v", o.Spec)
+		}
+		return nil
+	})
+	return o
+}
+
+func TestWhatWasLearnedOutlivesARestartAndTheRegistry(t *testing.T) {
+	c := newCluster(t)
+	cache := t.TempDir()
+	kept := func(o *controller.Options) { o.Cache = cache }
+	stop := c.control(kept)
+	c.create(c.Signer("team-a"))
+	app := c.loads("app", "one")
+	image := c.image(app.Status.Digest)
+	if got := fmt.Sprint(image.Spec.Signers, image.Spec.Programs, image.Spec.Helpers); got != "[team-a] [tracepoint_count] [bpf_get_current_pid_tgid bpf_map_lookup_elem]" {
+		t.Errorf("the image says %s", got)
+	}
+	stop()
+	c.Down.Store(true)
+	c.control(kept)
+	second := application("second", c.Registry+"/bpf/app@"+app.Status.Digest)
+	c.create(second)
+	c.condition(second, v1alpha1.ConditionVerified, metav1.ConditionTrue, "Signed")
+	c.condition(second, v1alpha1.ConditionAllowed, metav1.ConditionTrue, "Allowed")
+	if p := c.opened(second); p == nil || p.ImageDigest != app.Status.Digest {
+		t.Errorf("sealed %+v", p)
+	}
+}
+
+func TestImagesThatNothingUsesAreSwept(t *testing.T) {
+	c := newCluster(t)
+	stop := c.control()
+	c.create(c.Signer("team-a"))
+	app := c.loads("app", "one")
+	used := c.image(app.Status.Digest)
+	unused := &v1alpha1.BpfImage{ObjectMeta: metav1.ObjectMeta{Name: "sha256-" + strings.Repeat("0", 64)}}
+	c.create(unused)
+	stop()
+	now := time.Now()
+	sweeper := images.Sweeper{Client: c.Client, Now: func() time.Time { return now }}
+	there := func(o *v1alpha1.BpfImage) bool {
+		return c.Get(t.Context(), client.ObjectKeyFromObject(o), o) == nil
+	}
+	if err := sweeper.Sweep(t.Context()); err != nil || !there(unused) {
+		t.Errorf("an image was swept at once, %v", err)
+	}
+	now = now.Add(25 * time.Hour)
+	if err := sweeper.Sweep(t.Context()); err != nil || there(unused) || !there(used) {
+		t.Errorf("unused is there: %v, used is there: %v, %v", there(unused), there(used), err)
+	}
+}
