@@ -96,7 +96,7 @@ var (
 // name, may say it with escapes, or is CUE that may compute it.
 func (h hideout) mayName(name string) bool {
 	return slices.ContainsFunc(h.text, func(text []byte) bool {
-		return bytes.Contains(text, []byte(name)) || bytes.ContainsRune(text, '\\') || h.cue && computes(text)
+		return bytes.Contains(narrow(text), []byte(name)) || bytes.ContainsRune(text, '\\') || h.cue && computes(text)
 	})
 }
 

@@ -1,12 +1,14 @@
 package schemas_test
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf16"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -475,6 +477,32 @@ func TestMayHide(t *testing.T) {
 	}
 }
 
+// wide is a text as editors of some systems save it: little-endian UTF-16.
+func wide(text string) string {
+	data := []byte{0xff, 0xfe}
+	for _, unit := range utf16.Encode([]rune(text)) {
+		data = binary.LittleEndian.AppendUint16(data, unit)
+	}
+	return string(data)
+}
+
+func TestADefinitionInUTF16IsNotOverlooked(t *testing.T) {
+	for what, c := range map[string]struct {
+		text           string
+		loads, problem int
+	}{
+		"a definition":                {good, 1, 0},
+		"one whose group is misspelt": {strings.Replace(good, "skep.dev", "skepdev", 1), 0, 1},
+		"one that does not parse":     {good + "  : [\n", 0, 1},
+	} {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "a.yaml"), wide(c.text))
+		if d := load(t, schemas.Options{Root: dir}); len(d.Applications) != c.loads || len(d.Problems) != c.problem {
+			t.Errorf("%s: %v, problems %v", what, names(d), d.Problems)
+		}
+	}
+}
+
 func TestABrokenFileHidesWhatMayComeFromIt(t *testing.T) {
 	const link = "a link"
 	for what, c := range map[string]struct {
@@ -484,6 +512,7 @@ func TestABrokenFileHidesWhatMayComeFromIt(t *testing.T) {
 		"the definition was in that file":                {"b.yaml", "skep.dev/: [", "b.yaml", true},
 		"the definition was in another file":             {"b.yaml", "skep.dev/: [", "a.yaml", false},
 		"the file names the definition":                  {"b.yaml", "skep.dev/: [ app", "a.yaml", true},
+		"the file names it in UTF-16":                    {"b.yaml", wide("skep.dev/: [ app"), "a.yaml", true},
 		"the file may name it with an escape":            {"b.yaml", `"skep.dev/\u0061": [`, "a.yaml", true},
 		"the definition was in that package":             {"p/b.cue", "package p\nx: y\n", "p/a.cue", true},
 		"the package was the definition's":               {"p/b.cue", "package p\nx: y\n", "p", true},

@@ -220,9 +220,9 @@ func (t *tree) units(sub string) []unit {
 		}
 		dir := path.Dir(name)
 		switch {
-		case isData(name) && bytes.Contains(data, []byte(mark)):
+		case isData(name) && bytes.Contains(narrow(data), []byte(mark)):
 			units = append(units, unit{name, dataFile})
-		case isData(name) && namesKind(data):
+		case isData(name) && namesKind(narrow(data)):
 			units = append(units, unit{name, otherFile})
 		case path.Ext(name) == ".cue" && !seen[dir]:
 			seen[dir] = true
@@ -231,6 +231,15 @@ func (t *tree) units(sub string) []unit {
 	}
 	slices.SortFunc(units, func(a, b unit) int { return strings.Compare(a.Path, b.Path) })
 	return units
+}
+
+// narrow makes the ASCII in a text of UTF-16 plain: a definition that an editor
+// saved so must not be taken for one that was taken out.
+func narrow(data []byte) []byte {
+	if bytes.IndexByte(data, 0) < 0 {
+		return data
+	}
+	return bytes.ReplaceAll(data, []byte{0}, nil)
 }
 
 // below tells whether name is sub or lies in it.
