@@ -56,7 +56,15 @@ type cluster struct {
 // newCluster is the shared control plane, which is emptied after the test.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t: t, plane: shared, Chain: supply.New(t)}
+	c := newClusterOn(t, shared)
+	t.Cleanup(c.empty)
+	return c
+}
+
+// newClusterOn is a control plane as users find it.
+func newClusterOn(t *testing.T, plane *controlplane.Plane) *cluster {
+	t.Helper()
+	c := &cluster{t: t, plane: plane, Chain: supply.New(t)}
 	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +75,6 @@ func newCluster(t *testing.T) *cluster {
 	if c.key, err = intent.GenerateKey(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.empty)
 	return c
 }
 

@@ -33,7 +33,7 @@ type served struct {
 }
 
 // serve is control with a mirror; cache is its folder.
-func (c *cluster) serve(cache string) (served, func()) {
+func (c *cluster) serve(cache string, change ...func(*controller.Options)) (served, func()) {
 	c.t.Helper()
 	// httptest's certificate is good for 127.0.0.1.
 	borrowed := httptest.NewUnstartedServer(nil)
@@ -47,10 +47,10 @@ func (c *cluster) serve(cache string) (served, func()) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	stop := c.control(func(o *controller.Options) {
+	stop := c.control(append(change, func(o *controller.Options) {
 		o.Cache = cache
 		o.Mirror = controller.MirrorOptions{Listener: listener, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }}
-	})
+	})...)
 	return served{url: "https://" + listener.Addr().String(), pool: pool, authority: authority}, stop
 }
 
