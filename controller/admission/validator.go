@@ -133,9 +133,6 @@ func read(kind metav1.GroupVersionKind, raw []byte) (client.Object, error) {
 // is on its way out, whatever is wrong with the rest of it. None of this loads
 // anything, and the reconcilers judge by the new metadata.
 func settled(before, now client.Object) bool {
-	if !now.GetDeletionTimestamp().IsZero() {
-		return true
-	}
 	was, is := spec(before), spec(now)
 	if is, ok := is.(v1alpha1.BpfApplicationSpec); ok && is.Suspend {
 		held := was.(v1alpha1.BpfApplicationSpec)
