@@ -397,3 +397,33 @@ func TestWhatOnlyARevokedSignerHeld(t *testing.T) {
 		})
 	}
 }
+
+func TestOneVerdictRestsOnOneTrust(t *testing.T) {
+	w := newWorld(t)
+	j := w.judge()
+	shaped, err := gate.Shape(gate.Request{Application: app(w.signed("xdp_count"), "count_packets", onEth0())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := j.Resolve(t.Context(), shaped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verified, err := j.Verify(t.Context(), resolved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := j.Revision()
+	// The signer is revoked in the middle of a judgement: what comes of it says
+	// by which trust it was made, and so does not pass for one made since.
+	j.Retrust(w.revoke("team-a"))
+	j.Repolicy(w.policy(policies.Policy{Name: "p", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains \"no\"\n"}}))
+	inspected, err := j.Inspect(t.Context(), verified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := j.Decide(t.Context(), inspected)
+	if err != nil || v.Revision() != before || before == j.Revision() || !v.Allowed() {
+		t.Errorf("revision %q, allowed %v, %v; want the revision of before, %q, and its verdict", v.Revision(), v.Allowed(), err, before)
+	}
+}

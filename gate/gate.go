@@ -225,6 +225,10 @@ func imageRefusal(object string, err error) error {
 // are known.
 type Verified struct {
 	Resolved
+	// trust and policies are those in force when the judgement began: one
+	// verdict rests on one trust, whatever is revoked meanwhile.
+	trust     *signing.Trust
+	policies  *policies.Set
 	object    *image.Image
 	collected collectedAt
 	evidence  signing.Evidence
@@ -237,14 +241,14 @@ func (j *Judge) Verify(ctx context.Context, r Resolved) (Verified, error) {
 		return Verified{}, fmt.Errorf("verify: %w", errSkipped)
 	}
 	v := Verified{Resolved: r}
+	v.trust, v.policies = j.inForce()
 	id := r.req.Application.Identity()
 	var err error
 	if v.object, err = j.opts.Images.Pull(ctx, r.image); err != nil {
 		return Verified{}, imageError(id.String(), "fetch", err)
 	}
-	if v.collected, err = j.signatures(ctx, r.image); err == nil {
-		trust, _ := j.inForce()
-		v.evidence, err = j.tried(ctx, trust, v.collected)
+	if v.collected, err = j.signatures(ctx, v.trust, r.image); err == nil {
+		v.evidence, err = j.tried(ctx, v.trust, v.collected)
 	}
 	if err != nil {
 		return Verified{}, fmt.Errorf("verify signatures of %s: %w", id, err)
@@ -258,10 +262,9 @@ func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
 	if !i.evidence.Partial {
 		return i, nil
 	}
-	trust, _ := j.inForce()
 	now, err := j.more(ctx, i.image, i.collected)
 	if i.collected, err = j.learn(i.image, now, err); err == nil {
-		i.evidence, err = j.tried(ctx, trust, i.collected)
+		i.evidence, err = j.tried(ctx, i.trust, i.collected)
 	}
 	if err != nil {
 		return Inspected{}, fmt.Errorf("verify signatures of %s: %w", i.req.Application.Identity(), err)
@@ -275,8 +278,7 @@ const hurried = 30 * time.Second
 
 // signatures answers from memory where it may, and asks the registry where it
 // must. A registry that cannot be asked is excused for StaleFor.
-func (j *Judge) signatures(ctx context.Context, r image.Resolved) (collectedAt, error) {
-	trust, _ := j.inForce()
+func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r image.Resolved) (collectedAt, error) {
 	have, found := j.known.collected(j.opts.Memory, r.Digest)
 	if !found {
 		return j.first(ctx, trust, r)
@@ -324,6 +326,9 @@ func (j *Judge) more(ctx context.Context, r image.Resolved, have collectedAt) (c
 
 // learn keeps what was collected without an error.
 func (j *Judge) learn(r image.Resolved, now collectedAt, err error) (collectedAt, error) {
+	if err == nil {
+		now, err = now.hashed()
+	}
 	if err == nil {
 		err = j.known.keep(j.opts.Memory, r.Digest, now)
 	}

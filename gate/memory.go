@@ -25,13 +25,33 @@ type Memory interface {
 type collectedAt struct {
 	Collected signing.Collected `json:"collected"`
 	At        time.Time         `json:"at"`
+	// hash is Collected's; empty where it was not worked out yet.
+	hash string
+}
+
+// hashed is c with its hash worked out, once for all judgements.
+func (c collectedAt) hashed() (collectedAt, error) {
+	var err error
+	if c.hash == "" {
+		c.hash, err = c.Collected.Hash()
+	}
+	return c, err
 }
 
 // key is that of the evidence made from c under a trust revision: it hashes
 // what was collected, so that a signature pushed later makes new evidence.
 func (c collectedAt) key(trust string) (string, error) {
-	hash, err := c.Collected.Hash()
-	return trust + "/" + hash, err
+	c, err := c.hashed()
+	return trust + "/" + c.hash, err
+}
+
+// bytes is how much of the memory c takes.
+func (c collectedAt) bytes() int {
+	n := 0
+	for _, a := range c.Collected.Artifacts {
+		n += len(a.Content)
+	}
+	return n
 }
 
 // remembered is what a Judge learned in this process.
@@ -44,10 +64,10 @@ type remembered struct {
 
 func newRemembered() remembered {
 	return remembered{
-		signatures: newRecent[collectedAt](),
-		evidence:   newRecent[signing.Evidence](),
-		facts:      newRecent[bytecode.Facts](),
-		decisions:  newRecent[policies.Decision](),
+		signatures: newRecent(collectedAt.bytes),
+		evidence:   newRecent[signing.Evidence](nil),
+		facts:      newRecent[bytecode.Facts](nil),
+		decisions:  newRecent[policies.Decision](nil),
 	}
 }
 
@@ -72,6 +92,10 @@ func (k remembered) collected(m Memory, digest string) (collectedAt, bool) {
 	if json.Unmarshal(raw, &c) != nil || c.Collected.Digest != digest {
 		return collectedAt{}, false
 	}
+	c, err := c.hashed()
+	if err != nil {
+		return collectedAt{}, false
+	}
 	k.signatures.put(digest, c)
 	return c, true
 }
@@ -92,18 +116,29 @@ func (k remembered) keep(m Memory, digest string, c collectedAt) error {
 	return nil
 }
 
-// recentSize bounds each memory of a Judge, in entries. A thousand
-// applications with their updates fit.
-const recentSize = 4096
+// recentEntries bounds each memory of a Judge, in entries: a thousand
+// applications with their updates fit. recentBytes bounds those whose entries
+// whoever may push to a registry can make large.
+const (
+	recentEntries = 4096
+	recentBytes   = 64 << 20
+)
 
 // recent is a bounded map that forgets the older half of its entries when it
 // is full.
 type recent[V any] struct {
+	// size is how many bytes a value takes; nil where that does not matter.
+	size func(V) int
+
 	mu       sync.Mutex
 	new, old map[string]V
+	// bytes is the size of what is in new.
+	bytes int
 }
 
-func newRecent[V any]() *recent[V] { return &recent[V]{new: map[string]V{}} }
+func newRecent[V any](size func(V) int) *recent[V] {
+	return &recent[V]{size: size, new: map[string]V{}}
+}
 
 // get finds a value and keeps it from being forgotten soon.
 func (r *recent[V]) get(key string) (V, bool) {
@@ -125,8 +160,16 @@ func (r *recent[V]) put(key string, v V) {
 }
 
 func (r *recent[V]) insert(key string, v V) {
-	if len(r.new) >= recentSize/2 {
-		r.old, r.new = r.new, map[string]V{}
+	added := 0
+	if r.size != nil {
+		added = r.size(v)
+		if before, ok := r.new[key]; ok {
+			r.bytes -= r.size(before)
+		}
+	}
+	if len(r.new) >= recentEntries/2 || len(r.new) > 0 && r.bytes+added > recentBytes/2 {
+		r.old, r.new, r.bytes = r.new, map[string]V{}, 0
 	}
 	r.new[key] = v
+	r.bytes += added
 }

@@ -32,6 +32,8 @@ type Verdict struct {
 	orphaned bool
 	// generation is that of the definition; see Generation.
 	generation int64
+	// inForce is the revision of signers and policies.
+	inForce string
 }
 
 // Decide lets the policies judge. Only an error of the engine itself, or of a
@@ -41,14 +43,13 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	if i.programs == nil {
 		return Verdict{}, fmt.Errorf("decide: %w", errSkipped)
 	}
-	_, set := j.inForce()
 	id := i.req.Application.Identity()
-	decision, err := j.decision(ctx, set, i)
+	decision, err := j.decision(ctx, i)
 	if err == nil && i.evidence.Partial && wantsAll(decision, i.evidence) {
 		if i, err = j.complete(ctx, i); err != nil {
 			return Verdict{}, err
 		}
-		decision, err = j.decision(ctx, set, i)
+		decision, err = j.decision(ctx, i)
 	}
 	if err != nil {
 		return Verdict{}, fmt.Errorf("decide %s: %w", id, err)
@@ -58,12 +59,12 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 		return Verdict{}, err
 	}
 	v := Verdict{
-		generation: generation,
-		req:        i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
-		programs: i.programs, decision: decision, revision: set.Revision(), allowed: decision.Allowed(),
+		generation: generation, inForce: i.trust.Revision() + "/" + i.policies.Revision(),
+		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
+		programs: i.programs, decision: decision, revision: i.policies.Revision(), allowed: decision.Allowed(),
 	}
 	if !v.allowed {
-		if v.orphaned, err = j.orphaned(ctx, set, i); err != nil {
+		if v.orphaned, err = j.orphaned(ctx, i); err != nil {
 			return Verdict{}, fmt.Errorf("decide %s: %w", id, err)
 		}
 	}
@@ -79,23 +80,22 @@ func wantsAll(d policies.Decision, part signing.Evidence) bool {
 
 // orphaned tells whether what is denied would be allowed if no signer were
 // revoked.
-func (j *Judge) orphaned(ctx context.Context, set *policies.Set, i Inspected) (bool, error) {
+func (j *Judge) orphaned(ctx context.Context, i Inspected) (bool, error) {
 	if len(i.evidence.RevokedSigners()) == 0 {
 		return false, nil
 	}
-	trust, _ := j.inForce()
 	var err error
-	if i.evidence, err = j.tried(ctx, trust.Reinstated(), i.collected); err != nil {
+	if i.evidence, err = j.tried(ctx, i.trust.Reinstated(), i.collected); err != nil {
 		return false, err
 	}
-	before, err := j.decision(ctx, set, i)
+	before, err := j.decision(ctx, i)
 	return before.Allowed(), err
 }
 
 // decision asks the policies, or the memory of what they said.
-func (j *Judge) decision(ctx context.Context, set *policies.Set, i Inspected) (policies.Decision, error) {
+func (j *Judge) decision(ctx context.Context, i Inspected) (policies.Decision, error) {
 	input := i.Input()
-	key, err := decisionKey(input, set.Revision())
+	key, err := decisionKey(input, i.policies.Revision())
 	if err != nil {
 		return policies.Decision{}, err
 	}
@@ -103,7 +103,7 @@ func (j *Judge) decision(ctx context.Context, set *policies.Set, i Inspected) (p
 		return decision, nil
 	}
 	input.Now = j.opts.Now()
-	decision, err := set.Decide(ctx, input)
+	decision, err := i.policies.Decide(ctx, input)
 	if err == nil && !decision.TimeDependent {
 		j.known.decisions.put(key, decision)
 	}
@@ -163,6 +163,10 @@ func (v Verdict) Application() v1alpha1.Application { return v.req.Application }
 
 // Allowed tells whether the application may be loaded.
 func (v Verdict) Allowed() bool { return v.allowed }
+
+// Revision identifies the signers and policies that the verdict rests on, as
+// Judge.Revision does; empty where it fell before they were asked.
+func (v Verdict) Revision() string { return v.inForce }
 
 // Orphaned tells that only a revocation stands between the verdict and a
 // permission: were no signer revoked, it would allow. What runs on such a

@@ -32,7 +32,7 @@ const (
 	// maxBlob is the size of one signature, attestation or bundle, in bytes.
 	maxBlob = 4 << 20
 	// maxTotal is the size of them all, in bytes.
-	maxTotal = 32 << 20
+	maxTotal = 8 << 20
 	// maxRequests is how many requests are under way at once.
 	maxRequests = 4
 	// maxSkipped is how many reasons are kept.

@@ -190,7 +190,7 @@ func (r *Reconciler) judge(ctx context.Context, app application, live *intent.Pa
 		r.tags.keep(app, s.Verdict.Image().Digest)
 	}
 	s.Held = r.Judge.Hold(ctx, s)
-	if r.Judge.Revision() != weighed || r.Keeper.Weighed() != weighed {
+	if said := s.Verdict.Revision(); said != "" && said != weighed || r.Judge.Revision() != weighed || r.Keeper.Weighed() != weighed {
 		return s, errOverruled
 	}
 	return s, nil
