@@ -85,11 +85,15 @@ type MirrorOptions struct {
 	// Address is where to listen; Listener takes its place in tests.
 	Address  string
 	Listener net.Listener
-	// Certificate shows who serves. Needed where either is set.
+	// Certificate shows who serves; nil means admission's, which then has to be
+	// served, and whose authorities are published for agents.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// ServiceAccount is the agents', in Namespace; empty means skep-agent.
 	ServiceAccount string
 }
+
+// served tells whether there is to be a mirror.
+func (m MirrorOptions) served() bool { return m.Address != "" || m.Listener != nil }
 
 // Scheme knows every kind that the controller reads or writes.
 func Scheme() (*runtime.Scheme, error) {
@@ -136,6 +140,9 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("register policies: %w", err)
 	}
 	parts := admission.Parts{Judge: judge, Keeper: keeper, Certificates: certificates, Metrics: registry, Namespace: o.Namespace}
+	if o.Mirror.served() && o.Mirror.Certificate == nil {
+		o.Mirror.Certificate, parts.Tell = certificates.Get, tellAgents(mgr, o.Namespace)
+	}
 	if err := admission.Register(mgr, o.Admission, parts); err != nil {
 		return nil, fmt.Errorf("register admission: %w", err)
 	}
@@ -203,10 +210,27 @@ func trimNode(o any) (any, error) {
 	return trimmed, nil
 }
 
+// newDirect is a client that does not cache: what it reads, RBAC grants by name
+// and to get alone.
+func newDirect(mgr ctrl.Manager) (client.Client, error) {
+	return client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()})
+}
+
+// tellAgents publishes who signs the mirror's certificate.
+func tellAgents(mgr ctrl.Manager, namespace string) func(context.Context, []byte) error {
+	return func(ctx context.Context, authorities []byte) error {
+		direct, err := newDirect(mgr)
+		if err != nil {
+			return err
+		}
+		return keys.Publish(ctx, direct, namespace, keys.MirrorCA, authorities)
+	}
+}
+
 // newRing is the key that was given, or those of the Secret.
 func newRing(ctx context.Context, mgr ctrl.Manager, o Options) (*keys.Ring, error) {
 	if len(o.SealKey) == 0 {
-		direct, err := client.New(o.Config, client.Options{Scheme: mgr.GetScheme()})
+		direct, err := newDirect(mgr)
 		if err != nil {
 			return nil, err
 		}
@@ -227,7 +251,7 @@ func newRing(ctx context.Context, mgr ctrl.Manager, o Options) (*keys.Ring, erro
 // registerMirror has the manager serve bytecode, where it is asked to.
 func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys.Ring, registries *image.Client) error {
 	m := o.Mirror
-	if m.Address == "" && m.Listener == nil {
+	if !m.served() {
 		return nil
 	}
 	server := &mirror.Server{

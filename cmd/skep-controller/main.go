@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -20,6 +21,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/skep-dev/skep/controller"
+	"github.com/skep-dev/skep/controller/admission"
 )
 
 func main() { os.Exit(execute()) }
@@ -65,6 +67,10 @@ func newCommand() *cobra.Command {
 	set.BoolVar(&o.LeaderElection, "leader-elect", true, "let one of several replicas write")
 	set.StringVar(&o.MetricsAddress, "metrics-address", ":8080", "address for /metrics; empty serves none")
 	set.StringVar(&o.HealthAddress, "health-address", ":8081", "address for /healthz and /readyz; empty serves none")
+	set.IntVar(&o.Admission.Port, "webhook-port", 0, "port for admission requests of the API server; 0 serves none")
+	set.StringVar(&o.Admission.CertDir, "webhook-certificate", "", "folder of tls.crt, tls.key and ca.crt that somebody else renews (default: a certificate of Skep's own)")
+	set.DurationVar(&o.Admission.Budget, "admission-budget", admission.DefaultBudget, "how long one request may take to learn of an image nothing is known of")
+	set.StringVar(&o.Mirror.Address, "mirror-address", "", "address at which agents fetch bytecode, such as :9444, with the webhook's certificate; empty serves none")
 	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is judged again")
 	set.StringVar(&f.format, "log-format", "json", "text or json")
 	set.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
@@ -73,7 +79,10 @@ func newCommand() *cobra.Command {
 
 func run(ctx context.Context, o controller.Options, f flags) error {
 	if o.Namespace == "" {
-		return fmt.Errorf("name Skep's own namespace with --namespace")
+		return errors.New("name Skep's own namespace with --namespace")
+	}
+	if o.Mirror.Address != "" && !o.Admission.Enabled() {
+		return errors.New("--mirror-address shows the webhook's certificate: name a --webhook-port as well")
 	}
 	log, err := logger(f)
 	if err != nil {

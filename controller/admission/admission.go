@@ -9,6 +9,7 @@ package admission
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net/http"
@@ -17,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,13 +27,15 @@ import (
 	"github.com/skep-dev/skep/gate"
 )
 
-// The paths that are served, the name of the Service and of the Secret, and that
-// of the webhook configurations, as the chart has them.
+// The paths that are served, the name of the webhook's Service and of the Secret,
+// of the mirror's Service, and that of the webhook configurations, as the chart
+// has them.
 const (
 	PathValidate  = "/validate"
 	PathRequester = "/requester"
 
 	webhookName       = "skep-webhook"
+	mirrorName        = "skep-mirror"
 	configurationName = "skep"
 )
 
@@ -46,12 +48,12 @@ type Options struct {
 	Port int
 	// Host is the address it listens on; empty means every one.
 	Host string
-	// CertDir holds tls.crt and tls.key, which somebody else renews, such as
-	// cert-manager. Empty means that Skep keeps a certificate of its own, in a
+	// CertDir holds tls.crt, tls.key and ca.crt, which somebody else renews, such
+	// as cert-manager. Empty means that Skep keeps a certificate of its own, in a
 	// Secret that all replicas share.
 	CertDir string
-	// Names are the names or addresses the API server calls it by; empty means
-	// those of the chart's Service. They stand in Skep's own certificate.
+	// Names are the names or addresses the API server calls it by, and agents the
+	// mirror; empty means those of the chart's Services. They stand in Skep's own certificate.
 	Names []string
 	// Budget is how long one request may take to learn what is not known; zero
 	// means DefaultBudget. Keep it below the webhook's timeoutSeconds.
@@ -105,6 +107,9 @@ type Parts struct {
 	Metrics prometheus.Registerer
 	// Namespace is Skep's own.
 	Namespace string
+	// Tell has agents trust authorities of the certificate, in PEM; nil where
+	// nobody but the API server is shown it.
+	Tell func(ctx context.Context, authorities []byte) error
 }
 
 // Register has a manager serve admission on every replica.
@@ -112,17 +117,8 @@ func Register(mgr ctrl.Manager, o Options, p Parts) error {
 	if !o.Enabled() {
 		return nil
 	}
-	if o.selfManaged() {
-		c := p.Certificates
-		c.client, c.secret = mgr.GetClient(), types.NamespacedName{Namespace: p.Namespace, Name: webhookName}
-		c.names = o.Names
-		if len(c.names) == 0 {
-			service := webhookName + "." + p.Namespace + ".svc"
-			c.names = []string{service, service + ".cluster.local"}
-		}
-		if err := c.register(mgr); err != nil {
-			return fmt.Errorf("register certificates: %w", err)
-		}
+	if err := p.Certificates.keep(mgr, o, p); err != nil {
+		return fmt.Errorf("register certificates: %w", err)
 	}
 	server := mgr.GetWebhookServer()
 	server.Register(PathValidate, &webhook.Admission{Handler: &Validator{
@@ -130,10 +126,8 @@ func Register(mgr ctrl.Manager, o Options, p Parts) error {
 	}})
 	server.Register(PathRequester, &webhook.Admission{Handler: Recorder{}})
 	return mgr.AddReadyzCheck("webhook", func(r *http.Request) error {
-		if o.selfManaged() {
-			if _, err := p.Certificates.Get(nil); err != nil {
-				return err
-			}
+		if _, err := p.Certificates.Get(nil); err != nil {
+			return err
 		}
 		return server.StartedChecker()(r)
 	})

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -23,14 +24,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// overlap is how long a replica goes on with the certificate it shows while the
-// API server learns to trust the next one.
-const overlap = time.Minute
+// overlap is how long a replica goes on with the certificate it shows while
+// others learn to trust the next one: longer than a kubelet takes to bring a
+// changed ConfigMap to a node.
+const overlap = 10 * time.Minute
 
-// Certificates keeps the certificate by which the API server knows the webhook:
-// one for all replicas, in a Secret, renewed in time, and its authority in the
-// webhook configurations. Any replica renews it; the Secret's resourceVersion
-// lets one of them win.
+// Certificates keeps the certificate by which the API server knows the webhook,
+// and agents the mirror: one for all replicas, in a Secret, renewed in time, and
+// its authority in the webhook configurations and where agents read it. Any
+// replica renews it; the Secret's resourceVersion lets one of them win. Where
+// somebody else renews it, it is shown and published as it lies in a folder.
 type Certificates struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
@@ -38,6 +41,10 @@ type Certificates struct {
 	client client.Client
 	secret types.NamespacedName
 	names  []string
+	// tell has agents trust authorities; nil where nobody asks.
+	tell func(ctx context.Context, authorities []byte) error
+	// folder holds somebody else's certificate; nil where Skep makes its own.
+	folder *certwatcher.CertWatcher
 
 	// mu guards what follows.
 	mu sync.RWMutex
@@ -58,7 +65,10 @@ func configurations() []client.Object {
 var errNoCertificate = errors.New("there is no certificate yet")
 
 // Get is tls.Config's GetCertificate.
-func (c *Certificates) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (c *Certificates) Get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if c.folder != nil {
+		return c.folder.GetCertificate(hello)
+	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.shown == nil {
@@ -99,6 +109,9 @@ func (c *Certificates) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl
 	var errs []error
 	for _, kind := range configurations() {
 		errs = append(errs, c.publish(ctx, kind, stored.bundle))
+	}
+	if c.tell != nil {
+		errs = append(errs, c.tell(ctx, stored.bundle))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return ctrl.Result{}, err

@@ -1,5 +1,5 @@
 // Package keys keeps the controller's sealing key in a Secret, and what agents
-// trust in a ConfigMap.
+// trust in a ConfigMap: the keys, and who signs the mirror's certificate.
 //
 // It makes both on first use and rotates them so that no agent ever meets a
 // seal it does not trust: a new key is trusted first and seals later. It holds
@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -31,9 +32,13 @@ const (
 	sealing = "sealing.key"
 	next    = "next.key"
 	former  = "former.pub"
-	// trusted is the ConfigMap's file: every public key that agents are to trust.
+	// trusted is the ConfigMap's file of every public key that agents are to trust.
 	trusted = "trust.pem"
 )
+
+// MirrorCA is the ConfigMap's file of the authorities that the mirror's
+// certificate may be signed by.
+const MirrorCA = "mirror-ca.pem"
 
 // AnnotationRotate on the Secret asks for a new key: any value that differs from
 // the one in AnnotationRotated.
@@ -89,7 +94,7 @@ func (s *Store) Load(ctx context.Context) (Keys, error) {
 	if err != nil {
 		return Keys{}, fmt.Errorf("read Secret %s/%s: %w", s.Namespace, SecretName, err)
 	}
-	return Keys{Sealer: sealer, Trust: trust}, s.publish(ctx, pem)
+	return Keys{Sealer: sealer, Trust: trust}, Publish(ctx, s.Client, s.Namespace, trusted, pem)
 }
 
 // secret is the Secret, made where there is none.
@@ -177,22 +182,27 @@ func publics(o *corev1.Secret) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// publish writes the ConfigMap, where it says anything else.
-func (s *Store) publish(ctx context.Context, pem []byte) error {
-	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: ConfigMapName}}
-	err := s.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
-	switch {
-	case apierrors.IsNotFound(err):
-		o.Data = map[string]string{trusted: string(pem)}
-		err = s.Client.Create(ctx, o)
-	case err == nil && o.Data[trusted] != string(pem):
-		o.Data = map[string]string{trusted: string(pem)}
-		err = s.Client.Update(ctx, o)
-	}
-	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
-		// Another replica was faster; both publish what the same Secret says.
-		return nil
-	}
+// Publish writes one file of the ConfigMap that agents read, where it says
+// anything else, and leaves the others. The client should not cache.
+func Publish(ctx context.Context, c client.Client, namespace, file string, content []byte) error {
+	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ConfigMapName}}
+	overtaken := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	err := retry.OnError(retry.DefaultBackoff, overtaken, func() error {
+		now := o.DeepCopy()
+		err := c.Get(ctx, client.ObjectKeyFromObject(o), now)
+		switch {
+		case apierrors.IsNotFound(err):
+			now = o.DeepCopy()
+			now.Data = map[string]string{file: string(content)}
+			return c.Create(ctx, now)
+		case err != nil || now.Data[file] == string(content):
+			return err
+		case now.Data == nil:
+			now.Data = map[string]string{}
+		}
+		now.Data[file] = string(content)
+		return c.Update(ctx, now)
+	})
 	return wrap("write", o, err)
 }
 

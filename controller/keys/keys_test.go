@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -145,5 +146,53 @@ func TestABrokenSecretIsAnErrorThatShowsNoKey(t *testing.T) {
 	}
 	if strings.Contains(err.Error(), "c2VjcmV0") {
 		t.Errorf("the error shows the key: %v", err)
+	}
+}
+
+func TestWhatAgentsReadIsWrittenFileByFile(t *testing.T) {
+	now := time.Now()
+	s := store(t, "files", &now)
+	publish := func(file, content string) {
+		t.Helper()
+		if err := Publish(t.Context(), s.Client, s.Namespace, file, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func() *corev1.ConfigMap {
+		t.Helper()
+		o := &corev1.ConfigMap{}
+		if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: ConfigMapName}, o); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	publish(MirrorCA, "authority")
+	load(t, s)
+	publish(MirrorCA, "another")
+	o := read()
+	if o.Data[MirrorCA] != "another" || o.Data[trusted] == "" {
+		t.Errorf("it says %v", o.Data)
+	}
+	publish(MirrorCA, "another")
+	load(t, s)
+	if again := read(); again.ResourceVersion != o.ResourceVersion {
+		t.Error("it was written though nothing changed")
+	}
+
+	// Two that write at once both get through.
+	for round := range 5 {
+		var both sync.WaitGroup
+		want := fmt.Sprint(round)
+		for _, file := range []string{"one", "two"} {
+			both.Go(func() {
+				if err := Publish(t.Context(), s.Client, s.Namespace, file, []byte(want)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+		if o := read(); o.Data["one"] != want || o.Data["two"] != want {
+			t.Fatalf("round %s: %v", want, o.Data)
+		}
 	}
 }
