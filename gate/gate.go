@@ -295,11 +295,24 @@ func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r image.Re
 	if age >= 0 && age < fresh {
 		return have, nil
 	}
+	excused := age < j.opts.StaleFor
+	if excused && j.unreachable(r.Registry) {
+		return have, nil
+	}
 	now, err := j.more(ctx, r, have)
-	if err != nil && age < j.opts.StaleFor && !errors.Is(err, image.ErrMalformed) {
+	if err != nil && excused && !errors.Is(err, image.ErrMalformed) {
+		j.known.down.put(r.Registry, j.opts.Now())
 		return have, nil
 	}
 	return j.learn(r, now, err)
+}
+
+// unreachable tells whether a registry was out of reach a moment ago. One that
+// hangs would else hold up a revocation for as long as every image in it is
+// waited for.
+func (j *Judge) unreachable(registry string) bool {
+	since, ok := j.known.down.get(registry)
+	return ok && j.opts.Now().Sub(since) < hurried
 }
 
 // first asks about a digest that nothing is known of, and no more than it takes

@@ -490,6 +490,42 @@ func TestARegistryThatIsDownIsNoRefusal(t *testing.T) {
 	}
 }
 
+func TestARegistryOutOfReachIsWaitedForOnceAndNotForEveryImage(t *testing.T) {
+	w := newWorld(t)
+	j := w.judge()
+	pinned := func(object, program string) gate.Request {
+		r := gate.Request{Application: app(w.signed(object), program, onEth0())}
+		v, err := j.Judge(t.Context(), r)
+		if err != nil || !v.Allowed() {
+			t.Fatalf("%s: allowed %v, %v", object, v.Allowed(), err)
+		}
+		r.Digest = v.Image().Digest
+		return r
+	}
+	one, two := pinned("xdp_count", "count_packets"), pinned("xdp_pass", "xdp_pass")
+	asked := func(r gate.Request) int64 {
+		t.Helper()
+		before := w.requests.Load()
+		if v, err := j.Judge(t.Context(), r); err != nil || !v.Allowed() {
+			t.Errorf("allowed %v, %v", v.Allowed(), err)
+		}
+		return w.requests.Load() - before
+	}
+	w.down.Store(true)
+	w.now = w.now.Add(11 * time.Minute)
+	if asked(one) == 0 {
+		t.Error("old evidence was not refreshed")
+	}
+	if n := asked(one) + asked(two); n != 0 {
+		t.Errorf("a registry that was out of reach a moment ago was asked %d times", n)
+	}
+	w.down.Store(false)
+	w.now = w.now.Add(31 * time.Second)
+	if asked(two) == 0 {
+		t.Error("a registry that is back is not asked")
+	}
+}
+
 func TestASignatureMadeLaterIsSeen(t *testing.T) {
 	w := newWorld(t)
 	ref := w.push("xdp_count", "v1")

@@ -60,6 +60,8 @@ type remembered struct {
 	evidence   *recent[signing.Evidence]
 	facts      *recent[bytecode.Facts]
 	decisions  *recent[policies.Decision]
+	// down is when a registry was last found out of reach, by its name.
+	down *recent[time.Time]
 }
 
 func newRemembered() remembered {
@@ -68,6 +70,7 @@ func newRemembered() remembered {
 		evidence:   newRecent[signing.Evidence](nil),
 		facts:      newRecent[bytecode.Facts](nil),
 		decisions:  newRecent[policies.Decision](nil),
+		down:       newRecent[time.Time](nil),
 	}
 }
 

@@ -178,7 +178,7 @@ const (
 type ForeignProgram struct {
 	// ID is the kernel's.
 	ID int64 `json:"id"`
-	// Type is the program type, as bpftool names it.
+	// Type is the program type, as cilium/ebpf names it: XDP, SchedCLS.
 	Type string `json:"type"`
 	// Name is what the loader called it; may be empty.
 	// +optional

@@ -49,7 +49,7 @@ type Reconciler struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 	// Interval is how often an application that is well is judged again; zero
-	// means ten minutes. JudgeTimeout bounds one judgement; zero means a minute.
+	// means ten minutes. JudgeTimeout bounds one judgement; zero means 20 s.
 	Interval, JudgeTimeout time.Duration
 
 	tags tags
@@ -177,7 +177,7 @@ func (r *Reconciler) again(s gate.Standing) time.Duration {
 
 // judge asks the gate about a definition, and about what runs.
 func (r *Reconciler) judge(ctx context.Context, app application, live *intent.Payload) (gate.Standing, error) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.JudgeTimeout, time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.JudgeTimeout, 20*time.Second))
 	defer cancel()
 	weighed := r.Keeper.Weighed()
 	s := gate.Standing{Live: live}

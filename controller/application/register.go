@@ -23,8 +23,8 @@ import (
 )
 
 // judgesAtOnce bounds how many applications are judged at the same time: enough
-// to hide a slow registry, few enough to spare it.
-const judgesAtOnce = 4
+// that a registry that hangs holds up no others, few enough to spare it.
+const judgesAtOnce = 16
 
 // settle is how long what nodes report is gathered before it is folded: a
 // thousand nodes that load at once make a few patches, not a thousand.
