@@ -311,7 +311,7 @@ func TestRegistriesThatMisbehave(t *testing.T) {
 		"another layer of equal length":   {at(layer, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, doc.image.Layers[0].Size)) }), ErrUnavailable, ""},
 		"a layer that is too short":       {at(layer, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")) }), ErrUnavailable, ""},
 		"silence at the first word":       {func(w http.ResponseWriter, r *http.Request) bool { hang(w, r); return true }, ErrUnavailable, "stopped sending"},
-		"silence at the manifest":         {at("/manifests/", hang), ErrUnavailable, "stopped sending for 100ms"},
+		"silence at the manifest":         {at("/manifests/", hang), ErrUnavailable, "stopped sending for 1s"},
 		"silence in the middle of layers": {at(layer, silentAfterOneByte), ErrUnavailable, "stopped sending"},
 		"a connection that breaks":        {at("/manifests/", hangUp), ErrUnavailable, "EOF"},
 		"a redirect in a circle":          {at("/manifests/", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, 307) }), ErrUnavailable, "11th in a row"},
@@ -327,7 +327,7 @@ func TestRegistriesThatMisbehave(t *testing.T) {
 			f := fake(b)
 			f.first = test.first
 			srv := serve(t, f)
-			c := newTestClient(t, func(o *Options) { o.Silence, o.CacheDir = 100*time.Millisecond, t.TempDir() })
+			c := newTestClient(t, func(o *Options) { o.Silence, o.CacheDir = time.Second, t.TempDir() })
 			_, err := c.Pull(t.Context(), Resolved{Registry: srv.host, Repository: "bpf/x", Digest: b.Digest()})
 			refused(t, err, test.kind, test.want)
 			if errors.Is(err, ErrMalformed) {

@@ -53,13 +53,13 @@ func TestRoundTrip(t *testing.T) {
 						o.Platform.Architecture = test.platform
 					}
 				})
-				ref := srv.host + "/bpf/" + filepath.Base(t.TempDir()) + ":v1"
+				ref := srv.host + "/bpf/" + strings.ToLower(filepath.Base(t.TempDir())) + ":v1"
 				if where == "layout" {
 					ref = "oci:" + t.TempDir() + "/layout:v1"
 				}
 				b := test.build(t)
-				pushed := mustPush(t, c, strings.ToLower(ref), b)
-				r, err := c.Resolve(t.Context(), strings.ToLower(ref))
+				pushed := mustPush(t, c, ref, b)
+				r, err := c.Resolve(t.Context(), ref)
 				if err != nil {
 					t.Fatalf("Resolve: %v", err)
 				}
