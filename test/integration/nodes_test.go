@@ -245,43 +245,47 @@ func (m *machine) send(n int) {
 	}
 }
 
+// pinned visits every file below the machine's pins.
+func (m *machine) pinned(visit func(name string)) {
+	root := fmt.Sprintf("/proc/%d/root%s/skep", m.sandbox.Process.Pid, bpffsOf)
+	_ = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			visit(name)
+		}
+		return nil
+	})
+}
+
+// pins counts them.
+func (m *machine) pins() int {
+	n := 0
+	m.pinned(func(string) { n++ })
+	return n
+}
+
 // counted is what the counters of all programs on the machine hold, and how
 // many there are.
 func (m *machine) counted() (packets uint64, counters int) {
 	m.c.t.Helper()
-	root := fmt.Sprintf("/proc/%d/root%s/skep", m.sandbox.Process.Pid, bpffsOf)
-	_ = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.Contains(filepath.Base(name), "counts") {
-			return nil
+	m.pinned(func(name string) {
+		if !strings.Contains(filepath.Base(name), "counts") {
+			return
 		}
 		pinned, err := ebpf.LoadPinnedMap(name, &ebpf.LoadPinOptions{ReadOnly: true})
 		if err != nil {
-			return nil
+			return
 		}
 		defer pinned.Close()
 		var perCPU []uint64
 		if pinned.Lookup(uint32(0), &perCPU) != nil {
-			return nil
+			return
 		}
 		counters++
 		for _, n := range perCPU {
 			packets += n
 		}
-		return nil
 	})
 	return packets, counters
-}
-
-// pins counts the files below the machine's pins.
-func (m *machine) pins() int {
-	n := 0
-	_ = filepath.WalkDir(fmt.Sprintf("/proc/%d/root%s/skep", m.sandbox.Process.Pid, bpffsOf), func(_ string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			n++
-		}
-		return nil
-	})
-	return n
 }
 
 // counts sends packets until they are counted, all of them.
