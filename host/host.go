@@ -85,11 +85,14 @@ type Host struct {
 	fetching chan fetched
 	waited   time.Duration
 	began    time.Time
+	// origin is the source from which absence counts; another one's is braked.
+	origin origin
 
 	// mu guards what the socket reads and writes.
-	mu        sync.Mutex
-	status    Status
-	confirmed string
+	mu     sync.Mutex
+	status Status
+	// confirmed are the revisions that a human let through the brake.
+	confirmed map[string]bool
 	wake      chan struct{}
 }
 
@@ -103,7 +106,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, places: map[string]string{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now()}
+	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, places: map[string]string{}, confirmed: map[string]bool{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
@@ -151,6 +154,7 @@ func (h *Host) openState() error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("open state %s: another skep run uses it; stop that one or name another --state: %w", h.opts.State, err)
 	}
+	h.origin = readOrigin(h.opts.State)
 	path := filepath.Join(h.opts.State, "seal.key")
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {

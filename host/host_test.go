@@ -644,10 +644,10 @@ func TestTheBrakeHoldsAMassDenialUntilItIsConfirmed(t *testing.T) {
 	if brake == nil || len(brake.Applications) != 3 {
 		t.Fatalf("brake %+v", brake)
 	}
-	if err := h.Confirm("another revision"); err == nil {
+	if _, err := h.Confirm("another revision"); err == nil {
 		t.Error("another revision was confirmed")
 	}
-	if err := h.Confirm(brake.Revision); err != nil {
+	if _, err := h.Confirm(brake.Revision); err != nil {
 		t.Fatal(err)
 	}
 	for name, a := range s.pass(h) {

@@ -39,7 +39,7 @@ func newMetrics() *metrics {
 		sourceUp: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "skep_source_up", Help: "1 where the source could be read last time."}),
 		braked: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "skep_brake_applications", Help: "Applications a change of policies would unload, waiting to be confirmed."}),
+			Name: "skep_brake_applications", Help: "Applications a change of policies or of the source would unload, waiting to be confirmed."}),
 	}
 	m.registry.MustRegister(m.passes, m.moves, m.denials, m.applications, m.problems, m.sourceUp, m.braked,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -68,7 +68,9 @@ func (m *metrics) passed(took time.Duration, s Status, outcomes []outcome) {
 		m.sourceUp.Set(1)
 	}
 	m.braked.Set(0)
-	if s.Brake != nil {
-		m.braked.Set(float64(len(s.Brake.Applications)))
+	for _, b := range []*Brake{s.Brake, s.Source.Brake} {
+		if b != nil {
+			m.braked.Add(float64(len(b.Applications)))
+		}
 	}
 }

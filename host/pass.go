@@ -2,7 +2,7 @@ package host
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -55,26 +55,36 @@ func (h *Host) Pass(ctx context.Context) {
 		return
 	}
 	if h.settings.judge == nil {
-		h.publish(began, nil, nil, sourceErr)
+		h.publish(began, nil, brakes{}, sourceErr)
 		return
 	}
-	standings := h.standings(ctx, sourceErr)
+	standings, held := h.standings(ctx, sourceErr)
 	if ctx.Err() != nil {
 		return
 	}
-	brake := h.brake(standings)
+	on := brakes{policies: h.brake(standings), source: held}
 	outcomes := make([]outcome, 0, len(standings))
 	for _, s := range standings {
 		o := outcome{standing: s}
-		o.move, o.why = s.Settle(h.settings.trust.Revoked(), brake != nil)
+		o.move, o.why = s.Settle(h.settings.trust.Revoked(), on.policies != nil)
+		o.why = h.whyHidden(o, on.source, sourceErr)
 		if o.err = h.handOver(s, o); o.err != nil {
 			h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", o.err)
 		}
 		outcomes = append(outcomes, o)
 	}
-	h.publish(began, outcomes, brake, sourceErr)
+	if sourceErr == nil && on.source == nil {
+		if err := h.settleOrigin(); err != nil {
+			h.opts.Log.Error("remember the source", "error", err)
+		}
+	}
+	h.publish(began, outcomes, on, sourceErr)
 	h.prune(ctx)
 }
+
+// brakes are what waits for a human: a change of policies, a change of the
+// source. Each is nil where it holds nothing.
+type brakes struct{ policies, source *Brake }
 
 // The bytecode cache is looked at every pruneEvery and may hold cacheBytes
 // beside what is in force.
@@ -107,6 +117,9 @@ type standing struct {
 	// def is the definition; the zero value where the source has none.
 	def definition
 }
+
+// missing tells whether it runs and was looked for in vain.
+func (s standing) missing() bool { return s.def.app == nil && s.Runs() && !s.Hidden }
 
 // outcome is one application after a pass.
 type outcome struct {
@@ -172,8 +185,9 @@ func (h *Host) refreshDefinitions(ctx context.Context) error {
 }
 
 // standings judges every definition and joins what the agent holds. While the
-// source has never been read, absence from it says nothing.
-func (h *Host) standings(ctx context.Context, sourceErr error) []standing {
+// source has never been read, absence from it says nothing; where it is another
+// than before, much of it waits behind the brake that is returned.
+func (h *Host) standings(ctx context.Context, sourceErr error) ([]standing, *Brake) {
 	live := h.live()
 	all := make([]standing, len(h.defs.all))
 	group := errgroup.Group{}
@@ -197,11 +211,27 @@ func (h *Host) standings(ctx context.Context, sourceErr error) []standing {
 		all = append(all, standing{id: p.Application, Standing: gate.Standing{Live: p, Hidden: hidden}})
 		delete(h.tags, uid)
 	}
+	slices.SortFunc(all, func(a, b standing) int { return compareIdentities(a.id, b.id) })
+	brake := h.brakeSource(all)
 	for i := range all {
 		all[i].Held = h.settings.judge.Hold(ctx, all[i].Standing)
 	}
-	slices.SortFunc(all, func(a, b standing) int { return compareIdentities(a.id, b.id) })
-	return all
+	return all, brake
+}
+
+// whyHidden is why an application was settled as it was, in words that name
+// what keeps its absence from counting.
+func (h *Host) whyHidden(o outcome, held *Brake, sourceErr error) string {
+	if o.def.app != nil || !o.Hidden || o.move != gate.MoveKeep || o.Unloads() {
+		return o.why
+	}
+	switch {
+	case sourceErr != nil:
+		return "the source cannot be read; what runs is kept"
+	case held != nil && slices.Contains(held.Applications, o.id.String()):
+		return "the brake holds it: the source is another than before and does not define it; confirm with skep confirm " + held.Revision
+	}
+	return o.why
 }
 
 // live is what the agent holds, by UID.
@@ -288,7 +318,7 @@ func (h *Host) look(ctx context.Context, known *tag, ref string) {
 // it is confirmed. It returns nil where there is nothing to hold.
 func (h *Host) brake(all []standing) *Brake {
 	running := 0
-	b := &Brake{Revision: h.settings.judge.Revision(), Applications: []string{}}
+	b := &Brake{Revision: h.settings.judge.Revision(), Reason: "the policies or signers changed", Applications: []string{}}
 	for _, s := range all {
 		if s.Runs() {
 			running++
@@ -297,10 +327,7 @@ func (h *Host) brake(all []standing) *Brake {
 			b.Applications = append(b.Applications, s.id.String())
 		}
 	}
-	h.mu.Lock()
-	confirmed := h.confirmed == b.Revision
-	h.mu.Unlock()
-	if confirmed || !gate.Brake(running, len(b.Applications)) {
+	if h.isConfirmed(b.Revision) || !gate.Brake(running, len(b.Applications)) {
 		return nil
 	}
 	return b
@@ -339,18 +366,27 @@ func compareIdentities(a, b v1alpha1.Identity) int {
 	return 0
 }
 
-// Confirm lets a change of policies that the brake holds go through. The
-// revision is the one the status names; another is refused, since the policies
-// changed since.
-func (h *Host) Confirm(revision string) error {
+// Confirm lets a change that the brake holds go through and returns what was
+// held. The revision is the one the status names; another is refused, since
+// something changed since.
+func (h *Host) Confirm(revision string) (Brake, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.status.Brake == nil || h.status.Brake.Revision != revision {
-		return errors.New("confirm: the brake does not hold that revision; see skep status")
+	for _, b := range []*Brake{h.status.Source.Brake, h.status.Brake} {
+		if b != nil && b.Revision == revision {
+			h.confirmed[revision] = true
+			h.poke()
+			return *b, nil
+		}
 	}
-	h.confirmed = revision
-	h.poke()
-	return nil
+	return Brake{}, fmt.Errorf("confirm %s: the brake does not hold that revision; see skep status", revision)
+}
+
+// isConfirmed tells whether a human let a revision through since the start.
+func (h *Host) isConfirmed(revision string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.confirmed[revision]
 }
 
 // poke has Run pass soon.

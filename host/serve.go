@@ -43,9 +43,12 @@ func (h *Host) serveSocket(ctx context.Context) error {
 		answer(w, chains)
 	})
 	mux.HandleFunc("POST /v1/confirm", func(w http.ResponseWriter, r *http.Request) {
-		if err := h.Confirm(r.URL.Query().Get("revision")); err != nil {
+		released, err := h.Confirm(r.URL.Query().Get("revision"))
+		if err != nil {
 			http.Error(w, err.Error(), http.StatusConflict)
+			return
 		}
+		answer(w, released)
 	})
 	return serve(ctx, listener, mux)
 }

@@ -37,6 +37,9 @@ type SourceStatus struct {
 	Revision string `json:"revision,omitempty"`
 	// Error is why the source could not be read last time.
 	Error string `json:"error,omitempty"`
+	// Brake is set while the source is another than the one before, does not
+	// define much of what runs, and waits for a human.
+	Brake *Brake `json:"brake,omitempty"`
 }
 
 // SettingsStatus is who decides.
@@ -47,10 +50,12 @@ type SettingsStatus struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Brake is a change of policies that would unload much of what runs.
+// Brake is a change that would unload much of what runs.
 type Brake struct {
 	// Revision is what to confirm.
 	Revision string `json:"revision"`
+	// Reason says what changed.
+	Reason string `json:"reason"`
 	// Applications would be unloaded.
 	Applications []string `json:"applications"`
 }
@@ -188,11 +193,11 @@ func or(s, nothing string) string {
 }
 
 // publish replaces the gate's side of the status, and logs what changed.
-func (h *Host) publish(began time.Time, outcomes []outcome, brake *Brake, sourceErr error) {
+func (h *Host) publish(began time.Time, outcomes []outcome, on brakes, sourceErr error) {
 	s := Status{
-		Source:   SourceStatus{Address: Redact(h.opts.Source), Revision: h.tree.revision, Error: text(sourceErr)},
+		Source:   SourceStatus{Address: Redact(h.opts.Source), Revision: h.tree.revision, Error: text(sourceErr), Brake: on.source},
 		Settings: SettingsStatus{Error: text(h.settings.err)},
-		Brake:    brake, Problems: append([]schemas.Problem{}, h.defs.problems...), Passed: h.opts.Now(),
+		Brake:    on.policies, Problems: append([]schemas.Problem{}, h.defs.problems...), Passed: h.opts.Now(),
 		Applications: []Application{},
 	}
 	if h.settings.judge != nil {
@@ -213,6 +218,8 @@ func (h *Host) publish(began time.Time, outcomes []outcome, brake *Brake, source
 		h.logChange(was[o.id], a)
 		s.Applications = append(s.Applications, a)
 	}
+	h.logBrake(before.Source.Brake, s.Source.Brake)
+	h.logBrake(before.Brake, s.Brake)
 	h.mu.Lock()
 	h.status = s
 	h.mu.Unlock()
@@ -258,6 +265,15 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 	meta.SetStatusCondition(&a.Conditions, o.Verified(o.why))
 	meta.SetStatusCondition(&a.Conditions, o.Allowed(o.why))
 	return a
+}
+
+// logBrake says once that something waits for a human.
+func (h *Host) logBrake(was, is *Brake) {
+	if is == nil || was != nil && was.Revision == is.Revision {
+		return
+	}
+	h.opts.Log.Error("the brake holds: much of what runs would be unloaded, and is kept until it is confirmed", "reason", is.Reason,
+		"applications", strings.Join(is.Applications, ", "), "confirm", "skep confirm "+is.Revision)
 }
 
 // logChange says once what a person would want to know.

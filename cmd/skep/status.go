@@ -28,8 +28,7 @@ func (l *local) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&l.state, "state", defaultState, "state folder of the skep run to ask")
 }
 
-// do sends one request to the socket and reads its JSON into v, where v is not
-// nil.
+// do sends one request to the socket and reads its JSON into v.
 func (l *local) do(ctx context.Context, method, path string, v any) error {
 	socket := filepath.Join(l.state, host.SocketName)
 	var dialer net.Dialer
@@ -48,9 +47,6 @@ func (l *local) do(ctx context.Context, method, path string, v any) error {
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
 		return errors.New(strings.TrimSpace(string(text)))
-	}
-	if v == nil {
-		return nil
 	}
 	return json.NewDecoder(resp.Body).Decode(v)
 }
@@ -87,9 +83,11 @@ func printStatus(w io.Writer, format string, s host.Status) error {
 			fmt.Fprintf(w, "        %s\n", paint(w, red, plain(problem)))
 		}
 	}
-	if s.Brake != nil {
-		fmt.Fprintf(w, "%s a change of policies would unload %s\n        to let it: skep confirm %s\n",
-			paint(w, red, "brake "), strings.Join(s.Brake.Applications, ", "), s.Brake.Revision)
+	for _, b := range []*host.Brake{s.Source.Brake, s.Brake} {
+		if b != nil {
+			fmt.Fprintf(w, "%s %s\n        kept until it is confirmed: %s\n        to unload: skep confirm %s\n",
+				paint(w, red, "brake "), plain(b.Reason), joined(b.Applications), b.Revision)
+		}
 	}
 	for _, p := range s.Problems {
 		fmt.Fprintf(w, "%s %s\n", paint(w, red, "problem"), plain(p.Error()))
@@ -220,10 +218,15 @@ func newConfirm() *cobra.Command {
 	var l local
 	cmd := &cobra.Command{
 		Use:   "confirm REVISION",
-		Short: "Let a change of policies that would unload much of what runs go through",
+		Short: "Let a change of policies or of the source that would unload much of what runs go through",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return l.do(cmd.Context(), http.MethodPost, "confirm?revision="+url.QueryEscape(args[0]), nil)
+			var released host.Brake
+			if err := l.do(cmd.Context(), http.MethodPost, "confirm?revision="+url.QueryEscape(args[0]), &released); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "confirmed: %s; skep run unloads %s\n", plain(released.Reason), joined(released.Applications))
+			return err
 		},
 	}
 	l.register(cmd)
