@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -153,14 +154,15 @@ func vetOne(ctx context.Context, judge *gate.Judge, d schemas.Definition) vetRes
 // vetError is the worst of the results, as an exit code.
 func vetError(results []vetResult) error {
 	refused := false
+	var unknown []string
 	for _, r := range results {
-		if r.Error != "" && len(r.Reasons) > 0 {
-			return fmt.Errorf("vet %s: it cannot be read; the reason is above", r.Application)
-		}
-		if r.Error != "" {
-			return fmt.Errorf("vet %s: %s", r.Application, r.Error)
+		if r.Error != "" && !slices.Contains(unknown, r.Application) {
+			unknown = append(unknown, r.Application)
 		}
 		refused = refused || !r.Allowed
+	}
+	if len(unknown) > 0 {
+		return fmt.Errorf("vet %s: it could not be told; the reasons are above", joined(unknown))
 	}
 	if refused {
 		return errRefused
@@ -195,6 +197,9 @@ func printVetResult(w io.Writer, r vetResult) {
 	}
 	for _, why := range r.Reasons {
 		printReason(w, paint(w, red, "denied"), why)
+	}
+	if r.Error != "" && len(r.Reasons) == 0 {
+		fmt.Fprintf(w, "  could not be judged\n          %s\n          remedy: %s\n", plain(r.Error), "mend what it names, such as a registry out of reach, and vet again")
 	}
 	for _, why := range r.Rejected {
 		fmt.Fprintf(w, "  %s %s\n", paint(w, faint, "signature did not count:"), plain(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))
