@@ -413,14 +413,16 @@ func (s *show) managed(ctx context.Context) (int, error) {
 // keep leaves everything as it is until ctx ends.
 func (s *show) keep(ctx context.Context) error {
 	s.title("It is yours: look around, then end it with Ctrl-C")
-	pid := os.Getpid()
-	state := s.dir + "/state"
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
 	s.say("in another terminal, as root:")
 	for _, command := range []string{"status", "chain " + receiver, "explain counter", "inventory --bpffs " + s.dir + "/bpf/skep"} {
 		if !strings.HasPrefix(command, "inventory") {
-			command += " --state " + state
+			command += " --state " + s.dir + "/state"
 		}
-		s.say("  nsenter -t %d -m -n skep %s", pid, command)
+		s.say("  nsenter -t %d -m -n %s %s", os.Getpid(), self, command)
 	}
 	s.say("  the definitions: %s (commit there, and watch)", s.repo.dir)
 	<-ctx.Done()
