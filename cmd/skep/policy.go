@@ -26,9 +26,19 @@ func newPolicyTest() *cobra.Command {
 		Short: "Run the _test.rego files of a folder of policies in the sandbox they will run in",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			info, err := os.Stat(args[0])
+			if err != nil {
+				return fmt.Errorf("test policies: %w", err)
+			}
+			if !info.IsDir() {
+				return fmt.Errorf("test policies: %s is a file; name the folder it is in", args[0])
+			}
 			report, err := policies.Test(cmd.Context(), os.DirFS(args[0]))
 			if err != nil {
 				return fmt.Errorf("test policies in %s: %w", args[0], err)
+			}
+			if len(report.Results) == 0 {
+				return fmt.Errorf("test policies in %s: there is no test; those of NAME.rego stand in NAME_test.rego and begin with test_", args[0])
 			}
 			if output == "json" {
 				err = printJSON(cmd.OutOrStdout(), report)
