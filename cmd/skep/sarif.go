@@ -1,5 +1,11 @@
 package main
 
+import (
+	"net/url"
+	"os"
+	"path/filepath"
+)
+
 // sarifLog is as much of SARIF 2.1.0 (OASIS) as code scanners read.
 type sarifLog struct {
 	Schema  string     `json:"$schema"`
@@ -60,6 +66,19 @@ type sarifLogical struct {
 	Name string `json:"fullyQualifiedName"`
 }
 
+// artifact is where a definition stands, relative to the current folder, since
+// code scanners resolve it against the checkout they run in; what lies outside
+// has an absolute address.
+func artifact(r vetResult) string {
+	file := filepath.Join(r.root, filepath.FromSlash(r.Source.File))
+	if here, err := os.Getwd(); err == nil {
+		if rel, err := filepath.Rel(here, file); err == nil && filepath.IsLocal(rel) {
+			return (&url.URL{Path: filepath.ToSlash(rel)}).String()
+		}
+	}
+	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(file)}).String()
+}
+
 // sarif turns results into a log: a denial is an error, a warning a warning,
 // and what could not be told an error of the rule "unknown".
 func sarif(results []vetResult) sarifLog {
@@ -70,7 +89,7 @@ func sarif(results []vetResult) sarifLog {
 			seen[rule] = true
 			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRule{ID: rule})
 		}
-		at := sarifLocation{Physical: sarifPhysical{Artifact: sarifArtifact{URI: r.Source.File}}}
+		at := sarifLocation{Physical: sarifPhysical{Artifact: sarifArtifact{URI: artifact(r)}}}
 		if r.Source.Line > 0 {
 			at.Physical.Region = &sarifRegion{StartLine: r.Source.Line, StartColumn: r.Source.Column}
 		}

@@ -63,6 +63,8 @@ type vetResult struct {
 	Error string `json:"error,omitempty"`
 	// Source is where the definition stands.
 	Source schemas.Position `json:"source"`
+	// root is the folder that Source.File is relative to.
+	root string
 }
 
 func newVet() *cobra.Command {
@@ -128,6 +130,9 @@ func vetPath(ctx context.Context, judge *gate.Judge, path string) ([]vetResult, 
 	}
 	for _, d := range defs.Applications {
 		results = append(results, vetOne(ctx, judge, d))
+	}
+	for i := range results {
+		results[i].root = root
 	}
 	return results, nil
 }
