@@ -44,7 +44,7 @@ func LoadSettings(ctx context.Context, policyPaths, signerPaths []string) (Setti
 			return Settings{}, fmt.Errorf("read signers: %w", err)
 		}
 		if len(defs.Signers) == 0 {
-			return Settings{}, fmt.Errorf("read signers: %s holds no %s; write one with skep key generate --signer", p, v1alpha1.KindBpfSigner)
+			return Settings{}, fmt.Errorf("read signers: %s holds no %s; skep key generate writes one as PREFIX.signer.yaml", p, v1alpha1.KindBpfSigner)
 		}
 		signers = append(signers, defs.Signers...)
 	}

@@ -191,6 +191,8 @@ func inspect(ctx context.Context, reg *registryFlags, where string) (inspection,
 		sum := sha256.Sum256(object)
 		got.ObjectDigest = "sha256:" + hex.EncodeToString(sum[:])
 		got.Digest = got.ObjectDigest
+	} else if namesFile(where) {
+		return got, fmt.Errorf("inspect object: %w; an OCI layout is written oci:DIR", err)
 	} else {
 		client, err := reg.client()
 		if err != nil {
@@ -211,6 +213,12 @@ func inspect(ctx context.Context, reg *registryFlags, where string) (inspection,
 	}
 	got.Mismatches = bytecode.CompareLabels(got.Labels, got.Facts)
 	return got, nil
+}
+
+// namesFile tells a file from a reference, where there is none of that name: no
+// image's name begins with a dot or a slash, and none that is meant ends in .o.
+func namesFile(where string) bool {
+	return !strings.HasPrefix(where, image.LayoutPrefix) && (strings.HasSuffix(where, ".o") || strings.HasPrefix(where, "/") || strings.HasPrefix(where, "."))
 }
 
 func printInspection(w io.Writer, got inspection) error {
