@@ -1,0 +1,135 @@
+{{/* skep.labels are those of every object, for a component: list $ "agent". */}}
+{{- define "skep.labels" -}}
+{{- $top := index . 0 -}}
+helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+" "_" }}
+app.kubernetes.io/version: {{ $top.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $top.Release.Service }}
+{{ include "skep.selector" . }}
+{{- end }}
+
+{{/* skep.selector are the labels that choose the Pods of a component. */}}
+{{- define "skep.selector" -}}
+app.kubernetes.io/name: skep
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{/* skep.image is a reference: by digest where there is one. */}}
+{{- define "skep.image" -}}
+{{- $top := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default $top.Chart.AppVersion }}
+{{- end }}
+{{- end }}
+
+{{/* skep.placing is where the Pods of a component may run, and how urgent they are. */}}
+{{- define "skep.placing" -}}
+{{- $top := index . 0 -}}
+{{- $part := index . 1 -}}
+{{- with $top.Values.imagePullSecrets }}
+imagePullSecrets:
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with $part.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $part.nodeSelector }}
+nodeSelector:
+{{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $part.tolerations }}
+tolerations:
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with $part.affinity }}
+affinity:
+{{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* skep.confined is the security context of a container that needs no rights. */}}
+{{- define "skep.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* skep.unprivileged is the security context of a Pod of such containers.
+OpenShift hands out the user. */}}
+{{- define "skep.unprivileged" -}}
+runAsNonRoot: true
+{{- if not .Values.openshift.enabled }}
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+{{- end }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* skep.rooted is the security context of a container that reaches the kernel.
+AppArmor's usual profile forbids to write below /sys, where the pins are. */}}
+{{- define "skep.rooted" -}}
+runAsUser: 0
+runAsGroup: 0
+privileged: false
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+  add:
+  {{- toYaml .Values.agent.capabilities | nindent 2 }}
+seccompProfile:
+  type: RuntimeDefault
+appArmorProfile:
+  type: Unconfined
+{{- if .Values.openshift.enabled }}
+seLinuxOptions:
+  type: spc_t
+{{- end }}
+{{- end }}
+
+{{/* skep.kernelMounts and skep.kernelVolumes are what an agent needs of its
+node. /sys/kernel/btf comes with every container's /sys. */}}
+{{- define "skep.kernelMounts" -}}
+{{- $paths := .Values.agent.hostPaths -}}
+- name: bpffs
+  mountPath: {{ $paths.bpffs }}
+  mountPropagation: HostToContainer
+- name: cgroup
+  mountPath: {{ $paths.cgroup }}
+  mountPropagation: HostToContainer
+  readOnly: true
+- name: state
+  mountPath: /var/lib/skep
+{{- range $name := list "tracing" "security" }}
+{{- with index $paths $name }}
+- name: {{ $name }}
+  mountPath: /sys/kernel/{{ $name }}
+  mountPropagation: HostToContainer
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "skep.kernelVolumes" -}}
+{{- range $name, $path := .Values.agent.hostPaths }}
+{{- if $path }}
+- name: {{ $name }}
+  hostPath:
+    path: {{ $path }}
+    type: {{ ternary "DirectoryOrCreate" "Directory" (eq $name "state") }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* skep.hooked are the annotations of a hook that runs before the release is
+deleted, at a place in the order of hooks. */}}
+{{- define "skep.hooked" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}

@@ -1,0 +1,237 @@
+package chart
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/mirror"
+	"github.com/skep-dev/skep/test/controlplane"
+)
+
+func TestTheCRDsAreTheGeneratedOnesAndAreKept(t *testing.T) {
+	want := map[string]map[string]any{}
+	files, err := filepath.Glob(filepath.Join(controlplane.CRDs(), "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no CRDs: %v", err)
+	}
+	for _, file := range files {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := decoded(t, body)
+		want[o.GetName()] = o.Object
+	}
+	for name, c := range map[string]struct {
+		values []string
+		kept   string
+	}{
+		"by default they are kept": {nil, "keep"},
+		"and they go when told to": {[]string{`crds.keep=false`}, ""},
+		"and they may be left out": {[]string{`crds.enabled=false`}, "left out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := map[string]map[string]any{}
+			for _, o := range (setting{values: c.values}).objects(t) {
+				if o.GetKind() != "CustomResourceDefinition" {
+					continue
+				}
+				annotations := o.GetAnnotations()
+				if annotations["helm.sh/resource-policy"] != c.kept {
+					t.Errorf("%s: resource policy %q", o.GetName(), annotations["helm.sh/resource-policy"])
+				}
+				delete(annotations, "helm.sh/resource-policy")
+				o.SetAnnotations(annotations)
+				got[o.GetName()] = o.Object
+			}
+			if c.kept == "left out" {
+				if len(got) > 0 {
+					t.Errorf("%d are there", len(got))
+				}
+				return
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestWhatNeedsNoRightsHasNone(t *testing.T) {
+	strict := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "restricted", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	if err := admin.Create(t.Context(), strict); err != nil {
+		t.Fatal(err)
+	}
+	pod := func(template corev1.PodTemplateSpec) error {
+		template.Spec.PriorityClassName = ""
+		return admin.Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: strict.Name, GenerateName: "pod-"}, Spec: template.Spec,
+		}, client.DryRunAll)
+	}
+	for name, s := range settings() {
+		t.Run(name, func(t *testing.T) {
+			objects := s.objects(t)
+			if err := pod(typed[appsv1.Deployment](t, objects, "Deployment", "skep-controller").Spec.Template); err != nil {
+				t.Errorf("the controller: %v", err)
+			}
+			if err := pod(typed[appsv1.DaemonSet](t, objects, "DaemonSet", "skep-agent").Spec.Template); err == nil || !strings.Contains(err.Error(), "restricted") {
+				t.Errorf("the agent passes as restricted, so that nothing is tested: %v", err)
+			}
+			if slices.Contains(s.values, `uninstall.unload=true`) {
+				if err := pod(typed[batchv1.Job](t, objects, "Job", "skep-unload").Spec.Template); err != nil {
+					t.Errorf("the Job that unloads: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestTheAgentHasTheRightsItIsGivenAndNoSecret(t *testing.T) {
+	for name, c := range map[string]struct {
+		values []string
+		want   []corev1.Capability
+	}{
+		"by default": {nil, []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN"}},
+		"with fewer": {[]string{`agent.capabilities=["BPF","NET_ADMIN"]`}, []corev1.Capability{"BPF", "NET_ADMIN"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := setting{values: c.values}.objects(t)
+			spec := typed[appsv1.DaemonSet](t, objects, "DaemonSet", "skep-agent").Spec.Template.Spec
+			has := spec.Containers[0].SecurityContext
+			if *has.Privileged || *has.AllowPrivilegeEscalation || !*has.ReadOnlyRootFilesystem || spec.HostPID || spec.HostIPC {
+				t.Errorf("it may do more than it needs: %+v", has)
+			}
+			if diff := cmp.Diff(&corev1.Capabilities{Add: c.want, Drop: []corev1.Capability{"ALL"}}, has.Capabilities); diff != "" {
+				t.Error(diff)
+			}
+			for _, v := range spec.Volumes {
+				if v.Secret != nil {
+					t.Errorf("it is given Secret %s", v.Secret.SecretName)
+				}
+			}
+			for _, rule := range typed[rbacv1.ClusterRole](t, objects, "ClusterRole", "skep-agent").Rules {
+				if slices.Contains(rule.Resources, "secrets") || slices.Contains(rule.Resources, "*") {
+					t.Errorf("it may read Secrets by %v", rule)
+				}
+			}
+		})
+	}
+}
+
+func TestTheAgentFindsItsTrustAndItsTokenWhereTheControllerPutsThem(t *testing.T) {
+	spec := typed[appsv1.DaemonSet](t, setting{}.objects(t), "DaemonSet", "skep-agent").Spec.Template.Spec
+	for _, v := range spec.Volumes {
+		switch v.Name {
+		case "trust":
+			if v.ConfigMap == nil || v.ConfigMap.Name != keys.ConfigMapName {
+				t.Errorf("trust is %+v", v.VolumeSource)
+			}
+		case "token":
+			if got := v.Projected.Sources[0].ServiceAccountToken.Audience; got != mirror.Audience {
+				t.Errorf("the token is for %q", got)
+			}
+		}
+	}
+	args := strings.Join(spec.Containers[0].Args, " ")
+	if !strings.Contains(args, "--mirror-ca=/etc/skep/trust/"+keys.MirrorCA+" ") {
+		t.Errorf("it looks for the mirror's authority elsewhere: %s", args)
+	}
+}
+
+func TestEverySelectorChoosesThePodsItIsMeantFor(t *testing.T) {
+	objects := setting{values: rich}.objects(t)
+	pods := map[string]map[string]string{
+		"controller": typed[appsv1.Deployment](t, objects, "Deployment", "skep-controller").Spec.Template.Labels,
+		"agent":      typed[appsv1.DaemonSet](t, objects, "DaemonSet", "skep-agent").Spec.Template.Labels,
+		"cleaner":    typed[appsv1.DaemonSet](t, objects, "DaemonSet", "skep-unload").Spec.Template.Labels,
+		"job":        typed[batchv1.Job](t, objects, "Job", "skep-unload").Spec.Template.Labels,
+	}
+	for _, c := range []struct{ kind, name, where, pod string }{
+		{"Deployment", "skep-controller", "spec.selector.matchLabels", "controller"},
+		{"DaemonSet", "skep-agent", "spec.selector.matchLabels", "agent"},
+		{"DaemonSet", "skep-unload", "spec.selector.matchLabels", "cleaner"},
+		{"Service", "skep-webhook", "spec.selector", "controller"},
+		{"Service", "skep-mirror", "spec.selector", "controller"},
+		{"Service", "skep-controller-metrics", "spec.selector", "controller"},
+		{"Service", "skep-agent-metrics", "spec.selector", "agent"},
+		{"PodDisruptionBudget", "skep-controller", "spec.selector.matchLabels", "controller"},
+		{"NetworkPolicy", "skep-controller", "spec.podSelector.matchLabels", "controller"},
+	} {
+		selector, _, err := unstructured.NestedStringMap(one(t, objects, c.kind, c.name).Object, strings.Split(c.where, ".")...)
+		if err != nil || len(selector) == 0 {
+			t.Fatalf("%s %s has no selector: %v", c.kind, c.name, err)
+		}
+		for pod, labels := range pods {
+			all := maps.Clone(labels)
+			maps.Copy(all, selector)
+			if chosen := maps.Equal(all, labels); chosen != (pod == c.pod) {
+				t.Errorf("%s %s chooses the %s: %t", c.kind, c.name, pod, chosen)
+			}
+		}
+	}
+}
+
+// code is a word in backticks.
+var code = regexp.MustCompile("`([^`]+)`")
+
+func TestThePageListsEveryValue(t *testing.T) {
+	body, err := os.ReadFile(filepath.Join(folder(), "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.UnmarshalStrict(body, &values); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(folder(), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for line := range bytes.Lines(page) {
+		if cells := strings.Split(string(line), "|"); len(cells) == 5 && !strings.Contains(cells[1], "-") {
+			for _, word := range code.FindAllStringSubmatch(cells[1], -1) {
+				listed = append(listed, word[1])
+			}
+		}
+	}
+	want := leaves("", values)
+	slices.Sort(listed)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, listed); diff != "" {
+		t.Errorf("values.yaml and the table differ:\n%s", diff)
+	}
+}
+
+// whole are the values that the table describes as one.
+var whole = regexp.MustCompile(`\.(resources|nodeSelector|affinity|labels|podAnnotations)$`)
+
+// leaves are the paths of values.
+func leaves(path string, value any) []string {
+	fields, ok := value.(map[string]any)
+	if !ok || whole.MatchString(path) {
+		return []string{strings.TrimPrefix(path, ".")}
+	}
+	var all []string
+	for name, v := range fields {
+		all = append(all, leaves(path+"."+name, v)...)
+	}
+	return all
+}

@@ -1,0 +1,262 @@
+package chart
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/test/controlplane"
+)
+
+// namespace is where the chart is installed.
+const namespace = "skep-system"
+
+// folder is the chart's.
+func folder() string { return filepath.Join(controlplane.Root(), "charts", "skep") }
+
+// binary is helm's, built once.
+var binary = sync.OnceValues(func() (string, error) {
+	cmd := exec.CommandContext(context.Background(), "go", "tool", "-modfile=tools.mod", "-n", "helm")
+	cmd.Dir = controlplane.Root()
+	// One build for all, whatever the caller's flags.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	out, err := cmd.Output()
+	if failed := new(exec.ExitError); errors.As(err, &failed) {
+		return "", fmt.Errorf("build helm: %w\n%s", err, failed.Stderr)
+	}
+	return strings.TrimSpace(string(out)), err
+})
+
+// helm runs helm, and returns what it wrote; the error holds what it complained
+// of.
+func helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%w: %s", err, complaint.String())
+	}
+	return out.String(), nil
+}
+
+// setting is what a chart is rendered with.
+type setting struct {
+	// values are helm's --set-json.
+	values []string
+	// older is a cluster without MutatingAdmissionPolicy.
+	older bool
+	// foreign are the kinds that only other software knows.
+	foreign []string
+}
+
+// settings are those that between them have every line of the templates
+// rendered.
+func settings() map[string]setting {
+	return map[string]setting{
+		"the defaults":                       {},
+		"the defaults on the oldest cluster": {older: true},
+		"everything that can be left out":    {values: bare},
+		"everything that can be had":         {values: rich, foreign: []string{"Certificate", "Issuer", "SecurityContextConstraints", "ServiceMonitor"}},
+		"cert-manager on the oldest cluster": {older: true, values: []string{`certificates.certManager=true`},
+			foreign: []string{"Certificate", "Issuer"}},
+	}
+}
+
+var (
+	bare = []string{
+		`controller.replicas=1`, `controller.priorityClassName=""`, `controller.nodeSelector=null`, `controller.resources={"limits":null,"requests":null}`,
+		`agent.priorityClassName=""`, `agent.nodeSelector=null`, `agent.tolerations=[]`, `agent.capabilities=["BPF"]`,
+		`agent.hostPaths.tracing=""`, `agent.hostPaths.security=""`, `agent.maxUnavailable=1`,
+		`podDisruptionBudget.enabled=false`, `networkPolicy.enabled=false`, `crds.enabled=false`,
+	}
+	rich = []string{
+		`imagePullSecrets=[{"name":"pull"}]`,
+		`controller.image.digest="sha256:` + strings.Repeat("a", 64) + `"`, `controller.replicas=3`,
+		`controller.tolerations=[{"key":"infra","operator":"Exists"}]`, `controller.podAnnotations={"a":"b"}`,
+		`controller.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role","operator":"Exists"}]}]}}}`,
+		`agent.image.tag="v9"`, `agent.podAnnotations={"a":"b"}`, `agent.exposeMetrics=true`, `agent.port=19092`,
+		`agent.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role","operator":"Exists"}]}]}}}`,
+		`agent.hostPaths.cgroup="/sys/fs/cgroup/unified"`,
+		`agent.extraVolumes=[{"name":"bin","hostPath":{"path":"/usr/bin"}}]`, `agent.extraVolumeMounts=[{"name":"bin","mountPath":"/usr/bin","readOnly":true}]`,
+		`registries.pullSecret="bytecode"`, `registries.insecure=["registry.local:5000"]`,
+		`certificates.certManager=true`, `crds.keep=false`, `uninstall.unload=true`,
+		`networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]`,
+		`serviceMonitor.enabled=true`, `serviceMonitor.labels={"release":"prometheus"}`, `openshift.enabled=true`,
+	}
+)
+
+// template is what helm makes of the chart, object by object.
+func (s setting) template(t *testing.T) [][]byte {
+	t.Helper()
+	args := []string{"template", "skep", folder(), "--namespace", namespace, "--kube-version", "1.30.0"}
+	if !s.older {
+		args = append(args, "--kube-version", "1.36.3", "--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")
+	}
+	for _, v := range s.values {
+		args = append(args, "--set-json", v)
+	}
+	out, err := helm(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects [][]byte
+	for r := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(out))); ; {
+		document, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return objects
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var any map[string]any
+		if err := yaml.UnmarshalStrict(document, &any); err != nil {
+			t.Fatalf("%v:\n%s", err, document)
+		}
+		if len(any) > 0 {
+			objects = append(objects, document)
+		}
+	}
+}
+
+// objects is template, decoded.
+func (s setting) objects(t *testing.T) []*unstructured.Unstructured {
+	t.Helper()
+	var all []*unstructured.Unstructured
+	for _, document := range s.template(t) {
+		all = append(all, decoded(t, document))
+	}
+	return all
+}
+
+// decoded is a document as an object.
+func decoded(t *testing.T, document []byte) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(document, &o.Object); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// one finds an object by kind and name.
+func one(t *testing.T, objects []*unstructured.Unstructured, kind, name string) *unstructured.Unstructured {
+	t.Helper()
+	for _, o := range objects {
+		if o.GetKind() == kind && o.GetName() == name {
+			return o
+		}
+	}
+	t.Fatalf("there is no %s %s", kind, name)
+	return nil
+}
+
+// typed is one as its kind.
+func typed[T any](t *testing.T, objects []*unstructured.Unstructured, kind, name string) *T {
+	t.Helper()
+	into := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(one(t, objects, kind, name).Object, into); err != nil {
+		t.Fatal(err)
+	}
+	return into
+}
+
+// kinds are those that Kubernetes itself knows.
+func kinds(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	s := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(s), apiextensionsv1.AddToScheme(s)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestHelmFindsNothingToComplainOf(t *testing.T) {
+	for name, s := range settings() {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"lint", "--strict", "--quiet", folder()}
+			for _, v := range s.values {
+				args = append(args, "--set-json", v)
+			}
+			if out, err := helm(t, args...); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+func TestEveryObjectIsOfItsKindAndTakenByTheAPIServer(t *testing.T) {
+	decoder := serializer.NewCodecFactory(kinds(t), serializer.EnableStrict).UniversalDeserializer()
+	for name, s := range settings() {
+		t.Run(name, func(t *testing.T) {
+			var foreign []string
+			for _, document := range s.template(t) {
+				_, _, err := decoder.Decode(document, nil, nil)
+				o := decoded(t, document)
+				if runtime.IsNotRegisteredError(err) {
+					foreign = append(foreign, o.GetKind())
+					continue
+				}
+				if err == nil {
+					// The API server takes it, and forgets it.
+					err = admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o), client.DryRunAll, client.FieldOwner("chart"))
+				}
+				if err != nil {
+					t.Errorf("%v:\n%s", err, document)
+				}
+			}
+			slices.Sort(foreign)
+			if !slices.Equal(foreign, s.foreign) {
+				t.Errorf("these are no kinds of Kubernetes's: %v, want %v", foreign, s.foreign)
+			}
+		})
+	}
+}
+
+func TestTheSchemaRefuses(t *testing.T) {
+	for name, c := range map[string]struct{ value, says string }{
+		"a key that is misspelt":                     {`controler={}`, "controler"},
+		"a key that is misspelt, further in":         {`agent.exposeMetric=true`, "exposeMetric"},
+		"a digest that is none":                      {`agent.image.digest="sha256:abc"`, "digest"},
+		"a capability that BPF does not take":        {`agent.capabilities=["SYS_PTRACE"]`, "capabilities"},
+		"a controller without replicas":              {`controller.replicas=0`, "replicas"},
+		"a node without a BPF file system":           {`agent.hostPaths.bpffs=""`, "bpffs"},
+		"a relative path":                            {`agent.hostPaths.state="var/lib"`, "state"},
+		"a number where a word is meant":             {`crds.keep=1`, "keep"},
+		"a duration without a unit":                  {`admission.budget="2"`, "budget"},
+		"a registry with a scheme":                   {`registries.insecure=["http://registry:5000"]`, "insecure"},
+		"an answer the API server does not wait for": {`admission.timeoutSeconds=60`, "timeoutSeconds"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := helm(t, "template", "skep", folder(), "--set-json", c.value)
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("it says %v, and not %q", err, c.says)
+			}
+		})
+	}
+}
