@@ -350,8 +350,17 @@ func TestOneBadDefinitionStopsNoGoodOne(t *testing.T) {
 		t.Errorf("problems %v", problems)
 	}
 	s.write(filepath.Join(s.defs, "good.yaml"), []byte("# skep.dev/\n\t:"))
-	if all := s.pass(h); running(all["good"]) != running(before) {
+	all = s.pass(h)
+	if running(all["good"]) != running(before) {
 		t.Errorf("a definition that broke took its program with it: %+v", all["good"])
+	}
+	if p := all["good"].Problems; len(p) != 1 || p[0].Source.File != "good.yaml" || p[0].Remedy == "" {
+		t.Errorf("its problems are %v", p)
+	}
+	s.write(filepath.Join(s.defs, "good.yaml"), bytes.Replace(s.definition("good", ref), []byte("  programs:"), []byte("  progams:"), 1))
+	misspelt := s.pass(h)["good"]
+	if said := misspelt.Condition(v1alpha1.ConditionReady).Message; !strings.Contains(said, "good.yaml:8:3: ") || !strings.Contains(said, "progams") || !strings.Contains(said, "use one of") {
+		t.Errorf("says %q of a misspelt field", said)
 	}
 }
 
@@ -506,6 +515,12 @@ func TestADeniedUpdateLeavesTheGoodVersion(t *testing.T) {
 	wantConditions(t, after, map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks, v1alpha1.ConditionDeployed: yesPlease})
 	if running(after) != running(before) || after.Digest != before.Digest {
 		t.Errorf("program %d became %d", running(before), running(after))
+	}
+	if after.RunningImage != before.Image || after.Image == before.Image || after.WantedDigest == "" || after.WantedDigest == after.Digest {
+		t.Errorf("%s %s is wanted and %s %s runs", after.Image, after.WantedDigest, after.RunningImage, after.Digest)
+	}
+	if before.RunningImage != "" || before.WantedDigest != "" {
+		t.Errorf("two versions before there were: %+v", before)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -13,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
 )
 
@@ -231,7 +233,35 @@ func (h *Host) whyHidden(o outcome, held *Brake, sourceErr error) string {
 	case held != nil && slices.Contains(held.Applications, o.id.String()):
 		return "the brake holds it: the source is another than before and does not define it; confirm with skep confirm " + held.Revision
 	}
+	for _, p := range h.problemsOf(o) {
+		return "its definition cannot be read, and what runs is kept: " + p.Error()
+	}
 	return o.why
+}
+
+// problemsOf are those that an application's absence may be due to: its own,
+// else those where it was found before, else all that name no definition.
+func (h *Host) problemsOf(o outcome) []schemas.Problem {
+	place := or(h.places[uidOf(o.id)], o.Live.Source)
+	var own, there, all []schemas.Problem
+	for _, p := range h.defs.problems {
+		switch {
+		case p.Definition != nil && *p.Definition == o.id:
+			own = append(own, p)
+		case p.Definition != nil:
+		case p.Source.File == place || strings.HasPrefix(p.Source.File, place+"/"):
+			there = append(there, p)
+			fallthrough
+		default:
+			all = append(all, p)
+		}
+	}
+	for _, some := range [][]schemas.Problem{own, there} {
+		if len(some) > 0 {
+			return some
+		}
+	}
+	return all
 }
 
 // live is what the agent holds, by UID.

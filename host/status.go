@@ -67,14 +67,21 @@ type Application struct {
 	Name      string `json:"name"`
 	// Source is the file the definition stands in.
 	Source string `json:"source,omitempty"`
-	Image  string `json:"image,omitempty"`
+	// Image is the definition's.
+	Image string `json:"image,omitempty"`
 	// Digest is what runs, or what was judged where nothing runs.
 	Digest string `json:"digest,omitempty"`
+	// RunningImage is the reference of what runs, and WantedDigest what Image
+	// resolved to, where those are two versions.
+	RunningImage string `json:"runningImage,omitempty"`
+	WantedDigest string `json:"wantedDigest,omitempty"`
 	// Signers are those whose signatures counted.
 	Signers []string `json:"signers"`
 	// Reasons and Warnings are the gate's, of the newest definition.
 	Reasons  []policies.Reason `json:"reasons"`
 	Warnings []policies.Reason `json:"warnings"`
+	// Problems are why its definition cannot be read, where it runs without one.
+	Problems []schemas.Problem `json:"problems,omitempty"`
 	// Suspended definitions are judged, and neither loaded nor updated.
 	Suspended bool `json:"suspended,omitempty"`
 	// Error is why the agent did not get to know of the newest verdict.
@@ -139,6 +146,9 @@ func (h *Host) Status() Status {
 // join adds the agent's side.
 func (a *Application) join(on node.ApplicationStatus) {
 	a.Agent, a.Programs = &on, on.Programs
+	if on.Revision != "" && (a.Image != on.Image || a.Digest != "" && a.Digest != on.Digest) {
+		a.RunningImage, a.WantedDigest = on.Image, a.Digest
+	}
 	if on.Digest != "" {
 		a.Digest, a.Signers = on.Digest, append([]string{}, on.Signers...)
 	}
@@ -245,6 +255,9 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 		Kind: o.id.Kind, Namespace: o.id.Namespace, Name: o.id.Name,
 		Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Programs: []node.ProgramStatus{},
 		Conditions: append([]metav1.Condition{}, before...), Error: text(o.err),
+	}
+	if o.def.app == nil && o.Hidden {
+		a.Problems = h.problemsOf(o)
 	}
 	if o.def.app != nil {
 		a.Source, a.Image = o.def.source, o.def.app.Body().Bytecode.Image

@@ -19,6 +19,8 @@ import (
 	"github.com/skep-dev/skep/agent/node"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
 )
 
 // local is the skep run of a state folder, seen through its socket.
@@ -119,6 +121,9 @@ func printWhy(w io.Writer, a host.Application) {
 		return
 	}
 	fmt.Fprintf(w, "\n%s\n", a.Identity())
+	if twoVersions(a) {
+		printVersions(w, a)
+	}
 	if len(a.Reasons) == 0 && ready.Status != metav1.ConditionTrue {
 		fmt.Fprintf(w, "  %s\n", plain(ready.Message))
 	}
@@ -130,6 +135,35 @@ func printWhy(w io.Writer, a host.Application) {
 	}
 	for _, r := range a.Warnings {
 		printReason(w, "warning", r)
+	}
+}
+
+// twoVersions tells whether another version runs than the definition asks for.
+func twoVersions(a host.Application) bool { return a.RunningImage != "" || earlierRuns(a) }
+
+// earlierRuns tells whether the agent was told of a newer version than it runs.
+func earlierRuns(a host.Application) bool {
+	return a.Agent != nil && a.Agent.Revision != "" && a.Agent.Wanted != "" && a.Agent.Revision != a.Agent.Wanted
+}
+
+// printVersions says which image is wanted and which one runs, where those are
+// two.
+func printVersions(w io.Writer, a host.Application) {
+	line := func(what, image, digest string) {
+		fmt.Fprintf(w, "  %-8s %s\n", what, strings.TrimSpace(plain(image)+" "+digest))
+	}
+	switch {
+	case a.RunningImage != "" && a.Image != "":
+		line("wanted", a.Image, a.WantedDigest)
+		line("runs", a.RunningImage, a.Digest)
+	case a.RunningImage != "":
+		line("runs", a.RunningImage, a.Digest)
+	case earlierRuns(a):
+		line("wanted", a.Image, a.Digest)
+		line("runs", "an earlier version, revision "+a.Agent.Revision, "")
+	default:
+		line("image", or(a.Image, "-"), "")
+		line("digest", or(a.Digest, "-"), "")
 	}
 }
 
@@ -164,10 +198,18 @@ func newExplain() *cobra.Command {
 				return err
 			}
 			i := slices.IndexFunc(s.Applications, func(a host.Application) bool { return a.Identity().String() == args[0] })
-			if i < 0 {
+			if i >= 0 {
+				explain(cmd.OutOrStdout(), s.Applications[i])
+				return nil
+			}
+			broken := slices.DeleteFunc(s.Problems, func(p schemas.Problem) bool { return p.Definition == nil || p.Definition.String() != args[0] })
+			if len(broken) == 0 {
 				return fmt.Errorf("explain %s: there is no such application; see skep status", args[0])
 			}
-			explain(cmd.OutOrStdout(), s.Applications[i])
+			fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n  it does not run, and its definition cannot be read\n", broken[0].Definition.Kind, args[0])
+			for _, p := range broken {
+				printProblem(cmd.OutOrStdout(), p)
+			}
 			return nil
 		},
 	}
@@ -176,8 +218,12 @@ func newExplain() *cobra.Command {
 }
 
 func explain(w io.Writer, a host.Application) {
-	fmt.Fprintf(w, "%s %s\n  source   %s\n  image    %s\n  digest   %s\n  signers  %s\n",
-		a.Kind, a.Identity(), plain(or(a.Source, "-")), plain(or(a.Image, "-")), or(a.Digest, "-"), or(joined(a.Signers), "none"))
+	fmt.Fprintf(w, "%s %s\n  source   %s\n", a.Kind, a.Identity(), plain(or(a.Source, "-")))
+	printVersions(w, a)
+	fmt.Fprintf(w, "  signers  %s\n", or(joined(a.Signers), "none"))
+	for _, p := range a.Problems {
+		printProblem(w, p)
+	}
 	for _, c := range a.Conditions {
 		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, plain(c.Message))
 	}
@@ -212,6 +258,11 @@ func explain(w io.Writer, a host.Application) {
 	if a.Agent.VerifierLog != "" {
 		fmt.Fprintf(w, "\nverifier log:\n%s\n", plain(a.Agent.VerifierLog))
 	}
+}
+
+// printProblem says place, message and remedy as printReason does.
+func printProblem(w io.Writer, p schemas.Problem) {
+	printReason(w, paint(w, red, "problem"), policies.Reason{Rule: p.Source.String(), Path: p.Path, Message: p.Message, Remedy: p.Remedy})
 }
 
 func newConfirm() *cobra.Command {

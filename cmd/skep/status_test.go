@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/schemas"
+)
+
+// notReady is an application with a condition that says why.
+func notReady(change func(*host.Application)) host.Application {
+	a := host.Application{Kind: v1alpha1.KindClusterBpfApplication, Name: "app", Image: "r/app:v2", Digest: "sha256:aa",
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "Denied", Message: "no"}}}
+	change(&a)
+	return a
+}
+
+func TestStatusAndExplainTellWhatRunsFromWhatIsWanted(t *testing.T) {
+	for name, test := range map[string]struct {
+		change             func(*host.Application)
+		both, explainsOnly []string
+	}{
+		"a new version is refused": {
+			func(a *host.Application) { a.RunningImage, a.WantedDigest = "r/app:v1", "sha256:bb" },
+			[]string{"  wanted   r/app:v2 sha256:bb\n  runs     r/app:v1 sha256:aa\n"}, nil},
+		"the kernel refused a new version": {
+			func(a *host.Application) { a.Agent = &node.ApplicationStatus{Revision: "0123", Wanted: "4567"} },
+			[]string{"  wanted   r/app:v2 sha256:aa\n  runs     an earlier version, revision 0123\n"}, nil},
+		"the definition cannot be read": {
+			func(a *host.Application) {
+				a.Image, a.RunningImage = "", "r/app:v1"
+				a.Problems = []schemas.Problem{{Source: schemas.Position{File: "a.cue", Line: 3, Column: 2}, Path: "a.spec.x", Message: "it is wrong", Remedy: "mend it"}}
+			},
+			[]string{"  runs     r/app:v1 sha256:aa\n"},
+			[]string{"  problem  a.cue:3:2 at a.spec.x\n          it is wrong\n          remedy: mend it\n"}},
+		"one version alone": {func(*host.Application) {}, nil, []string{"  image    r/app:v2\n  digest   sha256:aa\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := notReady(test.change)
+			var status, explained bytes.Buffer
+			printWhy(&status, a)
+			explain(&explained, a)
+			for _, want := range test.both {
+				if !strings.Contains(status.String(), want) {
+					t.Errorf("status says %q, want %q in it", &status, want)
+				}
+			}
+			for _, want := range append(test.both, test.explainsOnly...) {
+				if !strings.Contains(explained.String(), want) {
+					t.Errorf("explain says %q, want %q in it", &explained, want)
+				}
+			}
+		})
+	}
+}
+
+func TestStatusSaysLoudlyWhatTheBrakeHolds(t *testing.T) {
+	var out bytes.Buffer
+	brake := &host.Brake{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one", "two"}}
+	if err := printStatus(&out, "text", host.Status{Source: host.SourceStatus{Address: "b", Brake: brake}}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "brake  the source was a, and is b\n        kept until it is confirmed: one, two\n        to unload: skep confirm source:12\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("says %q, want %q in it", &out, want)
+	}
+}
