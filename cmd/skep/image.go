@@ -187,13 +187,14 @@ func newImageInspect() *cobra.Command {
 func inspect(ctx context.Context, reg *registryFlags, where string) (inspection, error) {
 	var got inspection
 	object, err := os.ReadFile(where)
-	if err == nil {
+	switch {
+	case err == nil:
 		sum := sha256.Sum256(object)
 		got.ObjectDigest = "sha256:" + hex.EncodeToString(sum[:])
 		got.Digest = got.ObjectDigest
-	} else if namesFile(where) {
+	case namesFile(where):
 		return got, fmt.Errorf("inspect object: %w; an OCI layout is written oci:DIR", err)
-	} else {
+	default:
 		client, err := reg.client()
 		if err != nil {
 			return got, err
