@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -27,7 +28,7 @@ type Settings struct {
 func LoadSettings(ctx context.Context, policyPaths, signerPaths []string) (Settings, error) {
 	var all []policies.Policy
 	for _, p := range policyPaths {
-		some, err := loadPolicies(p)
+		some, err := loadPolicies(ctx, p)
 		if err != nil {
 			return Settings{}, err
 		}
@@ -56,7 +57,7 @@ func LoadSettings(ctx context.Context, policyPaths, signerPaths []string) (Setti
 }
 
 // loadPolicies reads what one --policy names.
-func loadPolicies(where string) ([]policies.Policy, error) {
+func loadPolicies(ctx context.Context, where string) ([]policies.Policy, error) {
 	info, err := os.Stat(where)
 	if errors.Is(err, os.ErrNotExist) && slices.Contains(policies.Profiles(), where) {
 		return []policies.Policy{{Name: where, Spec: v1alpha1.BpfPolicySpec{Profile: where}}}, nil
@@ -69,12 +70,32 @@ func loadPolicies(where string) ([]policies.Policy, error) {
 	}
 	all, err := policies.Load(os.DirFS(where))
 	if err != nil {
-		return nil, fmt.Errorf("read policies in %s: %w", where, err)
+		return nil, fmt.Errorf("read policies in %s: %w", where, placed(ctx, where, err))
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("read policies: %s holds no .rego file and no policy object", where)
 	}
 	return all, nil
+}
+
+// placed is why policy objects cannot be read in the words of the schema, which
+// knows places and remedies; err where the schema finds nothing wrong.
+func placed(ctx context.Context, where string, err error) error {
+	defs, schemaErr := schemas.Load(ctx, schemas.Options{Root: where})
+	if schemaErr != nil {
+		return err
+	}
+	var problems []error
+	for _, p := range defs.Problems {
+		// CUE in the folder is no policy's.
+		if ext := filepath.Ext(p.Source.File); ext == ".yaml" || ext == ".yml" {
+			problems = append(problems, p)
+		}
+	}
+	if len(problems) == 0 {
+		return err
+	}
+	return errors.Join(problems...)
 }
 
 // loadObjects reads the admins' own files with the schema that users' files are

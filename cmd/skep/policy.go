@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/host"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -35,6 +36,10 @@ func newPolicyTest() *cobra.Command {
 			}
 			report, err := policies.Test(cmd.Context(), os.DirFS(args[0]))
 			if err != nil {
+				// The settings know the places of what is wrong in objects.
+				if _, placed := host.LoadSettings(cmd.Context(), args, nil); placed != nil {
+					return placed
+				}
 				return fmt.Errorf("test policies in %s: %w", args[0], err)
 			}
 			if len(report.Results) == 0 {
