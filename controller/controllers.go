@@ -165,7 +165,14 @@ func newManager(o Options, certificates *admission.Certificates) (ctrl.Manager, 
 	several := o.Metrics != nil
 	objects := map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: trimNode}}
 	maps.Copy(objects, o.Admission.Cache(o.Namespace))
-	return ctrl.NewManager(o.Config, ctrl.Options{
+	// The API server's own priority and fairness bounds what a controller may ask;
+	// client-go's twenty requests a second would keep a revocation from a thousand
+	// applications for minutes.
+	unbounded := rest.CopyConfig(o.Config)
+	if unbounded.QPS == 0 {
+		unbounded.QPS = -1
+	}
+	return ctrl.NewManager(unbounded, ctrl.Options{
 		Scheme:                        scheme,
 		LeaderElection:                o.LeaderElection,
 		LeaderElectionID:              "skep-controller",
