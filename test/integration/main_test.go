@@ -47,14 +47,14 @@ func run(m *testing.M) int {
 type cluster struct {
 	*supply.Chain
 	client.Client
-	t     *testing.T
+	t     testing.TB
 	plane *controlplane.Plane
 	// key seals intents.
 	key []byte
 }
 
 // newCluster is the shared control plane, which is emptied after the test.
-func newCluster(t *testing.T) *cluster {
+func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	c := newClusterOn(t, shared)
 	t.Cleanup(c.empty)
@@ -62,7 +62,7 @@ func newCluster(t *testing.T) *cluster {
 }
 
 // newClusterOn is a control plane as users find it.
-func newClusterOn(t *testing.T, plane *controlplane.Plane) *cluster {
+func newClusterOn(t testing.TB, plane *controlplane.Plane) *cluster {
 	t.Helper()
 	c := &cluster{t: t, plane: plane, Chain: supply.New(t)}
 	scheme, err := controller.Scheme()
