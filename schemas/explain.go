@@ -94,6 +94,8 @@ func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1
 		last = unquote(fields[len(fields)-1])
 	}
 	switch {
+	case len(fields) == 1 && last == "apiVersion":
+		return s.text(e) + s.elsewhere(e), rightVersion
 	case format == "field not allowed":
 		parent, _ := lookup(def, fields[:max(len(fields)-1, 0)])
 		return fmt.Sprintf("field %s is not known here", or(last, `""`)), suggest(last, fieldNames(parent), "Remove it, or use one of ")
@@ -114,6 +116,9 @@ func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1
 	}
 	return s.text(e), or(doc, "Correct the value.")
 }
+
+// rightVersion mends a wrong apiVersion.
+const rightVersion = "Write apiVersion: " + v1alpha1.APIVersion + "."
 
 // or is the first of the two that says something.
 func or(a, b string) string {

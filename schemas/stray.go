@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/errors"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -42,7 +43,7 @@ func (s *scope) stray(v cue.Value) *Problem {
 	kind, _ := kindField.String()
 	inNamespace, ours := namespaced(kind)
 	vague := version.Exists() && !version.IsConcrete()
-	p := &Problem{Source: s.r.position(v), Path: v.Path().String(), Field: "apiVersion", Remedy: "write apiVersion: " + v1alpha1.APIVersion}
+	p := &Problem{Source: s.r.position(v), Path: v.Path().String(), Field: "apiVersion", Remedy: clause(rightVersion)}
 	switch {
 	case !kindField.IsConcrete() && vague:
 		p.Message = "neither apiVersion nor kind is concrete, so this may be any definition"
@@ -63,6 +64,8 @@ func (s *scope) stray(v cue.Value) *Problem {
 		p.Message = fmt.Sprintf("the apiVersion of a %s is not concrete", kind)
 	case err == nil && strings.HasPrefix(said, bpfman):
 		return nil
+	case err != nil:
+		p.Message = fmt.Sprintf("the apiVersion is not that of a %s: %s", kind, s.text(errors.Promote(err, "")))
 	default:
 		p.Message = fmt.Sprintf("%s is not the apiVersion of a %s", written(v, []string{"apiVersion"}), kind)
 	}
