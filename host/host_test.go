@@ -776,7 +776,10 @@ func TestADryRunLoadsNothing(t *testing.T) {
 	s := newStage(t)
 	s.define("app", s.push(first, "app:v1", "team-a"))
 	app := s.pass(s.open(func(o *Options) { o.DryRun = true }))["app"]
-	wantConditions(t, app, map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: yesPlease})
+	wantConditions(t, app, map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: yesPlease, v1alpha1.ConditionReady: metav1.ConditionUnknown})
+	if said := app.Condition(v1alpha1.ConditionReady).Message; !strings.Contains(said, "would be loaded") {
+		t.Errorf("says %q", said)
+	}
 	if s.pins() != 0 || app.Agent != nil {
 		t.Error("something was loaded")
 	}

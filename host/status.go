@@ -158,10 +158,18 @@ func (a *Application) join(on node.ApplicationStatus) {
 	}
 }
 
-// concludeDry sets Ready, on a dry run, to what the gate says.
+// concludeDry sets Ready, on a dry run, to what the gate says. What is allowed
+// is not ready, since nothing is loaded.
 func (a *Application) concludeDry() {
 	c := a.Condition(v1alpha1.ConditionAllowed)
 	c.Type = v1alpha1.ConditionReady
+	switch {
+	case c.Status != metav1.ConditionTrue:
+	case a.Suspended:
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, "DryRun", "allowed and suspended: it would be neither loaded nor updated"
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, "DryRun", "allowed: it would be loaded; a dry run loads nothing"
+	}
 	a.Conditions = append([]metav1.Condition{}, a.Conditions...)
 	meta.SetStatusCondition(&a.Conditions, c)
 }

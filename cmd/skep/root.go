@@ -39,7 +39,30 @@ func newRoot(s streams) *cobra.Command {
 		newRun(), newStatus(), newChain(), newExplain(), newInventory(), newConfirm(), newDemo(),
 		newVersion(),
 	)
+	nameArguments(root)
 	return root
+}
+
+// nameArguments has every command say, where its arguments are too few or too
+// many, which ones it takes.
+func nameArguments(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		nameArguments(c)
+	}
+	check := cmd.Args
+	if check == nil || cmd.Parent() == nil {
+		return
+	}
+	cmd.Args = func(c *cobra.Command, args []string) error {
+		if check(c, args) == nil {
+			return nil
+		}
+		given := "the arguments are not those it takes"
+		if len(args) == 0 {
+			given = "an argument is missing"
+		}
+		return fmt.Errorf("%s: %s; write: %s %s", c.Name(), given, c.Parent().CommandPath(), c.Use)
+	}
 }
 
 // outputFlag adds -o with the formats a command has.
