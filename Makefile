@@ -27,8 +27,9 @@ build: ## Build bin/skep
 demo: build ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
 	bin/skep demo $(ARGS)
 
-assets: ## Build the kube-apiserver, kubectl and etcd that tests run (minutes, once)
+assets: ## Build the kube-apiserver, kubectl, etcd and helm that tests run (minutes, once)
 	@go run ./test/controlplane/assets
+	@GOFLAGS= $(TOOL) -n helm >/dev/null
 
 test: assets ## Run every test; those that need the kernel need root
 	@$(NOTE_ROOT)

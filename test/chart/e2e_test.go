@@ -41,19 +41,15 @@ func TestTheChartCarriesAnApplicationIntoTheKernelAndOut(t *testing.T) {
 	i.until("the application to be sealed", func() error {
 		return admin.Get(t.Context(), client.ObjectKey{Name: string(app.UID)}, &v1alpha1.BpfIntent{})
 	})
-	t.Run("on a node", func(t *testing.T) {
-		if os.Geteuid() != 0 {
-			t.Skip("SKIPPED: loading programs needs root")
-		}
-		on := *i
-		on.t = t
-		on.loads(app)
-	})
-	i.stop(controller)
+	if os.Geteuid() != 0 {
+		i.stop(controller)
+		t.Skip("SKIPPED: the rest loads programs, which needs root")
+	}
+	i.loads(app, controller)
 }
 
-// loads has the application run on the node, until all is unloaded.
-func (i *install) loads(app *v1alpha1.ClusterBpfApplication) {
+// loads has the application run on the node, until the chart is uninstalled.
+func (i *install) loads(app *v1alpha1.ClusterBpfApplication, controller *process) {
 	t := i.t
 	bpffs, err := os.MkdirTemp("/sys/fs/bpf", "skepchart")
 	if err != nil {
@@ -74,7 +70,36 @@ func (i *install) loads(app *v1alpha1.ClusterBpfApplication) {
 		t.Error("nothing is pinned")
 	}
 
-	// The hook waits for the node, which is not clean while the agent runs.
+	uninstalled := make(chan error, 1)
+	go func() {
+		_, err := i.helm(t.Context(), "uninstall", "skep")
+		uninstalled <- err
+	}()
+	i.unloads(agent, bpffs)
+	i.stop(controller)
+	i.completes()
+	if err := <-uninstalled; err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []client.Object{&appsv1.Deployment{}, &appsv1.DaemonSet{}, &batchv1.Job{}, &corev1.Service{}} {
+		for _, name := range []string{"skep-controller", "skep-agent", "skep-unload", "skep-webhook"} {
+			if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, o); !apierrors.IsNotFound(err) {
+				t.Errorf("%T %s is left: %v", o, name, err)
+			}
+		}
+	}
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
+		t.Errorf("the application went with the chart: %v", err)
+	}
+}
+
+// unloads is what happens while helm waits for its hook: the Job waits for the
+// node, and the node is not clean while its agent runs.
+func (i *install) unloads(agent *process, bpffs string) {
+	t := i.t
+	i.until("the Job", func() error {
+		return admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "skep-unload"}, &batchv1.Job{})
+	})
 	cleaner := typed[appsv1.DaemonSet](t, i.objects, "DaemonSet", "skep-unload").Spec.Template
 	clean := cleaner.Spec.InitContainers[0]
 	more := []string{"--bpffs=" + bpffs, "--state=" + filepath.Join(i.dir, "state")}
@@ -105,6 +130,22 @@ func (i *install) loads(app *v1alpha1.ClusterBpfApplication) {
 	}
 	if err := i.unload().ends(); err != nil {
 		t.Errorf("it waits for a node that is clean: %v", err)
+	}
+}
+
+// completes has the Job look as its controller leaves it.
+func (i *install) completes() {
+	i.t.Helper()
+	job, now := &batchv1.Job{}, metav1.Now()
+	if err := admin.Get(i.t.Context(), client.ObjectKey{Namespace: namespace, Name: "skep-unload"}, job); err != nil {
+		i.t.Fatal(err)
+	}
+	job.Status.StartTime, job.Status.CompletionTime, job.Status.Succeeded = &now, &now, 1
+	for _, kind := range []batchv1.JobConditionType{batchv1.JobSuccessCriteriaMet, batchv1.JobComplete} {
+		job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now})
+	}
+	if err := admin.Status().Update(i.t.Context(), job); err != nil {
+		i.t.Fatal(err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -57,34 +58,38 @@ func newInstall(t *testing.T) *install {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	for _, o := range i.objects {
-		o = o.DeepCopy()
-		i.point(o)
-		if err := admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o), client.ForceOwnership, client.FieldOwner("chart")); err != nil {
-			t.Fatalf("install %s %s: %v", o.GetKind(), o.GetName(), err)
-		}
-		if o.GetAnnotations()["helm.sh/hook"] != "" {
-			// So does helm; a Job cannot be changed.
-			t.Cleanup(func() {
-				_ = admin.Delete(context.WithoutCancel(t.Context()), o, client.PropagationPolicy(metav1.DeletePropagationBackground))
-			})
-		}
+	i.file("admin", plane.Env.KubeConfig)
+	if out, err := i.helm(t.Context(), "install", "skep", folder(), "--set", "uninstall.unload=true"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
+	t.Cleanup(func() {
+		_, _ = i.helm(context.WithoutCancel(t.Context()), "uninstall", "skep", "--no-hooks", "--ignore-not-found")
+	})
+	i.point()
 	return i
 }
 
+// helm runs helm on the API server.
+func (i *install) helm(ctx context.Context, args ...string) (string, error) {
+	i.t.Helper()
+	return helm(ctx, i.t, append(args, "--namespace", namespace, "--kubeconfig", filepath.Join(i.dir, "admin"))...)
+}
+
 // point has webhooks call the process, for which there is no Service here.
-func (i *install) point(o *unstructured.Unstructured) {
-	hooks, found, _ := unstructured.NestedSlice(o.Object, "webhooks")
-	if !found {
-		return
+func (i *install) point() {
+	i.t.Helper()
+	var config admissionregistrationv1.ValidatingWebhookConfiguration
+	if err := admin.Get(i.t.Context(), client.ObjectKey{Name: "skep"}, &config); err != nil {
+		i.t.Fatal(err)
 	}
-	for _, h := range hooks {
-		config := h.(map[string]any)["clientConfig"].(map[string]any)
-		config["url"] = "https://" + i.webhook + config["service"].(map[string]any)["path"].(string)
-		delete(config, "service")
+	for n := range config.Webhooks {
+		to := &config.Webhooks[n].ClientConfig
+		url := "https://" + i.webhook + *to.Service.Path
+		to.URL, to.Service = &url, nil
 	}
-	_ = unstructured.SetNestedSlice(o.Object, hooks, "webhooks")
+	if err := admin.Update(i.t.Context(), &config); err != nil {
+		i.t.Fatal(err)
+	}
 }
 
 // until waits until check is content, looking often.

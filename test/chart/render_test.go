@@ -48,14 +48,14 @@ var binary = sync.OnceValues(func() (string, error) {
 
 // helm runs helm, and returns what it wrote; the error holds what it complained
 // of.
-func helm(t *testing.T, args ...string) (string, error) {
+func helm(ctx context.Context, t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
 	home := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
@@ -121,7 +121,7 @@ func (s setting) template(t *testing.T) [][]byte {
 	for _, v := range s.values {
 		args = append(args, "--set-json", v)
 	}
-	out, err := helm(t, args...)
+	out, err := helm(t.Context(), t, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestHelmFindsNothingToComplainOf(t *testing.T) {
 			for _, v := range s.values {
 				args = append(args, "--set-json", v)
 			}
-			if out, err := helm(t, args...); err != nil {
+			if out, err := helm(t.Context(), t, args...); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
@@ -253,7 +253,7 @@ func TestTheSchemaRefuses(t *testing.T) {
 		"an answer the API server does not wait for": {`admission.timeoutSeconds=60`, "timeoutSeconds"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := helm(t, "template", "skep", folder(), "--set-json", c.value)
+			_, err := helm(t.Context(), t, "template", "skep", folder(), "--set-json", c.value)
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("it says %v, and not %q", err, c.says)
 			}
