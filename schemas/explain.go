@@ -15,6 +15,7 @@ import (
 
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/errors"
+	"cuelang.org/go/cue/parser"
 	"cuelang.org/go/cue/token"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -56,6 +57,9 @@ func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem
 			if strings.Contains(p.Message, "cannot find module") || strings.Contains(p.Message, noNetwork) {
 				p.Remedy = "put the package below cue.mod/pkg"
 			}
+		}
+		if s.nested(e) {
+			p.Remedy = nestedRemedy
 		}
 		problems = append(problems, p)
 	}
@@ -143,13 +147,52 @@ func clip(s string, most int) string {
 	return s
 }
 
+// nestedRemedy mends what nested finds.
+const nestedRemedy = "a CUE package of a subfolder has the files of the same package above it too: name the field or the package otherwise, or move the file out"
+
+// nested tells whether values conflict that stand in a folder and in one below
+// it, in packages of one name, which CUE joins.
+func (s *scope) nested(e errors.Error) bool {
+	if format, _ := e.Msg(); !strings.HasPrefix(format, "conflicting values") {
+		return false
+	}
+	places := s.places(e)
+	for _, a := range places {
+		for _, b := range places {
+			up, down := path.Dir(a.File), path.Dir(b.File)
+			if up != down && below(up, down) && s.r.packageOf(a.File) == s.r.packageOf(b.File) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// packageOf is the package a CUE file says it is of.
+func (r *renderer) packageOf(name string) string {
+	file, err := parser.ParseFile(name, r.files[name], parser.PackageClauseOnly)
+	if err != nil {
+		return ""
+	}
+	return file.PackageName()
+}
+
+// places are those of the author's that an error involves, each once.
+func (s *scope) places(e errors.Error) []Position {
+	var all []Position
+	for _, pos := range e.InputPositions() {
+		if p, ok := s.r.inSource(pos); ok && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
 // elsewhere tells the author's other places that a conflict involves.
 func (s *scope) elsewhere(e errors.Error) string {
 	var places []string
-	for _, pos := range e.InputPositions() {
-		if p, ok := s.r.inSource(pos); ok && !slices.Contains(places, p.String()) {
-			places = append(places, p.String())
-		}
+	for _, p := range s.places(e) {
+		places = append(places, p.String())
 	}
 	if len(places) < 2 {
 		return ""
