@@ -359,8 +359,11 @@ func TestOneBadDefinitionStopsNoGoodOne(t *testing.T) {
 	}
 	s.write(filepath.Join(s.defs, "good.yaml"), bytes.Replace(s.definition("good", ref), []byte("  programs:"), []byte("  progams:"), 1))
 	misspelt := s.pass(h)["good"]
-	if said := misspelt.Condition(v1alpha1.ConditionReady).Message; !strings.Contains(said, "good.yaml:8:3: ") || !strings.Contains(said, "progams") || !strings.Contains(said, "use one of") {
+	if said := misspelt.Condition(v1alpha1.ConditionReady).Message; !strings.Contains(said, "good.yaml:8:3: field progams is not known") {
 		t.Errorf("says %q of a misspelt field", said)
+	}
+	if p := misspelt.Problems; len(p) != 1 || !strings.Contains(p[0].Remedy, "use one of") {
+		t.Errorf("its problems are %v", p)
 	}
 }
 

@@ -234,7 +234,7 @@ func (h *Host) whyHidden(o outcome, held *Brake, sourceErr error) string {
 		return "the brake holds it: the source is another than before and does not define it; confirm with skep confirm " + held.Revision
 	}
 	for _, p := range h.problemsOf(o) {
-		return "its definition cannot be read, and what runs is kept: " + p.Error()
+		return "its definition cannot be read, and what runs is kept: " + p.Source.String() + ": " + p.Message
 	}
 	return o.why
 }
