@@ -22,7 +22,9 @@ import (
 )
 
 func TestTheChartCarriesAnApplicationIntoTheKernelAndOut(t *testing.T) {
-	i := newInstall(t)
+	unload := `uninstall.unload=true`
+	i := newInstall(t, unload)
+	i.install(unload)
 	controller := i.controller()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
 	signer := i.Signer("team-a")

@@ -49,24 +49,35 @@ type install struct {
 	webhook, mirror string
 }
 
-func newInstall(t *testing.T) *install {
+// newInstall builds the binaries; the chart is rendered with values.
+func newInstall(t *testing.T, values ...string) *install {
 	t.Helper()
 	i := &install{Chain: supply.New(t), t: t, dir: t.TempDir(), webhook: freeAddress(t), mirror: freeAddress(t)}
-	i.objects = setting{values: []string{`uninstall.unload=true`}}.objects(t)
+	i.objects = setting{values: values}.objects(t)
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", i.dir, "./cmd/skep-controller", "./cmd/skep-agent")
 	build.Dir, build.Env = controlplane.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	i.file("admin", plane.Env.KubeConfig)
-	if out, err := i.helm(t.Context(), "install", "skep", folder(), "--set", "uninstall.unload=true"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	return i
+}
+
+// install installs the chart with values as rendered.
+func (i *install) install(values ...string) {
+	i.t.Helper()
+	// The CRDs of other tests stay as they are, and helm asks whose they are.
+	args := []string{"install", "skep", folder(), "--take-ownership"}
+	for _, v := range values {
+		args = append(args, "--set-json", v)
 	}
-	t.Cleanup(func() {
-		_, _ = i.helm(context.WithoutCancel(t.Context()), "uninstall", "skep", "--no-hooks", "--ignore-not-found")
+	if out, err := i.helm(i.t.Context(), args...); err != nil {
+		i.t.Fatalf("%v\n%s", err, out)
+	}
+	i.t.Cleanup(func() {
+		_, _ = i.helm(context.WithoutCancel(i.t.Context()), "uninstall", "skep", "--no-hooks", "--ignore-not-found")
 	})
 	i.point()
-	return i
 }
 
 // helm runs helm on the API server.
@@ -264,8 +275,9 @@ func (i *install) probes(c corev1.Container, address string) {
 	}
 }
 
-// controller runs the Deployment's container.
-func (i *install) controller() *process {
+// controller runs the Deployment's container, by its service account unless
+// told another kubeconfig.
+func (i *install) controller(more ...string) *process {
 	i.t.Helper()
 	template := typed[appsv1.Deployment](i.t, i.objects, "Deployment", "skep-controller").Spec.Template
 	_, kubeconfig := i.place(template.Spec, template.Labels, "")
@@ -274,9 +286,10 @@ func (i *install) controller() *process {
 		i.t.Fatal(err)
 	}
 	health := freeAddress(i.t)
-	p := i.start("skep-controller", template.Spec.Containers[0], []string{"POD_NAMESPACE=" + namespace},
-		"--kubeconfig="+kubeconfig, "--cache="+i.t.TempDir(), "--webhook-port="+port, "--certificate-name=127.0.0.1",
-		"--mirror-address="+i.mirror, "--metrics-address=127.0.0.1:0", "--health-address="+health)
+	p := i.start("skep-controller", template.Spec.Containers[0], []string{"POD_NAMESPACE=" + namespace}, append([]string{
+		"--kubeconfig=" + kubeconfig, "--cache=" + i.t.TempDir(), "--webhook-port=" + port, "--certificate-name=127.0.0.1",
+		"--mirror-address=" + i.mirror, "--metrics-address=127.0.0.1:0", "--health-address=" + health,
+	}, more...)...)
 	i.probes(template.Spec.Containers[0], health)
 	return p
 }
