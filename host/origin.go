@@ -65,7 +65,7 @@ func readOrigin(state string) origin {
 }
 
 // settleOrigin makes the origin of this run the one that absence counts from,
-// once it has been read and nothing of it waits for a human.
+// once it has been read, and of nothing that runs it is open whether it defines it.
 func (h *Host) settleOrigin() error {
 	now := originOf(h.opts)
 	if h.agent == nil || h.origin == now {

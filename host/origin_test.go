@@ -75,6 +75,33 @@ func TestAnotherSourceTakesNothingDownUntilItIsConfirmed(t *testing.T) {
 	}
 }
 
+func TestABrokenFileOfAnotherSourceIsNoWayPastTheBrake(t *testing.T) {
+	s := newStage(t)
+	ref := s.push(first, "app:v1", "team-a")
+	for i := range 3 {
+		s.define(fmt.Sprintf("app-%d", i), ref)
+	}
+	h := s.open()
+	s.pass(h)
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wrong := t.TempDir()
+	broken := filepath.Join(wrong, "a.cue")
+	s.write(broken, []byte("package a\n\nimport \"strings\"\n\nx: {"))
+	h = s.open(func(o *Options) { o.Source = wrong })
+	s.pass(h)
+	s.write(broken, []byte("package a\n"))
+	for name, a := range s.pass(h) {
+		if running(a) == 0 {
+			t.Errorf("%s was unloaded once the file was mended", name)
+		}
+	}
+	if h.Status().Source.Brake == nil {
+		t.Error("the brake does not hold")
+	}
+}
+
 // TestTheBrakeOnTheSourceHoldsNoRevocation has what is not defined in another
 // source be judged all the same.
 func TestTheBrakeOnTheSourceHoldsNoRevocation(t *testing.T) {

@@ -75,7 +75,7 @@ func (h *Host) Pass(ctx context.Context) {
 		}
 		outcomes = append(outcomes, o)
 	}
-	if sourceErr == nil && on.source == nil {
+	if sourceErr == nil && !slices.ContainsFunc(standings, standing.waits) {
 		if err := h.settleOrigin(); err != nil {
 			h.opts.Log.Error("remember the source", "error", err)
 		}
@@ -119,6 +119,9 @@ type standing struct {
 	// def is the definition; the zero value where the source has none.
 	def definition
 }
+
+// waits tells whether it runs and its absence does not count yet.
+func (s standing) waits() bool { return s.def.app == nil && s.Runs() && s.Hidden }
 
 // missing tells whether it runs and was looked for in vain.
 func (s standing) missing() bool { return s.def.app == nil && s.Runs() && !s.Hidden }
