@@ -96,13 +96,22 @@ func isSCP(where string) bool {
 	return ok && strings.Contains(host, "@") && !strings.Contains(host, "/")
 }
 
-// Redact returns a source's address without its password, query and fragment.
+// Redact returns a source's address without its password, query and fragment,
+// and over http without its user either, which may be a token.
 func Redact(where string) string {
+	scheme, rest, isURL := strings.Cut(where, "://")
 	u, err := url.Parse(where)
-	if err != nil || u.Host == "" {
+	switch {
+	case !isURL:
 		return where
+	case err != nil:
+		// Where the secrets are cannot be told; they end before the last @.
+		return scheme + "://" + rest[strings.LastIndex(rest, "@")+1:]
 	}
 	u.RawQuery, u.Fragment = "", ""
+	if strings.HasPrefix(u.Scheme, "http") {
+		u.User = nil
+	}
 	return u.Redacted()
 }
 
@@ -307,7 +316,11 @@ func scrub(err error, where string) error {
 		return err
 	}
 	said := err.Error()
-	password, _ := u.User.Password()
+	password, given := u.User.Password()
+	if !given && strings.HasPrefix(u.Scheme, "http") {
+		// A user without a password is a token.
+		password = u.User.Username()
+	}
 	for _, secret := range []string{password, url.QueryEscape(password), u.RawQuery, u.Fragment} {
 		if secret != "" {
 			said = strings.ReplaceAll(said, secret, "xxxxx")

@@ -414,8 +414,27 @@ func TestAGitPasswordNeverShows(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "abc") {
 		t.Errorf("fetch with a token in the query: %v", err)
 	}
-	if got := Redact(u.String()); strings.Contains(got, "hunter2") || strings.Contains(got, "abc") {
-		t.Errorf("Redact = %s", got)
+	u.User, u.RawQuery = url.User("tok3n"), ""
+	_, err = mustSource(t, u.String(), "", GitAuth{}).fetch(t.Context())
+	if err == nil || strings.Contains(err.Error(), "tok3n") {
+		t.Errorf("fetch with a token for a user: %v", err)
+	}
+}
+
+func TestAnAddressIsShownWithoutItsSecrets(t *testing.T) {
+	for where, want := range map[string]string{
+		"https://git.example.com/bpf.git":               "https://git.example.com/bpf.git",
+		"https://u:hunter2@git.example.com/b?token=c#d": "https://git.example.com/b",
+		"https://tok3n@git.example.com/bpf.git":         "https://git.example.com/bpf.git",
+		"https://u:hunter%zz@git.example.com/bpf.git":   "https://git.example.com/bpf.git",
+		"ssh://git:hunter2@git.example.com/bpf.git":     "ssh://git:xxxxx@git.example.com/bpf.git",
+		"git@git.example.com:bpf.git":                   "git@git.example.com:bpf.git",
+		"file:///srv/bpf.git":                           "file:///srv/bpf.git",
+		"./definitions":                                 "./definitions",
+	} {
+		if got := Redact(where); got != want {
+			t.Errorf("Redact(%s) = %s, want %s", where, got, want)
+		}
 	}
 }
 
