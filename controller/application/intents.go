@@ -128,6 +128,24 @@ func (r *Reconciler) serial(s sealed) int64 {
 	return gate.NextSerial(last, r.now().UnixMilli())
 }
 
+// place is the object that an intent is written to: the one before it, else the
+// one that bears its name under a seal that does not hold, such as that of a key
+// that was lost, else a new one.
+func (r *Reconciler) place(ctx context.Context, before sealed, uid string) (*v1alpha1.BpfIntent, error) {
+	if before.object != nil {
+		return before.object.DeepCopy(), nil
+	}
+	o := &v1alpha1.BpfIntent{ObjectMeta: metav1.ObjectMeta{Name: uid}}
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
+	if apierrors.IsNotFound(err) {
+		return &v1alpha1.BpfIntent{ObjectMeta: metav1.ObjectMeta{Name: uid}}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get intent %s: %w", uid, err)
+	}
+	return o, nil
+}
+
 // put writes an envelope, over the intent it follows. Somebody else's write in
 // between is a conflict, and all is looked at again.
 func (r *Reconciler) put(ctx context.Context, before sealed, envelope intent.Envelope, crd string) (sealed, error) {
@@ -136,16 +154,16 @@ func (r *Reconciler) put(ctx context.Context, before sealed, envelope intent.Env
 		return before, fmt.Errorf("read back what was sealed: %w", err)
 	}
 	p := opened.Payload()
-	o := &v1alpha1.BpfIntent{ObjectMeta: metav1.ObjectMeta{Name: p.UID}}
-	if before.object != nil {
-		o = before.object.DeepCopy()
+	o, err := r.place(ctx, before, p.UID)
+	if err != nil {
+		return before, err
 	}
 	if o.Annotations == nil {
 		o.Annotations = map[string]string{}
 	}
 	o.Annotations[annotationCRD] = crd
 	o.Spec = v1alpha1.BpfIntentSpec{Envelope: envelope, Application: p.Application, Serial: p.Serial, Tombstone: p.Tombstone, Digest: p.ImageDigest}
-	if before.object == nil {
+	if o.ResourceVersion == "" {
 		err = r.Client.Create(ctx, o)
 	} else {
 		err = r.Client.Update(ctx, o)

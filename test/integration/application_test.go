@@ -122,3 +122,31 @@ func TestAnUnsignedImageIsNeverSealed(t *testing.T) {
 		t.Errorf("sealed %+v", p)
 	}
 }
+
+func TestALostKeyIsSealedOver(t *testing.T) {
+	c := newCluster(t)
+	stop := c.control()
+	c.create(c.Signer("team-a"))
+	app := c.loads("app", "one")
+	before := c.opened(app).Serial
+	stop()
+	key, err := intent.GenerateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.key = key
+	c.control()
+	c.until("the intent to be sealed by the new key", func() error {
+		var o v1alpha1.BpfIntent
+		if err := c.Get(t.Context(), client.ObjectKey{Name: string(app.GetUID())}, &o); err != nil {
+			return err
+		}
+		if o.Spec.Serial <= before {
+			return fmt.Errorf("serial %d, it was %d", o.Spec.Serial, before)
+		}
+		return nil
+	})
+	if p := c.opened(app); p == nil || p.Tombstone {
+		t.Errorf("sealed %+v", p)
+	}
+}
