@@ -14,15 +14,20 @@ BENCHCOUNT ?= 6
 BENCHOUT ?= dist/bench.txt
 # Flags for skep demo, such as ARGS=--keep.
 ARGS ?=
+# Where images pushes to, such as PUSH=registry.example.com/team.
+PUSH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo assets test test-race test-vm bench generate verify lint fmt clean
+.PHONY: help build images demo assets test test-race test-vm bench generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/skep
 	go build -o bin/skep ./cmd/skep
+
+images: ## Make container images in dist/images.tar; PUSH=registry/folder pushes them instead
+	go run ./release/images -push '$(PUSH)'
 
 demo: build ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
 	bin/skep demo $(ARGS)

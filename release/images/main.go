@@ -1,0 +1,301 @@
+// Command images makes the container images of skep-controller and skep-agent
+// without Docker, and without a base image: a static binary is all there is in
+// one, beside the certificate authorities of the machine that makes it.
+//
+// It owns what is in the images and writes below dist. The chart says what they
+// are called; nothing of the product imports it. ko would do the same out of a
+// base image from the network.
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+// authorities is where Go looks for certificate authorities first on Linux.
+const authorities = "etc/ssl/certs/ca-certificates.crt"
+
+// component is one of the images.
+type component struct {
+	// value is what the chart's values call it.
+	value string
+	// command is the folder below cmd, and the binary's name.
+	command string
+	// user runs it unless the Pod says otherwise.
+	user string
+	// authorities has it know who may sign a registry's certificate.
+	authorities bool
+}
+
+// components are the images that the chart names.
+func components() []component {
+	return []component{
+		{value: "controller", command: "skep-controller", user: "65532:65532", authorities: true},
+		// What the agent is to talk to, it is told the authorities of.
+		{value: "agent", command: "skep-agent", user: "0:0"},
+	}
+}
+
+func main() {
+	if err := run(os.Stdout, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "images:", err)
+		os.Exit(1)
+	}
+}
+
+// run builds the binaries of the module in the current folder and makes the
+// images of them.
+func run(out io.Writer, args []string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	flags := flag.NewFlagSet("images", flag.ContinueOnError)
+	push := flags.String("push", "", "registry and folder to push to, such as registry.example.com/team")
+	dist := flags.String("dist", "dist", "folder for what is made")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(*dist, 0o750); err != nil {
+		return err
+	}
+	binaries, err := os.MkdirTemp("", "images")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(binaries)
+	build := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w")
+	build.Args = append(build.Args, "-o", binaries)
+	for _, c := range components() {
+		build.Args = append(build.Args, "./cmd/"+c.command)
+	}
+	// Static, whatever the caller's flags are.
+	build.Env, build.Stderr = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="), os.Stderr
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("build binaries: %w", err)
+	}
+	made, err := imagesOf(binaries)
+	if err != nil {
+		return err
+	}
+	if *push != "" {
+		return pushed(ctx, out, made, *push, filepath.Join(*dist, "images.yaml"))
+	}
+	return packed(out, made, filepath.Join(*dist, "images.tar"))
+}
+
+// made is an image with the component it is of.
+type made struct {
+	component
+	v1.Image
+}
+
+// imagesOf makes the images of the binaries in a folder.
+func imagesOf(binaries string) ([]made, error) {
+	var all []made
+	for _, c := range components() {
+		binary, err := os.ReadFile(filepath.Join(binaries, c.command))
+		if err != nil {
+			return nil, err
+		}
+		files := []file{{c.command, binary, 0o755}}
+		if c.authorities {
+			bundle, err := os.ReadFile("/" + authorities)
+			if err != nil {
+				return nil, fmt.Errorf("find certificate authorities for the image (Debian: apt-get install ca-certificates): %w", err)
+			}
+			files = append(files, file{authorities, bundle, 0o644})
+		}
+		image, err := imageOf(c, files)
+		if err != nil {
+			return nil, fmt.Errorf("make image of %s: %w", c.command, err)
+		}
+		all = append(all, made{c, image})
+	}
+	return all, nil
+}
+
+// imageOf makes an image that depends on nothing but what is given.
+func imageOf(c component, files []file) (v1.Image, error) {
+	content, err := archive(files)
+	if err != nil {
+		return nil, err
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content)), nil
+	}, tarball.WithMediaType(types.OCILayer))
+	if err != nil {
+		return nil, err
+	}
+	image, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON), layer)
+	if err != nil {
+		return nil, err
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.Config = v1.Config{
+		User: c.user, Entrypoint: []string{"/" + c.command},
+		Labels: map[string]string{
+			"org.opencontainers.image.source":   "https://github.com/skep-dev/skep",
+			"org.opencontainers.image.licenses": "Apache-2.0",
+		},
+	}
+	return mutate.ConfigFile(image, config)
+}
+
+// file is one of an image's.
+type file struct {
+	path    string
+	content []byte
+	mode    int64
+}
+
+// archive is the files as a layer, each behind the folders it lies in; it has no
+// times.
+func archive(files []file) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range files {
+		for i, r := range f.path {
+			if r != '/' {
+				continue
+			}
+			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: f.path[:i+1], Mode: 0o755}); err != nil {
+				return nil, err
+			}
+		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.path, Mode: f.mode, Size: int64(len(f.content))}); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.content); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// packed writes the images to one file, by the names that the chart gives them.
+func packed(out io.Writer, all []made, to string) error {
+	chart, err := readChart()
+	if err != nil {
+		return err
+	}
+	named := map[name.Reference]v1.Image{}
+	var names []string
+	for _, m := range all {
+		ref, err := chart.tag(m.value, "")
+		if err != nil {
+			return err
+		}
+		named[ref] = m.Image
+		names = append(names, ref.String())
+	}
+	if err := tarball.MultiRefWriteToFile(to, named); err != nil {
+		return fmt.Errorf("write %s: %w", to, err)
+	}
+	_, err = fmt.Fprintf(out, "%s holds\n  %s\n\nTake it to your nodes, as by kind load image-archive or ctr --namespace k8s.io images import, and install:\n"+
+		"  helm install skep charts/skep --namespace skep-system --create-namespace --wait\n", to, strings.Join(names, "\n  "))
+	return err
+}
+
+// pushed pushes the images and writes values by which the chart uses them.
+func pushed(ctx context.Context, out io.Writer, all []made, folder, values string) error {
+	chart, err := readChart()
+	if err != nil {
+		return err
+	}
+	content := map[string]any{}
+	for _, m := range all {
+		ref, err := chart.tag(m.value, folder)
+		if err != nil {
+			return err
+		}
+		if err := remote.Write(ref, m.Image, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+			return fmt.Errorf("push %s: %w", ref, err)
+		}
+		digest, err := m.Digest()
+		if err != nil {
+			return err
+		}
+		content[m.value] = map[string]any{"image": map[string]any{"repository": ref.Repository.String(), "digest": digest.String()}}
+		if _, err := fmt.Fprintf(out, "%s@%s\n", ref.Repository, digest); err != nil {
+			return err
+		}
+	}
+	body, err := yaml.Marshal(content)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(values, body, 0o600); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "\nInstall them:\n  helm install skep charts/skep --namespace skep-system --create-namespace --values %s --wait\n", values)
+	return err
+}
+
+// chart is what the chart says of images.
+type chart struct {
+	version string
+	values  map[string]any
+}
+
+// readChart reads the chart of the module in the current folder.
+func readChart() (chart, error) {
+	var (
+		c     chart
+		about struct {
+			AppVersion string `json:"appVersion"`
+		}
+	)
+	for name, into := range map[string]any{"Chart.yaml": &about, "values.yaml": &c.values} {
+		body, err := os.ReadFile(filepath.Join("charts", "skep", name))
+		if err == nil {
+			err = yaml.Unmarshal(body, into)
+		}
+		if err != nil {
+			return chart{}, fmt.Errorf("read the chart: %w", err)
+		}
+	}
+	c.version = about.AppVersion
+	return c, nil
+}
+
+// tag is what the chart calls a component's image, below another folder where
+// one is given.
+func (c chart) tag(value, folder string) (name.Tag, error) {
+	repository, _, err := unstructured.NestedString(c.values, value, "image", "repository")
+	if err != nil {
+		return name.Tag{}, err
+	}
+	if folder != "" {
+		repository = strings.TrimSuffix(folder, "/") + "/" + path.Base(repository)
+	}
+	return name.NewTag(repository + ":" + c.version)
+}

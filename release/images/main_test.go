@@ -1,0 +1,151 @@
+package main
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"log"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"sigs.k8s.io/yaml"
+)
+
+// pretended makes images of files that only have the binaries' names.
+func pretended(t *testing.T) []made {
+	t.Helper()
+	dir := t.TempDir()
+	for _, c := range components() {
+		if err := os.WriteFile(filepath.Join(dir, c.command), []byte(c.command), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := imagesOf(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// content lists what is in an image: each path with its mode.
+func content(t *testing.T, image v1.Image) map[string]int64 {
+	t.Helper()
+	rc := mutate.Extract(image)
+	defer rc.Close()
+	found := map[string]int64{}
+	for r := tar.NewReader(rc); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return found
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		found[h.Name] = h.Mode
+	}
+}
+
+func TestAnImageHoldsItsBinaryAndNoMore(t *testing.T) {
+	want := map[string]map[string]int64{
+		"controller": {"skep-controller": 0o755, "etc": 0o755, "etc/ssl": 0o755, "etc/ssl/certs": 0o755, authorities: 0o644},
+		"agent":      {"skep-agent": 0o755},
+	}
+	again := pretended(t)
+	for i, m := range pretended(t) {
+		if diff := cmp.Diff(want[m.value], content(t, m)); diff != "" {
+			t.Errorf("%s: %s", m.value, diff)
+		}
+		config, err := m.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := config.Config; got.Entrypoint[0] != "/"+m.command || got.User != m.user || config.OS != "linux" {
+			t.Errorf("%s is run as %+v", m.value, got)
+		}
+		first, err := m.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if second, err := again[i].Digest(); err != nil || first != second {
+			t.Errorf("%s made twice is %s and %s: %v", m.value, first, second, err)
+		}
+	}
+}
+
+func TestWhatIsPushedIsWhatTheValuesName(t *testing.T) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	folder := strings.TrimPrefix(server.URL, "http://") + "/team"
+	file := filepath.Join(t.TempDir(), "images.yaml")
+	all := pretended(t)
+	t.Chdir("../..")
+	var said strings.Builder
+	if err := pushed(t.Context(), &said, all, folder, file); err != nil {
+		t.Fatal(err)
+	}
+	body, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]struct {
+		Image struct{ Repository, Digest string }
+	}
+	if err := yaml.UnmarshalStrict(body, &values); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		named := values[m.value].Image.Repository + "@" + values[m.value].Image.Digest
+		if !strings.HasPrefix(named, folder+"/"+m.command+"@") || !strings.Contains(said.String(), named+"\n") {
+			t.Errorf("%s is called %s; said was %s", m.value, named, said.String())
+		}
+		ref, err := name.NewDigest(named)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pulled, err := remote.Image(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(content(t, m), content(t, pulled)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func TestWhatIsPackedHasTheChartsNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "images.tar")
+	all := pretended(t)
+	t.Chdir("../..")
+	if err := packed(io.Discard, all, file); err != nil {
+		t.Fatal(err)
+	}
+	chart, err := readChart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		tag, err := name.NewTag("ghcr.io/skep-dev/" + m.command + ":" + chart.version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, err := tarball.ImageFromPath(file, &tag)
+		if err != nil {
+			t.Errorf("%s: %v", tag, err)
+			continue
+		}
+		if diff := cmp.Diff(content(t, m), content(t, image)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
