@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // BpfApplication is the eBPF programs one team wants on its nodes: the bytecode
@@ -93,10 +94,37 @@ type BpfApplicationSpec struct {
 	// +listMapKey=name
 	Programs []Program `json:"programs"`
 
+	// Rollout is how a new version comes to the nodes; absent, it comes to one
+	// node first and then to all. On one host it has no effect.
+	// +optional
+	Rollout *Rollout `json:"rollout,omitempty"`
+
 	// Suspend freezes the application as it is: nothing is loaded, updated or
 	// unloaded until it is lifted.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
+}
+
+// Rollout brings a new version to the nodes in steps. A step ends when every
+// node of it runs the version; one that fails stops the rollout, and the other
+// nodes keep the version before.
+type Rollout struct {
+	// Steps are how many nodes run the new version before more do: numbers, or
+	// shares of the nodes that the node selector chooses, from 1% to 100%,
+	// rounded up. After the last step it comes to all. Absent means one step of
+	// one node.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Steps []intstr.IntOrString `json:"steps,omitempty"`
+
+	// Pause is the shortest time from the beginning of one step to that of the
+	// next, such as 30s, 5m or 1h30m. Absent means none.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}(ms|s|m|h)){1,3}$`
+	Pause *metav1.Duration `json:"pause,omitempty"`
 }
 
 // Bytecode names an OCI image that holds one eBPF object.
@@ -108,6 +136,25 @@ type Bytecode struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^\S+$`
 	Image string `json:"image"`
+
+	// ImagePullSecrets name Secrets of type kubernetes.io/dockerconfigjson with
+	// which the image is pulled: those of the application's namespace, for a
+	// ClusterBpfApplication those of Skep's own. Nodes see none of them. In node
+	// mode the host's own registry credentials serve.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	ImagePullSecrets []LocalSecret `json:"imagePullSecrets,omitempty"`
+}
+
+// LocalSecret names a Secret.
+type LocalSecret struct {
+	// Name is the Secret's.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	Name string `json:"name"`
 }
 
 // Map overrides the definition of one map of the object.
@@ -278,11 +325,59 @@ type BpfApplicationStatus struct {
 	// +optional
 	Nodes *NodesStatus `json:"nodes,omitempty"`
 
+	// Rollout is how far the newest version has come; absent where it is
+	// everywhere.
+	// +optional
+	Rollout *RolloutStatus `json:"rollout,omitempty"`
+
 	// LastHandledReconcileAt is the newest reconcile.fluxcd.io/requestedAt that
 	// was answered.
 	// +optional
 	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
 }
+
+// RolloutState is how a rollout is doing.
+//
+// +kubebuilder:validation:Enum=Progressing;Paused;Stopped;RolledBack
+type RolloutState string
+
+// The states of a rollout.
+const (
+	// RolloutProgressing waits for nodes of its step.
+	RolloutProgressing RolloutState = "Progressing"
+	// RolloutPaused runs on every node of its step, until the pause is over.
+	RolloutPaused RolloutState = "Paused"
+	// RolloutStopped failed on a node of its step, and goes no further.
+	RolloutStopped RolloutState = "Stopped"
+	// RolloutRolledBack was undone: every node has the version before.
+	RolloutRolledBack RolloutState = "RolledBack"
+)
+
+// RolloutStatus is how far a version has come.
+type RolloutStatus struct {
+	State RolloutState `json:"state"`
+	// Step counts from 1; after the last of Steps the version is everywhere.
+	// +optional
+	Step int32 `json:"step,omitempty"`
+	// +optional
+	Steps int32 `json:"steps,omitempty"`
+	// Nodes is how many of the selected nodes are to run the version by now.
+	// +optional
+	Nodes int32 `json:"nodes,omitempty"`
+	// Message says what it waits for, or why it goes no further.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// The annotations by which people steer a rollout; skep rollout sets them.
+const (
+	// AnnotationResume, with the serial of the newest intent (status.serial),
+	// has the next step begin: past the pause, past nodes that fail.
+	AnnotationResume = Group + "/rollout-resume"
+	// AnnotationUndo, with the application's metadata.generation, brings the
+	// version before back to every node, until the spec changes.
+	AnnotationUndo = Group + "/rollout-undo"
+)
 
 // MaxFailingNodes bounds the nodes that a status names.
 const MaxFailingNodes = 10

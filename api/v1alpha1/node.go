@@ -153,15 +153,17 @@ type NodeApplication struct {
 
 // NodeState says how an application is doing on a node.
 //
-// +kubebuilder:validation:Enum=Loaded;Pending;Failed;Unsupported;Held;NotSelected;Removed
+// +kubebuilder:validation:Enum=Loaded;Pending;Waiting;Failed;Unsupported;Held;NotSelected;Removed
 type NodeState string
 
 // The states of an application on a node.
 const (
 	// NodeLoaded: every program is in the kernel and attached as wanted.
 	NodeLoaded NodeState = "Loaded"
-	// NodePending: it is being worked on, or waits for a target to appear.
+	// NodePending: it is being worked on.
 	NodePending NodeState = "Pending"
+	// NodeWaiting: a target of its, such as an interface, is not there yet.
+	NodeWaiting NodeState = "Waiting"
 	// NodeFailed: the node tried and could not; Message says why.
 	NodeFailed NodeState = "Failed"
 	// NodeUnsupported: the node's kernel cannot hold it.

@@ -1,14 +1,15 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"strings"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-
-	"encoding/json"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/skep-dev/skep/policies"
 )
@@ -34,6 +35,10 @@ func describe(t reflect.Type) (map[string]any, error) {
 		return map[string]any{}, nil
 	case reflect.TypeFor[time.Time]():
 		return map[string]any{"type": "string", "format": "date-time"}, nil
+	case reflect.TypeFor[metav1.Duration]():
+		return map[string]any{"type": "string"}, nil
+	case reflect.TypeFor[intstr.IntOrString]():
+		return map[string]any{"anyOf": []any{map[string]any{"type": "integer"}, map[string]any{"type": "string"}}}, nil
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
