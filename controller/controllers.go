@@ -15,6 +15,7 @@ import (
 	"maps"
 	"net"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,6 +35,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller/admission"
+	"github.com/skep-dev/skep/controller/agents"
 	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/controller/images"
 	"github.com/skep-dev/skep/controller/keys"
@@ -72,8 +74,12 @@ type Options struct {
 	// Admission is how requests to the API server are looked at; the zero value
 	// serves none.
 	Admission admission.Options
-	// Agents tells which nodes an agent runs on; nil means on every one.
-	Agents func(context.Context) (map[string]bool, error)
+	// Agents chooses the Pods of Namespace that are agents; the zero value takes
+	// one to run on every node.
+	Agents agents.Options
+	// PprofPort is where Go's profiles are served, on loopback alone; zero means
+	// nowhere.
+	PprofPort int
 	// Metrics is where metrics are registered; nil means controller-runtime's own
 	// registry, and one controller a process.
 	Metrics prometheus.Registerer
@@ -128,10 +134,10 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	}
 	applications := &application.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper,
-		Keys: ring.Keys, Agents: o.Agents, Interval: o.Interval, Describe: memory.Describe,
+		Keys: ring.Keys, Interval: o.Interval, Describe: memory.Describe,
 		Events: mgr.GetEventRecorder("skep-controller"), Metrics: application.NewMetrics(registry),
 	}
-	again, err := applications.Register(ctx, mgr)
+	again, err := registerApplications(ctx, mgr, o.Agents, applications)
 	if err != nil {
 		return nil, fmt.Errorf("register applications: %w", err)
 	}
@@ -156,6 +162,20 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	)
 }
 
+// registerApplications has the manager run the reconciler, and look where agents
+// run. again has every application judged anew.
+func registerApplications(ctx context.Context, mgr ctrl.Manager, o agents.Options, r *application.Reconciler) (again func(), err error) {
+	if !o.Enabled() {
+		return r.Register(ctx, mgr)
+	}
+	watch := &agents.Watch{Reader: mgr.GetClient(), Options: o}
+	r.Agents = watch.Nodes
+	if watch.Changed, err = r.Register(ctx, mgr); err != nil {
+		return nil, err
+	}
+	return watch.Changed, watch.Register(mgr)
+}
+
 // newManager is a manager whose cache holds no more than is read.
 func newManager(o Options, certificates *admission.Certificates) (ctrl.Manager, error) {
 	scheme, err := Scheme()
@@ -165,6 +185,7 @@ func newManager(o Options, certificates *admission.Certificates) (ctrl.Manager, 
 	several := o.Metrics != nil
 	objects := map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: trimNode}}
 	maps.Copy(objects, o.Admission.Cache(o.Namespace))
+	maps.Copy(objects, o.Agents.Cache(o.Namespace))
 	// The API server's own priority and fairness bounds what a controller may ask;
 	// client-go's twenty requests a second would keep a revocation from a thousand
 	// applications for minutes.
@@ -180,6 +201,7 @@ func newManager(o Options, certificates *admission.Certificates) (ctrl.Manager, 
 		LeaderElectionReleaseOnCancel: true,
 		Metrics:                       metricsserver.Options{BindAddress: orOff(o.MetricsAddress), TLSOpts: []func(*tls.Config){modern}},
 		HealthProbeBindAddress:        orOff(o.HealthAddress),
+		PprofBindAddress:              loopback(o.PprofPort),
 		WebhookServer:                 o.Admission.Server(certificates),
 		Controller:                    config.Controller{SkipNameValidation: &several},
 		Cache: cache.Options{
@@ -198,6 +220,14 @@ func orOff(address string) string {
 		return "0"
 	}
 	return address
+}
+
+// loopback is the address of a port that nobody outside the Pod reaches.
+func loopback(port int) string {
+	if port == 0 {
+		return orOff("")
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
 // trimNode keeps of a Node what is read: its labels and whether it is ready.

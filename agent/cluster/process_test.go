@@ -57,14 +57,7 @@ func (w *world) flags() []string {
 // run starts the binary, or a command that does, with the world's flags.
 func (w *world) run(command string, more ...string) *process {
 	w.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	p := &process{address: l.Addr().String()}
-	if err := l.Close(); err != nil {
-		w.t.Fatal(err)
-	}
+	p := &process{address: w.freeAddress()}
 	p.Cmd = exec.Command(command, append(more, append(w.flags(), "--listen", p.address)...)...)
 	p.Stderr = w.log
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -73,6 +66,19 @@ func (w *world) run(command string, more ...string) *process {
 	}
 	w.t.Cleanup(func() { _ = p.Process.Kill() })
 	return p
+}
+
+// freeAddress is one nobody listens at.
+func (w *world) freeAddress() string {
+	w.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	return l.Addr().String()
 }
 
 // get asks the process.
@@ -111,7 +117,8 @@ func (p *process) resident(t *testing.T) int {
 func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
 	needKernel(t)
 	w, binary := newWorld(t, plane), build(t)
-	p := w.run(binary, "--pprof")
+	_, profiles, _ := net.SplitHostPort(w.freeAddress())
+	p := w.run(binary, "--pprof-port", profiles)
 	until(t, "it to be ready", func() bool { code, _ := p.get("/readyz"); return code == http.StatusOK })
 	var apps []intent.Payload
 	for i := range 20 {
@@ -131,10 +138,15 @@ func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
 	if kib > 40<<10 {
 		t.Errorf("%d KiB resident, want at most 40 MiB", kib)
 	}
-	for path, want := range map[string]string{"/healthz": "ok", "/debug/pprof/": "goroutine",
+	for path, want := range map[string]string{"/healthz": "ok",
 		"/metrics": `skep_agent_applications{state="Loaded"} 20`} {
 		if code, body := p.get(path); code != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	for address, want := range map[string]int{p.address: http.StatusNotFound, "127.0.0.1:" + profiles: http.StatusOK, "127.0.0.2:" + profiles: 0} {
+		if code, body := get(http.DefaultClient, "http://"+address+"/debug/pprof/"); code != want {
+			t.Errorf("profiles at %s: %d %s", address, code, body)
 		}
 	}
 	local := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -7,9 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/http/pprof"
 	"os"
 	"runtime/debug"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -30,7 +32,7 @@ type flags struct {
 	logFormat  string
 	verbose    bool
 	cleanup    bool
-	pprof      bool
+	pprof      int
 }
 
 // newRoot puts the command together.
@@ -70,7 +72,7 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	s.StringVar(&o.Mirror.ServerName, "tls-server-name", "", "name that the mirror's certificate is to bear (default: the host of --mirror)")
 	s.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the Pod's service account)")
 	s.StringVar(&f.listen, "listen", "", "address for /metrics, /healthz and /readyz, such as :9092 (default: none)")
-	s.BoolVar(&f.pprof, "pprof", false, "serve /debug/pprof at --listen as well, to whoever reaches it")
+	s.IntVar(&f.pprof, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")
 	s.BoolVar(&f.cleanup, "cleanup", false, "unload all that is Skep's on this node, forget what would bring it back, and end")
 	s.StringVar(&f.logFormat, "log-format", "text", "format: text, json")
 	s.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
@@ -109,7 +111,8 @@ func hold(ctx context.Context, to io.Writer, o cluster.Options, f flags) error {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return serve(ctx, f, agent) })
+	group.Go(func() error { return serve(ctx, "metrics", f.listen, agent.Handler()) })
+	group.Go(func() error { return serve(ctx, "profiles", loopback(f.pprof), profiles()) })
 	group.Go(func() error { agent.ServeSocket(ctx); return nil })
 	group.Go(func() error { return agent.Run(ctx) })
 	return errors.Join(group.Wait(), agent.Close())
@@ -147,22 +150,33 @@ func config(kubeconfig string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
-// serve answers metrics and probes until the context ends.
-func serve(ctx context.Context, f flags, agent *cluster.Agent) error {
-	if f.listen == "" {
+// serve answers at an address until the context ends; nowhere where it is empty.
+func serve(ctx context.Context, what, address string, h http.Handler) error {
+	if address == "" {
 		return nil
 	}
-	mux := agent.Handler()
-	if f.pprof {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	}
 	var config net.ListenConfig
-	l, err := config.Listen(ctx, "tcp", f.listen)
+	l, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("listen for metrics: %w", err)
+		return fmt.Errorf("listen for %s: %w", what, err)
 	}
-	return cluster.Serve(ctx, l, mux)
+	return cluster.Serve(ctx, l, h)
+}
+
+// loopback is the address of a port that nobody outside the node reaches.
+func loopback(port int) string {
+	if port == 0 {
+		return ""
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+}
+
+// profiles are Go's own.
+func profiles() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -40,6 +41,7 @@ func execute() int {
 // flags are those that are not controller.Options themselves.
 type flags struct {
 	kubeconfig string
+	agents     string
 	format     string
 	verbose    bool
 }
@@ -72,7 +74,9 @@ func newCommand() *cobra.Command {
 	set.StringSliceVar(&o.Admission.Names, "certificate-name", nil, "name or address that Skep's own certificate is to bear (default: those of the chart's Services)")
 	set.DurationVar(&o.Admission.Budget, "admission-budget", admission.DefaultBudget, "how long one request may take to learn of an image nothing is known of")
 	set.StringVar(&o.Mirror.Address, "mirror-address", "", "address at which agents fetch bytecode, such as :9444, with the webhook's certificate; empty serves none")
+	set.StringVar(&f.agents, "agent-selector", "", "labels of the agents' Pods in --namespace, which tell whether a node is reachable (default: an agent is taken to run on every node)")
 	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is judged again")
+	set.IntVar(&o.PprofPort, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")
 	set.StringVar(&f.format, "log-format", "json", "text or json")
 	set.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(newUnload())
@@ -85,6 +89,13 @@ func run(ctx context.Context, o controller.Options, f flags) error {
 	}
 	if o.Mirror.Address != "" && !o.Admission.Enabled() {
 		return errors.New("--mirror-address shows the webhook's certificate: name a --webhook-port as well")
+	}
+	if f.agents != "" {
+		selector, err := labels.Parse(f.agents)
+		if err != nil {
+			return fmt.Errorf("read --agent-selector: %w", err)
+		}
+		o.Agents.Selector = selector
 	}
 	log, err := logger(f)
 	if err != nil {

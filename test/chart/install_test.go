@@ -320,6 +320,10 @@ func (i *install) agent(node, bpffs string) *process {
 		"--kubeconfig="+kubeconfig, "--trust="+files["trust.pem"], "--mirror-ca="+files[keys.MirrorCA], "--mirror-token="+token,
 		"--mirror=https://"+i.mirror, "--bpffs="+bpffs, "--state="+filepath.Join(i.dir, "state"), "--listen="+listen)
 	i.probes(template.Spec.Containers[0], listen)
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	if err := admin.Status().Update(i.t.Context(), pod); err != nil {
+		i.t.Fatal(err)
+	}
 	return p
 }
 
