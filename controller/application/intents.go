@@ -22,6 +22,8 @@ import (
 type sealed struct {
 	object  *v1alpha1.BpfIntent
 	payload *intent.Payload
+	// seen is the newest serial of its that a node says it has seen.
+	seen int64
 }
 
 // open opens a BpfIntent; false where its seal does not hold or it speaks of
@@ -121,9 +123,9 @@ func (r *Reconciler) bury(ctx context.Context, s sealed, why string) (sealed, er
 }
 
 func (r *Reconciler) serial(s sealed) int64 {
-	last := int64(0)
+	last := s.seen
 	if s.payload != nil {
-		last = s.payload.Serial
+		last = max(last, s.payload.Serial)
 	}
 	return gate.NextSerial(last, r.now().UnixMilli())
 }
@@ -175,6 +177,9 @@ func (r *Reconciler) put(ctx context.Context, before sealed, envelope intent.Env
 	return sealed{object: o, payload: &p}, nil
 }
 
+// tookItsPlace is why an application is unloaded whose name another one bears.
+const tookItsPlace = "another application of the same name took its place"
+
 // quiet is how long a tombstone waits for nodes that say nothing of its
 // application: they never had it, or have yet to report it.
 const quiet = 10 * time.Minute
@@ -184,7 +189,7 @@ const quiet = 10 * time.Minute
 // bears the same name today, nil where none does.
 func (r *Reconciler) retire(ctx context.Context, s sealed, now application) (time.Duration, error) {
 	if !s.payload.Tombstone {
-		why := "another application of the same name took its place"
+		why := tookItsPlace
 		if now == nil {
 			gone, err := r.gone(ctx, s)
 			if err != nil || !gone {

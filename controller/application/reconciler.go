@@ -85,9 +85,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	said, err := r.told(ctx, id)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	var mine sealed
 	next, errs := time.Duration(0), []error(nil)
 	for _, s := range held {
+		s.seen = said[s.payload.UID].serial
 		if app != nil && s.payload.UID == string(app.GetUID()) {
 			mine = s
 			continue
@@ -96,8 +101,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 		next, errs = sooner(next, after), append(errs, err)
 	}
 	if app != nil {
+		mine.seen = said[string(app.GetUID())].serial
 		after, err := r.advance(ctx, app, mine)
-		next, errs = sooner(next, after), append(errs, err)
+		next, errs = sooner(next, after), append(errs, err, r.replace(ctx, app, held, said))
 	} else {
 		r.tags.forget(id)
 		r.Metrics.forget(id)
@@ -147,6 +153,10 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	if braked && move == gate.MoveKeep {
 		why = fmt.Sprintf("the brake on mass denial holds it; to let it go, annotate any policy with %s=%s", policy.AnnotationConfirm, revision)
 	}
+	overtaken, wait := r.overtaken(mine)
+	if overtaken && move == gate.MoveKeep && why == "" {
+		move = gate.MoveSeal
+	}
 	mine, err = r.write(ctx, app, mine, standing, move, why)
 	if err != nil {
 		return 0, err
@@ -162,7 +172,7 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 			return 0, err
 		}
 	}
-	return r.again(standing), nil
+	return sooner(r.again(standing), wait), nil
 }
 
 // again is when a verdict is to be looked at again without an event: soon where

@@ -18,6 +18,16 @@ import (
 // none.
 func (c *cluster) opened(app client.Object) *intent.Payload {
 	c.t.Helper()
+	if open := c.open(app); open != nil {
+		p := open.Payload()
+		return &p
+	}
+	return nil
+}
+
+// open opens the sealed intent of an application; nil where there is none.
+func (c *cluster) open(app client.Object) *intent.Opened {
+	c.t.Helper()
 	sealer, err := intent.ParseKey(c.key)
 	if err != nil {
 		c.t.Fatal(err)
@@ -37,8 +47,7 @@ func (c *cluster) opened(app client.Object) *intent.Payload {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	p := open.Payload()
-	return &p
+	return &open
 }
 
 // answers has a node say of an application what an agent would say.

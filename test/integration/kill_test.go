@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -49,11 +50,30 @@ func (c *cluster) process(binary string) int {
 	return 0
 }
 
-// crash ends a part of the control plane as a power cut would, and returns what
-// starts it again.
-func (c *cluster) crash(binary string) (again func()) {
+// crash ends parts of the control plane as a power cut would, and returns what
+// starts them again, the last one first.
+func (c *cluster) crash(binaries ...string) (again func()) {
 	c.t.Helper()
-	pid := c.process(binary)
+	var commands []*exec.Cmd
+	for _, binary := range binaries {
+		commands = append(commands, c.kill(c.process(binary)))
+	}
+	return func() {
+		for _, cmd := range slices.Backward(commands) {
+			if err := cmd.Start(); err != nil {
+				c.t.Fatal(err)
+			}
+			c.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		}
+		c.until(fmt.Sprintf("%v to answer", binaries), func() error {
+			return c.List(c.t.Context(), &v1alpha1.ClusterBpfApplicationList{})
+		})
+	}
+}
+
+// kill ends a process, and returns the command that it was.
+func (c *cluster) kill(pid int) *exec.Cmd {
+	c.t.Helper()
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		c.t.Fatal(err)
@@ -69,16 +89,7 @@ func (c *cluster) crash(binary string) (again func()) {
 	if err := p.Kill(); err != nil {
 		c.t.Fatal(err)
 	}
-	return func() {
-		cmd := exec.Command(args[0], args[1:]...)
-		if err := cmd.Start(); err != nil {
-			c.t.Fatal(err)
-		}
-		c.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		c.until(binary+" to answer", func() error {
-			return c.List(c.t.Context(), &v1alpha1.ClusterBpfApplicationList{})
-		})
-	}
+	return exec.Command(args[0], args[1:]...)
 }
 
 // TestEachPartIsKilledInTurn kills what cluster mode rests on, one after the

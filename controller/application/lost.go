@@ -1,0 +1,129 @@
+package application
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
+)
+
+// What nodes say is believed this far, since one of them may have been taken
+// over: serials of no more than an hour ahead of the clock, which therefore
+// cannot be used up; one new seal in ten seconds; so many tombstones of one name.
+const (
+	maxAhead      = time.Hour
+	minBetween    = 10 * time.Second
+	maxTombstones = 8
+)
+
+// word is what nodes say of one application.
+type word struct {
+	// serial is that of the newest intent that one of them has seen; runs tells
+	// that it runs on one.
+	serial int64
+	runs   bool
+}
+
+// told is what nodes say of the applications of one name, by UID. It is the
+// memory of an API server that lost its own: after a restore from a backup,
+// nodes have seen newer intents than there are.
+func (r *Reconciler) told(ctx context.Context, id v1alpha1.Identity) (map[string]word, error) {
+	var nodes v1alpha1.BpfNodeList
+	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list what nodes report: %w", err)
+	}
+	latest := r.now().Add(maxAhead).UnixMilli()
+	said := map[string]word{}
+	for i := range nodes.Items {
+		for _, a := range nodes.Items[i].Status.Applications {
+			if (v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}) != id || a.Serial > latest {
+				continue
+			}
+			w := said[a.UID]
+			said[a.UID] = word{serial: max(w.serial, a.Serial), runs: w.runs || a.Revision != ""}
+		}
+	}
+	return said, nil
+}
+
+// overtaken tells whether nodes have seen a newer intent than the one that is
+// to be kept: they refuse it, and run something else. It is sealed again then,
+// unless it was a moment ago: wait is when to look again.
+func (r *Reconciler) overtaken(s sealed) (yes bool, wait time.Duration) {
+	if s.payload == nil || s.payload.Tombstone || s.seen <= s.payload.Serial {
+		return false, 0
+	}
+	wait = time.UnixMilli(s.payload.Serial).Add(minBetween).Sub(r.now())
+	return wait <= 0, max(wait, 0)
+}
+
+// replace has nodes unload what they run under an application's name by an
+// intent that was lost: the application takes its place. What still is an
+// application or has an intent, a node cannot have unloaded.
+func (r *Reconciler) replace(ctx context.Context, app application, held []sealed, said map[string]word) error {
+	known := map[string]bool{string(app.GetUID()): true}
+	for _, s := range held {
+		known[s.payload.UID] = true
+	}
+	for _, uid := range slices.Sorted(maps.Keys(said)) {
+		if known[uid] || !said[uid].runs || len(known) > maxTombstones || len(validation.IsDNS1123Subdomain(uid)) > 0 {
+			continue
+		}
+		lost, err := r.lost(ctx, uid)
+		if err != nil {
+			return err
+		}
+		if !lost {
+			continue
+		}
+		known[uid] = true
+		crd, err := r.crd(ctx, app.Identity().Kind)
+		if err != nil {
+			return err
+		}
+		ctrl.LoggerFrom(ctx).Info("unloading application whose intent was lost", "application", app.Identity().String(), "uid", uid)
+		before := sealed{payload: &intent.Payload{Application: app.Identity(), UID: uid}, seen: said[uid].serial}
+		envelope, err := gate.Bury(r.Keys().Sealer, app.Identity(), gate.Stamp{UID: uid, Serial: r.serial(before)}, tookItsPlace)
+		if err != nil {
+			return err
+		}
+		if _, err := r.put(ctx, before, envelope, crd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lost tells whether nothing stands for a UID any more: neither an application
+// nor an intent whose seal holds.
+func (r *Reconciler) lost(ctx context.Context, uid string) (bool, error) {
+	var o v1alpha1.BpfIntent
+	err := r.Live.Get(ctx, client.ObjectKey{Name: uid}, &o)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("get intent %s: %w", uid, err)
+	}
+	if _, holds := r.open(&o); holds && err == nil {
+		return false, nil
+	}
+	var (
+		namespaced v1alpha1.BpfApplicationList
+		cluster    v1alpha1.ClusterBpfApplicationList
+	)
+	for _, list := range []client.ObjectList{&namespaced, &cluster} {
+		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return false, fmt.Errorf("list applications: %w", err)
+		}
+	}
+	return !slices.ContainsFunc(namespaced.Items, func(a v1alpha1.BpfApplication) bool { return string(a.UID) == uid }) &&
+		!slices.ContainsFunc(cluster.Items, func(a v1alpha1.ClusterBpfApplication) bool { return string(a.UID) == uid }), nil
+}
