@@ -42,6 +42,7 @@ import (
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
+	gatemetrics "github.com/skep-dev/skep/gate/metrics"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
@@ -85,6 +86,14 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
+// registry is where metrics are registered.
+func (o Options) registry() prometheus.Registerer {
+	if o.Metrics == nil {
+		return metrics.Registry
+	}
+	return o.Metrics
+}
+
 // MirrorOptions says where bytecode is served to agents; the zero value serves
 // none.
 type MirrorOptions struct {
@@ -118,20 +127,19 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	registries, err := image.NewClient(image.Options{CacheDir: filepath.Join(o.Cache, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller"})
+	registry := o.registry()
+	counts := gatemetrics.New(registry)
+	registries, err := image.NewClient(image.Options{CacheDir: filepath.Join(o.Cache, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller",
+		Answered: counts.Answered})
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
 	memory := &images.Memory{Client: mgr.GetClient()}
-	judge, err := newJudge(ctx, registries, memory)
+	judge, err := newJudge(ctx, gate.Options{Images: registries, Memory: memory, Observer: counts})
 	if err != nil {
 		return nil, err
 	}
 	keeper := policy.NewKeeper(mgr.GetClient(), judge)
-	registry := o.Metrics
-	if registry == nil {
-		registry = metrics.Registry
-	}
 	applications := &application.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper,
 		Keys: ring.Keys, Interval: o.Interval, Describe: memory.Describe,
@@ -156,6 +164,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("register mirror: %w", err)
 	}
 	return mgr, errors.Join(
+		registry.Register(newCensus(mgr.GetClient(), keeper)),
 		mgr.Add(&images.Sweeper{Client: mgr.GetClient()}),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("policies", keeper.Check),
@@ -303,14 +312,13 @@ func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys
 }
 
 // newJudge is a gate that trusts nobody yet; the keeper tells it whom to.
-func newJudge(ctx context.Context, registries gate.Images, memory gate.Memory) (*gate.Judge, error) {
-	trust, err := signing.NewTrust(nil)
-	if err != nil {
+func newJudge(ctx context.Context, o gate.Options) (*gate.Judge, error) {
+	var err error
+	if o.Trust, err = signing.NewTrust(nil); err != nil {
 		return nil, err
 	}
-	set, err := policies.Compile(ctx, nil, policies.Options{})
-	if err != nil {
+	if o.Policies, err = policies.Compile(ctx, nil, policies.Options{}); err != nil {
 		return nil, err
 	}
-	return gate.New(gate.Options{Images: registries, Memory: memory, Trust: trust, Policies: set})
+	return gate.New(o)
 }

@@ -44,6 +44,8 @@ type Options struct {
 	// Memory keeps collected signatures over restarts. The zero value keeps
 	// them in this process only.
 	Memory Memory
+	// Observer counts what is done; nil means nobody.
+	Observer Observer
 	// CPUs is the number of possible CPUs the map memory is estimated for.
 	// Zero means bytecode's default.
 	CPUs int
@@ -90,7 +92,10 @@ func New(o Options) (*Judge, error) {
 	if o.StaleFor == 0 {
 		o.StaleFor = 24 * time.Hour
 	}
-	return &Judge{opts: o, trust: o.Trust, set: o.Policies, known: newRemembered()}, nil
+	if o.Observer == nil {
+		o.Observer = nobody{}
+	}
+	return &Judge{opts: o, trust: o.Trust, set: o.Policies, known: newRemembered(o.Observer)}, nil
 }
 
 // Retrust replaces the signers that count. Evidence is worked out again from
@@ -263,6 +268,7 @@ func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
 		return i, nil
 	}
 	now, err := j.more(ctx, i.image, i.collected)
+	j.opts.Observer.Signatures(asked(err))
 	if i.collected, err = j.learn(i.image, now, err); err == nil {
 		i.evidence, err = j.tried(ctx, i.trust, i.collected)
 	}
@@ -272,20 +278,39 @@ func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
 	return i, nil
 }
 
+// asked is what became of asking a registry.
+func asked(err error) Origin {
+	if err != nil {
+		return FromNowhere
+	}
+	return FromRegistry
+}
+
 // hurried is how long collected signatures are used that may not be all there
 // will be: none counts, or only a part was collected.
 const hurried = 30 * time.Second
 
-// signatures answers from memory where it may, and asks the registry where it
-// must. A registry that cannot be asked is excused for StaleFor.
+// signatures are those of an image, wherever they are to be had.
 func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r image.Resolved) (collectedAt, error) {
-	have, found := j.known.collected(j.opts.Memory, r.Digest)
-	if !found {
-		return j.first(ctx, trust, r)
+	found, from, err := j.find(ctx, trust, r)
+	if err != nil {
+		from = asked(err)
+	}
+	j.opts.Observer.Signatures(from)
+	return found, err
+}
+
+// find answers from memory where it may, and asks the registry where it must. A
+// registry that cannot be asked is excused for StaleFor.
+func (j *Judge) find(ctx context.Context, trust *signing.Trust, r image.Resolved) (collectedAt, Origin, error) {
+	have, from := j.known.collected(j.opts.Memory, r.Digest)
+	if from == "" {
+		now, err := j.first(ctx, trust, r)
+		return now, FromRegistry, err
 	}
 	ev, err := j.tried(ctx, trust, have)
 	if err != nil {
-		return collectedAt{}, err
+		return collectedAt{}, from, err
 	}
 	age, fresh := j.opts.Now().Sub(have.At), j.opts.FreshFor
 	if len(ev.Signatures) == 0 || ev.Partial {
@@ -293,18 +318,19 @@ func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r image.Re
 	}
 	// A clock that was set back makes nothing fresh.
 	if age >= 0 && age < fresh {
-		return have, nil
+		return have, from, nil
 	}
 	excused := age < j.opts.StaleFor
 	if excused && j.unreachable(r.Registry) {
-		return have, nil
+		return have, FromStale, nil
 	}
 	now, err := j.more(ctx, r, have)
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) {
 		j.known.down.put(r.Registry, j.opts.Now())
-		return have, nil
+		return have, FromStale, nil
 	}
-	return j.learn(r, now, err)
+	now, err = j.learn(r, now, err)
+	return now, FromRegistry, err
 }
 
 // unreachable tells whether a registry was out of reach a moment ago. One that

@@ -64,43 +64,48 @@ type remembered struct {
 	down *recent[time.Time]
 }
 
-func newRemembered() remembered {
-	return remembered{
+func newRemembered(o Observer) remembered {
+	k := remembered{
 		signatures: newRecent(collectedAt.bytes),
 		evidence:   newRecent[signing.Evidence](nil),
 		facts:      newRecent[bytecode.Facts](nil),
 		decisions:  newRecent[policies.Decision](nil),
 		down:       newRecent[time.Time](nil),
 	}
+	k.evidence.looked = func(found bool) { o.Looked(RecallEvidence, found) }
+	k.facts.looked = func(found bool) { o.Looked(RecallFacts, found) }
+	k.decisions.looked = func(found bool) { o.Looked(RecallDecisions, found) }
+	return k
 }
 
 // memoryName is where the signatures of a digest are stored.
 func memoryName(digest string) string { return "signatures-" + digest }
 
-// collected finds what was last collected for a digest.
-func (k remembered) collected(m Memory, digest string) (collectedAt, bool) {
+// collected finds what was last collected for a digest, and where; the origin is
+// empty where nothing was.
+func (k remembered) collected(m Memory, digest string) (collectedAt, Origin) {
 	if c, ok := k.signatures.get(digest); ok {
-		return c, true
+		return c, FromMemory
 	}
 	if m == nil {
-		return collectedAt{}, false
+		return collectedAt{}, ""
 	}
 	raw, ok := m.Load(memoryName(digest))
 	if !ok {
-		return collectedAt{}, false
+		return collectedAt{}, ""
 	}
 	var c collectedAt
 	// What was stored of one image is not believed of another: signatures are
 	// tried against the digest that stands among them.
 	if json.Unmarshal(raw, &c) != nil || c.Collected.Digest != digest {
-		return collectedAt{}, false
+		return collectedAt{}, ""
 	}
 	c, err := c.hashed()
 	if err != nil {
-		return collectedAt{}, false
+		return collectedAt{}, ""
 	}
 	k.signatures.put(digest, c)
-	return c, true
+	return c, FromStore
 }
 
 // keep remembers what was collected for a digest.
@@ -132,6 +137,8 @@ const (
 type recent[V any] struct {
 	// size is how many bytes a value takes; nil where that does not matter.
 	size func(V) int
+	// looked is told of each look; nil means nobody.
+	looked func(found bool)
 
 	mu       sync.Mutex
 	new, old map[string]V
@@ -145,6 +152,14 @@ func newRecent[V any](size func(V) int) *recent[V] {
 
 // get finds a value and keeps it from being forgotten soon.
 func (r *recent[V]) get(key string) (V, bool) {
+	v, ok := r.find(key)
+	if r.looked != nil {
+		r.looked(ok)
+	}
+	return v, ok
+}
+
+func (r *recent[V]) find(key string) (V, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v, ok := r.new[key]

@@ -118,7 +118,8 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if h.source, err = newSource(o.Source, o.Ref, o.Path, o.State, o.Auth); err != nil {
 		return nil, err
 	}
-	h.images, err = image.NewClient(image.Options{CacheDir: filepath.Join(o.State, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep"})
+	h.images, err = image.NewClient(image.Options{CacheDir: filepath.Join(o.State, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep",
+		Answered: h.metrics.gate.Answered})
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
@@ -180,6 +181,7 @@ func (h *Host) openGate(ctx context.Context) error {
 		Trust:    s.Trust,
 		Policies: s.Policies,
 		Memory:   diskMemory(filepath.Join(h.opts.State, "memory")),
+		Observer: h.metrics.gate,
 		CPUs:     possibleCPUs(),
 		Now:      h.opts.Now,
 	})
@@ -205,6 +207,7 @@ func (h *Host) openAgent() error {
 		Labels:     hostLabels(h.opts.Labels),
 		Log:        h.opts.Log,
 		Clock:      h.opts.Now,
+		Observer:   h.metrics.agent,
 	})
 	return err
 }

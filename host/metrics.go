@@ -6,8 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	agentmetrics "github.com/skep-dev/skep/agent/metrics"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	gatemetrics "github.com/skep-dev/skep/gate/metrics"
 )
 
 // metrics are what Prometheus sees of a host.
@@ -20,6 +22,9 @@ type metrics struct {
 	problems     prometheus.Gauge
 	sourceUp     prometheus.Gauge
 	braked       prometheus.Gauge
+	// gate and agent are those of the rooms underneath.
+	gate  *gatemetrics.Metrics
+	agent *agentmetrics.Metrics
 }
 
 func newMetrics() *metrics {
@@ -43,6 +48,7 @@ func newMetrics() *metrics {
 	}
 	m.registry.MustRegister(m.passes, m.moves, m.denials, m.applications, m.problems, m.sourceUp, m.braked,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.gate, m.agent = gatemetrics.New(m.registry), agentmetrics.New(m.registry)
 	return m
 }
 

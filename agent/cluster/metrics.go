@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	agentmetrics "github.com/skep-dev/skep/agent/metrics"
 	"github.com/skep-dev/skep/agent/node"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -19,6 +20,8 @@ type metrics struct {
 	fetches      *prometheus.CounterVec
 	fetchTime    prometheus.Histogram
 	writes       *prometheus.CounterVec
+	// kernel is the agent's underneath.
+	kernel *agentmetrics.Metrics
 }
 
 func newMetrics() *metrics {
@@ -38,6 +41,7 @@ func newMetrics() *metrics {
 	}
 	m.registry.MustRegister(m.applications, m.intents, m.fetches, m.fetchTime, m.writes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.kernel = agentmetrics.New(m.registry)
 	return m
 }
 

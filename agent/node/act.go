@@ -60,13 +60,26 @@ func (p *pass) runsYet(a plan.Action) bool {
 
 // try does an action and notes how it went.
 func (p *pass) try(owners []string, a plan.Action) error {
-	err := p.heal(a)
+	drift, err := p.heal(a)
 	if err == nil {
 		p.opts.Log.Info("act", "action", a.String())
-		err = p.do(a)
+		err = p.timed(a, drift)
 	}
 	for _, uid := range owners {
 		p.note(uid, a, err)
+	}
+	return err
+}
+
+// timed does an action, and tells how long it took and what it healed.
+func (p *pass) timed(a plan.Action, drift Drift) error {
+	began := p.opts.Clock()
+	err := p.do(a)
+	if hook := attaches(a); hook != "" {
+		p.opts.Observer.Attached(hook, p.opts.Clock().Sub(began), err)
+	}
+	if drift != "" && err == nil {
+		p.opts.Observer.Healed(drift)
 	}
 	return err
 }

@@ -137,7 +137,9 @@ func (p *pass) loadChain(ifindex int, members, running []plan.Member) (*kernel.C
 	if err != nil {
 		return nil, err
 	}
+	began := p.opts.Clock()
 	loaded, err := chain.Load(linked, p.openMap, ebpf.ProgramOptions{})
+	p.opts.Observer.Loaded(LoadChain, p.opts.Clock().Sub(began), err)
 	if err != nil {
 		return nil, rights.ExplainLoad(err, rights.ToLoad(ebpf.XDP))
 	}

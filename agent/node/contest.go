@@ -32,11 +32,11 @@ func (c *contested) Error() string {
 }
 
 // heal counts an action that puts back what somebody else changed, and tells
-// to wait where it was put back too often.
-func (p *pass) heal(a plan.Action) error {
-	key, ok := p.healKey(a)
-	if !ok {
-		return nil
+// to wait where it was put back too often. What is no drift is empty.
+func (p *pass) heal(a plan.Action) (Drift, error) {
+	key, drift := p.drifted(a)
+	if drift == "" {
+		return "", nil
 	}
 	c := p.contests[key]
 	if c == nil || p.now.Sub(c.last) > contestWindow && p.now.After(c.next) {
@@ -44,7 +44,7 @@ func (p *pass) heal(a plan.Action) error {
 		p.contests[key] = c
 	}
 	if p.now.Before(c.next) {
-		return &contested{heals: c.heals, next: c.next}
+		return drift, &contested{heals: c.heals, next: c.next}
 	}
 	c.heals++
 	c.last = p.now
@@ -52,24 +52,34 @@ func (p *pass) heal(a plan.Action) error {
 		c.next = p.now.Add(p.opts.BackOff.after(c.heals - contestedAfter + 1))
 	}
 	p.opts.Log.Warn("put back what somebody else changed", "action", a.String(), "times", c.heals)
-	return nil
+	return drift, nil
 }
 
-// healKey names the link that an action puts back; none where the action does
-// what an intent changed.
-func (p *pass) healKey(a plan.Action) (string, bool) {
+// drifted names the link that an action puts back, and how it drifted; nothing
+// where the action does what an intent changed.
+func (p *pass) drifted(a plan.Action) (string, Drift) {
+	var (
+		path    string
+		foreign bool
+	)
 	if a.Verb == plan.SetChain {
-		c := p.held.chains[a.Ifindex]
-		facts := p.facts[p.store.ChainPath(a.Ifindex)]
+		c, seen := p.held.chains[a.Ifindex], p.chainOf(a.Ifindex)
 		if c == nil || c.Version == nil || len(a.Members) == 0 {
-			return "", false
+			return "", ""
 		}
-		return p.store.ChainPath(a.Ifindex), facts.Severed || p.chainOf(a.Ifindex) != nil && p.chainOf(a.Ifindex).Members == nil
+		path, foreign = p.store.ChainPath(a.Ifindex), seen != nil && seen.Members == nil
+	} else {
+		l := p.held.links[a.UID][a.Attachment.Key()]
+		if l == nil || a.Verb == plan.Detach {
+			return "", ""
+		}
+		path, foreign = l.Path, p.revisionOf(l, p.facts[l.Path]) == ""
 	}
-	l := p.held.links[a.UID][a.Attachment.Key()]
-	if l == nil || a.Verb == plan.Detach {
-		return "", false
+	switch {
+	case p.facts[path].Severed:
+		return path, Detached
+	case foreign:
+		return path, Replaced
 	}
-	facts := p.facts[l.Path]
-	return l.Path, facts.Severed || p.revisionOf(l, facts) == ""
+	return "", ""
 }

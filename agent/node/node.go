@@ -50,6 +50,8 @@ type Options struct {
 	// BackOff bounds how long a failing application waits; default one second
 	// to five minutes.
 	BackOff BackOff
+	// Observer counts what is done; default nobody.
+	Observer Observer
 }
 
 // BackOff is how long to wait after failures in a row: First, doubled each
@@ -114,6 +116,9 @@ func fillDefaults(o *Options) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Observer == nil {
+		o.Observer = nobody{}
 	}
 	if o.Clock == nil {
 		o.Clock = time.Now

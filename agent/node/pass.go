@@ -219,7 +219,9 @@ func (p *pass) load(app *application, prepared *kernel.Prepared, broken *kernel.
 	if old == nil {
 		old = p.liveRevision(prepared.UID)
 	}
+	began := p.opts.Clock()
 	r, reports, err := p.store.Load(prepared, old, p.types)
+	p.opts.Observer.Loaded(LoadRevision, p.opts.Clock().Sub(began), err)
 	if err != nil {
 		return err
 	}

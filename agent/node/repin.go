@@ -32,6 +32,7 @@ func (p *pass) healed(what string, made bool, err error) {
 	case err != nil:
 		p.opts.Log.Error("pin again", "what", what, "error", err)
 	case made:
+		p.opts.Observer.Healed(Unpinned)
 		p.opts.Log.Warn("pinned again what was removed", "what", what)
 	}
 }

@@ -52,6 +52,9 @@ type Options struct {
 	// InsecureRegistries are hosts, with port where there is one, that may be
 	// spoken to over plain HTTP. Loopback addresses and localhost always may.
 	InsecureRegistries []string
+	// Answered is told the status of each answer of a registry, 0 where there was
+	// none. Nil means that nobody counts.
+	Answered func(status int)
 	// UserAgent goes before go-containerregistry's own. Empty means skep.
 	UserAgent string
 }
@@ -88,6 +91,9 @@ func (o Options) withDefaults() Options {
 	orDefault(&o.UserAgent, "skep")
 	orDefault(&o.Platform.OS, "linux")
 	orDefault(&o.Platform.Architecture, runtime.GOARCH)
+	if o.Answered == nil {
+		o.Answered = func(int) {}
+	}
 	if o.Keychain == nil {
 		o.Keychain = authn.DefaultKeychain
 	}

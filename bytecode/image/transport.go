@@ -20,6 +20,7 @@ import (
 // asked for, ends answers that stall or never end, and retries what may pass.
 type bounded struct {
 	inner         http.RoundTripper
+	answered      func(status int)
 	silence       time.Duration
 	attempts      int
 	backoff       time.Duration
@@ -30,7 +31,7 @@ type bounded struct {
 
 func newBounded(o Options) *bounded {
 	return &bounded{
-		inner: o.Transport, silence: o.Silence, attempts: o.Attempts, backoff: o.Backoff,
+		inner: o.Transport, answered: o.Answered, silence: o.Silence, attempts: o.Attempts, backoff: o.Backoff,
 		manifestBytes: o.ManifestBytes, layerBytes: o.LayerBytes, insecure: o.InsecureRegistries,
 	}
 }
@@ -98,10 +99,12 @@ func (t *bounded) once(req *http.Request) (*http.Response, error) {
 	watch := time.AfterFunc(t.silence, func() { cancel(errSilent) })
 	resp, err := t.inner.RoundTrip(req.WithContext(ctx))
 	if err != nil {
+		t.answered(0)
 		watch.Stop()
 		defer cancel(nil)
 		return nil, silentOr(ctx, t.silence, err)
 	}
+	t.answered(resp.StatusCode)
 	watch.Stop()
 	resp.Body = &boundedBody{
 		inner: resp.Body, ctx: ctx, cancel: cancel, watch: watch, silence: t.silence,

@@ -110,6 +110,16 @@ func (k *Keeper) Holds(id v1alpha1.Identity) (string, bool) {
 	return k.brake.Revision, k.brake.Holds(id)
 }
 
+// Braked counts the applications that the brake keeps running.
+func (k *Keeper) Braked() int {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if k.brake.Confirmed || !gate.Brake(k.brake.Running, len(k.brake.Unloads)) {
+		return 0
+	}
+	return len(k.brake.Unloads)
+}
+
 // Outcome is what became of one object.
 type Outcome struct {
 	Object client.Object
