@@ -41,6 +41,7 @@ import (
 	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/controller/policy"
+	"github.com/skep-dev/skep/controller/pull"
 	"github.com/skep-dev/skep/gate"
 	gatemetrics "github.com/skep-dev/skep/gate/metrics"
 	"github.com/skep-dev/skep/intent"
@@ -140,8 +141,9 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 		return nil, err
 	}
 	keeper := policy.NewKeeper(mgr.GetClient(), judge)
+	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: image.NewShared(registries, image.SharedOptions{})}
 	applications := &application.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper, Images: secrets.Reader,
 		Keys: ring.Keys, Interval: o.Interval, Describe: memory.Describe,
 		Events: mgr.GetEventRecorder("skep-controller"), Metrics: application.NewMetrics(registry),
 	}
@@ -153,14 +155,14 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err := settings.Register(mgr); err != nil {
 		return nil, fmt.Errorf("register policies: %w", err)
 	}
-	parts := admission.Parts{Judge: judge, Keeper: keeper, Certificates: certificates, Metrics: registry, Namespace: o.Namespace}
+	parts := admission.Parts{Judge: judge, Keeper: keeper, Images: secrets.Reader, Certificates: certificates, Metrics: registry, Namespace: o.Namespace}
 	if o.Mirror.served() && o.Mirror.Certificate == nil {
 		o.Mirror.Certificate, parts.Tell = certificates.Get, tellAgents(mgr, o.Namespace)
 	}
 	if err := admission.Register(mgr, o.Admission, parts); err != nil {
 		return nil, fmt.Errorf("register admission: %w", err)
 	}
-	if err := registerMirror(ctx, mgr, o, ring, registries); err != nil {
+	if err := registerMirror(ctx, mgr, o, ring, registries, secrets); err != nil {
 		return nil, fmt.Errorf("register mirror: %w", err)
 	}
 	return mgr, errors.Join(
@@ -295,13 +297,13 @@ func newRing(ctx context.Context, mgr ctrl.Manager, o Options) (*keys.Ring, erro
 }
 
 // registerMirror has the manager serve bytecode, where it is asked to.
-func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys.Ring, registries *image.Client) error {
+func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys.Ring, registries *image.Client, secrets *pull.Secrets) error {
 	m := o.Mirror
 	if !m.served() {
 		return nil
 	}
 	server := &mirror.Server{
-		Client: mgr.GetClient(), Images: registries, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
+		Client: mgr.GetClient(), Cache: registries, Pull: secrets.Again, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
 		Agent: "system:serviceaccount:" + o.Namespace + ":" + cmp.Or(m.ServiceAccount, "skep-agent"),
 		Open: func(o *v1alpha1.BpfIntent) (intent.Payload, bool) {
 			opened, err := ring.Keys().Trust.Open(o.Spec.Envelope)

@@ -120,6 +120,14 @@ func (j *Judge) Revision() string {
 	return trust.Revision() + "/" + set.Revision()
 }
 
+// images is where the image of a request is read.
+func (j *Judge) images(req Request) Images {
+	if req.Reader != nil {
+		return req.Reader
+	}
+	return j.opts.Images
+}
+
 func (j *Judge) inForce() (*signing.Trust, *policies.Set) {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
@@ -197,13 +205,13 @@ func (j *Judge) Resolve(ctx context.Context, s Shaped) (Resolved, error) {
 	}
 	id, ref := s.req.Application.Identity(), s.req.Application.Body().Bytecode.Image
 	if s.req.Digest != "" {
-		pinned, err := j.opts.Images.Pin(ref, s.req.Digest)
+		pinned, err := j.images(s.req).Pin(ref, s.req.Digest)
 		if err != nil {
 			return Resolved{}, imageRefusal(id.String(), err)
 		}
 		return Resolved{Shaped: s, image: pinned}, nil
 	}
-	r, err := j.opts.Images.Resolve(ctx, ref)
+	r, err := j.images(s.req).Resolve(ctx, ref)
 	if err != nil {
 		return Resolved{}, imageError(id.String(), "resolve", err)
 	}
@@ -249,10 +257,10 @@ func (j *Judge) Verify(ctx context.Context, r Resolved) (Verified, error) {
 	v.trust, v.policies = j.inForce()
 	id := r.req.Application.Identity()
 	var err error
-	if v.object, err = j.opts.Images.Pull(ctx, r.image); err != nil {
+	if v.object, err = j.images(r.req).Pull(ctx, r.image); err != nil {
 		return Verified{}, imageError(id.String(), "fetch", err)
 	}
-	if v.collected, err = j.signatures(ctx, v.trust, r.image); err == nil {
+	if v.collected, err = j.signatures(ctx, v.trust, r); err == nil {
 		v.evidence, err = j.tried(ctx, v.trust, v.collected)
 	}
 	if err != nil {
@@ -267,7 +275,7 @@ func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
 	if !i.evidence.Partial {
 		return i, nil
 	}
-	now, err := j.more(ctx, i.image, i.collected)
+	now, err := j.more(ctx, i.Resolved, i.collected)
 	j.opts.Observer.Signatures(asked(err))
 	if i.collected, err = j.learn(i.image, now, err); err == nil {
 		i.evidence, err = j.tried(ctx, i.trust, i.collected)
@@ -291,7 +299,7 @@ func asked(err error) Origin {
 const hurried = 30 * time.Second
 
 // signatures are those of an image, wherever they are to be had.
-func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r image.Resolved) (collectedAt, error) {
+func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r Resolved) (collectedAt, error) {
 	found, from, err := j.find(ctx, trust, r)
 	if err != nil {
 		from = asked(err)
@@ -302,8 +310,8 @@ func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r image.Re
 
 // find answers from memory where it may, and asks the registry where it must. A
 // registry that cannot be asked is excused for StaleFor.
-func (j *Judge) find(ctx context.Context, trust *signing.Trust, r image.Resolved) (collectedAt, Origin, error) {
-	have, from := j.known.collected(j.opts.Memory, r.Digest)
+func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (collectedAt, Origin, error) {
+	have, from := j.known.collected(j.opts.Memory, r.image.Digest)
 	if from == "" {
 		now, err := j.first(ctx, trust, r)
 		return now, FromRegistry, err
@@ -321,15 +329,18 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r image.Resolved
 		return have, from, nil
 	}
 	excused := age < j.opts.StaleFor
-	if excused && j.unreachable(r.Registry) {
+	if excused && j.unreachable(r.image.Registry) {
 		return have, FromStale, nil
 	}
 	now, err := j.more(ctx, r, have)
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) {
-		j.known.down.put(r.Registry, j.opts.Now())
+		// What one application may not read says nothing about the registry.
+		if !errors.Is(err, image.ErrUnauthorized) {
+			j.known.down.put(r.image.Registry, j.opts.Now())
+		}
 		return have, FromStale, nil
 	}
-	now, err = j.learn(r, now, err)
+	now, err = j.learn(r.image, now, err)
 	return now, FromRegistry, err
 }
 
@@ -343,23 +354,23 @@ func (j *Judge) unreachable(registry string) bool {
 
 // first asks about a digest that nothing is known of, and no more than it takes
 // to find a signature that counts.
-func (j *Judge) first(ctx context.Context, trust *signing.Trust, r image.Resolved) (collectedAt, error) {
+func (j *Judge) first(ctx context.Context, trust *signing.Trust, r Resolved) (collectedAt, error) {
 	at := j.opts.Now()
-	found, err := signing.CollectUntil(ctx, j.opts.Images, r, func(part signing.Collected) (bool, error) {
+	found, err := signing.CollectUntil(ctx, j.images(r.req), r.image, func(part signing.Collected) (bool, error) {
 		ev, err := j.tried(ctx, trust, collectedAt{Collected: part})
 		return len(ev.Signatures) > 0, err
 	})
-	return j.learn(r, collectedAt{Collected: found, At: at}, err)
+	return j.learn(r.image, collectedAt{Collected: found, At: at}, err)
 }
 
 // more asks for all there is: the rest, where a part was collected lately.
-func (j *Judge) more(ctx context.Context, r image.Resolved, have collectedAt) (collectedAt, error) {
+func (j *Judge) more(ctx context.Context, r Resolved, have collectedAt) (collectedAt, error) {
 	at := j.opts.Now()
 	if have.Collected.Partial && at.Sub(have.At) < j.opts.FreshFor {
-		whole, err := signing.Complete(ctx, j.opts.Images, r, have.Collected)
+		whole, err := signing.Complete(ctx, j.images(r.req), r.image, have.Collected)
 		return collectedAt{Collected: whole, At: have.At}, err
 	}
-	whole, err := signing.Collect(ctx, j.opts.Images, r)
+	whole, err := signing.Collect(ctx, j.images(r.req), r.image)
 	return collectedAt{Collected: whole, At: at}, err
 }
 

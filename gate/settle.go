@@ -155,6 +155,9 @@ func (j *Judge) Hold(ctx context.Context, s Standing) Held {
 	}
 	request := s.Request
 	request.Application, request.Digest = asDefined(*s.Live), s.Live.ImageDigest
+	if request.Reader != nil {
+		request.Reader = request.Reader.Sealed()
+	}
 	if s.defined() {
 		request.Application.SetLabels(s.Request.Application.GetLabels())
 		request.Application.SetAnnotations(s.Request.Application.GetAnnotations())

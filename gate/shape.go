@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/policies"
 )
@@ -19,6 +20,9 @@ type Request struct {
 	Requester policies.Requester
 	// Namespace is the application's, with its labels.
 	Namespace policies.Namespace
+	// Reader reads the image with the application's own credentials; nil means the
+	// Judge's Images.
+	Reader *image.Reader
 	// Digest is what the image's tag stood for when this generation was first
 	// judged, as sha256:…. Empty means to ask the registry now.
 	Digest string

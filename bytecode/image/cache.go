@@ -17,9 +17,10 @@ import (
 // cache keeps blobs by digest in DIR/blobs/sha256, as an OCI layout does:
 // indexes, manifests, configs and layers as stored, and the objects out of
 // them. A digest leads from one to the next, so nothing in the folder needs to
-// be believed: every blob is hashed again when it is read.
+// be believed: every blob is hashed again when it is read. What DIR/links is for
+// stands at Shared.
 type cache struct {
-	dir string
+	dir, links string
 }
 
 const (
@@ -28,9 +29,11 @@ const (
 )
 
 func openCache(dir string) (*cache, error) {
-	c := &cache{dir: filepath.Join(dir, "blobs", "sha256")}
-	if err := os.MkdirAll(c.dir, cacheMode); err != nil {
-		return nil, &kindError{kind: ErrCache, err: fmt.Errorf("make cache folder: %w", err)}
+	c := &cache{dir: filepath.Join(dir, "blobs", "sha256"), links: filepath.Join(dir, "links")}
+	for _, folder := range []string{c.dir, c.links} {
+		if err := os.MkdirAll(folder, cacheMode); err != nil {
+			return nil, &kindError{kind: ErrCache, err: fmt.Errorf("make cache folder: %w", err)}
+		}
 	}
 	return c, nil
 }
@@ -168,15 +171,39 @@ func readFile(file *os.File, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
+// reading says how a Pull goes about the cache.
+type reading int
+
+const (
+	// throughCache asks the source for what the cache lacks; pastCache asks it for
+	// everything, and fills the cache; fromCache asks nobody.
+	throughCache reading = iota
+	pastCache
+	fromCache
+)
+
 // cachedSource looks into the cache first and fills it from the source behind.
 type cachedSource struct {
 	cache         *cache
 	next          source
 	manifestBytes int64
+	reading       reading
+}
+
+// cached is a blob of the cache; fs.ErrNotExist where the source is to be asked.
+func (s *cachedSource) cached(digest v1.Hash, limit int64) ([]byte, error) {
+	if s.reading == pastCache {
+		return nil, fs.ErrNotExist
+	}
+	data, err := s.cache.get(digest, limit)
+	if s.reading == fromCache && errors.Is(err, fs.ErrNotExist) {
+		return nil, notFound("read %s: it is not in the cache", digest)
+	}
+	return data, err
 }
 
 func (s *cachedSource) manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
-	data, err := s.cache.get(digest, s.manifestBytes)
+	data, err := s.cached(digest, s.manifestBytes)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return data, err
 	}
@@ -187,12 +214,15 @@ func (s *cachedSource) manifest(ctx context.Context, digest v1.Hash) ([]byte, er
 }
 
 func (s *cachedSource) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-	data, err := s.cache.get(d.Digest, d.Size)
+	data, err := s.cached(d.Digest, d.Size)
 	if err == nil && int64(len(data)) == d.Size {
 		return data, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
+	}
+	if s.reading == fromCache {
+		return nil, notFound("read %s: the cache has one of another size", d.Digest)
 	}
 	// A descriptor that gives another size than the blob has is refused the same
 	// way, cached or not: by the source.

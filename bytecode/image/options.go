@@ -161,6 +161,18 @@ func NewClient(options Options) (*Client, error) {
 	return c, nil
 }
 
+// as is the same client with other credentials, and connections and tokens of
+// its own making.
+func (c *Client) as(k authn.Keychain) (*Client, error) {
+	o := c.options
+	o.Keychain, o.CacheDir = k, ""
+	other, err := NewClient(o)
+	if err == nil {
+		other.cache = c.cache
+	}
+	return other, err
+}
+
 // Puller shares the client's connections, tokens and limits with another
 // reader of the same registries. Its errors may hold query strings: pass them
 // through Classify.

@@ -88,6 +88,9 @@ func (c *Client) Prune(ctx context.Context, options PruneOptions) (Pruned, error
 		result.Bytes += b.size
 		result.Left -= b.size
 	}
+	if err := c.cache.sweepLinks(options.MinAge); err != nil {
+		return result, &kindError{kind: ErrCache, err: fmt.Errorf("prune links: %w", err)}
+	}
 	return result, nil
 }
 

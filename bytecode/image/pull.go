@@ -23,7 +23,7 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error
 	} else {
 		var s *registrySource
 		if s, err = c.registry(r); err == nil {
-			hash, err = s.head(ctx, r.Tag)
+			hash, err = s.head(ctx, s.repo.Tag(r.Tag))
 		}
 	}
 	if err != nil {
@@ -31,6 +31,21 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error
 	}
 	r.Digest = hash.String()
 	return r, nil
+}
+
+// reads asks the registry of a resolved image whether it may be read: one HEAD.
+func (c *Client) reads(ctx context.Context, r Resolved) error {
+	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
+	defer cancel()
+	digest, err := parseDigest(r.Digest)
+	if err != nil {
+		return err
+	}
+	s, err := c.registry(r)
+	if err == nil {
+		_, err = s.head(ctx, s.repo.Digest(digest.String()))
+	}
+	return err
 }
 
 func (c *Client) registry(r Resolved) (*registrySource, error) {
@@ -50,21 +65,25 @@ func (c *Client) attached(r Resolved) (attachments, error) {
 	return c.registry(r)
 }
 
-// source is the like through the cache.
-func (c *Client) source(r Resolved) (source, error) {
+// source is the like around, through or out of the cache.
+func (c *Client) source(r Resolved, how reading) (source, error) {
 	direct, err := c.attached(r)
 	if err != nil || c.cache == nil {
 		return direct, err
 	}
-	return &cachedSource{cache: c.cache, next: direct, manifestBytes: c.options.ManifestBytes}, nil
+	return &cachedSource{cache: c.cache, next: direct, manifestBytes: c.options.ManifestBytes, reading: how}, nil
 }
 
 // Pull fetches the object of a resolved image, by digest only and verified at
 // every step. An image in the cache needs no network at all.
 func (c *Client) Pull(ctx context.Context, r Resolved) (*Image, error) {
+	return c.pull(ctx, r, throughCache)
+}
+
+func (c *Client) pull(ctx context.Context, r Resolved, how reading) (*Image, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
-	src, err := c.source(r)
+	src, err := c.source(r, how)
 	if err != nil {
 		return nil, err
 	}

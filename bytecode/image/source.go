@@ -119,10 +119,9 @@ func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) ([]v1.De
 	return list.Manifests, nil
 }
 
-// head asks what a tag stands for: one HEAD, and a GET where the registry
+// head asks what a reference stands for: one HEAD, and a GET where the registry
 // answers that with less than a digest.
-func (s *registrySource) head(ctx context.Context, tag string) (v1.Hash, error) {
-	ref := s.repo.Tag(tag)
+func (s *registrySource) head(ctx context.Context, ref name.Reference) (v1.Hash, error) {
 	d, err := s.puller.Head(ctx, ref)
 	if err == nil && d.Digest.Algorithm != "sha256" {
 		return v1.Hash{}, unavailable("resolve %s: the registry names it by %s, and only sha256 is accepted: name the image by its sha256 digest", ref, d.Digest.Algorithm)

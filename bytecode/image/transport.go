@@ -45,7 +45,11 @@ func (t *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("refuse redirect to %s: it is the %dth in a row", req.URL.Host, redirects)
 	}
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
-		return t.inner.RoundTrip(req)
+		resp, err := t.inner.RoundTrip(req)
+		if err == nil {
+			discreet(req, resp)
+		}
+		return resp, err
 	}
 	for attempt := 1; ; attempt++ {
 		resp, err := t.once(req)
@@ -110,6 +114,7 @@ func (t *bounded) once(req *http.Request) (*http.Response, error) {
 		inner: resp.Body, ctx: ctx, cancel: cancel, watch: watch, silence: t.silence,
 		left: t.bound(req), bound: t.bound(req),
 	}
+	discreet(req, resp)
 	return resp, nil
 }
 

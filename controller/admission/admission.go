@@ -23,6 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
 )
@@ -101,6 +103,8 @@ type Parts struct {
 	// Judge and Keeper are the reconcilers' own, so that both doors say the same.
 	Judge  *gate.Judge
 	Keeper *policy.Keeper
+	// Images is the reconcilers' own too; see Validator.
+	Images func(context.Context, v1alpha1.Application) *image.Reader
 	// Certificates is what Options.Server was given.
 	Certificates *Certificates
 	// Metrics is where metrics are registered.
@@ -122,7 +126,7 @@ func Register(mgr ctrl.Manager, o Options, p Parts) error {
 	}
 	server := mgr.GetWebhookServer()
 	server.Register(PathValidate, &webhook.Admission{Handler: &Validator{
-		Reader: mgr.GetClient(), Judge: p.Judge, Keeper: p.Keeper, Budget: cmp.Or(o.Budget, DefaultBudget), Metrics: NewMetrics(p.Metrics),
+		Reader: mgr.GetClient(), Judge: p.Judge, Keeper: p.Keeper, Images: p.Images, Budget: cmp.Or(o.Budget, DefaultBudget), Metrics: NewMetrics(p.Metrics),
 	}})
 	server.Register(PathRequester, &webhook.Admission{Handler: Recorder{}})
 	return mgr.AddReadyzCheck("webhook", func(r *http.Request) error {

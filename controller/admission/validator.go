@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
@@ -37,6 +38,9 @@ type Validator struct {
 	Reader client.Reader
 	Judge  *gate.Judge
 	Keeper *policy.Keeper
+	// Images reads an application's image with the pull Secrets it names; nil
+	// means as the Judge does.
+	Images func(context.Context, v1alpha1.Application) *image.Reader
 	// Budget is how long one request may take to learn what is not known.
 	Budget  time.Duration
 	Metrics *Metrics
@@ -204,6 +208,9 @@ func (v *Validator) judge(ctx context.Context, app v1alpha1.Application) (gate.V
 		return gate.Verdict{}, err
 	}
 	request := gate.Request{Application: app, Requester: application.Requester(app)}
+	if v.Images != nil {
+		request.Reader = v.Images(ctx, app)
+	}
 	if namespace := app.GetNamespace(); namespace != "" {
 		ns := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 		if err := v.Reader.Get(ctx, types.NamespacedName{Name: namespace}, &ns); err != nil {

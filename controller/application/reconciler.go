@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
@@ -37,6 +38,9 @@ type Reconciler struct {
 	Live   client.Reader
 	Judge  *gate.Judge
 	Keeper *policy.Keeper
+	// Images reads an application's image with the pull Secrets it names; nil
+	// means as the Judge does.
+	Images func(context.Context, v1alpha1.Application) *image.Reader
 	// Keys seal, and open what this controller, or one before it, sealed.
 	Keys func() keys.Keys
 	// Events tells people; Metrics counts.
@@ -221,6 +225,9 @@ func (r *Reconciler) request(ctx context.Context, app application, live *intent.
 		var ns metav1.PartialObjectMetadata
 		ns.SetGroupVersionKind(namespaceKind)
 		if err := r.Client.Get(ctx, types.NamespacedName{Name: id.Namespace}, &ns); err != nil {
+	if r.Images != nil {
+		request.Reader = r.Images(ctx, app)
+	}
 			return gate.Request{}, fmt.Errorf("get namespace of %s: %w", id, err)
 		}
 		request.Namespace = policies.Namespace{Name: id.Namespace, Labels: ns.Labels}

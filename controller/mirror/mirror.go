@@ -32,14 +32,10 @@ import (
 // Audience is what the tokens of agents are made for.
 const Audience = "skep-mirror"
 
-// Images fetches and caches; *image.Client is one.
-type Images interface {
+// Cache has what was pulled; *image.Client is one.
+type Cache interface {
 	// Object is an object of the cache; image.ErrNotFound where it is not there.
 	Object(ctx context.Context, objectDigest string) ([]byte, error)
-	// Pin names an image by its digest, and asks nobody.
-	Pin(ref, digest string) (image.Resolved, error)
-	// Pull fetches an image into the cache.
-	Pull(ctx context.Context, r image.Resolved) (*image.Image, error)
 }
 
 // Server is the mirror of one replica.
@@ -48,8 +44,9 @@ type Server struct {
 	Client client.Client
 	// Open opens an intent's seal; false where it does not hold. Needed.
 	Open func(*v1alpha1.BpfIntent) (intent.Payload, bool)
-	// Images is needed.
-	Images Images
+	// Cache is needed. Pull fetches into it what a sealed intent names. Needed.
+	Cache Cache
+	Pull  func(context.Context, intent.Payload) error
 	// Agent is the user name of the agents' service account. Needed.
 	Agent string
 	// Address is where it listens; Listener takes its place in tests.
@@ -168,7 +165,7 @@ func (s *Server) object(ctx context.Context, digest string) ([]byte, error) {
 	if len(intents.Items) == 0 {
 		return nil, errNotLive
 	}
-	object, err := s.Images.Object(ctx, digest)
+	object, err := s.Cache.Object(ctx, digest)
 	if !errors.Is(err, image.ErrNotFound) {
 		return object, err
 	}
@@ -180,12 +177,7 @@ func (s *Server) object(ctx context.Context, digest string) ([]byte, error) {
 	pulled := s.pulls.DoChan(digest, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		r, err := s.Images.Pin(p.Image, p.ImageDigest)
-		if err != nil {
-			return nil, err
-		}
-		_, err = s.Images.Pull(ctx, r)
-		return nil, err
+		return nil, s.Pull(ctx, p)
 	})
 	select {
 	case <-ctx.Done():
@@ -195,7 +187,7 @@ func (s *Server) object(ctx context.Context, digest string) ([]byte, error) {
 			return nil, fmt.Errorf("fetch image of %s: %w", p.Application, result.Err)
 		}
 	}
-	return s.Images.Object(ctx, digest)
+	return s.Cache.Object(ctx, digest)
 }
 
 // admit asks the API server whose token it is, and remembers for a while that

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/runtime/conditions/check"
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,7 +28,7 @@ import (
 var shared *controlplane.Plane
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
+	ctrl.SetLogger(logs.logger())
 	os.Exit(run(m))
 }
 
@@ -219,6 +219,8 @@ func application(name, image string) *v1alpha1.ClusterBpfApplication {
 		Spec: v1alpha1.BpfApplicationSpec{
 			Bytecode: v1alpha1.Bytecode{Image: image},
 			Programs: []v1alpha1.Program{{Name: "tracepoint_count"}},
+			// Of rollouts there are tests of their own.
+			Rollout: &v1alpha1.Rollout{Steps: []intstr.IntOrString{intstr.FromString("100%")}},
 		},
 	}
 }

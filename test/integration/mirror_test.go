@@ -125,16 +125,7 @@ func TestTheMirrorServesAgentsWhatIsLive(t *testing.T) {
 
 	// A cache that was lost is filled again, and a registry out of reach is said
 	// to be for now.
-	lost := 0
-	_ = filepath.WalkDir(cache, func(name string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && os.Remove(name) == nil {
-			lost++
-		}
-		return nil
-	})
-	if lost == 0 {
-		t.Fatal("there was no cache to lose")
-	}
+	lose(t, cache)
 	c.Down.Store(true)
 	if status, _ := served.get(t, digest, agent); status != http.StatusServiceUnavailable {
 		t.Errorf("with the registry down: %d", status)
@@ -153,6 +144,21 @@ func TestTheMirrorServesAgentsWhatIsLive(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// lose removes every file of a cache.
+func lose(t *testing.T, cache string) {
+	t.Helper()
+	lost := 0
+	_ = filepath.WalkDir(cache, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && os.Remove(name) == nil {
+			lost++
+		}
+		return nil
+	})
+	if lost == 0 {
+		t.Fatal("there was no cache to lose")
+	}
 }
 
 // errStatus is a status that was not expected.
