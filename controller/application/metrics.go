@@ -1,6 +1,7 @@
 package application
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,8 @@ type Metrics struct {
 	mu sync.Mutex
 	// denied holds, per application, the rules that deny it now.
 	denied map[v1alpha1.Identity][]string
+	// byRule counts them by rule.
+	byRule map[string]int
 }
 
 // NewMetrics registers the metrics.
@@ -32,7 +35,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "skep_denials", Help: "Applications denied now, by rule."}, []string{"rule"}),
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "skep_application_nodes", Help: "Nodes of each application, by state."}, []string{"kind", "namespace", "name", "state"}),
-		denied: map[v1alpha1.Identity][]string{},
+		denied: map[v1alpha1.Identity][]string{}, byRule: map[string]int{},
 	}
 	registry.MustRegister(m.intents, m.verdicts, m.denials, m.nodes)
 	return m
@@ -65,34 +68,52 @@ func (m *Metrics) observe(app application, s gate.Standing) {
 		}
 	}
 	m.replace(id, rules)
-	if n := app.Report().Nodes; n != nil {
-		for state, count := range map[string]int32{
-			"loaded": n.Loaded, "pending": n.Pending, "held": n.Held, "failed": n.Failed,
-			"unsupported": n.Unsupported, "unreachable": n.Unreachable,
-		} {
-			m.nodes.WithLabelValues(id.Kind, id.Namespace, id.Name, state).Set(float64(count))
-		}
+	n := app.Report().Nodes
+	if n == nil {
+		m.forgetNodes(id)
+		return
+	}
+	for state, count := range map[string]int32{
+		"loaded": n.Loaded, "pending": n.Pending, "held": n.Held, "failed": n.Failed,
+		"unsupported": n.Unsupported, "unreachable": n.Unreachable,
+	} {
+		m.nodes.WithLabelValues(id.Kind, id.Namespace, id.Name, state).Set(float64(count))
 	}
 }
 
 // forget drops an application that is gone.
 func (m *Metrics) forget(id v1alpha1.Identity) {
 	m.replace(id, nil)
+	m.forgetNodes(id)
+}
+
+// forgetNodes drops what nodes said of an application that none is to run.
+func (m *Metrics) forgetNodes(id v1alpha1.Identity) {
 	m.nodes.DeletePartialMatch(prometheus.Labels{"kind": id.Kind, "namespace": id.Namespace, "name": id.Name})
 }
 
-// replace sets the rules that deny an application.
+// replace sets the rules that deny an application. A rule that denies none is
+// forgotten: its policy may be gone.
 func (m *Metrics) replace(id v1alpha1.Identity, rules []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, rule := range m.denied[id] {
-		m.denials.WithLabelValues(rule).Dec()
-	}
-	for _, rule := range rules {
-		m.denials.WithLabelValues(rule).Inc()
-	}
+	before := m.denied[id]
 	m.denied[id] = rules
 	if len(rules) == 0 {
 		delete(m.denied, id)
+	}
+	for _, rule := range rules {
+		m.byRule[rule]++
+	}
+	for _, rule := range before {
+		m.byRule[rule]--
+	}
+	for _, rule := range slices.Concat(before, rules) {
+		if m.byRule[rule] == 0 {
+			delete(m.byRule, rule)
+			m.denials.DeleteLabelValues(rule)
+			continue
+		}
+		m.denials.WithLabelValues(rule).Set(float64(m.byRule[rule]))
 	}
 }

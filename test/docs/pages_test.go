@@ -200,8 +200,6 @@ func named(t *testing.T, room, pattern string) []string {
 
 func TestWhatTheCodeNamesIsOnItsPage(t *testing.T) {
 	for what, c := range map[string]struct{ room, pattern, page, quote string }{
-		"metrics":           {"host", `Name: "(skep_[a-z_]+)"`, "docs/operations.md", "`%"},
-		"agent metrics":     {"agent/cluster", `Name: "(skep_[a-z_]+)"`, "docs/agent.md", "`%"},
 		"agent flags":       {"cmd/skep-agent", `Var[P]?\(&[a-zA-Z.]+, "([a-z-]+)"`, "docs/agent.md", "`--%`"},
 		"git flags":         {"cmd/skep", `"(git-[a-z-]+)"`, "docs/operations.md", "`--%"},
 		"rules of the gate": {"gate", `"((?:shape|inspect|resolve)/[a-z]+)"`, "docs/operations.md", "`%`"},

@@ -1,0 +1,45 @@
+package application
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/test/series"
+)
+
+func TestNothingIsToldOfWhatIsGone(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := NewMetrics(registry)
+	one, two := v1alpha1.Identity{Kind: "K", Name: "one"}, v1alpha1.Identity{Kind: "K", Name: "two"}
+	is := func(what string, want map[string]float64) {
+		t.Helper()
+		if diff := cmp.Diff(want, series.Of(t, registry)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	m.replace(one, []string{"a/deny", "b/deny"})
+	m.replace(two, []string{"b/deny"})
+	is("two are denied", map[string]float64{`skep_denials{rule="a/deny"}`: 1, `skep_denials{rule="b/deny"}`: 2})
+	m.replace(one, []string{"b/deny"})
+	is("one rule denies no more", map[string]float64{`skep_denials{rule="b/deny"}`: 2})
+	m.forget(one)
+	m.forget(two)
+	is("both are gone", map[string]float64{})
+
+	app := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "app"}}
+	app.Status.Nodes = &v1alpha1.NodesStatus{Loaded: 2, Failed: 1}
+	unknown := gate.Standing{Err: errors.New("the registry is away")}
+	m.observe(app, unknown)
+	const of = `skep_application_nodes{kind="ClusterBpfApplication",name="app",namespace="",state="`
+	is("it runs", map[string]float64{`skep_verdicts_total{verdict="unknown"}`: 1,
+		of + `loaded"}`: 2, of + `failed"}`: 1, of + `pending"}`: 0, of + `held"}`: 0, of + `unsupported"}`: 0, of + `unreachable"}`: 0})
+	app.Status.Nodes = nil
+	m.observe(app, unknown)
+	is("it was unloaded", map[string]float64{`skep_verdicts_total{verdict="unknown"}`: 2})
+}
