@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -61,6 +62,9 @@ type Standing struct {
 	// Hidden tells that the definition may stand where nobody could read it, so
 	// that its absence says nothing.
 	Hidden bool
+	// Undone tells that the definition was undone: what runs is the version
+	// before it.
+	Undone bool
 	// Held is what the gate says of what runs, whatever became of its
 	// definition; the zero value where it was not asked or could not tell.
 	Held Held
@@ -86,7 +90,9 @@ func (s Standing) allowed() bool { return s.defined() && s.Err == nil && s.Verdi
 
 // stays tells whether the definition's own verdict leaves nothing to ask about
 // what runs: it is allowed, and takes its place.
-func (s Standing) stays() bool { return s.allowed() && !s.Request.Application.Body().Suspend }
+func (s Standing) stays() bool {
+	return s.allowed() && !s.Undone && !s.Request.Application.Body().Suspend
+}
 
 // Unloads tells whether a policy wants what runs gone.
 func (s Standing) Unloads() bool {
@@ -125,6 +131,8 @@ func (s Standing) Settle(revoked []string, braked bool) (Move, string) {
 		return MoveKeep, ""
 	case s.Request.Application.Body().Suspend:
 		return MoveKeep, "it is suspended"
+	case s.Undone:
+		return MoveKeep, "it was rolled back to the version before"
 	case s.Err != nil:
 		return MoveKeep, "it could not be judged; what runs is kept"
 	case s.allowed() && s.Live != nil && s.Verdict.Same(*s.Live):
@@ -153,16 +161,7 @@ func (j *Judge) Hold(ctx context.Context, s Standing) Held {
 	if !s.Runs() || len(s.Live.Programs) == 0 || s.stays() || !s.defined() && !s.Hidden {
 		return Held{}
 	}
-	request := s.Request
-	request.Application, request.Digest = asDefined(*s.Live), s.Live.ImageDigest
-	if request.Reader != nil {
-		request.Reader = request.Reader.Sealed()
-	}
-	if s.defined() {
-		request.Application.SetLabels(s.Request.Application.GetLabels())
-		request.Application.SetAnnotations(s.Request.Application.GetAnnotations())
-	}
-	verdict, err := j.Judge(ctx, request)
+	verdict, err := j.Rejudge(ctx, s.Request, *s.Live)
 	if err != nil {
 		return Held{}
 	}
@@ -174,6 +173,35 @@ func (j *Judge) Hold(ctx context.Context, s Standing) Held {
 		overruled: !verdict.Allowed() && (decision.UnloadUndefined || decision.Unload && s.defined()),
 		orphaned:  verdict.Orphaned(),
 	}
+}
+
+// Rejudge judges a version that was sealed before as if it were defined today:
+// under the labels and annotations of the request's application, where there is
+// one, and by whom and where it stands.
+func (j *Judge) Rejudge(ctx context.Context, request Request, version intent.Payload) (Verdict, error) {
+	today := asDefined(version)
+	if request.Application != nil {
+		today.SetLabels(request.Application.GetLabels())
+		today.SetAnnotations(request.Application.GetAnnotations())
+	}
+	request.Application, request.Digest = today, version.ImageDigest
+	if request.Reader != nil {
+		request.Reader = request.Reader.Sealed()
+	}
+	return j.Judge(ctx, request)
+}
+
+// errSuperseded stands where a definition's verdict is no answer about the
+// version before it.
+var errSuperseded = errors.New("another version takes its place")
+
+// Keeps tells whether the version before a definition's own may go on running
+// on some nodes; revoked and braked are those of Settle.
+func (j *Judge) Keeps(ctx context.Context, request Request, before intent.Payload, revoked []string, braked bool) bool {
+	s := Standing{Request: request, Err: errSuperseded, Live: &before}
+	s.Held = j.Hold(ctx, s)
+	move, _ := s.Settle(revoked, braked)
+	return move == MoveKeep
 }
 
 // asDefined is the definition that what runs would have today.

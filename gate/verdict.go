@@ -194,6 +194,16 @@ type Stamp struct {
 	Serial int64
 	// Source says where the definition stands; may be empty.
 	Source string
+	// Version is the serial under which the version was first sealed; 0 where
+	// that is Serial.
+	Version int64
+	// Rollout is how far the version is to come; nil means to every node.
+	Rollout *intent.Rollout
+	// Previous is the version before; nil where there is none that may run.
+	Previous *intent.Payload
+	// Undone is the generation of the definition that the verdict's version
+	// takes the place of; 0 where it is the definition's own.
+	Undone int64
 }
 
 // Seal makes the intent agents act on. It is an error unless the verdict
@@ -206,16 +216,31 @@ func (v Verdict) Seal(s *intent.Sealer, stamp Stamp) (intent.Envelope, error) {
 }
 
 // Same tells whether sealing the verdict would say what the payload already
-// says, serial apart.
+// says, serial and rollout apart.
 func (v Verdict) Same(p intent.Payload) bool {
 	if !v.allowed {
 		return false
 	}
-	mine := v.payload(Stamp{UID: p.UID, Serial: p.Serial, Source: p.Source})
+	mine := v.payload(Stamp{UID: p.UID, Serial: p.Serial, Source: p.Source, Version: p.Version})
 	mine.Format, mine.PolicyRevision = p.Format, p.PolicyRevision
 	a, errA := json.Marshal(mine)
-	b, errB := json.Marshal(p)
+	b, errB := json.Marshal(p.Alone())
 	return errA == nil && errB == nil && bytes.Equal(a, b)
+}
+
+// Version is what the verdict asks of a node, if it allows; its application has
+// no UID there.
+func (v Verdict) Version() intent.Payload {
+	if !v.allowed {
+		return intent.Payload{}
+	}
+	return v.payload(Stamp{})
+}
+
+// SameVersion tells whether the verdict asks the same of a node as the payload.
+func (v Verdict) SameVersion(p intent.Payload) bool {
+	mine := v.Version()
+	return v.allowed && mine.SameVersion(&p)
 }
 
 func (v Verdict) payload(stamp Stamp) intent.Payload {
@@ -235,6 +260,10 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Programs:       v.programs,
 		Signers:        v.evidence.Signers(),
 		PolicyRevision: v.revision,
+		Version:        stamp.Version,
+		Rollout:        stamp.Rollout,
+		Previous:       stamp.Previous,
+		Undone:         stamp.Undone,
 	}
 }
 

@@ -57,4 +57,17 @@ type Payload struct {
 	// Signers and PolicyRevision record what the verdict rested on.
 	Signers        []string `json:"signers,omitempty"`
 	PolicyRevision string   `json:"policyRevision,omitempty"`
+	// Version is the serial under which this version was first sealed, by which
+	// nodes answer; 0 where it is Serial. See VersionSerial.
+	Version int64 `json:"version,omitempty"`
+	// Rollout is how far this version has come; nil where every node is to have
+	// it.
+	Rollout *Rollout `json:"rollout,omitempty"`
+	// Previous is the version before, which nodes that the rollout has not come
+	// to hold, and which an undo brings back. It has neither Rollout nor
+	// Previous. Nil where there was none that may run.
+	Previous *Payload `json:"previous,omitempty"`
+	// Undone is the definition's metadata.generation that was undone: what is
+	// sealed here is the version before it.
+	Undone int64 `json:"undone,omitempty"`
 }

@@ -18,8 +18,12 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// MaxEnvelopeBytes bounds what Open reads.
-const MaxEnvelopeBytes = 1 << 20
+// MaxEnvelopeBytes bounds what Open reads, of which envelopeRest are left for
+// all that is not payload.
+const (
+	MaxEnvelopeBytes = 1 << 20
+	envelopeRest     = 1 << 10
+)
 
 // Errors that callers tell apart.
 var (
@@ -40,6 +44,10 @@ type Envelope []byte
 type Opened struct {
 	payload  Payload
 	revision string
+	// before is the revision of the version before; held tells that For chose
+	// it.
+	before string
+	held   bool
 }
 
 // Payload returns what was sealed. It is shared and must not be changed.
@@ -73,6 +81,9 @@ func (s *Sealer) Seal(p Payload) (Envelope, error) {
 	body, err := json.Marshal(p)
 	if err != nil {
 		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
+	}
+	if most := base64.StdEncoding.DecodedLen(MaxEnvelopeBytes - envelopeRest); len(body) > most {
+		return nil, fmt.Errorf("seal intent of %s: it has %d bytes, at most %d are read: make the definition smaller", p.Application, len(body), most)
 	}
 	es, err := dsse.NewEnvelopeSigner(s.key)
 	if err != nil {
@@ -154,11 +165,15 @@ func decode(body []byte) (Opened, error) {
 	if err := p.check(); err != nil {
 		return Opened{}, fmt.Errorf("open intent of %s: %w: %w", p.Application, ErrFormat, err)
 	}
-	rev, err := p.revision()
+	o := Opened{payload: p}
+	var err error
+	if o.revision, err = p.revision(); err == nil && p.Previous != nil {
+		o.before, err = p.Previous.revision()
+	}
 	if err != nil {
 		return Opened{}, fmt.Errorf("open intent of %s: %w", p.Application, err)
 	}
-	return Opened{payload: p, revision: rev}, nil
+	return o, nil
 }
 
 // check refuses payloads that no honest sealer makes.
@@ -177,7 +192,7 @@ func (p *Payload) check() error {
 	case p.ObjectDigest == "":
 		return errors.New("no object digest")
 	}
-	return nil
+	return p.checkRollout()
 }
 
 // revision hashes what decides the loaded bytes: the object, the values set in

@@ -127,7 +127,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.self = openSelf(filepath.Join(o.Node.StateDir, labelsFile), o.NodeName, o.Log)
 	if a.holder = o.Holder; a.holder == nil {
-		a.opts.Node.Trust, a.opts.Node.Fetch = trust.parsed, a.fetch
+		a.opts.Node.Node, a.opts.Node.Trust, a.opts.Node.Fetch = o.NodeName, trust.parsed, a.fetch
 		a.opts.Node.Observer = a.metrics.kernel
 		agent, err := node.New(a.opts.Node)
 		if err != nil {

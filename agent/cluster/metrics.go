@@ -60,8 +60,8 @@ func (m *metrics) watch(a *Agent) {
 // report counts applications by state.
 func (m *metrics) report(all []node.ApplicationStatus) {
 	// Those that there are none of are 0, and never missing.
-	counts := map[v1alpha1.NodeState]int{v1alpha1.NodeLoaded: 0, v1alpha1.NodePending: 0, v1alpha1.NodeFailed: 0,
-		v1alpha1.NodeUnsupported: 0, v1alpha1.NodeNotSelected: 0, v1alpha1.NodeRemoved: 0}
+	counts := map[v1alpha1.NodeState]int{v1alpha1.NodeLoaded: 0, v1alpha1.NodePending: 0, v1alpha1.NodeWaiting: 0,
+		v1alpha1.NodeFailed: 0, v1alpha1.NodeUnsupported: 0, v1alpha1.NodeNotSelected: 0, v1alpha1.NodeRemoved: 0}
 	for _, a := range all {
 		state, _ := stateOf(a)
 		counts[state]++

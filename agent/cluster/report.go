@@ -38,7 +38,7 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 	}
 	for _, a := range f.applications {
 		one := describe(a)
-		if one.State == v1alpha1.NodeRemoved && !f.there(one.UID) {
+		if one.State == v1alpha1.NodeRemoved && !f.there(one.UID) || a.Held && a.Wanted == "" && a.Revision == "" {
 			continue
 		}
 		switch one.State {
@@ -78,7 +78,7 @@ func describe(a node.ApplicationStatus) v1alpha1.NodeApplication {
 	state, message := stateOf(a)
 	return v1alpha1.NodeApplication{
 		Kind: a.Application.Kind, Namespace: a.Application.Namespace, Name: a.Application.Name,
-		UID: a.UID, Serial: a.Serial, Revision: a.Revision, State: state, Message: cut(message, maxMessage),
+		UID: a.UID, Serial: a.Version, Revision: a.Revision, State: state, Message: cut(message, maxMessage),
 	}
 }
 
@@ -105,6 +105,8 @@ func stateOf(a node.ApplicationStatus) (v1alpha1.NodeState, string) {
 		return v1alpha1.NodeLoaded, message
 	case c.Reason == "NotSelected" && a.Revision == "":
 		return v1alpha1.NodeNotSelected, ""
+	case c.Reason == "Waiting":
+		return v1alpha1.NodeWaiting, message
 	}
 	return v1alpha1.NodePending, message
 }
@@ -168,7 +170,7 @@ func rank(s v1alpha1.NodeState) int {
 	switch s {
 	case v1alpha1.NodeFailed, v1alpha1.NodeUnsupported:
 		return 0
-	case v1alpha1.NodeRemoved, v1alpha1.NodePending, v1alpha1.NodeHeld:
+	case v1alpha1.NodeRemoved, v1alpha1.NodePending, v1alpha1.NodeWaiting, v1alpha1.NodeHeld:
 		return 1
 	case v1alpha1.NodeLoaded:
 		return 2

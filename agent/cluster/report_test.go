@@ -16,7 +16,7 @@ import (
 
 // deployed is a status with the condition.
 func deployed(status metav1.ConditionStatus, reason, message string) node.ApplicationStatus {
-	return node.ApplicationStatus{UID: "u", Serial: 7, Revision: "r",
+	return node.ApplicationStatus{UID: "u", Serial: 7, Version: 7, Revision: "r",
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: status, Reason: reason, Message: message}}}
 }
 
@@ -31,7 +31,7 @@ func TestStateOf(t *testing.T) {
 		"it runs among pins of others": {deployed("True", "Deployed", "it runs; 1 among its pins"),
 			func(a *node.ApplicationStatus) { a.Strays = []string{"x"} }, v1alpha1.NodeLoaded, "it runs; 1 among its pins"},
 		"its object is being fetched": {deployed("False", "Fetching", "the object is being fetched"), nil, v1alpha1.NodePending, "the object is being fetched"},
-		"it waits for an interface":   {deployed("False", "Waiting", "no interface"), nil, v1alpha1.NodePending, "no interface"},
+		"it waits for an interface":   {deployed("False", "Waiting", "no interface"), nil, v1alpha1.NodeWaiting, "no interface"},
 		"it failed": {deployed("False", "Failed", "words"),
 			func(a *node.ApplicationStatus) { a.Error = "the kernel's words" }, v1alpha1.NodeFailed, "the kernel's words"},
 		"the version before runs on": {deployed("False", "KeptPrevious", "the previous revision runs on: no"),

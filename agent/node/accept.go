@@ -12,6 +12,7 @@ import (
 
 // application is one application and what became of it.
 type application struct {
+	// newest and deployed are as they concern this node; see Opened.For.
 	newest intent.Opened
 	// envelope is the newest intent as it was sealed, and unkept tells that it
 	// is not on disk.
@@ -76,7 +77,7 @@ func (a *Agent) accept(e intent.Envelope) error {
 	if err != nil {
 		return fmt.Errorf("accept intent: %w", err)
 	}
-	if err := a.take(o, e); err != nil {
+	if err := a.take(o.For(a.opts.Node), e); err != nil {
 		return &AcceptError{Application: o.Payload().Application, Err: err}
 	}
 	return nil
@@ -143,6 +144,7 @@ func (a *Agent) restore() error {
 			a.opts.Log.Error("kept intent does not open; what runs by it is kept", "path", k.path, "error", err)
 			continue
 		}
+		o = o.For(a.opts.Node)
 		uid := o.Payload().UID
 		if k.path != a.cache.name(uid, k.kind) {
 			a.opts.Log.Error("kept intent is another application's than its file's name says; it is passed over", "path", k.path, "uid", uid)

@@ -27,6 +27,9 @@ type Options struct {
 	// StateDir keeps sealed intents and objects, so that a node comes back by
 	// itself. Required.
 	StateDir string
+	// Node is the node's name, by which rollouts come to it; empty where there
+	// are none.
+	Node string
 	// Trust are the keys whose seals count. Required.
 	Trust *intent.Trust
 	// Fetch returns the object with the digest (sha256:…). What it returns is

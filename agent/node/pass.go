@@ -118,7 +118,7 @@ func (p *pass) decide() {
 func (p *pass) choose(app *application) {
 	payload := app.newest.Payload()
 	out := p.outcomes[payload.UID]
-	if payload.Tombstone || !p.selects(payload) {
+	if payload.Tombstone || len(payload.Programs) == 0 || !p.selects(payload) {
 		p.want.Gone = append(p.want.Gone, payload.UID)
 		return
 	}
@@ -140,10 +140,17 @@ func (p *pass) choose(app *application) {
 	p.fallBack(app)
 }
 
-// fallBack goes on with the intent that ran last, or freezes.
+// fallBack goes on with the intent that ran last, or freezes. In a cluster an
+// intent says what was before; where it says that nothing was, what ran last
+// may run no more.
 func (p *pass) fallBack(app *application) {
 	payload := app.newest.Payload()
 	out := p.outcomes[payload.UID]
+	other := app.deployed != nil && app.deployed.Revision() != app.newest.Revision()
+	if other && p.opts.Node != "" && payload.Previous == nil && !app.newest.Held() {
+		p.want.Gone = append(p.want.Gone, payload.UID)
+		return
+	}
 	if app.deployed != nil && app.deployed.Payload().Serial != payload.Serial {
 		if p.have(app, *app.deployed) == nil && p.wantApplication(*app.deployed, out) == nil {
 			out.live = app.deployed

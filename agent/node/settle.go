@@ -133,7 +133,7 @@ func (p *pass) keepDeployed(app *application, out *outcome) {
 	payload := app.newest.Payload()
 	var err error
 	switch {
-	case payload.Tombstone && app.deployed != nil:
+	case (payload.Tombstone || len(payload.Programs) == 0) && app.deployed != nil:
 		if err = p.cache.dropIntent(payload.UID, deployed); err == nil {
 			app.deployed, p.prune = nil, true
 		}

@@ -25,6 +25,11 @@ type ApplicationStatus struct {
 	// Serial is the newest intent's; Tombstone tells that it is to go by it.
 	Serial    int64 `json:"serial"`
 	Tombstone bool  `json:"tombstone,omitempty"`
+	// Version is the serial under which what is wanted here was first sealed.
+	Version int64 `json:"version"`
+	// Held tells that Wanted is the version before the newest intent's, whose
+	// rollout has not come to this node.
+	Held bool `json:"held,omitempty"`
 	// Revision is what runs; empty where nothing does.
 	Revision string `json:"revision,omitempty"`
 	// Wanted is the newest intent's revision.
@@ -206,7 +211,8 @@ func sayAll(errs []error) string {
 func (p *pass) status(app *application, out *outcome) ApplicationStatus {
 	payload := app.newest.Payload()
 	s := ApplicationStatus{
-		Application: payload.Application, UID: payload.UID, Serial: payload.Serial, Tombstone: payload.Tombstone,
+		Application: payload.Application, UID: payload.UID,
+		Serial: payload.Serial, Version: payload.VersionSerial(), Tombstone: payload.Tombstone, Held: app.newest.Held(),
 		Image: payload.Image, Digest: payload.ImageDigest, Signers: payload.Signers,
 		Programs: []ProgramStatus{}, Maps: app.maps, VerifierLog: app.log, Strays: p.strays[payload.UID],
 	}
@@ -322,6 +328,8 @@ func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationSt
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "KeptPrevious", "the previous revision runs on: "+s.Error
 	case s.Error != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Failed", s.Error
+	case s.Held && out.live == nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Held", "the rollout has not come to this node, and there was no version before"
 	case out.live == nil:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NotSelected", "the node selector does not match this node"
 	case len(out.links) > 0:

@@ -330,6 +330,11 @@ type BpfApplicationStatus struct {
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
 
+	// PreviousDigest is the image of the version before, which skep rollout undo
+	// brings back; empty where there is none.
+	// +optional
+	PreviousDigest string `json:"previousDigest,omitempty"`
+
 	// LastHandledReconcileAt is the newest reconcile.fluxcd.io/requestedAt that
 	// was answered.
 	// +optional

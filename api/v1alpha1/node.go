@@ -137,7 +137,9 @@ type NodeApplication struct {
 	Name      string `json:"name"`
 	// UID is the application's.
 	UID string `json:"uid"`
-	// Serial is that of the newest intent the node worked on. For State Removed
+	// Serial is that under which the version that State is about was first
+	// sealed. A rollout that moves on elsewhere does not change it, and a node
+	// that it has not come to speaks of the version before. For State Removed
 	// it is the tombstone's, which the node thereby acknowledges.
 	Serial int64 `json:"serial"`
 	// Revision is what runs; empty where nothing does.
@@ -169,6 +171,7 @@ const (
 	// NodeUnsupported: the node's kernel cannot hold it.
 	NodeUnsupported NodeState = "Unsupported"
 	// NodeHeld: the node keeps the version before, until its rollout step comes.
+	// The controller counts so; the node itself speaks of that version.
 	NodeHeld NodeState = "Held"
 	// NodeNotSelected: the node selector does not choose this node.
 	NodeNotSelected NodeState = "NotSelected"

@@ -103,9 +103,22 @@ func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s 
 		return mine, err
 	}
 	if move == gate.MoveBury {
+		if before, went, err := r.back(ctx, mine, s); went || err != nil {
+			return before, err
+		}
 		return r.bury(ctx, mine, why)
 	}
-	envelope, err := s.Verdict.Seal(r.Keys().Sealer, gate.Stamp{UID: string(app.GetUID()), Serial: r.serial(mine)})
+	stamp, err := r.stamp(ctx, app, mine, s)
+	if err != nil {
+		return mine, err
+	}
+	return r.seal(ctx, mine, s.Verdict, stamp, crd)
+}
+
+// seal seals a verdict over an intent.
+func (r *Reconciler) seal(ctx context.Context, mine sealed, v gate.Verdict, stamp gate.Stamp, crd string) (sealed, error) {
+	stamp.Serial = r.serial(mine)
+	envelope, err := v.Seal(r.Keys().Sealer, stamp)
 	if err != nil {
 		return mine, err
 	}

@@ -149,6 +149,9 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	if err != nil {
 		return 0, err
 	}
+	if mine, err = r.undo(ctx, app, mine, &standing); err != nil {
+		return 0, err
+	}
 	braked, revision := false, ""
 	if standing.Unloads() {
 		revision, braked = r.Keeper.Holds(app.Identity())
@@ -165,7 +168,11 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	if err != nil {
 		return 0, err
 	}
-	if err := r.report(ctx, app, mine, standing, why); err != nil {
+	mine, progress, err := r.roll(ctx, app, mine, standing)
+	if err != nil {
+		return 0, err
+	}
+	if err := r.report(ctx, app, mine, standing, progress, why); err != nil {
 		return 0, err
 	}
 	if standing.Err != nil {
@@ -176,7 +183,7 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 			return 0, err
 		}
 	}
-	return sooner(r.again(standing), wait), nil
+	return sooner(sooner(r.again(standing), wait), progress.After), nil
 }
 
 // again is when a verdict is to be looked at again without an event: soon where
@@ -218,6 +225,9 @@ func (r *Reconciler) request(ctx context.Context, app application, live *intent.
 	}
 	id := app.Identity()
 	request := gate.Request{Application: app, Requester: Requester(app), Digest: r.tags.digest(id, generation)}
+	if r.Images != nil {
+		request.Reader = r.Images(ctx, app)
+	}
 	if request.Digest == "" && live != nil && !live.Tombstone && live.Generation == generation {
 		request.Digest = live.ImageDigest
 	}
@@ -225,9 +235,6 @@ func (r *Reconciler) request(ctx context.Context, app application, live *intent.
 		var ns metav1.PartialObjectMetadata
 		ns.SetGroupVersionKind(namespaceKind)
 		if err := r.Client.Get(ctx, types.NamespacedName{Name: id.Namespace}, &ns); err != nil {
-	if r.Images != nil {
-		request.Reader = r.Images(ctx, app)
-	}
 			return gate.Request{}, fmt.Errorf("get namespace of %s: %w", id, err)
 		}
 		request.Namespace = policies.Namespace{Name: id.Namespace, Labels: ns.Labels}

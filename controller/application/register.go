@@ -41,7 +41,7 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 	}
 	everything := make(chan event.TypedGenericEvent[struct{}], 1)
 	written := builder.WithPredicates(predicate.Or[client.Object](
-		predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, fluxpredicates.ReconcileRequestedPredicate{}))
+		predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, fluxpredicates.ReconcileRequestedPredicate{}, steered()))
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[v1alpha1.Identity](200*time.Millisecond, 5*time.Minute)
 	b := builder.TypedControllerManagedBy[v1alpha1.Identity](mgr).Named("application").
 		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: judgesAtOnce, RateLimiter: limiter}).
@@ -158,6 +158,14 @@ func (r *Reconciler) every(ctx context.Context) []v1alpha1.Identity {
 		})
 	}
 	return ids
+}
+
+// steered lets through what people ask of a rollout.
+func steered() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, now := e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations()
+		return before[v1alpha1.AnnotationResume] != now[v1alpha1.AnnotationResume] || before[v1alpha1.AnnotationUndo] != now[v1alpha1.AnnotationUndo]
+	}}
 }
 
 // nodeChanged lets through what decides where applications go: a node that

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/rollout"
 	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
@@ -26,9 +27,9 @@ const ReasonSuspended = "Suspended"
 
 // report patches the status, where it says anything else than before, and tells
 // people what changed for them.
-func (r *Reconciler) report(ctx context.Context, before application, mine sealed, s gate.Standing, why string) error {
+func (r *Reconciler) report(ctx context.Context, before application, mine sealed, s gate.Standing, p rollout.Progress, why string) error {
 	app := before.DeepCopyObject().(application)
-	if err := r.describe(ctx, app, mine, s, why); err != nil {
+	if err := r.describe(ctx, app, mine, s, p, why); err != nil {
 		return err
 	}
 	r.Metrics.observe(app, s)
@@ -48,7 +49,7 @@ func (r *Reconciler) report(ctx context.Context, before application, mine sealed
 }
 
 // describe writes into an application's status what is known of it.
-func (r *Reconciler) describe(ctx context.Context, app application, mine sealed, s gate.Standing, why string) error {
+func (r *Reconciler) describe(ctx context.Context, app application, mine sealed, s gate.Standing, p rollout.Progress, why string) error {
 	report := app.Report()
 	for _, c := range []metav1.Condition{s.Verified(why), s.Allowed(why)} {
 		conditions.Set(app, &c)
@@ -60,6 +61,10 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 	}
 	report.LastHandledReconcileAt = app.GetAnnotations()[meta.ReconcileRequestAnnotation]
 	report.Nodes, report.Serial, report.ObservedGeneration = nil, 0, app.GetGeneration()
+	report.Rollout, report.PreviousDigest = nil, ""
+	if p.Status.State != "" {
+		report.Rollout = &p.Status
+	}
 	deployed := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: status.ReasonNothing, Message: "nothing is deployed"}
 	if p := mine.payload; p != nil && !p.Tombstone {
 		counts, err := r.fold(ctx, *p, s)
@@ -67,6 +72,9 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 			return err
 		}
 		report.Nodes, report.Serial = &counts, p.Serial
+		if p.Previous != nil {
+			report.PreviousDigest = p.Previous.ImageDigest
+		}
 		deployed = status.Deployed(counts)
 	}
 	conditions.Set(app, &deployed)
@@ -80,6 +88,11 @@ func (r *Reconciler) fold(ctx context.Context, p intent.Payload, s gate.Standing
 	if err != nil {
 		return v1alpha1.NodesStatus{}, err
 	}
+	return status.Fold(wanted(p, s), nodes)
+}
+
+// wanted is what nodes are to have of a version, and its kernels to be able to.
+func wanted(p intent.Payload, s gate.Standing) status.Wanted {
 	needs := status.Needs{}
 	for _, program := range p.Programs {
 		for _, a := range program.Attach {
@@ -93,7 +106,7 @@ func (r *Reconciler) fold(ctx context.Context, p intent.Payload, s gate.Standing
 			needs.MapTypes = append(needs.MapTypes, m.Type)
 		}
 	}
-	return status.Fold(status.Wanted{UID: p.UID, Serial: p.Serial, Selector: p.NodeSelector, Needs: needs}, nodes)
+	return status.Wanted{UID: p.UID, Serial: p.VersionSerial(), Selector: p.NodeSelector, Needs: needs, Reaches: p.Reaches}
 }
 
 // nodes are the cluster's nodes with what their agents say.
@@ -154,6 +167,10 @@ func conclude(app application, s gate.Standing, why string) {
 		waiting(gate.ReasonNotJudged, s.Err.Error())
 	case allowed.Status != metav1.ConditionTrue:
 		stalled(allowed.Reason, strings.TrimSuffix(allowed.Message+"; "+why, "; "))
+	case stopped(app.Report().Rollout):
+		stalled(string("Rollout"+app.Report().Rollout.State), app.Report().Rollout.Message)
+	case app.Report().Rollout != nil:
+		waiting(string("Rollout"+app.Report().Rollout.State), app.Report().Rollout.Message)
 	case deployed.Status == metav1.ConditionTrue:
 		conditions.MarkTrue(app, v1alpha1.ConditionReady, deployed.Reason, "%s", deployed.Message)
 	case deployed.Reason == status.ReasonNodesFailed || deployed.Reason == status.ReasonUnsupported:
@@ -161,6 +178,11 @@ func conclude(app application, s gate.Standing, why string) {
 	default:
 		waiting(deployed.Reason, deployed.Message)
 	}
+}
+
+// stopped tells whether a rollout waits for people.
+func stopped(r *v1alpha1.RolloutStatus) bool {
+	return r != nil && (r.State == v1alpha1.RolloutStopped || r.State == v1alpha1.RolloutRolledBack)
 }
 
 // tell writes an event where Ready says something new, and the digest that runs

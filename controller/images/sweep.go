@@ -87,9 +87,11 @@ func (s *Sweeper) used(ctx context.Context) (map[string]bool, error) {
 	}
 	for i := range namespaced.Items {
 		used[objectName(namespaced.Items[i].Status.Digest)] = true
+		used[objectName(namespaced.Items[i].Status.PreviousDigest)] = true
 	}
 	for i := range cluster.Items {
 		used[objectName(cluster.Items[i].Status.Digest)] = true
+		used[objectName(cluster.Items[i].Status.PreviousDigest)] = true
 	}
 	for i := range intents.Items {
 		used[objectName(intents.Items[i].Spec.Digest)] = true

@@ -71,7 +71,11 @@ func (s *Server) Register(ctx context.Context, mgr ctrl.Manager) error {
 		if !ok || p.Tombstone {
 			return nil
 		}
-		return []string{p.ObjectDigest}
+		var objects []string
+		for _, version := range p.Versions() {
+			objects = append(objects, version.ObjectDigest)
+		}
+		return objects
 	})
 	if err != nil {
 		return err
@@ -169,7 +173,7 @@ func (s *Server) object(ctx context.Context, digest string) ([]byte, error) {
 	if !errors.Is(err, image.ErrNotFound) {
 		return object, err
 	}
-	p, ok := s.Open(&intents.Items[0])
+	p, ok := s.named(&intents.Items[0], digest)
 	if !ok {
 		return nil, errNotLive
 	}
@@ -188,6 +192,20 @@ func (s *Server) object(ctx context.Context, digest string) ([]byte, error) {
 		}
 	}
 	return s.Cache.Object(ctx, digest)
+}
+
+// named is the version of an intent that names an object.
+func (s *Server) named(i *v1alpha1.BpfIntent, digest string) (intent.Payload, bool) {
+	p, ok := s.Open(i)
+	if !ok {
+		return p, false
+	}
+	for _, version := range p.Versions() {
+		if version.ObjectDigest == digest {
+			return version, true
+		}
+	}
+	return p, false
 }
 
 // admit asks the API server whose token it is, and remembers for a while that

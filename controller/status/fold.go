@@ -29,13 +29,16 @@ type Node struct {
 // Wanted is what the newest intent wants.
 type Wanted struct {
 	UID string
-	// Serial is the newest intent's; what a node says of an older one is no
-	// answer yet.
+	// Serial is that of the newest version; what a node says of another one is no
+	// answer.
 	Serial int64
 	// Selector chooses the nodes; nil means every node.
 	Selector *metav1.LabelSelector
 	// Needs is what a kernel has to have.
 	Needs Needs
+	// Reaches tells whether a node is to have the newest version by now; nil
+	// means every one.
+	Reaches func(node string) bool
 }
 
 // Needs is what a kernel has to have to hold an application.
@@ -65,31 +68,58 @@ func (n Needs) Missing(k v1alpha1.KernelProfile) string {
 	return fmt.Sprintf("kernel %s has no %s", k.Release, strings.Join(missing, ", "))
 }
 
-// Fold counts the nodes that w selects, each once, and names the first of those
-// that fail. It is an error if the selector cannot be read.
-func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
+// Answer is what is known of the newest intent on one selected node.
+type Answer struct {
+	Node string
+	// Reachable tells that the node is alive and has spoken; State and Message
+	// say nothing where it is not.
+	Reachable bool
+	State     v1alpha1.NodeState
+	Message   string
+}
+
+// Answers is what is known on each node that w selects, by name. It is an error
+// if the selector cannot be read.
+func Answers(w Wanted, nodes []Node) ([]Answer, error) {
 	selector := labels.Everything()
 	if w.Selector != nil {
 		var err error
 		if selector, err = metav1.LabelSelectorAsSelector(w.Selector); err != nil {
-			return v1alpha1.NodesStatus{}, fmt.Errorf("read node selector: %w", err)
+			return nil, fmt.Errorf("read node selector: %w", err)
 		}
 	}
-	s := v1alpha1.NodesStatus{}
-	byName := func(a, b Node) int { return strings.Compare(a.Name, b.Name) }
-	for _, n := range slices.SortedFunc(slices.Values(nodes), byName) {
+	var all []Answer
+	for _, n := range nodes {
 		if !selector.Matches(labels.Set(n.Labels)) {
 			continue
 		}
+		a := Answer{Node: n.Name, Reachable: n.Ready && n.Reported != nil}
+		if a.Reachable {
+			a.State, a.Message = answer(w, n.Name, *n.Reported)
+		}
+		all = append(all, a)
+	}
+	slices.SortFunc(all, func(a, b Answer) int { return strings.Compare(a.Node, b.Node) })
+	return all, nil
+}
+
+// Fold counts the nodes that w selects, each once, and names the first of those
+// that fail. It is an error if the selector cannot be read.
+func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
+	answers, err := Answers(w, nodes)
+	if err != nil {
+		return v1alpha1.NodesStatus{}, err
+	}
+	s := v1alpha1.NodesStatus{}
+	for _, a := range answers {
 		s.Selected++
-		if !n.Ready || n.Reported == nil {
+		if !a.Reachable {
 			s.Unreachable++
 			continue
 		}
-		state, message := answer(w, *n.Reported)
-		*counter(&s, state)++
-		if (state == v1alpha1.NodeFailed || state == v1alpha1.NodeUnsupported) && len(s.Failing) < v1alpha1.MaxFailingNodes {
-			s.Failing = append(s.Failing, v1alpha1.NodeFailure{Node: n.Name, State: state, Message: message})
+		*counter(&s, a.State)++
+		if (a.State == v1alpha1.NodeFailed || a.State == v1alpha1.NodeUnsupported) && len(s.Failing) < v1alpha1.MaxFailingNodes {
+			s.Failing = append(s.Failing, v1alpha1.NodeFailure{Node: a.Node, State: a.State, Message: a.Message})
 		}
 	}
 	s.Summary = fmt.Sprintf("%d/%d", s.Loaded, s.Selected)
@@ -97,12 +127,15 @@ func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
 }
 
 // answer is what one reachable node says of the newest intent.
-func answer(w Wanted, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState, string) {
+func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState, string) {
 	if missing := w.Needs.Missing(n.Kernel); missing != "" {
 		return v1alpha1.NodeUnsupported, missing
 	}
+	if w.Reaches != nil && !w.Reaches(name) {
+		return v1alpha1.NodeHeld, ""
+	}
 	for _, a := range n.Applications {
-		if a.UID == w.UID && a.Serial >= w.Serial {
+		if a.UID == w.UID && a.Serial == w.Serial {
 			return a.State, a.Message
 		}
 	}
@@ -121,7 +154,7 @@ func counter(s *v1alpha1.NodesStatus, state v1alpha1.NodeState) *int32 {
 		return &s.Unsupported
 	case v1alpha1.NodeHeld:
 		return &s.Held
-	case v1alpha1.NodePending, v1alpha1.NodeNotSelected, v1alpha1.NodeRemoved:
+	case v1alpha1.NodePending, v1alpha1.NodeWaiting, v1alpha1.NodeNotSelected, v1alpha1.NodeRemoved:
 	}
 	return &s.Pending
 }

@@ -29,9 +29,11 @@ func TestNodesAreFolded(t *testing.T) {
 		reason string
 		deploy bool
 	}{
-		"all loaded": {Wanted{}, []Node{loaded, says("b", 8, v1alpha1.NodeLoaded, "")},
+		"all loaded": {Wanted{}, []Node{loaded, says("b", 7, v1alpha1.NodeLoaded, "")},
 			v1alpha1.NodesStatus{Summary: "2/2", Selected: 2, Loaded: 2}, ReasonSucceeded, true},
 		"one speaks of an older intent": {Wanted{}, []Node{loaded, says("b", 6, v1alpha1.NodeLoaded, "")},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1}, ReasonProgressing, false},
+		"one speaks of an intent that was lost": {Wanted{}, []Node{loaded, says("b", 8, v1alpha1.NodeLoaded, "")},
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1}, ReasonProgressing, false},
 		"one failed": {Wanted{}, []Node{says("b", 7, v1alpha1.NodeFailed, "R1 is scalar"), loaded},
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Failed: 1,
@@ -50,8 +52,10 @@ func TestNodesAreFolded(t *testing.T) {
 		"a map type that no kernel has": {Wanted{Needs: Needs{MapTypes: []string{"Hash", "Arena"}}}, []Node{loaded},
 			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unsupported: 1,
 				Failing: []v1alpha1.NodeFailure{{Node: "a", State: v1alpha1.NodeUnsupported, Message: "kernel 6.1.0 has no map type Arena"}}}, ReasonUnsupported, false},
-		"held by the rollout": {Wanted{}, []Node{loaded, says("b", 7, v1alpha1.NodeHeld, "")},
+		"held by the rollout, whatever it says": {Wanted{Reaches: func(node string) bool { return node == "a" }}, []Node{loaded, says("b", 5, v1alpha1.NodeFailed, "no")},
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Held: 1}, ReasonProgressing, false},
+		"waiting for a target": {Wanted{}, []Node{loaded, says("b", 7, v1alpha1.NodeWaiting, "no interface")},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1}, ReasonProgressing, false},
 		"a label not seen yet": {Wanted{}, []Node{says("a", 7, v1alpha1.NodeNotSelected, "")},
 			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Pending: 1}, ReasonProgressing, false},
 	} {

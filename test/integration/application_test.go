@@ -60,7 +60,7 @@ func (c *cluster) answers(node string, app client.Object, state v1alpha1.NodeSta
 	}
 	said := v1alpha1.NodeApplication{
 		Kind: p.Application.Kind, Namespace: p.Application.Namespace, Name: p.Application.Name,
-		UID: p.UID, Serial: p.Serial, State: state, Message: message,
+		UID: p.UID, Serial: p.VersionSerial(), State: state, Message: message,
 	}
 	n.Status.Applications = []v1alpha1.NodeApplication{said}
 	if err := c.Update(c.t.Context(), n); err != nil {

@@ -176,8 +176,9 @@ func (m *machine) runs(app *v1alpha1.ClusterBpfApplication, digest string) {
 		if err := m.c.Get(m.c.t.Context(), client.ObjectKey{Name: m.name}, &n); err != nil {
 			return err
 		}
+		p := open.Payload()
 		for _, a := range n.Status.Applications {
-			if a.UID == string(app.UID) && a.Serial == open.Payload().Serial && a.Revision == open.Revision() && a.State == v1alpha1.NodeLoaded {
+			if a.UID == string(app.UID) && a.Serial == p.VersionSerial() && a.Revision == open.Revision() && a.State == v1alpha1.NodeLoaded {
 				return nil
 			}
 		}

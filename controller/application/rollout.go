@@ -1,0 +1,159 @@
+package application
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/rollout"
+	"github.com/skep-dev/skep/controller/status"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
+)
+
+// stamp is what an intent by a verdict carries beside it: the steps of a version
+// that is new, or how far one has come that is not.
+//
+// A new version takes the place of one that was under way: what was before that
+// one stays what was before. A version that was before is brought back at once.
+func (r *Reconciler) stamp(ctx context.Context, app application, mine sealed, s gate.Standing) (gate.Stamp, error) {
+	stamp, live := gate.Stamp{UID: string(app.GetUID())}, mine.payload
+	through := ""
+	if live != nil && !live.Tombstone {
+		if s.Verdict.SameVersion(*live) {
+			stamp.Version, stamp.Rollout, stamp.Previous = live.VersionSerial(), live.Rollout, live.Previous
+			return stamp, nil
+		}
+		before := settled(live)
+		switch {
+		case before == nil:
+			through = live.Rollout.Through
+		case s.Verdict.SameVersion(*before):
+			return stamp, nil
+		case !r.keeps(ctx, app, s.Request, *before):
+			// There is nothing to hold nodes at.
+			return stamp, nil
+		}
+		stamp.Previous = before
+	}
+	fleet, err := r.fleet(ctx, app, s.Verdict.Version(), s)
+	if err != nil {
+		return stamp, err
+	}
+	stamp.Rollout = fleet.Start(through)
+	return stamp, nil
+}
+
+// settled is the newest version that came to every node it was meant for; nil
+// where none did.
+func settled(live *intent.Payload) *intent.Payload {
+	if live.Rollout != nil {
+		return live.Previous
+	}
+	before := live.Alone()
+	before.Undone = 0
+	return &before
+}
+
+// keeps tells whether a version that nodes are held at may go on.
+func (r *Reconciler) keeps(ctx context.Context, app application, request gate.Request, before intent.Payload) bool {
+	_, braked := r.Keeper.Holds(app.Identity())
+	return r.Judge.Keeps(ctx, request, before, r.Keeper.Revoked(), braked)
+}
+
+// fleet orders the nodes that a version is meant for.
+func (r *Reconciler) fleet(ctx context.Context, app application, version intent.Payload, s gate.Standing) (rollout.Fleet, error) {
+	nodes, err := r.nodes(ctx)
+	if err != nil {
+		return rollout.Fleet{}, err
+	}
+	version.UID = string(app.GetUID())
+	answers, err := status.Answers(wanted(version, s), nodes)
+	return rollout.Of(app.Body().Rollout, version.UID, answers), err
+}
+
+// roll moves a rollout that can go on, and tells how it stands.
+func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s gate.Standing) (sealed, rollout.Progress, error) {
+	live := mine.payload
+	if s.Undone {
+		return mine, rollout.Progress{Status: v1alpha1.RolloutStatus{State: v1alpha1.RolloutRolledBack,
+			Message: "the version before was brought back to every node; change the definition, or see skep rollout resume"}}, nil
+	}
+	if live == nil || live.Tombstone || live.Rollout == nil {
+		return mine, rollout.Progress{}, nil
+	}
+	fleet, err := r.fleet(ctx, app, *live, s)
+	if err != nil {
+		return mine, rollout.Progress{}, err
+	}
+	resumed := app.GetAnnotations()[v1alpha1.AnnotationResume] == strconv.FormatInt(live.Serial, 10)
+	progress := fleet.Look(*live.Rollout, r.now().Sub(time.UnixMilli(live.Serial)), resumed)
+	stamp := gate.Stamp{UID: live.UID, Version: live.VersionSerial(), Rollout: live.Rollout, Previous: live.Previous}
+	if progress.Moves {
+		stamp.Rollout = progress.Next
+	}
+	lost := live.Previous != nil && !r.keeps(ctx, app, s.Request, *live.Previous)
+	if lost {
+		stamp.Previous = nil
+	}
+	// What is frozen does not move either.
+	if !progress.Moves && !lost || s.Err != nil || app.Body().Suspend || !s.Verdict.Same(*live) {
+		return mine, progress, nil
+	}
+	ctrl.LoggerFrom(ctx).Info("rollout moves on", "application", live.Application.String(), "step", stamp.Rollout)
+	mine, err = r.seal(ctx, mine, s.Verdict, stamp, mine.object.Annotations[annotationCRD])
+	if err != nil || stamp.Rollout == nil {
+		return mine, rollout.Progress{}, err
+	}
+	return mine, fleet.Look(*stamp.Rollout, 0, false), nil
+}
+
+// back takes a version that may not run from the nodes that its rollout came to,
+// where the one before may run: false where all is to be unloaded.
+func (r *Reconciler) back(ctx context.Context, mine sealed, s gate.Standing) (sealed, bool, error) {
+	live := mine.payload
+	if s.Unloads() || !s.Runs() || live.Rollout == nil || live.Previous == nil {
+		return mine, false, nil
+	}
+	v, err := r.Judge.Rejudge(ctx, s.Request, *live.Previous)
+	if err != nil || !v.Allowed() {
+		return mine, false, nil //nolint:nilerr // what cannot be judged is not brought back
+	}
+	mine, err = r.seal(ctx, mine, v, gate.Stamp{UID: live.UID}, mine.object.Annotations[annotationCRD])
+	return mine, true, err
+}
+
+// undo brings the version before back to every node, where people asked for
+// that of the definition as it is. What runs then is judged by itself.
+func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *gate.Standing) (sealed, error) {
+	generation, live := app.GetGeneration(), mine.payload
+	if !s.Runs() || app.GetAnnotations()[v1alpha1.AnnotationUndo] != strconv.FormatInt(generation, 10) {
+		return mine, nil
+	}
+	if live.Undone != generation && live.Previous == nil {
+		return mine, nil
+	}
+	if live.Undone != generation {
+		v, err := r.Judge.Rejudge(ctx, s.Request, *live.Previous)
+		if err != nil {
+			return mine, fmt.Errorf("undo rollout of %s: %w", live.Application, err)
+		}
+		if !v.Allowed() {
+			ctrl.LoggerFrom(ctx).Info("the version before is not allowed any more, and not brought back", "application", live.Application.String())
+			return mine, nil
+		}
+		undone := live.Alone()
+		stamp := gate.Stamp{UID: live.UID, Previous: &undone, Undone: generation}
+		if mine, err = r.seal(ctx, mine, v, stamp, mine.object.Annotations[annotationCRD]); err != nil {
+			return mine, err
+		}
+		s.Live = mine.payload
+	}
+	s.Undone = true
+	s.Held = r.Judge.Hold(ctx, *s)
+	return mine, nil
+}
