@@ -154,7 +154,7 @@ func foreign() []guarded {
 		{"cuelang.org/go", []string{"schemas"}},
 		{"github.com/sigstore", []string{"signing"}},
 		{"github.com/open-policy-agent", []string{"policies"}},
-		{"github.com/google/go-containerregistry", []string{"bytecode/image", "signing", "demo", "cmd", "release"}},
+		{"github.com/google/go-containerregistry", []string{"bytecode/image", "signing", "controller/pull", "demo", "cmd", "release"}},
 		{"github.com/go-git", []string{"host", "demo"}},
 		{"github.com/prometheus", []string{"host", "controller", "agent/cluster"}},
 		{"github.com/spf13/cobra", []string{"cmd"}},

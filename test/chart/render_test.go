@@ -85,6 +85,7 @@ func settings() map[string]setting {
 		"everything that can be had":         {values: rich, foreign: []string{"Certificate", "Issuer", "SecurityContextConstraints", "ServiceMonitor"}},
 		"cert-manager on the oldest cluster": {older: true, values: []string{`certificates.certManager=true`},
 			foreign: []string{"Certificate", "Issuer"}},
+		"pull Secrets of one namespace": {values: []string{`registries.pullSecretNamespaces=["default"]`}},
 	}
 }
 
@@ -104,7 +105,7 @@ var (
 		`agent.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role","operator":"Exists"}]}]}}}`,
 		`agent.hostPaths.cgroup="/sys/fs/cgroup/unified"`,
 		`agent.extraVolumes=[{"name":"bin","hostPath":{"path":"/usr/bin"}}]`, `agent.extraVolumeMounts=[{"name":"bin","mountPath":"/usr/bin","readOnly":true}]`,
-		`registries.pullSecret="bytecode"`, `registries.insecure=["registry.local:5000"]`,
+		`registries.pullSecret="bytecode"`, `registries.pullSecretNamespaces=["*"]`, `registries.insecure=["registry.local:5000"]`,
 		`certificates.certManager=true`, `crds.keep=false`, `uninstall.unload=true`,
 		`networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]`,
 		`serviceMonitor.enabled=true`, `serviceMonitor.labels={"release":"prometheus"}`, `openshift.enabled=true`,
@@ -238,6 +239,35 @@ func TestEveryObjectIsOfItsKindAndTakenByTheAPIServer(t *testing.T) {
 	}
 }
 
+func TestPullSecretsAreGotWhereTheyMayBe(t *testing.T) {
+	for value, want := range map[string]string{
+		`[]`: "", `["team-a","team-b"]`: "Role team-a, Role team-b, RoleBinding team-a, RoleBinding team-b",
+		`["*"]`: "ClusterRole , ClusterRoleBinding ", `["team-a","*"]`: "ClusterRole , ClusterRoleBinding ",
+	} {
+		var found []string
+		for _, object := range (setting{values: []string{"registries.pullSecretNamespaces=" + value}}).template(t) {
+			var o struct {
+				Kind     string
+				Metadata struct{ Name, Namespace string }
+				Rules    []struct{ Resources, Verbs []string }
+			}
+			if err := yaml.Unmarshal(object, &o); err != nil {
+				t.Fatal(err)
+			}
+			if o.Metadata.Name != "skep-pull-secrets" {
+				continue
+			}
+			found = append(found, o.Kind+" "+o.Metadata.Namespace)
+			if len(o.Rules) > 0 && fmt.Sprint(o.Rules) != "[{[secrets] [get]}]" {
+				t.Errorf("%s: %s grants %v", value, o.Kind, o.Rules)
+			}
+		}
+		if got := strings.Join(found, ", "); got != want {
+			t.Errorf("%s: %s, want %s", value, got, want)
+		}
+	}
+}
+
 func TestTheSchemaRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ value, says string }{
 		"a key that is misspelt":                     {`controler={}`, "controler"},
@@ -250,6 +280,7 @@ func TestTheSchemaRefuses(t *testing.T) {
 		"a number where a word is meant":             {`crds.keep=1`, "keep"},
 		"a duration without a unit":                  {`admission.budget="2"`, "budget"},
 		"a registry with a scheme":                   {`registries.insecure=["http://registry:5000"]`, "insecure"},
+		"a namespace that cannot be":                 {`registries.pullSecretNamespaces=["team_a"]`, "pullSecretNamespaces"},
 		"an answer the API server does not wait for": {`admission.timeoutSeconds=60`, "timeoutSeconds"},
 	} {
 		t.Run(name, func(t *testing.T) {
