@@ -3,6 +3,8 @@ package cluster_test
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -319,7 +321,7 @@ func TestAbsenceUnloadsNothingAndTheNodeComesBackAlone(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t, plane)
 	road := w.road()
-	_, stop := w.start()
+	running, stop := w.start()
 	one, two := w.payload("one"), w.payload("two")
 	away := w.payload("away")
 	away.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"role": "core"}}
@@ -361,6 +363,8 @@ func TestAbsenceUnloadsNothingAndTheNodeComesBackAlone(t *testing.T) {
 	w.mirror.Close()
 	until(t, "the API server to be missed", func() bool { return w.log.times("connection refused") >= 3 })
 	bothRun("the API server is out of reach")
+	probed(t, running, "/healthz", http.StatusOK, "ok")
+	probed(t, running, "/readyz", http.StatusOK, "ok")
 	stop()
 	bothRun("the agent stopped")
 	if err := os.RemoveAll(w.bpffs); err != nil {
@@ -370,6 +374,17 @@ func TestAbsenceUnloadsNothingAndTheNodeComesBackAlone(t *testing.T) {
 	until(t, "the programs to come back", func() bool { return w.pinned(one) && w.pinned(two) })
 	until(t, "every application's turn", func() bool { return len(a.Status()) == 4 })
 	bothRun("the node came back alone")
+	probed(t, a, "/readyz", http.StatusOK, "ok")
+}
+
+// probed waits until a probe of the agent answers so.
+func probed(t *testing.T, a *cluster.Agent, path string, code int, says string) {
+	t.Helper()
+	until(t, path+" to say "+says, func() bool {
+		w := httptest.NewRecorder()
+		a.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
+		return w.Code == code && strings.Contains(w.Body.String(), says)
+	})
 }
 
 func TestANodeWhoseLabelsAreNotKnownLoadsNothing(t *testing.T) {
@@ -398,8 +413,10 @@ func TestANodeWhoseLabelsAreNotKnownLoadsNothing(t *testing.T) {
 			if err := damage(); err != nil {
 				t.Fatal(err)
 			}
-			_, stop := w.start(func(o *cluster.Options) { o.Config.Host = "https://127.0.0.1:1" })
+			a, stop := w.start(func(o *cluster.Options) { o.Config.Host = "https://127.0.0.1:1" })
 			settled(t, func() int64 { return int64(w.log.times("msg=")) })
+			probed(t, a, "/readyz", http.StatusServiceUnavailable, "its labels are not on disk")
+			probed(t, a, "/healthz", http.StatusOK, "ok")
 			if w.pinned(app) {
 				t.Error("it is loaded")
 			}
