@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"slices"
 	"sync"
 	"testing"
@@ -172,9 +173,11 @@ func newClient(config *rest.Config) (client.Client, error) {
 // replica is one controller.
 type replica struct {
 	webhook, health string
-	metrics         *prometheus.Registry
-	cancel          context.CancelFunc
-	done            chan error
+	// metrics are those of a replica in this process, cmd is one of its own.
+	metrics *prometheus.Registry
+	cmd     *exec.Cmd
+	// stop ends it as a kubelet does.
+	stop func() error
 }
 
 // replicas are controllers behind a Service, which here is a listener that hands
@@ -200,7 +203,11 @@ func (r *replicas) add() error {
 		cancel()
 		return err
 	}
-	one := &replica{webhook: freeAddress(), health: freeAddress(), metrics: prometheus.NewRegistry(), cancel: cancel, done: make(chan error, 1)}
+	done := make(chan error, 1)
+	one := &replica{webhook: freeAddress(), health: freeAddress(), metrics: prometheus.NewRegistry(), stop: func() error {
+		cancel()
+		return <-done
+	}}
 	at, err := net.ResolveTCPAddr("tcp", one.webhook)
 	if err != nil {
 		return err
@@ -212,21 +219,29 @@ func (r *replicas) add() error {
 	if err != nil {
 		return err
 	}
-	go func() { one.done <- mgr.Start(ctx) }()
+	go func() { done <- mgr.Start(ctx) }()
+	r.join(one)
+	return nil
+}
+
+// join has the Service find a replica, leave has it find it no more.
+func (r *replicas) join(one *replica) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running = append(r.running, one)
-	return nil
+}
+
+func (r *replicas) leave(one *replica) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = slices.DeleteFunc(r.running, func(o *replica) bool { return o == one })
 }
 
 // remove stops the replica that runs longest.
 func (r *replicas) remove() error {
-	r.mu.Lock()
 	first := r.running[0]
-	r.running = r.running[1:]
-	r.mu.Unlock()
-	first.cancel()
-	return <-first.done
+	r.leave(first)
+	return first.stop()
 }
 
 func (r *replicas) stop() error {
