@@ -18,7 +18,7 @@ ARGS ?=
 PUSH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build images demo assets test test-race test-vm bench generate verify lint fmt clean
+.PHONY: help build images demo assets test test-race test-e2e test-vm bench generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,19 +32,24 @@ images: ## Make container images in dist/images.tar; PUSH=registry/folder pushes
 demo: build ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
 	bin/skep demo $(ARGS)
 
-assets: ## Build the kube-apiserver, kubectl, etcd and helm that tests run (minutes, once)
+assets: ## Build the Kubernetes, etcd and helm that tests run (minutes, once)
 	@go run ./test/controlplane/assets
 	@GOFLAGS= $(TOOL) -n helm >/dev/null
 
 test: assets ## Run every test; those that need the kernel need root
 	@$(NOTE_ROOT)
 	go test -timeout 15m $(TESTFLAGS) ./...
+	@if $(CAN_E2E); then $(MAKE) --no-print-directory test-e2e; fi
 	@$(NOTE_ROOT)
+	@$(CAN_E2E) || echo '*** NO CLUSTER: test-e2e is LEFT OUT. It needs root, containerd, runc, containernetworking-plugins and nftables. ***' >&2
 
 test-race: assets ## Run every test under the race detector (needs a C compiler)
 	@$(NOTE_ROOT)
 	CGO_ENABLED=1 go test -race -timeout 25m $(TESTFLAGS) ./...
 	@$(NOTE_ROOT)
+
+test-e2e: assets ## Install Skep into a real cluster of one node by README's commands (root, containerd)
+	SKEP_E2E=1 go test -count 1 -timeout 15m $(TESTFLAGS) ./test/e2e
 
 test-vm: ## Run the kernel tests on Linux 6.1 and 6.12 in virtual machines (qemu)
 	SKEP_VM_KERNELS=6.1,6.12 SKEP_VM_PACKAGES=agent/attach,agent/chain,agent/inventory,agent/kernel,agent/node go test -v -count 1 -timeout 20m ./test/kernel
@@ -69,6 +74,9 @@ fmt: ## Format the Go code
 
 clean: ## Remove what the other targets built
 	rm -rf bin dist
+
+# test-e2e says itself what it lacks; test goes on without it.
+CAN_E2E = test "$$(id -u)" = 0 && ls /usr/bin/containerd /usr/sbin/runc /usr/sbin/nft /usr/lib/cni/bridge >/dev/null 2>&1
 
 # Kernel tests skip themselves where they may not load programs, and go test
 # shows that only with -v; so say it before and after.

@@ -22,12 +22,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// Assets returns a folder with kube-apiserver, kubectl and etcd. The first
-// caller on a machine builds them, which takes minutes; others wait for it.
+// Assets returns a folder with kube-apiserver, kubectl and etcd.
 func Assets(ctx context.Context) (string, error) {
 	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
 		return dir, nil
 	}
+	return Built(ctx)
+}
+
+// Built returns a folder with all that a cluster is made of, the node's half
+// included. The first caller on a machine builds it, which takes minutes; others
+// wait for it.
+func Built(ctx context.Context) (string, error) {
 	modules := filepath.Join(Root(), "test", "controlplane", "kubernetes")
 	sum, err := os.ReadFile(filepath.Join(modules, "go.mod"))
 	if err != nil {

@@ -1,0 +1,479 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/test/controlplane"
+)
+
+// pins is where the agent keeps what it loaded.
+const pins = "/sys/fs/bpf/skep"
+
+// TestAUserInstallsSkep is one story: each chapter goes on where the one before
+// ended.
+func TestAUserInstallsSkep(t *testing.T) {
+	if os.Getenv(stage) != stageTest {
+		t.Skip("SKIPPED: a whole cluster is for make test-e2e")
+	}
+	n := newNode(t)
+	n.home()
+	for _, chapter := range []struct {
+		says string
+		do   func(*node)
+	}{
+		{"README's commands say what README shows", (*node).readme},
+		{"packets are counted in the kernel", (*node).counting},
+		{"an agent goes and comes back to what runs", (*node).agentGoes},
+		{"the controller that leads is killed", (*node).leaderDies},
+		{"an editor of a namespace runs what is signed, there", (*node).edits},
+		{"the node starts anew, with no controller there", (*node).rebooting},
+		{"the chart is upgraded under running programs", (*node).upgrading},
+		{"the chart goes and takes all programs with it", (*node).uninstalling},
+	} {
+		done := t.Run(chapter.says, func(t *testing.T) {
+			in := *n
+			in.t = t
+			chapter.do(&in)
+		})
+		if !done {
+			t.FailNow()
+		}
+	}
+}
+
+// home gives the user a home and a shell with the tools he needs.
+func (n *node) home() {
+	n.t.Helper()
+	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPATH"} {
+		n.t.Setenv(name, strings.TrimSpace(n.run("go", "env", name)))
+	}
+	n.t.Setenv("HOME", n.folder("home"))
+	if err := os.Symlink(os.Getenv(helm), n.path("bin/helm")); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Setenv("PATH", n.path("bin")+":"+os.Getenv(binaries)+":"+os.Getenv("PATH"))
+}
+
+// readme has the whole section.
+func (n *node) readme() { n.walk("## In a cluster", "### 5. Uninstall") }
+
+// must runs kubectl, which is to succeed.
+func (n *node) must(args ...string) string {
+	n.t.Helper()
+	out, err := n.kubectl(args...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return strings.TrimSpace(out)
+}
+
+// field is one of an object's, by JSONPath.
+func (n *node) field(path string, object ...string) string {
+	n.t.Helper()
+	return n.must(append([]string{"get", "--output=jsonpath=" + path}, object...)...)
+}
+
+// pinned is the path of a pin of an application's, of which there is one.
+func (n *node) pinned(name string, application ...string) (string, error) {
+	uid := n.field("{.metadata.uid}", application...)
+	found, err := filepath.Glob(filepath.Join(pins, uid, "[0-9a-f]*", name))
+	if err == nil && len(found) != 1 {
+		err = fmt.Errorf("%v has %d pins %s, want one", application, len(found), name)
+	}
+	if err != nil {
+		return "", err
+	}
+	return found[0], nil
+}
+
+// counter is the application that README installs.
+var counter = []string{"clusterbpfapplication", "counter"}
+
+// program is the kernel's id of the counter's program.
+func (n *node) program() ebpf.ProgramID {
+	n.t.Helper()
+	id, err := n.programNow()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return id
+}
+
+// programNow is program, which during an update cannot be told.
+func (n *node) programNow() (ebpf.ProgramID, error) {
+	path, err := n.pinned("p-count_packets", counter...)
+	if err != nil {
+		return 0, err
+	}
+	p, err := ebpf.LoadPinnedProgram(path, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return 0, err
+	}
+	id, _ := info.ID()
+	return id, nil
+}
+
+// counted is what an application's program counted.
+func (n *node) counted(application ...string) uint64 {
+	n.t.Helper()
+	path, err := n.pinned("m-counts", application...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	m, err := ebpf.LoadPinnedMap(path, nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer m.Close()
+	var each []uint64
+	if err := m.Lookup(uint32(0), &each); err != nil {
+		n.t.Fatal(err)
+	}
+	var sum uint64
+	for _, one := range each {
+		sum += one
+	}
+	return sum
+}
+
+// packets are how many the other machine sends at a time.
+const packets = 200
+
+// sees holds a program to count every packet that comes in.
+func (n *node) sees(application ...string) {
+	n.t.Helper()
+	before := n.counted(application...)
+	n.run("ip", "netns", "exec", "outside", "bash", "-c",
+		fmt.Sprintf("for ((i = 0; i < %d; i++)); do echo >/dev/udp/%s/9; done", packets, address))
+	if got := n.counted(application...) - before; got < packets {
+		n.t.Errorf("%v counted %d of %d packets", application, got, packets)
+	}
+}
+
+func (n *node) counting() { n.sees(counter...) }
+
+// namespaced puts the namespace of Skep's own Pods before the arguments.
+func namespaced(args ...string) []string {
+	return append([]string{"--namespace=skep-system"}, args...)
+}
+
+// ready waits for an application, and for its newest generation.
+func (n *node) ready(application ...string) {
+	n.t.Helper()
+	n.until(strings.Join(application, " "), func() error {
+		out, err := n.kubectl(append([]string{"get", "--output=jsonpath={.metadata.generation} {.status.observedGeneration} " +
+			`{.status.conditions[?(@.type=="Ready")].status}`}, application...)...)
+		parts := strings.Fields(out)
+		if err != nil || len(parts) != 3 || parts[0] != parts[1] || parts[2] != "True" {
+			return fmt.Errorf("it is %q: %w", out, err)
+		}
+		return nil
+	})
+}
+
+// agentReady waits for the agent of a Pod other than the one given.
+func (n *node) agentReady(before string) {
+	n.t.Helper()
+	n.until("an agent", func() error {
+		out, err := n.kubectl(namespaced("get", "pods", "--selector=app.kubernetes.io/component=agent",
+			`--output=jsonpath={.items[*].metadata.name} {.items[*].status.containerStatuses[0].ready}`)...)
+		parts := strings.Fields(out)
+		if err != nil || len(parts) != 2 || parts[0] == before || parts[1] != "true" {
+			return fmt.Errorf("they are %q: %w", out, err)
+		}
+		return nil
+	})
+}
+
+// agent is the name of the agent's Pod.
+func (n *node) agent() string {
+	n.t.Helper()
+	return n.field("{.items[0].metadata.name}", namespaced("pods", "--selector=app.kubernetes.io/component=agent")...)
+}
+
+func (n *node) agentGoes() {
+	before, id := n.agent(), n.program()
+	n.must(namespaced("delete", "pod", before)...)
+	n.sees(counter...)
+	n.agentReady(before)
+	n.ready(counter...)
+	if now := n.program(); now != id {
+		n.t.Errorf("program %d runs in place of %d", now, id)
+	}
+	n.sees(counter...)
+}
+
+func (n *node) leaderDies() {
+	holder := n.field("{.spec.holderIdentity}", namespaced("lease", "skep-controller")...)
+	leader, _, _ := strings.Cut(holder, "_")
+	if killed := n.kill("skep-controller", "HOSTNAME="+leader); killed != 1 {
+		n.t.Fatalf("%d processes are the leader %s", killed, leader)
+	}
+	id, seen := n.program(), n.counted(counter...)
+	// A dead replica is asked until its Pod is known not to be ready.
+	n.until("the other to answer", func() error {
+		_, err := n.kubectl("patch", counter[0], counter[1], "--type=merge", "--patch", `{"spec":{"variables":{"sampling":1}}}`)
+		return err
+	})
+	n.until("the new version alone", func() error {
+		now, err := n.programNow()
+		if err == nil && now == id {
+			err = errors.New("the old one runs")
+		}
+		return err
+	})
+	n.ready(counter...)
+	if now := n.counted(counter...); now < seen {
+		n.t.Errorf("it counted %d before and %d now", seen, now)
+	}
+	n.sees(counter...)
+}
+
+// kill kills the processes of a name that have something in their environment,
+// and returns how many there were.
+func (n *node) kill(name, environment string) int {
+	n.t.Helper()
+	found, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	killed := 0
+	for _, dir := range found {
+		arguments, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		body, _ := os.ReadFile(filepath.Join(dir, "environ"))
+		command, _, _ := strings.Cut(string(arguments), "\x00")
+		if filepath.Base(command) != name || !strings.Contains("\x00"+string(body), "\x00"+environment) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err == nil {
+			err = unix.Kill(pid, unix.SIGKILL)
+		}
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		killed++
+	}
+	return killed
+}
+
+func (n *node) edits() {
+	n.must("create", "namespace", "team")
+	n.must("create", "rolebinding", "dev", "--namespace=team", "--clusterrole=edit", "--user=dev")
+	dev := []string{"--kubeconfig=" + n.path("pki/dev.kubeconfig"), "--namespace=team", "apply", "--filename"}
+	page, err := os.ReadFile(n.path("home/cluster/counter.yaml"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	namespaced := strings.NewReplacer("ClusterBpfApplication", "BpfApplication", "name: counter", "name: mine").Replace(string(page))
+	n.file("mine.yaml", namespaced)
+	n.file("unsigned.yaml", strings.NewReplacer("counter:v1", "firewall:v1", "count_packets", "drop_port", "name: mine", "name: theirs").Replace(namespaced))
+	n.must(append(dev, n.path("mine.yaml"))...)
+	mine := []string{"--namespace=team", "bpfapplication", "mine"}
+	n.ready(mine...)
+	n.sees(mine...)
+	n.sees(counter...)
+	for what, c := range map[string]struct{ file, says string }{
+		"what nobody signed":          {n.path("unsigned.yaml"), "no known signer signed registry.example.com/team/firewall"},
+		"what is for the cluster":     {n.path("home/cluster/counter.yaml"), `cannot`},
+		"a signer":                    {n.path("home/cluster/release.signer.yaml"), `cannot`},
+		"an application of elsewhere": {n.path("mine.yaml"), `cannot`},
+	} {
+		args := append([]string{}, dev...)
+		if what == "an application of elsewhere" {
+			args[1] = "--namespace=default"
+		}
+		if _, err := n.kubectl(append(args, c.file)...); err == nil || !strings.Contains(err.Error(), c.says) {
+			n.t.Errorf("%s: %v", what, err)
+		}
+	}
+	n.must("--kubeconfig="+n.path("pki/dev.kubeconfig"), "--namespace=team", "delete", "bpfapplication", "mine")
+	n.until("its program to go", func() error {
+		if found, _ := filepath.Glob(pins + "/*/*/p-count_packets"); len(found) != 1 {
+			return fmt.Errorf("%d are there", len(found))
+		}
+		return nil
+	})
+	n.sees(counter...)
+}
+
+// rebooting takes from the node what a reboot takes, and starts it again.
+func (n *node) rebooting() {
+	before := n.program()
+	n.must(namespaced("scale", "deployment/skep-controller", "--replicas=0")...)
+	n.must(namespaced("wait", "--for=delete", "pod", "--selector=app.kubernetes.io/component=controller", "--timeout=2m")...)
+	n.stop("kubelet")
+	n.stop("containerd")
+	n.killContainers()
+	// With its file system the kernel loses its last hold on what was pinned.
+	n.unmount("/sys/fs/bpf", "/run/containerd/", "/run/netns/cni-", "/var/lib/kubelet/")
+	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, ""); err != nil {
+		n.t.Fatal(err)
+	}
+	n.until("the kernel to forget", func() error {
+		if p, err := ebpf.NewProgramFromID(before); err == nil {
+			return errors.Join(p.Close(), errors.New("it has the program still"))
+		}
+		return nil
+	})
+	if err := os.RemoveAll("/run/containerd"); err != nil {
+		n.t.Fatal(err)
+	}
+	n.boot()
+	n.until("the program to come back", func() error {
+		_, err := n.pinned("m-counts", counter...)
+		return err
+	})
+	n.until("packets to be counted", func() error {
+		if out := n.run("ip", "link", "show", "eth0"); !strings.Contains(out, "xdp") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	n.sees(counter...)
+	n.must(namespaced("scale", "deployment/skep-controller", "--replicas=2")...)
+	n.must(namespaced("rollout", "status", "deployment/skep-controller", "--timeout=2m")...)
+	n.ready(counter...)
+}
+
+// unmount takes away whatever is mounted at paths that begin so.
+func (n *node) unmount(paths ...string) {
+	n.t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	lines := slices.Collect(strings.Lines(string(mounts)))
+	for _, line := range slices.Backward(lines) {
+		at := strings.Fields(line)[1]
+		if !slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(at, path) }) {
+			continue
+		}
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			n.t.Fatalf("unmount %s: %v", at, err)
+		}
+	}
+}
+
+// killContainers kills what runs in the node's cgroup, and containerd's shims.
+func (n *node) killContainers() {
+	n.t.Helper()
+	roots, err := hierarchies()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.kill("containerd-shim-runc-v2", "")
+	n.until("containers to end", func() error {
+		left := 0
+		for _, root := range roots {
+			lists, _ := filepath.Glob(filepath.Join(root, cgroup))
+			for _, dir := range lists {
+				left += killBelow(dir)
+			}
+		}
+		if left > 0 {
+			return fmt.Errorf("%d processes are left", left)
+		}
+		return nil
+	})
+}
+
+// killBelow kills every process of a cgroup and of those below it, and returns
+// how many there were.
+func killBelow(dir string) (found int) {
+	_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // It went meanwhile, and its processes with it.
+		}
+		if d.Name() != "cgroup.procs" {
+			return nil
+		}
+		body, _ := os.ReadFile(path)
+		for line := range strings.Lines(string(body)) {
+			if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+				_ = unix.Kill(pid, syscall.SIGKILL)
+				found++
+			}
+		}
+		return nil
+	})
+	return found
+}
+
+// helm runs helm, which is to succeed.
+func (n *node) helm(args ...string) {
+	n.t.Helper()
+	cmd := exec.CommandContext(n.t.Context(), "helm", namespaced(args...)...)
+	cmd.Dir = controlplane.Root()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		n.t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+func (n *node) upgrading() {
+	before, id := n.agent(), n.program()
+	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.logFormat=text", "--set=controller.logFormat=text", "--wait")
+	n.agentReady(before)
+	n.ready(counter...)
+	if now := n.program(); now != id {
+		n.t.Errorf("program %d runs in place of %d", now, id)
+	}
+	n.sees(counter...)
+}
+
+func (n *node) uninstalling() {
+	n.weigh()
+	id := n.program()
+	n.walk("### 5. Uninstall", "## The command line")
+	if p, err := ebpf.NewProgramFromID(id); err == nil {
+		_ = p.Close()
+		n.t.Errorf("program %d is still there", id)
+	}
+	if left, _ := filepath.Glob(pins + "/*"); len(left) > 0 {
+		n.t.Errorf("these are left: %v", left)
+	}
+	if out := n.run("ip", "link", "show", "eth0"); strings.Contains(out, "xdp") {
+		n.t.Error(out)
+	}
+	n.until("all of Skep's to be gone", func() error {
+		out, err := n.kubectl("api-resources", "--api-group=skep.dev", "--output=name")
+		if err == nil && strings.TrimSpace(out) != "" {
+			err = errors.New(out)
+		}
+		return err
+	})
+}
+
+// weigh tells how much memory each process of the node's had at most.
+func (n *node) weigh() {
+	found, _ := filepath.Glob("/proc/[0-9]*/status")
+	for _, path := range found {
+		body, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		about := map[string]string{}
+		for line := range strings.Lines(string(body)) {
+			key, value, _ := strings.Cut(line, ":")
+			about[key] = strings.TrimSpace(value)
+		}
+		n.t.Logf("%s: at most %s", about["Name"], about["VmHWM"])
+	}
+}
