@@ -142,16 +142,17 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	}
 	keeper := policy.NewKeeper(mgr.GetClient(), judge)
 	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: image.NewShared(registries, image.SharedOptions{})}
+	told := brief{mgr.GetEventRecorder("skep-controller")}
 	applications := &application.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper, Images: secrets.Reader,
 		Keys: ring.Keys, Interval: o.Interval, Describe: memory.Describe,
-		Events: mgr.GetEventRecorder("skep-controller"), Metrics: application.NewMetrics(registry),
+		Events: told, Metrics: application.NewMetrics(registry),
 	}
 	again, err := registerApplications(ctx, mgr, o.Agents, applications)
 	if err != nil {
 		return nil, fmt.Errorf("register applications: %w", err)
 	}
-	settings := &policy.Reconciler{Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again}
+	settings := &policy.Reconciler{Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again, Events: told}
 	if err := settings.Register(mgr); err != nil {
 		return nil, fmt.Errorf("register policies: %w", err)
 	}

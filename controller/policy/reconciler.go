@@ -9,7 +9,9 @@ import (
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/fluxcd/pkg/runtime/patch"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -33,6 +35,8 @@ type Reconciler struct {
 	// Changed is called when other signers or policies are in force than before,
 	// or a human confirmed them: everything is to be judged again.
 	Changed func()
+	// Events tells people of what cannot be used. Needed.
+	Events events.EventRecorder
 	// Interval is how often all is read again without an event; zero means ten
 	// minutes.
 	Interval time.Duration
@@ -107,6 +111,7 @@ func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 	if !ok {
 		return fmt.Errorf("report on %T: it has no conditions", o.Object)
 	}
+	r.tell(obj, o.Err)
 	patcher := patch.NewSerialPatcher(obj, r.Client)
 	if o.Err != nil {
 		conditions.MarkFalse(obj, v1alpha1.ConditionReady, ReasonInvalid, "%s", o.Err)
@@ -118,4 +123,17 @@ func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 	err := patcher.Patch(ctx, obj, patch.WithFieldOwner("skep-controller"),
 		patch.WithOwnedConditions{Conditions: []string{v1alpha1.ConditionReady, v1alpha1.ConditionStalled}}, patch.WithStatusObservedGeneration{})
 	return client.IgnoreNotFound(err)
+}
+
+// tell writes an event where an object cannot be used for another reason than
+// before, and where it can be again.
+func (r *Reconciler) tell(o conditions.Setter, broken error) {
+	was := conditions.Get(o, v1alpha1.ConditionReady)
+	failed := was != nil && was.Reason == ReasonInvalid
+	switch {
+	case broken != nil && (!failed || was.Message != broken.Error()):
+		r.Events.Eventf(o, nil, corev1.EventTypeWarning, ReasonInvalid, "Compile", "it cannot be used: %s", broken)
+	case broken == nil && failed:
+		r.Events.Eventf(o, nil, corev1.EventTypeNormal, ReasonInForce, "Compile", "it is in force again")
+	}
 }

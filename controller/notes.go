@@ -1,0 +1,31 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+)
+
+// maxNote is how many bytes of an event's note the API server takes: it refuses
+// an event that has more (noteLengthLimit of its validation), and nobody would
+// hear of what has the most to say.
+const maxNote = 1024
+
+// brief is a recorder of events that the API server takes.
+type brief struct{ events.EventRecorder }
+
+// Eventf implements events.EventRecorder.
+func (b brief) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
+	b.EventRecorder.Eventf(regarding, related, kind, reason, action, "%s", shortened(fmt.Sprintf(note, args...)))
+}
+
+// shortened is a note that fits, and says where the rest stands.
+func shortened(note string) string {
+	if len(note) <= maxNote {
+		return note
+	}
+	const rest = "… (the status has all of it)"
+	return strings.ToValidUTF8(note[:maxNote-len(rest)], "") + rest
+}
