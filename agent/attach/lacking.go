@@ -67,15 +67,6 @@ func Explain(h hook.Hook, err error) error {
 	return lacking(h, err)
 }
 
-// Supports returns a *LackingError where the kernel does not have the hook. What
-// cannot be found out counts as supported.
-func Supports(h hook.Hook) error {
-	if errors.Is(try(h), ebpf.ErrNotSupported) {
-		return lacking(h, nil)
-	}
-	return nil
-}
-
 func lacking(h hook.Hook, cause error) error {
 	running, err := features.LinuxVersionCode()
 	if err != nil {

@@ -60,13 +60,13 @@ func TestTheTableKnowsWhichHooksThisKernelHas(t *testing.T) {
 		if !h.Attachable {
 			continue
 		}
-		err := attach.Supports(h)
+		err := attach.Probe(h)
 		if lacks := new(attach.LackingError); errors.As(err, &lacks) && lacks.Older() {
 			t.Logf("as the table says: %v", err)
 			continue
 		}
 		if err != nil {
-			t.Errorf("Supports = %v", err)
+			t.Errorf("Probe = %v", err)
 		}
 	}
 }

@@ -143,7 +143,7 @@ func runs(t testing.TB, id uint32) ebpf.ProgramID {
 func lacking(t testing.TB, h hook.Hook) *attach.LackingError {
 	t.Helper()
 	lacks := new(attach.LackingError)
-	if !errors.As(attach.Supports(h), &lacks) {
+	if !errors.As(attach.Probe(h), &lacks) {
 		return nil
 	}
 	if !lacks.Older() {
