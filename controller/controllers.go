@@ -172,6 +172,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("policies", keeper.Check),
 	)
+		mgr.Add(&keys.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring}),
 }
 
 // registerApplications has the manager run the reconciler, and look where agents

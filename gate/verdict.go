@@ -274,5 +274,14 @@ func Bury(s *intent.Sealer, id v1alpha1.Identity, stamp Stamp, reason string) (i
 	})
 }
 
+// Reseal seals an opened intent as it is with another key, serial and all: it is
+// the same intent still.
+func Reseal(s *intent.Sealer, o intent.Opened) (intent.Envelope, error) {
+	if o.Held() {
+		return nil, errors.New("seal intent anew: it is one node's view of it")
+	}
+	return s.Seal(o.Payload())
+}
+
 // NextSerial is the serial after last at a time given in unix milliseconds.
 func NextSerial(last, nowMillis int64) int64 { return max(last+1, nowMillis) }

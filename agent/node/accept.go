@@ -1,8 +1,10 @@
 package node
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
@@ -96,10 +98,8 @@ func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
 		switch have := old.newest.Payload().Serial; {
 		case p.Serial < have:
 			return fmt.Errorf("serial %d after %d: %w", p.Serial, have, intent.ErrOlder)
-		case p.Serial == have && old.unkept:
-			err := a.cache.putTombstone(p.UID, old.envelope)
-			old.unkept = err != nil
-			return err
+		case p.Serial == have && (old.unkept || !bytes.Equal(e, old.envelope)):
+			return a.keepAnew(old, p, e)
 		case p.Serial == have:
 			return nil
 		}
@@ -113,6 +113,24 @@ func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
 	app.unkept = err != nil
 	a.apps[p.UID] = app
 	a.unsettle()
+	return err
+}
+
+// keepAnew keeps what was accepted before under the seal that it bears now: that
+// of another key, when the one before is about to count no more. It has to say
+// the same as before.
+func (a *Agent) keepAnew(app *application, p intent.Payload, e intent.Envelope) error {
+	if !reflect.DeepEqual(p, app.newest.Payload()) {
+		return nil
+	}
+	err := a.keepAccepted(p, e)
+	app.unkept = err != nil && p.Tombstone
+	if err == nil && app.deployed != nil && app.deployed.Payload().Serial == p.Serial {
+		err = a.cache.putIntent(p.UID, deployed, e)
+	}
+	if err == nil {
+		app.envelope = e
+	}
 	return err
 }
 

@@ -72,6 +72,52 @@ func TestKeysOfSealsAreReplacedWhileItRuns(t *testing.T) {
 	}
 }
 
+func TestASealThatIsRenewedIsKept(t *testing.T) {
+	needKernel(t)
+	w, other := newWorld(t), newWorld(t)
+	both, err := intent.NewTrust(w.key.Public(), other.key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := w.options()
+	o.Trust = both
+	a, stop := w.run(o)
+	app, gone := w.intent("app", "raw_tp_count", rawProgram()), w.intent("gone", "raw_tp_count", rawProgram())
+	gone.Tombstone = true
+	if err := w.accept(a, app, gone); err != nil {
+		t.Fatal(err)
+	}
+	before := a.Status()[0]
+	// Under the same serial nothing else is taken, whoever sealed it.
+	forged := app
+	forged.Signers = []string{"nobody"}
+	if err := a.Accept(other.seal(app), other.seal(gone), other.seal(forged)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	if now := a.Status(); len(now) != 1 || now[0].Revision != before.Revision || now[0].Serial != before.Serial {
+		t.Errorf("status %+v, before %+v", now, before)
+	}
+	stop()
+	// The former key is gone by the next start.
+	o.Trust = other.key.Trust
+	a, _ = w.run(o)
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	all := a.Intents()
+	if s := a.Status(); len(all) != 2 || len(s) != 1 || s[0].Conditions[0].Reason != "Deployed" || s[0].Revision != before.Revision {
+		t.Errorf("restored %+v, status %+v", all, s)
+	}
+	for _, i := range all {
+		if p := i.Payload(); len(p.Signers) > 0 {
+			t.Errorf("another intent of the same serial was kept: %+v", p)
+		}
+	}
+}
+
 func TestATombstoneThatWasWorkedOffIsReportedThoughItIsNoStatusAnyMore(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t)

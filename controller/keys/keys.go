@@ -9,6 +9,7 @@ package keys
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"fmt"
 	"time"
 
@@ -51,10 +52,16 @@ const (
 	annotationSince   = v1alpha1.Group + "/trusted-since"
 )
 
+// annotationResealed holds when every intent was first found sealed with the
+// current key; absent where one may not be.
+const annotationResealed = v1alpha1.Group + "/resealed"
+
 // Keys are what a controller seals with and opens with.
 type Keys struct {
 	Sealer *intent.Sealer
 	Trust  *intent.Trust
+	// Former tells that Trust holds keys that sealed before.
+	Former bool
 }
 
 // Store reads and writes the Secret and the ConfigMap of one namespace.
@@ -94,7 +101,7 @@ func (s *Store) Load(ctx context.Context) (Keys, error) {
 	if err != nil {
 		return Keys{}, fmt.Errorf("read Secret %s/%s: %w", s.Namespace, SecretName, err)
 	}
-	return Keys{Sealer: sealer, Trust: trust}, Publish(ctx, s.Client, s.Namespace, trusted, pem)
+	return Keys{Sealer: sealer, Trust: trust, Former: len(secret.Data[former]) > 0}, Publish(ctx, s.Client, s.Namespace, trusted, pem)
 }
 
 // secret is the Secret, made where there is none.
@@ -126,7 +133,7 @@ func (s *Store) rotate(ctx context.Context, o *corev1.Secret) error {
 		}
 		o.Data[next] = key
 		o.Annotations[annotationSince] = s.now().UTC().Format(time.RFC3339)
-	case len(o.Data[next]) > 0 && s.overlapped(o):
+	case len(o.Data[next]) > 0 && s.overlapped(o, annotationSince):
 		old, err := intent.ParseKey(o.Data[sealing])
 		if err != nil {
 			return fmt.Errorf("read %s of Secret %s/%s: %w", sealing, s.Namespace, SecretName, err)
@@ -137,6 +144,7 @@ func (s *Store) rotate(ctx context.Context, o *corev1.Secret) error {
 		}
 		o.Data[former], o.Data[sealing] = append(o.Data[former], public...), o.Data[next]
 		delete(o.Data, next)
+		delete(o.Annotations, annotationResealed)
 		o.Annotations[AnnotationRotated] = asked
 	default:
 		return nil
@@ -144,9 +152,40 @@ func (s *Store) rotate(ctx context.Context, o *corev1.Secret) error {
 	return wrap("update", o, s.Client.Update(ctx, o))
 }
 
-// overlapped tells whether the next key was trusted for long enough to seal.
-func (s *Store) overlapped(o *corev1.Secret) bool {
-	since, err := time.Parse(time.RFC3339, o.Annotations[annotationSince])
+// retire drops the former keys, once all intents are sealed with the current one
+// for so long that every agent has them so. all tells whether they are; sealed
+// says by which key that was looked at.
+func (s *Store) retire(ctx context.Context, sealed ed25519.PublicKey, all bool) (dropped bool, err error) {
+	o, err := s.secret(ctx)
+	if err != nil || len(o.Data[former]) == 0 {
+		return false, err
+	}
+	current, err := intent.ParseKey(o.Data[sealing])
+	if err != nil {
+		return false, fmt.Errorf("read %s of Secret %s/%s: %w", sealing, s.Namespace, SecretName, err)
+	}
+	_, noted := o.Annotations[annotationResealed]
+	switch {
+	case !current.Public().Equal(sealed):
+		return false, nil
+	case !all && noted:
+		delete(o.Annotations, annotationResealed)
+	case all && !noted:
+		metav1.SetMetaDataAnnotation(&o.ObjectMeta, annotationResealed, s.now().UTC().Format(time.RFC3339))
+	case all && s.overlapped(o, annotationResealed):
+		delete(o.Data, former)
+		delete(o.Annotations, annotationResealed)
+		dropped = true
+	default:
+		return false, nil
+	}
+	return dropped, wrap("update", o, s.Client.Update(ctx, o))
+}
+
+// overlapped tells whether what an annotation says since when is so was so for
+// long enough that every agent knows.
+func (s *Store) overlapped(o *corev1.Secret, annotation string) bool {
+	since, err := time.Parse(time.RFC3339, o.Annotations[annotation])
 	overlap := s.Overlap
 	if overlap == 0 {
 		overlap = 10 * time.Minute

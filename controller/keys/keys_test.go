@@ -2,6 +2,7 @@ package keys
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -11,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -25,7 +28,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	var err error
-	if plane, err = controlplane.Start(context.Background(), controlplane.Options{WithoutCRDs: true}); err != nil {
+	if plane, err = controlplane.Start(context.Background(), controlplane.Options{}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -36,7 +39,11 @@ func run(m *testing.M) int {
 // store is one in a namespace of the test's own, at a time that tests set.
 func store(t *testing.T, namespace string, now *time.Time) *Store {
 	t.Helper()
-	c, err := client.New(plane.Config, client.Options{})
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(plane.Config, client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +69,19 @@ func load(t *testing.T, s *Store) (Keys, *intent.Trust) {
 		t.Fatal(err)
 	}
 	return k, trust
+}
+
+// ask asks for another key.
+func ask(t *testing.T, s *Store, value string) {
+	t.Helper()
+	var o corev1.Secret
+	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: SecretName}, &o); err != nil {
+		t.Fatal(err)
+	}
+	metav1.SetMetaDataAnnotation(&o.ObjectMeta, AnnotationRotate, value)
+	if err := s.Client.Update(t.Context(), &o); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // seal seals something.
@@ -97,14 +117,7 @@ func TestARotationIsTrustedBeforeItSeals(t *testing.T) {
 	now := time.Now()
 	s := store(t, "rotation", &now)
 	first, before := load(t, s)
-	var o corev1.Secret
-	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: SecretName}, &o); err != nil {
-		t.Fatal(err)
-	}
-	o.Annotations = map[string]string{AnnotationRotate: "1"}
-	if err := s.Client.Update(t.Context(), &o); err != nil {
-		t.Fatal(err)
-	}
+	ask(t, s, "1")
 	during, meanwhile := load(t, s)
 	// An agent that has not seen the new ConfigMap yet still opens everything.
 	opens(t, "agents that trust the first key alone", before, seal(t, during))

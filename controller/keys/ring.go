@@ -49,15 +49,22 @@ func (r *Ring) Start(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		k, err := r.store.Load(ctx)
-		if err != nil {
+		if err := r.load(ctx); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "load sealing keys")
-			continue
 		}
-		r.mu.Lock()
-		r.keys = k
-		r.mu.Unlock()
 	}
+}
+
+// load brings what the Secret says into force.
+func (r *Ring) load(ctx context.Context) error {
+	k, err := r.store.Load(ctx)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keys = k
+	return nil
 }
 
 // NeedLeaderElection tells a manager to run the Ring on every replica.
