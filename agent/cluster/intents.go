@@ -193,13 +193,14 @@ func (s *intents) take(i *v1alpha1.BpfIntent) {
 	s.mu.Unlock()
 }
 
-// state tells whether the intents were listed, and which there are.
-func (s *intents) state() (listed bool, there func(uid string) bool) {
+// state tells whether the intents were listed, and how that of an application
+// fared; empty where there is none.
+func (s *intents) state() (listed bool, fare func(uid string) string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := make(map[string]bool, len(s.known))
-	for name := range s.known {
-		names[name] = true
+	fares := make(map[string]string, len(s.known))
+	for name, one := range s.known {
+		fares[name] = one.fare
 	}
-	return s.listed, func(uid string) bool { return names[uid] }
+	return s.listed, func(uid string) string { return fares[uid] }
 }

@@ -167,7 +167,7 @@ func (p *publisher) list(ctx context.Context) {
 
 // wanted is what is to be reported; false where that is not known yet.
 func (p *publisher) wanted() (v1alpha1.BpfNodeStatus, bool) {
-	listed, there := p.intents.state()
+	listed, fare := p.intents.state()
 	if !listed || !p.passed {
 		return v1alpha1.BpfNodeStatus{}, false
 	}
@@ -176,7 +176,7 @@ func (p *publisher) wanted() (v1alpha1.BpfNodeStatus, bool) {
 		p.ran, p.stale = runs, true
 	}
 	p.metrics.report(applications)
-	return facts{version: p.opts.Version, profile: p.profile, applications: applications, there: there, programs: p.programs}.status(), true
+	return facts{version: p.opts.Version, profile: p.profile, applications: applications, fare: fare, programs: p.programs}.status(), true
 }
 
 // running names the programs of Skep's that are in the kernel.

@@ -24,8 +24,8 @@ type facts struct {
 	version      string
 	profile      v1alpha1.KernelProfile
 	applications []node.ApplicationStatus
-	// there tells whether an application has a BpfIntent still.
-	there func(uid string) bool
+	// fare is how an application's BpfIntent fared; empty where there is none.
+	fare func(uid string) string
 	// programs is nil where they cannot be listed.
 	programs []inventory.Program
 }
@@ -38,7 +38,7 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 	}
 	for _, a := range f.applications {
 		one := describe(a)
-		if one.State == v1alpha1.NodeRemoved && !f.there(one.UID) || a.Held && a.Wanted == "" && a.Revision == "" {
+		if one.State == v1alpha1.NodeRemoved && f.fare(one.UID) == "" || a.Held && a.Wanted == "" && a.Revision == "" {
 			continue
 		}
 		switch one.State {
@@ -59,13 +59,16 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 			s.Foreign = append(s.Foreign, foreign(p))
 		}
 	}
-	fit(&s, v1alpha1.MaxBpfNodeBytes-reserve)
+	f.fit(&s, v1alpha1.MaxBpfNodeBytes-reserve)
 	// As it comes back: a list of nothing is none.
 	if len(s.Foreign) == 0 {
 		s.Foreign = nil
 	}
 	if len(s.Applications) == 0 {
 		s.Applications = nil
+	}
+	if len(s.Loaded) == 0 {
+		s.Loaded = nil
 	}
 	return s
 }
@@ -133,9 +136,13 @@ func cut(s string, most int) string {
 	return string(r[:most-1]) + "…"
 }
 
-// fit makes the status fit: foreign programs go first, then words, then
-// applications that nobody waits for. The counts stay.
-func fit(s *v1alpha1.BpfNodeStatus, most int) {
+// fit makes the status fit: what runs is told in short, then foreign programs
+// go, then words, then applications, those that run first. The counts stay.
+func (f facts) fit(s *v1alpha1.BpfNodeStatus, most int) {
+	if size(s) <= most {
+		return
+	}
+	f.abridge(s)
 	foreign, applications := s.Foreign, s.Applications
 	s.Foreign = foreign[:fewer(len(foreign), func(n int) bool {
 		s.Foreign = foreign[:n]
@@ -146,15 +153,40 @@ func fit(s *v1alpha1.BpfNodeStatus, most int) {
 		return size(s) <= most
 	})
 	s.Applications = shortened(applications, longest)
-	if size(s) <= most {
-		return
+	if size(s) > most {
+		leaveOut(s, most)
 	}
-	ranked := slices.Clone(s.Applications)
+}
+
+// abridge tells in short what is Loaded by the very intent that the API server
+// has. What was lost there, or is older there than here, the controller is to
+// learn in full. What is not for the node nobody waits for.
+func (f facts) abridge(s *v1alpha1.BpfNodeStatus) {
+	var rest []v1alpha1.NodeApplication
+	for _, a := range s.Applications {
+		switch {
+		case a.State == v1alpha1.NodeNotSelected:
+		case a.State == v1alpha1.NodeLoaded && a.Message == "" && f.fare(a.UID) == accepted:
+			s.Loaded = append(s.Loaded, v1alpha1.LoadedAs(a.UID, a.Serial))
+		default:
+			rest = append(rest, a)
+		}
+	}
+	s.Applications = rest
+}
+
+// leaveOut leaves out those last that somebody has to know of, and counts them
+// all.
+func leaveOut(s *v1alpha1.BpfNodeStatus, most int) {
+	ranked, loaded := slices.Clone(s.Applications), s.Loaded
 	slices.SortStableFunc(ranked, func(x, y v1alpha1.NodeApplication) int { return cmp.Compare(rank(x.State), rank(y.State)) })
-	s.Applications = ranked[:fewer(len(ranked), func(n int) bool {
-		s.Applications = ranked[:n]
+	all := len(ranked) + len(loaded)
+	keep := func(n int) bool {
+		s.Applications, s.Loaded = ranked[:min(n, len(ranked))], loaded[:max(0, n-len(ranked))]
+		s.Counts.Untold = int32(all - n)
 		return size(s) <= most
-	})]
+	}
+	keep(fewer(all, keep))
 }
 
 // fewer is the greatest number up to n that fits, 0 where none does.
@@ -172,10 +204,9 @@ func rank(s v1alpha1.NodeState) int {
 		return 0
 	case v1alpha1.NodeRemoved, v1alpha1.NodePending, v1alpha1.NodeWaiting, v1alpha1.NodeHeld:
 		return 1
-	case v1alpha1.NodeLoaded:
-		return 2
+	case v1alpha1.NodeLoaded, v1alpha1.NodeNotSelected:
 	}
-	return 3
+	return 2
 }
 
 // shortened are the applications with messages of at most so many characters.

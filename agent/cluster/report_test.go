@@ -6,12 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/node"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
 )
 
 // deployed is a status with the condition.
@@ -90,25 +92,28 @@ func strangers(n int) []inventory.Program {
 func TestAReportFitsAndItsCountsStayRight(t *testing.T) {
 	for sentence, c := range map[string]struct {
 		applications, message, programs int
-		// What is left.
-		listed, foreign int
-		longest         int
+		// What is left; -1 is some and not all.
+		full, short, foreign int
+		longest              int
 	}{
-		"nothing is left out of a little":    {10, 100, 30, 10, 20, 100},
-		"a hundred foreign programs at most": {2, 10, 300, 2, 100, 10},
-		"messages are of at most 1024":       {2, 5000, 0, 2, 0, 1024},
-		"foreign programs go first":          {26, 1000, 300, 26, -1, 1000},
-		"then words, all alike":              {100, 1000, 300, 100, 0, -1},
-		"then those that run":                {400, 1000, 300, -1, 0, 0},
+		"nothing is left out of a little":    {10, 100, 30, 10, 0, 20, 100},
+		"a hundred foreign programs at most": {2, 10, 300, 2, 0, 100, 10},
+		"messages are of at most 1024":       {2, 5000, 0, 2, 0, 0, 1024},
+		"what runs is told in short first":   {200, 10, 5, 100, 100, 3, 10},
+		"then foreign programs go":           {26, 1000, 300, 13, 13, -1, 1000},
+		"then words, all alike":              {100, 1000, 300, 50, 50, 0, -1},
+		"then those that run":                {260, 1000, 300, 130, -1, 0, 0},
+		"then those that fail":               {600, 1000, 300, -1, 0, 0, 0},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			f := facts{applications: many(c.applications, c.message), programs: strangers(c.programs), there: func(string) bool { return true }}
+			f := facts{applications: many(c.applications, c.message), programs: strangers(c.programs), fare: func(string) string { return accepted }}
 			s := f.status()
 			if n := size(&s); n > v1alpha1.MaxBpfNodeBytes-reserve {
 				t.Errorf("%d bytes", n)
 			}
 			want := v1alpha1.NodeCounts{Loaded: int32((c.applications + 1) / 2), Failed: int32(c.applications / 2),
-				Programs: int32(c.programs), Foreign: int32(c.programs - (c.programs+2)/3)}
+				Programs: int32(c.programs), Foreign: int32(c.programs - (c.programs+2)/3),
+				Untold: int32(c.applications - len(s.Applications) - len(s.Loaded))}
 			if diff := cmp.Diff(want, s.Counts); diff != "" {
 				t.Error(diff)
 			}
@@ -124,23 +129,63 @@ func TestAReportFitsAndItsCountsStayRight(t *testing.T) {
 					t.Errorf("%s: %d, want %d", what, have, want)
 				}
 			}
-			left("applications", len(s.Applications), c.listed, c.applications)
+			left("applications in full", len(s.Applications), c.full, c.applications)
+			left("applications in short", len(s.Loaded), c.short, c.applications)
 			left("foreign programs", len(s.Foreign), c.foreign, v1alpha1.MaxForeignPrograms)
 			left("the longest message", longest, c.longest, c.message)
-			if c.listed < 0 && failed != min(len(s.Applications), c.applications/2) {
+			if c.full < 0 && failed != min(len(s.Applications), c.applications/2) {
 				t.Errorf("%d of %d that failed are listed", failed, len(s.Applications))
 			}
 		})
 	}
 }
 
+// fiveHundred is how many applications a report is to have room for.
+const fiveHundred = 500
+
+func TestFiveHundredApplicationsAreToldBesideAKernelThatHasAll(t *testing.T) {
+	var profile v1alpha1.KernelProfile
+	profile.Release, profile.Architecture, profile.BTF, profile.Lockdown = strings.Repeat("6", 40), "amd64", true, "confidentiality"
+	profile.LSMs = []string{"capability", "landlock", "lockdown", "yama", "integrity", "apparmor", "bpf"}
+	for _, h := range hook.All() {
+		profile.Hooks = append(profile.Hooks, h.Name)
+	}
+	for m := ebpf.Hash; m <= ebpf.Arena; m++ {
+		profile.MapTypes = append(profile.MapTypes, m.String())
+	}
+	all := many(2*fiveHundred, 0)
+	var run []node.ApplicationStatus
+	for i := range all {
+		if i%2 == 0 {
+			all[i].Version = 1763719501000
+			run = append(run, all[i])
+		}
+	}
+	// One that fails is told in full, and those that the API server has otherwise.
+	run[1].Error = "R1 is scalar"
+	fares := map[string]string{run[2].UID: overtaken, run[3].UID: ""}
+	s := facts{applications: run, profile: profile, version: "v1.2.3", programs: strangers(300), fare: func(uid string) string {
+		if fare, other := fares[uid]; other {
+			return fare
+		}
+		return accepted
+	}}.status()
+	t.Logf("%d bytes, %d foreign programs", size(&s), len(s.Foreign))
+	if len(s.Applications) != 3 || len(s.Loaded) != fiveHundred-3 || s.Counts.Untold != 0 {
+		t.Errorf("%d in full, %d in short, %d untold", len(s.Applications), len(s.Loaded), s.Counts.Untold)
+	}
+	if want := v1alpha1.LoadedAs(run[0].UID, 1763719501000); len(s.Loaded) == 0 || s.Loaded[0] != want {
+		t.Errorf("short form is not %q", want)
+	}
+}
+
 func TestATombstoneIsAcknowledgedAsLongAsItIsThere(t *testing.T) {
 	gone := deployed("False", "Unloaded", "")
 	gone.Tombstone, gone.Revision = true, ""
-	for there, want := range map[bool]int{true: 1, false: 0} {
-		s := facts{applications: []node.ApplicationStatus{gone}, there: func(string) bool { return there }}.status()
+	for fare, want := range map[string]int{accepted: 1, badSeal: 1, "": 0} {
+		s := facts{applications: []node.ApplicationStatus{gone}, fare: func(string) string { return fare }}.status()
 		if len(s.Applications) != want || want == 1 && (s.Applications[0].State != v1alpha1.NodeRemoved || s.Applications[0].Serial != 7) {
-			t.Errorf("there: %v: %+v", there, s.Applications)
+			t.Errorf("%q: %+v", fare, s.Applications)
 		}
 	}
 }

@@ -408,6 +408,10 @@ type NodesStatus struct {
 	// Unreachable nodes are not ready, or no agent runs there.
 	// +optional
 	Unreachable int32 `json:"unreachable,omitempty"`
+	// Untold nodes have so many applications that their report has no room for
+	// this one.
+	// +optional
+	Untold int32 `json:"untold,omitempty"`
 	// Failing names the first ten nodes that failed or cannot hold it, with the
 	// kernel's own words.
 	// +optional

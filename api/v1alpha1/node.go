@@ -1,6 +1,11 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // BpfNode is what one node's agent says of it: what its kernel can do, how
 // every application is doing there, and which BPF programs are in its kernel,
@@ -62,12 +67,43 @@ type BpfNodeStatus struct {
 	// +listMapKey=uid
 	Applications []NodeApplication `json:"applications,omitempty"`
 
+	// Loaded takes the applications that are Loaded and have nothing more to say
+	// out of the list above, where they do not all fit in full: uid:serial.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MaxLength=160
+	Loaded []string `json:"loaded,omitempty"`
+
 	// Foreign lists the first hundred programs in the kernel that are not
 	// Skep's, by id.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	Foreign []ForeignProgram `json:"foreign,omitempty"`
+}
+
+// LoadedAs is the short form of an application that is Loaded.
+func LoadedAs(uid string, serial int64) string { return uid + ":" + strconv.FormatInt(serial, 10) }
+
+// Of is what the node says of one application, in full or in short; nil where it
+// says nothing.
+func (s *BpfNodeStatus) Of(uid string) *NodeApplication {
+	for i := range s.Applications {
+		if s.Applications[i].UID == uid {
+			return &s.Applications[i]
+		}
+	}
+	for _, one := range s.Loaded {
+		rest, ok := strings.CutPrefix(one, uid+":")
+		if !ok {
+			continue
+		}
+		if serial, err := strconv.ParseInt(rest, 10, 64); err == nil {
+			return &NodeApplication{UID: uid, Serial: serial, State: NodeLoaded}
+		}
+	}
+	return nil
 }
 
 // AgentInfo is the agent that reports.
@@ -122,6 +158,9 @@ type NodeCounts struct {
 	// Loaded and Failed count applications.
 	Loaded int32 `json:"loaded"`
 	Failed int32 `json:"failed"`
+	// Untold counts the applications for the node that did not fit even so.
+	// +optional
+	Untold int32 `json:"untold,omitempty"`
 	// Programs counts the BPF programs in the kernel, Foreign those of them
 	// that are not Skep's.
 	Programs int32 `json:"programs"`

@@ -461,6 +461,11 @@ func (in *BpfNodeStatus) DeepCopyInto(out *BpfNodeStatus) {
 		*out = make([]NodeApplication, len(*in))
 		copy(*out, *in)
 	}
+	if in.Loaded != nil {
+		in, out := &in.Loaded, &out.Loaded
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Foreign != nil {
 		in, out := &in.Foreign, &out.Foreign
 		*out = make([]ForeignProgram, len(*in))

@@ -253,11 +253,10 @@ func (r *Reconciler) acknowledged(ctx context.Context, s sealed) (bool, error) {
 	for _, n := range nodes {
 		removed := !young
 		if n.Reported != nil {
-			for _, a := range n.Reported.Applications {
-				if a.UID == s.payload.UID {
-					removed = a.State == v1alpha1.NodeRemoved && a.Serial >= s.payload.Serial
-				}
-			}
+			a := n.Reported.Of(s.payload.UID)
+			// What has no room in the report may run.
+			removed = a == nil && removed && n.Reported.Counts.Untold == 0 ||
+				a != nil && a.State == v1alpha1.NodeRemoved && a.Serial >= s.payload.Serial
 		}
 		if !removed {
 			return false, nil

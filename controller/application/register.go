@@ -78,16 +78,17 @@ func (r *Reconciler) ofIntent(_ context.Context, o client.Object) []v1alpha1.Ide
 // ofNode asks for the applications whose state on a node changed, after others
 // had time to change too.
 func (r *Reconciler) ofNode() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
-	enqueue := func(q queue, before, now client.Object) {
-		for _, id := range changed(before.(*v1alpha1.BpfNode), now.(*v1alpha1.BpfNode)) {
+	enqueue := func(ctx context.Context, q queue, before, now client.Object) {
+		x, y := before.(*v1alpha1.BpfNode), now.(*v1alpha1.BpfNode)
+		for _, id := range append(changed(x, y), r.shortly(ctx, x, y)...) {
 			q.AddAfter(id, settle)
 		}
 	}
 	none := &v1alpha1.BpfNode{}
 	return handler.TypedFuncs[client.Object, v1alpha1.Identity]{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueue(q, none, e.Object) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { enqueue(q, e.ObjectOld, e.ObjectNew) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueue(q, e.Object, none) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, q, none, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, q, e.ObjectOld, e.ObjectNew) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, q, e.Object, none) },
 	}
 }
 

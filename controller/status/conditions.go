@@ -15,6 +15,7 @@ const (
 	ReasonNoNodes     = "NoNodesSelected"
 	ReasonProgressing = "Progressing"
 	ReasonUnreachable = "NodesUnreachable"
+	ReasonUntold      = "NodesUntold"
 	ReasonUnsupported = "NodesUnsupported"
 	ReasonNodesFailed = "NodesFailed"
 	ReasonNothing     = "NothingDeployed"
@@ -22,7 +23,8 @@ const (
 
 // Deployed says whether the newest intent runs where it is meant to. It is true
 // when it runs anywhere, and no reachable, supported node fails or has yet to
-// answer; unreachable and unsupported nodes are told in the message.
+// answer; unreachable and unsupported nodes, and those whose report has no room
+// for it, are told in the message.
 func Deployed(n v1alpha1.NodesStatus) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: ReasonSucceeded, Message: told(n)}
 	switch {
@@ -34,6 +36,8 @@ func Deployed(n v1alpha1.NodesStatus) metav1.Condition {
 		c.Reason, c.Message = ReasonNoNodes, "the node selector chooses no node"
 	case n.Loaded == 0 && n.Unreachable > 0:
 		c.Status, c.Reason = metav1.ConditionFalse, ReasonUnreachable
+	case n.Loaded == 0 && n.Untold > 0:
+		c.Status, c.Reason = metav1.ConditionFalse, ReasonUntold
 	case n.Loaded == 0:
 		c.Status, c.Reason = metav1.ConditionFalse, ReasonUnsupported
 	}
@@ -46,7 +50,7 @@ func told(n v1alpha1.NodesStatus) string {
 	for _, p := range []struct {
 		count int32
 		word  string
-	}{{n.Pending, "pending"}, {n.Held, "held by the rollout"}, {n.Failed, "failed"}, {n.Unsupported, "unsupported"}, {n.Unreachable, "unreachable"}} {
+	}{{n.Pending, "pending"}, {n.Held, "held by the rollout"}, {n.Failed, "failed"}, {n.Unsupported, "unsupported"}, {n.Unreachable, "unreachable"}, {n.Untold, "with no room to tell of it"}} {
 		if p.count > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.count, p.word))
 		}

@@ -71,11 +71,12 @@ func (n Needs) Missing(k v1alpha1.KernelProfile) string {
 // Answer is what is known of the newest intent on one selected node.
 type Answer struct {
 	Node string
-	// Reachable tells that the node is alive and has spoken; State and Message
-	// say nothing where it is not.
-	Reachable bool
-	State     v1alpha1.NodeState
-	Message   string
+	// Reachable tells that the node is alive and has spoken of the application;
+	// State and Message say nothing where it has not. Untold tells that it is
+	// alive, and that its report had no room.
+	Reachable, Untold bool
+	State             v1alpha1.NodeState
+	Message           string
 }
 
 // Answers is what is known on each node that w selects, by name. It is an error
@@ -96,6 +97,8 @@ func Answers(w Wanted, nodes []Node) ([]Answer, error) {
 		a := Answer{Node: n.Name, Reachable: n.Ready && n.Reported != nil}
 		if a.Reachable {
 			a.State, a.Message = answer(w, n.Name, *n.Reported)
+			a.Untold = a.State == ""
+			a.Reachable = !a.Untold
 		}
 		all = append(all, a)
 	}
@@ -114,7 +117,7 @@ func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
 	for _, a := range answers {
 		s.Selected++
 		if !a.Reachable {
-			s.Unreachable++
+			*away(&s, a)++
 			continue
 		}
 		*counter(&s, a.State)++
@@ -126,7 +129,16 @@ func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
 	return s, nil
 }
 
-// answer is what one reachable node says of the newest intent.
+// away is where a node is counted that says nothing of the application.
+func away(s *v1alpha1.NodesStatus, a Answer) *int32 {
+	if a.Untold {
+		return &s.Untold
+	}
+	return &s.Unreachable
+}
+
+// answer is what one reachable node says of the newest intent; an empty state
+// where its report had no room for the application.
 func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState, string) {
 	if missing := w.Needs.Missing(n.Kernel); missing != "" {
 		return v1alpha1.NodeUnsupported, missing
@@ -134,10 +146,11 @@ func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState
 	if w.Reaches != nil && !w.Reaches(name) {
 		return v1alpha1.NodeHeld, ""
 	}
-	for _, a := range n.Applications {
-		if a.UID == w.UID && a.Serial == w.Serial {
-			return a.State, a.Message
-		}
+	switch a := n.Of(w.UID); {
+	case a != nil && a.Serial == w.Serial:
+		return a.State, a.Message
+	case a == nil && n.Counts.Untold > 0:
+		return "", ""
 	}
 	return v1alpha1.NodePending, ""
 }

@@ -21,6 +21,11 @@ func TestNodesAreFolded(t *testing.T) {
 	loaded := says("a", 7, v1alpha1.NodeLoaded, "")
 	away := says("b", 7, v1alpha1.NodeLoaded, "")
 	away.Ready = false
+	// short tells of what runs in short, and that something had no room.
+	short := func(name string, untold int32, loaded ...string) Node {
+		return Node{Name: name, Labels: map[string]string{"role": "edge"}, Ready: true, Reported: &v1alpha1.BpfNodeStatus{
+			Counts: v1alpha1.NodeCounts{Untold: untold}, Loaded: loaded}}
+	}
 	for name, c := range map[string]struct {
 		wanted Wanted
 		nodes  []Node
@@ -44,6 +49,16 @@ func TestNodesAreFolded(t *testing.T) {
 			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unreachable: 1}, ReasonUnreachable, false},
 		"no agent has spoken": {Wanted{}, []Node{{Name: "a", Ready: true}},
 			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unreachable: 1}, ReasonUnreachable, false},
+		"told in short": {Wanted{}, []Node{short("a", 0, "other:9", "uid:7"), short("b", 3, "uid:7")},
+			v1alpha1.NodesStatus{Summary: "2/2", Selected: 2, Loaded: 2}, ReasonSucceeded, true},
+		"told in short of an older intent": {Wanted{}, []Node{loaded, short("b", 3, "uid:6")},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1}, ReasonProgressing, false},
+		"not told by a report that told all": {Wanted{}, []Node{loaded, short("b", 0, "other:7")},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1}, ReasonProgressing, false},
+		"one has no room to tell, and does not keep the others from being ready": {Wanted{}, []Node{loaded, short("b", 3, "other:7")},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Untold: 1}, ReasonSucceeded, true},
+		"none has room to tell": {Wanted{}, []Node{short("b", 3, "other:7")},
+			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Untold: 1}, ReasonUntold, false},
 		"no node is chosen": {Wanted{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": "core"}}}, []Node{loaded},
 			v1alpha1.NodesStatus{Summary: "0/0"}, ReasonNoNodes, true},
 		"a hook that no kernel has": {Wanted{Needs: Needs{Hooks: []string{"tcx/ingress"}}}, []Node{loaded},
