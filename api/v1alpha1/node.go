@@ -170,6 +170,7 @@ type NodeCounts struct {
 // NodeApplication is one application on one node.
 type NodeApplication struct {
 	// Kind, Namespace and Name name the application.
+	// +kubebuilder:validation:Enum=BpfApplication;ClusterBpfApplication
 	Kind string `json:"kind"`
 	// +optional
 	Namespace string `json:"namespace,omitempty"`

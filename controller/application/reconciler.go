@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
@@ -67,13 +68,20 @@ type application interface {
 	SetConditions([]metav1.Condition)
 }
 
-// newApplication is an empty object of a kind.
-func newApplication(kind string) application {
-	if kind == v1alpha1.KindBpfApplication {
+// newApplication is an empty object of an identity's kind; nil where nothing can
+// bear that identity, such as one that a node made up.
+func newApplication(id v1alpha1.Identity) application {
+	switch {
+	case id.Kind == v1alpha1.KindBpfApplication && id.Namespace != "":
 		return &v1alpha1.BpfApplication{}
+	case id.Kind == v1alpha1.KindClusterBpfApplication && id.Namespace == "":
+		return &v1alpha1.ClusterBpfApplication{}
 	}
-	return &v1alpha1.ClusterBpfApplication{}
+	return nil
 }
+
+// errNobody says that an identity is none.
+var errNobody = errors.New("nothing can bear that name")
 
 // Reconcile brings one application up to date, whether it is still there or
 // not.
@@ -126,7 +134,10 @@ func sooner(a, b time.Duration) time.Duration {
 // application is the object of an identity; nil where it is not there, or on
 // its way out.
 func (r *Reconciler) application(ctx context.Context, from client.Reader, id v1alpha1.Identity) (application, error) {
-	app := newApplication(id.Kind)
+	app := newApplication(id)
+	if app == nil {
+		return nil, reconcile.TerminalError(fmt.Errorf("get %s %s: %w", id.Kind, id, errNobody))
+	}
 	err := from.Get(ctx, types.NamespacedName{Namespace: id.Namespace, Name: id.Name}, app)
 	switch {
 	case apierrors.IsNotFound(err):

@@ -101,7 +101,9 @@ func changed(before, now *v1alpha1.BpfNode) []v1alpha1.Identity {
 	}
 	var ids []v1alpha1.Identity
 	add := func(a v1alpha1.NodeApplication) {
-		ids = append(ids, v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name})
+		if id := (v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}); newApplication(id) != nil {
+			ids = append(ids, id)
+		}
 	}
 	for _, a := range now.Status.Applications {
 		if said[a.UID] != a {
