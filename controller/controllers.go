@@ -140,7 +140,11 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	keeper := policy.NewKeeper(mgr.GetClient(), judge)
+	direct, err := newDirect(mgr)
+	if err != nil {
+		return nil, err
+	}
+	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Judge: judge})
 	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: image.NewShared(registries, image.SharedOptions{})}
 	told := brief{mgr.GetEventRecorder("skep-controller")}
 	applications := &application.Reconciler{

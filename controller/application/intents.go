@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/crd"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
 )
@@ -75,22 +74,11 @@ const annotationCRD = v1alpha1.Group + "/crd"
 // crd is the UID of a kind's CRD; empty where it is not served, or about to be
 // no more.
 func (r *Reconciler) crd(ctx context.Context, kind string) (string, error) {
-	name := map[string]string{
-		v1alpha1.KindBpfApplication:        "bpfapplications." + v1alpha1.Group,
-		v1alpha1.KindClusterBpfApplication: "clusterbpfapplications." + v1alpha1.Group,
-	}[kind]
-	var crd metav1.PartialObjectMetadata
-	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	err := r.Live.Get(ctx, types.NamespacedName{Name: name}, &crd)
-	switch {
-	case apierrors.IsNotFound(err):
-		return "", nil
-	case err != nil:
-		return "", fmt.Errorf("get CRD of %s: %w", kind, err)
-	case crd.DeletionTimestamp != nil:
-		return "", nil
-	}
-	return string(crd.UID), nil
+	uid, err := crd.UID(ctx, r.Live, map[string]string{
+		v1alpha1.KindBpfApplication:        "bpfapplications",
+		v1alpha1.KindClusterBpfApplication: "clusterbpfapplications",
+	}[kind])
+	return string(uid), err
 }
 
 // write seals what a move asks for and writes it, in one request.

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 
@@ -32,13 +31,26 @@ type Weigher interface {
 	Weigh(ctx context.Context) (running int, unloads []v1alpha1.Identity, err error)
 }
 
+// Options is what a Keeper works with; all of it is needed.
+type Options struct {
+	// Reader reads signers and policies from a cache.
+	Reader client.Reader
+	// Direct does not cache: it reads CRDs, and keeps what is in force in a
+	// ConfigMap of Namespace, which is Skep's own.
+	Direct    client.Client
+	Namespace string
+	// Judge is who judges by them.
+	Judge *gate.Judge
+}
+
 // Keeper holds the judge to the cluster's signers and policies.
 type Keeper struct {
-	reader client.Reader
-	judge  *gate.Judge
+	Options
 
-	// one keeps refreshes apart.
+	// one keeps refreshes apart, and guards what is before mu.
 	one sync.Mutex
+	// before is what is in force; nil before the first refresh.
+	before *objects
 	// compiled remembers what came of each object, by UID and generation.
 	compiled map[string]error
 
@@ -79,8 +91,8 @@ func (b *Brake) Holds(id v1alpha1.Identity) bool {
 const AnnotationConfirm = v1alpha1.Group + "/confirm"
 
 // NewKeeper returns a Keeper that has refreshed nothing yet.
-func NewKeeper(reader client.Reader, judge *gate.Judge) *Keeper {
-	return &Keeper{reader: reader, judge: judge, compiled: map[string]error{}, ready: make(chan struct{})}
+func NewKeeper(o Options) *Keeper {
+	return &Keeper{Options: o, compiled: map[string]error{}, ready: make(chan struct{})}
 }
 
 // Ready is closed once the cluster's signers and policies are in force: before,
@@ -125,12 +137,16 @@ type Outcome struct {
 	Object client.Object
 	// Err is why it is not in force as written; nil where it is.
 	Err error
+	// Vanished tells that it is in force although it is gone: its CRD was deleted,
+	// and not it.
+	Vanished bool
 }
 
 // Refresh reads every signer and policy, and brings them into force. An object
 // that is broken takes none of the others with it: a broken signer counts for
-// nothing, a broken policy denies within its own match. changed tells that the
-// revision is another than before.
+// nothing, a broken policy denies within its own match. One that vanished with
+// its CRD stays in force until it is created again, or deleted on its own
+// account. changed tells that the revision is another than before.
 func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, changed bool, err error) {
 	k.one.Lock()
 	defer k.one.Unlock()
@@ -143,9 +159,10 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 		return nil, false, err
 	}
 	before := k.Weighed()
-	k.judge.Retrust(trust)
-	k.judge.Repolicy(set)
-	revision := k.judge.Revision()
+	k.before = &in
+	k.Judge.Retrust(trust)
+	k.Judge.Repolicy(set)
+	revision := k.Judge.Revision()
 	changed = revision != before
 	brake := k.brake
 	if changed {
@@ -173,44 +190,6 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 	return outcomes, changed, nil
 }
 
-// objects are the admins' objects of a cluster.
-type objects struct {
-	signers    v1alpha1.BpfSignerList
-	cluster    v1alpha1.ClusterBpfPolicyList
-	namespaced v1alpha1.BpfPolicyList
-}
-
-func (k *Keeper) read(ctx context.Context) (objects, error) {
-	var in objects
-	for _, list := range []client.ObjectList{&in.signers, &in.cluster, &in.namespaced} {
-		if err := k.reader.List(ctx, list); err != nil {
-			return objects{}, fmt.Errorf("list signers and policies: %w", err)
-		}
-	}
-	return in, nil
-}
-
-// confirmed tells whether an admin let a revision through.
-func (in objects) confirmed(revision string) bool {
-	return slices.ContainsFunc(in.all(), func(o client.Object) bool {
-		return o.GetAnnotations()[AnnotationConfirm] == revision
-	})
-}
-
-func (in objects) all() []client.Object {
-	var all []client.Object
-	for i := range in.signers.Items {
-		all = append(all, &in.signers.Items[i])
-	}
-	for i := range in.cluster.Items {
-		all = append(all, &in.cluster.Items[i])
-	}
-	for i := range in.namespaced.Items {
-		all = append(all, &in.namespaced.Items[i])
-	}
-	return all
-}
-
 // compile makes a trust and a set out of what can be used.
 func (k *Keeper) compile(ctx context.Context, in objects) (*signing.Trust, *policies.Set, []Outcome, error) {
 	outcomes := make([]Outcome, 0, len(in.all()))
@@ -222,18 +201,18 @@ func (k *Keeper) compile(ctx context.Context, in objects) (*signing.Trust, *poli
 			err = try()
 		}
 		compiled[key] = err
-		outcomes = append(outcomes, Outcome{Object: o, Err: err})
+		outcomes = append(outcomes, Outcome{Object: o, Err: err, Vanished: in.vanished[o.GetUID()]})
 		return err
 	}
 	var signers []v1alpha1.BpfSigner
-	for i := range in.signers.Items {
-		s := &in.signers.Items[i]
+	for i := range in.Signers {
+		s := &in.Signers[i]
 		try := func() error { _, err := signing.NewTrust([]v1alpha1.BpfSigner{*s}); return err }
 		if once(s, try) == nil {
 			signers = append(signers, *s)
 		}
 	}
-	list := policies.FromObjects(in.cluster.Items, in.namespaced.Items)
+	list := policies.FromObjects(in.Cluster, in.Namespaced)
 	owners := map[types.NamespacedName]client.Object{}
 	for _, o := range in.all() {
 		if _, signer := o.(*v1alpha1.BpfSigner); !signer {

@@ -89,7 +89,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.R
 	default:
 		return ctrl.Result{RequeueAfter: r.interval()}, nil
 	}
-	var errs []error
+	errs := []error{r.Keeper.Remember(ctx)}
 	for _, o := range outcomes {
 		errs = append(errs, r.report(ctx, o))
 	}
@@ -105,8 +105,13 @@ const (
 )
 
 // report says on one object whether it is in force, where that is not what it
-// says already.
+// says already. Of one that vanished, the log says so.
 func (r *Reconciler) report(ctx context.Context, o Outcome) error {
+	if o.Vanished {
+		ctrl.LoggerFrom(ctx).Info("the CRD of a signer or policy was deleted since, so that its absence says nothing; it stays in force. Create it again, and delete it then if it is to go",
+			"type", fmt.Sprintf("%T", o.Object), "namespace", o.Object.GetNamespace(), "name", o.Object.GetName())
+		return nil
+	}
 	obj, ok := o.Object.DeepCopyObject().(conditions.Setter)
 	if !ok {
 		return fmt.Errorf("report on %T: it has no conditions", o.Object)

@@ -1,0 +1,189 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/crd"
+)
+
+// ConfigMapName is the ConfigMap that tells over restarts what was in force, and
+// inForce the key in it.
+const (
+	ConfigMapName = "skep-policies"
+	inForce       = "in-force.json"
+)
+
+// maxRemembered bounds what is remembered over restarts: an API server takes no
+// ConfigMap of more than a mebibyte.
+const maxRemembered = 1<<20 - 16<<10
+
+// objects are the admins' objects of a cluster.
+type objects struct {
+	Signers    []v1alpha1.BpfSigner        `json:"signers"`
+	Cluster    []v1alpha1.ClusterBpfPolicy `json:"cluster"`
+	Namespaced []v1alpha1.BpfPolicy        `json:"namespaced"`
+	// CRDs are the UIDs of the CRDs that they are objects of, by their own.
+	CRDs map[types.UID]types.UID `json:"crds"`
+	// vanished are those that went with their CRD.
+	vanished map[types.UID]bool
+}
+
+// read reads what there is, and adds what was in force and vanished with its
+// CRD: nobody took that away.
+func (k *Keeper) read(ctx context.Context) (objects, error) {
+	var (
+		signers    v1alpha1.BpfSignerList
+		cluster    v1alpha1.ClusterBpfPolicyList
+		namespaced v1alpha1.BpfPolicyList
+	)
+	for _, list := range []client.ObjectList{&signers, &cluster, &namespaced} {
+		if err := k.Reader.List(ctx, list); err != nil {
+			return objects{}, fmt.Errorf("list signers and policies: %w", err)
+		}
+	}
+	standing := map[string]types.UID{}
+	for _, resource := range []string{"bpfsigners", "clusterbpfpolicies", "bpfpolicies"} {
+		uid, err := crd.UID(ctx, k.Direct, resource)
+		if err != nil {
+			return objects{}, err
+		}
+		standing[resource] = uid
+	}
+	if k.before == nil {
+		before, err := k.recall(ctx)
+		if err != nil {
+			return objects{}, err
+		}
+		k.before = &before
+	}
+	now := objects{CRDs: map[types.UID]types.UID{}, vanished: map[types.UID]bool{}}
+	now.Signers = join(now, signers.Items, k.before.Signers, k.before.CRDs, standing["bpfsigners"])
+	now.Cluster = join(now, cluster.Items, k.before.Cluster, k.before.CRDs, standing["clusterbpfpolicies"])
+	now.Namespaced = join(now, namespaced.Items, k.before.Namespaced, k.before.CRDs, standing["bpfpolicies"])
+	return now, nil
+}
+
+// object is a pointer to a kind.
+type object[T any] interface {
+	*T
+	client.Object
+}
+
+// join adds to the objects of one kind those before that are gone although the
+// CRD they were of is not the one that stands, unless another bears their name.
+// It notes in all what each is of.
+func join[T any, P object[T]](all objects, now, before []T, of map[types.UID]types.UID, standing types.UID) []T {
+	named := map[types.NamespacedName]bool{}
+	for i := range now {
+		o := P(&now[i])
+		named[client.ObjectKeyFromObject(o)] = true
+		noted, known := of[o.GetUID()]
+		if !known {
+			noted = standing
+		}
+		all.CRDs[o.GetUID()] = noted
+	}
+	for i := range before {
+		o := P(&before[i])
+		noted := of[o.GetUID()]
+		if named[client.ObjectKeyFromObject(o)] || standing != "" && standing == noted {
+			continue
+		}
+		all.CRDs[o.GetUID()], all.vanished[o.GetUID()] = noted, true
+		now = append(now, before[i])
+	}
+	return now
+}
+
+// confirmed tells whether an admin let a revision through.
+func (in objects) confirmed(revision string) bool {
+	return slices.ContainsFunc(in.all(), func(o client.Object) bool {
+		return o.GetAnnotations()[AnnotationConfirm] == revision
+	})
+}
+
+func (in objects) all() []client.Object {
+	var all []client.Object
+	for i := range in.Signers {
+		all = append(all, &in.Signers[i])
+	}
+	for i := range in.Cluster {
+		all = append(all, &in.Cluster[i])
+	}
+	for i := range in.Namespaced {
+		all = append(all, &in.Namespaced[i])
+	}
+	return all
+}
+
+// recall is what was in force when a controller ran last.
+func (k *Keeper) recall(ctx context.Context) (objects, error) {
+	var (
+		o  corev1.ConfigMap
+		in objects
+	)
+	at := types.NamespacedName{Namespace: k.Namespace, Name: ConfigMapName}
+	err := k.Direct.Get(ctx, at, &o)
+	if apierrors.IsNotFound(err) {
+		return in, nil
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(o.Data[inForce]), &in)
+	}
+	if err != nil {
+		return in, fmt.Errorf("read ConfigMap %s: %w", at, err)
+	}
+	return in, nil
+}
+
+// Remember writes down what is in force, for the next start. Policies of
+// namespaces, which only tighten, are left out where all is too much.
+func (k *Keeper) Remember(ctx context.Context) error {
+	k.one.Lock()
+	defer k.one.Unlock()
+	if k.before == nil {
+		return nil
+	}
+	in := *k.before
+	in.Signers, in.Cluster, in.Namespaced = bare(in.Signers), bare(in.Cluster), bare(in.Namespaced)
+	body, err := json.Marshal(in)
+	if err == nil && len(body) > maxRemembered {
+		in.Namespaced = nil
+		body, err = json.Marshal(in)
+	}
+	if err == nil {
+		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: ConfigMapName}}
+		_, err = controllerutil.CreateOrUpdate(ctx, k.Direct, o, func() error {
+			o.Data = map[string]string{inForce: string(body)}
+			return nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("write ConfigMap %s/%s: %w", k.Namespace, ConfigMapName, err)
+	}
+	return nil
+}
+
+// bare leaves out what does not matter later.
+func bare[T any, P object[T]](all []T) []T {
+	all = slices.Clone(all)
+	for i := range all {
+		o := P(&all[i])
+		o.SetAnnotations(nil)
+		o.SetLabels(nil)
+		o.SetManagedFields(nil)
+		o.SetResourceVersion("")
+	}
+	return all
+}
