@@ -172,11 +172,11 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	}
 	return mgr, errors.Join(
 		registry.Register(newCensus(mgr.GetClient(), keeper)),
+		mgr.Add(&keys.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring}),
 		mgr.Add(&images.Sweeper{Client: mgr.GetClient()}),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("policies", keeper.Check),
 	)
-		mgr.Add(&keys.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring}),
 }
 
 // registerApplications has the manager run the reconciler, and look where agents
