@@ -173,6 +173,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	return mgr, errors.Join(
 		registry.Register(newCensus(mgr.GetClient(), keeper)),
 		mgr.Add(&keys.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring}),
+		mgr.Add(&images.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries}),
 		mgr.Add(&images.Sweeper{Client: mgr.GetClient()}),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("policies", keeper.Check),
@@ -311,10 +312,7 @@ func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys
 	server := &mirror.Server{
 		Client: mgr.GetClient(), Cache: registries, Pull: secrets.Again, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
 		Agent: "system:serviceaccount:" + o.Namespace + ":" + cmp.Or(m.ServiceAccount, "skep-agent"),
-		Open: func(o *v1alpha1.BpfIntent) (intent.Payload, bool) {
-			opened, err := ring.Keys().Trust.Open(o.Spec.Envelope)
-			return opened.Payload(), err == nil
-		},
+		Open:  ring.OpenIntent,
 	}
 	return server.Register(ctx, mgr)
 }

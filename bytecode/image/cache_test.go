@@ -294,6 +294,12 @@ func TestPrune(t *testing.T) {
 			func(*Image) PruneOptions { return PruneOptions{MinAge: 2 * time.Hour} }, 9},
 		"the cache is within its bound": {
 			func(*Image) PruneOptions { return PruneOptions{MaxBytes: mib} }, 9},
+		"it is, and what nobody used for long goes": {
+			func(kept *Image) PruneOptions {
+				return PruneOptions{MaxBytes: mib, MaxAge: 50 * time.Minute, Keep: func(d string) bool { return d == kept.Digest }}
+			}, 4},
+		"it is, and nothing was unused for so long": {
+			func(*Image) PruneOptions { return PruneOptions{MaxBytes: mib, MaxAge: 2 * time.Hour} }, 9},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

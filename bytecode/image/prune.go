@@ -29,6 +29,9 @@ type PruneOptions struct {
 	// MaxBytes is what the cache may hold before anything is dropped; then the
 	// least recently used goes first. What is kept counts and is never dropped.
 	MaxBytes int64
+	// MaxAge is how long what is not kept stays unused, whatever MaxBytes leaves
+	// room for. Zero means that only MaxBytes counts.
+	MaxAge time.Duration
 	// MinAge spares what was used since, so that a Pull under way in any process
 	// finds what it stored. Zero means 10 min.
 	MinAge time.Duration
@@ -66,20 +69,25 @@ func (c *Client) Prune(ctx context.Context, options PruneOptions) (Pruned, error
 	if err != nil {
 		return Pruned{}, &kindError{kind: ErrCache, err: fmt.Errorf("prune cache: %w", err)}
 	}
-	kept := c.kept(blobs, options.Keep)
 	var result Pruned
 	for _, b := range blobs {
 		result.Left += b.size
 	}
+	due := func(b cached) bool {
+		age := time.Since(b.used)
+		return age >= options.MinAge && (result.Left > options.MaxBytes || options.MaxAge > 0 && age >= options.MaxAge)
+	}
+	// What is kept is told by reading it: only where something may go.
+	kept := map[v1.Hash]bool{}
+	if slices.ContainsFunc(blobs, due) {
+		kept = c.kept(blobs, options.Keep)
+	}
 	for _, b := range blobs {
-		if result.Left <= options.MaxBytes {
-			break
+		if !due(b) || kept[b.digest] {
+			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return result, err
-		}
-		if kept[b.digest] || time.Since(b.used) < options.MinAge {
-			continue
 		}
 		if err := os.Remove(c.cache.path(b.digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return result, cacheError("drop blob", b.digest, err)

@@ -51,6 +51,9 @@ func split(name string) (kept, object string, ok bool) {
 // objectName is the name of a digest's BpfImage.
 func objectName(digest string) string { return strings.Replace(digest, ":", "-", 1) }
 
+// digestOf is the inverse of objectName.
+func digestOf(object string) string { return strings.Replace(object, "-", ":", 1) }
+
 // Load implements gate.Memory.
 func (m *Memory) Load(name string) ([]byte, bool) {
 	kept, object, ok := split(name)

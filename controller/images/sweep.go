@@ -45,7 +45,7 @@ func (s *Sweeper) Start(ctx context.Context) error {
 
 // Sweep deletes once what is neither judged nor running and old enough.
 func (s *Sweeper) Sweep(ctx context.Context) error {
-	used, err := s.used(ctx)
+	used, err := used(ctx, s.Client)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	}
 	for i := range all.Items {
 		o := &all.Items[i]
-		if used[o.Name] || now().Sub(o.CreationTimestamp.Time) < keepFor {
+		if used[digestOf(o.Name)] || now().Sub(o.CreationTimestamp.Time) < keepFor {
 			continue
 		}
 		if err := client.IgnoreNotFound(s.Client.Delete(ctx, o)); err != nil {
@@ -72,29 +72,29 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// used names the BpfImages of what is judged or runs.
-func (s *Sweeper) used(ctx context.Context) (map[string]bool, error) {
-	used := map[string]bool{}
+// used are the digests of the images that are judged or run.
+func used(ctx context.Context, reader client.Reader) (map[string]bool, error) {
 	var (
 		namespaced v1alpha1.BpfApplicationList
 		cluster    v1alpha1.ClusterBpfApplicationList
 		intents    v1alpha1.BpfIntentList
 	)
 	for _, list := range []client.ObjectList{&namespaced, &cluster, &intents} {
-		if err := s.Client.List(ctx, list); err != nil {
+		if err := reader.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("list what uses images: %w", err)
 		}
 	}
+	used := map[string]bool{}
 	for i := range namespaced.Items {
-		used[objectName(namespaced.Items[i].Status.Digest)] = true
-		used[objectName(namespaced.Items[i].Status.PreviousDigest)] = true
+		used[namespaced.Items[i].Status.Digest] = true
+		used[namespaced.Items[i].Status.PreviousDigest] = true
 	}
 	for i := range cluster.Items {
-		used[objectName(cluster.Items[i].Status.Digest)] = true
-		used[objectName(cluster.Items[i].Status.PreviousDigest)] = true
+		used[cluster.Items[i].Status.Digest] = true
+		used[cluster.Items[i].Status.PreviousDigest] = true
 	}
 	for i := range intents.Items {
-		used[objectName(intents.Items[i].Spec.Digest)] = true
+		used[intents.Items[i].Spec.Digest] = true
 	}
 	return used, nil
 }

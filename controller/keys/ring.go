@@ -6,6 +6,9 @@ import (
 	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 )
 
 // Ring holds the keys in force, which change while the controller runs.
@@ -29,6 +32,12 @@ func (r *Ring) Keys() Keys {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.keys
+}
+
+// OpenIntent is what a BpfIntent says; false where its seal does not hold.
+func (r *Ring) OpenIntent(o *v1alpha1.BpfIntent) (intent.Payload, bool) {
+	opened, err := r.Keys().Trust.Open(o.Spec.Envelope)
+	return opened.Payload(), err == nil
 }
 
 // every is how often the Secret is looked at: often enough for all replicas to

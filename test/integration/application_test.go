@@ -28,14 +28,6 @@ func (c *cluster) opened(app client.Object) *intent.Payload {
 // open opens the sealed intent of an application; nil where there is none.
 func (c *cluster) open(app client.Object) *intent.Opened {
 	c.t.Helper()
-	sealer, err := intent.ParseKey(c.key)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	trust, err := intent.NewTrust(sealer.Public())
-	if err != nil {
-		c.t.Fatal(err)
-	}
 	var o v1alpha1.BpfIntent
 	if err := c.Get(c.t.Context(), client.ObjectKey{Name: string(app.GetUID())}, &o); err != nil {
 		if client.IgnoreNotFound(err) != nil {
@@ -43,7 +35,7 @@ func (c *cluster) open(app client.Object) *intent.Opened {
 		}
 		return nil
 	}
-	open, err := trust.Open(o.Spec.Envelope)
+	open, err := c.keys().Trust.Open(o.Spec.Envelope)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -2,6 +2,9 @@ package integration
 
 import (
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -10,8 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	bytecode "github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/images"
+	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/programs"
 )
 
 // image waits for the BpfImage of a digest to be described.
@@ -74,4 +81,79 @@ func TestImagesThatNothingUsesAreSwept(t *testing.T) {
 	if err := sweeper.Sweep(t.Context()); err != nil || there(unused) || !there(used) {
 		t.Errorf("unused is there: %v, used is there: %v, %v", there(unused), there(used), err)
 	}
+}
+
+func TestBytecodeThatNothingNeedsLeavesTheDisk(t *testing.T) {
+	c := newCluster(t)
+	cache := t.TempDir()
+	stop := c.control(func(o *controller.Options) { o.Cache = cache })
+	c.create(c.Signer("team-a"))
+	app := c.loads("app", "one")
+	live := c.opened(app)
+	c.image(app.Status.Digest)
+	stop()
+	folder := filepath.Join(cache, "bytecode")
+	registries, err := bytecode.NewClient(bytecode.Options{CacheDir: folder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Another image was pulled once, and is named by nothing.
+	ref, digest := c.Push("unused:v1", programs.Object("xdp_count"))
+	unused, err := registries.Pin(ref, digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := registries.Pull(t.Context(), unused); err != nil {
+		t.Fatal(err)
+	}
+	there := func(digest string) bool {
+		_, err := os.Lstat(filepath.Join(folder, "blobs", "sha256", strings.TrimPrefix(digest, "sha256:")))
+		return err == nil
+	}
+	age := func(by time.Duration) {
+		t.Helper()
+		err := filepath.WalkDir(folder, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			return os.Chtimes(name, time.Now().Add(-by), time.Now().Add(-by))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ring := keys.NewRing(c.keys())
+	pruner := images.Pruner{Reader: c.Client, Open: ring.OpenIntent, Cache: registries}
+	age(23 * time.Hour)
+	if err := pruner.Prune(t.Context()); err != nil || !there(digest) {
+		t.Errorf("an image went within a day, %v", err)
+	}
+	age(25 * time.Hour)
+	if err := pruner.Prune(t.Context()); err != nil || there(digest) || !there(live.ImageDigest) || !there(live.ObjectDigest) {
+		t.Errorf("unused is there: %v, the live image: %v, its object: %v, %v", there(digest), there(live.ImageDigest), there(live.ObjectDigest), err)
+	}
+	// Neither a status nor an intent names it any more.
+	if err := c.Delete(t.Context(), app); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Delete(t.Context(), &v1alpha1.BpfIntent{ObjectMeta: metav1.ObjectMeta{Name: live.UID}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := pruner.Prune(t.Context()); err != nil || there(live.ImageDigest) || there(live.ObjectDigest) {
+		t.Errorf("what was deleted is there: %v, %v, %v", there(live.ImageDigest), there(live.ObjectDigest), err)
+	}
+}
+
+// keys are those that the cluster's controllers seal with.
+func (c *cluster) keys() keys.Keys {
+	c.t.Helper()
+	sealer, err := intent.ParseKey(c.key)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	trust, err := intent.NewTrust(sealer.Public())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return keys.Keys{Sealer: sealer, Trust: trust}
 }

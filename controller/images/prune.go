@@ -1,0 +1,81 @@
+package images
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/intent"
+)
+
+// Pruner drops bytecode from one replica's disk that nothing needs: no live
+// intent, no application's status, and no judgement for long.
+type Pruner struct {
+	// Reader is needed.
+	Reader client.Reader
+	// Open opens an intent's seal; false where it does not hold. Needed.
+	Open func(*v1alpha1.BpfIntent) (intent.Payload, bool)
+	// Cache is what to prune; *image.Client is one. Needed.
+	Cache interface {
+		Prune(context.Context, image.PruneOptions) (image.Pruned, error)
+	}
+	// Every is how often it looks; zero means five minutes.
+	Every time.Duration
+}
+
+// The bounds of what nothing needs now and may need again.
+const (
+	maxBytes = 256 << 20
+	maxAge   = 24 * time.Hour
+)
+
+// NeedLeaderElection tells a manager to run the Pruner on every replica.
+func (p *Pruner) NeedLeaderElection() bool { return false }
+
+// Start prunes until ctx ends.
+func (p *Pruner) Start(ctx context.Context) error {
+	tick := time.NewTicker(cmp.Or(p.Every, 5*time.Minute))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := p.Prune(ctx); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "prune bytecode cache")
+		}
+	}
+}
+
+// Prune drops once what is due.
+func (p *Pruner) Prune(ctx context.Context) error {
+	needed, err := used(ctx, p.Reader)
+	if err != nil {
+		return err
+	}
+	var intents v1alpha1.BpfIntentList
+	if err := p.Reader.List(ctx, &intents); err != nil {
+		return fmt.Errorf("list intents: %w", err)
+	}
+	for i := range intents.Items {
+		payload, ok := p.Open(&intents.Items[i])
+		if !ok {
+			continue
+		}
+		for _, version := range payload.Versions() {
+			needed[version.ImageDigest], needed[version.ObjectDigest] = true, true
+		}
+	}
+	dropped, err := p.Cache.Prune(ctx, image.PruneOptions{MaxBytes: maxBytes, MaxAge: maxAge, Keep: func(digest string) bool { return needed[digest] }})
+	if dropped.Blobs > 0 {
+		ctrl.LoggerFrom(ctx).Info("dropped bytecode that nothing needs", "blobs", dropped.Blobs, "bytes", dropped.Bytes)
+	}
+	return err
+}
