@@ -57,7 +57,8 @@ type Reconciler struct {
 	// means ten minutes. JudgeTimeout bounds one judgement; zero means 20 s.
 	Interval, JudgeTimeout time.Duration
 
-	tags tags
+	tags  tags
+	lanes lanes
 }
 
 // application is either scope's kind as the client takes it.
@@ -112,13 +113,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 		after, err := r.retire(ctx, s, app)
 		next, errs = sooner(next, after), append(errs, err)
 	}
-	if app != nil {
+	switch {
+	case app == nil:
+		r.tags.forget(id)
+		r.Metrics.forget(id)
+	case mine.payload == nil && r.lanes.full(id.Namespace):
+		next = sooner(next, later())
+	default:
 		mine.seen = said[string(app.GetUID())].serial
 		after, err := r.advance(ctx, app, mine)
 		next, errs = sooner(next, after), append(errs, err, r.replace(ctx, app, held, said))
-	} else {
-		r.tags.forget(id)
-		r.Metrics.forget(id)
 	}
 	return ctrl.Result{RequeueAfter: next}, errors.Join(errs...)
 }
@@ -209,23 +213,38 @@ func (r *Reconciler) again(s gate.Standing) time.Duration {
 
 // judge asks the gate about a definition, and about what runs.
 func (r *Reconciler) judge(ctx context.Context, app application, live *intent.Payload) (gate.Standing, error) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.JudgeTimeout, 20*time.Second))
-	defer cancel()
+	timeout := cmp.Or(r.JudgeTimeout, 20*time.Second)
 	weighed := r.Keeper.Weighed()
 	s := gate.Standing{Live: live}
 	var err error
 	if s.Request, err = r.request(ctx, app, live); err != nil {
 		return s, err
 	}
-	s.Verdict, s.Err = r.Judge.Judge(ctx, s.Request)
+	s.Verdict, s.Err = r.ask(ctx, s.Request, timeout)
 	if s.Err == nil {
 		r.tags.keep(app, s.Verdict.Image().Digest)
 	}
-	s.Held = r.Judge.Hold(ctx, s)
+	// A definition that took all of its time leaves what runs its own.
+	holding, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	s.Held = r.Judge.Hold(holding, s)
 	if said := s.Verdict.Revision(); said != "" && said != weighed || r.Judge.Revision() != weighed || r.Keeper.Weighed() != weighed {
 		return s, errOverruled
 	}
 	return s, nil
+}
+
+// ask asks the gate about a definition, no longer than its namespace may.
+func (r *Reconciler) ask(ctx context.Context, request gate.Request, timeout time.Duration) (gate.Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ctx, leave := r.lanes.enter(ctx, request.Application.GetNamespace())
+	defer leave()
+	verdict, err := r.Judge.Judge(ctx, request)
+	if err != nil && errors.Is(context.Cause(ctx), errCrowded) {
+		err = errCrowded
+	}
+	return verdict, err
 }
 
 // request is what the gate is asked about a definition.
@@ -278,7 +297,8 @@ func (r *Reconciler) Weigh(ctx context.Context) (int, []v1alpha1.Identity, error
 			continue
 		}
 		standing := gate.Standing{Request: request, Live: s.payload}
-		standing.Verdict, standing.Err = r.Judge.Judge(ctx, request)
+		// One that hangs is not to take the time of the others.
+		standing.Verdict, standing.Err = r.ask(ctx, request, slowAfter)
 		standing.Held = r.Judge.Hold(ctx, standing)
 		if standing.UnloadsAnew() {
 			unloads = append(unloads, s.payload.Application)

@@ -23,8 +23,9 @@ import (
 )
 
 // judgesAtOnce bounds how many applications are judged at the same time: enough
-// that a registry that hangs holds up no others, few enough to spare it.
-const judgesAtOnce = 16
+// that namespaces whose registries hang hold up no others (see lanes), few
+// enough to spare a registry.
+const judgesAtOnce = 32
 
 // settle is how long what nodes report is gathered before it is folded: a
 // thousand nodes that load at once make a few patches, not a thousand.

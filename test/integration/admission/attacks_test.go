@@ -59,6 +59,20 @@ func (w *world) intent(app client.Object, want func(v1alpha1.BpfIntentSpec) bool
 	return o
 }
 
+// unloaded waits until an application has a tombstone, which may be gone already
+// where no node has anything to unload.
+func (w *world) unloaded(app client.Object) {
+	w.t.Helper()
+	w.until(func() error {
+		o := &v1alpha1.BpfIntent{}
+		err := admin.Get(w.t.Context(), client.ObjectKey{Name: string(app.GetUID())}, o)
+		if err == nil && !o.Spec.Tombstone {
+			return errors.New("what runs is to go on running")
+		}
+		return client.IgnoreNotFound(err)
+	})
+}
+
 // lives is what an intent is as long as it is not to be unloaded.
 func lives(s v1alpha1.BpfIntentSpec) bool { return !s.Tombstone }
 
@@ -116,14 +130,7 @@ func TestWhoTakesAPlaceIsJudgedAnew(t *testing.T) {
 	if err := successor.Delete(t.Context(), app); err != nil {
 		t.Fatal(err)
 	}
-	w.until(func() error {
-		o := &v1alpha1.BpfIntent{}
-		err := admin.Get(t.Context(), client.ObjectKey{Name: string(app.UID)}, o)
-		if err == nil && !o.Spec.Tombstone {
-			return errors.New("what she had runs on")
-		}
-		return client.IgnoreNotFound(err)
-	})
+	w.unloaded(app)
 	w.until(func() error {
 		err := successor.Create(t.Context(), again(), client.DryRunAll)
 		if err == nil {
