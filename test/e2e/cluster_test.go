@@ -40,6 +40,7 @@ func TestAUserInstallsSkep(t *testing.T) {
 		{"an editor of a namespace runs what is signed, there", (*node).edits},
 		{"the node starts anew, with no controller there", (*node).rebooting},
 		{"the chart is upgraded under running programs", (*node).upgrading},
+		{"programs of every kind attach from the agent's container", (*node).attaching},
 		{"the chart goes and takes all programs with it", (*node).uninstalling},
 	} {
 		done := t.Run(chapter.says, func(t *testing.T) {
@@ -160,11 +161,16 @@ const packets = 200
 func (n *node) sees(application ...string) {
 	n.t.Helper()
 	before := n.counted(application...)
-	n.run("ip", "netns", "exec", "outside", "bash", "-c",
-		fmt.Sprintf("for ((i = 0; i < %d; i++)); do echo >/dev/udp/%s/9; done", packets, address))
+	n.send(packets)
 	if got := n.counted(application...) - before; got < packets {
 		n.t.Errorf("%v counted %d of %d packets", application, got, packets)
 	}
+}
+
+// send has the other machine send packets.
+func (n *node) send(count int) {
+	n.t.Helper()
+	n.run("ip", "netns", "exec", "outside", "bash", "-c", fmt.Sprintf("for ((i = 0; i < %d; i++)); do echo >/dev/udp/%s/9; done", count, address))
 }
 
 func (n *node) counting() { n.sees(counter...) }
