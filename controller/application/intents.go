@@ -186,19 +186,13 @@ const tookItsPlace = "another application of the same name took its place"
 const quiet = 10 * time.Minute
 
 // retire has an intent whose application is gone unloaded, and drops the
-// tombstone once every node has acknowledged it. now is the application that
-// bears the same name today, nil where none does.
-func (r *Reconciler) retire(ctx context.Context, s sealed, now application) (time.Duration, error) {
+// tombstone once every node has acknowledged it.
+func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error) {
 	if !s.payload.Tombstone {
-		why := tookItsPlace
-		if now == nil {
-			gone, err := r.gone(ctx, s)
-			if err != nil || !gone {
-				return 0, err
-			}
-			why = "it was deleted"
+		why, err := r.gone(ctx, s)
+		if err == nil && why != "" {
+			_, err = r.bury(ctx, s, why)
 		}
-		_, err := r.bury(ctx, s, why)
 		return 0, err
 	}
 	if acknowledged, err := r.acknowledged(ctx, s); err != nil || !acknowledged {
@@ -211,21 +205,33 @@ func (r *Reconciler) retire(ctx context.Context, s sealed, now application) (tim
 // errOrphan says that an intent outlived its application's CRD.
 var errOrphan = errors.New("the CRD of the application was deleted since, so that its absence says nothing; what runs is kept. Create the application again, or delete it by hand")
 
-// gone tells whether an application was deleted on its own account. An
-// application that vanished with its CRD was not: what runs is kept, and the
-// same application created anew takes its place.
-func (r *Reconciler) gone(ctx context.Context, s sealed) (bool, error) {
+// errBehind says that the cache does not show what the API server has.
+var errBehind = errors.New("the cache has yet to show the application; looking again")
+
+// gone tells why an intent is to be unloaded whose application the cache does
+// not show: it was deleted on its own account, which the API server itself is
+// asked. An application that vanished with its CRD was not, and the reason is
+// empty: what runs is kept, and the same application created anew takes its
+// place.
+func (r *Reconciler) gone(ctx context.Context, s sealed) (why string, err error) {
 	id := s.payload.Application
-	crd, err := r.crd(ctx, id.Kind)
-	if err != nil {
-		return false, err
-	}
-	if crd == "" || crd != s.object.Annotations[annotationCRD] {
-		ctrl.LoggerFrom(ctx).Info(errOrphan.Error(), "application", id.String(), "intent", s.object.Name)
-		return false, nil
-	}
 	app, err := r.application(ctx, r.Live, id)
-	return err == nil && (app == nil || string(app.GetUID()) != s.payload.UID), err
+	switch {
+	case err != nil:
+		return "", err
+	case app != nil && string(app.GetUID()) == s.payload.UID:
+		return "", fmt.Errorf("unload %s: %w", id, errBehind)
+	case app != nil:
+		return tookItsPlace, nil
+	}
+	// After the application: had its CRD been on its way out then, it would be so
+	// now.
+	crd, err := r.crd(ctx, id.Kind)
+	if err == nil && (crd == "" || crd != s.object.Annotations[annotationCRD]) {
+		ctrl.LoggerFrom(ctx).Info(errOrphan.Error(), "application", id.String(), "intent", s.object.Name)
+		return "", nil
+	}
+	return "it was deleted", err
 }
 
 // acknowledged tells whether no node runs what the tombstone is of: each says

@@ -67,7 +67,7 @@ func newBench(t *testing.T) *bench {
 	b.api = fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&v1alpha1.BpfApplication{}, &v1alpha1.ClusterBpfApplication{}).
 		WithIndex(&v1alpha1.BpfIntent{}, byApplication, b.indexIntent).Build()
-	b.Live, b.Keeper = b.api, policy.NewKeeper(b.api, judge)
+	b.Live, b.Keeper = b.api, policy.NewKeeper(policy.Options{Reader: b.api, Direct: b.api, Namespace: "skep", Judge: judge})
 	b.Client = interceptor.NewClient(b.api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if b.cached.Get != nil {

@@ -110,7 +110,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 			mine = s
 			continue
 		}
-		after, err := r.retire(ctx, s, app)
+		after, err := r.retire(ctx, s)
+		if errors.Is(err, errBehind) {
+			return ctrl.Result{}, err
+		}
 		next, errs = sooner(next, after), append(errs, err)
 	}
 	switch {
