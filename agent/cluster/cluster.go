@@ -31,6 +31,8 @@ type Holder interface {
 	// Accept takes sealed intents, Report tells what became of them.
 	Accept(envelopes ...intent.Envelope) error
 	Report() []node.ApplicationStatus
+	// Forget drops what is only remembered of applications that are gone.
+	Forget(there func(uid string) bool)
 	// Relabel and Retrust replace the node's labels and the keys that count.
 	Relabel(labels map[string]string)
 	Retrust(t *intent.Trust)

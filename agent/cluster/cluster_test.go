@@ -61,7 +61,7 @@ func settled(t testing.TB, count func() int64) int64 {
 func TestAnIntentIsLoadedAndReportedAndATombstoneUnloadsIt(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t, plane)
-	w.start()
+	a, _ := w.start()
 	app := w.payload("app")
 	w.apply(app)
 	is := w.awaits(app, v1alpha1.NodeLoaded)
@@ -77,6 +77,10 @@ func TestAnIntentIsLoadedAndReportedAndATombstoneUnloadsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the acknowledgement to go with the tombstone", func() bool { return w.reported(app).UID == "" })
+	until(t, "the node to forget it", func() bool {
+		kept, err := filepath.Glob(filepath.Join(w.dir, "state", "intents", "*"))
+		return err == nil && len(kept) == 0 && len(a.Status()) == 0
+	})
 }
 
 func TestOnlyTheSealCounts(t *testing.T) {

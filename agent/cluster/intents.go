@@ -174,7 +174,12 @@ func (s *intents) Resync() error { return nil }
 // told once.
 func (s *intents) take(i *v1alpha1.BpfIntent) {
 	s.mu.Lock()
-	before, now := s.known[i.Name], seen{hash: sha256.Sum256(i.Spec.Envelope), keys: s.keys}
+	before, known := s.known[i.Name]
+	now := seen{hash: sha256.Sum256(i.Spec.Envelope), keys: s.keys}
+	if !known {
+		// It is there from the moment that it is accepted.
+		s.known[i.Name] = seen{fare: notAtHand}
+	}
 	s.mu.Unlock()
 	if before.hash == now.hash {
 		return

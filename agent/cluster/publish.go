@@ -131,8 +131,11 @@ func (a *Agent) publish(ctx context.Context) {
 			return
 		case <-a.holder.Passed():
 			a.health.passed()
-			listed, _ := a.intents.state()
+			listed, fare := a.intents.state()
 			p.passed = p.passed || listed
+			if listed {
+				a.holder.Forget(func(uid string) bool { return fare(uid) != "" })
+			}
 		case <-a.changed:
 		case <-look.C:
 			p.list(ctx)

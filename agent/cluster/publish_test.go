@@ -56,6 +56,9 @@ func (s *stub) Report() []node.ApplicationStatus {
 	return s.status
 }
 
+// Forget implements cluster.Holder.
+func (s *stub) Forget(func(string) bool) {}
+
 // Relabel implements cluster.Holder.
 func (s *stub) Relabel(labels map[string]string) {
 	s.mu.Lock()

@@ -23,6 +23,8 @@ type application struct {
 	deployed *intent.Opened
 	// tried is the serial of the newest intent that was worked on once.
 	tried int64
+	// spent tells that it is a tombstone and that nothing is left of what it is of.
+	spent bool
 	// checked are the revisions whose pins were found whole.
 	checked map[string]bool
 	// maps tell what became of the maps at the last change of revision.
@@ -132,6 +134,25 @@ func (a *Agent) keepAnew(app *application, p intent.Payload, e intent.Envelope) 
 		app.envelope = e
 	}
 	return err
+}
+
+// Forget drops the tombstones that were worked off and left nothing, but for
+// those that somebody has still. There tells of a UID whether the application
+// has an intent where intents come from, which is to know all of them: an older
+// one that came back from there would be as good as new.
+func (a *Agent) Forget(there func(uid string) bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for uid, app := range a.apps {
+		if !app.spent || there(uid) {
+			continue
+		}
+		if err := a.cache.dropIntent(uid, newest); err != nil {
+			a.opts.Log.Error("forget a tombstone", "application", app.newest.Payload().Application.String(), "error", err)
+			continue
+		}
+		delete(a.apps, uid)
+	}
 }
 
 // goOnFrom takes over what was found out about the application while an older

@@ -63,13 +63,17 @@ func (p *pass) finish() {
 	for _, app := range p.apps {
 		uid := app.newest.Payload().UID
 		now := p.Agent.apps[uid]
+		if now == nil {
+			// Forgotten meanwhile.
+			continue
+		}
 		if now.newest.Payload().Serial != app.newest.Payload().Serial {
 			// Overtaken meanwhile. What now runs is what the newer one falls back to.
 			now.goOnFrom(app)
 			all = false
 			continue
 		}
-		app.unkept = now.unkept
+		app.unkept, app.envelope = now.unkept, now.envelope
 		p.Agent.apps[uid] = app
 		if out := p.outcomes[uid]; out == nil || out.pending {
 			all = false
@@ -126,6 +130,12 @@ func (p *pass) settle(app *application) {
 		out.errs = []error{&repeated{app.status.Error, app.status.Unsupported}}
 	}
 	app.status = p.status(app, out)
+	app.spent = payload.Tombstone && app.deployed == nil && len(out.errs) == 0 && !p.leaves(payload.UID)
+}
+
+// leaves tells whether anything of an application is left on the node.
+func (p *pass) leaves(uid string) bool {
+	return len(p.held.revisions[uid])+len(p.held.links[uid])+len(p.chained(uid))+len(p.strays[uid]) > 0
 }
 
 // keepDeployed remembers the intent that now runs in whole.
