@@ -176,7 +176,7 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	}
 	move, why := standing.Settle(r.Keeper.Revoked(), braked)
 	if braked && move == gate.MoveKeep {
-		why = fmt.Sprintf("the brake on mass denial holds it; to let it go, annotate any policy with %s=%s", policy.AnnotationConfirm, revision)
+		why = fmt.Sprintf("the brake on mass denial holds it; to let it go, annotate any ClusterBpfPolicy or BpfSigner with %s=%s", policy.AnnotationConfirm, revision)
 	}
 	overtaken, wait := r.overtaken(mine)
 	if overtaken && move == gate.MoveKeep && why == "" {

@@ -86,8 +86,8 @@ func (b *Brake) Holds(id v1alpha1.Identity) bool {
 	return !b.Confirmed && gate.Brake(b.Running, len(b.Unloads))
 }
 
-// AnnotationConfirm holds, on any policy or signer, the revision of a change
-// that the brake is to let through.
+// AnnotationConfirm holds, on any ClusterBpfPolicy or BpfSigner, the revision of
+// a change that the brake is to let through.
 const AnnotationConfirm = v1alpha1.Group + "/confirm"
 
 // NewKeeper returns a Keeper that has refreshed nothing yet.

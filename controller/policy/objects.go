@@ -106,10 +106,11 @@ func join[T any, P object[T]](all objects, now, before []T, of map[types.UID]typ
 	return now
 }
 
-// confirmed tells whether an admin let a revision through.
+// confirmed tells whether an admin of the cluster let a revision through. A
+// policy of a namespace is in the hands of those whom the brake may hold.
 func (in objects) confirmed(revision string) bool {
 	return slices.ContainsFunc(in.all(), func(o client.Object) bool {
-		return o.GetAnnotations()[AnnotationConfirm] == revision
+		return o.GetNamespace() == "" && o.GetAnnotations()[AnnotationConfirm] == revision
 	})
 }
 
