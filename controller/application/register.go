@@ -7,6 +7,7 @@ import (
 
 	fluxpredicates "github.com/fluxcd/pkg/runtime/predicates"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
@@ -50,6 +51,7 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		Watches(&v1alpha1.ClusterBpfApplication{}, identify(), written).
 		Watches(&v1alpha1.BpfIntent{}, handler.TypedEnqueueRequestsFromMapFunc(r.ofIntent)).
 		Watches(&v1alpha1.BpfNode{}, r.ofNode()).
+		Watches(&v1alpha1.BpfNode{}, r.ofEvery(), builder.WithPredicates(kernelChanged())).
 		Watches(&corev1.Node{}, r.ofEvery(), builder.WithPredicates(nodeChanged())).
 		WatchesRawSource(source.TypedChannel(everything, r.everything()))
 	return func() {
@@ -169,6 +171,15 @@ func steered() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, now := e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations()
 		return before[v1alpha1.AnnotationResume] != now[v1alpha1.AnnotationResume] || before[v1alpha1.AnnotationUndo] != now[v1alpha1.AnnotationUndo]
+	}}
+}
+
+// kernelChanged lets through what decides which nodes can hold an application: a
+// node that begins to report or no longer does, and another kernel.
+func kernelChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, now := e.ObjectOld.(*v1alpha1.BpfNode), e.ObjectNew.(*v1alpha1.BpfNode)
+		return !equality.Semantic.DeepEqual(before.Status.Kernel, now.Status.Kernel)
 	}}
 }
 

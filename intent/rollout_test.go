@@ -1,0 +1,149 @@
+package intent_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// rolling is a payload whose rollout has come to the node "first" alone, over
+// the version before.
+func rolling() intent.Payload {
+	before, now := payload(), payload()
+	now.Serial, now.ObjectDigest = 9, "sha256:"+strings.Repeat("c", 64)
+	now.Rollout = &intent.Rollout{Step: 1, Through: intent.NodeHash(now.UID, "first")}
+	now.Previous = &before
+	return now
+}
+
+// late is a node that comes after "first".
+func late(t *testing.T) string {
+	t.Helper()
+	for _, node := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		if intent.NodeHash("9f1c", node) > intent.NodeHash("9f1c", "first") {
+			return node
+		}
+	}
+	t.Fatal("no node comes after the first")
+	return ""
+}
+
+func open(t *testing.T, p intent.Payload) intent.Opened {
+	t.Helper()
+	o, err := trust(t, 1).Open(seal(t, sealer(t, 1), p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func TestANodeIsToldTheVersionThatHasComeToIt(t *testing.T) {
+	now := rolling()
+	o := open(t, now)
+	if got := o.For("first"); got.Held() || got.Revision() != o.Revision() || got.Payload().ObjectDigest != now.ObjectDigest {
+		t.Errorf("the first node is told %+v", got.Payload())
+	}
+	held, before := o.For(late(t)), open(t, *now.Previous)
+	p := held.Payload()
+	if !held.Held() || held.Revision() != before.Revision() || p.ObjectDigest != now.Previous.ObjectDigest {
+		t.Errorf("a later node is told %+v, revision %s", p, held.Revision())
+	}
+	if p.Serial != now.Serial || p.VersionSerial() != now.Previous.Serial {
+		t.Errorf("it is held at serial %d, version %d; want %d and %d", p.Serial, p.VersionSerial(), now.Serial, now.Previous.Serial)
+	}
+	now.Rollout.Through = ""
+	if !open(t, now).For("first").Held() {
+		t.Error("a rollout that has come to no node came to the first")
+	}
+	now.Rollout = nil
+	if open(t, now).For(late(t)).Held() {
+		t.Error("a version that is everywhere is not on every node")
+	}
+}
+
+func TestWhereNothingWasBeforeAHeldNodeRunsNothing(t *testing.T) {
+	now := rolling()
+	now.Previous = nil
+	held := open(t, now).For(late(t))
+	if p := held.Payload(); !held.Held() || len(p.Programs) != 0 || p.UID != now.UID || p.Serial != now.Serial || p.Application != now.Application {
+		t.Errorf("it is told %+v", p)
+	}
+}
+
+func TestATombstoneIsForEveryNode(t *testing.T) {
+	dead := payload()
+	dead.Tombstone, dead.Rollout = true, &intent.Rollout{Step: 1}
+	if open(t, dead).For("first").Held() {
+		t.Error("a node is held at what is to go")
+	}
+}
+
+func TestRolloutsThatNoHonestSealerMakesAreRefused(t *testing.T) {
+	for sentence, change := range map[string]func(*intent.Payload){
+		"no step":                     func(p *intent.Payload) { p.Rollout.Step = 0 },
+		"a version before that rolls": func(p *intent.Payload) { p.Previous.Rollout = p.Rollout },
+		"two versions before":         func(p *intent.Payload) { q := payload(); p.Previous.Previous = &q },
+		"another application's":       func(p *intent.Payload) { p.Previous.Application.Name = "other" },
+		"another UID's":               func(p *intent.Payload) { p.Previous.UID = "other" },
+		"a tombstone before":          func(p *intent.Payload) { p.Previous.Tombstone = true },
+		"nothing to load before":      func(p *intent.Payload) { p.Previous.Programs = nil },
+	} {
+		p := rolling()
+		change(&p)
+		if _, err := sealer(t, 1).Seal(p); err == nil {
+			t.Errorf("%s was sealed", sentence)
+		}
+	}
+}
+
+func TestVersionsAreToldApartByWhatNodesDo(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		change func(*intent.Payload)
+		same   bool
+	}{
+		"a later serial":   {func(p *intent.Payload) { p.Serial++ }, true},
+		"another tag":      {func(p *intent.Payload) { p.Image, p.Generation = "r.example.com/x:v2", 9 }, true},
+		"another signer":   {func(p *intent.Payload) { p.Signers, p.PolicyRevision = nil, "x" }, true},
+		"a step further":   {func(p *intent.Payload) { p.Rollout = nil }, true},
+		"another object":   {func(p *intent.Payload) { p.ObjectDigest = "sha256:other" }, false},
+		"another variable": {func(p *intent.Payload) { p.Variables = nil }, false},
+		"another node": {func(p *intent.Payload) {
+			p.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"role": "edge"}}
+		}, false},
+		"another interface":    {func(p *intent.Payload) { p.Programs[0].Attach[0].Interfaces.Names = []string{"eth1"} }, false},
+		"a tombstone instead":  {func(p *intent.Payload) { p.Tombstone = true }, false},
+		"another size of maps": {func(p *intent.Payload) { p.Maps = map[string]v1alpha1.Map{"m": {}} }, false},
+	} {
+		a, b := rolling(), rolling()
+		c.change(&b)
+		if got := a.SameVersion(&b); got != c.same {
+			t.Errorf("%s: the same version is %v", sentence, got)
+		}
+	}
+}
+
+func TestWhatNodesMayFetchAreBothVersions(t *testing.T) {
+	p := rolling()
+	var got []string
+	for _, v := range p.Versions() {
+		got = append(got, v.ObjectDigest)
+	}
+	if diff := cmp.Diff([]string{p.ObjectDigest, p.Previous.ObjectDigest}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestADefinitionTooLargeToBeReadIsNotSealed(t *testing.T) {
+	p := payload()
+	p.Source = strings.Repeat("x", intent.MaxEnvelopeBytes*3/4-4096)
+	open(t, p)
+	p.Source += strings.Repeat("x", 8192)
+	if _, err := sealer(t, 1).Seal(p); err == nil || !strings.Contains(err.Error(), "make the definition smaller") {
+		t.Errorf("sealed what no agent reads: %v", err)
+	}
+}
