@@ -106,6 +106,16 @@ type MirrorOptions struct {
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// ServiceAccount is the agents', in Namespace; empty means skep-agent.
 	ServiceAccount string
+	// TokenFile holds a token of the controller's own service account for the
+	// mirror's audience, by which replicas ask each other for what they lack; empty
+	// means that they do not.
+	TokenFile string
+	// Peers lists the replicas' mirrors as host:port; nil means those behind the
+	// Service skep-mirror.
+	Peers func(context.Context) ([]string, error)
+	// ServerName is what the mirror's certificate says; empty means the Service's
+	// name.
+	ServerName string
 }
 
 // served tells whether there is to be a mirror.
@@ -309,12 +319,30 @@ func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys
 	if !m.served() {
 		return nil
 	}
+	account := func(name string) string { return "system:serviceaccount:" + o.Namespace + ":" + name }
 	server := &mirror.Server{
 		Client: mgr.GetClient(), Cache: registries, Pull: secrets.Again, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
-		Agent: "system:serviceaccount:" + o.Namespace + ":" + cmp.Or(m.ServiceAccount, "skep-agent"),
-		Open:  ring.OpenIntent,
+		Agent: account(cmp.Or(m.ServiceAccount, "skep-agent")), Replica: account("skep-controller"), Peers: peers(mgr, o), Open: ring.OpenIntent,
 	}
 	return server.Register(ctx, mgr)
+}
+
+// peers are the other replicas' mirrors; nil where they are not to be asked.
+func peers(mgr ctrl.Manager, o Options) *mirror.Peers {
+	const service = "skep-mirror"
+	m := o.Mirror
+	if m.TokenFile == "" {
+		return nil
+	}
+	if m.Peers == nil {
+		m.Peers = mirror.Endpoints(mgr.GetAPIReader(), o.Namespace, service)
+	}
+	return &mirror.Peers{
+		Addresses: m.Peers, TokenFile: m.TokenFile, ServerName: cmp.Or(m.ServerName, service+"."+o.Namespace+".svc"),
+		Authorities: func(ctx context.Context) ([]byte, error) {
+			return keys.Published(ctx, mgr.GetAPIReader(), o.Namespace, keys.MirrorCA)
+		},
+	}
 }
 
 // newJudge is a gate that trusts nobody yet; the keeper tells it whom to.

@@ -182,3 +182,18 @@ func (c *Client) Object(_ context.Context, objectDigest string) ([]byte, error) 
 	}
 	return data, err
 }
+
+// Keep puts an object that came another way into the cache; an error where it
+// has another digest than it should.
+func (c *Client) Keep(objectDigest string, object []byte) error {
+	digest, err := parseDigest(objectDigest)
+	switch {
+	case err != nil:
+		return err
+	case sum(object) != digest:
+		return malformed("keep object %s: its digest is %s", digest, sum(object))
+	case c.cache == nil:
+		return nil
+	}
+	return c.cache.put(digest, object)
+}

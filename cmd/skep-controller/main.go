@@ -74,6 +74,7 @@ func newCommand() *cobra.Command {
 	set.StringSliceVar(&o.Admission.Names, "certificate-name", nil, "name or address that Skep's own certificate is to bear (default: those of the chart's Services)")
 	set.DurationVar(&o.Admission.Budget, "admission-budget", admission.DefaultBudget, "how long one request may take to learn of an image nothing is known of")
 	set.StringVar(&o.Mirror.Address, "mirror-address", "", "address at which agents fetch bytecode, such as :9444, with the webhook's certificate; empty serves none")
+	set.StringVar(&o.Mirror.TokenFile, "mirror-token", "", "file of a token of audience skep-mirror, by which replicas ask each other for bytecode (default: they do not)")
 	set.StringVar(&f.agents, "agent-selector", "", "labels of the agents' Pods in --namespace, which tell whether a node is reachable (default: an agent is taken to run on every node)")
 	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is judged again")
 	set.IntVar(&o.PprofPort, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")

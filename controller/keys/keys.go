@@ -221,6 +221,16 @@ func publics(o *corev1.Secret) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
+// Published is one file of the ConfigMap that agents read; nil where it is not
+// there.
+func Published(ctx context.Context, reader client.Reader, namespace, file string) ([]byte, error) {
+	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ConfigMapName}}
+	if err := reader.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		return nil, wrap("get", o, err)
+	}
+	return []byte(o.Data[file]), nil
+}
+
 // Publish writes one file of the ConfigMap that agents read, where it says
 // anything else, and leaves the others. The client should not cache.
 func Publish(ctx context.Context, c client.Client, namespace, file string, content []byte) error {

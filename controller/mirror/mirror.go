@@ -36,6 +36,8 @@ const Audience = "skep-mirror"
 type Cache interface {
 	// Object is an object of the cache; image.ErrNotFound where it is not there.
 	Object(ctx context.Context, objectDigest string) ([]byte, error)
+	// Keep puts an object into it.
+	Keep(objectDigest string, object []byte) error
 }
 
 // Server is the mirror of one replica.
@@ -47,8 +49,13 @@ type Server struct {
 	// Cache is needed. Pull fetches into it what a sealed intent names. Needed.
 	Cache Cache
 	Pull  func(context.Context, intent.Payload) error
-	// Agent is the user name of the agents' service account. Needed.
-	Agent string
+	// Agent is the user name of the agents' service account. Needed. Replica is
+	// that of the controllers', who get what is in the cache and no more; empty
+	// means that they get nothing.
+	Agent, Replica string
+	// Peers are asked for what the cache lacks, before the registry; nil means
+	// nobody.
+	Peers *Peers
 	// Address is where it listens; Listener takes its place in tests.
 	Address  string
 	Listener net.Listener
@@ -119,11 +126,12 @@ func (s *Server) Start(ctx context.Context) error {
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/objects/{digest}", func(w http.ResponseWriter, r *http.Request) {
-		if err := s.admit(r); err != nil {
+		replica, err := s.admit(r)
+		if err != nil {
 			refuse(w, r, err)
 			return
 		}
-		object, err := s.object(r.Context(), r.PathValue("digest"))
+		object, err := s.object(r.Context(), r.PathValue("digest"), replica)
 		if err != nil {
 			refuse(w, r, err)
 			return
@@ -140,6 +148,7 @@ var (
 	errUnauthorized = errors.New("show a token of audience " + Audience)
 	errForbidden    = errors.New("the token is not an agent's")
 	errNotLive      = errors.New("no live intent names this object")
+	errNotHere      = errors.New("this replica does not have it")
 )
 
 // refuse answers with a status and a line; what went wrong inside is logged and
@@ -151,7 +160,7 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 		status, line = http.StatusUnauthorized, err.Error()
 	case errors.Is(err, errForbidden):
 		status, line = http.StatusForbidden, err.Error()
-	case errors.Is(err, errNotLive):
+	case errors.Is(err, errNotLive), errors.Is(err, errNotHere):
 		status, line = http.StatusNotFound, err.Error()
 	default:
 		ctrl.LoggerFrom(r.Context()).Error(err, "serve object", "digest", r.PathValue("digest"))
@@ -159,9 +168,9 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, line, status)
 }
 
-// object is a live intent's object, fetched where the cache has lost it. Many
-// nodes that ask at once make one fetch.
-func (s *Server) object(ctx context.Context, digest string) ([]byte, error) {
+// object is a live intent's object, fetched where the cache has lost it, but for
+// a replica. Many nodes that ask at once make one fetch.
+func (s *Server) object(ctx context.Context, digest string, replica bool) ([]byte, error) {
 	var intents v1alpha1.BpfIntentList
 	if err := s.Client.List(ctx, &intents, client.MatchingFields{byObject: digest}); err != nil {
 		return nil, fmt.Errorf("list intents: %w", err)
@@ -170,8 +179,11 @@ func (s *Server) object(ctx context.Context, digest string) ([]byte, error) {
 		return nil, errNotLive
 	}
 	object, err := s.Cache.Object(ctx, digest)
-	if !errors.Is(err, image.ErrNotFound) {
+	switch {
+	case !errors.Is(err, image.ErrNotFound):
 		return object, err
+	case replica:
+		return nil, errNotHere
 	}
 	p, ok := s.named(&intents.Items[0], digest)
 	if !ok {
@@ -181,7 +193,7 @@ func (s *Server) object(ctx context.Context, digest string) ([]byte, error) {
 	pulled := s.pulls.DoChan(digest, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		return nil, s.Pull(ctx, p)
+		return nil, s.fill(ctx, p)
 	})
 	select {
 	case <-ctx.Done():
@@ -192,6 +204,22 @@ func (s *Server) object(ctx context.Context, digest string) ([]byte, error) {
 		}
 	}
 	return s.Cache.Object(ctx, digest)
+}
+
+// fill fetches what an intent names into the cache: from a replica that has it,
+// else from the registry.
+func (s *Server) fill(ctx context.Context, p intent.Payload) error {
+	if s.Peers == nil {
+		return s.Pull(ctx, p)
+	}
+	object, lacking := s.Peers.fetch(ctx, p.ObjectDigest)
+	if lacking == nil {
+		return s.Cache.Keep(p.ObjectDigest, object)
+	}
+	if err := s.Pull(ctx, p); err != nil {
+		return errors.Join(err, lacking)
+	}
+	return nil
 }
 
 // named is the version of an intent that names an object.
@@ -209,38 +237,44 @@ func (s *Server) named(i *v1alpha1.BpfIntent, digest string) (intent.Payload, bo
 }
 
 // admit asks the API server whose token it is, and remembers for a while that
-// it was an agent's.
-func (s *Server) admit(r *http.Request) error {
+// it was an agent's or a replica's.
+func (s *Server) admit(r *http.Request) (replica bool, err error) {
 	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !found || token == "" {
-		return errUnauthorized
+		return false, errUnauthorized
 	}
 	key := sha256.Sum256([]byte(token))
 	now := time.Now
 	if s.Now != nil {
 		now = s.Now
 	}
-	if s.known.fresh(key, now()) {
-		return nil
+	user := s.known.fresh(key, now())
+	if user == "" {
+		review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
+		if err := s.Client.Create(r.Context(), review); err != nil {
+			return false, fmt.Errorf("review token: %w", err)
+		}
+		if !review.Status.Authenticated {
+			return false, errUnauthorized
+		}
+		if user = review.Status.User.Username; user != s.Agent && (user != s.Replica || s.Replica == "") {
+			return false, errForbidden
+		}
+		s.known.add(key, user, now())
 	}
-	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
-	if err := s.Client.Create(r.Context(), review); err != nil {
-		return fmt.Errorf("review token: %w", err)
-	}
-	switch {
-	case !review.Status.Authenticated:
-		return errUnauthorized
-	case review.Status.User.Username != s.Agent:
-		return errForbidden
-	}
-	s.known.add(key, now())
-	return nil
+	return user == s.Replica, nil
 }
 
-// tokens remembers those that were good a moment ago, by hash.
+// tokens remembers whose those were that were good a moment ago, by hash.
 type tokens struct {
-	mu    sync.Mutex
-	until map[[sha256.Size]byte]time.Time
+	mu   sync.Mutex
+	good map[[sha256.Size]byte]good
+}
+
+// good is a token's user, and until when that is believed.
+type good struct {
+	user  string
+	until time.Time
 }
 
 // How long a token is believed without being asked about, and of how many.
@@ -249,17 +283,21 @@ const (
 	believedAtOnce = 8192
 )
 
-func (t *tokens) fresh(key [sha256.Size]byte, now time.Time) bool {
+// fresh is whose a token is; empty where that is to be asked.
+func (t *tokens) fresh(key [sha256.Size]byte, now time.Time) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return now.Before(t.until[key])
+	if known := t.good[key]; now.Before(known.until) {
+		return known.user
+	}
+	return ""
 }
 
-func (t *tokens) add(key [sha256.Size]byte, now time.Time) {
+func (t *tokens) add(key [sha256.Size]byte, user string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.until == nil || len(t.until) >= believedAtOnce {
-		t.until = map[[sha256.Size]byte]time.Time{}
+	if t.good == nil || len(t.good) >= believedAtOnce {
+		t.good = map[[sha256.Size]byte]good{}
 	}
-	t.until[key] = now.Add(believedFor)
+	t.good[key] = good{user: user, until: now.Add(believedFor)}
 }

@@ -49,7 +49,8 @@ func (c *cluster) serve(cache string, change ...func(*controller.Options)) (serv
 	}
 	stop := c.control(append(change, func(o *controller.Options) {
 		o.Cache = cache
-		o.Mirror = controller.MirrorOptions{Listener: listener, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }}
+		o.Mirror.Listener = listener
+		o.Mirror.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }
 	})...)
 	return served{url: "https://" + listener.Addr().String(), pool: pool, authority: authority}, stop
 }

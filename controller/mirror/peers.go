@@ -1,0 +1,128 @@
+package mirror
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Peers are the mirrors of the other replicas. What they send is hashed, and
+// they are asked for what is in their caches alone, so no question goes round.
+type Peers struct {
+	// Addresses lists them as host:port; this replica's own among them does no
+	// harm. Needed.
+	Addresses func(context.Context) ([]string, error)
+	// Authorities are those that their certificate may be signed by, in PEM.
+	// Needed.
+	Authorities func(context.Context) ([]byte, error)
+	// ServerName is what their certificate says. Needed.
+	ServerName string
+	// TokenFile holds a token of the controller's service account for Audience; it
+	// is read for each object. Needed.
+	TokenFile string
+}
+
+// The bounds of asking peers: how many, for how long each, and for how much.
+const (
+	maxPeers    = 8
+	peerTimeout = 5 * time.Second
+	maxObject   = 64 << 20
+)
+
+// fetch is an object that a peer has.
+func (p *Peers) fetch(ctx context.Context, digest string) ([]byte, error) {
+	addresses, err := p.Addresses(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list replicas: %w", err)
+	}
+	token, err := os.ReadFile(p.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("read token for replicas: %w", err)
+	}
+	authorities, err := p.Authorities(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read authorities of replicas: %w", err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(authorities)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: p.ServerName, MinVersion: tls.VersionTLS13}, DisableCompression: true}
+	defer transport.CloseIdleConnections()
+	asker := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	var errs []error
+	for _, address := range addresses[:min(len(addresses), maxPeers)] {
+		object, err := ask(ctx, asker, address, digest, strings.TrimSpace(string(token)))
+		if err == nil {
+			return object, nil
+		}
+		errs = append(errs, fmt.Errorf("ask replica %s: %w", address, err))
+	}
+	return nil, errors.Join(errs...)
+}
+
+// ask asks one peer.
+func ask(ctx context.Context, asker *http.Client, address, digest, token string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	where := url.URL{Scheme: "https", Host: address, Path: "/v1/objects/" + digest}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := asker.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %s", http.StatusText(response.StatusCode))
+	}
+	object, err := io.ReadAll(io.LimitReader(response.Body, maxObject+1))
+	if err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(object); "sha256:"+hex.EncodeToString(sum[:]) != digest {
+		return nil, errors.New("what it sends has another digest")
+	}
+	return object, nil
+}
+
+// Endpoints lists the replicas that are ready behind a Service, as its
+// EndpointSlices have them. The reader should not cache: it is asked rarely.
+func Endpoints(reader client.Reader, namespace, service string) func(context.Context) ([]string, error) {
+	return func(ctx context.Context) ([]string, error) {
+		var slices discoveryv1.EndpointSliceList
+		if err := reader.List(ctx, &slices, client.InNamespace(namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service}); err != nil {
+			return nil, err
+		}
+		var addresses []string
+		for _, s := range slices.Items {
+			if len(s.Ports) == 0 || s.Ports[0].Port == nil {
+				continue
+			}
+			port := strconv.Itoa(int(*s.Ports[0].Port))
+			for _, e := range s.Endpoints {
+				if e.Conditions.Ready != nil && !*e.Conditions.Ready || len(e.Addresses) == 0 {
+					continue
+				}
+				addresses = append(addresses, net.JoinHostPort(e.Addresses[0], port))
+			}
+		}
+		return addresses, nil
+	}
+}
