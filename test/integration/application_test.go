@@ -28,18 +28,30 @@ func (c *cluster) opened(app client.Object) *intent.Payload {
 // open opens the sealed intent of an application; nil where there is none.
 func (c *cluster) open(app client.Object) *intent.Opened {
 	c.t.Helper()
-	var o v1alpha1.BpfIntent
-	if err := c.Get(c.t.Context(), client.ObjectKey{Name: string(app.GetUID())}, &o); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			c.t.Fatal(err)
-		}
-		return nil
+	open, err := c.tryOpen(app)
+	if client.IgnoreNotFound(err) != nil {
+		c.t.Fatal(err)
 	}
-	open, err := c.keys().Trust.Open(o.Spec.Envelope)
+	return open
+}
+
+// tryOpen is open for who waits for an intent to come, or for another seal of it.
+func (c *cluster) tryOpen(app client.Object) (*intent.Opened, error) {
+	c.t.Helper()
+	sealer, err := intent.ParseKey(c.key)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return &open
+	trust, err := intent.NewTrust(sealer.Public())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var o v1alpha1.BpfIntent
+	if err := c.Get(c.t.Context(), client.ObjectKey{Name: string(app.GetUID())}, &o); err != nil {
+		return nil, err
+	}
+	open, err := trust.Open(o.Spec.Envelope)
+	return &open, err
 }
 
 // answers has a node say of an application what an agent would say.

@@ -165,9 +165,12 @@ func TestANodesWordIsBelievedNoFurtherThanItHasTo(t *testing.T) {
 func (m *machine) runs(app *v1alpha1.ClusterBpfApplication, digest string) {
 	m.c.t.Helper()
 	m.c.until(m.name+" to run "+app.Name, func() error {
-		open := m.c.open(app)
-		if open == nil || open.Payload().ImageDigest != digest {
-			return fmt.Errorf("sealed %+v, want %s", m.c.opened(app), digest)
+		open, err := m.c.tryOpen(app)
+		if err != nil {
+			return err
+		}
+		if got := open.Payload().ImageDigest; got != digest {
+			return fmt.Errorf("sealed %s, want %s", got, digest)
 		}
 		if got := m.revisions(app); !slices.Equal(got, []string{open.Revision()}) {
 			return fmt.Errorf("pinned %v, sealed %s", got, open.Revision())
