@@ -160,12 +160,12 @@ func (f facts) fit(s *v1alpha1.BpfNodeStatus, most int) {
 
 // abridge tells in short what is Loaded by the very intent that the API server
 // has. What was lost there, or is older there than here, the controller is to
-// learn in full. What is not for the node nobody waits for.
+// learn in full. What is not for the node, or is gone from it, nobody waits for.
 func (f facts) abridge(s *v1alpha1.BpfNodeStatus) {
 	var rest []v1alpha1.NodeApplication
 	for _, a := range s.Applications {
 		switch {
-		case a.State == v1alpha1.NodeNotSelected:
+		case a.State == v1alpha1.NodeNotSelected || a.State == v1alpha1.NodeRemoved:
 		case a.State == v1alpha1.NodeLoaded && a.Message == "" && f.fare(a.UID) == accepted:
 			s.Loaded = append(s.Loaded, v1alpha1.LoadedAs(a.UID, a.Serial))
 		default:

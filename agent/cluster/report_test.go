@@ -190,6 +190,20 @@ func TestATombstoneIsAcknowledgedAsLongAsItIsThere(t *testing.T) {
 	}
 }
 
+func TestWhatWasUnloadedTakesNoRoomFromWhatRuns(t *testing.T) {
+	applications := many(800, 0)
+	for i := range applications {
+		if i%2 == 1 {
+			applications[i] = deployed("False", "Unloaded", "")
+			applications[i].UID, applications[i].Tombstone, applications[i].Revision = fmt.Sprintf("%036d", i), true, ""
+		}
+	}
+	s := facts{applications: applications, fare: func(string) string { return accepted }}.status()
+	if len(s.Loaded) != 400 || s.Counts.Untold != 0 || len(s.Applications) == 400 {
+		t.Errorf("%d of 400 that run are told, %d untold; of what was unloaded %d", len(s.Loaded), s.Counts.Untold, len(s.Applications))
+	}
+}
+
 func TestMergePatchSaysWhatChangedAndNoMore(t *testing.T) {
 	for sentence, c := range map[string]struct{ from, to, patch string }{
 		"nothing changed":            {`{"a":{"b":1},"c":[1]}`, `{"c":[1],"a":{"b":1}}`, `null`},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -181,12 +182,16 @@ func (r *Reconciler) put(ctx context.Context, before sealed, envelope intent.Env
 // tookItsPlace is why an application is unloaded whose name another one bears.
 const tookItsPlace = "another application of the same name took its place"
 
-// quiet is how long a tombstone waits for nodes that say nothing of its
-// application: they never had it, or have yet to report it.
-const quiet = 10 * time.Minute
+// A tombstone is kept for keepTombstone whatever the nodes say: one whose Node
+// object is gone says nothing, and may be back. Then it is looked at each
+// untilUnloaded whether a node still runs what it is of.
+const (
+	keepTombstone = 24 * time.Hour
+	untilUnloaded = 10 * time.Minute
+)
 
 // retire has an intent whose application is gone unloaded, and drops the
-// tombstone once every node has acknowledged it.
+// tombstone once it is old enough and no node runs what it is of.
 func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error) {
 	if !s.payload.Tombstone {
 		why, err := r.gone(ctx, s)
@@ -195,8 +200,11 @@ func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error
 		}
 		return 0, err
 	}
-	if acknowledged, err := r.acknowledged(ctx, s); err != nil || !acknowledged {
-		return quiet, err
+	if left := time.UnixMilli(s.payload.Serial).Add(keepTombstone).Sub(r.now()); left > 0 {
+		return left, nil
+	}
+	if runs, err := r.runs(ctx, s); err != nil || runs {
+		return untilUnloaded, err
 	}
 	err := r.Client.Delete(ctx, s.object, client.Preconditions{UID: &s.object.UID, ResourceVersion: &s.object.ResourceVersion})
 	return 0, client.IgnoreNotFound(err)
@@ -234,27 +242,17 @@ func (r *Reconciler) gone(ctx context.Context, s sealed) (why string, err error)
 	return "it was deleted", err
 }
 
-// acknowledged tells whether no node runs what the tombstone is of: each says
-// that it unloaded it, or has long said nothing of it. A node that is away with
-// it keeps the tombstone waiting, however long: it is to clean up when it
-// returns.
-func (r *Reconciler) acknowledged(ctx context.Context, s sealed) (bool, error) {
-	nodes, err := r.nodes(ctx)
-	if err != nil {
-		return false, err
+// runs tells whether a node says that it runs what a tombstone is of, or has no
+// room in its report to say so. A node that is away with it keeps the tombstone
+// waiting, however long: it is to clean up when it returns.
+func (r *Reconciler) runs(ctx context.Context, s sealed) (bool, error) {
+	var nodes v1alpha1.BpfNodeList
+	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("list what nodes report: %w", err)
 	}
-	young := r.now().Sub(time.UnixMilli(s.payload.Serial)) < quiet
-	for _, n := range nodes {
-		removed := !young
-		if n.Reported != nil {
-			a := n.Reported.Of(s.payload.UID)
-			// What has no room in the report may run.
-			removed = a == nil && removed && n.Reported.Counts.Untold == 0 ||
-				a != nil && a.State == v1alpha1.NodeRemoved && a.Serial >= s.payload.Serial
-		}
-		if !removed {
-			return false, nil
-		}
-	}
-	return true, nil
+	return slices.ContainsFunc(nodes.Items, func(n v1alpha1.BpfNode) bool {
+		a := n.Status.Of(s.payload.UID)
+		return a == nil && n.Status.Counts.Untold > 0 ||
+			a != nil && (a.State != v1alpha1.NodeRemoved || a.Serial < s.payload.Serial)
+	}), nil
 }

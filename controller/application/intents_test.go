@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -55,5 +56,47 @@ func TestACacheThatLagsBuriesNothingThatLives(t *testing.T) {
 	}
 	if p := b.intent(first); p.Serial != before {
 		t.Errorf("of the first one, which is gone, %+v is sealed", p)
+	}
+}
+
+func TestATombstoneIsKeptForNodesThatMayBeBack(t *testing.T) {
+	const day = keepTombstone + time.Second
+	for name, c := range map[string]struct {
+		age  time.Duration
+		says v1alpha1.NodeState
+		// untold tells that the node's report has no room for all.
+		untold int32
+		kept   bool
+	}{
+		"no node says anything, since the one that runs it is gone": {time.Hour, "", 0, true},
+		"every node unloaded it, a moment ago":                      {0, v1alpha1.NodeRemoved, 0, true},
+		"every node unloaded it, a day ago":                         {day, v1alpha1.NodeRemoved, 0, false},
+		"no node says anything after a day":                         {day, "", 0, false},
+		"a node is away with it":                                    {7 * day, v1alpha1.NodeLoaded, 0, true},
+		"a node may have it, which has no room to say":              {7 * day, "", 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			app := b.application("app")
+			b.reconcile(app.Identity())
+			if err := b.api.Delete(t.Context(), app); err != nil {
+				t.Fatal(err)
+			}
+			b.reconcile(app.Identity())
+			if p := b.intent(app); p == nil || !p.Tombstone {
+				t.Fatalf("sealed %+v", p)
+			}
+			n := &v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+			n.Status.Counts.Untold = c.untold
+			if c.says != "" {
+				n.Status.Applications = append(n.Status.Applications, b.says(app, c.says))
+			}
+			b.create(n)
+			b.clock = b.clock.Add(c.age)
+			again := b.reconcile(app.Identity())
+			if kept := b.intent(app) != nil; kept != c.kept || kept != (again.RequeueAfter > 0) {
+				t.Errorf("it is kept: %v, and looked at again after %s", kept, again.RequeueAfter)
+			}
+		})
 	}
 }

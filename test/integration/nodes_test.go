@@ -444,10 +444,4 @@ func TestThreeNodes(t *testing.T) {
 			return nil
 		})
 	}
-	c.until("the tombstone to go", func() error {
-		if c.opened(app) != nil {
-			return errors.New("it is still there")
-		}
-		return nil
-	})
 }
