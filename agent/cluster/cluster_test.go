@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -253,6 +255,52 @@ func TestTheReportIsTheNodesAndTellsOfTheKernel(t *testing.T) {
 }
 
 // TestTheAgentNeedsNoMoreRightsThanItsPageSays: docs/agent.md has the list.
+// TestAReportIsBoundedWhoeverWritesIt: an agent that was taken over may write
+// its own node's.
+func TestAReportIsBoundedWhoeverWritesIt(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t, plane)
+	words := func(n, length int) (all []string) {
+		for i := range n {
+			all = append(all, fmt.Sprintf("%0*d", length, i))
+		}
+		return all
+	}
+	one := v1alpha1.NodeApplication{Kind: v1alpha1.KindBpfApplication, Namespace: "ns", Name: "app", UID: "uid", Serial: 1, State: v1alpha1.NodeLoaded}
+	for sentence, forge := range map[string]func(*v1alpha1.BpfNodeStatus){
+		"too many applications": func(s *v1alpha1.BpfNodeStatus) {
+			for _, uid := range words(513, 5) {
+				one.UID = uid
+				s.Applications = append(s.Applications, one)
+			}
+		},
+		"an application of no kind": func(s *v1alpha1.BpfNodeStatus) {
+			other := one
+			other.Kind = "Other"
+			s.Applications = append(s.Applications, other)
+		},
+		"a name that is too long": func(s *v1alpha1.BpfNodeStatus) {
+			other := one
+			other.Name = strings.Repeat("n", 254)
+			s.Applications = append(s.Applications, other)
+		},
+		"too many in short":      func(s *v1alpha1.BpfNodeStatus) { s.Loaded = words(1025, 5) },
+		"too many hooks":         func(s *v1alpha1.BpfNodeStatus) { s.Kernel.Hooks = words(129, 5) },
+		"a hook that is no name": func(s *v1alpha1.BpfNodeStatus) { s.Kernel.Hooks = words(1, 65) },
+		"too many map types":     func(s *v1alpha1.BpfNodeStatus) { s.Kernel.MapTypes = words(129, 5) },
+		"too many modules":       func(s *v1alpha1.BpfNodeStatus) { s.Kernel.LSMs = words(65, 5) },
+		"a long release":         func(s *v1alpha1.BpfNodeStatus) { s.Kernel.Release = strings.Repeat("6", 65) },
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			n := &v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: w.name}}
+			forge(&n.Status)
+			if err := w.admin.Create(t.Context(), n, client.DryRunAll); !apierrors.IsInvalid(err) {
+				t.Errorf("Create = %v", err)
+			}
+		})
+	}
+}
+
 func TestTheAgentNeedsNoMoreRightsThanItsPageSays(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t, plane)

@@ -34,37 +34,57 @@ func profile(log *slog.Logger) v1alpha1.KernelProfile {
 	p.BTF = err == nil
 	p.Lockdown = lockdown(read(filepath.Join(securityDir, "lockdown")))
 	p.LSMs = modules(read(filepath.Join(securityDir, "lsm")))
-	p.Hooks = hooks(log)
-	for m := ebpf.Hash; m <= ebpf.Arena; m++ {
-		if features.HaveMapType(m) == nil {
-			p.MapTypes = append(p.MapTypes, m.String())
-		}
-	}
+	p.Hooks, p.Denied = hooks(attach.Probe, log)
+	p.MapTypes = mapTypes(features.HaveMapType)
 	return p
 }
 
-// hooks are those that the agent can attach to. What cannot be told counts: the
-// attempt will tell.
-func hooks(log *slog.Logger) []string {
-	var names, denied []string
-	var why error
+// mapTypes are those that the kernel has. What cannot be told counts: the load
+// will tell.
+func mapTypes(probe func(ebpf.MapType) error) []string {
+	var names []string
+	for m := ebpf.Hash; m <= ebpf.Arena; m++ {
+		if !errors.Is(probe(m), ebpf.ErrNotSupported) {
+			names = append(names, m.String())
+		}
+	}
+	return names
+}
+
+// hooks are those that the agent can attach to, and those that the kernel has and
+// the agent has no right to. What cannot be told counts: the attempt will tell.
+func hooks(probe func(hook.Hook) error, log *slog.Logger) (names []string, denied []v1alpha1.DeniedHooks) {
 	for _, h := range hook.All() {
 		if !h.Attachable {
 			continue
 		}
-		err := attach.Probe(h)
+		err := probe(h)
 		switch lacks, may := new(attach.LackingError), new(rights.Error); {
 		case errors.As(err, &lacks):
 		case errors.As(err, &may):
-			denied, why = append(denied, h.Name), err
+			denied = deny(denied, h.Name, cut(may.Lacks(), maxWhy))
 		default:
 			names = append(names, h.Name)
 		}
 	}
-	if why != nil {
-		log.Warn("the agent may not attach to some hooks that the kernel has", "hooks", denied, "error", why)
+	for _, d := range denied {
+		log.Warn("the agent may not attach to some hooks that the kernel has", "hooks", d.Hooks, "error", d.Why)
 	}
-	return names
+	return names, denied
+}
+
+// maxWhy bounds a reason in characters, as the CRD does.
+const maxWhy = 256
+
+// deny adds a hook to those of the same reason.
+func deny(all []v1alpha1.DeniedHooks, name, why string) []v1alpha1.DeniedHooks {
+	for i := range all {
+		if all[i].Why == why {
+			all[i].Hooks = append(all[i].Hooks, name)
+			return all
+		}
+	}
+	return append(all, v1alpha1.DeniedHooks{Hooks: []string{name}, Why: why})
 }
 
 // release is what uname -r says.

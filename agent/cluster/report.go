@@ -16,8 +16,12 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// maxMessage bounds a message in characters, as the CRD does.
-const maxMessage = 1024
+// maxMessage and maxWord bound a message and the words of a foreign program in
+// characters, as the CRD does.
+const (
+	maxMessage = 1024
+	maxWord    = 64
+)
 
 // facts are all that a BpfNode is made of.
 type facts struct {
@@ -38,6 +42,10 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 	}
 	for _, a := range f.applications {
 		one := describe(a)
+		if one.Kind == "" {
+			// What nobody can name runs nothing: its links say whose they are.
+			continue
+		}
 		if one.State == v1alpha1.NodeRemoved && f.fare(one.UID) == "" || a.Held && a.Wanted == "" && a.Revision == "" {
 			continue
 		}
@@ -116,9 +124,9 @@ func stateOf(a node.ApplicationStatus) (v1alpha1.NodeState, string) {
 
 // foreign is a program of somebody else's.
 func foreign(p inventory.Program) v1alpha1.ForeignProgram {
-	f := v1alpha1.ForeignProgram{ID: int64(p.ID), Type: p.Type, Name: p.Name}
+	f := v1alpha1.ForeignProgram{ID: int64(p.ID), Type: cut(p.Type, maxWord), Name: cut(p.Name, maxWord)}
 	if len(p.Holders) > 0 {
-		f.LoadedBy = p.Holders[0].Name
+		f.LoadedBy = cut(p.Holders[0].Name, maxWord)
 	}
 	return f
 }

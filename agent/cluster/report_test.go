@@ -18,7 +18,7 @@ import (
 
 // deployed is a status with the condition.
 func deployed(status metav1.ConditionStatus, reason, message string) node.ApplicationStatus {
-	return node.ApplicationStatus{UID: "u", Serial: 7, Version: 7, Revision: "r",
+	return node.ApplicationStatus{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "a"}, UID: "u", Serial: 7, Version: 7, Revision: "r",
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: status, Reason: reason, Message: message}}}
 }
 
@@ -71,8 +71,9 @@ func many(n, message int) []node.ApplicationStatus {
 		a.Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "namespace", Name: fmt.Sprintf("application-%d", i)}
 		a.Revision, a.Error = strings.Repeat("r", 32), strings.Repeat("é", message)
 		if i%2 == 0 {
-			a = deployed("True", "Deployed", "")
-			a.UID = fmt.Sprintf("0f8fad5b-d9cb-469f-a165-%012d", i)
+			runs := deployed("True", "Deployed", "")
+			runs.UID, runs.Application = a.UID, a.Application
+			a = runs
 		}
 		all = append(all, a)
 	}
@@ -176,6 +177,14 @@ func TestFiveHundredApplicationsAreToldBesideAKernelThatHasAll(t *testing.T) {
 	}
 	if want := v1alpha1.LoadedAs(run[0].UID, 1763719501000); len(s.Loaded) == 0 || s.Loaded[0] != want {
 		t.Errorf("short form is not %q", want)
+	}
+}
+
+func TestWhatNobodyCanNameIsNotReported(t *testing.T) {
+	nameless := deployed("Unknown", "IntentLost", "send it")
+	nameless.Application = v1alpha1.Identity{}
+	if s := (facts{applications: []node.ApplicationStatus{nameless}, fare: func(string) string { return "" }}).status(); len(s.Applications) != 0 {
+		t.Errorf("%+v", s.Applications)
 	}
 }
 

@@ -82,15 +82,19 @@ const memlock = " (MEMLOCK may be too low, consider rlimit.RemoveMemlock)"
 
 // Error implements error.
 func (e *Error) Error() string {
-	said := strings.Replace(e.err.Error(), memlock, "", 1)
+	return strings.Replace(e.err.Error(), memlock, "", 1) + ": " + e.Lacks()
+}
+
+// Lacks is the text without the kernel's words.
+func (e *Error) Lacks() string {
 	if len(e.Missing) == 0 {
-		return said + ": " + e.Why
+		return e.Why
 	}
 	names := make([]string, len(e.Missing))
 	for i, c := range e.Missing {
 		names[i] = c.String()
 	}
-	return fmt.Sprintf("%s: this process lacks %s; grant it", said, strings.Join(names, " and "))
+	return fmt.Sprintf("this process lacks %s; grant it", strings.Join(names, " and "))
 }
 
 // Unwrap returns the library's error.

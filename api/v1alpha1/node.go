@@ -65,6 +65,7 @@ type BpfNodeStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=uid
+	// +kubebuilder:validation:MaxItems=512
 	Applications []NodeApplication `json:"applications,omitempty"`
 
 	// Loaded takes the applications that are Loaded and have nothing more to say
@@ -110,6 +111,7 @@ func (s *BpfNodeStatus) Of(uid string) *NodeApplication {
 type AgentInfo struct {
 	// Version is the build's.
 	// +optional
+	// +kubebuilder:validation:MaxLength=256
 	Version string `json:"version,omitempty"`
 
 	// IntentFormat is the newest format of sealed intents that the agent reads.
@@ -121,10 +123,12 @@ type AgentInfo struct {
 type KernelProfile struct {
 	// Release is as uname -r has it.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
 	Release string `json:"release,omitempty"`
 
 	// Architecture is as Go names it: amd64, arm64.
 	// +optional
+	// +kubebuilder:validation:MaxLength=32
 	Architecture string `json:"architecture,omitempty"`
 
 	// BTF tells whether the kernel describes its own types.
@@ -134,23 +138,48 @@ type KernelProfile struct {
 	// Lockdown is none, integrity or confidentiality; empty where the kernel
 	// does not say.
 	// +optional
+	// +kubebuilder:validation:MaxLength=32
 	Lockdown string `json:"lockdown,omitempty"`
 
 	// LSMs are the security modules in force, in their order.
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
 	LSMs []string `json:"lsms,omitempty"`
 
 	// Hooks are the names of hook.Table that the agent can attach here.
 	// +optional
 	// +listType=set
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=64
 	Hooks []string `json:"hooks,omitempty"`
 
-	// MapTypes are the map types the kernel can make, as bytecode's facts name
-	// them.
+	// Denied are the hooks that the kernel has and the agent may not attach to.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Denied []DeniedHooks `json:"denied,omitempty"`
+
+	// MapTypes are the map types the kernel can make, or may be able to, as
+	// bytecode's facts name them.
 	// +optional
 	// +listType=set
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=64
 	MapTypes []string `json:"mapTypes,omitempty"`
+}
+
+// DeniedHooks are hooks that an agent may not attach to, all for one reason.
+type DeniedHooks struct {
+	// Hooks are names of hook.Table.
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=64
+	Hooks []string `json:"hooks"`
+	// Why says what the agent lacks.
+	// +kubebuilder:validation:MaxLength=256
+	Why string `json:"why"`
 }
 
 // NodeCounts are sums over a node.
@@ -173,9 +202,12 @@ type NodeApplication struct {
 	// +kubebuilder:validation:Enum=BpfApplication;ClusterBpfApplication
 	Kind string `json:"kind"`
 	// +optional
+	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
 	// UID is the application's.
+	// +kubebuilder:validation:MaxLength=128
 	UID string `json:"uid"`
 	// Serial is that under which the version that State is about was first
 	// sealed. A rollout that moves on elsewhere does not change it, and a node
@@ -184,6 +216,7 @@ type NodeApplication struct {
 	Serial int64 `json:"serial"`
 	// Revision is what runs; empty where nothing does.
 	// +optional
+	// +kubebuilder:validation:MaxLength=128
 	Revision string `json:"revision,omitempty"`
 	// State says how it is doing.
 	State NodeState `json:"state"`
@@ -224,11 +257,14 @@ type ForeignProgram struct {
 	// ID is the kernel's.
 	ID int64 `json:"id"`
 	// Type is the program type, as cilium/ebpf names it: XDP, SchedCLS.
+	// +kubebuilder:validation:MaxLength=64
 	Type string `json:"type"`
 	// Name is what the loader called it; may be empty.
 	// +optional
+	// +kubebuilder:validation:MaxLength=128
 	Name string `json:"name,omitempty"`
 	// LoadedBy is the loader's command, where a process holds it.
 	// +optional
+	// +kubebuilder:validation:MaxLength=128
 	LoadedBy string `json:"loadedBy,omitempty"`
 }

@@ -48,24 +48,36 @@ type Needs struct {
 	Hooks, MapTypes []string
 }
 
-// Missing says what a kernel lacks, in one line; empty where it lacks nothing,
-// or where its profile is not known.
+// Missing says what a node lacks, in one line: its kernel, or its agent's rights;
+// empty where it lacks nothing, or where its profile is not known.
 func (n Needs) Missing(k v1alpha1.KernelProfile) string {
-	var missing []string
-	for _, need := range []struct {
-		what       string
-		have, want []string
-	}{{"hook", k.Hooks, n.Hooks}, {"map type", k.MapTypes, n.MapTypes}} {
-		for _, w := range need.want {
-			if len(need.have) > 0 && !slices.Contains(need.have, w) {
-				missing = append(missing, need.what+" "+w)
-			}
+	var missing, said []string
+	for _, h := range n.Hooks {
+		if why := denied(k, h); why != "" {
+			said = append(said, fmt.Sprintf("the agent may not attach to hook %s: %s", h, why))
+		} else if len(k.Hooks) > 0 && !slices.Contains(k.Hooks, h) {
+			missing = append(missing, "hook "+h)
 		}
 	}
-	if len(missing) == 0 {
-		return ""
+	for _, m := range n.MapTypes {
+		if len(k.MapTypes) > 0 && !slices.Contains(k.MapTypes, m) {
+			missing = append(missing, "map type "+m)
+		}
 	}
-	return fmt.Sprintf("kernel %s has no %s", k.Release, strings.Join(missing, ", "))
+	if len(missing) > 0 {
+		said = append([]string{fmt.Sprintf("kernel %s has no %s", k.Release, strings.Join(missing, ", "))}, said...)
+	}
+	return strings.Join(said, "; ")
+}
+
+// denied is why the agent may not attach to a hook; empty where it may.
+func denied(k v1alpha1.KernelProfile, name string) string {
+	for _, d := range k.Denied {
+		if slices.Contains(d.Hooks, name) {
+			return d.Why
+		}
+	}
+	return ""
 }
 
 // Answer is what is known of the newest intent on one selected node.

@@ -19,6 +19,8 @@ func says(name string, serial int64, state v1alpha1.NodeState, message string) N
 
 func TestNodesAreFolded(t *testing.T) {
 	loaded := says("a", 7, v1alpha1.NodeLoaded, "")
+	unprivileged := says("a", 7, v1alpha1.NodeFailed, "never tried")
+	unprivileged.Reported.Kernel.Denied = []v1alpha1.DeniedHooks{{Hooks: []string{"uprobe", "uretprobe"}, Why: "this process lacks CAP_SYS_ADMIN; grant it"}}
 	away := says("b", 7, v1alpha1.NodeLoaded, "")
 	away.Ready = false
 	// short tells of what runs in short, and that something had no room.
@@ -64,6 +66,9 @@ func TestNodesAreFolded(t *testing.T) {
 		"a hook that no kernel has": {Wanted{Needs: Needs{Hooks: []string{"tcx/ingress"}}}, []Node{loaded},
 			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unsupported: 1,
 				Failing: []v1alpha1.NodeFailure{{Node: "a", State: v1alpha1.NodeUnsupported, Message: "kernel 6.1.0 has no hook tcx/ingress"}}}, ReasonUnsupported, false},
+		"a hook that the agent has no right to": {Wanted{Needs: Needs{Hooks: []string{"xdp", "uretprobe", "lsm"}}}, []Node{unprivileged},
+			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unsupported: 1, Failing: []v1alpha1.NodeFailure{{Node: "a", State: v1alpha1.NodeUnsupported,
+				Message: "kernel 6.1.0 has no hook lsm; the agent may not attach to hook uretprobe: this process lacks CAP_SYS_ADMIN; grant it"}}}, ReasonUnsupported, false},
 		"a map type that no kernel has": {Wanted{Needs: Needs{MapTypes: []string{"Hash", "Arena"}}}, []Node{loaded},
 			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unsupported: 1,
 				Failing: []v1alpha1.NodeFailure{{Node: "a", State: v1alpha1.NodeUnsupported, Message: "kernel 6.1.0 has no map type Arena"}}}, ReasonUnsupported, false},
