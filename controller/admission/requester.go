@@ -6,16 +6,20 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/application"
+	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -26,8 +30,19 @@ const (
 	maxGroups        = 64
 )
 
-// Recorder records on applications who last changed their spec, over whatever
-// the user wrote there. It is for clusters without MutatingAdmissionPolicy,
+// steering are the annotations that change what runs as a spec does.
+func steering() []string {
+	return []string{gate.AnnotationRequestedAt, v1alpha1.AnnotationResume, v1alpha1.AnnotationUndo}
+}
+
+// differ tells whether one of some annotations changed.
+func differ(before, now metav1.Object, annotations ...string) bool {
+	was, is := before.GetAnnotations(), now.GetAnnotations()
+	return slices.ContainsFunc(annotations, func(a string) bool { return was[a] != is[a] })
+}
+
+// Recorder records on applications who last changed their spec, or how what runs
+// is steered, over whatever the user wrote there. It is for clusters without MutatingAdmissionPolicy,
 // which does the same without a request.
 type Recorder struct{}
 
@@ -41,10 +56,10 @@ func (Recorder) Handle(_ context.Context, req webhook.AdmissionRequest) webhook.
 	if err != nil {
 		return webhook.Errored(http.StatusBadRequest, fmt.Errorf("read %s: %w", name(req), err))
 	}
-	// Where the spec is the same, the old record is put back: a tool that applies
-	// an object again, whoever runs it, is to change nothing.
+	// Where these are the same, the old record is put back: a tool that applies an
+	// object again, whoever runs it, is to change nothing.
 	wanted := before.GetAnnotations()[application.AnnotationRequester]
-	if req.Operation != admissionv1.Update || !reflect.DeepEqual(object.Object["spec"], before.Object["spec"]) {
+	if req.Operation != admissionv1.Update || differ(&before, &object, steering()...) || !reflect.DeepEqual(object.Object["spec"], before.Object["spec"]) {
 		if wanted, err = record(req.UserInfo); err != nil {
 			return webhook.Errored(http.StatusInternalServerError, err)
 		}

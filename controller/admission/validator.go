@@ -135,7 +135,9 @@ func read(kind metav1.GroupVersionKind, raw []byte) (client.Object, error) {
 // What was denied since it was stored must stay in the hands of its operators:
 // they can label it, confirm it, suspend it, and take finalizers from it while it
 // is on its way out, whatever is wrong with the rest of it. None of this loads
-// anything, and the reconcilers judge by the new metadata.
+// anything, and the reconcilers judge by the new metadata. Nor does undoing a
+// rollout: the version before is judged by itself. What has a tag resolved anew,
+// or a rollout go on, is looked at.
 func settled(before, now client.Object) bool {
 	was, is := spec(before), spec(now)
 	if is, ok := is.(v1alpha1.BpfApplicationSpec); ok && is.Suspend {
@@ -143,7 +145,7 @@ func settled(before, now client.Object) bool {
 		held.Suspend = true
 		was = held
 	}
-	return equality.Semantic.DeepEqual(was, is)
+	return equality.Semantic.DeepEqual(was, is) && !differ(before, now, gate.AnnotationRequestedAt, v1alpha1.AnnotationResume)
 }
 
 // spec is what an object asks for.

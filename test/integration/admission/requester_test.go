@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/application"
+	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -46,6 +47,7 @@ func TestTheRequesterIsRecorded(t *testing.T) {
 
 func requesters(t *testing.T) {
 	t.Run("and forged by nobody", forgeries)
+	t.Run("of what steers as well", steering)
 	t.Run("without drift", drift)
 	t.Run("within bounds", bounds)
 }
@@ -97,6 +99,38 @@ func forgeries(t *testing.T) {
 	// What the controller wrote meanwhile is status, and its requester nobody's.
 	if strings.Contains(app.Annotations[application.AnnotationRequester], "serviceaccount") {
 		t.Errorf("requester is %s", app.Annotations[application.AnnotationRequester])
+	}
+}
+
+// steering changes what runs without a change of the spec.
+func steering(t *testing.T) {
+	w := newWorld(t)
+	ann, _ := w.user("ann", "skep-application-editor")
+	ben, _ := w.user("ben", "skep-application-editor")
+	for i, annotation := range []string{gate.AnnotationRequestedAt, v1alpha1.AnnotationResume, v1alpha1.AnnotationUndo} {
+		app := w.app(fmt.Sprintf("app-%d", i), w.signed())
+		w.create(ann, app)
+		for _, step := range []struct {
+			name   string
+			by     client.Client
+			change func(map[string]string)
+			want   string
+		}{
+			{"set", ben, func(a map[string]string) { a[annotation] = "1" }, "ben"},
+			{"left as it is", ann, func(a map[string]string) { a["mine"] = "yes" }, "ben"},
+			{"removed", ann, func(a map[string]string) { delete(a, annotation) }, "ann"},
+			{"set with a forgery", ben, func(a map[string]string) { a[annotation], a[application.AnnotationRequester] = "2", forgery }, "ben"},
+		} {
+			w.asked(app)
+			before := app.DeepCopy()
+			step.change(app.Annotations)
+			if err := step.by.Patch(t.Context(), app, client.MergeFrom(before)); err != nil {
+				t.Fatalf("%s is %s: %v", annotation, step.name, err)
+			}
+			if got := w.asked(app); got != step.want {
+				t.Errorf("%s is %s: requester is %q, want %q", annotation, step.name, got, step.want)
+			}
+		}
 	}
 }
 

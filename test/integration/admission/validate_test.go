@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/test/programs"
 )
 
@@ -249,11 +250,15 @@ func TestWhatIsDeniedStaysInItsOperatorsHands(t *testing.T) {
 		return erin.Patch(t.Context(), changed, client.MergeFrom(before))
 	}
 	forbidden(t, change(func(a *v1alpha1.BpfApplication) { a.Spec.Programs[0].Attach[0].Interfaces.Names[0] = "eth1" }), "mondays")
+	for _, annotation := range []string{gate.AnnotationRequestedAt, v1alpha1.AnnotationResume} {
+		forbidden(t, change(func(a *v1alpha1.BpfApplication) { a.Annotations[annotation] = "1" }), "mondays")
+	}
 	for _, step := range []struct {
 		name   string
 		change func(*v1alpha1.BpfApplication)
 	}{
 		{"label it", func(a *v1alpha1.BpfApplication) { a.Labels = map[string]string{"seen": "yes"} }},
+		{"undo its rollout", func(a *v1alpha1.BpfApplication) { a.Annotations[v1alpha1.AnnotationUndo] = "1" }},
 		{"suspend it", func(a *v1alpha1.BpfApplication) { a.Spec.Suspend = true }},
 	} {
 		if err := change(step.change); err != nil {
