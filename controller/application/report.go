@@ -147,11 +147,11 @@ func ready(n *corev1.Node) bool {
 }
 
 // conclude sets Ready, and Reconciling or Stalled beside it, from what the
-// pipeline's conditions say: the first that is not true says why.
+// pipeline's conditions say: the first that is not true says why. One that stays
+// keeps the time it came to be, so that nothing is written where nothing is new;
+// marking one of the two deletes the other.
 func conclude(app application, s gate.Standing, why string) {
 	allowed, deployed := conditions.Get(app, v1alpha1.ConditionAllowed), conditions.Get(app, v1alpha1.ConditionDeployed)
-	conditions.Delete(app, v1alpha1.ConditionReconciling)
-	conditions.Delete(app, v1alpha1.ConditionStalled)
 	stalled := func(reason, message string) {
 		conditions.MarkStalled(app, reason, "%s", message)
 		conditions.MarkFalse(app, v1alpha1.ConditionReady, reason, "%s", message)
@@ -172,6 +172,8 @@ func conclude(app application, s gate.Standing, why string) {
 	case app.Report().Rollout != nil:
 		waiting(string("Rollout"+app.Report().Rollout.State), app.Report().Rollout.Message)
 	case deployed.Status == metav1.ConditionTrue:
+		conditions.Delete(app, v1alpha1.ConditionReconciling)
+		conditions.Delete(app, v1alpha1.ConditionStalled)
 		conditions.MarkTrue(app, v1alpha1.ConditionReady, deployed.Reason, "%s", deployed.Message)
 	case deployed.Reason == status.ReasonNodesFailed || deployed.Reason == status.ReasonUnsupported:
 		stalled(deployed.Reason, deployed.Message)
