@@ -40,6 +40,7 @@ func TestAUserInstallsSkep(t *testing.T) {
 		{"an editor of a namespace runs what is signed, there", (*node).edits},
 		{"the node starts anew, with no controller there", (*node).rebooting},
 		{"the chart is upgraded under running programs", (*node).upgrading},
+		{"a registry is known by an authority the chart is told of", (*node).elsewhere},
 		{"programs of every kind attach from the agent's container", (*node).attaching},
 		{"the chart goes and takes all programs with it", (*node).uninstalling},
 	} {
@@ -238,18 +239,24 @@ func (n *node) leaderDies() {
 		_, err := n.kubectl("patch", counter[0], counter[1], "--type=merge", "--patch", `{"spec":{"variables":{"sampling":1}}}`)
 		return err
 	})
+	n.replaced(id)
+	if now := n.counted(counter...); now < seen {
+		n.t.Errorf("it counted %d before and %d now", seen, now)
+	}
+	n.sees(counter...)
+}
+
+// replaced waits for a newer version of the counter to run alone.
+func (n *node) replaced(old ebpf.ProgramID) {
+	n.t.Helper()
 	n.until("the new version alone", func() error {
 		now, err := n.programNow()
-		if err == nil && now == id {
+		if err == nil && now == old {
 			err = errors.New("the old one runs")
 		}
 		return err
 	})
 	n.ready(counter...)
-	if now := n.counted(counter...); now < seen {
-		n.t.Errorf("it counted %d before and %d now", seen, now)
-	}
-	n.sees(counter...)
 }
 
 // kill kills the processes of a name that have something in their environment,
@@ -435,12 +442,45 @@ func (n *node) helm(args ...string) {
 
 func (n *node) upgrading() {
 	before, id := n.agent(), n.program()
-	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.logFormat=text", "--set=controller.logFormat=text", "--wait")
+	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.capabilities={BPF,NET_ADMIN,PERFMON}", "--set=controller.logFormat=text", "--wait")
 	n.agentReady(before)
 	n.ready(counter...)
 	if now := n.program(); now != id {
 		n.t.Errorf("program %d runs in place of %d", now, id)
 	}
+	n.sees(counter...)
+	// Fewer rights are enough to load what is new.
+	n.must("patch", counter[0], counter[1], "--type=merge", "--patch", `{"spec":{"variables":null}}`)
+	n.replaced(id)
+	n.sees(counter...)
+}
+
+// elsewhere has an application come from a registry whose authority the images
+// of Skep do not know.
+func (n *node) elsewhere() {
+	const repository = "private.example.com:8443/team/counter:v1"
+	other := newAuthority(n.t)
+	n.serve(other, "private.example.com", "8443")
+	// The user's machine has known both since it made the images.
+	known, err := os.ReadFile(n.path("pki/ca.crt"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.over(authorities, string(known)+other.certificate)
+	n.file("other.crt", other.certificate)
+	n.run("skep", "image", "build", "-f", n.path("home/cluster/xdp_counter.bpf.o"), repository)
+	n.run("skep", "sign", "--key", n.path("home/cluster/release.key"), repository)
+	n.must(append([]string{"patch"}, append(counter, "--type=merge", "--patch", `{"spec":{"bytecode":{"image":"`+repository+`"}}}`)...)...)
+	n.until("the registry not to be known", func() error {
+		said := n.field(`{.status.conditions[?(@.type=="Verified")].message}`, counter...)
+		if !strings.Contains(said, "certificate signed by unknown authority") {
+			return errors.New(said)
+		}
+		return nil
+	})
+	n.must(namespaced("create", "configmap", "authorities", "--from-file="+n.path("other.crt"))...)
+	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=registries.authorities=authorities", "--wait")
+	n.ready(counter...)
 	n.sees(counter...)
 }
 

@@ -47,7 +47,7 @@ func (n *node) attaching() {
 		n.t.Fatal(err)
 	}
 	before := n.agent()
-	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.hostPaths.cgroup="+cgroup2,
+	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.hostPaths.cgroup="+cgroup2, "--set=agent.capabilities={BPF,NET_ADMIN,PERFMON,SYS_ADMIN}",
 		`--set-json=agent.extraVolumes=[{"name":"bin","hostPath":{"path":"/usr/bin"}}]`,
 		`--set-json=agent.extraVolumeMounts=[{"name":"bin","mountPath":"/usr/bin","readOnly":true}]`, "--wait")
 	n.agentReady(before)

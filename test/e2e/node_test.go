@@ -93,7 +93,7 @@ func (n *node) mount() {
 			n.t.Fatalf("mount %s on %s: %v", m.source, m.target, err)
 		}
 	}
-	n.over("/etc/hosts", "127.0.0.1 localhost\n"+address+" node1 registry.example.com\n")
+	n.over("/etc/hosts", "127.0.0.1 localhost\n"+address+" node1 registry.example.com private.example.com\n")
 	// The kubelet insists on these, and is not to change the machine's.
 	for name, value := range map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",

@@ -98,16 +98,24 @@ func (a *authority) issue(t *testing.T, usage x509.ExtKeyUsage, subject string, 
 		string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: body}))
 }
 
-// registry is a real one, with a name and a certificate, and an image in it that
-// every Pod needs.
+// registry is a real one with an image in it that every Pod needs.
 func (n *node) registry(a *authority) {
 	n.t.Helper()
-	certificate, key := a.issue(n.t, x509.ExtKeyUsageServerAuth, "registry", "registry.example.com")
+	n.serve(a, "registry.example.com", "443")
+	if err := remote.Write(name.MustParseReference("registry.example.com/pause:1"), pause(n.t, n.path("bin/pause"))); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// serve starts a registry that has a name, and shows a certificate of it.
+func (n *node) serve(a *authority, host, port string) {
+	n.t.Helper()
+	certificate, key := a.issue(n.t, x509.ExtKeyUsageServerAuth, "registry", host)
 	pair, err := tls.X509KeyPair([]byte(certificate), []byte(key))
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	l, err := tls.Listen("tcp", address+":443", &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
+	l, err := tls.Listen("tcp", net.JoinHostPort(address, port), &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -117,10 +125,6 @@ func (n *node) registry(a *authority) {
 		ReadHeaderTimeout: time.Minute,
 	}
 	go func() { _ = server.Serve(l) }()
-	n.t.Cleanup(func() { _ = server.Close() })
-	if err := remote.Write(name.MustParseReference("registry.example.com/pause:1"), pause(n.t, n.path("bin/pause"))); err != nil {
-		n.t.Fatal(err)
-	}
 }
 
 // pause is the image of a Pod's sandbox.
@@ -151,7 +155,7 @@ func pause(t *testing.T, path string) v1.Image {
 	return image
 }
 
-// names answers what Pods ask of DNS: addresses of Services and of the registry.
+// names answers what Pods ask of DNS: addresses of Services and of registries.
 func (n *node) names() {
 	n.t.Helper()
 	conn, err := net.ListenPacket("udp", address+":53")
@@ -204,7 +208,7 @@ func (n *node) answer(question []byte) []byte {
 
 // lookup finds the address of a name.
 func (n *node) lookup(name string) net.IP {
-	if name == "registry.example.com" {
+	if strings.HasSuffix(name, ".example.com") {
 		return net.ParseIP(address)
 	}
 	service, ok := strings.CutSuffix(name, ".svc.cluster.local")
