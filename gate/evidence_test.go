@@ -106,6 +106,35 @@ func (w *world) taken(t *testing.T, j *gate.Judge, req gate.Request) (int, gate.
 	return int(w.requests.Load() - before), v
 }
 
+func TestWhatDidNotChangeIsStoredOnceAnHour(t *testing.T) {
+	w := newWorld(t)
+	j, req := w.judge(), gate.Request{Application: app(w.push("xdp_count", "v1"), "xdp")}
+	_, v := w.taken(t, j, req)
+	req.Digest = v.Image().Digest
+	// stored tells whether a look after so long is written down.
+	stored := func(after time.Duration) bool {
+		t.Helper()
+		clear(w.memory)
+		w.now = w.now.Add(after)
+		if n, _ := w.taken(t, j, req); n == 0 {
+			t.Fatal("the registry was not asked")
+		}
+		return len(w.memory) > 0
+	}
+	for i := range 10 {
+		if stored(31 * time.Second) {
+			t.Errorf("look %d found nothing new, and was stored", i)
+		}
+	}
+	if !stored(time.Hour) {
+		t.Error("what was seen an hour after was not stored")
+	}
+	w.sign(req.Application.Body().Bytecode.Image, "team-a")
+	if !stored(31 * time.Second) {
+		t.Error("a signature was not stored")
+	}
+}
+
 // TestRequestsOfOneRun counts what whole runs of the gate ask of a registry: the
 // ping, the tag, three for the image, and the evidence.
 func TestRequestsOfOneRun(t *testing.T) {

@@ -27,7 +27,14 @@ type collectedAt struct {
 	At        time.Time         `json:"at"`
 	// hash is Collected's; empty where it was not worked out yet.
 	hash string
+	// stored is the time that the Memory has of the same.
+	stored time.Time
 }
+
+// storeAgain is how old a time the Memory may have of what did not change. What
+// reads it takes it for that much older than it is, and a Memory that is an
+// object of an API server is written so much less.
+const storeAgain = time.Hour
 
 // hashed is c with its hash worked out, once for all judgements.
 func (c collectedAt) hashed() (collectedAt, error) {
@@ -104,14 +111,22 @@ func (k remembered) collected(m Memory, digest string) (collectedAt, Origin) {
 	if err != nil {
 		return collectedAt{}, ""
 	}
+	c.stored = c.At
 	k.signatures.put(digest, c)
 	return c, FromStore
 }
 
-// keep remembers what was collected for a digest.
+// keep remembers what was collected for a digest, and stores it where that says
+// something new.
 func (k remembered) keep(m Memory, digest string, c collectedAt) error {
+	before, known := k.signatures.get(digest)
+	same := known && before.hash == c.hash && c.At.Sub(before.stored).Abs() < storeAgain
+	c.stored = c.At
+	if same {
+		c.stored = before.stored
+	}
 	k.signatures.put(digest, c)
-	if m == nil {
+	if m == nil || same {
 		return nil
 	}
 	raw, err := json.Marshal(c)
