@@ -170,9 +170,9 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	if mine, err = r.undo(ctx, app, mine, &standing); err != nil {
 		return 0, err
 	}
-	braked, revision := false, ""
-	if standing.Unloads() {
-		revision, braked = r.Keeper.Holds(app.Identity())
+	revision, braked, err := r.brake(ctx, app, standing)
+	if err != nil {
+		return 0, err
 	}
 	move, why := standing.Settle(r.Keeper.Revoked(), braked)
 	if braked && move == gate.MoveKeep {
@@ -275,22 +275,33 @@ func (r *Reconciler) request(ctx context.Context, app application, live *intent.
 	return request, nil
 }
 
+// brake asks whether a mass denial holds what a policy wants unloaded, and what
+// lets it go; of what a policy does not want unloaded it says so.
+func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing) (revision string, held bool, err error) {
+	switch {
+	case s.Unloads():
+		return r.Keeper.Holds(ctx, app.Identity())
+	case s.Runs() && s.Err == nil:
+		r.Keeper.Spares(app.Identity())
+	}
+	return "", false, nil
+}
+
 // Weigh implements policy.Weigher: it judges all that runs by the policies now
 // in force, without the network where it can.
-func (r *Reconciler) Weigh(ctx context.Context) (int, []v1alpha1.Identity, error) {
+func (r *Reconciler) Weigh(ctx context.Context) ([]v1alpha1.Identity, error) {
 	var intents v1alpha1.BpfIntentList
 	if err := r.Client.List(ctx, &intents); err != nil {
-		return 0, nil, fmt.Errorf("list intents: %w", err)
+		return nil, fmt.Errorf("list intents: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	running, unloads := 0, []v1alpha1.Identity(nil)
+	var unloads []v1alpha1.Identity
 	for i := range intents.Items {
 		s, ok := r.open(&intents.Items[i])
 		if !ok || s.payload.Tombstone {
 			continue
 		}
-		running++
 		app, err := r.application(ctx, r.Client, s.payload.Application)
 		if err != nil || app == nil || string(app.GetUID()) != s.payload.UID {
 			continue
@@ -307,7 +318,7 @@ func (r *Reconciler) Weigh(ctx context.Context) (int, []v1alpha1.Identity, error
 			unloads = append(unloads, s.payload.Application)
 		}
 	}
-	return running, unloads, nil
+	return unloads, nil
 }
 
 func (r *Reconciler) now() time.Time {

@@ -61,8 +61,13 @@ func settled(live *intent.Payload) *intent.Payload {
 
 // keeps tells whether a version that nodes are held at may go on.
 func (r *Reconciler) keeps(ctx context.Context, app application, request gate.Request, before intent.Payload) bool {
-	_, braked := r.Keeper.Holds(app.Identity())
-	return r.Judge.Keeps(ctx, request, before, r.Keeper.Revoked(), braked)
+	keeps := func(braked bool) bool { return r.Judge.Keeps(ctx, request, before, r.Keeper.Revoked(), braked) }
+	if braked, free := keeps(true), keeps(false); braked == free {
+		return free
+	}
+	// It is for the brake alone to say. What cannot be counted is held.
+	_, held, err := r.Keeper.Holds(ctx, app.Identity())
+	return held || err != nil
 }
 
 // fleet orders the nodes that a version is meant for.

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,15 +26,15 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// Weigher tells what a change does to what runs: how many applications run,
-// and which of them the policies now in force newly want unloaded.
+// Weigher tells what a change does to what runs: which applications the policies
+// now in force newly want unloaded.
 type Weigher interface {
-	Weigh(ctx context.Context) (running int, unloads []v1alpha1.Identity, err error)
+	Weigh(ctx context.Context) ([]v1alpha1.Identity, error)
 }
 
-// Options is what a Keeper works with; all of it is needed.
+// Options is what a Keeper works with; all but Now is needed.
 type Options struct {
-	// Reader reads signers and policies from a cache.
+	// Reader reads signers, policies and intents from a cache.
 	Reader client.Reader
 	// Direct does not cache: it reads CRDs, and keeps what is in force in a
 	// ConfigMap of Namespace, which is Skep's own.
@@ -41,6 +42,8 @@ type Options struct {
 	Namespace string
 	// Judge is who judges by them.
 	Judge *gate.Judge
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
 }
 
 // Keeper holds the judge to the cluster's signers and policies.
@@ -59,36 +62,8 @@ type Keeper struct {
 	ready   chan struct{}
 	revoked []string
 	weighed string
-	brake   Brake
+	brake   brake
 }
-
-// Brake is a change of policies that would unload so much that it waits for a
-// human.
-type Brake struct {
-	// Revision is what the annotation has to hold.
-	Revision string
-	// Running counts the applications that run, Unloads are those that the
-	// change would unload.
-	Running int
-	Unloads map[v1alpha1.Identity]bool
-	// Confirmed lets it through.
-	Confirmed bool
-}
-
-// Holds tells whether the brake keeps an application, which is to be unloaded
-// because a policy says so, running. It counts the application first: what the
-// weighing could not tell, such as an image out of reach, counts once it can.
-func (b *Brake) Holds(id v1alpha1.Identity) bool {
-	if b.Unloads == nil {
-		b.Unloads = map[v1alpha1.Identity]bool{}
-	}
-	b.Unloads[id] = true
-	return !b.Confirmed && gate.Brake(b.Running, len(b.Unloads))
-}
-
-// AnnotationConfirm holds, on any ClusterBpfPolicy or BpfSigner, the revision of
-// a change that the brake is to let through.
-const AnnotationConfirm = v1alpha1.Group + "/confirm"
 
 // NewKeeper returns a Keeper that has refreshed nothing yet.
 func NewKeeper(o Options) *Keeper {
@@ -112,24 +87,6 @@ func (k *Keeper) Weighed() string {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.weighed
-}
-
-// Holds tells whether the brake keeps running what a policy wants unloaded, and
-// the revision that lets it go once it is confirmed.
-func (k *Keeper) Holds(id v1alpha1.Identity) (string, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.brake.Revision, k.brake.Holds(id)
-}
-
-// Braked counts the applications that the brake keeps running.
-func (k *Keeper) Braked() int {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	if k.brake.Confirmed || !gate.Brake(k.brake.Running, len(k.brake.Unloads)) {
-		return 0
-	}
-	return len(k.brake.Unloads)
 }
 
 // Outcome is what became of one object.
@@ -164,23 +121,20 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 	k.Judge.Repolicy(set)
 	revision := k.Judge.Revision()
 	changed = revision != before
-	brake := k.brake
+	var weighed *brake
 	if changed {
-		brake = Brake{Revision: revision, Unloads: map[v1alpha1.Identity]bool{}}
-		running, unloads, err := w.Weigh(ctx)
-		if err != nil {
-			return nil, false, fmt.Errorf("weigh change of policies: %w", err)
-		}
-		brake.Running = running
-		for _, id := range unloads {
-			brake.Unloads[id] = true
+		if weighed, err = k.weigh(ctx, w, revision); err != nil {
+			return nil, false, err
 		}
 	}
 	confirmed := in.confirmed(revision)
-	changed = changed || confirmed != brake.Confirmed
-	brake.Confirmed = confirmed
 	k.mu.Lock()
-	k.revoked, k.weighed, k.brake = trust.Revoked(), revision, brake
+	if weighed != nil {
+		k.brake = *weighed
+	}
+	changed = changed || confirmed != k.brake.confirmed
+	k.brake.confirmed = confirmed
+	k.revoked, k.weighed = trust.Revoked(), revision
 	k.mu.Unlock()
 	select {
 	case <-k.ready:

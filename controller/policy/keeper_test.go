@@ -3,7 +3,9 @@ package policy
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,7 +27,8 @@ type cluster struct {
 	cluster    []v1alpha1.ClusterBpfPolicy
 	namespaced []v1alpha1.BpfPolicy
 	unloads    []v1alpha1.Identity
-	running    int
+	// live are the applications that run; buried have a tombstone.
+	live, buried []v1alpha1.Identity
 }
 
 // List implements client.Reader.
@@ -37,6 +40,13 @@ func (c *cluster) List(_ context.Context, list client.ObjectList, _ ...client.Li
 		list.Items = c.cluster
 	case *v1alpha1.BpfPolicyList:
 		list.Items = c.namespaced
+	case *v1alpha1.BpfIntentList:
+		for _, id := range c.live {
+			list.Items = append(list.Items, v1alpha1.BpfIntent{Spec: v1alpha1.BpfIntentSpec{Application: id}})
+		}
+		for _, id := range c.buried {
+			list.Items = append(list.Items, v1alpha1.BpfIntent{Spec: v1alpha1.BpfIntentSpec{Application: id, Tombstone: true}})
+		}
 	default:
 		return fmt.Errorf("nobody lists %T", list)
 	}
@@ -53,9 +63,7 @@ func (c *cluster) Get(_ context.Context, key client.ObjectKey, o client.Object, 
 }
 
 // Weigh implements Weigher.
-func (c *cluster) Weigh(context.Context) (int, []v1alpha1.Identity, error) {
-	return c.running, c.unloads, nil
-}
+func (c *cluster) Weigh(context.Context) ([]v1alpha1.Identity, error) { return c.unloads, nil }
 
 // unreachable has no images.
 type unreachable struct{ gate.Images }
@@ -84,9 +92,13 @@ func refresh(t *testing.T, k *Keeper, c *cluster) {
 	}
 }
 
-// app is an application's name.
-func app(name string) v1alpha1.Identity {
-	return v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: name}
+// apps are as many applications' names.
+func apps(n int) []v1alpha1.Identity {
+	ids := make([]v1alpha1.Identity, n)
+	for i := range ids {
+		ids[i] = v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: fmt.Sprint("app-", i)}
+	}
+	return ids
 }
 
 func TestOnlyWhoGovernsTheClusterConfirms(t *testing.T) {
@@ -105,17 +117,93 @@ func TestOnlyWhoGovernsTheClusterConfirms(t *testing.T) {
 			in := &cluster{
 				signers: []v1alpha1.BpfSigner{{ObjectMeta: meta("signer")}}, cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: meta("cluster"), Spec: spec}},
 				namespaced: []v1alpha1.BpfPolicy{{ObjectMeta: meta("namespaced"), Spec: spec}},
-				running:    3, unloads: []v1alpha1.Identity{app("a"), app("b"), app("c")},
+				live:       apps(3), unloads: apps(3),
 			}
 			in.namespaced[0].Namespace = "team"
 			k := in.keeper(t)
 			refresh(t, k, in)
-			revision, _ := k.Holds(app("a"))
+			revision, _ := holds(t, k, apps(1)[0])
 			c.confirm(in, map[string]string{AnnotationConfirm: revision})
 			refresh(t, k, in)
-			if _, held := k.Holds(app("a")); held != c.held {
+			if _, held := holds(t, k, apps(1)[0]); held != c.held {
 				t.Errorf("held: %t", held)
 			}
+		})
+	}
+}
+
+func holds(t *testing.T, k *Keeper, id v1alpha1.Identity) (string, bool) {
+	t.Helper()
+	revision, held, err := k.Holds(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return revision, held
+}
+
+// TestTheBrakeCountsWhatOneChangeDoes takes a cluster through what its policies
+// unload, one application after another.
+func TestTheBrakeCountsWhatOneChangeDoes(t *testing.T) {
+	// unloads has an application unloaded that the brake does not hold.
+	unloads := func(t *testing.T, c *cluster, k *Keeper, id v1alpha1.Identity) {
+		t.Helper()
+		if _, held := holds(t, k, id); held {
+			t.Fatalf("%s is held", id)
+		}
+		c.live = slices.DeleteFunc(c.live, func(o v1alpha1.Identity) bool { return o == id })
+		c.buried = append(c.buried, id)
+	}
+	keeps := func(t *testing.T, k *Keeper, id v1alpha1.Identity) {
+		t.Helper()
+		if _, held := holds(t, k, id); !held {
+			t.Fatalf("%s is not held", id)
+		}
+	}
+	for name, steps := range map[string]func(t *testing.T, c *cluster, k *Keeper, after func(time.Duration)){
+		"a tenth goes at once, though fewer run when it has half gone": func(t *testing.T, c *cluster, k *Keeper, _ func(time.Duration)) {
+			c.live = apps(20)
+			unloads(t, c, k, apps(20)[0])
+			unloads(t, c, k, apps(20)[1])
+			keeps(t, k, apps(20)[2])
+		},
+		"a mass denial that comes drop by drop is one": func(t *testing.T, c *cluster, k *Keeper, after func(time.Duration)) {
+			c.live = apps(5)
+			unloads(t, c, k, apps(5)[0])
+			after(together / 2)
+			keeps(t, k, apps(5)[1])
+		},
+		"what was denied weeks ago was another": func(t *testing.T, c *cluster, k *Keeper, after func(time.Duration)) {
+			c.live = apps(5)
+			unloads(t, c, k, apps(5)[0])
+			after(2 * together)
+			unloads(t, c, k, apps(5)[1])
+		},
+		"what is held stays held, however long": func(t *testing.T, c *cluster, k *Keeper, after func(time.Duration)) {
+			c.live = apps(5)
+			holds(t, k, apps(5)[0])
+			keeps(t, k, apps(5)[1])
+			after(24 * together)
+			keeps(t, k, apps(5)[0])
+			keeps(t, k, apps(5)[1])
+		},
+		"what is allowed again counts no more": func(t *testing.T, c *cluster, k *Keeper, _ func(time.Duration)) {
+			c.live = apps(5)
+			holds(t, k, apps(5)[0])
+			keeps(t, k, apps(5)[1])
+			k.Spares(apps(5)[0])
+			if n := k.Braked(); n != 0 {
+				t.Errorf("%d are held", n)
+			}
+			unloads(t, c, k, apps(5)[1])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// When the policies are weighed, nothing runs yet.
+			c, now := &cluster{}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+			k := c.keeper(t)
+			k.Now = func() time.Time { return now }
+			refresh(t, k, c)
+			steps(t, c, k, func(d time.Duration) { now = now.Add(d) })
 		})
 	}
 }

@@ -1,0 +1,128 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+)
+
+// AnnotationConfirm holds, on any ClusterBpfPolicy or BpfSigner, the revision of
+// a change that the brake is to let through.
+const AnnotationConfirm = v1alpha1.Group + "/confirm"
+
+// together is how long what was unloaded counts with what follows it: a mass
+// denial that comes drop by drop is one, and what is denied weeks later is not.
+const together = time.Hour
+
+// brake is a change of policies that would unload so much that it waits for a
+// human.
+type brake struct {
+	// revision is what the annotation has to hold.
+	revision string
+	// running counts the applications that run, and those that this change
+	// unloaded.
+	running int
+	// unloads are those that the change unloads or would unload, and when that
+	// was found last.
+	unloads map[v1alpha1.Identity]time.Time
+	// confirmed lets it through.
+	confirmed bool
+}
+
+// on tells whether it holds.
+func (b *brake) on() bool { return !b.confirmed && gate.Brake(b.running, len(b.unloads)) }
+
+// recount counts by what runs now, and forgets what was unloaded long ago.
+func (b *brake) recount(runs map[v1alpha1.Identity]bool, now time.Time) {
+	b.running = len(runs)
+	for id, found := range b.unloads {
+		switch {
+		case runs[id]:
+		case now.Sub(found) > together:
+			delete(b.unloads, id)
+		default:
+			b.running++
+		}
+	}
+}
+
+// weigh asks what the policies of a revision unload.
+func (k *Keeper) weigh(ctx context.Context, w Weigher, revision string) (*brake, error) {
+	unloads, err := w.Weigh(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("weigh change of policies: %w", err)
+	}
+	runs, err := k.runs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b := &brake{revision: revision, unloads: map[v1alpha1.Identity]time.Time{}}
+	for _, id := range unloads {
+		b.unloads[id] = k.now()
+	}
+	b.recount(runs, k.now())
+	return b, nil
+}
+
+// runs are the applications that agents are to run.
+func (k *Keeper) runs(ctx context.Context) (map[v1alpha1.Identity]bool, error) {
+	var intents v1alpha1.BpfIntentList
+	if err := k.Reader.List(ctx, &intents, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list intents: %w", err)
+	}
+	runs := map[v1alpha1.Identity]bool{}
+	for i := range intents.Items {
+		if spec := &intents.Items[i].Spec; !spec.Tombstone {
+			runs[spec.Application] = true
+		}
+	}
+	return runs, nil
+}
+
+// Holds tells whether the brake keeps running what a policy wants unloaded, and
+// the revision that lets it go once it is confirmed. It counts the application
+// first: what the weighing could not tell, such as an image out of reach, counts
+// once it can.
+func (k *Keeper) Holds(ctx context.Context, id v1alpha1.Identity) (revision string, held bool, err error) {
+	runs, err := k.runs(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.brake.unloads == nil {
+		k.brake.unloads = map[v1alpha1.Identity]time.Time{}
+	}
+	k.brake.unloads[id] = k.now()
+	k.brake.recount(runs, k.now())
+	return k.brake.revision, k.brake.on(), nil
+}
+
+// Spares notes that no policy wants an application unloaded.
+func (k *Keeper) Spares(id v1alpha1.Identity) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.brake.unloads, id)
+}
+
+// Braked counts the applications that the brake keeps running.
+func (k *Keeper) Braked() int {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if !k.brake.on() {
+		return 0
+	}
+	return len(k.brake.unloads)
+}
+
+func (k *Keeper) now() time.Time {
+	if k.Now == nil {
+		return time.Now()
+	}
+	return k.Now()
+}
