@@ -273,15 +273,14 @@ func TestAPullSecretThatChangesIsFollowed(t *testing.T) {
 	p.unknown(other, "401")
 	p.nothing(other)
 
-	// A signer that is revoked is heeded for what runs, though its Secret is gone.
+	// A policy is heeded for what runs, though its Secret is gone.
 	if err := p.Delete(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
 	p.again(app)
 	p.unknown(app, "get Secret team-a/pull: it is not there")
-	signer := p.Signer("team-a")
-	p.change(signer, func() { signer.Spec.Revoked = true })
-	p.buried(app, "revoked")
+	p.create(clusterPolicy("nothing", `deny contains "no" if input.application.metadata.name == "app"`, v1alpha1.RunningUnload))
+	p.buried(app, "running: Unload")
 }
 
 func TestTheMirrorFetchesAgainWithPullSecrets(t *testing.T) {
