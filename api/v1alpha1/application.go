@@ -123,7 +123,7 @@ type Rollout struct {
 	// next, such as 30s, 5m or 1h30m. Absent means none.
 	// +optional
 	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}(ms|s|m|h)){1,3}$`
+	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}([.][0-9]{1,9})?(ms|s|m|h)){1,3}$`
 	Pause *metav1.Duration `json:"pause,omitempty"`
 }
 

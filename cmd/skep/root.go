@@ -37,6 +37,7 @@ func newRoot(s streams) *cobra.Command {
 		newImage(), newKey(), newSign(), newVerify(),
 		newSchema(), newRender(), newVet(), newPolicy(),
 		newRun(), newStatus(), newChain(), newExplain(), newInventory(), newConfirm(), newDemo(),
+		newRollout(),
 		newVersion(),
 	)
 	nameArguments(root)

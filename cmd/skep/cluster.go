@@ -1,0 +1,36 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// kubeconfig is how a command reaches a cluster, by kubectl's flags.
+type kubeconfig struct{ file, context, namespace string }
+
+func (k *kubeconfig) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&k.file, "kubeconfig", "", "kubeconfig file (default $KUBECONFIG, else ~/.kube/config)")
+	cmd.Flags().StringVar(&k.context, "context", "", "context of the kubeconfig")
+	cmd.Flags().StringVarP(&k.namespace, "namespace", "n", "", "namespace (default the context's)")
+}
+
+// load returns the configuration and the namespace.
+func (k *kubeconfig) load() (*rest.Config, string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = k.file
+	chosen := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.context})
+	config, err := chosen.ClientConfig()
+	if err != nil {
+		return nil, "", fmt.Errorf("read kubeconfig: %w; name one by --kubeconfig", err)
+	}
+	namespace := k.namespace
+	if namespace == "" {
+		if namespace, _, err = chosen.Namespace(); err != nil {
+			return nil, "", fmt.Errorf("read kubeconfig: %w", err)
+		}
+	}
+	return config, namespace, nil
+}

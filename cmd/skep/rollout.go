@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+func newRollout() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rollout",
+		Short: "Follow and steer how a new version comes to the nodes of a cluster",
+		Long: "A new version comes to one node first, or as spec.rollout says; where it fails on a node it stops, and the\n" +
+			"other nodes keep the version before. An application is named as kubectl does: cbpfapp/NAME for a\n" +
+			"ClusterBpfApplication, bpfapp/NAME for a BpfApplication of the namespace.",
+	}
+	cmd.AddCommand(newRolloutStatus(), newRolloutResume(), newRolloutUndo())
+	return cmd
+}
+
+// rolled is what the commands need to know of an application.
+type rolled struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	Status v1alpha1.BpfApplicationStatus `json:"status"`
+
+	named target
+	api   dynamic.ResourceInterface
+}
+
+// target names an application as people write it.
+type target struct{ resource, name string }
+
+// String is the name as kubectl prints it.
+func (t target) String() string { return t.resource + "." + v1alpha1.Group + "/" + t.name }
+
+// The resources of applications.
+const (
+	namespacedResource = "bpfapplication"
+	clusterResource    = "clusterbpfapplication"
+)
+
+// parseTarget reads TYPE/NAME, where TYPE is what kubectl takes.
+func parseTarget(arg string) (target, error) {
+	kind, name, found := strings.Cut(arg, "/")
+	if !found || name == "" {
+		return target{}, fmt.Errorf("%q names no application; write cbpfapp/NAME, or bpfapp/NAME with -n NAMESPACE", arg)
+	}
+	switch strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(kind), "."+v1alpha1.Group), "s") {
+	case namespacedResource, "bpfapp":
+		return target{namespacedResource, name}, nil
+	case clusterResource, "cbpfapp":
+		return target{clusterResource, name}, nil
+	}
+	return target{}, fmt.Errorf("%q is no application's type; use bpfapp or cbpfapp", kind)
+}
+
+// find gets an application from the cluster.
+func (k *kubeconfig) find(ctx context.Context, arg string) (*rolled, error) {
+	named, err := parseTarget(arg)
+	if err != nil {
+		return nil, err
+	}
+	config, namespace, err := k.load()
+	if err != nil {
+		return nil, err
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("reach cluster: %w", err)
+	}
+	all := client.Resource(v1alpha1.GroupVersion().WithResource(named.resource + "s"))
+	app := &rolled{named: named, api: all}
+	if named.resource == namespacedResource {
+		app.api = all.Namespace(namespace)
+	}
+	return app, app.get(ctx)
+}
+
+// get reads the application anew.
+func (r *rolled) get(ctx context.Context) error {
+	found, err := r.api.Get(ctx, r.named.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get %s: %w", r.named, err)
+	}
+	fresh := rolled{named: r.named, api: r.api}
+	body, err := found.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(body, &fresh)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", r.named, err)
+	}
+	*r = fresh
+	return nil
+}
+
+// annotate sets an annotation; nil takes it away.
+func (r *rolled) annotate(ctx context.Context, name string, value *string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{name: value}}})
+	if err == nil {
+		_, err = r.api.Patch(ctx, r.named.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "skep"})
+	}
+	if err != nil {
+		return fmt.Errorf("annotate %s: %w", r.named, err)
+	}
+	return nil
+}
+
+// state is how a rollout does, in a line, and whether it is over.
+func (r *rolled) state() (line string, over bool, err error) {
+	ready := apimeta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReady)
+	switch {
+	case ready == nil || r.Status.ObservedGeneration != r.Generation:
+		return "the definition has not been looked at yet", false, nil
+	case ready.Status == metav1.ConditionTrue:
+		return ready.Message, true, nil
+	case apimeta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionStalled):
+		return "", true, fmt.Errorf("%s: %s", r.named, plain(ready.Message))
+	}
+	return ready.Message, false, nil
+}
+
+func newRolloutStatus() *cobra.Command {
+	var (
+		k       kubeconfig
+		watch   bool
+		timeout time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "status TYPE/NAME",
+		Short: "Show how far the newest version has come, until it is everywhere or stopped",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			app, err := k.find(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if timeout > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, timeout)
+				defer cancel()
+			}
+			return app.follow(ctx, cmd.OutOrStdout(), watch)
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "wait until the rollout is over")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0 means without end")
+	k.register(cmd)
+	return cmd
+}
+
+// follow prints what is new of a rollout, a line each. It is an error if the
+// rollout ends in anything but the version being everywhere.
+func (r *rolled) follow(ctx context.Context, w io.Writer, watch bool) error {
+	said := ""
+	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		if said != "" {
+			if err := r.get(ctx); err != nil {
+				return false, err
+			}
+		}
+		line, over, err := r.state()
+		if err == nil && line != said {
+			said = line
+			_, err = fmt.Fprintf(w, "%s: %s\n", r.named, plain(line))
+		}
+		return over || !watch, err
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s: it is not over: %s", r.named, plain(said))
+	}
+	return err
+}
+
+func newRolloutResume() *cobra.Command {
+	var k kubeconfig
+	cmd := &cobra.Command{
+		Use:   "resume TYPE/NAME",
+		Short: "Begin the next step: past a pause, past nodes that fail, or after an undo",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			app, err := k.find(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			rollout := app.Status.Rollout
+			if rollout == nil {
+				return fmt.Errorf("%s: there is nothing to resume: the newest version is on its way to every node", app.named)
+			}
+			name, value, done := v1alpha1.AnnotationResume, new(string), "the next step begins"
+			*value = strconv.FormatInt(app.Status.Serial, 10)
+			if rollout.State == v1alpha1.RolloutRolledBack {
+				name, value, done = v1alpha1.AnnotationUndo, nil, "the definition's own version is rolled out again"
+			}
+			if err := app.annotate(cmd.Context(), name, value); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", app.named, done)
+			return err
+		},
+	}
+	k.register(cmd)
+	return cmd
+}
+
+func newRolloutUndo() *cobra.Command {
+	var k kubeconfig
+	cmd := &cobra.Command{
+		Use:   "undo TYPE/NAME",
+		Short: "Bring the version before back to every node, until the definition changes",
+		Long: "The definition stays as it is, and so does git: the version before runs until the spec changes, or until\n" +
+			"skep rollout resume.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			app, err := k.find(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			switch rollout := app.Status.Rollout; {
+			case rollout != nil && rollout.State == v1alpha1.RolloutRolledBack:
+				return fmt.Errorf("%s: it is rolled back already", app.named)
+			case app.Status.PreviousDigest == "":
+				return fmt.Errorf("%s: there is no version before to go back to", app.named)
+			}
+			generation := strconv.FormatInt(app.Generation, 10)
+			if err := app.annotate(cmd.Context(), v1alpha1.AnnotationUndo, &generation); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: the version before comes back to every node: image %s\n", app.named, short(app.Status.PreviousDigest))
+			return err
+		},
+	}
+	k.register(cmd)
+	return cmd
+}
