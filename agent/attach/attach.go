@@ -28,11 +28,20 @@ type Request struct {
 	Attachment plan.Attachment
 	// Program is what to attach, loaded for the hook.
 	Program *ebpf.Program
-	// CgroupRoot is the mount point of cgroup2.
-	CgroupRoot string
+	// Host is where the node's own names are found.
+	Host Host
 	// Neighbours are our own links on the same ordered hook, in the order in
 	// which they are to run, with the new link's place among them.
 	Neighbours Neighbours
+}
+
+// Host says where this process finds what definitions name on the node.
+type Host struct {
+	// CgroupRoot is the mount point of cgroup2; without one there are no cgroups.
+	CgroupRoot string
+	// Root is the folder that has the node's files: of a container, what is
+	// mounted there of them. Empty where the process sees the node's own.
+	Root string
 }
 
 // Neighbours are links on one ordered hook.

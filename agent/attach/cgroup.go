@@ -10,7 +10,7 @@ import (
 
 // cgroup serves every hook of a cgroup: they differ in the attach type only.
 func cgroup(h hook.Hook, r Request) (link.Link, error) {
-	target, err := holdTarget(h, r.Attachment, r.CgroupRoot)
+	target, err := r.Host.holdTarget(h, r.Attachment)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 const ownNetns = "/proc/self/ns/net"
 
 func netns(h hook.Hook, r Request) (link.Link, error) {
-	target, err := holdTarget(h, r.Attachment, r.CgroupRoot)
+	target, err := r.Host.holdTarget(h, r.Attachment)
 	if err != nil {
 		return nil, err
 	}

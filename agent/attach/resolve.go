@@ -12,7 +12,7 @@ import (
 // replaced, or a cgroup made anew, is another target under the same name. It
 // fails with ErrTarget where the target does not exist, or another thing is in
 // its place. Network devices are resolved by their index already.
-func Resolve(a plan.Attachment, cgroupRoot string) (plan.Attachment, error) {
+func Resolve(a plan.Attachment, host Host) (plan.Attachment, error) {
 	h, ok := hook.Lookup(a.Hook)
 	if !ok {
 		return a, fmt.Errorf("resolve %s: no such hook", a.Hook)
@@ -22,7 +22,7 @@ func Resolve(a plan.Attachment, cgroupRoot string) (plan.Attachment, error) {
 	default:
 		return a, nil
 	}
-	target, err := holdTarget(h, a, cgroupRoot)
+	target, err := host.holdTarget(h, a)
 	if err != nil {
 		return a, fmt.Errorf("resolve target: %w", err)
 	}

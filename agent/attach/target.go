@@ -19,10 +19,10 @@ type heldTarget struct {
 	stat unix.Stat_t
 }
 
-// hold finds what the name leads to. It fails with ErrTarget where there is
-// nothing.
-func hold(path string) (*heldTarget, error) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+// hold finds what the name leads to, links included, as if the root were another
+// where one is given. It fails with ErrTarget where there is nothing.
+func hold(root, path string) (*heldTarget, error) {
+	fd, err := find(root, path)
 	if err != nil {
 		return nil, missing(&os.PathError{Op: "find", Path: path, Err: err})
 	}
@@ -32,6 +32,18 @@ func hold(path string) (*heldTarget, error) {
 		return nil, fmt.Errorf("look at %s: %w", path, err)
 	}
 	return p, nil
+}
+
+func find(root, path string) (int, error) {
+	if root == "" {
+		return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	}
+	at, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer func() { _ = unix.Close(at) }()
+	return unix.Openat2(at, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
 }
 
 // path opens what is held, whatever its name leads to by now. Of a uprobe the
@@ -47,24 +59,21 @@ func (p *heldTarget) close() { _ = p.file.Close() }
 // holdTarget holds the file-like target of the attachment and checks that it is
 // what its hook attaches to; another thing there fails with ErrTarget, since the
 // right one may come.
-func holdTarget(h hook.Hook, a plan.Attachment, cgroupRoot string) (*heldTarget, error) {
-	var path string
-	check := isBinary
+func (host Host) holdTarget(h hook.Hook, a plan.Attachment) (*heldTarget, error) {
+	path, root, check := a.Binary, host.Root, isBinary
 	switch h.Shape {
 	case hook.Cgroup:
-		if cgroupRoot == "" {
+		if host.CgroupRoot == "" {
 			return nil, fmt.Errorf("find cgroup %s: no cgroup2 file system is mounted here; mount one (mount -t cgroup2 none /sys/fs/cgroup/unified) or name its mount point", a.Cgroup)
 		}
-		path, check = cgroupPath(cgroupRoot, a.Cgroup), isDirectory
+		path, root, check = cgroupPath(host.CgroupRoot, a.Cgroup), "", isDirectory
 	case hook.NetworkNamespace:
 		path, check = a.NetworkNamespace, isNamespace
 		if path == "" {
-			path = ownNetns
+			path, root = ownNetns, ""
 		}
-	default:
-		path = a.Binary
 	}
-	p, err := hold(path)
+	p, err := hold(root, path)
 	if err != nil {
 		return nil, err
 	}

@@ -189,7 +189,7 @@ func (p *pass) attach(a plan.Action) error {
 func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
 	old := p.held.links[a.UID][a.Attachment.Key()]
 	l, err := attach.To(attach.Request{Attachment: a.Attachment, Program: program,
-		CgroupRoot: p.opts.CgroupRoot, Neighbours: p.neighbours(a)})
+		Host: p.opts.host(), Neighbours: p.neighbours(a)})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/intent"
 )
@@ -40,6 +41,9 @@ type Options struct {
 	FetchTimeout time.Duration
 	// CgroupRoot is the mount point of cgroup2; default is where it is mounted.
 	CgroupRoot string
+	// HostRoot is the folder that has the node's files where the agent does not
+	// see them as its own: binaries and network namespaces are found below it.
+	HostRoot string
 	// Labels are the node's; an intent whose selector they do not match is not
 	// for this node. Nil means that every intent is.
 	Labels map[string]string
@@ -55,6 +59,11 @@ type Options struct {
 	BackOff BackOff
 	// Observer counts what is done; default nobody.
 	Observer Observer
+}
+
+// host is where names of the node are found.
+func (o *Options) host() attach.Host {
+	return attach.Host{CgroupRoot: o.CgroupRoot, Root: o.HostRoot}
 }
 
 // BackOff is how long to wait after failures in a row: First, doubled each

@@ -72,7 +72,7 @@ func (p *pass) resolve(application v1alpha1.Identity, program string, at v1alpha
 	if b := at.Binary; b != nil {
 		base.Binary, base.Symbol, base.Offset, base.PID = b.Path, b.Symbol, b.Offset, b.PID
 	}
-	one, err := attach.Resolve(base, p.opts.CgroupRoot)
+	one, err := attach.Resolve(base, p.opts.host())
 	if err != nil {
 		return nil, err
 	}

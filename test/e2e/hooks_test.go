@@ -48,8 +48,7 @@ func (n *node) attaching() {
 	}
 	before := n.agent()
 	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.hostPaths.cgroup="+cgroup2, "--set=agent.capabilities={BPF,NET_ADMIN,PERFMON,SYS_ADMIN}",
-		`--set-json=agent.extraVolumes=[{"name":"bin","hostPath":{"path":"/usr/bin"}}]`,
-		`--set-json=agent.extraVolumeMounts=[{"name":"bin","mountPath":"/usr/bin","readOnly":true}]`, "--wait")
+		`--set-json=agent.probed=["/usr"]`, "--wait")
 	n.agentReady(before)
 	kinds := n.kinds(cgroup2)
 	for object, k := range kinds {
