@@ -178,7 +178,7 @@ func TestASlowRegistryStopsNobody(t *testing.T) {
 
 func TestHugeObjectsAreRefused(t *testing.T) {
 	w := newWorld(t)
-	app := w.app("app", w.signed())
+	kim, app := w.member("kim-of-"+w.namespace), w.app("app", w.signed())
 	for name, c := range map[string]struct {
 		size int
 		code int32
@@ -192,7 +192,7 @@ func TestHugeObjectsAreRefused(t *testing.T) {
 			for i := range c.size / 100 {
 				big.Labels[fmt.Sprintf("k%d", i)] = strings.Repeat("v", 63)
 			}
-			err := admin.Create(t.Context(), big)
+			err := kim.Create(t.Context(), big)
 			status, ok := err.(apierrors.APIStatus)
 			if !ok || status.Status().Code != c.code {
 				t.Errorf("%v", err)
