@@ -14,6 +14,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/skep-dev/skep/agent/node"
 )
 
 // labelsFile keeps the node's labels in the state directory.
@@ -159,7 +161,7 @@ func (s *self) Replace(list []any, _ string) error {
 // Resync implements cache.ReflectorStore.
 func (s *self) Resync() error { return nil }
 
-// keep writes the labels in one step. What a crash tears does not parse.
+// keep writes the labels in one step, which a crash of the machine does not tear.
 func (s *self) keep(labels map[string]string) error {
 	body, err := json.Marshal(kept{Name: s.name, Labels: labels})
 	if err != nil {
@@ -168,8 +170,5 @@ func (s *self) keep(labels map[string]string) error {
 	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(s.path+".new", body, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(s.path+".new", s.path)
+	return node.WriteFile(s.path, body, true)
 }

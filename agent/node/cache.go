@@ -49,7 +49,7 @@ func (c *cache) name(uid, kind string) string {
 // putIntent keeps an envelope as the one of its kind; what was there before
 // stays until the new one is whole on disk.
 func (c *cache) putIntent(uid, kind string, e intent.Envelope) error {
-	if err := writeFile(c.name(uid, kind), e, true); err != nil {
+	if err := WriteFile(c.name(uid, kind), e, true); err != nil {
 		return fmt.Errorf("keep intent: %w", err)
 	}
 	return nil
@@ -122,7 +122,7 @@ func (c *cache) object(digest string) []byte {
 // putObject keeps an object. It is not synced: one that a crash tore does not
 // hash to its name, and is fetched again.
 func (c *cache) putObject(digest string, body []byte) error {
-	if err := writeFile(c.objectPath(digest), body, false); err != nil {
+	if err := WriteFile(c.objectPath(digest), body, false); err != nil {
 		return fmt.Errorf("keep object: %w", err)
 	}
 	return nil
@@ -157,9 +157,10 @@ func checkDigest(digest string, body []byte) error {
 	return nil
 }
 
-// writeFile replaces a file in one step. With sync, after a crash of the machine
-// either the old or the new one is there whole.
-func writeFile(path string, body []byte, sync bool) error {
+// WriteFile replaces a file in one step. With sync, after a crash of the machine
+// either the old or the new one is there whole. Where there is no room, the old
+// one stays.
+func WriteFile(path string, body []byte, sync bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ func (c *cache) noteMount(boot string, device uint64) (other bool, err error) {
 	if string(before) == now {
 		return false, nil
 	}
-	if err := writeFile(path, []byte(now), false); err != nil {
+	if err := WriteFile(path, []byte(now), false); err != nil {
 		return false, fmt.Errorf("note which file system holds the pins: %w", err)
 	}
 	was, _, _ := strings.Cut(string(before), " ")
