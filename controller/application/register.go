@@ -41,7 +41,7 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.BpfIntent{}, byApplication, r.indexIntent); err != nil {
 		return nil, err
 	}
-	everything := make(chan event.TypedGenericEvent[struct{}], 1)
+	everything := make(signal, 1)
 	written := builder.WithPredicates(predicate.Or[client.Object](
 		predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, fluxpredicates.ReconcileRequestedPredicate{}, steered()))
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[v1alpha1.Identity](200*time.Millisecond, 5*time.Minute)
@@ -49,17 +49,12 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: judgesAtOnce, RateLimiter: limiter}).
 		Watches(&v1alpha1.BpfApplication{}, identify(), written).
 		Watches(&v1alpha1.ClusterBpfApplication{}, identify(), written).
-		Watches(&v1alpha1.BpfIntent{}, handler.TypedEnqueueRequestsFromMapFunc(r.ofIntent)).
+		Watches(&v1alpha1.BpfIntent{}, handler.TypedEnqueueRequestsFromMapFunc(ofIntent)).
 		Watches(&v1alpha1.BpfNode{}, r.ofNode()).
-		Watches(&v1alpha1.BpfNode{}, r.ofEvery(), builder.WithPredicates(kernelChanged())).
-		Watches(&corev1.Node{}, r.ofEvery(), builder.WithPredicates(nodeChanged())).
-		WatchesRawSource(source.TypedChannel(everything, r.everything()))
-	return func() {
-		select {
-		case everything <- event.TypedGenericEvent[struct{}]{}:
-		default:
-		}
-	}, b.Complete(r)
+		Watches(&v1alpha1.BpfNode{}, everything, builder.WithPredicates(kernelChanged())).
+		Watches(&corev1.Node{}, everything, builder.WithPredicates(nodeChanged())).
+		WatchesRawSource(r.all(everything))
+	return everything.raise, b.Complete(r)
 }
 
 // identify makes a request of an application.
@@ -69,13 +64,14 @@ func identify() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
 	})
 }
 
-// ofIntent is the application that an intent's seal names.
-func (r *Reconciler) ofIntent(_ context.Context, o client.Object) []v1alpha1.Identity {
-	s, ok := r.open(o.(*v1alpha1.BpfIntent))
-	if !ok {
+// ofIntent is the application that an intent says to people it is of. Whether it
+// is, its seal tells whoever looks at the application.
+func ofIntent(_ context.Context, o client.Object) []v1alpha1.Identity {
+	id := o.(*v1alpha1.BpfIntent).Spec.Application
+	if newApplication(id) == nil {
 		return nil
 	}
-	return []v1alpha1.Identity{s.payload.Application}
+	return []v1alpha1.Identity{id}
 }
 
 // ofNode asks for the applications whose state on a node changed, after others
@@ -120,28 +116,56 @@ func changed(before, now *v1alpha1.BpfNode) []v1alpha1.Identity {
 	return ids
 }
 
-// ofEvery asks for every application.
-func (r *Reconciler) ofEvery() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
-	all := func(ctx context.Context, q queue) {
-		for _, id := range r.every(ctx) {
-			q.AddAfter(id, settle)
-		}
-	}
-	return handler.TypedFuncs[client.Object, v1alpha1.Identity]{
-		CreateFunc: func(ctx context.Context, _ event.CreateEvent, q queue) { all(ctx, q) },
-		UpdateFunc: func(ctx context.Context, _ event.UpdateEvent, q queue) { all(ctx, q) },
-		DeleteFunc: func(ctx context.Context, _ event.DeleteEvent, q queue) { all(ctx, q) },
+// signal says that every application is to be looked at. As a handler of events
+// it is raised by each.
+type signal chan struct{}
+
+func (s signal) raise() {
+	select {
+	case s <- struct{}{}:
+	default:
 	}
 }
 
-// everything asks for every application at once: signers or policies changed.
-func (r *Reconciler) everything() handler.TypedEventHandler[struct{}, v1alpha1.Identity] {
-	return handler.TypedFuncs[struct{}, v1alpha1.Identity]{
-		GenericFunc: func(ctx context.Context, _ event.TypedGenericEvent[struct{}], q queue) {
-			for _, id := range r.every(ctx) {
-				q.Add(id)
+// Create implements handler.TypedEventHandler.
+func (s signal) Create(context.Context, event.CreateEvent, queue) { s.raise() }
+
+// Update implements handler.TypedEventHandler.
+func (s signal) Update(context.Context, event.UpdateEvent, queue) { s.raise() }
+
+// Delete implements handler.TypedEventHandler.
+func (s signal) Delete(context.Context, event.DeleteEvent, queue) { s.raise() }
+
+// Generic implements handler.TypedEventHandler.
+func (s signal) Generic(context.Context, event.GenericEvent, queue) { s.raise() }
+
+// all asks for every application when a signal is raised, once for all that
+// raises it while things settle: a thousand nodes that a new leader learns of
+// are one change.
+func (r *Reconciler) all(raised signal) source.TypedFunc[v1alpha1.Identity] {
+	return func(ctx context.Context, q queue) error {
+		go func() {
+			for wait(ctx, raised) && wait(ctx, time.After(settle)) {
+				select {
+				case <-raised:
+				default:
+				}
+				for _, id := range r.every(ctx) {
+					q.Add(id)
+				}
 			}
-		},
+		}()
+		return nil
+	}
+}
+
+// wait tells whether something came before ctx ended.
+func wait[T any](ctx context.Context, c <-chan T) bool {
+	select {
+	case <-c:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -150,7 +174,7 @@ func (r *Reconciler) everything() handler.TypedEventHandler[struct{}, v1alpha1.I
 func (r *Reconciler) every(ctx context.Context) []v1alpha1.Identity {
 	var ids []v1alpha1.Identity
 	for _, list := range []client.ObjectList{&v1alpha1.BpfApplicationList{}, &v1alpha1.ClusterBpfApplicationList{}, &v1alpha1.BpfIntentList{}} {
-		if err := r.Client.List(ctx, list); err != nil {
+		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "list what to judge again")
 		}
 		_ = apimeta.EachListItem(list, func(o runtime.Object) error {
@@ -158,7 +182,7 @@ func (r *Reconciler) every(ctx context.Context) []v1alpha1.Identity {
 			case application:
 				ids = append(ids, o.Identity())
 			case *v1alpha1.BpfIntent:
-				ids = append(ids, r.ofIntent(ctx, o)...)
+				ids = append(ids, ofIntent(ctx, o)...)
 			}
 			return nil
 		})

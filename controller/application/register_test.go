@@ -1,11 +1,14 @@
 package application
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -46,4 +49,40 @@ func TestWhatANodeMadeUpIsNoApplication(t *testing.T) {
 	if diff := cmp.Diff(before, b.intent(app)); diff != "" {
 		t.Errorf("the intent of the real one (-before +now):\n%s", diff)
 	}
+}
+
+// counted is a queue that counts what is asked for.
+type counted struct {
+	queue
+	asked chan v1alpha1.Identity
+}
+
+func (q counted) Add(id v1alpha1.Identity) { q.asked <- id }
+
+func TestAThousandNodesAreOneChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		const nodes = 1000
+		r := &Reconciler{Client: &informers{intents: []v1alpha1.BpfIntent{
+			{Spec: v1alpha1.BpfIntentSpec{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}}},
+		}}}
+		everything, q := make(signal, 1), counted{asked: make(chan v1alpha1.Identity, nodes)}
+		if err := r.all(everything)(ctx, q); err != nil {
+			t.Fatal(err)
+		}
+		for range nodes {
+			everything.Create(ctx, event.CreateEvent{}, q)
+			synctest.Wait()
+		}
+		time.Sleep(2 * settle)
+		if n := len(q.asked); n != 1 {
+			t.Errorf("the application is asked for %d times", n)
+		}
+		everything.raise()
+		time.Sleep(2 * settle)
+		if n := len(q.asked); n != 2 {
+			t.Errorf("after another change it was asked for %d times", n)
+		}
+	})
 }

@@ -109,14 +109,15 @@ func wanted(p intent.Payload, s gate.Standing) status.Wanted {
 	return status.Wanted{UID: p.UID, Serial: p.VersionSerial(), Selector: p.NodeSelector, Needs: needs, Reaches: p.Reaches}
 }
 
-// nodes are the cluster's nodes with what their agents say.
+// nodes are the cluster's nodes with what their agents say, as the cache has
+// them: nobody may change them.
 func (r *Reconciler) nodes(ctx context.Context) ([]status.Node, error) {
 	var list corev1.NodeList
-	if err := r.Client.List(ctx, &list); err != nil {
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	var reports v1alpha1.BpfNodeList
-	if err := r.Client.List(ctx, &reports); err != nil {
+	if err := r.Client.List(ctx, &reports, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list what nodes report: %w", err)
 	}
 	reported := map[string]*v1alpha1.BpfNodeStatus{}
