@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -361,13 +362,50 @@ func TestWhatIsStoredOfOneImageIsNotBelievedOfAnother(t *testing.T) {
 	signed, unsigned := w.push("xdp_count", "v1"), w.push("xdp_pass", "v1")
 	w.sign(signed, "team-a")
 	mustJudge(t, w.judge(), app(signed, "count_packets", onEth0()))
-	stored := w.memory["signatures-"+w.resolve(signed).Digest]
+	mustJudge(t, w.judge(), app(unsigned, "xdp_pass", onEth0()))
+	stored := w.memory[w.stored(signed)]
 	if stored == nil {
 		t.Fatal("nothing is stored of the signed image")
 	}
-	w.memory["signatures-"+w.resolve(unsigned).Digest] = stored
+	w.memory[w.stored(unsigned)] = stored
 	if v := mustJudge(t, w.judge(), app(unsigned, "xdp_pass", onEth0())); v.Allowed() {
 		t.Errorf("allowed: signed by %v", v.Evidence())
+	}
+}
+
+// stored is the name under which signatures of an image are kept.
+func (w *world) stored(ref string) string {
+	w.t.Helper()
+	for name := range w.memory {
+		if strings.HasSuffix(name, "-"+w.resolve(ref).Digest) {
+			return name
+		}
+	}
+	w.t.Fatalf("nothing is stored of %s", ref)
+	return ""
+}
+
+// TestACopyThatNobodySignedTakesNothingAway has the unsigned copy of a signed
+// image judged, whenever the registry is asked again.
+func TestACopyThatNobodySignedTakesNothingAway(t *testing.T) {
+	for form, sign := range map[string]func(*world, string, string){"legacy": (*world).sign, "bundle": (*world).bundle} {
+		w := newWorld(t)
+		signed := w.push("xdp_count", "v1")
+		copied := strings.Replace(signed, "/bpf/", "/copied/", 1)
+		if _, err := w.client.Copy(t.Context(), w.resolve(signed), copied); err != nil {
+			t.Fatal(err)
+		}
+		sign(w, signed, "team-a")
+		j := w.judge()
+		for round := range 3 {
+			if v := mustJudge(t, j, app(copied, "count_packets", onEth0())); v.Allowed() {
+				t.Errorf("%s: the copy is allowed: signed by %v", form, v.Evidence())
+			}
+			if v := mustJudge(t, j, app(signed, "count_packets", onEth0())); !v.Allowed() {
+				t.Errorf("%s, round %d: the signed image is refused: %v", form, round, rules(v))
+			}
+			w.now = w.now.Add(11 * time.Minute)
+		}
 	}
 }
 

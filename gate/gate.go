@@ -311,7 +311,7 @@ func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r Resolved
 // find answers from memory where it may, and asks the registry where it must. A
 // registry that cannot be asked is excused for StaleFor.
 func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (collectedAt, Origin, error) {
-	have, from := j.known.collected(j.opts.Memory, r.image.Digest)
+	have, from := j.known.collected(j.opts.Memory, r.image)
 	if from == "" {
 		now, err := j.first(ctx, trust, r)
 		return now, FromRegistry, err
@@ -380,7 +380,7 @@ func (j *Judge) learn(r image.Resolved, now collectedAt, err error) (collectedAt
 		now, err = now.hashed()
 	}
 	if err == nil {
-		err = j.known.keep(j.opts.Memory, r.Digest, now)
+		err = j.known.keep(j.opts.Memory, r, now)
 	}
 	return now, err
 }

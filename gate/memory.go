@@ -1,12 +1,15 @@
 package gate
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 )
@@ -85,26 +88,32 @@ func newRemembered(o Observer) remembered {
 	return k
 }
 
-// memoryName is where the signatures of a digest are stored.
-func memoryName(digest string) string { return "signatures-" + digest }
+// memoryName is where the signatures of an image are stored. They are those of
+// its repository: a copy elsewhere, which its owner has not signed, takes none
+// away from it.
+func memoryName(r image.Resolved) string {
+	repository := sha256.Sum256([]byte(r.Registry + "/" + r.Repository))
+	return "signatures." + hex.EncodeToString(repository[:8]) + "-" + r.Digest
+}
 
-// collected finds what was last collected for a digest, and where; the origin is
+// collected finds what was last collected for an image, and where; the origin is
 // empty where nothing was.
-func (k remembered) collected(m Memory, digest string) (collectedAt, Origin) {
-	if c, ok := k.signatures.get(digest); ok {
+func (k remembered) collected(m Memory, r image.Resolved) (collectedAt, Origin) {
+	name := memoryName(r)
+	if c, ok := k.signatures.get(name); ok {
 		return c, FromMemory
 	}
 	if m == nil {
 		return collectedAt{}, ""
 	}
-	raw, ok := m.Load(memoryName(digest))
+	raw, ok := m.Load(name)
 	if !ok {
 		return collectedAt{}, ""
 	}
 	var c collectedAt
 	// What was stored of one image is not believed of another: signatures are
 	// tried against the digest that stands among them.
-	if json.Unmarshal(raw, &c) != nil || c.Collected.Digest != digest {
+	if json.Unmarshal(raw, &c) != nil || c.Collected.Digest != r.Digest {
 		return collectedAt{}, ""
 	}
 	c, err := c.hashed()
@@ -112,29 +121,30 @@ func (k remembered) collected(m Memory, digest string) (collectedAt, Origin) {
 		return collectedAt{}, ""
 	}
 	c.stored = c.At
-	k.signatures.put(digest, c)
+	k.signatures.put(name, c)
 	return c, FromStore
 }
 
-// keep remembers what was collected for a digest, and stores it where that says
+// keep remembers what was collected for an image, and stores it where that says
 // something new.
-func (k remembered) keep(m Memory, digest string, c collectedAt) error {
-	before, known := k.signatures.get(digest)
+func (k remembered) keep(m Memory, r image.Resolved, c collectedAt) error {
+	name := memoryName(r)
+	before, known := k.signatures.get(name)
 	same := known && before.hash == c.hash && c.At.Sub(before.stored).Abs() < storeAgain
 	c.stored = c.At
 	if same {
 		c.stored = before.stored
 	}
-	k.signatures.put(digest, c)
+	k.signatures.put(name, c)
 	if m == nil || same {
 		return nil
 	}
 	raw, err := json.Marshal(c)
 	if err != nil {
-		return fmt.Errorf("remember signatures of %s: %w", digest, err)
+		return fmt.Errorf("remember signatures of %s: %w", r.Digest, err)
 	}
-	if err := m.Store(memoryName(digest), raw); err != nil {
-		return fmt.Errorf("remember signatures of %s: %w", digest, err)
+	if err := m.Store(name, raw); err != nil {
+		return fmt.Errorf("remember signatures of %s: %w", r.Digest, err)
 	}
 	return nil
 }

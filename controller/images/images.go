@@ -26,11 +26,13 @@ import (
 	"github.com/skep-dev/skep/gate"
 )
 
-// The bounds of what is kept of one image, packed and unpacked. What is larger
-// is asked for again.
+// The bounds of what is kept of one image in one repository, packed and
+// unpacked, and of one image in all. What is beyond them is asked for again.
 const (
 	maxPacked   = 512 << 10
 	maxUnpacked = 8 << 20
+	maxTogether = 1 << 20
+	maxKept     = 64
 )
 
 // Memory is a gate.Memory of BpfImages.
@@ -91,11 +93,30 @@ func (m *Memory) Store(name string, data []byte) error {
 			o.Spec.Memory = map[string][]byte{}
 		}
 		o.Spec.Memory[kept] = packed
+		makeRoom(o.Spec.Memory, kept)
 	})
 	if err != nil {
 		ctrl.Log.WithName("images").Error(err, "remember what a registry said", "image", object)
 	}
 	return nil
+}
+
+// makeRoom drops what is kept beside the newest until all is within bounds: an
+// image that many repositories hold must not outgrow its object.
+func makeRoom(memory map[string][]byte, newest string) {
+	together := 0
+	for _, packed := range memory {
+		together += len(packed)
+	}
+	for name, packed := range memory {
+		if together <= maxTogether && len(memory) <= maxKept {
+			return
+		}
+		if name != newest {
+			together -= len(packed)
+			delete(memory, name)
+		}
+	}
 }
 
 // Describe writes down for people what a verdict rests on.
