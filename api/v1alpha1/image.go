@@ -29,9 +29,12 @@ type BpfImageList struct {
 	Items           []BpfImage `json:"items"`
 }
 
-// BpfImageSpec is the seal, and beside it what people read of its contents.
+// BpfImageSpec is what registries had beside the image, and what people read of
+// it.
 type BpfImageSpec struct {
-	// Memory holds what replicas answer from: by name, DSSE envelopes as JSON.
+	// Memory holds what was collected of each repository that has the image: its
+	// signatures as JSON, in gzip. It is not sealed and need not be: who reads it
+	// tries every signature again, and believes none of another digest.
 	// +optional
 	Memory map[string][]byte `json:"memory,omitempty"`
 
