@@ -2,7 +2,6 @@ package application
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -48,8 +47,8 @@ func TestACacheThatLagsBuriesNothingThatLives(t *testing.T) {
 
 	// As after a change of leader, with informers on two API servers.
 	b.showing(first)
-	if _, err := b.Reconcile(t.Context(), second.Identity()); !errors.Is(err, errBehind) {
-		t.Errorf("it says %v", err)
+	if again := b.reconcile(second.Identity()); again.RequeueAfter != settle {
+		t.Errorf("it is looked at again after %s", again.RequeueAfter)
 	}
 	if p := b.intent(second); p == nil || p.Tombstone {
 		t.Errorf("of the second one, which lives, %+v is sealed", p)

@@ -85,8 +85,18 @@ func newApplication(id v1alpha1.Identity) application {
 var errNobody = errors.New("nothing can bear that name")
 
 // Reconcile brings one application up to date, whether it is still there or
-// not.
+// not. What it looked at may have been out of date, which is nobody's fault: it
+// looks again in a moment.
 func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.Result, error) {
+	again, err := r.reconcile(ctx, id)
+	if errors.Is(err, errBehind) || errors.Is(err, errOverruled) || apierrors.IsConflict(err) {
+		ctrl.LoggerFrom(ctx).V(1).Info("looking again", "application", id.String(), "reason", err.Error())
+		return ctrl.Result{RequeueAfter: settle}, nil
+	}
+	return again, err
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.Result, error) {
 	if err := r.Keeper.Wait(ctx); err != nil {
 		return ctrl.Result{}, err
 	}

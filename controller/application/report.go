@@ -33,18 +33,20 @@ func (r *Reconciler) report(ctx context.Context, before application, mine sealed
 		return err
 	}
 	r.Metrics.observe(app, s)
-	r.tell(before, app)
 	// One write with all of it: fluxcd's patch helper writes conditions and the
 	// rest apart, and whoever looks in between sees a status that never was.
 	if equality.Semantic.DeepEqual(before, app) {
 		return nil
 	}
-	if err := r.Client.Status().Patch(ctx, app, client.MergeFrom(before)); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
+	// What differs is worked out from the cache, and is wrong over anything newer.
+	err := r.Client.Status().Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
 		return fmt.Errorf("patch status of %s: %w", app.Identity(), err)
 	}
+	r.tell(before, app)
 	return nil
 }
 

@@ -69,3 +69,38 @@ func TestAnApplicationAtRestIsNotWritten(t *testing.T) {
 		})
 	}
 }
+
+func TestAStatusIsNotWorkedOutFromAnOldOne(t *testing.T) {
+	b := newBench(t)
+	app := b.application("app")
+	b.reconcile(app.Identity())
+	b.node("one", b.says(app, v1alpha1.NodeLoaded))
+	b.node("two", b.says(app, v1alpha1.NodeLoaded))
+	b.reconcile(app.Identity())
+	old := b.status(app)
+	report := &v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: "two"}}
+	b.change(report, func() { report.Status.Applications[0].State, report.Status.Applications[0].Message = v1alpha1.NodeFailed, "no" })
+	b.reconcile(app.Identity())
+	if n := b.status(app).Status.Nodes; n.Failed != 1 {
+		t.Fatalf("nodes are %+v", n)
+	}
+	b.change(report, func() { report.Status.Applications[0].State, report.Status.Applications[0].Message = v1alpha1.NodePending, "" })
+	for len(b.events.Events) > 0 {
+		<-b.events.Events
+	}
+
+	// The watch has yet to bring that one failed.
+	b.showing(old)
+	again := b.reconcile(app.Identity())
+	if n := b.status(app).Status.Nodes; n.Failed > 0 && n.Pending > 0 || len(n.Failing) > int(n.Failed) {
+		t.Errorf("nodes are %+v", n)
+	}
+	if again.RequeueAfter != settle || len(b.events.Events) > 0 {
+		t.Errorf("it is looked at again after %s; people were told %d times", again.RequeueAfter, len(b.events.Events))
+	}
+	b.showing(nil)
+	b.reconcile(app.Identity())
+	if n := b.status(app).Status.Nodes; n.Loaded != 1 || n.Pending != 1 || n.Failed != 0 || len(n.Failing) != 0 {
+		t.Errorf("nodes are %+v", n)
+	}
+}
