@@ -1,0 +1,217 @@
+package node_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// thisNode is the node of these tests.
+const thisNode = "this"
+
+// named is a node that rollouts come to.
+func (w *world) named() node.Options {
+	o := w.options()
+	o.Node = thisNode
+	return o
+}
+
+// counting is a version of an application, which attaches to ro0.
+func (w *world) counting(object, function string) intent.Payload {
+	return w.intent("app", object, v1alpha1.Program{Name: function, Attach: on("xdp", "ro0")})
+}
+
+// over makes a version one that comes to nodes in steps, over the version before.
+func over(p intent.Payload, before *intent.Payload) intent.Payload {
+	p.Rollout, p.Previous = &intent.Rollout{Step: 1}, before
+	return p
+}
+
+// step moves a rollout on, to this node or not.
+func (w *world) step(p intent.Payload, reached bool) intent.Payload {
+	p.Version = p.VersionSerial()
+	w.serial++
+	p.Serial, p.Rollout = w.serial, &intent.Rollout{Step: p.Rollout.Step + 1}
+	if reached {
+		p.Rollout.Through = intent.NodeHash(p.UID, thisNode)
+	}
+	return p
+}
+
+// deployed is the one application's state, and its condition Deployed.
+func deployed(t *testing.T, a *node.Agent) (node.ApplicationStatus, metav1.Condition) {
+	t.Helper()
+	all := a.Report()
+	if len(all) != 1 || len(all[0].Conditions) != 1 {
+		t.Fatalf("Report = %+v", all)
+	}
+	return all[0], all[0].Conditions[0]
+}
+
+// ids are the kernel's ids of an application's program and link, which no reload
+// keeps.
+func ids(t *testing.T, a *node.Agent) [2]uint32 {
+	t.Helper()
+	p, l := one(t, a)
+	return [2]uint32{p.ID, l.ID}
+}
+
+func TestANodeThatARolloutHasNotComeToKeepsTheVersionBefore(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "ro0", "ro1")
+	a, stop := w.run(w.named())
+	first := w.counting("xdp_count", "count_packets")
+	if err := w.accept(a, first); err != nil {
+		t.Fatal(err)
+	}
+	before, runs := ids(t, a), a.Report()[0].Revision
+	next := over(w.counting("xdp_count_v2", "count_packets"), &first)
+	// Its object is not for this node yet.
+	w.mu.Lock()
+	delete(w.objects, next.ObjectDigest)
+	w.mu.Unlock()
+	check := func(when string, same bool) {
+		t.Helper()
+		s, c := deployed(t, a)
+		if !s.Held || s.Revision != runs || s.Wanted != runs || s.Serial != next.Serial || s.Version != first.Serial || c.Reason != "Deployed" {
+			t.Errorf("%s: %+v", when, s)
+		}
+		if same && ids(t, a) != before {
+			t.Errorf("%s: it was loaded again: %v, before %v", when, ids(t, a), before)
+		}
+	}
+	if err := w.accept(a, next); err != nil {
+		t.Fatal(err)
+	}
+	check("at the first step", true)
+	stop()
+	a, stop = w.run(w.named())
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	check("after a restart", true)
+	stop()
+	// The intent itself says what was before.
+	w.reboot("ro0")
+	if err := os.Remove(filepath.Join(w.dir, "state", "intents", first.UID+".deployed")); err != nil {
+		t.Fatal(err)
+	}
+	a, _ = w.run(w.named())
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	check("after a reboot, without the intent that ran", false)
+}
+
+func TestANodeThatARolloutHasNotComeToLoadsNothingWhereNothingWasBefore(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "ro0", "ro1")
+	a, stop := w.run(w.named())
+	app := over(w.counting("xdp_count", "count_packets"), nil)
+	for range 2 {
+		if err := w.accept(a, app); err != nil {
+			t.Fatal(err)
+		}
+		if s, c := deployed(t, a); !s.Held || s.Revision != "" || len(targets(a)) != 0 || c.Reason != "Held" {
+			t.Errorf("held with nothing before: %+v", s)
+		}
+		stop()
+		a, stop = w.run(w.named())
+	}
+	if err := w.accept(a, w.step(app, true)); err != nil {
+		t.Fatal(err)
+	}
+	if s, c := deployed(t, a); s.Held || c.Reason != "Deployed" || s.Version != app.Serial || len(targets(a)) != 1 {
+		t.Errorf("once it has come: %+v", s)
+	}
+}
+
+// TestANodeThatFailsAVersionGoesBackAsItsIntentSays: what ran last may run on
+// where the intent names it, and may not where it names nothing.
+func TestANodeThatFailsAVersionGoesBackAsItsIntentSays(t *testing.T) {
+	needKernel(t)
+	for sentence, c := range map[string]struct {
+		named  bool
+		reason string
+		links  int
+	}{
+		"the version before may run":  {true, "KeptPrevious", 1},
+		"nothing that ran before may": {false, "Failed", 0},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "ro0", "ro1")
+			a, stop := w.run(w.named())
+			first := w.counting("xdp_count", "count_packets")
+			if err := w.accept(a, first); err != nil {
+				t.Fatal(err)
+			}
+			runs := a.Report()[0].Revision
+			next := over(w.counting("xdp_rejected", "xdp_rejected"), nil)
+			if c.named {
+				next.Previous = &first
+			}
+			next.Rollout.Through = intent.NodeHash(next.UID, thisNode)
+			check := func(when string, err error) {
+				t.Helper()
+				s, is := deployed(t, a)
+				if err == nil || !strings.Contains(s.Error, "xdp_rejected") || is.Reason != c.reason || len(targets(a)) != c.links || s.Version != next.Serial {
+					t.Errorf("%s: %v, %+v", when, err, s)
+				}
+				if (s.Revision == runs) != c.named || !c.named && s.Revision != "" {
+					t.Errorf("%s: runs %q, before %q", when, s.Revision, runs)
+				}
+			}
+			check("at once", w.accept(a, next))
+			stop()
+			a, _ = w.run(w.named())
+			check("after a restart", w.accept(a))
+		})
+	}
+}
+
+func TestAStepThatMovesOnWithTheSameVersionChangesNothingHere(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "ro0", "ro1")
+	a := w.startWith(w.named())
+	first := w.counting("xdp_count", "count_packets")
+	if err := w.accept(a, first); err != nil {
+		t.Fatal(err)
+	}
+	next := over(w.counting("xdp_count_v2", "count_packets"), &first)
+	next.Rollout.Through = intent.NodeHash(next.UID, thisNode)
+	if err := w.accept(a, next); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := deployed(t, a)
+	loaded := ids(t, a)
+	last := w.step(w.step(next, true), true)
+	last.Rollout, last.Previous = nil, nil
+	for _, p := range []intent.Payload{w.step(next, true), last} {
+		w.serial++
+		p.Serial = w.serial
+		if err := w.accept(a, p); err != nil {
+			t.Fatal(err)
+		}
+		now, _ := deployed(t, a)
+		if now.Serial != p.Serial || ids(t, a) != loaded {
+			t.Errorf("serial %d of %d, ids %v, before %v", now.Serial, p.Serial, ids(t, a), loaded)
+		}
+		// All that is reported stays as it was.
+		now.Serial = before.Serial
+		if diff := cmp.Diff(before, now); diff != "" {
+			t.Errorf("status (-before +now):\n%s", diff)
+		}
+	}
+}
