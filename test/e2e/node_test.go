@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/test/controlplane"
 )
 
 // patience bounds what a test waits for; far more than anything takes.
@@ -75,6 +77,10 @@ func (n *node) file(name, content string) {
 // mount gives the node the folders of a machine of its own.
 func (n *node) mount() {
 	n.t.Helper()
+	dist := filepath.Join(controlplane.Root(), "dist")
+	if err := os.MkdirAll(dist, 0o755); err != nil {
+		n.t.Fatal(err)
+	}
 	for _, m := range []struct {
 		source, target, kind string
 		flags                uintptr
@@ -88,6 +94,8 @@ func (n *node) mount() {
 		{"tmpfs", "/var/log", "tmpfs", 0},
 		{n.folder("lib"), "/var/lib", "", unix.MS_BIND},
 		{"bpf", "/sys/fs/bpf", "bpf", 0},
+		// The images of the machine's user are not those of the reader.
+		{"tmpfs", dist, "tmpfs", 0},
 	} {
 		if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
 			n.t.Fatalf("mount %s on %s: %v", m.source, m.target, err)
@@ -137,9 +145,11 @@ func (n *node) wire() {
 		"ip -n outside addr add " + outside + "/24 dev eth0",
 		"ip -n outside link set eth0 up",
 		"ip route add default via " + outside,
-		"sysctl -q -w net.ipv4.ip_forward=1",
 	} {
 		n.run(strings.Fields(command)...)
+	}
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600); err != nil {
+		n.t.Fatal(err)
 	}
 }
 
