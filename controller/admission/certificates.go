@@ -32,7 +32,7 @@ const overlap = 10 * time.Minute
 // Certificates keeps the certificate by which the API server knows the webhook,
 // and agents the mirror: one for all replicas, in a Secret, renewed in time, and
 // its authority in the webhook configurations and where agents read it. Any
-// replica renews it; the Secret's resourceVersion lets one of them win. Where
+// replica renews it in time; the Secret's resourceVersion lets one of them win. Where
 // somebody else renews it, it is shown and published as it lies in a folder.
 type Certificates struct {
 	// Now is the clock; nil means time.Now.
@@ -41,6 +41,8 @@ type Certificates struct {
 	client client.Client
 	secret types.NamespacedName
 	names  []string
+	// elected is closed once this replica leads.
+	elected <-chan struct{}
 	// tell has agents trust authorities; nil where nobody asks.
 	tell func(ctx context.Context, authorities []byte) error
 	// folder holds somebody else's certificate; nil where Skep makes its own.
@@ -80,13 +82,21 @@ func (c *Certificates) Get(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
 // register has a manager run it on every replica.
 func (c *Certificates) register(mgr ctrl.Manager) error {
 	everywhere := false
+	c.elected = mgr.Elected()
 	one := reconcile.Request{NamespacedName: c.secret}
 	toOne := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{one} })
 	b := ctrl.NewControllerManagedBy(mgr).Named("certificate").
 		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).
 		Watches(&corev1.Secret{}, toOne).
-		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			q.Add(one)
+			go func() {
+				select {
+				case <-c.elected:
+					q.Add(one)
+				case <-ctx.Done():
+				}
+			}()
 			return nil
 		}))
 	for _, kind := range configurations() {
@@ -123,7 +133,9 @@ func (c *Certificates) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl
 	return ctrl.Result{RequeueAfter: max(next.Sub(c.now()), time.Second)}, nil
 }
 
-// renew reads the Secret, and makes what is in it anew where that is due.
+// renew reads the Secret, and makes what is in it anew where that is due. That
+// names are missing is for the leader alone to mend: replicas of two versions
+// with other names each would take turns without end.
 func (c *Certificates) renew(ctx context.Context) (pair, error) {
 	var secret corev1.Secret
 	err := c.client.Get(ctx, c.secret, &secret)
@@ -131,8 +143,8 @@ func (c *Certificates) renew(ctx context.Context) (pair, error) {
 	if err != nil && !missing {
 		return pair{}, fmt.Errorf("get Secret %s: %w", c.secret, err)
 	}
-	stored, err := parse(secret.Data, c.names)
-	if err == nil && c.now().Before(stored.renewAt) {
+	stored, err := parse(secret.Data)
+	if err == nil && c.now().Before(stored.renewAt) && (stored.covers(c.names) || !c.leads()) {
 		return stored, nil
 	}
 	c.mu.RLock()
@@ -153,7 +165,7 @@ func (c *Certificates) renew(ctx context.Context) (pair, error) {
 	if err != nil {
 		return pair{}, fmt.Errorf("write Secret %s: %w", c.secret, err)
 	}
-	return parse(data, c.names)
+	return parse(data)
 }
 
 // publish writes the authorities into a webhook configuration, where it stands
@@ -211,6 +223,16 @@ func (c *Certificates) show(p pair) time.Time {
 	}
 	c.shown = &p.certificate
 	return time.Time{}
+}
+
+// leads tells whether this replica is the leader.
+func (c *Certificates) leads() bool {
+	select {
+	case <-c.elected:
+		return true
+	default:
+		return false
+	}
 }
 
 func (c *Certificates) now() time.Time {

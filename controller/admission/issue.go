@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"slices"
 	"time"
 )
 
@@ -42,9 +43,8 @@ type pair struct {
 	renewAt     time.Time
 }
 
-// parse reads what is stored, and is an error unless it can be served under
-// every name.
-func parse(data map[string][]byte, names []string) (pair, error) {
+// parse reads what is stored, and is an error unless it can be served.
+func parse(data map[string][]byte) (pair, error) {
 	certificate, err := tls.X509KeyPair(data[keyCertificate], data[keyPrivate])
 	if err != nil {
 		return pair{}, fmt.Errorf("read certificate: %w", err)
@@ -52,12 +52,15 @@ func parse(data map[string][]byte, names []string) (pair, error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(data[keyAuthorities])
 	leaf := certificate.Leaf
-	for _, name := range names {
-		if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: name, CurrentTime: leaf.NotBefore}); err != nil {
-			return pair{}, fmt.Errorf("verify certificate: %w", err)
-		}
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: leaf.NotBefore}); err != nil {
+		return pair{}, fmt.Errorf("verify certificate: %w", err)
 	}
 	return pair{certificate: certificate, bundle: data[keyAuthorities], issuedAt: leaf.NotBefore.Add(backdated), renewAt: leaf.NotAfter.Add(-early)}, nil
+}
+
+// covers tells whether it can be served under every name.
+func (p pair) covers(names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return p.certificate.Leaf.VerifyHostname(name) != nil })
 }
 
 // issue makes a certificate by an authority of its own, whose key is thrown

@@ -23,9 +23,12 @@ func mustIssue(t *testing.T, at time.Time, names []string, before []byte) map[st
 }
 
 func TestWhatIsIssuedHoldsForItsNamesAndIsRenewedInTime(t *testing.T) {
-	p, err := parse(mustIssue(t, start, names, nil), names)
+	p, err := parse(mustIssue(t, start, names, nil))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !p.covers(names) || !p.covers(names[1:]) || p.covers([]string{"skep-mirror.skep-system.svc"}) {
+		t.Errorf("it holds for %v and %v", p.certificate.Leaf.DNSNames, p.certificate.Leaf.IPAddresses)
 	}
 	leaf := p.certificate.Leaf
 	if !p.issuedAt.Equal(start) || !p.renewAt.Before(leaf.NotAfter.Add(-7*24*time.Hour)) || !p.renewAt.After(start) {
@@ -44,14 +47,13 @@ func TestWhatCannotBeServedIsMadeAnew(t *testing.T) {
 		return data
 	}
 	for name, data := range map[string]map[string][]byte{
-		"nothing is stored":            nil,
-		"the key is another's":         with(keyPrivate, other[keyPrivate]),
-		"the key is garbled":           with(keyPrivate, []byte("none")),
-		"the authority is another's":   with(keyAuthorities, other[keyAuthorities]),
-		"the authority is gone":        with(keyAuthorities, nil),
-		"it was made for another name": mustIssue(t, start, names[1:], nil),
+		"nothing is stored":          nil,
+		"the key is another's":       with(keyPrivate, other[keyPrivate]),
+		"the key is garbled":         with(keyPrivate, []byte("none")),
+		"the authority is another's": with(keyAuthorities, other[keyAuthorities]),
+		"the authority is gone":      with(keyAuthorities, nil),
 	} {
-		if _, err := parse(data, names); err == nil {
+		if _, err := parse(data); err == nil {
 			t.Errorf("%s, and it is taken", name)
 		}
 	}
@@ -69,7 +71,7 @@ func TestAuthoritiesOverlapUntilTheyEnd(t *testing.T) {
 	if !bytes.Contains(second[keyAuthorities], first[keyAuthorities]) || count(second[keyAuthorities]) != 2 {
 		t.Errorf("%d authorities, and the first is not among them", count(second[keyAuthorities]))
 	}
-	if _, err := parse(second, names); err != nil {
+	if _, err := parse(second); err != nil {
 		t.Errorf("beside an older authority: %v", err)
 	}
 	third := mustIssue(t, start.Add(validity+time.Second), names, second[keyAuthorities])
@@ -90,7 +92,7 @@ func TestTheNextCertificateIsShownWhenItIsTrusted(t *testing.T) {
 	c := &Certificates{Now: func() time.Time { return now }}
 	show := func(at time.Time) pair {
 		t.Helper()
-		p, err := parse(mustIssue(t, at, names, nil), names)
+		p, err := parse(mustIssue(t, at, names, nil))
 		if err != nil {
 			t.Fatal(err)
 		}

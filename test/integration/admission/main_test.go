@@ -190,8 +190,9 @@ type replicas struct {
 	next    int
 }
 
-// add starts a controller with the rights of its service account.
-func (r *replicas) add() error {
+// add starts a controller with the rights of its service account, which asks for
+// a certificate of more names than the others'.
+func (r *replicas) add(names ...string) error {
 	cache, err := os.MkdirTemp(folder, "replica")
 	if err != nil {
 		return err
@@ -214,7 +215,7 @@ func (r *replicas) add() error {
 	}
 	mgr, err := controller.New(ctx, controller.Options{
 		Config: config, Namespace: namespace, Cache: cache, LeaderElection: true, HealthAddress: one.health, Metrics: one.metrics,
-		Admission: admission.Options{Host: "127.0.0.1", Port: at.Port, Names: []string{"127.0.0.1"}, Budget: budget},
+		Admission: admission.Options{Host: "127.0.0.1", Port: at.Port, Names: append(names, "127.0.0.1"), Budget: budget},
 	})
 	if err != nil {
 		return err

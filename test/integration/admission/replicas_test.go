@@ -3,6 +3,7 @@ package admission
 import (
 	"bytes"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"testing"
@@ -112,4 +113,54 @@ func TestReplicasShareOneCertificateAndLoseNoRequest(t *testing.T) {
 	}
 	serves("by the new replica alone")
 	add()
+}
+
+// TestReplicasThatWantOtherNamesTakeNoTurns is a rolling upgrade to a version
+// whose certificate has one name more, and one less.
+func TestReplicasThatWantOtherNamesTakeNoTurns(t *testing.T) {
+	w := newWorld(t)
+	names := func() string {
+		t.Helper()
+		_, raw := stored(t)
+		leaf, err := x509.ParseCertificate(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(leaf.DNSNames)
+	}
+	add := func(names ...string) {
+		t.Helper()
+		if err := pair.add(names...); err != nil {
+			t.Fatal(err)
+		}
+		w.until(func() error { return pair.ready(t.Context()) })
+	}
+	secret, before := stored(t)
+	add("new.example")
+	if _, now := stored(t); !bytes.Equal(now, before) {
+		t.Error("one that does not lead made another certificate")
+	}
+	if newest := pair.running[len(pair.running)-1]; !bytes.Equal(shown(t, newest.webhook), before) {
+		t.Error("a new replica does not show the certificate of the others")
+	}
+	// The others leave, and it leads.
+	for range 2 {
+		if err := pair.remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.until(func() error {
+		if got := names(); got != "[new.example]" {
+			return fmt.Errorf("the certificate is for %s", got)
+		}
+		return nil
+	})
+	if again, _ := stored(t); !bytes.Contains(again.Data["ca.crt"], secret.Data["ca.crt"]) {
+		t.Error("the authority before is not trusted any more")
+	}
+	_, second := stored(t)
+	add()
+	if _, now := stored(t); !bytes.Equal(now, second) {
+		t.Error("one that wants fewer names made another certificate")
+	}
 }
