@@ -18,10 +18,10 @@ ARGS ?=
 PUSH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build images demo assets test test-race test-e2e test-vm bench generate verify lint fmt clean
+.PHONY: help build images demo demo-cluster assets test test-race test-e2e test-vm bench generate verify lint fmt clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/skep
 	go build -o bin/skep ./cmd/skep
@@ -31,6 +31,11 @@ images: ## Make container images in dist/images.tar; PUSH=registry/folder pushes
 
 demo: build ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
 	bin/skep demo $(ARGS)
+
+demo-cluster: assets ## Show cluster mode on three nodes of this kernel, with a real API server (root)
+	@test "$$(id -u)" = 0 || { echo 'demo-cluster: making nodes and loading programs needs root; run it with sudo' >&2; exit 1; }
+	@go test -c -o bin/demo-cluster ./test/integration
+	@cd test/integration && SKEP_DEMO=1 ../../bin/demo-cluster -test.run '^TestDemo$$' 2>/dev/null
 
 assets: ## Build the Kubernetes, etcd and helm that tests run (minutes, once)
 	@go run ./test/controlplane/assets

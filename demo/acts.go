@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/demo/story"
 	"github.com/skep-dev/skep/examples"
 	"github.com/skep-dev/skep/host"
 	"github.com/skep-dev/skep/signing"
@@ -140,20 +141,20 @@ func (s *show) signed(ctx context.Context, name, repository string) (string, err
 	if err := signing.Sign(ctx, s.client, r, s.key, signing.SignOptions{}); err != nil {
 		return "", err
 	}
-	s.good("packed and signed %s  %s", ref, s.paint(faint, r.Digest[:19]+"…"))
+	s.Good("packed and signed %s  %s", ref, s.Paint(story.Faint, r.Digest[:19]+"…"))
 	return ref, nil
 }
 
 // deploy packs, signs, commits, and waits until all is loaded.
 func (s *show) deploy(ctx context.Context) error {
-	s.title("Pack and sign eBPF objects, commit their definitions to git")
+	s.Title("Pack and sign eBPF objects, commit their definitions to git")
 	files := map[string]string{}
 	for _, p := range []struct {
 		prop, cue string
 		needsTCX  bool
 	}{{"counter", counterCUE, false}, {"guard", guardCUE, false}, {"arrivals", arrivalsCUE, true}} {
 		if p.needsTCX && !s.tcx {
-			s.say("left out: %s, since TCX came with Linux 6.6", p.prop)
+			s.Say("left out: %s, since TCX came with Linux 6.6", p.prop)
 			continue
 		}
 		ref, err := s.signed(ctx, p.prop, p.prop+":v1")
@@ -162,7 +163,7 @@ func (s *show) deploy(ctx context.Context) error {
 		}
 		files[p.prop+".cue"] = fmt.Sprintf(p.cue, ref)
 	}
-	s.quote(files["guard.cue"])
+	s.Quote(files["guard.cue"])
 	began := time.Now()
 	hash, err := s.repo.commit("Count packets, guard a port", files)
 	if err != nil {
@@ -183,14 +184,14 @@ func (s *show) deploy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.good("commit %s: validated, verified, inspected, allowed, sealed, attached in %d ms", hash, time.Since(began).Milliseconds())
+	s.Good("commit %s: validated, verified, inspected, allowed, sealed, attached in %d ms", hash, time.Since(began).Milliseconds())
 	s.acted++
 	return nil
 }
 
 // count sends packets and reads the kernel's maps.
 func (s *show) count(ctx context.Context) error {
-	s.title("Send real packets, read the real maps")
+	s.Title("Send real packets, read the real maps")
 	for _, batch := range []struct {
 		n    int
 		port uint16
@@ -200,7 +201,7 @@ func (s *show) count(ctx context.Context) error {
 		}
 		s.sent += uint64(batch.n)
 	}
-	s.say("sent %d packets to %s, 2000 of them to port %d", s.sent, receiver, closedPort)
+	s.Say("sent %d packets to %s, 2000 of them to port %d", s.sent, receiver, closedPort)
 	st := s.host.Status()
 	counted, err := read(st, "counter", "counts")
 	if err != nil {
@@ -226,15 +227,15 @@ func (s *show) count(ctx context.Context) error {
 // tally shows a count beside what it should be.
 func (s *show) tally(what string, got, want uint64) {
 	if got == want {
-		s.good("%s %d", what, got)
+		s.Good("%s %d", what, got)
 		return
 	}
-	s.bad("%s %d, not %d: something else is on the wire, or a packet was missed", what, got, want)
+	s.Bad("%s %d, not %d: something else is on the wire, or a packet was missed", what, got, want)
 }
 
 // update commits a new version while packets are on the wire.
 func (s *show) update(ctx context.Context) error {
-	s.title("Commit a new version while %d packets a second arrive", rate)
+	s.Title("Commit a new version while %d packets a second arrive", rate)
 	ref, err := s.signed(ctx, "counter_v2", "counter:v2")
 	if err != nil {
 		return err
@@ -256,15 +257,15 @@ func (s *show) update(ctx context.Context) error {
 	}
 	s.sent += n
 	if swapped {
-		s.good("commit %s: the program was swapped under its link, between two packets", hash)
+		s.Good("commit %s: the program was swapped under its link, between two packets", hash)
 	} else {
-		s.say("commit %s: the new version runs, but only since the packets had passed", hash)
+		s.Say("commit %s: the new version runs, but only since the packets had passed", hash)
 	}
 	counted, err := read(s.host.Status(), "counter", "counts")
 	if err != nil {
 		return err
 	}
-	s.say("sent %d more; the counters went on where they were", n)
+	s.Say("sent %d more; the counters went on where they were", n)
 	s.tally("counter has now counted", counted, s.sent)
 	s.tally("packets missed during the update:", s.sent-min(counted, s.sent), 0)
 	s.acted++
@@ -273,7 +274,7 @@ func (s *show) update(ctx context.Context) error {
 
 // refuse commits three definitions that must not reach the kernel.
 func (s *show) refuse(ctx context.Context) error {
-	s.title("Commit what must not run: unsigned, tampered with, dangerous")
+	s.Title("Commit what must not run: unsigned, tampered with, dangerous")
 	guard, err := altered("guard", "Dual MPL/GPL")
 	if err != nil {
 		return err
@@ -311,20 +312,20 @@ func (s *show) refuse(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("commit %s:", hash)
+	s.Say("commit %s:", hash)
 	st := s.host.Status()
 	for _, n := range names {
 		for _, r := range find(st, n).Reasons {
-			s.bad("%s refused by %s: %s", n, r.Rule, r.Message)
+			s.Bad("%s refused by %s: %s", n, r.Rule, r.Message)
 			if c := find(st, n).Condition(v1alpha1.ConditionVerified); c.Status == metav1.ConditionFalse {
-				s.say("  %s", c.Message)
+				s.Say("  %s", c.Message)
 			}
-			s.say("  %s", s.paint(faint, "remedy: "+r.Remedy))
+			s.Say("  %s", s.Paint(story.Faint, "remedy: "+r.Remedy))
 		}
 	}
 	counter := find(st, "counter")
 	if len(counter.Programs) > 0 && counter.Programs[0].ID != 0 {
-		s.good("counter goes on in its last good version, kernel id %d", counter.Programs[0].ID)
+		s.Good("counter goes on in its last good version, kernel id %d", counter.Programs[0].ID)
 	}
 	s.acted++
 	return nil
@@ -365,7 +366,7 @@ func (s *show) tamper(ctx context.Context) (string, error) {
 
 // revert takes every definition out and shows what is left.
 func (s *show) revert(ctx context.Context) error {
-	s.title("Revert: the kernel is as it was")
+	s.Title("Revert: the kernel is as it was")
 	files := map[string]string{}
 	found, err := os.ReadDir(s.repo.dir)
 	if err != nil {
@@ -390,7 +391,7 @@ func (s *show) revert(ctx context.Context) error {
 	if left != 0 {
 		return fmt.Errorf("revert: %d programs of Skep's are still loaded", left)
 	}
-	s.good("commit %s: no program, link or pin of Skep's is left", hash)
+	s.Good("commit %s: no program, link or pin of Skep's is left", hash)
 	s.acted++
 	return nil
 }
@@ -412,19 +413,19 @@ func (s *show) managed(ctx context.Context) (int, error) {
 
 // keep leaves everything as it is until ctx ends.
 func (s *show) keep(ctx context.Context) error {
-	s.title("It is yours: look around, then end it with Ctrl-C")
+	s.Title("It is yours: look around, then end it with Ctrl-C")
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	s.say("in another terminal, as root:")
+	s.Say("in another terminal, as root:")
 	for _, command := range []string{"status", "chain " + receiver, "explain counter", "inventory --bpffs " + s.dir + "/bpf/skep"} {
 		if !strings.HasPrefix(command, "inventory") {
 			command += " --state " + s.dir + "/state"
 		}
-		s.say("  nsenter -t %d -m -n %s %s", os.Getpid(), self, command)
+		s.Say("  nsenter -t %d -m -n %s %s", os.Getpid(), self, command)
 	}
-	s.say("  the definitions: %s (commit there, and watch)", s.repo.dir)
+	s.Say("  the definitions: %s (commit there, and watch)", s.repo.dir)
 	<-ctx.Done()
 	return nil
 }

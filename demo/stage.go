@@ -22,6 +22,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/demo/story"
 	"github.com/skep-dev/skep/host"
 	"github.com/skep-dev/skep/signing"
 )
@@ -35,7 +36,7 @@ const (
 
 // show is a stage with everything on it.
 type show struct {
-	narrator
+	story.Narrator
 	dir      string
 	registry string
 	client   *image.Client
@@ -57,7 +58,7 @@ const actsBeforeRevert = 4
 const patience = 20 * time.Second
 
 func open(ctx context.Context, o Options, dir string) (s *show, err error) {
-	s = &show{narrator: narrator{out: o.Out, colour: o.Colour}, dir: dir}
+	s = &show{Narrator: story.Narrator{Out: o.Out, Colour: o.Colour}, dir: dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())

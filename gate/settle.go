@@ -139,6 +139,8 @@ func (s Standing) Settle(revoked []string, braked bool) (Move, string) {
 		return MoveKeep, ""
 	case s.allowed():
 		return MoveSeal, ""
+	case !s.Runs():
+		return MoveKeep, ""
 	}
 	return MoveKeep, "it is denied; what runs is kept and frozen"
 }

@@ -361,7 +361,7 @@ const (
 // RolloutStatus is how far a version has come.
 type RolloutStatus struct {
 	State RolloutState `json:"state"`
-	// Step counts from 1; after the last of Steps the version is everywhere.
+	// Step counts from 1; with the last of Steps the version is everywhere.
 	// +optional
 	Step int32 `json:"step,omitempty"`
 	// +optional

@@ -80,6 +80,15 @@ func (f Fleet) size(step int) int {
 	return n
 }
 
+// last is the number of the step that comes to all, which is one more than are
+// written unless the last of those is all.
+func (f Fleet) last() int {
+	if f.size(len(f.steps)) >= f.selected {
+		return len(f.steps)
+	}
+	return len(f.steps) + 1
+}
+
 // through is the hash of the n-th able node, or of the last one.
 func (f Fleet) through(n int) string {
 	last := ""
@@ -112,26 +121,27 @@ type Progress struct {
 func (f Fleet) Look(at intent.Rollout, age time.Duration, resumed bool) Progress {
 	reached := f.reached(at)
 	p := Progress{Status: v1alpha1.RolloutStatus{
-		State: v1alpha1.RolloutProgressing, Step: int32(at.Step), Steps: int32(len(f.steps)), Nodes: int32(reached.nodes),
+		State: v1alpha1.RolloutProgressing, Step: int32(at.Step), Steps: int32(f.last()), Nodes: int32(reached.nodes),
 	}}
+	step := fmt.Sprintf("step %d of %d", at.Step, f.last())
 	wider := f.through(f.size(at.Step))
 	switch {
 	case resumed || at.Step > len(f.steps):
 		p.Moves, p.Next = true, f.after(at)
 	case reached.failed != nil:
 		p.Status.State = v1alpha1.RolloutStopped
-		p.Status.Message = fmt.Sprintf("stopped at step %d of %d: %s: %s; the other nodes keep the version before. Change the definition, or see skep rollout resume and undo",
-			at.Step, len(f.steps), reached.failed.Node, reached.failed.Message)
+		p.Status.Message = fmt.Sprintf("stopped at %s: %s: %s; the other nodes keep the version before. Change the definition, or see skep rollout resume and undo",
+			step, reached.failed.Node, reached.failed.Message)
 	case reached.pending > 0:
-		p.Status.Message = fmt.Sprintf("step %d of %d: %d of %d nodes have the version", at.Step, len(f.steps), reached.loaded, reached.nodes)
+		p.Status.Message = fmt.Sprintf("%s: %d of %d nodes have the version", step, reached.loaded, reached.nodes)
 	case wider > at.Through:
 		p.Moves, p.Next = true, &intent.Rollout{Step: at.Step, Through: wider}
 	case reached.loaded+reached.waiting == 0:
-		p.Status.Message = fmt.Sprintf("step %d of %d: no node of it is reachable", at.Step, len(f.steps))
+		p.Status.Message = step + ": no node of it is reachable"
 	case age < f.pause:
 		p.After = f.pause - age
 		p.Status.State = v1alpha1.RolloutPaused
-		p.Status.Message = fmt.Sprintf("step %d of %d is done on %d nodes; the next one begins %s after it", at.Step, len(f.steps), reached.loaded, f.pause)
+		p.Status.Message = fmt.Sprintf("%s is done on %d nodes; the next one begins %s after it", step, reached.loaded, f.pause)
 	default:
 		p.Moves, p.Next = true, f.after(at)
 	}

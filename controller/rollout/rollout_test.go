@@ -115,7 +115,7 @@ func TestARolloutMovesOn(t *testing.T) {
 		state   v1alpha1.RolloutState
 		message string
 	}{
-		"not before the node has answered":             {nil, in(3), 1, 1, 9, false, "", v1alpha1.RolloutProgressing, "step 1 of 1: 0 of 1 nodes"},
+		"not before the node has answered":             {nil, in(3), 1, 1, 9, false, "", v1alpha1.RolloutProgressing, "step 1 of 2: 0 of 1 nodes"},
 		"to all once the node runs it":                 {nil, in(3, loaded), 1, 1, 0, false, "all", "", ""},
 		"to the next step":                             {steps(0, "1", "50%"), in(6, loaded), 1, 1, 0, false, "step 2 to 3", "", ""},
 		"past a step that comes no further":            {steps(0, "1", "10%", "50%"), in(6, loaded), 1, 1, 0, false, "step 3 to 3", "", ""},

@@ -1,4 +1,6 @@
-package demo
+// Package story tells shows: acts with a title, what is done, and how it ends. It
+// knows nothing of what it tells.
+package story
 
 import (
 	"fmt"
@@ -6,51 +8,55 @@ import (
 	"strings"
 )
 
-// narrator writes the story.
-type narrator struct {
-	out    io.Writer
-	colour bool
-	act    int
+// Narrator writes the story.
+type Narrator struct {
+	// Out gets it; Colour paints the answers.
+	Out    io.Writer
+	Colour bool
+
+	act int
 }
 
-// The colours of the story.
+// The colours of the story, as terminals number them.
 const (
-	bold  = "1"
-	green = "32"
-	red   = "31"
-	faint = "2"
+	Bold  = "1"
+	Green = "32"
+	Red   = "31"
+	Faint = "2"
 )
 
-func (n *narrator) paint(code, s string) string {
-	if !n.colour {
+// Paint colours a text, where there are colours.
+func (n *Narrator) Paint(code, s string) string {
+	if !n.Colour {
 		return s
 	}
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// title begins an act.
-func (n *narrator) title(format string, args ...any) {
+// Title begins an act.
+func (n *Narrator) Title(format string, args ...any) {
 	n.act++
-	fmt.Fprintf(n.out, "\n%s\n", n.paint(bold, fmt.Sprintf("%d. %s", n.act, fmt.Sprintf(format, args...))))
+	fmt.Fprintf(n.Out, "\n%s\n", n.Paint(Bold, fmt.Sprintf("%d. %s", n.act, fmt.Sprintf(format, args...))))
 }
 
-// say writes one line of an act.
-func (n *narrator) say(format string, args ...any) {
-	fmt.Fprintf(n.out, "   %s\n", fmt.Sprintf(format, args...))
+// Say writes one line of an act.
+func (n *Narrator) Say(format string, args ...any) {
+	fmt.Fprintf(n.Out, "   %s\n", fmt.Sprintf(format, args...))
 }
 
-// quote shows a file, as far as it fits.
-func (n *narrator) quote(text string) {
+// Quote shows a file, as far as it fits.
+func (n *Narrator) Quote(text string) {
 	for line := range strings.Lines(strings.TrimSpace(text)) {
-		fmt.Fprintf(n.out, "   %s\n", n.paint(faint, "│ "+strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", "  ")))
+		fmt.Fprintf(n.Out, "   %s\n", n.Paint(Faint, "│ "+strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", "  ")))
 	}
 }
 
-// good and bad are answers.
-func (n *narrator) good(format string, args ...any) {
-	n.say("%s %s", n.paint(green, "✓"), fmt.Sprintf(format, args...))
+// Good is an answer as it should be.
+func (n *Narrator) Good(format string, args ...any) {
+	n.Say("%s %s", n.Paint(Green, "✓"), fmt.Sprintf(format, args...))
 }
 
-func (n *narrator) bad(format string, args ...any) {
-	n.say("%s %s", n.paint(red, "✗"), fmt.Sprintf(format, args...))
+// Bad is an answer that is none, or a refusal.
+func (n *Narrator) Bad(format string, args ...any) {
+	n.Say("%s %s", n.Paint(Red, "✗"), fmt.Sprintf(format, args...))
 }

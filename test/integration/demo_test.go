@@ -1,0 +1,213 @@
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/demo/story"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+// demoEnv has TestDemo tell what it does: make demo-cluster sets it.
+const demoEnv = "SKEP_DEMO"
+
+// show is three nodes and a story.
+type show struct {
+	story.Narrator
+	*cluster
+	nodes      []*machine
+	kubeconfig string
+	files      string
+}
+
+// TestDemo is the show of make demo-cluster: three nodes, from kubectl apply to
+// counted packets and back to nothing. What it shows is tested by showing it.
+func TestDemo(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: making nodes and loading programs needs root")
+	}
+	s := &show{Narrator: story.Narrator{Out: io.Discard}, cluster: newCluster(t), files: t.TempDir()}
+	if os.Getenv(demoEnv) != "" {
+		info, err := os.Stdout.Stat()
+		s.Out, s.Colour = os.Stdout, err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""
+	}
+	served, _ := s.serve(t.TempDir())
+	s.nodes, s.kubeconfig = s.machines(buildAgent(t), served, 3), s.writeKubeconfig()
+
+	s.sets()
+	first := s.applies()
+	s.counted()
+	s.refuses()
+	s.stops(first)
+	s.revokes()
+}
+
+func (s *show) writeKubeconfig() string {
+	config := clientcmdapi.NewConfig()
+	config.Clusters["demo"] = &clientcmdapi.Cluster{Server: s.plane.Config.Host, CertificateAuthorityData: s.plane.Config.CAData}
+	config.AuthInfos["you"] = &clientcmdapi.AuthInfo{ClientCertificateData: s.plane.Config.CertData, ClientKeyData: s.plane.Config.KeyData}
+	config.Contexts["demo"], config.CurrentContext = &clientcmdapi.Context{Cluster: "demo", AuthInfo: "you"}, "demo"
+	path := filepath.Join(s.files, "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// kubectl runs kubectl as you would, and shows it.
+func (s *show) kubectl(args ...string) {
+	s.t.Helper()
+	s.Say("%s", s.Paint(story.Bold, "$ kubectl "+typed(args)))
+	cmd := exec.CommandContext(s.t.Context(), s.plane.Kubectl, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
+	cmd.Dir = s.files
+	out, err := cmd.CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		s.Say("%s", strings.TrimRight(line, " \n"))
+	}
+	if err != nil {
+		s.t.Fatalf("kubectl %v: %v\n%s", args, err, out)
+	}
+}
+
+// typed is how a person types arguments in a shell.
+func typed(args []string) string {
+	words := slices.Clone(args)
+	for i, w := range words {
+		if flag, value, found := strings.Cut(w, "="); found && strings.ContainsAny(value, `"{[`) {
+			words[i] = flag + "='" + value + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// file writes objects as YAML, without what no author writes.
+func (s *show) file(name string, objects ...client.Object) {
+	s.t.Helper()
+	var docs [][]byte
+	for _, o := range objects {
+		gvk, err := s.GroupVersionKindFor(o)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		o.GetObjectKind().SetGroupVersionKind(gvk)
+		body, err := yaml.Marshal(o)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		docs = append(docs, body)
+	}
+	body := bytes.Join(docs, []byte("---\n"))
+	if err := os.WriteFile(filepath.Join(s.files, name), body, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	s.Quote(string(body))
+}
+
+func (s *show) sets() {
+	s.Title("Three nodes on this kernel: each a network namespace, a BPF file system and an agent of its own")
+	s.until("the nodes to report", func() error {
+		var nodes v1alpha1.BpfNodeList
+		if err := s.List(s.t.Context(), &nodes); err != nil || len(nodes.Items) < len(s.nodes) {
+			return fmt.Errorf("%d nodes, %v", len(nodes.Items), err)
+		}
+		for _, n := range nodes.Items {
+			if n.Status.Counts.Programs == 0 && n.Status.Counts.Foreign == 0 && n.Status.Kernel.Release == "" {
+				return fmt.Errorf("%s has told nothing of its kernel", n.Name)
+			}
+		}
+		return nil
+	})
+	s.kubectl("get", "nodes", "--output=custom-columns=NAME:.metadata.name,ROLE:.metadata.labels.role")
+	s.kubectl("get", "bpfnodes")
+}
+
+func (s *show) applies() *v1alpha1.ClusterBpfApplication {
+	s.Title("An admin says whose signatures count; a team applies a signed program")
+	s.file("signer.yaml", s.Signer("release"))
+	s.kubectl("apply", "--filename=signer.yaml")
+	image, _ := s.Push("counter:v1", programs.Object("xdp_count"), "release")
+	app := fleet(image)
+	app.Name = "counter"
+	s.file("counter.yaml", app)
+	s.kubectl("apply", "--filename=counter.yaml")
+	if err := s.Get(s.t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
+		s.t.Fatal(err)
+	}
+	s.condition(app, v1alpha1.ConditionReady, metav1.ConditionTrue, "Succeeded")
+	s.kubectl("get", "cbpfapp")
+	s.Good("validated, verified, inspected, allowed, sealed; on one node first, then on all")
+	return app
+}
+
+func (s *show) counted() {
+	s.Title("Real packets, counted in each node's kernel")
+	for _, m := range s.nodes {
+		before, _ := m.counted()
+		m.counts()
+		now, _ := m.counted()
+		s.Good("%s: 100 packets sent, %d counted", m.name, now-before)
+	}
+}
+
+func (s *show) refuses() {
+	s.Title("Somebody applies what nobody signed")
+	image, _ := s.Push("stray:v1", programs.Object("xdp_count"))
+	app := fleet(image)
+	app.Name = "stray"
+	s.file("stray.yaml", app)
+	s.kubectl("apply", "--filename=stray.yaml")
+	denied := s.condition(app, v1alpha1.ConditionReady, metav1.ConditionFalse, "Denied")
+	if s.opened(app) != nil {
+		s.t.Error("an unsigned image was sealed")
+	}
+	s.Bad("%s", denied.Message)
+	s.Say("%s", s.Paint(story.Faint, "no node has heard of it; with the chart's webhook, kubectl apply itself is refused"))
+}
+
+func (s *show) stops(app *v1alpha1.ClusterBpfApplication) {
+	s.Title("A new version that the kernel's verifier refuses")
+	image, _ := s.Push("counter:v2", programs.Object("xdp_rejected"), "release")
+	patch := fmt.Sprintf(`{"spec":{"bytecode":{"image":%q},"programs":[{"name":"xdp_rejected","attach":[{"hook":"xdp","interfaces":{"names":["eth0"]}}]}]}}`, image)
+	s.kubectl("patch", "cbpfapp", "counter", "--type=merge", "--patch="+patch)
+	stopped := s.condition(app, v1alpha1.ConditionReady, metav1.ConditionFalse, "RolloutStopped")
+	s.Bad("%s", stopped.Message)
+	for _, m := range s.nodes {
+		m.counts()
+	}
+	s.Good("all three nodes go on counting in the version before")
+}
+
+func (s *show) revokes() {
+	s.Title("The key is stolen: the admin revokes it")
+	s.kubectl("patch", "bpfsigner", "release", "--type=merge", `--patch={"spec":{"revoked":true}}`)
+	s.until("the programs to leave", func() error {
+		if slices.ContainsFunc(s.nodes, func(m *machine) bool { return m.pins() > 0 }) {
+			return errors.New("a node still has some")
+		}
+		return nil
+	})
+	for _, m := range s.nodes {
+		s.Good("%s: no program, link or pin of Skep's is left", m.name)
+	}
+	s.kubectl("get", "cbpfapp", "counter")
+	var nodes corev1.NodeList
+	if err := s.List(s.t.Context(), &nodes); err != nil || len(nodes.Items) != len(s.nodes) {
+		s.t.Errorf("%d nodes, %v", len(nodes.Items), err)
+	}
+}
