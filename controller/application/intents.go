@@ -1,6 +1,7 @@
 package application
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type sealed struct {
 	payload *intent.Payload
 	// seen is the newest serial of its that a node says it has seen.
 	seen int64
+	// gone is why it is to be unloaded, where its application is no more.
+	gone string
 }
 
 // open opens a BpfIntent; false where its seal does not hold or it speaks of
@@ -193,11 +196,11 @@ const (
 // retire has an intent whose application is gone unloaded, and drops the
 // tombstone once it is old enough and no node runs what it is of.
 func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error) {
-	if !s.payload.Tombstone {
-		why, err := r.gone(ctx, s)
-		if err == nil && why != "" {
-			_, err = r.bury(ctx, s, why)
-		}
+	switch {
+	case !s.payload.Tombstone && s.gone == "":
+		return 0, nil
+	case !s.payload.Tombstone:
+		_, err := r.bury(ctx, s, s.gone)
 		return 0, err
 	}
 	if left := time.UnixMilli(s.payload.Serial).Add(keepTombstone).Sub(r.now()); left > 0 {
@@ -210,18 +213,34 @@ func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error
 	return 0, client.IgnoreNotFound(err)
 }
 
+// waits tells whether what an application left behind runs on until the one that
+// took its place is judged: its author must not gain a gap by creating it anew,
+// nor keep by that what a revocation or a policy would have unloaded.
+func (r *Reconciler) waits(ctx context.Context, now application, s sealed) bool {
+	if s.payload.Tombstone {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.JudgeTimeout, judgeTimeout))
+	defer cancel()
+	request, err := r.request(ctx, now, nil)
+	return err != nil || r.keeps(ctx, now, request, *s.payload)
+}
+
 // errOrphan says that an intent outlived its application's CRD.
 var errOrphan = errors.New("the CRD of the application was deleted since, so that its absence says nothing; what runs is kept. Create the application again, or delete it by hand")
 
 // errBehind says that the cache does not show what the API server has.
 var errBehind = errors.New("the cache has yet to show the application; looking again")
 
-// gone tells why an intent is to be unloaded whose application the cache does
-// not show: it was deleted on its own account, which the API server itself is
-// asked. An application that vanished with its CRD was not, and the reason is
+// gone tells why an intent that is no tombstone is to be unloaded whose
+// application the cache does not show: it was deleted on its own account, which
+// the API server itself is asked. An application that vanished with its CRD was not, and the reason is
 // empty: what runs is kept, and the same application created anew takes its
 // place.
 func (r *Reconciler) gone(ctx context.Context, s sealed) (why string, err error) {
+	if s.payload.Tombstone {
+		return "", nil
+	}
 	id := s.payload.Application
 	app, err := r.application(ctx, r.Live, id)
 	switch {

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/programs"
 )
 
 // showing has the cache show an application as it was; nil shows it as it is.
@@ -55,6 +56,52 @@ func TestACacheThatLagsBuriesNothingThatLives(t *testing.T) {
 	}
 	if p := b.intent(first); p.Serial != before {
 		t.Errorf("of the first one, which is gone, %+v is sealed", p)
+	}
+}
+
+func TestWhatIsCreatedAnewIsJudgedBeforeItsPredecessorGoes(t *testing.T) {
+	for name, c := range map[string]struct {
+		signers []string
+		down    bool
+		// revoked tells that nobody who signed the predecessor counts any more.
+		revoked bool
+		// kept tells that the predecessor runs on, sealed that its successor does.
+		kept, sealed bool
+	}{
+		"the registry is out of reach":                          {[]string{"team-a"}, true, false, true, false},
+		"the registry is out of reach, and a signer is revoked": {[]string{"team-a"}, true, true, false, false},
+		"it is allowed": {[]string{"team-a"}, false, false, false, true},
+		"it is denied":  {nil, false, false, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			first := b.application("app")
+			b.reconcile(first.Identity())
+			if err := b.api.Delete(t.Context(), first); err != nil {
+				t.Fatal(err)
+			}
+			ref, _ := b.Push("app:v2", programs.Object("tracepoint_count"), c.signers...)
+			if c.signers == nil {
+				ref, _ = b.Push("unsigned:v1", append(programs.Object("tracepoint_count"), 0))
+			}
+			second := defined("app", ref)
+			b.create(second)
+			b.Down.Store(c.down)
+			if c.revoked {
+				signer := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}
+				b.change(signer, func() { signer.Spec.Revoked = true })
+				b.refresh()
+			}
+			if _, err := b.Reconcile(t.Context(), second.Identity()); (err != nil) != c.down {
+				t.Fatal(err)
+			}
+			if p := b.intent(first); p.Tombstone == c.kept {
+				t.Errorf("of the predecessor %+v is sealed", p)
+			}
+			if p := b.intent(second); (p != nil && !p.Tombstone) != c.sealed {
+				t.Errorf("of the successor %+v is sealed", p)
+			}
+		})
 	}
 }
 

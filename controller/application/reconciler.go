@@ -112,30 +112,39 @@ func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	var mine sealed
-	next, errs := time.Duration(0), []error(nil)
+	var (
+		mine   sealed
+		others []sealed
+	)
 	for _, s := range held {
 		s.seen = said[s.payload.UID].serial
 		if app != nil && s.payload.UID == string(app.GetUID()) {
 			mine = s
 			continue
 		}
-		after, err := r.retire(ctx, s)
-		if errors.Is(err, errBehind) {
+		if s.gone, err = r.gone(ctx, s); err != nil {
 			return ctrl.Result{}, err
 		}
-		next, errs = sooner(next, after), append(errs, err)
+		others = append(others, s)
 	}
+	next, judged, errs := time.Duration(0), true, []error(nil)
 	switch {
 	case app == nil:
 		r.tags.forget(id)
 		r.Metrics.forget(id)
 	case mine.payload == nil && r.lanes.full(id.Namespace):
-		next = sooner(next, later())
+		next, judged = later(), false
 	default:
 		mine.seen = said[string(app.GetUID())].serial
-		after, err := r.advance(ctx, app, mine)
-		next, errs = sooner(next, after), append(errs, err, r.replace(ctx, app, held, said))
+		next, err = r.advance(ctx, app, mine)
+		judged, errs = err == nil, append(errs, err, r.replace(ctx, app, held, said))
+	}
+	for _, s := range others {
+		if !judged && r.waits(ctx, app, s) {
+			continue
+		}
+		after, err := r.retire(ctx, s)
+		next, errs = sooner(next, after), append(errs, err)
 	}
 	return ctrl.Result{RequeueAfter: next}, errors.Join(errs...)
 }
@@ -224,9 +233,12 @@ func (r *Reconciler) again(s gate.Standing) time.Duration {
 	return interval
 }
 
+// judgeTimeout bounds one judgement where nothing else is asked for.
+const judgeTimeout = 20 * time.Second
+
 // judge asks the gate about a definition, and about what runs.
 func (r *Reconciler) judge(ctx context.Context, app application, live *intent.Payload) (gate.Standing, error) {
-	timeout := cmp.Or(r.JudgeTimeout, 20*time.Second)
+	timeout := cmp.Or(r.JudgeTimeout, judgeTimeout)
 	weighed := r.Keeper.Weighed()
 	s := gate.Standing{Live: live}
 	var err error

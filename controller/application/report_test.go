@@ -79,12 +79,16 @@ func TestAStatusIsNotWorkedOutFromAnOldOne(t *testing.T) {
 	b.reconcile(app.Identity())
 	old := b.status(app)
 	report := &v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: "two"}}
-	b.change(report, func() { report.Status.Applications[0].State, report.Status.Applications[0].Message = v1alpha1.NodeFailed, "no" })
+	b.change(report, func() {
+		report.Status.Applications[0].State, report.Status.Applications[0].Message = v1alpha1.NodeFailed, "no"
+	})
 	b.reconcile(app.Identity())
 	if n := b.status(app).Status.Nodes; n.Failed != 1 {
 		t.Fatalf("nodes are %+v", n)
 	}
-	b.change(report, func() { report.Status.Applications[0].State, report.Status.Applications[0].Message = v1alpha1.NodePending, "" })
+	b.change(report, func() {
+		report.Status.Applications[0].State, report.Status.Applications[0].Message = v1alpha1.NodePending, ""
+	})
 	for len(b.events.Events) > 0 {
 		<-b.events.Events
 	}
