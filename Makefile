@@ -21,7 +21,7 @@ PUSH ?=
 .PHONY: help build images demo demo-cluster assets test test-race test-e2e test-vm bench generate verify lint fmt clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/skep
 	go build -o bin/skep ./cmd/skep
