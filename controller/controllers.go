@@ -59,8 +59,11 @@ type Options struct {
 	// Empty means the one in a Secret of Namespace, which is made on first use
 	// and rotated; see package keys.
 	SealKey []byte
-	// Cache is a folder for bytecode. Needed.
-	Cache string
+	// Cache is a folder for bytecode. Needed. CacheSize is the room there, in bytes,
+	// of which three quarters are used and a quarter is kept for what nothing needs
+	// now; zero means 1 GiB.
+	Cache     string
+	CacheSize int64
 	// InsecureRegistries are reached over plain http.
 	InsecureRegistries []string
 	// LeaderElection lets one of several replicas write.
@@ -140,7 +143,8 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	}
 	registry := o.registry()
 	counts := gatemetrics.New(registry)
-	registries, err := image.NewClient(image.Options{CacheDir: filepath.Join(o.Cache, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller",
+	room := cmp.Or(o.CacheSize, 1<<30)
+	registries, err := image.NewClient(image.Options{CacheBytes: room / 4 * 3, CacheDir: filepath.Join(o.Cache, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller",
 		Answered: counts.Answered})
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
@@ -183,7 +187,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	return mgr, errors.Join(
 		registry.Register(newCensus(mgr.GetClient(), keeper)),
 		mgr.Add(&keys.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring}),
-		mgr.Add(&images.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries}),
+		mgr.Add(&images.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries, MaxBytes: room / 4}),
 		mgr.Add(&images.Sweeper{Client: mgr.GetClient()}),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("policies", keeper.Check),

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,6 +22,10 @@ import (
 // stands at Shared.
 type cache struct {
 	dir, links string
+	// most bounds what is put, by what is held: counted when the folder is listed,
+	// and added to since. Zero is no bound.
+	most int64
+	held atomic.Int64
 }
 
 const (
@@ -61,8 +66,9 @@ func (c *cache) get(digest v1.Hash, limit int64) ([]byte, error) {
 	return nil, fs.ErrNotExist
 }
 
-// put stores a blob under its digest. It is there whole or not at all, whatever
-// happens on the way, and two writers of one digest do not disturb each other.
+// put stores a blob under its digest, where there is room. It is there whole or
+// not at all, whatever happens on the way, and two writers of one digest do not
+// disturb each other.
 func (c *cache) put(digest v1.Hash, data []byte) error {
 	// The lock keeps Prune, in whichever process, from dropping what is seen here.
 	unlock, err := lockDir(c.dir, syscall.LOCK_SH)
@@ -72,6 +78,10 @@ func (c *cache) put(digest v1.Hash, data []byte) error {
 	defer unlock()
 	info, err := os.Lstat(c.path(digest))
 	if err == nil && info.Mode().IsRegular() && info.Size() == int64(len(data)) && c.touch(digest) {
+		return nil
+	}
+	if c.held.Add(int64(len(data))) > c.most && c.most > 0 {
+		c.held.Add(-int64(len(data)))
 		return nil
 	}
 	if err := writeAtomic(c.path(digest), data); err != nil {

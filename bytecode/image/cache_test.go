@@ -372,6 +372,33 @@ func TestPruneDropsTheLeastRecentlyUsedFirst(t *testing.T) {
 	}
 }
 
+func TestACacheThatIsFullKeepsNoMore(t *testing.T) {
+	dir := t.TempDir()
+	srv := realRegistry(t)
+	plain := newTestClient(t, cachedIn(dir))
+	first := mustPush(t, plain, srv.host+"/bpf/first:v1", mustBuild(t, littleEndian, BuildOptions{}))
+	second := mustPush(t, plain, srv.host+"/bpf/second:v1", mustBuild(t, bigEndian, BuildOptions{}))
+	mustPull(t, plain, first)
+	before := blobsOf(t, dir)
+	held := int64(0)
+	for _, size := range before {
+		held += size
+	}
+	// What is there counts for a client that starts anew.
+	full := newTestClient(t, cachedIn(dir), func(o *Options) { o.CacheBytes = held + 10 })
+	object := mustPull(t, full, second)
+	if _, err := full.Object(t.Context(), object.ObjectDigest); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a full cache kept an object: %v", err)
+	}
+	if _, err := full.Prune(t.Context(), PruneOptions{MinAge: time.Nanosecond}); err != nil {
+		t.Fatal(err)
+	}
+	mustPull(t, full, second)
+	if _, err := full.Object(t.Context(), object.ObjectDigest); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}
+
 func TestPruneClearsUpAfterKilledProcesses(t *testing.T) {
 	dir := t.TempDir()
 	c := newTestClient(t, cachedIn(dir))

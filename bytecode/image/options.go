@@ -18,6 +18,9 @@ type Options struct {
 	// CacheDir is the folder of the content-addressed cache, made when it is
 	// missing. Empty means no cache: every Pull asks the registry.
 	CacheDir string
+	// CacheBytes is what the cache holds at most: beyond it, what is pulled is not
+	// kept until Prune has made room. Zero means no bound.
+	CacheBytes int64
 	// Keychain gives credentials. Nil means authn.DefaultKeychain: Docker's and
 	// Podman's configuration files and the credential helpers they name.
 	Keychain authn.Keychain
@@ -108,7 +111,7 @@ func (o Options) withDefaults() Options {
 
 func (o Options) check() error {
 	for name, value := range map[string]int64{
-		"ManifestBytes": o.ManifestBytes, "LayerBytes": o.LayerBytes, "ObjectBytes": o.ObjectBytes,
+		"ManifestBytes": o.ManifestBytes, "LayerBytes": o.LayerBytes, "CacheBytes": o.CacheBytes, "ObjectBytes": o.ObjectBytes,
 		"IndexEntries": int64(o.IndexEntries), "Silence": int64(o.Silence), "Timeout": int64(o.Timeout),
 		"Attempts": int64(o.Attempts), "Backoff": int64(o.Backoff),
 	} {
@@ -156,6 +159,11 @@ func NewClient(options Options) (*Client, error) {
 	if o.CacheDir != "" {
 		if c.cache, err = openCache(o.CacheDir); err != nil {
 			return nil, err
+		}
+		if c.cache.most = o.CacheBytes; c.cache.most > 0 {
+			if _, err := c.cache.list(o.Timeout); err != nil {
+				return nil, &kindError{kind: ErrCache, err: fmt.Errorf("list cache: %w", err)}
+			}
 		}
 	}
 	return c, nil

@@ -96,6 +96,7 @@ func (c *Client) Prune(ctx context.Context, options PruneOptions) (Pruned, error
 		result.Bytes += b.size
 		result.Left -= b.size
 	}
+	c.cache.held.Store(result.Left)
 	if err := c.cache.sweepLinks(options.MinAge); err != nil {
 		return result, &kindError{kind: ErrCache, err: fmt.Errorf("prune links: %w", err)}
 	}
@@ -110,6 +111,8 @@ func (c *cache) list(minAge time.Duration) ([]cached, error) {
 		return nil, err
 	}
 	var blobs []cached
+	held := int64(0)
+	defer func() { c.held.Store(held) }()
 	for _, entry := range entries {
 		info, err := entry.Info()
 		if errors.Is(err, fs.ErrNotExist) {
@@ -118,6 +121,7 @@ func (c *cache) list(minAge time.Duration) ([]cached, error) {
 		if err != nil {
 			return nil, err
 		}
+		held += info.Size()
 		digest, err := v1.NewHash("sha256:" + entry.Name())
 		if err == nil {
 			blobs = append(blobs, cached{digest: digest, size: info.Size(), used: info.ModTime()})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -41,6 +42,7 @@ func execute() int {
 // flags are those that are not controller.Options themselves.
 type flags struct {
 	kubeconfig string
+	cacheSize  string
 	agents     string
 	format     string
 	verbose    bool
@@ -65,6 +67,7 @@ func newCommand() *cobra.Command {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig (default: the pod's service account)")
 	set.StringVar(&o.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "Skep's own namespace (default: $POD_NAMESPACE)")
 	set.StringVar(&o.Cache, "cache", "/var/cache/skep", "folder for bytecode")
+	set.StringVar(&f.cacheSize, "cache-size", "1Gi", "room in that folder")
 	set.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
 	set.BoolVar(&o.LeaderElection, "leader-elect", true, "let one of several replicas write")
 	set.StringVar(&o.MetricsAddress, "metrics-address", ":8080", "address for /metrics; empty serves none")
@@ -91,6 +94,11 @@ func run(ctx context.Context, o controller.Options, f flags) error {
 	if o.Mirror.Address != "" && !o.Admission.Enabled() {
 		return errors.New("--mirror-address shows the webhook's certificate: name a --webhook-port as well")
 	}
+	size, err := resource.ParseQuantity(f.cacheSize)
+	if err != nil || size.Sign() <= 0 {
+		return fmt.Errorf("read --cache-size %q: write it as 512Mi or 1Gi", f.cacheSize)
+	}
+	o.CacheSize = size.Value()
 	if f.agents != "" {
 		selector, err := labels.Parse(f.agents)
 		if err != nil {

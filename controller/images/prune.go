@@ -25,14 +25,18 @@ type Pruner struct {
 	Cache interface {
 		Prune(context.Context, image.PruneOptions) (image.Pruned, error)
 	}
-	// Every is how often it looks; zero means five minutes.
+	// MaxBytes is what the cache holds before anything goes before its time; what is
+	// needed counts.
+	MaxBytes int64
+	// Every is how often it looks; zero means a minute.
 	Every time.Duration
 }
 
-// The bounds of what nothing needs now and may need again.
+// What nothing needs now and may need again is kept for maxAge, and spared for
+// minAge, as long as a pull takes.
 const (
-	maxBytes = 256 << 20
-	maxAge   = 24 * time.Hour
+	maxAge = 24 * time.Hour
+	minAge = 2 * time.Minute
 )
 
 // NeedLeaderElection tells a manager to run the Pruner on every replica.
@@ -40,7 +44,7 @@ func (p *Pruner) NeedLeaderElection() bool { return false }
 
 // Start prunes until ctx ends.
 func (p *Pruner) Start(ctx context.Context) error {
-	tick := time.NewTicker(cmp.Or(p.Every, 5*time.Minute))
+	tick := time.NewTicker(cmp.Or(p.Every, time.Minute))
 	defer tick.Stop()
 	for {
 		select {
@@ -73,7 +77,9 @@ func (p *Pruner) Prune(ctx context.Context) error {
 			needed[version.ImageDigest], needed[version.ObjectDigest] = true, true
 		}
 	}
-	dropped, err := p.Cache.Prune(ctx, image.PruneOptions{MaxBytes: maxBytes, MaxAge: maxAge, Keep: func(digest string) bool { return needed[digest] }})
+	dropped, err := p.Cache.Prune(ctx, image.PruneOptions{
+		MaxBytes: p.MaxBytes, MaxAge: maxAge, MinAge: minAge, Keep: func(digest string) bool { return needed[digest] },
+	})
 	if dropped.Blobs > 0 {
 		ctrl.LoggerFrom(ctx).Info("dropped bytecode that nothing needs", "blobs", dropped.Blobs, "bytes", dropped.Bytes)
 	}

@@ -123,7 +123,7 @@ func TestBytecodeThatNothingNeedsLeavesTheDisk(t *testing.T) {
 		}
 	}
 	ring := keys.NewRing(c.keys())
-	pruner := images.Pruner{Reader: c.Client, Open: ring.OpenIntent, Cache: registries}
+	pruner := images.Pruner{Reader: c.Client, Open: ring.OpenIntent, Cache: registries, MaxBytes: 1 << 30}
 	age(23 * time.Hour)
 	if err := pruner.Prune(t.Context()); err != nil || !there(digest) {
 		t.Errorf("an image went within a day, %v", err)
