@@ -134,7 +134,6 @@ func (s *show) sets() {
 		return nil
 	})
 	s.kubectl("get", "nodes", "--output=custom-columns=NAME:.metadata.name,ROLE:.metadata.labels.role")
-	s.kubectl("get", "bpfnodes")
 }
 
 func (s *show) applies() *v1alpha1.ClusterBpfApplication {
@@ -151,6 +150,7 @@ func (s *show) applies() *v1alpha1.ClusterBpfApplication {
 	}
 	s.condition(app, v1alpha1.ConditionReady, metav1.ConditionTrue, "Succeeded")
 	s.kubectl("get", "cbpfapp")
+	s.kubectl("get", "bpfnodes")
 	s.Good("validated, verified, inspected, allowed, sealed; on one node first, then on all")
 	return app
 }

@@ -53,10 +53,12 @@ const bpffsOf = "/sys/fs/bpf"
 func (c *cluster) machines(agent string, served served, n int) []*machine {
 	c.t.Helper()
 	var all []*machine
+	// Another run beside this one has other names and addresses.
+	own := os.Getpid() % 50 * 5
 	for i := range n {
 		m := &machine{
-			c: c, name: fmt.Sprintf("node-%d", i), outside: fmt.Sprintf("skepit%d", i),
-			hostAddress: fmt.Sprintf("10.213.%d.1", i), inside: fmt.Sprintf("10.213.%d.2", i),
+			c: c, name: fmt.Sprintf("node-%d", i), outside: fmt.Sprintf("skep%d-%d", os.Getpid()%100000, i),
+			hostAddress: fmt.Sprintf("10.213.%d.1", own+i), inside: fmt.Sprintf("10.213.%d.2", own+i),
 		}
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name, Labels: map[string]string{"role": "edge"}}}
 		c.create(node)
