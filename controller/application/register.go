@@ -5,7 +5,6 @@ import (
 	"maps"
 	"time"
 
-	fluxpredicates "github.com/fluxcd/pkg/runtime/predicates"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -42,13 +41,16 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		return nil, err
 	}
 	everything := make(signal, 1)
+	// Annotations ask for things, and policies read them; the controller writes
+	// none.
 	written := builder.WithPredicates(predicate.Or[client.Object](
-		predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, fluxpredicates.ReconcileRequestedPredicate{}, steered()))
+		predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[v1alpha1.Identity](200*time.Millisecond, 5*time.Minute)
 	b := builder.TypedControllerManagedBy[v1alpha1.Identity](mgr).Named("application").
 		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: judgesAtOnce, RateLimiter: limiter}).
 		Watches(&v1alpha1.BpfApplication{}, identify(), written).
 		Watches(&v1alpha1.ClusterBpfApplication{}, identify(), written).
+		WatchesMetadata(&corev1.Namespace{}, handler.TypedEnqueueRequestsFromMapFunc(r.ofNamespace), builder.WithPredicates(relabelled())).
 		Watches(&v1alpha1.BpfIntent{}, handler.TypedEnqueueRequestsFromMapFunc(ofIntent)).
 		Watches(&v1alpha1.BpfNode{}, r.ofNode()).
 		Watches(&v1alpha1.BpfNode{}, everything, builder.WithPredicates(kernelChanged())).
@@ -190,12 +192,26 @@ func (r *Reconciler) every(ctx context.Context) []v1alpha1.Identity {
 	return ids
 }
 
-// steered lets through what people ask of a rollout.
-func steered() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, now := e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations()
-		return before[v1alpha1.AnnotationResume] != now[v1alpha1.AnnotationResume] || before[v1alpha1.AnnotationUndo] != now[v1alpha1.AnnotationUndo]
-	}}
+// ofNamespace lists the applications of a namespace, whose labels policies read.
+func (r *Reconciler) ofNamespace(ctx context.Context, ns client.Object) []v1alpha1.Identity {
+	var list v1alpha1.BpfApplicationList
+	if err := r.Client.List(ctx, &list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "list applications of namespace", "namespace", ns.GetName())
+	}
+	ids := make([]v1alpha1.Identity, 0, len(list.Items))
+	for i := range list.Items {
+		ids = append(ids, list.Items[i].Identity())
+	}
+	return ids
+}
+
+// relabelled lets through other labels of what was there before: what is in a
+// namespace that comes or goes comes or goes itself.
+func relabelled() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false }, DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: predicate.LabelChangedPredicate{}.Update,
+	}
 }
 
 // kernelChanged lets through what decides which nodes can hold an application: a

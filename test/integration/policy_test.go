@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -87,6 +88,42 @@ func TestAPolicyThatChangesKeepsOrUnloads(t *testing.T) {
 	if asked := c.Requests.Load() - before; asked != 0 {
 		t.Errorf("the registry was asked %d times for a change of policies", asked)
 	}
+}
+
+func TestMetadataThatPoliciesReadIsFollowed(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	c.create(c.Signer("team-a"), clusterPolicy("approved", `deny contains "nobody approved it" if not input.application.metadata.annotations.approved
+deny contains "its namespace is closed" if input.namespace.labels.closed`, v1alpha1.RunningKeep))
+	ref, _ := c.Push("app:v1", programs.Object("xdp_count"), "team-a")
+	app := asks("default", "app", ref)
+	c.create(app)
+	denied := func(rule string) {
+		t.Helper()
+		c.until("a denial: "+rule, func() error {
+			ready := c.condition(app, v1alpha1.ConditionReady, metav1.ConditionFalse, "Denied")
+			if strings.Contains(ready.Message, rule) {
+				return nil
+			}
+			return errors.New(ready.Message)
+		})
+	}
+	denied("nobody approved it")
+	c.change(app, func() { app.Annotations = map[string]string{"approved": "yes"} })
+	c.condition(app, v1alpha1.ConditionAllowed, metav1.ConditionTrue, "Allowed")
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	closed := func(yes bool) {
+		c.change(ns, func() {
+			delete(ns.Labels, "closed")
+			if yes {
+				ns.Labels["closed"] = "yes"
+			}
+		})
+	}
+	closed(true)
+	denied("its namespace is closed")
+	closed(false)
+	c.condition(app, v1alpha1.ConditionAllowed, metav1.ConditionTrue, "Allowed")
 }
 
 func TestTheBrakeWaitsForAHuman(t *testing.T) {
