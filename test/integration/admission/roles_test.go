@@ -97,6 +97,8 @@ func TestServiceAccountsHaveNoRightToSpare(t *testing.T) {
 		{controller, namespace, "get", "", "secrets", "skep-seal", true},
 		{controller, namespace, "get", "", "secrets", "another", false},
 		{controller, namespace, "list", "", "secrets", "", false},
+		{controller, namespace, "list", "discovery.k8s.io", "endpointslices", "", true},
+		{controller, "default", "list", "discovery.k8s.io", "endpointslices", "", false},
 		{controller, namespace, "list", "", "pods", "", true},
 		{controller, namespace, "delete", "", "pods", "", false},
 		{controller, "default", "list", "", "pods", "", false},
