@@ -3,6 +3,7 @@ package chart
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,6 +72,8 @@ type setting struct {
 	values []string
 	// older is a cluster without MutatingAdmissionPolicy.
 	older bool
+	// namespace is the release's; empty means namespace.
+	namespace string
 	// foreign are the kinds that only other software knows.
 	foreign []string
 }
@@ -94,7 +97,7 @@ var (
 		`controller.replicas=1`, `controller.priorityClassName=""`, `controller.nodeSelector=null`, `controller.resources={"limits":null,"requests":null}`,
 		`agent.priorityClassName=""`, `agent.nodeSelector=null`, `agent.tolerations=[]`, `agent.capabilities=["BPF"]`,
 		`agent.hostPaths.tracing=""`, `agent.hostPaths.security=""`, `agent.maxUnavailable=1`,
-		`podDisruptionBudget.enabled=false`, `networkPolicy.enabled=false`, `crds.enabled=false`,
+		`podDisruptionBudget.enabled=false`, `networkPolicy.enabled=false`, `resourceQuota.enabled=false`, `crds.enabled=false`,
 	}
 	rich = []string{
 		`imagePullSecrets=[{"name":"pull"}]`,
@@ -116,7 +119,7 @@ var (
 // template is what helm makes of the chart, object by object.
 func (s setting) template(t *testing.T) [][]byte {
 	t.Helper()
-	args := []string{"template", "skep", folder(), "--namespace", namespace, "--kube-version", "1.30.0"}
+	args := []string{"template", "skep", folder(), "--namespace", cmp.Or(s.namespace, namespace), "--kube-version", "1.30.0"}
 	if !s.older {
 		args = append(args, "--kube-version", "1.36.3", "--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")
 	}
