@@ -22,7 +22,8 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// ReasonSuspended is why an application that is suspended is not ready.
+// ReasonSuspended is the reason of Ready on an application that is suspended:
+// nothing is asked for, so nothing is missing.
 const ReasonSuspended = "Suspended"
 
 // report patches the status, where it says anything else than before, and tells
@@ -163,9 +164,14 @@ func conclude(app application, s gate.Standing, why string) {
 		conditions.MarkReconciling(app, reason, "%s", message)
 		conditions.MarkFalse(app, v1alpha1.ConditionReady, reason, "%s", message)
 	}
+	ready := func(reason, message string) {
+		conditions.Delete(app, v1alpha1.ConditionReconciling)
+		conditions.Delete(app, v1alpha1.ConditionStalled)
+		conditions.MarkTrue(app, v1alpha1.ConditionReady, reason, "%s", message)
+	}
 	switch {
 	case app.Body().Suspend:
-		stalled(ReasonSuspended, "it is suspended; what runs is kept")
+		ready(ReasonSuspended, "it is suspended; what runs is kept: "+deployed.Message)
 	case s.Err != nil:
 		waiting(gate.ReasonNotJudged, s.Err.Error())
 	case allowed.Status != metav1.ConditionTrue:
@@ -175,9 +181,7 @@ func conclude(app application, s gate.Standing, why string) {
 	case app.Report().Rollout != nil:
 		waiting(string("Rollout"+app.Report().Rollout.State), app.Report().Rollout.Message)
 	case deployed.Status == metav1.ConditionTrue:
-		conditions.Delete(app, v1alpha1.ConditionReconciling)
-		conditions.Delete(app, v1alpha1.ConditionStalled)
-		conditions.MarkTrue(app, v1alpha1.ConditionReady, deployed.Reason, "%s", deployed.Message)
+		ready(deployed.Reason, deployed.Message)
 	case deployed.Reason == status.ReasonNodesFailed || deployed.Reason == status.ReasonUnsupported:
 		stalled(deployed.Reason, deployed.Message)
 	default:
@@ -198,7 +202,7 @@ func (r *Reconciler) tell(before, now application) {
 		return
 	}
 	kind := corev1.EventTypeNormal
-	if is.Status == metav1.ConditionFalse && conditions.IsStalled(now) && is.Reason != ReasonSuspended {
+	if is.Status == metav1.ConditionFalse && conditions.IsStalled(now) {
 		kind = corev1.EventTypeWarning
 	}
 	r.Events.Eventf(now.(runtime.Object), nil, kind, is.Reason, "Reconcile", "%s", is.Message)

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fluxcd/pkg/runtime/conditions/check"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -106,5 +107,45 @@ func TestAStatusIsNotWorkedOutFromAnOldOne(t *testing.T) {
 	b.reconcile(app.Identity())
 	if n := b.status(app).Status.Nodes; n.Loaded != 1 || n.Pending != 1 || n.Failed != 0 || len(n.Failing) != 0 {
 		t.Errorf("nodes are %+v", n)
+	}
+}
+
+func TestWhatIsSuspendedFailsNobodyWhoWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		// before tells that it ran before it was suspended.
+		before bool
+		says   v1alpha1.NodeState
+		want   string
+	}{
+		"it runs":             {true, v1alpha1.NodeLoaded, "it is suspended; what runs is kept: loaded on 1 of 1 nodes"},
+		"it fails":            {true, v1alpha1.NodeFailed, "it is suspended; what runs is kept: loaded on 0 of 1 nodes, 1 failed; one: "},
+		"it was never loaded": {false, "", "it is suspended; what runs is kept: nothing is deployed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			app := b.application("app")
+			if c.before {
+				b.reconcile(app.Identity())
+				b.node("one", b.says(app, c.says))
+				b.reconcile(app.Identity())
+			}
+			b.change(app, func() { app.Spec.Suspend = true })
+			b.reconcile(app.Identity())
+			now := b.status(app)
+			ready := condition(now, v1alpha1.ConditionReady)
+			if ready.Status != metav1.ConditionTrue || ready.Reason != ReasonSuspended || ready.Message != c.want {
+				t.Errorf("Ready is %+v", ready)
+			}
+			for _, kind := range []string{v1alpha1.ConditionStalled, v1alpha1.ConditionReconciling} {
+				if c := condition(now, kind); c.Type != "" {
+					t.Errorf("%+v", c)
+				}
+			}
+			checker := check.NewChecker(b.api, &check.Conditions{NegativePolarity: []string{v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled}})
+			checker.DisableFetch = true
+			if fail, warn := checker.Check(t.Context(), now); fail != nil || warn != nil {
+				t.Errorf("FAIL %v, WARN %v", fail, warn)
+			}
+		})
 	}
 }
