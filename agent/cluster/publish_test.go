@@ -100,7 +100,7 @@ func (s *stub) Passed() <-chan struct{} { return s.passed }
 func (s *stub) says(uid, failure string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.status = []node.ApplicationStatus{{UID: uid, Error: failure, Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: "False"}}}}
+	s.status = []node.ApplicationStatus{{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, UID: uid, Error: failure, Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: "False"}}}}
 }
 
 // count is how many envelopes were handed over.
