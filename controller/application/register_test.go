@@ -75,12 +75,12 @@ func TestAThousandNodesAreOneChange(t *testing.T) {
 			everything.Create(ctx, event.CreateEvent{}, q)
 			synctest.Wait()
 		}
-		time.Sleep(2 * settle)
+		<-time.After(2 * settle)
 		if n := len(q.asked); n != 1 {
 			t.Errorf("the application is asked for %d times", n)
 		}
 		everything.raise()
-		time.Sleep(2 * settle)
+		<-time.After(2 * settle)
 		if n := len(q.asked); n != 2 {
 			t.Errorf("after another change it was asked for %d times", n)
 		}

@@ -107,7 +107,7 @@ func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s g
 	}
 	// What is frozen does not move either.
 	if !progress.Moves && !lost || s.Err != nil || app.Body().Suspend || !s.Verdict.Same(*live) {
-		return mine, progress, nil
+		return mine, progress, nil //nolint:nilerr // what cannot be judged does not move
 	}
 	ctrl.LoggerFrom(ctx).Info("rollout moves on", "application", live.Application.String(), "step", stamp.Rollout)
 	mine, err = r.seal(ctx, mine, s.Verdict, stamp, mine.object.Annotations[annotationCRD])
