@@ -156,7 +156,7 @@ func foreign() []guarded {
 		{"github.com/open-policy-agent", []string{"policies"}},
 		{"github.com/google/go-containerregistry", []string{"bytecode/image", "signing", "controller/pull", "demo", "cmd", "release"}},
 		{"github.com/go-git", []string{"host", "demo"}},
-		{"github.com/prometheus", []string{"host", "controller", "agent/cluster"}},
+		{"github.com/prometheus", []string{"host", "controller", "gate/metrics", "agent/cluster", "agent/metrics"}},
 		{"github.com/spf13/cobra", []string{"cmd"}},
 		{"github.com/vishvananda", []string{"agent", "host", "demo"}},
 		{"github.com/cilium/ebpf/link", []string{"agent"}},
