@@ -18,10 +18,10 @@ ARGS ?=
 PUSH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build images demo demo-cluster assets test test-race test-e2e test-vm bench generate verify lint fmt clean
+.PHONY: help build images demo demo-cluster assets test test-race test-e2e test-vm bench bench-cluster generate verify lint fmt clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/skep
 	go build -o bin/skep ./cmd/skep
@@ -64,6 +64,9 @@ bench: ## Run the benchmarks into dist/bench.txt and compare with dist/bench.old
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) -timeout 60m ./... > $(BENCHOUT) || { cat $(BENCHOUT); exit 1; }
 	@grep -v -e '^ok ' -e 'no test files' -e '^PASS$$' $(BENCHOUT)
 	@old=$(basename $(BENCHOUT)).old.txt; test ! -e $$old || $(TOOL) benchstat $$old $(BENCHOUT)
+
+bench-cluster: assets ## Measure a cluster: up to 1,000 simulated nodes, 1,000 applications, the webhook (minutes)
+	go test -run '^$$' -bench 'Nodes|Thousand|Webhook' -benchtime 1x -timeout 30m ./test/integration/...
 
 generate: ## Make all generated files anew: deep copies, objects (clang-19), schemas
 	go generate ./...

@@ -270,7 +270,7 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 // Bury seals a tombstone: the application is to be unloaded for the reason.
 func Bury(s *intent.Sealer, id v1alpha1.Identity, stamp Stamp, reason string) (intent.Envelope, error) {
 	return s.Seal(intent.Payload{
-		Application: id, UID: stamp.UID, Serial: stamp.Serial, Source: stamp.Source, Tombstone: true, Reason: reason,
+		Application: id, UID: stamp.UID, Serial: stamp.Serial, Source: stamp.Source, Tombstone: true, Reason: reason, Undone: stamp.Undone,
 	})
 }
 

@@ -119,7 +119,7 @@ func (r *Reconciler) seal(ctx context.Context, mine sealed, v gate.Verdict, stam
 
 // bury seals a tombstone over an intent.
 func (r *Reconciler) bury(ctx context.Context, s sealed, why string) (sealed, error) {
-	envelope, err := gate.Bury(r.Keys().Sealer, s.payload.Application, gate.Stamp{UID: s.payload.UID, Serial: r.serial(s)}, why)
+	envelope, err := gate.Bury(r.Keys().Sealer, s.payload.Application, gate.Stamp{UID: s.payload.UID, Serial: r.serial(s), Undone: s.payload.Undone}, why)
 	if err != nil {
 		return s, err
 	}

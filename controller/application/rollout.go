@@ -85,8 +85,11 @@ func (r *Reconciler) fleet(ctx context.Context, app application, version intent.
 func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s gate.Standing) (sealed, rollout.Progress, error) {
 	live := mine.payload
 	if s.Undone {
-		return mine, rollout.Progress{Status: v1alpha1.RolloutStatus{State: v1alpha1.RolloutRolledBack,
-			Message: "the version before was brought back to every node; change the definition, or see skep rollout resume"}}, nil
+		message := "the version before was brought back to every node; change the definition, or see skep rollout resume"
+		if live.Tombstone {
+			message = "it was rolled back, and the version before may run no more; change the definition, or see skep rollout resume"
+		}
+		return mine, rollout.Progress{Status: v1alpha1.RolloutStatus{State: v1alpha1.RolloutRolledBack, Message: message}}, nil
 	}
 	if live == nil || live.Tombstone || live.Rollout == nil {
 		return mine, rollout.Progress{}, nil
@@ -133,16 +136,17 @@ func (r *Reconciler) back(ctx context.Context, mine sealed, s gate.Standing) (se
 }
 
 // undo brings the version before back to every node, where people asked for
-// that of the definition as it is. What runs then is judged by itself.
+// that of the definition as it is. What runs then is judged by itself, and what
+// was unloaded since stays so.
 func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *gate.Standing) (sealed, error) {
 	generation, live := app.GetGeneration(), mine.payload
-	if !s.Runs() || app.GetAnnotations()[v1alpha1.AnnotationUndo] != strconv.FormatInt(generation, 10) {
-		return mine, nil
-	}
-	if live.Undone != generation && live.Previous == nil {
+	if live == nil || app.GetAnnotations()[v1alpha1.AnnotationUndo] != strconv.FormatInt(generation, 10) {
 		return mine, nil
 	}
 	if live.Undone != generation {
+		if live.Tombstone || live.Previous == nil {
+			return mine, nil
+		}
 		v, err := r.Judge.Rejudge(ctx, s.Request, *live.Previous)
 		if err != nil {
 			return mine, fmt.Errorf("undo rollout of %s: %w", live.Application, err)

@@ -14,8 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -48,7 +46,10 @@ func TestDemo(t *testing.T) {
 		s.Out, s.Colour = os.Stdout, err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""
 	}
 	served, _ := s.serve(t.TempDir())
-	s.nodes, s.kubeconfig = s.machines(buildAgent(t), served, 3), s.writeKubeconfig()
+	s.nodes, s.kubeconfig = s.machines(buildAgent(t), served, 3), filepath.Join(s.files, "kubeconfig")
+	if err := writeKubeconfig(s.plane.Config, s.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
 
 	s.sets()
 	first := s.applies()
@@ -56,18 +57,6 @@ func TestDemo(t *testing.T) {
 	s.refuses()
 	s.stops(first)
 	s.revokes()
-}
-
-func (s *show) writeKubeconfig() string {
-	config := clientcmdapi.NewConfig()
-	config.Clusters["demo"] = &clientcmdapi.Cluster{Server: s.plane.Config.Host, CertificateAuthorityData: s.plane.Config.CAData}
-	config.AuthInfos["you"] = &clientcmdapi.AuthInfo{ClientCertificateData: s.plane.Config.CertData, ClientKeyData: s.plane.Config.KeyData}
-	config.Contexts["demo"], config.CurrentContext = &clientcmdapi.Context{Cluster: "demo", AuthInfo: "you"}, "demo"
-	path := filepath.Join(s.files, "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
-		s.t.Fatal(err)
-	}
-	return path
 }
 
 // kubectl runs kubectl as you would, and shows it.

@@ -29,6 +29,13 @@ var shared *controlplane.Plane
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logs.logger())
+	if folder := os.Getenv(simulatedEnv); folder != "" {
+		if err := simulate(folder); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(run(m))
 }
 

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -85,24 +84,37 @@ func TestReplayedIntentsMoveNothing(t *testing.T) {
 	m.runs(other, digest)
 	runs()
 
-	t.Log("one of an application that was deleted, after its tombstone went")
+	t.Log("one of an application that was deleted, over its tombstone")
 	is = c.stored(string(other.UID))
 	if err := c.Delete(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	c.until("the tombstone to go", func() error {
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(is), &v1alpha1.BpfIntent{}); err == nil {
-			return errors.New("it is still there")
-		}
-		return nil
-	})
-	risen := is.DeepCopy()
+	gone := func() {
+		t.Helper()
+		c.buried(other, "deleted")
+		c.until("it to be unloaded", func() error {
+			if got := m.revisions(other); len(got) > 0 {
+				return fmt.Errorf("%v is pinned", got)
+			}
+			return nil
+		})
+	}
+	gone()
+	risen := c.stored(string(other.UID))
+	risen.Spec = is.Spec
+	if err := c.Update(t.Context(), risen); err != nil {
+		t.Fatal(err)
+	}
+	m.says("why=older", 2)
+	gone()
+
+	t.Log("and in the place of a tombstone that was taken away: what a node forgot is buried again")
+	if err := c.Delete(t.Context(), c.stored(string(other.UID))); err != nil {
+		t.Fatal(err)
+	}
+	risen = is.DeepCopy()
 	risen.ResourceVersion, risen.UID = "", ""
 	c.create(risen)
-	m.says("why=older", 2)
-	c.buried(other, "deleted")
-	if got := m.revisions(other); len(got) > 0 {
-		t.Errorf("%v is pinned", got)
-	}
+	gone()
 	m.counts()
 }
