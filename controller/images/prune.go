@@ -44,7 +44,12 @@ func (p *Pruner) NeedLeaderElection() bool { return false }
 
 // Start prunes until ctx ends.
 func (p *Pruner) Start(ctx context.Context) error {
-	tick := time.NewTicker(cmp.Or(p.Every, time.Minute))
+	return again(ctx, cmp.Or(p.Every, time.Minute), "prune bytecode cache", p.Prune)
+}
+
+// again does something every so often until ctx ends, and logs what goes wrong.
+func again(ctx context.Context, every time.Duration, what string, do func(context.Context) error) error {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -52,8 +57,8 @@ func (p *Pruner) Start(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := p.Prune(ctx); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "prune bytecode cache")
+		if err := do(ctx); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, what)
 		}
 	}
 }

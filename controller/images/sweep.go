@@ -1,11 +1,11 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -25,22 +25,7 @@ type Sweeper struct {
 
 // Start sweeps until ctx ends.
 func (s *Sweeper) Start(ctx context.Context) error {
-	every := s.Every
-	if every == 0 {
-		every = time.Hour
-	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if err := s.Sweep(ctx); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "sweep images")
-		}
-	}
+	return again(ctx, cmp.Or(s.Every, time.Hour), "sweep images", s.Sweep)
 }
 
 // Sweep deletes once what is neither judged nor running and old enough.
@@ -53,10 +38,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	if err := s.Client.List(ctx, &all); err != nil {
 		return fmt.Errorf("list images: %w", err)
 	}
-	keepFor, now := s.KeepFor, time.Now
-	if keepFor == 0 {
-		keepFor = 24 * time.Hour
-	}
+	keepFor, now := cmp.Or(s.KeepFor, 24*time.Hour), time.Now
 	if s.Now != nil {
 		now = s.Now
 	}

@@ -21,12 +21,12 @@ import (
 // world is a namespace of a test's own, with a registry and a signer.
 type world struct {
 	*supply.Chain
-	t         *testing.T
+	t         testing.TB
 	namespace string
 	signer    string
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{t: t, Chain: supply.New(t)}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-"}}

@@ -1,0 +1,110 @@
+package admission
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// BenchmarkWebhook asks the webhook about changes of a thousand applications
+// that it knows, by two clients at once, in the API server's own words and past
+// the API server. It reports what one answer takes: the median, and what one of
+// a hundred exceeds.
+func BenchmarkWebhook(b *testing.B) {
+	const many, clients = 1000, 2
+	w := newWorld(b)
+	image := w.signed()
+	reviews := make([][]byte, many)
+	for i := range reviews {
+		app := w.app(fmt.Sprintf("app-%d", i), image)
+		w.create(admin, app)
+		reviews[i] = review(b, app)
+	}
+	b.Cleanup(func() {
+		_ = admin.DeleteAllOf(b.Context(), &v1alpha1.BpfApplication{}, client.InNamespace(w.namespace))
+	})
+	url := "https://" + pair.service.Addr().String() + "/validate"
+	took := make([][]time.Duration, clients)
+	for b.Loop() {
+		var asking errgroup.Group
+		for c := range clients {
+			asking.Go(func() error {
+				//nolint:gosec // which certificate it shows is no part of what is measured
+				one := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+				defer one.CloseIdleConnections()
+				for i := range many {
+					began := time.Now()
+					if err := ask(&one, url, reviews[(i+c*many/clients)%many]); err != nil {
+						return err
+					}
+					took[c] = append(took[c], time.Since(began))
+				}
+				return nil
+			})
+		}
+		if err := asking.Wait(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	all := slices.Concat(took...)
+	slices.Sort(all)
+	b.ReportMetric(all[len(all)/2].Seconds()*1e3, "ms/p50")
+	b.ReportMetric(all[len(all)*99/100].Seconds()*1e3, "ms/p99")
+	b.ReportMetric(0, "ns/op")
+}
+
+// review is what an API server asks when another interface is chosen.
+func review(b *testing.B, app *v1alpha1.BpfApplication) []byte {
+	app.SetGroupVersionKind(v1alpha1.GroupVersion().WithKind(v1alpha1.KindBpfApplication))
+	changed := app.DeepCopy()
+	changed.Spec.Programs[0].Attach[0].Interfaces.Names = []string{"eth1"}
+	raw := func(o any) runtime.RawExtension {
+		body, err := json.Marshal(o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return runtime.RawExtension{Raw: body}
+	}
+	resource := metav1.GroupVersionResource{Group: v1alpha1.Group, Version: v1alpha1.Version, Resource: "bpfapplications"}
+	kind := metav1.GroupVersionKind{Group: v1alpha1.Group, Version: v1alpha1.Version, Kind: v1alpha1.KindBpfApplication}
+	return raw(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
+		Request: &admissionv1.AdmissionRequest{
+			UID: types.UID(app.Name), Kind: kind, Resource: resource, RequestKind: &kind, RequestResource: &resource,
+			Name: app.Name, Namespace: app.Namespace, Operation: admissionv1.Update,
+			UserInfo: authenticationv1.UserInfo{Username: "admin"}, Object: raw(changed), OldObject: raw(app),
+		},
+	}).Raw
+}
+
+// ask sends a review and expects that it is allowed.
+func ask(c *http.Client, url string, review []byte) error {
+	response, err := c.Post(url, "application/json", bytes.NewReader(review)) //nolint:noctx // the benchmark ends it
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	var answer admissionv1.AdmissionReview
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		return err
+	}
+	if answer.Response == nil || !answer.Response.Allowed {
+		return fmt.Errorf("refused: %+v", answer.Response)
+	}
+	return nil
+}
