@@ -399,7 +399,7 @@ func TestAbsenceUnloadsNothingAndTheNodeComesBackAlone(t *testing.T) {
 	w.awaits(three, v1alpha1.NodeLoaded)
 	bothRun("its intent was deleted")
 
-	crds := envtest.CRDInstallOptions{Paths: []string{controlplane.CRDs()}}
+	crds := controlplane.CRDInstall()
 	if err := envtest.UninstallCRDs(plane.Config, crds); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 // TestTheCertificateOfSomebodyElseIsShownAndTold is what cert-manager asks for,
 // without it: its Secret's three files.
 func TestTheCertificateOfSomebodyElseIsShownAndTold(t *testing.T) {
-	if _, err := envtest.InstallCRDs(plane.Config, envtest.CRDInstallOptions{Paths: []string{controlplane.CRDs()}}); err != nil {
+	if _, err := envtest.InstallCRDs(plane.Config, controlplane.CRDInstall()); err != nil {
 		t.Fatal(err)
 	}
 	// The account has its rights from the chart, which is not installed here:

@@ -97,6 +97,12 @@ func Root() string {
 // CRDs is the folder of the CRDs the chart installs.
 func CRDs() string { return filepath.Join(Root(), "charts", "skep", "files", "crds") }
 
+// CRDInstall is how Skep's CRDs are installed and taken away: with more time than
+// envtest's own ten seconds, which a busy machine exceeds.
+func CRDInstall() envtest.CRDInstallOptions {
+	return envtest.CRDInstallOptions{Paths: []string{CRDs()}, ErrorIfPathMissing: true, MaxTime: time.Minute}
+}
+
 // Plane is a control plane with Skep's CRDs.
 type Plane struct {
 	// Config is an admin's.
@@ -133,7 +139,7 @@ func Start(ctx context.Context, o Options) (*Plane, error) {
 		ControlPlaneStartTimeout: 2 * time.Minute, ControlPlaneStopTimeout: 2 * time.Second,
 	}
 	if !o.WithoutCRDs {
-		env.CRDDirectoryPaths, env.ErrorIfCRDPathMissing = []string{CRDs()}, true
+		env.CRDInstallOptions = CRDInstall()
 	}
 	// A folder of its own outlives a restart of etcd.
 	env.ControlPlane.Etcd = &envtest.Etcd{DataDir: filepath.Join(dir, "etcd")}

@@ -275,7 +275,7 @@ func (c *cluster) conform() {
 // install installs Skep's CRDs again.
 func (c *cluster) install() {
 	c.t.Helper()
-	if _, err := envtest.InstallCRDs(c.plane.Config, envtest.CRDInstallOptions{Paths: []string{controlplane.CRDs()}}); err != nil {
+	if _, err := envtest.InstallCRDs(c.plane.Config, controlplane.CRDInstall()); err != nil {
 		c.t.Fatal(err)
 	}
 }

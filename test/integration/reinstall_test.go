@@ -40,7 +40,7 @@ func (c *cluster) forget() {
 // uninstall deletes Skep's CRDs, and waits until they are gone.
 func (c *cluster) uninstall() {
 	c.t.Helper()
-	if err := envtest.UninstallCRDs(c.plane.Config, envtest.CRDInstallOptions{Paths: []string{controlplane.CRDs()}}); err != nil {
+	if err := envtest.UninstallCRDs(c.plane.Config, controlplane.CRDInstall()); err != nil {
 		c.t.Fatal(err)
 	}
 	crds, err := apiextensions.NewForConfig(c.plane.Config)
