@@ -113,7 +113,7 @@ func (s *show) sets() {
 	s.until("the nodes to report", func() error {
 		var nodes v1alpha1.BpfNodeList
 		if err := s.List(s.t.Context(), &nodes); err != nil || len(nodes.Items) < len(s.nodes) {
-			return fmt.Errorf("%d nodes, %v", len(nodes.Items), err)
+			return fmt.Errorf("%d nodes, %w", len(nodes.Items), err)
 		}
 		for _, n := range nodes.Items {
 			if n.Status.Counts.Programs == 0 && n.Status.Counts.Foreign == 0 && n.Status.Kernel.Release == "" {

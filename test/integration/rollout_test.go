@@ -142,7 +142,9 @@ func TestARolloutStopsWhereANodeFails(t *testing.T) {
 	r.condition(r.app, v1alpha1.ConditionStalled, metav1.ConditionTrue, "RolloutStopped")
 
 	t.Log("a definition that only speeds it up begins nothing anew")
-	r.to(func(s *v1alpha1.BpfApplicationSpec) { s.Rollout = &v1alpha1.Rollout{Pause: &metav1.Duration{Duration: time.Second}} })
+	r.to(func(s *v1alpha1.BpfApplicationSpec) {
+		s.Rollout = &v1alpha1.Rollout{Pause: &metav1.Duration{Duration: time.Second}}
+	})
 	r.until("the new generation to be sealed", func() error {
 		if p := r.opened(r.app); p.Serial == before.Serial {
 			return fmt.Errorf("serial %d", p.Serial)

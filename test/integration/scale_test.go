@@ -72,7 +72,7 @@ func newScale(b *testing.B, nodes int) *scale {
 	s.until("every node to report", func() error {
 		var list v1alpha1.BpfNodeList
 		if err := s.List(b.Context(), &list); err != nil || len(list.Items) < nodes {
-			return fmt.Errorf("%d do, %v", len(list.Items), err)
+			return fmt.Errorf("%d do, %w", len(list.Items), err)
 		}
 		return nil
 	})
