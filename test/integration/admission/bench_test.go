@@ -44,7 +44,6 @@ func BenchmarkWebhook(b *testing.B) {
 		var asking errgroup.Group
 		for c := range clients {
 			asking.Go(func() error {
-				//nolint:gosec // which certificate it shows is no part of what is measured
 				one := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 				defer one.CloseIdleConnections()
 				for i := range many {
@@ -94,7 +93,7 @@ func review(b *testing.B, app *v1alpha1.BpfApplication) []byte {
 
 // ask sends a review and expects that it is allowed.
 func ask(c *http.Client, url string, review []byte) error {
-	response, err := c.Post(url, "application/json", bytes.NewReader(review)) //nolint:noctx // the benchmark ends it
+	response, err := c.Post(url, "application/json", bytes.NewReader(review))
 	if err != nil {
 		return err
 	}
