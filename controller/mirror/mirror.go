@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -64,8 +65,8 @@ type Server struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 
-	pulls singleflight.Group
-	known tokens
+	pulls, reviews singleflight.Group
+	known          tokens
 }
 
 // byObject is the index of intents by the digest of their object.
@@ -243,61 +244,123 @@ func (s *Server) admit(r *http.Request) (replica bool, err error) {
 	if !found || token == "" {
 		return false, errUnauthorized
 	}
-	key := sha256.Sum256([]byte(token))
-	now := time.Now
+	user, err := s.user(r.Context(), token)
+	return user == s.Replica && err == nil, err
+}
+
+// user is whose a token is, if that is an agent's or a replica's. The API server
+// is asked about each token once a while, about a few at a time, and not again
+// for a bad one that is shown again and again.
+func (s *Server) user(ctx context.Context, token string) (string, error) {
+	key, now := sha256.Sum256([]byte(token)), time.Now
 	if s.Now != nil {
 		now = s.Now
 	}
-	user := s.known.fresh(key, now())
-	if user == "" {
-		review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
-		if err := s.Client.Create(r.Context(), review); err != nil {
-			return false, fmt.Errorf("review token: %w", err)
-		}
-		if !review.Status.Authenticated {
-			return false, errUnauthorized
-		}
-		if user = review.Status.User.Username; user != s.Agent && (user != s.Replica || s.Replica == "") {
-			return false, errForbidden
-		}
-		s.known.add(key, user, now())
+	if known, ok := s.known.fresh(key, now()); ok {
+		return known.user, known.err
 	}
-	return user == s.Replica, nil
+	reviewed := s.reviews.DoChan(string(key[:]), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		user, err := s.review(ctx, token)
+		if err == nil || errors.Is(err, errUnauthorized) || errors.Is(err, errForbidden) {
+			s.known.add(key, answer{user: user, err: err}, now())
+		}
+		return user, err
+	})
+	select {
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case result := <-reviewed:
+		return result.Val.(string), result.Err
+	}
 }
 
-// tokens remembers whose those were that were good a moment ago, by hash.
+// review asks the API server whose a token is.
+func (s *Server) review(ctx context.Context, token string) (string, error) {
+	if err := s.known.enter(ctx); err != nil {
+		return "", fmt.Errorf("review token: %w", err)
+	}
+	defer s.known.leave()
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
+	if err := s.Client.Create(ctx, review); err != nil {
+		return "", fmt.Errorf("review token: %w", err)
+	}
+	// An API server that does not know audiences names none.
+	if !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, Audience) {
+		return "", errUnauthorized
+	}
+	user := review.Status.User.Username
+	if user != s.Agent && (user != s.Replica || s.Replica == "") {
+		return "", errForbidden
+	}
+	return user, nil
+}
+
+// tokens remembers by hash whose those were that were shown a moment ago, and
+// has few asked about at once.
 type tokens struct {
-	mu   sync.Mutex
-	good map[[sha256.Size]byte]good
+	once sync.Once
+	// asking has one entry for each token that is asked about.
+	asking chan struct{}
+
+	mu sync.Mutex
+	// good and bad are apart, so that a flood of bad ones drops no good one.
+	good, bad map[[sha256.Size]byte]answer
 }
 
-// good is a token's user, and until when that is believed.
-type good struct {
+// answer is a token's user or why it was refused, and until when that is
+// believed.
+type answer struct {
 	user  string
+	err   error
 	until time.Time
 }
 
-// How long a token is believed without being asked about, and of how many.
+// How long a token is believed without being asked about, of how many, and how
+// many are asked about at once.
 const (
 	believedFor    = time.Minute
+	refusedFor     = 10 * time.Second
 	believedAtOnce = 8192
+	askedAtOnce    = 8
 )
 
-// fresh is whose a token is; empty where that is to be asked.
-func (t *tokens) fresh(key [sha256.Size]byte, now time.Time) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if known := t.good[key]; now.Before(known.until) {
-		return known.user
+// enter waits for the right to ask about a token, leave gives it back.
+func (t *tokens) enter(ctx context.Context) error {
+	t.once.Do(func() { t.asking = make(chan struct{}, askedAtOnce) })
+	select {
+	case t.asking <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return ""
 }
 
-func (t *tokens) add(key [sha256.Size]byte, user string, now time.Time) {
+func (t *tokens) leave() { <-t.asking }
+
+// fresh is what is known of a token; false where that is to be asked.
+func (t *tokens) fresh(key [sha256.Size]byte, now time.Time) (answer, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.good == nil || len(t.good) >= believedAtOnce {
-		t.good = map[[sha256.Size]byte]good{}
+	known, ok := t.good[key]
+	if !ok {
+		known, ok = t.bad[key]
 	}
-	t.good[key] = good{user: user, until: now.Add(believedFor)}
+	return known, ok && now.Before(known.until)
+}
+
+func (t *tokens) add(key [sha256.Size]byte, a answer, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := &t.good
+	a.until = now.Add(believedFor)
+	if a.err != nil {
+		all, a.until = &t.bad, now.Add(refusedFor)
+		delete(t.good, key)
+	}
+	if *all == nil || len(*all) >= believedAtOnce {
+		*all = map[[sha256.Size]byte]answer{}
+	}
+	(*all)[key] = a
 }

@@ -18,6 +18,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/mirror"
@@ -166,3 +167,27 @@ func lose(t *testing.T, cache string) {
 type errStatus int
 
 func (e errStatus) Error() string { return http.StatusText(int(e)) }
+
+func TestTheMirrorAsksOnceAboutATokenThatIsShownAgainAndAgain(t *testing.T) {
+	c := newCluster(t)
+	var asked traffic
+	served, _ := c.serve(t.TempDir(), func(o *controller.Options) {
+		o.Config = rest.CopyConfig(o.Config)
+		o.Config.Wrap(asked.wrap)
+	})
+	digest := "sha256:" + strings.Repeat("0", 64)
+	good := c.token("skep-agent", mirror.Audience)
+	for token, want := range map[string]int{"junk": http.StatusUnauthorized, good: http.StatusNotFound} {
+		served.get(t, digest, token)
+		before := asked.spent().Writes
+		for range 100 {
+			if status, _ := served.get(t, digest, token); status != want {
+				t.Fatalf("status %d, want %d", status, want)
+			}
+		}
+		// The controller's own writes, such as its leases, are few.
+		if n := asked.spent().Writes - before; n > 20 {
+			t.Errorf("%d writes to the API server for 100 requests with one token", n)
+		}
+	}
+}
