@@ -18,10 +18,10 @@ ARGS ?=
 PUSH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build images demo demo-cluster assets test test-race test-e2e test-vm bench bench-cluster generate verify lint fmt clean
+.PHONY: help build images demo demo-cluster assets test test-integration test-race test-e2e test-vm bench bench-cluster generate verify lint fmt clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/skep
 	go build -o bin/skep ./cmd/skep
@@ -47,6 +47,10 @@ test: assets ## Run every test; those that need the kernel need root
 	@if $(CAN_E2E); then $(MAKE) --no-print-directory test-e2e; fi
 	@$(NOTE_ROOT)
 	@$(CAN_E2E) || echo '*** NO CLUSTER: test-e2e is LEFT OUT. It needs root, containerd, runc, containernetworking-plugins and nftables. ***' >&2
+
+test-integration: assets ## Run the tests of a cluster alone: a real API server, three nodes of this kernel
+	@$(NOTE_ROOT)
+	go test -timeout 15m $(TESTFLAGS) ./test/controlplane ./test/integration/... ./test/chart
 
 test-race: assets ## Run every test under the race detector (needs a C compiler)
 	@$(NOTE_ROOT)

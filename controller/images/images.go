@@ -9,6 +9,7 @@ package images
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"fmt"
@@ -41,6 +42,10 @@ type Memory struct {
 	Client client.Client
 	// Timeout bounds one write; zero means five seconds.
 	Timeout time.Duration
+	// MaxImages and MaxBytes are how many there may be, and of how many bytes,
+	// before no other one is remembered; zero means 4096 and 256 MiB. What is
+	// refused is remembered too, so whoever may ask could fill etcd.
+	MaxImages, MaxBytes int
 }
 
 // split takes a name of gate.Memory apart: what is kept, and of which image.
@@ -147,6 +152,9 @@ func (m *Memory) edit(ctx context.Context, name string, change func(*v1alpha1.Bp
 	var before v1alpha1.BpfImage
 	err := m.Client.Get(ctx, client.ObjectKey{Name: name}, &before)
 	if apierrors.IsNotFound(err) {
+		if m.full(ctx) {
+			return nil
+		}
 		made := &v1alpha1.BpfImage{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		change(made)
 		if err = m.Client.Create(ctx, made); !apierrors.IsAlreadyExists(err) {
@@ -164,6 +172,22 @@ func (m *Memory) edit(ctx context.Context, name string, change func(*v1alpha1.Bp
 		return wrap("compare", name, err)
 	}
 	return wrap("patch", name, m.Client.Patch(ctx, now, patch))
+}
+
+// full tells whether no other image is to be remembered: registries are asked
+// about it each time.
+func (m *Memory) full(ctx context.Context) bool {
+	var all v1alpha1.BpfImageList
+	if err := m.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return true
+	}
+	together := 0
+	for i := range all.Items {
+		for _, packed := range all.Items[i].Spec.Memory {
+			together += len(packed)
+		}
+	}
+	return len(all.Items) >= cmp.Or(m.MaxImages, 4096) || together >= cmp.Or(m.MaxBytes, 256<<20)
 }
 
 func (m *Memory) context() (context.Context, context.CancelFunc) {
