@@ -96,7 +96,7 @@ func (s Standing) stays() bool {
 
 // Unloads tells whether a policy wants what runs gone.
 func (s Standing) Unloads() bool {
-	denied := s.defined() && s.Err == nil && !s.Verdict.Allowed() && s.Verdict.Decision().Unload
+	denied := s.defined() && !s.Undone && s.Err == nil && !s.Verdict.Allowed() && s.Verdict.Decision().Unload
 	return s.Runs() && (s.Held.overruled || denied)
 }
 

@@ -283,5 +283,12 @@ func Reseal(s *intent.Sealer, o intent.Opened) (intent.Envelope, error) {
 	return s.Seal(o.Payload())
 }
 
+// Forsake seals what agents hold under a new serial without the version before,
+// which may run no more. It needs no verdict: it takes away, and adds nothing.
+func Forsake(s *intent.Sealer, live intent.Payload, serial int64) (intent.Envelope, error) {
+	live.Version, live.Serial, live.Previous = live.VersionSerial(), serial, nil
+	return s.Seal(live)
+}
+
 // NextSerial is the serial after last at a time given in unix milliseconds.
 func NextSerial(last, nowMillis int64) int64 { return max(last+1, nowMillis) }

@@ -99,6 +99,15 @@ func (o Opened) For(node string) Opened {
 	return held
 }
 
+// Before is the version before under its own serial; false where there is none
+// that may run.
+func (o Opened) Before() (Opened, bool) {
+	if o.payload.Previous == nil {
+		return Opened{}, false
+	}
+	return Opened{payload: *o.payload.Previous, revision: o.before}, true
+}
+
 // Held tells that this is the version before, for a node that the rollout has
 // not come to.
 func (o Opened) Held() bool { return o.held }

@@ -140,14 +140,11 @@ func (p *pass) choose(app *application) {
 	p.fallBack(app)
 }
 
-// fallBack goes on with the intent that ran last, or freezes. In a cluster an
-// intent says what was before; where it says that nothing was, what ran last
-// may run no more.
+// fallBack goes on with the intent that ran last, or freezes.
 func (p *pass) fallBack(app *application) {
 	payload := app.newest.Payload()
 	out := p.outcomes[payload.UID]
-	other := app.deployed != nil && app.deployed.Revision() != app.newest.Revision()
-	if other && p.opts.Node != "" && payload.Previous == nil && !app.newest.Held() {
+	if !p.mayFallBack(app) {
 		p.want.Gone = append(p.want.Gone, payload.UID)
 		return
 	}
@@ -158,6 +155,23 @@ func (p *pass) fallBack(app *application) {
 		}
 	}
 	p.want.Frozen = append(p.want.Frozen, payload.UID)
+}
+
+// mayFallBack makes sure that what ran last may run still. In a cluster an intent
+// says what was before: another version than that is not gone on with, and
+// nothing is where it names none. What is being fetched is waited for.
+func (p *pass) mayFallBack(app *application) bool {
+	if p.opts.Node == "" || app.newest.Held() || app.deployed != nil && app.deployed.Revision() == app.newest.Revision() {
+		return true
+	}
+	before, named := app.newest.Before()
+	switch {
+	case named && (app.deployed == nil || app.deployed.Revision() != before.Revision()):
+		app.deployed = &before
+	case !named && app.deployed != nil:
+		return p.outcomes[app.newest.Payload().UID].pending
+	}
+	return true
 }
 
 // selects tells whether the intent is for this node.

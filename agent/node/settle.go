@@ -100,7 +100,10 @@ func (p *pass) pruneObjects() {
 		used[app.newest.Payload().ObjectDigest] = true
 	}
 	for _, app := range p.apps {
-		used[app.newest.Payload().ObjectDigest] = true
+		payload := app.newest.Payload()
+		for _, version := range payload.Versions() {
+			used[version.ObjectDigest] = true
+		}
 		if app.deployed != nil {
 			used[app.deployed.Payload().ObjectDigest] = true
 		}

@@ -127,6 +127,8 @@ func (r *rolled) state() (line string, over bool, err error) {
 	switch {
 	case ready == nil || r.Status.ObservedGeneration != r.Generation:
 		return "the definition has not been looked at yet", false, nil
+	case ready.Status == metav1.ConditionTrue && r.Status.Rollout != nil:
+		return "", true, fmt.Errorf("%s: the rollout waits at step %d of %d: %s", r.named, r.Status.Rollout.Step, r.Status.Rollout.Steps, plain(ready.Message))
 	case ready.Status == metav1.ConditionTrue:
 		return ready.Message, true, nil
 	case apimeta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionStalled):

@@ -25,6 +25,8 @@ type sealed struct {
 	payload *intent.Payload
 	// seen is the newest serial of its that a node says it has seen.
 	seen int64
+	// runs tells that nodes run something under the application's name.
+	runs bool
 	// gone is why it is to be unloaded, where its application is no more.
 	gone string
 }

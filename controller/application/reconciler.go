@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -135,7 +136,7 @@ func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 	case mine.payload == nil && r.lanes.full(id.Namespace):
 		next, judged = later(), false
 	default:
-		mine.seen = said[string(app.GetUID())].serial
+		mine.seen, mine.runs = said[string(app.GetUID())].serial, runs(said, others)
 		next, err = r.advance(ctx, app, mine)
 		judged, errs = err == nil, append(errs, err, r.replace(ctx, app, held, said))
 	}
@@ -147,6 +148,17 @@ func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 		next, errs = sooner(next, after), append(errs, err)
 	}
 	return ctrl.Result{RequeueAfter: next}, errors.Join(errs...)
+}
+
+// runs tells whether nodes run anything by a name: by what they say, or by
+// intents of applications that bore it before.
+func runs(said map[string]word, others []sealed) bool {
+	for _, w := range said {
+		if w.runs {
+			return true
+		}
+	}
+	return slices.ContainsFunc(others, func(s sealed) bool { return !s.payload.Tombstone })
 }
 
 // sooner is the earlier of two times to come back; zero means never.
@@ -186,7 +198,8 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	if err != nil {
 		return 0, err
 	}
-	if mine, err = r.undo(ctx, app, mine, &standing); err != nil {
+	mine, hold, err := r.undo(ctx, app, mine, &standing)
+	if err != nil {
 		return 0, err
 	}
 	revision, braked, err := r.brake(ctx, app, standing)
@@ -205,7 +218,7 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	if err != nil {
 		return 0, err
 	}
-	mine, progress, err := r.roll(ctx, app, mine, standing)
+	mine, progress, err := r.roll(ctx, app, mine, standing, hold)
 	if err != nil {
 		return 0, err
 	}

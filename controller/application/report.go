@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -75,7 +76,7 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 			return err
 		}
 		report.Nodes, report.Serial = &counts, p.Serial
-		if p.Previous != nil {
+		if p.Previous != nil && p.Undone == 0 {
 			report.PreviousDigest = p.Previous.ImageDigest
 		}
 		deployed = status.Deployed(counts)
@@ -138,9 +139,23 @@ func (r *Reconciler) nodes(ctx context.Context) ([]status.Node, error) {
 	for i := range list.Items {
 		n := &list.Items[i]
 		alive := ready(n) && (r.Agents == nil || agents[n.Name])
-		nodes = append(nodes, status.Node{Name: n.Name, Labels: n.Labels, Ready: alive, Reported: reported[n.Name]})
+		nodes = append(nodes, status.Node{Name: n.Name, Labels: n.Labels, Ready: alive, Gone: gone(n, alive, r.now), Reported: reported[n.Name]})
 	}
 	return nodes, nil
+}
+
+// gone is when a node went away: as its kubelet's silence has it, else now, since
+// an agent that is gone from a node that is well says not since when.
+func gone(n *corev1.Node, alive bool, now func() time.Time) *time.Time {
+	if alive {
+		return nil
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return &c.LastTransitionTime.Time
+		}
+	}
+	return new(now())
 }
 
 // ready tells whether the kubelet of a node says that it is well.

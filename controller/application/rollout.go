@@ -25,7 +25,11 @@ func (r *Reconciler) stamp(ctx context.Context, app application, mine sealed, s 
 	through := ""
 	if live != nil && !live.Tombstone {
 		if s.Verdict.SameVersion(*live) {
-			stamp.Version, stamp.Rollout, stamp.Previous = live.VersionSerial(), live.Rollout, live.Previous
+			stamp.Version, stamp.Rollout = live.VersionSerial(), live.Rollout
+			if live.Undone == 0 {
+				// Of what was undone, the version before is the one to be rid of.
+				stamp.Previous = live.Previous
+			}
 			return stamp, nil
 		}
 		before := settled(live)
@@ -39,6 +43,10 @@ func (r *Reconciler) stamp(ctx context.Context, app application, mine sealed, s 
 			return stamp, nil
 		}
 		stamp.Previous = before
+	}
+	if live == nil && mine.runs {
+		// Nodes run it, or what it takes the place of, and would lose it meanwhile.
+		return stamp, nil
 	}
 	fleet, err := r.fleet(ctx, app, s.Verdict.Version(), s)
 	if err != nil {
@@ -82,7 +90,7 @@ func (r *Reconciler) fleet(ctx context.Context, app application, version intent.
 }
 
 // roll moves a rollout that can go on, and tells how it stands.
-func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s gate.Standing) (sealed, rollout.Progress, error) {
+func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s gate.Standing, hold string) (sealed, rollout.Progress, error) {
 	live := mine.payload
 	if s.Undone {
 		message := "the version before was brought back to every node; change the definition, or see skep rollout resume"
@@ -90,6 +98,9 @@ func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s g
 			message = "it was rolled back, and the version before may run no more; change the definition, or see skep rollout resume"
 		}
 		return mine, rollout.Progress{Status: v1alpha1.RolloutStatus{State: v1alpha1.RolloutRolledBack, Message: message}}, nil
+	}
+	if hold != "" && (live == nil || live.Rollout == nil) {
+		return mine, rollout.Progress{Status: v1alpha1.RolloutStatus{State: v1alpha1.RolloutStopped, Message: hold}}, nil
 	}
 	if live == nil || live.Tombstone || live.Rollout == nil {
 		return mine, rollout.Progress{}, nil
@@ -99,17 +110,20 @@ func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s g
 		return mine, rollout.Progress{}, err
 	}
 	resumed := app.GetAnnotations()[v1alpha1.AnnotationResume] == strconv.FormatInt(live.Serial, 10)
-	progress := fleet.Look(*live.Rollout, r.now().Sub(time.UnixMilli(live.Serial)), resumed)
+	progress := fleet.Look(*live.Rollout, time.UnixMilli(live.VersionSerial()), r.now().Sub(time.UnixMilli(live.Serial)), resumed)
+	if hold != "" {
+		progress.Moves, progress.Status.State, progress.Status.Message = false, v1alpha1.RolloutStopped, hold
+	}
 	stamp := gate.Stamp{UID: live.UID, Version: live.VersionSerial(), Rollout: live.Rollout, Previous: live.Previous}
 	if progress.Moves {
 		stamp.Rollout = progress.Next
 	}
-	lost := live.Previous != nil && !r.keeps(ctx, app, s.Request, *live.Previous)
-	if lost {
-		stamp.Previous = nil
+	if live.Previous != nil && !r.keeps(ctx, app, s.Request, *live.Previous) {
+		mine, err = r.forsake(ctx, mine)
+		return mine, progress, err
 	}
 	// What is frozen does not move either.
-	if !progress.Moves && !lost || s.Err != nil || app.Body().Suspend || !s.Verdict.Same(*live) {
+	if !progress.Moves || s.Err != nil || app.Body().Suspend || !s.Verdict.Same(*live) {
 		return mine, progress, nil //nolint:nilerr // what cannot be judged does not move
 	}
 	ctrl.LoggerFrom(ctx).Info("rollout moves on", "application", live.Application.String(), "step", stamp.Rollout)
@@ -117,7 +131,18 @@ func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s g
 	if err != nil || stamp.Rollout == nil {
 		return mine, rollout.Progress{}, err
 	}
-	return mine, fleet.Look(*stamp.Rollout, 0, false), nil
+	return mine, fleet.Look(*stamp.Rollout, time.UnixMilli(stamp.Version), 0, false), nil
+}
+
+// forsake has nodes hold the version before no more, though the definition may be
+// suspended, broken or out of reach.
+func (r *Reconciler) forsake(ctx context.Context, mine sealed) (sealed, error) {
+	envelope, err := gate.Forsake(r.Keys().Sealer, *mine.payload, r.serial(mine))
+	if err != nil {
+		return mine, err
+	}
+	ctrl.LoggerFrom(ctx).Info("the version before may run no more, and is unloaded where nodes are held at it", "application", mine.payload.Application.String())
+	return r.put(ctx, mine, envelope, mine.object.Annotations[annotationCRD])
 }
 
 // back takes a version that may not run from the nodes that its rollout came to,
@@ -137,32 +162,37 @@ func (r *Reconciler) back(ctx context.Context, mine sealed, s gate.Standing) (se
 
 // undo brings the version before back to every node, where people asked for
 // that of the definition as it is. What runs then is judged by itself, and what
-// was unloaded since stays so.
-func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *gate.Standing) (sealed, error) {
+// was unloaded since stays so. hold is why it could not be done: the rollout goes
+// no further then either.
+func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *gate.Standing) (now sealed, hold string, err error) {
 	generation, live := app.GetGeneration(), mine.payload
 	if live == nil || app.GetAnnotations()[v1alpha1.AnnotationUndo] != strconv.FormatInt(generation, 10) {
-		return mine, nil
+		return mine, "", nil
 	}
 	if live.Undone != generation {
-		if live.Tombstone || live.Previous == nil {
-			return mine, nil
+		before, stamp := live.Previous, gate.Stamp{UID: live.UID, Undone: generation}
+		if live.Undone != 0 {
+			// An older definition was undone, and nothing came after it.
+			before, stamp.Version, stamp.Previous = live, live.VersionSerial(), live.Previous
+		} else if undone := live.Alone(); !live.Tombstone {
+			stamp.Previous = &undone
 		}
-		v, err := r.Judge.Rejudge(ctx, s.Request, *live.Previous)
-		if err != nil {
-			return mine, fmt.Errorf("undo rollout of %s: %w", live.Application, err)
+		if live.Tombstone || before == nil {
+			return mine, "", nil
 		}
-		if !v.Allowed() {
-			ctrl.LoggerFrom(ctx).Info("the version before is not allowed any more, and not brought back", "application", live.Application.String())
-			return mine, nil
+		v, err := r.Judge.Rejudge(ctx, s.Request, *before)
+		switch {
+		case err != nil:
+			return mine, fmt.Sprintf("the version before cannot be judged, and is not brought back yet: %v", err), nil
+		case !v.Allowed():
+			return mine, "the version before is not allowed any more, and cannot be brought back: change the definition, or see skep rollout resume", nil
 		}
-		undone := live.Alone()
-		stamp := gate.Stamp{UID: live.UID, Previous: &undone, Undone: generation}
 		if mine, err = r.seal(ctx, mine, v, stamp, mine.object.Annotations[annotationCRD]); err != nil {
-			return mine, err
+			return mine, "", err
 		}
 		s.Live = mine.payload
 	}
 	s.Undone = true
 	s.Held = r.Judge.Hold(ctx, *s)
-	return mine, nil
+	return mine, "", nil
 }

@@ -116,22 +116,28 @@ type Progress struct {
 	Status v1alpha1.RolloutStatus
 }
 
-// Look says how the rollout at a step does that was sealed so long ago. resumed
-// has the step count as done, whatever its nodes say.
-func (f Fleet) Look(at intent.Rollout, age time.Duration, resumed bool) Progress {
-	reached := f.reached(at)
+// Look says how the rollout at a step does that was sealed so long ago, of a
+// version sealed at a time. resumed has the step count as done, whatever its
+// nodes say.
+func (f Fleet) Look(at intent.Rollout, version time.Time, age time.Duration, resumed bool) Progress {
+	reached := f.reached(at, version)
 	p := Progress{Status: v1alpha1.RolloutStatus{
 		State: v1alpha1.RolloutProgressing, Step: int32(at.Step), Steps: int32(f.last()), Nodes: int32(reached.nodes),
 	}}
 	step := fmt.Sprintf("step %d of %d", at.Step, f.last())
-	wider := f.through(f.size(at.Step))
+	wider := at.Through
+	if at.Step <= len(f.steps) {
+		wider = f.through(f.size(at.Step))
+	}
 	switch {
-	case resumed || at.Step > len(f.steps):
+	case resumed:
 		p.Moves, p.Next = true, f.after(at)
 	case reached.failed != nil:
 		p.Status.State = v1alpha1.RolloutStopped
 		p.Status.Message = fmt.Sprintf("stopped at %s: %s: %s; the other nodes keep the version before. Change the definition, or see skep rollout resume and undo",
 			step, reached.failed.Node, reached.failed.Message)
+	case reached.left != nil:
+		p.Status.Message = fmt.Sprintf("%s: %s went away since it has the version; it is waited for, see skep rollout resume and undo", step, reached.left.Node)
 	case reached.pending > 0:
 		p.Status.Message = fmt.Sprintf("%s: %d of %d nodes have the version", step, reached.loaded, reached.nodes)
 	case wider > at.Through:
@@ -151,10 +157,12 @@ func (f Fleet) Look(at intent.Rollout, age time.Duration, resumed bool) Progress
 // reach counts what a step has come to.
 type reach struct {
 	nodes, loaded, pending, waiting int
-	failed                          *node
+	// failed is the first that failed, left one that went away since the version
+	// is there: perhaps because of it.
+	failed, left *node
 }
 
-func (f Fleet) reached(at intent.Rollout) reach {
+func (f Fleet) reached(at intent.Rollout, version time.Time) reach {
 	var r reach
 	for i, n := range f.nodes {
 		if n.hash > at.Through {
@@ -162,6 +170,8 @@ func (f Fleet) reached(at intent.Rollout) reach {
 		}
 		r.nodes++
 		switch {
+		case !n.Reachable && n.Gone != nil && n.Gone.After(version):
+			r.left = &f.nodes[i]
 		case !n.Reachable:
 		case n.State == v1alpha1.NodeLoaded:
 			r.loaded++

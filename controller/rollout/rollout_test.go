@@ -40,6 +40,10 @@ func in(n int, states ...v1alpha1.NodeState) []status.Answer {
 		case "":
 		case away:
 			all[i].Reachable = false
+		case left:
+			all[i].Reachable, all[i].Gone = false, new(sealed.Add(time.Second))
+		case before:
+			all[i].Reachable, all[i].Gone = false, new(sealed.Add(-time.Second))
 		default:
 			all[i].State, all[i].Message = s, "words of the kernel"
 		}
@@ -47,8 +51,16 @@ func in(n int, states ...v1alpha1.NodeState) []status.Answer {
 	return all
 }
 
-// away is a node that cannot be reached.
-const away v1alpha1.NodeState = "away"
+// away is a node that cannot be reached and never spoke, left one that went away
+// after the version was sealed, before one that did so before.
+const (
+	away   v1alpha1.NodeState = "away"
+	left   v1alpha1.NodeState = "left"
+	before v1alpha1.NodeState = "before"
+)
+
+// sealed is when the version was.
+var sealed = time.UnixMilli(1_700_000_000_000)
 
 // said is a rollout as the step and how many nodes it reaches; none is every
 // node.
@@ -132,7 +144,11 @@ func TestARolloutMovesOn(t *testing.T) {
 		"to all where no node has a place for it":      {nil, in(2, waiting, waiting), 1, 2, 0, false, "all", "", ""},
 		"not while no node can be reached":             {nil, in(2, away, away), 1, 1, 0, false, "", v1alpha1.RolloutProgressing, "no node of it is reachable"},
 		"to a node that came back":                     {nil, in(2), 1, 0, 0, false, "step 1 to 1", "", ""},
-		"to all where the step is no longer defined":   {nil, in(6, loaded, loaded, ""), 2, 3, 0, false, "all", "", ""},
+		"to all where the step is no longer defined":   {nil, in(6, loaded, loaded, loaded), 2, 3, 0, false, "all", "", ""},
+		"no further where it is not, and one failed":   {nil, in(6, loaded, failed, loaded), 2, 3, 0, false, "", v1alpha1.RolloutStopped, "words of the kernel"},
+		"no further where it is not, and one is away":  {nil, in(6, loaded, loaded, ""), 2, 3, 0, false, "", v1alpha1.RolloutProgressing, "2 of 3"},
+		"not where a node went away with the version":  {nil, in(3, left), 1, 1, 99, false, "", v1alpha1.RolloutProgressing, "went away since"},
+		"past a node that went away before":            {nil, in(3, before), 1, 1, 0, false, "step 1 to 2", "", ""},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			at := intent.Rollout{Step: c.step}
@@ -140,7 +156,7 @@ func TestARolloutMovesOn(t *testing.T) {
 				at.Through = intent.NodeHash("uid", c.nodes[c.reached-1].Node)
 			}
 			fleet := Of(c.spec, "uid", c.nodes)
-			got := fleet.Look(at, time.Duration(c.age)*time.Second, c.resumed)
+			got := fleet.Look(at, sealed, time.Duration(c.age)*time.Second, c.resumed)
 			if got.Moves != (c.next != "") || got.Moves && said(got.Next, c.nodes) != c.next {
 				t.Fatalf("moves %v to %s, want %q", got.Moves, said(got.Next, c.nodes), c.next)
 			}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -22,6 +23,9 @@ type Node struct {
 	Labels map[string]string
 	// Ready tells that the node is alive and an agent runs there.
 	Ready bool
+	// Gone is when it was no longer ready, as far as that is known; nil where it
+	// is.
+	Gone *time.Time
 	// Reported is what its agent says; nil where it has said nothing yet.
 	Reported *v1alpha1.BpfNodeStatus
 }
@@ -87,8 +91,11 @@ type Answer struct {
 	// State and Message say nothing where it has not. Untold tells that it is
 	// alive, and that its report had no room.
 	Reachable, Untold bool
-	State             v1alpha1.NodeState
-	Message           string
+	// Gone is when a node that had spoken went away; nil where it did not, or
+	// that is not known.
+	Gone    *time.Time
+	State   v1alpha1.NodeState
+	Message string
 }
 
 // Answers is what is known on each node that w selects, by name. It is an error
@@ -107,6 +114,9 @@ func Answers(w Wanted, nodes []Node) ([]Answer, error) {
 			continue
 		}
 		a := Answer{Node: n.Name, Reachable: n.Ready && n.Reported != nil}
+		if n.Reported != nil {
+			a.Gone = n.Gone
+		}
 		if a.Reachable {
 			a.State, a.Message = answer(w, n.Name, *n.Reported)
 			a.Untold = a.State == ""

@@ -98,7 +98,12 @@ func (r *rollout) reaches(ref string, nodes int) *intent.Payload {
 // annotate sets an annotation as skep rollout does.
 func (r *rollout) annotate(name string, value int64) {
 	r.t.Helper()
-	r.change(r.app, func() { metav1.SetMetaDataAnnotation(&r.app.ObjectMeta, name, strconv.FormatInt(value, 10)) })
+	r.annotateAny(name, strconv.FormatInt(value, 10))
+}
+
+func (r *rollout) annotateAny(name, value string) {
+	r.t.Helper()
+	r.change(r.app, func() { metav1.SetMetaDataAnnotation(&r.app.ObjectMeta, name, value) })
 }
 
 func TestAVersionComesToTheNodesInSteps(t *testing.T) {
@@ -241,6 +246,71 @@ func TestASignerRevokedInTheMiddleOfARollout(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+func TestWhatRunsIsNotBroughtInStepsAgain(t *testing.T) {
+	r := newRollout(t)
+	for _, name := range r.nodes {
+		n := &v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		r.change(n, func() { n.Status.Applications[0].Revision = "r" })
+	}
+	before := r.opened(r.app).Serial
+	if err := r.Delete(t.Context(), &v1alpha1.BpfIntent{ObjectMeta: metav1.ObjectMeta{Name: string(r.app.UID)}}); err != nil {
+		t.Fatal(err)
+	}
+	r.annotateAny("reconcile.fluxcd.io/requestedAt", "now")
+	r.until("it to be sealed again", func() error {
+		if p := r.opened(r.app); p == nil || p.Serial <= before {
+			return fmt.Errorf("sealed %+v", p)
+		}
+		return nil
+	})
+	if p := r.opened(r.app); p.Rollout != nil {
+		t.Errorf("what five nodes run is taken from all but %+v", p.Rollout)
+	}
+}
+
+func TestASuspendedRolloutHoldsNoNodeAtWhatIsRevoked(t *testing.T) {
+	r := newRollout(t)
+	r.to(image(r.second))
+	r.reaches(r.second, 1)
+	r.to(func(s *v1alpha1.BpfApplicationSpec) { s.Suspend = true })
+	r.condition(r.app, v1alpha1.ConditionReady, metav1.ConditionTrue, "Suspended")
+	signer := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}
+	r.change(signer, func() { signer.Spec.Revoked = true })
+	r.until("the version before to go", func() error {
+		if p := r.opened(r.app); p.Previous != nil || p.Image != r.second || p.Rollout == nil {
+			return fmt.Errorf("%s over %+v", p.Image, p.Previous)
+		}
+		return nil
+	})
+}
+
+func TestAnUndoThatMayNotBeIsTold(t *testing.T) {
+	r := newRollout(t)
+	r.to(image(r.second))
+	r.reaches(r.second, 1)
+	r.loaded(r.nodes[0])
+	r.reaches(r.second, 5)
+	signer := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}
+	r.change(signer, func() { signer.Spec.Revoked = true })
+	r.until("the revocation to be in force", func() error {
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(signer), signer); err != nil {
+			return err
+		}
+		for _, c := range signer.GetConditions() {
+			if c.ObservedGeneration == signer.Generation {
+				return nil
+			}
+		}
+		return fmt.Errorf("conditions %v", signer.GetConditions())
+	})
+	r.annotate(v1alpha1.AnnotationUndo, r.app.Generation)
+	ready := r.condition(r.app, v1alpha1.ConditionReady, metav1.ConditionFalse, "RolloutStopped")
+	if !strings.Contains(ready.Message, "is not allowed any more") {
+		t.Errorf("%s", ready.Message)
+	}
+	r.reaches(r.second, 5)
 }
 
 // TestTheVerifierStopsARollout is a rollout on three real nodes.
