@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -213,5 +214,81 @@ func TestAStepThatMovesOnWithTheSameVersionChangesNothingHere(t *testing.T) {
 		if diff := cmp.Diff(before, now); diff != "" {
 			t.Errorf("status (-before +now):\n%s", diff)
 		}
+	}
+}
+
+// TestANodeThatMissedAVersionGoesBackToTheOneItsIntentNames: not to what ran
+// there last, which may have been revoked meanwhile, and not to nothing.
+func TestANodeThatMissedAVersionGoesBackToTheOneItsIntentNames(t *testing.T) {
+	needKernel(t)
+	for sentence, ranBefore := range map[string]bool{"an older one ran": true, "it is new": false} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "ro0", "ro1")
+			a, stop := w.run(w.named())
+			if oldest := w.counting("xdp_count", "count_packets"); ranBefore {
+				if err := w.accept(a, oldest); err != nil {
+					t.Fatal(err)
+				}
+			}
+			missed := w.counting("xdp_count_v2", "count_packets")
+			next := over(w.counting("xdp_rejected", "xdp_rejected"), &missed)
+			next.Rollout.Through = intent.NodeHash(next.UID, thisNode)
+			o, err := w.named().Trust.Open(w.seal(next))
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, _ := o.Before()
+			check := func(when string) {
+				t.Helper()
+				if s, _ := deployed(t, a); s.Revision != before.Revision() || len(targets(a)) != 1 || s.Version != next.Serial {
+					t.Errorf("%s: runs %s, want %s: %+v", when, s.Revision, before.Revision(), s)
+				}
+			}
+			_ = w.accept(a, next)
+			check("at once")
+			stop()
+			a, _ = w.run(w.named())
+			_ = w.accept(a)
+			check("after a restart")
+		})
+	}
+}
+
+func TestWhatIsBeingFetchedTakesNothingAway(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "ro0", "ro1")
+	next, asked, release := w.counting("xdp_count_v2", "count_packets"), make(chan struct{}), make(chan struct{})
+	o := w.named()
+	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
+		if digest == next.ObjectDigest {
+			close(asked)
+			<-release
+		}
+		return w.fetch(ctx, digest)
+	}
+	a := w.startWith(o)
+	first := w.counting("xdp_count", "count_packets")
+	if err := w.accept(a, first); err != nil {
+		t.Fatal(err)
+	}
+	runs := a.Report()[0].Revision
+	w.serial++
+	next.Serial = w.serial
+	if err := a.Accept(w.seal(next)); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	a.Reconcile(t.Context())
+	if s, _ := deployed(t, a); s.Revision != runs || len(targets(a)) != 1 {
+		t.Errorf("while its object is on its way: %+v", s)
+	}
+	close(release)
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := deployed(t, a); s.Revision == runs || len(targets(a)) != 1 {
+		t.Errorf("once it is there: %+v", s)
 	}
 }

@@ -37,6 +37,10 @@ func (r *Reconciler) stamp(ctx context.Context, app application, mine sealed, s 
 		case before == nil:
 			through = live.Rollout.Through
 		case s.Verdict.SameVersion(*before):
+			// What a node cannot have at once it goes on without.
+			if now := live.Alone(); r.keeps(ctx, app, s.Request, now) {
+				stamp.Previous = &now
+			}
 			return stamp, nil
 		case !r.keeps(ctx, app, s.Request, *before):
 			// There is nothing to hold nodes at.
