@@ -450,7 +450,15 @@ func (n *node) upgrading() {
 	}
 	n.sees(counter...)
 	// Fewer rights are enough to load what is new.
-	n.must("patch", counter[0], counter[1], "--type=merge", "--patch", `{"spec":{"variables":null}}`)
+	// A connection to the webhook that went with its Pod takes the API server ten
+	// seconds to give up.
+	n.until("the webhook to be reached", func() error {
+		out, err := n.kubectl("patch", counter[0], counter[1], "--type=merge", "--patch", `{"spec":{"variables":null}}`)
+		if err != nil && !strings.Contains(out, "failed calling webhook") {
+			n.t.Fatal(err)
+		}
+		return err
+	})
 	n.replaced(id)
 	n.sees(counter...)
 }
