@@ -226,7 +226,6 @@ func TestASignerRevokedInTheMiddleOfARollout(t *testing.T) {
 		r := newRollout(t)
 		r.to(image(r.second))
 		r.reaches(r.second, 1)
-		r.loaded(r.nodes[0])
 		signer := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}}
 		r.change(signer, func() { signer.Spec.Revoked = true })
 		r.reaches(r.first, 5)
