@@ -130,6 +130,14 @@ func Scheme() (*runtime.Scheme, error) {
 	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
 }
 
+// registries reads images, and caches them in the room there is.
+func (o Options) registries(room int64, counts *gatemetrics.Metrics) (*image.Client, error) {
+	return image.NewClient(image.Options{
+		CacheBytes: room / 4 * 3, CacheDir: filepath.Join(o.Cache, "bytecode"),
+		InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller", Answered: counts.Answered,
+	})
+}
+
 // New joins the parts of a controller. The manager's Start runs them.
 func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	certificates := &admission.Certificates{}
@@ -144,8 +152,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	registry := o.registry()
 	counts := gatemetrics.New(registry)
 	room := cmp.Or(o.CacheSize, 1<<30)
-	registries, err := image.NewClient(image.Options{CacheBytes: room / 4 * 3, CacheDir: filepath.Join(o.Cache, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller",
-		Answered: counts.Answered})
+	registries, err := o.registries(room, counts)
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
