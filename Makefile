@@ -69,8 +69,8 @@ bench: ## Run the benchmarks into dist/bench.txt and compare with dist/bench.old
 	@grep -v -e '^ok ' -e 'no test files' -e '^PASS$$' $(BENCHOUT)
 	@old=$(basename $(BENCHOUT)).old.txt; test ! -e $$old || $(TOOL) benchstat $$old $(BENCHOUT)
 
-bench-cluster: assets ## Measure a cluster: up to 1,000 simulated nodes, 1,000 applications, the webhook (minutes)
-	go test -run '^$$' -bench 'Nodes|Thousand|Webhook' -benchtime 1x -timeout 30m ./test/integration/...
+bench-cluster: assets ## Measure a cluster: up to 1,000 simulated nodes, 1,000 applications, the webhook, an agent's memory (minutes)
+	go test -run '^$$' -bench 'Nodes|Thousand|Webhook|Resident' -benchtime 1x -timeout 30m ./test/integration/... ./agent/cluster
 
 generate: ## Make all generated files anew: deep copies, objects (clang-19), schemas
 	go generate ./...

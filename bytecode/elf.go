@@ -15,26 +15,33 @@ import (
 // overlap a thousand times. It runs before cilium/ebpf, which trusts its input
 // there.
 func checkELF(object []byte, opts Options) error {
+	if err := checkSections(object, opts); err != nil {
+		return err
+	}
 	f, err := elf.NewFile(bytes.NewReader(object))
 	if err != nil {
 		return fmt.Errorf("parse object: %w", err)
 	}
-	if f.Class != elf.ELFCLASS64 {
-		return fmt.Errorf("parse object: %s is not a 64-bit ELF file", f.Class)
-	}
 	if f.Type != elf.ET_REL {
 		return fmt.Errorf("parse object: %s is not a relocatable ELF file", f.Type)
 	}
-	if len(f.Sections) > opts.MaxSections {
-		return tooMany("sections", len(f.Sections), opts.MaxSections)
-	}
-	var unpacked uint64
+	var unpacked, packed uint64
 	for _, s := range f.Sections {
 		if err := checkSection(s, opts); err != nil {
 			return err
 		}
 		if s.Type == elf.SHT_NOBITS {
 			unpacked = sum(unpacked, s.Size)
+		} else {
+			packed = sum(packed, s.FileSize)
+		}
+	}
+	if packed > uint64(len(object)) {
+		return &Refusal{
+			Rule:   "bytecode/overlapping-sections",
+			Object: "object",
+			Reason: fmt.Sprintf("its sections have %d bytes together, more than the %d of the file", packed, len(object)),
+			Remedy: "build the object from source with clang -target bpf -g",
 		}
 	}
 	if unpacked > uint64(opts.MaxSize) {
@@ -45,22 +52,20 @@ func checkELF(object []byte, opts Options) error {
 			Remedy: "keep large tables in maps instead of globals",
 		}
 	}
+	if err := checkTypeNames(f); err != nil {
+		return err
+	}
 	return checkSymbols(f, opts)
 }
 
 // checkSection refuses sections that unpack to more than the file holds.
-// Compilers compress nothing but DWARF.
+// Compilers compress nothing but DWARF, which nobody reads.
 func checkSection(s *elf.Section, opts Options) error {
-	if strings.HasPrefix(s.Name, ".debug") || strings.HasPrefix(s.Name, ".zdebug") {
+	if isDWARF(s) {
 		return nil
 	}
 	if s.Flags&elf.SHF_COMPRESSED != 0 {
-		return &Refusal{
-			Rule:   "bytecode/compressed-section",
-			Object: "section " + printable(s.Name),
-			Reason: "it is compressed",
-			Remedy: "link the object without --compress-debug-sections and -gz",
-		}
+		return compressedSection("section " + printable(s.Name))
 	}
 	limit, remedy := uint64(opts.MaxSize), "keep large tables in maps instead of globals"
 	if s.Name == ".BTF" {
@@ -77,16 +82,33 @@ func checkSection(s *elf.Section, opts Options) error {
 	return nil
 }
 
+// isDWARF tells sections for debuggers by more than their names, which code and
+// tables might have as well.
+func isDWARF(s *elf.Section) bool {
+	const harmless = elf.SHF_MERGE | elf.SHF_STRINGS | elf.SHF_COMPRESSED
+	return s.Type == elf.SHT_PROGBITS && s.Flags&^harmless == 0 &&
+		(strings.HasPrefix(s.Name, ".debug") || strings.HasPrefix(s.Name, ".zdebug"))
+}
+
+func compressedSection(object string) error {
+	return &Refusal{
+		Rule:   "bytecode/compressed-section",
+		Object: object,
+		Reason: "it is compressed",
+		Remedy: "link the object without --compress-debug-sections and -gz",
+	}
+}
+
 // checkSymbols bounds what linking may make of the functions, every program of
 // the object getting its own copy of all it reaches, and looks at what they
 // refer to.
 func checkSymbols(f *elf.File, opts Options) error {
+	if err := checkSymbolNames(f, opts); err != nil {
+		return err
+	}
 	symbols, err := f.Symbols()
 	if err != nil {
 		return fmt.Errorf("parse object: read symbols: %w", err)
-	}
-	if len(symbols) > opts.MaxSymbols {
-		return tooMany("symbols", len(symbols), opts.MaxSymbols)
 	}
 	if err := checkOverlap(f, symbols, opts); err != nil {
 		return err

@@ -38,7 +38,7 @@ func TestHelperTableIsWhole(t *testing.T) {
 		if !strings.HasPrefix(h.Name, "bpf_") {
 			t.Errorf("%s is no kernel name", h.Name)
 		}
-		if older(h.MinKernel, newest) {
+		if Older(h.MinKernel, newest) {
 			t.Errorf("%s came with %s, but a helper of a lower number with %s: ids are given in order", h.Name, h.MinKernel, newest)
 		}
 		newest = h.MinKernel

@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"slices"
 	"sort"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -44,6 +41,9 @@ type Options struct {
 	// MaxBTF is the size in bytes of the type information; 0 means 2 MiB. Types
 	// may nest as deep as there are types, and are read recursively.
 	MaxBTF int
+	// MaxFacts is the size in bytes of Facts as JSON, which are remembered and
+	// shown to policies; 0 means 1 MiB.
+	MaxFacts int
 }
 
 // withDefaults fills in what is zero.
@@ -58,6 +58,7 @@ func (o Options) withDefaults() Options {
 	fill(&o.MaxSymbols, 65536)
 	fill(&o.MaxInstructions, 4<<20)
 	fill(&o.MaxBTF, 2<<20)
+	fill(&o.MaxFacts, 1<<20)
 	if o.MaxSize <= 0 {
 		o.MaxSize = 16 << 20
 	}
@@ -110,6 +111,9 @@ func Inspect(r io.ReaderAt, opts Options) (Facts, error) {
 	if err := checkNames(f); err != nil {
 		return Facts{}, err
 	}
+	if err := checkFacts(f, opts.MaxFacts); err != nil {
+		return Facts{}, err
+	}
 	return f, nil
 }
 
@@ -122,8 +126,12 @@ func gather(spec *ebpf.CollectionSpec, opts Options) (Facts, error) {
 		BTF:       spec.Types != nil,
 		Maps:      []Map{},
 		Programs:  []Program{},
-		Variables: variables(spec),
 		CPUs:      opts.CPUs,
+	}
+	said := telling{most: opts.MaxFacts}
+	var err error
+	if f.Variables, err = variables(spec, &said); err != nil {
+		return Facts{}, err
 	}
 	var all needs
 	for _, name := range sortedKeys(spec.Programs) {
@@ -135,6 +143,9 @@ func gather(spec *ebpf.CollectionSpec, opts Options) (Facts, error) {
 		f.CORE = f.CORE || p.core
 		f.Programs = append(f.Programs, p.facts)
 		all = append(all, p.needs...)
+		if err := said.count("programs", len(f.Programs), len(spec.Programs), p.facts.texts()); err != nil {
+			return Facts{}, err
+		}
 	}
 	maps := mapSpecs(spec)
 	for _, name := range sortedKeys(maps) {
@@ -146,36 +157,6 @@ func gather(spec *ebpf.CollectionSpec, opts Options) (Facts, error) {
 	f.MinKernel, f.MinKernelReasons = all.lowest()
 	return f, nil
 }
-
-// checkNames refuses names that JSON, a terminal or a label would show as
-// something else: two programs must not look like one, nor move the cursor.
-func checkNames(f Facts) error {
-	names := []string{f.License}
-	for _, p := range f.Programs {
-		names = append(names, p.Name, p.Section)
-		names = slices.Concat(names, p.Subprograms, p.Kfuncs, p.Ksyms, p.Unresolved)
-	}
-	for _, m := range f.Maps {
-		names = append(names, m.Name)
-	}
-	for _, v := range f.Variables {
-		names = append(names, v.Name, v.Section, v.Type)
-	}
-	for _, name := range names {
-		if !utf8.ValidString(name) || strings.ContainsFunc(name, unprintable) {
-			return &Refusal{
-				Rule:   "bytecode/unprintable-name",
-				Object: "name " + printable(name),
-				Reason: "it is not printable text",
-				Remedy: "name programs, maps, variables and sections with letters and digits",
-			}
-		}
-	}
-	return nil
-}
-
-// unprintable tells whether a character shows as nothing or moves the cursor.
-func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // readObject reads the file whole: what follows reads it several times, and
 // ELF offsets may point anywhere in it.
@@ -282,7 +263,7 @@ func inspectMap(name string, m *ebpf.MapSpec, opts Options) Map {
 
 // variables lists the globals that can be set: those with global or weak
 // binding. Statics have no symbol that survives linking.
-func variables(spec *ebpf.CollectionSpec) []Variable {
+func variables(spec *ebpf.CollectionSpec, said *telling) ([]Variable, error) {
 	vars := make([]Variable, 0, len(spec.Variables))
 	for _, name := range sortedKeys(spec.Variables) {
 		v := spec.Variables[name]
@@ -296,8 +277,11 @@ func variables(spec *ebpf.CollectionSpec) []Variable {
 			variable.Type = cType(v.Type.Type, 0)
 		}
 		vars = append(vars, variable)
+		if err := said.count("variables", len(vars), len(spec.Variables), variable.texts()); err != nil {
+			return nil, err
+		}
 	}
-	return vars
+	return vars, nil
 }
 
 // sortedKeys are the keys of a map in order.

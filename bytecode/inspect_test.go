@@ -248,21 +248,23 @@ func TestRefusals(t *testing.T) {
 		opts   Options
 		rule   string
 	}{
-		"a map by number":                     {object: objectFile(t, "by_number"), rule: "bytecode/reference-by-number"},
-		"a map by number beside Kconfig":      {object: objectFile(t, "by_number_kconfig"), rule: "bytecode/reference-by-number"},
-		"a kfunc by number":                   {object: objectFile(t, "kfunc_by_number"), rule: "bytecode/reference-by-number"},
-		"a small file that asks for much":     {object: objectFile(t, "bss_bomb"), rule: "bytecode/too-large"},
-		"a file that is too large":            {object: reach, opts: Options{MaxSize: 1000}, rule: "bytecode/too-large"},
-		"more sections than allowed":          {object: reach, opts: Options{MaxSections: 3}, rule: "bytecode/too-many-sections"},
-		"more symbols than allowed":           {object: reach, opts: Options{MaxSymbols: 3}, rule: "bytecode/too-many-symbols"},
-		"more instructions than allowed":      {object: reach, opts: Options{MaxInstructions: 100}, rule: "bytecode/too-many-instructions"},
-		"more type information than allowed":  {object: reach, opts: Options{MaxBTF: 100}, rule: "bytecode/too-large"},
-		"symbols that name the same bytes":    {object: overlapping(t, reach), opts: Options{MaxSize: 1 << 16}, rule: "bytecode/overlapping-symbols"},
-		"a compressed section":                {object: compressed(t, reach), rule: "bytecode/compressed-section"},
-		"two tables of relocations":           {object: relocatedTwice(t, reach), rule: "bytecode/ambiguous-relocations"},
-		"a program with a name of no text":    {object: renamed(t, reach, "reaches_none", "reaches_\xffone"), rule: "bytecode/unprintable-name"},
-		"a map that moves the cursor":         {object: renamed(t, reach, "events", "\x1b[2J.."), rule: "bytecode/unprintable-name"},
-		"a .bss each within bounds, not both": {object: twoBombs(t), opts: Options{MaxSize: 3 << 19}, rule: "bytecode/too-large"},
+		"a map by number":                            {object: objectFile(t, "by_number"), rule: "bytecode/reference-by-number"},
+		"a map by number beside Kconfig":             {object: objectFile(t, "by_number_kconfig"), rule: "bytecode/reference-by-number"},
+		"a kfunc by number":                          {object: objectFile(t, "kfunc_by_number"), rule: "bytecode/reference-by-number"},
+		"a small file that asks for much":            {object: objectFile(t, "bss_bomb"), rule: "bytecode/too-large"},
+		"a file that is too large":                   {object: reach, opts: Options{MaxSize: 1000}, rule: "bytecode/too-large"},
+		"more sections than allowed":                 {object: reach, opts: Options{MaxSections: 3}, rule: "bytecode/too-many-sections"},
+		"more symbols than allowed":                  {object: reach, opts: Options{MaxSymbols: 3}, rule: "bytecode/too-many-symbols"},
+		"more instructions than allowed":             {object: reach, opts: Options{MaxInstructions: 100}, rule: "bytecode/too-many-instructions"},
+		"more type information than allowed":         {object: reach, opts: Options{MaxBTF: 100}, rule: "bytecode/too-large"},
+		"symbols that name the same bytes":           {object: overlapping(t, reach), opts: Options{MaxSize: 1 << 16}, rule: "bytecode/overlapping-symbols"},
+		"a compressed section":                       {object: compressed(t, reach), rule: "bytecode/compressed-section"},
+		"two tables of relocations":                  {object: relocatedTwice(t, reach), rule: "bytecode/ambiguous-relocations"},
+		"a program with a name of no text":           {object: renamed(t, reach, "reaches_none", "reaches_\xffone"), rule: "bytecode/unprintable-name"},
+		"a map that moves the cursor":                {object: renamed(t, reach, "events", "\x1b[2J.."), rule: "bytecode/unprintable-name"},
+		"a program with a name that no kernel takes": {object: named(t, reach, "reaches_none", strings.Repeat("n", 513)), rule: "bytecode/long-name"},
+		"more than anybody reads":                    {object: reach, opts: Options{MaxFacts: 1000}, rule: "bytecode/too-many-facts"},
+		"a .bss each within bounds, not both":        {object: twoBombs(t), opts: Options{MaxSize: 3 << 19}, rule: "bytecode/too-large"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Inspect(bytes.NewReader(test.object), test.opts)
@@ -322,6 +324,32 @@ func renamed(t *testing.T, object []byte, from, to string) []byte {
 		t.Fatalf("cannot rename %q to %q", from, to)
 	}
 	return changed
+}
+
+// named gives a function a name of any length, at the end of a table of names
+// that is moved to the end of the file.
+func named(t *testing.T, object []byte, from, to string) []byte {
+	t.Helper()
+	object = bytes.Clone(object)
+	f, err := elf.NewFile(bytes.NewReader(object))
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbols := f.SectionByType(elf.SHT_SYMTAB)
+	names, err := f.Sections[symbols.Link].Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	le := binary.LittleEndian
+	for at := symbols.Offset; at < symbols.Offset+symbols.Size; at += elf.Sym64Size {
+		if name, _, _ := strings.Cut(string(names[le.Uint32(object[at:]):]), "\x00"); name == from {
+			le.PutUint32(object[at:], uint32(len(names)))
+		}
+	}
+	header := object[le.Uint64(object[0x28:])+uint64(symbols.Link)*uint64(le.Uint16(object[0x3a:])):]
+	le.PutUint64(header[24:], uint64(len(object)))
+	le.PutUint64(header[32:], uint64(len(names)+len(to)+1))
+	return slices.Concat(object, names, []byte(to), []byte{0})
 }
 
 // twoBombs is an object with two sections without contents, of 1 MiB each.

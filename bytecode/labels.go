@@ -48,10 +48,35 @@ func Labels(f Facts) map[string]string {
 	return map[string]string{labelPrograms: object(programs), labelMaps: object(maps)}
 }
 
+// maxMismatches bounds what CompareLabels finds: labels are anybody's to write.
+const maxMismatches = 64
+
+// mismatches are the first that were found, and how many more there are.
+type mismatches struct {
+	first []Mismatch
+	more  int
+}
+
+func (m *mismatches) add(one Mismatch) {
+	if len(m.first) == maxMismatches {
+		m.more++
+		return
+	}
+	m.first = append(m.first, one)
+}
+
+// list is all that is told, the last of it how much is not.
+func (m *mismatches) list() []Mismatch {
+	if m.more == 0 {
+		return m.first
+	}
+	return append(m.first, Mismatch{Path: "labels", Message: fmt.Sprintf("the object contradicts %d more claims of the labels", m.more), Remedy: rebuild})
+}
+
 // CompareLabels finds what an image's labels claim and its object contradicts,
-// in the order of label and name. Labels that are missing claim nothing, and
-// those of other tools' spellings, such as percpu_array or probe, count as what
-// they mean.
+// in the order of label and name, up to 64 of it and one that counts the rest.
+// Labels that are missing claim nothing, and those of other tools' spellings,
+// such as percpu_array or probe, count as what they mean.
 func CompareLabels(labels map[string]string, f Facts) []Mismatch {
 	programs, maps := map[string][]string{}, map[string][]string{}
 	optional := map[string]bool{}
@@ -64,43 +89,44 @@ func CompareLabels(labels map[string]string, f Facts) []Mismatch {
 		maps[m.Name] = mapLabels(m)
 		optional[m.Name] = dataSection(m.Name)
 	}
-	found := compareLabel(labels, labelPrograms, "program", programs, optional)
-	found = append(found, compareLabel(labels, labelMaps, "map", maps, optional)...)
-	return append(found, compareFirstVersion(labels, programs)...)
+	var found mismatches
+	found.inLabel(labels, labelPrograms, "program", programs, optional)
+	found.inLabel(labels, labelMaps, "map", maps, optional)
+	found.inFirstVersion(labels, programs)
+	return found.list()
 }
 
-// compareLabel compares one JSON label with what the object has.
-func compareLabel(labels map[string]string, label, kind string, actual map[string][]string, optional map[string]bool) []Mismatch {
+// inLabel compares one JSON label with what the object has.
+func (m *mismatches) inLabel(labels map[string]string, label, kind string, actual map[string][]string, optional map[string]bool) {
 	text, ok := labels[label]
 	if !ok {
-		return nil
+		return
 	}
 	claims := map[string]string{}
 	if err := json.Unmarshal([]byte(text), &claims); err != nil {
-		return []Mismatch{{
+		m.add(Mismatch{
 			Path:    label,
 			Message: fmt.Sprintf("label %s is not a JSON object of %s names and types", label, kind),
 			Remedy:  rebuild,
-		}}
+		})
+		return
 	}
-	var found []Mismatch
 	for _, name := range sortedKeys(claims) {
-		if m, bad := compareClaim(label, kind, name, claims[name], actual); bad {
-			found = append(found, m)
+		if one, bad := compareClaim(label, kind, name, claims[name], actual); bad {
+			m.add(one)
 		}
 	}
 	for _, name := range sortedKeys(actual) {
 		if _, claimed := claims[name]; claimed || optional[name] {
 			continue
 		}
-		found = append(found, Mismatch{
+		m.add(Mismatch{
 			Path:    at(label, name),
 			Actual:  actual[name][0],
 			Message: fmt.Sprintf("the object has a %s %s of type %s that label %s does not mention", kind, name, actual[name][0], label),
 			Remedy:  rebuild,
 		})
 	}
-	return found
 }
 
 // rebuild mends every mismatch: the labels are made from the object then.
@@ -127,17 +153,16 @@ func compareClaim(label, kind, name, claim string, actual map[string][]string) (
 	return m, true
 }
 
-// compareFirstVersion compares the labels of the format's first version.
-func compareFirstVersion(labels map[string]string, programs map[string][]string) []Mismatch {
+// inFirstVersion compares the labels of the format's first version.
+func (m *mismatches) inFirstVersion(labels map[string]string, programs map[string][]string) {
 	name, named := labels[labelFunction]
 	claim, typed := labels[labelType]
 	if !named || !typed {
-		return nil
+		return
 	}
-	if m, bad := compareClaim(labelType, "program", name, claim, programs); bad {
-		return []Mismatch{m}
+	if one, bad := compareClaim(labelType, "program", name, claim, programs); bad {
+		m.add(one)
 	}
-	return nil
 }
 
 // at is the path of a name within a label.

@@ -3,6 +3,7 @@ package bytecode_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -129,5 +130,24 @@ func TestCompareLabels(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestNoMoreMismatchesAreToldThanAnybodyReads(t *testing.T) {
+	claims := map[string]string{}
+	for i := range 1000 {
+		claims[fmt.Sprintf("ghost%03d", i)] = "xdp"
+	}
+	text, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string]string{image.LabelPrograms: string(text), image.LabelMaps: string(text)}
+	found := bytecode.CompareLabels(labels, labelled())
+	// Beside the ghosts, what the object has is not mentioned.
+	told := bytecode.CompareLabels(map[string]string{image.LabelPrograms: "{}", image.LabelMaps: "{}"}, labelled())
+	want := fmt.Sprintf("the object contradicts %d more claims", 2000+len(told)-64)
+	if len(found) != 65 || found[0].Path != `io.ebpf.programs["ghost000"]` || !strings.Contains(found[64].Message, want) || found[64].Remedy == "" {
+		t.Errorf("%d, the last %+v, want 65 with %q", len(found), found[len(found)-1], want)
 	}
 }

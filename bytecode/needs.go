@@ -34,7 +34,7 @@ func (n needs) lowest() (string, []KernelNeed) {
 	kernel, reasons := firstKernel, []KernelNeed{}
 	for _, need := range n {
 		switch {
-		case older(kernel, need.Kernel):
+		case Older(kernel, need.Kernel):
 			kernel, reasons = need.Kernel, []KernelNeed{need}
 		case kernel == need.Kernel:
 			reasons = append(reasons, need)
@@ -50,16 +50,20 @@ func (n needs) lowest() (string, []KernelNeed) {
 	return kernel, reasons
 }
 
-// older tells whether kernel a came before b; both are major.minor.
-func older(a, b string) bool {
+// Older tells whether kernel a came before b: major.minor, whatever follows, such
+// as a release as uname -r has it.
+func Older(a, b string) bool {
 	aMajor, aMinor := version(a)
 	bMajor, bMinor := version(b)
 	return aMajor < bMajor || aMajor == bMajor && aMinor < bMinor
 }
 
-// version splits major.minor; what is no number counts as 0.
+// version reads major.minor; what is no number counts as 0.
 func version(s string) (major, minor int) {
 	left, right, _ := strings.Cut(s, ".")
+	if end := strings.IndexFunc(right, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
+		right = right[:end]
+	}
 	major, _ = strconv.Atoi(left)
 	minor, _ = strconv.Atoi(right)
 	return major, minor

@@ -119,7 +119,7 @@ func TestEveryTypeHasAKernelAndALabel(t *testing.T) {
 		}
 	}
 	for _, h := range hook.All() {
-		if older(h.MinKernel, programTypeKernel(h.ProgramType)) {
+		if Older(h.MinKernel, programTypeKernel(h.ProgramType)) {
 			t.Errorf("hook %s of %s came before its program type, which is of %s", h.Name, h.MinKernel, programTypeKernel(h.ProgramType))
 		}
 	}
@@ -153,7 +153,10 @@ func TestLowestKernel(t *testing.T) {
 	if kernel, reasons := (needs{}).lowest(); kernel != firstKernel || len(reasons) != 0 || reasons == nil {
 		t.Errorf("nothing needed: %s, %v", kernel, reasons)
 	}
-	if older("5.10", "5.9") || !older("4.20", "5.0") || older("6.1", "6.1") {
+	if Older("5.10", "5.9") || !Older("4.20", "5.0") || Older("6.1", "6.1") {
 		t.Error("versions are numbers, not strings")
+	}
+	if Older("6.10-rc1", "6.9") || !Older("6.1.0-13-amd64", "6.2") || Older("6.2.0-13-amd64", "6.2") || !Older("5.14.0-503.el9.x86_64", "5.15") {
+		t.Error("what follows a release's major.minor counts")
 	}
 }

@@ -59,6 +59,8 @@ type Options struct {
 	// Empty means the one in a Secret of Namespace, which is made on first use
 	// and rotated; see package keys.
 	SealKey []byte
+	// Rotation is how the key in the Secret is rotated.
+	Rotation Rotation
 	// Cache is a folder for bytecode. Needed. CacheSize is the room there, in bytes,
 	// of which three quarters are used and a quarter is kept for what nothing needs
 	// now; zero means 1 GiB.
@@ -98,6 +100,17 @@ func (o Options) registry() prometheus.Registerer {
 	return o.Metrics
 }
 
+// Rotation says how often keys are looked at, and by which clock; the zero value
+// is what a cluster needs.
+type Rotation struct {
+	// Every is how often the Secret and the seals are looked at; zero means a minute
+	// and 15 seconds.
+	Every time.Duration
+	// Now is the clock that a key's overlap with the one before is measured by; nil
+	// means time.Now.
+	Now func() time.Time
+}
+
 // MirrorOptions says where bytecode is served to agents; the zero value serves
 // none.
 type MirrorOptions struct {
@@ -130,9 +143,13 @@ func Scheme() (*runtime.Scheme, error) {
 	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
 }
 
-// registries reads images, and caches them in the room there is.
+// registries reads images, and caches them in the room there is. Whoever may
+// define an application names what is read: its bounds are those of the gate
+// (bytecode.Options.MaxSize), and little of it is in memory at a time.
 func (o Options) registries(room int64, counts *gatemetrics.Metrics) (*image.Client, error) {
+	const mib = 1 << 20
 	return image.NewClient(image.Options{
+		ManifestBytes: mib, LayerBytes: 18 * mib, ObjectBytes: 16 * mib, LayersBytes: 64 * mib, Objects: 2,
 		CacheBytes: room / 4 * 3, CacheDir: filepath.Join(o.Cache, "bytecode"),
 		InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller", Answered: counts.Answered,
 	})
@@ -156,7 +173,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
-	memory := &images.Memory{Client: mgr.GetClient()}
+	memory, shared := remembering(mgr.GetClient(), ring, registries)
 	judge, err := newJudge(ctx, gate.Options{Images: registries, Memory: memory, Observer: counts})
 	if err != nil {
 		return nil, err
@@ -165,8 +182,8 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Judge: judge})
-	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: image.NewShared(registries, image.SharedOptions{})}
+	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys, Judge: judge})
+	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: shared}
 	told := brief{mgr.GetEventRecorder("skep-controller")}
 	applications := &application.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper, Images: secrets.Reader,
@@ -193,12 +210,21 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	}
 	return mgr, errors.Join(
 		registry.Register(newCensus(mgr.GetClient(), keeper)),
-		mgr.Add(&keys.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring}),
+		mgr.Add(&keys.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring, Every: o.Rotation.Every}),
 		mgr.Add(&images.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries, MaxBytes: room / 4}),
 		mgr.Add(&images.Sweeper{Client: mgr.GetClient()}),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("policies", keeper.Check),
 	)
+}
+
+// remembering joins what replicas remember of images with where they read them:
+// each fills the other.
+func remembering(c client.Client, ring *keys.Ring, registries *image.Client) (*images.Memory, *image.Shared) {
+	memory := &images.Memory{Client: c, Keys: ring.Keys}
+	shared := image.NewShared(registries, image.SharedOptions{Recall: memory.Recall})
+	memory.Remember, memory.Open = shared.Remember, shared.Open
+	return memory, shared
 }
 
 // registerApplications has the manager run the reconciler, and look where agents
@@ -269,7 +295,8 @@ func loopback(port int) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
-// trimNode keeps of a Node what is read: its labels and whether it is ready.
+// trimNode keeps of a Node what is read: its labels, whether it is ready and since
+// when.
 func trimNode(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
 	if !ok {
@@ -280,7 +307,7 @@ func trimNode(o any) (any, error) {
 	}}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
 		}
 	}
 	return trimmed, nil
@@ -310,10 +337,11 @@ func newRing(ctx context.Context, mgr ctrl.Manager, o Options) (*keys.Ring, erro
 		if err != nil {
 			return nil, err
 		}
-		ring, err := keys.Open(ctx, &keys.Store{Client: direct, Namespace: o.Namespace})
+		ring, err := keys.Open(ctx, &keys.Store{Client: direct, Namespace: o.Namespace, Now: o.Rotation.Now})
 		if err != nil {
 			return nil, err
 		}
+		ring.Every = o.Rotation.Every
 		return ring, mgr.Add(ring)
 	}
 	sealer, err := intent.ParseKey(o.SealKey)

@@ -299,7 +299,7 @@ func TestARevokedBundleHidesNobody(t *testing.T) {
 	if v, err := j.Judge(t.Context(), req); !errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("with the registry down: allowed %v, %v; want ErrUnavailable, since the rest cannot be had", v.Allowed(), err)
 	}
-	w.down.Store(false)
+	w.comeUp()
 	n, v := w.taken(t, j, req)
 	evidence := v.Evidence()
 	if diff := cmp.Diff([]string{"team-b"}, evidence.Signers()); diff != "" || !v.Allowed() || n != 2 {
@@ -331,7 +331,7 @@ func TestAPolicyThatComesLaterIsNotAskedAboutAPart(t *testing.T) {
 	if v, err := j.Judge(t.Context(), req); !errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("with the registry down: allowed %v, %v; want ErrUnavailable", v.Allowed(), err)
 	}
-	w.down.Store(false)
+	w.comeUp()
 	if _, v := w.taken(t, j, req); v.Allowed() {
 		t.Error("allowed on a part of the evidence")
 	}

@@ -29,7 +29,8 @@ type Images interface {
 	Resolve(ctx context.Context, ref string) (image.Resolved, error)
 	// Pin is Resolve with the digest known, and asks nobody.
 	Pin(ref, digest string) (image.Resolved, error)
-	// Pull fetches by digest, from a cache where it can.
+	// Pull fetches by digest, from a cache where it can. What it returns is
+	// released.
 	Pull(ctx context.Context, r image.Resolved) (*image.Image, error)
 }
 
@@ -242,9 +243,12 @@ type Verified struct {
 	// verdict rests on one trust, whatever is revoked meanwhile.
 	trust     *signing.Trust
 	policies  *policies.Set
-	object    *image.Image
+	object    *object
 	collected collectedAt
 	evidence  signing.Evidence
+	// stale tells that the registry is out of reach, and what was collected before
+	// counts still.
+	stale bool
 }
 
 // Verify fetches the object and works out who signed it. An image nobody
@@ -257,10 +261,10 @@ func (j *Judge) Verify(ctx context.Context, r Resolved) (Verified, error) {
 	v.trust, v.policies = j.inForce()
 	id := r.req.Application.Identity()
 	var err error
-	if v.object, err = j.images(r.req).Pull(ctx, r.image); err != nil {
+	if v.object, err = j.open(ctx, r); err != nil {
 		return Verified{}, imageError(id.String(), "fetch", err)
 	}
-	if v.collected, err = j.signatures(ctx, v.trust, r); err == nil {
+	if v.collected, v.stale, err = j.signatures(ctx, v.trust, r); err == nil {
 		v.evidence, err = j.tried(ctx, v.trust, v.collected)
 	}
 	if err != nil {
@@ -277,7 +281,7 @@ func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
 	}
 	now, err := j.more(ctx, i.Resolved, i.collected)
 	j.opts.Observer.Signatures(asked(err))
-	if i.collected, err = j.learn(i.image, now, err); err == nil {
+	if i.collected, err = j.learn(i.Resolved, now, err); err == nil {
 		i.evidence, err = j.tried(ctx, i.trust, i.collected)
 	}
 	if err != nil {
@@ -298,14 +302,15 @@ func asked(err error) Origin {
 // will be: none counts, or only a part was collected.
 const hurried = 30 * time.Second
 
-// signatures are those of an image, wherever they are to be had.
-func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r Resolved) (collectedAt, error) {
+// signatures are those of an image, wherever they are to be had; stale where the
+// registry cannot be asked.
+func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r Resolved) (found collectedAt, stale bool, err error) {
 	found, from, err := j.find(ctx, trust, r)
 	if err != nil {
 		from = asked(err)
 	}
 	j.opts.Observer.Signatures(from)
-	return found, err
+	return found, from == FromStale, err
 }
 
 // find answers from memory where it may, and asks the registry where it must. A
@@ -340,7 +345,7 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 		}
 		return have, FromStale, nil
 	}
-	now, err = j.learn(r.image, now, err)
+	now, err = j.learn(r, now, err)
 	return now, FromRegistry, err
 }
 
@@ -360,7 +365,7 @@ func (j *Judge) first(ctx context.Context, trust *signing.Trust, r Resolved) (co
 		ev, err := j.tried(ctx, trust, collectedAt{Collected: part})
 		return len(ev.Signatures) > 0, err
 	})
-	return j.learn(r.image, collectedAt{Collected: found, At: at}, err)
+	return j.learn(r, collectedAt{Collected: found, At: at}, err)
 }
 
 // more asks for all there is: the rest, where a part was collected lately.
@@ -374,13 +379,18 @@ func (j *Judge) more(ctx context.Context, r Resolved, have collectedAt) (collect
 	return collectedAt{Collected: whole, At: at}, err
 }
 
-// learn keeps what was collected without an error.
-func (j *Judge) learn(r image.Resolved, now collectedAt, err error) (collectedAt, error) {
+// learn keeps what was collected without an error. What credentials opened that
+// are not everybody's stays in this process: others read the Memory.
+func (j *Judge) learn(r Resolved, now collectedAt, err error) (collectedAt, error) {
 	if err == nil {
 		now, err = now.hashed()
 	}
 	if err == nil {
-		err = j.known.keep(j.opts.Memory, r, now)
+		shared := j.opts.Memory
+		if r.req.Reader != nil && !r.req.Reader.Open(r.image) {
+			shared = nil
+		}
+		err = j.known.keep(shared, r.image, now)
 	}
 	return now, err
 }
@@ -402,17 +412,54 @@ func (j *Judge) tried(ctx context.Context, trust *signing.Trust, c collectedAt) 
 	return ev, nil
 }
 
-// facts inspects an object once.
-func (j *Judge) facts(object *image.Image) (bytecode.Facts, error) {
-	options := bytecode.Options{CPUs: j.opts.CPUs}
-	key := options.Key(object.ObjectDigest)
-	if f, ok := j.known.facts.get(key); ok {
-		return f, nil
-	}
-	f, err := bytecode.Inspect(bytes.NewReader(object.Object), options)
+// object is what is known of a request's bytecode once it was read. The bytes
+// are not among it: they are many, and registries are waited for later.
+type object struct {
+	*image.Image
+	size  int64
+	facts reading
+	// misfits are the variables that the definition sets and the object lacks, or
+	// has of another type.
+	misfits []policies.Reason
+}
+
+// reading is the facts of an object, or why there are none.
+type reading struct {
+	Facts   bytecode.Facts
+	Refused *bytecode.Refusal
+	Broken  string
+}
+
+// open pulls an object, and reads of it all that is asked of it, before another
+// may be pulled.
+func (j *Judge) open(ctx context.Context, r Resolved) (*object, error) {
+	pulled, err := j.images(r.req).Pull(ctx, r.image)
 	if err != nil {
-		return bytecode.Facts{}, err
+		return nil, err
 	}
-	j.known.facts.put(key, f)
-	return f, nil
+	defer pulled.Release()
+	o := &object{Image: pulled, size: int64(len(pulled.Object)), facts: j.facts(pulled)}
+	if o.facts.known() {
+		o.misfits = misfits(pulled.Object, r.req.Application.Body().Variables)
+	}
+	return o, nil
+}
+
+func (r reading) known() bool { return r.Refused == nil && r.Broken == "" }
+
+// facts inspects an object once, whether it comes to facts or not: the same
+// bytes come to the same again.
+func (j *Judge) facts(pulled *image.Image) reading {
+	options := bytecode.Options{CPUs: j.opts.CPUs}
+	key := options.Key(pulled.ObjectDigest)
+	if known, ok := j.known.facts.get(key); ok {
+		return known
+	}
+	var read reading
+	var err error
+	if read.Facts, err = bytecode.Inspect(bytes.NewReader(pulled.Object), options); err != nil && !errors.As(err, &read.Refused) {
+		read.Broken = err.Error()
+	}
+	j.known.facts.put(key, read)
+	return read
 }

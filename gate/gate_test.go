@@ -1,6 +1,7 @@
 package gate_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -14,6 +15,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -40,6 +42,7 @@ type world struct {
 	server   *httptest.Server
 	requests atomic.Int64
 	down     atomic.Bool
+	underWay atomic.Int64
 	client   *image.Client
 	now      time.Time
 	keys     map[string]*signing.PrivateKey
@@ -55,6 +58,26 @@ type memory map[string][]byte
 func (m memory) Load(name string) ([]byte, bool) { data, ok := m[name]; return data, ok }
 
 func (m memory) Store(name string, data []byte) error { m[name] = data; return nil }
+
+// RoundTrip ends no request that is given up once it is under way, so that comeUp
+// can wait for it.
+func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
+	w.underWay.Add(1)
+	defer w.underWay.Add(-1)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return http.DefaultTransport.RoundTrip(r.WithContext(context.WithoutCancel(r.Context())))
+}
+
+// comeUp has the registry answer again, and nothing counted that was asked while it
+// was down.
+func (w *world) comeUp() {
+	for w.underWay.Load() > 0 {
+		runtime.Gosched()
+	}
+	w.down.Store(false)
+}
 
 func newWorld(t testing.TB) *world { return newWorldOf(t, true) }
 
@@ -92,7 +115,7 @@ func newWorldOf(t testing.TB, referrers bool) *world {
 func (w *world) renew() {
 	w.t.Helper()
 	var err error
-	if w.client, err = image.NewClient(image.Options{CacheDir: w.t.TempDir()}); err != nil {
+	if w.client, err = image.NewClient(image.Options{CacheDir: w.t.TempDir(), Transport: w}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -316,6 +339,9 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 		"a variable the object lacks": {with(app(count, "count_packets", onEth0()), func(s *v1alpha1.BpfApplicationSpec) {
 			s.Variables = map[string]apiextensionsv1.JSON{"smapling": {Raw: []byte("1")}}
 		}), "inspect/variable", "spec.variables.smapling", "sampling"},
+		"no value for a variable": {with(app(count, "count_packets", onEth0()), func(s *v1alpha1.BpfApplicationSpec) {
+			s.Variables = number("null")
+		}), "inspect/variable", "spec.variables.sampling", "null"},
 		"a value its variable cannot take": {with(app(count, "count_packets", onEth0()), func(s *v1alpha1.BpfApplicationSpec) {
 			s.Variables = number("-1")
 		}), "inspect/variable", "spec.variables.sampling", ""},
@@ -328,8 +354,15 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 			s.Programs = append(s.Programs, s.Programs[0])
 		}), "shape/programs", "spec.programs[1].name", "twice"},
 		"a helper that writes user memory": {app(w.signed("tp_write_user"), programOf(t, "tp_write_user")), "baseline/helpers", "spec.programs[0]", "bpf_probe_write_user"},
-		"a hook beyond the namespace": {&v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "app"},
-			Spec: app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count")).Spec}, "shape/scope", "spec.programs[0].attach[0].hook", "reaches beyond a namespace"},
+		"a hook beyond the namespace":      {namespaced(app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count"))), "shape/scope", "spec.programs[0].attach[0].hook", "reaches beyond a namespace"},
+		"every pod of a node by a cgroup, from a namespace": {namespaced(app(w.signed("cgroup_connect4"), programOf(t, "cgroup_connect4"), v1alpha1.Attachment{Hook: "cgroup/connect4", Cgroup: "/"})),
+			"shape/scope", "spec.programs[0].attach[0].hook", "no field names a namespace's own pods yet"},
+		"every pod of a node by a cgroup, from a namespace that leaves the hook to the section": {
+			namespaced(app(w.signed("cgroup_connect4"), programOf(t, "cgroup_connect4"), v1alpha1.Attachment{Cgroup: "/"})),
+			"shape/scope", "spec.programs[0].attach[0].hook", "use a ClusterBpfApplication"},
+		"every process of a binary, from a namespace that leaves the hook to the section": {
+			namespaced(app(w.signed("uprobe_count"), programOf(t, "uprobe_count"), v1alpha1.Attachment{Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main"}})),
+			"shape/scope", "spec.programs[0].attach[0].hook", "no field names a namespace's own pods yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := mustJudge(t, w.judge(), c.app)
@@ -346,9 +379,24 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 	}
 }
 
+func TestARefusalNamesNoMoreThanAnybodyReads(t *testing.T) {
+	w := newWorld(t)
+	a := app(w.signed("xdp_count"), strings.Repeat("n", 1<<20), onEth0())
+	for _, r := range mustJudge(t, w.judge(), a).Decision().Denied {
+		if len(r.Message) > 2048 || len(r.Remedy) > 2048 || len(r.Path) > 512 {
+			t.Errorf("%s: %d bytes at %d, with a remedy of %d", r.Rule, len(r.Message), len(r.Path), len(r.Remedy))
+		}
+	}
+}
+
 func with(a *v1alpha1.ClusterBpfApplication, change func(*v1alpha1.BpfApplicationSpec)) *v1alpha1.ClusterBpfApplication {
 	change(&a.Spec)
 	return a
+}
+
+// namespaced is the same in a namespace.
+func namespaced(a *v1alpha1.ClusterBpfApplication) *v1alpha1.BpfApplication {
+	return &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: a.Name}, Spec: a.Spec}
 }
 
 // programOf is the name of an object's only program.
@@ -462,14 +510,20 @@ func TestAnOutageIsExcusedForABoundedTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		after time.Duration
 		told  bool
+		// says is what people read of who signed.
+		says string
 	}{
-		"while fresh":           {time.Minute, true},
-		"stale, but not by far": {23 * time.Hour, true},
-		"a day later":           {25 * time.Hour, false},
+		"while fresh":           {time.Minute, true, "signed by team-a"},
+		"stale, but not by far": {23 * time.Hour, true, "signed by team-a, as the registry said at " + w.now.UTC().Format(time.RFC3339) + "; it is out of reach since"},
+		"a day later":           {25 * time.Hour, false, ""},
 	} {
 		start := w.now
 		w.now = start.Add(c.after)
-		_, err := j.Judge(t.Context(), req)
+		v, err := j.Judge(t.Context(), req)
+		standing := gate.Standing{Request: req, Verdict: v, Err: err}
+		if said := standing.Verified("").Message; err == nil && said != c.says {
+			t.Errorf("%s: %q, want %q", name, said, c.says)
+		}
 		if told := err == nil; told != c.told {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -519,7 +573,7 @@ func TestARegistryOutOfReachIsWaitedForOnceAndNotForEveryImage(t *testing.T) {
 	if n := asked(one) + asked(two); n != 0 {
 		t.Errorf("a registry that was out of reach a moment ago was asked %d times", n)
 	}
-	w.down.Store(false)
+	w.comeUp()
 	w.now = w.now.Add(31 * time.Second)
 	if asked(two) == 0 {
 		t.Error("a registry that is back is not asked")

@@ -2,7 +2,6 @@ package gate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sort"
 	"strconv"
@@ -22,7 +21,7 @@ type Inspected struct {
 	programs []v1alpha1.Program
 }
 
-// Inspect reads the bytecode and fits the definition to it: functions, maps and
+// Inspect fits the definition to the bytecode that was read: functions, maps and
 // variables the object has, hooks its programs were built for. It returns a
 // *Refusal with every reason.
 func (j *Judge) Inspect(_ context.Context, v Verified) (Inspected, error) {
@@ -31,11 +30,11 @@ func (j *Judge) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	}
 	id, spec := v.req.Application.Identity(), v.req.Application.Body()
 	r := &refusals{object: id.String()}
-	facts, err := j.facts(v.object)
-	if err != nil {
-		refuseObject(r, err)
+	if !v.object.facts.known() {
+		refuseObject(r, v.object.facts)
 		return Inspected{}, r.err()
 	}
+	facts := v.object.facts.Facts
 	programs := make([]v1alpha1.Program, 0, len(spec.Programs))
 	for i, p := range spec.Programs {
 		fact, ok := facts.Program(p.Name)
@@ -46,7 +45,7 @@ func (j *Judge) Inspect(_ context.Context, v Verified) (Inspected, error) {
 		programs = append(programs, fitProgram(r, id, i, p, fact))
 	}
 	fitMaps(r, spec.Maps, facts)
-	fitVariables(r, v.object.Object, spec.Variables)
+	r.reasons = append(r.reasons, v.object.misfits...)
 	if err := r.err(); err != nil {
 		return Inspected{}, err
 	}
@@ -55,14 +54,13 @@ func (j *Judge) Inspect(_ context.Context, v Verified) (Inspected, error) {
 
 // refuseObject says what is wrong with an object: in the inspector's own words
 // where it has any.
-func refuseObject(r *refusals, err error) {
+func refuseObject(r *refusals, read reading) {
 	const path = "spec.bytecode.image"
-	var refusal *bytecode.Refusal
-	if errors.As(err, &refusal) {
-		r.add(refusal.Rule, path, refusal.Remedy, "%s: %s", refusal.Object, refusal.Reason)
+	if read.Refused != nil {
+		r.add(read.Refused.Rule, path, read.Refused.Remedy, "%s: %s", read.Refused.Object, read.Refused.Reason)
 		return
 	}
-	r.add("inspect/object", path, "build the object with clang -g -O2 -target bpf and pack it anew", "the object cannot be read: %v", err)
+	r.add("inspect/object", path, "build the object with clang -g -O2 -target bpf and pack it anew", "the object cannot be read: %s", read.Broken)
 }
 
 func programNames(f bytecode.Facts) []string {

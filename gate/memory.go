@@ -5,10 +5,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
-	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
@@ -68,7 +68,7 @@ func (c collectedAt) bytes() int {
 type remembered struct {
 	signatures *recent[collectedAt]
 	evidence   *recent[signing.Evidence]
-	facts      *recent[bytecode.Facts]
+	facts      *recent[reading]
 	decisions  *recent[policies.Decision]
 	// down is when a registry was last found out of reach, by its name.
 	down *recent[time.Time]
@@ -76,16 +76,26 @@ type remembered struct {
 
 func newRemembered(o Observer) remembered {
 	k := remembered{
-		signatures: newRecent(collectedAt.bytes),
-		evidence:   newRecent[signing.Evidence](nil),
-		facts:      newRecent[bytecode.Facts](nil),
-		decisions:  newRecent[policies.Decision](nil),
-		down:       newRecent[time.Time](nil),
+		signatures: newRecent(4*recentBytes, collectedAt.bytes),
+		evidence:   newRecent(2*recentBytes, written[signing.Evidence]),
+		facts:      newRecent(recentBytes, written[reading]),
+		decisions:  newRecent(recentBytes, written[policies.Decision]),
+		down:       newRecent(recentBytes, func(time.Time) int { return 0 }),
 	}
 	k.evidence.looked = func(found bool) { o.Looked(RecallEvidence, found) }
 	k.facts.looked = func(found bool) { o.Looked(RecallFacts, found) }
 	k.decisions.looked = func(found bool) { o.Looked(RecallDecisions, found) }
 	return k
+}
+
+// written is how many bytes a value takes as JSON, which is about what it takes
+// of the memory: most of it are texts.
+func written[V any](v V) int {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return math.MaxInt
+	}
+	return len(text)
 }
 
 // memoryName is where the signatures of an image are stored. They are those of
@@ -150,29 +160,37 @@ func (k remembered) keep(m Memory, r image.Resolved, c collectedAt) error {
 }
 
 // recentEntries bounds each memory of a Judge, in entries: a thousand
-// applications with their updates fit. recentBytes bounds those whose entries
-// whoever may push to a registry can make large.
+// applications with their updates fit. Whoever may push to a registry can make
+// one large, so multiples of recentBytes bound them too.
 const (
 	recentEntries = 4096
-	recentBytes   = 64 << 20
+	recentBytes   = 16 << 20
 )
 
 // recent is a bounded map that forgets the older half of its entries when it
 // is full.
 type recent[V any] struct {
-	// size is how many bytes a value takes; nil where that does not matter.
+	// most is how many bytes are kept.
+	most int
+	// size is how many bytes a value takes.
 	size func(V) int
 	// looked is told of each look; nil means nobody.
 	looked func(found bool)
 
 	mu       sync.Mutex
-	new, old map[string]V
+	new, old map[string]sized[V]
 	// bytes is the size of what is in new.
 	bytes int
 }
 
-func newRecent[V any](size func(V) int) *recent[V] {
-	return &recent[V]{size: size, new: map[string]V{}}
+// sized is a value and how many bytes it takes.
+type sized[V any] struct {
+	value V
+	bytes int
+}
+
+func newRecent[V any](most int, size func(V) int) *recent[V] {
+	return &recent[V]{most: most, size: size, new: map[string]sized[V]{}}
 }
 
 // get finds a value and keeps it from being forgotten soon.
@@ -193,26 +211,27 @@ func (r *recent[V]) find(key string) (V, bool) {
 			r.insert(key, v)
 		}
 	}
-	return v, ok
+	return v.value, ok
 }
 
 func (r *recent[V]) put(key string, v V) {
+	entry := sized[V]{value: v, bytes: r.size(v)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.insert(key, v)
+	r.insert(key, entry)
 }
 
-func (r *recent[V]) insert(key string, v V) {
-	added := 0
-	if r.size != nil {
-		added = r.size(v)
-		if before, ok := r.new[key]; ok {
-			r.bytes -= r.size(before)
-		}
+// insert makes room for an entry among the newer ones. What takes more than a
+// half by itself is not kept.
+func (r *recent[V]) insert(key string, entry sized[V]) {
+	r.bytes -= r.new[key].bytes
+	delete(r.new, key)
+	if entry.bytes > r.most/2 {
+		return
 	}
-	if len(r.new) >= recentEntries/2 || len(r.new) > 0 && r.bytes+added > recentBytes/2 {
-		r.old, r.new, r.bytes = r.new, map[string]V{}, 0
+	if len(r.new) >= recentEntries/2 || entry.bytes > r.most/2-r.bytes {
+		r.old, r.new, r.bytes = r.new, map[string]sized[V]{}, 0
 	}
-	r.new[key] = v
-	r.bytes += added
+	r.new[key] = entry
+	r.bytes += entry.bytes
 }

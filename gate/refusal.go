@@ -7,6 +7,14 @@ import (
 	"github.com/skep-dev/skep/policies"
 )
 
+// What a refusal holds at most: names in it come from objects and definitions
+// that anybody may write. The bounds are those of what policies say.
+const (
+	maxReasons   = 64
+	maxTextBytes = 1024
+	maxPathBytes = 256
+)
+
 // refusals gathers every reason a step finds, so that one round tells the
 // author all there is to mend.
 type refusals struct {
@@ -15,15 +23,31 @@ type refusals struct {
 	reasons []policies.Reason
 }
 
-// add records one reason. The message is a format that need not name the
-// object.
+// add records one reason, cut to its bounds. The message is a format that need
+// not name the object.
 func (r *refusals) add(rule, path, remedy, format string, args ...any) {
+	if len(r.reasons) == maxReasons {
+		r.reasons = append(r.reasons, policies.Reason{
+			Rule: rule, Path: "spec", Message: "there are more reasons", Remedy: "mend what is told first",
+		})
+	}
+	if len(r.reasons) > maxReasons {
+		return
+	}
 	r.reasons = append(r.reasons, policies.Reason{
 		Rule:    rule,
-		Path:    path,
-		Message: fmt.Sprintf(format, args...),
-		Remedy:  remedy,
+		Path:    cut(path, maxPathBytes),
+		Message: cut(fmt.Sprintf(format, args...), maxTextBytes),
+		Remedy:  cut(remedy, maxTextBytes),
 	})
+}
+
+// cut is a text of no more than so many bytes, and a mark where it had more.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 // err returns a *Refusal, or nil where there is no reason.

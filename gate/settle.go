@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -20,14 +21,16 @@ import (
 // resolved anew.
 const AnnotationRequestedAt = "reconcile.fluxcd.io/requestedAt"
 
-// Generation names what a definition asks for: it is equal for equal specs and
-// values of AnnotationRequestedAt, and positive. A tag is resolved once per
-// generation.
+// Generation names what a definition asks nodes for: it is equal for equal specs,
+// but for suspend and rollout, and values of AnnotationRequestedAt, and positive.
+// A tag is resolved once per generation.
 func Generation(app v1alpha1.Application) (int64, error) {
+	spec := *app.Body()
+	spec.Suspend, spec.Rollout = false, nil
 	body, err := json.Marshal(struct {
 		Spec      *v1alpha1.BpfApplicationSpec
 		Requested string
-	}{app.Body(), app.GetAnnotations()[AnnotationRequestedAt]})
+	}{&spec, app.GetAnnotations()[AnnotationRequestedAt]})
 	if err != nil {
 		return 0, fmt.Errorf("hash spec of %s: %w", app.Identity(), err)
 	}
@@ -65,6 +68,8 @@ type Standing struct {
 	// Undone tells that the definition was undone: what runs is the version
 	// before it.
 	Undone bool
+	// Frozen tells that the definition is held back: what runs stays for now.
+	Frozen bool
 	// Held is what the gate says of what runs, whatever became of its
 	// definition; the zero value where it was not asked or could not tell.
 	Held Held
@@ -72,6 +77,8 @@ type Standing struct {
 
 // Held is what a verdict about what runs comes to.
 type Held struct {
+	// judged tells that there is one.
+	judged bool
 	// stands tells that it would be admitted anew.
 	stands bool
 	// overruled tells that the policies would have it unloaded.
@@ -91,20 +98,17 @@ func (s Standing) allowed() bool { return s.defined() && s.Err == nil && s.Verdi
 // stays tells whether the definition's own verdict leaves nothing to ask about
 // what runs: it is allowed, and takes its place.
 func (s Standing) stays() bool {
-	return s.allowed() && !s.Undone && !s.Request.Application.Body().Suspend
+	return s.allowed() && !s.Undone && !s.Frozen && !s.Request.Application.Body().Suspend
 }
 
-// Unloads tells whether a policy wants what runs gone.
+// Unloads tells whether a policy wants what runs gone: by the verdict of its own
+// definition, or, where that says something else by now, by its own.
 func (s Standing) Unloads() bool {
-	denied := s.defined() && !s.Undone && s.Err == nil && !s.Verdict.Allowed() && s.Verdict.Decision().Unload
-	return s.Runs() && (s.Held.overruled || denied)
-}
-
-// UnloadsAnew tells whether what runs by an unchanged definition would be
-// unloaded now: the change was in the policies.
-func (s Standing) UnloadsAnew() bool {
-	if !s.Unloads() || s.Held.overruled {
-		return s.Unloads()
+	if !s.Runs() || s.Held.overruled {
+		return s.Runs()
+	}
+	if !s.defined() || s.Undone || s.Err != nil || s.Verdict.Allowed() || !s.Verdict.Decision().Unload {
+		return false
 	}
 	generation, err := Generation(s.Request.Application)
 	return err == nil && generation == s.Live.Generation
@@ -117,7 +121,7 @@ func (s Standing) Settle(revoked []string, braked bool) (Move, string) {
 	switch {
 	case s.Runs() && !s.stays() && s.Held.orphaned:
 		return MoveBury, "a signer it cannot do without is revoked"
-	case s.Runs() && !s.stays() && !s.Held.stands && lostItsSigners(s.Live.Signers, revoked):
+	case s.Runs() && !s.stays() && !s.Held.stands && LostItsSigners(s.Live.Signers, revoked):
 		return MoveBury, "every signer it was admitted by is revoked"
 	case s.Unloads() && braked:
 		return MoveKeep, "the brake on mass denial holds it; confirm with skep confirm"
@@ -145,9 +149,9 @@ func (s Standing) Settle(revoked []string, braked bool) (Move, string) {
 	return MoveKeep, "it is denied; what runs is kept and frozen"
 }
 
-// lostItsSigners tells whether signers admitted what runs and all of them are
+// LostItsSigners tells whether signers admitted what runs and all of them are
 // revoked now.
-func lostItsSigners(admitted, revoked []string) bool {
+func LostItsSigners(admitted, revoked []string) bool {
 	for _, name := range admitted {
 		if !slices.Contains(revoked, name) {
 			return false
@@ -169,6 +173,7 @@ func (j *Judge) Hold(ctx context.Context, s Standing) Held {
 	}
 	decision := verdict.Decision()
 	return Held{
+		judged: true,
 		stands: verdict.Allowed(),
 		// What runs has no labels where its definition cannot be read: a policy
 		// that asks for one must not unload it for that.
@@ -197,13 +202,23 @@ func (j *Judge) Rejudge(ctx context.Context, request Request, version intent.Pay
 // version before it.
 var errSuperseded = errors.New("another version takes its place")
 
-// Keeps tells whether the version before a definition's own may go on running
-// on some nodes; revoked and braked are those of Settle.
-func (j *Judge) Keeps(ctx context.Context, request Request, before intent.Payload, revoked []string, braked bool) bool {
-	s := Standing{Request: request, Err: errSuperseded, Live: &before}
+// Fate is what is to become of a version that runs on some nodes beside another
+// one.
+type Fate struct {
+	// Keeps tells that it may go on, as what cannot be judged may: Known tells that
+	// it was.
+	Keeps, Known bool
+	// Denied tells that it may not, for a policy that the brake has a say over.
+	Denied bool
+}
+
+// Fate judges a version beside a definition's own; revoked are those of Settle.
+func (j *Judge) Fate(ctx context.Context, request Request, version intent.Payload, revoked []string) Fate {
+	s := Standing{Request: request, Err: errSuperseded, Live: &version}
 	s.Held = j.Hold(ctx, s)
-	move, _ := s.Settle(revoked, braked)
-	return move == MoveKeep
+	free, _ := s.Settle(revoked, false)
+	braked, _ := s.Settle(revoked, true)
+	return Fate{Keeps: free == MoveKeep, Known: s.Held.judged, Denied: free != MoveKeep && braked == MoveKeep}
 }
 
 // asDefined is the definition that what runs would have today.
@@ -239,6 +254,9 @@ func (s Standing) Verified(why string) metav1.Condition {
 	evidence := s.Verdict.Evidence()
 	if names := evidence.Signers(); len(names) > 0 {
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonSigned, "signed by "+strings.Join(names, ", ")
+		if at := s.Verdict.Stale(); !at.IsZero() {
+			c.Message += ", as the registry said at " + at.UTC().Format(time.RFC3339) + "; it is out of reach since"
+		}
 		return c
 	}
 	for _, r := range evidence.Rejected {

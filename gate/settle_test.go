@@ -60,7 +60,7 @@ func TestSettle(t *testing.T) {
 	if got, _ := (Standing{Live: running, Held: Held{overruled: true}, Hidden: true}).Settle(nil, true); got != MoveKeep {
 		t.Errorf("the brake let %s through", got)
 	}
-	if (Standing{Live: running, Request: def}).UnloadsAnew() {
+	if (Standing{Live: running, Request: def}).Unloads() {
 		t.Error("a denial that keeps what runs counts for the brake")
 	}
 }
@@ -81,10 +81,11 @@ func TestGenerationsTellSpecsApart(t *testing.T) {
 		change func(*v1alpha1.ClusterBpfApplication)
 		same   bool
 	}{
-		"nothing":       {func(*v1alpha1.ClusterBpfApplication) {}, true},
-		"a label":       {func(a *v1alpha1.ClusterBpfApplication) { a.Labels = map[string]string{"a": "b"} }, true},
-		"the image":     {func(a *v1alpha1.ClusterBpfApplication) { a.Spec.Bytecode.Image = "registry.example.com/a:v2" }, false},
-		"being suspend": {func(a *v1alpha1.ClusterBpfApplication) { a.Spec.Suspend = true }, false},
+		"nothing":         {func(*v1alpha1.ClusterBpfApplication) {}, true},
+		"a label":         {func(a *v1alpha1.ClusterBpfApplication) { a.Labels = map[string]string{"a": "b"} }, true},
+		"the image":       {func(a *v1alpha1.ClusterBpfApplication) { a.Spec.Bytecode.Image = "registry.example.com/a:v2" }, false},
+		"being suspended": {func(a *v1alpha1.ClusterBpfApplication) { a.Spec.Suspend = true }, true},
+		"its steps":       {func(a *v1alpha1.ClusterBpfApplication) { a.Spec.Rollout = &v1alpha1.Rollout{} }, true},
 		"requestedAt": {func(a *v1alpha1.ClusterBpfApplication) {
 			a.Annotations = map[string]string{AnnotationRequestedAt: "2026-01-01T00:00:00Z"}
 		}, false},

@@ -6,6 +6,8 @@ import (
 	"path"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/hook"
@@ -48,6 +50,9 @@ func Shape(req Request) (Shaped, error) {
 	}
 	if len(spec.Programs) == 0 {
 		r.add("shape/programs", "spec.programs", "list at least one function of the object", "no program is listed")
+	}
+	if _, err := metav1.LabelSelectorAsSelector(spec.NodeSelector); err != nil {
+		r.add("shape/selector", "spec.nodeSelector", "give labels, and requirements of key, operator and values, as Kubernetes takes them", "no node can be chosen by it: %v", err)
 	}
 	seen := map[string]bool{}
 	for i, p := range spec.Programs {
@@ -102,8 +107,18 @@ func checkHook(r *refusals, id v1alpha1.Identity, at string, h hook.Hook) {
 		r.add("shape/hook", at+".hook", "use a hook that skep schema hooks marks attachable", "hook %s is known, but this version of Skep does not attach it", h.Name)
 	}
 	if id.Kind == v1alpha1.KindBpfApplication && !h.Namespaceable {
-		r.add("shape/scope", at+".hook", "use a "+v1alpha1.KindClusterBpfApplication, "hook %s reaches beyond a namespace, and a %s may not use it", h.Name, id.Kind)
+		r.add("shape/scope", at+".hook", "use a "+v1alpha1.KindClusterBpfApplication, "hook %s reaches beyond a namespace%s, and a %s may not use it", h.Name, beyond(h), id.Kind)
 	}
+}
+
+// beyond says of the hooks that a namespace could hold, were there a field for
+// its pods, that there is none.
+func beyond(h hook.Hook) string {
+	switch h.Shape {
+	case hook.Cgroup, hook.UserBinary:
+		return ", because no field names a namespace's own pods yet"
+	}
+	return ""
 }
 
 // field is one field of an attachment that only some hooks take.

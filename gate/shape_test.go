@@ -48,6 +48,26 @@ func takes(h hook.Hook) []string {
 	return fields
 }
 
+func TestASelectorIsOneThatKubernetesTakes(t *testing.T) {
+	for name, s := range map[string]metav1.LabelSelector{
+		"a prefix that is too long": {MatchLabels: map[string]string{strings.Repeat("a", 254) + "/role": "edge"}},
+		"a value with a blank":      {MatchLabels: map[string]string{"role": "one two"}},
+		"an operator that is none":  {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "role", Operator: "Near", Values: []string{"edge"}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := app("registry.example.com/a:v1", "p", onEth0())
+			a.Spec.NodeSelector = &s
+			if _, err := gate.Shape(gate.Request{Application: a}); err == nil || !strings.Contains(err.Error(), "shape/selector at spec.nodeSelector") {
+				t.Errorf("Shape = %v", err)
+			}
+			a.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{strings.Repeat("a", 253) + "/role": "edge"}}
+			if _, err := gate.Shape(gate.Request{Application: a}); err != nil {
+				t.Errorf("one that can be: %v", err)
+			}
+		})
+	}
+}
+
 func TestEveryHookTakesItsOwnFieldsAndNoOthers(t *testing.T) {
 	for _, h := range hook.All() {
 		if !h.Attachable {
@@ -66,14 +86,13 @@ func TestEveryHookTakesItsOwnFieldsAndNoOthers(t *testing.T) {
 
 func TestHooksBeyondTheScopeOrTheAgentAreRefused(t *testing.T) {
 	for _, h := range hook.All() {
-		in := &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "app"}}
-		in.Spec = app("registry.example.com/a:v1", "p", v1alpha1.Attachment{Hook: h.Name}).Spec
+		wide := app("registry.example.com/a:v1", "p", v1alpha1.Attachment{Hook: h.Name})
 		for kind, a := range map[string]struct {
 			app   v1alpha1.Application
 			legal bool
 		}{
-			"namespaced":   {in, h.Attachable && h.Namespaceable},
-			"cluster-wide": {app("registry.example.com/a:v1", "p", v1alpha1.Attachment{Hook: h.Name}), h.Attachable},
+			"namespaced":   {namespaced(wide), h.Attachable && h.Namespaceable},
+			"cluster-wide": {wide, h.Attachable},
 		} {
 			if _, err := gate.Shape(gate.Request{Application: a.app}); (err == nil) != a.legal {
 				t.Errorf("%s, %s: %v, want it legal: %v", h.Name, kind, err, a.legal)

@@ -7,18 +7,20 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/skep-dev/skep/bytecode/values"
+	"github.com/skep-dev/skep/policies"
 )
 
-// fitVariables refuses values that the object's variables cannot take, by the
-// same code that sets them on the node.
-func fitVariables(r *refusals, object []byte, variables map[string]apiextensionsv1.JSON) {
+// misfits refuses values that the object's variables cannot take, by the same
+// code that sets them on the node.
+func misfits(object []byte, variables map[string]apiextensionsv1.JSON) []policies.Reason {
 	if len(variables) == 0 {
-		return
+		return nil
 	}
+	var r refusals
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
 		r.add("inspect/variable", "spec.variables", "build the object anew", "the object cannot be read: %v", err)
-		return
+		return r.reasons
 	}
 	for _, name := range sortedKeys(variables) {
 		one := map[string]apiextensionsv1.JSON{name: variables[name]}
@@ -26,4 +28,5 @@ func fitVariables(r *refusals, object []byte, variables map[string]apiextensions
 			r.add("inspect/variable", "spec.variables."+name, "see skep image inspect for the object's variables and their types", "%v", err)
 		}
 	}
+	return r.reasons
 }

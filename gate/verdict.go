@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
@@ -22,7 +24,7 @@ import (
 type Verdict struct {
 	req      Request
 	resolved image.Resolved
-	object   *image.Image
+	object   *object
 	evidence signing.Evidence
 	facts    bytecode.Facts
 	programs []v1alpha1.Program
@@ -34,6 +36,8 @@ type Verdict struct {
 	generation int64
 	// inForce is the revision of signers and policies.
 	inForce string
+	// stale is when the registry was last asked, where it cannot be asked now.
+	stale time.Time
 }
 
 // Decide lets the policies judge. Only an error of the engine itself, or of a
@@ -62,6 +66,9 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 		generation: generation, inForce: i.trust.Revision() + "/" + i.policies.Revision(),
 		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
 		programs: i.programs, decision: decision, revision: i.policies.Revision(), allowed: decision.Allowed(),
+	}
+	if i.stale {
+		v.stale = i.collected.At
 	}
 	if !v.allowed {
 		if v.orphaned, err = j.orphaned(ctx, i); err != nil {
@@ -142,7 +149,7 @@ func (i Inspected) Input() policies.Input {
 		Namespace: ns,
 		Image: policies.Image{
 			Registry: i.image.Registry, Repository: i.image.Repository, Tag: i.image.Tag, Digest: i.image.Digest,
-			Size: int64(len(i.object.Object)), Labels: i.object.Labels,
+			Size: i.object.size, Labels: i.object.Labels,
 		},
 		Signatures:   i.evidence.Signatures,
 		Attestations: i.evidence.Attestations,
@@ -183,6 +190,10 @@ func (v Verdict) Image() image.Resolved { return v.resolved }
 // Evidence is who signed the image.
 func (v Verdict) Evidence() signing.Evidence { return v.evidence }
 
+// Stale is when the registry was last asked who signed, where it is out of reach
+// now; the zero time where it is not.
+func (v Verdict) Stale() time.Time { return v.stale }
+
 // Facts is what the bytecode does; empty where the verdict fell before that.
 func (v Verdict) Facts() bytecode.Facts { return v.facts }
 
@@ -199,8 +210,10 @@ type Stamp struct {
 	Version int64
 	// Rollout is how far the version is to come; nil means to every node.
 	Rollout *intent.Rollout
-	// Previous is the version before; nil where there is none that may run.
-	Previous *intent.Payload
+	// Previous is the version before, nil where there is none that may run, and
+	// Withdrawn those that go on where they run.
+	Previous  *intent.Payload
+	Withdrawn []intent.Payload
 	// Undone is the generation of the definition that the verdict's version
 	// takes the place of; 0 where it is the definition's own.
 	Undone int64
@@ -263,6 +276,7 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Version:        stamp.Version,
 		Rollout:        stamp.Rollout,
 		Previous:       stamp.Previous,
+		Withdrawn:      stamp.Withdrawn,
 		Undone:         stamp.Undone,
 	}
 }
@@ -283,10 +297,34 @@ func Reseal(s *intent.Sealer, o intent.Opened) (intent.Envelope, error) {
 	return s.Seal(o.Payload())
 }
 
-// Forsake seals what agents hold under a new serial without the version before,
-// which may run no more. It needs no verdict: it takes away, and adds nothing.
-func Forsake(s *intent.Sealer, live intent.Payload, serial int64) (intent.Envelope, error) {
-	live.Version, live.Serial, live.Previous = live.VersionSerial(), serial, nil
+// Forsake seals what agents hold under a new serial without those of the versions
+// beside it that may run no more. It needs no verdict: it takes away, and adds
+// nothing.
+func Forsake(s *intent.Sealer, live intent.Payload, serial int64, gone []*intent.Payload) (intent.Envelope, error) {
+	live.Version, live.Serial = live.VersionSerial(), serial
+	if slices.Contains(gone, live.Previous) {
+		live.Previous = nil
+	}
+	withdrawn := live.Withdrawn
+	live.Withdrawn = nil
+	for i := range withdrawn {
+		if !slices.Contains(gone, &withdrawn[i]) {
+			live.Withdrawn = append(live.Withdrawn, withdrawn[i])
+		}
+	}
+	return s.Seal(live)
+}
+
+// Withdraw seals what agents hold under a new serial so that no node has its own
+// version any more, and all hold the one before. It needs no verdict either.
+func Withdraw(s *intent.Sealer, live intent.Payload, serial int64) (intent.Envelope, error) {
+	if live.Rollout == nil || live.Previous == nil {
+		return nil, errors.New("withdraw version: there is none before to hold nodes at")
+	}
+	own := live
+	live.Version, live.Serial = live.VersionSerial(), serial
+	live.Withdrawn = slices.DeleteFunc(slices.Clone(live.Withdrawn), func(v intent.Payload) bool { return v.SameVersion(&own) })
+	live.Rollout = &intent.Rollout{Step: live.Rollout.Step, Since: live.Rollout.Since}
 	return s.Seal(live)
 }
 

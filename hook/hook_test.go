@@ -70,3 +70,21 @@ func TestTableIsWhole(t *testing.T) {
 		}
 	}
 }
+
+// TestANamespaceHoldsNoHookOnEveryPodOfANode: what a hook on a cgroup, a user
+// binary or a network namespace attaches to is any path of the node.
+func TestANamespaceHoldsNoHookOnEveryPodOfANode(t *testing.T) {
+	held := 0
+	for _, h := range hook.All() {
+		if !h.Namespaceable {
+			continue
+		}
+		held++
+		if h.Shape != hook.NetworkDevice {
+			t.Errorf("a namespace can hold %s, and no field of its target %s names the namespace's own pods", h.Name, h.Shape)
+		}
+	}
+	if held == 0 {
+		t.Error("a namespace can hold no hook at all")
+	}
+}

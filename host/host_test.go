@@ -806,7 +806,7 @@ func TestRunSeesChangesAndAnswersItsSocket(t *testing.T) {
 	go func() { done <- h.Run(ctx, server.Listener) }()
 	base := "http://" + server.Listener.Addr().String()
 	s.define("app", s.push(first, "app:v1", "team-a"))
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		if apps := h.Status().Applications; len(apps) == 1 && running(apps[0]) != 0 {
 			break

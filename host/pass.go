@@ -356,7 +356,7 @@ func (h *Host) brake(all []standing) *Brake {
 		if s.Runs() {
 			running++
 		}
-		if s.UnloadsAnew() {
+		if s.Unloads() {
 			b.Applications = append(b.Applications, s.id.String())
 		}
 	}

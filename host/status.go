@@ -238,6 +238,8 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on brakes, sourceErr
 	}
 	h.logBrake(before.Source.Brake, s.Source.Brake)
 	h.logBrake(before.Brake, s.Brake)
+	// Metrics first: whoever sees the status finds them as they are.
+	h.metrics.passed(h.opts.Now().Sub(began), s, outcomes)
 	h.mu.Lock()
 	h.status = s
 	h.mu.Unlock()
@@ -246,7 +248,6 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on brakes, sourceErr
 			h.opts.Log.Error(what, "error", err)
 		}
 	}
-	h.metrics.passed(h.opts.Now().Sub(began), s, outcomes)
 }
 
 func text(err error) string {

@@ -36,8 +36,8 @@ type Payload struct {
 	Tombstone bool `json:"tombstone,omitempty"`
 	// Reason says why the tombstone was sealed.
 	Reason string `json:"reason,omitempty"`
-	// Generation is the definition's: metadata.generation in a cluster, a hash
-	// of the spec in node mode. A tag is resolved once per generation.
+	// Generation is a hash of what the definition asks nodes for; see
+	// gate.Generation. A tag is resolved once per generation.
 	Generation int64 `json:"generation,omitempty"`
 	// Source says where the definition stands: a file in the source in node
 	// mode, empty in a cluster.
@@ -63,11 +63,17 @@ type Payload struct {
 	// Rollout is how far this version has come; nil where every node is to have
 	// it.
 	Rollout *Rollout `json:"rollout,omitempty"`
-	// Previous is the version before, which nodes that the rollout has not come
-	// to hold, and which an undo brings back. It has neither Rollout nor
-	// Previous. Nil where there was none that may run.
+	// Previous is the version before, the last that came to every node: those that
+	// the rollout has not come to hold it, those that cannot have this one go back to
+	// it, and an undo brings it back. Nil where there is none that may run.
 	Previous *Payload `json:"previous,omitempty"`
-	// Undone is the definition's metadata.generation that was undone: what is
-	// sealed here is the version before it.
+	// Withdrawn are versions that nodes may run still and that none is to have: they
+	// were undone, reverted or overtaken, or are those that nodes stayed with which
+	// could not have a later one. A node that runs one of them, and cannot have what
+	// it is to, goes on with it; none is loaded anew. Neither they nor Previous have
+	// a Rollout or versions beside them.
+	Withdrawn []Payload `json:"withdrawn,omitempty"`
+	// Undone is the Generation of the definition that was undone: what is sealed
+	// here is the version before it.
 	Undone int64 `json:"undone,omitempty"`
 }

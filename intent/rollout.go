@@ -16,6 +16,8 @@ type Rollout struct {
 	// Through is the greatest NodeHash of the nodes that are to have the version;
 	// the others hold the one before. Empty means no node.
 	Through string `json:"through,omitempty"`
+	// Since is when the version came this far, in unix milliseconds.
+	Since int64 `json:"since,omitempty"`
 }
 
 // NodeHash is a node's place in the order in which an application's versions
@@ -32,20 +34,33 @@ func (p *Payload) Reaches(node string) bool {
 	return p.Rollout == nil || NodeHash(p.UID, node) <= p.Rollout.Through
 }
 
-// Alone is the payload's own version, without how far it has come and what was
-// before.
+// Alone is the payload's own version, without how far it has come and what
+// stands beside it.
 func (p Payload) Alone() Payload {
-	p.Rollout, p.Previous = nil, nil
+	p.Rollout, p.Previous, p.Withdrawn = nil, nil, nil
 	return p
 }
 
-// Versions are the payload's own version and the one before, where there is one:
-// what nodes may have to fetch.
-func (p *Payload) Versions() []Payload {
-	if p.Previous == nil {
-		return []Payload{*p}
+// Beside are the versions that may run where the payload's own one does not.
+func (p *Payload) Beside() []*Payload {
+	var all []*Payload
+	if p.Previous != nil {
+		all = append(all, p.Previous)
 	}
-	return []Payload{*p, *p.Previous}
+	for i := range p.Withdrawn {
+		all = append(all, &p.Withdrawn[i])
+	}
+	return all
+}
+
+// Versions are the payload's own version and those beside it: what nodes may
+// have to fetch.
+func (p *Payload) Versions() []Payload {
+	all := []Payload{*p}
+	for _, v := range p.Beside() {
+		all = append(all, *v)
+	}
+	return all
 }
 
 // VersionSerial is the serial under which the version was first sealed. A later
@@ -60,6 +75,16 @@ func (p *Payload) SameVersion(other *Payload) bool {
 	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
+// Revision is what nodes that run the version tell of it; empty where it is none
+// that can be sealed. It hashes the whole version.
+func (p *Payload) Revision() string {
+	mine, err := p.revision()
+	if err != nil {
+		return ""
+	}
+	return mine
+}
+
 func (p *Payload) version() ([]byte, error) {
 	return json.Marshal(Payload{
 		Tombstone: p.Tombstone, ObjectDigest: p.ObjectDigest, NodeSelector: p.NodeSelector,
@@ -69,31 +94,35 @@ func (p *Payload) version() ([]byte, error) {
 
 // checkRollout refuses what no honest sealer makes of a rollout.
 func (p *Payload) checkRollout() error {
-	switch before := p.Previous; {
-	case p.Rollout != nil && p.Rollout.Step < 1:
+	if p.Rollout != nil && p.Rollout.Step < 1 {
 		return errors.New("a rollout without a step")
-	case before == nil:
-		return nil
-	case before.Rollout != nil || before.Previous != nil || before.Tombstone:
-		return errors.New("the version before is none")
-	case before.UID != p.UID || before.Application != p.Application:
-		return errors.New("the version before is another application's")
-	default:
-		return before.check()
 	}
+	for _, v := range p.Beside() {
+		switch {
+		case v.Rollout != nil || len(v.Beside()) > 0 || v.Tombstone:
+			return errors.New("the version beside it is none")
+		case v.UID != p.UID || v.Application != p.Application:
+			return errors.New("the version beside it is another application's")
+		}
+		if err := v.check(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // For is the intent as it concerns one node: itself, or the version before under
-// the same serial where its rollout has not come to the node. Where there was no
-// version before, it has no programs: nothing is to run.
+// the same serial where its rollout has not come to the node, with those withdrawn
+// beside it: the node may run one still. Where there was no version before, it has
+// no programs: nothing is to run.
 func (o Opened) For(node string) Opened {
 	if o.payload.Tombstone || o.payload.Reaches(node) {
 		return o
 	}
 	held := Opened{payload: Payload{Format: o.payload.Format, Application: o.payload.Application, UID: o.payload.UID}, held: true}
 	if before := o.payload.Previous; before != nil {
-		held.payload, held.revision = *before, o.before
-		held.payload.Version = before.VersionSerial()
+		held.payload, held.revision, held.beside = *before, o.beside[0], o.beside[1:]
+		held.payload.Version, held.payload.Withdrawn = before.VersionSerial(), o.payload.Withdrawn
 	}
 	held.payload.Serial = o.payload.Serial
 	return held
@@ -105,7 +134,18 @@ func (o Opened) Before() (Opened, bool) {
 	if o.payload.Previous == nil {
 		return Opened{}, false
 	}
-	return Opened{payload: *o.payload.Previous, revision: o.before}, true
+	return Opened{payload: *o.payload.Previous, revision: o.beside[0]}, true
+}
+
+// Names is the version beside the payload's own that has a revision, under its
+// own serial; false where the payload names none such.
+func (o Opened) Names(revision string) (Opened, bool) {
+	for i, v := range o.payload.Beside() {
+		if o.beside[i] == revision {
+			return Opened{payload: *v, revision: revision}, true
+		}
+	}
+	return Opened{}, false
 }
 
 // Held tells that this is the version before, for a node that the rollout has

@@ -147,3 +147,19 @@ func TestADefinitionTooLargeToBeReadIsNotSealed(t *testing.T) {
 		t.Errorf("sealed what no agent reads: %v", err)
 	}
 }
+
+func TestAHeldNodeIsToldWhatElseItMayGoOnWith(t *testing.T) {
+	now, older := rolling(), payload()
+	older.ObjectDigest = "sha256:" + strings.Repeat("d", 64)
+	now.Withdrawn = []intent.Payload{older}
+	held := open(t, now).For(late(t))
+	if got, ok := held.Names(open(t, older).Revision()); !ok || got.Payload().ObjectDigest != older.ObjectDigest {
+		t.Errorf("named: %v, %+v", ok, got.Payload())
+	}
+	if _, ok := held.Names(open(t, now).Revision()); ok {
+		t.Error("it may go on with the version that has not come to it")
+	}
+	if _, ok := held.Before(); ok {
+		t.Error("there is a version before the one that it is held at")
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"io"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -44,9 +45,9 @@ type Envelope []byte
 type Opened struct {
 	payload  Payload
 	revision string
-	// before is the revision of the version before; held tells that For chose
-	// it.
-	before string
+	// beside are the revisions of Payload.Beside; held tells that For chose the
+	// version before.
+	beside []string
 	held   bool
 }
 
@@ -85,13 +86,23 @@ func (s *Sealer) Seal(p Payload) (Envelope, error) {
 	if most := base64.StdEncoding.DecodedLen(MaxEnvelopeBytes - envelopeRest); len(body) > most {
 		return nil, fmt.Errorf("seal intent of %s: it has %d bytes, at most %d are read: make the definition smaller", p.Application, len(body), most)
 	}
-	es, err := dsse.NewEnvelopeSigner(s.key)
+	e, err := s.Sign(PayloadType, body)
 	if err != nil {
 		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
 	}
-	env, err := es.SignPayload(context.Background(), PayloadType, body)
+	return e, nil
+}
+
+// Sign seals what is no intent: bytes of another type than PayloadType, which
+// Open takes for none.
+func (s *Sealer) Sign(payloadType string, body []byte) (Envelope, error) {
+	es, err := dsse.NewEnvelopeSigner(s.key)
 	if err != nil {
-		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
+		return nil, err
+	}
+	env, err := es.SignPayload(context.Background(), payloadType, body)
+	if err != nil {
+		return nil, err
 	}
 	return json.Marshal(env)
 }
@@ -118,28 +129,38 @@ func NewTrust(keys ...ed25519.PublicKey) (*Trust, error) {
 // Open checks the seal and returns the intent. It fails with ErrSeal or
 // ErrFormat, and reads at most MaxEnvelopeBytes.
 func (t *Trust) Open(e Envelope) (Opened, error) {
-	if len(e) > MaxEnvelopeBytes {
-		return Opened{}, fmt.Errorf("open intent: %d bytes, at most %d are read: %w", len(e), MaxEnvelopeBytes, ErrSeal)
-	}
-	var env dsse.Envelope
-	if err := json.Unmarshal(e, &env); err != nil {
-		return Opened{}, fmt.Errorf("open intent: %w: %w", ErrSeal, err)
-	}
-	if env.PayloadType != PayloadType {
-		return Opened{}, fmt.Errorf("open intent: payload type %q: %w", env.PayloadType, ErrSeal)
-	}
-	body, err := base64.StdEncoding.DecodeString(env.Payload)
-	if err != nil {
-		return Opened{}, fmt.Errorf("open intent: %w: %w", ErrSeal, err)
-	}
-	ev, err := dsse.NewEnvelopeVerifier(t.verifiers...)
+	body, err := t.Verify(PayloadType, e)
 	if err != nil {
 		return Opened{}, fmt.Errorf("open intent: %w", err)
 	}
-	if _, err := ev.Verify(context.Background(), &env); err != nil {
-		return Opened{}, fmt.Errorf("open intent: %w: %w", ErrSeal, err)
-	}
 	return decode(body)
+}
+
+// Verify returns what Sign sealed as that type. It fails with ErrSeal, and reads
+// at most MaxEnvelopeBytes.
+func (t *Trust) Verify(payloadType string, e Envelope) ([]byte, error) {
+	if len(e) > MaxEnvelopeBytes {
+		return nil, fmt.Errorf("%d bytes, at most %d are read: %w", len(e), MaxEnvelopeBytes, ErrSeal)
+	}
+	var env dsse.Envelope
+	if err := json.Unmarshal(e, &env); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSeal, err)
+	}
+	if env.PayloadType != payloadType {
+		return nil, fmt.Errorf("payload type %q: %w", env.PayloadType, ErrSeal)
+	}
+	body, err := base64.StdEncoding.DecodeString(env.Payload)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSeal, err)
+	}
+	ev, err := dsse.NewEnvelopeVerifier(t.verifiers...)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := ev.Verify(context.Background(), &env); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSeal, err)
+	}
+	return body, nil
 }
 
 // decode reads a payload whose seal held.
@@ -166,13 +187,14 @@ func decode(body []byte) (Opened, error) {
 		return Opened{}, fmt.Errorf("open intent of %s: %w: %w", p.Application, ErrFormat, err)
 	}
 	o := Opened{payload: p}
-	var err error
-	if o.revision, err = p.revision(); err == nil && p.Previous != nil {
-		o.before, err = p.Previous.revision()
+	for _, v := range p.Versions() {
+		revision, err := v.revision()
+		if err != nil {
+			return Opened{}, fmt.Errorf("open intent of %s: %w", p.Application, err)
+		}
+		o.beside = append(o.beside, revision)
 	}
-	if err != nil {
-		return Opened{}, fmt.Errorf("open intent of %s: %w", p.Application, err)
-	}
+	o.revision, o.beside = o.beside[0], o.beside[1:]
 	return o, nil
 }
 
@@ -191,6 +213,9 @@ func (p *Payload) check() error {
 		return errors.New("no programs")
 	case p.ObjectDigest == "":
 		return errors.New("no object digest")
+	}
+	if _, err := metav1.LabelSelectorAsSelector(p.NodeSelector); err != nil {
+		return fmt.Errorf("node selector: %w", err)
 	}
 	return p.checkRollout()
 }

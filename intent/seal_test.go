@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
@@ -199,6 +200,9 @@ func TestSealRefusesWhatOpenWould(t *testing.T) {
 		"no serial":        func(p *intent.Payload) { p.Serial = 0 },
 		"no programs":      func(p *intent.Payload) { p.Programs = nil },
 		"no object digest": func(p *intent.Payload) { p.ObjectDigest = "" },
+		"a selector that is none": func(p *intent.Payload) {
+			p.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{strings.Repeat("a", 254) + "/x": "y"}}
+		},
 	} {
 		p := payload()
 		change(&p)

@@ -15,7 +15,8 @@ const maxInputBytes = 4 << 20
 // Document returns the input as Rego sees it: JSON of the schema that
 // InputSchema returns. A list or a map that is nil in Go is empty in it and
 // never null, since a rule that counts null would not fire. The namespace's name
-// is the application's where the door gave none. It is an error beyond 4 MiB.
+// is the application's where the door gave none. Beyond 4 MiB it is an error
+// that Decide takes for a refusal.
 func (in Input) Document() ([]byte, error) {
 	in.Version = InputVersion
 	in.Application.Spec.Programs = list(in.Application.Spec.Programs)
@@ -34,9 +35,32 @@ func (in Input) Document() ([]byte, error) {
 		return nil, fmt.Errorf("write policy input of %s: %w", in.Application.identity(), err)
 	}
 	if len(body) > maxInputBytes {
-		return nil, fmt.Errorf("write policy input of %s: %d bytes, at most %d are judged", in.Application.identity(), len(body), maxInputBytes)
+		return nil, &tooLargeError{object: in.Application.identity(), bytes: len(body)}
 	}
 	return body, nil
+}
+
+// tooLargeError is an input of so many bytes that no policy is asked about it.
+type tooLargeError struct {
+	object v1alpha1.Identity
+	bytes  int
+}
+
+// Error names the application, and how much there is.
+func (e *tooLargeError) Error() string {
+	return fmt.Sprintf("write policy input of %s: %d bytes, at most %d are judged", e.object, e.bytes, maxInputBytes)
+}
+
+// decision refuses what cannot be judged: another time it is as large.
+func (e *tooLargeError) decision() Decision {
+	return Decision{
+		Denied: []Reason{{
+			Rule: "policy/input", Path: "spec",
+			Message: fmt.Sprintf("what the policies would be asked of it has %d bytes, at most %d are judged", e.bytes, maxInputBytes),
+			Remedy:  "shorten the definition and its annotations, or split the object into several",
+		}},
+		Warnings: []Reason{}, Policies: []string{},
+	}
 }
 
 // identity names the application.

@@ -13,12 +13,21 @@ import (
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // DefaultTimeout is how long one policy may take to judge one input.
 const DefaultTimeout = time.Second
+
+// Documents of more than largeBytes are decided largeAtOnce at a time: the engine
+// takes fifty times as much of the memory as a document has bytes. Nearly all
+// have a few KiB, and wait for none.
+const (
+	largeBytes  = 128 << 10
+	largeAtOnce = 2
+)
 
 // Options are what Compile takes beside the policies.
 type Options struct {
@@ -37,11 +46,14 @@ type Set struct {
 	timeout  time.Duration
 	now      func() time.Time
 	revision string
+	// large counts the large documents that are being decided.
+	large *semaphore.Weighted
 }
 
-// Compile compiles each policy alone. An application that no cluster-wide
-// policy judges is judged by the embedded profile baseline: with no policy at
-// all that is every application, and a namespaced policy never takes it away.
+// Compile compiles each policy alone. An application that no cluster-wide policy
+// without a selector judges is judged by the embedded profile baseline: with no
+// policy at all that is every application, and what others than an admin choose
+// never takes it away, be it a namespaced policy or an application's labels.
 //
 // Where policies are broken, Compile returns a Set all the same, in which each
 // broken one denies what its match covers, together with the errors of all of
@@ -62,7 +74,7 @@ func Compile(ctx context.Context, list []Policy, opts Options) (*Set, error) {
 	slices.SortStableFunc(list, func(a, b Policy) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	set := &Set{timeout: opts.Timeout, now: opts.Now}
+	set := &Set{timeout: opts.Timeout, now: opts.Now, large: semaphore.NewWeighted(largeAtOnce)}
 	if set.revision, err = revision(list); err != nil {
 		return nil, fmt.Errorf("compile policies: %w", err)
 	}
@@ -124,8 +136,9 @@ func (s *Set) Revision() string { return s.revision }
 
 // Decide asks every policy that covers the application. It sets the input's
 // version, its parameters and, where it is zero, its time. An error means that
-// nothing was decided, and is never to be read as allowed: the input is too
-// large, or the context ended. A policy that fails is no error; it denies.
+// nothing was decided, and is never to be read as allowed: the context ended. A
+// policy that fails is no error, it denies; and so does an input that is too
+// large, of which no policy is asked.
 func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
 	if in.Now.IsZero() {
 		in.Now = s.now()
@@ -133,8 +146,18 @@ func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
 	in.Now = in.Now.UTC()
 	in.Parameters = nil
 	document, err := in.Document()
+	var large *tooLargeError
+	if errors.As(err, &large) {
+		return large.decision(), nil
+	}
 	if err != nil {
 		return Decision{}, err
+	}
+	if len(document) > largeBytes {
+		if err := s.large.Acquire(ctx, 1); err != nil {
+			return Decision{}, fmt.Errorf("wait to decide %s: %w", in.Application.identity(), err)
+		}
+		defer s.large.Release(1)
 	}
 	value, err := ast.ValueFromReader(bytes.NewReader(document))
 	if err != nil {
@@ -169,6 +192,21 @@ func unsigned() Reason {
 	}
 }
 
+// Displaces tells whether a policy of the Set that is no profile takes the place
+// of baseline for the applications that it matches.
+func (s *Set) Displaces() bool {
+	return slices.ContainsFunc(s.policies, func(c *compiled) bool {
+		return c.displaces() && c.spec.Profile == ""
+	})
+}
+
+// displaces tells whether the policy takes the place of baseline. One that chooses
+// by labels does not: labels are the author's, who could switch baseline off by
+// them.
+func (c *compiled) displaces() bool {
+	return c.scope.namespace == "" && c.scope.selector == nil && c.enforces
+}
+
 // judges are the policies that cover the application.
 func (s *Set) judges(app Application) []*compiled {
 	var judges []*compiled
@@ -176,7 +214,7 @@ func (s *Set) judges(app Application) []*compiled {
 	for _, c := range s.policies {
 		if c.scope.covers(app) {
 			judges = append(judges, c)
-			cluster = cluster || c.scope.namespace == "" && c.enforces
+			cluster = cluster || c.displaces()
 		}
 	}
 	if !cluster {

@@ -148,7 +148,7 @@ func TestWhichPoliciesJudge(t *testing.T) {
 		"a glob of namespaces matches":                              {[]policies.Policy{policy("a", quiet, namespaces("x", "team-*"))}, input(), "a"},
 		"no glob of namespaces matches the cluster scope":           {[]policies.Policy{policy("a", quiet, namespaces("*", ""))}, input(clusterScoped), "baseline"},
 		"without namespaces the cluster scope is matched":           {[]policies.Policy{policy("a", quiet)}, input(clusterScoped), "a"},
-		"a selector matches the application's labels":               {[]policies.Policy{policy("a", quiet, labelled("tier", "edge"))}, input(), "a"},
+		"a policy chosen by labels stands beside baseline":          {[]policies.Policy{policy("a", quiet, labelled("tier", "edge"))}, input(), "a baseline"},
 		"a selector that does not match leaves the policy out":      {[]policies.Policy{policy("a", quiet, labelled("tier", "core"))}, input(), "baseline"},
 		"a policy in audit mode stands beside baseline":             {[]policies.Policy{policy("a", quiet, audit)}, input(), "a baseline"},
 		"a policy that only warns stands beside baseline":           {[]policies.Policy{policy("a", `warn contains "never" if input.application.kind == "Nothing"`)}, input(), "a baseline"},
@@ -300,18 +300,12 @@ func TestAPolicyThatNeverEndsDeniesInTime(t *testing.T) {
 	}
 }
 
-func TestNothingIsDecidedWithoutAContextOrWithTooMuch(t *testing.T) {
+func TestNothingIsDecidedWithoutAContext(t *testing.T) {
 	set := compile(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if d, err := set.Decide(ctx, input()); !errors.Is(err, context.Canceled) || len(d.Policies) != 0 {
 		t.Errorf("with a context that ended: %+v, %v", d, err)
-	}
-	large := input(func(in *policies.Input) {
-		in.Application.Metadata.Annotations = map[string]string{"a": strings.Repeat("x", 5<<20)}
-	})
-	if d, err := set.Decide(t.Context(), large); err == nil || len(d.Policies) != 0 {
-		t.Errorf("with 5 MiB: %+v, %v", d, err)
 	}
 }
 
@@ -597,3 +591,18 @@ func TestAnUnsignedImageThatPassesIsWarnedOf(t *testing.T) {
 
 // unsignedImage is an input without any signature that counts.
 func unsignedImage(in *policies.Input) { in.Signatures = nil }
+
+func TestWhatIsTooLargeToBeJudgedIsRefused(t *testing.T) {
+	large := input(func(in *policies.Input) {
+		in.Application.Metadata.Annotations = map[string]string{"note": strings.Repeat("x", 4<<20)}
+	})
+	for name, set := range map[string]*policies.Set{"by baseline": compile(t), "by one that allows all": compile(t, policy("open", "deny contains \"no\" if false"))} {
+		d := decide(t, set, large)
+		if ids(d.Denied) != "policy/input" || d.Denied[0].Remedy == "" || !strings.Contains(d.Denied[0].Message, "at most 4194304 are judged") {
+			t.Errorf("%s: %+v", name, d.Denied)
+		}
+		if d.Unload || d.AdmissionWarn || d.TimeDependent || len(d.Policies) != 0 {
+			t.Errorf("%s: what runs is kept, what is written refused, and another time it is as large: %+v", name, d)
+		}
+	}
+}

@@ -300,7 +300,7 @@ func TestRendererDiesWithItsParent(t *testing.T) {
 }
 
 // patience is how long a condition may take on a busy machine.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 // waitFor fails the test where a condition does not come true.
 func waitFor(t *testing.T, what string, done func() bool) {

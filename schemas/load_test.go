@@ -413,12 +413,12 @@ package a
 
 import "skep.dev/schemas"
 
-app: schemas.#BpfApplication & {
+app: schemas.#ClusterBpfApplication & {
 	metadata: {name: "a", labels: tier: "edge"}
 	spec: {
 		bytecode: image: "x"
 		variables: {max: 18446744073709551615, min: -9223372036854775808, small: 9007199254740992, text: "<&>"}
-		programs: [{name: "f", attach: [{hook: "uprobe", binary: {path: "/bin/sh", offset: 18446744073709551615}}]}]
+		programs: [{name: "f", attach: [{hook: "uprobe", binary: {path: "/bin/sh", offset: 9223372036854775807}}]}]
 	}
 }
 policy: schemas.#BpfPolicy & {metadata: name: "p", spec: {profile: "restricted", parameters: most: 18446744073709551615}}
@@ -429,8 +429,8 @@ signer: schemas.#BpfSigner & {metadata: name: "s", spec: key: publicKey: "pem"}
 	if len(d.Problems) > 0 || len(d.Applications) != 1 || len(d.Policies) != 1 || len(d.ClusterPolicies) != 1 || len(d.Signers) != 1 {
 		t.Fatalf("%+v", d)
 	}
-	app, ok := d.Applications[0].Application.(*v1alpha1.BpfApplication)
-	if !ok || app.Namespace != "default" || app.Labels["tier"] != "edge" || app.Kind != "BpfApplication" || app.APIVersion != v1alpha1.APIVersion {
+	app, ok := d.Applications[0].Application.(*v1alpha1.ClusterBpfApplication)
+	if !ok || app.Namespace != "" || app.Labels["tier"] != "edge" || app.Kind != "ClusterBpfApplication" || app.APIVersion != v1alpha1.APIVersion {
 		t.Errorf("%+v", app)
 	}
 	got := map[string]string{"parameter": string(d.Policies[0].Spec.Parameters["most"].Raw)}
@@ -441,7 +441,7 @@ signer: schemas.#BpfSigner & {metadata: name: "s", spec: key: publicKey: "pem"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
 	}
-	if got := app.Spec.Programs[0].Attach[0].Binary.Offset; got != 1<<64-1 {
+	if got := app.Spec.Programs[0].Attach[0].Binary.Offset; got != 1<<63-1 {
 		t.Errorf("offset is %d", got)
 	}
 	if d.Policies[0].Namespace != "default" || d.ClusterPolicies[0].Namespace != "" || d.Signers[0].Spec.Key.PublicKey != "pem" {

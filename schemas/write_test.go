@@ -20,7 +20,7 @@ import "skep.dev/schemas"
 policy: schemas.#ClusterBpfPolicy & {metadata: name: "p", spec: {profile: "baseline", parameters: {text: "<&>", most: 18446744073709551615}}}
 app: schemas.#ClusterBpfApplication & {
 	metadata: name: "a"
-	spec: {bytecode: image: "x", programs: [{name: "f", attach: [{hook: "uprobe", binary: {path: "/b", offset: 18446744073709551615}}]}]}
+	spec: {bytecode: image: "x", programs: [{name: "f", attach: [{hook: "uprobe", binary: {path: "/b", offset: 9223372036854775807}}]}]}
 }
 `
 
@@ -43,7 +43,7 @@ spec:
   programs:
   - attach:
     - binary:
-        offset: 18446744073709551615
+        offset: 9223372036854775807
         path: /b
       hook: uprobe
     name: f

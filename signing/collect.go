@@ -253,14 +253,6 @@ func (c *collector) skip(format string, args ...any) {
 	}
 }
 
-// orNothing takes what is not there for no error.
-func orNothing(err error) error {
-	if errors.Is(err, image.ErrNotFound) {
-		return nil
-	}
-	return err
-}
-
 // readTags reads what stands under cosign's own tags.
 func (c *collector) readTags(ctx context.Context) error {
 	tags := []string{SignatureTag(c.digest), AttestationTag(c.digest)}
@@ -372,15 +364,16 @@ func (c *collector) fetch(ctx context.Context) error {
 	}
 	contents, err := readAll(ctx, wanted, c.from.Blob)
 	for i, content := range contents {
-		if content != nil {
+		if len(content) > 0 {
 			c.blobs[wanted[i].Digest] = content
 		}
 	}
 	return err
 }
 
-// readAll reads some things at a time. What is not there is nil; after an error
-// there is nothing.
+// readAll reads some things at a time. What is not there is nil, what is malformed
+// empty: whoever may push beside an image must not keep all of it from being read.
+// After an error there is nothing.
 func readAll[T any](ctx context.Context, all []T, read func(context.Context, T) ([]byte, error)) ([][]byte, error) {
 	contents := make([][]byte, len(all))
 	group, ctx := errgroup.WithContext(ctx)
@@ -388,7 +381,14 @@ func readAll[T any](ctx context.Context, all []T, read func(context.Context, T) 
 	for i, one := range all {
 		group.Go(func() (err error) {
 			contents[i], err = read(ctx, one)
-			return orNothing(err)
+			switch {
+			case errors.Is(err, image.ErrNotFound):
+				return nil
+			case errors.Is(err, image.ErrMalformed):
+				contents[i] = []byte{}
+				return nil
+			}
+			return err
 		})
 	}
 	if err := group.Wait(); err != nil {

@@ -73,6 +73,15 @@ func simpleLayer(content []byte, sig string) mutate.Addendum {
 	}
 }
 
+// wordyLayer has more annotations than a manifest may have values.
+func wordyLayer() mutate.Addendum {
+	l := simpleLayer([]byte("{}"), "AAAA")
+	for i := range 10000 {
+		l.Annotations[fmt.Sprint(i)] = ""
+	}
+	return l
+}
+
 func TestOneHundredSignatures(t *testing.T) {
 	registry := newRegistry(t, true)
 	r := pushed(t, registry)
@@ -144,6 +153,13 @@ func TestWhatIsMalformedIsSkipped(t *testing.T) {
 		"a layer that is too big": {func(t *testing.T, r image.Resolved) {
 			put(t, r, signatureTag(t, r), nil, simpleLayer(big, "AAAA"))
 		}, "5242880 bytes"},
+		"a tag's manifest of too many values": {func(t *testing.T, r image.Resolved) {
+			put(t, r, signatureTag(t, r), nil, wordyLayer())
+		}, "it is not a manifest"},
+		"a referrer's manifest of too many values": {func(t *testing.T, r image.Resolved) {
+			subject := descriptorOf(t, r)
+			put(t, r, "", &subject, wordyLayer())
+		}, "it is not a manifest"},
 		"a layer of another kind": {func(t *testing.T, r image.Resolved) {
 			put(t, r, signatureTag(t, r), nil, mutate.Addendum{Layer: ggcrstatic.NewLayer([]byte("{}"), ctypes.SPDXJSONMediaType)})
 		}, ""},

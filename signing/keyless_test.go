@@ -309,7 +309,8 @@ func TestBundlesThatAreMalformed(t *testing.T) {
 		"an envelope with another payload type":  {strings.Replace(string(good.Content), "application/vnd.in-toto+json", "text/plain", 1), "not an in-toto statement"},
 		"an unknown field":                       {strings.Replace(string(good.Content), `{`, `{"extra":1,`, 1), "it is not a sigstore bundle"},
 		"a message signature without any digest": {`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"publicKey":{}},"messageSignature":{}}`, "it is about another image"},
-		"deep nesting":                           {strings.Repeat(`{"a":`, 100000), "it is not a sigstore bundle"},
+		"deep nesting":                           {strings.Repeat(`{"a":`, 8000), "it is not a sigstore bundle"},
+		"deeper nesting":                         {strings.Repeat(`{"a":`, 100000), "it holds 100000 values"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			artifact := signing.Artifact{Kind: signing.Bundle, Origin: "referrer", Content: []byte(c.content)}

@@ -15,6 +15,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
+
+	"github.com/skep-dev/skep/bytecode/image"
 )
 
 // maxRejected is how many rejections are kept.
@@ -226,9 +228,33 @@ func (e *Evidence) tidy() {
 	}
 }
 
+// What is decoded of strangers' JSON, counted before it is: a value of two bytes
+// takes a hundred of the memory. A bundle has some hundred values; a predicate,
+// such as a list of all that is in an image, has many.
+const (
+	maxValues          = 8192
+	maxStatementValues = 1 << 18
+)
+
+// counted refuses JSON that holds more values than are decoded.
+func counted(what string, data []byte, most int) error {
+	if n := image.Values(data); n > most {
+		return fmt.Errorf("%s holds %d values, and no more than %d are read", what, n, most)
+	}
+	return nil
+}
+
 // readClaim reads what an artifact says and refuses what is not about the
 // digest.
 func readClaim(a *Artifact, digest v1.Hash) (*claim, error) {
+	if err := counted("it", a.Content, maxValues); err != nil {
+		return nil, err
+	}
+	for _, key := range slices.Sorted(maps.Keys(a.Annotations)) {
+		if err := counted("the annotation "+key, []byte(a.Annotations[key]), maxValues); err != nil {
+			return nil, err
+		}
+	}
 	switch a.Kind {
 	case LegacySignature:
 		return readLegacySignature(a, digest)
@@ -243,13 +269,16 @@ func readClaim(a *Artifact, digest v1.Hash) (*claim, error) {
 // statement is the part of an in-toto statement that is read. Source:
 // https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 type statement struct {
-	Type    string `json:"_type"`
-	Subject []struct {
-		Digest      map[string]string `json:"digest"`
-		Annotations map[string]any    `json:"annotations"`
-	} `json:"subject"`
+	Type          string          `json:"_type"`
+	Subject       json.RawMessage `json:"subject"`
 	PredicateType string          `json:"predicateType"`
 	Predicate     json.RawMessage `json:"predicate"`
+}
+
+// subject is one of the things that a statement is about.
+type subject struct {
+	Digest      map[string]string `json:"digest"`
+	Annotations map[string]any    `json:"annotations"`
 }
 
 // statementPrefix begins the type of every version of a statement.
@@ -262,11 +291,18 @@ func readStatement(payloadType string, raw []byte, digest v1.Hash) (*claim, erro
 	if payloadType != ctypes.IntotoPayloadType {
 		return nil, fmt.Errorf("its envelope holds %q, not an in-toto statement", payloadType)
 	}
+	if err := counted("its statement", raw, maxStatementValues); err != nil {
+		return nil, err
+	}
 	var s statement
 	if err := json.Unmarshal(raw, &s); err != nil || !strings.HasPrefix(s.Type, statementPrefix) {
 		return nil, errors.New("its envelope holds no in-toto statement")
 	}
-	for _, subject := range s.Subject {
+	subjects, err := s.subjects()
+	if err != nil {
+		return nil, err
+	}
+	for _, subject := range subjects {
 		if subject.Digest[digest.Algorithm] != digest.Hex {
 			continue
 		}
@@ -279,7 +315,19 @@ func readStatement(payloadType string, raw []byte, digest v1.Hash) (*claim, erro
 		}
 		return c, nil
 	}
-	return nil, fmt.Errorf("it is about another image: none of its %d subjects is %s", len(s.Subject), digest)
+	return nil, fmt.Errorf("it is about another image: none of its %d subjects is %s", len(subjects), digest)
+}
+
+// subjects are what the statement is about.
+func (s *statement) subjects() ([]subject, error) {
+	if err := counted("the list of its subjects", s.Subject, maxValues); err != nil || len(s.Subject) == 0 {
+		return nil, err
+	}
+	var all []subject
+	if json.Unmarshal(s.Subject, &all) != nil {
+		return nil, errors.New("its envelope holds no in-toto statement")
+	}
+	return all, nil
 }
 
 // stringsOf keeps the values that are strings, as cosign compares them.

@@ -43,6 +43,13 @@ func newWire(t *testing.T) wire {
 		}
 		*index = device.Attrs().Index
 	}
+	// Until the kernel has looked at the link, it drops what is sent and says nothing.
+	for _, index := range []int{w.near, w.far} {
+		eventually(t, "the link does not come up", func() bool {
+			device, err := netlink.LinkByIndex(index)
+			return err == nil && device.Attrs().OperState == netlink.OperUp
+		})
+	}
 	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
 	if err != nil {
 		t.Fatalf("open packet socket: %v", err)
@@ -67,7 +74,7 @@ func (w wire) send(t *testing.T) {
 // not within a generous time.
 func eventually(t *testing.T, words string, condition func() bool) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(3 * time.Minute)
 	for !condition() {
 		select {
 		case <-deadline:

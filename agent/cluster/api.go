@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -151,7 +152,10 @@ func (s source) follow(ctx context.Context, store cache.ReflectorStore, log *slo
 			choose(&o)
 			o.Watch = true
 			w, err := s.watch(ctx, o)
-			say(err)
+			// Those that send no list by a watch, such as of 1.30, are asked for one then.
+			if o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
+				say(err)
+			}
 			return w, err
 		},
 	}

@@ -58,8 +58,8 @@ type Options struct {
 	TrustInterval time.Duration
 	// Mirror is where objects come from.
 	Mirror Mirror
-	// Node are the options of the agent underneath; Trust, Labels and Fetch are
-	// filled in. StateDir is required.
+	// Node are the options of the agent underneath; Trust, Labels, Fetch and
+	// Profile are filled in. StateDir is required.
 	Node node.Options
 	// Holder stands in for the agent underneath; default is one by Node.
 	Holder Holder
@@ -127,10 +127,13 @@ func New(o Options) (*Agent, error) {
 	if a.api, err = newAPI(o.Config, o.NodeName); err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
+	if o.Profile == nil {
+		a.opts.Profile = new(profile(o.Log))
+	}
 	a.self = openSelf(filepath.Join(o.Node.StateDir, labelsFile), o.NodeName, o.Log)
 	if a.holder = o.Holder; a.holder == nil {
 		a.opts.Node.Node, a.opts.Node.Trust, a.opts.Node.Fetch = o.NodeName, trust.parsed, a.fetch
-		a.opts.Node.Observer = a.metrics.kernel
+		a.opts.Node.Observer, a.opts.Node.Profile = a.metrics.kernel, a.opts.Profile
 		agent, err := node.New(a.opts.Node)
 		if err != nil {
 			return nil, err

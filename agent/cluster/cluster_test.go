@@ -25,6 +25,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/seals"
 )
 
 // relabel changes the labels of the world's Node.
@@ -96,11 +97,14 @@ func TestOnlyTheSealCounts(t *testing.T) {
 			return w.sealer, altered
 		}, "seal"},
 		"somebody else sealed it": {func(w *world, _ *intent.Payload) (*intent.Sealer, func(intent.Envelope) intent.Envelope) {
-			return newSealer(w.t), same
+			return seals.New(w.t).Sealer, same
 		}, "seal"},
 		"there is no envelope in it": {func(w *world, _ *intent.Payload) (*intent.Sealer, func(intent.Envelope) intent.Envelope) {
 			return w.sealer, func(intent.Envelope) intent.Envelope { return []byte("{}") }
 		}, "seal"},
+		"its format is a later one": {func(w *world, p *intent.Payload) (*intent.Sealer, func(intent.Envelope) intent.Envelope) {
+			return w.sealer, func(intent.Envelope) intent.Envelope { return seals.Later(w.t, w.sealer, *p) }
+		}, "format"},
 		"it is an old one": {func(w *world, p *intent.Payload) (*intent.Sealer, func(intent.Envelope) intent.Envelope) {
 			p.Serial -= 10
 			return w.sealer, same
@@ -108,7 +112,7 @@ func TestOnlyTheSealCounts(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t, plane)
-			w.start()
+			a, _ := w.start()
 			good := w.payload("good")
 			w.apply(good)
 			before := w.awaits(good, v1alpha1.NodeLoaded)
@@ -121,12 +125,13 @@ func TestOnlyTheSealCounts(t *testing.T) {
 			next := w.payload("next")
 			w.apply(next)
 			w.awaits(next, v1alpha1.NodeLoaded)
-			if diff := cmp.Diff(before, w.reported(good)); diff != "" {
-				t.Error(diff)
+			if diff := cmp.Diff(before, w.reported(good)); diff != "" || !w.pinned(good) {
+				t.Errorf("pinned: %v, reported (-before +now):\n%s", w.pinned(good), diff)
 			}
 			if n := w.log.times("why=" + c.why); n != 1 {
 				t.Errorf("logged %d times", n)
 			}
+			probed(t, a, "/metrics", http.StatusOK, fmt.Sprintf("skep_agent_intents_total{result=%q} 1\n", c.why))
 		})
 	}
 }
@@ -351,7 +356,7 @@ func TestKeysRotateWithoutARestart(t *testing.T) {
 	before := w.payload("before")
 	w.apply(before)
 	w.awaits(before, v1alpha1.NodeLoaded)
-	next := newSealer(t)
+	next := seals.New(t).Sealer
 	early := w.payload("early")
 	w.applyBy(next, early, func(e intent.Envelope) intent.Envelope { return e })
 	until(t, "it to be refused", func() bool { return w.log.times("why=seal") == 1 })
@@ -399,13 +404,12 @@ func TestAbsenceUnloadsNothingAndTheNodeComesBackAlone(t *testing.T) {
 	w.awaits(three, v1alpha1.NodeLoaded)
 	bothRun("its intent was deleted")
 
-	crds := controlplane.CRDInstall()
-	if err := envtest.UninstallCRDs(plane.Config, crds); err != nil {
+	if err := plane.Uninstall(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the CRDs to be missed", func() bool { return w.log.times("cannot watch") >= 2 })
 	bothRun("every CRD was deleted")
-	if _, err := envtest.InstallCRDs(plane.Config, crds); err != nil {
+	if _, err := envtest.InstallCRDs(plane.Config, controlplane.CRDInstall()); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "a new report", func() bool { return w.reported(one).State == v1alpha1.NodeLoaded })

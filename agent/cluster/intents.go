@@ -170,8 +170,8 @@ func (s *intents) Replace(list []any, _ string) error {
 // Resync implements cache.ReflectorStore.
 func (s *intents) Resync() error { return nil }
 
-// take hands an envelope over that was not seen before. What is not acted on is
-// told once.
+// take hands an envelope over that was not seen before. What is refused or cannot
+// be kept is told once.
 func (s *intents) take(i *v1alpha1.BpfIntent) {
 	s.mu.Lock()
 	before, known := s.known[i.Name]
@@ -191,7 +191,7 @@ func (s *intents) take(i *v1alpha1.BpfIntent) {
 		now.said = err.Error()
 	}
 	if err != nil && now.said != before.said {
-		s.agent.opts.Log.Error("intent is not acted on; what runs is kept", "bpfintent", i.Name, "why", now.fare, "error", err)
+		s.agent.opts.Log.Error("intent is refused, or cannot be kept", "bpfintent", i.Name, "why", now.fare, "error", err)
 	}
 	s.mu.Lock()
 	s.known[i.Name] = now

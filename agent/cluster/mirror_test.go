@@ -114,11 +114,16 @@ func TestWhatTheMirrorRefusesIsSaidWithoutSecrets(t *testing.T) {
 func TestAFetchEndsWithItsContext(t *testing.T) {
 	m := newMirror(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	m.answer = func(_ http.ResponseWriter, r *http.Request) {
+	// The mirror answers nothing until the fetch has ended: an answer that comes
+	// while the connection closes would be taken.
+	ended := make(chan struct{})
+	m.answer = func(http.ResponseWriter, *http.Request) {
 		cancel()
-		<-r.Context().Done()
+		<-ended
 	}
-	if _, err := m.options().Fetch(ctx, m.put(nil)); !errors.Is(err, context.Canceled) {
+	_, err := m.options().Fetch(ctx, m.put(nil))
+	close(ended)
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("Fetch = %v", err)
 	}
 }

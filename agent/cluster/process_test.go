@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,26 +18,13 @@ import (
 	"github.com/skep-dev/skep/agent/cluster"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/command"
 )
 
 // process is skep-agent as it runs in a Pod.
 type process struct {
 	*exec.Cmd
 	address string
-}
-
-// build makes the binary once a test.
-func build(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "skep-agent")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", path, "./cmd/skep-agent")
-	cmd.Dir = controlplane.Root()
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build skep-agent: %v\n%s", err, out)
-	}
-	return path
 }
 
 // flags are those of the world's agent.
@@ -99,29 +85,14 @@ func get(c *http.Client, address string) (int, string) {
 	return r.StatusCode, string(body)
 }
 
-// resident is the process's memory in KiB.
-func (p *process) resident(t *testing.T) int {
-	t.Helper()
-	body, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(body), "VmRSS:")
-	kib, err := strconv.Atoi(strings.Fields(rest)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kib
-}
-
-func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
-	needKernel(t)
-	w, binary := newWorld(t, plane), build(t)
-	_, profiles, _ := net.SplitHostPort(w.freeAddress())
-	p := w.run(binary, "--pprof-port", profiles)
-	until(t, "it to be ready", func() bool { code, _ := p.get("/readyz"); return code == http.StatusOK })
+// holds starts the binary, seals so many applications for it, and returns them
+// when all are loaded.
+func (w *world) holds(many int, binary string, flags ...string) (*process, []intent.Payload) {
+	w.t.Helper()
+	p := w.run(binary, flags...)
+	until(w.t, "it to be ready", func() bool { code, _ := p.get("/readyz"); return code == http.StatusOK })
 	var apps []intent.Payload
-	for i := range 20 {
+	for i := range many {
 		apps = append(apps, w.payload(fmt.Sprintf("app-%d", i)))
 		w.apply(apps[i])
 	}
@@ -129,14 +100,39 @@ func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
 		w.awaits(app, v1alpha1.NodeLoaded)
 	}
 	w.quiet()
-	kib := p.resident(t)
-	info, err := os.Stat(binary)
-	if err != nil {
-		t.Fatal(err)
+	return p, apps
+}
+
+// BenchmarkResident reports what memory skep-agent takes when so many
+// applications are loaded and it is at rest: all that is resident, the most that
+// ever was, and what is its own rather than pages of its binary.
+func BenchmarkResident(b *testing.B) {
+	needKernel(b)
+	binary := command.Build(b, "skep-agent")
+	for _, many := range []int{20, 100} {
+		b.Run(fmt.Sprintf("applications=%d", many), func(b *testing.B) {
+			for b.Loop() {
+				w := newWorld(b, plane)
+				p, _ := w.holds(many, binary)
+				m := command.MemoryOf(b, p.Process.Pid)
+				b.ReportMetric(m.Resident, "MB-resident")
+				b.ReportMetric(m.Peak, "MB-peak")
+				b.ReportMetric(m.Own, "MB-own")
+				if err := errors.Join(p.Process.Signal(syscall.SIGTERM), p.Wait()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
-	t.Logf("%d KiB resident with %d applications, a binary of %d KiB", kib, len(apps), info.Size()>>10)
-	if kib > 40<<10 {
-		t.Errorf("%d KiB resident, want at most 40 MiB", kib)
+}
+
+func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
+	needKernel(t)
+	w, binary := newWorld(t, plane), command.Build(t, "skep-agent")
+	_, profiles, _ := net.SplitHostPort(w.freeAddress())
+	p, apps := w.holds(20, binary, "--pprof-port", profiles)
+	if m := command.MemoryOf(t, p.Process.Pid); m.Resident > 40 {
+		t.Errorf("%.1f MB resident, want at most 40", m.Resident)
 	}
 	for path, want := range map[string]string{"/healthz": "ok",
 		"/metrics": `skep_agent_applications{state="Loaded"} 20`} {
@@ -187,7 +183,7 @@ func TestTheProcessDoesWithFewRights(t *testing.T) {
 	if err != nil {
 		t.Skip("SKIPPED: no setpriv (util-linux)")
 	}
-	w, binary := newWorld(t, plane), build(t)
+	w, binary := newWorld(t, plane), command.Build(t, "skep-agent")
 	w.run(setpriv, "--nnp", "--bounding-set=-all,+bpf,+net_admin,+perfmon", binary)
 	app := w.payload("app")
 	w.apply(app)
@@ -209,7 +205,7 @@ func TestTheProcessDoesWithFewRights(t *testing.T) {
 
 func TestTheProcessSaysWhatItLacks(t *testing.T) {
 	needKernel(t)
-	w, binary := newWorld(t, plane), build(t)
+	w, binary := newWorld(t, plane), command.Build(t, "skep-agent")
 	for sentence, c := range map[string]struct {
 		flags []string
 		want  string

@@ -3,10 +3,13 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -31,24 +34,50 @@ const (
 func profile(log *slog.Logger) v1alpha1.KernelProfile {
 	p := v1alpha1.KernelProfile{Architecture: runtime.GOARCH, Release: release()}
 	_, err := os.Stat(kernelBTF)
-	p.BTF = err == nil
+	p.BTF = !errors.Is(err, fs.ErrNotExist)
 	p.Lockdown = lockdown(read(filepath.Join(securityDir, "lockdown")))
 	p.LSMs = modules(read(filepath.Join(securityDir, "lsm")))
 	p.Hooks, p.Denied = hooks(attach.Probe, log)
-	p.MapTypes = mapTypes(features.HaveMapType)
+	p.ProgramTypes = programTypes(features.HaveProgramType, p)
+	p.MapTypes = kinds(ebpf.Hash, ebpf.Arena, features.HaveMapType)
 	return p
 }
 
-// mapTypes are those that the kernel has. What cannot be told counts: the load
-// will tell.
-func mapTypes(probe func(ebpf.MapType) error) []string {
+// kind is a type of programs or maps.
+type kind interface {
+	~uint32
+	fmt.Stringer
+}
+
+// kinds are those from first to last that the kernel has. What cannot be told
+// counts: the load will tell.
+func kinds[K kind](first, last K, probe func(K) error) []string {
 	var names []string
-	for m := ebpf.Hash; m <= ebpf.Arena; m++ {
-		if !errors.Is(probe(m), ebpf.ErrNotSupported) {
-			names = append(names, m.String())
+	for k := first; k <= last; k++ {
+		if !errors.Is(probe(k), ebpf.ErrNotSupported) {
+			names = append(names, k.String())
 		}
 	}
 	return names
+}
+
+// programTypes are those that the kernel has, as the hooks of the profile show
+// and else by trying: a program of a type that is refused at one hook may be
+// taken at another.
+func programTypes(probe func(ebpf.ProgramType) error, p v1alpha1.KernelProfile) []string {
+	shown := map[ebpf.ProgramType]bool{}
+	for _, h := range hook.All() {
+		there := func(d v1alpha1.DeniedHooks) bool { return slices.Contains(d.Hooks, h.Name) }
+		if slices.Contains(p.Hooks, h.Name) || slices.ContainsFunc(p.Denied, there) {
+			shown[h.ProgramType] = true
+		}
+	}
+	return kinds(ebpf.SocketFilter, ebpf.Netfilter, func(t ebpf.ProgramType) error {
+		if shown[t] {
+			return nil
+		}
+		return probe(t)
+	})
 }
 
 // hooks are those that the agent can attach to, and those that the kernel has and

@@ -43,10 +43,21 @@ func TestAHookWithoutTheRightToItIsToldFromOneThatTheKernelLacks(t *testing.T) {
 }
 
 func TestAMapTypeThatCannotBeToldCounts(t *testing.T) {
-	names := mapTypes(func(m ebpf.MapType) error {
+	names := kinds(ebpf.Hash, ebpf.Arena, func(m ebpf.MapType) error {
 		return map[ebpf.MapType]error{ebpf.Arena: ebpf.ErrNotSupported, ebpf.LPMTrie: unix.EPERM}[m]
 	})
 	if slices.Contains(names, "Arena") || !slices.Contains(names, "LPMTrie") || !slices.Contains(names, "Hash") {
 		t.Errorf("map types %v", names)
+	}
+}
+
+func TestAProgramTypeIsThereWhereOneOfItsHooksIs(t *testing.T) {
+	names := programTypes(func(p ebpf.ProgramType) error {
+		return map[ebpf.ProgramType]error{ebpf.Tracing: ebpf.ErrNotSupported, ebpf.Kprobe: ebpf.ErrNotSupported, ebpf.SkLookup: ebpf.ErrNotSupported, ebpf.LSM: unix.EPERM}[p]
+	}, v1alpha1.KernelProfile{Hooks: []string{"xdp", "tp_btf"}, Denied: []v1alpha1.DeniedHooks{{Hooks: []string{"uprobe"}}}})
+	for name, want := range map[string]bool{"Tracing": true, "Kprobe": true, "XDP": true, "LSM": true, "SkLookup": false, "UnspecifiedProgram": false} {
+		if slices.Contains(names, name) != want {
+			t.Errorf("program type %s is listed: %v", name, !want)
+		}
 	}
 }

@@ -100,7 +100,6 @@ func (o *own) Resync() error { return nil }
 // publisher writes the BpfNode when what it says changed.
 type publisher struct {
 	*Agent
-	profile v1alpha1.KernelProfile
 	// programs were listed last, while the agent ran what ran says.
 	programs []inventory.Program
 	ran      []string
@@ -117,11 +116,6 @@ type publisher struct {
 // writes, and writes nothing where nothing did.
 func (a *Agent) publish(ctx context.Context) {
 	p := &publisher{Agent: a, stale: true}
-	if p.opts.Profile != nil {
-		p.profile = *p.opts.Profile
-	} else {
-		p.profile = profile(p.opts.Log)
-	}
 	look := time.NewTicker(a.opts.InventoryInterval)
 	defer look.Stop()
 	var due <-chan time.Time
@@ -179,7 +173,7 @@ func (p *publisher) wanted() (v1alpha1.BpfNodeStatus, bool) {
 		p.ran, p.stale = runs, true
 	}
 	p.metrics.report(applications)
-	return facts{version: p.opts.Version, profile: p.profile, applications: applications, fare: fare, programs: p.programs}.status(), true
+	return facts{version: p.opts.Version, profile: *p.opts.Profile, applications: applications, fare: fare, programs: p.programs}.status(), true
 }
 
 // running names the programs of Skep's that are in the kernel.

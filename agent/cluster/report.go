@@ -41,12 +41,16 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 		Kernel: f.profile,
 	}
 	for _, a := range f.applications {
-		one := describe(a)
+		one, fare := describe(a), f.fare(a.UID)
+		if fare == overtaken || fare == "" {
+			// The API server lost what was accepted here: it is to learn how new that was.
+			one.Serial = a.Serial
+		}
 		if one.Kind == "" {
 			// What nobody can name runs nothing: its links say whose they are.
 			continue
 		}
-		if one.State == v1alpha1.NodeRemoved && f.fare(one.UID) == "" || a.Held && a.Wanted == "" && a.Revision == "" {
+		if one.State == v1alpha1.NodeRemoved && fare == "" || a.Held && a.Wanted == "" && a.Revision == "" {
 			continue
 		}
 		switch one.State {

@@ -151,9 +151,8 @@ func TestFiveHundredApplicationsAreToldBesideAKernelThatHasAll(t *testing.T) {
 	for _, h := range hook.All() {
 		profile.Hooks = append(profile.Hooks, h.Name)
 	}
-	for m := ebpf.Hash; m <= ebpf.Arena; m++ {
-		profile.MapTypes = append(profile.MapTypes, m.String())
-	}
+	profile.ProgramTypes = kinds(ebpf.SocketFilter, ebpf.Netfilter, func(ebpf.ProgramType) error { return nil })
+	profile.MapTypes = kinds(ebpf.Hash, ebpf.Arena, func(ebpf.MapType) error { return nil })
 	all := many(2*fiveHundred, 0)
 	var run []node.ApplicationStatus
 	for i := range all {
@@ -185,6 +184,17 @@ func TestWhatNobodyCanNameIsNotReported(t *testing.T) {
 	nameless.Application = v1alpha1.Identity{}
 	if s := (facts{applications: []node.ApplicationStatus{nameless}, fare: func(string) string { return "" }}).status(); len(s.Applications) != 0 {
 		t.Errorf("%+v", s.Applications)
+	}
+}
+
+func TestWhatTheAPIServerLostIsToldByItsOwnSerial(t *testing.T) {
+	moved := deployed("True", "Attached", "")
+	moved.Serial, moved.Version = 9, 7
+	for fare, want := range map[string]int64{accepted: 7, notAtHand: 7, badSeal: 7, overtaken: 9, "": 9} {
+		s := facts{applications: []node.ApplicationStatus{moved}, fare: func(string) string { return fare }}.status()
+		if len(s.Applications) != 1 || s.Applications[0].Serial != want {
+			t.Errorf("%q: %+v, want serial %d", fare, s.Applications, want)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
@@ -17,24 +18,28 @@ type application struct {
 	// newest and deployed are as they concern this node; see Opened.For.
 	newest intent.Opened
 	// envelope is the newest intent as it was sealed, and unkept tells that it
-	// is not on disk.
+	// is worked on and not on disk.
 	envelope intent.Envelope
 	unkept   bool
 	deployed *intent.Opened
 	// tried is the serial of the newest intent that was worked on once.
 	tried int64
+	// loaded are the revisions that were in the kernel after the last pass.
+	loaded []string
 	// spent tells that it is a tombstone and that nothing is left of what it is of.
 	spent bool
-	// checked are the revisions whose pins were found whole.
+	// checked are the revisions whose pins were found whole, and lacks says of
+	// others what this node's kernel lacks for their object.
 	checked map[string]bool
+	lacks   map[string]string
 	// maps tell what became of the maps at the last change of revision.
 	maps []kernel.MapReport
 
 	failures int
 	retryAt  time.Time
-	// refused is the serial of an intent that could not be had; failed are the
+	// refused says, by serial, why a version could not be had; failed are the
 	// actions that failed. Neither is tried again before retryAt.
-	refused int64
+	refused map[int64]error
 	failed  map[string]error
 	// log is what the verifier said at the last refusal.
 	log string
@@ -61,9 +66,9 @@ func (e *AcceptError) Unwrap() error { return e.Err }
 // Accept takes sealed intents: a seal that does not hold, a serial that was
 // overtaken (intent.ErrOlder) and a format not known refuse the one envelope
 // and not the others. What is accepted is on disk when Accept returns, and Run
-// works on it soon after; see Settled. A tombstone is worked on even where it
-// cannot be kept, which is told still, and tried again when it is sent again.
-// Nothing is unloaded because it is absent.
+// works on it soon after; see Settled. A tombstone, or an intent that does not
+// name what runs, is worked on even where it cannot be kept, which is told still,
+// and tried again when it is sent again. Nothing is unloaded because it is absent.
 //
 // The error joins one for each envelope that was refused: an *AcceptError where
 // the seal holds.
@@ -95,8 +100,8 @@ func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	app := &application{newest: o, envelope: e}
-	if old := a.apps[p.UID]; old != nil {
+	app, old := &application{newest: o, envelope: e}, a.apps[p.UID]
+	if old != nil {
 		switch have := old.newest.Payload().Serial; {
 		case p.Serial < have:
 			return fmt.Errorf("serial %d after %d: %w", p.Serial, have, intent.ErrOlder)
@@ -107,15 +112,37 @@ func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
 		}
 		app.goOnFrom(old)
 	}
-	err := a.keepAccepted(p, e)
-	if err != nil && !p.Tombstone {
+	ends := p.Tombstone || a.forsakes(o, app)
+	err := a.keepAccepted(p, e, ends)
+	if err != nil && !ends {
 		return err
 	}
-	// A tombstone is acted on though the disk is full.
+	// What is to run no more goes though the disk is full.
 	app.unkept = err != nil
 	a.apps[p.UID] = app
 	a.unsettle()
 	return err
+}
+
+// forsakes tells whether something is in the kernel that may not run beside the
+// intent. Node mode goes on with what ran last, and what its intent names matters
+// in a cluster alone.
+func (a *Agent) forsakes(o intent.Opened, app *application) bool {
+	return a.opts.Node != "" && slices.ContainsFunc(app.loaded, func(revision string) bool {
+		_, named := o.Names(revision)
+		return !named && (revision != o.Revision() || app.alike(o))
+	})
+}
+
+// alike tells whether what was whole here last is another version than an intent's
+// own with the same bytes, at other places or for other nodes: no revision tells the
+// two apart.
+func (app *application) alike(o intent.Opened) bool {
+	if app.deployed == nil || app.deployed.Revision() != o.Revision() {
+		return false
+	}
+	was, is := app.deployed.Payload(), o.Payload()
+	return !was.SameVersion(&is)
 }
 
 // keepAnew keeps what was accepted before under the seal that it bears now: that
@@ -125,8 +152,9 @@ func (a *Agent) keepAnew(app *application, p intent.Payload, e intent.Envelope) 
 	if !reflect.DeepEqual(p, app.newest.Payload()) {
 		return nil
 	}
-	err := a.keepAccepted(p, e)
-	app.unkept = err != nil && p.Tombstone
+	ends := p.Tombstone || app.unkept
+	err := a.keepAccepted(p, e, ends)
+	app.unkept = err != nil && ends
 	if err == nil && app.deployed != nil && app.deployed.Payload().Serial == p.Serial {
 		err = a.cache.putIntent(p.UID, deployed, e)
 	}
@@ -158,13 +186,15 @@ func (a *Agent) Forget(there func(uid string) bool) {
 // goOnFrom takes over what was found out about the application while an older
 // intent of its was the newest.
 func (app *application) goOnFrom(old *application) {
-	app.deployed, app.checked, app.maps, app.status = old.deployed, old.checked, old.maps, old.status
+	app.deployed, app.checked, app.lacks, app.maps, app.status = old.deployed, old.checked, old.lacks, old.maps, old.status
+	app.loaded = old.loaded
 }
 
-// keepAccepted writes an accepted intent to disk.
-func (a *Agent) keepAccepted(p intent.Payload, e intent.Envelope) error {
-	if p.Tombstone {
-		return a.cache.putTombstone(p.UID, e)
+// keepAccepted writes an accepted intent to disk. By one that ends what may run
+// until then it makes room.
+func (a *Agent) keepAccepted(p intent.Payload, e intent.Envelope, ends bool) error {
+	if ends {
+		return a.cache.insist(p.UID, e)
 	}
 	return a.cache.putIntent(p.UID, newest, e)
 }

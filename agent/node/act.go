@@ -18,9 +18,10 @@ import (
 )
 
 // act does the actions in order. One that fails stops no other, but keeps what
-// its application runs from being dropped.
+// its application runs from being dropped, and links of the version before from
+// being detached.
 func (p *pass) act(actions []plan.Action) {
-	stuck := map[string]bool{}
+	stuck := p.incomplete()
 	p.carryVariables()
 	for _, a := range actions {
 		owners := []string{a.UID}
@@ -28,6 +29,9 @@ func (p *pass) act(actions []plan.Action) {
 			owners = p.concerned(a)
 		}
 		if (a.Verb == plan.Drop || a.Verb == plan.Forget) && (stuck[a.UID] || p.runsYet(a)) {
+			continue
+		}
+		if a.Verb == plan.Detach && stuck[a.UID] && p.standsIn(a.UID, a.Revision) {
 			continue
 		}
 		err := p.backedOff(owners, a)
@@ -40,6 +44,39 @@ func (p *pass) act(actions []plan.Action) {
 			}
 		}
 	}
+}
+
+// incomplete are the applications whose newest version lacks a target that is to
+// be there, and was never whole here.
+func (p *pass) incomplete() map[string]bool {
+	all := map[string]bool{}
+	for _, app := range p.apps {
+		uid := app.newest.Payload().UID
+		all[uid] = len(p.outcomes[uid].errs) > 0 && p.unproven(uid)
+	}
+	return all
+}
+
+// unproven tells whether the newest version is to run, and was never whole here
+// while another one was.
+func (p *pass) unproven(uid string) bool {
+	app, out := p.applicationOf(uid), p.outcomes[uid]
+	if app == nil || out == nil || out.live != &app.newest || app.deployed == nil {
+		return false
+	}
+	was, is := app.deployed.Payload(), app.newest.Payload()
+	return was.VersionSerial() != is.VersionSerial()
+}
+
+// standsIn tells whether links of a revision stay until the newest version is
+// whole here: in a cluster where the intent names it, and it is for this node. The
+// newest version's bytes at other places than it has are no longer its own.
+func (p *pass) standsIn(uid, revision string) bool {
+	if !p.unproven(uid) || p.opts.Node == "" {
+		return p.unproven(uid)
+	}
+	named, ok := p.applicationOf(uid).newest.Names(revision)
+	return ok && p.takes(named)
 }
 
 // concerned are the applications that a chain has and those that it is to have.
@@ -280,6 +317,7 @@ func (p *pass) update(a plan.Action) error {
 		return err
 	}
 	l.Attachment = a.Attachment
+	delete(p.facts, l.Path)
 	return nil
 }
 

@@ -24,7 +24,7 @@ type cache struct{ dir string }
 const (
 	// newest is the last one accepted, a tombstone too.
 	newest = "newest"
-	// deployed is the last one that ran in whole; what a node falls back to when
+	// deployed is the last one that ran in whole; what node mode falls back to when
 	// the newest does not load.
 	deployed = "deployed"
 )
@@ -55,10 +55,10 @@ func (c *cache) putIntent(uid, kind string, e intent.Envelope) error {
 	return nil
 }
 
-// putTombstone keeps a tombstone, and where there is no room for it makes some:
-// what it overtakes must not come back at the next start, even where the
-// tombstone itself is not on disk.
-func (c *cache) putTombstone(uid string, e intent.Envelope) error {
+// insist keeps an intent by which something is to run no more, and where there is
+// no room for it makes some: what it overtakes must not come back at the next
+// start, even where the intent itself is not on disk.
+func (c *cache) insist(uid string, e intent.Envelope) error {
 	err := c.putIntent(uid, newest, e)
 	if err == nil {
 		return nil

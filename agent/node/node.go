@@ -17,6 +17,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -47,6 +48,9 @@ type Options struct {
 	// Labels are the node's; an intent whose selector they do not match is not
 	// for this node. Nil means that every intent is.
 	Labels map[string]string
+	// Profile is what the node's kernel can do: what needs more is neither fetched
+	// nor tried. Nil means that this is not known, and that all is tried.
+	Profile *v1alpha1.KernelProfile
 	// Log is where the agent writes; default none.
 	Log *slog.Logger
 	// Clock tells the time; default time.Now.

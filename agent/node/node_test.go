@@ -212,7 +212,7 @@ func (w *world) accept(a *node.Agent, payloads ...intent.Payload) error {
 			w.t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	return a.Settled(ctx)
 }

@@ -92,8 +92,8 @@ func (a *Agent) snapshot() ([]*application, map[string]string) {
 	return apps, a.labels
 }
 
-// decide chooses for each application what is to be live: the newest intent,
-// else the one that ran last, else whatever is there.
+// decide chooses for each application what is to be live: the newest intent's
+// version, else what instead says.
 func (p *pass) decide() {
 	known := map[string]bool{}
 	for _, app := range p.apps {
@@ -118,11 +118,18 @@ func (p *pass) decide() {
 func (p *pass) choose(app *application) {
 	payload := app.newest.Payload()
 	out := p.outcomes[payload.UID]
-	if payload.Tombstone || len(payload.Programs) == 0 || !p.selects(payload) {
+	selected, err := p.selects(payload)
+	if err != nil {
+		// Nobody can tell whether it is for this node.
+		out.errs, out.refused = append(out.errs, err), true
+		p.want.Frozen = append(p.want.Frozen, payload.UID)
+		return
+	}
+	if payload.Tombstone || len(payload.Programs) == 0 || !selected {
 		p.want.Gone = append(p.want.Gone, payload.UID)
 		return
 	}
-	err := p.have(app, app.newest)
+	err = p.have(app, app.newest)
 	if err == nil {
 		err = p.wantApplication(app.newest, out)
 	}
@@ -130,72 +137,110 @@ func (p *pass) choose(app *application) {
 		out.live = &app.newest
 		return
 	}
-	switch {
-	case errors.Is(err, errFetching):
-		out.pending = true
-	case !errors.Is(err, errBackingOff):
-		p.fail(app, err)
-	}
+	out.pending = errors.Is(err, errFetching)
+	p.cannotHave(app, app.newest, err)
 	out.refused = true
 	p.fallBack(app)
 }
 
-// fallBack goes on with the intent that ran last, or freezes.
+// fallBack goes on without the newest intent's version: with another, with what
+// runs as it is, or with nothing.
 func (p *pass) fallBack(app *application) {
-	payload := app.newest.Payload()
-	out := p.outcomes[payload.UID]
-	if !p.mayFallBack(app) {
-		p.want.Gone = append(p.want.Gone, payload.UID)
-		return
-	}
-	if app.deployed != nil && app.deployed.Payload().Serial != payload.Serial {
-		if p.have(app, *app.deployed) == nil && p.wantApplication(*app.deployed, out) == nil {
-			out.live = app.deployed
+	uid := app.newest.Payload().UID
+	out := p.outcomes[uid]
+	other, stays := p.instead(app, p.nowLive(uid), out.pending)
+	if other != nil {
+		err := p.have(app, *other)
+		if err == nil {
+			err = p.wantApplication(*other, out)
+		}
+		if err == nil {
+			out.live = other
 			return
 		}
+		p.cannotHave(app, *other, err)
+		stays = p.outlasts(uid, other) || errors.Is(err, errFetching)
 	}
-	p.want.Frozen = append(p.want.Frozen, payload.UID)
+	p.rest(uid, stays)
 }
 
-// mayFallBack makes sure that what ran last may run still. In a cluster an intent
-// says what was before: another version than that is not gone on with, and
-// nothing is where it names none. What is being fetched is waited for.
-func (p *pass) mayFallBack(app *application) bool {
-	if p.opts.Node == "" || app.newest.Held() || app.deployed != nil && app.deployed.Revision() == app.newest.Revision() {
-		return true
+// outlasts tells whether what runs goes on where another version that was to take
+// its place cannot be had: that very version, and in node mode any.
+func (p *pass) outlasts(uid string, other *intent.Opened) bool {
+	return p.opts.Node == "" || p.nowLive(uid) == other.Revision()
+}
+
+// rest leaves what runs of an application as it is, or has it go.
+func (p *pass) rest(uid string, stays bool) {
+	if stays {
+		p.want.Frozen = append(p.want.Frozen, uid)
+		return
 	}
-	before, named := app.newest.Before()
+	p.want.Gone = append(p.want.Gone, uid)
+}
+
+// nowLive names the revision that runs; empty where none does.
+func (p *pass) nowLive(uid string) string {
+	if r := p.liveRevision(uid); r != nil {
+		return r.Name
+	}
+	return ""
+}
+
+// instead is what a node goes on with that cannot have the newest version while
+// another revision runs, or none: a version, or, where that is nil and stays is
+// true, what runs as it is. Node mode goes on with what ran last. In a cluster the
+// intent says which versions may run beside its own; what it does not name goes,
+// but is waited for while the newest is on its way, in which time nothing else is
+// loaded. A version that is not for this node is none.
+func (p *pass) instead(app *application, runs string, pending bool) (other *intent.Opened, stays bool) {
+	if p.opts.Node == "" {
+		last := app.deployed
+		if last != nil && last.Payload().Serial == app.newest.Payload().Serial {
+			last = nil
+		}
+		return last, true
+	}
+	named, ok := app.newest.Names(runs)
+	before, isBefore := app.newest.Before()
 	switch {
-	case named && (app.deployed == nil || app.deployed.Revision() != before.Revision()):
-		app.deployed = &before
-	case !named && app.deployed != nil:
-		return p.outcomes[app.newest.Payload().UID].pending
+	case ok && p.takes(named):
+		return &named, true
+	case pending || runs == app.newest.Revision() && !app.alike(app.newest):
+		return nil, true
+	case isBefore && p.takes(before):
+		return &before, true
 	}
-	return true
+	return nil, false
 }
 
 // selects tells whether the intent is for this node.
-func (p *pass) selects(payload intent.Payload) bool {
-	if p.labels == nil || payload.NodeSelector == nil {
-		return true
+func (p *pass) selects(payload intent.Payload) (bool, error) {
+	if p.labels == nil || payload.Tombstone || payload.NodeSelector == nil {
+		return true, nil
 	}
 	ok, err := matchLabels(payload.NodeSelector, p.labels)
 	if err != nil {
-		p.opts.Log.Error("read node selector; what runs is kept", "application", payload.Application.String(), "error", err)
-		return true
+		return false, fmt.Errorf("choose nodes for %s: %w", payload.Application, err)
 	}
-	return ok
+	return ok, nil
 }
 
-// errBackingOff: the revision failed a short while ago.
-var errBackingOff = errors.New("backing off")
+// takes tells whether a version is known to be for this node.
+func (p *pass) takes(o intent.Opened) bool {
+	ok, err := p.selects(o.Payload())
+	return err == nil && ok
+}
 
 // have makes sure that the intent's revision is in the kernel, whole.
 func (p *pass) have(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	held := p.held.revisions[uid][revision]
-	if app.refused == o.Payload().Serial && p.now.Before(app.retryAt) {
-		return errBackingOff
+	if err := p.fits(app, o); err != nil {
+		return err
+	}
+	if err := app.refused[o.Payload().Serial]; err != nil && p.now.Before(app.retryAt) {
+		return &backingOffError{err}
 	}
 	if held != nil && app.checked[revision] {
 		return nil
@@ -205,6 +250,9 @@ func (p *pass) have(app *application, o intent.Opened) error {
 		return err
 	}
 	if held == nil || !held.Whole(prepared) {
+		if err := p.objectFits(app, o); err != nil {
+			return err
+		}
 		if err := p.load(app, prepared, held); err != nil {
 			return explain(o.Payload(), err)
 		}
@@ -310,6 +358,9 @@ func (p *pass) intentOf(uid, revision string) *intent.Opened {
 		}
 		if app.deployed != nil && app.deployed.Revision() == revision {
 			return app.deployed
+		}
+		if o, ok := app.newest.Names(revision); ok {
+			return &o
 		}
 	}
 	return nil

@@ -184,6 +184,7 @@ func TestAcceptRefusesWhatIsNotSealedOrOlder(t *testing.T) {
 	if err := w.accept(a, second); err != nil {
 		t.Fatal(err)
 	}
+	_, before := one(t, a)
 	w.serial++
 	forged := second
 	forged.Serial, forged.Tombstone = w.serial, true
@@ -195,6 +196,7 @@ func TestAcceptRefusesWhatIsNotSealedOrOlder(t *testing.T) {
 		"an older one":       {w.seal(first), intent.ErrOlder},
 		"a stranger's":       {envelope, intent.ErrSeal},
 		"one that is no one": {intent.Envelope("{}"), intent.ErrSeal},
+		"a later format's":   {w.key.Later(t, forged), intent.ErrFormat},
 		"the same again":     {w.seal(second), nil},
 	} {
 		if err := a.Accept(c.envelope); !errors.Is(err, c.want) {
@@ -204,8 +206,8 @@ func TestAcceptRefusesWhatIsNotSealedOrOlder(t *testing.T) {
 	if err := w.accept(a); err != nil {
 		t.Error(err)
 	}
-	if _, l := one(t, a); runs(t, l.ID) == 0 {
-		t.Error("what runs does not")
+	if _, l := one(t, a); l.ID != before.ID || runs(t, l.ID) == 0 {
+		t.Errorf("what ran as link %d does not: %+v", before.ID, l)
 	}
 }
 

@@ -2,10 +2,13 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -290,5 +293,171 @@ func TestWhatIsBeingFetchedTakesNothingAway(t *testing.T) {
 	}
 	if s, _ := deployed(t, a); s.Revision == runs || len(targets(a)) != 1 {
 		t.Errorf("once it is there: %+v", s)
+	}
+}
+
+// TestWhatAnIntentDoesNotNameRunsNoMore has a node that cannot have what it is to
+// run, beside something that its intent does not name.
+func TestWhatAnIntentDoesNotNameRunsNoMore(t *testing.T) {
+	needKernel(t)
+	for sentence, c := range map[string]struct {
+		first func(*world) intent.Payload
+		// next cannot be had.
+		next func(*world) intent.Payload
+	}{
+		"a node that is held at what it cannot have": {
+			func(w *world) intent.Payload { return w.counting("xdp_count_v2", "count_packets") },
+			func(w *world) intent.Payload {
+				before := w.counting("xdp_rejected", "xdp_rejected")
+				return over(w.counting("xdp_count", "count_packets"), &before)
+			},
+		},
+		"a version that was never whole there": {
+			func(w *world) intent.Payload {
+				return w.intent("app", "tracepoint_count", v1alpha1.Program{Name: "tracepoint_count", Attach: []v1alpha1.Attachment{
+					{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"}, {Hook: "tracepoint", Tracepoint: "nope/nope"},
+				}})
+			},
+			func(w *world) intent.Payload { return w.counting("xdp_rejected", "xdp_rejected") },
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "ro0", "ro1")
+			a := w.startWith(w.named())
+			_ = w.accept(a, c.first(w))
+			runs := a.Report()[0].Revision
+			if len(targets(a)) != 1 {
+				t.Fatalf("the first runs at %v", targets(a))
+			}
+			_ = w.accept(a, c.next(w))
+			if s, _ := deployed(t, a); s.Revision == runs && runs != "" || len(targets(a)) != 0 {
+				t.Errorf("it runs on at %v: %+v", targets(a), s)
+			}
+		})
+	}
+}
+
+// TestAWithdrawnVersionIsLoadedNowhereAnew has the version that took its place out
+// of reach: where the withdrawn one runs it goes on, and nowhere else.
+func TestAWithdrawnVersionIsLoadedNowhereAnew(t *testing.T) {
+	needKernel(t)
+	for sentence, ran := range map[string]bool{"it runs": true, "nothing runs": false} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "ro0", "ro1")
+			withdrawn, good := w.counting("xdp_count_v2", "count_packets"), w.counting("xdp_rejected", "xdp_rejected")
+			a, stop := w.run(w.named())
+			if ran {
+				if err := w.accept(a, withdrawn); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := targets(a)
+			w.serial++
+			good.Serial, good.Withdrawn = w.serial, []intent.Payload{withdrawn}
+			check := func(when string) {
+				t.Helper()
+				if diff := cmp.Diff(before, targets(a)); diff != "" {
+					t.Errorf("%s (-before +now):\n%s", when, diff)
+				}
+			}
+			_ = w.accept(a, good)
+			check("at once")
+			stop()
+			a, _ = w.run(w.named())
+			_ = w.accept(a)
+			check("after a restart")
+		})
+	}
+}
+
+// TestWhatIsOnItsWayHasNothingElseLoaded has a fetch hang, time after time.
+func TestWhatIsOnItsWayHasNothingElseLoaded(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "ro0", "ro1")
+	asked := make(chan struct{}, 100)
+	before, next := w.counting("xdp_count", "count_packets"), w.counting("xdp_count_v2", "count_packets")
+	o := w.named()
+	o.FetchTimeout = 300 * time.Millisecond
+	o.BackOff = node.BackOff{First: 10 * time.Millisecond, Most: 10 * time.Millisecond}
+	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
+		if digest != next.ObjectDigest {
+			return w.fetch(ctx, digest)
+		}
+		asked <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	a := w.startWith(o)
+	if err := w.accept(a, before); err != nil {
+		t.Fatal(err)
+	}
+	w.serial++
+	next.Serial = w.serial
+	if err := a.Accept(w.seal(next)); err != nil {
+		t.Fatal(err)
+	}
+	was, changes := true, 0
+	for tries := 0; tries < 6; {
+		select {
+		case <-asked:
+			tries++
+		default:
+			a.Reconcile(t.Context())
+			if now := len(targets(a)) > 0; now != was {
+				was, changes = now, changes+1
+			}
+		}
+	}
+	if was || changes != 1 {
+		t.Errorf("what nothing names runs: %v, after %d changes", was, changes)
+	}
+}
+
+// TestAVersionBeforeThatCannotBeHadIsNotTriedAllTheTime has neither the newest
+// version nor the one before: both back off.
+func TestAVersionBeforeThatCannotBeHadIsNotTriedAllTheTime(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "ro0", "ro1")
+	missed := w.counting("xdp_count_v2", "count_packets")
+	next := over(w.counting("xdp_rejected", "xdp_rejected"), &missed)
+	next.Rollout.Through = intent.NodeHash(next.UID, thisNode)
+	o := w.named()
+	o.SweepInterval, o.BackOff = 10*time.Millisecond, node.BackOff{First: time.Hour, Most: time.Hour}
+	var asked atomic.Int32
+	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
+		if digest == missed.ObjectDigest {
+			asked.Add(1)
+			return nil, errors.New("connection refused")
+		}
+		return w.fetch(ctx, digest)
+	}
+	a := w.startWith(o)
+	_ = w.accept(a, next)
+	for range 50 {
+		<-a.Passed()
+	}
+	if n := asked.Load(); n > 3 {
+		t.Errorf("it is asked for %d times", n)
+	}
+}
+
+func TestAVersionBeforeThatANodeNeverHadJoinsAChain(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "ro0", "ro1")
+	a := w.startWith(w.named())
+	other := w.intent("other", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "ro0")})
+	missed := w.counting("xdp_count_v2", "count_packets")
+	next := over(w.counting("xdp_rejected", "xdp_rejected"), &missed)
+	next.Rollout.Through = intent.NodeHash(next.UID, thisNode)
+	_ = w.accept(a, other, next)
+	for _, s := range a.Report() {
+		if len(s.Programs) != 1 || len(s.Programs[0].Links) != 1 || s.Programs[0].Links[0].State != node.Attached {
+			t.Errorf("%s: %q, %+v", s.Application, s.Error, s.Programs)
+		}
 	}
 }

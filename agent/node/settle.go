@@ -1,40 +1,82 @@
 package node
 
 import (
+	"cmp"
+	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/intent"
 )
 
-// fail notes that the newest intent cannot be had.
-func (p *pass) fail(app *application, err error) {
-	uid := app.newest.Payload().UID
-	p.outcomes[uid].errs = append(p.outcomes[uid].errs, err)
-	p.outcomes[uid].tried, p.outcomes[uid].refused = true, true
-	app.refused = app.newest.Payload().Serial
-	app.log = kernel.LogOf(err)
-	p.opts.Log.Error("load", "application", app.newest.Payload().Application.String(), "error", err)
+// backingOffError: the version could not be had a short while ago, for err.
+type backingOffError struct{ err error }
+
+// Error implements error.
+func (b *backingOffError) Error() string { return b.err.Error() }
+
+// Unwrap returns why.
+func (b *backingOffError) Unwrap() error { return b.err }
+
+// cannotHave notes why a version cannot be had: the newest intent's, or one that
+// would have taken its place. What is no matter of the kernel's profile is not tried
+// again before a while.
+func (p *pass) cannotHave(app *application, o intent.Opened, err error) {
+	newest := o.Payload().Serial == app.newest.Payload().Serial
+	out := p.outcomes[app.newest.Payload().UID]
+	unfit, late := new(unfitError), new(backingOffError)
+	switch {
+	case errors.Is(err, errFetching):
+		return
+	case errors.As(err, &late):
+		err = late.err
+	case errors.As(err, &unfit):
+		p.sayUnfit(app, unfit)
+	default:
+		p.fail(app, o, err)
+	}
+	switch {
+	case newest:
+		out.errs = append(out.errs, err)
+	case !out.pending:
+		// Its words alone: what it lacks is not what the newest version lacks.
+		out.errs = append(out.errs, errors.New("go on with the version before: "+err.Error()))
+	}
 }
 
-// refuse takes an application's newest intent out of this pass.
+// fail notes what was tried in vain.
+func (p *pass) fail(app *application, o intent.Opened, err error) {
+	payload := o.Payload()
+	p.outcomes[payload.UID].tried = true
+	app.refused = maps.Clone(app.refused)
+	if app.refused == nil {
+		app.refused = map[int64]error{}
+	}
+	app.refused[payload.Serial] = err
+	if payload.Serial == app.newest.Payload().Serial || app.log == "" {
+		app.log = kernel.LogOf(err)
+	}
+	p.opts.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", err)
+}
+
+// refuse takes the version of an application that is to run out of this pass.
 func (p *pass) refuse(uid string, err error) {
 	p.want.Applications = slices.DeleteFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == uid })
-	for _, app := range p.apps {
-		if app.newest.Payload().UID != uid {
-			continue
-		}
-		again := p.outcomes[uid].live != &app.newest
-		p.outcomes[uid] = &outcome{errs: p.outcomes[uid].errs, refused: true}
-		p.fail(app, err)
-		if again {
-			p.want.Frozen = append(p.want.Frozen, uid)
-			return
-		}
-		p.fallBack(app)
+	app, was := p.applicationOf(uid), p.outcomes[uid]
+	if app == nil {
+		return
 	}
+	p.outcomes[uid] = &outcome{errs: was.errs, refused: true, tried: was.tried, pending: was.pending}
+	p.cannotHave(app, *cmp.Or(was.live, &app.newest), err)
+	if was.live == &app.newest {
+		p.fallBack(app)
+		return
+	}
+	p.rest(uid, was.live == nil || p.outlasts(uid, was.live))
 }
 
 // finish writes what the pass found out back, and wakes who waits for it.
@@ -123,16 +165,17 @@ func (p *pass) settle(app *application) {
 	app.tried = payload.Serial
 	switch {
 	case len(out.errs) == 0 && !out.refused:
-		app.failures, app.refused, app.failed, app.log = 0, 0, nil, ""
+		app.failures, app.refused, app.failed, app.log = 0, nil, nil, ""
 		p.keepDeployed(app, out)
 	case out.tried:
 		app.failures++
 		app.retryAt = p.now.Add(p.opts.BackOff.after(app.failures))
 	case len(out.errs) == 0 && app.status.Error != "":
-		// Backing off: the old words stay.
+		// On its way: the old words stay.
 		out.errs = []error{&repeated{app.status.Error, app.status.Unsupported}}
 	}
 	app.status = p.status(app, out)
+	app.loaded = slices.Sorted(maps.Keys(p.held.revisions[payload.UID]))
 	app.spent = payload.Tombstone && app.deployed == nil && len(out.errs) == 0 && !p.leaves(payload.UID)
 }
 

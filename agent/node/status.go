@@ -199,6 +199,16 @@ func (p *pass) remains(uid string) ApplicationStatus {
 	return s
 }
 
+// links tells whether a link of the application runs the revision.
+func (p *pass) links(uid, revision string) bool {
+	for _, l := range p.held.links[uid] {
+		if p.revisionOf(l, p.factsOf(l.Path, l.Link)) == revision {
+			return true
+		}
+	}
+	return slices.ContainsFunc(p.chained(uid), func(m plan.Member) bool { return m.Revision == revision })
+}
+
 // sayAll joins errors, one a line.
 func sayAll(errs []error) string {
 	if err := errors.Join(errs...); err != nil {
@@ -219,13 +229,19 @@ func (p *pass) status(app *application, out *outcome) ApplicationStatus {
 	if !payload.Tombstone {
 		s.Wanted = app.newest.Revision()
 	}
+	// What is to go, cannot be had or is not whole leaves something else running.
+	left := p.remains(payload.UID)
+	s.Revision, s.Programs = left.Revision, left.Programs
 	if out.live != nil {
-		s.Revision = out.live.Revision()
 		s.Programs = p.programs(*out.live, out)
-	} else {
-		// What is to go, or cannot be had, may run still.
-		left := p.remains(payload.UID)
-		s.Revision, s.Programs = left.Revision, left.Programs
+		for _, one := range left.Programs {
+			if !slices.ContainsFunc(s.Programs, func(other ProgramStatus) bool { return other.Name == one.Name }) {
+				s.Programs = append(s.Programs, one)
+			}
+		}
+	}
+	if out.live != nil && (left.Revision == "" || len(out.errs) == 0 || p.links(payload.UID, out.live.Revision())) {
+		s.Revision = out.live.Revision()
 	}
 	s.Error = sayAll(out.errs)
 	s.Unsupported = errors.Is(errors.Join(out.errs...), ebpf.ErrNotSupported)

@@ -41,10 +41,15 @@ func (p *pass) without(want plan.Chain, running []plan.Member, lost *memberError
 	return func() { p.leave(want, running, lost) }
 }
 
-// canFallBack tells whether another intent of the application ran before.
+// canFallBack tells whether a version may take the place of the application's
+// newest one.
 func (p *pass) canFallBack(uid string) bool {
-	app := p.applicationOf(uid)
-	return app != nil && app.deployed != nil && app.deployed.Payload().Serial != app.newest.Payload().Serial
+	app, out := p.applicationOf(uid), p.outcomes[uid]
+	if app == nil || out == nil || out.live != &app.newest {
+		return false
+	}
+	other, _ := p.instead(app, p.nowLive(uid), out.pending)
+	return other != nil
 }
 
 func (p *pass) applicationOf(uid string) *application {

@@ -24,7 +24,7 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 			app := choosing(t, "a", v1alpha1.Interfaces{Primary: true})
 			a := &Agent{opts: Options{Log: slog.New(slog.DiscardHandler), BackOff: BackOff{First: time.Minute, Most: time.Hour}}}
 			p := &pass{Agent: a, apps: []*application{app}, outcomes: map[string]*outcome{"a": {}}}
-			p.fail(app, tc.err)
+			p.cannotHave(app, app.newest, tc.err)
 			p.settle(app)
 			first := app.status
 			p.outcomes["a"] = &outcome{refused: true}

@@ -8,7 +8,7 @@ import (
 
 // BpfApplication is the eBPF programs one team wants on its nodes: the bytecode
 // they come from, the values they are given and the places they attach to. Its
-// hooks are limited to those a namespace can hold; see package hook.
+// hooks are limited to those that a namespace can hold.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -72,7 +72,6 @@ type BpfApplicationSpec struct {
 
 	// NodeSelector chooses the nodes; absent means every node.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && size(e.values) > 0 : !has(e.values) || size(e.values) == 0)",message="In and NotIn take values, Exists and DoesNotExist take none"
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
 	// Variables are values for the object's global variables, by name, checked
@@ -85,6 +84,7 @@ type BpfApplicationSpec struct {
 	// Maps overrides what the object says of its maps, by name.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=256
+	// +kubebuilder:validation:XValidation:rule="self.all(name, name != '')",message="a map has no name; name it as the object does"
 	Maps map[string]Map `json:"maps,omitempty"`
 
 	// Programs are the functions of the object to load, each named once.
@@ -181,12 +181,12 @@ type Program struct {
 	Attach []Attachment `json:"attach,omitempty"`
 }
 
-// Attachment is one hook and the fields of its target shape. Which fields a
-// hook takes is decided by its row in hook.Table.
+// Attachment is one hook and the fields of its target shape. The
+// hook decides which fields it takes.
 type Attachment struct {
-	// Hook is a name of hook.Table, in libbpf's section vocabulary: xdp,
-	// tcx/ingress, tracepoint, uprobe, cgroup/connect4. Absent, it is the one
-	// the program's section names.
+	// Hook is a name in libbpf's section vocabulary: xdp, tcx/ingress, tracepoint,
+	// uprobe, cgroup/connect4. Absent, it is the one that the program's section
+	// names.
 	// +optional
 	Hook string `json:"hook,omitempty"`
 
@@ -282,11 +282,13 @@ type UserBinary struct {
 
 	// Offset is in bytes.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	Offset uint64 `json:"offset,omitempty"`
 
 	// PID limits the probe to one process; 0 means every process.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	PID int32 `json:"pid,omitempty"`
 }
 
@@ -343,7 +345,7 @@ type BpfApplicationStatus struct {
 
 // RolloutState is how a rollout is doing.
 //
-// +kubebuilder:validation:Enum=Progressing;Paused;Stopped;RolledBack
+// +kubebuilder:validation:Enum=Progressing;Paused;Stopped;Empty;RolledBack
 type RolloutState string
 
 // The states of a rollout.
@@ -354,6 +356,8 @@ const (
 	RolloutPaused RolloutState = "Paused"
 	// RolloutStopped failed on a node of its step, and goes no further.
 	RolloutStopped RolloutState = "Stopped"
+	// RolloutEmpty comes to no node where something runs, and waits for one.
+	RolloutEmpty RolloutState = "Empty"
 	// RolloutRolledBack was undone: every node has the version before.
 	RolloutRolledBack RolloutState = "RolledBack"
 )
@@ -372,6 +376,10 @@ type RolloutStatus struct {
 	// Message says what it waits for, or why it goes no further.
 	// +optional
 	Message string `json:"message,omitempty"`
+	// Held names the definition, but for suspend and rollout, that waits for people:
+	// an undo of it cannot be done, or its intent was lost. 0 where none does.
+	// +optional
+	Held int64 `json:"held,omitempty"`
 }
 
 // The annotations by which people steer a rollout; skep rollout sets them.
@@ -380,7 +388,7 @@ const (
 	// has the next step begin: past the pause, past nodes that fail.
 	AnnotationResume = Group + "/rollout-resume"
 	// AnnotationUndo, with the application's metadata.generation, brings the
-	// version before back to every node, until the spec changes.
+	// version before back to every node, until what the spec asks nodes for changes.
 	AnnotationUndo = Group + "/rollout-undo"
 )
 
@@ -412,6 +420,15 @@ type NodesStatus struct {
 	// this one.
 	// +optional
 	Untold int32 `json:"untold,omitempty"`
+	// Waiting names the first node that has no target for it yet, with what it waits
+	// for, and counts the others.
+	// +optional
+	Waiting string `json:"waiting,omitempty"`
+	// Doubt names the first node that does not run it and whose kernel is older
+	// than a helper that it calls, and counts the others. Nothing is held back
+	// for that.
+	// +optional
+	Doubt string `json:"doubt,omitempty"`
 	// Failing names the first ten nodes that failed or cannot hold it, with the
 	// kernel's own words.
 	// +optional

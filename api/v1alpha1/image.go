@@ -32,9 +32,10 @@ type BpfImageList struct {
 // BpfImageSpec is what registries had beside the image, and what people read of
 // it.
 type BpfImageSpec struct {
-	// Memory holds what was collected of each repository that has the image: its
-	// signatures as JSON, in gzip. It is not sealed and need not be: who reads it
-	// tries every signature again, and believes none of another digest.
+	// Memory holds what was collected of each repository that has the image, in
+	// gzip. signatures.* are its signatures as JSON, not sealed: who reads them
+	// tries every one again, and believes none of another digest. image.* is a DSSE
+	// envelope of the controller's with the image itself.
 	// +optional
 	Memory map[string][]byte `json:"memory,omitempty"`
 

@@ -148,7 +148,7 @@ type KernelProfile struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	LSMs []string `json:"lsms,omitempty"`
 
-	// Hooks are the names of hook.Table that the agent can attach here.
+	// Hooks are the names of the hooks that the agent can attach here.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=128
@@ -161,6 +161,14 @@ type KernelProfile struct {
 	// +kubebuilder:validation:MaxItems=16
 	Denied []DeniedHooks `json:"denied,omitempty"`
 
+	// ProgramTypes are the program types the kernel can load, or may be able to,
+	// as bytecode's facts name them.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=64
+	ProgramTypes []string `json:"programTypes,omitempty"`
+
 	// MapTypes are the map types the kernel can make, or may be able to, as
 	// bytecode's facts name them.
 	// +optional
@@ -172,7 +180,7 @@ type KernelProfile struct {
 
 // DeniedHooks are hooks that an agent may not attach to, all for one reason.
 type DeniedHooks struct {
-	// Hooks are names of hook.Table.
+	// Hooks are names in libbpf's section vocabulary.
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=128
 	// +kubebuilder:validation:items:MaxLength=64
@@ -212,7 +220,8 @@ type NodeApplication struct {
 	// Serial is that under which the version that State is about was first
 	// sealed. A rollout that moves on elsewhere does not change it, and a node
 	// that it has not come to speaks of the version before. For State Removed
-	// it is the tombstone's, which the node thereby acknowledges.
+	// it is the tombstone's, which the node thereby acknowledges. Where the API
+	// server lost the intent that the node accepted, it is that one's own.
 	Serial int64 `json:"serial"`
 	// Revision is what runs; empty where nothing does.
 	// +optional

@@ -952,6 +952,11 @@ func (in *KernelProfile) DeepCopyInto(out *KernelProfile) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.ProgramTypes != nil {
+		in, out := &in.ProgramTypes, &out.ProgramTypes
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.MapTypes != nil {
 		in, out := &in.MapTypes, &out.MapTypes
 		*out = make([]string, len(*in))

@@ -212,6 +212,12 @@ func (s *cachedSource) cached(digest v1.Hash, limit int64) ([]byte, error) {
 	return data, err
 }
 
+// has tells whether a blob is to be read from the cache alone.
+func (s *cachedSource) has(d v1.Descriptor) bool {
+	info, err := os.Lstat(s.cache.path(d.Digest))
+	return s.reading != pastCache && err == nil && info.Mode().IsRegular() && info.Size() == d.Size
+}
+
 func (s *cachedSource) manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
 	data, err := s.cached(digest, s.manifestBytes)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -223,19 +229,28 @@ func (s *cachedSource) manifest(ctx context.Context, digest v1.Hash) ([]byte, er
 	return data, s.cache.put(digest, data)
 }
 
-func (s *cachedSource) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+// kept is a blob of the cache, as long as its descriptor says; fs.ErrNotExist
+// where the source is to be asked.
+func (s *cachedSource) kept(d v1.Descriptor) ([]byte, error) {
 	data, err := s.cached(d.Digest, d.Size)
-	if err == nil && int64(len(data)) == d.Size {
-		return data, nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if s.reading == fromCache {
+	case int64(len(data)) == d.Size:
+		return data, nil
+	case s.reading == fromCache:
 		return nil, notFound("read %s: the cache has one of another size", d.Digest)
 	}
 	// A descriptor that gives another size than the blob has is refused the same
 	// way, cached or not: by the source.
+	return nil, fs.ErrNotExist
+}
+
+func (s *cachedSource) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	data, err := s.kept(d)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return data, err
+	}
 	if data, err = s.next.blob(ctx, d); err != nil {
 		return nil, err
 	}

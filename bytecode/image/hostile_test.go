@@ -189,6 +189,7 @@ func TestRefusedManifests(t *testing.T) {
 	for i := range many {
 		many[i] = image(func(*v1.Manifest) {})
 	}
+	labels := []byte(`{"config":{"Labels":{"io.ebpf.maps":"{}","abc":"` + strings.Repeat("x", 1<<16-14) + `"}}}`)
 	config := handmade(types.OCILayer, good)
 	config.blobs[sum([]byte("not json"))] = []byte("not json")
 	tests := map[string]struct {
@@ -217,7 +218,7 @@ func TestRefusedManifests(t *testing.T) {
 			raw(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","config":{},"layers":[]}`), "does not fit its content"},
 		"a manifest that calls itself a web page": {raw(`{"schemaVersion":2,"mediaType":"text/html","config":{},"layers":[]}`), "does not fit its content"},
 		"no JSON":          {raw("<html>"), "parse manifest"},
-		"JSON in JSON":     {raw(strings.Repeat("[", 100000)), "parse manifest"},
+		"JSON in JSON":     {raw(strings.Repeat("[", 8000)), "parse manifest"},
 		"a digest of none": {raw(`{"schemaVersion":2,"config":{"digest":"sha256:zz"},"layers":[]}`), "parse manifest"},
 		"an index within an index": {
 			indexOver(platform(indexOver(image(func(*v1.Manifest) {})), amd64)), "no index within an index"},
@@ -237,8 +238,21 @@ func TestRefusedManifests(t *testing.T) {
 			indexOver(platform(image(func(*v1.Manifest) {}), v1.Platform{OS: "linux", Architecture: "s390x"}),
 				platform(image(func(*v1.Manifest) {}), v1.Platform{OS: "linux", Architecture: "arm64", Variant: "v8"})),
 			"nothing for linux/amd64, only linux/arm64/v8, linux/s390x"},
+		"an index of a million nothings": {func() *Built {
+			b := &Built{blobs: map[v1.Hash][]byte{}}
+			b.root = b.add(types.OCIImageIndex, []byte(`{"schemaVersion":2,"manifests":[{}`+strings.Repeat(",{}", 1_000_000)+`]}`))
+			return b
+		}(), "2000004 values, more than the limit"},
 		"an index of nothing":           {indexOver(), "entries without a platform"},
 		"an index with too many images": {indexOver(many...), "257 entries"},
+		"labels that nobody reads": {func() *Built {
+			b := image(func(m *v1.Manifest) { m.Config.Digest, m.Config.Size = sum(labels), int64(len(labels)) })
+			b.blobs[sum(labels)] = labels
+			return b
+		}(), "its labels have 65539 bytes together"},
+		"annotations that nobody reads": {image(func(m *v1.Manifest) {
+			m.Config.MediaType, m.Annotations = types.OCIEmptyJSON, map[string]string{"note": strings.Repeat("x", 1<<16)}
+		}), "its labels have 65540 bytes together"},
 		"a config that is not JSON": {func() *Built {
 			b := image(func(m *v1.Manifest) { m.Config.Digest, m.Config.Size = sum([]byte("not json")), 8 })
 			b.blobs[sum([]byte("not json"))] = []byte("not json")

@@ -49,6 +49,15 @@ type Image struct {
 	// Object is the ELF file, ObjectDigest its sha256 as sha256:….
 	Object       []byte
 	ObjectDigest string
+	// release gives back the object's room.
+	release func()
+}
+
+// Release drops the object, and gives its room to another: where Options.Objects
+// bounds how many are open, whoever pulls an image releases it.
+func (i *Image) Release() {
+	i.Object = nil
+	i.release()
 }
 
 // ByDigest returns the registry reference repository@digest; an error for an

@@ -90,7 +90,10 @@ func (l *diskLayout) index() (*v1.IndexManifest, error) {
 		return nil, fmt.Errorf("open layout %s: %w", l.dir, err)
 	}
 	index := new(v1.IndexManifest)
-	if err := json.Unmarshal(data, index); err != nil {
+	if err = checkValues(sum(data), data); err == nil {
+		err = json.Unmarshal(data, index)
+	}
+	if err != nil {
 		return nil, malformed("parse index.json of layout %s: %w", l.dir, err)
 	}
 	if len(index.Manifests) > l.entries {
@@ -164,6 +167,9 @@ func (l *diskLayout) manifest(_ context.Context, digest v1.Hash) ([]byte, error)
 	}
 	if got := sum(data); got != digest {
 		return nil, unavailable("read manifest %s of layout %s: its digest is %s: the layout is damaged", digest, l.dir, got)
+	}
+	if err := checkValues(digest, data); err != nil {
+		return nil, malformed("read manifest %s of layout %s: %w", digest, l.dir, err)
 	}
 	return data, nil
 }

@@ -20,6 +20,9 @@ type document struct {
 // that could pass for both is refused: readers would disagree about what was
 // signed (CVE-2021-41190).
 func parseDocument(digest v1.Hash, data []byte) (document, error) {
+	if err := checkValues(digest, data); err != nil {
+		return document{}, malformed("parse manifest %s: %w", digest, err)
+	}
 	var shape struct {
 		SchemaVersion int             `json:"schemaVersion"`
 		MediaType     types.MediaType `json:"mediaType"`
@@ -122,8 +125,27 @@ func labelsOf(d v1.Descriptor, data []byte) (map[string]string, error) {
 			Labels map[string]string `json:"Labels"`
 		} `json:"config"`
 	}
-	if err := json.Unmarshal(data, &config); err != nil {
+	err := checkValues(d.Digest, data)
+	if err == nil {
+		err = json.Unmarshal(data, &config)
+	}
+	if err != nil {
 		return nil, malformed("parse config %s: %w", d.Digest, err)
 	}
 	return config.Config.Labels, nil
+}
+
+// labelsLimit bounds an image's labels together, in bytes: policies see them all.
+const labelsLimit = 64 << 10
+
+// checkLabels holds labels to the limit.
+func checkLabels(manifest v1.Hash, labels map[string]string) error {
+	size := 0
+	for name, value := range labels {
+		size += len(name) + len(value)
+	}
+	if size > labelsLimit {
+		return malformed("read manifest %s: its labels have %d bytes together, more than the limit of %d: leave out what is for no reader", manifest, size, labelsLimit)
+	}
+	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -38,6 +37,13 @@ type Options struct {
 	LayerBytes int64
 	// ObjectBytes bounds the expanded layer and so the object. Zero means 64 MiB.
 	ObjectBytes int64
+	// LayersBytes bounds together the layers of more than a MiB that are read from
+	// registries at once; a third of it is the most that one registry, or one party
+	// of a Shared, takes. Zero means no bound.
+	LayersBytes int64
+	// Objects is how many objects may be open at once: expanded, and not yet
+	// released. Zero means no bound.
+	Objects int
 	// IndexEntries bounds the manifests of an index and the referrers of a
 	// digest. Zero means 256.
 	IndexEntries int
@@ -73,6 +79,10 @@ const (
 	defaultTimeout       = 2 * time.Minute
 	defaultAttempts      = 3
 	defaultBackoff       = 500 * time.Millisecond
+
+	// headerBytes bounds the header of an answer, which may have a field in every
+	// six of its bytes. Go takes 10 MiB.
+	headerBytes = 64 << 10
 )
 
 func orDefault[T comparable](value *T, otherwise T) {
@@ -103,7 +113,9 @@ func (o Options) withDefaults() Options {
 	if o.Transport == nil {
 		o.Transport = http.DefaultTransport
 		if shared, ok := remote.DefaultTransport.(*http.Transport); ok {
-			o.Transport = shared.Clone()
+			own := shared.Clone()
+			own.MaxResponseHeaderBytes = headerBytes
+			o.Transport = own
 		}
 	}
 	return o
@@ -112,6 +124,7 @@ func (o Options) withDefaults() Options {
 func (o Options) check() error {
 	for name, value := range map[string]int64{
 		"ManifestBytes": o.ManifestBytes, "LayerBytes": o.LayerBytes, "CacheBytes": o.CacheBytes, "ObjectBytes": o.ObjectBytes,
+		"LayersBytes": o.LayersBytes, "Objects": int64(o.Objects),
 		"IndexEntries": int64(o.IndexEntries), "Silence": int64(o.Silence), "Timeout": int64(o.Timeout),
 		"Attempts": int64(o.Attempts), "Backoff": int64(o.Backoff),
 	} {
@@ -126,10 +139,13 @@ func (o Options) check() error {
 // share one cache directory.
 type Client struct {
 	options Options
-	remote  []remote.Option
-	puller  *remote.Puller
+	pullers *pullers
 	pusher  *remote.Pusher
 	cache   *cache
+	room    *room
+	refused *refusedImages
+	// party is whom it reads for; empty where that is nobody in particular.
+	party string
 }
 
 // NewClient makes a client. It fails on negative limits and when the cache
@@ -139,8 +155,8 @@ func NewClient(options Options) (*Client, error) {
 		return nil, err
 	}
 	o := options.withDefaults()
-	c := &Client{options: o}
-	c.remote = []remote.Option{
+	c := &Client{options: o, room: newRoom(o), refused: &refusedImages{}}
+	how := []remote.Option{
 		remote.WithAuthFromKeychain(o.Keychain),
 		remote.WithTransport(newBounded(o)),
 		remote.WithUserAgent(o.UserAgent),
@@ -150,10 +166,10 @@ func NewClient(options Options) (*Client, error) {
 		remote.WithRetryStatusCodes(),
 	}
 	var err error
-	if c.puller, err = remote.NewPuller(c.remote...); err != nil {
+	if c.pullers, err = newPullers(how); err != nil {
 		return nil, fmt.Errorf("make puller: %w", err)
 	}
-	if c.pusher, err = remote.NewPusher(c.remote...); err != nil {
+	if c.pusher, err = remote.NewPusher(how...); err != nil {
 		return nil, fmt.Errorf("make pusher: %w", err)
 	}
 	if o.CacheDir != "" {
@@ -170,28 +186,23 @@ func NewClient(options Options) (*Client, error) {
 }
 
 // as is the same client with other credentials, and connections and tokens of
-// its own making.
+// its own making. Cache and room are shared.
 func (c *Client) as(k authn.Keychain) (*Client, error) {
 	o := c.options
 	o.Keychain, o.CacheDir = k, ""
 	other, err := NewClient(o)
 	if err == nil {
-		other.cache = c.cache
+		other.cache, other.room, other.refused = c.cache, c.room, c.refused
 	}
 	return other, err
 }
 
-// Puller shares the client's connections, tokens and limits with another
-// reader of the same registries. Its errors may hold query strings: pass them
-// through Classify.
-func (c *Client) Puller() *remote.Puller { return c.puller }
-
-// Pusher is the like for writers.
-func (c *Client) Pusher() *remote.Pusher { return c.pusher }
-
-// RemoteOptions are the options Puller and Pusher were made with, for functions
-// of go-containerregistry that take neither.
-func (c *Client) RemoteOptions() []remote.Option { return slices.Clone(c.remote) }
+// of is the same client, reading for a party.
+func (c *Client) of(party string) *Client {
+	other := *c
+	other.party = party
+	return &other
+}
 
 // Keychain gives the client's credentials.
 func (c *Client) Keychain() authn.Keychain { return c.options.Keychain }

@@ -53,7 +53,8 @@ func (c *Client) registry(r Resolved) (*registrySource, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &registrySource{puller: c.puller, repo: repo}, nil
+	puller, err := c.pullers.of(repo)
+	return &registrySource{puller: puller, repo: repo}, err
 }
 
 // attached is the source of a resolved image and of what is attached to it,
@@ -75,7 +76,8 @@ func (c *Client) source(r Resolved, how reading) (source, error) {
 }
 
 // Pull fetches the object of a resolved image, by digest only and verified at
-// every step. An image in the cache needs no network at all.
+// every step. An image in the cache needs no network at all. The caller releases
+// it.
 func (c *Client) Pull(ctx context.Context, r Resolved) (*Image, error) {
 	return c.pull(ctx, r, throughCache)
 }
@@ -87,6 +89,21 @@ func (c *Client) pull(ctx context.Context, r Resolved, how reading) (*Image, err
 	if err != nil {
 		return nil, err
 	}
+	image, err := c.read(ctx, src, r)
+	if err != nil {
+		return nil, err
+	}
+	if c.cache != nil {
+		if err := c.cache.put(sum(image.Object), image.Object); err != nil {
+			image.Release()
+			return nil, err
+		}
+	}
+	return image, nil
+}
+
+// read goes from the digest to the object.
+func (c *Client) read(ctx context.Context, src source, r Resolved) (*Image, error) {
 	digest, err := parseDigest(r.Digest)
 	if err != nil {
 		return nil, err
@@ -97,21 +114,18 @@ func (c *Client) pull(ctx context.Context, r Resolved, how reading) (*Image, err
 	}
 	image := &Image{Resolved: r, ManifestDigest: digest.String()}
 	if err := c.fill(ctx, src, image, digest, m); err != nil {
+		if errors.Is(err, ErrMalformed) {
+			c.refused.note(image.ManifestDigest, err)
+		}
 		return nil, err
 	}
-	object := sum(image.Object)
-	image.ObjectDigest = object.String()
-	if c.cache != nil {
-		if err := c.cache.put(object, image.Object); err != nil {
-			return nil, err
-		}
-	}
+	image.ObjectDigest = sum(image.Object).String()
 	return image, nil
 }
 
 // descend finds the manifest of the platform, through at most one index.
 func (c *Client) descend(ctx context.Context, src source, digest v1.Hash) (v1.Hash, *v1.Manifest, error) {
-	doc, err := fetchDocument(ctx, src, digest)
+	doc, err := c.document(ctx, src, digest)
 	if err != nil || doc.image != nil {
 		return digest, doc.image, err
 	}
@@ -122,19 +136,27 @@ func (c *Client) descend(ctx context.Context, src source, digest v1.Hash) (v1.Ha
 	if err != nil {
 		return v1.Hash{}, nil, err
 	}
-	inner, err := fetchDocument(ctx, src, d.Digest)
+	inner, err := c.document(ctx, src, d.Digest)
 	if err == nil && inner.image == nil {
 		err = malformed("read index %s: its entry %s is an index again: only one level is followed", digest, d.Digest)
 	}
 	return d.Digest, inner.image, err
 }
 
-func fetchDocument(ctx context.Context, src source, digest v1.Hash) (document, error) {
+// document reads a manifest or an index, and remembers one that is neither.
+func (c *Client) document(ctx context.Context, src source, digest v1.Hash) (document, error) {
 	data, err := src.manifest(ctx, digest)
+	if err == nil {
+		err = c.refused.known(digest.String())
+	}
 	if err != nil {
 		return document{}, err
 	}
-	return parseDocument(digest, data)
+	doc, err := parseDocument(digest, data)
+	if err != nil {
+		c.refused.note(digest.String(), err)
+	}
+	return doc, err
 }
 
 // fill reads the layer and, of an image, the config.
@@ -157,13 +179,64 @@ func (c *Client) fill(ctx context.Context, src source, image *Image, digest v1.H
 			return err
 		}
 	}
-	data, err := src.blob(ctx, layer)
+	if err := checkLabels(digest, image.Labels); err != nil {
+		return err
+	}
+	data, release, err := c.layer(ctx, src, image.Registry, layer)
 	if err != nil {
 		return err
 	}
-	image.Size = layer.Size
-	image.Object, err = objectOf(layer, data, artifact, c.options.ObjectBytes)
-	return err
+	// An image that was filled has the room, and nothing else does: a panic of the
+	// code that unpacks is recovered far from here.
+	defer func() {
+		if image.release == nil {
+			release()
+		}
+	}()
+	if image.Object, err = objectOf(layer, data, artifact, c.options.ObjectBytes); err != nil {
+		return err
+	}
+	image.Size, image.release = layer.Size, release
+	return nil
+}
+
+// layer reads a layer, and returns it with room for its object. One that is in
+// the cache is read when there is room; one that is not, or is gone by then, comes
+// first, so that no registry has another image wait for it.
+func (c *Client) layer(ctx context.Context, src source, registry string, d v1.Descriptor) (data []byte, release func(), err error) {
+	if cached, ok := src.(*cachedSource); ok && (cached.reading == fromCache || cached.has(d)) {
+		if data, release, err = c.cachedLayer(ctx, cached, d); !errors.Is(err, fs.ErrNotExist) {
+			return data, release, err
+		}
+	}
+	arrived, err := c.room.forLayer(ctx, d.Size, c.party, registry)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer arrived()
+	if data, err = src.blob(ctx, d); err != nil {
+		return nil, nil, err
+	}
+	release, err = c.room.forObject(ctx)
+	return data, release, err
+}
+
+// cachedLayer is a layer of the cache with room for its object; without the layer, there
+// is no room taken either.
+func (c *Client) cachedLayer(ctx context.Context, cached *cachedSource, d v1.Descriptor) (data []byte, release func(), err error) {
+	room, err := c.room.forObject(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if release == nil {
+			room()
+		}
+	}()
+	if data, err = cached.kept(d); err != nil {
+		return nil, nil, err
+	}
+	return data, room, nil
 }
 
 // Object returns an object that an earlier Pull left in the cache, by its own

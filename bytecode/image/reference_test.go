@@ -106,9 +106,6 @@ func TestOptions(t *testing.T) {
 	if c.Keychain() != authn.DefaultKeychain {
 		t.Error("the default keychain is not Docker's")
 	}
-	if c.Puller() == nil || c.Pusher() == nil || len(c.RemoteOptions()) == 0 {
-		t.Error("a client lacks what other rooms share")
-	}
 	if c.options.Platform.OS != "linux" || c.options.Platform.Architecture == "" {
 		t.Errorf("the default platform is %v", c.options.Platform)
 	}

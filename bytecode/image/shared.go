@@ -45,6 +45,10 @@ type SharedOptions struct {
 	// StaleFor is how long that still holds while the registry is out of reach.
 	// Zero means 24 hours.
 	StaleFor time.Duration
+	// Recall is an image that another Shared handed on, and that may be believed;
+	// false where there is none. It is asked before a registry is. Nil means that
+	// nothing is handed on.
+	Recall func(context.Context, Resolved) (Remembered, bool)
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -151,6 +155,13 @@ func (s *Shared) noteAway(registry string) {
 	s.down[registry] = s.options.Now()
 }
 
+// Open tells whether everybody may read an image that was pulled, and not only
+// who showed credentials of their own.
+func (s *Shared) Open(image Resolved) bool {
+	_, open := s.own.cache.linked(image)
+	return open
+}
+
 // makeRoom drops the oldest entry of a map that is full.
 func makeRoom[K comparable, V any](m map[K]V, most int, at func(V) time.Time) {
 	if len(m) < most {
@@ -189,7 +200,7 @@ type Reader struct {
 // nothing: broken is the answer to everything.
 func (s *Shared) Reader(party string, broken error, credentials ...Credential) *Reader {
 	return &Reader{shared: s, party: party, broken: broken, credentials: credentials,
-		chosen: map[string]*Client{}, opened: map[string]*Client{"": s.own}}
+		chosen: map[string]*Client{}, opened: map[string]*Client{"": s.own.of(party)}}
 }
 
 // Sealed reads for the party what it showed a right to before: what is in the
@@ -239,11 +250,18 @@ func (r *Reader) Pull(ctx context.Context, image Resolved) (*Image, error) {
 	cache := r.shared.own.cache
 	if r.sealed && cache != nil {
 		pulled, err := r.shared.own.pull(ctx, image, fromCache)
+		if errors.Is(err, ErrNotFound) && r.shared.recall(ctx, image) {
+			pulled, err = r.shared.own.pull(ctx, image, fromCache)
+		}
 		if !errors.Is(err, ErrNotFound) {
 			return pulled, err
 		}
 	}
-	if known, open := cache.linked(image); known {
+	known, open := cache.linked(image)
+	if !known && r.shared.recall(ctx, image) {
+		known, open = cache.linked(image)
+	}
+	if known {
 		if err := r.permit(ctx, image, open); err != nil {
 			return nil, err
 		}
@@ -257,8 +275,15 @@ func (r *Reader) Pull(ctx context.Context, image Resolved) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pulled, errors.Join(r.took(k, image), cache.setLink(image, k.own()))
+	if err := errors.Join(r.took(k, image), cache.setLink(image, k.own())); err != nil {
+		pulled.Release()
+		return nil, err
+	}
+	return pulled, nil
 }
+
+// Open is Shared.Open.
+func (r *Reader) Open(image Resolved) bool { return r.shared.Open(image) }
 
 // Attachments is Client.Attachments.
 func (r *Reader) Attachments(image Resolved) (*Attachments, error) {
@@ -466,8 +491,10 @@ func (r *Reader) open(k key) (*Client, error) {
 		return c, nil
 	}
 	c, err := r.shared.own.as(k.Keychain)
-	if err == nil {
-		r.opened[k.Name] = c
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	c = c.of(r.party)
+	r.opened[k.Name] = c
+	return c, nil
 }

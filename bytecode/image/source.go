@@ -70,9 +70,17 @@ type registrySource struct {
 	repo   name.Repository
 }
 
+func (s *registrySource) get(ctx context.Context, ref name.Reference) (*remote.Descriptor, error) {
+	return within(ctx, func() (*remote.Descriptor, error) { return s.puller.Get(ctx, ref) })
+}
+
 func (s *registrySource) manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
 	ref := s.repo.Digest(digest.String())
-	got, err := s.puller.Get(ctx, ref)
+	got, err := s.get(ctx, ref)
+	var full *overfullError
+	if errors.As(err, &full) && full.digest == digest {
+		return nil, malformed("fetch manifest %s: %w", ref, full)
+	}
 	if err != nil {
 		return nil, Classify("fetch manifest", ref.String(), err)
 	}
@@ -84,7 +92,7 @@ func (s *registrySource) manifest(ctx context.Context, digest v1.Hash) ([]byte, 
 
 func (s *registrySource) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	ref := s.repo.Digest(d.Digest.String())
-	layer, err := s.puller.Layer(ctx, ref)
+	layer, err := within(ctx, func() (v1.Layer, error) { return s.puller.Layer(ctx, ref) })
 	if err != nil {
 		return nil, Classify("fetch blob", ref.String(), err)
 	}
@@ -99,7 +107,11 @@ func (s *registrySource) blob(ctx context.Context, d v1.Descriptor) ([]byte, err
 
 func (s *registrySource) tagged(ctx context.Context, tag string) ([]byte, error) {
 	ref := s.repo.Tag(tag)
-	got, err := s.puller.Get(ctx, ref)
+	got, err := s.get(ctx, ref)
+	var full *overfullError
+	if errors.As(err, &full) {
+		return nil, malformed("fetch manifest %s: %w", ref, full)
+	}
 	if err != nil {
 		return nil, Classify("fetch manifest", ref.String(), err)
 	}
@@ -108,7 +120,9 @@ func (s *registrySource) tagged(ctx context.Context, tag string) ([]byte, error)
 
 func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) ([]v1.Descriptor, error) {
 	ref := s.repo.Digest(digest.String())
-	index, err := remote.Referrers(ref, remote.Reuse(s.puller), remote.WithContext(ctx))
+	index, err := within(ctx, func() (v1.ImageIndex, error) {
+		return remote.Referrers(ref, remote.Reuse(s.puller), remote.WithContext(ctx))
+	})
 	if err != nil {
 		return nil, Classify("list referrers of", ref.String(), err)
 	}
@@ -122,7 +136,7 @@ func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) ([]v1.De
 // head asks what a reference stands for: one HEAD, and a GET where the registry
 // answers that with less than a digest.
 func (s *registrySource) head(ctx context.Context, ref name.Reference) (v1.Hash, error) {
-	d, err := s.puller.Head(ctx, ref)
+	d, err := within(ctx, func() (*v1.Descriptor, error) { return s.puller.Head(ctx, ref) })
 	if err == nil && d.Digest.Algorithm != "sha256" {
 		return v1.Hash{}, unavailable("resolve %s: the registry names it by %s, and only sha256 is accepted: name the image by its sha256 digest", ref, d.Digest.Algorithm)
 	}
@@ -132,7 +146,7 @@ func (s *registrySource) head(ctx context.Context, ref name.Reference) (v1.Hash,
 	if !worthGet(ctx, err) {
 		return v1.Hash{}, Classify("resolve", ref.String(), err)
 	}
-	got, err := s.puller.Get(ctx, ref)
+	got, err := s.get(ctx, ref)
 	if err != nil {
 		return v1.Hash{}, Classify("resolve", ref.String(), err)
 	}

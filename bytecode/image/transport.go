@@ -114,6 +114,9 @@ func (t *bounded) once(req *http.Request) (*http.Response, error) {
 		inner: resp.Body, ctx: ctx, cancel: cancel, watch: watch, silence: t.silence,
 		left: t.bound(req), bound: t.bound(req),
 	}
+	if resp.StatusCode != http.StatusOK || !forBlob(req) {
+		resp.Body = counted(resp.Body, valuesOf(req))
+	}
 	discreet(req, resp)
 	return resp, nil
 }
@@ -134,10 +137,25 @@ func origin(req *http.Request) (first *http.Request, redirects int) {
 // bound is the most bytes an answer may have: a layer's where a blob was asked
 // for.
 func (t *bounded) bound(req *http.Request) int64 {
-	if first, _ := origin(req); strings.Contains(first.URL.Path, "/blobs/") {
+	if forBlob(req) {
 		return max(t.layerBytes, t.manifestBytes)
 	}
 	return t.manifestBytes
+}
+
+// forBlob tells whether a blob was asked for, by this request or by the one that
+// was redirected to it.
+func forBlob(req *http.Request) bool {
+	first, _ := origin(req)
+	return strings.Contains(first.URL.Path, "/blobs/")
+}
+
+// valuesOf is the most values that what was asked for may hold.
+func valuesOf(req *http.Request) int {
+	if first, _ := origin(req); strings.Contains(first.URL.Path, "/referrers/") {
+		return referrerLimit
+	}
+	return valueLimit
 }
 
 // retryAfterLimit bounds the wait a registry may ask for.

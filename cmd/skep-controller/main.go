@@ -73,7 +73,7 @@ func newCommand() *cobra.Command {
 	set.StringVar(&o.MetricsAddress, "metrics-address", ":8080", "address for /metrics; empty serves none")
 	set.StringVar(&o.HealthAddress, "health-address", ":8081", "address for /healthz and /readyz; empty serves none")
 	set.IntVar(&o.Admission.Port, "webhook-port", 0, "port for admission requests of the API server; 0 serves none")
-	set.StringVar(&o.Admission.CertDir, "webhook-certificate", "", "folder of tls.crt, tls.key and ca.crt that somebody else renews (default: a certificate of Skep's own)")
+	set.StringVar(&o.Admission.CertDir, "webhook-certificate", "", "folder of tls.crt, tls.key and ca.crt that somebody else renews, and path, which ends where the webhook is called (default: those of Skep's own)")
 	set.StringSliceVar(&o.Admission.Names, "certificate-name", nil, "name or address that Skep's own certificate is to bear (default: those of the chart's Services)")
 	set.DurationVar(&o.Admission.Budget, "admission-budget", admission.DefaultBudget, "how long one request may take to learn of an image nothing is known of")
 	set.StringVar(&o.Mirror.Address, "mirror-address", "", "address at which agents fetch bytecode, such as :9444, with the webhook's certificate; empty serves none")

@@ -5,12 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/test/command"
 	"github.com/skep-dev/skep/test/programs"
 )
 
@@ -46,9 +45,9 @@ func BenchmarkResident(b *testing.B) {
 	write(b, filepath.Join(dir, "policies", "any.rego"), "package skep.policy\n\ndeny contains \"never\" if false\n")
 	pins := fmt.Sprintf("/sys/fs/bpf/skep-resident-%d", os.Getpid())
 	b.Cleanup(func() { _ = os.RemoveAll(pins) })
+	binary := command.Build(b, "skep")
 	for b.Loop() {
-		run := exec.CommandContext(b.Context(), "/proc/self/exe", "run", "--source", dir+"/defs", "--policy", dir+"/policies", "--state", dir+"/state", "--bpffs", pins)
-		run.Args[0] = "skep"
+		run := exec.CommandContext(b.Context(), binary, "run", "--source", dir+"/defs", "--policy", dir+"/policies", "--state", dir+"/state", "--bpffs", pins)
 		if err := run.Start(); err != nil {
 			b.Fatal(err)
 		}
@@ -57,9 +56,10 @@ func BenchmarkResident(b *testing.B) {
 		for !loaded(b, l, applications) {
 			<-time.After(50 * time.Millisecond)
 		}
-		all, anonymous := memory(b, run.Process.Pid)
-		b.ReportMetric(all, "MB-resident")
-		b.ReportMetric(anonymous, "MB-own")
+		m := command.MemoryOf(b, run.Process.Pid)
+		b.ReportMetric(m.Resident, "MB-resident")
+		b.ReportMetric(m.Peak, "MB-peak")
+		b.ReportMetric(m.Own, "MB-own")
 		if err := run.Process.Signal(os.Interrupt); err != nil {
 			b.Fatal(err)
 		}
@@ -93,27 +93,4 @@ func loaded(b *testing.B, l local, want int) bool {
 		}
 	}
 	return n == want
-}
-
-// memory reads VmRSS and RssAnon, in MB of 1,000,000 bytes.
-func memory(b *testing.B, pid int) (all, anonymous float64) {
-	b.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		b.Fatal(err)
-	}
-	for line := range strings.Lines(string(status)) {
-		fields := strings.Fields(line)
-		if len(fields) != 3 {
-			continue
-		}
-		kib, _ := strconv.ParseFloat(fields[1], 64)
-		switch fields[0] {
-		case "VmRSS:":
-			all = kib * 1024 / 1e6
-		case "RssAnon:":
-			anonymous = kib * 1024 / 1e6
-		}
-	}
-	return all, anonymous
 }

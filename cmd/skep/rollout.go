@@ -109,9 +109,9 @@ func (r *rolled) get(ctx context.Context) error {
 	return nil
 }
 
-// annotate sets an annotation; nil takes it away.
-func (r *rolled) annotate(ctx context.Context, name string, value *string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{name: value}}})
+// annotate sets annotations; nil takes one away.
+func (r *rolled) annotate(ctx context.Context, values map[string]*string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": values}})
 	if err == nil {
 		_, err = r.api.Patch(ctx, r.named.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "skep"})
 	}
@@ -127,6 +127,8 @@ func (r *rolled) state() (line string, over bool, err error) {
 	switch {
 	case ready == nil || r.Status.ObservedGeneration != r.Generation:
 		return "the definition has not been looked at yet", false, nil
+	case r.Annotations[v1alpha1.AnnotationUndo] == strconv.FormatInt(r.Generation, 10) && r.Status.Rollout == nil:
+		return "it is about to be undone", false, nil
 	case ready.Status == metav1.ConditionTrue && r.Status.Rollout != nil:
 		return "", true, fmt.Errorf("%s: the rollout waits at step %d of %d: %s", r.named, r.Status.Rollout.Step, r.Status.Rollout.Steps, plain(ready.Message))
 	case ready.Status == metav1.ConditionTrue:
@@ -205,12 +207,12 @@ func newRolloutResume() *cobra.Command {
 			if rollout == nil {
 				return fmt.Errorf("%s: there is nothing to resume: the newest version is on its way to every node", app.named)
 			}
-			name, value, done := v1alpha1.AnnotationResume, new(string), "the next step begins"
-			*value = strconv.FormatInt(app.Status.Serial, 10)
-			if rollout.State == v1alpha1.RolloutRolledBack {
-				name, value, done = v1alpha1.AnnotationUndo, nil, "the definition's own version is rolled out again"
+			// An undo that could not be done holds the rollout, too.
+			values, done := map[string]*string{v1alpha1.AnnotationUndo: nil}, "the definition's own version is rolled out again"
+			if rollout.State != v1alpha1.RolloutRolledBack {
+				values[v1alpha1.AnnotationResume], done = new(strconv.FormatInt(app.Status.Serial, 10)), "the next step begins"
 			}
-			if err := app.annotate(cmd.Context(), name, value); err != nil {
+			if err := app.annotate(cmd.Context(), values); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", app.named, done)
@@ -241,7 +243,7 @@ func newRolloutUndo() *cobra.Command {
 				return fmt.Errorf("%s: there is no version before to go back to", app.named)
 			}
 			generation := strconv.FormatInt(app.Generation, 10)
-			if err := app.annotate(cmd.Context(), v1alpha1.AnnotationUndo, &generation); err != nil {
+			if err := app.annotate(cmd.Context(), map[string]*string{v1alpha1.AnnotationUndo: &generation}); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: the version before comes back to every node: image %s\n", app.named, short(app.Status.PreviousDigest))

@@ -43,7 +43,7 @@ func (l *local) do(ctx context.Context, method, path string, v any) error {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("skep run does not answer; is it running with this --state, and are you root? (%s: %w)", socket, errors.Unwrap(err))
+		return fmt.Errorf("skep run does not answer; is it running with this --state, and are you root? A cluster is asked by kubectl get cbpfapp,bpfapp -A (%s: %w)", socket, errors.Unwrap(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {

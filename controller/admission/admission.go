@@ -29,12 +29,12 @@ import (
 	"github.com/skep-dev/skep/gate"
 )
 
-// The paths that are served, the name of the webhook's Service and of the Secret,
-// of the mirror's Service, and that of the webhook configurations, as the chart
-// has them.
+// The paths below which is served what nobody finds who was not told, the name of
+// the webhook's Service and of the Secret, of the mirror's Service, and that of the
+// webhook configurations, as the chart has them.
 const (
-	PathValidate  = "/validate"
-	PathRequester = "/requester"
+	prefixValidate  = "/validate/"
+	prefixRequester = "/requester/"
 
 	webhookName       = "skep-webhook"
 	mirrorName        = "skep-mirror"
@@ -51,8 +51,9 @@ type Options struct {
 	// Host is the address it listens on; empty means every one.
 	Host string
 	// CertDir holds tls.crt, tls.key and ca.crt, which somebody else renews, such
-	// as cert-manager. Empty means that Skep keeps a certificate of its own, in a
-	// Secret that all replicas share.
+	// as cert-manager, and path, 32 bytes in hexadecimal that end the paths which
+	// the API server calls. Empty means that Skep keeps a certificate and a path of
+	// its own, in a Secret that all replicas share.
 	CertDir string
 	// Names are the names or addresses the API server calls it by, and agents the
 	// mirror; empty means those of the chart's Services. They stand in Skep's own certificate.
@@ -125,10 +126,11 @@ func Register(mgr ctrl.Manager, o Options, p Parts) error {
 		return fmt.Errorf("register certificates: %w", err)
 	}
 	server := mgr.GetWebhookServer()
-	server.Register(PathValidate, &webhook.Admission{Handler: &Validator{
+	// The patterns are what metrics and logs say; the path itself is in neither.
+	server.Register(prefixValidate+"{path}", p.Certificates.told(&webhook.Admission{Handler: &Validator{
 		Reader: mgr.GetClient(), Judge: p.Judge, Keeper: p.Keeper, Images: p.Images, Budget: cmp.Or(o.Budget, DefaultBudget), Metrics: NewMetrics(p.Metrics),
-	}})
-	server.Register(PathRequester, &webhook.Admission{Handler: Recorder{}})
+	}}))
+	server.Register(prefixRequester+"{path}", p.Certificates.told(&webhook.Admission{Handler: Recorder{}}))
 	return mgr.AddReadyzCheck("webhook", func(r *http.Request) error {
 		if _, err := p.Certificates.Get(nil); err != nil {
 			return err

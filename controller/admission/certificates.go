@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,13 +26,15 @@ import (
 )
 
 // overlap is how long a replica goes on with the certificate it shows while
-// others learn to trust the next one: longer than a kubelet takes to bring a
-// changed ConfigMap to a node.
+// others learn to trust the next one, and the API server with the path it calls
+// while replicas learn to serve the next one: longer than a kubelet takes to bring
+// a changed ConfigMap to a node.
 const overlap = 10 * time.Minute
 
 // Certificates keeps the certificate by which the API server knows the webhook,
-// and agents the mirror: one for all replicas, in a Secret, renewed in time, and
-// its authority in the webhook configurations and where agents read it. Any
+// and agents the mirror, and the path by which the webhook knows the API server:
+// one for all replicas, in a Secret, renewed in time, its authority and the path in
+// the webhook configurations, and the authority where agents read it. Any
 // replica renews it in time; the Secret's resourceVersion lets one of them win. Where
 // somebody else renews it, it is shown and published as it lies in a folder.
 type Certificates struct {
@@ -53,8 +56,9 @@ type Certificates struct {
 	// shown is what is served now.
 	shown *tls.Certificate
 	// trusted are the authorities published last: they stay trusted where the
-	// Secret is lost.
+	// Secret is lost. So do the paths stay served, the newest first.
 	trusted []byte
+	paths   []string
 }
 
 // configurations are the kinds of objects that tell the API server whom to
@@ -106,7 +110,8 @@ func (c *Certificates) register(mgr ctrl.Manager) error {
 }
 
 // Reconcile renews, publishes and shows, in this order: nobody is shown a
-// certificate whose authority was not published before.
+// certificate whose authority was not published before. A path that is published
+// before it is served, as the first one is, is served a moment later.
 func (c *Certificates) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.Result, error) {
 	stored, err := c.renew(ctx)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
@@ -118,7 +123,7 @@ func (c *Certificates) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl
 	}
 	var errs []error
 	for _, kind := range configurations() {
-		errs = append(errs, c.publish(ctx, kind, stored.bundle))
+		errs = append(errs, c.publish(ctx, kind, stored))
 	}
 	if c.tell != nil {
 		errs = append(errs, c.tell(ctx, stored.bundle))
@@ -126,11 +131,8 @@ func (c *Certificates) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl
 	if err := errors.Join(errs...); err != nil {
 		return ctrl.Result{}, err
 	}
-	next := stored.renewAt
-	if wait := c.show(stored); !wait.IsZero() {
-		next = wait
-	}
-	return ctrl.Result{RequeueAfter: max(next.Sub(c.now()), time.Second)}, nil
+	c.show(stored)
+	return ctrl.Result{RequeueAfter: max(stored.next(c.now()).Sub(c.now()), time.Second)}, nil
 }
 
 // renew reads the Secret, and makes what is in it anew where that is due. That
@@ -148,12 +150,13 @@ func (c *Certificates) renew(ctx context.Context) (pair, error) {
 		return stored, nil
 	}
 	c.mu.RLock()
-	before := c.trusted
+	trusted, served := c.trusted, slices.Concat(stored.served(c.now()), c.paths)
 	c.mu.RUnlock()
-	data, err := issue(c.now(), c.names, append(append([]byte{}, secret.Data[keyAuthorities]...), before...))
+	data, err := issue(c.now(), c.names, slices.Concat(secret.Data[keyAuthorities], trusted))
 	if err != nil {
 		return pair{}, fmt.Errorf("issue certificate: %w", err)
 	}
+	data[keyPaths] = joinPaths(newPath(), served)
 	ctrl.LoggerFrom(ctx).Info("issuing certificate of the webhook", "secret", c.secret.String(), "names", c.names)
 	secret.Data, secret.Type = data, corev1.SecretTypeTLS
 	if missing {
@@ -168,9 +171,9 @@ func (c *Certificates) renew(ctx context.Context) (pair, error) {
 	return parse(data)
 }
 
-// publish writes the authorities into a webhook configuration, where it stands
-// and says anything else: somebody may have applied it without them.
-func (c *Certificates) publish(ctx context.Context, kind client.Object, bundle []byte) error {
+// publish writes the authorities and the path into a webhook configuration, where
+// it stands and says anything else: somebody may have applied it without them.
+func (c *Certificates) publish(ctx context.Context, kind client.Object, stored pair) error {
 	err := c.client.Get(ctx, types.NamespacedName{Name: configurationName}, kind)
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -179,10 +182,14 @@ func (c *Certificates) publish(ctx context.Context, kind client.Object, bundle [
 		return fmt.Errorf("get webhook configuration: %w", err)
 	}
 	changed := false
-	for _, config := range clientConfigs(kind) {
-		if !bytes.Equal(config.CABundle, bundle) {
-			config.CABundle, changed = bundle, true
+	configs, prefix := clientConfigs(kind)
+	for _, config := range configs {
+		moved, err := point(config, prefix, stored.served(c.now()), stored.settled(c.now()))
+		if err != nil {
+			return err
 		}
+		changed = changed || moved || !bytes.Equal(config.CABundle, stored.bundle)
+		config.CABundle = stored.bundle
 	}
 	if !changed {
 		return nil
@@ -193,36 +200,33 @@ func (c *Certificates) publish(ctx context.Context, kind client.Object, bundle [
 	return err
 }
 
-// clientConfigs are the places of a webhook configuration that name an
-// authority.
-func clientConfigs(o client.Object) []*admissionregistrationv1.WebhookClientConfig {
-	var found []*admissionregistrationv1.WebhookClientConfig
+// clientConfigs are the places of a webhook configuration that name an authority
+// and a path, and what the path begins with.
+func clientConfigs(o client.Object) (found []*admissionregistrationv1.WebhookClientConfig, prefix string) {
 	switch o := o.(type) {
 	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		prefix = prefixValidate
 		for i := range o.Webhooks {
 			found = append(found, &o.Webhooks[i].ClientConfig)
 		}
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		prefix = prefixRequester
 		for i := range o.Webhooks {
 			found = append(found, &o.Webhooks[i].ClientConfig)
 		}
 	}
-	return found
+	return found, prefix
 }
 
 // show serves a pair: at once where nothing that holds is served, else when the
-// API server had time to trust it. It returns when to come back for that; zero
-// means that it is served.
-func (c *Certificates) show(p pair) time.Time {
+// API server had time to trust it. Its paths are served at once.
+func (c *Certificates) show(p pair) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.trusted = p.bundle
-	from := p.issuedAt.Add(overlap)
-	if c.shown != nil && c.now().Before(from) && c.now().Before(c.shown.Leaf.NotAfter) && !c.shown.Leaf.Equal(p.certificate.Leaf) {
-		return from
+	c.trusted, c.paths = p.bundle, p.served(c.now())
+	if c.shown == nil || p.settled(c.now()) || !c.now().Before(c.shown.Leaf.NotAfter) {
+		c.shown = &p.certificate
 	}
-	c.shown = &p.certificate
-	return time.Time{}
 }
 
 // leads tells whether this replica is the leader.

@@ -3,9 +3,11 @@ package admission
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -13,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 )
 
-// keep has a manager keep the certificate, or follow the one that somebody else
-// keeps.
+// keep has a manager keep the certificate and the path, or follow those that
+// somebody else keeps.
 func (c *Certificates) keep(mgr ctrl.Manager, o Options, p Parts) error {
 	c.tell = p.Tell
 	if o.selfManaged() {
@@ -25,15 +27,20 @@ func (c *Certificates) keep(mgr ctrl.Manager, o Options, p Parts) error {
 		}
 		return c.register(mgr)
 	}
+	path := &follower{certificates: c, folder: o.CertDir}
+	if err := path.look(context.Background()); err != nil {
+		return err
+	}
 	watcher, err := certwatcher.New(filepath.Join(o.CertDir, keyCertificate), filepath.Join(o.CertDir, keyPrivate))
 	if err != nil {
 		return fmt.Errorf("read certificate: %w", err)
 	}
 	c.folder = watcher
-	if err := mgr.Add(watcher); err != nil || c.tell == nil {
+	if err := errors.Join(mgr.Add(watcher), mgr.Add(&looker{what: "read the webhook's path", look: path.look})); err != nil || c.tell == nil {
 		return err
 	}
-	return mgr.Add(&teller{file: filepath.Join(o.CertDir, keyAuthorities), tell: c.tell, now: c.now})
+	t := &teller{file: filepath.Join(o.CertDir, keyAuthorities), tell: c.tell, now: c.now}
+	return mgr.Add(&looker{what: "tell agents who signs the mirror's certificate", look: t.look})
 }
 
 // serviceNames are those of the chart's Services, which the certificate is to
@@ -47,13 +54,11 @@ func serviceNames(namespace string) []string {
 	return names
 }
 
-// teller has agents trust the authorities of a file that somebody else writes.
-type teller struct {
-	file string
-	tell func(ctx context.Context, authorities []byte) error
-	now  func() time.Time
-	// before are those that were told last, written what the file said then.
-	before, written []byte
+// looker looks again and again at a file that somebody else writes.
+type looker struct {
+	// what it does, for the log.
+	what string
+	look func(context.Context) error
 }
 
 // lookAgain is how often the file is read.
@@ -61,15 +66,15 @@ const lookAgain = 10 * time.Second
 
 // NeedLeaderElection tells a manager to run it on every replica: each has the
 // same file.
-func (t *teller) NeedLeaderElection() bool { return false }
+func (*looker) NeedLeaderElection() bool { return false }
 
-// Start tells until ctx ends. What could not be told is told again.
-func (t *teller) Start(ctx context.Context) error {
+// Start looks until ctx ends. What could not be done is done again.
+func (l *looker) Start(ctx context.Context) error {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
-		if err := t.look(ctx); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "tell agents who signs the mirror's certificate")
+		if err := l.look(ctx); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, l.what)
 		}
 		select {
 		case <-ctx.Done():
@@ -77,6 +82,45 @@ func (t *teller) Start(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// follower has the path served that lies in a folder.
+type follower struct {
+	certificates *Certificates
+	folder       string
+	// written is what the file says since then, before what it said until then.
+	written, before []string
+	since           time.Time
+}
+
+// look serves what the file says, and for a while what it said before: nobody
+// knows who learns of a change first, the replica or the API server.
+func (f *follower) look(context.Context) error {
+	written, err := folderPath(f.folder)
+	if err != nil {
+		return err
+	}
+	now := f.certificates.now()
+	if !slices.Equal(written, f.written) {
+		f.before, f.written, f.since = f.written, written, now
+	}
+	served := written
+	if now.Sub(f.since) < overlap {
+		served = slices.Concat(written, f.before)
+	}
+	f.certificates.mu.Lock()
+	defer f.certificates.mu.Unlock()
+	f.certificates.paths = served
+	return nil
+}
+
+// teller has agents trust the authorities of a file that somebody else writes.
+type teller struct {
+	file string
+	tell func(ctx context.Context, authorities []byte) error
+	now  func() time.Time
+	// before are those that were told last, written what the file said then.
+	before, written []byte
 }
 
 // look tells what the file says where that changed, and with it what it said

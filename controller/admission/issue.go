@@ -34,13 +34,37 @@ const (
 	maxAuthorities = 3
 )
 
-// pair is what is stored: a certificate with its key, and the authorities by
-// which it and those before it are known.
+// pair is what is stored: a certificate with its key, the authorities by which it
+// and those before it are known, and the paths that came with them, the newest
+// first.
 type pair struct {
 	certificate tls.Certificate
 	bundle      []byte
+	paths       []string
 	issuedAt    time.Time
 	renewAt     time.Time
+}
+
+// settled tells whether every replica and the API server had time to learn of it.
+func (p pair) settled(now time.Time) bool { return !now.Before(p.issuedAt.Add(overlap)) }
+
+// served are the paths that are: those before the newest until the API server had
+// time to call that.
+func (p pair) served(now time.Time) []string {
+	if now.Before(p.issuedAt.Add(2 * overlap)) {
+		return p.paths
+	}
+	return p.paths[:min(len(p.paths), 1)]
+}
+
+// next is when there is something to do for it.
+func (p pair) next(now time.Time) time.Time {
+	for _, at := range []time.Time{p.issuedAt.Add(overlap), p.issuedAt.Add(2 * overlap)} {
+		if now.Before(at) {
+			return at
+		}
+	}
+	return p.renewAt
 }
 
 // parse reads what is stored, and is an error unless it can be served.
@@ -55,7 +79,10 @@ func parse(data map[string][]byte) (pair, error) {
 	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: leaf.NotBefore}); err != nil {
 		return pair{}, fmt.Errorf("verify certificate: %w", err)
 	}
-	return pair{certificate: certificate, bundle: data[keyAuthorities], issuedAt: leaf.NotBefore.Add(backdated), renewAt: leaf.NotAfter.Add(-early)}, nil
+	paths, err := parsePaths(data[keyPaths])
+	return pair{
+		certificate: certificate, bundle: data[keyAuthorities], paths: paths, issuedAt: leaf.NotBefore.Add(backdated), renewAt: leaf.NotAfter.Add(-early),
+	}, err
 }
 
 // covers tells whether it can be served under every name.

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,8 +15,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/application"
@@ -48,10 +49,10 @@ type Recorder struct{}
 
 // Handle implements admission.Handler.
 func (Recorder) Handle(_ context.Context, req webhook.AdmissionRequest) webhook.AdmissionResponse {
-	var object, before unstructured.Unstructured
-	err := json.Unmarshal(req.Object.Raw, &object.Object)
+	object, err := exact(req.Object.Raw)
+	var before unstructured.Unstructured
 	if err == nil && req.Operation == admissionv1.Update {
-		err = json.Unmarshal(req.OldObject.Raw, &before.Object)
+		before, err = exact(req.OldObject.Raw)
 	}
 	if err != nil {
 		return webhook.Errored(http.StatusBadRequest, fmt.Errorf("read %s: %w", name(req), err))
@@ -64,22 +65,56 @@ func (Recorder) Handle(_ context.Context, req webhook.AdmissionRequest) webhook.
 			return webhook.Errored(http.StatusInternalServerError, err)
 		}
 	}
-	annotations := object.GetAnnotations()
-	switch {
-	case annotations[application.AnnotationRequester] == wanted:
+	return webhook.Patched("", patches(object.GetAnnotations(), wanted)...)
+}
+
+// exact reads an object with its numbers as they were written: as floats, those of
+// more than 53 bits would not differ from their neighbours.
+func exact(raw []byte) (object unstructured.Unstructured, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	return object, decoder.Decode(&object.Object)
+}
+
+// patches has annotations hold the record that is wanted, or none where it is
+// empty, and leaves all else as it was written.
+func patches(annotations map[string]string, wanted string) []webhook.JSONPatchOp {
+	const whole = "/metadata/annotations"
+	key := whole + "/" + strings.ReplaceAll(application.AnnotationRequester, "/", "~1")
+	switch is := annotations[application.AnnotationRequester]; {
+	case is == wanted:
+		return nil
 	case wanted == "":
-		delete(annotations, application.AnnotationRequester)
+		return []webhook.JSONPatchOp{{Operation: "remove", Path: key}}
 	case annotations == nil:
-		annotations = map[string]string{application.AnnotationRequester: wanted}
-	default:
-		annotations[application.AnnotationRequester] = wanted
+		return []webhook.JSONPatchOp{{Operation: "add", Path: whole, Value: map[string]string{application.AnnotationRequester: wanted}}}
 	}
-	object.SetAnnotations(annotations)
-	changed, err := object.MarshalJSON()
+	return []webhook.JSONPatchOp{{Operation: "add", Path: key, Value: wanted}}
+}
+
+// unrecorded is what whoever writes is told while nobody records them.
+const unrecorded = "admission/requester: the annotation " + application.AnnotationRequester + " does not say who asks, which what installs Skep has recorded over whatever stands there " +
+	"(have an admin install the MutatingAdmissionPolicy skep-requester of Skep's chart, or the webhook requester.skep.dev)"
+
+// recorded tells whether an application says truly who asked, so that no policy
+// believes what a user wrote there while the recorder is not in place. Where
+// nothing new is asked the record before may stay.
+func recorded(before, now client.Object, asks bool, user authenticationv1.UserInfo) (bool, error) {
+	app, ok := now.(v1alpha1.Application)
+	if !ok {
+		return true, nil
+	}
+	text, err := record(user)
 	if err != nil {
-		return webhook.Errored(http.StatusInternalServerError, fmt.Errorf("write %s: %w", name(req), err))
+		return false, err
 	}
-	return admission.PatchResponseFromRaw(req.Object.Raw, changed)
+	// The recorders write the same in other words.
+	truth := &v1alpha1.BpfApplication{}
+	truth.SetAnnotations(map[string]string{application.AnnotationRequester: text})
+	if reflect.DeepEqual(application.Requester(app), application.Requester(truth)) {
+		return true, nil
+	}
+	return !asks && !differ(before, now, application.AnnotationRequester), nil
 }
 
 // record is a user as application.Requester reads it. Groups that do not fit

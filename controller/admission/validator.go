@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,14 +79,20 @@ func (v *Validator) review(ctx context.Context, req webhook.AdmissionRequest) (a
 	if err != nil {
 		return answer{}, fmt.Errorf("read %s: %w", name(req), err)
 	}
+	var before client.Object
 	if req.Operation == admissionv1.Update {
-		before, err := read(req.Kind, req.OldObject.Raw)
-		if err != nil {
+		if before, err = read(req.Kind, req.OldObject.Raw); err != nil {
 			return answer{}, fmt.Errorf("read %s as it was: %w", name(req), err)
 		}
-		if settled(before, object) {
-			return answer{outcome: unchanged}, nil
-		}
+	}
+	asks := before == nil || !settled(before, object)
+	switch known, err := recorded(before, object, asks, req.UserInfo); {
+	case err != nil:
+		return answer{}, err
+	case !known:
+		return deny(name(req), unrecorded), nil
+	case !asks:
+		return answer{outcome: unchanged}, nil
 	}
 	if n := len(req.Object.Raw); n > maxObjectBytes {
 		return deny(name(req), fmt.Sprintf("admission/size: the object has %d bytes, at most %d are taken (split it)", n, maxObjectBytes)), nil
@@ -94,9 +101,9 @@ func (v *Validator) review(ctx context.Context, req webhook.AdmissionRequest) (a
 	case v1alpha1.Application:
 		return v.application(ctx, o), nil
 	case *v1alpha1.ClusterBpfPolicy:
-		return compiles(ctx, name(req), policies.FromObjects([]v1alpha1.ClusterBpfPolicy{*o}, nil))
+		return v.policy(ctx, name(req), policies.FromObjects([]v1alpha1.ClusterBpfPolicy{*o}, nil))
 	case *v1alpha1.BpfPolicy:
-		return compiles(ctx, name(req), policies.FromObjects(nil, []v1alpha1.BpfPolicy{*o}))
+		return v.policy(ctx, name(req), policies.FromObjects(nil, []v1alpha1.BpfPolicy{*o}))
 	case *v1alpha1.BpfSigner:
 		if _, err := signing.NewTrust([]v1alpha1.BpfSigner{*o}); err != nil {
 			return deny(name(req), err.Error()), nil
@@ -163,18 +170,33 @@ func spec(o client.Object) any {
 	return nil
 }
 
-// compiles says whether a policy can be used, with the line and column of what
-// is wrong with it.
-func compiles(ctx context.Context, object string, list []policies.Policy) (answer, error) {
-	_, err := policies.Compile(ctx, list, policies.Options{})
+// policy says whether a policy can be used, with the line and column of what is
+// wrong with it, and warns of one by which baseline asks for no signatures any
+// more.
+func (v *Validator) policy(ctx context.Context, object string, list []policies.Policy) (answer, error) {
+	set, err := policies.Compile(ctx, list, policies.Options{})
 	var broken *policies.CompileError
 	switch {
 	case errors.As(err, &broken):
 		return deny(object, err.Error()), nil
 	case err != nil:
 		return answer{}, err
+	case !set.Displaces():
+		return answer{outcome: allowed}, nil
 	}
-	return answer{outcome: allowed}, nil
+	var others v1alpha1.ClusterBpfPolicyList
+	// One that is edited into this one guards nothing any more.
+	guarded := func(p v1alpha1.ClusterBpfPolicy) bool { return p.Name != list[0].Name && guards(p) }
+	if err := v.Reader.List(ctx, &others); err == nil && slices.ContainsFunc(others.Items, guarded) {
+		return answer{outcome: allowed}, nil
+	}
+	return answer{outcome: allowed, warnings: []string{"where it matches, this policy takes the place of the profile baseline, which asks for signatures; " +
+		"to keep baseline there, add a ClusterBpfPolicy with profile: baseline"}}, nil
+}
+
+// guards tells whether a policy holds every application to a profile.
+func guards(p v1alpha1.ClusterBpfPolicy) bool {
+	return p.Spec.Profile != "" && p.Spec.Mode != v1alpha1.PolicyAudit && p.Spec.Match == nil
 }
 
 // application asks the gate: at once where all is known, within the budget

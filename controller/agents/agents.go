@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +40,10 @@ type Options struct {
 // DefaultGrace is longer than it takes to replace an agent.
 const DefaultGrace = 30 * time.Second
 
+// remembered is how long it is known when the agent of a node went whose Pod is
+// gone as well.
+const remembered = 24 * time.Hour
+
 // Enabled tells whether Pods are looked at.
 func (o Options) Enabled() bool { return o.Selector != nil }
 
@@ -66,8 +69,8 @@ func trim(o any) (any, error) {
 		Name: p.Name, Namespace: p.Namespace, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels,
 	}}
 	trimmed.Spec.NodeName = p.Spec.NodeName
-	if ready(p) {
-		trimmed.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	if c := readiness(p); c != nil {
+		trimmed.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
 	}
 	return trimmed, nil
 }
@@ -75,9 +78,18 @@ func trim(o any) (any, error) {
 // ready tells whether the kubelet found an agent to be well. Where the kubelet
 // is away, the API server's node controller says for it that it is not.
 func ready(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	c := readiness(p)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// readiness is what the kubelet says of that; nil where it has said nothing.
+func readiness(p *corev1.Pod) *corev1.PodCondition {
+	for i := range p.Status.Conditions {
+		if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady {
+			return c
+		}
+	}
+	return nil
 }
 
 // Watch knows where agents run.
@@ -147,45 +159,53 @@ func (w *Watch) lose(node string) {
 	w.lost[node] = w.now()
 }
 
-// Nodes names the nodes an agent runs on, or ran on a short while ago.
-func (w *Watch) Nodes(ctx context.Context) (map[string]bool, error) {
-	nodes, _, err := w.look(ctx)
-	return nodes, err
+// Nodes names the nodes an agent runs on, or ran on a short while ago, and since
+// when none does on others, where a Pod or an event says so.
+func (w *Watch) Nodes(ctx context.Context) (runs map[string]bool, gone map[string]time.Time, err error) {
+	nodes, gone, _, err := w.look(ctx)
+	return nodes, gone, err
 }
 
 // look is Nodes, and how long until it says something else without an event;
 // zero means never.
-func (w *Watch) look(ctx context.Context) (map[string]bool, time.Duration, error) {
+func (w *Watch) look(ctx context.Context) (nodes map[string]bool, gone map[string]time.Time, next time.Duration, err error) {
 	var pods corev1.PodList
 	if err := w.Reader.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, 0, fmt.Errorf("list agents: %w", err)
+		return nil, nil, 0, fmt.Errorf("list agents: %w", err)
 	}
-	nodes := map[string]bool{}
+	nodes, gone = map[string]bool{}, map[string]time.Time{}
 	for i := range pods.Items {
-		if p := &pods.Items[i]; ready(p) && p.Spec.NodeName != "" {
+		p := &pods.Items[i]
+		switch c := readiness(p); {
+		case p.Spec.NodeName == "" || c == nil:
+		case c.Status == corev1.ConditionTrue:
 			nodes[p.Spec.NodeName] = true
+		default:
+			gone[p.Spec.NodeName] = c.LastTransitionTime.Time
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	next := time.Duration(0)
 	for node, since := range w.lost {
 		left := cmp.Or(w.Options.Grace, DefaultGrace) - w.now().Sub(since)
-		if nodes[node] || left <= 0 {
+		switch {
+		case nodes[node] || w.now().Sub(since) > remembered:
 			delete(w.lost, node)
-			continue
-		}
-		nodes[node] = true
-		if next == 0 || left < next {
-			next = left
+		case left <= 0:
+			gone[node] = since
+		default:
+			nodes[node] = true
+			if next == 0 || left < next {
+				next = left
+			}
 		}
 	}
-	return nodes, next, nil
+	return nodes, gone, next, nil
 }
 
 // Reconcile tells of a change once.
 func (w *Watch) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.Result, error) {
-	nodes, next, err := w.look(ctx)
+	nodes, _, next, err := w.look(ctx)
 	if err != nil {
 		return ctrl.Result{}, err
 	}

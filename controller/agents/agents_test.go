@@ -89,7 +89,7 @@ func (w *world) runs(changes int, again time.Duration, want ...string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	nodes, err := w.Nodes(w.t.Context())
+	nodes, _, err := w.Nodes(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -23,12 +23,18 @@ import (
 type sealed struct {
 	object  *v1alpha1.BpfIntent
 	payload *intent.Payload
-	// seen is the newest serial of its that a node says it has seen.
-	seen int64
-	// runs tells that nodes run something under the application's name.
-	runs bool
+	// said is what nodes say of it.
+	said word
+	// runs tells that nodes run something under the application's name, lost that
+	// they do so by an intent that is no more, or whose seal does not hold.
+	runs, lost bool
 	// gone is why it is to be unloaded, where its application is no more.
 	gone string
+}
+
+// behind tells that nodes have seen a newer intent than there is: it was lost.
+func (s sealed) behind() bool {
+	return s.payload != nil && s.said.serial > s.payload.Serial
 }
 
 // open opens a BpfIntent; false where its seal does not hold or it speaks of
@@ -45,20 +51,20 @@ func (r *Reconciler) open(o *v1alpha1.BpfIntent) (sealed, bool) {
 // byApplication is the index of BpfIntents by what their seal says they are of.
 const byApplication = "application"
 
-// indexIntent is the key of a BpfIntent in the index: none where the seal does
-// not hold, so that a forged one stands for nothing.
+// indexIntent is the key of a BpfIntent in the index: what its seal says, else what
+// it says to people, since a key that is not trusted yet may be trusted later.
 func (r *Reconciler) indexIntent(o client.Object) []string {
-	s, ok := r.open(o.(*v1alpha1.BpfIntent))
-	if !ok {
-		return nil
+	of := o.(*v1alpha1.BpfIntent).Spec.Application
+	if s, ok := r.open(o.(*v1alpha1.BpfIntent)); ok {
+		of = s.payload.Application
 	}
-	return []string{indexKey(s.payload.Application)}
+	return []string{indexKey(of)}
 }
 
 func indexKey(id v1alpha1.Identity) string { return id.Kind + "/" + id.String() }
 
-// sealed lists the intents of an identity: one, and those of applications of
-// the same name before it.
+// sealed lists the intents of an identity whose seals hold: one, and those of
+// applications of the same name before it.
 func (r *Reconciler) sealed(ctx context.Context, id v1alpha1.Identity) ([]sealed, error) {
 	var list v1alpha1.BpfIntentList
 	if err := r.Client.List(ctx, &list, client.MatchingFields{byApplication: indexKey(id)}); err != nil {
@@ -66,7 +72,7 @@ func (r *Reconciler) sealed(ctx context.Context, id v1alpha1.Identity) ([]sealed
 	}
 	var found []sealed
 	for i := range list.Items {
-		if s, ok := r.open(&list.Items[i]); ok {
+		if s, ok := r.open(&list.Items[i]); ok && s.payload.Application == id {
 			found = append(found, s)
 		}
 	}
@@ -97,7 +103,7 @@ func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s 
 		return mine, err
 	}
 	if move == gate.MoveBury {
-		if before, went, err := r.back(ctx, mine, s); went || err != nil {
+		if before, went, err := r.back(ctx, app, mine, s); went || err != nil {
 			return before, err
 		}
 		return r.bury(ctx, mine, why)
@@ -114,7 +120,7 @@ func (r *Reconciler) seal(ctx context.Context, mine sealed, v gate.Verdict, stam
 	stamp.Serial = r.serial(mine)
 	envelope, err := v.Seal(r.Keys().Sealer, stamp)
 	if err != nil {
-		return mine, err
+		return mine, fmt.Errorf("%w: %w", errUnsealable, err)
 	}
 	return r.put(ctx, mine, envelope, crd)
 }
@@ -130,7 +136,7 @@ func (r *Reconciler) bury(ctx context.Context, s sealed, why string) (sealed, er
 }
 
 func (r *Reconciler) serial(s sealed) int64 {
-	last := s.seen
+	last := s.said.serial
 	if s.payload != nil {
 		last = max(last, s.payload.Serial)
 	}
@@ -151,6 +157,9 @@ func (r *Reconciler) place(ctx context.Context, before sealed, uid string) (*v1a
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get intent %s: %w", uid, err)
+	}
+	if _, holds := r.open(o); holds {
+		return nil, fmt.Errorf("write intent %s: %w", uid, errBehind)
 	}
 	return o, nil
 }
@@ -181,7 +190,8 @@ func (r *Reconciler) put(ctx context.Context, before sealed, envelope intent.Env
 		return before, fmt.Errorf("write intent of %s: %w", p.Application, err)
 	}
 	r.Metrics.sealed(p.Tombstone)
-	return sealed{object: o, payload: &p}, nil
+	before.object, before.payload = o, &p
+	return before, nil
 }
 
 // tookItsPlace is why an application is unloaded whose name another one bears.
@@ -200,13 +210,18 @@ const (
 func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error) {
 	switch {
 	case !s.payload.Tombstone && s.gone == "":
-		return 0, nil
+		return 0, r.distrust(ctx, s)
 	case !s.payload.Tombstone:
 		_, err := r.bury(ctx, s, s.gone)
 		return 0, err
 	}
+	overtaken, wait := r.overtaken(s)
+	if overtaken {
+		_, err := r.bury(ctx, s, s.payload.Reason)
+		return minBetween, err
+	}
 	if left := time.UnixMilli(s.payload.Serial).Add(keepTombstone).Sub(r.now()); left > 0 {
-		return left, nil
+		return sooner(wait, left), nil
 	}
 	if runs, err := r.runs(ctx, s); err != nil || runs {
 		return untilUnloaded, err
@@ -215,30 +230,81 @@ func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error
 	return 0, client.IgnoreNotFound(err)
 }
 
+// distrust has the versions unloaded of what vanished with its CRD that were
+// admitted by nobody who is not revoked: nothing else is judged of it.
+func (r *Reconciler) distrust(ctx context.Context, s sealed) error {
+	revoked := r.Keeper.Revoked()
+	kept, err := r.lessen(ctx, s, func(v *intent.Payload) bool { return !gate.LostItsSigners(v.Signers, revoked) })
+	if err == nil && !kept {
+		_, err = r.bury(ctx, s, "every signer it was admitted by is revoked")
+	}
+	return err
+}
+
 // waits tells whether what an application left behind runs on until the one that
 // took its place is judged: its author must not gain a gap by creating it anew,
 // nor keep by that what a revocation or a policy would have unloaded.
-func (r *Reconciler) waits(ctx context.Context, now application, s sealed) bool {
+func (r *Reconciler) waits(ctx context.Context, now application, s sealed) (bool, error) {
 	if s.payload.Tombstone {
-		return false
+		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.JudgeTimeout, judgeTimeout))
-	defer cancel()
 	request, err := r.request(ctx, now, nil)
-	return err != nil || r.keeps(ctx, now, request, *s.payload)
+	if err != nil {
+		// The successor is judged later, and so is this.
+		return true, nil
+	}
+	judging, cancel := context.WithTimeout(ctx, cmp.Or(r.JudgeTimeout, judgeTimeout))
+	defer cancel()
+	return r.lessen(ctx, s, func(v *intent.Payload) bool { return r.keeps(judging, now, request, *v) })
+}
+
+// lessen takes the versions from an intent that may run no more, where nothing is
+// sealed over it for now: false where all that runs by it is to be unloaded.
+func (r *Reconciler) lessen(ctx context.Context, s sealed, keeps func(*intent.Payload) bool) (kept bool, err error) {
+	var gone []*intent.Payload
+	for _, v := range append([]*intent.Payload{s.payload}, s.payload.Beside()...) {
+		if !keeps(v) {
+			gone = append(gone, v)
+		}
+	}
+	if r.Judge.Revision() != r.Keeper.Weighed() {
+		return true, errOverruled
+	}
+	live := s.payload
+	switch own := slices.Contains(gone, live); {
+	case own && (live.Rollout == nil || live.Previous == nil || slices.Contains(gone, live.Previous)):
+		return false, nil
+	case own && live.Rollout.Through != "":
+		_, err = r.withdraw(ctx, s)
+	case !own || len(gone) > 1:
+		_, err = r.forsake(ctx, s, beside{live: live, gone: gone}, false)
+	}
+	return true, err
+}
+
+// withdraw takes the newest version from the nodes that its rollout came to: all
+// are held at the one before.
+func (r *Reconciler) withdraw(ctx context.Context, s sealed) (sealed, error) {
+	envelope, err := gate.Withdraw(r.Keys().Sealer, *s.payload, r.serial(s))
+	if err != nil {
+		return s, err
+	}
+	ctrl.LoggerFrom(ctx).Info("the newest version may run no more, and is taken from the nodes it came to", "application", s.payload.Application.String())
+	return r.put(ctx, s, envelope, s.object.Annotations[annotationCRD])
 }
 
 // errOrphan says that an intent outlived its application's CRD.
 var errOrphan = errors.New("the CRD of the application was deleted since, so that its absence says nothing; what runs is kept. Create the application again, or delete it by hand")
 
-// errBehind says that the cache does not show what the API server has.
-var errBehind = errors.New("the cache has yet to show the application; looking again")
+// errBehind says that the cache does not show what the API server has, or did not a
+// moment ago.
+var errBehind = errors.New("the cache has yet to show what there is; looking again")
 
 // gone tells why an intent that is no tombstone is to be unloaded whose
 // application the cache does not show: it was deleted on its own account, which
-// the API server itself is asked. An application that vanished with its CRD was not, and the reason is
-// empty: what runs is kept, and the same application created anew takes its
-// place.
+// the API server itself is asked. An application that vanished with its CRD was not
+// deleted, and the reason is empty: what runs is kept, but for what a revocation
+// takes, and the same application created anew takes its place.
 func (r *Reconciler) gone(ctx context.Context, s sealed) (why string, err error) {
 	if s.payload.Tombstone {
 		return "", nil
@@ -271,9 +337,8 @@ func (r *Reconciler) runs(ctx context.Context, s sealed) (bool, error) {
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("list what nodes report: %w", err)
 	}
-	return slices.ContainsFunc(nodes.Items, func(n v1alpha1.BpfNode) bool {
+	return untold(nodes.Items, s.payload.UID) || slices.ContainsFunc(nodes.Items, func(n v1alpha1.BpfNode) bool {
 		a := n.Status.Of(s.payload.UID)
-		return a == nil && n.Status.Counts.Untold > 0 ||
-			a != nil && (a.State != v1alpha1.NodeRemoved || a.Serial < s.payload.Serial)
+		return a != nil && (a.State != v1alpha1.NodeRemoved || a.Serial < s.payload.Serial)
 	}), nil
 }

@@ -2,10 +2,14 @@ package application
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -144,5 +148,123 @@ func TestATombstoneIsKeptForNodesThatMayBeBack(t *testing.T) {
 				t.Errorf("it is kept: %v, and looked at again after %s", kept, again.RequeueAfter)
 			}
 		})
+	}
+}
+
+func TestACacheThatHasYetToShowAnIntentIsLookedAtAgain(t *testing.T) {
+	for sentence, shows := range map[string]bool{"it never does": false, "it does in between": true} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			f.answers(v1alpha1.NodeLoaded)
+			before := f.version(1)
+			f.cached.List = func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				if _, ok := list.(*v1alpha1.BpfIntentList); ok {
+					return nil
+				}
+				return c.List(ctx, list, opts...)
+			}
+			f.cached.Get = func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if _, ok := o.(*v1alpha1.BpfIntent); ok && !shows {
+					return apierrors.NewNotFound(schema.GroupResource{Resource: "bpfintents"}, key.Name)
+				}
+				return c.Get(ctx, key, o, opts...)
+			}
+			if again := f.reconcile(f.app.Identity()); again.RequeueAfter != settle {
+				t.Errorf("it is looked at again after %s", again.RequeueAfter)
+			}
+			if p := f.intent(f.app); p.Serial != before.Serial {
+				t.Errorf("sealed over: %s", f.say(p))
+			}
+		})
+	}
+}
+
+// TestAKeyThatIsTrustedLateFindsWhatItSealed has the cache take an intent in before
+// the key that sealed it is trusted.
+func TestAKeyThatIsTrustedLateFindsWhatItSealed(t *testing.T) {
+	f := newFleet(t)
+	f.answers(v1alpha1.NodeLoaded)
+	before := f.version(1)
+	trusted, others := f.Keys, newRing(t).Keys
+	f.cached.List = func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if _, ok := list.(*v1alpha1.BpfIntentList); ok {
+			f.Keys = others
+			defer func() { f.Keys = trusted }()
+		}
+		return c.List(ctx, list, opts...)
+	}
+	again := f.reconcile(f.app.Identity())
+	if p := f.intent(f.app); p.Serial != before.Serial || again.RequeueAfter == settle {
+		t.Errorf("%s is sealed, and looked at again after %s", f.say(p), again.RequeueAfter)
+	}
+}
+
+func TestATombstoneThatWasOvertakenIsSealedOverInTime(t *testing.T) {
+	b := newBench(t)
+	app := b.application("app")
+	b.reconcile(app.Identity())
+	if err := b.api.Delete(t.Context(), app); err != nil {
+		t.Fatal(err)
+	}
+	b.reconcile(app.Identity())
+	said := b.says(app, v1alpha1.NodeLoaded)
+	said.Revision, said.Serial = "r", said.Serial+1000
+	b.node("one", said)
+	// It was sealed a moment ago, and is sealed again no sooner than allowed.
+	b.clock = b.clock.Add(minBetween / 2)
+	again := b.reconcile(app.Identity())
+	if p := b.intent(app); p.Serial > said.Serial || again.RequeueAfter > minBetween {
+		t.Fatalf("serial %d, and is looked at again after %s", p.Serial, again.RequeueAfter)
+	}
+	b.clock = b.clock.Add(again.RequeueAfter)
+	b.reconcile(app.Identity())
+	if p := b.intent(app); !p.Tombstone || p.Serial <= said.Serial {
+		t.Errorf("a node has seen %d: %+v", said.Serial, p)
+	}
+}
+
+// TestATombstoneIsSealedOverWhileAVersionIsHeldBack has an undo that cannot be done
+// keep the next version from being sealed over a tombstone that nodes refuse.
+func TestATombstoneIsSealedOverWhileAVersionIsHeldBack(t *testing.T) {
+	f := newFleet(t)
+	p := f.revoke("team-a")
+	f.change(f.app, func() { f.app.Spec.Bytecode.Image, f.app.Generation = f.versions[1], f.app.Generation+1 })
+	f.undo()
+	said := f.says(f.app, v1alpha1.NodeLoaded)
+	said.Revision, said.Serial = "r", p.Serial+1000
+	f.nodeSays(f.nodes[0], said)
+	f.clock = f.clock.Add(time.Minute)
+	now := f.settles()
+	if !now.Tombstone || now.Serial <= said.Serial || now.Reason != p.Reason || f.state().State != v1alpha1.RolloutStopped {
+		t.Errorf("serial %d, and a node has seen %d: %s; %+v", now.Serial, said.Serial, f.say(now), f.state())
+	}
+	if again := f.settles(); again.Serial != now.Serial {
+		t.Errorf("it is sealed again and again: %d", again.Serial)
+	}
+}
+
+// TestARevocationFindsWhatVanishedWithItsCRD: nothing judges it any more, and its
+// signers are in the seal.
+func TestARevocationFindsWhatVanishedWithItsCRD(t *testing.T) {
+	b := newBench(t)
+	app := b.application("app")
+	b.reconcile(app.Identity())
+	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "clusterbpfapplications." + v1alpha1.Group}}
+	if err := errors.Join(b.api.Delete(t.Context(), app), b.api.Delete(t.Context(), crd)); err != nil {
+		t.Fatal(err)
+	}
+	crd = crd.DeepCopy()
+	crd.ResourceVersion, crd.UID = "", "made-anew"
+	b.create(crd)
+	b.reconcile(app.Identity())
+	if p := b.intent(app); p.Tombstone {
+		t.Fatalf("it vanished with its CRD, and %+v is sealed", p)
+	}
+	signer := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}
+	b.change(signer, func() { signer.Spec.Revoked = true })
+	b.refresh()
+	b.reconcile(app.Identity())
+	if p := b.intent(app); !p.Tombstone || p.Reason != "every signer it was admitted by is revoked" {
+		t.Errorf("its signer is revoked, and %+v is sealed", p)
 	}
 }

@@ -28,16 +28,58 @@ const (
 
 // word is what nodes say of one application.
 type word struct {
-	// serial is that of the newest intent that one of them has seen; runs tells
-	// that it runs on one.
-	serial int64
-	runs   bool
+	// serial is that of the newest version that one of them has seen; runs tells
+	// that it runs on one, or may: untold, that a report had no room for it.
+	serial       int64
+	runs, untold bool
+	// part tells that one of them could not have all of a version: it names that one,
+	// and may run parts of others for the rest.
+	part bool
+	// revisions are those that run, serials the versions' that were told in short.
+	revisions []string
+	serials   []int64
 }
 
-// told is what nodes say of the applications of one name, by UID. It is the
-// memory of an API server that lost its own: after a restore from a backup,
+// version is what nodes call one, in full or in short.
+type version struct {
+	revision string
+	serial   int64
+}
+
+func versionOf(v *intent.Payload) version { return version{v.Revision(), v.VersionSerial()} }
+
+// of tells whether a node runs a version, or may.
+func (w word) of(v version) bool {
+	return w.untold || slices.Contains(w.revisions, v.revision) || slices.Contains(w.serials, v.serial)
+}
+
+// and takes what one node says more.
+func (w word) and(a v1alpha1.NodeApplication) word {
+	w.serial = max(w.serial, a.Serial)
+	w.part = w.part || a.Revision != "" && (a.State == v1alpha1.NodeFailed || a.State == v1alpha1.NodeUnsupported)
+	switch {
+	case a.Revision != "":
+		w.runs = true
+		if !slices.Contains(w.revisions, a.Revision) {
+			w.revisions = append(w.revisions, a.Revision)
+		}
+	case short(a):
+		w.runs = true
+		if !slices.Contains(w.serials, a.Serial) {
+			w.serials = append(w.serials, a.Serial)
+		}
+	}
+	return w
+}
+
+// short tells that a node told of an application without its name.
+func short(a v1alpha1.NodeApplication) bool { return a.Kind == "" }
+
+// words is what nodes say of the applications of one name, by UID, those that are
+// known by uids in short as well: true where it is known that an intent was sealed.
+// It is the memory of an API server that lost its own: after a restore from a backup,
 // nodes have seen newer intents than there are.
-func (r *Reconciler) told(ctx context.Context, id v1alpha1.Identity) (map[string]word, error) {
+func (r *Reconciler) words(ctx context.Context, id v1alpha1.Identity, uids map[string]bool) (map[string]word, error) {
 	var nodes v1alpha1.BpfNodeList
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list what nodes report: %w", err)
@@ -45,22 +87,41 @@ func (r *Reconciler) told(ctx context.Context, id v1alpha1.Identity) (map[string
 	latest := r.now().Add(maxAhead).UnixMilli()
 	said := map[string]word{}
 	for i := range nodes.Items {
-		for _, a := range nodes.Items[i].Status.Applications {
-			if (v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}) != id || a.Serial > latest {
-				continue
+		n := &nodes.Items[i].Status
+		for _, a := range n.Applications {
+			if (v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}) == id && a.Serial <= latest {
+				said[a.UID] = said[a.UID].and(a)
 			}
-			w := said[a.UID]
-			said[a.UID] = word{serial: max(w.serial, a.Serial), runs: w.runs || a.Revision != ""}
+		}
+		for uid := range uids {
+			if a := n.Of(uid); a != nil && short(*a) && a.Serial <= latest {
+				said[uid] = said[uid].and(*a)
+			}
+		}
+	}
+	for uid, sealed := range uids {
+		// No node runs what was never sealed, whatever its report has no room for.
+		if w, heard := said[uid]; (sealed || heard) && untold(nodes.Items, uid) {
+			w.runs, w.untold = true, true
+			said[uid] = w
 		}
 	}
 	return said, nil
+}
+
+// untold tells whether a node says nothing of an application, and may run it: its
+// report has no room for all.
+func untold(nodes []v1alpha1.BpfNode, uid string) bool {
+	return slices.ContainsFunc(nodes, func(n v1alpha1.BpfNode) bool {
+		return n.Status.Counts.Untold > 0 && n.Status.Of(uid) == nil
+	})
 }
 
 // overtaken tells whether nodes have seen a newer intent than the one that is
 // to be kept: they refuse it, and run something else. It is sealed again then,
 // unless it was a moment ago: wait is when to look again.
 func (r *Reconciler) overtaken(s sealed) (yes bool, wait time.Duration) {
-	if s.payload == nil || s.payload.Tombstone || s.seen <= s.payload.Serial {
+	if !s.behind() {
 		return false, 0
 	}
 	wait = time.UnixMilli(s.payload.Serial).Add(minBetween).Sub(r.now())
@@ -70,9 +131,9 @@ func (r *Reconciler) overtaken(s sealed) (yes bool, wait time.Duration) {
 // replace has nodes unload what they run under an application's name by an
 // intent that was lost: the application takes its place. What still is an
 // application or has an intent, a node cannot have unloaded.
-func (r *Reconciler) replace(ctx context.Context, app application, held []sealed, said map[string]word) error {
+func (r *Reconciler) replace(ctx context.Context, app application, others []sealed, said map[string]word) error {
 	known := map[string]bool{string(app.GetUID()): true}
-	for _, s := range held {
+	for _, s := range others {
 		known[s.payload.UID] = true
 	}
 	for _, uid := range slices.Sorted(maps.Keys(said)) {
@@ -92,7 +153,7 @@ func (r *Reconciler) replace(ctx context.Context, app application, held []sealed
 			return err
 		}
 		ctrl.LoggerFrom(ctx).Info("unloading application whose intent was lost", "application", app.Identity().String(), "uid", uid)
-		before := sealed{payload: &intent.Payload{Application: app.Identity(), UID: uid}, seen: said[uid].serial}
+		before := sealed{payload: &intent.Payload{Application: app.Identity(), UID: uid}, said: said[uid]}
 		envelope, err := gate.Bury(r.Keys().Sealer, app.Identity(), gate.Stamp{UID: uid, Serial: r.serial(before)}, tookItsPlace)
 		if err != nil {
 			return err

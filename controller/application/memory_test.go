@@ -31,6 +31,7 @@ import (
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/seals"
 	"github.com/skep-dev/skep/test/supply"
 )
 
@@ -53,7 +54,7 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{t: t, Chain: supply.New(t), clock: time.Now(), events: events.NewFakeRecorder(100)}
 	scheme := runtime.NewScheme()
-	images, err := image.NewClient(image.Options{})
+	images, err := image.NewClient(image.Options{Backoff: time.Millisecond})
 	trust, trustErr := signing.NewTrust(nil)
 	set, compileErr := policies.Compile(t.Context(), nil, policies.Options{})
 	if err := errors.Join(err, trustErr, compileErr, clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -75,6 +76,12 @@ func newBench(t *testing.T) *bench {
 			}
 			return c.Get(ctx, key, o, opts...)
 		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if b.cached.List != nil {
+				return b.cached.List(ctx, c, list, opts...)
+			}
+			return c.List(ctx, list, opts...)
+		},
 	})
 	for _, name := range []string{"bpfapplications.", "clusterbpfapplications."} {
 		b.create(&apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name + v1alpha1.Group, UID: "crd"}})
@@ -86,19 +93,8 @@ func newBench(t *testing.T) *bench {
 
 func newRing(t testing.TB) *keys.Ring {
 	t.Helper()
-	key, err := intent.GenerateKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sealer, err := intent.ParseKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	trust, err := intent.NewTrust(sealer.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return keys.NewRing(keys.Keys{Sealer: sealer, Trust: trust})
+	key := seals.New(t)
+	return keys.NewRing(keys.Keys{Sealer: key.Sealer, Trust: key.Trust})
 }
 
 // create makes objects.

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	apiwait "k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,16 +51,18 @@ type Reconciler struct {
 	Metrics *Metrics
 	// Describe writes down for people what a verdict rests on; nil means not to.
 	Describe func(context.Context, gate.Verdict) error
-	// Agents tells which nodes an agent runs on; nil means on every one.
-	Agents func(ctx context.Context) (map[string]bool, error)
+	// Agents tells which nodes an agent runs on, and of others since when none does
+	// where that is known; nil means that one runs on every node.
+	Agents func(ctx context.Context) (runs map[string]bool, gone map[string]time.Time, err error)
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 	// Interval is how often an application that is well is judged again; zero
 	// means ten minutes. JudgeTimeout bounds one judgement; zero means 20 s.
 	Interval, JudgeTimeout time.Duration
 
-	tags  tags
-	lanes lanes
+	tags     tags
+	progress progress
+	lanes    lanes
 }
 
 // application is either scope's kind as the client takes it.
@@ -90,7 +93,7 @@ var errNobody = errors.New("nothing can bear that name")
 // looks again in a moment.
 func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.Result, error) {
 	again, err := r.reconcile(ctx, id)
-	if errors.Is(err, errBehind) || errors.Is(err, errOverruled) || apierrors.IsConflict(err) {
+	if errors.Is(err, errBehind) || errors.Is(err, errOverruled) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		ctrl.LoggerFrom(ctx).V(1).Info("looking again", "application", id.String(), "reason", err.Error())
 		return ctrl.Result{RequeueAfter: settle}, nil
 	}
@@ -101,53 +104,100 @@ func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 	if err := r.Keeper.Wait(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	app, err := r.application(ctx, r.Client, id)
+	f, err := r.find(ctx, id)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	held, err := r.sealed(ctx, id)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	said, err := r.told(ctx, id)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	var (
-		mine   sealed
-		others []sealed
-	)
-	for _, s := range held {
-		s.seen = said[s.payload.UID].serial
-		if app != nil && s.payload.UID == string(app.GetUID()) {
-			mine = s
-			continue
-		}
-		if s.gone, err = r.gone(ctx, s); err != nil {
-			return ctrl.Result{}, err
-		}
-		others = append(others, s)
-	}
-	next, judged, errs := time.Duration(0), true, []error(nil)
-	switch {
-	case app == nil:
-		r.tags.forget(id)
-		r.Metrics.forget(id)
-	case mine.payload == nil && r.lanes.full(id.Namespace):
-		next, judged = later(), false
-	default:
-		mine.seen, mine.runs = said[string(app.GetUID())].serial, runs(said, others)
-		next, err = r.advance(ctx, app, mine)
-		judged, errs = err == nil, append(errs, err, r.replace(ctx, app, held, said))
-	}
-	for _, s := range others {
-		if !judged && r.waits(ctx, app, s) {
-			continue
-		}
-		after, err := r.retire(ctx, s)
+	next, judged, err := r.bring(ctx, id, f)
+	errs := []error{err}
+	for _, s := range f.others {
+		after, err := r.leave(ctx, f.app, s, judged)
 		next, errs = sooner(next, after), append(errs, err)
 	}
 	return ctrl.Result{RequeueAfter: next}, errors.Join(errs...)
+}
+
+// found is what is known of a name before any of it is judged.
+type found struct {
+	// app bears the name; nil where nothing does.
+	app application
+	// mine is what is sealed of it, others of what bore the name before it.
+	mine   sealed
+	others []sealed
+	// said is what nodes say, by UID.
+	said map[string]word
+}
+
+// find gathers what is known of a name.
+func (r *Reconciler) find(ctx context.Context, id v1alpha1.Identity) (f found, err error) {
+	if f.app, err = r.application(ctx, r.Client, id); err != nil {
+		return f, err
+	}
+	held, err := r.sealed(ctx, id)
+	if err != nil {
+		return f, err
+	}
+	if f.said, err = r.words(ctx, id, uidsOf(f.app, held)); err != nil {
+		return f, err
+	}
+	for _, s := range held {
+		s.said = f.said[s.payload.UID]
+		if f.app != nil && s.payload.UID == string(f.app.GetUID()) {
+			f.mine = s
+			continue
+		}
+		if s.gone, err = r.gone(ctx, s); err != nil {
+			return f, err
+		}
+		f.others = append(f.others, s)
+	}
+	if f.app != nil {
+		f.mine.said, f.mine.runs = f.said[string(f.app.GetUID())], runs(f.said, f.others)
+		f.mine.lost = f.mine.payload == nil && len(f.others) == 0 && f.mine.runs
+	}
+	return f, nil
+}
+
+// bring brings the application of a name up to date. judged is false where it could
+// not be judged, or has to wait for that.
+func (r *Reconciler) bring(ctx context.Context, id v1alpha1.Identity, f found) (next time.Duration, judged bool, err error) {
+	switch {
+	case f.app == nil:
+		r.tags.forget(id)
+		r.progress.forget(id)
+		r.Metrics.forget(id)
+		return 0, true, nil
+	case f.mine.payload == nil && r.lanes.full(id.Namespace):
+		return later(), false, nil
+	}
+	if next, err = r.advance(ctx, f.app, f.mine); err != nil {
+		return next, false, err
+	}
+	return next, true, r.replace(ctx, f.app, f.others, f.said)
+}
+
+// leave has an intent retired whose application is gone, and lets it wait where the
+// one that took its place was not judged.
+func (r *Reconciler) leave(ctx context.Context, now application, s sealed, judged bool) (time.Duration, error) {
+	if !judged {
+		if waits, err := r.waits(ctx, now, s); waits || err != nil {
+			return 0, err
+		}
+	}
+	return r.retire(ctx, s)
+}
+
+// uidsOf are those of an application, where it is there, and of what is sealed of
+// its name: true where one was sealed, as its status still says of one that was lost.
+func uidsOf(app application, held []sealed) map[string]bool {
+	all := map[string]bool{}
+	if app != nil {
+		all[string(app.GetUID())] = app.Report().Serial > 0
+	}
+	for _, s := range held {
+		all[s.payload.UID] = true
+	}
+	return all
 }
 
 // runs tells whether nodes run anything by a name: by what they say, or by
@@ -188,6 +238,9 @@ func (r *Reconciler) application(ctx context.Context, from client.Reader, id v1a
 	return app, nil
 }
 
+// errUnsealable says that a verdict cannot be sealed: trying again does not help.
+var errUnsealable = errors.New("it is allowed and cannot be sealed")
+
 // errOverruled says that the policies changed while an application was judged.
 var errOverruled = errors.New("signers or policies changed meanwhile; judging again")
 
@@ -198,23 +251,11 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	if err != nil {
 		return 0, err
 	}
-	mine, hold, err := r.undo(ctx, app, mine, &standing)
+	mine, hold, err := r.steer(ctx, app, mine, &standing)
 	if err != nil {
 		return 0, err
 	}
-	revision, braked, err := r.brake(ctx, app, standing)
-	if err != nil {
-		return 0, err
-	}
-	move, why := standing.Settle(r.Keeper.Revoked(), braked)
-	if braked && move == gate.MoveKeep {
-		why = fmt.Sprintf("the brake on mass denial holds it; to let it go, annotate any ClusterBpfPolicy or BpfSigner with %s=%s", policy.AnnotationConfirm, revision)
-	}
-	overtaken, wait := r.overtaken(mine)
-	if overtaken && move == gate.MoveKeep && why == "" {
-		move = gate.MoveSeal
-	}
-	mine, err = r.write(ctx, app, mine, standing, move, why)
+	mine, why, err := r.settle(ctx, app, mine, &standing, hold.Message)
 	if err != nil {
 		return 0, err
 	}
@@ -222,7 +263,8 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	if err != nil {
 		return 0, err
 	}
-	if err := r.report(ctx, app, mine, standing, progress, why); err != nil {
+	later, err := r.report(ctx, app, mine, standing, progress, why)
+	if err != nil {
 		return 0, err
 	}
 	if standing.Err != nil {
@@ -230,20 +272,64 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	}
 	if r.Describe != nil {
 		if err := r.Describe(ctx, standing.Verdict); err != nil {
-			return 0, err
+			// It is looked up again.
+			ctrl.LoggerFrom(ctx).Error(err, "write down what a verdict rests on", "application", app.Identity().String())
 		}
 	}
-	return sooner(sooner(r.again(standing), wait), progress.After), nil
+	_, wait := r.overtaken(mine)
+	if hold.State != "" {
+		wait = sooner(wait, soon)
+	}
+	return sooner(sooner(r.again(standing), wait), sooner(progress.After, later)), nil
 }
 
+// settle decides what is to become of what is sealed, and writes it. why is what
+// keeps it as it is, and hold what keeps another version from being sealed.
+func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s *gate.Standing, hold string) (now sealed, why string, err error) {
+	others, err := r.beside(ctx, *s)
+	if err != nil {
+		return mine, "", err
+	}
+	revision, braked, err := r.brake(ctx, app, *s, others)
+	if err != nil {
+		return mine, "", err
+	}
+	move, why := s.Settle(r.Keeper.Revoked(), braked)
+	reason := why
+	switch overtaken, _ := r.overtaken(mine); {
+	case braked && s.Unloads() && move == gate.MoveKeep:
+		why = fmt.Sprintf("the brake on mass denial holds it; to let it go, annotate any ClusterBpfPolicy or BpfSigner with %s=%s", policy.AnnotationConfirm, revision)
+	case overtaken && mine.payload.Tombstone && (move == gate.MoveKeep || hold != ""):
+		// Nodes run on what they refuse to unload by an older tombstone.
+		move, why, reason = gate.MoveBury, cmp.Or(why, hold), mine.payload.Reason
+	case hold != "" && move == gate.MoveSeal && (mine.payload == nil || !s.Verdict.SameVersion(*mine.payload)):
+		// What people want undone, for one, is not sealed meanwhile.
+		move, why = gate.MoveKeep, hold
+	case overtaken && hold == "" && move == gate.MoveKeep && why == "":
+		move = gate.MoveSeal
+	}
+	mine, err = r.write(ctx, app, mine, *s, move, reason)
+	if err == nil {
+		mine, err = r.forsake(ctx, mine, others, braked)
+	}
+	if errors.Is(err, errUnsealable) {
+		s.Err, err = err, nil
+	}
+	return mine, why, err
+}
+
+// soon is when to look again at what a registry, or somebody else, may yet mend.
+const soon = 30 * time.Second
+
 // again is when a verdict is to be looked at again without an event: soon where
-// a signature may yet be pushed.
+// a signature may yet be pushed, else by and by, so that a thousand applications
+// that a restart had judged at once are not all due together.
 func (r *Reconciler) again(s gate.Standing) time.Duration {
 	interval := cmp.Or(r.Interval, 10*time.Minute)
 	if evidence := s.Verdict.Evidence(); !s.Verdict.Allowed() && len(evidence.Signatures) == 0 {
-		return min(interval, 30*time.Second)
+		return min(interval, soon)
 	}
-	return interval
+	return apiwait.Jitter(interval, 0.1)
 }
 
 // judgeTimeout bounds one judgement where nothing else is asked for.
@@ -260,7 +346,8 @@ func (r *Reconciler) judge(ctx context.Context, app application, live *intent.Pa
 	}
 	s.Verdict, s.Err = r.ask(ctx, s.Request, timeout)
 	if s.Err == nil {
-		r.tags.keep(app, s.Verdict.Image().Digest)
+		r.tags.keep(app, s.Verdict.Image().Digest, r.now())
+		r.lookUp(ctx, app, s)
 	}
 	// A definition that took all of its time leaves what runs its own.
 	holding, cancel := context.WithTimeout(ctx, timeout)
@@ -311,12 +398,13 @@ func (r *Reconciler) request(ctx context.Context, app application, live *intent.
 }
 
 // brake asks whether a mass denial holds what a policy wants unloaded, and what
-// lets it go; of what a policy does not want unloaded it says so.
-func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing) (revision string, held bool, err error) {
+// lets it go; of what a policy does not want unloaded it says so. besides are
+// the versions that stand beside what is live.
+func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing, besides beside) (revision string, held bool, err error) {
 	switch {
-	case s.Unloads():
+	case s.Unloads() || len(besides.denied) > 0:
 		return r.Keeper.Holds(ctx, app.Identity())
-	case s.Runs() && s.Err == nil:
+	case s.Runs() && s.Err == nil && !besides.unknown:
 		r.Keeper.Spares(app.Identity())
 	}
 	return "", false, nil
@@ -345,15 +433,27 @@ func (r *Reconciler) Weigh(ctx context.Context) ([]v1alpha1.Identity, error) {
 		if err != nil {
 			continue
 		}
-		standing := gate.Standing{Request: request, Live: s.payload}
-		// One that hangs is not to take the time of the others.
-		standing.Verdict, standing.Err = r.ask(ctx, request, slowAfter)
-		standing.Held = r.Judge.Hold(ctx, standing)
-		if standing.UnloadsAnew() {
+		if r.unloads(ctx, request, *s.payload) {
 			unloads = append(unloads, s.payload.Application)
 		}
 	}
 	return unloads, nil
+}
+
+// unloads tells whether the policies now in force would have what runs unloaded,
+// be it only where nodes are held at the version before. One that hangs is not to
+// take the time of the others.
+func (r *Reconciler) unloads(ctx context.Context, request gate.Request, live intent.Payload) bool {
+	standing := gate.Standing{Request: request, Live: &live}
+	standing.Verdict, standing.Err = r.ask(ctx, request, slowAfter)
+	// Whether another version was undone or is held back is not asked here.
+	standing.Frozen = !standing.Verdict.SameVersion(live)
+	ctx, cancel := context.WithTimeout(ctx, slowAfter)
+	defer cancel()
+	standing.Held = r.Judge.Hold(ctx, standing)
+	return standing.Unloads() || slices.ContainsFunc(live.Beside(), func(v *intent.Payload) bool {
+		return r.fate(ctx, request, *v).Denied
+	})
 }
 
 func (r *Reconciler) now() time.Time {

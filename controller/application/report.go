@@ -17,10 +17,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/controller/rollout"
 	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/placement"
 )
 
 // ReasonSuspended is the reason of Ready on an application that is suspended:
@@ -28,44 +30,56 @@ import (
 const ReasonSuspended = "Suspended"
 
 // report patches the status, where it says anything else than before, and tells
-// people what changed for them.
-func (r *Reconciler) report(ctx context.Context, before application, mine sealed, s gate.Standing, p rollout.Progress, why string) error {
+// people what changed for them. What waits with others to be told is told later,
+// and wait is when.
+func (r *Reconciler) report(ctx context.Context, before application, mine sealed, s gate.Standing, p rollout.Progress, why string) (wait time.Duration, err error) {
 	app := before.DeepCopyObject().(application)
 	if err := r.describe(ctx, app, mine, s, p, why); err != nil {
-		return err
+		return 0, err
 	}
 	r.Metrics.observe(app, s)
 	// One write with all of it: fluxcd's patch helper writes conditions and the
 	// rest apart, and whoever looks in between sees a status that never was.
 	if equality.Semantic.DeepEqual(before, app) {
-		return nil
+		return 0, nil
+	}
+	if wait := r.progress.wait(before, app, r.now()); wait > 0 {
+		return wait, nil
 	}
 	// What differs is worked out from the cache, and is wrong over anything newer.
-	err := r.Client.Status().Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err = r.Client.Status().Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil
+		return 0, nil
 	case err != nil:
-		return fmt.Errorf("patch status of %s: %w", app.Identity(), err)
+		return 0, fmt.Errorf("patch status of %s: %w", app.Identity(), err)
 	}
+	r.progress.wrote(before, app, r.now())
 	r.tell(before, app)
-	return nil
+	return 0, nil
 }
 
 // describe writes into an application's status what is known of it.
 func (r *Reconciler) describe(ctx context.Context, app application, mine sealed, s gate.Standing, p rollout.Progress, why string) error {
 	report := app.Report()
-	for _, c := range []metav1.Condition{s.Verified(why), s.Allowed(why)} {
-		conditions.Set(app, &c)
+	verified, allowed := s.Verified(why), s.Allowed(why)
+	if moved := r.tags.moved(app.Identity()); moved != "" && s.Err == nil {
+		verified.Message += fmt.Sprintf("; the tag stands for %s now, and is not followed: change the definition, or its annotation %s, to take that", moved, gate.AnnotationRequestedAt)
 	}
+	conditions.Set(app, &verified)
+	conditions.Set(app, &allowed)
 	if s.Err == nil {
 		report.Digest, report.Policies = s.Verdict.Image().Digest, s.Verdict.Decision().Policies
 		evidence := s.Verdict.Evidence()
 		report.Signers = evidence.Signers()
 	}
 	report.LastHandledReconcileAt = app.GetAnnotations()[meta.ReconcileRequestAnnotation]
-	report.Nodes, report.Serial, report.ObservedGeneration = nil, 0, app.GetGeneration()
+	report.Nodes, report.ObservedGeneration = nil, app.GetGeneration()
 	report.Rollout, report.PreviousDigest = nil, ""
+	if mine.payload != nil || !mine.said.runs {
+		// Of an intent that was lost its serial is all there is to tell.
+		report.Serial = 0
+	}
 	if p.Status.State != "" {
 		report.Rollout = &p.Status
 	}
@@ -76,8 +90,8 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 			return err
 		}
 		report.Nodes, report.Serial = &counts, p.Serial
-		if p.Previous != nil && p.Undone == 0 {
-			report.PreviousDigest = p.Previous.ImageDigest
+		if before, err := undoes(app, p); err == nil && before != nil && before.Undone == 0 {
+			report.PreviousDigest = before.ImageDigest
 		}
 		deployed = status.Deployed(counts)
 	}
@@ -97,20 +111,11 @@ func (r *Reconciler) fold(ctx context.Context, p intent.Payload, s gate.Standing
 
 // wanted is what nodes are to have of a version, and its kernels to be able to.
 func wanted(p intent.Payload, s gate.Standing) status.Wanted {
-	needs := status.Needs{}
-	for _, program := range p.Programs {
-		for _, a := range program.Attach {
-			if !slices.Contains(needs.Hooks, a.Hook) {
-				needs.Hooks = append(needs.Hooks, a.Hook)
-			}
-		}
-	}
+	var facts *bytecode.Facts
 	if s.Err == nil && s.Verdict.Image().Digest == p.ImageDigest {
-		for _, m := range s.Verdict.Facts().Maps {
-			needs.MapTypes = append(needs.MapTypes, m.Type)
-		}
+		facts = new(s.Verdict.Facts())
 	}
-	return status.Wanted{UID: p.UID, Serial: p.VersionSerial(), Selector: p.NodeSelector, Needs: needs, Reaches: p.Reaches}
+	return status.Wanted{UID: p.UID, Serial: p.VersionSerial(), Selector: p.NodeSelector, Needs: placement.Of(p, facts), Reaches: p.Reaches}
 }
 
 // nodes are the cluster's nodes with what their agents say, as the cache has
@@ -128,10 +133,13 @@ func (r *Reconciler) nodes(ctx context.Context) ([]status.Node, error) {
 	for i := range reports.Items {
 		reported[reports.Items[i].Name] = &reports.Items[i].Status
 	}
-	var agents map[string]bool
+	var (
+		agents map[string]bool
+		gone   map[string]time.Time
+	)
 	if r.Agents != nil {
 		var err error
-		if agents, err = r.Agents(ctx); err != nil {
+		if agents, gone, err = r.Agents(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -139,23 +147,26 @@ func (r *Reconciler) nodes(ctx context.Context) ([]status.Node, error) {
 	for i := range list.Items {
 		n := &list.Items[i]
 		alive := ready(n) && (r.Agents == nil || agents[n.Name])
-		nodes = append(nodes, status.Node{Name: n.Name, Labels: n.Labels, Ready: alive, Gone: gone(n, alive, r.now), Reported: reported[n.Name]})
+		nodes = append(nodes, status.Node{Name: n.Name, Labels: n.Labels, Ready: alive, Gone: went(n, alive, gone), Reported: reported[n.Name]})
 	}
 	return nodes, nil
 }
 
-// gone is when a node went away: as its kubelet's silence has it, else now, since
-// an agent that is gone from a node that is well says not since when.
-func gone(n *corev1.Node, alive bool, now func() time.Time) *time.Time {
+// went is when a node went away: as its kubelet's silence has it, else when its
+// agent did; nil where that is not known.
+func went(n *corev1.Node, alive bool, agents map[string]time.Time) *time.Time {
 	if alive {
 		return nil
 	}
 	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && !c.LastTransitionTime.IsZero() {
 			return &c.LastTransitionTime.Time
 		}
 	}
-	return new(now())
+	if at, known := agents[n.Name]; known {
+		return &at
+	}
+	return nil
 }
 
 // ready tells whether the kubelet of a node says that it is well.
@@ -206,7 +217,7 @@ func conclude(app application, s gate.Standing, why string) {
 
 // stopped tells whether a rollout waits for people.
 func stopped(r *v1alpha1.RolloutStatus) bool {
-	return r != nil && (r.State == v1alpha1.RolloutStopped || r.State == v1alpha1.RolloutRolledBack)
+	return r != nil && slices.Contains([]v1alpha1.RolloutState{v1alpha1.RolloutStopped, v1alpha1.RolloutEmpty, v1alpha1.RolloutRolledBack}, r.State)
 }
 
 // tell writes an event where Ready says something new, and the digest that runs

@@ -1,6 +1,9 @@
 package application
 
 import (
+	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/test/programs"
 )
 
@@ -147,5 +152,36 @@ func TestWhatIsSuspendedFailsNobodyWhoWaits(t *testing.T) {
 				t.Errorf("FAIL %v, WARN %v", fail, warn)
 			}
 		})
+	}
+}
+
+func TestATagThatMovedIsToldAndNotFollowed(t *testing.T) {
+	b := newBench(t)
+	registries, err := image.NewClient(image.Options{CacheDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := image.NewShared(registries, image.SharedOptions{})
+	b.Images = func(context.Context, v1alpha1.Application) *image.Reader { return shared.Reader("", nil) }
+	app := b.application("app")
+	b.reconcile(app.Identity())
+	first := b.intent(app).ImageDigest
+	_, second := b.Push("app:v1", append(slices.Clone(programs.Object("tracepoint_count")), 0), "team-a")
+	says := func(after time.Duration) string {
+		b.clock = b.clock.Add(after)
+		b.reconcile(app.Identity())
+		return condition(b.status(app), v1alpha1.ConditionVerified).Message
+	}
+	if said := says(lookUpEvery / 2); strings.Contains(said, "tag") {
+		t.Errorf("soon after it was resolved: %q", said)
+	}
+	if said := says(lookUpEvery); !strings.Contains(said, "the tag stands for "+second+" now") || b.intent(app).ImageDigest != first {
+		t.Errorf("once it moved: %q, sealed %s, first %s", said, b.intent(app).ImageDigest, first)
+	}
+	b.change(app, func() {
+		metav1.SetMetaDataAnnotation(&app.ObjectMeta, gate.AnnotationRequestedAt, "now")
+	})
+	if said := says(time.Second); strings.Contains(said, "tag") || b.intent(app).ImageDigest != second {
+		t.Errorf("once it is asked for: %q, sealed %s, second %s", said, b.intent(app).ImageDigest, second)
 	}
 }

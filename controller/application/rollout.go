@@ -1,12 +1,14 @@
 package application
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
-	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/rollout"
@@ -20,44 +22,62 @@ import (
 //
 // A new version takes the place of one that was under way: what was before that
 // one stays what was before. A version that was before is brought back at once.
+// What else nodes may run still goes on where it does.
 func (r *Reconciler) stamp(ctx context.Context, app application, mine sealed, s gate.Standing) (gate.Stamp, error) {
 	stamp, live := gate.Stamp{UID: string(app.GetUID())}, mine.payload
 	through := ""
 	if live != nil && !live.Tombstone {
 		if s.Verdict.SameVersion(*live) {
-			stamp.Version, stamp.Rollout = live.VersionSerial(), live.Rollout
-			if live.Undone == 0 {
-				// Of what was undone, the version before is the one to be rid of.
-				stamp.Previous = live.Previous
-			}
+			return r.carry(ctx, app, mine, s.Request), nil
+		}
+		if proven := live.Previous; reverts(s.Verdict, live) {
+			stamp.Version, stamp.Withdrawn = proven.VersionSerial(), r.withdrawn(ctx, app, mine, s.Request, proven)
 			return stamp, nil
 		}
 		before := settled(live)
+		stamp.Withdrawn = r.withdrawn(ctx, app, mine, s.Request, before)
 		switch {
 		case before == nil:
 			through = live.Rollout.Through
-		case s.Verdict.SameVersion(*before):
-			// What a node cannot have at once it goes on without.
-			if now := live.Alone(); r.keeps(ctx, app, s.Request, now) {
-				stamp.Previous = &now
-			}
-			return stamp, nil
 		case !r.keeps(ctx, app, s.Request, *before):
 			// There is nothing to hold nodes at.
 			return stamp, nil
 		}
 		stamp.Previous = before
 	}
-	if live == nil && mine.runs {
-		// Nodes run it, or what it takes the place of, and would lose it meanwhile.
+	if live == nil && mine.runs || mine.behind() {
+		// Nodes run what it takes the place of, or what came after it and was lost: they
+		// would lose that meanwhile.
 		return stamp, nil
 	}
 	fleet, err := r.fleet(ctx, app, s.Verdict.Version(), s)
 	if err != nil {
 		return stamp, err
 	}
-	stamp.Rollout = fleet.Start(through)
+	stamp.Rollout = fleet.Start(through, stamp.Previous != nil, r.now())
 	return stamp, nil
+}
+
+// carry takes what is sealed over to a new serial. Of one that was lost nobody
+// knows how far its version had come: where there is a version before, it goes by
+// its steps again, and where it runs already it may go on; else it comes to all,
+// since the others would unload it.
+func (r *Reconciler) carry(ctx context.Context, app application, mine sealed, request gate.Request) gate.Stamp {
+	live := mine.payload
+	stamp := gate.Stamp{UID: live.UID, Version: live.VersionSerial(), Rollout: live.Rollout, Previous: live.Previous, Withdrawn: live.Withdrawn}
+	switch {
+	case !mine.behind() || live.Rollout == nil:
+	case live.Previous != nil && r.keeps(ctx, app, request, *live.Previous):
+		stamp.Withdrawn = r.withdrawn(ctx, app, mine, request, live.Previous)
+	default:
+		stamp.Rollout, stamp.Previous = nil, nil
+	}
+	return stamp
+}
+
+// reverts tells whether a verdict is about the version before what is live.
+func reverts(v gate.Verdict, live *intent.Payload) bool {
+	return live.Previous != nil && v.SameVersion(*live.Previous)
 }
 
 // settled is the newest version that came to every node it was meant for; nil
@@ -71,15 +91,154 @@ func settled(live *intent.Payload) *intent.Payload {
 	return &before
 }
 
-// keeps tells whether a version that nodes are held at may go on.
-func (r *Reconciler) keeps(ctx context.Context, app application, request gate.Request, before intent.Payload) bool {
-	keeps := func(braked bool) bool { return r.Judge.Keeps(ctx, request, before, r.Keeper.Revoked(), braked) }
-	if braked, free := keeps(true), keeps(false); braked == free {
-		return free
+// maxWithdrawn bounds the versions that one intent says nodes may go on with, the
+// newest first.
+const maxWithdrawn = 4
+
+// withdrawn are those of the versions that an intent names which nodes may run
+// still, but for some: its own, which they may have begun to run unheard of, and
+// those beside it that they tell of. Where there is room left, those follow that
+// they may run a part of.
+func (r *Reconciler) withdrawn(ctx context.Context, app application, mine sealed, request gate.Request, but ...*intent.Payload) []intent.Payload {
+	told, parts := []*intent.Payload{mine.payload}, []*intent.Payload{}
+	for _, v := range mine.payload.Beside() {
+		switch {
+		case mine.said.of(versionOf(v)):
+			told = append(told, v)
+		case mine.said.part:
+			parts = append(parts, v)
+		}
 	}
-	// It is for the brake alone to say. What cannot be counted is held.
+	var stay []intent.Payload
+	for _, v := range append(told, parts...) {
+		skip := slices.ContainsFunc(but, func(other *intent.Payload) bool { return other != nil && v.SameVersion(other) })
+		again := slices.ContainsFunc(stay, func(other intent.Payload) bool { return v.SameVersion(&other) })
+		if !skip && !again && len(stay) < maxWithdrawn && r.keeps(ctx, app, request, *v) {
+			stay = append(stay, v.Alone())
+		}
+	}
+	return stay
+}
+
+// beside is what the gate says of the versions that an intent names beside its
+// own: gone are those that may run no more, denied those that a policy wants
+// unloaded, of which the brake has a say. unknown tells that one could not be
+// judged.
+type beside struct {
+	live         *intent.Payload
+	gone, denied []*intent.Payload
+	unknown      bool
+}
+
+// beside judges the versions beside what is live.
+func (r *Reconciler) beside(ctx context.Context, s gate.Standing) (beside, error) {
+	b := beside{live: s.Live}
+	if !s.Runs() {
+		return b, nil
+	}
+	for _, v := range s.Live.Beside() {
+		switch fate := r.fate(ctx, s.Request, *v); {
+		case fate.Denied:
+			b.denied = append(b.denied, v)
+		case !fate.Keeps:
+			b.gone = append(b.gone, v)
+		default:
+			b.unknown = b.unknown || !fate.Known
+		}
+	}
+	if r.Judge.Revision() != r.Keeper.Weighed() {
+		return b, errOverruled
+	}
+	return b, nil
+}
+
+// fate is what is to become of a version beside another one, asked no longer than
+// its namespace may.
+func (r *Reconciler) fate(ctx context.Context, request gate.Request, version intent.Payload) gate.Fate {
+	ctx, done := r.bounded(ctx, request)
+	defer done()
+	return r.Judge.Fate(ctx, request, version, r.Keeper.Revoked())
+}
+
+// keeps tells whether a version may go on beside another one. Where it is for the
+// brake to say, it is counted; what cannot be counted is held.
+func (r *Reconciler) keeps(ctx context.Context, app application, request gate.Request, version intent.Payload) bool {
+	fate := r.fate(ctx, request, version)
+	if !fate.Denied {
+		return fate.Keeps
+	}
 	_, held, err := r.Keeper.Holds(ctx, app.Identity())
 	return held || err != nil
+}
+
+// rejudge judges a version that was sealed before, no longer than its namespace
+// may.
+func (r *Reconciler) rejudge(ctx context.Context, request gate.Request, version intent.Payload) (gate.Verdict, error) {
+	ctx, done := r.bounded(ctx, request)
+	defer done()
+	return r.Judge.Rejudge(ctx, request, version)
+}
+
+// bounded is the time and the place that one judgement of a namespace may take.
+func (r *Reconciler) bounded(ctx context.Context, request gate.Request) (context.Context, func()) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.JudgeTimeout, judgeTimeout))
+	ctx, leave := r.lanes.enter(ctx, request.Application.GetNamespace())
+	return ctx, func() {
+		leave()
+		cancel()
+	}
+}
+
+// forsake has nodes neither hold nor go on with what may run no more beside what
+// is live, though the definition may be suspended, undone, broken or out of reach.
+// Where nodes have seen a newer intent, what a policy denies waits until this one
+// is sealed over it; what a revocation took does not.
+func (r *Reconciler) forsake(ctx context.Context, mine sealed, b beside, braked bool) (sealed, error) {
+	gone := b.gone
+	if !braked && !mine.behind() {
+		gone = slices.Concat(gone, b.denied)
+	}
+	if len(gone) == 0 || mine.payload != b.live {
+		return mine, nil
+	}
+	live := *mine.payload
+	if mine.behind() && live.Rollout != nil {
+		through, err := r.furthest(ctx, live, append(gone, live.Beside()...))
+		if err != nil {
+			return mine, err
+		}
+		live.Rollout = &intent.Rollout{Step: live.Rollout.Step, Through: max(live.Rollout.Through, through), Since: live.Rollout.Since}
+	}
+	envelope, err := gate.Forsake(r.Keys().Sealer, live, r.serial(mine), gone)
+	if err != nil {
+		return mine, err
+	}
+	ctrl.LoggerFrom(ctx).Info("a version beside the newest may run no more, and is unloaded where it runs", "application", mine.payload.Application.String())
+	return r.put(ctx, mine, envelope, mine.object.Annotations[annotationCRD])
+}
+
+// furthest is the greatest hash of the nodes that say they run another version than
+// those: an intent that was lost had brought it there, and a step that came less far
+// would unload it.
+func (r *Reconciler) furthest(ctx context.Context, live intent.Payload, than []*intent.Payload) (through string, err error) {
+	known := make([]version, 0, len(than))
+	for _, v := range than {
+		known = append(known, versionOf(v))
+	}
+	var nodes v1alpha1.BpfNodeList
+	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return "", fmt.Errorf("list what nodes report: %w", err)
+	}
+	for i := range nodes.Items {
+		a := nodes.Items[i].Status.Of(live.UID)
+		if a == nil {
+			continue
+		}
+		if said := (word{}).and(*a); said.runs && !slices.ContainsFunc(known, said.of) {
+			through = max(through, intent.NodeHash(live.UID, nodes.Items[i].Name))
+		}
+	}
+	return through, nil
 }
 
 // fleet orders the nodes that a version is meant for.
@@ -93,110 +252,225 @@ func (r *Reconciler) fleet(ctx context.Context, app application, version intent.
 	return rollout.Of(app.Body().Rollout, version.UID, answers), err
 }
 
-// roll moves a rollout that can go on, and tells how it stands.
-func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s gate.Standing, hold string) (sealed, rollout.Progress, error) {
+// still tells how a rollout stands that there is none of, or that is not to move
+// whatever its nodes say.
+func (r *Reconciler) still(mine sealed, s gate.Standing, hold v1alpha1.RolloutStatus) (p rollout.Progress, still bool) {
 	live := mine.payload
-	if s.Undone {
-		message := "the version before was brought back to every node; change the definition, or see skep rollout resume"
-		if live.Tombstone {
-			message = "it was rolled back, and the version before may run no more; change the definition, or see skep rollout resume"
-		}
-		return mine, rollout.Progress{Status: v1alpha1.RolloutStatus{State: v1alpha1.RolloutRolledBack, Message: message}}, nil
+	say := func(state v1alpha1.RolloutState, message string) (rollout.Progress, bool) {
+		return rollout.Progress{Status: v1alpha1.RolloutStatus{State: state, Message: message}}, true
 	}
-	if hold != "" && (live == nil || live.Rollout == nil) {
-		return mine, rollout.Progress{Status: v1alpha1.RolloutStatus{State: v1alpha1.RolloutStopped, Message: hold}}, nil
+	switch {
+	case s.Undone && live.Tombstone:
+		return say(v1alpha1.RolloutRolledBack, "it was rolled back, and the version before may run no more; change the definition, or see skep rollout resume")
+	case s.Undone:
+		return say(v1alpha1.RolloutRolledBack, "the version before was brought back to every node; change the definition, or see skep rollout resume")
+	case hold.State != "" && (live == nil || live.Rollout == nil || mine.behind()):
+		return rollout.Progress{Status: hold}, true
+	case live == nil || live.Tombstone || live.Rollout == nil:
+		return p, true
+	case mine.behind():
+		return say(v1alpha1.RolloutProgressing, "nodes have seen a newer intent, which the API server lost; this one waits to be sealed over it")
 	}
-	if live == nil || live.Tombstone || live.Rollout == nil {
-		return mine, rollout.Progress{}, nil
+	return p, false
+}
+
+// roll moves a rollout that can go on, and tells how it stands.
+func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s gate.Standing, hold v1alpha1.RolloutStatus) (sealed, rollout.Progress, error) {
+	if p, still := r.still(mine, s, hold); still {
+		return mine, p, nil
 	}
+	live := mine.payload
 	fleet, err := r.fleet(ctx, app, *live, s)
 	if err != nil {
 		return mine, rollout.Progress{}, err
 	}
-	resumed := app.GetAnnotations()[v1alpha1.AnnotationResume] == strconv.FormatInt(live.Serial, 10)
-	progress := fleet.Look(*live.Rollout, time.UnixMilli(live.VersionSerial()), r.now().Sub(time.UnixMilli(live.Serial)), resumed)
-	if hold != "" {
-		progress.Moves, progress.Status.State, progress.Status.Message = false, v1alpha1.RolloutStopped, hold
-	}
-	stamp := gate.Stamp{UID: live.UID, Version: live.VersionSerial(), Rollout: live.Rollout, Previous: live.Previous}
-	if progress.Moves {
-		stamp.Rollout = progress.Next
-	}
-	if live.Previous != nil && !r.keeps(ctx, app, s.Request, *live.Previous) {
-		mine, err = r.forsake(ctx, mine)
-		return mine, progress, err
+	progress := fleet.Look(*live, r.now(), resumed(app, live.Serial))
+	if hold.State != "" {
+		progress.Moves, progress.Status.State, progress.Status.Message, progress.Status.Held = false, hold.State, hold.Message, hold.Held
 	}
 	// What is frozen does not move either.
 	if !progress.Moves || s.Err != nil || app.Body().Suspend || !s.Verdict.Same(*live) {
 		return mine, progress, nil //nolint:nilerr // what cannot be judged does not move
 	}
+	stamp := gate.Stamp{UID: live.UID, Version: live.VersionSerial(), Rollout: progress.Next, Previous: live.Previous, Withdrawn: live.Withdrawn}
 	ctrl.LoggerFrom(ctx).Info("rollout moves on", "application", live.Application.String(), "step", stamp.Rollout)
 	mine, err = r.seal(ctx, mine, s.Verdict, stamp, mine.object.Annotations[annotationCRD])
 	if err != nil || stamp.Rollout == nil {
 		return mine, rollout.Progress{}, err
 	}
-	return mine, fleet.Look(*stamp.Rollout, time.UnixMilli(stamp.Version), 0, false), nil
-}
-
-// forsake has nodes hold the version before no more, though the definition may be
-// suspended, broken or out of reach.
-func (r *Reconciler) forsake(ctx context.Context, mine sealed) (sealed, error) {
-	envelope, err := gate.Forsake(r.Keys().Sealer, *mine.payload, r.serial(mine))
-	if err != nil {
-		return mine, err
-	}
-	ctrl.LoggerFrom(ctx).Info("the version before may run no more, and is unloaded where nodes are held at it", "application", mine.payload.Application.String())
-	return r.put(ctx, mine, envelope, mine.object.Annotations[annotationCRD])
+	return mine, fleet.Look(*mine.payload, r.now(), false), nil
 }
 
 // back takes a version that may not run from the nodes that its rollout came to,
-// where the one before may run: false where all is to be unloaded.
-func (r *Reconciler) back(ctx context.Context, mine sealed, s gate.Standing) (sealed, bool, error) {
+// where the one before may run: false where all is to be unloaded. The one before
+// takes its place for good once it can be judged, and would be admitted.
+func (r *Reconciler) back(ctx context.Context, app application, mine sealed, s gate.Standing) (sealed, bool, error) {
 	live := mine.payload
-	if s.Unloads() || !s.Runs() || live.Rollout == nil || live.Previous == nil {
+	if !s.Runs() || live.Rollout == nil || live.Previous == nil {
 		return mine, false, nil
 	}
-	v, err := r.Judge.Rejudge(ctx, s.Request, *live.Previous)
-	if err != nil || !v.Allowed() {
-		return mine, false, nil //nolint:nilerr // what cannot be judged is not brought back
+	crd := mine.object.Annotations[annotationCRD]
+	if v, err := r.rejudge(ctx, s.Request, *live.Previous); err == nil && v.Allowed() {
+		mine, err = r.seal(ctx, mine, v, gate.Stamp{
+			UID: live.UID, Version: live.Previous.VersionSerial(), Withdrawn: r.withdrawn(ctx, app, mine, s.Request, live.Previous, live),
+		}, crd)
+		return mine, true, err
 	}
-	mine, err = r.seal(ctx, mine, v, gate.Stamp{UID: live.UID}, mine.object.Annotations[annotationCRD])
+	switch {
+	case !r.keeps(ctx, app, s.Request, *live.Previous):
+		return mine, false, nil
+	case live.Rollout.Through == "":
+		return mine, true, nil
+	}
+	mine, err := r.withdraw(ctx, mine)
 	return mine, true, err
 }
 
-// undo brings the version before back to every node, where people asked for
-// that of the definition as it is. What runs then is judged by itself, and what
-// was unloaded since stays so. hold is why it could not be done: the rollout goes
-// no further then either.
-func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *gate.Standing) (now sealed, hold string, err error) {
-	generation, live := app.GetGeneration(), mine.payload
-	if live == nil || app.GetAnnotations()[v1alpha1.AnnotationUndo] != strconv.FormatInt(generation, 10) {
-		return mine, "", nil
+// steer does what people undid, and says why a version is held back: the zero value
+// where it is not. What runs is judged by itself in both cases.
+func (r *Reconciler) steer(ctx context.Context, app application, mine sealed, s *gate.Standing) (now sealed, hold v1alpha1.RolloutStatus, err error) {
+	mine, hold, err = r.undo(ctx, app, mine, s)
+	if err == nil && hold.State == "" {
+		hold, err = forgotten(app, mine)
 	}
-	if live.Undone != generation {
-		before, stamp := live.Previous, gate.Stamp{UID: live.UID, Undone: generation}
-		if live.Undone != 0 {
-			// An older definition was undone, and nothing came after it.
-			before, stamp.Version, stamp.Previous = live, live.VersionSerial(), live.Previous
-		} else if undone := live.Alone(); !live.Tombstone {
-			stamp.Previous = &undone
+	if err == nil && hold.State == "" {
+		hold, err = r.emptied(ctx, app, mine, *s)
+	}
+	if err != nil {
+		return mine, hold, err
+	}
+	if s.Frozen = hold.State != ""; s.Frozen || s.Undone {
+		r.hold(ctx, s)
+	}
+	return mine, hold, nil
+}
+
+// undo brings the version before back to every node, where people asked for
+// that of the definition as it is, but for whether it is suspended and its steps:
+// what is sealed says so of an undo that was done, and the status of one that was
+// not. What was unloaded since stays so. hold is why it could not be done: the
+// rollout goes no further then either.
+func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *gate.Standing) (now sealed, hold v1alpha1.RolloutStatus, err error) {
+	live, asked := mine.payload, app.GetAnnotations()[v1alpha1.AnnotationUndo]
+	generation, err := gate.Generation(app)
+	if err != nil || live == nil || asked == "" {
+		return mine, hold, err
+	}
+	done, said := live.Undone == generation, app.Report().Rollout
+	if !done && asked != strconv.FormatInt(app.GetGeneration(), 10) && (said == nil || said.Held != generation) {
+		return mine, hold, nil
+	}
+	if overtaken, _ := r.overtaken(mine); !done || overtaken && !live.Tombstone && !app.Body().Suspend {
+		var why string
+		if mine, why, err = r.bringBack(ctx, app, mine, *s, generation); why != "" || err != nil {
+			return mine, v1alpha1.RolloutStatus{State: v1alpha1.RolloutStopped, Message: why, Held: generation}, err
 		}
-		if live.Tombstone || before == nil {
-			return mine, "", nil
-		}
-		v, err := r.Judge.Rejudge(ctx, s.Request, *before)
-		switch {
-		case err != nil:
-			return mine, fmt.Sprintf("the version before cannot be judged, and is not brought back yet: %v", err), nil
-		case !v.Allowed():
-			return mine, "the version before is not allowed any more, and cannot be brought back: change the definition, or see skep rollout resume", nil
-		}
-		if mine, err = r.seal(ctx, mine, v, stamp, mine.object.Annotations[annotationCRD]); err != nil {
-			return mine, "", err
-		}
-		s.Live = mine.payload
+		s.Live, s.Held = mine.payload, gate.Held{}
 	}
 	s.Undone = true
+	return mine, hold, nil
+}
+
+// hold judges what runs by itself where its definition does not take its place:
+// it was undone, or is held back. What is known of it by now is not asked again.
+func (r *Reconciler) hold(ctx context.Context, s *gate.Standing) {
+	if s.Held != (gate.Held{}) {
+		return
+	}
+	ctx, done := r.bounded(ctx, s.Request)
+	defer done()
 	s.Held = r.Judge.Hold(ctx, *s)
-	return mine, "", nil
+}
+
+// forgotten is why a version is held back whose intent was lost, and with it that
+// it was undone, or stopped: its own status and people's word are what is left of
+// that. One that came to no node was stopped by nobody.
+func forgotten(app application, mine sealed) (hold v1alpha1.RolloutStatus, err error) {
+	generation, err := gate.Generation(app)
+	report := app.Report()
+	if err != nil || mine.payload != nil || resumed(app, report.Serial) {
+		return hold, err
+	}
+	halted := stopped(report.Rollout) && report.Rollout.State != v1alpha1.RolloutEmpty &&
+		(report.ObservedGeneration == app.GetGeneration() || report.Rollout.Held == generation)
+	undone := mine.lost && app.GetAnnotations()[v1alpha1.AnnotationUndo] == strconv.FormatInt(app.GetGeneration(), 10)
+	if !halted && !undone {
+		return hold, nil
+	}
+	return v1alpha1.RolloutStatus{
+		Held:    generation,
+		State:   v1alpha1.RolloutStopped,
+		Message: "it was undone or stopped, and its intent was lost since: what runs goes on, whatever is revoked; change the definition, or have it rolled out by skep rollout resume",
+	}, nil
+}
+
+// resumed tells whether people asked for a step to count as done: serial is that of
+// the newest intent.
+func resumed(app application, serial int64) bool {
+	return app.GetAnnotations()[v1alpha1.AnnotationResume] == strconv.FormatInt(serial, 10)
+}
+
+// emptied is why a version is held back that comes to no node where nodes run what
+// it takes the place of, and would lose that at once: there is nothing to hold them
+// at, by an intent that was lost or because the first version is on its way yet, or
+// it is the version before, which has no steps.
+func (r *Reconciler) emptied(ctx context.Context, app application, mine sealed, s gate.Standing) (hold v1alpha1.RolloutStatus, err error) {
+	live := mine.payload
+	loses := mine.lost || live != nil && !s.Verdict.SameVersion(*live) && (mine.behind() || s.Runs() && (settled(live) == nil || reverts(s.Verdict, live)))
+	if !loses || !s.Verdict.Allowed() || resumed(app, app.Report().Serial) {
+		return hold, nil
+	}
+	fleet, err := r.fleet(ctx, app, s.Verdict.Version(), s)
+	if err != nil || fleet.Empty() == "" {
+		return hold, err
+	}
+	return v1alpha1.RolloutStatus{State: v1alpha1.RolloutEmpty, Message: rollout.HeldBack(fleet.Empty())}, nil
+}
+
+// nothingBefore is why an undo cannot be done.
+const nothingBefore = "there is no version before to bring back: change the definition, or see skep rollout resume"
+
+// bringBack seals what an undo of the definition of a generation brings back.
+func (r *Reconciler) bringBack(ctx context.Context, app application, mine sealed, s gate.Standing, generation int64) (now sealed, hold string, err error) {
+	live := mine.payload
+	before, err := undoes(app, live)
+	switch {
+	case err != nil:
+		return mine, "", err
+	case app.Body().Suspend:
+		return mine, "the application is suspended, and the version before comes back once it is not", nil
+	case live.Tombstone || before == nil:
+		return mine, nothingBefore, nil
+	}
+	if before != live {
+		if fleet, err := r.fleet(ctx, app, *before, s); err != nil || fleet.Empty() != "" {
+			return mine, "the version before is not brought back: " + fleet.Empty() + "; change the definition, or see skep rollout resume", err
+		}
+	}
+	v, err := r.rejudge(ctx, s.Request, *before)
+	switch {
+	case err != nil:
+		return mine, fmt.Sprintf("the version before cannot be judged, and is not brought back yet: %v", err), nil
+	case !v.Allowed():
+		return mine, "the version before is not allowed any more, and cannot be brought back: change the definition, or see skep rollout resume", nil
+	}
+	stamp := gate.Stamp{UID: live.UID, Version: before.VersionSerial(), Previous: before.Previous, Withdrawn: live.Withdrawn, Undone: generation}
+	if before != live {
+		stamp.Withdrawn = r.withdrawn(ctx, app, mine, s.Request, before)
+	}
+	mine, err = r.seal(ctx, mine, v, stamp, mine.object.Annotations[annotationCRD])
+	return mine, "", err
+}
+
+// undoes is what an undo of a definition brings back, nil where there is nothing.
+// Of a definition that was never sealed, the version before is what runs.
+func undoes(app v1alpha1.Application, live *intent.Payload) (*intent.Payload, error) {
+	generation, err := gate.Generation(app)
+	if err != nil {
+		return nil, err
+	}
+	if live.Undone != 0 || live.Rollout == nil && live.Generation != generation {
+		return live, nil
+	}
+	return live.Previous, nil
 }

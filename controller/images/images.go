@@ -2,9 +2,10 @@
 // what one replica asked a registry for, all replicas know, and know still after
 // a restart.
 //
-// It decides nothing and is believed no more than a registry is: signatures that
-// come out of it are verified again. What people read of a BpfImage stands
-// beside that, and nothing acts on it.
+// It decides nothing. Signatures that come out of it are verified again, and
+// bytes hashed; that a repository holds them, and who may read it there, is
+// sealed by the controller. What people read of a BpfImage stands beside that,
+// and nothing acts on it.
 package images
 
 import (
@@ -14,8 +15,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,6 +27,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/gate"
 )
 
@@ -46,6 +52,18 @@ type Memory struct {
 	// before no other one is remembered; zero means 4096 and 256 MiB. What is
 	// refused is remembered too, so whoever may ask could fill etcd.
 	MaxImages, MaxBytes int
+	// Remember is an image as this replica's cache has it, and Keys seal it; where
+	// one is nil, no image's bytes are kept.
+	Remember func(ctx context.Context, r image.Resolved, most int) (image.Remembered, bool)
+	Keys     func() keys.Keys
+
+	// Open tells whether everybody may read an image: of others nothing is written
+	// down, since many may read BpfImages. Nil means that everybody may read all.
+	Open func(image.Resolved) bool
+
+	// mu guards settled, the images whose bytes were looked at.
+	mu      sync.Mutex
+	settled map[string]bool
 }
 
 // split takes a name of gate.Memory apart: what is kept, and of which image.
@@ -94,11 +112,7 @@ func (m *Memory) Store(name string, data []byte) error {
 	ctx, cancel := m.context()
 	defer cancel()
 	err = m.edit(ctx, object, func(o *v1alpha1.BpfImage) {
-		if o.Spec.Memory == nil {
-			o.Spec.Memory = map[string][]byte{}
-		}
-		o.Spec.Memory[kept] = packed
-		makeRoom(o.Spec.Memory, kept)
+		keep(o, kept, packed)
 	})
 	if err != nil {
 		ctrl.Log.WithName("images").Error(err, "remember what a registry said", "image", object)
@@ -106,32 +120,70 @@ func (m *Memory) Store(name string, data []byte) error {
 	return nil
 }
 
+// keep puts into a BpfImage what is packed, and drops what is beyond its bounds.
+func keep(o *v1alpha1.BpfImage, name string, packed []byte) {
+	if o.Spec.Memory == nil {
+		o.Spec.Memory = map[string][]byte{}
+	}
+	o.Spec.Memory[name] = packed
+	makeRoom(o.Spec.Memory, name)
+}
+
+// held is how many bytes a BpfImage keeps.
+func held(o *v1alpha1.BpfImage) (together int) {
+	for _, packed := range o.Spec.Memory {
+		together += len(packed)
+	}
+	return together
+}
+
 // makeRoom drops what is kept beside the newest until all is within bounds: an
-// image that many repositories hold must not outgrow its object.
+// image that many repositories hold must not outgrow its object. Images go before
+// signatures, which nobody has but the registry.
 func makeRoom(memory map[string][]byte, newest string) {
 	together := 0
 	for _, packed := range memory {
 		together += len(packed)
 	}
-	for name, packed := range memory {
+	// "image." sorts before "signatures.".
+	for _, name := range slices.Sorted(maps.Keys(memory)) {
 		if together <= maxTogether && len(memory) <= maxKept {
 			return
 		}
 		if name != newest {
-			together -= len(packed)
+			together -= len(memory[name])
 			delete(memory, name)
 		}
 	}
 }
 
-// Describe writes down for people what a verdict rests on.
+// Describe writes down what a verdict rests on: for people, and the image itself
+// for replicas that have not pulled it.
 func (m *Memory) Describe(ctx context.Context, v gate.Verdict) error {
-	image, evidence := v.Image(), v.Evidence()
-	if image.Digest == "" {
+	from, evidence := v.Image(), v.Evidence()
+	if from.Digest == "" || m.Open != nil && !m.Open(from) {
 		return nil
 	}
-	facts := v.Facts()
-	var programs, helpers []string
+	programs, helpers := named(v.Facts())
+	sealed, err := m.seal(ctx, from)
+	if err != nil {
+		return fmt.Errorf("seal image %s: %w", from.Digest, err)
+	}
+	err = m.edit(ctx, objectName(from.Digest), func(o *v1alpha1.BpfImage) {
+		o.Spec.Repository = from.Registry + "/" + from.Repository
+		o.Spec.Signers, o.Spec.Programs, o.Spec.Helpers = evidence.Signers(), programs, helpers
+		if sealed != nil && held(o)+len(sealed) <= maxTogether {
+			keep(o, placeOf(from), sealed)
+		}
+	})
+	if err != nil && sealed != nil {
+		m.again(from)
+	}
+	return err
+}
+
+// named are the programs of an object and the helpers they call, each once.
+func named(facts bytecode.Facts) (programs, helpers []string) {
 	for _, p := range facts.Programs {
 		programs = append(programs, p.Name)
 		for _, h := range p.Helpers {
@@ -141,10 +193,7 @@ func (m *Memory) Describe(ctx context.Context, v gate.Verdict) error {
 		}
 	}
 	slices.Sort(helpers)
-	return m.edit(ctx, objectName(image.Digest), func(o *v1alpha1.BpfImage) {
-		o.Spec.Repository = image.Registry + "/" + image.Repository
-		o.Spec.Signers, o.Spec.Programs, o.Spec.Helpers = evidence.Signers(), programs, helpers
-	})
+	return programs, helpers
 }
 
 // edit changes a BpfImage, or makes it, where that makes a difference.
@@ -183,9 +232,7 @@ func (m *Memory) full(ctx context.Context) bool {
 	}
 	together := 0
 	for i := range all.Items {
-		for _, packed := range all.Items[i].Spec.Memory {
-			together += len(packed)
-		}
+		together += held(&all.Items[i])
 	}
 	return len(all.Items) >= cmp.Or(m.MaxImages, 4096) || together >= cmp.Or(m.MaxBytes, 256<<20)
 }

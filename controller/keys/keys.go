@@ -45,10 +45,12 @@ const MirrorCA = "mirror-ca.pem"
 // the one in AnnotationRotated.
 const AnnotationRotate = v1alpha1.Group + "/rotate"
 
-// AnnotationRotated holds the value of AnnotationRotate that was worked on, and
-// annotationSince when its key was first trusted.
+// AnnotationRotated holds the value of AnnotationRotate that was worked on,
+// annotationNext the one that the next key was made for, and annotationSince when
+// that was first trusted.
 const (
 	AnnotationRotated = v1alpha1.Group + "/rotated"
+	annotationNext    = v1alpha1.Group + "/rotating"
 	annotationSince   = v1alpha1.Group + "/trusted-since"
 )
 
@@ -122,16 +124,18 @@ func (s *Store) secret(ctx context.Context) (*corev1.Secret, error) {
 	return o, wrap("create", o, err)
 }
 
-// rotate takes the next step of a rotation, where one is asked for or due.
+// rotate takes the next step of a rotation, where one is asked for or due. Who asks
+// anew while a key waits to seal does not trust that one: it never seals.
 func (s *Store) rotate(ctx context.Context, o *corev1.Secret) error {
 	asked, done := o.Annotations[AnnotationRotate], o.Annotations[AnnotationRotated]
 	switch {
-	case len(o.Data[next]) == 0 && asked != done:
+	case asked != "" && asked != done && (len(o.Data[next]) == 0 || asked != o.Annotations[annotationNext]):
 		key, err := intent.GenerateKey()
 		if err != nil {
 			return err
 		}
 		o.Data[next] = key
+		o.Annotations[annotationNext] = asked
 		o.Annotations[annotationSince] = s.now().UTC().Format(time.RFC3339)
 	case len(o.Data[next]) > 0 && s.overlapped(o, annotationSince):
 		old, err := intent.ParseKey(o.Data[sealing])
@@ -145,7 +149,8 @@ func (s *Store) rotate(ctx context.Context, o *corev1.Secret) error {
 		o.Data[former], o.Data[sealing] = append(o.Data[former], public...), o.Data[next]
 		delete(o.Data, next)
 		delete(o.Annotations, annotationResealed)
-		o.Annotations[AnnotationRotated] = asked
+		o.Annotations[AnnotationRotated] = o.Annotations[annotationNext]
+		delete(o.Annotations, annotationNext)
 	default:
 		return nil
 	}

@@ -141,6 +141,39 @@ func TestARotationIsTrustedBeforeItSeals(t *testing.T) {
 	}
 }
 
+// TestASecondRotationIsNotSwallowed has the Secret leak while a rotation is under
+// way: neither of its keys may seal in the end.
+func TestASecondRotationIsNotSwallowed(t *testing.T) {
+	now := time.Now()
+	s := store(t, "second", &now)
+	load(t, s)
+	ask(t, s, "1")
+	load(t, s)
+	var leaked corev1.Secret
+	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: s.Namespace, Name: SecretName}, &leaked); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(5 * time.Minute)
+	ask(t, s, "2")
+	_, meanwhile := load(t, s)
+	var after Keys
+	for range 3 {
+		now = now.Add(11 * time.Minute)
+		after, _ = load(t, s)
+	}
+	for name, key := range leaked.Data {
+		known, err := intent.ParseKey(key)
+		if err != nil || after.Sealer.Public().Equal(known.Public()) {
+			t.Errorf("what leaked as %s seals (%v)", name, err)
+		}
+	}
+	opens(t, "agents that were told of the second", meanwhile, seal(t, after))
+	now = now.Add(time.Hour)
+	if again, _ := load(t, s); !again.Sealer.Public().Equal(after.Sealer.Public()) {
+		t.Error("it rotates without end")
+	}
+}
+
 func TestABrokenSecretIsAnErrorThatShowsNoKey(t *testing.T) {
 	now := time.Now()
 	s := store(t, "broken", &now)

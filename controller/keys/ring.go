@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -13,6 +14,10 @@ import (
 
 // Ring holds the keys in force, which change while the controller runs.
 type Ring struct {
+	// Every is how often the Secret is looked at; zero means a minute. It is set
+	// before Start.
+	Every time.Duration
+
 	mu    sync.RWMutex
 	keys  Keys
 	store *Store
@@ -40,7 +45,7 @@ func (r *Ring) OpenIntent(o *v1alpha1.BpfIntent) (intent.Payload, bool) {
 	return opened.Payload(), err == nil
 }
 
-// every is how often the Secret is looked at: often enough for all replicas to
+// every is how often the Secret is looked at where nothing else is asked for: often enough for all replicas to
 // trust a new key long before one of them seals with it.
 const every = time.Minute
 
@@ -50,7 +55,7 @@ func (r *Ring) Start(ctx context.Context) error {
 	if r.store == nil {
 		return nil
 	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(cmp.Or(r.Every, every))
 	defer tick.Stop()
 	for {
 		select {

@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -65,8 +64,12 @@ type Server struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 
-	pulls, reviews singleflight.Group
+	reviews, fills singleflight.Group
 	known          tokens
+	shares         shares
+	// Replicas have a shelf of their own: who waits for one must not wait for
+	// somebody who waits for this one.
+	agents, replicas shelf
 }
 
 // byObject is the index of intents by the digest of their object.
@@ -127,21 +130,46 @@ func (s *Server) Start(ctx context.Context) error {
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/objects/{digest}", func(w http.ResponseWriter, r *http.Request) {
-		replica, err := s.admit(r)
+		who, err := s.admit(r)
 		if err != nil {
 			refuse(w, r, err)
 			return
 		}
-		object, err := s.object(r.Context(), r.PathValue("digest"), replica)
+		if !who.replica {
+			leave, err := s.shares.enter(r.Context(), who.node)
+			if err != nil {
+				refuse(w, r, err)
+				return
+			}
+			defer leave()
+		}
+		object, giveBack, err := s.object(r.Context(), r.PathValue("digest"), who.replica)
 		if err != nil {
 			refuse(w, r, err)
 			return
 		}
-		w.Header().Set("Content-Type", "application/octet-stream")
-		w.Header().Set("Content-Length", strconv.Itoa(len(object)))
-		_, _ = w.Write(object) //nolint:gosec // bytecode, of a type no browser renders
+		defer giveBack()
+		if err := send(w, object); err != nil {
+			refuse(w, r, err)
+		}
 	})
 	return mux
+}
+
+// sentWithin is how long an object may be on its way, which is as long as an agent
+// waits for it.
+const sentWithin = time.Minute
+
+// send writes an object to whoever reads it fast enough. An error is one before
+// anything is sent.
+func send(w http.ResponseWriter, object []byte) error {
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(sentWithin)); err != nil {
+		return fmt.Errorf("bound how long it takes: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.Itoa(len(object)))
+	_, _ = w.Write(object) //nolint:gosec // bytecode, of a type no browser renders
+	return nil
 }
 
 // The ways a request is refused.
@@ -169,56 +197,49 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, line, status)
 }
 
-// object is a live intent's object, fetched where the cache has lost it, but for
-// a replica. Many nodes that ask at once make one fetch.
-func (s *Server) object(ctx context.Context, digest string, replica bool) ([]byte, error) {
+// object is a live intent's object, and how to give it back. It is fetched where
+// the cache has lost it, but for a replica.
+func (s *Server) object(ctx context.Context, digest string, replica bool) ([]byte, func(), error) {
 	var intents v1alpha1.BpfIntentList
 	if err := s.Client.List(ctx, &intents, client.MatchingFields{byObject: digest}); err != nil {
-		return nil, fmt.Errorf("list intents: %w", err)
+		return nil, nil, fmt.Errorf("list intents: %w", err)
 	}
 	if len(intents.Items) == 0 {
-		return nil, errNotLive
-	}
-	object, err := s.Cache.Object(ctx, digest)
-	switch {
-	case !errors.Is(err, image.ErrNotFound):
-		return object, err
-	case replica:
-		return nil, errNotHere
+		return nil, nil, errNotLive
 	}
 	p, ok := s.named(&intents.Items[0], digest)
 	if !ok {
-		return nil, errNotLive
+		return nil, nil, errNotLive
 	}
-	// One caller that goes away must not end the fetch of the others.
-	pulled := s.pulls.DoChan(digest, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		return nil, s.fill(ctx, p)
-	})
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case result := <-pulled:
-		if result.Err != nil {
-			return nil, fmt.Errorf("fetch image of %s: %w", p.Application, result.Err)
-		}
+	shelf, from := &s.agents, source{
+		read: func(ctx context.Context) ([]byte, error) { return s.Cache.Object(ctx, digest) },
+		fill: func(ctx context.Context) error {
+			// Those before may have left, and it goes on.
+			_, err, _ := s.fills.Do(digest, func() (any, error) { return nil, s.fill(ctx, p) })
+			return err
+		},
 	}
-	return s.Cache.Object(ctx, digest)
+	if replica {
+		shelf, from.fill = &s.replicas, func(context.Context) error { return errNotHere }
+	}
+	return shelf.lend(ctx, digest, from)
 }
 
 // fill fetches what an intent names into the cache: from a replica that has it,
 // else from the registry.
 func (s *Server) fill(ctx context.Context, p intent.Payload) error {
-	if s.Peers == nil {
-		return s.Pull(ctx, p)
-	}
-	object, lacking := s.Peers.fetch(ctx, p.ObjectDigest)
-	if lacking == nil {
-		return s.Cache.Keep(p.ObjectDigest, object)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var lacking error
+	if s.Peers != nil {
+		object, err := s.Peers.fetch(ctx, p.ObjectDigest)
+		if err == nil {
+			return s.Cache.Keep(p.ObjectDigest, object)
+		}
+		lacking = err
 	}
 	if err := s.Pull(ctx, p); err != nil {
-		return errors.Join(err, lacking)
+		return fmt.Errorf("fetch image of %s: %w", p.Application, errors.Join(err, lacking))
 	}
 	return nil
 }
@@ -237,64 +258,84 @@ func (s *Server) named(i *v1alpha1.BpfIntent, digest string) (intent.Payload, bo
 	return p, false
 }
 
-// admit asks the API server whose token it is, and remembers for a while that
-// it was an agent's or a replica's.
-func (s *Server) admit(r *http.Request) (replica bool, err error) {
-	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !found || token == "" {
-		return false, errUnauthorized
-	}
-	user, err := s.user(r.Context(), token)
-	return user == s.Replica && err == nil, err
+// asker is whose a token is: a replica's, or the agent's of a node.
+type asker struct {
+	replica bool
+	node    string
 }
 
-// user is whose a token is, if that is an agent's or a replica's. The API server
+// admit asks the API server whose token it is, and remembers for a while that
+// it was an agent's or a replica's.
+func (s *Server) admit(r *http.Request) (asker, error) {
+	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !found || token == "" {
+		return asker{}, errUnauthorized
+	}
+	return s.asker(r.Context(), token)
+}
+
+// asker is whose a token is, if that is an agent's or a replica's. The API server
 // is asked about each token once a while, about a few at a time, and not again
 // for a bad one that is shown again and again.
-func (s *Server) user(ctx context.Context, token string) (string, error) {
-	key, now := sha256.Sum256([]byte(token)), time.Now
-	if s.Now != nil {
-		now = s.Now
-	}
-	if known, ok := s.known.fresh(key, now()); ok {
-		return known.user, known.err
+func (s *Server) asker(ctx context.Context, token string) (asker, error) {
+	key := sha256.Sum256([]byte(token))
+	if known, ok := s.known.fresh(key, s.now()); ok {
+		return known.asker, known.err
 	}
 	reviewed := s.reviews.DoChan(string(key[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		user, err := s.review(ctx, token)
-		if err == nil || errors.Is(err, errUnauthorized) || errors.Is(err, errForbidden) {
-			s.known.add(key, answer{user: user, err: err}, now())
+		who, err := s.review(ctx, token)
+		if who.node == "" {
+			// Who is on no node is one of their own.
+			who.node = string(key[:])
 		}
-		return user, err
+		if err == nil || errors.Is(err, errUnauthorized) || errors.Is(err, errForbidden) {
+			s.known.add(key, answer{asker: who, err: err}, s.now())
+		}
+		return who, err
 	})
 	select {
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return asker{}, ctx.Err()
 	case result := <-reviewed:
-		return result.Val.(string), result.Err
+		return result.Val.(asker), result.Err
 	}
 }
 
+func (s *Server) now() time.Time {
+	if s.Now == nil {
+		return time.Now()
+	}
+	return s.Now()
+}
+
+// extraNode is where the API server says of a Pod's token which node the Pod is
+// on.
+const extraNode = "authentication.kubernetes.io/node-name"
+
 // review asks the API server whose a token is.
-func (s *Server) review(ctx context.Context, token string) (string, error) {
+func (s *Server) review(ctx context.Context, token string) (asker, error) {
 	if err := s.known.enter(ctx); err != nil {
-		return "", fmt.Errorf("review token: %w", err)
+		return asker{}, fmt.Errorf("review token: %w", err)
 	}
 	defer s.known.leave()
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
 	if err := s.Client.Create(ctx, review); err != nil {
-		return "", fmt.Errorf("review token: %w", err)
+		return asker{}, fmt.Errorf("review token: %w", err)
 	}
 	// An API server that does not know audiences names none.
 	if !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, Audience) {
-		return "", errUnauthorized
+		return asker{}, errUnauthorized
 	}
-	user := review.Status.User.Username
-	if user != s.Agent && (user != s.Replica || s.Replica == "") {
-		return "", errForbidden
+	user := review.Status.User
+	switch {
+	case user.Username == s.Replica && s.Replica != "":
+		return asker{replica: true}, nil
+	case user.Username != s.Agent:
+		return asker{}, errForbidden
 	}
-	return user, nil
+	return asker{node: strings.Join(user.Extra[extraNode], "/")}, nil
 }
 
 // tokens remembers by hash whose those were that were shown a moment ago, and
@@ -309,10 +350,10 @@ type tokens struct {
 	good, bad map[[sha256.Size]byte]answer
 }
 
-// answer is a token's user or why it was refused, and until when that is
+// answer is whose a token is or why it was refused, and until when that is
 // believed.
 type answer struct {
-	user  string
+	asker asker
 	err   error
 	until time.Time
 }

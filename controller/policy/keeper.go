@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
@@ -40,6 +41,8 @@ type Options struct {
 	// ConfigMap of Namespace, which is Skep's own.
 	Direct    client.Client
 	Namespace string
+	// Keys seal what is kept there, and tell it from what somebody else wrote.
+	Keys func() keys.Keys
 	// Judge is who judges by them.
 	Judge *gate.Judge
 	// Now is the clock; nil means time.Now.

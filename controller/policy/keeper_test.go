@@ -2,11 +2,14 @@ package policy
 
 import (
 	"context"
+	"crypto/ed25519"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,9 +17,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/test/seals"
 )
 
 // cluster is what a Keeper reads, and who weighs for it.
@@ -29,6 +35,10 @@ type cluster struct {
 	unloads    []v1alpha1.Identity
 	// live are the applications that run; buried have a tombstone.
 	live, buried []v1alpha1.Identity
+	// remembered is the ConfigMap; crds ends the UIDs of the CRDs.
+	remembered *corev1.ConfigMap
+	crds       string
+	keys       keys.Keys
 }
 
 // List implements client.Reader.
@@ -53,12 +63,24 @@ func (c *cluster) List(_ context.Context, list client.ObjectList, _ ...client.Li
 	return nil
 }
 
-// Get implements client.Reader: every CRD stands, and nothing was remembered.
+// Get implements client.Reader: every CRD stands.
 func (c *cluster) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
-	if _, ok := o.(*metav1.PartialObjectMetadata); !ok {
-		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	switch o := o.(type) {
+	case *metav1.PartialObjectMetadata:
+		o.SetUID(types.UID(key.Name + c.crds))
+		return nil
+	case *corev1.ConfigMap:
+		if c.remembered != nil {
+			*o = *c.remembered
+			return nil
+		}
 	}
-	o.SetUID(types.UID(key.Name))
+	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+}
+
+// Create implements client.Writer.
+func (c *cluster) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+	c.remembered = o.(*corev1.ConfigMap)
 	return nil
 }
 
@@ -82,7 +104,7 @@ func (c *cluster) keeper(t *testing.T) *Keeper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewKeeper(Options{Reader: c, Direct: c, Judge: judge})
+	return NewKeeper(Options{Reader: c, Direct: c, Keys: func() keys.Keys { return c.keys }, Judge: judge})
 }
 
 func refresh(t *testing.T, k *Keeper, c *cluster) {
@@ -127,6 +149,53 @@ func TestOnlyWhoGovernsTheClusterConfirms(t *testing.T) {
 			refresh(t, k, in)
 			if _, held := holds(t, k, apps(1)[0]); held != c.held {
 				t.Errorf("held: %t", held)
+			}
+		})
+	}
+}
+
+// TestWhatNoControllerSealedWasNeverInForce has a controller start after a CRD was
+// made anew, by what the ConfigMap says was in force.
+func TestWhatNoControllerSealedWasNeverInForce(t *testing.T) {
+	mine, other := seals.New(t), seals.New(t)
+	trusts := func(by seals.Key, trusted ...ed25519.PublicKey) keys.Keys {
+		trust, err := intent.NewTrust(trusted...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return keys.Keys{Sealer: by.Sealer, Trust: trust}
+	}
+	before := &cluster{keys: trusts(mine, mine.Public()), signers: []v1alpha1.BpfSigner{{ObjectMeta: metav1.ObjectMeta{Name: "signer", UID: "signer"}}}}
+	k := before.keeper(t)
+	refresh(t, k, before)
+	if err := k.Remember(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	plain, err := json.Marshal(objects{Signers: before.signers, CRDs: map[types.UID]types.UID{"signer": "another"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := mine.Sealer.Sign("application/another+json", plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		keys keys.Keys
+		says string
+		want int
+	}{
+		"as it was written":                {trusts(mine, mine.Public()), before.remembered.Data[inForce], 1},
+		"after a rotation of the key":      {trusts(other, other.Public(), mine.Public()), before.remembered.Data[inForce], 1},
+		"by a key that is trusted no more": {trusts(other, other.Public()), before.remembered.Data[inForce], 0},
+		"by nobody":                        {trusts(mine, mine.Public()), string(plain), 0},
+		"as something else":                {trusts(mine, mine.Public()), string(forged), 0},
+		"not at all":                       {trusts(mine, mine.Public()), "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			after := &cluster{keys: c.keys, crds: "-anew", remembered: &corev1.ConfigMap{Data: map[string]string{inForce: c.says}}}
+			outcomes, _, err := after.keeper(t).Refresh(t.Context(), after)
+			if err != nil || len(outcomes) != c.want {
+				t.Errorf("%d are in force, want %d (%v)", len(outcomes), c.want, err)
 			}
 		})
 	}

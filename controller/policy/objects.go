@@ -10,11 +10,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/crd"
+	"github.com/skep-dev/skep/intent"
 )
 
 // ConfigMapName is the ConfigMap that tells over restarts what was in force, and
@@ -24,8 +26,13 @@ const (
 	inForce       = "in-force.json"
 )
 
-// maxRemembered bounds what is remembered over restarts: an API server takes no
-// ConfigMap of more than a mebibyte.
+// payloadType is the DSSE type of what is remembered. The seal says that a
+// controller found it in force: whoever may write ConfigMaps, and no more, makes
+// nobody a signer by it.
+const payloadType = "application/vnd.skep.policies.v1+json"
+
+// maxRemembered bounds what is remembered over restarts, sealed: an API server
+// takes no ConfigMap of more than a mebibyte.
 const maxRemembered = 1<<20 - 16<<10
 
 // objects are the admins' objects of a cluster.
@@ -128,7 +135,8 @@ func (in objects) all() []client.Object {
 	return all
 }
 
-// recall is what was in force when a controller ran last.
+// recall is what was in force when a controller ran last. What no controller
+// sealed is nothing: then it is as if the ConfigMap were not there.
 func (k *Keeper) recall(ctx context.Context) (objects, error) {
 	var (
 		o  corev1.ConfigMap
@@ -139,10 +147,15 @@ func (k *Keeper) recall(ctx context.Context) (objects, error) {
 	if apierrors.IsNotFound(err) {
 		return in, nil
 	}
-	if err == nil {
-		err = json.Unmarshal([]byte(o.Data[inForce]), &in)
-	}
 	if err != nil {
+		return in, fmt.Errorf("get ConfigMap %s: %w", at, err)
+	}
+	body, err := k.Keys().Trust.Verify(payloadType, intent.Envelope(o.Data[inForce]))
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "the ConfigMap does not say what was in force: no key that is trusted sealed it", "configMap", at.String())
+		return in, nil
+	}
+	if err := json.Unmarshal(body, &in); err != nil {
 		return in, fmt.Errorf("read ConfigMap %s: %w", at, err)
 	}
 	return in, nil
@@ -158,15 +171,15 @@ func (k *Keeper) Remember(ctx context.Context) error {
 	}
 	in := *k.before
 	in.Signers, in.Cluster, in.Namespaced = bare(in.Signers), bare(in.Cluster), bare(in.Namespaced)
-	body, err := json.Marshal(in)
-	if err == nil && len(body) > maxRemembered {
+	sealed, err := k.seal(in)
+	if err == nil && len(sealed) > maxRemembered {
 		in.Namespaced = nil
-		body, err = json.Marshal(in)
+		sealed, err = k.seal(in)
 	}
 	if err == nil {
 		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: ConfigMapName}}
 		_, err = controllerutil.CreateOrUpdate(ctx, k.Direct, o, func() error {
-			o.Data = map[string]string{inForce: string(body)}
+			o.Data = map[string]string{inForce: string(sealed)}
 			return nil
 		})
 	}
@@ -174,6 +187,16 @@ func (k *Keeper) Remember(ctx context.Context) error {
 		return fmt.Errorf("write ConfigMap %s/%s: %w", k.Namespace, ConfigMapName, err)
 	}
 	return nil
+}
+
+// seal is what is remembered as it is written down: the same for the same, as
+// long as the key is.
+func (k *Keeper) seal(in objects) (intent.Envelope, error) {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return nil, err
+	}
+	return k.Keys().Sealer.Sign(payloadType, body)
 }
 
 // bare leaves out what does not matter later.

@@ -8,8 +8,9 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
-	"github.com/fluxcd/pkg/runtime/patch"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -37,8 +38,9 @@ type Reconciler struct {
 	Changed func()
 	// Events tells people of what cannot be used. Needed.
 	Events events.EventRecorder
-	// Interval is how often all is read again without an event; zero means ten
-	// minutes.
+	// Interval is how often all is read again without an event, and sealed anew where
+	// the key changed; zero means five minutes, half of what a former key is trusted
+	// for at least.
 	Interval time.Duration
 
 	elected <-chan struct{}
@@ -89,14 +91,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.R
 	default:
 		return ctrl.Result{RequeueAfter: r.interval()}, nil
 	}
-	errs := []error{r.Keeper.Remember(ctx)}
+	again, errs := r.interval(), []error{r.Keeper.Remember(ctx)}
 	for _, o := range outcomes {
-		errs = append(errs, r.report(ctx, o))
+		err := r.report(ctx, o)
+		if apierrors.IsConflict(err) {
+			// The cache is behind, which is nobody's fault.
+			again = settle
+			continue
+		}
+		errs = append(errs, err)
 	}
-	return ctrl.Result{RequeueAfter: r.interval()}, errors.Join(errs...)
+	return ctrl.Result{RequeueAfter: again}, errors.Join(errs...)
 }
 
-func (r *Reconciler) interval() time.Duration { return cmp.Or(r.Interval, 10*time.Minute) }
+// settle is when an object is looked at again that the cache does not show as it
+// is.
+const settle = 500 * time.Millisecond
+
+func (r *Reconciler) interval() time.Duration { return cmp.Or(r.Interval, 5*time.Minute) }
 
 // The reasons of Ready on a signer or policy.
 const (
@@ -112,12 +124,11 @@ func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 			"type", fmt.Sprintf("%T", o.Object), "namespace", o.Object.GetNamespace(), "name", o.Object.GetName())
 		return nil
 	}
-	obj, ok := o.Object.DeepCopyObject().(conditions.Setter)
+	before, ok := o.Object.(conditions.Setter)
 	if !ok {
 		return fmt.Errorf("report on %T: it has no conditions", o.Object)
 	}
-	r.tell(obj, o.Err)
-	patcher := patch.NewSerialPatcher(obj, r.Client)
+	obj := before.DeepCopyObject().(conditions.Setter)
 	if o.Err != nil {
 		conditions.MarkFalse(obj, v1alpha1.ConditionReady, ReasonInvalid, "%s", o.Err)
 		conditions.MarkStalled(obj, ReasonInvalid, "%s", o.Err)
@@ -125,13 +136,37 @@ func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 		conditions.MarkTrue(obj, v1alpha1.ConditionReady, ReasonInForce, "it is in force")
 		conditions.Delete(obj, v1alpha1.ConditionStalled)
 	}
-	err := patcher.Patch(ctx, obj, patch.WithFieldOwner("skep-controller"),
-		patch.WithOwnedConditions{Conditions: []string{v1alpha1.ConditionReady, v1alpha1.ConditionStalled}}, patch.WithStatusObservedGeneration{})
-	return client.IgnoreNotFound(err)
+	observe(obj)
+	if equality.Semantic.DeepEqual(before, obj) {
+		return nil
+	}
+	// One write with all of it, and none over anything newer: Ready and the
+	// generation it speaks of go together.
+	err := r.Client.Status().Patch(ctx, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner("skep-controller"))
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("patch status of %T %s: %w", obj, client.ObjectKeyFromObject(obj), err)
+	}
+	r.tell(before, o.Err)
+	return nil
+}
+
+// observe notes which generation a status speaks of.
+func observe(o client.Object) {
+	switch o := o.(type) {
+	case *v1alpha1.BpfSigner:
+		o.Status.ObservedGeneration = o.Generation
+	case *v1alpha1.ClusterBpfPolicy:
+		o.Status.ObservedGeneration = o.Generation
+	case *v1alpha1.BpfPolicy:
+		o.Status.ObservedGeneration = o.Generation
+	}
 }
 
 // tell writes an event where an object cannot be used for another reason than
-// before, and where it can be again.
+// its status said, and where it can be again.
 func (r *Reconciler) tell(o conditions.Setter, broken error) {
 	was := conditions.Get(o, v1alpha1.ConditionReady)
 	failed := was != nil && was.Reason == ReasonInvalid

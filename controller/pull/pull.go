@@ -72,8 +72,12 @@ func (s *Secrets) Again(ctx context.Context, p intent.Payload) error {
 		return fmt.Errorf("get %s %s: %w", p.Application.Kind, p.Application, err)
 	}
 	pinned, err := reader.Pin(p.Image, p.ImageDigest)
+	if err != nil {
+		return err
+	}
+	pulled, err := reader.Sealed().Pull(ctx, pinned)
 	if err == nil {
-		_, err = reader.Sealed().Pull(ctx, pinned)
+		pulled.Release()
 	}
 	return err
 }

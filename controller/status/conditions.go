@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,7 +45,8 @@ func Deployed(n v1alpha1.NodesStatus) metav1.Condition {
 	return c
 }
 
-// told is the counts in words, and the first failure.
+// told is the counts in words, the first failure, what is waited for, and the
+// first doubt.
 func told(n v1alpha1.NodesStatus) string {
 	parts := []string{fmt.Sprintf("loaded on %d of %d nodes", n.Loaded, n.Selected)}
 	for _, p := range []struct {
@@ -55,10 +57,10 @@ func told(n v1alpha1.NodesStatus) string {
 			parts = append(parts, fmt.Sprintf("%d %s", p.count, p.word))
 		}
 	}
-	s := strings.Join(parts, ", ")
+	said := []string{strings.Join(parts, ", ")}
 	if len(n.Failing) > 0 {
-		f := n.Failing[0]
-		s += fmt.Sprintf("; %s: %s", f.Node, f.Message)
+		said = append(said, n.Failing[0].Node+": "+n.Failing[0].Message)
 	}
-	return s
+	said = append(said, n.Waiting, n.Doubt)
+	return strings.Join(slices.DeleteFunc(said, func(s string) bool { return s == "" }), "; ")
 }

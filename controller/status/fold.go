@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/placement"
 )
 
 // Node is one node of the cluster as the fold sees it.
@@ -39,49 +40,10 @@ type Wanted struct {
 	// Selector chooses the nodes; nil means every node.
 	Selector *metav1.LabelSelector
 	// Needs is what a kernel has to have.
-	Needs Needs
+	Needs placement.Needs
 	// Reaches tells whether a node is to have the newest version by now; nil
 	// means every one.
 	Reaches func(node string) bool
-}
-
-// Needs is what a kernel has to have to hold an application.
-type Needs struct {
-	// Hooks are names of hook.Table, MapTypes the types of maps as bytecode's
-	// facts name them.
-	Hooks, MapTypes []string
-}
-
-// Missing says what a node lacks, in one line: its kernel, or its agent's rights;
-// empty where it lacks nothing, or where its profile is not known.
-func (n Needs) Missing(k v1alpha1.KernelProfile) string {
-	var missing, said []string
-	for _, h := range n.Hooks {
-		if why := denied(k, h); why != "" {
-			said = append(said, fmt.Sprintf("the agent may not attach to hook %s: %s", h, why))
-		} else if len(k.Hooks) > 0 && !slices.Contains(k.Hooks, h) {
-			missing = append(missing, "hook "+h)
-		}
-	}
-	for _, m := range n.MapTypes {
-		if len(k.MapTypes) > 0 && !slices.Contains(k.MapTypes, m) {
-			missing = append(missing, "map type "+m)
-		}
-	}
-	if len(missing) > 0 {
-		said = append([]string{fmt.Sprintf("kernel %s has no %s", k.Release, strings.Join(missing, ", "))}, said...)
-	}
-	return strings.Join(said, "; ")
-}
-
-// denied is why the agent may not attach to a hook; empty where it may.
-func denied(k v1alpha1.KernelProfile, name string) string {
-	for _, d := range k.Denied {
-		if slices.Contains(d.Hooks, name) {
-			return d.Why
-		}
-	}
-	return ""
 }
 
 // Answer is what is known of the newest intent on one selected node.
@@ -96,6 +58,11 @@ type Answer struct {
 	Gone    *time.Time
 	State   v1alpha1.NodeState
 	Message string
+	// Tried tells that the node itself says so of this version, and not its profile
+	// alone.
+	Tried bool
+	// Doubt says what its kernel may lack, where nothing says that it holds it.
+	Doubt string
 }
 
 // Answers is what is known on each node that w selects, by name. It is an error
@@ -119,8 +86,12 @@ func Answers(w Wanted, nodes []Node) ([]Answer, error) {
 		}
 		if a.Reachable {
 			a.State, a.Message = answer(w, n.Name, *n.Reported)
+			a.Tried = a.State == v1alpha1.NodeUnsupported && w.Needs.Missing(n.Reported.Kernel) == ""
 			a.Untold = a.State == ""
 			a.Reachable = !a.Untold
+		}
+		if a.Reachable && a.State != v1alpha1.NodeLoaded && a.State != v1alpha1.NodeUnsupported {
+			a.Doubt = w.Needs.Doubt(n.Reported.Kernel.Release)
 		}
 		all = append(all, a)
 	}
@@ -148,7 +119,33 @@ func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
 		}
 	}
 	s.Summary = fmt.Sprintf("%d/%d", s.Loaded, s.Selected)
+	s.Waiting = first(answers, func(a Answer) string {
+		if a.State != v1alpha1.NodeWaiting {
+			return ""
+		}
+		return a.Message
+	})
+	s.Doubt = first(answers, func(a Answer) string { return a.Doubt })
 	return s, nil
+}
+
+// first names the first node of which there is something to say, and counts the
+// others.
+func first(answers []Answer, say func(Answer) string) string {
+	first, count := "", 0
+	for _, a := range answers {
+		said := say(a)
+		if said == "" {
+			continue
+		}
+		if count++; count == 1 {
+			first = a.Node + ": " + said
+		}
+	}
+	if count > 1 {
+		first += fmt.Sprintf(" (and %d more)", count-1)
+	}
+	return first
 }
 
 // away is where a node is counted that says nothing of the application.
@@ -165,10 +162,16 @@ func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState
 	if missing := w.Needs.Missing(n.Kernel); missing != "" {
 		return v1alpha1.NodeUnsupported, missing
 	}
-	if w.Reaches != nil && !w.Reaches(name) {
+	a := n.Of(w.UID)
+	switch {
+	case a != nil && a.Serial > w.Serial:
+		// It has seen a newer intent, which the API server lost.
+		return v1alpha1.NodePending, ""
+	case w.Reaches != nil && !w.Reaches(name) && a != nil && a.State == v1alpha1.NodeFailed:
+		// It cannot have what it is held at, and may run nothing.
+		return a.State, "the version before: " + a.Message
+	case w.Reaches != nil && !w.Reaches(name):
 		return v1alpha1.NodeHeld, ""
-	}
-	switch a := n.Of(w.UID); {
 	case a != nil && a.Serial == w.Serial:
 		return a.State, a.Message
 	case a == nil && n.Counts.Untold > 0:

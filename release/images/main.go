@@ -89,8 +89,8 @@ func run(out io.Writer, args []string) error {
 	for _, c := range components() {
 		build.Args = append(build.Args, "./cmd/"+c.command)
 	}
-	// Static, whatever the caller's flags are.
-	build.Env, build.Stderr = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="), os.Stderr
+	// Static and for Linux, whatever the caller's flags and machine are.
+	build.Env, build.Stderr = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOOS=linux", "GOARCH="+runtime.GOARCH), os.Stderr
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("build binaries: %w", err)
 	}

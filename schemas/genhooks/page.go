@@ -26,7 +26,7 @@ A definition names a hook as libbpf names its section. Where the program's secti
 | sharing | **Ordered** programs run by priority, **Parallel** ones all run in no order to rely on, **Exclusive** targets hold one |
 | update | **LinkUpdate** swaps the program under its link: no event is missed, none is seen twice. **Overlap** attaches the new one, then detaches the old: none is missed, and for a moment both see it |
 | risk | for policies to weigh: **Observe** sees, **Traffic** drops, redirects or rewrites packets, **Control** decides what the kernel or a process does |
-| namespaced | whether a ` + "`BpfApplication`" + ` may use it; others need a ` + "`ClusterBpfApplication`" + ` |
+| namespaced | whether a ` + "`BpfApplication`" + ` may use it; others need a ` + "`ClusterBpfApplication`" + `. No field names a namespace's own pods yet, so it holds no cgroup and no binary ([ADR 15](adr/0015-a-namespace-holds-no-hook-on-pods-it-cannot-name.md)) |
 
 | target | field of the attachment |
 |---|---|

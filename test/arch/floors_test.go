@@ -29,7 +29,7 @@ func floors() []floor {
 	four := with(three, "policies")
 	five := with(four, "gate")
 	// What the agent may see of floor 2: bytecode without the registry.
-	agent := with(one, "intent", "bytecode", "!bytecode/image")
+	agent := with(one, "intent", "bytecode", "!bytecode/image", "placement")
 	return []floor{
 		{"api/v1alpha1", nil},
 		// What the CRDs say of hooks is made from the table.
@@ -39,12 +39,13 @@ func floors() []floor {
 		{"bytecode", with(one, "!bytecode/image")},
 		{"bytecode/image", with(one, "bytecode")},
 		{"intent", one},
+		{"placement", with(one, "intent", "bytecode", "!bytecode/image")},
 		{"signing", with(one, "bytecode/image")},
 		{"policies", three},
 		{"gate", four},
 		{"agent", agent},
 		{"host", with(five, "agent")},
-		{"controller", five},
+		{"controller", with(five, "placement")},
 		{"demo", with(five, "agent", "host", "examples")},
 		{"examples", nil},
 		// The demo is a user of the whole, as the command line is.
@@ -285,7 +286,7 @@ func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
 
 // pureRooms decide and do no I/O.
 func pureRooms() []string {
-	return []string{"api/v1alpha1", "hook", "bytecode", "bytecode/values", "agent/plan"}
+	return []string{"api/v1alpha1", "hook", "bytecode", "bytecode/values", "placement", "agent/plan"}
 }
 
 // impure lists what a room that only decides has no use for.

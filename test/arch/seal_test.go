@@ -16,18 +16,27 @@ func sealers() []string { return []string{"intent", "gate"} }
 
 // seals returns the places where a package uses a function called Seal that
 // takes an intent's payload: the method of *intent.Sealer, called or taken as a
-// value, or an interface's that stands for it.
+// value, or an interface's that stands for it. What *intent.Sealer signs else is
+// no intent unless it is called one, by intent.PayloadType.
 func seals(p *packages.Package) []string {
 	var found []string
 	for id, object := range p.TypesInfo.Uses {
-		f, ok := object.(*types.Func)
-		if !ok || f.Name() != "Seal" {
+		name := object.Name()
+		switch o := object.(type) {
+		case *types.Func:
+			params := o.Signature().Params()
+			if name != "Seal" || params.Len() == 0 || !strings.HasSuffix(params.At(0).Type().String(), module+"/intent.Payload") {
+				continue
+			}
+			name = o.FullName()
+		case *types.Const:
+			if name != "PayloadType" || o.Pkg() == nil || o.Pkg().Path() != module+"/intent" {
+				continue
+			}
+		default:
 			continue
 		}
-		params := f.Signature().Params()
-		if params.Len() > 0 && strings.HasSuffix(params.At(0).Type().String(), module+"/intent.Payload") {
-			found = append(found, fmt.Sprintf("%s uses %s", p.Fset.Position(id.Pos()), f.FullName()))
-		}
+		found = append(found, fmt.Sprintf("%s uses %s", p.Fset.Position(id.Pos()), name))
 	}
 	slices.Sort(found)
 	return found
@@ -89,6 +98,7 @@ func (other) Seal(string) {}
 func called(s *intent.Sealer) { s.Seal(intent.Payload{}) }
 func taken(s *intent.Sealer) any { return s.Seal }
 func hidden(s *intent.Sealer) { box(s).Seal(intent.Payload{}) }
+func signed(s *intent.Sealer) { s.Sign(intent.PayloadType, nil) }
 func fine() { other{}.Seal("") }
 `
 	path := root(t) + "/test/arch/overlay.go"
@@ -96,7 +106,7 @@ func fine() { other{}.Seal("") }
 	if len(list) != 1 {
 		t.Fatalf("loaded %d packages", len(list))
 	}
-	if got := seals(list[0]); len(got) != 3 {
-		t.Errorf("saw %v, want three", got)
+	if got := seals(list[0]); len(got) != 4 {
+		t.Errorf("saw %v, want four", got)
 	}
 }

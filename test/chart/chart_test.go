@@ -15,6 +15,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -135,6 +136,35 @@ func TestTheAgentHasTheRightsItIsGivenAndNoSecret(t *testing.T) {
 	}
 }
 
+func TestBytecodeIsCachedOnTheVolumeThatIsGiven(t *testing.T) {
+	room := resource.MustParse("1Gi")
+	for name, c := range map[string]struct {
+		values []string
+		want   corev1.VolumeSource
+	}{
+		"by default on the node's disk": {nil, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &room}}},
+		"in a claim": {[]string{`controller.cacheVolume={"persistentVolumeClaim":{"claimName":"bytecode"}}`},
+			corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "bytecode"}}},
+		"in a folder of the node's": {[]string{`controller.cacheVolume={"hostPath":{"path":"/var/cache/skep"}}`},
+			corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/var/cache/skep"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := typed[appsv1.Deployment](t, setting{values: c.values}.objects(t), "Deployment", "skep-controller").Spec.Template.Spec
+			mounts := spec.Containers[0].VolumeMounts
+			mount := slices.IndexFunc(mounts, func(m corev1.VolumeMount) bool {
+				return slices.Contains(spec.Containers[0].Args, "--cache="+m.MountPath)
+			})
+			if mount < 0 {
+				t.Fatalf("nothing is mounted where the cache is: %v", spec.Containers[0].Args)
+			}
+			volume := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == mounts[mount].Name })
+			if diff := cmp.Diff(c.want, spec.Volumes[volume].VolumeSource); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 func TestTheAgentFindsItsTrustAndItsTokenWhereTheControllerPutsThem(t *testing.T) {
 	spec := typed[appsv1.DaemonSet](t, setting{}.objects(t), "DaemonSet", "skep-agent").Spec.Template.Spec
 	for _, v := range spec.Volumes {
@@ -221,7 +251,7 @@ func TestThePageListsEveryValue(t *testing.T) {
 }
 
 // whole are the values that the table describes as one.
-var whole = regexp.MustCompile(`\.(resources|nodeSelector|affinity|labels|podAnnotations)$`)
+var whole = regexp.MustCompile(`\.(resources|nodeSelector|affinity|labels|podAnnotations|cacheVolume)$`)
 
 // leaves are the paths of values.
 func leaves(path string, value any) []string {

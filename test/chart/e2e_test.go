@@ -135,7 +135,8 @@ func (i *install) unloads(agent *process, bpffs string) {
 	}
 }
 
-// completes has the Job look as its controller leaves it.
+// completes has the Job look as its controller leaves it. API servers of 1.30
+// know no Job that met its criteria but those with a policy of success.
 func (i *install) completes() {
 	i.t.Helper()
 	job, now := &batchv1.Job{}, metav1.Now()
@@ -143,10 +144,15 @@ func (i *install) completes() {
 		i.t.Fatal(err)
 	}
 	job.Status.StartTime, job.Status.CompletionTime, job.Status.Succeeded = &now, &now, 1
-	for _, kind := range []batchv1.JobConditionType{batchv1.JobSuccessCriteriaMet, batchv1.JobComplete} {
-		job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now})
+	met, complete := batchv1.JobCondition{Type: batchv1.JobSuccessCriteriaMet, Status: corev1.ConditionTrue, LastTransitionTime: now},
+		batchv1.JobCondition{Type: batchv1.JobComplete, Status: corev1.ConditionTrue, LastTransitionTime: now}
+	job.Status.Conditions = []batchv1.JobCondition{met, complete}
+	err := admin.Status().Update(i.t.Context(), job.DeepCopy())
+	if apierrors.IsInvalid(err) {
+		job.Status.Conditions = []batchv1.JobCondition{complete}
+		err = admin.Status().Update(i.t.Context(), job)
 	}
-	if err := admin.Status().Update(i.t.Context(), job); err != nil {
+	if err != nil {
 		i.t.Fatal(err)
 	}
 }

@@ -34,7 +34,7 @@ import (
 )
 
 // patience bounds what a test waits for; far more than anything takes.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // install is the chart in the API server, and its binaries, run as a kubelet
 // would: with the arguments, the accounts and the capabilities of their Pods.
@@ -66,8 +66,15 @@ func newInstall(t *testing.T, values ...string) *install {
 // install installs the chart with values as rendered.
 func (i *install) install(values ...string) {
 	i.t.Helper()
+	i.release("install", values...)
+	i.point()
+}
+
+// release installs or upgrades the chart as it is.
+func (i *install) release(verb string, values ...string) {
+	i.t.Helper()
 	// The CRDs of other tests stay as they are, and helm asks whose they are.
-	args := []string{"install", "skep", folder(), "--take-ownership"}
+	args := []string{verb, "skep", folder(), "--take-ownership"}
 	for _, v := range values {
 		args = append(args, "--set-json", v)
 	}
@@ -77,7 +84,6 @@ func (i *install) install(values ...string) {
 	i.t.Cleanup(func() {
 		_, _ = i.helm(context.WithoutCancel(i.t.Context()), "uninstall", "skep", "--no-hooks", "--ignore-not-found")
 	})
-	i.point()
 }
 
 // helm runs helm on the API server.
@@ -86,21 +92,39 @@ func (i *install) helm(ctx context.Context, args ...string) (string, error) {
 	return helm(ctx, i.t, append(args, "--namespace", namespace, "--kubeconfig", filepath.Join(i.dir, "admin"))...)
 }
 
-// point has webhooks call the process, for which there is no Service here.
+// point has webhooks call the process, for which there is no Service here. Where
+// the API server has policies that mutate, there is no webhook that does.
 func (i *install) point() {
 	i.t.Helper()
-	var config admissionregistrationv1.ValidatingWebhookConfiguration
-	if err := admin.Get(i.t.Context(), client.ObjectKey{Name: "skep"}, &config); err != nil {
+	var validating admissionregistrationv1.ValidatingWebhookConfiguration
+	var mutating admissionregistrationv1.MutatingWebhookConfiguration
+	key := client.ObjectKey{Name: "skep"}
+	err := admin.Get(i.t.Context(), key, &validating)
+	for n := range validating.Webhooks {
+		i.call(&validating.Webhooks[n].ClientConfig)
+	}
+	if err == nil {
+		err = admin.Update(i.t.Context(), &validating)
+	}
+	if err == nil {
+		err = client.IgnoreNotFound(admin.Get(i.t.Context(), key, &mutating))
+	}
+	for n := range mutating.Webhooks {
+		i.call(&mutating.Webhooks[n].ClientConfig)
+	}
+	if err == nil && len(mutating.Webhooks) > 0 {
+		err = admin.Update(i.t.Context(), &mutating)
+	}
+	if err != nil {
 		i.t.Fatal(err)
 	}
-	for n := range config.Webhooks {
-		to := &config.Webhooks[n].ClientConfig
-		url := "https://" + i.webhook + *to.Service.Path
-		to.URL, to.Service = &url, nil
-	}
-	if err := admin.Update(i.t.Context(), &config); err != nil {
-		i.t.Fatal(err)
-	}
+}
+
+// call has a webhook be reached where the process listens; the path is the
+// controller's to write.
+func (i *install) call(to *admissionregistrationv1.WebhookClientConfig) {
+	url := "https://" + i.webhook
+	to.URL, to.Service = &url, nil
 }
 
 // until waits until check is content, looking often.

@@ -85,9 +85,9 @@ func settings() map[string]setting {
 		"the defaults":                       {},
 		"the defaults on the oldest cluster": {older: true},
 		"everything that can be left out":    {values: bare},
-		"everything that can be had":         {values: rich, foreign: []string{"Certificate", "Issuer", "SecurityContextConstraints", "ServiceMonitor"}},
-		"cert-manager on the oldest cluster": {older: true, values: []string{`certificates.certManager=true`},
-			foreign: []string{"Certificate", "Issuer"}},
+		"everything that can be had":         {values: rich, foreign: []string{"Certificate", "Certificate", "Issuer", "Issuer", "SecurityContextConstraints", "ServiceMonitor"}},
+		"cert-manager on the oldest cluster": {older: true, values: []string{`certificates.certManager=true`, `certificates.path="` + path + `"`},
+			foreign: []string{"Certificate", "Certificate", "Issuer", "Issuer"}},
 		"pull Secrets of one namespace": {values: []string{`registries.pullSecretNamespaces=["default"]`}},
 	}
 }
@@ -102,6 +102,7 @@ var (
 	rich = []string{
 		`imagePullSecrets=[{"name":"pull"}]`,
 		`controller.image.digest="sha256:` + strings.Repeat("a", 64) + `"`, `controller.replicas=3`,
+		`controller.cacheVolume={"persistentVolumeClaim":{"claimName":"bytecode"}}`,
 		`controller.tolerations=[{"key":"infra","operator":"Exists"}]`, `controller.podAnnotations={"a":"b"}`,
 		`controller.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role","operator":"Exists"}]}]}}}`,
 		`agent.image.tag="v9"`, `agent.podAnnotations={"a":"b"}`, `agent.exposeMetrics=true`, `agent.port=19092`, `agent.pprofPort=6061`, `controller.pprofPort=6060`,
@@ -110,7 +111,8 @@ var (
 		`agent.probed=["/usr","/opt/app"]`, `agent.hostPID=true`,
 		`agent.extraVolumes=[{"name":"bin","hostPath":{"path":"/usr/bin"}}]`, `agent.extraVolumeMounts=[{"name":"bin","mountPath":"/usr/bin","readOnly":true}]`,
 		`registries.pullSecret="bytecode"`, `registries.pullSecretNamespaces=["*"]`, `registries.authorities="ca"`, `registries.insecure=["registry.local:5000"]`,
-		`certificates.certManager=true`, `crds.keep=false`, `uninstall.unload=true`,
+		`certificates.certManager=true`, `certificates.path="` + path + `"`, `crds.keep=false`, `uninstall.unload=true`,
+		`networkPolicy.webhookFrom=[{"ipBlock":{"cidr":"10.0.0.1/32"}}]`,
 		`networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]`,
 		`serviceMonitor.enabled=true`, `serviceMonitor.labels={"release":"prometheus"}`, `openshift.enabled=true`,
 	}
@@ -217,7 +219,12 @@ func TestHelmFindsNothingToComplainOf(t *testing.T) {
 
 func TestEveryObjectIsOfItsKindAndTakenByTheAPIServer(t *testing.T) {
 	decoder := serializer.NewCodecFactory(kinds(t), serializer.EnableStrict).UniversalDeserializer()
+	mutates, err := plane.Mutates()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, s := range settings() {
+		s.older = s.older || !mutates
 		t.Run(name, func(t *testing.T) {
 			var foreign []string
 			for _, document := range s.template(t) {
@@ -283,7 +290,11 @@ func TestTheSchemaRefuses(t *testing.T) {
 		"all of the node's files to be probed":       {`agent.probed=["/"]`, "probed"},
 		"a relative path":                            {`agent.hostPaths.state="var/lib"`, "state"},
 		"a number where a word is meant":             {`crds.keep=1`, "keep"},
+		"a path that can be guessed":                 {`certificates.path="validate"`, "path"},
+		"a path that changes with each rendering":    {`certificates.certManager=true`, "needs certificates.path"},
 		"a duration without a unit":                  {`admission.budget="2"`, "budget"},
+		"a volume whose kind is misspelt":            {`controller.cacheVolume={"persistantVolumeClaim":{"claimName":"a"}}`, "cacheVolume"},
+		"a volume of two kinds":                      {`controller.cacheVolume={"hostPath":{"path":"/a"},"nfs":{"server":"a","path":"/"}}`, "cacheVolume"},
 		"a registry with a scheme":                   {`registries.insecure=["http://registry:5000"]`, "insecure"},
 		"a namespace that cannot be":                 {`registries.pullSecretNamespaces=["team_a"]`, "pullSecretNamespaces"},
 		"an answer the API server does not wait for": {`admission.timeoutSeconds=60`, "timeoutSeconds"},

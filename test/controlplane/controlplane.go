@@ -15,9 +15,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
@@ -103,6 +111,57 @@ func CRDInstall() envtest.CRDInstallOptions {
 	return envtest.CRDInstallOptions{Paths: []string{CRDs()}, ErrorIfPathMissing: true, MaxTime: time.Minute}
 }
 
+// Uninstall deletes Skep's CRDs, and returns once they are gone: as a rule within
+// seconds, but kube-apiserver looks again a minute later only where an agent made
+// an object anew meanwhile.
+func (p *Plane) Uninstall(ctx context.Context) error {
+	crds, err := apiextensions.NewForConfig(p.Config)
+	if err != nil {
+		return err
+	}
+	if err := p.list(ctx, crds); err != nil {
+		return err
+	}
+	if err := envtest.UninstallCRDs(p.Config, CRDInstall()); err != nil {
+		return err
+	}
+	left := &apiextensionsv1.CustomResourceDefinitionList{}
+	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
+		found, err := crds.CustomResourceDefinitions().List(ctx, metav1.ListOptions{})
+		if err == nil {
+			left = found
+		}
+		return err == nil && len(left.Items) == 0, nil
+	})
+	if err != nil {
+		for _, crd := range left.Items {
+			err = fmt.Errorf("%w; %s is left: %+v", err, crd.Name, crd.Status.Conditions)
+		}
+	}
+	return err
+}
+
+// list lists the objects of every CRD once. One whose objects nobody ever read is
+// deleted minutes later only ("storage is (re)initializing"): see
+// https://github.com/operator-framework/operator-controller/issues/1437.
+func (p *Plane) list(ctx context.Context, crds *apiextensions.ApiextensionsV1Client) error {
+	all, err := crds.CustomResourceDefinitions().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	objects, err := dynamic.NewForConfig(p.Config)
+	if err != nil {
+		return err
+	}
+	for _, crd := range all.Items {
+		resource := schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural}
+		if _, err := objects.Resource(resource).List(ctx, metav1.ListOptions{}); err != nil {
+			return fmt.Errorf("list %s: %w", crd.Name, err)
+		}
+	}
+	return nil
+}
+
 // Plane is a control plane with Skep's CRDs.
 type Plane struct {
 	// Config is an admin's.
@@ -157,6 +216,20 @@ func Start(ctx context.Context, o Options) (*Plane, error) {
 		return nil, errors.Join(fmt.Errorf("start control plane: %w", err), env.Stop(), os.RemoveAll(dir))
 	}
 	return &Plane{Config: config, Env: env, Kubectl: filepath.Join(assets, "kubectl"), dir: dir}, nil
+}
+
+// Mutates tells whether the API server serves MutatingAdmissionPolicy, which those
+// before 1.36 do not.
+func (p *Plane) Mutates() (bool, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(p.Config)
+	if err != nil {
+		return false, err
+	}
+	served, err := client.ServerResourcesForGroupVersion("admissionregistration.k8s.io/v1")
+	if err != nil {
+		return false, fmt.Errorf("ask what is served: %w", err)
+	}
+	return slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Kind == "MutatingAdmissionPolicy" }), nil
 }
 
 // Stop ends the control plane and takes its data away. An API server that

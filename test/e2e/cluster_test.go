@@ -38,6 +38,8 @@ func TestAUserInstallsSkep(t *testing.T) {
 		{"an agent goes and comes back to what runs", (*node).agentGoes},
 		{"the controller that leads is killed", (*node).leaderDies},
 		{"an editor of a namespace runs what is signed, there", (*node).edits},
+		{"a namespace goes and takes its application along", (*node).namespaceGoes},
+		{"the namespace of Skep goes and takes nothing along", (*node).namespaceOfSkepGoes},
 		{"the node starts anew, with no controller there", (*node).rebooting},
 		{"the chart is upgraded under running programs", (*node).upgrading},
 		{"a registry is known by an authority the chart is told of", (*node).elsewhere},
@@ -103,19 +105,27 @@ func (n *node) pinned(name string, application ...string) (string, error) {
 // counter is the application that README installs.
 var counter = []string{"clusterbpfapplication", "counter"}
 
-// program is the kernel's id of the counter's program.
-func (n *node) program() ebpf.ProgramID {
+// program is the kernel's id of an application's program.
+func (n *node) program(application ...string) ebpf.ProgramID {
 	n.t.Helper()
-	id, err := n.programNow()
+	id, err := n.programNow(application...)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	return id
 }
 
+// still holds the counter's program to be the one it was.
+func (n *node) still(id ebpf.ProgramID) {
+	n.t.Helper()
+	if now := n.program(counter...); now != id {
+		n.t.Errorf("program %d runs in place of %d", now, id)
+	}
+}
+
 // programNow is program, which during an update cannot be told.
-func (n *node) programNow() (ebpf.ProgramID, error) {
-	path, err := n.pinned("p-count_packets", counter...)
+func (n *node) programNow(application ...string) (ebpf.ProgramID, error) {
+	path, err := n.pinned("p-count_packets", application...)
 	if err != nil {
 		return 0, err
 	}
@@ -216,14 +226,12 @@ func (n *node) agent() string {
 }
 
 func (n *node) agentGoes() {
-	before, id := n.agent(), n.program()
+	before, id := n.agent(), n.program(counter...)
 	n.must(namespaced("delete", "pod", before)...)
 	n.sees(counter...)
 	n.agentReady(before)
 	n.ready(counter...)
-	if now := n.program(); now != id {
-		n.t.Errorf("program %d runs in place of %d", now, id)
-	}
+	n.still(id)
 	n.sees(counter...)
 }
 
@@ -233,12 +241,8 @@ func (n *node) leaderDies() {
 	if killed := n.kill("skep-controller", "HOSTNAME="+leader); killed != 1 {
 		n.t.Fatalf("%d processes are the leader %s", killed, leader)
 	}
-	id, seen := n.program(), n.counted(counter...)
-	// A dead replica is asked until its Pod is known not to be ready.
-	n.until("the other to answer", func() error {
-		_, err := n.kubectl("patch", counter[0], counter[1], "--type=merge", "--patch", `{"spec":{"variables":{"sampling":1}}}`)
-		return err
-	})
+	id, seen := n.program(counter...), n.counted(counter...)
+	n.sets(`{"sampling":1}`)
 	n.replaced(id)
 	if now := n.counted(counter...); now < seen {
 		n.t.Errorf("it counted %d before and %d now", seen, now)
@@ -246,11 +250,25 @@ func (n *node) leaderDies() {
 	n.sees(counter...)
 }
 
+// sets defines the counter anew, with these variables. A replica of the webhook
+// that is dead is asked until its Pod is known not to be ready, and a connection
+// that went with its Pod takes the API server ten seconds to give up.
+func (n *node) sets(variables string) {
+	n.t.Helper()
+	n.until("the webhook to be reached", func() error {
+		out, err := n.kubectl("patch", counter[0], counter[1], "--type=merge", "--patch", `{"spec":{"variables":`+variables+`}}`)
+		if err != nil && !strings.Contains(out, "failed calling webhook") {
+			n.t.Fatal(err)
+		}
+		return err
+	})
+}
+
 // replaced waits for a newer version of the counter to run alone.
 func (n *node) replaced(old ebpf.ProgramID) {
 	n.t.Helper()
 	n.until("the new version alone", func() error {
-		now, err := n.programNow()
+		now, err := n.programNow(counter...)
 		if err == nil && now == old {
 			err = errors.New("the old one runs")
 		}
@@ -287,6 +305,9 @@ func (n *node) kill(name, environment string) int {
 	return killed
 }
 
+// ours is the application that the editor leaves in the namespace.
+var ours = []string{"--namespace=team", "bpfapplication", "ours"}
+
 func (n *node) edits() {
 	n.must("create", "namespace", "team")
 	n.must("create", "rolebinding", "dev", "--namespace=team", "--clusterrole=edit", "--user=dev")
@@ -297,10 +318,12 @@ func (n *node) edits() {
 	}
 	namespaced := strings.NewReplacer("ClusterBpfApplication", "BpfApplication", "name: counter", "name: mine").Replace(string(page))
 	n.file("mine.yaml", namespaced)
+	n.file("ours.yaml", strings.ReplaceAll(namespaced, "name: mine", "name: ours"))
 	n.file("unsigned.yaml", strings.NewReplacer("counter:v1", "firewall:v1", "count_packets", "drop_port", "name: mine", "name: theirs").Replace(namespaced))
-	n.must(append(dev, n.path("mine.yaml"))...)
+	n.must(append(dev, n.path("mine.yaml")+","+n.path("ours.yaml"))...)
 	mine := []string{"--namespace=team", "bpfapplication", "mine"}
 	n.ready(mine...)
+	n.ready(ours...)
 	n.sees(mine...)
 	n.sees(counter...)
 	for what, c := range map[string]struct{ file, says string }{
@@ -319,7 +342,7 @@ func (n *node) edits() {
 	}
 	n.must("--kubeconfig="+n.path("pki/dev.kubeconfig"), "--namespace=team", "delete", "bpfapplication", "mine")
 	n.until("its program to go", func() error {
-		if found, _ := filepath.Glob(pins + "/*/*/p-count_packets"); len(found) != 1 {
+		if found, _ := filepath.Glob(pins + "/*/*/p-count_packets"); len(found) != 2 {
 			return fmt.Errorf("%d are there", len(found))
 		}
 		return nil
@@ -329,7 +352,7 @@ func (n *node) edits() {
 
 // rebooting takes from the node what a reboot takes, and starts it again.
 func (n *node) rebooting() {
-	before := n.program()
+	before := n.program(counter...)
 	n.must(namespaced("scale", "deployment/skep-controller", "--replicas=0")...)
 	n.must(namespaced("wait", "--for=delete", "pod", "--selector=app.kubernetes.io/component=controller", "--timeout=2m")...)
 	n.stop("kubelet")
@@ -441,24 +464,14 @@ func (n *node) helm(args ...string) {
 }
 
 func (n *node) upgrading() {
-	before, id := n.agent(), n.program()
+	before, id := n.agent(), n.program(counter...)
 	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.capabilities={BPF,NET_ADMIN,PERFMON}", "--set=controller.logFormat=text", "--wait")
 	n.agentReady(before)
 	n.ready(counter...)
-	if now := n.program(); now != id {
-		n.t.Errorf("program %d runs in place of %d", now, id)
-	}
+	n.still(id)
 	n.sees(counter...)
 	// Fewer rights are enough to load what is new.
-	// A connection to the webhook that went with its Pod takes the API server ten
-	// seconds to give up.
-	n.until("the webhook to be reached", func() error {
-		out, err := n.kubectl("patch", counter[0], counter[1], "--type=merge", "--patch", `{"spec":{"variables":null}}`)
-		if err != nil && !strings.Contains(out, "failed calling webhook") {
-			n.t.Fatal(err)
-		}
-		return err
-	})
+	n.sets(`{"sampling":1}`)
 	n.replaced(id)
 	n.sees(counter...)
 }
@@ -494,7 +507,7 @@ func (n *node) elsewhere() {
 
 func (n *node) uninstalling() {
 	n.weigh()
-	id := n.program()
+	id := n.program(counter...)
 	n.walk("### 5. Uninstall", "## The command line")
 	if p, err := ebpf.NewProgramFromID(id); err == nil {
 		_ = p.Close()

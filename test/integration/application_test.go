@@ -74,7 +74,6 @@ func (c *cluster) answers(node string, app client.Object, state v1alpha1.NodeSta
 func TestAnApplicationFromApplyToDeletion(t *testing.T) {
 	c := newCluster(t)
 	c.control()
-	c.conform()
 	c.node("one", nil)
 	c.node("two", nil)
 	c.create(c.Signer("team-a"))

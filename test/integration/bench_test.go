@@ -8,18 +8,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/command"
 	"github.com/skep-dev/skep/test/programs"
 )
 
 // BenchmarkAThousandApplications applies a thousand applications of one image to
 // a real API server and then revokes its signer. It reports the seconds from
 // the first apply to the last sealed intent, from the revocation to the last
-// tombstone, and the requests that the registry had meanwhile.
+// tombstone, the requests that the registry had meanwhile, and the memory of
+// skep-controller, which runs as a process of its own.
 func BenchmarkAThousandApplications(b *testing.B) {
 	const many = 1000
+	binary := command.Build(b, "skep-controller")
 	for b.Loop() {
 		c := newCluster(b)
-		stop := c.control()
+		controller := c.process(binary)
 		signer := c.Signer("team-a")
 		c.create(signer)
 		c.condition(signer, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
@@ -35,7 +38,8 @@ func BenchmarkAThousandApplications(b *testing.B) {
 		c.change(signer, func() { signer.Spec.Revoked = true })
 		c.all(many, func(s v1alpha1.BpfIntentSpec) bool { return s.Tombstone })
 		b.ReportMetric(time.Since(start).Seconds(), "s/revoked")
-		stop()
+		controller.weighs(b)
+		controller.stop()
 	}
 }
 

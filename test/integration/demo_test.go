@@ -19,6 +19,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/demo/story"
+	"github.com/skep-dev/skep/test/command"
 	"github.com/skep-dev/skep/test/programs"
 )
 
@@ -37,16 +38,14 @@ type show struct {
 // TestDemo is the show of make demo-cluster: three nodes, from kubectl apply to
 // counted packets and back to nothing. What it shows is tested by showing it.
 func TestDemo(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: making nodes and loading programs needs root")
-	}
+	needRoot(t)
 	s := &show{Narrator: story.Narrator{Out: io.Discard}, cluster: newCluster(t), files: t.TempDir()}
 	if os.Getenv(demoEnv) != "" {
 		info, err := os.Stdout.Stat()
 		s.Out, s.Colour = os.Stdout, err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""
 	}
 	served, _ := s.serve(t.TempDir())
-	s.nodes, s.kubeconfig = s.machines(buildAgent(t), served, 3), filepath.Join(s.files, "kubeconfig")
+	s.nodes, s.kubeconfig = s.machines(command.Build(t, "skep-agent"), served, 3), filepath.Join(s.files, "kubeconfig")
 	if err := writeKubeconfig(s.plane.Config, s.kubeconfig); err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,10 @@ func TestEventsNameRuleReasonAndRemedy(t *testing.T) {
 	broken.Spec.Match = long.Spec.Match.DeepCopy()
 	broken.Spec.Match.Selector.MatchLabels["team"] = "c"
 	baseline := clusterPolicy("needs-signer", `deny contains {"msg": "nobody known signed it", "path": "spec.bytecode.image", "remedy": "sign it"} if count(input.signatures) == 0`, v1alpha1.RunningKeep)
-	c.create(long, broken, baseline, nobody, wordy)
+	c.create(long, broken, baseline)
+	c.condition(long, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
+	c.condition(baseline, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
+	c.create(nobody, wordy)
 
 	for name, want := range map[string][]string{
 		c.told(nobody, "Denied").Note:  {"needs-signer/", "spec.bytecode.image", "nobody known signed it", "(sign it)"},

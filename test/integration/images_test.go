@@ -39,9 +39,8 @@ func (c *cluster) image(digest string) *v1alpha1.BpfImage {
 
 func TestWhatWasLearnedOutlivesARestartAndTheRegistry(t *testing.T) {
 	c := newCluster(t)
-	cache := t.TempDir()
-	kept := func(o *controller.Options) { o.Cache = cache }
-	stop := c.control(kept)
+	empty := func(o *controller.Options) { o.Cache = t.TempDir() }
+	stop := c.control(empty)
 	c.create(c.Signer("team-a"))
 	app := c.loads("app", "one")
 	image := c.image(app.Status.Digest)
@@ -50,7 +49,7 @@ func TestWhatWasLearnedOutlivesARestartAndTheRegistry(t *testing.T) {
 	}
 	stop()
 	c.Down.Store(true)
-	c.control(kept)
+	c.control(empty)
 	second := application("second", c.Registry+"/bpf/app@"+app.Status.Digest)
 	c.create(second)
 	c.condition(second, v1alpha1.ConditionVerified, metav1.ConditionTrue, "Signed")

@@ -7,12 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fluxcd/pkg/runtime/conditions/check"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/watch"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -58,6 +56,8 @@ type cluster struct {
 	plane *controlplane.Plane
 	// key seals intents.
 	key []byte
+	// conformance is what becomes of the objects that users write.
+	conformance *conformance
 }
 
 // newCluster is the shared control plane, which is emptied after the test.
@@ -82,6 +82,7 @@ func newClusterOn(t testing.TB, plane *controlplane.Plane) *cluster {
 	if c.key, err = intent.GenerateKey(); err != nil {
 		t.Fatal(err)
 	}
+	c.conform()
 	return c
 }
 
@@ -142,6 +143,9 @@ func (c *cluster) create(objects ...client.Object) {
 		if err := c.Create(c.t.Context(), o); err != nil {
 			c.t.Fatal(err)
 		}
+		if _, ok := o.(conditioned); ok {
+			c.conformance.created = true
+		}
 	}
 }
 
@@ -172,13 +176,19 @@ func (c *cluster) node(name string, labels map[string]string) *corev1.Node {
 }
 
 // patience bounds what a test waits for; far more than anything takes.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // until waits until check is content, looking often; it returns what was amiss
 // until then.
 func (c *cluster) until(what string, check func() error) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	c.within(patience, what, check)
+}
+
+// within is until, of what is promised to take no longer.
+func (c *cluster) within(limit time.Duration, what string, check func() error) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), limit)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -230,46 +240,6 @@ func application(name, image string) *v1alpha1.ClusterBpfApplication {
 			Rollout: &v1alpha1.Rollout{Steps: []intstr.IntOrString{intstr.FromString("100%")}},
 		},
 	}
-}
-
-// conform watches every change of an application and holds it to what
-// fluxcd/pkg/runtime asks of conditions: no FAIL and no WARN at any time.
-func (c *cluster) conform() {
-	c.t.Helper()
-	watching, err := client.NewWithWatch(c.plane.Config, client.Options{Scheme: c.Scheme()})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	w, err := watching.Watch(c.t.Context(), &v1alpha1.ClusterBpfApplicationList{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	checker := check.NewChecker(c.Client, &check.Conditions{
-		NegativePolarity: []string{v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled},
-	})
-	checker.DisableFetch = true
-	seen, done := 0, make(chan struct{})
-	go func() {
-		defer close(done)
-		for e := range w.ResultChan() {
-			o, ok := e.Object.(*v1alpha1.ClusterBpfApplication)
-			// What a user has just written, nobody has looked at yet.
-			if !ok || e.Type == watch.Deleted || o.Status.ObservedGeneration < o.Generation {
-				continue
-			}
-			seen++
-			if fail, warn := checker.Check(context.Background(), o); fail != nil || warn != nil {
-				c.t.Errorf("%s at resource version %s: FAIL %v, WARN %v, conditions %v", o.GetName(), o.GetResourceVersion(), fail, warn, o.GetConditions())
-			}
-		}
-	}()
-	c.t.Cleanup(func() {
-		w.Stop()
-		<-done
-		if seen == 0 {
-			c.t.Error("nothing was seen to conform")
-		}
-	})
 }
 
 // install installs Skep's CRDs again.

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,9 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/command"
+	"github.com/skep-dev/skep/test/deployment"
 	"github.com/skep-dev/skep/test/programs"
 )
 
@@ -48,6 +49,22 @@ type machine struct {
 
 // bpffsOf is where a machine mounts its bpffs, in its own mount namespace.
 const bpffsOf = "/sys/fs/bpf"
+
+// needRoot skips a test where no nodes can be made.
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: making nodes and loading programs needs root")
+	}
+}
+
+// begin is serve with a signer, team-a, and so many machines.
+func (c *cluster) begin(n int, change ...func(*controller.Options)) ([]*machine, func()) {
+	c.t.Helper()
+	served, stop := c.serve(c.t.TempDir(), change...)
+	c.create(c.Signer("team-a"))
+	return c.machines(command.Build(c.t, "skep-agent"), served, n), stop
+}
 
 // machines starts n nodes and an agent on each.
 func (c *cluster) machines(agent string, served served, n int) []*machine {
@@ -132,31 +149,12 @@ func (m *machine) forward(server string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := where.Host
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", m.hostAddress+":0")
+	s, err := deployment.Listen(t.Context(), m.hostAddress+":0", where.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			from, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer from.Close()
-				back, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", to)
-				if err != nil {
-					return
-				}
-				defer back.Close()
-				go func() { _, _ = io.Copy(back, from); _ = back.(*net.TCPConn).CloseWrite() }()
-				_, _ = io.Copy(from, back)
-			}()
-		}
-	}()
-	return l.Addr().String()
+	t.Cleanup(func() { _ = s.Close() })
+	return s.Address()
 }
 
 // configure writes what the agent is told.
@@ -309,18 +307,6 @@ func (m *machine) label(role string) {
 	m.c.change(node, func() { node.Labels["role"] = role })
 }
 
-// buildAgent makes the binary.
-func buildAgent(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "skep-agent")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./cmd/skep-agent")
-	build.Dir, build.Env = controlplane.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build skep-agent: %v\n%s", err, out)
-	}
-	return path
-}
-
 // fleet is an XDP application on every edge node.
 func fleet(image string) *v1alpha1.ClusterBpfApplication {
 	return &v1alpha1.ClusterBpfApplication{
@@ -351,14 +337,9 @@ func (c *cluster) summary(app *v1alpha1.ClusterBpfApplication, want string) {
 
 // TestThreeNodes is the whole of cluster mode on this machine's kernel.
 func TestThreeNodes(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: making nodes and loading programs needs root")
-	}
+	needRoot(t)
 	c := newCluster(t)
-	served, stop := c.serve(t.TempDir())
-	c.conform()
-	c.create(c.Signer("team-a"))
-	nodes := c.machines(buildAgent(t), served, 3)
+	nodes, stop := c.begin(3)
 
 	first, _ := c.Push("count:v1", programs.Object("xdp_count"), "team-a")
 	app := fleet(first)

@@ -61,7 +61,6 @@ func (c *cluster) runsStill(app client.Object) {
 func TestARevokedSignerUnloads(t *testing.T) {
 	c := newCluster(t)
 	c.control()
-	c.conform()
 	signer := c.Signer("team-a")
 	c.create(signer)
 	app := c.loads("app", "one")
@@ -74,7 +73,6 @@ func TestARevokedSignerUnloads(t *testing.T) {
 func TestAPolicyThatChangesKeepsOrUnloads(t *testing.T) {
 	c := newCluster(t)
 	c.control()
-	c.conform()
 	c.create(c.Signer("team-a"))
 	app := c.loads("app", "one")
 	p := clusterPolicy("no-tracepoints", `deny contains "no" if input.application.metadata.name == "app"`, v1alpha1.RunningKeep)

@@ -18,6 +18,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -239,6 +240,10 @@ func TestPullSecretsOpenAnImageToTheirNamespaceAlone(t *testing.T) {
 	p.again(missing)
 	p.condition(missing, v1alpha1.ConditionAllowed, metav1.ConditionTrue, "Allowed")
 	p.showsNoCredential(log())
+	var described v1alpha1.BpfImage
+	if err := p.Get(t.Context(), client.ObjectKey{Name: strings.Replace(p.digest, ":", "-", 1)}, &described); !apierrors.IsNotFound(err) {
+		t.Errorf("whoever may read BpfImages reads of a private image: %+v, %v", described.Spec, err)
+	}
 }
 
 func TestAPullSecretThatChangesIsFollowed(t *testing.T) {

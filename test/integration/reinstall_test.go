@@ -7,15 +7,13 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/command"
 	"github.com/skep-dev/skep/test/programs"
 )
 
@@ -40,32 +38,27 @@ func (c *cluster) forget() {
 // uninstall deletes Skep's CRDs, and waits until they are gone.
 func (c *cluster) uninstall() {
 	c.t.Helper()
-	if err := envtest.UninstallCRDs(c.plane.Config, controlplane.CRDInstall()); err != nil {
+	if err := c.plane.Uninstall(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
-	crds, err := apiextensions.NewForConfig(c.plane.Config)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.until("the CRDs to go", func() error {
-		all, err := crds.CustomResourceDefinitions().List(c.t.Context(), metav1.ListOptions{})
-		if err == nil && len(all.Items) > 0 {
-			err = fmt.Errorf("%d are there", len(all.Items))
-		}
-		return err
-	})
 }
 
 // keyed is control with the key in a Secret, which is the cluster's from then on.
 func (c *cluster) keyed() (served served, stop func()) {
 	c.t.Helper()
 	served, stop = c.serve(c.t.TempDir(), func(o *controller.Options) { o.SealKey = nil })
+	c.takesKey()
+	return served, stop
+}
+
+// takesKey takes the key in the Secret for the cluster's.
+func (c *cluster) takesKey() {
+	c.t.Helper()
 	secret := c.owned()[0].(*corev1.Secret)
 	if err := c.Get(c.t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 		c.t.Fatal(err)
 	}
 	c.key = secret.Data["sealing.key"]
-	return served, stop
 }
 
 // trusts has the machine's agent trust the cluster's key, as the kubelet brings
@@ -88,9 +81,7 @@ func (m *machine) trusts() {
 // TestSkepIsRemovedAndInstalledAgain deletes what an installation consists of.
 // Programs stay, and what is applied afterwards takes their place.
 func TestSkepIsRemovedAndInstalledAgain(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: making nodes and loading programs needs root")
-	}
+	needRoot(t)
 	c := newCluster(t)
 	t.Cleanup(func() {
 		for _, o := range c.owned() {
@@ -99,7 +90,7 @@ func TestSkepIsRemovedAndInstalledAgain(t *testing.T) {
 	})
 	served, stop := c.keyed()
 	c.create(c.Signer("team-a"))
-	m := c.machines(buildAgent(t), served, 1)[0]
+	m := c.machines(command.Build(t, "skep-agent"), served, 1)[0]
 	ref, digest := c.Push("count:v1", programs.Object("xdp_count"), "team-a")
 	app := fleet(ref)
 	c.create(app)

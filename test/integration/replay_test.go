@@ -40,13 +40,10 @@ func (m *machine) says(what string, times int) {
 // TestReplayedIntentsMoveNothing has somebody who can write BpfIntents, past RBAC
 // and the admission policy, show agents and controller what was sealed before.
 func TestReplayedIntentsMoveNothing(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: making nodes and loading programs needs root")
-	}
+	needRoot(t)
 	c := newCluster(t)
-	served, stop := c.serve(t.TempDir())
-	c.create(c.Signer("team-a"))
-	m := c.machines(buildAgent(t), served, 1)[0]
+	machines, stop := c.begin(1)
+	m := machines[0]
 	first, digest := c.Push("count:v1", programs.Object("xdp_count"), "team-a")
 	second, newer := c.Push("count:v2", programs.Object("xdp_count_v2"), "team-a")
 	app, other := fleet(first), fleet(first)

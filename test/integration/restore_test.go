@@ -43,13 +43,10 @@ func (c *cluster) restore(folder string) {
 }
 
 func TestAnOldBackupUnloadsNothingAndIsConvergedTo(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: making nodes and loading programs needs root")
-	}
+	needRoot(t)
 	c := ownCluster(t)
-	served, stop := c.serve(t.TempDir())
-	c.create(c.Signer("team-a"))
-	m := c.machines(buildAgent(t), served, 1)[0]
+	machines, stop := c.begin(1)
+	m := machines[0]
 	first, digest := c.Push("count:v1", programs.Object("xdp_count"), "team-a")
 	second, newer := c.Push("count:v2", programs.Object("xdp_count_v2"), "team-a")
 	changed, removed, added := fleet(first), fleet(first), fleet(first)

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,7 +31,6 @@ type rollout struct {
 func newRollout(t *testing.T, steps ...intstr.IntOrString) *rollout {
 	c := newCluster(t)
 	c.control()
-	c.conform()
 	c.create(c.Signer("team-a"), c.Signer("team-b"))
 	r := &rollout{cluster: c}
 	for i := range 5 {
@@ -150,13 +148,16 @@ func TestARolloutStopsWhereANodeFails(t *testing.T) {
 	r.to(func(s *v1alpha1.BpfApplicationSpec) {
 		s.Rollout = &v1alpha1.Rollout{Pause: &metav1.Duration{Duration: time.Second}}
 	})
-	r.until("the new generation to be sealed", func() error {
-		if p := r.opened(r.app); p.Serial == before.Serial {
-			return fmt.Errorf("serial %d", p.Serial)
+	r.until("the new generation to be looked at", func() error {
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(r.app), r.app); err != nil {
+			return err
+		}
+		if r.app.Status.ObservedGeneration != r.app.Generation {
+			return fmt.Errorf("generation %d of %d", r.app.Status.ObservedGeneration, r.app.Generation)
 		}
 		return nil
 	})
-	if p := r.reaches(r.second, 1); p.VersionSerial() != before.VersionSerial() || p.Previous == nil || p.Previous.Image != r.first {
+	if p := r.reaches(r.second, 1); p.Serial != before.Serial || p.Previous == nil || p.Previous.Image != r.first {
 		t.Errorf("sealed %+v", p)
 	}
 	r.condition(r.app, v1alpha1.ConditionReady, metav1.ConditionFalse, "RolloutStopped")
@@ -314,14 +315,9 @@ func TestAnUndoThatMayNotBeIsTold(t *testing.T) {
 
 // TestTheVerifierStopsARollout is a rollout on three real nodes.
 func TestTheVerifierStopsARollout(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: making nodes and loading programs needs root")
-	}
+	needRoot(t)
 	c := newCluster(t)
-	served, _ := c.serve(t.TempDir())
-	c.conform()
-	c.create(c.Signer("team-a"))
-	nodes := c.machines(buildAgent(t), served, 3)
+	nodes, _ := c.begin(3)
 	first, _ := c.Push("count:v1", programs.Object("xdp_count"), "team-a")
 	app := fleet(first)
 	c.create(app)

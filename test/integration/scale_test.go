@@ -1,12 +1,9 @@
 package integration
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
-	"os"
-	"runtime/debug"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -14,18 +11,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/controller"
+	"github.com/skep-dev/skep/test/command"
 	"github.com/skep-dev/skep/test/programs"
 )
 
 // BenchmarkNodes brings applications to nodes whose agents are real and whose
 // kernels are simulated, and then a new version of them, in two steps as is the
-// default. It reports the seconds until all are Ready, what the controller asked
-// of the API server, and what each node did; for the first version and for the
-// second.
+// default. It reports the seconds until all are Ready, and what the controller
+// and each node asked of the API server until they rest: requests, those of them
+// that write, and the kB of their bodies and of the answers'; for the first
+// version and for the second. Last it reports the memory of skep-controller, which
+// runs as a process of its own.
 func BenchmarkNodes(b *testing.B) {
 	for _, size := range []struct{ nodes, applications int }{{1, 1}, {1, 10}, {1, 50}, {1, 100}, {10, 20}, {1000, 1}} {
 		b.Run(fmt.Sprintf("nodes=%d/applications=%d", size.nodes, size.applications), func(b *testing.B) {
@@ -36,14 +34,13 @@ func BenchmarkNodes(b *testing.B) {
 	}
 }
 
-// scale is a cluster of simulated nodes and a controller whose requests are
-// counted.
+// scale is a cluster of simulated nodes and a controller.
 type scale struct {
 	*cluster
 	b          *testing.B
 	nodes      int
 	agents     *agents
-	controller traffic
+	controller *process
 }
 
 func newScale(b *testing.B, nodes int) *scale {
@@ -63,11 +60,10 @@ func newScale(b *testing.B, nodes int) *scale {
 	if err := create.Wait(); err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(s.control(func(o *controller.Options) {
-		o.Config = rest.CopyConfig(o.Config)
-		o.Config.Wrap(s.controller.wrap)
-	}))
-	s.create(s.Signer("team-a"))
+	signer := s.Signer("team-a")
+	s.create(signer)
+	s.controller = s.process(command.Build(b, "skep-controller"))
+	s.condition(signer, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
 	s.agents = s.simulates(nodes)
 	s.until("every node to report", func() error {
 		var list v1alpha1.BpfNodeList
@@ -99,13 +95,13 @@ func (s *scale) measures(applications int) {
 			s.change(app, func() { app.Spec.Bytecode.Image = second })
 		}
 	})
-	debug.FreeOSMemory()
-	s.b.ReportMetric(resident(), "MB/controller")
+	s.controller.weighs(s.b)
 }
 
 // spends reports what it takes until a change is Ready everywhere.
 func (s *scale) spends(what string, applications int, change func()) {
-	nodes, controller, began := s.agents.spent(), s.controller.spent(), time.Now()
+	controller, nodes := s.rests()
+	began := time.Now()
 	change()
 	s.until("all to be ready", func() error {
 		var list v1alpha1.ClusterBpfApplicationList
@@ -126,26 +122,37 @@ func (s *scale) spends(what string, applications int, change func()) {
 		return nil
 	})
 	s.b.ReportMetric(time.Since(began).Seconds(), "s/"+what)
-	of, did := s.agents.spent().since(nodes), s.controller.spent().since(controller)
-	s.b.ReportMetric(float64(did.Writes), "controller-writes/"+what)
-	s.b.ReportMetric(float64(did.Sent)/1e3, "controller-kB/"+what)
-	s.b.ReportMetric(float64(of.Writes)/float64(s.nodes), "node-writes/"+what)
-	s.b.ReportMetric(float64(of.Sent)/1e3/float64(s.nodes), "node-kB-sent/"+what)
-	s.b.ReportMetric(float64(of.Received)/1e3/float64(s.nodes), "node-kB-received/"+what)
+	did, each := s.rests()
+	s.reports("controller", what, did.since(controller), 1)
+	s.reports("node", what, each.since(nodes), s.nodes)
 }
 
-// resident is the memory of this process in MB, most of which is the
-// controller's: the agents and the API server are others.
-func resident() float64 {
-	body, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	for line := range bytes.Lines(body) {
-		if value, found := bytes.CutPrefix(line, []byte("VmRSS:")); found {
-			kB, _ := strconv.ParseFloat(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(value), []byte("kB")))), 64)
-			return kB / 1e3
+// rests waits until nobody has asked for anything for longer than a node or the
+// controller gathers what to write, and returns what the controller and all
+// nodes have spent.
+func (s *scale) rests() (controller, nodes spent) {
+	s.b.Helper()
+	since := time.Now()
+	s.until("the cluster to rest", func() error {
+		last := controller.Requests + nodes.Requests
+		controller, nodes = s.controller.spent(), s.agents.spent()
+		if controller.Requests+nodes.Requests != last {
+			since = time.Now()
 		}
+		if time.Since(since) < 2*time.Second {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	return controller, nodes
+}
+
+// reports tells what each of so many spent.
+func (s *scale) reports(who, what string, all spent, of int) {
+	for unit, n := range map[string]float64{
+		"requests": float64(all.Requests), "writes": float64(all.Writes),
+		"kB-sent": float64(all.Sent) / 1e3, "kB-received": float64(all.Received) / 1e3,
+	} {
+		s.b.ReportMetric(n/float64(of), who+"-"+unit+"/"+what)
 	}
-	return 0
 }

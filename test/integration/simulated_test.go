@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -38,6 +40,11 @@ type memory struct {
 	held  map[string]intent.Opened
 }
 
+// newMemory is a kernel that holds nothing yet.
+func newMemory(node string) *memory {
+	return &memory{node: node, passed: make(chan struct{}, 1), held: map[string]intent.Opened{}}
+}
+
 // Accept implements cluster.Holder.
 func (m *memory) Accept(envelopes ...intent.Envelope) error {
 	m.mu.Lock()
@@ -62,12 +69,14 @@ func (m *memory) turn() {
 	}
 }
 
-// Report implements cluster.Holder.
+// Report implements cluster.Holder. Its order is the same each time, as a real
+// one's is: another order would be another report.
 func (m *memory) Report() []node.ApplicationStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var all []node.ApplicationStatus
-	for uid, o := range m.held {
+	for _, uid := range slices.Sorted(maps.Keys(m.held)) {
+		o := m.held[uid]
 		p := o.Payload()
 		s := node.ApplicationStatus{Application: p.Application, UID: uid, Serial: p.Serial, Version: p.VersionSerial(), Tombstone: p.Tombstone, Held: o.Held(),
 			Wanted: o.Revision(), Revision: o.Revision(),
@@ -200,7 +209,7 @@ func simulate(folder string) error {
 }
 
 // simulated is the real agent loop over a kernel in memory.
-func simulated(name, folder string, o orders, count *traffic) (*agent.Agent, error) {
+func simulated(name, folder string, o orders, count *traffic, change ...func(*agent.Options)) (*agent.Agent, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
 		return nil, err
@@ -210,15 +219,19 @@ func simulated(name, folder string, o orders, count *traffic) (*agent.Agent, err
 	if err := os.Mkdir(state, 0o700); err != nil {
 		return nil, err
 	}
-	return agent.New(agent.Options{
+	options := agent.Options{
 		NodeName: name, Version: "simulated", Config: config, TrustFile: o.Trust, TrustInterval: time.Hour,
 		Node:    node.Options{StateDir: state},
-		Holder:  &memory{node: name, passed: make(chan struct{}, 1), held: map[string]intent.Opened{}},
+		Holder:  newMemory(name),
 		Profile: &v1alpha1.KernelProfile{Release: "6.12.0", Architecture: "amd64", BTF: true},
 		Inventory: func(context.Context) (inventory.Inventory, error) {
 			return inventory.Inventory{}, nil
 		},
-	})
+	}
+	for _, f := range change {
+		f(&options)
+	}
+	return agent.New(options)
 }
 
 // agents is a process that simulates nodes.
@@ -234,21 +247,11 @@ func (c *cluster) simulates(nodes int) *agents {
 	t := c.t
 	t.Helper()
 	folder := t.TempDir()
-	o := orders{Nodes: nodes, Kubeconfig: filepath.Join(folder, "kubeconfig"), Trust: filepath.Join(folder, "trust.pem")}
-	sealer, err := intent.ParseKey(c.key)
+	body, err := json.Marshal(c.orders(folder, nodes))
 	if err != nil {
 		t.Fatal(err)
 	}
-	public, err := sealer.MarshalPublic()
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.WriteFile(o.Trust, public, 0o600), os.WriteFile(filepath.Join(folder, "orders"), body, 0o600),
-		writeKubeconfig(c.plane.Config, o.Kubeconfig)); err != nil {
+	if err := os.WriteFile(filepath.Join(folder, "orders"), body, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	child := exec.CommandContext(t.Context(), os.Args[0])
@@ -266,6 +269,24 @@ func (c *cluster) simulates(nodes int) *agents {
 	}
 	t.Cleanup(func() { _ = in.Close(); _ = child.Wait() })
 	return &agents{t: t, in: in, out: bufio.NewScanner(out)}
+}
+
+// orders writes what so many agents need to believe the cluster's key.
+func (c *cluster) orders(folder string, nodes int) orders {
+	c.t.Helper()
+	o := orders{Nodes: nodes, Kubeconfig: filepath.Join(folder, "kubeconfig"), Trust: filepath.Join(folder, "trust.pem")}
+	sealer, err := intent.ParseKey(c.key)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	public, err := sealer.MarshalPublic()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(o.Trust, public, 0o600), writeKubeconfig(c.plane.Config, o.Kubeconfig)); err != nil {
+		c.t.Fatal(err)
+	}
+	return o
 }
 
 // writeKubeconfig writes an admin's kubeconfig.

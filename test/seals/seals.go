@@ -4,6 +4,7 @@ package seals
 
 import (
 	"crypto/ed25519"
+	"encoding/json"
 	"testing"
 
 	"github.com/skep-dev/skep/intent"
@@ -11,7 +12,7 @@ import (
 
 // Key is a controller's key and the agents' trust in it.
 type Key struct {
-	sealer *intent.Sealer
+	Sealer *intent.Sealer
 	// Trust opens what the key sealed.
 	Trust *intent.Trust
 }
@@ -31,16 +32,16 @@ func New(t testing.TB) Key {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Key{sealer: sealer, Trust: trust}
+	return Key{Sealer: sealer, Trust: trust}
 }
 
 // Public is what agents are to trust.
-func (k Key) Public() ed25519.PublicKey { return k.sealer.Public() }
+func (k Key) Public() ed25519.PublicKey { return k.Sealer.Public() }
 
 // Seal seals a payload that package intent takes.
 func (k Key) Seal(t testing.TB, p intent.Payload) intent.Envelope {
 	t.Helper()
-	envelope, err := k.sealer.Seal(p)
+	envelope, err := k.Sealer.Seal(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,4 +56,26 @@ func (k Key) Open(t testing.TB, p intent.Payload) intent.Opened {
 		t.Fatal(err)
 	}
 	return opened
+}
+
+// Later seals a payload in the format after the one that this build knows, as
+// a newer controller may.
+func (k Key) Later(t testing.TB, p intent.Payload) intent.Envelope {
+	t.Helper()
+	return Later(t, k.Sealer, p)
+}
+
+// Later is Key.Later for whoever has a sealer alone.
+func Later(t testing.TB, by *intent.Sealer, p intent.Payload) intent.Envelope {
+	t.Helper()
+	p.Format = intent.FormatVersion + 1
+	body, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	envelope, err := by.Sign(intent.PayloadType, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return envelope
 }

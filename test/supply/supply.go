@@ -13,6 +13,7 @@ import (
 	"encoding/pem"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -37,6 +38,7 @@ type Chain struct {
 	Requests atomic.Int64
 
 	t      testing.TB
+	server *httptest.Server
 	client *image.Client
 	keys   map[string]*signing.PrivateKey
 }
@@ -46,7 +48,7 @@ func New(t testing.TB) *Chain {
 	t.Helper()
 	c := &Chain{t: t, keys: map[string]*signing.PrivateKey{}}
 	real := registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0)))
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	c.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.Requests.Add(1)
 		if c.Down.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -54,13 +56,31 @@ func New(t testing.TB) *Chain {
 		}
 		real.ServeHTTP(w, r)
 	}))
-	t.Cleanup(server.Close)
-	c.Registry = strings.TrimPrefix(server.URL, "http://")
+	t.Cleanup(func() { c.server.Close() })
+	c.Registry = strings.TrimPrefix(c.server.URL, "http://")
 	var err error
 	if c.client, err = image.NewClient(image.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// Kill ends the registry as a crash does: it refuses connections. The function it
+// returns starts it again, with all that was pushed to it.
+func (c *Chain) Kill() (again func()) {
+	c.t.Helper()
+	handler := c.server.Config.Handler
+	c.server.CloseClientConnections()
+	c.server.Close()
+	return func() {
+		c.t.Helper()
+		l, err := (&net.ListenConfig{}).Listen(c.t.Context(), "tcp", c.Registry)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.server = &httptest.Server{Listener: l, Config: &http.Server{Handler: handler}}
+		c.server.Start()
+	}
 }
 
 // Signer is the BpfSigner of a party, which gets a key when first named. The

@@ -2,7 +2,7 @@
 // marker for. That is what follows from the table of package hook: which hooks
 // there are in which scope, and which fields each of them takes; it knows no
 // hook by name beyond what the gate treats apart too, xdp and tracepoint. And
-// it is the bounds of what is a number or a text.
+// it is the bounds of what is a number, a text or a label selector.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -67,6 +68,16 @@ func complete(data []byte) ([]byte, error) {
 			if err := boundSteps(schema); err != nil {
 				return nil, err
 			}
+			if err := nameVariables(schema); err != nil {
+				return nil, err
+			}
+			if err := completeSelector(schema, "spec", "nodeSelector"); err != nil {
+				return nil, err
+			}
+		case v1alpha1.KindBpfPolicy, v1alpha1.KindClusterBpfPolicy:
+			if err := completeSelector(schema, "spec", "match", "selector"); err != nil {
+				return nil, err
+			}
 		}
 	}
 	out, err := yaml.Marshal(struct {
@@ -90,6 +101,76 @@ func boundSteps(schema *apiextensionsv1.JSONSchemaProps) error {
 	return nil
 }
 
+// nameVariables refuses a variable without a name. CEL cannot: it sees no map
+// whose values may be anything.
+func nameVariables(schema *apiextensionsv1.JSONSchemaProps) error {
+	variables, err := at(schema, "spec", "variables")
+	if err != nil {
+		return err
+	}
+	variables.Not = &apiextensionsv1.JSONSchemaProps{Required: []string{""}}
+	return set(schema, *variables, "spec", "variables")
+}
+
+// completeSelector limits a label selector to what Kubernetes takes for one.
+func completeSelector(schema *apiextensionsv1.JSONSchemaProps, path ...string) error {
+	selector, err := at(schema, path...)
+	if err != nil {
+		return err
+	}
+	const key = `([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`
+	const size = "^([^/]{1,253}/)?[^/]{1,63}$"
+	value := apiextensionsv1.JSONSchemaProps{Type: "string", Pattern: "^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"}
+	expression, err := at(selector, "matchExpressions", "[]")
+	if err != nil {
+		return err
+	}
+	for name, limit := range map[string]func(*apiextensionsv1.JSONSchemaProps){
+		"key": func(p *apiextensionsv1.JSONSchemaProps) {
+			p.Pattern, p.AllOf = "^"+key+"$", []apiextensionsv1.JSONSchemaProps{{Pattern: size}}
+		},
+		"operator": func(p *apiextensionsv1.JSONSchemaProps) { p.Enum = operators() },
+		"values":   func(p *apiextensionsv1.JSONSchemaProps) { p.Items.Schema = &value },
+	} {
+		field, err := at(expression, name)
+		if err != nil {
+			return err
+		}
+		limit(field)
+		expression.Properties[name] = *field
+	}
+	expression.XValidations = apiextensionsv1.ValidationRules{{
+		Rule:    "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
+		Message: "In and NotIn take values, Exists and DoesNotExist take none",
+	}}
+	labels, err := at(selector, "matchLabels")
+	if err != nil {
+		return err
+	}
+	// CEL counts what a rule may cost, and so wants to know how many there are.
+	most := int64(64)
+	labels.MaxProperties, labels.AdditionalProperties.Schema = &most, &value
+	labels.XValidations = apiextensionsv1.ValidationRules{{
+		Rule:    "self.all(key, key.matches(r'^" + key + "$') && key.matches(r'" + size + "'))",
+		Message: "a key is name or prefix/name, of letters, digits, '-', '_' and '.'",
+	}}
+	if err := set(selector, *expression, "matchExpressions", "[]"); err != nil {
+		return err
+	}
+	selector.Properties["matchLabels"] = *labels
+	return set(schema, *selector, path...)
+}
+
+// operators are those of a label selector.
+func operators() []apiextensionsv1.JSON {
+	var all []apiextensionsv1.JSON
+	for _, o := range []metav1.LabelSelectorOperator{metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn,
+		metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist} {
+		all = append(all, quoted(string(o)))
+	}
+	return all
+}
+
 // completeAttachment limits hooks to those of the scope, and fields to those
 // the hook takes.
 func completeAttachment(schema *apiextensionsv1.JSONSchemaProps, namespaced bool) error {
@@ -99,9 +180,7 @@ func completeAttachment(schema *apiextensionsv1.JSONSchemaProps, namespaced bool
 	}
 	var hooks, verdicts []apiextensionsv1.JSON
 	for _, h := range hook.All() {
-		if h.Namespaceable || !namespaced {
-			hooks = append(hooks, quoted(h.Name))
-		}
+		hooks = append(hooks, quoted(h.Name))
 	}
 	for _, v := range hook.XDPVerdicts() {
 		verdicts = append(verdicts, quoted(v.Name))
@@ -118,8 +197,24 @@ func completeAttachment(schema *apiextensionsv1.JSONSchemaProps, namespaced bool
 		}
 		attach.Properties[name] = *field
 	}
+	if namespaced {
+		attach.XValidations = append(attach.XValidations, scope())
+	}
 	attach.XValidations = append(attach.XValidations, rules()...)
 	return set(schema, *attach, "spec", "programs", "[]", "attach", "[]")
+}
+
+// scope limits a namespace to the hooks it can hold. As a rule, and not as a
+// shorter list of hooks, it tells the remedy.
+func scope() apiextensionsv1.ValidationRule {
+	forbidden := apiextensionsv1.FieldValueForbidden
+	return apiextensionsv1.ValidationRule{
+		Rule: "!has(self.hook) || self.hook in " + list(func(h hook.Hook) bool { return h.Namespaceable }),
+		MessageExpression: "self.hook + ' reaches beyond a namespace: use a ClusterBpfApplication; " +
+			"no field names the pods of a namespace yet, so it holds no cgroup and no binary'",
+		Reason:    &forbidden,
+		FieldPath: ".hook",
+	}
 }
 
 // taken is one field of an attachment and the hooks that take it.
@@ -149,14 +244,14 @@ func rules() apiextensionsv1.ValidationRules {
 	} {
 		forbidden := apiextensionsv1.FieldValueForbidden
 		all = append(all, apiextensionsv1.ValidationRule{
-			Rule:              fmt.Sprintf("!has(self.hook) || !has(self.%s) || self.hook in %s", f.field, list(f.takes)),
+			Rule:              fmt.Sprintf("!has(self.hook) || !has(self.%s) || self.hook in %s", escaped(f.field), list(f.takes)),
 			MessageExpression: fmt.Sprintf("self.hook + ' takes no %s; remove it'", f.field),
 			Reason:            &forbidden,
 			FieldPath:         "." + f.field,
 		})
 		if f.required {
 			all = append(all, apiextensionsv1.ValidationRule{
-				Rule:              fmt.Sprintf("!has(self.hook) || has(self.%s) || !(self.hook in %s)", f.field, list(f.takes)),
+				Rule:              fmt.Sprintf("!has(self.hook) || has(self.%s) || !(self.hook in %s)", escaped(f.field), list(f.takes)),
 				MessageExpression: fmt.Sprintf("self.hook + ' needs %s; give it'", f.field),
 			})
 		}
@@ -166,6 +261,15 @@ func rules() apiextensionsv1.ValidationRules {
 		Message:   "the hook tracepoint takes category/name, the others take a name alone",
 		FieldPath: ".tracepoint",
 	})
+}
+
+// escaped is a field's name in CEL, where function is a reserved word. API
+// servers of 1.30 know such a field by no other name.
+func escaped(field string) string {
+	if field == "function" {
+		return "__function__"
+	}
+	return field
 }
 
 // list is a CEL list of the names of the hooks chosen.

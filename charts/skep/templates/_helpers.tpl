@@ -133,3 +133,20 @@ helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
+
+{{/* skep.path ends the paths at which the webhook is called, where the chart
+chooses it: the one that is given, or was made before, or one that nobody guesses.
+Without a cluster to ask it would be another one at each rendering, and admission
+fail until the Pods have it. */}}
+{{- define "skep.path" -}}
+{{- $kept := lookup "v1" "Secret" .Release.Namespace "skep-webhook-path" -}}
+{{- if .Values.certificates.path -}}
+{{ .Values.certificates.path }}
+{{- else if $kept -}}
+{{ index $kept.data "path" | b64dec }}
+{{- else if lookup "v1" "Namespace" "" "kube-system" -}}
+{{ randBytes 32 | sha256sum }}
+{{- else -}}
+{{ fail "certificates.certManager without a cluster to ask needs certificates.path: 64 hexadecimal digits that nobody else knows, as of openssl rand -hex 32" }}
+{{- end }}
+{{- end }}

@@ -128,8 +128,9 @@ deny contains lib.reason("kernel-memory", lib.program_path(input.application.spe
 	remedy := sprintf("use an image whose programs do not call %s", [helper])
 }
 
-# uprobe-pid: a probe on a file sees every process that maps the file, other
-# namespaces' too, unless it is limited to one process.
+# uprobe-pid: a probe on a file sees every process that maps the file, whichever
+# namespace's, unless it is limited to one process. Only cluster-wide
+# applications may probe at all.
 deny contains lib.reason("uprobe-pid", sprintf("%s.binary.pid", [at.path]), msg, remedy) if {
 	some at in attachments
 	data.hooks[at.hook].shape == "UserBinary"

@@ -13,6 +13,13 @@ listed := with_part(good, "/parameters", {
 
 attached(attach) := with_part(listed, "/application/spec/programs/0/attach", [attach])
 
+# Probes are for cluster-wide applications.
+probing(binary) := json.patch(attached({"hook": "uprobe", "binary": binary}), [
+	{"op": "replace", "path": "/application/kind", "value": "ClusterBpfApplication"},
+	{"op": "remove", "path": "/application/metadata/namespace"},
+	{"op": "replace", "path": "/namespace/name", "value": ""},
+])
+
 test_what_is_listed_is_allowed if {
 	count(policy.deny) == 0 with input as listed
 }
@@ -150,7 +157,7 @@ test_a_range_without_numbers_allows_nothing if {
 }
 
 test_hooks_without_an_order_need_no_range if {
-	probe := attached({"hook": "uprobe", "binary": {"path": "/bin/bash", "symbol": "readline", "pid": 7}})
+	probe := probing({"path": "/bin/bash", "symbol": "readline", "pid": 7})
 	count(policy.deny) == 0 with input as without_part(probe, "/parameters/priorities")
 }
 
@@ -162,7 +169,7 @@ test_reading_kernel_memory_is_refused if {
 
 test_uprobes_without_a_pid_are_refused if {
 	every binary in [{"path": "/bin/bash"}, {"path": "/bin/bash", "pid": 0}, {"path": "/bin/bash", "pid": -1}] {
-		denied := policy.deny with input as attached({"hook": "uprobe", "binary": binary})
+		denied := policy.deny with input as probing(binary)
 		rules(denied) == {"uprobe-pid"}
 		paths(denied, "uprobe-pid") == {"spec.programs[0].attach[0].binary.pid"}
 	}

@@ -324,6 +324,12 @@ func TestATagThatMovesIsNotFollowedUnasked(t *testing.T) {
 	if err := admin.Delete(t.Context(), &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "looked"}}); err != nil {
 		t.Fatal(err)
 	}
+	w.until(func() error {
+		if err := w.request(client.NewDryRunClient(finn), app); err == nil || strings.Contains(err.Error(), "looked") {
+			return fmt.Errorf("the policy is still in force: %w", err)
+		}
+		return nil
+	})
 
 	// Whoever asks for what the tag stands for now is told what is wrong with it.
 	forbidden(t, w.request(finn, app), "baseline/signed")

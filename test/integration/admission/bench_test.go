@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/application"
 )
 
 // BenchmarkWebhook asks the webhook about changes of a thousand applications
@@ -38,7 +40,7 @@ func BenchmarkWebhook(b *testing.B) {
 	b.Cleanup(func() {
 		_ = admin.DeleteAllOf(b.Context(), &v1alpha1.BpfApplication{}, client.InNamespace(w.namespace))
 	})
-	url := "https://" + pair.service.Addr().String() + "/validate"
+	url := called(b)
 	took := make([][]time.Duration, clients)
 	for b.Loop() {
 		var asking errgroup.Group
@@ -68,9 +70,11 @@ func BenchmarkWebhook(b *testing.B) {
 }
 
 // review is what an API server asks when another interface is chosen.
-func review(b *testing.B, app *v1alpha1.BpfApplication) []byte {
+func review(b testing.TB, app *v1alpha1.BpfApplication) []byte {
+	b.Helper()
 	app.SetGroupVersionKind(v1alpha1.GroupVersion().WithKind(v1alpha1.KindBpfApplication))
 	changed := app.DeepCopy()
+	changed.Annotations = map[string]string{application.AnnotationRequester: `{"username":"admin","groups":[]}`}
 	changed.Spec.Programs[0].Attach[0].Interfaces.Names = []string{"eth1"}
 	raw := func(o any) runtime.RawExtension {
 		body, err := json.Marshal(o)
@@ -98,6 +102,9 @@ func ask(c *http.Client, url string, review []byte) error {
 		return err
 	}
 	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
 	var answer admissionv1.AdmissionReview
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
@@ -30,20 +31,23 @@ import (
 	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/deployment"
 )
 
 const (
 	// namespace is where the chart is installed.
 	namespace = "skep-system"
-	// budget is the webhook's; short, so that tests are.
-	budget = time.Second
+	// budget is the webhook's: enough for a registry beside it on a busy machine.
+	budget = 3 * time.Second
 	// patience bounds what a test waits for; far more than anything takes.
-	patience = time.Minute
+	patience = 3 * time.Minute
 )
 
 // plane is shared by the package's tests: each has a namespace of its own.
 var (
 	plane *controlplane.Plane
+	// here is what the chart finds on it.
+	here  setting
 	admin client.Client
 	pair  replicas
 	// folder holds what the replicas cache.
@@ -85,15 +89,21 @@ func start(dir string) error {
 	if admin, err = newClient(plane.Config); err != nil {
 		return err
 	}
-	if pair.service, err = (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
+	mutates, err := plane.Mutates()
+	if err != nil {
 		return err
 	}
-	go pair.forward()
+	if here = older; mutates {
+		here = newest
+	}
+	if pair.service, err = deployment.Listen(ctx, "127.0.0.1:0"); err != nil {
+		return err
+	}
 	if err := admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		return err
 	}
 	for _, file := range []string{"rbac.yaml", "roles.yaml", "writers.yaml", "requester.yaml", "webhook.yaml"} {
-		for _, o := range render(file, newest) {
+		for _, o := range render(file, here) {
 			if err := admin.Create(ctx, o); err != nil {
 				return fmt.Errorf("install %s: %w", file, err)
 			}
@@ -129,15 +139,23 @@ func inForce(ctx context.Context) error {
 }
 
 // requesterRecorded tells whether an application that is created bears its
-// requester, or does not.
+// requester, or is refused since it does not.
 func requesterRecorded(ctx context.Context, want bool) error {
 	app := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}
 	app.Spec.Bytecode.Image = "127.0.0.1:1/none@sha256:" + string(slices.Repeat([]byte("0"), 64))
 	app.Spec.Programs = []v1alpha1.Program{{Name: "p"}}
-	if err := admin.Create(ctx, app, client.DryRunAll); err != nil {
+	app.Annotations = map[string]string{application.AnnotationRequester: forgery}
+	err := admin.Create(ctx, app, client.DryRunAll)
+	if !want {
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "admission/requester") {
+			return fmt.Errorf("it is not refused: %w", err)
+		}
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	if got := app.Annotations[application.AnnotationRequester]; (got != "") != want {
+	if got := app.Annotations[application.AnnotationRequester]; got == forgery {
 		return fmt.Errorf("requester is %q", got)
 	}
 	return nil
@@ -173,21 +191,18 @@ func newClient(config *rest.Config) (client.Client, error) {
 // replica is one controller.
 type replica struct {
 	webhook, health string
-	// metrics are those of a replica in this process, cmd is one of its own.
+	// metrics are those of a replica in this process.
 	metrics *prometheus.Registry
-	cmd     *exec.Cmd
 	// stop ends it as a kubelet does.
 	stop func() error
 }
 
-// replicas are controllers behind a Service, which here is a listener that hands
-// each connection to the next of them.
+// replicas are controllers behind a Service.
 type replicas struct {
-	service net.Listener
+	service *deployment.Service
 
 	mu      sync.Mutex
 	running []*replica
-	next    int
 }
 
 // add starts a controller with the rights of its service account, which asks for
@@ -205,10 +220,15 @@ func (r *replicas) add(names ...string) error {
 		return err
 	}
 	done := make(chan error, 1)
-	one := &replica{webhook: freeAddress(), health: freeAddress(), metrics: prometheus.NewRegistry(), stop: func() error {
+	one := &replica{metrics: prometheus.NewRegistry(), stop: func() error {
 		cancel()
 		return <-done
 	}}
+	for _, address := range []*string{&one.webhook, &one.health} {
+		if *address, err = deployment.Free(ctx); err != nil {
+			return err
+		}
+	}
 	at, err := net.ResolveTCPAddr("tcp", one.webhook)
 	if err != nil {
 		return err
@@ -230,12 +250,14 @@ func (r *replicas) join(one *replica) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running = append(r.running, one)
+	r.service.Join(one.webhook)
 }
 
 func (r *replicas) leave(one *replica) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running = slices.DeleteFunc(r.running, func(o *replica) bool { return o == one })
+	r.service.Leave(one.webhook)
 }
 
 // remove stops the replica that runs longest.
@@ -303,46 +325,6 @@ func (r *replicas) requests(kind string) map[string]int {
 	return counts
 }
 
-func (r *replicas) forward() {
-	for {
-		from, err := r.service.Accept()
-		if err != nil {
-			return
-		}
-		r.mu.Lock()
-		var to net.Conn
-		err = errors.New("no replica runs")
-		for range r.running {
-			r.next++
-			if to, err = (&net.Dialer{}).Dial("tcp", r.running[r.next%len(r.running)].webhook); err == nil {
-				break
-			}
-		}
-		r.mu.Unlock()
-		if err != nil {
-			_ = from.Close()
-			continue
-		}
-		for a, b := range map[net.Conn]net.Conn{from: to, to: from} {
-			go func() {
-				_, _ = io.Copy(a, b)
-				_ = a.Close()
-				_ = b.Close()
-			}()
-		}
-	}
-}
-
-// freeAddress is one nobody listens at.
-func freeAddress() string {
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		return ""
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // serviceAccount is who shows a token of a service account of the chart, bound
 // to a Pod where one is given.
 func serviceAccount(ctx context.Context, name string, pod *corev1.Pod) (*rest.Config, error) {
@@ -359,7 +341,7 @@ func serviceAccount(ctx context.Context, name string, pod *corev1.Pod) (*rest.Co
 	return config, nil
 }
 
-// point has webhooks call the pair of replicas.
+// point has webhooks call the pair of replicas, at the path that these write.
 func point(o *unstructured.Unstructured) {
 	hooks, found, _ := unstructured.NestedSlice(o.Object, "webhooks")
 	if !found {
@@ -367,8 +349,7 @@ func point(o *unstructured.Unstructured) {
 	}
 	for _, h := range hooks {
 		config := h.(map[string]any)["clientConfig"].(map[string]any)
-		service := config["service"].(map[string]any)
-		config["url"] = "https://" + pair.service.Addr().String() + service["path"].(string)
+		config["url"] = "https://" + pair.service.Address()
 		delete(config, "service")
 	}
 	_ = unstructured.SetNestedSlice(o.Object, hooks, "webhooks")

@@ -1,19 +1,12 @@
 package admission
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -22,89 +15,47 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/command"
+	"github.com/skep-dev/skep/test/deployment"
 )
 
 // processes are replicas that are processes of their own, as in a cluster.
 type processes struct {
 	*world
 	binary string
-	// metrics are where each serves them.
-	metrics map[*replica]string
+	// of are the processes behind replicas.
+	of map[*replica]*deployment.Replica
 }
 
 // newProcesses builds the binary.
 func newProcesses(w *world) *processes {
 	w.t.Helper()
-	p := &processes{world: w, binary: filepath.Join(w.t.TempDir(), "skep-controller"), metrics: map[*replica]string{}}
-	build := exec.CommandContext(w.t.Context(), "go", "build", "-o", p.binary, "./cmd/skep-controller")
-	build.Dir, build.Env = controlplane.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		w.t.Fatalf("build: %v\n%s", err, out)
-	}
-	return p
+	return &processes{world: w, binary: command.Build(w.t, "skep-controller"), of: map[*replica]*deployment.Replica{}}
 }
 
 // start starts one, by its service account, and has the Service find it.
 func (p *processes) start() *replica {
-	t, dir := p.t, p.t.TempDir()
+	t := p.t
 	t.Helper()
 	config, err := serviceAccount(t.Context(), "skep-controller", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	kube := clientcmdapi.NewConfig()
+	kubeconfig, kube := filepath.Join(t.TempDir(), "kubeconfig"), clientcmdapi.NewConfig()
 	kube.Clusters["c"] = &clientcmdapi.Cluster{Server: plane.Env.ControlPlane.APIServer.SecureServing.URL("https", "").String(), CertificateAuthorityData: config.CAData}
 	kube.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
 	kube.Contexts["x"], kube.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
-	if err := clientcmd.WriteToFile(*kube, filepath.Join(dir, "kubeconfig")); err != nil {
+	if err := clientcmd.WriteToFile(*kube, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	one := &replica{webhook: freeAddress(), health: freeAddress()}
-	p.metrics[one] = freeAddress()
-	_, port, err := net.SplitHostPort(one.webhook)
-	if err != nil {
-		t.Fatal(err)
-	}
-	one.cmd = exec.Command(p.binary, "--kubeconfig="+filepath.Join(dir, "kubeconfig"), "--namespace="+namespace, "--cache="+filepath.Join(dir, "cache"),
-		"--webhook-port="+port, "--certificate-name=127.0.0.1", "--admission-budget="+budget.String(),
-		"--metrics-address="+p.metrics[one], "--health-address="+one.health)
-	var said bytes.Buffer
-	one.cmd.Stderr = &said
-	one.cmd.Env = append(os.Environ(), "NO_PROXY=*", "no_proxy=*")
-	one.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := one.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	one.stop = sync.OnceValue(func() error {
-		_ = one.cmd.Process.Signal(syscall.SIGTERM)
-		return one.cmd.Wait()
-	})
-	t.Cleanup(func() {
-		pair.leave(one)
-		_ = one.stop()
-		if t.Failed() {
-			t.Logf("%s:\n%s", one.webhook, said.String())
-		}
-	})
+	process := deployment.Start(t, deployment.Options{Binary: p.binary, Kubeconfig: kubeconfig, Namespace: namespace,
+		Flags: []string{"--certificate-name=127.0.0.1", "--admission-budget=" + budget.String()}})
+	one := &replica{webhook: process.Webhook, health: process.Health, stop: process.Stop}
+	p.of[one] = process
 	pair.join(one)
+	t.Cleanup(func() { pair.leave(one) })
 	p.until(func() error { return pair.ready(t.Context()) })
 	return one
-}
-
-// leads tells whether a process says that it does.
-func (p *processes) leads(one *replica) bool {
-	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+p.metrics[one]+"/metrics", http.NoBody)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	return err == nil && strings.Contains(string(body), `leader_election_master_status{name="skep-controller"} 1`)
 }
 
 // leader waits until one of the processes leads.
@@ -112,7 +63,7 @@ func (p *processes) leader(of ...*replica) (leads *replica) {
 	p.t.Helper()
 	p.until(func() error {
 		for _, one := range of {
-			if p.leads(one) {
+			if p.of[one].Leads() {
 				leads = one
 				return nil
 			}
@@ -212,16 +163,7 @@ func TestALeaderThatIsKilledOrStopsIsFollowed(t *testing.T) {
 		w.intent(app, lives)
 	}
 	// The other tests' replicas come back last.
-	t.Cleanup(func() {
-		err := errors.Join(pair.add(), pair.add())
-		if err == nil {
-			ctx := context.WithoutCancel(t.Context())
-			err = until(ctx, func() error { return pair.ready(ctx) })
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	})
+	pair.refill(t)
 	first, second := p.start(), p.start()
 	for range 2 {
 		if err := pair.remove(); err != nil {
@@ -233,9 +175,7 @@ func TestALeaderThatIsKilledOrStopsIsFollowed(t *testing.T) {
 
 	t.Log("kill the leader")
 	dead, stop := p.holder(), p.asking(gus, w.app("asked", image))
-	if err := old.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	p.of[old].Kill()
 	pair.leave(old)
 	third := w.app("three", image)
 	w.until(func() error { return gus.Create(t.Context(), third) })

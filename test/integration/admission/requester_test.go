@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,6 +24,10 @@ const forgery = `{"username":"admin","groups":["system:masters"]}`
 // TestTheRequesterIsRecorded holds the policy of newer clusters and the webhook
 // of older ones to the same.
 func TestTheRequesterIsRecorded(t *testing.T) {
+	if here.versions == nil {
+		t.Run("by a webhook", requesters)
+		t.Skip("SKIPPED: this API server has no MutatingAdmissionPolicy")
+	}
 	t.Run("by a policy", requesters)
 	all := func(do func(client.Object) error, objects []*unstructured.Unstructured, recorded bool) {
 		t.Helper()
@@ -38,16 +43,53 @@ func TestTheRequesterIsRecorded(t *testing.T) {
 	create := func(o client.Object) error { return admin.Create(t.Context(), o) }
 	remove := func(o client.Object) error { return admin.Delete(t.Context(), o) }
 	hook := slices.DeleteFunc(render("webhook.yaml", older), func(o *unstructured.Unstructured) bool { return o.GetKind() != "MutatingWebhookConfiguration" })
+	stands := standing(t)
 	all(remove, render("requester.yaml", newest), false)
+	t.Run("and believed by nobody while none is there", stands)
 	all(create, hook, true)
 	t.Run("by a webhook", requesters)
 	all(remove, hook, false)
 	all(create, render("requester.yaml", newest), true)
 }
 
+// standing makes an application, and returns what may be done to it while nobody
+// records who asks.
+func standing(t *testing.T) func(*testing.T) {
+	w := newWorld(t)
+	ann, _ := w.user("ann", "skep-application-editor")
+	ben, _ := w.user("ben", "skep-application-editor")
+	app := w.app("app", w.signed())
+	w.create(ann, app)
+	return func(t *testing.T) {
+		for name, c := range map[string]struct {
+			change func(*v1alpha1.BpfApplication)
+			taken  bool
+		}{
+			"a label":                   {func(a *v1alpha1.BpfApplication) { a.Labels = map[string]string{"a": "b"} }, true},
+			"to suspend it":             {func(a *v1alpha1.BpfApplication) { a.Spec.Suspend = true }, true},
+			"a forgery":                 {func(a *v1alpha1.BpfApplication) { a.Annotations[application.AnnotationRequester] = forgery }, false},
+			"no record":                 {func(a *v1alpha1.BpfApplication) { a.Annotations = nil }, false},
+			"a spec by another":         {func(a *v1alpha1.BpfApplication) { a.Spec.Programs[0].Attach[0].Interfaces.Names[0] = "eth1" }, false},
+			"what steers it by another": {func(a *v1alpha1.BpfApplication) { a.Annotations[gate.AnnotationRequestedAt] = "1" }, false},
+		} {
+			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
+				t.Fatal(err)
+			}
+			changed := app.DeepCopy()
+			c.change(changed)
+			if err := ben.Patch(t.Context(), changed, client.MergeFrom(app), client.DryRunAll); c.taken != (err == nil) {
+				t.Errorf("%s: %v", name, err)
+			} else if err != nil {
+				forbidden(t, err, "admission/requester", "skep-requester")
+			}
+		}
+	}
+}
+
 func requesters(t *testing.T) {
 	t.Run("and forged by nobody", forgeries)
 	t.Run("of what steers as well", steering)
+	t.Run("of numbers that no float holds", numbers)
 	t.Run("without drift", drift)
 	t.Run("within bounds", bounds)
 }
@@ -99,6 +141,34 @@ func forgeries(t *testing.T) {
 	// What the controller wrote meanwhile is status, and its requester nobody's.
 	if strings.Contains(app.Annotations[application.AnnotationRequester], "serviceaccount") {
 		t.Errorf("requester is %s", app.Annotations[application.AnnotationRequester])
+	}
+}
+
+// numbers changes a variable by so little that a float would not tell. No registry
+// can say whether there is one.
+func numbers(t *testing.T) {
+	w := newWorld(t)
+	ann, _ := w.user("ann", "skep-application-editor")
+	ben, _ := w.user("ben", "skep-application-editor")
+	app := w.app("app", "127.0.0.1:1/none:v1")
+	for _, step := range []struct {
+		by   client.Client
+		seed string
+		want string
+	}{{ann, "9007199254740993", "ann"}, {ben, "9007199254740992", "ben"}, {ann, "9007199254740993", "ann"}} {
+		before := app.DeepCopy()
+		app.Spec.Variables = map[string]apiextensionsv1.JSON{"seed": {Raw: []byte(step.seed)}}
+		if before.UID == "" {
+			w.create(step.by, app)
+		} else if err := step.by.Patch(t.Context(), app, client.MergeFrom(before)); err != nil {
+			t.Fatalf("%s: %v", step.seed, err)
+		}
+		if got := w.asked(app); got != step.want {
+			t.Errorf("%s: requester is %q, want %q", step.seed, got, step.want)
+		}
+		if got := string(app.Spec.Variables["seed"].Raw); got != step.seed {
+			t.Errorf("%s was stored as %s", step.seed, got)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/test/programs"
 )
 
@@ -67,6 +69,23 @@ func TestADenialNamesRuleReasonAndRemedy(t *testing.T) {
 	}
 }
 
+// TestANamespaceReachesNoPodOfANode: the API server refuses a namespace's hook
+// on a cgroup by the CRD, and the webhook one that only the object names.
+func TestANamespaceReachesNoPodOfANode(t *testing.T) {
+	w := newWorld(t)
+	alice, _ := w.user("alice", "skep-application-editor")
+	app := w.app("app", "")
+	app.Spec.Bytecode.Image, _ = w.Push("connect:v1", programs.Object("cgroup_connect4"), w.signer)
+	app.Spec.Programs = []v1alpha1.Program{{Name: "cgroup_connect4", Attach: []v1alpha1.Attachment{{Hook: "cgroup/connect4", Cgroup: "/"}}}}
+	err := alice.Create(t.Context(), app.DeepCopy())
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "use a ClusterBpfApplication; no field names the pods of a namespace yet") {
+		t.Errorf("named in the definition: %v", err)
+	}
+	app.Spec.Programs[0].Attach[0].Hook = ""
+	forbidden(t, alice.Create(t.Context(), app), "BpfApplication "+w.namespace+"/app", "shape/scope at spec.programs[0].attach[0].hook",
+		"no field names a namespace's own pods yet", "(use a ClusterBpfApplication)")
+}
+
 func TestPoliciesThatWarn(t *testing.T) {
 	w := newWorld(t)
 	bob, said := w.user("bob", "skep-application-editor")
@@ -110,8 +129,6 @@ func TestPoliciesAndSignersAreReadAtOnce(t *testing.T) {
 		p.Spec.Rego = "package skep.policy\n\n" + text
 		return p
 	}
-	selecting := rego(`deny contains "x" if false`)
-	selecting.Spec.Match = &v1alpha1.PolicyMatch{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}}
 	namespaced := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "typo"}, Spec: rego("deny contains").Spec}
 	signer := w.Signer("garbled")
 	signer.Spec.Key.PublicKey = "-----BEGIN PUBLIC KEY-----\nnone\n-----END PUBLIC KEY-----\n"
@@ -122,7 +139,6 @@ func TestPoliciesAndSignersAreReadAtOnce(t *testing.T) {
 	}{
 		"a misspelt field shows its line and column": {rego("deny contains \"x\" if input.aplication"), []string{"ClusterBpfPolicy typo", "typo.rego:3:22", "aplication"}},
 		"a half rule shows its line":                 {namespaced, []string{w.namespace + "/typo.rego:3:"}},
-		"an operator that is none":                   {selecting, []string{"spec.match.selector", "Near"}},
 		"a key that is none":                         {signer, []string{"BpfSigner garbled"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,6 +148,71 @@ func TestPoliciesAndSignersAreReadAtOnce(t *testing.T) {
 	if err := carol.Create(t.Context(), rego(`deny contains "x" if false`), client.DryRunAll); err != nil {
 		t.Errorf("a policy without a fault: %v", err)
 	}
+}
+
+// TestAPolicyThatTakesBaselinesPlaceIsToldOf: whoever writes the first policy of a
+// cluster may not mean to stop asking for signatures.
+func TestAPolicyThatTakesBaselinesPlaceIsToldOf(t *testing.T) {
+	w := newWorld(t)
+	// What is in force for others in this cluster, it is for nobody.
+	nobody := &v1alpha1.PolicyMatch{Namespaces: []string{"nobody-*"}}
+	own := func(text string, change func(*v1alpha1.BpfPolicySpec)) client.Object {
+		p := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "own"}}
+		p.Spec.Rego, p.Spec.Match = "package skep.policy\n\n"+text, nobody
+		change(&p.Spec)
+		return p
+	}
+	denies, nothing := `deny contains "x" if false`, func(*v1alpha1.BpfPolicySpec) {}
+	erin, said := w.user("erin", "skep-policy-admin")
+	hears := func(when string, err error, before int, want bool) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		heard := said.all()[before:]
+		if told := strings.Contains(strings.Join(heard, "\n"), "add a ClusterBpfPolicy with profile: baseline"); told != want {
+			t.Errorf("%s: heard %q, want it told: %v", when, heard, want)
+		}
+	}
+	tells := func(when string, p client.Object, want bool) {
+		t.Helper()
+		before := len(said.all())
+		hears(when, erin.Create(t.Context(), p, client.DryRunAll), before, want)
+	}
+	tells("it can refuse", own(denies, nothing), true)
+	tells("it only warns", own(`warn contains "x" if true`, nothing), false)
+	tells("it is tried out", own(denies, func(s *v1alpha1.BpfPolicySpec) { s.Mode = v1alpha1.PolicyAudit }), false)
+	tells("it is a profile", own("", func(s *v1alpha1.BpfPolicySpec) { s.Rego, s.Profile = "", policies.ProfileRestricted }), false)
+
+	baseline := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
+	baseline.Spec.Profile, baseline.Spec.Match = policies.ProfileBaseline, nobody
+	w.create(admin, baseline)
+	t.Cleanup(func() {
+		if err := admin.Delete(context.WithoutCancel(t.Context()), baseline); err != nil {
+			t.Error(err)
+		}
+	})
+	tells("baseline holds a part alone", own(denies, nothing), true)
+	part := baseline.DeepCopy()
+	baseline.Spec.Match = nil
+	// The controller writes its status meanwhile.
+	if err := admin.Patch(t.Context(), baseline, client.MergeFrom(part)); err != nil {
+		t.Fatal(err)
+	}
+	w.until(func() error {
+		before := len(said.all())
+		if err := erin.Create(t.Context(), own(denies, nothing), client.DryRunAll); err != nil {
+			return err
+		}
+		if heard := said.all()[before:]; len(heard) > 0 {
+			return fmt.Errorf("baseline holds everything, and heard %q", heard)
+		}
+		return nil
+	})
+	part = baseline.DeepCopy()
+	baseline.Spec.Profile, baseline.Spec.Rego = "", "package skep.policy\n\n"+denies
+	before := len(said.all())
+	hears("baseline itself is edited into it", erin.Patch(t.Context(), baseline, client.MergeFrom(part), client.DryRunAll), before, true)
 }
 
 func TestASlowRegistryStopsNobody(t *testing.T) {

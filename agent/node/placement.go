@@ -1,0 +1,67 @@
+package node
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/placement"
+)
+
+// unfitError says what of an application's needs this node's profile lacks. It
+// is an ebpf.ErrNotSupported, as the kernel's own refusal would be, and nothing
+// is tried again: the profile stays as it is while the agent runs.
+type unfitError struct{ lacks string }
+
+// Error implements error.
+func (e *unfitError) Error() string { return e.lacks }
+
+// Unwrap makes it an ebpf.ErrNotSupported.
+func (e *unfitError) Unwrap() error { return ebpf.ErrNotSupported }
+
+// fits tells whether this node's kernel can hold the intent, as far as the intent
+// says and its object was found to: else the error is an *unfitError.
+func (p *pass) fits(app *application, o intent.Opened) error {
+	if p.opts.Profile == nil {
+		return nil
+	}
+	lacks := placement.Of(o.Payload(), nil).Missing(*p.opts.Profile)
+	if lacks == "" {
+		lacks = app.lacks[o.Revision()]
+	}
+	if lacks != "" {
+		return &unfitError{lacks}
+	}
+	return nil
+}
+
+// objectFits tells the same of what the intent's object says, and remembers it.
+// An object that cannot be inspected is left to the kernel.
+func (p *pass) objectFits(app *application, o intent.Opened) error {
+	if p.opts.Profile == nil {
+		return nil
+	}
+	facts, err := p.factsOfObject(o)
+	if err != nil {
+		return nil //nolint:nilerr // what cannot be told counts as there
+	}
+	lacks := placement.Of(o.Payload(), facts).Missing(*p.opts.Profile)
+	if lacks == "" {
+		return nil
+	}
+	app.lacks = maps.Clone(app.lacks)
+	if app.lacks == nil {
+		app.lacks = map[string]string{}
+	}
+	app.lacks[o.Revision()] = lacks
+	return &unfitError{lacks}
+}
+
+// sayUnfit logs once that a version is not for this node's kernel.
+func (p *pass) sayUnfit(app *application, err *unfitError) {
+	if !strings.Contains(app.status.Error, err.lacks) {
+		p.opts.Log.Warn("this node cannot hold it", "application", app.newest.Payload().Application.String(), "error", err.lacks)
+	}
+}

@@ -1,0 +1,42 @@
+package application
+
+import (
+	"testing"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// TestWhatRunsIsWeighedWhateverItsDefinitionSays has a policy deny what runs of an
+// application, whose definition is another version that it allows.
+func TestWhatRunsIsWeighedWhateverItsDefinitionSays(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		do   func(*fleet)
+		live string
+	}{
+		"it is what is defined": {func(*fleet) {}, "v1 on 5"},
+		"the newest version was undone": {func(f *fleet) {
+			f.version(1)
+			f.undo()
+		}, "v1 on 5, withdrawn v2"},
+		"the newest version is suspended": {func(f *fleet) {
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) { s.Suspend = true })
+			f.version(1)
+		}, "v1 on 5"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			c.do(f)
+			if p := f.intent(f.app); f.say(p) != c.live {
+				t.Fatalf("%s", f.say(p))
+			}
+			if unloads, err := f.Weigh(t.Context()); err != nil || len(unloads) != 0 {
+				t.Fatalf("before: %v; %v", unloads, err)
+			}
+			f.create(denies(v1alpha1.RunningUnload, "team-a"))
+			f.refresh()
+			if unloads, err := f.Weigh(t.Context()); err != nil || len(unloads) != 1 || unloads[0] != f.app.Identity() {
+				t.Errorf("%v; %v", unloads, err)
+			}
+		})
+	}
+}

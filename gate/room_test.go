@@ -1,0 +1,78 @@
+package gate_test
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+// heldUp is a registry that says nothing of signatures in one repository until
+// it is let.
+type heldUp struct {
+	*world
+	repository string
+	asked, let chan struct{}
+}
+
+func (h *heldUp) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.Contains(r.URL.Path, h.repository+"/referrers/") {
+		h.asked <- struct{}{}
+		<-h.let
+	}
+	return h.world.RoundTrip(r)
+}
+
+func TestNoObjectIsOpenWhileARegistryIsWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	slow, quick := app(w.signed("xdp_pass"), "xdp_pass", onEth0()), app(w.signed("xdp_count"), "count_packets", onEth0())
+	h := &heldUp{world: w, repository: "bpf/xdp-pass", asked: make(chan struct{}, 1), let: make(chan struct{})}
+	var err error
+	if w.client, err = image.NewClient(image.Options{CacheDir: t.TempDir(), Transport: h, Objects: 1}); err != nil {
+		t.Fatal(err)
+	}
+	j := w.judge()
+	judged := make(chan error)
+	go func() {
+		_, err := j.Judge(t.Context(), gate.Request{Application: slow})
+		judged <- err
+	}()
+	<-h.asked
+	if v := mustJudge(t, j, quick); !v.Allowed() {
+		t.Errorf("denied: %v", rules(v))
+	}
+	close(h.let)
+	if err := <-judged; err != nil {
+		t.Error(err)
+	}
+	if !mustJudge(t, j, slow).Allowed() {
+		t.Error("denied in the end")
+	}
+}
+
+func TestAnObjectThatIsNoneIsReadOnce(t *testing.T) {
+	w := newWorld(t)
+	object := programs.Object("xdp_pass")[:64]
+	built, err := image.Build(append(bytes.Clone(object), "nothing"...), image.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := strings.TrimPrefix(w.server.URL, "http://") + "/bpf/none:v1"
+	if _, err := w.client.Push(t.Context(), ref, built); err != nil {
+		t.Fatal(err)
+	}
+	j, since := w.counted(t)
+	for _, result := range []string{"miss", "hit"} {
+		v := mustJudge(t, j, app(ref, "xdp_pass", onEth0()))
+		if got := rules(v); len(got) != 1 || got[0] != "inspect/object" {
+			t.Errorf("denied for %v", got)
+		}
+		if n := since()[`skep_judge_cache_lookups_total{cache="facts",result="`+result+`"}`]; n != 1 {
+			t.Errorf("%v times a %s", n, result)
+		}
+	}
+}

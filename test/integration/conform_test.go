@@ -1,0 +1,116 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fluxcd/pkg/runtime/conditions/check"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// conformance holds every version of every object that users write to what
+// fluxcd/pkg/runtime asks of conditions: no FAIL and no WARN at any time.
+type conformance struct {
+	t       testing.TB
+	checker *check.Checker
+	// created tells that the test made such an object.
+	created bool
+
+	mu sync.Mutex
+	// said is the status of each object when it was seen last.
+	said map[types.UID]string
+}
+
+// conform watches until the test ends.
+func (c *cluster) conform() {
+	c.t.Helper()
+	k := &conformance{t: c.t, said: map[types.UID]string{}, checker: check.NewChecker(c.Client, &check.Conditions{
+		NegativePolarity: []string{v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled},
+	})}
+	k.checker.DisableFetch = true
+	c.conformance = k
+	if _, measures := c.t.(*testing.B); measures {
+		return
+	}
+	watching, err := client.NewWithWatch(c.plane.Config, client.Options{Scheme: c.Scheme()})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for _, list := range []client.ObjectList{
+		&v1alpha1.BpfApplicationList{}, &v1alpha1.ClusterBpfApplicationList{},
+		&v1alpha1.BpfPolicyList{}, &v1alpha1.ClusterBpfPolicyList{}, &v1alpha1.BpfSignerList{},
+	} {
+		w, err := watching.Watch(ctx, list)
+		if err != nil {
+			stop()
+			c.t.Fatal(err)
+		}
+		all.Go(func() { k.follow(ctx, watching, list, w) })
+	}
+	c.t.Cleanup(func() {
+		stop()
+		all.Wait()
+		if c.conformance.created && len(k.said) == 0 {
+			c.t.Error("nothing was seen to conform")
+		}
+	})
+}
+
+// follow looks at what a watch tells, and at what the next one does where a test
+// kills the API server or deletes a CRD.
+func (k *conformance) follow(ctx context.Context, from client.WithWatch, list client.ObjectList, w watch.Interface) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for e := range w.ResultChan() {
+			if o, ok := e.Object.(conditioned); ok && e.Type != watch.Deleted {
+				k.look(o, e.Type == watch.Added)
+			}
+		}
+		for again := context.Canceled; again != nil; w, again = from.Watch(ctx, list) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}
+}
+
+// look holds an object to it whose status was written. What a user has just
+// written, nobody has looked at yet; first tells that an object is new, or that
+// what was written to it before was not seen.
+func (k *conformance) look(o conditioned, first bool) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		k.t.Error(err)
+		return
+	}
+	status, err := json.Marshal(fields["status"])
+	if err != nil {
+		k.t.Error(err)
+		return
+	}
+	k.mu.Lock()
+	same := k.said[o.GetUID()] == string(status)
+	k.said[o.GetUID()] = string(status)
+	k.mu.Unlock()
+	observed, _, _ := unstructured.NestedInt64(fields, "status", "observedGeneration")
+	if same || first && observed < o.GetGeneration() {
+		return
+	}
+	if fail, warn := k.checker.Check(context.Background(), o); fail != nil || warn != nil {
+		k.t.Errorf("%T %s at resource version %s, generation %d: FAIL %v, WARN %v, status %s", o, o.GetName(), o.GetResourceVersion(), o.GetGeneration(), fail, warn, status)
+	}
+}
