@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -66,7 +67,9 @@ type Server struct {
 
 	reviews, fills singleflight.Group
 	known          tokens
-	shares         shares
+	// sending counts what is read and sent, filling what is fetched: a registry that
+	// hangs keeps no node from what is there.
+	sending, filling shares
 	// Replicas have a shelf of their own: who waits for one must not wait for
 	// somebody who waits for this one.
 	agents, replicas shelf
@@ -135,15 +138,7 @@ func (s *Server) handler() http.Handler {
 			refuse(w, r, err)
 			return
 		}
-		if !who.replica {
-			leave, err := s.shares.enter(r.Context(), who.node)
-			if err != nil {
-				refuse(w, r, err)
-				return
-			}
-			defer leave()
-		}
-		object, giveBack, err := s.object(r.Context(), r.PathValue("digest"), who.replica)
+		object, giveBack, err := s.object(r.Context(), r.PathValue("digest"), who)
 		if err != nil {
 			refuse(w, r, err)
 			return
@@ -197,37 +192,76 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, line, status)
 }
 
-// object is a live intent's object, and how to give it back. It is fetched where
-// the cache has lost it, but for a replica.
-func (s *Server) object(ctx context.Context, digest string, replica bool) ([]byte, func(), error) {
-	var intents v1alpha1.BpfIntentList
-	if err := s.Client.List(ctx, &intents, client.MatchingFields{byObject: digest}); err != nil {
-		return nil, nil, fmt.Errorf("list intents: %w", err)
+// object is a live intent's object, and how to give it back. One that the cache
+// has lost is fetched, but for a replica.
+func (s *Server) object(ctx context.Context, digest string, who asker) ([]byte, func(), error) {
+	object, giveBack, err := s.lend(ctx, digest, who)
+	switch {
+	case !errors.Is(err, image.ErrNotFound):
+		return object, giveBack, err
+	case who.replica:
+		return nil, nil, errNotHere
 	}
-	if len(intents.Items) == 0 {
-		return nil, nil, errNotLive
+	if err := s.fill(ctx, digest, who.node); err != nil {
+		return nil, nil, err
 	}
-	p, ok := s.named(&intents.Items[0], digest)
-	if !ok {
-		return nil, nil, errNotLive
-	}
-	shelf, from := &s.agents, source{
-		read: func(ctx context.Context) ([]byte, error) { return s.Cache.Object(ctx, digest) },
-		fill: func(ctx context.Context) error {
-			// Those before may have left, and it goes on.
-			_, err, _ := s.fills.Do(digest, func() (any, error) { return nil, s.fill(ctx, p) })
-			return err
-		},
-	}
-	if replica {
-		shelf, from.fill = &s.replicas, func(context.Context) error { return errNotHere }
-	}
-	return shelf.lend(ctx, digest, from)
+	return s.lend(ctx, digest, who)
 }
 
-// fill fetches what an intent names into the cache: from a replica that has it,
+// lend is a live intent's object as the cache has it. From before it is read until
+// it is given back it counts against its node's share.
+func (s *Server) lend(ctx context.Context, digest string, who asker) ([]byte, func(), error) {
+	if who.replica {
+		return s.shelved(ctx, digest, &s.replicas)
+	}
+	leave, err := s.sending.enter(ctx, who.node)
+	if err != nil {
+		return nil, nil, err
+	}
+	object, giveBack, err := s.shelved(ctx, digest, &s.agents)
+	if err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return object, func() { giveBack(); leave() }, nil
+}
+
+// shelved is a live intent's object from a shelf.
+func (s *Server) shelved(ctx context.Context, digest string, on *shelf) ([]byte, func(), error) {
+	if _, err := s.live(ctx, digest); err != nil {
+		return nil, nil, err
+	}
+	return on.lend(ctx, digest, func(ctx context.Context) ([]byte, error) { return s.Cache.Object(ctx, digest) })
+}
+
+// fill waits until the cache has an object again, and has it fetched for a node
+// unless it is already. That goes on though nobody waits for it any more, since
+// they will ask again, and counts against the node's share until it ends.
+func (s *Server) fill(ctx context.Context, digest, node string) error {
+	leave, err := s.filling.enter(ctx, node)
+	if err != nil {
+		return err
+	}
+	filled := make(chan error, 1)
+	go func() {
+		defer leave()
+		p, err := s.live(ctx, digest)
+		if err == nil {
+			_, err, _ = s.fills.Do(digest, func() (any, error) { return nil, s.fetch(context.WithoutCancel(ctx), p) })
+		}
+		filled <- err
+	}()
+	select {
+	case err := <-filled:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// fetch brings what an intent names into the cache: from a replica that has it,
 // else from the registry.
-func (s *Server) fill(ctx context.Context, p intent.Payload) error {
+func (s *Server) fetch(ctx context.Context, p intent.Payload) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var lacking error
@@ -244,18 +278,25 @@ func (s *Server) fill(ctx context.Context, p intent.Payload) error {
 	return nil
 }
 
-// named is the version of an intent that names an object.
-func (s *Server) named(i *v1alpha1.BpfIntent, digest string) (intent.Payload, bool) {
-	p, ok := s.Open(i)
+// live is the version of a live intent that names an object.
+func (s *Server) live(ctx context.Context, digest string) (intent.Payload, error) {
+	var intents v1alpha1.BpfIntentList
+	if err := s.Client.List(ctx, &intents, client.MatchingFields{byObject: digest}); err != nil {
+		return intent.Payload{}, fmt.Errorf("list intents: %w", err)
+	}
+	if len(intents.Items) == 0 {
+		return intent.Payload{}, errNotLive
+	}
+	p, ok := s.Open(&intents.Items[0])
 	if !ok {
-		return p, false
+		return intent.Payload{}, errNotLive
 	}
 	for _, version := range p.Versions() {
 		if version.ObjectDigest == digest {
-			return version, true
+			return version, nil
 		}
 	}
-	return p, false
+	return intent.Payload{}, errNotLive
 }
 
 // asker is whose a token is: a replica's, or the agent's of a node.

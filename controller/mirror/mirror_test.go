@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -51,6 +53,87 @@ func (h *hanging) Object(_ context.Context, digest string) ([]byte, error) {
 
 func (h *hanging) Keep(string, []byte) error { return nil }
 
+// emptied is a cache that lost the objects of lost, and can be filled with them
+// again once filled is closed.
+type emptied struct {
+	filled chan struct{}
+
+	mu    sync.Mutex
+	lost  map[string]bool
+	pulls map[string]int
+}
+
+func newEmptied(lost ...string) *emptied {
+	e := &emptied{filled: make(chan struct{}), lost: map[string]bool{}, pulls: map[string]int{}}
+	for _, digest := range lost {
+		e.lost[digest] = true
+	}
+	return e
+}
+
+func (e *emptied) Object(_ context.Context, digest string) ([]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.lost[digest] {
+		return nil, fmt.Errorf("read: %w", image.ErrNotFound)
+	}
+	return []byte(digest), nil
+}
+
+func (e *emptied) Keep(digest string, _ []byte) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.lost, digest)
+	return nil
+}
+
+// pull is Server.Pull from a registry that hangs.
+func (e *emptied) pull(ctx context.Context, p intent.Payload) error {
+	e.mu.Lock()
+	e.pulls[p.ObjectDigest]++
+	e.mu.Unlock()
+	select {
+	case <-e.filled:
+		return e.Keep(p.ObjectDigest, nil)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// asked is a Server, asked at its door.
+type asked struct {
+	*Server
+	handler http.Handler
+	answers chan *answered
+}
+
+func serve(cache Cache, pull func(context.Context, intent.Payload) error) *asked {
+	s := &Server{Client: api{}, Cache: cache, Pull: pull, Agent: "agent", Open: func(i *v1alpha1.BpfIntent) (intent.Payload, bool) {
+		return intent.Payload{ObjectDigest: i.Name}, true
+	}}
+	return &asked{s, s.handler(), make(chan *answered, 100)}
+}
+
+// by has a node ask for an object, with a token of its own each time.
+func (a *asked) by(ctx context.Context, node, object string) {
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/objects/"+object, nil)
+	r.Header.Set("Authorization", "Bearer "+node+"/"+object)
+	answer := &answered{ResponseRecorder: httptest.NewRecorder()}
+	a.handler.ServeHTTP(answer, r)
+	a.answers <- answer
+}
+
+// holdsNothing is so once all was answered and fetched.
+func (a *asked) holdsNothing(t *testing.T) {
+	t.Helper()
+	if n, m := len(a.sending.of), len(a.filling.of); n+m != 0 {
+		t.Errorf("%d shares of what is sent and %d of what is fetched are left", n, m)
+	}
+	if n, m := len(a.agents.out), len(a.agents.slots); n+m != 0 {
+		t.Errorf("%d objects and %d slots are left", n, m)
+	}
+}
+
 // answered is an answer, and when it has to be read.
 type answered struct {
 	*httptest.ResponseRecorder
@@ -63,46 +146,111 @@ func (a *answered) SetWriteDeadline(until time.Time) error {
 }
 
 // TestANodeThatReadsSlowlyKeepsNoOtherWaiting has one node ask for more than its
-// share, with a token of its own each time.
+// share.
 func TestANodeThatReadsSlowlyKeepsNoOtherWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cache := &hanging{read: make(chan string, 100), release: make(chan struct{})}
-		s := &Server{Client: api{}, Cache: cache, Agent: "agent", Open: func(i *v1alpha1.BpfIntent) (intent.Payload, bool) {
-			return intent.Payload{ObjectDigest: i.Name}, true
-		}}
-		handler, answers := s.handler(), make(chan *answered, 100)
-		ask := func(ctx context.Context, node string, n int) {
-			r := httptest.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprint("/v1/objects/", node, n), nil)
-			r.Header.Set("Authorization", fmt.Sprint("Bearer ", node, "/", n))
-			a := &answered{ResponseRecorder: httptest.NewRecorder()}
-			handler.ServeHTTP(a, r)
-			answers <- a
-		}
-		for n := range sentAtOnce + 2 {
-			go ask(t.Context(), "slow", n)
+		s := serve(cache, nil)
+		for n := range atOnce + 2 {
+			go s.by(t.Context(), "slow", fmt.Sprint("slow", n))
 		}
 		synctest.Wait()
 		impatient, leave := context.WithCancel(t.Context())
-		go ask(impatient, "slow", 100)
+		go s.by(impatient, "slow", "slow100")
 		synctest.Wait()
 		leave()
-		if a := <-answers; a.Code != http.StatusServiceUnavailable {
+		if a := <-s.answers; a.Code != http.StatusServiceUnavailable {
 			t.Errorf("who went away is told %d", a.Code)
 		}
-		go ask(t.Context(), "other", 0)
+		go s.by(t.Context(), "other", "other0")
 		synctest.Wait()
-		if n := len(cache.read); n != sentAtOnce+1 {
-			t.Errorf("%d objects are read, want %d for the one node and 1 for the other", n, sentAtOnce)
+		if n := len(cache.read); n != atOnce+1 {
+			t.Errorf("%d objects are read, want %d for the one node and 1 for the other", n, atOnce)
 		}
 		close(cache.release)
-		for range sentAtOnce + 3 {
-			if a := <-answers; a.Code != http.StatusOK || a.Body.Len() != 128<<10 || time.Until(a.until) != sentWithin {
+		for range atOnce + 3 {
+			if a := <-s.answers; a.Code != http.StatusOK || a.Body.Len() != 128<<10 || time.Until(a.until) != sentWithin {
 				t.Errorf("%d with %d bytes, within %v", a.Code, a.Body.Len(), time.Until(a.until))
 			}
 		}
 		synctest.Wait()
-		if len(s.shares.of) != 0 {
-			t.Errorf("%d shares are left", len(s.shares.of))
+		s.holdsNothing(t)
+	})
+}
+
+// TestWhatIsFetchedKeepsNobodyWaiting has five nodes ask for what a registry hangs
+// at, more than are sent at once: they get all the while what is there.
+func TestWhatIsFetchedKeepsNobodyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes, lost := []string{"a", "b", "c", "d", "e"}, []string(nil)
+		for _, node := range nodes {
+			for n := range atOnce {
+				lost = append(lost, fmt.Sprint(node, n))
+			}
 		}
+		cache := newEmptied(lost...)
+		s := serve(cache, cache.pull)
+		for _, object := range lost {
+			go s.by(t.Context(), object[:1], object)
+		}
+		synctest.Wait()
+		for _, node := range nodes {
+			go s.by(t.Context(), node, "here")
+		}
+		synctest.Wait()
+		if n := len(s.answers); n != len(nodes) {
+			t.Errorf("%d nodes have what is there while a registry hangs, want %d", n, len(nodes))
+		}
+		close(cache.filled)
+		for range len(lost) + len(nodes) {
+			if a := <-s.answers; a.Code != http.StatusOK {
+				t.Errorf("answered with %d", a.Code)
+			}
+		}
+		synctest.Wait()
+		s.holdsNothing(t)
+	})
+}
+
+// TestANodeHasFewFetched: what it left counts as long as that is fetched, which goes
+// on since registries are slower than agents are patient, and these ask again.
+func TestANodeHasFewFetched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cache := newEmptied("0", "1", "2", "3", "4")
+		s := serve(cache, cache.pull)
+		impatient, leave := context.WithCancel(t.Context())
+		for n := range atOnce {
+			go s.by(impatient, "greedy", fmt.Sprint(n))
+		}
+		synctest.Wait()
+		leave()
+		for range atOnce {
+			if a := <-s.answers; a.Code != http.StatusServiceUnavailable {
+				t.Errorf("who went away is told %d", a.Code)
+			}
+		}
+		go s.by(t.Context(), "greedy", "4")
+		synctest.Wait()
+		if n := len(cache.pulls); n != atOnce {
+			t.Errorf("%d objects are fetched for one node, want %d", n, atOnce)
+		}
+		// Who has a share left has it fetched, and joins what is fetched already.
+		go s.by(t.Context(), "other", "4")
+		go s.by(t.Context(), "other", "0")
+		synctest.Wait()
+		if cache.pulls["4"] != 1 || cache.pulls["0"] != 1 {
+			t.Errorf("what another node asks for is fetched %d times, and what is fetched %d times", cache.pulls["4"], cache.pulls["0"])
+		}
+		close(cache.filled)
+		for range 3 {
+			if a := <-s.answers; a.Code != http.StatusOK {
+				t.Errorf("answered with %d", a.Code)
+			}
+		}
+		synctest.Wait()
+		if len(cache.lost) != 0 {
+			t.Errorf("lost still: %v", cache.lost)
+		}
+		s.holdsNothing(t)
 	})
 }

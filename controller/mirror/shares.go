@@ -5,9 +5,10 @@ import (
 	"sync"
 )
 
-// sentAtOnce is how many objects are on their way to one node at once: a node that
-// reads slowly, or never, keeps few of those that may be out at all.
-const sentAtOnce = 4
+// atOnce is how many objects are on their way to one node at once, and how many are
+// fetched for it: a node that reads slowly, or never, keeps few of those that may be
+// out at all.
+const atOnce = 4
 
 // shares has each node wait for its own objects.
 type shares struct {
@@ -17,19 +18,18 @@ type shares struct {
 
 // share is one node's.
 type share struct {
-	// sent has one entry for each object on its way; asked are those and what waits.
-	sent  chan struct{}
+	// taken has one entry for each object; asked are those and what waits.
+	taken chan struct{}
 	asked int
 }
 
-// enter waits until one more may be on its way to a node, and returns what to call
-// when it is there.
+// enter waits until a node may have one more, and returns what to call when it has.
 func (s *shares) enter(ctx context.Context, node string) (leave func(), err error) {
 	own := s.own(node)
 	select {
-	case own.sent <- struct{}{}:
+	case own.taken <- struct{}{}:
 		return func() {
-			<-own.sent
+			<-own.taken
 			s.forget(node, own)
 		}, nil
 	case <-ctx.Done():
@@ -44,7 +44,7 @@ func (s *shares) own(node string) *share {
 	defer s.mu.Unlock()
 	own := s.of[node]
 	if own == nil {
-		own = &share{sent: make(chan struct{}, sentAtOnce)}
+		own = &share{taken: make(chan struct{}, atOnce)}
 		if s.of == nil {
 			s.of = map[string]*share{}
 		}

@@ -2,10 +2,7 @@ package mirror
 
 import (
 	"context"
-	"errors"
 	"sync"
-
-	"github.com/skep-dev/skep/bytecode/image"
 )
 
 // outAtOnce is how many objects may be on their way at once. Each has at most the
@@ -36,18 +33,11 @@ type lent struct {
 	done    bool
 }
 
-// source is where a shelf has an object from: read reads it, and where that is
-// image.ErrNotFound, fill brings it there first.
-type source struct {
-	read func(context.Context) ([]byte, error)
-	fill func(context.Context) error
-}
-
 // lend returns an object, and how to give it back, which is to be called where
 // there is no error. One caller that goes away does not end the reading of the
 // others.
-func (s *shelf) lend(ctx context.Context, digest string, from source) ([]byte, func(), error) {
-	l := s.hold(ctx, digest, from)
+func (s *shelf) lend(ctx context.Context, digest string, read func(context.Context) ([]byte, error)) ([]byte, func(), error) {
+	l := s.hold(ctx, digest, read)
 	giveBack := func() { s.giveBack(digest, l) }
 	select {
 	case <-ctx.Done():
@@ -63,7 +53,7 @@ func (s *shelf) lend(ctx context.Context, digest string, from source) ([]byte, f
 }
 
 // hold is what is lent of that digest, with one holder more.
-func (s *shelf) hold(ctx context.Context, digest string, from source) *lent {
+func (s *shelf) hold(ctx context.Context, digest string, read func(context.Context) ([]byte, error)) *lent {
 	s.once.Do(func() { s.slots, s.out = make(chan struct{}, outAtOnce), map[string]*lent{} })
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,44 +62,34 @@ func (s *shelf) hold(ctx context.Context, digest string, from source) *lent {
 		l = &lent{ready: make(chan struct{})}
 		ctx, l.abandon = context.WithCancel(context.WithoutCancel(ctx))
 		s.out[digest] = l
-		go s.bring(ctx, l, from)
+		go s.bring(ctx, digest, l, read)
 	}
 	l.holders++
 	return l
 }
 
-// bring has an object read for those who hold it.
-func (s *shelf) bring(ctx context.Context, l *lent, from source) {
-	object, err := s.take(ctx, from)
+// bring has an object read for those who hold it. What could not be had is out no
+// more, and read anew for who asks next.
+func (s *shelf) bring(ctx context.Context, digest string, l *lent, read func(context.Context) ([]byte, error)) {
+	object, err := s.take(ctx, read)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.object, l.err, l.done = object, err, true
 	close(l.ready)
+	if err != nil {
+		s.drop(digest, l)
+	}
 	s.free(l)
 }
 
-// take has an object read. It waits for a slot to read, and for none to fill: a
-// registry that hangs keeps nobody from what is there. A fill goes on though
-// nobody waits for it any more, since they will ask again.
-func (s *shelf) take(ctx context.Context, from source) ([]byte, error) {
-	object, err := s.read(ctx, from)
-	if !errors.Is(err, image.ErrNotFound) {
-		return object, err
-	}
-	if err := from.fill(context.WithoutCancel(ctx)); err != nil {
-		return nil, err
-	}
-	return s.read(ctx, from)
-}
-
-// read takes a slot, and keeps it unless there is an error.
-func (s *shelf) read(ctx context.Context, from source) ([]byte, error) {
+// take waits for a slot, and keeps it unless there is an error.
+func (s *shelf) take(ctx context.Context, read func(context.Context) ([]byte, error)) ([]byte, error) {
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	object, err := from.read(ctx)
+	object, err := read(ctx)
 	if err != nil {
 		<-s.slots
 	}
@@ -124,8 +104,15 @@ func (s *shelf) giveBack(digest string, l *lent) {
 		return
 	}
 	l.abandon()
-	delete(s.out, digest)
+	s.drop(digest, l)
 	s.free(l)
+}
+
+// drop has what was lent be out no more.
+func (s *shelf) drop(digest string, l *lent) {
+	if s.out[digest] == l {
+		delete(s.out, digest)
+	}
 }
 
 // free gives the slot back of what was read and nobody holds.

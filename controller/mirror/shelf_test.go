@@ -12,45 +12,20 @@ import (
 	"github.com/skep-dev/skep/bytecode/image"
 )
 
-// cached counts how often each object is read. What is in lost comes by a fill,
-// which waits for filled.
+// cached counts how often each object is read.
 type cached struct {
-	mu     sync.Mutex
-	reads  map[string]int
-	lost   map[string]bool
-	filled chan struct{}
+	mu    sync.Mutex
+	reads map[string]int
 }
 
-func newCached(lost ...string) *cached {
-	c := &cached{reads: map[string]int{}, lost: map[string]bool{}, filled: make(chan struct{})}
-	for _, digest := range lost {
-		c.lost[digest] = true
-	}
-	return c
-}
+func newCached() *cached { return &cached{reads: map[string]int{}} }
 
-func (c *cached) source(digest string) source {
-	return source{
-		read: func(context.Context) ([]byte, error) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.reads[digest]++
-			if c.lost[digest] {
-				return nil, fmt.Errorf("read: %w", image.ErrNotFound)
-			}
-			return []byte(digest), nil
-		},
-		fill: func(ctx context.Context) error {
-			select {
-			case <-c.filled:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			delete(c.lost, digest)
-			return nil
-		},
+func (c *cached) reader(digest string) func(context.Context) ([]byte, error) {
+	return func(context.Context) ([]byte, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.reads[digest]++
+		return []byte(digest), nil
 	}
 }
 
@@ -60,7 +35,7 @@ func TestAnObjectStandsInMemoryOnce(t *testing.T) {
 		c := newCached()
 		var back []func()
 		for range 100 {
-			object, giveBack, err := s.lend(t.Context(), "one", c.source("one"))
+			object, giveBack, err := s.lend(t.Context(), "one", c.reader("one"))
 			if err != nil || string(object) != "one" {
 				t.Fatalf("lend = %q, %v", object, err)
 			}
@@ -76,7 +51,7 @@ func TestAnObjectStandsInMemoryOnce(t *testing.T) {
 		if len(s.out) != 0 || len(s.slots) != 0 {
 			t.Errorf("%d objects and %d slots are left when all was given back", len(s.out), len(s.slots))
 		}
-		if _, giveBack, err := s.lend(t.Context(), "one", c.source("one")); err != nil || c.reads["one"] != 2 {
+		if _, giveBack, err := s.lend(t.Context(), "one", c.reader("one")); err != nil || c.reads["one"] != 2 {
 			t.Errorf("%d reads, %v; want it read anew", c.reads["one"], err)
 		} else {
 			giveBack()
@@ -91,7 +66,7 @@ func TestFewObjectsAreOutAtOnce(t *testing.T) {
 		var back []func()
 		for i := range outAtOnce {
 			digest := fmt.Sprint(i)
-			_, giveBack, err := s.lend(t.Context(), digest, c.source(digest))
+			_, giveBack, err := s.lend(t.Context(), digest, c.reader(digest))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +75,7 @@ func TestFewObjectsAreOutAtOnce(t *testing.T) {
 		impatient, leave := context.WithCancel(t.Context())
 		left := make(chan error)
 		go func() {
-			_, _, err := s.lend(impatient, "more", c.source("more"))
+			_, _, err := s.lend(impatient, "more", c.reader("more"))
 			left <- err
 		}()
 		synctest.Wait()
@@ -115,7 +90,7 @@ func TestFewObjectsAreOutAtOnce(t *testing.T) {
 		if len(s.out) != outAtOnce {
 			t.Errorf("%d objects are out or waited for, with %d held", len(s.out), outAtOnce)
 		}
-		if object, giveBack, err := s.lend(t.Context(), "3", c.source("3")); err != nil || string(object) != "3" {
+		if object, giveBack, err := s.lend(t.Context(), "3", c.reader("3")); err != nil || string(object) != "3" {
 			t.Errorf("what is out is lent to one more: %q, %v", object, err)
 		} else {
 			giveBack()
@@ -130,7 +105,7 @@ func TestFewObjectsAreOutAtOnce(t *testing.T) {
 		if c.reads["more"] != 0 {
 			t.Error("what nobody waits for any more was read")
 		}
-		if _, giveBack, err := s.lend(t.Context(), "more", c.source("more")); err != nil {
+		if _, giveBack, err := s.lend(t.Context(), "more", c.reader("more")); err != nil {
 			t.Errorf("who asks again: %v", err)
 		} else {
 			giveBack()
@@ -138,61 +113,27 @@ func TestFewObjectsAreOutAtOnce(t *testing.T) {
 	})
 }
 
-// TestAFillGoesOnWhereNobodyWaitsForIt: registries are slower than agents are
-// patient, and these ask again.
-func TestAFillGoesOnWhereNobodyWaitsForIt(t *testing.T) {
+// TestWhatCouldNotBeHadIsReadAnew: somebody who was told so may still be at it when
+// it can be had again.
+func TestWhatCouldNotBeHadIsReadAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s shelf
-		c := newCached("one")
-		impatient, leave := context.WithCancel(t.Context())
-		left := make(chan error)
-		go func() {
-			_, _, err := s.lend(impatient, "one", c.source("one"))
-			left <- err
-		}()
-		synctest.Wait()
-		leave()
-		if err := <-left; !errors.Is(err, context.Canceled) {
-			t.Errorf("who went away: %v", err)
+		failed := s.hold(t.Context(), "one", func(context.Context) ([]byte, error) { return nil, image.ErrNotFound })
+		<-failed.ready
+		c := newCached()
+		_, giveBack, err := s.lend(t.Context(), "one", c.reader("one"))
+		if err != nil {
+			t.Fatal(err)
 		}
-		synctest.Wait()
-		close(c.filled)
-		synctest.Wait()
-		if c.lost["one"] || len(s.out) != 0 || len(s.slots) != 0 {
-			t.Errorf("lost still: %v; %d objects and %d slots are left", c.lost["one"], len(s.out), len(s.slots))
+		s.giveBack("one", failed)
+		_, again, err := s.lend(t.Context(), "one", c.reader("one"))
+		if err != nil || c.reads["one"] != 1 {
+			t.Fatalf("%d reads, %v; want that it is out still", c.reads["one"], err)
 		}
-	})
-}
-
-func TestWhatIsFetchedKeepsNobodyWaiting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var s shelf
-		lost := make([]string, outAtOnce)
-		for i := range lost {
-			lost[i] = fmt.Sprint(i)
-		}
-		c := newCached(lost...)
-		got := make(chan error)
-		for _, digest := range lost {
-			go func() {
-				_, giveBack, err := s.lend(t.Context(), digest, c.source(digest))
-				if err == nil {
-					giveBack()
-				}
-				got <- err
-			}()
-		}
-		synctest.Wait()
-		if _, giveBack, err := s.lend(t.Context(), "here", c.source("here")); err != nil {
-			t.Errorf("while registries hang: %v", err)
-		} else {
-			giveBack()
-		}
-		close(c.filled)
-		for range lost {
-			if err := <-got; err != nil {
-				t.Error(err)
-			}
+		giveBack()
+		again()
+		if len(s.out) != 0 || len(s.slots) != 0 {
+			t.Errorf("%d objects and %d slots are left", len(s.out), len(s.slots))
 		}
 	})
 }
