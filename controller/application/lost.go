@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
 )
@@ -115,6 +116,42 @@ func untold(nodes []v1alpha1.BpfNode, uid string) bool {
 	return slices.ContainsFunc(nodes, func(n v1alpha1.BpfNode) bool {
 		return n.Status.Counts.Untold > 0 && n.Status.Of(uid) == nil
 	})
+}
+
+// lose tells whether nodes would lose something with what is sealed, or may: they
+// say that they run something, or are to and have yet to say how that went.
+func (r *Reconciler) lose(ctx context.Context, s sealed) (bool, error) {
+	if s.said.runs || s.lost || s.payload == nil || s.payload.Tombstone {
+		return s.said.runs || s.lost, nil
+	}
+	nodes, err := r.nodes(ctx)
+	for _, n := range nodes {
+		if silent, err := silent(s.payload, n); err != nil || silent {
+			return silent, err
+		}
+	}
+	return false, err
+}
+
+// silent tells whether a node is to have a version that an intent names, and has yet
+// to say how it does with it: it is away, or its report was lost. One that never had
+// an agent says nothing, and runs nothing.
+func silent(live *intent.Payload, n status.Node) (bool, error) {
+	version := live
+	if !live.Reaches(n.Name) {
+		version = live.Previous
+	}
+	if version == nil {
+		return false, nil
+	}
+	answers, err := status.Answers(status.Wanted{UID: live.UID, Serial: version.VersionSerial(), Selector: version.NodeSelector}, []status.Node{n})
+	if err != nil || len(answers) == 0 {
+		return false, err
+	}
+	if answers[0].Reachable {
+		return answers[0].State == v1alpha1.NodePending, nil
+	}
+	return n.Ready || n.Gone != nil || n.Reported != nil, nil
 }
 
 // overtaken tells whether nodes have seen a newer intent than the one that is

@@ -410,8 +410,8 @@ func resumed(app application, serial int64) bool {
 	return app.GetAnnotations()[v1alpha1.AnnotationResume] == strconv.FormatInt(serial, 10)
 }
 
-// emptied is why a version is held back that comes to no node where nodes run what
-// it takes the place of, and would lose that at once: there is nothing to hold them
+// emptied is why a version is held back that comes to no node where nodes may run
+// what it takes the place of, and would lose that at once: there is nothing to hold them
 // at, by an intent that was lost or because the first version is on its way yet, or
 // it is the version before, which has no steps.
 func (r *Reconciler) emptied(ctx context.Context, app application, mine sealed, s gate.Standing) (hold v1alpha1.RolloutStatus, err error) {
@@ -420,11 +420,24 @@ func (r *Reconciler) emptied(ctx context.Context, app application, mine sealed, 
 	if !loses || !s.Verdict.Allowed() || resumed(app, app.Report().Serial) {
 		return hold, nil
 	}
-	fleet, err := r.fleet(ctx, app, s.Verdict.Version(), s)
-	if err != nil || fleet.Empty() == "" {
+	why, err := r.forNobody(ctx, app, mine, s.Verdict.Version(), s)
+	if err != nil || why == "" {
 		return hold, err
 	}
-	return v1alpha1.RolloutStatus{State: v1alpha1.RolloutEmpty, Message: rollout.HeldBack(fleet.Empty())}, nil
+	return v1alpha1.RolloutStatus{State: v1alpha1.RolloutEmpty, Message: rollout.HeldBack(why)}, nil
+}
+
+// forNobody is why a version comes to no node, where nodes may run something that it
+// would take the place of; empty where it comes to some, or there is nothing to lose.
+func (r *Reconciler) forNobody(ctx context.Context, app application, mine sealed, version intent.Payload, s gate.Standing) (why string, err error) {
+	fleet, err := r.fleet(ctx, app, version, s)
+	if err != nil || fleet.Empty() == "" {
+		return "", err
+	}
+	if lose, err := r.lose(ctx, mine); err != nil || !lose {
+		return "", err
+	}
+	return fleet.Empty(), nil
 }
 
 // nothingBefore is why an undo cannot be done.
@@ -443,8 +456,8 @@ func (r *Reconciler) bringBack(ctx context.Context, app application, mine sealed
 		return mine, nothingBefore, nil
 	}
 	if before != live {
-		if fleet, err := r.fleet(ctx, app, *before, s); err != nil || fleet.Empty() != "" {
-			return mine, "the version before is not brought back: " + fleet.Empty() + "; change the definition, or see skep rollout resume", err
+		if why, err := r.forNobody(ctx, app, mine, *before, s); err != nil || why != "" {
+			return mine, "the version before is not brought back: " + why + "; change the definition, or see skep rollout resume", err
 		}
 	}
 	v, err := r.rejudge(ctx, s.Request, *before)
