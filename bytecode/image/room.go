@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/semaphore"
+	"github.com/skep-dev/skep/share"
 )
 
 // smallLayer is the size in bytes up to which a layer is read from a registry
@@ -22,107 +22,63 @@ const sharers = 3
 // slowly takes some of layers only: nobody asks for room among objects before
 // all that is to be read from the network is there.
 type room struct {
-	layersBytes int64
-	// layers counts the bytes of layers on their way, objects the objects that
-	// are open; nil is no bound.
-	layers, objects *semaphore.Weighted
+	// layersBytes are those of layers that may be on their way, objects how many
+	// objects may be open; zero is no bound.
+	layersBytes, objects int64
 
-	mu     sync.Mutex
-	shares map[string]*share
+	shares share.Shares
 }
 
-// share is what one registry, or one party, may take of the room for layers.
-type share struct {
-	room *semaphore.Weighted
-	// users are those that have some of it or wait for it.
-	users int
-}
-
-func newRoom(o Options) *room {
-	r := &room{layersBytes: o.LayersBytes, shares: map[string]*share{}}
-	if o.LayersBytes > 0 {
-		r.layers = semaphore.NewWeighted(o.LayersBytes)
-	}
-	if o.Objects > 0 {
-		r.objects = semaphore.NewWeighted(int64(o.Objects))
-	}
-	return r
-}
+func newRoom(o Options) *room { return &room{layersBytes: o.LayersBytes, objects: int64(o.Objects)} }
 
 // forLayer waits until a layer of so many bytes may be read from a registry for
 // a party; an empty one shares with nobody. Who waits for the party's share holds
 // nothing else, and who waits for the registry's holds the party's alone.
 func (r *room) forLayer(ctx context.Context, bytes int64, party, registry string) (release func(), err error) {
-	if bytes <= smallLayer || r.layers == nil {
+	if bytes <= smallLayer || r.layersBytes == 0 {
 		return func() {}, nil
 	}
 	var taken []func()
-	release = sync.OnceFunc(func() {
+	release = func() {
 		for _, give := range taken {
 			give()
 		}
-	})
-	for _, of := range [][2]string{{"party ", party}, {"registry ", registry}} {
-		if of[1] == "" {
+	}
+	for _, of := range []struct {
+		name string
+		most int64
+	}{
+		{"party " + party, r.layersBytes / sharers}, {"registry " + registry, r.layersBytes / sharers}, {"layers", r.layersBytes},
+	} {
+		if of.name == "party " {
 			continue
 		}
-		give, err := r.forShare(ctx, of[0]+of[1], bytes)
+		give, err := r.take(ctx, of.name, bytes, of.most)
 		if err != nil {
 			release()
 			return nil, err
 		}
 		taken = append(taken, give)
 	}
-	give, err := take(ctx, r.layers, min(bytes, r.layersBytes))
-	if err != nil {
-		release()
-		return nil, err
-	}
-	taken = append(taken, give)
 	return release, nil
-}
-
-// forShare waits until so many bytes may be taken of a share.
-func (r *room) forShare(ctx context.Context, name string, bytes int64) (release func(), err error) {
-	most := max(r.layersBytes/sharers, 1)
-	r.mu.Lock()
-	s := r.shares[name]
-	if s == nil {
-		s = &share{room: semaphore.NewWeighted(most)}
-		r.shares[name] = s
-	}
-	s.users++
-	r.mu.Unlock()
-	leave := func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if s.users--; s.users == 0 {
-			delete(r.shares, name)
-		}
-	}
-	give, err := take(ctx, s.room, min(bytes, most))
-	if err != nil {
-		leave()
-		return nil, err
-	}
-	return func() { give(); leave() }, nil
 }
 
 // forObject waits until one more object may be open.
 func (r *room) forObject(ctx context.Context) (release func(), err error) {
-	return take(ctx, r.objects, 1)
+	if r.objects == 0 {
+		return func() {}, nil
+	}
+	return r.take(ctx, "objects", 1, r.objects)
 }
 
 // take waits for a share no longer than the context. What it returns gives the
 // share back, however often it is called.
-func take(ctx context.Context, of *semaphore.Weighted, share int64) (release func(), err error) {
-	if of == nil {
-		return func() {}, nil
-	}
-	if err := of.Acquire(ctx, share); err != nil {
+func (r *room) take(ctx context.Context, name string, much, most int64) (release func(), err error) {
+	release, err = r.shares.Take(ctx, name, much, most)
+	if err != nil {
 		return nil, &kindError{kind: ErrUnavailable, err: fmt.Errorf("wait for room to read an image, as many are read at once: %w", err)}
 	}
-	return sync.OnceFunc(func() { of.Release(share) }), nil
+	return release, nil
 }
 
 // How many images are known to be no bytecode images, and how many bytes are

@@ -211,17 +211,6 @@ func TestAPanicGivesItsRoomBack(t *testing.T) {
 	mustPull(t, c, r).Release()
 }
 
-// users are those that have some of a share of the room for layers, or wait for
-// it.
-func users(c *Client, share string) int {
-	c.room.mu.Lock()
-	defer c.room.mu.Unlock()
-	if s := c.room.shares[share]; s != nil {
-		return s.users
-	}
-	return 0
-}
-
 func TestNoRegistryAndNoPartyTakesAllRoomForLayers(t *testing.T) {
 	large := mustBuild(t, padded(t, 3*mib), BuildOptions{})
 	slow, asked, let := slowLayers(t, large)
@@ -252,7 +241,7 @@ func TestNoRegistryAndNoPartyTakesAllRoomForLayers(t *testing.T) {
 	waiting = append(waiting, pull("team-a", mine), pull("team-b", at))
 	patience, done := context.WithTimeout(t.Context(), time.Minute)
 	defer done()
-	for users(c, "party team-a") < 2 || users(c, "registry "+slow.host) < 2 {
+	for users := c.room.shares.Users(); users["party team-a"] < 2 || users["registry "+slow.host] < 2; users = c.room.shares.Users() {
 		if runtime.Gosched(); patience.Err() != nil {
 			t.Fatal("nobody waits for a share")
 		}
@@ -267,8 +256,8 @@ func TestNoRegistryAndNoPartyTakesAllRoomForLayers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(c.room.shares) != 0 {
-		t.Errorf("shares are kept that nobody uses: %v", c.room.shares)
+	if users := c.room.shares.Users(); len(users) != 0 {
+		t.Errorf("shares are kept that nobody uses: %v", users)
 	}
 }
 
@@ -297,7 +286,7 @@ func TestSharesOfTheRoomForLayers(t *testing.T) {
 	take("team-b", "two.example.com")()
 	c()
 	a()
-	if len(r.shares) != 0 {
-		t.Errorf("shares are kept that nobody uses: %v", r.shares)
+	if users := r.shares.Users(); len(users) != 0 {
+		t.Errorf("shares are kept that nobody uses: %v", users)
 	}
 }

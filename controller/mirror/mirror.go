@@ -28,6 +28,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/share"
 )
 
 // Audience is what the tokens of agents are made for.
@@ -69,11 +70,16 @@ type Server struct {
 	known          tokens
 	// sending counts what is read and sent, filling what is fetched: a registry that
 	// hangs keeps no node from what is there.
-	sending, filling shares
+	sending, filling share.Shares
 	// Replicas have a shelf of their own: who waits for one must not wait for
 	// somebody who waits for this one.
 	agents, replicas shelf
 }
+
+// atOnce is how many objects are on their way to one node at once, and how many are
+// fetched for it: a node that reads slowly, or never, keeps few of those that may be
+// out at all.
+const atOnce = 4
 
 // byObject is the index of intents by the digest of their object.
 const byObject = "object"
@@ -214,7 +220,7 @@ func (s *Server) lend(ctx context.Context, digest string, who asker) ([]byte, fu
 	if who.replica {
 		return s.shelved(ctx, digest, &s.replicas)
 	}
-	leave, err := s.sending.enter(ctx, who.node)
+	leave, err := s.sending.Take(ctx, who.node, 1, atOnce)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -238,7 +244,7 @@ func (s *Server) shelved(ctx context.Context, digest string, on *shelf) ([]byte,
 // unless it is already. That goes on though nobody waits for it any more, since
 // they will ask again, and counts against the node's share until it ends.
 func (s *Server) fill(ctx context.Context, digest, node string) error {
-	leave, err := s.filling.enter(ctx, node)
+	leave, err := s.filling.Take(ctx, node, 1, atOnce)
 	if err != nil {
 		return err
 	}

@@ -126,8 +126,8 @@ func (a *asked) by(ctx context.Context, node, object string) {
 // holdsNothing is so once all was answered and fetched.
 func (a *asked) holdsNothing(t *testing.T) {
 	t.Helper()
-	if n, m := len(a.sending.of), len(a.filling.of); n+m != 0 {
-		t.Errorf("%d shares of what is sent and %d of what is fetched are left", n, m)
+	if sending, filling := a.sending.Users(), a.filling.Users(); len(sending)+len(filling) != 0 {
+		t.Errorf("shares are left of what is sent, %v, and of what is fetched, %v", sending, filling)
 	}
 	if n, m := len(a.agents.out), len(a.agents.slots); n+m != 0 {
 		t.Errorf("%d objects and %d slots are left", n, m)

@@ -37,7 +37,8 @@ func floors() []floor {
 		{"hook", nil},
 		{"schemas", one},
 		{"bytecode", with(one, "!bytecode/image")},
-		{"bytecode/image", with(one, "bytecode")},
+		{"share", nil},
+		{"bytecode/image", with(one, "bytecode", "share")},
 		{"intent", one},
 		{"placement", with(one, "intent", "bytecode", "!bytecode/image")},
 		{"signing", with(one, "bytecode/image")},
@@ -45,7 +46,7 @@ func floors() []floor {
 		{"gate", four},
 		{"agent", agent},
 		{"host", with(five, "agent")},
-		{"controller", with(five, "placement")},
+		{"controller", with(five, "placement", "share")},
 		{"demo", with(five, "agent", "host", "examples")},
 		{"examples", nil},
 		// The demo is a user of the whole, as the command line is.
@@ -286,7 +287,7 @@ func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
 
 // pureRooms decide and do no I/O.
 func pureRooms() []string {
-	return []string{"api/v1alpha1", "hook", "bytecode", "bytecode/values", "placement", "agent/plan"}
+	return []string{"api/v1alpha1", "hook", "share", "bytecode", "bytecode/values", "placement", "agent/plan"}
 }
 
 // impure lists what a room that only decides has no use for.
