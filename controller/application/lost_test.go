@@ -4,7 +4,10 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 )
 
 func TestAFullReportTakesTheStepsFromNoFirstVersion(t *testing.T) {
@@ -45,5 +48,63 @@ func TestWhatIsHeldSinceItsIntentWasLostSaysWhatNoRevocationReaches(t *testing.T
 	f.settles()
 	if p := f.revoke("team-a"); p != nil || !strings.Contains(f.state().Message, "what runs goes on, whatever is revoked") {
 		t.Errorf("%+v; %+v", p, f.state())
+	}
+}
+
+// restore brings back an intent that was lost.
+func (f *fleet) restore(o v1alpha1.BpfIntent) *intent.Payload {
+	f.t.Helper()
+	o.ResourceVersion = ""
+	f.create(&o)
+	return f.settles()
+}
+
+// stored is the intent as the API server has it.
+func (f *fleet) stored() (o v1alpha1.BpfIntent) {
+	f.t.Helper()
+	if err := f.api.Get(f.t.Context(), client.ObjectKey{Name: string(f.app.UID)}, &o); err != nil {
+		f.t.Fatal(err)
+	}
+	return o
+}
+
+// TestWhatWasStoppedIsNotUndoneForAnOldUndo has an undo of another version stand on an
+// application whose newest version failed, and whose intent is lost and comes back.
+func TestWhatWasStoppedIsNotUndoneForAnOldUndo(t *testing.T) {
+	f := newFleet(t)
+	f.answers(v1alpha1.NodeLoaded)
+	f.version(1)
+	f.undo()
+	f.version(2)
+	f.answers(v1alpha1.NodeFailed)
+	was := f.stored()
+	f.lose()
+	if p := f.settles(); p != nil || f.state().State != v1alpha1.RolloutStopped {
+		t.Fatalf("lost: %+v; %+v", p, f.state())
+	}
+	for sentence, do := range stays {
+		if do(f); f.state().State != v1alpha1.RolloutStopped {
+			t.Fatalf("%s: %+v", sentence, f.state())
+		}
+	}
+	if p := f.restore(was); f.say(p) != "v3 on 1, before v1" {
+		t.Errorf("nobody undid it: %s; %+v", f.say(p), f.state())
+	}
+}
+
+// TestWhatWasUndoneStaysUndoneWhereAnOlderIntentComesBack has the undo itself lost.
+func TestWhatWasUndoneStaysUndoneWhereAnOlderIntentComesBack(t *testing.T) {
+	f := newFleet(t)
+	f.answers(v1alpha1.NodeLoaded)
+	f.version(1)
+	was := f.stored()
+	f.undo()
+	f.lose()
+	f.settles()
+	for _, do := range stays {
+		do(f)
+	}
+	if p := f.restore(was); f.say(p) != "v1 on 5, withdrawn v2" || f.state().State != v1alpha1.RolloutRolledBack {
+		t.Errorf("%s; %+v", f.say(p), f.state())
 	}
 }

@@ -384,24 +384,30 @@ func (r *Reconciler) hold(ctx context.Context, s *gate.Standing) {
 
 // forgotten is why a version is held back whose intent was lost, and with it that
 // it was undone, or stopped: its own status and people's word are what is left of
-// that. One that came to no node was stopped by nobody.
+// that. One that came to no node was stopped by nobody. What was stopped and not
+// undone is named by the negative of its generation: an old undo that stands there
+// still is not of it, should the intent come back.
 func forgotten(app application, mine sealed) (hold v1alpha1.RolloutStatus, err error) {
 	generation, err := gate.Generation(app)
 	report := app.Report()
 	if err != nil || mine.payload != nil || resumed(app, report.Serial) {
 		return hold, err
 	}
-	halted := stopped(report.Rollout) && report.Rollout.State != v1alpha1.RolloutEmpty &&
-		(report.ObservedGeneration == app.GetGeneration() || report.Rollout.Held == generation)
-	undone := mine.lost && app.GetAnnotations()[v1alpha1.AnnotationUndo] == strconv.FormatInt(app.GetGeneration(), 10)
-	if !halted && !undone {
+	said, looked := cmp.Or(report.Rollout, &v1alpha1.RolloutStatus{}), report.ObservedGeneration == app.GetGeneration()
+	undone := said.Held == generation || looked && said.State == v1alpha1.RolloutRolledBack ||
+		mine.lost && app.GetAnnotations()[v1alpha1.AnnotationUndo] == strconv.FormatInt(app.GetGeneration(), 10)
+	halted := said.Held == -generation || looked && said.State == v1alpha1.RolloutStopped
+	switch {
+	case undone:
+		hold.Held = generation
+	case halted:
+		hold.Held = -generation
+	default:
 		return hold, nil
 	}
-	return v1alpha1.RolloutStatus{
-		Held:    generation,
-		State:   v1alpha1.RolloutStopped,
-		Message: "it was undone or stopped, and its intent was lost since: what runs goes on, whatever is revoked; change the definition, or have it rolled out by skep rollout resume",
-	}, nil
+	hold.State = v1alpha1.RolloutStopped
+	hold.Message = "it was undone or stopped, and its intent was lost since: what runs goes on, whatever is revoked; change the definition, or have it rolled out by skep rollout resume"
+	return hold, nil
 }
 
 // resumed tells whether people asked for a step to count as done: serial is that of
