@@ -3,6 +3,7 @@ package application
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -40,14 +41,42 @@ func TestALostIntentStaysKnown(t *testing.T) {
 }
 
 func TestWhatIsHeldSinceItsIntentWasLostSaysWhatNoRevocationReaches(t *testing.T) {
-	f := newFleet(t)
-	f.answers(v1alpha1.NodeLoaded)
-	f.version(1)
-	f.answers(v1alpha1.NodeFailed)
-	f.lose()
-	f.settles()
-	if p := f.revoke("team-a"); p != nil || !strings.Contains(f.state().Message, "what runs goes on, whatever is revoked") {
-		t.Errorf("%+v; %+v", p, f.state())
+	for sentence, hold := range map[string]func(*fleet){
+		"it failed": func(f *fleet) {
+			f.version(1)
+			f.answers(v1alpha1.NodeFailed)
+			f.lose()
+			f.settles()
+		},
+		"it chooses no node": func(f *fleet) {
+			f.lose()
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) { choosesNobody(s); s.Bytecode.Image = f.versions[1] })
+		},
+		"it chooses no node, and a newer intent was lost": func(f *fleet) {
+			f.overtake()
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) { choosesNobody(s); s.Bytecode.Image = f.versions[1] })
+		},
+		"an undo cannot be done, and a newer intent was lost": func(f *fleet) {
+			f.undo()
+			f.overtake()
+			f.clock = f.clock.Add(time.Minute)
+			f.settles()
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			f.answers(v1alpha1.NodeLoaded)
+			hold(f)
+			before, signer := f.intent(f.app), "team-a"
+			if before != nil {
+				// It signed what came after that.
+				signer = "team-c"
+			}
+			p := f.revoke(signer)
+			if (p == nil) != (before == nil) || p != nil && p.Serial != before.Serial || !strings.Contains(f.state().Message, "what runs goes on, whatever is revoked") {
+				t.Errorf("%+v; %+v", p, f.state())
+			}
+		})
 	}
 }
 

@@ -339,6 +339,9 @@ func (r *Reconciler) steer(ctx context.Context, app application, mine sealed, s 
 	if err != nil {
 		return mine, hold, err
 	}
+	if hold.State != "" && (mine.payload == nil || mine.behind()) {
+		hold.Message += "; of an intent that was lost, what runs goes on, whatever is revoked"
+	}
 	if s.Frozen = hold.State != ""; s.Frozen || s.Undone {
 		r.hold(ctx, s)
 	}
@@ -406,7 +409,7 @@ func forgotten(app application, mine sealed) (hold v1alpha1.RolloutStatus, err e
 		return hold, nil
 	}
 	hold.State = v1alpha1.RolloutStopped
-	hold.Message = "it was undone or stopped, and its intent was lost since: what runs goes on, whatever is revoked; change the definition, or have it rolled out by skep rollout resume"
+	hold.Message = "it was undone or stopped, and its intent was lost since: change the definition, or have it rolled out by skep rollout resume"
 	return hold, nil
 }
 
