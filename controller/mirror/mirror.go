@@ -68,9 +68,10 @@ type Server struct {
 
 	reviews, fills singleflight.Group
 	known          tokens
-	// sending counts what is read and sent, filling what is fetched: a registry that
-	// hangs keeps no node from what is there.
-	sending, filling share.Shares
+	// sending counts by node what is read and sent, filling what is fetched: a
+	// registry that hangs keeps no node from what is there. borrowing counts all that
+	// comes from peers.
+	sending, filling, borrowing share.Shares
 	// Replicas have a shelf of their own: who waits for one must not wait for
 	// somebody who waits for this one.
 	agents, replicas shelf
@@ -272,16 +273,32 @@ func (s *Server) fetch(ctx context.Context, p intent.Payload) error {
 	defer cancel()
 	var lacking error
 	if s.Peers != nil {
-		object, err := s.Peers.fetch(ctx, p.ObjectDigest)
-		if err == nil {
-			return s.Cache.Keep(p.ObjectDigest, object)
+		if lacking = s.borrow(ctx, p.ObjectDigest); lacking == nil {
+			return nil
 		}
-		lacking = err
 	}
 	if err := s.Pull(ctx, p); err != nil {
 		return fmt.Errorf("fetch image of %s: %w", p.Application, errors.Join(err, lacking))
 	}
 	return nil
+}
+
+// borrow brings an object into the cache from a replica that has it. It stands in
+// memory on its way, as few may at a time; there is no longer wait for that than
+// for one replica.
+func (s *Server) borrow(ctx context.Context, digest string) error {
+	patience, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	leave, err := s.borrowing.Take(patience, "", 1, borrowedAtOnce)
+	if err != nil {
+		return fmt.Errorf("wait to ask replicas: %w", err)
+	}
+	defer leave()
+	object, err := s.Peers.fetch(ctx, digest)
+	if err != nil {
+		return err
+	}
+	return s.Cache.Keep(digest, object)
 }
 
 // live is the version of a live intent that names an object.
@@ -363,10 +380,11 @@ const extraNode = "authentication.kubernetes.io/node-name"
 
 // review asks the API server whose a token is.
 func (s *Server) review(ctx context.Context, token string) (asker, error) {
-	if err := s.known.enter(ctx); err != nil {
+	leave, err := s.known.asking.Take(ctx, "", 1, askedAtOnce)
+	if err != nil {
 		return asker{}, fmt.Errorf("review token: %w", err)
 	}
-	defer s.known.leave()
+	defer leave()
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
 	if err := s.Client.Create(ctx, review); err != nil {
 		return asker{}, fmt.Errorf("review token: %w", err)
@@ -388,9 +406,8 @@ func (s *Server) review(ctx context.Context, token string) (asker, error) {
 // tokens remembers by hash whose those were that were shown a moment ago, and
 // has few asked about at once.
 type tokens struct {
-	once sync.Once
-	// asking has one entry for each token that is asked about.
-	asking chan struct{}
+	// asking counts the tokens that are asked about.
+	asking share.Shares
 
 	mu sync.Mutex
 	// good and bad are apart, so that a flood of bad ones drops no good one.
@@ -413,19 +430,6 @@ const (
 	believedAtOnce = 8192
 	askedAtOnce    = 8
 )
-
-// enter waits for the right to ask about a token, leave gives it back.
-func (t *tokens) enter(ctx context.Context) error {
-	t.once.Do(func() { t.asking = make(chan struct{}, askedAtOnce) })
-	select {
-	case t.asking <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (t *tokens) leave() { <-t.asking }
 
 // fresh is what is known of a token; false where that is to be asked.
 func (t *tokens) fresh(key [sha256.Size]byte, now time.Time) (answer, bool) {

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -126,8 +127,8 @@ func (a *asked) by(ctx context.Context, node, object string) {
 // holdsNothing is so once all was answered and fetched.
 func (a *asked) holdsNothing(t *testing.T) {
 	t.Helper()
-	if sending, filling := a.sending.Users(), a.filling.Users(); len(sending)+len(filling) != 0 {
-		t.Errorf("shares are left of what is sent, %v, and of what is fetched, %v", sending, filling)
+	if sending, filling, borrowing := a.sending.Users(), a.filling.Users(), a.borrowing.Users(); len(sending)+len(filling)+len(borrowing) != 0 {
+		t.Errorf("shares are left of what is sent, %v, fetched, %v, and borrowed, %v", sending, filling, borrowing)
 	}
 	if n, m := len(a.agents.out), len(a.agents.slots); n+m != 0 {
 		t.Errorf("%d objects and %d slots are left", n, m)
@@ -252,5 +253,80 @@ func TestANodeHasFewFetched(t *testing.T) {
 			t.Errorf("lost still: %v", cache.lost)
 		}
 		s.holdsNothing(t)
+	})
+}
+
+// TestFewObjectsComeFromPeersAtOnce: each stands in memory on its way. Who waits
+// longer than a peer would be waited for asks the registry.
+func TestFewObjectsComeFromPeersAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lost []string
+		for n := range 3 * atOnce {
+			lost = append(lost, fmt.Sprint(n))
+		}
+		cache := newEmptied(lost...)
+		close(cache.filled)
+		s := serve(cache, cache.pull)
+		asked, release := make(chan struct{}, 100), make(chan struct{})
+		s.Peers = &Peers{Addresses: func(context.Context) ([]string, error) {
+			asked <- struct{}{}
+			<-release
+			return nil, errors.New("there are none")
+		}}
+		began := time.Now()
+		for n, object := range lost {
+			go s.by(t.Context(), fmt.Sprint("node", n), object)
+		}
+		synctest.Wait()
+		if len(asked) != borrowedAtOnce {
+			t.Fatalf("peers are asked for %d objects at once, want %d", len(asked), borrowedAtOnce)
+		}
+		for range len(lost) - borrowedAtOnce {
+			if a := <-s.answers; a.Code != http.StatusOK || time.Since(began) != peerTimeout {
+				t.Errorf("answered with %d after %v", a.Code, time.Since(began))
+			}
+		}
+		close(release)
+		for range borrowedAtOnce {
+			if a := <-s.answers; a.Code != http.StatusOK {
+				t.Errorf("answered with %d", a.Code)
+			}
+		}
+		synctest.Wait()
+		s.holdsNothing(t)
+	})
+}
+
+// slowAPI is an api that answers about tokens once release is closed.
+type slowAPI struct {
+	api
+	asked   chan struct{}
+	release chan struct{}
+}
+
+func (s *slowAPI) Create(ctx context.Context, o client.Object, all ...client.CreateOption) error {
+	s.asked <- struct{}{}
+	<-s.release
+	return s.api.Create(ctx, o, all...)
+}
+
+func TestFewTokensAreAskedAboutAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &slowAPI{asked: make(chan struct{}, 100), release: make(chan struct{})}
+		s := serve(newEmptied(), nil)
+		s.Client = slow
+		for n := range 3 * askedAtOnce {
+			go s.by(t.Context(), fmt.Sprint("node", n), "here")
+		}
+		synctest.Wait()
+		if n := len(slow.asked); n != askedAtOnce {
+			t.Errorf("the API server is asked about %d tokens at once, want %d", n, askedAtOnce)
+		}
+		close(slow.release)
+		for range 3 * askedAtOnce {
+			if a := <-s.answers; a.Code != http.StatusOK {
+				t.Errorf("answered with %d", a.Code)
+			}
+		}
 	})
 }

@@ -37,11 +37,13 @@ type Peers struct {
 	TokenFile string
 }
 
-// The bounds of asking peers: how many, for how long each, and for how much.
+// The bounds of asking peers: how many, for how long each, for how much, which is
+// what an inspection reads, and for how many objects at once.
 const (
-	maxPeers    = 8
-	peerTimeout = 5 * time.Second
-	maxObject   = 64 << 20
+	maxPeers       = 8
+	peerTimeout    = 5 * time.Second
+	maxObject      = 16 << 20
+	borrowedAtOnce = 4
 )
 
 // fetch is an object that a peer has.
