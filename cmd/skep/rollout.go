@@ -129,6 +129,9 @@ func (r *rolled) state() (line string, over bool, err error) {
 		return "the definition has not been looked at yet", false, nil
 	case r.Annotations[v1alpha1.AnnotationUndo] == strconv.FormatInt(r.Generation, 10) && r.Status.Rollout == nil:
 		return "it is about to be undone", false, nil
+	case ready.Status == metav1.ConditionTrue && r.Status.Rollout != nil && r.Status.Rollout.Step == 0:
+		// It was undone, or is held back, and has no steps.
+		return "", true, fmt.Errorf("%s: %s; %s", r.named, plain(r.Status.Rollout.Message), plain(ready.Message))
 	case ready.Status == metav1.ConditionTrue && r.Status.Rollout != nil:
 		return "", true, fmt.Errorf("%s: the rollout waits at step %d of %d: %s", r.named, r.Status.Rollout.Step, r.Status.Rollout.Steps, plain(ready.Message))
 	case ready.Status == metav1.ConditionTrue:

@@ -132,6 +132,17 @@ func TestRolloutsAreFollowedAndSteered(t *testing.T) {
 		t.Errorf("resume of what is rolled back: %v; annotated %q", err, f.app.Annotations)
 	}
 
+	t.Log("of what is suspended it says what waits for that")
+	for want, rollout := range map[string]v1alpha1.RolloutStatus{
+		"app: the rollout waits at step 1 of 2: it is suspended":             {State: v1alpha1.RolloutPaused, Step: 1, Steps: 2},
+		"app: the version before comes back once it is not; it is suspended": {State: v1alpha1.RolloutStopped, Message: "the version before comes back once it is not"},
+	} {
+		f.says(metav1.ConditionTrue, "it is suspended", func(s *v1alpha1.BpfApplicationStatus) { s.Rollout = &rollout })
+		if _, err := f.skep(t.Context(), "rollout", "status", "bpfapp/app"); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("status of what is suspended: %v, want %q", err, want)
+		}
+	}
+
 	t.Log("it is waited for")
 	f.says(metav1.ConditionFalse, "step 1 of 2", func(*v1alpha1.BpfApplicationStatus) {})
 	if _, err := f.skep(t.Context(), "rollout", "status", "bpfapp/app", "--timeout=10ms"); err == nil || !strings.Contains(err.Error(), "it is not over: step 1 of 2") {
