@@ -63,6 +63,8 @@ type Reconciler struct {
 	tags     tags
 	progress progress
 	lanes    lanes
+
+	generations generations
 }
 
 // application is either scope's kind as the client takes it.
@@ -165,6 +167,7 @@ func (r *Reconciler) bring(ctx context.Context, id v1alpha1.Identity, f found) (
 	case f.app == nil:
 		r.tags.forget(id)
 		r.progress.forget(id)
+		r.generations.forget(id)
 		r.Metrics.forget(id)
 		return 0, true, nil
 	case f.mine.payload == nil && r.lanes.full(id.Namespace):

@@ -331,7 +331,7 @@ func (r *Reconciler) back(ctx context.Context, app application, mine sealed, s g
 func (r *Reconciler) steer(ctx context.Context, app application, mine sealed, s *gate.Standing) (now sealed, hold v1alpha1.RolloutStatus, err error) {
 	mine, hold, err = r.undo(ctx, app, mine, s)
 	if err == nil && hold.State == "" {
-		hold, err = forgotten(app, mine)
+		hold, err = r.forgotten(app, mine)
 	}
 	if err == nil && hold.State == "" {
 		hold, err = r.emptied(ctx, app, mine, *s)
@@ -354,13 +354,17 @@ func (r *Reconciler) steer(ctx context.Context, app application, mine sealed, s 
 // not. What was unloaded since stays so. hold is why it could not be done: the
 // rollout goes no further then either.
 func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *gate.Standing) (now sealed, hold v1alpha1.RolloutStatus, err error) {
-	live, asked := mine.payload, app.GetAnnotations()[v1alpha1.AnnotationUndo]
+	live := mine.payload
 	generation, err := gate.Generation(app)
-	if err != nil || live == nil || asked == "" {
+	if err != nil {
 		return mine, hold, err
 	}
-	done, said := live.Undone == generation, app.Report().Rollout
-	if !done && asked != strconv.FormatInt(app.GetGeneration(), 10) && (said == nil || said.Held != generation) {
+	wanted, said := r.wantsUndo(app, generation), app.Report().Rollout
+	if live == nil || app.GetAnnotations()[v1alpha1.AnnotationUndo] == "" {
+		return mine, hold, nil
+	}
+	done := live.Undone == generation
+	if !done && !wanted && (said == nil || said.Held != generation) {
 		return mine, hold, nil
 	}
 	if overtaken, _ := r.overtaken(mine); !done || overtaken && !live.Tombstone && !app.Body().Suspend {
@@ -390,7 +394,7 @@ func (r *Reconciler) hold(ctx context.Context, s *gate.Standing) {
 // that. One that came to no node was stopped by nobody. What was stopped and not
 // undone is named by the negative of its generation: an old undo that stands there
 // still is not of it, should the intent come back.
-func forgotten(app application, mine sealed) (hold v1alpha1.RolloutStatus, err error) {
+func (r *Reconciler) forgotten(app application, mine sealed) (hold v1alpha1.RolloutStatus, err error) {
 	generation, err := gate.Generation(app)
 	report := app.Report()
 	if err != nil || mine.payload != nil || resumed(app, report.Serial) {
@@ -398,7 +402,7 @@ func forgotten(app application, mine sealed) (hold v1alpha1.RolloutStatus, err e
 	}
 	said, looked := cmp.Or(report.Rollout, &v1alpha1.RolloutStatus{}), report.ObservedGeneration == app.GetGeneration()
 	undone := said.Held == generation || looked && said.State == v1alpha1.RolloutRolledBack ||
-		mine.lost && app.GetAnnotations()[v1alpha1.AnnotationUndo] == strconv.FormatInt(app.GetGeneration(), 10)
+		mine.lost && r.wantsUndo(app, generation)
 	halted := said.Held == -generation || looked && said.State == v1alpha1.RolloutStopped
 	switch {
 	case undone:

@@ -1,0 +1,57 @@
+package application
+
+import (
+	"strconv"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// generations remember since which metadata.generation an application asks nodes
+// for the same. An undo names one, and may come in one write with a change that asks
+// nothing else of nodes: there is no generation then that has both.
+type generations struct {
+	mu   sync.Mutex
+	byID map[v1alpha1.Identity]asking
+}
+
+// asking is what an application asks for, by gate.Generation, and since when.
+type asking struct {
+	uid               types.UID
+	definition, since int64
+}
+
+// since notes what an application asks for, and tells since when it does.
+func (g *generations) since(app application, definition int64) int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.byID == nil {
+		g.byID = map[v1alpha1.Identity]asking{}
+	}
+	now := asking{app.GetUID(), definition, app.GetGeneration()}
+	switch known := g.byID[app.Identity()]; {
+	case known.uid != now.uid:
+	case now.since < known.since:
+		// The cache shows what was.
+		return now.since
+	case known.definition == definition:
+		now.since = known.since
+	}
+	g.byID[app.Identity()] = now
+	return now.since
+}
+
+func (g *generations) forget(id v1alpha1.Identity) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.byID, id)
+}
+
+// wantsUndo tells whether people asked for an undo of what an application asks for.
+func (r *Reconciler) wantsUndo(app application, definition int64) bool {
+	since := r.generations.since(app, definition)
+	asked, err := strconv.ParseInt(app.GetAnnotations()[v1alpha1.AnnotationUndo], 10, 64)
+	return err == nil && since <= asked && asked <= app.GetGeneration()
+}
