@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 )
@@ -70,18 +71,12 @@ func (*looker) NeedLeaderElection() bool { return false }
 
 // Start looks until ctx ends. What could not be done is done again.
 func (l *looker) Start(ctx context.Context) error {
-	tick := time.NewTicker(lookAgain)
-	defer tick.Stop()
-	for {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := l.look(ctx); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, l.what)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
+	}, lookAgain)
+	return nil
 }
 
 // follower has the path served that lies in a folder.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -49,18 +50,12 @@ func (p *Pruner) Start(ctx context.Context) error {
 
 // again does something every so often until ctx ends, and logs what goes wrong.
 func again(ctx context.Context, every time.Duration, what string, do func(context.Context) error) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := do(ctx); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, what)
 		}
-	}
+	}, every)
+	return nil
 }
 
 // Prune drops once what is due.

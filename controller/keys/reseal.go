@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,18 +32,12 @@ type Resealer struct {
 
 // Start seals anew until ctx ends.
 func (r *Resealer) Start(ctx context.Context) error {
-	tick := time.NewTicker(cmp.Or(r.Every, 15*time.Second))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := r.Step(ctx); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "seal intents with the current key")
 		}
-	}
+	}, cmp.Or(r.Every, 15*time.Second))
+	return nil
 }
 
 // Step seals one batch anew, and drops the former keys where all is sealed with

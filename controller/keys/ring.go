@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -55,18 +56,12 @@ func (r *Ring) Start(ctx context.Context) error {
 	if r.store == nil {
 		return nil
 	}
-	tick := time.NewTicker(cmp.Or(r.Every, every))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := r.load(ctx); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "load sealing keys")
 		}
-	}
+	}, cmp.Or(r.Every, every))
+	return nil
 }
 
 // load brings what the Secret says into force.
