@@ -97,3 +97,24 @@ func TestARevocationTakesOfWhatIsNotJudgedNoMoreThanItsOwn(t *testing.T) {
 		}
 	}
 }
+
+// TestAVersionThatWasTakenAwayComesBackToNoNode has its signer revoked, and then that
+// of what nodes may go on with, while nodes have seen a newer intent.
+func TestAVersionThatWasTakenAwayComesBackToNoNode(t *testing.T) {
+	f := newFleet(t)
+	f.answers(v1alpha1.NodeLoaded)
+	f.version(1)
+	f.version(2)
+	f.vanish(f.app)
+	for _, c := range []struct{ team, want string }{
+		{"team-c", "v3 on 0, before v1, withdrawn v2"}, {"team-b", "v3 on 0, before v1"},
+	} {
+		f.outrun()
+		f.distrust(c.team)
+		f.clock = f.clock.Add(time.Second)
+		f.reconcile(f.app.Identity())
+		if p := f.intent(f.app); f.say(p) != c.want {
+			t.Errorf("without %s: %s, want %s", c.team, f.say(p), c.want)
+		}
+	}
+}

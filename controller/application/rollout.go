@@ -202,7 +202,8 @@ func (r *Reconciler) forsake(ctx context.Context, mine sealed, b beside, braked 
 		return mine, nil
 	}
 	live := *mine.payload
-	if mine.behind() && live.Rollout != nil {
+	// What has come to no node may have been taken from all, and comes to none by this.
+	if mine.behind() && live.Rollout != nil && live.Rollout.Through != "" {
 		through, err := r.furthest(ctx, live, append(gone, live.Beside()...))
 		if err != nil {
 			return mine, err
