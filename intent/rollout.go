@@ -137,15 +137,16 @@ func (o Opened) Before() (Opened, bool) {
 	return Opened{payload: *o.payload.Previous, revision: o.beside[0]}, true
 }
 
-// Names is the version beside the payload's own that has a revision, under its
-// own serial; false where the payload names none such.
-func (o Opened) Names(revision string) (Opened, bool) {
+// Names are the versions beside the payload's own that have a revision, each under
+// its own serial. There may be several, at other places or for other nodes.
+func (o Opened) Names(revision string) []Opened {
+	var named []Opened
 	for i, v := range o.payload.Beside() {
 		if o.beside[i] == revision {
-			return Opened{payload: *v, revision: revision}, true
+			named = append(named, Opened{payload: *v, revision: revision})
 		}
 	}
-	return Opened{}, false
+	return named
 }
 
 // Held tells that this is the version before, for a node that the rollout has

@@ -153,13 +153,26 @@ func TestAHeldNodeIsToldWhatElseItMayGoOnWith(t *testing.T) {
 	older.ObjectDigest = "sha256:" + strings.Repeat("d", 64)
 	now.Withdrawn = []intent.Payload{older}
 	held := open(t, now).For(late(t))
-	if got, ok := held.Names(open(t, older).Revision()); !ok || got.Payload().ObjectDigest != older.ObjectDigest {
-		t.Errorf("named: %v, %+v", ok, got.Payload())
+	if got := held.Names(open(t, older).Revision()); len(got) != 1 || got[0].Payload().ObjectDigest != older.ObjectDigest {
+		t.Errorf("named: %+v", got)
 	}
-	if _, ok := held.Names(open(t, now).Revision()); ok {
+	if got := held.Names(open(t, now).Revision()); len(got) != 0 {
 		t.Error("it may go on with the version that has not come to it")
 	}
 	if _, ok := held.Before(); ok {
 		t.Error("there is a version before the one that it is held at")
+	}
+}
+
+func TestEveryVersionOfTheSameBytesIsNamed(t *testing.T) {
+	now, others := rolling(), *rolling().Previous
+	others.Serial, others.NodeSelector = 8, &metav1.LabelSelector{MatchLabels: map[string]string{"role": "edge"}}
+	now.Withdrawn = []intent.Payload{others}
+	var serials []int64
+	for _, o := range open(t, now).Names(open(t, others).Revision()) {
+		serials = append(serials, o.Payload().Serial)
+	}
+	if diff := cmp.Diff([]int64{now.Previous.Serial, others.Serial}, serials); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -129,8 +129,7 @@ func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
 // in a cluster alone.
 func (a *Agent) forsakes(o intent.Opened, app *application) bool {
 	return a.opts.Node != "" && slices.ContainsFunc(app.loaded, func(revision string) bool {
-		_, named := o.Names(revision)
-		return !named && (revision != o.Revision() || app.alike(o))
+		return len(o.Names(revision)) == 0 && (revision != o.Revision() || app.alike(o))
 	})
 }
 

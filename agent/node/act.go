@@ -75,8 +75,7 @@ func (p *pass) standsIn(uid, revision string) bool {
 	if !p.unproven(uid) || p.opts.Node == "" {
 		return p.unproven(uid)
 	}
-	named, ok := p.applicationOf(uid).newest.Names(revision)
-	return ok && p.takes(named)
+	return slices.ContainsFunc(p.applicationOf(uid).newest.Names(revision), p.takes)
 }
 
 // concerned are the applications that a chain has and those that it is to have.

@@ -91,6 +91,58 @@ func TestANodeGoesBackToNoVersionThatIsNotForIt(t *testing.T) {
 	}
 }
 
+// TestWhatRunsStaysWhereItsBytesAreThoseOfAVersionForOthers has an intent name two
+// versions of the same bytes, of which the second alone is for this node.
+func TestWhatRunsStaysWhereItsBytesAreThoseOfAVersionForOthers(t *testing.T) {
+	needKernel(t)
+	at := func(tracepoint string) v1alpha1.Attachment {
+		return v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: tracepoint}
+	}
+	for sentence, c := range map[string]struct {
+		next func(*world) intent.Payload
+		want []string
+	}{
+		"the kernel refuses the newest": {
+			func(w *world) intent.Payload {
+				return w.intent("hooks", "xdp_rejected", v1alpha1.Program{Name: "xdp_rejected", Attach: on("xdp", "fb0")})
+			},
+			[]string{"syscalls/sys_enter_getpgid"},
+		},
+		"the newest is attached in part": {
+			func(w *world) intent.Payload {
+				next := w.version("2", at("syscalls/sys_enter_getsid"))
+				next.Programs[0].Attach = append(next.Programs[0].Attach, at("nope/nope"))
+				return next
+			},
+			[]string{"syscalls/sys_enter_getpgid", "syscalls/sys_enter_getsid"},
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "fb0", "fb1")
+			o := w.named()
+			o.Labels = map[string]string{"role": "edge"}
+			a := w.startWith(o)
+			first := w.version("1", at("syscalls/sys_enter_getpgid"))
+			first.NodeSelector = role("edge")
+			if err := w.accept(a, first); err != nil {
+				t.Fatal(err)
+			}
+			others := first
+			w.serial++
+			others.Serial, others.NodeSelector = w.serial, role("core")
+			next := reached(c.next(w), &others)
+			next.Withdrawn = []intent.Payload{first}
+			if err := w.accept(a, next); err == nil {
+				t.Fatal("it is attached in whole")
+			}
+			if diff := cmp.Diff(c.want, targets(a)); diff != "" {
+				t.Errorf("what runs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestANodeSelectorThatCannotBeReadChangesNothingHere garbles the selector behind
 // the seal: Open takes none such.
 func TestANodeSelectorThatCannotBeReadChangesNothingHere(t *testing.T) {

@@ -201,11 +201,12 @@ func (p *pass) instead(app *application, runs string, pending bool) (other *inte
 		}
 		return last, true
 	}
-	named, ok := app.newest.Names(runs)
+	named := app.newest.Names(runs)
+	mine := slices.IndexFunc(named, p.takes)
 	before, isBefore := app.newest.Before()
 	switch {
-	case ok && p.takes(named):
-		return &named, true
+	case mine >= 0:
+		return &named[mine], true
 	case pending || runs == app.newest.Revision() && !app.alike(app.newest):
 		return nil, true
 	case isBefore && p.takes(before):
@@ -359,8 +360,8 @@ func (p *pass) intentOf(uid, revision string) *intent.Opened {
 		if app.deployed != nil && app.deployed.Revision() == revision {
 			return app.deployed
 		}
-		if o, ok := app.newest.Names(revision); ok {
-			return &o
+		if named := app.newest.Names(revision); len(named) > 0 {
+			return &named[0]
 		}
 	}
 	return nil
