@@ -338,6 +338,32 @@ func TestWhatAnIntentDoesNotNameRunsNoMore(t *testing.T) {
 	}
 }
 
+// TestWhereTheVersionBeforeIsRevokedAHeldNodeRunsNothing has a node go on with a
+// withdrawn version, since it cannot have the one that it is held at.
+func TestWhereTheVersionBeforeIsRevokedAHeldNodeRunsNothing(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "ro0", "ro1")
+	a := w.startWith(w.named())
+	withdrawn, before := w.counting("xdp_count", "count_packets"), w.counting("xdp_rejected", "xdp_rejected")
+	if err := w.accept(a, withdrawn); err != nil {
+		t.Fatal(err)
+	}
+	next := over(w.counting("xdp_count_v2", "count_packets"), &before)
+	next.Withdrawn = []intent.Payload{withdrawn}
+	if err := w.accept(a, next); err == nil || len(targets(a)) != 1 {
+		t.Fatalf("held at what it cannot have: %v, runs at %v", err, targets(a))
+	}
+	last := w.step(next, false)
+	last.Previous = nil
+	if err := w.accept(a, last); err != nil || len(targets(a)) != 0 {
+		t.Errorf("held at nothing: %v, runs at %v", err, targets(a))
+	}
+	if err := w.accept(a, w.step(last, true)); err != nil || len(targets(a)) != 1 {
+		t.Errorf("once the newest has come to it: %v, runs at %v", err, targets(a))
+	}
+}
+
 // TestAWithdrawnVersionIsLoadedNowhereAnew has the version that took its place out
 // of reach: where the withdrawn one runs it goes on, and nowhere else.
 func TestAWithdrawnVersionIsLoadedNowhereAnew(t *testing.T) {

@@ -709,6 +709,7 @@ func TestWhatRunsOnStaysNamed(t *testing.T) {
 		"where what failed on some is reverted":        {func(f *fleet) { f.everywhere(1); fails(f, 0) }, "v1 on 5, withdrawn v2"},
 		"where what follows one on its way is undone":  {func(f *fleet) { f.everywhere(1); fails(f, 2); f.undo() }, "v2 on 5, withdrawn v3, withdrawn v1"},
 		"where what follows one on its way is revoked": {func(f *fleet) { f.everywhere(1); fails(f, 2); f.revoke("team-c") }, "v2 on 5, withdrawn v1"},
+		"where the version before is revoked":          {func(f *fleet) { f.everywhere(1); fails(f, 2); f.revoke("team-b") }, "v3 on 1, withdrawn v1"},
 		"where a third one overtakes a second":         {func(f *fleet) { f.version(1); f.version(2) }, "v3 on 1, before v1, withdrawn v2"},
 		"where a node tells of it in short": {func(f *fleet) {
 			first := f.intent(f.app)
