@@ -1,8 +1,9 @@
 // Package deployment runs skep-controller for tests as a Deployment does: as
 // processes of its own, behind Services.
 //
-// It owns where they listen, and how they are started and ended. What they are
-// to reach, and what they are told, its callers say.
+// It owns where they listen, how they are started and ended, and how the API
+// server is told by the chart to ask them. What they are to reach, and what they
+// are told, its callers say.
 package deployment
 
 import (

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,13 +14,18 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller"
+	"github.com/skep-dev/skep/controller/admission"
+	reconciler "github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/demo/story"
 	"github.com/skep-dev/skep/test/command"
+	"github.com/skep-dev/skep/test/deployment"
 	"github.com/skep-dev/skep/test/programs"
 )
 
@@ -44,7 +50,15 @@ func TestDemo(t *testing.T) {
 		info, err := os.Stdout.Stat()
 		s.Out, s.Colour = os.Stdout, err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""
 	}
-	served, _ := s.serve(t.TempDir())
+	webhook, err := deployment.Free(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddrPort(webhook)
+	served, _ := s.serve(t.TempDir(), func(o *controller.Options) {
+		o.Admission = admission.Options{Host: at.Addr().String(), Port: int(at.Port()), Names: []string{at.Addr().String()}}
+	})
+	defer s.admits(webhook)()
 	s.nodes, s.kubeconfig = s.machines(command.Build(t, "skep-agent"), served, 3), filepath.Join(s.files, "kubeconfig")
 	if err := writeKubeconfig(s.plane.Config, s.kubeconfig); err != nil {
 		t.Fatal(err)
@@ -58,19 +72,90 @@ func TestDemo(t *testing.T) {
 	s.revokes()
 }
 
+// admits has the API server ask the controller, by what the chart tells it, until
+// the function that it returns is called. Others use the API server after it.
+func (s *show) admits(webhook string) func() {
+	s.t.Helper()
+	chart := deployment.Chart{Namespace: "default"}
+	mutates, err := s.plane.Mutates()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if mutates {
+		chart.Versions = deployment.Mutates()
+	}
+	var installed []client.Object
+	for _, file := range []string{"requester.yaml", "webhook.yaml"} {
+		objects, err := chart.Render(file)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, o := range objects {
+			if o.GetKind() == "Service" {
+				continue
+			}
+			deployment.Call(o, webhook)
+			s.create(o)
+			installed = append(installed, o)
+		}
+	}
+	s.until("admission", func() error { return s.admitted(true) })
+	return func() {
+		for _, o := range installed {
+			if err := s.Delete(s.t.Context(), o); err != nil {
+				s.t.Error(err)
+			}
+		}
+		s.until("no admission", func() error { return s.admitted(false) })
+	}
+}
+
+// admitted tells by dry runs whether a signer without a key is refused, and
+// whether it is recorded who asks for an application.
+func (s *show) admitted(want bool) error {
+	keyless := s.Signer("tried")
+	keyless.Spec.Key.PublicKey = "none"
+	refused := s.Create(s.t.Context(), keyless, client.DryRunAll)
+	app := fleet("127.0.0.1:1/none:v1")
+	if err := s.Create(s.t.Context(), app, client.DryRunAll); err != nil {
+		return err
+	}
+	requester := app.Annotations[reconciler.AnnotationRequester]
+	if apierrors.IsForbidden(refused) != want || (requester != "") != want {
+		return fmt.Errorf("it is to be %t: %w; requester %q", want, refused, requester)
+	}
+	return nil
+}
+
 // kubectl runs kubectl as you would, and shows it.
 func (s *show) kubectl(args ...string) {
 	s.t.Helper()
-	s.Say("%s", s.Paint(story.Bold, "$ kubectl "+typed(args)))
-	cmd := exec.CommandContext(s.t.Context(), s.plane.Kubectl, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
-	cmd.Dir = s.files
-	out, err := cmd.CombinedOutput()
-	for line := range strings.Lines(string(out)) {
+	out, err := s.types(args...)
+	for line := range strings.Lines(out) {
 		s.Say("%s", strings.TrimRight(line, " \n"))
 	}
 	if err != nil {
 		s.t.Fatalf("kubectl %v: %v\n%s", args, err, out)
 	}
+}
+
+// refused is kubectl where the answer is to be no, of which all words are shown.
+func (s *show) refused(words string, args ...string) {
+	s.t.Helper()
+	out, err := s.types(args...)
+	if err == nil || !strings.Contains(out, "(Forbidden)") || !strings.Contains(out, words) {
+		s.t.Fatalf("kubectl %v is not refused with %q: %v\n%s", args, words, err, out)
+	}
+	s.Bad("%s", strings.TrimSpace(out))
+}
+
+// types shows a command, and returns what kubectl writes.
+func (s *show) types(args ...string) (string, error) {
+	s.Say("%s", s.Paint(story.Bold, "$ kubectl "+typed(args)))
+	cmd := exec.CommandContext(s.t.Context(), s.plane.Kubectl, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
+	cmd.Dir = s.files
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // typed is how a person types arguments in a shell.
@@ -132,6 +217,7 @@ func (s *show) applies() *v1alpha1.ClusterBpfApplication {
 	app := fleet(image)
 	app.Name = "counter"
 	s.file("counter.yaml", app)
+	s.until("the signer to count", func() error { return s.Create(s.t.Context(), app.DeepCopy(), client.DryRunAll) })
 	s.kubectl("apply", "--filename=counter.yaml")
 	if err := s.Get(s.t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
 		s.t.Fatal(err)
@@ -159,13 +245,11 @@ func (s *show) refuses() {
 	app := fleet(image)
 	app.Name = "stray"
 	s.file("stray.yaml", app)
-	s.kubectl("apply", "--filename=stray.yaml")
-	denied := s.condition(app, v1alpha1.ConditionReady, metav1.ConditionFalse, "Denied")
-	if s.opened(app) != nil {
-		s.t.Error("an unsigned image was sealed")
+	s.refused("baseline/signed", "apply", "--filename=stray.yaml")
+	if err := s.Get(s.t.Context(), client.ObjectKeyFromObject(app), app); !apierrors.IsNotFound(err) {
+		s.t.Errorf("what was refused is stored: %v", err)
 	}
-	s.Bad("%s", denied.Message)
-	s.Say("%s", s.Paint(story.Faint, "no node has heard of it; with the chart's webhook, kubectl apply itself is refused"))
+	s.Say("%s", s.Paint(story.Faint, "it is stored nowhere, and no node has heard of it"))
 }
 
 func (s *show) stops(app *v1alpha1.ClusterBpfApplication) {

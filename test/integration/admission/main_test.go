@@ -21,7 +21,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -47,7 +46,7 @@ const (
 var (
 	plane *controlplane.Plane
 	// here is what the chart finds on it.
-	here  setting
+	here  deployment.Chart
 	admin client.Client
 	pair  replicas
 	// folder holds what the replicas cache.
@@ -339,18 +338,4 @@ func serviceAccount(ctx context.Context, name string, pod *corev1.Pod) (*rest.Co
 	config := rest.AnonymousClientConfig(plane.Config)
 	config.BearerToken, config.QPS = request.Status.Token, -1
 	return config, nil
-}
-
-// point has webhooks call the pair of replicas, at the path that these write.
-func point(o *unstructured.Unstructured) {
-	hooks, found, _ := unstructured.NestedSlice(o.Object, "webhooks")
-	if !found {
-		return
-	}
-	for _, h := range hooks {
-		config := h.(map[string]any)["clientConfig"].(map[string]any)
-		config["url"] = "https://" + pair.service.Address()
-		delete(config, "service")
-	}
-	_ = unstructured.SetNestedSlice(o.Object, hooks, "webhooks")
 }

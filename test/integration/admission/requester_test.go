@@ -24,7 +24,7 @@ const forgery = `{"username":"admin","groups":["system:masters"]}`
 // TestTheRequesterIsRecorded holds the policy of newer clusters and the webhook
 // of older ones to the same.
 func TestTheRequesterIsRecorded(t *testing.T) {
-	if here.versions == nil {
+	if here.Versions == nil {
 		t.Run("by a webhook", requesters)
 		t.Skip("SKIPPED: this API server has no MutatingAdmissionPolicy")
 	}
