@@ -137,3 +137,26 @@ func TestWhatWasUndoneStaysUndoneWhereAnOlderIntentComesBack(t *testing.T) {
 		t.Errorf("%s; %+v", f.say(p), f.state())
 	}
 }
+
+// TestAResumeIsOfTheIntentThatWasLost has one lost twice whose version fails, while
+// nodes run nothing of it.
+func TestAResumeIsOfTheIntentThatWasLost(t *testing.T) {
+	f := newFleet(t)
+	f.app = defined("second", f.versions[0])
+	f.app.Spec.Rollout = nil
+	f.create(f.app)
+	f.settles()
+	for _, when := range []string{"once", "twice"} {
+		f.answers(v1alpha1.NodeFailed)
+		for _, name := range f.nodes {
+			f.nodeSays(name)
+		}
+		f.lose()
+		if p := f.settles(); p != nil || f.state().State != v1alpha1.RolloutStopped {
+			t.Fatalf("lost %s: %+v; %+v", when, p, f.state())
+		}
+		if p := f.resume(); p == nil {
+			t.Fatalf("lost %s, and resumed: %+v", when, f.state())
+		}
+	}
+}

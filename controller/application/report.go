@@ -76,8 +76,9 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 	report.LastHandledReconcileAt = app.GetAnnotations()[meta.ReconcileRequestAnnotation]
 	report.Nodes, report.ObservedGeneration = nil, app.GetGeneration()
 	report.Rollout, report.PreviousDigest = nil, ""
-	if mine.payload != nil || !mine.said.runs {
-		// Of an intent that was lost its serial is all there is to tell.
+	if mine.payload != nil {
+		// Of an intent that was lost its serial is all there is to tell, and what a
+		// resume is about.
 		report.Serial = 0
 	}
 	if p.Status.State != "" {
