@@ -113,9 +113,10 @@ func (f Fleet) last() int {
 	return len(f.steps) + 1
 }
 
-// through is the hash of the n-th able node. Where there are fewer, those count that
-// are away, but for one able node at least: they get the version when they are back,
-// and no more of them at once than the step has. It is empty where no node is able.
+// through is the hash of the n-th able node. Where fewer than n are able, it is that of
+// the n-th node that is able or away, but no less than that of the first able one: who
+// is away has the version when it is back, and the step has no more than its share. It
+// is empty where no node is able.
 func (f Fleet) through(n int) string {
 	var able, some []string
 	for _, one := range f.nodes {
