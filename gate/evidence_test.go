@@ -136,6 +136,32 @@ func TestWhatDidNotChangeIsStoredOnceAnHour(t *testing.T) {
 	}
 }
 
+// TestWhatIsPassingIsNotStored has the next one store it, who asks nobody for it.
+func TestWhatIsPassingIsNotStored(t *testing.T) {
+	w := newWorld(t)
+	j, req := w.judge(), gate.Request{Application: app(w.signed("xdp_count"), "count_packets", onEth0()), Passing: true}
+	stored := func(want int) {
+		t.Helper()
+		if n, v := w.taken(t, j, req); len(w.memory) != want || !v.Allowed() || (n > 0) != (req.Digest == "") {
+			t.Errorf("after %d requests %d entries are stored, want %d; allowed %v", n, len(w.memory), want, v.Allowed())
+		}
+	}
+	stored(0)
+	_, v := w.taken(t, j, req)
+	req.Digest = v.Image().Digest
+	stored(0)
+	req.Passing = false
+	stored(1)
+	// What is known to be stored is not stored again.
+	clear(w.memory)
+	stored(0)
+	w.now = w.now.Add(time.Hour)
+	req.Passing, req.Digest = true, ""
+	stored(0)
+	req.Passing, req.Digest = false, v.Image().Digest
+	stored(1)
+}
+
 // TestRequestsOfOneRun counts what whole runs of the gate ask of a registry: the
 // ping, the tag, three for the image, and the evidence.
 func TestRequestsOfOneRun(t *testing.T) {

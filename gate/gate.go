@@ -331,7 +331,7 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 	}
 	// A clock that was set back makes nothing fresh.
 	if age >= 0 && age < fresh {
-		return have, from, nil
+		return have, from, j.handOn(r, have)
 	}
 	excused := age < j.opts.StaleFor
 	if excused && j.unreachable(r.image.Registry) {
@@ -379,20 +379,35 @@ func (j *Judge) more(ctx context.Context, r Resolved, have collectedAt) (collect
 	return collectedAt{Collected: whole, At: at}, err
 }
 
-// learn keeps what was collected without an error. What credentials opened that
-// are not everybody's stays in this process: others read the Memory.
+// learn keeps what was collected without an error. What is passing, or was opened by
+// credentials that are not everybody's, stays in this process: others read the
+// Memory.
 func (j *Judge) learn(r Resolved, now collectedAt, err error) (collectedAt, error) {
 	if err == nil {
 		now, err = now.hashed()
 	}
 	if err == nil {
-		shared := j.opts.Memory
-		if r.req.Reader != nil && !r.req.Reader.Open(r.image) {
-			shared = nil
-		}
-		err = j.known.keep(shared, r.image, now)
+		err = j.known.keep(j.shared(r), r.image, now)
 	}
 	return now, err
+}
+
+// handOn stores what a request that was passing learned.
+func (j *Judge) handOn(r Resolved, have collectedAt) error {
+	shared := j.shared(r)
+	if shared == nil || have.told() {
+		return nil
+	}
+	return j.known.keep(shared, r.image, have)
+}
+
+// shared is the Memory for what a request learns; nil where others are not to
+// know it.
+func (j *Judge) shared(r Resolved) Memory {
+	if r.req.Passing || r.req.Reader != nil && !r.req.Reader.Open(r.image) {
+		return nil
+	}
+	return j.opts.Memory
 }
 
 // tried is the evidence in what was collected, remembered per trust revision.

@@ -30,7 +30,7 @@ type collectedAt struct {
 	At        time.Time         `json:"at"`
 	// hash is Collected's; empty where it was not worked out yet.
 	hash string
-	// stored is the time that the Memory has of the same.
+	// stored is the time that the Memory has of the same; zero where it has nothing.
 	stored time.Time
 }
 
@@ -38,6 +38,9 @@ type collectedAt struct {
 // reads it takes it for that much older than it is, and a Memory that is an
 // object of an API server is written so much less.
 const storeAgain = time.Hour
+
+// told tells whether the Memory has c, of a time that is near enough.
+func (c collectedAt) told() bool { return c.At.Sub(c.stored).Abs() < storeAgain }
 
 // hashed is c with its hash worked out, once for all judgements.
 func (c collectedAt) hashed() (collectedAt, error) {
@@ -140,10 +143,13 @@ func (k remembered) collected(m Memory, r image.Resolved) (collectedAt, Origin) 
 func (k remembered) keep(m Memory, r image.Resolved, c collectedAt) error {
 	name := memoryName(r)
 	before, known := k.signatures.get(name)
-	same := known && before.hash == c.hash && c.At.Sub(before.stored).Abs() < storeAgain
-	c.stored = c.At
-	if same {
+	c.stored = time.Time{}
+	if known && before.hash == c.hash {
 		c.stored = before.stored
+	}
+	same := c.told()
+	if m != nil && !same {
+		c.stored = c.At
 	}
 	k.signatures.put(name, c)
 	if m == nil || same {

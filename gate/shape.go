@@ -28,6 +28,10 @@ type Request struct {
 	// Digest is what the image's tag stood for when this generation was first
 	// judged, as sha256:…. Empty means to ask the registry now.
 	Digest string
+	// Passing has nothing stored of what is learned: whether the application comes to
+	// be is not known yet. What is learned is known in this process alone, and stored
+	// once a request that is not passing needs it.
+	Passing bool
 }
 
 // Shaped is a request whose definition is whole and legal in itself.

@@ -1,6 +1,10 @@
 package admission
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // outcome is what became of one request.
 type outcome string
@@ -19,19 +23,57 @@ const (
 
 // Metrics are what Prometheus sees of admission; how long requests take is
 // among controller-runtime's own.
-type Metrics struct{ requests *prometheus.CounterVec }
+type Metrics struct {
+	requests, denials *prometheus.CounterVec
+
+	mu sync.Mutex
+	// rules are those that were counted.
+	rules map[string]bool
+}
+
+// maxRules is how many rules are counted apart, and otherRules what the rest is
+// counted as: who writes a policy chooses the names of its rules.
+const (
+	maxRules   = 1024
+	otherRules = "other"
+)
 
 // NewMetrics registers the metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
-	m := &Metrics{requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "skep_admission_requests_total",
-		Help: "Requests to admit an object, by its kind and by what came of it: allowed, unchanged, warned, denied, unverified or malformed.",
-	}, []string{"kind", "verdict"})}
-	registry.MustRegister(m.requests)
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "skep_admission_requests_total",
+			Help: "Requests to admit an object, by its kind and by what came of it: allowed, unchanged, warned, denied, unverified or malformed.",
+		}, []string{"kind", "verdict"}),
+		denials: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "skep_admission_denials_total",
+			Help: "Requests to admit an application that a rule denied, by the rule.",
+		}, []string{"rule"}),
+		rules: map[string]bool{},
+	}
+	registry.MustRegister(m.requests, m.denials)
 	return m
 }
 
-// observe counts one request.
-func (m *Metrics) observe(kind string, o outcome) {
-	m.requests.WithLabelValues(kind, string(o)).Inc()
+// observe counts one request, and each rule that denied it once.
+func (m *Metrics) observe(kind string, a answer) {
+	m.requests.WithLabelValues(kind, string(a.outcome)).Inc()
+	counted := map[string]bool{}
+	for _, rule := range a.rules {
+		if !counted[rule] {
+			counted[rule] = true
+			m.denials.WithLabelValues(m.named(rule)).Inc()
+		}
+	}
+}
+
+// named is what a rule is counted as.
+func (m *Metrics) named(rule string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.rules[rule] && len(m.rules) >= maxRules {
+		return otherRules
+	}
+	m.rules[rule] = true
+	return rule
 }

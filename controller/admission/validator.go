@@ -12,6 +12,7 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -52,6 +53,8 @@ type answer struct {
 	outcome  outcome
 	message  string
 	warnings []string
+	// rules are those that deny an application.
+	rules []string
 }
 
 // Handle implements admission.Handler. A refusal is 403 Forbidden and never 422,
@@ -62,7 +65,7 @@ func (v *Validator) Handle(ctx context.Context, req webhook.AdmissionRequest) we
 	if err != nil {
 		a.outcome = malformed
 	}
-	v.Metrics.observe(req.Kind.Kind, a.outcome)
+	v.Metrics.observe(req.Kind.Kind, a)
 	switch {
 	case err != nil:
 		return webhook.Errored(http.StatusBadRequest, err)
@@ -99,7 +102,7 @@ func (v *Validator) review(ctx context.Context, req webhook.AdmissionRequest) (a
 	}
 	switch o := object.(type) {
 	case v1alpha1.Application:
-		return v.application(ctx, o), nil
+		return v.application(ctx, o, stoodFor(before, o)), nil
 	case *v1alpha1.ClusterBpfPolicy:
 		return v.policy(ctx, name(req), policies.FromObjects([]v1alpha1.ClusterBpfPolicy{*o}, nil))
 	case *v1alpha1.BpfPolicy:
@@ -199,14 +202,35 @@ func guards(p v1alpha1.ClusterBpfPolicy) bool {
 	return p.Spec.Profile != "" && p.Spec.Mode != v1alpha1.PolicyAudit && p.Spec.Match == nil
 }
 
+// stoodFor is the digest that an application's image stood for when it was judged
+// last, as its status says; empty where it names another image by now, was not judged
+// since it names that one, or whoever changes it asks what the tag stands for now.
+func stoodFor(before client.Object, now v1alpha1.Application) string {
+	was, ok := before.(v1alpha1.Application)
+	if !ok || was.Body().Bytecode.Image != now.Body().Bytecode.Image || differ(was, now, gate.AnnotationRequestedAt) {
+		return ""
+	}
+	report := was.Report()
+	verified := apimeta.FindStatusCondition(report.Conditions, v1alpha1.ConditionVerified)
+	if verified == nil || verified.Status == metav1.ConditionUnknown || report.ObservedGeneration != was.GetGeneration() {
+		return ""
+	}
+	return report.Digest
+}
+
 // application asks the gate: at once where all is known, within the budget
 // where it is not. What could not be told is let in with a warning, since
-// nothing is loaded before it was.
-func (v *Validator) application(ctx context.Context, app v1alpha1.Application) answer {
+// nothing is loaded before it was; but not what is denied already by what its image
+// stood for before.
+func (v *Validator) application(ctx context.Context, app v1alpha1.Application, before string) answer {
 	id := app.Identity()
-	ctx, cancel := context.WithTimeout(ctx, v.Budget)
-	defer cancel()
-	verdict, err := v.judge(ctx, app)
+	verdict, err := v.judge(ctx, v.Budget, app, "")
+	if err != nil && before != "" {
+		known, unknown := v.judge(ctx, v.Budget/4, app, before)
+		if unknown == nil && !known.Allowed() {
+			verdict, err = known, nil
+		}
+	}
 	if err != nil {
 		return answer{outcome: unverified, warnings: warnings(
 			fmt.Sprintf("%s %s is not verified yet, and nothing is loaded until it is: ", id.Kind, id), []string{err.Error()})}
@@ -223,15 +247,21 @@ func (v *Validator) application(ctx context.Context, app v1alpha1.Application) a
 	}
 	refused := deny(id.Kind+" "+id.String(), sentences(decision.Denied, maxReasons)...)
 	refused.warnings = a.warnings
+	for _, reason := range decision.Denied {
+		refused.rules = append(refused.rules, reason.Rule)
+	}
 	return refused
 }
 
-// judge has the gate judge an application as the reconcilers would.
-func (v *Validator) judge(ctx context.Context, app v1alpha1.Application) (gate.Verdict, error) {
+// judge has the gate judge an application as the reconcilers would, in so much time,
+// and by a digest where there is one.
+func (v *Validator) judge(ctx context.Context, budget time.Duration, app v1alpha1.Application, digest string) (gate.Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
 	if err := v.Keeper.Wait(ctx); err != nil {
 		return gate.Verdict{}, err
 	}
-	request := gate.Request{Application: app, Requester: application.Requester(app)}
+	request := gate.Request{Application: app, Requester: application.Requester(app), Digest: digest, Passing: true}
 	if v.Images != nil {
 		request.Reader = v.Images(ctx, app)
 	}

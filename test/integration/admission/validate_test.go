@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -310,6 +312,82 @@ func TestStatusNeverReachesTheWebhook(t *testing.T) {
 	}
 	if after := fmt.Sprint(pair.requests(v1alpha1.KindBpfApplication)); after == before {
 		t.Error("the count does not count")
+	}
+}
+
+// TestWhatIsDeniedAlreadyIsDeniedWithoutARegistry has an application whose image is
+// named by a tag: what that stands for now is asked of the registry, and what it
+// stood for counts where nobody answers.
+func TestWhatIsDeniedAlreadyIsDeniedWithoutARegistry(t *testing.T) {
+	w := newWorld(t)
+	fay, said := w.user("fay-of-"+w.namespace, "skep-application-editor")
+	w.signed()
+	tag, _ := w.Push("known:v1", append(programs.Object("xdp_count"), w.namespace...), w.signer)
+	app := w.app("app", tag)
+	w.create(fay, app)
+	w.until(func() error {
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
+			return err
+		}
+		if verified := apimeta.FindStatusCondition(app.Status.Conditions, v1alpha1.ConditionVerified); verified == nil || verified.Status != metav1.ConditionTrue {
+			return fmt.Errorf("status is %+v", app.Status)
+		}
+		return nil
+	})
+	w.policy("first", `deny contains "places before 100 are for firewalls" if input.application.spec.programs[_].attach[_].priority < 100`)
+	early := w.app("early", app.Spec.Bytecode.Image)
+	early.Spec.Programs[0].Attach[0].Priority = new(int32(10))
+	w.denies(early, "first/deny")
+
+	w.Down.Store(true)
+	change := func(f func(*v1alpha1.BpfApplication)) error {
+		changed := app.DeepCopy()
+		f(changed)
+		return fay.Patch(t.Context(), changed, client.MergeFrom(app), client.DryRunAll)
+	}
+	before := func(a *v1alpha1.BpfApplication) { a.Spec.Programs[0].Attach[0].Priority = new(int32(10)) }
+	forbidden(t, change(before), "BpfApplication "+w.namespace+"/app", "first/deny", "places before 100 are for firewalls")
+	for name, f := range map[string]func(*v1alpha1.BpfApplication){
+		"what is allowed so far":              func(a *v1alpha1.BpfApplication) { a.Spec.Programs[0].Attach[0].Priority = new(int32(100)) },
+		"what is to be asked of the registry": func(a *v1alpha1.BpfApplication) { before(a); a.Annotations[gate.AnnotationRequestedAt] = "now" },
+		"what has another image": func(a *v1alpha1.BpfApplication) {
+			before(a)
+			a.Spec.Bytecode.Image = strings.Replace(tag, ":v1", ":v2", 1)
+		},
+	} {
+		n := len(said.all())
+		if err := change(f); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if heard := said.all()[n:]; len(heard) != 1 || !strings.Contains(heard[0], "is not verified yet, and nothing is loaded until it is") {
+			t.Errorf("%s: heard %q", name, heard)
+		}
+	}
+}
+
+// TestWhoAsksWritesNothing has users ask about images that nobody knows: what the
+// webhook learns is written down once an application is there that rests on it.
+func TestWhoAsksWritesNothing(t *testing.T) {
+	w := newWorld(t)
+	gil, _ := w.user("gil-of-"+w.namespace, "skep-application-editor")
+	w.signed()
+	push := func(what string, signers ...string) (*v1alpha1.BpfApplication, client.ObjectKey) {
+		ref, digest := w.Push(what+":v1", slices.Concat(programs.Object("xdp_count"), []byte(w.namespace+what)), signers...)
+		return w.app(what, ref), client.ObjectKey{Name: strings.Replace(digest, ":", "-", 1)}
+	}
+	tried, dry := push("tried", w.signer)
+	if err := gil.Create(t.Context(), tried, client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	refused, no := push("refused")
+	forbidden(t, gil.Create(t.Context(), refused), "baseline/signed")
+	real, there := push("real", w.signer)
+	w.create(gil, real)
+	w.until(func() error { return admin.Get(t.Context(), there, &v1alpha1.BpfImage{}) })
+	for what, key := range map[string]client.ObjectKey{"a dry run": dry, "what was refused": no} {
+		if err := admin.Get(t.Context(), key, &v1alpha1.BpfImage{}); !apierrors.IsNotFound(err) {
+			t.Errorf("%s is written down: %v", what, err)
+		}
 	}
 }
 
