@@ -97,6 +97,7 @@ var (
 		`controller.replicas=1`, `controller.priorityClassName=""`, `controller.nodeSelector=null`, `controller.resources={"limits":null,"requests":null}`,
 		`agent.priorityClassName=""`, `agent.nodeSelector=null`, `agent.tolerations=[]`, `agent.capabilities=["BPF"]`,
 		`agent.hostPaths.tracing=""`, `agent.hostPaths.security=""`, `agent.maxUnavailable=1`,
+		`admission={"budget":"08s900ms","timeoutSeconds":9}`,
 		`podDisruptionBudget.enabled=false`, `networkPolicy.enabled=false`, `resourceQuota.enabled=false`, `crds.enabled=false`,
 	}
 	rich = []string{
@@ -107,7 +108,7 @@ var (
 		`controller.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role","operator":"Exists"}]}]}}}`,
 		`agent.image.tag="v9"`, `agent.podAnnotations={"a":"b"}`, `agent.exposeMetrics=true`, `agent.port=19092`, `agent.pprofPort=6061`, `controller.pprofPort=6060`,
 		`agent.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role","operator":"Exists"}]}]}}}`,
-		`agent.hostPaths.cgroup="/sys/fs/cgroup/unified"`,
+		`agent.hostPaths.cgroup="/sys/fs/cgroup/unified"`, `agent.maxUnavailable="100%"`,
 		`agent.probed=["/usr","/opt/app"]`, `agent.hostPID=true`,
 		`agent.extraVolumes=[{"name":"bin","hostPath":{"path":"/usr/bin"}}]`, `agent.extraVolumeMounts=[{"name":"bin","mountPath":"/usr/bin","readOnly":true}]`,
 		`registries.pullSecret="bytecode"`, `registries.pullSecretNamespaces=["*"]`, `registries.authorities="ca"`, `registries.insecure=["registry.local:5000"]`,
@@ -279,7 +280,7 @@ func TestPullSecretsAreGotWhereTheyMayBe(t *testing.T) {
 	}
 }
 
-func TestTheSchemaRefuses(t *testing.T) {
+func TestWhatCannotBeIsRefused(t *testing.T) {
 	for name, c := range map[string]struct{ value, says string }{
 		"a key that is misspelt":                     {`controler={}`, "controler"},
 		"a key that is misspelt, further in":         {`agent.exposeMetric=true`, "exposeMetric"},
@@ -298,6 +299,15 @@ func TestTheSchemaRefuses(t *testing.T) {
 		"a registry with a scheme":                   {`registries.insecure=["http://registry:5000"]`, "insecure"},
 		"a namespace that cannot be":                 {`registries.pullSecretNamespaces=["team_a"]`, "pullSecretNamespaces"},
 		"an answer the API server does not wait for": {`admission.timeoutSeconds=60`, "timeoutSeconds"},
+		"a budget that outlasts the API server":      {`admission.budget="15s"`, "admission.budget 15s is not below admission.timeoutSeconds 10"},
+		"a budget of all the API server waits":       {`admission={"budget":"1m0500ms","timeoutSeconds":30}`, "admission.budget 1m0500ms is not below"},
+		"a budget that is none":                      {`admission.budget="0s"`, "budget"},
+		"applications judged again all the time":     {`controller.interval="0m00s"`, "interval"},
+		"metrics asked for all the time":             {`serviceMonitor.interval="0s"`, "interval"},
+		"an upgrade that comes to no agent":          {`agent.maxUnavailable="0%"`, "maxUnavailable"},
+		"an upgrade of more agents than there are":   {`agent.maxUnavailable="101%"`, "maxUnavailable"},
+		"profiles where the controller is ready":     {`controller.pprofPort=8081`, "controller.pprofPort 8081 is taken"},
+		"profiles where the agent is ready":          {`agent.pprofPort=9092`, "agent.pprofPort 9092 is agent.port too"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := helm(t.Context(), t, "template", "skep", folder(), "--set-json", c.value)

@@ -150,3 +150,26 @@ fail until the Pods have it. */}}
 {{ fail "certificates.certManager without a cluster to ask needs certificates.path: 64 hexadecimal digits that nobody else knows, as of openssl rand -hex 32" }}
 {{- end }}
 {{- end }}
+
+{{/* skep.milliseconds are those of a duration such as 1m30s. */}}
+{{- define "skep.milliseconds" -}}
+{{- $sum := 0 -}}
+{{- range regexFindAll "[0-9]+[a-z]+" . -1 -}}
+{{- $sum = add $sum (mul (regexFind "[0-9]+" . | atoi) (get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) (regexFind "[a-z]+" .))) -}}
+{{- end -}}
+{{ $sum }}
+{{- end }}
+
+{{/* skep.checked refuses values that do not fit each other, which no schema tells. */}}
+{{- define "skep.checked" -}}
+{{- $admission := .Values.admission -}}
+{{- if ge (include "skep.milliseconds" $admission.budget | atoi) (mul 1000 $admission.timeoutSeconds | int) -}}
+{{ fail (printf "admission.budget %s is not below admission.timeoutSeconds %v: what takes longer would be refused by the API server, which is to store it with a warning" $admission.budget $admission.timeoutSeconds) }}
+{{- end -}}
+{{- if has (int .Values.controller.pprofPort) (list 8080 8081 9443 9444) -}}
+{{ fail (printf "controller.pprofPort %v is taken: the controller serves metrics at 8080, probes at 8081, the webhook at 9443 and the mirror at 9444" .Values.controller.pprofPort) }}
+{{- end -}}
+{{- if eq (int .Values.agent.pprofPort) (int .Values.agent.port) -}}
+{{ fail (printf "agent.pprofPort %v is agent.port too: give profiles a port of their own" .Values.agent.pprofPort) }}
+{{- end -}}
+{{- end }}
