@@ -23,7 +23,8 @@ type BpfApplication struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   BpfApplicationSpec   `json:"spec"`
+	Spec BpfApplicationSpec `json:"spec"`
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status BpfApplicationStatus `json:"status,omitzero"`
 }
 
@@ -52,7 +53,8 @@ type ClusterBpfApplication struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   BpfApplicationSpec   `json:"spec"`
+	Spec BpfApplicationSpec `json:"spec"`
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status BpfApplicationStatus `json:"status,omitzero"`
 }
 
@@ -294,7 +296,8 @@ type UserBinary struct {
 
 // BpfApplicationStatus is what Skep knows of an application.
 type BpfApplicationStatus struct {
-	// ObservedGeneration is the generation the status speaks of.
+	// ObservedGeneration is the generation the status speaks of; -1 before the
+	// first look, since kstatus takes an empty status for a good one.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 

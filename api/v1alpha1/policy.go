@@ -19,7 +19,8 @@ type BpfPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   BpfPolicySpec   `json:"spec"`
+	Spec BpfPolicySpec `json:"spec"`
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status BpfPolicyStatus `json:"status,omitzero"`
 }
 
@@ -46,7 +47,8 @@ type ClusterBpfPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   BpfPolicySpec   `json:"spec"`
+	Spec BpfPolicySpec `json:"spec"`
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status BpfPolicyStatus `json:"status,omitzero"`
 }
 
@@ -142,7 +144,8 @@ const (
 
 // BpfPolicyStatus is what Skep knows of a policy.
 type BpfPolicyStatus struct {
-	// ObservedGeneration is the generation the status speaks of.
+	// ObservedGeneration is the generation the status speaks of; -1 before the
+	// first look, since kstatus takes an empty status for a good one.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 

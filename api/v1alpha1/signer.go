@@ -15,7 +15,8 @@ type BpfSigner struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   BpfSignerSpec   `json:"spec"`
+	Spec BpfSignerSpec `json:"spec"`
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status BpfSignerStatus `json:"status,omitzero"`
 }
 
@@ -115,7 +116,8 @@ type IdentityMatch struct {
 
 // BpfSignerStatus is what Skep knows of a signer.
 type BpfSignerStatus struct {
-	// ObservedGeneration is the generation the status speaks of.
+	// ObservedGeneration is the generation the status speaks of; -1 before the
+	// first look, since kstatus takes an empty status for a good one.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 

@@ -3,11 +3,14 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/fluxcd/pkg/runtime/conditions/check"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/programs"
 )
 
 // conformance holds every version of every object that users write to what
@@ -112,5 +116,91 @@ func (k *conformance) look(o conditioned, first bool) {
 	}
 	if fail, warn := k.checker.Check(context.Background(), o); fail != nil || warn != nil {
 		k.t.Errorf("%T %s at resource version %s, generation %d: FAIL %v, WARN %v, status %s", o, o.GetName(), o.GetResourceVersion(), o.GetGeneration(), fail, warn, status)
+	}
+}
+
+// kstatus is what sigs.k8s.io/cli-utils makes of an object of a kind that it does
+// not know: helm and Flux wait for Current by it.
+func kstatus(o *unstructured.Unstructured) (string, error) {
+	observed, found, err := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+	if err != nil {
+		return "", err
+	}
+	if found && observed != o.GetGeneration() {
+		return "InProgress", nil
+	}
+	var said struct {
+		Status struct {
+			Conditions []metav1.Condition `json:"conditions"`
+		} `json:"status"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &said); err != nil {
+		return "", err
+	}
+	switch all := said.Status.Conditions; {
+	case apimeta.IsStatusConditionTrue(all, v1alpha1.ConditionReconciling):
+		return "InProgress", nil
+	case apimeta.IsStatusConditionTrue(all, v1alpha1.ConditionStalled):
+		return "Failed", nil
+	case apimeta.IsStatusConditionFalse(all, v1alpha1.ConditionReady):
+		return "InProgress", nil
+	}
+	return "Current", nil
+}
+
+// bare is an object as clients see it that know no types of Skep's.
+func (c *cluster) bare(o client.Object) *unstructured.Unstructured {
+	c.t.Helper()
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	kind, err := c.GroupVersionKindFor(o)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	bare := &unstructured.Unstructured{Object: fields}
+	bare.SetGroupVersionKind(kind)
+	return bare
+}
+
+func TestWhoWaitsByKstatusWaitsForTheFirstLook(t *testing.T) {
+	c := newCluster(t)
+	signed, _ := c.Push("app:v1", programs.Object("tracepoint_count"), "team-a")
+	unsigned, _ := c.Push("unsigned:v1", programs.Object("xdp_count"))
+	want := map[*unstructured.Unstructured]string{}
+	baseline := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "baseline"}, Spec: v1alpha1.BpfPolicySpec{Profile: "baseline"}}
+	broken := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "broken"}, Spec: v1alpha1.BpfPolicySpec{Rego: "deny contains"}}
+	for o, is := range map[client.Object]string{
+		c.Signer("team-a"):                    "Current",
+		baseline:                              "Current",
+		broken:                                "Failed",
+		application("signed", signed):         "Current",
+		asks("default", "unsigned", unsigned): "Failed",
+		// There is no such registry.
+		application("away", "127.0.0.1:1/app:v1"): "InProgress",
+	} {
+		want[c.bare(o)] = is
+	}
+	for o := range want {
+		c.create(o)
+		if is, err := kstatus(o); err != nil || is != "InProgress" {
+			t.Errorf("%s %s that nobody has looked at is %s, %v", o.GetKind(), o.GetName(), is, err)
+		}
+	}
+	c.control()
+	for o, is := range want {
+		c.until(fmt.Sprintf("%s %s to be %s", o.GetKind(), o.GetName(), is), func() error {
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+				return err
+			}
+			// InProgress alone would be true of what nobody looked at, too.
+			observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+			got, err := kstatus(o)
+			if err == nil && (got != is || observed != o.GetGeneration()) {
+				err = fmt.Errorf("it is %s, of generation %d", got, observed)
+			}
+			return err
+		})
 	}
 }

@@ -40,7 +40,7 @@ func (p *phases) follow(ctx context.Context, from client.WithWatch, app *v1alpha
 				continue
 			}
 			status, err := json.Marshal(now.Status)
-			if err != nil || string(status) == said || now.Status.ObservedGeneration == 0 {
+			if err != nil || string(status) == said || now.Status.ObservedGeneration < 1 {
 				continue
 			}
 			said = string(status)
