@@ -402,12 +402,15 @@ const MaxFailingNodes = 10
 type NodesStatus struct {
 	// Summary is loaded/selected, such as 2/3.
 	Summary string `json:"summary"`
-	// Selected is the sum of all below.
+	// Selected is the sum of all counts below.
 	Selected int32 `json:"selected"`
 	Loaded   int32 `json:"loaded"`
 	// Pending nodes have not answered yet, or wait for a target to appear.
 	// +optional
 	Pending int32 `json:"pending,omitempty"`
+	// FirstPending is the first pending node by name that waits for no target.
+	// +optional
+	FirstPending string `json:"firstPending,omitempty"`
 	// Held nodes keep the version before until their rollout step comes.
 	// +optional
 	Held int32 `json:"held,omitempty"`
@@ -419,6 +422,9 @@ type NodesStatus struct {
 	// Unreachable nodes are not ready, or no agent runs there.
 	// +optional
 	Unreachable int32 `json:"unreachable,omitempty"`
+	// FirstUnreachable is the first unreachable node by name.
+	// +optional
+	FirstUnreachable string `json:"firstUnreachable,omitempty"`
 	// Untold nodes have so many applications that their report has no room for
 	// this one.
 	// +optional

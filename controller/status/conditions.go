@@ -45,16 +45,19 @@ func Deployed(n v1alpha1.NodesStatus) metav1.Condition {
 	return c
 }
 
-// told is the counts in words, the first failure, what is waited for, and the
-// first doubt.
+// told is the counts in words, with the first nodes of which nothing else is said,
+// the first failure, what is waited for, and the first doubt.
 func told(n v1alpha1.NodesStatus) string {
 	parts := []string{fmt.Sprintf("loaded on %d of %d nodes", n.Loaded, n.Selected)}
 	for _, p := range []struct {
-		count int32
-		word  string
-	}{{n.Pending, "pending"}, {n.Held, "held by the rollout"}, {n.Failed, "failed"}, {n.Unsupported, "unsupported"}, {n.Unreachable, "unreachable"}, {n.Untold, "with no room to tell of it"}} {
+		count       int32
+		word, first string
+	}{
+		{n.Pending, "pending", n.FirstPending}, {n.Held, "held by the rollout", ""}, {n.Failed, "failed", ""},
+		{n.Unsupported, "unsupported", ""}, {n.Unreachable, "unreachable", n.FirstUnreachable}, {n.Untold, "with no room to tell of it", ""},
+	} {
 		if p.count > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", p.count, p.word))
+			parts = append(parts, fmt.Sprintf("%d %s", p.count, p.word)+named(p.first, p.count))
 		}
 	}
 	said := []string{strings.Join(parts, ", ")}
@@ -63,4 +66,15 @@ func told(n v1alpha1.NodesStatus) string {
 	}
 	said = append(said, n.Waiting, n.Doubt)
 	return strings.Join(slices.DeleteFunc(said, func(s string) bool { return s == "" }), "; ")
+}
+
+// named is the first of so many nodes in brackets, where it is known.
+func named(first string, count int32) string {
+	switch {
+	case first == "":
+		return ""
+	case count == 1:
+		return " (" + first + ")"
+	}
+	return fmt.Sprintf(" (%s and %d more)", first, count-1)
 }

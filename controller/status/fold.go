@@ -6,6 +6,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -100,7 +101,7 @@ func Answers(w Wanted, nodes []Node) ([]Answer, error) {
 }
 
 // Fold counts the nodes that w selects, each once, and names the first of those
-// that fail. It is an error if the selector cannot be read.
+// that do not have it. It is an error if the selector cannot be read.
 func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
 	answers, err := Answers(w, nodes)
 	if err != nil {
@@ -109,12 +110,14 @@ func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
 	s := v1alpha1.NodesStatus{}
 	for _, a := range answers {
 		s.Selected++
-		if !a.Reachable {
-			*away(&s, a)++
-			continue
-		}
-		*counter(&s, a.State)++
-		if (a.State == v1alpha1.NodeFailed || a.State == v1alpha1.NodeUnsupported) && len(s.Failing) < v1alpha1.MaxFailingNodes {
+		counted := counter(&s, a)
+		*counted++
+		switch {
+		case counted == &s.Unreachable:
+			s.FirstUnreachable = cmp.Or(s.FirstUnreachable, a.Node)
+		case counted == &s.Pending && a.State != v1alpha1.NodeWaiting:
+			s.FirstPending = cmp.Or(s.FirstPending, a.Node)
+		case (counted == &s.Failed || counted == &s.Unsupported) && len(s.Failing) < v1alpha1.MaxFailingNodes:
 			s.Failing = append(s.Failing, v1alpha1.NodeFailure{Node: a.Node, State: a.State, Message: a.Message})
 		}
 	}
@@ -148,14 +151,6 @@ func first(answers []Answer, say func(Answer) string) string {
 	return first
 }
 
-// away is where a node is counted that says nothing of the application.
-func away(s *v1alpha1.NodesStatus, a Answer) *int32 {
-	if a.Untold {
-		return &s.Untold
-	}
-	return &s.Unreachable
-}
-
 // answer is what one reachable node says of the newest intent; an empty state
 // where its report had no room for the application.
 func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState, string) {
@@ -180,10 +175,16 @@ func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState
 	return v1alpha1.NodePending, ""
 }
 
-// counter is where a state is counted. A node that was selected and says it is
+// counter is where an answer is counted. A node that was selected and says it is
 // not has not seen its labels or the intent yet.
-func counter(s *v1alpha1.NodesStatus, state v1alpha1.NodeState) *int32 {
-	switch state {
+func counter(s *v1alpha1.NodesStatus, a Answer) *int32 {
+	switch {
+	case a.Untold:
+		return &s.Untold
+	case !a.Reachable:
+		return &s.Unreachable
+	}
+	switch a.State {
 	case v1alpha1.NodeLoaded:
 		return &s.Loaded
 	case v1alpha1.NodeFailed:

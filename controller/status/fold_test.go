@@ -1,6 +1,7 @@
 package status
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,24 +43,24 @@ func TestNodesAreFolded(t *testing.T) {
 		"all loaded": {Wanted{}, []Node{loaded, says("b", 7, v1alpha1.NodeLoaded, "")},
 			v1alpha1.NodesStatus{Summary: "2/2", Selected: 2, Loaded: 2}, ReasonSucceeded, true},
 		"one speaks of an older intent": {Wanted{}, []Node{loaded, says("b", 6, v1alpha1.NodeLoaded, "")},
-			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1}, ReasonProgressing, false},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
 		"one speaks of an intent that was lost": {Wanted{}, []Node{loaded, says("b", 8, v1alpha1.NodeLoaded, "")},
-			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1}, ReasonProgressing, false},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
 		"one failed": {Wanted{}, []Node{says("b", 7, v1alpha1.NodeFailed, "R1 is scalar"), loaded},
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Failed: 1,
 				Failing: []v1alpha1.NodeFailure{{Node: "b", State: v1alpha1.NodeFailed, Message: "R1 is scalar"}}}, ReasonNodesFailed, false},
 		"one is away, and does not keep the others from being ready": {Wanted{}, []Node{loaded, away},
-			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Unreachable: 1}, ReasonSucceeded, true},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Unreachable: 1, FirstUnreachable: "b"}, ReasonSucceeded, true},
 		"all are away": {Wanted{}, []Node{away},
-			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unreachable: 1}, ReasonUnreachable, false},
+			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unreachable: 1, FirstUnreachable: "b"}, ReasonUnreachable, false},
 		"no agent has spoken": {Wanted{}, []Node{{Name: "a", Ready: true}},
-			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unreachable: 1}, ReasonUnreachable, false},
+			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unreachable: 1, FirstUnreachable: "a"}, ReasonUnreachable, false},
 		"told in short": {Wanted{}, []Node{short("a", 0, "other:9", "uid:7"), short("b", 3, "uid:7")},
 			v1alpha1.NodesStatus{Summary: "2/2", Selected: 2, Loaded: 2}, ReasonSucceeded, true},
 		"told in short of an older intent": {Wanted{}, []Node{loaded, short("b", 3, "uid:6")},
-			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1}, ReasonProgressing, false},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
 		"not told by a report that told all": {Wanted{}, []Node{loaded, short("b", 0, "other:7")},
-			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1}, ReasonProgressing, false},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
 		"one has no room to tell, and does not keep the others from being ready": {Wanted{}, []Node{loaded, short("b", 3, "other:7")},
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Untold: 1}, ReasonSucceeded, true},
 		"none has room to tell": {Wanted{}, []Node{short("b", 3, "other:7")},
@@ -77,7 +78,7 @@ func TestNodesAreFolded(t *testing.T) {
 				Failing: []v1alpha1.NodeFailure{{Node: "a", State: v1alpha1.NodeUnsupported, Message: "kernel 6.1.0 has no map type Arena"}}}, ReasonUnsupported, false},
 		"a helper that kernels may lack, where it is not known to be loaded": {Wanted{Needs: placement.Needs{Helper: bytecode.Helper{Name: "bpf_new", MinKernel: "6.2"}}},
 			[]Node{loaded, says("b", 5, v1alpha1.NodeLoaded, ""), says("c", 7, v1alpha1.NodeFailed, "no"), says("d", 7, v1alpha1.NodeUnsupported, "no")},
-			v1alpha1.NodesStatus{Summary: "1/4", Selected: 4, Loaded: 1, Pending: 1, Failed: 1, Unsupported: 1,
+			v1alpha1.NodesStatus{Summary: "1/4", Selected: 4, Loaded: 1, Pending: 1, FirstPending: "b", Failed: 1, Unsupported: 1,
 				Doubt:   "b: kernel 6.1.0 may have no helper bpf_new, which came with Linux 6.2 (and 1 more)",
 				Failing: []v1alpha1.NodeFailure{{Node: "c", State: v1alpha1.NodeFailed, Message: "no"}, {Node: "d", State: v1alpha1.NodeUnsupported, Message: "no"}}}, ReasonNodesFailed, false},
 		"a helper that kernels may lack, and is loaded all the same": {Wanted{Needs: placement.Needs{Helper: bytecode.Helper{Name: "bpf_new", MinKernel: "6.2"}}}, []Node{loaded},
@@ -88,11 +89,11 @@ func TestNodesAreFolded(t *testing.T) {
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Failed: 1,
 				Failing: []v1alpha1.NodeFailure{{Node: "b", State: v1alpha1.NodeFailed, Message: "the version before: no"}}}, ReasonNodesFailed, false},
 		"ahead of an intent that the API server lost since": {Wanted{Reaches: func(string) bool { return false }}, []Node{loaded, says("b", 9, v1alpha1.NodeLoaded, "")},
-			v1alpha1.NodesStatus{Summary: "0/2", Selected: 2, Held: 1, Pending: 1}, ReasonProgressing, false},
+			v1alpha1.NodesStatus{Summary: "0/2", Selected: 2, Held: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
 		"waiting for a target": {Wanted{}, []Node{loaded, says("b", 7, v1alpha1.NodeWaiting, "no interface"), says("c", 7, v1alpha1.NodeWaiting, "none here")},
 			v1alpha1.NodesStatus{Summary: "1/3", Selected: 3, Loaded: 1, Pending: 2, Waiting: "b: no interface (and 1 more)"}, ReasonProgressing, false},
 		"a label not seen yet": {Wanted{}, []Node{says("a", 7, v1alpha1.NodeNotSelected, "")},
-			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Pending: 1}, ReasonProgressing, false},
+			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Pending: 1, FirstPending: "a"}, ReasonProgressing, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.wanted.UID, c.wanted.Serial = "uid", 7
@@ -105,6 +106,36 @@ func TestNodesAreFolded(t *testing.T) {
 			}
 			if d := Deployed(got); d.Reason != c.reason || (d.Status == metav1.ConditionTrue) != c.deploy || d.Message == "" || !strings.Contains(d.Message, got.Doubt) {
 				t.Errorf("Deployed = %+v", d)
+			}
+		})
+	}
+}
+
+func TestTheFirstNodeOfWhichNothingIsSaidIsNamed(t *testing.T) {
+	away := func(name string) Node { return Node{Name: name} }
+	for sentence, c := range map[string]struct {
+		nodes []Node
+		want  string
+	}{
+		"one each, in whatever order": {[]Node{away("d"), says("c", 7, v1alpha1.NodePending, "being fetched"), says("a", 7, v1alpha1.NodeLoaded, "")},
+			"loaded on 1 of 3 nodes, 1 pending (c), 1 unreachable (d)"},
+		"the others are counted": {[]Node{away("f"), away("e"), away("d"), says("c", 6, v1alpha1.NodeLoaded, ""), says("b", 7, v1alpha1.NodePending, "")},
+			"loaded on 0 of 5 nodes, 2 pending (b and 1 more), 3 unreachable (d and 2 more)"},
+		"what a node waits for is told of it anyway": {[]Node{says("a", 7, v1alpha1.NodeWaiting, "no interface"), says("b", 7, v1alpha1.NodePending, "")},
+			"loaded on 0 of 2 nodes, 2 pending (b and 1 more); a: no interface"},
+		"all wait for something": {[]Node{says("a", 7, v1alpha1.NodeWaiting, "no interface"), says("b", 7, v1alpha1.NodeWaiting, "none")},
+			"loaded on 0 of 2 nodes, 2 pending; a: no interface (and 1 more)"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			for range 2 {
+				got, err := Fold(Wanted{UID: "uid", Serial: 7}, c.nodes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if said := Deployed(got).Message; said != c.want {
+					t.Errorf("it says %q, want %q", said, c.want)
+				}
+				slices.Reverse(c.nodes)
 			}
 		})
 	}

@@ -88,7 +88,7 @@ func TestANodeWithoutItsAgentIsUnreachable(t *testing.T) {
 	}
 	c.counts(app, 1, 1)
 	ready := c.condition(app, v1alpha1.ConditionReady, metav1.ConditionTrue, "Succeeded")
-	if want := "loaded on 1 of 2 nodes, 1 unreachable"; ready.Message != want {
+	if want := "loaded on 1 of 2 nodes, 1 unreachable (two)"; ready.Message != want {
 		t.Errorf("it says %q, want %q", ready.Message, want)
 	}
 

@@ -231,7 +231,7 @@ func TestAProgramTypeIsNeededAndAHelperIsOnlyDoubted(t *testing.T) {
 	waiting := c.condition(app, v1alpha1.ConditionDeployed, metav1.ConditionFalse, "Progressing")
 	lacks := "b-lacking: kernel 6.1.0 has no program type TracePoint"
 	doubt := "a-old: kernel 5.4.0-42-generic may have no helper bpf_ringbuf_submit, which came with Linux 5.8"
-	if want := "loaded on 0 of 4 nodes, 3 pending, 1 unsupported; " + lacks + "; " + doubt + " (and 1 more)"; waiting.Message != want {
+	if want := "loaded on 0 of 4 nodes, 3 pending (a-old and 2 more), 1 unsupported; " + lacks + "; " + doubt + " (and 1 more)"; waiting.Message != want {
 		t.Errorf("it says %q, want %q", waiting.Message, want)
 	}
 	if p := c.opened(app); p == nil || !p.Reaches("a-old") {
