@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
@@ -58,8 +59,9 @@ type Options struct {
 	// Names are the names or addresses the API server calls it by, and agents the
 	// mirror; empty means those of the chart's Services. They stand in Skep's own certificate.
 	Names []string
-	// Budget is how long one request may take to learn what is not known; zero
-	// means DefaultBudget. Keep it below the webhook's timeoutSeconds.
+	// Budget is how long one request may take to learn what is not known, and how
+	// long it waits before that while too much is looked at; zero means DefaultBudget.
+	// Keep twice of it below the webhook's timeoutSeconds.
 	Budget time.Duration
 }
 
@@ -125,12 +127,16 @@ func Register(mgr ctrl.Manager, o Options, p Parts) error {
 	if err := p.Certificates.keep(mgr, o, p); err != nil {
 		return fmt.Errorf("register certificates: %w", err)
 	}
-	server := mgr.GetWebhookServer()
+	server, budget := mgr.GetWebhookServer(), cmp.Or(o.Budget, DefaultBudget)
+	waiting := &queue{patience: budget}
+	door := func(h webhookadmission.Handler) http.Handler {
+		return p.Certificates.told(waiting.before(&webhook.Admission{Handler: h}))
+	}
 	// The patterns are what metrics and logs say; the path itself is in neither.
-	server.Register(prefixValidate+"{path}", p.Certificates.told(&webhook.Admission{Handler: &Validator{
-		Reader: mgr.GetClient(), Judge: p.Judge, Keeper: p.Keeper, Images: p.Images, Budget: cmp.Or(o.Budget, DefaultBudget), Metrics: NewMetrics(p.Metrics),
-	}}))
-	server.Register(prefixRequester+"{path}", p.Certificates.told(&webhook.Admission{Handler: Recorder{}}))
+	server.Register(prefixValidate+"{path}", door(&Validator{
+		Reader: mgr.GetClient(), Judge: p.Judge, Keeper: p.Keeper, Images: p.Images, Budget: budget, Metrics: NewMetrics(p.Metrics),
+	}))
+	server.Register(prefixRequester+"{path}", door(Recorder{}))
 	return mgr.AddReadyzCheck("webhook", func(r *http.Request) error {
 		if _, err := p.Certificates.Get(nil); err != nil {
 			return err
