@@ -46,11 +46,9 @@ func OpenStore(root string) (*Store, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, fmt.Errorf("make pin directory %s: %w; mount a bpf file system there (mount -t bpf bpf /sys/fs/bpf)", root, err)
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(root, &st); err != nil {
-		return nil, fmt.Errorf("read file system of %s: %w", root, err)
-	}
-	if st.Type != unix.BPF_FS_MAGIC {
+	if on, err := onBPFFS(root); err != nil {
+		return nil, err
+	} else if !on {
 		return nil, fmt.Errorf("open pin directory %s: %w; mount one (mount -t bpf bpf /sys/fs/bpf) or name another directory", root, ErrNotBPFFS)
 	}
 	lock, err := os.Open(root)

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/skep-dev/skep/agent/cluster"
+	"github.com/skep-dev/skep/agent/kernel"
 )
 
 // version is set by the linker for a release.
@@ -32,6 +33,7 @@ type flags struct {
 	logFormat  string
 	verbose    bool
 	cleanup    bool
+	mount      string
 	pprof      int
 }
 
@@ -52,7 +54,10 @@ func newRoot(out, err io.Writer) *cobra.Command {
 		SilenceErrors: true,
 		Version:       versionString(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.cleanup {
+			switch {
+			case f.mount != "":
+				return kernel.Mount(f.mount)
+			case f.cleanup:
 				return cluster.Cleanup(o.Node.BPFFS, o.Node.StateDir)
 			}
 			return hold(cmd.Context(), cmd.ErrOrStderr(), o, f)
@@ -75,6 +80,7 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	s.StringVar(&f.listen, "listen", "", "address for /metrics, /healthz and /readyz, such as :9092 (default: none)")
 	s.IntVar(&f.pprof, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")
 	s.BoolVar(&f.cleanup, "cleanup", false, "unload all that is Skep's on this node, forget what would bring it back, and end")
+	s.StringVar(&f.mount, "mount-bpffs", "", "folder to mount a BPF file system on where there is none, and end")
 	s.StringVar(&f.logFormat, "log-format", "text", "format: text, json")
 	s.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	return cmd

@@ -136,6 +136,44 @@ func TestTheAgentHasTheRightsItIsGivenAndNoSecret(t *testing.T) {
 	}
 }
 
+func TestABPFFileSystemIsMountedForTheNodeWhereThatIsAskedFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		values []string
+		asked  bool
+	}{
+		"by default the node brings it": {[]string{`uninstall.unload=true`, `openshift.enabled=true`}, false},
+		"a Pod mounts it":               {[]string{`uninstall.unload=true`, `openshift.enabled=true`, `agent.mountBPFFS=true`, `agent.hostPaths.bpffs="/run/bpf"`}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := setting{values: c.values}.objects(t)
+			for _, daemons := range []string{"skep-agent", "skep-unload"} {
+				spec := typed[appsv1.DaemonSet](t, objects, "DaemonSet", daemons).Spec.Template.Spec
+				first := append(spec.InitContainers, spec.Containers...)[0]
+				if got := slices.Contains(first.Args, "--mount-bpffs=/run/bpf"); got != c.asked {
+					t.Fatalf("%s begins with %v", daemons, first.Args)
+				}
+				for i, container := range append(spec.InitContainers, spec.Containers...) {
+					if *container.SecurityContext.Privileged != (c.asked && i == 0) {
+						t.Errorf("%s of %s is privileged: %t", container.Name, daemons, !c.asked || i > 0)
+					}
+				}
+				if !c.asked {
+					continue
+				}
+				both := corev1.MountPropagationBidirectional
+				want := []corev1.VolumeMount{{Name: "bpffs", MountPath: "/run/bpf", MountPropagation: &both}}
+				if diff := cmp.Diff(want, first.VolumeMounts); diff != "" {
+					t.Errorf("%s: what is mounted stays in the container:\n%s", daemons, diff)
+				}
+			}
+			scc := one(t, objects, "SecurityContextConstraints", "skep-agent").Object
+			if scc["allowPrivilegedContainer"] != c.asked || scc["allowPrivilegeEscalation"] != c.asked {
+				t.Errorf("OpenShift allows privileged Pods: %v", scc["allowPrivilegedContainer"])
+			}
+		})
+	}
+}
+
 func TestBytecodeIsCachedOnTheVolumeThatIsGiven(t *testing.T) {
 	room := resource.MustParse("1Gi")
 	for name, c := range map[string]struct {

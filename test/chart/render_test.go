@@ -109,7 +109,7 @@ var (
 		`agent.image.tag="v9"`, `agent.podAnnotations={"a":"b"}`, `agent.exposeMetrics=true`, `agent.port=19092`, `agent.pprofPort=6061`, `controller.pprofPort=6060`,
 		`agent.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role","operator":"Exists"}]}]}}}`,
 		`agent.hostPaths.cgroup="/sys/fs/cgroup/unified"`, `agent.maxUnavailable="100%"`,
-		`agent.probed=["/usr","/opt/app"]`, `agent.hostPID=true`,
+		`agent.probed=["/usr","/opt/app"]`, `agent.hostPID=true`, `agent.mountBPFFS=true`,
 		`agent.extraVolumes=[{"name":"bin","hostPath":{"path":"/usr/bin"}}]`, `agent.extraVolumeMounts=[{"name":"bin","mountPath":"/usr/bin","readOnly":true}]`,
 		`registries.pullSecret="bytecode"`, `registries.pullSecretNamespaces=["*"]`, `registries.authorities="ca"`, `registries.insecure=["registry.local:5000"]`,
 		`certificates.certManager=true`, `certificates.path="` + path + `"`, `crds.keep=false`, `uninstall.unload=true`,

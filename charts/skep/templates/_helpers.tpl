@@ -126,6 +126,28 @@ node. /sys/kernel/btf comes with every container's /sys. */}}
 {{- end }}
 {{- end }}
 
+{{/* skep.mounting is the container that comes before those that need a BPF file
+system. What it mounts is to reach the node, for which Kubernetes wants it
+privileged. */}}
+{{- define "skep.mounting" -}}
+- name: bpffs
+  image: {{ include "skep.image" (list $ .Values.agent.image) }}
+  imagePullPolicy: {{ .Values.agent.image.pullPolicy }}
+  args:
+  - --mount-bpffs={{ .Values.agent.hostPaths.bpffs }}
+  securityContext:
+    runAsUser: 0
+    runAsGroup: 0
+    privileged: true
+    readOnlyRootFilesystem: true
+  resources:
+    {{- toYaml .Values.agent.resources | nindent 4 }}
+  volumeMounts:
+  - name: bpffs
+    mountPath: {{ .Values.agent.hostPaths.bpffs }}
+    mountPropagation: Bidirectional
+{{- end }}
+
 {{/* skep.hooked are the annotations of a hook that runs before the release is
 deleted, at a place in the order of hooks. */}}
 {{- define "skep.hooked" -}}
