@@ -47,6 +47,8 @@ nodeStatusUpdateFrequency: 2s
 const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
+# Before 1.31 it has to be asked for.
+featureGates: {NFTablesProxyMode: true}
 clusterCIDR: 10.244.0.0/16
 oomScoreAdj: 0
 clientConnection: {kubeconfig: %STATE%/pki/proxy.kubeconfig}
