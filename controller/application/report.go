@@ -229,7 +229,7 @@ func (r *Reconciler) tell(before, now application) {
 		return
 	}
 	kind := corev1.EventTypeNormal
-	if is.Status == metav1.ConditionFalse && conditions.IsStalled(now) {
+	if is.Status == metav1.ConditionFalse && (conditions.IsStalled(now) || is.Reason == gate.ReasonNotJudged) {
 		kind = corev1.EventTypeWarning
 	}
 	r.Events.Eventf(now.(runtime.Object), nil, kind, is.Reason, "Reconcile", "%s", is.Message)

@@ -78,3 +78,23 @@ func TestEventsNameRuleReasonAndRemedy(t *testing.T) {
 		t.Errorf("it is a %s", e.Type)
 	}
 }
+
+func TestWhatWasNotDoneIsAWarning(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	c.create(c.Signer("team-a"))
+	unsigned, _ := c.Push("unsigned:v1", programs.Object("tracepoint_count"))
+	signed, _ := c.Push("app:v1", programs.Object("tracepoint_count"), "team-a")
+	for reason, is := range map[string]struct{ image, event string }{
+		// There is no such registry.
+		"NotJudged":       {"127.0.0.1:1/app:v1", "Warning"},
+		"Denied":          {unsigned, "Warning"},
+		"NoNodesSelected": {signed, "Normal"},
+	} {
+		app := application(strings.ToLower(reason), is.image)
+		c.create(app)
+		if e := c.told(app, reason); e.Type != is.event {
+			t.Errorf("%s is of type %s: %s", reason, e.Type, e.Note)
+		}
+	}
+}
