@@ -197,6 +197,8 @@ func conclude(app application, s gate.Standing, why string) {
 		conditions.MarkTrue(app, v1alpha1.ConditionReady, reason, "%s", message)
 	}
 	switch {
+	case app.Body().Suspend && deployed.Reason == status.ReasonNothing:
+		ready(ReasonSuspended, "it is suspended, and nothing of it is deployed")
 	case app.Body().Suspend:
 		ready(ReasonSuspended, "it is suspended; what runs is kept: "+deployed.Message)
 	case s.Err != nil:

@@ -124,7 +124,7 @@ func TestWhatIsSuspendedFailsNobodyWhoWaits(t *testing.T) {
 	}{
 		"it runs":             {true, v1alpha1.NodeLoaded, "it is suspended; what runs is kept: loaded on 1 of 1 nodes"},
 		"it fails":            {true, v1alpha1.NodeFailed, "it is suspended; what runs is kept: loaded on 0 of 1 nodes, 1 failed; one: "},
-		"it was never loaded": {false, "", "it is suspended; what runs is kept: nothing is deployed"},
+		"it was never loaded": {false, "", "it is suspended, and nothing of it is deployed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
