@@ -259,7 +259,6 @@ func TestTheReportIsTheNodesAndTellsOfTheKernel(t *testing.T) {
 	}
 }
 
-// TestTheAgentNeedsNoMoreRightsThanItsPageSays: docs/agent.md has the list.
 // TestAReportIsBoundedWhoeverWritesIt: an agent that was taken over may write
 // its own node's.
 func TestAReportIsBoundedWhoeverWritesIt(t *testing.T) {
@@ -306,6 +305,7 @@ func TestAReportIsBoundedWhoeverWritesIt(t *testing.T) {
 	}
 }
 
+// TestTheAgentNeedsNoMoreRightsThanItsPageSays: docs/agent.md has the list.
 func TestTheAgentNeedsNoMoreRightsThanItsPageSays(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t, plane)
