@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -39,6 +40,9 @@ func execute() int {
 	return 0
 }
 
+// version is set by the linker for a release.
+var version string
+
 // flags are those that are not controller.Options themselves.
 type flags struct {
 	kubeconfig string
@@ -46,6 +50,7 @@ type flags struct {
 	agents     string
 	format     string
 	verbose    bool
+	memory     int64
 }
 
 func newCommand() *cobra.Command {
@@ -59,7 +64,9 @@ func newCommand() *cobra.Command {
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       versionString(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			boundMemory(f.memory)
 			return run(cmd.Context(), o, f)
 		},
 	}
@@ -81,10 +88,35 @@ func newCommand() *cobra.Command {
 	set.StringVar(&f.agents, "agent-selector", "", "labels of the agents' Pods in --namespace, which tell whether a node is reachable (default: an agent is taken to run on every node)")
 	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is judged again")
 	set.IntVar(&o.PprofPort, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")
+	set.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended: Go is to do with nine tenths of them, unless GOMEMLIMIT says otherwise; 0 knows of none")
 	set.StringVar(&f.format, "log-format", "json", "text or json")
 	set.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(newUnload())
 	return cmd
+}
+
+// versionString is the release's version, or the commit the binary was built
+// from.
+func versionString() string {
+	info, ok := debug.ReadBuildInfo()
+	if version != "" || !ok {
+		return version
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return "devel+" + s.Value
+		}
+	}
+	return info.Main.Version
+}
+
+// boundMemory has Go collect what it can before the kernel ends the process,
+// which counts more than Go does: what the kernel itself takes for it, and the
+// binary.
+func boundMemory(limit int64) {
+	if limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(limit / 10 * 9)
+	}
 }
 
 func run(ctx context.Context, o controller.Options, f flags) error {

@@ -174,6 +174,17 @@ func TestABPFFileSystemIsMountedForTheNodeWhereThatIsAskedFor(t *testing.T) {
 	}
 }
 
+func TestTheControllerKnowsTheMemoryItMayTake(t *testing.T) {
+	container := typed[appsv1.Deployment](t, setting{}.objects(t), "Deployment", "skep-controller").Spec.Template.Spec.Containers[0]
+	if !slices.Contains(container.Args, "--memory-limit=$(MEMORY_LIMIT)") {
+		t.Errorf("it is told %v", container.Args)
+	}
+	limit := slices.IndexFunc(container.Env, func(e corev1.EnvVar) bool { return e.Name == "MEMORY_LIMIT" })
+	if limit < 0 || container.Env[limit].ValueFrom.ResourceFieldRef.Resource != "limits.memory" {
+		t.Errorf("the limit is none of %v", container.Env)
+	}
+}
+
 func TestBytecodeIsCachedOnTheVolumeThatIsGiven(t *testing.T) {
 	room := resource.MustParse("1Gi")
 	for name, c := range map[string]struct {
