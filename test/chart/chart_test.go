@@ -174,6 +174,17 @@ func TestABPFFileSystemIsMountedForTheNodeWhereThatIsAskedFor(t *testing.T) {
 	}
 }
 
+func TestTheControllerHasTheEnvironmentThatIsGivenBesideItsOwn(t *testing.T) {
+	objects := setting{values: []string{`controller.env=[{"name":"HTTPS_PROXY","value":"http://proxy:3128"},{"name":"PASSWORD","valueFrom":{"secretKeyRef":{"name":"proxy","key":"password"}}}]`}}.objects(t)
+	has := map[string]corev1.EnvVar{}
+	for _, e := range typed[appsv1.Deployment](t, objects, "Deployment", "skep-controller").Spec.Template.Spec.Containers[0].Env {
+		has[e.Name] = e
+	}
+	if has["HTTPS_PROXY"].Value != "http://proxy:3128" || has["PASSWORD"].ValueFrom.SecretKeyRef.Key != "password" || has["POD_NAMESPACE"].ValueFrom == nil {
+		t.Errorf("it has %v", has)
+	}
+}
+
 func TestTheControllerKnowsTheMemoryItMayTake(t *testing.T) {
 	container := typed[appsv1.Deployment](t, setting{}.objects(t), "Deployment", "skep-controller").Spec.Template.Spec.Containers[0]
 	if !slices.Contains(container.Args, "--memory-limit=$(MEMORY_LIMIT)") {
