@@ -11,10 +11,12 @@ import (
 // The bounds of what is looked at at once, in bytes of reviews. In memory one takes
 // two to three times as many, and up to 33 times where the recorder decodes it:
 // nothing else bounds what an author writes, up to 3 MiB, as often as the API server
-// lets them. Large ones do not have the small ones wait, which nearly all are.
+// lets them. Large ones do not have the small ones wait, which nearly all are, and of
+// those more are let in than an API server lets one user have on the way: whoever has
+// hundreds wait for a registry that hangs holds up nobody else.
 const (
 	smallReview  = 64 << 10
-	smallReviews = 4 << 20
+	smallReviews = 16 << 20
 	largeReviews = 8 << 20
 	// leastReview is what the smallest counts as: one takes 25 KiB in memory.
 	leastReview = 4 << 10

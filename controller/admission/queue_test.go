@@ -28,8 +28,8 @@ func TestLargeReviewsWaitForEachOther(t *testing.T) {
 		"the largest there are come one by one":       {7 * mib, 3, 1, 1 << 10},
 		"as large as an object may be":                {3 * mib, 5, 2, 1 << 10},
 		"one that does not say is as large as can be": {-1, 3, 1, 1 << 10},
-		"small ones by the hundred, and a large one":  {1 << 10, 1100, 1024, 7 * mib},
-		"those in between":                            {64 << 10, 70, 64, 3 * mib},
+		"small ones by the hundred, and a large one":  {1 << 10, 4100, 4096, 7 * mib},
+		"those in between":                            {64 << 10, 260, 256, 3 * mib},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
