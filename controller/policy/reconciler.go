@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -153,15 +154,16 @@ func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 	return nil
 }
 
-// observe notes which generation a status speaks of.
+// observe notes which generation a status speaks of, and which request for it.
 func observe(o client.Object) {
+	generation, asked := o.GetGeneration(), o.GetAnnotations()[meta.ReconcileRequestAnnotation]
 	switch o := o.(type) {
 	case *v1alpha1.BpfSigner:
-		o.Status.ObservedGeneration = o.Generation
+		o.Status.ObservedGeneration, o.Status.LastHandledReconcileAt = generation, asked
 	case *v1alpha1.ClusterBpfPolicy:
-		o.Status.ObservedGeneration = o.Generation
+		o.Status.ObservedGeneration, o.Status.LastHandledReconcileAt = generation, asked
 	case *v1alpha1.BpfPolicy:
-		o.Status.ObservedGeneration = o.Generation
+		o.Status.ObservedGeneration, o.Status.LastHandledReconcileAt = generation, asked
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions/check"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -202,5 +203,28 @@ func TestWhoWaitsByKstatusWaitsForTheFirstLook(t *testing.T) {
 			}
 			return err
 		})
+	}
+}
+
+func TestAReconciliationThatIsAskedForIsAnswered(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	baseline := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "baseline"}, Spec: v1alpha1.BpfPolicySpec{Profile: "baseline"}}
+	broken := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "broken"}, Spec: v1alpha1.BpfPolicySpec{Rego: "deny contains"}}
+	for _, o := range []client.Object{c.Signer("team-a"), baseline, broken, application("app", "127.0.0.1:1/app:v1")} {
+		asked := c.bare(o)
+		c.create(asked)
+		for _, when := range []string{"2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z"} {
+			c.change(asked, func() { asked.SetAnnotations(map[string]string{meta.ReconcileRequestAnnotation: when}) })
+			c.until(fmt.Sprintf("%s %s to be reconciled", asked.GetKind(), asked.GetName()), func() error {
+				if err := c.Get(t.Context(), client.ObjectKeyFromObject(asked), asked); err != nil {
+					return err
+				}
+				if got, _, _ := unstructured.NestedString(asked.Object, "status", "lastHandledReconcileAt"); got != when {
+					return fmt.Errorf("%q of %q was answered", got, when)
+				}
+				return nil
+			})
+		}
 	}
 }
