@@ -13,6 +13,7 @@ package v1alpha1
 //go:generate go tool -modfile=../../tools.mod controller-gen object paths=.
 //go:generate go tool -modfile=../../tools.mod controller-gen crd:generateEmbeddedObjectMeta=false paths=. output:crd:dir=../../charts/skep/files/crds
 //go:generate go run ./gencrds ../../charts/skep/files/crds
+//go:generate go run ./genpage ../../charts/skep/files/crds ../../docs/api.md
 
 // Group is the API group of every kind in this package.
 const Group = "skep.dev"

@@ -34,6 +34,7 @@ func floors() []floor {
 		{"api/v1alpha1", nil},
 		// What the CRDs say of hooks is made from the table.
 		{"api/v1alpha1/gencrds", []string{"api/v1alpha1", "hook"}},
+		{"api/v1alpha1/genpage", nil},
 		{"hook", nil},
 		{"schemas", one},
 		{"bytecode", with(one, "!bytecode/image")},
