@@ -116,7 +116,7 @@ func (s section) write(out *bytes.Buffer) {
 			scope = "of a namespace"
 		}
 		kinds = append(kinds, names.Kind)
-		about = append(about, fmt.Sprintf("%s Short: `%s`; %s.", flat(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Description), strings.Join(names.ShortNames, "`, `"), scope))
+		about = append(about, fmt.Sprintf("%s Short: %s; %s.", flat(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Description), code(names.ShortNames...), scope))
 	}
 	fmt.Fprintf(out, "\n## %s\n\n%s\n\n| field | type | takes | |\n|---|---|---|---|\n%s", strings.Join(kinds, ", "), strings.Join(about, "\n\n"), s.table)
 	if len(s.rules) > 0 {
@@ -133,7 +133,7 @@ type walker struct {
 // walk tells of all that is below a path: what is required first, then by name.
 func (w *walker) walk(path string, p apiextensionsv1.JSONSchemaProps) {
 	for _, rule := range p.XValidations {
-		w.rules = append(w.rules, fmt.Sprintf("- `%s`: %s\n", cmp.Or(path+rule.FieldPath, "the object"), message(rule)))
+		w.rules = append(w.rules, fmt.Sprintf("- %s: %s\n", code(cmp.Or(path+rule.FieldPath, "the object")), message(rule)))
 	}
 	if selects(p) {
 		return
@@ -153,7 +153,7 @@ func (w *walker) walk(path string, p apiextensionsv1.JSONSchemaProps) {
 		if path == "" && slices.Contains([]string{"apiVersion", "kind", "metadata"}, name) {
 			continue
 		}
-		shown := "`" + at + "`"
+		shown := code(at)
 		if required(name) {
 			shown = "**" + shown + "**"
 		}
@@ -190,14 +190,14 @@ func typeOf(p apiextensionsv1.JSONSchemaProps) string {
 func takes(p apiextensionsv1.JSONSchemaProps) []string {
 	var all []string
 	if p.Default != nil {
-		all = append(all, fmt.Sprintf("default `%s`", p.Default.Raw))
+		all = append(all, "default "+code(string(p.Default.Raw)))
 	}
 	all = append(all, between(p.Minimum, p.Maximum, "")...)
 	all = append(all, between(p.MinLength, p.MaxLength, " characters")...)
 	all = append(all, between(p.MinItems, p.MaxItems, " items")...)
 	all = append(all, between(p.MinProperties, p.MaxProperties, " entries")...)
 	if p.Pattern != "" {
-		all = append(all, "`"+p.Pattern+"`")
+		all = append(all, code(p.Pattern))
 	}
 	switch {
 	case len(p.Enum) > 12:
@@ -205,12 +205,12 @@ func takes(p apiextensionsv1.JSONSchemaProps) []string {
 	case len(p.Enum) > 0:
 		var values []string
 		for _, v := range p.Enum {
-			values = append(values, "`"+strings.Trim(string(v.Raw), `"`)+"`")
+			values = append(values, strings.Trim(string(v.Raw), `"`))
 		}
-		all = append(all, strings.Join(values, ", "))
+		all = append(all, code(values...))
 	}
 	if p.XListType != nil && *p.XListType == "map" {
-		all = append(all, "one of each `"+strings.Join(p.XListMapKeys, "`, `")+"`")
+		all = append(all, "one of each "+code(p.XListMapKeys...))
 	}
 	if below, _ := held(p); below != nil {
 		if bounds := takes(*below); len(bounds) > 0 {
@@ -263,11 +263,14 @@ func message(rule apiextensionsv1.ValidationRule) string {
 		if text, literal := strings.CutPrefix(part, "'"); literal {
 			words = append(words, strings.TrimSuffix(text, "'"))
 		} else {
-			words = append(words, "`"+strings.TrimPrefix(part, "self.")+"`")
+			words = append(words, code(strings.TrimPrefix(part, "self.")))
 		}
 	}
 	return strings.Join(words, "")
 }
+
+// code are words as they are written.
+func code(words ...string) string { return "`" + strings.Join(words, "`, `") + "`" }
 
 // flat is a comment on one line.
 func flat(s string) string { return strings.Join(strings.Fields(s), " ") }
