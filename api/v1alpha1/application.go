@@ -15,7 +15,7 @@ import (
 // +kubebuilder:resource:scope=Namespaced,shortName=bpfapp,categories=skep
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Loaded",type=string,JSONPath=`.status.nodes.summary`
-// +kubebuilder:printcolumn:name="Signers",type=string,JSONPath=`.status.signers`
+// +kubebuilder:printcolumn:name="Signers",type=string,JSONPath=`.status.signedBy`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Digest",type=string,JSONPath=`.status.digest`,priority=1
@@ -45,7 +45,7 @@ type BpfApplicationList struct {
 // +kubebuilder:resource:scope=Cluster,shortName=cbpfapp,categories=skep
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Loaded",type=string,JSONPath=`.status.nodes.summary`
-// +kubebuilder:printcolumn:name="Signers",type=string,JSONPath=`.status.signers`
+// +kubebuilder:printcolumn:name="Signers",type=string,JSONPath=`.status.signedBy`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Digest",type=string,JSONPath=`.status.digest`,priority=1
@@ -316,6 +316,11 @@ type BpfApplicationStatus struct {
 	// +optional
 	// +listType=atomic
 	Signers []string `json:"signers,omitempty"`
+
+	// SignedBy is Signers in one line, for kubectl get: the first three, and how
+	// many more there are.
+	// +optional
+	SignedBy string `json:"signedBy,omitempty"`
 
 	// Policies are those that decided.
 	// +optional

@@ -72,6 +72,7 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 		report.Digest, report.Policies = s.Verdict.Image().Digest, s.Verdict.Decision().Policies
 		evidence := s.Verdict.Evidence()
 		report.Signers = evidence.Signers()
+		report.SignedBy = signedBy(report.Signers)
 	}
 	report.LastHandledReconcileAt = app.GetAnnotations()[meta.ReconcileRequestAnnotation]
 	report.Nodes, report.ObservedGeneration = nil, app.GetGeneration()
@@ -99,6 +100,17 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 	conditions.Set(app, &deployed)
 	conclude(app, s, why)
 	return nil
+}
+
+// signedBy is the first three of some signers in one line, and how many more there
+// are.
+func signedBy(signers []string) string {
+	const most = 3
+	line := strings.Join(signers[:min(most, len(signers))], ",")
+	if more := len(signers) - most; more > 0 {
+		line += fmt.Sprintf(" (and %d more)", more)
+	}
+	return line
 }
 
 // fold counts what the nodes say of an intent.

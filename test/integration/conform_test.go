@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -226,5 +227,54 @@ func TestAReconciliationThatIsAskedForIsAnswered(t *testing.T) {
 				return nil
 			})
 		}
+	}
+}
+
+// columns are what kubectl get shows of the one object of a kind there is.
+func (c *cluster) columns(resource string) map[string]any {
+	c.t.Helper()
+	direct, err := discovery.NewDiscoveryClientForConfig(c.plane.Config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	body, err := direct.RESTClient().Get().AbsPath("/apis", v1alpha1.Group, v1alpha1.Version, resource).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var table metav1.Table
+	if err := json.Unmarshal(body, &table); err != nil || len(table.Rows) != 1 {
+		c.t.Fatalf("%s: %d rows, %v", resource, len(table.Rows), err)
+	}
+	shown := map[string]any{}
+	for i, column := range table.ColumnDefinitions {
+		shown[column.Name] = table.Rows[0].Cells[i]
+	}
+	return shown
+}
+
+func TestKubectlShowsWhoSignedIt(t *testing.T) {
+	for sentence, o := range map[string]struct {
+		signers []string
+		want    string
+	}{
+		"one signer":          {[]string{"release"}, "release"},
+		"as many as are told": {[]string{"a", "b", "release"}, "a,b,release"},
+		"more":                {[]string{"a", "b", "c", "d", "e"}, "a,b,c (and 2 more)"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			c := newCluster(t)
+			c.control()
+			for _, name := range o.signers {
+				c.create(c.Signer(name))
+			}
+			ref, _ := c.Push("app:v1", programs.Object("tracepoint_count"), o.signers...)
+			app := application("app", ref)
+			c.create(app)
+			c.condition(app, v1alpha1.ConditionReady, metav1.ConditionTrue, "NoNodesSelected")
+			if shown := c.columns("clusterbpfapplications"); shown["Signers"] != o.want {
+				t.Errorf("it shows %v", shown)
+			}
+		})
 	}
 }
