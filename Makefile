@@ -16,6 +16,9 @@ BENCHOUT ?= dist/bench.txt
 ARGS ?=
 # Where images pushes to, such as PUSH=registry.example.com/team.
 PUSH ?=
+# Architecture of the nodes that images are for, such as ARCH=arm64; this
+# machine's unless given.
+ARCH ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help build images demo demo-cluster assets test test-integration test-race test-e2e test-vm bench bench-cluster generate verify lint fmt clean
@@ -27,7 +30,7 @@ build: ## Build bin/skep
 	go build -o bin/skep ./cmd/skep
 
 images: ## Make container images in dist/images.tar; PUSH=registry/folder pushes them instead
-	go run ./release/images -push '$(PUSH)'
+	go run ./release/images -push '$(PUSH)' $(if $(ARCH),-arch '$(ARCH)')
 
 demo: build ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
 	bin/skep demo $(ARGS)

@@ -73,6 +73,7 @@ func run(out io.Writer, args []string) error {
 	flags := flag.NewFlagSet("images", flag.ContinueOnError)
 	push := flags.String("push", "", "registry and folder to push to, such as registry.example.com/team")
 	dist := flags.String("dist", "dist", "folder for what is made")
+	arch := flags.String("arch", runtime.GOARCH, "architecture of the nodes, as Go calls it")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -90,18 +91,19 @@ func run(out io.Writer, args []string) error {
 		build.Args = append(build.Args, "./cmd/"+c.command)
 	}
 	// Static and for Linux, whatever the caller's flags and machine are.
-	build.Env, build.Stderr = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOOS=linux", "GOARCH="+runtime.GOARCH), os.Stderr
+	build.Env, build.Stderr = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOOS=linux", "GOARCH="+*arch), os.Stderr
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("build binaries: %w", err)
 	}
-	made, err := imagesOf(binaries)
+	made, err := imagesOf(binaries, *arch)
 	if err != nil {
 		return err
 	}
+	values := filepath.Join(*dist, "images.yaml")
 	if *push != "" {
-		return pushed(ctx, out, made, *push, filepath.Join(*dist, "images.yaml"))
+		return pushed(ctx, out, made, *push, values)
 	}
-	return packed(out, made, filepath.Join(*dist, "images.tar"))
+	return packed(out, made, filepath.Join(*dist, "images.tar"), values)
 }
 
 // made is an image with the component it is of.
@@ -110,8 +112,9 @@ type made struct {
 	v1.Image
 }
 
-// imagesOf makes the images of the binaries in a folder.
-func imagesOf(binaries string) ([]made, error) {
+// imagesOf makes the images of the binaries in a folder, which are of an
+// architecture.
+func imagesOf(binaries, arch string) ([]made, error) {
 	var all []made
 	for _, c := range components() {
 		binary, err := os.ReadFile(filepath.Join(binaries, c.command))
@@ -126,7 +129,7 @@ func imagesOf(binaries string) ([]made, error) {
 			}
 			files = append(files, file{authorities, bundle, 0o644})
 		}
-		image, err := imageOf(c, files)
+		image, err := imageOf(c, arch, files)
 		if err != nil {
 			return nil, fmt.Errorf("make image of %s: %w", c.command, err)
 		}
@@ -136,7 +139,7 @@ func imagesOf(binaries string) ([]made, error) {
 }
 
 // imageOf makes an image that depends on nothing but what is given.
-func imageOf(c component, files []file) (v1.Image, error) {
+func imageOf(c component, arch string, files []file) (v1.Image, error) {
 	content, err := archive(files)
 	if err != nil {
 		return nil, err
@@ -156,7 +159,7 @@ func imageOf(c component, files []file) (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.OS, config.Architecture = "linux", arch
 	config.Config = v1.Config{
 		User: c.user, Entrypoint: []string{"/" + c.command},
 		Labels: map[string]string{
@@ -201,8 +204,9 @@ func archive(files []file) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// packed writes the images to one file, by the names that the chart gives them.
-func packed(out io.Writer, all []made, to string) error {
+// packed writes the images to one file, by the names that the chart gives them,
+// and values by which the chart uses them.
+func packed(out io.Writer, all []made, to, values string) error {
 	chart, err := readChart()
 	if err != nil {
 		return err
@@ -220,8 +224,11 @@ func packed(out io.Writer, all []made, to string) error {
 	if err := tarball.MultiRefWriteToFile(to, named); err != nil {
 		return fmt.Errorf("write %s: %w", to, err)
 	}
-	_, err = fmt.Fprintf(out, "%s holds\n  %s\n\nTake it to your nodes, as by kind load image-archive or ctr --namespace k8s.io images import, and install:\n"+
-		"  helm install skep charts/skep --namespace skep-system --create-namespace --wait\n", to, strings.Join(names, "\n  "))
+	if err := write(values, all, nil); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%s holds\n  %s\n\nTake it to your nodes, as by kind load image-archive or ctr --namespace k8s.io images import, and install:\n  %s\n",
+		to, strings.Join(names, "\n  "), install(values))
 	return err
 }
 
@@ -231,7 +238,7 @@ func pushed(ctx context.Context, out io.Writer, all []made, folder, values strin
 	if err != nil {
 		return err
 	}
-	content := map[string]any{}
+	named := map[string]any{}
 	for _, m := range all {
 		ref, err := chart.tag(m.value, folder)
 		if err != nil {
@@ -244,20 +251,42 @@ func pushed(ctx context.Context, out io.Writer, all []made, folder, values strin
 		if err != nil {
 			return err
 		}
-		content[m.value] = map[string]any{"image": map[string]any{"repository": ref.Repository.String(), "digest": digest.String()}}
+		named[m.value] = map[string]any{"repository": ref.Repository.String(), "digest": digest.String()}
 		if _, err := fmt.Fprintf(out, "%s@%s\n", ref.Repository, digest); err != nil {
 			return err
+		}
+	}
+	if err := write(values, all, named); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "\nInstall them:\n  %s\n", install(values))
+	return err
+}
+
+// write writes values for the chart: what images are called, where that is not
+// what the chart calls them, and which nodes can run them.
+func write(values string, all []made, named map[string]any) error {
+	content := map[string]map[string]any{}
+	for _, m := range all {
+		config, err := m.ConfigFile()
+		if err != nil {
+			return err
+		}
+		content[m.value] = map[string]any{"nodeSelector": map[string]string{"kubernetes.io/arch": config.Architecture}}
+		if image, ok := named[m.value]; ok {
+			content[m.value]["image"] = image
 		}
 	}
 	body, err := yaml.Marshal(content)
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(values, body, 0o600); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(out, "\nInstall them:\n  helm install skep charts/skep --namespace skep-system --create-namespace --values %s --wait\n", values)
-	return err
+	return os.WriteFile(values, body, 0o600)
+}
+
+// install is the command that comes next.
+func install(values string) string {
+	return "helm install skep charts/skep --namespace skep-system --create-namespace --values " + values + " --wait"
 }
 
 // chart is what the chart says of images.

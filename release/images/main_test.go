@@ -31,7 +31,7 @@ func pretended(t *testing.T) []made {
 			t.Fatal(err)
 		}
 	}
-	all, err := imagesOf(dir)
+	all, err := imagesOf(dir, "arm64")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestAnImageHoldsItsBinaryAndNoMore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := config.Config; got.Entrypoint[0] != "/"+m.command || got.User != m.user || config.OS != "linux" {
+		if got := config.Config; got.Entrypoint[0] != "/"+m.command || got.User != m.user || config.OS != "linux" || config.Architecture != "arm64" {
 			t.Errorf("%s is run as %+v", m.value, got)
 		}
 		first, err := m.Digest()
@@ -99,7 +99,8 @@ func TestWhatIsPushedIsWhatTheValuesName(t *testing.T) {
 		t.Fatal(err)
 	}
 	var values map[string]struct {
-		Image struct{ Repository, Digest string }
+		Image        struct{ Repository, Digest string }
+		NodeSelector map[string]string
 	}
 	if err := yaml.UnmarshalStrict(body, &values); err != nil {
 		t.Fatal(err)
@@ -108,6 +109,9 @@ func TestWhatIsPushedIsWhatTheValuesName(t *testing.T) {
 		named := values[m.value].Image.Repository + "@" + values[m.value].Image.Digest
 		if !strings.HasPrefix(named, folder+"/"+m.command+"@") || !strings.Contains(said.String(), named+"\n") {
 			t.Errorf("%s is called %s; said was %s", m.value, named, said.String())
+		}
+		if diff := cmp.Diff(map[string]string{"kubernetes.io/arch": "arm64"}, values[m.value].NodeSelector); diff != "" {
+			t.Errorf("%s is run where it cannot: %s", m.value, diff)
 		}
 		ref, err := name.NewDigest(named)
 		if err != nil {
@@ -127,8 +131,20 @@ func TestWhatIsPackedHasTheChartsNames(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "images.tar")
 	all := pretended(t)
 	t.Chdir("../..")
-	if err := packed(io.Discard, all, file); err != nil {
+	var said strings.Builder
+	if err := packed(&said, all, file, file+".yaml"); err != nil {
 		t.Fatal(err)
+	}
+	if !strings.Contains(said.String(), "--values "+file+".yaml") {
+		t.Errorf("said was %s", &said)
+	}
+	placed, err := os.ReadFile(file + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	only := "  nodeSelector:\n    kubernetes.io/arch: arm64\n"
+	if diff := cmp.Diff("agent:\n"+only+"controller:\n"+only, string(placed)); diff != "" {
+		t.Error(diff)
 	}
 	chart, err := readChart()
 	if err != nil {
