@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -276,5 +277,45 @@ func TestKubectlShowsWhoSignedIt(t *testing.T) {
 				t.Errorf("it shows %v", shown)
 			}
 		})
+	}
+}
+
+func TestKubectlShowsWhatAppliesWhereNothingIsSet(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	baseline := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "baseline"}, Spec: v1alpha1.BpfPolicySpec{Profile: "baseline"}}
+	tenants := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "baseline"}, Spec: baseline.Spec}
+	for resource, is := range map[string]struct {
+		object client.Object
+		column string
+		want   any
+	}{
+		"bpfsigners":         {c.Signer("team-a"), "Revoked", false},
+		"clusterbpfpolicies": {baseline, "Mode", "Enforce"},
+		"bpfpolicies":        {tenants, "Mode", "Enforce"},
+	} {
+		o := c.bare(is.object)
+		unstructured.RemoveNestedField(o.Object, "metadata", "creationTimestamp")
+		apply := func() *unstructured.Unstructured {
+			now := o.DeepCopy()
+			if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(now), client.FieldOwner("author")); err != nil {
+				t.Fatal(err)
+			}
+			return now
+		}
+		apply()
+		c.condition(is.object.(conditioned), v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
+		now := apply()
+		if was := is.object.GetResourceVersion(); now.GetResourceVersion() != was {
+			t.Errorf("%s: who applies the same again changes it", resource)
+		}
+		for _, owner := range now.GetManagedFields() {
+			if strings.Contains(string(owner.FieldsV1.Raw), "f:"+strings.ToLower(is.column)) {
+				t.Errorf("%s: %s owns what it did not set", resource, owner.Manager)
+			}
+		}
+		if shown := c.columns(resource); shown[is.column] != is.want {
+			t.Errorf("%s: it shows %v", resource, shown)
+		}
 	}
 }
