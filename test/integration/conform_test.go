@@ -310,7 +310,7 @@ func TestKubectlShowsWhatAppliesWhereNothingIsSet(t *testing.T) {
 			t.Errorf("%s: who applies the same again changes it", resource)
 		}
 		for _, owner := range now.GetManagedFields() {
-			if strings.Contains(string(owner.FieldsV1.Raw), "f:"+strings.ToLower(is.column)) {
+			if strings.Contains(owner.FieldsV1.GetRawString(), "f:"+strings.ToLower(is.column)) {
 				t.Errorf("%s: %s owns what it did not set", resource, owner.Manager)
 			}
 		}
