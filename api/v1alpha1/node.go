@@ -57,9 +57,10 @@ type BpfNodeStatus struct {
 	// +optional
 	Kernel KernelProfile `json:"kernel,omitzero"`
 
-	// Counts sums up what follows, and what did not fit.
+	// Counts sums up what follows, and what did not fit. A node that runs nothing
+	// says 0.
 	// +optional
-	Counts NodeCounts `json:"counts,omitzero"`
+	Counts NodeCounts `json:"counts"`
 
 	// Applications tells how each application is doing on the node.
 	// +optional

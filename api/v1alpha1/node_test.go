@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,5 +24,13 @@ func TestANodeTellsOfAnApplicationInFullOrInShort(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestANodeThatRunsNothingSaysSo: kubectl leaves blank what is not there.
+func TestANodeThatRunsNothingSaysSo(t *testing.T) {
+	text, err := json.Marshal(BpfNodeStatus{})
+	if want := `{"counts":{"loaded":0,"failed":0,"programs":0,"foreign":0}}`; err != nil || string(text) != want {
+		t.Errorf("%s, %v; want %s", text, err, want)
 	}
 }
