@@ -232,10 +232,18 @@ func (l *log) String() string {
 }
 
 // start runs a container: its binary by its arguments, to which some are added
-// that take the place of those before, and by no more than its capabilities.
+// that take the place of those before, and by no more than its capabilities. As a
+// kubelet does, it has arguments name variables of the environment.
 func (i *install) start(binary string, c corev1.Container, env []string, more ...string) *process {
 	i.t.Helper()
-	command := append([]string{filepath.Join(i.dir, binary)}, append(c.Args, more...)...)
+	command := []string{filepath.Join(i.dir, binary)}
+	for _, arg := range append(c.Args, more...) {
+		for _, variable := range env {
+			name, value, _ := strings.Cut(variable, "=")
+			arg = strings.ReplaceAll(arg, "$("+name+")", value)
+		}
+		command = append(command, arg)
+	}
 	if os.Geteuid() == 0 {
 		bound := "-all"
 		for _, name := range c.SecurityContext.Capabilities.Add {
@@ -310,7 +318,7 @@ func (i *install) controller(more ...string) *process {
 		i.t.Fatal(err)
 	}
 	health := freeAddress(i.t)
-	p := i.start("skep-controller", template.Spec.Containers[0], []string{"POD_NAMESPACE=" + namespace}, append([]string{
+	p := i.start("skep-controller", template.Spec.Containers[0], []string{"POD_NAMESPACE=" + namespace, "MEMORY_LIMIT=1073741824"}, append([]string{
 		"--kubeconfig=" + kubeconfig, "--cache=" + i.t.TempDir(), "--webhook-port=" + port, "--certificate-name=127.0.0.1",
 		"--mirror-address=" + i.mirror, "--metrics-address=127.0.0.1:0", "--health-address=" + health,
 	}, more...)...)
