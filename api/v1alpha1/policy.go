@@ -87,10 +87,9 @@ type BpfPolicySpec struct {
 	// +optional
 	Match *PolicyMatch `json:"match,omitempty"`
 
-	// Mode says what a deny does: Enforce (default) refuses, Audit only records.
+	// Mode says what a deny does: Enforce refuses, Audit only records.
 	// +optional
 	// +kubebuilder:validation:Enum=Enforce;Audit
-	// +kubebuilder:default:=Enforce
 	Mode PolicyMode `json:"mode,omitempty"`
 
 	// Admission says what the webhook does with a deny: Deny (default) or Warn,

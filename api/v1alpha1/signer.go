@@ -50,7 +50,6 @@ type BpfSignerSpec struct {
 	// Revoked takes the signer's trust away: its signatures count no more, and
 	// what only they carried is unloaded.
 	// +optional
-	// +kubebuilder:default:=false
 	Revoked bool `json:"revoked,omitempty"`
 }
 
