@@ -277,7 +277,7 @@ func (r *Reconciler) lessen(ctx context.Context, s sealed, keeps func(*intent.Pa
 	case own && live.Rollout.Through != "":
 		_, err = r.withdraw(ctx, s)
 	case !own || len(gone) > 1:
-		_, err = r.forsake(ctx, s, beside{live: live, gone: gone}, false)
+		_, err = r.forsake(ctx, s, beside{live: live, gone: gone, own: own}, false)
 	}
 	return true, err
 }

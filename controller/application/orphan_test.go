@@ -1,6 +1,7 @@
 package application
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -101,20 +102,59 @@ func TestARevocationTakesOfWhatIsNotJudgedNoMoreThanItsOwn(t *testing.T) {
 // TestAVersionThatWasTakenAwayComesBackToNoNode has its signer revoked, and then that
 // of what nodes may go on with, while nodes have seen a newer intent.
 func TestAVersionThatWasTakenAwayComesBackToNoNode(t *testing.T) {
-	f := newFleet(t)
-	f.answers(v1alpha1.NodeLoaded)
-	f.version(1)
-	f.version(2)
-	f.vanish(f.app)
-	for _, c := range []struct{ team, want string }{
-		{"team-c", "v3 on 0, before v1, withdrawn v2"}, {"team-b", "v3 on 0, before v1"},
+	for sentence, leave := range map[string]func(*fleet){
+		"it vanished with its CRD": func(f *fleet) { f.vanish(f.app) },
+		"a policy keeps the version before, and would not admit it": func(f *fleet) {
+			policy := denies(v1alpha1.RunningKeep, "team-a")
+			policy.Spec.Rego += notSigned
+			f.create(policy)
+			f.refresh()
+		},
 	} {
-		f.outrun()
-		f.distrust(c.team)
-		f.clock = f.clock.Add(time.Second)
-		f.reconcile(f.app.Identity())
-		if p := f.intent(f.app); f.say(p) != c.want {
-			t.Errorf("without %s: %s, want %s", c.team, f.say(p), c.want)
-		}
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			f.answers(v1alpha1.NodeLoaded)
+			f.version(1)
+			f.version(2)
+			leave(f)
+			for _, c := range []struct{ team, want string }{
+				{"team-c", "v3 on 0, before v1, withdrawn v2"}, {"team-b", "v3 on 0, before v1"},
+			} {
+				f.outrun()
+				f.distrust(c.team)
+				f.clock = f.clock.Add(time.Second)
+				f.reconcile(f.app.Identity())
+				if p := f.intent(f.app); f.say(p) != c.want {
+					t.Errorf("without %s: %s, want %s", c.team, f.say(p), c.want)
+				}
+			}
+		})
+	}
+}
+
+// TestAVersionThatCameToNoNodeYetUnloadsNothing has a version sealed while all nodes
+// are away, which come back with a newer one that was lost.
+func TestAVersionThatCameToNoNodeYetUnloadsNothing(t *testing.T) {
+	for sentence, leave := range map[string]func(*fleet){
+		"its application is there": func(*fleet) {},
+		"it vanished with its CRD": func(f *fleet) { f.vanish(f.app) },
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			f.answers(v1alpha1.NodeLoaded)
+			f.Agents = func(context.Context) (runs map[string]bool, gone map[string]time.Time, err error) { return nil, nil, nil }
+			if p := f.version(1); f.say(p) != "v2 on 0, before v1" {
+				t.Fatalf("while all are away: %s", f.say(p))
+			}
+			f.Agents = nil
+			leave(f)
+			f.outrun()
+			f.distrust("team-a")
+			f.clock = f.clock.Add(time.Second)
+			f.reconcile(f.app.Identity())
+			if p := f.intent(f.app); f.say(p) != "v2 on 5" {
+				t.Errorf("%s, want v2 on 5", f.say(p))
+			}
+		})
 	}
 }

@@ -299,6 +299,7 @@ func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s
 	}
 	move, why := s.Settle(r.Keeper.Revoked(), braked)
 	reason := why
+	others.own = move == gate.MoveBury
 	switch overtaken, _ := r.overtaken(mine); {
 	case braked && s.Unloads() && move == gate.MoveKeep:
 		why = fmt.Sprintf("the brake on mass denial holds it; to let it go, annotate any ClusterBpfPolicy or BpfSigner with %s=%s", policy.AnnotationConfirm, revision)

@@ -123,11 +123,11 @@ func (r *Reconciler) withdrawn(ctx context.Context, app application, mine sealed
 // beside is what the gate says of the versions that an intent names beside its
 // own: gone are those that may run no more, denied those that a policy wants
 // unloaded, of which the brake has a say. unknown tells that one could not be
-// judged.
+// judged, own that the intent's own may run no more either.
 type beside struct {
 	live         *intent.Payload
 	gone, denied []*intent.Payload
-	unknown      bool
+	unknown, own bool
 }
 
 // beside judges the versions beside what is live.
@@ -202,8 +202,8 @@ func (r *Reconciler) forsake(ctx context.Context, mine sealed, b beside, braked 
 		return mine, nil
 	}
 	live := *mine.payload
-	// What has come to no node may have been taken from all, and comes to none by this.
-	if mine.behind() && live.Rollout != nil && live.Rollout.Through != "" {
+	// What may run no more itself comes to no node by this.
+	if mine.behind() && live.Rollout != nil && !b.own {
 		through, err := r.furthest(ctx, live, append(gone, live.Beside()...))
 		if err != nil {
 			return mine, err
