@@ -17,10 +17,11 @@ type generations struct {
 	byID map[v1alpha1.Identity]asking
 }
 
-// asking is what an application asks for, by gate.Generation, and since when.
+// asking is what an application asks for, by gate.Generation, since when, and the
+// generation that was seen last.
 type asking struct {
-	uid               types.UID
-	definition, since int64
+	uid                     types.UID
+	definition, since, seen int64
 }
 
 // since notes what an application asks for, and tells since when it does.
@@ -30,13 +31,15 @@ func (g *generations) since(app application, definition int64) int64 {
 	if g.byID == nil {
 		g.byID = map[v1alpha1.Identity]asking{}
 	}
-	now := asking{app.GetUID(), definition, app.GetGeneration()}
+	now := asking{app.GetUID(), definition, app.GetGeneration(), app.GetGeneration()}
 	switch known := g.byID[app.Identity()]; {
 	case known.uid != now.uid:
-	case now.since < known.since:
+	case now.seen < known.seen:
 		// The cache shows what was.
 		return now.since
-	case known.definition == definition:
+	case known.definition == definition && now.seen <= known.seen+1:
+		// One that was not seen may have asked for something else, and be what the
+		// undo is of.
 		now.since = known.since
 	}
 	g.byID[app.Identity()] = now

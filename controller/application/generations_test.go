@@ -71,3 +71,22 @@ func TestAnUndoOfALostIntentMayComeWithSuch(t *testing.T) {
 		t.Errorf("%+v; %+v", p, f.state())
 	}
 }
+
+// TestAnUndoIsNotOfWhatIsAskedForAgain has another version come, be undone and go
+// before the controller looks.
+func TestAnUndoIsNotOfWhatIsAskedForAgain(t *testing.T) {
+	f := newFleet(t)
+	f.version(1)
+	for _, n := range []int{2, 1} {
+		f.change(f.app, func() {
+			f.app.Spec.Bytecode.Image = f.versions[n]
+			f.app.Generation++
+			if n == 2 {
+				metav1.SetMetaDataAnnotation(&f.app.ObjectMeta, v1alpha1.AnnotationUndo, strconv.FormatInt(f.app.Generation, 10))
+			}
+		})
+	}
+	if p := f.settles(); f.say(p) != "v2 on 1, before v1" {
+		t.Errorf("%s; %+v", f.say(p), f.state())
+	}
+}
