@@ -142,7 +142,9 @@ func TestAVersionThatCameToNoNodeYetUnloadsNothing(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			f := newFleet(t)
 			f.answers(v1alpha1.NodeLoaded)
-			f.Agents = func(context.Context) (runs map[string]bool, gone map[string]time.Time, err error) { return nil, nil, nil }
+			f.Agents = func(context.Context) (runs map[string]bool, gone map[string]time.Time, err error) {
+				return nil, nil, nil
+			}
 			if p := f.version(1); f.say(p) != "v2 on 0, before v1" {
 				t.Fatalf("while all are away: %s", f.say(p))
 			}
