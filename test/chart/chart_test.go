@@ -141,8 +141,9 @@ func TestABPFFileSystemIsMountedForTheNodeWhereThatIsAskedFor(t *testing.T) {
 		values []string
 		asked  bool
 	}{
-		"by default the node brings it": {[]string{`uninstall.unload=true`, `openshift.enabled=true`}, false},
-		"a Pod mounts it":               {[]string{`uninstall.unload=true`, `openshift.enabled=true`, `agent.mountBPFFS=true`, `agent.hostPaths.bpffs="/run/bpf"`}, true},
+		"by default the node brings it":                               {[]string{`uninstall.unload=true`, `openshift.enabled=true`}, false},
+		"values of an older chart that are used again do not name it": {[]string{`uninstall.unload=true`, `openshift.enabled=true`, `agent.mountBPFFS=null`}, false},
+		"a Pod mounts it": {[]string{`uninstall.unload=true`, `openshift.enabled=true`, `agent.mountBPFFS=true`, `agent.hostPaths.bpffs="/run/bpf"`}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := setting{values: c.values}.objects(t)
