@@ -162,6 +162,22 @@ func TestWhatIsPassingIsNotStored(t *testing.T) {
 	stored(1)
 }
 
+// TestWhatIsPassingAndKnownByDigestAsksNobody: the registry may be what hangs.
+func TestWhatIsPassingAndKnownByDigestAsksNobody(t *testing.T) {
+	w := newWorld(t)
+	j, req := w.judge(), gate.Request{Application: app(w.push("xdp_count", "v1"), "count_packets", onEth0())}
+	_, v := w.taken(t, j, req)
+	req.Digest, req.Passing = v.Image().Digest, true
+	w.now = w.now.Add(23 * time.Hour)
+	if n, v := w.taken(t, j, req); n != 0 || v.Allowed() {
+		t.Errorf("%d requests, allowed %v; want what was known 23 hours ago", n, v.Allowed())
+	}
+	w.now = w.now.Add(time.Hour)
+	if n, _ := w.taken(t, j, req); n == 0 {
+		t.Error("what was known a day ago still counts")
+	}
+}
+
 // TestRequestsOfOneRun counts what whole runs of the gate ask of a registry: the
 // ping, the tag, three for the image, and the evidence.
 func TestRequestsOfOneRun(t *testing.T) {

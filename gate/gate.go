@@ -334,7 +334,7 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 		return have, from, j.handOn(r, have)
 	}
 	excused := age < j.opts.StaleFor
-	if excused && j.unreachable(r.image.Registry) {
+	if excused && (r.req.Passing && r.req.Digest != "" || j.unreachable(r.image.Registry)) {
 		return have, FromStale, nil
 	}
 	now, err := j.more(ctx, r, have)

@@ -30,7 +30,8 @@ type Request struct {
 	Digest string
 	// Passing has nothing stored of what is learned: whether the application comes to
 	// be is not known yet. What is learned is known in this process alone, and stored
-	// once a request that is not passing needs it.
+	// once a request that is not passing needs it. With a Digest nobody is asked about
+	// signatures that were collected within StaleFor.
 	Passing bool
 }
 

@@ -59,9 +59,9 @@ type Options struct {
 	// Names are the names or addresses the API server calls it by, and agents the
 	// mirror; empty means those of the chart's Services. They stand in Skep's own certificate.
 	Names []string
-	// Budget is how long one request may take to learn what is not known, and how
-	// long it waits before that while too much is looked at; zero means DefaultBudget.
-	// Keep twice of it below the webhook's timeoutSeconds.
+	// Budget is how long one request may take to learn what is not known; zero means
+	// DefaultBudget. It waits a quarter of that before while too much is looked at:
+	// keep all of it below the webhook's timeoutSeconds.
 	Budget time.Duration
 }
 
@@ -128,7 +128,7 @@ func Register(mgr ctrl.Manager, o Options, p Parts) error {
 		return fmt.Errorf("register certificates: %w", err)
 	}
 	server, budget := mgr.GetWebhookServer(), cmp.Or(o.Budget, DefaultBudget)
-	waiting := &queue{patience: budget}
+	waiting := &queue{patience: budget / 4}
 	door := func(h webhookadmission.Handler) http.Handler {
 		return p.Certificates.told(waiting.before(&webhook.Admission{Handler: h}))
 	}

@@ -224,19 +224,13 @@ func stoodFor(before client.Object, now v1alpha1.Application) string {
 // stood for before.
 func (v *Validator) application(ctx context.Context, app v1alpha1.Application, before string) answer {
 	id := app.Identity()
-	verdict, err := v.judge(ctx, v.Budget, app, "")
-	if err != nil && before != "" {
-		known, unknown := v.judge(ctx, v.Budget/4, app, before)
-		if unknown == nil && !known.Allowed() {
-			verdict, err = known, nil
-		}
-	}
+	verdict, aside, err := v.verdict(ctx, app, before)
 	if err != nil {
 		return answer{outcome: unverified, warnings: warnings(
 			fmt.Sprintf("%s %s is not verified yet, and nothing is loaded until it is: ", id.Kind, id), []string{err.Error()})}
 	}
 	decision := verdict.Decision()
-	a := answer{outcome: allowed, warnings: warnings("", sentences(decision.Warnings, maxWarnings))}
+	a := answer{outcome: allowed, warnings: warnings("", append(aside, sentences(decision.Warnings, maxWarnings)...))}
 	switch {
 	case verdict.Allowed():
 		return a
@@ -253,11 +247,30 @@ func (v *Validator) application(ctx context.Context, app v1alpha1.Application, b
 	return refused
 }
 
-// judge has the gate judge an application as the reconcilers would, in so much time,
-// and by a digest where there is one.
-func (v *Validator) judge(ctx context.Context, budget time.Duration, app v1alpha1.Application, digest string) (gate.Verdict, error) {
-	ctx, cancel := context.WithTimeout(ctx, budget)
+// verdict is the gate's, within the budget. Where its registry could not be asked an
+// application is denied by what is known of a digest, and aside says so.
+func (v *Validator) verdict(ctx context.Context, app v1alpha1.Application, before string) (verdict gate.Verdict, aside []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, v.Budget)
 	defer cancel()
+	asking := ctx
+	if before != "" {
+		var stop context.CancelFunc
+		asking, stop = context.WithTimeout(ctx, v.Budget*3/4)
+		defer stop()
+	}
+	if verdict, err = v.judge(asking, app, ""); err == nil || before == "" {
+		return verdict, nil, err
+	}
+	known, unknown := v.judge(ctx, app, before)
+	if unknown != nil || known.Allowed() {
+		return verdict, nil, err
+	}
+	return known, []string{fmt.Sprintf("judged by what is known of %s, since its registry could not be asked: %v", before, err)}, nil
+}
+
+// judge has the gate judge an application as the reconcilers would, by a digest
+// where there is one.
+func (v *Validator) judge(ctx context.Context, app v1alpha1.Application, digest string) (gate.Verdict, error) {
 	if err := v.Keeper.Wait(ctx); err != nil {
 		return gate.Verdict{}, err
 	}

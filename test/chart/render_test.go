@@ -97,7 +97,7 @@ var (
 		`controller.replicas=1`, `controller.priorityClassName=""`, `controller.nodeSelector=null`, `controller.resources={"limits":null,"requests":null}`,
 		`agent.priorityClassName=""`, `agent.nodeSelector=null`, `agent.tolerations=[]`, `agent.capabilities=["BPF"]`,
 		`agent.hostPaths.tracing=""`, `agent.hostPaths.security=""`, `agent.maxUnavailable=1`,
-		`admission={"budget":"08s900ms","timeoutSeconds":9}`,
+		`admission={"budget":"07s199ms","timeoutSeconds":9}`,
 		`podDisruptionBudget.enabled=false`, `networkPolicy.enabled=false`, `resourceQuota.enabled=false`, `crds.enabled=false`,
 	}
 	rich = []string{
@@ -304,8 +304,9 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"a registry with a scheme":                   {`registries.insecure=["http://registry:5000"]`, "insecure"},
 		"a namespace that cannot be":                 {`registries.pullSecretNamespaces=["team_a"]`, "pullSecretNamespaces"},
 		"an answer the API server does not wait for": {`admission.timeoutSeconds=60`, "timeoutSeconds"},
-		"a budget that outlasts the API server":      {`admission.budget="15s"`, "admission.budget 15s is not below admission.timeoutSeconds 10"},
-		"a budget of all the API server waits":       {`admission={"budget":"1m0500ms","timeoutSeconds":30}`, "admission.budget 1m0500ms is not below"},
+		"a budget that outlasts the API server":      {`admission.budget="15s"`, "admission.budget 15s and a quarter of it are not below admission.timeoutSeconds 10"},
+		"a budget of all the API server waits":       {`admission={"budget":"1m0500ms","timeoutSeconds":30}`, "admission.budget 1m0500ms and a quarter"},
+		"a budget that waiting makes too long":       {`admission={"budget":"7s200ms","timeoutSeconds":9}`, "admission.budget 7s200ms and a quarter"},
 		"a budget that is none":                      {`admission.budget="0s"`, "budget"},
 		"applications judged again all the time":     {`controller.interval="0m00s"`, "interval"},
 		"metrics asked for all the time":             {`serviceMonitor.interval="0s"`, "interval"},

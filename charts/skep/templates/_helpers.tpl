@@ -185,8 +185,9 @@ fail until the Pods have it. */}}
 {{/* skep.checked refuses values that do not fit each other, which no schema tells. */}}
 {{- define "skep.checked" -}}
 {{- $admission := .Values.admission -}}
-{{- if ge (include "skep.milliseconds" $admission.budget | atoi) (mul 1000 $admission.timeoutSeconds | int) -}}
-{{ fail (printf "admission.budget %s is not below admission.timeoutSeconds %v: what takes longer would be refused by the API server, which is to store it with a warning" $admission.budget $admission.timeoutSeconds) }}
+{{- /* A request may wait a quarter of the budget before it is looked at. */ -}}
+{{- if ge (include "skep.milliseconds" $admission.budget | atoi | mul 5) (mul 4000 $admission.timeoutSeconds) -}}
+{{ fail (printf "admission.budget %s and a quarter of it are not below admission.timeoutSeconds %v: what takes longer would be refused by the API server, which is to store it with a warning" $admission.budget $admission.timeoutSeconds) }}
 {{- end -}}
 {{- if has (int .Values.controller.pprofPort) (list 8080 8081 9443 9444) -}}
 {{ fail (printf "controller.pprofPort %v is taken: the controller serves metrics at 8080, probes at 8081, the webhook at 9443 and the mirror at 9444" .Values.controller.pprofPort) }}

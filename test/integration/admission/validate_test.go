@@ -346,7 +346,18 @@ func TestWhatIsDeniedAlreadyIsDeniedWithoutARegistry(t *testing.T) {
 		return fay.Patch(t.Context(), changed, client.MergeFrom(app), client.DryRunAll)
 	}
 	before := func(a *v1alpha1.BpfApplication) { a.Spec.Programs[0].Attach[0].Priority = new(int32(10)) }
+	// Either replica may be asked.
+	w.until(func() error {
+		if err := change(before); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("not forbidden: %w", err)
+		}
+		return nil
+	})
+	asked := len(said.all())
 	forbidden(t, change(before), "BpfApplication "+w.namespace+"/app", "first/deny", "places before 100 are for firewalls")
+	if heard := said.all()[asked:]; len(heard) != 1 || !strings.HasPrefix(heard[0], "judged by what is known of "+app.Status.Digest+", since its registry could not be asked: ") {
+		t.Errorf("heard %q", heard)
+	}
 	for name, f := range map[string]func(*v1alpha1.BpfApplication){
 		"what is allowed so far":              func(a *v1alpha1.BpfApplication) { a.Spec.Programs[0].Attach[0].Priority = new(int32(100)) },
 		"what is to be asked of the registry": func(a *v1alpha1.BpfApplication) { before(a); a.Annotations[gate.AnnotationRequestedAt] = "now" },
