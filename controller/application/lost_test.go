@@ -80,6 +80,35 @@ func TestWhatIsHeldSinceItsIntentWasLostSaysWhatNoRevocationReaches(t *testing.T
 	}
 }
 
+func TestWhatIsSuspendedAndWhoseIntentWasLostSaysWhatNoRevocationReaches(t *testing.T) {
+	for sentence, forget := range map[string]func(*fleet){
+		"its status and the nodes know of it": func(*fleet) {},
+		"its status alone does": func(f *fleet) {
+			for _, name := range f.nodes {
+				f.nodeSays(name)
+			}
+		},
+		"the nodes alone do": func(f *fleet) {
+			f.app.Status.Serial = 0
+			if err := f.api.Status().Update(t.Context(), f.app); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			f.answers(v1alpha1.NodeLoaded)
+			f.lose()
+			forget(f)
+			p := f.edit(suspend)
+			const want = "it is suspended; of an intent that was lost, what runs goes on, whatever is revoked"
+			if ready := condition(f.app, v1alpha1.ConditionReady); p != nil || ready.Reason != ReasonSuspended || ready.Message != want {
+				t.Errorf("%+v; Ready is %+v", p, ready)
+			}
+		})
+	}
+}
+
 // restore brings back an intent that was lost.
 func (f *fleet) restore(o v1alpha1.BpfIntent) *intent.Payload {
 	f.t.Helper()

@@ -98,7 +98,7 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 		deployed = status.Deployed(counts)
 	}
 	conditions.Set(app, &deployed)
-	conclude(app, s, why)
+	conclude(app, mine, s, why)
 	return nil
 }
 
@@ -193,7 +193,7 @@ func ready(n *corev1.Node) bool {
 // pipeline's conditions say: the first that is not true says why. One that stays
 // keeps the time it came to be, so that nothing is written where nothing is new;
 // marking one of the two deletes the other.
-func conclude(app application, s gate.Standing, why string) {
+func conclude(app application, mine sealed, s gate.Standing, why string) {
 	allowed, deployed := conditions.Get(app, v1alpha1.ConditionAllowed), conditions.Get(app, v1alpha1.ConditionDeployed)
 	stalled := func(reason, message string) {
 		conditions.MarkStalled(app, reason, "%s", message)
@@ -209,6 +209,8 @@ func conclude(app application, s gate.Standing, why string) {
 		conditions.MarkTrue(app, v1alpha1.ConditionReady, reason, "%s", message)
 	}
 	switch {
+	case app.Body().Suspend && mine.payload == nil && (mine.said.runs || app.Report().Serial > 0):
+		ready(ReasonSuspended, "it is suspended; "+runsOn)
 	case app.Body().Suspend && deployed.Reason == status.ReasonNothing:
 		ready(ReasonSuspended, "it is suspended, and nothing of it is deployed")
 	case app.Body().Suspend:

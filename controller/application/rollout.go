@@ -327,6 +327,9 @@ func (r *Reconciler) back(ctx context.Context, app application, mine sealed, s g
 	return mine, true, err
 }
 
+// runsOn is what becomes of what nodes run by an intent that is not there any more.
+const runsOn = "of an intent that was lost, what runs goes on, whatever is revoked"
+
 // steer does what people undid, and says why a version is held back: the zero value
 // where it is not. What runs is judged by itself in both cases.
 func (r *Reconciler) steer(ctx context.Context, app application, mine sealed, s *gate.Standing) (now sealed, hold v1alpha1.RolloutStatus, err error) {
@@ -341,7 +344,7 @@ func (r *Reconciler) steer(ctx context.Context, app application, mine sealed, s 
 		return mine, hold, err
 	}
 	if hold.State != "" && (mine.payload == nil || mine.behind()) {
-		hold.Message += "; of an intent that was lost, what runs goes on, whatever is revoked"
+		hold.Message += "; " + runsOn
 	}
 	if s.Frozen = hold.State != ""; s.Frozen || s.Undone {
 		r.hold(ctx, s)
