@@ -2,6 +2,7 @@ package application
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,6 +29,10 @@ import (
 // ReasonSuspended is the reason of Ready on an application that is suspended:
 // nothing is asked for, so nothing is missing.
 const ReasonSuspended = "Suspended"
+
+// ReasonCrowded is the reason of Ready on an application that waits to be judged for
+// others of its namespace, which nobody is to be warned of.
+const ReasonCrowded = "Crowded"
 
 // report patches the status, where it says anything else than before, and tells
 // people what changed for them. What waits with others to be told is told later,
@@ -215,6 +220,8 @@ func conclude(app application, mine sealed, s gate.Standing, why string) {
 		ready(ReasonSuspended, "it is suspended, and nothing of it is deployed")
 	case app.Body().Suspend:
 		ready(ReasonSuspended, "it is suspended; what runs is kept: "+deployed.Message)
+	case errors.Is(s.Err, errCrowded):
+		waiting(ReasonCrowded, s.Err.Error())
 	case s.Err != nil:
 		waiting(gate.ReasonNotJudged, s.Err.Error())
 	case allowed.Status != metav1.ConditionTrue:

@@ -2,6 +2,7 @@ package application
 
 import (
 	"context"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -183,5 +184,36 @@ func TestATagThatMovedIsToldAndNotFollowed(t *testing.T) {
 	})
 	if said := says(time.Second); strings.Contains(said, "tag") || b.intent(app).ImageDigest != second {
 		t.Errorf("once it is asked for: %q, sealed %s, second %s", said, b.intent(app).ImageDigest, second)
+	}
+}
+
+// TestWhatWaitsForOthersIsNoWarning has as many registries of a namespace hang as may,
+// and then one more, whose turn comes.
+func TestWhatWaitsForOthersIsNoWarning(t *testing.T) {
+	b := newBench(t)
+	hangs, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = hangs.Close() })
+	app := b.application("app")
+	b.reconcile(app.Identity())
+	<-b.events.Events
+	b.change(app, func() { app.Spec.Bytecode.Image = hangs.Addr().String() + "/app:v1" })
+	b.lanes.slow = map[string]int{"": slowAtOnce}
+	b.JudgeTimeout = slowAfter / 2
+	for _, want := range []string{"Normal Crowded it takes long", "Warning NotJudged "} {
+		if _, err := b.Reconcile(t.Context(), app.Identity()); err == nil {
+			t.Fatal("it was judged")
+		}
+		select {
+		case said := <-b.events.Events:
+			if !strings.HasPrefix(said, want) {
+				t.Errorf("people are told %q, want %q", said, want)
+			}
+		default:
+			t.Errorf("people are told nothing, want %q", want)
+		}
+		b.lanes.slow = nil
 	}
 }
