@@ -87,7 +87,7 @@ type BpfPolicySpec struct {
 	// +optional
 	Match *PolicyMatch `json:"match,omitempty"`
 
-	// Mode says what a deny does: Enforce refuses, Audit only records.
+	// Mode says what a deny does: Enforce (default) refuses, Audit only records.
 	// +optional
 	// +kubebuilder:validation:Enum=Enforce;Audit
 	Mode PolicyMode `json:"mode,omitempty"`

@@ -326,3 +326,16 @@ func leaves(path string, value any) []string {
 	}
 	return all
 }
+
+// TestAMetricKeepsTheNamespaceOfItsApplication: Prometheus' operator else puts that
+// of the Pod in its place.
+func TestAMetricKeepsTheNamespaceOfItsApplication(t *testing.T) {
+	monitor := one(t, setting{values: []string{`serviceMonitor.enabled=true`}}.objects(t), "ServiceMonitor", "skep").Object
+	endpoints, found, err := unstructured.NestedSlice(monitor, "spec", "endpoints")
+	if err != nil || !found || len(endpoints) != 1 {
+		t.Fatalf("%v, %v, %v", endpoints, found, err)
+	}
+	if honor := endpoints[0].(map[string]any)["honorLabels"]; honor != true {
+		t.Errorf("honorLabels is %v", honor)
+	}
+}

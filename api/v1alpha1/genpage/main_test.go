@@ -56,6 +56,7 @@ spec:
               selector: {type: object, properties: {matchLabels: {type: object}, matchExpressions: {type: array, items: {type: object}}}}
             x-kubernetes-validations:
             - {rule: a, message: give one}
+            - {rule: c, message: KIND says so}
             - {rule: b, fieldPath: .name, messageExpression: self.name + ' is too much'}
           status:
             type: object
@@ -110,7 +111,9 @@ Thing is one. Short: ` + "`thing`" + `; of a namespace.
 And what joins them:
 
 - 'spec': give one
+- of a ClusterThing alone, 'spec': ClusterThing says so
 - 'spec.name': 'name' is too much
+- of a Thing alone, 'spec': Thing says so
 `
 	if diff := cmp.Diff(strings.ReplaceAll(want, "'", "`"), strings.ReplaceAll(string(got), "'", "`")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
