@@ -57,10 +57,9 @@ type BpfNodeStatus struct {
 	// +optional
 	Kernel KernelProfile `json:"kernel,omitzero"`
 
-	// Counts sums up what follows, and what did not fit. A node that runs nothing
-	// says 0.
+	// Counts sums up what follows, and what did not fit.
 	// +optional
-	Counts NodeCounts `json:"counts"`
+	Counts NodeCounts `json:"counts,omitzero"`
 
 	// Applications tells how each application is doing on the node.
 	// +optional

@@ -1,7 +1,6 @@
 package v1alpha1
 
 import (
-	"encoding/json"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,13 +23,5 @@ func TestANodeTellsOfAnApplicationInFullOrInShort(t *testing.T) {
 				t.Error(diff)
 			}
 		})
-	}
-}
-
-// TestANodeThatRunsNothingSaysSo: kubectl leaves blank what is not there.
-func TestANodeThatRunsNothingSaysSo(t *testing.T) {
-	text, err := json.Marshal(BpfNodeStatus{})
-	if want := `{"counts":{"loaded":0,"failed":0,"programs":0,"foreign":0}}`; err != nil || string(text) != want {
-		t.Errorf("%s, %v; want %s", text, err, want)
 	}
 }
