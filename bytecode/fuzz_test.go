@@ -17,6 +17,8 @@ func FuzzInspect(f *testing.F) {
 	for _, name := range programs.Names() {
 		f.Add(programs.Object(name))
 	}
+	f.Add(usdt(f))
+	f.Add(programs.Weak(programs.Object("xdp_kconfig"), "CONFIG_BPF_SYSCALL", "LINUX_KERNEL_VERSION"))
 	own, err := filepath.Glob("testdata/*.o")
 	if err != nil || len(own) == 0 {
 		f.Fatalf("no seeds: %v", err)

@@ -1,7 +1,6 @@
 package bytecode
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -10,7 +9,8 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/bytecode/objectfile"
 )
 
 // InspectorRevision names the rules that turn an object into Facts. It is
@@ -187,11 +187,21 @@ func parse(object []byte, opts Options) (*ebpf.CollectionSpec, error) {
 	if err := checkTypes(object); err != nil {
 		return nil, err
 	}
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	bound, err := objectfile.Bind(object)
 	if err != nil {
 		return nil, &parseError{err}
 	}
-	return spec, nil
+	if bound.Changed {
+		// A table of symbols that lies over code would change code that was checked.
+		if err := checkELF(bound.File, opts); err != nil {
+			return nil, err
+		}
+	}
+	read, err := bound.Parse()
+	if err != nil {
+		return nil, &parseError{err}
+	}
+	return read.Spec, nil
 }
 
 // parseError is an error of the parser, which repeats names from the file as
@@ -225,21 +235,13 @@ func byteOrder(o binary.ByteOrder) string {
 	return "little"
 }
 
-// kconfigSection is the map that loaders make up from BTF for __kconfig
-// variables; no ELF section backs it.
-const kconfigSection = ".kconfig"
-
 // mapSpecs are the maps that loading the object makes.
 func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
 	specs := make(map[string]*ebpf.MapSpec, len(spec.Maps)+1)
 	maps.Copy(specs, spec.Maps)
-	if spec.Types == nil {
-		return specs
-	}
-	var ds *btf.Datasec
-	if err := spec.Types.TypeByName(kconfigSection, &ds); err == nil {
-		specs[kconfigSection] = &ebpf.MapSpec{
-			Name: kconfigSection, Type: ebpf.Array,
+	if ds := objectfile.Kconfig(spec); ds != nil {
+		specs[objectfile.KconfigSection] = &ebpf.MapSpec{
+			Name: objectfile.KconfigSection, Type: ebpf.Array,
 			KeySize: 4, ValueSize: ds.Size, MaxEntries: 1, Flags: flagReadOnlyProg,
 		}
 	}

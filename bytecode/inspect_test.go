@@ -21,7 +21,7 @@ import (
 )
 
 // The objects in src that Inspect makes facts of.
-var ownObjects = []string{"core_first", "kernel_symbols", "license", "maps", "newest", "odd_calls", "reach", "sections", "unlinked", "variables"}
+var ownObjects = []string{"core_first", "kernel_symbols", "license", "maps", "newest", "odd_calls", "reach", "sections", "unlinked", "usdt", "variables"}
 
 func TestFactsJSON(t *testing.T) {
 	for _, name := range ownObjects {

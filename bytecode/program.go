@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/bytecode/objectfile"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -169,7 +170,7 @@ func (p *inspected) load(spec *ebpf.CollectionSpec, ins *asm.Instruction, at int
 		switch {
 		case name == "":
 			// The parser drops the names of __kconfig variables.
-			p.maps[kconfigSection] = true
+			p.maps[objectfile.KconfigSection] = true
 		case spec.Maps[name] != nil:
 			p.maps[name] = true
 		default:

@@ -1,11 +1,9 @@
 package gate
 
 import (
-	"bytes"
-
-	"github.com/cilium/ebpf"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
+	"github.com/skep-dev/skep/bytecode/objectfile"
 	"github.com/skep-dev/skep/bytecode/values"
 	"github.com/skep-dev/skep/policies"
 )
@@ -17,14 +15,14 @@ func misfits(object []byte, variables map[string]apiextensionsv1.JSON) []policie
 		return nil
 	}
 	var r refusals
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	read, err := objectfile.Read(object)
 	if err != nil {
 		r.add("inspect/variable", "spec.variables", "build the object anew", "the object cannot be read: %v", err)
 		return r.reasons
 	}
 	for _, name := range sortedKeys(variables) {
 		one := map[string]apiextensionsv1.JSON{name: variables[name]}
-		if err := values.Apply(spec, one); err != nil {
+		if err := values.Apply(read.Spec, one); err != nil {
 			r.add("inspect/variable", "spec.variables."+name, "see skep image inspect for the object's variables and their types", "%v", err)
 		}
 	}

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/objectfile"
 	"github.com/skep-dev/skep/bytecode/values"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
@@ -32,13 +32,18 @@ type Prepared struct {
 }
 
 // Prepare reads the object and applies the intent to it: programs, attach
-// targets, map sizes and variables. It is pure; what is wrong is refused with
-// the names the definition uses.
+// targets, map sizes and variables. It asks the kernel nothing but, for objects
+// that read it, how it was configured; what is wrong is refused with the names
+// the definition uses.
 func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
 	p := o.Payload()
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	read, err := objectfile.Read(object)
 	if err != nil {
 		return nil, fmt.Errorf("read object of %s: %w", p.Application, err)
+	}
+	spec := read.Spec
+	if err := settleKconfig(read); err != nil {
+		return nil, fmt.Errorf("read the kernel's configuration for %s: %w", p.Application, err)
 	}
 	if err := values.Apply(spec, p.Variables); err != nil {
 		return nil, fmt.Errorf("set variables of %s: %w", p.Application, err)

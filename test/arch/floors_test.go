@@ -288,7 +288,7 @@ func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
 
 // pureRooms decide and do no I/O.
 func pureRooms() []string {
-	return []string{"api/v1alpha1", "hook", "share", "bytecode", "bytecode/values", "placement", "agent/plan"}
+	return []string{"api/v1alpha1", "hook", "share", "bytecode", "bytecode/objectfile", "bytecode/values", "placement", "agent/plan"}
 }
 
 // impure lists what a room that only decides has no use for.

@@ -31,6 +31,7 @@ func elsewhere() map[string]string {
 		"xdp_big_map":     "takes 4 GiB",
 		"xdp_pinned":      "needs a place to pin",
 		"kprobe_override": "needs a kernel built with error injection",
+		"xdp_kconfig":     "asks for what agent/kernel fills in",
 	}
 }
 

@@ -1,0 +1,160 @@
+// Package objectfile parses eBPF object files for everybody who reads them: the
+// inspector, the gate and the agent. Two readers that take one file for two
+// different programs would make a check of the first worthless.
+//
+// It is pure, bounds nothing and checks nothing: bytecode.Inspect refuses
+// hostile files before it parses them.
+package objectfile
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// KconfigSection is the map that loaders make up from BTF for __kconfig
+// variables; no ELF section backs it.
+const KconfigSection = ".kconfig"
+
+// Object is a parsed object file.
+type Object struct {
+	// Spec is what the library makes of the file.
+	Spec *ebpf.CollectionSpec
+	// WeakKconfig are the __kconfig variables that the object can do without:
+	// those that a kernel does not have are zero.
+	WeakKconfig map[string]bool
+}
+
+// Read parses an object file. It takes the same files as libbpf where
+// cilium/ebpf takes less: weak map definitions, such as those of usdt.bpf.h,
+// weak __kconfig variables, and __kconfig variables behind a typedef.
+func Read(object []byte) (*Object, error) {
+	bound, err := Bind(object)
+	if err != nil {
+		return nil, err
+	}
+	return bound.Parse()
+}
+
+// Kconfig is the type of the object's __kconfig variables, or nil. Loading reads
+// the same value, so what is changed in it is changed for the loader.
+func Kconfig(spec *ebpf.CollectionSpec) *btf.Datasec {
+	var ds *btf.Datasec
+	if spec.Types == nil || spec.Types.TypeByName(KconfigSection, &ds) != nil {
+		return nil
+	}
+	return ds
+}
+
+// plain is an integer without the names and qualifiers before it: the library
+// compares the kinds of LINUX_ variables without looking behind a typedef.
+func plain(t btf.Type) btf.Type {
+	if under, ok := btf.UnderlyingType(t).(*btf.Int); ok {
+		return under
+	}
+	return t
+}
+
+// symbolInfo is where a symbol of a 64-bit ELF file has its binding and type.
+const symbolInfo = 4
+
+// Bound is an object file without weak symbols that the library refuses.
+type Bound struct {
+	// File is the object, and Changed tells that it is not the one that was given.
+	File    []byte
+	Changed bool
+	weak    map[string]bool
+}
+
+// Bind makes the weak definitions of maps and the weak references to __kconfig
+// variables global. In an object on its own nothing else defines them, so weak
+// means global.
+func Bind(object []byte) (*Bound, error) {
+	b := &Bound{File: object, weak: map[string]bool{}}
+	f, err := elf.NewFile(bytes.NewReader(object))
+	if err != nil {
+		return nil, fmt.Errorf("read ELF: %w", err)
+	}
+	table := f.SectionByType(elf.SHT_SYMTAB)
+	if table == nil || table.Flags&elf.SHF_COMPRESSED != 0 || f.Class != elf.ELFCLASS64 {
+		return b, nil
+	}
+	symbols, err := f.Symbols()
+	if err != nil {
+		return nil, fmt.Errorf("read symbols: %w", err)
+	}
+	externs, err := weakExterns(object, symbols)
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range symbols {
+		extern := s.Section == elf.SHN_UNDEF && externs[s.Name]
+		if elf.ST_BIND(s.Info) != elf.STB_WEAK || !extern && !definesMap(f, s) {
+			continue
+		}
+		if extern {
+			b.weak[s.Name] = true
+		}
+		if !b.Changed {
+			b.File, b.Changed = bytes.Clone(object), true
+		}
+		// The first symbol is not listed.
+		b.File[table.Offset+uint64(i+1)*elf.Sym64Size+symbolInfo] = elf.ST_INFO(elf.STB_GLOBAL, elf.ST_TYPE(s.Info))
+	}
+	return b, nil
+}
+
+// Parse parses the object.
+func (b *Bound) Parse() (*Object, error) {
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(b.File))
+	if err != nil {
+		return nil, err
+	}
+	if ds := Kconfig(spec); ds != nil {
+		for _, v := range ds.Vars {
+			if extern, ok := v.Type.(*btf.Var); ok {
+				extern.Type = plain(extern.Type)
+			}
+		}
+	}
+	return &Object{Spec: spec, WeakKconfig: b.weak}, nil
+}
+
+// definesMap reports whether a symbol is the definition of a map.
+func definesMap(f *elf.File, s elf.Symbol) bool {
+	if s.Section == elf.SHN_UNDEF || int(s.Section) >= len(f.Sections) {
+		return false
+	}
+	name := f.Sections[s.Section].Name
+	return name == ".maps" || strings.HasPrefix(name, "maps")
+}
+
+// weakExterns are the names of the object's __kconfig variables, if it refers to
+// anything weakly.
+func weakExterns(object []byte, symbols []elf.Symbol) (map[string]bool, error) {
+	names := map[string]bool{}
+	if !slices.ContainsFunc(symbols, func(s elf.Symbol) bool {
+		return s.Section == elf.SHN_UNDEF && elf.ST_BIND(s.Info) == elf.STB_WEAK
+	}) {
+		return names, nil
+	}
+	types, err := btf.LoadSpecFromReader(bytes.NewReader(object))
+	if errors.Is(err, btf.ErrNotFound) {
+		return names, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read BTF: %w", err)
+	}
+	if ds := Kconfig(&ebpf.CollectionSpec{Types: types}); ds != nil {
+		for _, v := range ds.Vars {
+			names[v.Type.TypeName()] = true
+		}
+	}
+	return names, nil
+}
