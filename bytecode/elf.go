@@ -99,9 +99,8 @@ func compressedSection(object string) error {
 	}
 }
 
-// checkSymbols bounds what linking may make of the functions, every program of
-// the object getting its own copy of all it reaches, and looks at what they
-// refer to.
+// checkSymbols looks at what functions refer to, and bounds what linking makes of
+// them, every program of the object getting its own copy of all it reaches.
 func checkSymbols(f *elf.File, opts Options) error {
 	if err := checkSymbolNames(f, opts); err != nil {
 		return err
@@ -113,7 +112,6 @@ func checkSymbols(f *elf.File, opts Options) error {
 	if err := checkOverlap(f, symbols, opts); err != nil {
 		return err
 	}
-	var programs, instructions uint64
 	var functions []elf.Symbol
 	for _, s := range symbols {
 		section := functionSection(f, s)
@@ -124,20 +122,16 @@ func checkSymbols(f *elf.File, opts Options) error {
 			return fmt.Errorf("parse object: symbol %s reaches past section %s", printable(s.Name), printable(section.Name))
 		}
 		functions = append(functions, s)
-		instructions = sum(instructions, s.Size/asm.InstructionSize)
-		if section.Name != ".text" {
-			programs++
-		}
 	}
-	if linked := product(programs+1, instructions); linked > uint64(opts.MaxInstructions) {
-		return &Refusal{
-			Rule:   "bytecode/too-many-instructions",
-			Object: "object",
-			Reason: fmt.Sprintf("its %d programs have up to %d instructions after linking, more than %d", programs, linked, opts.MaxInstructions),
-			Remedy: "split it into several objects",
-		}
+	named, err := relocated(f)
+	if err != nil {
+		return err
 	}
-	return checkReferences(f, functions)
+	linked := newLinker(f, symbols, functions, named)
+	if err := checkReferences(f, functions, named, linked); err != nil {
+		return err
+	}
+	return linked.checkLinked(opts)
 }
 
 // checkOverlap bounds what the symbols name together. The parser reads and
@@ -181,6 +175,7 @@ const (
 	opLoad64       = 0x18 // BPF_LD | BPF_IMM | BPF_DW, two instructions wide
 	opCall         = 0x85 // BPF_JMP | BPF_CALL
 	sourceFunction = 4    // BPF_PSEUDO_FUNC
+	sourceCall     = 1    // BPF_PSEUDO_CALL
 	sourceKfunc    = 2    // BPF_PSEUDO_KFUNC_CALL
 )
 
@@ -188,34 +183,32 @@ const (
 // number. The parser would pass the number on to the kernel, which looks it up
 // among the loader's own file descriptors: a raw "map 7" would reach into
 // whatever map the agent has open as 7, another application's included.
-func checkReferences(f *elf.File, functions []elf.Symbol) error {
-	named, err := relocated(f)
-	if err != nil {
-		return err
-	}
+func checkReferences(f *elf.File, functions []elf.Symbol, named relocations, linked *linker) error {
 	code := map[elf.SectionIndex][]byte{}
 	for _, fn := range functions {
 		if code[fn.Section] == nil {
+			var err error
 			if code[fn.Section], err = f.Sections[fn.Section].Data(); err != nil {
 				return fmt.Errorf("parse object: read section %s: %w", printable(f.Sections[fn.Section].Name), err)
 			}
 		}
-		body := code[fn.Section][fn.Value : fn.Value+fn.Size]
-		for at := 0; at+asm.InstructionSize <= len(body); at += asm.InstructionSize {
-			op, source := body[at], sourceRegister(body[at+1], f.ByteOrder)
-			byName := named[fn.Section][fn.Value+uint64(at)]
-			where := fmt.Sprintf("instruction %d of function %s", at/asm.InstructionSize, printable(fn.Name))
+		for w := range codeWords(code[fn.Section][fn.Value:fn.Value+fn.Size], fn.Value, f.ByteOrder) {
+			_, byName := named[fn.Section][w.at]
 			switch {
-			case op == opCall && source == sourceKfunc && !byName:
-				return byNumber(where, "calls a kernel function")
-			case op == opLoad64 && source != 0 && source != sourceFunction && !byName:
-				return byNumber(where, "loads a map or a kernel object")
-			case op == opLoad64:
-				at += asm.InstructionSize
+			case w.op == opCall && w.source == sourceKfunc && !byName:
+				return byNumber(whereIn(fn, w), "calls a kernel function")
+			case w.op == opLoad64 && w.source != 0 && w.source != sourceFunction && !byName:
+				return byNumber(whereIn(fn, w), "loads a map or a kernel object")
 			}
+			linked.read(fn, w)
 		}
 	}
 	return nil
+}
+
+// whereIn names the place of an instruction.
+func whereIn(fn elf.Symbol, w codeWord) string {
+	return fmt.Sprintf("instruction %d of function %s", (w.at-fn.Value)/asm.InstructionSize, printable(fn.Name))
 }
 
 // sourceRegister reads the source register out of an instruction's second byte.
@@ -226,12 +219,15 @@ func sourceRegister(b byte, order binary.ByteOrder) byte {
 	return b >> 4
 }
 
-// relocated tells at which offsets of which sections of code a symbol is
-// named. The parser takes the last of several tables for one section, and takes
+// relocations are the symbols that are named at offsets of sections of code, by
+// their numbers.
+type relocations map[elf.SectionIndex]map[uint64]uint32
+
+// relocated finds the relocations of an object's code. The parser takes the last of several tables for one section, and takes
 // tables with the names of other sections for those: both are refused, since
 // no compiler makes them and they could show two readers two programs.
-func relocated(f *elf.File) (map[elf.SectionIndex]map[uint64]bool, error) {
-	tables := map[elf.SectionIndex]map[uint64]bool{}
+func relocated(f *elf.File) (relocations, error) {
+	tables := relocations{}
 	for _, s := range f.Sections {
 		target := elf.SectionIndex(s.Info)
 		if s.Type != elf.SHT_REL || int(target) >= len(f.Sections) || f.Sections[target].Flags&elf.SHF_EXECINSTR == 0 {
@@ -249,9 +245,9 @@ func relocated(f *elf.File) (map[elf.SectionIndex]map[uint64]bool, error) {
 		if err != nil {
 			return nil, fmt.Errorf("parse object: read section %s: %w", printable(s.Name), err)
 		}
-		tables[target] = map[uint64]bool{}
+		tables[target] = map[uint64]uint32{}
 		for ; s.Entsize >= 16 && uint64(len(table)) >= s.Entsize; table = table[s.Entsize:] {
-			tables[target][f.ByteOrder.Uint64(table)] = true
+			tables[target][f.ByteOrder.Uint64(table)] = elf.R_SYM64(f.ByteOrder.Uint64(table[8:]))
 		}
 	}
 	return tables, nil

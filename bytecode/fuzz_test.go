@@ -54,6 +54,9 @@ func FuzzInspect(f *testing.F) {
 		if err != nil || !bytes.Equal(a, b) {
 			t.Fatalf("facts differ (%v):\n%s\n%s", err, a, b)
 		}
+		if linked := linkedIn(first); linked > opts.MaxInstructions {
+			t.Fatalf("%d instructions after linking, more than %d", linked, opts.MaxInstructions)
+		}
 		if first.License == "" && len(first.Programs) > 0 && first.Programs[0].GPLCompatible {
 			t.Fatal("no licence is not the GPL")
 		}

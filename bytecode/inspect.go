@@ -35,8 +35,9 @@ type Options struct {
 	MaxSections int
 	// MaxSymbols is the number of ELF symbols; 0 means 65536.
 	MaxSymbols int
-	// MaxInstructions is the number of instructions after linking, if every
-	// program reached every function; 0 means 4 Mi, about 128 MiB of memory.
+	// MaxInstructions is the number of instructions after linking, where every
+	// program has a copy of each function that it reaches; 0 means 4 Mi, about
+	// 128 MiB of memory.
 	MaxInstructions int
 	// MaxBTF is the size in bytes of the type information; 0 means 2 MiB. Types
 	// may nest as deep as there are types, and are read recursively.
