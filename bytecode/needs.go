@@ -119,6 +119,12 @@ func programNeeds(s *ebpf.ProgramSpec, row hook.Hook) needs {
 	if s.Flags&flagXDPFrags != 0 {
 		n.add("5.18", "XDP fragments", s.Name)
 	}
+	switch s.AttachType {
+	case ebpf.AttachXDPDevMap:
+		n.add("5.8", "programs for entries of device maps", s.Name)
+	case ebpf.AttachXDPCPUMap:
+		n.add("5.9", "programs for entries of CPU maps", s.Name)
+	}
 	// 4096 was the limit for everybody until 5.2 raised it for the privileged.
 	if s.Instructions.Size() > 4096*asm.InstructionSize {
 		n.add("5.2", "more than 4096 instructions", s.Name)

@@ -317,6 +317,7 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 	number := func(s string) map[string]apiextensionsv1.JSON {
 		return map[string]apiextensionsv1.JSON{"sampling": {Raw: []byte(s)}}
 	}
+	plain, onIngress := w.signed("plain_sections"), v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: onEth0().Interfaces}
 	broken := onEth0()
 	broken.Interfaces.Names = []string{"eth["}
 	for name, c := range map[string]struct {
@@ -325,12 +326,17 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 		path string
 		says string
 	}{
-		"an image nobody signed":           {app(w.push("xdp_pass", "v1"), "xdp_pass", onEth0()), "baseline/signed", "spec.bytecode.image", "no known signer"},
-		"a function the object lacks":      {app(count, "nope", onEth0()), "inspect/program", "spec.programs[0].name", "count_packets"},
-		"a hook that does not exist":       {app(count, "count_packets", v1alpha1.Attachment{Hook: "xpd"}), "shape/hook", "spec.programs[0].attach[0].hook", `"xpd" is not known`},
-		"a hook the agent does not attach": {app(count, "count_packets", v1alpha1.Attachment{Hook: "freplace", Function: "f"}), "shape/hook", "spec.programs[0].attach[0].hook", "does not attach it"},
-		"a hook for another program type":  {app(count, "count_packets", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: onEth0().Interfaces}), "inspect/hook", "spec.programs[0].attach[0].hook", "type XDP"},
-		"no interface":                     {app(count, "count_packets"), "shape/fields", "spec.programs[0].attach[0].interfaces", "needs interfaces"},
+		"an image nobody signed":                                   {app(w.push("xdp_pass", "v1"), "xdp_pass", onEth0()), "baseline/signed", "spec.bytecode.image", "no known signer"},
+		"a function the object lacks":                              {app(count, "nope", onEth0()), "inspect/program", "spec.programs[0].name", "count_packets"},
+		"a hook that does not exist":                               {app(count, "count_packets", v1alpha1.Attachment{Hook: "xpd"}), "shape/hook", "spec.programs[0].attach[0].hook", `"xpd" is not known`},
+		"a hook the agent does not attach":                         {app(count, "count_packets", v1alpha1.Attachment{Hook: "freplace", Function: "f"}), "shape/hook", "spec.programs[0].attach[0].hook", "does not attach it"},
+		"a hook for another program type":                          {app(count, "count_packets", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: onEth0().Interfaces}), "inspect/hook", "spec.programs[0].attach[0].hook", "type XDP"},
+		"a program for a device map at an interface":               {app(w.signed("xdp_map_entries"), "at_device", onEth0()), "inspect/hook", "spec.programs[0]", "entries of a devmap"},
+		"a program for a CPU map by its section":                   {app(w.signed("xdp_map_entries"), "at_cpu", v1alpha1.Attachment{Interfaces: onEth0().Interfaces}), "inspect/hook", "spec.programs[0]", "entries of a cpumap"},
+		"a section that says of no hook, and a definition neither": {app(plain, "unspecified", v1alpha1.Attachment{Interfaces: onEth0().Interfaces}), "shape/hook", "spec.programs[0].attach[0].hook", "name the hook"},
+		"a program of no type as two types":                        {app(plain, "unspecified", onEth0(), onIngress), "inspect/hook", "spec.programs[0].attach[1].hook", "takes SchedCLS"},
+		"an action as a classifier":                                {app(plain, "acts", onIngress), "inspect/hook", "spec.programs[0].attach[0].hook", "is of type SchedACT"},
+		"no interface":                                             {app(count, "count_packets"), "shape/fields", "spec.programs[0].attach[0].interfaces", "needs interfaces"},
 		"an interface pattern that is none": {
 			app(count, "count_packets", broken), "shape/fields", "spec.programs[0].attach[0].interfaces", `"eth["`},
 		"proceedOn where the kernel has none": {
@@ -425,6 +431,23 @@ func TestTheSectionFillsInWhatTheDefinitionLeavesOut(t *testing.T) {
 	}
 	if v.Application().Body().Programs[0].Attach != nil {
 		t.Error("the definition itself was changed")
+	}
+}
+
+func TestASectionThatSaysNothingTakesTheHookOfTheDefinition(t *testing.T) {
+	w := newWorld(t)
+	plain := w.signed("plain_sections")
+	for name, c := range map[string]struct{ program, hook string }{
+		"a section that nobody knows":  {"unspecified", "xdp"},
+		"the same for traffic control": {"unspecified", "tcx/ingress"},
+		"a section of a type alone":    {"classifies", "tcx/egress"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := mustJudge(t, w.judge(), app(plain, c.program, v1alpha1.Attachment{Hook: c.hook, Interfaces: onEth0().Interfaces}))
+			if !v.Allowed() {
+				t.Errorf("denied: %v", v.Decision().Denied)
+			}
+		})
 	}
 }
 

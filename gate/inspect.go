@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/hook"
@@ -73,11 +75,17 @@ func programNames(f bytecode.Facts) []string {
 
 // fitProgram fills in what the section says and checks the result.
 func fitProgram(r *refusals, id v1alpha1.Identity, i int, p v1alpha1.Program, fact bytecode.Program) v1alpha1.Program {
+	if kind, ok := hook.ForMapEntries(fact.Section); ok {
+		r.add("inspect/hook", fmt.Sprintf("spec.programs[%d]", i), "take it out of programs, or build it for section xdp",
+			"program %s of section %q is for entries of a %s, and attaches nowhere", p.Name, fact.Section, kind)
+		return p
+	}
 	attach := p.Attach
 	if len(attach) == 0 {
 		attach = []v1alpha1.Attachment{{}}
 	}
 	filled := v1alpha1.Program{Name: p.Name}
+	first := ebpf.UnspecifiedProgram
 	for k, a := range attach {
 		at := fmt.Sprintf("spec.programs[%d].attach[%d]", i, k)
 		a = fillAttachment(a, fact)
@@ -87,15 +95,28 @@ func fitProgram(r *refusals, id v1alpha1.Identity, i int, p v1alpha1.Program, fa
 			continue
 		}
 		completeAttachment(r, id, at, a)
-		if h, ok := hook.Lookup(a.Hook); ok {
-			fitHook(r, at, h, fact)
+		h, ok := hook.Lookup(a.Hook)
+		if !ok {
+			continue
+		}
+		fitHook(r, at, h, fact)
+		if first == ebpf.UnspecifiedProgram {
+			first = h.ProgramType
+		}
+		if fact.Type == ebpf.UnspecifiedProgram.String() && h.ProgramType != first {
+			r.add("inspect/hook", at+".hook", "attach it to hooks for one type of program", "program %s is loaded once as %s for its first hook, and hook %s takes %s",
+				p.Name, first, h.Name, h.ProgramType)
 		}
 	}
 	return filled
 }
 
-// fitHook refuses a hook that takes another kind of program.
+// fitHook refuses a hook that takes another kind of program. A program whose
+// section says of no type is of the hook's, and the kernel verifies it as that.
 func fitHook(r *refusals, at string, h hook.Hook, fact bytecode.Program) {
+	if fact.Type == ebpf.UnspecifiedProgram.String() {
+		return
+	}
 	if want := h.ProgramType.String(); fact.Type != want {
 		r.add("inspect/hook", at+".hook", "attach the program to the hook its section names, or build it for "+h.Name,
 			"program %s is of type %s, and hook %s takes %s", fact.Name, fact.Type, h.Name, want)

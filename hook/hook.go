@@ -129,8 +129,12 @@ func Names() []string {
 // the section, such as "syscalls/sys_enter_execve" in
 // "tracepoint/syscalls/sys_enter_execve". The longest matching section wins,
 // as in libbpf. A leading "?" (libbpf: do not load by default) and a ".s"
-// (sleepable) or ".frags" suffix of the hook do not change it.
+// (sleepable) or ".frags" suffix of the hook do not change it. Sections of
+// programs for map entries imply none, see ForMapEntries.
 func FromSection(section string) (h Hook, target string, ok bool) {
+	if _, entries := ForMapEntries(section); entries {
+		return Hook{}, "", false
+	}
 	section = strings.TrimPrefix(section, "?")
 	best := -1
 	for _, row := range table {
@@ -142,6 +146,22 @@ func FromSection(section string) (h Hook, target string, ok bool) {
 		}
 	}
 	return h, target, ok
+}
+
+// ForMapEntries reports whether an ELF section holds XDP programs for entries of
+// a device map or a CPU map, and of which. The kernel runs such a program for
+// packets that are redirected through its entry; it is no program for an
+// interface. The spellings are libbpf's of today and of before its 1.0.
+func ForMapEntries(section string) (kind string, ok bool) {
+	section = strings.TrimPrefix(section, "?")
+	for _, kind := range []string{"devmap", "cpumap"} {
+		for _, before := range []string{"xdp/", "xdp.frags/", "xdp_"} {
+			if strings.HasPrefix(section, before+kind) {
+				return kind, true
+			}
+		}
+	}
+	return "", false
 }
 
 // cutSection matches section against a name, its sleepable and frags variants,

@@ -33,6 +33,12 @@ func TestFromSection(t *testing.T) {
 		"":                                      {"", ""},
 		".text":                                 {"", ""},
 		"xdpx":                                  {"", ""},
+		"xdp/devmap":                            {"", ""},
+		"xdp.frags/devmap":                      {"", ""},
+		"?xdp/cpumap":                           {"", ""},
+		"xdp.frags/cpumap":                      {"", ""},
+		"xdp_devmap/egress":                     {"", ""},
+		"xdp/device":                            {"xdp", "device"},
 		"raw_tracepoint/sched_process_exec":     {"raw_tp", "sched_process_exec"},
 		"fentry.s/bpf_fentry_test":              {"fentry", "bpf_fentry_test"},
 		"tracepoint.s/syscalls/sys_enter_write": {"tracepoint", "syscalls/sys_enter_write"},
@@ -40,6 +46,17 @@ func TestFromSection(t *testing.T) {
 		h, target, ok := hook.FromSection(section)
 		if h.Name != want.hook || target != want.target || ok != (want.hook != "") {
 			t.Errorf("FromSection(%q) = %q, %q, %v; want %q, %q", section, h.Name, target, ok, want.hook, want.target)
+		}
+	}
+}
+
+func TestSectionsForMapEntries(t *testing.T) {
+	for section, want := range map[string]string{
+		"xdp/devmap": "devmap", "xdp.frags/devmap": "devmap", "?xdp/cpumap": "cpumap", "xdp.frags/cpumap": "cpumap",
+		"xdp_devmap/egress": "devmap", "xdp_cpumap/x": "cpumap", "xdp": "", "xdp/device": "", "tc/devmap": "", "": "",
+	} {
+		if kind, ok := hook.ForMapEntries(section); kind != want || ok != (want != "") {
+			t.Errorf("ForMapEntries(%q) = %q, %v; want %q", section, kind, ok, want)
 		}
 	}
 }

@@ -53,3 +53,14 @@ func TestProgramsReadTheKernelsConfiguration(t *testing.T) {
 		})
 	}
 }
+
+func TestASectionThatSaysNothingIsVerifiedAsTheHooksType(t *testing.T) {
+	s, _ := store(t)
+	p, err := Prepare(opened(t, intent.Payload{Programs: program("unspecified", "xdp", "")}), programs.Object("plain_sections"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := load(t, s, p, nil).Programs["unspecified"].Type(); got != ebpf.XDP {
+		t.Errorf("the kernel has it as %s", got)
+	}
+}

@@ -147,7 +147,11 @@ func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) (map[stri
 			if err != nil {
 				return nil, fmt.Errorf("program %s: %w", p.Name, err)
 			}
-			out[plan.Instance(p.Name, a.Hook, a.Tracepoint)] = one
+			name := plan.Instance(p.Name, a.Hook, a.Tracepoint)
+			if before := out[name]; before != nil && before.Type != one.Type {
+				return nil, fmt.Errorf("program %s: its section %q says of no type, and its hooks make it %s and %s; name hooks for one type", p.Name, ps.SectionName, before.Type, one.Type)
+			}
+			out[name] = one
 		}
 	}
 	for _, name := range tailCalled(spec) {
@@ -163,6 +167,9 @@ func instance(ps *ebpf.ProgramSpec, a v1alpha1.Attachment) (*ebpf.ProgramSpec, e
 	h, ok := hook.Lookup(a.Hook)
 	if !ok || !h.Attachable {
 		return nil, fmt.Errorf("hook %q is not one the agent attaches", a.Hook)
+	}
+	if kind, ok := hook.ForMapEntries(ps.SectionName); ok {
+		return nil, fmt.Errorf("section %q makes it a program for entries of a %s, which attaches nowhere; name another function", ps.SectionName, kind)
 	}
 	one := ps.Copy()
 	if one.Type == ebpf.UnspecifiedProgram {

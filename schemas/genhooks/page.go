@@ -18,6 +18,10 @@ the schema, ` + "`data.hooks`" + ` in Rego and ` + "`skep schema hooks`" + `.
 A definition names a hook as libbpf names its section. Where the program's section says it, the definition need not:
 ` + "`SEC(\"tracepoint/syscalls/sys_enter_execve\")`" + ` is hook and target in one.
 
+- A section that says of no hook, such as ` + "`SEC(\"prog\")`, `SEC(\"classifier\")` or `SEC(\"tc\")`" + `, leaves the hook to the definition. Where the section says of no
+  program type either, the program gets the hook's, and the kernel verifies it as that.
+- ` + "`SEC(\"xdp/devmap\")` and `SEC(\"xdp/cpumap\")`" + ` are for entries of maps. Such a program attaches nowhere, and no definition lists it.
+
 | column | |
 |---|---|
 | sections | the ELF sections that imply the hook; ` + "`.s`" + ` (sleepable) and ` + "`.frags`" + ` may follow |
