@@ -22,7 +22,7 @@ type Mismatch struct {
 	// io.ebpf.programs["count_packets"].
 	Path string `json:"path"`
 	// Claimed is what the label says, Actual what the object says; empty where
-	// one of them does not mention the name.
+	// the object does not have the name.
 	Claimed string `json:"claimed"`
 	Actual  string `json:"actual"`
 	// Message says what is wrong, Remedy what would mend it.
@@ -75,29 +75,26 @@ func (m *mismatches) list() []Mismatch {
 
 // CompareLabels finds what an image's labels claim and its object contradicts,
 // in the order of label and name, up to 64 of it and one that counts the rest.
-// Labels that are missing claim nothing, and those of other tools' spellings,
-// such as percpu_array or probe, count as what they mean.
+// What labels leave out they do not claim: bpfman's builder lists neither every
+// program nor every map. Other tools' spellings, such as percpu_array or probe,
+// count as what they mean.
 func CompareLabels(labels map[string]string, f Facts) []Mismatch {
 	programs, maps := map[string][]string{}, map[string][]string{}
-	optional := map[string]bool{}
 	for _, p := range f.Programs {
 		programs[p.Name] = programLabels(p)
-		// Functions outside any known section are called, not attached.
-		optional[p.Name] = len(programs[p.Name]) == 0
 	}
 	for _, m := range f.Maps {
 		maps[m.Name] = mapLabels(m)
-		optional[m.Name] = dataSection(m.Name)
 	}
 	var found mismatches
-	found.inLabel(labels, labelPrograms, "program", programs, optional)
-	found.inLabel(labels, labelMaps, "map", maps, optional)
+	found.inLabel(labels, labelPrograms, "program", programs)
+	found.inLabel(labels, labelMaps, "map", maps)
 	found.inFirstVersion(labels, programs)
 	return found.list()
 }
 
 // inLabel compares one JSON label with what the object has.
-func (m *mismatches) inLabel(labels map[string]string, label, kind string, actual map[string][]string, optional map[string]bool) {
+func (m *mismatches) inLabel(labels map[string]string, label, kind string, actual map[string][]string) {
 	text, ok := labels[label]
 	if !ok {
 		return
@@ -115,17 +112,6 @@ func (m *mismatches) inLabel(labels map[string]string, label, kind string, actua
 		if one, bad := compareClaim(label, kind, name, claims[name], actual); bad {
 			m.add(one)
 		}
-	}
-	for _, name := range sortedKeys(actual) {
-		if _, claimed := claims[name]; claimed || optional[name] {
-			continue
-		}
-		m.add(Mismatch{
-			Path:    at(label, name),
-			Actual:  actual[name][0],
-			Message: fmt.Sprintf("the object has a %s %s of type %s that label %s does not mention", kind, name, actual[name][0], label),
-			Remedy:  rebuild,
-		})
 	}
 }
 
