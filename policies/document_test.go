@@ -174,7 +174,7 @@ func TestLabelsThatLieAreRefused(t *testing.T) {
 		`{"count": "xdp"}`:               "",
 		`{"count": "kprobe"}`:            "baseline/labels",
 		`{"count": "xdp", "more": "tc"}`: "baseline/labels",
-		`{}`:                             "baseline/labels",
+		`{}`:                             "",
 		`xdp`:                            "baseline/labels",
 	} {
 		d := decide(t, set, input(func(in *policies.Input) {
