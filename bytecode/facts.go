@@ -7,6 +7,8 @@
 // policies.
 package bytecode
 
+import "github.com/cilium/ebpf"
+
 // FactsVersion is the version of the Facts document. It changes when a field
 // changes its meaning or goes away; new fields do not change it.
 const FactsVersion = "v1"
@@ -127,6 +129,28 @@ type Map struct {
 	// Pinned tells that the object asks for pinning by name, which Skep does in
 	// its own directory instead.
 	Pinned bool `json:"pinned,omitempty"`
+}
+
+// OpenSizes reports which sizes of the map the object leaves to its loader: the
+// kernel refuses zero, and nothing else in the object says how large it is.
+func (m Map) OpenSizes() (entries, value bool) {
+	switch mapType(m.Type) {
+	case ebpf.PerfEventArray, ebpf.CPUMap:
+		// One entry for each CPU, as libbpf has it.
+	case ebpf.SkStorage, ebpf.InodeStorage, ebpf.TaskStorage, ebpf.CgroupStorage, ebpf.CGroupStorage, ebpf.PerCPUCGroupStorage:
+		// As many as there are sockets, inodes, tasks and cgroups.
+	default:
+		entries = m.MaxEntries == 0
+	}
+	switch mapType(m.Type) {
+	case ebpf.RingBuf, ebpf.UserRingbuf, ebpf.Arena:
+		// Has no values.
+	case ebpf.PerfEventArray, ebpf.ArrayOfMaps, ebpf.HashOfMaps:
+		// The loader knows it.
+	default:
+		value = m.ValueSize == 0
+	}
+	return entries, value
 }
 
 // Variable is a global variable of the object.

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -446,6 +447,38 @@ func TestASectionThatSaysNothingTakesTheHookOfTheDefinition(t *testing.T) {
 			v := mustJudge(t, w.judge(), app(plain, c.program, v1alpha1.Attachment{Hook: c.hook, Interfaces: onEth0().Interfaces}))
 			if !v.Allowed() {
 				t.Errorf("denied: %v", v.Decision().Denied)
+			}
+		})
+	}
+}
+
+func TestSizesThatTheObjectLeavesOpenAreTheDefinitions(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_open_maps")
+	n := func(n uint32) *uint32 { return &n }
+	whole := map[string]v1alpha1.Map{"no_entries": {MaxEntries: n(16)}, "no_sizes": {MaxEntries: n(16), ValueSize: n(1016)}, "no_values": {ValueSize: n(4)}}
+	for name, c := range map[string]struct {
+		change func(map[string]v1alpha1.Map)
+		want   []string
+	}{
+		"all of them": {func(map[string]v1alpha1.Map) {}, nil},
+		"none of them, which are told at once": {func(m map[string]v1alpha1.Map) { clear(m) },
+			[]string{"spec.maps.no_entries.maxEntries", "spec.maps.no_sizes.maxEntries", "spec.maps.no_sizes.valueSize", "spec.maps.no_values.valueSize"}},
+		"half of a map's":                       {func(m map[string]v1alpha1.Map) { m["no_sizes"] = v1alpha1.Map{MaxEntries: n(1)} }, []string{"spec.maps.no_sizes.valueSize"}},
+		"a size of values that is the object's": {func(m map[string]v1alpha1.Map) { m["no_entries"] = v1alpha1.Map{MaxEntries: n(1), ValueSize: n(4)} }, []string{"spec.maps.no_entries.valueSize"}},
+		"the object's own size of values":       {func(m map[string]v1alpha1.Map) { m["no_entries"] = v1alpha1.Map{MaxEntries: n(1), ValueSize: n(8)} }, nil},
+		"values that take all memory":           {func(m map[string]v1alpha1.Map) { m["no_values"] = v1alpha1.Map{ValueSize: n(1 << 30)} }, []string{"spec.maps"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sizes := maps.Clone(whole)
+			c.change(sizes)
+			v := mustJudge(t, w.judge(), with(app(ref, "xdp_open_maps", onEth0()), func(s *v1alpha1.BpfApplicationSpec) { s.Maps = sizes }))
+			var paths []string
+			for _, r := range v.Decision().Denied {
+				paths = append(paths, r.Path)
+			}
+			if diff := cmp.Diff(c.want, paths); diff != "" {
+				t.Errorf("refused at (-want +got):\n%s\n%v", diff, v.Decision().Denied)
 			}
 		})
 	}

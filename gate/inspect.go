@@ -190,7 +190,8 @@ func binaryTarget(target string) *v1alpha1.UserBinary {
 }
 
 // fitMaps refuses overrides of maps the object lacks or that have a fixed
-// size.
+// size, and maps without a size: all of them at once, since the kernel would name
+// one for each attempt.
 func fitMaps(r *refusals, overrides map[string]v1alpha1.Map, facts bytecode.Facts) {
 	have := map[string]bytecode.Map{}
 	var names []string
@@ -203,6 +204,28 @@ func fitMaps(r *refusals, overrides map[string]v1alpha1.Map, facts bytecode.Fact
 		if _, ok := have[name]; !ok {
 			r.add("inspect/map", "spec.maps."+name, "use one of: "+strings.Join(names, ", "), "the object has no map %q", name)
 		}
+	}
+	for _, name := range names {
+		fitSizes(r, have[name], overrides[name])
+	}
+}
+
+// fitSizes refuses a map of which neither object nor definition says a size that
+// the kernel needs, and a size of values that is the object's to say.
+func fitSizes(r *refusals, m bytecode.Map, override v1alpha1.Map) {
+	at := "spec.maps." + m.Name
+	entries, value := m.OpenSizes()
+	if entries && override.MaxEntries == nil {
+		r.add("inspect/map", at+".maxEntries", "set "+at+".maxEntries to as many as the program needs",
+			"map %s of type %s has no number of entries: the object leaves it to its loader", m.Name, m.Type)
+	}
+	switch {
+	case value && override.ValueSize == nil:
+		r.add("inspect/map", at+".valueSize", "set "+at+".valueSize to what the program writes, in bytes",
+			"map %s of type %s has no size of values: the object leaves it to its loader", m.Name, m.Type)
+	case !value && override.ValueSize != nil && *override.ValueSize != m.ValueSize:
+		r.add("inspect/map", at+".valueSize", "remove valueSize",
+			"the size of the values of map %s is the object's: %d bytes", m.Name, m.ValueSize)
 	}
 }
 

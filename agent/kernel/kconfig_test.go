@@ -6,6 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/programs"
 )
@@ -51,6 +52,21 @@ func TestProgramsReadTheKernelsConfiguration(t *testing.T) {
 				t.Errorf("the program returns %d, %v, want %d", got, err, c.want)
 			}
 		})
+	}
+}
+
+func TestSizesThatTheObjectLeavesOpenLoad(t *testing.T) {
+	s, _ := store(t)
+	n := func(n uint32) *uint32 { return &n }
+	p, err := Prepare(opened(t, intent.Payload{Programs: program("xdp_open_maps", "xdp", ""), Maps: map[string]v1alpha1.Map{
+		"no_entries": {MaxEntries: n(16)}, "no_sizes": {MaxEntries: n(16), ValueSize: n(1016)}, "no_values": {ValueSize: n(4)},
+	}}), programs.Object("xdp_open_maps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := load(t, s, p, nil)
+	if m := r.Maps["no_sizes"]; m.ValueSize() != 1016 || m.MaxEntries() != 16 {
+		t.Errorf("no_sizes has %d values of %d bytes", m.MaxEntries(), m.ValueSize())
 	}
 }
 

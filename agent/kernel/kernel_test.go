@@ -223,6 +223,7 @@ func TestPrepareRefusesInTheDefinitionsWords(t *testing.T) {
 		"a hook nobody attaches":       {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "lsm", "")}, `hook "lsm"`},
 		"a map that is not there":      {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{"x": {}}}, "maps.x: the object has no such map"},
 		"the size of a data section":   {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{".bss": {MaxEntries: &entries}}}, "maps..bss: a data section has one entry"},
+		"values of another size":       {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{"counts": {ValueSize: &entries}}}, "maps.counts: the object says that values have 8 bytes"},
 		"a variable that is not there": {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Variables: map[string]apiextensionsv1.JSON{"x": {Raw: []byte("1")}}}, "variables.x"},
 	} {
 		t.Run(sentence, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -109,11 +110,13 @@ func overrideMaps(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map) error
 		switch {
 		case !ok:
 			errs = append(errs, fmt.Errorf("maps.%s: the object has no such map; it has %s", name, names(spec.Maps)))
-		case m.MaxEntries == nil:
-		case isData(name):
-			errs = append(errs, fmt.Errorf("maps.%s: a data section has one entry; take maxEntries away", name))
+		case isData(name) && m != v1alpha1.Map{}:
+			errs = append(errs, fmt.Errorf("maps.%s: a data section has one entry, and its size is the object's; take maxEntries and valueSize away", name))
+		case m.ValueSize != nil && ms.ValueSize != 0 && ms.ValueSize != *m.ValueSize:
+			errs = append(errs, fmt.Errorf("maps.%s: the object says that values have %d bytes; take valueSize away", name, ms.ValueSize))
 		default:
-			ms.MaxEntries = *m.MaxEntries
+			ms.MaxEntries = *cmp.Or(m.MaxEntries, &ms.MaxEntries)
+			ms.ValueSize = *cmp.Or(m.ValueSize, &ms.ValueSize)
 		}
 	}
 	return errors.Join(errs...)

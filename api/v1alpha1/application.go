@@ -167,6 +167,13 @@ type Map struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
 	MaxEntries *uint32 `json:"maxEntries,omitempty"`
+	// ValueSize is the size of a value in bytes, for maps whose object leaves it
+	// to its loader. The object's own value size cannot be replaced.
+	// +optional
+	// +kubebuilder:validation:Format=int64
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
+	ValueSize *uint32 `json:"valueSize,omitempty"`
 }
 
 // Program is one function of the object and the places it attaches to.

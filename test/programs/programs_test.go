@@ -22,6 +22,7 @@ func refused() map[string]string {
 		"xdp_unknown_helper":  "invalid func",
 		"xdp_proprietary_gpl": "GPL",
 		"tp_poisoned":         "CO-RE relocation",
+		"xdp_open_maps":       "MaxEntries may be incorrectly set to zero",
 	}
 }
 

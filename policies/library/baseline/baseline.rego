@@ -95,15 +95,22 @@ deny contains lib.reason("license", lib.program_path(input.application.spec, pro
 # map-memory: what the maps take when full, with the definition's own sizes.
 map_memory_limit := lib.bytes(object.get(input.parameters, "maxMapMemory", 268435456))
 
-map_memory := sum([n |
+map_sizes := sort([[n, map.name] |
 	some map in input.bytecode.maps
-	n := lib.map_bytes(map, input.bytecode.cpus, object.get(input.application.spec, ["maps", map.name, "maxEntries"], null))
+	n := lib.map_memory(map, input.bytecode.cpus, object.get(input.application.spec, ["maps", map.name], {}))
 ])
+
+map_memory := sum([n | some [n, _] in map_sizes])
+
+# The three largest maps, which are what to make smaller.
+largest_maps := [sprintf("%s (%s)", [name, lib.mebibytes(n)]) |
+	some [n, name] in array.slice(array.reverse(map_sizes), 0, 3)
+]
 
 deny contains lib.reason("map-memory", path, msg, remedy) if {
 	map_memory > map_memory_limit
 	path := map_memory_path
-	msg := sprintf("the maps can take %s, and the policy allows %s", [lib.mebibytes(map_memory), lib.mebibytes(map_memory_limit)])
+	msg := sprintf("the maps can take %s, and the policy allows %s; the largest: %s", [lib.mebibytes(map_memory), lib.mebibytes(map_memory_limit), concat(", ", largest_maps)])
 	remedy := "make the maps smaller (spec.maps.<name>.maxEntries), or have an admin raise the policy's parameter maxMapMemory"
 }
 

@@ -98,6 +98,21 @@ test_a_map_without_entries_of_its_own_is_counted if {
 	}
 }
 
+test_the_largest_maps_are_named if {
+	sizes := {"small": 1048576, "first": 524288000, "second": 209715200, "third": 104857600}
+	maps := [object.union(counters, {"name": name, "memoryBytes": bytes}) | some name, bytes in sizes]
+	denied := policy.deny with input as with_part(good, "/bytecode/maps", maps)
+	some denial in denied
+	contains(denial.msg, "the largest: first (500 MiB), second (200 MiB), third (100 MiB)")
+	not contains(denial.msg, "small")
+}
+
+test_a_size_of_values_counts if {
+	open := with_part(good, "/bytecode/maps", [object.union(counters, {"type": "Queue", "valueSize": 0, "maxEntries": 8, "memoryBytes": 512})])
+	count(policy.deny) == 0 with input as with_part(open, "/application/spec/maps", {"counters": {"valueSize": 8}})
+	rules(policy.deny) == {"map-memory"} with input as with_part(open, "/application/spec/maps", {"counters": {"valueSize": 268435456}})
+}
+
 test_the_bound_is_a_parameter if {
 	every limit in [4096, "64Ki", "1K"] {
 		rules(policy.deny) == {"map-memory"} with input as with_part(good, "/parameters/maxMapMemory", limit)

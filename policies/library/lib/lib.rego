@@ -106,6 +106,16 @@ map_bytes(map, cpus, entries) := entry_bytes(map, cpus) * entries if {
 	map.maxEntries == 0
 }
 
+# The bytes a map takes with what the definition sets of it, an object such as
+# {"maxEntries": 1024, "valueSize": 8}: the object's own where it sets neither.
+map_memory(map, cpus, override) := map_bytes(map, cpus, object.get(override, "maxEntries", null)) if {
+	object.get(override, "valueSize", null) == null
+}
+
+map_memory(map, cpus, override) := entry_bytes(object.union(map, {"valueSize": override.valueSize}), cpus) * entries if {
+	entries := object.get(override, "maxEntries", map.maxEntries)
+}
+
 # What one entry takes: the entries of a ring are bytes, those of an arena are
 # pages, and all others are a key, a value and their bookkeeping, the value once
 # per CPU where the map is.

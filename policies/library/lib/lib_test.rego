@@ -75,6 +75,15 @@ test_map_bytes if {
 	}
 }
 
+test_map_memory if {
+	base := {"type": "StackTrace", "keySize": 4, "valueSize": 0, "maxEntries": 10, "memoryBytes": 1000}
+	lib.map_memory(base, 4, {}) == 1000
+	lib.map_memory(base, 4, {"maxEntries": 5}) == 500
+	lib.map_memory(base, 4, {"valueSize": 8}) == 760
+	lib.map_memory(base, 4, {"valueSize": 8, "maxEntries": 2}) == 152
+	lib.map_memory(object.union(base, {"type": "PerCPUArray"}), 4, {"valueSize": 8, "maxEntries": 2}) == 200
+}
+
 test_bytes if {
 	every text, number in {"0": 0, "17": 17, "1K": 1000, "1Ki": 1024, "256Mi": 268435456, "2Gi": 2147483648, "1Ti": 1099511627776, "3MB": 3000000} {
 		lib.bytes(text) == number
