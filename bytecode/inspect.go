@@ -200,7 +200,13 @@ func parse(object []byte, opts Options) (*ebpf.CollectionSpec, error) {
 	}
 	read, err := bound.Parse()
 	if err != nil {
+		if legacy := legacyRefusal(object, err); legacy != nil {
+			return nil, legacy
+		}
 		return nil, &parseError{err}
+	}
+	if err := legacyMaps(read.Spec); err != nil {
+		return nil, err
 	}
 	return read.Spec, nil
 }
