@@ -101,11 +101,11 @@ func Inspect(r io.ReaderAt, opts Options) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
-	spec, err := parse(object, opts)
+	read, err := parse(object, opts)
 	if err != nil {
 		return Facts{}, err
 	}
-	f, err := gather(spec, opts)
+	f, err := gather(read, opts)
 	if err != nil {
 		return Facts{}, fmt.Errorf("inspect object: %w", err)
 	}
@@ -119,8 +119,10 @@ func Inspect(r io.ReaderAt, opts Options) (Facts, error) {
 }
 
 // gather states what the parsed object says.
-func gather(spec *ebpf.CollectionSpec, opts Options) (Facts, error) {
+func gather(object *objectfile.Object, opts Options) (Facts, error) {
+	spec := object.Spec
 	f := Facts{
+		License:   object.License,
 		Version:   FactsVersion,
 		Inspector: InspectorRevision,
 		ByteOrder: byteOrder(spec.ByteOrder),
@@ -140,7 +142,6 @@ func gather(spec *ebpf.CollectionSpec, opts Options) (Facts, error) {
 		if err != nil {
 			return Facts{}, err
 		}
-		f.License = p.facts.License
 		f.CORE = f.CORE || p.core
 		f.Programs = append(f.Programs, p.facts)
 		all = append(all, p.needs...)
@@ -181,7 +182,7 @@ func readObject(r io.ReaderAt, opts Options) ([]byte, error) {
 // agent's loader works from too. Each program in it is linked: its
 // instructions are followed by those of every function that it reaches by call
 // or by pointer, each once.
-func parse(object []byte, opts Options) (*ebpf.CollectionSpec, error) {
+func parse(object []byte, opts Options) (*objectfile.Object, error) {
 	if err := checkELF(object, opts); err != nil {
 		return nil, err
 	}
@@ -208,7 +209,7 @@ func parse(object []byte, opts Options) (*ebpf.CollectionSpec, error) {
 	if err := legacyMaps(read.Spec); err != nil {
 		return nil, err
 	}
-	return read.Spec, nil
+	return read, nil
 }
 
 // parseError is an error of the parser, which repeats names from the file as

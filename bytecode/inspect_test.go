@@ -21,7 +21,7 @@ import (
 )
 
 // The objects in src that Inspect makes facts of.
-var ownObjects = []string{"core_first", "kernel_symbols", "license", "maps", "newest", "odd_calls", "reach", "sections", "unlinked", "usdt", "variables"}
+var ownObjects = []string{"core_first", "kernel_symbols", "license", "maps", "newest", "no_programs", "odd_calls", "reach", "sections", "unlinked", "usdt", "variables"}
 
 func TestFactsJSON(t *testing.T) {
 	for _, name := range ownObjects {
@@ -451,6 +451,23 @@ func TestOneRelocatedProgramMakesTheObjectCORE(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"a_relocated: helper bpf_probe_read_kernel"}, needs); diff != "" {
 		t.Errorf("reasons (-want +got):\n%s", diff)
+	}
+}
+
+func TestTheLicenceIsTheObjects(t *testing.T) {
+	if f := facts(t, objectFile(t, "no_programs")); f.License != "Dual MIT/GPL" || len(f.Programs) != 0 {
+		t.Errorf("licence %q of %d programs", f.License, len(f.Programs))
+	}
+	for _, path := range ciliumObjects(t) {
+		f, err := Inspect(bytes.NewReader(mustRead(t, path)), Options{})
+		if err != nil {
+			continue
+		}
+		for _, p := range f.Programs {
+			if p.License != f.License {
+				t.Errorf("%s: licence %q of the object, %q of program %s", filepath.Base(path), f.License, p.License, p.Name)
+			}
+		}
 	}
 }
 

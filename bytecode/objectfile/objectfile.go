@@ -29,6 +29,9 @@ type Object struct {
 	// WeakKconfig are the __kconfig variables that the object can do without:
 	// those that a kernel does not have are zero.
 	WeakKconfig map[string]bool
+	// License is what the licence section says, or empty. Programs have it too;
+	// an object without programs has it nowhere else.
+	License string
 }
 
 // Read parses an object file. It takes the same files as libbpf where
@@ -70,6 +73,7 @@ type Bound struct {
 	File    []byte
 	Changed bool
 	weak    map[string]bool
+	license string
 }
 
 // Bind makes the weak definitions of maps and the weak references to __kconfig
@@ -80,6 +84,9 @@ func Bind(object []byte) (*Bound, error) {
 	f, err := elf.NewFile(bytes.NewReader(object))
 	if err != nil {
 		return nil, fmt.Errorf("read ELF: %w", err)
+	}
+	if b.license, err = license(f); err != nil {
+		return nil, err
 	}
 	table := f.SectionByType(elf.SHT_SYMTAB)
 	if table == nil || table.Flags&elf.SHF_COMPRESSED != 0 || f.Class != elf.ELFCLASS64 {
@@ -123,7 +130,24 @@ func (b *Bound) Parse() (*Object, error) {
 			}
 		}
 	}
-	return &Object{Spec: spec, WeakKconfig: b.weak}, nil
+	return &Object{Spec: spec, WeakKconfig: b.weak, License: b.license}, nil
+}
+
+// license reads the licence section, as the library does: the last of those whose
+// names begin with the word.
+func license(f *elf.File) (string, error) {
+	var data []byte
+	for _, s := range f.Sections {
+		if !strings.HasPrefix(s.Name, "license") {
+			continue
+		}
+		var err error
+		if data, err = s.Data(); err != nil {
+			return "", fmt.Errorf("read section %q: %w", s.Name, err)
+		}
+	}
+	text, _, _ := strings.Cut(string(data), "\x00")
+	return text, nil
 }
 
 // definesMap reports whether a symbol is the definition of a map.

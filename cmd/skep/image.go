@@ -90,6 +90,9 @@ func pack(files []string, artifact bool) (*image.Built, error) {
 		if err != nil {
 			return nil, err
 		}
+		if len(facts.Programs) == 0 {
+			return nil, fmt.Errorf("pack %s: the object has no programs, so nothing could be run from the image; put functions into sections, such as SEC(\"xdp\")", file)
+		}
 		if _, twice := objects[platform]; twice {
 			return nil, fmt.Errorf("pack %s: platform %q has an object already; write -f PLATFORM=FILE for each", file, platform)
 		}
