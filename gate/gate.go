@@ -60,6 +60,12 @@ type Options struct {
 	// StaleFor is how long they are still used while the registry cannot be
 	// asked. Zero means 24 hours.
 	StaleFor time.Duration
+	// Timeout bounds one evaluation as a whole, however slowly a registry answers;
+	// zero means two minutes. The caller's context may end it earlier.
+	Timeout time.Duration
+	// CollectTimeout bounds collecting the signatures of one image as a whole; zero
+	// means 15 seconds. A registry that takes longer is out of reach.
+	CollectTimeout time.Duration
 }
 
 // Judge runs the pipeline and remembers what it learned: facts by object
@@ -92,6 +98,12 @@ func New(o Options) (*Judge, error) {
 	}
 	if o.StaleFor == 0 {
 		o.StaleFor = 24 * time.Hour
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 2 * time.Minute
+	}
+	if o.CollectTimeout == 0 {
+		o.CollectTimeout = 15 * time.Second
 	}
 	if o.Observer == nil {
 		o.Observer = nobody{}
@@ -137,14 +149,32 @@ func (j *Judge) inForce() (*signing.Trust, *policies.Set) {
 
 // Judge runs every step. A definition that is refused, by a step or by a
 // policy, is a Verdict that does not allow; an error means that it could not be
-// told, such as a registry out of reach, and that trying again may help.
+// told, such as a registry out of reach, and that trying again may help. It takes
+// no longer than Options.Timeout, and asks no registry where the context is one
+// of image.CacheOnly.
 func (j *Judge) Judge(ctx context.Context, req Request) (Verdict, error) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, j.opts.Timeout)
+	defer cancel()
 	verdict, err := j.run(ctx, req)
+	err = overdue(ctx, req, began, err)
 	var refusal *Refusal
 	if errors.As(err, &refusal) {
 		return refusedVerdict(req, verdict, refusal), nil
 	}
 	return verdict, err
+}
+
+// overdue names the registry and the deadline in the error of an evaluation that
+// was ended by its deadline.
+func overdue(ctx context.Context, req Request, began time.Time, err error) error {
+	deadline, ok := ctx.Deadline()
+	if err == nil || !ok || !errors.Is(ctx.Err(), context.DeadlineExceeded) || req.Application == nil {
+		return err
+	}
+	registry := image.RegistryOf(req.Application.Body().Bytecode.Image)
+	return fmt.Errorf("evaluate %s: registry %s did not answer everything within the deadline of %s: %w",
+		req.Application.Identity(), registry, deadline.Sub(began).Round(time.Millisecond), err)
 }
 
 // Input is the document the policies would see of a request, with all of its
@@ -280,7 +310,9 @@ func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
 		return i, nil
 	}
 	now, err := j.more(ctx, i.Resolved, i.collected)
-	j.opts.Observer.Signatures(asked(err))
+	if !errors.Is(err, image.ErrNotAsked) {
+		j.opts.Observer.Signatures(asked(err))
+	}
 	if i.collected, err = j.learn(i.Resolved, now, err); err == nil {
 		i.evidence, err = j.tried(ctx, i.trust, i.collected)
 	}
@@ -306,6 +338,9 @@ const hurried = 30 * time.Second
 // registry cannot be asked.
 func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r Resolved) (found collectedAt, stale bool, err error) {
 	found, from, err := j.find(ctx, trust, r)
+	if errors.Is(err, image.ErrNotAsked) {
+		return found, false, err
+	}
 	if err != nil {
 		from = asked(err)
 	}
@@ -338,7 +373,7 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 		return have, FromStale, nil
 	}
 	now, err := j.more(ctx, r, have)
-	if err != nil && excused && !errors.Is(err, image.ErrMalformed) {
+	if err != nil && excused && !errors.Is(err, image.ErrMalformed) && !errors.Is(err, image.ErrNotAsked) {
 		// What one application may not read says nothing about the registry.
 		if !errors.Is(err, image.ErrUnauthorized) {
 			j.known.down.put(r.image.Registry, j.opts.Now())
@@ -361,22 +396,35 @@ func (j *Judge) unreachable(registry string) bool {
 // to find a signature that counts.
 func (j *Judge) first(ctx context.Context, trust *signing.Trust, r Resolved) (collectedAt, error) {
 	at := j.opts.Now()
-	found, err := signing.CollectUntil(ctx, j.images(r.req), r.image, func(part signing.Collected) (bool, error) {
+	collecting, cancel := context.WithTimeout(ctx, j.opts.CollectTimeout)
+	defer cancel()
+	found, err := signing.CollectUntil(collecting, j.images(r.req), r.image, func(part signing.Collected) (bool, error) {
 		ev, err := j.tried(ctx, trust, collectedAt{Collected: part})
 		return len(ev.Signatures) > 0, err
 	})
-	return j.learn(r, collectedAt{Collected: found, At: at}, err)
+	return j.learn(r, collectedAt{Collected: found, At: at}, j.tooSlow(collecting, r, err))
 }
 
 // more asks for all there is: the rest, where a part was collected lately.
 func (j *Judge) more(ctx context.Context, r Resolved, have collectedAt) (collectedAt, error) {
 	at := j.opts.Now()
+	collecting, cancel := context.WithTimeout(ctx, j.opts.CollectTimeout)
+	defer cancel()
 	if have.Collected.Partial && at.Sub(have.At) < j.opts.FreshFor {
-		whole, err := signing.Complete(ctx, j.images(r.req), r.image, have.Collected)
-		return collectedAt{Collected: whole, At: have.At}, err
+		whole, err := signing.Complete(collecting, j.images(r.req), r.image, have.Collected)
+		return collectedAt{Collected: whole, At: have.At}, j.tooSlow(collecting, r, err)
 	}
-	whole, err := signing.Collect(ctx, j.images(r.req), r.image)
-	return collectedAt{Collected: whole, At: at}, err
+	whole, err := signing.Collect(collecting, j.images(r.req), r.image)
+	return collectedAt{Collected: whole, At: at}, j.tooSlow(collecting, r, err)
+}
+
+// tooSlow names the registry and the deadline in an error of collecting signatures
+// that took too long.
+func (j *Judge) tooSlow(collecting context.Context, r Resolved, err error) error {
+	if err == nil || !errors.Is(collecting.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("registry %s did not send all signatures within %s: %w", r.image.Registry, j.opts.CollectTimeout, err)
 }
 
 // learn keeps what was collected without an error. What is passing, or was opened by

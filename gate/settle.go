@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -75,18 +74,6 @@ type Standing struct {
 	Held Held
 }
 
-// Held is what a verdict about what runs comes to.
-type Held struct {
-	// judged tells that there is one.
-	judged bool
-	// stands tells that it would be admitted anew.
-	stands bool
-	// overruled tells that the policies would have it unloaded.
-	overruled bool
-	// orphaned tells that it is refused, and only because a signer was revoked.
-	orphaned bool
-}
-
 // Runs tells whether agents hold more than a tombstone.
 func (s Standing) Runs() bool { return s.Live != nil && !s.Live.Tombstone }
 
@@ -114,6 +101,12 @@ func (s Standing) Unloads() bool {
 	return err == nil && generation == s.Live.Generation
 }
 
+// Pending reports whether it runs, and an evaluation is under way that may say
+// that it is denied.
+func (s Standing) Pending() bool {
+	return s.Runs() && (s.Held.pending != nil || errors.Is(s.Err, ErrPending) && !s.Held.judged)
+}
+
 // Settle decides what to do with one application and why. revoked are the
 // signers whose trust was taken away; braked tells that so much is denied anew
 // that a human has to confirm it.
@@ -121,6 +114,8 @@ func (s Standing) Settle(revoked []string, braked bool) (Move, string) {
 	switch {
 	case s.Runs() && !s.stays() && s.Held.orphaned:
 		return MoveBury, "a signer it cannot do without is revoked"
+	case s.Runs() && !s.stays() && s.Held.pending != nil && LostItsSigners(s.Live.Signers, revoked):
+		return MoveKeep, s.Held.pending.Error()
 	case s.Runs() && !s.stays() && !s.Held.stands && LostItsSigners(s.Live.Signers, revoked):
 		return MoveBury, "every signer it was admitted by is revoked"
 	case s.Unloads() && braked:
@@ -160,80 +155,6 @@ func LostItsSigners(admitted, revoked []string) bool {
 	return len(admitted) > 0
 }
 
-// Hold judges what runs where its definition gave no verdict that takes its
-// place: broken, out of reach, suspended, or refused for another reason. An
-// author must not keep a program against a policy by breaking its definition.
-func (j *Judge) Hold(ctx context.Context, s Standing) Held {
-	if !s.Runs() || len(s.Live.Programs) == 0 || s.stays() || !s.defined() && !s.Hidden {
-		return Held{}
-	}
-	verdict, err := j.Rejudge(ctx, s.Request, *s.Live)
-	if err != nil {
-		return Held{}
-	}
-	decision := verdict.Decision()
-	return Held{
-		judged: true,
-		stands: verdict.Allowed(),
-		// What runs has no labels where its definition cannot be read: a policy
-		// that asks for one must not unload it for that.
-		overruled: !verdict.Allowed() && (decision.UnloadUndefined || decision.Unload && s.defined()),
-		orphaned:  verdict.Orphaned(),
-	}
-}
-
-// Rejudge judges a version that was sealed before as if it were defined today:
-// under the labels and annotations of the request's application, where there is
-// one, and by whom and where it stands.
-func (j *Judge) Rejudge(ctx context.Context, request Request, version intent.Payload) (Verdict, error) {
-	today := asDefined(version)
-	if request.Application != nil {
-		today.SetLabels(request.Application.GetLabels())
-		today.SetAnnotations(request.Application.GetAnnotations())
-	}
-	request.Application, request.Digest = today, version.ImageDigest
-	if request.Reader != nil {
-		request.Reader = request.Reader.Sealed()
-	}
-	return j.Judge(ctx, request)
-}
-
-// errSuperseded stands where a definition's verdict is no answer about the
-// version before it.
-var errSuperseded = errors.New("another version takes its place")
-
-// Fate is what is to become of a version that runs on some nodes beside another
-// one.
-type Fate struct {
-	// Keeps tells that it may go on, as what cannot be judged may: Known tells that
-	// it was.
-	Keeps, Known bool
-	// Denied tells that it may not, for a policy that the brake has a say over.
-	Denied bool
-}
-
-// Fate judges a version beside a definition's own; revoked are those of Settle.
-func (j *Judge) Fate(ctx context.Context, request Request, version intent.Payload, revoked []string) Fate {
-	s := Standing{Request: request, Err: errSuperseded, Live: &version}
-	s.Held = j.Hold(ctx, s)
-	free, _ := s.Settle(revoked, false)
-	braked, _ := s.Settle(revoked, true)
-	return Fate{Keeps: free == MoveKeep, Known: s.Held.judged, Denied: free != MoveKeep && braked == MoveKeep}
-}
-
-// asDefined is the definition that what runs would have today.
-func asDefined(live intent.Payload) v1alpha1.Application {
-	spec := v1alpha1.BpfApplicationSpec{
-		Bytecode: v1alpha1.Bytecode{Image: live.Image}, NodeSelector: live.NodeSelector,
-		Variables: live.Variables, Maps: live.Maps, Programs: live.Programs,
-	}
-	meta := metav1.ObjectMeta{Name: live.Application.Name, Namespace: live.Application.Namespace}
-	if live.Application.Kind == v1alpha1.KindBpfApplication {
-		return &v1alpha1.BpfApplication{ObjectMeta: meta, Spec: spec}
-	}
-	return &v1alpha1.ClusterBpfApplication{ObjectMeta: meta, Spec: spec}
-}
-
 // The reasons of the conditions Verified and Allowed.
 const (
 	ReasonSigned        = "Signed"
@@ -241,6 +162,7 @@ const (
 	ReasonAllowed       = "Allowed"
 	ReasonDenied        = "Denied"
 	ReasonNotJudged     = "NotJudged"
+	ReasonPending       = "Pending"
 )
 
 // Verified is the condition of that name: it names the signers, or says of each
@@ -290,6 +212,9 @@ func (s Standing) unknown(c metav1.Condition, why string) metav1.Condition {
 	c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonNotJudged, why
 	if s.Err != nil {
 		c.Message = s.Err.Error()
+	}
+	if errors.Is(s.Err, ErrPending) {
+		c.Reason = ReasonPending
 	}
 	return c
 }

@@ -53,6 +53,9 @@ type Options struct {
 	Labels map[string]string
 	// InsecureRegistries are reached over plain http.
 	InsecureRegistries []string
+	// EvaluationTimeout bounds what registries may take for one evaluation, however
+	// slowly they answer. Zero means two minutes.
+	EvaluationTimeout time.Duration
 	// DryRun judges and loads nothing.
 	DryRun bool
 	// Log is needed; slog.DiscardHandler keeps it quiet.
@@ -85,8 +88,17 @@ type Host struct {
 	fetching chan fetched
 	waited   time.Duration
 	began    time.Time
+	// sourceErr is why the source could not be read last time.
+	sourceErr error
+	// unloaded are the applications that a policy had unloaded, by UID, weighed
+	// is the revision of settings whose effect is weighed, or was.
+	unloaded map[string]unload
+	weighed  weighing
 	// origin is the source from which absence counts; another one's is braked.
 	origin origin
+
+	// evaluations asks registries beside the goroutine that passes.
+	evaluations *evaluations
 
 	// mu guards what the socket reads and writes.
 	mu     sync.Mutex
@@ -106,7 +118,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, places: map[string]string{}, confirmed: map[string]bool{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now()}
+	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, places: map[string]string{}, confirmed: map[string]bool{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: newEvaluations(o.Now)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
@@ -184,6 +196,7 @@ func (h *Host) openGate(ctx context.Context) error {
 		Observer: h.metrics.gate,
 		CPUs:     possibleCPUs(),
 		Now:      h.opts.Now,
+		Timeout:  h.opts.EvaluationTimeout,
 	})
 	if err != nil {
 		return err
@@ -247,23 +260,45 @@ func (h *Host) Run(ctx context.Context, listen net.Listener) error {
 		start(func(ctx context.Context) error { return h.serveMetrics(ctx, listen) })
 	}
 	changed := h.watch(ctx)
-	err := func() error {
-		for {
-			h.Pass(ctx)
-			select {
-			case <-ctx.Done():
-				return nil
-			case err := <-fail:
-				return err
-			case <-time.After(h.opts.Interval):
-			case <-changed:
-			case <-h.wake:
-			}
-		}
-	}()
+	err := h.loop(ctx, fail, changed)
 	cancel()
 	group.Wait()
+	h.evaluations.group.Wait()
 	return err
+}
+
+// gathered is how long answers of registries are gathered before they are acted
+// on: at a start there are many.
+const gathered = 50 * time.Millisecond
+
+// loop passes whenever there is a reason to, until ctx ends.
+func (h *Host) loop(ctx context.Context, fail <-chan error, changed <-chan struct{}) error {
+	h.Pass(ctx)
+	next := time.NewTimer(h.opts.Interval)
+	defer next.Stop()
+	var gather <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-fail:
+			return err
+		case <-h.evaluations.ended:
+			if gather == nil {
+				gather = time.After(gathered)
+			}
+			continue
+		case <-gather:
+			gather = nil
+			h.act(ctx, h.opts.Now(), false)
+			continue
+		case <-next.C:
+		case <-changed:
+		case <-h.wake:
+		}
+		h.Pass(ctx)
+		next.Reset(h.opts.Interval)
+	}
 }
 
 // Once passes once and waits until the agent has done, or tried once, what
@@ -271,16 +306,39 @@ func (h *Host) Run(ctx context.Context, listen net.Listener) error {
 func (h *Host) Once(ctx context.Context) (Status, error) {
 	h.waited = fetchTimeout
 	if h.agent == nil {
-		h.Pass(ctx)
+		h.whole(ctx)
 		return h.Status(), ctx.Err()
 	}
 	run, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- h.agent.Run(run) }()
-	h.Pass(ctx)
+	h.whole(ctx)
 	err := h.agent.Settled(ctx)
 	stop()
 	return h.Status(), errors.Join(err, <-done)
+}
+
+// whole passes once and acts on every answer that the pass had registries asked
+// for.
+func (h *Host) whole(ctx context.Context) {
+	h.Pass(ctx)
+	for ctx.Err() == nil {
+		if idle := h.evaluations.idle(); idle {
+			// An answer that came before this look was signalled before it.
+			select {
+			case <-h.evaluations.ended:
+			default:
+				return
+			}
+		} else {
+			select {
+			case <-h.evaluations.ended:
+			case <-ctx.Done():
+				return
+			}
+		}
+		h.act(ctx, h.opts.Now(), false)
+	}
 }
 
 // DryRun tells whether the host judges and loads nothing.

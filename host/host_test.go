@@ -44,9 +44,11 @@ type stage struct {
 	t        testing.TB
 	registry string
 	down     atomic.Bool
-	client   *image.Client
-	keys     map[string]*signing.PrivateKey
-	signers  map[string]*v1alpha1.BpfSigner
+	// slow is another name of the registry, whose answers trickle where trickles says so.
+	slow    *slowRegistry
+	client  *image.Client
+	keys    map[string]*signing.PrivateKey
+	signers map[string]*v1alpha1.BpfSigner
 	// defs, policies and signersFile are what the host reads.
 	defs, policies, signersFile string
 	state, bpffs                string
@@ -72,6 +74,7 @@ func newStage(t testing.TB) *stage {
 		real.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
+	s.slow = newSlowRegistry(t, real)
 	s.registry = strings.TrimPrefix(server.URL, "http://")
 	var err error
 	if s.client, err = image.NewClient(image.Options{}); err != nil {

@@ -2,6 +2,10 @@ package host
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,8 +22,8 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// judgesAtOnce bounds how many definitions are judged at the same time: enough
-// to hide a slow registry, few enough to spare it.
+// judgesAtOnce bounds how many definitions are judged from memory at the same
+// time. What a registry has to be asked for is left to evaluations.
 const judgesAtOnce = 4
 
 // settingsState is the gate in force, and what is wrong with the files that
@@ -41,7 +45,7 @@ type tag struct {
 }
 
 // tagCheckEvery is how often a tag is asked for, to report that it moved, and
-// tagCheckTimeout how long a pass waits for the answers.
+// tagCheckTimeout how long the registry may take.
 const (
 	tagCheckEvery   = 5 * time.Minute
 	tagCheckTimeout = 5 * time.Second
@@ -49,29 +53,45 @@ const (
 
 // Pass brings everything up to date once: settings, source, definitions,
 // verdicts, intents. Whatever fails is in the status, and what runs is kept.
+//
+// It decides from memory and waits for no registry. What only a registry knows is
+// asked beside it; until the answer comes, the application is pending, and what
+// runs of it is kept.
 func (h *Host) Pass(ctx context.Context) {
 	began := h.opts.Now()
 	h.refreshSettings(ctx)
-	sourceErr := h.refreshDefinitions(ctx)
-	if ctx.Err() != nil {
-		return
+	h.sourceErr = h.refreshDefinitions(ctx)
+	if ctx.Err() == nil {
+		h.act(ctx, began, true)
 	}
+}
+
+// act decides about every application and hands over what follows. With anew,
+// registries are asked again even where there is an answer.
+func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
+	sourceErr := h.sourceErr
 	if h.settings.judge == nil {
 		h.publish(began, nil, brakes{}, sourceErr)
 		return
 	}
-	standings, held := h.standings(ctx, sourceErr)
+	standings, held := h.standings(ctx, anew)
 	if ctx.Err() != nil {
 		return
 	}
 	on := brakes{policies: h.brake(standings), source: held}
+	weighing := h.weighs(standings)
 	outcomes := make([]outcome, 0, len(standings))
 	for _, s := range standings {
 		o := outcome{standing: s}
-		o.move, o.why = s.Settle(h.settings.trust.Revoked(), on.policies != nil)
+		o.move, o.why = s.Settle(h.settings.trust.Revoked(), on.policies != nil || weighing)
+		if weighing && on.policies == nil && o.move == gate.MoveKeep && s.Unloads() {
+			o.why = "a policy denies it; it is kept until the rest of what runs is evaluated, for " + weighFor.String() + " at most"
+		}
 		o.why = h.whyHidden(o, on.source, sourceErr)
 		if o.err = h.handOver(s, o); o.err != nil {
 			h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", o.err)
+		} else if o.move == gate.MoveBury && s.Unloads() {
+			h.unloaded[uidOf(s.id)] = unload{revision: h.settings.judge.Revision(), at: h.opts.Now()}
 		}
 		outcomes = append(outcomes, o)
 	}
@@ -83,10 +103,6 @@ func (h *Host) Pass(ctx context.Context) {
 	h.publish(began, outcomes, on, sourceErr)
 	h.prune(ctx)
 }
-
-// brakes are what waits for a human: a change of policies, a change of the
-// source. Each is nil where it holds nothing.
-type brakes struct{ policies, source *Brake }
 
 // The bytecode cache is looked at every pruneEvery and may hold cacheBytes
 // beside what is in force.
@@ -168,60 +184,95 @@ func (h *Host) refreshSettings(ctx context.Context) {
 // refreshDefinitions brings source and definitions up to date. On an error the
 // ones before stay, since nothing can be said of the new.
 func (h *Host) refreshDefinitions(ctx context.Context) error {
-	t, err := h.fetch(ctx)
-	if err != nil {
+	f, err := h.fetch(ctx)
+	if err != nil || !f.changed {
 		return err
 	}
-	if t.state == h.tree.state && h.defs.mayHide != nil {
-		return nil
+	if f.tree.rewritten {
+		h.opts.Log.Warn("the source's history was rewritten; its new head is judged like any other", "revision", f.tree.revision)
 	}
-	defs, err := load(ctx, t, h.opts.Path)
-	if err != nil {
-		return err
-	}
-	if t.rewritten {
-		h.opts.Log.Warn("the source's history was rewritten; its new head is judged like any other", "revision", t.revision)
-	}
-	h.tree, h.defs = t, defs
-	for _, d := range defs.all {
+	h.tree, h.defs = f.tree, f.defs
+	for _, d := range f.defs.all {
 		h.places[uidOf(d.app.Identity())] = d.place()
 	}
 	return nil
 }
 
-// standings judges every definition and joins what the agent holds. While the
+// standings joins definitions, verdicts and what the agent holds. While the
 // source has never been read, absence from it says nothing; where it is another
 // than before, much of it waits behind the brake that is returned.
-func (h *Host) standings(ctx context.Context, sourceErr error) ([]standing, *Brake) {
+func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *Brake) {
 	live := h.live()
 	all := make([]standing, len(h.defs.all))
-	group := errgroup.Group{}
-	group.SetLimit(judgesAtOnce)
 	for i, d := range h.defs.all {
 		id := d.app.Identity()
 		all[i] = standing{id: id, def: d, Standing: gate.Standing{Live: live[uidOf(id)]}}
 		all[i].Request = h.request(d, all[i].Live)
 		delete(live, uidOf(id))
 	}
-	for i := range all {
-		group.Go(func() error {
-			all[i].Verdict, all[i].Err = h.settings.judge.Judge(ctx, all[i].Request)
-			return nil
-		})
-	}
-	_ = group.Wait()
+	atOnce(all, func(s *standing) {
+		s.Verdict, s.Err = h.evaluate(ctx, h.question(*s, "definition", s.Request, ""), s.Request, anew)
+	})
 	h.remember(ctx, all)
 	for uid, p := range live {
-		hidden := sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, or(h.places[uid], p.Source))
+		hidden := h.sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, or(h.places[uid], p.Source))
 		all = append(all, standing{id: p.Application, Standing: gate.Standing{Live: p, Hidden: hidden}})
 		delete(h.tags, uid)
 	}
 	slices.SortFunc(all, func(a, b standing) int { return compareIdentities(a.id, b.id) })
 	brake := h.brakeSource(all)
-	for i := range all {
-		all[i].Held = h.settings.judge.Hold(ctx, all[i].Standing)
-	}
+	revoked := h.settings.trust.Revoked()
+	atOnce(all, func(s *standing) {
+		s.Held = h.settings.judge.HoldBy(ctx, s.Standing, func(ctx context.Context, req gate.Request) (gate.Verdict, error) {
+			q := h.question(*s, "running", req, req.Digest)
+			q.urgent = slices.ContainsFunc(s.Live.Signers, func(name string) bool { return slices.Contains(revoked, name) })
+			return h.evaluate(ctx, q, req, anew)
+		})
+	})
+	h.evaluations.retain(all)
 	return all, brake
+}
+
+// atOnce does something with every standing, a few at a time.
+func atOnce(all []standing, do func(*standing)) {
+	group := errgroup.Group{}
+	group.SetLimit(judgesAtOnce)
+	for i := range all {
+		group.Go(func() error {
+			do(&all[i])
+			return nil
+		})
+	}
+	_ = group.Wait()
+}
+
+// question is what is asked about one application: about its definition, or about
+// what runs.
+func (h *Host) question(s standing, about string, req gate.Request, digest string) question {
+	// An application that was read, or sealed, is JSON.
+	body, _ := json.Marshal(req.Application)
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %q", body, req.Requester.Username, digest))
+	return question{
+		name: uidOf(s.id) + "/" + about, subject: hex.EncodeToString(sum[:]), revision: h.settings.judge.Revision(),
+		registry: image.RegistryOf(req.Application.Body().Bytecode.Image),
+	}
+}
+
+// evaluate answers a question from memory, else by the last answer that a registry
+// was asked for, else with an error that says what is waited for.
+func (h *Host) evaluate(ctx context.Context, q question, req gate.Request, anew bool) (gate.Verdict, error) {
+	judge := h.settings.judge
+	verdict, err := judge.Judge(image.CacheOnly(ctx), req)
+	if !errors.Is(err, image.ErrNotAsked) {
+		h.evaluations.note(q, reply{verdict: verdict, err: err})
+		return verdict, err
+	}
+	q.ask = func(ctx context.Context) (r reply) {
+		r.verdict, r.err = judge.Judge(ctx, req)
+		return r
+	}
+	r := h.evaluations.ask(ctx, q, anew)
+	return r.verdict, r.err
 }
 
 // whyHidden is why an application was settled as it was, in words that name
@@ -304,10 +355,6 @@ func (h *Host) request(d definition, live *intent.Payload) gate.Request {
 // moved, which is reported and never followed. A digest that is known from
 // before this process was started is asked about at once.
 func (h *Host) remember(ctx context.Context, all []standing) {
-	ctx, cancel := context.WithTimeout(ctx, tagCheckTimeout)
-	defer cancel()
-	group := errgroup.Group{}
-	group.SetLimit(judgesAtOnce)
 	for _, s := range all {
 		resolved := s.Verdict.Image()
 		if s.Err != nil || resolved.Digest == "" {
@@ -322,48 +369,32 @@ func (h *Host) remember(ctx context.Context, all []standing) {
 			}
 			h.tags[uid] = known
 		}
-		if resolved.Tag == "" || h.opts.Now().Sub(known.checked) < tagCheckEvery {
-			continue
+		if resolved.Tag != "" {
+			h.look(ctx, uid, known, s.def.app.Body().Bytecode.Image)
 		}
+	}
+}
+
+// look asks what a tag stands for now, and notes the answer to the last such
+// question. Where nobody answers, what was found out before stays.
+func (h *Host) look(ctx context.Context, uid string, known *tag, ref string) {
+	q := question{name: uid + "/tag", subject: ref, registry: image.RegistryOf(ref)}
+	q.ask = func(ctx context.Context) reply {
+		ctx, cancel := context.WithTimeout(ctx, tagCheckTimeout)
+		defer cancel()
+		now, err := h.images.Resolve(ctx, ref)
+		return reply{digest: now.Digest, err: err}
+	}
+	if r, ok := h.evaluations.answered(q); ok && r.err == nil {
+		known.moved = ""
+		if r.digest != known.digest {
+			known.moved = r.digest
+		}
+	}
+	if h.opts.Now().Sub(known.checked) >= tagCheckEvery {
 		known.checked = h.opts.Now()
-		group.Go(func() error {
-			h.look(ctx, known, s.def.app.Body().Bytecode.Image)
-			return nil
-		})
+		h.evaluations.ask(ctx, q, true)
 	}
-	_ = group.Wait()
-}
-
-// look asks what a tag stands for now. Where nobody answers, what was found out
-// before stays.
-func (h *Host) look(ctx context.Context, known *tag, ref string) {
-	now, err := h.images.Resolve(ctx, ref)
-	if err != nil {
-		return
-	}
-	known.moved = ""
-	if now.Digest != known.digest {
-		known.moved = now.Digest
-	}
-}
-
-// brake holds a change of policies that would unload much of what runs, until
-// it is confirmed. It returns nil where there is nothing to hold.
-func (h *Host) brake(all []standing) *Brake {
-	running := 0
-	b := &Brake{Revision: h.settings.judge.Revision(), Reason: "the policies or signers changed", Applications: []string{}}
-	for _, s := range all {
-		if s.Runs() {
-			running++
-		}
-		if s.Unloads() {
-			b.Applications = append(b.Applications, s.id.String())
-		}
-	}
-	if h.isConfirmed(b.Revision) || !gate.Brake(running, len(b.Applications)) {
-		return nil
-	}
-	return b
 }
 
 // envelope is what the agent is to get for an outcome; nil where it is to get
@@ -397,29 +428,6 @@ func compareIdentities(a, b v1alpha1.Identity) int {
 		}
 	}
 	return 0
-}
-
-// Confirm lets a change that the brake holds go through and returns what was
-// held. The revision is the one the status names; another is refused, since
-// something changed since.
-func (h *Host) Confirm(revision string) (Brake, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, b := range []*Brake{h.status.Source.Brake, h.status.Brake} {
-		if b != nil && b.Revision == revision {
-			h.confirmed[revision] = true
-			h.poke()
-			return *b, nil
-		}
-	}
-	return Brake{}, fmt.Errorf("confirm %s: the brake does not hold that revision; see skep status", revision)
-}
-
-// isConfirmed tells whether a human let a revision through since the start.
-func (h *Host) isConfirmed(revision string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.confirmed[revision]
 }
 
 // poke has Run pass soon.

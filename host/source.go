@@ -138,44 +138,6 @@ func (f folder) fetch(ctx context.Context) (tree, error) {
 	return tree{dir: string(f), state: fingerprint(string(f))}, nil
 }
 
-// fetchTimeout is how long a source may take before it is given up.
-const fetchTimeout = 2 * time.Minute
-
-// fetched is what a fetch came to.
-type fetched struct {
-	tree tree
-	err  error
-}
-
-// errFetching is what a pass goes on with where a fetch takes its time.
-var errFetching = errors.New("the source has not answered yet; what was read last stays in force")
-
-// fetch brings the source up to date beside the loop, so that a server that
-// hangs keeps no revocation and no changed policy waiting.
-func (h *Host) fetch(ctx context.Context) (tree, error) {
-	if h.fetching == nil {
-		out := make(chan fetched, 1)
-		h.fetching = out
-		go func() {
-			ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-			defer cancel()
-			t, err := h.source.fetch(ctx)
-			out <- fetched{t, err}
-		}()
-	}
-	timer := time.NewTimer(h.waited)
-	defer timer.Stop()
-	select {
-	case f := <-h.fetching:
-		h.fetching = nil
-		return f.tree, f.err
-	case <-timer.C:
-		return h.tree, errFetching
-	case <-ctx.Done():
-		return h.tree, ctx.Err()
-	}
-}
-
 // gitSource takes the tree of one ref out of a repository that open brings up
 // to date.
 type gitSource struct {

@@ -57,7 +57,7 @@ func unavailable(format string, args ...any) error {
 }
 
 func hasKind(err error) bool {
-	for _, kind := range []error{ErrUnavailable, ErrNotFound, ErrUnauthorized, ErrMalformed, ErrCache} {
+	for _, kind := range []error{ErrUnavailable, ErrNotFound, ErrUnauthorized, ErrMalformed, ErrCache, ErrNotAsked} {
 		if errors.Is(err, kind) {
 			return true
 		}

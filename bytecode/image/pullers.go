@@ -46,8 +46,13 @@ func (p *pullers) of(repo name.Repository) (*remote.Puller, error) {
 
 // within does what may wait for somebody else's request, as a Puller waits for
 // the first ping of a repository whoever made it, for no longer than the context,
-// and once more where the other's time was up first.
+// and once more where the other's time was up first. Under CacheOnly nothing is
+// done.
 func within[T any](ctx context.Context, do func() (T, error)) (T, error) {
+	if err := mayAsk(ctx); err != nil {
+		var none T
+		return none, err
+	}
 	value, err := beside(ctx, do)
 	if ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
 		return beside(ctx, do)
