@@ -21,7 +21,7 @@ type Revision struct {
 	// Programs by the name of their instance, Maps by that in the object.
 	Programs map[string]*ebpf.Program
 	Maps     map[string]*ebpf.Map
-	// copies are further programs of an instance, see Store.Copy.
+	// copies are further programs of an instance, see LoadCopy.
 	copies map[string][]*ebpf.Program
 	// layouts of maps, as they are noted beside their pins.
 	layouts map[string]string
@@ -38,6 +38,9 @@ type identity struct {
 
 // Close lets the revision go. What is pinned or attached stays.
 func (r *Revision) Close() error {
+	if r == nil {
+		return nil
+	}
 	var errs []error
 	for _, p := range r.all() {
 		errs = append(errs, p.Close())
@@ -124,11 +127,11 @@ func LogOf(err error) string {
 	return strings.Join(ve.Log, "\n")
 }
 
-// Load puts a prepared object into the kernel and pins it. Maps whose contents
-// can stay are shared with old, the revision that runs now, or nil; the reports
-// tell what became of each. The pins appear all at once under the revision's
-// name. It attaches nothing. Errors about the object are *LoadError.
-func (s *Store) Load(p *Prepared, old *Revision, cache *btf.Cache) (*Revision, []MapReport, error) {
+// Load puts a prepared object into the kernel. Maps whose contents can stay are
+// shared with old, the revision that runs now, or nil; the reports tell what
+// became of each. It pins and attaches nothing, and touches nothing but its
+// arguments. Errors about the object are *LoadError.
+func Load(p *Prepared, old *Revision, cache *btf.Cache) (*Revision, []MapReport, error) {
 	replacements, reports := p.carry(old)
 	coll, err := ebpf.NewCollectionWithOptions(loadable(p.Spec, replacements), ebpf.CollectionOptions{MapReplacements: replacements, Cache: cache})
 	if err != nil {
@@ -138,10 +141,27 @@ func (s *Store) Load(p *Prepared, old *Revision, cache *btf.Cache) (*Revision, [
 	for name, ms := range p.Spec.Maps {
 		r.layouts[name] = layout(ms)
 	}
-	if err := errors.Join(r.index(), bindOwner(slices.Collect(maps.Values(r.Programs)), ownerOf(p)), s.pinRevision(r)); err != nil {
+	if err := errors.Join(r.index(), bindOwner(slices.Collect(maps.Values(r.Programs)), ownerOf(p))); err != nil {
 		return nil, nil, errors.Join(err, r.Close())
 	}
 	return r, reports, nil
+}
+
+// Share returns a revision that has the same maps, held open apart, and no
+// programs: a load that runs beside the agent's loop uses it. Of none it is none.
+func (r *Revision) Share() (*Revision, error) {
+	if r == nil {
+		return nil, nil
+	}
+	shared := &Revision{UID: r.UID, Name: r.Name, Maps: map[string]*ebpf.Map{}, layouts: maps.Clone(r.layouts)}
+	for name, m := range r.Maps {
+		c, err := m.Clone()
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("share map %s: %w", name, err), shared.Close())
+		}
+		shared.Maps[name] = c
+	}
+	return shared, nil
 }
 
 // loadable is the spec as the library is to load it: a shared map must not be
@@ -159,8 +179,9 @@ func loadable(spec *ebpf.CollectionSpec, replaced map[string]*ebpf.Map) *ebpf.Co
 	return &c
 }
 
-// pinRevision pins everything aside and then renames it into place.
-func (s *Store) pinRevision(r *Revision) error {
+// PinRevision pins what Load made: everything aside, which is then renamed into
+// place, so that the pins appear all at once under the revision's name.
+func (s *Store) PinRevision(r *Revision) error {
 	aside := filepath.Join(s.appDir(r.UID), newPrefix+r.Name)
 	if err := clearDir(aside, inRevision); err != nil {
 		return err
@@ -323,26 +344,31 @@ func (r *Revision) Copies(instance string) []*ebpf.Program {
 	return append([]*ebpf.Program{r.Programs[instance]}, r.copies[instance]...)
 }
 
-// Copy loads one more program of an instance, on the same maps, and pins it. A
-// TCX hook takes a program once, so a link that moves needs another.
-func (s *Store) Copy(r *Revision, p *Prepared, instance string) (*ebpf.Program, error) {
+// LoadCopy loads one more program of an instance, on the maps of r. A TCX hook
+// takes a program once, so a link that moves needs another.
+func LoadCopy(p *Prepared, r *Revision, instance string, cache *btf.Cache) (*ebpf.Program, error) {
 	spec := &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{instance: p.Spec.Programs[instance]}, Types: p.Spec.Types, ByteOrder: p.Spec.ByteOrder}
 	spec.Maps = loadable(p.Spec, r.Maps).Maps
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: r.Maps})
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: r.Maps, Cache: cache})
 	if err != nil {
 		return nil, p.refused(err)
 	}
 	program := coll.DetachProgram(instance)
 	coll.Close()
+	if err := bindOwner([]*ebpf.Program{program}, ownerOf(p)); err != nil {
+		return nil, errors.Join(err, program.Close())
+	}
+	return program, nil
+}
+
+// AddCopy makes what LoadCopy loaded a part of the revision, and pins it.
+func (s *Store) AddCopy(r *Revision, instance string, program *ebpf.Program) error {
 	if r.copies == nil {
 		r.copies = map[string][]*ebpf.Program{}
 	}
 	r.copies[instance] = append(r.copies[instance], program)
-	_, err = r.pin(s.revisionDir(r.UID, r.Name))
-	if err := errors.Join(bindOwner([]*ebpf.Program{program}, ownerOf(p)), err, r.index()); err != nil {
-		return nil, err
-	}
-	return program, nil
+	_, err := r.pin(s.revisionDir(r.UID, r.Name))
+	return errors.Join(err, r.index())
 }
 
 // missing tells whether nothing is at the path.

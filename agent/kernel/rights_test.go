@@ -37,7 +37,7 @@ func TestARefusedLoadNamesTheMissingCapability(t *testing.T) {
 			load(t, s, p, nil)
 			drop.Capabilities(t, func() {
 				var r *Revision
-				if r, _, err = s.Load(p, nil, nil); err == nil {
+				if r, _, err = loadAndPin(s, p, nil); err == nil {
 					t.Cleanup(func() { _ = r.Close() })
 				}
 			}, tc.lost...)

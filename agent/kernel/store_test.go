@@ -71,9 +71,26 @@ func tracer(t testing.TB, pid string) *Prepared {
 	return p
 }
 
+// loadAndPin does what an agent does in two steps.
+func loadAndPin(s *Store, p *Prepared, old *Revision) (*Revision, []MapReport, error) {
+	r, reports, err := Load(p, old, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, reports, s.PinRevision(r)
+}
+
+func copyProgram(s *Store, r *Revision, p *Prepared, instance string) (*ebpf.Program, error) {
+	program, err := LoadCopy(p, r, instance, nil)
+	if err != nil {
+		return nil, err
+	}
+	return program, s.AddCopy(r, instance, program)
+}
+
 func load(t testing.TB, s *Store, p *Prepared, old *Revision) *Revision {
 	t.Helper()
-	r, _, err := s.Load(p, old, nil)
+	r, _, err := loadAndPin(s, p, old)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +198,7 @@ func TestALinkIsPinnedFoundAndTakenAway(t *testing.T) {
 		return l
 	}
 	// A tracepoint takes a program once.
-	extra, err := s.Copy(r, p, "tracepoint_count")
+	extra, err := copyProgram(s, r, p, "tracepoint_count")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +259,7 @@ func TestAVerifierErrorIsOneLineAndALog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = s.Load(p, nil, nil)
+	_, _, err = loadAndPin(s, p, nil)
 	var refused *LoadError
 	if !errors.As(err, &refused) {
 		t.Fatalf("Load = %v", err)
@@ -262,7 +279,7 @@ func TestACopyOfAProgramSharesItsMaps(t *testing.T) {
 	s, _ := store(t)
 	p := tracer(t, "1")
 	r := load(t, s, p, nil)
-	extra, err := s.Copy(r, p, "tracepoint_count")
+	extra, err := copyProgram(s, r, p, "tracepoint_count")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,12 @@
 package node_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,14 +26,15 @@ func TestAnIntentThatComesDuringAPassFallsBackToWhatThatPassMadeRun(t *testing.T
 	three := w.seal(w.intent("app", "xdp_rejected", v1alpha1.Program{Name: "xdp_rejected", Attach: on("xdp", "ac0")}))
 	var a *node.Agent
 	o := w.options()
-	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
-		if digest == two.ObjectDigest {
+	attached := 0
+	o.Observer = attachments(func() {
+		// The pass that attaches version two does not know of version three.
+		if attached++; attached == 2 {
 			if err := a.Accept(three); err != nil {
 				t.Error(err)
 			}
 		}
-		return w.fetch(ctx, digest)
-	}
+	})
 	a, stop := w.run(o)
 	if err := w.accept(a, one); err != nil {
 		t.Fatal(err)
@@ -51,6 +52,15 @@ func TestAnIntentThatComesDuringAPassFallsBackToWhatThatPassMadeRun(t *testing.T
 	a, _ = w.start()
 	check("after a restart", w.accept(a))
 }
+
+// attachments is an observer that is called when a program was attached.
+type attachments func()
+
+func (attachments) Loaded(node.Loadable, time.Duration, error) {}
+
+func (f attachments) Attached(string, time.Duration, error) { f() }
+
+func (attachments) Healed(node.Drift) {}
 
 // smallDisk is a state directory on a file system of its own.
 func smallDisk(t *testing.T, w *world) (dir string) {

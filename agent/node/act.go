@@ -28,7 +28,7 @@ func (p *pass) act(actions []plan.Action) {
 		if a.Verb == plan.SetChain {
 			owners = p.concerned(a)
 		}
-		if (a.Verb == plan.Drop || a.Verb == plan.Forget) && (stuck[a.UID] || p.runsYet(a)) {
+		if (a.Verb == plan.Drop || a.Verb == plan.Forget) && (stuck[a.UID] || p.runsYet(a) || p.awaited[[2]string{a.UID, a.Revision}]) {
 			continue
 		}
 		if a.Verb == plan.Detach && stuck[a.UID] && p.standsIn(a.UID, a.Revision) {
@@ -150,6 +150,10 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 		if out == nil {
 			out = &outcome{}
 			p.outcomes[uid] = out
+		}
+		if isPending(err) {
+			out.pending, out.refused, out.loading = true, true, errors.Is(err, errLoading)
+			return
 		}
 		out.failed(uid, a, err)
 		if wait := new(contested); errors.As(err, &wait) {
@@ -285,15 +289,7 @@ func (p *pass) move(a plan.Action) error {
 			return err
 		}
 	}
-	o := p.intentOf(a.UID, a.Revision)
-	if o == nil {
-		return fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
-	}
-	prepared, err := p.prepare(*o)
-	if err != nil {
-		return err
-	}
-	program, err := p.store.Copy(r, prepared, a.Attachment.Instance)
+	program, err := p.copyOf(r, a)
 	if err != nil {
 		return err
 	}
@@ -373,13 +369,16 @@ func (p *pass) setChain(a plan.Action) error {
 // runs, where only its link is to be made anew.
 func (p *pass) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, error) {
 	if v := p.versions[a.Ifindex]; v != nil && slices.Equal(v.Members, a.Members) {
-		delete(p.versions, a.Ifindex)
-		return v, nil
+		return p.takeLoaded(a.Ifindex), nil
 	}
 	if c != nil && c.Version != nil && slices.Equal(c.Version.Members, a.Members) {
 		return c.Version, nil
 	}
-	return p.loadChain(a.Ifindex, a.Members, nil)
+	key, v, err := p.loadChain(a.Ifindex, a.Members, nil)
+	if err == nil {
+		p.loads.take(key)
+	}
+	return v, err
 }
 
 func (p *pass) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {

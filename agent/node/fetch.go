@@ -5,14 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/skep-dev/skep/intent"
 )
-
-// fetchGrace is how long a pass waits for an object. What takes longer goes on
-// beside it, so that a registry that hangs keeps no link from being healed.
-const fetchGrace = 250 * time.Millisecond
 
 // errFetching: the object is on its way.
 var errFetching = errors.New("the object is being fetched")
@@ -43,26 +38,35 @@ func (f *fetches) stop() {
 	f.wait.Wait()
 }
 
+// landed forgets a fetch that ended: what it fetched may leave the cache again.
+func (f *fetches) landed(digest string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if one := f.flying[digest]; one != nil {
+		select {
+		case <-one.done:
+			delete(f.flying, digest)
+		default:
+		}
+	}
+}
+
 // object takes the bytes from the cache, or has them fetched and kept. It fails
 // with errFetching while they are on their way.
 func (p *pass) object(payload intent.Payload) ([]byte, error) {
 	digest := payload.ObjectDigest
 	if body := p.cache.object(digest); body != nil {
+		p.fetches.landed(digest)
 		return body, nil
 	}
 	f := p.fetch(digest)
-	grace := time.NewTimer(fetchGrace)
-	defer grace.Stop()
 	select {
 	case <-f.done:
-	case <-grace.C:
-		return nil, errFetching
-	case <-p.ctx.Done():
+	default:
+		p.fetching = true
 		return nil, errFetching
 	}
-	p.fetches.mu.Lock()
-	delete(p.fetches.flying, digest)
-	p.fetches.mu.Unlock()
+	p.fetches.landed(digest)
 	if f.err != nil {
 		return nil, fmt.Errorf("fetch object of %s: %w", payload.Application, f.err)
 	}

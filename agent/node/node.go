@@ -87,6 +87,8 @@ type Agent struct {
 	work sync.Mutex
 	// held is what is open, under work.
 	held held
+	// loads run beside the loop, under work.
+	loads *loads
 	// contests by the link's pin, under work.
 	contests map[string]*contest
 	// told are the paths of the strays that were logged, under work.
@@ -117,7 +119,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(),
+	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(), loads: newLoads(o.Clock, o.Log),
 		contests: map[string]*contest{}, apps: map[string]*application{}, settled: make(chan struct{}),
 		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
 	if err := errors.Join(a.checkMount(), a.restore(), a.adopt()); err != nil {
@@ -158,11 +160,11 @@ func fillDefaults(o *Options) {
 	}
 }
 
-// Close lets everything go, and waits for what is being fetched to end.
-// Programs stay.
+// Close lets everything go, and waits for what is being fetched or loaded to
+// end. Programs stay.
 func (a *Agent) Close() error {
 	a.fetches.stop()
 	a.work.Lock()
 	defer a.work.Unlock()
-	return errors.Join(a.held.close(), a.store.Close())
+	return errors.Join(a.loads.stop(a.opts.Observer), a.held.close(), a.store.Close())
 }

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cilium/ebpf/btf"
-
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
@@ -32,12 +30,20 @@ type pass struct {
 	labels map[string]string
 	state  plan.State
 	want   plan.Want
-	// prepared objects by uid and revision, and the kernel's types they are
-	// relocated by.
+	// prepared objects by uid and revision.
 	prepared map[[2]string]*kernel.Prepared
-	types    *btf.Cache
-	// versions are the chains that were loaded for this turn.
-	versions map[int]*kernel.ChainVersion
+	// versions are the chains that were loaded for this turn, and versionKeys
+	// name the loads they came from; those without one were not loaded.
+	versions    map[int]*kernel.ChainVersion
+	versionKeys map[int]string
+	// asked are the keys of the loads that the pass needs, and queue those of them
+	// that are to start. fetching reports that an object is on its way, and observed
+	// that the kernel could be read.
+	asked              map[string]bool
+	queue              []request
+	fetching, observed bool
+	// awaited are the revisions, by uid, that only wait for the load of a chain.
+	awaited map[[2]string]bool
 	// facts of links by their pin.
 	facts map[string]kernel.Facts
 	// outcomes by uid.
@@ -48,30 +54,41 @@ type pass struct {
 	prune bool
 }
 
-// Reconcile looks once, and does what is to be done. Run calls it; a caller of
-// its own needs it only to choose the moment.
+// Reconcile looks, and does what is to be done: first what needs no load, then,
+// for as long as turnGrace, one load after the other. What takes longer goes on
+// beside it. Run calls it; a caller of its own needs it only to choose the moment.
 func (a *Agent) Reconcile(ctx context.Context) {
 	a.work.Lock()
 	defer a.work.Unlock()
+	grace, cancel := context.WithTimeout(ctx, turnGrace)
+	defer cancel()
+	for a.advance(grace, a.pass(ctx)) && ctx.Err() == nil {
+	}
+}
+
+// pass looks once, and does what can be done without waiting for anything.
+func (a *Agent) pass(ctx context.Context) *pass {
+	a.loads.collect(a.opts.Observer)
 	p := a.newPass(ctx)
+	defer p.finish()
 	p.findStrays()
 	if err := p.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel", "error", err)
-		p.finish()
-		return
+		return p
 	}
+	p.observed = true
 	p.decide()
 	p.fitChains()
 	p.act(plan.Make(p.want, p.state))
-	p.finish()
+	return p
 }
 
 // newPass makes a pass over the applications as they are now.
 func (a *Agent) newPass(ctx context.Context) *pass {
 	apps, labels := a.snapshot()
 	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: apps, labels: labels,
-		prepared: map[[2]string]*kernel.Prepared{}, types: btf.NewCache(),
-		versions: map[int]*kernel.ChainVersion{}, facts: map[string]kernel.Facts{},
+		prepared: map[[2]string]*kernel.Prepared{}, asked: map[string]bool{}, awaited: map[[2]string]bool{},
+		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{},
 		outcomes: map[string]*outcome{}, strays: map[string][]string{}}
 }
 
@@ -137,7 +154,7 @@ func (p *pass) choose(app *application) {
 		out.live = &app.newest
 		return
 	}
-	out.pending = errors.Is(err, errFetching)
+	out.pending, out.loading = isPending(err), errors.Is(err, errLoading)
 	p.cannotHave(app, app.newest, err)
 	out.refused = true
 	p.fallBack(app)
@@ -158,8 +175,9 @@ func (p *pass) fallBack(app *application) {
 			out.live = other
 			return
 		}
+		out.unsettled = isPending(err)
 		p.cannotHave(app, *other, err)
-		stays = p.outlasts(uid, other) || errors.Is(err, errFetching)
+		stays = p.outlasts(uid, other) || isPending(err)
 	}
 	p.rest(uid, stays)
 }
@@ -246,15 +264,17 @@ func (p *pass) have(app *application, o intent.Opened) error {
 	if held != nil && app.checked[revision] {
 		return nil
 	}
-	prepared, err := p.prepare(o)
-	if err != nil {
-		return err
-	}
-	if held == nil || !held.Whole(prepared) {
-		if err := p.objectFits(app, o); err != nil {
+	if held != nil {
+		prepared, err := p.prepare(o)
+		if err != nil {
 			return err
 		}
-		if err := p.load(app, prepared, held); err != nil {
+		if !held.Whole(prepared) {
+			held = nil
+		}
+	}
+	if held == nil {
+		if err := p.load(app, o); err != nil {
 			return explain(o.Payload(), err)
 		}
 	}
@@ -283,32 +303,6 @@ func explain(payload intent.Payload, err error) error {
 	return err
 }
 
-// load loads a revision with the maps of the one that runs.
-func (p *pass) load(app *application, prepared *kernel.Prepared, broken *kernel.Revision) error {
-	old := broken
-	if old == nil {
-		old = p.liveRevision(prepared.UID)
-	}
-	began := p.opts.Clock()
-	r, reports, err := p.store.Load(prepared, old, p.types)
-	p.opts.Observer.Loaded(LoadRevision, p.opts.Clock().Sub(began), err)
-	if err != nil {
-		return err
-	}
-	if broken != nil {
-		if err := broken.Close(); err != nil {
-			p.opts.Log.Error("let go of a broken revision", "error", err)
-		}
-	}
-	p.held.putRevision(r)
-	if !slices.Contains(p.state.Revisions[r.UID], r.Name) {
-		p.state.Revisions[r.UID] = append(p.state.Revisions[r.UID], r.Name)
-	}
-	app.maps = reports
-	p.opts.Log.Info("loaded", "application", prepared.Application.String(), "revision", r.Name)
-	return nil
-}
-
 // liveRevision is the revision whose maps a new one goes on with: the one that
 // links run, or the only one there is.
 func (p *pass) liveRevision(uid string) *kernel.Revision {
@@ -324,8 +318,9 @@ func (p *pass) liveRevision(uid string) *kernel.Revision {
 			}
 		}
 	}
-	for _, r := range p.held.revisions[uid] {
-		return r
+	held := p.held.revisions[uid]
+	for _, name := range slices.Sorted(maps.Keys(held)) {
+		return held[name]
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"maps"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -35,28 +34,6 @@ func (p *pass) fits(app *application, o intent.Opened) error {
 		return &unfitError{lacks}
 	}
 	return nil
-}
-
-// objectFits tells the same of what the intent's object says, and remembers it.
-// An object that cannot be inspected is left to the kernel.
-func (p *pass) objectFits(app *application, o intent.Opened) error {
-	if p.opts.Profile == nil {
-		return nil
-	}
-	facts, err := p.factsOfObject(o)
-	if err != nil {
-		return nil //nolint:nilerr // what cannot be told counts as there
-	}
-	lacks := placement.Of(o.Payload(), facts).Missing(*p.opts.Profile)
-	if lacks == "" {
-		return nil
-	}
-	app.lacks = maps.Clone(app.lacks)
-	if app.lacks == nil {
-		app.lacks = map[string]string{}
-	}
-	app.lacks[o.Revision()] = lacks
-	return &unfitError{lacks}
 }
 
 // sayUnfit logs once that a version is not for this node's kernel.

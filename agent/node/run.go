@@ -23,6 +23,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			return nil
 		case <-sweep.C:
 		case <-a.wake:
+		case <-a.loads.ended:
 		}
 	}
 }
@@ -61,5 +62,5 @@ func (a *Agent) Settled(ctx context.Context) error {
 func (a *Agent) Unload() error {
 	a.work.Lock()
 	defer a.work.Unlock()
-	return errors.Join(a.held.close(), a.store.Clear(), a.adopt())
+	return errors.Join(a.loads.keep(nil, nil), a.held.close(), a.store.Clear(), a.adopt())
 }

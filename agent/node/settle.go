@@ -30,7 +30,7 @@ func (p *pass) cannotHave(app *application, o intent.Opened, err error) {
 	out := p.outcomes[app.newest.Payload().UID]
 	unfit, late := new(unfitError), new(backingOffError)
 	switch {
-	case errors.Is(err, errFetching):
+	case isPending(err):
 		return
 	case errors.As(err, &late):
 		err = late.err
@@ -70,19 +70,25 @@ func (p *pass) refuse(uid string, err error) {
 	if app == nil {
 		return
 	}
-	p.outcomes[uid] = &outcome{errs: was.errs, refused: true, tried: was.tried, pending: was.pending}
+	if isPending(err) && was.live != nil {
+		p.awaited[[2]string{uid, was.live.Revision()}] = true
+	}
+	newest := was.live == nil || was.live == &app.newest
+	p.outcomes[uid] = &outcome{errs: was.errs, refused: true, tried: was.tried,
+		pending: was.pending || newest && isPending(err), loading: was.loading || newest && errors.Is(err, errLoading),
+		unsettled: isPending(err)}
 	p.cannotHave(app, *cmp.Or(was.live, &app.newest), err)
 	if was.live == &app.newest {
 		p.fallBack(app)
 		return
 	}
-	p.rest(uid, was.live == nil || p.outlasts(uid, was.live))
+	p.rest(uid, was.live == nil || p.outlasts(uid, was.live) || isPending(err))
 }
 
 // finish writes what the pass found out back, and wakes who waits for it.
 func (p *pass) finish() {
-	for _, v := range p.versions {
-		p.logClose("unused chain", v)
+	for index := range p.versions {
+		p.giveBack(index)
 	}
 	for _, app := range p.apps {
 		p.settle(app)
@@ -117,7 +123,7 @@ func (p *pass) finish() {
 		}
 		app.unkept, app.envelope = now.unkept, now.envelope
 		p.Agent.apps[uid] = app
-		if out := p.outcomes[uid]; out == nil || out.pending {
+		if out := p.outcomes[uid]; out == nil || out.pending || out.unsettled {
 			all = false
 		}
 	}

@@ -108,8 +108,11 @@ type outcome struct {
 	// refused: the newest intent cannot be had. tried: something was tried in
 	// this pass, and failed.
 	refused, tried bool
-	// pending: the newest intent's object is on its way.
-	pending bool
+	// pending: the newest intent's object or load is on its way; loading: it is
+	// the load.
+	pending, loading bool
+	// unsettled: the version that is to run in place of the newest is on its way.
+	unsettled bool
 }
 
 // unmade is an attachment without a link.
@@ -338,6 +341,8 @@ func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationSt
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go and runs still: "+cmp.Or(s.Error, "a chain that it is in waits for another member's object")
 	case app.newest.Payload().Tombstone:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.newest.Payload().Reason
+	case out.loading:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Loading", errLoading.Error()
 	case out.pending:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Fetching", "the object is being fetched"
 	case s.Error != "" && s.Revision != "" && s.Revision != s.Wanted:

@@ -25,7 +25,7 @@ func (e *memberError) Unwrap() error { return e.err }
 // does not wait for others, so that a member that cannot be had goes, too.
 func (p *pass) without(want plan.Chain, running []plan.Member, lost *memberError) misfit {
 	if errors.Is(lost, errFetching) {
-		return func() { p.await(want, running) }
+		return func() { p.await(want, running, false) }
 	}
 	runs := slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == lost.uid })
 	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return slices.Contains(p.want.Gone, m.UID) })
@@ -87,12 +87,12 @@ func (p *pass) leave(c plan.Chain, running []plan.Member, err error) {
 	}
 }
 
-// await keeps a chain as it is until an object has come.
-func (p *pass) await(c plan.Chain, running []plan.Member) {
+// await keeps a chain as it is until an object has come, or a load ended.
+func (p *pass) await(c plan.Chain, running []plan.Member, loading bool) {
 	p.want.Left = append(p.want.Left, c.Ifindex)
-	for _, uid := range append(newcomersOf(c.Members, running), leavers(c.Members, running)...) {
+	for _, uid := range append(changes(c.Members, running), leavers(c.Members, running)...) {
 		if out := p.outcomes[uid]; out != nil {
-			out.pending, out.refused = true, true
+			out.pending, out.refused, out.loading = true, true, loading
 		}
 	}
 }

@@ -1,0 +1,312 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/intent"
+)
+
+// loadChain makes one program of the members. One alone is attached as it is,
+// and has no key; others are loaded beside the loop, and belong to it until
+// setChain takes them. It fails with errLoading until the verifier is done.
+func (p *pass) loadChain(ifindex int, members, running []plan.Member) (string, *kernel.ChainVersion, error) {
+	if len(members) == 1 {
+		v, err := p.loneMember(members[0])
+		return "", v, err
+	}
+	key := p.chainKey(ifindex, members)
+	got, err := p.loaded(key, func() (request, error) { return p.askChain(ifindex, members, running) })
+	if err != nil {
+		return key, nil, err
+	}
+	return key, got.(*kernel.ChainVersion), nil //nolint:forcetypeassert // askChain makes no other
+}
+
+// loneMember is the version of a chain with one member: its own program.
+func (p *pass) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
+	r := p.held.revisions[m.UID][m.Revision]
+	if r == nil || r.Programs[plan.Instance(m.Program, plan.XDP, "")] == nil {
+		return nil, &memberError{m.UID, fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
+	}
+	program, err := r.Programs[plan.Instance(m.Program, plan.XDP, "")].Clone()
+	if err != nil {
+		return nil, fmt.Errorf("load chain: %w", err)
+	}
+	return &kernel.ChainVersion{Members: []plan.Member{m}, Program: program}, nil
+}
+
+// chainKey names a chain of exactly these members, on exactly the maps that their
+// revisions have now.
+func (p *pass) chainKey(ifindex int, members []plan.Member) string {
+	var key strings.Builder
+	fmt.Fprintf(&key, "chain %d", ifindex)
+	for _, m := range members {
+		fmt.Fprintf(&key, " %+v %p", m, p.held.revisions[m.UID][m.Revision])
+	}
+	return key.String()
+}
+
+// disuse ends the use of a version in this pass. One without a key is freed.
+func (p *pass) disuse(key string, v *kernel.ChainVersion) {
+	if key == "" {
+		p.logClose("chain", v)
+	}
+}
+
+// giveBack ends the use of the version that was chosen for an interface.
+func (p *pass) giveBack(ifindex int) {
+	p.disuse(p.versionKeys[ifindex], p.versions[ifindex])
+	delete(p.versions, ifindex)
+	delete(p.versionKeys, ifindex)
+}
+
+// takeLoaded hands over the version that was chosen for an interface.
+func (p *pass) takeLoaded(ifindex int) *kernel.ChainVersion {
+	v := p.versions[ifindex]
+	p.loads.take(p.versionKeys[ifindex])
+	delete(p.versions, ifindex)
+	delete(p.versionKeys, ifindex)
+	return v
+}
+
+// awaitChain makes the pass go on until a chain is loaded: the applications that
+// change wait as they are, so that those that are to go need not wait for them.
+// What only goes has the chain without it loaded at once, and waits for that.
+func (p *pass) awaitChain(want plan.Chain, running []plan.Member) misfit {
+	changed := changes(want.Members, running)
+	if len(changed) == 0 {
+		return func() { p.await(want, running, true) }
+	}
+	return func() {
+		for _, uid := range changed {
+			p.refuse(uid, errLoading)
+		}
+	}
+}
+
+// changes lists the applications with a member that does not run exactly so.
+func changes(members, running []plan.Member) []string {
+	return uidsOf(slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return slices.Contains(running, m) }))
+}
+
+// askChain asks for the load of a chain. It is urgent where it only ends what
+// may run no more.
+func (p *pass) askChain(ifindex int, members, running []plan.Member) (request, error) {
+	parts, err := p.chainParts(members, running)
+	if err != nil {
+		return request{}, err
+	}
+	changed := changes(members, running)
+	options := chain.Options{}
+	if options.Owner, err = kernel.ChainOwner(members); err != nil {
+		return request{}, err
+	}
+	return request{
+		line: fmt.Sprintf("chain of interface %d", ifindex), what: LoadChain,
+		urgent:  len(changed) == 0 && len(leavers(members, running)) > 0,
+		tenants: namespacesOf(members, changed),
+		start: func() (func(*btf.Cache) (io.Closer, error), error) {
+			options.Runs = p.runsOf(ifindex)
+			shared, err := p.shareMaps(members)
+			if err != nil {
+				return nil, err
+			}
+			return func(*btf.Cache) (io.Closer, error) {
+				defer shared.close()
+				v, err := buildChain(parts, options, shared)
+				if err != nil {
+					return nil, err
+				}
+				return v, nil
+			}, nil
+		},
+	}, nil
+}
+
+// namespacesOf are the namespaces of the members of some applications, or of all
+// where none is named.
+func namespacesOf(members []plan.Member, uids []string) []string {
+	var all []string
+	for _, m := range members {
+		if (len(uids) == 0 || slices.Contains(uids, m.UID)) && !slices.Contains(all, m.Identity.Namespace) {
+			all = append(all, m.Identity.Namespace)
+		}
+	}
+	return all
+}
+
+// buildChain links a chain and loads it. It runs beside the loop.
+func buildChain(parts []chainPart, o chain.Options, shared sharedMaps) (*kernel.ChainVersion, error) {
+	linked, err := linkChain(parts, o)
+	if err != nil {
+		return nil, err
+	}
+	loaded, err := chain.Load(linked, shared.open, ebpf.ProgramOptions{})
+	if err != nil {
+		return nil, rights.ExplainLoad(err, rights.ToLoad(ebpf.XDP))
+	}
+	var members []plan.Member
+	for _, part := range parts {
+		members = append(members, part.member)
+	}
+	return &kernel.ChainVersion{Members: members, Program: loaded.Program, Counters: loaded.Counters}, nil
+}
+
+// chainPart is one member of a chain with all that linking needs of it.
+type chainPart struct {
+	key    string
+	member plan.Member
+	intent intent.Opened
+	object []byte
+	// isNew: the chain that runs does not have it.
+	isNew bool
+}
+
+// chainParts finds the intents that name the members' revisions, and their
+// objects.
+func (p *pass) chainParts(members, running []plan.Member) ([]chainPart, error) {
+	var parts []chainPart
+	keys := memberKeys(members)
+	for i, m := range members {
+		o := p.intentOf(m.UID, m.Revision)
+		if o == nil {
+			return nil, &memberError{m.UID, fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity)}
+		}
+		if err := p.lostLately(m.UID); err != nil {
+			return nil, &memberError{m.UID, err}
+		}
+		object, err := p.object(o.Payload())
+		if err != nil {
+			return nil, &memberError{m.UID, err}
+		}
+		parts = append(parts, chainPart{key: keys[i], member: m, intent: *o, object: object, isNew: isNew(m, running)})
+	}
+	return parts, nil
+}
+
+// linkChain makes one program of the members. It touches no kernel.
+func linkChain(parts []chainPart, o chain.Options) (*chain.Linked, error) {
+	var places []chain.Member
+	for _, part := range parts {
+		one, err := part.prepare()
+		if err != nil {
+			return nil, &memberError{part.member.UID, err}
+		}
+		places = append(places, one)
+	}
+	return chain.Link(places, o)
+}
+
+// prepare reads a member's object.
+func (part *chainPart) prepare() (chain.Member, error) {
+	m := part.member
+	prepared, err := kernel.Prepare(part.intent, part.object)
+	if err != nil {
+		return chain.Member{}, err
+	}
+	facts, err := bytecode.Inspect(bytes.NewReader(part.object), bytecode.Options{})
+	if err != nil {
+		return chain.Member{}, fmt.Errorf("inspect object of %s: %w", m.Identity, err)
+	}
+	program, ok := facts.Program(m.Program)
+	if !ok {
+		return chain.Member{}, fmt.Errorf("link chain: the object of %s has no program %s", m.Identity, m.Program)
+	}
+	return chain.Member{
+		Key: part.key, Application: revisionKey(m.UID, m.Revision),
+		Object: prepared.Spec, Program: plan.Instance(m.Program, plan.XDP, ""), Facts: program,
+		ProceedOn: m.ProceedOn, New: part.isNew,
+	}, nil
+}
+
+func revisionKey(uid, revision string) string { return uid + "@" + revision }
+
+// runsOf reads how often the members of the running chain ran, so that their
+// counts go on.
+func (p *pass) runsOf(ifindex int) map[string]uint64 {
+	c := p.held.chains[ifindex]
+	if c == nil || c.Version == nil || c.Version.Counters == nil {
+		return nil
+	}
+	counts, err := chain.ReadRuns(c.Version.Counters)
+	if err != nil || len(counts) != len(c.Version.Members) {
+		return nil
+	}
+	runs := map[string]uint64{}
+	for i, key := range memberKeys(c.Version.Members) {
+		runs[key] = counts[i]
+	}
+	return runs
+}
+
+// memberKeys names the members for people. Two applications of one name, one
+// of them about to go, are told apart by their uids.
+func memberKeys(members []plan.Member) []string {
+	seen := map[string]int{}
+	for _, m := range members {
+		seen[m.Identity.String()+" "+m.Program]++
+	}
+	var keys []string
+	for _, m := range members {
+		key := m.Identity.String() + " " + m.Program
+		if seen[key] > 1 {
+			key += " (" + m.UID + ")"
+		}
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// sharedMaps are the maps of the members' revisions, held open apart from the
+// agent's, by revisionKey.
+type sharedMaps map[string]*kernel.Revision
+
+// shareMaps opens the maps of the members' revisions once more, for a load that
+// runs beside the loop.
+func (p *pass) shareMaps(members []plan.Member) (sharedMaps, error) {
+	shared := sharedMaps{}
+	for _, m := range members {
+		key := revisionKey(m.UID, m.Revision)
+		if shared[key] != nil {
+			continue
+		}
+		r, err := p.held.revisions[m.UID][m.Revision].Share()
+		if err != nil {
+			shared.close()
+			return nil, fmt.Errorf("load chain: %w", err)
+		}
+		if r == nil {
+			shared.close()
+			return nil, &memberError{m.UID, fmt.Errorf("load chain: revision %s of %s is not in the kernel", m.Revision, m.Identity)}
+		}
+		shared[key] = r
+	}
+	return shared, nil
+}
+
+func (s sharedMaps) close() {
+	for _, r := range s {
+		_ = r.Close()
+	}
+}
+
+// open finds the map of a member's revision.
+func (s sharedMaps) open(ref chain.MapRef) (*ebpf.Map, error) {
+	if r := s[ref.Application]; r != nil && r.Maps[ref.Name] != nil {
+		return r.Maps[ref.Name], nil
+	}
+	return nil, errors.New("revision " + ref.Application + " has no map " + ref.Name + " pinned")
+}

@@ -1,0 +1,185 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/placement"
+)
+
+// loadedRevision is a revision in the kernel that is not pinned yet.
+type loadedRevision struct {
+	*kernel.Revision
+	prepared *kernel.Prepared
+	reports  []kernel.MapReport
+}
+
+// load brings the intent's revision into the kernel, with the maps of the one
+// that runs, and pins it. It fails with errLoading until the verifier is done.
+func (p *pass) load(app *application, o intent.Opened) error {
+	uid, revision := o.Payload().UID, o.Revision()
+	broken := p.held.revisions[uid][revision]
+	old := broken
+	if old == nil {
+		old = p.liveRevision(uid)
+	}
+	key := fmt.Sprintf("revision %s %s after %p", uid, revision, old)
+	got, err := p.loaded(key, func() (request, error) { return p.askRevision(app, o, old) })
+	if isPending(err) {
+		return err
+	}
+	p.loads.take(key)
+	if unfit := new(unfitError); errors.As(err, &unfit) {
+		app.lack(revision, unfit.lacks)
+	}
+	if err != nil {
+		return err
+	}
+	return p.install(app, got.(*loadedRevision), broken) //nolint:forcetypeassert // askRevision makes no other
+}
+
+// install pins a loaded revision and holds it.
+func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revision) error {
+	if err := p.store.PinRevision(r.Revision); err != nil {
+		return errors.Join(err, r.Close())
+	}
+	if broken != nil {
+		p.logClose("broken revision", broken)
+	}
+	p.held.putRevision(r.Revision)
+	if !slices.Contains(p.state.Revisions[r.UID], r.Name) {
+		p.state.Revisions[r.UID] = append(p.state.Revisions[r.UID], r.Name)
+	}
+	p.prepared[[2]string{r.UID, r.Name}] = r.prepared
+	app.maps = r.reports
+	p.opts.Log.Info("loaded", "application", r.prepared.Application.String(), "revision", r.Name)
+	return nil
+}
+
+// askRevision asks for the load of an intent's revision. A load is urgent where
+// what runs meanwhile may run no more.
+func (p *pass) askRevision(app *application, o intent.Opened, old *kernel.Revision) (request, error) {
+	payload := o.Payload()
+	object, err := p.object(payload)
+	if err != nil {
+		return request{}, err
+	}
+	runs := p.nowLive(payload.UID)
+	withdrawn := p.opts.Node != "" && runs != "" && runs != o.Revision() && len(app.newest.Names(runs)) == 0
+	return request{
+		line: "application " + payload.UID, tenants: []string{payload.Application.Namespace}, urgent: withdrawn, what: LoadRevision,
+		start: func() (func(*btf.Cache) (io.Closer, error), error) {
+			from, err := old.Share()
+			if err != nil {
+				return nil, err
+			}
+			profile := p.opts.Profile
+			return func(types *btf.Cache) (io.Closer, error) {
+				defer func() { _ = from.Close() }()
+				r, err := loadRevision(o, object, profile, from, types)
+				if err != nil {
+					return nil, err
+				}
+				return r, nil
+			}, nil
+		},
+	}, nil
+}
+
+// loadRevision prepares an object and loads it. It runs beside the loop.
+func loadRevision(o intent.Opened, object []byte, profile *v1alpha1.KernelProfile, old *kernel.Revision, types *btf.Cache) (*loadedRevision, error) {
+	prepared, err := kernel.Prepare(o, object)
+	if err != nil {
+		return nil, err
+	}
+	if err := objectFits(o, object, profile); err != nil {
+		return nil, err
+	}
+	r, reports, err := kernel.Load(prepared, old, types)
+	if err != nil {
+		return nil, err
+	}
+	return &loadedRevision{Revision: r, prepared: prepared, reports: reports}, nil
+}
+
+// objectFits reports what of the object's needs the node's kernel lacks, as an
+// *unfitError. An object that cannot be inspected is left to the kernel.
+func objectFits(o intent.Opened, object []byte, profile *v1alpha1.KernelProfile) error {
+	if profile == nil {
+		return nil
+	}
+	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
+	if err != nil {
+		return nil //nolint:nilerr // what cannot be told counts as there
+	}
+	if lacks := placement.Of(o.Payload(), &facts).Missing(*profile); lacks != "" {
+		return &unfitError{lacks}
+	}
+	return nil
+}
+
+// lack remembers what this node's kernel lacks for a revision.
+func (app *application) lack(revision, lacks string) {
+	app.lacks = maps.Clone(app.lacks)
+	if app.lacks == nil {
+		app.lacks = map[string]string{}
+	}
+	app.lacks[revision] = lacks
+}
+
+// copyOf returns one more program of an instance, pinned. It fails with
+// errLoading until the verifier is done.
+func (p *pass) copyOf(r *kernel.Revision, a plan.Action) (*ebpf.Program, error) {
+	instance := a.Attachment.Instance
+	key := fmt.Sprintf("copy %d of %s of %s %p", len(r.Copies(instance)), instance, r.UID, r)
+	got, err := p.loaded(key, func() (request, error) { return p.askCopy(r, a) })
+	if isPending(err) {
+		return nil, err
+	}
+	p.loads.take(key)
+	if err != nil {
+		return nil, err
+	}
+	program := got.(*ebpf.Program) //nolint:forcetypeassert // askCopy makes no other
+	return program, p.store.AddCopy(r, instance, program)
+}
+
+func (p *pass) askCopy(r *kernel.Revision, a plan.Action) (request, error) {
+	o := p.intentOf(r.UID, r.Name)
+	if o == nil {
+		return request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
+	}
+	prepared, err := p.prepare(*o)
+	if err != nil {
+		return request{}, err
+	}
+	return request{
+		line: "application " + r.UID, tenants: []string{o.Payload().Application.Namespace}, what: LoadRevision,
+		start: func() (func(*btf.Cache) (io.Closer, error), error) {
+			from, err := r.Share()
+			if err != nil {
+				return nil, err
+			}
+			return func(types *btf.Cache) (io.Closer, error) {
+				defer func() { _ = from.Close() }()
+				program, err := kernel.LoadCopy(prepared, from, a.Attachment.Instance, types)
+				if err != nil {
+					return nil, err
+				}
+				return program, nil
+			}, nil
+		},
+	}, nil
+}
