@@ -112,7 +112,7 @@ func stateOf(a node.ApplicationStatus) (v1alpha1.NodeState, string) {
 	case a.Error != "" || c.Status == metav1.ConditionUnknown:
 		// Unknown is what runs without an intent.
 		return v1alpha1.NodeFailed, message
-	case a.Tombstone && a.Revision == "":
+	case a.Tombstone && a.Revision == "" && !a.Unloading:
 		return v1alpha1.NodeRemoved, ""
 	case c.Status == metav1.ConditionTrue && len(a.Strays) == 0:
 		return v1alpha1.NodeLoaded, ""

@@ -32,6 +32,9 @@ type Chain struct {
 	Ifindex int
 	Link    link.Link
 	Version *ChainVersion
+	// Former are the members of versions that the link does not run any more, and
+	// whose pins are not removed yet.
+	Former []plan.Member
 }
 
 // ChainVersion is one program that an interface's link runs or is to run.
@@ -273,8 +276,9 @@ func (s *Store) DropChainVersions(c *Chain) error {
 	return nil
 }
 
-// RemoveChain unpins an interface's link and programs and lets them go, which
-// detaches.
+// RemoveChain unpins an interface's link and programs and closes them, which
+// detaches. Where a pin cannot be removed, the chain stays open, so that the
+// removal can be tried again.
 func (s *Store) RemoveChain(c *Chain) error {
 	if c.Link != nil {
 		sever(c.Link)
@@ -284,7 +288,10 @@ func (s *Store) RemoveChain(c *Chain) error {
 		return fmt.Errorf("remove chain: %w", err)
 	}
 	// The last chain takes the directory of all with it.
-	return errors.Join(c.Close(), clearDir(s.chainDir(c.Ifindex), inChain), rmdir(filepath.Join(s.root, chainsDir)))
+	if err := errors.Join(clearDir(s.chainDir(c.Ifindex), inChain), rmdir(filepath.Join(s.root, chainsDir))); err != nil {
+		return fmt.Errorf("remove chain: %w", err)
+	}
+	return c.Close()
 }
 
 // versionID names a list of members.

@@ -167,22 +167,53 @@ func closeLinks(links []*Link) error {
 	return errors.Join(errs...)
 }
 
-// RemoveLink unpins the link and lets it go, which detaches it.
+// RemoveLink unpins the link and closes it, which detaches it. Where a pin cannot
+// be removed, the link stays open, so that the removal can be tried again.
 func (s *Store) RemoveLink(l *Link) error {
 	sever(l.Link)
-	var errs []error
-	for _, path := range []string{l.Path, l.Path + textSuffix} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove link's pin: %w", err))
+	// The text goes first: a text without its pin is swept, a pin without its text
+	// is nobody's.
+	for _, path := range []string{l.Path + textSuffix, l.Path} {
+		if err := remove(path, inLinks); err != nil {
+			return fmt.Errorf("remove link of %s: %w", l.Attachment.Program, err)
 		}
 	}
-	return errors.Join(append(errs, l.Close())...)
+	if err := l.Close(); err != nil {
+		return fmt.Errorf("close link of %s: %w", l.Attachment.Program, err)
+	}
+	return nil
 }
 
 // sever detaches at once, where the kernel can: a link that is only closed may
-// hold its hook a little longer. Closing does the rest, so no error matters.
+// hold its hook a little longer. Some links cannot be detached, so an error does
+// not matter: they end with their last descriptor and pin, see Remnant.
 func sever(l link.Link) {
 	_ = l.Detach()
+}
+
+// Remnant is a link that was unpinned and closed. It ends when nobody else holds
+// it.
+type Remnant struct {
+	// Attachment says what it was.
+	Attachment plan.Attachment
+	// Facts are its last.
+	Facts Facts
+}
+
+// Runs reports whether the kernel still runs the link.
+func (r Remnant) Runs() (bool, error) {
+	l, err := link.NewFromID(r.Facts.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for link %d: %w", r.Facts.ID, err)
+	}
+	facts, err := Inspect(l)
+	if err := errors.Join(err, l.Close()); err != nil {
+		return false, fmt.Errorf("look for link %d: %w", r.Facts.ID, err)
+	}
+	return facts.Program == r.Facts.Program && !facts.Severed, nil
 }
 
 // RepinLink makes again a pin that someone removed, and tells whether it did.

@@ -210,9 +210,7 @@ func (p *pass) do(a plan.Action) error {
 	case plan.Drop:
 		return p.drop(a)
 	case plan.Forget:
-		delete(p.held.links, a.UID)
-		delete(p.held.revisions, a.UID)
-		return p.store.Forget(a.UID)
+		return p.forget(a)
 	}
 	return fmt.Errorf("do %s: no such action", a)
 }
@@ -342,27 +340,52 @@ func takesNone(err error) bool {
 func (p *pass) setChain(a plan.Action) error {
 	c := p.held.chains[a.Ifindex]
 	if len(a.Members) == 0 {
+		if err := p.store.RemoveChain(c); err != nil {
+			return err
+		}
 		delete(p.held.chains, a.Ifindex)
-		return p.store.RemoveChain(c)
+		return nil
 	}
 	v, err := p.versionOf(a, c)
 	if err != nil {
 		return err
 	}
+	if err := p.runVersion(a, v, c); err != nil {
+		if c = p.held.chains[a.Ifindex]; c == nil || c.Version != v {
+			p.logClose("chain that was not attached", v)
+		}
+		return err
+	}
+	return p.dropFormer(p.held.chains[a.Ifindex])
+}
+
+// runVersion pins a version and has the interface's link run it.
+func (p *pass) runVersion(a plan.Action, v *kernel.ChainVersion, c *kernel.Chain) error {
 	if err := p.store.PinChainVersion(a.Ifindex, v); err != nil {
 		return err
 	}
-	if c != nil {
-		err := swap(c.Link, v.Program)
-		if err != nil && !takesNone(err) {
-			return fmt.Errorf("update chain of %s: %w", a.Interface, err)
-		}
-		if err == nil {
-			p.takeVersion(c, v)
-			return p.store.DropChainVersions(c)
-		}
+	if c == nil {
+		return p.attachChain(a, v, nil)
 	}
-	return p.attachChain(a, v, c)
+	err := swap(c.Link, v.Program)
+	if takesNone(err) {
+		return p.attachChain(a, v, c)
+	}
+	if err != nil {
+		return fmt.Errorf("update chain of %s: %w", a.Interface, err)
+	}
+	p.takeVersion(c, v)
+	return nil
+}
+
+// dropFormer removes the pins of the versions that an interface's link does not
+// run any more.
+func (p *pass) dropFormer(c *kernel.Chain) error {
+	if err := p.store.DropChainVersions(c); err != nil {
+		return err
+	}
+	c.Former = nil
+	return nil
 }
 
 // versionOf returns the chain that was loaded for the action, or the one that
@@ -383,6 +406,7 @@ func (p *pass) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, 
 
 func (p *pass) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
 	if c.Version != nil && c.Version != v {
+		c.Former = append(c.Former, c.Version.Members...)
 		p.logClose("replaced chain", c.Version)
 	}
 	c.Version = v
@@ -400,14 +424,17 @@ func (p *pass) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Ch
 	}
 	c := &kernel.Chain{Ifindex: a.Ifindex, Link: l, Version: v}
 	if old != nil {
+		c.Former = old.Former
 		if old.Version == v {
 			old.Version = nil
+		} else if old.Version != nil {
+			c.Former = append(c.Former, old.Version.Members...)
 		}
 		p.logClose("severed chain", old)
 	}
 	p.held.chains[a.Ifindex] = c
 	delete(p.facts, p.store.ChainPath(a.Ifindex))
-	return p.store.DropChainVersions(c)
+	return nil
 }
 
 func sayMembers(members []plan.Member) string {
@@ -415,21 +442,4 @@ func sayMembers(members []plan.Member) string {
 		return members[0].Program
 	}
 	return fmt.Sprintf("a chain of %d programs", len(members))
-}
-
-func (p *pass) detach(a plan.Action) error {
-	l := p.held.links[a.UID][a.Attachment.Key()]
-	if l == nil {
-		return nil
-	}
-	delete(p.held.links[a.UID], a.Attachment.Key())
-	return p.store.RemoveLink(l)
-}
-
-func (p *pass) drop(a plan.Action) error {
-	if r := p.held.revisions[a.UID][a.Revision]; r != nil {
-		delete(p.held.revisions[a.UID], a.Revision)
-		p.logClose("dropped revision", r)
-	}
-	return p.store.DropRevision(a.UID, a.Revision)
 }

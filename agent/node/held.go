@@ -15,6 +15,8 @@ type held struct {
 	links map[string]map[string]*kernel.Link
 	// chains by interface index.
 	chains map[int]*kernel.Chain
+	// remnants are links, by uid, that were taken away and may run still.
+	remnants map[string][]remnant
 	// unread are pins that could not be opened.
 	unread []kernel.Stray
 }
@@ -59,6 +61,7 @@ func (a *Agent) adopt() error {
 		revisions: map[string]map[string]*kernel.Revision{},
 		links:     map[string]map[string]*kernel.Link{},
 		chains:    map[int]*kernel.Chain{},
+		remnants:  map[string][]remnant{},
 	}
 	uids, err := a.store.Applications()
 	if err != nil {

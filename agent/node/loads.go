@@ -22,6 +22,9 @@ const (
 	// loadSlice is how long loads follow each other before the kernel is
 	// observed again.
 	loadSlice = 50 * time.Millisecond
+	// endingPause is how long a turn waits before it looks again for links that the
+	// kernel ends in the background.
+	endingPause = 20 * time.Millisecond
 	// slowLoad is how long a load takes before it is logged as slow.
 	slowLoad = 10 * time.Second
 )
@@ -311,9 +314,13 @@ func (a *Agent) advance(ctx context.Context, p *pass) bool {
 			if len(queue) == 0 {
 				a.loads.rest()
 			}
-			if fresh || !p.fetching {
+			if fresh || !p.fetching && !p.ending {
 				return fresh
 			}
+		}
+		var again <-chan time.Time
+		if p.ending {
+			again = time.After(endingPause)
 		}
 		select {
 		case <-a.loads.ended:
@@ -322,6 +329,8 @@ func (a *Agent) advance(ctx context.Context, p *pass) bool {
 				return true
 			}
 		case <-a.wake:
+			return true
+		case <-again:
 			return true
 		case <-ctx.Done():
 			return fresh

@@ -27,6 +27,15 @@ func (p *pass) observe() error {
 			p.state.Revisions[uid] = append(p.state.Revisions[uid], name)
 		}
 		slices.Sort(p.state.Revisions[uid])
+		if len(revisions) == 0 {
+			// Its directory is left.
+			p.state.Revisions[uid] = nil
+		}
+	}
+	for uid := range p.held.links {
+		if _, known := p.state.Revisions[uid]; !known {
+			p.state.Revisions[uid] = nil
+		}
 	}
 	for _, links := range p.held.links {
 		for _, l := range links {

@@ -42,6 +42,8 @@ type pass struct {
 	asked              map[string]bool
 	queue              []request
 	fetching, observed bool
+	// ending reports that the kernel has yet to end links that were closed.
+	ending bool
 	// awaited are the revisions, by uid, that only wait for the load of a chain.
 	awaited map[[2]string]bool
 	// facts of links by their pin.
@@ -80,6 +82,7 @@ func (a *Agent) pass(ctx context.Context) *pass {
 	p.decide()
 	p.fitChains()
 	p.act(plan.Make(p.want, p.state))
+	p.finishUnloads()
 	return p
 }
 

@@ -185,11 +185,6 @@ func (p *pass) settle(app *application) {
 	app.spent = payload.Tombstone && app.deployed == nil && len(out.errs) == 0 && !p.leaves(payload.UID)
 }
 
-// leaves tells whether anything of an application is left on the node.
-func (p *pass) leaves(uid string) bool {
-	return len(p.held.revisions[uid])+len(p.held.links[uid])+len(p.chained(uid))+len(p.strays[uid]) > 0
-}
-
 // keepDeployed remembers the intent that now runs in whole.
 func (p *pass) keepDeployed(app *application, out *outcome) {
 	payload := app.newest.Payload()

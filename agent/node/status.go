@@ -25,6 +25,8 @@ type ApplicationStatus struct {
 	// Serial is the newest intent's; Tombstone tells that it is to go by it.
 	Serial    int64 `json:"serial"`
 	Tombstone bool  `json:"tombstone,omitempty"`
+	// Unloading reports of a tombstone that something is left in the kernel.
+	Unloading bool `json:"unloading,omitempty"`
 	// Version is the serial under which what is wanted here was first sealed.
 	Version int64 `json:"version"`
 	// Held tells that Wanted is the version before the newest intent's, whose
@@ -150,7 +152,9 @@ func sayTarget(at v1alpha1.Attachment) string {
 // whose application has left nothing behind are not listed; what runs without
 // an intent is.
 func (a *Agent) Status() []ApplicationStatus {
-	return slices.DeleteFunc(a.Report(), func(s ApplicationStatus) bool { return s.Tombstone && s.Revision == "" && s.Error == "" })
+	return slices.DeleteFunc(a.Report(), func(s ApplicationStatus) bool {
+		return s.Tombstone && s.Revision == "" && !s.Unloading && s.Error == ""
+	})
 }
 
 // Report is Status and every tombstone that was worked off.
@@ -246,6 +250,7 @@ func (p *pass) status(app *application, out *outcome) ApplicationStatus {
 	if out.live != nil && (left.Revision == "" || len(out.errs) == 0 || p.links(payload.UID, out.live.Revision())) {
 		s.Revision = out.live.Revision()
 	}
+	s.Unloading = payload.Tombstone && p.inKernel(payload.UID)
 	s.Error = sayAll(out.errs)
 	s.Unsupported = errors.Is(errors.Join(out.errs...), ebpf.ErrNotSupported)
 	s.Conditions = []metav1.Condition{p.deployedCondition(app, out, s)}
@@ -339,6 +344,8 @@ func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationSt
 	switch {
 	case app.newest.Payload().Tombstone && s.Revision != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go and runs still: "+cmp.Or(s.Error, "a chain that it is in waits for another member's object")
+	case s.Unloading || app.newest.Payload().Tombstone && s.Error != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go, and something of it is left: "+cmp.Or(s.Error, "the kernel frees it")
 	case app.newest.Payload().Tombstone:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.newest.Payload().Reason
 	case out.loading:

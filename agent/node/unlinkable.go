@@ -141,15 +141,16 @@ func (p *pass) lostLately(uid string) error {
 	return nil
 }
 
-// chained are the application's members of chains, by what is held: that is
-// what the links were given.
+// chained are the application's members of chains, by what is held: what the
+// links were given, and what is pinned still.
 func (p *pass) chained(uid string) []plan.Member {
 	var all []plan.Member
 	for _, c := range p.held.chains {
-		if c.Version == nil {
-			continue
+		members := c.Former
+		if c.Version != nil {
+			members = slices.Concat(c.Version.Members, c.Former)
 		}
-		for _, m := range c.Version.Members {
+		for _, m := range members {
 			if m.UID == uid {
 				all = append(all, m)
 			}
