@@ -24,6 +24,13 @@ var ErrHeld = errors.New("another agent holds it")
 // pinned there.
 var ErrNotBPFFS = errors.New("not on a bpf file system")
 
+// ErrExposed: others than the agent's own user can change what lies in the
+// directory, or put another in its place. What is pinned there decides what runs.
+var ErrExposed = errors.New("others can change it")
+
+// mountCommand mounts a bpf file system that only root can change.
+const mountCommand = "mount -t bpf -o mode=0700 bpf /sys/fs/bpf"
+
 // Names that no escaped name can have, since escape turns + into %2b.
 const (
 	linksDir   = "+links"
@@ -41,24 +48,24 @@ type Store struct {
 }
 
 // OpenStore makes the directory where it is missing and locks it until Close.
-// It fails with ErrNotBPFFS or ErrHeld.
+// It fails with ErrNotBPFFS, ErrExposed or ErrHeld.
 func OpenStore(root string) (*Store, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
-		return nil, fmt.Errorf("make pin directory %s: %w; mount a bpf file system there (mount -t bpf bpf /sys/fs/bpf)", root, err)
+		return nil, fmt.Errorf("make pin directory %s: %w; mount a bpf file system there (%s)", root, err, mountCommand)
 	}
 	if on, err := onBPFFS(root); err != nil {
 		return nil, err
 	} else if !on {
-		return nil, fmt.Errorf("open pin directory %s: %w; mount one (mount -t bpf bpf /sys/fs/bpf) or name another directory", root, ErrNotBPFFS)
+		return nil, fmt.Errorf("open pin directory %s: %w; mount one (%s) or name another directory", root, ErrNotBPFFS, mountCommand)
 	}
-	lock, err := os.Open(root)
+	lock, err := openOwn(root)
 	if err != nil {
-		return nil, fmt.Errorf("open pin directory: %w", err)
+		return nil, fmt.Errorf("open pin directory %s: %w", root, err)
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock pin directory %s: %w; stop it, or name another directory", root, ErrHeld)
+			return nil, fmt.Errorf("lock pin directory %s: %w; stop it (fuser -v %s names the process), or name another directory", root, ErrHeld, root)
 		}
 		return nil, fmt.Errorf("lock pin directory %s: %w", root, err)
 	}

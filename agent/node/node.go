@@ -105,7 +105,7 @@ type Agent struct {
 }
 
 // New makes an agent: it locks the pins and reads what is cached. It fails with
-// kernel.ErrHeld, kernel.ErrNotBPFFS, or what the state directory does.
+// kernel.ErrHeld, kernel.ErrExposed, kernel.ErrNotBPFFS, or what the state directory does.
 func New(o Options) (*Agent, error) {
 	if o.StateDir == "" || o.Trust == nil || o.Fetch == nil {
 		return nil, errors.New("make agent: StateDir, Trust and Fetch are needed")

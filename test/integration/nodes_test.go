@@ -96,7 +96,7 @@ func (m *machine) hold() {
 	t := m.c.t
 	t.Helper()
 	m.sandbox = exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-c",
-		"ip link set lo up && mount -t bpf bpf "+bpffsOf+" && echo held && exec cat")
+		"ip link set lo up && mount -t bpf -o mode=0700 bpf "+bpffsOf+" && echo held && exec cat")
 	out, err := m.sandbox.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
