@@ -5,7 +5,8 @@ package bytecode
 //
 // Names and ids are those of __BPF_FUNC_MAPPER in include/uapi/linux/bpf.h.
 // First kernels are those of ebpf-docs' data/feature-versions.yaml (BSD-2),
-// save bpf_get_prandom_u32, where bcc's docs/kernel-versions.md is right (4.1).
+// save bpf_get_prandom_u32, where bcc's docs/kernel-versions.md is right (4.1),
+// and the two that came in 3.18, before any program could call them.
 // GPLOnly was read off a 6.18 kernel by loading a call to each helper under a
 // proprietary licence in every program type, and completed from .gpl_only in
 // the kernel's sources for what that kernel was built or locked down without:

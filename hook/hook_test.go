@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -57,6 +59,39 @@ func TestSectionsForMapEntries(t *testing.T) {
 	} {
 		if kind, ok := hook.ForMapEntries(section); kind != want || ok != (want != "") {
 			t.Errorf("ForMapEntries(%q) = %q, %v; want %q", section, kind, ok, want)
+		}
+	}
+}
+
+func TestFirstKernelsAreThoseOfLinks(t *testing.T) {
+	// The first kernels with a bpf_link for programs of a type, and for attach types
+	// that came later.
+	firstLinks := map[ebpf.ProgramType]string{
+		ebpf.XDP: "5.9", ebpf.TracePoint: "5.15", ebpf.RawTracepoint: "5.7", ebpf.RawTracepointWritable: "5.7", ebpf.Kprobe: "5.15",
+		ebpf.Tracing: "5.7", ebpf.Extension: "5.7", ebpf.LSM: "5.7", ebpf.CGroupSKB: "5.7", ebpf.CGroupSock: "5.7", ebpf.CGroupSockAddr: "5.7",
+		ebpf.CGroupSysctl: "5.7", ebpf.CGroupSockopt: "5.7", ebpf.CGroupDevice: "5.7", ebpf.SockOps: "5.7", ebpf.SkLookup: "5.8",
+		ebpf.FlowDissector: "5.8", ebpf.Netfilter: "6.4", ebpf.PerfEvent: "5.15", ebpf.SkSKB: "6.10", ebpf.SkMsg: "6.10", ebpf.StructOps: "6.4",
+	}
+	later := map[ebpf.AttachType]string{
+		ebpf.AttachTCXIngress: "6.6", ebpf.AttachTCXEgress: "6.6", ebpf.AttachNetkitPrimary: "6.7", ebpf.AttachNetkitPeer: "6.7",
+		ebpf.AttachTraceKprobeMulti: "5.18", ebpf.AttachTraceUprobeMulti: "6.6", ebpf.AttachTraceKprobeSession: "6.10",
+		ebpf.AttachTraceIter: "5.8", ebpf.AttachLSMCgroup: "6.0", ebpf.AttachSkLookup: "5.9", ebpf.AttachCgroupInetSockRelease: "5.9",
+		ebpf.AttachCgroupInet4GetPeername: "5.8", ebpf.AttachCgroupInet6GetPeername: "5.8", ebpf.AttachCgroupInet4GetSockname: "5.8",
+		ebpf.AttachCgroupInet6GetSockname: "5.8", ebpf.AttachCgroupUnixConnect: "6.7", ebpf.AttachCgroupUnixSendmsg: "6.7",
+		ebpf.AttachCgroupUnixRecvmsg: "6.7", ebpf.AttachCgroupUnixGetpeername: "6.7", ebpf.AttachCgroupUnixGetsockname: "6.7",
+	}
+	// Held by no link: their first kernel is that of the program type.
+	unlinked := map[string]string{"tc/ingress": "4.1", "tc/egress": "4.1", "socket": "3.19", "lirc_mode2": "4.18"}
+	for _, h := range hook.All() {
+		want, special := unlinked[h.Name]
+		if !special {
+			want, special = later[h.AttachType]
+		}
+		if !special {
+			want = firstLinks[h.ProgramType]
+		}
+		if h.MinKernel != want {
+			t.Errorf("hook %s: first kernel %s, want %s", h.Name, h.MinKernel, want)
 		}
 	}
 }

@@ -5,7 +5,10 @@ import "github.com/cilium/ebpf"
 // table holds every hook that cilium/ebpf's package link can attach, plus the
 // clsact TC hooks. MinKernel is the first kernel where the program can be held
 // by a bpf_link where there is such a link, else the first with the program
-// type; the source is ebpf-docs (docs.ebpf.io) and cilium/ebpf's feature tests.
+// type: what has no link cannot be pinned, and ends with the agent. The source is
+// ebpf-docs, data/feature-versions.yaml (BSD-2), and the kernel's history where
+// that has no link type: raw tracepoints and tracing 5.7 (70ed506c3bbc), struct_ops
+// 6.4 (68b04864ca42), sockets of maps 6.10 (699c23f02c65).
 //
 // SEC("tc/ingress") means TCX to libbpf and so it does here; clsact is asked
 // for by naming the hook.
@@ -21,24 +24,24 @@ var table = []Hook{
 	{"tc/egress", nil, ebpf.SchedCLS, ebpf.AttachNone, NetworkDevice, "4.1", true, Ordered, ByOverlap, Traffic, false},
 	{"netkit/primary", []string{"netkit/primary"}, ebpf.SchedCLS, ebpf.AttachNetkitPrimary, NetworkDevice, "6.7", false, Ordered, ByLinkUpdate, Traffic, false},
 	{"netkit/peer", []string{"netkit/peer"}, ebpf.SchedCLS, ebpf.AttachNetkitPeer, NetworkDevice, "6.7", false, Ordered, ByLinkUpdate, Traffic, false},
-	{"tracepoint", []string{"tracepoint", "tp"}, ebpf.TracePoint, ebpf.AttachNone, Tracepoint, "4.7", false, Parallel, ByOverlap, Observe, true},
-	{"raw_tp", []string{"raw_tp", "raw_tracepoint"}, ebpf.RawTracepoint, ebpf.AttachNone, Tracepoint, "4.17", false, Parallel, ByOverlap, Observe, true},
-	{"raw_tp.w", []string{"raw_tp.w", "raw_tracepoint.w"}, ebpf.RawTracepointWritable, ebpf.AttachNone, Tracepoint, "5.2", false, Parallel, ByOverlap, Control, false},
-	{"tp_btf", []string{"tp_btf"}, ebpf.Tracing, ebpf.AttachTraceRawTp, Tracepoint, "5.5", false, Parallel, ByOverlap, Observe, true},
-	{"kprobe", []string{"kprobe", "ksyscall"}, ebpf.Kprobe, ebpf.AttachNone, KernelFunction, "4.1", false, Parallel, ByOverlap, Observe, false},
-	{"kretprobe", []string{"kretprobe", "kretsyscall"}, ebpf.Kprobe, ebpf.AttachNone, KernelFunction, "4.1", false, Parallel, ByOverlap, Observe, false},
+	{"tracepoint", []string{"tracepoint", "tp"}, ebpf.TracePoint, ebpf.AttachNone, Tracepoint, "5.15", false, Parallel, ByOverlap, Observe, true},
+	{"raw_tp", []string{"raw_tp", "raw_tracepoint"}, ebpf.RawTracepoint, ebpf.AttachNone, Tracepoint, "5.7", false, Parallel, ByOverlap, Observe, true},
+	{"raw_tp.w", []string{"raw_tp.w", "raw_tracepoint.w"}, ebpf.RawTracepointWritable, ebpf.AttachNone, Tracepoint, "5.7", false, Parallel, ByOverlap, Control, false},
+	{"tp_btf", []string{"tp_btf"}, ebpf.Tracing, ebpf.AttachTraceRawTp, Tracepoint, "5.7", false, Parallel, ByOverlap, Observe, true},
+	{"kprobe", []string{"kprobe", "ksyscall"}, ebpf.Kprobe, ebpf.AttachNone, KernelFunction, "5.15", false, Parallel, ByOverlap, Observe, false},
+	{"kretprobe", []string{"kretprobe", "kretsyscall"}, ebpf.Kprobe, ebpf.AttachNone, KernelFunction, "5.15", false, Parallel, ByOverlap, Observe, false},
 	{"kprobe.multi", []string{"kprobe.multi"}, ebpf.Kprobe, ebpf.AttachTraceKprobeMulti, KernelFunction, "5.18", false, Parallel, ByOverlap, Observe, false},
 	{"kretprobe.multi", []string{"kretprobe.multi"}, ebpf.Kprobe, ebpf.AttachTraceKprobeMulti, KernelFunction, "5.18", false, Parallel, ByOverlap, Observe, false},
 	{"kprobe.session", []string{"kprobe.session"}, ebpf.Kprobe, ebpf.AttachTraceKprobeSession, KernelFunction, "6.10", false, Parallel, ByOverlap, Observe, false},
-	{"fentry", []string{"fentry"}, ebpf.Tracing, ebpf.AttachTraceFEntry, KernelFunction, "5.5", false, Parallel, ByOverlap, Observe, false},
-	{"fexit", []string{"fexit"}, ebpf.Tracing, ebpf.AttachTraceFExit, KernelFunction, "5.5", false, Parallel, ByOverlap, Observe, false},
+	{"fentry", []string{"fentry"}, ebpf.Tracing, ebpf.AttachTraceFEntry, KernelFunction, "5.7", false, Parallel, ByOverlap, Observe, false},
+	{"fexit", []string{"fexit"}, ebpf.Tracing, ebpf.AttachTraceFExit, KernelFunction, "5.7", false, Parallel, ByOverlap, Observe, false},
 	{"fmod_ret", []string{"fmod_ret"}, ebpf.Tracing, ebpf.AttachModifyReturn, KernelFunction, "5.7", false, Parallel, ByOverlap, Control, false},
-	{"freplace", []string{"freplace"}, ebpf.Extension, ebpf.AttachNone, KernelFunction, "5.6", false, Exclusive, ByOverlap, Control, false},
-	{"uprobe", []string{"uprobe"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "4.1", false, Parallel, ByOverlap, Observe, true},
-	{"uretprobe", []string{"uretprobe"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "4.1", false, Parallel, ByOverlap, Observe, true},
+	{"freplace", []string{"freplace"}, ebpf.Extension, ebpf.AttachNone, KernelFunction, "5.7", false, Exclusive, ByOverlap, Control, false},
+	{"uprobe", []string{"uprobe"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "5.15", false, Parallel, ByOverlap, Observe, true},
+	{"uretprobe", []string{"uretprobe"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "5.15", false, Parallel, ByOverlap, Observe, true},
 	{"uprobe.multi", []string{"uprobe.multi"}, ebpf.Kprobe, ebpf.AttachTraceUprobeMulti, UserBinary, "6.6", false, Parallel, ByOverlap, Observe, false},
 	{"uretprobe.multi", []string{"uretprobe.multi"}, ebpf.Kprobe, ebpf.AttachTraceUprobeMulti, UserBinary, "6.6", false, Parallel, ByOverlap, Observe, false},
-	{"usdt", []string{"usdt"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "4.1", false, Parallel, ByOverlap, Observe, false},
+	{"usdt", []string{"usdt"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "5.15", false, Parallel, ByOverlap, Observe, false},
 	{"lsm", []string{"lsm"}, ebpf.LSM, ebpf.AttachLSMMac, KernelFunction, "5.7", false, Parallel, ByOverlap, Control, false},
 	{"lsm_cgroup", []string{"lsm_cgroup"}, ebpf.LSM, ebpf.AttachLSMCgroup, Cgroup, "6.0", false, Parallel, ByLinkUpdate, Control, false},
 	{"iter", []string{"iter"}, ebpf.Tracing, ebpf.AttachTraceIter, None, "5.8", false, Parallel, ByOverlap, Observe, true},
@@ -73,12 +76,12 @@ var table = []Hook{
 	{"sk_lookup", []string{"sk_lookup"}, ebpf.SkLookup, ebpf.AttachSkLookup, NetworkNamespace, "5.9", false, Parallel, ByLinkUpdate, Traffic, true},
 	{"flow_dissector", []string{"flow_dissector"}, ebpf.FlowDissector, ebpf.AttachFlowDissector, NetworkNamespace, "5.8", false, Exclusive, ByLinkUpdate, Traffic, false},
 	{"netfilter", []string{"netfilter"}, ebpf.Netfilter, ebpf.AttachNetfilter, NetworkNamespace, "6.4", false, Ordered, ByOverlap, Traffic, false},
-	{"perf_event", []string{"perf_event"}, ebpf.PerfEvent, ebpf.AttachNone, PerfEvent, "4.9", false, Parallel, ByOverlap, Observe, false},
+	{"perf_event", []string{"perf_event"}, ebpf.PerfEvent, ebpf.AttachNone, PerfEvent, "5.15", false, Parallel, ByOverlap, Observe, false},
 	{"socket", []string{"socket"}, ebpf.SocketFilter, ebpf.AttachNone, None, "3.19", false, Exclusive, ByOverlap, Observe, false},
-	{"sk_skb/stream_parser", []string{"sk_skb/stream_parser"}, ebpf.SkSKB, ebpf.AttachSkSKBStreamParser, None, "4.14", false, Exclusive, ByOverlap, Traffic, false},
-	{"sk_skb/stream_verdict", []string{"sk_skb/stream_verdict"}, ebpf.SkSKB, ebpf.AttachSkSKBStreamVerdict, None, "4.14", false, Exclusive, ByOverlap, Traffic, false},
-	{"sk_skb/verdict", []string{"sk_skb/verdict"}, ebpf.SkSKB, ebpf.AttachSkSKBVerdict, None, "5.13", false, Exclusive, ByOverlap, Traffic, false},
-	{"sk_msg", []string{"sk_msg"}, ebpf.SkMsg, ebpf.AttachSkMsgVerdict, None, "4.17", false, Exclusive, ByOverlap, Traffic, false},
+	{"sk_skb/stream_parser", []string{"sk_skb/stream_parser"}, ebpf.SkSKB, ebpf.AttachSkSKBStreamParser, None, "6.10", false, Exclusive, ByOverlap, Traffic, false},
+	{"sk_skb/stream_verdict", []string{"sk_skb/stream_verdict"}, ebpf.SkSKB, ebpf.AttachSkSKBStreamVerdict, None, "6.10", false, Exclusive, ByOverlap, Traffic, false},
+	{"sk_skb/verdict", []string{"sk_skb/verdict"}, ebpf.SkSKB, ebpf.AttachSkSKBVerdict, None, "6.10", false, Exclusive, ByOverlap, Traffic, false},
+	{"sk_msg", []string{"sk_msg"}, ebpf.SkMsg, ebpf.AttachSkMsgVerdict, None, "6.10", false, Exclusive, ByOverlap, Traffic, false},
 	{"lirc_mode2", []string{"lirc_mode2"}, ebpf.LircMode2, ebpf.AttachLircMode2, None, "4.18", false, Parallel, ByOverlap, Observe, false},
-	{"struct_ops", []string{"struct_ops"}, ebpf.StructOps, ebpf.AttachNone, None, "5.6", false, Exclusive, ByLinkUpdate, Control, false},
+	{"struct_ops", []string{"struct_ops"}, ebpf.StructOps, ebpf.AttachNone, None, "6.4", false, Exclusive, ByLinkUpdate, Control, false},
 }
