@@ -187,7 +187,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	told := brief{mgr.GetEventRecorder("skep-controller")}
 	applications := &application.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper, Images: secrets.Reader,
-		Keys: ring.Keys, Interval: o.Interval, Describe: memory.Describe,
+		Keys: ring.Keys, Interval: o.Interval, ReadyWithin: time.Second, Describe: memory.Describe,
 		Events: told, Metrics: application.NewMetrics(registry),
 	}
 	again, err := registerApplications(ctx, mgr, o.Agents, applications)

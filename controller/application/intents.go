@@ -93,20 +93,35 @@ func (r *Reconciler) crd(ctx context.Context, kind string) (string, error) {
 	return string(uid), err
 }
 
+// crdToSeal is crd for an application that is there: applications that are sealed at
+// the same time share one request. An answer that is older than the application by
+// the time of that request is safe: absence is believed less by it, and not more.
+func (r *Reconciler) crdToSeal(ctx context.Context, kind string) (string, error) {
+	uid, err, _ := r.crds.Do(kind, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), judgeTimeout)
+		defer cancel()
+		return r.crd(ctx, kind)
+	})
+	if err != nil {
+		return "", err
+	}
+	return uid.(string), nil
+}
+
 // write seals what a move asks for and writes it, in one request.
 func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s gate.Standing, move gate.Move, why string) (sealed, error) {
 	if move == gate.MoveKeep {
 		return mine, nil
-	}
-	crd, err := r.crd(ctx, app.Identity().Kind)
-	if err != nil {
-		return mine, err
 	}
 	if move == gate.MoveBury {
 		if before, went, err := r.back(ctx, app, mine, s); went || err != nil {
 			return before, err
 		}
 		return r.bury(ctx, mine, why)
+	}
+	crd, err := r.crdToSeal(ctx, app.Identity().Kind)
+	if err != nil {
+		return mine, err
 	}
 	stamp, err := r.stamp(ctx, app, mine, s)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,10 +60,17 @@ type Reconciler struct {
 	// Interval is how often an application that is well is judged again; zero
 	// means ten minutes. JudgeTimeout bounds one judgement; zero means 20 s.
 	Interval, JudgeTimeout time.Duration
+	// ReadyWithin is how long the status of a new version waits for the nodes to
+	// answer: where they load it within that, Ready is written once, and no
+	// Progressing before it. Zero writes at once.
+	ReadyWithin time.Duration
 
-	tags     tags
-	progress progress
-	lanes    lanes
+	tags      tags
+	progress  progress
+	gathering gathering
+	patched   patched
+	lanes     lanes
+	crds      singleflight.Group
 
 	generations generations
 }
@@ -135,6 +143,9 @@ func (r *Reconciler) find(ctx context.Context, id v1alpha1.Identity) (f found, e
 	if f.app, err = r.application(ctx, r.Client, id); err != nil {
 		return f, err
 	}
+	if f.app != nil {
+		f.app = r.patched.newest(f.app)
+	}
 	held, err := r.sealed(ctx, id)
 	if err != nil {
 		return f, err
@@ -167,6 +178,7 @@ func (r *Reconciler) bring(ctx context.Context, id v1alpha1.Identity, f found) (
 	case f.app == nil:
 		r.tags.forget(id)
 		r.progress.forget(id)
+		r.patched.forget(id)
 		r.generations.forget(id)
 		r.Metrics.forget(id)
 		return 0, true, nil

@@ -27,10 +27,6 @@ import (
 // enough to spare a registry.
 const judgesAtOnce = 32
 
-// settle is how long what nodes report is gathered before it is folded: a
-// thousand nodes that load at once make a few patches, not a thousand.
-const settle = 500 * time.Millisecond
-
 // queue is what the reconciler works off.
 type queue = workqueue.TypedRateLimitingInterface[v1alpha1.Identity]
 
@@ -76,13 +72,12 @@ func ofIntent(_ context.Context, o client.Object) []v1alpha1.Identity {
 	return []v1alpha1.Identity{id}
 }
 
-// ofNode asks for the applications whose state on a node changed, after others
-// had time to change too.
+// ofNode asks for the applications whose state on a node changed; see gathering.
 func (r *Reconciler) ofNode() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
 	enqueue := func(ctx context.Context, q queue, before, now client.Object) {
 		x, y := before.(*v1alpha1.BpfNode), now.(*v1alpha1.BpfNode)
 		for _, id := range append(changed(x, y), r.shortly(ctx, x, y)...) {
-			q.AddAfter(id, settle)
+			q.AddAfter(id, r.gathering.after(id, r.now()))
 		}
 	}
 	none := &v1alpha1.BpfNode{}

@@ -48,7 +48,7 @@ func (r *Reconciler) report(ctx context.Context, before application, mine sealed
 	if equality.Semantic.DeepEqual(before, app) {
 		return 0, nil
 	}
-	if wait := r.progress.wait(before, app, r.now()); wait > 0 {
+	if wait := max(r.progress.wait(before, app, r.now()), r.readySoon(before, app, mine)); wait > 0 {
 		return wait, nil
 	}
 	// What differs is worked out from the cache, and is wrong over anything newer.
@@ -59,9 +59,28 @@ func (r *Reconciler) report(ctx context.Context, before application, mine sealed
 	case err != nil:
 		return 0, fmt.Errorf("patch status of %s: %w", app.Identity(), err)
 	}
+	r.patched.keep(app)
 	r.progress.wrote(before, app, r.now())
 	r.tell(before, app)
 	return 0, nil
+}
+
+// readySoon is how long the status of a version waits that was sealed a moment ago
+// and is on its way to the nodes; zero where it is to be written now. Until then
+// status.observedGeneration is older than the object, which kstatus reads as
+// InProgress, so nothing is lost on a reader.
+func (r *Reconciler) readySoon(before, app application, mine sealed) time.Duration {
+	reason := conditions.GetReason(app, v1alpha1.ConditionReady)
+	current := before.Report().ObservedGeneration == app.GetGeneration()
+	if current || mine.payload == nil || reason != status.ReasonProgressing && reason != "Rollout"+string(v1alpha1.RolloutProgressing) {
+		return 0
+	}
+	age := r.now().Sub(time.UnixMilli(mine.payload.VersionSerial()))
+	if age < 0 {
+		// Sealed by a clock that is ahead.
+		return 0
+	}
+	return max(0, r.ReadyWithin-age)
 }
 
 // describe writes into an application's status what is known of it.

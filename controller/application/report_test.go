@@ -100,7 +100,8 @@ func TestAStatusIsNotWorkedOutFromAnOldOne(t *testing.T) {
 		<-b.events.Events
 	}
 
-	// The watch has yet to bring that one failed.
+	// Another replica wrote that one failed, and the watch has yet to bring it.
+	b.patched = patched{}
 	b.showing(old)
 	again := b.reconcile(app.Identity())
 	if n := b.status(app).Status.Nodes; n.Failed > 0 && n.Pending > 0 || len(n.Failing) > int(n.Failed) {
@@ -113,6 +114,70 @@ func TestAStatusIsNotWorkedOutFromAnOldOne(t *testing.T) {
 	b.reconcile(app.Identity())
 	if n := b.status(app).Status.Nodes; n.Loaded != 1 || n.Pending != 1 || n.Failed != 0 || len(n.Failing) != 0 {
 		t.Errorf("nodes are %+v", n)
+	}
+}
+
+// TestTheOwnStatusIsNotWaitedFor has a node report, and the event of an intent,
+// arrive before the status that this controller wrote last.
+func TestTheOwnStatusIsNotWaitedFor(t *testing.T) {
+	b := newBench(t)
+	app := b.application("app")
+	old := b.status(app)
+	b.reconcile(app.Identity())
+	b.showing(old)
+	first := b.status(app)
+	b.reconcile(app.Identity())
+	if now := b.status(app); now.ResourceVersion != first.ResourceVersion {
+		t.Errorf("it was written again: %v, then %v", first.Status, now.Status)
+	}
+	b.node("one", b.says(app, v1alpha1.NodeLoaded))
+	again := b.reconcile(app.Identity())
+	if ready := condition(b.status(app), v1alpha1.ConditionReady); ready.Status != metav1.ConditionTrue || again.RequeueAfter == settle {
+		t.Errorf("Ready is %+v, again after %s", ready, again.RequeueAfter)
+	}
+}
+
+// TestReadyIsWrittenOnce has nodes answer within the time that a new version's
+// status waits for them, and after it.
+func TestReadyIsWrittenOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		after  time.Duration
+		writes int
+	}{
+		"the node answers at once":  {10 * time.Millisecond, 1},
+		"the node answers too late": {2 * time.Second, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.ReadyWithin = time.Second
+			b.node("one")
+			app := b.application("app")
+			writes, version := 0, b.status(app).ResourceVersion
+			look := func() time.Duration {
+				again := b.reconcile(app.Identity())
+				if now := b.status(app).ResourceVersion; now != version {
+					writes, version = writes+1, now
+				}
+				return again.RequeueAfter
+			}
+			if wait := look(); wait <= 0 || wait > b.ReadyWithin {
+				t.Fatalf("the status is written after %s", wait)
+			}
+			if c.after > b.ReadyWithin {
+				b.clock = b.clock.Add(b.ReadyWithin)
+				look()
+			}
+			b.clock = b.clock.Add(c.after)
+			report := &v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+			b.change(report, func() { report.Status.Applications = []v1alpha1.NodeApplication{b.says(app, v1alpha1.NodeLoaded)} })
+			look()
+			if ready := condition(b.status(app), v1alpha1.ConditionReady); ready.Status != metav1.ConditionTrue {
+				t.Errorf("Ready is %+v", ready)
+			}
+			if writes != c.writes || len(b.events.Events) != c.writes {
+				t.Errorf("%d writes and %d events, want %d", writes, len(b.events.Events), c.writes)
+			}
+		})
 	}
 }
 
