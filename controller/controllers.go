@@ -221,7 +221,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 // remembering joins what replicas remember of images with where they read them:
 // each fills the other.
 func remembering(c client.Client, ring *keys.Ring, registries *image.Client) (*images.Memory, *image.Shared) {
-	memory := &images.Memory{Client: c, Keys: ring.Keys}
+	memory := &images.Memory{Client: c, Keys: ring.Keys, Gather: time.Second}
 	shared := image.NewShared(registries, image.SharedOptions{Recall: memory.Recall})
 	memory.Remember, memory.Open = shared.Remember, shared.Open
 	return memory, shared

@@ -27,10 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller/keys"
-	"github.com/skep-dev/skep/gate"
 )
 
 // The bounds of what is kept of one image in one repository, packed and
@@ -48,6 +46,10 @@ type Memory struct {
 	Client client.Client
 	// Timeout bounds one write; zero means five seconds.
 	Timeout time.Duration
+	// Gather is how long what a registry said waits for Describe, so that both are one
+	// write; zero writes at once. It is lost where the process ends meanwhile, and asked
+	// for again.
+	Gather time.Duration
 	// MaxImages and MaxBytes are how many there may be, and of how many bytes,
 	// before no other one is remembered; zero means 4096 and 256 MiB. What is
 	// refused is remembered too, so whoever may ask could fill etcd.
@@ -61,9 +63,13 @@ type Memory struct {
 	// down, since many may read BpfImages. Nil means that everybody may read all.
 	Open func(image.Resolved) bool
 
-	// mu guards settled, the images whose bytes were looked at.
-	mu      sync.Mutex
-	settled map[string]bool
+	// mu guards settled, the images whose bytes were looked at, and described, what was
+	// written last of the images of which something was.
+	mu        sync.Mutex
+	settled   map[string]bool
+	described map[string]description
+
+	pending pending
 }
 
 // split takes a name of gate.Memory apart: what is kept, and of which image.
@@ -85,13 +91,17 @@ func (m *Memory) Load(name string) ([]byte, bool) {
 	if !ok {
 		return nil, false
 	}
-	ctx, cancel := m.context()
-	defer cancel()
-	var o v1alpha1.BpfImage
-	if err := m.Client.Get(ctx, client.ObjectKey{Name: object}, &o); err != nil {
-		return nil, false
+	packed := m.pending.get(object, kept)
+	if packed == nil {
+		ctx, cancel := m.context()
+		defer cancel()
+		var o v1alpha1.BpfImage
+		if err := m.Client.Get(ctx, client.ObjectKey{Name: object}, &o); err != nil {
+			return nil, false
+		}
+		packed = o.Spec.Memory[kept]
 	}
-	data, err := unpack(o.Spec.Memory[kept])
+	data, err := unpack(packed)
 	return data, err == nil
 }
 
@@ -109,15 +119,44 @@ func (m *Memory) Store(name string, data []byte) error {
 	if len(packed) > maxPacked {
 		return nil
 	}
+	m.gather(object, map[string][]byte{kept: packed})
+	return nil
+}
+
+// gather has what a registry said wait to be written, or writes it where it does not
+// wait or there is no room.
+func (m *Memory) gather(object string, said map[string][]byte) {
+	if m.Gather == 0 {
+		m.write(object, said)
+		return
+	}
+	for kept, packed := range said {
+		switch first, ok := m.pending.put(object, kept, packed); {
+		case !ok:
+			m.write(object, map[string][]byte{kept: packed})
+		case first:
+			time.AfterFunc(m.Gather, func() { m.write(object, m.pending.take(object)) })
+		}
+	}
+}
+
+// write keeps what a registry said, if anything.
+func (m *Memory) write(object string, said map[string][]byte) {
+	if len(said) == 0 {
+		return
+	}
 	ctx, cancel := m.context()
 	defer cancel()
-	err = m.edit(ctx, object, func(o *v1alpha1.BpfImage) {
-		keep(o, kept, packed)
-	})
-	if err != nil {
+	if err := m.edit(ctx, object, func(o *v1alpha1.BpfImage) { keepAll(o, said) }); err != nil {
 		ctrl.Log.WithName("images").Error(err, "remember what a registry said", "image", object)
 	}
-	return nil
+}
+
+// keepAll is keep for several.
+func keepAll(o *v1alpha1.BpfImage, packed map[string][]byte) {
+	for _, name := range slices.Sorted(maps.Keys(packed)) {
+		keep(o, name, packed[name])
+	}
 }
 
 // keep puts into a BpfImage what is packed, and drops what is beyond its bounds.
@@ -155,45 +194,6 @@ func makeRoom(memory map[string][]byte, newest string) {
 			delete(memory, name)
 		}
 	}
-}
-
-// Describe writes down what a verdict rests on: for people, and the image itself
-// for replicas that have not pulled it.
-func (m *Memory) Describe(ctx context.Context, v gate.Verdict) error {
-	from, evidence := v.Image(), v.Evidence()
-	if from.Digest == "" || m.Open != nil && !m.Open(from) {
-		return nil
-	}
-	programs, helpers := named(v.Facts())
-	sealed, err := m.seal(ctx, from)
-	if err != nil {
-		return fmt.Errorf("seal image %s: %w", from.Digest, err)
-	}
-	err = m.edit(ctx, objectName(from.Digest), func(o *v1alpha1.BpfImage) {
-		o.Spec.Repository = from.Registry + "/" + from.Repository
-		o.Spec.Signers, o.Spec.Programs, o.Spec.Helpers = evidence.Signers(), programs, helpers
-		if sealed != nil && held(o)+len(sealed) <= maxTogether {
-			keep(o, placeOf(from), sealed)
-		}
-	})
-	if err != nil && sealed != nil {
-		m.again(from)
-	}
-	return err
-}
-
-// named are the programs of an object and the helpers they call, each once.
-func named(facts bytecode.Facts) (programs, helpers []string) {
-	for _, p := range facts.Programs {
-		programs = append(programs, p.Name)
-		for _, h := range p.Helpers {
-			if !slices.Contains(helpers, h) {
-				helpers = append(helpers, h)
-			}
-		}
-	}
-	slices.Sort(helpers)
-	return programs, helpers
 }
 
 // edit changes a BpfImage, or makes it, where that makes a difference.
