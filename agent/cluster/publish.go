@@ -106,19 +106,26 @@ type publisher struct {
 	stale    bool
 	// passed tells that the agent underneath went round since it had the
 	// intents.
-	passed   bool
+	passed bool
+	// last is when something was written last.
+	last     time.Time
 	failures int
 	said     string
 	listErr  string
 }
 
-// publish reports until the context ends. It waits for more to change before it
-// writes, and writes nothing where nothing did.
+// moment is how long the first change after silence waits for what comes with it.
+const moment = 5 * time.Millisecond
+
+// publish reports until the context ends. The first change after silence is written
+// at once, unless it only says that an application is on its way. Later changes wait
+// for more. Nothing is written where nothing changed.
 func (a *Agent) publish(ctx context.Context) {
 	p := &publisher{Agent: a, stale: true}
 	look := time.NewTicker(a.opts.InventoryInterval)
 	defer look.Stop()
 	var due <-chan time.Time
+	soon := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -134,13 +141,16 @@ func (a *Agent) publish(ctx context.Context) {
 		case <-look.C:
 			p.list(ctx)
 		case <-due:
-			due = nil
+			due, soon = nil, false
 			if err := p.write(ctx); err != nil && ctx.Err() == nil {
 				due = time.After(p.failed(err))
 			}
 			continue
 		}
-		if due == nil && p.differs() {
+		switch differs, urgent := p.differs(); {
+		case differs && urgent && !soon:
+			due, soon = time.After(moment), true
+		case differs && due == nil:
 			due = time.After(a.opts.Debounce.next())
 		}
 	}
@@ -187,20 +197,28 @@ func running(all []node.ApplicationStatus) []string {
 	return ids
 }
 
-// differs tells whether there is something to write.
-func (p *publisher) differs() bool {
+// differs reports whether there is something to write, and whether it is urgent.
+func (p *publisher) differs() (differs, urgent bool) {
 	want, known := p.wanted()
 	if !known {
-		return false
+		return false, false
 	}
 	have, listed := p.own.get()
 	if !listed {
-		return false
+		return false, false
 	}
+	urgent = p.urgent(want)
 	if have == nil {
-		return p.self.owner() != nil
+		return p.self.owner() != nil, urgent
 	}
-	return p.stale || !reflect.DeepEqual(have.Status, want) || !p.owned(have)
+	return p.stale || !reflect.DeepEqual(have.Status, want) || !p.owned(have), urgent
+}
+
+// urgent reports whether nothing was written for as long as changes wait at most, and
+// no application is on its way: what became of it would wait for the next write.
+func (p *publisher) urgent(want v1alpha1.BpfNodeStatus) bool {
+	pending := slices.ContainsFunc(want.Applications, func(a v1alpha1.NodeApplication) bool { return a.State == v1alpha1.NodePending })
+	return p.failures == 0 && !pending && time.Since(p.last) >= p.opts.Debounce.Most
 }
 
 // owned tells whether the BpfNode is its Node's, as far as that is known.
@@ -271,6 +289,7 @@ func (p *publisher) create(ctx context.Context, want v1alpha1.BpfNodeStatus, own
 // wrote does one write and remembers what came of it.
 func (p *publisher) wrote(verb string, do func() (*v1alpha1.BpfNode, error)) error {
 	n, err := do()
+	p.last = time.Now()
 	p.metrics.wrote(verb, err)
 	switch {
 	case err == nil:

@@ -166,6 +166,28 @@ func TestNothingIsReportedBeforeTheFirstTurn(t *testing.T) {
 	stop()
 }
 
+// TestTheFirstChangeIsReportedAtOnce has changes wait for an hour, but for the first
+// one that says what became of an application.
+func TestTheFirstChangeIsReportedAtOnce(t *testing.T) {
+	needKernel(t)
+	w, s := newWorld(t, plane), newStub()
+	s.says("u", "")
+	w.start(s.on, func(o *cluster.Options) {
+		o.Debounce = cluster.Jitter{Least: time.Hour, Most: time.Hour}
+	})
+	w.quiet()
+	if n := w.report(); n != nil {
+		t.Fatalf("it is reported that an application is on its way: %+v", n.Status)
+	}
+	s.says("u", "words")
+	until(t, "the first report", func() bool { n := w.report(); return n != nil && n.Status.Counts.Failed == 1 })
+	before := w.quiet()
+	s.says("u", "other words")
+	if n := w.quiet() - before; n != 0 {
+		t.Errorf("%d writes for what comes right after", n)
+	}
+}
+
 func TestWhatFailsAlikeIsWrittenOnceAndWhatCannotBeWrittenIsTriedEverMoreSlowly(t *testing.T) {
 	needKernel(t)
 	w, s := newWorld(t, plane), newStub()
