@@ -280,7 +280,10 @@ func TestASignedProgramIsAllowedAndSealed(t *testing.T) {
 	if !v.Allowed() {
 		t.Fatalf("denied: %v", v.Decision().Denied)
 	}
-	p := sealed(t, v, gate.Stamp{UID: "u", Serial: 7, Source: "app.cue"})
+	p := sealed(t, v, gate.Stamp{UID: "u", Serial: 7, Created: 5, Source: "app.cue"})
+	if p.CreatedAt() != 5 {
+		t.Errorf("it was created at %d", p.CreatedAt())
+	}
 	if p.ImageDigest != v.Image().Digest || p.ObjectDigest == "" || p.Serial != 7 || p.Source != "app.cue" {
 		t.Errorf("sealed %+v", p)
 	}
@@ -292,6 +295,10 @@ func TestASignedProgramIsAllowedAndSealed(t *testing.T) {
 	}
 	if !v.Same(p) {
 		t.Error("the verdict does not recognise its own intent")
+	}
+	p.Created = 0
+	if !v.Same(p) || p.CreatedAt() != 7 {
+		t.Error("an intent from before there were ages is sealed anew for that alone")
 	}
 	if again := mustJudge(t, w.judge(), app(w.server.URL[7:]+"/bpf/xdp-count:v1", "count_packets")); again.Same(p) {
 		t.Error("a refused verdict is the same as an intent")

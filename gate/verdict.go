@@ -203,6 +203,9 @@ type Stamp struct {
 	UID string
 	// Serial is max(last + 1, unix milliseconds).
 	Serial int64
+	// Created is when the application was created, in unix milliseconds, by a clock
+	// that no author sets.
+	Created int64
 	// Source says where the definition stands; may be empty.
 	Source string
 	// Version is the serial under which the version was first sealed; 0 where
@@ -234,7 +237,7 @@ func (v Verdict) Same(p intent.Payload) bool {
 	if !v.allowed {
 		return false
 	}
-	mine := v.payload(Stamp{UID: p.UID, Serial: p.Serial, Source: p.Source, Version: p.Version})
+	mine := v.payload(Stamp{UID: p.UID, Serial: p.Serial, Created: p.Created, Source: p.Source, Version: p.Version})
 	mine.Format, mine.PolicyRevision = p.Format, p.PolicyRevision
 	a, errA := json.Marshal(mine)
 	b, errB := json.Marshal(p.Alone())
@@ -262,6 +265,7 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Application:    v.req.Application.Identity(),
 		UID:            stamp.UID,
 		Serial:         stamp.Serial,
+		Created:        stamp.Created,
 		Generation:     v.generation,
 		Source:         stamp.Source,
 		Image:          spec.Bytecode.Image,

@@ -25,6 +25,9 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
+// DefaultNamespaceShare is the default of Options.NamespaceShare.
+const DefaultNamespaceShare = node.DefaultNamespaceShare
+
 // Options says where definitions come from, who decides, and where state is
 // kept.
 type Options struct {
@@ -46,6 +49,9 @@ type Options struct {
 	BPFFS string
 	// CgroupRoot is the cgroup2 mount; empty means where it is mounted.
 	CgroupRoot string
+	// NamespaceShare is how much of what programs share on a hook of an interface one
+	// namespace may have, in percent; zero means DefaultNamespaceShare, 100 all of it.
+	NamespaceShare int
 	// Interval is how often the source is asked and everything judged again.
 	// Zero means 30 seconds.
 	Interval time.Duration
@@ -216,11 +222,11 @@ func (h *Host) openAgent() error {
 		StateDir:   filepath.Join(h.opts.State, "agent"),
 		Trust:      trust,
 		Fetch:      h.images.Object,
-		CgroupRoot: h.opts.CgroupRoot,
-		Labels:     hostLabels(h.opts.Labels),
-		Log:        h.opts.Log,
-		Clock:      h.opts.Now,
-		Observer:   h.metrics.agent,
+		CgroupRoot: h.opts.CgroupRoot, NamespaceShare: h.opts.NamespaceShare,
+		Labels:   hostLabels(h.opts.Labels),
+		Log:      h.opts.Log,
+		Clock:    h.opts.Now,
+		Observer: h.metrics.agent,
 	})
 	return err
 }

@@ -405,6 +405,10 @@ func (h *Host) envelope(s standing, o outcome) (intent.Envelope, error) {
 		last = s.Live.Serial
 	}
 	stamp := gate.Stamp{UID: uidOf(s.id), Serial: gate.NextSerial(last, h.opts.Now().UnixMilli())}
+	if stamp.Created = stamp.Serial; s.Runs() {
+		// A definition that was taken out and comes back is a new application.
+		stamp.Created = s.Live.CreatedAt()
+	}
 	switch o.move {
 	case gate.MoveSeal:
 		stamp.Source = s.def.place()

@@ -8,6 +8,8 @@
 package intent
 
 import (
+	"cmp"
+
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -31,6 +33,11 @@ type Payload struct {
 	UID         string            `json:"uid"`
 	// Serial is max(last + 1, unix milliseconds). An older envelope is refused.
 	Serial int64 `json:"serial"`
+	// Created is when the application was created, in unix milliseconds: in a
+	// cluster as the API server recorded it, in node mode when its first intent was
+	// sealed. No author chooses it. 0 in intents that were sealed before there was
+	// this field; see CreatedAt.
+	Created int64 `json:"created,omitempty"`
 	// Tombstone says that the application is to be unloaded. All below is then
 	// empty, but for Reason.
 	Tombstone bool `json:"tombstone,omitempty"`
@@ -77,3 +84,7 @@ type Payload struct {
 	// here is the version before it.
 	Undone int64 `json:"undone,omitempty"`
 }
+
+// CreatedAt is when the application was created, in unix milliseconds, as far as
+// the intent says: it was there when its version was first sealed.
+func (p *Payload) CreatedAt() int64 { return cmp.Or(p.Created, p.VersionSerial()) }

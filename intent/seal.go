@@ -207,6 +207,8 @@ func (p *Payload) check() error {
 		return errors.New("no uid")
 	case p.Serial <= 0:
 		return fmt.Errorf("serial %d", p.Serial)
+	case p.Created < 0:
+		return fmt.Errorf("created at %d", p.Created)
 	case p.Tombstone:
 		return nil
 	case len(p.Programs) == 0:

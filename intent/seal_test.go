@@ -198,6 +198,7 @@ func TestSealRefusesWhatOpenWould(t *testing.T) {
 		"no application":   func(p *intent.Payload) { p.Application = v1alpha1.Identity{} },
 		"no uid":           func(p *intent.Payload) { p.UID = "" },
 		"no serial":        func(p *intent.Payload) { p.Serial = 0 },
+		"created before":   func(p *intent.Payload) { p.Created = -1 },
 		"no programs":      func(p *intent.Payload) { p.Programs = nil },
 		"no object digest": func(p *intent.Payload) { p.ObjectDigest = "" },
 		"a selector that is none": func(p *intent.Payload) {

@@ -50,7 +50,7 @@ func tcx(h hook.Hook, r Request) (link.Link, error) {
 		}
 	}
 	if errors.Is(err, unix.ERANGE) {
-		return nil, fmt.Errorf("the hook is full; the kernel takes 63 programs: %w", err)
+		return nil, fmt.Errorf("the hook is full; the kernel takes %d programs: %w", MaxTCX, err)
 	}
 	return nil, err
 }
@@ -91,6 +91,32 @@ func OrderTCX(hookName string, ifindex int) ([]link.ID, error) {
 		return nil, fmt.Errorf("read order of %s: %w", hookName, err)
 	}
 	return linkIDs(seen), nil
+}
+
+// MaxTCX is how many programs the kernel takes on one TCX hook: BPF_MPROG_MAX of
+// include/linux/bpf_mprog.h, of which one is left free.
+const MaxTCX = 63
+
+// IsTCX reports whether a hook is one of TCX.
+func IsTCX(hookName string) bool {
+	h, _ := hook.Lookup(hookName)
+	return h.AttachType == ebpf.AttachTCXIngress || h.AttachType == ebpf.AttachTCXEgress
+}
+
+// OthersOnTCX counts the programs on a TCX hook that are not of our links.
+func OthersOnTCX(hookName string, ifindex int, ours map[link.ID]bool) (int, error) {
+	h, _ := hook.Lookup(hookName)
+	seen, err := queryTCX(ifindex, h.AttachType)
+	if err != nil {
+		return 0, fmt.Errorf("count programs on %s: %w", hookName, err)
+	}
+	others := 0
+	for _, p := range seen.Programs {
+		if id, ok := p.LinkID(); !ok || !ours[id] {
+			others++
+		}
+	}
+	return others, nil
 }
 
 func linkIDs(seen *link.QueryResult) []link.ID {

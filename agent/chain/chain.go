@@ -70,6 +70,9 @@ type Member struct {
 	// ProceedOn has bit v set when the next member runs after verdict v of enum
 	// xdp_action. It has no meaning for the last member.
 	ProceedOn uint32
+	// Tenant is whose member it is: a refusal names no member of another tenant.
+	// Empty is the cluster's own, whose refusals may name any.
+	Tenant string
 	// New marks a member that the running chain does not have. Where members do
 	// not fit together, the new one is refused.
 	New bool

@@ -136,17 +136,26 @@ func refuseLicense(members, closed, needy []Member) error {
 	latest := newcomer(members)
 	if latest.Facts.GPLCompatible {
 		return &Refusal{Member: latest.Key, Limit: LimitLicense,
-			Reason: fmt.Sprintf("%s calls %s, which needs every member of the chain to be GPL compatible, and %q has licence %q", quoteKey(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", "), closed[0].Key, closed[0].Facts.License),
+			Reason: fmt.Sprintf("%s calls %s, which needs every member of the chain to be GPL compatible, and %s has licence %q", quoteKey(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", "), nameOf(latest, closed[0]), closed[0].Facts.License),
 			Remedy: "do without the call, or attach to another interface"}
 	}
 	return &Refusal{Member: latest.Key, Limit: LimitLicense,
-		Reason: fmt.Sprintf("its licence %q is not GPL compatible, and %q of the same chain calls %s, which needs every member to be", latest.Facts.License, needy[0].Key, strings.Join(needy[0].Facts.GPLOnly, ", ")),
+		Reason: fmt.Sprintf("its licence %q is not GPL compatible, and %s of the same chain calls %s, which needs every member to be", latest.Facts.License, nameOf(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", ")),
 		Remedy: "declare a GPL compatible licence in the object, or attach to another interface"}
 }
 
 func quoteKey(subject, m Member) string {
 	if subject.Key == m.Key {
 		return "it"
+	}
+	return nameOf(subject, m)
+}
+
+// nameOf names a member in the refusal of another. Who else has programs on an
+// interface is no tenant's business.
+func nameOf(subject, m Member) string {
+	if subject.Tenant != "" && subject.Tenant != m.Tenant {
+		return "a program of another tenant"
 	}
 	return fmt.Sprintf("%q", m.Key)
 }
@@ -173,7 +182,7 @@ func checkFrags(members []Member) error {
 	}
 	latest := newcomer(members)
 	return &Refusal{Member: latest.Key, Limit: LimitFrags,
-		Reason: fmt.Sprintf("%q takes packets of several buffers and makes tail calls, so all members must take such packets, and %q does not", tail.Key, unaware.Key),
+		Reason: fmt.Sprintf("%s takes packets of several buffers and makes tail calls, so all members must take such packets, and %s does not", nameOf(latest, *tail), nameOf(latest, *unaware)),
 		Remedy: `put all programs into section "xdp.frags", or none`}
 }
 

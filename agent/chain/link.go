@@ -65,7 +65,7 @@ func Link(members []Member, opts Options) (*Linked, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &linker{entries: map[entryID]string{}, starts: map[string]bool{}, maps: map[string]bool{}}
+	l := newLinker()
 	for i := range members {
 		if err := l.add(&members[i]); err != nil {
 			return nil, err
@@ -205,6 +205,10 @@ type linker struct {
 	// refs and maps are the maps referred to, as a list and as a set of symbols.
 	refs []MapRef
 	maps map[string]bool
+}
+
+func newLinker() *linker {
+	return &linker{entries: map[entryID]string{}, starts: map[string]bool{}, maps: map[string]bool{}}
 }
 
 // add appends the functions a member reaches, unless an earlier member brought

@@ -18,7 +18,7 @@ func Cleanup(bpffs, state string) error {
 		return fmt.Errorf("clean up: %w", err)
 	}
 	err = errors.Join(store.Clear(), store.Close())
-	for _, name := range []string{"intents", "objects", "mount", labelsFile, SocketName} {
+	for _, name := range []string{"intents", "objects", "ran.json", "mount", labelsFile, SocketName} {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(state, name)))
 	}
 	if err != nil {

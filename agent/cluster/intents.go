@@ -150,11 +150,17 @@ func (s *intents) Delete(obj any) error {
 func (s *intents) Replace(list []any, _ string) error {
 	there := map[string]bool{}
 	for _, obj := range list {
-		if err := s.Add(obj); err != nil {
-			return err
+		i, ok := obj.(*v1alpha1.BpfIntent)
+		if !ok {
+			return fmt.Errorf("take intent: have a %T", obj)
 		}
-		there[obj.(*v1alpha1.BpfIntent).Name] = true
+		there[i.Name] = true
 	}
+	s.together(func() {
+		for _, obj := range list {
+			s.take(obj.(*v1alpha1.BpfIntent))
+		}
+	})
 	s.mu.Lock()
 	for name := range s.known {
 		if !there[name] {
@@ -165,6 +171,22 @@ func (s *intents) Replace(list []any, _ string) error {
 	s.mu.Unlock()
 	s.agent.poke()
 	return nil
+}
+
+// batcher is a Holder that looks at what it accepts meanwhile all at once.
+type batcher interface{ Batch(accept func()) }
+
+// together has the first list taken as one: on a new node no application gains a
+// place over an older one by standing earlier in it.
+func (s *intents) together(take func()) {
+	s.mu.Lock()
+	first := !s.listed
+	s.mu.Unlock()
+	if b, ok := s.agent.holder.(batcher); ok && first {
+		b.Batch(take)
+		return
+	}
+	take()
 }
 
 // Resync implements cache.ReflectorStore.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -41,6 +42,10 @@ type application struct {
 	// actions that failed. Neither is tried again before retryAt.
 	refused map[int64]error
 	failed  map[string]error
+	// needs are what programs take of a chain, by revision and names.
+	needs map[string]plan.Need
+	// leftOut says why it is left out of a place, also until retryAt.
+	leftOut map[plan.Place]error
 	// log is what the verifier said at the last refusal.
 	log string
 	// status is what Status tells.
@@ -79,6 +84,15 @@ func (a *Agent) Accept(envelopes ...intent.Envelope) error {
 	}
 	a.poke()
 	return errors.Join(errs...)
+}
+
+// Batch has the agent look at what is accepted meanwhile all at once: no
+// application gains a place over another by being accepted first. Nothing else is
+// done until accept returns.
+func (a *Agent) Batch(accept func()) {
+	a.intake.Lock()
+	defer a.intake.Unlock()
+	accept()
 }
 
 func (a *Agent) accept(e intent.Envelope) error {

@@ -397,7 +397,7 @@ func (p *pass) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, 
 	if c != nil && c.Version != nil && slices.Equal(c.Version.Members, a.Members) {
 		return c.Version, nil
 	}
-	key, v, err := p.loadChain(a.Ifindex, a.Members, nil)
+	key, v, err := p.loadChain(a.Ifindex, a.Members, nil, "")
 	if err == nil {
 		p.loads.take(key)
 	}

@@ -22,13 +22,15 @@ import (
 // loadChain makes one program of the members. One alone is attached as it is,
 // and has no key; others are loaded beside the loop, and belong to it until
 // setChain takes them. It fails with errLoading until the verifier is done.
-func (p *pass) loadChain(ifindex int, members, running []plan.Member) (string, *kernel.ChainVersion, error) {
+//
+// What does not fit is blamed on the suspect, else on the last member.
+func (p *pass) loadChain(ifindex int, members, running []plan.Member, suspect string) (string, *kernel.ChainVersion, error) {
 	if len(members) == 1 {
 		v, err := p.loneMember(members[0])
 		return "", v, err
 	}
-	key := p.chainKey(ifindex, members)
-	got, err := p.loaded(key, func() (request, error) { return p.askChain(ifindex, members, running) })
+	key := p.chainKey(ifindex, members, suspect)
+	got, err := p.loaded(key, func() (request, error) { return p.askChain(ifindex, members, running, suspect) })
 	if err != nil {
 		return key, nil, err
 	}
@@ -50,9 +52,9 @@ func (p *pass) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
 
 // chainKey names a chain of exactly these members, on exactly the maps that their
 // revisions have now.
-func (p *pass) chainKey(ifindex int, members []plan.Member) string {
+func (p *pass) chainKey(ifindex int, members []plan.Member, suspect string) string {
 	var key strings.Builder
-	fmt.Fprintf(&key, "chain %d", ifindex)
+	fmt.Fprintf(&key, "chain %d %s", ifindex, suspect)
 	for _, m := range members {
 		fmt.Fprintf(&key, " %+v %p", m, p.held.revisions[m.UID][m.Revision])
 	}
@@ -104,8 +106,8 @@ func changes(members, running []plan.Member) []string {
 
 // askChain asks for the load of a chain. It is urgent where it only ends what
 // may run no more.
-func (p *pass) askChain(ifindex int, members, running []plan.Member) (request, error) {
-	parts, err := p.chainParts(members, running)
+func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect string) (request, error) {
+	parts, err := p.chainParts(members, suspect)
 	if err != nil {
 		return request{}, err
 	}
@@ -171,13 +173,13 @@ type chainPart struct {
 	member plan.Member
 	intent intent.Opened
 	object []byte
-	// isNew: the chain that runs does not have it.
+	// isNew: it is blamed where the chain does not fit.
 	isNew bool
 }
 
 // chainParts finds the intents that name the members' revisions, and their
 // objects.
-func (p *pass) chainParts(members, running []plan.Member) ([]chainPart, error) {
+func (p *pass) chainParts(members []plan.Member, suspect string) ([]chainPart, error) {
 	var parts []chainPart
 	keys := memberKeys(members)
 	for i, m := range members {
@@ -192,7 +194,7 @@ func (p *pass) chainParts(members, running []plan.Member) ([]chainPart, error) {
 		if err != nil {
 			return nil, &memberError{m.UID, err}
 		}
-		parts = append(parts, chainPart{key: keys[i], member: m, intent: *o, object: object, isNew: isNew(m, running)})
+		parts = append(parts, chainPart{key: keys[i], member: m, intent: *o, object: object, isNew: m.UID == suspect})
 	}
 	return parts, nil
 }
@@ -228,7 +230,7 @@ func (part *chainPart) prepare() (chain.Member, error) {
 	return chain.Member{
 		Key: part.key, Application: revisionKey(m.UID, m.Revision),
 		Object: prepared.Spec, Program: plan.Instance(m.Program, plan.XDP, ""), Facts: program,
-		ProceedOn: m.ProceedOn, New: part.isNew,
+		ProceedOn: m.ProceedOn, New: part.isNew, Tenant: m.Identity.Namespace,
 	}, nil
 }
 

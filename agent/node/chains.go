@@ -50,7 +50,11 @@ func (p *pass) loadChains() misfit {
 
 // fit loads one chain.
 func (p *pass) fit(want plan.Chain, running []plan.Member) misfit {
-	key, v, err := p.loadChain(want.Ifindex, want.Members, running)
+	newcomers, suspect := p.precedence(want, newcomersOf(want.Members, running)), ""
+	if n := len(newcomers); n > 0 {
+		suspect = newcomers[n-1].UID
+	}
+	key, v, err := p.loadChain(want.Ifindex, want.Members, running, suspect)
 	if err == nil {
 		p.versions[want.Ifindex], p.versionKeys[want.Ifindex] = v, key
 		return nil
@@ -62,35 +66,11 @@ func (p *pass) fit(want plan.Chain, running []plan.Member) misfit {
 		p.loads.take(key)
 		return p.without(want, running, lost)
 	}
-	newcomers := newcomersOf(want.Members, running)
 	if len(newcomers) == 0 {
 		p.loads.take(key)
 		return func() { p.leave(want, running, err) }
 	}
-	uid, err := p.misfitOf(want, running, newcomers, err)
-	if errors.Is(err, errLoading) {
-		return p.awaitChain(want, running)
-	}
-	p.loads.take(key)
-	return func() { p.refuse(uid, err) }
-}
-
-// misfitOf tries the newcomers one application at a time, so that the right one
-// is refused.
-func (p *pass) misfitOf(want plan.Chain, running []plan.Member, newcomers []string, all error) (string, error) {
-	last := len(newcomers) - 1
-	for i, uid := range newcomers[:last] {
-		key, v, err := p.loadChain(want.Ifindex, without(want.Members, newcomers[i+1:]), running)
-		if errors.Is(err, errLoading) {
-			return uid, err
-		}
-		if err != nil {
-			p.loads.take(key)
-			return uid, err
-		}
-		p.disuse(key, v)
-	}
-	return newcomers[last], all
+	return p.exclude(want, running, newcomers, key, err)
 }
 
 // newcomersOf lists the applications with a member that does not run now.

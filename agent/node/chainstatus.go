@@ -94,7 +94,7 @@ func (p *pass) chainStatus(c *kernel.Chain) (ChainStatus, error) {
 // measure fills in what the chain takes of the kernel's limits. Linking touches
 // no kernel; it is asked here for its figures.
 func (p *pass) measure(s *ChainStatus, c *kernel.Chain) {
-	parts, err := p.chainParts(c.Version.Members, c.Version.Members)
+	parts, err := p.chainParts(c.Version.Members, "")
 	if err != nil {
 		s.Error = err.Error()
 		return

@@ -32,8 +32,11 @@ const (
 // errLoading: the kernel's verifier has not checked it yet.
 var errLoading = errors.New("it waits for the kernel's verifier")
 
-// isPending reports whether an error only says that something is on its way.
-func isPending(err error) bool { return errors.Is(err, errFetching) || errors.Is(err, errLoading) }
+// isPending reports whether an error only says that something is on its way, or
+// has to wait for what is.
+func isPending(err error) bool {
+	return errors.Is(err, errFetching) || errors.Is(err, errLoading) || errors.Is(err, errQueued)
+}
 
 // request is one load that a pass needs.
 type request struct {

@@ -61,9 +61,18 @@ type Options struct {
 	// BackOff bounds how long a failing application waits; default one second
 	// to five minutes.
 	BackOff BackOff
+	// NamespaceShare is how much of the limits that programs share on a hook of an
+	// interface (maps and functions of an XDP chain, programs on TCX) the
+	// applications of one namespace may have together, in percent; default 50. 100
+	// sets no bound. Cluster-scoped applications have none, and what runs is never
+	// taken away by it.
+	NamespaceShare int
 	// Observer counts what is done; default nobody.
 	Observer Observer
 }
+
+// DefaultNamespaceShare is the default of Options.NamespaceShare.
+const DefaultNamespaceShare = 50
 
 // host is where names of the node are found.
 func (o *Options) host() attach.Host {
@@ -91,9 +100,15 @@ type Agent struct {
 	loads *loads
 	// contests by the link's pin, under work.
 	contests map[string]*contest
+	// ran is what last ran at each place, under work; ranErr says why it is not on
+	// disk.
+	ran    map[ranAt]ran
+	ranErr string
 	// told are the paths of the strays that were logged, under work.
 	told map[string]bool
 
+	// intake is held while intents are accepted that a pass is to see together.
+	intake sync.Mutex
 	// mu guards what others read.
 	mu      sync.Mutex
 	apps    map[string]*application
@@ -110,6 +125,9 @@ func New(o Options) (*Agent, error) {
 	if o.StateDir == "" || o.Trust == nil || o.Fetch == nil {
 		return nil, errors.New("make agent: StateDir, Trust and Fetch are needed")
 	}
+	if o.NamespaceShare < 0 || o.NamespaceShare > 100 {
+		return nil, fmt.Errorf("make agent: a namespace's share is %d percent; give 1 to 100", o.NamespaceShare)
+	}
 	fillDefaults(&o)
 	c, err := openCache(o.StateDir)
 	if err != nil {
@@ -122,6 +140,9 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(), loads: newLoads(o.Clock, o.Log),
 		contests: map[string]*contest{}, apps: map[string]*application{}, settled: make(chan struct{}),
 		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
+	if a.ran, err = readRan(c.sub(ranFile)); err != nil {
+		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
+	}
 	if err := errors.Join(a.checkMount(), a.restore(), a.adopt()); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
 	}
@@ -143,6 +164,9 @@ func fillDefaults(o *Options) {
 	}
 	if o.FetchTimeout == 0 {
 		o.FetchTimeout = time.Minute
+	}
+	if o.NamespaceShare == 0 {
+		o.NamespaceShare = DefaultNamespaceShare
 	}
 	if o.SweepInterval == 0 {
 		o.SweepInterval = time.Second

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
@@ -52,6 +50,17 @@ type pass struct {
 	outcomes map[string]*outcome
 	// strays by the uid they lie under.
 	strays map[string][]string
+	// present is what ran at each place when the pass began.
+	present map[ranAt]ran
+	// created is when each application was created, by uid.
+	created map[string]int64
+	// pendingClaims are those of applications whose objects are on their way; nil
+	// until they are asked for.
+	pendingClaims map[plan.Place][]plan.Claim
+	// lost are the places that others run at now which an application had before.
+	lost map[ranAt]bool
+	// again means that something was put off that the next pass can do at once.
+	again bool
 	// prune tells that cached objects may have lost their last intent.
 	prune bool
 }
@@ -80,9 +89,11 @@ func (a *Agent) pass(ctx context.Context) *pass {
 	}
 	p.observed = true
 	p.decide()
+	p.admit()
 	p.fitChains()
 	p.act(plan.Make(p.want, p.state))
 	p.finishUnloads()
+	p.remember()
 	return p
 }
 
@@ -92,12 +103,14 @@ func (a *Agent) newPass(ctx context.Context) *pass {
 	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: apps, labels: labels,
 		prepared: map[[2]string]*kernel.Prepared{}, asked: map[string]bool{}, awaited: map[[2]string]bool{},
 		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{},
-		outcomes: map[string]*outcome{}, strays: map[string][]string{}}
+		outcomes: map[string]*outcome{}, strays: map[string][]string{}, lost: map[ranAt]bool{}}
 }
 
 // snapshot copies what Accept and Relabel may change meanwhile; applications
 // are ordered by name.
 func (a *Agent) snapshot() ([]*application, map[string]string) {
+	a.intake.Lock()
+	defer a.intake.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	apps := make([]*application, 0, len(a.apps))
@@ -363,19 +376,6 @@ func (p *pass) intentOf(uid, revision string) *intent.Opened {
 		}
 	}
 	return nil
-}
-
-// factsOfObject reads what the bytecode does.
-func (p *pass) factsOfObject(o intent.Opened) (*bytecode.Facts, error) {
-	object, err := p.object(o.Payload())
-	if err != nil {
-		return nil, err
-	}
-	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
-	if err != nil {
-		return nil, fmt.Errorf("inspect object of %s: %w", o.Payload().Application, err)
-	}
-	return &facts, nil
 }
 
 func (p *pass) logClose(what string, c io.Closer) {

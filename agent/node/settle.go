@@ -100,6 +100,9 @@ func (p *pass) finish() {
 			orphans = append(orphans, p.orphanStatus(uid))
 		}
 	}
+	if p.again {
+		p.poke()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.orphans = orphans

@@ -115,6 +115,8 @@ type outcome struct {
 	pending, loading bool
 	// unsettled: the version that is to run in place of the newest is on its way.
 	unsettled bool
+	// waits says what it waits for in its place, where pending means neither.
+	waits string
 }
 
 // unmade is an attachment without a link.
@@ -348,6 +350,8 @@ func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationSt
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go, and something of it is left: "+cmp.Or(s.Error, "the kernel frees it")
 	case app.newest.Payload().Tombstone:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.newest.Payload().Reason
+	case out.pending && out.waits != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Queued", out.waits
 	case out.loading:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Loading", errLoading.Error()
 	case out.pending:

@@ -21,6 +21,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/cluster"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/node"
 )
 
 // version is set by the linker for a release.
@@ -70,6 +71,7 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	s.StringVar(&o.Node.BPFFS, "bpffs", "/sys/fs/bpf/skep", "folder for pins on a BPF file system")
 	s.StringVar(&o.Node.StateDir, "state", "/var/lib/skep", "folder for sealed intents and bytecode")
 	s.StringVar(&o.Node.CgroupRoot, "cgroup-root", "", "mount of cgroup2 (default: where it is mounted)")
+	s.IntVar(&o.Node.NamespaceShare, "namespace-share", node.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs that the applications of one namespace may have together; 100 sets no bound")
 	s.StringVar(&o.Node.HostRoot, "host-root", "", "folder below which a container has the node's files: binaries of uprobes, network namespaces (default: its own root)")
 	s.StringVar(&o.TrustFile, "trust", "", "file of the public keys whose seals count, in PEM; read again when it changes")
 	s.StringVar(&o.Mirror.URL, "mirror", "", "https address of the controller's mirror of bytecode")

@@ -62,6 +62,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.State, "state", defaultState, "folder for keys, caches and the socket")
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
 	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and judge again")
+	flags.IntVar(&o.NamespaceShare, "namespace-share", host.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs that the applications of one namespace may have together; 100 sets no bound")
 	flags.StringToStringVar(&o.Labels, "label", nil, "label of this node, for node selectors: key=value")
 	flags.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
 	flags.BoolVar(&f.once, "once", false, "pass once and stop")

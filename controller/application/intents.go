@@ -133,6 +133,9 @@ func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s 
 // seal seals a verdict over an intent.
 func (r *Reconciler) seal(ctx context.Context, mine sealed, v gate.Verdict, stamp gate.Stamp, crd string) (sealed, error) {
 	stamp.Serial = r.serial(mine)
+	if app := v.Application(); app != nil && !app.GetCreationTimestamp().Time.IsZero() {
+		stamp.Created = app.GetCreationTimestamp().UnixMilli()
+	}
 	envelope, err := v.Seal(r.Keys().Sealer, stamp)
 	if err != nil {
 		return mine, fmt.Errorf("%w: %w", errUnsealable, err)

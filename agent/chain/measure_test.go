@@ -1,0 +1,73 @@
+package chain_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/skep-dev/skep/agent/chain"
+)
+
+// TestWhatMembersTakeAddsUp measures members alone, and compares their sum with
+// what a chain of them takes.
+func TestWhatMembersTakeAddsUp(t *testing.T) {
+	var members []chain.Member
+	maps, functions := 1, 1
+	for _, object := range []string{"xdp_gpl", "xdp_maps", "xdp_subprog", "xdp_proprietary", "xdp_variables", "xdp_kfunc"} {
+		m := member(t, object, object)
+		m.Facts.GPLCompatible = object != "xdp_proprietary"
+		need, err := chain.Measure([]chain.Member{m})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if need.Closed != !m.Facts.GPLCompatible || need.GPLOnly != (len(m.Facts.GPLOnly) > 0) {
+			t.Errorf("%s: %+v, and its facts are %+v", object, need, m.Facts)
+		}
+		again := m
+		again.Key += " again"
+		if twice, err := chain.Measure([]chain.Member{m, again}); err != nil || twice != need {
+			t.Errorf("%s twice takes %+v (%v), once %+v", object, twice, err, need)
+		}
+		maps, functions, members = maps+need.Maps, functions+need.Functions, append(members, m)
+	}
+	linked, err := chain.Link(members, chain.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if linked.Usage.Maps != maps || linked.Usage.Subprograms != functions {
+		t.Errorf("a chain takes %+v, its members %d maps and %d functions", linked.Usage, maps, functions)
+	}
+}
+
+func TestWhatIsNotThereCannotBeMeasured(t *testing.T) {
+	m := member(t, "a", "xdp_pass")
+	m.Program = "nope"
+	if n, err := chain.Measure([]chain.Member{m}); err == nil {
+		t.Errorf("it takes %+v", n)
+	}
+}
+
+// TestARefusalNamesNoOtherTenant refuses one tenant's member for another's.
+func TestARefusalNamesNoOtherTenant(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		mine, other string
+		want        bool
+	}{
+		"another namespace's":          {"a", "b", false},
+		"the cluster's":                {"a", "", false},
+		"of the same namespace":        {"a", "a", true},
+		"the cluster's own is refused": {"", "b", true},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			one, two := member(t, "secret-name", "xdp_gpl"), member(t, "new", "xdp_proprietary")
+			one.Facts.GPLOnly, two.Facts.GPLCompatible = []string{"bpf_trace_printk"}, false
+			one.Tenant, two.Tenant, two.New = c.other, c.mine, true
+			_, err := chain.Link([]chain.Member{one, two}, chain.Options{})
+			if err == nil {
+				t.Fatal("it fits")
+			}
+			if named := strings.Contains(err.Error(), "secret-name"); named != c.want {
+				t.Errorf("it is told %q", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+// Has 63 programs for tcx/ingress, as many as the kernel takes there.
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#define NEXT(NUMBER)                          \
+	SEC("tcx/ingress")                    \
+	int next_##NUMBER(struct __sk_buff *skb) \
+	{                                     \
+		return -1;                    \
+	}
+
+NEXT(00)
+NEXT(01)
+NEXT(02)
+NEXT(03)
+NEXT(04)
+NEXT(05)
+NEXT(06)
+NEXT(07)
+NEXT(08)
+NEXT(09)
+NEXT(10)
+NEXT(11)
+NEXT(12)
+NEXT(13)
+NEXT(14)
+NEXT(15)
+NEXT(16)
+NEXT(17)
+NEXT(18)
+NEXT(19)
+NEXT(20)
+NEXT(21)
+NEXT(22)
+NEXT(23)
+NEXT(24)
+NEXT(25)
+NEXT(26)
+NEXT(27)
+NEXT(28)
+NEXT(29)
+NEXT(30)
+NEXT(31)
+NEXT(32)
+NEXT(33)
+NEXT(34)
+NEXT(35)
+NEXT(36)
+NEXT(37)
+NEXT(38)
+NEXT(39)
+NEXT(40)
+NEXT(41)
+NEXT(42)
+NEXT(43)
+NEXT(44)
+NEXT(45)
+NEXT(46)
+NEXT(47)
+NEXT(48)
+NEXT(49)
+NEXT(50)
+NEXT(51)
+NEXT(52)
+NEXT(53)
+NEXT(54)
+NEXT(55)
+NEXT(56)
+NEXT(57)
+NEXT(58)
+NEXT(59)
+NEXT(60)
+NEXT(61)
+NEXT(62)
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,220 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Place is one hook of one interface. The programs there share the kernel's
+// limits.
+type Place struct {
+	Hook    string
+	Ifindex int
+	// Interface is the name of the interface.
+	Interface string
+}
+
+// String names the place for people.
+func (p Place) String() string { return p.Hook + " of " + p.Interface }
+
+// Standing is the right by which an application's programs have a place. The
+// first has precedence.
+type Standing int
+
+// The standings, in order of precedence.
+const (
+	// Running programs run at the place now, in this revision.
+	Running Standing = iota
+	// Remembered programs are the last that the node knows to have run there, in
+	// this revision, and do not run there now.
+	Remembered
+	// Replacing programs are another revision of what runs or ran there.
+	Replacing
+	// Arriving programs never ran there.
+	Arriving
+)
+
+// Need is what the programs of one application take of a place's limits.
+type Need struct {
+	// Maps counts distinct maps and data sections.
+	Maps int `json:"maps,omitempty"`
+	// Functions counts BPF functions.
+	Functions int `json:"functions,omitempty"`
+	// Programs counts programs.
+	Programs int `json:"programs"`
+	// Closed means that the licence is not GPL compatible, GPLOnly that they call
+	// what the kernel gives to GPL compatible programs only.
+	Closed  bool `json:"closed,omitempty"`
+	GPLOnly bool `json:"gplOnly,omitempty"`
+}
+
+// Claim is the claim of one application to one place.
+type Claim struct {
+	UID      string
+	Identity v1alpha1.Identity
+	Standing Standing
+	// Created is when the application was created, in unix milliseconds. No tenant
+	// chooses it.
+	Created int64
+	Need    Need
+	// Held is what another revision of the application has there, or had last.
+	Held Need
+}
+
+// Precedes orders claims: by standing, then the oldest first, then by namespace,
+// name and UID. It returns what cmp.Compare does. Priority has no part in it.
+func (c Claim) Precedes(other Claim) int {
+	return cmp.Or(
+		cmp.Compare(c.Standing, other.Standing),
+		cmp.Compare(c.Created, other.Created),
+		cmp.Compare(c.Identity.Namespace, other.Identity.Namespace),
+		cmp.Compare(c.Identity.Name, other.Identity.Name),
+		cmp.Compare(c.UID, other.UID),
+	)
+}
+
+// Limits bound all programs of a place together. Zero means no limit.
+type Limits struct {
+	Maps, Functions, Programs int
+	// Dispatcher is what joins several programs takes: one map and one function.
+	Dispatcher bool
+	// SharePercent is the part of each limit that the applications of one namespace
+	// may have together. Zero means all of it. Cluster-scoped applications have no
+	// such bound, and neither has what runs or ran last.
+	SharePercent int
+}
+
+// OverLimitError says that a claim does not fit into a place beside those that
+// precede it. It names no other application: it may be another tenant's.
+type OverLimitError struct {
+	Place Place
+	// Limit names the limit: licence, maps, functions or programs.
+	Limit string
+	// Reason says in figures why it does not fit, Fix what would let it in.
+	Reason, Fix string
+}
+
+// Error implements error.
+func (e *OverLimitError) Error() string {
+	return fmt.Sprintf("place programs on %s: %s: %s; %s", e.Place, e.Limit, e.Reason, e.Fix)
+}
+
+// Admit grants the limits of a place to claims in the order of Precedes. A claim
+// that does not fit is refused alone, and takes nothing from those after it. It
+// returns the errors of the refused claims by UID. What runs is never refused.
+func Admit(place Place, claims []Claim, limits Limits) map[string]error {
+	claims = slices.Clone(claims)
+	slices.SortStableFunc(claims, Claim.Precedes)
+	refused := map[string]error{}
+	var granted []Claim
+	for _, c := range claims {
+		if err := c.fits(granted, limits); c.Standing != Running && err != nil {
+			err.Place = place
+			refused[c.UID] = err
+			continue
+		}
+		granted = append(granted, c)
+	}
+	return refused
+}
+
+// fits returns why a claim does not fit beside those that were granted, or nil.
+func (c Claim) fits(granted []Claim, limits Limits) *OverLimitError {
+	if err := c.fitsLicence(granted); err != nil {
+		return err
+	}
+	for _, d := range dimensions(limits) {
+		if err := c.fitsLimit(granted, d, limits); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dimension is one limit that is counted.
+type dimension struct {
+	name  string
+	limit int
+	of    func(Need) int
+	// shared is what a dispatcher takes of it.
+	shared int
+	fix    string
+}
+
+func dimensions(l Limits) []dimension {
+	shared := 0
+	if l.Dispatcher {
+		shared = 1
+	}
+	return []dimension{
+		{"maps", l.Maps, func(n Need) int { return n.Maps }, shared, "use fewer maps or data sections, or attach to another interface"},
+		{"functions", l.Functions, func(n Need) int { return n.Functions }, shared, "let the compiler inline functions (static __always_inline), or attach to another interface"},
+		{"programs", l.Programs, func(n Need) int { return n.Programs }, 0, "attach fewer programs, or attach to another interface"},
+	}
+}
+
+// fitsLimit checks one dimension: the kernel's limit, and the namespace's share.
+func (c Claim) fitsLimit(granted []Claim, d dimension, limits Limits) *OverLimitError {
+	if d.limit == 0 {
+		return nil
+	}
+	need, own, others, programs := d.of(c.Need), 0, 0, c.Need.Programs
+	for _, g := range granted {
+		programs += g.Need.Programs
+		if g.Identity.Namespace == c.Identity.Namespace {
+			own += d.of(g.Need)
+		} else {
+			others += d.of(g.Need)
+		}
+	}
+	shared := 0
+	if programs > 1 {
+		shared = d.shared
+	}
+	if need > 0 && need+own+others+shared > d.limit {
+		return &OverLimitError{Limit: d.name,
+			Reason: fmt.Sprintf("it takes %d, and of the %d that the kernel allows %d are held: %s", need, d.limit, own+others+shared, holders(c, own, others, shared)),
+			Fix:    d.fix}
+	}
+	share := d.limit * limits.SharePercent / 100
+	if limits.SharePercent == 0 || c.Identity.Namespace == "" || c.Standing <= Remembered || need <= d.of(c.Held) || need+own <= share {
+		return nil
+	}
+	return &OverLimitError{Limit: d.name,
+		Reason: fmt.Sprintf("it takes %d, namespace %s holds %d, and one namespace may have %d of the %d (%d %%)", need, c.Identity.Namespace, own, share, d.limit, limits.SharePercent),
+		Fix:    d.fix + ", or have an administrator raise --namespace-share"}
+}
+
+// holders says who holds a limit, without names of other tenants.
+func holders(c Claim, own, others, shared int) string {
+	mine, rest := "cluster-scoped applications", "namespaces"
+	if c.Identity.Namespace != "" {
+		mine, rest = "namespace "+c.Identity.Namespace, "others"
+	}
+	said := fmt.Sprintf("%d by %s, %d by %s", own, mine, others, rest)
+	if shared > 0 {
+		said += fmt.Sprintf(", %d by the dispatcher", shared)
+	}
+	return said
+}
+
+// fitsLicence checks that programs which share one licence agree on it: joined
+// programs have one, and what one of them needs of the GPL binds all.
+func (c Claim) fitsLicence(granted []Claim) *OverLimitError {
+	closed := slices.ContainsFunc(granted, func(g Claim) bool { return g.Need.Closed })
+	gpl := slices.ContainsFunc(granted, func(g Claim) bool { return g.Need.GPLOnly })
+	switch {
+	case c.Need.Closed && gpl:
+		return &OverLimitError{Limit: "licence",
+			Reason: "its licence is not GPL compatible, and a program that has precedence there calls helpers which need every program of the interface to be",
+			Fix:    "declare a GPL compatible licence in the object, or attach to another interface"}
+	case c.Need.GPLOnly && closed:
+		return &OverLimitError{Limit: "licence",
+			Reason: "it calls helpers which need every program of the interface to have a GPL compatible licence, and one that has precedence there has none",
+			Fix:    "do without these helpers, or attach to another interface"}
+	}
+	return nil
+}
