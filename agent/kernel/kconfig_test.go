@@ -1,6 +1,9 @@
 package kernel
 
 import (
+	"bytes"
+	"encoding/binary"
+	"os"
 	"strings"
 	"testing"
 
@@ -52,6 +55,55 @@ func TestProgramsReadTheKernelsConfiguration(t *testing.T) {
 				t.Errorf("the program returns %d, %v, want %d", got, err, c.want)
 			}
 		})
+	}
+}
+
+// TestSizesOfConfigurationThatLieEndNothing: the library writes as many bytes as
+// the type information says of a variable, wherever the section ends.
+func TestSizesOfConfigurationThatLieEndNothing(t *testing.T) {
+	store(t)
+	for _, size := range []uint32{0, 1 << 20, 1<<32 - 1} {
+		object := programs.Weak(programs.Object("xdp_kconfig"), lacking)
+		// The section's type: kind, number of variables and size; then the type,
+		// offset and size of each.
+		at := bytes.Index(object, binary.LittleEndian.AppendUint32(nil, 15<<24|4))
+		if at < 0 {
+			t.Fatal("no section of four variables")
+		}
+		for variable := range 4 {
+			binary.LittleEndian.PutUint32(object[at+8+12*variable+8:], size)
+		}
+		p, err := Prepare(opened(t, intent.Payload{Programs: program("reads_config", "xdp", "")}), object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		coll, err := ebpf.NewCollection(p.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := coll.Programs["reads_config"].Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+		if coll.Close(); err != nil || got != xdpTx {
+			t.Errorf("with sizes of %d the program returns %d, %v", size, got, err)
+		}
+	}
+}
+
+// TestTheMapsOfUsdtLoad loads an object that includes libbpf's usdt.bpf.h, whose
+// maps are weak: the program beside the one with arguments, and that one too.
+func TestTheMapsOfUsdtLoad(t *testing.T) {
+	s, _ := store(t)
+	object, err := os.ReadFile("../../bytecode/testdata/usdt.o")
+	if err != nil {
+		t.Fatal(err)
+	}
+	object = programs.Weak(object, "__bpf_usdt_specs", "__bpf_usdt_ip_to_spec_id")
+	p, err := Prepare(opened(t, intent.Payload{Programs: []v1alpha1.Program{program("beside", "xdp", "")[0], {Name: "arguments"}}}), object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := load(t, s, p, nil)
+	if r.Programs["beside"] == nil || r.Programs["arguments"] == nil || r.Maps["__bpf_usdt_specs"].MaxEntries() != 256 {
+		t.Errorf("loaded %v and %v", r.Programs, r.Maps)
 	}
 }
 

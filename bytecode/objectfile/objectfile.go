@@ -55,6 +55,35 @@ func Kconfig(spec *ebpf.CollectionSpec) *btf.Datasec {
 	return ds
 }
 
+// maxKconfig is the size in bytes of an object's __kconfig variables together;
+// the loader makes a buffer of it.
+const maxKconfig = 1 << 20
+
+// settle gives the __kconfig variables their plain types and true sizes, and
+// refuses those that lie outside of their section. The loader writes where the
+// type information says, and has no bounds of its own: sizes that lie, or that
+// add up to more than 32 bits, would end the process that loads the object.
+func settle(ds *btf.Datasec) error {
+	if ds.Size > maxKconfig {
+		return fmt.Errorf("its variables take %d bytes, more than %d", ds.Size, maxKconfig)
+	}
+	for i, v := range ds.Vars {
+		extern, ok := v.Type.(*btf.Var)
+		if !ok {
+			return fmt.Errorf("%q is no variable", v.Type.TypeName())
+		}
+		size, err := btf.Sizeof(extern.Type)
+		if err != nil {
+			return fmt.Errorf("find the size of variable %q: %w", extern.Name, err)
+		}
+		if size <= 0 || uint64(v.Offset)+uint64(size) > uint64(ds.Size) {
+			return fmt.Errorf("variable %q of %d bytes lies outside of it", extern.Name, size)
+		}
+		ds.Vars[i].Size, extern.Type = uint32(size), plain(extern.Type)
+	}
+	return nil
+}
+
 // plain is an integer without the names and qualifiers before it: the library
 // compares the kinds of LINUX_ variables without looking behind a typedef.
 func plain(t btf.Type) btf.Type {
@@ -124,10 +153,8 @@ func (b *Bound) Parse() (*Object, error) {
 		return nil, err
 	}
 	if ds := Kconfig(spec); ds != nil {
-		for _, v := range ds.Vars {
-			if extern, ok := v.Type.(*btf.Var); ok {
-				extern.Type = plain(extern.Type)
-			}
+		if err := settle(ds); err != nil {
+			return nil, fmt.Errorf("section %s: %w", KconfigSection, err)
 		}
 	}
 	return &Object{Spec: spec, WeakKconfig: b.weak, License: b.license}, nil
