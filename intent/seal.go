@@ -36,6 +36,9 @@ var (
 	ErrFormat = errors.New("intent format not known")
 	// ErrOlder: a newer intent of the same application was seen before.
 	ErrOlder = errors.New("intent is older than the last one seen")
+	// ErrConflict: another intent of the same application was seen under this
+	// serial. What runs is kept.
+	ErrConflict = errors.New("another intent was seen under the same serial")
 )
 
 // Envelope is a sealed intent: a DSSE envelope as JSON.

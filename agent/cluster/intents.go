@@ -18,6 +18,7 @@ const (
 	badSeal   = "seal"
 	badFormat = "format"
 	overtaken = "older"
+	conflicts = "conflict"
 	notAtHand = "failed"
 )
 
@@ -32,6 +33,8 @@ func fareOf(err error) string {
 		return badFormat
 	case errors.Is(err, intent.ErrOlder):
 		return overtaken
+	case errors.Is(err, intent.ErrConflict):
+		return conflicts
 	}
 	return notAtHand
 }

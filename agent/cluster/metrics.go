@@ -30,7 +30,7 @@ func newMetrics() *metrics {
 		applications: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "skep_agent_applications", Help: "Applications on this node, by state."}, []string{"state"}),
 		intents: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "skep_agent_intents_total", Help: "Envelopes seen, by how they fared: accepted, seal, format, older, failed."}, []string{"result"}),
+			Name: "skep_agent_intents_total", Help: "Envelopes seen, by how they fared: accepted, seal, format, older, conflict, failed."}, []string{"result"}),
 		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "skep_agent_fetches_total", Help: "Objects asked of the mirror, by result: ok, failed."}, []string{"result"}),
 		fetchTime: prometheus.NewHistogram(prometheus.HistogramOpts{

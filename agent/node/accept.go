@@ -44,6 +44,9 @@ type application struct {
 	failed  map[string]error
 	// needs are what programs take of a chain, by revision and names.
 	needs map[string]plan.Need
+	// conflict says that another intent was sent under the newest one's serial, and
+	// nothing since that settles which of them holds.
+	conflict error
 	// leftOut says why it is left out of a place, also until retryAt.
 	leftOut map[plan.Place]error
 	// log is what the verifier said at the last refusal.
@@ -69,7 +72,7 @@ func (e *AcceptError) Error() string {
 func (e *AcceptError) Unwrap() error { return e.Err }
 
 // Accept takes sealed intents: a seal that does not hold, a serial that was
-// overtaken (intent.ErrOlder) and a format not known refuse the one envelope
+// overtaken (intent.ErrOlder) or bears another intent (intent.ErrConflict) and a format not known refuse the one envelope
 // and not the others. What is accepted is on disk when Accept returns, and Run
 // works on it soon after; see Settled. A tombstone, or an intent that does not
 // name what runs, is worked on even where it cannot be kept, which is told still,
@@ -119,10 +122,8 @@ func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
 		switch have := old.newest.Payload().Serial; {
 		case p.Serial < have:
 			return fmt.Errorf("serial %d after %d: %w", p.Serial, have, intent.ErrOlder)
-		case p.Serial == have && (old.unkept || !bytes.Equal(e, old.envelope)):
-			return a.keepAnew(old, p, e)
 		case p.Serial == have:
-			return nil
+			return a.acceptAgain(old, p, e)
 		}
 		app.goOnFrom(old)
 	}
@@ -158,13 +159,27 @@ func (app *application) alike(o intent.Opened) bool {
 	return !was.SameVersion(&is)
 }
 
-// keepAnew keeps what was accepted before under the seal that it bears now: that
-// of another key, when the one before is about to count no more. It has to say
-// the same as before.
-func (a *Agent) keepAnew(app *application, p intent.Payload, e intent.Envelope) error {
+// acceptAgain takes an intent under the serial of the newest one. It has to be the
+// same: a sealer uses a serial once, so that neither of two is the newer one.
+func (a *Agent) acceptAgain(app *application, p intent.Payload, e intent.Envelope) error {
 	if !reflect.DeepEqual(p, app.newest.Payload()) {
+		app.conflict = fmt.Errorf("serial %d: %w; what runs is kept: change the application, which seals a newer one", p.Serial, intent.ErrConflict)
+		a.unsettle()
+		return app.conflict
+	}
+	if app.conflict != nil {
+		app.conflict = nil
+		a.unsettle()
+	}
+	if !app.unkept && bytes.Equal(e, app.envelope) {
 		return nil
 	}
+	return a.keepAnew(app, p, e)
+}
+
+// keepAnew keeps what was accepted before under the seal that it bears now: that
+// of another key, when the one before is about to count no more.
+func (a *Agent) keepAnew(app *application, p intent.Payload, e intent.Envelope) error {
 	ends := p.Tombstone || app.unkept
 	err := a.keepAccepted(p, e, ends)
 	app.unkept = err != nil && ends

@@ -211,6 +211,72 @@ func TestAcceptRefusesWhatIsNotSealedOrOlder(t *testing.T) {
 	}
 }
 
+// TestAnotherIntentUnderTheSameSerialIsToldAndChangesNothing has somebody seal
+// twice under one serial, as two controllers with one key and one clock would.
+func TestAnotherIntentUnderTheSameSerialIsToldAndChangesNothing(t *testing.T) {
+	needKernel(t)
+	at := v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")}
+	for sentence, change := range map[string]func(w *world, p *intent.Payload){
+		"another object": func(w *world, p *intent.Payload) { p.ObjectDigest = w.object(programsObject("xdp_count_v2")) },
+		"another place": func(_ *world, p *intent.Payload) {
+			p.Programs = []v1alpha1.Program{{Name: at.Name, Attach: on("xdp", "rf1")}}
+		},
+		"a tombstone": func(_ *world, p *intent.Payload) {
+			*p = intent.Payload{Application: p.Application, UID: p.UID, Serial: p.Serial, Tombstone: true}
+		},
+		"for no node at all": func(_ *world, p *intent.Payload) { p.NodeSelector = role("nobody") },
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "rf0", "rf1")
+			a, stop := w.start()
+			first := w.intent("app", "xdp_count", at)
+			if err := w.accept(a, first); err != nil {
+				t.Fatal(err)
+			}
+			_, before := one(t, a)
+			second := first
+			change(w, &second)
+			told := func() {
+				t.Helper()
+				for range 2 {
+					if err := a.Accept(w.seal(second)); !errors.Is(err, intent.ErrConflict) || !strings.Contains(err.Error(), "app") {
+						t.Errorf("Accept = %v", err)
+					}
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if err := a.Settled(ctx); err == nil || !strings.Contains(err.Error(), "another intent was seen under the same serial") {
+					t.Errorf("Settled = %v", err)
+				}
+				s, l := a.Status()[0], 0
+				for _, p := range s.Programs {
+					for _, one := range p.Links {
+						l += int(one.ID)
+					}
+				}
+				if s.Conditions[0].Status != metav1.ConditionFalse || l != int(before.ID) || runs(t, before.ID) == 0 {
+					t.Errorf("it is told as %+v", s)
+				}
+			}
+			told()
+			// The one that was accepted settles it, and so does a newer one.
+			if err := w.accept(a, first); err != nil {
+				t.Errorf("the first again: %v", err)
+			}
+			stop()
+			a, _ = w.start()
+			if err := w.accept(a); err != nil {
+				t.Errorf("after a restart: %v", err)
+			}
+			told()
+			if err := w.accept(a, w.intent("app", "xdp_count", at)); err != nil {
+				t.Errorf("a newer one: %v", err)
+			}
+		})
+	}
+}
+
 func TestACacheThatWasTamperedWithUnloadsNothing(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t)

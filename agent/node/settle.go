@@ -125,6 +125,10 @@ func (p *pass) finish() {
 			continue
 		}
 		app.unkept, app.envelope = now.unkept, now.envelope
+		if app.conflict != now.conflict {
+			// The next pass reports it.
+			app.conflict, all = now.conflict, false
+		}
 		p.Agent.apps[uid] = app
 		if out := p.outcomes[uid]; out == nil || out.pending || out.unsettled {
 			all = false

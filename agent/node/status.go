@@ -253,7 +253,7 @@ func (p *pass) status(app *application, out *outcome) ApplicationStatus {
 		s.Revision = out.live.Revision()
 	}
 	s.Unloading = payload.Tombstone && p.inKernel(payload.UID)
-	s.Error = sayAll(out.errs)
+	s.Error = sayAll(append(slices.Clip(out.errs), app.conflict))
 	s.Unsupported = errors.Is(errors.Join(out.errs...), ebpf.ErrNotSupported)
 	s.Conditions = []metav1.Condition{p.deployedCondition(app, out, s)}
 	return s

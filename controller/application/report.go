@@ -152,7 +152,7 @@ func wanted(p intent.Payload, s gate.Standing) status.Wanted {
 	if s.Err == nil && s.Verdict.Image().Digest == p.ImageDigest {
 		facts = new(s.Verdict.Facts())
 	}
-	return status.Wanted{UID: p.UID, Serial: p.VersionSerial(), Selector: p.NodeSelector, Needs: placement.Of(p, facts), Reaches: p.Reaches}
+	return status.Wanted{UID: p.UID, Serial: p.VersionSerial(), Revision: p.Revision(), Selector: p.NodeSelector, Needs: placement.Of(p, facts), Reaches: p.Reaches}
 }
 
 // nodes are the cluster's nodes with what their agents say, as the cache has

@@ -38,6 +38,9 @@ type Wanted struct {
 	// Serial is that of the newest version; what a node says of another one is no
 	// answer.
 	Serial int64
+	// Revision is that version's: a node that runs another one does not run it,
+	// whatever serial it tells. Empty means that this is not compared.
+	Revision string
 	// Selector chooses the nodes; nil means every node.
 	Selector *metav1.LabelSelector
 	// Needs is what a kernel has to have.
@@ -167,6 +170,8 @@ func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState
 		return a.State, "the version before: " + a.Message
 	case w.Reaches != nil && !w.Reaches(name):
 		return v1alpha1.NodeHeld, ""
+	case a != nil && a.Serial == w.Serial && a.State == v1alpha1.NodeLoaded && w.Revision != "" && a.Revision != "" && a.Revision != w.Revision:
+		return v1alpha1.NodeFailed, fmt.Sprintf("it runs revision %s, and under serial %d revision %s is sealed; change the application, which seals a newer serial", a.Revision, a.Serial, w.Revision)
 	case a != nil && a.Serial == w.Serial:
 		return a.State, a.Message
 	case a == nil && n.Counts.Untold > 0:

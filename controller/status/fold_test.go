@@ -21,6 +21,13 @@ func says(name string, serial int64, state v1alpha1.NodeState, message string) N
 	}}
 }
 
+// running is a node that runs a revision under serial 7.
+func running(name, revision string) Node {
+	n := says(name, 7, v1alpha1.NodeLoaded, "")
+	n.Reported.Applications[0].Revision = revision
+	return n
+}
+
 func TestNodesAreFolded(t *testing.T) {
 	loaded := says("a", 7, v1alpha1.NodeLoaded, "")
 	unprivileged := says("a", 7, v1alpha1.NodeFailed, "never tried")
@@ -46,6 +53,11 @@ func TestNodesAreFolded(t *testing.T) {
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
 		"one speaks of an intent that was lost": {Wanted{}, []Node{loaded, says("b", 8, v1alpha1.NodeLoaded, "")},
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
+		"one runs another revision under the serial": {Wanted{Revision: "r2"}, []Node{running("a", "r2"), running("b", "r1")},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Failed: 1, Failing: []v1alpha1.NodeFailure{{Node: "b", State: v1alpha1.NodeFailed,
+				Message: "it runs revision r1, and under serial 7 revision r2 is sealed; change the application, which seals a newer serial"}}}, ReasonNodesFailed, false},
+		"told in short, which has no room for a revision": {Wanted{Revision: "r2"}, []Node{short("a", 0, "uid:7")},
+			v1alpha1.NodesStatus{Summary: "1/1", Selected: 1, Loaded: 1}, ReasonSucceeded, true},
 		"one failed": {Wanted{}, []Node{says("b", 7, v1alpha1.NodeFailed, "R1 is scalar"), loaded},
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Failed: 1,
 				Failing: []v1alpha1.NodeFailure{{Node: "b", State: v1alpha1.NodeFailed, Message: "R1 is scalar"}}}, ReasonNodesFailed, false},
