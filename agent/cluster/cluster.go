@@ -123,7 +123,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a := &Agent{opts: o, metrics: newMetrics(), changed: make(chan struct{}, 1)}
+	a := &Agent{opts: o, metrics: newMetrics(), changed: make(chan struct{}, 1), health: health{now: time.Now}}
 	if a.api, err = newAPI(o.Config, o.NodeName); err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
@@ -200,6 +200,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		wait.Go(func() { follow(ctx) })
 	}
 	if a.self.await(ctx) {
+		a.health.begins()
 		err = a.holder.Run(ctx)
 	}
 	cancel()

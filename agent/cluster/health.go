@@ -9,35 +9,58 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// stuckAfter is how long a turn may take: the verifier needs seconds for the
-// largest programs, and an agent that goes round no more heals nothing.
+// stuckAfter is how long a turn may take. Loads run beside the turns and do not
+// count: an agent whose turns do not end heals nothing.
 const stuckAfter = 5 * time.Minute
 
 // health is what probes ask for.
 type health struct {
-	mu   sync.Mutex
-	last time.Time
+	mu sync.Mutex
+	// began is when the first turn began, and last when a turn ended last.
+	began, last time.Time
+	// now is the clock.
+	now func() time.Time
+}
+
+// begins notes that the first turn is about to begin.
+func (h *health) begins() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.began = h.now()
 }
 
 // passed notes that the agent went round.
 func (h *health) passed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.last = time.Now()
+	h.last = h.now()
 }
 
-// since tells how long ago that was, and false where it was never.
+// since returns how long ago that was, and false where it was never.
 func (h *health) since() (time.Duration, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return time.Since(h.last), !h.last.IsZero()
+	return h.now().Sub(h.last), !h.last.IsZero()
+}
+
+// stuck returns how long the turn takes that is in progress, 0 where none began.
+func (h *health) stuck() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.began.IsZero() {
+		return 0
+	}
+	if h.last.After(h.began) {
+		return h.now().Sub(h.last)
+	}
+	return h.now().Sub(h.began)
 }
 
 // healthy is nil unless the agent stands still. That the API server, the mirror
 // or a program fails is no reason to start the agent again.
 func (a *Agent) healthy() error {
-	if since, ever := a.health.since(); ever && since > stuckAfter {
-		return fmt.Errorf("no turn for %s", since.Round(time.Second))
+	if since := a.health.stuck(); since > stuckAfter {
+		return fmt.Errorf("no turn ended for %s", since.Round(time.Second))
 	}
 	return nil
 }

@@ -130,14 +130,19 @@ func uidsOf(members []plan.Member) []string {
 	return uids
 }
 
-// backedOff returns the error of an action that failed a short while ago.
+// backedOff returns the error of an action that failed a short while ago for one
+// of its owners, and notes it for all: it is not tried for any of them.
 func (p *pass) backedOff(owners []string, a plan.Action) error {
 	var lately error
 	for _, app := range p.apps {
 		uid := app.newest.Payload().UID
 		if err := app.failed[a.String()]; err != nil && slices.Contains(owners, uid) && p.now.Before(app.retryAt) {
-			p.outcomes[uid].failed(uid, a, err)
 			lately = err
+		}
+	}
+	for _, uid := range owners {
+		if out := p.outcomes[uid]; out != nil && lately != nil {
+			out.failed(uid, a, lately)
 		}
 	}
 	return lately

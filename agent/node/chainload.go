@@ -104,6 +104,15 @@ func changes(members, running []plan.Member) []string {
 	return uidsOf(slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return slices.Contains(running, m) }))
 }
 
+// givenTo are the members of the program that an interface's link was given,
+// whether or not the link runs it now.
+func (p *pass) givenTo(ifindex int) []plan.Member {
+	if c := p.held.chains[ifindex]; c != nil && c.Version != nil {
+		return c.Version.Members
+	}
+	return nil
+}
+
 // askChain asks for the load of a chain. It is urgent where it only ends what
 // may run no more.
 func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect string) (request, error) {

@@ -28,7 +28,9 @@ type misfit func()
 func (p *pass) loadChains() misfit {
 	for _, want := range plan.WantedChains(p.want, p.state) {
 		have := p.chainOf(want.Ifindex)
-		if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) {
+		running := p.givenTo(want.Ifindex)
+		// What the link was given needs no load where only the link is healed.
+		if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
 			continue
 		}
 		if v := p.versions[want.Ifindex]; v != nil {
@@ -36,10 +38,6 @@ func (p *pass) loadChains() misfit {
 				continue
 			}
 			p.giveBack(want.Ifindex)
-		}
-		var running []plan.Member
-		if have != nil {
-			running = have.Members
 		}
 		if m := p.fit(want, running); m != nil {
 			return m

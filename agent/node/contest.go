@@ -39,7 +39,7 @@ func (p *pass) heal(a plan.Action) (Drift, error) {
 		return "", nil
 	}
 	c := p.contests[key]
-	if c == nil || p.now.Sub(c.last) > contestWindow && p.now.After(c.next) {
+	if c == nil || c.over(p.now) {
 		c = &contest{}
 		p.contests[key] = c
 	}
@@ -53,6 +53,21 @@ func (p *pass) heal(a plan.Action) (Drift, error) {
 	}
 	p.opts.Log.Warn("put back what somebody else changed", "action", a.String(), "times", c.heals)
 	return drift, nil
+}
+
+// endContests forgets the links that were left alone for a while.
+func (p *pass) endContests() {
+	for key, c := range p.contests {
+		if c.over(p.now) {
+			delete(p.contests, key)
+		}
+	}
+}
+
+// over reports whether a link was left alone for so long that its next loss is a
+// first one.
+func (c *contest) over(now time.Time) bool {
+	return now.Sub(c.last) > contestWindow && now.After(c.next)
 }
 
 // drifted names the link that an action puts back, and how it drifted; nothing

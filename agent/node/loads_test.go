@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/node"
@@ -166,5 +167,37 @@ func TestANamespaceWithManyLoadsDelaysAnotherByOne(t *testing.T) {
 	})
 	if i := slices.Index(order.names, "application uid-other-app"); i < 0 || i > 1 {
 		t.Errorf("it is number %d of %s", i+1, strings.Join(order.names, " "))
+	}
+}
+
+// TestALinkIsHealedWithoutALoad: the chain that it ran is in the kernel still.
+func TestALinkIsHealedWithoutALoad(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, counts := w.observed(t)
+	w.three(a)
+	loads := func() float64 { return counts()[`skep_agent_load_duration_seconds{result="ok",what="chain"}`] }
+	before := loads()
+	l, err := link.NewFromID(link.ID(chainsOf(t, a)[0].LinkID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	was := chainsOf(t, a)[0].ProgramID
+	for _, change := range []func() error{
+		func() error { return l.Update(foreignProgram(t, ebpf.XDP)) },
+		l.Detach,
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the link to be healed", time.Minute, func() bool {
+			now := chainsOf(t, a)[0]
+			return !now.Severed && now.ProgramID == was
+		})
+	}
+	if n := loads() - before; n != 0 {
+		t.Errorf("it took %v loads", n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/attach"
@@ -39,11 +40,7 @@ func (p *pass) observe() error {
 	}
 	for _, links := range p.held.links {
 		for _, l := range links {
-			facts, err := kernel.Inspect(l.Link)
-			if err != nil {
-				return err
-			}
-			p.facts[l.Path] = facts
+			facts := p.inspect(l.Path, l.Link)
 			p.state.Links = append(p.state.Links, plan.Link{UID: l.UID, Attachment: l.Attachment,
 				Revision: p.revisionOf(l, facts), Severed: facts.Severed})
 		}
@@ -51,14 +48,26 @@ func (p *pass) observe() error {
 	slices.SortFunc(p.state.Links, func(a, b plan.Link) int {
 		return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Attachment.Key(), b.Attachment.Key()))
 	})
-	if err := p.observeOrder(); err != nil {
-		return err
+	p.observeOrder()
+	p.observeChains()
+	return nil
+}
+
+// inspect asks the kernel about a link. One that cannot be read ends no pass: it
+// runs nothing that is known, and what is to be done about that can fail alone.
+func (p *pass) inspect(path string, l link.Link) kernel.Facts {
+	facts, err := kernel.Inspect(l)
+	if err != nil {
+		p.opts.Log.Error("look at link; others are not affected", "pin", path, "error", err)
+		p.unreadable[path] = true
+		return kernel.Facts{}
 	}
-	return p.observeChains()
+	p.facts[path] = facts
+	return facts
 }
 
 // observeOrder reads the place of each link on an ordered hook.
-func (p *pass) observeOrder() error {
+func (p *pass) observeOrder() {
 	orders := map[string][]link.ID{}
 	for i := range p.state.Links {
 		l := &p.state.Links[i]
@@ -69,14 +78,16 @@ func (p *pass) observeOrder() error {
 		if orders[at] == nil {
 			order, err := attach.OrderTCX(l.Attachment.Hook, l.Attachment.Ifindex)
 			if err != nil && !errors.Is(err, attach.ErrTarget) {
-				return err
+				p.opts.Log.Error("read the order of programs; they stay as they are", "hook", l.Attachment.Hook, "interface", l.Attachment.Interface, "error", err)
+				l.Unplaced = true
+				continue
 			}
 			orders[at] = order
 		}
 		pin := p.held.links[l.UID][l.Attachment.Key()].Path
 		l.Position = slices.Index(orders[at], p.facts[pin].ID)
+		l.Unplaced = p.facts[pin].ID == 0
 	}
-	return nil
 }
 
 // revisionOf names the revision whose program a link runs.
@@ -89,33 +100,35 @@ func (p *pass) revisionOf(l *kernel.Link, facts kernel.Facts) string {
 	return ""
 }
 
-func (p *pass) observeChains() error {
+func (p *pass) observeChains() {
 	for index, c := range p.held.chains {
-		facts, err := kernel.Inspect(c.Link)
-		if err != nil {
-			return err
-		}
-		p.facts[p.store.ChainPath(index)] = facts
+		facts := p.inspect(p.store.ChainPath(index), c.Link)
 		one := plan.Chain{Ifindex: index, Severed: facts.Severed}
-		if c.Version != nil {
-			id, err := kernel.ProgramID(c.Version.Program)
-			if err != nil {
-				return err
-			}
-			// A program somebody else put under the link is not the members'.
-			if id == facts.Program {
-				one.Members = c.Version.Members
-			}
+		// A program somebody else put under the link is not the members'.
+		switch {
+		case c.Version == nil:
+		case facts.Program != 0 && p.programID(c.Version) == facts.Program:
+			one.Members = c.Version.Members
+		default:
+			one.Given = c.Version.Members
 		}
 		p.state.Chains = append(p.state.Chains, one)
 	}
 	slices.SortFunc(p.state.Chains, func(a, b plan.Chain) int { return cmp.Compare(a.Ifindex, b.Ifindex) })
-	return nil
+}
+
+// programID is the kernel's id of a chain's program, 0 where it cannot be read.
+func (p *pass) programID(v *kernel.ChainVersion) ebpf.ProgramID {
+	id, err := kernel.ProgramID(v.Program)
+	if err != nil {
+		p.opts.Log.Error("look at chain", "error", err)
+	}
+	return id
 }
 
 // factsOf asks the kernel about a link, once a pass where it is unchanged.
 func (p *pass) factsOf(path string, l link.Link) kernel.Facts {
-	if f, ok := p.facts[path]; ok && f.ID != 0 {
+	if f, ok := p.facts[path]; ok && f.ID != 0 || p.unreadable[path] {
 		return f
 	}
 	f, err := kernel.Inspect(l)

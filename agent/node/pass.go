@@ -46,6 +46,8 @@ type pass struct {
 	awaited map[[2]string]bool
 	// facts of links by their pin.
 	facts map[string]kernel.Facts
+	// unreadable are the pins whose links could not be read.
+	unreadable map[string]bool
 	// outcomes by uid.
 	outcomes map[string]*outcome
 	// strays by the uid they lie under.
@@ -102,7 +104,7 @@ func (a *Agent) newPass(ctx context.Context) *pass {
 	apps, labels := a.snapshot()
 	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: apps, labels: labels,
 		prepared: map[[2]string]*kernel.Prepared{}, asked: map[string]bool{}, awaited: map[[2]string]bool{},
-		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{},
+		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{},
 		outcomes: map[string]*outcome{}, strays: map[string][]string{}, lost: map[ranAt]bool{}}
 }
 

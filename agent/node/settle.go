@@ -93,6 +93,7 @@ func (p *pass) finish() {
 	for _, app := range p.apps {
 		p.settle(app)
 	}
+	p.endContests()
 	p.pruneObjects()
 	var orphans []ApplicationStatus
 	for _, uid := range p.want.Frozen {

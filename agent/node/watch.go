@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/vishvananda/netlink"
@@ -42,35 +43,84 @@ func (w *watch) stop() {
 	w.wait.Wait()
 }
 
+// renewAfter is how long a subscription that ended waits before it is made again.
+const renewAfter = time.Second
+
 func (w *watch) interfaces() error {
-	links := make(chan netlink.LinkUpdate, 64)
-	if err := netlink.LinkSubscribe(links, w.done); err != nil {
-		return fmt.Errorf("subscribe to interfaces: %w", err)
+	return errors.Join(
+		follow(w, "interfaces", func(events chan<- netlink.LinkUpdate, done <-chan struct{}) error {
+			return netlink.LinkSubscribe(events, done)
+		}),
+		follow(w, "routes", func(events chan<- netlink.RouteUpdate, done <-chan struct{}) error {
+			return netlink.RouteSubscribe(events, done)
+		}))
+}
+
+// subscription is one that yields events until it ends.
+type subscription[T any] struct {
+	events chan T
+	stop   chan struct{}
+}
+
+// follow wakes the agent for every event of a subscription, and makes the
+// subscription again where it ends: the kernel ends one whose events are not read
+// in time, as in a flood of them. It fails where the first one cannot be made.
+func follow[T any](w *watch, what string, subscribe func(chan<- T, <-chan struct{}) error) error {
+	begin := func() (*subscription[T], error) {
+		s := &subscription[T]{events: make(chan T, 64), stop: make(chan struct{})}
+		if err := subscribe(s.events, s.stop); err != nil {
+			return nil, fmt.Errorf("subscribe to %s: %w", what, err)
+		}
+		return s, nil
 	}
-	routes := make(chan netlink.RouteUpdate, 64)
-	if err := netlink.RouteSubscribe(routes, w.done); err != nil {
-		return fmt.Errorf("subscribe to routes: %w", err)
+	s, err := begin()
+	if err != nil {
+		return err
 	}
-	forward(w, links)
-	forward(w, routes)
+	w.wait.Go(func() {
+		for s != nil {
+			forward(w, s.events)
+			close(s.stop)
+			s = renew(w, what, begin)
+		}
+	})
 	return nil
 }
 
-// forward wakes the agent for every event until the channel is closed.
+// forward wakes the agent for every event until there are no more.
 func forward[T any](w *watch, events <-chan T) {
-	w.wait.Go(func() {
-		for {
-			select {
-			case <-w.done:
+	for {
+		select {
+		case <-w.done:
+			return
+		case _, open := <-events:
+			if !open {
 				return
-			case _, open := <-events:
-				if !open {
-					return
-				}
-				w.agent.poke()
 			}
+			w.agent.poke()
 		}
-	})
+	}
+}
+
+// renew makes a subscription again, or returns nil when the watch ends.
+func renew[T any](w *watch, what string, begin func() (*subscription[T], error)) *subscription[T] {
+	for logged := false; ; {
+		select {
+		case <-w.done:
+			return nil
+		case <-time.After(renewAfter):
+		}
+		s, err := begin()
+		if err == nil {
+			w.agent.opts.Log.Warn("a subscription ended and was made again; the sweep finds what was missed", "to", what)
+			w.agent.poke()
+			return s
+		}
+		if !logged {
+			logged = true
+			w.agent.opts.Log.Error("a subscription ended; it is tried again, and the sweep finds changes later", "error", err)
+		}
+	}
 }
 
 func (w *watch) startPins() error {

@@ -95,7 +95,7 @@ func (p *planner) chains() {
 	}
 	for _, c := range WantedChains(p.want, p.have) {
 		old, ok := found[c.Ifindex]
-		if ok && !old.Severed && slices.Equal(old.Members, c.Members) {
+		if ok && !old.Severed && slices.Equal(old.Members, c.Members) && !abandoned(old, c) {
 			continue
 		}
 		if len(c.Members) == 0 && !ok {
@@ -104,6 +104,10 @@ func (p *planner) chains() {
 		p.add(Action{Verb: SetChain, Ifindex: c.Ifindex, Interface: c.Interface, Members: c.Members})
 	}
 }
+
+// abandoned reports whether nobody wants a chain any more that runs something else
+// than it was given.
+func abandoned(old, wanted Chain) bool { return len(wanted.Members) == 0 && len(old.Given) > 0 }
 
 // WantedChains returns, for each interface that has a chain or is to have one,
 // the members in the order in which they are to run. A frozen application's
@@ -116,7 +120,7 @@ func WantedChains(want Want, have State) []Chain {
 	chains := map[int][]Member{}
 	for _, c := range have.Chains {
 		chains[c.Ifindex] = nil
-		for _, m := range c.Members {
+		for _, m := range c.given() {
 			if slices.Contains(want.Frozen, m.UID) {
 				chains[c.Ifindex] = append(chains[c.Ifindex], m)
 			}
@@ -138,7 +142,7 @@ func WantedChains(want Want, have State) []Chain {
 		if !ok {
 			members = nil
 		} else if i := slices.IndexFunc(have.Chains, func(c Chain) bool { return c.Ifindex == index }); i >= 0 && slices.Contains(want.Left, index) {
-			members = slices.Clone(have.Chains[i].Members)
+			members = slices.Clone(have.Chains[i].given())
 		}
 		members = slices.DeleteFunc(members, func(m Member) bool { return slices.Contains(want.Out[index], m.UID) })
 		slices.SortFunc(members, compareMembers)

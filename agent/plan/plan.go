@@ -123,8 +123,9 @@ type Link struct {
 	// Severed links run nothing any more.
 	Severed bool
 	// Position is the link's place on an ordered hook, counted with all others
-	// there; of no meaning elsewhere.
+	// there; of no meaning elsewhere, and where Unplaced says that it is not known.
 	Position int
+	Unplaced bool
 }
 
 // Member is one program of an XDP chain.
@@ -143,8 +144,19 @@ type Chain struct {
 	Ifindex   int
 	Interface string
 	Members   []Member
+	// Given are the members that the agent gave to a link that runs something else,
+	// or that cannot be read. Members are none then.
+	Given []Member
 	// Severed chains run nothing any more.
 	Severed bool
+}
+
+// given are the members of a chain as the agent made it last.
+func (c Chain) given() []Member {
+	if c.Members != nil {
+		return c.Members
+	}
+	return c.Given
 }
 
 // State is what was found in the kernel.
