@@ -43,7 +43,7 @@ func (a *Agent) trusted() *intent.Trust {
 	return a.trust
 }
 
-// Passed yields after a pass of Run; several since the last read count once. It
+// Passed yields after a turn of Run; several since the last read count once. It
 // is for one reader.
 func (a *Agent) Passed() <-chan struct{} { return a.passed }
 

@@ -77,6 +77,11 @@ func (a *Agent) Reconcile(ctx context.Context) {
 	defer cancel()
 	for a.advance(grace, a.pass(ctx)) && ctx.Err() == nil {
 	}
+	// Not after each pass: what is loaded within the turn is reported once.
+	select {
+	case a.passed <- struct{}{}:
+	default:
+	}
 }
 
 // pass looks once, and does what can be done without waiting for anything.

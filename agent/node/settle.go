@@ -107,10 +107,6 @@ func (p *pass) finish() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.orphans = orphans
-	select {
-	case p.passed <- struct{}{}:
-	default:
-	}
 	all := sameLabels(p.labels, p.Agent.labels)
 	for _, app := range p.apps {
 		uid := app.newest.Payload().UID
