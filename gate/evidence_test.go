@@ -355,6 +355,41 @@ func TestARevokedBundleHidesNobody(t *testing.T) {
 	}
 }
 
+// TestEvidenceFromTheFutureDoesNotCountForEver has what was collected carry a time
+// that a wrong clock gave it, and the registry away.
+func TestEvidenceFromTheFutureDoesNotCountForEver(t *testing.T) {
+	for name, c := range map[string]struct {
+		ahead   time.Duration
+		allowed bool
+	}{
+		"a minute ahead": {time.Minute, true},
+		"a year ahead":   {365 * 24 * time.Hour, false},
+		"an hour ahead":  {time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			j, req := w.judge(), gate.Request{Application: app(w.signed("xdp_count"), "count_packets", onEth0())}
+			w.now = w.now.Add(c.ahead)
+			_, v := w.taken(t, j, req)
+			req.Digest = v.Image().Digest
+			w.now = w.now.Add(-c.ahead)
+			w.down.Store(true)
+			v, err := w.judge().Judge(t.Context(), req)
+			if c.allowed != (err == nil && v.Allowed()) {
+				t.Errorf("allowed %v, %v; want %v", v.Allowed(), err, c.allowed)
+			}
+			w.comeUp()
+			if v, err := w.judge().Judge(t.Context(), req); err != nil || !v.Allowed() {
+				t.Errorf("with the registry back: allowed %v, %v", v.Allowed(), err)
+			}
+			w.down.Store(true)
+			if v, err := w.judge().Judge(t.Context(), req); err != nil || !v.Allowed() {
+				t.Errorf("away again, just after it was asked: allowed %v, %v", v.Allowed(), err)
+			}
+		})
+	}
+}
+
 // TestAPolicyThatComesLaterIsNotAskedAboutAPart lets a policy that refuses for
 // an attestation come while only a part was collected.
 func TestAPolicyThatComesLaterIsNotAskedAboutAPart(t *testing.T) {
@@ -462,48 +497,6 @@ func TestTheInputHasAllOfTheEvidence(t *testing.T) {
 	}
 	if len(input.Signatures) != 1 || len(input.Attestations) != 1 || input.Attestations[0].Signer != "team-b" {
 		t.Errorf("signatures %v, attestations %v", input.Signatures, input.Attestations)
-	}
-}
-
-// TestWhatOnlyARevokedSignerHeld tells a denial that a revocation made from one
-// that would stand without it.
-func TestWhatOnlyARevokedSignerHeld(t *testing.T) {
-	for name, c := range map[string]struct {
-		signedBy []string
-		policy   policies.Policy
-		revoked  string
-		allowed  bool
-		orphaned bool
-	}{
-		"the only signer is revoked":                        {[]string{"team-a"}, wantsSigner("team-a"), "team-a", false, true},
-		"the signer the policy lists is revoked":            {[]string{"team-a", "team-b"}, wantsSigner("team-a"), "team-a", false, true},
-		"a signer the policy does not ask for is revoked":   {[]string{"team-a", "team-b"}, wantsSigner("team-b"), "team-a", true, false},
-		"the policy refuses it whoever signed":              {[]string{"team-a", "team-b"}, rego("deny contains \"never\""), "team-a", false, false},
-		"another than the listed signer signed":             {[]string{"team-b"}, wantsSigner("team-a"), "team-a", false, false},
-		"nobody is revoked":                                 {[]string{"team-b"}, wantsSigner("team-a"), "", false, false},
-		"nobody signed, and nobody's revocation changes it": {nil, wantsSigner("team-a"), "team-a", false, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for form, sign := range map[string]func(*world, string, string){"legacy": (*world).sign, "bundle": (*world).bundle} {
-				w := newWorld(t)
-				ref := w.push("xdp_count", "v1")
-				for _, by := range c.signedBy {
-					sign(w, ref, by)
-				}
-				j := w.judge()
-				j.Repolicy(w.policy(c.policy))
-				mustJudge(t, j, app(ref, "count_packets", onEth0()))
-				j.Retrust(w.revoke(c.revoked))
-				v := mustJudge(t, j, app(ref, "count_packets", onEth0()))
-				if v.Allowed() != c.allowed || v.Orphaned() != c.orphaned {
-					t.Errorf("%s: allowed %v, orphaned %v, denied for %v", form, v.Allowed(), v.Orphaned(), rules(v))
-				}
-				j.Retrust(w.revoke(""))
-				if v := mustJudge(t, j, app(ref, "count_packets", onEth0())); v.Orphaned() {
-					t.Errorf("%s: orphaned by nobody", form)
-				}
-			}
-		})
 	}
 }
 

@@ -334,6 +334,9 @@ func asked(err error) Origin {
 // will be: none counts, or only a part was collected.
 const hurried = 30 * time.Second
 
+// clockSkew is how far the clocks of two machines that share a Memory may differ.
+const clockSkew = 5 * time.Minute
+
 // signatures are those of an image, wherever they are to be had; stale where the
 // registry cannot be asked.
 func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r Resolved) (found collectedAt, stale bool, err error) {
@@ -368,7 +371,9 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 	if age >= 0 && age < fresh {
 		return have, from, j.handOn(r, have)
 	}
-	excused := age < j.opts.StaleFor
+	// Nor does one that runs ahead make anything last: what seems to come from the
+	// future counts no more than a moment's difference between two machines.
+	excused := age > -clockSkew && age < j.opts.StaleFor
 	if excused && (r.req.Passing && r.req.Digest != "" || j.unreachable(r.image.Registry)) {
 		return have, FromStale, nil
 	}
@@ -410,7 +415,7 @@ func (j *Judge) more(ctx context.Context, r Resolved, have collectedAt) (collect
 	at := j.opts.Now()
 	collecting, cancel := context.WithTimeout(ctx, j.opts.CollectTimeout)
 	defer cancel()
-	if have.Collected.Partial && at.Sub(have.At) < j.opts.FreshFor {
+	if age := at.Sub(have.At); have.Collected.Partial && age > -clockSkew && age < j.opts.FreshFor {
 		whole, err := signing.Complete(collecting, j.images(r.req), r.image, have.Collected)
 		return collectedAt{Collected: whole, At: have.At}, j.tooSlow(collecting, r, err)
 	}

@@ -3,11 +3,15 @@ package gate
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/policies"
 )
 
 // Held is what a verdict about what runs comes to.
@@ -20,8 +24,9 @@ type Held struct {
 	stands bool
 	// overruled tells that the policies would have it unloaded.
 	overruled bool
-	// orphaned tells that it is refused, and only because a signer was revoked.
-	orphaned bool
+	// deniedByRecord tells that it could not be evaluated, and that the policies deny
+	// it with the sealed signers that are not revoked.
+	deniedByRecord bool
 }
 
 // Hold judges what runs where its definition gave no verdict that takes its
@@ -47,7 +52,7 @@ func (j *Judge) HoldBy(ctx context.Context, s Standing, evaluate Evaluate) Held 
 		return Held{pending: err}
 	}
 	if err != nil {
-		return Held{}
+		return Held{deniedByRecord: j.deniedByRecord(ctx, s)}
 	}
 	decision := verdict.Decision()
 	return Held{
@@ -56,8 +61,77 @@ func (j *Judge) HoldBy(ctx context.Context, s Standing, evaluate Evaluate) Held 
 		// What runs has no labels where its definition cannot be read: a policy
 		// that asks for one must not unload it for that.
 		overruled: !verdict.Allowed() && (decision.UnloadUndefined || decision.Unload && s.defined()),
-		orphaned:  verdict.Orphaned(),
 	}
+}
+
+// recordTimeout bounds an evaluation by what was sealed.
+const recordTimeout = 10 * time.Second
+
+// deniedByRecord reports whether the policies deny what runs, of which a sealed
+// signer is revoked, by the record that nobody outside can edit: the signers in the
+// sealed intent. It stands in where a registry is out of reach, and asks none.
+func (j *Judge) deniedByRecord(ctx context.Context, s Standing) bool {
+	trust, _ := j.inForce()
+	if !LostASigner(s.Live.Signers, trust.Revoked()) {
+		return false
+	}
+	// The time that a registry took is not taken from this.
+	ctx, cancel := context.WithTimeout(image.CacheOnly(context.WithoutCancel(ctx)), recordTimeout)
+	defer cancel()
+	i, known, err := j.fromRecord(ctx, s)
+	if err != nil {
+		var refusal *Refusal
+		return errors.As(err, &refusal)
+	}
+	admitted, err := j.decision(ctx, i)
+	if err != nil {
+		return false
+	}
+	i.evidence = i.trust.Recorded(s.Live.ImageDigest, withoutNames(s.Live.Signers, i.trust.Revoked()))
+	now, err := j.decision(ctx, i)
+	if err != nil || now.Allowed() {
+		return false
+	}
+	// Without the bytecode, only what the revocation adds is known to be a reason.
+	return known || slices.ContainsFunc(now.Denied, func(r policies.Reason) bool { return !slices.Contains(admitted.Denied, r) })
+}
+
+// fromRecord is what runs with all sealed signers as its evidence. known tells that
+// its bytecode is in the cache.
+func (j *Judge) fromRecord(ctx context.Context, s Standing) (i Inspected, known bool, err error) {
+	shaped, err := Shape(asSealed(s.Request, *s.Live))
+	if err != nil {
+		return i, false, err
+	}
+	resolved, err := j.Resolve(ctx, shaped)
+	if err != nil {
+		return i, false, err
+	}
+	v := Verified{Resolved: resolved}
+	v.trust, v.policies = j.inForce()
+	v.evidence = v.trust.Recorded(s.Live.ImageDigest, s.Live.Signers)
+	if v.object, err = j.open(ctx, resolved); err == nil {
+		i, err = j.Inspect(ctx, v)
+		return i, true, err
+	}
+	v.object = &object{Image: &image.Image{Resolved: resolved.image}}
+	return Inspected{Verified: v, programs: s.Live.Programs}, false, nil
+}
+
+// revokedOf are the sealed signers of a version that are revoked.
+func revokedOf(version *intent.Payload, revoked []string) []string {
+	var names []string
+	for _, name := range version.Signers {
+		if slices.Contains(revoked, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// withoutNames are the names but for some.
+func withoutNames(names, without []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(without, name) })
 }
 
 // Rejudge judges a version that was sealed before as if it were defined today:
@@ -97,7 +171,7 @@ type Fate struct {
 
 // Fate judges a version beside a definition's own; revoked are those of Settle.
 func (j *Judge) Fate(ctx context.Context, request Request, version intent.Payload, revoked []string) Fate {
-	s := Standing{Request: request, Err: errSuperseded, Live: &version}
+	s := Standing{Request: request, Err: errSuperseded, Live: &version, Hidden: request.Application == nil}
 	s.Held = j.Hold(ctx, s)
 	free, _ := s.Settle(revoked, false)
 	braked, _ := s.Settle(revoked, true)

@@ -111,13 +111,10 @@ func (s Standing) Pending() bool {
 // signers whose trust was taken away; braked tells that so much is denied anew
 // that a human has to confirm it.
 func (s Standing) Settle(revoked []string, braked bool) (Move, string) {
+	if move, why := s.distrusted(revoked); move != "" {
+		return move, why
+	}
 	switch {
-	case s.Runs() && !s.stays() && s.Held.orphaned:
-		return MoveBury, "a signer it cannot do without is revoked"
-	case s.Runs() && !s.stays() && s.Held.pending != nil && LostItsSigners(s.Live.Signers, revoked):
-		return MoveKeep, s.Held.pending.Error()
-	case s.Runs() && !s.stays() && !s.Held.stands && LostItsSigners(s.Live.Signers, revoked):
-		return MoveBury, "every signer it was admitted by is revoked"
 	case s.Unloads() && braked:
 		return MoveKeep, "the brake on mass denial holds it; confirm with skep confirm"
 	case s.Unloads():
@@ -142,6 +139,33 @@ func (s Standing) Settle(revoked []string, braked bool) (Move, string) {
 		return MoveKeep, ""
 	}
 	return MoveKeep, "it is denied; what runs is kept and frozen"
+}
+
+// distrusted decides about what runs where a signer in its sealed intent is revoked:
+// it is unloaded where it is denied now, by whatever evidence there is. The sealed
+// signers are the record: who may push to the registry adds none to it and takes
+// none away. The move is empty where there is nothing to decide.
+func (s Standing) distrusted(revoked []string) (Move, string) {
+	if !s.Runs() || s.stays() {
+		return "", ""
+	}
+	names := revokedOf(s.Live, revoked)
+	switch {
+	case len(names) == 0 || s.Held.stands:
+		return "", ""
+	case s.Held.pending != nil:
+		return MoveKeep, s.Held.pending.Error()
+	case LostItsSigners(s.Live.Signers, revoked):
+		return MoveBury, "every signer it was admitted by is revoked"
+	case s.Held.judged || s.Held.deniedByRecord:
+		return MoveBury, "it is denied, and a signer it was admitted by is revoked: " + strings.Join(names, ", ")
+	}
+	return "", ""
+}
+
+// LostASigner reports whether a signer who admitted what runs is revoked now.
+func LostASigner(admitted, revoked []string) bool {
+	return slices.ContainsFunc(admitted, func(name string) bool { return slices.Contains(revoked, name) })
 }
 
 // LostItsSigners tells whether signers admitted what runs and all of them are

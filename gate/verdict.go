@@ -31,7 +31,6 @@ type Verdict struct {
 	decision policies.Decision
 	revision string
 	allowed  bool
-	orphaned bool
 	// generation is that of the definition; see Generation.
 	generation int64
 	// inForce is the revision of signers and policies.
@@ -70,11 +69,6 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	if i.stale {
 		v.stale = i.collected.At
 	}
-	if !v.allowed {
-		if v.orphaned, err = j.orphaned(ctx, i); err != nil {
-			return Verdict{}, fmt.Errorf("decide %s: %w", id, err)
-		}
-	}
 	return v, nil
 }
 
@@ -83,20 +77,6 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 // part counts any more.
 func wantsAll(d policies.Decision, part signing.Evidence) bool {
 	return !d.Allowed() || d.AllEvidence || len(part.Signatures) == 0
-}
-
-// orphaned tells whether what is denied would be allowed if no signer were
-// revoked.
-func (j *Judge) orphaned(ctx context.Context, i Inspected) (bool, error) {
-	if len(i.evidence.RevokedSigners()) == 0 {
-		return false, nil
-	}
-	var err error
-	if i.evidence, err = j.tried(ctx, i.trust.Reinstated(), i.collected); err != nil {
-		return false, err
-	}
-	before, err := j.decision(ctx, i)
-	return before.Allowed(), err
 }
 
 // decision asks the policies, or the memory of what they said.
@@ -174,11 +154,6 @@ func (v Verdict) Allowed() bool { return v.allowed }
 // Revision identifies the signers and policies that the verdict rests on, as
 // Judge.Revision does; empty where it fell before they were asked.
 func (v Verdict) Revision() string { return v.inForce }
-
-// Orphaned tells that only a revocation stands between the verdict and a
-// permission: were no signer revoked, it would allow. What runs on such a
-// verdict is unloaded, even where somebody else's signature still counts.
-func (v Verdict) Orphaned() bool { return v.orphaned }
 
 // Decision has the reasons and warnings.
 func (v Verdict) Decision() policies.Decision { return v.decision }

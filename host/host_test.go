@@ -732,6 +732,60 @@ deny contains "not by team-a" if not "team-a" in {s.signer | some s in input.sig
 	}
 }
 
+// TestWhoMayPushKeepsNothingOfARevokedSigner has the registry say something else
+// than when the application was sealed by two signers, whom the policy wants both.
+func TestWhoMayPushKeepsNothingOfARevokedSigner(t *testing.T) {
+	for name, attack := range map[string]func(s *stage, digest string){
+		"as it is": func(*stage, string) {},
+		"by taking the signatures off the tag": func(s *stage, digest string) {
+			req, err := http.NewRequestWithContext(s.t.Context(), http.MethodDelete,
+				"http://"+s.registry+"/v2/bpf/app/manifests/"+strings.Replace(digest, ":", "-", 1)+".sig", nil)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			if _ = resp.Body.Close(); resp.StatusCode >= 300 {
+				s.t.Fatal(resp.Status)
+			}
+		},
+		"by a registry that is away": func(s *stage, _ string) { s.down.Store(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.policy(`package skep.policy
+
+deny contains "fewer than two" if count({s.signer | some s in input.signatures}) < 2
+`, v1alpha1.RunningKeep)
+			s.define("app", s.push(first, "app:v1", "team-a", "team-b"))
+			h := s.open()
+			app := s.pass(h)["app"]
+			if running(app) == 0 {
+				t.Fatalf("not loaded: error %q, conditions %+v", app.Error, app.Conditions)
+			}
+			attack(s, app.Digest)
+			if err := h.Close(); err != nil {
+				t.Fatal(err)
+			}
+			// What was known of the registry is lost.
+			if err := os.RemoveAll(filepath.Join(s.state, "memory")); err != nil {
+				t.Fatal(err)
+			}
+			h = s.open()
+			if running(s.pass(h)["app"]) == 0 {
+				t.Fatal("gone before anybody was revoked")
+			}
+			s.signers["team-a"].Spec.Revoked = true
+			s.writeSigners()
+			if app := s.pass(h)["app"]; running(app) != 0 {
+				t.Errorf("still runs: %+v", app.Conditions)
+			}
+		})
+	}
+}
+
 // TestASuspendedDefinitionKeepsNothingOfARevokedSigner has a definition that is
 // allowed, and takes the place of nothing while it is suspended.
 func TestASuspendedDefinitionKeepsNothingOfARevokedSigner(t *testing.T) {

@@ -7,7 +7,6 @@ package signing
 
 import (
 	"encoding/json"
-	"slices"
 	"time"
 )
 
@@ -26,6 +25,9 @@ type Evidence struct {
 	// Rejected says of every signature that was found and did not count why it
 	// did not, for a person to read.
 	Rejected []Rejection `json:"rejected,omitempty"`
+	// Revoked are the names of revoked signers that made a signature of the digest,
+	// sorted and each once. No bound on Rejected takes one away.
+	Revoked []string `json:"revoked,omitempty"`
 	// Partial is true where cosign's tags were not asked for: others may have
 	// signed and attested too.
 	Partial bool `json:"partial,omitempty"`
@@ -78,15 +80,5 @@ func (e *Evidence) Signers() []string {
 }
 
 // RevokedSigners returns the names of the signers that made a signature of the
-// digest and were revoked since, sorted and each once. What runs on their word
-// alone is unloaded.
-func (e *Evidence) RevokedSigners() []string {
-	var names []string
-	for _, r := range e.Rejected {
-		if r.Revoked {
-			names = append(names, r.Signer)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
+// digest and were revoked since, sorted and each once.
+func (e *Evidence) RevokedSigners() []string { return e.Revoked }

@@ -104,16 +104,18 @@ func (t *Trust) Names() []string { return t.names(false) }
 // sorted.
 func (t *Trust) Revoked() []string { return t.names(true) }
 
-// Reinstated is the same signers with none of them revoked. It answers what
-// became of an image because a signer was revoked; nothing is allowed by it.
-func (t *Trust) Reinstated() *Trust {
-	back := &Trust{revision: "reinstated:" + t.revision}
+// Recorded is the evidence that a record of names amounts to, where no signature
+// can be had: the named signers that are known, revoked or not. It answers whether
+// policies deny what was admitted by them; nothing is allowed by it.
+func (t *Trust) Recorded(digest string, names []string) Evidence {
+	e := Evidence{Digest: digest, TrustRevision: t.revision, Signatures: []Signature{}, Attestations: []Attestation{}}
 	for _, p := range t.parties {
-		trusted := *p
-		trusted.revoked = false
-		back.parties = append(back.parties, &trusted)
+		if slices.Contains(names, p.name) {
+			e.Signatures = append(e.Signatures, Signature{Signer: p.name, Kind: p.kind})
+		}
 	}
-	return back
+	e.tidy()
+	return e
 }
 
 func (t *Trust) names(revoked bool) []string {

@@ -85,6 +85,7 @@ func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.H
 	case tried.revoked != nil:
 		e.reject(a, tried.revoked.name, "the signer is revoked: let somebody else sign")
 		e.Rejected[len(e.Rejected)-1].Revoked = true
+		e.Revoked = append(e.Revoked, tried.revoked.name)
 	case len(tried.matches) > 0:
 		for _, m := range tried.matches {
 			e.add(c, m.party, m.proof)
@@ -223,6 +224,18 @@ func (e *Evidence) tidy() {
 			strings.Compare(string(a.Predicate), string(b.Predicate)))
 	})
 	e.Attestations = slices.CompactFunc(e.Attestations, func(a, b Attestation) bool { return reflect.DeepEqual(a, b) })
+	slices.Sort(e.Revoked)
+	e.Revoked = slices.Compact(e.Revoked)
+	// A revocation is said first: strangers' signatures, however many, hide none.
+	slices.SortStableFunc(e.Rejected, func(a, b Rejection) int {
+		switch {
+		case a.Revoked == b.Revoked:
+			return 0
+		case a.Revoked:
+			return -1
+		}
+		return 1
+	})
 	if more := len(e.Rejected) - maxRejected; more > 0 {
 		e.Rejected = append(e.Rejected[:maxRejected], Rejection{Reason: fmt.Sprintf("and %d more", more)})
 	}

@@ -249,13 +249,28 @@ func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error
 }
 
 // distrust has the versions unloaded of what vanished with its CRD that were
-// admitted by nobody who is not revoked: nothing else is judged of it.
+// admitted by nobody who is not revoked, and those of which one signer is revoked
+// and that are denied now: nothing else is judged of it.
 func (r *Reconciler) distrust(ctx context.Context, s sealed) error {
 	revoked := r.Keeper.Revoked()
-	kept, err := r.lessen(ctx, s, func(v *intent.Payload) bool { return !gate.LostItsSigners(v.Signers, revoked) })
-	if err == nil && !kept {
-		_, err = r.bury(ctx, s, "every signer it was admitted by is revoked")
+	namespace, err := r.namespace(ctx, s.payload.Application)
+	if err != nil {
+		return err
 	}
+	kept, err := r.lessen(ctx, s, func(v *intent.Payload) bool {
+		if gate.LostItsSigners(v.Signers, revoked) {
+			return false
+		}
+		return !gate.LostASigner(v.Signers, revoked) || r.fate(ctx, gate.Request{Namespace: namespace}, *v).Keeps
+	})
+	if err != nil || kept {
+		return err
+	}
+	why := "it is denied, and a signer it was admitted by is revoked"
+	if gate.LostItsSigners(s.payload.Signers, revoked) {
+		why = "every signer it was admitted by is revoked"
+	}
+	_, err = r.bury(ctx, s, why)
 	return err
 }
 

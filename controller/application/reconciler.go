@@ -402,15 +402,22 @@ func (r *Reconciler) request(ctx context.Context, app application, live *intent.
 	if request.Digest == "" && live != nil && !live.Tombstone && live.Generation == generation {
 		request.Digest = live.ImageDigest
 	}
-	if id.Namespace != "" {
-		var ns metav1.PartialObjectMetadata
-		ns.SetGroupVersionKind(namespaceKind)
-		if err := r.Client.Get(ctx, types.NamespacedName{Name: id.Namespace}, &ns); err != nil {
-			return gate.Request{}, fmt.Errorf("get namespace of %s: %w", id, err)
-		}
-		request.Namespace = policies.Namespace{Name: id.Namespace, Labels: ns.Labels}
+	request.Namespace, err = r.namespace(ctx, id)
+	return request, err
+}
+
+// namespace is what policies see of an application's namespace; the zero value for
+// an application of the cluster.
+func (r *Reconciler) namespace(ctx context.Context, id v1alpha1.Identity) (policies.Namespace, error) {
+	if id.Namespace == "" {
+		return policies.Namespace{}, nil
 	}
-	return request, nil
+	var ns metav1.PartialObjectMetadata
+	ns.SetGroupVersionKind(namespaceKind)
+	if err := r.Client.Get(ctx, types.NamespacedName{Name: id.Namespace}, &ns); err != nil {
+		return policies.Namespace{}, fmt.Errorf("get namespace of %s: %w", id, err)
+	}
+	return policies.Namespace{Name: id.Namespace, Labels: ns.Labels}, nil
 }
 
 // brake asks whether a mass denial holds what a policy wants unloaded, and what

@@ -155,7 +155,7 @@ func (r *Reconciler) beside(ctx context.Context, s gate.Standing) (beside, error
 // fate is what is to become of a version beside another one, asked no longer than
 // its namespace may.
 func (r *Reconciler) fate(ctx context.Context, request gate.Request, version intent.Payload) gate.Fate {
-	ctx, done := r.bounded(ctx, request)
+	ctx, done := r.bounded(ctx, version.Application.Namespace)
 	defer done()
 	return r.Judge.Fate(ctx, request, version, r.Keeper.Revoked())
 }
@@ -174,15 +174,15 @@ func (r *Reconciler) keeps(ctx context.Context, app application, request gate.Re
 // rejudge judges a version that was sealed before, no longer than its namespace
 // may.
 func (r *Reconciler) rejudge(ctx context.Context, request gate.Request, version intent.Payload) (gate.Verdict, error) {
-	ctx, done := r.bounded(ctx, request)
+	ctx, done := r.bounded(ctx, version.Application.Namespace)
 	defer done()
 	return r.Judge.Rejudge(ctx, request, version)
 }
 
 // bounded is the time and the place that one judgement of a namespace may take.
-func (r *Reconciler) bounded(ctx context.Context, request gate.Request) (context.Context, func()) {
+func (r *Reconciler) bounded(ctx context.Context, namespace string) (context.Context, func()) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.JudgeTimeout, judgeTimeout))
-	ctx, leave := r.lanes.enter(ctx, request.Application.GetNamespace())
+	ctx, leave := r.lanes.enter(ctx, namespace)
 	return ctx, func() {
 		leave()
 		cancel()
@@ -388,7 +388,7 @@ func (r *Reconciler) hold(ctx context.Context, s *gate.Standing) {
 	if s.Held != (gate.Held{}) {
 		return
 	}
-	ctx, done := r.bounded(ctx, s.Request)
+	ctx, done := r.bounded(ctx, s.Request.Application.GetNamespace())
 	defer done()
 	s.Held = r.Judge.Hold(ctx, *s)
 }

@@ -46,8 +46,8 @@ const MirrorCA = "mirror-ca.pem"
 const AnnotationRotate = v1alpha1.Group + "/rotate"
 
 // AnnotationRotated holds the value of AnnotationRotate that was worked on,
-// annotationNext the one that the next key was made for, and annotationSince when
-// that was first trusted.
+// annotationNext the one that the next key was made for, and annotationSince since
+// when the ConfigMap is known to hold that.
 const (
 	AnnotationRotated = v1alpha1.Group + "/rotated"
 	annotationNext    = v1alpha1.Group + "/rotating"
@@ -88,22 +88,51 @@ func (s *Store) Load(ctx context.Context) (Keys, error) {
 	if err != nil {
 		return Keys{}, err
 	}
-	if err := s.rotate(ctx, secret); err != nil {
+	if err := s.ask(ctx, secret); err != nil {
+		return Keys{}, err
+	}
+	published, err := s.publish(ctx, secret)
+	if err != nil {
+		return Keys{}, err
+	}
+	if err := s.rotate(ctx, secret, published); err != nil {
+		return Keys{}, err
+	}
+	if _, err := s.publish(ctx, secret); err != nil {
 		return Keys{}, err
 	}
 	sealer, err := intent.ParseKey(secret.Data[sealing])
 	if err != nil {
 		return Keys{}, fmt.Errorf("read %s of Secret %s/%s: %w", sealing, s.Namespace, SecretName, err)
 	}
-	pem, err := publics(secret)
+	trust, err := s.trust(secret)
+	return Keys{Sealer: sealer, Trust: trust, Former: len(secret.Data[former]) > 0}, err
+}
+
+// trust is every key of the Secret.
+func (s *Store) trust(o *corev1.Secret) (*intent.Trust, error) {
+	pem, err := publics(o)
 	if err != nil {
-		return Keys{}, fmt.Errorf("read Secret %s/%s: %w", s.Namespace, SecretName, err)
+		return nil, fmt.Errorf("read Secret %s/%s: %w", s.Namespace, SecretName, err)
 	}
 	trust, err := intent.ParseTrust(pem)
 	if err != nil {
-		return Keys{}, fmt.Errorf("read Secret %s/%s: %w", s.Namespace, SecretName, err)
+		return nil, fmt.Errorf("read Secret %s/%s: %w", s.Namespace, SecretName, err)
 	}
-	return Keys{Sealer: sealer, Trust: trust, Former: len(secret.Data[former]) > 0}, Publish(ctx, s.Client, s.Namespace, trusted, pem)
+	return trust, nil
+}
+
+// publish has agents trust every key of the Secret. changed reports whether the
+// ConfigMap did not hold exactly these keys before.
+func (s *Store) publish(ctx context.Context, o *corev1.Secret) (changed bool, err error) {
+	if _, err := s.trust(o); err != nil {
+		return false, err
+	}
+	pem, err := publics(o)
+	if err != nil {
+		return false, fmt.Errorf("read Secret %s/%s: %w", s.Namespace, SecretName, err)
+	}
+	return publish(ctx, s.Client, s.Namespace, trusted, pem)
 }
 
 // secret is the Secret, made where there is none.
@@ -124,20 +153,36 @@ func (s *Store) secret(ctx context.Context) (*corev1.Secret, error) {
 	return o, wrap("create", o, err)
 }
 
-// rotate takes the next step of a rotation, where one is asked for or due. Who asks
-// anew while a key waits to seal does not trust that one: it never seals.
-func (s *Store) rotate(ctx context.Context, o *corev1.Secret) error {
-	asked, done := o.Annotations[AnnotationRotate], o.Annotations[AnnotationRotated]
-	switch {
-	case asked != "" && asked != done && (len(o.Data[next]) == 0 || asked != o.Annotations[annotationNext]):
-		key, err := intent.GenerateKey()
-		if err != nil {
-			return err
-		}
-		o.Data[next] = key
-		o.Annotations[annotationNext] = asked
-		o.Annotations[annotationSince] = s.now().UTC().Format(time.RFC3339)
-	case len(o.Data[next]) > 0 && s.overlapped(o, annotationSince):
+// ask makes the next key, where a rotation is asked for. Who asks anew while a key
+// waits to seal does not trust that one: it never seals.
+func (s *Store) ask(ctx context.Context, o *corev1.Secret) error {
+	asked := o.Annotations[AnnotationRotate]
+	if asked == "" || asked == o.Annotations[AnnotationRotated] || len(o.Data[next]) > 0 && asked == o.Annotations[annotationNext] {
+		return nil
+	}
+	key, err := intent.GenerateKey()
+	if err != nil {
+		return err
+	}
+	o.Data[next] = key
+	o.Annotations[annotationNext] = asked
+	// It is trusted from when it is published, which it is not yet.
+	delete(o.Annotations, annotationSince)
+	return wrap("update", o, s.Client.Update(ctx, o))
+}
+
+// rotate takes the next step of a rotation that is due. A next key waits for the
+// overlap from when the ConfigMap is known to hold it; published tells that the
+// ConfigMap had to be written just now, so that agents may have read one without
+// it until now.
+func (s *Store) rotate(ctx context.Context, o *corev1.Secret, published bool) error {
+	if len(o.Data[next]) == 0 {
+		return nil
+	}
+	switch since := o.Annotations[annotationSince]; {
+	case published || since == "":
+		metav1.SetMetaDataAnnotation(&o.ObjectMeta, annotationSince, s.now().UTC().Format(time.RFC3339))
+	case s.overlapped(o, annotationSince):
 		old, err := intent.ParseKey(o.Data[sealing])
 		if err != nil {
 			return fmt.Errorf("read %s of Secret %s/%s: %w", sealing, s.Namespace, SecretName, err)
@@ -149,6 +194,7 @@ func (s *Store) rotate(ctx context.Context, o *corev1.Secret) error {
 		o.Data[former], o.Data[sealing] = append(o.Data[former], public...), o.Data[next]
 		delete(o.Data, next)
 		delete(o.Annotations, annotationResealed)
+		delete(o.Annotations, annotationSince)
 		o.Annotations[AnnotationRotated] = o.Annotations[annotationNext]
 		delete(o.Annotations, annotationNext)
 	default:
@@ -239,14 +285,21 @@ func Published(ctx context.Context, reader client.Reader, namespace, file string
 // Publish writes one file of the ConfigMap that agents read, where it says
 // anything else, and leaves the others. The client should not cache.
 func Publish(ctx context.Context, c client.Client, namespace, file string, content []byte) error {
+	_, err := publish(ctx, c, namespace, file, content)
+	return err
+}
+
+// publish is Publish, and reports whether the file said anything else before.
+func publish(ctx context.Context, c client.Client, namespace, file string, content []byte) (changed bool, err error) {
 	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ConfigMapName}}
 	overtaken := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
-	err := retry.OnError(retry.DefaultBackoff, overtaken, func() error {
+	err = retry.OnError(retry.DefaultBackoff, overtaken, func() error {
 		now := o.DeepCopy()
+		changed = false
 		err := c.Get(ctx, client.ObjectKeyFromObject(o), now)
 		switch {
 		case apierrors.IsNotFound(err):
-			now = o.DeepCopy()
+			now, changed = o.DeepCopy(), true
 			now.Data = map[string]string{file: string(content)}
 			return c.Create(ctx, now)
 		case err != nil || now.Data[file] == string(content):
@@ -254,10 +307,10 @@ func Publish(ctx context.Context, c client.Client, namespace, file string, conte
 		case now.Data == nil:
 			now.Data = map[string]string{}
 		}
-		now.Data[file] = string(content)
+		now.Data[file], changed = string(content), true
 		return c.Update(ctx, now)
 	})
-	return wrap("write", o, err)
+	return changed, wrap("write", o, err)
 }
 
 // wrap names the object of a request that was not answered well.

@@ -143,6 +143,60 @@ func TestARotationIsTrustedBeforeItSeals(t *testing.T) {
 
 // TestASecondRotationIsNotSwallowed has the Secret leak while a rotation is under
 // way: neither of its keys may seal in the end.
+// TestANewKeyWaitsFromWhenItIsPublished has the ConfigMap refuse the new key for
+// long, over a restart, and lose it later.
+func TestANewKeyWaitsFromWhenItIsPublished(t *testing.T) {
+	now := time.Now()
+	s := store(t, "publishing", &now)
+	first, agents := load(t, s)
+	ask(t, s, "1")
+	real := s.Client
+	s.Client = noConfigMaps{real}
+	for range 3 {
+		if _, err := s.Load(t.Context()); err == nil {
+			t.Fatal("nobody says that the key could not be published")
+		}
+		now = now.Add(time.Hour)
+	}
+	// A restart: nothing is known but what was written.
+	s = &Store{Client: real, Namespace: s.Namespace, Now: s.Now}
+	sealsWithTheFirst := func(when string) {
+		t.Helper()
+		k, _ := load(t, s)
+		if !k.Sealer.Public().Equal(first.Sealer.Public()) {
+			t.Errorf("%s: the new key seals", when)
+		}
+		opens(t, when+": agents that read what was published before", agents, seal(t, k))
+	}
+	sealsWithTheFirst("just published")
+	now = now.Add(9 * time.Minute)
+	sealsWithTheFirst("published 9 minutes ago")
+	// The ConfigMap loses the key: agents may have read it so.
+	if err := s.Client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: ConfigMapName}}); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(2 * time.Minute)
+	sealsWithTheFirst("published anew")
+	now = now.Add(9 * time.Minute)
+	sealsWithTheFirst("published anew 9 minutes ago")
+	now = now.Add(2 * time.Minute)
+	if k, trusted := load(t, s); k.Sealer.Public().Equal(first.Sealer.Public()) {
+		t.Error("the new key never seals")
+	} else {
+		opens(t, "agents", trusted, seal(t, k))
+	}
+}
+
+// noConfigMaps writes no ConfigMap.
+type noConfigMaps struct{ client.Client }
+
+func (c noConfigMaps) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
+	if _, is := o.(*corev1.ConfigMap); is {
+		return errors.New("no quota")
+	}
+	return c.Client.Update(ctx, o, options...)
+}
+
 func TestASecondRotationIsNotSwallowed(t *testing.T) {
 	now := time.Now()
 	s := store(t, "second", &now)

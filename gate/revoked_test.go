@@ -1,0 +1,147 @@
+package gate_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+)
+
+// wantsTwo refuses what fewer than two signers signed.
+var wantsTwo = rego("deny contains \"fewer than two\" if count({s.signer | some s in input.signatures}) < 2")
+
+// strangers sign what a reference stands for, with keys that nobody knows.
+func (w *world) strangers(ref string, many int) {
+	w.t.Helper()
+	_, w.keys["stranger"] = plainKey(w.t)
+	for range many {
+		w.bundle(ref, "stranger")
+	}
+}
+
+// untag takes the signatures off cosign's tag, as who may push can.
+func (w *world) untag(ref string) {
+	w.t.Helper()
+	digest, err := v1.NewHash(w.resolve(ref).Digest)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	repository, _, _ := strings.Cut(strings.TrimPrefix(ref, strings.TrimPrefix(w.server.URL, "http://")+"/"), ":")
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodDelete, w.server.URL+"/v2/"+repository+"/manifests/"+signing.SignatureTag(digest), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _ = resp.Body.Close(); resp.StatusCode >= 300 {
+		w.t.Fatalf("take the signatures off the tag: %s", resp.Status)
+	}
+}
+
+// TestARevocationActsOnWhatWasSealed has what runs judged anew after one of its
+// signers is revoked, and after whoever may push has edited what the registry says.
+func TestARevocationActsOnWhatWasSealed(t *testing.T) {
+	never, always := rego("deny contains \"never\""), rego("deny contains \"none\" if input.application.kind == \"None\"")
+	for name, c := range map[string]struct {
+		// signers sealed it under before; policy decides now.
+		before, policy policies.Policy
+		revoked        string
+		attack         func(w *world, ref string)
+		want           gate.Move
+	}{
+		"the policy wants two":                             {before: wantsTwo, policy: wantsTwo, revoked: "team-a", want: gate.MoveBury},
+		"the policy wants the one who is revoked":          {before: wantsTwo, policy: wantsSigner("team-a"), revoked: "team-a", want: gate.MoveBury},
+		"the policy wants the other":                       {before: wantsTwo, policy: wantsSigner("team-b"), revoked: "team-a", want: gate.MoveKeep},
+		"the policy wants anybody":                         {before: wantsTwo, policy: wantsSomebody, revoked: "team-a", want: gate.MoveKeep},
+		"the policy denies it whoever signed":              {before: wantsTwo, policy: never, revoked: "team-a", want: gate.MoveBury},
+		"the policy denies it, and nobody is revoked":      {before: wantsTwo, policy: never, want: gate.MoveKeep},
+		"the policy wants two, and strangers sign":         {wantsTwo, wantsTwo, "team-a", func(w *world, ref string) { w.strangers(ref, 80) }, gate.MoveBury},
+		"the policy wants two, and the signature is gone":  {wantsTwo, wantsTwo, "team-a", (*world).untag, gate.MoveBury},
+		"the policy wants two, and the registry is away":   {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveBury},
+		"the registry is away, and the cache is empty":     {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveBury},
+		"the registry is away, and the other is enough":    {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
+		"all is away, and the other is enough":             {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
+		"all is away, and bytecode that nobody has is why": {wantsTwo, rego("deny contains \"no programs\" if count(input.bytecode.programs) == 0"), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
+		"the registry is away, and nobody is revoked":      {wantsTwo, always, "", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ref := w.push("xdp_count", "v1")
+			w.sign(ref, "team-a")
+			w.bundle(ref, "team-b")
+			j := w.judge()
+			j.Repolicy(w.policy(c.before))
+			a := app(ref, "count_packets", onEth0())
+			runs := sealed(t, mustJudge(t, j, a), gate.Stamp{UID: "u", Serial: 7})
+			if !slices.Equal(runs.Signers, []string{"team-a", "team-b"}) {
+				t.Fatalf("sealed with %v", runs.Signers)
+			}
+			if c.attack != nil {
+				c.attack(w, ref)
+			}
+			// The process and its memory are new.
+			w.memory = memory{}
+			j = w.judge()
+			j.Repolicy(w.policy(c.policy))
+			j.Retrust(w.revoke(c.revoked))
+			for how, s := range map[string]gate.Standing{
+				"as it is": {Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs},
+				"hidden":   {Live: &runs, Hidden: true},
+			} {
+				if s.Request.Application != nil {
+					s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
+				}
+				s.Held = j.Hold(t.Context(), s)
+				// Unload protection has no say.
+				move, why := s.Settle(w.revoke(c.revoked).Revoked(), true)
+				if move != c.want && !(move == gate.MoveSeal && c.want == gate.MoveKeep) {
+					t.Errorf("%s: Settle = %s (%s), want %s", how, move, why, c.want)
+				}
+				if move == gate.MoveBury && !strings.Contains(why, "team-a") {
+					t.Errorf("%s: the reason does not name the signer: %s", how, why)
+				}
+			}
+		})
+	}
+}
+
+// TestStrangersHideNoRevocation has more signatures of strangers than reasons are
+// kept.
+func TestStrangersHideNoRevocation(t *testing.T) {
+	w := newWorld(t)
+	ref := w.push("xdp_count", "v1")
+	w.sign(ref, "team-a")
+	collected, err := signing.Collect(t.Context(), w.client, w.resolve(ref))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := collected.Artifacts
+	_, w.keys["stranger"] = plainKey(t)
+	w.untag(ref)
+	w.sign(ref, "stranger")
+	if collected, err = signing.Collect(t.Context(), w.client, w.resolve(ref)); err != nil || len(collected.Artifacts) != 1 {
+		t.Fatal(err, len(collected.Artifacts))
+	}
+	strange := collected.Artifacts[0]
+	for i := range 100 {
+		strange.Origin = fmt.Sprintf("stranger %d", i)
+		collected.Artifacts = append(collected.Artifacts, strange)
+	}
+	collected.Artifacts = append(collected.Artifacts, mine...)
+	evidence, err := w.revoke("team-a").Verify(t.Context(), collected)
+	if err != nil || !slices.Equal(evidence.RevokedSigners(), []string{"team-a"}) {
+		t.Errorf("revoked %v, %v; want team-a", evidence.RevokedSigners(), err)
+	}
+	if len(evidence.Rejected) == 0 || evidence.Rejected[0].Signer != "team-a" {
+		t.Errorf("the revocation is not said first: %+v", evidence.Rejected[:1])
+	}
+}
