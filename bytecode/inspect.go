@@ -209,7 +209,7 @@ func parse(object []byte, opts Options) (*objectfile.Object, error) {
 	if err := legacyMaps(read.Spec); err != nil {
 		return nil, err
 	}
-	return read, nil
+	return read, checkLayouts(read.Spec)
 }
 
 // parseError is an error of the parser, which repeats names from the file as

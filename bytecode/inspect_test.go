@@ -252,6 +252,7 @@ func TestRefusals(t *testing.T) {
 		"a map by number beside Kconfig":             {object: objectFile(t, "by_number_kconfig"), rule: "bytecode/reference-by-number"},
 		"a kfunc by number":                          {object: objectFile(t, "kfunc_by_number"), rule: "bytecode/reference-by-number"},
 		"a small file that asks for much":            {object: objectFile(t, "bss_bomb"), rule: "bytecode/too-large"},
+		"a few types that multiply":                  {object: objectFile(t, "nested_unions"), rule: "bytecode/type-too-large"},
 		"a file that is too large":                   {object: reach, opts: Options{MaxSize: 1000}, rule: "bytecode/too-large"},
 		"more sections than allowed":                 {object: reach, opts: Options{MaxSections: 3}, rule: "bytecode/too-many-sections"},
 		"more symbols than allowed":                  {object: reach, opts: Options{MaxSymbols: 3}, rule: "bytecode/too-many-symbols"},

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/bytecode/layout"
 )
 
 // maxTypeCopies bounds how many types the parser copies for the variables:
@@ -47,6 +50,23 @@ func checkTypes(object []byte) error {
 			}
 		}
 	}
+}
+
+// checkLayouts refuses maps whose types are beyond what the agent compares when
+// another object replaces this one.
+func checkLayouts(spec *ebpf.CollectionSpec) error {
+	layouts := layout.New()
+	for _, name := range sortedKeys(spec.Maps) {
+		if _, err := layouts.Map(spec.Maps[name]); err != nil {
+			return &Refusal{
+				Rule:   "bytecode/type-too-large",
+				Object: "map " + printable(name),
+				Reason: "the type of its key or value is too large to compare: " + err.Error(),
+				Remedy: "declare flatter types, or an array of bytes",
+			}
+		}
+	}
+	return nil
 }
 
 // copies counts the types that the variables of a section reach, each variable

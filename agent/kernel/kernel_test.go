@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
@@ -61,68 +60,6 @@ func FuzzEscape(f *testing.F) {
 			t.Errorf("unescape(escape(%q)) = %q", name, unescape(got))
 		}
 	})
-}
-
-func TestLayoutsDifferWhereMeaningDoes(t *testing.T) {
-	u32 := &btf.Int{Name: "unsigned int", Size: 4}
-	u64 := &btf.Int{Name: "unsigned long", Size: 8}
-	pair := func(first, second string) *btf.Struct {
-		return &btf.Struct{Name: "pair", Size: 8, Members: []btf.Member{{Name: first, Type: u32}, {Name: second, Type: u32, Offset: 32}}}
-	}
-	section := func(names ...string) *btf.Datasec {
-		ds := &btf.Datasec{Name: ".bss", Size: 16}
-		for i, n := range names {
-			ds.Vars = append(ds.Vars, btf.VarSecinfo{Type: &btf.Var{Name: n, Type: u64}, Offset: uint32(8 * i), Size: 8})
-		}
-		return ds
-	}
-	for sentence, c := range map[string]struct {
-		a, b btf.Type
-		same bool
-	}{
-		"a typedef is its type":              {u32, &btf.Typedef{Name: "__u32", Type: u32}, true},
-		"qualifiers do not matter":           {u32, &btf.Volatile{Type: &btf.Const{Type: u32}}, true},
-		"the name of an int does not matter": {u32, &btf.Int{Name: "u32", Size: 4}, true},
-		"a tag does not matter":              {pair("a", "b"), func() btf.Type { s := pair("a", "b"); s.Name = "other"; return s }(), true},
-		"signedness matters":                 {u32, &btf.Int{Size: 4, Encoding: btf.Signed}, false},
-		"size matters":                       {u32, u64, false},
-		"two fields that change places":      {pair("a", "b"), pair("b", "a"), false},
-		"one 64-bit value or two of 32":      {u64, pair("a", "b"), false},
-		"a struct or a union":                {pair("a", "b"), &btf.Union{Size: 8, Members: pair("a", "b").Members}, false},
-		"the kernel's own structs by name":   {&btf.Struct{Name: "bpf_spin_lock", Size: 4, Members: []btf.Member{{Name: "val", Type: u32}}}, &btf.Struct{Name: "lock", Size: 4, Members: []btf.Member{{Name: "val", Type: u32}}}, false},
-		"a bit field is not its integer":     {&btf.Struct{Size: 4, Members: []btf.Member{{Name: "a", Type: u32}}}, &btf.Struct{Size: 4, Members: []btf.Member{{Name: "a", Type: u32, BitfieldSize: 3}}}, false},
-		"two globals that change places":     {section("x", "y"), section("y", "x"), false},
-		"the same globals":                   {section("x", "y"), section("x", "y"), true},
-		"arrays by length":                   {&btf.Array{Type: u32, Nelems: 2}, &btf.Array{Type: u32, Nelems: 3}, false},
-		"pointers by what they point to":     {&btf.Pointer{Target: pair("a", "b")}, &btf.Pointer{Target: u32}, false},
-		"enums by size":                      {&btf.Enum{Name: "e", Size: 4}, &btf.Enum{Name: "f", Size: 8}, false},
-		"floats by size":                     {&btf.Float{Size: 4}, &btf.Float{Size: 8}, false},
-		"nothing is not void":                {nil, &btf.Void{}, false},
-	} {
-		t.Run(sentence, func(t *testing.T) {
-			a := layout(&ebpf.MapSpec{Key: u32, Value: c.a})
-			b := layout(&ebpf.MapSpec{Key: u32, Value: c.b})
-			if (a == b) != c.same {
-				t.Errorf("layouts equal is %v: %s and %s", a == b, spelled(c.a), spelled(c.b))
-			}
-		})
-	}
-	if got := layout(&ebpf.MapSpec{}); got != noLayout {
-		t.Errorf("a map without BTF has layout %s", got)
-	}
-	inner := func(entries uint32) string {
-		return layout(&ebpf.MapSpec{Key: u32, InnerMap: &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: entries}})
-	}
-	if inner(1) == inner(2) {
-		t.Error("inner maps of other sizes have one layout")
-	}
-	deep := btf.Type(u32)
-	for range 10 * maxDepth {
-		deep = &btf.Array{Type: deep, Nelems: 1}
-	}
-	if spelled(deep) == "" {
-		t.Error("a deep type has no layout")
-	}
 }
 
 func opened(t testing.TB, p intent.Payload) intent.Opened {

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/bytecode/layout"
 )
 
 // Revision is one revision of an application in the kernel, held open.
@@ -132,14 +133,15 @@ func LogOf(err error) string {
 // became of each. It pins and attaches nothing, and touches nothing but its
 // arguments. Errors about the object are *LoadError.
 func Load(p *Prepared, old *Revision, cache *btf.Cache) (*Revision, []MapReport, error) {
-	replacements, reports := p.carry(old)
+	hasher := layout.New()
+	replacements, reports := p.carry(old, hasher)
 	coll, err := ebpf.NewCollectionWithOptions(loadable(p.Spec, replacements), ebpf.CollectionOptions{MapReplacements: replacements, Cache: cache})
 	if err != nil {
 		return nil, nil, p.refused(err)
 	}
 	r := &Revision{UID: p.UID, Name: p.Revision, Programs: coll.Programs, Maps: coll.Maps, layouts: map[string]string{}}
 	for name, ms := range p.Spec.Maps {
-		r.layouts[name] = layout(ms)
+		r.layouts[name] = layoutOf(hasher, ms)
 	}
 	if err := errors.Join(r.index(), bindOwner(slices.Collect(maps.Values(r.Programs)), ownerOf(p))); err != nil {
 		return nil, nil, errors.Join(err, r.Close())
@@ -162,6 +164,19 @@ func (r *Revision) Share() (*Revision, error) {
 		shared.Maps[name] = c
 	}
 	return shared, nil
+}
+
+// noLayout is noted of a map whose types are beyond a bound: a later revision
+// never goes on with its contents. The controller denies such an object.
+const noLayout = "unknown"
+
+// layoutOf is what is noted of a map's layout.
+func layoutOf(hasher *layout.Hasher, ms *ebpf.MapSpec) string {
+	text, err := hasher.Map(ms)
+	if err != nil {
+		return noLayout
+	}
+	return text
 }
 
 // loadable is the spec as the library is to load it: a shared map must not be

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/bytecode/layout"
 )
 
 // layoutSuffix is appended to a map's pin for the symlink that notes the
@@ -32,7 +33,7 @@ type MapReport struct {
 
 // carry chooses the maps of old that the new revision goes on with. A map that
 // both have is shared, so that what is written while both run is not lost.
-func (p *Prepared) carry(old *Revision) (map[string]*ebpf.Map, []MapReport) {
+func (p *Prepared) carry(old *Revision, layouts *layout.Hasher) (map[string]*ebpf.Map, []MapReport) {
 	if old == nil {
 		return nil, nil
 	}
@@ -43,7 +44,7 @@ func (p *Prepared) carry(old *Revision) (map[string]*ebpf.Map, []MapReport) {
 		if m == nil || isConstant(name) {
 			continue
 		}
-		report := MapReport{Map: name, Reason: p.differs(name, m, old.layouts[name])}
+		report := MapReport{Map: name, Reason: p.differs(name, m, old.layouts[name], layouts)}
 		if report.Kept = report.Reason == ""; report.Kept {
 			shared[name] = m
 		}
@@ -58,7 +59,7 @@ func (p *Prepared) carry(old *Revision) (map[string]*ebpf.Map, []MapReport) {
 }
 
 // differs says why the contents of m cannot stay, or nothing.
-func (p *Prepared) differs(name string, m *ebpf.Map, had string) string {
+func (p *Prepared) differs(name string, m *ebpf.Map, had string, layouts *layout.Hasher) string {
 	ms := p.Spec.Maps[name].Copy()
 	switch {
 	case ms.Type == ebpf.ProgramArray:
@@ -75,7 +76,7 @@ func (p *Prepared) differs(name string, m *ebpf.Map, had string) string {
 	if err := ms.Compatible(m); err != nil {
 		return strings.TrimSuffix(err.Error(), ": "+ebpf.ErrMapIncompatible.Error())
 	}
-	if had != layout(ms) {
+	if !layouts.Same(had, p.Spec.Maps[name]) {
 		return "the layout of its key or value changed"
 	}
 	return ""
@@ -144,8 +145,9 @@ func (p *Prepared) carrySection(name string, was *Prepared, from, to *ebpf.Map) 
 		return nil, err
 	}
 	var carried []string
+	layouts := layout.New()
 	for _, v := range has.Vars {
-		old := find(had, v)
+		old := find(had, v, layouts)
 		if old == nil || p.SetVariables[v.Type.TypeName()] || !within(*old, source) || !within(v, target) {
 			continue
 		}
@@ -160,9 +162,9 @@ func within(v btf.VarSecinfo, section []byte) bool {
 }
 
 // find returns the variable of the section with the name, size and type.
-func find(ds *btf.Datasec, v btf.VarSecinfo) *btf.VarSecinfo {
+func find(ds *btf.Datasec, v btf.VarSecinfo, layouts *layout.Hasher) *btf.VarSecinfo {
 	for i, old := range ds.Vars {
-		if old.Type.TypeName() == v.Type.TypeName() && old.Size == v.Size && spelled(old.Type) == spelled(v.Type) {
+		if old.Type.TypeName() == v.Type.TypeName() && old.Size == v.Size && layouts.Equal(old.Type, v.Type) {
 			return &ds.Vars[i]
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/layout"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/programs"
 )
@@ -124,7 +125,7 @@ func TestARevisionIsFoundAgainAsItWasLoaded(t *testing.T) {
 	if name, ok := found.Instance(ebpf.ProgramID(id)); !ok || name != "tracepoint_count" {
 		t.Errorf("Instance = %q, %v", name, ok)
 	}
-	if _, reports := tracer(t, "2").carry(found); len(reports) != 1 || !reports[0].Kept {
+	if _, reports := tracer(t, "2").carry(found, layout.New()); len(reports) != 1 || !reports[0].Kept {
 		t.Errorf("a found revision's maps: %+v", reports)
 	}
 	delete(found.Maps, "counts")

@@ -197,6 +197,28 @@ func TestTheControllerKnowsTheMemoryItMayTake(t *testing.T) {
 	}
 }
 
+func TestTheAgentsMemoryIsBounded(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		values    []string
+		goLimit   string
+		container string
+	}{
+		"by default":              {nil, "512MiB", "4Gi"},
+		"as it is given":          {[]string{`agent.goMemoryLimit=1GiB`, `agent.resources.limits.memory="8Gi"`}, "1GiB", "8Gi"},
+		"not, where that is said": {[]string{`agent.goMemoryLimit="off"`, `agent.resources.limits=null`}, "off", "0"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			container := typed[appsv1.DaemonSet](t, setting{values: c.values}.objects(t), "DaemonSet", "skep-agent").Spec.Template.Spec.Containers[0]
+			if !slices.Contains(container.Env, corev1.EnvVar{Name: "GOMEMLIMIT", Value: c.goLimit}) {
+				t.Errorf("it has %v", container.Env)
+			}
+			if got := container.Resources.Limits.Memory(); got.String() != c.container {
+				t.Errorf("its limit is %s, want %s", got, c.container)
+			}
+		})
+	}
+}
+
 func TestBytecodeIsCachedOnTheVolumeThatIsGiven(t *testing.T) {
 	room := resource.MustParse("1Gi")
 	for name, c := range map[string]struct {
