@@ -379,8 +379,10 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 	}
 	now, err := j.more(ctx, r, have)
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) && !errors.Is(err, image.ErrNotAsked) {
-		// What one application may not read says nothing about the registry.
-		if !errors.Is(err, image.ErrUnauthorized) {
+		// What one application may not read says nothing about the registry, and one
+		// blob that it does not hand out does not either.
+		var blob *signing.BlobError
+		if !errors.Is(err, image.ErrUnauthorized) && !errors.As(err, &blob) {
 			j.known.down.put(r.image.Registry, j.opts.Now())
 		}
 		return have, FromStale, nil

@@ -24,6 +24,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -43,6 +44,8 @@ type world struct {
 	server   *httptest.Server
 	requests atomic.Int64
 	down     atomic.Bool
+	// lost is a blob that the registry does not hand out.
+	lost     atomic.Value
 	underWay atomic.Int64
 	client   *image.Client
 	now      time.Time
@@ -89,7 +92,8 @@ func newWorldOf(t testing.TB, referrers bool) *world {
 	real := registry.New(registry.WithReferrersSupport(referrers), registry.Logger(log.New(io.Discard, "", 0)))
 	w.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.requests.Add(1)
-		if w.down.Load() {
+		lost, _ := w.lost.Load().(string)
+		if w.down.Load() || lost != "" && strings.HasSuffix(r.URL.Path, lost) {
 			rw.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
@@ -640,6 +644,57 @@ func TestARegistryOutOfReachIsWaitedForOnceAndNotForEveryImage(t *testing.T) {
 	w.now = w.now.Add(31 * time.Second)
 	if asked(two) == 0 {
 		t.Error("a registry that is back is not asked")
+	}
+}
+
+// bundleOf is the digest of the only bundle of an image.
+func (w *world) bundleOf(ref string) string {
+	w.t.Helper()
+	attached, err := w.client.Attachments(w.resolve(ref))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	found, _, err := attached.Referrers(w.t.Context())
+	if err != nil || len(found) != 1 {
+		w.t.Fatalf("referrers %v, %v", found, err)
+	}
+	raw, err := attached.Manifest(w.t.Context(), found[0].Digest)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var m v1.Manifest
+	if err := json.Unmarshal(raw, &m); err != nil {
+		w.t.Fatal(err)
+	}
+	return m.Layers[0].Digest.String()
+}
+
+func TestOneBlobThatIsNotHandedOutIsNoRegistryOutOfReach(t *testing.T) {
+	w := newWorld(t)
+	j := w.judge()
+	var requests []gate.Request
+	var refs []string
+	for _, object := range []string{"xdp_count", "xdp_pass"} {
+		ref := w.push(object, "v1")
+		w.bundle(ref, "team-a")
+		r := gate.Request{Application: app(ref, map[string]string{"xdp_count": "count_packets", "xdp_pass": "xdp_pass"}[object], onEth0())}
+		v, err := j.Judge(t.Context(), r)
+		if err != nil || !v.Allowed() {
+			t.Fatalf("%s: allowed %v, %v", object, v.Allowed(), err)
+		}
+		r.Digest = v.Image().Digest
+		refs, requests = append(refs, ref), append(requests, r)
+	}
+	w.lost.Store(w.bundleOf(refs[0]))
+	w.now = w.now.Add(11 * time.Minute)
+	for _, r := range requests {
+		before := w.requests.Load()
+		if v, err := j.Judge(t.Context(), r); err != nil || !v.Allowed() {
+			t.Errorf("%s: allowed %v, %v", r.Application.GetName(), v.Allowed(), err)
+		}
+		if w.requests.Load() == before {
+			t.Error("the registry was not asked, as if it were out of reach")
+		}
 	}
 }
 

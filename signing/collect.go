@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -27,8 +28,13 @@ import (
 const (
 	// maxReferrers is how many referring manifests are read.
 	maxReferrers = 64
-	// maxLayers is how many signatures of one manifest are read.
+	// maxLayers is how many signatures of one manifest are read: the newest, which
+	// cosign appends.
 	maxLayers = 64
+	// maxCandidates is how many signatures are read from one place, whatever the
+	// number of manifests that name them: each is tried with every signer. Two tags
+	// hold as many at most.
+	maxCandidates = 2 * maxLayers
 	// maxBlob is the size of one signature, attestation or bundle, in bytes.
 	maxBlob = 4 << 20
 	// maxTotal is the size of them all, in bytes.
@@ -41,6 +47,9 @@ const (
 
 // bundlePrefix begins the media type of every version of a sigstore bundle.
 const bundlePrefix = "application/vnd.dev.sigstore.bundle"
+
+// emptyType is the media type of the config of an artifact that has none.
+const emptyType = "application/vnd.oci.empty.v1+json"
 
 // Source is where signatures are read from and written to; *image.Client is
 // one. The client that resolved the image spares the ping and the token.
@@ -89,6 +98,9 @@ type Collected struct {
 	// Partial is true where cosign's tags were not asked for, since what the
 	// referrers hold was enough. Complete adds them.
 	Partial bool `json:"partial,omitempty"`
+	// Unread is true of a part without a blob that the registry did not hand out.
+	// Complete reads everything again.
+	Unread bool `json:"unread,omitempty"`
 }
 
 // Hash identifies what was collected: sha256:… over its JSON.
@@ -100,6 +112,16 @@ func (c Collected) Hash() (string, error) {
 	sum := sha256.Sum256(b)
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
+
+// BlobError says that a registry did not hand out a signature that it lists,
+// though it answered: it says nothing about whether the registry can be reached.
+type BlobError struct{ err error }
+
+// Error is the registry's answer.
+func (e *BlobError) Error() string { return e.err.Error() }
+
+// Unwrap returns that answer's error, of a kind of package image.
+func (e *BlobError) Unwrap() error { return e.err }
 
 // Collect reads everything about r.Digest that might be a signature or an
 // attestation: OCI referrers, or the tag that stands in for them where the
@@ -137,19 +159,24 @@ func Collect(ctx context.Context, source Source, r image.Resolved) (Collected, e
 // legacy signature what it takes anyway, one round trip later.
 //
 // What comes back may be Partial: it shows who signed, and not that nobody else
-// did. Whoever would refuse because of what is missing completes it first.
+// did. Whoever would refuse because of what is missing completes it first. A blob
+// that the registry does not hand out is an error only where enough says no of the
+// others.
 func CollectUntil(ctx context.Context, source Source, r image.Resolved, enough func(Collected) (bool, error)) (Collected, error) {
-	part, err := gather(ctx, source, r, (*collector).readReferrers)
-	if err != nil {
-		return Collected{}, err
+	part, unread := gather(ctx, source, r, (*collector).readReferrers)
+	var blob *BlobError
+	if unread != nil && !errors.As(unread, &blob) {
+		return Collected{}, unread
 	}
-	part.Partial = true
+	part.Partial, part.Unread = true, unread != nil
 	stop, err := enough(part)
-	if err != nil {
+	switch {
+	case err != nil:
 		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
-	}
-	if stop {
+	case stop:
 		return part, nil
+	case unread != nil:
+		return Collected{}, unread
 	}
 	return Complete(ctx, source, r, part)
 }
@@ -164,6 +191,9 @@ func Complete(ctx context.Context, source Source, r image.Resolved, part Collect
 	if part.Digest != r.Digest {
 		return Collected{}, fmt.Errorf("collect signatures of %s: what was collected so far is about %s", r.Reference, part.Digest)
 	}
+	if part.Unread {
+		return Collect(ctx, source, r)
+	}
 	rest, err := gather(ctx, source, r, (*collector).readTags)
 	if err != nil {
 		return Collected{}, err
@@ -174,7 +204,7 @@ func Complete(ctx context.Context, source Source, r image.Resolved, part Collect
 // place reads one of the places where signatures are kept.
 type place func(*collector, context.Context) error
 
-// gather reads one place.
+// gather reads one place. With a *BlobError comes what else was read.
 func gather(ctx context.Context, source Source, r image.Resolved, read place) (Collected, error) {
 	digest, err := v1.NewHash(r.Digest)
 	if err != nil || digest.Algorithm != "sha256" {
@@ -184,12 +214,15 @@ func gather(ctx context.Context, source Source, r image.Resolved, read place) (C
 	if err != nil {
 		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
 	}
-	c := &collector{from: from, digest: digest, blobs: map[v1.Hash][]byte{}}
+	c := &collector{from: from, digest: digest, noted: map[string]bool{}, blobs: map[v1.Hash][]byte{}}
 	c.know(guessPayload(r))
 	if err := read(c, ctx); err != nil {
 		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
 	}
-	return Collected{Digest: r.Digest, Artifacts: c.artifacts(), Skipped: c.skipped}, nil
+	if c.failed != nil {
+		err = fmt.Errorf("collect signatures of %s: %w", r.Reference, &BlobError{c.failed})
+	}
+	return Collected{Digest: r.Digest, Artifacts: c.artifacts(), Skipped: c.skipped}, err
 }
 
 // join puts together what both places hold.
@@ -229,6 +262,8 @@ type layer struct {
 	kind   ArtifactKind
 	origin string
 	desc   v1.Descriptor
+	// behind is how many layers of its manifest come before it.
+	behind int
 }
 
 // collector gathers from one place in three steps: which manifests, which layers, their bytes.
@@ -236,8 +271,12 @@ type collector struct {
 	from    *image.Attachments
 	digest  v1.Hash
 	layers  []layer
+	noted   map[string]bool
 	blobs   map[v1.Hash][]byte
 	skipped []string
+	// failed is why the registry did not hand out one of the blobs.
+	mu     sync.Mutex
+	failed error
 }
 
 func (c *collector) know(content []byte) {
@@ -268,23 +307,25 @@ func (c *collector) readTags(ctx context.Context) error {
 
 // readReferrers reads what refers to the image.
 func (c *collector) readReferrers(ctx context.Context) error {
-	all, err := c.from.Referrers(ctx)
+	all, more, err := c.from.Referrers(ctx)
 	if err != nil {
 		return err
 	}
-	known := map[v1.Hash]bool{}
-	var referrers []v1.Hash
-	for _, d := range all {
-		if d.Digest.Algorithm == "sha256" && !known[d.Digest] {
-			known[d.Digest] = true
-			referrers = append(referrers, d.Digest)
-		}
+	if more {
+		c.skip("the list of referrers: it is longer than is read, and its first %d are", len(all))
 	}
+	referrers := inTurn(all)
 	if len(referrers) > maxReferrers {
 		c.skip("%d of %d referrers: no more than %d are read", len(referrers)-maxReferrers, len(referrers), maxReferrers)
 		referrers = referrers[:maxReferrers]
 	}
-	manifests, err := readAll(ctx, referrers, c.from.Manifest)
+	manifests, err := readAll(ctx, referrers, func(ctx context.Context, digest v1.Hash) ([]byte, error) {
+		raw, err := c.from.Manifest(ctx, digest)
+		if errors.Is(err, image.ErrTooLong) {
+			return []byte{}, nil
+		}
+		return raw, err
+	})
 	if err != nil {
 		return err
 	}
@@ -292,6 +333,32 @@ func (c *collector) readReferrers(ctx context.Context) error {
 		c.read("referrer "+referrers[i].String(), manifest, true)
 	}
 	return c.fetch(ctx)
+}
+
+// inTurn lists the manifests to read, each once: those that say of themselves that
+// they are a bundle, then those that say nothing, since registries report some
+// bundles as empty, then the others, such as lists of what is in an image.
+func inTurn(all []v1.Descriptor) []v1.Hash {
+	rank := func(d v1.Descriptor) int {
+		switch kind := d.ArtifactType; {
+		case strings.HasPrefix(kind, bundlePrefix):
+			return 0
+		case kind == "" || kind == emptyType || types.MediaType(kind).IsConfig():
+			return 1
+		}
+		return 2
+	}
+	sorted := slices.Clone(all)
+	slices.SortStableFunc(sorted, func(a, b v1.Descriptor) int { return cmp.Compare(rank(a), rank(b)) })
+	known := map[v1.Hash]bool{}
+	var digests []v1.Hash
+	for _, d := range sorted {
+		if d.Digest.Algorithm == "sha256" && !known[d.Digest] {
+			known[d.Digest] = true
+			digests = append(digests, d.Digest)
+		}
+	}
+	return digests
 }
 
 // read notes the layers of a manifest that look like signatures. A referrer
@@ -311,9 +378,12 @@ func (c *collector) read(origin string, raw []byte, referrer bool) {
 	}
 	if len(m.Layers) > maxLayers {
 		c.skip("%s: %d of %d layers: no more than %d are read", origin, len(m.Layers)-maxLayers, len(m.Layers), maxLayers)
-		m.Layers = m.Layers[:maxLayers]
 	}
-	for i, d := range m.Layers {
+	for i, d := range slices.Backward(m.Layers) {
+		behind := len(m.Layers) - 1 - i
+		if behind == maxLayers {
+			break
+		}
 		kind := kindOf(d.MediaType)
 		if kind == "" {
 			continue
@@ -328,8 +398,21 @@ func (c *collector) read(origin string, raw []byte, referrer bool) {
 		case d.Size < 0 || d.Size > maxBlob:
 			c.skip("%s: %d bytes, and no more than %d are read", where, d.Size, maxBlob)
 		default:
-			c.layers = append(c.layers, layer{kind: kind, origin: where, desc: d})
+			c.add(layer{kind: kind, origin: where, desc: d, behind: behind})
 		}
+	}
+}
+
+// add notes a layer, unless one that is equal was noted.
+func (c *collector) add(l layer) {
+	annotations := readAnnotations(l.desc.Annotations)
+	if l.kind == Bundle {
+		annotations = nil
+	}
+	key := fmt.Sprintf("%s %s %d %q", l.kind, l.desc.Digest, l.desc.Size, annotations)
+	if !c.noted[key] {
+		c.noted[key] = true
+		c.layers = append(c.layers, l)
 	}
 }
 
@@ -346,29 +429,66 @@ func kindOf(t types.MediaType) ArtifactKind {
 	return ""
 }
 
-// fetch reads the layers, each content once.
-func (c *collector) fetch(ctx context.Context) error {
-	var wanted []v1.Descriptor
-	asked := map[v1.Hash]bool{}
-	total := int64(0)
-	for _, l := range c.layers {
-		if c.blobs[l.desc.Digest] != nil || asked[l.desc.Digest] {
-			continue
-		}
-		if total += l.desc.Size; total > maxTotal {
-			c.skip("%s and what follows: no more than %d bytes are read", l.origin, maxTotal)
-			break
-		}
-		asked[l.desc.Digest] = true
-		wanted = append(wanted, l.desc)
+// choose bounds the layers that are read. Every manifest has its turn before one
+// has a second, so that none keeps the others out by what it names; and what is
+// small comes first, so that a large attestation keeps no signature out.
+func (c *collector) choose() {
+	slices.SortStableFunc(c.layers, func(a, b layer) int {
+		return cmp.Or(cmp.Compare(a.behind, b.behind), cmp.Compare(a.desc.Size, b.desc.Size))
+	})
+	if more := len(c.layers) - maxCandidates; more > 0 {
+		c.skip("%d of %d layers: no more than %d are read", more, len(c.layers), maxCandidates)
+		c.layers = c.layers[:maxCandidates]
 	}
-	contents, err := readAll(ctx, wanted, c.from.Blob)
+	slices.SortStableFunc(c.layers, func(a, b layer) int { return cmp.Compare(a.desc.Size, b.desc.Size) })
+}
+
+// fetch reads the layers, each content once. One whose descriptor gives another
+// size is another request: whoever names it beside a signature may lie.
+func (c *collector) fetch(ctx context.Context) error {
+	c.choose()
+	type content struct {
+		digest v1.Hash
+		size   int64
+	}
+	var wanted []v1.Descriptor
+	asked := map[content]bool{}
+	left := int64(maxTotal)
+	for _, l := range c.layers {
+		one := content{l.desc.Digest, l.desc.Size}
+		switch {
+		case c.blobs[one.digest] != nil || asked[one]:
+		case one.size > left:
+			c.skip("%s: %d bytes, and no more than %d are read together", l.origin, one.size, maxTotal)
+		default:
+			left -= one.size
+			asked[one] = true
+			wanted = append(wanted, l.desc)
+		}
+	}
+	contents, err := readAll(ctx, wanted, c.blob)
 	for i, content := range contents {
 		if len(content) > 0 {
 			c.blobs[wanted[i].Digest] = content
 		}
 	}
 	return err
+}
+
+// blob reads one blob. Where the registry answers, and not with it, the others are
+// read all the same; where it is silent, or time is up, nothing is.
+func (c *collector) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	content, err := c.from.Blob(ctx, d)
+	passing := []error{image.ErrNotFound, image.ErrMalformed, image.ErrSize, image.ErrSilent, context.Canceled, context.DeadlineExceeded}
+	if err == nil || ctx.Err() != nil || slices.ContainsFunc(passing, func(known error) bool { return errors.Is(err, known) }) {
+		return content, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed == nil {
+		c.failed = err
+	}
+	return nil, nil
 }
 
 // readAll reads some things at a time. What is not there is nil, what is malformed
@@ -384,7 +504,7 @@ func readAll[T any](ctx context.Context, all []T, read func(context.Context, T) 
 			switch {
 			case errors.Is(err, image.ErrNotFound):
 				return nil
-			case errors.Is(err, image.ErrMalformed):
+			case errors.Is(err, image.ErrMalformed), errors.Is(err, image.ErrSize):
 				contents[i] = []byte{}
 				return nil
 			}

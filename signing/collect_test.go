@@ -88,10 +88,12 @@ func TestOneHundredSignatures(t *testing.T) {
 	key, alice := newKey(t, "alice")
 	sign(t, r, key, signing.SignOptions{})
 	good := collect(t, r).Artifacts[0]
-	layers := []mutate.Addendum{simpleLayer(good.Content, good.Annotations[static.SignatureAnnotationKey])}
+	var layers []mutate.Addendum
 	for i := range 100 {
 		layers = append(layers, simpleLayer(simplePayload(t, r.Digest, map[string]any{"n": fmt.Sprint(i)}), "AAAA"))
 	}
+	// Cosign appends what is new.
+	layers = append(layers, simpleLayer(good.Content, good.Annotations[static.SignatureAnnotationKey]))
 	put(t, r, signatureTag(t, r), nil, layers...)
 	registry.asked()
 	c := collect(t, r)

@@ -34,8 +34,9 @@ func (c *Client) Attachments(r Resolved) (*Attachments, error) {
 }
 
 // Referrers lists the manifests whose subject is the image; where the registry
-// lacks the API, those of the tag that stands in for it.
-func (a *Attachments) Referrers(ctx context.Context) ([]v1.Descriptor, error) {
+// lacks the API, those of the tag that stands in for it. A registry's pages are
+// followed within bounds; more is true where there are further ones.
+func (a *Attachments) Referrers(ctx context.Context) (found []v1.Descriptor, more bool, err error) {
 	return a.from.referrers(ctx, a.digest)
 }
 

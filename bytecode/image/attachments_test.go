@@ -29,7 +29,7 @@ func TestAttachments(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Attachments: %v", err)
 			}
-			if found, err := a.Referrers(t.Context()); err != nil || len(found) != 0 {
+			if found, more, err := a.Referrers(t.Context()); err != nil || len(found) != 0 || more {
 				t.Errorf("Referrers before there are any: %v, %v", found, err)
 			}
 			tag := strings.Replace(r.Digest, ":", "-", 1) + ".sig"
@@ -71,7 +71,7 @@ func readBack(t *testing.T, a *Attachments, signature, bundle *Built, tag string
 	if err != nil || sum(data) != signature.root.Digest {
 		t.Errorf("Tagged: %s, %v", sum(data), err)
 	}
-	found, err := a.Referrers(t.Context())
+	found, _, err := a.Referrers(t.Context())
 	if err != nil || len(found) != 1 || found[0].Digest != bundle.root.Digest {
 		t.Fatalf("Referrers: %v, %v", found, err)
 	}

@@ -141,12 +141,15 @@ func attachedSuffixes() []string { return []string{".sig", ".att"} }
 
 // copyAttached copies the referrers of a digest and what cosign's tags name.
 func (c *Client) copyAttached(ctx context.Context, src attachments, dst sink, digest v1.Hash) error {
-	referrers, err := src.referrers(ctx, digest)
+	referrers, more, err := src.referrers(ctx, digest)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return err
 	}
 	if len(referrers) > c.options.IndexEntries {
 		return malformed("copy referrers of %s: their number %d is more than the limit of %d", digest, len(referrers), c.options.IndexEntries)
+	}
+	if more {
+		return malformed("copy referrers of %s: the list of them is longer than the limit of %d pages or %d bytes", digest, pageLimit, listBytes)
 	}
 	for _, d := range referrers {
 		if err := c.transfer(ctx, src, dst, d.Digest, "", true); err != nil {

@@ -29,6 +29,15 @@ var (
 	// ErrMalformed: the bytes have the digest that was asked for and are no
 	// bytecode image within the limits; or the reference itself is malformed.
 	ErrMalformed = errors.New("not a bytecode image")
+	// ErrSize: a blob has the digest that was asked for and another size than its
+	// descriptor says, so what is wrong is the manifest and not the registry. It
+	// comes with ErrUnavailable.
+	ErrSize = errors.New("blob of another size")
+	// ErrTooLong: an answer is longer than the limit. It comes with
+	// ErrUnavailable.
+	ErrTooLong = errors.New("answer longer than the limit")
+	// ErrSilent: the registry stopped sending. It comes with ErrUnavailable.
+	ErrSilent = errors.New("the registry stopped sending")
 	// ErrCache: the cache on disk could not be written or read, as when the
 	// disk is full.
 	ErrCache = errors.New("bytecode cache unusable")
@@ -90,7 +99,7 @@ func Classify(verb, object string, err error) error {
 		return fmt.Errorf("%s %s: %w", verb, object, err)
 	}
 	safe := &remoteError{text: fmt.Sprintf("%s %s: %s", verb, object, describe(err))}
-	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
+	for _, end := range []error{context.Canceled, context.DeadlineExceeded, ErrSilent, ErrTooLong} {
 		if errors.Is(err, end) {
 			safe.cause = end
 		}

@@ -179,6 +179,10 @@ func (l *diskLayout) blob(_ context.Context, d v1.Descriptor) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read blob %s of layout %s: %w", d.Digest, l.dir, err)
 	}
+	if int64(len(data)) != d.Size && sum(data) == d.Digest {
+		wrong := &sizeError{got: fmt.Sprint(len(data)), want: d.Size, verified: true}
+		return nil, unavailable("read blob %s of layout %s: %w", d.Digest, l.dir, wrong)
+	}
 	if data, err = readVerified(bytes.NewReader(data), d); err != nil {
 		return nil, unavailable("read blob %s of layout %s: %w: the layout is damaged", d.Digest, l.dir, err)
 	}
@@ -193,12 +197,11 @@ func (l *diskLayout) tagged(ctx context.Context, tag string) ([]byte, error) {
 	return l.manifest(ctx, digest)
 }
 
-func (l *diskLayout) referrers(_ context.Context, digest v1.Hash) ([]v1.Descriptor, error) {
+func (l *diskLayout) referrers(_ context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error) {
 	index, err := l.index()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var found []v1.Descriptor
 	for _, d := range index.Manifests {
 		if d.Digest == digest {
 			continue
@@ -207,7 +210,7 @@ func (l *diskLayout) referrers(_ context.Context, digest v1.Hash) ([]v1.Descript
 			found = append(found, d)
 		}
 	}
-	return found, nil
+	return found, false, nil
 }
 
 // putBlob writes a blob whole or not at all.

@@ -277,7 +277,7 @@ func TestDebianRegistry(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Copy: %v", err)
 			}
-			if found, err := c.layout(copied.Repository).referrers(t.Context(), sumOf(t, r.Digest)); err != nil || len(found) != 1 {
+			if found, _, err := c.layout(copied.Repository).referrers(t.Context(), sumOf(t, r.Digest)); err != nil || len(found) != 1 {
 				t.Errorf("the copy has referrers %v, %v; want one", found, err)
 			}
 		})
@@ -321,7 +321,7 @@ func TestPullWithAndWithoutReferrersAPI(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Copy: %v", err)
 			}
-			found, err := c.layout(copied.Repository).referrers(t.Context(), sumOf(t, r.Digest))
+			found, _, err := c.layout(copied.Repository).referrers(t.Context(), sumOf(t, r.Digest))
 			if err != nil {
 				t.Fatalf("referrers: %v", err)
 			}
@@ -336,7 +336,7 @@ func TestPullWithAndWithoutReferrersAPI(t *testing.T) {
 			if err != nil {
 				t.Fatalf("registry: %v", err)
 			}
-			if found, err = src.referrers(t.Context(), sumOf(t, r.Digest)); err != nil || len(found) != 1 || found[0].Digest != attached.root.Digest {
+			if found, _, err = src.referrers(t.Context(), sumOf(t, r.Digest)); err != nil || len(found) != 1 || found[0].Digest != attached.root.Digest {
 				t.Errorf("the copy of the copy has referrers %v, %v", found, err)
 			}
 		})

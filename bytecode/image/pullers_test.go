@@ -34,7 +34,7 @@ func TestNobodyWaitsForAnothersPing(t *testing.T) {
 	for name, ask := range map[string]func(context.Context) error{
 		"Resolve":   func(ctx context.Context) error { _, err := c.Resolve(ctx, srv.host+"/bpf/x:v1"); return err },
 		"Pull":      func(ctx context.Context) error { _, err := c.Pull(ctx, r); return err },
-		"Referrers": func(ctx context.Context) error { _, err := at.Referrers(ctx); return err },
+		"Referrers": func(ctx context.Context) error { _, _, err := at.Referrers(ctx); return err },
 		"Tagged":    func(ctx context.Context) error { _, err := at.Tagged(ctx, "v1"); return err },
 		"Blob":      func(ctx context.Context) error { _, err := at.Blob(ctx, handmade("", nil).root); return err },
 	} {

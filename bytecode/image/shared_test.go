@@ -286,7 +286,7 @@ func TestSecretsAreTriedInTurn(t *testing.T) {
 	}
 	attached, err := r.Attachments(w.image)
 	if err == nil {
-		_, err = attached.Referrers(t.Context())
+		_, _, err = attached.Referrers(t.Context())
 	}
 	if err != nil {
 		t.Errorf("what is attached: %v", err)

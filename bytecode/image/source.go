@@ -31,8 +31,9 @@ type attachments interface {
 	source
 	// tagged returns the manifest that a tag names now.
 	tagged(ctx context.Context, tag string) ([]byte, error)
-	// referrers returns the manifests whose subject is the digest.
-	referrers(ctx context.Context, digest v1.Hash) ([]v1.Descriptor, error)
+	// referrers returns the manifests whose subject is the digest, and whether
+	// there are more than were read.
+	referrers(ctx context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error)
 }
 
 // sum is the sha256 of data.
@@ -40,6 +41,20 @@ func sum(data []byte) v1.Hash {
 	h := sha256.Sum256(data)
 	return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(h[:])}
 }
+
+// sizeError is what has another size than its descriptor says.
+type sizeError struct {
+	got  string
+	want int64
+	// verified is true where it has the descriptor's digest.
+	verified bool
+}
+
+func (e *sizeError) Error() string {
+	return fmt.Sprintf("it has %s bytes, and its descriptor says %d", e.got, e.want)
+}
+
+func (e *sizeError) Is(target error) bool { return e.verified && target == ErrSize }
 
 // readVerified reads exactly the descriptor's bytes and compares their digest.
 func readVerified(r io.Reader, d v1.Descriptor) ([]byte, error) {
@@ -49,7 +64,7 @@ func readVerified(r io.Reader, d v1.Descriptor) ([]byte, error) {
 		return nil, err
 	}
 	if int64(len(data)) != d.Size {
-		return nil, fmt.Errorf("it has %s bytes, and its descriptor says %d", lengthText(int64(len(data)), d.Size), d.Size)
+		return nil, &sizeError{got: lengthText(int64(len(data)), d.Size), want: d.Size, verified: sum(data) == d.Digest}
 	}
 	if got := sum(data); got != d.Digest {
 		return nil, fmt.Errorf("its digest is %s, not the one asked for", got)
@@ -102,7 +117,20 @@ func (s *registrySource) blob(ctx context.Context, d v1.Descriptor) ([]byte, err
 	}
 	defer func() { _ = body.Close() }()
 	data, err := readVerified(body, d)
-	return data, Classify("fetch blob", ref.String(), err)
+	var wrong *sizeError
+	if !errors.As(err, &wrong) {
+		return data, Classify("fetch blob", ref.String(), err)
+	}
+	if !wrong.verified {
+		// Of what is longer no more is read than was asked for: the registry tells
+		// whether the blob that it has is another's length.
+		size, err := layer.Size()
+		if err != nil {
+			return nil, Classify("fetch blob", ref.String(), err)
+		}
+		wrong.verified = size >= 0 && size > d.Size
+	}
+	return nil, unavailable("fetch blob %s: %w", ref, wrong)
 }
 
 func (s *registrySource) tagged(ctx context.Context, tag string) ([]byte, error) {
@@ -118,19 +146,19 @@ func (s *registrySource) tagged(ctx context.Context, tag string) ([]byte, error)
 	return got.Manifest, nil
 }
 
-func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) ([]v1.Descriptor, error) {
+func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error) {
 	ref := s.repo.Digest(digest.String())
 	index, err := within(ctx, func() (v1.ImageIndex, error) {
 		return remote.Referrers(ref, remote.Reuse(s.puller), remote.WithContext(ctx))
 	})
 	if err != nil {
-		return nil, Classify("list referrers of", ref.String(), err)
+		return nil, false, Classify("list referrers of", ref.String(), err)
 	}
 	list, err := index.IndexManifest()
 	if err != nil {
-		return nil, Classify("list referrers of", ref.String(), err)
+		return nil, false, Classify("list referrers of", ref.String(), err)
 	}
-	return list.Manifests, nil
+	return list.Manifests, list.Annotations[annotationMore] != "", nil
 }
 
 // head asks what a reference stands for: one HEAD, and a GET where the registry

@@ -51,6 +51,15 @@ func (t *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return resp, err
 	}
+	resp, err := t.tried(req)
+	if err == nil && forReferrers(req) {
+		return t.listed(req, resp)
+	}
+	return resp, err
+}
+
+// tried makes one attempt after the other.
+func (t *bounded) tried(req *http.Request) (*http.Response, error) {
 	for attempt := 1; ; attempt++ {
 		resp, err := t.once(req)
 		wait, again := t.again(req.Context(), resp, err, attempt)
@@ -94,13 +103,11 @@ func isLoopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-var errSilent = errors.New("the registry stopped sending")
-
 // once makes one attempt. The answer's body keeps the watch on silence and the
 // bound on length.
 func (t *bounded) once(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
-	watch := time.AfterFunc(t.silence, func() { cancel(errSilent) })
+	watch := time.AfterFunc(t.silence, func() { cancel(ErrSilent) })
 	resp, err := t.inner.RoundTrip(req.WithContext(ctx))
 	if err != nil {
 		t.answered(0)
@@ -135,10 +142,13 @@ func origin(req *http.Request) (first *http.Request, redirects int) {
 }
 
 // bound is the most bytes an answer may have: a layer's where a blob was asked
-// for.
+// for, a list's where referrers were.
 func (t *bounded) bound(req *http.Request) int64 {
-	if forBlob(req) {
+	switch {
+	case forBlob(req):
 		return max(t.layerBytes, t.manifestBytes)
+	case forReferrers(req):
+		return max(listBytes, t.manifestBytes)
 	}
 	return t.manifestBytes
 }
@@ -152,7 +162,7 @@ func forBlob(req *http.Request) bool {
 
 // valuesOf is the most values that what was asked for may hold.
 func valuesOf(req *http.Request) int {
-	if first, _ := origin(req); strings.Contains(first.URL.Path, "/referrers/") {
+	if forReferrers(req) {
 		return referrerLimit
 	}
 	return valueLimit
@@ -195,8 +205,8 @@ func isBroken(err error) bool {
 }
 
 func silentOr(ctx context.Context, silence time.Duration, err error) error {
-	if errors.Is(context.Cause(ctx), errSilent) {
-		return fmt.Errorf("%w for %s", errSilent, silence)
+	if errors.Is(context.Cause(ctx), ErrSilent) {
+		return fmt.Errorf("%w for %s", ErrSilent, silence)
 	}
 	return err
 }
@@ -207,6 +217,8 @@ type tooLongError struct{ bound int64 }
 func (e *tooLongError) Error() string {
 	return fmt.Sprintf("it is longer than the limit of %d bytes", e.bound)
 }
+
+func (e *tooLongError) Is(target error) bool { return target == ErrTooLong }
 
 // boundedBody ends with an error at the bound, and when nothing comes for too
 // long.

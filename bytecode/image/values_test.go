@@ -95,7 +95,7 @@ func TestManyReferrersAreNotDecoded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = attached.Referrers(t.Context())
+	_, _, err = attached.Referrers(t.Context())
 	refused(t, err, ErrUnavailable, "values, more than the limit of 16384")
 }
 

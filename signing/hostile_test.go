@@ -1,0 +1,393 @@
+package signing_test
+
+import (
+	"cmp"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/signing"
+)
+
+const bundleType = "application/vnd.dev.sigstore.bundle.v0.3+json"
+
+// blobOf writes a blob beside the image, and describes it.
+func blobOf(t *testing.T, r image.Resolved, content []byte, kind types.MediaType) v1.Descriptor {
+	t.Helper()
+	sum := sha256.Sum256(content)
+	d := v1.Descriptor{MediaType: kind, Size: int64(len(content)), Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}}
+	if err := attachmentsOf(t, r).PutBlob(t.Context(), d, content); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func attachmentsOf(t *testing.T, r image.Resolved) *image.Attachments {
+	t.Helper()
+	a, err := newClient(t).Attachments(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// refer makes a manifest with these layers refer to the image, whatever they say.
+func refer(t *testing.T, r image.Resolved, change func(*v1.Manifest), layers ...v1.Descriptor) {
+	t.Helper()
+	subject := descriptorOf(t, r)
+	m := v1.Manifest{
+		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Subject: &subject, Layers: layers,
+		Config: blobOf(t, r, []byte("{}"), "application/vnd.oci.empty.v1+json"),
+	}
+	if change != nil {
+		change(&m)
+	}
+	raw, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(raw)
+	d := v1.Descriptor{MediaType: m.MediaType, Size: int64(len(raw)), Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}}
+	if err := attachmentsOf(t, r).PutManifest(t.Context(), d, raw, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// referrersOf are what the registry behind lists.
+func referrersOf(t *testing.T, c *counting, req *http.Request) v1.IndexManifest {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	c.handler.ServeHTTP(recorder, req)
+	var list v1.IndexManifest
+	if err := json.Unmarshal(recorder.Body.Bytes(), &list); err != nil {
+		t.Error(err)
+	}
+	return list
+}
+
+func answerList(t *testing.T, w http.ResponseWriter, list v1.IndexManifest) {
+	t.Helper()
+	w.Header().Set("Content-Type", string(types.OCIImageIndex))
+	if err := json.NewEncoder(w).Encode(list); err != nil {
+		t.Error(err)
+	}
+}
+
+// listedLast has the registry list what refers to the image now after all else.
+func listedLast(t *testing.T, c *counting, r image.Resolved) {
+	t.Helper()
+	first, _, err := attachmentsOf(t, r).Referrers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := func(d v1.Descriptor) int {
+		return slices.IndexFunc(first, func(f v1.Descriptor) bool { return f.Digest == d.Digest })
+	}
+	c.answer(func(w http.ResponseWriter, req *http.Request) bool {
+		if !strings.Contains(req.URL.Path, "/referrers/") {
+			return false
+		}
+		list := referrersOf(t, c, req)
+		slices.SortStableFunc(list.Manifests, func(a, b v1.Descriptor) int { return cmp.Compare(last(a), last(b)) })
+		answerList(t, w, list)
+		return true
+	})
+}
+
+func noise(t *testing.T, size int) []byte {
+	t.Helper()
+	b := make([]byte, size)
+	if _, err := rand.Read(b); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestASignedImageStaysSigned holds that what others write beside a signed image
+// does not keep its signature from being found, nor makes the registry look down.
+func TestASignedImageStaysSigned(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		beside func(*testing.T, *counting, image.Resolved)
+		// requests is how many it takes at most.
+		requests int
+	}{
+		"a bundle that is longer than its manifest says": {func(t *testing.T, _ *counting, r image.Resolved) {
+			d := blobOf(t, r, noise(t, 3<<20), bundleType)
+			d.Size = 10
+			refer(t, r, nil, d)
+		}, 11},
+		"a bundle that is shorter than its manifest says": {func(t *testing.T, _ *counting, r image.Resolved) {
+			d := blobOf(t, r, noise(t, 100), bundleType)
+			d.Size = 1 << 20
+			refer(t, r, nil, d)
+		}, 10},
+		"the signature's own bundle, said to be of another size": {func(t *testing.T, _ *counting, r image.Resolved) {
+			for _, size := range []int64{1, 4 << 20} {
+				for _, a := range collect(t, r).Artifacts {
+					d := blobOf(t, r, a.Content, bundleType)
+					d.Size = size
+					refer(t, r, nil, d)
+				}
+			}
+		}, 16},
+		"a manifest that is longer than is read": {func(t *testing.T, _ *counting, r image.Resolved) {
+			refer(t, r, func(m *v1.Manifest) { m.Annotations = map[string]string{"a": strings.Repeat("x", 3<<19)} })
+		}, 8},
+		"a manifest by another hash": {func(t *testing.T, registry *counting, r image.Resolved) {
+			registry.answer(func(w http.ResponseWriter, req *http.Request) bool {
+				if !strings.Contains(req.URL.Path, "/referrers/") {
+					return false
+				}
+				recorder := httptest.NewRecorder()
+				registry.handler.ServeHTTP(recorder, req)
+				w.Header().Set("Content-Type", string(types.OCIImageIndex))
+				_, _ = w.Write([]byte(strings.Replace(recorder.Body.String(), "[", `[{"digest":"sha512:`+strings.Repeat("a", 128)+`"},`, 1)))
+				return true
+			})
+		}, 6},
+		"sixty-four lists of what is in the image, before it": {func(t *testing.T, _ *counting, r image.Resolved) {
+			for i := range 64 {
+				refer(t, r, func(m *v1.Manifest) { m.Config.MediaType = "application/spdx+json" }, blobOf(t, r, fmt.Append(nil, i), "application/spdx+json"))
+			}
+		}, 4 + 1 + 64},
+		"three large bundles": {func(t *testing.T, _ *counting, r image.Resolved) {
+			for range 3 {
+				refer(t, r, func(m *v1.Manifest) { m.Config.MediaType = bundleType }, blobOf(t, r, noise(t, 3<<20), bundleType))
+			}
+		}, 4 + 1 + 2*3},
+		"sixty-three manifests with sixty-four layers each": {func(t *testing.T, _ *counting, r image.Resolved) {
+			var layers []v1.Descriptor
+			for i := range 64 {
+				layers = append(layers, blobOf(t, r, fmt.Append(nil, i), bundleType))
+			}
+			for i := range 63 {
+				refer(t, r, func(m *v1.Manifest) { m.Annotations = map[string]string{"n": fmt.Sprint(i)} }, layers...)
+			}
+		}, 4 + 64 + 65},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			t.Parallel()
+			registry := newRegistry(t, true)
+			r := pushed(t, registry)
+			alice := newHand(t, "alice")
+			signs(signing.SignOptions{Bundle: true})(t, r, alice)
+			listedLast(t, registry, r)
+			c.beside(t, registry, r)
+			registry.asked()
+			client, err := image.NewClient(image.Options{Attempts: 1, ManifestBytes: 1 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := signing.Collect(t.Context(), client, r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if asked := registry.asked(); len(asked) > c.requests {
+				t.Errorf("took %d requests, want %d at most:\n%s", len(asked), c.requests, strings.Join(asked, "\n"))
+			}
+			if e := verify(t, trustOf(t, alice.signer), got); !slices.Equal(e.Signers(), []string{"alice"}) {
+				t.Errorf("signed by %v; skipped %v", e.Signers(), got.Skipped)
+			}
+		})
+	}
+}
+
+// TestCandidatesAreCounted holds that what is tried is bounded for all manifests
+// together: each candidate is tried with every signer.
+func TestCandidatesAreCounted(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		annotated bool
+		want      int
+	}{
+		"equal ones are one":                {false, 1},
+		"as many as two tags hold, at most": {true, 128},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			t.Parallel()
+			registry := newRegistry(t, true)
+			r := pushed(t, registry)
+			d := blobOf(t, r, simplePayload(t, r.Digest, nil), "application/vnd.dev.cosign.simplesigning.v1+json")
+			for i := range 64 {
+				layers := slices.Repeat([]v1.Descriptor{d}, 64)
+				for j := range layers {
+					layers[j].Annotations = map[string]string{"dev.cosignproject.cosign/signature": "AAAA", "n": fmt.Sprint(j)}
+					if c.annotated {
+						layers[j].Annotations["dev.cosignproject.cosign/signature"] = fmt.Sprintf("%08d", 64*i+j)
+					}
+				}
+				refer(t, r, func(m *v1.Manifest) { m.Annotations = map[string]string{"n": fmt.Sprint(i)} }, layers...)
+			}
+			got := collect(t, r)
+			if len(got.Artifacts) != c.want {
+				t.Errorf("%d candidates, want %d; skipped %v", len(got.Artifacts), c.want, got.Skipped)
+			}
+			if (c.want == 128) != strings.Contains(strings.Join(got.Skipped, " "), "3968 of 4096 layers") {
+				t.Errorf("skipped %v", got.Skipped)
+			}
+		})
+	}
+}
+
+func TestEverySignerOfOnePayloadCounts(t *testing.T) {
+	r := pushed(t, newRegistry(t, true))
+	alice, bob := newHand(t, "alice"), newHand(t, "bob")
+	for _, by := range []hand{alice, bob, alice} {
+		signs(signing.SignOptions{})(t, r, by)
+	}
+	if e := verify(t, trustOf(t, alice.signer, bob.signer), collect(t, r)); !slices.Equal(e.Signers(), []string{"alice", "bob"}) {
+		t.Errorf("signed by %v", e.Signers())
+	}
+}
+
+func TestRegistriesWithoutTheReferrersAPI(t *testing.T) {
+	for _, status := range []int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			registry := newRegistry(t, false)
+			r := pushed(t, registry)
+			registry.answer(func(w http.ResponseWriter, req *http.Request) bool {
+				if strings.Contains(req.URL.Path, "/referrers/") {
+					w.WriteHeader(status)
+					return true
+				}
+				return false
+			})
+			alice := newHand(t, "alice")
+			signs(signing.SignOptions{Bundle: true})(t, r, alice)
+			registry.asked()
+			got := collect(t, r)
+			if asked := registry.asked(); len(asked) != 7 {
+				t.Errorf("took %d requests, want 7: %v", len(asked), asked)
+			}
+			if e := verify(t, trustOf(t, alice.signer), got); !slices.Equal(e.Signers(), []string{"alice"}) {
+				t.Errorf("signed by %v; skipped %v", e.Signers(), got.Skipped)
+			}
+		})
+	}
+}
+
+// paged lists one referrer a page, after so many pages without any.
+func paged(t *testing.T, c *counting, empty int, next func(page int) string) {
+	c.answer(func(w http.ResponseWriter, req *http.Request) bool {
+		if !strings.Contains(req.URL.Path, "/referrers/") {
+			return false
+		}
+		page := 0
+		_, _ = fmt.Sscanf(req.URL.Query().Get("page"), "%d", &page)
+		list := referrersOf(t, c, req)
+		at := page - empty
+		if at < len(list.Manifests)-1 {
+			w.Header().Set("Link", fmt.Sprintf(`<%s>; rel="next"`, next(page+1)))
+		}
+		if at < 0 || at >= len(list.Manifests) {
+			list.Manifests = nil
+		} else {
+			list.Manifests = list.Manifests[at : at+1]
+		}
+		answerList(t, w, list)
+		return true
+	})
+}
+
+func TestPagesOfReferrers(t *testing.T) {
+	own := func(page int) string { return fmt.Sprintf("?page=%d", page) }
+	for sentence, c := range map[string]struct {
+		empty   int
+		next    func(int) string
+		signers []string
+		skipped string
+		kind    error
+		// lists is how often a page is asked for.
+		lists int
+	}{
+		"the signature is on a later page":  {5, own, []string{"alice"}, "", nil, 7},
+		"on the last page that is read":     {14, own, []string{"alice"}, "", nil, 16},
+		"on a page after it":                {16, own, nil, "longer than is read", nil, 16},
+		"pages without end":                 {1 << 20, own, nil, "longer than is read", nil, 16},
+		"the next page is another's":        {5, func(int) string { return "http://127.0.0.1:1/v2/bpf/counter/referrers/x?page=1" }, nil, "", image.ErrUnavailable, 1},
+		"the next page is no list":          {5, func(int) string { return "/v2/bpf/counter/manifests/v1" }, nil, "", image.ErrUnavailable, 1},
+		"the next page is none that can be": {5, func(int) string { return "::" }, nil, "", image.ErrUnavailable, 1},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			t.Parallel()
+			registry := newRegistry(t, true)
+			r := pushed(t, registry)
+			alice, bob := newHand(t, "alice"), newHand(t, "bob")
+			signs(signing.SignOptions{Bundle: true})(t, r, alice)
+			signs(signing.SignOptions{Bundle: true})(t, r, bob)
+			paged(t, registry, c.empty, c.next)
+			registry.asked()
+			got, err := signing.Collect(t.Context(), newClient(t), r)
+			if !errors.Is(err, c.kind) {
+				t.Fatalf("got error %v, want %v", err, c.kind)
+			}
+			lists := 0
+			for _, asked := range registry.asked() {
+				if strings.Contains(asked, "/referrers/") {
+					lists++
+				}
+			}
+			if lists != c.lists {
+				t.Errorf("asked for %d pages, want %d", lists, c.lists)
+			}
+			if err != nil {
+				return
+			}
+			if e := verify(t, trustOf(t, alice.signer), got); !slices.Equal(e.Signers(), c.signers) {
+				t.Errorf("signed by %v, want %v", e.Signers(), c.signers)
+			}
+			if skipped := strings.Join(got.Skipped, " "); (c.skipped == "") != (skipped == "") || !strings.Contains(skipped, c.skipped) {
+				t.Errorf("skipped %q, want %q", skipped, c.skipped)
+			}
+		})
+	}
+}
+
+// TestABlobThatIsNotHandedOut holds that one bad blob hides no other one from who
+// asks whether somebody signed, and is an error to who asks for everything.
+func TestABlobThatIsNotHandedOut(t *testing.T) {
+	registry := newRegistry(t, true)
+	r := pushed(t, registry)
+	alice, bob := newHand(t, "alice"), newHand(t, "bob")
+	signs(signing.SignOptions{Bundle: true})(t, r, alice)
+	lost := blobOf(t, r, noise(t, 100), bundleType)
+	refer(t, r, nil, lost)
+	registry.answer(func(w http.ResponseWriter, req *http.Request) bool {
+		if !strings.HasSuffix(req.URL.Path, lost.Digest.String()) {
+			return false
+		}
+		w.WriteHeader(http.StatusInternalServerError)
+		return true
+	})
+	var blob *signing.BlobError
+	if _, err := signing.Collect(t.Context(), newClient(t), r); !errors.As(err, &blob) || !errors.Is(err, image.ErrUnavailable) {
+		t.Errorf("Collect: %v", err)
+	}
+	if _, err := signing.CollectUntil(t.Context(), newClient(t), r, counts(t, trustOf(t, bob.signer))); !errors.As(err, &blob) {
+		t.Errorf("CollectUntil where nobody counts: %v", err)
+	}
+	part, err := signing.CollectUntil(t.Context(), newClient(t), r, counts(t, trustOf(t, alice.signer)))
+	if err != nil || !part.Partial || !part.Unread {
+		t.Fatalf("CollectUntil: %+v, %v", part, err)
+	}
+	// Nobody is told that there is nothing else.
+	if _, err := signing.Complete(t.Context(), newClient(t), r, part); !errors.As(err, &blob) {
+		t.Errorf("Complete: %v", err)
+	}
+	registry.answer(nil)
+	whole, err := signing.Complete(t.Context(), newClient(t), r, part)
+	if err != nil || whole.Partial || whole.Unread || len(whole.Artifacts) != 2 {
+		t.Errorf("Complete afterwards: %+v, %v", whole, err)
+	}
+}
