@@ -36,8 +36,21 @@ func openCache(dir string) (*cache, error) {
 			return nil, fmt.Errorf("make state directory: %w", err)
 		}
 	}
+	// What a killed agent was writing. Nothing is written yet.
+	leftovers, err := filepath.Glob(filepath.Join(c.sub("objects"), temporaryPrefix+"*"))
+	if err != nil {
+		return nil, fmt.Errorf("list leftovers: %w", err)
+	}
+	for _, path := range leftovers {
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("remove leftover: %w", err)
+		}
+	}
 	return c, nil
 }
+
+// temporaryPrefix begins the names of files that are being written.
+const temporaryPrefix = ".new-"
 
 func (c *cache) sub(name string) string { return filepath.Join(c.dir, name) }
 
@@ -128,14 +141,15 @@ func (c *cache) putObject(digest string, body []byte) error {
 	return nil
 }
 
-// prune removes the objects that no intent names.
+// prune removes the objects that no intent names. What a fetch beside it is
+// writing stays.
 func (c *cache) prune(used map[string]bool) error {
 	entries, err := os.ReadDir(c.sub("objects"))
 	if err != nil {
 		return fmt.Errorf("list kept objects: %w", err)
 	}
 	for _, e := range entries {
-		if !used["sha256:"+e.Name()] {
+		if !used["sha256:"+e.Name()] && !strings.HasPrefix(e.Name(), temporaryPrefix) {
 			if err := os.Remove(filepath.Join(c.sub("objects"), e.Name())); err != nil {
 				return fmt.Errorf("drop kept object: %w", err)
 			}
@@ -161,7 +175,7 @@ func checkDigest(digest string, body []byte) error {
 // either the old or the new one is there whole. Where there is no room, the old
 // one stays.
 func WriteFile(path string, body []byte, sync bool) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	f, err := os.CreateTemp(filepath.Dir(path), temporaryPrefix+"*")
 	if err != nil {
 		return err
 	}
@@ -175,5 +189,17 @@ func WriteFile(path string, body []byte, sync bool) error {
 	if err := os.Rename(f.Name(), path); err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return nil
+	if !sync {
+		return nil
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+// syncFolder has a rename survive a crash of the machine.
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
 }

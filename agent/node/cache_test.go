@@ -3,6 +3,8 @@ package node
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -130,8 +132,22 @@ func TestObjectsThatNoIntentNamesAreDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// A fetch that runs beside it, and what a killed agent was writing.
+	writing := filepath.Join(c.dir, "objects", ".new-123")
+	if err := os.WriteFile(writing, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.prune(map[string]bool{digestOf("b"): true}); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := os.Stat(writing); err != nil {
+		t.Errorf("the file of a running fetch: %v", err)
+	}
+	if _, err := openCache(c.dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(writing); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a leftover: %v", err)
 	}
 	for body, there := range map[string]bool{"a": false, "b": true, "c": false} {
 		if (c.object(digestOf(body)) != nil) != there {

@@ -160,6 +160,11 @@ func (p *pass) pruneObjects() {
 			used[app.deployed.Payload().ObjectDigest] = true
 		}
 	}
+	p.fetches.mu.Lock()
+	for digest := range p.fetches.flying {
+		used[digest] = true
+	}
+	p.fetches.mu.Unlock()
 	if err := p.cache.prune(used); err != nil {
 		p.opts.Log.Error("drop cached objects", "error", err)
 	}

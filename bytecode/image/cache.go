@@ -47,7 +47,8 @@ func (c *cache) path(digest v1.Hash) string { return filepath.Join(c.dir, digest
 
 // get returns the blob of that digest, or fs.ErrNotExist where there is none of
 // at most limit bytes. A blob that has another digest is dropped and counts as
-// missing.
+// missing, and so is what is no file. Any other error says nothing about the blob,
+// which stays.
 func (c *cache) get(digest v1.Hash, limit int64) ([]byte, error) {
 	data, err := readRegular(c.path(digest), limit)
 	var long *tooLongError
@@ -59,6 +60,8 @@ func (c *cache) get(digest v1.Hash, limit int64) ([]byte, error) {
 	case err == nil && sum(data) == digest:
 		c.touch(digest)
 		return data, nil
+	case err != nil && !errors.Is(err, errNotRegular):
+		return nil, cacheError("read blob", digest, err)
 	}
 	if err := os.Remove(c.path(digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, cacheError("drop corrupt blob", digest, err)
@@ -156,11 +159,16 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
+var errNotRegular = errors.New("it is not a regular file")
+
 // readRegular reads a regular file of at most limit bytes, without following a
 // symlink in its place and without waiting on a pipe.
 func readRegular(path string, limit int64) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENXIO):
+		return nil, fmt.Errorf("read %s: %w", path, errNotRegular) // a symlink, a socket
+	case err != nil:
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
@@ -173,7 +181,7 @@ func readFile(file *os.File, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("read %s: it is not a regular file", file.Name())
+		return nil, fmt.Errorf("read %s: %w", file.Name(), errNotRegular)
 	}
 	if info.Size() > limit {
 		return nil, fmt.Errorf("read %s: %w", file.Name(), &tooLongError{bound: limit})
@@ -206,8 +214,12 @@ func (s *cachedSource) cached(digest v1.Hash, limit int64) ([]byte, error) {
 		return nil, fs.ErrNotExist
 	}
 	data, err := s.cache.get(digest, limit)
-	if s.reading == fromCache && errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case s.reading == fromCache && errors.Is(err, fs.ErrNotExist):
 		return nil, notFound("read %s: it is not in the cache", digest)
+	case s.reading == throughCache && err != nil:
+		// What the cache cannot read now, the source has as well.
+		return nil, fs.ErrNotExist
 	}
 	return data, err
 }

@@ -194,6 +194,55 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 	}
 }
 
+// withoutFiles has the process open no file while f runs.
+func withoutFiles(t *testing.T, f func()) {
+	t.Helper()
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	f()
+}
+
+func TestWhatCannotBeReadNowStaysInTheCache(t *testing.T) {
+	dir := t.TempDir()
+	c := newTestClient(t, cachedIn(dir))
+	b := mustBuild(t, littleEndian, BuildOptions{})
+	srv := realRegistry(t)
+	r := mustPush(t, c, srv.host+"/bpf/kept:v1", b)
+	object := mustPull(t, c, r).ObjectDigest
+	before := blobsOf(t, dir)
+	withoutFiles(t, func() {
+		if _, err := c.Object(t.Context(), object); !errors.Is(err, ErrCache) || !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("Object with too many open files: %v, want ErrCache", err)
+		}
+	})
+	if diff := cmp.Diff(before, blobsOf(t, dir)); diff != "" {
+		t.Errorf("blobs (-want +got):\n%s", diff)
+	}
+	// What cannot be read may lead on to anything.
+	blobs, err := c.cache.list(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	withoutFiles(t, func() {
+		if kept, err := c.kept(blobs, func(digest string) bool { return digest == r.Digest }); !errors.Is(err, ErrCache) {
+			t.Errorf("what is kept with too many open files: %v, %v; want ErrCache", kept, err)
+		}
+	})
+	if kept, err := c.kept(blobs, func(digest string) bool { return digest == r.Digest }); err != nil || len(kept) != 3 {
+		t.Errorf("what is kept: %v, %v; want manifest, config and layer", kept, err)
+	}
+}
+
 func TestObjectWithoutCache(t *testing.T) {
 	c := newTestClient(t)
 	if _, err := c.Object(t.Context(), sum(nil).String()); !errors.Is(err, ErrNotFound) {

@@ -89,6 +89,9 @@ func (c *cache) sweepLinks(minAge time.Duration) error {
 		age := time.Since(info.ModTime())
 		_, hex, _ := strings.Cut(entry.Name(), "-")
 		_, err = os.Lstat(c.path(v1.Hash{Hex: hex}))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 		if age < minAge || err == nil && age < linkAge && !strings.HasPrefix(entry.Name(), temporaryPrefix) {
 			continue
 		}

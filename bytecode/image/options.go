@@ -177,7 +177,7 @@ func NewClient(options Options) (*Client, error) {
 			return nil, err
 		}
 		if c.cache.most = o.CacheBytes; c.cache.most > 0 {
-			if _, err := c.cache.list(o.Timeout); err != nil {
+			if err := c.cache.count(o.Timeout); err != nil {
 				return nil, &kindError{kind: ErrCache, err: fmt.Errorf("list cache: %w", err)}
 			}
 		}

@@ -80,7 +80,9 @@ func (c *Client) Prune(ctx context.Context, options PruneOptions) (Pruned, error
 	// What is kept is told by reading it: only where something may go.
 	kept := map[v1.Hash]bool{}
 	if slices.ContainsFunc(blobs, due) {
-		kept = c.kept(blobs, options.Keep)
+		if kept, err = c.kept(blobs, options.Keep); err != nil {
+			return result, err
+		}
 	}
 	for _, b := range blobs {
 		if !due(b) || kept[b.digest] {
@@ -101,6 +103,18 @@ func (c *Client) Prune(ctx context.Context, options PruneOptions) (Pruned, error
 		return result, &kindError{kind: ErrCache, err: fmt.Errorf("prune links: %w", err)}
 	}
 	return result, nil
+}
+
+// count counts what is held. No other process writes meanwhile, so what it has half
+// written stays.
+func (c *cache) count(minAge time.Duration) error {
+	release, err := lockDir(c.dir, syscall.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer release()
+	_, err = c.list(minAge)
+	return err
 }
 
 // list returns the blobs, least recently used first, and removes what a writer
@@ -139,50 +153,61 @@ func (c *cache) list(minAge time.Duration) ([]cached, error) {
 	return blobs, nil
 }
 
-// kept marks what Keep names and everything that leads on from there.
-func (c *Client) kept(blobs []cached, keep func(string) bool) map[v1.Hash]bool {
+// kept marks what Keep names and everything that leads on from there. Where that
+// cannot be read, it is not known what leads on, and nothing is to go.
+func (c *Client) kept(blobs []cached, keep func(string) bool) (map[v1.Hash]bool, error) {
 	marked := map[v1.Hash]bool{}
 	if keep == nil {
-		return marked
+		return marked, nil
 	}
-	var mark func(v1.Hash, int)
-	mark = func(digest v1.Hash, depth int) {
+	var mark func(v1.Hash, int) error
+	mark = func(digest v1.Hash, depth int) error {
 		marked[digest] = true
 		if depth == 0 {
-			return
+			return nil
 		}
-		for _, next := range c.cache.references(digest, c.options.ManifestBytes) {
-			mark(next, depth-1)
+		next, err := c.cache.references(digest, c.options.ManifestBytes)
+		for _, d := range next {
+			err = errors.Join(err, mark(d, depth-1))
 		}
+		return err
 	}
 	for _, b := range blobs {
 		if keep(b.digest.String()) {
 			// An index leads to manifests, and they to configs and layers.
-			mark(b.digest, 2)
+			if err := mark(b.digest, 2); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return marked
+	return marked, nil
 }
 
 // references are the digests that a cached manifest or index names.
-func (c *cache) references(digest v1.Hash, limit int64) []v1.Hash {
+func (c *cache) references(digest v1.Hash, limit int64) ([]v1.Hash, error) {
 	data, err := readRegular(c.path(digest), limit)
-	if err != nil || !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
-		return nil
+	var long *tooLongError
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotRegular), errors.As(err, &long):
+		return nil, nil
+	case err != nil:
+		return nil, cacheError("read blob", digest, err)
+	case !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")):
+		return nil, nil
 	}
 	doc, err := parseDocument(digest, data)
 	if err != nil {
-		return nil
+		return nil, nil //nolint:nilerr // what is no manifest names nothing
 	}
 	var found []v1.Hash
 	if doc.index != nil {
 		for _, d := range doc.index.Manifests {
 			found = append(found, d.Digest)
 		}
-		return found
+		return found, nil
 	}
 	for _, d := range append([]v1.Descriptor{doc.image.Config}, doc.image.Layers...) {
 		found = append(found, d.Digest)
 	}
-	return found
+	return found, nil
 }
