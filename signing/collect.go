@@ -479,7 +479,7 @@ func (c *collector) fetch(ctx context.Context) error {
 // read all the same; where it is silent, or time is up, nothing is.
 func (c *collector) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	content, err := c.from.Blob(ctx, d)
-	passing := []error{image.ErrNotFound, image.ErrMalformed, image.ErrSize, image.ErrSilent, context.Canceled, context.DeadlineExceeded}
+	passing := []error{image.ErrNotFound, image.ErrMalformed, image.ErrSize, image.ErrSilent, image.ErrNotAsked, context.Canceled, context.DeadlineExceeded}
 	if err == nil || ctx.Err() != nil || slices.ContainsFunc(passing, func(known error) bool { return errors.Is(err, known) }) {
 		return content, err
 	}

@@ -29,7 +29,7 @@ func TestUnderCacheOnlyNoRegistryIsAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, referrers := attached.Referrers(ctx)
+	_, _, referrers := attached.Referrers(ctx)
 	_, tagged := attached.Tagged(ctx, "sha256-a.sig")
 	_, blob := attached.Blob(ctx, v1.Descriptor{Digest: built.root.Digest, Size: 1})
 	for name, err := range map[string]error{"referrers": referrers, "a tag": tagged, "a blob": blob} {
