@@ -59,6 +59,7 @@ func Shape(req Request) (Shaped, error) {
 	if _, err := metav1.LabelSelectorAsSelector(spec.NodeSelector); err != nil {
 		r.add("shape/selector", "spec.nodeSelector", "give labels, and requirements of key, operator and values, as Kubernetes takes them", "no node can be chosen by it: %v", err)
 	}
+	shapeBounds(r, spec.Programs)
 	seen := map[string]bool{}
 	for i, p := range spec.Programs {
 		at := fmt.Sprintf("spec.programs[%d]", i)
@@ -77,6 +78,22 @@ func Shape(req Request) (Shaped, error) {
 		return Shaped{}, err
 	}
 	return Shaped{req: req}, nil
+}
+
+// shapeBounds denies more attachments than an API server would take: an object
+// that was stored before the bounds existed has no others than a new one.
+func shapeBounds(r *refusals, programs []v1alpha1.Program) {
+	all := 0
+	for i, p := range programs {
+		all += len(p.Attach)
+		if n := len(p.Attach); n > v1alpha1.MaxProgramAttachments {
+			r.add("shape/programs", fmt.Sprintf("spec.programs[%d].attach", i), fmt.Sprintf("list at most %d attachments of one program", v1alpha1.MaxProgramAttachments),
+				"%d attachments are listed", n)
+		}
+	}
+	if all > v1alpha1.MaxAttachments {
+		r.add("shape/programs", "spec.programs", fmt.Sprintf("list at most %d attachments in one application", v1alpha1.MaxAttachments), "%d attachments are listed", all)
+	}
 }
 
 // shapeAttachment checks one attachment as written. Where it names no hook,

@@ -2,6 +2,7 @@ package gate_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -162,5 +163,39 @@ func TestAllReasonsAreToldAtOnce(t *testing.T) {
 	want := []string{"spec.bytecode.image", "spec.programs[0].name", "spec.programs[0].attach[0].hook", "spec.programs[0].attach[1].proceedOn"}
 	if !slices.Equal(got, want) {
 		t.Errorf("paths %q, want %q", got, want)
+	}
+}
+
+func TestMoreAttachmentsThanAnAPIServerTakesAreDenied(t *testing.T) {
+	// listing is an application whose programs list so many attachments each.
+	listing := func(attachments ...int) *v1alpha1.ClusterBpfApplication {
+		a := app("registry.example.com/a:v1", "p")
+		a.Spec.Programs = nil
+		for i, n := range attachments {
+			a.Spec.Programs = append(a.Spec.Programs, v1alpha1.Program{
+				Name: fmt.Sprintf("p%d", i), Attach: slices.Repeat([]v1alpha1.Attachment{{Hook: "iter"}}, n)})
+		}
+		return a
+	}
+	full := slices.Repeat([]int{v1alpha1.MaxProgramAttachments}, v1alpha1.MaxAttachments/v1alpha1.MaxProgramAttachments)
+	for name, c := range map[string]struct {
+		app  *v1alpha1.ClusterBpfApplication
+		path string
+	}{
+		"as many as there may be":     {listing(append(full, 0)...), ""},
+		"one too many of a program":   {listing(1, v1alpha1.MaxProgramAttachments+1), "spec.programs[1].attach"},
+		"one too many in all":         {listing(append(full, 1)...), "spec.programs"},
+		"the former bounds, all used": {listing(slices.Repeat([]int{64}, 64)...), "spec.programs[0].attach"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := gate.Shape(gate.Request{Application: c.app})
+			var refusal *gate.Refusal
+			switch errors.As(err, &refusal); {
+			case c.path == "" && err != nil:
+				t.Error(err)
+			case c.path != "" && (refusal == nil || refusal.Reasons[0].Rule != "shape/programs" || refusal.Reasons[0].Path != c.path || refusal.Reasons[0].Remedy == ""):
+				t.Errorf("Shape = %v, want a denial at %s", err, c.path)
+			}
+		})
 	}
 }

@@ -89,9 +89,11 @@ type BpfApplicationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(name, name != '')",message="a map has no name; name it as the object does"
 	Maps map[string]Map `json:"maps,omitempty"`
 
-	// Programs are the functions of the object to load, each named once.
+	// Programs are the functions of the object to load, each named once. Their
+	// lists of attachments hold at most 256 in all.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.map(p, has(p.attach) ? size(p.attach) : 0).sum() <= 256",message="more than 256 attachments are listed; list at most 256 in one application"
 	// +listType=map
 	// +listMapKey=name
 	Programs []Program `json:"programs"`
@@ -186,9 +188,23 @@ type Program struct {
 	// Attach lists where the program attaches. Absent, the program attaches
 	// once, as its section says.
 	// +optional
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=16
 	Attach []Attachment `json:"attach,omitempty"`
 }
+
+// The bounds of an application. Whatever an API server has to validate is bounded,
+// since it does so for everybody; see api/v1alpha1/gencrds.
+const (
+	// MaxProgramAttachments bounds the attachments that one program lists.
+	MaxProgramAttachments = 16
+	// MaxAttachments bounds the attachments that all programs of an application
+	// list together.
+	MaxAttachments = 256
+	// MaxSelectorRequirements bounds the matchExpressions of a label selector.
+	MaxSelectorRequirements = 64
+	// MaxSelectorValues bounds the values of one of them.
+	MaxSelectorValues = 256
+)
 
 // Attachment is one hook and the fields of its target shape. The
 // hook decides which fields it takes.
@@ -256,14 +272,14 @@ type Attachment struct {
 type Interfaces struct {
 	// Names are interface names or globs in path.Match syntax, such as eth*.
 	// +optional
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:Pattern=`^[^\s/]+$`
 	Names []string `json:"names,omitempty"`
 
 	// Exclude takes away what Names and Primary chose; same syntax.
 	// +optional
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:Pattern=`^[^\s/]+$`
 	Exclude []string `json:"exclude,omitempty"`

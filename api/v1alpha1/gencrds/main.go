@@ -130,7 +130,9 @@ func completeSelector(schema *apiextensionsv1.JSONSchemaProps, path ...string) e
 			p.Pattern, p.AllOf = "^"+key+"$", []apiextensionsv1.JSONSchemaProps{{Pattern: size}}
 		},
 		"operator": func(p *apiextensionsv1.JSONSchemaProps) { p.Enum = operators() },
-		"values":   func(p *apiextensionsv1.JSONSchemaProps) { p.Items.Schema = &value },
+		"values":   func(p *apiextensionsv1.JSONSchemaProps) {
+			p.Items.Schema, p.MaxItems = &value, new(int64(v1alpha1.MaxSelectorValues))
+		},
 	} {
 		field, err := at(expression, name)
 		if err != nil {
@@ -143,6 +145,12 @@ func completeSelector(schema *apiextensionsv1.JSONSchemaProps, path ...string) e
 		Rule:    "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
 		Message: "In and NotIn take values, Exists and DoesNotExist take none",
 	}}
+	expressions, err := at(selector, "matchExpressions")
+	if err != nil {
+		return err
+	}
+	expressions.MaxItems = new(int64(v1alpha1.MaxSelectorRequirements))
+	selector.Properties["matchExpressions"] = *expressions
 	labels, err := at(selector, "matchLabels")
 	if err != nil {
 		return err
@@ -198,22 +206,27 @@ func completeAttachment(schema *apiextensionsv1.JSONSchemaProps, namespaced bool
 		attach.Properties[name] = *field
 	}
 	if namespaced {
-		attach.XValidations = append(attach.XValidations, scope())
+		name, err := at(attach, "hook")
+		if err != nil {
+			return err
+		}
+		name.XValidations = apiextensionsv1.ValidationRules{scope()}
+		attach.Properties["hook"] = *name
 	}
-	attach.XValidations = append(attach.XValidations, rules()...)
+	attach.XValidations = append(attach.XValidations, fieldsOfHook())
 	return set(schema, *attach, "spec", "programs", "[]", "attach", "[]")
 }
 
 // scope limits a namespace to the hooks it can hold. As a rule, and not as a
-// shorter list of hooks, it tells the remedy.
+// shorter list of hooks, it tells the remedy. It is a rule of the name of the hook
+// alone, which costs next to nothing.
 func scope() apiextensionsv1.ValidationRule {
 	forbidden := apiextensionsv1.FieldValueForbidden
 	return apiextensionsv1.ValidationRule{
-		Rule: "!has(self.hook) || self.hook in " + list(func(h hook.Hook) bool { return h.Namespaceable }),
-		MessageExpression: "self.hook + ' reaches beyond a namespace: use a ClusterBpfApplication; " +
+		Rule: "self in " + list(namesOf(func(h hook.Hook) bool { return h.Namespaceable })),
+		MessageExpression: "self + ' reaches beyond a namespace: use a ClusterBpfApplication; " +
 			"no field names the pods of a namespace yet, so it holds no cgroup and no binary'",
-		Reason:    &forbidden,
-		FieldPath: ".hook",
+		Reason: &forbidden,
 	}
 }
 
@@ -228,11 +241,9 @@ func shaped(s hook.Shape) func(hook.Hook) bool {
 	return func(h hook.Hook) bool { return h.Shape == s }
 }
 
-// rules are what CEL says of an attachment that names its hook. Where it names
-// none, the object's section decides, which only the gate sees.
-func rules() apiextensionsv1.ValidationRules {
-	var all apiextensionsv1.ValidationRules
-	for _, f := range []taken{
+// takenFields are the fields of an attachment beside its hook.
+func takenFields() []taken {
+	return []taken{
 		{"interfaces", shaped(hook.NetworkDevice), true},
 		{"function", shaped(hook.KernelFunction), false},
 		{"tracepoint", shaped(hook.Tracepoint), false},
@@ -241,26 +252,81 @@ func rules() apiextensionsv1.ValidationRules {
 		{"networkNamespace", shaped(hook.NetworkNamespace), false},
 		{"priority", func(h hook.Hook) bool { return h.Sharing == hook.Ordered }, false},
 		{"proceedOn", func(h hook.Hook) bool { return h.Name == "xdp" }, false},
-	} {
-		forbidden := apiextensionsv1.FieldValueForbidden
-		all = append(all, apiextensionsv1.ValidationRule{
-			Rule:              fmt.Sprintf("!has(self.hook) || !has(self.%s) || self.hook in %s", escaped(f.field), list(f.takes)),
-			MessageExpression: fmt.Sprintf("self.hook + ' takes no %s; remove it'", f.field),
-			Reason:            &forbidden,
-			FieldPath:         "." + f.field,
-		})
-		if f.required {
-			all = append(all, apiextensionsv1.ValidationRule{
-				Rule:              fmt.Sprintf("!has(self.hook) || has(self.%s) || !(self.hook in %s)", escaped(f.field), list(f.takes)),
-				MessageExpression: fmt.Sprintf("self.hook + ' needs %s; give it'", f.field),
-			})
+	}
+}
+
+// fieldsOfHook is what CEL checks of an attachment that names its hook. Where it
+// names none, the object's section decides, which only the gate sees.
+//
+// An API server copies the schemas of all fields of an object each time that a
+// rule reads one of them, which takes microseconds. So there is one rule and not
+// one a field, and it reads the fields that the hook takes and no others: that
+// none of the others is given follows from the number of fields.
+func fieldsOfHook() apiextensionsv1.ValidationRule {
+	return apiextensionsv1.ValidationRule{
+		Rule:              "!has(self.hook) || [self.hook].all(h, " + fits() + ")",
+		Message:           "an attachment has the fields that its hook takes, and those that it needs",
+		MessageExpression: misfit(),
+	}
+}
+
+// fits compares an attachment with what its hook h takes: a branch for each set of
+// fields.
+func fits() string {
+	var order []string
+	hooks := map[string][]string{}
+	for _, h := range hook.All() {
+		condition := fitsHook(h)
+		if hooks[condition] == nil {
+			order = append(order, condition)
+		}
+		hooks[condition] = append(hooks[condition], h.Name)
+	}
+	var rule strings.Builder
+	for _, condition := range order {
+		fmt.Fprintf(&rule, "h in %s ? %s : ", list(hooks[condition]), condition)
+	}
+	return rule.String() + "false"
+}
+
+// fitsHook is the condition that an attachment to one hook meets. No API server
+// offers an object's number of fields without dyn.
+func fitsHook(h hook.Hook) string {
+	given, conditions := 1, []string(nil)
+	var optional strings.Builder
+	for _, f := range takenFields() {
+		switch has := "has(self." + escaped(f.field) + ")"; {
+		case !f.takes(h):
+		case f.required:
+			given++
+			conditions = append(conditions, has)
+		default:
+			fmt.Fprintf(&optional, " + (%s ? 1 : 0)", has)
 		}
 	}
-	return append(all, apiextensionsv1.ValidationRule{
-		Rule:      "!has(self.hook) || !has(self.tracepoint) || (self.hook == 'tracepoint') == self.tracepoint.contains('/')",
-		Message:   "the hook tracepoint takes category/name, the others take a name alone",
-		FieldPath: ".tracepoint",
-	})
+	if h.Shape == hook.Tracepoint {
+		not := "!"
+		if h.Name == "tracepoint" {
+			not = ""
+		}
+		conditions = append(conditions, fmt.Sprintf("(!has(self.tracepoint) || %sself.tracepoint.contains('/'))", not))
+	}
+	conditions = append(conditions, fmt.Sprintf("size(dyn(self)) == %d%s", given, optional.String()))
+	return strings.Join(conditions, " && ")
+}
+
+// misfit says which field is one too many or missing; it is evaluated for an
+// attachment that does not fit alone.
+func misfit() string {
+	var message strings.Builder
+	for _, f := range takenFields() {
+		has, takes := "has(self."+escaped(f.field)+")", "self.hook in "+list(namesOf(f.takes))
+		fmt.Fprintf(&message, "%s && !(%s) ? self.hook + ' takes no %s; remove it' : ", has, takes, f.field)
+		if f.required {
+			fmt.Fprintf(&message, "!%s && %s ? self.hook + ' needs %s; give it' : ", has, takes, f.field)
+		}
+	}
+	return message.String() + "'the hook tracepoint takes category/name, the others take a name alone'"
 }
 
 // escaped is a field's name in CEL, where function is a reserved word. API
@@ -272,16 +338,19 @@ func escaped(field string) string {
 	return field
 }
 
-// list is a CEL list of the names of the hooks chosen.
-func list(chosen func(hook.Hook) bool) string {
+// namesOf are the names of the hooks chosen.
+func namesOf(chosen func(hook.Hook) bool) []string {
 	var names []string
 	for _, h := range hook.All() {
 		if chosen(h) {
-			names = append(names, "'"+h.Name+"'")
+			names = append(names, h.Name)
 		}
 	}
-	return "[" + strings.Join(names, ", ") + "]"
+	return names
 }
+
+// list is a CEL list of names.
+func list(names []string) string { return "['" + strings.Join(names, "', '") + "']" }
 
 func quoted(s string) apiextensionsv1.JSON {
 	raw, _ := json.Marshal(s)

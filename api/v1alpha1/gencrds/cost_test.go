@@ -1,0 +1,253 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// tenantKinds are the CRDs whose objects tenants write, or whose rules are many.
+var tenantKinds = []string{"bpfapplications", "clusterbpfapplications"}
+
+// installed is the schema of a CRD as the chart installs it.
+func installed(t testing.TB, plural string) *apiextensions.JSONSchemaProps {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "..", "charts", "skep", "files", "crds", "skep.dev_"+plural+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(data, &crd); err != nil {
+		t.Fatal(err)
+	}
+	var props apiextensions.JSONSchemaProps
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(crd.Spec.Versions[0].Schema.OpenAPIV3Schema, &props, nil); err != nil {
+		t.Fatal(err)
+	}
+	return &props
+}
+
+// estimate adds up what an API server expects all rules below a schema to cost at
+// most, each with its message, as often as they can be evaluated.
+func estimate(t *testing.T, s *apiextensions.JSONSchemaProps, c *crdvalidation.CELSchemaContext) (total uint64) {
+	t.Helper()
+	if len(s.XValidations) > 0 {
+		info, err := c.TypeInfo()
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
+		rules, err := cel.Compile(info.Schema, info.DeclType, celconfig.PerCallLimit, env, cel.NewExpressionsEnvLoader())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range rules {
+			if r.Error != nil || r.MessageExpressionError != nil {
+				t.Errorf("%s: %v, %v", s.XValidations[i].Rule, r.Error, r.MessageExpressionError)
+			}
+			if c.MaxCardinality == nil {
+				t.Fatalf("%s: nothing bounds how often it is evaluated", s.XValidations[i].Rule)
+			}
+			total += *c.MaxCardinality * (r.MaxCost + r.MessageExpressionMaxCost)
+		}
+	}
+	for name, p := range s.Properties {
+		total += estimate(t, &p, c.ChildPropertyContext(&p, name))
+	}
+	if s.Items != nil {
+		total += estimate(t, s.Items.Schema, c.ChildItemsContext(s.Items.Schema))
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
+		total += estimate(t, s.AdditionalProperties.Schema, c.ChildAdditionalPropertiesContext(s.AdditionalProperties.Schema))
+	}
+	return total
+}
+
+// TestRulesAreEstimatedToBeCheap bounds the API server's own estimate. A whole CRD
+// may cost 100,000,000; one rule 10,000,000.
+func TestRulesAreEstimatedToBeCheap(t *testing.T) {
+	for plural, most := range map[string]uint64{
+		"bpfapplications": 750_000, "clusterbpfapplications": 750_000, "bpfpolicies": 10_000, "clusterbpfpolicies": 10_000,
+		"bpfsigners": 10_000, "bpfnodes": 10_000, "bpfintents": 10_000, "bpfimages": 10_000,
+	} {
+		t.Run(plural, func(t *testing.T) {
+			s := installed(t, plural)
+			got := estimate(t, s, crdvalidation.RootCELContext(s))
+			t.Logf("estimated cost: %d", got)
+			if got > most {
+				t.Errorf("the rules are estimated to cost %d, want at most %d", got, most)
+			}
+		})
+	}
+}
+
+// values counts how many values a spec can hold whose schema says what they are:
+// each takes an API server microseconds and a kilobyte or two to validate.
+func values(t *testing.T, path string, s *apiextensions.JSONSchemaProps) int64 {
+	below := func(place string, most *int64, s *apiextensions.JSONSchemaProps) int64 {
+		if most == nil {
+			t.Errorf("nothing bounds how many %s%s there are", path, place)
+			return 0
+		}
+		return *most * values(t, path+place, s)
+	}
+	count := int64(1)
+	for name, p := range s.Properties {
+		count += values(t, path+"."+name, &p)
+	}
+	if s.Items != nil {
+		count += below("[]", s.MaxItems, s.Items.Schema)
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
+		count += below(".*", s.MaxProperties, s.AdditionalProperties.Schema)
+	}
+	return count
+}
+
+func TestASpecIsBoundedInEveryDimension(t *testing.T) {
+	for _, plural := range tenantKinds {
+		t.Run(plural, func(t *testing.T) {
+			spec := installed(t, plural).Properties["spec"]
+			got := values(t, "spec", &spec)
+			t.Logf("a spec holds at most %d values", got)
+			if got > 80_000 {
+				t.Errorf("a spec can hold %d values: bound its lists", got)
+			}
+		})
+	}
+}
+
+// validated is what validating one object took.
+type validated struct {
+	// cost is in the units of CEL's own budget.
+	cost int64
+	// bytes were allocated, which unlike time is the same on a machine that is busy.
+	bytes  uint64
+	errors []string
+}
+
+// validate does what an API server does to a new application, after it was decoded.
+func validate(t testing.TB, props *apiextensions.JSONSchemaProps, spec map[string]any) validated {
+	t.Helper()
+	structural, err := schema.NewStructural(props)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape, _, err := validation.NewSchemaValidator(props)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := cel.NewValidator(structural, true, celconfig.PerCallLimit)
+	object := map[string]any{
+		"apiVersion": v1alpha1.APIVersion, "kind": v1alpha1.KindClusterBpfApplication, "metadata": map[string]any{"name": "a"}, "spec": spec,
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	shaped := shape.Validate(object)
+	broken, left := rules.Validate(t.Context(), nil, structural, object, nil, celconfig.RuntimeCELCostBudget)
+	runtime.ReadMemStats(&after)
+	v := validated{cost: celconfig.RuntimeCELCostBudget - left, bytes: after.TotalAlloc - before.TotalAlloc}
+	for _, err := range shaped.Errors {
+		v.errors = append(v.errors, err.Error())
+	}
+	for _, err := range broken {
+		v.errors = append(v.errors, err.Error())
+	}
+	return v
+}
+
+// fields are those of an object.
+type fields = map[string]any
+
+// attaching is a spec with so many programs of so many attachments.
+func attaching(programs, each int, attachment fields) fields {
+	var all []any
+	for i := range programs {
+		all = append(all, fields{"name": fmt.Sprintf("p%d", i), "attach": repeat(each, attachment)})
+	}
+	return fields{"bytecode": fields{"image": "r.example.com/x:v1"}, "programs": all}
+}
+
+// repeat is a list of one value.
+func repeat(n int, value any) []any {
+	all := make([]any, n)
+	for i := range all {
+		all[i] = value
+	}
+	return all
+}
+
+// with is the smallest spec with one field more.
+func with(field string, value any) fields {
+	spec := attaching(1, 1, fields{"hook": "iter"})
+	spec[field] = value
+	return spec
+}
+
+// keyed is a map of so many entries.
+func keyed(n int, value any) fields {
+	all := fields{}
+	for i := range n {
+		all[fmt.Sprintf("example.com/k%d", i)] = value
+	}
+	return all
+}
+
+// TestTheLargestApplicationsAreCheapToValidate bounds what the objects that use
+// the bounds up, each in another dimension, take of an API server. Before there
+// were 16 attachments of a program, 256 in all and one rule, 4,096 attachments
+// cost 192,512, allocated 471 MiB and took 2 s.
+func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
+	const (
+		programs, each = v1alpha1.MaxAttachments / v1alpha1.MaxProgramAttachments, v1alpha1.MaxProgramAttachments
+		mostPrograms   = 64
+		mib            = 1 << 20
+	)
+	everything := fields{"hook": "xdp", "priority": int64(1), "proceedOn": []any{"Aborted", "Drop", "Pass", "Tx", "Redirect"},
+		"interfaces": fields{"names": repeat(16, "eth*"), "exclude": repeat(16, "eth0")}}
+	binary := fields{"hook": "uprobe", "binary": fields{"path": "/bin/sh", "offset": int64(1)}}
+	misfit := fields{"hook": "cgroup/getpeername_unix", "cgroup": "/a", "proceedOn": []any{"Drop"}}
+	requirement := fields{"key": "example.com/k", "operator": "In", "values": repeat(v1alpha1.MaxSelectorValues, "v")}
+	for name, c := range map[string]struct {
+		spec  fields
+		cost  int64
+		bytes uint64
+		error string
+	}{
+		"attachments to a cgroup":                       {attaching(programs, each, fields{"hook": "cgroup/setsockopt", "cgroup": "/a"}), 10_000, 16 * mib, ""},
+		"attachments to a binary":                       {attaching(programs, each, binary), 15_000, 24 * mib, ""},
+		"attachments to interfaces, every field used":   {attaching(programs, each, everything), 15_000, 64 * mib, ""},
+		"more attachments, which only a rule denies":    {attaching(mostPrograms, each, everything), 60_000, 192 * mib, "more than 256 attachments"},
+		"the same with a field that the hook takes not": {attaching(mostPrograms, each, misfit), 90_000, 160 * mib, "takes no proceedOn; remove it"},
+		"requirements of a node selector":               {with("nodeSelector", fields{"matchExpressions": repeat(v1alpha1.MaxSelectorRequirements, requirement)}), 10_000, 64 * mib, ""},
+		"labels of a node selector":                     {with("nodeSelector", fields{"matchLabels": keyed(64, "v")}), 10_000, 8 * mib, ""},
+		"maps":                                          {with("maps", keyed(256, fields{"maxEntries": int64(1)})), 10_000, 8 * mib, ""},
+		"variables":                                     {with("variables", keyed(256, int64(1))), 10_000, 8 * mib, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := validate(t, installed(t, "clusterbpfapplications"), c.spec)
+			t.Logf("cost %d, %d KiB allocated, %d errors", got.cost, got.bytes>>10, len(got.errors))
+			if got.cost > c.cost || got.bytes > c.bytes {
+				t.Errorf("validating it costs %d, want at most %d, and allocates %d MiB, want at most %d", got.cost, c.cost, got.bytes/mib, c.bytes/mib)
+			}
+			if all := strings.Join(got.errors, "\n"); (c.error == "") != (all == "") || !strings.Contains(all, c.error) {
+				t.Errorf("%.500s, want %q", all, c.error)
+			}
+		})
+	}
+}
