@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,6 +40,7 @@ import (
 	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/controller/images"
 	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/controller/pull"
@@ -184,21 +186,25 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	}
 	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys, Judge: judge})
 	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: shared}
-	told := brief{mgr.GetEventRecorder("skep-controller")}
+	told := brief{mgr.GetEventRecorder(leaseName)}
+	elector, err := newElector(mgr, o, told)
+	if err != nil {
+		return nil, fmt.Errorf("elect a leader: %w", err)
+	}
 	applications := &application.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper, Images: secrets.Reader,
 		Keys: ring.Keys, Interval: o.Interval, ReadyWithin: time.Second, Describe: memory.Describe,
-		Events: told, Metrics: application.NewMetrics(registry),
+		Events: told, Metrics: application.NewMetrics(registry), Leader: elector,
 	}
 	again, err := registerApplications(ctx, mgr, o.Agents, applications)
 	if err != nil {
 		return nil, fmt.Errorf("register applications: %w", err)
 	}
-	settings := &policy.Reconciler{Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again, Events: told}
+	settings := &policy.Reconciler{Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again, Events: told, Leader: elector}
 	if err := settings.Register(mgr); err != nil {
 		return nil, fmt.Errorf("register policies: %w", err)
 	}
-	parts := admission.Parts{Judge: judge, Keeper: keeper, Images: secrets.Reader, Certificates: certificates, Metrics: registry, Namespace: o.Namespace}
+	parts := admission.Parts{Judge: judge, Keeper: keeper, Images: secrets.Reader, Certificates: certificates, Metrics: registry, Namespace: o.Namespace, Leader: elector}
 	if o.Mirror.served() && o.Mirror.Certificate == nil {
 		o.Mirror.Certificate, parts.Tell = certificates.Get, tellAgents(mgr, o.Namespace)
 	}
@@ -208,14 +214,33 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err := registerMirror(ctx, mgr, o, ring, registries, secrets); err != nil {
 		return nil, fmt.Errorf("register mirror: %w", err)
 	}
+	elector.Add(
+		&keys.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring, Every: o.Rotation.Every},
+		&images.Sweeper{Client: mgr.GetClient()},
+	)
 	return mgr, errors.Join(
 		registry.Register(newCensus(mgr.GetClient(), keeper)),
-		mgr.Add(&keys.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring, Every: o.Rotation.Every}),
+		mgr.Add(elector),
 		mgr.Add(&images.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries, MaxBytes: room / 4}),
-		mgr.Add(&images.Sweeper{Client: mgr.GetClient()}),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("policies", keeper.Check),
 	)
+}
+
+// leaseName is that of the lease that the leader holds.
+const leaseName = "skep-controller"
+
+// newElector decides whether this replica writes. The manager holds no election of
+// its own: it would end the process, and with it the webhook, where the lead is lost.
+func newElector(mgr ctrl.Manager, o Options, recorder events.EventRecorder) (*leader.Elector, error) {
+	options := leader.Options{Name: leaseName}
+	if o.LeaderElection {
+		var err error
+		if options.Lock, err = leader.NewLock(mgr.GetConfig(), o.Namespace, leaseName, leader.Recorder{EventRecorder: recorder}); err != nil {
+			return nil, err
+		}
+	}
+	return leader.New(options), nil
 }
 
 // remembering joins what replicas remember of images with where they read them:
@@ -259,16 +284,12 @@ func newManager(o Options, certificates *admission.Certificates) (ctrl.Manager, 
 		unbounded.QPS = -1
 	}
 	return ctrl.NewManager(unbounded, ctrl.Options{
-		Scheme:                        scheme,
-		LeaderElection:                o.LeaderElection,
-		LeaderElectionID:              "skep-controller",
-		LeaderElectionNamespace:       o.Namespace,
-		LeaderElectionReleaseOnCancel: true,
-		Metrics:                       metricsserver.Options{BindAddress: orOff(o.MetricsAddress), TLSOpts: []func(*tls.Config){modern}},
-		HealthProbeBindAddress:        orOff(o.HealthAddress),
-		PprofBindAddress:              loopback(o.PprofPort),
-		WebhookServer:                 o.Admission.Server(certificates),
-		Controller:                    config.Controller{SkipNameValidation: &several},
+		Scheme:                 scheme,
+		Metrics:                metricsserver.Options{BindAddress: orOff(o.MetricsAddress), TLSOpts: []func(*tls.Config){modern}},
+		HealthProbeBindAddress: orOff(o.HealthAddress),
+		PprofBindAddress:       loopback(o.PprofPort),
+		WebhookServer:          o.Admission.Server(certificates),
+		Controller:             config.Controller{SkipNameValidation: &several},
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject:         objects,

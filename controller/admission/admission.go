@@ -26,6 +26,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
 )
@@ -114,6 +115,8 @@ type Parts struct {
 	Metrics prometheus.Registerer
 	// Namespace is Skep's own.
 	Namespace string
+	// Leader tells whether this replica leads; nil means that it does.
+	Leader *leader.Elector
 	// Tell has agents trust authorities of the certificate, in PEM; nil where
 	// nobody but the API server is shown it.
 	Tell func(ctx context.Context, authorities []byte) error

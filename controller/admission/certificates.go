@@ -23,6 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/skep-dev/skep/controller/leader"
 )
 
 // overlap is how long a replica goes on with the certificate it shows while
@@ -44,8 +46,8 @@ type Certificates struct {
 	client client.Client
 	secret types.NamespacedName
 	names  []string
-	// elected is closed once this replica leads.
-	elected <-chan struct{}
+	// leader tells whether this replica leads.
+	leader *leader.Elector
 	// tell has agents trust authorities; nil where nobody asks.
 	tell func(ctx context.Context, authorities []byte) error
 	// folder holds somebody else's certificate; nil where Skep makes its own.
@@ -86,21 +88,14 @@ func (c *Certificates) Get(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
 // register has a manager run it on every replica.
 func (c *Certificates) register(mgr ctrl.Manager) error {
 	everywhere := false
-	c.elected = mgr.Elected()
 	one := reconcile.Request{NamespacedName: c.secret}
 	toOne := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{one} })
 	b := ctrl.NewControllerManagedBy(mgr).Named("certificate").
 		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).
 		Watches(&corev1.Secret{}, toOne).
-		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			q.Add(one)
-			go func() {
-				select {
-				case <-c.elected:
-					q.Add(one)
-				case <-ctx.Done():
-				}
-			}()
+			c.leader.Elected(func() { q.Add(one) })
 			return nil
 		}))
 	for _, kind := range configurations() {
@@ -146,7 +141,7 @@ func (c *Certificates) renew(ctx context.Context) (pair, error) {
 		return pair{}, fmt.Errorf("get Secret %s: %w", c.secret, err)
 	}
 	stored, err := parse(secret.Data)
-	if err == nil && c.now().Before(stored.renewAt) && (stored.covers(c.names) || !c.leads()) {
+	if err == nil && c.now().Before(stored.renewAt) && (stored.covers(c.names) || !c.leader.Leads()) {
 		return stored, nil
 	}
 	c.mu.RLock()
@@ -226,16 +221,6 @@ func (c *Certificates) show(p pair) {
 	c.trusted, c.paths = p.bundle, p.served(c.now())
 	if c.shown == nil || p.settled(c.now()) || !c.now().Before(c.shown.Leaf.NotAfter) {
 		c.shown = &p.certificate
-	}
-}
-
-// leads tells whether this replica is the leader.
-func (c *Certificates) leads() bool {
-	select {
-	case <-c.elected:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // keep has a manager keep the certificate and the path, or follow those that
 // somebody else keeps.
 func (c *Certificates) keep(mgr ctrl.Manager, o Options, p Parts) error {
-	c.tell = p.Tell
+	c.tell, c.leader = p.Tell, p.Leader
 	if o.selfManaged() {
 		c.client, c.secret = mgr.GetClient(), types.NamespacedName{Namespace: p.Namespace, Name: webhookName}
 		c.names = o.Names

@@ -46,6 +46,12 @@ func (g *generations) since(app application, definition int64) int64 {
 	return now.since
 }
 
+func (g *generations) reset() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	clear(g.byID)
+}
+
 func (g *generations) forget(id v1alpha1.Identity) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -81,6 +81,16 @@ func (m *Metrics) observe(app application, s gate.Standing) {
 	}
 }
 
+// reset drops every application: another replica counts them.
+func (m *Metrics) reset() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.denied)
+	clear(m.byRule)
+	m.denials.Reset()
+	m.nodes.Reset()
+}
+
 // forget drops an application that is gone.
 func (m *Metrics) forget(id v1alpha1.Identity) {
 	m.replace(id, nil)

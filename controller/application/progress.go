@@ -58,6 +58,12 @@ func (p *progress) wrote(before, now application, at time.Time) {
 	p.last[now.Identity()] = t
 }
 
+func (p *progress) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.last)
+}
+
 func (p *progress) forget(id v1alpha1.Identity) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

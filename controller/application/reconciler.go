@@ -27,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
@@ -55,6 +56,8 @@ type Reconciler struct {
 	// Agents tells which nodes an agent runs on, and of others since when none does
 	// where that is known; nil means that one runs on every node.
 	Agents func(ctx context.Context) (runs map[string]bool, gone map[string]time.Time, err error)
+	// Leader decides whether this replica writes; nil means that it does.
+	Leader *leader.Elector
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 	// Interval is how often an application that is well is judged again; zero
@@ -100,9 +103,16 @@ var errNobody = errors.New("nothing can bear that name")
 
 // Reconcile brings one application up to date, whether it is still there or
 // not. What it looked at may have been out of date, which is nobody's fault: it
-// looks again in a moment.
-func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.Result, error) {
-	again, err := r.reconcile(ctx, id)
+// looks again in a moment. A replica that does not lead does nothing: when it comes to
+// lead, it looks at all there is.
+func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (again ctrl.Result, err error) {
+	led, err := r.Leader.Do(ctx, func(ctx context.Context) error {
+		again, err = r.reconcile(ctx, id)
+		return err
+	})
+	if !led {
+		return ctrl.Result{}, nil
+	}
 	if errors.Is(err, errBehind) || errors.Is(err, errOverruled) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		ctrl.LoggerFrom(ctx).V(1).Info("looking again", "application", id.String(), "reason", err.Error())
 		return ctrl.Result{RequeueAfter: settle}, nil

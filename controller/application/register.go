@@ -30,9 +30,13 @@ const judgesAtOnce = 32
 // queue is what the reconciler works off.
 type queue = workqueue.TypedRateLimitingInterface[v1alpha1.Identity]
 
-// Register has a manager run the Reconciler on its leader. again has every
+// Register has a manager run the Reconciler on the leader. again has every
 // application judged anew.
 func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func(), err error) {
+	if r.Leader != nil {
+		mgr = r.Leader.Manager(mgr)
+		r.Leader.Reset(r.reset)
+	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.BpfIntent{}, byApplication, r.indexIntent); err != nil {
 		return nil, err
 	}
@@ -51,7 +55,8 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		Watches(&v1alpha1.BpfNode{}, r.ofNode()).
 		Watches(&v1alpha1.BpfNode{}, everything, builder.WithPredicates(kernelChanged())).
 		Watches(&corev1.Node{}, everything, builder.WithPredicates(nodeChanged())).
-		WatchesRawSource(r.all(everything))
+		WatchesRawSource(r.all(everything)).
+		WatchesRawSource(r.elections())
 	return everything.raise, b.Complete(r)
 }
 
@@ -154,6 +159,45 @@ func (r *Reconciler) all(raised signal) source.TypedFunc[v1alpha1.Identity] {
 		}()
 		return nil
 	}
+}
+
+// elections asks for every application when this replica comes to lead: what
+// changed meanwhile was another's to look at. Nodes may report what has neither a
+// definition nor an intent.
+func (r *Reconciler) elections() source.TypedFunc[v1alpha1.Identity] {
+	return func(ctx context.Context, q queue) error {
+		elected := make(signal, 1)
+		r.Leader.Elected(elected.raise)
+		go func() {
+			for wait(ctx, elected) {
+				for _, id := range append(r.every(ctx), r.reported(ctx)...) {
+					q.Add(id)
+				}
+			}
+		}()
+		return nil
+	}
+}
+
+// reported lists the applications that nodes report.
+func (r *Reconciler) reported(ctx context.Context) (ids []v1alpha1.Identity) {
+	var nodes v1alpha1.BpfNodeList
+	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "list what nodes report")
+	}
+	for i := range nodes.Items {
+		ids = append(ids, changed(&v1alpha1.BpfNode{}, &nodes.Items[i])...)
+	}
+	return ids
+}
+
+// reset forgets what belongs to a term as the leader: another replica may have
+// decided otherwise since.
+func (r *Reconciler) reset() {
+	r.tags.reset()
+	r.progress.reset()
+	r.generations.reset()
+	r.Metrics.reset()
 }
 
 // wait tells whether something came before ctx ended.

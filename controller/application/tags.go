@@ -135,6 +135,12 @@ func (r *Reconciler) lookUp(ctx context.Context, app application, s gate.Standin
 	}
 }
 
+func (t *tags) reset() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.byID)
+}
+
 func (t *tags) forget(id v1alpha1.Identity) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

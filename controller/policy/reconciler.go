@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/leader"
 )
 
 // Reconciler refreshes the Keeper whenever a signer or a policy changes, and
@@ -43,8 +44,8 @@ type Reconciler struct {
 	// the key changed; zero means five minutes, half of what a former key is trusted
 	// for at least.
 	Interval time.Duration
-
-	elected <-chan struct{}
+	// Leader decides whether this replica writes; nil means that it does.
+	Leader *leader.Elector
 }
 
 // all is the one request there is: signers and policies come into force
@@ -57,21 +58,14 @@ func (r *Reconciler) Register(mgr ctrl.Manager) error {
 	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{all} })
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	everywhere := false
-	r.elected = mgr.Elected()
 	return ctrl.NewControllerManagedBy(mgr).Named("policy").
 		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).
 		Watches(&v1alpha1.BpfSigner{}, one, changed).
 		Watches(&v1alpha1.ClusterBpfPolicy{}, one, changed).
 		Watches(&v1alpha1.BpfPolicy{}, one, changed).
-		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			q.Add(all)
-			go func() {
-				select {
-				case <-r.elected:
-					q.Add(all)
-				case <-ctx.Done():
-				}
-			}()
+			r.Leader.Elected(func() { q.Add(all) })
 			return nil
 		})).
 		Complete(r)
@@ -87,11 +81,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.R
 		ctrl.LoggerFrom(ctx).Info("signers and policies are in force", "revision", r.Keeper.Weighed(), "objects", len(outcomes))
 		r.Changed()
 	}
-	select {
-	case <-r.elected:
-	default:
-		return ctrl.Result{RequeueAfter: r.interval()}, nil
-	}
+	again := r.interval()
+	_, err = r.Leader.Do(ctx, func(ctx context.Context) error {
+		again, err = r.write(ctx, outcomes)
+		return err
+	})
+	return ctrl.Result{RequeueAfter: again}, err
+}
+
+// write keeps what is in force and reports it on each object, and returns when to do
+// so again.
+func (r *Reconciler) write(ctx context.Context, outcomes []Outcome) (again time.Duration, err error) {
 	again, errs := r.interval(), []error{r.Keeper.Remember(ctx)}
 	for _, o := range outcomes {
 		err := r.report(ctx, o)
@@ -102,7 +102,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.R
 		}
 		errs = append(errs, err)
 	}
-	return ctrl.Result{RequeueAfter: again}, errors.Join(errs...)
+	return again, errors.Join(errs...)
 }
 
 // settle is when an object is looked at again that the cache does not show as it

@@ -130,7 +130,7 @@ func completeSelector(schema *apiextensionsv1.JSONSchemaProps, path ...string) e
 			p.Pattern, p.AllOf = "^"+key+"$", []apiextensionsv1.JSONSchemaProps{{Pattern: size}}
 		},
 		"operator": func(p *apiextensionsv1.JSONSchemaProps) { p.Enum = operators() },
-		"values":   func(p *apiextensionsv1.JSONSchemaProps) {
+		"values": func(p *apiextensionsv1.JSONSchemaProps) {
 			p.Items.Schema, p.MaxItems = &value, new(int64(v1alpha1.MaxSelectorValues))
 		},
 	} {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -212,5 +213,83 @@ func TestALeaderThatIsKilledOrStopsIsFollowed(t *testing.T) {
 	}
 	if now := p.settled(gus, apps...); now != before {
 		t.Errorf("intents were written:\n%s\nwere\n%s", now, before)
+	}
+}
+
+// holds has somebody else hold the lease for now, as another replica would.
+func (p *processes) holds(identity string) {
+	p.t.Helper()
+	p.until(func() error {
+		var lease coordinationv1.Lease
+		if err := admin.Get(p.t.Context(), client.ObjectKey{Namespace: namespace, Name: "skep-controller"}, &lease); err != nil {
+			return err
+		}
+		now := metav1.NowMicro()
+		lease.Spec.HolderIdentity, lease.Spec.RenewTime = &identity, &now
+		return admin.Update(p.t.Context(), &lease)
+	})
+}
+
+// TestAReplicaThatLosesTheLeadKeepsAnswering has the lease of the only replica taken
+// by somebody who never writes anything, and let go.
+func TestAReplicaThatLosesTheLeadKeepsAnswering(t *testing.T) {
+	w := newWorld(t)
+	p := newProcesses(w)
+	image, gus := w.signed(), w.member("gus-of-"+w.namespace)
+	first := w.app("first", image)
+	w.create(gus, first)
+	w.intent(first, lives)
+	pair.refill(t)
+	only := p.start()
+	for range 2 {
+		if err := pair.remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.leader(only)
+	was := p.holder()
+	before := p.settled(gus, first)
+	stop := p.asking(gus, w.app("asked", image))
+
+	t.Log("somebody takes the lease")
+	p.holds("thief")
+	p.until(func() error {
+		if p.of[only].Leads() {
+			return errors.New("it still leads")
+		}
+		return nil
+	})
+	second := w.app("second", image)
+	w.create(gus, second)
+	for range 50 {
+		p.holds("thief")
+		if err := gus.Create(t.Context(), w.app("third", image), client.DryRunAll); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pair.ready(t.Context()); err != nil {
+		t.Errorf("it is not ready without the lead: %v", err)
+	}
+	var intents v1alpha1.BpfIntentList
+	if err := admin.List(t.Context(), &intents); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range intents.Items {
+		if o.Name == string(second.UID) {
+			t.Error("it sealed without the lead")
+		}
+	}
+
+	t.Log("and lets it go")
+	p.leader(only)
+	w.intent(second, lives)
+	if now := p.settled(gus, first); now != before {
+		t.Errorf("intents were written:\n%s\nwere\n%s", now, before)
+	}
+	if is := p.holder(); is != was {
+		t.Errorf("%s holds the lease, and %s did: it was started anew", is, was)
+	}
+	if answered, failed := stop(); len(failed) > 0 || answered < 50 {
+		t.Errorf("the webhook answered %d times, and then: %v", answered, failed)
 	}
 }
