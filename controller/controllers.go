@@ -291,7 +291,7 @@ func newManager(o Options, certificates *admission.Certificates) (ctrl.Manager, 
 		WebhookServer:          o.Admission.Server(certificates),
 		Controller:             config.Controller{SkipNameValidation: &several},
 		Cache: cache.Options{
-			DefaultTransform: cache.TransformStripManagedFields(),
+			DefaultTransform: trimMetadata,
 			ByObject:         objects,
 		},
 	})
@@ -314,6 +314,25 @@ func loopback(port int) string {
 		return orOff("")
 	}
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+}
+
+// trimMetadata keeps of an object's metadata what is read: no record of who wrote
+// which field, no copy of the definition that kubectl keeps, and of a namespace, of
+// which the metadata is all that is read, no annotations. Policies read all else.
+func trimMetadata(o any) (any, error) {
+	object, ok := o.(metav1.Object)
+	if !ok {
+		return o, nil
+	}
+	object.SetManagedFields(nil)
+	switch object := object.(type) {
+	case v1alpha1.Application:
+		all := object.GetAnnotations()
+		delete(all, gate.AnnotationLastApplied)
+	case *metav1.PartialObjectMetadata:
+		object.Annotations = nil
+	}
+	return o, nil
 }
 
 // trimNode keeps of a Node what is read: its labels, whether it is ready and since

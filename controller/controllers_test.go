@@ -4,8 +4,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
 )
 
 func TestOfANodeItIsKeptSinceWhenItIsSilent(t *testing.T) {
@@ -16,5 +21,30 @@ func TestOfANodeItIsKeptSinceWhenItIsSilent(t *testing.T) {
 	}
 	if got := kept.(*corev1.Node).Status.Conditions; len(got) != 1 || got[0] != silent {
 		t.Errorf("%+v, want %+v", got, silent)
+	}
+}
+
+func TestMetadataThatNobodyReadsIsNotKept(t *testing.T) {
+	written := metav1.ObjectMeta{
+		Name: "a", Labels: map[string]string{"l": "v"}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+		Annotations: map[string]string{"example.com/owner": "team", gate.AnnotationLastApplied: "{…}"},
+	}
+	read := metav1.ObjectMeta{Name: "a", Labels: map[string]string{"l": "v"}, Annotations: map[string]string{"example.com/owner": "team"}}
+	labelled := metav1.ObjectMeta{Name: "a", Labels: map[string]string{"l": "v"}}
+	for name, c := range map[string]struct{ is, want client.Object }{
+		"of an application, what policies read":        {&v1alpha1.BpfApplication{ObjectMeta: written}, &v1alpha1.BpfApplication{ObjectMeta: read}},
+		"of a cluster's application, the same":         {&v1alpha1.ClusterBpfApplication{ObjectMeta: written}, &v1alpha1.ClusterBpfApplication{ObjectMeta: read}},
+		"of a namespace, the labels":                   {&metav1.PartialObjectMetadata{ObjectMeta: written}, &metav1.PartialObjectMetadata{ObjectMeta: labelled}},
+		"of an intent, which is updated, all but this": {&v1alpha1.BpfIntent{ObjectMeta: written}, &v1alpha1.BpfIntent{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: written.Labels, Annotations: written.Annotations}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kept, err := trimMetadata(c.is.DeepCopyObject())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, kept); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }

@@ -796,3 +796,21 @@ func TestTheInputHasTheSchemasFields(t *testing.T) {
 		t.Errorf("requester %s", name)
 	}
 }
+
+// A controller does not keep kubectl's copy of a definition in memory, so policies
+// see it nowhere: the webhook and the reconcilers decide by the same document.
+func TestTheInputHasNoCopyOfTheDefinition(t *testing.T) {
+	w := newWorld(t)
+	a := app(w.signed("xdp_count"), "count_packets", onEth0())
+	a.Annotations = map[string]string{"example.com/owner": "team", gate.AnnotationLastApplied: "{}"}
+	input, err := w.judge().Input(t.Context(), gate.Request{Application: a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"example.com/owner": "team"}, input.Application.Metadata.Annotations); diff != "" {
+		t.Error(diff)
+	}
+	if len(a.Annotations) != 2 {
+		t.Error("the application itself was changed")
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -121,7 +122,7 @@ func (i Inspected) Input() policies.Input {
 		Application: policies.Application{
 			Kind: id.Kind,
 			Metadata: policies.Metadata{
-				Name: id.Name, Namespace: id.Namespace, Labels: app.GetLabels(), Annotations: app.GetAnnotations(),
+				Name: id.Name, Namespace: id.Namespace, Labels: app.GetLabels(), Annotations: annotations(app),
 			},
 			Spec: spec,
 		},
@@ -135,6 +136,21 @@ func (i Inspected) Input() policies.Input {
 		Attestations: i.evidence.Attestations,
 		Bytecode:     i.facts,
 	}
+}
+
+// AnnotationLastApplied is kubectl's copy of a definition as it was applied last.
+const AnnotationLastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
+// annotations are those that policies see: not kubectl's copy of the whole
+// definition, which controllers do not keep in memory.
+func annotations(app v1alpha1.Application) map[string]string {
+	all := app.GetAnnotations()
+	if _, copied := all[AnnotationLastApplied]; !copied {
+		return all
+	}
+	all = maps.Clone(all)
+	delete(all, AnnotationLastApplied)
+	return all
 }
 
 // refusedVerdict is a step's refusal as a verdict, with what was learned.

@@ -29,10 +29,6 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// maxObjectBytes bounds an object: an intent made of a larger one might not fit
-// into its envelope.
-const maxObjectBytes = 512 << 10
-
 // Validator says of every application, policy and signer whether it may be
 // stored. It changes nothing, so a dry run is a request like any other.
 type Validator struct {
@@ -88,6 +84,12 @@ func (v *Validator) review(ctx context.Context, req webhook.AdmissionRequest) (a
 			return answer{}, fmt.Errorf("read %s as it was: %w", name(req), err)
 		}
 	}
+	switch wrong, err := oversized(req, object.GetDeletionTimestamp() != nil); {
+	case err != nil:
+		return answer{}, err
+	case wrong != "":
+		return deny(name(req), wrong), nil
+	}
 	asks := before == nil || !settled(before, object)
 	switch known, err := recorded(before, object, asks, req.UserInfo); {
 	case err != nil:
@@ -96,9 +98,6 @@ func (v *Validator) review(ctx context.Context, req webhook.AdmissionRequest) (a
 		return deny(name(req), unrecorded), nil
 	case !asks:
 		return answer{outcome: unchanged}, nil
-	}
-	if n := len(req.Object.Raw); n > maxObjectBytes {
-		return deny(name(req), fmt.Sprintf("admission/size: the object has %d bytes, at most %d are taken (split it)", n, maxObjectBytes)), nil
 	}
 	switch o := object.(type) {
 	case v1alpha1.Application:

@@ -282,6 +282,24 @@ func TestHugeObjectsAreRefused(t *testing.T) {
 			}
 		})
 	}
+	t.Run("labels that come later", func(t *testing.T) {
+		if err := kim.Create(t.Context(), app); err != nil {
+			t.Fatal(err)
+		}
+		filled := map[string]string{}
+		for i := range 6000 {
+			filled[fmt.Sprintf("k%d", i)] = strings.Repeat("v", 63)
+		}
+		before := app.DeepCopy()
+		app.Labels = filled
+		forbidden(t, kim.Patch(t.Context(), app, client.MergeFrom(before)), "admission/size", "at most 524288")
+		if err := kim.Get(t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
+			t.Fatal(err)
+		}
+		if len(app.Labels) > 0 {
+			t.Errorf("%d labels were stored", len(app.Labels))
+		}
+	})
 }
 
 func TestStatusNeverReachesTheWebhook(t *testing.T) {
