@@ -34,15 +34,21 @@ func run(m *testing.M) int {
 // newClient is an admin's client that knows Skep's kinds.
 func newClient(t *testing.T) client.Client {
 	t.Helper()
+	c, err := client.New(plane.Config, client.Options{Scheme: newScheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// newScheme knows Kubernetes' kinds and Skep's.
+func newScheme(t testing.TB) *runtime.Scheme {
+	t.Helper()
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c, err := client.New(plane.Config, client.Options{Scheme: s})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return s
 }
