@@ -287,7 +287,7 @@ func TestHugeObjectsAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		filled := map[string]string{}
-		for i := range 6000 {
+		for i := range 12000 {
 			filled[fmt.Sprintf("k%d", i)] = strings.Repeat("v", 63)
 		}
 		before := app.DeepCopy()
