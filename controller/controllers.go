@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -399,11 +400,28 @@ func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys
 		return nil
 	}
 	account := func(name string) string { return "system:serviceaccount:" + o.Namespace + ":" + name }
+	published, err := signingKeys(mgr)
+	if err != nil {
+		return err
+	}
 	server := &mirror.Server{
+		SigningKeys: published,
 		Client: mgr.GetClient(), Cache: registries, Pull: secrets.Again, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
 		Agent: account(cmp.Or(m.ServiceAccount, "skep-agent")), Replica: account("skep-controller"), Peers: peers(mgr, o), Open: ring.OpenIntent,
 	}
 	return server.Register(ctx, mgr)
+}
+
+// signingKeys fetches the keys that the API server signs service account tokens
+// with, from where it publishes them.
+func signingKeys(mgr ctrl.Manager) (func(context.Context) ([]byte, error), error) {
+	direct, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("make client of published keys: %w", err)
+	}
+	return func(ctx context.Context) ([]byte, error) {
+		return direct.RESTClient().Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
+	}, nil
 }
 
 // peers are the other replicas' mirrors; nil where they are not to be asked.

@@ -121,7 +121,7 @@ func (m Mirror) read(r *http.Response) ([]byte, error) {
 		return nil, fmt.Errorf("it refuses the node's token (%d); the token is to be of the mirror's audience, and of the agent's service account", r.StatusCode)
 	case r.StatusCode == http.StatusNotFound:
 		return nil, errors.New("it does not have it (404): no intent names it, or no controller has it yet")
-	case r.StatusCode >= 500:
+	case r.StatusCode == http.StatusTooManyRequests, r.StatusCode >= 500:
 		return nil, fmt.Errorf("it cannot answer now (%d)", r.StatusCode)
 	default:
 		return nil, fmt.Errorf("it answers %d, which no mirror does", r.StatusCode)

@@ -8,20 +8,16 @@ package mirror
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -55,6 +51,10 @@ type Server struct {
 	// that of the controllers', who get what is in the cache and no more; empty
 	// means that they get nothing.
 	Agent, Replica string
+	// SigningKeys returns the JSON Web Key Set that the API server publishes of the
+	// keys it signs service account tokens with; nil means that it publishes none.
+	// A token that one of them signed is reviewed before others.
+	SigningKeys func(context.Context) ([]byte, error)
 	// Peers are asked for what the cache lacks, before the registry; nil means
 	// nobody.
 	Peers *Peers
@@ -66,8 +66,9 @@ type Server struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 
-	reviews, fills singleflight.Group
-	known          tokens
+	once   sync.Once
+	tokens *reviewer
+	fills  singleflight.Group
 	// sending counts by node what is read and sent, filling what is fetched: a
 	// registry that hangs keeps no node from what is there. borrowing counts all that
 	// comes from peers.
@@ -140,7 +141,7 @@ func (s *Server) Start(ctx context.Context) error {
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/objects/{digest}", func(w http.ResponseWriter, r *http.Request) {
-		who, err := s.admit(r)
+		who, err := s.reviewer().admit(r)
 		if err != nil {
 			refuse(w, r, err)
 			return
@@ -180,6 +181,7 @@ var (
 	errForbidden    = errors.New("the token is not an agent's")
 	errNotLive      = errors.New("no live intent names this object")
 	errNotHere      = errors.New("this replica does not have it")
+	errBusy         = errors.New("too many tokens wait for review; try again")
 )
 
 // refuse answers with a status and a line; what went wrong inside is logged and
@@ -193,6 +195,9 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 		status, line = http.StatusForbidden, err.Error()
 	case errors.Is(err, errNotLive), errors.Is(err, errNotHere):
 		status, line = http.StatusNotFound, err.Error()
+	case errors.Is(err, errBusy):
+		status, line = http.StatusTooManyRequests, err.Error()
+		w.Header().Set("Retry-After", strconv.Itoa(int(busyFor.Seconds())))
 	default:
 		ctrl.LoggerFrom(r.Context()).Error(err, "serve object", "digest", r.PathValue("digest"))
 	}
@@ -322,137 +327,14 @@ func (s *Server) live(ctx context.Context, digest string) (intent.Payload, error
 	return intent.Payload{}, errNotLive
 }
 
-// asker is whose a token is: a replica's, or the agent's of a node.
-type asker struct {
-	replica bool
-	node    string
-}
-
-// admit asks the API server whose token it is, and remembers for a while that
-// it was an agent's or a replica's.
-func (s *Server) admit(r *http.Request) (asker, error) {
-	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !found || token == "" {
-		return asker{}, errUnauthorized
-	}
-	return s.asker(r.Context(), token)
-}
-
-// asker is whose a token is, if that is an agent's or a replica's. The API server
-// is asked about each token once a while, about a few at a time, and not again
-// for a bad one that is shown again and again.
-func (s *Server) asker(ctx context.Context, token string) (asker, error) {
-	key := sha256.Sum256([]byte(token))
-	if known, ok := s.known.fresh(key, s.now()); ok {
-		return known.asker, known.err
-	}
-	reviewed := s.reviews.DoChan(string(key[:]), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		who, err := s.review(ctx, token)
-		if who.node == "" {
-			// Who is on no node is one of their own.
-			who.node = string(key[:])
+// reviewer decides whose tokens are; it is made on first use.
+func (s *Server) reviewer() *reviewer {
+	s.once.Do(func() {
+		now := s.Now
+		if now == nil {
+			now = time.Now
 		}
-		if err == nil || errors.Is(err, errUnauthorized) || errors.Is(err, errForbidden) {
-			s.known.add(key, answer{asker: who, err: err}, s.now())
-		}
-		return who, err
+		s.tokens = newReviewer(s.Client, s.Agent, s.Replica, s.SigningKeys, now)
 	})
-	select {
-	case <-ctx.Done():
-		return asker{}, ctx.Err()
-	case result := <-reviewed:
-		return result.Val.(asker), result.Err
-	}
-}
-
-func (s *Server) now() time.Time {
-	if s.Now == nil {
-		return time.Now()
-	}
-	return s.Now()
-}
-
-// extraNode is where the API server says of a Pod's token which node the Pod is
-// on.
-const extraNode = "authentication.kubernetes.io/node-name"
-
-// review asks the API server whose a token is.
-func (s *Server) review(ctx context.Context, token string) (asker, error) {
-	leave, err := s.known.asking.Take(ctx, "", 1, askedAtOnce)
-	if err != nil {
-		return asker{}, fmt.Errorf("review token: %w", err)
-	}
-	defer leave()
-	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}}}
-	if err := s.Client.Create(ctx, review); err != nil {
-		return asker{}, fmt.Errorf("review token: %w", err)
-	}
-	// An API server that does not know audiences names none.
-	if !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, Audience) {
-		return asker{}, errUnauthorized
-	}
-	user := review.Status.User
-	switch {
-	case user.Username == s.Replica && s.Replica != "":
-		return asker{replica: true}, nil
-	case user.Username != s.Agent:
-		return asker{}, errForbidden
-	}
-	return asker{node: strings.Join(user.Extra[extraNode], "/")}, nil
-}
-
-// tokens remembers by hash whose those were that were shown a moment ago, and
-// has few asked about at once.
-type tokens struct {
-	// asking counts the tokens that are asked about.
-	asking share.Shares
-
-	mu sync.Mutex
-	// good and bad are apart, so that a flood of bad ones drops no good one.
-	good, bad map[[sha256.Size]byte]answer
-}
-
-// answer is whose a token is or why it was refused, and until when that is
-// believed.
-type answer struct {
-	asker asker
-	err   error
-	until time.Time
-}
-
-// How long a token is believed without being asked about, of how many, and how
-// many are asked about at once.
-const (
-	believedFor    = time.Minute
-	refusedFor     = 10 * time.Second
-	believedAtOnce = 8192
-	askedAtOnce    = 8
-)
-
-// fresh is what is known of a token; false where that is to be asked.
-func (t *tokens) fresh(key [sha256.Size]byte, now time.Time) (answer, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	known, ok := t.good[key]
-	if !ok {
-		known, ok = t.bad[key]
-	}
-	return known, ok && now.Before(known.until)
-}
-
-func (t *tokens) add(key [sha256.Size]byte, a answer, now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := &t.good
-	a.until = now.Add(believedFor)
-	if a.err != nil {
-		all, a.until = &t.bad, now.Add(refusedFor)
-		delete(t.good, key)
-	}
-	if *all == nil || len(*all) >= believedAtOnce {
-		*all = map[[sha256.Size]byte]answer{}
-	}
-	(*all)[key] = a
+	return s.tokens
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,13 +20,13 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// api has an intent for every object, and takes node/token for a token of the agent
-// on that node.
+// api has an intent for every object, and takes each token for what it says of
+// itself.
 type api struct{ client.Client }
 
 func (api) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
 	review := o.(*authenticationv1.TokenReview)
-	node, _, _ := strings.Cut(review.Spec.Token, "/")
+	node := claimedNode(review.Spec.Token)
 	review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{Audience},
 		User: authenticationv1.UserInfo{Username: "agent", Extra: map[string]authenticationv1.ExtraValue{extraNode: {node}}}}
 	return nil
@@ -104,21 +103,23 @@ func (e *emptied) pull(ctx context.Context, p intent.Payload) error {
 // asked is a Server, asked at its door.
 type asked struct {
 	*Server
+	issuer  *issuer
 	handler http.Handler
 	answers chan *answered
 }
 
 func serve(cache Cache, pull func(context.Context, intent.Payload) error) *asked {
-	s := &Server{Client: api{}, Cache: cache, Pull: pull, Agent: "agent", Open: func(i *v1alpha1.BpfIntent) (intent.Payload, bool) {
+	issuer := newIssuer("published")
+	s := &Server{Client: api{}, Cache: cache, Pull: pull, Agent: "agent", SigningKeys: issuer.keys, Open: func(i *v1alpha1.BpfIntent) (intent.Payload, bool) {
 		return intent.Payload{ObjectDigest: i.Name}, true
 	}}
-	return &asked{s, s.handler(), make(chan *answered, 100)}
+	return &asked{s, issuer, s.handler(), make(chan *answered, 100)}
 }
 
 // by has a node ask for an object, with a token of its own each time.
 func (a *asked) by(ctx context.Context, node, object string) {
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/objects/"+object, nil)
-	r.Header.Set("Authorization", "Bearer "+node+"/"+object)
+	r.Header.Set("Authorization", "Bearer "+a.issuer.token("agent", node, object))
 	answer := &answered{ResponseRecorder: httptest.NewRecorder()}
 	a.handler.ServeHTTP(answer, r)
 	a.answers <- answer
