@@ -406,7 +406,7 @@ func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys
 	}
 	server := &mirror.Server{
 		SigningKeys: published,
-		Client: mgr.GetClient(), Cache: registries, Pull: secrets.Again, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
+		Client:      mgr.GetClient(), Cache: registries, Pull: secrets.Again, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
 		Agent: account(cmp.Or(m.ServiceAccount, "skep-agent")), Replica: account("skep-controller"), Peers: peers(mgr, o), Open: ring.OpenIntent,
 	}
 	return server.Register(ctx, mgr)
