@@ -183,7 +183,12 @@ func (p *publisher) wanted() (v1alpha1.BpfNodeStatus, bool) {
 		p.ran, p.stale = runs, true
 	}
 	p.metrics.report(applications)
-	return facts{version: p.opts.Version, profile: *p.opts.Profile, applications: applications, fare: fare, programs: p.programs}.status(), true
+	have, _ := p.own.get()
+	f := facts{version: p.opts.Version, profile: *p.opts.Profile, applications: applications, fare: fare, programs: p.programs}
+	if beside := besideStatus(have); beside <= maxBeside {
+		f.beside = beside
+	}
+	return f.status(), true
 }
 
 // running names the programs of Skep's that are in the kernel.
@@ -211,7 +216,7 @@ func (p *publisher) differs() (differs, urgent bool) {
 	if have == nil {
 		return p.self.owner() != nil, urgent
 	}
-	return p.stale || !reflect.DeepEqual(have.Status, want) || !p.owned(have), urgent
+	return p.stale || !reflect.DeepEqual(have.Status, want) || !p.owned(have) || besideStatus(have) > maxBeside, urgent
 }
 
 // urgent reports whether nothing was written for as long as changes wait at most, and
@@ -261,6 +266,10 @@ func (p *publisher) difference(have *v1alpha1.BpfNode, want v1alpha1.BpfNodeStat
 	meta := map[string]any{}
 	if !p.owned(have) {
 		meta["ownerReferences"] = owner
+	}
+	if besideStatus(have) > maxBeside {
+		// Somebody else's, without which the report has room.
+		meta["labels"], meta["annotations"], meta["finalizers"] = nil, nil, nil
 	}
 	if len(have.ManagedFields) > 0 && (patch != nil || len(meta) > 0) {
 		// Whose each field is takes half as much again as the fields, and all of

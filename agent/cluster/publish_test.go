@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"errors"
 	"io/fs"
 	"net/http"
@@ -287,6 +288,42 @@ func TestForeignProgramsAreToldWhereTheyCanBeListed(t *testing.T) {
 	if s.Counts.Foreign != 1 || len(s.Foreign) != 1 || s.Foreign[0] != (v1alpha1.ForeignProgram{ID: 7, Type: "XDP", Name: "theirs", LoadedBy: "them"}) {
 		t.Errorf("%+v", s)
 	}
+}
+
+// TestAReportHasRoomBesideWhatOthersAdded: labels and annotations count against the
+// bound of a BpfNode, which the API server refuses beyond it.
+func TestAReportHasRoomBesideWhatOthersAdded(t *testing.T) {
+	needKernel(t)
+	w, s := newWorld(t, plane), newStub()
+	w.start(s.on)
+	until(t, "a report", func() bool { return w.report() != nil })
+	annotate := func(bytes int) {
+		n := w.report()
+		before := n.DeepCopy()
+		n.Annotations = map[string]string{"example.com/added": strings.Repeat("a", bytes)}
+		if err := w.admin.Patch(t.Context(), n, client.MergeFrom(before)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	annotate(20 << 10)
+	until(t, "what leaves no room to be taken off", func() bool { return len(w.report().Annotations) == 0 })
+	annotate(6 << 10)
+	var all []node.ApplicationStatus
+	for i := range 100 {
+		all = append(all, node.ApplicationStatus{
+			Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "namespace", Name: "name"},
+			UID:         fmt.Sprintf("0f8fad5b-d9cb-469f-a165-%012d", i), Serial: w.serial, Error: strings.Repeat("e", 1000),
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: "False"}}})
+	}
+	s.mu.Lock()
+	s.status = all
+	s.mu.Unlock()
+	until(t, "all of them in what room there is", func() bool {
+		n := w.report()
+		n.ManagedFields = nil
+		body, err := json.Marshal(n)
+		return err == nil && n.Status.Counts.Failed == 100 && len(n.Annotations) == 1 && len(body) <= v1alpha1.MaxBpfNodeBytes
+	})
 }
 
 func TestAFullReportIsTakenByTheAPIServer(t *testing.T) {

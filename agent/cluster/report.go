@@ -32,9 +32,13 @@ type facts struct {
 	fare func(uid string) string
 	// programs is nil where they cannot be listed.
 	programs []inventory.Program
+	// beside is how many bytes the BpfNode has beside its status; reserve where that
+	// is more.
+	beside int
 }
 
-// status puts together what is reported, of no more than MaxBpfNodeBytes.
+// status puts together what is reported, of no more than MaxBpfNodeBytes with what
+// the BpfNode has beside it.
 func (f facts) status() v1alpha1.BpfNodeStatus {
 	s := v1alpha1.BpfNodeStatus{
 		Agent:  v1alpha1.AgentInfo{Version: f.version, IntentFormat: intent.FormatVersion},
@@ -71,7 +75,7 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 			s.Foreign = append(s.Foreign, foreign(p))
 		}
 	}
-	f.fit(&s, v1alpha1.MaxBpfNodeBytes-reserve)
+	f.fit(&s, v1alpha1.MaxBpfNodeBytes-max(reserve, f.beside))
 	// As it comes back: a list of nothing is none.
 	if len(s.Foreign) == 0 {
 		s.Foreign = nil
@@ -85,8 +89,29 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 	return s
 }
 
-// reserve is what the BpfNode has beside its status.
-const reserve = 1 << 10
+// reserve is what the BpfNode has beside its status where nobody added to it.
+// maxBeside bounds what others may have added, such as labels: beyond it, it is taken
+// off, since the report would have no room left.
+const (
+	reserve   = 1 << 10
+	maxBeside = 8 << 10
+)
+
+// besideStatus is how many bytes a BpfNode has beside its status and managedFields,
+// which the agent clears.
+func besideStatus(n *v1alpha1.BpfNode) int {
+	if n == nil {
+		return 0
+	}
+	bare := v1alpha1.BpfNode{TypeMeta: n.TypeMeta, ObjectMeta: n.ObjectMeta}
+	bare.ManagedFields = nil
+	body, err := json.Marshal(bare)
+	if err != nil {
+		// Its types have nothing that JSON lacks.
+		return 0
+	}
+	return len(body)
+}
 
 // describe says of one application what others need to know.
 func describe(a node.ApplicationStatus) v1alpha1.NodeApplication {

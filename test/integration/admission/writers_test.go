@@ -1,12 +1,16 @@
 package admission
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -154,4 +158,86 @@ func TestAnAgentWritesItsOwnNodeAlone(t *testing.T) {
 	if err := admin.Delete(t.Context(), node()); err != nil {
 		t.Errorf("an admin clears up: %v", err)
 	}
+}
+
+// filled makes a BpfNode ever larger by one thing, up to so many bytes of JSON.
+func filled(t *testing.T, name string, most int, add func(n *v1alpha1.BpfNode, i int)) *v1alpha1.BpfNode {
+	t.Helper()
+	fits := &v1alpha1.BpfNode{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindBpfNode}, ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for i := 0; ; i++ {
+		more := fits.DeepCopy()
+		add(more, i)
+		body, err := json.Marshal(more)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(body) > most {
+			return fits
+		}
+		fits = more
+	}
+}
+
+// TestABpfNodeHasABound: one agent that was taken over keeps no more of etcd and of
+// the controllers' memory than another, and none that keeps to the bound is refused.
+func TestABpfNodeHasABound(t *testing.T) {
+	w := newWorld(t)
+	name := w.namespace + "-full"
+	agent := w.agentOn(name)
+	uid := func(i int) string { return fmt.Sprintf("0f8fad5b-d9cb-469f-a165-%012d", i) }
+	kinds := map[string]func(n *v1alpha1.BpfNode, i int){
+		"labels": func(n *v1alpha1.BpfNode, i int) {
+			metav1.SetMetaDataLabel(&n.ObjectMeta, fmt.Sprint("k", i), strings.Repeat("v", 60))
+		},
+		"annotations": func(n *v1alpha1.BpfNode, i int) {
+			metav1.SetMetaDataAnnotation(&n.ObjectMeta, fmt.Sprint("k", i), strings.Repeat("é", 300))
+		},
+		"finalizers": func(n *v1alpha1.BpfNode, i int) {
+			n.Finalizers = append(n.Finalizers, fmt.Sprint("example.com/", i, strings.Repeat("f", 40)))
+		},
+		"owners": func(n *v1alpha1.BpfNode, i int) {
+			n.OwnerReferences = append(n.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n", UID: types.UID(uid(i))})
+		},
+		"applications with nothing to say": func(n *v1alpha1.BpfNode, i int) {
+			n.Status.Applications = append(n.Status.Applications, v1alpha1.NodeApplication{Kind: v1alpha1.KindClusterBpfApplication, Name: "n", UID: uid(i), State: v1alpha1.NodeLoaded})
+		},
+		"applications with messages": func(n *v1alpha1.BpfNode, i int) {
+			n.Status.Applications = append(n.Status.Applications, v1alpha1.NodeApplication{Kind: v1alpha1.KindBpfApplication, Namespace: "namespace",
+				Name: "n", UID: uid(i), Serial: 1763719501000, Revision: strings.Repeat("r", 32), State: v1alpha1.NodeFailed, Message: strings.Repeat("é", 500)})
+		},
+		"applications in short": func(n *v1alpha1.BpfNode, i int) {
+			n.Status.Loaded = append(n.Status.Loaded, v1alpha1.LoadedAs(uid(i), 1763719501000))
+		},
+		"foreign programs": func(n *v1alpha1.BpfNode, i int) {
+			n.Status.Foreign = append(n.Status.Foreign, v1alpha1.ForeignProgram{ID: int64(i), Type: strings.Repeat("é", 64), Name: strings.Repeat("é", 128), LoadedBy: strings.Repeat("é", 128)})
+		},
+		"hooks": func(n *v1alpha1.BpfNode, i int) {
+			deny := v1alpha1.DeniedHooks{Why: strings.Repeat("w", 200)}
+			for k := range 60 {
+				deny.Hooks = append(deny.Hooks, fmt.Sprint(strings.Repeat("é", 40), k))
+			}
+			n.Status.Kernel.Denied = append(n.Status.Kernel.Denied, deny)
+		},
+	}
+	for kind, add := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			if err := agent.Create(t.Context(), filled(t, name, v1alpha1.MaxBpfNodeBytes, add), client.DryRunAll); err != nil {
+				t.Errorf("one that fits is refused: %v", err)
+			}
+			// What the CRD allows beside it is some bytes an entry, which are not counted.
+			err := agent.Create(t.Context(), filled(t, name, v1alpha1.MaxBpfNodeBytes*3/2, add), client.DryRunAll)
+			if !apierrors.IsRequestEntityTooLargeError(err) || !strings.Contains(err.Error(), "32768 are allowed") {
+				t.Errorf("one of half as much again: %v", err)
+			}
+		})
+	}
+	t.Run("it grows by an update", func(t *testing.T) {
+		if err := agent.Create(t.Context(), &v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+		large := filled(t, name, v1alpha1.MaxBpfNodeBytes*2, kinds["annotations"])
+		if err := agent.Patch(t.Context(), large, client.Merge); !apierrors.IsRequestEntityTooLargeError(err) {
+			t.Error(err)
+		}
+	})
 }
