@@ -71,6 +71,9 @@ type Options struct {
 	CacheSize int64
 	// InsecureRegistries are reached over plain http.
 	InsecureRegistries []string
+	// AllowedRegistries are the registries that applications may name; see
+	// image.Options. Empty means every one at a public address.
+	AllowedRegistries []string
 	// LeaderElection lets one of several replicas write.
 	LeaderElection bool
 	// MetricsAddress and HealthAddress are where those are served; empty means
@@ -155,7 +158,17 @@ func (o Options) registries(room int64, counts *gatemetrics.Metrics) (*image.Cli
 		ManifestBytes: mib, LayerBytes: 18 * mib, ObjectBytes: 16 * mib, LayersBytes: 64 * mib, Objects: 2,
 		CacheBytes: room / 4 * 3, CacheDir: filepath.Join(o.Cache, "bytecode"),
 		InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller", Answered: counts.Answered,
+		AllowedRegistries: o.allowedRegistries(), Unreachable: newUnreachable().log,
 	})
+}
+
+// allowedRegistries are those that applications may name: whoever writes one must not
+// have a controller ask what it reaches inside.
+func (o Options) allowedRegistries() []string {
+	if len(o.AllowedRegistries) == 0 {
+		return []string{image.AnyPublic}
+	}
+	return o.AllowedRegistries
 }
 
 // New joins the parts of a controller. The manager's Start runs them.

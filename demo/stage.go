@@ -170,6 +170,8 @@ func (s *show) openHost(ctx context.Context, bpffs, signers string) error {
 		State:    filepath.Join(s.dir, "state"),
 		BPFFS:    bpffs,
 		Interval: time.Second,
+		// It is at loopback, where no definition may send a process of root unasked.
+		AllowedRegistries: []string{s.registry},
 		Log:      slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -252,7 +252,7 @@ func (j *Judge) Resolve(ctx context.Context, s Shaped) (Resolved, error) {
 // imageError tells a fault of the image, which is a refusal, from a registry
 // that could not be asked, which is an error.
 func imageError(object, verb string, err error) error {
-	if errors.Is(err, image.ErrMalformed) || errors.Is(err, image.ErrNotFound) {
+	if errors.Is(err, image.ErrMalformed) || errors.Is(err, image.ErrNotFound) || errors.Is(err, image.ErrNotAllowed) {
 		return imageRefusal(object, err)
 	}
 	return fmt.Errorf("%s image of %s: %w", verb, object, err)

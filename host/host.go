@@ -62,6 +62,9 @@ type Options struct {
 	// EvaluationTimeout bounds what registries may take for one evaluation, however
 	// slowly they answer. Zero means two minutes.
 	EvaluationTimeout time.Duration
+	// AllowedRegistries are the registries that definitions may name; see
+	// image.Options. Empty means every one at a public address.
+	AllowedRegistries []string
 	// DryRun judges and loads nothing.
 	DryRun bool
 	// Log is needed; slog.DiscardHandler keeps it quiet.
@@ -137,7 +140,8 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 		return nil, err
 	}
 	h.images, err = image.NewClient(image.Options{CacheDir: filepath.Join(o.State, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep",
-		Answered: h.metrics.gate.Answered})
+		AllowedRegistries: allowedRegistries(o.AllowedRegistries),
+		Answered:          h.metrics.gate.Answered})
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
@@ -349,3 +353,12 @@ func (h *Host) whole(ctx context.Context) {
 
 // DryRun tells whether the host judges and loads nothing.
 func (h *Host) DryRun() bool { return h.agent == nil }
+
+// allowedRegistries are those that definitions may name: whoever writes one must not
+// have a process of root ask what it reaches inside.
+func allowedRegistries(listed []string) []string {
+	if len(listed) == 0 {
+		return []string{image.AnyPublic}
+	}
+	return listed
+}

@@ -230,7 +230,7 @@ func (s *stage) open(change ...func(*Options)) *Host {
 	s.t.Helper()
 	o := Options{
 		Source: s.defs, Policies: []string{s.policies}, Signers: []string{s.signersFile},
-		State: s.state, BPFFS: s.bpffs, Log: slog.New(slog.DiscardHandler),
+		State: s.state, BPFFS: s.bpffs, AllowedRegistries: []string{image.AnyPublic, "127.0.0.1:*", "localhost:*"}, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return s.now },
 	}
 	for _, c := range change {
@@ -894,5 +894,23 @@ func TestRunSeesChangesAndAnswersItsSocket(t *testing.T) {
 	}
 	if s.pins() == 0 {
 		t.Error("the programs went with the host")
+	}
+}
+
+// TestADefinitionSendsNodeModeNowhereInside: whoever may push to git names the
+// registry, and node mode is a process of root.
+func TestADefinitionSendsNodeModeNowhereInside(t *testing.T) {
+	s := newStage(t)
+	asked := atomic.Int32{}
+	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	t.Cleanup(inside.Close)
+	s.write(filepath.Join(s.defs, "inside.yaml"), s.definition("inside", strings.TrimPrefix(inside.URL, "http://")+"/bpf/x:v1"))
+	h := s.open(func(o *Options) { o.AllowedRegistries = nil })
+	a := s.pass(h)["inside"]
+	if said := a.Condition(v1alpha1.ConditionReady).Message; !strings.Contains(said, "could not be reached or is not allowed; ask your platform team") {
+		t.Errorf("it says %q", said)
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("the server inside was asked %d times", n)
 	}
 }

@@ -38,6 +38,9 @@ var (
 	ErrTooLong = errors.New("answer longer than the limit")
 	// ErrSilent: the registry stopped sending. It comes with ErrUnavailable.
 	ErrSilent = errors.New("the registry stopped sending")
+	// ErrNotAllowed: Options.AllowedRegistries does not allow the registry, or the
+	// repository there.
+	ErrNotAllowed = errors.New("registry not allowed")
 	// ErrCache: the cache on disk could not be written or read, as when the
 	// disk is full.
 	ErrCache = errors.New("bytecode cache unusable")
@@ -66,12 +69,48 @@ func unavailable(format string, args ...any) error {
 }
 
 func hasKind(err error) bool {
-	for _, kind := range []error{ErrUnavailable, ErrNotFound, ErrUnauthorized, ErrMalformed, ErrCache, ErrNotAsked} {
+	for _, kind := range []error{ErrUnavailable, ErrNotFound, ErrUnauthorized, ErrMalformed, ErrCache, ErrNotAllowed, ErrNotAsked} {
 		if errors.Is(err, kind) {
 			return true
 		}
 	}
 	return false
+}
+
+// unreachableText is all that is said of a registry that could not be reached
+// or may not be named, so that nobody learns which of them it is, and what is where
+// in the network.
+const unreachableText = "registry %s could not be reached or is not allowed; ask your platform team"
+
+// withheld replaces an error of the way to a registry, whose cause is told to report,
+// by one that does not say the cause. What the registry itself answered is kept.
+func withheld(registry string, err error, report func(registry string, cause error)) error {
+	if err == nil || report == nil || answeredBy(registry, err) {
+		return err
+	}
+	report(registry, &remoteError{text: describe(err)})
+	hidden := &remoteError{text: fmt.Sprintf(unreachableText, registry), cause: endOf(err)}
+	return &kindError{kind: ErrUnavailable, err: hidden}
+}
+
+// answeredBy reports whether an error is what a registry said of what it was asked
+// for: not what stands in its place, nor where it sent on to, nor how it was reached.
+func answeredBy(registry string, err error) bool {
+	var status *transport.Error
+	if !errors.As(err, &status) {
+		return !isNetwork(err) && !errors.Is(err, ErrSilent) || hasKind(err) && !errors.Is(err, ErrUnavailable)
+	}
+	if status.Request == nil || status.Request.URL == nil {
+		return false
+	}
+	switch at := status.Request.URL; {
+	case at.Path == "/v2/":
+		return false
+	case status.StatusCode == http.StatusUnauthorized, status.StatusCode == http.StatusForbidden:
+		return true
+	default:
+		return strings.EqualFold(at.Host, registry)
+	}
 }
 
 // remoteError is what a registry or the way to it said, without secrets. It
@@ -98,13 +137,19 @@ func Classify(verb, object string, err error) error {
 	if hasKind(err) && !errors.As(err, &request) {
 		return fmt.Errorf("%s %s: %w", verb, object, err)
 	}
-	safe := &remoteError{text: fmt.Sprintf("%s %s: %s", verb, object, describe(err))}
-	for _, end := range []error{context.Canceled, context.DeadlineExceeded, ErrSilent, ErrTooLong} {
-		if errors.Is(err, end) {
-			safe.cause = end
+	safe := &remoteError{text: fmt.Sprintf("%s %s: %s", verb, object, describe(err)), cause: endOf(err)}
+	return &kindError{kind: kindOf(err), err: safe}
+}
+
+// endOf is how a request ended before its answer was read, or nil: callers go on
+// otherwise after each.
+func endOf(err error) (end error) {
+	for _, one := range []error{context.Canceled, context.DeadlineExceeded, ErrSilent, ErrTooLong} {
+		if errors.Is(err, one) {
+			end = one
 		}
 	}
-	return &kindError{kind: kindOf(err), err: safe}
+	return end
 }
 
 // kindOf never answers ErrMalformed: a registry's answer that could not be

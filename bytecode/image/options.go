@@ -61,6 +61,18 @@ type Options struct {
 	// InsecureRegistries are hosts, with port where there is one, that may be
 	// spoken to over plain HTTP. Loopback addresses and localhost always may.
 	InsecureRegistries []string
+	// AllowedRegistries are the registries that may be named, as host, host:port,
+	// host:* for every port, or host/prefix of the repository; *.example.com is every name below a domain, and
+	// AnyPublic every registry. Before anything is dialled any other is refused
+	// with ErrNotAllowed. A registry that stands there by name, or in
+	// InsecureRegistries, may be at any address; what AnyPublic allows, and what a
+	// registry sends on to, at a public one alone, which is checked when it is
+	// dialled, unless a proxy dials. Nil means every registry at every address: it is for
+	// who names the images themselves. A Transport of one's own does its own dialling.
+	AllowedRegistries []string
+	// Unreachable is told why a registry could not be reached, and errors do not say
+	// it: whoever reads them learns nothing of the network. Nil means that errors do.
+	Unreachable func(registry string, cause error)
 	// Answered is told the status of each answer of a registry, 0 where there was
 	// none. Nil means that nobody counts.
 	Answered func(status int)
@@ -139,6 +151,7 @@ func (o Options) check() error {
 // share one cache directory.
 type Client struct {
 	options Options
+	allowed *allowed
 	pullers *pullers
 	pusher  *remote.Pusher
 	cache   *cache
@@ -154,18 +167,24 @@ func NewClient(options Options) (*Client, error) {
 	if err := options.check(); err != nil {
 		return nil, err
 	}
+	names, err := parseAllowed(options.AllowedRegistries, options.InsecureRegistries)
+	if err != nil {
+		return nil, err
+	}
 	o := options.withDefaults()
-	c := &Client{options: o, room: newRoom(o), refused: &refusedImages{}}
+	if own, ok := o.Transport.(*http.Transport); ok && names != nil && options.Transport == nil {
+		(&guard{allowed: names}).over(own)
+	}
+	c := &Client{options: o, allowed: names, room: newRoom(o), refused: &refusedImages{}}
 	how := []remote.Option{
 		remote.WithAuthFromKeychain(o.Keychain),
-		remote.WithTransport(newBounded(o)),
+		remote.WithTransport(newBounded(o, names)),
 		remote.WithUserAgent(o.UserAgent),
 		remote.WithPlatform(o.Platform),
 		// The transport retries by itself, and minds the context while it waits.
 		remote.WithRetryBackoff(remote.Backoff{Steps: 1}),
 		remote.WithRetryStatusCodes(),
 	}
-	var err error
 	if c.pullers, err = newPullers(how); err != nil {
 		return nil, fmt.Errorf("make puller: %w", err)
 	}

@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -49,12 +50,23 @@ func (c *Client) reads(ctx context.Context, r Resolved) error {
 }
 
 func (c *Client) registry(r Resolved) (*registrySource, error) {
+	if err := c.permit(r); err != nil {
+		return nil, err
+	}
 	repo, err := r.repository()
 	if err != nil {
 		return nil, err
 	}
 	puller, err := c.pullers.of(repo)
-	return &registrySource{puller: puller, repo: repo}, err
+	return &registrySource{puller: puller, repo: repo, report: c.options.Unreachable}, err
+}
+
+// permit refuses an image of a registry that may not be named.
+func (c *Client) permit(r Resolved) error {
+	if c.allowed.repository(r.Registry, r.Repository) {
+		return nil
+	}
+	return &kindError{kind: ErrNotAllowed, err: fmt.Errorf("parse reference %q: "+unreachableText, r.Reference, r.Registry)}
 }
 
 // attached is the source of a resolved image and of what is attached to it,

@@ -33,6 +33,9 @@ func (c *Client) parse(reference string) (Resolved, error) {
 		Repository: ref.Context().RepositoryStr(),
 		Insecure:   insecure,
 	}
+	if err := c.permit(r); err != nil {
+		return Resolved{}, err
+	}
 	if digest, ok := ref.(name.Digest); ok {
 		hash, err := parseDigest(digest.DigestStr())
 		if err != nil {

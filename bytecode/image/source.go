@@ -83,6 +83,13 @@ func lengthText(got, want int64) string {
 type registrySource struct {
 	puller *remote.Puller
 	repo   name.Repository
+	// report is Options.Unreachable.
+	report func(registry string, cause error)
+}
+
+// classify is Classify of an error of this repository's registry.
+func (s *registrySource) classify(verb string, ref name.Reference, err error) error {
+	return Classify(verb, ref.String(), withheld(s.repo.RegistryStr(), err, s.report))
 }
 
 func (s *registrySource) get(ctx context.Context, ref name.Reference) (*remote.Descriptor, error) {
@@ -97,7 +104,7 @@ func (s *registrySource) manifest(ctx context.Context, digest v1.Hash) ([]byte, 
 		return nil, malformed("fetch manifest %s: %w", ref, full)
 	}
 	if err != nil {
-		return nil, Classify("fetch manifest", ref.String(), err)
+		return nil, s.classify("fetch manifest", ref, err)
 	}
 	if h := sum(got.Manifest); h != digest {
 		return nil, unavailable("fetch manifest %s: the registry sent one with digest %s", ref, h)
@@ -109,24 +116,24 @@ func (s *registrySource) blob(ctx context.Context, d v1.Descriptor) ([]byte, err
 	ref := s.repo.Digest(d.Digest.String())
 	layer, err := within(ctx, func() (v1.Layer, error) { return s.puller.Layer(ctx, ref) })
 	if err != nil {
-		return nil, Classify("fetch blob", ref.String(), err)
+		return nil, s.classify("fetch blob", ref, err)
 	}
 	body, err := layer.Compressed()
 	if err != nil {
-		return nil, Classify("fetch blob", ref.String(), err)
+		return nil, s.classify("fetch blob", ref, err)
 	}
 	defer func() { _ = body.Close() }()
 	data, err := readVerified(body, d)
 	var wrong *sizeError
 	if !errors.As(err, &wrong) {
-		return data, Classify("fetch blob", ref.String(), err)
+		return data, s.classify("fetch blob", ref, err)
 	}
 	if !wrong.verified {
 		// Of what is longer no more is read than was asked for: the registry tells
 		// whether the blob that it has is another's length.
 		size, err := layer.Size()
 		if err != nil {
-			return nil, Classify("fetch blob", ref.String(), err)
+			return nil, s.classify("fetch blob", ref, err)
 		}
 		wrong.verified = size >= 0 && size > d.Size
 	}
@@ -141,7 +148,7 @@ func (s *registrySource) tagged(ctx context.Context, tag string) ([]byte, error)
 		return nil, malformed("fetch manifest %s: %w", ref, full)
 	}
 	if err != nil {
-		return nil, Classify("fetch manifest", ref.String(), err)
+		return nil, s.classify("fetch manifest", ref, err)
 	}
 	return got.Manifest, nil
 }
@@ -152,11 +159,11 @@ func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) (found [
 		return remote.Referrers(ref, remote.Reuse(s.puller), remote.WithContext(ctx))
 	})
 	if err != nil {
-		return nil, false, Classify("list referrers of", ref.String(), err)
+		return nil, false, s.classify("list referrers of", ref, err)
 	}
 	list, err := index.IndexManifest()
 	if err != nil {
-		return nil, false, Classify("list referrers of", ref.String(), err)
+		return nil, false, s.classify("list referrers of", ref, err)
 	}
 	return list.Manifests, list.Annotations[annotationMore] != "", nil
 }
@@ -172,11 +179,11 @@ func (s *registrySource) head(ctx context.Context, ref name.Reference) (v1.Hash,
 		return d.Digest, nil
 	}
 	if !worthGet(ctx, err) {
-		return v1.Hash{}, Classify("resolve", ref.String(), err)
+		return v1.Hash{}, s.classify("resolve", ref, err)
 	}
 	got, err := s.get(ctx, ref)
 	if err != nil {
-		return v1.Hash{}, Classify("resolve", ref.String(), err)
+		return v1.Hash{}, s.classify("resolve", ref, err)
 	}
 	// The digest is of what was sent, not what a header says.
 	return sum(got.Manifest), nil

@@ -27,12 +27,13 @@ type bounded struct {
 	manifestBytes int64
 	layerBytes    int64
 	insecure      []string
+	allowed       *allowed
 }
 
-func newBounded(o Options) *bounded {
+func newBounded(o Options, a *allowed) *bounded {
 	return &bounded{
 		inner: o.Transport, answered: o.Answered, silence: o.Silence, attempts: o.Attempts, backoff: o.Backoff,
-		manifestBytes: o.ManifestBytes, layerBytes: o.LayerBytes, insecure: o.InsecureRegistries,
+		manifestBytes: o.ManifestBytes, layerBytes: o.LayerBytes, insecure: o.InsecureRegistries, allowed: a,
 	}
 }
 
@@ -79,10 +80,14 @@ func (t *bounded) tried(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// permit refuses plain HTTP to any host that is neither loopback nor listed.
+// permit refuses a host whose name tells that it is not public, unless it is allowed
+// by name, and plain HTTP to any that is neither loopback nor listed.
 // go-containerregistry by itself also falls back to it for private addresses
 // and .local names.
 func (t *bounded) permit(u *url.URL) error {
+	if !t.allowed.host(u.Host) {
+		return fmt.Errorf("refuse host %s: it is not public: list it as an allowed registry", u.Host)
+	}
 	if u.Scheme == "https" {
 		return nil
 	}

@@ -76,6 +76,7 @@ func newCommand() *cobra.Command {
 	set.StringVar(&o.Cache, "cache", "/var/cache/skep", "folder for bytecode")
 	set.StringVar(&f.cacheSize, "cache-size", "1Gi", "room in that folder")
 	set.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
+	set.StringSliceVar(&o.AllowedRegistries, "allowed-registry", nil, "registry that applications may name: host[:port][/prefix], *.example.com, or * for every one at a public address; one that is listed by name may be at any address (default: *)")
 	set.BoolVar(&o.LeaderElection, "leader-elect", true, "let one of several replicas write")
 	set.StringVar(&o.MetricsAddress, "metrics-address", ":8080", "address for /metrics; empty serves none")
 	set.StringVar(&o.HealthAddress, "health-address", ":8081", "address for /healthz and /readyz; empty serves none")

@@ -65,6 +65,7 @@ func newRun() *cobra.Command {
 	flags.IntVar(&o.NamespaceShare, "namespace-share", host.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs that the applications of one namespace may have together; 100 sets no bound")
 	flags.StringToStringVar(&o.Labels, "label", nil, "label of this node, for node selectors: key=value")
 	flags.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
+	flags.StringSliceVar(&o.AllowedRegistries, "allowed-registry", nil, "registry that definitions may name: host[:port][/prefix], *.example.com, or * for every one at a public address; one that is listed by name may be at any address (default: *)")
 	flags.BoolVar(&f.once, "once", false, "pass once and stop")
 	flags.BoolVar(&o.DryRun, "dry-run", false, "judge, load nothing, print the status and stop")
 	flags.StringVar(&f.listen, "listen", "", "address for /metrics and /healthz, such as 127.0.0.1:9091 (default: none)")

@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/skep-dev/skep/test/supply"
 )
 
 // Options says what a replica is told.
@@ -65,7 +67,8 @@ func Start(t testing.TB, o Options) *Replica {
 		t.Fatal(err)
 	}
 	r.args = append([]string{"--kubeconfig=" + o.Kubeconfig, "--namespace=" + o.Namespace, "--cache=" + filepath.Join(t.TempDir(), "cache"),
-		"--webhook-port=" + port, "--mirror-address=" + r.Mirror, "--metrics-address=" + r.Metrics, "--health-address=" + r.Health}, o.Flags...)
+		"--webhook-port=" + port, "--mirror-address=" + r.Mirror, "--metrics-address=" + r.Metrics, "--health-address=" + r.Health,
+		"--allowed-registry=" + strings.Join(supply.Loopback(), ",")}, o.Flags...)
 	r.Again()
 	t.Cleanup(func() {
 		_ = r.Stop()

@@ -43,7 +43,8 @@ func (n *node) namespaceOfSkepGoes() {
 	n.must("delete", "namespace", "skep-system", "--timeout=3m")
 	n.still(id)
 	n.sees(counter...)
-	n.helm("install", "skep", "charts/skep", "--create-namespace", "--values="+filepath.Join(controlplane.Root(), "dist", "images.yaml"), "--wait")
+	n.helm("install", "skep", "charts/skep", "--create-namespace", "--values="+filepath.Join(controlplane.Root(), "dist", "images.yaml"),
+		"--set-string=registries.allowed={registry.example.com,private.example.com}", "--wait")
 	if n.key() == key {
 		n.t.Fatal("the key came back, so that nothing is tested")
 	}

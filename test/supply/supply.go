@@ -28,6 +28,9 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
+// Loopback allows every public registry and those of tests, which are at loopback.
+func Loopback() []string { return []string{image.AnyPublic, "127.0.0.1:*", "localhost:*"} }
+
 // Chain is a registry with parties that push to it and sign.
 type Chain struct {
 	// Registry is host:port.

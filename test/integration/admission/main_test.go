@@ -31,6 +31,7 @@ import (
 	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/test/controlplane"
 	"github.com/skep-dev/skep/test/deployment"
+	"github.com/skep-dev/skep/test/supply"
 )
 
 const (
@@ -234,7 +235,8 @@ func (r *replicas) add(names ...string) error {
 	}
 	mgr, err := controller.New(ctx, controller.Options{
 		Config: config, Namespace: namespace, Cache: cache, LeaderElection: true, HealthAddress: one.health, Metrics: one.metrics,
-		Admission: admission.Options{Host: "127.0.0.1", Port: at.Port, Names: append(names, "127.0.0.1"), Budget: budget},
+		AllowedRegistries: supply.Loopback(),
+		Admission:         admission.Options{Host: "127.0.0.1", Port: at.Port, Names: append(names, "127.0.0.1"), Budget: budget},
 	})
 	if err != nil {
 		return err

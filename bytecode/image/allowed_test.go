@@ -1,0 +1,256 @@
+package image
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func TestWhichRegistriesMayBeNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		patterns []string
+		allowed  []string
+		refused  []string
+	}{
+		"every public one": {[]string{"*"},
+			[]string{"ghcr.io/acme/app:v1", "acme/app", "8.8.8.8:5000/a/b", "[2606:4700::1111]:5000/a/b"},
+			[]string{"localhost:5000/a", "127.0.0.1:5000/a", "10.0.0.1/a/b", "192.168.1.1:443/a/b", "172.20.0.1:5000/a", "169.254.169.254/a/b", "[::1]:5000/a", "[fd00::1]:5000/a",
+				"100.64.1.1:5000/a", "registry.team.svc/a", "registry.team.svc.cluster.local:5000/a", "metadata.google.internal/a/b", "0.0.0.0:5000/a", "[::ffff:10.0.0.1]:5000/a", "168.63.129.16:80/a"}},
+		"one and its repositories": {[]string{"ghcr.io/acme"},
+			[]string{"ghcr.io/acme/app:v1", "ghcr.io/acme/team/app", "ghcr.io/acme:v1", "GHCR.io/acme/app"},
+			[]string{"ghcr.io/acme-evil/app", "ghcr.io/other", "ghcr.io:5000/acme/app", "docker.io/acme/app", "acme/app", "ghcr.io.example.com/acme/app"}},
+		"one with a port":           {[]string{"10.0.0.1:5000"}, []string{"10.0.0.1:5000/a"}, []string{"10.0.0.1:5001/a", "10.0.0.1/a/b", "ghcr.io/a/b"}},
+		"one at any port":           {[]string{"127.0.0.1:*"}, []string{"127.0.0.1:5000/a", "127.0.0.1/a/b"}, []string{"127.0.0.2:5000/a"}},
+		"docker hub":                {[]string{"docker.io"}, []string{"acme/app", "docker.io/acme/app", "index.docker.io/acme/app"}, []string{"ghcr.io/acme/app"}},
+		"every name below a domain": {[]string{"*.example.com"}, []string{"a.example.com/x", "a.b.example.com/x"}, []string{"example.com/x", "a.example.com:5000/x", "evilexample.com/x"}},
+		"a public one and one inside": {[]string{"*", "registry.team.svc:5000/bpf"}, []string{"ghcr.io/a/b", "registry.team.svc:5000/bpf/app"},
+			[]string{"registry.team.svc:5000/other", "registry.other.svc:5000/bpf/app"}},
+		"none": {[]string{}, nil, []string{"ghcr.io/a/b", "localhost:5000/a"}},
+	} {
+		client := newTestClient(t, func(o *Options) { o.AllowedRegistries = c.patterns })
+		for _, reference := range c.allowed {
+			if _, err := client.parse(reference); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for _, reference := range c.refused {
+			_, err := client.parse(reference)
+			if !errors.Is(err, ErrNotAllowed) || !strings.Contains(err.Error(), "could not be reached or is not allowed; ask your platform team") {
+				t.Errorf("%s: %s: %v", name, reference, err)
+			}
+		}
+	}
+}
+
+func TestAnInsecureRegistryIsNamedByThat(t *testing.T) {
+	client := newTestClient(t, func(o *Options) { o.AllowedRegistries, o.InsecureRegistries = []string{"*"}, []string{"10.0.0.1:5000"} })
+	if _, err := client.parse("10.0.0.1:5000/a"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPatternsAreRead(t *testing.T) {
+	for _, bad := range []string{"https://ghcr.io", "", "ghcr.io/UPPER", "a b", "**", "gh*.io", "ghcr.io:port", "ghcr.io?x", "user@ghcr.io"} {
+		if _, err := NewClient(quick(func(o *Options) { o.AllowedRegistries = []string{bad} })); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+// TestADialStopsAtAnAddressThatIsNotPublic: what a name resolves to is seen by the
+// dial alone.
+func TestADialStopsAtAnAddressThatIsNotPublic(t *testing.T) {
+	asked := httptest.NewServer(http.NotFoundHandler())
+	defer asked.Close()
+	address := strings.TrimPrefix(asked.URL, "http://")
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		patterns []string
+		proxy    string
+		to       string
+		reached  bool
+	}{
+		"it is not named":         {[]string{"*"}, "", address, false},
+		"its name resolves to it": {[]string{"*"}, "", "localhost:" + port, false},
+		"another port is":         {[]string{"*", "127.0.0.1:1"}, "", address, false},
+		"it is named":             {[]string{"*", address}, "", address, true},
+		"its name is":             {[]string{"localhost:" + port}, "", "localhost:" + port, true},
+		"it is a proxy's address": {[]string{"*"}, asked.URL, address, true},
+	} {
+		names, err := parseAllowed(c.patterns, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, transport := &guard{allowed: names}, &http.Transport{}
+		if c.proxy != "" {
+			by, err := url.Parse(c.proxy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			transport.Proxy = http.ProxyURL(by)
+		}
+		g.over(transport)
+		if c.proxy != "" {
+			if _, err := transport.Proxy(httptest.NewRequest(http.MethodGet, "https://ghcr.io/v2/", nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		conn, err := transport.DialContext(t.Context(), "tcp", c.to)
+		if err == nil {
+			_ = conn.Close()
+		}
+		if (err == nil) != c.reached {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !c.reached && !strings.Contains(err.Error(), "it is not public") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestWhichAddressesArePublic(t *testing.T) {
+	for address, public := range map[string]bool{
+		"1.1.1.1": true, "2606:4700::1111": true, "::ffff:1.1.1.1": true, "172.32.0.1": true, "100.128.0.1": true,
+		"127.0.0.1": false, "10.1.2.3": false, "172.16.0.1": false, "192.168.0.1": false, "169.254.169.254": false, "0.0.0.0": false, "100.64.0.1": false,
+		"224.0.0.1": false, "255.255.255.255": false, "::1": false, "::": false, "fe80::1": false, "fd00:ec2::254": false, "::ffff:127.0.0.1": false,
+		"64:ff9b::a00:1": false, "2002:a00:1::": false, "ff02::1": false, "fe80::1%eth0": false, "168.63.129.16": false,
+	} {
+		if isPublic(netip.MustParseAddr(address)) != public {
+			t.Errorf("%s: public is not %v", address, public)
+		}
+	}
+}
+
+// TestARegistrySendsNobodyInside has a registry that is allowed send on to a server
+// that is not: for a blob, and for a token.
+func TestARegistrySendsNobodyInside(t *testing.T) {
+	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the server inside was asked") }))
+	defer inside.Close()
+	digest := "sha256:" + strings.Repeat("0", 64)
+	for name, answer := range map[string]http.HandlerFunc{
+		"by a redirect": func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/v2/" {
+				http.Redirect(w, r, inside.URL+"/secret", http.StatusTemporaryRedirect)
+			}
+		},
+		"for a token": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+inside.URL+`/token",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			outside := httptest.NewServer(answer)
+			defer outside.Close()
+			registry := strings.TrimPrefix(outside.URL, "http://")
+			client := newTestClient(t, func(o *Options) { o.AllowedRegistries = []string{registry} })
+			_, err := client.Pull(t.Context(), Resolved{Reference: registry + "/a@" + digest, Registry: registry, Repository: "a", Digest: digest})
+			if !errors.Is(err, ErrUnavailable) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestAllWaysARegistryIsNotReachedReadAlike: whoever names images learns nothing of
+// what is where.
+func TestAllWaysARegistryIsNotReachedReadAlike(t *testing.T) {
+	closed, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed.Close()
+	silent, refusing := closed.Addr().String(), unused(t)
+	site := httptest.NewServer(http.NotFoundHandler())
+	defer site.Close()
+	teapot := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	defer teapot.Close()
+	strange := httptest.NewTLSServer(http.NotFoundHandler())
+	defer strange.Close()
+	host := func(s *httptest.Server) string { return s.Listener.Addr().String() }
+
+	for name, c := range map[string]struct{ registry, cause string }{
+		"nobody listens":               {refusing, "refused"},
+		"it says nothing":              {silent, ""},
+		"there is no such host":        {"nowhere.invalid:5000", ""},
+		"its name is of the inside":    {"127.0.0.9:5000", ""},
+		"it shows another certificate": {host(strange), ""},
+		"it is a web site":             {host(site), "404"},
+		"it is something else":         {host(teapot), "418"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			var told []string
+			client := newTestClient(t, func(o *Options) {
+				o.AllowedRegistries = []string{"*", refusing, silent, host(site), host(teapot), host(strange)}
+				o.Silence, o.Attempts = 200*1e6, 1
+				o.Unreachable = func(registry string, cause error) {
+					mu.Lock()
+					defer mu.Unlock()
+					told = append(told, registry+": "+cause.Error())
+				}
+			})
+			_, err := client.Resolve(t.Context(), c.registry+"/a:v1")
+			if err == nil || !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotAllowed) {
+				t.Fatal(err)
+			}
+			want := "registry " + c.registry + " could not be reached or is not allowed; ask your platform team"
+			if _, says, _ := strings.Cut(err.Error(), ": "); says != want {
+				t.Errorf("it says %q, want %q", says, want)
+			}
+			if errors.Is(err, ErrNotAllowed) {
+				return
+			}
+			if len(told) != 1 || !strings.HasPrefix(told[0], c.registry+": ") || !strings.Contains(told[0], c.cause) || strings.Contains(told[0], "ask your") {
+				t.Errorf("the log has %q", told)
+			}
+		})
+	}
+}
+
+// unused is an address where nobody listens.
+func unused(t *testing.T) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func TestWhatARegistryAnswersIsNotWithheld(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		kind   error
+	}{
+		"no such image":     {http.StatusNotFound, ErrNotFound},
+		"other credentials": {http.StatusForbidden, ErrUnauthorized},
+		"it is overloaded":  {http.StatusServiceUnavailable, ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/v2/" {
+					w.WriteHeader(c.status)
+				}
+			}))
+			defer server.Close()
+			registry := server.Listener.Addr().String()
+			client := newTestClient(t, func(o *Options) {
+				o.AllowedRegistries, o.Attempts = []string{registry}, 1
+				o.Unreachable = func(string, error) { t.Error("it was reached") }
+			})
+			if _, err := client.Resolve(t.Context(), registry+"/a:v1"); !errors.Is(err, c.kind) || !strings.Contains(err.Error(), http.StatusText(c.status)) {
+				t.Error(err)
+			}
+		})
+	}
+}
