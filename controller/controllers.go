@@ -14,10 +14,12 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strconv"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +36,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/skep-dev/skep/access"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller/admission"
@@ -79,6 +82,9 @@ type Options struct {
 	// MetricsAddress and HealthAddress are where those are served; empty means
 	// nowhere.
 	MetricsAddress, HealthAddress string
+	// InsecureMetrics serves metrics over http to whoever asks; else they are served
+	// over https to those whom the API server lets get the path.
+	InsecureMetrics bool
 	// Mirror hands bytecode to agents.
 	Mirror MirrorOptions
 	// Interval is how often an application that is well is judged again; zero
@@ -299,7 +305,7 @@ func newManager(o Options, certificates *admission.Certificates) (ctrl.Manager, 
 	}
 	return ctrl.NewManager(unbounded, ctrl.Options{
 		Scheme:                 scheme,
-		Metrics:                metricsserver.Options{BindAddress: orOff(o.MetricsAddress), TLSOpts: []func(*tls.Config){modern}},
+		Metrics:                o.metricsServer(certificates),
 		HealthProbeBindAddress: orOff(o.HealthAddress),
 		PprofBindAddress:       loopback(o.PprofPort),
 		WebhookServer:          o.Admission.Server(certificates),
@@ -309,6 +315,27 @@ func newManager(o Options, certificates *admission.Certificates) (ctrl.Manager, 
 			ByObject:         objects,
 		},
 	})
+}
+
+// metricsServer serves metrics: with the webhook's certificate where there is one,
+// which the authorities that agents trust the mirror by signed, else with one that
+// nobody vouches for.
+func (o Options) metricsServer(certificates *admission.Certificates) metricsserver.Options {
+	served := metricsserver.Options{BindAddress: orOff(o.MetricsAddress), TLSOpts: []func(*tls.Config){modern}}
+	if o.InsecureMetrics {
+		return served
+	}
+	served.SecureServing = true
+	if o.Admission.Enabled() {
+		served.TLSOpts = append(served.TLSOpts, func(c *tls.Config) { c.GetCertificate = certificates.Get })
+	}
+	served.FilterProvider = func(config *rest.Config, client *http.Client) (metricsserver.Filter, error) {
+		guard, err := access.New(config, client)
+		return func(log logr.Logger, next http.Handler) (http.Handler, error) {
+			return guard.Handler(next, func(err error) { log.Error(err, "review who asks for metrics") }), nil
+		}, err
+	}
+	return served
 }
 
 // modern refuses TLS before 1.3.

@@ -19,6 +19,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/skep-dev/skep/access"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/node"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -79,6 +80,9 @@ type Options struct {
 	// Again is how long an intent waits that could not be kept, as on a full
 	// disk; default 30 seconds to a minute.
 	Again Jitter
+	// InsecureMetrics serves metrics to whoever asks; default is to those whom the API
+	// server lets get the path.
+	InsecureMetrics bool
 	// Log is where the agent writes; default none.
 	Log *slog.Logger
 }
@@ -110,6 +114,8 @@ type Agent struct {
 	// changed wakes whoever reports.
 	changed chan struct{}
 	health  health
+	// guard is whom metrics are shown to; nil where to everybody.
+	guard *access.Guard
 }
 
 // New makes an agent: it reads the trust and what is on disk, and locks the
@@ -126,6 +132,11 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{opts: o, metrics: newMetrics(), changed: make(chan struct{}, 1), health: health{now: time.Now}}
 	if a.api, err = newAPI(o.Config, o.NodeName); err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
+	}
+	if !o.InsecureMetrics {
+		if a.guard, err = newGuard(o.Config); err != nil {
+			return nil, fmt.Errorf("make agent: %w", err)
+		}
 	}
 	if o.Profile == nil {
 		a.opts.Profile = new(profile(o.Log))

@@ -2,8 +2,11 @@ package cluster_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -441,6 +444,56 @@ func probed(t *testing.T, a *cluster.Agent, path string, code int, says string) 
 		a.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
 		return w.Code == code && strings.Contains(w.Body.String(), says)
 	})
+}
+
+func TestAnAgentsMetricsAreForThoseWhoMayReadThem(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t, plane)
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-metrics"}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}}
+	w.create(role)
+	w.create(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: w.name + "-reader"}}})
+	token := func(name string) string {
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: w.name + name}}
+		w.create(account)
+		request := &authenticationv1.TokenRequest{}
+		if err := w.admin.SubResource("token").Create(t.Context(), account, request); err != nil {
+			t.Fatal(err)
+		}
+		return request.Status.Token
+	}
+	reader, other := token("-reader"), token("-other")
+	a, _ := w.start()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = a.Serve(t.Context(), l) }()
+	scraper := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer scraper.CloseIdleConnections()
+	get := func(path, token string) int {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.Addr().String()+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		answer, err := scraper.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		return answer.StatusCode
+	}
+	until(t, "the reader to be let in", func() bool { return get("/metrics", reader) == http.StatusOK })
+	until(t, "probes to be answered to anybody", func() bool { return get("/readyz", "") == http.StatusOK && get("/healthz", "") == http.StatusOK })
+	for name, want := range map[string]int{"": http.StatusUnauthorized, "x": http.StatusUnauthorized, other: http.StatusForbidden} {
+		if got := get("/metrics", name); got != want {
+			t.Errorf("a token of %d bytes: %d, want %d", len(name), got, want)
+		}
+	}
 }
 
 func TestANodeWhoseLabelsAreNotKnownLoadsNothing(t *testing.T) {

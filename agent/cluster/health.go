@@ -1,12 +1,18 @@
 package cluster
 
 import (
+	"context"
+	"crypto/tls"
 	"fmt"
+	"net"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/client-go/rest"
+
+	"github.com/skep-dev/skep/access"
 )
 
 // stuckAfter is how long a turn may take. Loads run beside the turns and do not
@@ -77,10 +83,38 @@ func (a *Agent) ready() error {
 	return fmt.Errorf("the first turn is not done")
 }
 
-// Handler answers Prometheus at /metrics, and probes at /healthz and /readyz.
+// newGuard asks the API server over a connection of its own: no scrape keeps a
+// watch or a report waiting.
+func newGuard(config *rest.Config) (*access.Guard, error) {
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("reach API server: %w", err)
+	}
+	return access.New(config, client)
+}
+
+// Serve answers what Handler does on a listener, over TLS unless Options says that
+// metrics are open, until the context ends.
+func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
+	if a.guard != nil {
+		certificate, err := selfSigned(a.opts.NodeName, time.Now())
+		if err != nil {
+			return err
+		}
+		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate}})
+	}
+	return Serve(ctx, l, a.Handler())
+}
+
+// Handler answers Prometheus at /metrics, where it may read that, and probes at
+// /healthz and /readyz.
 func (a *Agent) Handler() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
+	metrics := promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{})
+	if a.guard != nil {
+		metrics = a.guard.Handler(metrics, func(err error) { a.opts.Log.Warn("cannot review who asks for metrics", "error", scrub(err)) })
+	}
+	mux.Handle("GET /metrics", metrics)
 	for path, probe := range map[string]func() error{"GET /healthz": a.healthy, "GET /readyz": a.ready} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			if err := probe(); err != nil {

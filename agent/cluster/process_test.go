@@ -44,7 +44,7 @@ func (w *world) flags() []string {
 func (w *world) run(command string, more ...string) *process {
 	w.t.Helper()
 	p := &process{address: w.freeAddress()}
-	p.Cmd = exec.Command(command, append(more, append(w.flags(), "--listen", p.address)...)...)
+	p.Cmd = exec.Command(command, append(more, append(w.flags(), "--listen", p.address, "--metrics-secure=false")...)...)
 	p.Stderr = w.log
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.Start(); err != nil {

@@ -31,11 +31,13 @@ var version string
 type flags struct {
 	kubeconfig string
 	listen     string
-	logFormat  string
-	verbose    bool
-	cleanup    bool
-	mount      string
-	pprof      int
+	// secureMetrics is the opposite of cluster.Options.InsecureMetrics.
+	secureMetrics bool
+	logFormat     string
+	verbose       bool
+	cleanup       bool
+	mount         string
+	pprof         int
 }
 
 // newRoot puts the command together.
@@ -80,6 +82,7 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	s.StringVar(&o.Mirror.ServerName, "tls-server-name", "", "name that the mirror's certificate is to bear (default: the host of --mirror)")
 	s.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the Pod's service account)")
 	s.StringVar(&f.listen, "listen", "", "address for /metrics, /healthz and /readyz, such as :9092 (default: none)")
+	s.BoolVar(&f.secureMetrics, "metrics-secure", true, "serve that address over https, and /metrics to those alone whom the API server lets get it, by TokenReview and SubjectAccessReview")
 	s.IntVar(&f.pprof, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")
 	s.BoolVar(&f.cleanup, "cleanup", false, "unload all that is Skep's on this node, forget what would bring it back, and end")
 	s.StringVar(&f.mount, "mount-bpffs", "", "folder to mount a BPF file system on where there is none, and end")
@@ -114,14 +117,16 @@ func hold(ctx context.Context, to io.Writer, o cluster.Options, f flags) error {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	config.UserAgent = "skep-agent/" + versionString()
-	o.Config, o.Log, o.Version = config, log, versionString()
+	o.Config, o.Log, o.Version, o.InsecureMetrics = config, log, versionString(), !f.secureMetrics
 	agent, err := cluster.New(o)
 	if err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return serve(ctx, "metrics", f.listen, agent.Handler()) })
-	group.Go(func() error { return serve(ctx, "profiles", loopback(f.pprof), profiles()) })
+	group.Go(func() error { return serve(ctx, "metrics", f.listen, agent.Serve) })
+	group.Go(func() error {
+		return serve(ctx, "profiles", loopback(f.pprof), func(ctx context.Context, l net.Listener) error { return cluster.Serve(ctx, l, profiles()) })
+	})
 	group.Go(func() error { agent.ServeSocket(ctx); return nil })
 	group.Go(func() error { return agent.Run(ctx) })
 	return errors.Join(group.Wait(), agent.Close())
@@ -159,8 +164,8 @@ func config(kubeconfig string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
-// serve answers at an address until the context ends; nowhere where it is empty.
-func serve(ctx context.Context, what, address string, h http.Handler) error {
+// serve has an address answered until the context ends; none where it is empty.
+func serve(ctx context.Context, what, address string, answer func(context.Context, net.Listener) error) error {
 	if address == "" {
 		return nil
 	}
@@ -169,7 +174,7 @@ func serve(ctx context.Context, what, address string, h http.Handler) error {
 	if err != nil {
 		return fmt.Errorf("listen for %s: %w", what, err)
 	}
-	return cluster.Serve(ctx, l, h)
+	return answer(ctx, l)
 }
 
 // loopback is the address of a port that nobody outside the node reaches.

@@ -29,7 +29,7 @@ func floors() []floor {
 	four := with(three, "policies")
 	five := with(four, "gate")
 	// What the agent may see of floor 2: bytecode without the registry.
-	agent := with(one, "intent", "bytecode", "!bytecode/image", "placement")
+	agent := with(one, "intent", "bytecode", "!bytecode/image", "placement", "access")
 	return []floor{
 		{"api/v1alpha1", nil},
 		// What the CRDs say of hooks is made from the table.
@@ -39,6 +39,7 @@ func floors() []floor {
 		{"schemas", one},
 		{"bytecode", with(one, "!bytecode/image")},
 		{"share", nil},
+		{"access", nil},
 		{"bytecode/image", with(one, "bytecode", "share")},
 		{"intent", one},
 		{"placement", with(one, "intent", "bytecode", "!bytecode/image")},
@@ -47,7 +48,7 @@ func floors() []floor {
 		{"gate", four},
 		{"agent", agent},
 		{"host", with(five, "agent")},
-		{"controller", with(five, "placement", "share")},
+		{"controller", with(five, "placement", "share", "access")},
 		{"demo", with(five, "agent", "host", "examples")},
 		{"examples", nil},
 		// The demo is a user of the whole, as the command line is.
@@ -168,7 +169,7 @@ func foreign() []guarded {
 		// CUE and to hold the demo in a network namespace. What makes releases
 		// builds.
 		{"os/exec", []string{"schemas", "demo", "release"}},
-		{"net/http", []string{"bytecode/image", "signing", "host", "controller", "demo", "cmd", "agent/cluster"}},
+		{"net/http", []string{"access", "bytecode/image", "signing", "host", "controller", "demo", "cmd", "agent/cluster"}},
 		{"plugin", nil},
 		{"unsafe", []string{"agent", "schemas"}}, // schemas: the renderer gives up its rights
 	}

@@ -68,6 +68,8 @@ func Start(t testing.TB, o Options) *Replica {
 	}
 	r.args = append([]string{"--kubeconfig=" + o.Kubeconfig, "--namespace=" + o.Namespace, "--cache=" + filepath.Join(t.TempDir(), "cache"),
 		"--webhook-port=" + port, "--mirror-address=" + r.Mirror, "--metrics-address=" + r.Metrics, "--health-address=" + r.Health,
+		// Tests ask for them without a token; what asks for one has tests of its own.
+		"--metrics-secure=false",
 		"--allowed-registry=" + strings.Join(supply.Loopback(), ",")}, o.Flags...)
 	r.Again()
 	t.Cleanup(func() {

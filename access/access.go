@@ -1,0 +1,168 @@
+// Package access lets in the HTTP requests of those whom the API server lets read a
+// path, as kube-rbac-proxy does: by a TokenReview and a SubjectAccessReview.
+//
+// It owns those two questions, how often they are asked, and how long an answer
+// counts. It serves nothing itself, and knows no path.
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/client-go/rest"
+)
+
+// The bounds of reviews: how many are under way at once and begin in a second,
+// whoever asks, how long one takes, and for how long and of how many its answer
+// counts.
+const (
+	atOnce      = 4
+	perSecond   = 10
+	reviewTime  = 10 * time.Second
+	allowedFor  = time.Minute
+	refusedFor  = 10 * time.Second
+	maxAnswers  = 1024
+	maxToken    = 16 << 10
+	retryAfter  = "2"
+	tokenReview = "/apis/authentication.k8s.io/v1/tokenreviews"
+	accessCheck = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+)
+
+// Guard decides who is let in. It is safe for concurrent use.
+type Guard struct {
+	// post writes an object to the API server, and reads its answer into another.
+	post func(ctx context.Context, path string, in, out any) error
+	// allowed and refused are apart, so that a flood of bad tokens drops no good one.
+	allowed, refused *cache.LRUExpireCache
+	places           *semaphore.Weighted
+	begins           *rate.Limiter
+}
+
+// The ways a request is refused.
+var (
+	errUnauthenticated = errors.New("show a token of the API server's")
+	errForbidden       = errors.New("you may not get this path; bind the ClusterRole skep-metrics-reader")
+	errBusy            = errors.New("too many tokens wait for review; try again")
+)
+
+// New makes a guard that asks the API server of a configuration.
+func New(config *rest.Config, client *http.Client) (*Guard, error) {
+	c := rest.CopyConfig(config)
+	c.GroupVersion, c.ContentType, c.AcceptContentTypes = &schema.GroupVersion{}, runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	c.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+	server, err := rest.UnversionedRESTClientForConfigAndClient(c, client)
+	if err != nil {
+		return nil, fmt.Errorf("make client of reviews: %w", err)
+	}
+	return newGuard(func(ctx context.Context, path string, in, out any) error {
+		body, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		answer, err := server.Post().AbsPath(path).Body(body).Do(ctx).Raw()
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(answer, out)
+	}), nil
+}
+
+func newGuard(post func(ctx context.Context, path string, in, out any) error) *Guard {
+	return &Guard{
+		post: post, allowed: cache.NewLRUExpireCache(maxAnswers), refused: cache.NewLRUExpireCache(maxAnswers),
+		places: semaphore.NewWeighted(atOnce), begins: rate.NewLimiter(perSecond, 2*perSecond),
+	}
+}
+
+// Handler hands on the requests of those who are let in. log is told of reviews
+// that failed; callers are not.
+func (g *Guard) Handler(next http.Handler, log func(err error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch err := g.admit(r); {
+		case err == nil:
+			next.ServeHTTP(w, r)
+		case errors.Is(err, errUnauthenticated):
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+		case errors.Is(err, errForbidden):
+			http.Error(w, err.Error(), http.StatusForbidden)
+		case errors.Is(err, errBusy):
+			w.Header().Set("Retry-After", retryAfter)
+			http.Error(w, err.Error(), http.StatusTooManyRequests)
+		default:
+			log(err)
+			http.Error(w, "the API server cannot be asked who you are; try again", http.StatusServiceUnavailable)
+		}
+	})
+}
+
+// admit is nil where a request is let in.
+func (g *Guard) admit(r *http.Request) error {
+	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !found || token == "" || len(token) > maxToken {
+		return errUnauthenticated
+	}
+	what := authorizationv1.NonResourceAttributes{Path: r.URL.Path, Verb: strings.ToLower(r.Method)}
+	key := sha256.Sum256([]byte(what.Verb + " " + what.Path + " " + token))
+	if _, ok := g.allowed.Get(key); ok {
+		return nil
+	}
+	if known, ok := g.refused.Get(key); ok {
+		return known.(error)
+	}
+	if !g.begins.Allow() || !g.places.TryAcquire(1) {
+		return errBusy
+	}
+	defer g.places.Release(1)
+	ctx, cancel := context.WithTimeout(r.Context(), reviewTime)
+	defer cancel()
+	err := g.review(ctx, token, what)
+	switch {
+	case err == nil:
+		g.allowed.Add(key, nil, allowedFor)
+	case errors.Is(err, errUnauthenticated), errors.Is(err, errForbidden):
+		g.refused.Add(key, err, refusedFor)
+	}
+	return err
+}
+
+// review asks the API server whose a token is, and what they may.
+func (g *Guard) review(ctx context.Context, token string, what authorizationv1.NonResourceAttributes) error {
+	who := authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
+	who.APIVersion, who.Kind = "authentication.k8s.io/v1", "TokenReview"
+	if err := g.post(ctx, tokenReview, who, &who); err != nil {
+		return fmt.Errorf("review token: %w", err)
+	}
+	if !who.Status.Authenticated {
+		return errUnauthenticated
+	}
+	user, extra := who.Status.User, map[string]authorizationv1.ExtraValue{}
+	for key, values := range who.Status.User.Extra {
+		extra[key] = authorizationv1.ExtraValue(values)
+	}
+	may := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra, NonResourceAttributes: &what,
+	}}
+	may.APIVersion, may.Kind = "authorization.k8s.io/v1", "SubjectAccessReview"
+	if err := g.post(ctx, accessCheck, may, &may); err != nil {
+		return fmt.Errorf("review access of %s: %w", user.Username, err)
+	}
+	if !may.Status.Allowed {
+		return errForbidden
+	}
+	return nil
+}
