@@ -127,7 +127,7 @@ func (c *Certificates) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl
 		return ctrl.Result{}, err
 	}
 	c.show(stored)
-	return ctrl.Result{RequeueAfter: max(stored.next(c.now()).Sub(c.now()), time.Second)}, nil
+	return ctrl.Result{RequeueAfter: max(stored.next(c.now(), c.leader.Leads()).Sub(c.now()), time.Second)}, nil
 }
 
 // renew reads the Secret, and makes what is in it anew where that is due. That
@@ -142,7 +142,13 @@ func (c *Certificates) renew(ctx context.Context) (pair, error) {
 	}
 	stored, err := parse(secret.Data)
 	if err == nil && c.now().Before(stored.renewAt) && (stored.covers(c.names) || !c.leader.Leads()) {
-		return stored, nil
+		if !c.leader.Leads() || !turned(secret.Data, stored, c.now()) {
+			return stored, nil
+		}
+		if err := c.client.Update(ctx, &secret); err != nil {
+			return pair{}, fmt.Errorf("write Secret %s: %w", c.secret, err)
+		}
+		return parse(secret.Data)
 	}
 	c.mu.RLock()
 	trusted, served := c.trusted, slices.Concat(stored.served(c.now()), c.paths)
@@ -151,7 +157,7 @@ func (c *Certificates) renew(ctx context.Context) (pair, error) {
 	if err != nil {
 		return pair{}, fmt.Errorf("issue certificate: %w", err)
 	}
-	data[keyPaths] = joinPaths(newPath(), served)
+	data[keyPaths], data[keyPathsAt] = joinPaths(newPath(), served), []byte(c.now().UTC().Format(time.RFC3339))
 	ctrl.LoggerFrom(ctx).Info("issuing certificate of the webhook", "secret", c.secret.String(), "names", c.names)
 	secret.Data, secret.Type = data, corev1.SecretTypeTLS
 	if missing {
@@ -179,7 +185,7 @@ func (c *Certificates) publish(ctx context.Context, kind client.Object, stored p
 	changed := false
 	configs, prefix := clientConfigs(kind)
 	for _, config := range configs {
-		moved, err := point(config, prefix, stored.served(c.now()), stored.settled(c.now()))
+		moved, err := point(config, prefix, stored.served(c.now()), stored.called(c.now()))
 		if err != nil {
 			return err
 		}

@@ -43,28 +43,49 @@ type pair struct {
 	paths       []string
 	issuedAt    time.Time
 	renewAt     time.Time
+	// pathsAt is since when the newest path is there; zero where the Secret does not
+	// say, as one of an older version, and then it came with the certificate.
+	pathsAt time.Time
 }
 
 // settled tells whether every replica and the API server had time to learn of it.
 func (p pair) settled(now time.Time) bool { return !now.Before(p.issuedAt.Add(overlap)) }
 
+// since is when the newest path came.
+func (p pair) since() time.Time {
+	if p.pathsAt.IsZero() {
+		return p.issuedAt
+	}
+	return p.pathsAt
+}
+
+// called reports whether every replica had time to learn of the newest path, so that
+// the API server may call it.
+func (p pair) called(now time.Time) bool { return !now.Before(p.since().Add(overlap)) }
+
 // served are the paths that are: those before the newest until the API server had
 // time to call that.
 func (p pair) served(now time.Time) []string {
-	if now.Before(p.issuedAt.Add(2 * overlap)) {
+	if now.Before(p.since().Add(2 * overlap)) {
 		return p.paths
 	}
 	return p.paths[:min(len(p.paths), 1)]
 }
 
-// next is when there is something to do for it.
-func (p pair) next(now time.Time) time.Time {
-	for _, at := range []time.Time{p.issuedAt.Add(overlap), p.issuedAt.Add(2 * overlap)} {
-		if now.Before(at) {
-			return at
+// next is when there is something to do for it; leads says that this replica
+// changes the path.
+func (p pair) next(now time.Time, leads bool) time.Time {
+	next := p.renewAt
+	all := []time.Time{p.issuedAt.Add(overlap), p.issuedAt.Add(2 * overlap), p.since().Add(overlap), p.since().Add(2 * overlap)}
+	if leads {
+		all = append(all, p.since().Add(pathAge))
+	}
+	for _, at := range all {
+		if now.Before(at) && at.Before(next) {
+			next = at
 		}
 	}
-	return p.renewAt
+	return next
 }
 
 // parse reads what is stored, and is an error unless it can be served.
@@ -80,7 +101,9 @@ func parse(data map[string][]byte) (pair, error) {
 		return pair{}, fmt.Errorf("verify certificate: %w", err)
 	}
 	paths, err := parsePaths(data[keyPaths])
+	pathsAt, _ := time.Parse(time.RFC3339, string(data[keyPathsAt]))
 	return pair{
+		pathsAt:     pathsAt,
 		certificate: certificate, bundle: data[keyAuthorities], paths: paths, issuedAt: leaf.NotBefore.Add(backdated), renewAt: leaf.NotAfter.Add(-early),
 	}, err
 }

@@ -117,7 +117,7 @@ func TestTheNextCertificateIsShownWhenItIsTrusted(t *testing.T) {
 	now = now.Add(validity - early)
 	second := show(now)
 	c.show(second)
-	if wait := second.next(now); !wait.Equal(now.Add(overlap)) {
+	if wait := second.next(now, false); !wait.Equal(now.Add(overlap)) {
 		t.Errorf("the second waits until %s", wait)
 	}
 	shows("while the second is published", first)

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 )
@@ -27,6 +28,14 @@ const (
 	keyPaths = "paths"
 	filePath = "path"
 )
+
+// keyPathsAt is the Secret's key for the time since when the newest is there.
+const keyPathsAt = "paths-since"
+
+// pathAge is how long one is the newest. An API server that cannot reach the webhook,
+// or is answered too late, says the path to whoever writes an object: what they
+// read is of no use an overlap or two after the next one came.
+const pathAge = time.Hour
 
 // maxPaths bounds those that are served at one time.
 const maxPaths = 3
@@ -59,6 +68,26 @@ func joinPaths(newest string, before []string) []byte {
 		}
 	}
 	return []byte(strings.Join(all, "\n"))
+}
+
+// turned gives the Secret's data another path where the newest is too old, and a
+// time where it has none; it reports whether there is something to write.
+func turned(data map[string][]byte, stored pair, now time.Time) bool {
+	switch {
+	case stored.pathsAt.IsZero():
+		// Replicas of the version before serve the newest alone, as they would.
+		since := now.Add(-2 * overlap)
+		if stored.issuedAt.After(since) {
+			since = stored.issuedAt
+		}
+		data[keyPathsAt] = []byte(since.UTC().Format(time.RFC3339))
+	case now.Before(stored.pathsAt.Add(pathAge)):
+		return false
+	default:
+		data[keyPaths] = joinPaths(newPath(), stored.served(now))
+		data[keyPathsAt] = []byte(now.UTC().Format(time.RFC3339))
+	}
+	return true
 }
 
 // folderPath is the one in a folder that somebody else keeps.

@@ -3,6 +3,7 @@ package admission
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func TestAPathIsCalledWhenEveryReplicaServesIt(t *testing.T) {
 		for _, config := range []*admissionregistrationv1.WebhookClientConfig{
 			{Service: &admissionregistrationv1.ServiceReference{Path: &path}}, {URL: &url},
 		} {
-			if _, err := point(config, prefixValidate, p.served(now), p.settled(now)); err != nil {
+			if _, err := point(config, prefixValidate, p.served(now), p.called(now)); err != nil {
 				t.Fatal(err)
 			}
 			var called string
@@ -66,6 +67,60 @@ func TestAPathIsCalledWhenEveryReplicaServesIt(t *testing.T) {
 				t.Errorf("after %s: %s is answered with %d", step.after, path, code)
 			}
 		}
+	}
+}
+
+// TestThePathChangesEveryHour goes through changes: whoever reads the path in an
+// error of the API server's has it for an hour and two overlaps at most, and the path
+// that is called is always one that is served.
+func TestThePathChangesEveryHour(t *testing.T) {
+	now, data := start, mustIssue(t, start, names, nil)
+	stored := func() pair {
+		t.Helper()
+		p, err := parse(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	// A Secret of the version before: its path is served alone, and stays so at first.
+	now = now.Add(30 * 24 * time.Hour)
+	data[keyPaths] = joinPaths(stored().paths[0], []string{newPath()})
+	first := stored().paths[0]
+	if !turned(data, stored(), now) || turned(data, stored(), now) {
+		t.Fatal("the time of the path is not written once")
+	}
+	if p := stored(); len(p.served(now)) != 1 || p.served(now)[0] != first || !p.called(now) {
+		t.Errorf("served %v, called: %v", p.served(now), p.called(now))
+	}
+	path := prefixValidate + first
+	config := &admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Path: &path}}
+	seen, leaked := map[string]time.Time{first: now}, map[string]time.Time{}
+	for end := now.Add(5 * time.Hour); now.Before(end); now = stored().next(now, true) {
+		turned(data, stored(), now)
+		p := stored()
+		if _, err := point(config, prefixValidate, p.served(now), p.called(now)); err != nil {
+			t.Fatal(err)
+		}
+		called := strings.TrimPrefix(*config.Service.Path, prefixValidate)
+		if !slices.Contains(p.served(now), called) {
+			t.Errorf("%s is called and not served", called)
+		}
+		leaked[called] = now
+		for _, path := range p.served(now) {
+			if _, known := seen[path]; !known {
+				seen[path] = now
+			}
+			if at, was := leaked[path]; was && now.Sub(at) > pathAge+2*overlap {
+				t.Errorf("what leaked %v ago is served", now.Sub(at))
+			}
+		}
+	}
+	if len(seen) < 5 {
+		t.Errorf("%d paths in five hours", len(seen))
+	}
+	if wait := stored().next(now, false); wait.Before(now.Add(2*overlap)) && wait.Before(stored().since().Add(2*overlap)) && !wait.After(now) {
+		t.Errorf("a replica that does not lead looks again at %v", wait)
 	}
 }
 
