@@ -16,6 +16,8 @@ import (
 
 	"cuelang.org/go/cue/load"
 	"cuelang.org/go/cue/parser"
+
+	"github.com/skep-dev/skep/confined"
 )
 
 func TestDocuments(t *testing.T) {
@@ -105,16 +107,18 @@ func TestReadOutcomeKeepsWhatEnded(t *testing.T) {
 }
 
 func TestDeathIsTold(t *testing.T) {
+	said := func(text string) confined.Death { return confined.Death{Said: text} }
+	ended := func(text string) confined.Death { return confined.Death{Err: errors.New(text)} }
 	for name, c := range map[string]struct {
 		death death
 		says  string
 	}{
-		"memory, told by the child":   {death{stderr: outOfMemory + "\n"}, "more than 64 MiB of memory"},
-		"memory, told by the runtime": {death{stderr: "fatal error: runtime: cannot allocate memory\n", timeout: true}, "more than 64 MiB of memory"},
-		"the stack":                   {death{stderr: "runtime: goroutine stack exceeds 1000000000-byte limit\n"}, "nested too deeply"},
-		"the clock":                   {death{timeout: true, exit: errors.New("signal: killed")}, "longer than 3s"},
-		"the output":                  {death{output: errOutput, exit: errors.New("signal: killed")}, "more than 16 MiB"},
-		"something else":              {death{exit: errors.New("signal: segmentation fault")}, "broke the renderer: signal: segmentation fault"},
+		"memory, told by the child":   {death{Death: said("out of memory\n")}, "more than 64 MiB of memory"},
+		"memory, told by the runtime": {death{Death: said("fatal error: runtime: cannot allocate memory\n"), timeout: true}, "more than 64 MiB of memory"},
+		"the stack":                   {death{Death: said("runtime: goroutine stack exceeds 1000000000-byte limit\n")}, "nested too deeply"},
+		"the clock":                   {death{timeout: true, Death: ended("signal: killed")}, "longer than 3s"},
+		"the output":                  {death{output: errOutput, Death: ended("signal: killed")}, "more than 16 MiB"},
+		"something else":              {death{Death: ended("signal: segmentation fault")}, "broke the renderer: signal: segmentation fault"},
 	} {
 		broke, remedy := c.death.words(64<<20, 3*time.Second)
 		if !strings.Contains(broke, c.says) || remedy == "" {
@@ -124,7 +128,7 @@ func TestDeathIsTold(t *testing.T) {
 }
 
 func TestRendererIsNotStartedByARenderer(t *testing.T) {
-	t.Setenv(childVariable, "1")
+	t.Setenv("SKEP_CONFINED_ROLE", "some-role")
 	if _, err := Load(t.Context(), Options{Root: t.TempDir()}); err != nil {
 		t.Errorf("nothing has to be rendered: %v", err)
 	}
@@ -134,7 +138,7 @@ func TestRendererIsNotStartedByARenderer(t *testing.T) {
 }
 
 func TestServeRefusesWhatIsNoJob(t *testing.T) {
-	if err := serve(strings.NewReader("x"), io.Discard, nil); err == nil || !strings.Contains(err.Error(), "read the job") {
+	if err := serve(&confined.Child{In: strings.NewReader("x"), Out: io.Discard}); err == nil || !strings.Contains(err.Error(), "read the job") {
 		t.Errorf("error: %v", err)
 	}
 }

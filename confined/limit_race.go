@@ -1,6 +1,6 @@
 //go:build race
 
-package schemas
+package confined
 
 // dataFactor leaves room for the race detector's shadow memory.
 const dataFactor = 16

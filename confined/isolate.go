@@ -1,4 +1,4 @@
-package schemas
+package confined
 
 import (
 	"context"
@@ -14,62 +14,62 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nobody is the user and the group a renderer has where its parent is root.
+// nobody is the user and the group a child has where its parent is root.
 const nobody = 65534
 
-// apart are the namespaces a renderer is alone in: no network, no other
+// apart are the namespaces a child is alone in: no network, no other
 // process to signal, no shared memory.
 const apart = unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
-// isolations are the namespaces to start a renderer in, the best first. The
+// isolations are the namespaces to start a child in, the best first. The
 // second needs no right: a user namespace that maps nobody, in which the program
 // has no capability either. Where the kernel or a container allows neither, the
 // third stays.
 var isolations = [...]uintptr{apart, unix.CLONE_NEWUSER | apart, 0}
 
-// startApart starts a renderer in as many namespaces as this process may make,
-// and so that nothing it executes gains a right. The calling goroutine has to be
-// locked to its thread, which must not serve another afterwards: the death signal
-// is tied to it (golang/go#27505), and what is set here is for good.
-func startApart(ctx context.Context, stderr io.Writer) (*renderProcess, error) {
+// startApart starts a child in as many namespaces as this process may make, and so
+// that nothing it executes gains a right. The calling goroutine has to be locked to
+// its thread, which must not serve another afterwards: the death signal is tied to
+// it (golang/go#27505), and what is set here is for good.
+func startApart(ctx context.Context, role string) (*Process, error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return nil, fmt.Errorf("start the renderer: set no_new_privs: %w", err)
+		return nil, fmt.Errorf("set no_new_privs: %w", err)
 	}
 	var refused error
 	for _, flags := range isolations {
-		p, err := startRenderer(ctx, stderr, flags)
+		p, err := startIn(ctx, role, flags)
 		if err == nil {
 			return p, nil
 		}
 		refused = err
 	}
-	return nil, fmt.Errorf("start the renderer: %w", refused)
+	return nil, refused
 }
 
-// isolate takes from this process, before it reads anything of a source, what
+// isolate takes from this process, before it reads anything of its task, what
 // it was not given on purpose: open files, the file system, capabilities and,
 // where it is root, the user. A service or a container may lack the right to some
-// of it; the other steps and the limits of confine then stay.
+// of it; the other steps and the limits of Child.Limit then stay.
 func isolate() error {
 	if err := closeInherited(); err != nil {
-		return fmt.Errorf("isolate the renderer: %w", err)
+		return fmt.Errorf("isolate the process: %w", err)
 	}
 	if err := forbidFiles(); err != nil {
-		return fmt.Errorf("isolate the renderer: forbid files: %w", err)
+		return fmt.Errorf("isolate the process: forbid files: %w", err)
 	}
 	if err := becomeNobody(); err != nil {
-		return fmt.Errorf("isolate the renderer: become user %d: %w", nobody, err)
+		return fmt.Errorf("isolate the process: become user %d: %w", nobody, err)
 	}
 	if err := dropCapabilities(); err != nil {
-		return fmt.Errorf("isolate the renderer: drop capabilities: %w", err)
+		return fmt.Errorf("isolate the process: drop capabilities: %w", err)
 	}
 	// A change of user takes the death signal back.
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0); err != nil {
-		return fmt.Errorf("isolate the renderer: %w", err)
+		return fmt.Errorf("isolate the process: %w", err)
 	}
 	stdout := []unix.PollFd{{Fd: 1}}
 	if _, err := unix.Poll(stdout, 0); err == nil && stdout[0].Revents != 0 {
-		return fmt.Errorf("isolate the renderer: the parent is gone")
+		return fmt.Errorf("isolate the process: the parent is gone")
 	}
 	return nil
 }
@@ -149,14 +149,14 @@ func dropCapabilities() error {
 	return nil
 }
 
-// confine takes from this process what rendering needs no part in: memory far
+// setLimits takes from this process what its task needs no part in: memory far
 // beyond the limit, new files, files to write, core dumps. RLIMIT_DATA counts
 // private writable memory and not the address space Go merely reserves; what
-// the process has before it renders, by statm, does not count against the limit.
-func confine(memory int64, statm io.Reader) error {
+// the process has already, by statm, does not count against the limit.
+func setLimits(memory int64, statm io.Reader) error {
 	used, err := dataBytes(statm)
 	if err != nil {
-		return fmt.Errorf("limit the renderer: %w", err)
+		return fmt.Errorf("limit the process: %w", err)
 	}
 	for _, r := range []struct {
 		resource int
@@ -168,7 +168,7 @@ func confine(memory int64, statm io.Reader) error {
 		{syscall.RLIMIT_NOFILE, 32},
 	} {
 		if err := syscall.Setrlimit(r.resource, &syscall.Rlimit{Cur: r.limit, Max: r.limit}); err != nil {
-			return fmt.Errorf("limit the renderer: %w", err)
+			return fmt.Errorf("limit the process: %w", err)
 		}
 	}
 	return nil

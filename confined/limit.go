@@ -1,6 +1,6 @@
 //go:build !race
 
-package schemas
+package confined
 
 // dataFactor is how much private memory a process may have for each byte of
 // the limit on its heap.

@@ -1,0 +1,46 @@
+package confined
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"testing"
+)
+
+// isolatedVariable makes the test binary a process that isolates itself and
+// tries to make the file it names.
+const isolatedVariable = "SKEP_CONFINED_TEST_ISOLATED"
+
+// The roles of the tests: one echoes its input, one takes memory until it is
+// ended.
+const (
+	roleEcho   = "skep-test-echo"
+	roleHungry = "skep-test-hungry"
+)
+
+func TestMain(m *testing.M) {
+	Serve(roleEcho, func(c *Child) error {
+		_, err := io.Copy(c.Out, c.In)
+		return err
+	})
+	Serve(roleHungry, func(c *Child) error {
+		if err := c.Limit(64 << 20); err != nil {
+			return err
+		}
+		var all [][]byte
+		for {
+			all = append(all, make([]byte, 1<<20))
+			if len(all) > 1<<20 {
+				return fmt.Errorf("nothing ended it after %d MiB", len(all))
+			}
+		}
+	})
+	if file := os.Getenv(isolatedVariable); file != "" {
+		if err := reachOut(file); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}

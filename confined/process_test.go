@@ -1,0 +1,66 @@
+package confined
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+)
+
+func start(t *testing.T, role string) *Process {
+	t.Helper()
+	p, err := Start(t.Context(), role)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestAChildAnswersUntilItsInputEnds(t *testing.T) {
+	p := start(t, roleEcho)
+	answer := make([]byte, 5)
+	for _, word := range []string{"hello", "again"} {
+		if _, err := io.WriteString(p.Stdin, word); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(p.Stdout, answer); err != nil || string(answer) != word {
+			t.Fatalf("answer: %q, %v", answer, err)
+		}
+	}
+	if err := p.Stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if death := p.Wait(); death.Err != nil || death.OutOfMemory() {
+		t.Errorf("it ended by %v: %s", death.Err, death.Cause())
+	}
+}
+
+func TestAChildEndsAtItsLimitOfMemory(t *testing.T) {
+	p := start(t, roleHungry)
+	said, err := io.ReadAll(p.Stdout)
+	if err != nil || len(said) > 0 {
+		t.Errorf("it wrote %q, %v", said, err)
+	}
+	if death := p.Wait(); death.Err == nil || !death.OutOfMemory() {
+		t.Errorf("it ended by %v: %s", death.Err, death.Cause())
+	}
+}
+
+func TestAChildEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p, err := Start(ctx, roleEcho)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if death := p.Wait(); death.Err == nil || death.OutOfMemory() {
+		t.Errorf("it ended by %v: %s", death.Err, death.Cause())
+	}
+}
+
+func TestAChildStartsNoChild(t *testing.T) {
+	t.Setenv(roleVariable, roleEcho)
+	if _, err := Start(t.Context(), roleEcho); !errors.Is(err, ErrNested) {
+		t.Errorf("error: %v", err)
+	}
+}

@@ -1,4 +1,0 @@
-package schemas
-
-// Isolate is what a renderer does first, for a test to do to itself.
-var Isolate = isolate
