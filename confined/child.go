@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"runtime/metrics"
+	"sync"
+	"syscall"
 	"time"
 )
 
@@ -12,9 +14,11 @@ import (
 // else.
 const roleVariable = "SKEP_CONFINED_ROLE"
 
-// outOfMemory is what a child says of itself, in the words the Go runtime has
-// for it.
-const outOfMemory = "out of memory"
+// What a child says of its end: of memory in the words the Go runtime has for it.
+const (
+	outOfMemory = "out of memory"
+	outOfTime   = "out of time"
+)
 
 // Child is this process, where a parent started it.
 type Child struct {
@@ -54,27 +58,48 @@ func run(serve func(*Child) error) error {
 	return serve(&Child{In: os.Stdin, Out: os.Stdout, statm: statm})
 }
 
-// Limit bounds this process from now on: its heap to so many bytes, its other
-// memory to about as much again, its open files to a few. It ends the process
-// where the heap outgrows the limit. It is called once.
-func (c *Child) Limit(memory int64) error {
-	if err := setLimits(memory, c.statm); err != nil {
-		return err
-	}
-	go watchMemory(memory)
-	return nil
+// Limit has the kernel bound this process for good: its memory to twice a heap of so
+// many bytes and some more, its open files to a few. It is called once. Go does not
+// always meet these limits with a message of its own, so they are the net below Watch.
+func (c *Child) Limit(memory int64) error { return setLimits(memory, c.statm) }
+
+// watchInterval is how often a process looks at what it uses.
+const watchInterval = 20 * time.Millisecond
+
+// Watch ends this process where its heap outgrows so many bytes, or where it takes
+// more than so much time of CPUs from now on, unless that is 0; until stop is called.
+// The limits of the kernel are only the net below: Go does not always meet them with
+// a message of its own.
+func Watch(heap int64, cpu time.Duration) (stop func()) {
+	done, began := make(chan struct{}), cpuTime()
+	go func() {
+		objects := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		tick := time.NewTicker(watchInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+			metrics.Read(objects)
+			if objects[0].Value.Uint64() > uint64(heap) {
+				fmt.Fprintln(os.Stderr, outOfMemory)
+				os.Exit(1)
+			}
+			if cpu > 0 && cpuTime()-began > cpu {
+				fmt.Fprintln(os.Stderr, outOfTime)
+				os.Exit(1)
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(done) })
 }
 
-// watchMemory ends this process where its heap outgrows the limit. The limits
-// of the kernel are only the net below: Go does not always meet them with a
-// message of its own.
-func watchMemory(limit int64) {
-	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	for range time.Tick(20 * time.Millisecond) {
-		metrics.Read(heap)
-		if heap[0].Value.Uint64() > uint64(limit) {
-			fmt.Fprintln(os.Stderr, outOfMemory)
-			os.Exit(1)
-		}
-	}
+// cpuTime is the time of CPUs that this process took so far.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	// It fails for no argument that is given here.
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -4,18 +4,21 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"testing"
+	"time"
 )
 
 // isolatedVariable makes the test binary a process that isolates itself and
 // tries to make the file it names.
 const isolatedVariable = "SKEP_CONFINED_TEST_ISOLATED"
 
-// The roles of the tests: one echoes its input, one takes memory until it is
-// ended.
+// The roles of the tests: one echoes its input, the others take memory or time
+// until they are ended.
 const (
 	roleEcho   = "skep-test-echo"
 	roleHungry = "skep-test-hungry"
+	roleBusy   = "skep-test-busy"
 )
 
 func TestMain(m *testing.M) {
@@ -27,12 +30,19 @@ func TestMain(m *testing.M) {
 		if err := c.Limit(64 << 20); err != nil {
 			return err
 		}
+		defer Watch(64<<20, 0)()
 		var all [][]byte
 		for {
 			all = append(all, make([]byte, 1<<20))
 			if len(all) > 1<<20 {
 				return fmt.Errorf("nothing ended it after %d MiB", len(all))
 			}
+		}
+	})
+	Serve(roleBusy, func(*Child) error {
+		Watch(64<<20, 100*time.Millisecond)
+		for {
+			runtime.Gosched()
 		}
 	})
 	if file := os.Getenv(isolatedVariable); file != "" {

@@ -114,6 +114,9 @@ func (d Death) OutOfMemory() bool {
 	return d.says(outOfMemory, "cannot allocate memory", "failed to allocate")
 }
 
+// OutOfTime reports whether the child ended because it took too much time of CPUs.
+func (d Death) OutOfTime() bool { return d.says(outOfTime) }
+
 // StackOverflow reports whether the child ended because its stack grew too deep.
 func (d Death) StackOverflow() bool { return d.says("stack exceeds", "stack overflow") }
 

@@ -46,6 +46,12 @@ func TestAChildEndsAtItsLimitOfMemory(t *testing.T) {
 	}
 }
 
+func TestAChildEndsAtItsLimitOfTime(t *testing.T) {
+	if death := start(t, roleBusy).Wait(); death.Err == nil || !death.OutOfTime() {
+		t.Errorf("it ended by %v: %s", death.Err, death.Cause())
+	}
+}
+
 func TestAChildEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p, err := Start(ctx, roleEcho)

@@ -196,7 +196,9 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
 	memory, shared := remembering(mgr.GetClient(), ring, registries)
-	judge, err := newJudge(ctx, gate.Options{Images: registries, Memory: memory, Observer: counts})
+	engine := policies.NewEngine(policies.EngineOptions{})
+	context.AfterFunc(ctx, engine.Close)
+	judge, err := newJudge(ctx, engine, gate.Options{Images: registries, Memory: memory, Observer: counts})
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +206,7 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys, Judge: judge})
+	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys, Judge: judge, Engine: engine})
 	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: shared}
 	told := brief{mgr.GetEventRecorder(leaseName)}
 	elector, err := newElector(mgr, o, told)
@@ -483,12 +485,12 @@ func peers(mgr ctrl.Manager, o Options) *mirror.Peers {
 }
 
 // newJudge is a gate that trusts nobody yet; the keeper tells it whom to.
-func newJudge(ctx context.Context, o gate.Options) (*gate.Judge, error) {
+func newJudge(ctx context.Context, engine *policies.Engine, o gate.Options) (*gate.Judge, error) {
 	var err error
 	if o.Trust, err = signing.NewTrust(nil); err != nil {
 		return nil, err
 	}
-	if o.Policies, err = policies.Compile(ctx, nil, policies.Options{}); err != nil {
+	if o.Policies, err = engine.Compile(ctx, nil, policies.Options{}); err != nil {
 		return nil, err
 	}
 	return gate.New(o)

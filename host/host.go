@@ -23,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/policies"
 )
 
 // DefaultNamespaceShare is the default of Options.NamespaceShare.
@@ -115,6 +116,8 @@ type Host struct {
 	// confirmed are the revisions that a human let through the brake.
 	confirmed map[string]bool
 	wake      chan struct{}
+	// engine evaluates policies in processes of their own.
+	engine *policies.Engine
 }
 
 // New opens the state, reads the settings and starts the agent's half. It
@@ -136,6 +139,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if err := h.openState(); err != nil {
 		return nil, err
 	}
+	h.engine = policies.NewEngine(policies.EngineOptions{})
 	if h.source, err = newSource(o.Source, o.Ref, o.Path, o.State, o.Auth); err != nil {
 		return nil, err
 	}
@@ -194,7 +198,7 @@ func (h *Host) openState() error {
 
 // openGate reads the settings for the first time.
 func (h *Host) openGate(ctx context.Context) error {
-	s, err := LoadSettings(ctx, h.opts.Policies, h.opts.Signers)
+	s, err := LoadSettings(ctx, h.engine, h.opts.Policies, h.opts.Signers)
 	if err != nil {
 		return err
 	}
@@ -240,6 +244,9 @@ func (h *Host) Close() error {
 	var errs []error
 	if h.agent != nil {
 		errs = append(errs, h.agent.Close())
+	}
+	if h.engine != nil {
+		h.engine.Close()
 	}
 	if h.lock != nil {
 		errs = append(errs, h.lock.Close())

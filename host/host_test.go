@@ -17,6 +17,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -28,6 +29,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/test/programs"
@@ -35,6 +37,7 @@ import (
 
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
+	policies.MaybeWorkerChild()
 	os.Exit(m.Run())
 }
 
@@ -644,6 +647,46 @@ func TestABrokenPolicyLeavesTheOneInForce(t *testing.T) {
 	if running(after) != running(before) || h.Status().Settings.Error == "" {
 		t.Errorf("program %d became %d; settings error %q", running(before), running(after), h.Status().Settings.Error)
 	}
+}
+
+func TestAPolicyThatExplodesLeavesTheOneInForce(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	before := s.pass(h)["app"]
+	var rego strings.Builder
+	rego.WriteString("package skep.policy\n\n")
+	for i := range 30 {
+		fmt.Fprintf(&rego, "v%d := {\"a\": v%d, \"b\": v%d}\n", i, i+1, i+1)
+	}
+	rego.WriteString("v30 := 1\n\ndeny contains \"x\" if v0.a.b.a == 2\n")
+	heap := heapBytes()
+	s.policy(rego.String(), v1alpha1.RunningUnload)
+	after := s.pass(h)["app"]
+	if running(after) != running(before) || !strings.Contains(h.Status().Settings.Error, "compiling it exceeded its ") {
+		t.Errorf("program %d became %d; settings error %q", running(before), running(after), h.Status().Settings.Error)
+	}
+	if grown := heapBytes() - heap; grown > 64<<20 {
+		t.Errorf("the heap of this process grew by %d MiB", grown>>20)
+	}
+	// One that explodes when it is asked denies, and takes nothing away.
+	s.policy("package skep.policy\n\ndeny contains \"x\" if count([[i, j] | some i in numbers.range(1, 9999); some j in numbers.range(1, 9999)]) == 1\n", v1alpha1.RunningUnload)
+	after = s.pass(h)["app"]
+	if running(after) != running(before) {
+		t.Errorf("program %d became %d", running(before), running(after))
+	}
+	wantConditions(t, after, map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks})
+	if grown := heapBytes() - heap; grown > 64<<20 {
+		t.Errorf("the heap of this process grew by %d MiB", grown>>20)
+	}
+}
+
+// heapBytes is how much the heap of this process holds.
+func heapBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 func TestTheBrakeHoldsAMassDenialUntilItIsConfirmed(t *testing.T) {

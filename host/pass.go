@@ -169,7 +169,7 @@ func (h *Host) refreshSettings(ctx context.Context) {
 		h.settings.err = h.openGate(ctx)
 		return
 	}
-	s, err := LoadSettings(ctx, h.opts.Policies, h.opts.Signers)
+	s, err := LoadSettings(ctx, h.engine, h.opts.Policies, h.opts.Signers)
 	if err != nil {
 		if ctx.Err() == nil {
 			h.settings.err = err

@@ -24,8 +24,8 @@ type Settings struct {
 
 // LoadSettings reads them whole or not at all. Each of policyPaths is a folder
 // that policies.Load reads, or the name of a profile that ships with Skep; none means the embedded baseline. Each of signerPaths
-// is a file or folder of BpfSigner objects.
-func LoadSettings(ctx context.Context, policyPaths, signerPaths []string) (Settings, error) {
+// is a file or folder of BpfSigner objects. The Set is of use until engine is closed.
+func LoadSettings(ctx context.Context, engine *policies.Engine, policyPaths, signerPaths []string) (Settings, error) {
 	var all []policies.Policy
 	for _, p := range policyPaths {
 		some, err := loadPolicies(ctx, p)
@@ -34,7 +34,7 @@ func LoadSettings(ctx context.Context, policyPaths, signerPaths []string) (Setti
 		}
 		all = append(all, some...)
 	}
-	set, err := policies.Compile(ctx, all, policies.Options{})
+	set, err := engine.Compile(ctx, all, policies.Options{})
 	if err != nil {
 		return Settings{}, fmt.Errorf("compile policies: %w", err)
 	}

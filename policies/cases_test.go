@@ -71,7 +71,7 @@ func decideCase(t *testing.T, archive *txtar.Archive) string {
 			t.Fatal(err)
 		}
 	}
-	set, broken := policies.Compile(t.Context(), list, policies.Options{})
+	set, broken := engine.Compile(t.Context(), list, policies.Options{})
 	decision, err := yaml.Marshal(decide(t, set, in))
 	if err != nil {
 		t.Fatal(err)

@@ -3,19 +3,15 @@ package policies
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/storage"
-
-	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // Bounds on one policy's source.
@@ -24,9 +20,6 @@ const (
 	maxRegoBytes = 256 << 10
 	// maxNesting bounds how deep brackets stand in brackets.
 	maxNesting = 64
-	// compileTimeout is how long one policy may take to compile. The compiler
-	// cannot be stopped, so what takes longer is left to itself.
-	compileTimeout = 20 * time.Second
 	// maxCompileErrors bounds how many errors of one policy are told.
 	maxCompileErrors = 10
 )
@@ -41,13 +34,14 @@ const (
 type CompileError struct {
 	// Policy is the policy's name, with its namespace before it where it has
 	// one.
-	Policy string
+	Policy string `json:"policy"`
 	// File, Line and Column say where; Line is 0 where the error is about a
 	// field of the object rather than about its Rego. Both count from 1.
-	File         string
-	Line, Column int
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
 	// Message says what is wrong.
-	Message string
+	Message string `json:"message"`
 }
 
 // Error is one line: the place, the policy and what is wrong.
@@ -58,98 +52,50 @@ func (e *CompileError) Error() string {
 	return fmt.Sprintf("%s:%d:%d: compile policy %s: %s", e.File, e.Line, e.Column, e.Policy, e.Message)
 }
 
-// compiled is one policy, ready to be evaluated. A broken one denies all that
-// its scope covers.
-type compiled struct {
-	id            string
-	scope         scope
-	spec          v1alpha1.BpfPolicySpec
-	parameters    *ast.Term
-	query         rego.PreparedEvalQuery
-	timeDependent bool
-	// authored tells that it reads what only the definition says: its labels,
-	// its annotations, who wrote it.
-	authored bool
-	// allEvidence tells that the policy is not to be asked about a part of it.
-	allEvidence bool
-	broken      bool
-	// enforces tells that the policy can refuse: it has a deny, and its mode is
-	// not Audit. Only such a policy takes the place of baseline.
-	enforces bool
-	running  *runs
+// executable is one compiled program, ready to be evaluated. It exists in a child
+// alone.
+type executable struct {
+	// id is the policy's name.
+	id         string
+	parameters *ast.Term
+	query      rego.PreparedEvalQuery
 }
 
-// compile turns one policy into a compiled one, which is usable, by denying,
-// even where there are errors. It returns in time.
-func (s *sandbox) compile(ctx context.Context, p Policy, timeout time.Duration) (*compiled, []error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	type outcome struct {
-		compiled *compiled
-		errs     []error
-	}
-	done := make(chan outcome, 1)
-	go func() {
-		c, errs := s.compileNow(ctx, p)
-		done <- outcome{c, errs}
-	}()
-	select {
-	case o := <-done:
-		return o.compiled, o.errs
-	case <-ctx.Done():
-		// The scope of a broken match is the whole reach of the policy.
-		reach, _ := newScope(p)
-		c := &compiled{id: p.String(), spec: p.Spec, scope: reach, broken: true, running: &runs{}}
-		return c, []error{&CompileError{Policy: c.id, File: p.file(), Line: 1, Column: 1, Message: "it did not compile in time; make it simpler"}}
-	}
-}
-
-// compileNow takes the time it takes.
-func (s *sandbox) compileNow(ctx context.Context, p Policy) (*compiled, []error) {
-	c := &compiled{id: p.String(), spec: p.Spec, running: &runs{}}
-	var err error
-	c.scope, err = newScope(p)
-	if err = errors.Join(p.check(), err); err != nil {
-		c.broken = true
-		return c, []error{&CompileError{Policy: c.id, Message: err.Error()}}
-	}
-	if c.parameters, err = parameterTerm(p.Spec); err != nil {
-		c.broken = true
-		return c, []error{&CompileError{Policy: c.id, Message: err.Error()}}
-	}
+// compile compiles a program, which takes the time and the memory it takes. There
+// is an executable where the proof holds no error. An error is none of the
+// program's.
+func (s *sandbox) compile(ctx context.Context, p program) (*executable, proof, error) {
 	modules, entries, errs := s.parse(p)
-	if len(errs) == 0 {
-		errs = s.link(ctx, c, p, modules, entries)
+	if len(errs) > 0 {
+		return nil, proof{Errors: errs, Denies: slices.Contains(entries, entryDeny)}, nil
 	}
-	c.broken = len(errs) > 0
-	c.enforces = p.Spec.Mode != v1alpha1.PolicyAudit && (c.broken || slices.Contains(entries, entryDeny))
-	return c, errs
-}
-
-// parameterTerm is spec.parameters as Rego sees them.
-func parameterTerm(spec v1alpha1.BpfPolicySpec) (*ast.Term, error) {
-	body, err := json.Marshal(table(spec.Parameters))
+	parameters, err := ast.ValueFromReader(bytes.NewReader(p.Parameters))
 	if err != nil {
-		return nil, fmt.Errorf("spec.parameters: %w", err)
+		return nil, proof{Errors: []*CompileError{{Policy: p.Policy, Message: "spec.parameters: " + err.Error()}}}, nil
 	}
-	value, err := ast.ValueFromReader(bytes.NewReader(body))
+	shown := proof{Denies: slices.Contains(entries, entryDeny), AllEvidence: readsEvidence(modules, p.Profile != "")}
+	lib, err := s.library()
 	if err != nil {
-		return nil, fmt.Errorf("spec.parameters: %w", err)
+		return nil, proof{}, err
 	}
-	return ast.NewTerm(value), nil
+	maps.Copy(modules, lib)
+	query, errs := s.link(ctx, p, modules, entries, &shown)
+	if shown.Errors = errs; len(errs) > 0 {
+		return nil, shown, nil
+	}
+	return &executable{id: p.Policy, parameters: ast.NewTerm(parameters), query: query}, shown, nil
 }
 
 // parse reads the policy's modules and finds its entry points.
-func (s *sandbox) parse(p Policy) (modules map[string]*ast.Module, entries []string, errs []error) {
-	sources := profileSources(p.Spec.Profile)
-	if p.Spec.Rego != "" {
-		sources = map[string]string{p.file(): p.Spec.Rego}
+func (s *sandbox) parse(p program) (modules map[string]*ast.Module, entries []string, errs []*CompileError) {
+	sources := profileSources(p.Profile)
+	if p.Rego != "" {
+		sources = map[string]string{p.File: p.Rego}
 	}
 	modules = make(map[string]*ast.Module, len(sources))
 	for file, source := range sources {
 		if line := tooDeep(source); line > 0 {
-			return nil, nil, []error{&CompileError{Policy: p.String(), File: file, Line: line, Column: 1,
-				Message: fmt.Sprintf("brackets stand in each other more than %d deep; give what is inside a rule of its own", maxNesting)}}
+			return nil, nil, []*CompileError{nestedTooDeep(p.Policy, file, line)}
 		}
 		module, err := ast.ParseModuleWithOpts(file, source, s.parserOptions())
 		if err != nil {
@@ -167,36 +113,29 @@ func (s *sandbox) parse(p Policy) (modules map[string]*ast.Module, entries []str
 	slices.Sort(entries)
 	entries = slices.Compact(entries)
 	if len(errs) == 0 && len(entries) == 0 {
-		errs = append(errs, &CompileError{Policy: p.String(), File: p.file(), Line: 1, Column: 1,
+		errs = append(errs, &CompileError{Policy: p.Policy, File: p.File, Line: 1, Column: 1,
 			Message: "the policy has neither of the sets deny and warn, so it could never say anything; write: deny contains {\"msg\": …} if { … }"})
 	}
 	return modules, entries, errs
 }
 
-// link compiles the modules together with the library and prepares the query.
-func (s *sandbox) link(ctx context.Context, c *compiled, p Policy, modules map[string]*ast.Module, entries []string) (errs []error) {
+// link compiles the modules, prepares the query and notes what they may read.
+func (s *sandbox) link(ctx context.Context, p program, modules map[string]*ast.Module, entries []string, shown *proof) (query rego.PreparedEvalQuery, errs []*CompileError) {
 	defer func() {
 		if r := recover(); r != nil {
-			errs = []error{&CompileError{Policy: c.id, File: p.file(), Line: 1, Column: 1, Message: fmt.Sprintf("the compiler gave up on it: %v", r)}}
+			errs = []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: fmt.Sprintf("the compiler gave up on it: %v", r)}}
 		}
 	}()
-	lib, err := s.library()
-	if err != nil {
-		return []error{err}
-	}
-	c.allEvidence = readsEvidence(modules, p.Spec.Profile != "")
-	maps.Copy(modules, lib)
 	compiler := s.compiler()
 	if compiler.Compile(modules); compiler.Failed() {
-		return compileErrors(p, compiler.Errors)
+		return query, compileErrors(p, compiler.Errors)
 	}
-	c.timeDependent = readsNow(compiler)
-	c.authored = readsAuthor(compiler) || p.Spec.Match != nil && p.Spec.Match.Selector != nil
-	c.query, err = s.prepare(ctx, compiler, entries)
+	shown.TimeDependent, shown.Authored = readsNow(compiler), readsAuthor(compiler)
+	query, err := s.prepare(ctx, compiler, entries)
 	if err != nil {
-		return compileErrors(p, err)
+		return query, compileErrors(p, err)
 	}
-	return nil
+	return query, nil
 }
 
 // prepare makes the query that asks for the entry points.
@@ -221,7 +160,7 @@ func (s *sandbox) prepare(ctx context.Context, compiler *ast.Compiler, entries [
 }
 
 // compileErrors gives OPA's errors the policy's name.
-func compileErrors(p Policy, err error) []error {
+func compileErrors(p program, err error) []*CompileError {
 	var list ast.Errors
 	var one *ast.Error
 	switch {
@@ -229,12 +168,12 @@ func compileErrors(p Policy, err error) []error {
 	case errors.As(err, &one):
 		list = ast.Errors{one}
 	default:
-		return []error{&CompileError{Policy: p.String(), File: p.file(), Line: 1, Column: 1, Message: err.Error()}}
+		return []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: err.Error()}}
 	}
 	list.Sort()
-	errs := make([]error, 0, len(list))
+	errs := make([]*CompileError, 0, len(list))
 	for _, e := range list {
-		ce := &CompileError{Policy: p.String(), File: p.file(), Line: 1, Column: 1, Message: e.Message}
+		ce := &CompileError{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: e.Message}
 		if e.Location != nil && e.Location.Row > 0 {
 			ce.File, ce.Line, ce.Column = e.Location.File, e.Location.Row, max(1, e.Location.Col)
 		}
@@ -257,6 +196,21 @@ func details(d ast.ErrorDetails) string {
 		}
 	}
 	return text.String()
+}
+
+// joined are the errors of one policy as one; nil where there are none.
+func joined(list []*CompileError) error {
+	errs := make([]error, len(list))
+	for i, e := range list {
+		errs[i] = e
+	}
+	return errors.Join(errs...)
+}
+
+// nestedTooDeep says that brackets stand deeper than maxNesting.
+func nestedTooDeep(policy, file string, line int) *CompileError {
+	return &CompileError{Policy: policy, File: file, Line: line, Column: 1,
+		Message: fmt.Sprintf("brackets stand in each other more than %d deep; give what is inside a rule of its own", maxNesting)}
 }
 
 // tooDeep returns the line where brackets outside strings and comments stand

@@ -20,7 +20,7 @@ import (
 // broken compiles one policy that must not compile.
 func broken(t *testing.T, p policies.Policy) *policies.CompileError {
 	t.Helper()
-	_, err := policies.Compile(t.Context(), []policies.Policy{p}, policies.Options{})
+	_, err := engine.Compile(t.Context(), []policies.Policy{p}, policies.Options{})
 	var ce *policies.CompileError
 	if !errors.As(err, &ce) {
 		t.Fatalf("compile: %v", err)
@@ -73,7 +73,7 @@ func TestCompileErrorsSayWhere(t *testing.T) {
 }
 
 func TestOneBrokenPolicyDoesNotBreakTheOthers(t *testing.T) {
-	set, err := policies.Compile(t.Context(), []policies.Policy{
+	set, err := engine.Compile(t.Context(), []policies.Policy{
 		policy("c", `deny contains`, in("team-b")), policy("a", no), policy("b", `deny contains x`), policy("b", no),
 	}, policies.Options{})
 	for _, part := range []string{"compile policy team-b/c", "compile policy b: there is another policy of that name", "b.rego:3:1"} {
@@ -181,9 +181,11 @@ func FuzzCompile(f *testing.F) {
 	f.Add("package skep.policy\n\ndeny contains \"x\"")
 	f.Add("package skep.policy\n\ndeny contains {\"msg\": input.now}")
 	f.Add("package skep.policy\n\n" + strings.Repeat("[", 5000))
+	f.Add("package skep.policy\n\n" + compileBomb())
+	f.Add("package skep.policy\n\n" + productBomb)
 	f.Fuzz(func(t *testing.T, source string) {
 		p := policies.Policy{Name: "a", Spec: v1alpha1.BpfPolicySpec{Rego: source}}
-		set, err := policies.Compile(t.Context(), []policies.Policy{p}, policies.Options{})
+		set, err := engine.Compile(t.Context(), []policies.Policy{p}, policies.Options{})
 		if set == nil {
 			t.Fatal(err)
 		}

@@ -30,7 +30,7 @@ func TestTheGuidesExamplesWork(t *testing.T) {
 	if len(files) != 3 {
 		t.Fatalf("the guide has %d examples", len(files))
 	}
-	report, err := policies.Test(t.Context(), folder(files))
+	report, err := engine.Test(t.Context(), folder(files))
 	if err != nil || !report.Passed() || len(report.Results) != 4 {
 		t.Errorf("its tests: %+v, %v", report, err)
 	}

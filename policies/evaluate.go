@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -22,81 +21,30 @@ const (
 	// name of a rule. Longer ones are cut.
 	maxTextBytes = 1024
 	maxNameBytes = 256
-	// maxRuns bounds the evaluations of one policy that outlived their time.
-	maxRuns = 2
 )
 
 // ruleError is the name of the rule by which a failing policy denies.
 const ruleError = "error"
 
-// verdict is what one policy says.
-type verdict struct {
-	denied, warnings []Reason
-	// failed tells that the policy denied by failing, late that it did so
-	// because its time was over, which may be otherwise the next time.
-	failed, late bool
-}
-
-// runs counts the evaluations of one policy that outlived their time. OPA looks
-// at its deadline between steps, and one step, such as one regular expression
-// over a long string, can be long.
-type runs struct{ overdue atomic.Int32 }
-
-// judge evaluates the policy within its time. It returns when the time is over,
-// whether the evaluation stops then or not.
-func (c *compiled) judge(ctx context.Context, input ast.Object, timeout time.Duration) verdict {
-	if c.broken {
-		return c.fails("does not compile", "its author is to mend it; skep policy test shows where it is wrong")
-	}
-	if c.running.overdue.Load() >= maxRuns {
-		return c.tooSlow()
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	done := make(chan verdict, 1)
-	var late atomic.Bool
-	go func() {
-		v := c.evaluate(ctx, input)
-		if !late.CompareAndSwap(false, true) {
-			c.running.overdue.Add(-1)
-		}
-		done <- v
-	}()
-	select {
-	case v := <-done:
-		return v
-	case <-ctx.Done():
-		// What finishes by stopping at once is not overdue.
-		c.running.overdue.Add(1)
-		if !late.CompareAndSwap(false, true) {
-			c.running.overdue.Add(-1)
-		}
-		return c.tooSlow()
-	}
-}
-
-// tooSlow is the verdict of a policy whose time was over.
-func (c *compiled) tooSlow() verdict {
-	v := c.fails("did not finish in time", "its author is to make it cheaper, or to narrow its match")
-	v.late = true
-	return v
-}
-
-// evaluate asks OPA and reads the answer.
-func (c *compiled) evaluate(ctx context.Context, input ast.Object) (v verdict) {
+// evaluate asks OPA within the policy's time, and reads the answer. OPA looks at
+// its deadline between steps, and one step, such as one regular expression over a
+// long string, can be long: then the parent ends this process.
+func (c *executable) evaluate(ctx context.Context, input ast.Object, timeout time.Duration) (v verdict) {
 	defer func() {
 		if r := recover(); r != nil {
-			v = c.fails("made the evaluator give up", "its author is to mend it")
+			v = fails(c.id, "made the evaluator give up", "its author is to mend it")
 		}
 	}()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	results, err := c.query.Eval(ctx, rego.EvalParsedInput(c.inputFor(input)))
 	switch {
 	case topdown.IsCancel(err) || ctx.Err() != nil:
-		return c.tooSlow()
+		return tooSlow(c.id)
 	case err != nil:
 		return c.failsWith(err)
 	case len(results) != 1:
-		return c.fails("gave no answer", "its author is to mend it")
+		return fails(c.id, "gave no answer", "its author is to mend it")
 	}
 	denied, err := c.reasons(results[0].Bindings, entryDeny)
 	if err != nil {
@@ -106,12 +54,12 @@ func (c *compiled) evaluate(ctx context.Context, input ast.Object) (v verdict) {
 	if err != nil {
 		return c.failsWith(err)
 	}
-	return verdict{denied: denied, warnings: warnings}
+	return verdict{Denied: denied, Warnings: warnings}
 }
 
 // inputFor is the input with the policy's own parameters. The object is shared,
 // so it is copied one level deep.
-func (c *compiled) inputFor(shared ast.Object) ast.Object {
+func (c *executable) inputFor(shared ast.Object) ast.Object {
 	own := ast.NewObjectWithCapacity(shared.Len())
 	shared.Foreach(func(key, value *ast.Term) { own.Insert(key, value) })
 	own.Insert(ast.StringTerm("parameters"), c.parameters)
@@ -120,10 +68,10 @@ func (c *compiled) inputFor(shared ast.Object) ast.Object {
 
 // failsWith names the kind and the place of an evaluation error and nothing
 // else, since OPA's own words may quote the input.
-func (c *compiled) failsWith(err error) verdict {
+func (c *executable) failsWith(err error) verdict {
 	var evaluation *topdown.Error
 	if !errors.As(err, &evaluation) {
-		return c.fails(err.Error(), "its author is to mend it")
+		return fails(c.id, err.Error(), "its author is to mend it")
 	}
 	what := map[string]string{
 		topdown.ConflictErr:  "gives two values for one thing",
@@ -134,20 +82,11 @@ func (c *compiled) failsWith(err error) verdict {
 	if what == "" {
 		what = "could not be evaluated"
 	}
-	return c.fails(what+" at "+where(evaluation.Location), "its author is to mend it there")
-}
-
-// fails is the verdict of a policy that could not judge: it denies.
-func (c *compiled) fails(what, remedy string) verdict {
-	return verdict{failed: true, denied: []Reason{{
-		Rule:    c.id + "/" + ruleError,
-		Message: fmt.Sprintf("policy %s %s, so it allows nothing it judges", c.id, what),
-		Remedy:  remedy,
-	}}}
+	return fails(c.id, what+" at "+where(evaluation.Location), "its author is to mend it there")
 }
 
 // reasons reads the members of an entry point.
-func (c *compiled) reasons(bindings rego.Vars, entry string) ([]Reason, error) {
+func (c *executable) reasons(bindings rego.Vars, entry string) ([]Reason, error) {
 	bound, ok := bindings[entry]
 	if !ok {
 		return nil, nil
@@ -177,7 +116,7 @@ func (c *compiled) reasons(bindings rego.Vars, entry string) ([]Reason, error) {
 }
 
 // reason reads one member: a message, or an object with one.
-func (c *compiled) reason(member *ast.Term, entry string) (Reason, error) {
+func (c *executable) reason(member *ast.Term, entry string) (Reason, error) {
 	rule := entry
 	var r Reason
 	switch value := member.Value.(type) {

@@ -9,59 +9,34 @@ import (
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/topdown"
-
-	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // one compiles one policy with the given Rego after its package clause.
-func one(t *testing.T, rego string) *compiled {
+func one(t *testing.T, rego string) *executable {
 	t.Helper()
 	box, err := newSandbox()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, errs := box.compile(t.Context(), Policy{Name: "a", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + rego + "\n"}}, time.Minute)
-	if len(errs) > 0 {
-		t.Fatal(errs)
+	p, shown, err := box.compile(t.Context(), program{Policy: "a", File: "a.rego", Rego: "package skep.policy\n\n" + rego + "\n", Parameters: []byte("{}")})
+	if err != nil || len(shown.Errors) > 0 {
+		t.Fatal(err, shown.Errors)
 	}
-	return c
+	return p
 }
 
-func TestWhatOutlivesItsTimeIsNotStartedAgainAndAgain(t *testing.T) {
-	c := one(t, `deny contains "x"`)
-	c.running.overdue.Store(maxRuns)
-	v := c.judge(t.Context(), ast.NewObject(), time.Minute)
-	if !v.failed || !v.late || v.denied[0].Rule != "a/error" {
-		t.Errorf("with %d evaluations that still run: %+v", maxRuns, v)
-	}
-	c.running.overdue.Store(maxRuns - 1)
-	if v := c.judge(t.Context(), ast.NewObject(), time.Minute); v.failed || v.denied[0].Rule != "a/deny" {
-		t.Errorf("with one fewer: %+v", v)
-	}
-}
-
-func TestAnEvaluationThatStopsAtItsTimeIsNotOverdueForLong(t *testing.T) {
+func TestAnEvaluationStopsAtItsTime(t *testing.T) {
 	c := one(t, `deny contains "x" if count(numbers.range(1, 1000000000000)) == 1`)
-	if v := c.judge(t.Context(), ast.NewObject(), time.Millisecond); !v.late {
+	if v := c.evaluate(t.Context(), ast.NewObject(), time.Millisecond); !v.Late {
 		t.Fatalf("it finished: %+v", v)
-	}
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for c.running.overdue.Load() != 0 {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%d evaluations are overdue", c.running.overdue.Load())
-		}
 	}
 }
 
 func TestAnEvaluationThatPanicsDenies(t *testing.T) {
 	c := one(t, `deny contains "x"`)
 	c.parameters = nil // the evaluator walks into it
-	v := c.evaluate(t.Context(), nil)
-	if !v.failed || v.late || !strings.Contains(v.denied[0].Message, "made the evaluator give up") {
+	v := c.evaluate(t.Context(), nil, time.Minute)
+	if !v.Failed || v.Late || !strings.Contains(v.Denied[0].Message, "made the evaluator give up") {
 		t.Errorf("%+v", v)
 	}
 }
@@ -69,7 +44,7 @@ func TestAnEvaluationThatPanicsDenies(t *testing.T) {
 func TestAContextThatEndedIsTooSlow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if v := one(t, `deny contains "x"`).evaluate(ctx, ast.NewObject()); !v.late {
+	if v := one(t, `deny contains "x"`).evaluate(ctx, ast.NewObject(), time.Minute); !v.Late {
 		t.Errorf("%+v", v)
 	}
 }
@@ -85,11 +60,11 @@ func TestFailuresSayWhereAndQuoteNothing(t *testing.T) {
 		topdown.InternalErr:  "policy a could not be evaluated at a.rego:7",
 	} {
 		v := c.failsWith(&topdown.Error{Code: code, Message: "the secret is hunter2", Location: at})
-		if got := v.denied[0].Message; !strings.HasPrefix(got, want+",") || strings.Contains(got, "hunter2") || v.denied[0].Remedy == "" {
+		if got := v.Denied[0].Message; !strings.HasPrefix(got, want+",") || strings.Contains(got, "hunter2") || v.Denied[0].Remedy == "" {
 			t.Errorf("%s: %s", code, got)
 		}
 	}
-	if got := c.failsWith(&topdown.Error{Code: topdown.TypeErr}).denied[0].Message; !strings.Contains(got, "at a place it does not tell") {
+	if got := c.failsWith(&topdown.Error{Code: topdown.TypeErr}).Denied[0].Message; !strings.Contains(got, "at a place it does not tell") {
 		t.Errorf("without a place: %s", got)
 	}
 }
@@ -113,21 +88,6 @@ func TestCut(t *testing.T) {
 				t.Errorf("cut(%q, %d) = %q, want %q", test.text, test.n, got, test.want)
 			}
 		})
-	}
-}
-
-func TestAPolicyThatDoesNotCompileInTimeIsBroken(t *testing.T) {
-	box, err := newSandbox()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := Policy{Name: "a", Namespace: "n", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains \"x\"\n"}}
-	c, errs := box.compile(t.Context(), p, 0)
-	if !c.broken || len(errs) != 1 || !strings.Contains(errs[0].Error(), "n/a.rego:1:1: compile policy n/a: it did not compile in time") {
-		t.Errorf("broken %v, %v", c.broken, errs)
-	}
-	if !c.scope.covers(Application{Metadata: Metadata{Namespace: "n"}}) || c.scope.covers(Application{}) {
-		t.Error("it does not deny what it reaches")
 	}
 }
 

@@ -8,13 +8,15 @@ import (
 )
 
 func TestLargeDocumentsWaitForEachOther(t *testing.T) {
-	set, err := Compile(t.Context(), nil, Options{})
+	engine := NewEngine(EngineOptions{})
+	t.Cleanup(engine.Close)
+	set, err := engine.Compile(t.Context(), nil, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var small, large Input
 	large.Application.Metadata.Annotations = map[string]string{"note": strings.Repeat("x", largeBytes)}
-	if err := set.large.Acquire(t.Context(), largeAtOnce); err != nil {
+	if err := engine.large.Acquire(t.Context(), largeAtOnce); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := set.Decide(t.Context(), small); err != nil {
@@ -25,7 +27,7 @@ func TestLargeDocumentsWaitForEachOther(t *testing.T) {
 	if _, err := set.Decide(ended, large); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "wait to decide") {
 		t.Errorf("one more large document: %v", err)
 	}
-	set.large.Release(largeAtOnce)
+	engine.large.Release(largeAtOnce)
 	for range 2 * largeAtOnce {
 		if _, err := set.Decide(t.Context(), large); err != nil {
 			t.Error("the room is not given back:", err)

@@ -36,7 +36,9 @@ func TestLibrary(t *testing.T) {
 		maps.Copy(tests[profile], libraryTests(t, "lib"))
 		profiles = append(profiles, Policy{Name: profile, Spec: v1alpha1.BpfPolicySpec{Profile: profile}})
 	}
-	report, err := testAll(t.Context(), profiles, tests)
+	engine := NewEngine(EngineOptions{})
+	t.Cleanup(engine.Close)
+	report, err := engine.testAll(t.Context(), profiles, tests)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,15 +93,16 @@ func parsed(t *testing.T, box *sandbox, file, source string) *ast.Module {
 // passes runs a profile's tests with one module in the place of another.
 func passes(t *testing.T, box *sandbox, profile string, tests map[string]string, file string, module *ast.Module) bool {
 	t.Helper()
-	p := Policy{Name: profile, Spec: v1alpha1.BpfPolicySpec{Profile: profile}}
-	modules, err := box.testModules(p, tests)
-	if err != nil {
-		t.Fatal(err)
+	p := program{Policy: profile, Profile: profile, Parameters: []byte("{}")}
+	modules, errs, err := box.testModules(testRun{Program: p, Files: tests})
+	if err != nil || len(errs) > 0 {
+		t.Fatal(err, errs)
 	}
 	modules[file] = module
-	results, err := box.runTests(context.WithoutCancel(t.Context()), p, modules)
+	var results []TestResult
+	errs, err = box.runTests(context.WithoutCancel(t.Context()), p, modules, func(r TestResult) { results = append(results, r) })
 	// A rule that others need is noticed as well.
-	return err == nil && Report{Results: results}.Passed()
+	return err == nil && len(errs) == 0 && Report{Results: results}.Passed()
 }
 
 func TestShippedRegoIsFormatted(t *testing.T) {

@@ -126,7 +126,7 @@ func TestLoadTellsWhatItCannotRead(t *testing.T) {
 }
 
 func TestTest(t *testing.T) {
-	report, err := policies.Test(t.Context(), folder(map[string]string{
+	report, err := engine.Test(t.Context(), folder(map[string]string{
 		"friday.rego": "package skep.policy\n\ndeny contains \"not on fridays\" if input.requester.username == \"friday\"\n",
 		"friday_test.rego": `package skep.policy_test
 
@@ -197,7 +197,7 @@ func TestTestRefuses(t *testing.T) {
 		"a folder that does not load":       {map[string]string{"a.yaml": "a: ["}, "a.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := policies.Test(t.Context(), folder(test.files)); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := engine.Test(t.Context(), folder(test.files)); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got  %v\nwant %s", err, test.want)
 			}
 		})

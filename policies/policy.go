@@ -24,6 +24,10 @@ type Policy struct {
 	File string
 	// Spec is the object's.
 	Spec v1alpha1.BpfPolicySpec
+	// Unusable is why the policy cannot be used. Where it is not empty the policy
+	// is not compiled, and denies all that it matches, or all that it may reach
+	// where its match cannot be read.
+	Unusable string
 }
 
 // String is name for a ClusterBpfPolicy and namespace/name for a BpfPolicy. It

@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -12,22 +11,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/open-policy-agent/opa/v1/ast"
-	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // DefaultTimeout is how long one policy may take to judge one input.
 const DefaultTimeout = time.Second
-
-// Documents of more than largeBytes are decided largeAtOnce at a time: the engine
-// takes fifty times as much of the memory as a document has bytes. Nearly all
-// have a few KiB, and wait for none.
-const (
-	largeBytes  = 128 << 10
-	largeAtOnce = 2
-)
 
 // Options are what Compile takes beside the policies.
 type Options struct {
@@ -41,13 +31,35 @@ type Options struct {
 
 // Set is a set of compiled policies. It is safe for concurrent use.
 type Set struct {
+	engine   *Engine
 	policies []*compiled
 	fallback *compiled
 	timeout  time.Duration
 	now      func() time.Time
 	revision string
-	// large counts the large documents that are being decided.
-	large *semaphore.Weighted
+}
+
+// compiled is one policy of a Set, whose program a child compiled. A broken one
+// denies all that its scope covers.
+type compiled struct {
+	id      string
+	scope   scope
+	spec    v1alpha1.BpfPolicySpec
+	program program
+	// key is the program's.
+	key           string
+	timeDependent bool
+	// authored tells that it reads what only the definition says: its labels,
+	// its annotations, who wrote it.
+	authored bool
+	// allEvidence tells that the policy is not to be asked about a part of it.
+	allEvidence bool
+	broken      bool
+	// unusable is why it is not to be compiled; empty where it is.
+	unusable string
+	// enforces tells that the policy can refuse: it has a deny, and its mode is
+	// not Audit. Only such a policy takes the place of baseline.
+	enforces bool
 }
 
 // Compile compiles each policy alone. An application that no cluster-wide policy
@@ -59,11 +71,7 @@ type Set struct {
 // broken one denies what its match covers, together with the errors of all of
 // them joined, each a *CompileError. The Set is nil only if nothing could be
 // compiled at all, or the context ended.
-func Compile(ctx context.Context, list []Policy, opts Options) (*Set, error) {
-	box, err := newSandbox()
-	if err != nil {
-		return nil, fmt.Errorf("compile policies: %w", err)
-	}
+func (e *Engine) Compile(ctx context.Context, list []Policy, opts Options) (*Set, error) {
 	if opts.Timeout <= 0 {
 		opts.Timeout = DefaultTimeout
 	}
@@ -74,29 +82,89 @@ func Compile(ctx context.Context, list []Policy, opts Options) (*Set, error) {
 	slices.SortStableFunc(list, func(a, b Policy) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	set := &Set{timeout: opts.Timeout, now: opts.Now, large: semaphore.NewWeighted(largeAtOnce)}
-	if set.revision, err = revision(list); err != nil {
+	of, err := revision(list)
+	if err != nil {
 		return nil, fmt.Errorf("compile policies: %w", err)
 	}
+	set := &Set{engine: e, timeout: opts.Timeout, now: opts.Now, revision: of}
 	baseline := Policy{Name: ProfileBaseline, Spec: v1alpha1.BpfPolicySpec{Profile: ProfileBaseline}}
-	fallback, errs := box.compile(ctx, baseline, compileTimeout)
-	if len(errs) > 0 {
-		return nil, fmt.Errorf("compile policies: %w", errors.Join(errs...))
+	proved, err := e.proveAll(ctx, append([]Policy{baseline}, list...))
+	if err != nil {
+		return nil, fmt.Errorf("compile policies: %w", err)
 	}
-	set.fallback = fallback
+	if err := joined(proved[0].errs); err != nil {
+		return nil, fmt.Errorf("compile policies: %w", err)
+	}
+	set.fallback = proved[0].compiled
+	var errs []error
 	for i, p := range list {
-		c, broken := box.compile(ctx, p, compileTimeout)
+		c, broken := proved[i+1].compiled, proved[i+1].errs
 		if i > 0 && list[i-1].String() == p.String() {
 			c.broken = true
 			broken = append(broken, &CompileError{Policy: c.id, File: p.file(), Line: 1, Column: 1, Message: "there is another policy of that name; rename one of them"})
 		}
 		set.policies = append(set.policies, c)
-		errs = append(errs, broken...)
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("compile policies: %w", err)
+		errs = append(errs, joined(broken))
 	}
 	return set, errors.Join(errs...)
+}
+
+// refusal is the verdict of a broken policy.
+func (c *compiled) refusal() verdict {
+	if c.unusable == "" {
+		return fails(c.id, "does not compile", "its author is to mend it; skep policy test shows where it is wrong")
+	}
+	return verdict{Failed: true, Denied: []Reason{{
+		Rule: c.id + "/" + entryDeny, Message: "the policy cannot be used: " + cut(c.unusable, maxTextBytes), Remedy: "have its owner mend policy " + c.id,
+	}}}
+}
+
+// proved is a policy as it is part of a Set, and what is wrong with it.
+type proved struct {
+	compiled *compiled
+	errs     []*CompileError
+}
+
+// proveAll compiles policies beside each other, so that one which takes long holds
+// up none of another namespace.
+func (e *Engine) proveAll(ctx context.Context, list []Policy) ([]proved, error) {
+	all := make([]proved, len(list))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, p := range list {
+		group.Go(func() (err error) {
+			all[i], err = e.proveOne(ctx, p)
+			return err
+		})
+	}
+	return all, group.Wait()
+}
+
+// proveOne is a policy that is usable, by denying, even where there are errors.
+func (e *Engine) proveOne(ctx context.Context, p Policy) (proved, error) {
+	c := &compiled{id: p.String(), spec: p.Spec, unusable: p.Unusable}
+	var err error
+	c.scope, err = newScope(p)
+	if p.Unusable != "" {
+		c.broken, c.enforces = true, p.Spec.Mode != v1alpha1.PolicyAudit
+		return proved{compiled: c}, nil
+	}
+	if err = errors.Join(p.check(), err); err == nil {
+		c.program, err = programOf(p)
+	}
+	if err != nil {
+		c.broken = true
+		return proved{c, []*CompileError{{Policy: c.id, Message: err.Error()}}}, nil
+	}
+	c.key = c.program.key()
+	shown, err := e.prove(ctx, p.Namespace, c.program, c.key)
+	if err != nil {
+		return proved{}, err
+	}
+	c.broken = len(shown.Errors) > 0
+	c.timeDependent, c.allEvidence = shown.TimeDependent, shown.AllEvidence
+	c.authored = shown.Authored || p.Spec.Match != nil && p.Spec.Match.Selector != nil
+	c.enforces = p.Spec.Mode != v1alpha1.PolicyAudit && (c.broken || shown.Denies)
+	return proved{c, slices.Clone(shown.Errors)}, nil
 }
 
 // revision hashes all that decides beside the input.
@@ -110,10 +178,11 @@ func revision(list []Policy) (string, error) {
 		Name       string
 		Spec       v1alpha1.BpfPolicySpec
 		Parameters map[string]string
+		Unusable   string `json:",omitempty"`
 	}
 	entries := make([]entry, 0, len(list))
 	for _, p := range list {
-		e := entry{Name: p.String(), Spec: p.Spec, Parameters: map[string]string{}}
+		e := entry{Name: p.String(), Spec: p.Spec, Parameters: map[string]string{}, Unusable: p.Unusable}
 		for name, value := range p.Spec.Parameters {
 			e.Parameters[name] = string(value.Raw)
 		}
@@ -153,27 +222,28 @@ func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	if len(document) > largeBytes {
-		if err := s.large.Acquire(ctx, 1); err != nil {
-			return Decision{}, fmt.Errorf("wait to decide %s: %w", in.Application.identity(), err)
+	judges := s.judges(in.Application)
+	var asked []*compiled
+	for _, c := range judges {
+		if !c.broken {
+			asked = append(asked, c)
 		}
-		defer s.large.Release(1)
 	}
-	value, err := ast.ValueFromReader(bytes.NewReader(document))
+	verdicts, err := s.engine.evaluate(ctx, in.Application.Metadata.Namespace, document, asked, s.timeout)
+	if err == nil {
+		err = ctx.Err()
+	}
 	if err != nil {
-		return Decision{}, fmt.Errorf("read policy input of %s: %w", in.Application.identity(), err)
-	}
-	object, ok := value.(ast.Object)
-	if !ok {
-		return Decision{}, fmt.Errorf("read policy input of %s: it is no object", in.Application.identity())
+		return Decision{}, fmt.Errorf("decide %s: %w", in.Application.identity(), err)
 	}
 	fold := folding{decision: Decision{Denied: []Reason{}, Warnings: []Reason{}, Policies: []string{}}}
-	for _, c := range s.judges(in.Application) {
-		v := c.judge(ctx, object, s.timeout)
-		if err := ctx.Err(); err != nil {
-			return Decision{}, fmt.Errorf("decide %s: %w", in.Application.identity(), err)
+	for _, c := range judges {
+		if c.broken {
+			fold.add(c, c.refusal())
+			continue
 		}
-		fold.add(c, v)
+		fold.add(c, verdicts[0])
+		verdicts = verdicts[1:]
 	}
 	if len(in.Signatures) == 0 && len(fold.decision.Denied) == 0 {
 		fold.decision.Warnings = append(fold.decision.Warnings, unsigned())
@@ -234,23 +304,23 @@ type folding struct {
 func (f *folding) add(c *compiled, v verdict) {
 	d := &f.decision
 	d.Policies = append(d.Policies, c.id)
-	d.Warnings = append(d.Warnings, v.warnings...)
-	d.TimeDependent = d.TimeDependent || c.timeDependent || v.late
+	d.Warnings = append(d.Warnings, v.Warnings...)
+	d.TimeDependent = d.TimeDependent || c.timeDependent || v.Late
 	d.AllEvidence = d.AllEvidence || c.allEvidence
-	if len(v.denied) == 0 {
+	if len(v.Denied) == 0 {
 		return
 	}
 	if c.spec.Mode == v1alpha1.PolicyAudit {
-		d.Audited = append(d.Audited, v.denied...)
+		d.Audited = append(d.Audited, v.Denied...)
 		return
 	}
-	d.Denied = append(d.Denied, v.denied...)
+	d.Denied = append(d.Denied, v.Denied...)
 	f.denying++
 	if c.spec.Admission == v1alpha1.AdmissionWarn {
 		f.warning++
 	}
 	// What runs is never taken away because a policy failed to say anything.
-	if c.spec.Running == v1alpha1.RunningUnload && !v.failed {
+	if c.spec.Running == v1alpha1.RunningUnload && !v.Failed {
 		d.Unload = true
 		d.UnloadUndefined = d.UnloadUndefined || !c.authored
 	}

@@ -101,7 +101,7 @@ func labelled(key, value string) func(*policies.Policy) {
 // compile fails the test where a policy is broken.
 func compile(t testing.TB, list ...policies.Policy) *policies.Set {
 	t.Helper()
-	set, err := policies.Compile(t.Context(), list, policies.Options{})
+	set, err := engine.Compile(t.Context(), list, policies.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +243,7 @@ func TestABrokenPolicyDeniesOnlyWithinItsMatch(t *testing.T) {
 		"that has a warning of no kind":  policy("bad", `warn contains 1`),
 	} {
 		t.Run(name, func(t *testing.T) {
-			set, err := policies.Compile(t.Context(), []policies.Policy{broken}, policies.Options{})
+			set, err := engine.Compile(t.Context(), []policies.Policy{broken}, policies.Options{})
 			if set == nil {
 				t.Fatal(err)
 			}
@@ -255,7 +255,7 @@ func TestABrokenPolicyDeniesOnlyWithinItsMatch(t *testing.T) {
 				t.Errorf("a failure unloads or passes: %+v", d)
 			}
 			broken.Namespace = "team-b"
-			set, _ = policies.Compile(t.Context(), []policies.Policy{broken}, policies.Options{})
+			set, _ = engine.Compile(t.Context(), []policies.Policy{broken}, policies.Options{})
 			if d := decide(t, set, input()); !d.Allowed() {
 				t.Errorf("another namespace is refused: %+v", d.Denied)
 			}
@@ -279,7 +279,7 @@ func TestAPolicyThatNeverEndsDeniesInTime(t *testing.T) {
 		"a graph that goes round": "web := {sprintf(\"%d\", [n]): [sprintf(\"%d\", [m]) | some m in numbers.range(1, 3000)] | some n in numbers.range(1, 3000)}\ndeny contains \"x\" if count(graph.reachable(web, {\"1\"})) == 1",
 	} {
 		t.Run(name, func(t *testing.T) {
-			set, err := policies.Compile(t.Context(), []policies.Policy{policy("slow", body, namespaces("team-a"))}, policies.Options{Timeout: 50 * time.Millisecond})
+			set, err := engine.Compile(t.Context(), []policies.Policy{policy("slow", body, namespaces("team-a"))}, policies.Options{Timeout: 50 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -487,7 +487,7 @@ func TestNoProfileRefusesForASignature(t *testing.T) {
 func TestTheClock(t *testing.T) {
 	friday := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	rego := `deny contains input.now if time.weekday(time.parse_rfc3339_ns(input.now)) == "Friday"`
-	set, err := policies.Compile(t.Context(), []policies.Policy{policy("a", rego)}, policies.Options{Now: func() time.Time { return friday.In(time.FixedZone("x", 3600)) }})
+	set, err := engine.Compile(t.Context(), []policies.Policy{policy("a", rego)}, policies.Options{Now: func() time.Time { return friday.In(time.FixedZone("x", 3600)) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func (r Report) Passed() bool {
 // is to run in and with the data it is to see; print works in tests alone. An
 // error says that something could not be tested: a policy or a test that does
 // not compile, a test file without a policy.
-func Test(ctx context.Context, fsys fs.FS) (Report, error) {
+func (e *Engine) Test(ctx context.Context, fsys fs.FS) (Report, error) {
 	policies, err := Load(fsys)
 	if err != nil {
 		return Report{}, err
@@ -84,12 +84,12 @@ func Test(ctx context.Context, fsys fs.FS) (Report, error) {
 	}); err != nil {
 		return Report{}, err
 	}
-	return testAll(ctx, policies, tests)
+	return e.testAll(ctx, policies, tests)
 }
 
 // testAll pairs policies and tests, by the policy's name.
-func testAll(ctx context.Context, policies []Policy, tests map[string]map[string]string) (Report, error) {
-	if _, err := Compile(ctx, policies, Options{}); err != nil {
+func (e *Engine) testAll(ctx context.Context, policies []Policy, tests map[string]map[string]string) (Report, error) {
+	if _, err := e.Compile(ctx, policies, Options{}); err != nil {
 		return Report{}, err
 	}
 	report := Report{Results: []TestResult{}, Untested: []string{}}
@@ -100,7 +100,7 @@ func testAll(ctx context.Context, policies []Policy, tests map[string]map[string
 			report.Untested = append(report.Untested, p.String())
 			continue
 		}
-		results, err := testOne(ctx, p, files)
+		results, err := e.testOne(ctx, p, files)
 		report.Results = append(report.Results, results...)
 		errs = append(errs, err)
 	}
@@ -116,26 +116,60 @@ func testAll(ctx context.Context, policies []Policy, tests map[string]map[string
 	return report, errors.Join(errs...)
 }
 
-// testOne runs the tests of one policy.
-func testOne(ctx context.Context, p Policy, files map[string]string) ([]TestResult, error) {
+// testOne has a child run the tests of one policy.
+func (e *Engine) testOne(ctx context.Context, p Policy, files map[string]string) ([]TestResult, error) {
+	prog, err := programOf(p)
+	if err != nil {
+		return nil, fmt.Errorf("test policy %s: %w", p, err)
+	}
+	leave, err := e.turn(ctx, "test", 1, e.tenants)
+	if err != nil {
+		return nil, fmt.Errorf("test policy %s: %w", p, err)
+	}
+	defer leave()
+	var results []TestResult
+	var broken []*CompileError
+	t := task{Test: &testRun{Program: prog, Files: files}, Bounds: bounds{MemoryBytes: e.memory}}
+	err = e.try(t, e.patience+testTimeout, func(a answer) error {
+		switch {
+		case a.Result != nil:
+			results = append(results, *a.Result)
+		case len(a.Broken) > 0:
+			broken = a.Broken
+		}
+		return nil
+	})
+	var ended *endedError
+	switch {
+	case errors.As(err, &ended) && ended.exhausted():
+		return results, fmt.Errorf("test policy %s: a test of it %s", p, exceeded(ended, e.memory, e.patience+testTimeout))
+	case err != nil:
+		return results, fmt.Errorf("test policy %s: %w", p, err)
+	}
+	return results, joined(broken)
+}
+
+// testPolicy runs every test of one policy in this process, and hands over each
+// result.
+func testPolicy(ctx context.Context, t testRun, take func(TestResult)) ([]*CompileError, error) {
 	box, err := newSandbox()
 	if err != nil {
 		return nil, err
 	}
 	// OPA's tester calls this one, from where it is given cases.
 	box.capabilities.Builtins = append(box.capabilities.Builtins, ast.InternalTestCase)
-	modules, err := box.testModules(p, files)
-	if err != nil {
-		return nil, err
+	modules, errs, err := box.testModules(t)
+	if err != nil || len(errs) > 0 {
+		return errs, err
 	}
-	return box.runTests(ctx, p, modules)
+	return box.runTests(ctx, t.Program, modules, take)
 }
 
 // runTests runs every test of the modules.
-func (s *sandbox) runTests(ctx context.Context, p Policy, modules map[string]*ast.Module) ([]TestResult, error) {
+func (s *sandbox) runTests(ctx context.Context, p program, modules map[string]*ast.Module, take func(TestResult)) ([]*CompileError, error) {
 	txn, err := s.store.NewTransaction(ctx, storage.TransactionParams{})
 	if err != nil {
-		return nil, fmt.Errorf("test policy %s: %w", p, err)
+		return nil, fmt.Errorf("test policy %s: %w", p.Policy, err)
 	}
 	defer s.store.Abort(ctx, txn)
 	results, err := tester.NewRunner().
@@ -149,43 +183,45 @@ func (s *sandbox) runTests(ctx context.Context, p Policy, modules map[string]*as
 		RaiseBuiltinErrors(true).
 		RunTests(ctx, txn)
 	if err != nil {
-		return nil, errors.Join(compileErrors(p, err)...)
+		return compileErrors(p, err), nil
 	}
-	var all []TestResult
 	for r := range results {
-		all = append(all, testResult(p, r))
+		take(testResult(p.Policy, r))
 	}
-	return all, ctx.Err()
+	return nil, nil
 }
 
 // testModules parses the policy, the library and the tests.
-func (s *sandbox) testModules(p Policy, files map[string]string) (map[string]*ast.Module, error) {
-	modules, _, errs := s.parse(p)
+func (s *sandbox) testModules(t testRun) (map[string]*ast.Module, []*CompileError, error) {
+	modules, _, errs := s.parse(t.Program)
 	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+		return nil, errs, nil
 	}
 	lib, err := s.library()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	maps.Copy(modules, lib)
-	for file, source := range files {
+	for file, source := range t.Files {
+		if line := tooDeep(source); line > 0 {
+			return nil, []*CompileError{nestedTooDeep(t.Program.Policy, file, line)}, nil
+		}
 		module, err := ast.ParseModuleWithOpts(file, source, s.parserOptions())
 		if err != nil {
-			return nil, errors.Join(compileErrors(p, err)...)
+			return nil, compileErrors(t.Program, err), nil
 		}
 		if pkg := module.Package.Path.String(); pkg != "data.skep.policy" && pkg != "data.skep.policy_test" {
-			return nil, &CompileError{Policy: p.String(), File: file, Line: module.Package.Location.Row, Column: module.Package.Location.Col,
-				Message: fmt.Sprintf("the package is %s; tests are of package skep.policy_test", strings.TrimPrefix(pkg, "data."))}
+			return nil, []*CompileError{{Policy: t.Program.Policy, File: file, Line: module.Package.Location.Row, Column: module.Package.Location.Col,
+				Message: fmt.Sprintf("the package is %s; tests are of package skep.policy_test", strings.TrimPrefix(pkg, "data."))}}, nil
 		}
 		modules[file] = module
 	}
-	return modules, nil
+	return modules, nil, nil
 }
 
 // testResult turns OPA's result into ours.
-func testResult(p Policy, r *tester.Result) TestResult {
-	t := TestResult{Policy: p.String(), Name: r.Name, Outcome: Passed, Output: string(r.Output), Duration: r.Duration}
+func testResult(policy string, r *tester.Result) TestResult {
+	t := TestResult{Policy: policy, Name: r.Name, Outcome: Passed, Output: string(r.Output), Duration: r.Duration}
 	if r.Location != nil {
 		t.File, t.Line = r.Location.File, r.Location.Row
 	}

@@ -69,6 +69,7 @@ func serve(c *confined.Child) error {
 	if err := c.Limit(j.MemoryBytes); err != nil {
 		return err
 	}
+	confined.Watch(j.MemoryBytes, 0)
 	return newRenderer(j.Files, j.Tags, c.Out).run(j.Units)
 }
 

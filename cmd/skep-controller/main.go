@@ -25,9 +25,13 @@ import (
 
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/admission"
+	"github.com/skep-dev/skep/policies"
 )
 
-func main() { os.Exit(execute()) }
+func main() {
+	policies.MaybeWorkerChild()
+	os.Exit(execute())
+}
 
 // execute is main without the process around it; it returns the exit code.
 func execute() int {
@@ -92,7 +96,7 @@ func newCommand() *cobra.Command {
 	set.StringVar(&f.agents, "agent-selector", "", "labels of the agents' Pods in --namespace, which tell whether a node is reachable (default: an agent is taken to run on every node)")
 	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is judged again")
 	set.IntVar(&o.PprofPort, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")
-	set.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended: Go is to do with nine tenths of them, unless GOMEMLIMIT says otherwise; 0 knows of none")
+	set.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended: Go is to do with six tenths of them and to leave the rest to what evaluates policies, unless GOMEMLIMIT says otherwise; 0 knows of none")
 	set.StringVar(&f.format, "log-format", "json", "text or json")
 	set.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(newUnload())
@@ -115,11 +119,11 @@ func versionString() string {
 }
 
 // boundMemory has Go collect what it can before the kernel ends the process,
-// which counts more than Go does: what the kernel itself takes for it, and the
-// binary.
+// which counts more than Go does: what the kernel itself takes for it, the binary,
+// and the processes that evaluate policies.
 func boundMemory(limit int64) {
 	if limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(limit / 10 * 9)
+		debug.SetMemoryLimit(limit / 10 * 6)
 	}
 }
 

@@ -24,9 +24,9 @@ func TestGoCollectsBeforeTheKernelEndsTheProcess(t *testing.T) {
 		args        []string
 		want        int64
 	}{
-		"a tenth is left to what Go does not count": {"", []string{"--memory-limit=1000000000"}, 900_000_000},
-		"no limit is none":                          {"", nil, math.MaxInt64},
-		"Go's own variable goes before":             {"500MB", []string{"--memory-limit=1000000000"}, math.MaxInt64},
+		"four tenths are left to what evaluates policies": {"", []string{"--memory-limit=1000000000"}, 600_000_000},
+		"no limit is none":              {"", nil, math.MaxInt64},
+		"Go's own variable goes before": {"500MB", []string{"--memory-limit=1000000000"}, math.MaxInt64},
 	} {
 		t.Run(name, func(t *testing.T) {
 			debug.SetMemoryLimit(math.MaxInt64)

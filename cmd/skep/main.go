@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 )
 
@@ -29,6 +30,7 @@ var errRefused = errors.New("refused")
 
 func main() {
 	schemas.MaybeRenderChild()
+	policies.MaybeWorkerChild()
 	os.Exit(run(os.Args[1:]))
 }
 

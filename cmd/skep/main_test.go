@@ -13,6 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/test/programs"
 )
@@ -21,6 +22,7 @@ import (
 // and the demo's child for the command.
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
+	policies.MaybeWorkerChild()
 	testscript.Main(m, map[string]func(){"skep": main})
 }
 

@@ -34,10 +34,12 @@ func newPolicyTest() *cobra.Command {
 			if !info.IsDir() {
 				return fmt.Errorf("test policies: %s is a file; name the folder it is in", args[0])
 			}
-			report, err := policies.Test(cmd.Context(), os.DirFS(args[0]))
+			engine := policies.NewEngine(policies.EngineOptions{})
+			defer engine.Close()
+			report, err := engine.Test(cmd.Context(), os.DirFS(args[0]))
 			if err != nil {
 				// The settings know the places of what is wrong in objects.
-				if _, placed := host.LoadSettings(cmd.Context(), args, nil); placed != nil {
+				if _, placed := host.LoadSettings(cmd.Context(), engine, args, nil); placed != nil {
 					return placed
 				}
 				return fmt.Errorf("test policies in %s: %w", args[0], err)
@@ -90,7 +92,9 @@ func newPolicyInput() *cobra.Command {
 		Short: "Print the exact document that Rego sees for a definition",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			judge, err := flags.judge(cmd.Context())
+			engine := policies.NewEngine(policies.EngineOptions{})
+			defer engine.Close()
+			judge, err := flags.judge(cmd.Context(), engine)
 			if err != nil {
 				return err
 			}

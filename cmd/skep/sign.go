@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 )
 
@@ -139,7 +140,9 @@ func newVerify() *cobra.Command {
 		Short: "Tell which known signers signed an image",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			settings, err := host.LoadSettings(cmd.Context(), nil, signers)
+			engine := policies.NewEngine(policies.EngineOptions{})
+			defer engine.Close()
+			settings, err := host.LoadSettings(cmd.Context(), engine, nil, signers)
 			if err != nil {
 				return err
 			}

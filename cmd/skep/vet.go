@@ -30,9 +30,9 @@ func (f *gateFlags) register(cmd *cobra.Command) {
 	f.reg.register(cmd)
 }
 
-// judge puts a gate together.
-func (f *gateFlags) judge(ctx context.Context) (*gate.Judge, error) {
-	settings, err := host.LoadSettings(ctx, f.policies, f.signers)
+// judge puts a gate together, of use until engine is closed.
+func (f *gateFlags) judge(ctx context.Context, engine *policies.Engine) (*gate.Judge, error) {
+	settings, err := host.LoadSettings(ctx, engine, f.policies, f.signers)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,9 @@ func newVet() *cobra.Command {
 			"registry out of reach).",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			judge, err := flags.judge(cmd.Context())
+			engine := policies.NewEngine(policies.EngineOptions{})
+			defer engine.Close()
+			judge, err := flags.judge(cmd.Context(), engine)
 			if err != nil {
 				return err
 			}

@@ -29,6 +29,10 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
+// compileBudgets is how many budgets a policy may take to compile. It has to be less
+// than the API server waits.
+const compileBudgets = 4
+
 // Validator says of every application, policy and signer whether it may be
 // stored. It changes nothing, so a dry run is a request like any other.
 type Validator struct {
@@ -176,9 +180,13 @@ func spec(o client.Object) any {
 // wrong with it, and warns of one by which baseline asks for no signatures any
 // more.
 func (v *Validator) policy(ctx context.Context, object string, list []policies.Policy) (answer, error) {
-	set, err := policies.Compile(ctx, list, policies.Options{})
+	limited, cancel := context.WithTimeout(ctx, compileBudgets*v.Budget)
+	defer cancel()
+	set, err := v.Keeper.Engine.Compile(limited, list, policies.Options{})
 	var broken *policies.CompileError
 	switch {
+	case err != nil && limited.Err() != nil && ctx.Err() == nil:
+		return deny(object, fmt.Sprintf("it did not compile within %s; make it simpler, or try again when other policies of its namespace are compiled", compileBudgets*v.Budget)), nil
 	case errors.As(err, &broken):
 		return deny(object, err.Error()), nil
 	case err != nil:

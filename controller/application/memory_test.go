@@ -56,7 +56,7 @@ func newBench(t *testing.T) *bench {
 	scheme := runtime.NewScheme()
 	images, err := image.NewClient(image.Options{Backoff: time.Millisecond})
 	trust, trustErr := signing.NewTrust(nil)
-	set, compileErr := policies.Compile(t.Context(), nil, policies.Options{})
+	set, compileErr := engine.Compile(t.Context(), nil, policies.Options{})
 	if err := errors.Join(err, trustErr, compileErr, clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func newBench(t *testing.T) *bench {
 	b.api = fake.NewClientBuilder().WithScheme(scheme).
 		WithStatusSubresource(&v1alpha1.BpfApplication{}, &v1alpha1.ClusterBpfApplication{}).
 		WithIndex(&v1alpha1.BpfIntent{}, byApplication, b.indexIntent).Build()
-	b.Live, b.Keeper = b.api, policy.NewKeeper(policy.Options{Reader: b.api, Direct: b.api, Namespace: "skep", Judge: judge})
+	b.Live, b.Keeper = b.api, policy.NewKeeper(policy.Options{Reader: b.api, Direct: b.api, Namespace: "skep", Judge: judge, Engine: engine})
 	b.Client = interceptor.NewClient(b.api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if b.cached.Get != nil {

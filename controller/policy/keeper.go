@@ -9,7 +9,6 @@ package policy
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -45,6 +44,11 @@ type Options struct {
 	Keys func() keys.Keys
 	// Judge is who judges by them.
 	Judge *gate.Judge
+	// Engine compiles policies.
+	Engine *policies.Engine
+	// Patience is how long a Refresh waits for policies that are still being
+	// compiled; zero means five seconds, and half a minute the first time.
+	Patience time.Duration
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -57,8 +61,10 @@ type Keeper struct {
 	one sync.Mutex
 	// before is what is in force; nil before the first refresh.
 	before *objects
-	// compiled remembers what came of each object, by UID and generation.
+	// compiled remembers what came of each object, by UID and generation, and
+	// active by UID each policy as it could be used last.
 	compiled map[string]error
+	active   map[types.UID]policies.Policy
 
 	// mu guards what follows.
 	mu      sync.RWMutex
@@ -70,7 +76,7 @@ type Keeper struct {
 
 // NewKeeper returns a Keeper that has refreshed nothing yet.
 func NewKeeper(o Options) *Keeper {
-	return &Keeper{Options: o, compiled: map[string]error{}, ready: make(chan struct{})}
+	return &Keeper{Options: o, compiled: map[string]error{}, active: map[types.UID]policies.Policy{}, ready: make(chan struct{})}
 }
 
 // Ready is closed once the cluster's signers and policies are in force: before,
@@ -97,6 +103,9 @@ type Outcome struct {
 	Object client.Object
 	// Err is why it is not in force as written; nil where it is.
 	Err error
+	// Pending tells that it is still being compiled: what it said before stays in
+	// force, and Err is nil. A new Refresh finds what came of it.
+	Pending bool
 	// Vanished tells that it is in force although it is gone: its CRD was deleted,
 	// and not it.
 	Vanished bool
@@ -151,42 +160,20 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 func (k *Keeper) compile(ctx context.Context, in objects) (*signing.Trust, *policies.Set, []Outcome, error) {
 	outcomes := make([]Outcome, 0, len(in.all()))
 	compiled := map[string]error{}
-	once := func(o client.Object, try func() error) error {
-		key := fmt.Sprintf("%s/%d", o.GetUID(), o.GetGeneration())
-		err, known := k.compiled[key]
-		if !known {
-			err = try()
-		}
-		compiled[key] = err
-		outcomes = append(outcomes, Outcome{Object: o, Err: err, Vanished: in.vanished[o.GetUID()]})
-		return err
-	}
 	var signers []v1alpha1.BpfSigner
 	for i := range in.Signers {
 		s := &in.Signers[i]
-		try := func() error { _, err := signing.NewTrust([]v1alpha1.BpfSigner{*s}); return err }
-		if once(s, try) == nil {
+		err, known := k.compiled[version(s)]
+		if !known {
+			_, err = signing.NewTrust([]v1alpha1.BpfSigner{*s})
+		}
+		if compiled[version(s)] = err; err == nil {
 			signers = append(signers, *s)
 		}
+		outcomes = append(outcomes, Outcome{Object: s, Err: err, Vanished: in.vanished[s.UID]})
 	}
-	list := policies.FromObjects(in.Cluster, in.Namespaced)
-	owners := map[types.NamespacedName]client.Object{}
-	for _, o := range in.all() {
-		if _, signer := o.(*v1alpha1.BpfSigner); !signer {
-			owners[client.ObjectKeyFromObject(o)] = o
-		}
-	}
-	for i, p := range list {
-		o := owners[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]
-		try := func() error {
-			_, err := policies.Compile(ctx, []policies.Policy{p}, policies.Options{})
-			return err
-		}
-		if err := once(o, try); err != nil {
-			list[i] = denying(ctx, p, err)
-		}
-	}
-	if err := ctx.Err(); err != nil {
+	list, tried, err := k.usable(ctx, in, compiled)
+	if err != nil {
 		return nil, nil, nil, err
 	}
 	k.compiled = compiled
@@ -194,29 +181,89 @@ func (k *Keeper) compile(ctx context.Context, in objects) (*signing.Trust, *poli
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("trust signers: %w", err)
 	}
-	set, err := policies.Compile(ctx, list, policies.Options{})
+	set, err := k.Engine.Compile(ctx, list, policies.Options{})
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("compile policies: %w", err)
 	}
-	return trust, set, outcomes, nil
+	return trust, set, append(outcomes, tried...), nil
 }
 
-// denying stands for a policy that cannot be used: what it would have judged is
-// denied, and what runs is kept.
-func denying(ctx context.Context, p policies.Policy, cause error) policies.Policy {
-	message, _, _ := strings.Cut(cause.Error(), "\n")
-	reason, _ := json.Marshal(map[string]string{
-		"msg": "the policy cannot be used: " + message, "path": "", "remedy": "have its owner mend policy " + p.String(),
-	})
-	stub := policies.Policy{Name: p.Name, Namespace: p.Namespace, File: p.File, Spec: v1alpha1.BpfPolicySpec{
-		Rego: "package skep.policy\n\ndeny contains " + string(reason) + "\n",
-		Mode: p.Spec.Mode, Admission: p.Spec.Admission, Running: v1alpha1.RunningKeep, Match: p.Spec.Match,
-	}}
-	if _, err := policies.Compile(ctx, []policies.Policy{stub}, policies.Options{}); err != nil {
-		// Its match is what cannot be read, so it judges all it reaches.
-		stub.Spec.Match = nil
+// version names an object as it was written once.
+func version(o client.Object) string { return fmt.Sprintf("%s/%d", o.GetUID(), o.GetGeneration()) }
+
+// usable tries each policy that was not tried yet, all at once, and returns all as
+// they are to be in force: one that cannot be used denies all it matches, and one
+// that is still being compiled is as it was before.
+func (k *Keeper) usable(ctx context.Context, in objects, compiled map[string]error) ([]policies.Policy, []Outcome, error) {
+	list := policies.FromObjects(in.Cluster, in.Namespaced)
+	owners := map[types.NamespacedName]client.Object{}
+	for _, o := range in.all() {
+		if _, signer := o.(*v1alpha1.BpfSigner); !signer {
+			owners[client.ObjectKeyFromObject(o)] = o
+		}
 	}
-	return stub
+	outcomes := make([]Outcome, len(list))
+	trying, cancel := context.WithTimeout(ctx, k.patience())
+	defer cancel()
+	var group sync.WaitGroup
+	for i, p := range list {
+		o := owners[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]
+		outcomes[i] = Outcome{Object: o, Vanished: in.vanished[o.GetUID()]}
+		err, known := k.compiled[version(o)]
+		if outcomes[i].Err = err; known {
+			continue
+		}
+		group.Go(func() {
+			_, outcomes[i].Err = k.Engine.Compile(trying, []policies.Policy{p}, policies.Options{})
+			outcomes[i].Pending = outcomes[i].Err != nil && trying.Err() != nil
+		})
+	}
+	group.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	active := map[types.UID]policies.Policy{}
+	for i := range outcomes {
+		o := &outcomes[i]
+		// What is no fault of the policy is tried again.
+		if fault := (*policies.CompileError)(nil); o.Err != nil && !o.Pending && !errors.As(o.Err, &fault) {
+			return nil, nil, o.Err
+		}
+		list[i] = k.inForce(list[i], o)
+		if list[i].Unusable == "" {
+			active[o.Object.GetUID()] = list[i]
+		}
+		if !o.Pending {
+			compiled[version(o.Object)] = o.Err
+		}
+	}
+	k.active = active
+	return list, outcomes, nil
+}
+
+// inForce is a policy as it is to be in force.
+func (k *Keeper) inForce(p policies.Policy, o *Outcome) policies.Policy {
+	if o.Pending {
+		o.Err = nil
+		if before, known := k.active[o.Object.GetUID()]; known {
+			return before
+		}
+		p.Unusable = "it is still being compiled"
+	} else if o.Err != nil {
+		p.Unusable, _, _ = strings.Cut(o.Err.Error(), "\n")
+	}
+	return p
+}
+
+// patience is how long to wait for policies that are compiled. Nothing is judged
+// before the first were, so the first Refresh is worth more of it.
+func (k *Keeper) patience() time.Duration {
+	select {
+	case <-k.ready:
+		return cmp.Or(k.Patience, 5*time.Second)
+	default:
+		return cmp.Or(k.Patience, 30*time.Second)
+	}
 }
 
 // ErrNotReady says that the cluster's policies are not in force yet.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,7 +97,7 @@ func (c *cluster) keeper(t *testing.T) *Keeper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := policies.Compile(t.Context(), nil, policies.Options{})
+	set, err := engine.Compile(t.Context(), nil, policies.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func (c *cluster) keeper(t *testing.T) *Keeper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewKeeper(Options{Reader: c, Direct: c, Keys: func() keys.Keys { return c.keys }, Judge: judge})
+	return NewKeeper(Options{Reader: c, Direct: c, Keys: func() keys.Keys { return c.keys }, Judge: judge, Engine: engine})
 }
 
 func refresh(t *testing.T, k *Keeper, c *cluster) {
@@ -198,6 +199,82 @@ func TestWhatNoControllerSealedWasNeverInForce(t *testing.T) {
 				t.Errorf("%d are in force, want %d (%v)", len(outcomes), c.want, err)
 			}
 		})
+	}
+}
+
+// TestAPolicyThatIsStillCompiledStopsNoOther has a Keeper that waits for no policy:
+// what was in force stays until the new one is compiled.
+func TestAPolicyThatIsStillCompiledStopsNoOther(t *testing.T) {
+	rego := func(what string) v1alpha1.BpfPolicySpec {
+		return v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains " + what + "\n"}
+	}
+	meta := metav1.ObjectMeta{Name: "slow", Namespace: "team-a", UID: "slow", Generation: 1}
+	c := &cluster{namespaced: []v1alpha1.BpfPolicy{{ObjectMeta: meta, Spec: rego(`"the first"`)}}}
+	k := c.keeper(t)
+	// in waits until a policy is compiled, and returns how often it was pending.
+	compiled := func() (pending int) {
+		t.Helper()
+		for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); pending++ {
+			outcomes, _, err := k.Refresh(t.Context(), c)
+			if err != nil || len(outcomes) != len(c.namespaced) {
+				t.Fatal(outcomes, err)
+			}
+			if !slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Pending || o.Err != nil }) {
+				return pending
+			}
+		}
+		t.Fatal("it is never compiled")
+		return 0
+	}
+	k.Patience = 3 * time.Minute
+	compiled()
+	first := k.Weighed()
+	k.Patience = time.Nanosecond
+	c.namespaced[0].Generation, c.namespaced[0].Spec = 2, rego(`"the second"`)
+	outcomes, changed, err := k.Refresh(t.Context(), c)
+	if err != nil || changed || k.Weighed() != first || !outcomes[0].Pending || outcomes[0].Err != nil {
+		t.Fatalf("while it is compiled: %+v, changed %t, %v", outcomes, changed, err)
+	}
+	c.namespaced = append(c.namespaced, v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "team-b", UID: "b", Generation: 1}, Spec: rego(`"b"`)})
+	if _, _, err := k.Refresh(t.Context(), c); err != nil || k.Weighed() == first {
+		t.Errorf("a new policy does not deny while it is compiled: %v", err)
+	}
+	k.Patience = 3 * time.Minute
+	compiled()
+	both := k.Weighed()
+	c.namespaced = c.namespaced[:1]
+	if compiled(); k.Weighed() == both || k.Weighed() == first {
+		t.Errorf("the second is not in force: %s", k.Weighed())
+	}
+}
+
+// bomb is Rego whose types double with each line.
+func bomb() string {
+	text := "package skep.policy\n\n"
+	for i := range 30 {
+		text += fmt.Sprintf("v%d := {\"a\": v%d, \"b\": v%d}\n", i, i+1, i+1)
+	}
+	return text + "v30 := 1\n\ndeny contains \"x\" if v0.a.b.a == 2\n"
+}
+
+func TestAPolicyThatExplodesIsInvalidAndTakesNoOtherWithIt(t *testing.T) {
+	c := &cluster{
+		cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good"}, Spec: v1alpha1.BpfPolicySpec{Profile: policies.ProfileBaseline}}},
+		namespaced: []v1alpha1.BpfPolicy{
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "bomb", UID: "bomb"}, Spec: v1alpha1.BpfPolicySpec{Rego: bomb()}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "fine", UID: "fine"}, Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\nwarn contains \"so\"\n"}},
+		},
+	}
+	k := c.keeper(t)
+	k.Patience = 3 * time.Minute
+	outcomes, _, err := k.Refresh(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range outcomes {
+		if exploded := o.Object.GetName() == "bomb"; exploded != (o.Err != nil) || exploded && !strings.Contains(o.Err.Error(), "compiling it exceeded its ") {
+			t.Errorf("%s: %v", o.Object.GetName(), o.Err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -81,7 +82,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.R
 		ctrl.LoggerFrom(ctx).Info("signers and policies are in force", "revision", r.Keeper.Weighed(), "objects", len(outcomes))
 		r.Changed()
 	}
-	again := r.interval()
+	again := r.again(outcomes)
 	_, err = r.Leader.Do(ctx, func(ctx context.Context) error {
 		again, err = r.write(ctx, outcomes)
 		return err
@@ -92,8 +93,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.R
 // write keeps what is in force and reports it on each object, and returns when to do
 // so again.
 func (r *Reconciler) write(ctx context.Context, outcomes []Outcome) (again time.Duration, err error) {
-	again, errs := r.interval(), []error{r.Keeper.Remember(ctx)}
+	again, errs := r.again(outcomes), []error{r.Keeper.Remember(ctx)}
 	for _, o := range outcomes {
+		if o.Pending {
+			continue
+		}
 		err := r.report(ctx, o)
 		if apierrors.IsConflict(err) {
 			// The cache is behind, which is nobody's fault.
@@ -108,6 +112,17 @@ func (r *Reconciler) write(ctx context.Context, outcomes []Outcome) (again time.
 // settle is when an object is looked at again that the cache does not show as it
 // is.
 const settle = 500 * time.Millisecond
+
+// pending is when what is still being compiled is asked for again.
+const pending = time.Second
+
+// again is when all is read again without an event.
+func (r *Reconciler) again(outcomes []Outcome) time.Duration {
+	if slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Pending }) {
+		return pending
+	}
+	return r.interval()
+}
 
 func (r *Reconciler) interval() time.Duration { return cmp.Or(r.Interval, 5*time.Minute) }
 

@@ -23,6 +23,7 @@ const root = "../.."
 // TestMain lets the test binary render CUE in a child process.
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
+	policies.MaybeWorkerChild()
 	os.Exit(m.Run())
 }
 
@@ -163,7 +164,9 @@ func TestTheReadmesSecondApplicationWantsToBeFirst(t *testing.T) {
 
 func TestTheReadmesPolicyPassesItsTests(t *testing.T) {
 	readme := read(t, "README.md")
-	report, err := policies.Test(t.Context(), fstest.MapFS{
+	engine := policies.NewEngine(policies.EngineOptions{})
+	t.Cleanup(engine.Close)
+	report, err := engine.Test(t.Context(), fstest.MapFS{
 		"front.rego":      {Data: []byte(block(t, readme, "rego", "package skep.policy\n"))},
 		"front_test.rego": {Data: []byte(block(t, readme, "rego", "package skep.policy_test"))},
 	})

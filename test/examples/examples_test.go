@@ -24,6 +24,7 @@ import (
 // TestMain lets the test binary render CUE in a child process.
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
+	policies.MaybeWorkerChild()
 	os.Exit(m.Run())
 }
 
@@ -116,7 +117,7 @@ func TestTheExamplesPolicyTestsPass(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		report, err := policies.Test(t.Context(), dir)
+		report, err := newEngine(t).Test(t.Context(), dir)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else if !report.Passed() || len(report.Untested) > 0 || len(report.Results) < 3 {
@@ -211,7 +212,7 @@ func rules(t *testing.T, name string) *policies.Set {
 		t.Fatal(err)
 	}
 	baseline := policies.Policy{Name: "baseline", Spec: v1alpha1.BpfPolicySpec{Profile: policies.ProfileBaseline}}
-	set, err := policies.Compile(t.Context(), append(list, baseline), policies.Options{})
+	set, err := newEngine(t).Compile(t.Context(), append(list, baseline), policies.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,4 +238,11 @@ func applications(t *testing.T, name, reference string, want int) []v1alpha1.App
 		list = append(list, d.Application)
 	}
 	return list
+}
+
+// newEngine evaluates policies for a test.
+func newEngine(t *testing.T) *policies.Engine {
+	engine := policies.NewEngine(policies.EngineOptions{})
+	t.Cleanup(engine.Close)
+	return engine
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/test/controlplane"
 	"github.com/skep-dev/skep/test/supply"
 )
@@ -26,6 +27,7 @@ import (
 var shared *controlplane.Plane
 
 func TestMain(m *testing.M) {
+	policies.MaybeWorkerChild()
 	ctrl.SetLogger(logs.logger())
 	if folder := os.Getenv(simulatedEnv); folder != "" {
 		if err := simulate(folder); err != nil {

@@ -29,6 +29,7 @@ import (
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/controller/application"
+	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/test/controlplane"
 	"github.com/skep-dev/skep/test/deployment"
 	"github.com/skep-dev/skep/test/supply"
@@ -55,6 +56,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	policies.MaybeWorkerChild()
 	ctrl.SetLogger(logr.Discard())
 	os.Exit(run(m))
 }
