@@ -46,6 +46,12 @@ func (g *gathering) after(id v1alpha1.Identity, now time.Time) time.Duration {
 	return due.Sub(now)
 }
 
+func (g *gathering) reset() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.due, g.limit = nil, 0
+}
+
 // drop makes room: a node may report applications that never existed.
 func (g *gathering) drop(now time.Time) {
 	if g.due == nil {

@@ -48,3 +48,9 @@ func (p *patched) forget(id v1alpha1.Identity) {
 	defer p.mu.Unlock()
 	delete(p.last, id)
 }
+
+func (p *patched) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = nil
+}

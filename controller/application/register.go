@@ -196,6 +196,8 @@ func (r *Reconciler) reported(ctx context.Context) (ids []v1alpha1.Identity) {
 func (r *Reconciler) reset() {
 	r.tags.reset()
 	r.progress.reset()
+	r.gathering.reset()
+	r.patched.reset()
 	r.generations.reset()
 	r.Metrics.reset()
 }
