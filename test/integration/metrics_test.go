@@ -46,8 +46,9 @@ func TestMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 			return 0, err.Error()
 		}
 		defer answer.Body.Close()
+		// A server of https resets the connection of whoever speaks http to it.
 		body, err := io.ReadAll(answer.Body)
-		if err != nil {
+		if err != nil && scheme == "https" {
 			t.Fatal(err)
 		}
 		return answer.StatusCode, string(body)
