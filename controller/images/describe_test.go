@@ -28,7 +28,9 @@ func judged(t *testing.T, m *Memory) gate.Verdict {
 	chain := supply.New(t)
 	registries, err := image.NewClient(image.Options{Backoff: time.Millisecond})
 	trust, trustErr := signing.NewTrust(nil)
-	set, compileErr := policies.Compile(t.Context(), nil, policies.Options{})
+	engine := policies.NewEngine(policies.EngineOptions{})
+	t.Cleanup(engine.Close)
+	set, compileErr := engine.Compile(t.Context(), nil, policies.Options{})
 	if err := errors.Join(err, trustErr, compileErr); err != nil {
 		t.Fatal(err)
 	}
