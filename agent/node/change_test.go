@@ -91,7 +91,14 @@ func TestASealThatIsRenewedIsKept(t *testing.T) {
 	// Under the same serial nothing else is taken, whoever sealed it.
 	forged := app
 	forged.Signers = []string{"nobody"}
-	if err := a.Accept(other.seal(app), other.seal(gone), other.seal(forged)); err != nil {
+	if err := a.Accept(other.seal(app), other.seal(gone)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Accept(other.seal(forged)); !errors.Is(err, intent.ErrConflict) {
+		t.Fatalf("Accept of another intent under the same serial = %v, want %v", err, intent.ErrConflict)
+	}
+	// The intent that is kept is sent again, which settles which of them holds.
+	if err := a.Accept(other.seal(app)); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.accept(a); err != nil {
