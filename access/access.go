@@ -17,8 +17,6 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -30,16 +28,20 @@ import (
 // whoever asks, how long one takes, and for how long and of how many its answer
 // counts.
 const (
-	atOnce      = 4
-	perSecond   = 10
-	reviewTime  = 10 * time.Second
-	allowedFor  = time.Minute
-	refusedFor  = 10 * time.Second
-	maxAnswers  = 1024
-	maxToken    = 16 << 10
-	retryAfter  = "2"
-	tokenReview = "/apis/authentication.k8s.io/v1/tokenreviews"
-	accessCheck = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+	atOnce     = 4
+	perSecond  = 10
+	reviewTime = 10 * time.Second
+	allowedFor = time.Minute
+	refusedFor = 10 * time.Second
+	maxAnswers = 1024
+	maxToken   = 16 << 10
+	retryAfter = "2"
+)
+
+// Where the API server takes reviews.
+const (
+	tokenReviews  = "/apis/authentication.k8s.io/v1/tokenreviews"
+	accessReviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 )
 
 // Guard decides who is let in. It is safe for concurrent use.
@@ -116,7 +118,7 @@ func (g *Guard) admit(r *http.Request) error {
 	if !found || token == "" || len(token) > maxToken {
 		return errUnauthenticated
 	}
-	what := authorizationv1.NonResourceAttributes{Path: r.URL.Path, Verb: strings.ToLower(r.Method)}
+	what := path{Path: r.URL.Path, Verb: strings.ToLower(r.Method)}
 	key := sha256.Sum256([]byte(what.Verb + " " + what.Path + " " + token))
 	if _, ok := g.allowed.Get(key); ok {
 		return nil
@@ -141,25 +143,19 @@ func (g *Guard) admit(r *http.Request) error {
 }
 
 // review asks the API server whose a token is, and what they may.
-func (g *Guard) review(ctx context.Context, token string, what authorizationv1.NonResourceAttributes) error {
-	who := authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
-	who.APIVersion, who.Kind = "authentication.k8s.io/v1", "TokenReview"
-	if err := g.post(ctx, tokenReview, who, &who); err != nil {
+func (g *Guard) review(ctx context.Context, token string, what path) error {
+	who := tokenReview{meta: meta{"authentication.k8s.io/v1", "TokenReview"}}
+	who.Spec.Token = token
+	if err := g.post(ctx, tokenReviews, who, &who); err != nil {
 		return fmt.Errorf("review token: %w", err)
 	}
 	if !who.Status.Authenticated {
 		return errUnauthenticated
 	}
-	user, extra := who.Status.User, map[string]authorizationv1.ExtraValue{}
-	for key, values := range who.Status.User.Extra {
-		extra[key] = authorizationv1.ExtraValue(values)
-	}
-	may := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra, NonResourceAttributes: &what,
-	}}
-	may.APIVersion, may.Kind = "authorization.k8s.io/v1", "SubjectAccessReview"
-	if err := g.post(ctx, accessCheck, may, &may); err != nil {
-		return fmt.Errorf("review access of %s: %w", user.Username, err)
+	may, u := accessReview{meta: meta{"authorization.k8s.io/v1", "SubjectAccessReview"}}, who.Status.User
+	may.Spec.User, may.Spec.UID, may.Spec.Groups, may.Spec.Extra, may.Spec.NonResourceAttributes = u.Username, u.UID, u.Groups, u.Extra, what
+	if err := g.post(ctx, accessReviews, may, &may); err != nil {
+		return fmt.Errorf("review access of %s: %w", u.Username, err)
 	}
 	if !may.Status.Allowed {
 		return errForbidden

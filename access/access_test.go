@@ -10,9 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
 // server answers as an API server: a token is the name of its user, and reader may
@@ -22,20 +19,19 @@ type server struct {
 	failing error
 }
 
-func (s *server) post(_ context.Context, path string, in, out any) error {
+func (s *server) post(_ context.Context, at string, in, out any) error {
 	if s.failing != nil {
 		return s.failing
 	}
-	switch path {
-	case tokenReview:
+	switch at {
+	case tokenReviews:
 		s.reviews++
-		token := in.(authenticationv1.TokenReview).Spec.Token
-		*out.(*authenticationv1.TokenReview) = authenticationv1.TokenReview{Status: authenticationv1.TokenReviewStatus{
-			Authenticated: !strings.HasPrefix(token, "bad"), User: authenticationv1.UserInfo{Username: token, Groups: []string{"g"}}}}
-	case accessCheck:
-		spec := in.(authorizationv1.SubjectAccessReview).Spec
-		*out.(*authorizationv1.SubjectAccessReview) = authorizationv1.SubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{
-			Allowed: spec.User == "reader" && spec.Groups[0] == "g" && *spec.NonResourceAttributes == authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"}}}
+		token, answer := in.(tokenReview).Spec.Token, out.(*tokenReview)
+		answer.Status.Authenticated = !strings.HasPrefix(token, "bad")
+		answer.Status.User = user{Username: token, Groups: []string{"g"}}
+	case accessReviews:
+		spec := in.(accessReview).Spec
+		out.(*accessReview).Status.Allowed = spec.User == "reader" && spec.Groups[0] == "g" && spec.NonResourceAttributes == path{"/metrics", "get"}
 	}
 	return nil
 }
