@@ -22,9 +22,10 @@ import (
 )
 
 func TestTheChartCarriesAnApplicationIntoTheKernelAndOut(t *testing.T) {
-	unload := `uninstall.unload=true`
-	i := newInstall(t, unload)
-	i.install(unload)
+	// The registry of tests is at loopback, which no tenant may name unless it is listed.
+	values := []string{`uninstall.unload=true`, `registries.allowed=["127.0.0.1:*"]`}
+	i := newInstall(t, values...)
+	i.install(values...)
 	controller := i.controller()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
 	signer := i.Signer("team-a")

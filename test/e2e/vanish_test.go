@@ -44,7 +44,7 @@ func (n *node) namespaceOfSkepGoes() {
 	n.still(id)
 	n.sees(counter...)
 	n.helm("install", "skep", "charts/skep", "--create-namespace", "--values="+filepath.Join(controlplane.Root(), "dist", "images.yaml"),
-		"--set-string=registries.allowed={registry.example.com,private.example.com}", "--wait")
+		"--set-string=registries.allowed={registry.example.com,private.example.com:8443}", "--wait")
 	if n.key() == key {
 		n.t.Fatal("the key came back, so that nothing is tested")
 	}
