@@ -95,7 +95,7 @@ func TestReviewsAreBounded(t *testing.T) {
 		if code := get("reader"); code != http.StatusOK || s.reviews > 2*perSecond {
 			t.Errorf("%d after %d reviews", code, s.reviews)
 		}
-		time.Sleep(allowedFor + time.Second)
+		<-time.After(allowedFor + time.Second)
 		before := s.reviews
 		if code := get("reader"); code != http.StatusOK || s.reviews != before+1 {
 			t.Errorf("%d after %d reviews more, when the answer is too old", code, s.reviews-before)

@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,7 +14,7 @@ import (
 func referring(t *testing.T, maps string) []byte {
 	t.Helper()
 	load := []byte{opLoad64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-	code := append(load, 0x95, 0, 0, 0, 0, 0, 0, 0)
+	code := slices.Concat(load, []byte{0x95, 0, 0, 0, 0, 0, 0, 0})
 	names := []byte("\x00f\x00m\x00")
 	table := raw(t, nil, elf.Sym64{})
 	table = raw(t, table, elf.Sym64{Name: 1, Info: elf.ST_INFO(elf.STB_GLOBAL, elf.STT_FUNC), Shndx: 1, Size: uint64(len(code))})

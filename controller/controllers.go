@@ -226,24 +226,39 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 	if err := settings.Register(mgr); err != nil {
 		return nil, fmt.Errorf("register policies: %w", err)
 	}
-	parts := admission.Parts{Judge: judge, Keeper: keeper, Images: secrets.Reader, Certificates: certificates, Metrics: registry, Namespace: o.Namespace, Leader: elector}
-	if o.Mirror.served() && o.Mirror.Certificate == nil {
-		o.Mirror.Certificate, parts.Tell = certificates.Get, tellAgents(mgr, o.Namespace)
-	}
-	if err := admission.Register(mgr, o.Admission, parts); err != nil {
-		return nil, fmt.Errorf("register admission: %w", err)
-	}
-	if err := registerMirror(ctx, mgr, o, ring, registries, secrets); err != nil {
-		return nil, fmt.Errorf("register mirror: %w", err)
+	if err := registerServers(ctx, mgr, o, ring, registries, secrets, admission.Parts{
+		Judge: judge, Keeper: keeper, Images: secrets.Reader, Certificates: certificates, Metrics: registry, Namespace: o.Namespace, Leader: elector,
+	}); err != nil {
+		return nil, err
 	}
 	elector.Add(
 		&keys.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring, Every: o.Rotation.Every},
 		&images.Sweeper{Client: mgr.GetClient()},
 	)
-	return mgr, errors.Join(
-		registry.Register(newCensus(mgr.GetClient(), keeper)),
+	return mgr, errors.Join(registry.Register(newCensus(mgr.GetClient(), keeper)), addRunnables(mgr, elector, keeper,
+		&images.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries, MaxBytes: room / 4}))
+}
+
+// registerServers has the manager serve the webhook and the mirror.
+func registerServers(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys.Ring, registries *image.Client, secrets *pull.Secrets, parts admission.Parts) error {
+	if o.Mirror.served() && o.Mirror.Certificate == nil {
+		o.Mirror.Certificate, parts.Tell = parts.Certificates.Get, tellAgents(mgr, o.Namespace)
+	}
+	if err := admission.Register(mgr, o.Admission, parts); err != nil {
+		return fmt.Errorf("register admission: %w", err)
+	}
+	if err := registerMirror(ctx, mgr, o, ring, registries, secrets); err != nil {
+		return fmt.Errorf("register mirror: %w", err)
+	}
+	return nil
+}
+
+// addRunnables has the manager run what every replica runs beside its servers and
+// reconcilers; the elector runs what is for the leader alone.
+func addRunnables(mgr ctrl.Manager, elector *leader.Elector, keeper *policy.Keeper, pruner *images.Pruner) error {
+	return errors.Join(
 		mgr.Add(elector),
-		mgr.Add(&images.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries, MaxBytes: room / 4}),
+		mgr.Add(pruner),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("policies", keeper.Check),
 	)

@@ -172,7 +172,7 @@ func (s *show) openHost(ctx context.Context, bpffs, signers string) error {
 		Interval: time.Second,
 		// It is at loopback, where no definition may send a process of root unasked.
 		AllowedRegistries: []string{s.registry},
-		Log:      slog.New(slog.DiscardHandler),
+		Log:               slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err

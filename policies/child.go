@@ -87,7 +87,7 @@ func live() int64 {
 	runtime.GC()
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)
-	return int64(min(sample[0].Value.Uint64(), 1<<62)) //nolint:gosec // It fits.
+	return int64(min(sample[0].Value.Uint64(), 1<<62))
 }
 
 // work does one task within its bounds.

@@ -71,7 +71,7 @@ func (s *sandbox) compile(ctx context.Context, p program) (*executable, proof, e
 	}
 	parameters, err := ast.ValueFromReader(bytes.NewReader(p.Parameters))
 	if err != nil {
-		return nil, proof{Errors: []*CompileError{{Policy: p.Policy, Message: "spec.parameters: " + err.Error()}}}, nil
+		return nil, proof{Errors: []*CompileError{{Policy: p.Policy, Message: "spec.parameters: " + err.Error()}}}, nil //nolint:nilerr // it is the policy's fault, which a proof tells
 	}
 	shown := proof{Denies: slices.Contains(entries, entryDeny), AllEvidence: readsEvidence(modules, p.Profile != "")}
 	lib, err := s.library()

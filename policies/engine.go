@@ -182,7 +182,7 @@ func (e *Engine) release(k kind, w *worker) {
 	if e.closed {
 		stale = append(stale, w)
 	} else {
-		waiting := append(e.idle[k], w)
+		waiting := append(slices.Clone(e.idle[k]), w)
 		n := slices.IndexFunc(waiting, func(w *worker) bool { return e.now().Sub(w.used) <= idleTime })
 		stale, e.idle[k] = slices.Clone(waiting[:max(n, 0)]), slices.Clone(waiting[max(n, 0):])
 	}

@@ -153,7 +153,7 @@ func (e *Engine) proveOne(ctx context.Context, p Policy) (proved, error) {
 	}
 	if err != nil {
 		c.broken = true
-		return proved{c, []*CompileError{{Policy: c.id, Message: err.Error()}}}, nil
+		return proved{c, []*CompileError{{Policy: c.id, Message: err.Error()}}}, nil //nolint:nilerr // it is the policy's fault, and denies what it matches
 	}
 	c.key = c.program.key()
 	shown, err := e.prove(ctx, p.Namespace, c.program, c.key)

@@ -464,7 +464,7 @@ func TestAnAgentsMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 		return request.Status.Token
 	}
 	reader, other := token("-reader"), token("-other")
-	a, _ := w.start()
+	a, _ := w.start(func(o *cluster.Options) { o.InsecureMetrics = false })
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

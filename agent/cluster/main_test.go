@@ -207,7 +207,9 @@ func (w *world) options() cluster.Options {
 		// Others load programs while the tests run.
 		Inventory: func(context.Context) (inventory.Inventory, error) { return inventory.Inventory{}, nil },
 		Debounce:  cluster.Jitter{Least: 50 * time.Millisecond, Most: 100 * time.Millisecond},
-		Log:       slog.New(slog.NewTextHandler(w.log, nil)),
+		// Tests read metrics past the listener.
+		InsecureMetrics: true,
+		Log:             slog.New(slog.NewTextHandler(w.log, nil)),
 	}
 }
 

@@ -122,7 +122,7 @@ func (p *pass) finish() {
 			continue
 		}
 		app.unkept, app.envelope = now.unkept, now.envelope
-		if app.conflict != now.conflict {
+		if !errors.Is(app.conflict, now.conflict) {
 			// The next pass reports it.
 			app.conflict, all = now.conflict, false
 		}

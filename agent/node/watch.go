@@ -48,12 +48,8 @@ const renewAfter = time.Second
 
 func (w *watch) interfaces() error {
 	return errors.Join(
-		follow(w, "interfaces", func(events chan<- netlink.LinkUpdate, done <-chan struct{}) error {
-			return netlink.LinkSubscribe(events, done)
-		}),
-		follow(w, "routes", func(events chan<- netlink.RouteUpdate, done <-chan struct{}) error {
-			return netlink.RouteSubscribe(events, done)
-		}))
+		follow(w, "interfaces", netlink.LinkSubscribe),
+		follow(w, "routes", netlink.RouteSubscribe))
 }
 
 // subscription is one that yields events until it ends.

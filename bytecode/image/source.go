@@ -54,6 +54,7 @@ func (e *sizeError) Error() string {
 	return fmt.Sprintf("it has %s bytes, and its descriptor says %d", e.got, e.want)
 }
 
+// Is reports whether it is ErrSize: the blob has the digest, and so its size is known.
 func (e *sizeError) Is(target error) bool { return e.verified && target == ErrSize }
 
 // readVerified reads exactly the descriptor's bytes and compares their digest.

@@ -223,6 +223,7 @@ func (e *tooLongError) Error() string {
 	return fmt.Sprintf("it is longer than the limit of %d bytes", e.bound)
 }
 
+// Is reports whether it is ErrTooLong.
 func (e *tooLongError) Is(target error) bool { return target == ErrTooLong }
 
 // boundedBody ends with an error at the bound, and when nothing comes for too

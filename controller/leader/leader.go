@@ -226,7 +226,8 @@ func (e *Elector) Do(ctx context.Context, f func(context.Context) error) (led bo
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(t.ctx, func() { cancel(errOver) })()
-	if err = f(ctx); t.ctx.Err() != nil {
+	err = f(ctx)
+	if t.ctx.Err() != nil {
 		return false, nil
 	}
 	return true, err

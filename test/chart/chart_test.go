@@ -204,7 +204,7 @@ func TestTheAgentsMemoryIsBounded(t *testing.T) {
 		container string
 	}{
 		"by default":              {nil, "512MiB", "4Gi"},
-		"as it is given":          {[]string{`agent.goMemoryLimit=1GiB`, `agent.resources.limits.memory="8Gi"`}, "1GiB", "8Gi"},
+		"as it is given":          {[]string{`agent.goMemoryLimit="1GiB"`, `agent.resources.limits.memory="8Gi"`}, "1GiB", "8Gi"},
 		"not, where that is said": {[]string{`agent.goMemoryLimit="off"`, `agent.resources.limits=null`}, "off", "0"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
