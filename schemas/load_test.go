@@ -632,6 +632,10 @@ func TestUnknownFieldsAreRefusedEverywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, golden, _ := strings.Cut(string(data), "-- render.yaml --\n")
+		if len(golden) > 4<<10 {
+			// What uses a bound up has the structs of others hundreds of times.
+			continue
+		}
 		docs = append(docs, mutate(t, golden, free)...)
 	}
 	if len(docs) < 100 {
