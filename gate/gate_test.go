@@ -637,7 +637,9 @@ func TestARegistryOutOfReachIsWaitedForOnceAndNotForEveryImage(t *testing.T) {
 	if asked(one) == 0 {
 		t.Error("old evidence was not refreshed")
 	}
-	if n := asked(one) + asked(two); n != 0 {
+	// The three places are asked at once, and the first that fails ends the others: what
+	// was on its way then arrives later. To ask again takes three, three times.
+	if n := asked(one) + asked(two); n > 2 {
 		t.Errorf("a registry that was out of reach a moment ago was asked %d times", n)
 	}
 	w.comeUp()
