@@ -174,7 +174,7 @@ func overdue(ctx context.Context, req Request, began time.Time, err error) error
 	}
 	registry := image.RegistryOf(req.Application.Body().Bytecode.Image)
 	return fmt.Errorf("evaluate %s: registry %s did not answer everything within the deadline of %s: %w",
-		req.Application.Identity(), registry, deadline.Sub(began).Round(time.Millisecond), err)
+		req.Application.Identity(), registry, deadline.Sub(began).Round(100*time.Millisecond), err)
 }
 
 // Input is the document the policies would see of a request, with all of its

@@ -23,7 +23,10 @@ func (p *patched) keep(app application) {
 	if p.last == nil {
 		p.last = map[v1alpha1.Identity]application{}
 	}
-	p.last[app.Identity()] = app.DeepCopyObject().(application)
+	own := app.DeepCopyObject().(application)
+	// The cache does not keep them either.
+	own.SetManagedFields(nil)
+	p.last[app.Identity()] = own
 }
 
 // newest returns the newer of what the cache has and what was patched. It forgets
