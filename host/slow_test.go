@@ -213,7 +213,7 @@ func TestAHangingRegistryHoldsOnePlace(t *testing.T) {
 	s := newStage(t)
 	slow := strings.Replace(s.push(first, "slow:v1", "team-a"), s.registry, s.slow.address, 1)
 	s.slow.slowly("/blobs/")
-	for i := range 3 * placesInTotal {
+	for i := range placesInTotal + placesOfARegistry {
 		s.define(fmt.Sprintf("slow-%d", i), slow)
 	}
 	h := s.open(func(o *Options) { o.Now = nil })
