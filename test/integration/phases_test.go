@@ -103,10 +103,14 @@ func TestAPhaseTakesNoMoreThanTwoStatusWrites(t *testing.T) {
 	}
 	c.create(app)
 	c.summary(app, fmt.Sprintf("%d/%d", nodes, nodes))
+	serial := app.Status.Serial
 	c.change(app, func() { app.Spec.Bytecode.Image = second })
-	c.until("the second version to be everywhere", func() error {
-		if names, _ := seen.all(); len(names) < 6 {
-			return fmt.Errorf("%d phases", len(names))
+	c.until("the status to be of the second version", func() error {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
+			return err
+		}
+		if app.Status.Serial == serial {
+			return fmt.Errorf("it is of serial %d", serial)
 		}
 		return nil
 	})

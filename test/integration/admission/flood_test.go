@@ -23,6 +23,17 @@ import (
 // many is how many applications are thrown at the API server at once.
 const many = 1000
 
+// floodHost is the host of a registry of a flood, each of which has its own.
+func floodHost(i int) string { return fmt.Sprintf("127.1.%d.%d", i/250, 1+i%250) }
+
+// floodRegistries are those of all floods: at loopback, so that they have to be listed.
+func floodRegistries() (all []string) {
+	for i := range many {
+		all = append(all, floodHost(i)+":*")
+	}
+	return all
+}
+
 // flood has a user create many applications, two hundred at a time, and tells how
 // many were taken.
 func (w *world) flood(by client.Client, image func(int) string) (taken *atomic.Int64, wait func()) {
@@ -75,7 +86,7 @@ func hanging(t *testing.T) (name func(i int) string) {
 		t.Fatal(err)
 	}
 	return func(i int) string {
-		return fmt.Sprintf("127.1.%d.%d:%s/bpf/none@sha256:%x", i/250, 1+i%250, port, sha256.Sum256(fmt.Append(nil, i)))
+		return fmt.Sprintf("%s:%s/bpf/none@sha256:%x", floodHost(i), port, sha256.Sum256(fmt.Append(nil, i)))
 	}
 }
 

@@ -237,7 +237,7 @@ func (r *replicas) add(names ...string) error {
 	}
 	mgr, err := controller.New(ctx, controller.Options{
 		Config: config, Namespace: namespace, Cache: cache, LeaderElection: true, HealthAddress: one.health, Metrics: one.metrics,
-		AllowedRegistries: supply.Loopback(),
+		AllowedRegistries: append(supply.Loopback(), floodRegistries()...),
 		Admission:         admission.Options{Host: "127.0.0.1", Port: at.Port, Names: append(names, "127.0.0.1"), Budget: budget},
 	})
 	if err != nil {
