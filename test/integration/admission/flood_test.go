@@ -28,7 +28,7 @@ func floodHost(i int) string { return fmt.Sprintf("127.1.%d.%d", i/250, 1+i%250)
 
 // floodRegistries are those of all floods: at loopback, so that they have to be listed.
 func floodRegistries() (all []string) {
-	for i := range many {
+	for i := range 2 * many {
 		all = append(all, floodHost(i)+":*")
 	}
 	return all
