@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -124,6 +125,8 @@ type world struct {
 	serial int64
 	writes atomic.Int64
 	log    *logBook
+	// tracepoint is where payload attaches; sys_enter unless given.
+	tracepoint string
 }
 
 func newWorld(t testing.TB, p *controlplane.Plane) *world {
@@ -379,7 +382,7 @@ func (w *world) payload(app string) intent.Payload {
 		ObjectDigest: w.mirror.put(programs.Object("raw_tp_count")),
 		// Only this world's node: the others of the cluster keep away.
 		NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": "edge"}},
-		Programs:     []v1alpha1.Program{{Name: "raw_tp_count", Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "sys_enter"}}}},
+		Programs:     []v1alpha1.Program{{Name: "raw_tp_count", Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: cmp.Or(w.tracepoint, "sys_enter")}}}},
 	}
 }
 

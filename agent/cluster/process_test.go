@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/skep-dev/skep/agent/cluster"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -118,6 +119,30 @@ func BenchmarkResident(b *testing.B) {
 				b.ReportMetric(m.Resident, "MB-resident")
 				b.ReportMetric(m.Peak, "MB-peak")
 				b.ReportMetric(m.Own, "MB-own")
+				if err := errors.Join(p.Process.Signal(syscall.SIGTERM), p.Wait()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkAtRest reports how much of one core skep-agent takes when so many
+// applications are loaded and nothing changes, over two of its full turns. Their
+// programs run at no event of this machine, so that none adds to the figure.
+func BenchmarkAtRest(b *testing.B) {
+	needKernel(b)
+	binary := command.Build(b, "skep-agent")
+	for _, many := range []int{100, 1000} {
+		b.Run(fmt.Sprintf("applications=%d", many), func(b *testing.B) {
+			for b.Loop() {
+				w := newWorld(b, plane)
+				w.tracepoint = "xdp_exception"
+				p, _ := w.holds(many, binary)
+				began, used := time.Now(), command.CPUOf(b, p.Process.Pid)
+				<-time.After(45 * time.Second)
+				used = command.CPUOf(b, p.Process.Pid) - used
+				b.ReportMetric(100*used.Seconds()/time.Since(began).Seconds(), "%-of-a-core")
 				if err := errors.Join(p.Process.Signal(syscall.SIGTERM), p.Wait()); err != nil {
 					b.Fatal(err)
 				}

@@ -120,15 +120,15 @@ func (w *world) loadByAgent(b *testing.B, a *node.Agent, hook string) (accept, l
 
 // BenchmarkSweep looks at a node where nothing is to be done.
 func BenchmarkSweep(b *testing.B) {
-	for _, apps := range []int{1, 10, 50} {
+	for _, apps := range []int{1, 10, 100} {
 		b.Run(fmt.Sprintf("%d applications", apps), func(b *testing.B) {
 			w := newWorld(b)
 			o := w.options()
 			o.Log, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), time.Hour
 			a := w.startWith(o)
 			for i := range apps {
-				p := w.intent(fmt.Sprint("app", i), "tracepoint_count", v1alpha1.Program{Name: "tracepoint_count",
-					Attach: []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"}}})
+				p := w.intent(fmt.Sprint("app", i), "raw_tp_count", v1alpha1.Program{Name: "raw_tp_count",
+					Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "xdp_exception"}}})
 				if err := a.Accept(w.seal(p)); err != nil {
 					b.Fatal(err)
 				}

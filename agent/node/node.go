@@ -55,8 +55,9 @@ type Options struct {
 	Log *slog.Logger
 	// Clock tells the time; default time.Now.
 	Clock func() time.Time
-	// SweepInterval is how often every link and pin is looked at; default one
-	// second.
+	// SweepInterval is how often every link is looked at; default one second. Where
+	// nothing is left to do, everything else (pins, interfaces, cgroups, binaries) is
+	// looked at when the kernel reports a change, and at each twentieth sweep.
 	SweepInterval time.Duration
 	// BackOff bounds how long a failing application waits; default one second
 	// to five minutes.
@@ -104,6 +105,9 @@ type Agent struct {
 	// disk.
 	ran    map[ranAt]ran
 	ranErr string
+	// idle is how the last turn left the node, nil where something is left to do; under
+	// work.
+	idle *idle
 	// told are the paths of the strays that were logged, under work.
 	told map[string]bool
 

@@ -207,14 +207,20 @@ func (w *world) run(o node.Options) (*node.Agent, func()) {
 // accept hands intents over and waits until they were worked on.
 func (w *world) accept(a *node.Agent, payloads ...intent.Payload) error {
 	w.t.Helper()
+	w.give(a, payloads...)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	return a.Settled(ctx)
+}
+
+// give seals intents and sends them.
+func (w *world) give(a *node.Agent, payloads ...intent.Payload) {
+	w.t.Helper()
 	for _, p := range payloads {
 		if err := a.Accept(w.seal(p)); err != nil {
 			w.t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	return a.Settled(ctx)
 }
 
 // veth makes a pair of interfaces that are up.

@@ -63,6 +63,8 @@ type pass struct {
 	lost map[ranAt]bool
 	// again means that something was put off that the next pass can do at once.
 	again bool
+	// acted reports that the pass had actions to do.
+	acted bool
 	// prune tells that cached objects may have lost their last intent.
 	prune bool
 }
@@ -75,8 +77,11 @@ func (a *Agent) Reconcile(ctx context.Context) {
 	defer a.work.Unlock()
 	grace, cancel := context.WithTimeout(ctx, turnGrace)
 	defer cancel()
-	for a.advance(grace, a.pass(ctx)) && ctx.Err() == nil {
+	p := a.pass(ctx)
+	for a.advance(grace, p) && ctx.Err() == nil {
+		p = a.pass(ctx)
 	}
+	a.idle = newIdle(p)
 	// Not after each pass: what is loaded within the turn is reported once.
 	select {
 	case a.passed <- struct{}{}:
@@ -98,7 +103,9 @@ func (a *Agent) pass(ctx context.Context) *pass {
 	p.decide()
 	p.admit()
 	p.fitChains()
-	p.act(plan.Make(p.want, p.state))
+	actions := plan.Make(p.want, p.state)
+	p.acted = len(actions) > 0
+	p.act(actions)
 	p.finishUnloads()
 	p.remember()
 	return p

@@ -8,8 +8,8 @@ import (
 )
 
 // Run holds the kernel to the intents until the context ends: at once when an
-// intent comes, when an interface or a pin changes, and at every sweep. What
-// runs then stays. It returns nil when the context ends.
+// intent comes and when an interface or a pin changes, and at the next sweep when
+// a link changed or something is left to do. Programs stay when it returns. It returns nil when the context ends.
 func (a *Agent) Run(ctx context.Context) error {
 	sweep := time.NewTicker(a.opts.SweepInterval)
 	defer sweep.Stop()
@@ -18,12 +18,27 @@ func (a *Agent) Run(ctx context.Context) error {
 	for {
 		a.Reconcile(ctx)
 		w.followPins()
+		if !a.awaitTurn(ctx, sweep.C) {
+			return nil
+		}
+	}
+}
+
+// awaitTurn waits until there may be something to do, and reports false when the
+// context ends.
+func (a *Agent) awaitTurn(ctx context.Context, sweep <-chan time.Time) bool {
+	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-sweep.C:
+			return false
+		case <-sweep:
+			if !a.isIdle() {
+				return true
+			}
 		case <-a.wake:
+			return true
 		case <-a.loads.ended:
+			return true
 		}
 	}
 }

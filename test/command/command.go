@@ -1,8 +1,9 @@
 // Package command builds Skep's commands for tests that run them as processes,
-// as a Pod does, and tells what memory a process takes. It starts none.
+// as a Pod does, and reads what memory and processor time a process takes. It starts none.
 package command
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/skep-dev/skep/test/controlplane"
 )
@@ -53,4 +55,25 @@ func MemoryOf(t testing.TB, pid int) Memory {
 		*to = kib * 1024 / 1e6
 	}
 	return m
+}
+
+// CPUOf returns how much processor time all threads of a process took since it began,
+// to a hundredth of a second.
+func CPUOf(t testing.TB, pid int) time.Duration {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The name of the program, in parentheses, may have spaces.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	var ticks int64
+	for _, field := range fields[11:13] { // utime and stime, see proc_pid_stat(5)
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
 }
