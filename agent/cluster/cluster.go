@@ -68,8 +68,8 @@ type Options struct {
 	Profile *v1alpha1.KernelProfile
 	// Inventory lists the programs in the kernel; default is inventory.List.
 	Inventory func(context.Context) (inventory.Inventory, error)
-	// InventoryInterval is how often it is asked where nothing changed; default
-	// one minute.
+	// InventoryInterval is how often the kernel is asked for the ids of its programs,
+	// which are listed where they changed and at each tenth time; default one minute.
 	InventoryInterval time.Duration
 	// Debounce bounds how long a change waits for others before it is written;
 	// default 0.2 to 1 second.

@@ -97,9 +97,8 @@ func (w *world) holds(many int, binary string, flags ...string) (*process, []int
 		apps = append(apps, w.payload(fmt.Sprintf("app-%d", i)))
 		w.apply(apps[i])
 	}
-	for _, app := range apps {
-		w.awaits(app, v1alpha1.NodeLoaded)
-	}
+	loaded := fmt.Sprintf("skep_agent_applications{state=%q} %d\n", v1alpha1.NodeLoaded, many)
+	until(w.t, "all applications to be loaded", func() bool { _, body := p.get("/metrics"); return strings.Contains(body, loaded) })
 	w.quiet()
 	return p, apps
 }

@@ -104,6 +104,10 @@ type publisher struct {
 	programs []inventory.Program
 	ran      []string
 	stale    bool
+	// ids are those of all programs when they were listed, and looks counts the looks
+	// since that found the same ones.
+	ids   []uint32
+	looks int
 	// passed tells that the agent underneath went round since it had the
 	// intents.
 	passed bool
@@ -139,7 +143,7 @@ func (a *Agent) publish(ctx context.Context) {
 			}
 		case <-a.changed:
 		case <-look.C:
-			p.list(ctx)
+			p.look(ctx)
 		case <-due:
 			due, soon = nil, false
 			if err := p.write(ctx); err != nil && ctx.Err() == nil {
@@ -156,6 +160,20 @@ func (a *Agent) publish(ctx context.Context) {
 	}
 }
 
+// relistAfter is after how many looks at the same programs they are listed again:
+// who holds a program changes without the program.
+const relistAfter = 10
+
+// look lists the programs in the kernel where they are others than before.
+func (p *publisher) look(ctx context.Context) {
+	ids, err := inventory.ProgramIDs(ctx)
+	if p.looks++; err == nil && p.looks < relistAfter && slices.Equal(ids, p.ids) {
+		return
+	}
+	p.ids, p.looks = ids, 0
+	p.list(ctx)
+}
+
 // list looks at the programs in the kernel. Without the right to, they are left
 // out.
 func (p *publisher) list(ctx context.Context) {
@@ -166,7 +184,7 @@ func (p *publisher) list(ctx context.Context) {
 			p.listErr = err.Error()
 			p.opts.Log.Warn("cannot list the programs in the kernel; the report leaves them out", "error", err)
 		}
-		p.programs = nil
+		p.programs, p.ids = nil, nil
 		return
 	}
 	p.programs, p.listErr = all.Programs, ""

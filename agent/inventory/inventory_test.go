@@ -334,6 +334,22 @@ func TestListDoesNotNameInterfacesOfOtherNamespaces(t *testing.T) {
 	}
 }
 
+func TestProgramIDsChangeWithThePrograms(t *testing.T) {
+	newHost(t)
+	has := func(id uint32) bool {
+		t.Helper()
+		ids, err := inventory.ProgramIDs(t.Context())
+		if err != nil || !slices.IsSorted(ids) {
+			t.Fatalf("ProgramIDs = %v, %v; want them in ascending order", ids, err)
+		}
+		return slices.Contains(ids, id)
+	}
+	program := only(t, load(t, "xdp_count"))
+	if id := idOf(t, program); !has(id) {
+		t.Errorf("ProgramIDs lacks %d", id)
+	}
+}
+
 func TestListDescribesProgramsAndMaps(t *testing.T) {
 	h := newHost(t)
 	before := time.Now().Add(-2 * time.Second)

@@ -33,6 +33,17 @@ func walk[ID ~uint32](ctx context.Context, next func(ID) (ID, error), visit func
 	}
 }
 
+// ProgramIDs are the ids of all programs in the kernel, in ascending order. They cost
+// one call for each, and List costs many.
+func ProgramIDs(ctx context.Context) ([]uint32, error) {
+	var ids []uint32
+	err := walk(ctx, ebpf.ProgramGetNextID, func(id ebpf.ProgramID) error {
+		ids = append(ids, uint32(id))
+		return nil
+	})
+	return ids, err
+}
+
 func listPrograms(ctx context.Context) ([]Program, error) {
 	var up unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
