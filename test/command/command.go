@@ -3,15 +3,13 @@
 package command
 
 import (
-	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/skep-dev/skep/test/controlplane"
 )
@@ -40,40 +38,53 @@ type Memory struct {
 // MemoryOf reads what a process takes from /proc.
 func MemoryOf(t testing.TB, pid int) Memory {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	status, err := process(t, pid).NewStatus()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var m Memory
-	for field, to := range map[string]*float64{"VmRSS": &m.Resident, "RssAnon": &m.Own, "VmHWM": &m.Peak} {
-		_, rest, _ := strings.Cut(string(status), "\n"+field+":")
-		value, _, _ := strings.Cut(rest, "kB")
-		kib, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-		if err != nil {
-			t.Fatalf("read %s of process %d: %v", field, pid, err)
-		}
-		*to = kib * 1024 / 1e6
-	}
-	return m
+	return Memory{Resident: float64(status.VmRSS) / 1e6, Own: float64(status.RssAnon) / 1e6, Peak: float64(status.VmHWM) / 1e6}
 }
 
 // CPUOf returns how much processor time all threads of a process took since it began,
 // to a hundredth of a second.
 func CPUOf(t testing.TB, pid int) time.Duration {
 	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	stat, err := process(t, pid).Stat()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The name of the program, in parentheses, may have spaces.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	var ticks int64
-	for _, field := range fields[11:13] { // utime and stime, see proc_pid_stat(5)
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ticks += n
+	return time.Duration(stat.CPUTime() * float64(time.Second))
+}
+
+// CPUOfSelf returns CPUOf this process and of its children that run the same binary,
+// which are its confined workers.
+func CPUOfSelf(t testing.TB) time.Duration {
+	t.Helper()
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond
+	all, err := procfs.AllProcs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := CPUOf(t, os.Getpid())
+	for _, p := range all {
+		if stat, err := p.Stat(); err != nil || stat.PPID != os.Getpid() {
+			continue
+		}
+		if runs, err := p.Executable(); err == nil && runs == binary {
+			sum += CPUOf(t, p.PID)
+		}
+	}
+	return sum
+}
+
+func process(t testing.TB, pid int) procfs.Proc {
+	t.Helper()
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,7 +23,9 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/application"
+	"github.com/skep-dev/skep/test/command"
 	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/rules"
 )
 
 // BenchmarkWebhook asks the webhook about changes of a thousand applications
@@ -31,9 +34,13 @@ import (
 // a hundred exceeds. An image that is named by a tag costs one request to its
 // registry, which is on this machine.
 func BenchmarkWebhook(b *testing.B) {
-	for _, named := range []string{"digest", "tag"} {
+	for _, named := range []string{"digest", "tag", "digest/rules=20"} {
 		b.Run("by="+named, func(b *testing.B) {
 			w := newWorld(b)
+			if named == "digest/rules=20" {
+				w.create(admin, &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "rules"},
+					Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + strings.Join(rules.Deny(), "\n")}})
+			}
 			image := w.signed()
 			if named == "tag" {
 				image, _ = w.Push("tagged:v1", append(programs.Object("xdp_count"), w.namespace...), w.signer)
@@ -57,6 +64,7 @@ func (w *world) answers(b *testing.B, image string) {
 	})
 	url := called(b)
 	took := make([][]time.Duration, clients)
+	before := command.CPUOfSelf(b)
 	for b.Loop() {
 		var asking errgroup.Group
 		for c := range clients {
@@ -79,6 +87,7 @@ func (w *world) answers(b *testing.B, image string) {
 	}
 	all := slices.Concat(took...)
 	slices.Sort(all)
+	b.ReportMetric((command.CPUOfSelf(b)-before).Seconds()*1e3/float64(len(all)), "ms-cpu/answer")
 	b.ReportMetric(all[len(all)/2].Seconds()*1e3, "ms/p50")
 	b.ReportMetric(all[len(all)*99/100].Seconds()*1e3, "ms/p99")
 	b.ReportMetric(0, "ns/op")
