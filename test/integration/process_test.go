@@ -10,6 +10,7 @@ import (
 	"net/http/httputil"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/test/command"
+	"github.com/skep-dev/skep/test/supply"
 )
 
 // process is skep-controller as it runs in a Pod. What it asks of the API server
@@ -45,7 +47,7 @@ func (c *cluster) process(binary string) *process {
 	}
 	// Whoever leads alone renews its lease for nobody, which no change asks for.
 	p.Cmd = exec.Command(binary, "--kubeconfig="+kubeconfig, "--namespace=default", "--cache="+filepath.Join(dir, "cache"),
-		"--leader-elect=false", "--metrics-address=", "--health-address=")
+		"--leader-elect=false", "--metrics-address=", "--health-address=", "--allowed-registry="+strings.Join(supply.Loopback(), ","))
 	var said bytes.Buffer
 	p.Stderr = &said
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -22,8 +22,9 @@ import (
 // default. It reports the seconds until all are Ready, and what the controller
 // and each node asked of the API server until they rest: requests, those of them
 // that write, and the kB of their bodies and of the answers'; for the first
-// version and for the second. Last it reports the memory of skep-controller, which
-// runs as a process of its own.
+// version and for the second; then the same for deleting all of them, until no node
+// has any. Last it reports the memory of skep-controller, which runs as a process of
+// its own.
 func BenchmarkNodes(b *testing.B) {
 	for _, size := range []struct{ nodes, applications int }{{1, 1}, {1, 10}, {1, 50}, {1, 100}, {10, 20}, {1000, 1}} {
 		b.Run(fmt.Sprintf("nodes=%d/applications=%d", size.nodes, size.applications), func(b *testing.B) {
@@ -85,42 +86,67 @@ func (s *scale) measures(applications int) {
 		app.Spec.Rollout = nil
 		all = append(all, app)
 	}
-	s.spends("first", applications, func() {
+	ready := func() error { return s.areReady(applications) }
+	s.spends("first", ready, func() {
 		for _, app := range all {
 			s.create(app)
 		}
 	})
-	s.spends("update", applications, func() {
+	s.spends("update", ready, func() {
 		for _, app := range all {
 			s.change(app, func() { app.Spec.Bytecode.Image = second })
 		}
 	})
 	s.controller.weighs(s.b)
+	s.spends("delete", s.areGone, func() {
+		for _, app := range all {
+			if err := s.Delete(s.b.Context(), app); err != nil {
+				s.b.Fatal(err)
+			}
+		}
+	})
 }
 
-// spends reports what it takes until a change is Ready everywhere.
-func (s *scale) spends(what string, applications int, change func()) {
+// areReady fails unless so many applications are Ready and loaded on every node.
+func (s *scale) areReady(applications int) error {
+	var list v1alpha1.ClusterBpfApplicationList
+	if err := s.List(s.b.Context(), &list); err != nil {
+		return err
+	}
+	ready := 0
+	for i := range list.Items {
+		app := &list.Items[i]
+		if app.Status.ObservedGeneration == app.Generation && app.Status.Nodes != nil &&
+			int(app.Status.Nodes.Loaded) == s.nodes && meta.IsStatusConditionTrue(app.Status.Conditions, v1alpha1.ConditionReady) {
+			ready++
+		}
+	}
+	if ready < applications {
+		return fmt.Errorf("%d are", ready)
+	}
+	return nil
+}
+
+// areGone fails while a node has an application loaded.
+func (s *scale) areGone() error {
+	var list v1alpha1.BpfNodeList
+	if err := s.List(s.b.Context(), &list); err != nil {
+		return err
+	}
+	for _, n := range list.Items {
+		if n.Status.Counts.Loaded > 0 {
+			return fmt.Errorf("node %s has %d", n.Name, n.Status.Counts.Loaded)
+		}
+	}
+	return nil
+}
+
+// spends reports what it takes until a change is done everywhere.
+func (s *scale) spends(what string, done func() error, change func()) {
 	controller, nodes := s.rests()
 	began := time.Now()
 	change()
-	s.until("all to be ready", func() error {
-		var list v1alpha1.ClusterBpfApplicationList
-		if err := s.List(s.b.Context(), &list); err != nil {
-			return err
-		}
-		ready := 0
-		for i := range list.Items {
-			app := &list.Items[i]
-			if app.Status.ObservedGeneration == app.Generation && app.Status.Nodes != nil &&
-				int(app.Status.Nodes.Loaded) == s.nodes && meta.IsStatusConditionTrue(app.Status.Conditions, v1alpha1.ConditionReady) {
-				ready++
-			}
-		}
-		if ready < applications {
-			return fmt.Errorf("%d are", ready)
-		}
-		return nil
-	})
+	s.until(what+" to be done", done)
 	s.b.ReportMetric(time.Since(began).Seconds(), "s/"+what)
 	did, each := s.rests()
 	s.reports("controller", what, did.since(controller), 1)
