@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 
@@ -109,12 +110,13 @@ func (w *child) work(t task) error {
 func (w *child) full() bool { return w.kept > w.empty+w.keeps }
 
 // bound ends this process where it takes more than the bounds beside what it keeps.
-// With the collector at a hundred percent, twice of that may stand.
+// With the collector at a hundred percent, twice of that may stand. What is loaded
+// beyond what may be kept is taken from the bounds.
 func (w *child) bound() {
 	if w.unbound != nil {
 		w.unbound()
 	}
-	w.unbound = confined.Watch(2*w.kept+slack+w.bounds.MemoryBytes, w.bounds.CPU)
+	w.unbound = confined.Watch(2*min(w.kept, w.empty+w.keeps)+slack+w.bounds.MemoryBytes, w.bounds.CPU)
 }
 
 // do does what a task asks.
@@ -148,7 +150,7 @@ func (w *child) do(t task) error {
 }
 
 // evaluate answers questions about a document, and stops before the next where the
-// policies are too many to keep.
+// turn is over, or the policies are too many to keep.
 func (w *child) evaluate(e evaluation) error {
 	value, err := ast.ValueFromReader(bytes.NewReader(e.Document))
 	if err != nil {
@@ -161,8 +163,9 @@ func (w *child) evaluate(e evaluation) error {
 	if err := w.out.Encode(answer{Begun: true}); err != nil {
 		return err
 	}
-	for _, q := range e.Policies {
-		if w.full() {
+	for began, i := time.Now(), 0; i < len(e.Policies); i++ {
+		q := e.Policies[i]
+		if w.full() || i > 0 && time.Since(began) > e.Turn {
 			return nil
 		}
 		if q.Program != nil {

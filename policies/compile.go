@@ -20,7 +20,8 @@ const (
 	maxRegoBytes = 256 << 10
 	// maxNesting bounds how deep brackets stand in brackets.
 	maxNesting = 64
-	// maxCompileErrors bounds how many errors of one policy are told.
+	// maxCompileErrors bounds how many errors of one policy are reported; each is cut
+	// at maxTextBytes.
 	maxCompileErrors = 10
 )
 
@@ -71,7 +72,7 @@ func (s *sandbox) compile(ctx context.Context, p program) (*executable, proof, e
 	}
 	parameters, err := ast.ValueFromReader(bytes.NewReader(p.Parameters))
 	if err != nil {
-		return nil, proof{Errors: []*CompileError{{Policy: p.Policy, Message: "spec.parameters: " + err.Error()}}}, nil //nolint:nilerr // it is the policy's fault, which a proof tells
+		return nil, proof{Errors: []*CompileError{{Policy: p.Policy, Message: cut("spec.parameters: "+err.Error(), maxTextBytes)}}}, nil //nolint:nilerr // it is the policy's fault, which a proof tells
 	}
 	shown := proof{Denies: slices.Contains(entries, entryDeny), AllEvidence: readsEvidence(modules, p.Profile != "")}
 	lib, err := s.library()
@@ -123,7 +124,7 @@ func (s *sandbox) parse(p program) (modules map[string]*ast.Module, entries []st
 func (s *sandbox) link(ctx context.Context, p program, modules map[string]*ast.Module, entries []string, shown *proof) (query rego.PreparedEvalQuery, errs []*CompileError) {
 	defer func() {
 		if r := recover(); r != nil {
-			errs = []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: fmt.Sprintf("the compiler gave up on it: %v", r)}}
+			errs = []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: cut(fmt.Sprintf("the compiler gave up on it: %v", r), maxTextBytes)}}
 		}
 	}()
 	compiler := s.compiler()
@@ -168,16 +169,18 @@ func compileErrors(p program, err error) []*CompileError {
 	case errors.As(err, &one):
 		list = ast.Errors{one}
 	default:
-		return []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: err.Error()}}
+		return []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: cut(err.Error(), maxTextBytes)}}
 	}
 	list.Sort()
+	// The last one may say that there are more.
+	list = list[:min(len(list), maxCompileErrors+1)]
 	errs := make([]*CompileError, 0, len(list))
 	for _, e := range list {
 		ce := &CompileError{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: e.Message}
 		if e.Location != nil && e.Location.Row > 0 {
 			ce.File, ce.Line, ce.Column = e.Location.File, e.Location.Row, max(1, e.Location.Col)
 		}
-		ce.Message += details(e.Details)
+		ce.Message = cut(ce.Message+details(e.Details), maxTextBytes)
 		errs = append(errs, ce)
 	}
 	return errs

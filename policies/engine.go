@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/semaphore"
-
-	"github.com/skep-dev/skep/share"
 )
 
 // DefaultMemory is how much memory compiling or evaluating one policy may take, in
@@ -26,12 +23,10 @@ const (
 	// tenantCompiles and adminCompiles are how many policies of namespaces, and
 	// how many of the cluster, are compiled at once. A namespace compiles one.
 	tenantCompiles = 2
-	adminCompiles  = 2
+	adminCompiles  = 1
 	// maxTries is how many more workers are tried where one ended by no limit: as
 	// many as may have been ended while they waited for work.
 	maxTries = 4
-	// maxProofs bounds how many policies' proofs are remembered.
-	maxProofs = 4096
 	// keptBytes is how much memory a worker keeps in compiled policies: a small one
 	// takes a quarter of a MiB, one of 256 KiB eleven.
 	keptBytes = 64 << 20
@@ -39,12 +34,11 @@ const (
 	idleTime = time.Minute
 )
 
-// Documents of more than largeBytes are decided largeAtOnce at a time, each in a
-// worker of its own: the engine takes fifty times as much of the memory as a
-// document has bytes. Nearly all have a few KiB, and wait for none.
+// Documents of more than largeBytes are decided one at a time, each in a worker of its
+// own: the engine takes fifty times as much of the memory as a document has bytes.
+// Nearly all have a few KiB, and wait for none where policies of the cluster are asked.
 const (
-	largeBytes  = 128 << 10
-	largeAtOnce = 2
+	largeBytes = 128 << 10
 	// memoryFactor is how much memory an evaluation may take besides for each byte
 	// of its document.
 	memoryFactor = 64
@@ -52,8 +46,8 @@ const (
 
 // EngineOptions are what an Engine works with; the zero value is ready.
 type EngineOptions struct {
-	// Evaluators is how many evaluations run at once; 0 means two. A namespace has half
-	// of them.
+	// Evaluators is how many evaluations by policies of the cluster run at once, and
+	// how many by policies of namespaces; 0 means two. A namespace has half of each.
 	Evaluators int
 	// MemoryBytes is how much memory compiling or evaluating one policy may take; 0
 	// means DefaultMemory.
@@ -68,57 +62,86 @@ type EngineOptions struct {
 // that takes more memory or time than it may has its child ended, and no other
 // policy's answer changes. It is safe for concurrent use.
 type Engine struct {
-	evaluators int
-	memory     int64
+	memory int64
 	// patience is how long a compile may take by the clock.
 	patience time.Duration
 	// kept is how much memory a worker may keep in compiled policies.
-	kept        int64
-	now         func() time.Time
-	turns       share.Shares
-	evaluations *semaphore.Weighted
-	tenants     *semaphore.Weighted
-	admins      *semaphore.Weighted
-	// large counts the large documents that are being decided.
-	large     *semaphore.Weighted
+	kept      int64
+	now       func() time.Time
 	penalties penalties
+	pools     pools
+	proofs    proofs
+	// baseline is that profile once it is compiled.
+	baseline atomic.Pointer[compiled]
 
-	// mu guards what follows.
+	// mu guards what follows, and the idle workers of the pools.
 	mu     sync.Mutex
 	closed bool
-	// idle are the workers that wait for work, the one that worked last at the
-	// end; busy are the others.
-	idle map[kind][]*worker
-	busy map[*worker]bool
+	busy   map[*worker]bool
 	// dropped counts the workers that ended before they were released.
 	dropped int
-	// proofs remembers what compiled programs showed, by their keys.
-	proofs map[string]proof
 }
 
-// kind is what a worker is kept for. A worker that compiles what nobody proved may
-// have to be ended, and one that evaluates knows policies: so they are apart.
-type kind string
+// pools are the workers by what they do, and for whom: policies of namespaces are
+// compiled and evaluated in others than those of the cluster, so that neither their
+// time nor their number holds those up.
+type pools struct {
+	// proveCluster and proveTenants compile what nobody compiled before, and may have
+	// to be ended.
+	proveCluster, proveTenants *pool
+	// cluster and tenants evaluate, and know policies; the large ones evaluate large
+	// documents. Of namespaces, a large document takes all places.
+	cluster, clusterLarge, tenants, tenantsLarge *pool
+}
 
-const (
-	proves    kind = "prove"
-	evaluates kind = "evaluate"
-)
+func newPools(evaluators int) pools {
+	half := max(evaluators/2, 1)
+	p := pools{
+		proveCluster: newPool(adminCompiles, adminCompiles), proveTenants: newPool(tenantCompiles, 1),
+		cluster: newPool(evaluators, half), clusterLarge: newPool(1, 1), tenants: newPool(evaluators, half),
+	}
+	p.tenantsLarge = &pool{places: p.tenants.places, weight: int64(evaluators), share: 1}
+	p.clusterLarge.fresh, p.tenantsLarge.fresh = true, true
+	return p
+}
+
+// all lists the pools that keep workers.
+func (p *pools) all() []*pool {
+	return []*pool{p.proveCluster, p.proveTenants, p.cluster, p.tenants}
+}
 
 // NewEngine returns an Engine, which starts children when they are needed. Close
 // ends them.
 func NewEngine(o EngineOptions) *Engine {
-	evaluators := cmp.Or(o.Evaluators, 2)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	return &Engine{
-		evaluators: evaluators, memory: cmp.Or(o.MemoryBytes, DefaultMemory), kept: keptBytes, patience: compileTimeout, now: o.Now,
-		evaluations: semaphore.NewWeighted(int64(evaluators)), large: semaphore.NewWeighted(largeAtOnce),
-		tenants: semaphore.NewWeighted(tenantCompiles), admins: semaphore.NewWeighted(adminCompiles),
-		penalties: penalties{now: o.Now},
-		idle:      map[kind][]*worker{}, busy: map[*worker]bool{}, proofs: map[string]proof{},
+		memory: cmp.Or(o.MemoryBytes, DefaultMemory), kept: keptBytes, patience: compileTimeout, now: o.Now,
+		penalties: penalties{now: o.Now}, pools: newPools(cmp.Or(o.Evaluators, 2)),
+		busy: map[*worker]bool{},
 	}
+}
+
+// provers compile policies of a namespace, or of the cluster where that is empty.
+func (e *Engine) provers(namespace string) *pool {
+	if namespace == "" {
+		return e.pools.proveCluster
+	}
+	return e.pools.proveTenants
+}
+
+// evaluators evaluate policies of the cluster, or a namespace's own.
+func (e *Engine) evaluators(own, large bool) *pool {
+	switch {
+	case own && large:
+		return e.pools.tenantsLarge
+	case own:
+		return e.pools.tenants
+	case large:
+		return e.pools.clusterLarge
+	}
+	return e.pools.cluster
 }
 
 // errClosed says that an Engine is used after its Close.
@@ -128,8 +151,11 @@ var errClosed = errors.New("the engine for policies is closed")
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
-	idle := slices.Concat(e.idle[proves], e.idle[evaluates])
-	clear(e.idle)
+	var idle []*worker
+	for _, p := range e.pools.all() {
+		idle = append(idle, p.idle...)
+		p.idle = nil
+	}
 	for w := range e.busy {
 		w.kill()
 	}
@@ -139,27 +165,23 @@ func (e *Engine) Close() {
 	}
 }
 
-// take returns a worker that waits, or starts one. release gives it back.
-func (e *Engine) take(k kind) (*worker, error) {
+// take returns a worker of a pool that waits, or starts one, which may take so much
+// memory at once. release gives it back.
+func (e *Engine) take(p *pool, memory int64) (*worker, error) {
 	e.mu.Lock()
 	if e.closed {
 		e.mu.Unlock()
 		return nil, errClosed
 	}
-	if n := len(e.idle[k]); n > 0 {
-		w := e.idle[k][n-1]
-		e.idle[k] = e.idle[k][:n-1]
+	if n := len(p.idle); n > 0 {
+		w := p.idle[n-1]
+		p.idle = p.idle[:n-1]
 		e.busy[w] = true
 		e.mu.Unlock()
 		return w, nil
 	}
 	e.mu.Unlock()
-	return e.start(e.memory + memoryFactor*largeBytes)
-}
-
-// start starts a worker that may take so much memory.
-func (e *Engine) start(memory int64) (*worker, error) {
-	w, err := startWorker(start{MemoryBytes: memory, KeptBytes: e.kept})
+	w, err := startWorker(start{MemoryBytes: max(memory, e.memory+memoryFactor*largeBytes), KeptBytes: e.kept})
 	if err != nil {
 		return nil, err
 	}
@@ -173,21 +195,27 @@ func (e *Engine) start(memory int64) (*worker, error) {
 	return w, nil
 }
 
-// release has a worker wait for work, and ends those that waited long.
-func (e *Engine) release(k kind, w *worker) {
-	w.used = e.now()
+// release has a worker wait for work in its pool, and ends all that waited long.
+func (e *Engine) release(p *pool, w *worker) {
+	now := e.now()
+	w.used = now
 	e.mu.Lock()
 	delete(e.busy, w)
-	var stale []*worker
-	if e.closed {
-		stale = append(stale, w)
+	var ends []*worker
+	if e.closed || p.fresh {
+		ends = append(ends, w)
 	} else {
-		waiting := append(slices.Clone(e.idle[k]), w)
-		n := slices.IndexFunc(waiting, func(w *worker) bool { return e.now().Sub(w.used) <= idleTime })
-		stale, e.idle[k] = slices.Clone(waiting[:max(n, 0)]), slices.Clone(waiting[max(n, 0):])
+		p.idle = append(p.idle, w)
+	}
+	for _, p := range e.pools.all() {
+		n := slices.IndexFunc(p.idle, func(w *worker) bool { return now.Sub(w.used) <= idleTime })
+		if n < 0 {
+			n = len(p.idle)
+		}
+		ends, p.idle = append(ends, p.idle[:n]...), slices.Clone(p.idle[n:])
 	}
 	e.mu.Unlock()
-	for _, w := range stale {
+	for _, w := range ends {
 		w.end()
 	}
 }
@@ -200,33 +228,15 @@ func (e *Engine) drop(w *worker) {
 	e.dropped++
 }
 
-// turn waits for a turn of a namespace, and then for one of all. leave gives both
-// back.
-func (e *Engine) turn(ctx context.Context, name string, most int64, all *semaphore.Weighted) (leave func(), err error) {
-	give, err := e.turns.Take(ctx, name, 1, most)
-	if err != nil {
-		return nil, err
-	}
-	if err := all.Acquire(ctx, 1); err != nil {
-		give()
-		return nil, err
-	}
-	return func() { all.Release(1); give() }, nil
-}
-
 // prove has a child compile a policy, unless it is known what that shows. Where
 // compiling exceeds a limit the proof says so, and it is not tried again for a
 // while.
 func (e *Engine) prove(ctx context.Context, namespace string, prog program, key string) (proof, error) {
-	if known, ok := e.proof(key); ok {
+	if known, ok := e.proofs.get(key); ok {
 		return known, nil
 	}
-	all := e.tenants
-	most := int64(1)
-	if namespace == "" {
-		all, most = e.admins, adminCompiles
-	}
-	leave, err := e.turn(ctx, "compile "+namespace, most, all)
+	pool := e.provers(namespace)
+	leave, err := pool.enter(ctx, namespace)
 	if err != nil {
 		return proof{}, fmt.Errorf("wait to compile policy %s: %w", prog.Policy, err)
 	}
@@ -238,7 +248,7 @@ func (e *Engine) prove(ctx context.Context, namespace string, prog program, key 
 	// It goes on where the caller gives up, so that the next finds what it showed.
 	go func() {
 		defer leave()
-		shown, err := e.proveNow(key, prog)
+		shown, err := e.proveNow(pool, key, prog)
 		done <- outcome{shown, err}
 	}()
 	select {
@@ -249,10 +259,10 @@ func (e *Engine) prove(ctx context.Context, namespace string, prog program, key 
 	}
 }
 
-// proveNow compiles in the turn of a namespace.
-func (e *Engine) proveNow(key string, prog program) (proof, error) {
+// proveNow compiles in a place of a pool.
+func (e *Engine) proveNow(pool *pool, key string, prog program) (proof, error) {
 	// Another may have compiled it meanwhile.
-	if known, ok := e.proof(key); ok {
+	if known, ok := e.proofs.get(key); ok {
 		return known, nil
 	}
 	broken := func(what string) proof {
@@ -261,9 +271,13 @@ func (e *Engine) proveNow(key string, prog program) (proof, error) {
 	if v, held := e.penalties.holds(key); held {
 		return broken(v.Denied[0].Message), nil
 	}
+	died := "died " + key
+	if v, held := e.penalties.holds(died); held {
+		return proof{}, errors.New(v.Denied[0].Message)
+	}
 	var shown proof
 	t := task{Prove: &prog, Bounds: bounds{MemoryBytes: e.memory, CPU: compileCPU}}
-	err := e.try(t, e.patience, func(a answer) error {
+	err := e.try(pool, t, e.patience, func(a answer) error {
 		if a.Proof != nil {
 			shown = *a.Proof
 		}
@@ -272,22 +286,20 @@ func (e *Engine) proveNow(key string, prog program) (proof, error) {
 	var ended *endedError
 	switch {
 	case err == nil:
-		e.remember(key, shown)
+		e.penalties.lift(died)
+		e.proofs.put(key, shown)
 		return shown, nil
 	case errors.As(err, &ended) && ended.exhausted():
 		what := "compiling it " + exceeded(ended, e.memory, e.patience)
 		e.penalties.add(key, verdict{Denied: []Reason{{Message: what}}}, memoryPenalty)
 		return broken(what), nil
 	}
-	return proof{}, fmt.Errorf("compile policy %s: %w", prog.Policy, err)
-}
-
-// proof is what a program showed before.
-func (e *Engine) proof(key string) (proof, bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	known, ok := e.proofs[key]
-	return known, ok
+	err = fmt.Errorf("compile policy %s: %w", prog.Policy, err)
+	if ended != nil {
+		// It may be the policy's fault, so it is not tried in a loop.
+		e.penalties.add(died, verdict{Denied: []Reason{{Message: err.Error()}}}, memoryPenalty)
+	}
+	return proof{}, err
 }
 
 // errAnswer says that a child answers what was not asked.
@@ -295,16 +307,16 @@ var errAnswer = errors.New("ask the worker for policies: it answers something el
 
 // try asks a worker that compiles, and another one where it ended by no limit:
 // somebody else ended it.
-func (e *Engine) try(t task, each time.Duration, take func(answer) error) error {
+func (e *Engine) try(p *pool, t task, each time.Duration, take func(answer) error) error {
 	var ended *endedError
 	for tries := 0; ; tries++ {
-		w, err := e.take(proves)
+		w, err := e.take(p, t.Bounds.MemoryBytes)
 		if err != nil {
 			return err
 		}
 		err = w.ask(t, each, func(a answer) (time.Duration, error) { return 0, take(a) })
 		if err == nil {
-			e.release(proves, w)
+			e.release(p, w)
 			return nil
 		}
 		e.drop(w)
@@ -312,19 +324,6 @@ func (e *Engine) try(t task, each time.Duration, take func(answer) error) error 
 			return err
 		}
 	}
-}
-
-// remember keeps a proof, and lets any other go where there are too many.
-func (e *Engine) remember(key string, shown proof) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for other := range e.proofs {
-		if len(e.proofs) < maxProofs {
-			break
-		}
-		delete(e.proofs, other)
-	}
-	e.proofs[key] = shown
 }
 
 // exceeded says which limit a child exceeded, and what to do.

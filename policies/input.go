@@ -7,6 +7,7 @@ package policies
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -99,6 +100,9 @@ type Reason struct {
 	// Message says what is wrong, Remedy what would mend it.
 	Message string `json:"message"`
 	Remedy  string `json:"remedy"`
+	// Failed is true where the policy could not be evaluated: that it denies is no
+	// word about the application.
+	Failed bool `json:"failed,omitempty"`
 }
 
 // Decision is what a set of policies says of one Input.
@@ -131,3 +135,9 @@ type Decision struct {
 
 // Allowed tells whether nothing refused.
 func (d Decision) Allowed() bool { return len(d.Denied) == 0 }
+
+// Known reports whether the policies that could be evaluated answer: they deny, or
+// every policy was evaluated. Otherwise it is unknown what those say that failed.
+func (d Decision) Known() bool {
+	return d.Allowed() || slices.ContainsFunc(d.Denied, func(r Reason) bool { return !r.Failed })
+}

@@ -74,6 +74,9 @@ type evaluation struct {
 	Policies []question
 	// Timeout is how long each policy may take.
 	Timeout time.Duration
+	// Turn is how long the policies may take together. No other is asked after that;
+	// one is asked in any case.
+	Turn time.Duration
 }
 
 // question names one policy that is asked.
@@ -144,7 +147,7 @@ func fails(policy, what, remedy string) verdict {
 	return verdict{Failed: true, Denied: []Reason{{
 		Rule:    policy + "/" + ruleError,
 		Message: fmt.Sprintf("policy %s %s, so it allows nothing it judges", policy, what),
-		Remedy:  remedy,
+		Remedy:  remedy, Failed: true,
 	}}}
 }
 

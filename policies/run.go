@@ -14,6 +14,9 @@ const (
 	// time of one a namespace's own policies may take together.
 	maxBatch = 16
 	maxTime  = 10
+	// turnTime is how long an evaluation asks one policy after another before others
+	// have their turn.
+	turnTime = 250 * time.Millisecond
 	// maxExhausted is how many of a namespace's own policies may exceed a limit
 	// while one document is decided; the others are then not evaluated.
 	maxExhausted = 2
@@ -21,7 +24,7 @@ const (
 	grace = 500 * time.Millisecond
 )
 
-// evaluation of policies: what is asked, and the answers so far.
+// run is one evaluation of policies: what is asked, and the answers so far.
 type run struct {
 	engine *Engine
 	// tenant is the namespace of the application.
@@ -32,33 +35,31 @@ type run struct {
 	memory   int64
 	// verdicts are those of the list.
 	verdicts []verdict
-	// exhausted counts the namespace's own policies that exceeded a limit.
+	// exhausted counts the namespace's own policies that exceeded a limit, and spent
+	// is how long they were evaluated: neither the start of a worker nor a wait counts.
 	exhausted int
-	began     time.Time
+	spent     time.Duration
 }
 
-// evaluate asks policies about a document, for an application of a namespace. An
-// error says that nothing was decided.
+// evaluate asks policies about a document, for an application of a namespace: first
+// those of the cluster, which wait for no policy of a namespace. An error says that
+// nothing was decided. Where ctx ends, the evaluation ends with the policy that is
+// being asked.
 func (e *Engine) evaluate(ctx context.Context, tenant string, document []byte, list []*compiled, timeout time.Duration) ([]verdict, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	large := len(document) > largeBytes
-	name, all := "evaluate "+tenant, e.evaluations
-	if large {
-		name, all = "evaluate large "+tenant, e.large
-	}
-	leave, err := e.turn(ctx, name, int64(max(e.evaluators/2, 1)), all)
-	if err != nil {
-		return nil, fmt.Errorf("wait to decide: %w", err)
-	}
 	r := &run{engine: e, tenant: tenant, document: document, list: list, timeout: timeout,
-		memory: e.memory + memoryFactor*int64(len(document)), verdicts: make([]verdict, len(list)), began: e.now()}
+		memory: e.memory + memoryFactor*int64(len(document)), verdicts: make([]verdict, len(list))}
 	done := make(chan error, 1)
-	// It goes on where the caller gives up: a worker is no use in the middle.
+	// A worker is of use to others once its policy has answered, so it is waited for
+	// where the caller no longer waits.
 	go func() {
-		defer leave()
-		done <- r.all(large)
+		err := r.all(ctx, false)
+		if err == nil {
+			err = r.all(ctx, true)
+		}
+		done <- err
 	}()
 	select {
 	case <-ctx.Done():
@@ -68,34 +69,22 @@ func (e *Engine) evaluate(ctx context.Context, tenant string, document []byte, l
 	}
 }
 
-// all asks every policy, and starts another worker where one is ended by a policy:
-// what the others say does not depend on it.
-func (r *run) all(large bool) error {
-	var todo []int
-	for i, c := range r.list {
-		if v, held := r.engine.penalties.holds(r.penalty(c)); held {
-			r.verdicts[i] = v
-		} else {
-			todo = append(todo, i)
-		}
-	}
+// all asks the policies of the cluster, or those of the namespace itself, turn by
+// turn. Where one ends its worker the others are asked in another: their answers do
+// not depend on it.
+func (r *run) all(ctx context.Context, own bool) error {
+	todo := r.unanswered(own)
 	for tries, diedAt := 0, -1; len(todo) > 0; {
-		if todo = r.skip(todo); len(todo) == 0 {
-			return nil
+		if own {
+			if todo = r.skip(todo); len(todo) == 0 {
+				return nil
+			}
 		}
-		w, err := r.worker(large)
-		if err != nil {
-			return err
-		}
-		answered, err := r.ask(w, todo)
+		answered, err := r.turn(ctx, own, todo)
 		todo = todo[answered:]
 		var ended *endedError
-		if err == nil {
-			r.done(w, large)
-			continue
-		}
-		r.engine.drop(w)
 		switch {
+		case err == nil:
 		case !errors.As(err, &ended) || tries >= maxTries:
 			return err
 		case len(todo) == 0:
@@ -112,28 +101,48 @@ func (r *run) all(large bool) error {
 	return nil
 }
 
-// worker is one that evaluates, of its own for a large document.
-func (r *run) worker(large bool) (*worker, error) {
-	if large {
-		return r.engine.start(r.memory)
+// unanswered lists the policies of the cluster, or those of the namespace itself, and
+// answers for those that are not to be tried yet.
+func (r *run) unanswered(own bool) []int {
+	var todo []int
+	for i, c := range r.list {
+		if own != (c.scope.namespace != "") {
+			continue
+		}
+		if v, held := r.engine.penalties.holds(r.penalty(c)); held {
+			r.verdicts[i] = v
+		} else {
+			todo = append(todo, i)
+		}
 	}
-	return r.engine.take(evaluates)
+	return todo
 }
 
-// done gives a worker back.
-func (r *run) done(w *worker, large bool) {
-	if large {
-		r.engine.drop(w)
-		w.end()
-		return
+// turn asks as many policies as one turn takes, and returns how many were answered.
+func (r *run) turn(ctx context.Context, own bool, todo []int) (answered int, err error) {
+	pool := r.engine.evaluators(own, len(r.document) > largeBytes)
+	leave, err := pool.enter(ctx, r.tenant)
+	if err != nil {
+		return 0, fmt.Errorf("wait to decide: %w", err)
 	}
-	r.engine.release(evaluates, w)
+	defer leave()
+	w, err := r.engine.take(pool, r.memory)
+	if err != nil {
+		return 0, err
+	}
+	answered, err = r.ask(w, todo)
+	if err != nil {
+		r.engine.drop(w)
+		return answered, err
+	}
+	r.engine.release(pool, w)
+	return answered, nil
 }
 
 // ask asks a worker as many of the policies as one task takes, and returns how
 // many were answered.
 func (r *run) ask(w *worker, todo []int) (answered int, err error) {
-	e := &evaluation{Document: r.document, Timeout: r.timeout}
+	e := &evaluation{Document: r.document, Timeout: r.timeout, Turn: turnTime}
 	bytes := 0
 	for _, i := range todo[:min(len(todo), maxBatch)] {
 		c := r.list[i]
@@ -154,8 +163,12 @@ func (r *run) ask(w *worker, todo []int) (answered int, err error) {
 		}
 		return r.timeout + grace
 	}
+	// last is when the answer before came.
+	var last time.Time
 	t := task{Evaluate: e, Bounds: bounds{MemoryBytes: r.memory}}
 	err = w.ask(t, startTimeout, func(a answer) (time.Duration, error) {
+		before := last
+		last = r.engine.now()
 		switch {
 		case a.Begun:
 			return next(), nil
@@ -165,10 +178,14 @@ func (r *run) ask(w *worker, todo []int) (answered int, err error) {
 			w.known[e.Policies[answered].Key] = true
 			return r.timeout + grace, nil
 		}
+		r.spent += last.Sub(before)
 		r.answer(todo[answered], *a.Verdict)
 		answered++
 		return next(), nil
 	})
+	if err != nil && !last.IsZero() {
+		r.spent += r.engine.now().Sub(last)
+	}
 	return answered, err
 }
 
@@ -215,24 +232,18 @@ func (r *run) count(c *compiled) {
 	}
 }
 
-// skip answers for the policies of a namespace of which too many exceeded a limit:
-// they have no more of the time of others.
+// skip answers for the namespace's own policies where too many of them exceeded a
+// limit, or they took all of their time: they have no more of the time of others.
 func (r *run) skip(todo []int) []int {
-	if r.exhausted < maxExhausted && r.engine.now().Sub(r.began) < maxTime*r.timeout {
+	if r.exhausted < maxExhausted && r.spent < maxTime*r.timeout {
 		return todo
 	}
-	var rest []int
 	for _, i := range todo {
-		c := r.list[i]
-		if c.scope.namespace == "" {
-			rest = append(rest, i)
-			continue
-		}
-		v := fails(c.id, "was not evaluated, since other policies of its namespace exceeded their limits or took all time before", "their authors are to make those smaller or cheaper first")
+		v := fails(r.list[i].id, "was not evaluated, since other policies of its namespace exceeded their limits or took all time before", "their authors are to make those smaller or cheaper first")
 		v.Late = true
 		r.verdicts[i] = v
 	}
-	return rest
+	return nil
 }
 
 // penalty is the key of a policy's penalties: an application of one namespace that

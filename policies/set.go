@@ -72,41 +72,62 @@ type compiled struct {
 // them joined, each a *CompileError. The Set is nil only if nothing could be
 // compiled at all, or the context ended.
 func (e *Engine) Compile(ctx context.Context, list []Policy, opts Options) (*Set, error) {
+	proven, err := e.proveAll(ctx, list)
+	if err != nil {
+		return nil, fmt.Errorf("compile policies: %w", err)
+	}
+	return e.Assemble(ctx, proven, opts)
+}
+
+// Assemble is Compile for policies that were proven, and waits for none of them.
+func (e *Engine) Assemble(ctx context.Context, proven []Proven, opts Options) (*Set, error) {
 	if opts.Timeout <= 0 {
 		opts.Timeout = DefaultTimeout
 	}
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	list = slices.Clone(list)
-	slices.SortStableFunc(list, func(a, b Policy) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	proven = slices.Clone(proven)
+	slices.SortStableFunc(proven, func(a, b Proven) int {
+		return cmp.Or(cmp.Compare(a.policy.Namespace, b.policy.Namespace), cmp.Compare(a.policy.Name, b.policy.Name))
 	})
+	list := make([]Policy, len(proven))
+	for i := range proven {
+		list[i] = proven[i].policy
+	}
 	of, err := revision(list)
 	if err != nil {
 		return nil, fmt.Errorf("compile policies: %w", err)
 	}
-	set := &Set{engine: e, timeout: opts.Timeout, now: opts.Now, revision: of}
-	baseline := Policy{Name: ProfileBaseline, Spec: v1alpha1.BpfPolicySpec{Profile: ProfileBaseline}}
-	proved, err := e.proveAll(ctx, append([]Policy{baseline}, list...))
+	fallback, err := e.fallback(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("compile policies: %w", err)
 	}
-	if err := joined(proved[0].errs); err != nil {
-		return nil, fmt.Errorf("compile policies: %w", err)
-	}
-	set.fallback = proved[0].compiled
+	set := &Set{engine: e, timeout: opts.Timeout, now: opts.Now, revision: of, fallback: fallback}
 	var errs []error
 	for i, p := range list {
-		c, broken := proved[i+1].compiled, proved[i+1].errs
+		c, broken := proven[i].compiled, proven[i].errs
 		if i > 0 && list[i-1].String() == p.String() {
 			c.broken = true
 			broken = append(broken, &CompileError{Policy: c.id, File: p.file(), Line: 1, Column: 1, Message: "there is another policy of that name; rename one of them"})
 		}
-		set.policies = append(set.policies, c)
+		set.policies = append(set.policies, &c)
 		errs = append(errs, joined(broken))
 	}
 	return set, errors.Join(errs...)
+}
+
+// fallback is the embedded profile baseline, which is compiled once.
+func (e *Engine) fallback(ctx context.Context) (*compiled, error) {
+	if known := e.baseline.Load(); known != nil {
+		return known, nil
+	}
+	proven, err := e.Prove(ctx, Policy{Name: ProfileBaseline, Spec: v1alpha1.BpfPolicySpec{Profile: ProfileBaseline}})
+	if err = errors.Join(err, proven.Err()); err != nil {
+		return nil, err
+	}
+	e.baseline.Store(&proven.compiled)
+	return &proven.compiled, nil
 }
 
 // refusal is the verdict of a broken policy.
@@ -115,56 +136,63 @@ func (c *compiled) refusal() verdict {
 		return fails(c.id, "does not compile", "its author is to mend it; skep policy test shows where it is wrong")
 	}
 	return verdict{Failed: true, Denied: []Reason{{
-		Rule: c.id + "/" + entryDeny, Message: "the policy cannot be used: " + cut(c.unusable, maxTextBytes), Remedy: "have its owner mend policy " + c.id,
+		Rule: c.id + "/" + entryDeny, Message: "the policy cannot be used: " + cut(c.unusable, maxTextBytes), Remedy: "have its owner mend policy " + c.id, Failed: true,
 	}}}
 }
 
-// proved is a policy as it is part of a Set, and what is wrong with it.
-type proved struct {
-	compiled *compiled
+// Proven is a policy whose Rego was compiled, and what is wrong with it. The zero value
+// is none.
+type Proven struct {
+	policy   Policy
+	compiled compiled
 	errs     []*CompileError
 }
 
+// Err is what is wrong with the policy: *CompileErrors, joined; nil where it can be used.
+func (p Proven) Err() error { return joined(p.errs) }
+
 // proveAll compiles policies beside each other, so that one which takes long holds
 // up none of another namespace.
-func (e *Engine) proveAll(ctx context.Context, list []Policy) ([]proved, error) {
-	all := make([]proved, len(list))
+func (e *Engine) proveAll(ctx context.Context, list []Policy) ([]Proven, error) {
+	all := make([]Proven, len(list))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, p := range list {
 		group.Go(func() (err error) {
-			all[i], err = e.proveOne(ctx, p)
+			all[i], err = e.Prove(ctx, p)
 			return err
 		})
 	}
 	return all, group.Wait()
 }
 
-// proveOne is a policy that is usable, by denying, even where there are errors.
-func (e *Engine) proveOne(ctx context.Context, p Policy) (proved, error) {
-	c := &compiled{id: p.String(), spec: p.Spec, unusable: p.Unusable}
+// Prove compiles a policy. One in which something is wrong is usable all the same, by
+// denying what it matches. An error is no fault that was found in the policy: ctx
+// ended, or what compiles it did.
+func (e *Engine) Prove(ctx context.Context, p Policy) (Proven, error) {
+	c := compiled{id: p.String(), spec: p.Spec, unusable: p.Unusable}
 	var err error
 	c.scope, err = newScope(p)
 	if p.Unusable != "" {
 		c.broken, c.enforces = true, p.Spec.Mode != v1alpha1.PolicyAudit
-		return proved{compiled: c}, nil
+		return Proven{policy: p, compiled: c}, nil
 	}
 	if err = errors.Join(p.check(), err); err == nil {
 		c.program, err = programOf(p)
 	}
 	if err != nil {
 		c.broken = true
-		return proved{c, []*CompileError{{Policy: c.id, Message: err.Error()}}}, nil //nolint:nilerr // it is the policy's fault, and denies what it matches
+		return Proven{p, c, []*CompileError{{Policy: c.id, Message: err.Error()}}}, nil //nolint:nilerr // it is the policy's fault, and denies what it matches
 	}
 	c.key = c.program.key()
 	shown, err := e.prove(ctx, p.Namespace, c.program, c.key)
 	if err != nil {
-		return proved{}, err
+		return Proven{}, err
 	}
 	c.broken = len(shown.Errors) > 0
 	c.timeDependent, c.allEvidence = shown.TimeDependent, shown.AllEvidence
 	c.authored = shown.Authored || p.Spec.Match != nil && p.Spec.Match.Selector != nil
 	c.enforces = p.Spec.Mode != v1alpha1.PolicyAudit && (c.broken || shown.Denies)
-	return proved{c, slices.Clone(shown.Errors)}, nil
+	return Proven{p, c, slices.Clone(shown.Errors)}, nil
 }
 
 // revision hashes all that decides beside the input.

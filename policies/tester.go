@@ -122,7 +122,8 @@ func (e *Engine) testOne(ctx context.Context, p Policy, files map[string]string)
 	if err != nil {
 		return nil, fmt.Errorf("test policy %s: %w", p, err)
 	}
-	leave, err := e.turn(ctx, "test", 1, e.tenants)
+	pool := e.pools.proveTenants
+	leave, err := pool.enter(ctx, p.Namespace)
 	if err != nil {
 		return nil, fmt.Errorf("test policy %s: %w", p, err)
 	}
@@ -130,7 +131,7 @@ func (e *Engine) testOne(ctx context.Context, p Policy, files map[string]string)
 	var results []TestResult
 	var broken []*CompileError
 	t := task{Test: &testRun{Program: prog, Files: files}, Bounds: bounds{MemoryBytes: e.memory}}
-	err = e.try(t, e.patience+testTimeout, func(a answer) error {
+	err = e.try(pool, t, e.patience+testTimeout, func(a answer) error {
 		switch {
 		case a.Result != nil:
 			results = append(results, *a.Result)
