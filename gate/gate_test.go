@@ -392,7 +392,7 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 					return
 				}
 			}
-			t.Errorf("denied for %q, want %s at %s saying %q with a remedy", v.Decision().Denied, c.rule, c.path, c.says)
+			t.Errorf("denied for %v, want %s at %s saying %q with a remedy", v.Decision().Denied, c.rule, c.path, c.says)
 		})
 	}
 }

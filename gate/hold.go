@@ -16,8 +16,9 @@ import (
 
 // Held is what a verdict about what runs comes to.
 type Held struct {
-	// judged tells that there is one.
-	judged bool
+	// judged tells that there is one, unknown that it denies for nothing but policies
+	// that could not be evaluated.
+	judged, unknown bool
 	// pending is why there is none yet; nil where none is under way.
 	pending error
 	// stands tells that it would be admitted anew.
@@ -56,8 +57,9 @@ func (j *Judge) HoldBy(ctx context.Context, s Standing, evaluate Evaluate) Held 
 	}
 	decision := verdict.Decision()
 	return Held{
-		judged: true,
-		stands: verdict.Allowed(),
+		judged:  true,
+		unknown: !decision.Known(),
+		stands:  verdict.Allowed(),
 		// What runs has no labels where its definition cannot be read: a policy
 		// that asks for one must not unload it for that.
 		overruled: !verdict.Allowed() && (decision.UnloadUndefined || decision.Unload && s.defined()),
@@ -92,8 +94,11 @@ func (j *Judge) deniedByRecord(ctx context.Context, s Standing) bool {
 	if err != nil || now.Allowed() {
 		return false
 	}
-	// Without the bytecode, only what the revocation adds is known to be a reason.
-	return known || slices.ContainsFunc(now.Denied, func(r policies.Reason) bool { return !slices.Contains(admitted.Denied, r) })
+	// Without the bytecode, only what the revocation adds is known to be a reason. That
+	// a policy could not be evaluated is none.
+	return slices.ContainsFunc(now.Denied, func(r policies.Reason) bool {
+		return !r.Failed && (known || !slices.Contains(admitted.Denied, r))
+	})
 }
 
 // fromRecord is what runs with all sealed signers as its evidence. known tells that
@@ -175,7 +180,7 @@ func (j *Judge) Fate(ctx context.Context, request Request, version intent.Payloa
 	s.Held = j.Hold(ctx, s)
 	free, _ := s.Settle(revoked, false)
 	braked, _ := s.Settle(revoked, true)
-	return Fate{Keeps: free == MoveKeep, Known: s.Held.judged, Denied: free != MoveKeep && braked == MoveKeep}
+	return Fate{Keeps: free == MoveKeep, Known: s.Held.judged && !s.Held.unknown, Denied: free != MoveKeep && braked == MoveKeep}
 }
 
 // asDefined is the definition that what runs would have today.

@@ -17,6 +17,9 @@ import (
 // wantsTwo refuses what fewer than two signers signed.
 var wantsTwo = rego("deny contains \"fewer than two\" if count({s.signer | some s in input.signatures}) < 2")
 
+// fails is a policy that cannot be evaluated, on anything.
+var fails = rego("two := 1\n\ntwo := 2 if input.version\n\ndeny contains \"two\" if two == 3")
+
 // strangers sign what a reference stands for, with keys that nobody knows.
 func (w *world) strangers(ref string, many int) {
 	w.t.Helper()
@@ -71,6 +74,9 @@ func TestARevocationActsOnWhatWasSealed(t *testing.T) {
 		"the registry is away, and the other is enough":    {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
 		"all is away, and the other is enough":             {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
 		"all is away, and bytecode that nobody has is why": {wantsTwo, rego("deny contains \"no programs\" if count(input.bytecode.programs) == 0"), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
+		"the policy fails":                                 {before: wantsTwo, policy: fails, revoked: "team-a", want: gate.MoveKeep},
+		"the policy fails, and the registry is away":       {wantsTwo, fails, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
+		"the policy fails, and all is away":                {wantsTwo, fails, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
 		"the registry is away, and nobody is revoked":      {wantsTwo, always, "", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -107,6 +107,12 @@ func (s Standing) Pending() bool {
 	return s.Runs() && (s.Held.pending != nil || errors.Is(s.Err, ErrPending) && !s.Held.judged)
 }
 
+// Undecided reports whether policies that could not be evaluated, by their own fault or
+// for want of time, may yet change what is decided.
+func (s Standing) Undecided() bool {
+	return s.Held.unknown || s.defined() && s.Err == nil && !s.Verdict.Decision().Known()
+}
+
 // Settle decides what to do with one application and why. revoked are the
 // signers whose trust was taken away; braked tells that so much is denied anew
 // that a human has to confirm it.
@@ -157,6 +163,9 @@ func (s Standing) distrusted(revoked []string) (Move, string) {
 		return MoveKeep, s.Held.pending.Error()
 	case LostItsSigners(s.Live.Signers, revoked):
 		return MoveBury, "every signer it was admitted by is revoked"
+	case s.Held.unknown:
+		return MoveKeep, "a signer it was admitted by is revoked (" + strings.Join(names, ", ") +
+			"), and the policies could not be evaluated to the end; what runs is kept until they are"
 	case s.Held.judged || s.Held.deniedByRecord:
 		return MoveBury, "it is denied, and a signer it was admitted by is revoked: " + strings.Join(names, ", ")
 	}

@@ -47,6 +47,8 @@ func TestSettle(t *testing.T) {
 		"denied by the record, and none revoked":   {Standing{Live: twice, Held: Held{deniedByRecord: true}, Request: def, Err: unreachable}, nil, MoveKeep},
 		"its signer revoked, and still asked for":  {Standing{Live: running, Held: Held{pending: ErrPending}, Request: def, Err: ErrPending}, []string{"a"}, MoveKeep},
 		"refused, and nobody it names is revoked":  {Standing{Live: twice, Held: Held{judged: true}, Request: def}, []string{"c"}, MoveKeep},
+		"one is revoked, and a policy fails":       {Standing{Live: twice, Held: Held{judged: true, unknown: true}, Request: def}, []string{"a"}, MoveKeep},
+		"both are revoked, and a policy fails":     {Standing{Live: twice, Held: Held{judged: true, unknown: true}, Request: def}, []string{"a", "b"}, MoveBury},
 		"its signer revoked, another signed since": {Standing{Live: running, Held: Held{judged: true, stands: true}, Request: def, Err: unreachable}, []string{"a"}, MoveKeep},
 		"buried before, and its signer revoked":    {Standing{Live: buried, Request: def}, []string{"a"}, MoveKeep},
 		"never loaded, and nobody can tell of it":  {Standing{Request: def, Err: unreachable}, nil, MoveKeep},

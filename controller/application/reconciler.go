@@ -348,11 +348,12 @@ func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s
 const soon = 30 * time.Second
 
 // again is when a verdict is to be looked at again without an event: soon where
-// a signature may yet be pushed, else by and by, so that a thousand applications
-// that a restart had judged at once are not all due together.
+// a signature may yet be pushed or a policy could not be evaluated, else by and by, so
+// that a thousand applications that a restart had judged at once are not all due
+// together.
 func (r *Reconciler) again(s gate.Standing) time.Duration {
 	interval := cmp.Or(r.Interval, 10*time.Minute)
-	if evidence := s.Verdict.Evidence(); !s.Verdict.Allowed() && len(evidence.Signatures) == 0 {
+	if evidence := s.Verdict.Evidence(); s.Undecided() || !s.Verdict.Allowed() && len(evidence.Signatures) == 0 {
 		return min(interval, soon)
 	}
 	return apiwait.Jitter(interval, 0.1)
@@ -437,7 +438,7 @@ func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing
 	switch {
 	case s.Unloads() || len(besides.denied) > 0:
 		return r.Keeper.Holds(ctx, app.Identity())
-	case s.Runs() && s.Err == nil && !besides.unknown:
+	case s.Runs() && s.Err == nil && !s.Undecided() && !besides.unknown:
 		r.Keeper.Spares(app.Identity())
 	}
 	return "", false, nil
