@@ -32,6 +32,15 @@ type Weigher interface {
 	Weigh(ctx context.Context) ([]v1alpha1.Identity, error)
 }
 
+// Engine compiles policies; *policies.Engine is one.
+type Engine interface {
+	// Compile compiles policies that are only tried.
+	Compile(context.Context, []policies.Policy, policies.Options) (*policies.Set, error)
+	// Prove compiles one policy, and Assemble makes a Set of those that were.
+	Prove(context.Context, policies.Policy) (policies.Proven, error)
+	Assemble(context.Context, []policies.Proven, policies.Options) (*policies.Set, error)
+}
+
 // Options is what a Keeper works with; all but Now is needed.
 type Options struct {
 	// Reader reads signers, policies and intents from a cache.
@@ -45,9 +54,10 @@ type Options struct {
 	// Judge is who judges by them.
 	Judge *gate.Judge
 	// Engine compiles policies.
-	Engine *policies.Engine
-	// Patience is how long a Refresh waits for policies that are still being
-	// compiled; zero means five seconds, and half a minute the first time.
+	Engine Engine
+	// Patience is how long a Refresh waits for policies of the cluster that are still
+	// being compiled, and Prepare for those of namespaces; zero means five seconds, and
+	// for policies of the cluster half a minute the first time.
 	Patience time.Duration
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
@@ -61,13 +71,17 @@ type Keeper struct {
 	one sync.Mutex
 	// before is what is in force; nil before the first refresh.
 	before *objects
-	// compiled remembers what came of each object, by UID and generation, and
-	// active by UID each policy as it could be used last.
-	compiled map[string]error
-	active   map[types.UID]policies.Policy
+	// trusted remembers what came of each signer, by UID and generation, and active by
+	// UID each policy as it could be used last.
+	trusted map[string]error
+	active  map[types.UID]policies.Proven
 
 	// mu guards what follows.
-	mu      sync.RWMutex
+	mu sync.RWMutex
+	// tried is what came of each policy, by UID and generation; waiting are those of
+	// namespaces that are not compiled yet.
+	tried   map[string]attempt
+	waiting []written
 	ready   chan struct{}
 	revoked []string
 	weighed string
@@ -76,7 +90,7 @@ type Keeper struct {
 
 // NewKeeper returns a Keeper that has refreshed nothing yet.
 func NewKeeper(o Options) *Keeper {
-	return &Keeper{Options: o, compiled: map[string]error{}, active: map[types.UID]policies.Policy{}, ready: make(chan struct{})}
+	return &Keeper{Options: o, tried: map[string]attempt{}, ready: make(chan struct{})}
 }
 
 // Ready is closed once the cluster's signers and policies are in force: before,
@@ -103,8 +117,9 @@ type Outcome struct {
 	Object client.Object
 	// Err is why it is not in force as written; nil where it is.
 	Err error
-	// Pending tells that it is still being compiled: what it said before stays in
-	// force, and Err is nil. A new Refresh finds what came of it.
+	// Pending tells that it is not compiled yet, or, where there is an Err, that this
+	// failed through no fault of its own: what it said before stays active, and it is
+	// tried again.
 	Pending bool
 	// Vanished tells that it is in force although it is gone: its CRD was deleted,
 	// and not it.
@@ -159,111 +174,200 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 // compile makes a trust and a set out of what can be used.
 func (k *Keeper) compile(ctx context.Context, in objects) (*signing.Trust, *policies.Set, []Outcome, error) {
 	outcomes := make([]Outcome, 0, len(in.all()))
-	compiled := map[string]error{}
+	trusted := map[string]error{}
 	var signers []v1alpha1.BpfSigner
 	for i := range in.Signers {
 		s := &in.Signers[i]
-		err, known := k.compiled[version(s)]
+		err, known := k.trusted[version(s)]
 		if !known {
 			_, err = signing.NewTrust([]v1alpha1.BpfSigner{*s})
 		}
-		if compiled[version(s)] = err; err == nil {
+		if trusted[version(s)] = err; err == nil {
 			signers = append(signers, *s)
 		}
 		outcomes = append(outcomes, Outcome{Object: s, Err: err, Vanished: in.vanished[s.UID]})
 	}
-	list, tried, err := k.usable(ctx, in, compiled)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	k.compiled = compiled
+	k.trusted = trusted
 	trust, err := signing.NewTrust(signers)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("trust signers: %w", err)
 	}
-	set, err := k.Engine.Compile(ctx, list, policies.Options{})
+	list, compiled, err := k.usable(ctx, in)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	set, err := k.Engine.Assemble(ctx, list, policies.Options{})
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("compile policies: %w", err)
 	}
-	return trust, set, append(outcomes, tried...), nil
+	return trust, set, append(outcomes, compiled...), nil
 }
 
 // version names an object as it was written once.
 func version(o client.Object) string { return fmt.Sprintf("%s/%d", o.GetUID(), o.GetGeneration()) }
 
-// usable tries each policy that was not tried yet, all at once, and returns all as
-// they are to be in force: one that cannot be used denies all it matches, and one
-// that is still being compiled is as it was before.
-func (k *Keeper) usable(ctx context.Context, in objects, compiled map[string]error) ([]policies.Policy, []Outcome, error) {
-	list := policies.FromObjects(in.Cluster, in.Namespaced)
-	owners := map[types.NamespacedName]client.Object{}
-	for _, o := range in.all() {
-		if _, signer := o.(*v1alpha1.BpfSigner); !signer {
-			owners[client.ObjectKeyFromObject(o)] = o
-		}
+// written is a policy and the object that it was written as.
+type written struct {
+	policies.Policy
+
+	object client.Object
+}
+
+// policies are those of the cluster and those of namespaces.
+func (in objects) policies() (cluster, namespaced []written) {
+	for i := range in.Cluster {
+		p := policies.FromObjects(in.Cluster[i:i+1], nil)[0]
+		cluster = append(cluster, written{p, &in.Cluster[i]})
 	}
-	outcomes := make([]Outcome, len(list))
-	trying, cancel := context.WithTimeout(ctx, k.patience())
+	for i := range in.Namespaced {
+		p := policies.FromObjects(nil, in.Namespaced[i:i+1])[0]
+		namespaced = append(namespaced, written{p, &in.Namespaced[i]})
+	}
+	return cluster, namespaced
+}
+
+// attempt is what came of compiling a policy: err is no fault of the policy.
+type attempt struct {
+	proven policies.Proven
+	err    error
+}
+
+// Prepare compiles the policies of namespaces that were not compiled yet, and waits for
+// them no longer than Patience. It holds up no Refresh, which takes what is compiled.
+func (k *Keeper) Prepare(ctx context.Context) error {
+	var in objects
+	var list v1alpha1.BpfPolicyList
+	if err := k.Reader.List(ctx, &list); err != nil {
+		return fmt.Errorf("list policies: %w", err)
+	}
+	in.Namespaced = list.Items
+	_, namespaced := in.policies()
+	k.mu.RLock()
+	namespaced = append(namespaced, k.waiting...)
+	k.mu.RUnlock()
+	k.try(ctx, namespaced, cmp.Or(k.Patience, patience))
+	return ctx.Err()
+}
+
+// patience is how long policies are waited for that are compiled, and firstPatience
+// the first time: nothing is judged before.
+const (
+	patience      = 5 * time.Second
+	firstPatience = 30 * time.Second
+)
+
+// try compiles all policies that were not compiled yet, at once, and waits for them no
+// longer than within. One that takes longer goes on, for the next try to find.
+func (k *Keeper) try(ctx context.Context, list []written, within time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	var group sync.WaitGroup
-	for i, p := range list {
-		o := owners[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}]
-		outcomes[i] = Outcome{Object: o, Vanished: in.vanished[o.GetUID()]}
-		err, known := k.compiled[version(o)]
-		if outcomes[i].Err = err; known {
+	begun := map[string]bool{}
+	for _, w := range list {
+		id := version(w.object)
+		if before, known := k.attempt(w); begun[id] || known && before.err == nil {
 			continue
 		}
+		begun[id] = true
 		group.Go(func() {
-			_, outcomes[i].Err = k.Engine.Compile(trying, []policies.Policy{p}, policies.Options{})
-			outcomes[i].Pending = outcomes[i].Err != nil && trying.Err() != nil
+			proven, err := k.Engine.Prove(ctx, w.Policy)
+			if err != nil && ctx.Err() != nil {
+				return
+			}
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.tried[id] = attempt{proven, err}
 		})
 	}
 	group.Wait()
+}
+
+// attempt is what came of compiling a policy as it is written.
+func (k *Keeper) attempt(w written) (attempt, bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	a, known := k.tried[version(w.object)]
+	return a, known
+}
+
+// usable returns all policies as they are to be active: one that cannot be used denies
+// all it matches, and one that is not compiled yet is as it was before.
+func (k *Keeper) usable(ctx context.Context, in objects) ([]policies.Proven, []Outcome, error) {
+	cluster, namespaced := in.policies()
+	k.await(ctx, cluster, namespaced)
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	active := map[types.UID]policies.Policy{}
-	for i := range outcomes {
-		o := &outcomes[i]
-		// What is no fault of the policy is tried again.
-		if fault := (*policies.CompileError)(nil); o.Err != nil && !o.Pending && !errors.As(o.Err, &fault) {
-			return nil, nil, o.Err
+	all := append(cluster, namespaced...)
+	list, outcomes := make([]policies.Proven, len(all)), make([]Outcome, len(all))
+	active, tried := map[types.UID]policies.Proven{}, map[string]attempt{}
+	var waiting []written
+	for i, w := range all {
+		a, known := k.attempt(w)
+		if known {
+			tried[version(w.object)] = a
 		}
-		list[i] = k.inForce(list[i], o)
-		if list[i].Unusable == "" {
-			active[o.Object.GetUID()] = list[i]
+		outcomes[i] = outcomeOf(w, a, known)
+		outcomes[i].Vanished = in.vanished[w.object.GetUID()]
+		if outcomes[i].Pending && w.Namespace != "" {
+			waiting = append(waiting, w)
 		}
-		if !o.Pending {
-			compiled[version(o.Object)] = o.Err
+		var usable bool
+		var err error
+		if list[i], usable, err = k.inForce(ctx, w, a.proven, outcomes[i]); err != nil {
+			return nil, nil, err
+		}
+		if usable {
+			active[w.object.GetUID()] = list[i]
 		}
 	}
 	k.active = active
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.tried, k.waiting = tried, waiting
 	return list, outcomes, nil
 }
 
-// inForce is a policy as it is to be in force.
-func (k *Keeper) inForce(p policies.Policy, o *Outcome) policies.Policy {
-	if o.Pending {
-		o.Err = nil
-		if before, known := k.active[o.Object.GetUID()]; known {
-			return before
-		}
-		p.Unusable = "it is still being compiled"
-	} else if o.Err != nil {
-		p.Unusable, _, _ = strings.Cut(o.Err.Error(), "\n")
+// await waits for policies of the cluster that are not compiled yet. For those of
+// namespaces it waits the first time alone, and not for long.
+func (k *Keeper) await(ctx context.Context, cluster, namespaced []written) {
+	if k.Check(nil) == nil {
+		k.try(ctx, cluster, cmp.Or(k.Patience, patience))
+		return
 	}
-	return p
+	var group sync.WaitGroup
+	group.Go(func() { k.try(ctx, namespaced, cmp.Or(k.Patience, patience)) })
+	k.try(ctx, cluster, cmp.Or(k.Patience, firstPatience))
+	group.Wait()
 }
 
-// patience is how long to wait for policies that are compiled. Nothing is judged
-// before the first were, so the first Refresh is worth more of it.
-func (k *Keeper) patience() time.Duration {
-	select {
-	case <-k.ready:
-		return cmp.Or(k.Patience, 5*time.Second)
-	default:
-		return cmp.Or(k.Patience, 30*time.Second)
+// outcomeOf is what became of a policy by the last attempt to compile it.
+func outcomeOf(w written, a attempt, known bool) Outcome {
+	o := Outcome{Object: w.object, Err: a.err, Pending: !known || a.err != nil}
+	if !o.Pending {
+		o.Err = a.proven.Err()
 	}
+	return o
+}
+
+// inForce is a policy as it is to be active; usable tells that it is as somebody wrote
+// it, now or before.
+func (k *Keeper) inForce(ctx context.Context, w written, proven policies.Proven, o Outcome) (active policies.Proven, usable bool, err error) {
+	p := w.Policy
+	switch before, known := k.active[w.object.GetUID()]; {
+	case !o.Pending && o.Err == nil:
+		return proven, true, nil
+	case o.Pending && known:
+		return before, true, nil
+	case o.Pending && o.Err == nil:
+		p.Unusable = "it is still being compiled"
+	case o.Pending:
+		p.Unusable = "it could not be compiled yet"
+	default:
+		p.Unusable, _, _ = strings.Cut(o.Err.Error(), "\n")
+	}
+	active, err = k.Engine.Prove(ctx, p)
+	return active, false, err
 }
 
 // ErrNotReady says that the cluster's policies are not in force yet.

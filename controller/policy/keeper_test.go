@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/test/seals"
+	"github.com/skep-dev/skep/test/supply"
 )
 
 // cluster is what a Keeper reads, and who weighs for it.
@@ -202,6 +204,144 @@ func TestWhatNoControllerSealedWasNeverInForce(t *testing.T) {
 	}
 }
 
+// hindered is an Engine that a test gets between.
+type hindered struct {
+	*policies.Engine
+	// before is asked before a policy is compiled.
+	before func(context.Context, policies.Policy) error
+	// made is the Set that was made last.
+	made *policies.Set
+}
+
+func (e *hindered) Prove(ctx context.Context, p policies.Policy) (policies.Proven, error) {
+	if p.Unusable == "" {
+		if err := e.before(ctx, p); err != nil {
+			return policies.Proven{}, err
+		}
+	}
+	return e.Engine.Prove(ctx, p)
+}
+
+func (e *hindered) Assemble(ctx context.Context, list []policies.Proven, o policies.Options) (*policies.Set, error) {
+	set, err := e.Engine.Assemble(ctx, list, o)
+	e.made = set
+	return set, err
+}
+
+// denies are the rules by which the Set denies an application of a namespace.
+func (e *hindered) denies(t *testing.T, namespace string) (rules []string) {
+	t.Helper()
+	in := policies.Input{Application: policies.Application{Kind: v1alpha1.KindBpfApplication, Metadata: policies.Metadata{Name: "app", Namespace: namespace}}}
+	d, err := e.made.Decide(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range d.Denied {
+		if !strings.HasPrefix(r.Rule, policies.ProfileBaseline+"/") {
+			rules = append(rules, r.Rule)
+		}
+	}
+	return rules
+}
+
+func TestARevocationWaitsForNoPolicyOfANamespace(t *testing.T) {
+	signer := supply.New(t).Signer("signer")
+	signer.UID, signer.Generation = "signer", 1
+	c := &cluster{signers: []v1alpha1.BpfSigner{*signer}}
+	k := c.keeper(t)
+	compiling := make(chan struct{})
+	k.Engine = &hindered{Engine: engine, before: func(ctx context.Context, p policies.Policy) error {
+		if p.Namespace == "" {
+			return nil
+		}
+		close(compiling)
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	k.Patience = time.Hour
+	refresh(t, k, c)
+	c.namespaced = []v1alpha1.BpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "slow", Namespace: "team", UID: "slow"}}}
+	ctx, stop := context.WithCancel(t.Context())
+	prepared := make(chan error, 1)
+	go func() { prepared <- k.Prepare(ctx) }()
+	<-compiling
+	c.signers[0].Generation, c.signers[0].Spec.Revoked = 2, true
+	refresh(t, k, c)
+	if !slices.Equal(k.Revoked(), []string{"signer"}) {
+		t.Errorf("revoked: %v", k.Revoked())
+	}
+	stop()
+	if err := <-prepared; !errors.Is(err, context.Canceled) {
+		t.Errorf("Prepare = %v", err)
+	}
+}
+
+// TestAPolicyThatCannotBeCompiledTakesNoOtherWithIt has what compiles a policy die of
+// something that nobody knows.
+func TestAPolicyThatCannotBeCompiledTakesNoOtherWithIt(t *testing.T) {
+	rego := func(what string) v1alpha1.BpfPolicySpec {
+		return v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains " + what + "\n"}
+	}
+	for name, namespace := range map[string]string{"of the cluster": "", "of a namespace": "team"} {
+		t.Run(name, func(t *testing.T) {
+			c := &cluster{cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good"}, Spec: rego(`"good"`)}}}
+			meta := func(generation int64) metav1.ObjectMeta {
+				return metav1.ObjectMeta{Name: "p", Namespace: namespace, UID: "p", Generation: generation}
+			}
+			write := func(generation int64, spec v1alpha1.BpfPolicySpec) {
+				if namespace == "" {
+					c.cluster = append(c.cluster[:1], v1alpha1.ClusterBpfPolicy{ObjectMeta: meta(generation), Spec: spec})
+				} else {
+					c.namespaced = []v1alpha1.BpfPolicy{{ObjectMeta: meta(generation), Spec: spec}}
+				}
+			}
+			dies := true
+			with := &hindered{Engine: engine, before: func(_ context.Context, p policies.Policy) error {
+				if dies && p.Name == "p" {
+					return errors.New("the worker ended: signal: killed")
+				}
+				return nil
+			}}
+			k := c.keeper(t)
+			k.Engine, k.Patience = with, 3*time.Minute
+			id := policies.Policy{Name: "p", Namespace: namespace}.String()
+			// refreshed is what became of the policy, and the rules that deny.
+			refreshed := func() (Outcome, []string) {
+				t.Helper()
+				if err := k.Prepare(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				outcomes, _, err := k.Refresh(t.Context(), c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				i := slices.IndexFunc(outcomes, func(o Outcome) bool { return o.Object.GetName() == "p" })
+				return outcomes[i], with.denies(t, "team")
+			}
+			steps := []struct {
+				what       string
+				generation int64
+				spec       v1alpha1.BpfPolicySpec
+				dies       bool
+				want       []string
+			}{
+				{"it was never compiled", 1, rego(`"one"`), true, []string{"good/deny", id + "/deny"}},
+				{"it is tried again", 1, rego(`{"msg": "one", "rule": "one"}`), false, []string{"good/deny", id + "/one"}},
+				{"a change cannot be compiled", 2, rego(`{"msg": "two", "rule": "two"}`), true, []string{"good/deny", id + "/one"}},
+				{"the change is tried again", 2, rego(`{"msg": "two", "rule": "two"}`), false, []string{"good/deny", id + "/two"}},
+			}
+			for _, s := range steps {
+				dies = s.dies
+				write(s.generation, s.spec)
+				o, rules := refreshed()
+				if o.Pending != s.dies || (o.Err != nil) != s.dies || !slices.Equal(rules, s.want) {
+					t.Errorf("%s: pending %t, %v; denied by %v, want %v", s.what, o.Pending, o.Err, rules, s.want)
+				}
+			}
+		})
+	}
+}
+
 // TestAPolicyThatIsStillCompiledStopsNoOther has a Keeper that waits for no policy:
 // what was in force stays until the new one is compiled.
 func TestAPolicyThatIsStillCompiledStopsNoOther(t *testing.T) {
@@ -215,6 +355,9 @@ func TestAPolicyThatIsStillCompiledStopsNoOther(t *testing.T) {
 	compiled := func() (pending int) {
 		t.Helper()
 		for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); pending++ {
+			if err := k.Prepare(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			outcomes, _, err := k.Refresh(t.Context(), c)
 			if err != nil || len(outcomes) != len(c.namespaced) {
 				t.Fatal(outcomes, err)

@@ -49,31 +49,43 @@ type Reconciler struct {
 	Leader *leader.Elector
 }
 
-// all is the one request there is: signers and policies come into force
-// together.
-var all = reconcile.Request{NamespacedName: types.NamespacedName{Name: "signers-and-policies"}}
+// The requests there are. Signers and policies become active together; those of
+// namespaces are compiled before that, and whatever changes of the cluster waits for
+// none of them.
+var (
+	ofCluster    = reconcile.Request{NamespacedName: types.NamespacedName{Name: "signers-and-policies"}}
+	ofNamespaces = reconcile.Request{NamespacedName: types.NamespacedName{Name: "policies-of-namespaces"}}
+)
 
 // Register has a manager run the Reconciler. Every replica runs it, since every
 // replica answers admission requests; only the leader writes.
 func (r *Reconciler) Register(mgr ctrl.Manager) error {
-	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{all} })
+	ask := func(what reconcile.Request) handler.EventHandler {
+		return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{what} })
+	}
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	everywhere := false
 	return ctrl.NewControllerManagedBy(mgr).Named("policy").
-		WithOptions(controller.Options{NeedLeaderElection: &everywhere}).
-		Watches(&v1alpha1.BpfSigner{}, one, changed).
-		Watches(&v1alpha1.ClusterBpfPolicy{}, one, changed).
-		Watches(&v1alpha1.BpfPolicy{}, one, changed).
+		WithOptions(controller.Options{NeedLeaderElection: &everywhere, MaxConcurrentReconciles: 2}).
+		Watches(&v1alpha1.BpfSigner{}, ask(ofCluster), changed).
+		Watches(&v1alpha1.ClusterBpfPolicy{}, ask(ofCluster), changed).
+		Watches(&v1alpha1.BpfPolicy{}, ask(ofNamespaces), changed).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			q.Add(all)
-			r.Leader.Elected(func() { q.Add(all) })
+			q.Add(ofCluster)
+			q.Add(ofNamespaces)
+			r.Leader.Elected(func() { q.Add(ofCluster) })
 			return nil
 		})).
 		Complete(r)
 }
 
-// Reconcile brings what is written into force.
-func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.Result, error) {
+// Reconcile has what is written become active.
+func (r *Reconciler) Reconcile(ctx context.Context, what reconcile.Request) (ctrl.Result, error) {
+	if what == ofNamespaces {
+		if err := r.Keeper.Prepare(ctx); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
 	outcomes, changed, err := r.Keeper.Refresh(ctx, r.Weigher)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -82,54 +94,62 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.R
 		ctrl.LoggerFrom(ctx).Info("signers and policies are in force", "revision", r.Keeper.Weighed(), "objects", len(outcomes))
 		r.Changed()
 	}
-	again := r.again(outcomes)
+	again := r.again(what, outcomes)
 	_, err = r.Leader.Do(ctx, func(ctx context.Context) error {
-		again, err = r.write(ctx, outcomes)
+		behind, err := r.write(ctx, outcomes)
+		if behind {
+			again = settle
+		}
 		return err
 	})
 	return ctrl.Result{RequeueAfter: again}, err
 }
 
-// write keeps what is in force and reports it on each object, and returns when to do
-// so again.
-func (r *Reconciler) write(ctx context.Context, outcomes []Outcome) (again time.Duration, err error) {
-	again, errs := r.again(outcomes), []error{r.Keeper.Remember(ctx)}
+// write keeps what is active and reports it on each object. behind tells that the
+// cache does not show one as it is, which is nobody's fault.
+func (r *Reconciler) write(ctx context.Context, outcomes []Outcome) (behind bool, err error) {
+	errs := []error{r.Keeper.Remember(ctx)}
 	for _, o := range outcomes {
-		if o.Pending {
+		if o.Pending && o.Err == nil {
 			continue
 		}
 		err := r.report(ctx, o)
 		if apierrors.IsConflict(err) {
-			// The cache is behind, which is nobody's fault.
-			again = settle
+			behind = true
 			continue
 		}
 		errs = append(errs, err)
 	}
-	return again, errors.Join(errs...)
+	return behind, errors.Join(errs...)
 }
 
 // settle is when an object is looked at again that the cache does not show as it
 // is.
 const settle = 500 * time.Millisecond
 
-// pending is when what is still being compiled is asked for again.
+// pending is when what is not compiled yet is asked for again.
 const pending = time.Second
 
-// again is when all is read again without an event.
-func (r *Reconciler) again(outcomes []Outcome) time.Duration {
-	if slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Pending }) {
+// again is when to do so again without an event: all is read again by and by, and what
+// is not compiled yet soon.
+func (r *Reconciler) again(what reconcile.Request, outcomes []Outcome) time.Duration {
+	waits := func(o Outcome) bool { return o.Pending && (o.Object.GetNamespace() == "") == (what == ofCluster) }
+	switch {
+	case slices.ContainsFunc(outcomes, waits):
 		return pending
+	case what == ofCluster:
+		return r.interval()
 	}
-	return r.interval()
+	return 0
 }
 
 func (r *Reconciler) interval() time.Duration { return cmp.Or(r.Interval, 5*time.Minute) }
 
 // The reasons of Ready on a signer or policy.
 const (
-	ReasonInForce = "InForce"
-	ReasonInvalid = "Invalid"
+	ReasonInForce     = "InForce"
+	ReasonInvalid     = "Invalid"
+	ReasonNotCompiled = "NotCompiled"
 )
 
 // report says on one object whether it is in force, where that is not what it
@@ -145,10 +165,14 @@ func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 		return fmt.Errorf("report on %T: it has no conditions", o.Object)
 	}
 	obj := before.DeepCopyObject().(conditions.Setter)
-	if o.Err != nil {
+	switch {
+	case o.Pending:
+		conditions.MarkUnknown(obj, v1alpha1.ConditionReady, ReasonNotCompiled, "it could not be compiled, which is tried again; what was active of it before stays: %s", o.Err)
+		conditions.Delete(obj, v1alpha1.ConditionStalled)
+	case o.Err != nil:
 		conditions.MarkFalse(obj, v1alpha1.ConditionReady, ReasonInvalid, "%s", o.Err)
 		conditions.MarkStalled(obj, ReasonInvalid, "%s", o.Err)
-	} else {
+	default:
 		conditions.MarkTrue(obj, v1alpha1.ConditionReady, ReasonInForce, "it is in force")
 		conditions.Delete(obj, v1alpha1.ConditionStalled)
 	}
@@ -165,7 +189,9 @@ func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 	case err != nil:
 		return fmt.Errorf("patch status of %T %s: %w", obj, client.ObjectKeyFromObject(obj), err)
 	}
-	r.tell(before, o.Err)
+	if !o.Pending {
+		r.tell(before, o.Err)
+	}
 	return nil
 }
 
