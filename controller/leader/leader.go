@@ -27,8 +27,9 @@ type Options struct {
 	Lock resourcelock.Interface
 	// Name is what metrics and logs call the lease.
 	Name string
-	// LeaseDuration is how long a lease holds that nobody renews, RenewDeadline how
-	// long its holder tries to renew it, RetryPeriod how often. Zero means 15, 10 and
+	// LeaseDuration is how long a lease holds that nobody renews. A term ends
+	// RenewDeadline after its holder last asked for it with success, whether or not the
+	// API server answers; RetryPeriod is how often the holder asks. Zero means 15, 10 and
 	// 2 seconds.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 	// StopWithin is how long the work of a term may take to end; zero means 30
@@ -102,7 +103,7 @@ func (e *Elector) Start(ctx context.Context) error {
 func (e *Elector) campaign(ctx context.Context) error {
 	holding, resign := context.WithCancel(context.WithoutCancel(ctx))
 	defer resign()
-	guard := &guard{Interface: e.o.Lock, lost: resign}
+	guard := &guard{Interface: e.o.Lock, lost: resign, deadline: e.o.RenewDeadline}
 	guard.busy.Store(true)
 	won := make(chan context.Context, 1)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
