@@ -45,6 +45,9 @@ func (w *world) trickling(part string, slowly *atomic.Bool) (address string, cli
 	return strings.TrimPrefix(slow.URL, "http://"), client
 }
 
+// collects is a deadline that a busy machine meets, and that a test can wait for.
+const collects = 10 * time.Second
+
 // TestAnEvaluationEndsByItsDeadline has a registry trickle, which no limit on
 // silence ends.
 func TestAnEvaluationEndsByItsDeadline(t *testing.T) {
@@ -81,15 +84,47 @@ func TestAnEvaluationEndsByItsDeadline(t *testing.T) {
 	}
 }
 
+// TestOneImageThatIsSlowToCollectIsNoRegistryOutOfReach has whoever may push to one
+// repository make its signatures take long.
+func TestOneImageThatIsSlowToCollectIsNoRegistryOutOfReach(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, slowPath, _ := strings.Cut(w.signed("xdp_count"), "/")
+	_, otherPath, _ := strings.Cut(w.signed("xdp_pass"), "/")
+	repository, _, _ := strings.Cut(slowPath, ":")
+	var slowly atomic.Bool
+	registry, client := w.trickling("/"+repository+"/referrers/", &slowly)
+	j, err := gate.New(gate.Options{Images: client, Trust: w.trust(w.signers...), Policies: w.policy(wantsSomebody),
+		Now: func() time.Time { return w.now }, CollectTimeout: collects})
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge := func(path, program string) gate.Verdict {
+		t.Helper()
+		return mustJudge(t, j, app(registry+"/"+path, program, onEth0()))
+	}
+	judge(slowPath, "count_packets")
+	judge(otherPath, "xdp_pass")
+	w.now = w.now.Add(time.Hour)
+	slowly.Store(true)
+	if v := judge(slowPath, "count_packets"); v.Stale().IsZero() {
+		t.Error("the slow one: what was collected an hour ago is not used")
+	}
+	if v := judge(otherPath, "xdp_pass"); !v.Stale().IsZero() {
+		t.Error("another image of the same registry is not asked for")
+	}
+}
+
 // TestARegistryTooSlowForSignaturesIsOutOfReach uses what was collected before.
 func TestARegistryTooSlowForSignaturesIsOutOfReach(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ref := w.signed("xdp_count")
 	_, path, _ := strings.Cut(ref, "/")
 	var slowly atomic.Bool
 	slow, client := w.trickling("", &slowly)
 	j, err := gate.New(gate.Options{Images: client, Trust: w.trust(w.signers...), Policies: w.policy(wantsSomebody),
-		Now: func() time.Time { return w.now }, CollectTimeout: time.Second})
+		Now: func() time.Time { return w.now }, CollectTimeout: collects})
 	if err != nil {
 		t.Fatal(err)
 	}

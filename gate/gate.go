@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -64,7 +65,8 @@ type Options struct {
 	// zero means two minutes. The caller's context may end it earlier.
 	Timeout time.Duration
 	// CollectTimeout bounds collecting the signatures of one image as a whole; zero
-	// means 15 seconds. A registry that takes longer is out of reach.
+	// means 15 seconds. Where that takes longer, the repository is out of reach, and the
+	// registry as well if it answered nothing at all.
 	CollectTimeout time.Duration
 }
 
@@ -374,16 +376,17 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 	// Nor does one that runs ahead make anything last: what seems to come from the
 	// future counts no more than a moment's difference between two machines.
 	excused := age > -clockSkew && age < j.opts.StaleFor
-	if excused && (r.req.Passing && r.req.Digest != "" || j.unreachable(r.image.Registry)) {
+	if excused && (r.req.Passing && r.req.Digest != "" || j.unreachable(r.image)) {
 		return have, FromStale, nil
 	}
-	now, err := j.more(ctx, r, have)
+	noting, answered := image.Answers(ctx)
+	now, err := j.more(noting, r, have)
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) && !errors.Is(err, image.ErrNotAsked) {
 		// What one application may not read says nothing about the registry, and one
 		// blob that it does not hand out does not either.
 		var blob *signing.BlobError
 		if !errors.Is(err, image.ErrUnauthorized) && !errors.As(err, &blob) {
-			j.known.down.put(r.image.Registry, j.opts.Now())
+			j.known.down.put(outOfReach(r.image, answered()), j.opts.Now())
 		}
 		return have, FromStale, nil
 	}
@@ -391,12 +394,24 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 	return now, FromRegistry, err
 }
 
-// unreachable tells whether a registry was out of reach a moment ago. One that
-// hangs would else hold up a revocation for as long as every image in it is
-// waited for.
-func (j *Judge) unreachable(registry string) bool {
-	since, ok := j.known.down.get(registry)
-	return ok && j.opts.Now().Sub(since) < hurried
+// outOfReach names what is out of reach where signatures could not be collected: the
+// registry, if it answered nothing, else the repository alone. Whoever may push there can
+// have it take long, and others read images of the same registry.
+func outOfReach(r image.Resolved, answered bool) string {
+	if answered {
+		return r.Registry + "/" + r.Repository
+	}
+	return r.Registry
+}
+
+// unreachable reports whether a registry, or a repository in it, was out of reach a
+// moment ago. One that hangs would else hold up a revocation for as long as every image
+// in it is waited for.
+func (j *Judge) unreachable(r image.Resolved) bool {
+	return slices.ContainsFunc([]string{outOfReach(r, true), outOfReach(r, false)}, func(name string) bool {
+		since, ok := j.known.down.get(name)
+		return ok && j.opts.Now().Sub(since) < hurried
+	})
 }
 
 // first asks about a digest that nothing is known of, and no more than it takes

@@ -73,7 +73,7 @@ type remembered struct {
 	evidence   *recent[signing.Evidence]
 	facts      *recent[reading]
 	decisions  *recent[policies.Decision]
-	// down is when a registry was last found out of reach, by its name.
+	// down is when a registry, or a repository, was last found out of reach, by its name.
 	down *recent[time.Time]
 }
 

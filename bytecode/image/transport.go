@@ -121,6 +121,7 @@ func (t *bounded) once(req *http.Request) (*http.Response, error) {
 		return nil, silentOr(ctx, t.silence, err)
 	}
 	t.answered(resp.StatusCode)
+	noteAnswer(ctx, resp.StatusCode)
 	watch.Stop()
 	resp.Body = &boundedBody{
 		inner: resp.Body, ctx: ctx, cancel: cancel, watch: watch, silence: t.silence,
@@ -188,8 +189,7 @@ func (t *bounded) again(ctx context.Context, resp *http.Response, err error, att
 		if !isBroken(err) {
 			return 0, false
 		}
-	case resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusRequestTimeout,
-		resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented:
+	case notNow(resp.StatusCode):
 		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s >= 0 {
 			wait = min(time.Duration(s)*time.Second, retryAfterLimit)
 		}
@@ -207,6 +207,11 @@ func (t *bounded) again(ctx context.Context, resp *http.Response, err error, att
 func isBroken(err error) bool {
 	return slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed},
 		func(broken error) bool { return errors.Is(err, broken) })
+}
+
+// notNow reports whether a status means that another time it may go well.
+func notNow(status int) bool {
+	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status >= 500 && status != http.StatusNotImplemented
 }
 
 func silentOr(ctx context.Context, silence time.Duration, err error) error {
