@@ -1,49 +1,95 @@
 package application
 
 import (
+	"context"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// patched keeps each application as this controller patched it last, until the cache
-// has it. The event of an intent often arrives before the status that was patched
-// with it; a status computed from the older object would be refused with a conflict.
+// maxPatched bounds how many statuses are kept that the cache does not show yet. One
+// that is let go costs a conflict, after which the application is looked at again.
+const maxPatched = 1024
+
+// patched keeps the status of each application as this controller patched it last, until
+// the cache shows it. The event of an intent often arrives before the status that was
+// patched with it; a status computed from the older object would be refused with a
+// conflict.
 type patched struct {
 	mu   sync.Mutex
-	last map[v1alpha1.Identity]application
+	last map[v1alpha1.Identity]patch
 }
 
-// keep remembers an application as the API server returned it.
+// patch is a status, and the object of which it is.
+type patch struct {
+	uid     types.UID
+	version string
+	status  *v1alpha1.BpfApplicationStatus
+}
+
+// keep remembers the status of an application as the API server returned it.
 func (p *patched) keep(app application) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.last == nil {
-		p.last = map[v1alpha1.Identity]application{}
+		p.last = map[v1alpha1.Identity]patch{}
 	}
-	own := app.DeepCopyObject().(application)
-	// The cache does not keep them either.
-	own.SetManagedFields(nil)
-	p.last[app.Identity()] = own
+	for other := range p.last {
+		if len(p.last) < maxPatched {
+			break
+		}
+		delete(p.last, other)
+	}
+	p.last[app.Identity()] = patch{app.GetUID(), app.GetResourceVersion(), app.Report().DeepCopy()}
 }
 
-// newest returns the newer of what the cache has and what was patched. It forgets
-// the patched object once the cache has that or a newer one.
+// newest returns what the cache has, with the status that was patched where that is
+// newer. A patch changes nothing else, and is refused where anything else has changed.
 func (p *patched) newest(cached application) application {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	own := p.last[cached.Identity()]
-	if own == nil {
+	own, kept := p.pending(cached)
+	if !kept {
 		return cached
 	}
-	order, err := resourceversion.CompareResourceVersion(cached.GetResourceVersion(), own.GetResourceVersion())
-	if err != nil || order >= 0 || own.GetUID() != cached.GetUID() {
+	newer := cached.DeepCopyObject().(application)
+	newer.SetResourceVersion(own.version)
+	*newer.Report() = *own.status.DeepCopy()
+	return newer
+}
+
+// pending is the patch that the cache does not show yet. It forgets one that the cache
+// shows.
+func (p *patched) pending(cached application) (patch, bool) {
+	own, kept := p.last[cached.Identity()]
+	if !kept {
+		return own, false
+	}
+	order, err := resourceversion.CompareResourceVersion(cached.GetResourceVersion(), own.version)
+	if err != nil || order >= 0 || own.uid != cached.GetUID() {
 		delete(p.last, cached.Identity())
-		return cached
+		return patch{}, false
 	}
-	return own.DeepCopyObject().(application)
+	return own, true
+}
+
+// shown forgets what the cache shows, with each event of an application. It asks for
+// nothing to be looked at.
+func (p *patched) shown() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
+	return handler.TypedFuncs[client.Object, v1alpha1.Identity]{
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.pending(e.ObjectNew.(application))
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ queue) { p.forget(e.Object.(application).Identity()) },
+	}
 }
 
 func (p *patched) forget(id v1alpha1.Identity) {

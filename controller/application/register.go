@@ -50,6 +50,8 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: judgesAtOnce, RateLimiter: limiter}).
 		Watches(&v1alpha1.BpfApplication{}, identify(), written).
 		Watches(&v1alpha1.ClusterBpfApplication{}, identify(), written).
+		Watches(&v1alpha1.BpfApplication{}, r.patched.shown()).
+		Watches(&v1alpha1.ClusterBpfApplication{}, r.patched.shown()).
 		WatchesMetadata(&corev1.Namespace{}, handler.TypedEnqueueRequestsFromMapFunc(r.ofNamespace), builder.WithPredicates(relabelled())).
 		Watches(&v1alpha1.BpfIntent{}, handler.TypedEnqueueRequestsFromMapFunc(ofIntent)).
 		Watches(&v1alpha1.BpfNode{}, r.ofNode()).
