@@ -177,8 +177,37 @@ func (o Options) allowedRegistries() []string {
 	return o.AllowedRegistries
 }
 
-// New joins the parts of a controller. The manager's Start runs them.
-func New(ctx context.Context, o Options) (ctrl.Manager, error) {
+// New joins the parts of a controller. The manager's Start runs them, and has to be
+// called.
+func New(ctx context.Context, o Options) (_ ctrl.Manager, err error) {
+	engine := policies.NewEngine(policies.EngineOptions{})
+	defer func() {
+		if err != nil {
+			engine.Close()
+		}
+	}()
+	mgr, err := join(ctx, o, engine)
+	if err != nil {
+		return nil, err
+	}
+	return draining{mgr, engine.Close}, nil
+}
+
+// draining is a manager that closes what its servers use once it has stopped: requests
+// that came before are answered until then.
+type draining struct {
+	ctrl.Manager
+	close func()
+}
+
+// Start implements manager.Manager.
+func (d draining) Start(ctx context.Context) error {
+	defer d.close()
+	return d.Manager.Start(ctx)
+}
+
+// join joins the parts of a controller.
+func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager, error) {
 	certificates := &admission.Certificates{}
 	mgr, err := newManager(o, certificates)
 	if err != nil {
@@ -196,8 +225,6 @@ func New(ctx context.Context, o Options) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
 	memory, shared := remembering(mgr.GetClient(), ring, registries)
-	engine := policies.NewEngine(policies.EngineOptions{})
-	context.AfterFunc(ctx, engine.Close)
 	judge, err := newJudge(ctx, engine, gate.Options{Images: registries, Memory: memory, Observer: counts})
 	if err != nil {
 		return nil, err

@@ -1,17 +1,56 @@
 package controller
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/test/workers"
 )
+
+func TestMain(m *testing.M) { workers.Main(m) }
+
+// stopping is a manager whose servers answer a last request after it is told to stop.
+type stopping struct {
+	ctrl.Manager
+	answer func() error
+}
+
+func (s stopping) Start(ctx context.Context) error {
+	<-ctx.Done()
+	return s.answer()
+}
+
+// TestPoliciesAnswerUntilTheServersHaveStopped has the webhook ask once more while the
+// controller stops.
+func TestPoliciesAnswerUntilTheServersHaveStopped(t *testing.T) {
+	engine := policies.NewEngine(policies.EngineOptions{})
+	set, err := engine.Compile(t.Context(), nil, policies.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	decide := func() error {
+		_, err := set.Decide(context.WithoutCancel(t.Context()), policies.Input{})
+		return err
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := (draining{stopping{answer: decide}, engine.Close}).Start(ctx); err != nil {
+		t.Errorf("while it stops: %v", err)
+	}
+	if decide() == nil {
+		t.Error("the engine is not closed after it stopped")
+	}
+}
 
 func TestOfANodeItIsKeptSinceWhenItIsSilent(t *testing.T) {
 	silent := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.NewTime(time.Unix(1_700_000_000, 0))}
