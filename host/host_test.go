@@ -29,16 +29,15 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
-	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/workers"
 )
 
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
-	policies.MaybeWorkerChild()
-	os.Exit(m.Run())
+	workers.Main(m)
 }
 
 // stage is a registry, a signer and a folder of definitions for one host, with

@@ -1,14 +1,9 @@
 package images
 
 import (
-	"os"
 	"testing"
 
-	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/test/workers"
 )
 
-// TestMain lets the test binary be the worker that policies are evaluated in.
-func TestMain(m *testing.M) {
-	policies.MaybeWorkerChild()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { workers.Main(m) }

@@ -1,19 +1,13 @@
 package policy
 
 import (
-	"os"
 	"testing"
 
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/test/workers"
 )
 
 // engine evaluates the policies of all tests.
 var engine = policies.NewEngine(policies.EngineOptions{})
 
-// TestMain lets the test binary be the worker that policies are evaluated in.
-func TestMain(m *testing.M) {
-	policies.MaybeWorkerChild()
-	code := m.Run()
-	engine.Close()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { workers.Main(m, engine) }

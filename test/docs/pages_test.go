@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/test/workers"
 )
 
 // root is the module's folder.
@@ -23,8 +24,7 @@ const root = "../.."
 // TestMain lets the test binary render CUE in a child process.
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
-	policies.MaybeWorkerChild()
-	os.Exit(m.Run())
+	workers.Main(m)
 }
 
 // read returns a file of the module as text.

@@ -2,7 +2,6 @@ package examples_test
 
 import (
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -19,13 +18,13 @@ import (
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/test/workers"
 )
 
 // TestMain lets the test binary render CUE in a child process.
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
-	policies.MaybeWorkerChild()
-	os.Exit(m.Run())
+	workers.Main(m)
 }
 
 // example is what is particular to one folder of examples.
