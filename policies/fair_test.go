@@ -27,8 +27,12 @@ const slow = `deny contains "x" if {
 
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	tick, patience := time.NewTicker(time.Millisecond), time.After(time.Minute)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-patience:
 			t.Fatalf("%s: it did not come", what)
 		}
 	}

@@ -123,7 +123,7 @@ func (e *Engine) fallback(ctx context.Context) (*compiled, error) {
 		return known, nil
 	}
 	proven, err := e.Prove(ctx, Policy{Name: ProfileBaseline, Spec: v1alpha1.BpfPolicySpec{Profile: ProfileBaseline}})
-	if err = errors.Join(err, proven.Err()); err != nil {
+	if err := errors.Join(err, proven.Err()); err != nil {
 		return nil, err
 	}
 	e.baseline.Store(&proven.compiled)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -298,7 +299,7 @@ func (k *Keeper) usable(ctx context.Context, in objects) ([]policies.Proven, []O
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	all := append(cluster, namespaced...)
+	all := slices.Concat(cluster, namespaced)
 	list, outcomes := make([]policies.Proven, len(all)), make([]Outcome, len(all))
 	active, tried := map[types.UID]policies.Proven{}, map[string]attempt{}
 	var waiting []written
