@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,9 +25,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The bounds of reviews: how many are under way at once and begin in a second,
-// whoever asks, how long one takes, and for how long and of how many its answer
-// counts.
+// The bounds of reviews: how many are under way at once, of tokens that were
+// allowed before and of others apart, how many of others begin in a second, whoever
+// asks, how long one takes, and for how long and of how many its answer counts.
 const (
 	atOnce     = 4
 	perSecond  = 10
@@ -36,6 +37,11 @@ const (
 	maxAnswers = 1024
 	maxToken   = 16 << 10
 	retryAfter = "2"
+	// refreshAfter is how old an answer may be before a request has it asked for
+	// again, for the next one.
+	refreshAfter = allowedFor / 2
+	// knownFor is how long a token that was allowed is not a stranger's.
+	knownFor = time.Hour
 )
 
 // Where the API server takes reviews.
@@ -48,9 +54,14 @@ const (
 type Guard struct {
 	// post writes an object to the API server, and reads its answer into another.
 	post func(ctx context.Context, path string, in, out any) error
-	// allowed and refused are apart, so that a flood of bad tokens drops no good one.
+	// allowed has for each token that is known the time.Time at which it was allowed.
+	// It and refused are apart, so that a flood of bad tokens drops no good one.
 	allowed, refused *cache.LRUExpireCache
-	places           *semaphore.Weighted
+	// flights are the reviews under way, one for each token and path.
+	flights singleflight.Group
+	// known and strangers are the places for reviews; begins bounds those of
+	// strangers.
+	known, strangers *semaphore.Weighted
 	begins           *rate.Limiter
 }
 
@@ -66,6 +77,8 @@ func New(config *rest.Config, client *http.Client) (*Guard, error) {
 	c := rest.CopyConfig(config)
 	c.GroupVersion, c.ContentType, c.AcceptContentTypes = &schema.GroupVersion{}, runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	c.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+	// Reviews are bounded here, and must not wait for the client.
+	c.QPS, c.RateLimiter = -1, nil
 	server, err := rest.UnversionedRESTClientForConfigAndClient(c, client)
 	if err != nil {
 		return nil, fmt.Errorf("make client of reviews: %w", err)
@@ -86,7 +99,7 @@ func New(config *rest.Config, client *http.Client) (*Guard, error) {
 func newGuard(post func(ctx context.Context, path string, in, out any) error) *Guard {
 	return &Guard{
 		post: post, allowed: cache.NewLRUExpireCache(maxAnswers), refused: cache.NewLRUExpireCache(maxAnswers),
-		places: semaphore.NewWeighted(atOnce), begins: rate.NewLimiter(perSecond, 2*perSecond),
+		known: semaphore.NewWeighted(atOnce), strangers: semaphore.NewWeighted(atOnce), begins: rate.NewLimiter(perSecond, 2*perSecond),
 	}
 }
 
@@ -118,28 +131,74 @@ func (g *Guard) admit(r *http.Request) error {
 	if !found || token == "" || len(token) > maxToken {
 		return errUnauthenticated
 	}
-	what := path{Path: r.URL.Path, Verb: strings.ToLower(r.Method)}
-	key := sha256.Sum256([]byte(what.Verb + " " + what.Path + " " + token))
-	if _, ok := g.allowed.Get(key); ok {
-		return nil
+	q := question{token: token, what: path{Path: r.URL.Path, Verb: strings.ToLower(r.Method)}}
+	q.key = sha256.Sum256([]byte(q.what.Verb + " " + q.what.Path + " " + token))
+	since, isKnown := g.allowed.Get(q.key)
+	if isKnown {
+		switch age := time.Since(since.(time.Time)); {
+		case age < refreshAfter:
+			return nil
+		case age < allowedFor:
+			g.flights.DoChan(q.flight(), g.ask(r.Context(), q, g.waitForPlace))
+			return nil
+		}
+		_, err, _ := g.flights.Do(q.flight(), g.ask(r.Context(), q, g.waitForPlace))
+		return err
 	}
-	if known, ok := g.refused.Get(key); ok {
+	if known, ok := g.refused.Get(q.key); ok {
 		return known.(error)
 	}
-	if !g.begins.Allow() || !g.places.TryAcquire(1) {
-		return errBusy
-	}
-	defer g.places.Release(1)
-	ctx, cancel := context.WithTimeout(r.Context(), reviewTime)
-	defer cancel()
-	err := g.review(ctx, token, what)
-	switch {
-	case err == nil:
-		g.allowed.Add(key, nil, allowedFor)
-	case errors.Is(err, errUnauthenticated), errors.Is(err, errForbidden):
-		g.refused.Add(key, err, refusedFor)
-	}
+	_, err, _ := g.flights.Do(q.flight(), g.ask(r.Context(), q, g.takePlace))
 	return err
+}
+
+// question is whether a token may do something.
+type question struct {
+	key   [sha256.Size]byte
+	token string
+	what  path
+}
+
+// flight names a question among those that are under way.
+func (q question) flight() string { return string(q.key[:]) }
+
+// ask returns what has a question reviewed, once for all who ask it meanwhile, and
+// remembers the answer.
+func (g *Guard) ask(ctx context.Context, q question, enter func(context.Context) (leave func(), err error)) func() (any, error) {
+	return func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTime)
+		defer cancel()
+		leave, err := enter(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
+		err = g.review(ctx, q.token, q.what)
+		switch {
+		case err == nil:
+			g.allowed.Add(q.key, time.Now(), knownFor)
+		case errors.Is(err, errUnauthenticated), errors.Is(err, errForbidden):
+			g.allowed.Remove(q.key)
+			g.refused.Add(q.key, err, refusedFor)
+		}
+		return nil, err
+	}
+}
+
+// takePlace takes one of the strangers' places, where there is one now.
+func (g *Guard) takePlace(context.Context) (func(), error) {
+	if !g.begins.Allow() || !g.strangers.TryAcquire(1) {
+		return nil, errBusy
+	}
+	return func() { g.strangers.Release(1) }, nil
+}
+
+// waitForPlace takes a place that no stranger can have.
+func (g *Guard) waitForPlace(ctx context.Context) (func(), error) {
+	if err := g.known.Acquire(ctx, 1); err != nil {
+		return nil, errBusy
+	}
+	return func() { g.known.Release(1) }, nil
 }
 
 // review asks the API server whose a token is, and what they may.

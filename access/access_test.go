@@ -4,25 +4,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/client-go/rest"
 )
 
 // server answers as an API server: a token is the name of its user, and reader may
 // get /metrics.
 type server struct {
-	reviews int
 	failing error
+	// slow is how long a review takes.
+	slow time.Duration
+
+	mu      sync.Mutex
+	reviews int
+	// revoked: reader may not any more.
+	revoked bool
 }
 
 func (s *server) post(_ context.Context, at string, in, out any) error {
 	if s.failing != nil {
 		return s.failing
 	}
+	time.Sleep(s.slow)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch at {
 	case tokenReviews:
 		s.reviews++
@@ -31,7 +44,7 @@ func (s *server) post(_ context.Context, at string, in, out any) error {
 		answer.Status.User = user{Username: token, Groups: []string{"g"}}
 	case accessReviews:
 		spec := in.(accessReview).Spec
-		out.(*accessReview).Status.Allowed = spec.User == "reader" && spec.Groups[0] == "g" && spec.NonResourceAttributes == path{"/metrics", "get"}
+		out.(*accessReview).Status.Allowed = !s.revoked && spec.User == "reader" && spec.Groups[0] == "g" && spec.NonResourceAttributes == path{"/metrics", "get"}
 	}
 	return nil
 }
@@ -73,25 +86,36 @@ func TestWhoIsLetIn(t *testing.T) {
 	}
 }
 
+// asks returns how to get the metrics with a token.
+func asks(t *testing.T, g *Guard) func(token string) int {
+	h := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), func(error) {})
+	return func(token string) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+}
+
+// flood shows so many tokens that nobody reviewed.
+func flood(t *testing.T, get func(token string) int, tokens int) {
+	t.Helper()
+	for n := range tokens {
+		if code := get(fmt.Sprint("bad", n, time.Now().UnixNano())); code != http.StatusUnauthorized && code != http.StatusTooManyRequests {
+			t.Fatalf("a bad token: %d", code)
+		}
+	}
+}
+
 // TestReviewsAreBounded: a flood of bad tokens costs the API server little, and who
 // was let in a moment ago is.
 func TestReviewsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
-		h := newGuard(s.post).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), func(error) {})
-		get := func(token string) int {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
-			r.Header.Set("Authorization", "Bearer "+token)
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
-			return w.Code
-		}
+		get := asks(t, newGuard(s.post))
 		get("reader")
-		for n := range 5000 {
-			if code := get(fmt.Sprint("bad", n)); code != http.StatusUnauthorized && code != http.StatusTooManyRequests {
-				t.Fatalf("a bad token: %d", code)
-			}
-		}
+		flood(t, get, 5000)
 		if code := get("reader"); code != http.StatusOK || s.reviews > 2*perSecond {
 			t.Errorf("%d after %d reviews", code, s.reviews)
 		}
@@ -99,6 +123,112 @@ func TestReviewsAreBounded(t *testing.T) {
 		before := s.reviews
 		if code := get("reader"); code != http.StatusOK || s.reviews != before+1 {
 			t.Errorf("%d after %d reviews more, when the answer is too old", code, s.reviews-before)
+		}
+	})
+}
+
+// TestAFloodTakesNothingFromWhoWasAllowed has a scraper come by every so often while
+// bad tokens never end.
+func TestAFloodTakesNothingFromWhoWasAllowed(t *testing.T) {
+	for _, interval := range []time.Duration{5 * time.Second, refreshAfter, allowedFor, 5 * time.Minute} {
+		t.Run(interval.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &server{}
+				get := asks(t, newGuard(s.post))
+				get("reader")
+				for range 20 {
+					for range int(interval / time.Second) {
+						flood(t, get, 2*perSecond)
+						<-time.After(time.Second)
+					}
+					flood(t, get, 2*perSecond)
+					if code := get("reader"); code != http.StatusOK {
+						t.Fatalf("the scraper gets %d", code)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestAnAnswerIsRefreshedBeforeItExpires, and no request waits for that.
+func TestAnAnswerIsRefreshedBeforeItExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		get := asks(t, newGuard(s.post))
+		get("reader")
+		<-time.After(refreshAfter)
+		s.slow = time.Second
+		began := time.Now()
+		for range 50 {
+			if code := get("reader"); code != http.StatusOK {
+				t.Errorf("meanwhile: %d", code)
+			}
+		}
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("requests waited %v", waited)
+		}
+		<-time.After(allowedFor - time.Second)
+		if code := get("reader"); code != http.StatusOK || s.reviews != 2 {
+			t.Errorf("%d after %d reviews", code, s.reviews)
+		}
+		synctest.Wait()
+	})
+}
+
+// TestWhoMayNoMoreIsRefused within the time that an answer counts.
+func TestWhoMayNoMoreIsRefused(t *testing.T) {
+	for sentence, pause := range map[string]time.Duration{"who asks often": time.Second, "who asks seldom": 2 * allowedFor} {
+		t.Run(sentence, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &server{}
+				get := asks(t, newGuard(s.post))
+				get("reader")
+				s.mu.Lock()
+				s.revoked = true
+				s.mu.Unlock()
+				for began := time.Now(); time.Since(began) < allowedFor; {
+					<-time.After(pause)
+					get("reader")
+				}
+				synctest.Wait()
+				if code := get("reader"); code != http.StatusForbidden {
+					t.Errorf("it gets %d", code)
+				}
+			})
+		})
+	}
+}
+
+// answers is an API server that a client reaches without a network.
+type answers struct{ posts int }
+
+func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.posts++
+	body := `{"status":{"authenticated":true,"user":{"username":"reader"}}}`
+	if r.URL.Path == accessReviews {
+		body = `{"status":{"allowed":true}}`
+	}
+	return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+}
+
+// TestTheClientBoundsNoReviews: the Guard does, and a review is two requests.
+func TestTheClientBoundsNoReviews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &answers{}
+		g, err := New(&rest.Config{Host: "http://api"}, &http.Client{Transport: api})
+		if err != nil {
+			t.Fatal(err)
+		}
+		get, began := asks(t, g), time.Now()
+		for n := range 2 * perSecond {
+			if code := get(fmt.Sprint("reader", n)); code != http.StatusOK {
+				t.Errorf("token %d: %d", n, code)
+			}
+		}
+		if waited := time.Since(began); waited != 0 || api.posts != 4*perSecond {
+			t.Errorf("%d requests took %v", api.posts, waited)
 		}
 	})
 }
