@@ -195,23 +195,22 @@ func (p *pass) needOf(uid, hookName, revision string, programs []string) plan.Ne
 
 // measureNeed reads an object for what programs of it take of a chain.
 func (p *pass) measureNeed(uid, revision string, programs []string) (chain.Need, error) {
-	var wanted []plan.Member
-	for _, name := range programs {
-		wanted = append(wanted, plan.Member{UID: uid, Revision: revision, Program: name})
+	o := p.intentOf(uid, revision)
+	if o == nil {
+		return chain.Need{}, fmt.Errorf("measure programs of %s: no intent names revision %s", uid, revision)
 	}
-	parts, err := p.chainParts(wanted, "")
+	object, err := readMember(*o, p.cache)
 	if err != nil {
 		return chain.Need{}, err
 	}
-	members := make([]chain.Member, len(parts))
-	for i, part := range parts {
-		if members[i], err = part.prepare(); err != nil {
+	var members []chain.Member
+	for _, name := range programs {
+		one, err := object.member(plan.Member{UID: uid, Revision: revision, Program: name})
+		if err != nil {
 			return chain.Need{}, err
 		}
-	}
-	for i := range members {
-		// Programs of one revision share its object.
-		members[i].Object = members[0].Object
+		one.Key = name
+		members = append(members, one)
 	}
 	return chain.Measure(members)
 }

@@ -122,14 +122,31 @@ func (c *cache) intents() ([]kept, error) {
 	return all, nil
 }
 
-// object returns a kept object, or nil where there is none that hashes to the
-// digest.
-func (c *cache) object(digest string) []byte {
-	body, err := os.ReadFile(c.objectPath(digest))
-	if err != nil || checkDigest(digest, body) != nil {
-		return nil
+// has reports whether an object is kept. Whether it is whole is found out when it is
+// read.
+func (c *cache) has(digest string) bool {
+	info, err := os.Stat(c.objectPath(digest))
+	return err == nil && info.Mode().IsRegular()
+}
+
+// object reads the object of an intent. One that a crash tore is dropped: it fails
+// with errFetching, since it has to be fetched again.
+func (c *cache) object(p intent.Payload) ([]byte, error) {
+	path := c.objectPath(p.ObjectDigest)
+	body, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errFetching
 	}
-	return body
+	if err != nil {
+		return nil, fmt.Errorf("read object of %s: %w", p.Application, err)
+	}
+	if checkDigest(p.ObjectDigest, body) == nil {
+		return body, nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("drop torn object of %s: %w", p.Application, err)
+	}
+	return nil, errFetching
 }
 
 // putObject keeps an object. It is not synced: one that a crash tore does not

@@ -135,9 +135,10 @@ func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect str
 			if err != nil {
 				return nil, err
 			}
+			objects := p.cache
 			return func(*btf.Cache) (io.Closer, error) {
 				defer shared.close()
-				v, err := buildChain(parts, options, shared)
+				v, err := buildChain(parts, objects, options, shared)
 				if err != nil {
 					return nil, err
 				}
@@ -160,8 +161,8 @@ func namespacesOf(members []plan.Member, uids []string) []string {
 }
 
 // buildChain links a chain and loads it. It runs beside the loop.
-func buildChain(parts []chainPart, o chain.Options, shared sharedMaps) (*kernel.ChainVersion, error) {
-	linked, err := linkChain(parts, o)
+func buildChain(parts []chainPart, objects *cache, o chain.Options, shared sharedMaps) (*kernel.ChainVersion, error) {
+	linked, err := linkChain(parts, objects, o)
 	if err != nil {
 		return nil, err
 	}
@@ -176,18 +177,18 @@ func buildChain(parts []chainPart, o chain.Options, shared sharedMaps) (*kernel.
 	return &kernel.ChainVersion{Members: members, Program: loaded.Program, Counters: loaded.Counters}, nil
 }
 
-// chainPart is one member of a chain with all that linking needs of it.
+// chainPart is one member of a chain with all that linking needs of it but for its
+// object.
 type chainPart struct {
 	key    string
 	member plan.Member
 	intent intent.Opened
-	object []byte
 	// isNew: it is blamed where the chain does not fit.
 	isNew bool
 }
 
-// chainParts finds the intents that name the members' revisions, and their
-// objects.
+// chainParts finds the intents that name the members' revisions, and sees to it that
+// their objects are at hand.
 func (p *pass) chainParts(members []plan.Member, suspect string) ([]chainPart, error) {
 	var parts []chainPart
 	keys := memberKeys(members)
@@ -199,47 +200,71 @@ func (p *pass) chainParts(members []plan.Member, suspect string) ([]chainPart, e
 		if err := p.lostLately(m.UID); err != nil {
 			return nil, &memberError{m.UID, err}
 		}
-		object, err := p.object(o.Payload())
-		if err != nil {
+		if err := p.available(o.Payload()); err != nil {
 			return nil, &memberError{m.UID, err}
 		}
-		parts = append(parts, chainPart{key: keys[i], member: m, intent: *o, object: object, isNew: m.UID == suspect})
+		parts = append(parts, chainPart{key: keys[i], member: m, intent: *o, isNew: m.UID == suspect})
 	}
 	return parts, nil
 }
 
 // linkChain makes one program of the members. It touches no kernel.
-func linkChain(parts []chainPart, o chain.Options) (*chain.Linked, error) {
-	var places []chain.Member
+func linkChain(parts []chainPart, objects *cache, o chain.Options) (*chain.Linked, error) {
+	var members []chain.Member
+	read := map[string]*memberObject{}
 	for _, part := range parts {
-		one, err := part.prepare()
-		if err != nil {
-			return nil, &memberError{part.member.UID, err}
+		m := part.member
+		key := revisionKey(m.UID, m.Revision)
+		if read[key] == nil {
+			one, err := readMember(part.intent, objects)
+			if err != nil {
+				return nil, &memberError{m.UID, err}
+			}
+			read[key] = one
 		}
-		places = append(places, one)
+		one, err := read[key].member(m)
+		if err != nil {
+			return nil, &memberError{m.UID, err}
+		}
+		one.Key, one.New = part.key, part.isNew
+		members = append(members, one)
 	}
-	return chain.Link(places, o)
+	return chain.Link(members, o)
 }
 
-// prepare reads a member's object.
-func (part *chainPart) prepare() (chain.Member, error) {
-	m := part.member
-	prepared, err := kernel.Prepare(part.intent, part.object)
+// memberObject is the object of a revision with what is known of it. All members of
+// the revision share it.
+type memberObject struct {
+	spec  *ebpf.CollectionSpec
+	facts bytecode.Facts
+}
+
+// readMember reads the object of an intent whose programs are members of a chain.
+func readMember(o intent.Opened, objects *cache) (*memberObject, error) {
+	object, err := objects.object(o.Payload())
 	if err != nil {
-		return chain.Member{}, err
+		return nil, err
 	}
-	facts, err := bytecode.Inspect(bytes.NewReader(part.object), bytecode.Options{})
+	prepared, err := kernel.Prepare(o, object)
 	if err != nil {
-		return chain.Member{}, fmt.Errorf("inspect object of %s: %w", m.Identity, err)
+		return nil, err
 	}
-	program, ok := facts.Program(m.Program)
+	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("inspect object of %s: %w", o.Payload().Application, err)
+	}
+	return &memberObject{prepared.Spec, facts}, nil
+}
+
+// member is one program of the object as package chain takes it.
+func (o *memberObject) member(m plan.Member) (chain.Member, error) {
+	program, ok := o.facts.Program(m.Program)
 	if !ok {
 		return chain.Member{}, fmt.Errorf("link chain: the object of %s has no program %s", m.Identity, m.Program)
 	}
 	return chain.Member{
-		Key: part.key, Application: revisionKey(m.UID, m.Revision),
-		Object: prepared.Spec, Program: plan.Instance(m.Program, plan.XDP, ""), Facts: program,
-		ProceedOn: m.ProceedOn, New: part.isNew, Tenant: m.Identity.Namespace,
+		Application: revisionKey(m.UID, m.Revision), Object: o.spec, Program: plan.Instance(m.Program, plan.XDP, ""), Facts: program,
+		ProceedOn: m.ProceedOn, Tenant: m.Identity.Namespace,
 	}, nil
 }
 

@@ -99,7 +99,7 @@ func (p *pass) measure(s *ChainStatus, c *kernel.Chain) {
 		s.Error = err.Error()
 		return
 	}
-	linked, err := linkChain(parts, chain.Options{Runs: p.runsOf(c.Ifindex)})
+	linked, err := linkChain(parts, p.cache, chain.Options{Runs: p.runsOf(c.Ifindex)})
 	if err != nil {
 		s.Error = err.Error()
 		return

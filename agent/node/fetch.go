@@ -51,30 +51,41 @@ func (f *fetches) landed(digest string) {
 	}
 }
 
-// object takes the bytes from the cache, or has them fetched and kept. It fails
-// with errFetching while they are on their way.
-func (p *pass) object(payload intent.Payload) ([]byte, error) {
+// available is nil where the cache has an intent's object, else has it fetched and
+// kept. It fails with errFetching while the object is on its way.
+func (p *pass) available(payload intent.Payload) error {
 	digest := payload.ObjectDigest
-	if body := p.cache.object(digest); body != nil {
+	if p.cache.has(digest) {
 		p.fetches.landed(digest)
-		return body, nil
+		return nil
 	}
 	f := p.fetch(digest)
 	select {
 	case <-f.done:
 	default:
 		p.fetching = true
-		return nil, errFetching
+		return errFetching
 	}
 	p.fetches.landed(digest)
 	if f.err != nil {
-		return nil, fmt.Errorf("fetch object of %s: %w", payload.Application, f.err)
+		return fmt.Errorf("fetch object of %s: %w", payload.Application, f.err)
 	}
-	body := p.cache.object(digest)
-	if body == nil {
-		return nil, fmt.Errorf("fetch object of %s: it is not in the cache where it was kept; is the disk full?", payload.Application)
+	if !p.cache.has(digest) {
+		return fmt.Errorf("fetch object of %s: it is not in the cache where it was kept; is the disk full?", payload.Application)
 	}
-	return body, nil
+	return nil
+}
+
+// object reads an intent's object, or has it fetched, as available does.
+func (p *pass) object(payload intent.Payload) ([]byte, error) {
+	if err := p.available(payload); err != nil {
+		return nil, err
+	}
+	body, err := p.cache.object(payload)
+	if errors.Is(err, errFetching) {
+		return nil, p.available(payload)
+	}
+	return body, err
 }
 
 // fetch begins a fetch, or joins the one that is on its way.

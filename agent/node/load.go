@@ -72,8 +72,7 @@ func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revis
 // what runs meanwhile may run no more.
 func (p *pass) askRevision(app *application, o intent.Opened, old *kernel.Revision) (request, error) {
 	payload := o.Payload()
-	object, err := p.object(payload)
-	if err != nil {
+	if err := p.available(payload); err != nil {
 		return request{}, err
 	}
 	runs := p.nowLive(payload.UID)
@@ -85,10 +84,10 @@ func (p *pass) askRevision(app *application, o intent.Opened, old *kernel.Revisi
 			if err != nil {
 				return nil, err
 			}
-			profile := p.opts.Profile
+			objects, profile := p.cache, p.opts.Profile
 			return func(types *btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				r, err := loadRevision(o, object, profile, from, types)
+				r, err := loadRevision(o, objects, profile, from, types)
 				if err != nil {
 					return nil, err
 				}
@@ -98,8 +97,13 @@ func (p *pass) askRevision(app *application, o intent.Opened, old *kernel.Revisi
 	}, nil
 }
 
-// loadRevision prepares an object and loads it. It runs beside the loop.
-func loadRevision(o intent.Opened, object []byte, profile *v1alpha1.KernelProfile, old *kernel.Revision, types *btf.Cache) (*loadedRevision, error) {
+// loadRevision reads an object, prepares it and loads it. It runs beside the loop:
+// until its turn comes, a load holds no more of its object than the digest.
+func loadRevision(o intent.Opened, objects *cache, profile *v1alpha1.KernelProfile, old *kernel.Revision, types *btf.Cache) (*loadedRevision, error) {
+	object, err := objects.object(o.Payload())
+	if err != nil {
+		return nil, err
+	}
 	prepared, err := kernel.Prepare(o, object)
 	if err != nil {
 		return nil, err
@@ -161,10 +165,10 @@ func (p *pass) askCopy(r *kernel.Revision, a plan.Action) (request, error) {
 	if o == nil {
 		return request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
 	}
-	prepared, err := p.prepare(*o)
-	if err != nil {
+	if err := p.available(o.Payload()); err != nil {
 		return request{}, err
 	}
+	opened, objects := *o, p.cache
 	return request{
 		line: "application " + r.UID, tenants: []string{o.Payload().Application.Namespace}, what: LoadRevision,
 		start: func() (func(*btf.Cache) (io.Closer, error), error) {
@@ -174,6 +178,14 @@ func (p *pass) askCopy(r *kernel.Revision, a plan.Action) (request, error) {
 			}
 			return func(types *btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
+				object, err := objects.object(opened.Payload())
+				if err != nil {
+					return nil, err
+				}
+				prepared, err := kernel.Prepare(opened, object)
+				if err != nil {
+					return nil, err
+				}
 				program, err := kernel.LoadCopy(prepared, from, a.Attachment.Instance, types)
 				if err != nil {
 					return nil, err

@@ -49,8 +49,9 @@ type request struct {
 	urgent bool
 	// what is loaded, for the observer.
 	what Loadable
-	// start collects on the loop what the load needs. The function it returns runs
-	// beside the loop, owns what it uses, and frees it.
+	// start collects on the loop what the load needs, which is no object: thousands
+	// may wait. The function it returns runs beside the loop, reads the object, owns
+	// what it uses, and frees it.
 	start func() (func(*btf.Cache) (io.Closer, error), error)
 }
 
@@ -283,7 +284,11 @@ func (l *loads) stop(o Observer) error {
 func (p *pass) loaded(key string, ask func() (request, error)) (io.Closer, error) {
 	p.asked[key] = true
 	if r, ok := p.loads.results[key]; ok {
-		return r.value, r.err
+		if !errors.Is(r.err, errFetching) {
+			return r.value, r.err
+		}
+		// Its object was torn.
+		p.loads.take(key)
 	}
 	if p.loads.inProgress(key) {
 		return nil, errLoading
