@@ -38,6 +38,9 @@ type application struct {
 
 	failures int
 	retryAt  time.Time
+	// faltered tells that a version of it could not be had, and none was whole since:
+	// nobody waits for it.
+	faltered bool
 	// refused says, by serial, why a version could not be had; failed are the
 	// actions that failed. Neither is tried again before retryAt.
 	refused map[int64]error
@@ -215,7 +218,7 @@ func (a *Agent) Forget(there func(uid string) bool) {
 // intent of its was the newest.
 func (app *application) goOnFrom(old *application) {
 	app.deployed, app.checked, app.lacks, app.maps, app.status = old.deployed, old.checked, old.lacks, old.maps, old.status
-	app.loaded = old.loaded
+	app.loaded, app.faltered = old.loaded, old.faltered
 }
 
 // keepAccepted writes an accepted intent to disk. By one that ends what may run

@@ -154,12 +154,19 @@ func (p *pass) measured(place plan.Place, claims []claim) []plan.Claim {
 		if at.hook != place.Hook || at.iface != place.Interface || here[at.uid] || p.forgets(at, true) {
 			continue
 		}
-		if app := p.applicationOf(at.uid); app != nil {
+		if app := p.applicationOf(at.uid); app != nil && p.mayRun(app, one.Revision) {
 			all = append(all, plan.Claim{UID: at.uid, Identity: app.newest.Payload().Application, Standing: plan.Remembered,
 				Created: p.createdAt(at.uid), Need: one.Need})
 		}
 	}
 	return all
+}
+
+// mayRun reports whether a revision is one that an application may run: its
+// newest, one that its intent names beside that, or, in node mode, what ran last.
+func (p *pass) mayRun(app *application, revision string) bool {
+	return revision == app.newest.Revision() || len(app.newest.Names(revision)) > 0 ||
+		p.opts.Node == "" && app.deployed != nil && revision == app.deployed.Revision()
 }
 
 // needOf is what programs of a revision take of a place. What cannot be measured
@@ -335,9 +342,9 @@ func (p *pass) wantsAt(uid string, place plan.Place) bool {
 }
 
 // putOffYounger has those that never ran so at a place wait for who has precedence,
-// and is fetched or loaded: what they take is not known yet. A fetch is bounded by
-// Options.FetchTimeout and a load by the verifier, and nobody waits for one that
-// failed.
+// and is fetched or loaded: what they take is not known yet. Nobody waits for an
+// application that failed, and nobody for longer than orderWait: who changes again
+// and again would keep a place for ever.
 func (p *pass) putOffYounger(place plan.Place, claims []claim) bool {
 	oldest, waits := plan.Claim{}, false
 	for _, c := range p.newcomersOnTheirWay()[place] {
@@ -350,7 +357,7 @@ func (p *pass) putOffYounger(place plan.Place, claims []claim) bool {
 	}
 	found := false
 	for _, c := range claims {
-		if c.Standing > plan.Remembered && oldest.Precedes(c.Claim) < 0 {
+		if c.Standing > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !p.waitedEnough(ranAt{c.UID, place.Hook, place.Interface}) {
 			p.putOff(c.UID, fmt.Sprintf("it waits: an application that has precedence on %s is on its way", place))
 			found = true
 		}
@@ -358,43 +365,75 @@ func (p *pass) putOffYounger(place plan.Place, claims []claim) bool {
 	return found
 }
 
+// orderWaits is how many fetches long an application waits at a place, in all, for
+// those that have precedence there.
+const orderWaits = 2
+
+// waitedEnough reports whether an application waited at a place for as long as it
+// has to, and else counts from now, unless it waits already.
+func (p *pass) waitedEnough(at ranAt) bool {
+	since, waits := p.waiting[at]
+	if !waits {
+		p.waiting[at] = p.now
+		return false
+	}
+	return p.now.Sub(since) >= orderWaits*p.opts.FetchTimeout
+}
+
+// endWaits forgets since when those wait that run by now, or are not to run any
+// more. Who only was let in for a while has waited all the same.
+func (p *pass) endWaits(now map[ranAt]ran) {
+	for at := range p.waiting {
+		if _, runs := now[at]; runs || p.applicationOf(at.uid) == nil || slices.Contains(p.want.Gone, at.uid) {
+			delete(p.waiting, at)
+		}
+	}
+}
+
 // newcomersOnTheirWay are the claims of applications that do not run at a place, and
-// whose newest version is being fetched or loaded.
+// whose newest version is being fetched or loaded for the first time: what failed
+// before may fail for ever.
 func (p *pass) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
 	if p.pendingClaims != nil {
 		return p.pendingClaims
 	}
 	p.pendingClaims = map[plan.Place][]plan.Claim{}
 	for _, app := range p.apps {
-		payload := app.newest.Payload()
-		if out := p.outcomes[payload.UID]; out == nil || !out.pending {
-			continue
-		}
-		for _, program := range payload.Programs {
-			for _, at := range program.Attach {
-				if h, ok := hook.Lookup(at.Hook); !ok || h.Shape != hook.NetworkDevice || !limited(at.Hook) {
-					continue
-				}
-				found, err := p.onInterfaces(plan.Attachment{Hook: at.Hook}, at)
-				if err != nil {
-					continue
-				}
-				for _, a := range found {
-					place := plan.Place{Hook: a.Hook, Ifindex: a.Ifindex, Interface: a.Interface}
-					at := ranAt{payload.UID, a.Hook, a.Interface}
-					if _, runs := p.present[at]; runs {
-						continue
-					}
-					c := plan.Claim{UID: payload.UID, Identity: payload.Application, Standing: plan.Arriving, Created: payload.CreatedAt()}
-					if _, ran := p.ran[at]; ran {
-						c.Standing = plan.Remembered
-					}
-					p.pendingClaims[place] = append(p.pendingClaims[place], c)
-				}
-			}
+		if out := p.outcomes[app.newest.Payload().UID]; out != nil && out.pending && !app.faltered {
+			p.addPending(app)
 		}
 	}
 	return p.pendingClaims
+}
+
+// addPending adds the claims of an application that is on its way.
+func (p *pass) addPending(app *application) {
+	payload := app.newest.Payload()
+	programs := map[plan.Place][]string{}
+	for _, program := range payload.Programs {
+		for _, at := range program.Attach {
+			if h, ok := hook.Lookup(at.Hook); !ok || h.Shape != hook.NetworkDevice || !limited(at.Hook) {
+				continue
+			}
+			found, err := p.onInterfaces(plan.Attachment{Hook: at.Hook}, at)
+			if err != nil {
+				continue
+			}
+			for _, a := range found {
+				place := plan.Place{Hook: a.Hook, Ifindex: a.Ifindex, Interface: a.Interface}
+				programs[place] = append(programs[place], program.Name)
+			}
+		}
+	}
+	one := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: app.newest.Revision()}
+	for place, names := range programs {
+		if _, runs := p.present[ranAt{payload.UID, place.Hook, place.Interface}]; runs {
+			continue
+		}
+		c := p.claimOf(one, place, names).Claim
+		c.Created = payload.CreatedAt()
+		p.pendingClaims[place] = append(p.pendingClaims[place], c)
+	}
 }
 
 // putOff leaves the version of an application that is to run for a later pass.

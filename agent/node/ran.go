@@ -162,6 +162,7 @@ func (p *pass) attached() map[ranAt]ran {
 // forgotten; what is away with its interface is not.
 func (p *pass) remember() {
 	now, next := p.attached(), maps.Clone(p.ran)
+	p.endWaits(now)
 	for at, one := range now {
 		have, known := next[at]
 		if one.Revision == "" {

@@ -56,7 +56,7 @@ func (p *pass) fail(app *application, o intent.Opened, err error) {
 	if app.refused == nil {
 		app.refused = map[int64]error{}
 	}
-	app.refused[payload.Serial] = err
+	app.refused[payload.Serial], app.faltered = err, true
 	if payload.Serial == app.newest.Payload().Serial || app.log == "" {
 		app.log = kernel.LogOf(err)
 	}
@@ -180,7 +180,7 @@ func (p *pass) settle(app *application) {
 	app.tried = payload.Serial
 	switch {
 	case len(out.errs) == 0 && !out.refused:
-		app.failures, app.refused, app.failed, app.log = 0, nil, nil, ""
+		app.failures, app.refused, app.failed, app.log, app.faltered = 0, nil, nil, "", false
 		p.keepDeployed(app, out)
 	case out.tried:
 		app.failures++
