@@ -361,6 +361,8 @@ func (p *pass) setChain(a plan.Action) error {
 		}
 		return err
 	}
+	// Who waited for this one is next.
+	p.again = p.again || p.behind[a.Ifindex]
 	return p.dropFormer(p.held.chains[a.Ifindex])
 }
 

@@ -496,6 +496,7 @@ func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim
 		// Its error was used: the next attempt is another load.
 		p.loads.take(key)
 	}
+	p.giveUp(want)
 	culprit, later := newcomers[refused-1], newcomers[refused:]
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
 	return func() {

@@ -87,14 +87,21 @@ func (p *pass) takeLoaded(ifindex int) *kernel.ChainVersion {
 // awaitChain makes the pass go on until a chain is loaded: the applications that
 // change wait as they are, so that those that are to go need not wait for them.
 // What only goes has the chain without it loaded at once, and waits for that.
-func (p *pass) awaitChain(want plan.Chain, running []plan.Member) misfit {
-	changed := changes(want.Members, running)
-	if len(changed) == 0 {
-		return func() { p.await(want, running, true) }
+func (p *pass) awaitChain(chain plan.Chain, running []plan.Member) misfit {
+	changed, others := changes(chain.Members, running), p.wanted[chain.Ifindex]
+	delete(p.wanted, chain.Ifindex)
+	leaves := len(changed) == 0
+	for _, uid := range changes(others, running) {
+		if !slices.Contains(changed, uid) {
+			changed = append(changed, uid)
+		}
 	}
 	return func() {
 		for _, uid := range changed {
 			p.refuse(uid, errLoading)
+		}
+		if leaves {
+			p.await(chain, running, true)
 		}
 	}
 }
@@ -114,7 +121,7 @@ func (p *pass) givenTo(ifindex int) []plan.Member {
 }
 
 // askChain asks for the load of a chain. It is urgent where it only ends what
-// may run no more.
+// may run no more, and where it replaces that.
 func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect string) (request, error) {
 	parts, err := p.chainParts(members, suspect)
 	if err != nil {
@@ -127,7 +134,7 @@ func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect str
 	}
 	return request{
 		line: fmt.Sprintf("chain of interface %d", ifindex), what: LoadChain,
-		urgent:  len(changed) == 0 && len(leavers(members, running)) > 0,
+		urgent:  len(changed) == 0 && len(leavers(members, running)) > 0 || slices.ContainsFunc(changed, func(uid string) bool { return p.replaces(uid, members, running) }),
 		tenants: namespacesOf(members, changed),
 		start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			options.Runs = p.runsOf(ifindex)

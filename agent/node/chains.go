@@ -11,6 +11,7 @@ import (
 // any link is touched. A newcomer that does not fit is refused alone: its
 // application goes on as it was, and the others as they are to.
 func (p *pass) fitChains() {
+	p.followBegun()
 	// Each turn refuses, takes out or leaves something more.
 	for range (len(p.apps) + 2) * (len(plan.WantedChains(p.want, p.state)) + 1) {
 		misfit := p.loadChains()
@@ -39,7 +40,10 @@ func (p *pass) loadChains() misfit {
 			}
 			p.giveBack(want.Ifindex)
 		}
-		if m := p.fit(want, running); m != nil {
+		if m := p.inTurn(want, running); m != nil {
+			return m
+		}
+		if m := p.fit(p.goOn(want), running); m != nil {
 			return m
 		}
 	}
@@ -48,24 +52,27 @@ func (p *pass) loadChains() misfit {
 
 // fit loads one chain.
 func (p *pass) fit(want plan.Chain, running []plan.Member) misfit {
-	newcomers, suspect := p.precedence(want, newcomersOf(want.Members, running)), ""
+	newcomers, suspect := p.inOrder(want, newcomersOf(want.Members, running)), ""
 	if n := len(newcomers); n > 0 {
 		suspect = newcomers[n-1].UID
 	}
 	key, v, err := p.loadChain(want.Ifindex, want.Members, running, suspect)
 	if err == nil {
-		p.versions[want.Ifindex], p.versionKeys[want.Ifindex] = v, key
-		return nil
+		return p.use(want, key, v)
 	}
 	if errors.Is(err, errLoading) {
 		return p.awaitChain(want, running)
 	}
 	if lost := new(memberError); errors.As(err, &lost) {
 		p.loads.take(key)
+		if !errors.Is(lost, errFetching) {
+			p.giveUp(want)
+		}
 		return p.without(want, running, lost)
 	}
 	if len(newcomers) == 0 {
 		p.loads.take(key)
+		p.giveUp(want)
 		return func() { p.leave(want, running, err) }
 	}
 	return p.exclude(want, running, newcomers, key, err)

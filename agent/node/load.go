@@ -36,7 +36,7 @@ func (p *pass) load(app *application, o intent.Opened) error {
 		old = p.liveRevision(uid)
 	}
 	key := fmt.Sprintf("revision %s %s after %p", uid, revision, old)
-	got, err := p.loaded(key, func() (request, error) { return p.askRevision(app, o, old) })
+	got, err := p.loaded(key, func() (request, error) { return p.askRevision(o, old) })
 	if isPending(err) {
 		return err
 	}
@@ -70,15 +70,15 @@ func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revis
 
 // askRevision asks for the load of an intent's revision. A load is urgent where
 // what runs meanwhile may run no more.
-func (p *pass) askRevision(app *application, o intent.Opened, old *kernel.Revision) (request, error) {
+func (p *pass) askRevision(o intent.Opened, old *kernel.Revision) (request, error) {
 	payload := o.Payload()
 	if err := p.available(payload); err != nil {
 		return request{}, err
 	}
 	runs := p.nowLive(payload.UID)
-	withdrawn := p.opts.Node != "" && runs != "" && runs != o.Revision() && len(app.newest.Names(runs)) == 0
+	ends := runs != "" && runs != o.Revision() && p.withdrawn(payload.UID, runs)
 	return request{
-		line: "application " + payload.UID, tenants: []string{payload.Application.Namespace}, urgent: withdrawn, what: LoadRevision,
+		line: "application " + payload.UID, tenants: []string{payload.Application.Namespace}, urgent: ends, what: LoadRevision,
 		start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			from, err := old.Share()
 			if err != nil {

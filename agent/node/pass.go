@@ -59,6 +59,11 @@ type pass struct {
 	// pendingClaims are those of applications whose objects are on their way; nil
 	// until they are asked for.
 	pendingClaims map[plan.Place][]plan.Claim
+	// visited are the interfaces whose chain the pass looked at, wanted what was
+	// wanted there where a chain that was begun comes first, and behind those where
+	// applications wait until the chain of others is set.
+	visited, behind map[int]bool
+	wanted          map[int][]plan.Member
 	// lost are the places that others run at now which an application had before.
 	lost map[ranAt]bool
 	// again means that something was put off that the next pass can do at once.
@@ -117,7 +122,8 @@ func (a *Agent) newPass(ctx context.Context) *pass {
 	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: apps, labels: labels,
 		prepared: map[[2]string]*kernel.Prepared{}, asked: map[string]bool{}, awaited: map[[2]string]bool{},
 		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{},
-		outcomes: map[string]*outcome{}, strays: map[string][]string{}, lost: map[ranAt]bool{}}
+		outcomes: map[string]*outcome{}, strays: map[string][]string{}, lost: map[ranAt]bool{},
+		visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}
 }
 
 // snapshot copies what Accept and Relabel may change meanwhile; applications

@@ -111,7 +111,8 @@ func abandoned(old, wanted Chain) bool { return len(wanted.Members) == 0 && len(
 
 // WantedChains returns, for each interface that has a chain or is to have one,
 // the members in the order in which they are to run. A frozen application's
-// members stay as they are found, and so does a chain that is left.
+// members stay as they are found, and so does a chain that is left; one in the
+// interim is as it is given.
 func WantedChains(want Want, have State) []Chain {
 	exists := map[int]string{}
 	for _, i := range have.Interfaces {
@@ -143,6 +144,8 @@ func WantedChains(want Want, have State) []Chain {
 			members = nil
 		} else if i := slices.IndexFunc(have.Chains, func(c Chain) bool { return c.Ifindex == index }); i >= 0 && slices.Contains(want.Left, index) {
 			members = slices.Clone(have.Chains[i].given())
+		} else if interim, ok := want.Interim[index]; ok {
+			members = slices.Clone(interim)
 		}
 		members = slices.DeleteFunc(members, func(m Member) bool { return slices.Contains(want.Out[index], m.UID) })
 		slices.SortFunc(members, compareMembers)

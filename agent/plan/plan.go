@@ -184,6 +184,9 @@ type Want struct {
 	// Left are the indexes of the interfaces whose chain is left as it is found,
 	// since no other can be made.
 	Left []int
+	// Interim are the members of chains, by interface index, that run until those
+	// that the applications want can be made.
+	Interim map[int][]Member
 }
 
 // Verb is what an action does.
