@@ -51,6 +51,11 @@ func (r *Refusal) Error() string {
 // Unwrap returns the kernel's error.
 func (r *Refusal) Unwrap() error { return r.Err }
 
+// Crowded reports whether the member would fit if fewer others were in the chain, or
+// none: what they hold leaves it no room. Else the kernel refuses it for another
+// reason.
+func (r *Refusal) Crowded() bool { return r.Limit != LimitType && r.Limit != LimitVerifier }
+
 // Usage is what a chain takes of the limits its members share.
 type Usage struct {
 	// Members counts places.

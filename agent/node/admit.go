@@ -258,7 +258,7 @@ func (p *pass) limits(place plan.Place) plan.Limits {
 // interface takes nobody away from another.
 func (p *pass) refuseAt(place plan.Place, c claim, err error) {
 	at := ranAt{c.UID, place.Hook, place.Interface}
-	if c.Standing == plan.Remembered {
+	if c.Standing == plan.Remembered && crowded(err) {
 		// Others run in its place now.
 		p.lost[at] = true
 	}
@@ -267,6 +267,16 @@ func (p *pass) refuseAt(place plan.Place, c claim, err error) {
 		return
 	}
 	p.refuse(c.UID, err)
+}
+
+// crowded reports whether an application is refused for what others hold. Any other
+// error of the kernel may be gone at the next attempt, and gives no place away.
+func crowded(err error) bool {
+	if over := new(plan.OverLimitError); errors.As(err, &over) {
+		return true
+	}
+	refusal := new(chain.Refusal)
+	return errors.As(err, &refusal) && refusal.Crowded()
 }
 
 // runsElsewhere reports whether the version that an application is to have runs, or
