@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -101,6 +102,7 @@ func (p *pass) try(owners []string, a plan.Action) error {
 		p.opts.Log.Info("act", "action", a.String())
 		err = p.timed(a, drift)
 	}
+	p.noteChain(a, err)
 	for _, uid := range owners {
 		p.note(uid, a, err)
 	}
@@ -130,22 +132,64 @@ func uidsOf(members []plan.Member) []string {
 	return uids
 }
 
-// backedOff returns the error of an action that failed a short while ago for one
-// of its owners, and notes it for all: it is not tried for any of them.
+// backedOff returns the error of an action that failed a short while ago, and notes
+// it for its owners: it is not tried for any of them.
 func (p *pass) backedOff(owners []string, a plan.Action) error {
-	var lately error
-	for _, app := range p.apps {
-		uid := app.newest.Payload().UID
-		if err := app.failed[a.String()]; err != nil && slices.Contains(owners, uid) && p.now.Before(app.retryAt) {
-			lately = err
-		}
-	}
+	lately := p.failedLately(a)
 	for _, uid := range owners {
 		if out := p.outcomes[uid]; out != nil && lately != nil {
 			out.failed(uid, a, lately)
 		}
 	}
 	return lately
+}
+
+// failedLately returns the error of an action that is not to be tried again yet.
+func (p *pass) failedLately(a plan.Action) error {
+	if a.Verb == plan.SetChain {
+		p.planned[a.String()] = true
+		if last := p.attempts[a.String()]; last != nil && p.now.Before(last.retryAt) {
+			return last.err
+		}
+		return nil
+	}
+	if app := p.applicationOf(a.UID); app != nil && p.now.Before(app.retryAt) {
+		return app.failed[a.String()]
+	}
+	return nil
+}
+
+// attempt is what came of an action on a chain, which failed. It has a back-off of
+// its own: a chain has many owners, and what else fails of one delays no other.
+type attempt struct {
+	err      error
+	failures int
+	retryAt  time.Time
+}
+
+// noteChain remembers how an action on a chain went.
+func (p *pass) noteChain(a plan.Action, err error) {
+	if a.Verb != plan.SetChain || isPending(err) {
+		return
+	}
+	key := a.String()
+	if wait := new(contested); err == nil || errors.As(err, &wait) {
+		// Who is contested says when it is tried again.
+		delete(p.attempts, key)
+		return
+	}
+	last := p.attempts[key]
+	if last == nil {
+		last = &attempt{}
+		p.attempts[key] = last
+	}
+	last.err, last.failures = err, last.failures+1
+	last.retryAt = p.now.Add(p.opts.BackOff.after(last.failures))
+}
+
+// endAttempts forgets the actions on chains that nobody plans any more.
+func (p *pass) endAttempts() {
+	maps.DeleteFunc(p.attempts, func(key string, _ *attempt) bool { return !p.planned[key] })
 }
 
 // note remembers how an action went.
@@ -167,16 +211,12 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 		out.tried = true
 		p.opts.Log.Error("act", "action", a.String(), "error", err)
 	}
-	for _, app := range p.apps {
-		if app.newest.Payload().UID != uid {
-			continue
+	if app := p.applicationOf(uid); app != nil && a.Verb != plan.SetChain {
+		app.failed = maps.Clone(app.failed)
+		if app.failed == nil {
+			app.failed = map[string]error{}
 		}
-		failed := maps.Clone(app.failed)
-		if failed == nil {
-			failed = map[string]error{}
-		}
-		failed[a.String()] = err
-		app.failed = failed
+		app.failed[a.String()] = err
 	}
 }
 

@@ -111,6 +111,8 @@ type Agent struct {
 	// waiting is since when applications wait at a place for who has precedence,
 	// under work.
 	waiting map[ranAt]time.Time
+	// attempts are the actions on chains that failed, under work.
+	attempts map[string]*attempt
 	// begun is what is being loaded for an interface, by index, under work.
 	begun map[int]*begun
 	// told are the paths of the strays that were logged, under work.
@@ -147,7 +149,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(), loads: newLoads(o.Clock, o.Log),
-		contests: map[string]*contest{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, apps: map[string]*application{}, settled: make(chan struct{}),
+		contests: map[string]*contest{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, attempts: map[string]*attempt{}, apps: map[string]*application{}, settled: make(chan struct{}),
 		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
 	if a.ran, err = readRan(c.sub(ranFile)); err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)

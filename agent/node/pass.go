@@ -50,6 +50,8 @@ type pass struct {
 	unreadable map[string]bool
 	// outcomes by uid.
 	outcomes map[string]*outcome
+	// planned are the actions on chains that were to be done.
+	planned map[string]bool
 	// strays by the uid they lie under.
 	strays map[string][]string
 	// present is what ran at each place when the pass began.
@@ -123,7 +125,7 @@ func (a *Agent) newPass(ctx context.Context) *pass {
 		prepared: map[[2]string]*kernel.Prepared{}, asked: map[string]bool{}, awaited: map[[2]string]bool{},
 		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{},
 		outcomes: map[string]*outcome{}, strays: map[string][]string{}, lost: map[ranAt]bool{},
-		visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}
+		visited: map[int]bool{}, behind: map[int]bool{}, planned: map[string]bool{}, wanted: map[int][]plan.Member{}}
 }
 
 // snapshot copies what Accept and Relabel may change meanwhile; applications

@@ -71,10 +71,12 @@ func (p *pass) finishUnloads() {
 			continue
 		}
 		err := p.dropFormer(c)
+		p.noteChain(a, err)
 		for _, uid := range owners {
 			p.note(uid, a, err)
 		}
 	}
+	p.endAttempts()
 	for _, uid := range p.unloading() {
 		p.followRemnants(uid)
 	}
