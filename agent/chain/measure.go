@@ -1,6 +1,9 @@
 package chain
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Need is what members of one application take of a chain's limits, whatever
 // other applications have members there: applications share no map and no
@@ -13,21 +16,60 @@ type Need struct {
 	Closed, GPLOnly bool
 }
 
-// Measure returns what members of one application take. It asks no kernel.
-func Measure(members []Member) (Need, error) {
-	l := newLinker()
-	var n Need
+// Profile is what each program of one object takes of a chain, as far as it is
+// needed to count any of them together. It holds nothing of the object.
+type Profile struct{ programs map[string]taken }
+
+// taken is what one program takes.
+type taken struct {
+	// maps are the names of its maps; one that is empty stands for the section of
+	// extern variables.
+	maps            []string
+	functions       int
+	closed, gplOnly bool
+}
+
+// Measure returns what members of one application take, by Member.Program. It asks no
+// kernel.
+func Measure(members []Member) (Profile, error) {
+	p := Profile{map[string]taken{}}
 	for i := range members {
 		m := &members[i]
 		if m.Object == nil || m.Object.Programs[m.Program] == nil || len(m.Object.Programs[m.Program].Instructions) == 0 {
-			return Need{}, fmt.Errorf("measure member %q: its object has no program %q", m.Key, m.Program)
+			return Profile{}, fmt.Errorf("measure member %q: its object has no program %q", m.Key, m.Program)
 		}
+		l := newLinker()
 		if err := l.add(m); err != nil {
-			return Need{}, err
+			return Profile{}, err
 		}
-		n.Closed = n.Closed || !m.Facts.GPLCompatible
-		n.GPLOnly = n.GPLOnly || len(m.Facts.GPLOnly) > 0
+		one := taken{functions: len(l.starts), closed: !m.Facts.GPLCompatible, gplOnly: len(m.Facts.GPLOnly) > 0}
+		for _, ref := range l.refs {
+			one.maps = append(one.maps, ref.Name)
+		}
+		if len(findKconfigs(l.body, l.owners)) > 0 {
+			one.maps = append(one.maps, "")
+		}
+		p.programs[m.Program] = one
 	}
-	n.Maps, n.Functions = len(l.refs)+len(findKconfigs(l.body, l.owners)), len(l.starts)
-	return n, nil
+	return p, nil
+}
+
+// Need returns what some of the programs take together, each once; false where one
+// of them was not measured.
+func (p Profile) Need(programs ...string) (Need, bool) {
+	var n Need
+	used := map[string]bool{}
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(programs))) {
+		one, ok := p.programs[name]
+		if !ok {
+			return Need{}, false
+		}
+		n.Functions += one.functions
+		n.Closed, n.GPLOnly = n.Closed || one.closed, n.GPLOnly || one.gplOnly
+		for _, m := range one.maps {
+			used[m] = true
+		}
+	}
+	n.Maps = len(used)
+	return n, true
 }

@@ -15,17 +15,19 @@ func TestWhatMembersTakeAddsUp(t *testing.T) {
 	for _, object := range []string{"xdp_gpl", "xdp_maps", "xdp_subprog", "xdp_proprietary", "xdp_variables", "xdp_kfunc"} {
 		m := member(t, object, object)
 		m.Facts.GPLCompatible = object != "xdp_proprietary"
-		need, err := chain.Measure([]chain.Member{m})
+		profile, err := chain.Measure([]chain.Member{m})
 		if err != nil {
 			t.Fatal(err)
+		}
+		need, ok := profile.Need(m.Program)
+		if !ok {
+			t.Fatalf("%s was not measured", object)
 		}
 		if need.Closed != !m.Facts.GPLCompatible || need.GPLOnly != (len(m.Facts.GPLOnly) > 0) {
 			t.Errorf("%s: %+v, and its facts are %+v", object, need, m.Facts)
 		}
-		again := m
-		again.Key += " again"
-		if twice, err := chain.Measure([]chain.Member{m, again}); err != nil || twice != need {
-			t.Errorf("%s twice takes %+v (%v), once %+v", object, twice, err, need)
+		if twice, ok := profile.Need(m.Program, m.Program); !ok || twice != need {
+			t.Errorf("%s twice takes %+v, once %+v", object, twice, need)
 		}
 		maps, functions, members = maps+need.Maps, functions+need.Functions, append(members, m)
 	}
@@ -41,8 +43,36 @@ func TestWhatMembersTakeAddsUp(t *testing.T) {
 func TestWhatIsNotThereCannotBeMeasured(t *testing.T) {
 	m := member(t, "a", "xdp_pass")
 	m.Program = "nope"
-	if n, err := chain.Measure([]chain.Member{m}); err == nil {
+	if p, err := chain.Measure([]chain.Member{m}); err == nil {
+		t.Errorf("it takes %+v", p)
+	}
+	if n, ok := (chain.Profile{}).Need("nope"); ok {
 		t.Errorf("it takes %+v", n)
+	}
+}
+
+// TestProgramsOfOneObjectShareItsMaps: each has functions of its own.
+func TestProgramsOfOneObjectShareItsMaps(t *testing.T) {
+	object := object(t, "shared")
+	in := func(program string) edit {
+		return func(_ testing.TB, m *chain.Member) { m.Object, m.Program, m.Application = object, program, "app" }
+	}
+	members := []chain.Member{member(t, "one", "xdp_pass", in("one")), member(t, "two", "xdp_pass", in("two"))}
+	profile, err := chain.Measure(members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, _ := profile.Need("one")
+	both, ok := profile.Need("one", "two")
+	if !ok || both.Maps != one.Maps || both.Functions != 2*one.Functions {
+		t.Errorf("one takes %+v, both %+v", one, both)
+	}
+	linked, err := chain.Link(members, chain.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if linked.Usage.Maps != 1+both.Maps || linked.Usage.Subprograms != 1+both.Functions {
+		t.Errorf("a chain of both takes %+v, and they %+v", linked.Usage, both)
 	}
 }
 

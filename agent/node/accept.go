@@ -45,8 +45,6 @@ type application struct {
 	// actions that failed. Neither is tried again before retryAt.
 	refused map[int64]error
 	failed  map[string]error
-	// needs are what programs take of a chain, by revision and names.
-	needs map[string]plan.Need
 	// conflict says that another intent was sent under the newest one's serial, and
 	// nothing since that settles which of them holds.
 	conflict error

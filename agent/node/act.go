@@ -187,9 +187,12 @@ func (p *pass) noteChain(a plan.Action, err error) {
 	last.retryAt = p.now.Add(p.opts.BackOff.after(last.failures))
 }
 
-// endAttempts forgets the actions on chains that nobody plans any more.
+// endAttempts forgets the actions on chains that nobody plans any more. One that waits
+// for its load is not planned meanwhile.
 func (p *pass) endAttempts() {
-	maps.DeleteFunc(p.attempts, func(key string, _ *attempt) bool { return !p.planned[key] })
+	maps.DeleteFunc(p.attempts, func(key string, last *attempt) bool {
+		return !p.planned[key] && p.now.Sub(last.retryAt) > p.opts.BackOff.Most
+	})
 }
 
 // note remembers how an action went.

@@ -169,8 +169,8 @@ func (p *pass) mayRun(app *application, revision string) bool {
 		p.opts.Node == "" && app.deployed != nil && revision == app.deployed.Revision()
 }
 
-// needOf is what programs of a revision take of a place. What cannot be measured
-// counts as its programs alone: the kernel tells what is wrong with it.
+// needOf is what programs of a revision take of a place. What is not measured counts
+// as its programs alone: the kernel tells what is wrong with it.
 func (p *pass) needOf(uid, hookName, revision string, programs []string) plan.Need {
 	need := plan.Need{Programs: len(programs)}
 	if hookName != plan.XDP {
@@ -179,53 +179,16 @@ func (p *pass) needOf(uid, hookName, revision string, programs []string) plan.Ne
 	if r, ok := p.knownNeed(uid, revision, programs); ok {
 		return r
 	}
-	app, key := p.applicationOf(uid), strings.Join(append([]string{revision}, programs...), " ")
-	if app != nil {
-		if known, ok := app.needs[key]; ok {
-			return known
-		}
-	}
-	taken, err := p.measureNeed(uid, revision, programs)
-	if err != nil {
-		return need
-	}
-	need.Maps, need.Functions, need.Closed, need.GPLOnly = taken.Maps, taken.Functions, taken.Closed, taken.GPLOnly
-	if app != nil {
-		app.needs = maps.Clone(app.needs)
-		if app.needs == nil {
-			app.needs = map[string]plan.Need{}
-		}
-		app.needs[key] = need
+	if taken, ok := p.profileOf(uid, revision).Need(programs...); ok {
+		need.Maps, need.Functions, need.Closed, need.GPLOnly = taken.Maps, taken.Functions, taken.Closed, taken.GPLOnly
 	}
 	return need
-}
-
-// measureNeed reads an object for what programs of it take of a chain.
-func (p *pass) measureNeed(uid, revision string, programs []string) (chain.Need, error) {
-	o := p.intentOf(uid, revision)
-	if o == nil {
-		return chain.Need{}, fmt.Errorf("measure programs of %s: no intent names revision %s", uid, revision)
-	}
-	object, err := readMember(*o, p.cache)
-	if err != nil {
-		return chain.Need{}, err
-	}
-	var members []chain.Member
-	for _, name := range programs {
-		one, err := object.member(plan.Member{UID: uid, Revision: revision, Program: name})
-		if err != nil {
-			return chain.Need{}, err
-		}
-		one.Key = name
-		members = append(members, one)
-	}
-	return chain.Measure(members)
 }
 
 // knownNeed finds what the same programs took where they ran.
 func (p *pass) knownNeed(uid, revision string, programs []string) (plan.Need, bool) {
 	for at, one := range p.ran {
-		if at.uid == uid && at.hook == plan.XDP && one.covers(revision, programs) && len(one.Programs) == len(programs) && one.Need.Functions > 0 {
+		if at.uid == uid && at.hook == plan.XDP && one.covers(revision, programs) && len(one.Programs) == len(programs) && one.measured() {
 			return one.Need, true
 		}
 	}

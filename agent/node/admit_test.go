@@ -112,6 +112,11 @@ func isIn(a *node.Agent, p intent.Payload) bool {
 	return s.Error == "" && s.Conditions[0].Reason == "Deployed"
 }
 
+// isAt reports whether an application is attached everywhere in this version.
+func isAt(a *node.Agent, p intent.Payload) bool {
+	return isIn(a, p) && slices.ContainsFunc(a.Status(), func(s node.ApplicationStatus) bool { return s.UID == p.UID && s.Serial == p.Serial })
+}
+
 func errorOf(a *node.Agent, p intent.Payload) string {
 	for _, s := range a.Status() {
 		if s.UID == p.UID {

@@ -32,7 +32,7 @@ func TestAVersionThatMayNotRunIsReplacedInItsChainBeforeOtherLoads(t *testing.T)
 			t.Error(err)
 		}
 	})
-	until(t, "the version to be replaced", time.Minute, func() bool { return isIn(a, next) })
+	until(t, "the version to be replaced", time.Minute, func() bool { return isAt(a, next) })
 	if !w.loads(a, "slow") {
 		t.Error("it waited for the load of another application")
 	}

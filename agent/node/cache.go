@@ -129,22 +129,22 @@ func (c *cache) has(digest string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// object reads the object of an intent. One that a crash tore is dropped: it fails
-// with errFetching, since it has to be fetched again.
-func (c *cache) object(p intent.Payload) ([]byte, error) {
-	path := c.objectPath(p.ObjectDigest)
+// object reads a kept object. One that is not there, or that a crash tore and that is
+// dropped therefore, has to be fetched again: it fails with errFetching.
+func (c *cache) object(digest string) ([]byte, error) {
+	path := c.objectPath(digest)
 	body, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errFetching
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read object of %s: %w", p.Application, err)
+		return nil, fmt.Errorf("read kept object: %w", err)
 	}
-	if checkDigest(p.ObjectDigest, body) == nil {
+	if checkDigest(digest, body) == nil {
 		return body, nil
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("drop torn object of %s: %w", p.Application, err)
+		return nil, fmt.Errorf("drop torn object: %w", err)
 	}
 	return nil, errFetching
 }

@@ -94,27 +94,27 @@ func TestTheCacheBelievesNoObjectItDidNotHash(t *testing.T) {
 		t.Fatal(err)
 	}
 	digest := digestOf("object")
-	if got := c.object(digest); got != nil {
-		t.Errorf("an empty cache has %q", got)
+	if got, err := c.object(digest); !errors.Is(err, errFetching) || c.has(digest) {
+		t.Errorf("an empty cache has %q (%v)", got, err)
 	}
 	if err := c.putObject(digest, []byte("object")); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.object(digest); string(got) != "object" {
-		t.Errorf("object = %q", got)
+	if got, err := c.object(digest); string(got) != "object" || err != nil || !c.has(digest) {
+		t.Errorf("object = %q, %v", got, err)
 	}
 	if err := os.WriteFile(c.objectPath(digest), []byte("altered"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.object(digest); got != nil {
-		t.Errorf("an altered object is given out: %q", got)
+	if got, err := c.object(digest); !errors.Is(err, errFetching) || c.has(digest) {
+		t.Errorf("an altered object is given out, or left: %q (%v)", got, err)
 	}
 	// No digest leads out of the cache.
 	outside := filepath.Join(c.dir, "secret")
 	if err := os.WriteFile(outside, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.object("sha256:../secret"); got != nil {
+	if got, err := c.object("sha256:../secret"); err == nil {
 		t.Errorf("read %q from outside", got)
 	}
 	if path := c.objectPath("sha256:../../etc/passwd"); filepath.Dir(path) != c.sub("objects") {
@@ -150,7 +150,7 @@ func TestObjectsThatNoIntentNamesAreDropped(t *testing.T) {
 		t.Errorf("a leftover: %v", err)
 	}
 	for body, there := range map[string]bool{"a": false, "b": true, "c": false} {
-		if (c.object(digestOf(body)) != nil) != there {
+		if c.has(digestOf(body)) != there {
 			t.Errorf("object %s is there: %v", body, !there)
 		}
 	}

@@ -248,7 +248,7 @@ type memberObject struct {
 
 // readMember reads the object of an intent whose programs are members of a chain.
 func readMember(o intent.Opened, objects *cache) (*memberObject, error) {
-	object, err := objects.object(o.Payload())
+	object, err := objects.object(o.Payload().ObjectDigest)
 	if err != nil {
 		return nil, err
 	}

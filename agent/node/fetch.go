@@ -81,7 +81,7 @@ func (p *pass) object(payload intent.Payload) ([]byte, error) {
 	if err := p.available(payload); err != nil {
 		return nil, err
 	}
-	body, err := p.cache.object(payload)
+	body, err := p.cache.object(payload.ObjectDigest)
 	if errors.Is(err, errFetching) {
 		return nil, p.available(payload)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -24,6 +25,8 @@ type loadedRevision struct {
 	*kernel.Revision
 	prepared *kernel.Prepared
 	reports  []kernel.MapReport
+	// profile is what its programs take of a chain; nil where that is not known.
+	profile *chain.Profile
 }
 
 // load brings the intent's revision into the kernel, with the maps of the one
@@ -62,7 +65,11 @@ func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revis
 	if !slices.Contains(p.state.Revisions[r.UID], r.Name) {
 		p.state.Revisions[r.UID] = append(p.state.Revisions[r.UID], r.Name)
 	}
-	p.prepared[[2]string{r.UID, r.Name}] = r.prepared
+	id := [2]string{r.UID, r.Name}
+	p.prepared[id] = r.prepared
+	if r.profile != nil {
+		p.profiles[id] = *r.profile
+	}
 	app.maps = r.reports
 	p.opts.Log.Info("loaded", "application", r.prepared.Application.String(), "revision", r.Name)
 	return nil
@@ -100,7 +107,7 @@ func (p *pass) askRevision(o intent.Opened, old *kernel.Revision) (request, erro
 // loadRevision reads an object, prepares it and loads it. It runs beside the loop:
 // until its turn comes, a load holds no more of its object than the digest.
 func loadRevision(o intent.Opened, objects *cache, profile *v1alpha1.KernelProfile, old *kernel.Revision, types *btf.Cache) (*loadedRevision, error) {
-	object, err := objects.object(o.Payload())
+	object, err := objects.object(o.Payload().ObjectDigest)
 	if err != nil {
 		return nil, err
 	}
@@ -108,27 +115,33 @@ func loadRevision(o intent.Opened, objects *cache, profile *v1alpha1.KernelProfi
 	if err != nil {
 		return nil, err
 	}
-	if err := objectFits(o, object, profile); err != nil {
+	facts := inspect(object)
+	if err := objectFits(o, facts, profile); err != nil {
 		return nil, err
 	}
 	r, reports, err := kernel.Load(prepared, old, types)
 	if err != nil {
 		return nil, err
 	}
-	return &loadedRevision{Revision: r, prepared: prepared, reports: reports}, nil
+	return &loadedRevision{Revision: r, prepared: prepared, reports: reports, profile: measureLoaded(o.Payload(), prepared.Spec, facts)}, nil
+}
+
+// inspect returns what is known of an object, or nil where it cannot be inspected.
+func inspect(object []byte) *bytecode.Facts {
+	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
+	if err != nil {
+		return nil
+	}
+	return &facts
 }
 
 // objectFits reports what of the object's needs the node's kernel lacks, as an
 // *unfitError. An object that cannot be inspected is left to the kernel.
-func objectFits(o intent.Opened, object []byte, profile *v1alpha1.KernelProfile) error {
-	if profile == nil {
+func objectFits(o intent.Opened, facts *bytecode.Facts, profile *v1alpha1.KernelProfile) error {
+	if profile == nil || facts == nil {
 		return nil
 	}
-	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
-	if err != nil {
-		return nil //nolint:nilerr // what cannot be told counts as there
-	}
-	if lacks := placement.Of(o.Payload(), &facts).Missing(*profile); lacks != "" {
+	if lacks := placement.Of(o.Payload(), facts).Missing(*profile); lacks != "" {
 		return &unfitError{lacks}
 	}
 	return nil
@@ -178,7 +191,7 @@ func (p *pass) askCopy(r *kernel.Revision, a plan.Action) (request, error) {
 			}
 			return func(types *btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				object, err := objects.object(opened.Payload())
+				object, err := objects.object(opened.Payload().ObjectDigest)
 				if err != nil {
 					return nil, err
 				}

@@ -47,7 +47,7 @@ type request struct {
 	tenants []string
 	// urgent loads take the place of a program that must not run any more.
 	urgent bool
-	// what is loaded, for the observer.
+	// what is loaded, for the observer; empty where nothing is.
 	what Loadable
 	// start collects on the loop what the load needs, which is no object: thousands
 	// may wait. The function it returns runs beside the loop, reads the object, owns
@@ -120,7 +120,9 @@ func (l *loads) collect(o Observer) bool {
 		}
 		select {
 		case <-one.load.done:
-			o.Loaded(one.load.request.what, one.load.took, one.load.result.err)
+			if what := one.load.request.what; what != "" {
+				o.Loaded(what, one.load.took, one.load.result.err)
+			}
 			l.results[one.load.request.key] = one.load.result
 			one.load, found = nil, true
 		default:

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
@@ -111,6 +112,10 @@ type Agent struct {
 	// waiting is since when applications wait at a place for who has precedence,
 	// under work.
 	waiting map[ranAt]time.Time
+	// profiles are what revisions in the kernel take of a chain, by uid and name, and
+	// unmeasured those that could not be measured, and when; under work.
+	profiles   map[[2]string]chain.Profile
+	unmeasured map[[2]string]time.Time
 	// attempts are the actions on chains that failed, under work.
 	attempts map[string]*attempt
 	// begun is what is being loaded for an interface, by index, under work.
@@ -149,7 +154,8 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(), loads: newLoads(o.Clock, o.Log),
-		contests: map[string]*contest{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, attempts: map[string]*attempt{}, apps: map[string]*application{}, settled: make(chan struct{}),
+		contests: map[string]*contest{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, attempts: map[string]*attempt{},
+		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}, apps: map[string]*application{}, settled: make(chan struct{}),
 		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
 	if a.ran, err = readRan(c.sub(ranFile)); err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)

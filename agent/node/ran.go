@@ -52,6 +52,10 @@ func (r ran) covers(revision string, programs []string) bool {
 	})
 }
 
+// measured reports whether what the programs take was measured, and not only how many
+// they are.
+func (r ran) measured() bool { return r.Hook != plan.XDP || r.Need.Functions > 0 }
+
 func (r ran) equal(other ran) bool {
 	return r.at() == other.at() && r.Revision == other.Revision && slices.Equal(r.Programs, other.Programs) &&
 		r.Need == other.Need && r.Gone == other.Gone
@@ -169,7 +173,7 @@ func (p *pass) remember() {
 			// In the middle of an update: what ran whole counts on.
 			continue
 		}
-		if known && have.covers(one.Revision, one.Programs) && len(have.Programs) == len(one.Programs) {
+		if known && have.covers(one.Revision, one.Programs) && len(have.Programs) == len(one.Programs) && have.measured() {
 			one.Need = have.Need
 		} else {
 			one.Need = p.needOf(at.uid, at.hook, one.Revision, one.Programs)

@@ -300,3 +300,38 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 		t.Errorf("%q; it holds %d", errorOf(a, p), len(read()))
 	}
 }
+
+// TestWhatCouldNotBeMeasuredIsMeasuredLater has an earlier agent remember a program
+// without what it takes, as where its object could not be read.
+func TestWhatCouldNotBeMeasuredIsMeasuredLater(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "fr0", "fr1")
+	a, end := w.newAgent(100)
+	p := tenant(w.xdp("xdp_maps", "xdp_maps", "fr0"), "home", "app", 1, 500)
+	w.hand(a, p)
+	end()
+	file := filepath.Join(w.dir, "state", "ran.json")
+	measured, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []map[string]any
+	if err := json.Unmarshal(measured, &all); err != nil || len(all) != 1 {
+		t.Fatal(string(measured), err)
+	}
+	all[0]["need"] = map[string]any{"programs": 1}
+	body, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, body, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, _ = w.newAgent(100)
+	until(t, "it to be measured", time.Minute, func() bool {
+		a.Reconcile(t.Context())
+		now, err := os.ReadFile(file)
+		return err == nil && string(now) == string(measured)
+	})
+}

@@ -74,7 +74,7 @@ func TestALoadThatWaitsReadsNoObject(t *testing.T) {
 		until(t, "all to be in", 2*time.Minute, func() bool {
 			a.Reconcile(t.Context())
 			for _, p := range payloads {
-				if !isIn(a, p) {
+				if !isAt(a, p) {
 					return false
 				}
 			}
@@ -130,7 +130,7 @@ func TestATornObjectIsFetchedAgain(t *testing.T) {
 		if err := a.Accept(w.seal(next), w.seal(second)); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "both to be in", time.Minute, func() bool { a.Reconcile(t.Context()); return isIn(a, next) && isIn(a, second) })
+		until(t, "both to be in", time.Minute, func() bool { a.Reconcile(t.Context()); return isAt(a, next) && isIn(a, second) })
 	}
 	if got := chainOf(t, a); got != "cb:xdp_pass ca:count_packets" {
 		t.Errorf("chain is %q", got)

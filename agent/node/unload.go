@@ -43,6 +43,7 @@ func (p *pass) drop(a plan.Action) error {
 	}
 	if r := p.held.revisions[a.UID][a.Revision]; r != nil {
 		delete(p.held.revisions[a.UID], a.Revision)
+		p.forgetProfile(a.UID, a.Revision)
 		p.logClose("dropped revision", r)
 	}
 	return nil

@@ -87,7 +87,7 @@ func TestNobodyWaitsForWhatFailedBefore(t *testing.T) {
 			from, now := w.hangs(), newClock()
 			from.fail[old.ObjectDigest] = true
 			o := w.options()
-			o.Clock, o.Fetch, o.BackOff = now.Now, from.fetch, node.BackOff{First: time.Minute, Most: time.Minute}
+			o.Clock, o.Fetch, o.FetchTimeout, o.BackOff = now.Now, from.fetch, time.Hour, node.BackOff{First: time.Minute, Most: time.Minute}
 			a := w.idle(o)
 			if err := a.Accept(w.seal(old)); err != nil {
 				t.Fatal(err)
@@ -95,7 +95,7 @@ func TestNobodyWaitsForWhatFailedBefore(t *testing.T) {
 			until(t, "the older one to fail", time.Minute, func() bool { a.Reconcile(t.Context()); return errorOf(a, old) != "" })
 			next := again(w, old)
 			from.hold(old, next)
-			now.forward(time.Hour)
+			now.forward(10 * time.Minute)
 			a.Batch(func() {
 				for _, p := range []intent.Payload{next, young} {
 					if err := a.Accept(w.seal(p)); err != nil {
@@ -168,7 +168,7 @@ func TestWhatRanGivesOnlyItselfAClaim(t *testing.T) {
 			small := tenant(w.xdp("xdp_pass", "xdp_pass", "fr0"), "home", "small", 1, 500)
 			from := w.hangs()
 			o := w.options()
-			o.Node, o.NamespaceShare, o.Fetch = "n", 100, from.fetch
+			o.Node, o.NamespaceShare, o.Fetch, o.FetchTimeout = "n", 100, from.fetch, time.Hour
 			a, err := node.New(o)
 			if err != nil {
 				t.Fatal(err)
