@@ -33,7 +33,7 @@ func (s *server) post(_ context.Context, at string, in, out any) error {
 	if s.failing != nil {
 		return s.failing
 	}
-	time.Sleep(s.slow)
+	<-time.After(s.slow)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch at {

@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -332,6 +333,6 @@ func TestWhatCouldNotBeMeasuredIsMeasuredLater(t *testing.T) {
 	until(t, "it to be measured", time.Minute, func() bool {
 		a.Reconcile(t.Context())
 		now, err := os.ReadFile(file)
-		return err == nil && string(now) == string(measured)
+		return err == nil && bytes.Equal(now, measured)
 	})
 }

@@ -36,7 +36,7 @@ func (w *world) opened() func() map[string]int {
 				return all
 			}
 			for at := 0; at < n; {
-				event := (*unix.InotifyEvent)(unsafe.Pointer(&buffer[at])) //nolint:gosec // as inotify(7) lays it out
+				event := (*unix.InotifyEvent)(unsafe.Pointer(&buffer[at])) // as inotify(7) lays it out
 				at += unix.SizeofInotifyEvent
 				name := string(bytes.TrimRight(buffer[at:at+int(event.Len)], "\x00"))
 				at += int(event.Len)
