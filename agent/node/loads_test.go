@@ -20,11 +20,12 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// slow is an application whose load takes the verifier seconds.
+// slow is an application whose load takes the verifier seconds. Where it is in, it
+// runs at no event of this machine: each run would take long too.
 func (w *world) slow() intent.Payload {
 	var all []v1alpha1.Program
 	for i := range 8 {
-		all = append(all, v1alpha1.Program{Name: fmt.Sprint("slow_", i+1), Attach: rawProgram().Attach})
+		all = append(all, v1alpha1.Program{Name: fmt.Sprint("slow_", i+1), Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "xdp_exception"}}})
 	}
 	return w.intent("slow", "raw_tp_slow", all...)
 }
