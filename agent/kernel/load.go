@@ -52,6 +52,19 @@ func (r *Revision) Close() error {
 	return errors.Join(errs...)
 }
 
+// Key names the revision as it is in the kernel, for people and for comparison: the
+// same revision that is loaded again has another. It is empty where there is none.
+func (r *Revision) Key() string {
+	if r == nil {
+		return ""
+	}
+	ids := slices.Sorted(maps.Keys(r.ids))
+	if len(ids) == 0 {
+		return r.UID + "@" + r.Name
+	}
+	return fmt.Sprintf("%s@%s#%d", r.UID, r.Name, ids[0])
+}
+
 // Instance finds the name of the program with the kernel's id.
 func (r *Revision) Instance(id ebpf.ProgramID) (string, bool) {
 	name, ok := r.ids[id]

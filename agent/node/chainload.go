@@ -56,7 +56,7 @@ func (p *pass) chainKey(ifindex int, members []plan.Member, suspect string) stri
 	var key strings.Builder
 	fmt.Fprintf(&key, "chain %d %s", ifindex, suspect)
 	for _, m := range members {
-		fmt.Fprintf(&key, " %+v %p", m, p.held.revisions[m.UID][m.Revision])
+		fmt.Fprintf(&key, " %+v of %q", m, p.held.revisions[m.UID][m.Revision].Key())
 	}
 	return key.String()
 }

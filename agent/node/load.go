@@ -38,7 +38,7 @@ func (p *pass) load(app *application, o intent.Opened) error {
 	if old == nil {
 		old = p.liveRevision(uid)
 	}
-	key := fmt.Sprintf("revision %s %s after %p", uid, revision, old)
+	key := fmt.Sprintf("revision %s after %q", revisionKey(uid, revision), old.Key())
 	got, err := p.loaded(key, func() (request, error) { return p.askRevision(o, old) })
 	if isPending(err) {
 		return err
@@ -160,7 +160,7 @@ func (app *application) lack(revision, lacks string) {
 // errLoading until the verifier is done.
 func (p *pass) copyOf(r *kernel.Revision, a plan.Action) (*ebpf.Program, error) {
 	instance := a.Attachment.Instance
-	key := fmt.Sprintf("copy %d of %s of %s %p", len(r.Copies(instance)), instance, r.UID, r)
+	key := fmt.Sprintf("copy %d of %s of %s", len(r.Copies(instance)), instance, r.Key())
 	got, err := p.loaded(key, func() (request, error) { return p.askCopy(r, a) })
 	if isPending(err) {
 		return nil, err

@@ -239,7 +239,8 @@ func (p *pass) boundRan(all map[ranAt]ran) {
 			return
 		}
 		slices.SortFunc(list, func(x, y ran) int {
-			return cmp.Or(-cmp.Compare(x.Gone, y.Gone), cmp.Compare(x.Interface, y.Interface), cmp.Compare(x.Hook, y.Hook), cmp.Compare(x.UID, y.UID))
+			// What is there comes first, and then what was missed last.
+			return cmp.Or(cmp.Compare(min(x.Gone, 1), min(y.Gone, 1)), cmp.Compare(y.Gone, x.Gone), cmp.Compare(x.Interface, y.Interface), cmp.Compare(x.Hook, y.Hook), cmp.Compare(x.UID, y.UID))
 		})
 		for _, one := range list[most:] {
 			delete(all, one.at())
