@@ -64,7 +64,7 @@ func run(serve func(*Child) error) error {
 func (c *Child) Limit(memory int64) error { return setLimits(memory, c.statm) }
 
 // watchInterval is how often a process looks at what it uses.
-const watchInterval = 20 * time.Millisecond
+const watchInterval = 5 * time.Millisecond
 
 // Watch ends this process where its heap outgrows so many bytes, or where it takes
 // more than so much time of CPUs from now on, unless that is 0; until stop is called.

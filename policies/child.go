@@ -21,9 +21,6 @@ import (
 const (
 	// maxStack bounds the stack of a child, which is no part of its heap.
 	maxStack = 32 << 20
-	// slack is how much a heap may hold beside what it is bounded to: what the
-	// collector lets stand at the smallest.
-	slack = 16 << 20
 )
 
 // MaybeWorkerChild turns this process into a worker where package policies
@@ -110,13 +107,12 @@ func (w *child) work(t task) error {
 func (w *child) full() bool { return w.kept > w.empty+w.keeps }
 
 // bound ends this process where it takes more than the bounds beside what it keeps.
-// With the collector at a hundred percent, twice of that may stand. What is loaded
-// beyond what may be kept is taken from the bounds.
+// What is loaded beyond what may be kept is taken from the bounds.
 func (w *child) bound() {
 	if w.unbound != nil {
 		w.unbound()
 	}
-	w.unbound = confined.Watch(2*min(w.kept, w.empty+w.keeps)+slack+w.bounds.MemoryBytes, w.bounds.CPU)
+	w.unbound = confined.Watch(heapBytes(min(w.kept, w.empty+w.keeps), w.bounds.MemoryBytes), w.bounds.CPU)
 }
 
 // do does what a task asks.

@@ -24,12 +24,11 @@ const (
 	// how many of the cluster, are compiled at once. A namespace compiles one.
 	tenantCompiles = 2
 	adminCompiles  = 1
+	// defaultEvaluators is that of EngineOptions.
+	defaultEvaluators = 2
 	// maxTries is how many more workers are tried where one ended by no limit: as
 	// many as may have been ended while they waited for work.
 	maxTries = 4
-	// keptBytes is how much memory a worker keeps in compiled policies: a small one
-	// takes a quarter of a MiB, one of 256 KiB eleven.
-	keptBytes = 64 << 20
 	// idleTime is how long a worker waits for work before it is ended.
 	idleTime = time.Minute
 )
@@ -102,6 +101,7 @@ func newPools(evaluators int) pools {
 	}
 	p.tenantsLarge = &pool{places: p.tenants.places, weight: int64(evaluators), share: 1}
 	p.clusterLarge.fresh, p.tenantsLarge.fresh = true, true
+	p.tenantsLarge.beside = p.tenants
 	return p
 }
 
@@ -118,7 +118,7 @@ func NewEngine(o EngineOptions) *Engine {
 	}
 	return &Engine{
 		memory: cmp.Or(o.MemoryBytes, DefaultMemory), kept: keptBytes, patience: compileTimeout, now: o.Now,
-		penalties: penalties{now: o.Now}, pools: newPools(cmp.Or(o.Evaluators, 2)),
+		penalties: penalties{now: o.Now}, pools: newPools(cmp.Or(o.Evaluators, defaultEvaluators)),
 		busy: map[*worker]bool{},
 	}
 }
@@ -180,7 +180,14 @@ func (e *Engine) take(p *pool, memory int64) (*worker, error) {
 		e.mu.Unlock()
 		return w, nil
 	}
+	var ends []*worker
+	if p.beside != nil {
+		ends, p.beside.idle = p.beside.idle, nil
+	}
 	e.mu.Unlock()
+	for _, w := range ends {
+		w.end()
+	}
 	w, err := startWorker(start{MemoryBytes: max(memory, e.memory+memoryFactor*largeBytes), KeptBytes: e.kept})
 	if err != nil {
 		return nil, err

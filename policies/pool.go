@@ -19,6 +19,9 @@ type pool struct {
 	namespaces share.Shares
 	// fresh has every task done by a worker of its own.
 	fresh bool
+	// beside is the pool whose idle workers leave their memory to one that starts; nil
+	// where there is none.
+	beside *pool
 
 	// idle are the workers that wait for work, the one that worked last at the end.
 	// The Engine guards them.

@@ -96,7 +96,7 @@ func newCommand() *cobra.Command {
 	set.StringVar(&f.agents, "agent-selector", "", "labels of the agents' Pods in --namespace, which tell whether a node is reachable (default: an agent is taken to run on every node)")
 	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is judged again")
 	set.IntVar(&o.PprofPort, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")
-	set.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended: Go is to do with six tenths of them and to leave the rest to what evaluates policies, unless GOMEMLIMIT says otherwise; 0 knows of none")
+	set.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended: Go is to leave what evaluates policies the memory that may take of them, unless GOMEMLIMIT says otherwise; 0 knows of none")
 	set.StringVar(&f.format, "log-format", "json", "text or json")
 	set.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(newUnload())
@@ -118,12 +118,13 @@ func versionString() string {
 	return info.Main.Version
 }
 
-// boundMemory has Go collect what it can before the kernel ends the process,
-// which counts more than Go does: what the kernel itself takes for it, the binary,
-// and the processes that evaluate policies.
+// boundMemory has Go collect what it can before the kernel ends the process, which
+// counts more than Go does: the processes that evaluate policies, and a tenth for what
+// the kernel itself takes and the binary. Under a limit that is small beside those
+// processes, Go has three tenths of it.
 func boundMemory(limit int64) {
 	if limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(limit / 10 * 6)
+		debug.SetMemoryLimit(max(limit-policies.EngineOptions{}.WorkerBytes(), limit/3) / 10 * 9)
 	}
 }
 

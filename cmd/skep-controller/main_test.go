@@ -1,10 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/skep-dev/skep/policies"
 )
 
 func TestTheControllerTellsItsVersion(t *testing.T) {
@@ -17,6 +20,7 @@ func TestTheControllerTellsItsVersion(t *testing.T) {
 }
 
 func TestGoCollectsBeforeTheKernelEndsTheProcess(t *testing.T) {
+	workers := policies.EngineOptions{}.WorkerBytes()
 	was := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(was) })
 	for name, c := range map[string]struct {
@@ -24,9 +28,10 @@ func TestGoCollectsBeforeTheKernelEndsTheProcess(t *testing.T) {
 		args        []string
 		want        int64
 	}{
-		"four tenths are left to what evaluates policies": {"", []string{"--memory-limit=1000000000"}, 600_000_000},
-		"no limit is none":              {"", nil, math.MaxInt64},
-		"Go's own variable goes before": {"500MB", []string{"--memory-limit=1000000000"}, math.MaxInt64},
+		"what evaluates policies has its memory": {"", []string{fmt.Sprintf("--memory-limit=%d", workers+1_000_000_000)}, 900_000_000},
+		"a small limit leaves Go its share":      {"", []string{"--memory-limit=1200000000"}, 360_000_000},
+		"no limit is none":                       {"", nil, math.MaxInt64},
+		"Go's own variable goes before":          {"500MB", []string{"--memory-limit=1000000000"}, math.MaxInt64},
 	} {
 		t.Run(name, func(t *testing.T) {
 			debug.SetMemoryLimit(math.MaxInt64)

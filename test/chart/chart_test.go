@@ -23,6 +23,7 @@ import (
 
 	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/controller/mirror"
+	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/test/controlplane"
 )
 
@@ -194,6 +195,15 @@ func TestTheControllerKnowsTheMemoryItMayTake(t *testing.T) {
 	limit := slices.IndexFunc(container.Env, func(e corev1.EnvVar) bool { return e.Name == "MEMORY_LIMIT" })
 	if limit < 0 || container.Env[limit].ValueFrom.ResourceFieldRef.Resource != "limits.memory" {
 		t.Errorf("the limit is none of %v", container.Env)
+	}
+}
+
+func TestTheControllersMemoryHoldsWhatEvaluatesPolicies(t *testing.T) {
+	container := typed[appsv1.Deployment](t, setting{}.objects(t), "Deployment", "skep-controller").Spec.Template.Spec.Containers[0]
+	left := container.Resources.Limits.Memory().Value() - policies.EngineOptions{}.WorkerBytes()
+	// What the controller itself took with a thousand applications, three times.
+	if left < 3*128<<20 {
+		t.Errorf("%d MiB are left for the controller itself", left>>20)
 	}
 }
 
