@@ -208,6 +208,7 @@ func (c *Chain) adopt(dir string, runs ebpf.ProgramID) error {
 		c.Version = v
 		return nil
 	}
+	c.Former = append(c.Former, v.Members...)
 	return v.Close()
 }
 

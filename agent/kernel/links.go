@@ -195,13 +195,17 @@ func sever(l link.Link) {
 // it.
 type Remnant struct {
 	// Attachment says what it was.
-	Attachment plan.Attachment
+	Attachment plan.Attachment `json:"attachment"`
 	// Facts are its last.
-	Facts Facts
+	Facts Facts `json:"facts"`
 }
 
-// Runs reports whether the kernel still runs the link.
+// Runs reports whether the kernel still runs the link. It is an error where the
+// kernel never told which one it is.
 func (r Remnant) Runs() (bool, error) {
+	if r.Facts.ID == 0 {
+		return false, fmt.Errorf("look for the link of %s: the kernel did not tell its id before its pin was removed, so that it may run still; restart the node to be sure", r.Attachment.Program)
+	}
 	l, err := link.NewFromID(r.Facts.ID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -243,6 +247,20 @@ type Facts struct {
 	Program ebpf.ProgramID
 	// Severed links have lost their target and run nothing.
 	Severed bool
+}
+
+// Identify asks the kernel about a link by its descriptor, and where that fails by its
+// pin.
+func (l *Link) Identify() (Facts, error) {
+	facts, err := Inspect(l.Link)
+	if err == nil {
+		return facts, nil
+	}
+	again, facts, pinErr := loadLink(l.Path)
+	if pinErr != nil {
+		return Facts{}, errors.Join(err, pinErr)
+	}
+	return facts, again.Close()
 }
 
 // Inspect asks the kernel about a link.

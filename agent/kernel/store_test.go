@@ -336,3 +336,10 @@ func TestTheDirectoryMustBeOnABPFFileSystem(t *testing.T) {
 		t.Errorf("Directories = %v, %v", dirs, err)
 	}
 }
+
+// TestALinkThatWasNeverKnownDoesNotCountAsEnded: no link has the id 0.
+func TestALinkThatWasNeverKnownDoesNotCountAsEnded(t *testing.T) {
+	if runs, err := (Remnant{}).Runs(); runs || err == nil {
+		t.Errorf("Runs = %v, %v", runs, err)
+	}
+}

@@ -61,8 +61,8 @@ func (a *Agent) adopt() error {
 		revisions: map[string]map[string]*kernel.Revision{},
 		links:     map[string]map[string]*kernel.Link{},
 		chains:    map[int]*kernel.Chain{},
-		remnants:  map[string][]remnant{},
 	}
+	a.restoreRemnants()
 	uids, err := a.store.Applications()
 	if err != nil {
 		return err
@@ -88,11 +88,15 @@ func (a *Agent) adopt() error {
 		a.held.chains[index] = c
 		// A kill between the swap and the drop leaves the old program pinned, and
 		// one before the swap the new one, which is made again.
-		if c.Version != nil {
-			if err := a.store.DropChainVersions(c); err != nil {
-				return err
-			}
+		if c.Version == nil {
+			continue
 		}
+		if err := a.store.DropChainVersions(c); err != nil {
+			// It is tried again by every pass.
+			a.opts.Log.Error("drop what a chain does not run any more", "error", err)
+			continue
+		}
+		c.Former = nil
 	}
 	return nil
 }

@@ -120,6 +120,10 @@ type Agent struct {
 	attempts map[string]*attempt
 	// begun is what is being loaded for an interface, by index, under work.
 	begun map[int]*begun
+	// boot is that of the machine, and keptRemnants what is on disk of the links that
+	// were taken away; under work.
+	boot         string
+	keptRemnants []keptRemnant
 	// told are the paths of the strays that were logged, under work.
 	told map[string]bool
 

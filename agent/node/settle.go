@@ -96,7 +96,7 @@ func (p *pass) finish() {
 	p.endContests()
 	p.pruneObjects()
 	var orphans []ApplicationStatus
-	for _, uid := range p.want.Frozen {
+	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.want.Frozen, p.unloading())))) {
 		if p.applicationOf(uid) == nil {
 			orphans = append(orphans, p.orphanStatus(uid))
 		}

@@ -198,6 +198,9 @@ func (p *pass) remains(uid string) ApplicationStatus {
 	for _, m := range p.chained(uid) {
 		s.Application, s.Revision, names[m.Program] = m.Identity, m.Revision, true
 	}
+	for _, r := range p.held.remnants[uid] {
+		s.Application = r.Attachment.Application
+	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		one := ProgramStatus{Name: name, Links: p.linksOf(uid, name)}
 		for _, r := range p.held.revisions[uid] {

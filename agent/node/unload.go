@@ -12,7 +12,7 @@ import (
 
 // remnantGrace is how long the kernel may take to end a link that was closed: it
 // frees links and inodes in the background.
-const remnantGrace = 2 * time.Second
+const remnantGrace = 10 * time.Second
 
 // remnant is a link that was taken away and that the kernel may run still.
 type remnant struct {
@@ -28,6 +28,12 @@ func (p *pass) detach(a plan.Action) error {
 		return nil
 	}
 	facts := p.factsOf(l.Path, l.Link)
+	if facts.ID == 0 {
+		var err error
+		if facts, err = l.Identify(); err != nil {
+			p.opts.Log.Error("look at link that is to go", "pin", l.Path, "error", err)
+		}
+	}
 	if err := p.store.RemoveLink(l); err != nil {
 		return err
 	}
@@ -81,6 +87,7 @@ func (p *pass) finishUnloads() {
 	for _, uid := range p.unloading() {
 		p.followRemnants(uid)
 	}
+	p.keepRemnants()
 }
 
 // unloading lists the applications with links that were taken away.
@@ -111,7 +118,8 @@ func (p *pass) followRemnants(uid string) {
 func (p *pass) reportRemnant(uid string, r remnant, err error) {
 	out := p.outcomes[uid]
 	if out == nil {
-		return
+		out = &outcome{}
+		p.outcomes[uid] = out
 	}
 	if err == nil && p.now.Sub(r.since) < remnantGrace {
 		out.unsettled, p.ending = true, true

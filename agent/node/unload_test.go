@@ -126,6 +126,41 @@ func TestAnUnloadThatFailsIsReportedAndTriedAgain(t *testing.T) {
 	}
 }
 
+// TestAnUnloadThatFailedIsTriedAgainByTheNextAgent restarts the agent while the BPF
+// file system is read-only.
+func TestAnUnloadThatFailedIsTriedAgainByTheNextAgent(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	lock, unlock := w.ownBPFFS()
+	o := w.options()
+	o.BackOff = node.BackOff{First: 100 * time.Millisecond, Most: time.Second}
+	a, stop := w.run(o)
+	raw, chained := w.intent("app", "raw_tp_count", rawProgram()), w.member("ca", "xdp_count", "count_packets", 1)
+	if err := w.accept(a, raw, chained, w.member("cb", "xdp_pass", "xdp_pass", 2)); err != nil {
+		t.Fatal(err)
+	}
+	lock()
+	if err := w.accept(a, w.tombstone(raw), w.tombstone(chained)); err == nil {
+		t.Fatal("what is read-only was removed")
+	}
+	stop()
+	a, _ = w.run(o)
+	until(t, "both to be reported", time.Minute, func() bool {
+		for _, name := range []string{"app", "ca"} {
+			if s := reportOf(a, name); s == nil || !s.Unloading || !strings.Contains(s.Error, "read-only file system") {
+				return false
+			}
+		}
+		return true
+	})
+	unlock()
+	until(t, "both to be gone", time.Minute, func() bool {
+		one, other := reportOf(a, "app"), reportOf(a, "ca")
+		return !one.Unloading && one.Error == "" && !other.Unloading && other.Error == ""
+	})
+}
+
 // left lists all pins.
 func left(t *testing.T, dir string) []string {
 	t.Helper()
@@ -147,7 +182,7 @@ func left(t *testing.T, dir string) []string {
 func TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t)
-	a, _ := w.start()
+	a, stop := w.start()
 	p := w.intent("app", "raw_tp_count", rawProgram())
 	if err := w.accept(a, p); err != nil {
 		t.Fatal(err)
@@ -167,6 +202,12 @@ func TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds(t *testing.T) {
 	if _, err := os.Stat(l.Pin); !os.IsNotExist(err) {
 		t.Errorf("the pin: %v", err)
 	}
+	stop()
+	a, _ = w.start()
+	until(t, "the next agent to report it", time.Minute, func() bool {
+		s := reportOf(a, "app")
+		return s != nil && s.Unloading && strings.Contains(s.Error, "another pin or process holds it")
+	})
 	if err := held.Close(); err != nil {
 		t.Fatal(err)
 	}
