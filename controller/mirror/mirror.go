@@ -7,12 +7,15 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -257,9 +260,9 @@ func (s *Server) fill(ctx context.Context, digest, node string) error {
 	filled := make(chan error, 1)
 	go func() {
 		defer leave()
-		p, err := s.live(ctx, digest)
+		versions, err := s.live(ctx, digest)
 		if err == nil {
-			_, err, _ = s.fills.Do(digest, func() (any, error) { return nil, s.fetch(context.WithoutCancel(ctx), p) })
+			_, err, _ = s.fills.Do(digest, func() (any, error) { return nil, s.fetch(context.WithoutCancel(ctx), digest, versions) })
 		}
 		filled <- err
 	}()
@@ -271,21 +274,61 @@ func (s *Server) fill(ctx context.Context, digest, node string) error {
 	}
 }
 
-// fetch brings what an intent names into the cache: from a replica that has it,
-// else from the registry.
-func (s *Server) fetch(ctx context.Context, p intent.Payload) error {
+// The bounds of pulling one object: how many applications' images and pull Secrets
+// are tried, and how long each may take before the next one.
+const (
+	triedFor    = 8
+	triedWithin = 15 * time.Second
+)
+
+// fetch brings an object into the cache: from a replica that has it, else from the
+// registry. Each application that names it has an image and pull Secrets of its own,
+// and they are tried one after the other: those of one may be wrong. Of each
+// namespace one comes before a second, and who is first changes.
+func (s *Server) fetch(ctx context.Context, digest string, versions []intent.Payload) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	var lacking error
+	var errs []error
 	if s.Peers != nil {
-		if lacking = s.borrow(ctx, p.ObjectDigest); lacking == nil {
+		err := s.borrow(ctx, digest)
+		if err == nil {
 			return nil
 		}
+		errs = append(errs, err)
 	}
-	if err := s.Pull(ctx, p); err != nil {
-		return fmt.Errorf("fetch image of %s: %w", p.Application, errors.Join(err, lacking))
+	versions = inTurn(versions, triedFor)
+	for i, p := range versions {
+		err := s.pull(ctx, p, i == len(versions)-1)
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, fmt.Errorf("fetch image of %s: %w", p.Application, err))
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// pull pulls an image within its time; the last one has all that is left.
+func (s *Server) pull(ctx context.Context, p intent.Payload, last bool) error {
+	if !last {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, triedWithin)
+		defer cancel()
+	}
+	return s.Pull(ctx, p)
+}
+
+// inTurn returns at most so many versions, in random order: one of each namespace, and
+// then the second of each.
+func inTurn(versions []intent.Payload, most int) []intent.Payload {
+	versions = slices.Clone(versions)
+	rand.Shuffle(len(versions), func(i, j int) { versions[i], versions[j] = versions[j], versions[i] })
+	seen, turn := map[string]int{}, map[string]int{}
+	for _, p := range versions {
+		turn[p.UID] = seen[p.Application.Namespace]
+		seen[p.Application.Namespace]++
+	}
+	slices.SortStableFunc(versions, func(x, y intent.Payload) int { return cmp.Compare(turn[x.UID], turn[y.UID]) })
+	return versions[:min(len(versions), most)]
 }
 
 // borrow brings an object into the cache from a replica that has it. It stands in
@@ -306,25 +349,27 @@ func (s *Server) borrow(ctx context.Context, digest string) error {
 	return s.Cache.Keep(digest, object)
 }
 
-// live is the version of a live intent that names an object.
-func (s *Server) live(ctx context.Context, digest string) (intent.Payload, error) {
+// live are the versions of live intents that name an object, one of each intent.
+func (s *Server) live(ctx context.Context, digest string) ([]intent.Payload, error) {
 	var intents v1alpha1.BpfIntentList
 	if err := s.Client.List(ctx, &intents, client.MatchingFields{byObject: digest}); err != nil {
-		return intent.Payload{}, fmt.Errorf("list intents: %w", err)
+		return nil, fmt.Errorf("list intents: %w", err)
 	}
-	if len(intents.Items) == 0 {
-		return intent.Payload{}, errNotLive
-	}
-	p, ok := s.Open(&intents.Items[0])
-	if !ok {
-		return intent.Payload{}, errNotLive
-	}
-	for _, version := range p.Versions() {
-		if version.ObjectDigest == digest {
-			return version, nil
+	var all []intent.Payload
+	for i := range intents.Items {
+		p, ok := s.Open(&intents.Items[i])
+		if !ok {
+			continue
+		}
+		versions := p.Versions()
+		if at := slices.IndexFunc(versions, func(v intent.Payload) bool { return v.ObjectDigest == digest }); at >= 0 {
+			all = append(all, versions[at])
 		}
 	}
-	return intent.Payload{}, errNotLive
+	if len(all) == 0 {
+		return nil, errNotLive
+	}
+	return all, nil
 }
 
 // reviewer decides whose tokens are; it is made on first use.
