@@ -167,12 +167,19 @@ func (w *world) newAgent(share int) (*node.Agent, func()) {
 	return a, end
 }
 
-// looks makes the agent look so often that what can change has.
+// looks makes the agent look so often that what can change has: a few times, and then
+// until nothing is on its way, however long the machine takes.
 func looks(t testing.TB, a *node.Agent) {
 	t.Helper()
 	for range 4 {
 		a.Reconcile(t.Context())
 	}
+	until(t, "what is on its way", 2*time.Minute, func() bool {
+		a.Reconcile(t.Context())
+		return !slices.ContainsFunc(a.Report(), func(s node.ApplicationStatus) bool {
+			return s.Unloading && s.Error == "" || slices.Contains([]string{"Loading", "Fetching", "Queued"}, s.Conditions[0].Reason)
+		})
+	})
 }
 
 // TestWhoRanKeepsItsPlace refuses an attacker beside a victim that runs, and has
@@ -195,7 +202,7 @@ func TestWhoRanKeepsItsPlace(t *testing.T) {
 			if err := os.RemoveAll(w.bpffs); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "the interface to be free", 5*time.Second, func() bool {
+			until(t, "the interface to be free", time.Minute, func() bool {
 				l, err := netlink.LinkByName("fr0")
 				return err == nil && (l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached)
 			})

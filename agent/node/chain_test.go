@@ -70,7 +70,7 @@ func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
 	link := chains[0].LinkID
 
 	send(t, "cn1", 10)
-	until(t, "ten packets to run through", time.Second, func() bool {
+	until(t, "ten packets to run through", time.Minute, func() bool {
 		chains, err := a.Chains(t.Context())
 		return err == nil && *chains[0].Members[0].Runs == 10 && *chains[0].Members[2].Runs == 10
 	})
@@ -92,7 +92,7 @@ func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
 	step("c:xdp_pass a:count_packets b:count_packets", w.member("c", "xdp_pass", "xdp_pass", 1, "Drop"))
 	before := count(t, w.counts(a, "a"))
 	send(t, "cn1", 10)
-	until(t, "ten packets to reach the first", time.Second, func() bool {
+	until(t, "ten packets to reach the first", time.Minute, func() bool {
 		chains, err := a.Chains(t.Context())
 		return err == nil && *chains[0].Members[0].Runs == 20
 	})
@@ -294,7 +294,7 @@ func TestAForeignXDPProgramIsNotDisplaced(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the program to get in", 5*time.Second, func() bool { return a.Status()[0].Error == "" })
+	until(t, "the program to get in", time.Minute, func() bool { return a.Status()[0].Error == "" })
 	if got := chainOf(t, a); got != "a:count_packets" {
 		t.Errorf("chain is %q", got)
 	}

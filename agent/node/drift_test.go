@@ -45,7 +45,7 @@ func TestInterfacesComeGoAndAreRenamed(t *testing.T) {
 			a, _ := w.start()
 			has := func(want ...string) {
 				t.Helper()
-				until(t, "attachment to "+strings.Join(want, ", "), 5*time.Second, func() bool { return slices.Equal(targets(a), want) })
+				until(t, "attachment to "+strings.Join(want, ", "), time.Minute, func() bool { return slices.Equal(targets(a), want) })
 			}
 			at := v1alpha1.Attachment{Hook: hook, Interfaces: &v1alpha1.Interfaces{Names: []string{"wan*", "late0"}, Exclude: []string{"*9"}}}
 			p := w.version("1", at)
@@ -141,8 +141,8 @@ func TestThePrimaryInterfaceIsThatOfTheDefaultRoute(t *testing.T) {
 		}
 	}
 	route("pr0")
-	until(t, "the primary interface", 5*time.Second, func() bool { return slices.Equal(targets(a), []string{"pr0"}) })
-	until(t, "the condition", 5*time.Second, func() bool { return a.Status()[0].Conditions[0].Status == "True" })
+	until(t, "the primary interface", time.Minute, func() bool { return slices.Equal(targets(a), []string{"pr0"}) })
+	until(t, "the condition", time.Minute, func() bool { return a.Status()[0].Conditions[0].Status == "True" })
 }
 
 func TestWhatOthersPutUnderALinkIsPutRight(t *testing.T) {
@@ -171,7 +171,7 @@ func TestWhatOthersPutUnderALinkIsPutRight(t *testing.T) {
 			if err := held.Update(theirs); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "our program to be back", 5*time.Second, func() bool { return uint32(runs(t, l.ID)) == program.ID })
+			until(t, "our program to be back", time.Minute, func() bool { return uint32(runs(t, l.ID)) == program.ID })
 		})
 	}
 }
@@ -197,12 +197,12 @@ func TestEveryPinThatIsRemovedComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "all pins to be back", 5*time.Second, func() bool { return slices.Equal(w.pins(), pins) })
+	until(t, "all pins to be back", time.Minute, func() bool { return slices.Equal(w.pins(), pins) })
 	if err := os.Rename(filepath.Join(w.bpffs, "uid-raw"), w.bpffs+"-gone"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(w.bpffs + "-gone") })
-	until(t, "the directory to be back", 5*time.Second, func() bool { return slices.Equal(w.pins(), pins) })
+	until(t, "the directory to be back", time.Minute, func() bool { return slices.Equal(w.pins(), pins) })
 }
 
 // pins lists every pin and symlink, but for the notes of a chain's members,
@@ -231,7 +231,7 @@ func TestALinkThatOthersKeepTakingAwayIsContested(t *testing.T) {
 		t.Fatal(err)
 	}
 	detached := 0
-	until(t, "the link to be called contested", 20*time.Second, func() bool {
+	until(t, "the link to be called contested", time.Minute, func() bool {
 		_, l := one(t, a)
 		if l.State == node.Contested {
 			return true
@@ -253,7 +253,7 @@ func TestALinkThatOthersKeepTakingAwayIsContested(t *testing.T) {
 	if !strings.Contains(s.Error, "took it away") || s.Conditions[0].Status != "False" {
 		t.Errorf("status = %+v", s)
 	}
-	until(t, "it to be put back once more", 10*time.Second, func() bool {
+	until(t, "it to be put back once more", time.Minute, func() bool {
 		_, l := one(t, a)
 		return l.State == node.Attached && runs(t, l.ID) != 0
 	})

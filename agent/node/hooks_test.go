@@ -226,7 +226,7 @@ func updates(t *testing.T, w *world, a *node.Agent, h hook.Hook, at v1alpha1.Att
 	if same := now.ID == old.ID; same != (h.Replace == hook.ByLinkUpdate) {
 		t.Errorf("hook replaces by %s, and the link went from %d to %d", h.Replace, old.ID, now.ID)
 	}
-	until(t, "the old program to go", 5*time.Second, func() bool {
+	until(t, "the old program to go", time.Minute, func() bool {
 		p, err := ebpf.NewProgramFromID(ebpf.ProgramID(oldProgram.ID))
 		if err == nil {
 			_ = p.Close()
@@ -242,7 +242,7 @@ func healsPin(t *testing.T, a *node.Agent) {
 	if err := os.Remove(l.Pin); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the pin to be made again", 5*time.Second, func() bool {
+	until(t, "the pin to be made again", time.Minute, func() bool {
 		_, err := os.Stat(l.Pin)
 		return err == nil
 	})
@@ -267,7 +267,7 @@ func healsDetach(t *testing.T, a *node.Agent) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the link to be made again", 5*time.Second, func() bool {
+	until(t, "the link to be made again", time.Minute, func() bool {
 		_, now := one(t, a)
 		return now.ID != old.ID && now.ID != 0
 	})
@@ -284,7 +284,7 @@ func unloads(t *testing.T, w *world, a *node.Agent, id uint32) {
 	if err := w.accept(a, tomb); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the link to go", 5*time.Second, func() bool { return runs(t, id) == 0 })
+	until(t, "the link to go", time.Minute, func() bool { return runs(t, id) == 0 })
 	w.leavesNothing()
 }
 

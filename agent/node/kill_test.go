@@ -166,7 +166,7 @@ func TestKillingTheAgentAtAnyPointConverges(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.leavesNothing()
-	until(t, "the programs to go", 5*time.Second, func() bool {
+	until(t, "the programs to go", time.Minute, func() bool {
 		return !slices.ContainsFunc(loaded(t, "on_"), func(id ebpf.ProgramID) bool { return !slices.Contains(others, id) })
 	})
 }

@@ -56,7 +56,7 @@ func TestMapsAreKeptWhereTheirBTFAgrees(t *testing.T) {
 	}
 	counted := func(want uint64) {
 		t.Helper()
-		until(t, "the packets", time.Second, func() bool { return count(t, w.counts(a, "app")) == want })
+		until(t, "the packets", time.Minute, func() bool { return count(t, w.counts(a, "app")) == want })
 	}
 	if err := w.accept(a, app("xdp_count")); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestAVariableThatIsSetWinsOverTheOneThatIsCarried(t *testing.T) {
 	}
 	send(t, "mp1", 1)
 	// The sum the program writes to in_bss holds a_u32.
-	until(t, "the packet", time.Second, func() bool { return word(w.section(a, "%2ebss")) > 1000 })
+	until(t, "the packet", time.Minute, func() bool { return word(w.section(a, "%2ebss")) > 1000 })
 	was := word(w.section(a, "%2ebss"))
 
 	// .bss is carried whole, .rodata never: it has the new value.
@@ -137,7 +137,7 @@ func TestAVariableThatIsSetWinsOverTheOneThatIsCarried(t *testing.T) {
 		t.Errorf(".rodata is reported: %+v", r)
 	}
 	send(t, "mp1", 1)
-	until(t, "the new constant", time.Second, func() bool { return word(w.section(a, "%2ebss")) == was+4000 })
+	until(t, "the new constant", time.Minute, func() bool { return word(w.section(a, "%2ebss")) == was+4000 })
 
 	// A variable of .bss that is set wins, and the rest goes on.
 	if err := w.accept(a, app(map[string]string{"a_u32": "5000", "in_bss": "3"})); err != nil {
@@ -177,7 +177,7 @@ func TestTailCallsWorkAfterTheAgentIsGone(t *testing.T) {
 	path := w.counts(a, "app")
 	stop()
 	send(t, "mp1", 5)
-	until(t, "the tail called program to count", time.Second, func() bool { return count(t, path) == 5 })
+	until(t, "the tail called program to count", time.Minute, func() bool { return count(t, path) == 5 })
 
 	a, _ = w.start()
 	next := app()
@@ -186,7 +186,7 @@ func TestTailCallsWorkAfterTheAgentIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	send(t, "mp1", 5)
-	until(t, "the new revision to count on", time.Second, func() bool { return count(t, w.counts(a, "app")) == 10 })
+	until(t, "the new revision to count on", time.Minute, func() bool { return count(t, w.counts(a, "app")) == 10 })
 	if r := report(a, "jumps"); r.Kept || r.Reason == "" {
 		t.Errorf("jumps: %+v", r)
 	}

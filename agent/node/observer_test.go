@@ -74,7 +74,7 @@ func TestDriftThatIsHealedIsCountedByKind(t *testing.T) {
 			}
 			healed := func(kind node.Drift) {
 				t.Helper()
-				until(t, "it to be counted as "+string(kind), 10*time.Second, func() bool {
+				until(t, "it to be counted as "+string(kind), time.Minute, func() bool {
 					return counts()[`skep_agent_drift_healed_total{kind="`+string(kind)+`"}`] == 1
 				})
 			}

@@ -119,9 +119,14 @@ func TestAnOlderOneIsWaitedForWhileItIsFetched(t *testing.T) {
 				return w.fetch(ctx, digest)
 			}
 			a := w.idle(o)
-			w.hand(a, old, young, elsewhere)
-			if at(a, young) != "" || !isIn(a, elsewhere) {
-				t.Errorf("the younger one runs at %q; %q", at(a, young), errorOf(a, elsewhere))
+			w.give(a, old, young, elsewhere)
+			until(t, "the younger one to wait, and the third to be in", time.Minute, func() bool {
+				a.Reconcile(t.Context())
+				s := statusOf(a, "young")
+				return isIn(a, elsewhere) && s != nil && s.Conditions[0].Reason == "Queued"
+			})
+			if at(a, young) != "" {
+				t.Errorf("the younger one runs at %q", at(a, young))
 			}
 			for _, s := range a.Status() {
 				if s.UID == young.UID && (s.Conditions[0].Reason != "Queued" || !strings.Contains(s.Conditions[0].Message, "an application that has precedence on xdp of fr0 is on its way")) {
@@ -133,7 +138,7 @@ func TestAnOlderOneIsWaitedForWhileItIsFetched(t *testing.T) {
 			if fails {
 				first, second = young, old
 			}
-			until(t, "the fetch to end", 10*time.Second, func() bool { a.Reconcile(t.Context()); return isIn(a, first) })
+			until(t, "the fetch to end", time.Minute, func() bool { a.Reconcile(t.Context()); return isIn(a, first) })
 			looks(t, a)
 			if isIn(a, second) || at(a, second) != "" {
 				t.Errorf("both are in")
@@ -159,12 +164,12 @@ func TestRoomIsKeptForWhoRanAndIsFetchedAgain(t *testing.T) {
 	recreate(t, "fr0", "fr1")
 	restore := w.lose(victim)
 	a, _ = w.newAgent(100)
-	until(t, "the attacker to be refused", 10*time.Second, func() bool { a.Reconcile(t.Context()); return errorOf(a, attacker) != "" })
+	until(t, "the attacker to be refused", time.Minute, func() bool { a.Reconcile(t.Context()); return errorOf(a, attacker) != "" })
 	if at(a, attacker) != "" || !strings.Contains(errorOf(a, attacker), "5 by others") {
 		t.Errorf("the attacker runs at %q: %q", at(a, attacker), errorOf(a, attacker))
 	}
 	restore()
-	until(t, "the victim to be back", 10*time.Second, func() bool { a.Reconcile(t.Context()); return isIn(a, victim) })
+	until(t, "the victim to be back", time.Minute, func() bool { a.Reconcile(t.Context()); return isIn(a, victim) })
 }
 
 // TestOnlyWhatIsAskedForIsRemembered has an application leave a place, or change,

@@ -139,7 +139,7 @@ func (w *world) reboot(iface string) {
 	w.mu.Lock()
 	w.objects = map[string][]byte{}
 	w.mu.Unlock()
-	until(w.t, "the interface to be free", 5*time.Second, func() bool {
+	until(w.t, "the interface to be free", time.Minute, func() bool {
 		l, err := netlink.LinkByName(iface)
 		return err == nil && (l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached)
 	})
@@ -384,9 +384,9 @@ func TestFailuresBackOff(t *testing.T) {
 	if err := w.accept(a, w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})); err == nil {
 		t.Error("Settled reports nothing")
 	}
-	until(t, "four tries", 10*time.Second, func() bool { return asked.Load() >= 4 })
+	until(t, "four tries", time.Minute, func() bool { return asked.Load() >= 4 })
 	began := time.Now()
-	until(t, "the fifth try", 10*time.Second, func() bool { return asked.Load() >= 5 })
+	until(t, "the fifth try", time.Minute, func() bool { return asked.Load() >= 5 })
 	// After 50, 100 and 200 ms the fourth wait is 400 ms and its jitter; one
 	// that did not grow would be 50.
 	if waited := time.Since(began); waited < 200*time.Millisecond {
@@ -422,14 +422,14 @@ func TestARegistryThatHangsKeepsNothingFromHealing(t *testing.T) {
 	if err := a.Accept(w.seal(w.intent("slow", "raw_tp_count", rawProgram()))); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the fetch to be told", 5*time.Second, func() bool {
+	until(t, "the fetch to be told", time.Minute, func() bool {
 		s := a.Status()
 		return len(s) == 2 && s[1].Conditions[0].Reason == "Fetching" && s[1].Error == ""
 	})
 	if err := os.Remove(l.Pin); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the pin to be healed", 5*time.Second, func() bool { _, err := os.Stat(l.Pin); return err == nil })
+	until(t, "the pin to be healed", time.Minute, func() bool { _, err := os.Stat(l.Pin); return err == nil })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := a.Settled(ctx); !errors.Is(err, context.DeadlineExceeded) {

@@ -233,7 +233,7 @@ func TestAPinThatCannotBeReadIsMadeAnewAndTheRestRuns(t *testing.T) {
 					them.stillHas("for a folder")
 					continue
 				}
-				until(t, s.Application.String()+" attached", 5*time.Second, func() bool {
+				until(t, s.Application.String()+" attached", time.Minute, func() bool {
 					now := statusOf(a, s.Application.Name)
 					is := now.Programs[0]
 					return now.Error == "" && is.Links[0].State == node.Attached && runs(t, is.Links[0].ID) == ebpf.ProgramID(is.ID)

@@ -19,7 +19,7 @@ import (
 func attached(t *testing.T, a *node.Agent) uint32 {
 	t.Helper()
 	var id uint32
-	until(t, "the program to run", 5*time.Second, func() bool {
+	until(t, "the program to run", time.Minute, func() bool {
 		s := a.Status()[0]
 		if s.Error != "" || len(s.Programs) != 1 || len(s.Programs[0].Links) != 1 || s.Programs[0].Links[0].State != node.Attached {
 			return false
@@ -54,7 +54,7 @@ func TestACgroupThatComesLateOrAnewIsAttachedTo(t *testing.T) {
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the loss to be told", 5*time.Second, func() bool { return a.Status()[0].Error != "" })
+	until(t, "the loss to be told", time.Minute, func() bool { return a.Status()[0].Error != "" })
 	remake()
 	if second := attached(t, a); second == first {
 		t.Error("the link on the new cgroup is the old one")
@@ -83,7 +83,7 @@ func TestABinaryThatIsReplacedIsProbedAnew(t *testing.T) {
 	}
 	first := attached(t, a)
 	install()
-	until(t, "the new file to be probed", 5*time.Second, func() bool {
+	until(t, "the new file to be probed", time.Minute, func() bool {
 		_, l := one(t, a)
 		return l.ID != first && l.State == node.Attached && runs(t, first) == 0
 	})

@@ -104,7 +104,7 @@ func TestWhatIsToGoGoesWhereAnotherMemberCannotBeLinkedAgain(t *testing.T) {
 		t.Errorf("cb: %+v", s)
 	}
 	restore()
-	until(t, "cb to be back", 5*time.Second, func() bool { return membersOf(t, a) == "cb cc cd" && statusOf(a, "cb").Error == "" })
+	until(t, "cb to be back", time.Minute, func() bool { return membersOf(t, a) == "cb cc cd" && statusOf(a, "cb").Error == "" })
 }
 
 // TestAChainStaysWhereAMemberCannotBeLinkedAgain: nothing must go, so that nobody
@@ -173,7 +173,7 @@ func TestWhatIsToGoIsListedWhileAChainRunsIt(t *testing.T) {
 	if err := a.Accept(w.seal(w.tombstone(ca))); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the tombstone to be worked on", 5*time.Second, func() bool {
+	until(t, "the tombstone to be worked on", time.Minute, func() bool {
 		s := statusOf(a, "ca")
 		return s != nil && s.Conditions[0].Reason == "Unloading"
 	})

@@ -144,7 +144,7 @@ func TestAnUpdateMissesNoPacketAndCountersGoOn(t *testing.T) {
 					}
 				}
 				sent := stop()
-				until(t, "the last packet", time.Second, func() bool { return count(t, w.counts(a, "counter"))-before >= sent })
+				until(t, "the last packet", time.Minute, func() bool { return count(t, w.counts(a, "counter"))-before >= sent })
 				if got := count(t, w.counts(a, "counter")) - before; got != sent {
 					t.Errorf("%d packets sent, %d counted", sent, got)
 				}

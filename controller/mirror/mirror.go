@@ -321,7 +321,7 @@ func (s *Server) pull(ctx context.Context, p intent.Payload, last bool) error {
 // then the second of each.
 func inTurn(versions []intent.Payload, most int) []intent.Payload {
 	versions = slices.Clone(versions)
-	rand.Shuffle(len(versions), func(i, j int) { versions[i], versions[j] = versions[j], versions[i] })
+	rand.Shuffle(len(versions), func(i, j int) { versions[i], versions[j] = versions[j], versions[i] }) //nolint:gosec // whose turn it is guards no secret
 	seen, turn := map[string]int{}, map[string]int{}
 	for _, p := range versions {
 		turn[p.UID] = seen[p.Application.Namespace]
