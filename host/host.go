@@ -41,8 +41,8 @@ type Options struct {
 	Path string
 	// Auth tells a git server who asks.
 	Auth GitAuth
-	// Policies and Signers are as in LoadSettings.
-	Policies, Signers []string
+	// Policies, Replaces and Signers are those of SettingsOptions.
+	Policies, Replaces, Signers []string
 	// State is a folder of the host's own: keys, caches, sealed intents and the
 	// socket. Needed.
 	State string
@@ -72,6 +72,11 @@ type Options struct {
 	Log *slog.Logger
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
+}
+
+// settings are the options of LoadSettings.
+func (o Options) settings() SettingsOptions {
+	return SettingsOptions{Policies: o.Policies, Replaces: o.Replaces, Signers: o.Signers}
 }
 
 // Host is node mode on one host.
@@ -198,7 +203,7 @@ func (h *Host) openState() error {
 
 // openGate reads the settings for the first time.
 func (h *Host) openGate(ctx context.Context) error {
-	s, err := LoadSettings(ctx, h.engine, h.opts.Policies, h.opts.Signers)
+	s, err := LoadSettings(ctx, h.engine, h.opts.settings())
 	if err != nil {
 		return err
 	}
@@ -215,7 +220,8 @@ func (h *Host) openGate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.settings.judge, h.settings.trust, h.settings.err = judge, s.Trust, nil
+	h.settings.judge = judge
+	h.settle(s)
 	return nil
 }
 

@@ -552,6 +552,41 @@ func TestAChangedPolicyKeepsOrUnloadsAsItSays(t *testing.T) {
 	}
 }
 
+// TestWhatRanWithoutBaselineIsKept has a host that replaced baseline start without
+// that, as after an upgrade from a version where any policy replaced it.
+func TestWhatRanWithoutBaselineIsKept(t *testing.T) {
+	s := newStage(t)
+	p := &v1alpha1.ClusterBpfPolicy{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindClusterBpfPolicy}}
+	p.Name, p.Spec.Rego, p.Spec.Running = "test", "package skep.policy\n\ndeny contains \"never\" if input.application.kind == \"Nothing\"\n", v1alpha1.RunningUnload
+	p.Spec.Replaces = []v1alpha1.BuiltinPolicy{v1alpha1.PolicyBaseline}
+	s.write(filepath.Join(s.policies, "policy.yaml"), s.yaml(p))
+	for _, name := range []string{"one", "two", "three"} {
+		s.define(name, s.push(first, name+":v1"))
+	}
+	h := s.open()
+	before := s.pass(h)
+	wantConditions(t, before["one"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: yesPlease, v1alpha1.ConditionDeployed: yesPlease})
+	if told := h.Status().Settings.Cautions; len(told) != 1 || !strings.HasPrefix(told[0], "policy test replaces baseline for every application") {
+		t.Errorf("the status cautions of %q", told)
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.Spec.Replaces = nil
+	s.write(filepath.Join(s.policies, "policy.yaml"), s.yaml(p))
+	h = s.open()
+	after := s.pass(h)
+	if told := h.Status().Settings.Cautions; len(told) != 0 || len(after) != 3 {
+		t.Errorf("the status cautions of %q, %d applications", told, len(after))
+	}
+	for name, app := range after {
+		wantConditions(t, app, map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks, v1alpha1.ConditionDeployed: yesPlease})
+		if id := running(app); id == 0 || id != running(before[name]) || !strings.Contains(app.Condition(v1alpha1.ConditionAllowed).Message, "baseline/signed") {
+			t.Errorf("%s: program %d became %d; %s", name, running(before[name]), id, app.Condition(v1alpha1.ConditionAllowed).Message)
+		}
+	}
+}
+
 func TestNoDefinitionEscapesAPolicyThatUnloads(t *testing.T) {
 	for name, escape := range map[string]func(*stage){
 		"by suspending it": func(s *stage) { s.suspend("app") },

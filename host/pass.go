@@ -31,7 +31,9 @@ const judgesAtOnce = 4
 type settingsState struct {
 	judge *gate.Judge
 	trust *signing.Trust
-	err   error
+	// cautions are what the author of the policies may not have meant.
+	cautions []string
+	err      error
 }
 
 // tag is what an image's tag stood for when its generation was first judged.
@@ -169,7 +171,7 @@ func (h *Host) refreshSettings(ctx context.Context) {
 		h.settings.err = h.openGate(ctx)
 		return
 	}
-	s, err := LoadSettings(ctx, h.engine, h.opts.Policies, h.opts.Signers)
+	s, err := LoadSettings(ctx, h.engine, h.opts.settings())
 	if err != nil {
 		if ctx.Err() == nil {
 			h.settings.err = err
@@ -178,7 +180,18 @@ func (h *Host) refreshSettings(ctx context.Context) {
 	}
 	h.settings.judge.Retrust(s.Trust)
 	h.settings.judge.Repolicy(s.Policies)
-	h.settings.trust, h.settings.err = s.Trust, nil
+	h.settle(s)
+}
+
+// settle notes settings that are active now, and logs what their author may not have
+// meant where that is new.
+func (h *Host) settle(s Settings) {
+	for _, caution := range s.Cautions {
+		if !slices.Contains(h.settings.cautions, caution) {
+			h.opts.Log.Warn(caution)
+		}
+	}
+	h.settings.trust, h.settings.cautions, h.settings.err = s.Trust, s.Cautions, nil
 }
 
 // refreshDefinitions brings source and definitions up to date. On an error the

@@ -20,26 +20,35 @@ import (
 type Settings struct {
 	Trust    *signing.Trust
 	Policies *policies.Set
+	// Cautions are those of the policies: what their author may not have meant.
+	Cautions []string
 }
 
-// LoadSettings reads them whole or not at all. Each of policyPaths is a folder
-// that policies.Load reads, or the name of a profile that ships with Skep; none means the embedded baseline. Each of signerPaths
-// is a file or folder of BpfSigner objects. The Set is of use until engine is closed.
-func LoadSettings(ctx context.Context, engine *policies.Engine, policyPaths, signerPaths []string) (Settings, error) {
-	var all []policies.Policy
-	for _, p := range policyPaths {
-		some, err := loadPolicies(ctx, p)
-		if err != nil {
-			return Settings{}, err
-		}
-		all = append(all, some...)
+// SettingsOptions say where settings are read from.
+type SettingsOptions struct {
+	// Policies are folders that policies.Load reads, and names of profiles that ship
+	// with Skep. The built-in baseline is added to them.
+	Policies []string
+	// Replaces names the built-in policies that the .rego files and the profiles of
+	// Policies replace; an object says so itself.
+	Replaces []string
+	// Signers are files and folders of BpfSigner objects.
+	Signers []string
+}
+
+// LoadSettings reads them whole or not at all. The Set is of use until engine is
+// closed.
+func LoadSettings(ctx context.Context, engine *policies.Engine, o SettingsOptions) (Settings, error) {
+	all, err := o.policies(ctx)
+	if err != nil {
+		return Settings{}, err
 	}
 	set, err := engine.Compile(ctx, all, policies.Options{})
 	if err != nil {
 		return Settings{}, fmt.Errorf("compile policies: %w", err)
 	}
 	var signers []v1alpha1.BpfSigner
-	for _, p := range signerPaths {
+	for _, p := range o.Signers {
 		defs, err := loadObjects(ctx, p)
 		if err != nil {
 			return Settings{}, fmt.Errorf("read signers: %w", err)
@@ -53,14 +62,46 @@ func LoadSettings(ctx context.Context, engine *policies.Engine, policyPaths, sig
 	if err != nil {
 		return Settings{}, fmt.Errorf("read signers: %w", err)
 	}
-	return Settings{Trust: trust, Policies: set}, nil
+	return Settings{Trust: trust, Policies: set, Cautions: cautions(all)}, nil
+}
+
+// cautions are those of all policies.
+func cautions(all []policies.Policy) []string {
+	var list []string
+	for _, p := range all {
+		list = append(list, p.Cautions()...)
+	}
+	return list
+}
+
+// policies reads those that are named.
+func (o SettingsOptions) policies(ctx context.Context) ([]policies.Policy, error) {
+	replaces := make([]v1alpha1.BuiltinPolicy, len(o.Replaces))
+	for i, name := range o.Replaces {
+		if slices.Contains(o.Policies, name) {
+			return nil, fmt.Errorf("read policies: --policy %s and --replaces %s exclude each other", name, name)
+		}
+		replaces[i] = v1alpha1.BuiltinPolicy(name)
+	}
+	var all []policies.Policy
+	for _, p := range o.Policies {
+		some, err := loadPolicies(ctx, p, replaces)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	if len(replaces) > 0 && !slices.ContainsFunc(all, func(p policies.Policy) bool { return len(p.Replaces) > 0 }) {
+		return nil, fmt.Errorf("read policies: --replaces %s needs a .rego file or a profile of --policy to take its place", strings.Join(o.Replaces, ","))
+	}
+	return all, nil
 }
 
 // loadPolicies reads what one --policy names.
-func loadPolicies(ctx context.Context, where string) ([]policies.Policy, error) {
+func loadPolicies(ctx context.Context, where string, replaces []v1alpha1.BuiltinPolicy) ([]policies.Policy, error) {
 	info, err := os.Stat(where)
 	if errors.Is(err, os.ErrNotExist) && slices.Contains(policies.Profiles(), where) {
-		return []policies.Policy{{Name: where, Spec: v1alpha1.BpfPolicySpec{Profile: where}}}, nil
+		return []policies.Policy{{Name: where, Spec: v1alpha1.BpfPolicySpec{Profile: where}, Replaces: replaces}}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read policies: %w; name a folder or a profile (%s)", err, strings.Join(policies.Profiles(), ", "))
@@ -68,7 +109,7 @@ func loadPolicies(ctx context.Context, where string) ([]policies.Policy, error) 
 	if !info.IsDir() {
 		return nil, fmt.Errorf("read policies: %s is a file; name the folder it is in", where)
 	}
-	all, err := policies.Load(os.DirFS(where))
+	all, err := policies.Load(os.DirFS(where), replaces...)
 	if err != nil {
 		return nil, fmt.Errorf("read policies in %s: %w", where, placed(ctx, where, err))
 	}

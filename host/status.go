@@ -46,6 +46,9 @@ type SourceStatus struct {
 type SettingsStatus struct {
 	// Revision identifies signers and policies in force.
 	Revision string `json:"revision"`
+	// Cautions are what the author of the policies may not have meant, such as a
+	// policy that replaces baseline.
+	Cautions []string `json:"cautions,omitempty"`
 	// Error is why newer files did not come into force.
 	Error string `json:"error,omitempty"`
 }
@@ -214,7 +217,7 @@ func or(s, nothing string) string {
 func (h *Host) publish(began time.Time, outcomes []outcome, on brakes, sourceErr error) {
 	s := Status{
 		Source:   SourceStatus{Address: Redact(h.opts.Source), Revision: h.tree.revision, Error: text(sourceErr), Brake: on.source},
-		Settings: SettingsStatus{Error: text(h.settings.err)},
+		Settings: SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err)},
 		Brake:    on.policies, Problems: append([]schemas.Problem{}, h.defs.problems...), Passed: h.opts.Now(),
 		Applications: []Application{},
 	}

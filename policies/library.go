@@ -9,7 +9,7 @@ import (
 
 // The profiles that ship with Skep.
 const (
-	// ProfileBaseline is what applies where no admin said otherwise.
+	// ProfileBaseline is what applies everywhere, unless an admin switched it off.
 	ProfileBaseline = "baseline"
 	// ProfileRestricted is baseline and lists of what else is allowed.
 	ProfileRestricted = "restricted"

@@ -31,15 +31,18 @@ const testSuffix = "_test.rego"
 // its tests and are left out. Each .yaml or .yml file holds objects of the kinds
 // ClusterBpfPolicy and BpfPolicy and no others. Other files are not looked at,
 // nor are those whose names begin with a dot. All errors of the folder are
-// joined.
-func Load(fsys fs.FS) ([]Policy, error) {
+// joined. replaces names the built-in policies that each .rego file replaces: an
+// object says so itself.
+func Load(fsys fs.FS, replaces ...v1alpha1.BuiltinPolicy) ([]Policy, error) {
 	var loaded []Policy
 	var errs []error
 	err := eachFile(fsys, func(file string, body []byte) {
 		switch path.Ext(file) {
 		case ".rego":
 			if !strings.HasSuffix(file, testSuffix) {
-				loaded = append(loaded, regoPolicy(file, body))
+				p := regoPolicy(file, body)
+				p.Replaces = replaces
+				loaded = append(loaded, p)
 			}
 		case ".yaml", ".yml":
 			list, err := objects(file, body)
@@ -157,7 +160,7 @@ func object(document []byte) (p Policy, found bool, err error) {
 		if o.Namespace != "" {
 			return Policy{}, false, fmt.Errorf("metadata.namespace: a %s has none; write a %s for one namespace", kind.Kind, v1alpha1.KindBpfPolicy)
 		}
-		return Policy{Name: o.Name, Spec: o.Spec}, true, nil
+		return Policy{Name: o.Name, Spec: o.Spec.BpfPolicySpec, Replaces: o.Spec.Replaces}, true, nil
 	case v1alpha1.KindBpfPolicy:
 		var o v1alpha1.BpfPolicy
 		if err := yaml.UnmarshalStrict(document, &o); err != nil {

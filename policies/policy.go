@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -24,6 +25,9 @@ type Policy struct {
 	File string
 	// Spec is the object's.
 	Spec v1alpha1.BpfPolicySpec
+	// Replaces names the built-in policies that are switched off for what the policy
+	// matches. Only a cluster-wide policy that enforces, without a selector, has any.
+	Replaces []v1alpha1.BuiltinPolicy
 	// Unusable is why the policy cannot be used. Where it is not empty the policy
 	// is not compiled, and denies all that it matches, or all that it may reach
 	// where its match cannot be read.
@@ -52,10 +56,37 @@ func (p Policy) file() string {
 func FromObjects(cluster []v1alpha1.ClusterBpfPolicy, namespaced []v1alpha1.BpfPolicy) []Policy {
 	all := make([]Policy, 0, len(cluster)+len(namespaced))
 	for _, o := range cluster {
-		all = append(all, Policy{Name: o.Name, Spec: o.Spec})
+		all = append(all, Policy{Name: o.Name, Spec: o.Spec.BpfPolicySpec, Replaces: o.Spec.Replaces})
 	}
 	for _, o := range namespaced {
 		all = append(all, Policy{Name: o.Name, Namespace: o.Namespace, Spec: o.Spec})
+	}
+	return all
+}
+
+// configures reports whether the policy is the built-in baseline with parameters of
+// an admin's own, for what it matches: it is called baseline, has the profile, and
+// enforces it. One with a selector does not, since authors choose labels.
+func (p Policy) configures() bool {
+	return p.Namespace == "" && p.Name == ProfileBaseline && p.Spec.Profile == ProfileBaseline &&
+		p.Spec.Mode != v1alpha1.PolicyAudit && (p.Spec.Match == nil || p.Spec.Match.Selector == nil)
+}
+
+// Cautions are what whoever wrote the policy may not have meant, in sentences: that
+// it switches a built-in policy off, or is called as one and does not configure it.
+func (p Policy) Cautions() []string {
+	var all []string
+	for _, name := range p.Replaces {
+		where := "for every application"
+		if p.Spec.Match != nil && len(p.Spec.Match.Namespaces) > 0 {
+			where = "in namespaces " + strings.Join(p.Spec.Match.Namespaces, ", ")
+		}
+		all = append(all, fmt.Sprintf("policy %s replaces %s %s: what %[2]s denies, such as an image that nobody known signed, is allowed there unless another policy denies it",
+			p, name, where))
+	}
+	if p.Namespace == "" && p.Name == ProfileBaseline && !p.configures() {
+		all = append(all, "a policy called baseline sets the parameters of the built-in policy only with profile: baseline, in mode Enforce and without match.selector; "+
+			"this one is evaluated beside it")
 	}
 	return all
 }
@@ -135,6 +166,28 @@ func (p Policy) check() error {
 		return fmt.Errorf("spec.admission: %q is neither Deny nor Warn", spec.Admission)
 	case !oneOf(spec.Running, v1alpha1.RunningKeep, v1alpha1.RunningUnload):
 		return fmt.Errorf("spec.running: %q is neither Keep nor Unload", spec.Running)
+	}
+	return p.checkReplaces()
+}
+
+// checkReplaces refuses what would let somebody else than an admin of the cluster
+// switch a built-in policy off, and what would do so by mistake.
+func (p Policy) checkReplaces() error {
+	if len(p.Replaces) == 0 {
+		return nil
+	}
+	for _, name := range p.Replaces {
+		if name != v1alpha1.PolicyBaseline {
+			return fmt.Errorf("spec.replaces: no built-in policy is named %q; there is %s", name, v1alpha1.PolicyBaseline)
+		}
+	}
+	switch {
+	case p.Namespace != "":
+		return errors.New("spec.replaces: a policy of a namespace replaces nothing; have an admin write a " + v1alpha1.KindClusterBpfPolicy)
+	case p.Spec.Mode == v1alpha1.PolicyAudit:
+		return errors.New("spec.replaces: a policy in mode Audit replaces nothing; take replaces out, or enforce it")
+	case p.Spec.Match != nil && p.Spec.Match.Selector != nil:
+		return errors.New("spec.replaces: a policy with match.selector replaces nothing, since authors choose labels; match namespaces")
 	}
 	return nil
 }

@@ -33,7 +33,8 @@ type Options struct {
 type Set struct {
 	engine   *Engine
 	policies []*compiled
-	fallback *compiled
+	// baseline is the built-in one with its defaults.
+	baseline *compiled
 	timeout  time.Duration
 	now      func() time.Time
 	revision string
@@ -57,15 +58,14 @@ type compiled struct {
 	broken      bool
 	// unusable is why it is not to be compiled; empty where it is.
 	unusable string
-	// enforces tells that the policy can refuse: it has a deny, and its mode is
-	// not Audit. Only such a policy takes the place of baseline.
-	enforces bool
+	// replaces says that baseline is not asked about what it matches, configures
+	// that it is asked as baseline: with its parameters.
+	replaces, configures bool
 }
 
-// Compile compiles each policy alone. An application that no cluster-wide policy
-// without a selector judges is judged by the embedded profile baseline: with no
-// policy at all that is every application, and what others than an admin choose
-// never takes it away, be it a namespaced policy or an application's labels.
+// Compile compiles each policy alone. The profile baseline judges every application,
+// whatever other policies there are, but for those that a policy which replaces it
+// matches. A policy that configures it takes the place of its defaults.
 //
 // Where policies are broken, Compile returns a Set all the same, in which each
 // broken one denies what its match covers, together with the errors of all of
@@ -103,12 +103,12 @@ func (e *Engine) Assemble(ctx context.Context, proven []Proven, opts Options) (*
 	if err != nil {
 		return nil, fmt.Errorf("compile policies: %w", err)
 	}
-	set := &Set{engine: e, timeout: opts.Timeout, now: opts.Now, revision: of, fallback: fallback}
+	set := &Set{engine: e, timeout: opts.Timeout, now: opts.Now, revision: of, baseline: fallback}
 	var errs []error
 	for i, p := range list {
 		c, broken := proven[i].compiled, proven[i].errs
 		if i > 0 && list[i-1].String() == p.String() {
-			c.broken = true
+			c.broken, c.replaces = true, false
 			broken = append(broken, &CompileError{Policy: c.id, File: p.file(), Line: 1, Column: 1, Message: "there is another policy of that name; rename one of them"})
 		}
 		set.policies = append(set.policies, &c)
@@ -169,11 +169,11 @@ func (e *Engine) proveAll(ctx context.Context, list []Policy) ([]Proven, error) 
 // denying what it matches. An error is no fault that was found in the policy: ctx
 // ended, or what compiles it did.
 func (e *Engine) Prove(ctx context.Context, p Policy) (Proven, error) {
-	c := compiled{id: p.String(), spec: p.Spec, unusable: p.Unusable}
+	c := compiled{id: p.String(), spec: p.Spec, unusable: p.Unusable, configures: p.configures()}
 	var err error
 	c.scope, err = newScope(p)
 	if p.Unusable != "" {
-		c.broken, c.enforces = true, p.Spec.Mode != v1alpha1.PolicyAudit
+		c.broken = true
 		return Proven{policy: p, compiled: c}, nil
 	}
 	if err = errors.Join(p.check(), err); err == nil {
@@ -191,7 +191,7 @@ func (e *Engine) Prove(ctx context.Context, p Policy) (Proven, error) {
 	c.broken = len(shown.Errors) > 0
 	c.timeDependent, c.allEvidence = shown.TimeDependent, shown.AllEvidence
 	c.authored = shown.Authored || p.Spec.Match != nil && p.Spec.Match.Selector != nil
-	c.enforces = p.Spec.Mode != v1alpha1.PolicyAudit && (c.broken || shown.Denies)
+	c.replaces = len(p.Replaces) > 0 && !c.broken
 	return Proven{p, c, slices.Clone(shown.Errors)}, nil
 }
 
@@ -205,12 +205,13 @@ func revision(list []Policy) (string, error) {
 	type entry struct {
 		Name       string
 		Spec       v1alpha1.BpfPolicySpec
+		Replaces   []v1alpha1.BuiltinPolicy `json:",omitempty"`
 		Parameters map[string]string
 		Unusable   string `json:",omitempty"`
 	}
 	entries := make([]entry, 0, len(list))
 	for _, p := range list {
-		e := entry{Name: p.String(), Spec: p.Spec, Parameters: map[string]string{}, Unusable: p.Unusable}
+		e := entry{Name: p.String(), Spec: p.Spec, Replaces: p.Replaces, Parameters: map[string]string{}, Unusable: p.Unusable}
 		for name, value := range p.Spec.Parameters {
 			e.Parameters[name] = string(value.Raw)
 		}
@@ -279,46 +280,35 @@ func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
 	return fold.done(), nil
 }
 
-// unsigned is the warning where the admins' own policies took the place of
-// baseline and let an image pass that nobody known signed: they may not have
+// unsigned is the warning where an admin took baseline away, or exempted a
+// namespace, and so let an image pass that nobody known signed: they may not have
 // meant to.
 func unsigned() Reason {
 	return Reason{
 		Rule: "policy/unsigned", Path: "spec.bytecode.image",
 		Message: "no known signer signed the image, and no policy that judges it asks for one",
-		Remedy:  "sign it; or have an admin add a policy with profile: baseline beside the others",
+		Remedy:  "sign it; or have an admin hold it to baseline: spec.replaces of a policy, or baseline's parameter exemptNamespaces, leaves it out",
 	}
-}
-
-// Displaces tells whether a policy of the Set that is no profile takes the place
-// of baseline for the applications that it matches.
-func (s *Set) Displaces() bool {
-	return slices.ContainsFunc(s.policies, func(c *compiled) bool {
-		return c.displaces() && c.spec.Profile == ""
-	})
-}
-
-// displaces tells whether the policy takes the place of baseline. One that chooses
-// by labels does not: labels are the author's, who could switch baseline off by
-// them.
-func (c *compiled) displaces() bool {
-	return c.scope.namespace == "" && c.scope.selector == nil && c.enforces
 }
 
 // judges are the policies that cover the application.
 func (s *Set) judges(app Application) []*compiled {
 	var judges []*compiled
-	cluster := false
+	baseline, replaced := s.baseline, false
 	for _, c := range s.policies {
-		if c.scope.covers(app) {
+		switch {
+		case !c.scope.covers(app):
+		case c.configures:
+			baseline = c
+		default:
 			judges = append(judges, c)
-			cluster = cluster || c.displaces()
+			replaced = replaced || c.replaces
 		}
 	}
-	if !cluster {
-		judges = append([]*compiled{s.fallback}, judges...)
+	if replaced {
+		return judges
 	}
-	return judges
+	return append([]*compiled{baseline}, judges...)
 }
 
 // folding joins the verdicts of several policies.

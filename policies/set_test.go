@@ -79,6 +79,19 @@ func audit(p *policies.Policy)  { p.Spec.Mode = v1alpha1.PolicyAudit }
 func warns(p *policies.Policy)  { p.Spec.Admission = v1alpha1.AdmissionWarn }
 func unload(p *policies.Policy) { p.Spec.Running = v1alpha1.RunningUnload }
 
+func replaces(p *policies.Policy) { p.Replaces = []v1alpha1.BuiltinPolicy{v1alpha1.PolicyBaseline} }
+
+// listing gives the profile restricted the lists by which it allows the input.
+func listing(p policies.Policy) policies.Policy {
+	for name, value := range map[string]string{
+		"images": `["registry.example.com/bpf/*"]`, "signers": `["release"]`, "hooks": `["xdp"]`, "interfaces": `["eth*"]`,
+		"priorities": `[{"namespaces": ["team-*"], "min": 0, "max": 99}]`,
+	} {
+		parameter(name, value)(&p)
+	}
+	return p
+}
+
 func namespaces(globs ...string) func(*policies.Policy) {
 	return func(p *policies.Policy) { p.Spec.Match = &v1alpha1.PolicyMatch{Namespaces: globs} }
 }
@@ -138,27 +151,151 @@ func TestWhichPoliciesJudge(t *testing.T) {
 		in       policies.Input
 		judges   string
 	}{
-		"with no policy at all baseline judges":                     {nil, input(), "baseline"},
-		"a cluster-wide policy takes the place of baseline":         {[]policies.Policy{policy("a", quiet)}, input(), "a"},
-		"a namespaced policy stands beside baseline":                {[]policies.Policy{policy("a", quiet, in("team-a"))}, input(), "baseline team-a/a"},
-		"a namespaced policy judges no other namespace":             {[]policies.Policy{policy("a", quiet, in("team-b"))}, input(), "baseline"},
-		"a namespaced policy judges nothing cluster-wide":           {[]policies.Policy{policy("a", quiet, in("team-a"))}, input(clusterScoped), "baseline"},
-		"a namespaced policy cannot reach out by its match":         {[]policies.Policy{policy("a", quiet, in("team-b"), namespaces("*"))}, input(), "baseline"},
-		"what no cluster-wide policy matches is judged by baseline": {[]policies.Policy{policy("a", quiet, namespaces("team-b"))}, input(), "baseline"},
-		"a glob of namespaces matches":                              {[]policies.Policy{policy("a", quiet, namespaces("x", "team-*"))}, input(), "a"},
-		"no glob of namespaces matches the cluster scope":           {[]policies.Policy{policy("a", quiet, namespaces("*", ""))}, input(clusterScoped), "baseline"},
-		"without namespaces the cluster scope is matched":           {[]policies.Policy{policy("a", quiet)}, input(clusterScoped), "a"},
-		"a policy chosen by labels stands beside baseline":          {[]policies.Policy{policy("a", quiet, labelled("tier", "edge"))}, input(), "a baseline"},
-		"a selector that does not match leaves the policy out":      {[]policies.Policy{policy("a", quiet, labelled("tier", "core"))}, input(), "baseline"},
-		"a policy in audit mode stands beside baseline":             {[]policies.Policy{policy("a", quiet, audit)}, input(), "a baseline"},
-		"a policy that only warns stands beside baseline":           {[]policies.Policy{policy("a", `warn contains "never" if input.application.kind == "Nothing"`)}, input(), "a baseline"},
+		"with no policy at all baseline judges":                   {nil, input(), "baseline"},
+		"a cluster-wide policy stands beside baseline":            {[]policies.Policy{policy("a", quiet)}, input(), "a baseline"},
+		"a namespaced policy stands beside baseline":              {[]policies.Policy{policy("a", quiet, in("team-a"))}, input(), "baseline team-a/a"},
+		"a namespaced policy judges no other namespace":           {[]policies.Policy{policy("a", quiet, in("team-b"))}, input(), "baseline"},
+		"a namespaced policy judges nothing cluster-wide":         {[]policies.Policy{policy("a", quiet, in("team-a"))}, input(clusterScoped), "baseline"},
+		"a namespaced policy cannot reach out by its match":       {[]policies.Policy{policy("a", quiet, in("team-b"), namespaces("*"))}, input(), "baseline"},
+		"a glob of namespaces matches":                            {[]policies.Policy{policy("a", quiet, namespaces("x", "team-*"))}, input(), "a baseline"},
+		"no glob of namespaces matches the cluster scope":         {[]policies.Policy{policy("a", quiet, namespaces("*", ""))}, input(clusterScoped), "baseline"},
+		"without namespaces the cluster scope is matched":         {[]policies.Policy{policy("a", quiet)}, input(clusterScoped), "a baseline"},
+		"a policy chosen by labels judges too":                    {[]policies.Policy{policy("a", quiet, labelled("tier", "edge"))}, input(), "a baseline"},
+		"a selector that does not match leaves the policy out":    {[]policies.Policy{policy("a", quiet, labelled("tier", "core"))}, input(), "baseline"},
+		"a policy that replaces baseline takes its place":         {[]policies.Policy{policy("a", quiet, replaces)}, input(), "a"},
+		"what a replacement does not match keeps baseline":        {[]policies.Policy{policy("a", quiet, replaces, namespaces("team-b"))}, input(), "baseline"},
+		"a replacement of namespaces leaves the cluster scope":    {[]policies.Policy{policy("a", quiet, replaces, namespaces("*"))}, input(clusterScoped), "baseline"},
+		"a replacement leaves no other policy out":                {[]policies.Policy{policy("a", quiet, replaces), policy("b", quiet), policy("c", quiet, in("team-a"))}, input(), "a b team-a/c"},
+		"a policy called baseline with the profile configures it": {[]policies.Policy{profile("baseline")}, input(), "baseline"},
+		"what configures baseline is replaced as well":            {[]policies.Policy{profile("baseline"), policy("a", quiet, replaces)}, input(), "a"},
+		"restricted stands beside baseline":                       {[]policies.Policy{listing(profile("restricted"))}, input(), "baseline restricted"},
 		"all that match judge, in the order of their names": {
-			[]policies.Policy{policy("b", quiet), policy("a", quiet, in("team-a")), policy("a", quiet)}, input(), "a b team-a/a"},
+			[]policies.Policy{policy("b", quiet), policy("a", quiet, in("team-a")), policy("a", quiet)}, input(), "a b baseline team-a/a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := decide(t, compile(t, test.policies...), test.in)
 			if got := strings.Join(d.Policies, " "); got != test.judges || !d.Allowed() {
 				t.Errorf("judged by %q, want %q; denied: %v", got, test.judges, d.Denied)
+			}
+		})
+	}
+}
+
+// TestAddingAPolicyAllowsNothing adds policies that say nothing, each in another way,
+// to what baseline denies.
+func TestAddingAPolicyAllowsNothing(t *testing.T) {
+	lax := func(p *policies.Policy) {
+		parameter("exemptNamespaces", `["*", ""]`)(p)
+		parameter("maxMapMemory", `"1Ti"`)(p)
+	}
+	named := func(name string, p policies.Policy, change ...func(*policies.Policy)) policies.Policy {
+		p.Name = name
+		for _, c := range change {
+			c(&p)
+		}
+		return p
+	}
+	for name, p := range map[string]policies.Policy{
+		"of the cluster":                           policy("a", quiet),
+		"of the namespace":                         policy("a", quiet, in("team-a")),
+		"by namespaces":                            policy("a", quiet, namespaces("*")),
+		"by labels":                                policy("a", quiet, labelled("tier", "edge")),
+		"that is tried out":                        policy("a", quiet, audit),
+		"that only warns":                          policy("a", `warn contains "never" if input.application.kind == "Nothing"`),
+		"called baseline, with Rego":               policy("baseline", quiet),
+		"with the profile and lax parameters":      named("a", profile("baseline"), lax),
+		"called baseline, of the namespace":        named("baseline", profile("baseline"), lax, in("team-a")),
+		"called baseline, that is tried out":       named("baseline", profile("baseline"), lax, audit),
+		"called baseline, by labels":               named("baseline", profile("baseline"), lax, labelled("tier", "edge")),
+		"called baseline, for other namespaces":    named("baseline", profile("baseline"), lax, namespaces("team-b")),
+		"that replaces baseline for others":        policy("a", quiet, replaces, namespaces("team-b")),
+		"restricted with lax parameters":           named("a", listing(profile("restricted")), lax),
+		"called baseline, with profile restricted": named("baseline", listing(profile("restricted")), lax),
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := decide(t, compile(t, p), input(unsigned))
+			if !strings.Contains(ids(d.Denied), "baseline/signed") {
+				t.Errorf("judged by %v, denied by %q", d.Policies, ids(d.Denied))
+			}
+		})
+	}
+}
+
+func TestBaselineIsConfigured(t *testing.T) {
+	exempt := profile("baseline")
+	parameter("exemptNamespaces", `["team-*"]`)(&exempt)
+	part := profile("baseline")
+	parameter("maxMapMemory", `1`)(&part)
+	namespaces("team-b")(&part)
+	soft := profile("baseline")
+	unload(&soft)
+	warns(&soft)
+	large := func(in *policies.Input) { in.Bytecode.Maps = []bytecode.Map{{Name: "m", MemoryBytes: 4096}} }
+	elsewhere := func(in *policies.Input) { in.Application.Metadata.Namespace, in.Namespace.Name = "team-b", "team-b" }
+	for name, test := range map[string]struct {
+		policy policies.Policy
+		in     policies.Input
+		want   string
+	}{
+		"an exempt namespace is denied nothing":   {exempt, input(unsigned), ""},
+		"the cluster scope is not exempt":         {exempt, input(unsigned, clusterScoped), "baseline/signed"},
+		"parameters hold where it matches":        {part, input(large, elsewhere), "baseline/map-memory"},
+		"and the defaults hold elsewhere":         {part, input(large), ""},
+		"elsewhere it denies what it always does": {part, input(unsigned), "baseline/signed"},
+		"it says how it denies":                   {soft, input(unsigned), "baseline/signed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := decide(t, compile(t, test.policy), test.in)
+			if ids(d.Denied) != test.want || strings.Join(d.Policies, " ") != "baseline" {
+				t.Errorf("judged by %v, denied %+v", d.Policies, d.Denied)
+			}
+			if denied := len(d.Denied) > 0; d.Unload != (denied && test.policy.Spec.Running == v1alpha1.RunningUnload) || d.AdmissionWarn != (denied && test.policy.Spec.Admission == v1alpha1.AdmissionWarn) {
+				t.Errorf("unload %v, warn %v", d.Unload, d.AdmissionWarn)
+			}
+		})
+	}
+}
+
+func TestReplacesIsForAdminsOfTheCluster(t *testing.T) {
+	other := func(p *policies.Policy) { p.Replaces = []v1alpha1.BuiltinPolicy{"restricted"} }
+	for name, test := range map[string]struct {
+		policy policies.Policy
+		says   string
+	}{
+		"a policy of a namespace":   {policy("a", quiet, replaces, in("team-a")), "a policy of a namespace replaces nothing"},
+		"a policy chosen by labels": {policy("a", quiet, replaces, labelled("tier", "edge")), "authors choose labels"},
+		"a policy in mode Audit":    {policy("a", quiet, replaces, audit), "mode Audit replaces nothing"},
+		"of what is not built in":   {policy("a", quiet, other), `no built-in policy is named "restricted"; there is baseline`},
+		"one that does not compile": {policy("a", "deny contains", replaces), "a.rego:4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set, err := engine.Compile(t.Context(), []policies.Policy{test.policy}, policies.Options{})
+			if err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("no error says %q: %v", test.says, err)
+			}
+			if d := decide(t, set, input(unsigned)); !slices.Contains(d.Policies, "baseline") || !strings.Contains(ids(d.Denied), "baseline/signed") {
+				t.Errorf("judged by %v, denied %v", d.Policies, ids(d.Denied))
+			}
+		})
+	}
+}
+
+func TestWhatAnAuthorIsCautionedOf(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy policies.Policy
+		says   string
+	}{
+		"a policy that is added":               {policy("a", quiet), ""},
+		"one that configures baseline":         {profile("baseline"), ""},
+		"one that replaces it":                 {policy("a", quiet, replaces), "policy a replaces baseline for every application: "},
+		"one that replaces it for some":        {policy("a", quiet, replaces, namespaces("x", "y-*")), "policy a replaces baseline in namespaces x, y-*: "},
+		"one that seems to configure it":       {policy("baseline", quiet), "a policy called baseline sets the parameters"},
+		"one of a namespace that is called so": {policy("baseline", quiet, in("team-a")), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := strings.Join(test.policy.Cautions(), "\n")
+			if !strings.HasPrefix(got, test.says) || test.says == "" && got != "" || strings.Contains(got, "\n") {
+				t.Errorf("%q, want %q", got, test.says)
 			}
 		})
 	}
@@ -279,7 +416,7 @@ func TestAPolicyThatNeverEndsDeniesInTime(t *testing.T) {
 		"a graph that goes round": "web := {sprintf(\"%d\", [n]): [sprintf(\"%d\", [m]) | some m in numbers.range(1, 3000)] | some n in numbers.range(1, 3000)}\ndeny contains \"x\" if count(graph.reachable(web, {\"1\"})) == 1",
 	} {
 		t.Run(name, func(t *testing.T) {
-			set, err := engine.Compile(t.Context(), []policies.Policy{policy("slow", body, namespaces("team-a"))}, policies.Options{Timeout: 50 * time.Millisecond})
+			set, err := engine.Compile(t.Context(), []policies.Policy{policy("slow", body, replaces, namespaces("team-a"))}, policies.Options{Timeout: 50 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -560,9 +697,9 @@ func TestDecideIsSafeForConcurrentUse(t *testing.T) {
 func TestFromObjects(t *testing.T) {
 	spec := v1alpha1.BpfPolicySpec{Profile: "baseline"}
 	got := policies.FromObjects(
-		[]v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: spec}},
+		[]v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: spec, Replaces: []v1alpha1.BuiltinPolicy{"baseline"}}}},
 		[]v1alpha1.BpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "n"}, Spec: spec}})
-	want := []policies.Policy{{Name: "a", Spec: spec}, {Name: "a", Namespace: "n", Spec: spec}}
+	want := []policies.Policy{{Name: "a", Spec: spec, Replaces: []v1alpha1.BuiltinPolicy{"baseline"}}, {Name: "a", Namespace: "n", Spec: spec}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -130,9 +130,10 @@ func escape(s string) string {
 func TestSchemaAndTypesHaveTheSameFields(t *testing.T) {
 	s := newTestScope(t)
 	for def, of := range map[string]any{
-		"#BpfApplicationSpec": v1alpha1.BpfApplicationSpec{},
-		"#BpfPolicySpec":      v1alpha1.BpfPolicySpec{},
-		"#BpfSignerSpec":      v1alpha1.BpfSignerSpec{},
+		"#BpfApplicationSpec":   v1alpha1.BpfApplicationSpec{},
+		"#BpfPolicySpec":        v1alpha1.BpfPolicySpec{},
+		"#ClusterBpfPolicySpec": v1alpha1.ClusterBpfPolicySpec{},
+		"#BpfSignerSpec":        v1alpha1.BpfSignerSpec{},
 	} {
 		compareFields(t, def, reflect.TypeOf(of), []cue.Value{s.schema.LookupPath(cue.ParsePath(def))})
 	}
@@ -158,10 +159,13 @@ func compareFields(t *testing.T, at string, of reflect.Type, nodes []cue.Value) 
 		return
 	}
 	var want []string
-	for i := range of.NumField() {
-		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+	for _, field := range reflect.VisibleFields(of) {
+		if field.Anonymous {
+			continue // its own fields follow
+		}
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		want = append(want, name)
-		compareFields(t, at+"."+name, of.Field(i).Type, below1(nodes, name))
+		compareFields(t, at+"."+name, field.Type, below1(nodes, name))
 	}
 	slices.Sort(want)
 	if diff := cmp.Diff(want, fieldNames(nodes)); diff != "" {

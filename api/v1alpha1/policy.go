@@ -41,13 +41,14 @@ type BpfPolicyList struct {
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
 // +kubebuilder:printcolumn:name="Profile",type=string,JSONPath=`.spec.profile`
+// +kubebuilder:printcolumn:name="Replaces",type=string,JSONPath=`.spec.replaces`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type ClusterBpfPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec BpfPolicySpec `json:"spec"`
+	Spec ClusterBpfPolicySpec `json:"spec"`
 	// +kubebuilder:default:={"observedGeneration":-1}
 	Status BpfPolicyStatus `json:"status,omitzero"`
 }
@@ -60,6 +61,31 @@ type ClusterBpfPolicyList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []ClusterBpfPolicy `json:"items"`
 }
+
+// ClusterBpfPolicySpec is the body that both scopes share, and what an admin of
+// the cluster alone may say.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.replaces) || !has(self.mode) || self.mode == 'Enforce'",message="a policy in mode Audit replaces nothing: take replaces out, or enforce it"
+// +kubebuilder:validation:XValidation:rule="!has(self.replaces) || !has(self.match) || !has(self.match.selector)",message="a policy with match.selector replaces nothing, since authors choose labels: match namespaces"
+type ClusterBpfPolicySpec struct {
+	BpfPolicySpec `json:",inline"`
+
+	// Replaces switches built-in policies off for what this policy matches. Every
+	// other policy is added to them.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=1
+	Replaces []BuiltinPolicy `json:"replaces,omitempty"`
+}
+
+// BuiltinPolicy is a policy that holds without any object.
+//
+// +kubebuilder:validation:Enum=baseline
+type BuiltinPolicy string
+
+// PolicyBaseline is the profile baseline.
+const PolicyBaseline BuiltinPolicy = "baseline"
 
 // BpfPolicySpec is the body both scopes share. Exactly one of Profile and Rego
 // is given.

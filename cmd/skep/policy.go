@@ -39,7 +39,7 @@ func newPolicyTest() *cobra.Command {
 			report, err := engine.Test(cmd.Context(), os.DirFS(args[0]))
 			if err != nil {
 				// The settings know the places of what is wrong in objects.
-				if _, placed := host.LoadSettings(cmd.Context(), engine, args, nil); placed != nil {
+				if _, placed := host.LoadSettings(cmd.Context(), engine, host.SettingsOptions{Policies: args}); placed != nil {
 					return placed
 				}
 				return fmt.Errorf("test policies in %s: %w", args[0], err)

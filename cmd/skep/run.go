@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/policies"
 )
 
 // defaultState is where a host keeps what it has to remember.
@@ -57,8 +59,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.Source, "source", "", "git URL (https, ssh, file) or folder")
 	flags.StringVar(&o.Ref, "ref", "", "branch, tag or commit (default: the repository's HEAD)")
 	flags.StringVar(&o.Path, "path", "", "folder of the definitions within the source")
-	flags.StringSliceVar(&o.Policies, "policy", nil, "folder of policies, or a profile: baseline, restricted (default: baseline)")
-	flags.StringSliceVar(&o.Signers, "signers", nil, "file or folder of BpfSigner objects")
+	settingsFlags(cmd, &o.Policies, &o.Replaces, &o.Signers)
 	flags.StringVar(&o.State, "state", defaultState, "folder for keys, caches and the socket")
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
 	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and judge again")
@@ -82,15 +83,12 @@ func newRun() *cobra.Command {
 
 // logStart says in one line what is about to run, before anything can fail.
 func logStart(o host.Options) {
-	policies, signers := o.Policies, o.Signers
-	if len(policies) == 0 {
-		policies = []string{"baseline"}
-	}
-	if len(signers) == 0 {
-		signers = []string{"none"}
+	active := o.Policies
+	if !slices.Contains(slices.Concat(o.Policies, o.Replaces), policies.ProfileBaseline) {
+		active = append([]string{policies.ProfileBaseline}, active...)
 	}
 	o.Log.Info("skep run", "version", thisBuild().String(), "source", host.Redact(o.Source), "ref", or(o.Ref, "-"), "path", or(o.Path, "-"),
-		"policies", joined(policies), "signers", joined(signers), "state", o.State, "dryRun", o.DryRun)
+		"policies", joined(active), "signers", or(joined(o.Signers), "none"), "state", o.State, "dryRun", o.DryRun)
 }
 
 // logger writes text, one line an event.

@@ -142,7 +142,7 @@ func newVerify() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			engine := policies.NewEngine(policies.EngineOptions{})
 			defer engine.Close()
-			settings, err := host.LoadSettings(cmd.Context(), engine, nil, signers)
+			settings, err := host.LoadSettings(cmd.Context(), engine, host.SettingsOptions{Signers: signers})
 			if err != nil {
 				return err
 			}

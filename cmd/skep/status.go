@@ -85,6 +85,9 @@ func printStatus(w io.Writer, format string, s host.Status) error {
 			fmt.Fprintf(w, "        %s\n", paint(w, red, plain(problem)))
 		}
 	}
+	for _, caution := range s.Settings.Cautions {
+		fmt.Fprintf(w, "warning %s\n", plain(caution))
+	}
 	for _, b := range []*host.Brake{s.Source.Brake, s.Brake} {
 		if b != nil {
 			fmt.Fprintf(w, "%s %s\n        kept until it is confirmed: %s\n        to unload: skep confirm %s\n",

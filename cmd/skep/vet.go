@@ -19,20 +19,25 @@ import (
 
 // gateFlags are what a command needs to judge definitions.
 type gateFlags struct {
-	policies []string
-	signers  []string
-	reg      registryFlags
+	host.SettingsOptions
+	reg registryFlags
 }
 
 func (f *gateFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&f.policies, "policy", nil, "folder of policies, or a profile: baseline, restricted (default: baseline)")
-	cmd.Flags().StringSliceVar(&f.signers, "signers", nil, "file or folder of BpfSigner objects")
+	settingsFlags(cmd, &f.Policies, &f.Replaces, &f.Signers)
 	f.reg.register(cmd)
+}
+
+// settingsFlags are those that say which policies decide and whose signatures count.
+func settingsFlags(cmd *cobra.Command, policies, replaces, signers *[]string) {
+	cmd.Flags().StringSliceVar(policies, "policy", nil, "folder of policies, or a profile: baseline, restricted; baseline applies in any case, unless one replaces it")
+	cmd.Flags().StringSliceVar(replaces, "replaces", nil, "built-in policy that the .rego files and profiles of --policy replace: baseline (objects have spec.replaces)")
+	cmd.Flags().StringSliceVar(signers, "signers", nil, "file or folder of BpfSigner objects")
 }
 
 // judge puts a gate together, of use until engine is closed.
 func (f *gateFlags) judge(ctx context.Context, engine *policies.Engine) (*gate.Judge, error) {
-	settings, err := host.LoadSettings(ctx, engine, f.policies, f.signers)
+	settings, err := host.LoadSettings(ctx, engine, f.SettingsOptions)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -177,12 +176,11 @@ func spec(o client.Object) any {
 }
 
 // policy says whether a policy can be used, with the line and column of what is
-// wrong with it, and warns of one by which baseline asks for no signatures any
-// more.
+// wrong with it, and warns of what its author may not have meant.
 func (v *Validator) policy(ctx context.Context, object string, list []policies.Policy) (answer, error) {
 	limited, cancel := context.WithTimeout(ctx, compileBudgets*v.Budget)
 	defer cancel()
-	set, err := v.Keeper.Engine.Compile(limited, list, policies.Options{})
+	_, err := v.Keeper.Engine.Compile(limited, list, policies.Options{})
 	var broken *policies.CompileError
 	switch {
 	case err != nil && limited.Err() != nil && ctx.Err() == nil:
@@ -191,22 +189,8 @@ func (v *Validator) policy(ctx context.Context, object string, list []policies.P
 		return deny(object, err.Error()), nil
 	case err != nil:
 		return answer{}, err
-	case !set.Displaces():
-		return answer{outcome: allowed}, nil
 	}
-	var others v1alpha1.ClusterBpfPolicyList
-	// One that is edited into this one guards nothing any more.
-	guarded := func(p v1alpha1.ClusterBpfPolicy) bool { return p.Name != list[0].Name && guards(p) }
-	if err := v.Reader.List(ctx, &others); err == nil && slices.ContainsFunc(others.Items, guarded) {
-		return answer{outcome: allowed}, nil
-	}
-	return answer{outcome: allowed, warnings: []string{"where it matches, this policy takes the place of the profile baseline, which asks for signatures; " +
-		"to keep baseline there, add a ClusterBpfPolicy with profile: baseline"}}, nil
-}
-
-// guards tells whether a policy holds every application to a profile.
-func guards(p v1alpha1.ClusterBpfPolicy) bool {
-	return p.Spec.Profile != "" && p.Spec.Mode != v1alpha1.PolicyAudit && p.Spec.Match == nil
+	return answer{outcome: allowed, warnings: warnings("", list[0].Cautions())}, nil
 }
 
 // stoodFor is the digest that an application's image stood for when it was judged

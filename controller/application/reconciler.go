@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -446,20 +447,20 @@ func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing
 
 // Weigh implements policy.Weigher: it judges all that runs by the policies now
 // in force, without the network where it can.
-func (r *Reconciler) Weigh(ctx context.Context) ([]v1alpha1.Identity, error) {
+func (r *Reconciler) Weigh(ctx context.Context) (effect policy.Effect, err error) {
 	var intents v1alpha1.BpfIntentList
 	if err := r.Client.List(ctx, &intents); err != nil {
-		return nil, fmt.Errorf("list intents: %w", err)
+		return effect, fmt.Errorf("list intents: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	var unloads []v1alpha1.Identity
 	for i := range intents.Items {
 		s, ok := r.open(&intents.Items[i])
 		if !ok || s.payload.Tombstone {
 			continue
 		}
-		app, err := r.application(ctx, r.Client, s.payload.Application)
+		id := s.payload.Application
+		app, err := r.application(ctx, r.Client, id)
 		if err != nil || app == nil || string(app.GetUID()) != s.payload.UID {
 			continue
 		}
@@ -467,17 +468,21 @@ func (r *Reconciler) Weigh(ctx context.Context) ([]v1alpha1.Identity, error) {
 		if err != nil {
 			continue
 		}
-		if r.unloads(ctx, request, *s.payload) {
-			unloads = append(unloads, s.payload.Application)
+		denies, unloads := r.weigh(ctx, request, *s.payload)
+		if denies && conditions.IsTrue(app, v1alpha1.ConditionAllowed) {
+			effect.Denies = append(effect.Denies, id)
+		}
+		if unloads {
+			effect.Unloads = append(effect.Unloads, id)
 		}
 	}
-	return unloads, nil
+	return effect, nil
 }
 
-// unloads tells whether the policies now in force would have what runs unloaded,
-// be it only where nodes are held at the version before. One that hangs is not to
-// take the time of the others.
-func (r *Reconciler) unloads(ctx context.Context, request gate.Request, live intent.Payload) bool {
+// weigh reports whether the policies now in force deny a definition, and whether they
+// would have what runs unloaded, be it only where nodes are held at the version
+// before. One that hangs is not to take the time of the others.
+func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live intent.Payload) (denies, unloads bool) {
 	standing := gate.Standing{Request: request, Live: &live}
 	standing.Verdict, standing.Err = r.ask(ctx, request, slowAfter)
 	// Whether another version was undone or is held back is not asked here.
@@ -485,9 +490,10 @@ func (r *Reconciler) unloads(ctx context.Context, request gate.Request, live int
 	ctx, cancel := context.WithTimeout(ctx, slowAfter)
 	defer cancel()
 	standing.Held = r.Judge.Hold(ctx, standing)
-	return standing.Unloads() || slices.ContainsFunc(live.Beside(), func(v *intent.Payload) bool {
+	unloads = standing.Unloads() || slices.ContainsFunc(live.Beside(), func(v *intent.Payload) bool {
 		return r.fate(ctx, request, *v).Denied
 	})
+	return standing.Err == nil && !standing.Verdict.Allowed(), unloads
 }
 
 func (r *Reconciler) now() time.Time {

@@ -231,8 +231,8 @@ func TestARevokedVersionTakesNothingElseAlong(t *testing.T) {
 	for sentence, prepare := range map[string]func(*fleet){
 		"the version before would be admitted": func(*fleet) {},
 		"a policy keeps it that would not admit it": func(f *fleet) {
-			f.create(&v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p", Generation: 1}, Spec: v1alpha1.BpfPolicySpec{
-				Rego: "package skep.policy\n\ndeny contains \"no owner\" if not input.application.metadata.labels.owner", Running: v1alpha1.RunningKeep}})
+			f.create(&v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p", Generation: 1}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{
+				Rego: "package skep.policy\n\ndeny contains \"no owner\" if not input.application.metadata.labels.owner", Running: v1alpha1.RunningKeep}}})
 			f.refresh()
 			f.settles()
 		},
@@ -293,8 +293,8 @@ func TestAnUndoThatCannotBeHoldsTheRollout(t *testing.T) {
 		}, "no version before", "v1 on 5, withdrawn v2"},
 		"a policy denies the version before": {func(f *fleet) {
 			f.version(1)
-			f.create(&v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p", Generation: 1}, Spec: v1alpha1.BpfPolicySpec{
-				Rego: "package skep.policy\n\ndeny contains \"not by team-a\" if input.signatures[_].signer == \"team-a\"", Running: v1alpha1.RunningKeep}})
+			f.create(&v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p", Generation: 1}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{
+				Rego: "package skep.policy\n\ndeny contains \"not by team-a\" if input.signatures[_].signer == \"team-a\"", Running: v1alpha1.RunningKeep}}})
 			f.refresh()
 			f.settles()
 		}, "is not allowed any more", "v2 on 5, before v1"},
@@ -559,7 +559,7 @@ func denies(running v1alpha1.RunningMode, teams ...string) *v1alpha1.ClusterBpfP
 	for _, team := range teams {
 		rego += fmt.Sprintf("\ndeny contains %q if input.signatures[_].signer == %q\n", "not by "+team, team)
 	}
-	return &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "denies", UID: "denies", Generation: 1}, Spec: v1alpha1.BpfPolicySpec{Rego: rego, Running: running}}
+	return &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "denies", UID: "denies", Generation: 1}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{Rego: rego, Running: running}}}
 }
 
 // notSigned denies what nobody signed, as the profile does whose place a policy

@@ -29,14 +29,29 @@ func TestWhatRunsIsWeighedWhateverItsDefinitionSays(t *testing.T) {
 			if p := f.intent(f.app); f.say(p) != c.live {
 				t.Fatalf("%s", f.say(p))
 			}
-			if unloads, err := f.Weigh(t.Context()); err != nil || len(unloads) != 0 {
-				t.Fatalf("before: %v; %v", unloads, err)
+			if effect, err := f.Weigh(t.Context()); err != nil || len(effect.Unloads)+len(effect.Denies) != 0 {
+				t.Fatalf("before: %+v; %v", effect, err)
 			}
 			f.create(denies(v1alpha1.RunningUnload, "team-a"))
 			f.refresh()
-			if unloads, err := f.Weigh(t.Context()); err != nil || len(unloads) != 1 || unloads[0] != f.app.Identity() {
-				t.Errorf("%v; %v", unloads, err)
+			if effect, err := f.Weigh(t.Context()); err != nil || len(effect.Unloads) != 1 || effect.Unloads[0] != f.app.Identity() {
+				t.Errorf("%+v; %v", effect, err)
 			}
 		})
+	}
+}
+
+// TestWhomAChangeDeniesIsSaidOnce names what runs and was allowed before, and not what
+// was denied already.
+func TestWhomAChangeDeniesIsSaidOnce(t *testing.T) {
+	f := newFleet(t)
+	f.create(denies(v1alpha1.RunningKeep, "team-a"))
+	f.refresh()
+	if effect, err := f.Weigh(t.Context()); err != nil || len(effect.Denies) != 1 || effect.Denies[0] != f.app.Identity() || len(effect.Unloads) != 0 {
+		t.Errorf("%+v; %v", effect, err)
+	}
+	f.settles()
+	if effect, err := f.Weigh(t.Context()); err != nil || len(effect.Denies) != 0 {
+		t.Errorf("said again: %+v; %v", effect, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -51,18 +52,26 @@ func (b *brake) recount(runs map[v1alpha1.Identity]bool, now time.Time) {
 	}
 }
 
-// weigh asks what the policies of a revision unload.
+// maxListed bounds how many applications a log line names.
+const maxListed = 64
+
+// weigh asks what the policies of a revision unload, and says whom they deny before
+// anything acts on it.
 func (k *Keeper) weigh(ctx context.Context, w Weigher, revision string) (*brake, error) {
-	unloads, err := w.Weigh(ctx)
+	effect, err := w.Weigh(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("weigh change of policies: %w", err)
+	}
+	if denied := effect.Denies; len(denied) > 0 {
+		ctrl.LoggerFrom(ctx).Info("policies deny applications that run and were allowed before: what runs is kept, unless a policy says running: Unload",
+			"revision", revision, "count", len(denied), "applications", denied[:min(len(denied), maxListed)])
 	}
 	runs, err := k.runs(ctx)
 	if err != nil {
 		return nil, err
 	}
 	b := &brake{revision: revision, unloads: map[v1alpha1.Identity]time.Time{}}
-	for _, id := range unloads {
+	for _, id := range effect.Unloads {
 		b.unloads[id] = k.now()
 	}
 	b.recount(runs, k.now())

@@ -27,10 +27,17 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// Weigher tells what a change does to what runs: which applications the policies
-// now in force newly want unloaded.
+// Effect is what a change of policies does to applications that run.
+type Effect struct {
+	// Unloads are those that the policies now in force want unloaded.
+	Unloads []v1alpha1.Identity
+	// Denies are those that they deny, and that were allowed before.
+	Denies []v1alpha1.Identity
+}
+
+// Weigher says what the policies now in force do to what runs.
 type Weigher interface {
-	Weigh(ctx context.Context) ([]v1alpha1.Identity, error)
+	Weigh(ctx context.Context) (Effect, error)
 }
 
 // Engine compiles policies; *policies.Engine is one.
@@ -125,6 +132,8 @@ type Outcome struct {
 	// Vanished tells that it is in force although it is gone: its CRD was deleted,
 	// and not it.
 	Vanished bool
+	// Cautions are what the author of a policy may not have meant.
+	Cautions []string
 }
 
 // Refresh reads every signer and policy, and brings them into force. An object
@@ -344,7 +353,7 @@ func (k *Keeper) await(ctx context.Context, cluster, namespaced []written) {
 
 // outcomeOf is what became of a policy by the last attempt to compile it.
 func outcomeOf(w written, a attempt, known bool) Outcome {
-	o := Outcome{Object: w.object, Err: a.err, Pending: !known || a.err != nil}
+	o := Outcome{Object: w.object, Err: a.err, Pending: !known || a.err != nil, Cautions: w.Cautions()}
 	if !o.Pending {
 		o.Err = a.proven.Err()
 	}

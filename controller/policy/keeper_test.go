@@ -88,7 +88,7 @@ func (c *cluster) Create(_ context.Context, o client.Object, _ ...client.CreateO
 }
 
 // Weigh implements Weigher.
-func (c *cluster) Weigh(context.Context) ([]v1alpha1.Identity, error) { return c.unloads, nil }
+func (c *cluster) Weigh(context.Context) (Effect, error) { return Effect{Unloads: c.unloads}, nil }
 
 // unreachable has no images.
 type unreachable struct{ gate.Images }
@@ -140,7 +140,7 @@ func TestOnlyWhoGovernsTheClusterConfirms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			meta := func(kind string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: kind, UID: types.UID(kind)} }
 			in := &cluster{
-				signers: []v1alpha1.BpfSigner{{ObjectMeta: meta("signer")}}, cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: meta("cluster"), Spec: spec}},
+				signers: []v1alpha1.BpfSigner{{ObjectMeta: meta("signer")}}, cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: meta("cluster"), Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: spec}}},
 				namespaced: []v1alpha1.BpfPolicy{{ObjectMeta: meta("namespaced"), Spec: spec}},
 				live:       apps(3), unloads: apps(3),
 			}
@@ -402,7 +402,7 @@ func bomb() string {
 
 func TestAPolicyThatExplodesIsInvalidAndTakesNoOtherWithIt(t *testing.T) {
 	c := &cluster{
-		cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good"}, Spec: v1alpha1.BpfPolicySpec{Profile: policies.ProfileBaseline}}},
+		cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good"}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{Profile: policies.ProfileBaseline}}}},
 		namespaced: []v1alpha1.BpfPolicy{
 			{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "bomb", UID: "bomb"}, Spec: v1alpha1.BpfPolicySpec{Rego: bomb()}},
 			{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "fine", UID: "fine"}, Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\nwarn contains \"so\"\n"}},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -173,7 +174,7 @@ func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 		conditions.MarkFalse(obj, v1alpha1.ConditionReady, ReasonInvalid, "%s", o.Err)
 		conditions.MarkStalled(obj, ReasonInvalid, "%s", o.Err)
 	default:
-		conditions.MarkTrue(obj, v1alpha1.ConditionReady, ReasonInForce, "it is in force")
+		conditions.MarkTrue(obj, v1alpha1.ConditionReady, ReasonInForce, "%s", strings.Join(append([]string{"it is in force"}, o.Cautions...), "; "))
 		conditions.Delete(obj, v1alpha1.ConditionStalled)
 	}
 	observe(obj)
@@ -190,7 +191,7 @@ func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 		return fmt.Errorf("patch status of %T %s: %w", obj, client.ObjectKeyFromObject(obj), err)
 	}
 	if !o.Pending {
-		r.tell(before, o.Err)
+		r.tell(ctx, before, o)
 	}
 	return nil
 }
@@ -209,14 +210,20 @@ func observe(o client.Object) {
 }
 
 // tell writes an event where an object cannot be used for another reason than
-// its status said, and where it can be again.
-func (r *Reconciler) tell(o conditions.Setter, broken error) {
-	was := conditions.Get(o, v1alpha1.ConditionReady)
+// its status said, where it can be again, and of what its author may not have meant.
+func (r *Reconciler) tell(ctx context.Context, before conditions.Setter, o Outcome) {
+	was := conditions.Get(before, v1alpha1.ConditionReady)
 	failed := was != nil && was.Reason == ReasonInvalid
 	switch {
-	case broken != nil && (!failed || was.Message != broken.Error()):
-		r.Events.Eventf(o, nil, corev1.EventTypeWarning, ReasonInvalid, "Compile", "it cannot be used: %s", broken)
-	case broken == nil && failed:
-		r.Events.Eventf(o, nil, corev1.EventTypeNormal, ReasonInForce, "Compile", "it is in force again")
+	case o.Err != nil && (!failed || was.Message != o.Err.Error()):
+		r.Events.Eventf(before, nil, corev1.EventTypeWarning, ReasonInvalid, "Compile", "it cannot be used: %s", o.Err)
+	case o.Err == nil && failed:
+		r.Events.Eventf(before, nil, corev1.EventTypeNormal, ReasonInForce, "Compile", "it is in force again")
+	}
+	for _, caution := range o.Cautions {
+		if o.Err == nil && (was == nil || !strings.Contains(was.Message, caution)) {
+			ctrl.LoggerFrom(ctx).Info(caution)
+			r.Events.Eventf(before, nil, corev1.EventTypeWarning, ReasonInForce, "Compile", "%s", caution)
+		}
 	}
 }

@@ -9,6 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -20,14 +23,20 @@ import (
 func clusterPolicy(name, rego string, running v1alpha1.RunningMode) *v1alpha1.ClusterBpfPolicy {
 	return &v1alpha1.ClusterBpfPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + rego, Running: running},
+		Spec:       v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + rego, Running: running}},
 	}
 }
 
-// loads makes an application that one node has loaded.
+// loads makes an application, signed by team-a, that one node has loaded.
 func (c *cluster) loads(name, node string) *v1alpha1.ClusterBpfApplication {
 	c.t.Helper()
-	ref, _ := c.Push(name+":v1", programs.Object("tracepoint_count"), "team-a")
+	return c.loadsSigned(name, node, "team-a")
+}
+
+// loadsSigned makes an application that one node has loaded.
+func (c *cluster) loadsSigned(name, node string, signers ...string) *v1alpha1.ClusterBpfApplication {
+	c.t.Helper()
+	ref, _ := c.Push(name+":v1", programs.Object("tracepoint_count"), signers...)
 	app := application(name, ref)
 	app.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
 	c.create(app)
@@ -86,6 +95,60 @@ func TestAPolicyThatChangesKeepsOrUnloads(t *testing.T) {
 	if asked := c.Requests.Load() - before; asked != 0 {
 		t.Errorf("the registry was asked %d times for a change of policies", asked)
 	}
+}
+
+// TestWhatRanWithoutBaselineIsKept has a policy no longer replace baseline while no
+// controller runs, as an upgrade does from a version where every policy replaced it.
+func TestWhatRanWithoutBaselineIsKept(t *testing.T) {
+	c := newCluster(t)
+	stop := c.control()
+	c.create(c.Signer("team-a"))
+	own := clusterPolicy("own", `deny contains "never" if input.application.kind == "Nothing"`, v1alpha1.RunningUnload)
+	own.Spec.Replaces = []v1alpha1.BuiltinPolicy{v1alpha1.PolicyBaseline}
+	c.create(own)
+	ready := c.condition(own, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
+	if !strings.Contains(ready.Message, "policy own replaces baseline for every application") {
+		t.Errorf("its status says %q", ready.Message)
+	}
+	if shown := c.table("clusterbpfpolicies"); !strings.Contains(shown, `"Replaces"`) || !strings.Contains(shown, `"[\"baseline\"]"`) {
+		t.Errorf("kubectl get shows %s", shown)
+	}
+	var apps []*v1alpha1.ClusterBpfApplication
+	for i := range 3 {
+		apps = append(apps, c.loadsSigned(fmt.Sprintf("app-%d", i), fmt.Sprintf("node-%d", i)))
+	}
+	stop()
+	c.change(own, func() { own.Spec.Replaces = nil })
+	c.control()
+	for _, app := range apps {
+		denied := c.condition(app, v1alpha1.ConditionAllowed, metav1.ConditionFalse, "Denied")
+		if !strings.Contains(denied.Message, "baseline/signed") {
+			t.Errorf("denied by %s", denied.Message)
+		}
+		c.condition(app, v1alpha1.ConditionDeployed, metav1.ConditionTrue, "Succeeded")
+		c.runsStill(app)
+	}
+}
+
+// table is what kubectl get prints of a resource.
+func (c *cluster) table(resource string) string {
+	c.t.Helper()
+	http, err := rest.HTTPClientFor(c.plane.Config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	config := rest.CopyConfig(c.plane.Config)
+	config.GroupVersion, config.APIPath = &schema.GroupVersion{Group: v1alpha1.Group, Version: v1alpha1.Version}, "/apis"
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	api, err := rest.RESTClientForConfigAndClient(config, http)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	body, err := api.Get().Resource(resource).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return string(body)
 }
 
 func TestMetadataThatPoliciesReadIsFollowed(t *testing.T) {

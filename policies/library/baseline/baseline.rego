@@ -1,14 +1,20 @@
-# The profile baseline: what holds for every application where no admin said
-# otherwise.
+# The profile baseline: what holds for every application, whatever other policies
+# there are.
 #
 # Parameters:
-#   maxMapMemory  bytes that all maps of the object may take when full, as a
-#                 number or as a string such as 256Mi. Default 256Mi.
+#   maxMapMemory      bytes that all maps of the object may take when full, as a
+#                     number or as a string such as 256Mi. Default 256Mi.
+#   exemptNamespaces  globs of namespaces whose applications these rules do not
+#                     deny; "" is the cluster scope, which no other glob matches.
+#                     Default none.
+#   allowedHelpers    names of helpers and kernel functions that the rules helpers
+#                     and unknown-helpers allow, and numbers of helpers that have
+#                     no name. Default none.
 package skep.policy
 
 import data.skep.lib
 
-known_parameters contains "maxMapMemory"
+known_parameters contains name if some name in ["maxMapMemory", "exemptNamespaces", "allowedHelpers"]
 
 # parameters: a misspelt parameter would silently be a default.
 deny contains lib.reason("parameters", "", msg, remedy) if {
@@ -24,15 +30,49 @@ deny contains lib.reason("parameters", "", msg, remedy) if {
 	remedy := "in the policy's spec.parameters, write maxMapMemory as a number or as a string such as 256Mi"
 }
 
+deny contains lib.reason("parameters", "", msg, remedy) if {
+	some name, types in {"exemptNamespaces": {"string"}, "allowedHelpers": {"string", "number"}}
+	not is_list(object.get(input.parameters, name, []), types)
+	msg := sprintf("the policy's parameter %s is not a list of names", [name])
+	remedy := sprintf("in the policy's spec.parameters, write %s as a list", [name])
+}
+
+is_list(value, types) if {
+	is_array(value)
+	every item in value {
+		type_name(item) in types
+	}
+}
+
+# What follows denies, but for the namespaces that are exempt.
+deny contains reason if {
+	not exempt
+	some reason in violations
+}
+
+exempt if {
+	input.namespace.name != ""
+	some pattern in object.get(input.parameters, "exemptNamespaces", [])
+	is_string(pattern)
+	glob.match(pattern, null, input.namespace.name)
+}
+
+exempt if {
+	input.namespace.name == ""
+	"" in object.get(input.parameters, "exemptNamespaces", [])
+}
+
+helper_allowed(name) if name in object.get(input.parameters, "allowedHelpers", [])
+
 # signed: somebody known vouches for the image.
-deny contains lib.reason("signed", lib.image_path, msg, remedy) if {
+violations contains lib.reason("signed", lib.image_path, msg, remedy) if {
 	count(input.signatures) == 0
 	msg := sprintf("no known signer signed %s", [lib.image_name(input.image)])
 	remedy := "sign the image with the key of a signer that is known here, or have an admin add its signer (BpfSigner)"
 }
 
 # digest: what was judged is named by its content.
-deny contains lib.reason("digest", lib.image_path, msg, remedy) if {
+violations contains lib.reason("digest", lib.image_path, msg, remedy) if {
 	not regex.match(`^sha256:[0-9a-f]{64}$`, input.image.digest)
 	msg := sprintf("no sha256 digest is recorded for %s", [lib.image_name(input.image)])
 	remedy := "use an image whose reference resolves to a sha256 digest"
@@ -48,34 +88,38 @@ forbidden_risks := {
 	"StopsKernel": "stops the kernel",
 }
 
-deny contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+violations contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
 	some program in input.bytecode.programs
 	some helper in program.helpers
+	not helper_allowed(helper)
 	what := forbidden_risks[data.helpers[helper].risk]
 	msg := sprintf("program %s calls %s, which %s", [program.name, helper, what])
-	remedy := sprintf("use an image whose programs do not call %s", [helper])
+	remedy := sprintf("use an image whose programs do not call %s, or have an admin add it to the policy's parameter allowedHelpers", [helper])
 }
 
 # The kernel functions that do what those helpers do.
-deny contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+violations contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
 	some program in input.bytecode.programs
 	some kfunc in program.kfuncs
+	not helper_allowed(kfunc)
 	what := forbidden_risks[data.kfuncs[kfunc].risk]
 	msg := sprintf("program %s calls kernel function %s, which %s", [program.name, kfunc, what])
-	remedy := sprintf("use an image whose programs do not call %s", [kfunc])
+	remedy := sprintf("use an image whose programs do not call %s, or have an admin add it to the policy's parameter allowedHelpers", [kfunc])
 }
 
 # unknown-helpers: what nobody can name, nobody can judge.
-deny contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+violations contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
 	some program in input.bytecode.programs
 	some id in object.get(program, "unknownHelpers", [])
+	not helper_allowed(id)
 	msg := sprintf("program %s calls helper number %d, which this version of Skep does not know", [program.name, id])
 	remedy := "use a version of Skep that knows the helper, or an image that does not call it"
 }
 
-deny contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+violations contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
 	some program in input.bytecode.programs
 	some helper in program.helpers
+	not helper_allowed(helper)
 	not data.helpers[helper]
 	msg := sprintf("program %s calls %s, which this version of Skep cannot judge", [program.name, helper])
 	remedy := "use a version of Skep that knows the helper, or an image that does not call it"
@@ -83,7 +127,7 @@ deny contains lib.reason("unknown-helpers", lib.program_path(input.application.s
 
 # license: a program that is joined with others into one is loaded under their
 # licence, so the kernel no longer checks its own.
-deny contains lib.reason("license", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+violations contains lib.reason("license", lib.program_path(input.application.spec, program.name), msg, remedy) if {
 	some program in input.bytecode.programs
 	not program.gplCompatible
 	needs := object.get(program, "gplOnly", [])
@@ -107,7 +151,7 @@ largest_maps := [sprintf("%s (%s)", [name, lib.mebibytes(n)]) |
 	some [n, name] in array.slice(array.reverse(map_sizes), 0, 3)
 ]
 
-deny contains lib.reason("map-memory", path, msg, remedy) if {
+violations contains lib.reason("map-memory", path, msg, remedy) if {
 	map_memory > map_memory_limit
 	path := map_memory_path
 	msg := sprintf("the maps can take %s, and the policy allows %s; the largest: %s", [lib.mebibytes(map_memory), lib.mebibytes(map_memory_limit), concat(", ", largest_maps)])
@@ -119,7 +163,7 @@ map_memory_path := "spec.maps" if {
 } else := lib.image_path
 
 # labels: what the image claims of itself is true.
-deny contains lib.reason("labels", lib.image_path, mismatch.message, mismatch.remedy) if {
+violations contains lib.reason("labels", lib.image_path, mismatch.message, mismatch.remedy) if {
 	some mismatch in input.image.mismatches
 }
 

@@ -120,6 +120,41 @@ test_the_bound_is_a_parameter if {
 	count(policy.deny) == 0 with input as with_part(good, "/parameters/maxMapMemory", "1Gi")
 }
 
+test_helpers_that_are_listed_are_allowed if {
+	calls := with_program(good, {"helpers": ["bpf_send_signal", "bpf_from_the_future"], "kfuncs": ["crash_kexec"], "unknownHelpers": [9999]})
+	rules(policy.deny) == {"helpers", "unknown-helpers"} with input as calls
+	rules(policy.deny) == {"helpers", "unknown-helpers"} with input as with_part(calls, "/parameters/allowedHelpers", ["bpf_send_signal", 9999])
+	count(policy.deny) == 0 with input as with_part(calls, "/parameters/allowedHelpers", ["bpf_send_signal", "bpf_from_the_future", "crash_kexec", 9999])
+}
+
+test_exempt_namespaces_are_not_denied if {
+	unsigned := with_part(good, "/signatures", [])
+	every globs in [[], [""], ["team-b", "x*"], ["team"]] {
+		rules(policy.deny) == {"signed"} with input as with_part(unsigned, "/parameters/exemptNamespaces", globs)
+	}
+	every globs in [["team-a"], ["x", "team-*"], ["*"]] {
+		count(policy.deny) == 0 with input as with_part(unsigned, "/parameters/exemptNamespaces", globs)
+	}
+}
+
+test_the_cluster_scope_is_exempt_by_its_own_name if {
+	cluster := with_part(with_part(good, "/signatures", []), "/namespace/name", "")
+	rules(policy.deny) == {"signed"} with input as with_part(cluster, "/parameters/exemptNamespaces", ["*", "**"])
+	count(policy.deny) == 0 with input as with_part(cluster, "/parameters/exemptNamespaces", [""])
+}
+
+test_a_list_that_is_none_is_refused_and_exempts_nothing if {
+	every value in ["team-a", {"team-a": true}, [["team-a"]], [7], null, true] {
+		denied := policy.deny with input as with_part(with_part(good, "/signatures", []), "/parameters/exemptNamespaces", value)
+		rules(denied) == {"parameters", "signed"}
+	}
+	every value in ["bpf_send_signal", {"x": "bpf_send_signal"}, [["bpf_send_signal"]], [true]] {
+		calls := with_program(good, {"helpers": ["bpf_send_signal"]})
+		"parameters" in rules(policy.deny) with input as with_part(calls, "/parameters/allowedHelpers", value)
+	}
+	rules(policy.deny) == {"parameters"} with input as with_part(good, "/parameters/allowedHelpers", "none")
+}
+
 test_a_bound_that_is_no_number_of_bytes_is_refused if {
 	every limit in [-1, "many", null, [], "12 parsecs"] {
 		rules(policy.deny) == {"parameters"} with input as with_part(good, "/parameters/maxMapMemory", limit)

@@ -64,7 +64,7 @@ func TestWithNoReplicaNobodyWritesWhatIsJudgedAndAllElseGoesOn(t *testing.T) {
 			return create(&v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "policy"}, Spec: policy})
 		},
 		"a ClusterBpfPolicy": func() error {
-			return create(&v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Spec: policy})
+			return create(&v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: policy}})
 		},
 		"a BpfSigner": func() error { return create(w.Signer(w.namespace + "-another")) },
 	} {

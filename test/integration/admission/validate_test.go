@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/test/programs"
 )
 
@@ -131,7 +129,7 @@ func TestPoliciesAndSignersAreReadAtOnce(t *testing.T) {
 		p.Spec.Rego = "package skep.policy\n\n" + text
 		return p
 	}
-	namespaced := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "typo"}, Spec: rego("deny contains").Spec}
+	namespaced := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "typo"}, Spec: rego("deny contains").Spec.BpfPolicySpec}
 	signer := w.Signer("garbled")
 	signer.Spec.Key.PublicKey = "-----BEGIN PUBLIC KEY-----\nnone\n-----END PUBLIC KEY-----\n"
 	carol, _ := w.user("carol", "skep-policy-admin")
@@ -152,69 +150,52 @@ func TestPoliciesAndSignersAreReadAtOnce(t *testing.T) {
 	}
 }
 
-// TestAPolicyThatTakesBaselinesPlaceIsToldOf: whoever writes the first policy of a
-// cluster may not mean to stop asking for signatures.
-func TestAPolicyThatTakesBaselinesPlaceIsToldOf(t *testing.T) {
+// TestWhoSwitchesBaselineOffIsWarned: a policy that is added is not warned of, and one
+// that replaces baseline is, or is refused where it may not.
+func TestWhoSwitchesBaselineOffIsWarned(t *testing.T) {
 	w := newWorld(t)
-	// What is in force for others in this cluster, it is for nobody.
-	nobody := &v1alpha1.PolicyMatch{Namespaces: []string{"nobody-*"}}
-	own := func(text string, change func(*v1alpha1.BpfPolicySpec)) client.Object {
+	erin, said := w.user("erin", "skep-policy-admin")
+	own := func(change func(*v1alpha1.ClusterBpfPolicySpec)) *v1alpha1.ClusterBpfPolicy {
 		p := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "own"}}
-		p.Spec.Rego, p.Spec.Match = "package skep.policy\n\n"+text, nobody
+		// What is active for others in this cluster, it is for nobody.
+		p.Spec.Rego, p.Spec.Match = "package skep.policy\n\ndeny contains \"x\" if false", &v1alpha1.PolicyMatch{Namespaces: []string{"nobody-*"}}
 		change(&p.Spec)
 		return p
 	}
-	denies, nothing := `deny contains "x" if false`, func(*v1alpha1.BpfPolicySpec) {}
-	erin, said := w.user("erin", "skep-policy-admin")
-	hears := func(when string, err error, before int, want bool) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		heard := said.all()[before:]
-		if told := strings.Contains(strings.Join(heard, "\n"), "add a ClusterBpfPolicy with profile: baseline"); told != want {
-			t.Errorf("%s: heard %q, want it told: %v", when, heard, want)
-		}
+	replaces := func(s *v1alpha1.ClusterBpfPolicySpec) {
+		s.Replaces = []v1alpha1.BuiltinPolicy{v1alpha1.PolicyBaseline}
 	}
-	tells := func(when string, p client.Object, want bool) {
-		t.Helper()
+	for name, c := range map[string]struct {
+		policy *v1alpha1.ClusterBpfPolicy
+		hears  string
+	}{
+		"it is added":          {own(func(*v1alpha1.ClusterBpfPolicySpec) {}), ""},
+		"it replaces baseline": {own(replaces), "policy own replaces baseline in namespaces nobody-*: "},
+		"it seems to configure": {func() *v1alpha1.ClusterBpfPolicy {
+			p := own(func(*v1alpha1.ClusterBpfPolicySpec) {})
+			p.Name = "baseline"
+			return p
+		}(), "a policy called baseline sets the parameters"},
+	} {
 		before := len(said.all())
-		hears(when, erin.Create(t.Context(), p, client.DryRunAll), before, want)
+		if err := erin.Create(t.Context(), c.policy, client.DryRunAll); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if heard := strings.Join(said.all()[before:], "\n"); !strings.HasPrefix(heard, c.hears) || c.hears == "" && heard != "" {
+			t.Errorf("%s: heard %q, want %q", name, heard, c.hears)
+		}
 	}
-	tells("it can refuse", own(denies, nothing), true)
-	tells("it only warns", own(`warn contains "x" if true`, nothing), false)
-	tells("it is tried out", own(denies, func(s *v1alpha1.BpfPolicySpec) { s.Mode = v1alpha1.PolicyAudit }), false)
-	tells("it is a profile", own("", func(s *v1alpha1.BpfPolicySpec) { s.Rego, s.Profile = "", policies.ProfileRestricted }), false)
-
-	baseline := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
-	baseline.Spec.Profile, baseline.Spec.Match = policies.ProfileBaseline, nobody
-	w.create(admin, baseline)
-	t.Cleanup(func() {
-		if err := admin.Delete(context.WithoutCancel(t.Context()), baseline); err != nil {
-			t.Error(err)
+	for name, change := range map[string]func(*v1alpha1.ClusterBpfPolicySpec){
+		"a policy in mode Audit replaces nothing":       func(s *v1alpha1.ClusterBpfPolicySpec) { s.Mode = v1alpha1.PolicyAudit },
+		"a policy with match.selector replaces nothing": func(s *v1alpha1.ClusterBpfPolicySpec) { s.Match.Selector = &metav1.LabelSelector{} },
+		`Unsupported value: "restricted"`:               func(s *v1alpha1.ClusterBpfPolicySpec) { s.Replaces[0] = "restricted" },
+	} {
+		p := own(replaces)
+		change(&p.Spec)
+		if err := erin.Create(t.Context(), p, client.DryRunAll); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
 		}
-	})
-	tells("baseline holds a part alone", own(denies, nothing), true)
-	part := baseline.DeepCopy()
-	baseline.Spec.Match = nil
-	// The controller writes its status meanwhile.
-	if err := admin.Patch(t.Context(), baseline, client.MergeFrom(part)); err != nil {
-		t.Fatal(err)
 	}
-	w.until(func() error {
-		before := len(said.all())
-		if err := erin.Create(t.Context(), own(denies, nothing), client.DryRunAll); err != nil {
-			return err
-		}
-		if heard := said.all()[before:]; len(heard) > 0 {
-			return fmt.Errorf("baseline holds everything, and heard %q", heard)
-		}
-		return nil
-	})
-	part = baseline.DeepCopy()
-	baseline.Spec.Profile, baseline.Spec.Rego = "", "package skep.policy\n\n"+denies
-	before := len(said.all())
-	hears("baseline itself is edited into it", erin.Patch(t.Context(), baseline, client.MergeFrom(part), client.DryRunAll), before, true)
 }
 
 func TestASlowRegistryStopsNobody(t *testing.T) {
