@@ -151,18 +151,28 @@ func (j *Judge) inForce() (*signing.Trust, *policies.Set) {
 
 // Judge runs every step. A definition that is refused, by a step or by a
 // policy, is a Verdict that does not allow; an error means that it could not be
-// told, such as a registry out of reach, and that trying again may help. It takes
+// told, such as a registry out of reach, and that trying again may help. What is
+// denied by its definition alone is so even then; see Foregone. It takes
 // no longer than Options.Timeout, and asks no registry where the context is one
 // of image.CacheOnly.
 func (j *Judge) Judge(ctx context.Context, req Request) (Verdict, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, j.opts.Timeout)
 	defer cancel()
-	verdict, err := j.run(ctx, req)
-	err = overdue(ctx, req, began, err)
+	asking, stop := beforeEnd(ctx)
+	defer stop()
+	verdict, err := j.run(asking, req)
+	if errors.Is(asking.Err(), context.DeadlineExceeded) {
+		err = overdue(ctx, req, began, err)
+	}
 	var refusal *Refusal
 	if errors.As(err, &refusal) {
 		return refusedVerdict(req, verdict, refusal), nil
+	}
+	if err != nil && req.Application != nil && !errors.Is(err, image.ErrNotAsked) {
+		if denied, ok := j.Foregone(ctx, req, err); ok {
+			return denied, nil
+		}
 	}
 	return verdict, err
 }
@@ -171,7 +181,7 @@ func (j *Judge) Judge(ctx context.Context, req Request) (Verdict, error) {
 // was ended by its deadline.
 func overdue(ctx context.Context, req Request, began time.Time, err error) error {
 	deadline, ok := ctx.Deadline()
-	if err == nil || !ok || !errors.Is(ctx.Err(), context.DeadlineExceeded) || req.Application == nil {
+	if err == nil || !ok || req.Application == nil {
 		return err
 	}
 	registry := image.RegistryOf(req.Application.Body().Bytecode.Image)

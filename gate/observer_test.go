@@ -80,7 +80,11 @@ func TestWhereEvidenceComesFromIsCounted(t *testing.T) {
 	if err := again(); !errors.Is(err, image.ErrUnavailable) {
 		t.Fatal(err)
 	}
-	is("with the registry away for long", map[string]float64{source + `failed"}`: 1, cache + `evidence",result="hit"}`: 1, cache + `facts",result="hit"}`: 1})
+	is("with the registry away for long", map[string]float64{
+		source + `failed"}`: 1, cache + `evidence",result="hit"}`: 1, cache + `facts",result="hit"}`: 1,
+		// The definition alone is evaluated.
+		cache + `decisions",result="miss"}`: 1,
+	})
 	w.now = w.now.Add(-25 * time.Hour)
 
 	j, since = w.counted(t)

@@ -77,6 +77,7 @@ func TestARevocationActsOnWhatWasSealed(t *testing.T) {
 		"the policy fails":                                 {before: wantsTwo, policy: fails, revoked: "team-a", want: gate.MoveKeep},
 		"the policy fails, and the registry is away":       {wantsTwo, fails, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
 		"the policy fails, and all is away":                {wantsTwo, fails, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
+		"all is away, and the definition is denied":        {wantsTwo, rego("deny contains \"a name\" if input.application.metadata.name == \"app\""), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveBury},
 		"the registry is away, and nobody is revoked":      {wantsTwo, always, "", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -203,6 +203,10 @@ const (
 // judged.
 func (s Standing) Verified(why string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionFalse, Reason: ReasonNoKnownSigner, Message: "no known signer signed the image"}
+	if s.defined() && s.Err == nil && s.Verdict.unevaluated != nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonNotJudged, s.Verdict.unevaluated.Error()
+		return c
+	}
 	if !s.defined() || s.Err != nil {
 		return s.unknown(c, why)
 	}
@@ -237,6 +241,9 @@ func (s Standing) Allowed(why string) metav1.Condition {
 		sentences = append(sentences, Sentence(r))
 	}
 	c.Message = strings.Join(sentences, "; ")
+	if cause := s.Verdict.unevaluated; cause != nil {
+		c.Message += "; only the definition was evaluated: " + cause.Error()
+	}
 	return c
 }
 

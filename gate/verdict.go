@@ -38,6 +38,8 @@ type Verdict struct {
 	inForce string
 	// stale is when the registry was last asked, where it cannot be asked now.
 	stale time.Time
+	// unevaluated is why the definition alone was evaluated; nil where all was.
+	unevaluated error
 }
 
 // Decide lets the policies judge. Only an error of the engine itself, or of a
@@ -112,10 +114,22 @@ func decisionKey(input policies.Input, revision string) (string, error) {
 // Input is the document Rego sees, but for the parameters and the clock, which
 // the engine sets.
 func (i Inspected) Input() policies.Input {
-	app, spec := i.req.Application, *i.req.Application.Body().DeepCopy()
+	input := i.input(i.programs)
+	input.Image = policies.Image{
+		Registry: i.image.Registry, Repository: i.image.Repository, Tag: i.image.Tag, Digest: i.image.Digest,
+		Size: i.object.size, Labels: i.object.Labels,
+	}
+	input.Signatures, input.Attestations, input.Bytecode = i.evidence.Signatures, i.evidence.Attestations, i.facts
+	return input
+}
+
+// input is the part of the document that the definition says, with its programs as
+// Inspect makes them.
+func (s Shaped) input(programs []v1alpha1.Program) policies.Input {
+	app, spec := s.req.Application, *s.req.Application.Body().DeepCopy()
 	id := app.Identity()
-	spec.Programs = i.programs
-	ns := i.req.Namespace
+	spec.Programs = programs
+	ns := s.req.Namespace
 	ns.Name = id.Namespace
 	return policies.Input{
 		Version: policies.InputVersion,
@@ -126,15 +140,8 @@ func (i Inspected) Input() policies.Input {
 			},
 			Spec: spec,
 		},
-		Requester: i.req.Requester,
+		Requester: s.req.Requester,
 		Namespace: ns,
-		Image: policies.Image{
-			Registry: i.image.Registry, Repository: i.image.Repository, Tag: i.image.Tag, Digest: i.image.Digest,
-			Size: i.object.size, Labels: i.object.Labels,
-		},
-		Signatures:   i.evidence.Signatures,
-		Attestations: i.evidence.Attestations,
-		Bytecode:     i.facts,
 	}
 }
 
@@ -184,6 +191,10 @@ func (v Verdict) Evidence() signing.Evidence { return v.evidence }
 // Stale is when the registry was last asked who signed, where it is out of reach
 // now; the zero time where it is not.
 func (v Verdict) Stale() time.Time { return v.stale }
+
+// Unevaluated is why nothing but the definition was evaluated, which is denied
+// whatever its image is; nil where all was.
+func (v Verdict) Unevaluated() error { return v.unevaluated }
 
 // Facts is what the bytecode does; empty where the verdict fell before that.
 func (v Verdict) Facts() bytecode.Facts { return v.facts }

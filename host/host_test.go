@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -584,6 +585,24 @@ func TestWhatRanWithoutBaselineIsKept(t *testing.T) {
 		if id := running(app); id == 0 || id != running(before[name]) || !strings.Contains(app.Condition(v1alpha1.ConditionAllowed).Message, "baseline/signed") {
 			t.Errorf("%s: program %d became %d; %s", name, running(before[name]), id, app.Condition(v1alpha1.ConditionAllowed).Message)
 		}
+	}
+}
+
+// TestADefinitionIsDeniedWhileItsRegistryHangs: what the definition says is enough.
+func TestADefinitionIsDeniedWhileItsRegistryHangs(t *testing.T) {
+	s := newStage(t)
+	s.policy("package skep.policy\n\ndeny contains \"not listed\" if startswith(input.application.spec.bytecode.image, \"127.0.0.1\")\n", v1alpha1.RunningKeep)
+	s.define("app", strings.Replace(s.push(first, "app:v1", "team-a"), s.registry, s.slow.address, 1))
+	s.slow.slowly("/manifests/")
+	h := s.open()
+	h.Pass(t.Context())
+	i := slices.IndexFunc(h.Status().Applications, func(a Application) bool { return a.Name == "app" })
+	if i < 0 {
+		t.Fatalf("%+v", h.Status())
+	}
+	app := h.Status().Applications[i]
+	if len(app.Reasons) != 1 || app.Reasons[0].Rule != "test/deny" || app.Condition(v1alpha1.ConditionVerified).Status != metav1.ConditionUnknown {
+		t.Errorf("%+v", app)
 	}
 }
 

@@ -225,6 +225,12 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *Brake) {
 	}
 	atOnce(all, func(s *standing) {
 		s.Verdict, s.Err = h.evaluate(ctx, h.question(*s, "definition", s.Request, ""), s.Request, anew)
+		if errors.Is(s.Err, gate.ErrPending) && !s.Runs() {
+			// What a change of policies denies of what runs is counted whole.
+			if denied, ok := h.settings.judge.Foregone(ctx, s.Request, s.Err); ok {
+				s.Verdict, s.Err = denied, nil
+			}
+		}
 	})
 	h.remember(ctx, all)
 	for uid, p := range live {

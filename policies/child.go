@@ -173,7 +173,12 @@ func (w *child) evaluate(e evaluation) error {
 		if policy == nil {
 			return fmt.Errorf("policy %s is not known", q.Key)
 		}
-		v := policy.evaluate(context.Background(), input, e.Timeout)
+		var v verdict
+		if len(e.Unknown) > 0 {
+			v = policy.foregone(context.Background(), input, e.Unknown, e.Timeout)
+		} else {
+			v = policy.evaluate(context.Background(), input, e.Timeout)
+		}
 		if err := w.out.Encode(answer{Verdict: &v}); err != nil {
 			return err
 		}

@@ -60,6 +60,11 @@ type executable struct {
 	id         string
 	parameters *ast.Term
 	query      rego.PreparedEvalQuery
+	// box and compiler are what it was compiled in; partial is prepared when it is
+	// first needed.
+	box      *sandbox
+	compiler *ast.Compiler
+	partial  *rego.PreparedPartialQuery
 }
 
 // compile compiles a program, which takes the time and the memory it takes. There
@@ -80,11 +85,12 @@ func (s *sandbox) compile(ctx context.Context, p program) (*executable, proof, e
 		return nil, proof{}, err
 	}
 	maps.Copy(modules, lib)
-	query, errs := s.link(ctx, p, modules, entries, &shown)
+	compiler := s.compiler()
+	query, errs := s.link(ctx, p, compiler, modules, entries, &shown)
 	if shown.Errors = errs; len(errs) > 0 {
 		return nil, shown, nil
 	}
-	return &executable{id: p.Policy, parameters: ast.NewTerm(parameters), query: query}, shown, nil
+	return &executable{id: p.Policy, parameters: ast.NewTerm(parameters), query: query, box: s, compiler: compiler}, shown, nil
 }
 
 // parse reads the policy's modules and finds its entry points.
@@ -121,13 +127,12 @@ func (s *sandbox) parse(p program) (modules map[string]*ast.Module, entries []st
 }
 
 // link compiles the modules, prepares the query and notes what they may read.
-func (s *sandbox) link(ctx context.Context, p program, modules map[string]*ast.Module, entries []string, shown *proof) (query rego.PreparedEvalQuery, errs []*CompileError) {
+func (s *sandbox) link(ctx context.Context, p program, compiler *ast.Compiler, modules map[string]*ast.Module, entries []string, shown *proof) (query rego.PreparedEvalQuery, errs []*CompileError) {
 	defer func() {
 		if r := recover(); r != nil {
 			errs = []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: cut(fmt.Sprintf("the compiler gave up on it: %v", r), maxTextBytes)}}
 		}
 	}()
-	compiler := s.compiler()
 	if compiler.Compile(modules); compiler.Failed() {
 		return query, compileErrors(p, compiler.Errors)
 	}

@@ -129,6 +129,9 @@ type Decision struct {
 	// or more of the signatures than whether there are any: more evidence may
 	// make it refuse or warn, so that an answer about a part of it is none.
 	AllEvidence bool `json:"allEvidence,omitempty"`
+	// Foregone is true where the definition alone is denied: parts of the input were
+	// unknown, and there may be more reasons.
+	Foregone bool `json:"foregone,omitempty"`
 	// Policies names the policies that were evaluated, sorted.
 	Policies []string `json:"policies"`
 }

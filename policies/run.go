@@ -30,9 +30,11 @@ type run struct {
 	// tenant is the namespace of the application.
 	tenant   string
 	document []byte
-	list     []*compiled
-	timeout  time.Duration
-	memory   int64
+	// unknown are the parts of the document that nobody could tell; see evaluation.
+	unknown [][]string
+	list    []*compiled
+	timeout time.Duration
+	memory  int64
 	// verdicts are those of the list.
 	verdicts []verdict
 	// exhausted counts the namespace's own policies that exceeded a limit, and spent
@@ -41,16 +43,15 @@ type run struct {
 	spent     time.Duration
 }
 
-// evaluate asks policies about a document, for an application of a namespace: first
-// those of the cluster, which wait for no policy of a namespace. An error says that
-// nothing was decided. Where ctx ends, the evaluation ends with the policy that is
-// being asked.
-func (e *Engine) evaluate(ctx context.Context, tenant string, document []byte, list []*compiled, timeout time.Duration) ([]verdict, error) {
-	if len(list) == 0 {
+// evaluate asks policies about a document: first those of the cluster, which wait for no
+// policy of a namespace. An error says that nothing was decided. Where ctx ends, the
+// evaluation ends with the policy that is being asked.
+func (e *Engine) evaluate(ctx context.Context, r *run) ([]verdict, error) {
+	if len(r.list) == 0 {
 		return nil, nil
 	}
-	r := &run{engine: e, tenant: tenant, document: document, list: list, timeout: timeout,
-		memory: e.memory + memoryFactor*int64(len(document)), verdicts: make([]verdict, len(list))}
+	r.engine = e
+	r.memory, r.verdicts = e.memory+memoryFactor*int64(len(r.document)), make([]verdict, len(r.list))
 	done := make(chan error, 1)
 	// A worker is of use to others once its policy has answered, so it is waited for
 	// where the caller no longer waits.
@@ -142,7 +143,7 @@ func (r *run) turn(ctx context.Context, own bool, todo []int) (answered int, err
 // ask asks a worker as many of the policies as one task takes, and returns how
 // many were answered.
 func (r *run) ask(w *worker, todo []int) (answered int, err error) {
-	e := &evaluation{Document: r.document, Timeout: r.timeout, Turn: turnTime}
+	e := &evaluation{Document: r.document, Unknown: r.unknown, Timeout: r.timeout, Turn: turnTime}
 	bytes := 0
 	for _, i := range todo[:min(len(todo), maxBatch)] {
 		c := r.list[i]
@@ -209,10 +210,17 @@ func (r *run) exceeded(i int, by *endedError) {
 		v = fails(c.id, r.limit(by), "its author is to make it smaller, or to narrow its match: it is to build no large strings, and no products of lists")
 		v.Late, first = true, memoryPenalty
 	}
+	if r.partly() {
+		// It is asked again when all is known, and then this is no answer.
+		v = verdict{}
+	}
 	r.verdicts[i] = v
 	r.engine.penalties.add(r.penalty(c), v, first)
 	r.count(c)
 }
+
+// partly reports whether parts of the document are unknown.
+func (r *run) partly() bool { return len(r.unknown) > 0 }
 
 // limit is the limit that a policy exceeded.
 func (r *run) limit(by *endedError) string {
@@ -241,11 +249,17 @@ func (r *run) skip(todo []int) []int {
 	for _, i := range todo {
 		v := fails(r.list[i].id, "was not evaluated, since other policies of its namespace exceeded their limits or took all time before", "their authors are to make those smaller or cheaper first")
 		v.Late = true
+		if r.partly() {
+			v = verdict{}
+		}
 		r.verdicts[i] = v
 	}
 	return nil
 }
 
 // penalty is the key of a policy's penalties: an application of one namespace that
-// has it exceed a limit changes nothing for others.
-func (r *run) penalty(c *compiled) string { return c.key + " " + r.tenant }
+// has it exceed a limit changes nothing for others, nor does an evaluation of a part
+// of the input change one of all of it.
+func (r *run) penalty(c *compiled) string {
+	return fmt.Sprintf("%s %v %s", c.key, r.partly(), r.tenant)
+}

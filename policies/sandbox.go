@@ -73,6 +73,7 @@ func (s *sandbox) compiler() *ast.Compiler {
 		WithCapabilities(s.capabilities).
 		WithDefaultRegoVersion(ast.RegoV1).
 		WithSchemas(s.schemas).
+		WithStageAfterID(ast.StageResolveRefs, ast.CompilerStageDefinition{Name: "Narrow", MetricName: "compile_stage_narrow", Stage: narrow}).
 		WithStrict(true)
 }
 

@@ -48,7 +48,9 @@ type compiled struct {
 	spec    v1alpha1.BpfPolicySpec
 	program program
 	// key is the program's.
-	key           string
+	key string
+	// denies says that it has a deny.
+	denies        bool
 	timeDependent bool
 	// authored tells that it reads what only the definition says: its labels,
 	// its annotations, who wrote it.
@@ -189,7 +191,7 @@ func (e *Engine) Prove(ctx context.Context, p Policy) (Proven, error) {
 		return Proven{}, err
 	}
 	c.broken = len(shown.Errors) > 0
-	c.timeDependent, c.allEvidence = shown.TimeDependent, shown.AllEvidence
+	c.denies, c.timeDependent, c.allEvidence = shown.Denies, shown.TimeDependent, shown.AllEvidence
 	c.authored = shown.Authored || p.Spec.Match != nil && p.Spec.Match.Selector != nil
 	c.replaces = len(p.Replaces) > 0 && !c.broken
 	return Proven{p, c, slices.Clone(shown.Errors)}, nil
@@ -238,6 +240,27 @@ func (s *Set) Revision() string { return s.revision }
 // policy that fails is no error, it denies; and so does an input that is too
 // large, of which no policy is asked.
 func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
+	d, err := s.decide(ctx, in, nil, s.judges(in.Application))
+	if err == nil && len(in.Signatures) == 0 && len(d.Denied) == 0 {
+		d.Warnings = inOrder(append(d.Warnings, unsigned()))
+	}
+	return d, err
+}
+
+// Foregone returns the denials that hold whatever the unknown parts of the input turn
+// out to be: Decide denies then too. No denial means that nothing is known yet. It
+// warns of nothing, and has nothing unloaded: that takes a whole input.
+func (s *Set) Foregone(ctx context.Context, in Input, u Unknown) (Decision, error) {
+	judges := slices.DeleteFunc(s.judges(in.Application), func(c *compiled) bool {
+		return c.spec.Mode == v1alpha1.PolicyAudit || !c.broken && !c.denies
+	})
+	d, err := s.decide(ctx, in, u.paths(), judges)
+	d.Foregone, d.Unload, d.UnloadUndefined = len(d.Denied) > 0, false, false
+	return d, err
+}
+
+// decide asks policies about an input of which parts may be unknown.
+func (s *Set) decide(ctx context.Context, in Input, unknown [][]string, judges []*compiled) (Decision, error) {
 	if in.Now.IsZero() {
 		in.Now = s.now()
 	}
@@ -251,14 +274,13 @@ func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	judges := s.judges(in.Application)
 	var asked []*compiled
 	for _, c := range judges {
 		if !c.broken {
 			asked = append(asked, c)
 		}
 	}
-	verdicts, err := s.engine.evaluate(ctx, in.Application.Metadata.Namespace, document, asked, s.timeout)
+	verdicts, err := s.engine.evaluate(ctx, &run{tenant: in.Application.Metadata.Namespace, document: document, unknown: unknown, list: asked, timeout: s.timeout})
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -273,9 +295,6 @@ func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
 		}
 		fold.add(c, verdicts[0])
 		verdicts = verdicts[1:]
-	}
-	if len(in.Signatures) == 0 && len(fold.decision.Denied) == 0 {
-		fold.decision.Warnings = append(fold.decision.Warnings, unsigned())
 	}
 	return fold.done(), nil
 }

@@ -29,7 +29,7 @@ func mayAsk(ctx context.Context) error {
 // RegistryOf returns the registry of a reference, as Resolved.Registry has it;
 // empty for a layout on disk and for a reference that is malformed.
 func RegistryOf(reference string) string {
-	r, err := (&Client{}).parse(reference)
+	r, err := Named(reference)
 	if err != nil {
 		return ""
 	}

@@ -1,5 +1,9 @@
 package image
 
+// Named is what a reference says by itself: Resolve's answer, without a digest
+// where it names a tag alone.
+func Named(reference string) (Resolved, error) { return (&Client{}).parse(reference) }
+
 // Pin is what Resolve would answer if the reference stood for the digest, and
 // asks nobody. It lets a tag be resolved once and gone by afterwards. A
 // reference that names another digest is malformed.

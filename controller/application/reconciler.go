@@ -439,7 +439,7 @@ func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing
 	switch {
 	case s.Unloads() || len(besides.denied) > 0:
 		return r.Keeper.Holds(ctx, app.Identity())
-	case s.Runs() && s.Err == nil && !s.Undecided() && !besides.unknown:
+	case s.Runs() && s.Err == nil && !s.Undecided() && s.Verdict.Unevaluated() == nil && !besides.unknown:
 		r.Keeper.Spares(app.Identity())
 	}
 	return "", false, nil

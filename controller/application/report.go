@@ -92,7 +92,7 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 	}
 	conditions.Set(app, &verified)
 	conditions.Set(app, &allowed)
-	if s.Err == nil {
+	if s.Err == nil && s.Verdict.Unevaluated() == nil {
 		report.Digest, report.Policies = s.Verdict.Image().Digest, s.Verdict.Decision().Policies
 		evidence := s.Verdict.Evidence()
 		report.Signers = evidence.Signers()

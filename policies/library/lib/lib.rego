@@ -59,32 +59,32 @@ program_path(spec, name) := path if {
 # Every place the definition attaches to, with the hook that the program's
 # section implies where the definition names none: objects of program, path,
 # hook and attach. A hook that nobody names is the empty string.
-attachments(spec, bytecode) := listed | implied if {
-	listed := {a |
+attachments(spec, bytecode) := named_attachments(spec) | implied_attachments(spec, bytecode)
+
+# Those whose hook the definition names.
+named_attachments(spec) := {a |
+	some i, program in spec.programs
+	some j, attach in object.get(program, "attach", [])
+	object.get(attach, "hook", "") != ""
+	a := {"program": program.name, "path": attachment_path(i, j), "hook": attach.hook, "attach": attach}
+}
+
+# Those whose hook the program's section implies.
+implied_attachments(spec, bytecode) := unnamed | unlisted if {
+	unnamed := {a |
 		some i, program in spec.programs
 		some j, attach in object.get(program, "attach", [])
-		a := {
-			"program": program.name,
-			"path": sprintf("spec.programs[%d].attach[%d]", [i, j]),
-			"hook": attachment_hook(attach, bytecode, program.name),
-			"attach": attach,
-		}
+		object.get(attach, "hook", "") == ""
+		a := {"program": program.name, "path": attachment_path(i, j), "hook": section_hook(bytecode, program.name), "attach": attach}
 	}
-	implied := {a |
+	unlisted := {a |
 		some i, program in spec.programs
 		count(object.get(program, "attach", [])) == 0
-		a := {
-			"program": program.name,
-			"path": sprintf("spec.programs[%d]", [i]),
-			"hook": section_hook(bytecode, program.name),
-			"attach": {},
-		}
+		a := {"program": program.name, "path": sprintf("spec.programs[%d]", [i]), "hook": section_hook(bytecode, program.name), "attach": {}}
 	}
 }
 
-attachment_hook(attach, bytecode, name) := attach.hook if {
-	object.get(attach, "hook", "") != ""
-} else := section_hook(bytecode, name)
+attachment_path(i, j) := sprintf("spec.programs[%d].attach[%d]", [i, j])
 
 section_hook(bytecode, name) := program.hook if {
 	some program in bytecode.programs

@@ -57,8 +57,10 @@ named(names) := concat(", ", sort(names)) if count(names) > 0
 
 named(names) := "nobody" if count(names) == 0
 
-# hooks: only listed ones.
-attachments := lib.attachments(input.application.spec, input.bytecode)
+# hooks: only listed ones. Those that the definition names need no bytecode.
+attachments contains at if some at in lib.named_attachments(input.application.spec)
+
+attachments contains at if some at in lib.implied_attachments(input.application.spec, input.bytecode)
 
 deny contains lib.reason("hooks", sprintf("%s.hook", [at.path]), msg, mend_list("hooks", "attach to a listed hook")) if {
 	some at in attachments
