@@ -65,6 +65,8 @@ type executable struct {
 	box      *sandbox
 	compiler *ast.Compiler
 	partial  *rego.PreparedPartialQuery
+	// follows remembers of what is unknown whether the program is followable.
+	follows map[string]bool
 }
 
 // compile compiles a program, which takes the time and the memory it takes. There
@@ -90,7 +92,7 @@ func (s *sandbox) compile(ctx context.Context, p program) (*executable, proof, e
 	if shown.Errors = errs; len(errs) > 0 {
 		return nil, shown, nil
 	}
-	return &executable{id: p.Policy, parameters: ast.NewTerm(parameters), query: query, box: s, compiler: compiler}, shown, nil
+	return &executable{id: p.Policy, parameters: ast.NewTerm(parameters), query: query, box: s, compiler: compiler, follows: map[string]bool{}}, shown, nil
 }
 
 // parse reads the policy's modules and finds its entry points.

@@ -65,7 +65,7 @@ func TestTheGuideKnowsEveryRule(t *testing.T) {
 	found := 0
 	for file, source := range policies.Source() {
 		for _, pattern := range []string{
-			`(?m)^(?:deny|violations|warn) contains lib\.reason\("([a-z-]+)"`,
+			`(?m)^(?:deny|warn) contains lib\.reason\("([a-z-]+)"`,
 			`(?m)^known_parameters contains "(\w+)"`,
 			`(?m)^#   (\w+)  `,
 		} {

@@ -96,7 +96,7 @@ func refReadsAuthor(ref ast.Ref) bool {
 	}
 	known := [][]string{
 		{"application", "kind"}, {"application", "spec"}, {"application", "metadata", "name"}, {"application", "metadata", "namespace"},
-		{"version"}, {"namespace"}, {"image"}, {keySignatures}, {keyAttestations}, {"bytecode"}, {"parameters"}, {"now"},
+		{"version"}, {"namespace"}, {"image"}, {keySignatures}, {keyAttestations}, {"bytecode"}, {"parameters"}, {"now"}, {keyForegone},
 	}
 	return !slices.ContainsFunc(known, func(path []string) bool {
 		field := ast.InputRootRef

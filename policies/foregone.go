@@ -3,34 +3,14 @@ package policies
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/storage"
+	"github.com/open-policy-agent/opa/v1/topdown"
 )
-
-// Unknown says which parts of an Input nobody could tell, beside those that an image
-// itself has: its size and labels, signatures, attestations and bytecode, which are
-// always among them.
-type Unknown struct {
-	// Digest: a tag was not resolved.
-	Digest bool
-	// Programs: the object says hooks or targets that the definition leaves out.
-	Programs bool
-}
-
-// paths are the unknown parts, as paths in the document.
-func (u Unknown) paths() [][]string {
-	all := [][]string{{"image", "size"}, {"image", "labels"}, {"image", "mismatches"}, {keySignatures}, {keyAttestations}, {"bytecode"}}
-	if u.Digest {
-		all = append(all, []string{"image", "digest"})
-	}
-	if u.Programs {
-		all = append(all, []string{"application", "spec", "programs"})
-	}
-	return all
-}
 
 // queryForegone asks for each member of deny.
 const queryForegone = "data.skep.policy.deny[reason]"
@@ -39,19 +19,19 @@ const queryForegone = "data.skep.policy.deny[reason]"
 // out to be, by OPA's partial evaluation. What is left over of a rule is no denial,
 // nor is anything where the evaluation fails or takes too long: then the policy is
 // asked once all is known.
-func (c *executable) foregone(ctx context.Context, input ast.Object, unknown [][]string, timeout time.Duration) (v verdict) {
+func (c *executable) foregone(ctx context.Context, input ast.Object, unknown []string, timeout time.Duration) (v verdict) {
 	defer func() {
 		if r := recover(); r != nil {
 			v = verdict{}
 		}
 	}()
-	refs := make([]ast.Ref, len(unknown))
-	terms := make([]*ast.Term, len(unknown))
-	for i, path := range unknown {
-		refs[i] = inputRef(path)
-		terms[i] = ast.NewTerm(refs[i])
+	parts, key := unknownParts(unknown), strings.Join(unknown, " ")
+	follows, asked := c.follows[key]
+	if !asked {
+		follows = followable(c.compiler, parts)
+		c.follows[key] = follows
 	}
-	if !c.followable(refs) {
+	if !follows {
 		return verdict{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -63,8 +43,17 @@ func (c *executable) foregone(ctx context.Context, input ast.Object, unknown [][
 		}
 		c.partial = &prepared
 	}
-	left, err := c.partial.Partial(ctx, rego.EvalParsedInput(c.inputFor(input)), rego.EvalParsedUnknowns(terms))
-	if err != nil || ctx.Err() != nil {
+	known := c.inputFor(input)
+	known.Insert(ast.StringTerm(keyForegone), named(unknown))
+	terms := make([]*ast.Term, len(parts))
+	for i, part := range parts {
+		terms[i] = ast.NewTerm(part)
+	}
+	left, err := c.partial.Partial(ctx, rego.EvalParsedInput(known), rego.EvalParsedUnknowns(terms))
+	if topdown.IsCancel(err) || ctx.Err() != nil {
+		return verdict{Late: true}
+	}
+	if err != nil {
 		return verdict{}
 	}
 	members := ast.NewSet()
@@ -129,21 +118,21 @@ func constant(t *ast.Term) bool {
 	return found
 }
 
-// inputRef is a path in the input as a reference.
-func inputRef(path []string) ast.Ref {
-	ref := slices.Clone(ast.InputRootRef)
-	for _, name := range path {
-		ref = ref.Append(ast.StringTerm(name))
+// named is an object with each name as a key.
+func named(names []string) *ast.Term {
+	object := ast.NewObject()
+	for _, name := range names {
+		object.Insert(ast.StringTerm(name), ast.BooleanTerm(true))
 	}
-	return ref
+	return ast.NewTerm(object)
 }
 
 // followable reports whether partial evaluation can tell of every use of the input
 // whether it is of an unknown part. It follows references by their constant beginning:
 // a key that is computed, above an unknown part, hides which part is meant. Nor is a
 // policy followed that replaces parts of the input itself.
-func (c *executable) followable(unknown []ast.Ref) bool {
-	for _, module := range c.compiler.Modules {
+func followable(compiler *ast.Compiler, unknown []ast.Ref) bool {
+	for _, module := range compiler.Modules {
 		hidden := false
 		ast.WalkWiths(module, func(*ast.With) bool {
 			hidden = true

@@ -244,3 +244,44 @@ func randomRego(r *rand.Rand, rules int) string {
 	}
 	return text.String()
 }
+
+// TestAnUnknownThatExplodesIsNoDenial has a policy that is cheap over a whole input, and
+// has partial evaluation try all triples of helpers over a part of one.
+func TestAnUnknownThatExplodesIsNoDenial(t *testing.T) {
+	set := compile(t,
+		policy("explodes", `deny contains "alike" if alike
+
+alike if {
+	a := input.bytecode.programs[_].helpers[_]
+	b := input.bytecode.programs[_].helpers[_]
+	c := input.bytecode.programs[_].helpers[_]
+	data.helpers[a].minKernel == data.helpers[b].minKernel
+	data.helpers[b].risk == data.helpers[c].risk
+	data.helpers[c].gplOnly == data.helpers[a].gplOnly
+	a != b
+}`),
+		policy("listed", `deny contains "not listed" if input.image.registry != "ghcr.io"`))
+	for range 2 {
+		if d := foregone(t, set, input(defined), tagged); ids(d.Denied) != "listed/deny" || !d.TimeDependent {
+			t.Errorf("foregone: %+v", d)
+		}
+	}
+	if d := decide(t, set, input()); ids(d.Denied) != "listed/deny" {
+		t.Errorf("of a whole input: %+v", d.Denied)
+	}
+}
+
+func TestBrokenPoliciesDenyADefinition(t *testing.T) {
+	set, _ := engine.Compile(t.Context(), []policies.Policy{policy("bad", "deny contains"), policy("tried", "deny contains", audit)}, policies.Options{})
+	if d := foregone(t, set, input(defined), tagged); ids(d.Denied) != "bad/error" || d.Unload || !d.Foregone {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestWhatIsForegoneUnloadsNothing keeps what runs until all of an input is known.
+func TestWhatIsForegoneUnloadsNothing(t *testing.T) {
+	set := compile(t, policy("a", no, unload, warns))
+	if d := foregone(t, set, input(defined), tagged); ids(d.Denied) != "a/deny" || d.Unload || d.UnloadUndefined || !d.AdmissionWarn {
+		t.Errorf("%+v", d)
+	}
+}

@@ -72,9 +72,9 @@ type start struct {
 type evaluation struct {
 	Document []byte
 	Policies []question
-	// Unknown are the parts of the document that nobody could tell, as paths; where
-	// there are any, each policy is asked for its denials that hold all the same.
-	Unknown [][]string
+	// Unknown names the facets of the document that nobody could tell; where there
+	// are any, each policy is asked for its denials that hold all the same.
+	Unknown []string
 	// Timeout is how long each policy may take.
 	Timeout time.Duration
 	// Turn is how long the policies may take together. No other is asked after that;

@@ -30,8 +30,8 @@ type run struct {
 	// tenant is the namespace of the application.
 	tenant   string
 	document []byte
-	// unknown are the parts of the document that nobody could tell; see evaluation.
-	unknown [][]string
+	// unknown names what of the document nobody could tell; see evaluation.
+	unknown []string
 	list    []*compiled
 	timeout time.Duration
 	memory  int64
@@ -212,7 +212,7 @@ func (r *run) exceeded(i int, by *endedError) {
 	}
 	if r.partly() {
 		// It is asked again when all is known, and then this is no answer.
-		v = verdict{}
+		v = verdict{Late: true}
 	}
 	r.verdicts[i] = v
 	r.engine.penalties.add(r.penalty(c), v, first)
@@ -250,7 +250,7 @@ func (r *run) skip(todo []int) []int {
 		v := fails(r.list[i].id, "was not evaluated, since other policies of its namespace exceeded their limits or took all time before", "their authors are to make those smaller or cheaper first")
 		v.Late = true
 		if r.partly() {
-			v = verdict{}
+			v = verdict{Late: true}
 		}
 		r.verdicts[i] = v
 	}

@@ -74,6 +74,7 @@ func (s *sandbox) compiler() *ast.Compiler {
 		WithDefaultRegoVersion(ast.RegoV1).
 		WithSchemas(s.schemas).
 		WithStageAfterID(ast.StageResolveRefs, ast.CompilerStageDefinition{Name: "Narrow", MetricName: "compile_stage_narrow", Stage: narrow}).
+		WithStageAfterID(ast.StageCheckTypes, ast.CompilerStageDefinition{Name: "Guard", MetricName: "compile_stage_guard", Stage: guard}).
 		WithStrict(true)
 }
 

@@ -254,13 +254,13 @@ func (s *Set) Foregone(ctx context.Context, in Input, u Unknown) (Decision, erro
 	judges := slices.DeleteFunc(s.judges(in.Application), func(c *compiled) bool {
 		return c.spec.Mode == v1alpha1.PolicyAudit || !c.broken && !c.denies
 	})
-	d, err := s.decide(ctx, in, u.paths(), judges)
+	d, err := s.decide(ctx, in, u.facets(), judges)
 	d.Foregone, d.Unload, d.UnloadUndefined = len(d.Denied) > 0, false, false
 	return d, err
 }
 
 // decide asks policies about an input of which parts may be unknown.
-func (s *Set) decide(ctx context.Context, in Input, unknown [][]string, judges []*compiled) (Decision, error) {
+func (s *Set) decide(ctx context.Context, in Input, unknown []string, judges []*compiled) (Decision, error) {
 	if in.Now.IsZero() {
 		in.Now = s.now()
 	}

@@ -718,7 +718,7 @@ func TestAnUnsignedImageThatPassesIsWarnedOf(t *testing.T) {
 		"unsigned and denied":  {no, input(unsignedImage), false},
 		"signed and allowed":   {quiet, input(), false},
 	} {
-		d := decide(t, compile(t, policy("a", test.policy)), test.in)
+		d := decide(t, compile(t, policy("a", test.policy, replaces)), test.in)
 		warned := len(d.Warnings) == 1 && d.Warnings[0].Rule == "policy/unsigned" && d.Warnings[0].Remedy != ""
 		if warned != test.warned {
 			t.Errorf("%s: warnings %v, want one of policy/unsigned: %v", name, d.Warnings, test.warned)

@@ -210,8 +210,7 @@ func rules(t *testing.T, name string) *policies.Set {
 	if err != nil {
 		t.Fatal(err)
 	}
-	baseline := policies.Policy{Name: "baseline", Spec: v1alpha1.BpfPolicySpec{Profile: policies.ProfileBaseline}}
-	set, err := newEngine(t).Compile(t.Context(), append(list, baseline), policies.Options{})
+	set, err := newEngine(t).Compile(t.Context(), list, policies.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,12 +44,7 @@ is_list(value, types) if {
 	}
 }
 
-# What follows denies, but for the namespaces that are exempt.
-deny contains reason if {
-	not exempt
-	some reason in violations
-}
-
+# exempt: the rules below deny nothing in the namespaces that an admin exempted.
 exempt if {
 	input.namespace.name != ""
 	some pattern in object.get(input.parameters, "exemptNamespaces", [])
@@ -65,14 +60,16 @@ exempt if {
 helper_allowed(name) if name in object.get(input.parameters, "allowedHelpers", [])
 
 # signed: somebody known vouches for the image.
-violations contains lib.reason("signed", lib.image_path, msg, remedy) if {
+deny contains lib.reason("signed", lib.image_path, msg, remedy) if {
+	not exempt
 	count(input.signatures) == 0
 	msg := sprintf("no known signer signed %s", [lib.image_name(input.image)])
 	remedy := "sign the image with the key of a signer that is known here, or have an admin add its signer (BpfSigner)"
 }
 
 # digest: what was judged is named by its content.
-violations contains lib.reason("digest", lib.image_path, msg, remedy) if {
+deny contains lib.reason("digest", lib.image_path, msg, remedy) if {
+	not exempt
 	not regex.match(`^sha256:[0-9a-f]{64}$`, input.image.digest)
 	msg := sprintf("no sha256 digest is recorded for %s", [lib.image_name(input.image)])
 	remedy := "use an image whose reference resolves to a sha256 digest"
@@ -88,7 +85,8 @@ forbidden_risks := {
 	"StopsKernel": "stops the kernel",
 }
 
-violations contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+deny contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	not exempt
 	some program in input.bytecode.programs
 	some helper in program.helpers
 	not helper_allowed(helper)
@@ -98,7 +96,8 @@ violations contains lib.reason("helpers", lib.program_path(input.application.spe
 }
 
 # The kernel functions that do what those helpers do.
-violations contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+deny contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	not exempt
 	some program in input.bytecode.programs
 	some kfunc in program.kfuncs
 	not helper_allowed(kfunc)
@@ -108,7 +107,8 @@ violations contains lib.reason("helpers", lib.program_path(input.application.spe
 }
 
 # unknown-helpers: what nobody can name, nobody can judge.
-violations contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+deny contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	not exempt
 	some program in input.bytecode.programs
 	some id in object.get(program, "unknownHelpers", [])
 	not helper_allowed(id)
@@ -116,7 +116,8 @@ violations contains lib.reason("unknown-helpers", lib.program_path(input.applica
 	remedy := "use a version of Skep that knows the helper, or an image that does not call it"
 }
 
-violations contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+deny contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	not exempt
 	some program in input.bytecode.programs
 	some helper in program.helpers
 	not helper_allowed(helper)
@@ -127,7 +128,8 @@ violations contains lib.reason("unknown-helpers", lib.program_path(input.applica
 
 # license: a program that is joined with others into one is loaded under their
 # licence, so the kernel no longer checks its own.
-violations contains lib.reason("license", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+deny contains lib.reason("license", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+	not exempt
 	some program in input.bytecode.programs
 	not program.gplCompatible
 	needs := object.get(program, "gplOnly", [])
@@ -151,7 +153,8 @@ largest_maps := [sprintf("%s (%s)", [name, lib.mebibytes(n)]) |
 	some [n, name] in array.slice(array.reverse(map_sizes), 0, 3)
 ]
 
-violations contains lib.reason("map-memory", path, msg, remedy) if {
+deny contains lib.reason("map-memory", path, msg, remedy) if {
+	not exempt
 	map_memory > map_memory_limit
 	path := map_memory_path
 	msg := sprintf("the maps can take %s, and the policy allows %s; the largest: %s", [lib.mebibytes(map_memory), lib.mebibytes(map_memory_limit), concat(", ", largest_maps)])
@@ -163,7 +166,8 @@ map_memory_path := "spec.maps" if {
 } else := lib.image_path
 
 # labels: what the image claims of itself is true.
-violations contains lib.reason("labels", lib.image_path, mismatch.message, mismatch.remedy) if {
+deny contains lib.reason("labels", lib.image_path, mismatch.message, mismatch.remedy) if {
+	not exempt
 	some mismatch in input.image.mismatches
 }
 

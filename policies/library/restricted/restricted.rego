@@ -60,7 +60,19 @@ named(names) := "nobody" if count(names) == 0
 # hooks: only listed ones. Those that the definition names need no bytecode.
 attachments contains at if some at in lib.named_attachments(input.application.spec)
 
-attachments contains at if some at in lib.implied_attachments(input.application.spec, input.bytecode)
+attachments contains at if {
+	not hooks_named
+	some at in lib.implied_attachments(input.application.spec, input.bytecode)
+}
+
+hooks_named if {
+	every program in input.application.spec.programs {
+		count(object.get(program, "attach", [])) > 0
+		every attach in program.attach {
+			object.get(attach, "hook", "") != ""
+		}
+	}
+}
 
 deny contains lib.reason("hooks", sprintf("%s.hook", [at.path]), msg, mend_list("hooks", "attach to a listed hook")) if {
 	some at in attachments
