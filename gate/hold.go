@@ -52,6 +52,10 @@ func (j *Judge) HoldBy(ctx context.Context, s Standing, evaluate Evaluate) Held 
 	if errors.Is(err, ErrPending) {
 		return Held{pending: err}
 	}
+	if err == nil && !verdict.Decision().Known() {
+		// Of a definition alone, a policy that fails is no answer: the record may have one.
+		err = verdict.Unevaluated()
+	}
 	if err != nil {
 		return Held{deniedByRecord: j.deniedByRecord(ctx, s)}
 	}

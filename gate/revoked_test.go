@@ -121,6 +121,37 @@ func TestARevocationActsOnWhatWasSealed(t *testing.T) {
 	}
 }
 
+// TestABrokenPolicyHidesNoRevocation has a policy that does not compile deny the
+// definition alone while all is away: what the record says counts beside it.
+func TestABrokenPolicyHidesNoRevocation(t *testing.T) {
+	w := newWorld(t)
+	ref := w.push("xdp_count", "v1")
+	w.sign(ref, "team-a")
+	w.bundle(ref, "team-b")
+	j := w.judge()
+	j.Repolicy(w.policy(wantsTwo))
+	a := app(ref, "count_packets", onEth0())
+	runs := sealed(t, mustJudge(t, j, a), gate.Stamp{UID: "u", Serial: 7})
+	w.renew()
+	w.down.Store(true)
+	w.memory = memory{}
+	broken := rego("deny contains")
+	broken.Name = "broken"
+	set, err := engine.Compile(t.Context(), []policies.Policy{wantsTwo, broken}, policies.Options{})
+	if set == nil {
+		t.Fatal(err)
+	}
+	j = w.judge()
+	j.Repolicy(set)
+	j.Retrust(w.revoke("team-a"))
+	s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+	s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
+	s.Held = j.Hold(t.Context(), s)
+	if move, why := s.Settle(w.revoke("team-a").Revoked(), true); move != gate.MoveBury {
+		t.Errorf("Settle = %s (%s)", move, why)
+	}
+}
+
 // TestStrangersHideNoRevocation has more signatures of strangers than reasons are
 // kept.
 func TestStrangersHideNoRevocation(t *testing.T) {

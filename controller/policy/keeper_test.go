@@ -284,13 +284,13 @@ func TestAPolicyThatCannotBeCompiledTakesNoOtherWithIt(t *testing.T) {
 	}
 	for name, namespace := range map[string]string{"of the cluster": "", "of a namespace": "team"} {
 		t.Run(name, func(t *testing.T) {
-			c := &cluster{cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good"}, Spec: rego(`"good"`)}}}
+			c := &cluster{cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good"}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: rego(`"good"`)}}}}
 			meta := func(generation int64) metav1.ObjectMeta {
 				return metav1.ObjectMeta{Name: "p", Namespace: namespace, UID: "p", Generation: generation}
 			}
 			write := func(generation int64, spec v1alpha1.BpfPolicySpec) {
 				if namespace == "" {
-					c.cluster = append(c.cluster[:1], v1alpha1.ClusterBpfPolicy{ObjectMeta: meta(generation), Spec: spec})
+					c.cluster = append(c.cluster[:1], v1alpha1.ClusterBpfPolicy{ObjectMeta: meta(generation), Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: spec}})
 				} else {
 					c.namespaced = []v1alpha1.BpfPolicy{{ObjectMeta: meta(generation), Spec: spec}}
 				}
