@@ -43,6 +43,7 @@ func readBundle(a *Artifact, digest v1.Hash) (*claim, error) {
 	c.prove = func(_ context.Context, p *party) (proof, error) {
 		return proveBundle(&b, p, verify.WithArtifactDigest(digest.Algorithm, raw))
 	}
+	c.witness = func(p *party) (witness, error) { return bundleWitness(&b, p.material) }
 	return c, nil
 }
 
@@ -62,21 +63,10 @@ func proveBundle(b *bundle.Bundle, p *party, artifact verify.ArtifactPolicyOptio
 	return proof{}, first
 }
 
-// currentTime is how sigstore-go calls the time of the verification itself,
-// which no one witnessed.
-const currentTime = "CurrentTime"
-
-// bundleProof reads identity and the earliest witnessed time.
+// bundleProof reads the identity.
 func bundleProof(r *verify.VerificationResult) proof {
-	var found proof
-	if r.Signature != nil && r.Signature.Certificate != nil {
-		found.issuer = r.Signature.Certificate.Issuer
-		found.subject = r.Signature.Certificate.SubjectAlternativeName
+	if r.Signature == nil || r.Signature.Certificate == nil {
+		return proof{}
 	}
-	for _, t := range r.VerifiedTimestamps {
-		if t.Type != currentTime && (found.time.IsZero() || t.Timestamp.Before(found.time)) {
-			found.time = t.Timestamp.UTC()
-		}
-	}
-	return found
+	return proof{issuer: r.Signature.Certificate.Issuer, subject: r.Signature.Certificate.SubjectAlternativeName}
 }

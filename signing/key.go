@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
 	"github.com/sigstore/cosign/v2/pkg/cosign"
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"github.com/sigstore/sigstore/pkg/cryptoutils/goodkey"
@@ -46,21 +47,23 @@ func ParsePrivateKey(data, password []byte) (*PrivateKey, error) {
 	if block == nil {
 		return nil, errors.New("parse private key: it is not PEM: give the file that skep key generate or cosign generate-key-pair wrote")
 	}
-	var sv signature.SignerVerifier
 	switch block.Type {
 	case cosign.CosignPrivateKeyPemType, cosign.SigstorePrivateKeyPemType:
-		var err error
-		if sv, err = cosign.LoadPrivateKey(data, password, nil); err != nil {
+		plain, err := encrypted.Decrypt(block.Bytes, password)
+		if err != nil {
 			return nil, errors.New("parse private key: it cannot be decrypted: check the password and that the file is whole")
 		}
-	default:
-		key, err := parsePlainKey(block)
-		if err != nil {
-			return nil, err
-		}
-		if sv, err = signature.LoadDefaultSignerVerifier(key, options.WithED25519ph()); err != nil {
-			return nil, fmt.Errorf("parse private key: the key is too weak or of an unknown kind: use ECDSA P-256: %w", err)
-		}
+		block = &pem.Block{Type: cosign.PrivateKeyPemType, Bytes: plain}
+	}
+	key, err := parsePlainKey(block)
+	if err != nil {
+		return nil, err
+	}
+	// With SHA-256 for every curve, and with Ed25519 as it is: cosign verify of both
+	// generations takes nothing else, unless it is told to.
+	sv, err := signature.LoadSignerVerifier(key, crypto.SHA256)
+	if err != nil {
+		return nil, fmt.Errorf("parse private key: the key is too weak or of an unknown kind: use ECDSA P-256: %w", err)
 	}
 	public, err := sv.PublicKey()
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
@@ -35,15 +34,11 @@ func readLegacySignature(a *Artifact, digest v1.Hash) (*claim, error) {
 	if b64 == "" {
 		return nil, fmt.Errorf("it has no signature: the annotation %s is missing", static.SignatureAnnotationKey)
 	}
-	bare, full, err := readLegacyMaterial(a, b64)
-	if err != nil {
-		return nil, err
-	}
-	c := &claim{annotations: stringsOf(p.Optional), certified: a.Annotations[static.CertificateAnnotationKey] != ""}
-	c.prove = proveLegacy(bare, full, func(ctx context.Context, s oci.Signature, o *cosign.CheckOpts) (bool, error) {
-		return cosign.VerifyImageSignature(ctx, s, digest, o)
+	c := &claim{annotations: stringsOf(p.Optional)}
+	return c, c.readLegacyMaterial(a, b64, func(ctx context.Context, s oci.Signature, o *cosign.CheckOpts) error {
+		_, err := cosign.VerifyImageSignature(ctx, s, digest, o)
+		return err
 	})
-	return c, nil
 }
 
 // readLegacyAttestation reads a DSSE envelope with an in-toto statement.
@@ -60,125 +55,117 @@ func readLegacyAttestation(a *Artifact, digest v1.Hash) (*claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	bare, full, err := readLegacyMaterial(a, "")
-	if err != nil {
-		return nil, err
-	}
-	c.certified = a.Annotations[static.CertificateAnnotationKey] != ""
-	c.prove = proveLegacy(bare, full, func(ctx context.Context, s oci.Signature, o *cosign.CheckOpts) (bool, error) {
-		return cosign.VerifyBlobAttestation(ctx, s, digest, o)
+	return c, c.readLegacyMaterial(a, "", func(ctx context.Context, s oci.Signature, o *cosign.CheckOpts) error {
+		_, err := cosign.VerifyBlobAttestation(ctx, s, digest, o)
+		return err
 	})
-	return c, nil
 }
 
-// readLegacyMaterial gives the artifact in cosign's words twice: bare, for
-// keys, which ask nothing of a certificate or a log; and with all that its
-// annotations hold.
-func readLegacyMaterial(a *Artifact, b64 string) (bare, full oci.Signature, err error) {
-	if bare, err = static.NewSignature(a.Content, b64); err != nil {
-		return nil, nil, fmt.Errorf("it cannot be read: %w", err)
+// legacyMaterial is an artifact in cosign's words.
+type legacyMaterial struct {
+	// bare is for keys, which ask nothing of a certificate; full has one, where there
+	// is one. Both have the log's entry and the timestamp that come with it.
+	bare, full oci.Signature
+	check      legacyCheck
+}
+
+// legacyCheck is one of cosign's verifications.
+type legacyCheck func(context.Context, oci.Signature, *cosign.CheckOpts) error
+
+// readLegacyMaterial reads what the annotations hold, and has the claim proven by it.
+func (c *claim) readLegacyMaterial(a *Artifact, b64 string, check legacyCheck) error {
+	options, err := readLegacyWitnesses(a)
+	if err != nil {
+		return err
 	}
-	var options []static.Option
-	if cert := a.Annotations[static.CertificateAnnotationKey]; cert != "" {
+	m := legacyMaterial{check: check}
+	if m.bare, err = static.NewSignature(a.Content, b64, options...); err != nil {
+		return fmt.Errorf("it cannot be read: %w", err)
+	}
+	cert := a.Annotations[static.CertificateAnnotationKey]
+	if c.certified = cert != ""; c.certified {
 		options = append(options, static.WithCertChain([]byte(cert), []byte(a.Annotations[static.ChainAnnotationKey])))
 	}
+	if m.full, err = static.NewSignature(a.Content, b64, options...); err != nil {
+		return fmt.Errorf("it cannot be read: %w", err)
+	}
+	c.prove, c.witness = m.prove, m.witness
+	return nil
+}
+
+// readLegacyWitnesses reads the log's entry and the timestamp.
+func readLegacyWitnesses(a *Artifact) ([]static.Option, error) {
+	var options []static.Option
 	if text := a.Annotations[static.BundleAnnotationKey]; text != "" {
 		var entry rekor.RekorBundle
 		if err := json.Unmarshal([]byte(text), &entry); err != nil {
-			return nil, nil, fmt.Errorf("the annotation %s holds no log entry", static.BundleAnnotationKey)
+			return nil, fmt.Errorf("the annotation %s holds no log entry", static.BundleAnnotationKey)
 		}
 		if _, ok := entry.Payload.Body.(string); !ok {
-			return nil, nil, fmt.Errorf("the annotation %s holds a log entry without a body", static.BundleAnnotationKey)
+			return nil, fmt.Errorf("the annotation %s holds a log entry without a body", static.BundleAnnotationKey)
 		}
 		options = append(options, static.WithBundle(&entry))
 	}
 	if text := a.Annotations[static.RFC3161TimestampAnnotationKey]; text != "" {
 		var stamp rekor.RFC3161Timestamp
 		if err := json.Unmarshal([]byte(text), &stamp); err != nil {
-			return nil, nil, fmt.Errorf("the annotation %s holds no timestamp", static.RFC3161TimestampAnnotationKey)
+			return nil, fmt.Errorf("the annotation %s holds no timestamp", static.RFC3161TimestampAnnotationKey)
 		}
 		options = append(options, static.WithRFC3161Timestamp(&stamp))
 	}
-	if full, err = static.NewSignature(a.Content, b64, options...); err != nil {
-		return nil, nil, fmt.Errorf("it cannot be read: %w", err)
-	}
-	return bare, full, nil
+	return options, nil
 }
 
-// legacyCheck is one of cosign's verifications. The bool tells whether a log
-// entry was verified.
-type legacyCheck func(context.Context, oci.Signature, *cosign.CheckOpts) (bool, error)
+// of is the material that a party asks for.
+func (m *legacyMaterial) of(p *party) oci.Signature {
+	if p.kind == KindKey {
+		return m.bare
+	}
+	return m.full
+}
 
-// proveLegacy tries the legacy ways of a party. The first way is the strict
-// one: its error is the one that tells most. Cosign stumbles over some
-// timestamps (v2.6.5 takes the first of none), so each way is guarded.
-func proveLegacy(bare, full oci.Signature, check legacyCheck) func(context.Context, *party) (proof, error) {
-	return func(ctx context.Context, p *party) (proof, error) {
-		var first error
-		for i := range p.legacy {
-			var found proof
-			err := guarded(func() (err error) {
-				found, err = proveLegacyOnce(ctx, bare, full, p.legacy[i], check)
-				return err
-			})
-			if err == nil {
-				return found, nil
-			}
-			if first == nil {
-				first = err
-			}
+// prove tries the legacy ways of a party. The first way is the strict one: its
+// error is the one that tells most. Cosign stumbles over some timestamps (v2.6.5
+// takes the first of none), so each way is guarded.
+func (m *legacyMaterial) prove(ctx context.Context, p *party) (proof, error) {
+	s := m.of(p)
+	var first error
+	for _, way := range p.legacy {
+		err := guarded(func() error { return m.tryWay(ctx, s, way) })
+		if err == nil {
+			return legacyProof(s, p)
 		}
-		return proof{}, first
-	}
-}
-
-func proveLegacyOnce(ctx context.Context, bare, full oci.Signature, way cosign.CheckOpts, check legacyCheck) (proof, error) {
-	s := bare
-	if way.SigVerifier == nil {
-		s = full
-		entry, err := s.Bundle()
-		if err == nil && entry == nil && !way.IgnoreTlog {
-			return proof{}, errors.New("no entry of a transparency log comes with it: sign with one, or set insecureIgnoreTlog on the signer")
+		if first == nil {
+			first = err
 		}
 	}
-	logged, err := check(ctx, s, &way)
-	if err != nil {
-		return proof{}, err
-	}
-	return legacyProof(s, &way, logged)
+	return proof{}, first
 }
 
-// legacyProof reads identity and time from a signature that was just verified.
-func legacyProof(s oci.Signature, options *cosign.CheckOpts, logged bool) (proof, error) {
-	var found proof
-	if options.SigVerifier != nil {
-		return found, nil
+func (m *legacyMaterial) tryWay(ctx context.Context, s oci.Signature, way cosign.CheckOpts) error {
+	entry, err := s.Bundle()
+	if err == nil && entry == nil && !way.IgnoreTlog {
+		return errors.New("no entry of a transparency log comes with it: sign with one, or set insecureIgnoreTlog on the signer")
+	}
+	return m.check(ctx, s, &way)
+}
+
+func (m *legacyMaterial) witness(p *party) (witness, error) {
+	return legacyWitness(m.of(p), p.legacy[0])
+}
+
+// legacyProof reads the identity from a signature that was just verified.
+func legacyProof(s oci.Signature, p *party) (proof, error) {
+	if p.kind == KindKey {
+		return proof{}, nil
 	}
 	cert, err := s.Cert()
 	if err != nil || cert == nil {
-		return found, errors.New("its certificate cannot be read")
+		return proof{}, errors.New("its certificate cannot be read")
 	}
 	summary, err := certificate.SummarizeCertificate(cert)
 	if err != nil {
-		return found, fmt.Errorf("read its certificate: %w", err)
+		return proof{}, fmt.Errorf("read its certificate: %w", err)
 	}
-	found.issuer, found.subject = summary.Issuer, summary.SubjectAlternativeName
-	if logged {
-		entry, err := s.Bundle()
-		if err != nil || entry == nil {
-			return found, errors.New("its log entry cannot be read")
-		}
-		found.time = time.Unix(entry.Payload.IntegratedTime, 0).UTC()
-		return found, nil
-	}
-	if options.UseSignedTimestamps {
-		stamp, err := cosign.VerifyRFC3161Timestamp(s, options)
-		if err != nil {
-			return found, fmt.Errorf("verify its timestamp: %w", err)
-		}
-		if stamp != nil {
-			found.time = stamp.Time.UTC()
-		}
-	}
-	return found, nil
+	return proof{issuer: summary.Issuer, subject: summary.SubjectAlternativeName}, nil
 }

@@ -40,6 +40,8 @@ type party struct {
 	kind        string
 	revoked     bool
 	annotations map[string]string
+	// material has the logs and timestamp authorities that count; nil where none do.
+	material root.TrustedMaterial
 	// legacy ways check cosign's simple signing payloads and DSSE envelopes,
 	// bundled ways check sigstore bundles.
 	legacy  []cosign.CheckOpts
@@ -186,7 +188,8 @@ func (p *party) useKey(k *v1alpha1.KeySigner) error {
 // useKeyless adds the ways to recognise signatures of an identity. The strict
 // way asks for an entry in a transparency log. Where the signer does without, a
 // timestamp authority's word is asked for next, and at last, with no witness to
-// the time, the certificate must be valid now.
+// the time, the certificate must be valid now. An entry that is there must be true
+// in any case: see witness.
 func (p *party) useKeyless(k *v1alpha1.KeylessSigner) error {
 	material, err := parseTrustedRoot(k)
 	if err != nil {
@@ -202,6 +205,7 @@ func (p *party) useKeyless(k *v1alpha1.KeylessSigner) error {
 		IgnoreSCT:       k.InsecureIgnoreSCT,
 		Offline:         true,
 	}
+	p.material = material
 	p.legacy = append(p.legacy, strict)
 	ways := [][]verify.VerifierOption{{verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1)}}
 	if k.InsecureIgnoreTlog {

@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -29,15 +28,35 @@ type claim struct {
 	annotations map[string]string
 	// certified is true where a certificate comes with it.
 	certified bool
-	// prove tries the ways of one party; the proof is who signed and when.
+	// prove tries the ways of one party; the proof is who signed.
 	prove func(ctx context.Context, p *party) (proof, error)
+	// witness is who else saw it, by the material of one party.
+	witness func(p *party) (witness, error)
 }
 
 // proof is what a way that succeeded found out.
 type proof struct {
 	issuer  string
 	subject string
-	time    time.Time
+	witness witness
+	// untrue is why what comes with it as a witness is none; nil where it is one, or
+	// nothing comes with it.
+	untrue error
+}
+
+// recognise proves that a claim is a party's. The error says why it is not.
+func (c *claim) recognise(ctx context.Context, p *party) (found proof, err error) {
+	err = guarded(func() (err error) {
+		found, err = c.prove(ctx, p)
+		return err
+	})
+	if err == nil && p.material != nil {
+		found.untrue = guarded(func() (err error) {
+			found.witness, err = c.witness(p)
+			return err
+		})
+	}
+	return found, err
 }
 
 // Verify tries every signer on everything that was collected, in memory: no
@@ -90,9 +109,9 @@ func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.H
 		for _, m := range tried.matches {
 			e.add(c, m.party, m.proof)
 		}
-	case len(tried.lacking) > 0:
-		for _, p := range tried.lacking {
-			e.reject(a, p.name, "the signature is good, but its payload lacks the annotation %s that the signer must give: sign with it", missing(p.annotations, c.annotations))
+	case len(tried.unmet) > 0:
+		for _, f := range tried.unmet {
+			e.reject(a, f.party.name, "the signature is good, but %v", f.err)
 		}
 	default:
 		e.explain(a, c, tried)
@@ -104,9 +123,10 @@ func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.H
 type trial struct {
 	matches []match
 	revoked *party
-	lacking []*party
-	keys    []string
-	failed  []failure
+	// unmet are those whose signature it is, and who ask for more.
+	unmet  []failure
+	keys   []string
+	failed []failure
 }
 
 type match struct {
@@ -123,21 +143,19 @@ type failure struct {
 func (t *Trust) try(ctx context.Context, c *claim) trial {
 	var tried trial
 	for _, p := range t.parties {
-		var found proof
-		err := guarded(func() (err error) {
-			found, err = c.prove(ctx, p)
-			return err
-		})
-		switch {
+		found, err := c.recognise(ctx, p)
+		switch lack := missing(p.annotations, c.annotations); {
 		case err != nil && p.kind == KindKey:
 			tried.keys = append(tried.keys, p.name)
 		case err != nil:
 			tried.failed = append(tried.failed, failure{p, err})
-		case missing(p.annotations, c.annotations) != "":
-			tried.lacking = append(tried.lacking, p)
+		case lack != "":
+			tried.unmet = append(tried.unmet, failure{p, fmt.Errorf("its payload lacks the annotation %s that the signer must give: sign with it", lack)})
 		case p.revoked:
 			tried.revoked = p
 			return tried
+		case found.untrue != nil:
+			tried.unmet = append(tried.unmet, failure{p, found.untrue})
 		default:
 			tried.matches = append(tried.matches, match{p, found})
 		}
@@ -208,7 +226,7 @@ func (e *Evidence) add(c *claim, p *party, found proof) {
 	}
 	e.Signatures = append(e.Signatures, Signature{
 		Signer: p.name, Kind: p.kind, Issuer: found.issuer, Subject: found.subject,
-		Annotations: c.annotations, Time: found.time,
+		Annotations: c.annotations, Time: found.witness.time,
 	})
 }
 

@@ -76,13 +76,14 @@ func (a *allowed) repository(registry, repository string) bool {
 // name does not already tell that it is not public. Registries send on to hosts that
 // nobody named, such as those of their blobs and tokens.
 func (a *allowed) host(host string) bool {
-	return a == nil || a.trusted(host) || a.publicHost(host)
+	return a.trusted(host) || a.publicHost(host)
 }
 
-// trusted reports whether a host:port is named, wherever it is.
+// trusted reports whether a host:port may be asked wherever it is: it is named, or
+// nothing is restricted.
 func (a *allowed) trusted(host string) bool {
 	host = strings.ToLower(host)
-	return slices.ContainsFunc(a.named, func(n namedRegistry) bool { return n.isHost(host) })
+	return a == nil || slices.ContainsFunc(a.named, func(n namedRegistry) bool { return n.isHost(host) })
 }
 
 // publicHost reports whether a name may be one of a public address: which address

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -157,6 +159,91 @@ func TestARegistrySendsNobodyInside(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestARedirectToThisMachineComesFromThisMachine has a registry elsewhere send on to
+// this machine, by every name of it. Registries on this machine may.
+func TestARedirectToThisMachineComesFromThisMachine(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0", 64)
+	for name, c := range map[string]struct {
+		from, to string
+		allowed  []string
+		token    bool
+		reached  bool
+	}{
+		"from elsewhere by address":                    {from: "registry.example.com", to: "http://127.0.0.1:PORT/x"},
+		"from elsewhere by name":                       {from: "registry.example.com", to: "http://localhost:PORT/x"},
+		"from elsewhere by a name below":               {from: "registry.example.com", to: "http://a.LOCALHOST.:PORT/x"},
+		"from elsewhere, and this machine is listed":   {from: "registry.example.com", to: "http://localhost:PORT/x", allowed: []string{"registry.example.com", "localhost:*"}},
+		"from elsewhere for a token":                   {from: "registry.example.com", to: "http://localhost:PORT/x", token: true},
+		"from elsewhere for a token, in another words": {from: "registry.example.com", to: `http:\/\/localh\ost:PORT/x`, token: true},
+		"from this machine by name":                    {from: "127.0.0.1", to: "http://localhost:PORT/x", reached: true},
+		"from this machine for a token":                {from: "127.0.0.1", to: "http://localhost:PORT/x", token: true, reached: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var reached atomic.Bool
+			inside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				reached.Store(true)
+				w.WriteHeader(http.StatusNotFound)
+			}))
+			defer inside.Close()
+			_, port, _ := net.SplitHostPort(inside.Listener.Addr().String())
+			to := strings.ReplaceAll(c.to, "PORT", port)
+			registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case c.token:
+					w.Header().Set("WWW-Authenticate", `Bearer realm="`+to+`",service="x"`)
+					w.WriteHeader(http.StatusUnauthorized)
+				case r.URL.Path != "/v2/":
+					w.Header().Set("Location", to)
+					w.WriteHeader(http.StatusTemporaryRedirect)
+				}
+			}))
+			defer registry.Close()
+			from := registry.Listener.Addr().String()
+			if c.from != "127.0.0.1" {
+				from = c.from
+			}
+			client := newTestClient(t, func(o *Options) {
+				o.AllowedRegistries, o.InsecureRegistries, o.Attempts = c.allowed, []string{c.from}, 1
+				o.Transport = &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+					if strings.HasPrefix(address, "registry.example.com:") {
+						address = registry.Listener.Addr().String()
+					}
+					return (&net.Dialer{}).DialContext(ctx, network, address)
+				}}
+			})
+			_, err := client.Pull(t.Context(), Resolved{Reference: from + "/a@" + digest, Registry: from, Repository: "a", Digest: digest, Insecure: true})
+			if err == nil || reached.Load() != c.reached {
+				t.Errorf("this machine was asked: %v, %v", reached.Load(), err)
+			}
+			if !c.reached && !strings.Contains(err.Error(), "may send nobody there") && !strings.Contains(err.Error(), "SSRF protection") {
+				t.Errorf("it is told as %v", err)
+			}
+		})
+	}
+}
+
+// TestANameThatResolvesToThisMachine is dialled for whoever names it, and for no
+// redirect from elsewhere.
+func TestANameThatResolvesToThisMachine(t *testing.T) {
+	inside := httptest.NewServer(http.NotFoundHandler())
+	defer inside.Close()
+	transport := &http.Transport{}
+	(&guard{}).over(transport)
+	for from, reached := range map[string]bool{"": true, "https://127.0.0.1/": true, "https://registry.example.com/": false} {
+		req := httptest.NewRequest(http.MethodGet, "https://name.example.com/", nil)
+		if from != "" {
+			req.Response = &http.Response{Request: httptest.NewRequest(http.MethodGet, from, nil)}
+		}
+		conn, err := transport.DialContext(markSent(req), "tcp", inside.Listener.Addr().String())
+		if err == nil {
+			_ = conn.Close()
+		}
+		if (err == nil) != reached {
+			t.Errorf("from %q: %v", from, err)
+		}
 	}
 }
 

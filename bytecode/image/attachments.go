@@ -9,11 +9,13 @@ import (
 // Attachments reads and writes what belongs to one image, in its registry or
 // layout: signatures and attestations, under tags made of the digest and as
 // referrers. What it returns has the digest that was asked for; what is not
-// there is ErrNotFound.
+// there is ErrNotFound, and what repeats the credentials that its registry was shown
+// is ErrMalformed.
 type Attachments struct {
 	from   attachments
 	to     sink
 	digest v1.Hash
+	shown  *shown
 }
 
 // Attachments opens those of r. It asks the registry nothing yet.
@@ -30,7 +32,7 @@ func (c *Client) Attachments(r Resolved) (*Attachments, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Attachments{from: from, to: to, digest: digest}, nil
+	return &Attachments{from: from, to: to, digest: digest, shown: c.shown}, nil
 }
 
 // Referrers lists the manifests whose subject is the image; where the registry
@@ -42,17 +44,26 @@ func (a *Attachments) Referrers(ctx context.Context) (found []v1.Descriptor, mor
 
 // Tagged returns the manifest that a tag of the image's repository names now.
 func (a *Attachments) Tagged(ctx context.Context, tag string) ([]byte, error) {
-	return a.from.tagged(ctx, tag)
+	return a.discreet(a.from.tagged(ctx, tag))
 }
 
 // Manifest returns a manifest of the image's repository.
 func (a *Attachments) Manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
-	return a.from.manifest(ctx, digest)
+	return a.discreet(a.from.manifest(ctx, digest))
 }
 
 // Blob returns exactly the descriptor's bytes.
 func (a *Attachments) Blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-	return a.from.blob(ctx, d)
+	return a.discreet(a.from.blob(ctx, d))
+}
+
+// discreet refuses content that repeats a secret: what is said of it is shown to
+// people who may see no credentials.
+func (a *Attachments) discreet(content []byte, err error) ([]byte, error) {
+	if err == nil && a.shown.inContent(content) {
+		return nil, malformed("read an attachment: it repeats credentials that its registry was shown")
+	}
+	return content, err
 }
 
 // PutBlob writes a blob beside the image.

@@ -27,7 +27,7 @@ func (c *Client) sink(r Resolved) (sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &registrySink{pusher: c.pusher, repo: repo}, nil
+	return &registrySink{pusher: c.pusher, repo: repo, shown: c.shown}, nil
 }
 
 // Push writes a built image to a registry's repository:tag or to oci:DIR[:TAG]

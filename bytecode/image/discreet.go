@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -14,7 +15,7 @@ const wordsLimit = 64 << 10
 
 // discreet takes the words from a registry's refusal where they repeat what it
 // was shown: errors show those words to people who may see no credentials.
-func discreet(req *http.Request, resp *http.Response) {
+func (s *shown) discreet(req *http.Request, resp *http.Response) {
 	if resp.StatusCode < http.StatusBadRequest {
 		return
 	}
@@ -24,10 +25,9 @@ func discreet(req *http.Request, resp *http.Response) {
 	}
 	words, err := io.ReadAll(io.LimitReader(resp.Body, wordsLimit))
 	_ = resp.Body.Close()
-	for _, secret := range secrets {
-		if err != nil || bytes.Contains(words, []byte(secret)) {
-			words = nil
-		}
+	short := slices.ContainsFunc(secrets, func(secret string) bool { return bytes.Contains(words, []byte(secret)) })
+	if err != nil || short || s.inWords(string(words)) {
+		words = nil
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(words))
 	resp.ContentLength = int64(len(words))

@@ -13,8 +13,9 @@ import (
 )
 
 // guard dials for a transport. A host that is not named is dialled at a public
-// address alone, which is looked at after the name was resolved: a name that
-// resolves to another address the second time gets no further.
+// address alone, and one that a redirect leads to at no address of this machine,
+// unless this machine sent the redirect. The address is looked at after the name was
+// resolved: a name that resolves to another address the second time gets no further.
 type guard struct {
 	allowed *allowed
 	// proxies are those that requests were sent to, host:port: whoever set them
@@ -49,10 +50,41 @@ func proxyAddress(u *url.URL) string {
 
 func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
-	if _, proxy := g.proxies.Load(address); !proxy && !g.allowed.trusted(address) {
+	switch _, proxy := g.proxies.Load(address); {
+	case proxy:
+	case !g.allowed.trusted(address):
 		d.ControlContext = refusePrivate
+	case wasSent(ctx):
+		d.ControlContext = refuseLoopback
 	}
 	return d.DialContext(ctx, network, address)
+}
+
+// sentKey marks the context of a request to which a host that is not on this
+// machine redirected.
+type sentKey struct{}
+
+// markSent is the context of a request, with that mark where it applies.
+func markSent(req *http.Request) context.Context {
+	if from := sender(req); from != nil && !isLoopback(from.Hostname()) {
+		return context.WithValue(req.Context(), sentKey{}, true)
+	}
+	return req.Context()
+}
+
+func wasSent(ctx context.Context) bool { return ctx.Value(sentKey{}) != nil }
+
+// refuseLoopback is a net.Dialer's ControlContext. A name that resolves to this
+// machine leads there as well as its address does.
+func refuseLoopback(_ context.Context, _, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("read address %s: %w", address, err)
+	}
+	if a := to.Addr().Unmap(); a.IsLoopback() || a.IsUnspecified() {
+		return fmt.Errorf("refuse address %s: it is this machine's, and a redirect from elsewhere leads to it", a)
+	}
+	return nil
 }
 
 // refusePrivate is a net.Dialer's ControlContext: it sees the address that is about

@@ -157,6 +157,7 @@ type Client struct {
 	cache   *cache
 	room    *room
 	refused *refusedImages
+	shown   *shown
 	// party is whom it reads for; empty where that is nobody in particular.
 	party string
 }
@@ -172,13 +173,13 @@ func NewClient(options Options) (*Client, error) {
 		return nil, err
 	}
 	o := options.withDefaults()
-	if own, ok := o.Transport.(*http.Transport); ok && names != nil && options.Transport == nil {
+	if own, ok := o.Transport.(*http.Transport); ok && options.Transport == nil {
 		(&guard{allowed: names}).over(own)
 	}
-	c := &Client{options: o, allowed: names, room: newRoom(o), refused: &refusedImages{}}
+	c := &Client{options: o, allowed: names, room: newRoom(o), refused: &refusedImages{}, shown: &shown{}}
 	how := []remote.Option{
 		remote.WithAuthFromKeychain(o.Keychain),
-		remote.WithTransport(newBounded(o, names)),
+		remote.WithTransport(newBounded(o, names, c.shown)),
 		remote.WithUserAgent(o.UserAgent),
 		remote.WithPlatform(o.Platform),
 		// The transport retries by itself, and minds the context while it waits.

@@ -58,7 +58,18 @@ func (c *Client) registry(r Resolved) (*registrySource, error) {
 		return nil, err
 	}
 	puller, err := c.pullers.of(repo)
-	return &registrySource{puller: puller, repo: repo, report: c.options.Unreachable}, err
+	return &registrySource{puller: puller, repo: repo, shown: c.shown, report: c.report()}, err
+}
+
+// report is Options.Unreachable for causes that repeat no secret.
+func (c *Client) report() func(registry string, cause error) {
+	if c.options.Unreachable == nil {
+		return nil
+	}
+	return func(registry string, cause error) {
+		c.shown.hide(&cause, registry)
+		c.options.Unreachable(registry, cause)
+	}
 }
 
 // permit refuses an image of a registry that may not be named.
@@ -115,7 +126,8 @@ func (c *Client) pull(ctx context.Context, r Resolved, how reading) (*Image, err
 }
 
 // read goes from the digest to the object.
-func (c *Client) read(ctx context.Context, src source, r Resolved) (*Image, error) {
+func (c *Client) read(ctx context.Context, src source, r Resolved) (_ *Image, err error) {
+	defer c.shown.hide(&err, r.Registry+"/"+r.Repository)
 	digest, err := parseDigest(r.Digest)
 	if err != nil {
 		return nil, err
@@ -126,7 +138,7 @@ func (c *Client) read(ctx context.Context, src source, r Resolved) (*Image, erro
 	}
 	image := &Image{Resolved: r, ManifestDigest: digest.String()}
 	if err := c.fill(ctx, src, image, digest, m); err != nil {
-		if errors.Is(err, ErrMalformed) {
+		if c.shown.hide(&err); errors.Is(err, ErrMalformed) {
 			c.refused.note(image.ManifestDigest, err)
 		}
 		return nil, err
@@ -166,6 +178,7 @@ func (c *Client) document(ctx context.Context, src source, digest v1.Hash) (docu
 	}
 	doc, err := parseDocument(digest, data)
 	if err != nil {
+		c.shown.hide(&err)
 		c.refused.note(digest.String(), err)
 	}
 	return doc, err

@@ -391,7 +391,7 @@ func TestARefusalThatRepeatsASecretLosesItsWords(t *testing.T) {
 				req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			}
 			req.Header.Set("Authorization", c.header)
-			resp, err := newBounded(quick(func(o *Options) { o.Attempts = 1 }).withDefaults(), nil).RoundTrip(req)
+			resp, err := newBounded(quick(func(o *Options) { o.Attempts = 1 }).withDefaults(), nil, &shown{}).RoundTrip(req)
 			if err != nil {
 				t.Fatal(err)
 			}

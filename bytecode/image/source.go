@@ -84,6 +84,7 @@ func lengthText(got, want int64) string {
 type registrySource struct {
 	puller *remote.Puller
 	repo   name.Repository
+	shown  *shown
 	// report is Options.Unreachable.
 	report func(registry string, cause error)
 }
@@ -97,7 +98,8 @@ func (s *registrySource) get(ctx context.Context, ref name.Reference) (*remote.D
 	return within(ctx, func() (*remote.Descriptor, error) { return s.puller.Get(ctx, ref) })
 }
 
-func (s *registrySource) manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
+func (s *registrySource) manifest(ctx context.Context, digest v1.Hash) (raw []byte, err error) {
+	defer s.shown.hide(&err, s.repo.Name())
 	ref := s.repo.Digest(digest.String())
 	got, err := s.get(ctx, ref)
 	var full *overfullError
@@ -113,7 +115,8 @@ func (s *registrySource) manifest(ctx context.Context, digest v1.Hash) ([]byte, 
 	return got.Manifest, nil
 }
 
-func (s *registrySource) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+func (s *registrySource) blob(ctx context.Context, d v1.Descriptor) (data []byte, err error) {
+	defer s.shown.hide(&err, s.repo.Name())
 	ref := s.repo.Digest(d.Digest.String())
 	layer, err := within(ctx, func() (v1.Layer, error) { return s.puller.Layer(ctx, ref) })
 	if err != nil {
@@ -124,7 +127,7 @@ func (s *registrySource) blob(ctx context.Context, d v1.Descriptor) ([]byte, err
 		return nil, s.classify("fetch blob", ref, err)
 	}
 	defer func() { _ = body.Close() }()
-	data, err := readVerified(body, d)
+	data, err = readVerified(body, d)
 	var wrong *sizeError
 	if !errors.As(err, &wrong) {
 		return data, s.classify("fetch blob", ref, err)
@@ -141,7 +144,8 @@ func (s *registrySource) blob(ctx context.Context, d v1.Descriptor) ([]byte, err
 	return nil, unavailable("fetch blob %s: %w", ref, wrong)
 }
 
-func (s *registrySource) tagged(ctx context.Context, tag string) ([]byte, error) {
+func (s *registrySource) tagged(ctx context.Context, tag string) (raw []byte, err error) {
+	defer s.shown.hide(&err, s.repo.Name())
 	ref := s.repo.Tag(tag)
 	got, err := s.get(ctx, ref)
 	var full *overfullError
@@ -155,6 +159,7 @@ func (s *registrySource) tagged(ctx context.Context, tag string) ([]byte, error)
 }
 
 func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error) {
+	defer s.shown.hide(&err, s.repo.Name())
 	ref := s.repo.Digest(digest.String())
 	index, err := within(ctx, func() (v1.ImageIndex, error) {
 		return remote.Referrers(ref, remote.Reuse(s.puller), remote.WithContext(ctx))
@@ -171,7 +176,8 @@ func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) (found [
 
 // head asks what a reference stands for: one HEAD, and a GET where the registry
 // answers that with less than a digest.
-func (s *registrySource) head(ctx context.Context, ref name.Reference) (v1.Hash, error) {
+func (s *registrySource) head(ctx context.Context, ref name.Reference) (digest v1.Hash, err error) {
+	defer s.shown.hide(&err, s.repo.Name())
 	d, err := within(ctx, func() (*v1.Descriptor, error) { return s.puller.Head(ctx, ref) })
 	if err == nil && d.Digest.Algorithm != "sha256" {
 		return v1.Hash{}, unavailable("resolve %s: the registry names it by %s, and only sha256 is accepted: name the image by its sha256 digest", ref, d.Digest.Algorithm)
@@ -211,9 +217,11 @@ func worthGet(ctx context.Context, err error) bool {
 type registrySink struct {
 	pusher *remote.Pusher
 	repo   name.Repository
+	shown  *shown
 }
 
-func (s *registrySink) putBlob(ctx context.Context, d v1.Descriptor, data []byte) error {
+func (s *registrySink) putBlob(ctx context.Context, d v1.Descriptor, data []byte) (err error) {
+	defer s.shown.hide(&err, s.repo.Name())
 	layer := &rawLayer{descriptor: d, data: data}
 	return Classify("push blob", s.repo.Digest(d.Digest.String()).String(), s.pusher.Upload(ctx, s.repo, layer))
 }
@@ -222,7 +230,8 @@ func (s *registrySink) putChild(ctx context.Context, d v1.Descriptor, data []byt
 	return s.putManifest(ctx, d, data, "")
 }
 
-func (s *registrySink) putManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) error {
+func (s *registrySink) putManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) (err error) {
+	defer s.shown.hide(&err, s.repo.Name())
 	var ref name.Reference = s.repo.Digest(d.Digest.String())
 	if tag != "" {
 		ref = s.repo.Tag(tag)

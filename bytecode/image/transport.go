@@ -28,12 +28,13 @@ type bounded struct {
 	layerBytes    int64
 	insecure      []string
 	allowed       *allowed
+	shown         *shown
 }
 
-func newBounded(o Options, a *allowed) *bounded {
+func newBounded(o Options, a *allowed, s *shown) *bounded {
 	return &bounded{
 		inner: o.Transport, answered: o.Answered, silence: o.Silence, attempts: o.Attempts, backoff: o.Backoff,
-		manifestBytes: o.ManifestBytes, layerBytes: o.LayerBytes, insecure: o.InsecureRegistries, allowed: a,
+		manifestBytes: o.ManifestBytes, layerBytes: o.LayerBytes, insecure: o.InsecureRegistries, allowed: a, shown: s,
 	}
 }
 
@@ -45,10 +46,14 @@ func (t *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if _, redirects := origin(req); redirects > redirectLimit {
 		return nil, fmt.Errorf("refuse redirect to %s: it is the %dth in a row", req.URL.Host, redirects)
 	}
+	if before := sender(req); before != nil && leadsInside(before, req.URL) {
+		return nil, fmt.Errorf("refuse redirect to %s: %s is not on this machine, and may send nobody there", req.URL.Host, before.Host)
+	}
+	t.shown.note(req)
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		resp, err := t.inner.RoundTrip(req)
 		if err == nil {
-			discreet(req, resp)
+			t.shown.discreet(req, resp)
 		}
 		return resp, err
 	}
@@ -101,6 +106,7 @@ func (t *bounded) permit(u *url.URL) error {
 }
 
 func isLoopback(host string) bool {
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
 		return true
 	}
@@ -111,7 +117,7 @@ func isLoopback(host string) bool {
 // once makes one attempt. The answer's body keeps the watch on silence and the
 // bound on length.
 func (t *bounded) once(req *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithCancelCause(req.Context())
+	ctx, cancel := context.WithCancelCause(markSent(req))
 	watch := time.AfterFunc(t.silence, func() { cancel(ErrSilent) })
 	resp, err := t.inner.RoundTrip(req.WithContext(ctx))
 	if err != nil {
@@ -130,13 +136,47 @@ func (t *bounded) once(req *http.Request) (*http.Response, error) {
 	if resp.StatusCode != http.StatusOK || !forBlob(req) {
 		resp.Body = counted(resp.Body, valuesOf(req))
 	}
-	discreet(req, resp)
+	t.shown.discreet(req, resp)
+	if err := refuseRealm(req.URL, resp); err != nil {
+		_ = resp.Body.Close()
+		return nil, err
+	}
 	return resp, nil
 }
 
 // redirectLimit is that of net/http, which go-containerregistry's own check of
 // redirects replaces.
 const redirectLimit = 10
+
+// sender is the address whose answer redirected to a request; nil where none did.
+func sender(req *http.Request) *url.URL {
+	if req.Response == nil || req.Response.Request == nil {
+		return nil
+	}
+	return req.Response.Request.URL
+}
+
+// leadsInside reports whether a host that is not on this machine sends to one that
+// is, by its name.
+func leadsInside(from, to *url.URL) bool {
+	return isLoopback(to.Hostname()) && !isLoopback(from.Hostname())
+}
+
+// refuseRealm refuses a registry that is not on this machine and names a token
+// service that is.
+func refuseRealm(from *url.URL, resp *http.Response) error {
+	if resp.StatusCode != http.StatusUnauthorized {
+		return nil
+	}
+	for _, header := range resp.Header.Values("WWW-Authenticate") {
+		for text := range strings.SplitSeq(strings.ReplaceAll(header, `\`, ""), `"`) {
+			if realm, err := url.Parse(text); err == nil && realm.Host != "" && leadsInside(from, realm) {
+				return fmt.Errorf("refuse token service %s: %s is not on this machine, and may send nobody there", realm.Host, from.Host)
+			}
+		}
+	}
+	return nil
+}
 
 // origin is the request that was redirected to this one, and in how many steps.
 func origin(req *http.Request) (first *http.Request, redirects int) {

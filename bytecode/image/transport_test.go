@@ -62,7 +62,7 @@ func TestRetries(t *testing.T) {
 					}
 					return answer(test.code, test.headers...), nil
 				})
-			}).withDefaults(), nil)
+			}).withDefaults(), nil, &shown{})
 			ctx := t.Context()
 			if test.timeout > 0 {
 				var cancel context.CancelFunc
@@ -105,7 +105,7 @@ func TestWaitsEndWithTheContext(t *testing.T) {
 			cancel()
 			return answer(503), nil
 		})
-	}).withDefaults(), nil)
+	}).withDefaults(), nil, &shown{})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://registry.example.com/v2/", nil)
 	if err != nil {
 		t.Fatalf("request: %v", err)
@@ -133,7 +133,7 @@ func TestPlainHTTP(t *testing.T) {
 		"a name that begins like loopback": {"http://127.0.0.1.example.com/v2/", false},
 		"another scheme":                   {"file:///etc/passwd", false},
 	}
-	transport := newBounded(quick(func(o *Options) { o.InsecureRegistries = []string{"registry.lan:5000"} }).withDefaults(), nil)
+	transport := newBounded(quick(func(o *Options) { o.InsecureRegistries = []string{"registry.lan:5000"} }).withDefaults(), nil, &shown{})
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			u, err := url.Parse(test.target)
@@ -194,7 +194,7 @@ func TestBodiesAreBounded(t *testing.T) {
 				o.Transport = transportFunc(func(*http.Request) (*http.Response, error) {
 					return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", test.length)))}, nil
 				})
-			}).withDefaults(), nil)
+			}).withDefaults(), nil, &shown{})
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://registry.example.com"+test.path, nil)
 			if err != nil {
 				t.Fatalf("request: %v", err)
