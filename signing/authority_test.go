@@ -195,22 +195,28 @@ type identity struct {
 func (a *authority) certify(t *testing.T, issuer, subject string, at time.Time, withoutSCT bool) identity {
 	t.Helper()
 	key := newECKey(t)
+	sv, err := signature.LoadECDSASignerVerifier(key, crypto.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity{cert: a.certifyKey(t, key.Public(), issuer, subject, at, withoutSCT), key: sv, raw: key}
+}
+
+// certifyKey is certify for a key that is there.
+func (a *authority) certifyKey(t *testing.T, public crypto.PublicKey, issuer, subject string, at time.Time, withoutSCT bool) *x509.Certificate {
+	t.Helper()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(7), EmailAddresses: []string{subject},
 		NotBefore: at, NotAfter: at.Add(10 * time.Minute),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning},
 		ExtraExtensions: []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 1}, Value: []byte(issuer)}},
 	}
-	cert := issue(t, template, a.intermediate, key.Public(), a.intermediateKey)
-	if !withoutSCT {
-		template.ExtraExtensions = append(template.ExtraExtensions, a.logCertificate(t, cert, at))
-		cert = issue(t, template, a.intermediate, key.Public(), a.intermediateKey)
+	cert := issue(t, template, a.intermediate, public, a.intermediateKey)
+	if withoutSCT {
+		return cert
 	}
-	sv, err := signature.LoadECDSASignerVerifier(key, crypto.SHA256)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return identity{cert: cert, key: sv, raw: key}
+	template.ExtraExtensions = append(template.ExtraExtensions, a.logCertificate(t, cert, at))
+	return issue(t, template, a.intermediate, public, a.intermediateKey)
 }
 
 // logCertificate is the extension by which the certificate log says, as of RFC
@@ -272,6 +278,13 @@ func (a *authority) record(t *testing.T, content, sig, certPEM []byte, at time.T
 	if err != nil {
 		t.Fatal(err)
 	}
+	logged, _ := a.enter(t, proposed, at)
+	return logged
+}
+
+// enter makes a proposed entry the log's only one, and says by which name.
+func (a *authority) enter(t *testing.T, proposed models.ProposedEntry, at time.Time) (*models.LogEntryAnon, string) {
+	t.Helper()
 	entry, err := rekortypes.CreateVersionedEntry(proposed)
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +304,7 @@ func (a *authority) record(t *testing.T, content, sig, certPEM []byte, at time.T
 		InclusionProof:       a.include(t, body),
 		SignedEntryTimestamp: a.promise(t, rekor.RekorPayload{Body: logged.Body, IntegratedTime: *logged.IntegratedTime, LogID: *logged.LogID}),
 	}
-	return logged
+	return logged, *logged.Verification.InclusionProof.RootHash
 }
 
 // promise signs an entry as the log does when it takes it in.
@@ -335,9 +348,14 @@ func (a *authority) include(t *testing.T, body []byte) *models.InclusionProof {
 func (a *authority) stamp(t *testing.T, sig []byte, at time.Time) []byte {
 	t.Helper()
 	sum := sha256.Sum256(sig)
-	stamp := timestamp.Timestamp{
-		HashAlgorithm: crypto.SHA256, HashedMessage: sum[:], Time: at, Policy: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 2},
-	}
+	return a.stampHash(t, sum[:], timestamp.Timestamp{}, at)
+}
+
+// stampHash is stamp for whoever sends a hash, with what else they ask for.
+func (a *authority) stampHash(t *testing.T, hashed []byte, stamp timestamp.Timestamp, at time.Time) []byte {
+	t.Helper()
+	stamp.HashAlgorithm, stamp.HashedMessage, stamp.Time = crypto.SHA256, hashed, at
+	stamp.Policy = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 2}
 	b, err := stamp.CreateResponseWithOpts(a.stamper, a.stamperKey, crypto.SHA256)
 	if err != nil {
 		t.Fatal(err)

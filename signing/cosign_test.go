@@ -1,0 +1,441 @@
+package signing_test
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/sigstore/cosign/v2/pkg/cosign"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	"github.com/sigstore/sigstore/pkg/signature"
+	"golang.org/x/tools/txtar"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/signing"
+)
+
+// withCosign is a folder with cosign2 and cosign3, the programs themselves: make cosign
+// builds them, makes testdata/cosign anew by them, and has them verify what Skep signs.
+// Without it, the golden files are verified, and cosign's own library takes its place.
+var withCosign = flag.String("cosign", "", "folder with cosign2 and cosign3, to make testdata/cosign anew")
+
+// generations are the programs that make and verify signatures.
+var generations = []string{"cosign2", "cosign3"}
+
+// cosignKeys are the kinds of keys that sign.
+var cosignKeys = []string{"ECDSA P-256", "ECDSA P-384", "ECDSA P-521", "RSA 2048", "Ed25519"}
+
+// TestSkepVerifiesWhatCosignMade verifies testdata/cosign: what both generations of
+// cosign wrote beside an image, in each form, with keys of each kind and without.
+func TestSkepVerifiesWhatCosignMade(t *testing.T) {
+	files, err := filepath.Glob("testdata/cosign/*.txtar")
+	if err != nil || len(files) < 40 {
+		t.Fatalf("%d golden files: %v", len(files), err)
+	}
+	_, stranger := newKey(t, "stranger")
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := readGolden(t, archive)
+			registry := newRegistry(t, true)
+			g.push(t, registry)
+			collected := collect(t, g.resolved(registry))
+			if diff := cmp.Diff(g.evidence, evidenceText(t, verify(t, trustOf(t, g.signer), collected))); diff != "" {
+				t.Errorf("evidence (-want +got):\n%s", diff)
+			}
+			if e := verify(t, trustOf(t, stranger), collected); len(e.Signatures)+len(e.Attestations) > 0 {
+				t.Errorf("it counts for a stranger: %+v", e)
+			}
+		})
+	}
+}
+
+// golden is one file of testdata/cosign.
+type golden struct {
+	command   string
+	digest    string
+	signer    v1alpha1.BpfSigner
+	manifests []written
+	blobs     [][]byte
+	evidence  string
+}
+
+// written is a manifest as it was pushed.
+type written struct {
+	reference string
+	content   []byte
+}
+
+// A text in an archive ends with a line end, which its content need not have.
+func withLineEnd(content []byte) []byte { return append(slices.Clone(content), '\n') }
+
+func readGolden(t *testing.T, archive *txtar.Archive) golden {
+	t.Helper()
+	g := golden{command: string(archive.Comment)}
+	for _, f := range archive.Files {
+		content := bytes.TrimSuffix(f.Data, []byte("\n"))
+		switch folder, name, _ := strings.Cut(f.Name, "/"); folder {
+		case "digest":
+			g.digest = string(content)
+		case "signer.yaml":
+			if err := yaml.UnmarshalStrict(content, &g.signer); err != nil {
+				t.Fatal(err)
+			}
+		case "manifests":
+			g.manifests = append(g.manifests, written{name, content})
+		case "blobs":
+			g.blobs = append(g.blobs, content)
+		case "evidence.json":
+			g.evidence = string(content)
+		}
+	}
+	return g
+}
+
+func (g golden) archive(t *testing.T) *txtar.Archive {
+	t.Helper()
+	signer, err := yaml.Marshal(g.signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := &txtar.Archive{Comment: []byte(g.command)}
+	add := func(name string, content []byte) {
+		archive.Files = append(archive.Files, txtar.File{Name: name, Data: withLineEnd(content)})
+	}
+	add("digest", []byte(g.digest))
+	add("signer.yaml", signer)
+	for _, m := range g.manifests {
+		add("manifests/"+m.reference, m.content)
+	}
+	for _, b := range g.blobs {
+		h, _, err := v1.SHA256(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		add("blobs/"+h.String(), b)
+	}
+	add("evidence.json", []byte(g.evidence))
+	return archive
+}
+
+// goldenRepository is where the images of golden files are.
+const goldenRepository = "bpf/counter"
+
+func (g golden) resolved(c *counting) image.Resolved {
+	return image.Resolved{Reference: c.host + "/" + goldenRepository + "@" + g.digest, Registry: c.host, Repository: goldenRepository, Digest: g.digest}
+}
+
+// push puts what is attached to the image into a registry, as it was.
+func (g golden) push(t *testing.T, c *counting) {
+	t.Helper()
+	at := "http://" + c.host + "/v2/" + goldenRepository
+	for _, b := range g.blobs {
+		h, _, err := v1.SHA256(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		send(t, http.MethodPost, at+"/blobs/uploads/?digest="+h.String(), "application/octet-stream", b)
+	}
+	for _, m := range g.manifests {
+		var typed struct {
+			MediaType string `json:"mediaType"`
+		}
+		if err := json.Unmarshal(m.content, &typed); err != nil {
+			t.Fatal(err)
+		}
+		send(t, http.MethodPut, at+"/manifests/"+m.reference, typed.MediaType, m.content)
+	}
+}
+
+func send(t *testing.T, method, url, mediaType string, content []byte) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewReader(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", mediaType)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		t.Fatalf("%s %s: %s", method, url, resp.Status)
+	}
+}
+
+func evidenceText(t *testing.T, e signing.Evidence) string {
+	t.Helper()
+	e.TrustRevision = ""
+	b, err := json.MarshalIndent(e, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// recorded notes the manifests that are pushed to a registry.
+func recorded(t *testing.T) (*counting, func() []written) {
+	t.Helper()
+	c := newRegistry(t, true)
+	var mu sync.Mutex
+	var all []written
+	c.answer(func(_ http.ResponseWriter, r *http.Request) bool {
+		_, reference, manifest := strings.Cut(r.URL.Path, "/"+goldenRepository+"/manifests/")
+		if r.Method != http.MethodPut || !manifest {
+			return false
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, written{reference, body})
+		return false
+	})
+	return c, func() []written {
+		mu.Lock()
+		defer mu.Unlock()
+		found := all
+		all = nil
+		return found
+	}
+}
+
+// blobsOf reads what manifests name.
+func blobsOf(t *testing.T, c *counting, manifests []written) [][]byte {
+	t.Helper()
+	seen := map[v1.Hash]bool{}
+	var blobs [][]byte
+	for _, m := range manifests {
+		var parsed v1.Manifest
+		if err := json.Unmarshal(m.content, &parsed); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range append(parsed.Layers, parsed.Config) {
+			if seen[d.Digest] || d.Digest.Hex == "" {
+				continue
+			}
+			seen[d.Digest] = true
+			resp, err := http.Get("http://" + c.host + "/v2/" + goldenRepository + "/blobs/" + d.Digest.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if err != nil || resp.StatusCode != http.StatusOK {
+				t.Fatalf("read %s: %s, %v", d.Digest, resp.Status, err)
+			}
+			blobs = append(blobs, b)
+		}
+	}
+	return blobs
+}
+
+// cosigns runs the programs.
+type cosigns struct {
+	t   *testing.T
+	dir string
+	by  *sigstore
+}
+
+func newCosigns(t *testing.T) *cosigns {
+	t.Helper()
+	if *withCosign == "" {
+		t.Skip("SKIPPED: run make cosign, which builds both generations of cosign")
+	}
+	return &cosigns{t: t, dir: t.TempDir(), by: serveSigstore(t, newAuthority(t))}
+}
+
+// run runs cosign, and returns its command line without what is of this machine.
+func (c *cosigns) run(generation string, args ...string) (string, error) {
+	c.t.Helper()
+	cmd := exec.CommandContext(c.t.Context(), filepath.Join(*withCosign, generation), args...)
+	cmd.Env = append([]string{"HOME=" + c.dir, "COSIGN_PASSWORD=", "PATH=" + os.Getenv("PATH")}, c.by.environment()...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w\n%s", generation, strings.Join(args, " "), err, out)
+	}
+	line := generation + " " + strings.Join(args, " ")
+	for found, shown := range map[string]string{c.by.dir + "/": "", c.dir + "/": "", c.by.url: "https://sigstore.invalid", c.by.token(): "TOKEN"} {
+		line = strings.ReplaceAll(line, found, shown)
+	}
+	return line, err
+}
+
+// pair writes a key as cosign keeps it, and returns where.
+func (c *cosigns) pair(kind string, raw any) (private, public string) {
+	c.t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(raw)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	plain := filepath.Join(c.dir, "plain.pem")
+	if err := os.WriteFile(plain, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	prefix := filepath.Join(c.dir, strings.ReplaceAll(kind, " ", "-"))
+	if _, err := c.run("cosign2", "import-key-pair", "--key", plain, "--output-key-prefix", prefix); err != nil {
+		c.t.Fatal(err)
+	}
+	return prefix + ".key", prefix + ".pub"
+}
+
+// TestCosignMakesGoldenFiles makes testdata/cosign anew.
+func TestCosignMakesGoldenFiles(t *testing.T) {
+	c := newCosigns(t)
+	predicate := filepath.Join(c.dir, "predicate.json")
+	if err := os.WriteFile(predicate, []byte(`{"buildDefinition":{"buildType":"https://example.com/build/v1"},"runDetails":{"builder":{"id":"https://example.com/ci"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	old, err := filepath.Glob("testdata/cosign/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range old {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	verbs := map[string][]string{
+		"signature":   {"sign", "--yes"},
+		"attestation": {"attest", "--yes", "--type", "slsaprovenance1", "--predicate", predicate},
+	}
+	raws := keyKinds(t)
+	for _, generation := range generations {
+		for verb, args := range verbs {
+			for form, flags := range formFlags(c, generation) {
+				for _, kind := range cosignKeys {
+					name := strings.ToLower(strings.ReplaceAll(strings.Join([]string{generation, form, verb, kind}, "-"), " ", "-"))
+					private, public := c.pair(kind, raws[kind])
+					text, err := os.ReadFile(public)
+					if err != nil {
+						t.Fatal(err)
+					}
+					c.make(name, keySigner("ci", text), generation, slices.Concat(args, []string{"--key", private}, flags.keyed))
+				}
+				name := strings.Join([]string{generation, form, verb, "keyless"}, "-")
+				c.make(name, c.by.signer(t, "ci"), generation, slices.Concat(args, []string{"--identity-token", c.by.token()}, flags.keyless))
+			}
+		}
+	}
+}
+
+// make has cosign sign an image, and writes what it pushed and what Skep makes of it.
+func (c *cosigns) make(name string, signer v1alpha1.BpfSigner, generation string, args []string) {
+	c.t.Helper()
+	registry, pushes := recorded(c.t)
+	r := pushed(c.t, registry)
+	pushes()
+	line, err := c.run(generation, append(args, r.Registry+"/"+r.Repository+"@"+r.Digest)...)
+	if err != nil {
+		c.t.Errorf("%s: %v", name, err)
+		return
+	}
+	g := golden{command: strings.ReplaceAll(line, registry.host, "registry.example.com") + "\n", digest: r.Digest, signer: signer, manifests: pushes()}
+	g.blobs = blobsOf(c.t, registry, g.manifests)
+	g.evidence = evidenceText(c.t, verify(c.t, trustOf(c.t, signer), collect(c.t, r)))
+	if err := os.WriteFile(filepath.Join("testdata/cosign", name+".txtar"), txtar.Format(g.archive(c.t)), 0o644); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// flags are those by which cosign stores a signature in one form.
+type flags struct{ keyed, keyless []string }
+
+func formFlags(c *cosigns, generation string) map[string]flags {
+	services := []string{"--fulcio-url", c.by.url, "--rekor-url", c.by.url, "--timestamp-server-url", c.by.url + "/api/v1/timestamp"}
+	config := []string{"--signing-config", c.by.file("signing_config.json"), "--trusted-root", c.by.file("trusted_root.json")}
+	tag := []string{"--new-bundle-format=false", "--use-signing-config=false"}
+	bundle := []string{"--new-bundle-format=true"}
+	return map[string]flags{
+		"tag":    {keyed: append(slices.Clone(tag), "--tlog-upload=false"), keyless: slices.Concat(tag, services)},
+		"bundle": {keyed: slices.Concat(bundle, []string{"--use-signing-config=false", "--tlog-upload=false"}), keyless: slices.Concat(bundle, config)},
+	}
+}
+
+// TestCosignVerifiesEveryKeyOfSkep has both generations of cosign verify what skep sign
+// writes, without a flag for the kind of key.
+func TestCosignVerifiesEveryKeyOfSkep(t *testing.T) {
+	c := newCosigns(t)
+	for kind, raw := range keyKinds(t) {
+		for form, options := range map[string]signing.SignOptions{"tag": {}, "bundle": {Bundle: true}} {
+			private, public := c.pair(kind, raw)
+			for how, data := range map[string]string{"plain": filepath.Join(c.dir, "plain.pem"), "encrypted": private} {
+				text, err := os.ReadFile(data)
+				if err != nil {
+					t.Fatal(err)
+				}
+				key, err := signing.ParsePrivateKey(text, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := pushed(t, newRegistry(t, true))
+				sign(t, r, key, options)
+				for _, generation := range generations {
+					_, err := c.run(generation, "verify", "--key", public, "--insecure-ignore-tlog=true",
+						fmt.Sprintf("--new-bundle-format=%v", options.Bundle), r.Registry+"/"+r.Repository+"@"+r.Digest)
+					if err != nil {
+						t.Errorf("%s, %s, in a %s: %v", kind, how, form, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestCosignsLibraryVerifiesEveryKeyOfSkep is the same by the library of the second
+// generation, with the key as its command line reads it.
+func TestCosignsLibraryVerifiesEveryKeyOfSkep(t *testing.T) {
+	material := trustedMaterial(t, newAuthority(t).trustedRoot(t))
+	registry := newRegistry(t, true)
+	for kind, raw := range keyKinds(t) {
+		key, signer := parsedKey(t, "alice", raw)
+		public, err := cryptoutils.UnmarshalPEMToPublicKey([]byte(signer.Spec.Key.PublicKey))
+		if err != nil {
+			t.Fatal(err)
+		}
+		verifier, err := signature.LoadVerifier(public, crypto.SHA256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, bundle := range []bool{false, true} {
+			r := pushed(t, registry)
+			sign(t, r, key, signing.SignOptions{Bundle: bundle})
+			options := &cosign.CheckOpts{SigVerifier: verifier, IgnoreTlog: true, Offline: true, ClaimVerifier: cosign.SimpleClaimVerifier}
+			if bundle {
+				options.NewBundleFormat, options.TrustedMaterial, options.ClaimVerifier = true, material, cosign.IntotoSubjectClaimVerifier
+				found, _, err := cosign.VerifyImageAttestations(t.Context(), digestOf(t, r), options)
+				if err != nil || len(found) != 1 {
+					t.Errorf("%s in a bundle: %d, %v", kind, len(found), err)
+				}
+				continue
+			}
+			if found, _, err := cosign.VerifyImageSignatures(t.Context(), digestOf(t, r), options); err != nil || len(found) != 1 {
+				t.Errorf("%s in a tag: %d, %v", kind, len(found), err)
+			}
+		}
+	}
+}
