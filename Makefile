@@ -23,7 +23,7 @@ PUSH ?=
 ARCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build images demo demo-cluster assets test test-integration test-race test-e2e test-vm fuzz bench bench-cluster generate verify lint fmt clean
+.PHONY: help build images demo demo-cluster assets test test-integration test-race test-e2e test-vm fuzz bench bench-cluster cosign generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,11 @@ bench: ## Run the benchmarks into dist/bench.txt and compare with dist/bench.old
 
 bench-cluster: assets ## Measure a cluster: up to 1,000 simulated nodes, 1,000 applications, the webhook, an agent's memory (minutes)
 	go test -run '^$$' -bench 'Nodes|Thousand|Webhook|Resident' -benchtime 1x -timeout 30m ./test/integration/... ./agent/cluster
+
+cosign: ## Make signing's golden files anew by cosign 2 and 3, and have both verify Skep's (minutes to build)
+	GOBIN='$(CURDIR)/dist/cosign/cosign2' go install github.com/sigstore/cosign/v2/cmd/cosign@v2.6.5
+	GOBIN='$(CURDIR)/dist/cosign/cosign3' go install github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3
+	go test ./signing -count 1 -run '^TestCosign' -cosign '$(CURDIR)/dist/cosign'
 
 generate: ## Make all generated files anew: deep copies, objects (clang-19), schemas
 	go generate ./...

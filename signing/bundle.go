@@ -68,5 +68,6 @@ func bundleProof(r *verify.VerificationResult) proof {
 	if r.Signature == nil || r.Signature.Certificate == nil {
 		return proof{}
 	}
-	return proof{issuer: r.Signature.Certificate.Issuer, subject: r.Signature.Certificate.SubjectAlternativeName}
+	summary := r.Signature.Certificate
+	return proof{issuer: summary.Issuer, subject: summary.SubjectAlternativeName, claims: claimsOf(summary.Extensions)}
 }

@@ -31,10 +31,12 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// withCosign is a folder with cosign2 and cosign3, the programs themselves: make cosign
-// builds them, makes testdata/cosign anew by them, and has them verify what Skep signs.
-// Without it, the golden files are verified, and cosign's own library takes its place.
-var withCosign = flag.String("cosign", "", "folder with cosign2 and cosign3, to make testdata/cosign anew")
+// withCosign is a folder with the programs themselves, as cosign2/cosign and
+// cosign3/cosign. make cosign builds them, makes testdata/cosign anew by them, and has
+// them verify what Skep signs; it takes too long for every change. Without it, which is
+// how CI runs, Skep verifies the golden files, and the library of cosign 2 what Skep
+// signs.
+var withCosign = flag.String("cosign", "", "folder of cosign's programs, to make testdata/cosign anew")
 
 // generations are the programs that make and verify signatures.
 var generations = []string{"cosign2", "cosign3"}
@@ -272,7 +274,7 @@ func newCosigns(t *testing.T) *cosigns {
 // run runs cosign, and returns its command line without what is of this machine.
 func (c *cosigns) run(generation string, args ...string) (string, error) {
 	c.t.Helper()
-	cmd := exec.CommandContext(c.t.Context(), filepath.Join(*withCosign, generation), args...)
+	cmd := exec.CommandContext(c.t.Context(), filepath.Join(*withCosign, generation, "cosign"), args...)
 	cmd.Env = append([]string{"HOME=" + c.dir, "COSIGN_PASSWORD=", "PATH=" + os.Getenv("PATH")}, c.by.environment()...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -297,7 +299,7 @@ func (c *cosigns) pair(kind string, raw any) (private, public string) {
 		c.t.Fatal(err)
 	}
 	prefix := filepath.Join(c.dir, strings.ReplaceAll(kind, " ", "-"))
-	if _, err := c.run("cosign2", "import-key-pair", "--key", plain, "--output-key-prefix", prefix); err != nil {
+	if _, err := c.run("cosign2", "import-key-pair", "--yes", "--key", plain, "--output-key-prefix", prefix); err != nil {
 		c.t.Fatal(err)
 	}
 	return prefix + ".key", prefix + ".pub"
@@ -326,7 +328,7 @@ func TestCosignMakesGoldenFiles(t *testing.T) {
 	raws := keyKinds(t)
 	for _, generation := range generations {
 		for verb, args := range verbs {
-			for form, flags := range formFlags(c, generation) {
+			for form, flags := range formFlags(c) {
 				for _, kind := range cosignKeys {
 					name := strings.ToLower(strings.ReplaceAll(strings.Join([]string{generation, form, verb, kind}, "-"), " ", "-"))
 					private, public := c.pair(kind, raws[kind])
@@ -336,8 +338,17 @@ func TestCosignMakesGoldenFiles(t *testing.T) {
 					}
 					c.make(name, keySigner("ci", text), generation, slices.Concat(args, []string{"--key", private}, flags.keyed))
 				}
-				name := strings.Join([]string{generation, form, verb, "keyless"}, "-")
-				c.make(name, c.by.signer(t, "ci"), generation, slices.Concat(args, []string{"--identity-token", c.by.token()}, flags.keyless))
+				name := strings.Join([]string{generation, form, verb, ""}, "-")
+				c.make(name+"keyless", c.by.signer(t, "ci"), generation, slices.Concat(args, []string{"--identity-token", c.by.token()}, flags.logged, flags.certified))
+				private, public := c.pair("logged", raws["ECDSA P-256"])
+				text, err := os.ReadFile(public)
+				if err != nil {
+					t.Fatal(err)
+				}
+				logged := keySigner("ci", text)
+				logged.Spec.Key.TrustedRoot = c.by.trustedRoot(t)
+				logged.Spec.Key.TransparencyLog, logged.Spec.Key.Timestamp = v1alpha1.DemandRequired, v1alpha1.DemandRequired
+				c.make(name+"logged-key", logged, generation, slices.Concat(args, []string{"--key", private}, flags.logged))
 			}
 		}
 	}
@@ -356,23 +367,34 @@ func (c *cosigns) make(name string, signer v1alpha1.BpfSigner, generation string
 	}
 	g := golden{command: strings.ReplaceAll(line, registry.host, "registry.example.com") + "\n", digest: r.Digest, signer: signer, manifests: pushes()}
 	g.blobs = blobsOf(c.t, registry, g.manifests)
-	g.evidence = evidenceText(c.t, verify(c.t, trustOf(c.t, signer), collect(c.t, r)))
+	e := verify(c.t, trustOf(c.t, signer), collect(c.t, r))
+	if len(e.Signatures)+len(e.Attestations) != 1 || len(e.Rejected) > 0 {
+		c.t.Errorf("%s: %s: %+v", name, line, e)
+	}
+	g.evidence = evidenceText(c.t, e)
 	if err := os.WriteFile(filepath.Join("testdata/cosign", name+".txtar"), txtar.Format(g.archive(c.t)), 0o644); err != nil {
 		c.t.Error(err)
 	}
 }
 
-// flags are those by which cosign stores a signature in one form.
-type flags struct{ keyed, keyless []string }
+// flags are those by which cosign stores a signature in one form: with a key alone,
+// with a log and a timestamp, and beside that with a certificate.
+type flags struct{ keyed, logged, certified []string }
 
-func formFlags(c *cosigns, generation string) map[string]flags {
-	services := []string{"--fulcio-url", c.by.url, "--rekor-url", c.by.url, "--timestamp-server-url", c.by.url + "/api/v1/timestamp"}
-	config := []string{"--signing-config", c.by.file("signing_config.json"), "--trusted-root", c.by.file("trusted_root.json")}
+func formFlags(c *cosigns) map[string]flags {
 	tag := []string{"--new-bundle-format=false", "--use-signing-config=false"}
 	bundle := []string{"--new-bundle-format=true"}
+	unlogged := []string{"--tlog-upload=false"}
 	return map[string]flags{
-		"tag":    {keyed: append(slices.Clone(tag), "--tlog-upload=false"), keyless: slices.Concat(tag, services)},
-		"bundle": {keyed: slices.Concat(bundle, []string{"--use-signing-config=false", "--tlog-upload=false"}), keyless: slices.Concat(bundle, config)},
+		"tag": {
+			keyed:     slices.Concat(tag, unlogged),
+			logged:    slices.Concat(tag, []string{"--rekor-url", c.by.url, "--timestamp-server-url", c.by.url + "/api/v1/timestamp"}),
+			certified: []string{"--fulcio-url", c.by.url},
+		},
+		"bundle": {
+			keyed:  slices.Concat(bundle, []string{"--use-signing-config=false"}, unlogged),
+			logged: slices.Concat(bundle, []string{"--signing-config", c.by.file("signing_config.json"), "--trusted-root", c.by.file("trusted_root.json")}),
+		},
 	}
 }
 
@@ -395,8 +417,11 @@ func TestCosignVerifiesEveryKeyOfSkep(t *testing.T) {
 				r := pushed(t, newRegistry(t, true))
 				sign(t, r, key, options)
 				for _, generation := range generations {
-					_, err := c.run(generation, "verify", "--key", public, "--insecure-ignore-tlog=true",
-						fmt.Sprintf("--new-bundle-format=%v", options.Bundle), r.Registry+"/"+r.Repository+"@"+r.Digest)
+					args := []string{"verify", "--key", public, "--insecure-ignore-tlog=true", fmt.Sprintf("--new-bundle-format=%v", options.Bundle)}
+					if options.Bundle {
+						args = append(args, "--trusted-root", c.by.file("trusted_root.json"))
+					}
+					_, err := c.run(generation, append(args, r.Registry+"/"+r.Repository+"@"+r.Digest)...)
 					if err != nil {
 						t.Errorf("%s, %s, in a %s: %v", kind, how, form, err)
 					}

@@ -39,19 +39,29 @@ type Signature struct {
 	Signer string `json:"signer"`
 	// Kind is key or keyless.
 	Kind string `json:"kind"`
-	// Issuer and Subject are from the certificate of a keyless signature.
+	// Issuer, Subject and Claims are from the certificate of a keyless signature.
 	Issuer  string `json:"issuer,omitempty"`
 	Subject string `json:"subject,omitempty"`
+	Claims  Claims `json:"claims,omitzero"`
 	// Annotations are from the signed payload.
 	Annotations map[string]string `json:"annotations,omitempty"`
-	// Time is when a log or timestamp authority saw the signature; zero where
-	// none did.
+	// PredicateType is that of the attestation that counts as a signature, since the
+	// signer says countAttestations; empty where it is a signature.
+	PredicateType string `json:"predicateType,omitempty"`
+	// Time is the trusted time: the earliest at which a log or timestamp authority
+	// that the signer trusts saw the signature; zero where none did.
 	Time time.Time `json:"time,omitzero"`
 }
 
 // Attestation is one in-toto statement about the digest that counts.
 type Attestation struct {
+	// Signer, Kind, Issuer, Subject, Claims and Time are as of a Signature.
 	Signer        string          `json:"signer"`
+	Kind          string          `json:"kind"`
+	Issuer        string          `json:"issuer,omitempty"`
+	Subject       string          `json:"subject,omitempty"`
+	Claims        Claims          `json:"claims,omitzero"`
+	Time          time.Time       `json:"time,omitzero"`
 	PredicateType string          `json:"predicateType"`
 	Predicate     json.RawMessage `json:"predicate"`
 }
@@ -77,6 +87,18 @@ func (e *Evidence) Signers() []string {
 		}
 	}
 	return names
+}
+
+// SignedAt returns the trusted time of each of Signers, the earliest of its
+// signatures; zero where none has one.
+func (e *Evidence) SignedAt() map[string]time.Time {
+	all := map[string]time.Time{}
+	for _, s := range e.Signatures {
+		if before, known := all[s.Signer]; !known || before.IsZero() || !s.Time.IsZero() && s.Time.Before(before) {
+			all[s.Signer] = s.Time
+		}
+	}
+	return all
 }
 
 // RevokedSigners returns the names of the signers that made a signature of the

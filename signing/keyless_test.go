@@ -187,16 +187,17 @@ func mustReject(t *testing.T, e signing.Evidence, because string) {
 func mustCount(t *testing.T, e signing.Evidence, attestation bool, w witness) {
 	t.Helper()
 	want := signing.Evidence{Digest: e.Digest, TrustRevision: e.TrustRevision, Signatures: []signing.Signature{}, Attestations: []signing.Attestation{}}
+	var at time.Time
+	if w.logged || w.stamped {
+		at = w.at.UTC()
+	}
 	if attestation {
 		want.Attestations = append(want.Attestations, signing.Attestation{
-			Signer: "ci", PredicateType: "https://example.com/scan/v1", Predicate: json.RawMessage(`{"found":0}`),
+			Signer: "ci", Kind: signing.KindKeyless, Issuer: issuer, Subject: subject, Time: at,
+			PredicateType: "https://example.com/scan/v1", Predicate: json.RawMessage(`{"found":0}`),
 		})
 	} else {
-		s := signing.Signature{Signer: "ci", Kind: signing.KindKeyless, Issuer: issuer, Subject: subject}
-		if w.logged || w.stamped {
-			s.Time = w.at.UTC()
-		}
-		want.Signatures = append(want.Signatures, s)
+		want.Signatures = append(want.Signatures, signing.Signature{Signer: "ci", Kind: signing.KindKeyless, Issuer: issuer, Subject: subject, Time: at})
 	}
 	if diff := cmp.Diff(want, e); diff != "" {
 		t.Errorf("evidence (-want +got):\n%s", diff)

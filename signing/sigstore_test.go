@@ -165,6 +165,7 @@ func (s *sigstore) entry(w http.ResponseWriter, r *http.Request) {
 	}
 	logged, id := s.enter(s.t, proposed, time.Now())
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("ETag", id)
 	w.Header().Set("Location", "/api/v1/log/entries/"+id)
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(map[string]any{id: logged})

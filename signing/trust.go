@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sigstore/cosign/v2/pkg/cosign"
 	"github.com/sigstore/sigstore-go/pkg/root"
@@ -31,15 +31,20 @@ const (
 type Trust struct {
 	parties  []*party
 	revision string
+	// repositories are where signatures lie as well as beside images.
+	repositories []string
 }
 
 // party is one signer: a name, and the ways to tell that a signature is its.
 // Passing one of the ways is enough.
 type party struct {
-	name        string
-	kind        string
-	revoked     bool
-	annotations map[string]string
+	name string
+	kind string
+	// revocation is nil where the party is trusted.
+	revocation *Revocation
+	// countAttestations has its attestations count as signatures too.
+	countAttestations bool
+	demands           demands
 	// material has the logs and timestamp authorities that count; nil where none do.
 	material root.TrustedMaterial
 	// legacy ways check cosign's simple signing payloads and DSSE envelopes,
@@ -88,7 +93,12 @@ func NewTrust(signers []v1alpha1.BpfSigner) (*Trust, error) {
 			continue
 		}
 		t.parties = append(t.parties, p)
+		if r := sorted[i].Spec.Repository; r != "" {
+			t.repositories = append(t.repositories, r)
+		}
 	}
+	slices.Sort(t.repositories)
+	t.repositories = slices.Compact(t.repositories)
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return t, errors.Join(errs...)
 }
@@ -98,36 +108,78 @@ func NewTrust(signers []v1alpha1.BpfSigner) (*Trust, error) {
 // revision says nothing about another.
 func (t *Trust) Revision() string { return t.revision }
 
-// Names returns the names of the signers that can be used and are not revoked,
-// sorted.
-func (t *Trust) Names() []string { return t.names(false) }
+// Repositories are where the signers' signatures lie as well as beside images, sorted.
+func (t *Trust) Repositories() []string { return t.repositories }
 
-// Revoked returns the names of the usable signers whose trust was taken away,
-// sorted.
-func (t *Trust) Revoked() []string { return t.names(true) }
-
-// Recorded is the evidence that a record of names amounts to, where no signature
-// can be had: the named signers that are known, revoked or not. It answers whether
-// policies deny what was admitted by them; nothing is allowed by it.
-func (t *Trust) Recorded(digest string, names []string) Evidence {
-	e := Evidence{Digest: digest, TrustRevision: t.revision, Signatures: []Signature{}, Attestations: []Attestation{}}
-	for _, p := range t.parties {
-		if slices.Contains(names, p.name) {
-			e.Signatures = append(e.Signatures, Signature{Signer: p.name, Kind: p.kind})
-		}
-	}
-	e.tidy()
-	return e
-}
-
-func (t *Trust) names(revoked bool) []string {
+// Names returns the names of the signers that can be used and are not revoked
+// altogether, sorted.
+func (t *Trust) Names() []string {
 	var names []string
 	for _, p := range t.parties {
-		if p.revoked == revoked {
+		if p.revocation == nil || !p.revocation.After.IsZero() {
 			names = append(names, p.name)
 		}
 	}
 	return names
+}
+
+// Revocation is that a signer's trust was taken away.
+type Revocation struct {
+	// After is from when on: what was signed before, by a trusted time, stays valid.
+	// Zero means all of it is revoked.
+	After time.Time
+}
+
+// revokes reports whether a signature is revoked that has a trusted time, or none
+// where that is zero.
+func (r *Revocation) revokes(signed time.Time) bool {
+	return r != nil && (r.After.IsZero() || signed.IsZero() || !signed.Before(r.After))
+}
+
+// of says that a signature is revoked, for a person to read.
+func (r *Revocation) of(signed time.Time) string {
+	switch {
+	case r.After.IsZero():
+		return "the signer is revoked: let somebody else sign"
+	case signed.IsZero():
+		return fmt.Sprintf("the signer is revoked after %s, and the signature has no trusted time before it: let somebody else sign", stamp(r.After))
+	}
+	return fmt.Sprintf("the signer is revoked after %s, and signed at %s: let somebody else sign", stamp(r.After), stamp(signed))
+}
+
+// Revocations are those of signers, by their names.
+type Revocations map[string]Revocation
+
+// Revokes reports whether a signature of a signer is revoked that has a trusted time,
+// or none where that is zero.
+func (r Revocations) Revokes(signer string, signed time.Time) bool {
+	revocation, revoked := r[signer]
+	return revoked && revocation.revokes(signed)
+}
+
+// Revoked returns the revocations of usable signers.
+func (t *Trust) Revoked() Revocations {
+	all := Revocations{}
+	for _, p := range t.parties {
+		if p.revocation != nil {
+			all[p.name] = *p.revocation
+		}
+	}
+	return all
+}
+
+// Recorded is the evidence that a record of signers and their trusted times amounts to,
+// where no signature can be had: those that are known, revoked or not. It answers whether
+// policies deny what was admitted by them; nothing is allowed by it.
+func (t *Trust) Recorded(digest string, signed map[string]time.Time) Evidence {
+	e := Evidence{Digest: digest, TrustRevision: t.revision, Signatures: []Signature{}, Attestations: []Attestation{}}
+	for _, p := range t.parties {
+		if at, recorded := signed[p.name]; recorded {
+			e.Signatures = append(e.Signatures, Signature{Signer: p.name, Kind: p.kind, Time: at})
+		}
+	}
+	e.tidy()
+	return e
 }
 
 // revisionOf hashes name and spec of signers that are sorted by name.
@@ -149,7 +201,13 @@ func revisionOf(sorted []v1alpha1.BpfSigner) (string, error) {
 }
 
 func newParty(s *v1alpha1.BpfSigner) (*party, error) {
-	p := &party{name: s.Name, revoked: s.Spec.Revoked, annotations: s.Spec.Annotations}
+	p := &party{name: s.Name, countAttestations: s.Spec.CountAttestations, demands: newDemands(s.Spec)}
+	switch {
+	case s.Spec.Revoked:
+		p.revocation = &Revocation{}
+	case s.Spec.RevokedAfter != nil:
+		p.revocation = &Revocation{After: s.Spec.RevokedAfter.UTC()}
+	}
 	switch {
 	case s.Name == "":
 		return nil, errors.New("it has no name: set metadata.name")
@@ -165,17 +223,32 @@ func newParty(s *v1alpha1.BpfSigner) (*party, error) {
 	return nil, errors.New("neither spec.key nor spec.keyless is given: set spec.key.publicKey to the contents of cosign.pub")
 }
 
-// useKey adds the ways to recognise signatures of one key. A key signature
-// needs no log and no time: no trusted root comes with it to check them by.
+// useKey adds the ways to recognise signatures of one key. By itself a key signature
+// needs no log and no time; with a trusted root, both are looked for.
 func (p *party) useKey(k *v1alpha1.KeySigner) error {
 	verifiers, err := parsePublicKey(k.PublicKey)
 	if err != nil {
 		return err
 	}
+	keyed := root.TrustedMaterialCollection{}
+	var trusted *root.TrustedRoot
+	if k.TrustedRoot != "" {
+		if trusted, err = parseWitnesses(k); err != nil {
+			return err
+		}
+		keyed = append(keyed, trusted)
+	} else if p.demands.log || p.demands.timestamp {
+		return errors.New("spec.key.trustedRoot is empty, and transparencyLog or timestamp is Required: paste the trusted_root.json of your sigstore instance")
+	}
 	for _, v := range verifiers {
-		p.legacy = append(p.legacy, cosign.CheckOpts{SigVerifier: v, IgnoreTlog: true, Offline: true})
+		way := cosign.CheckOpts{SigVerifier: v, IgnoreTlog: true, Offline: true}
 		key := root.NewExpiringKey(v, zeroTime, zeroTime)
 		material := root.NewTrustedPublicKeyMaterial(func(string) (root.TimeConstrainedVerifier, error) { return key, nil })
+		if trusted != nil {
+			way.TrustedMaterial = trusted
+			p.material = append(keyed, material)
+		}
+		p.legacy = append(p.legacy, way)
 		sv, err := verify.NewVerifier(material, verify.WithNoObserverTimestamps())
 		if err != nil {
 			return fmt.Errorf("build verifier: %w", err)
@@ -183,6 +256,23 @@ func (p *party) useKey(k *v1alpha1.KeySigner) error {
 		p.bundled = append(p.bundled, bundleCheck{sv, []verify.PolicyOption{verify.WithKey()}})
 	}
 	return nil
+}
+
+// parseWitnesses reads the trusted root of a key, and refuses one that could never
+// vouch for what is asked for.
+func parseWitnesses(k *v1alpha1.KeySigner) (*root.TrustedRoot, error) {
+	material, err := parseRoot("spec.key.trustedRoot", k.TrustedRoot)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(material.RekorLogs()) == 0 && k.TransparencyLog != "":
+		return nil, fmt.Errorf("spec.key.trustedRoot names no transparency log: %s, or drop transparencyLog: Required", rootRemedy)
+	case len(material.TimestampingAuthorities()) == 0 && k.Timestamp != "":
+		return nil, fmt.Errorf("spec.key.trustedRoot names no timestamp authority: %s, or drop timestamp: Required", rootRemedy)
+	case len(material.RekorLogs())+len(material.TimestampingAuthorities()) == 0:
+		return nil, fmt.Errorf("spec.key.trustedRoot names neither a transparency log nor a timestamp authority: %s", rootRemedy)
+	}
+	return material, nil
 }
 
 // useKeyless adds the ways to recognise signatures of an identity. The strict
@@ -195,7 +285,7 @@ func (p *party) useKeyless(k *v1alpha1.KeylessSigner) error {
 	if err != nil {
 		return err
 	}
-	identities, matchers, err := parseIdentities(k.Identities)
+	identities, matchers, err := p.parseIdentities(k.Identities)
 	if err != nil {
 		return err
 	}
@@ -230,77 +320,67 @@ func (p *party) useKeyless(k *v1alpha1.KeylessSigner) error {
 	return nil
 }
 
-// parseTrustedRoot reads the trusted root and refuses one that could never
-// vouch for anything, because what is asked for is not in it.
-func parseTrustedRoot(k *v1alpha1.KeylessSigner) (*root.TrustedRoot, error) {
-	const remedy = "paste the trusted_root.json of your sigstore instance"
-	if strings.TrimSpace(k.TrustedRoot) == "" {
-		return nil, fmt.Errorf("spec.keyless.trustedRoot is empty, and nothing is fetched: %s", remedy)
-	}
-	var material *root.TrustedRoot
-	err := guarded(func() (err error) {
-		material, err = root.NewTrustedRootFromJSON([]byte(k.TrustedRoot))
+// rootRemedy is what mends a trusted root.
+const rootRemedy = "paste the trusted_root.json of your sigstore instance"
+
+// parseRoot reads the trusted root of a field.
+func parseRoot(field, text string) (material *root.TrustedRoot, err error) {
+	err = guarded(func() (err error) {
+		material, err = root.NewTrustedRootFromJSON([]byte(text))
 		return err
 	})
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("spec.keyless.trustedRoot does not parse: %s: %w", remedy, err)
-	case len(material.FulcioCertificateAuthorities()) == 0:
-		return nil, fmt.Errorf("spec.keyless.trustedRoot names no certificate authority: %s", remedy)
-	case len(material.RekorLogs()) == 0 && !k.InsecureIgnoreTlog:
-		return nil, fmt.Errorf("spec.keyless.trustedRoot names no transparency log: %s, or set insecureIgnoreTlog", remedy)
-	case len(material.CTLogs()) == 0 && !k.InsecureIgnoreSCT:
-		return nil, fmt.Errorf("spec.keyless.trustedRoot names no certificate transparency log: %s, or set insecureIgnoreSCT", remedy)
+	if err != nil {
+		return nil, fmt.Errorf("%s does not parse: %s: %w", field, rootRemedy, err)
 	}
 	return material, nil
 }
 
-// parseIdentities gives each identity in the words of both verifiers. Issuer
-// and subject must both be limited, each in one way: half an identity would
-// trust everyone an issuer knows, or everyone who can name an issuer.
-func parseIdentities(in []v1alpha1.IdentityMatch) ([]cosign.Identity, []verify.PolicyOption, error) {
+// parseTrustedRoot reads the trusted root and refuses one that could never
+// vouch for anything, because what is asked for is not in it.
+func parseTrustedRoot(k *v1alpha1.KeylessSigner) (*root.TrustedRoot, error) {
+	if strings.TrimSpace(k.TrustedRoot) == "" {
+		return nil, fmt.Errorf("spec.keyless.trustedRoot is empty, and nothing is fetched: %s", rootRemedy)
+	}
+	material, err := parseRoot("spec.keyless.trustedRoot", k.TrustedRoot)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(material.FulcioCertificateAuthorities()) == 0:
+		return nil, fmt.Errorf("spec.keyless.trustedRoot names no certificate authority: %s", rootRemedy)
+	case len(material.RekorLogs()) == 0 && !k.InsecureIgnoreTlog:
+		return nil, fmt.Errorf("spec.keyless.trustedRoot names no transparency log: %s, or set insecureIgnoreTlog", rootRemedy)
+	case len(material.CTLogs()) == 0 && !k.InsecureIgnoreSCT:
+		return nil, fmt.Errorf("spec.keyless.trustedRoot names no certificate transparency log: %s, or set insecureIgnoreSCT", rootRemedy)
+	}
+	return material, nil
+}
+
+// parseIdentities gives each identity in the words of both verifiers, which compare
+// issuer and subject, and in the party's own, which compare the claims too.
+func (p *party) parseIdentities(in []v1alpha1.IdentityMatch) ([]cosign.Identity, []verify.PolicyOption, error) {
 	if len(in) == 0 {
 		return nil, nil, errors.New("spec.keyless.identities is empty, which would trust everyone the authority knows: list issuer and subject of who may sign")
 	}
 	identities := make([]cosign.Identity, 0, len(in))
 	policy := make([]verify.PolicyOption, 0, len(in))
 	for i, m := range in {
-		issuer, err := parseMatch(m.Issuer, m.IssuerRegExp)
+		one, err := newIdentity(m)
 		if err != nil {
-			return nil, nil, fmt.Errorf("spec.keyless.identities[%d]: issuer: %w", i, err)
+			return nil, nil, fmt.Errorf("spec.keyless.identities[%d]: %w", i, err)
 		}
-		subject, err := parseMatch(m.Subject, m.SubjectRegExp)
-		if err != nil {
-			return nil, nil, fmt.Errorf("spec.keyless.identities[%d]: subject: %w", i, err)
-		}
+		p.demands.identities = append(p.demands.identities, one)
+		issuer, issuerExpression := one.issuer.words()
+		subject, subjectExpression := one.subject.words()
 		identities = append(identities, cosign.Identity{
-			Issuer: m.Issuer, IssuerRegExp: issuer, Subject: m.Subject, SubjectRegExp: subject,
+			Issuer: issuer, IssuerRegExp: issuerExpression, Subject: subject, SubjectRegExp: subjectExpression,
 		})
-		certificate, err := verify.NewShortCertificateIdentity(m.Issuer, issuer, m.Subject, subject)
+		certificate, err := verify.NewShortCertificateIdentity(issuer, issuerExpression, subject, subjectExpression)
 		if err != nil {
 			return nil, nil, fmt.Errorf("spec.keyless.identities[%d]: %w", i, err)
 		}
 		policy = append(policy, verify.WithCertificateIdentity(certificate))
 	}
 	return identities, policy, nil
-}
-
-// parseMatch returns the expression anchored to the whole string, or nothing
-// for an exact value. The expression is compiled by itself first, so that it
-// cannot close the group the anchors hold.
-func parseMatch(exact, expression string) (string, error) {
-	switch {
-	case exact == "" && expression == "":
-		return "", errors.New("it is not limited: give the exact value or a regular expression (.* for any)")
-	case exact != "" && expression != "":
-		return "", errors.New("an exact value and a regular expression are both given: keep one")
-	case expression == "":
-		return "", nil
-	}
-	if _, err := regexp.Compile(expression); err != nil {
-		return "", fmt.Errorf("the regular expression does not compile: write it in RE2 syntax: %w", err)
-	}
-	return `\A(?:` + expression + `)\z`, nil
 }
 
 // guarded turns a panic of a parser that was handed untrusted bytes into an

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -38,6 +39,7 @@ type claim struct {
 type proof struct {
 	issuer  string
 	subject string
+	claims  Claims
 	witness witness
 	// untrue is why what comes with it as a witness is none; nil where it is one, or
 	// nothing comes with it.
@@ -102,7 +104,7 @@ func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.H
 	tried := t.try(ctx, c)
 	switch {
 	case tried.revoked != nil:
-		e.reject(a, tried.revoked.name, "the signer is revoked: let somebody else sign")
+		e.reject(a, tried.revoked.name, "%s", tried.revoked.revocation.of(tried.at))
 		e.Rejected[len(e.Rejected)-1].Revoked = true
 		e.Revoked = append(e.Revoked, tried.revoked.name)
 	case len(tried.matches) > 0:
@@ -122,7 +124,9 @@ func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.H
 // not.
 type trial struct {
 	matches []match
+	// revoked knows the claim as its own, and at is the trusted time of it.
 	revoked *party
+	at      time.Time
 	// unmet are those whose signature it is, and who ask for more.
 	unmet  []failure
 	keys   []string
@@ -144,23 +148,36 @@ func (t *Trust) try(ctx context.Context, c *claim) trial {
 	var tried trial
 	for _, p := range t.parties {
 		found, err := c.recognise(ctx, p)
-		switch lack := missing(p.annotations, c.annotations); {
+		switch {
 		case err != nil && p.kind == KindKey:
 			tried.keys = append(tried.keys, p.name)
 		case err != nil:
 			tried.failed = append(tried.failed, failure{p, err})
-		case lack != "":
-			tried.unmet = append(tried.unmet, failure{p, fmt.Errorf("its payload lacks the annotation %s that the signer must give: sign with it", lack)})
-		case p.revoked:
-			tried.revoked = p
-			return tried
-		case found.untrue != nil:
-			tried.unmet = append(tried.unmet, failure{p, found.untrue})
 		default:
-			tried.matches = append(tried.matches, match{p, found})
+			tried.weigh(c, p, found)
+		}
+		if tried.revoked != nil {
+			return tried
 		}
 	}
 	return tried
+}
+
+// weigh decides what becomes of a claim that was made as a party's are.
+func (tried *trial) weigh(c *claim, p *party, found proof) {
+	reason := p.demands.disowned(c, found)
+	if at := found.witness.time; reason == nil && p.revocation.revokes(at) {
+		tried.revoked, tried.at = p, at
+		return
+	}
+	if reason == nil {
+		reason = p.demands.unmet(found)
+	}
+	if reason != nil {
+		tried.unmet = append(tried.unmet, failure{p, reason})
+		return
+	}
+	tried.matches = append(tried.matches, match{p, found})
 }
 
 // explain rejects an artifact that no signer recognised. Keys have nothing to
@@ -218,28 +235,35 @@ func missing(want, have map[string]string) string {
 }
 
 func (e *Evidence) add(c *claim, p *party, found proof) {
-	if c.attestation != nil {
-		e.Attestations = append(e.Attestations, Attestation{
-			Signer: p.name, PredicateType: c.attestation.PredicateType, Predicate: c.attestation.Predicate,
-		})
+	s := Signature{
+		Signer: p.name, Kind: p.kind, Issuer: found.issuer, Subject: found.subject, Claims: found.claims,
+		Annotations: c.annotations, Time: found.witness.time,
+	}
+	if c.attestation == nil {
+		e.Signatures = append(e.Signatures, s)
 		return
 	}
-	e.Signatures = append(e.Signatures, Signature{
-		Signer: p.name, Kind: p.kind, Issuer: found.issuer, Subject: found.subject,
-		Annotations: c.annotations, Time: found.witness.time,
+	e.Attestations = append(e.Attestations, Attestation{
+		Signer: p.name, Kind: p.kind, Issuer: found.issuer, Subject: found.subject, Claims: found.claims, Time: found.witness.time,
+		PredicateType: c.attestation.PredicateType, Predicate: c.attestation.Predicate,
 	})
+	if p.countAttestations {
+		s.PredicateType = c.attestation.PredicateType
+		e.Signatures = append(e.Signatures, s)
+	}
 }
 
 // tidy sorts, drops what is there twice, and bounds the rejections.
 func (e *Evidence) tidy() {
 	slices.SortStableFunc(e.Signatures, func(a, b Signature) int {
 		return cmp.Or(strings.Compare(a.Signer, b.Signer), strings.Compare(a.Kind, b.Kind),
-			strings.Compare(a.Issuer, b.Issuer), strings.Compare(a.Subject, b.Subject), a.Time.Compare(b.Time))
+			strings.Compare(a.Issuer, b.Issuer), strings.Compare(a.Subject, b.Subject), a.Time.Compare(b.Time),
+			strings.Compare(a.PredicateType, b.PredicateType))
 	})
 	e.Signatures = slices.CompactFunc(e.Signatures, func(a, b Signature) bool { return reflect.DeepEqual(a, b) })
 	slices.SortStableFunc(e.Attestations, func(a, b Attestation) int {
 		return cmp.Or(strings.Compare(a.Signer, b.Signer), strings.Compare(a.PredicateType, b.PredicateType),
-			strings.Compare(string(a.Predicate), string(b.Predicate)))
+			strings.Compare(string(a.Predicate), string(b.Predicate)), a.Time.Compare(b.Time))
 	})
 	e.Attestations = slices.CompactFunc(e.Attestations, func(a, b Attestation) bool { return reflect.DeepEqual(a, b) })
 	slices.Sort(e.Revoked)

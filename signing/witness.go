@@ -2,11 +2,14 @@ package signing
 
 import (
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	"github.com/sigstore/cosign/v2/pkg/cosign"
 	"github.com/sigstore/cosign/v2/pkg/oci"
 	"github.com/sigstore/sigstore-go/pkg/bundle"
@@ -101,14 +104,77 @@ func legacyWitness(s oci.Signature, options cosign.CheckOpts) (witness, error) {
 		}
 		w.logged = true
 	}
-	// Cosign stumbles over some timestamps (v2.6.5 takes the first of none), so that
-	// is one that says nothing.
-	_ = guarded(func() error {
-		stamp, err := cosign.VerifyRFC3161Timestamp(s, &options)
-		if err == nil && stamp != nil {
-			w.stamped = w.at(stamp.Time, certificate)
-		}
-		return err
-	})
+	stamps, err := legacyStamps(s, options.TrustedMaterial)
+	if err != nil {
+		return w, fmt.Errorf("read its timestamp: %w", err)
+	}
+	for _, stamp := range stamps {
+		w.stamped = w.at(stamp.Time, certificate) || w.stamped
+	}
 	return w, nil
 }
+
+// legacyStamps verifies the timestamp that comes with a signature.
+func legacyStamps(s oci.Signature, trusted root.TrustedMaterial) ([]*root.Timestamp, error) {
+	stamp, err := s.RFC3161Timestamp()
+	if err != nil || stamp == nil {
+		return nil, err
+	}
+	signed, err := stampedParts(s)
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range signed {
+		stamps, _, err := verify.VerifySignedTimestamp(&stampedBytes{signed: part, stamp: stamp.SignedRFC3161Timestamp}, trusted)
+		if err != nil || len(stamps) > 0 {
+			return stamps, err
+		}
+	}
+	return nil, nil
+}
+
+// stampedParts are what a timestamp may be of: the signature, and of an attestation the
+// whole envelope, which cosign 2 stamps, or the one signature in it, as cosign 3 does.
+func stampedParts(s oci.Signature) ([][]byte, error) {
+	text, err := s.Base64Signature()
+	if err != nil {
+		return nil, err
+	}
+	if text != "" {
+		raw, err := base64.StdEncoding.DecodeString(text)
+		return [][]byte{raw}, err
+	}
+	content, err := s.Payload()
+	if err != nil {
+		return nil, err
+	}
+	parts := [][]byte{content}
+	var envelope dsse.Envelope
+	if json.Unmarshal(content, &envelope) == nil && len(envelope.Signatures) == 1 {
+		if raw, err := base64.StdEncoding.DecodeString(envelope.Signatures[0].Sig); err == nil {
+			parts = append(parts, raw)
+		}
+	}
+	return parts, nil
+}
+
+// stampedBytes are bytes with a timestamp, in sigstore's words.
+type stampedBytes struct {
+	verify.BaseSignedEntity
+	signed, stamp []byte
+}
+
+// Timestamps implements verify.SignedEntity.
+func (b *stampedBytes) Timestamps() ([][]byte, error) { return [][]byte{b.stamp}, nil }
+
+// SignatureContent implements verify.SignedEntity.
+func (b *stampedBytes) SignatureContent() (verify.SignatureContent, error) { return b, nil }
+
+// Signature implements verify.SignatureContent.
+func (b *stampedBytes) Signature() []byte { return b.signed }
+
+// EnvelopeContent implements verify.SignatureContent: there is none.
+func (b *stampedBytes) EnvelopeContent() verify.EnvelopeContent { return nil }
+
+// MessageSignatureContent implements verify.SignatureContent: there is none.
+func (b *stampedBytes) MessageSignatureContent() verify.MessageSignatureContent { return nil }
