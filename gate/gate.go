@@ -321,9 +321,13 @@ func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
 	if !i.evidence.Partial {
 		return i, nil
 	}
-	now, err := j.more(ctx, i.Resolved, i.collected)
+	now, err := j.more(ctx, i.trust, i.Resolved, i.collected)
 	if !errors.Is(err, image.ErrNotAsked) {
 		j.opts.Observer.Signatures(asked(err))
+	}
+	var elsewhere *signing.RepositoryError
+	if errors.As(err, &elsewhere) {
+		_, _ = j.learn(i.Resolved, now, j.without(err))
 	}
 	if i.collected, err = j.learn(i.Resolved, now, err); err == nil {
 		i.evidence, err = j.tried(ctx, i.trust, i.collected)
@@ -371,12 +375,13 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 		now, err := j.first(ctx, trust, r)
 		return now, FromRegistry, err
 	}
+	have = have.forSigners(trust)
 	ev, err := j.tried(ctx, trust, have)
 	if err != nil {
 		return collectedAt{}, from, err
 	}
 	age, fresh := j.opts.Now().Sub(have.At), j.opts.FreshFor
-	if len(ev.Signatures) == 0 || ev.Partial {
+	if len(ev.Signatures) == 0 || ev.Partial && !j.waits(trust, have) {
 		fresh = min(fresh, hurried)
 	}
 	// A clock that was set back makes nothing fresh.
@@ -390,7 +395,8 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 		return have, FromStale, nil
 	}
 	noting, answered := image.Answers(ctx)
-	now, err := j.more(noting, r, have)
+	now, err := j.more(noting, trust, r, have)
+	err = j.without(err)
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) && !errors.Is(err, image.ErrNotAsked) {
 		// What one application may not read says nothing about the registry, and one
 		// blob that it does not hand out does not either.
@@ -402,6 +408,24 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 	}
 	now, err = j.learn(r, now, err)
 	return now, FromRegistry, err
+}
+
+// without excuses the repositories of signers that could not be read: what was
+// collected of the others is a part, and they are not waited for again for a while.
+func (j *Judge) without(err error) error {
+	var elsewhere *signing.RepositoryError
+	if !errors.As(err, &elsewhere) {
+		return err
+	}
+	j.known.down.put(elsewhere.Repository, j.opts.Now())
+	return nil
+}
+
+// waits reports whether what was collected is a part only for repositories of signers
+// that were out of reach a moment ago.
+func (j *Judge) waits(trust *signing.Trust, have collectedAt) bool {
+	lacks := have.Collected.Lacks(trust.Repositories())
+	return len(lacks) > 0 && !slices.ContainsFunc(lacks, func(r string) bool { return !j.isDown(r) })
 }
 
 // outOfReach names what is out of reach where signatures could not be collected: the
@@ -418,10 +442,14 @@ func outOfReach(r image.Resolved, answered bool) string {
 // moment ago. One that hangs would else hold up a revocation for as long as every image
 // in it is waited for.
 func (j *Judge) unreachable(r image.Resolved) bool {
-	return slices.ContainsFunc([]string{outOfReach(r, true), outOfReach(r, false)}, func(name string) bool {
-		since, ok := j.known.down.get(name)
-		return ok && j.opts.Now().Sub(since) < hurried
-	})
+	return slices.ContainsFunc([]string{outOfReach(r, true), outOfReach(r, false)}, j.isDown)
+}
+
+// isDown reports whether a registry or repository of that name was out of reach a moment
+// ago.
+func (j *Judge) isDown(name string) bool {
+	since, ok := j.known.down.get(name)
+	return ok && j.opts.Now().Sub(since) < hurried
 }
 
 // first asks about a digest that nothing is known of, and no more than it takes
@@ -433,27 +461,36 @@ func (j *Judge) first(ctx context.Context, trust *signing.Trust, r Resolved) (co
 	found, err := signing.CollectUntil(collecting, j.images(r.req), r.image, func(part signing.Collected) (bool, error) {
 		ev, err := j.tried(ctx, trust, collectedAt{Collected: part})
 		return len(ev.Signatures) > 0, err
-	})
-	return j.learn(r, collectedAt{Collected: found, At: at}, j.tooSlow(collecting, r, err))
+	}, trust.Repositories()...)
+	return j.learn(r, collectedAt{Collected: found, At: at}, j.without(j.tooSlow(collecting, r, err)))
 }
 
 // more asks for all there is: the rest, where a part was collected lately.
-func (j *Judge) more(ctx context.Context, r Resolved, have collectedAt) (collectedAt, error) {
-	at := j.opts.Now()
+func (j *Judge) more(ctx context.Context, trust *signing.Trust, r Resolved, have collectedAt) (collectedAt, error) {
+	now := collectedAt{At: j.opts.Now()}
 	collecting, cancel := context.WithTimeout(ctx, j.opts.CollectTimeout)
 	defer cancel()
-	if age := at.Sub(have.At); have.Collected.Partial && age > -clockSkew && age < j.opts.FreshFor {
-		whole, err := signing.Complete(collecting, j.images(r.req), r.image, have.Collected)
-		return collectedAt{Collected: whole, At: have.At}, j.tooSlow(collecting, r, err)
+	// A repository of a signer that hangs is not waited for by every application.
+	asked := slices.DeleteFunc(slices.Clone(trust.Repositories()), j.isDown)
+	var err error
+	if age := now.At.Sub(have.At); have.Collected.Partial && age > -clockSkew && age < j.opts.FreshFor {
+		now.At = have.At
+		now.Collected, err = signing.Complete(collecting, j.images(r.req), r.image, have.Collected, asked...)
+	} else {
+		now.Collected, err = signing.Collect(collecting, j.images(r.req), r.image, asked...)
 	}
-	whole, err := signing.Collect(collecting, j.images(r.req), r.image)
-	return collectedAt{Collected: whole, At: at}, j.tooSlow(collecting, r, err)
+	now.Collected = now.Collected.For(trust.Repositories())
+	if lacks := now.Collected.Lacks(trust.Repositories()); err == nil && len(lacks) > 0 {
+		err = &signing.RepositoryError{Repository: lacks[0], Err: errors.New("it was out of reach a moment ago")}
+	}
+	return now, j.tooSlow(collecting, r, err)
 }
 
 // tooSlow names the registry and the deadline in an error of collecting signatures
 // that took too long.
 func (j *Judge) tooSlow(collecting context.Context, r Resolved, err error) error {
-	if err == nil || !errors.Is(collecting.Err(), context.DeadlineExceeded) {
+	var elsewhere *signing.RepositoryError
+	if err == nil || errors.As(err, &elsewhere) || !errors.Is(collecting.Err(), context.DeadlineExceeded) {
 		return err
 	}
 	return fmt.Errorf("registry %s did not send all signatures within %s: %w", r.image.Registry, j.opts.CollectTimeout, err)

@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
 )
 
 // Held is what a verdict about what runs comes to.
@@ -78,7 +80,7 @@ const recordTimeout = 10 * time.Second
 // sealed intent. It stands in where a registry is out of reach, and asks none.
 func (j *Judge) deniedByRecord(ctx context.Context, s Standing) bool {
 	trust, _ := j.inForce()
-	if !LostASigner(s.Live.Signers, trust.Revoked()) {
+	if !LostASigner(s.Live, trust.Revoked()) {
 		return false
 	}
 	// The time that a registry took is not taken from this.
@@ -93,7 +95,9 @@ func (j *Judge) deniedByRecord(ctx context.Context, s Standing) bool {
 	if err != nil {
 		return false
 	}
-	i.evidence = i.trust.Recorded(s.Live.ImageDigest, withoutNames(s.Live.Signers, i.trust.Revoked()))
+	left, revoked := s.Live.Signed(), i.trust.Revoked()
+	maps.DeleteFunc(left, revoked.Revokes)
+	i.evidence = i.trust.Recorded(s.Live.ImageDigest, left)
 	now, err := j.decision(ctx, i)
 	if err != nil || now.Allowed() {
 		return false
@@ -118,7 +122,7 @@ func (j *Judge) fromRecord(ctx context.Context, s Standing) (i Inspected, known 
 	}
 	v := Verified{Resolved: resolved}
 	v.trust, v.policies = j.inForce()
-	v.evidence = v.trust.Recorded(s.Live.ImageDigest, s.Live.Signers)
+	v.evidence = v.trust.Recorded(s.Live.ImageDigest, s.Live.Signed())
 	if v.object, err = j.open(ctx, resolved); err == nil {
 		i, err = j.Inspect(ctx, v)
 		return i, true, err
@@ -127,20 +131,11 @@ func (j *Judge) fromRecord(ctx context.Context, s Standing) (i Inspected, known 
 	return Inspected{Verified: v, programs: s.Live.Programs}, false, nil
 }
 
-// revokedOf are the sealed signers of a version that are revoked.
-func revokedOf(version *intent.Payload, revoked []string) []string {
-	var names []string
-	for _, name := range version.Signers {
-		if slices.Contains(revoked, name) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// withoutNames are the names but for some.
-func withoutNames(names, without []string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(without, name) })
+// revokedOf are the sealed signers of a version that are revoked, by the trusted times
+// that were sealed with them.
+func revokedOf(version *intent.Payload, revoked signing.Revocations) []string {
+	signed := version.Signed()
+	return slices.DeleteFunc(slices.Clone(version.Signers), func(name string) bool { return !revoked.Revokes(name, signed[name]) })
 }
 
 // Rejudge judges a version that was sealed before as if it were defined today:
@@ -179,7 +174,7 @@ type Fate struct {
 }
 
 // Fate judges a version beside a definition's own; revoked are those of Settle.
-func (j *Judge) Fate(ctx context.Context, request Request, version intent.Payload, revoked []string) Fate {
+func (j *Judge) Fate(ctx context.Context, request Request, version intent.Payload, revoked signing.Revocations) Fate {
 	s := Standing{Request: request, Err: errSuperseded, Live: &version, Hidden: request.Application == nil}
 	s.Held = j.Hold(ctx, s)
 	free, _ := s.Settle(revoked, false)

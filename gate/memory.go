@@ -42,6 +42,16 @@ const storeAgain = time.Hour
 // told tells whether the Memory has c, of a time that is near enough.
 func (c collectedAt) told() bool { return c.At.Sub(c.stored).Abs() < storeAgain }
 
+// forSigners is c as far as it goes for signers: a part, where one of their
+// repositories was not read.
+func (c collectedAt) forSigners(trust *signing.Trust) collectedAt {
+	was := c.Collected.Partial && c.Collected.Unread
+	if c.Collected = c.Collected.For(trust.Repositories()); !was && c.Collected.Unread {
+		c.hash = ""
+	}
+	return c
+}
+
 // hashed is c with its hash worked out, once for all judgements.
 func (c collectedAt) hashed() (collectedAt, error) {
 	var err error

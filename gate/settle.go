@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/signing"
 )
 
 // AnnotationRequestedAt is Flux's annotation: changing its value has a tag
@@ -114,9 +114,9 @@ func (s Standing) Undecided() bool {
 }
 
 // Settle decides what to do with one application and why. revoked are the
-// signers whose trust was taken away; braked tells that so much is denied anew
+// signers whose trust was taken away, or is from a time on; braked tells that so much is denied anew
 // that a human has to confirm it.
-func (s Standing) Settle(revoked []string, braked bool) (Move, string) {
+func (s Standing) Settle(revoked signing.Revocations, braked bool) (Move, string) {
 	if move, why := s.distrusted(revoked); move != "" {
 		return move, why
 	}
@@ -151,7 +151,7 @@ func (s Standing) Settle(revoked []string, braked bool) (Move, string) {
 // it is unloaded where it is denied now, by whatever evidence there is. The sealed
 // signers are the record: who may push to the registry adds none to it and takes
 // none away. The move is empty where there is nothing to decide.
-func (s Standing) distrusted(revoked []string) (Move, string) {
+func (s Standing) distrusted(revoked signing.Revocations) (Move, string) {
 	if !s.Runs() || s.stays() {
 		return "", ""
 	}
@@ -161,7 +161,7 @@ func (s Standing) distrusted(revoked []string) (Move, string) {
 		return "", ""
 	case s.Held.pending != nil:
 		return MoveKeep, s.Held.pending.Error()
-	case LostItsSigners(s.Live.Signers, revoked):
+	case LostItsSigners(s.Live, revoked):
 		return MoveBury, "every signer it was admitted by is revoked"
 	case s.Held.unknown:
 		return MoveKeep, "a signer it was admitted by is revoked (" + strings.Join(names, ", ") +
@@ -172,20 +172,15 @@ func (s Standing) distrusted(revoked []string) (Move, string) {
 	return "", ""
 }
 
-// LostASigner reports whether a signer who admitted what runs is revoked now.
-func LostASigner(admitted, revoked []string) bool {
-	return slices.ContainsFunc(admitted, func(name string) bool { return slices.Contains(revoked, name) })
+// LostASigner reports whether a signer who admitted a version is revoked now.
+func LostASigner(version *intent.Payload, revoked signing.Revocations) bool {
+	return len(revokedOf(version, revoked)) > 0
 }
 
-// LostItsSigners tells whether signers admitted what runs and all of them are
+// LostItsSigners reports whether signers admitted a version and all of them are
 // revoked now.
-func LostItsSigners(admitted, revoked []string) bool {
-	for _, name := range admitted {
-		if !slices.Contains(revoked, name) {
-			return false
-		}
-	}
-	return len(admitted) > 0
+func LostItsSigners(version *intent.Payload, revoked signing.Revocations) bool {
+	return len(version.Signers) > 0 && len(revokedOf(version, revoked)) == len(version.Signers)
 }
 
 // The reasons of the conditions Verified and Allowed.
@@ -217,6 +212,9 @@ func (s Standing) Verified(why string) metav1.Condition {
 			c.Message += ", as the registry said at " + at.UTC().Format(time.RFC3339) + "; it is out of reach since"
 		}
 		return c
+	}
+	if names := evidence.Attesters(); len(names) > 0 {
+		c.Message += "; attestations alone do not count: an admin sets countAttestations on BpfSigner " + strings.Join(names, ", ") + " to have them count"
 	}
 	for _, r := range evidence.Rejected {
 		c.Message += "; " + strings.TrimPrefix(r.Signer+": ", ": ") + r.Reason

@@ -6,7 +6,17 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/signing"
 )
+
+// revocations are those of signers altogether.
+func revocations(names ...string) signing.Revocations {
+	all := signing.Revocations{}
+	for _, name := range names {
+		all[name] = signing.Revocation{}
+	}
+	return all
+}
 
 // TestSettle covers every case that needs no verdict of a real gate; those that
 // do are in the kernel tests.
@@ -54,7 +64,7 @@ func TestSettle(t *testing.T) {
 		"never loaded, and nobody can tell of it":  {Standing{Request: def, Err: unreachable}, nil, MoveKeep},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, why := c.s.Settle(c.revoked, false)
+			got, why := c.s.Settle(revocations(c.revoked...), false)
 			if got != c.want {
 				t.Errorf("Settle = %s (%s), want %s", got, why, c.want)
 			}

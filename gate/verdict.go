@@ -278,6 +278,7 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Maps:           spec.Maps,
 		Programs:       v.programs,
 		Signers:        v.evidence.Signers(),
+		SignedAt:       signedAt(v.evidence),
 		PolicyRevision: v.revision,
 		Version:        stamp.Version,
 		Rollout:        stamp.Rollout,
@@ -285,6 +286,22 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Withdrawn:      stamp.Withdrawn,
 		Undone:         stamp.Undone,
 	}
+}
+
+// signedAt are the trusted times of who signed, in unix seconds; nil where there are
+// none.
+func signedAt(e signing.Evidence) map[string]int64 {
+	var all map[string]int64
+	for name, at := range e.SignedAt() {
+		if at.IsZero() {
+			continue
+		}
+		if all == nil {
+			all = map[string]int64{}
+		}
+		all[name] = at.Unix()
+	}
+	return all
 }
 
 // Bury seals a tombstone: the application is to be unloaded for the reason.

@@ -244,7 +244,7 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *Brake) {
 	atOnce(all, func(s *standing) {
 		s.Held = h.settings.judge.HoldBy(ctx, s.Standing, func(ctx context.Context, req gate.Request) (gate.Verdict, error) {
 			q := h.question(*s, "running", req, req.Digest)
-			q.urgent = gate.LostASigner(s.Live.Signers, revoked)
+			q.urgent = gate.LostASigner(s.Live, revoked)
 			return h.evaluate(ctx, q, req, anew)
 		})
 	})

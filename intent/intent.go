@@ -9,6 +9,7 @@ package intent
 
 import (
 	"cmp"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,9 +62,12 @@ type Payload struct {
 	Variables    map[string]apiextensionsv1.JSON `json:"variables,omitempty"`
 	Maps         map[string]v1alpha1.Map         `json:"maps,omitempty"`
 	Programs     []v1alpha1.Program              `json:"programs,omitempty"`
-	// Signers and PolicyRevision record what the verdict rested on.
-	Signers        []string `json:"signers,omitempty"`
-	PolicyRevision string   `json:"policyRevision,omitempty"`
+	// Signers, SignedAt and PolicyRevision record what the verdict rested on.
+	Signers []string `json:"signers,omitempty"`
+	// SignedAt has the trusted times of those of Signers that have one, in unix
+	// seconds: a revocation from a time on acts by it.
+	SignedAt       map[string]int64 `json:"signedAt,omitempty"`
+	PolicyRevision string           `json:"policyRevision,omitempty"`
 	// Version is the serial under which this version was first sealed, by which
 	// nodes answer; 0 where it is Serial. See VersionSerial.
 	Version int64 `json:"version,omitempty"`
@@ -83,6 +87,18 @@ type Payload struct {
 	// Undone is the Generation of the definition that was undone: what is sealed
 	// here is the version before it.
 	Undone int64 `json:"undone,omitempty"`
+}
+
+// Signed has the trusted time of each of Signers, zero where it has none.
+func (p *Payload) Signed() map[string]time.Time {
+	all := map[string]time.Time{}
+	for _, name := range p.Signers {
+		all[name] = time.Time{}
+		if at, trusted := p.SignedAt[name]; trusted {
+			all[name] = time.Unix(at, 0).UTC()
+		}
+	}
+	return all
 }
 
 // CreatedAt is when the application was created, in unix milliseconds, as far as

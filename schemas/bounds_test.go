@@ -141,18 +141,30 @@ func (b *bounds) refuses(path []string, value string) bool {
 	return false
 }
 
-// texts are a word and a path of so many characters.
+// texts are a word, a path and a repository of so many characters.
 func texts(n int64) []string {
 	return []string{
 		strconv.Quote(strings.Repeat("a", int(n))),
 		strconv.Quote(("/" + strings.Repeat("a", int(n)))[:n]),
+		strconv.Quote(("a/" + strings.Repeat("a", int(n)))[:n]),
 	}
 }
 
-// lists are of so many elements that are anything, and that are a signer's
-// identities.
+// lists are of so many elements that are anything, that are a signer's identities, and
+// that are claims, of which each is given once.
 func lists(n int64) []string {
+	names := []string{
+		"buildSignerURI", "buildSignerDigest", "runnerEnvironment", "sourceRepositoryURI", "sourceRepositoryDigest", "sourceRepositoryRef",
+		"sourceRepositoryIdentifier", "sourceRepositoryOwnerURI", "sourceRepositoryOwnerIdentifier", "buildConfigURI", "buildConfigDigest",
+		"buildTrigger", "runInvocationURI", "sourceRepositoryVisibilityAtSigning", "githubWorkflowTrigger", "githubWorkflowSHA",
+		"githubWorkflowName", "githubWorkflowRepository", "githubWorkflowRef",
+	}
+	var claims strings.Builder
+	for i := range n {
+		fmt.Fprintf(&claims, "{name: %q, value: \"v\"}, ", names[i%int64(len(names))])
+	}
 	return []string{
+		"[" + claims.String() + "]",
 		"[" + strings.Repeat("_, ", int(n)) + "]",
 		"[" + strings.Repeat(`{issuer: "i", subject: "s"}, `, int(n)) + "]",
 	}

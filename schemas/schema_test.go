@@ -147,7 +147,7 @@ func compareFields(t *testing.T, at string, of reflect.Type, nodes []cue.Value) 
 		of = of.Elem()
 	}
 	switch {
-	case of == reflect.TypeFor[apiextensionsv1.JSON](), of == reflect.TypeFor[metav1.Duration](), of == reflect.TypeFor[intstr.IntOrString]():
+	case of == reflect.TypeFor[apiextensionsv1.JSON](), of == reflect.TypeFor[metav1.Duration](), of == reflect.TypeFor[metav1.Time](), of == reflect.TypeFor[intstr.IntOrString]():
 		return // one value in JSON, whatever Go makes of it
 	case of.Kind() == reflect.Slice:
 		compareFields(t, at+"[]", of.Elem(), below1(nodes, "0"))

@@ -15,6 +15,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"math/big"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,9 @@ type authority struct {
 	stamperKey         *ecdsa.PrivateKey
 	stamperChain       *x509.Certificate
 	born               time.Time
+	// claims go into the certificates that are given out, by the last number of their
+	// extension.
+	claims map[int]string
 }
 
 func newECKey(t *testing.T) *ecdsa.PrivateKey {
@@ -210,6 +214,13 @@ func (a *authority) certifyKey(t *testing.T, public crypto.PublicKey, issuer, su
 		NotBefore: at, NotAfter: at.Add(10 * time.Minute),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning},
 		ExtraExtensions: []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 1}, Value: []byte(issuer)}},
+	}
+	for number, value := range a.claims {
+		encoded, err := asn1.MarshalWithParams(value, "utf8")
+		if err != nil {
+			t.Fatal(err)
+		}
+		template.ExtraExtensions = append(template.ExtraExtensions, pkix.Extension{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, number}, Value: encoded})
 	}
 	cert := issue(t, template, a.intermediate, public, a.intermediateKey)
 	if withoutSCT {
@@ -403,6 +414,12 @@ func (a *authority) legacy(t *testing.T, i identity, content []byte, w witness) 
 
 func (a *authority) annotate(t *testing.T, annotations map[string]string, i identity, content, sig, stamped []byte, w witness) {
 	t.Helper()
+	a.annotateBy(t, annotations, pemOf(t, i.cert), content, sig, stamped, w)
+}
+
+// annotateBy is annotate for a certificate or a key in PEM.
+func (a *authority) annotateBy(t *testing.T, annotations map[string]string, by, content, sig, stamped []byte, w witness) {
+	t.Helper()
 	put := func(key string, value any) {
 		b, err := json.Marshal(value)
 		if err != nil {
@@ -411,7 +428,7 @@ func (a *authority) annotate(t *testing.T, annotations map[string]string, i iden
 		annotations[key] = string(b)
 	}
 	if w.logged {
-		put(static.BundleAnnotationKey, rekor.EntryToBundle(a.record(t, content, sig, pemOf(t, i.cert), w.at)))
+		put(static.BundleAnnotationKey, rekor.EntryToBundle(a.record(t, content, sig, by, w.at)))
 	}
 	if w.stamped {
 		put(static.RFC3161TimestampAnnotationKey, rekor.TimestampToRFC3161Timestamp(a.stamp(t, stamped, w.at)))
@@ -450,6 +467,47 @@ func (a *authority) bundle(t *testing.T, i identity, content []byte, w witness) 
 		stamp = a.stamp(t, signatureOf(t, envelope), w.at)
 	}
 	b, err := rekor.MakeNewBundle(i.cert.PublicKey, entry, content, envelope, pemOf(t, i.cert), stamp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signing.Artifact{Kind: signing.Bundle, Origin: "referrer", Content: b}
+}
+
+// keyed is a word about an image that a key gives, in one of forms, with an entry of
+// the log and a timestamp where the witness has them.
+func (a *authority) keyed(t *testing.T, raw *ecdsa.PrivateKey, form, digest string, w witness) signing.Artifact {
+	t.Helper()
+	i := identity{key: signerOf(t, raw), raw: raw}
+	public, err := cryptoutils.MarshalPublicKeyToPEM(raw.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	statement := statementOf(t, digest, cosignPredicate, map[string]any{}, nil)
+	if strings.Contains(form, "attestation") {
+		statement = statementOf(t, digest, provenance, map[string]any{"found": 0}, nil)
+	}
+	envelope := i.envelope(t, statement)
+	switch form {
+	case "legacy signature":
+		content := simplePayload(t, digest, nil)
+		sig := i.sign(t, content)
+		annotations := map[string]string{static.SignatureAnnotationKey: base64.StdEncoding.EncodeToString(sig)}
+		a.annotateBy(t, annotations, public, content, sig, sig, w)
+		return signing.Artifact{Kind: signing.LegacySignature, Origin: "tag", Content: content, Annotations: annotations}
+	case "legacy attestation":
+		annotations := map[string]string{}
+		a.annotateBy(t, annotations, public, envelope, nil, envelope, w)
+		return signing.Artifact{Kind: signing.LegacyAttestation, Origin: "tag", Content: envelope, Annotations: annotations}
+	}
+	var entry *models.LogEntryAnon
+	if w.logged {
+		entry = a.record(t, envelope, nil, public, w.at)
+	}
+	var stamp []byte
+	if w.stamped {
+		stamp = a.stamp(t, signatureOf(t, envelope), w.at)
+	}
+	b, err := rekor.MakeNewBundle(raw.Public(), entry, statement, envelope, public, stamp)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,9 @@ const (
 	maxRequests = 4
 	// maxSkipped is how many reasons are kept.
 	maxSkipped = 32
+	// maxRepositories is how many repositories of signers are read, beside the image's
+	// own. Together they have the bytes of one place.
+	maxRepositories = 4
 )
 
 // bundlePrefix begins the media type of every version of a sigstore bundle.
@@ -56,6 +59,8 @@ const emptyType = "application/vnd.oci.empty.v1+json"
 type Source interface {
 	// Attachments opens what belongs to one image.
 	Attachments(r image.Resolved) (*image.Attachments, error)
+	// Elsewhere opens what belongs to one digest in a repository that an admin names.
+	Elsewhere(repository, digest string) (*image.Attachments, error)
 }
 
 // ArtifactKind says in which form a signature or attestation was stored.
@@ -98,9 +103,30 @@ type Collected struct {
 	// Partial is true where cosign's tags were not asked for, since what the
 	// referrers hold was enough. Complete adds them.
 	Partial bool `json:"partial,omitempty"`
-	// Unread is true of a part without a blob that the registry did not hand out.
-	// Complete reads everything again.
+	// Unread is true of a part without a blob that the registry did not hand out, or
+	// without a repository that a signer names by now. Complete reads everything again.
 	Unread bool `json:"unread,omitempty"`
+	// Repositories are those of signers that were read, sorted.
+	Repositories []string `json:"repositories,omitempty"`
+}
+
+// For is what was collected as far as it goes for signers whose signatures lie in
+// repositories of their own: a part, where one of these was not read.
+func (c Collected) For(repositories []string) Collected {
+	if len(c.Lacks(repositories)) > 0 {
+		c.Partial, c.Unread = true, true
+	}
+	return c
+}
+
+// Lacks are those of some repositories that would be read and were not.
+func (c Collected) Lacks(repositories []string) []string {
+	return slices.DeleteFunc(slices.Clone(readable(repositories)), func(r string) bool { return slices.Contains(c.Repositories, r) })
+}
+
+// readable are the repositories that are read of some.
+func readable(repositories []string) []string {
+	return repositories[:min(len(repositories), maxRepositories)]
 }
 
 // Hash identifies what was collected: sha256:… over its JSON.
@@ -123,38 +149,71 @@ func (e *BlobError) Error() string { return e.err.Error() }
 // Unwrap returns that answer's error, of a kind of package image.
 func (e *BlobError) Unwrap() error { return e.err }
 
+// RepositoryError says that a repository which a signer names could not be read. With
+// it comes what else was collected, as a part.
+type RepositoryError struct {
+	// Repository is the signer's.
+	Repository string
+	// Err is the cause, of a kind of package image.
+	Err error
+}
+
+// Error names the repository.
+func (e *RepositoryError) Error() string {
+	return fmt.Sprintf("collect signatures in repository %s, which a signer names: %v", e.Repository, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *RepositoryError) Unwrap() error { return e.Err }
+
 // Collect reads everything about r.Digest that might be a signature or an
 // attestation: OCI referrers, or the tag that stands in for them where the
-// registry lacks the API, and cosign's tags sha256-….sig and .att, all at once.
-// The media type of a referrer is not asked: registries report some bundles as
-// empty. It verifies nothing.
+// registry lacks the API, and cosign's tags sha256-….sig and .att, all at once, and the
+// same in the repositories of signers. The media type of a referrer is not asked:
+// registries report some bundles as empty. It verifies nothing.
 //
 // One image with one signature by cosign's defaults takes 4 requests, ping
 // included, and 5 where the referrers API is missing; every bundle takes 2
 // more, and so does the first payload that carries annotations take 1. How many
-// signers there are does not matter.
+// signers there are does not matter; each of their repositories takes 3, ping aside.
 //
 // The error means that it could not be told what there is (the registry did not
-// answer, or answered garbage), and is of a kind of package image. What is missing is no error, and what is
-// malformed or too big is in Skipped. The time limit is ctx's.
-func Collect(ctx context.Context, source Source, r image.Resolved) (Collected, error) {
-	places := []place{(*collector).readReferrers, (*collector).readTags}
-	found := make([]Collected, len(places))
+// answer, or answered garbage), and is of a kind of package image. With a
+// *RepositoryError comes what else there is, as a part. What is missing is no error,
+// and what is malformed or too big is in Skipped. The time limit is ctx's.
+func Collect(ctx context.Context, source Source, r image.Resolved, repositories ...string) (Collected, error) {
+	return together(ctx, func(ctx context.Context) (Collected, error) {
+		return gather(ctx, source, r, (*collector).readReferrers)
+	}, func(ctx context.Context) (Collected, error) {
+		return gatherRest(ctx, source, r, repositories)
+	})
+}
+
+// together joins what is read at once. A *RepositoryError comes with what else was
+// read.
+func together(ctx context.Context, reads ...func(context.Context) (Collected, error)) (all Collected, err error) {
+	found, failed := make([]Collected, len(reads)), make([]error, len(reads))
 	group, ctx := errgroup.WithContext(ctx)
-	for i, read := range places {
-		group.Go(func() (err error) {
-			found[i], err = gather(ctx, source, r, read)
-			return err
+	for i, read := range reads {
+		group.Go(func() error {
+			var elsewhere *RepositoryError
+			if found[i], failed[i] = read(ctx); errors.As(failed[i], &elsewhere) {
+				return nil
+			}
+			return failed[i]
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return Collected{}, err
 	}
-	return join(found[0], found[1]), nil
+	for _, one := range found {
+		all = join(all, one)
+	}
+	return all, errors.Join(failed...)
 }
 
 // CollectUntil is Collect that reads the referrers first, and leaves cosign's
-// tags alone where enough says so of what they hold. An image with one bundle
+// tags and the repositories of signers alone where enough says so of what they hold. An image with one bundle
 // then takes 4 requests, 5 where the referrers API is missing, and one with a
 // legacy signature what it takes anyway, one round trip later.
 //
@@ -162,7 +221,7 @@ func Collect(ctx context.Context, source Source, r image.Resolved) (Collected, e
 // did. Whoever would refuse because of what is missing completes it first. A blob
 // that the registry does not hand out is an error only where enough says no of the
 // others.
-func CollectUntil(ctx context.Context, source Source, r image.Resolved, enough func(Collected) (bool, error)) (Collected, error) {
+func CollectUntil(ctx context.Context, source Source, r image.Resolved, enough func(Collected) (bool, error), repositories ...string) (Collected, error) {
 	part, unread := gather(ctx, source, r, (*collector).readReferrers)
 	var blob *BlobError
 	if unread != nil && !errors.As(unread, &blob) {
@@ -178,13 +237,13 @@ func CollectUntil(ctx context.Context, source Source, r image.Resolved, enough f
 	case unread != nil:
 		return Collected{}, unread
 	}
-	return Complete(ctx, source, r, part)
+	return Complete(ctx, source, r, part, repositories...)
 }
 
 // Complete adds what CollectUntil left out: 2 requests, and one for every
 // attestation and for every payload with annotations. What is not Partial comes
 // back as it is.
-func Complete(ctx context.Context, source Source, r image.Resolved, part Collected) (Collected, error) {
+func Complete(ctx context.Context, source Source, r image.Resolved, part Collected, repositories ...string) (Collected, error) {
 	if !part.Partial {
 		return part, nil
 	}
@@ -192,13 +251,12 @@ func Complete(ctx context.Context, source Source, r image.Resolved, part Collect
 		return Collected{}, fmt.Errorf("collect signatures of %s: what was collected so far is about %s", r.Reference, part.Digest)
 	}
 	if part.Unread {
-		return Collect(ctx, source, r)
+		return Collect(ctx, source, r, repositories...)
 	}
-	rest, err := gather(ctx, source, r, (*collector).readTags)
-	if err != nil {
-		return Collected{}, err
-	}
-	return join(part, rest), nil
+	part.Partial = false
+	return together(ctx, func(context.Context) (Collected, error) { return part, nil }, func(ctx context.Context) (Collected, error) {
+		return gatherRest(ctx, source, r, repositories)
+	})
 }
 
 // place reads one of the places where signatures are kept.
@@ -214,7 +272,8 @@ func gather(ctx context.Context, source Source, r image.Resolved, read place) (C
 	if err != nil {
 		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
 	}
-	c := &collector{from: from, digest: digest, noted: map[string]bool{}, blobs: map[v1.Hash][]byte{}}
+	left := int64(maxTotal)
+	c := newCollector(from, digest, "", &left)
 	c.know(guessPayload(r))
 	if err := read(c, ctx); err != nil {
 		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
@@ -225,12 +284,76 @@ func gather(ctx context.Context, source Source, r image.Resolved, read place) (C
 	return Collected{Digest: r.Digest, Artifacts: c.artifacts(), Skipped: c.skipped}, err
 }
 
-// join puts together what both places hold.
+// gatherRest reads what is left beside the referrers: cosign's tags, and the
+// repositories of signers.
+func gatherRest(ctx context.Context, source Source, r image.Resolved, repositories []string) (Collected, error) {
+	return together(ctx, func(ctx context.Context) (Collected, error) {
+		return gather(ctx, source, r, (*collector).readTags)
+	}, func(ctx context.Context) (Collected, error) {
+		return gatherElsewhere(ctx, source, r, repositories)
+	})
+}
+
+// gatherElsewhere reads the repositories of signers, one after the other. The error is
+// a *RepositoryError.
+func gatherElsewhere(ctx context.Context, source Source, r image.Resolved, repositories []string) (Collected, error) {
+	all := Collected{Digest: r.Digest}
+	if more := len(repositories) - maxRepositories; more > 0 {
+		all.Skipped = append(all.Skipped, fmt.Sprintf("%d of %d repositories of signers: no more than %d are read", more, len(repositories), maxRepositories))
+	}
+	var errs []error
+	left := int64(maxTotal)
+	for _, repository := range readable(repositories) {
+		found, err := gatherFrom(ctx, source, repository, r.Digest, &left)
+		if errors.Is(err, image.ErrNotAllowed) {
+			found, err = Collected{Skipped: []string{fmt.Sprintf("repository %s: it is not among the registries that are allowed", repository)}}, nil
+		}
+		if err != nil {
+			errs = append(errs, &RepositoryError{Repository: repository, Err: err})
+			continue
+		}
+		found.Repositories = []string{repository}
+		all = join(all, found)
+	}
+	if len(errs) > 0 {
+		all = all.For(repositories)
+	}
+	return all, errors.Join(errs...)
+}
+
+// gatherFrom reads one repository of a signer.
+func gatherFrom(ctx context.Context, source Source, repository, digest string, left *int64) (Collected, error) {
+	hash, err := v1.NewHash(digest)
+	if err != nil {
+		return Collected{}, fmt.Errorf("digest %q: %w", digest, err)
+	}
+	// What answers there says nothing of the image's own registry.
+	ctx, _ = image.Answers(ctx)
+	from, err := source.Elsewhere(repository, digest)
+	if err != nil {
+		return Collected{}, err
+	}
+	c := newCollector(from, hash, " in "+repository, left)
+	for _, read := range []place{(*collector).readReferrers, (*collector).readTags} {
+		if err := read(c, ctx); err != nil && !errors.Is(err, image.ErrNotFound) {
+			return Collected{}, err
+		}
+	}
+	if c.failed != nil {
+		return Collected{}, &BlobError{c.failed}
+	}
+	return Collected{Digest: digest, Artifacts: c.artifacts(), Skipped: c.skipped}, nil
+}
+
+// join puts together what two places hold.
 func join(a, b Collected) Collected {
 	return Collected{
-		Digest:    a.Digest,
-		Artifacts: inOrder(slices.Concat(a.Artifacts, b.Artifacts)),
-		Skipped:   slices.Concat(a.Skipped, b.Skipped),
+		Digest:       cmp.Or(a.Digest, b.Digest),
+		Artifacts:    inOrder(slices.Concat(a.Artifacts, b.Artifacts)),
+		Skipped:      slices.Concat(a.Skipped, b.Skipped),
+		Repositories: slices.Concat(a.Repositories, b.Repositories),
+		Partial:      a.Partial || b.Partial,
+		Unread:       a.Unread || b.Unread,
 	}
 }
 
@@ -268,8 +391,12 @@ type layer struct {
 
 // collector gathers from one place in three steps: which manifests, which layers, their bytes.
 type collector struct {
-	from    *image.Attachments
-	digest  v1.Hash
+	from   *image.Attachments
+	digest v1.Hash
+	// where ends the origin of what is found; empty beside the image.
+	where string
+	// left is how many bytes may be read still.
+	left    *int64
 	layers  []layer
 	noted   map[string]bool
 	blobs   map[v1.Hash][]byte
@@ -277,6 +404,10 @@ type collector struct {
 	// failed is why the registry did not hand out one of the blobs.
 	mu     sync.Mutex
 	failed error
+}
+
+func newCollector(from *image.Attachments, digest v1.Hash, where string, left *int64) *collector {
+	return &collector{from: from, digest: digest, where: where, left: left, noted: map[string]bool{}, blobs: map[v1.Hash][]byte{}}
 }
 
 func (c *collector) know(content []byte) {
@@ -300,7 +431,7 @@ func (c *collector) readTags(ctx context.Context) error {
 		return err
 	}
 	for i, tag := range tags {
-		c.read("tag "+tag, manifests[i], false)
+		c.read("tag "+tag+c.where, manifests[i], false)
 	}
 	return c.fetch(ctx)
 }
@@ -330,7 +461,7 @@ func (c *collector) readReferrers(ctx context.Context) error {
 		return err
 	}
 	for i, manifest := range manifests {
-		c.read("referrer "+referrers[i].String(), manifest, true)
+		c.read("referrer "+referrers[i].String()+c.where, manifest, true)
 	}
 	return c.fetch(ctx)
 }
@@ -453,15 +584,14 @@ func (c *collector) fetch(ctx context.Context) error {
 	}
 	var wanted []v1.Descriptor
 	asked := map[content]bool{}
-	left := int64(maxTotal)
 	for _, l := range c.layers {
 		one := content{l.desc.Digest, l.desc.Size}
 		switch {
 		case c.blobs[one.digest] != nil || asked[one]:
-		case one.size > left:
+		case one.size > *c.left:
 			c.skip("%s: %d bytes, and no more than %d are read together", l.origin, one.size, maxTotal)
 		default:
-			left -= one.size
+			*c.left -= one.size
 			asked[one] = true
 			wanted = append(wanted, l.desc)
 		}

@@ -150,7 +150,13 @@ func (g golden) resolved(c *counting) image.Resolved {
 // push puts what is attached to the image into a registry, as it was.
 func (g golden) push(t *testing.T, c *counting) {
 	t.Helper()
-	at := "http://" + c.host + "/v2/" + goldenRepository
+	g.pushTo(t, c, goldenRepository)
+}
+
+// pushTo is push to a repository.
+func (g golden) pushTo(t *testing.T, c *counting, repository string) {
+	t.Helper()
+	at := "http://" + c.host + "/v2/" + repository
 	for _, b := range g.blobs {
 		h, _, err := v1.SHA256(bytes.NewReader(b))
 		if err != nil {
@@ -261,6 +267,8 @@ type cosigns struct {
 	t   *testing.T
 	dir string
 	by  *sigstore
+	// env is added to the programs' environment.
+	env []string
 }
 
 func newCosigns(t *testing.T) *cosigns {
@@ -275,7 +283,7 @@ func newCosigns(t *testing.T) *cosigns {
 func (c *cosigns) run(generation string, args ...string) (string, error) {
 	c.t.Helper()
 	cmd := exec.CommandContext(c.t.Context(), filepath.Join(*withCosign, generation, "cosign"), args...)
-	cmd.Env = append([]string{"HOME=" + c.dir, "COSIGN_PASSWORD=", "PATH=" + os.Getenv("PATH")}, c.by.environment()...)
+	cmd.Env = append([]string{"HOME=" + c.dir, "COSIGN_PASSWORD=", "PATH=" + os.Getenv("PATH")}, slices.Concat(c.by.environment(), c.env)...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%s %s: %w\n%s", generation, strings.Join(args, " "), err, out)
@@ -426,6 +434,34 @@ func TestCosignVerifiesEveryKeyOfSkep(t *testing.T) {
 						t.Errorf("%s, %s, in a %s: %v", kind, how, form, err)
 					}
 				}
+			}
+		}
+	}
+}
+
+// TestCosignSignsInAnotherRepository has both generations sign under COSIGN_REPOSITORY:
+// Skep finds it there. Cosign 2 leaves bundles beside the image all the same.
+func TestCosignSignsInAnotherRepository(t *testing.T) {
+	c := newCosigns(t)
+	private, public := c.pair("elsewhere", keyKinds(t)["ECDSA P-256"])
+	text, err := os.ReadFile(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, generation := range generations {
+		for form, flags := range formFlags(c) {
+			r, elsewhere := pushed(t, newRegistry(t, true)), newRegistry(t, true)
+			signer := keySigner("ci", text)
+			signer.Spec.Repository = elsewhere.host + "/team/signatures"
+			c.env = []string{"COSIGN_REPOSITORY=" + signer.Spec.Repository}
+			if _, err := c.run(generation, slices.Concat([]string{"sign", "--yes", "--key", private}, flags.keyed, []string{r.Registry + "/" + r.Repository + "@" + r.Digest})...); err != nil {
+				t.Error(err)
+				continue
+			}
+			trust := trustOf(t, signer)
+			found, err := collectFor(t, newClient(t), r, trust)
+			if e := verify(t, trust, found); err != nil || !slices.Equal(e.Signers(), []string{"ci"}) {
+				t.Errorf("%s in a %s: %v, %+v", generation, form, err, e)
 			}
 		}
 	}

@@ -7,6 +7,7 @@ package signing
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -87,6 +88,17 @@ func (e *Evidence) Signers() []string {
 		}
 	}
 	return names
+}
+
+// Attesters returns the names of the signers of the evidence's attestations, sorted and
+// each once.
+func (e *Evidence) Attesters() []string {
+	var names []string
+	for _, a := range e.Attestations {
+		names = append(names, a.Signer)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // SignedAt returns the trusted time of each of Signers, the earliest of its

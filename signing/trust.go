@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/sigstore/cosign/v2/pkg/cosign"
 	"github.com/sigstore/sigstore-go/pkg/root"
 	"github.com/sigstore/sigstore-go/pkg/verify"
@@ -78,9 +80,9 @@ func NewTrust(signers []v1alpha1.BpfSigner) (*Trust, error) {
 		times[s.Name]++
 	}
 	var errs []error
-	for name, n := range times {
+	for known, n := range times {
 		if n > 1 {
-			errs = append(errs, fmt.Errorf("parse signer %q: %d signers have this name and none of them is used: give each its own metadata.name", name, n))
+			errs = append(errs, fmt.Errorf("parse signer %q: %d signers have this name and none of them is used: give each its own metadata.name", known, n))
 		}
 	}
 	for i := range sorted {
@@ -201,6 +203,9 @@ func revisionOf(sorted []v1alpha1.BpfSigner) (string, error) {
 }
 
 func newParty(s *v1alpha1.BpfSigner) (*party, error) {
+	if err := checkSpec(s.Spec); err != nil {
+		return nil, err
+	}
 	p := &party{name: s.Name, countAttestations: s.Spec.CountAttestations, demands: newDemands(s.Spec)}
 	switch {
 	case s.Spec.Revoked:
@@ -223,6 +228,21 @@ func newParty(s *v1alpha1.BpfSigner) (*party, error) {
 	return nil, errors.New("neither spec.key nor spec.keyless is given: set spec.key.publicKey to the contents of cosign.pub")
 }
 
+// repositoryShape is that of the API's field: a registry, and a repository there.
+var repositoryShape = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$`)
+
+// checkSpec refuses what a signer of either kind cannot mean.
+func checkSpec(s v1alpha1.BpfSignerSpec) error {
+	_, err := name.NewRepository(s.Repository, name.StrictValidation)
+	if s.Repository != "" && (err != nil || !repositoryShape.MatchString(s.Repository)) {
+		return errors.New("spec.repository is no repository of a registry: write it as registry.example.com/signatures, without a tag")
+	}
+	if s.NotBefore != nil && s.NotAfter != nil && !s.NotBefore.Time.Before(s.NotAfter.Time) {
+		return errors.New("spec.notBefore is not earlier than spec.notAfter, so that nothing would count: correct one of them")
+	}
+	return nil
+}
+
 // useKey adds the ways to recognise signatures of one key. By itself a key signature
 // needs no log and no time; with a trusted root, both are looked for.
 func (p *party) useKey(k *v1alpha1.KeySigner) error {
@@ -230,13 +250,11 @@ func (p *party) useKey(k *v1alpha1.KeySigner) error {
 	if err != nil {
 		return err
 	}
-	keyed := root.TrustedMaterialCollection{}
 	var trusted *root.TrustedRoot
 	if k.TrustedRoot != "" {
 		if trusted, err = parseWitnesses(k); err != nil {
 			return err
 		}
-		keyed = append(keyed, trusted)
 	} else if p.demands.log || p.demands.timestamp {
 		return errors.New("spec.key.trustedRoot is empty, and transparencyLog or timestamp is Required: paste the trusted_root.json of your sigstore instance")
 	}
@@ -246,7 +264,7 @@ func (p *party) useKey(k *v1alpha1.KeySigner) error {
 		material := root.NewTrustedPublicKeyMaterial(func(string) (root.TimeConstrainedVerifier, error) { return key, nil })
 		if trusted != nil {
 			way.TrustedMaterial = trusted
-			p.material = append(keyed, material)
+			p.material = root.TrustedMaterialCollection{trusted, material}
 		}
 		p.legacy = append(p.legacy, way)
 		sv, err := verify.NewVerifier(material, verify.WithNoObserverTimestamps())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/signing"
@@ -45,36 +46,71 @@ func TestSignersThatCannotBeUsed(t *testing.T) {
 	none := v1alpha1.BpfSigner{}
 	none.Name = "broken"
 
+	claimed := func(c v1alpha1.ClaimMatch) v1alpha1.BpfSigner {
+		return keyless(func(k *v1alpha1.KeylessSigner) { k.Identities[0].Claims = []v1alpha1.ClaimMatch{c} })
+	}
+	demanding := func(change func(*v1alpha1.KeySigner)) v1alpha1.BpfSigner {
+		s := key(public)
+		change(s.Spec.Key)
+		return s
+	}
+	placed := func(repository string) v1alpha1.BpfSigner {
+		s := key(public)
+		s.Spec.Repository = repository
+		return s
+	}
+	ending := key(public)
+	ending.Spec.NotBefore, ending.Spec.NotAfter = &metav1.Time{Time: a.born}, &metav1.Time{Time: a.born}
+
 	for sentence, c := range map[string]struct {
 		signer v1alpha1.BpfSigner
 		want   string
 	}{
-		"neither key nor keyless":             {none, "neither spec.key nor spec.keyless is given"},
-		"both key and keyless":                {both, "both given"},
-		"no name":                             {nameless, "it has no name"},
-		"an empty key":                        {key(""), "is not PEM"},
-		"a key that is text":                  {key("cosign.pub"), "is not PEM"},
-		"a key that was cut off":              {key(public[:len(public)/2]), "is not PEM"},
-		"a key with letters missing":          {key(strings.Replace(public, "MFkw", "MFk", 1)), "spec.key.publicKey"},
-		"a private key":                       {key(private), "holds a private key"},
-		"two keys":                            {key(public + public), "more than one key"},
-		"a certificate":                       {key(string(pemOf(t, a.root))), "does not parse"},
-		"a key that can be factored":          {key(string(weakPublic)), "too weak"},
-		"no trusted root":                     {rooted("  "), "spec.keyless.trustedRoot is empty"},
-		"a trusted root that is text":         {rooted("fulcio"), "does not parse"},
-		"a trusted root that is null":         {rooted("null"), "does not parse"},
-		"a trusted root of another version":   {rooted(strings.Replace(a.trustedRoot(t), "version=0.1", "version=7", 1)), "does not parse"},
-		"a trusted root without anything":     {rooted(`{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`), "no certificate authority"},
-		"a trusted root with a broken key":    {rooted(strings.ReplaceAll(a.trustedRoot(t), `"rawBytes":"MFkw`, `"rawBytes":"AAAA`)), "does not parse"},
-		"a trusted root without a log":        {rooted(without(t, []byte(a.trustedRoot(t)), "tlogs")), "no transparency log"},
-		"a trusted root without a CT log":     {rooted(without(t, []byte(a.trustedRoot(t)), "ctlogs")), "no certificate transparency log"},
-		"no identities":                       {identified(), "identities is empty"},
-		"an identity without an issuer":       {identified(v1alpha1.IdentityMatch{Subject: subject}), "identities[0]: issuer: it is not limited"},
-		"an identity without a subject":       {identified(v1alpha1.IdentityMatch{Issuer: issuer}), "identities[0]: subject: it is not limited"},
-		"an empty second identity":            {identified(v1alpha1.IdentityMatch{Issuer: issuer, Subject: subject}, v1alpha1.IdentityMatch{}), "identities[1]: issuer"},
-		"an issuer given in two ways":         {identified(v1alpha1.IdentityMatch{Issuer: issuer, IssuerRegExp: ".*", Subject: subject}), "are both given"},
-		"an expression that does not compile": {identified(v1alpha1.IdentityMatch{Issuer: issuer, SubjectRegExp: "("}), "does not compile"},
-		"an expression that breaks out":       {identified(v1alpha1.IdentityMatch{Issuer: issuer, SubjectRegExp: `a)|(?:.*`}), "does not compile"},
+		"neither key nor keyless":               {none, "neither spec.key nor spec.keyless is given"},
+		"both key and keyless":                  {both, "both given"},
+		"no name":                               {nameless, "it has no name"},
+		"an empty key":                          {key(""), "is not PEM"},
+		"a key that is text":                    {key("cosign.pub"), "is not PEM"},
+		"a key that was cut off":                {key(public[:len(public)/2]), "is not PEM"},
+		"a key with letters missing":            {key(strings.Replace(public, "MFkw", "MFk", 1)), "spec.key.publicKey"},
+		"a private key":                         {key(private), "holds a private key"},
+		"two keys":                              {key(public + public), "more than one key"},
+		"a certificate":                         {key(string(pemOf(t, a.root))), "does not parse"},
+		"a key that can be factored":            {key(string(weakPublic)), "too weak"},
+		"no trusted root":                       {rooted("  "), "spec.keyless.trustedRoot is empty"},
+		"a trusted root that is text":           {rooted("fulcio"), "does not parse"},
+		"a trusted root that is null":           {rooted("null"), "does not parse"},
+		"a trusted root of another version":     {rooted(strings.Replace(a.trustedRoot(t), "version=0.1", "version=7", 1)), "does not parse"},
+		"a trusted root without anything":       {rooted(`{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`), "no certificate authority"},
+		"a trusted root with a broken key":      {rooted(strings.ReplaceAll(a.trustedRoot(t), `"rawBytes":"MFkw`, `"rawBytes":"AAAA`)), "does not parse"},
+		"a trusted root without a log":          {rooted(without(t, []byte(a.trustedRoot(t)), "tlogs")), "no transparency log"},
+		"a trusted root without a CT log":       {rooted(without(t, []byte(a.trustedRoot(t)), "ctlogs")), "no certificate transparency log"},
+		"no identities":                         {identified(), "identities is empty"},
+		"an identity without an issuer":         {identified(v1alpha1.IdentityMatch{Subject: subject}), "identities[0]: issuer: it is not limited"},
+		"an identity without a subject":         {identified(v1alpha1.IdentityMatch{Issuer: issuer}), "identities[0]: subject: it is not limited"},
+		"an empty second identity":              {identified(v1alpha1.IdentityMatch{Issuer: issuer, Subject: subject}, v1alpha1.IdentityMatch{}), "identities[1]: issuer"},
+		"an issuer given in two ways":           {identified(v1alpha1.IdentityMatch{Issuer: issuer, IssuerRegExp: ".*", Subject: subject}), "are both given"},
+		"an expression that does not compile":   {identified(v1alpha1.IdentityMatch{Issuer: issuer, SubjectRegExp: "("}), "does not compile"},
+		"a claim that there is none of":         {claimed(v1alpha1.ClaimMatch{Name: "builder", Value: "x"}), `claim "builder"`},
+		"a claim that is compared with nothing": {claimed(v1alpha1.ClaimMatch{Name: "buildTrigger"}), "claim buildTrigger: it is not limited"},
+		"a claim that breaks out":               {claimed(v1alpha1.ClaimMatch{Name: "buildTrigger", ValueRegExp: `a)|(?:.*`}), "does not compile"},
+		"a log without a root":                  {demanding(func(k *v1alpha1.KeySigner) { k.TransparencyLog = v1alpha1.DemandRequired }), "spec.key.trustedRoot is empty"},
+		"a timestamp without a root":            {demanding(func(k *v1alpha1.KeySigner) { k.Timestamp = v1alpha1.DemandRequired }), "spec.key.trustedRoot is empty"},
+		"a log that the root does not name": {demanding(func(k *v1alpha1.KeySigner) {
+			k.TrustedRoot, k.TransparencyLog = without(t, []byte(a.trustedRoot(t)), "tlogs"), v1alpha1.DemandRequired
+		}), "names no transparency log"},
+		"a timestamp authority that the root does not name": {demanding(func(k *v1alpha1.KeySigner) {
+			k.TrustedRoot, k.Timestamp = without(t, []byte(a.trustedRoot(t)), "timestampAuthorities"), v1alpha1.DemandRequired
+		}), "names no timestamp authority"},
+		"a root that sees nothing": {demanding(func(k *v1alpha1.KeySigner) {
+			k.TrustedRoot = without(t, []byte(without(t, []byte(a.trustedRoot(t)), "timestampAuthorities")), "tlogs")
+		}), "neither a transparency log nor a timestamp authority"},
+		"a key's root that is text":        {demanding(func(k *v1alpha1.KeySigner) { k.TrustedRoot = "rekor" }), "spec.key.trustedRoot does not parse"},
+		"a repository with a tag":          {placed("registry.example.com/signatures:v1"), "spec.repository"},
+		"a repository without a registry":  {placed("team/signatures"), "spec.repository"},
+		"a folder for a repository":        {placed("oci:/srv/signatures"), "spec.repository"},
+		"times that end before they begin": {ending, "spec.notBefore is not earlier than spec.notAfter"},
+		"an expression that breaks out":    {identified(v1alpha1.IdentityMatch{Issuer: issuer, SubjectRegExp: `a)|(?:.*`}), "does not compile"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			trust, err := signing.NewTrust([]v1alpha1.BpfSigner{c.signer, good})

@@ -72,7 +72,7 @@ type BpfSignerSpec struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time
-	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
 	NotBefore *metav1.Time `json:"notBefore,omitempty"`
 
 	// NotAfter is the time from which on a signature counts no more, by its trusted
@@ -80,7 +80,7 @@ type BpfSignerSpec struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time
-	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
 	NotAfter *metav1.Time `json:"notAfter,omitempty"`
 
 	// Revoked takes the signer's trust away: its signatures count no more, and
@@ -94,7 +94,7 @@ type BpfSignerSpec struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time
-	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$`
 	RevokedAfter *metav1.Time `json:"revokedAfter,omitempty"`
 }
 
@@ -132,7 +132,7 @@ type KeySigner struct {
 // +kubebuilder:validation:Enum=Required
 type Demand string
 
-// DemandRequired: nothing counts without it.
+// DemandRequired says that nothing counts without it.
 const DemandRequired Demand = "Required"
 
 // KeylessSigner is a party known by the identity in its certificate.
@@ -189,7 +189,7 @@ type IdentityMatch struct {
 	// Claims of the certificate that must match as well, all of them: what the
 	// certificate authority learned from whoever runs the build.
 	// +optional
-	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:MaxItems=19
 	// +listType=map
 	// +listMapKey=name
 	Claims []ClaimMatch `json:"claims,omitempty"`

@@ -35,6 +35,17 @@ func (c *Client) Attachments(r Resolved) (*Attachments, error) {
 	return &Attachments{from: from, to: to, digest: digest, shown: c.shown}, nil
 }
 
+// Elsewhere opens those of a digest in a repository that is not an image's own, such as
+// one for signatures: registry/repository. It is one that Options.AllowedRegistries must
+// allow, and asks the registry nothing yet.
+func (c *Client) Elsewhere(repository, digest string) (*Attachments, error) {
+	r, err := c.Pin(repository, digest)
+	if err != nil {
+		return nil, err
+	}
+	return c.Attachments(r)
+}
+
 // Referrers lists the manifests whose subject is the image; where the registry
 // lacks the API, those of the tag that stands in for it. A registry's pages are
 // followed within bounds; more is true where there are further ones.

@@ -293,6 +293,12 @@ func (r *Reader) Attachments(image Resolved) (*Attachments, error) {
 	return r.client(image).Attachments(image)
 }
 
+// Elsewhere is Client.Elsewhere, with the Client's own credentials: whoever names the
+// repository is no party.
+func (r *Reader) Elsewhere(repository, digest string) (*Attachments, error) {
+	return r.shared.own.of(r.party).Elsewhere(repository, digest)
+}
+
 // permit lets the party read an image that its repository is known to hold, and
 // asks the registry where it has to.
 func (r *Reader) permit(ctx context.Context, image Resolved, open bool) error {

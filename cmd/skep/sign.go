@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -155,7 +157,7 @@ func newVerify() *cobra.Command {
 				return err
 			}
 			done := working(cmd, "collecting signatures of %s", args[0])
-			found, err := signing.Collect(cmd.Context(), client, r)
+			found, err := signing.Collect(cmd.Context(), client, r, settings.Trust.Repositories()...)
 			done()
 			if err != nil {
 				return err
@@ -182,16 +184,35 @@ func newVerify() *cobra.Command {
 	return cmd
 }
 
+// madeBy is who made a signature, from what, and when, as far as it says.
+func madeBy(kind, subject string, claims signing.Claims, at time.Time) string {
+	words := []string{kind, subject}
+	if claims.SourceRepositoryURI != "" {
+		words = append(words, "from", strings.Trim(claims.SourceRepositoryURI+"@"+claims.SourceRepositoryRef, "@"))
+	}
+	if !at.IsZero() {
+		words = append(words, "at", at.Format(time.RFC3339))
+	}
+	return plain(strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " "))
+}
+
 func printEvidence(cmd *cobra.Command, e signing.Evidence) {
 	w := cmd.OutOrStdout()
 	if len(e.Signatures) == 0 {
 		fmt.Fprintf(w, "%s no known signer signed %s\n", paint(w, red, "REFUSED"), e.Digest)
 	}
 	for _, s := range e.Signatures {
-		fmt.Fprintf(w, "%s %s signed %s (%s)\n", paint(w, green, "VERIFIED"), s.Signer, e.Digest, plain(strings.TrimSpace(s.Kind+" "+s.Subject)))
+		verb := "signed"
+		if s.PredicateType != "" {
+			verb = "attested"
+		}
+		fmt.Fprintf(w, "%s %s %s %s (%s)\n", paint(w, green, "VERIFIED"), s.Signer, verb, e.Digest, madeBy(s.Kind, s.Subject, s.Claims, s.Time))
 	}
 	for _, a := range e.Attestations {
-		fmt.Fprintf(w, "ATTESTED %s says %s\n", a.Signer, a.PredicateType)
+		fmt.Fprintf(w, "ATTESTED %s says %s (%s)\n", a.Signer, plain(a.PredicateType), madeBy(a.Kind, a.Subject, a.Claims, a.Time))
+	}
+	if names := e.Attesters(); len(e.Signatures) == 0 && len(names) > 0 {
+		fmt.Fprintf(w, "%s\n", paint(w, faint, "attestations alone do not count: set countAttestations on BpfSigner "+strings.Join(names, ", ")+" to have them count"))
 	}
 	for _, r := range e.Rejected {
 		fmt.Fprintf(w, "%s %s %s\n", paint(w, faint, "did not count:"), or(r.Signer, "-"), plain(r.Reason))

@@ -258,16 +258,16 @@ func (r *Reconciler) distrust(ctx context.Context, s sealed) error {
 		return err
 	}
 	kept, err := r.lessen(ctx, s, func(v *intent.Payload) bool {
-		if gate.LostItsSigners(v.Signers, revoked) {
+		if gate.LostItsSigners(v, revoked) {
 			return false
 		}
-		return !gate.LostASigner(v.Signers, revoked) || r.fate(ctx, gate.Request{Namespace: namespace}, *v).Keeps
+		return !gate.LostASigner(v, revoked) || r.fate(ctx, gate.Request{Namespace: namespace}, *v).Keeps
 	})
 	if err != nil || kept {
 		return err
 	}
 	why := "it is denied, and a signer it was admitted by is revoked"
-	if gate.LostItsSigners(s.payload.Signers, revoked) {
+	if gate.LostItsSigners(s.payload, revoked) {
 		why = "every signer it was admitted by is revoked"
 	}
 	_, err = r.bury(ctx, s, why)

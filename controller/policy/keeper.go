@@ -91,7 +91,7 @@ type Keeper struct {
 	tried   map[string]attempt
 	waiting []written
 	ready   chan struct{}
-	revoked []string
+	revoked signing.Revocations
 	weighed string
 	brake   brake
 }
@@ -105,8 +105,9 @@ func NewKeeper(o Options) *Keeper {
 // nothing may be judged.
 func (k *Keeper) Ready() <-chan struct{} { return k.ready }
 
-// Revoked are the signers whose trust was taken away.
-func (k *Keeper) Revoked() []string {
+// Revoked are the signers whose trust was taken away, or is from a time on. It is shared
+// and must not be changed.
+func (k *Keeper) Revoked() signing.Revocations {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.revoked

@@ -1,0 +1,281 @@
+package gate_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+)
+
+// clock is a transparency log, as far as it gives signatures a trusted time.
+type clock struct {
+	key    *ecdsa.PrivateKey
+	public []byte
+	id     [sha256.Size]byte
+}
+
+func newClock(t *testing.T) *clock {
+	t.Helper()
+	key, _ := plainKey(t)
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &clock{key: key, public: der, id: sha256.Sum256(der)}
+}
+
+// root is the trusted root that names the log.
+func (c *clock) root(t testing.TB) string {
+	t.Helper()
+	return string(marshal(t, map[string]any{
+		"mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1",
+		"tlogs": []any{map[string]any{
+			"baseUrl": "https://log.invalid", "hashAlgorithm": "SHA2_256", "logId": map[string]any{"keyId": c.id[:]},
+			"publicKey": map[string]any{
+				"rawBytes": c.public, "keyDetails": "PKIX_ECDSA_P256_SHA_256", "validFor": map[string]any{"start": "2000-01-01T00:00:00Z"},
+			},
+		}},
+	}))
+}
+
+// record is the log's entry of a signature, as cosign keeps it beside it.
+func (c *clock) record(t testing.TB, content, sig, by []byte, at time.Time) string {
+	t.Helper()
+	sum := sha256.Sum256(content)
+	body := marshal(t, map[string]any{"apiVersion": "0.0.1", "kind": "hashedrekord", "spec": map[string]any{
+		"data":      map[string]any{"hash": map[string]any{"algorithm": "sha256", "value": hex.EncodeToString(sum[:])}},
+		"signature": map[string]any{"content": sig, "publicKey": map[string]any{"content": by}},
+	}})
+	// The fields are in the order of RFC 8785.
+	entry := fmt.Sprintf(`{"body":%q,"integratedTime":%d,"logID":"%x","logIndex":0}`, base64.StdEncoding.EncodeToString(body), at.Unix(), c.id)
+	signed := sha256.Sum256([]byte(entry))
+	promise, err := ecdsa.SignASN1(rand.Reader, c.key, signed[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf(`{"SignedEntryTimestamp":%q,"Payload":%s}`, base64.StdEncoding.EncodeToString(promise), entry)
+}
+
+// signAt signs what a reference stands for under cosign's tag, and has a log record it.
+// What is there already stays.
+func (w *world) signAt(c *clock, ref, signer string, at time.Time) {
+	w.t.Helper()
+	r := w.resolve(ref)
+	content := marshal(w.t, map[string]any{"critical": map[string]any{
+		"identity": map[string]any{"docker-reference": ref}, "image": map[string]any{"docker-manifest-digest": r.Digest},
+		"type": "cosign container image signature",
+	}, "optional": nil})
+	sum := sha256.Sum256(content)
+	sig, err := ecdsa.SignASN1(rand.Reader, w.raw[signer], sum[:])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(w.raw[signer].Public())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+	layer := describe(content, "application/vnd.dev.cosign.simplesigning.v1+json")
+	layer.Annotations = map[string]string{
+		"dev.cosignproject.cosign/signature": base64.StdEncoding.EncodeToString(sig),
+		"dev.sigstore.cosign/bundle":         c.record(w.t, content, sig, public, at),
+	}
+	w.sign(ref, signer)
+	to, err := w.client.Attachments(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	digest, err := v1.NewHash(r.Digest)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	config := []byte("{}")
+	manifest := marshal(w.t, v1.Manifest{
+		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: describe(config, types.OCIConfigJSON), Layers: []v1.Descriptor{layer},
+	})
+	err = errors.Join(
+		to.PutBlob(w.t.Context(), describe(config, types.OCIConfigJSON), config),
+		to.PutBlob(w.t.Context(), describe(content, layer.MediaType), content),
+		to.PutManifest(w.t.Context(), describe(manifest, types.OCIManifestSchema1), manifest, signing.SignatureTag(digest)),
+	)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range w.signers {
+		if w.signers[i].Name == signer {
+			w.signers[i].Spec.Key.TrustedRoot = c.root(w.t)
+		}
+	}
+}
+
+// revokeAfter is the world's signers, one of them revoked from a time on.
+func (w *world) revokeAfter(name string, at time.Time) *signing.Trust {
+	w.t.Helper()
+	signers := slices.Clone(w.signers)
+	for i := range signers {
+		if signers[i].Name == name {
+			signers[i].Spec.RevokedAfter = &metav1.Time{Time: at}
+		}
+	}
+	return w.trust(signers...)
+}
+
+// TestARevocationFromATimeOnActsOnWhatWasSealed has what runs judged anew after a
+// signer is revoked from a time on, with the registry there, edited, and away.
+func TestARevocationFromATimeOnActsOnWhatWasSealed(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	edits := map[string]func(w *world, ref string){
+		"as it is": func(*world, string) {},
+		// An honest registry has the signature still; without it, the record alone says when.
+		"the signature is gone":         func(w *world, ref string) { w.untag(ref) },
+		"the registry is away":          func(w *world, _ string) { w.down.Store(true) },
+		"it is away, and nothing known": func(w *world, _ string) { w.renew(); w.down.Store(true) },
+	}
+	for name, c := range map[string]struct {
+		timed  bool
+		after  time.Duration
+		policy policies.Policy
+		want   gate.Move
+	}{
+		"signed before":             {timed: true, after: time.Second, policy: wantsSigner("team-a"), want: gate.MoveKeep},
+		"signed at that time":       {timed: true, after: 0, policy: wantsSigner("team-a"), want: gate.MoveBury},
+		"signed after":              {timed: true, after: -time.Hour, policy: wantsSigner("team-a"), want: gate.MoveBury},
+		"signed at no trusted time": {after: time.Hour, policy: wantsSigner("team-a"), want: gate.MoveBury},
+	} {
+		for edit, do := range edits {
+			t.Run(name+", "+edit, func(t *testing.T) {
+				w := newWorld(t)
+				ref := w.push("xdp_count", "v1")
+				if c.timed {
+					w.signAt(newClock(t), ref, "team-a", at)
+				} else {
+					w.sign(ref, "team-a")
+				}
+				j := w.judge()
+				j.Retrust(w.trust(w.signers...))
+				j.Repolicy(w.policy(c.policy))
+				a := app(ref, "count_packets", onEth0())
+				runs := sealed(t, mustJudge(t, j, a), gate.Stamp{UID: "u", Serial: 7})
+				var want map[string]int64
+				if c.timed {
+					want = map[string]int64{"team-a": at.Unix()}
+				}
+				if diff := cmp.Diff(want, runs.SignedAt); diff != "" || !slices.Equal(runs.Signers, []string{"team-a"}) {
+					t.Fatalf("sealed with %v: %s", runs.Signers, diff)
+				}
+				do(w, ref)
+				w.memory = memory{}
+				j = w.judge()
+				trust := w.revokeAfter("team-a", at.Add(c.after))
+				j.Retrust(trust)
+				j.Repolicy(w.policy(c.policy))
+				s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+				s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
+				s.Held = j.Hold(t.Context(), s)
+				// Unload protection has no say.
+				move, why := s.Settle(trust.Revoked(), true)
+				if move != c.want {
+					t.Errorf("Settle = %s (%s), want %s; %v", move, why, c.want, s.Err)
+				}
+				if move == gate.MoveBury && !strings.Contains(why, "team-a") && !strings.Contains(why, "every signer") {
+					t.Errorf("the reason is %s", why)
+				}
+			})
+		}
+	}
+}
+
+// TestARepositoryOfASigner has signatures lie elsewhere, come to lie elsewhere, and the
+// registry there be away.
+func TestARepositoryOfASigner(t *testing.T) {
+	w, elsewhere := newWorld(t), newWorld(t)
+	var hanging atomic.Bool
+	proxy := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if hanging.Load() {
+			rw.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		elsewhere.server.Config.Handler.ServeHTTP(rw, r)
+	}))
+	defer proxy.Close()
+	ref := w.push("xdp_count", "v1")
+	// The same image elsewhere, with the signature of team-b.
+	copied := elsewhere.push("xdp_count", "v1")
+	elsewhere.raw, elsewhere.keys = w.raw, w.keys
+	elsewhere.bundle(copied, "team-b")
+	w.bundle(ref, "team-a")
+	named := slices.Clone(w.signers)
+	named[1].Spec.Repository = strings.TrimPrefix(proxy.URL, "http://") + "/bpf/xdp-count"
+
+	j, req := w.judge(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+	j.Repolicy(w.policy(wantsTwo))
+	before, err := j.Judge(t.Context(), req)
+	if err != nil || before.Allowed() {
+		t.Fatalf("before a signer names it: %v", err)
+	}
+	req.Digest = before.Image().Digest
+	hanging.Store(true)
+	j.Retrust(w.trust(named...))
+	var away *signing.RepositoryError
+	if v, err := j.Judge(t.Context(), req); !errors.As(err, &away) || !errors.Is(err, image.ErrUnavailable) {
+		t.Errorf("while it is away: allowed %v, %v; want that it cannot be told", v.Allowed(), err)
+	}
+	j.Repolicy(w.policy(wantsSomebody))
+	if v, err := j.Judge(t.Context(), req); err != nil || !v.Allowed() {
+		t.Errorf("while it is away, and nobody there is asked for: %v", err)
+	}
+	hanging.Store(false)
+	j.Repolicy(w.policy(wantsTwo))
+	w.now = w.now.Add(time.Minute)
+	v, err := j.Judge(t.Context(), req)
+	evidence := v.Evidence()
+	if diff := cmp.Diff([]string{"team-a", "team-b"}, evidence.Signers()); err != nil || !v.Allowed() || diff != "" {
+		t.Errorf("once it is there: %v; signers (-want +got):\n%s", err, diff)
+	}
+	before2 := w.requests.Load()
+	if v, err := j.Judge(t.Context(), req); err != nil || !v.Allowed() || w.requests.Load() != before2 {
+		t.Errorf("again: %v after %d requests", err, w.requests.Load()-before2)
+	}
+}
+
+// TestAnAttestationAloneIsToldOf: the condition says what would have it count.
+func TestAnAttestationAloneIsToldOf(t *testing.T) {
+	w := newWorld(t)
+	ref := w.push("xdp_count", "v1")
+	w.attest(ref, "team-a")
+	j := w.judge()
+	s := gate.Standing{Request: gate.Request{Application: app(ref, "count_packets", onEth0())}}
+	s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
+	if got := s.Verified("").Message; s.Err != nil || s.Verdict.Allowed() || !strings.Contains(got, "an admin sets countAttestations on BpfSigner team-a") {
+		t.Errorf("%v: %s", s.Err, got)
+	}
+	signers := []v1alpha1.BpfSigner{*w.signers[0].DeepCopy()}
+	signers[0].Spec.CountAttestations = true
+	j.Retrust(w.trust(signers...))
+	if s.Verdict, s.Err = j.Judge(t.Context(), s.Request); s.Err != nil || !s.Verdict.Allowed() {
+		t.Errorf("with countAttestations: %v, denied for %v", s.Err, rules(s.Verdict))
+	}
+}
