@@ -166,10 +166,10 @@ func TestASlowEvaluationEndsByItsDeadline(t *testing.T) {
 			s.define("app", ref)
 			s.slow.asksForToken.Store(part == "a token")
 			s.slow.slowly(path)
-			app := s.pass(s.open(func(o *Options) { o.EvaluationTimeout = time.Second }))["app"]
+			app := s.pass(s.open(func(o *Options) { o.EvaluationTimeout = 10 * time.Second }))["app"]
 			for _, kind := range []string{v1alpha1.ConditionVerified, v1alpha1.ConditionAllowed, v1alpha1.ConditionReady} {
 				c := app.Condition(kind)
-				if c.Status != "Unknown" || !strings.Contains(c.Message, s.slow.address) || !strings.Contains(c.Message, "1s") {
+				if c.Status != "Unknown" || !strings.Contains(c.Message, s.slow.address) || !strings.Contains(c.Message, "10s") {
 					t.Errorf("%s is %s: %q; want Unknown, the registry and the deadline", kind, c.Status, c.Message)
 				}
 			}
@@ -225,7 +225,6 @@ func TestAHangingRegistryHoldsOnePlace(t *testing.T) {
 	eventually(t, "one request is left", func() bool { return s.slow.ended.Load() > 0 && s.slow.open.Load() == 1 })
 	s.define("other", s.push(second, "other:v1", "team-a"))
 	eventually(t, "the other application is loaded", func() bool { return runs(h, "other") != 0 })
-	if open := s.slow.open.Load(); open != 1 {
-		t.Errorf("%d requests hang, want 1", open)
-	}
+	// One that gave way may be on its way still.
+	eventually(t, "one request is left", func() bool { return s.slow.open.Load() == 1 })
 }

@@ -247,7 +247,7 @@ func TestMorePoliciesAreAskedThanAWorkerKeeps(t *testing.T) {
 	for i := range 40 {
 		list = append(list, policy(fmt.Sprint("p", i), fmt.Sprintf("deny contains \"no %d\"", i)))
 	}
-	set, err := own.Compile(t.Context(), list, policies.Options{})
+	set, err := own.Compile(t.Context(), list, policies.Options{Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,7 +133,7 @@ func Register(mgr ctrl.Manager, o Options, p Parts) error {
 	server, budget := mgr.GetWebhookServer(), cmp.Or(o.Budget, DefaultBudget)
 	waiting := &queue{patience: budget / 4}
 	door := func(h webhookadmission.Handler) http.Handler {
-		return p.Certificates.told(waiting.before(&webhook.Admission{Handler: h}))
+		return inTime(p.Certificates.told(waiting.before(&webhook.Admission{Handler: h})))
 	}
 	// The patterns are what metrics and logs say; the path itself is in neither.
 	server.Register(prefixValidate+"{path}", door(&Validator{

@@ -28,8 +28,8 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// compileBudgets is how many budgets a policy may take to compile. It has to be less
-// than the API server waits.
+// compileBudgets is how many budgets a policy may take to compile, where the API server
+// waits so long.
 const compileBudgets = 4
 
 // Validator says of every application, policy and signer whether it may be
@@ -178,13 +178,15 @@ func spec(o client.Object) any {
 // policy says whether a policy can be used, with the line and column of what is
 // wrong with it, and warns of what its author may not have meant.
 func (v *Validator) policy(ctx context.Context, object string, list []policies.Policy) (answer, error) {
+	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, compileBudgets*v.Budget)
 	defer cancel()
 	_, err := v.Keeper.Engine.Compile(limited, list, policies.Options{})
 	var broken *policies.CompileError
 	switch {
-	case err != nil && limited.Err() != nil && ctx.Err() == nil:
-		return deny(object, fmt.Sprintf("it did not compile within %s; make it simpler, or try again when other policies of its namespace are compiled", compileBudgets*v.Budget)), nil
+	case err != nil && errors.Is(limited.Err(), context.DeadlineExceeded):
+		return deny(object, fmt.Sprintf("it did not compile within %s; make it simpler, or try again when other policies of its namespace are compiled",
+			time.Since(began).Round(time.Second))), nil
 	case errors.As(err, &broken):
 		return deny(object, err.Error()), nil
 	case err != nil:

@@ -67,6 +67,7 @@ func (f *forger) next() (string, error) {
 func TestAgentsFetchDuringAFloodOfBadTokens(t *testing.T) {
 	c := newCluster(t)
 	var reviews atomic.Int64
+	var published atomic.Bool
 	served, _ := c.serve(t.TempDir(), func(o *controller.Options) {
 		o.Config = rest.CopyConfig(o.Config)
 		o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -74,7 +75,11 @@ func TestAgentsFetchDuringAFloodOfBadTokens(t *testing.T) {
 				if strings.HasSuffix(r.URL.Path, "/tokenreviews") {
 					reviews.Add(1)
 				}
-				return next.RoundTrip(r)
+				resp, err := next.RoundTrip(r)
+				if strings.HasSuffix(r.URL.Path, "/jwks") && err == nil && resp.StatusCode == http.StatusOK {
+					published.Store(true)
+				}
+				return resp, err
 			})
 		})
 	})
@@ -89,6 +94,13 @@ func TestAgentsFetchDuringAFloodOfBadTokens(t *testing.T) {
 		}
 		return time.Since(began)
 	}
+	// An API server that is busy may be asked more than once for its keys.
+	c.until("the API server's keys to be known", func() error {
+		if status, _ := served.get(t, digest, c.token("skep-agent", mirror.Audience)); status != http.StatusOK || !published.Load() {
+			return fmt.Errorf("an agent's token: %d", status)
+		}
+		return nil
+	})
 	var before []time.Duration
 	for range 5 {
 		before = append(before, fetch("before the flood", c.token("skep-agent", mirror.Audience)))
