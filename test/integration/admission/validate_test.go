@@ -361,7 +361,11 @@ func TestWhatIsDeniedAlreadyIsDeniedWithoutARegistry(t *testing.T) {
 		}
 		return nil
 	})
-	w.policy("first", `deny contains "places before 100 are for firewalls" if input.application.spec.programs[_].attach[_].priority < 100`)
+	// The definition alone is not denied: that needs no registry.
+	w.policy("first", `deny contains "places before 100 are for firewalls" if {
+	count(input.signatures) > 0
+	input.application.spec.programs[_].attach[_].priority < 100
+}`)
 	early := w.app("early", app.Spec.Bytecode.Image)
 	early.Spec.Programs[0].Attach[0].Priority = new(int32(10))
 	w.denies(early, "first/deny")
