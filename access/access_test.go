@@ -33,7 +33,10 @@ func (s *server) post(_ context.Context, at string, in, out any) error {
 	if s.failing != nil {
 		return s.failing
 	}
-	<-time.After(s.slow)
+	s.mu.Lock()
+	slow := s.slow
+	s.mu.Unlock()
+	<-time.After(slow)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch at {
@@ -158,7 +161,10 @@ func TestAnAnswerIsRefreshedBeforeItExpires(t *testing.T) {
 		get := asks(t, newGuard(s.post))
 		get("reader")
 		<-time.After(refreshAfter)
-		s.slow = time.Second
+		const slow = time.Second
+		s.mu.Lock()
+		s.slow = slow
+		s.mu.Unlock()
 		began := time.Now()
 		for range 50 {
 			if code := get("reader"); code != http.StatusOK {
@@ -172,7 +178,7 @@ func TestAnAnswerIsRefreshedBeforeItExpires(t *testing.T) {
 		if code := get("reader"); code != http.StatusOK || s.reviews != 2 {
 			t.Errorf("%d after %d reviews", code, s.reviews)
 		}
-		<-time.After(2 * s.slow)
+		<-time.After(2 * slow)
 	})
 }
 
