@@ -68,6 +68,7 @@ func TestBadCredentialsOfOneApplicationTakeNoObjectFromOthers(t *testing.T) {
 					if got := <-a.answers; got.Code != http.StatusOK {
 						t.Errorf("it is answered %d", got.Code)
 					}
+					synctest.Wait()
 					a.holdsNothing(t)
 				})
 			}
