@@ -1,6 +1,6 @@
 // Package examples holds definitions to copy, each in a folder with the C
 // source of its program, the compiled object, a policy and a page that leads
-// through it.
+// through it, and policies to copy.
 //
 // It owns the embedded files and nothing that acts on them.
 package examples
@@ -14,5 +14,5 @@ import "embed"
 // FS holds the folders of the examples, each with its .c, .o, .cue and .rego
 // files and its README.md.
 //
-//go:embed README.md xdp-counter tcx-firewall exec-snoop port-fleet
+//go:embed README.md xdp-counter tcx-firewall exec-snoop port-fleet evidence
 var FS embed.FS

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -82,11 +81,9 @@ func (s *sandbox) compile(ctx context.Context, p program) (*executable, proof, e
 		return nil, proof{Errors: []*CompileError{{Policy: p.Policy, Message: cut("spec.parameters: "+err.Error(), maxTextBytes)}}}, nil //nolint:nilerr // it is the policy's fault, which a proof tells
 	}
 	shown := proof{Denies: slices.Contains(entries, entryDeny), AllEvidence: readsEvidence(modules, p.Profile != "")}
-	lib, err := s.library()
-	if err != nil {
+	if err := s.library(modules); err != nil {
 		return nil, proof{}, err
 	}
-	maps.Copy(modules, lib)
 	compiler := s.compiler()
 	query, errs := s.link(ctx, p, compiler, modules, entries, &shown)
 	if shown.Errors = errs; len(errs) > 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -44,6 +45,20 @@ func TestTheGuidesExamplesWork(t *testing.T) {
 	}
 }
 
+// TestTheGuidesPoliciesCompile takes every policy of the guide as it stands there.
+func TestTheGuidesPoliciesCompile(t *testing.T) {
+	blocks := regexp.MustCompile("(?s)```rego\n(package skep\\.policy\n.*?)```").FindAllStringSubmatch(guide(t), -1)
+	if len(blocks) < 3 {
+		t.Fatalf("the guide has %d policies", len(blocks))
+	}
+	for _, m := range blocks {
+		p := policies.Policy{Name: "a", Spec: v1alpha1.BpfPolicySpec{Rego: m[1]}}
+		if _, err := engine.Compile(t.Context(), []policies.Policy{p}, policies.Options{}); err != nil {
+			t.Errorf("%v\n%s", err, m[1])
+		}
+	}
+}
+
 func TestTheGuidesRefusalIsReal(t *testing.T) {
 	m := regexp.MustCompile("(?s)<!-- decision -->\n```json\n(.*?)```").FindStringSubmatch(guide(t))
 	if m == nil {
@@ -59,7 +74,7 @@ func TestTheGuidesRefusalIsReal(t *testing.T) {
 }
 
 // TestTheGuideKnowsEveryRule compares the guide with the names that the shipped
-// Rego uses: rules, parameters and the functions of the library.
+// Rego uses: rules, parameters and the functions over evidence.
 func TestTheGuideKnowsEveryRule(t *testing.T) {
 	text := guide(t)
 	found := 0
@@ -77,7 +92,19 @@ func TestTheGuideKnowsEveryRule(t *testing.T) {
 			}
 		}
 	}
-	if found < 25 {
+	for file, source := range policies.Library() {
+		pkg, ok := strings.CutPrefix(strings.TrimSuffix(file, ".rego"), "library/evidence/")
+		for _, m := range regexp.MustCompile(`(?m)^# (?:Whether|The highest)[^\n]*\n(?:#[^\n]*\n)*(\w+\([^)]*\))`).FindAllStringSubmatch(source, -1) {
+			if !ok {
+				continue
+			}
+			found++
+			if !strings.Contains(text, "\n| `"+pkg+"."+m[1]+"` |") {
+				t.Errorf("%s: the guide has no row for %s", file, m[1])
+			}
+		}
+	}
+	if found < 31 {
 		t.Errorf("only %d names were found in the library", found)
 	}
 }

@@ -5,6 +5,9 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
+
+	"github.com/open-policy-agent/opa/v1/ast"
 )
 
 // The profiles that ship with Skep.
@@ -18,6 +21,7 @@ const (
 // libraryFS holds the shipped Rego. Tests are not part of the binary.
 //
 //go:embed library/lib/lib.rego library/baseline/baseline.rego library/restricted/restricted.rego
+//go:embed library/evidence/signers.rego library/evidence/slsa.rego library/evidence/vsa.rego library/evidence/sbom.rego library/evidence/vuln.rego
 var libraryFS embed.FS
 
 // Profiles returns the names of the profiles, sorted.
@@ -26,10 +30,18 @@ func Profiles() []string { return []string{ProfileBaseline, ProfileRestricted} }
 // Source returns the shipped Rego by path, as library/baseline/baseline.rego,
 // for authors to read and to start from. Tests of the library are left out.
 func Source() map[string]string {
-	all := sources("lib")
+	all := Library()
 	for _, profile := range Profiles() {
 		maps.Copy(all, sources(profile))
 	}
+	return all
+}
+
+// Library returns the part of Source that policies import: data.skep.lib and
+// data.skep.evidence.
+func Library() map[string]string {
+	all := sources("lib")
+	maps.Copy(all, sources("evidence"))
 	return all
 }
 
@@ -46,8 +58,15 @@ func profileSources(profile string) map[string]string {
 	return all
 }
 
-// librarySources are the modules of data.skep.lib.
-func librarySources() map[string]string { return sources("lib") }
+// packageOf is the package of a file of Library.
+func packageOf(file string) ast.Ref {
+	folder, name := path.Split(strings.TrimSuffix(strings.TrimPrefix(file, "library/"), ".rego"))
+	ref := ast.DefaultRootRef.Append(ast.StringTerm("skep")).Append(ast.StringTerm(path.Clean(folder)))
+	if path.Clean(folder) == name {
+		return ref
+	}
+	return ref.Append(ast.StringTerm(name))
+}
 
 // sources reads one folder of the library. The files are part of the binary, so
 // that one which cannot be read is one that is not there.

@@ -78,15 +78,36 @@ func (s *sandbox) compiler() *ast.Compiler {
 		WithStrict(true)
 }
 
-// library parses data.skep.lib anew, since a compiler changes what it is given.
-func (s *sandbox) library() (map[string]*ast.Module, error) {
-	modules := map[string]*ast.Module{}
-	for file, source := range librarySources() {
-		module, err := ast.ParseModuleWithOpts(file, source, s.parserOptions())
-		if err != nil {
-			return nil, fmt.Errorf("read the embedded library: %w", err)
+// library adds to modules what they name of Library, and what that names. It is
+// parsed anew, since a compiler changes what it is given.
+func (s *sandbox) library(modules map[string]*ast.Module) error {
+	files := Library()
+	for grown := true; grown; {
+		grown = false
+		for file, source := range files {
+			if modules[file] != nil || !mentioned(modules, packageOf(file)) {
+				continue
+			}
+			module, err := ast.ParseModuleWithOpts(file, source, s.parserOptions())
+			if err != nil {
+				return fmt.Errorf("read the embedded library: %w", err)
+			}
+			modules[file], grown = module, true
 		}
-		modules[file] = module
 	}
-	return modules, nil
+	return nil
+}
+
+// mentioned reports whether modules have a reference to a package, to what is in it, or
+// to what it is in.
+func mentioned(modules map[string]*ast.Module, pkg ast.Ref) bool {
+	found := false
+	for _, module := range modules {
+		ast.WalkRefs(module, func(ref ast.Ref) bool {
+			prefix := ref.GroundPrefix()
+			found = found || prefix.HasPrefix(ast.DefaultRootRef) && (prefix.HasPrefix(pkg) || pkg.HasPrefix(prefix))
+			return found
+		})
+	}
+	return found
 }

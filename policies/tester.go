@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -198,11 +197,6 @@ func (s *sandbox) testModules(t testRun) (map[string]*ast.Module, []*CompileErro
 	if len(errs) > 0 {
 		return nil, errs, nil
 	}
-	lib, err := s.library()
-	if err != nil {
-		return nil, nil, err
-	}
-	maps.Copy(modules, lib)
 	for file, source := range t.Files {
 		if line := tooDeep(source); line > 0 {
 			return nil, []*CompileError{nestedTooDeep(t.Program.Policy, file, line)}, nil
@@ -217,7 +211,7 @@ func (s *sandbox) testModules(t testRun) (map[string]*ast.Module, []*CompileErro
 		}
 		modules[file] = module
 	}
-	return modules, nil, nil
+	return modules, nil, s.library(modules)
 }
 
 // testResult turns OPA's result into ours.

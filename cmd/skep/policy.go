@@ -135,15 +135,18 @@ func newPolicyInput() *cobra.Command {
 func newPolicySchema() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema DIR",
-		Short: "Write input.schema.json, capabilities.json and lib.rego for opa check and editors",
+		Short: "Write input.schema.json, capabilities.json and library/ for opa check and editors",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := os.MkdirAll(args[0], 0o755); err != nil { //nolint:gosec // It holds no secrets, and whoever shares the repository reads it.
-				return err
+			files := map[string][]byte{"input.schema.json": policies.InputSchema(), "capabilities.json": policies.Capabilities()}
+			for file, source := range policies.Library() {
+				files[file] = []byte(source)
 			}
 			var errs []error
-			for name, data := range map[string][]byte{"input.schema.json": policies.InputSchema(), "capabilities.json": policies.Capabilities(), "lib.rego": []byte(policies.Source()["library/lib/lib.rego"])} {
-				errs = append(errs, os.WriteFile(filepath.Join(args[0], name), data, 0o644)) //nolint:gosec // As the folder.
+			for name, data := range files {
+				file := filepath.Join(args[0], filepath.FromSlash(name))
+				//nolint:gosec // They hold no secrets, and whoever shares the repository reads them.
+				errs = append(errs, os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, data, 0o644))
 			}
 			return errors.Join(errs...)
 		},

@@ -25,6 +25,7 @@ image_name(image) := name if {
 # Whether a glob of the list matches the value. A star stays between two
 # slashes, a double star does not.
 matches_any(globs, value) if {
+	is_string(value)
 	some pattern in globs
 	glob.match(pattern, ["/"], value)
 }
@@ -145,3 +146,16 @@ bytes(value) := units.parse_bytes(value) if {
 
 # Bytes for a person to read.
 mebibytes(n) := sprintf("%v MiB", [ceil(n / 1048576)])
+
+# What the signers of some names attest in statements of one of the types, or of
+# a version of it such as type/v1: the predicates.
+predicates(attestations, names, types) := [attestation.predicate |
+	some attestation in attestations
+	attestation.signer in names
+	some type in types
+	of_type(attestation.predicateType, type)
+]
+
+of_type(version, type) if version == type
+
+of_type(version, type) if startswith(version, sprintf("%s/", [type]))

@@ -103,3 +103,20 @@ test_mebibytes if {
 test_reasons if {
 	lib.reason("r", "p", "m", "x") == {"rule": "r", "path": "p", "msg": "m", "remedy": "x"}
 }
+
+test_predicates_by_signer_and_type if {
+	attestations := [
+		{"signer": "a", "predicateType": "https://t.example.com/t", "predicate": 1},
+		{"signer": "a", "predicateType": "https://t.example.com/t/v2", "predicate": 2},
+		{"signer": "a", "predicateType": "https://t.example.com/tt", "predicate": 3},
+		{"signer": "b", "predicateType": "https://t.example.com/t", "predicate": 4},
+	]
+	lib.predicates(attestations, ["a"], ["https://t.example.com/t"]) == [1, 2]
+	lib.predicates(attestations, {"a", "b"}, ["https://t.example.com/t/v2", "https://t.example.com/tt"]) == [2, 3]
+	lib.predicates(attestations, [], ["https://t.example.com/t"]) == []
+}
+
+test_globs_match_strings_alone if {
+	not lib.matches_any(["**"], 5)
+	not lib.matches_any(["**"], null)
+}
