@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -60,6 +61,7 @@ func Shape(req Request) (Shaped, error) {
 		r.add("shape/selector", "spec.nodeSelector", "give labels, and requirements of key, operator and values, as Kubernetes takes them", "no node can be chosen by it: %v", err)
 	}
 	shapeBounds(r, spec.Programs)
+	shapeSize(r, req.Application)
 	seen := map[string]bool{}
 	for i, p := range spec.Programs {
 		at := fmt.Sprintf("spec.programs[%d]", i)
@@ -93,6 +95,25 @@ func shapeBounds(r *refusals, programs []v1alpha1.Program) {
 	}
 	if all > v1alpha1.MaxAttachments {
 		r.add("shape/programs", "spec.programs", fmt.Sprintf("list at most %d attachments in one application", v1alpha1.MaxAttachments), "%d attachments are listed", all)
+	}
+}
+
+// shapeRest is what a sealed intent has left for all that the definition does not say:
+// digests, signers, and for each attachment what its section says.
+const shapeRest = 64 << 10
+
+// shapeSize denies a definition that no intent has room for.
+func shapeSize(r *refusals, app v1alpha1.Application) {
+	spec, most := app.Body(), intent.MaxPayloadBytes-shapeRest
+	n, err := intent.Payload{
+		Application: app.Identity(), Image: spec.Bytecode.Image, NodeSelector: spec.NodeSelector,
+		Variables: spec.Variables, Maps: spec.Maps, Programs: spec.Programs,
+	}.Size()
+	switch {
+	case err != nil:
+		r.add("shape/size", "spec", "write every variable as JSON", "it cannot be sealed: %v", err)
+	case n > most:
+		r.add("shape/size", "spec", "make the definition smaller, or split it", "it has %d bytes as JSON that is sealed, at most %d fit", n, most)
 	}
 }
 

@@ -20,10 +20,12 @@ import (
 )
 
 // MaxEnvelopeBytes bounds what Open reads, of which envelopeRest are left for
-// all that is not payload.
+// all that is not payload. MaxPayloadBytes bounds a payload, which an envelope holds
+// as base64: in four bytes for three.
 const (
 	MaxEnvelopeBytes = 1 << 20
 	envelopeRest     = 1 << 10
+	MaxPayloadBytes  = (MaxEnvelopeBytes - envelopeRest) / 4 * 3
 )
 
 // Errors that callers tell apart.
@@ -82,18 +84,36 @@ func (s *Sealer) Seal(p Payload) (Envelope, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
 	}
-	body, err := json.Marshal(p)
+	body, err := p.marshal()
 	if err != nil {
 		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
 	}
-	if most := base64.StdEncoding.DecodedLen(MaxEnvelopeBytes - envelopeRest); len(body) > most {
-		return nil, fmt.Errorf("seal intent of %s: it has %d bytes, at most %d are read: make the definition smaller", p.Application, len(body), most)
+	if len(body) > MaxPayloadBytes {
+		return nil, fmt.Errorf("seal intent of %s: it has %d bytes, at most %d are read: make the definition smaller", p.Application, len(body), MaxPayloadBytes)
 	}
 	e, err := s.Sign(PayloadType, body)
 	if err != nil {
 		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
 	}
 	return e, nil
+}
+
+// marshal is the payload as it is sealed. Nothing is escaped for HTML: that would make
+// six bytes of one.
+func (p Payload) marshal() ([]byte, error) {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(p); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(body.Bytes(), []byte("\n")), nil
+}
+
+// Size is how many bytes the payload has when it is sealed.
+func (p Payload) Size() (int, error) {
+	body, err := p.marshal()
+	return len(body), err
 }
 
 // Sign seals what is no intent: bytes of another type than PayloadType, which

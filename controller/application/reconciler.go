@@ -114,11 +114,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (again
 	if !led {
 		return ctrl.Result{}, nil
 	}
-	if errors.Is(err, errBehind) || errors.Is(err, errOverruled) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+	if outdated(err) {
 		ctrl.LoggerFrom(ctx).V(1).Info("looking again", "application", id.String(), "reason", err.Error())
 		return ctrl.Result{RequeueAfter: settle}, nil
 	}
 	return again, err
+}
+
+// outdated reports whether what was looked at was out of date.
+func outdated(err error) bool {
+	return errors.Is(err, errBehind) || errors.Is(err, errOverruled) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.Result, error) {
@@ -309,9 +314,25 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	return sooner(sooner(r.again(standing), wait), sooner(progress.After, later)), nil
 }
 
-// settle decides what is to become of what is sealed, and writes it. why is what
-// keeps it as it is, and hold what keeps another version from being sealed.
+// settle decides what is to become of what is sealed, and writes it; why is what keeps
+// it as it is. An allowed version that cannot be sealed takes the place of nothing: what
+// runs is then judged by itself.
 func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s *gate.Standing, hold string) (now sealed, why string, err error) {
+	now, why, err = r.act(ctx, app, mine, s, hold)
+	if failed := err; failed != nil && s.Runs() && !s.Frozen && !outdated(failed) {
+		s.Frozen = true
+		r.hold(ctx, s)
+		now, why, err = r.act(ctx, app, mine, s, cmp.Or(hold, failed.Error()))
+		err = errors.Join(failed, err)
+	}
+	if errors.Is(err, errUnsealable) {
+		s.Err, err = err, nil
+	}
+	return now, why, err
+}
+
+// act is settle for one decision; hold is what keeps another version from being sealed.
+func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *gate.Standing, hold string) (now sealed, why string, err error) {
 	others, err := r.beside(ctx, *s)
 	if err != nil {
 		return mine, "", err
@@ -338,9 +359,6 @@ func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s
 	mine, err = r.write(ctx, app, mine, *s, move, reason)
 	if err == nil {
 		mine, err = r.forsake(ctx, mine, others, braked)
-	}
-	if errors.Is(err, errUnsealable) {
-		s.Err, err = err, nil
 	}
 	return mine, why, err
 }

@@ -3,6 +3,7 @@ package application
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -312,10 +313,12 @@ func (r *Reconciler) back(ctx context.Context, app application, mine sealed, s g
 	}
 	crd := mine.object.Annotations[annotationCRD]
 	if v, err := r.rejudge(ctx, s.Request, *live.Previous); err == nil && v.Allowed() {
-		mine, err = r.seal(ctx, mine, v, gate.Stamp{
+		now, err := r.seal(ctx, mine, v, gate.Stamp{
 			UID: live.UID, Version: live.Previous.VersionSerial(), Withdrawn: r.withdrawn(ctx, app, mine, s.Request, live.Previous, live),
 		}, crd)
-		return mine, true, err
+		if !errors.Is(err, errUnsealable) {
+			return now, true, err
+		}
 	}
 	switch {
 	case !r.keeps(ctx, app, s.Request, *live.Previous):
@@ -489,6 +492,9 @@ func (r *Reconciler) bringBack(ctx context.Context, app application, mine sealed
 		stamp.Withdrawn = r.withdrawn(ctx, app, mine, s.Request, before)
 	}
 	mine, err = r.seal(ctx, mine, v, stamp, mine.object.Annotations[annotationCRD])
+	if errors.Is(err, errUnsealable) {
+		return mine, "the version before is not brought back: " + err.Error(), nil
+	}
 	return mine, "", err
 }
 
