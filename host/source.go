@@ -21,6 +21,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
+	"github.com/go-git/go-git/v5/storage"
+	"github.com/go-git/go-git/v5/storage/memory"
 )
 
 // Bounds of what is taken out of a git commit: of the files below the path, and
@@ -46,7 +48,8 @@ type tree struct {
 	state string
 	// author is the committer's e-mail address; empty for a folder.
 	author string
-	// rewritten tells that the commit does not descend from the one before.
+	// rewritten tells that the commit does not descend from the one before, as far as
+	// its history was fetched.
 	rewritten bool
 }
 
@@ -80,14 +83,11 @@ func newSource(where, ref, sub, state string, auth GitAuth) (source, error) {
 		return folder(where), nil
 	}
 	trees := filepath.Join(state, "trees")
-	if err := os.MkdirAll(trees, 0o700); err != nil {
-		return nil, fmt.Errorf("open source: %w", err)
-	}
 	if local, ok := strings.CutPrefix(where, "file://"); ok {
-		return &gitSource{ref: ref, sub: sub, trees: trees, open: func(context.Context) (*git.Repository, error) { return openLocal(local) }}, nil
+		return newGitSource(ref, sub, trees, func(context.Context) (*git.Repository, error) { return openLocal(local) })
 	}
-	remote := &gitRemote{url: where, ref: ref, dir: filepath.Join(state, "git"), auth: auth}
-	return &gitSource{ref: fetchedRef, sub: sub, trees: trees, open: remote.open}, nil
+	remote := &gitRemote{url: where, ref: ref, dir: filepath.Join(state, "git"), auth: auth, bounds: defaultPackBounds}
+	return newGitSource(fetchedRef, sub, trees, remote.open)
 }
 
 // isSCP recognises git's user@host:path.
@@ -149,6 +149,33 @@ type gitSource struct {
 	head  plumbing.Hash
 }
 
+// newGitSource makes the folder of the trees, or empties it: what a process before this
+// one left in it is exported again.
+func newGitSource(ref, sub, trees string, open func(context.Context) (*git.Repository, error)) (*gitSource, error) {
+	if err := keepOnly(trees, ""); err != nil {
+		return nil, fmt.Errorf("open source: %w", err)
+	}
+	if err := os.MkdirAll(trees, 0o700); err != nil {
+		return nil, fmt.Errorf("open source: %w", err)
+	}
+	return &gitSource{ref: ref, sub: sub, trees: trees, open: open}, nil
+}
+
+// keepOnly removes everything from a folder but what has the name.
+func keepOnly(dir, name string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		if e.Name() != name {
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func (g *gitSource) fetch(ctx context.Context) (tree, error) {
 	repo, err := g.open(ctx)
 	if err != nil {
@@ -170,24 +197,34 @@ func (g *gitSource) fetch(ctx context.Context) (tree, error) {
 		return g.last, err
 	}
 	t := tree{dir: dir, revision: head.String(), state: head.String(), author: commit.Committer.Email, rewritten: g.rewritten(repo, commit)}
-	if g.last.dir != "" && g.last.dir != dir {
-		_ = os.RemoveAll(g.last.dir)
-	}
 	g.last, g.head = t, head
+	_ = keepOnly(g.trees, filepath.Base(dir))
 	return t, nil
 }
 
-// rewritten tells whether the last head is no ancestor of the commit.
+// rewritten reports whether the last head is neither the commit nor among its
+// ancestors, as far as the repository holds them: a shallow one ends somewhere.
 func (g *gitSource) rewritten(repo *git.Repository, commit *object.Commit) bool {
 	if g.head.IsZero() {
 		return false
 	}
-	before, err := repo.CommitObject(g.head)
-	if err != nil {
-		return true
+	seen := map[plumbing.Hash]bool{commit.Hash: true}
+	for next := []plumbing.Hash{commit.Hash}; len(next) > 0; next = next[1:] {
+		if next[0] == g.head {
+			return false
+		}
+		c, err := repo.CommitObject(next[0])
+		if err != nil {
+			continue
+		}
+		for _, parent := range c.ParentHashes {
+			if !seen[parent] {
+				seen[parent] = true
+				next = append(next, parent)
+			}
+		}
 	}
-	is, err := before.IsAncestor(commit)
-	return err != nil || !is
+	return true
 }
 
 // resolveRef finds the commit of a branch, a tag, a full hash, or HEAD where
@@ -218,57 +255,127 @@ func openLocal(dir string) (*git.Repository, error) {
 // fetchedRef is where a remote's commit is kept in the node's own repository.
 const fetchedRef = "refs/skep/head"
 
-// gitRemote keeps a bare copy of one ref of a remote repository.
+// fetchDepth is how many commits of a remote's history are fetched, the newest among
+// them: what is asked of those before the newest is whether it descends from the last.
+const fetchDepth = 50
+
+// gitRemote keeps a bare copy of one ref of a remote repository. The copy is shallow,
+// and made anew for a new commit: no history piles up in it.
 type gitRemote struct {
 	url, ref, dir string
 	auth          GitAuth
+	bounds        packBounds
+	// refused is a commit that exceeds a bound, and why; it is not fetched again.
+	refused struct {
+		commit plumbing.Hash
+		err    error
+	}
 }
 
 func (r *gitRemote) open(ctx context.Context) (*git.Repository, error) {
-	repo, err := git.PlainOpen(r.dir)
-	if errors.Is(err, git.ErrRepositoryNotExists) {
-		repo, err = git.PlainInit(r.dir, true)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open git copy: %w", err)
-	}
 	auth, ca, err := r.credentials()
 	if err != nil {
 		return nil, err
 	}
-	remote := git.NewRemote(repo.Storer, &config.RemoteConfig{Name: "source", URLs: []string{r.url}})
-	spec, err := r.refSpec(ctx, remote, auth, ca)
+	wanted, spec, err := r.wanted(ctx, auth, ca)
 	if err != nil {
 		return nil, err
 	}
-	err = remote.FetchContext(ctx, &git.FetchOptions{RefSpecs: []config.RefSpec{spec}, Auth: auth, CABundle: ca, Tags: git.NoTags, Force: true})
-	if err != nil && !errors.Is(err, git.NoErrAlreadyUpToDate) {
-		return nil, fmt.Errorf("fetch %s: %w", Redact(r.url), scrub(err, r.url))
+	if repo, ok := r.copied(wanted); ok {
+		return repo, nil
 	}
-	return repo, nil
+	if r.refused.commit == wanted {
+		return nil, r.refused.err
+	}
+	fetch := func(depth int) error {
+		return r.fetch(ctx, &git.FetchOptions{RefSpecs: []config.RefSpec{spec}, Auth: auth, CABundle: ca, Tags: git.NoTags, Depth: depth})
+	}
+	var large *tooLargeError
+	if err = fetch(fetchDepth); errors.As(err, &large) {
+		// What was too large may be gone from the newest commit.
+		err = fetch(1)
+	}
+	if err == nil {
+		return openLocal(r.dir)
+	}
+	refused := errors.As(err, &large)
+	err = fmt.Errorf("fetch %s: %w", Redact(r.url), scrub(err, r.url))
+	if refused {
+		r.refused.commit, r.refused.err = wanted, err
+	}
+	return nil, err
 }
 
-// refSpec asks the remote which of its refs is meant.
-func (r *gitRemote) refSpec(ctx context.Context, remote *git.Remote, auth transport.AuthMethod, ca []byte) (config.RefSpec, error) {
-	if plumbing.IsHash(r.ref) {
-		return config.RefSpec(r.ref + ":" + fetchedRef), nil
-	}
-	refs, err := remote.ListContext(ctx, &git.ListOptions{Auth: auth, CABundle: ca})
+// copied opens the copy where it holds the commit, or the tag, that is wanted.
+func (r *gitRemote) copied(wanted plumbing.Hash) (*git.Repository, bool) {
+	repo, err := openLocal(r.dir)
 	if err != nil {
-		return "", fmt.Errorf("list %s: %w", Redact(r.url), scrub(err, r.url))
+		return nil, false
 	}
-	wanted := []string{"refs/heads/" + r.ref, "refs/tags/" + r.ref, r.ref}
+	held, err := repo.Reference(fetchedRef, false)
+	if err != nil || held.Hash() != wanted {
+		return nil, false
+	}
+	head, err := resolveRef(repo, fetchedRef)
+	if err == nil {
+		_, err = repo.CommitObject(head)
+	}
+	return repo, err == nil
+}
+
+// fetch makes a copy beside the one there is, and puts it into its place once it is
+// whole.
+func (r *gitRemote) fetch(ctx context.Context, o *git.FetchOptions) error {
+	fresh := r.dir + ".new"
+	if err := os.RemoveAll(fresh); err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(fresh) }()
+	if _, err := git.PlainInit(fresh, true); err != nil {
+		return err
+	}
+	remote := r.remote(newBoundedStorage(ctx, fresh, r.bounds))
+	if err := remote.FetchContext(ctx, o); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(r.dir); err != nil {
+		return err
+	}
+	return os.Rename(fresh, r.dir)
+}
+
+func (r *gitRemote) remote(s storage.Storer) *git.Remote {
+	return git.NewRemote(s, &config.RemoteConfig{Name: "source", URLs: []string{r.url}})
+}
+
+// wanted asks the remote what the ref stands for now, and how to fetch it. A full hash
+// stands for itself.
+func (r *gitRemote) wanted(ctx context.Context, auth transport.AuthMethod, ca []byte) (plumbing.Hash, config.RefSpec, error) {
+	if plumbing.IsHash(r.ref) {
+		return plumbing.NewHash(r.ref), config.RefSpec(r.ref + ":" + fetchedRef), nil
+	}
+	listed, err := r.remote(memory.NewStorage()).ListContext(ctx, &git.ListOptions{Auth: auth, CABundle: ca})
+	if err != nil {
+		return plumbing.ZeroHash, "", fmt.Errorf("list %s: %w", Redact(r.url), scrub(err, r.url))
+	}
+	refs := make(map[plumbing.ReferenceName]*plumbing.Reference, len(listed))
+	for _, ref := range listed {
+		refs[ref.Name()] = ref
+	}
+	names := []plumbing.ReferenceName{plumbing.NewBranchReferenceName(r.ref), plumbing.NewTagReferenceName(r.ref), plumbing.ReferenceName(r.ref)}
 	if r.ref == "" {
-		wanted = []string{"HEAD"}
+		names = []plumbing.ReferenceName{plumbing.HEAD}
 	}
-	for _, name := range wanted {
-		for _, have := range refs {
-			if have.Name().String() == name {
-				return config.RefSpec("+" + name + ":" + fetchedRef), nil
-			}
+	for _, name := range names {
+		ref := refs[name]
+		if ref != nil && ref.Type() == plumbing.SymbolicReference {
+			ref = refs[ref.Target()]
+		}
+		if ref != nil {
+			return ref.Hash(), config.RefSpec("+" + name.String() + ":" + fetchedRef), nil
 		}
 	}
-	return "", fmt.Errorf("list %s: no branch or tag %q", Redact(r.url), r.ref)
+	return plumbing.ZeroHash, "", fmt.Errorf("list %s: no branch or tag %q", Redact(r.url), r.ref)
 }
 
 // scrub takes the password, query and fragment of an URL out of an error's text.

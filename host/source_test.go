@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-git/go-git/v5"
@@ -240,7 +241,13 @@ func TestLinksOfACommitAreLeftOut(t *testing.T) {
 }
 
 // gitServer is git's own HTTP server, asking for a password.
-func gitServer(t *testing.T, root, password string) *httptest.Server {
+func gitServer(t testing.TB, root, password string) *httptest.Server {
+	t.Helper()
+	return countingGitServer(t, root, password, new(atomic.Int64))
+}
+
+// countingGitServer is one that counts how often a pack was asked for.
+func countingGitServer(t testing.TB, root, password string, packs *atomic.Int64) *httptest.Server {
 	t.Helper()
 	path, err := exec.Command("git", "--exec-path").Output()
 	if err != nil {
@@ -248,13 +255,17 @@ func gitServer(t *testing.T, root, password string) *httptest.Server {
 	}
 	backend := &cgi.Handler{
 		Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"),
-		Env:  []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
+		Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
+			"GIT_CONFIG_KEY_1=uploadpack.allowAnySHA1InWant", "GIT_CONFIG_VALUE_1=true"},
 	}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, got, _ := r.BasicAuth(); got != password {
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
+		}
+		if strings.HasSuffix(r.URL.Path, "/git-upload-pack") {
+			packs.Add(1)
 		}
 		backend.ServeHTTP(w, r)
 	}))
