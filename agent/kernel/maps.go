@@ -94,21 +94,36 @@ func isMapInMap(t ebpf.MapType) bool { return t == ebpf.ArrayOfMaps || t == ebpf
 // not at hand, was is nil, and the kernel is asked, which takes CAP_SYS_ADMIN.
 func CarryVariables(p, was *Prepared, old, r *Revision) (map[string][]string, error) {
 	carried := map[string][]string{}
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(p.Spec.Maps)) {
-		from, to := old.Maps[name], r.Maps[name]
-		if !isData(name) || isConstant(name) || from == nil || to == nil {
+	sections, err := SeparateSections(old, r)
+	errs := []error{err}
+	for _, name := range sections {
+		if p.Spec.Maps[name] == nil {
 			continue
 		}
-		same, err := sameMap(from, to)
-		if err == nil && !same {
-			carried[name], err = p.carrySection(name, was, from, to)
-		}
-		if err != nil {
+		if carried[name], err = p.carrySection(name, was, old.Maps[name], r.Maps[name]); err != nil {
 			errs = append(errs, fmt.Errorf("carry variables of %s: %w", name, err))
 		}
 	}
 	return carried, errors.Join(errs...)
+}
+
+// SeparateSections lists the data sections, but constants, that both revisions have
+// and that are not one map. CarryVariables has nothing to do for any other.
+func SeparateSections(old, r *Revision) ([]string, error) {
+	var sections []string
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(r.Maps)) {
+		if !isData(name) || isConstant(name) || old.Maps[name] == nil {
+			continue
+		}
+		same, err := sameMap(old.Maps[name], r.Maps[name])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("compare %s: %w", name, err))
+		} else if !same {
+			sections = append(sections, name)
+		}
+	}
+	return sections, errors.Join(errs...)
 }
 
 // sameMap tells whether the two are one map in the kernel.

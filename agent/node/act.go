@@ -22,9 +22,13 @@ import (
 // its application runs from being dropped, and links of the version before from
 // being detached.
 func (p *pass) act(actions []plan.Action) {
-	stuck := p.incomplete()
-	p.carryVariables()
+	stuck, carried := p.incomplete(), false
 	for _, a := range actions {
+		if !carried && !p.ends(a) {
+			// Only after what ends something: this reads objects.
+			p.carryVariables()
+			carried = true
+		}
 		owners := []string{a.UID}
 		if a.Verb == plan.SetChain {
 			owners = p.concerned(a)
@@ -45,6 +49,17 @@ func (p *pass) act(actions []plan.Action) {
 			}
 		}
 	}
+}
+
+// ends reports whether an action starts nothing.
+func (p *pass) ends(a plan.Action) bool {
+	switch a.Verb {
+	case plan.Detach, plan.Drop, plan.Forget:
+		return true
+	case plan.SetChain:
+		return len(changes(a.Members, p.givenTo(a.Ifindex))) == 0
+	}
+	return false
 }
 
 // incomplete are the applications whose newest version lacks a target that is to

@@ -22,10 +22,15 @@ func (p *pass) carryVariables() {
 	}
 }
 
+// carry holds the parsed objects of both revisions, and reads them only where a data
+// section of theirs is not shared.
 func (p *pass) carry(want plan.Application, old, next *kernel.Revision) error {
 	o := p.intentOf(want.UID, want.Revision)
 	if o == nil {
 		return nil
+	}
+	if sections, err := kernel.SeparateSections(old, next); err != nil || len(sections) == 0 {
+		return err
 	}
 	prepared, err := p.prepare(*o)
 	if err != nil {

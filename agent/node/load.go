@@ -23,8 +23,7 @@ import (
 // loadedRevision is a revision in the kernel that is not pinned yet.
 type loadedRevision struct {
 	*kernel.Revision
-	prepared *kernel.Prepared
-	reports  []kernel.MapReport
+	reports []kernel.MapReport
 	// profile is what its programs take of a chain; nil where that is not known.
 	profile *chain.Profile
 }
@@ -65,13 +64,11 @@ func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revis
 	if !slices.Contains(p.state.Revisions[r.UID], r.Name) {
 		p.state.Revisions[r.UID] = append(p.state.Revisions[r.UID], r.Name)
 	}
-	id := [2]string{r.UID, r.Name}
-	p.prepared[id] = r.prepared
 	if r.profile != nil {
-		p.profiles[id] = *r.profile
+		p.profiles[[2]string{r.UID, r.Name}] = *r.profile
 	}
 	app.maps = r.reports
-	p.opts.Log.Info("loaded", "application", r.prepared.Application.String(), "revision", r.Name)
+	p.opts.Log.Info("loaded", "application", app.newest.Payload().Application.String(), "revision", r.Name)
 	return nil
 }
 
@@ -123,7 +120,7 @@ func loadRevision(o intent.Opened, objects *cache, profile *v1alpha1.KernelProfi
 	if err != nil {
 		return nil, err
 	}
-	return &loadedRevision{Revision: r, prepared: prepared, reports: reports, profile: measureLoaded(o.Payload(), prepared.Spec, facts)}, nil
+	return &loadedRevision{Revision: r, reports: reports, profile: measureLoaded(o.Payload(), prepared.Spec, facts)}, nil
 }
 
 // inspect returns what is known of an object, or nil where it cannot be inspected.

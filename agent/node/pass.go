@@ -28,8 +28,6 @@ type pass struct {
 	labels map[string]string
 	state  plan.State
 	want   plan.Want
-	// prepared objects by uid and revision.
-	prepared map[[2]string]*kernel.Prepared
 	// versions are the chains that were loaded for this turn, and versionKeys
 	// name the loads they came from; those without one were not loaded.
 	versions    map[int]*kernel.ChainVersion
@@ -122,7 +120,7 @@ func (a *Agent) pass(ctx context.Context) *pass {
 func (a *Agent) newPass(ctx context.Context) *pass {
 	apps, labels := a.snapshot()
 	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: apps, labels: labels,
-		prepared: map[[2]string]*kernel.Prepared{}, asked: map[string]bool{}, awaited: map[[2]string]bool{},
+		asked: map[string]bool{}, awaited: map[[2]string]bool{},
 		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{},
 		outcomes: map[string]*outcome{}, strays: map[string][]string{}, lost: map[ranAt]bool{},
 		visited: map[int]bool{}, behind: map[int]bool{}, planned: map[string]bool{}, wanted: map[int][]plan.Member{}}
@@ -289,7 +287,8 @@ func (p *pass) takes(o intent.Opened) bool {
 	return err == nil && ok
 }
 
-// have makes sure that the intent's revision is in the kernel, whole.
+// have makes sure that the intent's revision is in the kernel, whole. One that is
+// held is relied on until it is checked.
 func (p *pass) have(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	held := p.held.revisions[uid][revision]
@@ -302,16 +301,17 @@ func (p *pass) have(app *application, o intent.Opened) error {
 	if held != nil && app.checked[revision] {
 		return nil
 	}
+	whole := false
 	if held != nil {
-		prepared, err := p.prepare(o)
-		if err != nil {
+		var err error
+		if whole, err = p.isWhole(o, held); errors.Is(err, errLoading) {
+			p.outcomes[uid].unsettled = true
+			return nil
+		} else if err != nil {
 			return err
 		}
-		if !held.Whole(prepared) {
-			held = nil
-		}
 	}
-	if held == nil {
+	if !whole {
 		if err := p.load(app, o); err != nil {
 			return explain(o.Payload(), err)
 		}
@@ -363,22 +363,14 @@ func (p *pass) liveRevision(uid string) *kernel.Revision {
 	return nil
 }
 
-// prepare parses the intent's object, once a pass.
+// prepare reads and parses the intent's object. What it returns may be as large as
+// the sections that the object declares: it is not kept.
 func (p *pass) prepare(o intent.Opened) (*kernel.Prepared, error) {
-	id := [2]string{o.Payload().UID, o.Revision()}
-	if done := p.prepared[id]; done != nil {
-		return done, nil
-	}
 	object, err := p.object(o.Payload())
 	if err != nil {
 		return nil, err
 	}
-	prepared, err := kernel.Prepare(o, object)
-	if err != nil {
-		return nil, err
-	}
-	p.prepared[id] = prepared
-	return prepared, nil
+	return kernel.Prepare(o, object)
 }
 
 // intentOf finds the intent with the revision.
