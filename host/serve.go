@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/skep-dev/skep/listen"
 )
 
 // SocketName is the file of the local socket in the state folder.
@@ -50,7 +52,7 @@ func (h *Host) serveSocket(ctx context.Context) error {
 		}
 		answer(w, released)
 	})
-	return serve(ctx, listener, mux)
+	return listen.Serve(ctx, listener, nil, mux)
 }
 
 // answer writes v as JSON. A client that went away is nobody's error.
@@ -70,7 +72,7 @@ func (h *Host) serveMetrics(ctx context.Context, l net.Listener) error {
 		}
 		_, _ = w.Write([]byte("ok\n"))
 	})
-	return serve(ctx, l, mux)
+	return listen.Serve(ctx, l, nil, mux)
 }
 
 // late tells how long ago the last pass was, where that is too long: a host
@@ -88,15 +90,4 @@ func (h *Host) late() time.Duration {
 		return 0
 	}
 	return since
-}
-
-// serve runs a server until ctx ends.
-func serve(ctx context.Context, l net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
 }

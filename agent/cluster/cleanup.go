@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/node"
 )
 
 // Cleanup unloads all that is Skep's on the node, and forgets what would bring
@@ -18,7 +19,7 @@ func Cleanup(bpffs, state string) error {
 		return fmt.Errorf("clean up: %w", err)
 	}
 	err = errors.Join(store.Clear(), store.Close())
-	for _, name := range []string{"intents", "objects", "ran.json", "mount", labelsFile, SocketName} {
+	for _, name := range append(node.StateFiles(), labelsFile, SocketName) {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(state, name)))
 	}
 	if err != nil {

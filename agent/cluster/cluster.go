@@ -111,8 +111,8 @@ type Agent struct {
 	intents *intents
 	own     *own
 	metrics *metrics
-	// changed wakes whoever reports.
-	changed chan struct{}
+	// changed wakes whoever reports, and passed tells them that a turn ended.
+	changed, passed chan struct{}
 	health  health
 	// guard is whom metrics are shown to; nil where to everybody.
 	guard *access.Guard
@@ -129,7 +129,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a := &Agent{opts: o, metrics: newMetrics(), changed: make(chan struct{}, 1), health: health{now: time.Now}}
+	a := &Agent{opts: o, metrics: newMetrics(), changed: make(chan struct{}, 1), passed: make(chan struct{}, 1), health: health{now: time.Now}}
 	if a.api, err = newAPI(o.Config, o.NodeName); err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
@@ -207,7 +207,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		wait sync.WaitGroup
 		err  error
 	)
-	for _, follow := range []func(context.Context){a.followSelf, a.followIntents, a.followOwn, a.followTrust, a.publish} {
+	for _, follow := range []func(context.Context){a.followSelf, a.followIntents, a.followOwn, a.followTrust, a.followPasses, a.publish} {
 		wait.Go(func() { follow(ctx) })
 	}
 	if a.self.await(ctx) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/skep-dev/skep/access"
+	"github.com/skep-dev/skep/listen"
 )
 
 // stuckAfter is how long a turn may take. Loads run beside the turns and do not
@@ -96,14 +97,15 @@ func newGuard(config *rest.Config) (*access.Guard, error) {
 // Serve answers what Handler does on a listener, over TLS unless Options says that
 // metrics are open, until the context ends.
 func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
+	var config *tls.Config
 	if a.guard != nil {
 		certificate, err := selfSigned(a.opts.NodeName, time.Now())
 		if err != nil {
 			return err
 		}
-		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate}})
+		config = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate}}
 	}
-	return Serve(ctx, l, a.Handler())
+	return listen.Serve(ctx, l, config, a.Handler())
 }
 
 // Handler answers Prometheus at /metrics, where it may read that, and probes at

@@ -121,6 +121,20 @@ type publisher struct {
 // moment is how long the first change after silence waits for what comes with it.
 const moment = 5 * time.Millisecond
 
+// followPasses notes each turn of the agent as it ends, and tells publish, which may be
+// busy: what it looks at or writes to is no part of the turn.
+func (a *Agent) followPasses(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.holder.Passed():
+			a.health.passed()
+			poke(a.passed)
+		}
+	}
+}
+
 // publish reports until the context ends. The first change after silence is written
 // at once, unless it only says that an application is on its way. Later changes wait
 // for more. Nothing is written where nothing changed.
@@ -134,8 +148,7 @@ func (a *Agent) publish(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.holder.Passed():
-			a.health.passed()
+		case <-a.passed:
 			listed, fare := a.intents.state()
 			p.passed = p.passed || listed
 			if listed {
@@ -160,6 +173,10 @@ func (a *Agent) publish(ctx context.Context) {
 	}
 }
 
+// listTime bounds how long the programs in the kernel are looked at. Processes may have
+// very many descriptors.
+const listTime = 30 * time.Second
+
 // relistAfter is after how many looks at the same programs they are listed again:
 // who holds a program changes without the program.
 const relistAfter = 10
@@ -177,6 +194,8 @@ func (p *publisher) look(ctx context.Context) {
 // list looks at the programs in the kernel. Without the right to, they are left
 // out.
 func (p *publisher) list(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
 	all, err := p.opts.Inventory(ctx)
 	p.stale = false
 	if err != nil {

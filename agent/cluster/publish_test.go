@@ -167,6 +167,31 @@ func TestNothingIsReportedBeforeTheFirstTurn(t *testing.T) {
 	stop()
 }
 
+// TestAnAgentThatGoesRoundIsHealthyWhileItLists counts the turns that are noted while
+// the programs in the kernel are being listed.
+func TestAnAgentThatGoesRoundIsHealthyWhileItLists(t *testing.T) {
+	needKernel(t)
+	w, s := newWorld(t, plane), newStub()
+	s.passed = make(chan struct{})
+	listing := make(chan struct{})
+	w.start(s.on, func(o *cluster.Options) {
+		o.Inventory = func(ctx context.Context) (inventory.Inventory, error) {
+			close(listing)
+			<-ctx.Done()
+			return inventory.Inventory{}, ctx.Err()
+		}
+	})
+	s.passed <- struct{}{}
+	<-listing
+	for range 5 {
+		select {
+		case s.passed <- struct{}{}:
+		case <-time.After(10 * time.Second):
+			t.Fatal("a turn is not noted")
+		}
+	}
+}
+
 // TestTheFirstChangeIsReportedAtOnce has changes wait for an hour, but for the first
 // one that says what became of an application.
 func TestTheFirstChangeIsReportedAtOnce(t *testing.T) {

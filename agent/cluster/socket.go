@@ -10,7 +10,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"time"
+
+	"github.com/skep-dev/skep/listen"
 )
 
 // SocketName is the file of the local socket in the state directory.
@@ -44,7 +45,7 @@ func (a *Agent) serveSocket(ctx context.Context) error {
 		all, err := a.opts.Inventory(r.Context())
 		answer(w, all, err)
 	})
-	return Serve(ctx, l, mux)
+	return listen.Serve(ctx, l, nil, mux)
 }
 
 // answer writes v as JSON. A client that went away is nobody's error.
@@ -55,14 +56,4 @@ func answer(w http.ResponseWriter, v any, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v)
-}
-
-// Serve answers on the listener until the context ends.
-func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve %s: %w", l.Addr(), err)
-	}
-	return nil
 }

@@ -28,7 +28,7 @@ func holders(ctx context.Context, proc string) (map[object][]Process, error) {
 		if err != nil {
 			continue
 		}
-		objects := objectsOf(filepath.Join(proc, dir.Name()))
+		objects := objectsOf(ctx, filepath.Join(proc, dir.Name()))
 		if len(objects) == 0 {
 			continue
 		}
@@ -36,6 +36,9 @@ func holders(ctx context.Context, proc string) (map[object][]Process, error) {
 		for o := range objects {
 			held[o] = append(held[o], Process{PID: pid, Name: name})
 		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
 	for _, processes := range held {
 		slices.SortFunc(processes, func(a, b Process) int { return cmp.Compare(a.PID, b.PID) })
@@ -51,15 +54,25 @@ func processName(dir string) string {
 	return strings.TrimSpace(string(comm))
 }
 
-// objectsOf are the objects one process holds. Only descriptors whose link
-// says so are read, since a process may have very many others.
-func objectsOf(dir string) map[object]bool {
-	descriptors, err := os.ReadDir(filepath.Join(dir, "fd"))
+// maxDescriptors is how many descriptors of a process are looked at.
+const maxDescriptors = 1 << 16
+
+// objectsOf are the objects one process holds, until the context ends. Only
+// descriptors whose link says so are read, since a process may have very many others.
+func objectsOf(ctx context.Context, dir string) map[object]bool {
+	folder, err := os.Open(filepath.Join(dir, "fd"))
 	if err != nil {
+		return nil
+	}
+	descriptors, err := folder.ReadDir(maxDescriptors)
+	if _ = folder.Close(); err != nil {
 		return nil
 	}
 	found := map[object]bool{}
 	for _, fd := range descriptors {
+		if ctx.Err() != nil {
+			return found
+		}
 		target, err := os.Readlink(filepath.Join(dir, "fd", fd.Name()))
 		if err != nil || !strings.HasPrefix(target, "anon_inode:bpf") {
 			continue

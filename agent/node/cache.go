@@ -20,6 +20,18 @@ import (
 // what was once sealed for this node, and no more.
 type cache struct{ dir string }
 
+// Where what is kept lies below the state directory, beside ranFile and remnantsFile.
+const (
+	intentsFolder = "intents"
+	objectsFolder = "objects"
+	mountFile     = "mount"
+)
+
+// StateFiles names all that an Agent keeps below its state directory.
+func StateFiles() []string {
+	return []string{intentsFolder, objectsFolder, mountFile, ranFile, remnantsFile}
+}
+
 // The two intents that are kept of one application.
 const (
 	// newest is the last one accepted, a tombstone too.
@@ -31,13 +43,13 @@ const (
 
 func openCache(dir string) (*cache, error) {
 	c := &cache{dir: dir}
-	for _, d := range []string{c.sub("intents"), c.sub("objects")} {
+	for _, d := range []string{c.sub(intentsFolder), c.sub(objectsFolder)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, fmt.Errorf("make state directory: %w", err)
 		}
 	}
 	// What a killed agent was writing. Nothing is written yet.
-	leftovers, err := filepath.Glob(filepath.Join(c.sub("objects"), temporaryPrefix+"*"))
+	leftovers, err := filepath.Glob(filepath.Join(c.sub(objectsFolder), temporaryPrefix+"*"))
 	if err != nil {
 		return nil, fmt.Errorf("list leftovers: %w", err)
 	}
@@ -56,7 +68,7 @@ func (c *cache) sub(name string) string { return filepath.Join(c.dir, name) }
 
 // name is the file of one intent. A uid is any string.
 func (c *cache) name(uid, kind string) string {
-	return filepath.Join(c.sub("intents"), url.QueryEscape(uid)+"."+kind)
+	return filepath.Join(c.sub(intentsFolder), url.QueryEscape(uid)+"."+kind)
 }
 
 // putIntent keeps an envelope as the one of its kind; what was there before
@@ -98,14 +110,14 @@ type kept struct {
 
 // intents reads every kept envelope.
 func (c *cache) intents() ([]kept, error) {
-	entries, err := os.ReadDir(c.sub("intents"))
+	entries, err := os.ReadDir(c.sub(intentsFolder))
 	if err != nil {
 		return nil, fmt.Errorf("list kept intents: %w", err)
 	}
 	var all []kept
 	for _, e := range entries {
 		ext := strings.TrimPrefix(filepath.Ext(e.Name()), ".")
-		path := filepath.Join(c.sub("intents"), e.Name())
+		path := filepath.Join(c.sub(intentsFolder), e.Name())
 		if ext != newest && ext != deployed {
 			// What a killed agent was writing.
 			if err := os.Remove(path); err != nil {
@@ -161,13 +173,13 @@ func (c *cache) putObject(digest string, body []byte) error {
 // prune removes the objects that no intent names. What a fetch beside it is
 // writing stays.
 func (c *cache) prune(used map[string]bool) error {
-	entries, err := os.ReadDir(c.sub("objects"))
+	entries, err := os.ReadDir(c.sub(objectsFolder))
 	if err != nil {
 		return fmt.Errorf("list kept objects: %w", err)
 	}
 	for _, e := range entries {
 		if !used["sha256:"+e.Name()] && !strings.HasPrefix(e.Name(), temporaryPrefix) {
-			if err := os.Remove(filepath.Join(c.sub("objects"), e.Name())); err != nil {
+			if err := os.Remove(filepath.Join(c.sub(objectsFolder), e.Name())); err != nil {
 				return fmt.Errorf("drop kept object: %w", err)
 			}
 		}
@@ -176,7 +188,7 @@ func (c *cache) prune(used map[string]bool) error {
 }
 
 func (c *cache) objectPath(digest string) string {
-	return filepath.Join(c.sub("objects"), filepath.Base(strings.TrimPrefix(digest, "sha256:")))
+	return filepath.Join(c.sub(objectsFolder), filepath.Base(strings.TrimPrefix(digest, "sha256:")))
 }
 
 // checkDigest tells whether the bytes are those of the digest.

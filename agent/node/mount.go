@@ -15,7 +15,7 @@ const bootID = "/proc/sys/kernel/random/boot_id"
 // whether it was another one earlier in this boot: then what was pinned there
 // runs on out of this agent's reach, and what it loads now runs beside it.
 func (c *cache) noteMount(boot string, device uint64) (other bool, err error) {
-	path := c.sub("mount")
+	path := c.sub(mountFile)
 	now := fmt.Sprintf("%s %d", strings.TrimSpace(boot), device)
 	before, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

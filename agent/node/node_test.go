@@ -5,11 +5,14 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -108,8 +111,25 @@ func newWorld(t testing.TB) *world {
 	}
 	w := &world{t: t, dir: t.TempDir(), bpffs: "/sys/fs/bpf/skep-test-" + hex.EncodeToString(name),
 		key: seals.New(t), objects: map[string][]byte{}, serial: time.Now().UnixMilli()}
-	t.Cleanup(func() { _ = os.RemoveAll(w.bpffs) })
+	t.Cleanup(func() {
+		w.keepsWhatItNames()
+		_ = os.RemoveAll(w.bpffs)
+	})
 	return w
+}
+
+// keepsWhatItNames holds that StateFiles names all that agents kept: what removes an
+// agent forgets that.
+func (w *world) keepsWhatItNames() {
+	entries, err := os.ReadDir(filepath.Join(w.dir, "state"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.t.Error(err)
+	}
+	for _, e := range entries {
+		if !slices.Contains(node.StateFiles(), e.Name()) {
+			w.t.Errorf("StateFiles lacks %s", e.Name())
+		}
+	}
 }
 
 // object gives an object a digest.

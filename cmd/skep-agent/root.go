@@ -22,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/agent/cluster"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/listen"
 )
 
 // version is set by the linker for a release.
@@ -125,7 +126,7 @@ func hold(ctx context.Context, to io.Writer, o cluster.Options, f flags) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return serve(ctx, "metrics", f.listen, agent.Serve) })
 	group.Go(func() error {
-		return serve(ctx, "profiles", loopback(f.pprof), func(ctx context.Context, l net.Listener) error { return cluster.Serve(ctx, l, profiles()) })
+		return serve(ctx, "profiles", loopback(f.pprof), func(ctx context.Context, l net.Listener) error { return listen.Serve(ctx, l, nil, profiles()) })
 	})
 	group.Go(func() error { agent.ServeSocket(ctx); return nil })
 	group.Go(func() error { return agent.Run(ctx) })

@@ -29,7 +29,7 @@ func floors() []floor {
 	four := with(three, "policies")
 	five := with(four, "gate")
 	// What the agent may see of floor 2: bytecode without the registry.
-	agent := with(one, "intent", "bytecode", "!bytecode/image", "placement", "access")
+	agent := with(one, "intent", "bytecode", "!bytecode/image", "placement", "access", "listen")
 	return []floor{
 		{"api/v1alpha1", nil},
 		// What the CRDs say of hooks is made from the table.
@@ -41,6 +41,7 @@ func floors() []floor {
 		{"bytecode", with(one, "!bytecode/image")},
 		{"share", nil},
 		{"access", nil},
+		{"listen", nil},
 		{"bytecode/image", with(one, "bytecode", "share")},
 		{"intent", one},
 		{"placement", with(one, "intent", "bytecode", "!bytecode/image")},
@@ -48,7 +49,7 @@ func floors() []floor {
 		{"policies", with(three, "confined", "share")},
 		{"gate", four},
 		{"agent", agent},
-		{"host", with(five, "agent")},
+		{"host", with(five, "agent", "listen")},
 		{"controller", with(five, "placement", "share", "access")},
 		{"demo", with(five, "agent", "host", "examples")},
 		{"examples", nil},
@@ -170,7 +171,7 @@ func foreign() []guarded {
 		// CUE and evaluate Rego, and to hold the demo in a network namespace. What makes releases
 		// builds.
 		{"os/exec", []string{"confined", "demo", "release"}},
-		{"net/http", []string{"access", "bytecode/image", "signing", "host", "controller", "demo", "cmd", "agent/cluster"}},
+		{"net/http", []string{"access", "listen", "bytecode/image", "signing", "host", "controller", "demo", "cmd", "agent/cluster"}},
 		{"plugin", nil},
 		{"unsafe", []string{"agent", "confined"}}, // confined: a child gives up its rights
 	}
