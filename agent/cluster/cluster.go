@@ -113,7 +113,7 @@ type Agent struct {
 	metrics *metrics
 	// changed wakes whoever reports, and passed tells them that a turn ended.
 	changed, passed chan struct{}
-	health  health
+	health          health
 	// guard is whom metrics are shown to; nil where to everybody.
 	guard *access.Guard
 }

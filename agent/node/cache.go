@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -18,7 +20,11 @@ import (
 // digest. Everything in it is checked when it is read: intents by their seal,
 // objects by their hash. So whoever can write here can take away and bring back
 // what was once sealed for this node, and no more.
-type cache struct{ dir string }
+type cache struct {
+	dir string
+	// together is set while intents are kept that flush has on disk all at once.
+	together bool
+}
 
 // Where what is kept lies below the state directory, beside ranFile and remnantsFile.
 const (
@@ -74,8 +80,20 @@ func (c *cache) name(uid, kind string) string {
 // putIntent keeps an envelope as the one of its kind; what was there before
 // stays until the new one is whole on disk.
 func (c *cache) putIntent(uid, kind string, e intent.Envelope) error {
-	if err := WriteFile(c.name(uid, kind), e, true); err != nil {
+	if err := WriteFile(c.name(uid, kind), e, !c.together); err != nil {
 		return fmt.Errorf("keep intent: %w", err)
+	}
+	return nil
+}
+
+// flush has all intents that were kept survive a crash of the machine.
+func (c *cache) flush() error {
+	folder, err := os.Open(c.sub(intentsFolder))
+	if err != nil {
+		return fmt.Errorf("keep intents: %w", err)
+	}
+	if err := errors.Join(unix.Syncfs(int(folder.Fd())), folder.Close()); err != nil {
+		return fmt.Errorf("keep intents: %w", err)
 	}
 	return nil
 }
