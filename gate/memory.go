@@ -69,13 +69,7 @@ func (c collectedAt) key(trust string) (string, error) {
 }
 
 // bytes is how much of the memory c takes.
-func (c collectedAt) bytes() int {
-	n := 0
-	for _, a := range c.Collected.Artifacts {
-		n += len(a.Content)
-	}
-	return n
-}
+func (c collectedAt) bytes() int { return c.Collected.Bytes() }
 
 // remembered is what a Judge learned in this process.
 type remembered struct {

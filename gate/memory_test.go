@@ -34,6 +34,19 @@ func TestWhatAPusherMakesLargeIsForgotten(t *testing.T) {
 	}
 }
 
+// TestAnnotationsAreCounted holds that what is large beside a signature is forgotten as
+// the signature is.
+func TestAnnotationsAreCounted(t *testing.T) {
+	known := newRemembered(nobody{})
+	long := strings.Repeat("x", 1<<20)
+	for i := range 200 {
+		known.signatures.put(fmt.Sprint(i), collectedAt{Collected: signing.Collected{Artifacts: []signing.Artifact{{Annotations: map[string]string{"a": long}}}}})
+	}
+	if held := (len(known.signatures.new) + len(known.signatures.old)) << 20; held > known.signatures.most || held == 0 {
+		t.Errorf("%d bytes are held, want some, and no more than %d", held, known.signatures.most)
+	}
+}
+
 func TestWhatAnObjectMakesLargeIsForgotten(t *testing.T) {
 	known := newRemembered(nobody{})
 	name := strings.Repeat("n", 1<<20)

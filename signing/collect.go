@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -37,14 +38,18 @@ const (
 	maxCandidates = 2 * maxLayers
 	// maxBlob is the size of one signature, attestation or bundle, in bytes.
 	maxBlob = 4 << 20
-	// maxTotal is the size of them all, in bytes.
+	// maxAnnotation is the size of one annotation of a layer, in bytes. Cosign's
+	// certificates, chains, entries of logs and timestamps take 10 KiB at most.
+	maxAnnotation = 64 << 10
+	// maxTotal is the size of them all in one place, in bytes: of what is read, and of
+	// what is kept, annotations and repeated contents included.
 	maxTotal = 8 << 20
 	// maxRequests is how many requests are under way at once.
 	maxRequests = 4
 	// maxSkipped is how many reasons are kept.
 	maxSkipped = 32
 	// maxRepositories is how many repositories of signers are read, beside the image's
-	// own. Together they have the bytes of one place.
+	// own. Each has the bytes of one place.
 	maxRepositories = 4
 )
 
@@ -86,8 +91,22 @@ type Artifact struct {
 	Origin string `json:"origin"`
 	// Content is the payload, envelope or bundle.
 	Content []byte `json:"content"`
-	// Annotations are those of the layer that cosign reads.
+	// Annotations are those of the layer that cosign reads; a bundle has none.
 	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// bytes is how much of the memory an artifact takes, whatever it shares with others.
+func (a Artifact) bytes() int64 {
+	return int64(len(a.Content)+len(a.Origin)) + bytesOf(a.Annotations)
+}
+
+// bytesOf is the size of annotations.
+func bytesOf(annotations map[string]string) int64 {
+	n := 0
+	for key, value := range annotations {
+		n += len(key) + len(value)
+	}
+	return int64(n)
 }
 
 // Collected is everything that claims to be about one digest, as it was found.
@@ -129,14 +148,56 @@ func readable(repositories []string) []string {
 	return repositories[:min(len(repositories), maxRepositories)]
 }
 
-// Hash identifies what was collected: sha256:… over its JSON.
+// Bytes is how much of the memory its artifacts take with their annotations, each
+// whatever it shares with others.
+func (c Collected) Bytes() int {
+	n := int64(0)
+	for _, a := range c.Artifacts {
+		n += a.bytes()
+	}
+	return int(n)
+}
+
+// Hash identifies what was collected: sha256:… over the JSON of its parts, with the
+// sha256 of each content in the content's place. It holds one part at a time, and
+// hashes once what several artifacts share.
 func (c Collected) Hash() (string, error) {
-	b, err := json.Marshal(c)
+	artifacts, whole := c.Artifacts, sha256.New()
+	c.Artifacts = nil
+	to := json.NewEncoder(whole)
+	err := to.Encode(c)
+	known := contentHashes{}
+	for i := 0; i < len(artifacts) && err == nil; i++ {
+		a := artifacts[i]
+		a.Content = known.of(a.Content)
+		err = to.Encode(a)
+	}
 	if err != nil {
 		return "", fmt.Errorf("encode collected signatures: %w", err)
 	}
-	sum := sha256.Sum256(b)
-	return "sha256:" + hex.EncodeToString(sum[:]), nil
+	return "sha256:" + hex.EncodeToString(whole.Sum(nil)), nil
+}
+
+// contentHashes are the sha256 of contents, known by where they lie.
+type contentHashes map[contentPlace][sha256.Size]byte
+
+// contentPlace is where a content lies in memory, and how long it is.
+type contentPlace struct {
+	first  *byte
+	length int
+}
+
+func (known contentHashes) of(content []byte) []byte {
+	var place contentPlace
+	if len(content) > 0 {
+		place = contentPlace{&content[0], len(content)}
+	}
+	sum, ok := known[place]
+	if !ok {
+		sum = sha256.Sum256(content)
+		known[place] = sum
+	}
+	return sum[:]
 }
 
 // BlobError says that a registry did not hand out a signature that it lists,
@@ -272,8 +333,7 @@ func gather(ctx context.Context, source Source, r image.Resolved, read place) (C
 	if err != nil {
 		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
 	}
-	left := int64(maxTotal)
-	c := newCollector(from, digest, "", &left)
+	c := newCollector(from, digest, "")
 	c.know(guessPayload(r))
 	if err := read(c, ctx); err != nil {
 		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
@@ -302,9 +362,8 @@ func gatherElsewhere(ctx context.Context, source Source, r image.Resolved, repos
 		all.Skipped = append(all.Skipped, fmt.Sprintf("%d of %d repositories of signers: no more than %d are read", more, len(repositories), maxRepositories))
 	}
 	var errs []error
-	left := int64(maxTotal)
 	for _, repository := range readable(repositories) {
-		found, err := gatherFrom(ctx, source, repository, r.Digest, &left)
+		found, err := gatherFrom(ctx, source, repository, r.Digest)
 		if errors.Is(err, image.ErrNotAllowed) {
 			found, err = Collected{Skipped: []string{fmt.Sprintf("repository %s: it is not among the registries that are allowed", repository)}}, nil
 		}
@@ -322,7 +381,7 @@ func gatherElsewhere(ctx context.Context, source Source, r image.Resolved, repos
 }
 
 // gatherFrom reads one repository of a signer.
-func gatherFrom(ctx context.Context, source Source, repository, digest string, left *int64) (Collected, error) {
+func gatherFrom(ctx context.Context, source Source, repository, digest string) (Collected, error) {
 	hash, err := v1.NewHash(digest)
 	if err != nil {
 		return Collected{}, fmt.Errorf("digest %q: %w", digest, err)
@@ -333,7 +392,7 @@ func gatherFrom(ctx context.Context, source Source, repository, digest string, l
 	if err != nil {
 		return Collected{}, err
 	}
-	c := newCollector(from, hash, " in "+repository, left)
+	c := newCollector(from, hash, " in "+repository)
 	for _, read := range []place{(*collector).readReferrers, (*collector).readTags} {
 		if err := read(c, ctx); err != nil && !errors.Is(err, image.ErrNotFound) {
 			return Collected{}, err
@@ -384,10 +443,18 @@ func guessPayload(r image.Resolved) []byte {
 type layer struct {
 	kind   ArtifactKind
 	origin string
-	desc   v1.Descriptor
+	digest v1.Hash
+	// size is what its descriptor says.
+	size        int64
+	annotations map[string]string
 	// behind is how many layers of its manifest come before it.
 	behind int
 }
+
+// bytes is what it takes of the memory by its descriptor.
+func (l layer) bytes() int64 { return l.size + bytesOf(l.annotations) }
+
+func (l layer) descriptor() v1.Descriptor { return v1.Descriptor{Digest: l.digest, Size: l.size} }
 
 // collector gathers from one place in three steps: which manifests, which layers, their bytes.
 type collector struct {
@@ -396,18 +463,23 @@ type collector struct {
 	// where ends the origin of what is found; empty beside the image.
 	where string
 	// left is how many bytes may be read still.
-	left    *int64
+	left    int64
 	layers  []layer
-	noted   map[string]bool
+	noted   map[[sha256.Size]byte]bool
 	blobs   map[v1.Hash][]byte
 	skipped []string
+	// overfull is true where more is there than the bytes of one place.
+	overfull bool
 	// failed is why the registry did not hand out one of the blobs.
 	mu     sync.Mutex
 	failed error
 }
 
-func newCollector(from *image.Attachments, digest v1.Hash, where string, left *int64) *collector {
-	return &collector{from: from, digest: digest, where: where, left: left, noted: map[string]bool{}, blobs: map[v1.Hash][]byte{}}
+func newCollector(from *image.Attachments, digest v1.Hash, where string) *collector {
+	return &collector{
+		from: from, digest: digest, where: where, left: maxTotal,
+		noted: map[[sha256.Size]byte]bool{}, blobs: map[v1.Hash][]byte{},
+	}
 }
 
 func (c *collector) know(content []byte) {
@@ -421,6 +493,12 @@ func (c *collector) skip(format string, args ...any) {
 	if len(c.skipped) < maxSkipped {
 		c.skipped = append(c.skipped, fmt.Sprintf(format, args...))
 	}
+}
+
+// skipOverfull skips a layer since what is there takes more bytes than one place has.
+func (c *collector) skipOverfull(l layer) {
+	c.overfull = true
+	c.skip("%s: %d bytes, annotations included, and no more than %d are read together", l.origin, l.bytes(), maxTotal)
 }
 
 // readTags reads what stands under cosign's own tags.
@@ -523,25 +601,24 @@ func (c *collector) read(origin string, raw []byte, referrer bool) {
 		if len(m.Layers) > 1 {
 			where = fmt.Sprintf("%s, layer %d", origin, i)
 		}
-		switch {
-		case d.Digest.Algorithm != "sha256":
-			c.skip("%s: its digest is not sha256", where)
-		case d.Size < 0 || d.Size > maxBlob:
-			c.skip("%s: %d bytes, and no more than %d are read", where, d.Size, maxBlob)
-		default:
-			c.add(layer{kind: kind, origin: where, desc: d, behind: behind})
-		}
+		c.add(layer{
+			kind: kind, origin: where, digest: d.Digest, size: d.Size,
+			annotations: readAnnotations(kind, d.Annotations), behind: behind,
+		})
 	}
 }
 
-// add notes a layer, unless one that is equal was noted.
+// add notes a layer, unless it is none to read, or one that is equal was noted.
 func (c *collector) add(l layer) {
-	annotations := readAnnotations(l.desc.Annotations)
-	if l.kind == Bundle {
-		annotations = nil
-	}
-	key := fmt.Sprintf("%s %s %d %q", l.kind, l.desc.Digest, l.desc.Size, annotations)
-	if !c.noted[key] {
+	key := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %q", l.kind, l.digest, l.size, l.annotations))
+	switch long := tooLong(l.annotations); {
+	case l.digest.Algorithm != "sha256":
+		c.skip("%s: its digest is not sha256", l.origin)
+	case l.size < 0 || l.size > maxBlob:
+		c.skip("%s: %d bytes, and no more than %d are read", l.origin, l.size, maxBlob)
+	case long != "":
+		c.skip("%s: its annotation %s has %d bytes, and no more than %d are read", l.origin, long, len(l.annotations[long]), maxAnnotation)
+	case !c.noted[key]:
 		c.noted[key] = true
 		c.layers = append(c.layers, l)
 	}
@@ -565,13 +642,13 @@ func kindOf(t types.MediaType) ArtifactKind {
 // small comes first, so that a large attestation keeps no signature out.
 func (c *collector) choose() {
 	slices.SortStableFunc(c.layers, func(a, b layer) int {
-		return cmp.Or(cmp.Compare(a.behind, b.behind), cmp.Compare(a.desc.Size, b.desc.Size))
+		return cmp.Or(cmp.Compare(a.behind, b.behind), cmp.Compare(a.bytes(), b.bytes()))
 	})
 	if more := len(c.layers) - maxCandidates; more > 0 {
 		c.skip("%d of %d layers: no more than %d are read", more, len(c.layers), maxCandidates)
 		c.layers = c.layers[:maxCandidates]
 	}
-	slices.SortStableFunc(c.layers, func(a, b layer) int { return cmp.Compare(a.desc.Size, b.desc.Size) })
+	slices.SortStableFunc(c.layers, func(a, b layer) int { return cmp.Compare(a.bytes(), b.bytes()) })
 }
 
 // fetch reads the layers, each content once. One whose descriptor gives another
@@ -585,15 +662,15 @@ func (c *collector) fetch(ctx context.Context) error {
 	var wanted []v1.Descriptor
 	asked := map[content]bool{}
 	for _, l := range c.layers {
-		one := content{l.desc.Digest, l.desc.Size}
+		one := content{l.digest, l.size}
 		switch {
 		case c.blobs[one.digest] != nil || asked[one]:
-		case one.size > *c.left:
-			c.skip("%s: %d bytes, and no more than %d are read together", l.origin, one.size, maxTotal)
+		case one.size > c.left:
+			c.skipOverfull(l)
 		default:
-			*c.left -= one.size
+			c.left -= one.size
 			asked[one] = true
-			wanted = append(wanted, l.desc)
+			wanted = append(wanted, l.descriptor())
 		}
 	}
 	contents, err := readAll(ctx, wanted, c.blob)
@@ -647,24 +724,31 @@ func readAll[T any](ctx context.Context, all []T, read func(context.Context, T) 
 	return contents, nil
 }
 
-// artifacts joins layers and contents.
+// artifacts joins layers and contents. Each takes its bytes of one place's, since it is
+// verified and stored by itself, whatever it shares with others.
 func (c *collector) artifacts() []Artifact {
-	artifacts := make([]Artifact, 0, len(c.layers))
+	artifacts, left := make([]Artifact, 0, len(c.layers)), int64(maxTotal)
 	for _, l := range c.layers {
-		content := c.blobs[l.desc.Digest]
-		if content == nil {
+		a := Artifact{Kind: l.kind, Origin: l.origin, Content: c.blobs[l.digest], Annotations: l.annotations}
+		switch {
+		case a.Content == nil:
 			c.skip("%s: its content could not be had", l.origin)
-			continue
+		case a.bytes() > left:
+			c.skipOverfull(l)
+		default:
+			left -= a.bytes()
+			artifacts = append(artifacts, a)
 		}
-		artifacts = append(artifacts, Artifact{
-			Kind: l.kind, Origin: l.origin, Content: content, Annotations: readAnnotations(l.desc.Annotations),
-		})
 	}
 	return inOrder(artifacts)
 }
 
-// readAnnotations keeps the annotations that cosign puts its material in.
-func readAnnotations(all map[string]string) map[string]string {
+// readAnnotations keeps the annotations that cosign puts its material in. A bundle has
+// all of it in itself.
+func readAnnotations(kind ArtifactKind, all map[string]string) map[string]string {
+	if kind == Bundle {
+		return nil
+	}
 	var kept map[string]string
 	for _, key := range []string{
 		static.SignatureAnnotationKey, static.CertificateAnnotationKey, static.ChainAnnotationKey,
@@ -678,6 +762,16 @@ func readAnnotations(all map[string]string) map[string]string {
 		}
 	}
 	return kept
+}
+
+// tooLong names an annotation that is longer than is read; empty where none is.
+func tooLong(annotations map[string]string) string {
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		if len(annotations[key]) > maxAnnotation {
+			return key
+		}
+	}
+	return ""
 }
 
 // SignatureTag is the tag under which cosign keeps signatures of a digest.

@@ -1,6 +1,7 @@
 package signing_test
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -237,6 +239,149 @@ func TestCandidatesAreCounted(t *testing.T) {
 				t.Errorf("skipped %v", got.Skipped)
 			}
 		})
+	}
+}
+
+// TestWhatIsCollectedIsBoundedInBytes has little that was pushed be much to keep: a
+// large blob that many layers name, each with annotations of its own, and annotations
+// without end. The signature beside it counts.
+func TestWhatIsCollectedIsBoundedInBytes(t *testing.T) {
+	const (
+		attestation = "application/vnd.dsse.envelope.v1+json"
+		certificate = "dev.sigstore.cosign/certificate"
+		signature   = "dev.cosignproject.cosign/signature"
+		chain       = "dev.sigstore.cosign/chain"
+	)
+	// layers are as many as are read of one manifest, each with annotations of its own.
+	layers := func(d v1.Descriptor, annotations func(i int) map[string]string) []v1.Descriptor {
+		all := slices.Repeat([]v1.Descriptor{d}, 64)
+		for i := range all {
+			all[i].Annotations = annotations(i)
+		}
+		return all
+	}
+	for sentence, c := range map[string]struct {
+		push    func(*testing.T, image.Resolved)
+		skipped string
+	}{
+		"one blob of four MiB, named by 256 layers": {func(t *testing.T, r image.Resolved) {
+			blob := blobOf(t, r, bytes.Repeat([]byte("x"), 4<<20), attestation)
+			for i := range 2 {
+				refer(t, r, nil, layers(blob, func(j int) map[string]string {
+					return map[string]string{certificate: fmt.Sprint(i, j)}
+				})...)
+			}
+			for _, tag := range []string{".att", ".sig"} {
+				tagAs(t, r, tag, layers(blob, func(j int) map[string]string {
+					return map[string]string{certificate: fmt.Sprint(tag, j)}
+				})...)
+			}
+		}, "are read together"},
+		"a MiB of annotations beside each of 18 bundles": {func(t *testing.T, r image.Resolved) {
+			crowd(t, r, 3, bundleType, map[string]string{certificate: strings.Repeat("x", 1<<20)})
+		}, ""},
+		"a MiB of annotations beside each of 18 attestations": {func(t *testing.T, r image.Resolved) {
+			crowd(t, r, 3, attestation, map[string]string{certificate: strings.Repeat("x", 1<<20)})
+		}, certificate + " has 1048576 bytes"},
+		"the longest annotations that are read, beside each of 90 attestations": {func(t *testing.T, r image.Resolved) {
+			long := strings.Repeat("x", 64<<10)
+			crowd(t, r, 15, attestation, map[string]string{certificate: long, chain: long, signature: long})
+		}, "are read together"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			r := pushed(t, newRegistry(t, true))
+			alice := newHand(t, "alice")
+			c.push(t, r)
+			signs(signing.SignOptions{Bundle: true})(t, r, alice)
+			got := collect(t, r)
+			size := 0
+			for _, a := range got.Artifacts {
+				size += len(a.Content)
+				for key, value := range a.Annotations {
+					size += len(key) + len(value)
+				}
+			}
+			// The referrers, and the tags.
+			if most := 2 * 8 << 20; size > most {
+				t.Errorf("%d artifacts take %d bytes, want no more than %d", len(got.Artifacts), size, most)
+			}
+			if n := got.Bytes(); n < size {
+				t.Errorf("%d bytes count for %d", size, n)
+			}
+			if skipped := strings.Join(got.Skipped, "\n"); !strings.Contains(skipped, c.skipped) {
+				t.Errorf("skipped %s, want %q", skipped, c.skipped)
+			}
+			if e := verify(t, trustOf(t, alice.signer), got); !slices.Equal(e.Signers(), []string{"alice"}) {
+				t.Errorf("signed by %v; skipped %v", e.Signers(), got.Skipped)
+			}
+		})
+	}
+}
+
+// crowd has six manifests refer to the image, with so many layers each and annotations
+// beside each layer.
+func crowd(t *testing.T, r image.Resolved, layers int, kind types.MediaType, annotations map[string]string) {
+	t.Helper()
+	for i := range 6 {
+		var all []v1.Descriptor
+		for j := range layers {
+			d := blobOf(t, r, fmt.Appendf(nil, "layer %d of %d", j, i), kind)
+			d.Annotations = annotations
+			all = append(all, d)
+		}
+		refer(t, r, nil, all...)
+	}
+}
+
+// tagAs makes cosign's tag with this ending name a manifest with these layers.
+func tagAs(t *testing.T, r image.Resolved, ending string, layers ...v1.Descriptor) {
+	t.Helper()
+	raw, err := json.Marshal(v1.Manifest{
+		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Layers: layers,
+		Config: blobOf(t, r, []byte("{}"), "application/vnd.oci.empty.v1+json"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(raw)
+	d := v1.Descriptor{MediaType: types.OCIManifestSchema1, Size: int64(len(raw)), Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}}
+	if err := attachmentsOf(t, r).PutManifest(t.Context(), d, raw, strings.TrimSuffix(signatureTag(t, r), ".sig")+ending); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAHashHoldsNothingTwice has many artifacts share one content.
+func TestAHashHoldsNothingTwice(t *testing.T) {
+	content := bytes.Repeat([]byte("x"), 4<<20)
+	c := signing.Collected{Digest: thisImage}
+	for i := range 64 {
+		c.Artifacts = append(c.Artifacts, signing.Artifact{Kind: signing.LegacyAttestation, Origin: fmt.Sprint(i), Content: content})
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	first := hashOf(t, c)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 1<<20 {
+		t.Errorf("took %d bytes", took)
+	}
+	c.Artifacts[63].Content = slices.Clone(content)
+	if got := hashOf(t, c); got != first {
+		t.Error("it depends on where the contents lie")
+	}
+	for sentence, change := range map[string]func(*signing.Artifact){
+		"another content":         func(a *signing.Artifact) { a.Content = append(bytes.Clone(content[1:]), 'y') },
+		"the beginning of it":     func(a *signing.Artifact) { a.Content = content[:len(content)-1] },
+		"no content":              func(a *signing.Artifact) { a.Content = nil },
+		"another origin":          func(a *signing.Artifact) { a.Origin = "another" },
+		"another kind":            func(a *signing.Artifact) { a.Kind = signing.Bundle },
+		"an annotation beside it": func(a *signing.Artifact) { a.Annotations = map[string]string{"a": "b"} },
+	} {
+		changed := c
+		changed.Artifacts = slices.Clone(c.Artifacts)
+		change(&changed.Artifacts[0])
+		if hashOf(t, changed) == first {
+			t.Errorf("%s: the hash is the same", sentence)
+		}
 	}
 }
 
