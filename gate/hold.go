@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"path"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,22 +93,36 @@ func (j *Judge) deniedByRecord(ctx context.Context, s Standing) bool {
 		var refusal *Refusal
 		return errors.As(err, &refusal)
 	}
-	admitted, err := j.decision(ctx, i)
-	if err != nil {
-		return false
-	}
-	left, revoked := s.Live.Signed(), i.trust.Revoked()
+	signed, revoked := s.Live.Signed(), i.trust.Revoked()
+	left := maps.Clone(signed)
 	maps.DeleteFunc(left, revoked.Revokes)
-	i.evidence = i.trust.Recorded(s.Live.ImageDigest, left)
-	now, err := j.decision(ctx, i)
+	now, err := j.byRecord(ctx, i, left)
 	if err != nil || now.Allowed() {
 		return false
 	}
-	// Without the bytecode, only what the revocation adds is known to be a reason. That
-	// a policy could not be evaluated is none.
+	// Without the bytecode, only what the revocation adds is known to be a reason.
+	var admitted policies.Decision
+	if !known {
+		if admitted, err = j.byRecord(ctx, i, signed); err != nil {
+			return false
+		}
+	}
+	// That a policy could not be evaluated is none, nor is what one says now that could
+	// not be before.
 	return slices.ContainsFunc(now.Denied, func(r policies.Reason) bool {
-		return !r.Failed && (known || !slices.Contains(admitted.Denied, r))
+		return !r.Failed && !slices.ContainsFunc(admitted.Denied, func(before policies.Reason) bool {
+			return r == before || before.Failed && strings.HasPrefix(r.Rule, path.Dir(before.Rule)+"/")
+		})
 	})
+}
+
+// byRecord is what the policies say of what runs by signers of its record. The end of
+// its time is the end of none but the policies of its namespace.
+func (j *Judge) byRecord(ctx context.Context, i Inspected, signers map[string]time.Time) (policies.Decision, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout/2)
+	defer cancel()
+	i.evidence = i.trust.Recorded(i.image.Digest, signers)
+	return j.decision(ctx, i)
 }
 
 // fromRecord is what runs with all sealed signers as its evidence. known tells that

@@ -6,9 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
@@ -181,5 +184,51 @@ func TestStrangersHideNoRevocation(t *testing.T) {
 	}
 	if len(evidence.Rejected) == 0 || evidence.Rejected[0].Signer != "team-a" {
 		t.Errorf("the revocation is not said first: %+v", evidence.Rejected[:1])
+	}
+}
+
+// TestSlowPoliciesOfANamespaceKeepNothingOfARevokedSigner has policies of the
+// application's own namespace take all time, while one of the cluster denies it.
+func TestSlowPoliciesOfANamespaceKeepNothingOfARevokedSigner(t *testing.T) {
+	slow := rego(`deny contains "x" if {
+	some i in numbers.range(1, 2000)
+	some j in numbers.range(1, 2000)
+	some k in numbers.range(1, 2000)
+	i * j * k == -1
+}`)
+	slow.Namespace = "team"
+	for name, away := range map[string]bool{"as it is": false, "the registry is away, and the cache is empty": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			ref := w.push("xdp_count", "v1")
+			w.sign(ref, "team-a")
+			w.bundle(ref, "team-b")
+			a := &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app"}, Spec: app(ref, "count_packets", onEth0()).Spec}
+			j := w.judge()
+			j.Repolicy(w.policy(wantsTwo))
+			runs := sealed(t, mustJudge(t, j, a), gate.Stamp{UID: "u", Serial: 7})
+			if away {
+				w.renew()
+				w.down.Store(true)
+				w.memory = memory{}
+			}
+			own := policies.NewEngine(policies.EngineOptions{})
+			t.Cleanup(own.Close)
+			set, err := own.Compile(t.Context(), []policies.Policy{wantsTwo, slow}, policies.Options{Timeout: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			j, err = gate.New(gate.Options{Images: w.client, Trust: w.revoke("team-a"), Policies: set, Memory: w.memory, Timeout: 5 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+			s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
+			s.Held = j.Hold(t.Context(), s)
+			if move, why := s.Settle(w.revoke("team-a").Revoked(), true); move != gate.MoveBury {
+				t.Errorf("Settle = %s (%s)", move, why)
+			}
+		})
 	}
 }

@@ -57,6 +57,10 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 		}
 		decision, err = j.decision(ctx, i)
 	}
+	if err == nil && !decision.Known() {
+		// What denies nothing but for want of time is no answer.
+		err = ctx.Err()
+	}
 	if err != nil {
 		return Verdict{}, fmt.Errorf("decide %s: %w", id, err)
 	}

@@ -55,8 +55,8 @@ func TestPoliciesOfNamespacesHoldUpNoneOfTheCluster(t *testing.T) {
 	var group sync.WaitGroup
 	for _, namespace := range []string{"team-a", "team-b"} {
 		group.Go(func() {
-			if d, err := set.Decide(hanging, inNamespace(namespace)); err == nil {
-				t.Errorf("%s: %+v", namespace, d)
+			if d, err := set.Decide(hanging, inNamespace(namespace)); err != nil || d.Known() {
+				t.Errorf("%s: %+v, %v", namespace, d, err)
 			}
 		})
 	}
@@ -101,6 +101,30 @@ func TestNamespacesHaveTheirTurns(t *testing.T) {
 		t.Errorf("%s ended before team-c", first)
 	}
 	group.Wait()
+}
+
+// A namespace has one policy that answers, and one that takes all the time there is.
+func TestWhatTheClusterDeniesStandsWhateverANamespaceTakes(t *testing.T) {
+	own := newEngine(t, policies.EngineOptions{})
+	set, err := own.Compile(t.Context(), []policies.Policy{
+		policy("a", endless, in("team-a")), policy("b", endless, in("team-a")), policy("all", `deny contains "all"`, unload),
+	}, policies.Options{Timeout: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	var d policies.Decision
+	ended := make(chan error)
+	go func() {
+		var err error
+		d, err = set.Decide(ctx, inNamespace("team-a"))
+		ended <- err
+	}()
+	until(t, "the namespace's policies to be evaluated", func() bool { return !policies.Free(own, true, 2) })
+	leave()
+	if err := <-ended; err != nil || !d.Known() || !d.Unload || !d.TimeDependent || len(d.Denied) != 3 {
+		t.Errorf("%+v, %v", d, err)
+	}
 }
 
 func TestAnEvaluationEndsWithItsCaller(t *testing.T) {

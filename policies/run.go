@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -35,8 +37,10 @@ type run struct {
 	list    []*compiled
 	timeout time.Duration
 	memory  int64
-	// verdicts are those of the list.
+	// mu guards verdicts, those of the list, and which of them were given.
+	mu       sync.Mutex
 	verdicts []verdict
+	answered []bool
 	// exhausted counts the namespace's own policies that exceeded a limit, and spent
 	// is how long they were evaluated: neither the start of a worker nor a wait counts.
 	exhausted int
@@ -45,13 +49,15 @@ type run struct {
 
 // evaluate asks policies about a document: first those of the cluster, which wait for no
 // policy of a namespace. An error says that nothing was decided. Where ctx ends, the
-// evaluation ends with the policy that is being asked.
+// evaluation ends with the policy that is being asked; the answers of the cluster's
+// policies stand where all were given, and the others of the namespace are late.
 func (e *Engine) evaluate(ctx context.Context, r *run) ([]verdict, error) {
 	if len(r.list) == 0 {
-		return nil, nil
+		return nil, ctx.Err()
 	}
 	r.engine = e
-	r.memory, r.verdicts = e.memory+memoryFactor*int64(len(r.document)), make([]verdict, len(r.list))
+	r.memory = e.memory + memoryFactor*int64(len(r.document))
+	r.verdicts, r.answered = make([]verdict, len(r.list)), make([]bool, len(r.list))
 	done := make(chan error, 1)
 	// A worker is of use to others once its policy has answered, so it is waited for
 	// where the caller no longer waits.
@@ -62,12 +68,48 @@ func (e *Engine) evaluate(ctx context.Context, r *run) ([]verdict, error) {
 		}
 		done <- err
 	}()
+	var err error
 	select {
 	case <-ctx.Done():
-		return nil, ctx.Err()
-	case err := <-done:
-		return r.verdicts, err
+		err = ctx.Err()
+	case err = <-done:
 	}
+	return r.end(err)
+}
+
+// end is what an evaluation comes to that ended with an error, or none.
+func (r *run) end(err error) ([]verdict, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := slices.Clone(r.verdicts)
+	for i, c := range r.list {
+		switch {
+		case r.answered[i]:
+		case c.scope.namespace == "":
+			return nil, err
+		default:
+			all[i] = r.late(i, "was not evaluated to the end in time", "its authors and those of its namespace are to make their policies cheaper")
+		}
+	}
+	return all, nil
+}
+
+// give takes the verdict of a policy.
+func (r *run) give(i int, v verdict) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.verdicts[i], r.answered[i] = v, true
+}
+
+// late is the verdict of one of the namespace's own policies that others, or the end of
+// all time, left no time. Where parts are unknown it is no answer.
+func (r *run) late(i int, what, remedy string) verdict {
+	if r.partly() {
+		return verdict{Late: true}
+	}
+	v := fails(r.list[i].id, what, remedy)
+	v.Late = true
+	return v
 }
 
 // all asks the policies of the cluster, or those of the namespace itself, turn by
@@ -111,7 +153,7 @@ func (r *run) unanswered(own bool) []int {
 			continue
 		}
 		if v, held := r.engine.penalties.holds(r.penalty(c)); held {
-			r.verdicts[i] = v
+			r.give(i, v)
 		} else {
 			todo = append(todo, i)
 		}
@@ -193,7 +235,7 @@ func (r *run) ask(w *worker, todo []int) (answered int, err error) {
 // answer takes a verdict.
 func (r *run) answer(i int, v verdict) {
 	c := r.list[i]
-	r.verdicts[i] = v
+	r.give(i, v)
 	if !v.Late {
 		r.engine.penalties.lift(r.penalty(c))
 		return
@@ -214,7 +256,7 @@ func (r *run) exceeded(i int, by *endedError) {
 		// It is asked again when all is known, and then this is no answer.
 		v = verdict{Late: true}
 	}
-	r.verdicts[i] = v
+	r.give(i, v)
 	r.engine.penalties.add(r.penalty(c), v, first)
 	r.count(c)
 }
@@ -247,12 +289,7 @@ func (r *run) skip(todo []int) []int {
 		return todo
 	}
 	for _, i := range todo {
-		v := fails(r.list[i].id, "was not evaluated, since other policies of its namespace exceeded their limits or took all time before", "their authors are to make those smaller or cheaper first")
-		v.Late = true
-		if r.partly() {
-			v = verdict{Late: true}
-		}
-		r.verdicts[i] = v
+		r.give(i, r.late(i, "was not evaluated, since other policies of its namespace exceeded their limits or took all time before", "their authors are to make those smaller or cheaper first"))
 	}
 	return nil
 }

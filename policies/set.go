@@ -236,8 +236,9 @@ func (s *Set) Revision() string { return s.revision }
 
 // Decide asks every policy that covers the application. It sets the input's
 // version, its parameters and, where it is zero, its time. An error means that
-// nothing was decided, and is never to be read as allowed: the context ended. A
-// policy that fails is no error, it denies; and so does an input that is too
+// nothing was decided, and is never to be read as allowed: the context ended before
+// the cluster's policies answered. A policy that fails is no error, it denies; so does
+// one of the namespace for which the context left no time, and an input that is too
 // large, of which no policy is asked.
 func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
 	d, err := s.decide(ctx, in, nil, s.judges(in.Application))
@@ -281,9 +282,6 @@ func (s *Set) decide(ctx context.Context, in Input, unknown []string, judges []*
 		}
 	}
 	verdicts, err := s.engine.evaluate(ctx, &run{tenant: in.Application.Metadata.Namespace, document: document, unknown: unknown, list: asked, timeout: s.timeout})
-	if err == nil {
-		err = ctx.Err()
-	}
 	if err != nil {
 		return Decision{}, fmt.Errorf("decide %s: %w", in.Application.identity(), err)
 	}
