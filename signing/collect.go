@@ -354,33 +354,36 @@ func gatherRest(ctx context.Context, source Source, r image.Resolved, repositori
 	})
 }
 
-// gatherElsewhere reads the repositories of signers, one after the other. The error is
-// a *RepositoryError.
+// gatherElsewhere reads the repositories of signers, all at once: none has another wait.
+// The error is of *RepositoryErrors.
 func gatherElsewhere(ctx context.Context, source Source, r image.Resolved, repositories []string) (Collected, error) {
-	all := Collected{Digest: r.Digest}
+	var reads []func(context.Context) (Collected, error)
+	for _, repository := range readable(repositories) {
+		reads = append(reads, func(ctx context.Context) (Collected, error) {
+			found, err := gatherFrom(ctx, source, repository, r.Digest)
+			switch {
+			case errors.Is(err, image.ErrNotAllowed):
+				found.Skipped = []string{fmt.Sprintf("repository %s: it is not among the registries that are allowed", repository)}
+			case err != nil:
+				return found, &RepositoryError{Repository: repository, Err: err}
+			}
+			found.Repositories = []string{repository}
+			return found, nil
+		})
+	}
+	all, err := together(ctx, reads...)
+	all.Digest = r.Digest
 	if more := len(repositories) - maxRepositories; more > 0 {
 		all.Skipped = append(all.Skipped, fmt.Sprintf("%d of %d repositories of signers: no more than %d are read", more, len(repositories), maxRepositories))
 	}
-	var errs []error
-	for _, repository := range readable(repositories) {
-		found, err := gatherFrom(ctx, source, repository, r.Digest)
-		if errors.Is(err, image.ErrNotAllowed) {
-			found, err = Collected{Skipped: []string{fmt.Sprintf("repository %s: it is not among the registries that are allowed", repository)}}, nil
-		}
-		if err != nil {
-			errs = append(errs, &RepositoryError{Repository: repository, Err: err})
-			continue
-		}
-		found.Repositories = []string{repository}
-		all = join(all, found)
-	}
-	if len(errs) > 0 {
+	if err != nil {
 		all = all.For(repositories)
 	}
-	return all, errors.Join(errs...)
+	return all, err
 }
 
-// gatherFrom reads one repository of a signer.
+// gatherFrom reads one repository of a signer. Where there is more in it than the bytes
+// of one place, an error comes with what was read: what is missing may be what counts.
 func gatherFrom(ctx context.Context, source Source, repository, digest string) (Collected, error) {
 	hash, err := v1.NewHash(digest)
 	if err != nil {
@@ -401,7 +404,11 @@ func gatherFrom(ctx context.Context, source Source, repository, digest string) (
 	if c.failed != nil {
 		return Collected{}, &BlobError{c.failed}
 	}
-	return Collected{Digest: digest, Artifacts: c.artifacts(), Skipped: c.skipped}, nil
+	found := Collected{Digest: digest, Artifacts: c.artifacts(), Skipped: c.skipped}
+	if c.overfull {
+		err = fmt.Errorf("more than %d bytes are about %s, and no more are read: remove what is not needed: %w", maxTotal, digest, image.ErrTooLong)
+	}
+	return found, err
 }
 
 // join puts together what two places hold.
@@ -453,6 +460,9 @@ type layer struct {
 
 // bytes is what it takes of the memory by its descriptor.
 func (l layer) bytes() int64 { return l.size + bytesOf(l.annotations) }
+
+// shares reports whether another layer names the same content by the same size.
+func (l layer) shares(other layer) bool { return l.digest == other.digest && l.size == other.size }
 
 func (l layer) descriptor() v1.Descriptor { return v1.Descriptor{Digest: l.digest, Size: l.size} }
 
@@ -651,35 +661,78 @@ func (c *collector) choose() {
 	slices.SortStableFunc(c.layers, func(a, b layer) int { return cmp.Compare(a.bytes(), b.bytes()) })
 }
 
-// fetch reads the layers, each content once. One whose descriptor gives another
-// size is another request: whoever names it beside a signature may lie.
+// fetch reads the layers, each content once, in as few turns as there is room for them
+// by the sizes that they claim. What a turn did not take leaves room for the next, so
+// that a layer that is not there keeps no other out.
 func (c *collector) fetch(ctx context.Context) error {
 	c.choose()
-	type content struct {
-		digest v1.Hash
-		size   int64
+	for waiting := c.unread(c.layers); len(waiting) > 0; {
+		now, later := c.fitting(waiting)
+		if len(now) == 0 {
+			c.leaveOut(later)
+			return nil
+		}
+		contents, err := readAll(ctx, now, func(ctx context.Context, l layer) ([]byte, error) { return c.blob(ctx, l.descriptor()) })
+		if err != nil {
+			return err
+		}
+		for i, content := range contents {
+			c.take(now[i], content)
+		}
+		waiting = c.unread(later)
 	}
-	var wanted []v1.Descriptor
-	asked := map[content]bool{}
-	for _, l := range c.layers {
-		one := content{l.digest, l.size}
-		switch {
-		case c.blobs[one.digest] != nil || asked[one]:
-		case one.size > c.left:
+	return nil
+}
+
+// unread are the layers whose content is not there yet, each content once. One whose
+// descriptor gives another size is another request: whoever names it beside a signature
+// may lie.
+func (c *collector) unread(layers []layer) (unread []layer) {
+	for _, l := range layers {
+		if c.blobs[l.digest] == nil && !slices.ContainsFunc(unread, l.shares) {
+			unread = append(unread, l)
+		}
+	}
+	return unread
+}
+
+// leaveOut drops the layers for whose content there is no room.
+func (c *collector) leaveOut(unread []layer) {
+	c.layers = slices.DeleteFunc(c.layers, func(l layer) bool {
+		out := slices.ContainsFunc(unread, l.shares)
+		if out {
 			c.skipOverfull(l)
-		default:
-			c.left -= one.size
-			asked[one] = true
-			wanted = append(wanted, l.descriptor())
 		}
-	}
-	contents, err := readAll(ctx, wanted, c.blob)
-	for i, content := range contents {
-		if len(content) > 0 {
-			c.blobs[wanted[i].Digest] = content
+		return out
+	})
+}
+
+// fitting are those of some layers that may be read by the sizes that they claim, and
+// the others.
+func (c *collector) fitting(layers []layer) (now, later []layer) {
+	left := c.left
+	for _, l := range layers {
+		if l.size > left {
+			later = append(later, l)
+			continue
 		}
+		left -= l.size
+		now = append(now, l)
 	}
-	return err
+	return now, later
+}
+
+// take keeps the content of a layer, and counts what was read for it: nothing of what
+// is not there (nil), and as much as it claims of what is not as it claims (empty).
+func (c *collector) take(l layer, content []byte) {
+	switch {
+	case content == nil:
+	case len(content) == 0:
+		c.left -= l.size
+	default:
+		c.left -= int64(len(content))
+		c.blobs[l.digest] = content
+	}
 }
 
 // blob reads one blob. Where the registry answers, and not with it, the others are
@@ -695,7 +748,7 @@ func (c *collector) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	if c.failed == nil {
 		c.failed = err
 	}
-	return nil, nil
+	return []byte{}, nil
 }
 
 // readAll reads some things at a time. What is not there is nil, what is malformed
