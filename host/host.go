@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/node"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/gate"
@@ -173,10 +174,14 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 // openState makes the state folder, locks it, and reads the sealing key or
 // makes one on first use.
 func (h *Host) openState() error {
-	for _, dir := range []string{h.opts.State, filepath.Join(h.opts.State, "memory")} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("open state: %w", err)
-		}
+	if err := os.MkdirAll(h.opts.State, 0o700); err != nil {
+		return fmt.Errorf("open state: %w", err)
+	}
+	if err := kernel.CloseToOthers(h.opts.State); err != nil {
+		return fmt.Errorf("open state %s: %w", h.opts.State, err)
+	}
+	if err := os.MkdirAll(filepath.Join(h.opts.State, "memory"), 0o700); err != nil {
+		return fmt.Errorf("open state: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(h.opts.State, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +25,8 @@ import (
 	gitssh "github.com/go-git/go-git/v5/plumbing/transport/ssh"
 	"github.com/go-git/go-git/v5/storage"
 	"github.com/go-git/go-git/v5/storage/memory"
+
+	"github.com/skep-dev/skep/bytecode/image"
 )
 
 // Bounds of what is taken out of a git commit: of the files below the path, and
@@ -299,7 +303,7 @@ func (r *gitRemote) open(ctx context.Context) (*git.Repository, error) {
 		return openLocal(r.dir)
 	}
 	refused := errors.As(err, &large)
-	err = fmt.Errorf("fetch %s: %w", Redact(r.url), scrub(err, r.url))
+	err = fmt.Errorf("fetch %s: %w", Redact(r.url), r.told(err, auth))
 	if refused {
 		r.refused.commit, r.refused.err = wanted, err
 	}
@@ -356,7 +360,7 @@ func (r *gitRemote) wanted(ctx context.Context, auth transport.AuthMethod, ca []
 	}
 	listed, err := r.remote(memory.NewStorage()).ListContext(ctx, &git.ListOptions{Auth: auth, CABundle: ca})
 	if err != nil {
-		return plumbing.ZeroHash, "", fmt.Errorf("list %s: %w", Redact(r.url), scrub(err, r.url))
+		return plumbing.ZeroHash, "", fmt.Errorf("list %s: %w", Redact(r.url), r.told(err, auth))
 	}
 	refs := make(map[plumbing.ReferenceName]*plumbing.Reference, len(listed))
 	for _, ref := range listed {
@@ -378,22 +382,44 @@ func (r *gitRemote) wanted(ctx context.Context, auth transport.AuthMethod, ca []
 	return plumbing.ZeroHash, "", fmt.Errorf("list %s: no branch or tag %q", Redact(r.url), r.ref)
 }
 
-// scrub takes the password, query and fragment of an URL out of an error's text.
-func scrub(err error, where string) error {
-	u, parseErr := url.Parse(where)
-	if parseErr != nil {
-		return err
+// told is a server's refusal for people who may see no secret. Of one that go-git knows
+// it is that alone: go-git adds the whole answer.
+func (r *gitRemote) told(err error, auth transport.AuthMethod) error {
+	for _, known := range []error{transport.ErrAuthenticationRequired, transport.ErrAuthorizationFailed, transport.ErrRepositoryNotFound} {
+		if errors.Is(err, known) {
+			return known
+		}
 	}
-	said := err.Error()
+	err = scrub(err, r.url)
+	secrets := secretsOf(r.url)
+	if basic, ok := auth.(*githttp.BasicAuth); ok {
+		secrets = append(secrets, basic.Password)
+	}
+	if image.Repeats(err.Error(), secrets...) {
+		return errors.New("the server's answer repeats a secret; its words are left out")
+	}
+	return err
+}
+
+// secretsOf are the password, query and fragment of an URL.
+func secretsOf(where string) []string {
+	u, err := url.Parse(where)
+	if err != nil {
+		return nil
+	}
 	password, given := u.User.Password()
 	if !given && strings.HasPrefix(u.Scheme, "http") {
 		// A user without a password is a token.
 		password = u.User.Username()
 	}
-	for _, secret := range []string{password, url.QueryEscape(password), u.RawQuery, u.Fragment} {
-		if secret != "" {
-			said = strings.ReplaceAll(said, secret, "xxxxx")
-		}
+	return slices.DeleteFunc([]string{password, url.QueryEscape(password), u.RawQuery, u.Fragment}, func(secret string) bool { return secret == "" })
+}
+
+// scrub takes the secrets of an URL out of an error's text.
+func scrub(err error, where string) error {
+	said := err.Error()
+	for _, secret := range secretsOf(where) {
+		said = strings.ReplaceAll(said, secret, "xxxxx")
 	}
 	if said == err.Error() {
 		return err
@@ -414,7 +440,10 @@ func (r *gitRemote) credentials() (transport.AuthMethod, []byte, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("read source address: %w", scrub(err, r.url))
 	}
+	shows := r.auth.PasswordFile != "" || endpoint.User != "" || endpoint.Password != ""
 	switch {
+	case endpoint.Protocol == "http" && shows && !onThisMachine(endpoint.Host):
+		return nil, nil, errors.New("read source address: over http, whoever is on the way could read the password; use https or ssh")
 	case endpoint.Protocol == "ssh":
 		auth, err := r.sshAuth(endpoint.User)
 		return auth, ca, err
@@ -426,6 +455,12 @@ func (r *gitRemote) credentials() (transport.AuthMethod, []byte, error) {
 		return &githttp.BasicAuth{Username: r.auth.Username, Password: strings.TrimSpace(string(secret))}, ca, nil
 	}
 	return nil, ca, nil
+}
+
+// onThisMachine reports whether a host is this machine by its name or address.
+func onThisMachine(host string) bool {
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // sshAuth checks the server's key against the known hosts, always.

@@ -432,6 +432,38 @@ func TestAGitPasswordNeverShows(t *testing.T) {
 	}
 }
 
+// TestAGitServerRepeatsThePassword answers with the password that it was shown.
+func TestAGitServerRepeatsThePassword(t *testing.T) {
+	const password = "correct-horse"
+	secret := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(secret, []byte(password), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusTeapot, http.StatusOK} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, got, _ := r.BasicAuth()
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+			w.WriteHeader(status)
+			line := fmt.Sprintf("ERR no: %s %q %s\x1b[31mred", got, got, r.Header.Get("Authorization"))
+			fmt.Fprintf(w, "%04x%s", len(line)+4, line)
+		}))
+		t.Cleanup(server.Close)
+		_, err := mustSource(t, server.URL+"/b.git", "", GitAuth{Username: "skep", PasswordFile: secret}).fetch(t.Context())
+		if err == nil || strings.Contains(err.Error(), password) || strings.Contains(err.Error(), "\x1b") || strings.Contains(err.Error(), "Basic") {
+			t.Errorf("%d: %v", status, err)
+		}
+	}
+}
+
+func TestAPasswordIsShownToNobodyOnTheWay(t *testing.T) {
+	for _, where := range []string{"http://skep:hunter2@git.example.com/b.git", "http://tok3n@192.0.2.1/b.git"} {
+		_, err := mustSource(t, where, "", GitAuth{}).fetch(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "use https or ssh") {
+			t.Errorf("%s: %v", Redact(where), err)
+		}
+	}
+}
+
 func TestAnAddressIsShownWithoutItsSecrets(t *testing.T) {
 	for where, want := range map[string]string{
 		"https://git.example.com/bpf.git":               "https://git.example.com/bpf.git",

@@ -32,6 +32,17 @@ func openOwn(dir string) (*os.File, error) {
 	return f, nil
 }
 
+// CloseToOthers takes all rights of group and others from a directory of the
+// process's own user. That of another fails with ErrExposed: who owns a directory
+// reads and replaces what is in it.
+func CloseToOthers(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(closeToOthers(f), f.Close())
+}
+
 // closeToOthers takes all rights of group and others from a directory of the
 // process's own user, and refuses that of another.
 func closeToOthers(f *os.File) error {
@@ -41,8 +52,8 @@ func closeToOthers(f *os.File) error {
 	}
 	mode := st.Mode & 0o7777
 	if own := os.Geteuid(); int(st.Uid) != own {
-		return fmt.Errorf("%w: it belongs to uid %d with mode %#o, and the agent runs as uid %d; look who made it, remove it, and start again. Where others than root can make folders there, mount the file system for root alone (%s)",
-			ErrExposed, st.Uid, mode, own, mountCommand)
+		return fmt.Errorf("%w: it belongs to uid %d with mode %#o, and this process runs as uid %d; look who made it, remove it, and start again",
+			ErrExposed, st.Uid, mode, own)
 	}
 	if mode&0o077 == 0 {
 		return nil

@@ -24,7 +24,7 @@ var ErrHeld = errors.New("another agent holds it")
 // pinned there.
 var ErrNotBPFFS = errors.New("not on a bpf file system")
 
-// ErrExposed: others than the agent's own user can change what lies in the
+// ErrExposed: others than the process's own user can change what lies in the
 // directory, or put another in its place. What is pinned there decides what runs.
 var ErrExposed = errors.New("others can change it")
 
@@ -59,6 +59,9 @@ func OpenStore(root string) (*Store, error) {
 		return nil, fmt.Errorf("open pin directory %s: %w; mount one (%s) or name another directory", root, ErrNotBPFFS, mountCommand)
 	}
 	lock, err := openOwn(root)
+	if errors.Is(err, ErrExposed) {
+		err = fmt.Errorf("%w. Where others than root can make folders there, mount the file system for root alone (%s)", err, mountCommand)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open pin directory %s: %w", root, err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -49,6 +50,12 @@ const (
 
 func openCache(dir string) (*cache, error) {
 	c := &cache{dir: dir}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	if err := kernel.CloseToOthers(dir); err != nil {
+		return nil, fmt.Errorf("open state directory %s: %w", dir, err)
+	}
 	for _, d := range []string{c.sub(intentsFolder), c.sub(objectsFolder)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, fmt.Errorf("make state directory: %w", err)

@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -293,5 +294,30 @@ func TestSelectionsAndTargetsAreSaidInWords(t *testing.T) {
 		if got := sayTarget(at); got != want {
 			t.Errorf("sayTarget = %q, want %q", got, want)
 		}
+	}
+}
+
+// TestAStateFolderOfOthersIsNotUsed, and one that is open to others is closed to them.
+func TestAStateFolderOfOthersIsNotUsed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root to make a folder of another user")
+	}
+	theirs, ours := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "state")
+	for _, dir := range []string{theirs, ours} {
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chown(theirs, 1000, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openCache(theirs); !errors.Is(err, kernel.ErrExposed) || !strings.Contains(err.Error(), "uid 1000") {
+		t.Errorf("a folder of another user: %v", err)
+	}
+	if _, err := openCache(ours); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(ours); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("a folder that was open to others is %v, %v", info, err)
 	}
 }

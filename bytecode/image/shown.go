@@ -47,21 +47,36 @@ type secret struct {
 // note keeps what a request shows.
 func (s *shown) note(req *http.Request) {
 	for _, plain := range shownBy(req) {
-		if len(plain) < shownInWords {
-			continue
-		}
-		s.mu.Lock()
-		one := secret{plain: plain}
-		if i := slices.IndexFunc(s.secrets, func(known secret) bool { return known.plain == plain }); i >= 0 {
-			one = s.secrets[i]
-			s.secrets = slices.Delete(s.secrets, i, i+1)
-		} else {
-			one.forms = formsOf(plain)
-		}
-		s.secrets = append(s.secrets, one)
-		s.secrets = s.secrets[max(len(s.secrets)-maxShown, 0):]
-		s.mu.Unlock()
+		s.keep(plain)
 	}
+}
+
+// keep remembers a secret as the last that was shown.
+func (s *shown) keep(plain string) {
+	if len(plain) < shownInWords {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := secret{plain: plain}
+	if i := slices.IndexFunc(s.secrets, func(known secret) bool { return known.plain == plain }); i >= 0 {
+		one = s.secrets[i]
+		s.secrets = slices.Delete(s.secrets, i, i+1)
+	} else {
+		one.forms = formsOf(plain)
+	}
+	s.secrets = append(s.secrets, one)
+	s.secrets = s.secrets[max(len(s.secrets)-maxShown, 0):]
+}
+
+// Repeats reports whether a text, such as a server's answer, repeats one of up to 16
+// secrets of at least 4 bytes: as it is, escaped, in hex or in base64.
+func Repeats(text string, secrets ...string) bool {
+	var s shown
+	for _, plain := range secrets {
+		s.keep(plain)
+	}
+	return s.inWords(text)
 }
 
 // formsOf are the forms of a secret.
