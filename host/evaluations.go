@@ -23,6 +23,14 @@ const (
 	slowAfter         = 2 * time.Second
 )
 
+// revocationWaits is how long a revocation waits for the answer about what runs: a
+// little more than collecting signatures takes (gate.Options.CollectTimeout). Then what
+// was sealed decides.
+const revocationWaits = 20 * time.Second
+
+// errOverdue stands for an answer that a revocation waited for too long.
+var errOverdue = errors.New("no answer in the time that a revocation waits")
+
 // errCrowded ends an evaluation whose registry is slow while another one waits for
 // the same registry. It is begun again later.
 var errCrowded = errors.New("another evaluation waits for the same slow registry")
@@ -95,8 +103,8 @@ type evaluations struct {
 	now func() time.Time
 	// ended is told, without waiting, that an answer came.
 	ended chan struct{}
-	// slowAfter is the constant, but in tests.
-	slowAfter time.Duration
+	// slowAfter and revocationWaits are the constants, but in tests.
+	slowAfter, revocationWaits time.Duration
 
 	group sync.WaitGroup
 	mu    sync.Mutex
@@ -104,10 +112,19 @@ type evaluations struct {
 	// answers, by name.
 	all   []*evaluation
 	known map[string]known
+	// revoking is since when revocations wait, by the UID of the application.
+	revoking map[string]waiting
+}
+
+// waiting is since when a revocation waits under a revision of settings, by the
+// machine's clock.
+type waiting struct {
+	revision string
+	since    time.Time
 }
 
 func newEvaluations(now func() time.Time) *evaluations {
-	return &evaluations{now: now, ended: make(chan struct{}, 1), slowAfter: slowAfter, known: map[string]known{}}
+	return &evaluations{now: now, ended: make(chan struct{}, 1), slowAfter: slowAfter, revocationWaits: revocationWaits, known: map[string]known{}, revoking: map[string]waiting{}}
 }
 
 // ask returns the last answer to a question, or a pendingError. It has the question
@@ -125,6 +142,28 @@ func (e *evaluations) ask(ctx context.Context, q question, anew bool) reply {
 		return have.reply
 	}
 	return reply{err: &pendingError{registry: q.registry, since: since}}
+}
+
+// overdue reports whether a revocation waited too long for the answer to a question.
+// Time runs from the first such question under the same settings, whatever an author
+// made of the definition since.
+func (e *evaluations) overdue(q question) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	uid, _, _ := strings.Cut(q.name, "/")
+	if w, ok := e.revoking[uid]; ok && w.revision == q.revision {
+		return time.Since(w.since) >= e.revocationWaits
+	}
+	e.revoking[uid] = waiting{revision: q.revision, since: time.Now()}
+	time.AfterFunc(e.revocationWaits, e.signal)
+	return false
+}
+
+// waitsNoMore forgets since when a revocation waited.
+func (e *evaluations) waitsNoMore(uid string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.revoking, uid)
 }
 
 // answered returns the last answer to a question; false where there is none.
@@ -188,6 +227,7 @@ func (e *evaluations) retain(there []standing) {
 		return gone(v.name)
 	})
 	maps.DeleteFunc(e.known, func(name string, _ known) bool { return gone(name) })
+	maps.DeleteFunc(e.revoking, func(uid string, _ waiting) bool { return !wanted[uid] })
 }
 
 // idle reports whether no question is under way.

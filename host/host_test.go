@@ -1010,3 +1010,31 @@ func TestADefinitionSendsNodeModeNowhereInside(t *testing.T) {
 		t.Errorf("the server inside was asked %d times", n)
 	}
 }
+
+// TestADefinitionThatComesBackIsNew takes out what was denied, moves its tag, and puts it
+// back; nothing is kept of what is gone.
+func TestADefinitionThatComesBackIsNew(t *testing.T) {
+	s := newStage(t)
+	ref := s.push(first, "app:v1")
+	s.define("app", ref)
+	h := s.open()
+	wantConditions(t, s.pass(h)["app"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks})
+	s.push(second, "app:v1", "team-a")
+	wantConditions(t, s.pass(h)["app"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks})
+	s.define("app", "")
+	if left := s.pass(h); len(left) != 0 || len(h.tags) != 0 || len(h.places) != 0 {
+		t.Errorf("of what is gone there are left: %v, %d tags, %d places", left, len(h.tags), len(h.places))
+	}
+	s.define("app", ref)
+	wantConditions(t, s.pass(h)["app"], map[string]metav1.ConditionStatus{v1alpha1.ConditionReady: yesPlease})
+	if len(h.tags) != 1 || len(h.places) != 1 {
+		t.Errorf("there are %d tags, %d places", len(h.tags), len(h.places))
+	}
+	s.define("app", "")
+	if s.pass(h); len(h.tags) != 0 {
+		t.Errorf("%d tags are left", len(h.tags))
+	}
+	if s.pass(h); len(h.places) != 0 {
+		t.Errorf("%d places are left", len(h.places))
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -236,20 +237,47 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *Brake) {
 	for uid, p := range live {
 		hidden := h.sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, or(h.places[uid], p.Source))
 		all = append(all, standing{id: p.Application, Standing: gate.Standing{Live: p, Hidden: hidden}})
-		delete(h.tags, uid)
 	}
+	h.forget(all)
 	slices.SortFunc(all, func(a, b standing) int { return compareIdentities(a.id, b.id) })
 	brake := h.brakeSource(all)
 	revoked := h.settings.trust.Revoked()
-	atOnce(all, func(s *standing) {
-		s.Held = h.settings.judge.HoldBy(ctx, s.Standing, func(ctx context.Context, req gate.Request) (gate.Verdict, error) {
-			q := h.question(*s, "running", req, req.Digest)
-			q.urgent = gate.LostASigner(s.Live, revoked)
-			return h.evaluate(ctx, q, req, anew)
-		})
-	})
+	atOnce(all, func(s *standing) { s.Held = h.hold(ctx, *s, revoked, anew) })
 	h.evaluations.retain(all)
 	return all, brake
+}
+
+// forget drops what is known of applications that are gone: the tags of what is not
+// defined, since a definition that comes back is new, and the places of what neither is
+// nor runs.
+func (h *Host) forget(all []standing) {
+	defined, there := map[string]bool{}, map[string]bool{}
+	for _, s := range all {
+		uid := uidOf(s.id)
+		defined[uid] = s.def.app != nil
+		there[uid] = defined[uid] || s.Runs()
+	}
+	maps.DeleteFunc(h.tags, func(uid string, _ *tag) bool { return !defined[uid] })
+	maps.DeleteFunc(h.places, func(uid, _ string) bool { return !there[uid] })
+}
+
+// hold is what the gate says of what runs. Where a signer of it is revoked and the answer
+// takes too long, there is none, and the sealed record decides.
+func (h *Host) hold(ctx context.Context, s standing, revoked signing.Revocations, anew bool) gate.Held {
+	waits := false
+	held := h.settings.judge.HoldBy(ctx, s.Standing, func(ctx context.Context, req gate.Request) (gate.Verdict, error) {
+		q := h.question(s, "running", req, req.Digest)
+		q.urgent = gate.LostASigner(s.Live, revoked)
+		verdict, err := h.evaluate(ctx, q, req, anew)
+		if waits = q.urgent && errors.Is(err, gate.ErrPending); waits && h.evaluations.overdue(q) {
+			err = errOverdue
+		}
+		return verdict, err
+	})
+	if !waits {
+		h.evaluations.waitsNoMore(uidOf(s.id))
+	}
+	return held
 }
 
 // atOnce does something with every standing, a few at a time.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -227,4 +228,37 @@ func TestAHangingRegistryHoldsOnePlace(t *testing.T) {
 	eventually(t, "the other application is loaded", func() bool { return runs(h, "other") != 0 })
 	// One that gave way may be on its way still.
 	eventually(t, "one request is left", func() bool { return s.slow.open.Load() == 1 })
+}
+
+// TestTouchingADefinitionKeepsNothingOfARevokedSigner has a registry answer byte by byte
+// who signed what runs, and its author change what every question about it is made of.
+func TestTouchingADefinitionKeepsNothingOfARevokedSigner(t *testing.T) {
+	s := newStage(t)
+	ref := strings.Replace(s.push(first, "app:v1", "team-a"), s.registry, s.slow.address, 1)
+	s.define("app", ref)
+	var ahead atomic.Int64
+	h := s.open(func(o *Options) {
+		o.Interval = 200 * time.Millisecond
+		o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	h.evaluations.revocationWaits = 10 * time.Second
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.Run(ctx, nil) }()
+	defer func() { cancel(); <-done }()
+	eventually(t, "it is loaded", func() bool { return runs(h, "app") != 0 })
+	s.slow.slowly("/referrers/")
+	// What was collected before counts no more.
+	ahead.Store(int64(25 * time.Hour))
+	s.signers["team-a"].Spec.Revoked = true
+	s.writeSigners()
+	eventually(t, "the registry is waited for", func() bool { return s.slow.open.Load() > 0 })
+	touches := 0
+	eventually(t, "it is unloaded", func() bool {
+		touches++
+		touched := strings.Replace(string(s.definition("app", ref)), "metadata:\n", fmt.Sprintf("metadata:\n  annotations: {touched: \"%d\"}\n", touches), 1)
+		s.write(filepath.Join(s.defs, "app.yaml"), []byte(touched))
+		<-time.After(100 * time.Millisecond)
+		return runs(h, "app") == 0
+	})
 }
