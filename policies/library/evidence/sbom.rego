@@ -12,22 +12,24 @@ import data.skep.lib
 lacks(attestations, names, packages) if {
 	boms := lib.predicates(attestations, names, ["https://cyclonedx.org/bom", "https://spdx.dev/Document"])
 	count(boms) > 0
-	unwanted := {lower(package_glob) | some package_glob in packages}
 	every bom in boms {
 		parts := components(bom) | spdx_packages(bom)
 		count(parts) > 0
 		every part in parts {
 			is_string(part.name)
-			not listed(unwanted, part)
 		}
+		not listed(packages, parts)
 	}
 }
 
 # The components of CycloneDX, with those that are inside others, and what they
 # make up.
-components(bom) := inside | whole if {
-	inside := {part |
-		walk(bom, [path, part])
+components(bom) := (outer | inner) | whole if {
+	outer := {part | some part in bom.components}
+	inner := {part |
+		some outermost in outer
+		outermost.components
+		walk(outermost, [path, part])
 		path[count(path) - 2] == "components"
 	}
 	whole := {part | part := bom.metadata.component}
@@ -36,27 +38,39 @@ components(bom) := inside | whole if {
 # The packages of SPDX.
 spdx_packages(bom) := {part | some part in bom.packages}
 
-listed(globs, part) if {
-	some identifier in identifiers(part)
-	lib.matches_any(globs, lower(identifier))
+listed(packages, parts) if {
+	known := identifiers(parts)
+	some package_glob in packages
+	unwanted := lower(package_glob)
+	some identifier in known
+	glob.match(unwanted, ["/"], identifier)
 }
 
-identifiers(part) := (plain | versioned) | urls if {
-	plain := {part.name} | {name | name := sprintf("%s/%s", [part.group, part.name])}
+# What parts are called, in small letters.
+identifiers(parts) := {lower(name) | some name in (plain | versioned) | urls} if {
+	named := {[name, part] |
+		some part in parts
+		some name in {part.name} | {name | name := sprintf("%s/%s", [part.group, part.name])}
+	}
+	plain := {name | some [name, _] in named}
 	versioned := {sprintf("%s@%s", [name, part[key]]) |
-		some name in plain
+		some [name, part] in named
 		some key in ["version", "versionInfo"]
 	}
 	urls := {form |
-		some url in package_urls(part)
+		some url in package_urls(parts)
 		some form in forms(url)
 	}
 }
 
-package_urls(part) := {url | url := part.purl; is_string(url)} | {ref.referenceLocator |
-	some ref in part.externalRefs
-	ref.referenceType == "purl"
-	is_string(ref.referenceLocator)
+package_urls(parts) := own | external if {
+	own := {part.purl | some part in parts; is_string(part.purl)}
+	external := {ref.referenceLocator |
+		some part in parts
+		some ref in part.externalRefs
+		ref.referenceType == "purl"
+		is_string(ref.referenceLocator)
+	}
 }
 
 # A package URL as it is, without qualifiers and subpath, and without its version
