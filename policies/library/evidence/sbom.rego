@@ -47,10 +47,10 @@ listed(packages, parts) if {
 }
 
 # What parts are called, in small letters.
-identifiers(parts) := {lower(name) | some name in (plain | versioned) | urls} if {
+identifiers(parts) := {lower(name) | some name in ((plain | versioned) | urls)} if {
 	named := {[name, part] |
 		some part in parts
-		some name in {part.name} | {name | name := sprintf("%s/%s", [part.group, part.name])}
+		some name in ({part.name} | {name | name := sprintf("%s/%s", [part.group, part.name])})
 	}
 	plain := {name | some [name, _] in named}
 	versioned := {sprintf("%s@%s", [name, part[key]]) |
