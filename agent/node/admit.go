@@ -474,7 +474,7 @@ func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
 	return func() {
 		if culprit.Standing == plan.Running {
-			p.leave(want, running, err)
+			p.leaveOrEnd(want, running, err)
 			return
 		}
 		p.refuseAt(place, culprit, err)

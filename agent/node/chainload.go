@@ -120,8 +120,19 @@ func (p *pass) givenTo(ifindex int) []plan.Member {
 	return nil
 }
 
-// askChain asks for the load of a chain. It is urgent where it only ends what
-// may run no more, and where it replaces that.
+// urgencyOf is what the load of a chain is for.
+func (p *pass) urgencyOf(members, running []plan.Member) urgency {
+	changed := changes(members, running)
+	switch {
+	case len(changed) == 0 && len(leavers(members, running)) > 0:
+		return forEnding
+	case slices.ContainsFunc(changed, func(uid string) bool { return p.replaces(uid, members, running) }):
+		return forReplacing
+	}
+	return forNew
+}
+
+// askChain asks for the load of a chain.
 func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect string) (request, error) {
 	parts, err := p.chainParts(members, suspect)
 	if err != nil {
@@ -134,18 +145,17 @@ func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect str
 	}
 	return request{
 		line: fmt.Sprintf("chain of interface %d", ifindex), what: LoadChain,
-		urgent:  len(changed) == 0 && len(leavers(members, running)) > 0 || slices.ContainsFunc(changed, func(uid string) bool { return p.replaces(uid, members, running) }),
-		tenants: namespacesOf(members, changed),
+		urgency: p.urgencyOf(members, running), tenants: namespacesOf(members, changed),
 		start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			options.Runs = p.runsOf(ifindex)
 			shared, err := p.shareMaps(members)
 			if err != nil {
 				return nil, err
 			}
-			objects := p.cache
+			objects, build := p.cache, p.buildChain
 			return func(*btf.Cache) (io.Closer, error) {
 				defer shared.close()
-				v, err := buildChain(parts, objects, options, shared)
+				v, err := build(parts, objects, options, shared)
 				if err != nil {
 					return nil, err
 				}

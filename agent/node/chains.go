@@ -12,6 +12,7 @@ import (
 // application goes on as it was, and the others as they are to.
 func (p *pass) fitChains() {
 	p.followBegun()
+	p.takeOutAgain()
 	// Each turn refuses, takes out or leaves something more.
 	for range (len(p.apps) + 2) * (len(plan.WantedChains(p.want, p.state)) + 1) {
 		misfit := p.loadChains()
@@ -73,7 +74,7 @@ func (p *pass) fit(want plan.Chain, running []plan.Member) misfit {
 	if len(newcomers) == 0 {
 		p.loads.take(key)
 		p.giveUp(want)
-		return func() { p.leave(want, running, err) }
+		return func() { p.leaveOrEnd(want, running, err) }
 	}
 	return p.exclude(want, running, newcomers, key, err)
 }

@@ -72,17 +72,19 @@ func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revis
 	return nil
 }
 
-// askRevision asks for the load of an intent's revision. A load is urgent where
-// what runs meanwhile may run no more.
+// askRevision asks for the load of an intent's revision. It replaces what runs where
+// that may run no more.
 func (p *pass) askRevision(o intent.Opened, old *kernel.Revision) (request, error) {
 	payload := o.Payload()
 	if err := p.available(payload); err != nil {
 		return request{}, err
 	}
-	runs := p.nowLive(payload.UID)
-	ends := runs != "" && runs != o.Revision() && p.withdrawn(payload.UID, runs)
+	why, runs := forNew, p.nowLive(payload.UID)
+	if runs != "" && runs != o.Revision() && p.withdrawn(payload.UID, runs) {
+		why = forReplacing
+	}
 	return request{
-		line: "application " + payload.UID, tenants: []string{payload.Application.Namespace}, urgent: ends, what: LoadRevision,
+		line: "application " + payload.UID, tenants: []string{payload.Application.Namespace}, urgency: why, what: LoadRevision,
 		start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			from, err := old.Share()
 			if err != nil {

@@ -38,6 +38,18 @@ func isPending(err error) bool {
 	return errors.Is(err, errFetching) || errors.Is(err, errLoading) || errors.Is(err, errQueued)
 }
 
+// urgency is what a load is for. Loads of one urgency wait for no others.
+type urgency int
+
+const (
+	// forNew loads bring something in, or change it.
+	forNew urgency = iota
+	// forReplacing loads take the place of a program that may not run any more.
+	forReplacing
+	// forEnding loads are chains without a member that is to go, and nothing else.
+	forEnding
+)
+
 // request is one load that a pass needs.
 type request struct {
 	// key names exactly what is loaded, and line what waits for it: a new
@@ -45,8 +57,7 @@ type request struct {
 	key, line string
 	// tenants are the namespaces of the applications that wait for the load.
 	tenants []string
-	// urgent loads take the place of a program that must not run any more.
-	urgent bool
+	urgency urgency
 	// what is loaded, for the observer; empty where nothing is.
 	what Loadable
 	// start collects on the loop what the load needs, which is no object: thousands
@@ -74,16 +85,17 @@ type loadResult struct {
 
 // lane runs one load at a time.
 type lane struct {
-	load *load
+	urgency urgency
+	load    *load
 	// types are the kernel's, read once for the loads that follow each other.
 	types *btf.Cache
 }
 
-// loads runs the kernel's verifier beside the loop: one load at a time, the
-// namespaces in turn, and apart from them the urgent ones. It is guarded by
-// Agent.work; a goroutine owns only its load.
+// loads runs the kernel's verifier beside the loop: of each urgency one load at a
+// time, the namespaces in turn. It is guarded by Agent.work; a goroutine owns only its
+// load.
 type loads struct {
-	normal, urgent lane
+	lanes []*lane
 	// ended holds a value when a load ended.
 	ended chan struct{}
 	wait  sync.WaitGroup
@@ -98,23 +110,23 @@ type loads struct {
 }
 
 func newLoads(clock func() time.Time, log *slog.Logger) *loads {
-	return &loads{ended: make(chan struct{}, 1), clock: clock, log: log, results: map[string]loadResult{},
+	return &loads{lanes: []*lane{{urgency: forEnding}, {urgency: forReplacing}, {urgency: forNew}}, ended: make(chan struct{}, 1), clock: clock, log: log, results: map[string]loadResult{},
 		served: map[string]uint64{}, since: map[string]uint64{}}
 }
 
-func (l *loads) lanes() []*lane { return []*lane{&l.urgent, &l.normal} }
-
-func (l *loads) busy() bool { return l.normal.load != nil || l.urgent.load != nil }
+func (l *loads) busy() bool {
+	return slices.ContainsFunc(l.lanes, func(one *lane) bool { return one.load != nil })
+}
 
 // inProgress reports whether the load with the key runs.
 func (l *loads) inProgress(key string) bool {
-	return slices.ContainsFunc(l.lanes(), func(one *lane) bool { return one.load != nil && one.load.request.key == key })
+	return slices.ContainsFunc(l.lanes, func(one *lane) bool { return one.load != nil && one.load.request.key == key })
 }
 
 // collect takes over the loads that ended, and reports whether there were any.
 func (l *loads) collect(o Observer) bool {
 	found := false
-	for _, one := range l.lanes() {
+	for _, one := range l.lanes {
 		if one.load == nil {
 			continue
 		}
@@ -174,7 +186,7 @@ func (l *loads) leastServed(waiting map[string]bool) uint64 {
 }
 
 func (l *loads) runs(tenant string) bool {
-	return slices.ContainsFunc(l.lanes(), func(one *lane) bool {
+	return slices.ContainsFunc(l.lanes, func(one *lane) bool {
 		return one.load != nil && slices.Contains(one.load.request.tenants, tenant)
 	})
 }
@@ -189,9 +201,9 @@ func (r loadResult) close() error {
 // startNext starts what can start, and returns what goes on waiting. A load that
 // could not begin is a result, too, which found reports.
 func (l *loads) startNext(queue []request) (rest []request, found bool) {
-	for _, one := range l.lanes() {
+	for _, one := range l.lanes {
 		for one.load == nil {
-			i := l.next(queue, one == &l.urgent)
+			i := l.next(queue, one.urgency)
 			if i < 0 {
 				break
 			}
@@ -203,12 +215,12 @@ func (l *loads) startNext(queue []request) (rest []request, found bool) {
 	return queue, found
 }
 
-// next chooses a load: of the namespace that was served longest ago, and of its
+// next chooses a load of an urgency: of the namespace that was served longest ago, and of its
 // loads the one that has waited longest. It is -1 where nothing waits.
-func (l *loads) next(queue []request, urgent bool) int {
+func (l *loads) next(queue []request, of urgency) int {
 	best := -1
 	for i, r := range queue {
-		if r.urgent != urgent {
+		if r.urgency != of {
 			continue
 		}
 		if best < 0 || cmp.Or(cmp.Compare(l.servedOf(r), l.servedOf(queue[best])),
@@ -265,7 +277,7 @@ func (l *loads) notify() {
 
 // rest frees what is only of use while loads follow each other.
 func (l *loads) rest() {
-	for _, one := range l.lanes() {
+	for _, one := range l.lanes {
 		if one.load == nil {
 			one.types = nil
 		}
@@ -351,7 +363,7 @@ func (a *Agent) advance(ctx context.Context, p *pass) bool {
 // logSlow logs once a load that takes long. It delays other loads and nothing
 // else.
 func (l *loads) logSlow() {
-	for _, one := range l.lanes() {
+	for _, one := range l.lanes {
 		if now := one.load; now != nil && !now.slow && l.clock().Sub(now.began) > slowLoad {
 			now.slow = true
 			l.log.Warn("the kernel's verifier takes long; other loads wait, and nothing else does", "what", now.request.line)

@@ -94,6 +94,30 @@ func TestASlowLoadDelaysNeitherHealingNorUnloading(t *testing.T) {
 	}
 }
 
+// TestAMemberLeavesItsChainWhileAVersionThatMayNotRunIsReplaced has the verifier busy
+// with what takes the place of another tenant's withdrawn version.
+func TestAMemberLeavesItsChainWhileAVersionThatMayNotRunIsReplaced(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	o := w.options()
+	o.Node = "n"
+	a := w.startWith(o)
+	ca, _, _ := w.three(a)
+	if err := w.accept(a, w.intent("slow", "raw_tp_count", rawProgram())); err != nil {
+		t.Fatal(err)
+	}
+	w.startSlow(a)
+	w.give(a, w.tombstone(ca))
+	until(t, "the tombstone to act", 2*time.Minute, func() bool { return statusOf(a, "ca") == nil })
+	if !w.loads(a, "slow") {
+		t.Error("it waited for the load of another application")
+	}
+	if err := w.accept(a); err != nil {
+		t.Error(err)
+	}
+}
+
 func chainsOf(t *testing.T, a *node.Agent) []node.ChainStatus {
 	t.Helper()
 	chains, err := a.Chains(t.Context())

@@ -120,6 +120,11 @@ type Agent struct {
 	attempts map[string]*attempt
 	// begun is what is being loaded for an interface, by index, under work.
 	begun map[int]*begun
+	// buildChain links and loads a chain.
+	buildChain func([]chainPart, *cache, chain.Options, sharedMaps) (*kernel.ChainVersion, error)
+	// hindered are the interfaces, by index, whose chain cannot be loaded without a
+	// member that is to be unloaded; under work.
+	hindered map[int]*hindered
 	// boot is that of the machine, and keptRemnants what is on disk of the links that
 	// were taken away; under work.
 	boot         string
@@ -158,7 +163,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(), loads: newLoads(o.Clock, o.Log),
-		contests: map[string]*contest{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, attempts: map[string]*attempt{},
+		contests: map[string]*contest{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain, attempts: map[string]*attempt{},
 		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}, apps: map[string]*application{}, settled: make(chan struct{}),
 		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
 	if a.ran, err = readRan(c.sub(ranFile)); err != nil {

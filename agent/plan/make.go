@@ -139,15 +139,17 @@ func WantedChains(want Want, have State) []Chain {
 	}
 	result := make([]Chain, 0, len(chains))
 	for index, members := range chains {
+		isOut := func(m Member) bool { return slices.Contains(want.Out[index], m.UID) }
 		name, ok := exists[index]
 		if !ok {
 			members = nil
 		} else if i := slices.IndexFunc(have.Chains, func(c Chain) bool { return c.Ifindex == index }); i >= 0 && slices.Contains(want.Left, index) {
 			members = slices.Clone(have.Chains[i].given())
 		} else if interim, ok := want.Interim[index]; ok {
-			members = slices.Clone(interim)
+			members = slices.DeleteFunc(slices.Clone(interim), isOut)
+		} else {
+			members = slices.DeleteFunc(members, isOut)
 		}
-		members = slices.DeleteFunc(members, func(m Member) bool { return slices.Contains(want.Out[index], m.UID) })
 		slices.SortFunc(members, compareMembers)
 		result = append(result, Chain{Ifindex: index, Interface: name, Members: members})
 	}
