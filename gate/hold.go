@@ -49,19 +49,38 @@ var ErrPending = errors.New("evaluation pending")
 // HoldBy is Hold with the evaluation of what runs left to the caller, such as one
 // that waits for no registry.
 func (j *Judge) HoldBy(ctx context.Context, s Standing, evaluate Evaluate) Held {
-	if !s.Runs() || len(s.Live.Programs) == 0 || s.stays() || !s.defined() && !s.Hidden {
+	held, err := j.held(ctx, s, evaluate)
+	if err != nil {
+		return Held{deniedByRecord: j.deniedByRecord(ctx, s)}
+	}
+	return held
+}
+
+// Weigh is Hold for what unload protection counts. What a revocation unloads by the
+// record passes it, so the record is not asked, and nothing outlives ctx.
+func (j *Judge) Weigh(ctx context.Context, s Standing) Held {
+	held, err := j.held(ctx, s, j.Judge)
+	if err != nil {
 		return Held{}
+	}
+	return held
+}
+
+// held is HoldBy without the record; an error says that what runs could not be evaluated.
+func (j *Judge) held(ctx context.Context, s Standing, evaluate Evaluate) (Held, error) {
+	if !s.Runs() || len(s.Live.Programs) == 0 || s.stays() || !s.defined() && !s.Hidden {
+		return Held{}, nil
 	}
 	verdict, err := evaluate(ctx, asSealed(s.Request, *s.Live))
 	if errors.Is(err, ErrPending) {
-		return Held{pending: err}
+		return Held{pending: err}, nil
 	}
 	if err == nil && !verdict.Decision().Known() {
 		// Of a definition alone, a policy that fails is no answer: the record may have one.
 		err = verdict.Unevaluated()
 	}
 	if err != nil {
-		return Held{deniedByRecord: j.deniedByRecord(ctx, s)}
+		return Held{}, err
 	}
 	decision := verdict.Decision()
 	return Held{
@@ -71,7 +90,7 @@ func (j *Judge) HoldBy(ctx context.Context, s Standing, evaluate Evaluate) Held 
 		// What runs has no labels where its definition cannot be read: a policy
 		// that asks for one must not unload it for that.
 		overruled: !verdict.Allowed() && (decision.UnloadUndefined || decision.Unload && s.defined()),
-	}
+	}, nil
 }
 
 // recordTimeout bounds an evaluation by what was sealed.
@@ -191,8 +210,24 @@ type Fate struct {
 
 // Fate judges a version beside a definition's own; revoked are those of Settle.
 func (j *Judge) Fate(ctx context.Context, request Request, version intent.Payload, revoked signing.Revocations) Fate {
-	s := Standing{Request: request, Err: errSuperseded, Live: &version, Hidden: request.Application == nil}
+	s := beside(request, version)
 	s.Held = j.Hold(ctx, s)
+	return s.fate(revoked)
+}
+
+// WeighBeside is Fate as Weigh is Hold.
+func (j *Judge) WeighBeside(ctx context.Context, request Request, version intent.Payload, revoked signing.Revocations) Fate {
+	s := beside(request, version)
+	s.Held = j.Weigh(ctx, s)
+	return s.fate(revoked)
+}
+
+// beside is the standing of a version beside a definition's own.
+func beside(request Request, version intent.Payload) Standing {
+	return Standing{Request: request, Err: errSuperseded, Live: &version, Hidden: request.Application == nil}
+}
+
+func (s Standing) fate(revoked signing.Revocations) Fate {
 	free, _ := s.Settle(revoked, false)
 	braked, _ := s.Settle(revoked, true)
 	return Fate{Keeps: free == MoveKeep, Known: s.Held.judged && !s.Held.unknown, Denied: free != MoveKeep && braked == MoveKeep}

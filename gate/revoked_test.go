@@ -153,6 +153,9 @@ func TestABrokenPolicyHidesNoRevocation(t *testing.T) {
 	if move, why := s.Settle(w.revoke("team-a").Revoked(), true); move != gate.MoveBury {
 		t.Errorf("Settle = %s (%s)", move, why)
 	}
+	if s.Held = j.Weigh(t.Context(), s); s.Held != (gate.Held{}) {
+		t.Errorf("the record is asked for unload protection, which it passes: %+v", s.Held)
+	}
 }
 
 // TestStrangersHideNoRevocation has more signatures of strangers than reasons are

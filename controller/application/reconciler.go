@@ -396,9 +396,7 @@ func (r *Reconciler) judge(ctx context.Context, app application, live *intent.Pa
 		r.lookUp(ctx, app, s)
 	}
 	// A definition that took all of its time leaves what runs its own.
-	holding, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	s.Held = r.Judge.Hold(holding, s)
+	r.hold(ctx, &s)
 	if said := s.Verdict.Revision(); said != "" && said != weighed || r.Judge.Revision() != weighed || r.Keeper.Weighed() != weighed {
 		return s, errOverruled
 	}
@@ -470,31 +468,60 @@ func (r *Reconciler) Weigh(ctx context.Context) (effect policy.Effect, err error
 	if err := r.Client.List(ctx, &intents); err != nil {
 		return effect, fmt.Errorf("list intents: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, weighTimeout)
 	defer cancel()
+	// Namespaces that take long come last.
+	var slow []*v1alpha1.BpfIntent
+	spent := map[string]time.Duration{}
 	for i := range intents.Items {
-		s, ok := r.open(&intents.Items[i])
-		if !ok || s.payload.Tombstone {
+		o := &intents.Items[i]
+		if spent[o.Spec.Application.Namespace] >= slowAfter {
+			slow = append(slow, o)
 			continue
 		}
-		id := s.payload.Application
-		app, err := r.application(ctx, r.Client, id)
-		if err != nil || app == nil || string(app.GetUID()) != s.payload.UID {
-			continue
-		}
-		request, err := r.request(ctx, app, s.payload)
-		if err != nil {
-			continue
-		}
-		denies, unloads := r.weigh(ctx, request, *s.payload)
-		if denies && conditions.IsTrue(app, v1alpha1.ConditionAllowed) {
-			effect.Denies = append(effect.Denies, id)
-		}
-		if unloads {
-			effect.Unloads = append(effect.Unloads, id)
-		}
+		began := time.Now()
+		r.weighOne(ctx, o, &effect)
+		spent[o.Spec.Application.Namespace] += time.Since(began)
+	}
+	for _, o := range slow {
+		r.weighOne(ctx, o, &effect)
+	}
+	if ctx.Err() != nil {
+		ctrl.LoggerFrom(ctx).Info("not all that runs could be weighed in time: what was not counts for unload protection once it is evaluated")
 	}
 	return effect, nil
+}
+
+// weighTimeout bounds the weighing of all that runs: nothing is sealed, unloaded or
+// rolled on meanwhile.
+const weighTimeout = 10 * time.Second
+
+// weighOne adds to an effect what the policies now in force do to what one intent has
+// nodes run, unless the time is over.
+func (r *Reconciler) weighOne(ctx context.Context, o *v1alpha1.BpfIntent, effect *policy.Effect) {
+	if ctx.Err() != nil {
+		return
+	}
+	s, ok := r.open(o)
+	if !ok || s.payload.Tombstone {
+		return
+	}
+	id := s.payload.Application
+	app, err := r.application(ctx, r.Client, id)
+	if err != nil || app == nil || string(app.GetUID()) != s.payload.UID {
+		return
+	}
+	request, err := r.request(ctx, app, s.payload)
+	if err != nil {
+		return
+	}
+	denies, unloads := r.weigh(ctx, request, *s.payload)
+	if denies && conditions.IsTrue(app, v1alpha1.ConditionAllowed) {
+		effect.Denies = append(effect.Denies, id)
+	}
+	if unloads {
+		effect.Unloads = append(effect.Unloads, id)
+	}
 }
 
 // weigh reports whether the policies now in force deny a definition, and whether they
@@ -507,9 +534,9 @@ func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live inten
 	standing.Frozen = !standing.Verdict.SameVersion(live)
 	ctx, cancel := context.WithTimeout(ctx, slowAfter)
 	defer cancel()
-	standing.Held = r.Judge.Hold(ctx, standing)
+	standing.Held = r.Judge.Weigh(ctx, standing)
 	unloads = standing.Unloads() || slices.ContainsFunc(live.Beside(), func(v *intent.Payload) bool {
-		return r.fate(ctx, request, *v).Denied
+		return r.Judge.WeighBeside(ctx, request, *v, r.Keeper.Revoked()).Denied
 	})
 	return standing.Err == nil && !standing.Verdict.Allowed(), unloads
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller/rollout"
 	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/gate"
@@ -385,13 +386,18 @@ func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *
 	return mine, hold, nil
 }
 
-// hold judges what runs by itself where its definition does not take its place:
-// it was undone, or is held back. What is known of it by now is not asked again.
+// hold judges what runs by itself where its definition does not take its place, such
+// as one that was undone or is held back. What is known of it by now is not asked again.
+// A namespace of which enough judgements wait has no registry asked for one more.
 func (r *Reconciler) hold(ctx context.Context, s *gate.Standing) {
 	if s.Held != (gate.Held{}) {
 		return
 	}
-	ctx, done := r.bounded(ctx, s.Request.Application.GetNamespace())
+	namespace := s.Request.Application.GetNamespace()
+	if r.lanes.full(namespace) {
+		ctx = image.CacheOnly(ctx)
+	}
+	ctx, done := r.bounded(ctx, namespace)
 	defer done()
 	s.Held = r.Judge.Hold(ctx, *s)
 }

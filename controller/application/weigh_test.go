@@ -1,7 +1,10 @@
 package application
 
 import (
+	"context"
 	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -53,5 +56,20 @@ func TestWhomAChangeDeniesIsSaidOnce(t *testing.T) {
 	f.settles()
 	if effect, err := f.Weigh(t.Context()); err != nil || len(effect.Denies) != 0 {
 		t.Errorf("said again: %+v; %v", effect, err)
+	}
+}
+
+// TestAWeighingEndsWithItsTime looks at nothing once its time is over.
+func TestAWeighingEndsWithItsTime(t *testing.T) {
+	f := newFleet(t)
+	looked := 0
+	f.cached.Get = func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		looked++
+		return c.Get(ctx, key, o, opts...)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	if effect, err := f.Weigh(ctx); err != nil || looked > 0 || len(effect.Unloads)+len(effect.Denies) != 0 {
+		t.Errorf("%d were looked at: %+v; %v", looked, effect, err)
 	}
 }

@@ -1,0 +1,79 @@
+package application
+
+import (
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+// TestANamespaceThatWaitsHoldsNoMoreWorkers has what runs of a namespace judged anew by
+// a replica that knows nothing yet, while its registry hangs and as many judgements of
+// the namespace wait as may.
+func TestANamespaceThatWaitsHoldsNoMoreWorkers(t *testing.T) {
+	b := newBench(t)
+	ref, _ := b.Push("app:v1", programs.Object("xdp_count"), "team-a")
+	app := &v1alpha1.BpfApplication{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app", UID: types.UID("app"), Generation: 1},
+		Spec: v1alpha1.BpfApplicationSpec{Bytecode: v1alpha1.Bytecode{Image: ref}, Programs: []v1alpha1.Program{{Name: "count_packets",
+			Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Primary: true}}}}}},
+	}
+	b.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, app)
+	b.reconcile(app.Identity())
+	if b.intent(app) == nil {
+		t.Fatal("it is not sealed")
+	}
+	b.Kill()
+	hanging, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", b.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v2/" {
+			asked.Add(1)
+			<-r.Context().Done()
+		}
+	})}
+	go func() { _ = server.Serve(hanging) }()
+	t.Cleanup(func() { _ = server.Close() })
+	images, err := image.NewClient(image.Options{Backoff: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := signing.NewTrust(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := engine.Compile(t.Context(), nil, policies.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Judge, err = gate.New(gate.Options{Images: images, Trust: trust, Policies: set, Timeout: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Keeper.Judge, b.JudgeTimeout = b.Judge, time.Hour
+	b.lanes.slow = map[string]int{"team": slowAtOnce}
+	b.refresh()
+	// Its definition is asked for, and given up after a moment; what runs is not.
+	_, err = b.Reconcile(t.Context(), app.Identity())
+	if n := asked.Load(); n > 1 {
+		t.Errorf("a registry that hangs is asked %d times: %v", n, err)
+	}
+	if p := b.intent(app); p.Tombstone {
+		t.Errorf("it is unloaded: %s", p.Reason)
+	}
+}
