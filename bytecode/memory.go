@@ -62,6 +62,10 @@ func mapType(name string) ebpf.MapType {
 	return ebpf.UnspecifiedMap
 }
 
+// MapMemory estimates what the kernel charges for a map filled to its last entry, in
+// bytes, on a machine with that many possible CPUs; see Map.MemoryBytes.
+func MapMemory(m *ebpf.MapSpec, cpus int) uint64 { return mapMemory(m, uint64(max(cpus, 1))) }
+
 // mapMemory estimates what the kernel charges for a map filled to its last
 // entry, in bytes, on a machine with that many possible CPUs. It follows the
 // map_mem_usage callbacks of kernel/bpf, and counts 4 KiB pages.

@@ -51,9 +51,12 @@ type Options struct {
 	BPFFS string
 	// CgroupRoot is the cgroup2 mount; empty means where it is mounted.
 	CgroupRoot string
-	// NamespaceShare is how much of what programs share on a hook of an interface one
-	// namespace may have, in percent; zero means DefaultNamespaceShare, 100 all of it.
+	// NamespaceShare is how much of what programs share on a hook of an interface, and
+	// of MapMemory, one namespace may have, in percent; zero means DefaultNamespaceShare, 100 all of it.
 	NamespaceShare int
+	// MapMemory is what the maps of all applications may take together, in bytes; zero
+	// sets no limit.
+	MapMemory int64
 	// Interval is how often the source is asked and everything judged again.
 	// Zero means 30 seconds.
 	Interval time.Duration
@@ -241,7 +244,7 @@ func (h *Host) openAgent() error {
 		StateDir:   filepath.Join(h.opts.State, "agent"),
 		Trust:      trust,
 		Fetch:      h.images.Object,
-		CgroupRoot: h.opts.CgroupRoot, NamespaceShare: h.opts.NamespaceShare,
+		CgroupRoot: h.opts.CgroupRoot, NamespaceShare: h.opts.NamespaceShare, MapMemory: h.opts.MapMemory,
 		Labels:   hostLabels(h.opts.Labels),
 		Log:      h.opts.Log,
 		Clock:    h.opts.Now,

@@ -27,6 +27,8 @@ type Revision struct {
 	// layouts of maps, as they are noted beside their pins.
 	layouts map[string]string
 	ids     map[ebpf.ProgramID]string
+	// memory is what each map may take, in bytes, by the kernel's id.
+	memory map[ebpf.MapID]uint64
 	// identities of instances.
 	identities map[string]identity
 }
@@ -88,7 +90,7 @@ func (r *Revision) index() error {
 			r.identities[unescape(name)] = identity{id, info.Tag}
 		}
 	}
-	return nil
+	return r.weigh()
 }
 
 // copySuffix stands in a pin's name before the number of a copy.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/hook"
 )
@@ -150,6 +151,13 @@ func (p *pass) measured(place plan.Place, claims []claim) []plan.Claim {
 		c.Need = p.needOf(c.UID, place.Hook, c.revision, c.programs)
 		all = append(all, c.Claim)
 	}
+	return append(all, p.keptRoom(place, here)...)
+}
+
+// keptRoom are the claims of applications that ran at a place and will again, but for
+// those that are here.
+func (p *pass) keptRoom(place plan.Place, here map[string]bool) []plan.Claim {
+	var all []plan.Claim
 	for at, one := range p.ran {
 		if at.hook != place.Hook || at.iface != place.Interface || here[at.uid] || p.forgets(at, true) {
 			continue
@@ -173,7 +181,11 @@ func (p *pass) mayRun(app *application, revision string) bool {
 // as its programs alone: the kernel tells what is wrong with it.
 func (p *pass) needOf(uid, hookName, revision string, programs []string) plan.Need {
 	need := plan.Need{Programs: len(programs)}
-	if hookName != plan.XDP {
+	switch hookName {
+	case plan.MapMemory().Hook:
+		return memoryOf(map[string]*kernel.Revision{revision: p.held.revisions[uid][revision]})
+	case plan.XDP:
+	default:
 		return need
 	}
 	if r, ok := p.knownNeed(uid, revision, programs); ok {
@@ -331,11 +343,16 @@ func (p *pass) putOffYounger(place plan.Place, claims []claim) bool {
 	found := false
 	for _, c := range claims {
 		if c.Standing > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !p.waitedEnough(ranAt{c.UID, place.Hook, place.Interface}) {
-			p.putOff(c.UID, fmt.Sprintf("it waits: an application that has precedence on %s is on its way", place))
+			p.putOff(c.UID, waitsFor(place))
 			found = true
 		}
 	}
 	return found
+}
+
+// waitsFor says that an application waits at a place.
+func waitsFor(place plan.Place) string {
+	return fmt.Sprintf("it waits: an application that has precedence on %s is on its way", place)
 }
 
 // orderWaits is how many fetches long an application waits at a place, in all, for

@@ -150,6 +150,13 @@ func (w *world) newAgent(share int) (*node.Agent, func()) {
 	o := w.options()
 	o.NamespaceShare = share
 	o.BackOff = node.BackOff{First: time.Nanosecond, Most: time.Nanosecond}
+	return w.ending(o)
+}
+
+// ending makes an agent whose turns the test makes, and what ends it before the test
+// does.
+func (w *world) ending(o node.Options) (*node.Agent, func()) {
+	w.t.Helper()
 	a, err := node.New(o)
 	if err != nil {
 		w.t.Fatal(err)

@@ -82,10 +82,14 @@ func (p *pass) object(payload intent.Payload) ([]byte, error) {
 		return nil, err
 	}
 	body, err := p.cache.object(payload.ObjectDigest)
-	if errors.Is(err, errFetching) {
-		return nil, p.available(payload)
+	if !errors.Is(err, errFetching) {
+		return body, err
 	}
-	return body, err
+	// It was torn, and may have been fetched again by now.
+	if err := p.available(payload); err != nil {
+		return nil, err
+	}
+	return p.cache.object(payload.ObjectDigest)
 }
 
 // fetch begins a fetch, or joins the one that is on its way.

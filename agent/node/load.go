@@ -29,7 +29,8 @@ type loadedRevision struct {
 }
 
 // load brings the intent's revision into the kernel, with the maps of the one
-// that runs, and pins it. It fails with errLoading until the verifier is done.
+// that runs, and pins it. It fails with errLoading until the verifier is done, and with
+// a *noRoomError where the node has no memory for its maps.
 func (p *pass) load(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	broken := p.held.revisions[uid][revision]
@@ -38,9 +39,9 @@ func (p *pass) load(app *application, o intent.Opened) error {
 		old = p.liveRevision(uid)
 	}
 	key := fmt.Sprintf("revision %s after %q", revisionKey(uid, revision), old.Key())
-	got, err := p.loaded(key, func() (request, error) { return p.askRevision(o, old) })
+	got, err := p.loaded(key, func() (request, error) { return p.askWithin(key, o, old) })
 	if isPending(err) {
-		return err
+		return p.roomFor(key, uid, err)
 	}
 	p.loads.take(key)
 	if unfit := new(unfitError); errors.As(err, &unfit) {

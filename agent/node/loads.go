@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/plan"
 )
 
 // The bounds of a turn. A load cannot be cancelled while the verifier works, so
@@ -58,6 +60,8 @@ type request struct {
 	// tenants are the namespaces of the applications that wait for the load.
 	tenants []string
 	urgency urgency
+	// claim is that to the memory for maps; nil where nothing is claimed.
+	claim *plan.Claim
 	// what is loaded, for the observer; empty where nothing is.
 	what Loadable
 	// start collects on the loop what the load needs, which is no object: thousands
@@ -114,13 +118,22 @@ func newLoads(clock func() time.Time, log *slog.Logger) *loads {
 		served: map[string]uint64{}, since: map[string]uint64{}}
 }
 
-func (l *loads) busy() bool {
-	return slices.ContainsFunc(l.lanes, func(one *lane) bool { return one.load != nil })
+// current are the loads in progress.
+func (l *loads) current() []request {
+	var all []request
+	for _, one := range l.lanes {
+		if one.load != nil {
+			all = append(all, one.load.request)
+		}
+	}
+	return all
 }
+
+func (l *loads) busy() bool { return len(l.current()) > 0 }
 
 // inProgress reports whether the load with the key runs.
 func (l *loads) inProgress(key string) bool {
-	return slices.ContainsFunc(l.lanes, func(one *lane) bool { return one.load != nil && one.load.request.key == key })
+	return slices.ContainsFunc(l.current(), func(r request) bool { return r.key == key })
 }
 
 // collect takes over the loads that ended, and reports whether there were any.
@@ -186,9 +199,7 @@ func (l *loads) leastServed(waiting map[string]bool) uint64 {
 }
 
 func (l *loads) runs(tenant string) bool {
-	return slices.ContainsFunc(l.lanes, func(one *lane) bool {
-		return one.load != nil && slices.Contains(one.load.request.tenants, tenant)
-	})
+	return slices.ContainsFunc(l.current(), func(r request) bool { return slices.Contains(r.tenants, tenant) })
 }
 
 func (r loadResult) close() error {

@@ -64,11 +64,15 @@ type Options struct {
 	// to five minutes.
 	BackOff BackOff
 	// NamespaceShare is how much of the limits that programs share on a hook of an
-	// interface (maps and functions of an XDP chain, programs on TCX) the
-	// applications of one namespace may have together, in percent; default 50. 100
+	// interface (maps and functions of an XDP chain, programs on TCX), and of MapMemory,
+	// the applications of one namespace may have together, in percent; default 50. 100
 	// sets no bound. Cluster-scoped applications have none, and what runs is never
 	// taken away by it.
 	NamespaceShare int
+	// MapMemory is what the maps of all applications may take together when they are
+	// full, in bytes; 0 sets no limit. The kernel charges them to the agent. What is
+	// in the kernel is never taken away by it, and NamespaceShare holds for it.
+	MapMemory int64
 	// Observer counts what is done; default nobody.
 	Observer Observer
 }
@@ -106,6 +110,9 @@ type Agent struct {
 	// disk.
 	ran    map[ranAt]ran
 	ranErr string
+	// noRoom says why the last pass had no memory for the maps of a load, by its key;
+	// under work.
+	noRoom map[string]error
 	// idle is how the last turn left the node, nil where something is left to do; under
 	// work.
 	idle *idle
@@ -152,6 +159,9 @@ func New(o Options) (*Agent, error) {
 	}
 	if o.NamespaceShare < 0 || o.NamespaceShare > 100 {
 		return nil, fmt.Errorf("make agent: a namespace's share is %d percent; give 1 to 100", o.NamespaceShare)
+	}
+	if o.MapMemory < 0 || o.MapMemory > kernel.MostMapMemory {
+		return nil, fmt.Errorf("make agent: the memory for maps is %d bytes; give 1 to %d, or 0 for no limit", o.MapMemory, int64(kernel.MostMapMemory))
 	}
 	fillDefaults(&o)
 	c, err := openCache(o.StateDir)

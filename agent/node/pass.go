@@ -112,6 +112,7 @@ func (a *Agent) pass(ctx context.Context) *pass {
 	p.acted = len(actions) > 0
 	p.act(actions)
 	p.finishUnloads()
+	p.admitLoads()
 	p.remember()
 	return p
 }

@@ -28,7 +28,8 @@ const (
 // one that is made anew has another index.
 type ranAt struct{ uid, hook, iface string }
 
-// ran is what last ran of an application at a place, whole.
+// ran is what last ran of an application at a place, whole. In the memory for maps, it
+// is a revision that was loaded, without an interface.
 type ran struct {
 	UID       string `json:"uid"`
 	Hook      string `json:"hook"`
@@ -166,6 +167,7 @@ func (p *pass) attached() map[ranAt]ran {
 // forgotten; what is away with its interface is not.
 func (p *pass) remember() {
 	now, next := p.attached(), maps.Clone(p.ran)
+	p.addMemory(now)
 	p.endWaits(now)
 	for at, one := range now {
 		have, known := next[at]
@@ -180,7 +182,8 @@ func (p *pass) remember() {
 		}
 		next[at] = one
 	}
-	there := map[string]bool{}
+	// The node's memory is of no interface.
+	there := map[string]bool{"": true}
 	for _, i := range p.state.Interfaces {
 		there[i.Name] = true
 	}
@@ -208,6 +211,9 @@ func (p *pass) remember() {
 func (p *pass) forgets(at ranAt, there bool) bool {
 	if slices.Contains(p.want.Gone, at.uid) || p.lost[at] {
 		return true
+	}
+	if at == inMemory(at.uid) {
+		return p.opts.MapMemory == 0
 	}
 	i := slices.IndexFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == at.uid })
 	if i < 0 || !there {

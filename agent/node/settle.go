@@ -23,15 +23,16 @@ func (b *backingOffError) Error() string { return b.err.Error() }
 func (b *backingOffError) Unwrap() error { return b.err }
 
 // cannotHave notes why a version cannot be had: the newest intent's, or one that
-// would have taken its place. What is no matter of the kernel's profile is not tried
-// again before a while.
+// would have taken its place. What is no matter of the kernel's profile or of the memory
+// for maps is not tried again before a while.
 func (p *pass) cannotHave(app *application, o intent.Opened, err error) {
 	newest := o.Payload().Serial == app.newest.Payload().Serial
 	out := p.outcomes[app.newest.Payload().UID]
-	unfit, late := new(unfitError), new(backingOffError)
+	unfit, late, noRoom := new(unfitError), new(backingOffError), new(noRoomError)
 	switch {
 	case isPending(err):
 		return
+	case errors.As(err, &noRoom):
 	case errors.As(err, &late):
 		err = late.err
 	case errors.As(err, &unfit):

@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// Place is one hook of one interface. The programs there share the kernel's
-// limits.
+// Place is one hook of one interface, whose programs share the kernel's limits, or
+// MapMemory.
 type Place struct {
 	Hook    string
 	Ifindex int
@@ -17,8 +18,17 @@ type Place struct {
 	Interface string
 }
 
+// MapMemory is the memory that a node has for the maps of all applications together.
+// The kernel charges it to the agent, which makes them.
+func MapMemory() Place { return Place{Hook: "map memory"} }
+
 // String names the place for people.
-func (p Place) String() string { return p.Hook + " of " + p.Interface }
+func (p Place) String() string {
+	if p.Interface == "" {
+		return p.Hook + " of the node"
+	}
+	return p.Hook + " of " + p.Interface
+}
 
 // Standing is the right by which an application's programs have a place. The
 // first has precedence.
@@ -45,6 +55,8 @@ type Need struct {
 	Functions int `json:"functions,omitempty"`
 	// Programs counts programs.
 	Programs int `json:"programs"`
+	// Memory is what its maps may take when they are full, in bytes.
+	Memory int `json:"memory,omitempty"`
 	// Closed means that the licence is not GPL compatible, GPLOnly that they call
 	// what the kernel gives to GPL compatible programs only.
 	Closed  bool `json:"closed,omitempty"`
@@ -79,6 +91,8 @@ func (c Claim) Precedes(other Claim) int {
 // Limits bound all programs of a place together. Zero means no limit.
 type Limits struct {
 	Maps, Functions, Programs int
+	// Memory bounds what maps may take, in bytes.
+	Memory int
 	// Dispatcher is what joins several programs takes: one map and one function.
 	Dispatcher bool
 	// SharePercent is the part of each limit that the applications of one namespace
@@ -91,7 +105,7 @@ type Limits struct {
 // precede it. It names no other application: it may be another tenant's.
 type OverLimitError struct {
 	Place Place
-	// Limit names the limit: licence, maps, functions or programs.
+	// Limit names the limit: licence, maps, functions, programs or memory.
 	Limit string
 	// Reason says in figures why it does not fit, Fix what would let it in.
 	Reason, Fix string
@@ -99,6 +113,9 @@ type OverLimitError struct {
 
 // Error implements error.
 func (e *OverLimitError) Error() string {
+	if e.Place == MapMemory() {
+		return fmt.Sprintf("make maps: %s: %s; %s", e.Limit, e.Reason, e.Fix)
+	}
 	return fmt.Sprintf("place programs on %s: %s: %s; %s", e.Place, e.Limit, e.Reason, e.Fix)
 }
 
@@ -141,18 +158,26 @@ type dimension struct {
 	of    func(Need) int
 	// shared is what a dispatcher takes of it.
 	shared int
+	// setter says who sets the limit, and figure writes one of its figures for people.
+	setter string
+	figure func(int) string
 	fix    string
 }
+
+// mebibytes writes a number of bytes, rounded up.
+func mebibytes(n int) string { return fmt.Sprintf("%d MiB", (n+1<<20-1)>>20) }
 
 func dimensions(l Limits) []dimension {
 	shared := 0
 	if l.Dispatcher {
 		shared = 1
 	}
+	const kernel, node = "the kernel allows", "this node has for maps"
 	return []dimension{
-		{"maps", l.Maps, func(n Need) int { return n.Maps }, shared, "use fewer maps or data sections, or attach to another interface"},
-		{"functions", l.Functions, func(n Need) int { return n.Functions }, shared, "let the compiler inline functions (static __always_inline), or attach to another interface"},
-		{"programs", l.Programs, func(n Need) int { return n.Programs }, 0, "attach fewer programs, or attach to another interface"},
+		{"maps", l.Maps, func(n Need) int { return n.Maps }, shared, kernel, strconv.Itoa, "use fewer maps or data sections, or attach to another interface"},
+		{"functions", l.Functions, func(n Need) int { return n.Functions }, shared, kernel, strconv.Itoa, "let the compiler inline functions (static __always_inline), or attach to another interface"},
+		{"programs", l.Programs, func(n Need) int { return n.Programs }, 0, kernel, strconv.Itoa, "attach fewer programs, or attach to another interface"},
+		{"memory", l.Memory, func(n Need) int { return n.Memory }, 0, node, mebibytes, "use smaller maps (spec.maps.NAME.maxEntries), or have an administrator raise --map-memory"},
 	}
 }
 
@@ -176,25 +201,27 @@ func (c Claim) fitsLimit(granted []Claim, d dimension, limits Limits) *OverLimit
 	}
 	if need > 0 && need+own+others+shared > d.limit {
 		return &OverLimitError{Limit: d.name,
-			Reason: fmt.Sprintf("it takes %d, and of the %d that the kernel allows %d are held: %s", need, d.limit, own+others+shared, holders(c, own, others, shared)),
-			Fix:    d.fix}
+			Reason: fmt.Sprintf("it takes %s, and of the %s that %s %s are held: %s",
+				d.figure(need), d.figure(d.limit), d.setter, d.figure(own+others+shared), d.holders(c, own, others, shared)),
+			Fix: d.fix}
 	}
 	share := d.limit * limits.SharePercent / 100
 	if limits.SharePercent == 0 || c.Identity.Namespace == "" || c.Standing <= Remembered || need <= d.of(c.Held) || need+own <= share {
 		return nil
 	}
 	return &OverLimitError{Limit: d.name,
-		Reason: fmt.Sprintf("it takes %d, namespace %s holds %d, and one namespace may have %d of the %d (%d %%)", need, c.Identity.Namespace, own, share, d.limit, limits.SharePercent),
-		Fix:    d.fix + ", or have an administrator raise --namespace-share"}
+		Reason: fmt.Sprintf("it takes %s, namespace %s holds %s, and one namespace may have %s of the %s (%d %%)",
+			d.figure(need), c.Identity.Namespace, d.figure(own), d.figure(share), d.figure(d.limit), limits.SharePercent),
+		Fix: d.fix + ", or have an administrator raise --namespace-share"}
 }
 
 // holders says who holds a limit, without names of other tenants.
-func holders(c Claim, own, others, shared int) string {
+func (d dimension) holders(c Claim, own, others, shared int) string {
 	mine, rest := "cluster-scoped applications", "namespaces"
 	if c.Identity.Namespace != "" {
 		mine, rest = "namespace "+c.Identity.Namespace, "others"
 	}
-	said := fmt.Sprintf("%d by %s, %d by %s", own, mine, others, rest)
+	said := fmt.Sprintf("%s by %s, %s by %s", d.figure(own), mine, d.figure(others), rest)
 	if shared > 0 {
 		said += fmt.Sprintf(", %d by the dispatcher", shared)
 	}

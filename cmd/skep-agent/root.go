@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -39,13 +40,18 @@ type flags struct {
 	cleanup       bool
 	mount         string
 	pprof         int
+	// memory is the container's limit, and maps what is asked for maps of it; nil asks
+	// for nothing.
+	memory int64
+	maps   *resource.Quantity
 }
 
 // newRoot puts the command together.
 func newRoot(out, err io.Writer) *cobra.Command {
 	var (
-		o cluster.Options
-		f flags
+		o    cluster.Options
+		f    flags
+		maps resource.QuantityValue
 	)
 	cmd := &cobra.Command{
 		Use:   "skep-agent --node-name NODE --trust FILE --mirror URL",
@@ -64,6 +70,9 @@ func newRoot(out, err io.Writer) *cobra.Command {
 			case f.cleanup:
 				return cluster.Cleanup(o.Node.BPFFS, o.Node.StateDir)
 			}
+			if cmd.Flags().Changed("map-memory") {
+				f.maps = &maps.Quantity
+			}
 			return hold(cmd.Context(), cmd.ErrOrStderr(), o, f)
 		},
 	}
@@ -74,7 +83,9 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	s.StringVar(&o.Node.BPFFS, "bpffs", "/sys/fs/bpf/skep", "folder for pins on a BPF file system")
 	s.StringVar(&o.Node.StateDir, "state", "/var/lib/skep", "folder for sealed intents and bytecode")
 	s.StringVar(&o.Node.CgroupRoot, "cgroup-root", "", "mount of cgroup2 (default: where it is mounted)")
-	s.IntVar(&o.Node.NamespaceShare, "namespace-share", node.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs that the applications of one namespace may have together; 100 sets no bound")
+	s.Var(&maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound (default: what --memory-limit leaves beside 1Gi for the agent, or half of a small one)")
+	s.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended, maps included; 0 knows of none")
+	s.IntVar(&o.Node.NamespaceShare, "namespace-share", node.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
 	s.StringVar(&o.Node.HostRoot, "host-root", "", "folder below which a container has the node's files: binaries of uprobes, network namespaces (default: its own root)")
 	s.StringVar(&o.TrustFile, "trust", "", "file of the public keys whose seals count, in PEM; read again when it changes")
 	s.StringVar(&o.Mirror.URL, "mirror", "", "https address of the controller's mirror of bytecode")
@@ -118,6 +129,7 @@ func hold(ctx context.Context, to io.Writer, o cluster.Options, f flags) error {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	config.UserAgent = "skep-agent/" + versionString()
+	o.Node.MapMemory = mapMemory(log, f.maps, f.memory)
 	o.Config, o.Log, o.Version, o.InsecureMetrics = config, log, versionString(), !f.secureMetrics
 	agent, err := cluster.New(o)
 	if err != nil {

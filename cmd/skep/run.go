@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -27,6 +28,7 @@ type runFlags struct {
 	listen  string
 	output  string
 	verbose bool
+	maps    resource.QuantityValue
 }
 
 func newRun() *cobra.Command {
@@ -46,7 +48,7 @@ func newRun() *cobra.Command {
 			"  skep run --source ./definitions --signers ./signers.yaml --once",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.Log = logger(cmd.ErrOrStderr(), f.verbose)
+			o.Log, o.MapMemory = logger(cmd.ErrOrStderr(), f.verbose), f.maps.Value()
 			logStart(o)
 			h, err := host.New(cmd.Context(), o)
 			if err != nil {
@@ -63,7 +65,8 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.State, "state", defaultState, "folder for keys, caches and the socket")
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
 	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and judge again")
-	flags.IntVar(&o.NamespaceShare, "namespace-share", host.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs that the applications of one namespace may have together; 100 sets no bound")
+	flags.IntVar(&o.NamespaceShare, "namespace-share", host.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
+	flags.Var(&f.maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound")
 	flags.StringToStringVar(&o.Labels, "label", nil, "label of this node, for node selectors: key=value")
 	flags.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
 	flags.StringSliceVar(&o.AllowedRegistries, "allowed-registry", nil, "registry that definitions may name: host[:port][/prefix], *.example.com, or * for every one at a public address; one that is listed by name may be at any address (default: *)")

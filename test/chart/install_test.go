@@ -354,7 +354,7 @@ func (i *install) agent(node, bpffs string) *process {
 	})
 	token := i.file("token", []byte(i.token(template.Spec.ServiceAccountName, pod, mirror.Audience)))
 	listen := freeAddress(i.t)
-	p := i.start("skep-agent", template.Spec.Containers[0], []string{"NODE_NAME=" + node},
+	p := i.start("skep-agent", template.Spec.Containers[0], []string{"NODE_NAME=" + node, "MEMORY_LIMIT=4294967296"},
 		"--kubeconfig="+kubeconfig, "--trust="+files["trust.pem"], "--mirror-ca="+files[keys.MirrorCA], "--mirror-token="+token,
 		"--mirror=https://"+i.mirror, "--bpffs="+bpffs, "--state="+filepath.Join(i.dir, "state"), "--listen="+listen)
 	i.probes(template.Spec.Containers[0], listen)

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -110,7 +112,7 @@ var (
 		`agent.image.tag="v9"`, `agent.podAnnotations={"a":"b"}`, `agent.exposeMetrics=true`, `agent.port=19092`, `agent.pprofPort=6061`, `controller.pprofPort=6060`,
 		`agent.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role","operator":"Exists"}]}]}}}`,
 		`agent.hostPaths.cgroup="/sys/fs/cgroup/unified"`, `agent.maxUnavailable="100%"`,
-		`agent.probed=["/usr","/opt/app"]`, `agent.hostPID=true`, `agent.mountBPFFS=true`, `agent.namespaceSharePercent=100`,
+		`agent.probed=["/usr","/opt/app"]`, `agent.hostPID=true`, `agent.mountBPFFS=true`, `agent.namespaceSharePercent=100`, `agent.mapMemory="3Gi"`,
 		`agent.extraVolumes=[{"name":"bin","hostPath":{"path":"/usr/bin"}}]`, `agent.extraVolumeMounts=[{"name":"bin","mountPath":"/usr/bin","readOnly":true}]`,
 		`registries.pullSecret="bytecode"`, `registries.pullSecretNamespaces=["*"]`, `registries.authorities="ca"`, `registries.insecure=["registry.local:5000"]`, `registries.allowed=["*","*.example.com","registry.local:5000/team"]`,
 		`certificates.certManager=true`, `certificates.path="` + path + `"`, `crds.keep=false`, `uninstall.unload=true`,
@@ -291,6 +293,10 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"a node without a BPF file system":           {`agent.hostPaths.bpffs=""`, "bpffs"},
 		"all of the node's files to be probed":       {`agent.probed=["/"]`, "probed"},
 		"no share of an interface":                   {`agent.namespaceSharePercent=0`, "namespaceSharePercent"},
+		"a quantity of maps that is none":            {`agent.mapMemory="3 GB"`, "mapMemory"},
+		"maps that take all that the agent has":      {`agent.mapMemory="4Gi"`, "agent.mapMemory 4Gi leaves the agent itself less than 1Gi, or than half, of agent.resources.limits.memory 4Gi"},
+		"maps that leave the agent too little":       {`agent={"mapMemory":"3073Mi","resources":{"limits":{"memory":4294967296}}}`, "agent.mapMemory 3073Mi leaves"},
+		"maps that have more than half of a little":  {`agent={"mapMemory":"257Mi","resources":{"limits":{"memory":"512Mi"}}}`, "agent.mapMemory 257Mi leaves"},
 		"a relative path":                            {`agent.hostPaths.state="var/lib"`, "state"},
 		"a number where a word is meant":             {`crds.keep=1`, "keep"},
 		"a path that can be guessed":                 {`certificates.path="validate"`, "path"},
@@ -321,6 +327,38 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 			_, err := helm(t.Context(), t, "template", "skep", folder(), "--set-json", c.value)
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("it says %v, and not %q", err, c.says)
+			}
+		})
+	}
+}
+
+// TestMapsHaveALimit renders the agent, whose container the kernel charges for maps.
+func TestMapsHaveALimit(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		values []string
+		maps   string
+	}{
+		"what the container's limit leaves":       {nil, ""},
+		"as much as it leaves":                    {[]string{`agent.mapMemory="3Gi"`}, "--map-memory=3Gi"},
+		"half of a small limit":                   {[]string{`agent.mapMemory="256Mi"`, `agent.resources.limits.memory="512Mi"`}, "--map-memory=256Mi"},
+		"a limit that the agent alone can read":   {[]string{`agent.mapMemory="5Gi"`, `agent.resources.limits.memory="8e9"`}, "--map-memory=5Gi"},
+		"what is asked for, without a limit":      {[]string{`agent.mapMemory="64G"`, `agent.resources.limits=null`}, "--map-memory=64G"},
+		"without resources at all":                {[]string{`agent.mapMemory="64G"`, `agent.resources=null`}, "--map-memory=64G"},
+		"none on purpose, whatever the agent has": {[]string{`agent.mapMemory="0"`}, "--map-memory=0"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			agent := typed[appsv1.DaemonSet](t, setting{values: c.values}.objects(t), "DaemonSet", "skep-agent").Spec.Template.Spec.Containers[0]
+			maps := ""
+			for _, arg := range agent.Args {
+				if strings.HasPrefix(arg, "--map-memory") {
+					maps = arg
+				}
+			}
+			if maps != c.maps || !slices.Contains(agent.Args, "--memory-limit=$(MEMORY_LIMIT)") {
+				t.Errorf("its arguments are %q", agent.Args)
+			}
+			if i := slices.IndexFunc(agent.Env, func(e corev1.EnvVar) bool { return e.Name == "MEMORY_LIMIT" }); i < 0 || agent.Env[i].ValueFrom.ResourceFieldRef.ContainerName != agent.Name {
+				t.Errorf("its variables are %v", agent.Env)
 			}
 		})
 	}

@@ -182,6 +182,15 @@ fail until the Pods have it. */}}
 {{ $sum }}
 {{- end }}
 
+{{/* skep.bytes are those of a whole quantity such as 4Gi; empty for others. */}}
+{{- define "skep.bytes" -}}
+{{- $quantity := ternary . (toString (int64 .)) (kindIs "string" .) -}}
+{{- if regexMatch "^[0-9]+([KMGT]i|[kMGT])?$" $quantity -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{ mul (regexFind "[0-9]+" $quantity | int64) (get $units (regexFind "[a-zA-Z]*$" $quantity)) }}
+{{- end -}}
+{{- end }}
+
 {{/* skep.checked refuses values that do not fit each other, which no schema tells. */}}
 {{- define "skep.checked" -}}
 {{- $admission := .Values.admission -}}
@@ -194,5 +203,15 @@ fail until the Pods have it. */}}
 {{- end -}}
 {{- if eq (int .Values.agent.pprofPort) (int .Values.agent.port) -}}
 {{ fail (printf "agent.pprofPort %v is agent.port too: give profiles a port of their own" .Values.agent.pprofPort) }}
+{{- end -}}
+{{- $limit := "" -}}
+{{- with (.Values.agent.resources | default dict).limits -}}
+{{- with .memory -}}{{- $limit = . -}}{{- end -}}
+{{- end -}}
+{{- if and $limit .Values.agent.mapMemory (include "skep.bytes" $limit) -}}
+{{- $bytes := include "skep.bytes" $limit | int64 -}}
+{{- if gt (include "skep.bytes" .Values.agent.mapMemory | int64) (max (sub $bytes 1073741824) (div $bytes 2)) -}}
+{{ fail (printf "agent.mapMemory %s leaves the agent itself less than 1Gi, or than half, of agent.resources.limits.memory %v: raise that limit, or give maps less" .Values.agent.mapMemory $limit) }}
+{{- end -}}
 {{- end -}}
 {{- end }}

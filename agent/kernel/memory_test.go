@@ -1,0 +1,101 @@
+package kernel
+
+import (
+	"math"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/programs"
+)
+
+// bigMaps prepares an object of two maps, with these numbers of entries.
+func bigMaps(t *testing.T, rows, perCPU uint32) *Prepared {
+	t.Helper()
+	p, err := Prepare(opened(t, intent.Payload{
+		Maps:     map[string]v1alpha1.Map{"big": {MaxEntries: &rows}, "big_per_cpu": {MaxEntries: &perCPU}},
+		Programs: program("xdp_big_map", "xdp", ""),
+	}), programs.Object("xdp_big_map"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func memory(t *testing.T, p *Prepared, old *Revision) uint64 {
+	t.Helper()
+	found, err := p.Memory(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestMapsWeighTheSameBeforeAndAfterTheyAreMade weighs the maps of an object, those of
+// its revision, and those that a revision found again has.
+func TestMapsWeighTheSameBeforeAndAfterTheyAreMade(t *testing.T) {
+	for sentence, prepare := range map[string]func() *Prepared{
+		"maps of a size":                   func() *Prepared { return bigMaps(t, 256, 8) },
+		"data sections, and a map of many": func() *Prepared { return tracer(t, "1") },
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			s, _ := store(t)
+			p := prepare()
+			want := memory(t, p, nil)
+			r := load(t, s, p, nil)
+			reopen(t, s)
+			again, _, err := s.OpenRevision("uid", r.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = again.Close() }()
+			loaded, found := MapMemory(map[string]*Revision{"a": r}), MapMemory(map[string]*Revision{"a": again})
+			if want == 0 || loaded != want || found != want {
+				t.Errorf("%d bytes before, %d when they are made, %d when they are found", want, loaded, found)
+			}
+			if both := MapMemory(map[string]*Revision{"a": r, "b": again}); both != want {
+				t.Errorf("the same maps twice weigh %d, want %d", both, want)
+			}
+		})
+	}
+}
+
+// TestSharedMapsWeighOnce updates an object whose one map keeps its contents.
+func TestSharedMapsWeighOnce(t *testing.T) {
+	s, _ := store(t)
+	old := load(t, s, bigMaps(t, 256, 8), nil)
+	next := bigMaps(t, 256, 16)
+	add := memory(t, next, old)
+	if all := memory(t, next, nil); add == 0 || add > all-256*4096 {
+		t.Errorf("beside the maps that are shared it takes %d, alone %d", add, all)
+	}
+	r := load(t, s, next, old)
+	if both := MapMemory(map[string]*Revision{"a": old, "b": r}); both != MapMemory(map[string]*Revision{"a": old})+add {
+		t.Errorf("both take %d, the first %d and the second %d more", both, MapMemory(map[string]*Revision{"a": old}), add)
+	}
+}
+
+func TestFiguresOfMemoryAddUp(t *testing.T) {
+	array := func(entries uint32) *ebpf.MapSpec {
+		return &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 1 << 20, MaxEntries: entries}
+	}
+	huge := &ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: math.MaxUint32, MaxEntries: math.MaxUint32}
+	for sentence, c := range map[string]struct {
+		maps      map[string]*ebpf.MapSpec
+		low, high uint64
+	}{
+		"two maps":                             {map[string]*ebpf.MapSpec{"a": array(1), "b": array(2)}, 3 << 20, 4 << 20},
+		"the template of inner maps":           {map[string]*ebpf.MapSpec{"a": {Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: array(5)}}, 5 << 20, 6 << 20},
+		"what is beyond every figure":          {map[string]*ebpf.MapSpec{"a": huge, "b": huge}, MostMapMemory, MostMapMemory},
+		"what is beyond them, and a small one": {map[string]*ebpf.MapSpec{"a": huge, "b": array(1)}, MostMapMemory, MostMapMemory},
+	} {
+		if got := memory(t, &Prepared{Spec: &ebpf.CollectionSpec{Maps: c.maps}}, nil); got < c.low || got > c.high {
+			t.Errorf("%s: %d bytes, want %d to %d", sentence, got, c.low, c.high)
+		}
+	}
+	if got := MapMemory(map[string]*Revision{"none": nil}); got != 0 {
+		t.Errorf("no revision takes %d", got)
+	}
+}
