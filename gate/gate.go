@@ -327,7 +327,7 @@ func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
 	}
 	var elsewhere *signing.RepositoryError
 	if errors.As(err, &elsewhere) {
-		_, _ = j.learn(i.Resolved, now, j.without(err))
+		_, _ = j.learn(i.Resolved, now, without(err))
 	}
 	if i.collected, err = j.learn(i.Resolved, now, err); err == nil {
 		i.evidence, err = j.tried(ctx, i.trust, i.collected)
@@ -396,7 +396,7 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 	}
 	noting, answered := image.Answers(ctx)
 	now, err := j.more(noting, trust, r, have)
-	err = j.without(err)
+	err = without(err)
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) && !errors.Is(err, image.ErrNotAsked) {
 		// What one application may not read says nothing about the registry, and one
 		// blob that it does not hand out does not either.
@@ -411,14 +411,25 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 }
 
 // without excuses the repositories of signers that could not be read: what was
-// collected of the others is a part, and they are not waited for again for a while.
-func (j *Judge) without(err error) error {
+// collected of the others is a part.
+func without(err error) error {
 	var elsewhere *signing.RepositoryError
-	if !errors.As(err, &elsewhere) {
-		return err
+	if errors.As(err, &elsewhere) {
+		return nil
 	}
-	j.known.down.put(elsewhere.Repository, j.opts.Now())
-	return nil
+	return err
+}
+
+// noteUnread has the repositories of signers that were asked, and could not be read,
+// not be waited for again for a while. One that was not asked says nothing: it would
+// never be asked again.
+func (j *Judge) noteUnread(asked []string, found signing.Collected, err error) {
+	if without(err) != nil || err == nil {
+		return
+	}
+	for _, repository := range found.Lacks(asked) {
+		j.known.down.put(repository, j.opts.Now())
+	}
 }
 
 // waits reports whether what was collected is a part only for repositories of signers
@@ -462,7 +473,8 @@ func (j *Judge) first(ctx context.Context, trust *signing.Trust, r Resolved) (co
 		ev, err := j.tried(ctx, trust, collectedAt{Collected: part})
 		return len(ev.Signatures) > 0, err
 	}, trust.Repositories()...)
-	return j.learn(r, collectedAt{Collected: found, At: at}, j.without(j.tooSlow(collecting, r, err)))
+	j.noteUnread(trust.Repositories(), found, err)
+	return j.learn(r, collectedAt{Collected: found, At: at}, without(j.tooSlow(collecting, r, err)))
 }
 
 // more asks for all there is: the rest, where a part was collected lately.
@@ -479,9 +491,10 @@ func (j *Judge) more(ctx context.Context, trust *signing.Trust, r Resolved, have
 	} else {
 		now.Collected, err = signing.Collect(collecting, j.images(r.req), r.image, asked...)
 	}
+	j.noteUnread(asked, now.Collected, err)
 	now.Collected = now.Collected.For(trust.Repositories())
 	if lacks := now.Collected.Lacks(trust.Repositories()); err == nil && len(lacks) > 0 {
-		err = &signing.RepositoryError{Repository: lacks[0], Err: errors.New("it was out of reach a moment ago")}
+		err = &signing.RepositoryError{Repository: lacks[0], Err: errors.New("it could not be read a moment ago")}
 	}
 	return now, j.tooSlow(collecting, r, err)
 }

@@ -208,28 +208,79 @@ func TestARevocationFromATimeOnActsOnWhatWasSealed(t *testing.T) {
 	}
 }
 
-// TestARepositoryOfASigner has signatures lie elsewhere, come to lie elsewhere, and the
-// registry there be away.
-func TestARepositoryOfASigner(t *testing.T) {
-	w, elsewhere := newWorld(t), newWorld(t)
-	var hanging atomic.Bool
+// elsewhere is a registry that has an image of a world with the signature of team-b,
+// whose signer names it.
+type elsewhere struct {
+	// away is true while it answers nothing else than 503, asked is how often it was asked.
+	away    atomic.Bool
+	asked   atomic.Int64
+	signers []v1alpha1.BpfSigner
+}
+
+// signedElsewhere is such a registry, and the image in the world with the signature of
+// team-a.
+func signedElsewhere(t *testing.T, w *world) (*elsewhere, string) {
+	t.Helper()
+	e, other := &elsewhere{signers: slices.Clone(w.signers)}, newWorld(t)
 	proxy := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if hanging.Load() {
+		e.asked.Add(1)
+		if e.away.Load() {
 			rw.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		elsewhere.server.Config.Handler.ServeHTTP(rw, r)
+		other.server.Config.Handler.ServeHTTP(rw, r)
 	}))
-	defer proxy.Close()
+	t.Cleanup(proxy.Close)
+	copied := other.push("xdp_count", "v1")
+	other.raw, other.keys = w.raw, w.keys
+	other.bundle(copied, "team-b")
+	e.signers[1].Spec.Repository = strings.TrimPrefix(proxy.URL, "http://") + "/bpf/xdp-count"
 	ref := w.push("xdp_count", "v1")
-	// The same image elsewhere, with the signature of team-b.
-	copied := elsewhere.push("xdp_count", "v1")
-	elsewhere.raw, elsewhere.keys = w.raw, w.keys
-	elsewhere.bundle(copied, "team-b")
 	w.bundle(ref, "team-a")
-	named := slices.Clone(w.signers)
-	named[1].Spec.Repository = strings.TrimPrefix(proxy.URL, "http://") + "/bpf/xdp-count"
+	return e, ref
+}
 
+// TestARepositoryThatWasAwayIsAskedAgain: while others are waiting for it, it is asked
+// once in half a minute, and no less.
+func TestARepositoryThatWasAwayIsAskedAgain(t *testing.T) {
+	for name, policy := range map[string]policies.Policy{"asked for what is there": wantsTwo, "not asked for it": wantsSomebody} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			e, ref := signedElsewhere(t, w)
+			j, req := w.judge(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+			j.Retrust(w.trust(e.signers...))
+			j.Repolicy(w.policy(policy))
+			e.away.Store(true)
+			v, _ := j.Judge(t.Context(), req)
+			if req.Digest = v.Image().Digest; req.Digest == "" {
+				req.Digest = w.resolve(ref).Digest
+			}
+			for range 3 {
+				w.now = w.now.Add(20 * time.Second)
+				_, _ = j.Judge(t.Context(), req)
+			}
+			if e.asked.Load() == 0 {
+				t.Fatal("it was never asked")
+			}
+			e.away.Store(false)
+			e.asked.Store(0)
+			for range 2 {
+				w.now = w.now.Add(20 * time.Second)
+				v, _ = j.Judge(t.Context(), req)
+			}
+			evidence := v.Evidence()
+			if diff := cmp.Diff([]string{"team-a", "team-b"}, evidence.Signers()); diff != "" || !v.Allowed() || evidence.Partial {
+				t.Errorf("after %d requests: allowed %v, partial %v; signers (-want +got):\n%s", e.asked.Load(), v.Allowed(), evidence.Partial, diff)
+			}
+		})
+	}
+}
+
+// TestARepositoryOfASigner has signatures lie elsewhere, come to lie elsewhere, and the
+// registry there be away.
+func TestARepositoryOfASigner(t *testing.T) {
+	w := newWorld(t)
+	e, ref := signedElsewhere(t, w)
 	j, req := w.judge(), gate.Request{Application: app(ref, "count_packets", onEth0())}
 	j.Repolicy(w.policy(wantsTwo))
 	before, err := j.Judge(t.Context(), req)
@@ -237,8 +288,8 @@ func TestARepositoryOfASigner(t *testing.T) {
 		t.Fatalf("before a signer names it: %v", err)
 	}
 	req.Digest = before.Image().Digest
-	hanging.Store(true)
-	j.Retrust(w.trust(named...))
+	e.away.Store(true)
+	j.Retrust(w.trust(e.signers...))
 	var away *signing.RepositoryError
 	if v, err := j.Judge(t.Context(), req); !errors.As(err, &away) || !errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("while it is away: allowed %v, %v; want that it cannot be told", v.Allowed(), err)
@@ -247,7 +298,7 @@ func TestARepositoryOfASigner(t *testing.T) {
 	if v, err := j.Judge(t.Context(), req); err != nil || !v.Allowed() {
 		t.Errorf("while it is away, and nobody there is asked for: %v", err)
 	}
-	hanging.Store(false)
+	e.away.Store(false)
 	j.Repolicy(w.policy(wantsTwo))
 	w.now = w.now.Add(time.Minute)
 	v, err := j.Judge(t.Context(), req)
