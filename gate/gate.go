@@ -540,16 +540,18 @@ func (j *Judge) shared(r Resolved) Memory {
 	return j.opts.Memory
 }
 
-// tried is the evidence in what was collected, remembered per trust revision.
+// tried is the evidence in what was collected, remembered per trust revision for as
+// long as it holds.
 func (j *Judge) tried(ctx context.Context, trust *signing.Trust, c collectedAt) (signing.Evidence, error) {
 	key, err := c.key(trust.Revision())
 	if err != nil {
 		return signing.Evidence{}, err
 	}
-	if ev, ok := j.known.evidence.get(key); ok {
+	now := j.opts.Now()
+	if ev, ok := j.known.evidence.get(key); ok && ev.Holds(now) {
 		return ev, nil
 	}
-	ev, err := trust.Verify(ctx, c.Collected)
+	ev, err := trust.Verify(ctx, c.Collected, now)
 	if err != nil {
 		return signing.Evidence{}, err
 	}

@@ -181,7 +181,7 @@ func TestStrangersHideNoRevocation(t *testing.T) {
 		collected.Artifacts = append(collected.Artifacts, strange)
 	}
 	collected.Artifacts = append(collected.Artifacts, mine...)
-	evidence, err := w.revoke("team-a").Verify(t.Context(), collected)
+	evidence, err := w.revoke("team-a").Verify(t.Context(), collected, w.now)
 	if err != nil || !slices.Equal(evidence.RevokedSigners(), []string{"team-a"}) {
 		t.Errorf("revoked %v, %v; want team-a", evidence.RevokedSigners(), err)
 	}

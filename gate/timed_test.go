@@ -1,15 +1,19 @@
 package gate_test
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -79,31 +83,27 @@ func (c *clock) record(t testing.TB, content, sig, by []byte, at time.Time) stri
 	return fmt.Sprintf(`{"SignedEntryTimestamp":%q,"Payload":%s}`, base64.StdEncoding.EncodeToString(promise), entry)
 }
 
-// signAt signs what a reference stands for under cosign's tag, and has a log record it.
-// What is there already stays.
-func (w *world) signAt(c *clock, ref, signer string, at time.Time) {
+// signedPayload is what cosign signs of a reference, and the signature.
+func (w *world) signedPayload(ref string, key *ecdsa.PrivateKey) (content, sig []byte) {
 	w.t.Helper()
-	r := w.resolve(ref)
-	content := marshal(w.t, map[string]any{"critical": map[string]any{
-		"identity": map[string]any{"docker-reference": ref}, "image": map[string]any{"docker-manifest-digest": r.Digest},
+	content = marshal(w.t, map[string]any{"critical": map[string]any{
+		"identity": map[string]any{"docker-reference": ref}, "image": map[string]any{"docker-manifest-digest": w.resolve(ref).Digest},
 		"type": "cosign container image signature",
 	}, "optional": nil})
 	sum := sha256.Sum256(content)
-	sig, err := ecdsa.SignASN1(rand.Reader, w.raw[signer], sum[:])
+	sig, err := ecdsa.SignASN1(rand.Reader, key, sum[:])
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	der, err := x509.MarshalPKIXPublicKey(w.raw[signer].Public())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+	return content, sig
+}
+
+// tagSignature writes a signature under cosign's tag.
+func (w *world) tagSignature(ref string, content []byte, annotations map[string]string) {
+	w.t.Helper()
+	r := w.resolve(ref)
 	layer := describe(content, "application/vnd.dev.cosign.simplesigning.v1+json")
-	layer.Annotations = map[string]string{
-		"dev.cosignproject.cosign/signature": base64.StdEncoding.EncodeToString(sig),
-		"dev.sigstore.cosign/bundle":         c.record(w.t, content, sig, public, at),
-	}
-	w.sign(ref, signer)
+	layer.Annotations = annotations
 	to, err := w.client.Attachments(r)
 	if err != nil {
 		w.t.Fatal(err)
@@ -124,6 +124,21 @@ func (w *world) signAt(c *clock, ref, signer string, at time.Time) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// signAt signs what a reference stands for under cosign's tag, and has a log record it.
+func (w *world) signAt(c *clock, ref, signer string, at time.Time) {
+	w.t.Helper()
+	content, sig := w.signedPayload(ref, w.raw[signer])
+	der, err := x509.MarshalPKIXPublicKey(w.raw[signer].Public())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+	w.tagSignature(ref, content, map[string]string{
+		"dev.cosignproject.cosign/signature": base64.StdEncoding.EncodeToString(sig),
+		"dev.sigstore.cosign/bundle":         c.record(w.t, content, sig, public, at),
+	})
 	for i := range w.signers {
 		if w.signers[i].Name == signer {
 			w.signers[i].Spec.Key.TrustedRoot = c.root(w.t)
@@ -309,6 +324,84 @@ func TestARepositoryOfASigner(t *testing.T) {
 	before2 := w.requests.Load()
 	if v, err := j.Judge(t.Context(), req); err != nil || !v.Allowed() || w.requests.Load() != before2 {
 		t.Errorf("again: %v after %d requests", err, w.requests.Load()-before2)
+	}
+}
+
+// certified is a signer of the world by certificates that end at a time, which counts
+// without a log, and signs what a reference stands for under cosign's tag.
+func (w *world) certified(ref string, end time.Time) v1alpha1.BpfSigner {
+	w.t.Helper()
+	issue := func(template, parent *x509.Certificate, public crypto.PublicKey, key crypto.Signer) *x509.Certificate {
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		certificate, err := x509.ParseCertificate(der)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return certificate
+	}
+	born := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	rootKey, _ := plainKey(w.t)
+	root := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root"}, NotBefore: born, NotAfter: end.AddDate(100, 0, 0),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	root = issue(root, root, rootKey.Public(), rootKey)
+	leafKey, _ := plainKey(w.t)
+	leaf := issue(&x509.Certificate{
+		SerialNumber: big.NewInt(2), NotBefore: born, NotAfter: end, EmailAddresses: []string{"ci@example.com"},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning},
+		ExtraExtensions: []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 1}, Value: []byte("https://issuer.example.com")}},
+	}, root, leafKey.Public(), rootKey)
+	content, sig := w.signedPayload(ref, leafKey)
+	w.tagSignature(ref, content, map[string]string{
+		"dev.cosignproject.cosign/signature": base64.StdEncoding.EncodeToString(sig),
+		"dev.sigstore.cosign/certificate":    string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw})),
+	})
+	s := v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}
+	s.Spec.Keyless = &v1alpha1.KeylessSigner{
+		Identities:         []v1alpha1.IdentityMatch{{Issuer: "https://issuer.example.com", Subject: "ci@example.com"}},
+		InsecureIgnoreTlog: true, InsecureIgnoreSCT: true,
+		TrustedRoot: string(marshal(w.t, map[string]any{
+			"mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1",
+			"certificateAuthorities": []any{map[string]any{
+				"uri": "https://ca.invalid", "certChain": map[string]any{"certificates": []any{map[string]any{"rawBytes": root.Raw}}},
+				"validFor": map[string]any{"start": born},
+			}},
+		})),
+	}
+	return s
+}
+
+// TestValidNowIsForgotten: what counts because its certificate is valid counts until the
+// certificate ends, and what runs stays.
+func TestValidNowIsForgotten(t *testing.T) {
+	w := newWorld(t)
+	ref, end := w.push("xdp_count", "v1"), time.Now().Add(24*time.Hour).Truncate(time.Second)
+	signer := w.certified(ref, end)
+	j, a := w.judge(), app(ref, "count_packets", onEth0())
+	j.Retrust(w.trust(signer))
+	w.now = end.Add(-5 * time.Minute)
+	v := mustJudge(t, j, a)
+	if evidence := v.Evidence(); !v.Allowed() || !slices.Equal(evidence.Signers(), []string{"ci"}) {
+		t.Fatalf("while it is valid: denied for %v; %+v", rules(v), evidence)
+	}
+	runs := sealed(t, v, gate.Stamp{UID: "u", Serial: 7})
+	w.now = end
+	if v := mustJudge(t, j, a); !v.Allowed() {
+		t.Errorf("at its end: denied for %v", rules(v))
+	}
+	w.now = end.Add(time.Second)
+	s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+	s.Verdict = mustJudge(t, j, a)
+	if evidence := s.Verdict.Evidence(); s.Verdict.Allowed() || len(evidence.Rejected) != 1 || !strings.Contains(evidence.Rejected[0].Reason, "was valid until") {
+		t.Errorf("after it: allowed %v; %+v", s.Verdict.Allowed(), evidence)
+	}
+	s.Held = j.Hold(t.Context(), s)
+	if move, why := s.Settle(nil, false); move != gate.MoveKeep {
+		t.Errorf("what runs: %s (%s), want %s", move, why, gate.MoveKeep)
 	}
 }
 

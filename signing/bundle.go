@@ -41,7 +41,11 @@ func readBundle(a *Artifact, digest v1.Hash) (*claim, error) {
 	}
 	c.certified = content.Certificate() != nil
 	c.prove = func(_ context.Context, p *party) (proof, error) {
-		return proveBundle(&b, p, verify.WithArtifactDigest(digest.Algorithm, raw))
+		found, err := proveBundle(&b, p, verify.WithArtifactDigest(digest.Algorithm, raw))
+		if c.certified {
+			found.ends = content.Certificate().NotAfter
+		}
+		return found, err
 	}
 	c.witness = func(p *party) (witness, error) { return bundleWitness(&b, p.material) }
 	return c, nil

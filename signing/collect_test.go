@@ -322,7 +322,7 @@ func TestCollectRefusesWhatIsNotResolved(t *testing.T) {
 		if _, err := signing.Collect(t.Context(), newClient(t), r); err == nil || !strings.Contains(err.Error(), "resolve the reference first") {
 			t.Errorf("digest %q: got error %v", digest, err)
 		}
-		if _, err := new(signing.Trust).Verify(t.Context(), signing.Collected{Digest: digest}); err == nil {
+		if _, err := new(signing.Trust).Verify(t.Context(), signing.Collected{Digest: digest}, time.Now()); err == nil {
 			t.Errorf("digest %q: verified", digest)
 		}
 	}

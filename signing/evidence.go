@@ -32,7 +32,14 @@ type Evidence struct {
 	// Partial is true where cosign's tags were not asked for: others may have
 	// signed and attested too.
 	Partial bool `json:"partial,omitempty"`
+	// Until is the end of the first certificate that something here counts by because it
+	// is valid now (insecureIgnoreTlog, and no trusted time). After it, the signatures
+	// have to be verified again. Zero where nothing hangs on the clock.
+	Until time.Time `json:"until,omitzero"`
 }
+
+// Holds reports whether the evidence may still be used at a time.
+func (e *Evidence) Holds(at time.Time) bool { return e.Until.IsZero() || !at.After(e.Until) }
 
 // Signature is one signature that counts.
 type Signature struct {

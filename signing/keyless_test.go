@@ -161,7 +161,44 @@ func TestKeyless(t *testing.T) {
 					mustReject(t, e, c.because)
 					return
 				}
+				if hangs := !c.logged && !c.stamped; hangs != e.Until.Equal(i.cert.NotAfter) || hangs == e.Until.IsZero() {
+					t.Errorf("it counts until %s, its certificate until %s", e.Until, i.cert.NotAfter)
+				}
+				e.Until = time.Time{}
 				mustCount(t, e, strings.Contains(form, "attestation"), w)
+			})
+		}
+	}
+}
+
+// TestValidNowEnds has what counts because its certificate is valid be verified later.
+func TestValidNowEnds(t *testing.T) {
+	a := newAuthority(t)
+	at := time.Now().Add(-time.Minute).Truncate(time.Second)
+	signer := a.signer(t, "ci", func(k *v1alpha1.KeylessSigner) { k.InsecureIgnoreTlog = true })
+	for form, make := range forms {
+		for sentence, c := range map[string]struct {
+			witness witness
+			later   time.Duration
+			counts  bool
+		}{
+			"at its end":                 {witness{}, 10 * time.Minute, true},
+			"after it":                   {witness{}, 10*time.Minute + time.Second, false},
+			"after it, and it is logged": {witness{at: at, logged: true}, 24 * time.Hour, true},
+			"after it, and it is timed":  {witness{at: at, stamped: true}, 24 * time.Hour, true},
+		} {
+			t.Run(form+" "+sentence, func(t *testing.T) {
+				i := a.certify(t, issuer, subject, at, false)
+				found := signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{make(t, a, i, thisImage, c.witness)}}
+				e := verifyAt(t, trustOf(t, signer), found, at.Add(c.later))
+				if !c.counts {
+					mustReject(t, e, "its certificate was valid until")
+				} else if len(e.Signatures)+len(e.Attestations) != 1 {
+					t.Errorf("got %+v", e)
+				}
+				if now := verify(t, trustOf(t, signer), found); now.Holds(at.Add(c.later)) != c.counts {
+					t.Errorf("it holds until %s", now.Until)
+				}
 			})
 		}
 	}

@@ -167,5 +167,5 @@ func legacyProof(s oci.Signature, p *party) (proof, error) {
 	if err != nil {
 		return proof{}, fmt.Errorf("read its certificate: %w", err)
 	}
-	return proof{issuer: summary.Issuer, subject: summary.SubjectAlternativeName, claims: claimsOf(summary.Extensions)}, nil
+	return proof{issuer: summary.Issuer, subject: summary.SubjectAlternativeName, claims: claimsOf(summary.Extensions), ends: cert.NotAfter}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
@@ -53,7 +54,7 @@ func counts(t *testing.T, trust *signing.Trust) func(signing.Collected) (bool, e
 		if !part.Partial {
 			t.Error("a part does not say that it is one")
 		}
-		e, err := trust.Verify(t.Context(), part)
+		e, err := trust.Verify(t.Context(), part, time.Now())
 		return len(e.Signatures) > 0, err
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -188,7 +189,12 @@ func collect(t *testing.T, r image.Resolved) signing.Collected {
 
 func verify(t *testing.T, trust *signing.Trust, c signing.Collected) signing.Evidence {
 	t.Helper()
-	e, err := trust.Verify(t.Context(), c)
+	return verifyAt(t, trust, c, time.Now())
+}
+
+func verifyAt(t *testing.T, trust *signing.Trust, c signing.Collected, now time.Time) signing.Evidence {
+	t.Helper()
+	e, err := trust.Verify(t.Context(), c, now)
 	if err != nil {
 		t.Fatal(err)
 	}

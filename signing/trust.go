@@ -46,7 +46,9 @@ type party struct {
 	revocation *Revocation
 	// countAttestations has its attestations count as signatures too.
 	countAttestations bool
-	demands           demands
+	// present has a certificate count that is valid now, where nobody saw the signature.
+	present bool
+	demands demands
 	// material has the logs and timestamp authorities that count; nil where none do.
 	material root.TrustedMaterial
 	// legacy ways check cosign's simple signing payloads and DSSE envelopes,
@@ -316,7 +318,7 @@ func (p *party) useKeyless(k *v1alpha1.KeylessSigner) error {
 	p.material = material
 	p.legacy = append(p.legacy, strict)
 	ways := [][]verify.VerifierOption{{verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1)}}
-	if k.InsecureIgnoreTlog {
+	if p.present = k.InsecureIgnoreTlog; p.present {
 		stamped, present := strict, strict
 		stamped.IgnoreTlog, stamped.UseSignedTimestamps = true, true
 		present.IgnoreTlog = true

@@ -40,6 +40,8 @@ type proof struct {
 	issuer  string
 	subject string
 	claims  Claims
+	// ends is when the certificate does; zero where there is none.
+	ends    time.Time
 	witness witness
 	// untrue is why what comes with it as a witness is none; nil where it is one, or
 	// nothing comes with it.
@@ -64,11 +66,12 @@ func (c *claim) recognise(ctx context.Context, p *party) (found proof, err error
 // Verify tries every signer on everything that was collected, in memory: no
 // network, whatever a certificate or an entry says. The only clock that counts
 // is the timestamp authority's or the log's, but for signers that do without
-// both (insecureIgnoreTlog), whose certificates must be valid now.
+// both (insecureIgnoreTlog), whose certificates must be valid now: by the caller's
+// clock, and by this machine's.
 //
 // A signature that does not count is not an error but a Rejection. An error
 // means that c is not what Collect returns, or that ctx ended.
-func (t *Trust) Verify(ctx context.Context, c Collected) (Evidence, error) {
+func (t *Trust) Verify(ctx context.Context, c Collected, now time.Time) (Evidence, error) {
 	digest, err := v1.NewHash(c.Digest)
 	if err != nil || digest.Algorithm != "sha256" {
 		return Evidence{}, fmt.Errorf("verify signatures: digest %q is not sha256:…: collect them again", c.Digest)
@@ -84,14 +87,14 @@ func (t *Trust) Verify(ctx context.Context, c Collected) (Evidence, error) {
 		if err := ctx.Err(); err != nil {
 			return Evidence{}, fmt.Errorf("verify signatures of %s: %w", c.Digest, err)
 		}
-		t.judge(ctx, &e, &c.Artifacts[i], digest)
+		t.judge(ctx, &e, &c.Artifacts[i], digest, now)
 	}
 	e.tidy()
 	return e, nil
 }
 
 // judge adds to e what one artifact amounts to.
-func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.Hash) {
+func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.Hash, now time.Time) {
 	var c *claim
 	err := guarded(func() (err error) {
 		c, err = readClaim(a, digest)
@@ -101,7 +104,7 @@ func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.H
 		e.reject(a, "", "%v", err)
 		return
 	}
-	tried := t.try(ctx, c)
+	tried := t.try(ctx, c, now)
 	switch {
 	case tried.revoked != nil:
 		e.reject(a, tried.revoked.name, "%s", tried.revoked.revocation.of(tried.at))
@@ -123,6 +126,8 @@ func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.H
 // trial is what became of one claim: who vouches for it, and why the others do
 // not.
 type trial struct {
+	// now is what time it is.
+	now     time.Time
 	matches []match
 	// revoked knows the claim as its own, and at is the trusted time of it.
 	revoked *party
@@ -144,8 +149,8 @@ type failure struct {
 }
 
 // try asks every signer, until a revoked one knows the claim as its own.
-func (t *Trust) try(ctx context.Context, c *claim) trial {
-	var tried trial
+func (t *Trust) try(ctx context.Context, c *claim, now time.Time) trial {
+	tried := trial{now: now}
 	for _, p := range t.parties {
 		found, err := c.recognise(ctx, p)
 		switch {
@@ -173,11 +178,23 @@ func (tried *trial) weigh(c *claim, p *party, found proof) {
 	if reason == nil {
 		reason = p.demands.unmet(found)
 	}
+	if end := p.until(found); reason == nil && !end.IsZero() && tried.now.After(end) {
+		reason = fmt.Errorf("its certificate was valid until %s, and no log or timestamp authority of the signer's trusted root saw it before: sign again", stamp(end))
+	}
 	if reason != nil {
 		tried.unmet = append(tried.unmet, failure{p, reason})
 		return
 	}
 	tried.matches = append(tried.matches, match{p, found})
+}
+
+// until is when a proof ends that counts because its certificate is valid now; zero
+// where it does not hang on that.
+func (p *party) until(found proof) time.Time {
+	if !p.present || !found.witness.time.IsZero() {
+		return time.Time{}
+	}
+	return found.ends
 }
 
 // explain rejects an artifact that no signer recognised. Keys have nothing to
@@ -235,6 +252,9 @@ func missing(want, have map[string]string) string {
 }
 
 func (e *Evidence) add(c *claim, p *party, found proof) {
+	if end := p.until(found).UTC(); !end.IsZero() && (e.Until.IsZero() || end.Before(e.Until)) {
+		e.Until = end
+	}
 	s := Signature{
 		Signer: p.name, Kind: p.kind, Issuer: found.issuer, Subject: found.subject, Claims: found.claims,
 		Annotations: c.annotations, Time: found.witness.time,

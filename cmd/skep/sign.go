@@ -162,7 +162,7 @@ func newVerify() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			evidence, err := settings.Trust.Verify(cmd.Context(), found)
+			evidence, err := settings.Trust.Verify(cmd.Context(), found, time.Now())
 			if err != nil {
 				return err
 			}
