@@ -91,7 +91,10 @@ func (s *Store) ChainDevices() ([]int, error) {
 func (s *Store) PinChainVersion(ifindex int, v *ChainVersion) error {
 	dir, id := s.chainDir(ifindex), versionID(v.Members)
 	aside, path := filepath.Join(dir, newPrefix+id), filepath.Join(dir, id)
-	if err := errors.Join(clearDir(aside, inVersion), clearDir(path, inVersion)); err != nil {
+	if v.pinnedIn(path) {
+		return nil
+	}
+	if err := clearDir(aside, inVersion); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(aside, 0o700); err != nil {
@@ -100,10 +103,26 @@ func (s *Store) PinChainVersion(ifindex int, v *ChainVersion) error {
 	if err := v.pin(aside); err != nil {
 		return err
 	}
+	// What lacks something, or is another program of the same members, goes last: a
+	// kill meanwhile leaves a link whose program nobody knows.
+	if err := clearDir(path, inVersion); err != nil {
+		return err
+	}
 	if err := takePlace(aside, path, inVersion, v.pin); err != nil {
 		return fmt.Errorf("pin chain: %w", err)
 	}
 	return nil
+}
+
+// pinnedIn reports whether all of the version is pinned in a directory.
+func (v *ChainVersion) pinnedIn(dir string) bool {
+	pinned, id, err := openVersion(dir)
+	if err != nil || pinned == nil {
+		return false
+	}
+	own, err := ProgramID(v.Program)
+	same := err == nil && id == own && slices.Equal(pinned.Members, v.Members) && (pinned.Counters == nil) == (v.Counters == nil)
+	return pinned.Close() == nil && same
 }
 
 // pin pins the version into an empty directory.

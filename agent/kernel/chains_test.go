@@ -83,6 +83,30 @@ func found(t testing.TB, s *Store) (*Chain, []Stray) {
 	return c, strays
 }
 
+// TestTheVersionThatRunsKeepsItsPins: pinned again, it is not without them for a moment.
+func TestTheVersionThatRunsKeepsItsPins(t *testing.T) {
+	s, _ := store(t)
+	v := versionOf(t, "a", "b")
+	chained(t, s, v)
+	pin := filepath.Join(s.chainDir(loopback), versionID(v.Members), chainProgram)
+	before := inodeOf(pin)
+	if err := s.PinChainVersion(loopback, v); err != nil {
+		t.Fatal(err)
+	}
+	if now := inodeOf(pin); now != before || before == 0 {
+		t.Errorf("its pin was inode %d, and is %d", before, now)
+	}
+	other := versionOf(t, "a", "b")
+	if err := s.PinChainVersion(loopback, other); err != nil {
+		t.Fatal(err)
+	}
+	if pinned, id, err := openVersion(filepath.Dir(pin)); err != nil || pinned.Close() != nil {
+		t.Error(err)
+	} else if want, err := ProgramID(other.Program); err != nil || id != want {
+		t.Errorf("pinned is program %d, want %d (%v)", id, want, err)
+	}
+}
+
 func TestTheVersionThatALinkRunsIsFoundAmongOthers(t *testing.T) {
 	s, _ := store(t)
 	old, now := versionOf(t, "a", "b"), versionOf(t, "a", "b", "c")

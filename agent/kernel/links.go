@@ -291,6 +291,23 @@ func Inspect(l link.Link) (Facts, error) {
 	return f, nil
 }
 
+// MapsOf returns the kernel's ids of the maps that a program uses.
+func MapsOf(id ebpf.ProgramID) ([]ebpf.MapID, error) {
+	program, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return nil, fmt.Errorf("open program %d: %w", id, err)
+	}
+	info, err := program.Info()
+	if err := errors.Join(err, program.Close()); err != nil {
+		return nil, fmt.Errorf("read info of program %d: %w", id, err)
+	}
+	ids, ok := info.MapIDs()
+	if !ok {
+		return nil, fmt.Errorf("read info of program %d: the kernel tells no maps", id)
+	}
+	return ids, nil
+}
+
 // ProgramID returns the kernel's id of a program.
 func ProgramID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	info, err := p.Info()

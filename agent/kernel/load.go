@@ -67,6 +67,21 @@ func (r *Revision) Key() string {
 	return fmt.Sprintf("%s@%s#%d", r.UID, r.Name, ids[0])
 }
 
+// HasMap reports whether one of the maps is the revision's. One that cannot be read
+// counts as one.
+func (r *Revision) HasMap(ids []ebpf.MapID) bool {
+	for _, m := range r.Maps {
+		info, err := m.Info()
+		if err != nil {
+			return true
+		}
+		if id, ok := info.ID(); !ok || slices.Contains(ids, id) {
+			return true
+		}
+	}
+	return false
+}
+
 // Instance finds the name of the program with the kernel's id.
 func (r *Revision) Instance(id ebpf.ProgramID) (string, bool) {
 	name, ok := r.ids[id]

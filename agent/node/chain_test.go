@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 
 	"github.com/skep-dev/skep/agent/node"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -272,6 +273,44 @@ func TestAVersionThatAKillLeftPinnedIsDropped(t *testing.T) {
 	if got := chainOf(t, a); got != "a:count_packets b:xdp_pass" {
 		t.Errorf("chain is %q", got)
 	}
+}
+
+// TestAChainWhosePinsAreGoneIsTakenAway: its link is left, and nobody wants what runs.
+func TestAChainWhosePinsAreGoneIsTakenAway(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, stop := w.start()
+	one, two := w.member("a", "xdp_count", "count_packets", 500), w.member("b", "xdp_pass", "xdp_pass", 600)
+	if err := w.accept(a, one, two); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	versions, err := filepath.Glob(filepath.Join(w.bpffs, "+xdp", fmt.Sprint(index(t, "cn0")), strings.Repeat("[0-9a-f]", 32)))
+	if err != nil || len(versions) != 1 {
+		t.Fatalf("versions %v, %v", versions, err)
+	}
+	if err := os.RemoveAll(versions[0]); err != nil {
+		t.Fatal(err)
+	}
+	a = w.idle(w.options())
+	for _, p := range []intent.Payload{one, two} {
+		if err := a.Accept(w.seal(w.tombstone(p))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Reconcile(t.Context())
+	if len(a.Status()) > 0 {
+		t.Errorf("Status = %+v", a.Status())
+	}
+	l, err := netlink.LinkByName("cn0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := l.Attrs().Xdp; x != nil && x.Attached {
+		t.Errorf("program %d runs on", x.ProgId)
+	}
+	w.leavesNothing()
 }
 
 func TestAForeignXDPProgramIsNotDisplaced(t *testing.T) {

@@ -107,6 +107,7 @@ func (p *pass) observeChains() {
 		// A program somebody else put under the link is not the members'.
 		switch {
 		case c.Version == nil:
+			one.Unknown, one.Users = true, p.usersOf(facts.Program)
 		case facts.Program != 0 && p.programID(c.Version) == facts.Program:
 			one.Members = c.Version.Members
 		default:
@@ -115,6 +116,26 @@ func (p *pass) observeChains() {
 		p.state.Chains = append(p.state.Chains, one)
 	}
 	slices.SortFunc(p.state.Chains, func(a, b plan.Chain) int { return cmp.Compare(a.Ifindex, b.Ifindex) })
+}
+
+// usersOf are the applications whose program a link runs, or whose maps that program
+// uses: all, where the kernel does not tell.
+func (p *pass) usersOf(program ebpf.ProgramID) []string {
+	used, err := kernel.MapsOf(program)
+	if err != nil {
+		p.opts.Log.Error("look whose program a chain runs that is not pinned", "error", err)
+	}
+	var uids []string
+	for uid, revisions := range p.held.revisions {
+		for _, r := range revisions {
+			if _, own := r.Instance(program); own || err != nil || r.HasMap(used) {
+				uids = append(uids, uid)
+				break
+			}
+		}
+	}
+	slices.Sort(uids)
+	return uids
 }
 
 // programID is the kernel's id of a chain's program, 0 where it cannot be read.

@@ -11,10 +11,13 @@ import (
 const XDP = "xdp"
 
 // Make returns the actions that lead from what was found to what is wanted.
-// Links come before chains, what is made before what is taken away, and a
+// What is to leave nothing behind goes first, with the chains that only end
+// something: nobody's attachment stands before another's unload. Of the rest,
+// links come before chains, what is made before what is taken away, and a
 // revision is dropped when nothing that stays runs it.
 func Make(want Want, have State) []Action {
-	p := planner{want: want, have: have, frozen: set(want.Frozen)}
+	p := planner{want: want, have: have, frozen: set(want.Frozen), gone: set(want.Gone)}
+	p.endings()
 	p.links()
 	p.chains()
 	p.leftovers()
@@ -26,12 +29,24 @@ type planner struct {
 	want    Want
 	have    State
 	frozen  map[string]bool
+	gone    map[string]bool
 	actions []Action
 	// wanted are the keys of links that stay, by uid.
 	wanted map[[2]string]bool
 }
 
 func (p *planner) add(a Action) { p.actions = append(p.actions, a) }
+
+// endings takes away the links of who is to leave nothing behind, and sets the chains
+// that only end something.
+func (p *planner) endings() {
+	for _, l := range p.have.Links {
+		if p.gone[l.UID] && !p.frozen[l.UID] {
+			p.add(Action{Verb: Detach, UID: l.UID, Revision: l.Revision, Attachment: l.Attachment})
+		}
+	}
+	p.setChains(true)
+}
 
 // links makes and updates the links of all hooks but xdp.
 func (p *planner) links() {
@@ -80,34 +95,48 @@ func linkVerb(old Link, found bool, revision string, a Attachment) Verb {
 // leftovers detaches the links nobody wants.
 func (p *planner) leftovers() {
 	for _, l := range p.have.Links {
-		if p.frozen[l.UID] || p.wanted[[2]string{l.UID, l.Attachment.Key()}] {
+		if p.frozen[l.UID] || p.gone[l.UID] || p.wanted[[2]string{l.UID, l.Attachment.Key()}] {
 			continue
 		}
 		p.add(Action{Verb: Detach, UID: l.UID, Revision: l.Revision, Attachment: l.Attachment})
 	}
 }
 
-// chains sets the XDP chain of every interface that has one or is to have one.
-func (p *planner) chains() {
+// chains sets the XDP chain of every interface that has one or is to have one, but
+// those that endings set.
+func (p *planner) chains() { p.setChains(false) }
+
+// setChains sets the chains that only end something, or the others.
+func (p *planner) setChains(ending bool) {
 	found := map[int]Chain{}
 	for _, c := range p.have.Chains {
 		found[c.Ifindex] = c
 	}
 	for _, c := range WantedChains(p.want, p.have) {
 		old, ok := found[c.Ifindex]
-		if ok && !old.Severed && slices.Equal(old.Members, c.Members) && !abandoned(old, c) {
+		if ok && !old.Severed && slices.Equal(old.Members, c.Members) && !p.abandoned(old, c) {
 			continue
 		}
-		if len(c.Members) == 0 && !ok {
+		if len(c.Members) == 0 && !ok || onlyEnds(old, c) != ending {
 			continue
 		}
 		p.add(Action{Verb: SetChain, Ifindex: c.Ifindex, Interface: c.Interface, Members: c.Members})
 	}
 }
 
+// onlyEnds reports whether all members of a chain run already, as they are to.
+func onlyEnds(old, wanted Chain) bool {
+	return !slices.ContainsFunc(wanted.Members, func(m Member) bool { return old.Severed || !slices.Contains(old.Members, m) })
+}
+
 // abandoned reports whether nobody wants a chain any more that runs something else
-// than it was given.
-func abandoned(old, wanted Chain) bool { return len(wanted.Members) == 0 && len(old.Given) > 0 }
+// than it was given, or something of which nothing is known.
+func (p *planner) abandoned(old, wanted Chain) bool {
+	if len(wanted.Members) > 0 {
+		return false
+	}
+	return len(old.Given) > 0 || old.Unknown && !slices.ContainsFunc(old.Users, func(uid string) bool { return p.frozen[uid] })
+}
 
 // WantedChains returns, for each interface that has a chain or is to have one,
 // the members in the order in which they are to run. A frozen application's
@@ -181,7 +210,6 @@ func (p *planner) drops() {
 	for _, app := range p.want.Applications {
 		mark(app.UID, app.Revision)
 	}
-	gone := set(p.want.Gone)
 	for uid, revisions := range p.have.Revisions {
 		if p.frozen[uid] {
 			for _, r := range revisions {
@@ -195,7 +223,7 @@ func (p *planner) drops() {
 				p.add(Action{Verb: Drop, UID: uid, Revision: r})
 			}
 		}
-		if gone[uid] {
+		if p.gone[uid] {
 			p.add(Action{Verb: Forget, UID: uid})
 		}
 	}

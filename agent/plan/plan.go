@@ -147,6 +147,10 @@ type Chain struct {
 	// Given are the members that the agent gave to a link that runs something else,
 	// or that cannot be read. Members are none then.
 	Given []Member
+	// Unknown chains run a program of which nothing is pinned but the link. Members
+	// and Given are none then, and Users the uids whose maps or programs it uses.
+	Unknown bool
+	Users   []string
 	// Severed chains run nothing any more.
 	Severed bool
 }

@@ -79,7 +79,7 @@ func TestMake(t *testing.T) {
 //	at UID HOOK TARGET PRIORITY [PROGRAM]    a wanted attachment of UID
 //	revision UID REVISION     a pinned revision
 //	link UID REVISION HOOK TARGET PRIORITY POSITION [severed]
-//	chain NAME [severed] UID@REVISION:PRIORITY ...
+//	chain NAME [severed] [unknown:UID ...] UID@REVISION:PRIORITY ...
 type parser struct {
 	t          *testing.T
 	interfaces map[string]int
@@ -164,6 +164,10 @@ func (p *parser) have(text string) {
 			for _, m := range f[2:] {
 				if m == "severed" {
 					c.Severed = true
+					continue
+				}
+				if user, ok := strings.CutPrefix(m, "unknown:"); ok {
+					c.Unknown, c.Users = true, append(c.Users, user)
 					continue
 				}
 				uid, rest, _ := strings.Cut(m, "@")
