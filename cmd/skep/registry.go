@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +23,22 @@ type registryFlags struct {
 func (f *registryFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.cacheDir, "cache", "", "folder of the bytecode cache (default: the user's cache folder)")
 	cmd.Flags().StringSliceVar(&f.insecure, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
+}
+
+// registryTimeout bounds all that skep sign and skep verify ask of registries, however
+// slowly one answers.
+const registryTimeout = 2 * time.Minute
+
+// within runs what takes no longer than a limit, and names it in the error where it was
+// ended by that.
+func within(ctx context.Context, limit time.Duration, what string, run func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := run(limited)
+	if err != nil && ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%s took longer than %s: %w", what, limit, err)
+	}
+	return err
 }
 
 // client opens the images the flags speak of.

@@ -34,7 +34,7 @@ func newRoot(s streams) *cobra.Command {
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	root.AddCommand(
-		newImage(), newKey(), newSign(), newVerify(),
+		newImage(), newKey(), newSign(registryTimeout), newVerify(registryTimeout),
 		newSchema(), newRender(), newVet(), newPolicy(),
 		newRun(), newStatus(), newChain(), newExplain(), newInventory(), newConfirm(), newDemo(),
 		newRollout(),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -86,7 +87,7 @@ func writeNew(name string, data []byte, mode os.FileMode) error {
 	return f.Close()
 }
 
-func newSign() *cobra.Command {
+func newSign(limit time.Duration) *cobra.Command {
 	var (
 		key         string
 		annotations map[string]string
@@ -112,15 +113,17 @@ func newSign() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := client.Resolve(cmd.Context(), args[0])
-			if err != nil {
+			return within(cmd.Context(), limit, "signing "+args[0], func(ctx context.Context) error {
+				r, err := client.Resolve(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if err := signing.Sign(ctx, client, r, private, signing.SignOptions{Annotations: annotations, Bundle: bundle}); err != nil {
+					return err
+				}
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), digestReference(r))
 				return err
-			}
-			if err := signing.Sign(cmd.Context(), client, r, private, signing.SignOptions{Annotations: annotations, Bundle: bundle}); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), digestReference(r))
-			return err
+			})
 		},
 	}
 	cmd.Flags().StringVar(&key, "key", "", "private key file")
@@ -131,7 +134,7 @@ func newSign() *cobra.Command {
 	return cmd
 }
 
-func newVerify() *cobra.Command {
+func newVerify(limit time.Duration) *cobra.Command {
 	var (
 		signers []string
 		output  string
@@ -152,17 +155,20 @@ func newVerify() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := client.Resolve(cmd.Context(), args[0])
-			if err != nil {
+			var evidence signing.Evidence
+			err = within(cmd.Context(), limit, "verifying "+args[0], func(ctx context.Context) error {
+				r, err := client.Resolve(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				done := working(cmd, "collecting signatures of %s", args[0])
+				found, err := signing.Collect(ctx, client, r, settings.Trust.Repositories()...)
+				done()
+				if err == nil {
+					evidence, err = settings.Trust.Verify(ctx, found, time.Now())
+				}
 				return err
-			}
-			done := working(cmd, "collecting signatures of %s", args[0])
-			found, err := signing.Collect(cmd.Context(), client, r, settings.Trust.Repositories()...)
-			done()
-			if err != nil {
-				return err
-			}
-			evidence, err := settings.Trust.Verify(cmd.Context(), found, time.Now())
+			})
 			if err != nil {
 				return err
 			}
