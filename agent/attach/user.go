@@ -34,10 +34,14 @@ func probe(h hook.Hook, r Request, attach prober) (link.Link, error) {
 		return nil, missing(err)
 	}
 	opts := &link.UprobeOptions{PID: int(r.Attachment.PID)}
-	if r.Attachment.Symbol == "" {
-		opts.Address = r.Attachment.Offset
-	} else {
-		opts.Offset = r.Attachment.Offset
+	opts.Address = r.Attachment.Offset
+	if r.Attachment.Symbol != "" {
+		address, err := symbolAddress(target.path(), r.Attachment.Symbol, r.Attachment.Offset)
+		if err != nil {
+			return nil, missing(err)
+		}
+		// The library reads no symbols where it is given an address.
+		opts.Address, opts.Offset = address, r.Attachment.Offset
 	}
 	return attach(ex, r.Attachment.Symbol, r.Program, opts)
 }
