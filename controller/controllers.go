@@ -155,17 +155,13 @@ func Scheme() (*runtime.Scheme, error) {
 	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
 }
 
-// registries reads images, and caches them in the room there is. Whoever may
-// define an application names what is read: its bounds are those of the gate
-// (bytecode.Options.MaxSize), and little of it is in memory at a time.
+// registries reads images, and caches them in the room there is.
 func (o Options) registries(room int64, counts *gatemetrics.Metrics) (*image.Client, error) {
-	const mib = 1 << 20
 	return image.NewClient(image.Options{
-		ManifestBytes: mib, LayerBytes: 18 * mib, ObjectBytes: 16 * mib, LayersBytes: 64 * mib, Objects: 2,
 		CacheBytes: room / 4 * 3, CacheDir: filepath.Join(o.Cache, "bytecode"),
 		InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller", Answered: counts.Answered,
 		AllowedRegistries: o.allowedRegistries(), Unreachable: newUnreachable().log,
-	})
+	}.ForInspection())
 }
 
 // allowedRegistries are those that applications may name: whoever writes one must not

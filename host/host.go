@@ -90,6 +90,8 @@ type Host struct {
 	source source
 	images *image.Client
 	sealer *intent.Sealer
+	// memory keeps what registries offered as signatures.
+	memory *diskMemory
 	// agent is nil on a dry run.
 	agent   *node.Agent
 	metrics *metrics
@@ -152,9 +154,10 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if h.source, err = newSource(o.Source, o.Ref, o.Path, o.State, o.Auth); err != nil {
 		return nil, err
 	}
-	h.images, err = image.NewClient(image.Options{CacheDir: filepath.Join(o.State, "bytecode"), InsecureRegistries: o.InsecureRegistries, UserAgent: "skep",
-		AllowedRegistries: allowedRegistries(o.AllowedRegistries),
-		Answered:          h.metrics.gate.Answered})
+	h.images, err = image.NewClient(image.Options{
+		CacheDir: filepath.Join(o.State, "bytecode"), CacheBytes: maxCacheBytes, InsecureRegistries: o.InsecureRegistries, UserAgent: "skep",
+		AllowedRegistries: allowedRegistries(o.AllowedRegistries), Answered: h.metrics.gate.Answered,
+	}.ForInspection())
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
@@ -177,13 +180,14 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 // openState makes the state folder, locks it, and reads the sealing key or
 // makes one on first use.
 func (h *Host) openState() error {
+	h.memory = &diskMemory{dir: filepath.Join(h.opts.State, "memory"), most: maxMemoryBytes}
 	if err := os.MkdirAll(h.opts.State, 0o700); err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
 	if err := kernel.CloseToOthers(h.opts.State); err != nil {
 		return fmt.Errorf("open state %s: %w", h.opts.State, err)
 	}
-	if err := os.MkdirAll(filepath.Join(h.opts.State, "memory"), 0o700); err != nil {
+	if err := os.MkdirAll(h.memory.dir, 0o700); err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(h.opts.State, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -219,11 +223,12 @@ func (h *Host) openGate(ctx context.Context) error {
 		Images:   h.images,
 		Trust:    s.Trust,
 		Policies: s.Policies,
-		Memory:   diskMemory(filepath.Join(h.opts.State, "memory")),
+		Memory:   h.memory,
 		Observer: h.metrics.gate,
 		CPUs:     possibleCPUs(),
 		Now:      h.opts.Now,
 		Timeout:  h.opts.EvaluationTimeout,
+		StaleFor: staleFor,
 	})
 	if err != nil {
 		return err
@@ -243,7 +248,7 @@ func (h *Host) openAgent() error {
 		BPFFS:      h.opts.BPFFS,
 		StateDir:   filepath.Join(h.opts.State, "agent"),
 		Trust:      trust,
-		Fetch:      h.images.Object,
+		Fetch:      h.object,
 		CgroupRoot: h.opts.CgroupRoot, NamespaceShare: h.opts.NamespaceShare, MapMemory: h.opts.MapMemory,
 		Labels:   hostLabels(h.opts.Labels),
 		Log:      h.opts.Log,

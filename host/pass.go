@@ -107,30 +107,6 @@ func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
 	h.prune(ctx)
 }
 
-// The bytecode cache is looked at every pruneEvery and may hold cacheBytes
-// beside what is in force.
-const (
-	pruneEvery = time.Hour
-	cacheBytes = 256 << 20
-)
-
-// prune drops the bytecode that nothing in force needs. A cache that cannot be
-// pruned is no reason to stop.
-func (h *Host) prune(ctx context.Context) {
-	if h.opts.Now().Sub(h.pruned) < pruneEvery {
-		return
-	}
-	h.pruned = h.opts.Now()
-	needed := map[string]bool{}
-	for _, p := range h.live() {
-		needed[p.ImageDigest], needed[p.ObjectDigest] = true, true
-	}
-	_, err := h.images.Prune(ctx, image.PruneOptions{MaxBytes: cacheBytes, Keep: func(d string) bool { return needed[d] }})
-	if err != nil {
-		h.opts.Log.Warn("prune bytecode cache", "error", err)
-	}
-}
-
 // standing is one application as a pass finds it.
 type standing struct {
 	gate.Standing

@@ -104,6 +104,15 @@ func orDefault[T comparable](value *T, otherwise T) {
 	}
 }
 
+// ForInspection returns the options with bounds for images that a gate inspects: objects
+// of up to 16 MiB, since bytecode.Inspect reads no larger ones, and two of them open at a
+// time. Whoever may write a definition names what is read.
+func (o Options) ForInspection() Options {
+	o.ManifestBytes, o.LayerBytes, o.ObjectBytes = mib, 18*mib, 16*mib
+	o.LayersBytes, o.Objects = 64*mib, 2
+	return o
+}
+
 func (o Options) withDefaults() Options {
 	orDefault(&o.ManifestBytes, defaultManifestBytes)
 	orDefault(&o.LayerBytes, defaultLayerBytes)

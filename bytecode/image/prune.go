@@ -105,6 +105,15 @@ func (c *Client) Prune(ctx context.Context, options PruneOptions) (Pruned, error
 	return result, nil
 }
 
+// Cached returns how many bytes the cache holds, as this process counted them: when it
+// was pruned, and what was put into it since. It is zero without a cache.
+func (c *Client) Cached() int64 {
+	if c.cache == nil {
+		return 0
+	}
+	return c.cache.held.Load()
+}
+
 // count counts what is held. No other process writes meanwhile, so what it has half
 // written stays.
 func (c *cache) count(minAge time.Duration) error {
