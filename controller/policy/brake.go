@@ -28,8 +28,8 @@ type brake struct {
 	// running counts the applications that run, and those that this change
 	// unloaded.
 	running int
-	// unloads are those that the change unloads or would unload, and when that
-	// was found last.
+	// unloads are those that the change unloads or would unload, and those that changes
+	// before it unloaded, and when that was found last.
 	unloads map[v1alpha1.Identity]time.Time
 	// confirmed lets it through.
 	confirmed bool
@@ -70,12 +70,27 @@ func (k *Keeper) weigh(ctx context.Context, w Weigher, revision string) (*brake,
 	if err != nil {
 		return nil, err
 	}
-	b := &brake{revision: revision, unloads: map[v1alpha1.Identity]time.Time{}}
+	b := &brake{revision: revision, unloads: k.unloaded(runs)}
 	for _, id := range effect.Unloads {
 		b.unloads[id] = k.now()
 	}
 	b.recount(runs, k.now())
 	return b, nil
+}
+
+// unloaded are the applications that were unloaded by the revisions before, and when
+// that was found: a change of policies does not have them forgotten, since any policy of a
+// namespace makes one. Those that run are weighed anew.
+func (k *Keeper) unloaded(runs map[v1alpha1.Identity]bool) map[v1alpha1.Identity]time.Time {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	unloaded := map[v1alpha1.Identity]time.Time{}
+	for id, found := range k.brake.unloads {
+		if !runs[id] {
+			unloaded[id] = found
+		}
+	}
+	return unloaded
 }
 
 // runs are the applications that agents are to run.

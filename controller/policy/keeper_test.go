@@ -475,6 +475,24 @@ func TestTheBrakeCountsWhatOneChangeDoes(t *testing.T) {
 			keeps(t, k, apps(5)[0])
 			keeps(t, k, apps(5)[1])
 		},
+		"a tenant who edits a policy has nothing forgotten": func(t *testing.T, c *cluster, k *Keeper, after func(time.Duration)) {
+			c.live = apps(20)
+			for i, id := range apps(20) {
+				c.unloads = []v1alpha1.Identity{id}
+				c.namespaced = []v1alpha1.BpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "own", Namespace: "team", UID: types.UID(fmt.Sprint("p", i)), Generation: 1},
+					Spec: v1alpha1.BpfPolicySpec{Rego: fmt.Sprintf("package skep.policy\n\nwarn contains \"%d\"\n", i)}}}
+				if err := k.Prepare(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				refresh(t, k, c)
+				if i < 2 {
+					unloads(t, c, k, id)
+				} else {
+					keeps(t, k, id)
+				}
+				after(time.Second)
+			}
+		},
 		"what is allowed again counts no more": func(t *testing.T, c *cluster, k *Keeper, _ func(time.Duration)) {
 			c.live = apps(5)
 			holds(t, k, apps(5)[0])
