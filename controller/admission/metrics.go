@@ -4,6 +4,8 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/skep-dev/skep/controller/application"
 )
 
 // outcome is what became of one request.
@@ -30,13 +32,6 @@ type Metrics struct {
 	// rules are those that were counted.
 	rules map[string]bool
 }
-
-// maxRules is how many rules are counted apart, and otherRules what the rest is
-// counted as: who writes a policy chooses the names of its rules.
-const (
-	maxRules   = 1024
-	otherRules = "other"
-)
 
 // NewMetrics registers the metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
@@ -71,8 +66,8 @@ func (m *Metrics) observe(kind string, a answer) {
 func (m *Metrics) named(rule string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.rules[rule] && len(m.rules) >= maxRules {
-		return otherRules
+	if !m.rules[rule] && len(m.rules) >= application.MaxRules {
+		return application.OtherRules
 	}
 	m.rules[rule] = true
 	return rule

@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/skep-dev/skep/controller/application"
 )
 
 func TestDenialsAreCountedByRule(t *testing.T) {
@@ -25,14 +27,14 @@ skep_admission_denials_total{rule="baseline/signed"} 1
 	}
 
 	// A policy makes up rules by what it is asked about.
-	for i := range 2 * maxRules {
+	for i := range 2 * application.MaxRules {
 		m.observe("BpfApplication", answer{outcome: denied, rules: []string{fmt.Sprint("made-up/", i)}})
 	}
 	m.observe("BpfApplication", answer{outcome: denied, rules: []string{"a/deny"}})
-	if n := testutil.CollectAndCount(m.denials); n != maxRules+1 {
-		t.Errorf("%d rules are counted apart, want %d and the rest", n, maxRules)
+	if n := testutil.CollectAndCount(m.denials); n != application.MaxRules+1 {
+		t.Errorf("%d rules are counted apart, want %d and the rest", n, application.MaxRules)
 	}
-	if got, other := testutil.ToFloat64(m.denials.WithLabelValues("a/deny")), testutil.ToFloat64(m.denials.WithLabelValues(otherRules)); got != 3 || other != maxRules+2 {
-		t.Errorf("a/deny denied %v times, and others %v, want 3 and %d", got, other, maxRules+2)
+	if got, other := testutil.ToFloat64(m.denials.WithLabelValues("a/deny")), testutil.ToFloat64(m.denials.WithLabelValues(application.OtherRules)); got != 3 || other != application.MaxRules+2 {
+		t.Errorf("a/deny denied %v times, and others %v, want 3 and %d", got, other, application.MaxRules+2)
 	}
 }

@@ -18,11 +18,18 @@ type Metrics struct {
 	nodes    *prometheus.GaugeVec
 
 	mu sync.Mutex
-	// denied holds, per application, the rules that deny it now.
+	// denied holds, per application, the rules that deny it now, as they are counted.
 	denied map[v1alpha1.Identity][]string
 	// byRule counts them by rule.
 	byRule map[string]int
 }
+
+// MaxRules is how many rules are counted apart, and OtherRules what the rest is
+// counted as: who writes a policy chooses the names of its rules.
+const (
+	MaxRules   = 1024
+	OtherRules = "other"
+)
 
 // NewMetrics registers the metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
@@ -108,17 +115,20 @@ func (m *Metrics) replace(id v1alpha1.Identity, rules []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := m.denied[id]
-	m.denied[id] = rules
-	if len(rules) == 0 {
-		delete(m.denied, id)
-	}
+	now := make([]string, 0, len(rules))
 	for _, rule := range rules {
+		rule = m.named(rule)
+		now = append(now, rule)
 		m.byRule[rule]++
+	}
+	m.denied[id] = now
+	if len(now) == 0 {
+		delete(m.denied, id)
 	}
 	for _, rule := range before {
 		m.byRule[rule]--
 	}
-	for _, rule := range slices.Concat(before, rules) {
+	for _, rule := range slices.Concat(before, now) {
 		if m.byRule[rule] == 0 {
 			delete(m.byRule, rule)
 			m.denials.DeleteLabelValues(rule)
@@ -126,4 +136,12 @@ func (m *Metrics) replace(id v1alpha1.Identity, rules []string) {
 		}
 		m.denials.WithLabelValues(rule).Set(float64(m.byRule[rule]))
 	}
+}
+
+// named is what a rule is counted as.
+func (m *Metrics) named(rule string) string {
+	if m.byRule[rule] == 0 && len(m.byRule) >= MaxRules {
+		return OtherRules
+	}
+	return rule
 }

@@ -2,6 +2,7 @@ package application
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -42,4 +43,25 @@ func TestNothingIsToldOfWhatIsGone(t *testing.T) {
 	app.Status.Nodes = nil
 	m.observe(app, unknown)
 	is("it was unloaded", map[string]float64{`skep_verdicts_total{verdict="unknown"}`: 2})
+}
+
+// TestRulesAreCountedApartUpToABound has an author name many rules, as a policy may.
+func TestRulesAreCountedApartUpToABound(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := NewMetrics(registry)
+	one, many := v1alpha1.Identity{Kind: "K", Name: "one"}, v1alpha1.Identity{Kind: "K", Name: "many"}
+	m.replace(one, []string{"a/deny"})
+	var rules []string
+	for i := range 2 * MaxRules {
+		rules = append(rules, fmt.Sprintf("b/%d", i))
+	}
+	m.replace(many, rules)
+	got := series.Of(t, registry)
+	if len(got) != MaxRules+1 || got[`skep_denials{rule="other"}`] != MaxRules+1 || got[`skep_denials{rule="a/deny"}`] != 1 {
+		t.Errorf("%d rules are counted apart, and %v others, want %d and %d", len(got)-1, got[`skep_denials{rule="other"}`], MaxRules, MaxRules+1)
+	}
+	m.forget(many)
+	if got := series.Of(t, registry); len(got) != 1 {
+		t.Errorf("%d are left, want 1", len(got))
+	}
 }
