@@ -18,8 +18,8 @@ func Cleanup(bpffs, state string) error {
 	if err != nil {
 		return fmt.Errorf("clean up: %w", err)
 	}
-	err = errors.Join(store.Clear(), store.Close())
-	for _, name := range append(node.StateFiles(), labelsFile, SocketName) {
+	err = errors.Join(store.Clear(), store.Close(), node.RemoveState(state))
+	for _, name := range []string{labelsFile, SocketName} {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(state, name)))
 	}
 	if err != nil {

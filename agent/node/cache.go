@@ -34,9 +34,17 @@ const (
 	mountFile     = "mount"
 )
 
-// StateFiles names all that an Agent keeps below its state directory.
-func StateFiles() []string {
-	return []string{intentsFolder, objectsFolder, mountFile, ranFile, remnantsFile}
+// RemoveState removes all that an Agent keeps below its state directory.
+func RemoveState(dir string) error {
+	names := []string{intentsFolder, objectsFolder, mountFile, ranFile, remnantsFile}
+	leftovers, err := filepath.Glob(filepath.Join(dir, temporaryPrefix+"*"))
+	for _, path := range leftovers {
+		names = append(names, filepath.Base(path))
+	}
+	for _, name := range names {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, name)))
+	}
+	return err
 }
 
 // The two intents that are kept of one application.

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -112,23 +111,20 @@ func newWorld(t testing.TB) *world {
 	w := &world{t: t, dir: t.TempDir(), bpffs: "/sys/fs/bpf/skep-test-" + hex.EncodeToString(name),
 		key: seals.New(t), objects: map[string][]byte{}, serial: time.Now().UnixMilli()}
 	t.Cleanup(func() {
-		w.keepsWhatItNames()
+		w.keepsNothingElse()
 		_ = os.RemoveAll(w.bpffs)
 	})
 	return w
 }
 
-// keepsWhatItNames holds that StateFiles names all that agents kept: what removes an
-// agent forgets that.
-func (w *world) keepsWhatItNames() {
-	entries, err := os.ReadDir(filepath.Join(w.dir, "state"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+// keepsNothingElse holds that RemoveState removes all that agents kept.
+func (w *world) keepsNothingElse() {
+	dir := filepath.Join(w.dir, "state")
+	if err := node.RemoveState(dir); err != nil {
 		w.t.Error(err)
 	}
-	for _, e := range entries {
-		if !slices.Contains(node.StateFiles(), e.Name()) {
-			w.t.Errorf("StateFiles lacks %s", e.Name())
-		}
+	if left, err := os.ReadDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) || len(left) > 0 {
+		w.t.Errorf("RemoveState leaves %v, %v", left, err)
 	}
 }
 
