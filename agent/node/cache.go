@@ -70,9 +70,13 @@ func openCache(dir string) (*cache, error) {
 		}
 	}
 	// What a killed agent was writing. Nothing is written yet.
-	leftovers, err := filepath.Glob(filepath.Join(c.sub(objectsFolder), temporaryPrefix+"*"))
-	if err != nil {
-		return nil, fmt.Errorf("list leftovers: %w", err)
+	var leftovers []string
+	for _, in := range []string{dir, c.sub(objectsFolder)} {
+		found, err := filepath.Glob(filepath.Join(in, temporaryPrefix+"*"))
+		if err != nil {
+			return nil, fmt.Errorf("list leftovers: %w", err)
+		}
+		leftovers = append(leftovers, found...)
 	}
 	for _, path := range leftovers {
 		if err := os.Remove(path); err != nil {
