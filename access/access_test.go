@@ -52,6 +52,13 @@ func (s *server) post(_ context.Context, at string, in, out any) error {
 	return nil
 }
 
+// count is how many tokens were reviewed.
+func (s *server) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reviews
+}
+
 func TestWhoIsLetIn(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, path, authorization string
@@ -119,13 +126,13 @@ func TestReviewsAreBounded(t *testing.T) {
 		get := asks(t, newGuard(s.post))
 		get("reader")
 		flood(t, get, 5000)
-		if code := get("reader"); code != http.StatusOK || s.reviews > 2*perSecond {
-			t.Errorf("%d after %d reviews", code, s.reviews)
+		if code := get("reader"); code != http.StatusOK || s.count() > 2*perSecond {
+			t.Errorf("%d after %d reviews", code, s.count())
 		}
 		<-time.After(allowedFor + time.Second)
-		before := s.reviews
-		if code := get("reader"); code != http.StatusOK || s.reviews != before+1 {
-			t.Errorf("%d after %d reviews more, when the answer is too old", code, s.reviews-before)
+		before := s.count()
+		if code := get("reader"); code != http.StatusOK || s.count() != before+1 {
+			t.Errorf("%d after %d reviews more, when the answer is too old", code, s.count()-before)
 		}
 	})
 }
@@ -175,8 +182,8 @@ func TestAnAnswerIsRefreshedBeforeItExpires(t *testing.T) {
 			t.Errorf("requests waited %v", waited)
 		}
 		<-time.After(allowedFor - time.Second)
-		if code := get("reader"); code != http.StatusOK || s.reviews != 2 {
-			t.Errorf("%d after %d reviews", code, s.reviews)
+		if code := get("reader"); code != http.StatusOK || s.count() != 2 {
+			t.Errorf("%d after %d reviews", code, s.count())
 		}
 		<-time.After(2 * slow)
 	})
