@@ -27,7 +27,11 @@ type idleLink struct {
 // newIdle returns the state that a pass left, or nil where it changed something or
 // left something to do.
 func newIdle(p *pass) *idle {
-	if !p.isDone() {
+	// The applications of a pass that is finished are the agent's, which Accept changes.
+	p.mu.Lock()
+	done := p.isDone()
+	p.mu.Unlock()
+	if !done {
 		return nil
 	}
 	r := &idle{}

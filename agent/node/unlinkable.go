@@ -36,9 +36,21 @@ func (p *pass) without(want plan.Chain, running []plan.Member, lost *memberError
 		return func() { p.takeOut(want, lost) }
 	}
 	if newcomers := newcomersOf(want.Members, running); len(newcomers) > 0 {
+		if p.isOnItsWay(lost.uid) {
+			return func() {
+				p.putOff(newcomers[0], fmt.Sprintf("it waits for a version that is on its way and changes the chain of %s: %v", want.Interface, lost))
+			}
+		}
 		return func() { p.refuse(newcomers[0], lost) }
 	}
 	return func() { p.leave(want, running, lost) }
+}
+
+// isOnItsWay reports whether a version of the application is about to replace what
+// runs of it.
+func (p *pass) isOnItsWay(uid string) bool {
+	app, out := p.applicationOf(uid), p.outcomes[uid]
+	return app != nil && out != nil && out.pending && !app.faltered
 }
 
 // canFallBack tells whether a version may take the place of the application's

@@ -148,6 +148,52 @@ func TestAChainStaysWhereAMemberCannotBeLinkedAgain(t *testing.T) {
 	}
 }
 
+// TestANewcomerWaitsForAVersionThatEndsWhatTheChainCannotBeMadeWith has the node lose
+// the intent of a member, as an agent does that is killed before it notes that the
+// member runs, and finds a newer intent when it comes back.
+func TestANewcomerWaitsForAVersionThatEndsWhatTheChainCannotBeMadeWith(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, stop := w.start()
+	ca, _, _ := w.three(a)
+	stop()
+	kept, err := filepath.Glob(filepath.Join(w.dir, "state", "intents", ca.UID+"*"))
+	if err != nil || len(kept) != 2 {
+		t.Fatalf("of %s are kept %v, %v", ca.Application, kept, err)
+	}
+	for _, path := range kept {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := w.options()
+	next, given := w.member("ca", "xdp_count_v2", "count_packets", 1), make(chan struct{})
+	fetch := o.Fetch
+	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
+		if digest == next.ObjectDigest {
+			select {
+			case <-given:
+			case <-ctx.Done():
+			}
+		}
+		return fetch(ctx, digest)
+	}
+	a = w.startWith(o)
+	w.give(a, next, w.member("cd", "xdp_pass", "xdp_pass", 4))
+	until(t, "the newcomer to wait", time.Minute, func() bool {
+		s := statusOf(a, "cd")
+		return s != nil && s.Conditions[0].Reason == "Queued" && strings.Contains(s.Conditions[0].Message, "lost")
+	})
+	close(given)
+	if err := w.accept(a); err != nil {
+		t.Error(err)
+	}
+	if got := chainOf(t, a); got != "ca:count_packets cb:xdp_pass cc:xdp_gpl cd:xdp_pass" {
+		t.Errorf("chain is %q", got)
+	}
+}
+
 // TestWhatIsToGoIsListedWhileAChainRunsIt: the registry hangs, and the chain is
 // left as it is until it is given up.
 func TestWhatIsToGoIsListedWhileAChainRunsIt(t *testing.T) {
