@@ -204,6 +204,12 @@ func (s *Store) Forget(uid string) error {
 	return nil
 }
 
+// DropEmpty removes an application's directories where nothing is left in them: what
+// a kill leaves of one whose last pin was removed.
+func (s *Store) DropEmpty(uid string) error {
+	return errors.Join(rmdir(s.linksDir(uid)), rmdir(s.appDir(uid)))
+}
+
 // Clear removes every pin of Skep's below the directory, and with them every
 // link.
 func (s *Store) Clear() error {

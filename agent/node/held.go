@@ -123,7 +123,7 @@ func (a *Agent) adoptApplication(uid string) error {
 	for _, l := range links {
 		a.held.putLink(l)
 	}
-	return nil
+	return a.store.DropEmpty(uid)
 }
 
 // findStrays looks for what is among the pins and is not Skep's, or could not

@@ -261,3 +261,24 @@ func (a *admin) replace(pattern string, byLink bool) {
 	}
 	a.mapAt(name)
 }
+
+// TestWhatAKillLeftOfAnApplicationThatWentIsSweptAway has an agent start where another
+// was killed when the last pin was removed, and the directories were not yet.
+func TestWhatAKillLeftOfAnApplicationThatWentIsSweptAway(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	if err := os.MkdirAll(filepath.Join(w.bpffs, "uid-gone", "+links"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("{}", filepath.Join(w.bpffs, "uid-gone", "+links", strings.Repeat("ab", 16)+"+at")); err != nil {
+		t.Fatal(err)
+	}
+	a, _ := w.start()
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	w.leavesNothing()
+	if all := a.Status(); len(all) > 0 {
+		t.Errorf("status lists %+v", all)
+	}
+}
