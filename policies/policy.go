@@ -32,6 +32,8 @@ type Policy struct {
 	// is not compiled, and denies all that it matches, or all that it may reach
 	// where its match cannot be read.
 	Unusable string
+	// Passing tells that it cannot be used for a moment only, whoever wrote it.
+	Passing bool
 }
 
 // String is name for a ClusterBpfPolicy and namespace/name for a BpfPolicy. It

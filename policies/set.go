@@ -58,8 +58,9 @@ type compiled struct {
 	// allEvidence tells that the policy is not to be asked about a part of it.
 	allEvidence bool
 	broken      bool
-	// unusable is why it is not to be compiled; empty where it is.
+	// unusable is why it is not to be compiled; empty where it is. passing: for a moment.
 	unusable string
+	passing  bool
 	// replaces says that baseline is not asked about what it matches, configures
 	// that it is asked as baseline: with its parameters.
 	replaces, configures bool
@@ -137,8 +138,12 @@ func (c *compiled) refusal() verdict {
 	if c.unusable == "" {
 		return fails(c.id, "does not compile", "its author is to mend it; skep policy test shows where it is wrong")
 	}
+	remedy := "have its owner mend policy " + c.id
+	if c.passing {
+		remedy = "try again in a moment"
+	}
 	return verdict{Failed: true, Denied: []Reason{{
-		Rule: c.id + "/" + entryDeny, Message: "the policy cannot be used: " + cut(c.unusable, maxTextBytes), Remedy: "have its owner mend policy " + c.id, Failed: true,
+		Rule: c.id + "/" + entryDeny, Message: "the policy cannot be used: " + cut(c.unusable, maxTextBytes), Remedy: remedy, Failed: true,
 	}}}
 }
 
@@ -171,7 +176,7 @@ func (e *Engine) proveAll(ctx context.Context, list []Policy) ([]Proven, error) 
 // denying what it matches. An error is no fault that was found in the policy: ctx
 // ended, or what compiles it did.
 func (e *Engine) Prove(ctx context.Context, p Policy) (Proven, error) {
-	c := compiled{id: p.String(), spec: p.Spec, unusable: p.Unusable, configures: p.configures()}
+	c := compiled{id: p.String(), spec: p.Spec, unusable: p.Unusable, passing: p.Passing, configures: p.configures()}
 	var err error
 	c.scope, err = newScope(p)
 	if p.Unusable != "" {

@@ -371,9 +371,9 @@ func (k *Keeper) inForce(ctx context.Context, w written, proven policies.Proven,
 	case o.Pending && known:
 		return before, true, nil
 	case o.Pending && o.Err == nil:
-		p.Unusable = "it is still being compiled"
+		p.Unusable, p.Passing = "it is still being compiled", true
 	case o.Pending:
-		p.Unusable = "it could not be compiled yet"
+		p.Unusable, p.Passing = "it could not be compiled yet", true
 	default:
 		p.Unusable, _, _ = strings.Cut(o.Err.Error(), "\n")
 	}

@@ -228,7 +228,8 @@ func (e *hindered) Assemble(ctx context.Context, list []policies.Proven, o polic
 	return set, err
 }
 
-// denies are the rules by which the Set denies an application of a namespace.
+// denies are the rules by which the Set denies an application of a namespace, with the
+// remedy where one could not be asked.
 func (e *hindered) denies(t *testing.T, namespace string) (rules []string) {
 	t.Helper()
 	in := policies.Input{Application: policies.Application{Kind: v1alpha1.KindBpfApplication, Metadata: policies.Metadata{Name: "app", Namespace: namespace}}}
@@ -237,7 +238,10 @@ func (e *hindered) denies(t *testing.T, namespace string) (rules []string) {
 		t.Fatal(err)
 	}
 	for _, r := range d.Denied {
-		if !strings.HasPrefix(r.Rule, policies.ProfileBaseline+"/") {
+		switch {
+		case r.Failed:
+			rules = append(rules, r.Rule+": "+r.Remedy)
+		case !strings.HasPrefix(r.Rule, policies.ProfileBaseline+"/"):
 			rules = append(rules, r.Rule)
 		}
 	}
@@ -325,7 +329,7 @@ func TestAPolicyThatCannotBeCompiledTakesNoOtherWithIt(t *testing.T) {
 				dies       bool
 				want       []string
 			}{
-				{"it was never compiled", 1, rego(`"one"`), true, []string{"good/deny", id + "/deny"}},
+				{"it was never compiled", 1, rego(`"one"`), true, []string{"good/deny", id + "/deny: try again in a moment"}},
 				{"it is tried again", 1, rego(`{"msg": "one", "rule": "one"}`), false, []string{"good/deny", id + "/one"}},
 				{"a change cannot be compiled", 2, rego(`{"msg": "two", "rule": "two"}`), true, []string{"good/deny", id + "/one"}},
 				{"the change is tried again", 2, rego(`{"msg": "two", "rule": "two"}`), false, []string{"good/deny", id + "/two"}},
