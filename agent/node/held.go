@@ -123,7 +123,11 @@ func (a *Agent) adoptApplication(uid string) error {
 	for _, l := range links {
 		a.held.putLink(l)
 	}
-	return a.store.DropEmpty(uid)
+	if err := a.store.DropEmpty(uid); err != nil {
+		// The next start tries again: an empty directory runs nothing.
+		a.opts.Log.Warn("remove the empty directories of an application", "uid", uid, "error", err)
+	}
+	return nil
 }
 
 // findStrays looks for what is among the pins and is not Skep's, or could not
