@@ -83,6 +83,8 @@ type Keeper struct {
 	// UID each policy as it could be used last.
 	trusted map[string]error
 	active  map[types.UID]policies.Proven
+	// forgotten counts by namespace the policies that Remember had no room for last.
+	forgotten map[string]int
 
 	// mu guards what follows.
 	mu sync.RWMutex

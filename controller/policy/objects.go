@@ -8,11 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/crd"
@@ -30,10 +28,6 @@ const (
 // controller found it in force: whoever may write ConfigMaps, and no more, makes
 // nobody a signer by it.
 const payloadType = "application/vnd.skep.policies.v1+json"
-
-// maxRemembered bounds what is remembered over restarts, sealed: an API server
-// takes no ConfigMap of more than a mebibyte.
-const maxRemembered = 1<<20 - 16<<10
 
 // objects are the admins' objects of a cluster.
 type objects struct {
@@ -159,55 +153,4 @@ func (k *Keeper) recall(ctx context.Context) (objects, error) {
 		return in, fmt.Errorf("read ConfigMap %s: %w", at, err)
 	}
 	return in, nil
-}
-
-// Remember writes down what is in force, for the next start. Policies of
-// namespaces, which only tighten, are left out where all is too much.
-func (k *Keeper) Remember(ctx context.Context) error {
-	k.one.Lock()
-	defer k.one.Unlock()
-	if k.before == nil {
-		return nil
-	}
-	in := *k.before
-	in.Signers, in.Cluster, in.Namespaced = bare(in.Signers), bare(in.Cluster), bare(in.Namespaced)
-	sealed, err := k.seal(in)
-	if err == nil && len(sealed) > maxRemembered {
-		in.Namespaced = nil
-		sealed, err = k.seal(in)
-	}
-	if err == nil {
-		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: ConfigMapName}}
-		_, err = controllerutil.CreateOrUpdate(ctx, k.Direct, o, func() error {
-			o.Data = map[string]string{inForce: string(sealed)}
-			return nil
-		})
-	}
-	if err != nil {
-		return fmt.Errorf("write ConfigMap %s/%s: %w", k.Namespace, ConfigMapName, err)
-	}
-	return nil
-}
-
-// seal is what is remembered as it is written down: the same for the same, as
-// long as the key is.
-func (k *Keeper) seal(in objects) (intent.Envelope, error) {
-	body, err := json.Marshal(in)
-	if err != nil {
-		return nil, err
-	}
-	return k.Keys().Sealer.Sign(payloadType, body)
-}
-
-// bare leaves out what does not matter later.
-func bare[T any, P object[T]](all []T) []T {
-	all = slices.Clone(all)
-	for i := range all {
-		o := P(&all[i])
-		o.SetAnnotations(nil)
-		o.SetLabels(nil)
-		o.SetManagedFields(nil)
-		o.SetResourceVersion("")
-	}
-	return all
 }
