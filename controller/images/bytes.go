@@ -22,9 +22,13 @@ const payloadType = "application/vnd.skep.image.v1+json"
 const maxBlobs = 256 << 10
 
 // placeOf is where the bytes of an image in one repository are kept.
-func placeOf(r image.Resolved) string {
+func placeOf(r image.Resolved) string { return "image." + repositoryOf(r) }
+
+// repositoryOf is a repository in the names of what is kept of an image, such as those
+// of its signatures.
+func repositoryOf(r image.Resolved) string {
 	sum := sha256.Sum256([]byte(r.Registry + "/" + r.Repository))
-	return "image." + hex.EncodeToString(sum[:8])
+	return hex.EncodeToString(sum[:8])
 }
 
 // Recall is an image that a replica pulled, this one or another, before or after
@@ -60,7 +64,7 @@ func (m *Memory) seal(ctx context.Context, r image.Resolved) ([]byte, error) {
 	if m.Remember == nil || m.Keys == nil || !m.first(r) {
 		return nil, nil
 	}
-	if _, there := m.Recall(ctx, r); there || m.full(ctx) {
+	if _, there := m.Recall(ctx, r); there {
 		return nil, nil
 	}
 	kept, ok := m.Remember(ctx, r, maxBlobs)

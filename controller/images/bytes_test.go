@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -56,18 +55,11 @@ func TestAnImageIsKeptForTheReplicasAndNobodyElse(t *testing.T) {
 	if _, ok := stranger.unseal(packed); ok {
 		t.Error("another key's seal is believed")
 	}
-	full := &Memory{Client: m.Client, Keys: m.Keys, Remember: m.Remember, MaxBytes: 1}
-	if err := m.Client.Create(t.Context(), &v1alpha1.BpfImage{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: v1alpha1.BpfImageSpec{Memory: map[string][]byte{"x": []byte("xx")}}}); err != nil {
-		t.Fatal(err)
-	}
-	if packed, err := full.seal(t.Context(), open); packed != nil || err != nil {
-		t.Errorf("more is kept than there is room for: %v", err)
-	}
 }
 
 func TestSignaturesStayLongerThanImages(t *testing.T) {
 	memory := map[string][]byte{"signatures.a": make([]byte, maxPacked/2), "image.a": make([]byte, maxPacked), "signatures.b": make([]byte, maxPacked)}
-	makeRoom(memory, "signatures.b")
+	makeRoom(memory, "signatures.b", users{}.charged())
 	if memory["image.a"] != nil || memory["signatures.a"] == nil {
 		t.Errorf("%d are left, the image: %v", len(memory), memory["image.a"] != nil)
 	}

@@ -57,11 +57,11 @@ func (m *Memory) Describe(ctx context.Context, v gate.Verdict) error {
 	if !news && len(said) == 0 && sealed == nil {
 		return nil
 	}
-	err = m.edit(ctx, object, func(o *v1alpha1.BpfImage) {
+	err = m.edit(ctx, object, tenantOf(v.Application().Identity()), func(o *v1alpha1.BpfImage) {
 		o.Spec.Repository, o.Spec.Signers, o.Spec.Programs, o.Spec.Helpers = now.repository, now.signers, now.programs, now.helpers
-		keepAll(o, said)
+		m.keepAll(ctx, o, said)
 		if sealed != nil && held(o)+len(sealed) <= maxTogether {
-			keep(o, placeOf(from), sealed)
+			m.keep(ctx, o, placeOf(from), sealed)
 		}
 	})
 	if err != nil {

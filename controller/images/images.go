@@ -10,7 +10,6 @@ package images
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"context"
 	"fmt"
@@ -21,8 +20,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -50,9 +49,9 @@ type Memory struct {
 	// write; zero writes at once. It is lost where the process ends meanwhile, and asked
 	// for again.
 	Gather time.Duration
-	// MaxImages and MaxBytes are how many there may be, and of how many bytes,
-	// before no other one is remembered; zero means 4096 and 256 MiB. What is
-	// refused is remembered too, so whoever may ask could fill etcd.
+	// MaxImages and MaxBytes are how many are remembered, and of how many bytes, before
+	// one gives way; zero means 4096 and 256 MiB. What is refused is remembered too, so
+	// whoever may ask could fill etcd.
 	MaxImages, MaxBytes int
 	// Remember is an image as this replica's cache has it, and Keys seal it; where
 	// one is nil, no image's bytes are kept.
@@ -70,6 +69,8 @@ type Memory struct {
 	described map[string]description
 
 	pending pending
+	// crowded spaces the log lines that say that images gave way.
+	crowded rate.Sometimes
 }
 
 // split takes a name of gate.Memory apart: what is kept, and of which image.
@@ -147,25 +148,27 @@ func (m *Memory) write(object string, said map[string][]byte) {
 	}
 	ctx, cancel := m.context()
 	defer cancel()
-	if err := m.edit(ctx, object, func(o *v1alpha1.BpfImage) { keepAll(o, said) }); err != nil {
+	if err := m.edit(ctx, object, "", func(o *v1alpha1.BpfImage) { m.keepAll(ctx, o, said) }); err != nil {
 		ctrl.Log.WithName("images").Error(err, "remember what a registry said", "image", object)
 	}
 }
 
 // keepAll is keep for several.
-func keepAll(o *v1alpha1.BpfImage, packed map[string][]byte) {
+func (m *Memory) keepAll(ctx context.Context, o *v1alpha1.BpfImage, packed map[string][]byte) {
 	for _, name := range slices.Sorted(maps.Keys(packed)) {
-		keep(o, name, packed[name])
+		m.keep(ctx, o, name, packed[name])
 	}
 }
 
 // keep puts into a BpfImage what is packed, and drops what is beyond its bounds.
-func keep(o *v1alpha1.BpfImage, name string, packed []byte) {
+func (m *Memory) keep(ctx context.Context, o *v1alpha1.BpfImage, name string, packed []byte) {
 	if o.Spec.Memory == nil {
 		o.Spec.Memory = map[string][]byte{}
 	}
 	o.Spec.Memory[name] = packed
-	makeRoom(o.Spec.Memory, name)
+	if held(o) > maxTogether || len(o.Spec.Memory) > maxKept {
+		makeRoom(o.Spec.Memory, name, m.placesOf(ctx, o.Name))
+	}
 }
 
 // held is how many bytes a BpfImage keeps.
@@ -176,65 +179,34 @@ func held(o *v1alpha1.BpfImage) (together int) {
 	return together
 }
 
-// makeRoom drops what is kept beside the newest until all is within bounds: an
-// image that many repositories hold must not outgrow its object. Images go before
-// signatures, which nobody has but the registry.
-func makeRoom(memory map[string][]byte, newest string) {
-	together := 0
-	for _, packed := range memory {
-		together += len(packed)
-	}
-	// "image." sorts before "signatures.".
-	for _, name := range slices.Sorted(maps.Keys(memory)) {
-		if together <= maxTogether && len(memory) <= maxKept {
-			return
-		}
-		if name != newest {
-			together -= len(memory[name])
-			delete(memory, name)
-		}
-	}
-}
-
-// edit changes a BpfImage, or makes it, where that makes a difference.
-func (m *Memory) edit(ctx context.Context, name string, change func(*v1alpha1.BpfImage)) error {
+// edit changes a BpfImage, or makes it, where that makes a difference and there is room
+// for it; by is the namespace it is changed for, empty where that is not known.
+func (m *Memory) edit(ctx context.Context, name, by string, change func(*v1alpha1.BpfImage)) error {
 	var before v1alpha1.BpfImage
 	err := m.Client.Get(ctx, client.ObjectKey{Name: name}, &before)
-	if apierrors.IsNotFound(err) {
-		if m.full(ctx) {
-			return nil
-		}
-		made := &v1alpha1.BpfImage{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		change(made)
-		if err = m.Client.Create(ctx, made); !apierrors.IsAlreadyExists(err) {
-			return wrap("create", name, err)
-		}
-		// Another replica made it, and the cache does not show it yet.
-		before = v1alpha1.BpfImage{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	} else if err != nil {
+	if client.IgnoreNotFound(err) != nil {
 		return wrap("get", name, err)
 	}
+	unknown := err != nil
+	before.Name = name
 	now := before.DeepCopy()
 	change(now)
+	if unknown || held(now) > held(&before) {
+		if ok, err := m.admit(ctx, now, by); err != nil || !ok {
+			return wrap("make room for", name, err)
+		}
+	}
+	if unknown {
+		// Else another replica made it, and the cache does not show it yet.
+		if err = m.Client.Create(ctx, now.DeepCopy()); !apierrors.IsAlreadyExists(err) {
+			return wrap("create", name, err)
+		}
+	}
 	patch := client.MergeFrom(&before)
 	if data, err := patch.Data(now); err != nil || string(data) == "{}" {
 		return wrap("compare", name, err)
 	}
 	return wrap("patch", name, m.Client.Patch(ctx, now, patch))
-}
-
-// full tells whether no other image is to be remembered: registries are asked
-// about it each time.
-func (m *Memory) full(ctx context.Context) bool {
-	var all v1alpha1.BpfImageList
-	if err := m.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
-		return true
-	}
-	together := 0
-	for i := range all.Items {
-		together += held(&all.Items[i])
-	}
-	return len(all.Items) >= cmp.Or(m.MaxImages, 4096) || together >= cmp.Or(m.MaxBytes, 256<<20)
 }
 
 func (m *Memory) context() (context.Context, context.CancelFunc) {

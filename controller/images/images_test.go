@@ -16,7 +16,7 @@ func TestWhatIsKeptOfOneImageIsBounded(t *testing.T) {
 		for i := range c.entries {
 			newest := fmt.Sprint("signatures.", i)
 			memory[newest] = make([]byte, c.size)
-			makeRoom(memory, newest)
+			makeRoom(memory, newest, users{}.charged())
 			if memory[newest] == nil {
 				t.Fatalf("%s: the newest was dropped", name)
 			}

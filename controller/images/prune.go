@@ -74,11 +74,12 @@ func (p *Pruner) Prune(ctx context.Context) error {
 			continue
 		}
 		for _, version := range payload.Versions() {
-			needed[version.ImageDigest], needed[version.ObjectDigest] = true, true
+			needed.add(version.ImageDigest, tenantOf(payload.Application))
+			needed.add(version.ObjectDigest, tenantOf(payload.Application))
 		}
 	}
 	dropped, err := p.Cache.Prune(ctx, image.PruneOptions{
-		MaxBytes: p.MaxBytes, MaxAge: maxAge, MinAge: minAge, Keep: func(digest string) bool { return needed[digest] },
+		MaxBytes: p.MaxBytes, MaxAge: maxAge, MinAge: minAge, Keep: func(digest string) bool { return needed[digest] != nil },
 	})
 	if dropped.Blobs > 0 {
 		ctrl.LoggerFrom(ctx).Info("dropped bytecode that nothing needs", "blobs", dropped.Blobs, "bytes", dropped.Bytes)

@@ -44,7 +44,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	}
 	for i := range all.Items {
 		o := &all.Items[i]
-		if used[digestOf(o.Name)] || now().Sub(o.CreationTimestamp.Time) < keepFor {
+		if used[digestOf(o.Name)] != nil || now().Sub(o.CreationTimestamp.Time) < keepFor {
 			continue
 		}
 		if err := client.IgnoreNotFound(s.Client.Delete(ctx, o)); err != nil {
@@ -54,29 +54,38 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// used are the digests of the images that are judged or run.
-func used(ctx context.Context, reader client.Reader) (map[string]bool, error) {
+// used are the digests of the images that are judged or run, with who uses them.
+func used(ctx context.Context, reader client.Reader) (users, error) {
+	digests := users{}
+	var intents v1alpha1.BpfIntentList
+	if err := reader.List(ctx, &intents, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list what uses images: %w", err)
+	}
+	for i := range intents.Items {
+		digests.add(intents.Items[i].Spec.Digest, tenantOf(intents.Items[i].Spec.Application))
+	}
+	return digests, eachApplication(ctx, reader, func(app v1alpha1.Application) {
+		digests.add(app.Report().Digest, tenantOf(app.Identity()))
+		digests.add(app.Report().PreviousDigest, tenantOf(app.Identity()))
+	})
+}
+
+// eachApplication visits the applications of both scopes, which it must not change.
+func eachApplication(ctx context.Context, reader client.Reader, visit func(v1alpha1.Application)) error {
 	var (
 		namespaced v1alpha1.BpfApplicationList
 		cluster    v1alpha1.ClusterBpfApplicationList
-		intents    v1alpha1.BpfIntentList
 	)
-	for _, list := range []client.ObjectList{&namespaced, &cluster, &intents} {
-		if err := reader.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("list what uses images: %w", err)
+	for _, list := range []client.ObjectList{&namespaced, &cluster} {
+		if err := reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list what uses images: %w", err)
 		}
 	}
-	used := map[string]bool{}
 	for i := range namespaced.Items {
-		used[namespaced.Items[i].Status.Digest] = true
-		used[namespaced.Items[i].Status.PreviousDigest] = true
+		visit(&namespaced.Items[i])
 	}
 	for i := range cluster.Items {
-		used[cluster.Items[i].Status.Digest] = true
-		used[cluster.Items[i].Status.PreviousDigest] = true
+		visit(&cluster.Items[i])
 	}
-	for i := range intents.Items {
-		used[intents.Items[i].Spec.Digest] = true
-	}
-	return used, nil
+	return nil
 }
