@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -162,52 +161,12 @@ func (p *pass) backedOff(owners []string, a plan.Action) error {
 // failedLately returns the error of an action that is not to be tried again yet.
 func (p *pass) failedLately(a plan.Action) error {
 	if a.Verb == plan.SetChain {
-		p.planned[a.String()] = true
-		if last := p.attempts[a.String()]; last != nil && p.now.Before(last.retryAt) {
-			return last.err
-		}
-		return nil
+		return p.triedLately(a.String(), p.opts.BackOff.longest())
 	}
 	if app := p.applicationOf(a.UID); app != nil && p.now.Before(app.retryAt) {
 		return app.failed[a.String()]
 	}
 	return nil
-}
-
-// attempt is what came of an action on a chain, which failed. It has a back-off of
-// its own: a chain has many owners, and what else fails of one delays no other.
-type attempt struct {
-	err      error
-	failures int
-	retryAt  time.Time
-}
-
-// noteChain remembers how an action on a chain went.
-func (p *pass) noteChain(a plan.Action, err error) {
-	if a.Verb != plan.SetChain || isPending(err) {
-		return
-	}
-	key := a.String()
-	if wait := new(contested); err == nil || errors.As(err, &wait) {
-		// Who is contested says when it is tried again.
-		delete(p.attempts, key)
-		return
-	}
-	last := p.attempts[key]
-	if last == nil {
-		last = &attempt{}
-		p.attempts[key] = last
-	}
-	last.err, last.failures = err, last.failures+1
-	last.retryAt = p.now.Add(p.opts.BackOff.after(last.failures))
-}
-
-// endAttempts forgets the actions on chains that nobody plans any more. One that waits
-// for its load is not planned meanwhile.
-func (p *pass) endAttempts() {
-	maps.DeleteFunc(p.attempts, func(key string, last *attempt) bool {
-		return !p.planned[key] && p.now.Sub(last.retryAt) > p.opts.BackOff.Most
-	})
 }
 
 // note remembers how an action went.

@@ -488,12 +488,12 @@ func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim
 	}
 	p.giveUp(want)
 	culprit, later := newcomers[refused-1], newcomers[refused:]
+	if culprit.Standing == plan.Running {
+		p.failedAgain(all, err)
+		return func() { p.leaveOrEnd(want, running, err) }
+	}
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
 	return func() {
-		if culprit.Standing == plan.Running {
-			p.leaveOrEnd(want, running, err)
-			return
-		}
 		p.refuseAt(place, culprit, err)
 		for _, c := range later {
 			p.putOff(c.UID, fmt.Sprintf("it waits for its turn: the kernel refused %s with another application", place))

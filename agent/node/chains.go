@@ -57,8 +57,14 @@ func (p *pass) fit(want plan.Chain, running []plan.Member) misfit {
 	if n := len(newcomers); n > 0 {
 		suspect = newcomers[n-1].UID
 	}
+	attempted := p.chainKey(want.Ifindex, want.Members, suspect)
+	if err := p.triedLately(attempted, p.patience(want.Members, running)); err != nil {
+		p.giveUp(want)
+		return func() { p.leaveOrEnd(want, running, &backingOffError{err}) }
+	}
 	key, v, err := p.loadChain(want.Ifindex, want.Members, running, suspect)
 	if err == nil {
+		delete(p.attempts, attempted)
 		return p.use(want, key, v)
 	}
 	if errors.Is(err, errLoading) {
@@ -74,6 +80,7 @@ func (p *pass) fit(want plan.Chain, running []plan.Member) misfit {
 	if len(newcomers) == 0 {
 		p.loads.take(key)
 		p.giveUp(want)
+		p.failedAgain(attempted, err)
 		return func() { p.leaveOrEnd(want, running, err) }
 	}
 	return p.exclude(want, running, newcomers, key, err)

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"slices"
+
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
 )
@@ -23,4 +25,21 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 		}
 		return buildChain(parts, objects, o, shared)
 	}
+}
+
+// IsLoading reports whether the verifier is at work.
+func (a *Agent) IsLoading() bool {
+	a.work.Lock()
+	defer a.work.Unlock()
+	return slices.ContainsFunc(a.loads.lanes, func(one *lane) bool {
+		if one.load == nil {
+			return false
+		}
+		select {
+		case <-one.load.done:
+			return false
+		default:
+			return true
+		}
+	})
 }

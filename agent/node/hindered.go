@@ -23,8 +23,8 @@ type hindered struct {
 }
 
 // leaveOrEnd keeps a chain that cannot be loaded as it is. Where a member is to be
-// unloaded, it does so for endGrace, and then takes out one member after the other: the
-// last one left needs no load.
+// unloaded, it does so for endGrace, and then takes out one member after the other, each
+// after an attempt of its own: the last one left needs no load.
 func (p *pass) leaveOrEnd(want plan.Chain, running []plan.Member, err error) {
 	if !p.unloads(want.Members, running) {
 		p.leave(want, running, err)
@@ -35,7 +35,7 @@ func (p *pass) leaveOrEnd(want plan.Chain, running []plan.Member, err error) {
 		h = &hindered{since: p.now}
 		p.hindered[want.Ifindex] = h
 	}
-	if p.now.Sub(h.since) < endGrace {
+	if late := new(backingOffError); errors.As(err, &late) || p.now.Sub(h.since) < endGrace {
 		p.leave(want, running, err)
 		return
 	}

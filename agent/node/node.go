@@ -123,7 +123,8 @@ type Agent struct {
 	// unmeasured those that could not be measured, and when; under work.
 	profiles   map[[2]string]chain.Profile
 	unmeasured map[[2]string]time.Time
-	// attempts are the actions on chains that failed, under work.
+	// attempts are the loads of chains, by key, and the actions on chains, by their
+	// words, that failed; under work.
 	attempts map[string]*attempt
 	// begun is what is being loaded for an interface, by index, under work.
 	begun map[int]*begun

@@ -48,7 +48,7 @@ type pass struct {
 	unreadable map[string]bool
 	// outcomes by uid.
 	outcomes map[string]*outcome
-	// planned are the actions on chains that were to be done.
+	// planned are the loads of chains and the actions on them that were to be done.
 	planned map[string]bool
 	// strays by the uid they lie under.
 	strays map[string][]string

@@ -215,6 +215,9 @@ func (p *pass) keepDeployed(app *application, out *outcome) {
 	}
 }
 
+// longest is how long one wait may take, its jitter included.
+func (b BackOff) longest() time.Duration { return b.Most + b.Most/4 }
+
 // after is how long to wait after so many failures in a row.
 func (b BackOff) after(failures int) time.Duration {
 	wait := b.First

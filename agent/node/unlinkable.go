@@ -123,7 +123,7 @@ func (p *pass) blame(uid string, c plan.Chain, cause, err error) {
 		p.outcomes[uid] = out
 	}
 	out.failed(uid, plan.Action{Verb: plan.SetChain, Interface: c.Interface, Members: c.Members}, err)
-	if p.lostLately(uid) != nil {
+	if p.isLate(cause) {
 		return
 	}
 	out.tried = true
@@ -135,6 +135,12 @@ func (p *pass) blame(uid string, c plan.Chain, cause, err error) {
 		}
 		app.failed[lostMember] = cause
 	}
+}
+
+// isLate reports whether what a chain cannot be made for was found a short while ago.
+func (p *pass) isLate(cause error) bool {
+	late, lost := new(backingOffError), new(memberError)
+	return errors.As(cause, &late) || errors.As(cause, &lost) && p.lostLately(lost.uid) != nil
 }
 
 // lostMember is what failed where a member cannot be had.
