@@ -338,6 +338,40 @@ func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
 	return i, nil
 }
 
+// outdated reports whether a denial rests on signatures or attestations that the registry
+// is to be asked about again, since one may have been added. That is so where the
+// definition changed since they were collected, else after half a minute; where there is
+// nothing new it is asked half as often each time, every two minutes at least.
+func (j *Judge) outdated(d policies.Decision, i Inspected) bool {
+	if d.Allowed() || !d.AllEvidence && len(i.evidence.Signatures) > 0 ||
+		i.stale || i.req.Passing && i.req.Digest != "" || j.unreachable(i.image) {
+		return false
+	}
+	age := j.opts.Now().Sub(i.collected.At)
+	return age < 0 || age >= min(max(i.collected.unchanged(), hurried), unhurried) || i.collected.At.Before(i.req.Changed)
+}
+
+// renewed is i with all that the registry offers now. Where that cannot be asked, what was
+// collected counts.
+func (j *Judge) renewed(ctx context.Context, i Inspected) (Inspected, error) {
+	have := i.collected
+	// What is older than anything is no part to be completed.
+	have.At = time.Time{}
+	now, from, err := j.anew(ctx, i.trust, i.Resolved, have, true)
+	if errors.Is(err, image.ErrNotAsked) {
+		return i, err
+	}
+	j.opts.Observer.Signatures(asked(err))
+	if err == nil && from == FromRegistry {
+		i.collected = now
+		i.evidence, err = j.tried(ctx, i.trust, now)
+	}
+	if err != nil {
+		return i, fmt.Errorf("verify signatures of %s: %w", i.req.Application.Identity(), err)
+	}
+	return i, nil
+}
+
 // asked is what became of asking a registry.
 func asked(err error) Origin {
 	if err != nil {
@@ -349,6 +383,9 @@ func asked(err error) Origin {
 // hurried is how long collected signatures are used that may not be all there
 // will be: none counts, or only a part was collected.
 const hurried = 30 * time.Second
+
+// unhurried is how long collected signatures are used at most that something is denied for.
+const unhurried = 2 * time.Minute
 
 // clockSkew is how far the clocks of two machines that share a Memory may differ.
 const clockSkew = 5 * time.Minute
@@ -394,6 +431,12 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 	if excused && (r.req.Passing && r.req.Digest != "" || j.unreachable(r.image)) {
 		return have, FromStale, nil
 	}
+	return j.anew(ctx, trust, r, have, excused)
+}
+
+// anew asks the registry for what is missing from what was collected before, which goes on
+// to count where the registry cannot be asked and is excused.
+func (j *Judge) anew(ctx context.Context, trust *signing.Trust, r Resolved, have collectedAt, excused bool) (collectedAt, Origin, error) {
 	noting, answered := image.Answers(ctx)
 	now, err := j.more(noting, trust, r, have)
 	err = without(err)

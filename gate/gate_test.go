@@ -716,6 +716,91 @@ func TestASignatureMadeLaterIsSeen(t *testing.T) {
 	}
 }
 
+// TestASecondSignatureMadeLaterIsSeen has a policy ask for two signers.
+func TestASecondSignatureMadeLaterIsSeen(t *testing.T) {
+	both := wantsSigner("team-b")
+	for name, c := range map[string]struct {
+		policy policies.Policy
+		// since is when the definition took its form, after the first evaluation.
+		later, since time.Duration
+		allowed      bool
+	}{
+		"half a minute later":                                   {policy: both, later: 31 * time.Second, allowed: true},
+		"at once, where the definition changed":                 {policy: both, later: time.Second, since: time.Second, allowed: true},
+		"not at once":                                           {policy: both, later: time.Second},
+		"not where what is denied for is no signature":          {policy: rego("deny contains \"never\""), later: 31 * time.Second},
+		"nor where that changed, and somebody signed it anyway": {policy: rego("deny contains \"never\""), later: time.Second, since: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ref := w.push("xdp_count", "v1")
+			w.sign(ref, "team-a")
+			j, began := w.judge(), w.now
+			j.Repolicy(w.policy(c.policy))
+			req := gate.Request{Application: app(ref, "count_packets", onEth0()), Digest: w.resolve(ref).Digest, Changed: began}
+			if n, v := w.taken(t, j, req); v.Allowed() || n == 0 {
+				t.Fatalf("allowed %v after %d requests", v.Allowed(), n)
+			}
+			w.sign(ref, "team-b")
+			w.now, req.Changed = began.Add(c.later), began.Add(c.since)
+			n, v := w.taken(t, j, req)
+			if v.Allowed() != c.allowed || (n > 0) != c.allowed {
+				t.Errorf("allowed %v after %d requests, denied for %v", v.Allowed(), n, rules(v))
+			}
+		})
+	}
+}
+
+// TestWhatIsDeniedForItsSignaturesIsAskedAboutLessAndLess counts how often a registry is
+// asked about an image that nobody signs again.
+func TestWhatIsDeniedForItsSignaturesIsAskedAboutLessAndLess(t *testing.T) {
+	w := newWorld(t)
+	ref := w.push("xdp_count", "v1")
+	w.sign(ref, "team-a")
+	j := w.judge()
+	j.Repolicy(w.policy(wantsSigner("team-b")))
+	req := gate.Request{Application: app(ref, "count_packets", onEth0())}
+	req.Digest = w.resolve(ref).Digest
+	began := w.now
+	var asked []time.Duration
+	for range 60 {
+		if n, _ := w.taken(t, j, req); n > 0 {
+			asked = append(asked, w.now.Sub(began))
+		}
+		w.now = w.now.Add(10 * time.Second)
+	}
+	want := []time.Duration{0, 30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 6 * time.Minute, 8 * time.Minute}
+	if diff := cmp.Diff(want, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+}
+
+// TestADenialIsNoLessOneWhileTheRegistryIsAway asks again about what is denied for its
+// signatures: with the registry away, and without asking it.
+func TestADenialIsNoLessOneWhileTheRegistryIsAway(t *testing.T) {
+	w := newWorld(t)
+	ref := w.push("xdp_count", "v1")
+	w.sign(ref, "team-a")
+	j := w.judge()
+	j.Repolicy(w.policy(wantsSigner("team-b")))
+	req := gate.Request{Application: app(ref, "count_packets", onEth0()), Digest: w.resolve(ref).Digest}
+	if _, v := w.taken(t, j, req); v.Outdated() {
+		t.Error("what was just collected is outdated")
+	}
+	w.now = w.now.Add(31 * time.Second)
+	v, err := j.Judge(image.CacheOnly(t.Context()), req)
+	if err != nil || v.Allowed() || !v.Outdated() {
+		t.Errorf("without a registry: allowed %v, outdated %v, %v", v.Allowed(), v.Outdated(), err)
+	}
+	w.down.Store(true)
+	for _, most := range []int{100, 0} {
+		n, v := w.taken(t, j, req)
+		if v.Allowed() || v.Outdated() || n > most {
+			t.Errorf("with the registry away: allowed %v, outdated %v after %d requests, want %d at most", v.Allowed(), v.Outdated(), n, most)
+		}
+	}
+}
+
 func TestAPinnedTagIsNotFollowed(t *testing.T) {
 	w := newWorld(t)
 	ref := w.signed("xdp_count")

@@ -32,7 +32,12 @@ type collectedAt struct {
 	hash string
 	// stored is the time that the Memory has of the same; zero where it has nothing.
 	stored time.Time
+	// since is when the registry first offered this, as far as this process knows.
+	since time.Time
 }
+
+// unchanged is how long the registry is known to have offered nothing else.
+func (c collectedAt) unchanged() time.Duration { return c.At.Sub(c.since) }
 
 // storeAgain is how old a time the Memory may have of what did not change. What
 // reads it takes it for that much older than it is, and a Memory that is an
@@ -137,7 +142,7 @@ func (k remembered) collected(m Memory, r image.Resolved) (collectedAt, Origin) 
 	if err != nil {
 		return collectedAt{}, ""
 	}
-	c.stored = c.At
+	c.stored, c.since = c.At, c.At
 	k.signatures.put(name, c)
 	return c, FromStore
 }
@@ -147,9 +152,9 @@ func (k remembered) collected(m Memory, r image.Resolved) (collectedAt, Origin) 
 func (k remembered) keep(m Memory, r image.Resolved, c collectedAt) error {
 	name := memoryName(r)
 	before, known := k.signatures.get(name)
-	c.stored = time.Time{}
+	c.stored, c.since = time.Time{}, c.At
 	if known && before.hash == c.hash {
-		c.stored = before.stored
+		c.stored, c.since = before.stored, before.since
 	}
 	same := c.told()
 	if m != nil && !same {

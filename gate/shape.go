@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -34,6 +35,10 @@ type Request struct {
 	// once a request that is not passing needs it. With a Digest nobody is asked about
 	// signatures that were collected within StaleFor.
 	Passing bool
+	// Changed is when the definition took its present form; the zero time where that is
+	// not known. What it is denied for, by signatures that were collected before, is
+	// asked again at once.
+	Changed time.Time
 }
 
 // Shaped is a request whose definition is whole and legal in itself.

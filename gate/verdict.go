@@ -40,6 +40,8 @@ type Verdict struct {
 	stale time.Time
 	// unevaluated is why the definition alone was evaluated; nil where all was.
 	unevaluated error
+	// outdated is Outdated.
+	outdated bool
 }
 
 // Decide lets the policies judge. Only an error of the engine itself, or of a
@@ -57,6 +59,15 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 		}
 		decision, err = j.decision(ctx, i)
 	}
+	outdated := err == nil && j.outdated(decision, i)
+	if outdated {
+		if i, err = j.renewed(ctx, i); err == nil {
+			outdated = false
+			decision, err = j.decision(ctx, i)
+		} else if errors.Is(err, image.ErrNotAsked) {
+			err = nil
+		}
+	}
 	if err == nil && !decision.Known() {
 		// What denies nothing but for want of time is no answer.
 		err = ctx.Err()
@@ -71,7 +82,7 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	v := Verdict{
 		generation: generation, inForce: i.trust.Revision() + "/" + i.policies.Revision(),
 		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
-		programs: i.programs, decision: decision, revision: i.policies.Revision(), allowed: decision.Allowed(),
+		programs: i.programs, decision: decision, revision: i.policies.Revision(), allowed: decision.Allowed(), outdated: outdated,
 	}
 	if i.stale {
 		v.stale = i.collected.At
@@ -199,6 +210,10 @@ func (v Verdict) Stale() time.Time { return v.stale }
 // Unevaluated is why nothing but the definition was evaluated, which is denied
 // whatever its image is; nil where all was.
 func (v Verdict) Unevaluated() error { return v.unevaluated }
+
+// Outdated reports whether it denies for signatures or attestations that the registry is
+// to be asked about again, and was not: the context was one of image.CacheOnly.
+func (v Verdict) Outdated() bool { return v.outdated }
 
 // Facts is what the bytecode does; empty where the verdict fell before that.
 func (v Verdict) Facts() bytecode.Facts { return v.facts }

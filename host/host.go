@@ -101,6 +101,8 @@ type Host struct {
 	tree     tree
 	defs     definitions
 	tags     map[string]*tag
+	// read is when definitions were first read as they are, by UID.
+	read map[string]read
 	// places are where definitions were last found, by UID.
 	places map[string]string
 	pruned time.Time
@@ -141,7 +143,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, places: map[string]string{}, confirmed: map[string]bool{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: newEvaluations(o.Now)}
+	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: newEvaluations(o.Now)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())

@@ -828,6 +828,12 @@ deny contains "not by team-a" if not "team-a" in {s.signer | some s in input.sig
 	}
 }
 
+// wantsTwo is a policy that asks for two signers.
+const wantsTwo = `package skep.policy
+
+deny contains "fewer than two" if count({s.signer | some s in input.signatures}) < 2
+`
+
 // TestWhoMayPushKeepsNothingOfARevokedSigner has the registry say something else
 // than when the application was sealed by two signers, whom the policy wants both.
 func TestWhoMayPushKeepsNothingOfARevokedSigner(t *testing.T) {
@@ -851,10 +857,7 @@ func TestWhoMayPushKeepsNothingOfARevokedSigner(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			s.policy(`package skep.policy
-
-deny contains "fewer than two" if count({s.signer | some s in input.signatures}) < 2
-`, v1alpha1.RunningKeep)
+			s.policy(wantsTwo, v1alpha1.RunningKeep)
 			s.define("app", s.push(first, "app:v1", "team-a", "team-b"))
 			h := s.open()
 			app := s.pass(h)["app"]
@@ -898,6 +901,47 @@ func TestASuspendedDefinitionKeepsNothingOfARevokedSigner(t *testing.T) {
 	s.writeSigners()
 	if app := s.pass(h)["app"]; running(app) != 0 {
 		t.Errorf("still runs: %+v", app.Conditions)
+	}
+}
+
+// TestASecondSignatureIsSeenSoon adds the signature that a policy misses.
+func TestASecondSignatureIsSeenSoon(t *testing.T) {
+	for name, c := range map[string]struct {
+		// change is what happens after the signature was added.
+		change func(*stage, *Host) *Host
+		seen   metav1.ConditionStatus
+	}{
+		"nothing": {change: func(_ *stage, h *Host) *Host { return h }, seen: noThanks},
+		"half a minute goes by": {seen: yesPlease, change: func(s *stage, h *Host) *Host {
+			s.now = s.now.Add(30 * time.Second)
+			return h
+		}},
+		"the definition changes": {seen: yesPlease, change: func(s *stage, h *Host) *Host {
+			path := filepath.Join(s.defs, "app.yaml")
+			body, err := os.ReadFile(path)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			s.write(path, bytes.Replace(body, []byte("metadata:\n"), []byte("metadata:\n  annotations: {reconcile.fluxcd.io/requestedAt: now}\n"), 1))
+			return h
+		}},
+		"another process starts": {seen: yesPlease, change: func(s *stage, h *Host) *Host {
+			if err := h.Close(); err != nil {
+				s.t.Fatal(err)
+			}
+			return s.open()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.policy(wantsTwo, v1alpha1.RunningKeep)
+			s.define("app", s.push(first, "app:v1", "team-a"))
+			h := s.open()
+			wantConditions(t, s.pass(h)["app"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks})
+			s.push(first, "app:v1", "team-b")
+			h = c.change(s, h)
+			wantConditions(t, s.pass(h)["app"], map[string]metav1.ConditionStatus{v1alpha1.ConditionReady: c.seen})
+		})
 	}
 }
 

@@ -47,6 +47,12 @@ type tag struct {
 	moved   string
 }
 
+// read is when a generation of a definition was first read.
+type read struct {
+	generation int64
+	at         time.Time
+}
+
 // tagCheckEvery is how often a tag is asked for, to report that it moved, and
 // tagCheckTimeout how long the registry may take.
 const (
@@ -223,7 +229,7 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *Brake) {
 	return all, brake
 }
 
-// forget drops what is known of applications that are gone: the tags of what is not
+// forget drops what is known of applications that are gone: the tags, and the times, of what is not
 // defined, since a definition that comes back is new, and the places of what neither is
 // nor runs.
 func (h *Host) forget(all []standing) {
@@ -234,6 +240,7 @@ func (h *Host) forget(all []standing) {
 		there[uid] = defined[uid] || s.Runs()
 	}
 	maps.DeleteFunc(h.tags, func(uid string, _ *tag) bool { return !defined[uid] })
+	maps.DeleteFunc(h.read, func(uid string, _ read) bool { return !defined[uid] })
 	maps.DeleteFunc(h.places, func(uid, _ string) bool { return !there[uid] })
 }
 
@@ -288,7 +295,9 @@ func (h *Host) evaluate(ctx context.Context, q question, req gate.Request, anew 
 	verdict, err := judge.Judge(image.CacheOnly(ctx), req)
 	if !errors.Is(err, image.ErrNotAsked) {
 		h.evaluations.note(q, reply{verdict: verdict, err: err})
-		return verdict, err
+		if !verdict.Outdated() || !anew {
+			return verdict, err
+		}
 	}
 	q.ask = func(ctx context.Context) (r reply) {
 		r.verdict, r.err = judge.Judge(ctx, req)
@@ -363,7 +372,7 @@ func (h *Host) live() map[string]*intent.Payload {
 // request asks the gate about a definition, by the digest its tag stood for
 // when this generation was first judged.
 func (h *Host) request(d definition, live *intent.Payload) gate.Request {
-	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.tree.author}}
+	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.tree.author}, Changed: h.changed(d)}
 	known := h.tags[uidOf(d.app.Identity())]
 	switch {
 	case known != nil && known.generation == d.generation:
@@ -372,6 +381,15 @@ func (h *Host) request(d definition, live *intent.Payload) gate.Request {
 		req.Digest = live.ImageDigest
 	}
 	return req
+}
+
+// changed is when a definition was first read in its present form by this process.
+func (h *Host) changed(d definition) time.Time {
+	uid := uidOf(d.app.Identity())
+	if h.read[uid].generation != d.generation {
+		h.read[uid] = read{generation: d.generation, at: h.opts.Now()}
+	}
+	return h.read[uid].at
 }
 
 // remember keeps what tags were resolved to, and asks now and then whether one
