@@ -33,6 +33,8 @@ type Images interface {
 	// Pull fetches by digest, from a cache where it can. What it returns is
 	// released.
 	Pull(ctx context.Context, r image.Resolved) (*image.Image, error)
+	// Describe is Pull, but for the object where the image was pulled before.
+	Describe(ctx context.Context, r image.Resolved) (*image.Image, error)
 }
 
 // Options says what a Judge asks and what it trusts.
@@ -606,7 +608,6 @@ func (j *Judge) tried(ctx context.Context, trust *signing.Trust, c collectedAt) 
 // are not among it: they are many, and registries are waited for later.
 type object struct {
 	*image.Image
-	size  int64
 	facts reading
 	// misfits are the variables that the definition sets and the object lacks, or
 	// has of another type.
@@ -620,36 +621,51 @@ type reading struct {
 	Broken  string
 }
 
-// open pulls an object, and reads of it all that is asked of it, before another
-// may be pulled.
+// open reads all that is asked of an object, before another may be pulled. It is pulled
+// where its facts are not known, or where values have to fit its variables.
 func (j *Judge) open(ctx context.Context, r Resolved) (*object, error) {
-	pulled, err := j.images(r.req).Pull(ctx, r.image)
+	images, variables := j.images(r.req), r.req.Application.Body().Variables
+	read := images.Describe
+	if len(variables) > 0 {
+		read = images.Pull
+	}
+	pulled, err := read(ctx, r.image)
 	if err != nil {
 		return nil, err
 	}
+	facts, known := j.known.facts.get(j.factsKey(pulled.ObjectDigest))
+	if !known && pulled.Object == nil {
+		pulled.Release()
+		if pulled, err = images.Pull(ctx, r.image); err != nil {
+			return nil, err
+		}
+	}
 	defer pulled.Release()
-	o := &object{Image: pulled, size: int64(len(pulled.Object)), facts: j.facts(pulled)}
+	if !known {
+		facts = j.inspect(pulled)
+	}
+	o := &object{Image: pulled, facts: facts}
 	if o.facts.known() {
-		o.misfits = misfits(pulled.Object, r.req.Application.Body().Variables)
+		o.misfits = misfits(pulled.Object, variables)
 	}
 	return o, nil
 }
 
 func (r reading) known() bool { return r.Refused == nil && r.Broken == "" }
 
-// facts inspects an object once, whether it comes to facts or not: the same
-// bytes come to the same again.
-func (j *Judge) facts(pulled *image.Image) reading {
-	options := bytecode.Options{CPUs: j.opts.CPUs}
-	key := options.Key(pulled.ObjectDigest)
-	if known, ok := j.known.facts.get(key); ok {
-		return known
-	}
+// inspect finds out the facts of an object and remembers them, whether it comes to facts
+// or not: the same bytes come to the same again.
+func (j *Judge) inspect(pulled *image.Image) reading {
 	var read reading
 	var err error
-	if read.Facts, err = bytecode.Inspect(bytes.NewReader(pulled.Object), options); err != nil && !errors.As(err, &read.Refused) {
+	if read.Facts, err = bytecode.Inspect(bytes.NewReader(pulled.Object), j.inspects()); err != nil && !errors.As(err, &read.Refused) {
 		read.Broken = err.Error()
 	}
-	j.known.facts.put(key, read)
+	j.known.facts.put(j.factsKey(pulled.ObjectDigest), read)
 	return read
 }
+
+// factsKey is that of an object's facts.
+func (j *Judge) factsKey(objectDigest string) string { return j.inspects().Key(objectDigest) }
+
+func (j *Judge) inspects() bytecode.Options { return bytecode.Options{CPUs: j.opts.CPUs} }

@@ -132,7 +132,7 @@ func (i Inspected) Input() policies.Input {
 	input := i.input(i.programs)
 	input.Image = policies.Image{
 		Registry: i.image.Registry, Repository: i.image.Repository, Tag: i.image.Tag, Digest: i.image.Digest,
-		Size: i.object.size, Labels: i.object.Labels,
+		Size: i.object.ObjectSize, Labels: i.object.Labels,
 	}
 	input.Signatures, input.Attestations, input.Bytecode = i.evidence.Signatures, i.evidence.Attestations, i.facts
 	return input

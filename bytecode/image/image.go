@@ -6,7 +6,10 @@
 // no ELF beyond what the object's architecture takes.
 package image
 
-import "github.com/google/go-containerregistry/pkg/name"
+import (
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
 
 // The labels of bpfman's bytecode image format: JSON objects that map program
 // names to types and map names to types. They are claims, not facts.
@@ -46,9 +49,13 @@ type Image struct {
 	Labels map[string]string
 	// Size of the layer as stored, in bytes.
 	Size int64
-	// Object is the ELF file, ObjectDigest its sha256 as sha256:….
+	// Object is the ELF file, ObjectDigest its sha256 as sha256:…, and ObjectSize how
+	// many bytes it has.
 	Object       []byte
 	ObjectDigest string
+	ObjectSize   int64
+	// blobs lead from Digest to the object, as the registry has them.
+	blobs []v1.Hash
 	// release gives back the object's room.
 	release func()
 }

@@ -167,6 +167,8 @@ type Client struct {
 	room    *room
 	refused *refusedImages
 	shown   *shown
+	// described are images that were read, for its platform.
+	described *descriptions
 	// party is whom it reads for; empty where that is nobody in particular.
 	party string
 }
@@ -185,7 +187,7 @@ func NewClient(options Options) (*Client, error) {
 	if own, ok := o.Transport.(*http.Transport); ok && options.Transport == nil {
 		(&guard{allowed: names}).over(own)
 	}
-	c := &Client{options: o, allowed: names, room: newRoom(o), refused: &refusedImages{}, shown: &shown{}}
+	c := &Client{options: o, allowed: names, room: newRoom(o), refused: &refusedImages{}, shown: &shown{}, described: &descriptions{}}
 	how := []remote.Option{
 		remote.WithAuthFromKeychain(o.Keychain),
 		remote.WithTransport(newBounded(o, names, c.shown)),
@@ -221,7 +223,7 @@ func (c *Client) as(k authn.Keychain) (*Client, error) {
 	o.Keychain, o.CacheDir = k, ""
 	other, err := NewClient(o)
 	if err == nil {
-		other.cache, other.room, other.refused = c.cache, c.room, c.refused
+		other.cache, other.room, other.refused, other.described = c.cache, c.room, c.refused, c.described
 	}
 	return other, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
@@ -117,12 +118,24 @@ func (c *Client) pull(ctx context.Context, r Resolved, how reading) (*Image, err
 		return nil, err
 	}
 	if c.cache != nil {
-		if err := c.cache.put(sum(image.Object), image.Object); err != nil {
+		if err := c.keep(image); err != nil {
 			image.Release()
 			return nil, err
 		}
 	}
 	return image, nil
+}
+
+// keep puts an object that was pulled into the cache, and remembers its image.
+func (c *Client) keep(image *Image) error {
+	object := sum(image.Object)
+	if err := c.cache.put(object, image.Object); err != nil {
+		return err
+	}
+	known := described{image: *image, blobs: append(slices.Clone(image.blobs), object)}
+	known.image.Object, known.image.Resolved, known.image.release = nil, Resolved{}, nil
+	c.described.note(image.Digest, known)
+	return nil
 }
 
 // read goes from the digest to the object.
@@ -132,19 +145,31 @@ func (c *Client) read(ctx context.Context, src source, r Resolved) (_ *Image, er
 	if err != nil {
 		return nil, err
 	}
-	digest, m, err := c.descend(ctx, src, digest)
+	manifest, m, err := c.descend(ctx, src, digest)
 	if err != nil {
 		return nil, err
 	}
-	image := &Image{Resolved: r, ManifestDigest: digest.String()}
-	if err := c.fill(ctx, src, image, digest, m); err != nil {
+	image := &Image{Resolved: r, ManifestDigest: manifest.String(), blobs: taken(digest, manifest, m)}
+	if err := c.fill(ctx, src, image, manifest, m); err != nil {
 		if c.shown.hide(&err); errors.Is(err, ErrMalformed) {
 			c.refused.note(image.ManifestDigest, err)
 		}
 		return nil, err
 	}
-	image.ObjectDigest = sum(image.Object).String()
+	image.ObjectDigest, image.ObjectSize = sum(image.Object).String(), int64(len(image.Object))
 	return image, nil
+}
+
+// taken are the blobs that read takes for an image.
+func taken(digest, manifest v1.Hash, m *v1.Manifest) []v1.Hash {
+	blobs := []v1.Hash{digest, manifest}
+	if m.Config.MediaType.IsConfig() {
+		blobs = append(blobs, m.Config.Digest)
+	}
+	for _, layer := range m.Layers {
+		blobs = append(blobs, layer.Digest)
+	}
+	return blobs
 }
 
 // descend finds the manifest of the platform, through at most one index.

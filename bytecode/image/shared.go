@@ -247,11 +247,21 @@ func (r *Reader) Pin(reference, digest string) (Resolved, error) {
 
 // Pull is Client.Pull, once the party has shown its right.
 func (r *Reader) Pull(ctx context.Context, image Resolved) (*Image, error) {
+	return r.read(ctx, image, (*Client).pull)
+}
+
+// Describe is Client.Describe, once the party has shown its right.
+func (r *Reader) Describe(ctx context.Context, image Resolved) (*Image, error) {
+	return r.read(ctx, image, (*Client).describe)
+}
+
+// read pulls or describes.
+func (r *Reader) read(ctx context.Context, image Resolved, read func(*Client, context.Context, Resolved, reading) (*Image, error)) (*Image, error) {
 	cache := r.shared.own.cache
 	if r.sealed && cache != nil {
-		pulled, err := r.shared.own.pull(ctx, image, fromCache)
+		pulled, err := read(r.shared.own, ctx, image, fromCache)
 		if errors.Is(err, ErrNotFound) && r.shared.recall(ctx, image) {
-			pulled, err = r.shared.own.pull(ctx, image, fromCache)
+			pulled, err = read(r.shared.own, ctx, image, fromCache)
 		}
 		if !errors.Is(err, ErrNotFound) {
 			return pulled, err
@@ -265,7 +275,7 @@ func (r *Reader) Pull(ctx context.Context, image Resolved) (*Image, error) {
 		if err := r.permit(ctx, image, open); err != nil {
 			return nil, err
 		}
-		return r.client(image).Pull(ctx, image)
+		return read(r.client(image), ctx, image, throughCache)
 	}
 	var pulled *Image
 	k, err := r.try(ctx, image, func(c *Client) (err error) {

@@ -154,7 +154,8 @@ func TestNobodyGetsWhatAnotherPulled(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, pulled := r.Pull(t.Context(), pinned)
-			for way, err := range map[string]error{"by tag": reads(t.Context(), r, w.ref), "by digest": reads(t.Context(), r, byDigest), "pinned": pulled} {
+			_, described := r.Describe(t.Context(), pinned)
+			for way, err := range map[string]error{"by tag": reads(t.Context(), r, w.ref), "by digest": reads(t.Context(), r, byDigest), "pinned": pulled, "described": described} {
 				if err == nil {
 					t.Errorf("%s: it was let read", way)
 					continue
@@ -196,6 +197,12 @@ func TestARegistryThatClaimsADigestOpensNothing(t *testing.T) {
 }
 
 func TestARightIsBelievedForAWhile(t *testing.T) {
+	for name, read := range map[string]func(*Reader, context.Context, Resolved) (*Image, error){"Pull": (*Reader).Pull, "Describe": (*Reader).Describe} {
+		t.Run(name, func(t *testing.T) { testRight(t, read) })
+	}
+}
+
+func testRight(t *testing.T, read func(*Reader, context.Context, Resolved) (*Image, error)) {
 	w := newSharing(t)
 	if err := reads(t.Context(), w.owner(), w.ref); err != nil {
 		t.Fatal(err)
@@ -207,7 +214,7 @@ func TestARightIsBelievedForAWhile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = w.owner().Pull(t.Context(), pinned)
+		_, err = read(w.owner(), t.Context(), pinned)
 		return err
 	}
 	if err := again(); err != nil || len(w.taken()) != 0 {
@@ -248,7 +255,7 @@ func TestARightIsBelievedForAWhile(t *testing.T) {
 		t.Error("revoked, and the registry away: it was let read")
 	}
 	sealed := w.owner().Sealed()
-	if _, err := sealed.Pull(t.Context(), w.image); err != nil {
+	if _, err := read(sealed, t.Context(), w.image); err != nil {
 		t.Errorf("what was sealed before: %v", err)
 	}
 }
