@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
 	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,20 +37,16 @@ import (
 // clients is. An image that is named by a tag costs one request to its
 // registry, which is on this machine.
 func BenchmarkWebhook(b *testing.B) {
-	for _, named := range []string{"digest", "tag", "digest/rules=20"} {
+	for _, named := range []string{"digest", "tag", "digest/rules=20", "digest/rules=20-of-the-namespace"} {
 		b.Run("by="+named, func(b *testing.B) {
 			w := newWorld(b)
-			if named == "digest/rules=20" {
-				p := w.policy("rules", strings.Join(rules.Deny(), "\n"))
-				w.until(func() error {
-					if err := admin.Get(b.Context(), client.ObjectKeyFromObject(p), p); err != nil {
-						return err
-					}
-					if !apimeta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionReady) {
-						return fmt.Errorf("policy is not ready: %+v", p.Status.Conditions)
-					}
-					return nil
-				})
+			spec := v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + strings.Join(rules.Deny(), "\n"), Match: &v1alpha1.PolicyMatch{Namespaces: []string{w.namespace}}}
+			switch named {
+			case "digest/rules=20":
+				w.standing(b, &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: spec}})
+			case "digest/rules=20-of-the-namespace":
+				spec.Match = nil
+				w.standing(b, &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "rules"}, Spec: spec})
 			}
 			image := w.signed()
 			if named == "tag" {
@@ -59,6 +55,24 @@ func BenchmarkWebhook(b *testing.B) {
 			w.answers(b, image)
 		})
 	}
+}
+
+// standing makes a policy, and waits until it is active.
+func (w *world) standing(b *testing.B, p interface {
+	client.Object
+	conditions.Getter
+}) {
+	w.create(admin, p)
+	b.Cleanup(func() { _ = admin.Delete(context.WithoutCancel(b.Context()), p) })
+	w.until(func() error {
+		if err := admin.Get(b.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+			return err
+		}
+		if !conditions.IsTrue(p, v1alpha1.ConditionReady) {
+			return fmt.Errorf("policy is not ready: %+v", p.GetConditions())
+		}
+		return nil
+	})
 }
 
 // answers measures answers about applications of an image.
