@@ -83,7 +83,7 @@ bench: ## Run the benchmarks into dist/bench.txt and compare with dist/bench.old
 	@old=$(basename $(BENCHOUT)).old.txt; test ! -e $$old || $(TOOL) benchstat $$old $(BENCHOUT)
 
 bench-cluster: assets ## Measure a cluster: up to 1,000 simulated nodes, 1,000 applications, the webhook, an agent's memory (minutes)
-	go test -run '^$$' -bench 'Nodes|Thousand|Webhook|Resident' -benchtime 1x -timeout 30m ./test/integration/... ./agent/cluster
+	go test -run '^$$' -bench 'Nodes|Thousand|Webhook|Resident|AtRest' -benchtime 1x -timeout 30m ./test/integration/... ./agent/cluster
 
 cosign: ## Make signing's golden files anew by cosign 2 and 3, and have both verify Skep's (minutes to build)
 	GOBIN='$(CURDIR)/dist/cosign/cosign2' go install github.com/sigstore/cosign/v2/cmd/cosign@v2.6.5
