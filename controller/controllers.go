@@ -90,6 +90,9 @@ type Options struct {
 	// Interval is how often an application that is well is judged again; zero
 	// means ten minutes.
 	Interval time.Duration
+	// NamespacedPoliciesEvery is how often policies of namespaces alone change what is
+	// active, where they change again and again; zero means half a minute.
+	NamespacedPoliciesEvery time.Duration
 	// Admission is how requests to the API server are looked at; the zero value
 	// serves none.
 	Admission admission.Options
@@ -245,7 +248,7 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	if err != nil {
 		return nil, fmt.Errorf("register applications: %w", err)
 	}
-	settings := &policy.Reconciler{Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again, Events: told, Leader: elector}
+	settings := &policy.Reconciler{Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again, Events: told, Leader: elector, NamespacedEvery: o.NamespacedPoliciesEvery}
 	if err := settings.Register(mgr); err != nil {
 		return nil, fmt.Errorf("register policies: %w", err)
 	}

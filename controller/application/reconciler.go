@@ -461,14 +461,19 @@ func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing
 	return "", false, nil
 }
 
-// Weigh implements policy.Weigher: it judges all that runs by the policies now
+// Weigh implements policy.Weigher: it judges what runs by the policies now
 // in force, without the network where it can.
-func (r *Reconciler) Weigh(ctx context.Context) (effect policy.Effect, err error) {
+func (r *Reconciler) Weigh(ctx context.Context, namespaces map[string]bool) (effect policy.Effect, err error) {
 	var intents v1alpha1.BpfIntentList
 	if err := r.Client.List(ctx, &intents); err != nil {
 		return effect, fmt.Errorf("list intents: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, weighTimeout)
+	timeout := weighTimeout
+	if namespaces != nil {
+		intents.Items = slices.DeleteFunc(intents.Items, func(o v1alpha1.BpfIntent) bool { return !namespaces[o.Spec.Application.Namespace] })
+		timeout = slowAfter
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// Namespaces that take long come last.
 	var slow []*v1alpha1.BpfIntent
@@ -493,7 +498,8 @@ func (r *Reconciler) Weigh(ctx context.Context) (effect policy.Effect, err error
 }
 
 // weighTimeout bounds the weighing of all that runs: nothing is sealed, unloaded or
-// rolled on meanwhile.
+// rolled on meanwhile. What runs in namespaces whose own policies changed has slowAfter:
+// a revocation may wait for that.
 const weighTimeout = 10 * time.Second
 
 // weighOne adds to an effect what the policies now in force do to what one intent has

@@ -55,10 +55,10 @@ func (b *brake) recount(runs map[v1alpha1.Identity]bool, now time.Time) {
 // maxListed bounds how many applications a log line names.
 const maxListed = 64
 
-// weigh asks what the policies of a revision unload, and says whom they deny before
-// anything acts on it.
-func (k *Keeper) weigh(ctx context.Context, w Weigher, revision string) (*brake, error) {
-	effect, err := w.Weigh(ctx)
+// weigh asks what the policies of a revision unload in some namespaces, or, where that is
+// nil, everywhere, and logs whom they deny before anything acts on it.
+func (k *Keeper) weigh(ctx context.Context, w Weigher, revision string, namespaces map[string]bool) (*brake, error) {
+	effect, err := w.Weigh(ctx, namespaces)
 	if err != nil {
 		return nil, fmt.Errorf("weigh change of policies: %w", err)
 	}
@@ -70,7 +70,7 @@ func (k *Keeper) weigh(ctx context.Context, w Weigher, revision string) (*brake,
 	if err != nil {
 		return nil, err
 	}
-	b := &brake{revision: revision, unloads: k.unloaded(runs)}
+	b := &brake{revision: revision, unloads: k.unloaded(runs, namespaces)}
 	for _, id := range effect.Unloads {
 		b.unloads[id] = k.now()
 	}
@@ -80,13 +80,14 @@ func (k *Keeper) weigh(ctx context.Context, w Weigher, revision string) (*brake,
 
 // unloaded are the applications that were unloaded by the revisions before, and when
 // that was found: a change of policies does not have them forgotten, since any policy of a
-// namespace makes one. Those that run are weighed anew.
-func (k *Keeper) unloaded(runs map[v1alpha1.Identity]bool) map[v1alpha1.Identity]time.Time {
+// namespace makes one. Those that run and were weighed are left out: they count as they
+// were weighed.
+func (k *Keeper) unloaded(runs map[v1alpha1.Identity]bool, weighed map[string]bool) map[v1alpha1.Identity]time.Time {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	unloaded := map[v1alpha1.Identity]time.Time{}
 	for id, found := range k.brake.unloads {
-		if !runs[id] {
+		if !runs[id] || weighed != nil && !weighed[id.Namespace] {
 			unloaded[id] = found
 		}
 	}

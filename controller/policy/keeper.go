@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -35,9 +36,10 @@ type Effect struct {
 	Denies []v1alpha1.Identity
 }
 
-// Weigher says what the policies now in force do to what runs.
+// Weigher says what the policies now active do to what runs.
 type Weigher interface {
-	Weigh(ctx context.Context) (Effect, error)
+	// Weigh weighs the applications of some namespaces, or, where that is nil, all.
+	Weigh(ctx context.Context, namespaces map[string]bool) (Effect, error)
 }
 
 // Engine compiles policies; *policies.Engine is one.
@@ -79,6 +81,8 @@ type Keeper struct {
 	one sync.Mutex
 	// before is what is in force; nil before the first refresh.
 	before *objects
+	// weighedAs is what was written, and what came of it, when it was weighed last.
+	weighedAs scopes
 	// trusted remembers what came of each signer, by UID and generation, and active by
 	// UID each policy as it could be used last.
 	trusted map[string]error
@@ -163,9 +167,11 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 	changed = revision != before
 	var weighed *brake
 	if changed {
-		if weighed, err = k.weigh(ctx, w, revision); err != nil {
+		now := scopesOf(trust, outcomes)
+		if weighed, err = k.weigh(ctx, w, revision, now.changed(k.weighedAs)); err != nil {
 			return nil, false, err
 		}
+		k.weighedAs = now
 	}
 	confirmed := in.confirmed(revision)
 	k.mu.Lock()
@@ -182,6 +188,35 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 		close(k.ready)
 	}
 	return outcomes, changed, nil
+}
+
+// scopes is by namespace what is written there and what came of it; what is of the
+// cluster has the empty one.
+type scopes map[string]string
+
+func scopesOf(trust *signing.Trust, outcomes []Outcome) scopes {
+	all := scopes{"": trust.Revision()}
+	for _, o := range outcomes {
+		all[o.Object.GetNamespace()] += fmt.Sprintf(" %s %t %v", version(o.Object), o.Pending, o.Err)
+	}
+	return all
+}
+
+// changed returns the namespaces whose policies are others than before; nil where what
+// is of the cluster is.
+func (s scopes) changed(before scopes) map[string]bool {
+	if before[""] != s[""] {
+		return nil
+	}
+	changed := map[string]bool{}
+	for namespace := range s {
+		changed[namespace] = before[namespace] != s[namespace]
+	}
+	for namespace := range before {
+		changed[namespace] = before[namespace] != s[namespace]
+	}
+	maps.DeleteFunc(changed, func(_ string, changed bool) bool { return !changed })
+	return changed
 }
 
 // compile makes a trust and a set out of what can be used.

@@ -36,6 +36,8 @@ type cluster struct {
 	cluster    []v1alpha1.ClusterBpfPolicy
 	namespaced []v1alpha1.BpfPolicy
 	unloads    []v1alpha1.Identity
+	// scope is what was weighed last.
+	scope map[string]bool
 	// live are the applications that run; buried have a tombstone.
 	live, buried []v1alpha1.Identity
 	// remembered is the ConfigMap; crds ends the UIDs of the CRDs.
@@ -88,7 +90,10 @@ func (c *cluster) Create(_ context.Context, o client.Object, _ ...client.CreateO
 }
 
 // Weigh implements Weigher.
-func (c *cluster) Weigh(context.Context) (Effect, error) { return Effect{Unloads: c.unloads}, nil }
+func (c *cluster) Weigh(_ context.Context, namespaces map[string]bool) (Effect, error) {
+	c.scope = namespaces
+	return Effect{Unloads: c.unloads}, nil
+}
 
 // unreachable has no images.
 type unreachable struct{ gate.Images }

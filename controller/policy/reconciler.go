@@ -46,8 +46,14 @@ type Reconciler struct {
 	// the key changed; zero means five minutes, half of what a former key is trusted
 	// for at least.
 	Interval time.Duration
+	// NamespacedEvery is how often policies of namespaces alone change what is active,
+	// where they change again and again: each time, all that is being evaluated begins
+	// anew. After quiet, namespacedAtOnce changes act at once. Zero means half a minute.
+	NamespacedEvery time.Duration
 	// Leader decides whether this replica writes; nil means that it does.
 	Leader *leader.Elector
+
+	namespaced limit
 }
 
 // The requests there are. Signers and policies become active together; those of
@@ -86,10 +92,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, what reconcile.Request) (ctr
 		if err := r.Keeper.Prepare(ctx); err != nil {
 			return ctrl.Result{}, err
 		}
+		if wait := r.namespaced.wait(r.Keeper.now(), r.NamespacedEvery); wait > 0 {
+			return ctrl.Result{RequeueAfter: wait}, nil
+		}
 	}
 	outcomes, changed, err := r.Keeper.Refresh(ctx, r.Weigher)
 	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if changed && what == ofNamespaces {
+		r.namespaced.take(r.Keeper.now(), r.NamespacedEvery)
 	}
 	if changed {
 		ctrl.LoggerFrom(ctx).Info("signers and policies are in force", "revision", r.Keeper.Weighed(), "objects", len(outcomes))
