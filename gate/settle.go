@@ -113,6 +113,10 @@ func (s Standing) Undecided() bool {
 	return s.Held.unknown || s.defined() && s.Err == nil && !s.Verdict.Decision().Known()
 }
 
+// UnloadedByPolicy is the reason that is sealed where unload protection counts what is
+// unloaded.
+const UnloadedByPolicy = "a policy that says running: Unload denies it"
+
 // Settle decides what to do with one application and why. revoked are the
 // signers whose trust was taken away, or is from a time on; braked tells that so much is denied anew
 // that a human has to confirm it.
@@ -124,7 +128,7 @@ func (s Standing) Settle(revoked signing.Revocations, braked bool) (Move, string
 	case s.Unloads() && braked:
 		return MoveKeep, "the brake on mass denial holds it; confirm with skep confirm"
 	case s.Unloads():
-		return MoveBury, "a policy that says running: Unload denies it"
+		return MoveBury, UnloadedByPolicy
 	case !s.defined() && s.Hidden:
 		return MoveKeep, "its file cannot be read"
 	case !s.defined() && s.Runs():

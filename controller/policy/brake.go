@@ -66,7 +66,7 @@ func (k *Keeper) weigh(ctx context.Context, w Weigher, revision string, namespac
 		ctrl.LoggerFrom(ctx).Info("policies deny applications that run and were allowed before: what runs is kept, unless a policy says running: Unload",
 			"revision", revision, "count", len(denied), "applications", denied[:min(len(denied), maxListed)])
 	}
-	runs, err := k.runs(ctx)
+	runs, buried, err := k.intents(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +74,9 @@ func (k *Keeper) weigh(ctx context.Context, w Weigher, revision string, namespac
 	for _, id := range effect.Unloads {
 		b.unloads[id] = k.now()
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	b.recall(k.open(buried), runs)
 	b.recount(runs, k.now())
 	return b, nil
 }
@@ -94,19 +97,60 @@ func (k *Keeper) unloaded(runs map[v1alpha1.Identity]bool, weighed map[string]bo
 	return unloaded
 }
 
-// runs are the applications that agents are to run.
-func (k *Keeper) runs(ctx context.Context) (map[v1alpha1.Identity]bool, error) {
+// intents returns the applications that agents are to run, and the tombstones of the last
+// hour, which are shared and must not be changed.
+func (k *Keeper) intents(ctx context.Context) (runs map[v1alpha1.Identity]bool, buried []*v1alpha1.BpfIntent, err error) {
 	var intents v1alpha1.BpfIntentList
 	if err := k.Reader.List(ctx, &intents, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list intents: %w", err)
+		return nil, nil, fmt.Errorf("list intents: %w", err)
 	}
-	runs := map[v1alpha1.Identity]bool{}
+	runs = map[v1alpha1.Identity]bool{}
 	for i := range intents.Items {
-		if spec := &intents.Items[i].Spec; !spec.Tombstone {
-			runs[spec.Application] = true
+		switch o := &intents.Items[i]; {
+		case !o.Spec.Tombstone:
+			runs[o.Spec.Application] = true
+		case k.now().Sub(time.UnixMilli(o.Spec.Serial)) <= together:
+			buried = append(buried, o)
 		}
 	}
-	return runs, nil
+	return runs, buried, nil
+}
+
+// tombstone is one that was opened.
+type tombstone struct {
+	application v1alpha1.Identity
+	serial      int64
+	// denied tells that a policy had the application unloaded, and a controller sealed that.
+	denied bool
+}
+
+// open opens tombstones that were not opened yet, and forgets the others; mu is held.
+func (k *Keeper) open(buried []*v1alpha1.BpfIntent) map[string]tombstone {
+	opened := make(map[string]tombstone, len(buried))
+	for _, o := range buried {
+		one, known := k.tombstones[o.Name]
+		if !known || one.serial != o.Spec.Serial {
+			one = tombstone{serial: o.Spec.Serial}
+			if sealed, err := k.Keys().Trust.Open(o.Spec.Envelope); err == nil {
+				p := sealed.Payload()
+				one.application = p.Application
+				one.denied = p.UID == o.Name && p.Serial == o.Spec.Serial && p.Reason == gate.UnloadedByPolicy
+			}
+		}
+		opened[o.Name] = one
+	}
+	k.tombstones = opened
+	return opened
+}
+
+// recall counts what another replica unloaded, or this one before it started. What runs
+// again, such as another application of that name, is not counted by that.
+func (b *brake) recall(tombstones map[string]tombstone, runs map[v1alpha1.Identity]bool) {
+	for _, one := range tombstones {
+		if found := time.UnixMilli(one.serial); one.denied && !runs[one.application] && found.After(b.unloads[one.application]) {
+			b.unloads[one.application] = found
+		}
+	}
 }
 
 // Holds tells whether the brake keeps running what a policy wants unloaded, and
@@ -114,7 +158,7 @@ func (k *Keeper) runs(ctx context.Context) (map[v1alpha1.Identity]bool, error) {
 // first: what the weighing could not tell, such as an image out of reach, counts
 // once it can.
 func (k *Keeper) Holds(ctx context.Context, id v1alpha1.Identity) (revision string, held bool, err error) {
-	runs, err := k.runs(ctx)
+	runs, buried, err := k.intents(ctx)
 	if err != nil {
 		return "", false, err
 	}
@@ -123,6 +167,7 @@ func (k *Keeper) Holds(ctx context.Context, id v1alpha1.Identity) (revision stri
 	if k.brake.unloads == nil {
 		k.brake.unloads = map[v1alpha1.Identity]time.Time{}
 	}
+	k.brake.recall(k.open(buried), runs)
 	k.brake.unloads[id] = k.now()
 	k.brake.recount(runs, k.now())
 	return k.brake.revision, k.brake.on(), nil

@@ -100,6 +100,8 @@ type Keeper struct {
 	revoked signing.Revocations
 	weighed string
 	brake   brake
+	// tombstones are those of the last hour as they were opened, by UID.
+	tombstones map[string]tombstone
 }
 
 // NewKeeper returns a Keeper that has refreshed nothing yet.

@@ -40,6 +40,8 @@ type cluster struct {
 	scope map[string]bool
 	// live are the applications that run; buried have a tombstone.
 	live, buried []v1alpha1.Identity
+	// sealed are intents as they are stored.
+	sealed []v1alpha1.BpfIntent
 	// remembered is the ConfigMap; crds ends the UIDs of the CRDs.
 	remembered *corev1.ConfigMap
 	crds       string
@@ -56,6 +58,7 @@ func (c *cluster) List(_ context.Context, list client.ObjectList, _ ...client.Li
 	case *v1alpha1.BpfPolicyList:
 		list.Items = c.namespaced
 	case *v1alpha1.BpfIntentList:
+		list.Items = slices.Clone(c.sealed)
 		for _, id := range c.live {
 			list.Items = append(list.Items, v1alpha1.BpfIntent{Spec: v1alpha1.BpfIntentSpec{Application: id}})
 		}

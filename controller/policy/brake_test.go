@@ -1,0 +1,70 @@
+package policy
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/test/seals"
+)
+
+// buried is a tombstone as it is stored.
+func buried(t *testing.T, by seals.Key, id v1alpha1.Identity, uid string, at time.Time, reason string) v1alpha1.BpfIntent {
+	t.Helper()
+	envelope, err := gate.Bury(by.Sealer, id, gate.Stamp{UID: uid, Serial: at.UnixMilli()}, reason)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := v1alpha1.BpfIntent{Spec: v1alpha1.BpfIntentSpec{Application: id, Tombstone: true, Serial: at.UnixMilli(), Envelope: envelope}}
+	o.Name = uid
+	return o
+}
+
+// TestAChangeOfLeaderKeepsTheCountOfUnloadProtection unloads two of twenty applications,
+// which is what may go at once; then another replica leads.
+func TestAChangeOfLeaderKeepsTheCountOfUnloadProtection(t *testing.T) {
+	key, stranger := seals.New(t), seals.New(t)
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for sentence, c := range map[string]struct {
+		by     seals.Key
+		reason string
+		later  time.Duration
+		held   bool
+	}{
+		"a policy denied them":                      {key, gate.UnloadedByPolicy, time.Minute, true},
+		"a policy denied them long ago":             {key, gate.UnloadedByPolicy, 2 * together, false},
+		"they were deleted":                         {key, "it was deleted", time.Minute, false},
+		"no controller sealed that a policy denied": {stranger, gate.UnloadedByPolicy, time.Minute, false},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			all := apps(20)
+			in := &cluster{live: slices.Clone(all), keys: keys.Keys{Sealer: key.Sealer, Trust: key.Trust}}
+			now := start
+			replica := func() *Keeper {
+				k := in.keeper(t)
+				k.Now = func() time.Time { return now }
+				refresh(t, k, in)
+				return k
+			}
+			follows := replica()
+			in.live = slices.Clone(all[2:])
+			for _, id := range all[:2] {
+				in.sealed = append(in.sealed, buried(t, c.by, id, "uid-"+id.Name, now, c.reason))
+			}
+			// One that was made anew runs, whatever is said of the one before it.
+			in.sealed = append(in.sealed, buried(t, key, all[3], "before", now, gate.UnloadedByPolicy))
+			now = now.Add(c.later)
+			for who, k := range map[string]*Keeper{"a replica that followed": follows, "one that starts": replica()} {
+				if _, held := holds(t, k, all[2]); held != c.held {
+					t.Errorf("%s holds the third: %t", who, held)
+				}
+				if n := len(k.brake.unloads); c.held && n != 3 || !c.held && n != 1 {
+					t.Errorf("%s counts %d", who, n)
+				}
+			}
+		})
+	}
+}
