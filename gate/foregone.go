@@ -17,7 +17,8 @@ import (
 // asked about the definition alone: a quarter, and a second at most.
 const kept = time.Second
 
-// beforeEnd returns a context for what asks registries, which ends before ctx does.
+// beforeEnd returns a context for what comes before the policies are asked, which ends
+// before ctx does.
 func beforeEnd(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -27,19 +28,11 @@ func beforeEnd(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // Foregone is the verdict on a request that could not be evaluated, for the cause,
-// where it is denied whatever its image turns out to be. It asks no registry, and
-// reports false where nothing is known.
+// where it is denied whatever a registry would tell of its image. It asks no registry,
+// and reports false where nothing is known.
 func (j *Judge) Foregone(ctx context.Context, req Request, cause error) (Verdict, bool) {
-	shaped, err := Shape(req)
-	if err != nil {
-		return Verdict{}, false
-	}
-	input, unknown, err := shaped.known()
-	if err != nil {
-		return Verdict{}, false
-	}
 	trust, set := j.inForce()
-	decision, err := j.foregone(ctx, set, input, unknown)
+	decision, unknown, err := j.foregone(ctx, set, req)
 	if err != nil || decision.Allowed() {
 		return Verdict{}, false
 	}
@@ -47,10 +40,14 @@ func (j *Judge) Foregone(ctx context.Context, req Request, cause error) (Verdict
 	if err != nil {
 		return Verdict{}, false
 	}
+	what := "the definition was"
+	if !unknown.Object {
+		what = "the definition and the bytecode were"
+	}
+	cause = fmt.Errorf("only %s evaluated: %w", what, cause)
 	decision.Warnings = append(slices.Clone(decision.Warnings), policies.Reason{
-		Rule: "evaluate/definition", Path: "spec.bytecode.image",
-		Message: fmt.Sprintf("only the definition was evaluated: %v", cause),
-		Remedy:  "mend what is denied; there may be more reasons once the image is read",
+		Rule: "evaluate/definition", Path: "spec.bytecode.image", Message: cause.Error(),
+		Remedy: "mend what is denied; there may be more reasons once the registry answers",
 	})
 	return Verdict{
 		generation: generation, inForce: trust.Revision() + "/" + set.Revision(),
@@ -58,27 +55,60 @@ func (j *Judge) Foregone(ctx context.Context, req Request, cause error) (Verdict
 	}, true
 }
 
-// foregone asks the policies about what is known of an input, or the memory of what
-// they said.
-func (j *Judge) foregone(ctx context.Context, set *policies.Set, input policies.Input, unknown policies.Unknown) (policies.Decision, error) {
+// foregone asks the policies about what is known of a request without a registry, or the
+// memory of what they said. It returns what is not known as well.
+func (j *Judge) foregone(ctx context.Context, set *policies.Set, req Request) (policies.Decision, policies.Unknown, error) {
+	input, unknown, err := j.withoutRegistry(ctx, req)
+	if err != nil {
+		return policies.Decision{}, unknown, err
+	}
 	key, err := decisionKey(input, fmt.Sprintf("%s/%+v", set.Revision(), unknown))
 	if err != nil {
-		return policies.Decision{}, err
+		return policies.Decision{}, unknown, err
 	}
 	if decision, known := j.known.decisions.get(key); known {
-		return decision, nil
+		return decision, unknown, nil
 	}
 	input.Now = j.opts.Now()
 	decision, err := set.Foregone(ctx, input, unknown)
 	if err == nil && !decision.TimeDependent {
 		j.known.decisions.put(key, decision)
 	}
-	return decision, err
+	return decision, unknown, err
 }
 
-// known is the document of a request as far as it is known without its image, and
-// which parts of it are not.
-func (s Shaped) known() (policies.Input, policies.Unknown, error) {
+// withoutRegistry is the document of a request as far as it is known without a registry,
+// and which parts of it are not: the signatures, and where the image is not in the cache
+// all of what it says.
+func (j *Judge) withoutRegistry(ctx context.Context, req Request) (policies.Input, policies.Unknown, error) {
+	shaped, err := Shape(req)
+	if err != nil {
+		return policies.Input{}, policies.Unknown{}, err
+	}
+	if inspected, err := j.inCache(ctx, shaped); err == nil {
+		return inspected.Input(), policies.Unknown{}, nil
+	}
+	return shaped.defined()
+}
+
+// inCache is a request with what its bytecode says, where that is in the cache.
+func (j *Judge) inCache(ctx context.Context, s Shaped) (Inspected, error) {
+	ctx, cancel := beforeEnd(image.CacheOnly(ctx))
+	defer cancel()
+	resolved, err := j.Resolve(ctx, s)
+	if err != nil {
+		return Inspected{}, err
+	}
+	v := Verified{Resolved: resolved}
+	if v.object, err = j.open(ctx, resolved); err != nil {
+		return Inspected{}, err
+	}
+	return j.Inspect(ctx, v)
+}
+
+// defined is the document of a request as far as its definition says it, and which
+// parts of it are not known.
+func (s Shaped) defined() (policies.Input, policies.Unknown, error) {
 	spec := s.req.Application.Body()
 	named, err := image.Named(spec.Bytecode.Image)
 	if err != nil {
@@ -90,7 +120,7 @@ func (s Shaped) known() (policies.Input, policies.Unknown, error) {
 	if s.req.Digest != "" {
 		input.Image.Digest = s.req.Digest
 	}
-	return input, policies.Unknown{Digest: input.Image.Digest == "", Programs: !whole}, nil
+	return input, policies.Unknown{Object: true, Digest: input.Image.Digest == "", Programs: !whole}, nil
 }
 
 // definedPrograms are the programs as Inspect makes them, where it fills in the same

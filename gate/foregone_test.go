@@ -1,6 +1,7 @@
 package gate_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -115,35 +116,180 @@ func TestADefinitionIsDeniedWithinTheDeadline(t *testing.T) {
 	}
 }
 
-// TestWhatRunsIsNotUnloadedByItsDefinitionAlone has a policy that unloads deny what
-// runs while the registry is away: that waits until all can be evaluated.
-func TestWhatRunsIsNotUnloadedByItsDefinitionAlone(t *testing.T) {
+// unloading is a policy of some Rego that has what it denies unloaded.
+func unloading(text string) policies.Policy {
+	p := rego(text)
+	p.Spec.Running = v1alpha1.RunningUnload
+	return p
+}
+
+const (
+	deniesDefinition = `deny contains "a name" if input.application.metadata.name == "app"`
+	deniesBytecode   = `deny contains "counts" if input.bytecode.programs[_].name == "count_packets"`
+	deniesUnsigned   = `deny contains "unsigned" if count(input.signatures) == 0`
+)
+
+// TestWhatRunsWaitsForNoRegistry has no registry tell anything of what runs: it is out of
+// reach, or its answer is awaited. What a policy that unloads denies of the definition, or
+// of bytecode in the cache, is unloaded. What only lacks its evidence is kept.
+func TestWhatRunsWaitsForNoRegistry(t *testing.T) {
+	kept, unloaded := gate.MoveKeep, gate.MoveBury
+	for name, c := range map[string]struct {
+		policy policies.Policy
+		// alone is what becomes of it by its definition alone, cached with its bytecode.
+		alone, cached gate.Move
+		// authored says that it is kept where its definition cannot be read.
+		authored bool
+	}{
+		"the definition is denied":             {policy: unloading(deniesDefinition), alone: unloaded, cached: unloaded},
+		"a policy that keeps denies it":        {policy: rego(deniesDefinition), alone: kept, cached: kept},
+		"a policy that is tried out denies it": {policy: audited(unloading(deniesDefinition)), alone: kept, cached: kept},
+		"a label is asked for":                 {policy: unloading(`deny contains "no owner" if not input.application.metadata.labels.owner`), alone: unloaded, cached: unloaded, authored: true},
+		"the bytecode is denied":               {policy: unloading(deniesBytecode), alone: kept, cached: unloaded},
+		"the bytecode lacks a map":             {policy: unloading(`deny contains "x" if count([m | some m in input.bytecode.maps; m.type == "Arena"]) == 0`), alone: kept, cached: unloaded},
+		"the image has no label":               {policy: unloading(`deny contains "x" if not input.image.labels.team`), alone: kept, cached: unloaded},
+		"one of two rules is about evidence":   {policy: unloading(deniesDefinition + "\n\n" + deniesUnsigned), alone: unloaded, cached: unloaded},
+		"one rule is about both": {policy: unloading(`deny contains "x" if {
+			input.application.metadata.name == "app"
+			count(input.signatures) == 0
+		}`), alone: kept, cached: kept},
+		"nobody signed": {policy: unloading(deniesUnsigned), alone: kept, cached: kept},
+		"not signed": {policy: unloading(`deny contains "x" if not signed
+
+		signed if input.signatures[_].signer == "team-a"`), alone: kept, cached: kept},
+		"no first signature": {policy: unloading(`deny contains "x" if not input.signatures[0]`), alone: kept, cached: kept},
+		"not signed by default": {policy: unloading(`default signed := false
+
+		signed if input.signatures[_].signer == "team-a"
+
+		deny contains "x" if signed == false`), alone: kept, cached: kept},
+		"else not signed": {policy: unloading(`by := "team-a" if {
+			input.signatures[_].signer == "team-a"
+		} else := "nobody"
+
+		deny contains "x" if by == "nobody"`), alone: kept, cached: kept},
+		"a comprehension over signatures": {policy: unloading(`deny contains "x" if {
+			names := {s.signer | some s in input.signatures}
+			not "team-a" in names
+		}`), alone: kept, cached: kept},
+		"every signature": {policy: unloading(`deny contains "x" if {
+			every s in input.signatures { s.signer != "team-a" }
+		}`), alone: kept, cached: kept},
+		"a function of signatures": {policy: unloading(`few(list) if count(list) < 1
+
+		deny contains "x" if few(input.signatures)`), alone: kept, cached: kept},
+		"signatures by a computed key": {policy: unloading(`deny contains "x" if {
+			some key in ["signatures"]
+			count(input[key]) == 0
+		}`), alone: kept, cached: kept, authored: true},
+		"signatures in the whole input":  {policy: unloading(`deny contains "x" if object.get(input, "signatures", []) == []`), alone: kept, cached: kept, authored: true},
+		"signatures that are replaced":   {policy: unloading(`deny contains "x" if count(input.signatures) == 0 with input.signatures as []`), alone: kept, cached: kept},
+		"no attestation":                 {policy: unloading(`deny contains "x" if count(input.attestations) == 0`), alone: kept, cached: kept},
+		"it fails on the definition":     {policy: unloading(`deny contains "x" if to_number(input.application.metadata.name) == 1`), alone: kept, cached: kept},
+		"it fails on evidence, perhaps":  {policy: unloading(deniesDefinition + "\n\n" + `deny contains "x" if to_number(input.signatures[0].signer) == 1`), alone: unloaded, cached: unloaded},
+		"the reason quotes the evidence": {policy: unloading(`deny contains sprintf("%v", [input.signatures]) if input.application.metadata.name == "app"`), alone: kept, cached: kept},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			a := app(w.signed("xdp_count"), "count_packets", onEth0())
+			runs := sealed(t, mustJudge(t, w.judge(), a), gate.Stamp{UID: "u", Serial: 7})
+			set := w.policy(c.policy)
+			for _, cache := range []struct {
+				state string
+				empty bool
+				want  gate.Move
+			}{{"bytecode in the cache", false, c.cached}, {"an empty cache", true, c.alone}} {
+				if cache.empty {
+					w.renew()
+				}
+				j := w.judge()
+				j.Repolicy(set)
+				for _, cause := range []error{gate.ErrPending, image.ErrNotAsked, image.ErrUnavailable} {
+					evaluate := func(context.Context, gate.Request) (gate.Verdict, error) { return gate.Verdict{}, cause }
+					defined := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Err: cause, Live: &runs}
+					defined.Held = j.HoldBy(t.Context(), defined, evaluate)
+					if move, why := defined.Settle(nil, false); move != cache.want {
+						t.Errorf("%s, %v: Settle = %s (%s), want %s", cache.state, cause, move, why, cache.want)
+					}
+					if move, why := defined.Settle(nil, true); move != kept {
+						t.Errorf("%s, %v: unload protection lets it through: %s", cache.state, cause, why)
+					}
+					if waits := defined.Pending(); waits != (cache.want == kept && errors.Is(cause, gate.ErrPending)) {
+						t.Errorf("%s, %v: pending %v", cache.state, cause, waits)
+					}
+					hidden := gate.Standing{Live: &runs, Hidden: true}
+					hidden.Held = j.HoldBy(t.Context(), hidden, evaluate)
+					if move, why := hidden.Settle(nil, false); move != cache.want && !c.authored || c.authored && move != kept {
+						t.Errorf("%s, %v, hidden: Settle = %s (%s)", cache.state, cause, move, why)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestARegistryKeepsNothingThatItsDefinitionIsDeniedFor has whoever may have a registry
+// be away, or forget the image, do so once the program runs.
+func TestARegistryKeepsNothingThatItsDefinitionIsDeniedFor(t *testing.T) {
+	for name, attack := range map[string]func(*world){
+		"it is away":           func(w *world) { w.down.Store(true) },
+		"it forgets the image": func(w *world) { w.server.Config.Handler = http.NotFoundHandler() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			a := app(w.signed("xdp_count"), "count_packets", onEth0())
+			runs := sealed(t, mustJudge(t, w.judge(), a), gate.Stamp{UID: "u", Serial: 7})
+			w.renew()
+			w.memory = memory{}
+			attack(w)
+			j := w.judge()
+			for _, c := range []struct {
+				policy policies.Policy
+				want   gate.Move
+			}{{unloading(deniesDefinition), gate.MoveBury}, {unloading(deniesUnsigned), gate.MoveKeep}} {
+				j.Repolicy(w.policy(c.policy))
+				s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+				s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
+				s.Held = j.Hold(t.Context(), s)
+				if move, why := s.Settle(nil, false); move != c.want {
+					t.Errorf("%s: Settle = %s (%s), want %s", c.policy.Spec.Rego, move, why, c.want)
+				}
+				if s.Verdict.Allowed() {
+					t.Errorf("%s: it is allowed", c.policy.Spec.Rego)
+				}
+				fate := j.Fate(t.Context(), gate.Request{Application: a}, runs, nil)
+				if fate.Known || fate.Keeps != (c.want == gate.MoveKeep) || fate.Denied == fate.Keeps {
+					t.Errorf("%s: beside another version: %+v", c.policy.Spec.Rego, fate)
+				}
+			}
+		})
+	}
+}
+
+// TestAnnotationsThatAreTooLargeKeepNothing has an author give a definition annotations
+// that leave no room for policies to be asked about it.
+func TestAnnotationsThatAreTooLargeKeepNothing(t *testing.T) {
 	w := newWorld(t)
 	a := app(w.signed("xdp_count"), "count_packets", onEth0())
 	j := w.judge()
 	runs := sealed(t, mustJudge(t, j, a), gate.Stamp{UID: "u", Serial: 7})
-	unloads := listedOnly
-	unloads.Spec.Running = v1alpha1.RunningUnload
-	settle := func() gate.Move {
+	a.Annotations = map[string]string{"large": strings.Repeat("x", 5<<20)}
+	for _, c := range []struct {
+		policy policies.Policy
+		want   gate.Move
+	}{
+		{unloading(deniesDefinition), gate.MoveBury},
+		{unloading(deniesBytecode), gate.MoveBury},
+		{unloading(`deny contains "large" if input.application.metadata.annotations.large`), gate.MoveKeep},
+		{unloading(`deny contains "no owner" if not input.application.metadata.labels.owner`), gate.MoveKeep},
+		{rego(deniesDefinition), gate.MoveKeep},
+	} {
+		j.Repolicy(w.policy(c.policy))
 		s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
 		s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
-		if s.Err != nil || s.Verdict.Allowed() {
-			t.Errorf("%v, %v", rules(s.Verdict), s.Err)
-		}
 		s.Held = j.Hold(t.Context(), s)
-		move, _ := s.Settle(nil, false)
-		return move
-	}
-	w.renew()
-	w.down.Store(true)
-	w.memory = memory{}
-	j = w.judge()
-	j.Repolicy(w.policy(unloads))
-	if move := settle(); move != gate.MoveKeep {
-		t.Errorf("with the registry away: %s", move)
-	}
-	w.comeUp()
-	if move := settle(); move != gate.MoveBury {
-		t.Errorf("with the registry back: %s", move)
+		if move, why := s.Settle(nil, false); s.Err != nil || move != c.want {
+			t.Errorf("%s: Settle = %s (%s), %v, want %s", c.policy.Spec.Rego, move, why, s.Err, c.want)
+		}
 	}
 }

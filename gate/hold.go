@@ -23,6 +23,9 @@ type Held struct {
 	// judged tells that there is one, unknown that it denies for nothing but policies
 	// that could not be evaluated.
 	judged, unknown bool
+	// partial tells that the policies were not asked about all of it: they may deny it for
+	// more.
+	partial bool
 	// pending is why there is none yet; nil where none is under way.
 	pending error
 	// stands tells that it would be admitted anew.
@@ -71,7 +74,12 @@ func (j *Judge) held(ctx context.Context, s Standing, evaluate Evaluate) (Held, 
 	if !s.Runs() || len(s.Live.Programs) == 0 || s.stays() || !s.defined() && !s.Hidden {
 		return Held{}, nil
 	}
-	verdict, err := evaluate(ctx, asSealed(s.Request, *s.Live))
+	request := asSealed(s.Request, *s.Live)
+	verdict, err := evaluate(ctx, request)
+	if (err != nil || !verdict.asked()) && j.overrules(ctx, s, request) {
+		// It is so whatever a registry answers, or that it has no such image.
+		return Held{judged: true, partial: true, overruled: true}, nil
+	}
 	if errors.Is(err, ErrPending) {
 		return Held{pending: err}, nil
 	}
@@ -84,13 +92,36 @@ func (j *Judge) held(ctx context.Context, s Standing, evaluate Evaluate) (Held, 
 	}
 	decision := verdict.Decision()
 	return Held{
-		judged:  true,
-		unknown: !decision.Known(),
-		stands:  verdict.Allowed(),
-		// What runs has no labels where its definition cannot be read: a policy
-		// that asks for one must not unload it for that.
-		overruled: !verdict.Allowed() && (decision.UnloadUndefined || decision.Unload && s.defined()),
+		judged:    true,
+		unknown:   !decision.Known(),
+		partial:   verdict.Unevaluated() != nil || !verdict.asked(),
+		stands:    verdict.Allowed(),
+		overruled: !verdict.Allowed() && unloads(decision, s.defined()),
 	}, nil
+}
+
+// unloads reports whether a denial has what runs unloaded. What runs has no labels where
+// its definition cannot be read: a policy that asks for one must not unload it for that.
+func unloads(d policies.Decision, defined bool) bool {
+	return d.UnloadUndefined || d.Unload && defined
+}
+
+// overrules reports whether the policies have what runs unloaded by what is known of it
+// without a registry. It is asked where they gave no answer: what they deny whatever the
+// rest turns out to be is not kept by having the registry hang, or forget the image, nor
+// by annotations that are too large for policies to be asked.
+func (j *Judge) overrules(ctx context.Context, s Standing, sealed Request) bool {
+	_, set := j.inForce()
+	if !set.MayUnload(Shaped{sealed}.input(nil).Application) {
+		return false
+	}
+	decision, _, err := j.foregone(ctx, set, sealed)
+	if err == nil && len(decision.Policies) == 0 {
+		sealed.Application = asDefined(*s.Live)
+		decision, _, err = j.foregone(ctx, set, sealed)
+		decision.Unload = false
+	}
+	return err == nil && unloads(decision, s.defined())
 }
 
 // recordTimeout bounds an evaluation by what was sealed.
@@ -202,7 +233,7 @@ var errSuperseded = errors.New("another version takes its place")
 // one.
 type Fate struct {
 	// Keeps tells that it may go on, as what cannot be judged may: Known tells that
-	// it was.
+	// it was, by all there is to know of it.
 	Keeps, Known bool
 	// Denied tells that it may not, for a policy that the brake has a say over.
 	Denied bool
@@ -230,7 +261,7 @@ func beside(request Request, version intent.Payload) Standing {
 func (s Standing) fate(revoked signing.Revocations) Fate {
 	free, _ := s.Settle(revoked, false)
 	braked, _ := s.Settle(revoked, true)
-	return Fate{Keeps: free == MoveKeep, Known: s.Held.judged && !s.Held.unknown, Denied: free != MoveKeep && braked == MoveKeep}
+	return Fate{Keeps: free == MoveKeep, Known: s.Held.judged && !s.Held.unknown && !s.Held.partial, Denied: free != MoveKeep && braked == MoveKeep}
 }
 
 // asDefined is the definition that what runs would have today.

@@ -81,8 +81,8 @@ func TestWhereEvidenceComesFromIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	is("with the registry away for long", map[string]float64{
-		source + `failed"}`: 1, cache + `evidence",result="hit"}`: 1, cache + `facts",result="hit"}`: 1,
-		// The definition alone is evaluated.
+		// The definition and the bytecode alone are evaluated.
+		source + `failed"}`: 1, cache + `evidence",result="hit"}`: 1, cache + `facts",result="hit"}`: 2,
 		cache + `decisions",result="miss"}`: 1,
 	})
 	w.now = w.now.Add(-25 * time.Hour)

@@ -107,10 +107,10 @@ func (s Standing) Pending() bool {
 	return s.Runs() && (s.Held.pending != nil || errors.Is(s.Err, ErrPending) && !s.Held.judged)
 }
 
-// Undecided reports whether policies that could not be evaluated, by their own fault or
-// for want of time, may yet change what is decided.
+// Undecided reports whether policies that could not be evaluated, by their own fault, for
+// want of time, or since a registry is away, may yet change what is decided of what runs.
 func (s Standing) Undecided() bool {
-	return s.Held.unknown || s.defined() && s.Err == nil && !s.Verdict.Decision().Known()
+	return s.Held.unknown || s.Held.partial || s.defined() && s.Err == nil && !s.Verdict.Decision().Known()
 }
 
 // UnloadedByPolicy is the reason that is sealed where unload protection counts what is
@@ -244,7 +244,7 @@ func (s Standing) Allowed(why string) metav1.Condition {
 	}
 	c.Message = strings.Join(sentences, "; ")
 	if cause := s.Verdict.unevaluated; cause != nil {
-		c.Message += "; only the definition was evaluated: " + cause.Error()
+		c.Message += "; " + cause.Error()
 	}
 	return c
 }

@@ -38,7 +38,7 @@ type Verdict struct {
 	inForce string
 	// stale is when the registry was last asked, where it cannot be asked now.
 	stale time.Time
-	// unevaluated is why the definition alone was evaluated; nil where all was.
+	// unevaluated says what alone was evaluated, and why; nil where all was.
 	unevaluated error
 	// outdated is Outdated.
 	outdated bool
@@ -207,8 +207,12 @@ func (v Verdict) Evidence() signing.Evidence { return v.evidence }
 // now; the zero time where it is not.
 func (v Verdict) Stale() time.Time { return v.stale }
 
-// Unevaluated is why nothing but the definition was evaluated, which is denied
-// whatever its image is; nil where all was.
+// asked reports whether the policies were: a step before them denied nothing, and the
+// input was not too large.
+func (v Verdict) asked() bool { return len(v.decision.Policies) > 0 }
+
+// Unevaluated says what was evaluated of a definition that is denied whatever the rest
+// turns out to be, and why no more; nil where all was.
 func (v Verdict) Unevaluated() error { return v.unevaluated }
 
 // Outdated reports whether it denies for signatures or attestations that the registry is

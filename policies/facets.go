@@ -6,10 +6,12 @@ import (
 	"github.com/open-policy-agent/opa/v1/ast"
 )
 
-// Unknown says what of an Input nobody could tell, beside what an image itself has:
-// its size and labels, signatures, attestations and bytecode, which are always
-// unknown together.
+// Unknown says what of an Input could not be determined beside its signatures and
+// attestations, which are always unknown.
 type Unknown struct {
+	// Object: the image was not read, so that its size, its labels and the bytecode
+	// are unknown.
+	Object bool
 	// Digest: a tag was not resolved.
 	Digest bool
 	// Programs: the object says hooks or targets that the definition leaves out.
@@ -32,7 +34,8 @@ func facets() []facet {
 		return ref
 	}
 	return []facet{
-		{"image", []ast.Ref{in("image", "size"), in("image", "labels"), in("image", "mismatches"), in(keySignatures), in(keyAttestations), in("bytecode")}},
+		{"evidence", []ast.Ref{in(keySignatures), in(keyAttestations)}},
+		{"object", []ast.Ref{in("image", "size"), in("image", "labels"), in("image", "mismatches"), in("bytecode")}},
 		{"digest", []ast.Ref{in("image", "digest")}},
 		{"programs", []ast.Ref{in("application", "spec", "programs")}},
 	}
@@ -40,7 +43,10 @@ func facets() []facet {
 
 // facets are the names of the groups that are unknown.
 func (u Unknown) facets() []string {
-	names := []string{"image"}
+	names := []string{"evidence"}
+	if u.Object {
+		names = append(names, "object")
+	}
 	if u.Digest {
 		names = append(names, "digest")
 	}

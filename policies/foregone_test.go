@@ -16,7 +16,7 @@ import (
 )
 
 // tagged is what nobody resolved.
-var tagged = policies.Unknown{Digest: true}
+var tagged = policies.Unknown{Object: true, Digest: true}
 
 // foregone fails the test where nothing came of it.
 func foregone(t testing.TB, set *policies.Set, in policies.Input, u policies.Unknown) policies.Decision {
@@ -65,7 +65,9 @@ func own(rego string) policies.Policy {
 func TestWhatTheDefinitionAloneIsDeniedFor(t *testing.T) {
 	for _, c := range ruleCases(t) {
 		t.Run(c.name, func(t *testing.T) {
-			d := foregone(t, compile(t, own(c.rego)), input(defined), tagged)
+			p := own(c.rego)
+			unload(&p)
+			d := foregone(t, compile(t, p), input(defined), tagged)
 			var got []string
 			for _, r := range d.Denied {
 				line := r.Message
@@ -74,7 +76,7 @@ func TestWhatTheDefinitionAloneIsDeniedFor(t *testing.T) {
 				}
 				got = append(got, line)
 			}
-			if denied := strings.Join(got, "\n"); denied != c.want || d.Foregone != (c.want != "") || len(d.Warnings) > 0 {
+			if denied := strings.Join(got, "\n"); denied != c.want || d.Foregone != (c.want != "") || d.Unload != d.Foregone || len(d.Warnings) > 0 {
 				t.Errorf("foregone %q, want %q; %+v", denied, c.want, d)
 			}
 		})
@@ -108,24 +110,36 @@ func FuzzForegone(f *testing.F) {
 	})
 }
 
-// holds fails the test where a policy denies a definition alone, and not the whole
-// input that comes of it.
+// holds fails the test where a policy denies a part of an input, or has it unloaded, and
+// not the whole that comes of it.
 func holds(t *testing.T, p policies.Policy, random *rand.Rand) {
 	t.Helper()
+	unload(&p)
 	set := compile(t, p)
+	read := input(completed(random))
+	read.Signatures, read.Attestations = nil, nil
 	for _, c := range []struct {
 		unknown  policies.Unknown
-		complete func(*rand.Rand) func(*policies.Input)
+		known    policies.Input
+		complete func(*rand.Rand) policies.Input
 	}{
-		{tagged, completed},
-		{policies.Unknown{Digest: true, Programs: true}, refitted},
+		{tagged, input(defined), func(r *rand.Rand) policies.Input { return input(completed(r)) }},
+		{policies.Unknown{Object: true, Digest: true, Programs: true}, input(defined), func(r *rand.Rand) policies.Input { return input(refitted(r)) }},
+		{policies.Unknown{}, read, func(r *rand.Rand) policies.Input {
+			whole := read
+			evidence(r, &whole)
+			return whole
+		}},
 	} {
-		known := foregone(t, set, input(defined), c.unknown)
+		known := foregone(t, set, c.known, c.unknown)
 		for range 16 {
-			whole := input(c.complete(random))
+			whole := c.complete(random)
 			full := decide(t, set, whole)
 			if slices.ContainsFunc(full.Denied, func(r policies.Reason) bool { return strings.HasSuffix(r.Rule, "/error") }) {
 				continue
+			}
+			if known.Unload && !full.Unload || known.UnloadUndefined && !full.UnloadUndefined {
+				t.Fatalf("it is unloaded by a part alone: %+v, %+v\n%s", known, full, p.Spec.Rego)
 			}
 			for _, r := range known.Denied {
 				if !slices.Contains(full.Denied, r) {
@@ -152,6 +166,17 @@ func refitted(r *rand.Rand) func(*policies.Input) {
 	}
 }
 
+// evidence adds signatures and attestations at random, and now and then none.
+func evidence(r *rand.Rand, in *policies.Input) {
+	one := func(of ...string) string { return of[r.IntN(len(of))] }
+	for range r.IntN(4) {
+		in.Signatures = append(in.Signatures, signing.Signature{Signer: one("release", "other"), Kind: one("key", "keyless")})
+	}
+	for range r.IntN(3) {
+		in.Attestations = append(in.Attestations, signing.Attestation{Signer: "release", PredicateType: one("x", "y"), Predicate: []byte(`{"a": 1}`)})
+	}
+}
+
 // completed fills in what an image would tell, at random and now and then nothing.
 func completed(r *rand.Rand) func(*policies.Input) {
 	one := func(of ...string) string { return of[r.IntN(len(of))] }
@@ -162,12 +187,7 @@ func completed(r *rand.Rand) func(*policies.Input) {
 		if r.IntN(2) == 0 {
 			in.Image.Labels = map[string]string{"team": one("a", "b"), "x": "y"}
 		}
-		for range r.IntN(4) {
-			in.Signatures = append(in.Signatures, signing.Signature{Signer: one("release", "other"), Kind: one("key", "keyless")})
-		}
-		for range r.IntN(3) {
-			in.Attestations = append(in.Attestations, signing.Attestation{Signer: "release", PredicateType: one("x", "y"), Predicate: []byte(`{"a": 1}`)})
-		}
+		evidence(r, in)
 		in.Bytecode = bytecode.Facts{Version: bytecode.FactsVersion, License: one("GPL", "MIT"), CPUs: r.IntN(3), MemoryBytes: r.Uint64N(3) * 4096}
 		for i := range r.IntN(3) {
 			in.Bytecode.Programs = append(in.Bytecode.Programs, bytecode.Program{
@@ -278,10 +298,44 @@ func TestBrokenPoliciesDenyADefinition(t *testing.T) {
 	}
 }
 
-// TestWhatIsForegoneUnloadsNothing keeps what runs until all of an input is known.
-func TestWhatIsForegoneUnloadsNothing(t *testing.T) {
-	set := compile(t, policy("a", no, unload, warns))
-	if d := foregone(t, set, input(defined), tagged); ids(d.Denied) != "a/deny" || d.Unload || d.UnloadUndefined || !d.AdmissionWarn {
-		t.Errorf("%+v", d)
+// TestWhatIsForegoneUnloads has policies of both kinds deny a part of an input: what is
+// unloaded is denied by one that unloads, by itself.
+func TestWhatIsForegoneUnloads(t *testing.T) {
+	signless := `deny contains "unsigned" if count(input.signatures) == 0`
+	owned := `deny contains "no owner" if not input.application.metadata.labels.owner`
+	large := `deny contains "large" if input.bytecode.memoryBytes > 1`
+	for name, c := range map[string]struct {
+		policies             []policies.Policy
+		unknown              policies.Unknown
+		denied               string
+		mayUnload            bool
+		unloads, undefinedly bool
+	}{
+		"it unloads":                   {[]policies.Policy{policy("a", no, unload, warns)}, tagged, "a/deny", true, true, true},
+		"it keeps":                     {[]policies.Policy{policy("a", no)}, tagged, "a/deny", false, false, false},
+		"it is tried out":              {[]policies.Policy{policy("a", no, unload, audit)}, tagged, "", false, false, false},
+		"it reads what authors choose": {[]policies.Policy{policy("a", owned, unload)}, tagged, "a/deny", true, true, false},
+		"it lacks evidence, and another one denies": {[]policies.Policy{policy("a", no), policy("b", signless, unload)}, tagged, "a/deny", true, false, false},
+		"it only warns":             {[]policies.Policy{policy("a", no), policy("b", `warn contains "x"`, unload)}, tagged, "a/deny", false, false, false},
+		"the bytecode is known":     {[]policies.Policy{policy("a", large, unload), policy("b", signless, unload)}, policies.Unknown{}, "a/deny", true, true, true},
+		"the bytecode is not known": {[]policies.Policy{policy("a", large, unload), policy("b", signless, unload)}, tagged, "", true, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := compile(t, c.policies...)
+			in := input(defined)
+			if !c.unknown.Object {
+				in = input(unsigned, func(in *policies.Input) { in.Bytecode.MemoryBytes = 4096 })
+			}
+			if may := set.MayUnload(in.Application); may != c.mayUnload {
+				t.Errorf("it may unload: %v", may)
+			}
+			d := foregone(t, set, in, c.unknown)
+			if ids(d.Denied) != c.denied || d.Unload != c.unloads || d.UnloadUndefined != c.undefinedly {
+				t.Errorf("%+v", d)
+			}
+		})
+	}
+	if set, _ := engine.Compile(t.Context(), []policies.Policy{policy("bad", "deny contains", unload)}, policies.Options{}); set.MayUnload(input().Application) {
+		t.Error("a policy that does not compile may unload")
 	}
 }

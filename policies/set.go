@@ -254,15 +254,23 @@ func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
 }
 
 // Foregone returns the denials that hold whatever the unknown parts of the input turn
-// out to be: Decide denies then too. No denial means that nothing is known yet. It
-// warns of nothing, and has nothing unloaded: that takes a whole input.
+// out to be: Decide denies then too, and has unloaded what this has unloaded. No denial
+// means that nothing is known yet. It warns of nothing.
 func (s *Set) Foregone(ctx context.Context, in Input, u Unknown) (Decision, error) {
 	judges := slices.DeleteFunc(s.judges(in.Application), func(c *compiled) bool {
 		return c.spec.Mode == v1alpha1.PolicyAudit || !c.broken && !c.denies
 	})
 	d, err := s.decide(ctx, in, u.facets(), judges)
-	d.Foregone, d.Unload, d.UnloadUndefined = len(d.Denied) > 0, false, false
+	d.Foregone = len(d.Denied) > 0
 	return d, err
+}
+
+// MayUnload reports whether a policy that judges the application says running: Unload,
+// and can deny it by a rule of its own.
+func (s *Set) MayUnload(app Application) bool {
+	return slices.ContainsFunc(s.judges(app), func(c *compiled) bool {
+		return !c.broken && c.denies && c.spec.Mode != v1alpha1.PolicyAudit && c.spec.Running == v1alpha1.RunningUnload
+	})
 }
 
 // decide asks policies about an input of which parts may be unknown.
