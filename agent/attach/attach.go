@@ -30,6 +30,8 @@ type Request struct {
 	Program *ebpf.Program
 	// Host is where the node's own names are found.
 	Host Host
+	// Found is what Find found; nil has To look for it. The caller closes it.
+	Found *Found
 	// Neighbours are our own links on the same ordered hook, in the order in
 	// which they are to run, with the new link's place among them.
 	Neighbours Neighbours
@@ -118,9 +120,27 @@ func To(r Request) (link.Link, error) {
 	if !known || !ok {
 		return nil, fmt.Errorf("attach %s to %s: this agent attaches no such hook; it attaches %v", r.Attachment.Program, r.Attachment.Hook, Hooks())
 	}
-	l, err := attach(h, r)
+	l, err := attach.found(h, r)
 	if err != nil {
-		return nil, fmt.Errorf("attach %s to %s %s: %w", r.Attachment.Program, h.Name, r.Attachment.Target, rights.ExplainAttach(Explain(h, err), append(rights.ToLoad(h.ProgramType), toAttach(h)...)))
+		return nil, describe(h, r.Attachment, err)
 	}
 	return l, nil
+}
+
+// describe says what could not be attached, and which hook or capability is missing.
+func describe(h hook.Hook, a plan.Attachment, err error) error {
+	return fmt.Errorf("attach %s to %s %s: %w", a.Program, h.Name, a.Target, rights.ExplainAttach(Explain(h, err), append(rights.ToLoad(h.ProgramType), toAttach(h)...)))
+}
+
+// found attaches to the target that was found, or looks for it first.
+func (attach attacher) found(h hook.Hook, r Request) (link.Link, error) {
+	if r.Found != nil {
+		return attach(h, r)
+	}
+	var err error
+	if r.Found, err = r.Host.find(h, r.Attachment); err != nil {
+		return nil, err
+	}
+	defer r.Found.Close()
+	return attach(h, r)
 }

@@ -10,13 +10,8 @@ import (
 
 // cgroup serves every hook of a cgroup: they differ in the attach type only.
 func cgroup(h hook.Hook, r Request) (link.Link, error) {
-	target, err := r.Host.holdTarget(h, r.Attachment)
-	if err != nil {
-		return nil, err
-	}
-	defer target.close()
 	l, err := link.AttachCgroup(link.CgroupOptions{
-		Path: target.path(), Attach: h.AttachType, Program: r.Program,
+		Path: r.Found.target.path(), Attach: h.AttachType, Program: r.Program,
 	})
 	return l, missing(err)
 }

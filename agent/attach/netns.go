@@ -13,13 +13,8 @@ import (
 // ownNetns is the network namespace of the agent.
 const ownNetns = "/proc/self/ns/net"
 
-func netns(h hook.Hook, r Request) (link.Link, error) {
-	target, err := r.Host.holdTarget(h, r.Attachment)
-	if err != nil {
-		return nil, err
-	}
-	defer target.close()
-	ns, err := os.Open(target.path())
+func netns(_ hook.Hook, r Request) (link.Link, error) {
+	ns, err := os.Open(r.Found.target.path())
 	if err != nil {
 		return nil, missing(err)
 	}

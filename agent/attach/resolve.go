@@ -17,9 +17,7 @@ func Resolve(a plan.Attachment, host Host) (plan.Attachment, error) {
 	if !ok {
 		return a, fmt.Errorf("resolve %s: no such hook", a.Hook)
 	}
-	switch h.Shape {
-	case hook.Cgroup, hook.UserBinary, hook.NetworkNamespace:
-	default:
+	if !inFiles(h) {
 		return a, nil
 	}
 	target, err := host.holdTarget(h, a)
@@ -27,15 +25,25 @@ func Resolve(a plan.Attachment, host Host) (plan.Attachment, error) {
 		return a, fmt.Errorf("resolve target: %w", err)
 	}
 	defer target.close()
+	return target.identify(h, a), nil
+}
+
+// inFiles reports whether targets of the hook are found in the file system.
+func inFiles(h hook.Hook) bool {
+	return h.Shape == hook.Cgroup || h.Shape == hook.UserBinary || h.Shape == hook.NetworkNamespace
+}
+
+// identify fills in what identifies the target.
+func (p *heldTarget) identify(h hook.Hook, a plan.Attachment) plan.Attachment {
 	switch h.Shape {
 	case hook.Cgroup:
-		a.CgroupID = target.stat.Ino
+		a.CgroupID = p.stat.Ino
 	case hook.UserBinary:
-		a.BinaryID = fmt.Sprintf("%d:%d", target.stat.Dev, target.stat.Ino)
+		a.BinaryID = fmt.Sprintf("%d:%d", p.stat.Dev, p.stat.Ino)
 	case hook.NetworkNamespace:
-		a.NetnsID = target.stat.Ino
+		a.NetnsID = p.stat.Ino
 	}
-	return a, nil
+	return a
 }
 
 // gone tells whether no interface has the index.

@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -18,32 +19,35 @@ func uretprobe(h hook.Hook, r Request) (link.Link, error) {
 	return probe(h, r, (*link.Executable).Uretprobe)
 }
 
-// probe resolves the symbol by the binary's own tables. Without one, the offset
-// is that in the file.
-func probe(h hook.Hook, r Request, attach prober) (link.Link, error) {
-	if r.Attachment.PID != 0 && !seesNodesPIDs() {
-		return nil, fmt.Errorf("find process %d: this agent is in a PID namespace of its own, where it is nobody or another; run it in the node's (hostPID, agent.hostPID of the chart) or leave out pid", r.Attachment.PID)
-	}
-	target, err := r.Host.holdTarget(h, r.Attachment)
-	if err != nil {
-		return nil, err
-	}
-	defer target.close()
-	ex, err := link.OpenExecutable(target.path())
-	if err != nil {
-		return nil, missing(err)
-	}
-	opts := &link.UprobeOptions{PID: int(r.Attachment.PID)}
-	opts.Address = r.Attachment.Offset
+func probe(_ hook.Hook, r Request, attach prober) (link.Link, error) {
+	opts := &link.UprobeOptions{PID: int(r.Attachment.PID), Address: r.Found.address}
 	if r.Attachment.Symbol != "" {
-		address, err := symbolAddress(target.path(), r.Attachment.Symbol, r.Attachment.Offset)
-		if err != nil {
-			return nil, missing(err)
-		}
-		// The library reads no symbols where it is given an address.
-		opts.Address, opts.Offset = address, r.Attachment.Offset
+		opts.Offset = r.Attachment.Offset
 	}
-	return attach(ex, r.Attachment.Symbol, r.Program, opts)
+	return attach(r.Found.executable, r.Attachment.Symbol, r.Program, opts)
+}
+
+// read resolves the symbol by the binary's own tables: the library reads none where it
+// is given an address. Without a symbol, the offset is that in the file.
+func (f *Found) read(a plan.Attachment) error {
+	var err error
+	if f.executable, err = link.OpenExecutable(f.target.path()); err != nil {
+		return missing(err)
+	}
+	f.address = a.Offset
+	if a.Symbol == "" {
+		return nil
+	}
+	f.address, err = symbolAddress(f.target.path(), a.Symbol, a.Offset)
+	return missing(err)
+}
+
+// reachable fails where the process of the attachment cannot be found.
+func reachable(a plan.Attachment) error {
+	if a.PID != 0 && !seesNodesPIDs() {
+		return fmt.Errorf("find process %d: this agent is in a PID namespace of its own, where it is nobody or another; run it in the node's (hostPID, agent.hostPID of the chart) or leave out pid", a.PID)
+	}
+	return nil
 }
 
 // initialPIDs is the initial PID namespace, whose inode is the same on every

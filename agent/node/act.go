@@ -185,6 +185,10 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 		if wait := new(contested); errors.As(err, &wait) {
 			return
 		}
+		if unanswered := new(unansweredError); errors.As(err, &unanswered) {
+			unanswered.unsettle(out)
+			return
+		}
 		out.tried = true
 		p.opts.Log.Error("act", "action", a.String(), "error", err)
 	}
@@ -203,6 +207,8 @@ func (o *outcome) failed(uid string, a plan.Action, err error) {
 	state := Failed
 	if wait := new(contested); errors.As(err, &wait) {
 		state = Contested
+	} else if errors.Is(err, errWaiting) {
+		state = Waiting
 	}
 	if a.Attachment.Hook != "" && a.Verb != plan.Detach {
 		o.links = append(o.links, unmade{a.Attachment.Program, LinkStatus{Hook: a.Attachment.Hook,
@@ -248,8 +254,12 @@ func (p *pass) attach(a plan.Action) error {
 
 func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
 	old := p.held.links[a.UID][a.Attachment.Key()]
-	l, err := attach.To(attach.Request{Attachment: a.Attachment, Program: program,
-		Host: p.opts.host(), Neighbours: p.neighbours(a)})
+	target, err := p.findTarget(a.Attachment)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	l, err := attach.To(attach.Request{Attachment: a.Attachment, Program: program, Found: target, Neighbours: p.neighbours(a)})
 	if err != nil {
 		return err
 	}

@@ -43,3 +43,16 @@ func (a *Agent) IsLoading() bool {
 		}
 	})
 }
+
+// Lookups returns how many look-ups of targets wait for a file system.
+func (a *Agent) Lookups() int {
+	a.work.Lock()
+	defer a.work.Unlock()
+	n := 0
+	for _, one := range a.lookups {
+		if !one.isDone() {
+			n++
+		}
+	}
+	return n
+}

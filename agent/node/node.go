@@ -126,6 +126,8 @@ type Agent struct {
 	// attempts are the loads of chains, by key, and the actions on chains, by their
 	// words, that failed; under work.
 	attempts map[string]*attempt
+	// lookups are those of targets in the file system, by what is looked for; under work.
+	lookups lookups
 	// begun is what is being loaded for an interface, by index, under work.
 	begun map[int]*begun
 	// buildChain links and loads a chain.
@@ -174,7 +176,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(), loads: newLoads(o.Clock, o.Log),
-		contests: map[string]*contest{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain, attempts: map[string]*attempt{},
+		contests: map[string]*contest{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain, attempts: map[string]*attempt{}, lookups: lookups{},
 		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}, apps: map[string]*application{}, settled: make(chan struct{}),
 		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
 	if a.ran, err = readRan(c.sub(ranFile)); err != nil {
@@ -222,10 +224,11 @@ func fillDefaults(o *Options) {
 }
 
 // Close lets everything go, and waits for what is being fetched or loaded to
-// end. Programs stay.
+// end, but for no file system that does not answer. Programs stay.
 func (a *Agent) Close() error {
 	a.fetches.stop()
 	a.work.Lock()
 	defer a.work.Unlock()
+	a.lookups.keep(nil)
 	return errors.Join(a.loads.stop(a.opts.Observer), a.held.close(), a.store.Close())
 }

@@ -50,6 +50,11 @@ type pass struct {
 	outcomes map[string]*outcome
 	// planned are the loads of chains and the actions on them that were to be done.
 	planned map[string]bool
+	// sought are the look-ups that the pass asked for, waited how long it waited for
+	// those of a namespace, and waitedAll for those of all.
+	sought    map[string]bool
+	waited    map[string]time.Duration
+	waitedAll time.Duration
 	// strays by the uid they lie under.
 	strays map[string][]string
 	// present is what ran at each place when the pass began.
@@ -124,7 +129,7 @@ func (a *Agent) newPass(ctx context.Context) *pass {
 		asked: map[string]bool{}, awaited: map[[2]string]bool{},
 		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{},
 		outcomes: map[string]*outcome{}, strays: map[string][]string{}, lost: map[ranAt]bool{},
-		visited: map[int]bool{}, behind: map[int]bool{}, planned: map[string]bool{}, wanted: map[int][]plan.Member{}}
+		visited: map[int]bool{}, behind: map[int]bool{}, planned: map[string]bool{}, sought: map[string]bool{}, waited: map[string]time.Duration{}, wanted: map[int][]plan.Member{}}
 }
 
 // snapshot copies what Accept and Relabel may change meanwhile; applications

@@ -22,9 +22,13 @@ func (p *pass) wantApplication(o intent.Opened, out *outcome) error {
 	seen := map[string]bool{}
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
-			found, err := p.resolve(payload.Application, program.Name, at)
+			found, err := p.resolve(app, program.Name, at)
 			if errors.Is(err, errWaiting) || errors.Is(err, attach.ErrTarget) {
 				absent = append(absent, unresolved(program.Name, at, err))
+				if unanswered := new(unansweredError); errors.As(err, &unanswered) {
+					unanswered.unsettle(out)
+					out.errs = append(out.errs, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err))
+				}
 			} else if err != nil {
 				return fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
 			}
@@ -48,8 +52,8 @@ func (p *pass) wantApplication(o intent.Opened, out *outcome) error {
 }
 
 // resolve turns one attachment of a definition into those on this node.
-func (p *pass) resolve(application v1alpha1.Identity, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	base := plan.Attachment{Application: application, Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
+func (p *pass) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
+	base := plan.Attachment{Application: app.Identity, Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
 		Hook: at.Hook, Priority: v1alpha1.DefaultPriority}
 	if at.Priority != nil {
 		base.Priority = *at.Priority
@@ -72,7 +76,7 @@ func (p *pass) resolve(application v1alpha1.Identity, program string, at v1alpha
 	if b := at.Binary; b != nil {
 		base.Binary, base.Symbol, base.Offset, base.PID = b.Path, b.Symbol, b.Offset, b.PID
 	}
-	one, err := attach.Resolve(base, p.opts.host())
+	one, err := p.resolveTarget(app.UID, base)
 	if err != nil {
 		return nil, err
 	}

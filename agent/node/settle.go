@@ -95,6 +95,7 @@ func (p *pass) finish() {
 		p.settle(app)
 	}
 	p.endContests()
+	p.lookups.keep(p.sought)
 	p.pruneObjects()
 	var orphans []ApplicationStatus
 	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.want.Frozen, p.unloading())))) {

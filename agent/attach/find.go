@@ -1,0 +1,67 @@
+package attach
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/hook"
+)
+
+// Found is a target that was found and is held until it is closed, with all that
+// attaching needs to know of it. The zero value is that of hooks whose targets are not
+// in the file system.
+type Found struct {
+	target     *heldTarget
+	executable *link.Executable
+	// address is where the function lies in the file, in bytes.
+	address uint64
+}
+
+// Find looks for the target of the attachment. It opens files of the node's and reads
+// them, which takes for ever where a file system does not answer. It fails with
+// ErrTarget where the target is not there, or is another than the one that Resolve
+// found.
+func Find(a plan.Attachment, host Host) (*Found, error) {
+	h, _ := hook.Lookup(a.Hook)
+	f, err := host.find(h, a)
+	if err != nil {
+		return nil, describe(h, a, err)
+	}
+	return f, nil
+}
+
+func (host Host) find(h hook.Hook, a plan.Attachment) (*Found, error) {
+	if !inFiles(h) {
+		return &Found{}, nil
+	}
+	if err := reachable(a); err != nil {
+		return nil, err
+	}
+	target, err := host.holdTarget(h, a)
+	if err != nil {
+		return nil, err
+	}
+	f := &Found{target: target}
+	if is := target.identify(h, a).Target; is != a.Target && isResolved(a.Target) {
+		err = fmt.Errorf("find %s: %w: another has taken its place", target.file.Name(), ErrTarget)
+	} else if h.Shape == hook.UserBinary {
+		err = f.read(a)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// isResolved reports whether Resolve found the target.
+func isResolved(t plan.Target) bool { return t.CgroupID != 0 || t.BinaryID != "" || t.NetnsID != 0 }
+
+// Close lets the target go.
+func (f *Found) Close() {
+	if f.target != nil {
+		f.target.close()
+	}
+}
