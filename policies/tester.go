@@ -9,11 +9,13 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/storage"
 	"github.com/open-policy-agent/opa/v1/tester"
+	"github.com/open-policy-agent/opa/v1/topdown"
 )
 
 // testTimeout is how long one test may take.
@@ -39,7 +41,8 @@ type TestResult struct {
 	// File and Line say where the test stands.
 	File string `json:"file"`
 	Line int    `json:"line"`
-	// Outcome says how it ended, Message why where it is Errored.
+	// Outcome says how it ended, Message why where it is Errored, and which expression
+	// was not true where it is Failed.
 	Outcome Outcome `json:"outcome"`
 	Message string  `json:"message,omitempty"`
 	// Output is what the test printed.
@@ -172,7 +175,9 @@ func (s *sandbox) runTests(ctx context.Context, p program, modules map[string]*a
 		return nil, fmt.Errorf("test policy %s: %w", p.Policy, err)
 	}
 	defer s.store.Abort(ctx, txn)
+	failures := &failures{}
 	results, err := tester.NewRunner().
+		SetCoverageQueryTracer(failures).
 		SetCompiler(s.compiler().WithEnablePrintStatements(true)).
 		SetStore(s.store).
 		SetDefaultRegoVersion(ast.RegoV1).
@@ -186,9 +191,68 @@ func (s *sandbox) runTests(ctx context.Context, p program, modules map[string]*a
 		return compileErrors(p, err), nil
 	}
 	for r := range results {
-		take(testResult(p.Policy, r))
+		result := testResult(p.Policy, r)
+		if result.Outcome == Failed {
+			result.Message = failures.of(result.File, result.Line)
+		}
+		take(result)
 	}
 	return nil, nil
+}
+
+// failures notes of each test which of its expressions failed last.
+type failures struct {
+	mu sync.Mutex
+	// test is the place of the test that runs, query the one that evaluates its body.
+	test  place
+	query uint64
+	last  map[place]*ast.Location
+}
+
+// place is where a test stands.
+type place struct {
+	file string
+	line int
+}
+
+// Enabled implements topdown.QueryTracer.
+func (f *failures) Enabled() bool { return true }
+
+// Config implements topdown.QueryTracer.
+func (f *failures) Config() topdown.TraceConfig { return topdown.TraceConfig{} }
+
+// TraceEvent implements topdown.QueryTracer.
+func (f *failures) TraceEvent(e topdown.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch node := e.Node.(type) {
+	case *ast.Rule:
+		if e.Op == topdown.EnterOp && strings.HasPrefix(string(node.Head.Name), tester.TestPrefix) && node.Location != nil {
+			f.test, f.query = place{node.Location.File, node.Location.Row}, e.QueryID
+		}
+	case *ast.Expr:
+		if e.Op == topdown.FailOp && e.QueryID == f.query && node.Location != nil {
+			if f.last == nil {
+				f.last = map[place]*ast.Location{}
+			}
+			f.last[f.test] = node.Location
+		}
+	}
+}
+
+// of says what failed in the test at a place; empty where that is not known.
+func (f *failures) of(file string, line int) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := f.last[place{file, line}]
+	if at == nil {
+		return ""
+	}
+	first, _, more := strings.Cut(string(at.Text), "\n")
+	if more {
+		first += " …"
+	}
+	return fmt.Sprintf("%s:%d: not true: %s", at.File, at.Row, first)
 }
 
 // testModules parses the policy, the library and the tests.

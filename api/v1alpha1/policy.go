@@ -98,7 +98,8 @@ type BpfPolicySpec struct {
 	Profile string `json:"profile,omitempty"`
 
 	// Rego is one module of package skep.policy with the partial sets deny and
-	// warn, whose members are strings or {msg, path, remedy}.
+	// warn. A member is a string or an object of msg, and of rule, path and remedy,
+	// which may be left out.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=262144

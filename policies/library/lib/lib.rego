@@ -144,8 +144,15 @@ bytes(value) := units.parse_bytes(value) if {
 	regex.match(`^[0-9]+([KMGT]i?B?)?$`, value)
 }
 
-# Bytes for a person to read.
-mebibytes(n) := sprintf("%v MiB", [ceil(n / 1048576)])
+# Bytes for a person to read: of less than 1 MiB, KiB or bytes.
+mebibytes(n) := sprintf("%v MiB", [ceil(n / 1048576)]) if n >= 1048576
+
+mebibytes(n) := sprintf("%v KiB", [ceil(n / 1024)]) if {
+	n >= 1024
+	n < 1048576
+}
+
+mebibytes(n) := sprintf("%v bytes", [n]) if n < 1024
 
 # What the signers of some names attest in statements of one of the types, or of
 # a version of it such as type/v1: the predicates.

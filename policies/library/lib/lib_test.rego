@@ -96,8 +96,13 @@ test_bytes if {
 
 test_mebibytes if {
 	lib.mebibytes(268435456) == "256 MiB"
-	lib.mebibytes(1) == "1 MiB"
-	lib.mebibytes(0) == "0 MiB"
+	lib.mebibytes(1048576) == "1 MiB"
+	lib.mebibytes(1048577) == "2 MiB"
+	lib.mebibytes(1048575) == "1024 KiB"
+	lib.mebibytes(4097) == "5 KiB"
+	lib.mebibytes(1024) == "1 KiB"
+	lib.mebibytes(1023) == "1023 bytes"
+	lib.mebibytes(0) == "0 bytes"
 }
 
 test_reasons if {
