@@ -47,7 +47,7 @@ func parseData(name string, doc []byte) (*ast.File, error) {
 		if err != nil {
 			return nil, placed(err, name, doc)
 		}
-		return file, nil
+		return file, wideIntegers(file)
 	}
 	expr, err := json.Extract(name, doc)
 	if err != nil {
@@ -118,6 +118,26 @@ func documents(name string, data []byte) [][]byte {
 func marker(line []byte, m string) bool {
 	rest, ok := bytes.CutPrefix(line, []byte(m))
 	return ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n"))
+}
+
+// wideIntegers refuses integers that no field and no variable takes. YAML reads one of
+// more than 64 bits as a float, which CUE's reader writes as an expression.
+func wideIntegers(file *ast.File) error {
+	var found errors.Error
+	ast.Walk(file, func(n ast.Node) bool {
+		lit, ok := n.(*ast.BasicLit)
+		if !ok {
+			return true
+		}
+		if value, wide := strings.CutPrefix(lit.Value, "number & "); wide && !strings.ContainsAny(value, ".eE") {
+			found = errors.Append(found, errors.Newf(lit.Pos(), "the integer %s does not fit in 64 bits", clip(value, maxValue)))
+		}
+		return true
+	}, nil)
+	if found == nil {
+		return nil
+	}
+	return found
 }
 
 // repeatedKeys refuses a mapping that has a key twice: CUE would unify the two

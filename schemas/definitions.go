@@ -99,6 +99,22 @@ type Definitions struct {
 	files    map[string]bool
 }
 
+// Misplaced says of each good signer and policy where it stands and where it belongs: what
+// loads applications passes it over. The list is sorted.
+func (d Definitions) Misplaced() []string {
+	belongs := map[string]string{
+		v1alpha1.KindBpfSigner: "--signers", v1alpha1.KindBpfPolicy: "--policy", v1alpha1.KindClusterBpfPolicy: "--policy",
+	}
+	var all []string
+	for id, at := range d.Sources {
+		if flag, known := belongs[id.Kind]; known {
+			all = append(all, fmt.Sprintf("%s: %s %s is ignored among definitions: put it elsewhere, and name the place by %s", at, id.Kind, id, flag))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
 // Object is one definition as data.
 type Object struct {
 	// Identity tells kind, namespace and name.
