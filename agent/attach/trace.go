@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/cilium/ebpf/link"
@@ -17,12 +18,25 @@ func tracepoint(_ hook.Hook, r Request) (link.Link, error) {
 		return nil, fmt.Errorf("tracepoint %q is not category/name, such as syscalls/sys_enter_execve", r.Attachment.Tracepoint)
 	}
 	l, err := link.Tracepoint(group, name, r.Program, nil)
+	if err != nil && !tracefsMounted() {
+		return nil, fmt.Errorf("tracefs is not mounted: run mount -t tracefs tracefs /sys/kernel/tracing, and start Skep again: %w", err)
+	}
 	return l, missing(err)
 }
 
 func rawTracepoint(_ hook.Hook, r Request) (link.Link, error) {
 	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: r.Attachment.Tracepoint, Program: r.Program})
 	return l, missing(err)
+}
+
+// tracefsMounted reports whether the kernel's tracepoints can be found.
+func tracefsMounted() bool {
+	for _, dir := range []string{"/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"} {
+		if _, err := os.Stat(dir); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // tracing attaches where the program was loaded for: its target is in it.
@@ -33,7 +47,7 @@ func tracing(h hook.Hook, r Request) (link.Link, error) {
 // missing marks an error that says there is no such tracepoint or file.
 func missing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(ErrTarget, err)
+		return fmt.Errorf("%w: %w", ErrTarget, err)
 	}
 	return err
 }

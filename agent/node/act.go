@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -109,11 +110,31 @@ func (p *pass) runsYet(a plan.Action) bool {
 	})
 }
 
+// named says which applications an action is about, by their names; by the UID of one
+// that is not known any more.
+func (p *pass) named(a plan.Action) string {
+	uids := []string{a.UID}
+	if a.Verb == plan.SetChain {
+		uids = nil
+		for _, m := range a.Members {
+			uids = append(uids, m.UID)
+		}
+	}
+	names := make([]string, len(uids))
+	for i, uid := range uids {
+		names[i] = uid
+		if app := p.applicationOf(uid); app != nil {
+			names[i] = app.newest.Payload().Application.String()
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
 // try does an action and notes how it went.
 func (p *pass) try(owners []string, a plan.Action) error {
 	drift, err := p.heal(a)
 	if err == nil {
-		p.opts.Log.Info("act", "action", a.String())
+		p.opts.Log.Info("act", "application", p.named(a), "action", a.String())
 		err = p.timed(a, drift)
 	}
 	p.noteChain(a, err)
@@ -190,7 +211,7 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 			return
 		}
 		out.tried = true
-		p.opts.Log.Error("act", "action", a.String(), "error", err)
+		p.opts.Log.Error("act", "application", p.named(a), "action", a.String(), "error", err)
 	}
 	if app := p.applicationOf(uid); app != nil && a.Verb != plan.SetChain {
 		app.failed = maps.Clone(app.failed)
