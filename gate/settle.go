@@ -126,7 +126,7 @@ func (s Standing) Settle(revoked signing.Revocations, braked bool) (Move, string
 	}
 	switch {
 	case s.Unloads() && braked:
-		return MoveKeep, "the brake on mass denial holds it; confirm with skep confirm"
+		return MoveKeep, "unload protection holds it until the change is confirmed"
 	case s.Unloads():
 		return MoveBury, UnloadedByPolicy
 	case !s.defined() && s.Hidden:
@@ -166,14 +166,26 @@ func (s Standing) distrusted(revoked signing.Revocations) (Move, string) {
 	case s.Held.pending != nil:
 		return MoveKeep, s.Held.pending.Error()
 	case LostItsSigners(s.Live, revoked):
-		return MoveBury, "every signer it was admitted by is revoked"
+		return MoveBury, "every signer it was admitted by is revoked: " + describeRevoked(names, revoked)
 	case s.Held.unknown:
-		return MoveKeep, "a signer it was admitted by is revoked (" + strings.Join(names, ", ") +
+		return MoveKeep, "a signer it was admitted by is revoked (" + describeRevoked(names, revoked) +
 			"), and the policies could not be evaluated to the end; what runs is kept until they are"
 	case s.Held.judged || s.Held.deniedByRecord:
-		return MoveBury, "it is denied, and a signer it was admitted by is revoked: " + strings.Join(names, ", ")
+		return MoveBury, "it is denied, and a signer it was admitted by is revoked: " + describeRevoked(names, revoked)
 	}
 	return "", ""
+}
+
+// describeRevoked names signers, with the time from which on each is revoked.
+func describeRevoked(names []string, revoked signing.Revocations) string {
+	described := make([]string, len(names))
+	for i, name := range names {
+		described[i] = name
+		if at := revoked[name].After; !at.IsZero() {
+			described[i] += ", since " + at.UTC().Format(time.RFC3339)
+		}
+	}
+	return strings.Join(described, "; ")
 }
 
 // LostASigner reports whether a signer who admitted a version is revoked now.

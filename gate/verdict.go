@@ -79,6 +79,7 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	if err != nil {
 		return Verdict{}, err
 	}
+	decision.Warnings = slices.Concat(decision.Warnings, revokedWarnings(decision, i))
 	v := Verdict{
 		generation: generation, inForce: i.trust.Revision() + "/" + i.policies.Revision(),
 		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
@@ -95,6 +96,21 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 // part counts any more.
 func wantsAll(d policies.Decision, part signing.Evidence) bool {
 	return !d.Allowed() || d.AllEvidence || len(part.Signatures) == 0
+}
+
+// revokedWarnings say of what is denied which revoked signers signed it: a policy sees no
+// signature of theirs.
+func revokedWarnings(d policies.Decision, i Inspected) []policies.Reason {
+	if d.Allowed() {
+		return nil
+	}
+	var r refusals
+	revoked := i.trust.Revoked()
+	for _, name := range i.evidence.RevokedSigners() {
+		r.add("verify/revoked", "spec.bytecode.image", "have a signer who is not revoked sign the image; a new signature of the revoked key does not count",
+			"signer %s signed it and is %s: that signature does not count", name, revoked[name])
+	}
+	return r.reasons
 }
 
 // decision asks the policies, or the memory of what they said.

@@ -34,7 +34,9 @@ func (d definition) place() string {
 type definitions struct {
 	all      []definition
 	problems []schemas.Problem
-	mayHide  func(id v1alpha1.Identity, places ...string) bool
+	// misplaced are schemas.Definitions.Misplaced.
+	misplaced []string
+	mayHide   func(id v1alpha1.Identity, places ...string) bool
 }
 
 // load renders a tree. An error means that nothing can be said of any
@@ -44,7 +46,7 @@ func load(ctx context.Context, t tree, sub string) (definitions, error) {
 	if err != nil {
 		return definitions{}, err
 	}
-	d := definitions{problems: loaded.Problems, mayHide: loaded.MayHide}
+	d := definitions{problems: loaded.Problems, misplaced: loaded.Misplaced(), mayHide: loaded.MayHide}
 	for _, a := range loaded.Applications {
 		generation, err := gate.Generation(a.Application)
 		if err != nil {

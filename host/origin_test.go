@@ -44,7 +44,7 @@ func TestAnotherSourceTakesNothingDownUntilItIsConfirmed(t *testing.T) {
 					if running(a) == 0 || running(a) != running(before[name]) {
 						t.Errorf("%s: program %d became %d", name, running(before[name]), running(a))
 					}
-					if said := a.Condition(v1alpha1.ConditionReady).Message; !strings.Contains(said, "skep confirm source:") {
+					if said := a.Condition(v1alpha1.ConditionReady).Message; !strings.Contains(said, "until the change is confirmed: the source is another") {
 						t.Errorf("%s: says %q", name, said)
 					}
 				}

@@ -187,6 +187,11 @@ func (h *Host) refreshDefinitions(ctx context.Context) error {
 	if f.tree.rewritten {
 		h.opts.Log.Warn("the source's history was rewritten; its new head is judged like any other", "revision", f.tree.revision)
 	}
+	for _, caution := range f.defs.misplaced {
+		if !slices.Contains(h.defs.misplaced, caution) {
+			h.opts.Log.Warn(caution)
+		}
+	}
 	h.tree, h.defs = f.tree, f.defs
 	for _, d := range f.defs.all {
 		h.places[uidOf(d.app.Identity())] = d.place()
@@ -317,7 +322,7 @@ func (h *Host) whyHidden(o outcome, held *Brake, sourceErr error) string {
 	case sourceErr != nil:
 		return "the source cannot be read; what runs is kept"
 	case held != nil && slices.Contains(held.Applications, o.id.String()):
-		return "the brake holds it: the source is another than before and does not define it; confirm with skep confirm " + held.Revision
+		return "unload protection holds it until the change is confirmed: the source is another than before and does not define it"
 	}
 	for _, p := range h.problemsOf(o) {
 		return "its definition cannot be read, and what runs is kept: " + p.Source.String() + ": " + p.Message

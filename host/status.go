@@ -37,6 +37,8 @@ type SourceStatus struct {
 	Revision string `json:"revision,omitempty"`
 	// Error is why the source could not be read last time.
 	Error string `json:"error,omitempty"`
+	// Cautions are what its author may not have meant, such as a signer among definitions.
+	Cautions []string `json:"cautions,omitempty"`
 	// Brake is set while the source is another than the one before, does not
 	// define much of what runs, and waits for a human.
 	Brake *Brake `json:"brake,omitempty"`
@@ -85,6 +87,8 @@ type Application struct {
 	Warnings []policies.Reason `json:"warnings"`
 	// Problems are why its definition cannot be read, where it runs without one.
 	Problems []schemas.Problem `json:"problems,omitempty"`
+	// Unloaded is why it was unloaded, where it is defined and does not run since.
+	Unloaded string `json:"unloaded,omitempty"`
 	// Suspended definitions are judged, and neither loaded nor updated.
 	Suspended bool `json:"suspended,omitempty"`
 	// Error is why the agent did not get to know of the newest verdict.
@@ -216,7 +220,7 @@ func or(s, nothing string) string {
 // publish replaces the gate's side of the status, and logs what changed.
 func (h *Host) publish(began time.Time, outcomes []outcome, on brakes, sourceErr error) {
 	s := Status{
-		Source:   SourceStatus{Address: Redact(h.opts.Source), Revision: h.tree.revision, Error: text(sourceErr), Brake: on.source},
+		Source:   SourceStatus{Address: Redact(h.opts.Source), Revision: h.tree.revision, Cautions: h.defs.misplaced, Error: text(sourceErr), Brake: on.source},
 		Settings: SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err)},
 		Brake:    on.policies, Problems: append([]schemas.Problem{}, h.defs.problems...), Passed: h.opts.Now(),
 		Applications: []Application{},
@@ -267,6 +271,12 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 		Kind: o.id.Kind, Namespace: o.id.Namespace, Name: o.id.Name,
 		Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Programs: []node.ProgramStatus{},
 		Conditions: append([]metav1.Condition{}, before...), Error: text(o.err),
+	}
+	switch {
+	case o.move == gate.MoveBury:
+		a.Unloaded = o.why
+	case o.def.app != nil && o.move == gate.MoveKeep && o.Live != nil && o.Live.Tombstone:
+		a.Unloaded = o.Live.Reason
 	}
 	if o.def.app == nil && o.Hidden {
 		a.Problems = h.problemsOf(o)

@@ -151,6 +151,14 @@ func (r *Revocation) of(signed time.Time) string {
 	return fmt.Sprintf("the signer is revoked after %s, and signed at %s: let somebody else sign", stamp(r.After), stamp(signed))
 }
 
+// String says since when trust is taken away.
+func (r Revocation) String() string {
+	if r.After.IsZero() {
+		return "revoked"
+	}
+	return "revoked since " + stamp(r.After)
+}
+
 // Revocations are those of signers, by their names.
 type Revocations map[string]Revocation
 

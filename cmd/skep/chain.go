@@ -46,7 +46,7 @@ func newChain() *cobra.Command {
 		},
 	}
 	outputFlag(cmd, &output, "text", "json")
-	l.register(cmd)
+	l.register(cmd, clusterShows)
 	return cmd
 }
 

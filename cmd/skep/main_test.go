@@ -10,9 +10,12 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/test/programs"
@@ -28,7 +31,8 @@ func TestMain(m *testing.M) {
 
 // TestCommands runs every script of testdata. A script may say "object NAME",
 // which writes a test program, "plainkey NAME", which writes a key without a
-// password beside its signer, "json FILE PATH VALUE", and "cut FROM TO".
+// password beside its signer, which is revoked in NAME.revoked.yaml and since 2026 in
+// NAME.since.yaml, "json FILE PATH VALUE", and "cut FROM TO".
 func TestCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -69,7 +73,7 @@ func cutShort(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(data[:len(data)/2]), 0o600))
 }
 
-// plainKey writes NAME.key and NAME.signer.yaml; cosign's own format takes a
+// plainKey writes NAME.key, NAME.signer.yaml and the same signer revoked; cosign's own format takes a
 // second of scrypt.
 func plainKey(ts *testscript.TestScript, _ bool, args []string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -79,9 +83,23 @@ func plainKey(ts *testscript.TestScript, _ bool, args []string) {
 	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
-	doc, err := yamlOf(signerObject(args[0], string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}))))
-	ts.Check(err)
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".signer.yaml"), doc, 0o600))
+	signer := signerObject(args[0], string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})))
+	for _, f := range []struct {
+		suffix string
+		change func(*v1alpha1.BpfSignerSpec)
+	}{
+		{".signer.yaml", func(*v1alpha1.BpfSignerSpec) {}},
+		{".revoked.yaml", func(s *v1alpha1.BpfSignerSpec) { s.Revoked = true }},
+		{".since.yaml", func(s *v1alpha1.BpfSignerSpec) {
+			s.RevokedAfter = &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+		}},
+	} {
+		object := signer.DeepCopy()
+		f.change(&object.Spec)
+		doc, err := yamlOf(object)
+		ts.Check(err)
+		ts.Check(os.WriteFile(ts.MkAbs(args[0]+f.suffix), doc, 0o600))
+	}
 }
 
 // exit runs skep and wants an exit code: exit CODE ARGS...

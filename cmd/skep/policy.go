@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -121,7 +122,7 @@ func newPolicyInput() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if _, err := fmt.Fprintln(cmd.OutOrStdout(), string(doc)); err != nil {
+				if err := printJSON(cmd.OutOrStdout(), json.RawMessage(doc)); err != nil {
 					return err
 				}
 			}

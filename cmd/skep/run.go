@@ -115,7 +115,7 @@ func runHost(cmd *cobra.Command, h *host.Host, f runFlags) error {
 	if err != nil && cmd.Context().Err() != nil {
 		return err
 	}
-	if err := printStatus(cmd.OutOrStdout(), f.output, s); err != nil {
+	if err := printStatus(cmd.OutOrStdout(), f.output, confirmLater, s); err != nil {
 		return err
 	}
 	return onceError(s, h.DryRun())

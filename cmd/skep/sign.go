@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -57,6 +58,9 @@ func newKeyGenerate() *cobra.Command {
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), f.name)
 			}
+			if os.Getenv(passwordVariable) == "" {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s.key has no password; to have one, set $%s and generate it again\n", prefix, passwordVariable)
+			}
 			return nil
 		},
 	}
@@ -77,6 +81,9 @@ func signerObject(name, public string) *v1alpha1.BpfSigner {
 // writeNew never overwrites: a key that is gone cannot be had again.
 func writeNew(name string, data []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("write key: %s is there, and is not overwritten: give another --output-key-prefix, or remove the files of that key", name)
+	}
 	if err != nil {
 		return fmt.Errorf("write key: %w", err)
 	}

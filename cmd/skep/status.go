@@ -23,10 +23,29 @@ import (
 	"github.com/skep-dev/skep/schemas"
 )
 
-// local is the skep run of a state folder, seen through its socket.
-type local struct{ state string }
+// How a change is confirmed that unload protection holds: where skep run answers, and
+// where it ended.
+const (
+	confirmHere  = "skep confirm"
+	confirmLater = "start skep run without --once, and run: skep confirm"
+)
 
-func (l *local) register(cmd *cobra.Command) {
+// How a cluster is asked, and how a change is confirmed there.
+const (
+	clusterShows    = "A cluster is asked by kubectl get cbpfapp,bpfapp -A"
+	clusterConfirms = "This command is for a host; in a cluster, the message of the application names the annotation that confirms"
+)
+
+// local is the skep run of a state folder, seen through its socket.
+type local struct {
+	state string
+	// cluster says how the same is done in a cluster.
+	cluster string
+}
+
+// register adds the flags; cluster says how the same is done in a cluster.
+func (l *local) register(cmd *cobra.Command, cluster string) {
+	l.cluster = cluster
 	cmd.Flags().StringVar(&l.state, "state", defaultState, "state folder of the skep run to ask")
 }
 
@@ -43,7 +62,7 @@ func (l *local) do(ctx context.Context, method, path string, v any) error {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("skep run does not answer; is it running with this --state, and are you root? A cluster is asked by kubectl get cbpfapp,bpfapp -A (%s: %w)", socket, errors.Unwrap(err))
+		return fmt.Errorf("skep run does not answer; is it running with this --state, without --once, and are you root? %s (%s: %w)", l.cluster, socket, errors.Unwrap(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
@@ -61,21 +80,25 @@ func newStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what skep run keeps loaded on this host, and what it refuses",
-		Args:  cobra.NoArgs,
+		Long: "The exit code is 0 where skep run answers, whatever it shows. skep run --once and skep vet are\n" +
+			"those that fail where something is denied.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s host.Status
 			if err := l.do(cmd.Context(), http.MethodGet, "status", &s); err != nil {
 				return err
 			}
-			return printStatus(cmd.OutOrStdout(), output, s)
+			return printStatus(cmd.OutOrStdout(), output, confirmHere, s)
 		},
 	}
 	outputFlag(cmd, &output, "text", "json")
-	l.register(cmd)
+	l.register(cmd, clusterShows)
 	return cmd
 }
 
-func printStatus(w io.Writer, format string, s host.Status) error {
+// printStatus says where definitions come from, what waits for a human and how it is
+// confirmed, and how each application is doing.
+func printStatus(w io.Writer, format, confirm string, s host.Status) error {
 	if format == "json" {
 		return printJSON(w, s)
 	}
@@ -85,13 +108,13 @@ func printStatus(w io.Writer, format string, s host.Status) error {
 			fmt.Fprintf(w, "        %s\n", paint(w, red, plain(problem)))
 		}
 	}
-	for _, caution := range s.Settings.Cautions {
+	for _, caution := range slices.Concat(s.Source.Cautions, s.Settings.Cautions) {
 		fmt.Fprintf(w, "warning %s\n", plain(caution))
 	}
 	for _, b := range []*host.Brake{s.Source.Brake, s.Brake} {
 		if b != nil {
-			fmt.Fprintf(w, "%s %s\n        kept until it is confirmed: %s\n        to unload: skep confirm %s\n",
-				paint(w, red, "brake "), plain(b.Reason), joined(b.Applications), b.Revision)
+			fmt.Fprintf(w, "%s %s\n        kept until it is confirmed: %s\n        to unload: %s %s\n",
+				paint(w, red, "brake "), plain(b.Reason), joined(b.Applications), confirm, b.Revision)
 		}
 	}
 	for _, p := range s.Problems {
@@ -130,6 +153,7 @@ func printWhy(w io.Writer, a host.Application) {
 	if len(a.Reasons) == 0 && ready.Status != metav1.ConditionTrue {
 		fmt.Fprintf(w, "  %s\n", plain(ready.Message))
 	}
+	printUnloaded(w, a)
 	for _, r := range a.Reasons {
 		printReason(w, paint(w, red, "denied"), r)
 	}
@@ -138,6 +162,13 @@ func printWhy(w io.Writer, a host.Application) {
 	}
 	for _, r := range a.Warnings {
 		printReason(w, "warning", r)
+	}
+}
+
+// printUnloaded says why an application that is defined does not run any more.
+func printUnloaded(w io.Writer, a host.Application) {
+	if a.Unloaded != "" {
+		fmt.Fprintf(w, "  %s %s\n", paint(w, red, "unloaded"), plain(a.Unloaded))
 	}
 }
 
@@ -216,7 +247,7 @@ func newExplain() *cobra.Command {
 			return nil
 		},
 	}
-	l.register(cmd)
+	l.register(cmd, clusterShows)
 	return cmd
 }
 
@@ -224,6 +255,7 @@ func explain(w io.Writer, a host.Application) {
 	fmt.Fprintf(w, "%s %s\n  source   %s\n", a.Kind, a.Identity(), plain(or(a.Source, "-")))
 	printVersions(w, a)
 	fmt.Fprintf(w, "  signers  %s\n", or(joined(a.Signers), "none"))
+	printUnloaded(w, a)
 	for _, p := range a.Problems {
 		printProblem(w, p)
 	}
@@ -283,6 +315,6 @@ func newConfirm() *cobra.Command {
 			return err
 		},
 	}
-	l.register(cmd)
+	l.register(cmd, clusterConfirms)
 	return cmd
 }

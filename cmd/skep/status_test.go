@@ -63,8 +63,15 @@ func TestStatusAndExplainTellWhatRunsFromWhatIsWanted(t *testing.T) {
 func TestStatusSaysLoudlyWhatTheBrakeHolds(t *testing.T) {
 	var out bytes.Buffer
 	brake := &host.Brake{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one", "two"}}
-	if err := printStatus(&out, "text", host.Status{Source: host.SourceStatus{Address: "b", Brake: brake}}); err != nil {
+	if err := printStatus(&out, "text", confirmHere, host.Status{Source: host.SourceStatus{Address: "b", Brake: brake}}); err != nil {
 		t.Fatal(err)
+	}
+	var ended bytes.Buffer
+	if err := printStatus(&ended, "text", confirmLater, host.Status{Source: host.SourceStatus{Address: "b", Brake: brake}}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "        to unload: start skep run without --once, and run: skep confirm source:12\n"; !strings.Contains(ended.String(), want) {
+		t.Errorf("after --once it says %q, want %q in it", &ended, want)
 	}
 	if want := "brake  the source was a, and is b\n        kept until it is confirmed: one, two\n        to unload: skep confirm source:12\n"; !strings.Contains(out.String(), want) {
 		t.Errorf("says %q, want %q in it", &out, want)

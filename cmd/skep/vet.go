@@ -94,10 +94,13 @@ func newVet() *cobra.Command {
 			var results []vetResult
 			for _, path := range args {
 				done := working(cmd, "judging %s", path)
-				some, err := vetPath(cmd.Context(), judge, path)
+				some, misplaced, err := vetPath(cmd.Context(), judge, path)
 				done()
 				if err != nil {
 					return err
+				}
+				for _, caution := range misplaced {
+					fmt.Fprintf(cmd.ErrOrStderr(), "warning %s\n", plain(caution))
 				}
 				results = append(results, some...)
 			}
@@ -116,17 +119,16 @@ func newVet() *cobra.Command {
 }
 
 // vetPath judges what one path holds. A definition that cannot be read is a
-// result of its own.
-func vetPath(ctx context.Context, judge *gate.Judge, path string) ([]vetResult, error) {
+// result of its own; misplaced is what is no definition of an application.
+func vetPath(ctx context.Context, judge *gate.Judge, path string) (results []vetResult, misplaced []string, err error) {
 	root, sub, err := schemas.Locate(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defs, err := schemas.Load(ctx, schemas.Options{Root: root, Path: sub})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var results []vetResult
 	for _, p := range defs.Problems {
 		r := vetResult{Application: p.Source.File, Source: p.Source, Error: p.Error(), Signers: []string{}, Warnings: []policies.Reason{}}
 		if p.Definition != nil {
@@ -141,7 +143,7 @@ func vetPath(ctx context.Context, judge *gate.Judge, path string) ([]vetResult, 
 	for i := range results {
 		results[i].root = root
 	}
-	return results, nil
+	return results, defs.Misplaced(), nil
 }
 
 func vetOne(ctx context.Context, judge *gate.Judge, d schemas.Definition) vetResult {

@@ -264,7 +264,7 @@ func TestARevocationFindsWhatVanishedWithItsCRD(t *testing.T) {
 	b.change(signer, func() { signer.Spec.Revoked = true })
 	b.refresh()
 	b.reconcile(app.Identity())
-	if p := b.intent(app); !p.Tombstone || p.Reason != "every signer it was admitted by is revoked" {
+	if p := b.intent(app); !p.Tombstone || p.Reason != "every signer it was admitted by is revoked: team-a" {
 		t.Errorf("its signer is revoked, and %+v is sealed", p)
 	}
 }
