@@ -83,7 +83,7 @@ func newBench(t *testing.T) *bench {
 			return c.List(ctx, list, opts...)
 		},
 	})
-	for _, name := range []string{"bpfapplications.", "clusterbpfapplications."} {
+	for _, name := range []string{"bpfapplications.", "clusterbpfapplications.", "bpfsigners."} {
 		b.create(&apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name + v1alpha1.Group, UID: "crd"}})
 	}
 	b.create(b.Signer("team-a"))
