@@ -166,14 +166,24 @@ func (s Standing) distrusted(revoked signing.Revocations) (Move, string) {
 	case s.Held.pending != nil:
 		return MoveKeep, s.Held.pending.Error()
 	case LostItsSigners(s.Live, revoked):
-		return MoveBury, "every signer it was admitted by is revoked: " + describeRevoked(names, revoked)
+		return MoveBury, UnloadedByRevocation(s.Live, revoked)
 	case s.Held.unknown:
 		return MoveKeep, "a signer it was admitted by is revoked (" + describeRevoked(names, revoked) +
 			"), and the policies could not be evaluated to the end; what runs is kept until they are"
 	case s.Held.judged || s.Held.deniedByRecord:
-		return MoveBury, "it is denied, and a signer it was admitted by is revoked: " + describeRevoked(names, revoked)
+		return MoveBury, UnloadedByRevocation(s.Live, revoked)
 	}
 	return "", ""
+}
+
+// UnloadedByRevocation is the reason that is sealed where a version is unloaded that
+// revoked signers admitted. It names them, with the time from which on each is revoked.
+func UnloadedByRevocation(version *intent.Payload, revoked signing.Revocations) string {
+	names := describeRevoked(revokedOf(version, revoked), revoked)
+	if LostItsSigners(version, revoked) {
+		return "every signer it was admitted by is revoked: " + names
+	}
+	return "it is denied, and a signer it was admitted by is revoked: " + names
 }
 
 // describeRevoked names signers, with the time from which on each is revoked.

@@ -266,11 +266,7 @@ func (r *Reconciler) distrust(ctx context.Context, s sealed) error {
 	if err != nil || kept {
 		return err
 	}
-	why := "it is denied, and a signer it was admitted by is revoked"
-	if gate.LostItsSigners(s.payload, revoked) {
-		why = "every signer it was admitted by is revoked"
-	}
-	_, err = r.bury(ctx, s, why)
+	_, err = r.bury(ctx, s, gate.UnloadedByRevocation(s.payload, revoked))
 	return err
 }
 
