@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -175,29 +176,56 @@ func (s *sandbox) runTests(ctx context.Context, p program, modules map[string]*a
 		return nil, fmt.Errorf("test policy %s: %w", p.Policy, err)
 	}
 	defer s.store.Abort(ctx, txn)
-	failures := &failures{}
-	results, err := tester.NewRunner().
-		SetCoverageQueryTracer(failures).
+	results, err := s.runner(modules).CapturePrintOutput(true).RunTests(ctx, txn)
+	if err != nil {
+		return compileErrors(p, err), nil
+	}
+	var failed []TestResult
+	for r := range results {
+		if result := testResult(p.Policy, r); result.Outcome == Failed {
+			failed = append(failed, result)
+		} else {
+			take(result)
+		}
+	}
+	why := s.explain(ctx, txn, modules, failed)
+	for _, result := range failed {
+		result.Message = why.of(result.File, result.Line)
+		take(result)
+	}
+	return nil, nil
+}
+
+// runner runs tests of the modules.
+func (s *sandbox) runner(modules map[string]*ast.Module) *tester.Runner {
+	return tester.NewRunner().
 		SetCompiler(s.compiler().WithEnablePrintStatements(true)).
 		SetStore(s.store).
 		SetDefaultRegoVersion(ast.RegoV1).
 		SetModules(modules).
 		SetTimeout(testTimeout).
 		SetParallel(1).
-		CapturePrintOutput(true).
-		RaiseBuiltinErrors(true).
-		RunTests(ctx, txn)
+		RaiseBuiltinErrors(true)
+}
+
+// explain runs tests that failed once more, to see which expression did: to look at each
+// takes several times as long.
+func (s *sandbox) explain(ctx context.Context, txn storage.Transaction, modules map[string]*ast.Module, failed []TestResult) *failures {
+	why := &failures{}
+	if len(failed) == 0 {
+		return why
+	}
+	names := make([]string, len(failed))
+	for i, result := range failed {
+		names[i] = regexp.QuoteMeta(result.Name)
+	}
+	results, err := s.runner(modules).SetCoverageQueryTracer(why).Filter("(" + strings.Join(names, "|") + ")$").RunTests(ctx, txn)
 	if err != nil {
-		return compileErrors(p, err), nil
+		return why
 	}
-	for r := range results {
-		result := testResult(p.Policy, r)
-		if result.Outcome == Failed {
-			result.Message = failures.of(result.File, result.Line)
-		}
-		take(result)
+	for range results {
 	}
-	return nil, nil
+	return why
 }
 
 // failures notes of each test which of its expressions failed last.

@@ -29,10 +29,11 @@ func rawTracepoint(_ hook.Hook, r Request) (link.Link, error) {
 	return l, missing(err)
 }
 
-// tracefsMounted reports whether the kernel's tracepoints can be found.
+// tracefsMounted reports whether the kernel's tracepoints are there, be it that they may
+// not be seen.
 func tracefsMounted() bool {
 	for _, dir := range []string{"/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"} {
-		if _, err := os.Stat(dir); err == nil {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 			return true
 		}
 	}

@@ -132,7 +132,11 @@ func (p *pass) named(a plan.Action) string {
 
 // try does an action and notes how it went.
 func (p *pass) try(owners []string, a plan.Action) error {
-	drift, err := p.heal(a)
+	err := p.awaits(a)
+	var drift Drift
+	if err == nil {
+		drift, err = p.heal(a)
+	}
 	if err == nil {
 		p.opts.Log.Info("act", "application", p.named(a), "action", a.String())
 		err = p.timed(a, drift)

@@ -467,7 +467,7 @@ func (p *pass) precedence(want plan.Chain, newcomers []string) []claim {
 // the last of the shortest run of newcomers, in their order of precedence, that the
 // kernel refuses. It is searched by halves, so that n newcomers cost log n loads;
 // those after it are tried in the next pass, when it is not.
-func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all string, failure error) misfit {
+func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) misfit {
 	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
 	for fits+1 < refused {
 		middle := (fits + refused) / 2
@@ -489,7 +489,7 @@ func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim
 	p.giveUp(want)
 	culprit, later := newcomers[refused-1], newcomers[refused:]
 	if culprit.Standing == plan.Running {
-		p.failedAgain(all, err)
+		p.failedAgain(attempted, err)
 		return func() { p.leaveOrEnd(want, running, err) }
 	}
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}

@@ -83,7 +83,7 @@ func (p *pass) fit(want plan.Chain, running []plan.Member) misfit {
 		p.failedAgain(attempted, err)
 		return func() { p.leaveOrEnd(want, running, err) }
 	}
-	return p.exclude(want, running, newcomers, key, err)
+	return p.exclude(want, running, newcomers, key, attempted, err)
 }
 
 // newcomersOf lists the applications with a member that does not run now.

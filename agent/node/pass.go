@@ -13,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
@@ -51,9 +52,9 @@ type pass struct {
 	// planned are the loads of chains and the actions on them that were to be done.
 	planned map[string]bool
 	// sought are the look-ups that the pass asked for, waited how long it waited for
-	// those of a namespace, and waitedAll for those of all.
+	// those of an application, and waitedAll for those of all.
 	sought    map[string]bool
-	waited    map[string]time.Duration
+	waited    map[v1alpha1.Identity]time.Duration
 	waitedAll time.Duration
 	// strays by the uid they lie under.
 	strays map[string][]string
@@ -129,7 +130,7 @@ func (a *Agent) newPass(ctx context.Context) *pass {
 		asked: map[string]bool{}, awaited: map[[2]string]bool{},
 		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{},
 		outcomes: map[string]*outcome{}, strays: map[string][]string{}, lost: map[ranAt]bool{},
-		visited: map[int]bool{}, behind: map[int]bool{}, planned: map[string]bool{}, sought: map[string]bool{}, waited: map[string]time.Duration{}, wanted: map[int][]plan.Member{}}
+		visited: map[int]bool{}, behind: map[int]bool{}, planned: map[string]bool{}, sought: map[string]bool{}, waited: map[v1alpha1.Identity]time.Duration{}, wanted: map[int][]plan.Member{}}
 }
 
 // snapshot copies what Accept and Relabel may change meanwhile; applications

@@ -8,8 +8,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// maxDescribed is how many bytes are remembered of images that were read.
-const maxDescribed = 8 * mib
+// maxDescribed is how many bytes are remembered of images that were read, and
+// maxDescription of one: it takes many images for one to be forgotten.
+const maxDescribed, maxDescription = 8 * mib, 8 << 10
 
 // described is what an image that was read once came to, but for its object.
 type described struct {
@@ -45,7 +46,7 @@ func (d *descriptions) of(digest string) (described, bool) {
 func (d *descriptions) note(digest string, one described) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, known := d.all[digest]; known {
+	if _, known := d.all[digest]; known || one.bytes() > maxDescription {
 		return
 	}
 	if d.all == nil || d.bytes+one.bytes() > maxDescribed {

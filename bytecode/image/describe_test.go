@@ -1,8 +1,10 @@
 package image
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -76,14 +78,21 @@ func TestAnImageIsDescribedWithoutItsObject(t *testing.T) {
 // TestWhatIsRememberedOfImagesIsBounded describes more than there is room for.
 func TestWhatIsRememberedOfImagesIsBounded(t *testing.T) {
 	var d descriptions
-	labels := map[string]string{"l": string(make([]byte, labelsLimit-1))}
-	for i := range 3 * maxDescribed / labelsLimit {
-		d.note(string(rune(i)), described{image: Image{Labels: labels}})
-		if d.bytes > maxDescribed || len(d.all)*labelsLimit > maxDescribed {
+	sized := func(bytes int) described {
+		return described{image: Image{Labels: map[string]string{"l": strings.Repeat("x", bytes)}}}
+	}
+	const many, each = 3 * maxDescribed / (4 << 10), 4 << 10
+	for i := range many {
+		d.note(fmt.Sprint(i), sized(each))
+		if d.bytes > maxDescribed || len(d.all)*each > maxDescribed {
 			t.Fatalf("after %d images, %d bytes of %d are remembered", i+1, d.bytes, len(d.all))
 		}
 	}
-	if _, ok := d.of(string(rune(3*maxDescribed/labelsLimit - 1))); !ok {
+	if _, ok := d.of(fmt.Sprint(many - 1)); !ok {
 		t.Error("the last one is forgotten")
+	}
+	d.note("large", sized(maxDescription))
+	if _, ok := d.of("large"); ok {
+		t.Error("one with large labels is remembered")
 	}
 }
