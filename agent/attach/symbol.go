@@ -1,17 +1,18 @@
 package attach
 
 import (
+	"bufio"
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"github.com/cilium/ebpf/link"
 )
 
-// The bounds of a binary whose symbols are looked up: the agent's loop waits for it.
+// The bounds of a binary whose symbols are looked up.
 const (
 	// maxHeaderBytes is how much is read of a binary to learn its sections, and
 	// maxSymbolBytes how much to learn its symbols.
@@ -58,8 +59,8 @@ func symbolAddress(path, symbol string, offset uint64) (address uint64, err erro
 	return address, nil
 }
 
-func addressIn(binary io.ReaderAt, symbol string, offset uint64) (uint64, error) {
-	r := &boundedReader{binary, maxHeaderBytes}
+func addressIn(body io.ReaderAt, symbol string, offset uint64) (uint64, error) {
+	r := &boundedReader{body, maxHeaderBytes}
 	file, err := elf.NewFile(r)
 	if err != nil {
 		return 0, err
@@ -89,23 +90,62 @@ func addressIn(binary io.ReaderAt, symbol string, offset uint64) (uint64, error)
 // functionOf finds a function among the symbols, of which those for the dynamic linker
 // come first.
 func functionOf(file *elf.File, name string) (elf.Symbol, error) {
-	for _, table := range []struct {
-		kind elf.SectionType
-		read func() ([]elf.Symbol, error)
-	}{{elf.SHT_DYNSYM, file.DynamicSymbols}, {elf.SHT_SYMTAB, file.Symbols}} {
-		if s := file.SectionByType(table.kind); s != nil && (s.Flags&elf.SHF_COMPRESSED != 0 || s.Size/elf.Sym32Size > maxSymbols) {
-			return elf.Symbol{}, errTooLarge
-		}
-		symbols, err := table.read()
-		if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
-			return elf.Symbol{}, err
-		}
-		// Of several the last one counts.
-		for _, s := range slices.Backward(symbols) {
-			if s.Name == name && elf.ST_TYPE(s.Info) == elf.STT_FUNC {
-				return s, nil
-			}
+	for _, kind := range []elf.SectionType{elf.SHT_DYNSYM, elf.SHT_SYMTAB} {
+		s, err := functionIn(file, kind, name)
+		if !errors.Is(err, link.ErrNoSymbol) {
+			return s, err
 		}
 	}
 	return elf.Symbol{}, link.ErrNoSymbol
+}
+
+// functionIn finds a function in one table of symbols; of several the last one counts. It
+// compares the names where they stand: debug/elf copies each, and many symbols may share
+// one that is long.
+func functionIn(file *elf.File, kind elf.SectionType, name string) (elf.Symbol, error) {
+	table := file.SectionByType(kind)
+	if table == nil {
+		return elf.Symbol{}, link.ErrNoSymbol
+	}
+	size := uint64(elf.Sym64Size)
+	if file.Class == elf.ELFCLASS32 {
+		size = elf.Sym32Size
+	}
+	if table.Flags&elf.SHF_COMPRESSED != 0 || table.Size/size > maxSymbols {
+		return elf.Symbol{}, errTooLarge
+	}
+	if int(table.Link) >= len(file.Sections) || table.Type == elf.SHT_NOBITS {
+		return elf.Symbol{}, errors.New("its symbols have no names")
+	}
+	names := file.Sections[table.Link]
+	found, symbols := elf.Symbol{}, bufio.NewReader(io.NewSectionReader(table.ReaderAt, 0, int64(table.Size)))
+	is, err := make([]byte, len(name)+1), error(link.ErrNoSymbol)
+	for range table.Size / size {
+		one, at, readErr := readSymbol(symbols, file)
+		if readErr != nil {
+			return elf.Symbol{}, fmt.Errorf("read symbols: %w", readErr)
+		}
+		if elf.ST_TYPE(one.Info) != elf.STT_FUNC {
+			continue
+		}
+		if _, readErr := names.ReadAt(is, int64(at)); errors.Is(readErr, errTooLarge) {
+			return elf.Symbol{}, readErr
+		} else if readErr == nil && string(is) == name+"\x00" {
+			found, err = one, nil
+		}
+	}
+	return found, err
+}
+
+// readSymbol reads the next symbol but for its name, and where that stands in the table of
+// names.
+func readSymbol(r io.Reader, file *elf.File) (s elf.Symbol, name uint32, err error) {
+	if file.Class == elf.ELFCLASS32 {
+		var is elf.Sym32
+		err = binary.Read(r, file.ByteOrder, &is)
+		return elf.Symbol{Info: is.Info, Other: is.Other, Section: elf.SectionIndex(is.Shndx), Value: uint64(is.Value), Size: uint64(is.Size)}, is.Name, err
+	}
+	var is elf.Sym64
+	err = binary.Read(r, file.ByteOrder, &is)
+	return elf.Symbol{Info: is.Info, Other: is.Other, Section: elf.SectionIndex(is.Shndx), Value: is.Value, Size: is.Size}, is.Name, err
 }

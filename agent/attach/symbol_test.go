@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -69,5 +70,44 @@ func TestABinaryOfTooManySymbolsIsNotRead(t *testing.T) {
 	small := &boundedReader{bytes.NewReader(body), 100}
 	if _, err := elf.NewFile(small); !errors.Is(err, errTooLarge) {
 		t.Errorf("a binary whose headers are too large: %v", err)
+	}
+}
+
+// TestManySymbolsOfOneLongNameTakeNoMemory has every symbol of a binary share a name as
+// long as its table of names.
+func TestManySymbolsOfOneLongNameTakeNoMemory(t *testing.T) {
+	const many, long = 1 << 16, 1 << 16
+	names := append([]byte{0}, append(bytes.Repeat([]byte("x"), long), 0)...)
+	var symbols bytes.Buffer
+	for range many {
+		if err := binary.Write(&symbols, binary.LittleEndian, elf.Sym64{Name: 1, Info: elf.ST_INFO(elf.STB_GLOBAL, elf.STT_FUNC)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const headers = 64
+	header := elf.Header64{Type: uint16(elf.ET_DYN), Machine: uint16(elf.EM_X86_64), Version: 1, Shoff: headers, Ehsize: headers, Shentsize: 64, Shnum: 3, Shstrndx: 2}
+	copy(header.Ident[:], elf.ELFMAG+string([]byte{byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)}))
+	const begin = headers + 3*64
+	var body bytes.Buffer
+	for _, part := range []any{header, elf.Section64{},
+		elf.Section64{Type: uint32(elf.SHT_DYNSYM), Off: begin, Size: uint64(symbols.Len()), Link: 2, Entsize: elf.Sym64Size},
+		elf.Section64{Type: uint32(elf.SHT_STRTAB), Off: uint64(begin + symbols.Len()), Size: uint64(len(names))},
+		symbols.Bytes(), names} {
+		if err := binary.Write(&body, binary.LittleEndian, part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := addressIn(bytes.NewReader(body.Bytes()), "no_such_function", 0)
+	runtime.ReadMemStats(&after)
+	if !errors.Is(err, link.ErrNoSymbol) {
+		t.Error(err)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+		t.Errorf("it took %d MiB", took>>20)
+	}
+	if _, err := addressIn(bytes.NewReader(body.Bytes()), string(names[1:len(names)-1]), 0); err == nil || errors.Is(err, link.ErrNoSymbol) {
+		t.Errorf("the name that they share: %v", err)
 	}
 }

@@ -42,8 +42,8 @@ func silent(t *testing.T, dir string) (end func()) {
 	return end
 }
 
-// TestAPathThatDoesNotAnswerDelaysNobodyElse has the targets of a namespace lie on a file
-// system whose server hangs.
+// TestAPathThatDoesNotAnswerDelaysNobodyElse has the targets of an application lie on a
+// file system whose server hangs.
 func TestAPathThatDoesNotAnswerDelaysNobodyElse(t *testing.T) {
 	needKernel(t)
 	for sentence, at := range map[string]func(path string) v1alpha1.Attachment{
@@ -59,6 +59,11 @@ func TestAPathThatDoesNotAnswerDelaysNobodyElse(t *testing.T) {
 			veth(t, "cn0", "cn1")
 			a, _ := w.start()
 			dir := t.TempDir()
+			body, symbol, offset := probed(t)
+			shell := filepath.Join(t.TempDir(), "shell")
+			if err := os.WriteFile(shell, body, 0o755); err != nil {
+				t.Fatal(err)
+			}
 			end := silent(t, dir)
 			gone := w.intent("gone", "raw_tp_count", rawProgram())
 			if err := w.accept(a, gone, w.member("heals", "xdp_count", "count_packets", 1)); err != nil {
@@ -69,8 +74,9 @@ func TestAPathThatDoesNotAnswerDelaysNobodyElse(t *testing.T) {
 				hung = append(hung, at(filepath.Join(dir, fmt.Sprint(i))))
 			}
 			p := w.version("1", hung[0])
+			p.Application.Name, p.UID = "hung", "uid-hung"
 			p.Programs[0].Attach = hung
-			err := w.accept(a, tenant(p, "area", "hung", 1, 1))
+			err := w.accept(a, p)
 			if err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "0")+": its file system does not answer") || !strings.Contains(err.Error(), "umount -l") {
 				t.Errorf("Settled = %v", err)
 			}
@@ -82,13 +88,13 @@ func TestAPathThatDoesNotAnswerDelaysNobodyElse(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = l.Close() }()
-			if err := errors.Join(l.Detach(), a.Accept(w.seal(w.tombstone(gone)), w.seal(w.intent("other", "raw_tp_count", rawProgram())))); err != nil {
+			if err := errors.Join(l.Detach(), a.Accept(w.seal(w.tombstone(gone)), w.seal(w.version("2", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: shell, Symbol: symbol, Offset: offset}})))); err != nil {
 				t.Fatal(err)
 			}
 			for what, done := range map[string]func() bool{
-				"a link to be healed":          func() bool { return !chainsOf(t, a)[0].Severed },
-				"a tombstone to act":           func() bool { return statusOf(a, "gone") == nil },
-				"another application to be in": func() bool { s := statusOf(a, "other"); return s != nil && s.Conditions[0].Status == "True" },
+				"a link to be healed":                      func() bool { return !chainsOf(t, a)[0].Severed },
+				"a tombstone to act":                       func() bool { return statusOf(a, "gone") == nil },
+				"another application with a path to be in": func() bool { s := statusOf(a, "hooks"); return s != nil && s.Conditions[0].Status == "True" },
 			} {
 				until(t, what, time.Minute, done)
 			}
