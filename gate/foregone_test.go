@@ -257,6 +257,14 @@ func TestARegistryKeepsNothingThatItsDefinitionIsDeniedFor(t *testing.T) {
 				if s.Verdict.Allowed() {
 					t.Errorf("%s: it is allowed", c.policy.Spec.Rego)
 				}
+				ends, end := context.WithCancel(t.Context())
+				s.Held = j.HoldBy(ends, s, func(context.Context, gate.Request) (gate.Verdict, error) {
+					end()
+					return gate.Verdict{}, errors.New("too many wait for the registry")
+				})
+				if move, why := s.Settle(nil, false); move != c.want {
+					t.Errorf("%s: where an evaluation is ended, Settle = %s (%s), want %s", c.policy.Spec.Rego, move, why, c.want)
+				}
 				fate := j.Fate(t.Context(), gate.Request{Application: a}, runs, nil)
 				if fate.Known || fate.Keeps != (c.want == gate.MoveKeep) || fate.Denied == fate.Keeps {
 					t.Errorf("%s: beside another version: %+v", c.policy.Spec.Rego, fate)

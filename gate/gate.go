@@ -353,25 +353,25 @@ func (j *Judge) outdated(d policies.Decision, i Inspected) bool {
 	return age < 0 || age >= min(max(i.collected.unchanged(), hurried), unhurried) || i.collected.At.Before(i.req.Changed)
 }
 
-// renewed is i with all that the registry offers now. Where that cannot be asked, what was
-// collected counts.
-func (j *Judge) renewed(ctx context.Context, i Inspected) (Inspected, error) {
+// renewed is i with all that the registry offers now, and whether that is news. Where the
+// registry cannot be asked, what was collected counts.
+func (j *Judge) renewed(ctx context.Context, i Inspected) (now Inspected, news bool, err error) {
 	have := i.collected
 	// What is older than anything is no part to be completed.
 	have.At = time.Time{}
-	now, from, err := j.anew(ctx, i.trust, i.Resolved, have, true)
+	offered, from, err := j.anew(ctx, i.trust, i.Resolved, have, true)
 	if errors.Is(err, image.ErrNotAsked) {
-		return i, err
+		return i, false, err
 	}
 	j.opts.Observer.Signatures(asked(err))
-	if err == nil && from == FromRegistry {
-		i.collected = now
-		i.evidence, err = j.tried(ctx, i.trust, now)
+	if news = err == nil && from == FromRegistry; news {
+		i.collected = offered
+		i.evidence, err = j.tried(ctx, i.trust, offered)
 	}
 	if err != nil {
-		return i, fmt.Errorf("verify signatures of %s: %w", i.req.Application.Identity(), err)
+		return i, false, fmt.Errorf("verify signatures of %s: %w", i.req.Application.Identity(), err)
 	}
-	return i, nil
+	return i, news, nil
 }
 
 // asked is what became of asking a registry.

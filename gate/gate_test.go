@@ -203,7 +203,7 @@ func (w *world) trust(signers ...v1alpha1.BpfSigner) *signing.Trust {
 
 func (w *world) policy(list ...policies.Policy) *policies.Set {
 	w.t.Helper()
-	set, err := engine.Compile(w.t.Context(), list, policies.Options{})
+	set, err := engine.Compile(w.t.Context(), list, policies.Options{Timeout: time.Minute})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ var ErrPending = errors.New("evaluation pending")
 // HoldBy is Hold with the evaluation of what runs left to the caller, such as one
 // that waits for no registry.
 func (j *Judge) HoldBy(ctx context.Context, s Standing, evaluate Evaluate) Held {
-	held, err := j.held(ctx, s, evaluate)
+	held, err := j.held(ctx, s, evaluate, apart)
 	if err != nil {
 		return Held{deniedByRecord: j.deniedByRecord(ctx, s)}
 	}
@@ -62,7 +62,7 @@ func (j *Judge) HoldBy(ctx context.Context, s Standing, evaluate Evaluate) Held 
 // Weigh is Hold for what unload protection counts. What a revocation unloads by the
 // record passes it, so the record is not asked, and nothing outlives ctx.
 func (j *Judge) Weigh(ctx context.Context, s Standing) Held {
-	held, err := j.held(ctx, s, j.Judge)
+	held, err := j.held(ctx, s, j.Judge, context.WithCancel)
 	if err != nil {
 		return Held{}
 	}
@@ -70,15 +70,20 @@ func (j *Judge) Weigh(ctx context.Context, s Standing) Held {
 }
 
 // held is HoldBy without the record; an error says that what runs could not be evaluated.
-func (j *Judge) held(ctx context.Context, s Standing, evaluate Evaluate) (Held, error) {
+// alone is the context of what asks no registry.
+func (j *Judge) held(ctx context.Context, s Standing, evaluate Evaluate, alone func(context.Context) (context.Context, context.CancelFunc)) (Held, error) {
 	if !s.Runs() || len(s.Live.Programs) == 0 || s.stays() || !s.defined() && !s.Hidden {
 		return Held{}, nil
 	}
 	request := asSealed(s.Request, *s.Live)
 	verdict, err := evaluate(ctx, request)
-	if (err != nil || !verdict.asked()) && j.overrules(ctx, s, request) {
-		// It is so whatever a registry answers, or that it has no such image.
-		return Held{judged: true, partial: true, overruled: true}, nil
+	if err != nil || !verdict.asked() {
+		ctx, cancel := alone(ctx)
+		overruled := j.overrules(ctx, s, request)
+		if cancel(); overruled {
+			// It is so whatever a registry answers, or that it has no such image.
+			return Held{judged: true, partial: true, overruled: true}, nil
+		}
 	}
 	if errors.Is(err, ErrPending) {
 		return Held{pending: err}, nil
@@ -127,6 +132,12 @@ func (j *Judge) overrules(ctx context.Context, s Standing, sealed Request) bool 
 // recordTimeout bounds an evaluation by what was sealed.
 const recordTimeout = 10 * time.Second
 
+// apart returns a context for what asks no registry: the time that one took, or its end,
+// is not taken from this.
+func apart(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(image.CacheOnly(context.WithoutCancel(ctx)), recordTimeout)
+}
+
 // deniedByRecord reports whether the policies deny what runs, of which a sealed
 // signer is revoked, by the record that nobody outside can edit: the signers in the
 // sealed intent. It stands in where a registry is out of reach, and asks none.
@@ -135,8 +146,7 @@ func (j *Judge) deniedByRecord(ctx context.Context, s Standing) bool {
 	if !LostASigner(s.Live, trust.Revoked()) {
 		return false
 	}
-	// The time that a registry took is not taken from this.
-	ctx, cancel := context.WithTimeout(image.CacheOnly(context.WithoutCancel(ctx)), recordTimeout)
+	ctx, cancel := apart(ctx)
 	defer cancel()
 	i, known, err := j.fromRecord(ctx, s)
 	if err != nil {

@@ -117,6 +117,15 @@ func (s Standing) Undecided() bool {
 // unloaded.
 const UnloadedByPolicy = "a policy that says running: Unload denies it"
 
+// UnloadedAgain is the reason to seal where a tombstone is sealed over an older one of that
+// reason: what went before does not go once more.
+func UnloadedAgain(reason string) string {
+	if reason == UnloadedByPolicy {
+		return "a policy that says running: Unload denied it"
+	}
+	return reason
+}
+
 // Settle decides what to do with one application and why. revoked are the
 // signers whose trust was taken away, or is from a time on; braked tells that so much is denied anew
 // that a human has to confirm it.

@@ -61,11 +61,15 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	}
 	outdated := err == nil && j.outdated(decision, i)
 	if outdated {
-		if i, err = j.renewed(ctx, i); err == nil {
-			outdated = false
-			decision, err = j.decision(ctx, i)
-		} else if errors.Is(err, image.ErrNotAsked) {
+		var news bool
+		switch i, news, err = j.renewed(ctx, i); {
+		case errors.Is(err, image.ErrNotAsked):
 			err = nil
+		case err == nil:
+			outdated = false
+			if news {
+				decision, err = j.decision(ctx, i)
+			}
 		}
 	}
 	if err == nil && !decision.Known() {

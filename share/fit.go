@@ -4,7 +4,7 @@ import "sort"
 
 // Fit keeps of items what is together no larger than limit. Each name keeps as much as
 // every other may: what is under that level loses nothing, whoever has most gives way.
-// of returns an item's name and its size, which is not negative. Of one name's items the
+// What is left then takes one item more of each name, in their order. of returns an item's name and its size, which is not negative. Of one name's items the
 // first are kept. The order stays.
 func Fit[T any](items []T, limit int, of func(T) (name string, size int)) (kept, lost []T) {
 	within := func(level int) (together int) {
@@ -14,9 +14,20 @@ func Fit[T any](items []T, limit int, of func(T) (name string, size int)) (kept,
 		return together
 	}
 	level := sort.Search(max(limit, 0)+1, func(level int) bool { return within(level) > limit }) - 1
-	keep := upTo(items, level, of)
+	keep, rest, had := upTo(items, level, of), limit, map[string]bool{}
+	for _, size := range keep {
+		rest -= size
+	}
 	for i, item := range items {
-		if _, ok := keep[i]; ok {
+		_, ok := keep[i]
+		if name, size := of(item); !ok && !had[name] {
+			// Of one name's items the first are kept.
+			had[name] = true
+			if ok = size <= rest; ok {
+				rest -= size
+			}
+		}
+		if ok {
 			kept = append(kept, item)
 		} else {
 			lost = append(lost, item)

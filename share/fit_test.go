@@ -21,13 +21,15 @@ func TestWhoeverHasMostGivesWay(t *testing.T) {
 		limit int
 		lost  []item
 	}{
-		"nothing is lost where there is room":                       {[]item{{"a", 1}, {"b", 9}}, 10, nil},
-		"one that takes all leaves the small alone":                 {[]item{{"a", 5}, {"a", 6}, {"b", 1}}, 10, []item{{"a", 6}}},
-		"two that have as much give way alike":                      {[]item{{"a", 3}, {"a", 3}, {"b", 3}, {"b", 3}, {"c", 1}}, 7, []item{{"a", 3}, {"b", 3}}},
-		"what follows what has no room has none":                    {[]item{{"a", 1}, {"a", 50}, {"a", 1}}, 10, []item{{"a", 50}, {"a", 1}}},
-		"without any room all is lost":                              {[]item{{"a", 1}, {"b", 1}}, -1, []item{{"a", 1}, {"b", 1}}},
-		"what one name alone has is bounded by what there is":       {[]item{{"a", 4}, {"a", 4}, {"a", 4}}, 10, []item{{"a", 4}}},
-		"what a small one does not need is the others' to be taken": {[]item{{"a", 6}, {"a", 1}, {"b", 2}}, 8, []item{{"a", 1}}},
+		"nothing is lost where there is room":                        {[]item{{"a", 1}, {"b", 9}}, 10, nil},
+		"one that takes all leaves the small alone":                  {[]item{{"a", 5}, {"a", 6}, {"b", 1}}, 10, []item{{"a", 6}}},
+		"two that have as much give way alike":                       {[]item{{"a", 3}, {"a", 3}, {"b", 3}, {"b", 3}, {"c", 1}}, 7, []item{{"a", 3}, {"b", 3}}},
+		"the last of many that have as much gives way alone":         {[]item{{"a", 1}, {"b", 1}, {"c", 1}}, 2, []item{{"c", 1}}},
+		"of many that have too much each, those that have room stay": {[]item{{"a", 4}, {"b", 4}, {"c", 4}}, 9, []item{{"c", 4}}},
+		"what follows what has no room has none":                     {[]item{{"a", 1}, {"a", 50}, {"a", 1}}, 10, []item{{"a", 50}, {"a", 1}}},
+		"without any room all is lost":                               {[]item{{"a", 1}, {"b", 1}}, -1, []item{{"a", 1}, {"b", 1}}},
+		"what one name alone has is bounded by what there is":        {[]item{{"a", 4}, {"a", 4}, {"a", 4}}, 10, []item{{"a", 4}}},
+		"what a small one does not need is the others' to be taken":  {[]item{{"a", 6}, {"a", 1}, {"b", 2}}, 8, []item{{"a", 1}}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			kept, lost := Fit(c.items, c.limit, item.of)

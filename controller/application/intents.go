@@ -235,7 +235,7 @@ func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error
 	}
 	overtaken, wait := r.overtaken(s)
 	if overtaken {
-		_, err := r.bury(ctx, s, s.payload.Reason)
+		_, err := r.bury(ctx, s, gate.UnloadedAgain(s.payload.Reason))
 		return minBetween, err
 	}
 	if left := time.UnixMilli(s.payload.Serial).Add(keepTombstone).Sub(r.now()); left > 0 {

@@ -349,7 +349,7 @@ func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *g
 		why = fmt.Sprintf("the brake on mass denial holds it; to let it go, annotate any ClusterBpfPolicy or BpfSigner with %s=%s", policy.AnnotationConfirm, revision)
 	case overtaken && mine.payload.Tombstone && (move == gate.MoveKeep || hold != ""):
 		// Nodes run on what they refuse to unload by an older tombstone.
-		move, why, reason = gate.MoveBury, cmp.Or(why, hold), mine.payload.Reason
+		move, why, reason = gate.MoveBury, cmp.Or(why, hold), gate.UnloadedAgain(mine.payload.Reason)
 	case hold != "" && move == gate.MoveSeal && (mine.payload == nil || !s.Verdict.SameVersion(*mine.payload)):
 		// What people want undone, for one, is not sealed meanwhile.
 		move, why = gate.MoveKeep, hold

@@ -69,8 +69,10 @@ type Memory struct {
 	described map[string]description
 
 	pending pending
-	// crowded spaces the log lines that say that images gave way.
-	crowded rate.Sometimes
+	// crowded spaces the log lines that say that images gave way, and evictions how often
+	// they do.
+	crowded   rate.Sometimes
+	evictions *rate.Limiter
 }
 
 // split takes a name of gate.Memory apart: what is kept, and of which image.

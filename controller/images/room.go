@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -71,6 +73,10 @@ func (m *Memory) admit(ctx context.Context, now *v1alpha1.BpfImage, by string) (
 	if len(all) <= mostImages && bytes <= mostBytes {
 		return true, nil
 	}
+	if !m.evicts() {
+		m.forget(now.Name)
+		return false, nil
+	}
 	digests, err := used(ctx, m.Client)
 	if err != nil {
 		return false, err
@@ -87,6 +93,23 @@ func (m *Memory) admit(ctx context.Context, now *v1alpha1.BpfImage, by string) (
 	return m.drop(ctx, now, append(many, large...), func(o *v1alpha1.BpfImage) string { return charged(digestOf(o.Name)) })
 }
 
+// evicts reports whether images may give way now: once a second, and a few times at once.
+// Whoever has ever new images evaluated has no more written by it.
+func (m *Memory) evicts() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.evictions == nil {
+		m.evictions = rate.NewLimiter(rate.Every(evictEvery), evictAtOnce)
+	}
+	return m.evictions.Allow()
+}
+
+// How often images give way to others, and how often at once after quiet.
+const (
+	evictEvery  = time.Second
+	evictAtOnce = 64
+)
+
 // between is how far apart log lines are that say that images gave way.
 const between = 10 * time.Minute
 
@@ -98,8 +121,8 @@ func (m *Memory) drop(ctx context.Context, now *v1alpha1.BpfImage, lost []*v1alp
 		lost = []*v1alpha1.BpfImage{now}
 	}
 	m.logDropped(lost, charged)
-	m.forget()
 	for _, o := range lost {
+		m.forget(o.Name)
 		if o == now {
 			continue
 		}
@@ -110,11 +133,12 @@ func (m *Memory) drop(ctx context.Context, now *v1alpha1.BpfImage, lost []*v1alp
 	return ok, nil
 }
 
-// forget has every image looked at and described again: some are not there any more.
-func (m *Memory) forget() {
+// forget has an image that is not remembered looked at and described again.
+func (m *Memory) forget(object string) {
+	m.undescribed(object)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.settled, m.described = nil, nil
+	maps.DeleteFunc(m.settled, func(as string, _ bool) bool { return strings.HasPrefix(as, digestOf(object)+" ") })
 }
 
 // logDropped logs now and then that images are not remembered, and whose they are.

@@ -130,12 +130,14 @@ func (k *Keeper) open(buried []*v1alpha1.BpfIntent) map[string]tombstone {
 	for _, o := range buried {
 		one, known := k.tombstones[o.Name]
 		if !known || one.serial != o.Spec.Serial {
-			one = tombstone{serial: o.Spec.Serial}
-			if sealed, err := k.Keys().Trust.Open(o.Spec.Envelope); err == nil {
-				p := sealed.Payload()
-				one.application = p.Application
-				one.denied = p.UID == o.Name && p.Serial == o.Spec.Serial && p.Reason == gate.UnloadedByPolicy
+			sealed, err := k.Keys().Trust.Open(o.Spec.Envelope)
+			if err != nil {
+				// Its key may be trusted later.
+				continue
 			}
+			p := sealed.Payload()
+			one = tombstone{application: p.Application, serial: o.Spec.Serial}
+			one.denied = p.UID == o.Name && p.Serial == o.Spec.Serial && p.Reason == gate.UnloadedByPolicy
 		}
 		opened[o.Name] = one
 	}

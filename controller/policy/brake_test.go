@@ -36,6 +36,7 @@ func TestAChangeOfLeaderKeepsTheCountOfUnloadProtection(t *testing.T) {
 	}{
 		"a policy denied them":                      {key, gate.UnloadedByPolicy, time.Minute, true},
 		"a policy denied them long ago":             {key, gate.UnloadedByPolicy, 2 * together, false},
+		"a tombstone is sealed over an older one":   {key, gate.UnloadedAgain(gate.UnloadedByPolicy), time.Minute, false},
 		"they were deleted":                         {key, "it was deleted", time.Minute, false},
 		"no controller sealed that a policy denied": {stranger, gate.UnloadedByPolicy, time.Minute, false},
 	} {

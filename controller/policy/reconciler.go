@@ -89,11 +89,12 @@ func (r *Reconciler) Register(mgr ctrl.Manager) error {
 // Reconcile has what is written become active.
 func (r *Reconciler) Reconcile(ctx context.Context, what reconcile.Request) (ctrl.Result, error) {
 	if what == ofNamespaces {
-		if err := r.Keeper.Prepare(ctx); err != nil {
-			return ctrl.Result{}, err
-		}
+		// What is not compiled does not become active with policies of the cluster.
 		if wait := r.namespaced.wait(r.Keeper.now(), r.NamespacedEvery); wait > 0 {
 			return ctrl.Result{RequeueAfter: wait}, nil
+		}
+		if err := r.Keeper.Prepare(ctx); err != nil {
+			return ctrl.Result{}, err
 		}
 	}
 	outcomes, changed, err := r.Keeper.Refresh(ctx, r.Weigher)
