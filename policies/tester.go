@@ -219,7 +219,7 @@ func (s *sandbox) explain(ctx context.Context, txn storage.Transaction, modules 
 	for i, result := range failed {
 		names[i] = regexp.QuoteMeta(result.Name)
 	}
-	results, err := s.runner(modules).SetCoverageQueryTracer(why).Filter("(" + strings.Join(names, "|") + ")$").RunTests(ctx, txn)
+	results, err := s.runner(modules).SetCoverageQueryTracer(why).Filter("("+strings.Join(names, "|")+")$").RunTests(ctx, txn)
 	if err != nil {
 		return why
 	}

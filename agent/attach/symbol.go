@@ -119,7 +119,7 @@ func functionIn(file *elf.File, kind elf.SectionType, name string) (elf.Symbol, 
 	}
 	names := file.Sections[table.Link]
 	found, symbols := elf.Symbol{}, bufio.NewReader(io.NewSectionReader(table.ReaderAt, 0, int64(table.Size)))
-	is, err := make([]byte, len(name)+1), error(link.ErrNoSymbol)
+	is, err := make([]byte, len(name)+1), link.ErrNoSymbol
 	for range table.Size / size {
 		one, at, readErr := readSymbol(symbols, file)
 		if readErr != nil {

@@ -139,10 +139,11 @@ func (p *pass) resolveTarget(uid string, a plan.Attachment) (plan.Attachment, er
 		return attach.Resolve(a, host)
 	}
 	key := fmt.Sprintf("resolve %s %s %#v", a.Application, a.Hook, a.Target)
-	refresh := !p.sought[key]
-	one, err := p.lookUp(key, refresh, a, func() (got answer) {
+	// What is looked for beside the loop is a copy of its own.
+	sought := a
+	one, err := p.lookUp(key, !p.sought[key], a, func() (got answer) {
 		var is plan.Attachment
-		is, got.err = attach.Resolve(a, host)
+		is, got.err = attach.Resolve(sought, host)
 		got.target = is.Target
 		return got
 	})

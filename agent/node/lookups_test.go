@@ -120,7 +120,7 @@ func TestASlowPathIsAnswered(t *testing.T) {
 		t.Errorf("%+v, %v", is, err)
 	}
 	resolves <- other
-	if p = l.next(l.next(p, 0), 0); len(l.lookups) > 1 {
+	if _ = l.next(l.next(p, 0), 0); len(l.lookups) > 1 {
 		t.Errorf("%d look-ups are kept that nobody seeks", len(l.lookups))
 	}
 }

@@ -31,6 +31,8 @@ var crdLine = regexp.MustCompile(`(?m)^crd: (accepts|refuses|none)$`)
 var apart = map[string]string{
 	"status":           accepted + "it drops a status that comes with an object: who may write one writes it apart",
 	"unknown-metadata": accepted + "metadata are the API server's: it gives every object a uid, whatever one was sent",
+	"variable-beyond-64-bits": accepted + "JSON knows no size of numbers, and clients send it as another; " +
+		"the gate refuses what no variable takes by inspect/variable",
 	"variable-null": accepted + "a schema of any value takes null, and CEL sees no map of such; " +
 		"the gate refuses it by inspect/variable",
 
