@@ -104,6 +104,7 @@ func (w *world) taken(t *testing.T, j *gate.Judge, req gate.Request) (int, gate.
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.arrived()
 	return int(w.requests.Load() - before), v
 }
 

@@ -77,10 +77,16 @@ func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 // comeUp has the registry answer again, and nothing counted that was asked while it
 // was down.
 func (w *world) comeUp() {
+	w.arrived()
+	w.down.Store(false)
+}
+
+// arrived waits until no request is on its way: where several are sent at once, the first
+// that fails ends the others.
+func (w *world) arrived() {
 	for w.underWay.Load() > 0 {
 		runtime.Gosched()
 	}
-	w.down.Store(false)
 }
 
 func newWorld(t testing.TB) *world { return newWorldOf(t, true) }
