@@ -71,29 +71,50 @@ const watchInterval = 5 * time.Millisecond
 // The limits of the kernel are only the net below: Go does not always meet them with
 // a message of its own.
 func Watch(heap int64, cpu time.Duration) (stop func()) {
-	done, began := make(chan struct{}), cpuTime()
-	go func() {
-		objects := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-		tick := time.NewTicker(watchInterval)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-			}
-			metrics.Read(objects)
-			if objects[0].Value.Uint64() > uint64(heap) {
-				fmt.Fprintln(os.Stderr, outOfMemory)
-				os.Exit(1)
-			}
-			if cpu > 0 && cpuTime()-began > cpu {
-				fmt.Fprintln(os.Stderr, outOfTime)
-				os.Exit(1)
-			}
-		}
-	}()
-	return sync.OnceFunc(func() { close(done) })
+	w := &watch{heap: uint64(heap), cpu: cpu, began: cpuTime()}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.next = time.AfterFunc(watchInterval, w.look)
+	return w.stop
+}
+
+// watch is what Watch looks at. It wakes nobody where it is stopped before the first
+// look.
+type watch struct {
+	heap       uint64
+	cpu, began time.Duration
+
+	// mu guards what follows.
+	mu      sync.Mutex
+	next    *time.Timer
+	stopped bool
+}
+
+// look looks once, and again after a while.
+func (w *watch) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return
+	}
+	objects := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(objects)
+	switch {
+	case objects[0].Value.Uint64() > w.heap:
+		fmt.Fprintln(os.Stderr, outOfMemory)
+		os.Exit(1)
+	case w.cpu > 0 && cpuTime()-w.began > w.cpu:
+		fmt.Fprintln(os.Stderr, outOfTime)
+		os.Exit(1)
+	}
+	w.next.Reset(watchInterval)
+}
+
+func (w *watch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	w.next.Stop()
 }
 
 // cpuTime is the time of CPUs that this process took so far.

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/gob"
@@ -30,8 +31,11 @@ func MaybeWorkerChild() { confined.Serve(role, serve) }
 
 // child is the worker as it sees itself.
 type child struct {
-	box   *sandbox
+	box *sandbox
+	// out writes answers, and told passes them on: before anything is begun that may end
+	// this process, so that the parent knows how far it was.
 	out   *json.Encoder
+	told  *bufio.Writer
 	known map[string]*executable
 	// kept is what the heap holds between tasks, empty what it held before the
 	// first, and keeps how much more it may keep.
@@ -45,6 +49,9 @@ type child struct {
 func serve(c *confined.Child) error {
 	debug.SetMaxStack(maxStack)
 	debug.SetGCPercent(100)
+	// It does one thing at a time, and beside it are others: that its threads wake each
+	// other up costs more than the collector gains by it.
+	runtime.GOMAXPROCS(1)
 	in := gob.NewDecoder(c.In)
 	var first task
 	if err := in.Decode(&first); err != nil {
@@ -57,15 +64,16 @@ func serve(c *confined.Child) error {
 	if err != nil {
 		return err
 	}
-	w := &child{box: box, out: json.NewEncoder(c.Out), known: map[string]*executable{}, keeps: first.Start.KeptBytes}
+	told := bufio.NewWriter(c.Out)
+	w := &child{box: box, out: json.NewEncoder(told), told: told, known: map[string]*executable{}, keeps: first.Start.KeptBytes}
 	w.out.SetEscapeHTML(false)
 	w.empty = live()
 	w.kept = w.empty
 	if err := c.Limit(w.kept + w.keeps + first.Start.MemoryBytes); err != nil {
 		return err
 	}
-	if err := w.out.Encode(answer{Done: &done{}}); err != nil {
-		return fmt.Errorf("write answer: %w", err)
+	if err := w.tell(answer{Done: &done{}}); err != nil {
+		return err
 	}
 	for {
 		var t task
@@ -94,13 +102,21 @@ func (w *child) work(t task) error {
 	w.bound()
 	defer func() { w.unbound() }()
 	if err := w.do(t); err != nil {
-		return w.out.Encode(answer{Fault: err.Error()})
+		return w.tell(answer{Fault: err.Error()})
 	}
 	cleared := w.full()
 	if cleared {
 		w.known, w.kept = map[string]*executable{}, w.empty
 	}
-	return w.out.Encode(answer{Done: &done{Cleared: cleared}})
+	return w.tell(answer{Done: &done{Cleared: cleared}})
+}
+
+// tell writes an answer, and tells the parent.
+func (w *child) tell(a answer) error {
+	if err := errors.Join(w.out.Encode(a), w.told.Flush()); err != nil {
+		return fmt.Errorf("write answer: %w", err)
+	}
+	return nil
 }
 
 // full reports whether the compiled policies take more of the heap than is kept.
@@ -119,7 +135,7 @@ func (w *child) bound() {
 func (w *child) do(t task) error {
 	switch {
 	case t.Prove != nil:
-		if err := w.out.Encode(answer{Begun: true}); err != nil {
+		if err := w.tell(answer{Begun: true}); err != nil {
 			return err
 		}
 		_, shown, err := w.box.compile(context.Background(), *t.Prove)
@@ -128,12 +144,12 @@ func (w *child) do(t task) error {
 		}
 		return w.out.Encode(answer{Proof: &shown})
 	case t.Test != nil:
-		if err := w.out.Encode(answer{Begun: true}); err != nil {
+		if err := w.tell(answer{Begun: true}); err != nil {
 			return err
 		}
 		var failed error
 		broken, err := testPolicy(context.Background(), *t.Test, func(r TestResult) {
-			failed = errors.Join(failed, w.out.Encode(answer{Result: &r}))
+			failed = errors.Join(failed, w.tell(answer{Result: &r}))
 		})
 		if len(broken) > 0 {
 			failed = w.out.Encode(answer{Broken: broken})
@@ -163,6 +179,9 @@ func (w *child) evaluate(e evaluation) error {
 		q := e.Policies[i]
 		if w.full() || i > 0 && time.Since(began) > e.Turn {
 			return nil
+		}
+		if err := w.told.Flush(); err != nil {
+			return fmt.Errorf("write answer: %w", err)
 		}
 		if q.Program != nil {
 			if err := w.load(q); err != nil {
@@ -201,5 +220,5 @@ func (w *child) load(q question) error {
 		w.kept += max(live()-before, 0)
 		w.bound()
 	}
-	return w.out.Encode(answer{Loaded: true})
+	return w.tell(answer{Loaded: true})
 }
