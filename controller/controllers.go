@@ -316,17 +316,18 @@ func remembering(c client.Client, ring *keys.Ring, registries *image.Client) (*i
 }
 
 // registerApplications has the manager run the reconciler, and look where agents
-// run. again has every application judged anew.
-func registerApplications(ctx context.Context, mgr ctrl.Manager, o agents.Options, r *application.Reconciler) (again func(), err error) {
+// run. again has applications evaluated anew where signers or policies changed.
+func registerApplications(ctx context.Context, mgr ctrl.Manager, o agents.Options, r *application.Reconciler) (again func(policy.Where), err error) {
 	if !o.Enabled() {
 		return r.Register(ctx, mgr)
 	}
 	watch := &agents.Watch{Reader: mgr.GetClient(), Options: o}
 	r.Agents = watch.Nodes
-	if watch.Changed, err = r.Register(ctx, mgr); err != nil {
+	if again, err = r.Register(ctx, mgr); err != nil {
 		return nil, err
 	}
-	return watch.Changed, watch.Register(mgr)
+	watch.Changed = func() { again(policy.Where{Everywhere: true}) }
+	return again, watch.Register(mgr)
 }
 
 // newManager is a manager whose cache holds no more than is read.

@@ -50,8 +50,8 @@ func (j *Judge) Foregone(ctx context.Context, req Request, cause error) (Verdict
 		Remedy: "mend what is denied; there may be more reasons once the registry answers",
 	})
 	return Verdict{
-		generation: generation, inForce: trust.Revision() + "/" + set.Revision(),
-		req: req, decision: decision, revision: set.Revision(), unevaluated: cause,
+		generation: generation, inForce: RevisionIn(req.Application.GetNamespace(), trust, set),
+		req: req, decision: decision, revision: set.RevisionIn(req.Application.GetNamespace()), unevaluated: cause,
 	}, true
 }
 
@@ -62,7 +62,7 @@ func (j *Judge) foregone(ctx context.Context, set *policies.Set, req Request) (p
 	if err != nil {
 		return policies.Decision{}, unknown, err
 	}
-	key, err := decisionKey(input, fmt.Sprintf("%s/%+v", set.Revision(), unknown))
+	key, err := decisionKey(input, fmt.Sprintf("%s/%+v", set.RevisionIn(input.Application.Metadata.Namespace), unknown))
 	if err != nil {
 		return policies.Decision{}, unknown, err
 	}

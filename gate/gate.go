@@ -137,6 +137,18 @@ func (j *Judge) Revision() string {
 	return trust.Revision() + "/" + set.Revision()
 }
 
+// RevisionIn identifies the signers in force, and the policies that evaluate the
+// applications of a namespace; of an empty one, those of the cluster.
+func (j *Judge) RevisionIn(namespace string) string {
+	trust, set := j.inForce()
+	return RevisionIn(namespace, trust, set)
+}
+
+// RevisionIn is Judge.RevisionIn of signers and policies that may not be in force.
+func RevisionIn(namespace string, trust *signing.Trust, set *policies.Set) string {
+	return trust.Revision() + "/" + set.RevisionIn(namespace)
+}
+
 // images is where the image of a request is read.
 func (j *Judge) images(req Request) Images {
 	if req.Reader != nil {

@@ -53,6 +53,7 @@ type world struct {
 	raw      map[string]*ecdsa.PrivateKey
 	signers  []v1alpha1.BpfSigner
 	memory   memory
+	observer gate.Observer
 }
 
 // memory is a gate.Memory in RAM, to be handed to a second Judge as a disk
@@ -223,6 +224,7 @@ func (w *world) judge() *gate.Judge {
 		Trust:    w.trust(w.signers...),
 		Policies: w.policy(),
 		Memory:   w.memory,
+		Observer: w.observer,
 		Now:      func() time.Time { return w.now },
 	})
 	if err != nil {

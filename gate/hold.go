@@ -30,8 +30,9 @@ type Held struct {
 	pending error
 	// stands tells that it would be admitted anew.
 	stands bool
-	// overruled tells that the policies would have it unloaded.
-	overruled bool
+	// overruled tells that the policies would have it unloaded, byCluster that one of
+	// the cluster does, and not only those of its namespace.
+	overruled, byCluster bool
 	// deniedByRecord tells that it could not be evaluated, and that the policies deny
 	// it with the sealed signers that are not revoked.
 	deniedByRecord bool
@@ -79,10 +80,10 @@ func (j *Judge) held(ctx context.Context, s Standing, evaluate Evaluate, alone f
 	verdict, err := evaluate(ctx, request)
 	if err != nil || !verdict.asked() {
 		ctx, cancel := alone(ctx)
-		overruled := j.overrules(ctx, s, request)
+		overruled, byCluster := j.overrules(ctx, s, request)
 		if cancel(); overruled {
 			// It is so whatever a registry answers, or that it has no such image.
-			return Held{judged: true, partial: true, overruled: true}, nil
+			return Held{judged: true, partial: true, overruled: true, byCluster: byCluster}, nil
 		}
 	}
 	if errors.Is(err, ErrPending) {
@@ -102,6 +103,7 @@ func (j *Judge) held(ctx context.Context, s Standing, evaluate Evaluate, alone f
 		partial:   verdict.Unevaluated() != nil || !verdict.asked(),
 		stands:    verdict.Allowed(),
 		overruled: !verdict.Allowed() && unloads(decision, s.defined()),
+		byCluster: decision.UnloadByCluster,
 	}, nil
 }
 
@@ -114,11 +116,12 @@ func unloads(d policies.Decision, defined bool) bool {
 // overrules reports whether the policies have what runs unloaded by what is known of it
 // without a registry. It is asked where they gave no answer: what they deny whatever the
 // rest turns out to be is not kept by having the registry hang, or forget the image, nor
-// by annotations that are too large for policies to be asked.
-func (j *Judge) overrules(ctx context.Context, s Standing, sealed Request) bool {
+// by annotations that are too large for policies to be asked. byCluster tells whether one
+// of the cluster does.
+func (j *Judge) overrules(ctx context.Context, s Standing, sealed Request) (overruled, byCluster bool) {
 	_, set := j.inForce()
 	if !set.MayUnload(Shaped{sealed}.input(nil).Application) {
-		return false
+		return false, false
 	}
 	decision, _, err := j.foregone(ctx, set, sealed)
 	if err == nil && len(decision.Policies) == 0 {
@@ -126,7 +129,7 @@ func (j *Judge) overrules(ctx context.Context, s Standing, sealed Request) bool 
 		decision, _, err = j.foregone(ctx, set, sealed)
 		decision.Unload = false
 	}
-	return err == nil && unloads(decision, s.defined())
+	return err == nil && unloads(decision, s.defined()), decision.UnloadByCluster
 }
 
 // recordTimeout bounds an evaluation by what was sealed.
@@ -245,8 +248,9 @@ type Fate struct {
 	// Keeps tells that it may go on, as what cannot be judged may: Known tells that
 	// it was, by all there is to know of it.
 	Keeps, Known bool
-	// Denied tells that it may not, for a policy that the brake has a say over.
-	Denied bool
+	// Denied tells that it may not, for a policy that the brake has a say over, and
+	// ByCluster that it is one of the cluster.
+	Denied, ByCluster bool
 }
 
 // Fate judges a version beside a definition's own; revoked are those of Settle.
@@ -271,7 +275,7 @@ func beside(request Request, version intent.Payload) Standing {
 func (s Standing) fate(revoked signing.Revocations) Fate {
 	free, _ := s.Settle(revoked, false)
 	braked, _ := s.Settle(revoked, true)
-	return Fate{Keeps: free == MoveKeep, Known: s.Held.judged && !s.Held.unknown && !s.Held.partial, Denied: free != MoveKeep && braked == MoveKeep}
+	return Fate{Keeps: free == MoveKeep, Known: s.Held.judged && !s.Held.unknown && !s.Held.partial, Denied: free != MoveKeep && braked == MoveKeep, ByCluster: s.Held.byCluster}
 }
 
 // asDefined is the definition that what runs would have today.

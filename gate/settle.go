@@ -101,6 +101,15 @@ func (s Standing) Unloads() bool {
 	return err == nil && generation == s.Live.Generation
 }
 
+// UnloadsByCluster reports of what Unloads whether a policy of the cluster wants it gone,
+// and not only those of its namespace.
+func (s Standing) UnloadsByCluster() bool {
+	if s.Held.overruled {
+		return s.Held.byCluster
+	}
+	return s.Verdict.Decision().UnloadByCluster
+}
+
 // Pending reports whether it runs, and an evaluation is under way that may say
 // that it is denied.
 func (s Standing) Pending() bool {

@@ -85,9 +85,9 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	}
 	decision.Warnings = slices.Concat(decision.Warnings, revokedWarnings(decision, i))
 	v := Verdict{
-		generation: generation, inForce: i.trust.Revision() + "/" + i.policies.Revision(),
+		generation: generation, inForce: RevisionIn(id.Namespace, i.trust, i.policies),
 		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
-		programs: i.programs, decision: decision, revision: i.policies.Revision(), allowed: decision.Allowed(), outdated: outdated,
+		programs: i.programs, decision: decision, revision: i.policies.RevisionIn(id.Namespace), allowed: decision.Allowed(), outdated: outdated,
 	}
 	if i.stale {
 		v.stale = i.collected.At
@@ -120,7 +120,7 @@ func revokedWarnings(d policies.Decision, i Inspected) []policies.Reason {
 // decision asks the policies, or the memory of what they said.
 func (j *Judge) decision(ctx context.Context, i Inspected) (policies.Decision, error) {
 	input := i.Input()
-	key, err := decisionKey(input, i.policies.Revision())
+	key, err := decisionKey(input, i.policies.RevisionIn(input.Application.Metadata.Namespace))
 	if err != nil {
 		return policies.Decision{}, err
 	}
@@ -210,7 +210,7 @@ func (v Verdict) Application() v1alpha1.Application { return v.req.Application }
 func (v Verdict) Allowed() bool { return v.allowed }
 
 // Revision identifies the signers and policies that the verdict rests on, as
-// Judge.Revision does; empty where it fell before they were asked.
+// Judge.RevisionIn does; empty where it fell before they were asked.
 func (v Verdict) Revision() string { return v.inForce }
 
 // Decision has the reasons and warnings.

@@ -122,6 +122,9 @@ type Decision struct {
 	// annotations or the requester nor is matched by a selector: it would deny
 	// what runs as well where its definition cannot be read.
 	UnloadUndefined bool `json:"unloadUndefined,omitempty"`
+	// UnloadByCluster is true where one of those is of the cluster, and not of the
+	// application's namespace.
+	UnloadByCluster bool `json:"-"`
 	// TimeDependent is true where a policy that was evaluated reads input.now,
 	// or did not finish in time: the same input may be decided otherwise later.
 	TimeDependent bool `json:"timeDependent,omitempty"`

@@ -38,6 +38,9 @@ type Set struct {
 	timeout  time.Duration
 	now      func() time.Time
 	revision string
+	// revisions are RevisionIn, by namespace, for those that have policies of their own;
+	// the cluster's has the empty one.
+	revisions map[string]string
 }
 
 // compiled is one policy of a Set, whose program a child compiled. A broken one
@@ -98,7 +101,11 @@ func (e *Engine) Assemble(ctx context.Context, proven []Proven, opts Options) (*
 	for i := range proven {
 		list[i] = proven[i].policy
 	}
-	of, err := revision(list)
+	in, err := revisions(list)
+	if err != nil {
+		return nil, fmt.Errorf("compile policies: %w", err)
+	}
+	of, err := hashed(in)
 	if err != nil {
 		return nil, fmt.Errorf("compile policies: %w", err)
 	}
@@ -106,7 +113,7 @@ func (e *Engine) Assemble(ctx context.Context, proven []Proven, opts Options) (*
 	if err != nil {
 		return nil, fmt.Errorf("compile policies: %w", err)
 	}
-	set := &Set{engine: e, timeout: opts.Timeout, now: opts.Now, revision: of, baseline: fallback}
+	set := &Set{engine: e, timeout: opts.Timeout, now: opts.Now, revision: of, revisions: in, baseline: fallback}
 	var errs []error
 	for i, p := range list {
 		c, broken := proven[i].compiled, proven[i].errs
@@ -202,11 +209,11 @@ func (e *Engine) Prove(ctx context.Context, p Policy) (Proven, error) {
 	return Proven{p, c, slices.Clone(shown.Errors)}, nil
 }
 
-// revision hashes all that decides beside the input.
-func revision(list []Policy) (string, error) {
+// revisions hash by namespace all that decides beside the input.
+func revisions(list []Policy) (map[string]string, error) {
 	data, err := baseData()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	// Parameters are hashed as they were written, since they may be no JSON.
 	type entry struct {
@@ -216,20 +223,35 @@ func revision(list []Policy) (string, error) {
 		Parameters map[string]string
 		Unusable   string `json:",omitempty"`
 	}
-	entries := make([]entry, 0, len(list))
+	entries := map[string][]entry{"": {}}
 	for _, p := range list {
 		e := entry{Name: p.String(), Spec: p.Spec, Replaces: p.Replaces, Parameters: map[string]string{}, Unusable: p.Unusable}
 		for name, value := range p.Spec.Parameters {
 			e.Parameters[name] = string(value.Raw)
 		}
 		e.Spec.Parameters = nil
-		entries = append(entries, e)
+		entries[p.Namespace] = append(entries[p.Namespace], e)
 	}
-	body, err := json.Marshal(map[string]any{
-		"input": InputVersion, "library": Source(), "capabilities": string(capabilitiesJSON), "data": data, "policies": entries,
+	cluster, err := hashed(map[string]any{
+		"input": InputVersion, "library": Source(), "capabilities": string(capabilitiesJSON), "data": data, "policies": entries[""],
 	})
+	all := map[string]string{"": cluster}
+	for namespace, own := range entries {
+		if err == nil && namespace != "" {
+			all[namespace], err = hashed(map[string]any{"cluster": cluster, "policies": own})
+		}
+	}
 	if err != nil {
-		return "", fmt.Errorf("write the policies' revision: %w", err)
+		return nil, fmt.Errorf("write the policies' revision: %w", err)
+	}
+	return all, nil
+}
+
+// hashed is the hash of a value's JSON.
+func hashed(v any) (string, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return "", err
 	}
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:16]), nil
@@ -238,6 +260,29 @@ func revision(list []Policy) (string, error) {
 // Revision names the policies, the shipped library and the data they see, as
 // lower-case hex. Two sets of one revision decide alike.
 func (s *Set) Revision() string { return s.revision }
+
+// RevisionIn is Revision for what evaluates the applications of a namespace; for an empty
+// one, those of the cluster. A policy of another namespace does not change it.
+func (s *Set) RevisionIn(namespace string) string {
+	return cmp.Or(s.revisions[namespace], s.revisions[""])
+}
+
+// Differs returns the namespaces in which the set may decide otherwise than before; nil
+// where it may do so everywhere.
+func (s *Set) Differs(before *Set) map[string]bool {
+	namespaces := map[string]bool{}
+	for _, some := range []*Set{s, before} {
+		for namespace := range some.revisions {
+			if s.RevisionIn(namespace) != before.RevisionIn(namespace) {
+				namespaces[namespace] = true
+			}
+		}
+	}
+	if namespaces[""] {
+		return nil
+	}
+	return namespaces
+}
 
 // Decide asks every policy that covers the application. It sets the input's
 // version, its parameters and, where it is zero, its time. An error means that
@@ -371,6 +416,7 @@ func (f *folding) add(c *compiled, v verdict) {
 	if c.spec.Running == v1alpha1.RunningUnload && !v.Failed {
 		d.Unload = true
 		d.UnloadUndefined = d.UnloadUndefined || !c.authored
+		d.UnloadByCluster = d.UnloadByCluster || c.scope.namespace == ""
 	}
 }
 

@@ -679,6 +679,37 @@ func TestRevision(t *testing.T) {
 	}
 }
 
+// TestARevisionIsThatOfANamespace changes policies, and tells in which namespaces that
+// makes another revision.
+func TestARevisionIsThatOfANamespace(t *testing.T) {
+	cluster, own, others := policy("a", quiet), policy("a", quiet, in("own")), policy("a", quiet, in("others"))
+	base := compile(t, cluster, own, others)
+	for name, c := range map[string]struct {
+		list []policies.Policy
+		want map[string]bool
+	}{
+		"nothing":                 {[]policies.Policy{others, own, cluster}, map[string]bool{}},
+		"another's":               {[]policies.Policy{cluster, own, policy("a", no, in("others"))}, map[string]bool{"others": true}},
+		"one that goes":           {[]policies.Policy{cluster, others}, map[string]bool{"own": true}},
+		"one that comes":          {[]policies.Policy{cluster, own, others, policy("a", quiet, in("third"))}, map[string]bool{"third": true}},
+		"one moves to another":    {[]policies.Policy{cluster, own, policy("a", quiet, in("third"))}, map[string]bool{"others": true, "third": true}},
+		"a policy of the cluster": {[]policies.Policy{policy("a", no), own, others}, nil},
+	} {
+		set := compile(t, c.list...)
+		if diff := cmp.Diff(c.want, set.Differs(base)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		for _, namespace := range []string{"", "own", "others", "third", "none"} {
+			if same := set.RevisionIn(namespace) == base.RevisionIn(namespace); same == (c.want == nil || c.want[namespace]) {
+				t.Errorf("%s: in %q the revision is the same: %t", name, namespace, same)
+			}
+		}
+		if same := set.Revision() == base.Revision(); same != (c.want != nil && len(c.want) == 0) {
+			t.Errorf("%s: the revision is the same: %t", name, same)
+		}
+	}
+}
+
 func TestDecideIsSafeForConcurrentUse(t *testing.T) {
 	set := compile(t, profile("baseline"), policy("a", `deny contains input.application.metadata.name`))
 	var wait sync.WaitGroup

@@ -296,7 +296,7 @@ func (r *Reconciler) lessen(ctx context.Context, s sealed, keeps func(*intent.Pa
 			gone = append(gone, v)
 		}
 	}
-	if r.Judge.Revision() != r.Keeper.Weighed() {
+	if r.overruled(s.payload.Application.Namespace) {
 		return true, errOverruled
 	}
 	live := s.payload

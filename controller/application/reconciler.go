@@ -384,7 +384,7 @@ const judgeTimeout = 20 * time.Second
 // judge asks the gate about a definition, and about what runs.
 func (r *Reconciler) judge(ctx context.Context, app application, live *intent.Payload) (gate.Standing, error) {
 	timeout := cmp.Or(r.JudgeTimeout, judgeTimeout)
-	weighed := r.Keeper.Weighed()
+	weighed := r.Keeper.Weighed(app.GetNamespace())
 	s := gate.Standing{Live: live}
 	var err error
 	if s.Request, err = r.request(ctx, app, live); err != nil {
@@ -397,10 +397,16 @@ func (r *Reconciler) judge(ctx context.Context, app application, live *intent.Pa
 	}
 	// A definition that took all of its time leaves what runs its own.
 	r.hold(ctx, &s)
-	if said := s.Verdict.Revision(); said != "" && said != weighed || r.Judge.Revision() != weighed || r.Keeper.Weighed() != weighed {
+	if said := s.Verdict.Revision(); said != "" && said != weighed || r.Keeper.Weighed(app.GetNamespace()) != weighed || r.overruled(app.GetNamespace()) {
 		return s, errOverruled
 	}
 	return s, nil
+}
+
+// overruled reports whether signers or policies changed, for a namespace, and were not
+// weighed yet.
+func (r *Reconciler) overruled(namespace string) bool {
+	return r.Judge.RevisionIn(namespace) != r.Keeper.Weighed(namespace)
 }
 
 // ask asks the gate about a definition, no longer than its namespace may.
@@ -454,7 +460,7 @@ func (r *Reconciler) namespace(ctx context.Context, id v1alpha1.Identity) (polic
 func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing, besides beside) (revision string, held bool, err error) {
 	switch {
 	case s.Unloads() || len(besides.denied) > 0:
-		return r.Keeper.Holds(ctx, app.Identity())
+		return r.Keeper.Holds(ctx, app.Identity(), besides.byCluster || s.Unloads() && s.UnloadsByCluster())
 	case s.Runs() && s.Err == nil && !s.Undecided() && s.Verdict.Unevaluated() == nil && !besides.unknown:
 		r.Keeper.Spares(app.Identity())
 	}
@@ -463,14 +469,14 @@ func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing
 
 // Weigh implements policy.Weigher: it judges what runs by the policies now
 // in force, without the network where it can.
-func (r *Reconciler) Weigh(ctx context.Context, namespaces map[string]bool) (effect policy.Effect, err error) {
+func (r *Reconciler) Weigh(ctx context.Context, changed policy.Where) (effect policy.Effect, err error) {
 	var intents v1alpha1.BpfIntentList
 	if err := r.Client.List(ctx, &intents); err != nil {
 		return effect, fmt.Errorf("list intents: %w", err)
 	}
 	timeout := weighTimeout
-	if namespaces != nil {
-		intents.Items = slices.DeleteFunc(intents.Items, func(o v1alpha1.BpfIntent) bool { return !namespaces[o.Spec.Application.Namespace] })
+	if !changed.Everywhere {
+		intents.Items = slices.DeleteFunc(intents.Items, func(o v1alpha1.BpfIntent) bool { return !changed.In(o.Spec.Application.Namespace) })
 		timeout = slowAfter
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)

@@ -3,6 +3,7 @@ package application
 import (
 	"context"
 	"maps"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/policy"
 )
 
 // judgesAtOnce bounds how many applications are judged at the same time: enough
@@ -30,9 +32,9 @@ const judgesAtOnce = 32
 // queue is what the reconciler works off.
 type queue = workqueue.TypedRateLimitingInterface[v1alpha1.Identity]
 
-// Register has a manager run the Reconciler on the leader. again has every
-// application judged anew.
-func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func(), err error) {
+// Register has a manager run the Reconciler on the leader. again has applications
+// evaluated anew where signers or policies changed.
+func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func(policy.Where), err error) {
 	if r.Leader != nil {
 		mgr = r.Leader.Manager(mgr)
 		r.Leader.Reset(r.reset)
@@ -40,7 +42,7 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.BpfIntent{}, byApplication, r.indexIntent); err != nil {
 		return nil, err
 	}
-	everything := make(signal, 1)
+	everything, rules := make(signal, 1), changes{raised: make(signal, 1)}
 	// Annotations ask for things, and policies read them; the controller writes
 	// none.
 	written := builder.WithPredicates(predicate.Or[client.Object](
@@ -57,9 +59,10 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		Watches(&v1alpha1.BpfNode{}, r.ofNode()).
 		Watches(&v1alpha1.BpfNode{}, everything, builder.WithPredicates(kernelChanged())).
 		Watches(&corev1.Node{}, everything, builder.WithPredicates(nodeChanged())).
-		WatchesRawSource(r.all(everything)).
+		WatchesRawSource(r.all(everything, func() policy.Where { return policy.Where{Everywhere: true} })).
+		WatchesRawSource(r.all(rules.raised, rules.take)).
 		WatchesRawSource(r.elections())
-	return everything.raise, b.Complete(r)
+	return rules.add, b.Complete(r)
 }
 
 // identify makes a request of an application.
@@ -143,10 +146,35 @@ func (s signal) Delete(context.Context, event.DeleteEvent, queue) { s.raise() }
 // Generic implements handler.TypedEventHandler.
 func (s signal) Generic(context.Context, event.GenericEvent, queue) { s.raise() }
 
-// all asks for every application when a signal is raised, once for all that
-// raises it while things settle: a thousand nodes that a new leader learns of
+// changes are where signers or policies changed, and what raises that.
+type changes struct {
+	raised signal
+
+	mu    sync.Mutex
+	where policy.Where
+}
+
+// add adds where something changed.
+func (c *changes) add(where policy.Where) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.where = c.where.And(where)
+	c.raised.raise()
+}
+
+// take returns where something changed since it was asked last.
+func (c *changes) take() policy.Where {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	where := c.where
+	c.where = policy.Where{}
+	return where
+}
+
+// all asks for every application where something changed when a signal is raised, once
+// for all that raises it while things settle: a thousand nodes that a new leader learns of
 // are one change.
-func (r *Reconciler) all(raised signal) source.TypedFunc[v1alpha1.Identity] {
+func (r *Reconciler) all(raised signal, changed func() policy.Where) source.TypedFunc[v1alpha1.Identity] {
 	return func(ctx context.Context, q queue) error {
 		go func() {
 			for wait(ctx, raised) && wait(ctx, time.After(settle)) {
@@ -154,8 +182,11 @@ func (r *Reconciler) all(raised signal) source.TypedFunc[v1alpha1.Identity] {
 				case <-raised:
 				default:
 				}
+				where := changed()
 				for _, id := range r.every(ctx) {
-					q.Add(id)
+					if where.In(id.Namespace) {
+						q.Add(id)
+					}
 				}
 			}
 		}()

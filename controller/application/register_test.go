@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/policy"
 )
 
 func TestWhatANodeMadeUpIsNoApplication(t *testing.T) {
@@ -68,7 +69,7 @@ func TestAThousandNodesAreOneChange(t *testing.T) {
 			{Spec: v1alpha1.BpfIntentSpec{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}}},
 		}}}
 		everything, q := make(signal, 1), counted{asked: make(chan v1alpha1.Identity, nodes)}
-		if err := r.all(everything)(ctx, q); err != nil {
+		if err := r.all(everything, func() policy.Where { return everywhere })(ctx, q); err != nil {
 			t.Fatal(err)
 		}
 		for range nodes {
@@ -83,6 +84,48 @@ func TestAThousandNodesAreOneChange(t *testing.T) {
 		<-time.After(2 * settle)
 		if n := len(q.asked); n != 2 {
 			t.Errorf("after another change it was asked for %d times", n)
+		}
+	})
+}
+
+// TestAPolicyOfANamespaceHasItsOwnEvaluatedAgain asks for applications where policies
+// changed, and for no others.
+func TestAPolicyOfANamespaceHasItsOwnEvaluatedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ids := []v1alpha1.Identity{{Kind: v1alpha1.KindClusterBpfApplication, Name: "cluster"}}
+		for _, namespace := range []string{"a", "b", "c"} {
+			ids = append(ids, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: "app"})
+		}
+		of := &informers{}
+		for _, id := range ids {
+			of.intents = append(of.intents, v1alpha1.BpfIntent{Spec: v1alpha1.BpfIntentSpec{Application: id}})
+		}
+		r, rules := &Reconciler{Client: of}, changes{raised: make(signal, 1)}
+		q := counted{asked: make(chan v1alpha1.Identity, 2*len(ids))}
+		if err := r.all(rules.raised, rules.take)(ctx, q); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			changes []policy.Where
+			want    []v1alpha1.Identity
+		}{
+			{[]policy.Where{{Namespaces: map[string]bool{"b": true}}}, ids[2:3]},
+			{[]policy.Where{{Namespaces: map[string]bool{"a": true}}, {Namespaces: map[string]bool{"c": true}}}, []v1alpha1.Identity{ids[1], ids[3]}},
+			{[]policy.Where{{Namespaces: map[string]bool{"a": true}}, everywhere}, ids},
+		} {
+			for _, where := range c.changes {
+				rules.add(where)
+			}
+			<-time.After(2 * settle)
+			var got []v1alpha1.Identity
+			for len(q.asked) > 0 {
+				got = append(got, <-q.asked)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("%+v (-want +got):\n%s", c.changes, diff)
+			}
 		}
 	})
 }

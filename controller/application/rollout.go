@@ -130,6 +130,8 @@ type beside struct {
 	live         *intent.Payload
 	gone, denied []*intent.Payload
 	unknown, own bool
+	// byCluster tells that a policy of the cluster is among those that deny.
+	byCluster bool
 }
 
 // beside judges the versions beside what is live.
@@ -141,14 +143,14 @@ func (r *Reconciler) beside(ctx context.Context, s gate.Standing) (beside, error
 	for _, v := range s.Live.Beside() {
 		switch fate := r.fate(ctx, s.Request, *v); {
 		case fate.Denied:
-			b.denied = append(b.denied, v)
+			b.denied, b.byCluster = append(b.denied, v), b.byCluster || fate.ByCluster
 		case !fate.Keeps:
 			b.gone = append(b.gone, v)
 		default:
 			b.unknown = b.unknown || !fate.Known
 		}
 	}
-	if r.Judge.Revision() != r.Keeper.Weighed() {
+	if r.overruled(s.Live.Application.Namespace) {
 		return b, errOverruled
 	}
 	return b, nil
@@ -169,7 +171,7 @@ func (r *Reconciler) keeps(ctx context.Context, app application, request gate.Re
 	if !fate.Denied {
 		return fate.Keeps
 	}
-	_, held, err := r.Keeper.Holds(ctx, app.Identity())
+	_, held, err := r.Keeper.Holds(ctx, app.Identity(), fate.ByCluster)
 	return held || err != nil
 }
 

@@ -7,7 +7,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/policy"
 )
+
+var everywhere = policy.Where{Everywhere: true}
 
 // TestWhatRunsIsWeighedWhateverItsDefinitionSays has a policy deny what runs of an
 // application, whose definition is another version that it allows.
@@ -32,12 +35,12 @@ func TestWhatRunsIsWeighedWhateverItsDefinitionSays(t *testing.T) {
 			if p := f.intent(f.app); f.say(p) != c.live {
 				t.Fatalf("%s", f.say(p))
 			}
-			if effect, err := f.Weigh(t.Context(), nil); err != nil || len(effect.Unloads)+len(effect.Denies) != 0 {
+			if effect, err := f.Weigh(t.Context(), everywhere); err != nil || len(effect.Unloads)+len(effect.Denies) != 0 {
 				t.Fatalf("before: %+v; %v", effect, err)
 			}
 			f.create(denies(v1alpha1.RunningUnload, "team-a"))
 			f.refresh()
-			if effect, err := f.Weigh(t.Context(), nil); err != nil || len(effect.Unloads) != 1 || effect.Unloads[0] != f.app.Identity() {
+			if effect, err := f.Weigh(t.Context(), everywhere); err != nil || len(effect.Unloads) != 1 || effect.Unloads[0] != f.app.Identity() {
 				t.Errorf("%+v; %v", effect, err)
 			}
 		})
@@ -50,14 +53,14 @@ func TestWhomAChangeDeniesIsSaidOnce(t *testing.T) {
 	f := newFleet(t)
 	f.create(denies(v1alpha1.RunningKeep, "team-a"))
 	f.refresh()
-	if effect, err := f.Weigh(t.Context(), nil); err != nil || len(effect.Denies) != 1 || effect.Denies[0] != f.app.Identity() || len(effect.Unloads) != 0 {
+	if effect, err := f.Weigh(t.Context(), everywhere); err != nil || len(effect.Denies) != 1 || effect.Denies[0] != f.app.Identity() || len(effect.Unloads) != 0 {
 		t.Errorf("%+v; %v", effect, err)
 	}
-	if effect, err := f.Weigh(t.Context(), map[string]bool{"another": true}); err != nil || len(effect.Denies) != 0 {
+	if effect, err := f.Weigh(t.Context(), policy.Where{Namespaces: map[string]bool{"another": true}}); err != nil || len(effect.Denies) != 0 {
 		t.Errorf("another namespace's: %+v; %v", effect, err)
 	}
 	f.settles()
-	if effect, err := f.Weigh(t.Context(), nil); err != nil || len(effect.Denies) != 0 {
+	if effect, err := f.Weigh(t.Context(), everywhere); err != nil || len(effect.Denies) != 0 {
 		t.Errorf("said again: %+v; %v", effect, err)
 	}
 }
@@ -72,7 +75,7 @@ func TestAWeighingEndsWithItsTime(t *testing.T) {
 	}
 	ctx, end := context.WithCancel(t.Context())
 	end()
-	if effect, err := f.Weigh(ctx, nil); err != nil || looked > 0 || len(effect.Unloads)+len(effect.Denies) != 0 {
+	if effect, err := f.Weigh(ctx, everywhere); err != nil || looked > 0 || len(effect.Unloads)+len(effect.Denies) != 0 {
 		t.Errorf("%d were looked at: %+v; %v", looked, effect, err)
 	}
 }

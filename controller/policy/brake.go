@@ -13,7 +13,8 @@ import (
 )
 
 // AnnotationConfirm holds, on any ClusterBpfPolicy or BpfSigner, the revision of
-// a change that the brake is to let through.
+// a change that the brake is to let through: of signers and policies of the cluster, or,
+// for what the policies of a namespace alone unload, of those as well.
 const AnnotationConfirm = v1alpha1.Group + "/confirm"
 
 // together is how long what was unloaded counts with what follows it: a mass
@@ -23,28 +24,36 @@ const together = time.Hour
 // brake is a change of policies that would unload so much that it waits for a
 // human.
 type brake struct {
-	// revision is what the annotation has to hold.
-	revision string
 	// running counts the applications that run, and those that this change
 	// unloaded.
 	running int
 	// unloads are those that the change unloads or would unload, and those that changes
 	// before it unloaded, and when that was found last.
-	unloads map[v1alpha1.Identity]time.Time
-	// confirmed lets it through.
-	confirmed bool
+	unloads map[v1alpha1.Identity]unload
+	// confirmed are what annotations hold.
+	confirmed map[string]bool
 }
 
-// on tells whether it holds.
-func (b *brake) on() bool { return !b.confirmed && gate.Brake(b.running, len(b.unloads)) }
+// unload is when it was found last that an application is unloaded, and what the
+// annotation has to hold for that: no edit of a namespace's policy changes what an admin
+// has to confirm of those of the cluster.
+type unload struct {
+	found    time.Time
+	revision string
+}
+
+// on tells whether it holds what waits for a revision.
+func (b *brake) on(revision string) bool {
+	return !b.confirmed[revision] && gate.Brake(b.running, len(b.unloads))
+}
 
 // recount counts by what runs now, and forgets what was unloaded long ago.
 func (b *brake) recount(runs map[v1alpha1.Identity]bool, now time.Time) {
 	b.running = len(runs)
-	for id, found := range b.unloads {
+	for id, u := range b.unloads {
 		switch {
 		case runs[id]:
-		case now.Sub(found) > together:
+		case now.Sub(u.found) > together:
 			delete(b.unloads, id)
 		default:
 			b.running++
@@ -55,24 +64,24 @@ func (b *brake) recount(runs map[v1alpha1.Identity]bool, now time.Time) {
 // maxListed bounds how many applications a log line names.
 const maxListed = 64
 
-// weigh asks what the policies of a revision unload in some namespaces, or, where that is
-// nil, everywhere, and logs whom they deny before anything acts on it.
-func (k *Keeper) weigh(ctx context.Context, w Weigher, revision string, namespaces map[string]bool) (*brake, error) {
-	effect, err := w.Weigh(ctx, namespaces)
+// weigh asks what rules unload where something changed, and logs whom they deny before
+// anything acts on it.
+func (k *Keeper) weigh(ctx context.Context, w Weigher, now rules, changed Where) (*brake, error) {
+	effect, err := w.Weigh(ctx, changed)
 	if err != nil {
 		return nil, fmt.Errorf("weigh change of policies: %w", err)
 	}
 	if denied := effect.Denies; len(denied) > 0 {
 		ctrl.LoggerFrom(ctx).Info("policies deny applications that run and were allowed before: what runs is kept, unless a policy says running: Unload",
-			"revision", revision, "count", len(denied), "applications", denied[:min(len(denied), maxListed)])
+			"revision", now.revisionIn(""), "count", len(denied), "applications", denied[:min(len(denied), maxListed)])
 	}
 	runs, buried, err := k.intents(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b := &brake{revision: revision, unloads: k.unloaded(runs, namespaces)}
+	b := &brake{unloads: k.unloaded(runs, changed)}
 	for _, id := range effect.Unloads {
-		b.unloads[id] = k.now()
+		b.unloads[id] = unload{found: k.now(), revision: now.revisionIn("")}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -85,13 +94,13 @@ func (k *Keeper) weigh(ctx context.Context, w Weigher, revision string, namespac
 // that was found: a change of policies does not have them forgotten, since any policy of a
 // namespace makes one. Those that run and were weighed are left out: they count as they
 // were weighed.
-func (k *Keeper) unloaded(runs map[v1alpha1.Identity]bool, weighed map[string]bool) map[v1alpha1.Identity]time.Time {
+func (k *Keeper) unloaded(runs map[v1alpha1.Identity]bool, weighed Where) map[v1alpha1.Identity]unload {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	unloaded := map[v1alpha1.Identity]time.Time{}
-	for id, found := range k.brake.unloads {
-		if !runs[id] || weighed != nil && !weighed[id.Namespace] {
-			unloaded[id] = found
+	unloaded := map[v1alpha1.Identity]unload{}
+	for id, u := range k.brake.unloads {
+		if !runs[id] || !weighed.In(id.Namespace) {
+			unloaded[id] = u
 		}
 	}
 	return unloaded
@@ -149,17 +158,17 @@ func (k *Keeper) open(buried []*v1alpha1.BpfIntent) map[string]tombstone {
 // again, such as another application of that name, is not counted by that.
 func (b *brake) recall(tombstones map[string]tombstone, runs map[v1alpha1.Identity]bool) {
 	for _, one := range tombstones {
-		if found := time.UnixMilli(one.serial); one.denied && !runs[one.application] && found.After(b.unloads[one.application]) {
-			b.unloads[one.application] = found
+		if found := time.UnixMilli(one.serial); one.denied && !runs[one.application] && found.After(b.unloads[one.application].found) {
+			b.unloads[one.application] = unload{found: found, revision: b.unloads[one.application].revision}
 		}
 	}
 }
 
-// Holds tells whether the brake keeps running what a policy wants unloaded, and
-// the revision that lets it go once it is confirmed. It counts the application
-// first: what the weighing could not tell, such as an image out of reach, counts
-// once it can.
-func (k *Keeper) Holds(ctx context.Context, id v1alpha1.Identity) (revision string, held bool, err error) {
+// Holds tells whether the brake keeps running what a policy wants unloaded, one of the
+// cluster or those of its namespace alone, and the revision that lets it go once it is
+// confirmed. It counts the application first: what the weighing could not tell, such as an
+// image out of reach, counts once it can.
+func (k *Keeper) Holds(ctx context.Context, id v1alpha1.Identity, byCluster bool) (revision string, held bool, err error) {
 	runs, buried, err := k.intents(ctx)
 	if err != nil {
 		return "", false, err
@@ -167,12 +176,17 @@ func (k *Keeper) Holds(ctx context.Context, id v1alpha1.Identity) (revision stri
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.brake.unloads == nil {
-		k.brake.unloads = map[v1alpha1.Identity]time.Time{}
+		k.brake.unloads = map[v1alpha1.Identity]unload{}
 	}
+	scope := id.Namespace
+	if byCluster {
+		scope = ""
+	}
+	revision = k.weighed.revisionIn(scope)
 	k.brake.recall(k.open(buried), runs)
-	k.brake.unloads[id] = k.now()
+	k.brake.unloads[id] = unload{found: k.now(), revision: revision}
 	k.brake.recount(runs, k.now())
-	return k.brake.revision, k.brake.on(), nil
+	return revision, k.brake.on(revision), nil
 }
 
 // Spares notes that no policy wants an application unloaded.
@@ -186,10 +200,13 @@ func (k *Keeper) Spares(id v1alpha1.Identity) {
 func (k *Keeper) Braked() int {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	if !k.brake.on() {
-		return 0
+	held := 0
+	for _, u := range k.brake.unloads {
+		if k.brake.on(u.revision) {
+			held++
+		}
 	}
-	return len(k.brake.unloads)
+	return held
 }
 
 func (k *Keeper) now() time.Time {

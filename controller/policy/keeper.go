@@ -38,8 +38,8 @@ type Effect struct {
 
 // Weigher says what the policies now active do to what runs.
 type Weigher interface {
-	// Weigh weighs the applications of some namespaces, or, where that is nil, all.
-	Weigh(ctx context.Context, namespaces map[string]bool) (Effect, error)
+	// Weigh weighs the applications where something changed.
+	Weigh(ctx context.Context, changed Where) (Effect, error)
 }
 
 // Engine compiles policies; *policies.Engine is one.
@@ -81,8 +81,6 @@ type Keeper struct {
 	one sync.Mutex
 	// before is what is in force; nil before the first refresh.
 	before *objects
-	// weighedAs is what was written, and what came of it, when it was weighed last.
-	weighedAs scopes
 	// trusted remembers what came of each signer, by UID and generation, and active by
 	// UID each policy as it could be used last.
 	trusted map[string]error
@@ -98,7 +96,7 @@ type Keeper struct {
 	waiting []written
 	ready   chan struct{}
 	revoked signing.Revocations
-	weighed string
+	weighed rules
 	brake   brake
 	// tombstones are those of the last hour as they were opened, by UID.
 	tombstones map[string]tombstone
@@ -121,12 +119,12 @@ func (k *Keeper) Revoked() signing.Revocations {
 	return k.revoked
 }
 
-// Weighed is the revision of signers and policies that was weighed last. What
-// was judged by another has to be judged again.
-func (k *Keeper) Weighed() string {
+// Weighed is gate.Judge.RevisionIn of the signers and policies that were weighed last;
+// empty before. What was evaluated by another has to be evaluated again.
+func (k *Keeper) Weighed(namespace string) string {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return k.weighed
+	return k.weighed.revisionIn(namespace)
 }
 
 // Outcome is what became of one object.
@@ -149,40 +147,38 @@ type Outcome struct {
 // that is broken takes none of the others with it: a broken signer counts for
 // nothing, a broken policy denies within its own match. One that vanished with
 // its CRD stays in force until it is created again, or deleted on its own
-// account. changed tells that the revision is another than before.
-func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, changed bool, err error) {
+// account. changed is where something else is in force than before.
+func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, changed Where, err error) {
 	k.one.Lock()
 	defer k.one.Unlock()
 	in, err := k.read(ctx)
 	if err != nil {
-		return nil, false, err
+		return nil, Where{}, err
 	}
-	trust, set, outcomes, err := k.compile(ctx, in)
+	now, outcomes, err := k.compile(ctx, in)
 	if err != nil {
-		return nil, false, err
+		return nil, Where{}, err
 	}
-	before := k.Weighed()
 	k.before = &in
-	k.Judge.Retrust(trust)
-	k.Judge.Repolicy(set)
-	revision := k.Judge.Revision()
-	changed = revision != before
+	k.Judge.Retrust(now.trust)
+	k.Judge.Repolicy(now.set)
 	var weighed *brake
-	if changed {
-		now := scopesOf(trust, outcomes)
-		if weighed, err = k.weigh(ctx, w, revision, now.changed(k.weighedAs)); err != nil {
-			return nil, false, err
+	// Nobody else sets what was weighed.
+	if changed = now.differs(k.weighed); changed.Anywhere() {
+		if weighed, err = k.weigh(ctx, w, now, changed); err != nil {
+			return nil, Where{}, err
 		}
-		k.weighedAs = now
 	}
-	confirmed := in.confirmed(revision)
+	confirmed := in.confirmed()
 	k.mu.Lock()
 	if weighed != nil {
 		k.brake = *weighed
 	}
-	changed = changed || confirmed != k.brake.confirmed
+	if !maps.Equal(confirmed, k.brake.confirmed) {
+		changed = Where{Everywhere: true}
+	}
 	k.brake.confirmed = confirmed
-	k.revoked, k.weighed = trust.Revoked(), revision
+	k.revoked, k.weighed = now.trust.Revoked(), now
 	k.mu.Unlock()
 	select {
 	case <-k.ready:
@@ -192,37 +188,58 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 	return outcomes, changed, nil
 }
 
-// scopes is by namespace what is written there and what came of it; what is of the
-// cluster has the empty one.
-type scopes map[string]string
-
-func scopesOf(trust *signing.Trust, outcomes []Outcome) scopes {
-	all := scopes{"": trust.Revision()}
-	for _, o := range outcomes {
-		all[o.Object.GetNamespace()] += fmt.Sprintf(" %s %t %v", version(o.Object), o.Pending, o.Err)
-	}
-	return all
+// Where is where something changed. The zero value is nowhere.
+type Where struct {
+	// Everywhere tells that it is in every namespace, and of the cluster; else Namespaces
+	// are those in which it is.
+	Everywhere bool
+	Namespaces map[string]bool
 }
 
-// changed returns the namespaces whose policies are others than before; nil where what
-// is of the cluster is.
-func (s scopes) changed(before scopes) map[string]bool {
-	if before[""] != s[""] {
-		return nil
+// Anywhere reports whether something changed.
+func (w Where) Anywhere() bool { return w.Everywhere || len(w.Namespaces) > 0 }
+
+// In reports whether something changed for the applications of a namespace; an empty one
+// is the cluster.
+func (w Where) In(namespace string) bool { return w.Everywhere || w.Namespaces[namespace] }
+
+// And is w and another together.
+func (w Where) And(other Where) Where {
+	if w.Everywhere || other.Everywhere {
+		return Where{Everywhere: true}
 	}
-	changed := map[string]bool{}
-	for namespace := range s {
-		changed[namespace] = before[namespace] != s[namespace]
+	both := maps.Clone(other.Namespaces)
+	if both == nil {
+		return w
 	}
-	for namespace := range before {
-		changed[namespace] = before[namespace] != s[namespace]
-	}
-	maps.DeleteFunc(changed, func(_ string, changed bool) bool { return !changed })
-	return changed
+	maps.Copy(both, w.Namespaces)
+	return Where{Namespaces: both}
 }
 
-// compile makes a trust and a set out of what can be used.
-func (k *Keeper) compile(ctx context.Context, in objects) (*signing.Trust, *policies.Set, []Outcome, error) {
+// rules are signers and policies that are in force together.
+type rules struct {
+	trust *signing.Trust
+	set   *policies.Set
+}
+
+// revisionIn is gate.Judge.RevisionIn; empty where there are none.
+func (r rules) revisionIn(namespace string) string {
+	if r.set == nil {
+		return ""
+	}
+	return gate.RevisionIn(namespace, r.trust, r.set)
+}
+
+// differs is where they may decide otherwise than others did before.
+func (r rules) differs(before rules) Where {
+	if r.revisionIn("") != before.revisionIn("") {
+		return Where{Everywhere: true}
+	}
+	return Where{Namespaces: r.set.Differs(before.set)}
+}
+
+// compile makes rules out of what can be used.
+func (k *Keeper) compile(ctx context.Context, in objects) (rules, []Outcome, error) {
 	outcomes := make([]Outcome, 0, len(in.all()))
 	trusted := map[string]error{}
 	var signers []v1alpha1.BpfSigner
@@ -240,17 +257,17 @@ func (k *Keeper) compile(ctx context.Context, in objects) (*signing.Trust, *poli
 	k.trusted = trusted
 	trust, err := signing.NewTrust(signers)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("trust signers: %w", err)
+		return rules{}, nil, fmt.Errorf("trust signers: %w", err)
 	}
 	list, compiled, err := k.usable(ctx, in)
 	if err != nil {
-		return nil, nil, nil, err
+		return rules{}, nil, err
 	}
 	set, err := k.Engine.Assemble(ctx, list, policies.Options{})
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("compile policies: %w", err)
+		return rules{}, nil, fmt.Errorf("compile policies: %w", err)
 	}
-	return trust, set, append(outcomes, compiled...), nil
+	return rules{trust, set}, append(outcomes, compiled...), nil
 }
 
 // version names an object as it was written once.

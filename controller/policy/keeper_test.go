@@ -36,8 +36,8 @@ type cluster struct {
 	cluster    []v1alpha1.ClusterBpfPolicy
 	namespaced []v1alpha1.BpfPolicy
 	unloads    []v1alpha1.Identity
-	// scope is what was weighed last.
-	scope map[string]bool
+	// scope is where it was weighed last.
+	scope Where
 	// live are the applications that run; buried have a tombstone.
 	live, buried []v1alpha1.Identity
 	// sealed are intents as they are stored.
@@ -93,8 +93,8 @@ func (c *cluster) Create(_ context.Context, o client.Object, _ ...client.CreateO
 }
 
 // Weigh implements Weigher.
-func (c *cluster) Weigh(_ context.Context, namespaces map[string]bool) (Effect, error) {
-	c.scope = namespaces
+func (c *cluster) Weigh(_ context.Context, changed Where) (Effect, error) {
+	c.scope = changed
 	return Effect{Unloads: c.unloads}, nil
 }
 
@@ -383,23 +383,24 @@ func TestAPolicyThatIsStillCompiledStopsNoOther(t *testing.T) {
 	}
 	k.Patience = 3 * time.Minute
 	compiled()
-	first := k.Weighed()
+	first := k.Weighed("team-a")
 	k.Patience = time.Nanosecond
 	c.namespaced[0].Generation, c.namespaced[0].Spec = 2, rego(`"the second"`)
 	outcomes, changed, err := k.Refresh(t.Context(), c)
-	if err != nil || changed || k.Weighed() != first || !outcomes[0].Pending || outcomes[0].Err != nil {
-		t.Fatalf("while it is compiled: %+v, changed %t, %v", outcomes, changed, err)
+	if err != nil || changed.Anywhere() || k.Weighed("team-a") != first || !outcomes[0].Pending || outcomes[0].Err != nil {
+		t.Fatalf("while it is compiled: %+v, changed %+v, %v", outcomes, changed, err)
 	}
 	c.namespaced = append(c.namespaced, v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "team-b", UID: "b", Generation: 1}, Spec: rego(`"b"`)})
-	if _, _, err := k.Refresh(t.Context(), c); err != nil || k.Weighed() == first {
+	before := k.Weighed("team-b")
+	if _, _, err := k.Refresh(t.Context(), c); err != nil || k.Weighed("team-b") == before {
 		t.Errorf("a new policy does not deny while it is compiled: %v", err)
 	}
 	k.Patience = 3 * time.Minute
 	compiled()
-	both := k.Weighed()
+	both := k.Weighed("team-a")
 	c.namespaced = c.namespaced[:1]
-	if compiled(); k.Weighed() == both || k.Weighed() == first {
-		t.Errorf("the second is not in force: %s", k.Weighed())
+	if compiled(); k.Weighed("team-a") != both || both == first {
+		t.Errorf("the second is not in force, or another namespace's policy changed it: %s", k.Weighed("team-a"))
 	}
 }
 
@@ -435,7 +436,7 @@ func TestAPolicyThatExplodesIsInvalidAndTakesNoOtherWithIt(t *testing.T) {
 
 func holds(t *testing.T, k *Keeper, id v1alpha1.Identity) (string, bool) {
 	t.Helper()
-	revision, held, err := k.Holds(t.Context(), id)
+	revision, held, err := k.Holds(t.Context(), id, true)
 	if err != nil {
 		t.Fatal(err)
 	}

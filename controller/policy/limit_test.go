@@ -38,7 +38,7 @@ func newFollower(t *testing.T, c *cluster) *follower {
 	f := &follower{at: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	k := c.keeper(t)
 	k.Patience, k.Now = 3*time.Minute, func() time.Time { return f.at }
-	f.Reconciler = &Reconciler{Keeper: k, Weigher: c, Changed: func() { f.changes++ }, Leader: leader.New(leader.Options{Name: "another"})}
+	f.Reconciler = &Reconciler{Keeper: k, Weigher: c, Changed: func(Where) { f.changes++ }, Leader: leader.New(leader.Options{Name: "another"})}
 	return f
 }
 
@@ -114,15 +114,15 @@ func TestANamespaceThatEditsInALoopLetsOthersSettle(t *testing.T) {
 func TestAChangeIsWeighedWhereItActs(t *testing.T) {
 	c := &cluster{namespaced: []v1alpha1.BpfPolicy{edited("a", 1), edited("b", 1)}}
 	f := newFollower(t, c)
-	everything := map[string]bool(nil)
+	everything := Where{Everywhere: true}
 	for _, step := range []struct {
 		what string
 		do   func()
-		want map[string]bool
+		want Where
 	}{
 		{"the first time", func() {}, everything},
-		{"a policy of a namespace changes", func() { c.namespaced = []v1alpha1.BpfPolicy{edited("a", 2), edited("b", 1)} }, map[string]bool{"a": true}},
-		{"one goes, and another comes", func() { c.namespaced = []v1alpha1.BpfPolicy{edited("a", 2), edited("c", 1)} }, map[string]bool{"b": true, "c": true}},
+		{"a policy of a namespace changes", func() { c.namespaced = []v1alpha1.BpfPolicy{edited("a", 2), edited("b", 1)} }, Where{Namespaces: map[string]bool{"a": true}}},
+		{"one goes, and another comes", func() { c.namespaced = []v1alpha1.BpfPolicy{edited("a", 2), edited("c", 1)} }, Where{Namespaces: map[string]bool{"b": true, "c": true}}},
 		{"a policy of the cluster comes", func() {
 			c.namespaced[0] = edited("a", 3)
 			c.cluster = []v1alpha1.ClusterBpfPolicy{{
@@ -131,7 +131,7 @@ func TestAChangeIsWeighedWhereItActs(t *testing.T) {
 			}}
 		}, everything},
 	} {
-		c.scope = map[string]bool{"nothing": true}
+		c.scope = Where{}
 		step.do()
 		if err := f.Keeper.Prepare(t.Context()); err != nil {
 			t.Fatal(err)
@@ -160,5 +160,61 @@ func TestWhatIsHeldElsewhereStaysHeld(t *testing.T) {
 	refresh(t, k, c)
 	if held == 0 || k.Braked() != held {
 		t.Errorf("%d were held, and %d are", held, k.Braked())
+	}
+}
+
+// TestNoEditOfANamespaceChangesWhatAnAdminConfirms has a namespace edit its policies while
+// unload protection holds what a policy of the cluster wants unloaded there.
+func TestNoEditOfANamespaceChangesWhatAnAdminConfirms(t *testing.T) {
+	running := apps(5)
+	for i := range running {
+		running[i].Kind, running[i].Namespace = v1alpha1.KindBpfApplication, "team"
+	}
+	c := &cluster{live: running, cluster: []v1alpha1.ClusterBpfPolicy{{
+		ObjectMeta: metav1.ObjectMeta{Name: "cluster", UID: "cluster", Generation: 1},
+		Spec:       v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: edited("", 1).Spec},
+	}}}
+	f := newFollower(t, c)
+	edit := func(n int) {
+		t.Helper()
+		c.namespaced = []v1alpha1.BpfPolicy{edited("team", n)}
+		if err := f.Keeper.Prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		refresh(t, f.Keeper, c)
+	}
+	asks := func(byCluster bool) (revision string, held bool) {
+		t.Helper()
+		for _, id := range running {
+			var err error
+			if revision, held, err = f.Keeper.Holds(t.Context(), id, byCluster); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return revision, held
+	}
+	edit(1)
+	ofCluster, held := asks(true)
+	own, heldOwn := asks(false)
+	if !held || !heldOwn || own == ofCluster {
+		t.Fatalf("held %t by %s, %t by %s alone", held, ofCluster, heldOwn, own)
+	}
+	edit(2)
+	if now, _ := asks(true); now != ofCluster {
+		t.Errorf("an edit of the namespace made %s of %s", now, ofCluster)
+	}
+	c.cluster[0].Annotations = map[string]string{AnnotationConfirm: ofCluster}
+	edit(3)
+	if _, held := asks(true); held {
+		t.Error("what an admin confirmed is held")
+	}
+	own, held = asks(false)
+	if !held || f.Keeper.Braked() == 0 {
+		t.Error("what a namespace wants unloaded is let go by a confirmation of the cluster's policies")
+	}
+	c.cluster[0].Annotations[AnnotationConfirm] = own
+	refresh(t, f.Keeper, c)
+	if _, held := asks(false); held || f.Keeper.Braked() != 0 {
+		t.Error("what an admin confirmed of a namespace's policies is held")
 	}
 }

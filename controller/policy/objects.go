@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -107,12 +106,16 @@ func join[T any, P object[T]](all objects, now, before []T, of map[types.UID]typ
 	return now
 }
 
-// confirmed tells whether an admin of the cluster let a revision through. A
+// confirmed are the revisions that an admin of the cluster let through. A
 // policy of a namespace is in the hands of those whom the brake may hold.
-func (in objects) confirmed(revision string) bool {
-	return slices.ContainsFunc(in.all(), func(o client.Object) bool {
-		return o.GetNamespace() == "" && o.GetAnnotations()[AnnotationConfirm] == revision
-	})
+func (in objects) confirmed() map[string]bool {
+	confirmed := map[string]bool{}
+	for _, o := range in.all() {
+		if revision := o.GetAnnotations()[AnnotationConfirm]; revision != "" && o.GetNamespace() == "" {
+			confirmed[revision] = true
+		}
+	}
+	return confirmed
 }
 
 func (in objects) all() []client.Object {

@@ -38,8 +38,8 @@ type Reconciler struct {
 	// Weigher weighs a change before it acts on what runs.
 	Weigher Weigher
 	// Changed is called when other signers or policies are in force than before,
-	// or a human confirmed them: everything is to be judged again.
-	Changed func()
+	// or a human confirmed them: what is there is to be judged again.
+	Changed func(Where)
 	// Events tells people of what cannot be used. Needed.
 	Events events.EventRecorder
 	// Interval is how often all is read again without an event, and sealed anew where
@@ -101,12 +101,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, what reconcile.Request) (ctr
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if changed && what == ofNamespaces {
-		r.namespaced.take(r.Keeper.now(), r.NamespacedEvery)
-	}
-	if changed {
-		ctrl.LoggerFrom(ctx).Info("signers and policies are in force", "revision", r.Keeper.Weighed(), "objects", len(outcomes))
-		r.Changed()
+	if changed.Anywhere() {
+		if what == ofNamespaces {
+			r.namespaced.take(r.Keeper.now(), r.NamespacedEvery)
+		}
+		ctrl.LoggerFrom(ctx).Info("signers and policies are in force", "revision", r.Keeper.Weighed(""), "objects", len(outcomes))
+		r.Changed(changed)
 	}
 	again := r.again(what, outcomes)
 	_, err = r.Leader.Do(ctx, func(ctx context.Context) error {
