@@ -372,7 +372,9 @@ const soon = 30 * time.Second
 // together.
 func (r *Reconciler) again(s gate.Standing) time.Duration {
 	interval := cmp.Or(r.Interval, 10*time.Minute)
-	if evidence := s.Verdict.Evidence(); s.Undecided() || !s.Verdict.Allowed() && len(evidence.Signatures) == 0 {
+	verdict := s.Verdict
+	lacks := !verdict.Allowed() && (len(verdict.Evidence().Signatures) == 0 || verdict.Decision().AllEvidence)
+	if lacks || s.Undecided() {
 		return min(interval, soon)
 	}
 	return apiwait.Jitter(interval, 0.1)

@@ -79,3 +79,27 @@ func TestAWeighingEndsWithItsTime(t *testing.T) {
 		t.Errorf("%d were looked at: %+v; %v", looked, effect, err)
 	}
 }
+
+// TestADenialThatEvidenceMayEndIsLookedAtAgainSoon has policies deny what one signer signed:
+// another signature may come, and another name may not.
+func TestADenialThatEvidenceMayEndIsLookedAtAgainSoon(t *testing.T) {
+	for what, c := range map[string]struct {
+		rego string
+		soon bool
+	}{
+		"a second signature is missing": {`deny contains "one signer" if count({s.signer | some s in input.signatures}) < 2`, true},
+		"the name is wrong":             {`deny contains "the name" if input.application.metadata.name != "another"`, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			f := newFleet(t)
+			p := denies(v1alpha1.RunningKeep)
+			p.Spec.Rego += c.rego
+			f.create(p)
+			f.refresh()
+			f.settles()
+			if after := f.reconcile(f.app.Identity()).RequeueAfter; (after <= soon) != c.soon || after == 0 {
+				t.Errorf("it is looked at again after %s", after)
+			}
+		})
+	}
+}
