@@ -56,6 +56,7 @@ func (w *world) untag(ref string) {
 // TestARevocationActsOnWhatWasSealed has what runs judged anew after one of its
 // signers is revoked, and after whoever may push has edited what the registry says.
 func TestARevocationActsOnWhatWasSealed(t *testing.T) {
+	attested := rego("deny contains \"no attestation\" if count(input.attestations) == 0")
 	never, always := rego("deny contains \"never\""), rego("deny contains \"none\" if input.application.kind == \"None\"")
 	for name, c := range map[string]struct {
 		// signers sealed it under before; policy decides now.
@@ -64,24 +65,27 @@ func TestARevocationActsOnWhatWasSealed(t *testing.T) {
 		attack         func(w *world, ref string)
 		want           gate.Move
 	}{
-		"the policy wants two":                             {before: wantsTwo, policy: wantsTwo, revoked: "team-a", want: gate.MoveBury},
-		"the policy wants the one who is revoked":          {before: wantsTwo, policy: wantsSigner("team-a"), revoked: "team-a", want: gate.MoveBury},
-		"the policy wants the other":                       {before: wantsTwo, policy: wantsSigner("team-b"), revoked: "team-a", want: gate.MoveKeep},
-		"the policy wants anybody":                         {before: wantsTwo, policy: wantsSomebody, revoked: "team-a", want: gate.MoveKeep},
-		"the policy denies it whoever signed":              {before: wantsTwo, policy: never, revoked: "team-a", want: gate.MoveBury},
-		"the policy denies it, and nobody is revoked":      {before: wantsTwo, policy: never, want: gate.MoveKeep},
-		"the policy wants two, and strangers sign":         {wantsTwo, wantsTwo, "team-a", func(w *world, ref string) { w.strangers(ref, 80) }, gate.MoveBury},
-		"the policy wants two, and the signature is gone":  {wantsTwo, wantsTwo, "team-a", (*world).untag, gate.MoveBury},
-		"the policy wants two, and the registry is away":   {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveBury},
-		"the registry is away, and the cache is empty":     {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveBury},
-		"the registry is away, and the other is enough":    {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
-		"all is away, and the other is enough":             {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
-		"all is away, and bytecode that nobody has is why": {wantsTwo, rego("deny contains \"no programs\" if count(input.bytecode.programs) == 0"), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
-		"the policy fails":                                 {before: wantsTwo, policy: fails, revoked: "team-a", want: gate.MoveKeep},
-		"the policy fails, and the registry is away":       {wantsTwo, fails, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
-		"the policy fails, and all is away":                {wantsTwo, fails, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
-		"all is away, and the definition is denied":        {wantsTwo, rego("deny contains \"a name\" if input.application.metadata.name == \"app\""), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveBury},
-		"the registry is away, and nobody is revoked":      {wantsTwo, always, "", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
+		"the policy wants two":                                    {before: wantsTwo, policy: wantsTwo, revoked: "team-a", want: gate.MoveBury},
+		"the policy wants the one who is revoked":                 {before: wantsTwo, policy: wantsSigner("team-a"), revoked: "team-a", want: gate.MoveBury},
+		"the policy wants the other":                              {before: wantsTwo, policy: wantsSigner("team-b"), revoked: "team-a", want: gate.MoveKeep},
+		"the policy wants anybody":                                {before: wantsTwo, policy: wantsSomebody, revoked: "team-a", want: gate.MoveKeep},
+		"the policy denies it whoever signed":                     {before: wantsTwo, policy: never, revoked: "team-a", want: gate.MoveBury},
+		"the policy denies it, and nobody is revoked":             {before: wantsTwo, policy: never, want: gate.MoveKeep},
+		"the policy wants two, and strangers sign":                {wantsTwo, wantsTwo, "team-a", func(w *world, ref string) { w.strangers(ref, 80) }, gate.MoveBury},
+		"the policy wants two, and the signature is gone":         {wantsTwo, wantsTwo, "team-a", (*world).untag, gate.MoveBury},
+		"the policy wants two, and the registry is away":          {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveBury},
+		"the registry is away, and the cache is empty":            {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveBury},
+		"the registry is away, and the other is enough":           {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
+		"all is away, and the other is enough":                    {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
+		"all is away, and bytecode that nobody has is why":        {wantsTwo, rego("deny contains \"no programs\" if count(input.bytecode.programs) == 0"), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
+		"the policy fails":                                        {before: wantsTwo, policy: fails, revoked: "team-a", want: gate.MoveKeep},
+		"the policy fails, and the registry is away":              {wantsTwo, fails, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
+		"the policy fails, and all is away":                       {wantsTwo, fails, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
+		"all is away, and the definition is denied":               {wantsTwo, rego("deny contains \"a name\" if input.application.metadata.name == \"app\""), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveBury},
+		"the registry is away, and the record has no attestation": {wantsTwo, attested, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveBury},
+		"all is away, and nobody can tell of an attestation":      {wantsTwo, attested, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
+		"the record has no attestation, and nobody is revoked":    {wantsTwo, attested, "", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
+		"the registry is away, and nobody is revoked":             {wantsTwo, always, "", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
