@@ -3,11 +3,9 @@ package host
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -22,17 +20,9 @@ const SocketName = "skep.sock"
 // serveSocket answers skep status and its like. The socket can be used by its
 // owner alone.
 func (h *Host) serveSocket(ctx context.Context) error {
-	path := filepath.Join(h.opts.State, SocketName)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("open socket: %w", err)
-	}
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "unix", path)
+	listener, err := listen.Private(ctx, filepath.Join(h.opts.State, SocketName))
 	if err != nil {
-		return fmt.Errorf("open socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return errors.Join(fmt.Errorf("open socket: %w", err), listener.Close())
+		return err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, h.Status()) })

@@ -2,8 +2,8 @@
 // that keeps programs in the kernel is not to run out of memory or descriptors because
 // somebody keeps connections open.
 //
-// It owns how many connections there are and how long one may take. It knows no path,
-// and asks nobody who they are.
+// It owns how many connections there are, how long one may take, and that a local socket is
+// its owner's alone. It knows no URL, and asks nobody who they are.
 package listen
 
 import (

@@ -3,12 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 
 	"github.com/skep-dev/skep/listen"
@@ -27,17 +22,9 @@ func (a *Agent) ServeSocket(ctx context.Context) {
 }
 
 func (a *Agent) serveSocket(ctx context.Context) error {
-	path := filepath.Join(a.opts.Node.StateDir, SocketName)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("open socket: %w", err)
-	}
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "unix", path)
+	l, err := listen.Private(ctx, filepath.Join(a.opts.Node.StateDir, SocketName))
 	if err != nil {
-		return fmt.Errorf("open socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return errors.Join(fmt.Errorf("open socket: %w", err), l.Close())
+		return err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/applications", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.Status(), nil) })
