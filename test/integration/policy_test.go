@@ -1,13 +1,16 @@
 package integration
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -15,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/test/programs"
 )
@@ -190,19 +194,70 @@ deny contains "its namespace is closed" if input.namespace.labels.closed`, v1alp
 func TestTheBrakeWaitsForAHuman(t *testing.T) {
 	c := newCluster(t)
 	c.control()
-	c.create(c.Signer("team-a"))
+	c.brakes()
+}
+
+// TestANamespaceThatEditsInALoopHoldsUpNobody has a namespace edit its policy again and
+// again, each of which acts at once, while an admin confirms a change of the cluster's and
+// takes back a signer.
+func TestANamespaceThatEditsInALoopHoldsUpNobody(t *testing.T) {
+	c := newCluster(t)
+	c.control(func(o *controller.Options) { o.NamespacedPoliciesEvery = time.Millisecond })
+	ctx, stop := context.WithCancel(t.Context())
+	edits := make(chan error)
+	go func() { edits <- c.editsInALoop(ctx) }()
+	signer := c.brakes()
+	last := c.loads("last", "node-last")
+	c.change(signer, func() { signer.Spec.Revoked = true })
+	c.buried(last, signer.Name)
+	stop()
+	if err := <-edits; err != nil {
+		t.Error(err)
+	}
+}
+
+// editsInALoop edits a policy of a namespace until ctx ends, as fast as the API server
+// takes it.
+func (c *cluster) editsInALoop(ctx context.Context) error {
+	own := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "own"}}
+	for n := 0; ; n++ {
+		own.Spec.Rego = fmt.Sprintf("package skep.policy\n\nwarn contains \"%d\"\n", n)
+		write := func() error { return c.Update(ctx, own) }
+		if n == 0 {
+			write = func() error { return c.Create(ctx, own) }
+		}
+		switch err := write(); {
+		case ctx.Err() != nil:
+			return nil
+		case apierrors.IsConflict(err):
+			err = c.Get(ctx, client.ObjectKeyFromObject(own), own)
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// brakes has unload protection hold applications, and go after an admin confirmed it. It
+// returns who signed them.
+func (c *cluster) brakes() *v1alpha1.BpfSigner {
+	c.t.Helper()
+	signer := c.Signer("team-a")
+	c.create(signer)
 	var apps []*v1alpha1.ClusterBpfApplication
 	for i := range 3 {
 		apps = append(apps, c.loads(fmt.Sprintf("app-%d", i), fmt.Sprintf("node-%d", i)))
 	}
-	p := clusterPolicy("typo", `deny contains "no"`, v1alpha1.RunningUnload)
+	p := clusterPolicy("typo", `deny contains "no" if input.application.metadata.name != "last"`, v1alpha1.RunningUnload)
 	c.create(p)
 	revision := ""
 	for _, app := range apps {
 		ready := c.condition(app, v1alpha1.ConditionReady, metav1.ConditionFalse, "Denied")
 		_, after, found := strings.Cut(ready.Message, policy.AnnotationConfirm+"=")
 		if !found {
-			t.Fatalf("the message does not say how to confirm: %s", ready.Message)
+			c.t.Fatalf("the message does not say how to confirm: %s", ready.Message)
 		}
 		revision = after
 		c.runsStill(app)
@@ -211,6 +266,7 @@ func TestTheBrakeWaitsForAHuman(t *testing.T) {
 	for _, app := range apps {
 		c.buried(app, "running: Unload")
 	}
+	return signer
 }
 
 func TestABrokenPolicyTakesNoOtherWithIt(t *testing.T) {
