@@ -258,7 +258,7 @@ func (a *Agent) restore() error {
 		o = o.For(a.opts.Node)
 		uid := o.Payload().UID
 		if k.path != a.cache.name(uid, k.kind) {
-			a.opts.Log.Error("kept intent is another application's than its file's name says; it is passed over", "path", k.path, "uid", uid)
+			a.opts.Log.Error("kept intent is another application's than its file's name says; it is passed over", "application", o.Payload().Application.String(), "path", k.path)
 			continue
 		}
 		app := a.apps[uid]

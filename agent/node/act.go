@@ -122,10 +122,7 @@ func (p *pass) named(a plan.Action) string {
 	}
 	names := make([]string, len(uids))
 	for i, uid := range uids {
-		names[i] = uid
-		if app := p.applicationOf(uid); app != nil {
-			names[i] = app.newest.Payload().Application.String()
-		}
+		names[i] = p.nameOf(uid)
 	}
 	return strings.Join(names, ", ")
 }

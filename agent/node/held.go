@@ -125,7 +125,7 @@ func (a *Agent) adoptApplication(uid string) error {
 	}
 	if err := a.store.DropEmpty(uid); err != nil {
 		// The next start tries again: an empty directory runs nothing.
-		a.opts.Log.Warn("remove the empty directories of an application", "uid", uid, "error", err)
+		a.opts.Log.Warn("remove the empty directories of an application", "application", a.nameOf(uid), "error", err)
 	}
 	return nil
 }

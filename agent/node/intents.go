@@ -19,3 +19,14 @@ func (a *Agent) Intents() []intent.Opened {
 	slices.SortFunc(all, func(x, y intent.Opened) int { return strings.Compare(x.Payload().UID, y.Payload().UID) })
 	return all
 }
+
+// nameOf returns an application's name for the log, or its UID where no intent of it is
+// known.
+func (a *Agent) nameOf(uid string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if app := a.apps[uid]; app != nil {
+		return app.newest.Payload().Application.String()
+	}
+	return uid
+}

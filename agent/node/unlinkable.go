@@ -127,7 +127,7 @@ func (p *pass) blame(uid string, c plan.Chain, cause, err error) {
 		return
 	}
 	out.tried = true
-	p.opts.Log.Error("make chain", "interface", c.Interface, "uid", uid, "error", err)
+	p.opts.Log.Error("make chain", "application", p.nameOf(uid), "interface", c.Interface, "error", err)
 	if app := p.applicationOf(uid); app != nil {
 		app.failed = maps.Clone(app.failed)
 		if app.failed == nil {
