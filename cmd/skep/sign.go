@@ -59,7 +59,7 @@ func newKeyGenerate() *cobra.Command {
 				fmt.Fprintln(cmd.OutOrStdout(), f.name)
 			}
 			if os.Getenv(passwordVariable) == "" {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s.key has no password; to have one, set $%s and generate it again\n", prefix, passwordVariable)
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s.key has no password; to have one, remove the files of this key, set $%s and generate it again\n", prefix, passwordVariable)
 			}
 			return nil
 		},
