@@ -79,8 +79,9 @@ func artifact(r vetResult) string {
 	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(file)}).String()
 }
 
-// sarif turns results into a log: a denial is an error, a warning a warning,
-// and what could not be told an error of the rule "unknown".
+// sarif turns results into a log: a denial is an error, what is invalid an error of the
+// rule "schema", a warning a warning, and what could not be determined an error of the
+// rule "unknown".
 func sarif(results []vetResult) sarifLog {
 	run := sarifRun{Tool: sarifTool{Driver: sarifDriver{Name: "skep", Version: thisBuild().Version, Rules: []sarifRule{}}}, Results: []sarifResult{}}
 	seen := map[string]bool{}
@@ -105,7 +106,7 @@ func sarif(results []vetResult) sarifLog {
 		for _, why := range r.Warnings {
 			add(r, "warning", why.Rule, why.Path, r.Application+": "+why.Message+" Remedy: "+why.Remedy)
 		}
-		if r.Error != "" && len(r.Reasons) == 0 {
+		if r.unknown() {
 			add(r, "error", "unknown", "", r.Application+": "+r.Error)
 		}
 	}

@@ -64,7 +64,8 @@ type vetResult struct {
 	Warnings    []policies.Reason `json:"warnings"`
 	// Rejected says of each signature that did not count why it did not.
 	Rejected []signing.Rejection `json:"rejected,omitempty"`
-	// Error is why it could not be told.
+	// Error is why there is no verdict: the definition is invalid, and Reasons say so by
+	// the rule "schema", or it could not be determined, and there are none.
 	Error string `json:"error,omitempty"`
 	// Source is where the definition stands.
 	Source schemas.Position `json:"source"`
@@ -81,8 +82,8 @@ func newVet() *cobra.Command {
 		Use:   "vet PATH...",
 		Short: "Judge definitions as a node would, and load nothing",
 		Long: "Run the whole gate over CUE and YAML definitions: schema, signatures, bytecode, policies.\n" +
-			"Exit code 0: all are allowed; 1: one is refused; 2: one could not be told (bad input, or a\n" +
-			"registry out of reach).",
+			"Exit code 0: all are allowed; 1: one is refused; 2: one is invalid, or could not be determined\n" +
+			"(a registry out of reach).",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			engine := policies.NewEngine(policies.EngineOptions{})
@@ -117,6 +118,12 @@ func newVet() *cobra.Command {
 	flags.register(cmd)
 	return cmd
 }
+
+// invalid reports whether the definition, or the file, was refused before the gate saw it.
+func (r vetResult) invalid() bool { return r.Error != "" && len(r.Reasons) > 0 }
+
+// unknown reports whether the gate could not come to a verdict.
+func (r vetResult) unknown() bool { return r.Error != "" && len(r.Reasons) == 0 }
 
 // vetPath judges what one path holds. A definition that cannot be read is a
 // result of its own; misplaced is what is no definition of an application.
@@ -167,21 +174,31 @@ func vetOne(ctx context.Context, judge *gate.Judge, d schemas.Definition) vetRes
 
 // vetError is the worst of the results, as an exit code.
 func vetError(results []vetResult) error {
-	refused := false
-	var unknown []string
-	for _, r := range results {
-		if r.Error != "" && !slices.Contains(unknown, r.Application) {
-			unknown = append(unknown, r.Application)
-		}
-		refused = refused || !r.Allowed
+	var none []string
+	if invalid := applications(results, vetResult.invalid); len(invalid) > 0 {
+		none = append(none, joined(invalid)+": invalid")
 	}
-	if len(unknown) > 0 {
-		return fmt.Errorf("vet %s: it could not be told; the reasons are above", joined(unknown))
+	if unknown := applications(results, vetResult.unknown); len(unknown) > 0 {
+		none = append(none, joined(unknown)+": could not be determined")
 	}
-	if refused {
+	if len(none) > 0 {
+		return fmt.Errorf("vet %s; the reasons are above", strings.Join(none, "; "))
+	}
+	if slices.ContainsFunc(results, func(r vetResult) bool { return !r.Allowed }) {
 		return errRefused
 	}
 	return nil
+}
+
+// applications are those whose results are so, each once.
+func applications(results []vetResult, so func(vetResult) bool) []string {
+	var all []string
+	for _, r := range results {
+		if so(r) && !slices.Contains(all, r.Application) {
+			all = append(all, r.Application)
+		}
+	}
+	return all
 }
 
 func printVet(w io.Writer, format string, results []vetResult) error {
@@ -198,9 +215,11 @@ func printVet(w io.Writer, format string, results []vetResult) error {
 }
 
 func printVetResult(w io.Writer, r vetResult) {
-	answer := paint(w, green, "ALLOWED")
+	answer, kind := paint(w, green, "ALLOWED"), "denied"
 	switch {
-	case r.Error != "":
+	case r.invalid():
+		answer, kind = paint(w, red, "INVALID"), "invalid"
+	case r.unknown():
 		answer = paint(w, red, "UNKNOWN")
 	case !r.Allowed:
 		answer = paint(w, red, "REFUSED")
@@ -210,9 +229,9 @@ func printVetResult(w io.Writer, r vetResult) {
 		fmt.Fprintf(w, "  image   %s\n  signers %s\n", r.Digest, or(joined(r.Signers), "none"))
 	}
 	for _, why := range r.Reasons {
-		printReason(w, paint(w, red, "denied"), why)
+		printReason(w, paint(w, red, kind), why)
 	}
-	if r.Error != "" && len(r.Reasons) == 0 {
+	if r.unknown() {
 		fmt.Fprintf(w, "  could not be judged\n          %s\n          remedy: %s\n", plain(r.Error), "mend what it names, such as a registry out of reach, and vet again")
 	}
 	for _, why := range r.Rejected {
