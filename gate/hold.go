@@ -97,20 +97,15 @@ func (j *Judge) held(ctx context.Context, s Standing, evaluate Evaluate, alone f
 		return Held{}, err
 	}
 	decision := verdict.Decision()
+	unloads, byCluster := decision.Unloads(s.defined())
 	return Held{
 		judged:    true,
 		unknown:   !decision.Known(),
 		partial:   verdict.Unevaluated() != nil || !verdict.asked(),
 		stands:    verdict.Allowed(),
-		overruled: !verdict.Allowed() && unloads(decision, s.defined()),
-		byCluster: decision.UnloadByCluster,
+		overruled: !verdict.Allowed() && unloads,
+		byCluster: byCluster,
 	}, nil
-}
-
-// unloads reports whether a denial has what runs unloaded. What runs has no labels where
-// its definition cannot be read: a policy that asks for one must not unload it for that.
-func unloads(d policies.Decision, defined bool) bool {
-	return d.UnloadUndefined || d.Unload && defined
 }
 
 // overrules reports whether the policies have what runs unloaded by what is known of it
@@ -124,12 +119,15 @@ func (j *Judge) overrules(ctx context.Context, s Standing, sealed Request) (over
 		return false, false
 	}
 	decision, _, err := j.foregone(ctx, set, sealed)
+	defined := s.defined()
 	if err == nil && len(decision.Policies) == 0 {
-		sealed.Application = asDefined(*s.Live)
+		sealed.Application, defined = asDefined(*s.Live), false
 		decision, _, err = j.foregone(ctx, set, sealed)
-		decision.Unload = false
 	}
-	return err == nil && unloads(decision, s.defined()), decision.UnloadByCluster
+	if err != nil {
+		return false, false
+	}
+	return decision.Unloads(defined)
 }
 
 // recordTimeout bounds an evaluation by what was sealed.

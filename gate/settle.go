@@ -91,10 +91,12 @@ func (s Standing) stays() bool {
 // Unloads tells whether a policy wants what runs gone: by the verdict of its own
 // definition, or, where that says something else by now, by its own.
 func (s Standing) Unloads() bool {
-	if !s.Runs() || s.Held.overruled {
-		return s.Runs()
-	}
-	if !s.defined() || s.Undone || s.Err != nil || s.Verdict.Allowed() || !s.Verdict.Decision().Unload {
+	return s.Runs() && (s.Held.overruled || s.deniesLive() && s.Verdict.Decision().Unload)
+}
+
+// deniesLive reports whether the definition's own verdict denies what runs.
+func (s Standing) deniesLive() bool {
+	if !s.defined() || s.Undone || s.Err != nil || s.Verdict.Allowed() {
 		return false
 	}
 	generation, err := Generation(s.Request.Application)
@@ -104,10 +106,7 @@ func (s Standing) Unloads() bool {
 // UnloadsByCluster reports of what Unloads whether a policy of the cluster wants it gone,
 // and not only those of its namespace.
 func (s Standing) UnloadsByCluster() bool {
-	if s.Held.overruled {
-		return s.Held.byCluster
-	}
-	return s.Verdict.Decision().UnloadByCluster
+	return s.Held.overruled && s.Held.byCluster || s.Runs() && s.deniesLive() && s.Verdict.Decision().UnloadByCluster
 }
 
 // Pending reports whether it runs, and an evaluation is under way that may say

@@ -122,9 +122,13 @@ type Decision struct {
 	// annotations or the requester nor is matched by a selector: it would deny
 	// what runs as well where its definition cannot be read.
 	UnloadUndefined bool `json:"unloadUndefined,omitempty"`
-	// UnloadByCluster is true where one of those is of the cluster, and not of the
-	// application's namespace.
-	UnloadByCluster bool `json:"-"`
+	// UnloadByCluster and UnloadUndefinedByCluster are true where one of those is of the
+	// cluster, and not of the application's namespace.
+	UnloadByCluster          bool `json:"-"`
+	UnloadUndefinedByCluster bool `json:"-"`
+	// EvidenceDenies is true where a policy that denies reads attestations, or more of the
+	// signatures than whether there are any: more evidence may end that.
+	EvidenceDenies bool `json:"-"`
 	// TimeDependent is true where a policy that was evaluated reads input.now,
 	// or did not finish in time: the same input may be decided otherwise later.
 	TimeDependent bool `json:"timeDependent,omitempty"`
@@ -137,6 +141,16 @@ type Decision struct {
 	Foregone bool `json:"foregone,omitempty"`
 	// Policies names the policies that were evaluated, sorted.
 	Policies []string `json:"policies"`
+}
+
+// Unloads reports whether what runs is to be unloaded, and whether a policy of the cluster
+// says so, not only those of its namespace. Where its definition cannot be read it has no
+// labels: defined is false, and a policy that asks for one does not unload it for that.
+func (d Decision) Unloads(defined bool) (unloads, byCluster bool) {
+	if defined {
+		return d.Unload, d.UnloadByCluster
+	}
+	return d.UnloadUndefined, d.UnloadUndefinedByCluster
 }
 
 // Allowed tells whether nothing refused.

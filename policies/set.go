@@ -408,6 +408,7 @@ func (f *folding) add(c *compiled, v verdict) {
 		return
 	}
 	d.Denied = append(d.Denied, v.Denied...)
+	d.EvidenceDenies = d.EvidenceDenies || c.allEvidence
 	f.denying++
 	if c.spec.Admission == v1alpha1.AdmissionWarn {
 		f.warning++
@@ -416,7 +417,9 @@ func (f *folding) add(c *compiled, v verdict) {
 	if c.spec.Running == v1alpha1.RunningUnload && !v.Failed {
 		d.Unload = true
 		d.UnloadUndefined = d.UnloadUndefined || !c.authored
-		d.UnloadByCluster = d.UnloadByCluster || c.scope.namespace == ""
+		ofCluster := c.scope.namespace == ""
+		d.UnloadByCluster = d.UnloadByCluster || ofCluster
+		d.UnloadUndefinedByCluster = d.UnloadUndefinedByCluster || ofCluster && !c.authored
 	}
 }
 

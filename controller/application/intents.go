@@ -306,7 +306,7 @@ func (r *Reconciler) lessen(ctx context.Context, s sealed, keeps func(*intent.Pa
 	case own && live.Rollout.Through != "":
 		_, err = r.withdraw(ctx, s)
 	case !own || len(gone) > 1:
-		_, err = r.forsake(ctx, s, beside{live: live, gone: gone, own: own}, false)
+		_, err = r.forsake(ctx, s, beside{live: live, gone: gone, own: own})
 	}
 	return true, err
 }

@@ -337,7 +337,7 @@ func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *g
 	if err != nil {
 		return mine, "", err
 	}
-	revision, braked, err := r.brake(ctx, app, *s, others)
+	revision, braked, err := r.brake(ctx, app, *s, &others)
 	if err != nil {
 		return mine, "", err
 	}
@@ -358,7 +358,7 @@ func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *g
 	}
 	mine, err = r.write(ctx, app, mine, *s, move, reason)
 	if err == nil {
-		mine, err = r.forsake(ctx, mine, others, braked)
+		mine, err = r.forsake(ctx, mine, others)
 	}
 	return mine, why, err
 }
@@ -373,9 +373,9 @@ const soon = 30 * time.Second
 func (r *Reconciler) again(s gate.Standing) time.Duration {
 	interval := cmp.Or(r.Interval, 10*time.Minute)
 	verdict := s.Verdict
-	lacks := !verdict.Allowed() && (len(verdict.Evidence().Signatures) == 0 || verdict.Decision().AllEvidence)
+	lacks := !verdict.Allowed() && (len(verdict.Evidence().Signatures) == 0 || verdict.Decision().EvidenceDenies)
 	if lacks || s.Undecided() {
-		return min(interval, soon)
+		return apiwait.Jitter(min(interval, soon)*9/10, 0.1)
 	}
 	return apiwait.Jitter(interval, 0.1)
 }
@@ -458,20 +458,37 @@ func (r *Reconciler) namespace(ctx context.Context, id v1alpha1.Identity) (polic
 
 // brake asks whether a mass denial holds what a policy wants unloaded, and what
 // lets it go; of what a policy does not want unloaded it says so. besides are
-// the versions that stand beside what is live.
-func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing, besides beside) (revision string, held bool, err error) {
-	switch {
-	case s.Unloads() || len(besides.denied) > 0:
-		return r.Keeper.Holds(ctx, app.Identity(), besides.byCluster || s.Unloads() && s.UnloadsByCluster())
-	case s.Runs() && s.Err == nil && !s.Undecided() && s.Verdict.Unevaluated() == nil && !besides.unknown:
-		r.Keeper.Spares(app.Identity())
+// the versions that stand beside what is live: those that are held are taken from the
+// denied.
+func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing, besides *beside) (revision string, held bool, err error) {
+	id := app.Identity()
+	if !s.Unloads() && len(besides.denied) == 0 {
+		if s.Runs() && s.Err == nil && !s.Undecided() && s.Verdict.Unevaluated() == nil && !besides.unknown {
+			r.Keeper.Spares(id)
+		}
+		return "", false, nil
 	}
-	return "", false, nil
+	denied := besides.denied
+	besides.denied = nil
+	for _, v := range denied {
+		_, held, err := r.Keeper.Holds(ctx, id, v.byCluster)
+		if err != nil {
+			return "", false, err
+		}
+		if !held {
+			besides.denied = append(besides.denied, v)
+		}
+	}
+	if !s.Unloads() {
+		return "", false, nil
+	}
+	return r.Keeper.Holds(ctx, id, s.UnloadsByCluster())
 }
 
 // Weigh implements policy.Weigher: it judges what runs by the policies now
 // in force, without the network where it can.
 func (r *Reconciler) Weigh(ctx context.Context, changed policy.Where) (effect policy.Effect, err error) {
+	effect.Unloads = map[v1alpha1.Identity]bool{}
 	var intents v1alpha1.BpfIntentList
 	if err := r.Client.List(ctx, &intents); err != nil {
 		return effect, fmt.Errorf("list intents: %w", err)
@@ -529,19 +546,19 @@ func (r *Reconciler) weighOne(ctx context.Context, o *v1alpha1.BpfIntent, effect
 	if err != nil {
 		return
 	}
-	denies, unloads := r.weigh(ctx, request, *s.payload)
+	denies, unloads, byCluster := r.weigh(ctx, request, *s.payload)
 	if denies && conditions.IsTrue(app, v1alpha1.ConditionAllowed) {
 		effect.Denies = append(effect.Denies, id)
 	}
 	if unloads {
-		effect.Unloads = append(effect.Unloads, id)
+		effect.Unloads[id] = byCluster
 	}
 }
 
 // weigh reports whether the policies now in force deny a definition, and whether they
 // would have what runs unloaded, be it only where nodes are held at the version
 // before. One that hangs is not to take the time of the others.
-func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live intent.Payload) (denies, unloads bool) {
+func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live intent.Payload) (denies, unloads, byCluster bool) {
 	standing := gate.Standing{Request: request, Live: &live}
 	standing.Verdict, standing.Err = r.ask(ctx, request, slowAfter)
 	// Whether another version was undone or is held back is not asked here.
@@ -549,10 +566,15 @@ func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live inten
 	ctx, cancel := context.WithTimeout(ctx, slowAfter)
 	defer cancel()
 	standing.Held = r.Judge.Weigh(ctx, standing)
-	unloads = standing.Unloads() || slices.ContainsFunc(live.Beside(), func(v *intent.Payload) bool {
-		return r.Judge.WeighBeside(ctx, request, *v, r.Keeper.Revoked()).Denied
-	})
-	return standing.Err == nil && !standing.Verdict.Allowed(), unloads
+	unloads, byCluster = standing.Unloads(), standing.UnloadsByCluster()
+	for _, v := range live.Beside() {
+		if unloads {
+			break
+		}
+		fate := r.Judge.WeighBeside(ctx, request, *v, r.Keeper.Revoked())
+		unloads, byCluster = fate.Denied, fate.ByCluster
+	}
+	return standing.Err == nil && !standing.Verdict.Allowed(), unloads, byCluster
 }
 
 func (r *Reconciler) now() time.Time {

@@ -128,9 +128,16 @@ func (r *Reconciler) withdrawn(ctx context.Context, app application, mine sealed
 // judged, own that the intent's own may run no more either.
 type beside struct {
 	live         *intent.Payload
-	gone, denied []*intent.Payload
+	gone         []*intent.Payload
+	denied       []denied
 	unknown, own bool
-	// byCluster tells that a policy of the cluster is among those that deny.
+}
+
+// denied is a version that policies want unloaded: one of the cluster, or those of its
+// namespace alone.
+type denied struct {
+	*intent.Payload
+
 	byCluster bool
 }
 
@@ -143,7 +150,7 @@ func (r *Reconciler) beside(ctx context.Context, s gate.Standing) (beside, error
 	for _, v := range s.Live.Beside() {
 		switch fate := r.fate(ctx, s.Request, *v); {
 		case fate.Denied:
-			b.denied, b.byCluster = append(b.denied, v), b.byCluster || fate.ByCluster
+			b.denied = append(b.denied, denied{v, fate.ByCluster})
 		case !fate.Keeps:
 			b.gone = append(b.gone, v)
 		default:
@@ -197,10 +204,12 @@ func (r *Reconciler) bounded(ctx context.Context, namespace string) (context.Con
 // is live, though the definition may be suspended, undone, broken or out of reach.
 // Where nodes have seen a newer intent, what a policy denies waits until this one
 // is sealed over it; what a revocation took does not.
-func (r *Reconciler) forsake(ctx context.Context, mine sealed, b beside, braked bool) (sealed, error) {
-	gone := b.gone
-	if !braked && !mine.behind() {
-		gone = slices.Concat(gone, b.denied)
+func (r *Reconciler) forsake(ctx context.Context, mine sealed, b beside) (sealed, error) {
+	gone := slices.Clone(b.gone)
+	if !mine.behind() {
+		for _, v := range b.denied {
+			gone = append(gone, v.Payload)
+		}
 	}
 	if len(gone) == 0 || mine.payload != b.live {
 		return mine, nil

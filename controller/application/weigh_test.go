@@ -40,7 +40,7 @@ func TestWhatRunsIsWeighedWhateverItsDefinitionSays(t *testing.T) {
 			}
 			f.create(denies(v1alpha1.RunningUnload, "team-a"))
 			f.refresh()
-			if effect, err := f.Weigh(t.Context(), everywhere); err != nil || len(effect.Unloads) != 1 || effect.Unloads[0] != f.app.Identity() {
+			if effect, err := f.Weigh(t.Context(), everywhere); err != nil || len(effect.Unloads) != 1 || !effect.Unloads[f.app.Identity()] {
 				t.Errorf("%+v; %v", effect, err)
 			}
 		})
@@ -84,17 +84,26 @@ func TestAWeighingEndsWithItsTime(t *testing.T) {
 // another signature may come, and another name may not.
 func TestADenialThatEvidenceMayEndIsLookedAtAgainSoon(t *testing.T) {
 	for what, c := range map[string]struct {
-		rego string
-		soon bool
+		rego  string
+		quiet string
+		soon  bool
 	}{
-		"a second signature is missing": {`deny contains "one signer" if count({s.signer | some s in input.signatures}) < 2`, true},
-		"the name is wrong":             {`deny contains "the name" if input.application.metadata.name != "another"`, false},
+		"a second signature is missing": {rego: `deny contains "one signer" if count({s.signer | some s in input.signatures}) < 2`, soon: true},
+		"the name is wrong":             {rego: `deny contains "the name" if input.application.metadata.name != "another"`},
+		"the name is wrong, and another policy reads evidence": {
+			rego:  `deny contains "the name" if input.application.metadata.name != "another"`,
+			quiet: `deny contains "three signers" if count({s.signer | some s in input.signatures}) > 2`,
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			f := newFleet(t)
 			p := denies(v1alpha1.RunningKeep)
 			p.Spec.Rego += c.rego
+			quiet := denies(v1alpha1.RunningKeep)
+			quiet.Name, quiet.UID = "quiet", "quiet"
+			quiet.Spec.Rego += c.quiet
 			f.create(p)
+			f.create(quiet)
 			f.refresh()
 			f.settles()
 			if after := f.reconcile(f.app.Identity()).RequeueAfter; (after <= soon) != c.soon || after == 0 {

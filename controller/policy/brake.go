@@ -14,7 +14,8 @@ import (
 
 // AnnotationConfirm holds, on any ClusterBpfPolicy or BpfSigner, the revision of
 // a change that the brake is to let through: of signers and policies of the cluster, or,
-// for what the policies of a namespace alone unload, of those as well.
+// for what the policies of a namespace alone unload, of those as well. Several are
+// separated by commas.
 const AnnotationConfirm = v1alpha1.Group + "/confirm"
 
 // together is how long what was unloaded counts with what follows it: a mass
@@ -27,6 +28,8 @@ type brake struct {
 	// running counts the applications that run, and those that this change
 	// unloaded.
 	running int
+	// runs are the applications that ran when they were counted last.
+	runs map[v1alpha1.Identity]bool
 	// unloads are those that the change unloads or would unload, and those that changes
 	// before it unloaded, and when that was found last.
 	unloads map[v1alpha1.Identity]unload
@@ -47,9 +50,20 @@ func (b *brake) on(revision string) bool {
 	return !b.confirmed[revision] && gate.Brake(b.running, len(b.unloads))
 }
 
+// released is where the brake held what another one does not hold any more.
+func (b *brake) released(now brake) Where {
+	where := Where{Namespaces: map[string]bool{}}
+	for id, u := range b.unloads {
+		if b.on(u.revision) && !now.on(now.unloads[id].revision) {
+			where.Namespaces[id.Namespace] = true
+		}
+	}
+	return where
+}
+
 // recount counts by what runs now, and forgets what was unloaded long ago.
 func (b *brake) recount(runs map[v1alpha1.Identity]bool, now time.Time) {
-	b.running = len(runs)
+	b.running, b.runs = len(runs), runs
 	for id, u := range b.unloads {
 		switch {
 		case runs[id]:
@@ -64,30 +78,47 @@ func (b *brake) recount(runs map[v1alpha1.Identity]bool, now time.Time) {
 // maxListed bounds how many applications a log line names.
 const maxListed = 64
 
+// weighing is what a change does, and what there was when it was weighed.
+type weighing struct {
+	unloads map[v1alpha1.Identity]bool
+	runs    map[v1alpha1.Identity]bool
+	buried  []*v1alpha1.BpfIntent
+}
+
 // weigh asks what rules unload where something changed, and logs whom they deny before
 // anything acts on it.
-func (k *Keeper) weigh(ctx context.Context, w Weigher, now rules, changed Where) (*brake, error) {
+func (k *Keeper) weigh(ctx context.Context, w Weigher, now rules, changed Where) (weighing, error) {
 	effect, err := w.Weigh(ctx, changed)
 	if err != nil {
-		return nil, fmt.Errorf("weigh change of policies: %w", err)
+		return weighing{}, fmt.Errorf("weigh change of policies: %w", err)
 	}
 	if denied := effect.Denies; len(denied) > 0 {
 		ctrl.LoggerFrom(ctx).Info("policies deny applications that run and were allowed before: what runs is kept, unless a policy says running: Unload",
-			"revision", now.revisionIn(""), "count", len(denied), "applications", denied[:min(len(denied), maxListed)])
+			"revision", now.revisionIn(""), "changed", changed.String(), "count", len(denied), "applications", denied[:min(len(denied), maxListed)])
 	}
 	runs, buried, err := k.intents(ctx)
-	if err != nil {
-		return nil, err
+	return weighing{effect.Unloads, runs, buried}, err
+}
+
+// braked is the brake after a change; mu is held, so that nothing that is counted
+// meanwhile is lost.
+func (k *Keeper) braked(of weighing, now rules, changed Where) brake {
+	b := brake{unloads: k.unloaded(of.runs, changed)}
+	for id, byCluster := range of.unloads {
+		b.unloads[id] = unload{found: k.now(), revision: now.unloading(id, byCluster)}
 	}
-	b := &brake{unloads: k.unloaded(runs, changed)}
-	for _, id := range effect.Unloads {
-		b.unloads[id] = unload{found: k.now(), revision: now.revisionIn("")}
+	b.recall(k.open(of.buried), of.runs)
+	b.recount(of.runs, k.now())
+	return b
+}
+
+// unloading is the revision that has an application unloaded: by a policy of the cluster,
+// or by those of its namespace alone.
+func (r rules) unloading(id v1alpha1.Identity, byCluster bool) string {
+	if byCluster {
+		return r.revisionIn("")
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	b.recall(k.open(buried), runs)
-	b.recount(runs, k.now())
-	return b, nil
+	return r.revisionIn(id.Namespace)
 }
 
 // unloaded are the applications that were unloaded by the revisions before, and when
@@ -95,8 +126,6 @@ func (k *Keeper) weigh(ctx context.Context, w Weigher, now rules, changed Where)
 // namespace makes one. Those that run and were weighed are left out: they count as they
 // were weighed.
 func (k *Keeper) unloaded(runs map[v1alpha1.Identity]bool, weighed Where) map[v1alpha1.Identity]unload {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
 	unloaded := map[v1alpha1.Identity]unload{}
 	for id, u := range k.brake.unloads {
 		if !runs[id] || !weighed.In(id.Namespace) {
@@ -178,11 +207,7 @@ func (k *Keeper) Holds(ctx context.Context, id v1alpha1.Identity, byCluster bool
 	if k.brake.unloads == nil {
 		k.brake.unloads = map[v1alpha1.Identity]unload{}
 	}
-	scope := id.Namespace
-	if byCluster {
-		scope = ""
-	}
-	revision = k.weighed.revisionIn(scope)
+	revision = k.weighed.unloading(id, byCluster)
 	k.brake.recall(k.open(buried), runs)
 	k.brake.unloads[id] = unload{found: k.now(), revision: revision}
 	k.brake.recount(runs, k.now())
@@ -201,8 +226,8 @@ func (k *Keeper) Braked() int {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	held := 0
-	for _, u := range k.brake.unloads {
-		if k.brake.on(u.revision) {
+	for id, u := range k.brake.unloads {
+		if k.brake.runs[id] && k.brake.on(u.revision) {
 			held++
 		}
 	}

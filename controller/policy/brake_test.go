@@ -62,6 +62,9 @@ func TestAChangeOfLeaderKeepsTheCountOfUnloadProtection(t *testing.T) {
 				if _, held := holds(t, k, all[2]); held != c.held {
 					t.Errorf("%s holds the third: %t", who, held)
 				}
+				if n := k.Braked(); (n == 1) != c.held || n > 1 {
+					t.Errorf("%s says that it keeps %d", who, n)
+				}
 				if n := len(k.brake.unloads); c.held && n != 3 || !c.held && n != 1 {
 					t.Errorf("%s counts %d", who, n)
 				}

@@ -30,8 +30,9 @@ import (
 
 // Effect is what a change of policies does to applications that run.
 type Effect struct {
-	// Unloads are those that the policies now in force want unloaded.
-	Unloads []v1alpha1.Identity
+	// Unloads are those that the policies now in force want unloaded, and whether one of
+	// the cluster does, not only those of their namespace.
+	Unloads map[v1alpha1.Identity]bool
 	// Denies are those that they deny, and that were allowed before.
 	Denies []v1alpha1.Identity
 }
@@ -162,22 +163,22 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 	k.before = &in
 	k.Judge.Retrust(now.trust)
 	k.Judge.Repolicy(now.set)
-	var weighed *brake
 	// Nobody else sets what was weighed.
+	var of weighing
 	if changed = now.differs(k.weighed); changed.Anywhere() {
-		if weighed, err = k.weigh(ctx, w, now, changed); err != nil {
+		if of, err = k.weigh(ctx, w, now, changed); err != nil {
 			return nil, Where{}, err
 		}
 	}
-	confirmed := in.confirmed()
 	k.mu.Lock()
-	if weighed != nil {
-		k.brake = *weighed
+	before := k.brake
+	if changed.Anywhere() {
+		k.brake = k.braked(of, now, changed)
 	}
-	if !maps.Equal(confirmed, k.brake.confirmed) {
+	if k.brake.confirmed = in.confirmed(); !maps.Equal(k.brake.confirmed, before.confirmed) {
 		changed = Where{Everywhere: true}
 	}
-	k.brake.confirmed = confirmed
+	changed = changed.And(before.released(k.brake))
 	k.revoked, k.weighed = now.trust.Revoked(), now
 	k.mu.Unlock()
 	select {
@@ -202,6 +203,15 @@ func (w Where) Anywhere() bool { return w.Everywhere || len(w.Namespaces) > 0 }
 // In reports whether something changed for the applications of a namespace; an empty one
 // is the cluster.
 func (w Where) In(namespace string) bool { return w.Everywhere || w.Namespaces[namespace] }
+
+// String names what changed.
+func (w Where) String() string {
+	if w.Everywhere {
+		return "everywhere"
+	}
+	named := slices.Sorted(maps.Keys(w.Namespaces))
+	return strings.Join(named[:min(len(named), maxListed)], " ")
+}
 
 // And is w and another together.
 func (w Where) And(other Where) Where {

@@ -35,7 +35,8 @@ type cluster struct {
 	signers    []v1alpha1.BpfSigner
 	cluster    []v1alpha1.ClusterBpfPolicy
 	namespaced []v1alpha1.BpfPolicy
-	unloads    []v1alpha1.Identity
+	// unloads are what is weighed: what policies of the cluster want unloaded.
+	unloads []v1alpha1.Identity
 	// scope is where it was weighed last.
 	scope Where
 	// live are the applications that run; buried have a tombstone.
@@ -95,7 +96,11 @@ func (c *cluster) Create(_ context.Context, o client.Object, _ ...client.CreateO
 // Weigh implements Weigher.
 func (c *cluster) Weigh(_ context.Context, changed Where) (Effect, error) {
 	c.scope = changed
-	return Effect{Unloads: c.unloads}, nil
+	effect := Effect{Unloads: map[v1alpha1.Identity]bool{}}
+	for _, id := range c.unloads {
+		effect.Unloads[id] = true
+	}
+	return effect, nil
 }
 
 // unreachable has no images.

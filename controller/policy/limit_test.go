@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ func edited(namespace string, n int) v1alpha1.BpfPolicy {
 }
 
 // follower is a Reconciler that does not lead, with what it reads; changes counts how
-// often everything was evaluated anew.
+// often something else became active.
 type follower struct {
 	*Reconciler
 
@@ -67,8 +68,8 @@ func atCluster(ctx context.Context) func(*follower) (time.Duration, error) {
 }
 
 // TestANamespaceThatEditsInALoopLetsOthersSettle has a namespace edit its policy once a
-// second: what is evaluated of others begins anew every half minute at most, and what is
-// of the cluster acts at once.
+// second: policies of namespaces become active every half minute at most, and what is of
+// the cluster acts at once.
 func TestANamespaceThatEditsInALoopLetsOthersSettle(t *testing.T) {
 	signer := supply.New(t).Signer("signer")
 	signer.UID, signer.Generation = "signer", 1
@@ -83,7 +84,7 @@ func TestANamespaceThatEditsInALoopLetsOthersSettle(t *testing.T) {
 		f.at = f.at.Add(time.Second)
 	}
 	if edits, most := f.changes-before, namespacedAtOnce+minutes*60/30; edits == 0 || edits > most {
-		t.Errorf("everything was evaluated anew %d times, want %d at most", edits, most)
+		t.Errorf("other policies became active %d times, want %d at most", edits, most)
 	}
 
 	var after time.Duration
@@ -181,7 +182,10 @@ func TestNoEditOfANamespaceChangesWhatAnAdminConfirms(t *testing.T) {
 		if err := f.Keeper.Prepare(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		refresh(t, f.Keeper, c)
+		_, changed, err := f.Keeper.Refresh(t.Context(), c)
+		if err != nil || n > 1 && !reflect.DeepEqual(changed, Where{Namespaces: map[string]bool{"team": true}}) {
+			t.Fatalf("edit %d changes %+v; %v", n, changed, err)
+		}
 	}
 	asks := func(byCluster bool) (revision string, held bool) {
 		t.Helper()
@@ -204,6 +208,7 @@ func TestNoEditOfANamespaceChangesWhatAnAdminConfirms(t *testing.T) {
 		t.Errorf("an edit of the namespace made %s of %s", now, ofCluster)
 	}
 	c.cluster[0].Annotations = map[string]string{AnnotationConfirm: ofCluster}
+	refresh(t, f.Keeper, c)
 	edit(3)
 	if _, held := asks(true); held {
 		t.Error("what an admin confirmed is held")
@@ -212,9 +217,42 @@ func TestNoEditOfANamespaceChangesWhatAnAdminConfirms(t *testing.T) {
 	if !held || f.Keeper.Braked() == 0 {
 		t.Error("what a namespace wants unloaded is let go by a confirmation of the cluster's policies")
 	}
-	c.cluster[0].Annotations[AnnotationConfirm] = own
+	c.cluster[0].Annotations[AnnotationConfirm] = ofCluster + ", " + own
 	refresh(t, f.Keeper, c)
 	if _, held := asks(false); held || f.Keeper.Braked() != 0 {
 		t.Error("what an admin confirmed of a namespace's policies is held")
+	}
+	if _, held := asks(true); held {
+		t.Error("what an admin confirmed beside it is held")
+	}
+}
+
+// TestWhatIsHeldNoMoreIsLookedAt has a namespace take its own policy back, without which
+// too little is unloaded for unload protection to hold what is of others.
+func TestWhatIsHeldNoMoreIsLookedAt(t *testing.T) {
+	own := make([]v1alpha1.Identity, 5)
+	for i := range own {
+		own[i] = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team", Name: fmt.Sprint("app-", i)}
+	}
+	other := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "others", Name: "app"}
+	c := &cluster{live: slices.Concat(apps(14), own, []v1alpha1.Identity{other}), namespaced: []v1alpha1.BpfPolicy{edited("team", 1)}}
+	k := c.keeper(t)
+	k.Patience = 3 * time.Minute
+	refresh(t, k, c)
+	for _, id := range append(own, other) {
+		if _, _, err := k.Holds(t.Context(), id, id == other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, held := holds(t, k, other); !held || k.Braked() != 6 {
+		t.Fatalf("held %t, %d in all", held, k.Braked())
+	}
+	c.namespaced = nil
+	_, changed, err := k.Refresh(t.Context(), c)
+	if want := (Where{Namespaces: map[string]bool{"team": true, "others": true}}); err != nil || !reflect.DeepEqual(changed, want) {
+		t.Errorf("changed is %+v, want %+v; %v", changed, want, err)
+	}
+	if _, held := holds(t, k, other); held || k.Braked() != 0 {
+		t.Errorf("held %t, %d in all", held, k.Braked())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -111,10 +112,14 @@ func join[T any, P object[T]](all objects, now, before []T, of map[types.UID]typ
 func (in objects) confirmed() map[string]bool {
 	confirmed := map[string]bool{}
 	for _, o := range in.all() {
-		if revision := o.GetAnnotations()[AnnotationConfirm]; revision != "" && o.GetNamespace() == "" {
-			confirmed[revision] = true
+		if o.GetNamespace() != "" {
+			continue
+		}
+		for revision := range strings.SplitSeq(o.GetAnnotations()[AnnotationConfirm], ",") {
+			confirmed[strings.TrimSpace(revision)] = true
 		}
 	}
+	delete(confirmed, "")
 	return confirmed
 }
 

@@ -47,8 +47,8 @@ type Reconciler struct {
 	// for at least.
 	Interval time.Duration
 	// NamespacedEvery is how often policies of namespaces alone change what is active,
-	// where they change again and again: each time, all that is being evaluated begins
-	// anew. After quiet, namespacedAtOnce changes act at once. Zero means half a minute.
+	// where they change again and again: each time, all that is being evaluated there
+	// begins anew. After quiet, namespacedAtOnce changes act at once. Zero means half a minute.
 	NamespacedEvery time.Duration
 	// Leader decides whether this replica writes; nil means that it does.
 	Leader *leader.Elector
@@ -105,7 +105,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, what reconcile.Request) (ctr
 		if what == ofNamespaces {
 			r.namespaced.take(r.Keeper.now(), r.NamespacedEvery)
 		}
-		ctrl.LoggerFrom(ctx).Info("signers and policies are in force", "revision", r.Keeper.Weighed(""), "objects", len(outcomes))
+		ctrl.LoggerFrom(ctx).Info("signers and policies are in force", "revision", r.Keeper.Weighed(""), "changed", changed.String(), "objects", len(outcomes))
 		r.Changed(changed)
 	}
 	again := r.again(what, outcomes)

@@ -220,24 +220,19 @@ func TestANamespaceThatEditsInALoopHoldsUpNobody(t *testing.T) {
 // takes it.
 func (c *cluster) editsInALoop(ctx context.Context) error {
 	own := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "own"}}
-	for n := 0; ; n++ {
+	write := func() error { return c.Create(ctx, own) }
+	for n := 0; ctx.Err() == nil; n++ {
 		own.Spec.Rego = fmt.Sprintf("package skep.policy\n\nwarn contains \"%d\"\n", n)
-		write := func() error { return c.Update(ctx, own) }
-		if n == 0 {
-			write = func() error { return c.Create(ctx, own) }
-		}
-		switch err := write(); {
-		case ctx.Err() != nil:
-			return nil
-		case apierrors.IsConflict(err):
+		err := write()
+		if apierrors.IsConflict(err) {
 			err = c.Get(ctx, client.ObjectKeyFromObject(own), own)
-			if err != nil && ctx.Err() == nil {
-				return err
-			}
-		case err != nil:
+		}
+		if err != nil && ctx.Err() == nil {
 			return err
 		}
+		write = func() error { return c.Update(ctx, own) }
 	}
+	return nil
 }
 
 // brakes has unload protection hold applications, and go after an admin confirmed it. It
