@@ -201,6 +201,24 @@ func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
 	}
 }
 
+// TestTheProcessGivesMapsTheMemoryThatItsFlagsSay: what maps have by --memory-limit is
+// half of a small one.
+func TestTheProcessGivesMapsTheMemoryThatItsFlagsSay(t *testing.T) {
+	needKernel(t)
+	binary := command.Build(t, "skep-agent")
+	for _, flag := range []string{"--map-memory=1Ki", "--memory-limit=2048"} {
+		t.Run(flag, func(t *testing.T) {
+			w := newWorld(t, plane)
+			w.run(binary, flag)
+			app := w.payload("app")
+			w.apply(app)
+			if is := w.awaits(app, v1alpha1.NodeFailed); !strings.Contains(is.Message, "raise --map-memory") {
+				t.Errorf("it failed with %q", is.Message)
+			}
+		})
+	}
+}
+
 func TestTheProcessDoesWithFewRights(t *testing.T) {
 	needKernel(t)
 	setpriv, err := exec.LookPath("setpriv")
