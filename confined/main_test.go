@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 )
@@ -13,18 +14,26 @@ import (
 // tries to make the file it names.
 const isolatedVariable = "SKEP_CONFINED_TEST_ISOLATED"
 
-// The roles of the tests: one echoes its input, the others take memory or time
-// until they are ended.
+// The roles of the tests: one echoes its input, one does so after a data race, the
+// others take memory or time until they are ended.
 const (
 	roleEcho   = "skep-test-echo"
+	roleRacing = "skep-test-racing"
 	roleHungry = "skep-test-hungry"
 	roleBusy   = "skep-test-busy"
 )
 
 func TestMain(m *testing.M) {
-	Serve(roleEcho, func(c *Child) error {
-		_, err := io.Copy(c.Out, c.In)
-		return err
+	Serve(roleEcho, echo)
+	Serve(roleRacing, func(c *Child) error {
+		var (
+			n  int
+			wg sync.WaitGroup
+		)
+		wg.Go(func() { n++ })
+		n++
+		wg.Wait()
+		return echo(c)
 	})
 	Serve(roleHungry, func(c *Child) error {
 		if err := c.Limit(64 << 20); err != nil {
@@ -53,4 +62,9 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
+}
+
+func echo(c *Child) error {
+	_, err := io.Copy(c.Out, c.In)
+	return err
 }

@@ -19,6 +19,12 @@ import (
 // reserve is the private memory a Go process may need beside its heap, in bytes.
 const reserve = 192 << 20
 
+// raceOptions has a child of a binary with the race detector end at its first data
+// race, before its answer can be believed, and otherwise as soon as it is done: by
+// default the detector prints a race, goes on, and sleeps a second before the exit. Other
+// binaries ignore it.
+const raceOptions = "GORACE=halt_on_error=1 atexit_sleep_ms=0"
+
 // ErrNested says that a child asked for a child of its own.
 var ErrNested = errors.New("this process is a confined child itself")
 
@@ -75,7 +81,7 @@ func startIn(ctx context.Context, role string, namespaces uintptr) (*Process, er
 	cmd.Dir = "/"
 	// No GOMEMLIMIT: near it the collector would run without end, and what
 	// takes too much memory would only be found out by the timeout.
-	cmd.Env = []string{roleVariable + "=" + role, "GOGC=50", "GOTRACEBACK=none"}
+	cmd.Env = []string{roleVariable + "=" + role, "GOGC=50", "GOTRACEBACK=none", raceOptions}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: namespaces}
 	cmd.WaitDelay = time.Second
 	p := &Process{cmd: cmd}

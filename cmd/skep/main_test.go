@@ -42,6 +42,8 @@ func TestCommands(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("COSIGN_PASSWORD", "")
 			e.Setenv("NO_COLOR", "1")
+			// With the race detector, a command would sleep a second before each exit.
+			e.Setenv("GORACE", "atexit_sleep_ms=0")
 			// Other programs of this kernel, and other runs of these scripts, are
 			// none of a script's business.
 			pins := "/sys/fs/bpf/skep-script-" + strings.ToLower(rand.Text())
