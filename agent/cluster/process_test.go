@@ -139,7 +139,7 @@ func BenchmarkAtRest(b *testing.B) {
 				w.tracepoint = "xdp_exception"
 				p, _ := w.holds(many, binary)
 				began, used := time.Now(), command.CPUOf(b, p.Process.Pid)
-				<-time.After(45 * time.Second)
+				<-time.After(time.Minute)
 				used = command.CPUOf(b, p.Process.Pid) - used
 				b.ReportMetric(100*used.Seconds()/time.Since(began).Seconds(), "%-of-a-core")
 				if err := errors.Join(p.Process.Signal(syscall.SIGTERM), p.Wait()); err != nil {

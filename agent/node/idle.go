@@ -7,8 +7,8 @@ import (
 )
 
 // resyncAfter is after how many sweeps that found every link unchanged the agent
-// looks at everything again.
-const resyncAfter = 20
+// looks at everything again: every 30 seconds where SweepInterval is its default.
+const resyncAfter = 29
 
 // idle is the state of a node where nothing is left to do: every link, and what the
 // kernel reported of it. The kernel sends no event when somebody detaches a link or

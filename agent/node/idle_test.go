@@ -22,7 +22,7 @@ func reconciled(t *testing.T, a *node.Agent) {
 }
 
 // TestASweepSparesATurnWhereEveryLinkIsUnchanged has no turn spent on a node at rest
-// but for one sweep in twenty, and one at once where a link changed.
+// but for one sweep in thirty, and one at once where a link changed.
 func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
 	needKernel(t)
 	needHook(t, "tcx/ingress")
@@ -40,8 +40,8 @@ func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
 	for a.IsIdle() {
 		sweeps++
 	}
-	if sweeps != 20 {
-		t.Errorf("%d sweeps were spared a turn, want 20", sweeps)
+	if sweeps != 29 {
+		t.Errorf("%d sweeps were spared a turn, want 29", sweeps)
 	}
 	for _, s := range a.Status() {
 		l := s.Programs[0].Links[0]

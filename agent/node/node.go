@@ -58,7 +58,7 @@ type Options struct {
 	Clock func() time.Time
 	// SweepInterval is how often every link is looked at; default one second. Where
 	// nothing is left to do, everything else (pins, interfaces, cgroups, binaries) is
-	// looked at when the kernel reports a change, and at each twentieth sweep.
+	// looked at when the kernel reports a change, and at each thirtieth sweep.
 	SweepInterval time.Duration
 	// BackOff bounds how long a failing application waits; default one second
 	// to five minutes.
