@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -57,7 +57,7 @@ func newBench(t *testing.T) *bench {
 	images, err := image.NewClient(image.Options{Backoff: time.Millisecond})
 	trust, trustErr := signing.NewTrust(nil)
 	set, compileErr := engine.Compile(t.Context(), nil, policies.Options{})
-	if err := errors.Join(err, trustErr, compileErr, clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(err, trustErr, compileErr, corev1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	judge, err := gate.New(gate.Options{Images: images, Trust: trust, Policies: set})
@@ -65,7 +65,7 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	b.Reconciler = &Reconciler{Judge: judge, Keys: newRing(t).Keys, Events: b.events, Metrics: NewMetrics(prometheus.NewRegistry()), Now: func() time.Time { return b.clock }}
-	b.api = fake.NewClientBuilder().WithScheme(scheme).
+	b.api = fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).
 		WithStatusSubresource(&v1alpha1.BpfApplication{}, &v1alpha1.ClusterBpfApplication{}).
 		WithIndex(&v1alpha1.BpfIntent{}, byApplication, b.indexIntent).Build()
 	b.Live, b.Keeper = b.api, policy.NewKeeper(policy.Options{Reader: b.api, Direct: b.api, Namespace: "skep", Judge: judge, Engine: engine})
