@@ -143,8 +143,10 @@ func TestALocalRepositoryIsReadAtItsRef(t *testing.T) {
 func TestOnlyWhatLiesBelowThePathCounts(t *testing.T) {
 	r := newRepository(t)
 	files := map[string]string{"apps/a.cue": "a", "apps/limits.json": "{}", "appsbeside/x.yaml": "x", "lib/l.cue": "l", "cue.mod/module.cue": "m"}
+	// One blob, which the tree has five times: together more than its bound.
+	video := strings.Repeat("0", 8<<20)
 	for i := range 5 {
-		files[fmt.Sprintf("video/%d.json", i)] = strings.Repeat(fmt.Sprint(i), 8<<20)
+		files[fmt.Sprintf("video/%d.json", i)] = video
 	}
 	r.commit(files)
 	fetch := func(sub string) (tree, error) {
