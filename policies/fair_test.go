@@ -85,21 +85,24 @@ func TestNamespacesHaveTheirTurns(t *testing.T) {
 	}
 	ended := make(chan string, 3)
 	var group sync.WaitGroup
-	decides := func(namespace string) {
+	decides := func(ctx context.Context, namespace string) {
 		group.Go(func() {
-			if _, err := set.Decide(t.Context(), inNamespace(namespace)); err != nil {
+			if _, err := set.Decide(ctx, inNamespace(namespace)); err != nil {
 				t.Errorf("%s: %v", namespace, err)
 			}
 			ended <- namespace
 		})
 	}
-	decides("team-a")
-	decides("team-b")
+	others, leave := context.WithCancel(t.Context())
+	defer leave()
+	decides(others, "team-a")
+	decides(others, "team-b")
 	until(t, "policies of two namespaces to be evaluated", func() bool { return !policies.Free(own, true, 1) })
-	decides("team-c")
+	decides(t.Context(), "team-c")
 	if first := <-ended; first != "team-c" {
 		t.Errorf("%s ended before team-c", first)
 	}
+	leave()
 	group.Wait()
 }
 
