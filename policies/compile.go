@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -81,15 +82,51 @@ func (s *sandbox) compile(ctx context.Context, p program) (*executable, proof, e
 		return nil, proof{Errors: []*CompileError{{Policy: p.Policy, Message: cut("spec.parameters: "+err.Error(), maxTextBytes)}}}, nil //nolint:nilerr // it is the policy's fault, which a proof tells
 	}
 	shown := proof{Denies: slices.Contains(entries, entryDeny), AllEvidence: readsEvidence(modules, p.Profile != "")}
+	own := slices.Sorted(maps.Keys(modules))
 	if err := s.library(modules); err != nil {
 		return nil, proof{}, err
 	}
 	compiler := s.compiler()
 	query, errs := s.link(ctx, p, compiler, modules, entries, &shown)
+	if len(errs) == 0 && p.Rego != "" {
+		errs = unset(p, compiler, own, parameters)
+	}
 	if shown.Errors = errs; len(errs) > 0 {
 		return nil, shown, nil
 	}
 	return &executable{id: p.Policy, parameters: ast.NewTerm(parameters), query: query, box: s, compiler: compiler, follows: map[string]bool{}}, shown, nil
+}
+
+// refParameters is where the policy's own parameters are.
+var refParameters = ast.InputRootRef.Append(ast.StringTerm("parameters"))
+
+// unset are the parameters that the policy's files read and that are not set. What reads
+// one is undefined, and so is a deny: it would allow.
+func unset(p program, compiler *ast.Compiler, files []string, parameters ast.Value) (errs []*CompileError) {
+	set, _ := parameters.(ast.Object)
+	seen := map[CompileError]bool{}
+	for _, file := range files {
+		ast.WalkRefs(compiler.Modules[file], func(ref ast.Ref) bool {
+			if len(errs) == maxCompileErrors || !ref.HasPrefix(refParameters) || len(ref) <= len(refParameters) {
+				return false
+			}
+			name, ok := ref[len(refParameters)].Value.(ast.String)
+			if !ok || set != nil && set.Get(ast.NewTerm(name)) != nil {
+				return false
+			}
+			e := CompileError{Policy: p.Policy, File: file, Line: 1, Column: 1, Message: cut(fmt.Sprintf(
+				"input.parameters.%[1]s is not set, and what is undefined denies nothing: set spec.parameters.%[1]s, or read it with a default, by object.get(input.parameters, %[1]q, …)", string(name)), maxTextBytes)}
+			if at := ref[0].Location; at != nil && at.Row > 0 {
+				e.Line, e.Column = at.Row, max(1, at.Col)
+			}
+			if !seen[e] {
+				seen[e] = true
+				errs = append(errs, &e)
+			}
+			return false
+		})
+	}
+	return errs
 }
 
 // parse reads the policy's modules and finds its entry points.

@@ -61,6 +61,9 @@ func TestCompileErrorsSayWhere(t *testing.T) {
 		"no name":                       {policy("", no), `metadata.name`},
 		"a glob that is none":           {policy("a", no, namespaces("a", "[")), `spec.match.namespaces[1]: glob "["`},
 		"a parameter that is none":      {policy("a", no, parameter("x", "{")), `spec.parameters`},
+		"a parameter that is not set":   {policy("a", `deny contains "x" if not startswith("a", input.parameters.people)`, parameter("poeple", `"b"`)), `a.rego:3:42: compile policy a: input.parameters.people is not set, and what is undefined denies nothing: set spec.parameters.people, or read it with a default, by object.get(input.parameters, "people", …)`},
+		"a parameter where none is set": {policy("a", "import input.parameters as p\n\ndeny contains \"x\" if count(input.signatures) < p[\"least\"]"), `compile policy a: input.parameters.least is not set`},
+		"a parameter that a rule reads": {policy("a", "deny contains \"x\" if few\n\nfew if input.parameters.most.of > 3"), `a.rego:5:8: compile policy a: input.parameters.most is not set`},
 		"brackets too deep":             {policy("a", `deny contains x if x := `+strings.Repeat("[y | y := ", 3000)+"1"+strings.Repeat("]", 3000)), `a.rego:3:1: compile policy a: brackets stand in each other more than 64 deep`},
 		"too much of it":                {policy("a", no+strings.Repeat("\n# x", 70000)), `spec.rego: 280040 bytes, at most 262144 are read`},
 	} {

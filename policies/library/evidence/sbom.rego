@@ -8,8 +8,12 @@ import data.skep.lib
 # packages is part of it. A package is a glob, in either case of letters, of a
 # name, of name@version, or of a package URL with or without its version and
 # qualifiers. False where there is no bill of materials, or one that lists
-# nothing or that cannot be read.
+# nothing or that cannot be read, and where packages is no list of strings.
 lacks(attestations, names, packages) if {
+	is_array(packages)
+	every package_glob in packages {
+		is_string(package_glob)
+	}
 	boms := lib.predicates(attestations, names, ["https://cyclonedx.org/bom", "https://spdx.dev/Document"])
 	count(boms) > 0
 	every bom in boms {

@@ -75,3 +75,9 @@ test_a_bill_that_cannot_be_read if {
 		not sbom.lacks([cyclonedx([object.union({"name": "a"}, odd)])], ["ci"], ["a"])
 	}
 }
+
+test_what_is_no_list_of_packages_is_lacked_by_nothing if {
+	every packages in ["log4j", {"log4j": true}, null, 5, [5], [["log4j"]]] {
+		not sbom.lacks([cyclonedx([libbpf])], ["ci"], packages)
+	}
+}
