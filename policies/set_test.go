@@ -320,7 +320,7 @@ func TestWhatADenialDoes(t *testing.T) {
 			policies.Decision{Denied: []policies.Reason{{Rule: "a/deny", Message: "no"}, {Rule: "b/deny", Message: "no"}}}},
 		"a policy that unloads does so where it denies": {
 			[]policies.Policy{policy("a", no, unload), policy("b", no)},
-			policies.Decision{Denied: []policies.Reason{{Rule: "a/deny", Message: "no"}, {Rule: "b/deny", Message: "no"}}, Unload: true, UnloadUndefined: true}},
+			policies.Decision{Denied: []policies.Reason{{Rule: "a/deny", Message: "no"}, {Rule: "b/deny", Message: "no"}}, Unload: true, UnloadUndefined: true, UnloadByCluster: true, UnloadUndefinedByCluster: true}},
 		"a policy that unloads does nothing where another denies": {
 			[]policies.Policy{policy("a", quiet, unload, warns), policy("b", no)},
 			policies.Decision{Denied: []policies.Reason{{Rule: "b/deny", Message: "no"}}}},
