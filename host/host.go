@@ -171,7 +171,8 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	err = h.openGate(ctx)
 	if err != nil && len(h.live()) > 0 {
 		// What this host was given before comes back all the same.
-		h.settings.err, err = err, nil
+		h.settings.fail(err)
+		err = nil
 	}
 	if err != nil {
 		return nil, err

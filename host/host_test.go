@@ -689,6 +689,43 @@ func TestSettingsThatFailedOnceAreReadAgain(t *testing.T) {
 	}
 }
 
+// TestABrokenFileOfSignersSaysThatNoRevocationActs: everything else in the status reads as
+// if all were well.
+func TestABrokenFileOfSignersSaysThatNoRevocationActs(t *testing.T) {
+	s := newStage(t)
+	folder := filepath.Dir(s.signersFile) + "/signers"
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.signersFile = filepath.Join(folder, "all.yaml")
+	s.writeSigners()
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	var logged bytes.Buffer
+	h := s.open(func(o *Options) { o.Signers, o.Log = []string{folder}, slog.New(slog.NewTextHandler(&logged, nil)) })
+	s.pass(h)
+	read := s.now.UTC().Format(time.RFC3339)
+	broken := filepath.Join(folder, "zbroken.yaml")
+	s.write(broken, []byte("apiVersion: skep.dev/v1alpha1\nkind: BpfSigner\nmetadata: {name\n"))
+	s.signers["team-a"].Spec.Revoked = true
+	s.writeSigners()
+	if running(s.pass(h)["app"]) == 0 {
+		t.Fatal("it was unloaded")
+	}
+	want := "signers and policies stay as they were read last, at " + read + "; no change since then, revocations included, is active until this is fixed"
+	if said := h.Status().Settings.Error; !strings.Contains(said, "zbroken.yaml:") || !strings.Contains(said, want) {
+		t.Errorf("the status says %q, want %q in it", said, want)
+	}
+	if !strings.Contains(logged.String(), want) {
+		t.Errorf("the log says %q, want %q in it", &logged, want)
+	}
+	if err := os.Remove(broken); err != nil {
+		t.Fatal(err)
+	}
+	if running(s.pass(h)["app"]) != 0 || h.Status().Settings.Error != "" {
+		t.Errorf("the revocation was missed: %q", h.Status().Settings.Error)
+	}
+}
+
 func TestABrokenPolicyLeavesTheOneInForce(t *testing.T) {
 	s := newStage(t)
 	s.define("app", s.push(first, "app:v1", "team-a"))

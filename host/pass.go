@@ -34,7 +34,20 @@ type settingsState struct {
 	trust *signing.Trust
 	// cautions are what the author of the policies may not have meant.
 	cautions []string
-	err      error
+	// read is when they were last read.
+	read time.Time
+	// err is why they could not be read last time, and what is active instead.
+	err error
+}
+
+// fail notes that settings could not be read.
+func (s *settingsState) fail(err error) {
+	if s.judge == nil {
+		s.err = fmt.Errorf("%w; no signers and policies are active and nothing of the source is evaluated until this is fixed; what runs is kept", err)
+		return
+	}
+	s.err = fmt.Errorf("%w; signers and policies stay as they were read last, at %s; no change since then, revocations included, is active until this is fixed",
+		err, s.read.UTC().Format(time.RFC3339))
 }
 
 // tag is what an image's tag stood for when its generation was first judged.
@@ -151,13 +164,15 @@ func (h *Host) handOver(s standing, o outcome) error {
 // not change, and a revocation must not be missed.
 func (h *Host) refreshSettings(ctx context.Context) {
 	if h.settings.judge == nil {
-		h.settings.err = h.openGate(ctx)
+		if err := h.openGate(ctx); err != nil {
+			h.settings.fail(err)
+		}
 		return
 	}
 	s, err := LoadSettings(ctx, h.engine, h.opts.settings())
 	if err != nil {
 		if ctx.Err() == nil {
-			h.settings.err = err
+			h.settings.fail(err)
 		}
 		return
 	}
@@ -174,7 +189,7 @@ func (h *Host) settle(s Settings) {
 			h.opts.Log.Warn(caution)
 		}
 	}
-	h.settings.trust, h.settings.cautions, h.settings.err = s.Trust, s.Cautions, nil
+	h.settings.trust, h.settings.cautions, h.settings.read, h.settings.err = s.Trust, s.Cautions, h.opts.Now(), nil
 }
 
 // refreshDefinitions brings source and definitions up to date. On an error the

@@ -103,10 +103,10 @@ func printStatus(w io.Writer, format, confirm string, s host.Status) error {
 		return printJSON(w, s)
 	}
 	fmt.Fprintf(w, "source  %s %s\n", s.Source.Address, cut(s.Source.Revision, 13))
-	for _, problem := range []string{s.Source.Error, s.Settings.Error} {
-		if problem != "" {
-			fmt.Fprintf(w, "        %s\n", paint(w, red, plain(problem)))
-		}
+	printFailure(w, s.Source.Error)
+	if s.Settings.Error != "" {
+		fmt.Fprintln(w, "settings")
+		printFailure(w, s.Settings.Error)
 	}
 	for _, caution := range slices.Concat(s.Source.Cautions, s.Settings.Cautions) {
 		fmt.Fprintf(w, "warning %s\n", plain(caution))
@@ -136,6 +136,13 @@ func printStatus(w io.Writer, format, confirm string, s host.Status) error {
 		printWhy(w, a)
 	}
 	return nil
+}
+
+// printFailure says why what the line before names could not be read, where it could not.
+func printFailure(w io.Writer, failure string) {
+	if failure != "" {
+		fmt.Fprintf(w, "        %s\n", paint(w, red, strings.ReplaceAll(plain(failure), "\n", "\n        ")))
+	}
 }
 
 // printWhy says why an application is not as it is defined: the reasons of a

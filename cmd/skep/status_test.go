@@ -77,3 +77,16 @@ func TestStatusSaysLoudlyWhatTheBrakeHolds(t *testing.T) {
 		t.Errorf("says %q, want %q in it", &out, want)
 	}
 }
+
+// TestStatusLabelsWhatIsWrongByWhatItIsAbout: signers and policies are no part of the source.
+func TestStatusLabelsWhatIsWrongByWhatItIsAbout(t *testing.T) {
+	var out bytes.Buffer
+	s := host.Status{Source: host.SourceStatus{Address: "a", Error: "it is away"}, Settings: host.SettingsStatus{Error: "read signers: z.yaml is broken\nso is y.yaml"}}
+	if err := printStatus(&out, "text", confirmHere, s); err != nil {
+		t.Fatal(err)
+	}
+	want := "source  a \n        it is away\nsettings\n        read signers: z.yaml is broken\n        so is y.yaml\nno application\n"
+	if out.String() != want {
+		t.Errorf("says %q, want %q", &out, want)
+	}
+}
