@@ -726,6 +726,36 @@ func TestABrokenFileOfSignersSaysThatNoRevocationActs(t *testing.T) {
 	}
 }
 
+// TestAnEmptyFolderOfPoliciesSaysWhatIsActive, while it runs and at a start.
+func TestAnEmptyFolderOfPoliciesSaysWhatIsActive(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	h := s.open()
+	s.pass(h)
+	if err := os.Remove(filepath.Join(s.policies, "policy.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	s.pass(h)
+	remedy := "holds no .rego file and no policy object: keep one there, or leave out --policy " + s.policies + ";"
+	for _, want := range []string{remedy, "signers and policies stay as they were read last"} {
+		if said := h.Status().Settings.Error; !strings.Contains(said, want) {
+			t.Errorf("the status says %q, want %q in it", said, want)
+		}
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h = s.open()
+	if running(s.pass(h)["app"]) == 0 {
+		t.Error("what ran was not kept")
+	}
+	for _, want := range []string{remedy, "nothing of the source is evaluated"} {
+		if said := h.Status().Settings.Error; !strings.Contains(said, want) {
+			t.Errorf("at a start the status says %q, want %q in it", said, want)
+		}
+	}
+}
+
 func TestABrokenPolicyLeavesTheOneInForce(t *testing.T) {
 	s := newStage(t)
 	s.define("app", s.push(first, "app:v1", "team-a"))

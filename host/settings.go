@@ -114,7 +114,7 @@ func loadPolicies(ctx context.Context, where string, replaces []v1alpha1.Builtin
 		return nil, fmt.Errorf("read policies in %s: %w", where, placed(ctx, where, err))
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("read policies: %s holds no .rego file and no policy object", where)
+		return nil, fmt.Errorf("read policies: %s holds no .rego file and no policy object: keep one there, or leave out --policy %s", where, where)
 	}
 	return all, nil
 }
