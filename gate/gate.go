@@ -286,8 +286,11 @@ func imageError(object, verb string, err error) error {
 
 // imageRefusal refuses an image that is not there or not what it should be.
 func imageRefusal(object string, err error) error {
-	r := &refusals{object: object}
-	r.add("resolve/image", "spec.bytecode.image", "check the reference, and that the image is an eBPF bytecode image (skep image inspect)", "%v", err)
+	r, remedy := &refusals{object: object}, "check the reference, and that the image is an eBPF bytecode image (skep image inspect)"
+	if refused := (*image.NotAllowedError)(nil); errors.As(err, &refused) {
+		remedy = "to allow it, add --allowed-registry " + refused.Pattern + "; the first one that is given ends the default, --allowed-registry '*'"
+	}
+	r.add("resolve/image", "spec.bytecode.image", remedy, "%v", err)
 	return r.err()
 }
 

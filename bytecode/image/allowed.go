@@ -72,6 +72,73 @@ func (a *allowed) repository(registry, repository string) bool {
 	return a.public && a.publicHost(registry)
 }
 
+// NotAllowedError says why a registry, or a repository in it, is not allowed. It is of the
+// kind ErrNotAllowed, and takes its place where errors say their cause: where
+// Options.Unreachable is nil.
+type NotAllowedError struct {
+	Registry string
+	// Pattern is what allows it, listed among Options.AllowedRegistries.
+	Pattern string
+	// why completes "registry R is not allowed: ".
+	why string
+}
+
+// Error implements error.
+func (e *NotAllowedError) Error() string {
+	return "registry " + e.Registry + " is not allowed: " + e.why
+}
+
+// Unwrap is the kind.
+func (e *NotAllowedError) Unwrap() error { return ErrNotAllowed }
+
+// refuse says why a repository that may not be named may not.
+func (a *allowed) refuse(registry, repository string) *NotAllowedError {
+	e := &NotAllowedError{Registry: registry, Pattern: registry}
+	switch {
+	case a.trusted(registry):
+		e.Pattern += "/" + repository
+		e.why = "it is listed with other repositories than " + repository
+	case a.public:
+		e.why = addressKind(registry) + ", and one that is not listed may be at a public address alone"
+	default:
+		e.why = "it is not listed"
+	}
+	return e
+}
+
+// addressKind says of a host:port that is not public where it is, as far as its name says.
+func addressKind(host string) string {
+	host = bareHost(host)
+	address, err := netip.ParseAddr(host)
+	if err != nil {
+		return host + " is a name of this machine or of an internal network"
+	}
+	return host + " is " + kindOfAddress(address)
+}
+
+// kindOfAddress names the kind of an address that is not public.
+func kindOfAddress(a netip.Addr) string {
+	switch a = a.Unmap(); {
+	case a.IsLoopback():
+		return "a loopback address"
+	case a.IsPrivate():
+		return "a private address"
+	case a.IsLinkLocalUnicast():
+		return "a link-local address"
+	case a.IsUnspecified():
+		return "an unspecified address"
+	}
+	return "a reserved address"
+}
+
+// bareHost is a host:port in lower case, without port, brackets and final dot.
+func bareHost(host string) string {
+	if bare, _, err := net.SplitHostPort(host); err == nil {
+		host = bare
+	}
+	return strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+}
+
 // host reports whether a host:port may be asked at all: a named one, or one whose
 // name does not already tell that it is not public. Registries send on to hosts that
 // nobody named, such as those of their blobs and tokens.
@@ -89,10 +156,7 @@ func (a *allowed) trusted(host string) bool {
 // publicHost reports whether a name may be one of a public address: which address
 // it has is known when it is dialled.
 func (a *allowed) publicHost(host string) bool {
-	if bare, _, err := net.SplitHostPort(host); err == nil {
-		host = bare
-	}
-	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+	host = bareHost(host)
 	if address, err := netip.ParseAddr(host); err == nil {
 		return isPublic(address)
 	}

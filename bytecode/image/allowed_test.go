@@ -42,10 +42,47 @@ func TestWhichRegistriesMayBeNamed(t *testing.T) {
 			}
 		}
 		for _, reference := range c.refused {
-			_, err := client.parse(reference)
-			if !errors.Is(err, ErrNotAllowed) || !strings.Contains(err.Error(), "could not be reached or is not allowed; ask your platform team") {
+			if _, err := client.parse(reference); !errors.Is(err, ErrNotAllowed) {
 				t.Errorf("%s: %s: %v", name, reference, err)
 			}
+		}
+	}
+}
+
+// TestARefusalSaysWhyWhereItIsNotWithheld, and which pattern allows what was refused.
+func TestARefusalSaysWhyWhereItIsNotWithheld(t *testing.T) {
+	listed := []string{"*", "10.0.0.1/bpf"}
+	for reference, c := range map[string]struct {
+		patterns      []string
+		says, pattern string
+	}{
+		"127.0.0.1:5077/bpf/fw:v1": {listed, "127.0.0.1 is a loopback address, and one that is not listed may be at a public address alone", "127.0.0.1:5077"},
+		"192.168.1.1:5000/a":       {listed, "192.168.1.1 is a private address, and", "192.168.1.1:5000"},
+		"169.254.169.254/a/b":      {listed, "169.254.169.254 is a link-local address, and", "169.254.169.254"},
+		"100.64.1.1:5000/a":        {listed, "100.64.1.1 is a reserved address, and", "100.64.1.1:5000"},
+		"0.0.0.0:5000/a":           {listed, "0.0.0.0 is an unspecified address, and", "0.0.0.0:5000"},
+		"[::1]:5000/a":             {listed, "::1 is a loopback address, and", "[::1]:5000"},
+		"localhost:5000/a":         {listed, "localhost is a name of this machine or of an internal network, and", "localhost:5000"},
+		"10.0.0.1/other":           {listed, "it is listed with other repositories than other", "10.0.0.1/other"},
+		"ghcr.io/a/b":              {[]string{"quay.io"}, "it is not listed", "ghcr.io"},
+	} {
+		client := newTestClient(t, func(o *Options) { o.AllowedRegistries = c.patterns })
+		_, err := client.parse(reference)
+		why := (*NotAllowedError)(nil)
+		if !errors.As(err, &why) || why.Pattern != c.pattern {
+			t.Errorf("%s: %v, %+v", reference, err, why)
+			continue
+		}
+		if want := ": registry " + why.Registry + " is not allowed: " + c.says; !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: it says %q, want %q in it", reference, err, want)
+		}
+		client = newTestClient(t, func(o *Options) { o.AllowedRegistries = append([]string{why.Pattern}, c.patterns...) })
+		if _, err := client.parse(reference); err != nil {
+			t.Errorf("%s: listing %s does not allow it: %v", reference, why.Pattern, err)
+		}
+		client = newTestClient(t, func(o *Options) { o.AllowedRegistries, o.Unreachable = c.patterns, func(string, error) {} })
+		if _, err := client.parse(reference); !strings.HasSuffix(err.Error(), "could not be reached or is not allowed; ask your platform team") {
+			t.Errorf("%s: where the cause is withheld it says %v", reference, err)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func refusePrivate(_ context.Context, _, address string, _ syscall.RawConn) erro
 		return fmt.Errorf("read address %s: %w", address, err)
 	}
 	if !isPublic(to.Addr()) {
-		return fmt.Errorf("refuse address %s: it is not public: list the registry as an allowed one", to.Addr())
+		return fmt.Errorf("refuse address %s: it is not public but %s: list the registry as an allowed one (--allowed-registry)", to.Addr(), kindOfAddress(to.Addr()))
 	}
 	return nil
 }

@@ -78,6 +78,9 @@ func (c *Client) permit(r Resolved) error {
 	if c.allowed.repository(r.Registry, r.Repository) {
 		return nil
 	}
+	if c.options.Unreachable == nil {
+		return fmt.Errorf("parse reference %q: %w", r.Reference, c.allowed.refuse(r.Registry, r.Repository))
+	}
 	return &kindError{kind: ErrNotAllowed, err: fmt.Errorf("parse reference %q: "+unreachableText, r.Reference, r.Registry)}
 }
 

@@ -91,7 +91,7 @@ func (t *bounded) tried(req *http.Request) (*http.Response, error) {
 // and .local names.
 func (t *bounded) permit(u *url.URL) error {
 	if !t.allowed.host(u.Host) {
-		return fmt.Errorf("refuse host %s: it is not public: list it as an allowed registry", u.Host)
+		return fmt.Errorf("refuse host %s: it is not public: list it as an allowed registry (--allowed-registry)", u.Host)
 	}
 	if u.Scheme == "https" {
 		return nil
