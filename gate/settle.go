@@ -266,7 +266,7 @@ func (s Standing) Verified(why string) metav1.Condition {
 }
 
 // Allowed is the condition of that name: which policies allow, or every reason
-// against it.
+// against it; and what policies in Audit mode would refuse.
 func (s Standing) Allowed(why string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAllowed, Status: metav1.ConditionFalse, Reason: ReasonDenied}
 	if !s.defined() || s.Err != nil {
@@ -275,15 +275,14 @@ func (s Standing) Allowed(why string) metav1.Condition {
 	d := s.Verdict.Decision()
 	if s.Verdict.Allowed() {
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonAllowed, "allowed by "+strings.Join(d.Policies, ", ")
-		return c
+	} else {
+		c.Message = sentences(d.Denied)
+		if cause := s.Verdict.unevaluated; cause != nil {
+			c.Message += "; " + cause.Error()
+		}
 	}
-	sentences := make([]string, 0, len(d.Denied))
-	for _, r := range d.Denied {
-		sentences = append(sentences, Sentence(r))
-	}
-	c.Message = strings.Join(sentences, "; ")
-	if cause := s.Verdict.unevaluated; cause != nil {
-		c.Message += "; " + cause.Error()
+	if len(d.Audited) > 0 {
+		c.Message += "; in mode Audit, which refuses nothing: " + sentences(d.Audited)
 	}
 	return c
 }

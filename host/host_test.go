@@ -33,6 +33,7 @@ import (
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/series"
 	"github.com/skep-dev/skep/test/workers"
 )
 
@@ -550,6 +551,27 @@ func TestAChangedPolicyKeepsOrUnloadsAsItSays(t *testing.T) {
 	s.policy(denyAll, v1alpha1.RunningUnload)
 	if gone := s.pass(h)["app"]; running(gone) != 0 || s.pins() != 0 {
 		t.Errorf("running: Unload left program %d and %d pins", running(gone), s.pins())
+	}
+}
+
+// TestWhatAPolicyInAuditModeDeniesIsTold: by status, condition and metrics, and it runs.
+func TestWhatAPolicyInAuditModeDeniesIsTold(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	p := &v1alpha1.ClusterBpfPolicy{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindClusterBpfPolicy}}
+	p.Name, p.Spec.Mode, p.Spec.Rego = "quiet", v1alpha1.PolicyAudit, "package skep.policy\n\ndeny contains \"it counts\" if true\n"
+	s.write(filepath.Join(s.policies, "quiet.yaml"), s.yaml(p))
+	h := s.open()
+	app := s.pass(h)["app"]
+	wantConditions(t, app, map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: yesPlease, v1alpha1.ConditionDeployed: yesPlease})
+	if len(app.Audited) != 1 || app.Audited[0].Rule != "quiet/deny" || len(app.Reasons)+len(app.Warnings) != 0 {
+		t.Errorf("audited %v, denied %v, warned of %v", app.Audited, app.Reasons, app.Warnings)
+	}
+	if m := app.Condition(v1alpha1.ConditionAllowed).Message; !strings.Contains(m, "; in mode Audit, which refuses nothing: quiet/deny: it counts") {
+		t.Errorf("its condition says %q", m)
+	}
+	if n := series.Of(t, h.metrics.registry)[`skep_audited_denials{rule="quiet/deny"}`]; n != 1 {
+		t.Errorf("%v are counted", n)
 	}
 }
 

@@ -18,6 +18,7 @@ type metrics struct {
 	passes       prometheus.Histogram
 	moves        *prometheus.CounterVec
 	denials      *prometheus.GaugeVec
+	audited      *prometheus.GaugeVec
 	applications *prometheus.GaugeVec
 	problems     prometheus.Gauge
 	sourceUp     prometheus.Gauge
@@ -37,6 +38,8 @@ func newMetrics() *metrics {
 			Name: "skep_intents_sealed_total", Help: "Intents handed to the agent, by what they say: seal or bury."}, []string{"move"}),
 		denials: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "skep_denials", Help: "Definitions denied now, by rule."}, []string{"rule"}),
+		audited: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "skep_audited_denials", Help: "Definitions that a policy in Audit mode would deny now, by rule."}, []string{"rule"}),
 		applications: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "skep_applications", Help: "Definitions, by what the gate says: True, False or Unknown."}, []string{"allowed"}),
 		problems: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -46,7 +49,7 @@ func newMetrics() *metrics {
 		braked: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "skep_brake_applications", Help: "Applications a change of policies or of the source would unload, waiting to be confirmed."}),
 	}
-	m.registry.MustRegister(m.passes, m.moves, m.denials, m.applications, m.problems, m.sourceUp, m.braked,
+	m.registry.MustRegister(m.passes, m.moves, m.denials, m.audited, m.applications, m.problems, m.sourceUp, m.braked,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.gate, m.agent = gatemetrics.New(m.registry), agentmetrics.New(m.registry)
 	return m
@@ -61,11 +64,15 @@ func (m *metrics) passed(took time.Duration, s Status, outcomes []outcome) {
 		}
 	}
 	m.denials.Reset()
+	m.audited.Reset()
 	m.applications.Reset()
 	for _, a := range s.Applications {
 		m.applications.WithLabelValues(string(a.Condition(v1alpha1.ConditionAllowed).Status)).Inc()
 		for _, r := range a.Reasons {
 			m.denials.WithLabelValues(r.Rule).Inc()
+		}
+		for _, r := range a.Audited {
+			m.audited.WithLabelValues(r.Rule).Inc()
 		}
 	}
 	m.problems.Set(float64(len(s.Problems)))

@@ -85,6 +85,8 @@ type Application struct {
 	// Reasons and Warnings are the gate's, of the newest definition.
 	Reasons  []policies.Reason `json:"reasons"`
 	Warnings []policies.Reason `json:"warnings"`
+	// Audited are what policies in Audit mode would refuse.
+	Audited []policies.Reason `json:"audited"`
 	// Problems are why its definition cannot be read, where it runs without one.
 	Problems []schemas.Problem `json:"problems,omitempty"`
 	// Unloaded is why it was unloaded, where it is defined and does not run since.
@@ -141,7 +143,7 @@ func (h *Host) Status() Status {
 	}
 	for _, left := range agent {
 		a := Application{Kind: left.Application.Kind, Namespace: left.Application.Namespace, Name: left.Application.Name,
-			Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Signers: []string{}}
+			Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{}, Signers: []string{}}
 		a.join(left)
 		a.conclude()
 		s.Applications = append(s.Applications, a)
@@ -269,7 +271,7 @@ func text(err error) string {
 func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 	a := Application{
 		Kind: o.id.Kind, Namespace: o.id.Namespace, Name: o.id.Name,
-		Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Programs: []node.ProgramStatus{},
+		Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{}, Programs: []node.ProgramStatus{},
 		Conditions: append([]metav1.Condition{}, before...), Error: text(o.err),
 	}
 	switch {
@@ -290,6 +292,7 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 			a.Signers = append(a.Signers, evidence.Signers()...)
 			a.Reasons = append(a.Reasons, decision.Denied...)
 			a.Warnings = append(a.Warnings, decision.Warnings...)
+			a.Audited = append(a.Audited, decision.Audited...)
 		}
 		if t := h.tags[uidOf(o.id)]; t != nil && t.moved != "" {
 			a.Warnings = append(a.Warnings, policies.Reason{Rule: "resolve/tag", Path: "spec.bytecode.image",

@@ -4,6 +4,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+
+	"github.com/skep-dev/skep/policies"
 )
 
 // sarifLog is as much of SARIF 2.1.0 (OASIS) as code scanners read.
@@ -80,8 +82,8 @@ func artifact(r vetResult) string {
 }
 
 // sarif turns results into a log: a denial is an error, what is invalid an error of the
-// rule "schema", a warning a warning, and what could not be determined an error of the
-// rule "unknown".
+// rule "schema", a warning a warning, what a policy in Audit mode would deny a note, and
+// what could not be determined an error of the rule "unknown".
 func sarif(results []vetResult) sarifLog {
 	run := sarifRun{Tool: sarifTool{Driver: sarifDriver{Name: "skep", Version: thisBuild().Version, Rules: []sarifRule{}}}, Results: []sarifResult{}}
 	seen := map[string]bool{}
@@ -100,11 +102,17 @@ func sarif(results []vetResult) sarifLog {
 		run.Results = append(run.Results, sarifResult{RuleID: rule, Level: level, Message: sarifText{Text: text}, Locations: []sarifLocation{at}})
 	}
 	for _, r := range results {
-		for _, why := range r.Reasons {
-			add(r, "error", why.Rule, why.Path, r.Application+": "+why.Message+" Remedy: "+why.Remedy)
-		}
-		for _, why := range r.Warnings {
-			add(r, "warning", why.Rule, why.Path, r.Application+": "+why.Message+" Remedy: "+why.Remedy)
+		for _, what := range []struct {
+			level   string
+			reasons []policies.Reason
+		}{{"error", r.Reasons}, {"warning", r.Warnings}, {"note", r.Audited}} {
+			for _, why := range what.reasons {
+				text := r.Application + ": " + why.Message
+				if why.Remedy != "" {
+					text += " Remedy: " + why.Remedy
+				}
+				add(r, what.level, why.Rule, why.Path, text)
+			}
 		}
 		if r.unknown() {
 			add(r, "error", "unknown", "", r.Application+": "+r.Error)

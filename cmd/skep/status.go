@@ -150,7 +150,7 @@ func printFailure(w io.Writer, failure string) {
 // is only warned of follows.
 func printWhy(w io.Writer, a host.Application) {
 	ready := a.Condition(v1alpha1.ConditionReady)
-	if len(a.Reasons) == 0 && ready.Status == metav1.ConditionTrue && len(a.Warnings) == 0 {
+	if len(a.Reasons)+len(a.Warnings)+len(a.Audited) == 0 && ready.Status == metav1.ConditionTrue {
 		return
 	}
 	fmt.Fprintf(w, "\n%s\n", a.Identity())
@@ -167,9 +167,7 @@ func printWhy(w io.Writer, a host.Application) {
 	if v := a.Condition(v1alpha1.ConditionVerified); len(a.Reasons) > 0 && v.Status == metav1.ConditionFalse {
 		fmt.Fprintf(w, "  verified  %s\n", plain(v.Message))
 	}
-	for _, r := range a.Warnings {
-		printReason(w, "warning", r)
-	}
+	printAside(w, a.Warnings, a.Audited)
 }
 
 // printUnloaded says why an application that is defined does not run any more.
@@ -272,9 +270,7 @@ func explain(w io.Writer, a host.Application) {
 	for _, r := range a.Reasons {
 		printReason(w, paint(w, red, "denied"), r)
 	}
-	for _, r := range a.Warnings {
-		printReason(w, "warning", r)
-	}
+	printAside(w, a.Warnings, a.Audited)
 	for _, p := range a.Programs {
 		fmt.Fprintf(w, "  program %s id %d tag %s\n", p.Name, p.ID, p.Tag)
 		for _, l := range p.Links {

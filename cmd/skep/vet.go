@@ -62,6 +62,7 @@ type vetResult struct {
 	Signers     []string          `json:"signers"`
 	Reasons     []policies.Reason `json:"reasons"`
 	Warnings    []policies.Reason `json:"warnings"`
+	Audited     []policies.Reason `json:"audited"`
 	// Rejected says of each signature that did not count why it did not.
 	Rejected []signing.Rejection `json:"rejected,omitempty"`
 	// Error is why there is no verdict: the definition is invalid, and Reasons say so by
@@ -137,7 +138,7 @@ func vetPath(ctx context.Context, judge *gate.Judge, path string) (results []vet
 		return nil, nil, err
 	}
 	for _, p := range defs.Problems {
-		r := vetResult{Application: p.Source.File, Source: p.Source, Error: p.Error(), Signers: []string{}, Warnings: []policies.Reason{}}
+		r := vetResult{Application: p.Source.File, Source: p.Source, Error: p.Error(), Signers: []string{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{}}
 		if p.Definition != nil {
 			r.Application, r.Kind = p.Definition.String(), p.Definition.Kind
 		}
@@ -155,7 +156,7 @@ func vetPath(ctx context.Context, judge *gate.Judge, path string) (results []vet
 
 func vetOne(ctx context.Context, judge *gate.Judge, d schemas.Definition) vetResult {
 	id := d.Application.Identity()
-	r := vetResult{Application: id.String(), Kind: id.Kind, Source: d.Source, Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}}
+	r := vetResult{Application: id.String(), Kind: id.Kind, Source: d.Source, Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{}}
 	verdict, err := judge.Judge(ctx, gate.Request{Application: d.Application})
 	if err != nil {
 		r.Error = err.Error()
@@ -169,6 +170,7 @@ func vetOne(ctx context.Context, judge *gate.Judge, d schemas.Definition) vetRes
 	}
 	r.Reasons = append(r.Reasons, decision.Denied...)
 	r.Warnings = append(r.Warnings, decision.Warnings...)
+	r.Audited = append(r.Audited, decision.Audited...)
 	return r
 }
 
@@ -237,8 +239,17 @@ func printVetResult(w io.Writer, r vetResult) {
 	for _, why := range r.Rejected {
 		fmt.Fprintf(w, "  %s %s\n", paint(w, faint, "signature did not count:"), plain(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))
 	}
-	for _, why := range r.Warnings {
-		printReason(w, "warning", why)
+	printAside(w, r.Warnings, r.Audited)
+}
+
+// printAside says what refuses nothing: warnings, and what policies in Audit mode would
+// refuse.
+func printAside(w io.Writer, warnings, audited []policies.Reason) {
+	for _, r := range warnings {
+		printReason(w, "warning", r)
+	}
+	for _, r := range audited {
+		printReason(w, "audit", r)
 	}
 }
 

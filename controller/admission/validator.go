@@ -54,7 +54,13 @@ type answer struct {
 	warnings []string
 	// rules are those that deny an application.
 	rules []string
+	// audited says what policies in Audit mode would refuse; empty where they would not.
+	audited string
 }
+
+// auditAnnotation is the annotation of the API server's audit log that says what policies
+// in Audit mode would refuse; the API server puts the webhook's name before it.
+const auditAnnotation = "denials"
 
 // Handle implements admission.Handler. A refusal is 403 Forbidden and never 422,
 // which Flux takes for a field that cannot change, and then may delete the
@@ -65,14 +71,19 @@ func (v *Validator) Handle(ctx context.Context, req webhook.AdmissionRequest) we
 		a.outcome = malformed
 	}
 	v.Metrics.observe(req.Kind.Kind, a)
-	switch {
-	case err != nil:
+	if err != nil {
 		return webhook.Errored(http.StatusBadRequest, err)
-	case a.outcome == denied:
-		ctrl.LoggerFrom(ctx).Info("denied", "message", a.message, "user", req.UserInfo.Username)
-		return webhook.Denied(a.message).WithWarnings(a.warnings...)
 	}
-	return webhook.Allowed("").WithWarnings(a.warnings...)
+	response := webhook.Allowed("")
+	if a.outcome == denied {
+		ctrl.LoggerFrom(ctx).Info("denied", "message", a.message, "user", req.UserInfo.Username)
+		response = webhook.Denied(a.message)
+	}
+	if a.audited != "" {
+		ctrl.LoggerFrom(ctx).Info("audited", "object", name(req), "message", a.audited, "user", req.UserInfo.Username)
+		response.AuditAnnotations = map[string]string{auditAnnotation: a.audited}
+	}
+	return response.WithWarnings(a.warnings...)
 }
 
 // review looks at one request.
@@ -223,7 +234,10 @@ func (v *Validator) application(ctx context.Context, app v1alpha1.Application, b
 			fmt.Sprintf("%s %s is not verified yet, and nothing is loaded until it is: ", id.Kind, id), []string{err.Error()})}
 	}
 	decision := verdict.Decision()
-	a := answer{outcome: allowed, warnings: warnings("", append(aside, sentences(decision.Warnings, maxWarnings)...))}
+	a := answer{
+		outcome: allowed, warnings: warnings("", append(aside, sentences(decision.Warnings, maxWarnings)...)),
+		audited: strings.Join(sentences(decision.Audited, maxReasons), "; "),
+	}
 	switch {
 	case verdict.Allowed():
 		return a
@@ -233,7 +247,7 @@ func (v *Validator) application(ctx context.Context, app v1alpha1.Application, b
 		return a
 	}
 	refused := deny(id.Kind+" "+id.String(), sentences(decision.Denied, maxReasons)...)
-	refused.warnings = a.warnings
+	refused.warnings, refused.audited = a.warnings, a.audited
 	for _, reason := range decision.Denied {
 		refused.rules = append(refused.rules, reason.Rule)
 	}

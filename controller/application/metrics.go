@@ -8,20 +8,16 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
 )
 
 // Metrics are what Prometheus sees of the applications of a cluster.
 type Metrics struct {
 	intents  *prometheus.CounterVec
 	verdicts *prometheus.CounterVec
-	denials  *prometheus.GaugeVec
+	denials  ruleGauge
+	audited  ruleGauge
 	nodes    *prometheus.GaugeVec
-
-	mu sync.Mutex
-	// denied holds, per application, the rules that deny it now, as they are counted.
-	denied map[v1alpha1.Identity][]string
-	// byRule counts them by rule.
-	byRule map[string]int
 }
 
 // MaxRules is how many rules are counted apart, and OtherRules what the rest is
@@ -38,13 +34,14 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "skep_intents_sealed_total", Help: "Intents written, by what they say: seal or bury."}, []string{"move"}),
 		verdicts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "skep_verdicts_total", Help: "Judgements, by what came of them: allowed, denied or unknown."}, []string{"verdict"}),
-		denials: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "skep_denials", Help: "Applications denied now, by rule."}, []string{"rule"}),
+		denials: newRuleGauge(prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "skep_denials", Help: "Applications denied now, by rule."}, []string{"rule"})),
+		audited: newRuleGauge(prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "skep_audited_denials", Help: "Applications that a policy in Audit mode would deny now, by rule."}, []string{"rule"})),
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "skep_application_nodes", Help: "Nodes of each application, by state."}, []string{"kind", "namespace", "name", "state"}),
-		denied: map[v1alpha1.Identity][]string{}, byRule: map[string]int{},
 	}
-	registry.MustRegister(m.intents, m.verdicts, m.denials, m.nodes)
+	registry.MustRegister(m.intents, m.verdicts, m.denials.gauge, m.audited.gauge, m.nodes)
 	return m
 }
 
@@ -68,13 +65,12 @@ func (m *Metrics) observe(app application, s gate.Standing) {
 	}
 	m.verdicts.WithLabelValues(verdict).Inc()
 	id := app.Identity()
-	var rules []string
+	var decision policies.Decision
 	if s.Err == nil {
-		for _, reason := range s.Verdict.Decision().Denied {
-			rules = append(rules, reason.Rule)
-		}
+		decision = s.Verdict.Decision()
 	}
-	m.replace(id, rules)
+	m.denials.replace(id, decision.Denied)
+	m.audited.replace(id, decision.Audited)
 	n := app.Report().Nodes
 	if n == nil {
 		m.forgetNodes(id)
@@ -90,17 +86,15 @@ func (m *Metrics) observe(app application, s gate.Standing) {
 
 // reset drops every application: another replica counts them.
 func (m *Metrics) reset() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	clear(m.denied)
-	clear(m.byRule)
-	m.denials.Reset()
+	m.denials.reset()
+	m.audited.reset()
 	m.nodes.Reset()
 }
 
 // forget drops an application that is gone.
 func (m *Metrics) forget(id v1alpha1.Identity) {
-	m.replace(id, nil)
+	m.denials.replace(id, nil)
+	m.audited.replace(id, nil)
 	m.forgetNodes(id)
 }
 
@@ -109,39 +103,63 @@ func (m *Metrics) forgetNodes(id v1alpha1.Identity) {
 	m.nodes.DeletePartialMatch(prometheus.Labels{"kind": id.Kind, "namespace": id.Namespace, "name": id.Name})
 }
 
-// replace sets the rules that deny an application. A rule that denies none is
+// ruleGauge counts, by rule, the applications that are denied now.
+type ruleGauge struct {
+	gauge *prometheus.GaugeVec
+
+	mu *sync.Mutex
+	// of holds, per application, the rules that deny it now, as they are counted.
+	of map[v1alpha1.Identity][]string
+	// byRule counts them by rule.
+	byRule map[string]int
+}
+
+func newRuleGauge(gauge *prometheus.GaugeVec) ruleGauge {
+	return ruleGauge{gauge: gauge, mu: &sync.Mutex{}, of: map[v1alpha1.Identity][]string{}, byRule: map[string]int{}}
+}
+
+// replace sets the reasons that deny an application. A rule that denies none is
 // forgotten: its policy may be gone.
-func (m *Metrics) replace(id v1alpha1.Identity, rules []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	before := m.denied[id]
-	now := make([]string, 0, len(rules))
-	for _, rule := range rules {
-		rule = m.named(rule)
+func (g ruleGauge) replace(id v1alpha1.Identity, reasons []policies.Reason) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.of[id]
+	now := make([]string, 0, len(reasons))
+	for _, reason := range reasons {
+		rule := g.named(reason.Rule)
 		now = append(now, rule)
-		m.byRule[rule]++
+		g.byRule[rule]++
 	}
-	m.denied[id] = now
+	g.of[id] = now
 	if len(now) == 0 {
-		delete(m.denied, id)
+		delete(g.of, id)
 	}
 	for _, rule := range before {
-		m.byRule[rule]--
+		g.byRule[rule]--
 	}
 	for _, rule := range slices.Concat(before, now) {
-		if m.byRule[rule] == 0 {
-			delete(m.byRule, rule)
-			m.denials.DeleteLabelValues(rule)
+		if g.byRule[rule] == 0 {
+			delete(g.byRule, rule)
+			g.gauge.DeleteLabelValues(rule)
 			continue
 		}
-		m.denials.WithLabelValues(rule).Set(float64(m.byRule[rule]))
+		g.gauge.WithLabelValues(rule).Set(float64(g.byRule[rule]))
 	}
 }
 
 // named is what a rule is counted as.
-func (m *Metrics) named(rule string) string {
-	if m.byRule[rule] == 0 && len(m.byRule) >= MaxRules {
+func (g ruleGauge) named(rule string) string {
+	if g.byRule[rule] == 0 && len(g.byRule) >= MaxRules {
 		return OtherRules
 	}
 	return rule
+}
+
+// reset drops every application.
+func (g ruleGauge) reset() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	clear(g.of)
+	clear(g.byRule)
+	g.gauge.Reset()
 }

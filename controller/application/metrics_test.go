@@ -11,8 +11,17 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/test/series"
 )
+
+// by are reasons of these rules.
+func by(rules ...string) (reasons []policies.Reason) {
+	for _, rule := range rules {
+		reasons = append(reasons, policies.Reason{Rule: rule})
+	}
+	return reasons
+}
 
 func TestNothingIsToldOfWhatIsGone(t *testing.T) {
 	registry := prometheus.NewRegistry()
@@ -24,11 +33,13 @@ func TestNothingIsToldOfWhatIsGone(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", what, diff)
 		}
 	}
-	m.replace(one, []string{"a/deny", "b/deny"})
-	m.replace(two, []string{"b/deny"})
+	m.denials.replace(one, by("a/deny", "b/deny"))
+	m.denials.replace(two, by("b/deny"))
 	is("two are denied", map[string]float64{`skep_denials{rule="a/deny"}`: 1, `skep_denials{rule="b/deny"}`: 2})
-	m.replace(one, []string{"b/deny"})
+	m.denials.replace(one, by("b/deny"))
 	is("one rule denies no more", map[string]float64{`skep_denials{rule="b/deny"}`: 2})
+	m.audited.replace(one, by("a/deny"))
+	is("another would", map[string]float64{`skep_denials{rule="b/deny"}`: 2, `skep_audited_denials{rule="a/deny"}`: 1})
 	m.forget(one)
 	m.forget(two)
 	is("both are gone", map[string]float64{})
@@ -50,12 +61,12 @@ func TestRulesAreCountedApartUpToABound(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)
 	one, many := v1alpha1.Identity{Kind: "K", Name: "one"}, v1alpha1.Identity{Kind: "K", Name: "many"}
-	m.replace(one, []string{"a/deny"})
+	m.denials.replace(one, by("a/deny"))
 	var rules []string
 	for i := range 2 * MaxRules {
 		rules = append(rules, fmt.Sprintf("b/%d", i))
 	}
-	m.replace(many, rules)
+	m.denials.replace(many, by(rules...))
 	got := series.Of(t, registry)
 	if len(got) != MaxRules+1 || got[`skep_denials{rule="other"}`] != MaxRules+1 || got[`skep_denials{rule="a/deny"}`] != 1 {
 		t.Errorf("%d rules are counted apart, and %v others, want %d and %d", len(got)-1, got[`skep_denials{rule="other"}`], MaxRules, MaxRules+1)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ import (
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/test/controlplane"
 	"github.com/skep-dev/skep/test/deployment"
+	"github.com/skep-dev/skep/test/series"
 	"github.com/skep-dev/skep/test/supply"
 )
 
@@ -80,12 +82,28 @@ func run(m *testing.M) int {
 	return 1
 }
 
+// recorded is the name of the applications whose updates the API server's audit log has.
+const recorded = "recorded"
+
+// auditLog has the API server write the log to a file in the folder.
+func auditLog(dir string) (flags map[string][]string, err error) {
+	policy := filepath.Join(dir, "audit.yaml")
+	rules := fmt.Sprintf("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n"+
+		"- {level: Metadata, resources: [{group: %s, resources: [bpfapplications], resourceNames: [%s]}]}\n- {level: None}\n", v1alpha1.Group, recorded)
+	return map[string][]string{"audit-policy-file": {policy}, "audit-log-path": {filepath.Join(dir, "audit.log")}, "audit-log-mode": {"blocking"}},
+		os.WriteFile(policy, []byte(rules), 0o600)
+}
+
 // start installs the chart's part into a real API server, and runs two
 // controllers with the rights it gives them.
 func start(dir string) error {
 	ctx := context.Background()
 	var err error
-	if plane, err = controlplane.Start(ctx, controlplane.Options{}); err != nil {
+	audit, err := auditLog(dir)
+	if err != nil {
+		return err
+	}
+	if plane, err = controlplane.Start(ctx, controlplane.Options{Flags: audit}); err != nil {
 		return err
 	}
 	if admin, err = newClient(plane.Config); err != nil {
@@ -300,6 +318,16 @@ func (r *replicas) ready(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// sum adds up one series of every replica.
+func (r *replicas) sum(t testing.TB, of string) (sum float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.running {
+		sum += series.Of(t, one.metrics)[of]
+	}
+	return sum
 }
 
 // requests counts the requests of a kind that reached any replica, by verdict.

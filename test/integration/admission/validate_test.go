@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -196,6 +198,51 @@ func TestWhoSwitchesBaselineOffIsWarned(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// TestWhatAPolicyInAuditModeDeniesIsRecorded: nobody is refused, nor warned, and the audit
+// log, the application's condition and the metrics say what would be refused.
+func TestWhatAPolicyInAuditModeDeniesIsRecorded(t *testing.T) {
+	w := newWorld(t)
+	alice, said := w.user("alice", "skep-application-editor")
+	image := w.signed()
+	const rego = `deny contains "no network here" if input.application.spec.programs[_].attach[_].hook == "xdp"`
+	policy := w.policy("quiet", rego)
+	app := w.app(recorded, image)
+	w.denies(app, "quiet/deny")
+	was := policy.DeepCopy()
+	policy.Spec.Mode = v1alpha1.PolicyAudit
+	if err := admin.Patch(t.Context(), policy, client.MergeFrom(was)); err != nil {
+		t.Fatal(err)
+	}
+	w.until(func() error { return alice.Create(t.Context(), app) })
+	before := app.DeepCopy()
+	app.Spec.Programs[0].Attach[0].Priority = new(int32(600))
+	w.until(func() error { return alice.Patch(t.Context(), app, client.MergeFrom(before)) })
+	if heard := said.all(); len(heard) != 0 {
+		t.Errorf("heard %q", heard)
+	}
+	rule := w.namespace + "/quiet/deny"
+	log, err := os.ReadFile(filepath.Join(folder, "audit.log"))
+	if want := `"validate.skep.dev/denials":"` + rule + `: no network here`; err != nil || !strings.Contains(string(log), want) {
+		t.Errorf("%v, no %s in the audit log:\n%s", err, want, log)
+	}
+	w.until(func() error {
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
+			return err
+		}
+		allowed := apimeta.FindStatusCondition(app.Status.Conditions, v1alpha1.ConditionAllowed)
+		if allowed == nil || allowed.Status != metav1.ConditionTrue || !strings.Contains(allowed.Message, "; in mode Audit, which refuses nothing: "+rule+": no network here (") {
+			return fmt.Errorf("its condition is %v", allowed)
+		}
+		return nil
+	})
+	w.until(func() error {
+		if n := pair.sum(t, `skep_audited_denials{rule="`+rule+`"}`); n != 1 {
+			return fmt.Errorf("%v are counted", n)
+		}
+		return nil
+	})
 }
 
 func TestASlowRegistryStopsNobody(t *testing.T) {
