@@ -2,6 +2,7 @@ package signing
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ func readBundle(a *Artifact, digest v1.Hash) (*claim, error) {
 	}
 	c.certified = content.Certificate() != nil
 	c.prove = func(_ context.Context, p *party) (proof, error) {
-		found, err := proveBundle(&b, p, verify.WithArtifactDigest(digest.Algorithm, raw))
+		found, err := proveBundle(&b, content.Certificate(), p, verify.WithArtifactDigest(digest.Algorithm, raw))
 		if c.certified {
 			found.ends = content.Certificate().NotAfter
 		}
@@ -51,20 +52,25 @@ func readBundle(a *Artifact, digest v1.Hash) (*claim, error) {
 	return c, nil
 }
 
-// proveBundle tries the ways of a party. The first way is the strict one: its
-// error is the one that tells most.
-func proveBundle(b *bundle.Bundle, p *party, artifact verify.ArtifactPolicyOption) (proof, error) {
-	var first error
-	for _, way := range p.bundled {
-		result, err := way.verifier.Verify(b, verify.NewPolicy(artifact, way.policy...))
-		if err == nil {
-			return bundleProof(result), nil
-		}
-		if first == nil {
-			first = err
-		}
+// proveBundle tries the ways of a party. The certificate is the bundle's; nil where it has
+// none.
+func proveBundle(b *bundle.Bundle, certificate *x509.Certificate, p *party, artifact verify.ArtifactPolicyOption) (proof, error) {
+	entries, err := b.TlogEntries()
+	if err != nil {
+		return proof{}, fmt.Errorf("read its log entries: %w", err)
 	}
-	return proof{}, first
+	stamps, err := b.Timestamps()
+	if err != nil {
+		return proof{}, fmt.Errorf("read its timestamps: %w", err)
+	}
+	with := company{logged: len(entries) > 0, stamped: len(stamps) > 0, certificate: certificate}
+	return tryWays(p, p.bundled, with, func(way bundleCheck) (proof, error) {
+		result, err := way.verifier.Verify(b, verify.NewPolicy(artifact, way.policy...))
+		if err != nil {
+			return proof{}, err
+		}
+		return bundleProof(result), nil
+	})
 }
 
 // bundleProof reads the identity.

@@ -124,22 +124,29 @@ func (m *legacyMaterial) of(p *party) oci.Signature {
 	return m.full
 }
 
-// prove tries the legacy ways of a party. The first way is the strict one: its
-// error is the one that tells most. Cosign stumbles over some timestamps (v2.6.5
+// prove tries the legacy ways of a party. Cosign stumbles over some timestamps (v2.6.5
 // takes the first of none), so each way is guarded.
 func (m *legacyMaterial) prove(ctx context.Context, p *party) (proof, error) {
 	s := m.of(p)
-	var first error
-	for _, way := range p.legacy {
-		err := guarded(func() error { return m.tryWay(ctx, s, way) })
-		if err == nil {
-			return legacyProof(s, p)
-		}
-		if first == nil {
-			first = err
-		}
+	entry, err := s.Bundle()
+	if err != nil {
+		return proof{}, fmt.Errorf("read its log entry: %w", err)
 	}
-	return proof{}, first
+	stamp, err := s.RFC3161Timestamp()
+	if err != nil {
+		return proof{}, fmt.Errorf("read its timestamp: %w", err)
+	}
+	certificate, err := s.Cert()
+	if err != nil {
+		return proof{}, fmt.Errorf("read its certificate: %w", err)
+	}
+	with := company{logged: entry != nil, stamped: stamp != nil, certificate: certificate}
+	return tryWays(p, p.legacy, with, func(way cosign.CheckOpts) (proof, error) {
+		if err := guarded(func() error { return m.tryWay(ctx, s, way) }); err != nil {
+			return proof{}, err
+		}
+		return legacyProof(s, p)
+	})
 }
 
 func (m *legacyMaterial) tryWay(ctx context.Context, s oci.Signature, way cosign.CheckOpts) error {

@@ -3,6 +3,7 @@ package signing
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,6 +47,41 @@ type proof struct {
 	// untrue is why what comes with it as a witness is none; nil where it is one, or
 	// nothing comes with it.
 	untrue error
+}
+
+// company is what comes with a claim, before anybody verified it.
+type company struct {
+	logged, stamped bool
+	// certificate is nil where none does.
+	certificate *x509.Certificate
+}
+
+// tryWays proves a claim by the first way of a party that does. Ways go from the strict
+// one, which asks for an entry of a transparency log, over the one that asks for a timestamp
+// to the one that asks for neither, as far as the party has them. Where none does, the error
+// is that of the way that asks for what comes with the claim.
+func tryWays[W any](p *party, ways []W, with company, try func(W) (proof, error)) (proof, error) {
+	asks := 2
+	switch {
+	case with.logged:
+		asks = 0
+	case with.stamped:
+		asks = 1
+	case p.present && with.certificate != nil && time.Now().After(with.certificate.NotAfter):
+		return proof{}, expired(with.certificate.NotAfter)
+	}
+	asks = min(asks, len(ways)-1)
+	var why error
+	for i, way := range ways {
+		found, err := try(way)
+		if err == nil {
+			return found, nil
+		}
+		if i == asks {
+			why = err
+		}
+	}
+	return proof{}, why
 }
 
 // recognise proves that a claim is a party's. The error says why it is not.
@@ -179,13 +215,18 @@ func (tried *trial) weigh(c *claim, p *party, found proof) {
 		reason = p.demands.unmet(found)
 	}
 	if end := p.until(found); reason == nil && !end.IsZero() && tried.now.After(end) {
-		reason = fmt.Errorf("its certificate was valid until %s, and no log or timestamp authority of the signer's trusted root saw it before: sign again", stamp(end))
+		reason = expired(end)
 	}
 	if reason != nil {
 		tried.unmet = append(tried.unmet, failure{p, reason})
 		return
 	}
 	tried.matches = append(tried.matches, match{p, found})
+}
+
+// expired says that a signature counted only while its certificate was valid.
+func expired(end time.Time) error {
+	return fmt.Errorf("its certificate was valid until %s, and no log or timestamp authority of the signer's trusted root saw it before: sign again", stamp(end))
 }
 
 // until is when a proof ends that counts because its certificate is valid now; zero
