@@ -20,7 +20,7 @@ import (
 type Settings struct {
 	Trust    *signing.Trust
 	Policies *policies.Set
-	// Cautions are those of the policies: what their author may not have meant.
+	// Cautions are those of policies and signers: what their author may not have meant.
 	Cautions []string
 }
 
@@ -62,14 +62,17 @@ func LoadSettings(ctx context.Context, engine *policies.Engine, o SettingsOption
 	if err != nil {
 		return Settings{}, fmt.Errorf("read signers: %w", err)
 	}
-	return Settings{Trust: trust, Policies: set, Cautions: cautions(all)}, nil
+	return Settings{Trust: trust, Policies: set, Cautions: cautions(all, trust)}, nil
 }
 
-// cautions are those of all policies.
-func cautions(all []policies.Policy) []string {
+// cautions are those of all policies, and of all signers.
+func cautions(all []policies.Policy, trust *signing.Trust) []string {
 	var list []string
 	for _, p := range all {
 		list = append(list, p.Cautions()...)
+	}
+	for _, name := range trust.Names() {
+		list = append(list, trust.Cautions(name)...)
 	}
 	return list
 }

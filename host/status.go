@@ -48,7 +48,7 @@ type SourceStatus struct {
 type SettingsStatus struct {
 	// Revision identifies signers and policies in force.
 	Revision string `json:"revision"`
-	// Cautions are what the author of the policies may not have meant, such as a
+	// Cautions are what the author of policies and signers may not have meant, such as a
 	// policy that replaces baseline.
 	Cautions []string `json:"cautions,omitempty"`
 	// Error is why newer files did not come into force.

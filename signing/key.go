@@ -4,7 +4,9 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -101,6 +103,20 @@ func (k *PrivateKey) Public() ([]byte, error) {
 		return nil, fmt.Errorf("encode public key: %w", err)
 	}
 	return b, nil
+}
+
+// fingerprint is the SHA-256 of a verifier's public key as PKIX, in hex.
+func fingerprint(v signature.Verifier) (string, error) {
+	public, err := v.PublicKey()
+	if err != nil {
+		return "", fmt.Errorf("read public key: %w", err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		return "", fmt.Errorf("encode public key: %w", err)
+	}
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // parsePublicKey returns the ways signatures of one key are made: most keys

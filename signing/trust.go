@@ -42,6 +42,8 @@ type Trust struct {
 type party struct {
 	name string
 	kind string
+	// key is the SHA-256 of the public key in hex; empty for a keyless party.
+	key string
 	// revocation is nil where the party is trusted.
 	revocation *Revocation
 	// countAttestations has its attestations count as signatures too.
@@ -125,6 +127,25 @@ func (t *Trust) Names() []string {
 		}
 	}
 	return names
+}
+
+// Cautions are what whoever wrote a signer may not have meant, in sentences: that its key
+// is another's as well.
+func (t *Trust) Cautions(signer string) []string {
+	i := slices.IndexFunc(t.parties, func(p *party) bool { return p.name == signer })
+	if i < 0 || t.parties[i].key == "" {
+		return nil
+	}
+	var same []string
+	for _, p := range t.parties {
+		if p.name != signer && p.key == t.parties[i].key {
+			same = append(same, p.name)
+		}
+	}
+	if len(same) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("signer %s has the same key as %s: one signature counts as that of each, also where a policy asks for several; give each a key of its own", signer, strings.Join(same, ", "))}
 }
 
 // Revocation is that a signer's trust was taken away.
@@ -258,6 +279,9 @@ func checkSpec(s v1alpha1.BpfSignerSpec) error {
 func (p *party) useKey(k *v1alpha1.KeySigner) error {
 	verifiers, err := parsePublicKey(k.PublicKey)
 	if err != nil {
+		return err
+	}
+	if p.key, err = fingerprint(verifiers[0]); err != nil {
 		return err
 	}
 	var trusted *root.TrustedRoot

@@ -147,6 +147,24 @@ func TestTwoSignersOfOneName(t *testing.T) {
 	}
 }
 
+func TestSignersOfOneKeyAreCautionedOf(t *testing.T) {
+	_, one := newKey(t, "one")
+	_, other := newKey(t, "other")
+	twin := one.DeepCopy()
+	twin.Name = "twin"
+	a := newAuthority(t)
+	trust := trustOf(t, one, *twin, other, a.signer(t, "ci"), a.signer(t, "ci-too"))
+	got := map[string]bool{}
+	for _, name := range trust.Names() {
+		for _, caution := range trust.Cautions(name) {
+			got[strings.SplitAfter(caution, ":")[0]] = true
+		}
+	}
+	if diff := cmp.Diff(map[string]bool{"signer one has the same key as twin:": true, "signer twin has the same key as one:": true}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestRevision(t *testing.T) {
 	_, alice := newKey(t, "alice")
 	_, bob := newKey(t, "bob")

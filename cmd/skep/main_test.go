@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 
 // TestCommands runs every script of testdata. A script may say "object NAME",
 // which writes a test program, "plainkey NAME", which writes a key without a
-// password beside its signer, which is revoked in NAME.revoked.yaml and since 2026 in
-// NAME.since.yaml, "json FILE PATH VALUE", and "cut FROM TO".
+// password beside its signer, which is revoked in NAME.revoked.yaml, since 2026 in
+// NAME.since.yaml, and called NAME-twin in NAME.twin.yaml, "json FILE PATH VALUE", and "cut FROM TO".
 func TestCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -75,7 +75,7 @@ func cutShort(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(data[:len(data)/2]), 0o600))
 }
 
-// plainKey writes NAME.key, NAME.signer.yaml and the same signer revoked; cosign's own format takes a
+// plainKey writes NAME.key, NAME.signer.yaml, the same signer revoked and another of its key; cosign's own format takes a
 // second of scrypt.
 func plainKey(ts *testscript.TestScript, _ bool, args []string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -88,16 +88,17 @@ func plainKey(ts *testscript.TestScript, _ bool, args []string) {
 	signer := signerObject(args[0], string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})))
 	for _, f := range []struct {
 		suffix string
-		change func(*v1alpha1.BpfSignerSpec)
+		change func(*v1alpha1.BpfSigner)
 	}{
-		{".signer.yaml", func(*v1alpha1.BpfSignerSpec) {}},
-		{".revoked.yaml", func(s *v1alpha1.BpfSignerSpec) { s.Revoked = true }},
-		{".since.yaml", func(s *v1alpha1.BpfSignerSpec) {
-			s.RevokedAfter = &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+		{".signer.yaml", func(*v1alpha1.BpfSigner) {}},
+		{".twin.yaml", func(s *v1alpha1.BpfSigner) { s.Name += "-twin" }},
+		{".revoked.yaml", func(s *v1alpha1.BpfSigner) { s.Spec.Revoked = true }},
+		{".since.yaml", func(s *v1alpha1.BpfSigner) {
+			s.Spec.RevokedAfter = &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 		}},
 	} {
 		object := signer.DeepCopy()
-		f.change(&object.Spec)
+		f.change(object)
 		doc, err := yamlOf(object)
 		ts.Check(err)
 		ts.Check(os.WriteFile(ts.MkAbs(args[0]+f.suffix), doc, 0o600))

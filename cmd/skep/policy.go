@@ -95,7 +95,7 @@ func newPolicyInput() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			engine := policies.NewEngine(policies.EngineOptions{})
 			defer engine.Close()
-			judge, err := flags.judge(cmd.Context(), engine)
+			judge, err := flags.judge(cmd, engine)
 			if err != nil {
 				return err
 			}

@@ -35,12 +35,14 @@ func settingsFlags(cmd *cobra.Command, policies, replaces, signers *[]string) {
 	cmd.Flags().StringSliceVar(signers, "signers", nil, "file or folder of BpfSigner objects")
 }
 
-// judge puts a gate together, of use until engine is closed.
-func (f *gateFlags) judge(ctx context.Context, engine *policies.Engine) (*gate.Judge, error) {
-	settings, err := host.LoadSettings(ctx, engine, f.SettingsOptions)
+// judge puts a gate together, of use until engine is closed, and warns of what the author of
+// signers and policies may not have meant.
+func (f *gateFlags) judge(cmd *cobra.Command, engine *policies.Engine) (*gate.Judge, error) {
+	settings, err := host.LoadSettings(cmd.Context(), engine, f.SettingsOptions)
 	if err != nil {
 		return nil, err
 	}
+	warn(cmd, settings.Cautions)
 	client, err := f.reg.client()
 	if err != nil {
 		return nil, err
@@ -89,7 +91,7 @@ func newVet() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			engine := policies.NewEngine(policies.EngineOptions{})
 			defer engine.Close()
-			judge, err := flags.judge(cmd.Context(), engine)
+			judge, err := flags.judge(cmd, engine)
 			if err != nil {
 				return err
 			}
@@ -101,9 +103,7 @@ func newVet() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				for _, caution := range misplaced {
-					fmt.Fprintf(cmd.ErrOrStderr(), "warning %s\n", plain(caution))
-				}
+				warn(cmd, misplaced)
 				results = append(results, some...)
 			}
 			if len(results) == 0 {
@@ -118,6 +118,13 @@ func newVet() *cobra.Command {
 	outputFlag(cmd, &output, "text", "json", "sarif")
 	flags.register(cmd)
 	return cmd
+}
+
+// warn says cautions on stderr, a line each.
+func warn(cmd *cobra.Command, cautions []string) {
+	for _, caution := range cautions {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning %s\n", plain(caution))
+	}
 }
 
 // invalid reports whether the definition, or the file, was refused before the gate saw it.

@@ -140,7 +140,7 @@ type Outcome struct {
 	// Vanished tells that it is in force although it is gone: its CRD was deleted,
 	// and not it.
 	Vanished bool
-	// Cautions are what the author of a policy may not have meant.
+	// Cautions are what the author of a policy or signer may not have meant.
 	Cautions []string
 }
 
@@ -268,6 +268,9 @@ func (k *Keeper) compile(ctx context.Context, in objects) (rules, []Outcome, err
 	trust, err := signing.NewTrust(signers)
 	if err != nil {
 		return rules{}, nil, fmt.Errorf("trust signers: %w", err)
+	}
+	for i := range outcomes {
+		outcomes[i].Cautions = trust.Cautions(outcomes[i].Object.GetName())
 	}
 	list, compiled, err := k.usable(ctx, in)
 	if err != nil {

@@ -293,6 +293,22 @@ func TestARevocationWaitsForNoPolicyOfANamespace(t *testing.T) {
 	}
 }
 
+func TestASignerWithTheKeyOfAnotherIsCautionedOf(t *testing.T) {
+	one := supply.New(t).Signer("one")
+	one.UID, one.Generation = "one", 1
+	twin := one.DeepCopy()
+	twin.Name, twin.UID = "twin", "twin"
+	c := &cluster{signers: []v1alpha1.BpfSigner{*one}}
+	k := c.keeper(t)
+	for _, want := range []int{0, 1} {
+		outcomes, _, err := k.Refresh(t.Context(), c)
+		if err != nil || outcomes[0].Err != nil || len(outcomes[0].Cautions) != want {
+			t.Errorf("%d signers: %v, %+v", len(c.signers), err, outcomes[0])
+		}
+		c.signers = append(c.signers, *twin)
+	}
+}
+
 // TestAPolicyThatCannotBeCompiledTakesNoOtherWithIt has what compiles a policy die of
 // something that nobody knows.
 func TestAPolicyThatCannotBeCompiledTakesNoOtherWithIt(t *testing.T) {
