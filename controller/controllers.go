@@ -179,6 +179,9 @@ func (o Options) allowedRegistries() []string {
 // New joins the parts of a controller. The manager's Start runs them, and has to be
 // called.
 func New(ctx context.Context, o Options) (_ ctrl.Manager, err error) {
+	if o.Interval < 0 {
+		return nil, fmt.Errorf("start: interval %s is negative: give how long to wait between two looks, such as 10m", o.Interval)
+	}
 	engine := policies.NewEngine(policies.EngineOptions{})
 	defer func() {
 		if err != nil {

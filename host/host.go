@@ -137,6 +137,9 @@ type Host struct {
 // fetches nothing yet. Settings that cannot be read are an error here, while
 // later ones that cannot be read leave those in force.
 func New(ctx context.Context, o Options) (_ *Host, err error) {
+	if o.Interval < 0 {
+		return nil, fmt.Errorf("start: interval %s is negative: give how long to wait between two looks, such as 30s", o.Interval)
+	}
 	if o.Interval == 0 {
 		o.Interval = 30 * time.Second
 	}
