@@ -23,10 +23,10 @@ import (
 	"github.com/skep-dev/skep/test/controlplane"
 )
 
-// documentedQuota is the quota that the page of operations shows.
+// documentedQuota is the quota that the page about installing shows.
 func documentedQuota(t *testing.T) *corev1.ResourceQuota {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(controlplane.Root(), "docs", "operations.md"))
+	page, err := os.ReadFile(filepath.Join(controlplane.Root(), "docs", "operations", "install.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func documentedQuota(t *testing.T) *corev1.ResourceQuota {
 			return &quota
 		}
 	}
-	t.Fatal("docs/operations.md shows no ResourceQuota")
+	t.Fatal("docs/operations/install.md shows no ResourceQuota")
 	return nil
 }
 

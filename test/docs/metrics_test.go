@@ -152,8 +152,8 @@ func metricsOfPage(page string) map[string]metric {
 
 func TestEveryMetricIsInTheTableAsItIsServed(t *testing.T) {
 	code := metricsOfCode(t)
-	if diff := cmp.Diff(code, metricsOfPage(read(t, "docs/operations.md"))); diff != "" {
-		t.Errorf("docs/operations.md, Metrics (-code +page):\n%s", diff)
+	if diff := cmp.Diff(code, metricsOfPage(read(t, "docs/operations/observe.md"))); diff != "" {
+		t.Errorf("docs/operations/observe.md, Metrics (-code +page):\n%s", diff)
 	}
 	for name, m := range code {
 		if total := strings.HasSuffix(name, "_total"); total != (m.Type == "counter") {

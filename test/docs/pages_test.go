@@ -209,8 +209,8 @@ func named(t *testing.T, room, pattern string) []string {
 func TestWhatTheCodeNamesIsOnItsPage(t *testing.T) {
 	for what, c := range map[string]struct{ room, pattern, page, quote string }{
 		"agent flags":       {"cmd/skep-agent", `Var[P]?\(&[a-zA-Z.]+, "([a-z-]+)"`, "docs/agent.md", "`--%`"},
-		"git flags":         {"cmd/skep", `"(git-[a-z-]+)"`, "docs/operations.md", "`--%"},
-		"rules of the gate": {"gate", `"((?:shape|inspect|resolve)/[a-z]+)"`, "docs/operations.md", "`%`"},
+		"git flags":         {"cmd/skep", `"(git-[a-z-]+)"`, "docs/operations/install.md", "`--%"},
+		"rules of the gate": {"gate", `"((?:shape|inspect|resolve)/[a-z]+)"`, "docs/operations/recover.md", "`%`"},
 		"fields sealed":     {"intent", "`json:\"([a-zA-Z]+)(?:,omitempty)?\"`", "docs/architecture.md", "`%`"},
 	} {
 		page := read(t, c.page)
