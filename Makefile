@@ -62,7 +62,7 @@ test-race: assets ## Run every test under the race detector (needs a C compiler)
 	CGO_ENABLED=1 go test -race -timeout 25m $(TESTFLAGS) ./...
 	@$(NOTE_ROOT)
 
-test-e2e: assets ## Install Skep into a real cluster of one node by README's commands (root, containerd)
+test-e2e: assets ## Install Skep into a real cluster of one node by the commands of docs/getting-started-cluster.md (root, containerd)
 	SKEP_E2E=1 go test -count 1 -timeout 15m $(TESTFLAGS) ./test/e2e
 
 test-vm: ## Run the kernel tests on Linux 6.1 and 6.12 in virtual machines (qemu)

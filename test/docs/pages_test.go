@@ -143,10 +143,13 @@ func applications(t *testing.T, name, content string) []v1alpha1.Application {
 	return all
 }
 
-func TestTheReadmeSaysTheSameInCUEAndYAML(t *testing.T) {
-	readme := read(t, "README.md")
-	inCUE := applications(t, "hello.cue", block(t, readme, "cue", "package definitions"))
-	inYAML := applications(t, "hello.yaml", block(t, readme, "yaml", "name: hello\nspec"))
+// tutorial is the page that leads from nothing to a program on one host.
+const tutorial = "docs/getting-started.md"
+
+func TestTheTutorialSaysTheSameInCUEAndYAML(t *testing.T) {
+	page := read(t, tutorial)
+	inCUE := applications(t, "hello.cue", block(t, page, "cue", "package definitions"))
+	inYAML := applications(t, "hello.yaml", block(t, page, "yaml", "name: hello\nspec"))
 	if len(inCUE) != 1 {
 		t.Fatalf("the CUE defines %d applications, want one", len(inCUE))
 	}
@@ -155,20 +158,50 @@ func TestTheReadmeSaysTheSameInCUEAndYAML(t *testing.T) {
 	}
 }
 
-func TestTheReadmesSecondApplicationWantsToBeFirst(t *testing.T) {
-	all := applications(t, "first.yaml", block(t, read(t, "README.md"), "yaml", "name: first\n"))
+func TestTheReadmeHasTheTutorialsDefinitionAndPolicy(t *testing.T) {
+	readme, page := read(t, "README.md"), read(t, tutorial)
+	inReadme := applications(t, "hello.yaml", block(t, readme, "yaml", "name: hello\nspec"))
+	inTutorial := applications(t, "hello.yaml", block(t, page, "yaml", "name: hello\nspec"))
+	if diff := cmp.Diff(inTutorial, inReadme); diff != "" || len(inReadme) != 1 {
+		t.Errorf("definitions of the tutorial (-) and README (+):\n%s", diff)
+	}
+	const policy = "package skep.policy\n"
+	if diff := cmp.Diff(block(t, page, "rego", policy), block(t, readme, "rego", policy)); diff != "" {
+		t.Errorf("policies of the tutorial (-) and README (+):\n%s", diff)
+	}
+	denial := block(t, readme, "console", "$ skep status")
+	if !strings.Contains(block(t, page, "console", "Run it first of all"), denial) {
+		t.Errorf("the tutorial does not show README's denial:\n%s", denial)
+	}
+}
+
+func TestTheReadmeIsShort(t *testing.T) {
+	const most = 200
+	readme := read(t, "README.md")
+	if n := strings.Count(readme, "\n"); n > most {
+		t.Errorf("README.md has %d lines, want at most %d", n, most)
+	}
+	for _, command := range []string{"\n    make demo ", "\n    make test "} {
+		if !strings.Contains(readme, command) {
+			t.Errorf("README.md lacks the command%q", command)
+		}
+	}
+}
+
+func TestTheTutorialsSecondApplicationWantsToBeFirst(t *testing.T) {
+	all := applications(t, "first.yaml", block(t, read(t, tutorial), "yaml", "name: first\n"))
 	if len(all) != 1 || *all[0].Body().Programs[0].Attach[0].Priority != 10 {
 		t.Errorf("defined: %v", all)
 	}
 }
 
-func TestTheReadmesPolicyPassesItsTests(t *testing.T) {
-	readme := read(t, "README.md")
+func TestTheTutorialsPolicyPassesItsTests(t *testing.T) {
+	page := read(t, tutorial)
 	engine := policies.NewEngine(policies.EngineOptions{})
 	t.Cleanup(engine.Close)
 	report, err := engine.Test(t.Context(), fstest.MapFS{
-		"front.rego":      {Data: []byte(block(t, readme, "rego", "package skep.policy\n"))},
-		"front_test.rego": {Data: []byte(block(t, readme, "rego", "package skep.policy_test"))},
+		"front.rego":      {Data: []byte(block(t, page, "rego", "package skep.policy\n"))},
+		"front_test.rego": {Data: []byte(block(t, page, "rego", "package skep.policy_test"))},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -222,11 +255,11 @@ func TestWhatTheCodeNamesIsOnItsPage(t *testing.T) {
 	}
 }
 
-func TestEveryCommandIsInTheReadme(t *testing.T) {
-	readme := read(t, "README.md")
+func TestEveryCommandIsOnItsPage(t *testing.T) {
+	page := read(t, "docs/cli.md")
 	for _, name := range named(t, "cmd/skep", `Use:\s+"([a-z]+)`) {
-		if !strings.Contains(readme, name) {
-			t.Errorf("README.md says nothing of the command %s", name)
+		if !strings.Contains(page, name) {
+			t.Errorf("docs/cli.md says nothing of the command %s", name)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func TestAUserInstallsSkep(t *testing.T) {
 		says string
 		do   func(*node)
 	}{
-		{"README's commands say what README shows", (*node).readme},
+		{"the tutorial's commands say what the tutorial shows", (*node).tutorial},
 		{"packets are counted in the kernel", (*node).counting},
 		{"an agent goes and comes back to what runs", (*node).agentGoes},
 		{"the controller that leads is killed", (*node).leaderDies},
@@ -70,8 +70,8 @@ func (n *node) home() {
 	n.t.Setenv("PATH", n.path("bin")+":"+os.Getenv(binaries)+":"+os.Getenv("PATH"))
 }
 
-// readme has the whole section.
-func (n *node) readme() { n.walk("## In a cluster", "### 5. Uninstall") }
+// tutorial does the whole page but for its end.
+func (n *node) tutorial() { n.walk("## 1. Install", "## 5. Uninstall") }
 
 // must runs kubectl, which is to succeed.
 func (n *node) must(args ...string) string {
@@ -102,7 +102,7 @@ func (n *node) pinned(name string, application ...string) (string, error) {
 	return found[0], nil
 }
 
-// counter is the application that README installs.
+// counter is the application that the tutorial installs.
 var counter = []string{"clusterbpfapplication", "counter"}
 
 // program is the kernel's id of an application's program.
@@ -510,7 +510,7 @@ func (n *node) elsewhere() {
 func (n *node) uninstalling() {
 	n.weigh()
 	id := n.program(counter...)
-	n.walk("### 5. Uninstall", "## The command line")
+	n.walk("## 5. Uninstall", "## On kind")
 	if p, err := ebpf.NewProgramFromID(id); err == nil {
 		_ = p.Close()
 		n.t.Errorf("program %d is still there", id)

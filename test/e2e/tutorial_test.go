@@ -84,11 +84,11 @@ func says(shown, got string) bool {
 // an answer may.
 var late = regexp.MustCompile(`(?m)^Warning: .* is not verified yet, and nothing is loaded until it is: .*\n`)
 
-// walk does what README says between two headings, from the repository's folder, as a reader whose
+// walk does what docs/getting-started-cluster.md says between two headings, from the repository's folder, as a reader whose
 // home is empty.
 func (n *node) walk(from, to string) {
 	n.t.Helper()
-	body, err := os.ReadFile(filepath.Join(controlplane.Root(), "README.md"))
+	body, err := os.ReadFile(filepath.Join(controlplane.Root(), "docs", "getting-started-cluster.md"))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -116,13 +116,13 @@ func (n *node) shell(s step, at string) string {
 		body, err := cmd.CombinedOutput()
 		out = late.ReplaceAllString(string(body), "")
 		if err == nil && !says(s.shown, out) && strings.Contains(s.command, "kubectl ") {
-			err = errors.New("README shows another answer")
+			err = errors.New("the tutorial shows another answer")
 		}
 		return err
 	})
 	n.t.Logf("$ %s\n%s", s.command, out)
 	if err != nil || !says(s.shown, out) {
-		n.t.Fatalf("README shows\n%s\n%v", s.shown, err)
+		n.t.Fatalf("the tutorial shows\n%s\n%v", s.shown, err)
 	}
 	where, err := os.ReadFile(n.path("home/.at"))
 	if err != nil {
@@ -150,6 +150,34 @@ func TestWhatAPageShowsIsCompared(t *testing.T) {
 	} {
 		if got := says(c.shown, c.got); got != c.same {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestTheTutorialHasStepsToWalk needs no cluster: it holds the page to the headings and blocks
+// that walk reads.
+func TestTheTutorialHasStepsToWalk(t *testing.T) {
+	body, err := os.ReadFile(filepath.Join(controlplane.Root(), "docs", "getting-started-cluster.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		from, to        string
+		commands, files int
+	}{
+		{"## 1. Install", "## 5. Uninstall", 14, 1},
+		{"## 5. Uninstall", "## On kind", 4, 0},
+	} {
+		var commands, files int
+		for _, s := range steps(t, string(body), c.from, c.to) {
+			if s.file != "" {
+				files++
+			} else {
+				commands++
+			}
+		}
+		if commands != c.commands || files != c.files {
+			t.Errorf("from %q to %q: %d commands and %d files, want %d and %d", c.from, c.to, commands, files, c.commands, c.files)
 		}
 	}
 }
