@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -18,11 +19,14 @@ import (
 // Options says what to load and within which bounds.
 type Options struct {
 	// Root is the folder that is the source. Nothing outside of it is read, and
-	// positions are relative to it. Required; see Locate.
+	// positions are relative to it. Required where Stream is nil; see Locate.
 	Root string
 	// Path is a folder or a file below Root, relative to it; empty means Root
 	// itself.
 	Path string
+	// Stream is a stream of YAML documents to read instead of Root and Path, and no
+	// larger than a file may be. Positions in it name the file StreamName.
+	Stream io.Reader
 	// Tags are key=value pairs for fields with a @tag attribute, or names of
 	// boolean tags. A tag that no file has a place for is a problem.
 	Tags []string
@@ -33,9 +37,12 @@ type Options struct {
 	MemoryBytes int64
 }
 
+// StreamName is the file that positions in Options.Stream name.
+const StreamName = "stdin"
+
 // complete fills in the defaults and makes Path slashed, clean and relative.
 func (o Options) complete() (Options, error) {
-	if o.Root == "" {
+	if o.Root == "" && o.Stream == nil {
 		return o, fmt.Errorf("load the definitions: no root folder is given")
 	}
 	o.Path = path.Clean(filepath.ToSlash(o.Path))
@@ -99,12 +106,7 @@ func renderTree(ctx context.Context, o Options) (*tree, []Object, []Problem, err
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	root, err := os.OpenRoot(o.Root)
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("open the source: %w", cause(err))
-	}
-	defer root.Close()
-	t, units, err := readTree(root, o.Path)
+	t, units, err := o.read()
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -124,6 +126,19 @@ func renderTree(ctx context.Context, o Options) (*tree, []Object, []Problem, err
 	}
 	sortProblems(problems)
 	return t, good, problems, nil
+}
+
+// read copies the source into memory and lists what there is to render.
+func (o Options) read() (*tree, []unit, error) {
+	if o.Stream != nil {
+		return readStream(o.Stream)
+	}
+	root, err := os.OpenRoot(o.Root)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the source: %w", cause(err))
+	}
+	defer root.Close()
+	return readTree(root, o.Path)
 }
 
 // Load reads every definition at o.Path. One bad definition hides no good one:

@@ -105,6 +105,21 @@ func readTree(root *os.Root, sub string) (*tree, []unit, error) {
 	return t, t.units(sub), nil
 }
 
+// readStream copies a stream of YAML documents as the only file of a source.
+func readStream(from io.Reader) (*tree, []unit, error) {
+	t := &tree{files: map[string][]byte{}, sub: "."}
+	data, err := readBounded(from)
+	switch {
+	case errors.Is(err, errTooLarge):
+		t.refuse(StreamName, fmt.Sprintf("the stream is larger than %d MiB and is not read", maxFileBytes>>20), "split it")
+		return t, nil, nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("read the definitions on %s: %w", StreamName, err)
+	}
+	t.files[StreamName] = data
+	return t, []unit{{StreamName, dataFile}}, nil
+}
+
 // single copies one file, and around a CUE file the module it is part of.
 func (t *tree) single(root *os.Root, name string) ([]unit, error) {
 	if isData(name) {
@@ -200,7 +215,12 @@ func readFile(root *os.Root, name string) ([]byte, error) {
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return nil, errors.Join(err, errors.New("not a regular file"))
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	return readBounded(f)
+}
+
+// readBounded reads what is no larger than a file may be.
+func readBounded(from io.Reader) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(from, maxFileBytes+1))
 	if err != nil {
 		return nil, err
 	}

@@ -99,11 +99,11 @@ func newPolicyInput() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			root, sub, err := schemas.Locate(args[0])
+			from, err := sourceOf(cmd, args[0])
 			if err != nil {
 				return err
 			}
-			defs, err := schemas.Load(cmd.Context(), schemas.Options{Root: root, Path: sub})
+			defs, err := schemas.Load(cmd.Context(), from)
 			if err != nil {
 				return err
 			}

@@ -72,6 +72,9 @@ type sarifLogical struct {
 // code scanners resolve it against the checkout they run in; what lies outside
 // has an absolute address.
 func artifact(r vetResult) string {
+	if r.root == "" {
+		return (&url.URL{Path: r.Source.File}).String()
+	}
 	file := filepath.Join(r.root, filepath.FromSlash(r.Source.File))
 	if here, err := os.Getwd(); err == nil {
 		if rel, err := filepath.Rel(here, file); err == nil && filepath.IsLocal(rel) {

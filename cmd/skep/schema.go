@@ -74,11 +74,12 @@ func newRender() *cobra.Command {
 		Short: "Print the definitions a CUE package or file comes to",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			root, sub, err := schemas.Locate(args[0])
+			from, err := sourceOf(cmd, args[0])
 			if err != nil {
 				return err
 			}
-			objects, problems, err := schemas.Render(cmd.Context(), schemas.Options{Root: root, Path: sub, Tags: tags})
+			from.Tags = tags
+			objects, problems, err := schemas.Render(cmd.Context(), from)
 			if err != nil {
 				return err
 			}

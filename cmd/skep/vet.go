@@ -72,22 +72,28 @@ type vetResult struct {
 	Error string `json:"error,omitempty"`
 	// Source is where the definition stands.
 	Source schemas.Position `json:"source"`
-	// root is the folder that Source.File is relative to.
+	// root is the folder that Source.File is relative to; empty for standard input.
 	root string
 }
 
 func newVet() *cobra.Command {
 	var (
 		output string
+		files  []string
 		flags  gateFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "vet PATH...",
 		Short: "Judge definitions as a node would, and load nothing",
 		Long: "Run the whole gate over CUE and YAML definitions: schema, signatures, bytecode, policies.\n" +
+			"PATH is a file or a folder, or - for a stream of YAML documents on standard input.\n\n" +
 			"Exit code 0: all are allowed; 1: one is refused; 2: one is invalid, or could not be determined\n" +
 			"(a registry out of reach).",
-		Args: cobra.MinimumNArgs(1),
+		Example: "  skep vet --signers signers.yaml definitions\n" +
+			"  kustomize build | skep vet -",
+		Args: func(cmd *cobra.Command, args []string) error {
+			return cobra.MinimumNArgs(1)(cmd, append(args, files...))
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			engine := policies.NewEngine(policies.EngineOptions{})
 			defer engine.Close()
@@ -96,9 +102,13 @@ func newVet() *cobra.Command {
 				return err
 			}
 			var results []vetResult
-			for _, path := range args {
+			for _, path := range append(args, files...) {
+				from, err := sourceOf(cmd, path)
+				if err != nil {
+					return err
+				}
 				done := working(cmd, "judging %s", path)
-				some, misplaced, err := vetPath(cmd.Context(), judge, path)
+				some, misplaced, err := vetSource(cmd.Context(), judge, from)
 				done()
 				if err != nil {
 					return err
@@ -115,6 +125,7 @@ func newVet() *cobra.Command {
 			return vetError(results)
 		},
 	}
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder, or - for standard input, as PATH; may be given several times")
 	outputFlag(cmd, &output, "text", "json", "sarif")
 	flags.register(cmd)
 	return cmd
@@ -133,14 +144,10 @@ func (r vetResult) invalid() bool { return r.Error != "" && len(r.Reasons) > 0 }
 // unknown reports whether the gate could not come to a verdict.
 func (r vetResult) unknown() bool { return r.Error != "" && len(r.Reasons) == 0 }
 
-// vetPath judges what one path holds. A definition that cannot be read is a
+// vetSource evaluates what one source holds. A definition that cannot be read is a
 // result of its own; misplaced is what is no definition of an application.
-func vetPath(ctx context.Context, judge *gate.Judge, path string) (results []vetResult, misplaced []string, err error) {
-	root, sub, err := schemas.Locate(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	defs, err := schemas.Load(ctx, schemas.Options{Root: root, Path: sub})
+func vetSource(ctx context.Context, judge *gate.Judge, from schemas.Options) (results []vetResult, misplaced []string, err error) {
+	defs, err := schemas.Load(ctx, from)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -156,7 +163,7 @@ func vetPath(ctx context.Context, judge *gate.Judge, path string) (results []vet
 		results = append(results, vetOne(ctx, judge, d))
 	}
 	for i := range results {
-		results[i].root = root
+		results[i].root = from.Root
 	}
 	return results, defs.Misplaced(), nil
 }
