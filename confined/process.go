@@ -82,7 +82,9 @@ func startIn(ctx context.Context, role string, namespaces uintptr) (*Process, er
 	// No GOMEMLIMIT: near it the collector would run without end, and what
 	// takes too much memory would only be found out by the timeout.
 	cmd.Env = []string{roleVariable + "=" + role, "GOGC=50", "GOTRACEBACK=none", raceOptions}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: namespaces}
+	// An interrupt at the terminal is for the parent alone: a child that it ended would
+	// look like one that broke.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: namespaces, Setpgid: true}
 	cmd.WaitDelay = time.Second
 	p := &Process{cmd: cmd}
 	cmd.Stderr = &p.stderr

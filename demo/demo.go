@@ -59,7 +59,8 @@ func Run(ctx context.Context, o Options, args ...string) error {
 	child := exec.CommandContext(ctx, self, append(args, "--"+InsideFlag, dir)...)
 	child.Args[0] = os.Args[0]
 	child.Stdout, child.Stderr = o.Out, os.Stderr
-	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	// An interrupt at the terminal is for this process, which ends the child.
+	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	child.Cancel = func() error { return child.Process.Signal(syscall.SIGTERM) }
 	child.WaitDelay = 10 * time.Second
 	err = child.Run()

@@ -12,21 +12,29 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 )
 
-// The exit codes are part of the command line's contract.
+// The exit codes are part of the command line's contract. A command that a signal ended
+// has 128 and the signal's number, as in a shell.
 const (
 	exitOK      = 0
 	exitRefused = 1
 	exitUnknown = 2
+	exitSignal  = 128
 )
 
 // errRefused ends a command whose answer, already printed, is no.
 var errRefused = errors.New("refused")
+
+// errStopped ends a command that runs until it is told to stop, and says what it leaves.
+type errStopped struct{ leaves string }
+
+func (e *errStopped) Error() string { return e.leaves }
 
 func main() {
 	schemas.MaybeRenderChild()
@@ -36,17 +44,50 @@ func main() {
 
 // run is main without the process around it.
 func run(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx, signalled := untilSignal(context.Background())
 	root := newRoot(streams{in: os.Stdin, out: os.Stdout, err: os.Stderr})
 	root.SetArgs(args)
-	switch err := root.ExecuteContext(ctx); {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, errRefused):
-		return exitRefused
-	default:
-		fmt.Fprintln(os.Stderr, "skep: "+plain(err.Error()))
-		return exitUnknown
+	err := root.ExecuteContext(ctx)
+	code, line := ending(err, signalled())
+	if line != "" {
+		fmt.Fprintln(os.Stderr, "skep: "+plain(line))
 	}
+	return code
+}
+
+// ending is the exit code and the last line of a command that ended with err, after a
+// signal where there was one. Whatever an interrupt broke off, the line is that.
+func ending(err error, by syscall.Signal) (code int, line string) {
+	var stopped *errStopped
+	switch isStopped := errors.As(err, &stopped); {
+	case by == syscall.SIGINT && isStopped:
+		return exitSignal + int(by), "interrupted; " + stopped.leaves
+	case by == syscall.SIGINT:
+		return exitSignal + int(by), "interrupted"
+	case isStopped:
+		return exitOK, "stopped; " + stopped.leaves
+	case by != 0 && err != nil:
+		return exitSignal + int(by), by.String()
+	case err == nil:
+		return exitOK, ""
+	case errors.Is(err, errRefused):
+		return exitRefused, ""
+	}
+	return exitUnknown, err.Error()
+}
+
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM. The second one
+// ends the process. signalled is the first; 0 where there was none.
+func untilSignal(parent context.Context) (ctx context.Context, signalled func() syscall.Signal) {
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	var first atomic.Int64
+	go func() {
+		by, _ := (<-signals).(syscall.Signal)
+		first.Store(int64(by))
+		signal.Stop(signals)
+		cancel()
+	}()
+	return ctx, func() syscall.Signal { return syscall.Signal(first.Load()) }
 }

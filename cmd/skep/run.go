@@ -109,16 +109,50 @@ func runHost(cmd *cobra.Command, h *host.Host, f runFlags) error {
 		if err != nil {
 			return err
 		}
-		return h.Run(cmd.Context(), listener)
+		if err := h.Run(cmd.Context(), listener); err != nil {
+			return err
+		}
+		return leaves(h.Status())
 	}
 	s, err := h.Once(cmd.Context())
 	if err != nil && cmd.Context().Err() != nil {
-		return err
+		if h.DryRun() {
+			return err
+		}
+		return leaves(s)
 	}
 	if err := printStatus(cmd.OutOrStdout(), f.output, confirmLater, s); err != nil {
 		return err
 	}
 	return onceError(s, h.DryRun())
+}
+
+// leaves says how many programs stay loaded when skep run ends.
+func leaves(s host.Status) error {
+	programs, applications := 0, 0
+	for _, a := range s.Applications {
+		loaded := 0
+		for _, p := range a.Programs {
+			if p.ID != 0 {
+				loaded++
+			}
+		}
+		if programs += loaded; loaded > 0 {
+			applications++
+		}
+	}
+	if programs == 0 {
+		return &errStopped{"no program is loaded"}
+	}
+	return &errStopped{fmt.Sprintf("%s of %s stay loaded and attached", counted(programs, "program"), counted(applications, "application"))}
+}
+
+// counted is a number of things.
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // onceError is the status as an exit code.

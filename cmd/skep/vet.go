@@ -161,6 +161,9 @@ func vetSource(ctx context.Context, judge *gate.Judge, from schemas.Options) (re
 	}
 	for _, d := range defs.Applications {
 		results = append(results, vetOne(ctx, judge, d))
+		if ctx.Err() != nil {
+			return nil, nil, fmt.Errorf("vet: %w", ctx.Err())
+		}
 	}
 	for i := range results {
 		results[i].root = from.Root
