@@ -27,9 +27,11 @@ func newRoot(s streams) *cobra.Command {
 		Short: "Admit, verify and run eBPF programs, from git to kernel",
 		Long: "Skep validates a program definition, checks who signed its bytecode image, reads the bytecode\n" +
 			"itself, lets the admins' policies decide on all of that, and keeps what is allowed loaded.",
+		Version:       thisBuild().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetVersionTemplate("skep {{.Version}}\n")
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
@@ -41,7 +43,50 @@ func newRoot(s streams) *cobra.Command {
 		newVersion(),
 	)
 	nameArguments(root)
+	root.SetFlagErrorFunc(flagError)
+	refuseUnknown(root)
 	return root
+}
+
+// flagError says where the flags of a command are listed. Before a command that does not
+// exist, no flag is known either: that it does not exist is what is wrong.
+func flagError(cmd *cobra.Command, err error) error {
+	if given := cmd.Flags().Args(); cmd.HasSubCommands() && len(given) > 0 {
+		return unknownCommand(cmd, given[0])
+	}
+	return fmt.Errorf("%w\n%s", err, seeHelp(cmd))
+}
+
+// refuseUnknown has every command that only has commands below it refuse others.
+func refuseUnknown(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		refuseUnknown(c)
+	}
+	if !cmd.HasSubCommands() {
+		return
+	}
+	cmd.Args, cmd.DisableFlagsInUseLine = cobra.ArbitraryArgs, true
+	cmd.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		return unknownCommand(c, args[0])
+	}
+}
+
+// unknownCommand says of a command that does not exist which ones are like it.
+func unknownCommand(parent *cobra.Command, name string) error {
+	like := ""
+	parent.SuggestionsMinimumDistance = 2
+	if known := parent.SuggestionsFor(name); len(known) > 0 {
+		like = "; did you mean " + strings.Join(known, " or ") + "?"
+	}
+	return fmt.Errorf("unknown command %q for %q%s\n%s", name, parent.CommandPath(), like, seeHelp(parent))
+}
+
+// seeHelp says where a command's usage is told.
+func seeHelp(cmd *cobra.Command) string {
+	return fmt.Sprintf("See '%s --help' for usage.", cmd.CommandPath())
 }
 
 // nameArguments has every command say, where its arguments are too few or too
