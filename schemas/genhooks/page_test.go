@@ -16,9 +16,9 @@ func TestEveryRowStandsOnceInItsSection(t *testing.T) {
 	if err := writePage(&b, hook.All()); err != nil {
 		t.Fatal(err)
 	}
-	attached, refused, ok := strings.Cut(b.String(), "## Known, and refused today")
+	attached, refused, ok := strings.Cut(b.String(), "## Known, and not supported today")
 	if !ok {
-		t.Fatal("the page has no section for the hooks that are refused")
+		t.Fatal("the page has no section for the hooks that are not supported")
 	}
 	for _, h := range hook.All() {
 		in, out := attached, refused
