@@ -32,7 +32,7 @@ func newChain() *cobra.Command {
 				}
 			}
 			if len(args) == 1 && len(chosen) == 0 {
-				return fmt.Errorf("show chain of %s: no XDP program of Skep's runs there; see skep inventory for others", args[0])
+				return absent("show chain of %s: no XDP program of Skep's runs there; see skep inventory for others", args[0])
 			}
 			if output == "json" {
 				return printJSON(cmd.OutOrStdout(), chosen)
@@ -58,7 +58,7 @@ func printChain(w io.Writer, c node.ChainStatus) error {
 		if m.Runs != nil {
 			runs = strconv.FormatUint(*m.Runs, 10)
 		}
-		rows = append(rows, []string{strconv.Itoa(i + 1), strconv.Itoa(int(m.Priority)), cut(m.Application, 30), cut(m.Program, 24), joined(m.ProceedOn), runs})
+		rows = append(rows, []string{strconv.Itoa(i + 1), strconv.Itoa(int(m.Priority)), m.Application, m.Program, joined(m.ProceedOn), runs})
 	}
 	if err := table(w, []string{"#", "PRIORITY", "APPLICATION", "PROGRAM", "PROCEED ON", "RUNS"}, rows); err != nil {
 		return err

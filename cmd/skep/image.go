@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -234,7 +235,12 @@ func printInspection(w io.Writer, got inspection) error {
 	}
 	rows := make([][]string, 0, len(f.Programs))
 	for _, p := range f.Programs {
-		rows = append(rows, []string{p.Name, p.Section, strconv.Itoa(p.Instructions), cut(strings.Join(append(append([]string(nil), p.Helpers...), p.Kfuncs...), ","), 44)})
+		calls := slices.Concat(p.Helpers, p.Kfuncs)
+		called := joined(calls)
+		if terminal(w) {
+			called = fitting(calls, 44)
+		}
+		rows = append(rows, []string{p.Name, p.Section, strconv.Itoa(p.Instructions), called})
 	}
 	fmt.Fprintln(w)
 	if err := table(w, []string{"PROGRAM", "SECTION", "INSNS", "HELPERS AND KFUNCS"}, rows); err != nil {

@@ -61,7 +61,11 @@ func printInventory(w io.Writer, all inventory.Inventory) error {
 				whose = "skep " + p.Owner.App
 			}
 		}
-		rows = append(rows, []string{strconv.Itoa(int(p.ID)), cut(p.Type, 14), cut(p.Name, 18), cut(or(joined(places), "-"), 22), cut(whose, 18), cut(or(joined(holders), "-"), 16)})
+		attached, held := joined(places), joined(holders)
+		if terminal(w) {
+			attached, held = fitting(places, 22), fitting(holders, 16)
+		}
+		rows = append(rows, []string{strconv.Itoa(int(p.ID)), p.Type, p.Name, or(attached, "-"), whose, or(held, "-")})
 	}
 	if err := table(w, []string{"ID", "TYPE", "NAME", "ATTACHED", "WHOSE", "HELD BY"}, rows); err != nil {
 		return err

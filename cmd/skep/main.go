@@ -31,6 +31,15 @@ const (
 // errRefused ends a command whose answer, already printed, is no.
 var errRefused = errors.New("refused")
 
+// errAbsent ends a command that was asked about something that does not exist.
+type errAbsent struct{ error }
+
+// Unwrap returns the cause.
+func (e *errAbsent) Unwrap() error { return e.error }
+
+// absent says of what a command was asked about that it does not exist.
+func absent(format string, args ...any) error { return &errAbsent{fmt.Errorf(format, args...)} }
+
 // errStopped ends a command that runs until it is told to stop, and says what it leaves.
 type errStopped struct{ leaves string }
 
@@ -59,6 +68,7 @@ func run(args []string) int {
 // signal where there was one. Whatever an interrupt broke off, the line is that.
 func ending(err error, by syscall.Signal) (code int, line string) {
 	var stopped *errStopped
+	var missing *errAbsent
 	switch isStopped := errors.As(err, &stopped); {
 	case by == syscall.SIGINT && isStopped:
 		return exitSignal + int(by), "interrupted; " + stopped.leaves
@@ -72,6 +82,8 @@ func ending(err error, by syscall.Signal) (code int, line string) {
 		return exitOK, ""
 	case errors.Is(err, errRefused):
 		return exitRefused, ""
+	case errors.As(err, &missing):
+		return exitRefused, err.Error()
 	}
 	return exitUnknown, err.Error()
 }

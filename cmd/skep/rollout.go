@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -94,6 +95,9 @@ func (k *kubeconfig) find(ctx context.Context, arg string) (*rolled, error) {
 // get reads the application anew.
 func (r *rolled) get(ctx context.Context) error {
 	found, err := r.api.Get(ctx, r.named.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return absent("get %s: %w", r.named, err)
+	}
 	if err != nil {
 		return fmt.Errorf("get %s: %w", r.named, err)
 	}

@@ -131,6 +131,18 @@ func printJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
+// printData writes v as JSON or YAML.
+func printData(w io.Writer, format string, v any) error {
+	if format == "json" {
+		return printJSON(w, v)
+	}
+	doc, err := yamlOf(v)
+	if err == nil {
+		_, err = w.Write(doc)
+	}
+	return err
+}
+
 // yamlOf is v as one YAML document.
 func yamlOf(v any) ([]byte, error) {
 	out, err := yaml.Marshal(v)
@@ -140,8 +152,9 @@ func yamlOf(v any) ([]byte, error) {
 	return out, nil
 }
 
-// table writes rows in columns under a header. Cells are cut so that a line
-// fits 100 columns where only the last one is long.
+// table writes rows in columns under a header. A cell that holds a list is shortened by
+// fitting on a terminal, and nowhere else; no other cell is cut: another command may need
+// the name, the digest or the path in it.
 func table(w io.Writer, header []string, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, row := range append([][]string{header}, rows...) {
@@ -159,6 +172,24 @@ func cut(s string, n int) string {
 		return s
 	}
 	return string(r[:n-1]) + "…"
+}
+
+// fitting is as many of a list's members as fit n runes, one at least, each whole, and how
+// many more there are.
+func fitting(items []string, n int) string {
+	for shown := len(items); shown > 1; shown-- {
+		s := joined(items[:shown])
+		if more := len(items) - shown; more > 0 {
+			s += fmt.Sprintf(", +%d", more)
+		}
+		if len([]rune(s)) <= n {
+			return s
+		}
+	}
+	if len(items) > 1 {
+		return fmt.Sprintf("%s, +%d", items[0], len(items)-1)
+	}
+	return joined(items)
 }
 
 // short is a digest as people compare it: twelve digits.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,33 +77,131 @@ func newStatus() *cobra.Command {
 	var (
 		l      local
 		output string
+		watch  bool
 	)
 	cmd := &cobra.Command{
-		Use:   "status",
+		Use:   "status [APP...]",
 		Short: "Show what skep run keeps loaded on this host, and what it refuses",
-		Long: "The exit code is 0 where skep run answers, whatever it shows. skep run --once and skep vet are\n" +
-			"those that fail where something is denied.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var s host.Status
-			if err := l.do(cmd.Context(), http.MethodGet, "status", &s); err != nil {
+		Long: "The exit code is 0 where skep run answers, whatever it shows, and 1 where there is no application APP.\n" +
+			"skep run --once and skep vet are those that fail where something is denied.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if watch {
+				return l.watch(cmd, output, args)
+			}
+			s, err := l.status(cmd.Context(), args)
+			if err != nil {
 				return err
 			}
 			return printStatus(cmd.OutOrStdout(), output, confirmHere, s)
 		},
 	}
-	outputFlag(cmd, &output, "text", "json")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print the status again whenever it changes, until Ctrl-C")
+	outputFlag(cmd, &output, "text", "wide", "json", "yaml")
 	l.register(cmd, clusterShows)
 	return cmd
+}
+
+// status is that of skep run, of the named applications alone where any are.
+func (l *local) status(ctx context.Context, names []string) (host.Status, error) {
+	var s host.Status
+	if err := l.do(ctx, http.MethodGet, "status", &s); err != nil || len(names) == 0 {
+		return s, err
+	}
+	for _, name := range names {
+		if _, known := find(s, name); !known {
+			return s, noApplication("show status of", name)
+		}
+	}
+	s.Applications = slices.DeleteFunc(s.Applications, func(a host.Application) bool { return !slices.Contains(names, a.Identity().String()) })
+	s.Problems = slices.DeleteFunc(s.Problems, func(p schemas.Problem) bool {
+		return p.Definition != nil && !slices.Contains(names, p.Definition.String())
+	})
+	return s, nil
+}
+
+// noApplication says that there is no application of a name.
+func noApplication(verb, name string) error {
+	return absent("%s %s: there is no such application; see skep status", verb, name)
+}
+
+// find returns an application by its name as skep status prints it. One that does not run
+// and whose definition cannot be read has its problems alone.
+func find(s host.Status, name string) (a host.Application, known bool) {
+	if i := slices.IndexFunc(s.Applications, func(a host.Application) bool { return a.Identity().String() == name }); i >= 0 {
+		return s.Applications[i], true
+	}
+	a = host.Application{Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{},
+		Conditions: []metav1.Condition{}, Programs: []node.ProgramStatus{}}
+	for _, p := range s.Problems {
+		if p.Definition != nil && p.Definition.String() == name {
+			a.Kind, a.Namespace, a.Name = p.Definition.Kind, p.Definition.Namespace, p.Definition.Name
+			a.Problems = append(a.Problems, p)
+		}
+	}
+	return a, len(a.Problems) > 0
+}
+
+// watchInterval is how often a status that is watched is asked for.
+const watchInterval = time.Second
+
+// watch prints the status whenever it changed, until it cannot be had or ctx ends.
+func (l *local) watch(cmd *cobra.Command, output string, names []string) error {
+	var last string
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		s, err := l.status(cmd.Context(), names)
+		if err != nil {
+			return err
+		}
+		// When skep run last looked changes, and what it saw may not.
+		same := s
+		same.Passed = time.Time{}
+		var now strings.Builder
+		if err := printStatus(&now, output, confirmHere, same); err != nil {
+			return err
+		}
+		if now.String() != last {
+			if err := printNext(cmd.OutOrStdout(), output, last == "", s); err != nil {
+				return err
+			}
+			last = now.String()
+		}
+		select {
+		case <-cmd.Context().Done():
+			return cmd.Context().Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// printNext prints one status of several, apart from the one before.
+func printNext(w io.Writer, output string, first bool, s host.Status) error {
+	if !first {
+		apart := map[string]string{"json": "", "yaml": "---\n"}
+		between, known := apart[output]
+		if !known {
+			between = "\n"
+		}
+		if _, err := io.WriteString(w, between); err != nil {
+			return err
+		}
+	}
+	return printStatus(w, output, confirmHere, s)
 }
 
 // printStatus says where definitions come from, what waits for a human and how it is
 // confirmed, and how each application is doing.
 func printStatus(w io.Writer, format, confirm string, s host.Status) error {
-	if format == "json" {
-		return printJSON(w, s)
+	if format == "json" || format == "yaml" {
+		return printData(w, format, s)
 	}
-	fmt.Fprintf(w, "source  %s %s\n", s.Source.Address, cut(s.Source.Revision, 13))
+	whole := format == "wide" || !terminal(w)
+	revision := s.Source.Revision
+	if !whole {
+		revision = cut(revision, 13)
+	}
+	fmt.Fprintf(w, "source  %s %s\n", s.Source.Address, revision)
 	printFailure(w, s.Source.Error)
 	if s.Settings.Error != "" {
 		fmt.Fprintln(w, "settings")
@@ -125,11 +224,7 @@ func printStatus(w io.Writer, format, confirm string, s host.Status) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	var rows [][]string
-	for _, a := range s.Applications {
-		rows = append(rows, statusRow(a))
-	}
-	if err := table(w, []string{"APPLICATION", "READY", "DIGEST", "SIGNERS", "PROGRAMS", "REASON"}, rows); err != nil {
+	if err := printApplications(w, format == "wide", whole, s.Applications); err != nil {
 		return err
 	}
 	for _, a := range s.Applications {
@@ -206,8 +301,27 @@ func printVersions(w io.Writer, a host.Application) {
 	}
 }
 
+// printApplications is a table with a line for each application; wide has its image too.
+// Lists and digests are shortened where it is not whole.
+func printApplications(w io.Writer, wide, whole bool, all []host.Application) error {
+	header := []string{"APPLICATION", "READY", "DIGEST", "SIGNERS", "PROGRAMS", "REASON"}
+	if wide {
+		header = append(header, "IMAGE")
+	}
+	var rows [][]string
+	for _, a := range all {
+		row := statusRow(a, whole)
+		if wide {
+			row[len(row)-1] = or(row[len(row)-1], "-")
+			row = append(row, or(a.Image, "-"))
+		}
+		rows = append(rows, row)
+	}
+	return table(w, header, rows)
+}
+
 // statusRow is an application on one line.
-func statusRow(a host.Application) []string {
+func statusRow(a host.Application, whole bool) []string {
 	ready := a.Condition(v1alpha1.ConditionReady)
 	var programs []string
 	for _, p := range a.Programs {
@@ -221,37 +335,46 @@ func statusRow(a host.Application) []string {
 	if ready.Status != metav1.ConditionTrue {
 		why = ready.Reason
 	}
-	return []string{cut(a.Identity().String(), 28), string(ready.Status), or(short(a.Digest), "-"), cut(or(joined(a.Signers), "-"), 14), cut(or(joined(programs), "-"), 24), why}
+	digest, signers, places := a.Digest, joined(a.Signers), joined(programs)
+	if !whole {
+		digest, signers, places = short(digest), fitting(a.Signers, 14), fitting(programs, 24)
+	}
+	return []string{a.Identity().String(), string(ready.Status), or(digest, "-"), or(signers, "-"), or(places, "-"), why}
 }
 
 func newExplain() *cobra.Command {
-	var l local
+	var (
+		l      local
+		output string
+	)
 	cmd := &cobra.Command{
 		Use:   "explain APP",
 		Short: "Tell all about one application: reasons, conditions, links, the verifier's log",
-		Long:  "APP is a name, or namespace/name, as skep status prints it.",
+		Long:  "APP is a name, or namespace/name, as skep status prints it. The exit code is 1 where there is none.",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var s host.Status
 			if err := l.do(cmd.Context(), http.MethodGet, "status", &s); err != nil {
 				return err
 			}
-			i := slices.IndexFunc(s.Applications, func(a host.Application) bool { return a.Identity().String() == args[0] })
-			if i >= 0 {
-				explain(cmd.OutOrStdout(), s.Applications[i])
+			a, known := find(s, args[0])
+			switch {
+			case !known:
+				return noApplication("explain", args[0])
+			case output != "text":
+				return printData(cmd.OutOrStdout(), output, a)
+			case len(a.Conditions) > 0:
+				explain(cmd.OutOrStdout(), a)
 				return nil
 			}
-			broken := slices.DeleteFunc(s.Problems, func(p schemas.Problem) bool { return p.Definition == nil || p.Definition.String() != args[0] })
-			if len(broken) == 0 {
-				return fmt.Errorf("explain %s: there is no such application; see skep status", args[0])
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n  it does not run, and its definition cannot be read\n", broken[0].Definition.Kind, args[0])
-			for _, p := range broken {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n  it does not run, and its definition cannot be read\n", a.Kind, args[0])
+			for _, p := range a.Problems {
 				printProblem(cmd.OutOrStdout(), p)
 			}
 			return nil
 		},
 	}
+	outputFlag(cmd, &output, "text", "json", "yaml")
 	l.register(cmd, clusterShows)
 	return cmd
 }
