@@ -141,13 +141,14 @@ func (s *show) signed(ctx context.Context, name, repository string) (string, err
 	if err := signing.Sign(ctx, s.client, r, s.key, signing.SignOptions{}); err != nil {
 		return "", err
 	}
-	s.Good("packed and signed %s  %s", ref, s.Paint(story.Faint, r.Digest[:19]+"…"))
+	s.Good("packed and signed %s  %s", ref, s.Paint(story.Faint, story.Shorten(r.Digest)))
 	return ref, nil
 }
 
 // deploy packs, signs, commits, and waits until all is loaded.
 func (s *show) deploy(ctx context.Context) error {
-	s.Title("Pack and sign eBPF objects, commit their definitions to git")
+	s.Act("Pack and sign eBPF objects, commit their definitions to git",
+		"A program in the kernel can see and change everything. Only a commit and a known signature put one there.")
 	files := map[string]string{}
 	for _, p := range []struct {
 		prop, cue string
@@ -184,14 +185,14 @@ func (s *show) deploy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.Good("commit %s: validated, verified, inspected, allowed, sealed, attached in %d ms", hash, time.Since(began).Milliseconds())
+	s.Good("commit %s: validated, verified, inspected, allowed, loaded, attached in %d ms", hash, time.Since(began).Milliseconds())
 	s.acted++
 	return nil
 }
 
 // count sends packets and reads the kernel's maps.
 func (s *show) count(ctx context.Context) error {
-	s.Title("Send real packets, read the real maps")
+	s.Act("Send real packets, read the real maps", "A firewall that is loaded and sees no packet protects nothing.")
 	for _, batch := range []struct {
 		n    int
 		port uint16
@@ -235,7 +236,8 @@ func (s *show) tally(what string, got, want uint64) {
 
 // update commits a new version while packets are on the wire.
 func (s *show) update(ctx context.Context) error {
-	s.Title("Commit a new version while %d packets a second arrive", rate)
+	s.Act(fmt.Sprintf("Commit a new version while %d packets a second arrive", rate),
+		"A firewall that is off during its own update lets packets through.")
 	ref, err := s.signed(ctx, "counter_v2", "counter:v2")
 	if err != nil {
 		return err
@@ -265,16 +267,26 @@ func (s *show) update(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.Say("sent %d more; the counters went on where they were", n)
+	s.Say("sent %d more; the counters kept their values", n)
 	s.tally("counter has now counted", counted, s.sent)
 	s.tally("packets missed during the update:", s.sent-min(counted, s.sent), 0)
 	s.acted++
 	return nil
 }
 
-// refuse commits three definitions that must not reach the kernel.
-func (s *show) refuse(ctx context.Context) error {
-	s.Title("Commit what must not run: unsigned, tampered with, dangerous")
+// suspects are the applications that must not run, and what each of them is.
+func suspects() []struct{ name, is string } {
+	return []struct{ name, is string }{
+		{"unsigned", "unsigned image unsigned:v1"},
+		{"counter", "tampered image counter:v3, which has other bytes and the signature of counter:v2,"},
+		{"rewrite", "dangerous image rewrite:v1, which is signed,"},
+	}
+}
+
+// deny commits three definitions that must not reach the kernel.
+func (s *show) deny(ctx context.Context) error {
+	s.Act("Commit what must not run: an unsigned, a tampered and a dangerous image",
+		"An attacker who can push to git and to the registry must not reach the kernel.")
 	guard, err := altered("guard", "Dual MPL/GPL")
 	if err != nil {
 		return err
@@ -300,10 +312,9 @@ func (s *show) refuse(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	names := []string{"unsigned", "counter", "rewrite"}
-	err = s.until(ctx, "all three are refused", func(st host.Status) bool {
-		for _, n := range names {
-			if find(st, n).Condition(v1alpha1.ConditionAllowed).Status != metav1.ConditionFalse {
+	err = s.until(ctx, "all three are denied", func(st host.Status) bool {
+		for _, suspect := range suspects() {
+			if find(st, suspect.name).Condition(v1alpha1.ConditionAllowed).Status != metav1.ConditionFalse {
 				return false
 			}
 		}
@@ -314,18 +325,21 @@ func (s *show) refuse(ctx context.Context) error {
 	}
 	s.Say("commit %s:", hash)
 	st := s.host.Status()
-	for _, n := range names {
-		for _, r := range find(st, n).Reasons {
-			s.Bad("%s refused by %s: %s", n, r.Rule, r.Message)
-			if c := find(st, n).Condition(v1alpha1.ConditionVerified); c.Status == metav1.ConditionFalse {
-				s.Say("  %s", c.Message)
+	for _, suspect := range suspects() {
+		a := find(st, suspect.name)
+		for _, r := range a.Reasons {
+			s.Bad("%s denied by %s", suspect.is, r.Rule)
+			s.Say("  %s", r.Message)
+			c := a.Condition(v1alpha1.ConditionVerified)
+			if _, why, found := strings.Cut(c.Message, "; "); found && c.Status == metav1.ConditionFalse {
+				s.Say("  %s", story.Shorten(why))
 			}
-			s.Say("  %s", s.Paint(story.Faint, "remedy: "+r.Remedy))
+			s.Say("  %s", s.Paint(story.Faint, "fix: "+r.Remedy))
 		}
 	}
 	counter := find(st, "counter")
 	if len(counter.Programs) > 0 && counter.Programs[0].ID != 0 {
-		s.Good("counter goes on in its last good version, kernel id %d", counter.Programs[0].ID)
+		s.Good("counter keeps running in its last allowed version, kernel id %d", counter.Programs[0].ID)
 	}
 	s.acted++
 	return nil
@@ -366,7 +380,7 @@ func (s *show) tamper(ctx context.Context) (string, error) {
 
 // revert takes every definition out and shows what is left.
 func (s *show) revert(ctx context.Context) error {
-	s.Title("Revert: the kernel is as it was")
+	s.Act("Revert: the kernel is as it was", "A program that git no longer defines must not stay in the kernel.")
 	files := map[string]string{}
 	found, err := os.ReadDir(s.repo.dir)
 	if err != nil {
@@ -413,7 +427,7 @@ func (s *show) managed(ctx context.Context) (int, error) {
 
 // keep leaves everything as it is until ctx ends.
 func (s *show) keep(ctx context.Context) error {
-	s.Title("It is yours: look around, then end it with Ctrl-C")
+	s.Act("It is yours: look around, then end it with Ctrl-C", "Everything still runs in namespaces of its own, and goes when the demo ends.")
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)

@@ -1,5 +1,5 @@
 // Package demo shows the whole pipeline in the real kernel: from a signed image
-// and a git commit to counted packets, an update that misses none, refusals,
+// and a git commit to counted packets, an update that misses none, denials,
 // and a revert that leaves the kernel clean.
 //
 // It owns the story and its props. All that is shown is done by the other
@@ -74,15 +74,19 @@ func Run(ctx context.Context, o Options, args ...string) error {
 	return err
 }
 
-// Inside plays the story in dir. The process is in namespaces of its own.
+// Inside plays the story in dir. The process is in namespaces of its own. That ctx
+// ends is no error.
 func Inside(ctx context.Context, o Options, dir string) (err error) {
 	show, err := open(ctx, o, dir)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return nil
+	case err != nil:
 		return fmt.Errorf("set the stage: %w", err)
 	}
 	defer func() { err = errors.Join(err, show.close()) }()
 	for _, act := range []func(context.Context) error{
-		show.deploy, show.count, show.update, show.refuse, show.revert,
+		show.deploy, show.count, show.update, show.deny, show.revert,
 	} {
 		if err := act(ctx); err != nil {
 			if ctx.Err() != nil {

@@ -5,6 +5,7 @@ package story
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 )
 
@@ -33,11 +34,18 @@ func (n *Narrator) Paint(code, s string) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// Title begins an act.
-func (n *Narrator) Title(format string, args ...any) {
+// Act begins an act with its title, and with what is at stake in one line.
+func (n *Narrator) Act(title, stake string) {
 	n.act++
-	fmt.Fprintf(n.Out, "\n%s\n", n.Paint(Bold, fmt.Sprintf("%d. %s", n.act, fmt.Sprintf(format, args...))))
+	fmt.Fprintf(n.Out, "\n%s\n", n.Paint(Bold, fmt.Sprintf("%d. %s", n.act, title)))
+	n.Say("%s", n.Paint(Faint, stake))
 }
+
+// digest is a whole one, as it stands in a reference or in a tag.
+var digest = regexp.MustCompile(`(sha256[:-][0-9a-f]{12})[0-9a-f]{52}`)
+
+// Shorten cuts every digest of a text to the twelve digits that people compare.
+func Shorten(text string) string { return digest.ReplaceAllString(text, "$1…") }
 
 // Say writes one line of an act.
 func (n *Narrator) Say(format string, args ...any) {
@@ -56,7 +64,7 @@ func (n *Narrator) Good(format string, args ...any) {
 	n.Say("%s %s", n.Paint(Green, "✓"), fmt.Sprintf(format, args...))
 }
 
-// Bad is an answer that is none, or a refusal.
+// Bad is an answer that is wrong, or a denial.
 func (n *Narrator) Bad(format string, args ...any) {
 	n.Say("%s %s", n.Paint(Red, "✗"), fmt.Sprintf(format, args...))
 }

@@ -195,7 +195,8 @@ func (s *show) file(name string, objects ...client.Object) {
 }
 
 func (s *show) sets() {
-	s.Title("Three nodes on this kernel: each a network namespace, a BPF file system and an agent of its own")
+	s.Act("Three nodes on this kernel: each a network namespace, a BPF file system and an agent of its own",
+		"Every node has a kernel to protect, and an agent that reports what runs there.")
 	s.until("the nodes to report", func() error {
 		var nodes v1alpha1.BpfNodeList
 		if err := s.List(s.t.Context(), &nodes); err != nil || len(nodes.Items) < len(s.nodes) {
@@ -212,7 +213,8 @@ func (s *show) sets() {
 }
 
 func (s *show) applies() *v1alpha1.ClusterBpfApplication {
-	s.Title("An admin says whose signatures count; a team applies a signed program")
+	s.Act("An admin trusts a signer; a team applies a signed program",
+		"A program on every node has as much power as root on every node.")
 	s.file("signer.yaml", s.Signer("release"))
 	s.kubectl("apply", "--filename=signer.yaml")
 	image, _ := s.Push("counter:v1", programs.Object("xdp_count"), "release")
@@ -227,12 +229,12 @@ func (s *show) applies() *v1alpha1.ClusterBpfApplication {
 	s.condition(app, v1alpha1.ConditionReady, metav1.ConditionTrue, "Succeeded")
 	s.kubectl("get", "cbpfapp")
 	s.kubectl("get", "bpfnodes")
-	s.Good("validated, verified, inspected, allowed, sealed; on one node first, then on all")
+	s.Good("validated, verified, inspected, allowed, loaded: on one node first, then on all")
 	return app
 }
 
 func (s *show) counted() {
-	s.Title("Real packets, counted in each node's kernel")
+	s.Act("Real packets, counted in each node's kernel", "Ready has to mean that the program sees packets on every node.")
 	for _, m := range s.nodes {
 		before, _ := m.counted()
 		m.counts()
@@ -242,7 +244,7 @@ func (s *show) counted() {
 }
 
 func (s *show) refuses() {
-	s.Title("Somebody applies what nobody signed")
+	s.Act("A user applies an image that nobody signed", "One unsigned image would reach every node at once.")
 	image, _ := s.Push("stray:v1", programs.Object("xdp_count"))
 	app := fleet(image)
 	app.Name = "stray"
@@ -251,11 +253,11 @@ func (s *show) refuses() {
 	if err := s.Get(s.t.Context(), client.ObjectKeyFromObject(app), app); !apierrors.IsNotFound(err) {
 		s.t.Errorf("what was refused is stored: %v", err)
 	}
-	s.Say("%s", s.Paint(story.Faint, "it is stored nowhere, and no node has heard of it"))
+	s.Say("%s", s.Paint(story.Faint, "the API server stored nothing, and no node was told of it"))
 }
 
 func (s *show) stops(app *v1alpha1.ClusterBpfApplication) {
-	s.Title("A new version that the kernel's verifier refuses")
+	s.Act("A new version that the kernel's verifier rejects", "A bad version must stop at the first node and not reach the others.")
 	image, _ := s.Push("counter:v2", programs.Object("xdp_rejected"), "release")
 	patch := fmt.Sprintf(`{"spec":{"bytecode":{"image":%q},"programs":[{"name":"xdp_rejected","attach":[{"hook":"xdp","interfaces":{"names":["eth0"]}}]}]}}`, image)
 	s.kubectl("patch", "cbpfapp", "counter", "--type=merge", "--patch="+patch)
@@ -264,11 +266,11 @@ func (s *show) stops(app *v1alpha1.ClusterBpfApplication) {
 	for _, m := range s.nodes {
 		m.counts()
 	}
-	s.Good("all three nodes go on counting in the version before")
+	s.Good("all three nodes keep counting in the version before")
 }
 
 func (s *show) revokes() {
-	s.Title("The key is stolen: the admin revokes it")
+	s.Act("The key is stolen: the admin revokes it", "A thief can sign any program with it: its programs have to leave every node.")
 	s.kubectl("patch", "bpfsigner", "release", "--type=merge", `--patch={"spec":{"revoked":true}}`)
 	s.until("the programs to leave", func() error {
 		if slices.ContainsFunc(s.nodes, func(m *machine) bool { return m.pins() > 0 }) {
