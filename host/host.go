@@ -183,6 +183,12 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	return h, nil
 }
 
+// What lies in the state folder beside keys and caches: what the agent keeps, and the lock.
+const (
+	agentFolder = "agent"
+	lockFile    = "lock"
+)
+
 // openState makes the state folder, locks it, and reads the sealing key or
 // makes one on first use.
 func (h *Host) openState() error {
@@ -196,7 +202,7 @@ func (h *Host) openState() error {
 	if err := os.MkdirAll(h.memory.dir, 0o700); err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(h.opts.State, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(h.opts.State, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
@@ -252,7 +258,7 @@ func (h *Host) openAgent() error {
 	}
 	h.agent, err = node.New(node.Options{
 		BPFFS:      h.opts.BPFFS,
-		StateDir:   filepath.Join(h.opts.State, "agent"),
+		StateDir:   filepath.Join(h.opts.State, agentFolder),
 		Trust:      trust,
 		Fetch:      h.object,
 		CgroupRoot: h.opts.CgroupRoot, NamespaceShare: h.opts.NamespaceShare, MapMemory: h.opts.MapMemory,
