@@ -98,6 +98,7 @@ verify: ## Fail where make generate would change a file
 
 lint: ## Run golangci-lint
 	$(TOOL) golangci-lint run
+	go test ./test/docs -run RetiredWord
 
 fmt: ## Format the Go code
 	$(TOOL) golangci-lint fmt

@@ -41,7 +41,7 @@ func checkFacts(f Facts, most int) error {
 }
 
 func tooManyFacts(reason string) error {
-	return &Refusal{Rule: "bytecode/too-many-facts", Object: "object", Reason: reason, Remedy: "split it into several objects"}
+	return &Refusal{Rule: "bytecode/too-many-facts", Object: "object", Reason: reason, Fix: "split it into several objects"}
 }
 
 // texts are all that a program's facts say in words.
@@ -104,7 +104,7 @@ func checkEach(names iter.Seq[string]) error {
 				Rule:   "bytecode/long-name",
 				Object: "name " + printable(name),
 				Reason: fmt.Sprintf("it has %d bytes, more than %d", len(name), maxName),
-				Remedy: "give programs, maps, variables and sections shorter names",
+				Fix:    "give programs, maps, variables and sections shorter names",
 			}
 		}
 		if !utf8.ValidString(name) || strings.ContainsFunc(name, unprintable) {
@@ -112,12 +112,12 @@ func checkEach(names iter.Seq[string]) error {
 				Rule:   "bytecode/unprintable-name",
 				Object: "name " + printable(name),
 				Reason: "it is not printable text",
-				Remedy: "name programs, maps, variables and sections with letters and digits",
+				Fix:    "name programs, maps, variables and sections with letters and digits",
 			}
 		}
 	}
 	return nil
 }
 
-// unprintable tells whether a character shows as nothing or moves the cursor.
+// unprintable reports whether a character shows as nothing or moves the cursor.
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }

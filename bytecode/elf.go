@@ -41,7 +41,7 @@ func checkELF(object []byte, opts Options) error {
 			Rule:   "bytecode/overlapping-sections",
 			Object: "object",
 			Reason: fmt.Sprintf("its sections have %d bytes together, more than the %d of the file", packed, len(object)),
-			Remedy: "build the object from source with clang -target bpf -g",
+			Fix:    "build the object from source with clang -target bpf -g",
 		}
 	}
 	if unpacked > uint64(opts.MaxSize) {
@@ -49,7 +49,7 @@ func checkELF(object []byte, opts Options) error {
 			Rule:   "bytecode/too-large",
 			Object: "sections without contents",
 			Reason: fmt.Sprintf("they ask for %d bytes together, more than %d", unpacked, opts.MaxSize),
-			Remedy: "keep large tables in maps instead of globals",
+			Fix:    "keep large tables in maps instead of globals",
 		}
 	}
 	if err := checkTypeNames(f); err != nil {
@@ -67,16 +67,16 @@ func checkSection(s *elf.Section, opts Options) error {
 	if s.Flags&elf.SHF_COMPRESSED != 0 {
 		return compressedSection("section " + printable(s.Name))
 	}
-	limit, remedy := uint64(opts.MaxSize), "keep large tables in maps instead of globals"
+	limit, fix := uint64(opts.MaxSize), "keep large tables in maps instead of globals"
 	if s.Name == ".BTF" {
-		limit, remedy = uint64(opts.MaxBTF), "declare only the types that the programs use, or strip BTF with llvm-objcopy -R .BTF -R .BTF.ext"
+		limit, fix = uint64(opts.MaxBTF), "declare only the types that the programs use, or strip BTF with llvm-objcopy -R .BTF -R .BTF.ext"
 	}
 	if s.Size > limit {
 		return &Refusal{
 			Rule:   "bytecode/too-large",
 			Object: "section " + printable(s.Name),
 			Reason: fmt.Sprintf("it asks for %d bytes, more than %d", s.Size, limit),
-			Remedy: remedy,
+			Fix:    fix,
 		}
 	}
 	return nil
@@ -95,7 +95,7 @@ func compressedSection(object string) error {
 		Rule:   "bytecode/compressed-section",
 		Object: object,
 		Reason: "it is compressed",
-		Remedy: "link the object without --compress-debug-sections and -gz",
+		Fix:    "link the object without --compress-debug-sections and -gz",
 	}
 }
 
@@ -151,7 +151,7 @@ func checkOverlap(f *elf.File, symbols []elf.Symbol, opts Options) error {
 		Rule:   "bytecode/overlapping-symbols",
 		Object: "object",
 		Reason: fmt.Sprintf("its symbols name %d bytes, the same ones over and over", named),
-		Remedy: "build the object from source with clang -target bpf -g",
+		Fix:    "build the object from source with clang -target bpf -g",
 	}
 }
 
@@ -238,7 +238,7 @@ func relocated(f *elf.File) (relocations, error) {
 				Rule:   "bytecode/ambiguous-relocations",
 				Object: "section " + printable(s.Name),
 				Reason: fmt.Sprintf("it relocates section %s in a way that readers may disagree on", printable(f.Sections[target].Name)),
-				Remedy: "link the object with bpftool gen object or llvm's own tools",
+				Fix:    "link the object with bpftool gen object or llvm's own tools",
 			}
 		}
 		table, err := s.Data()
@@ -259,7 +259,7 @@ func tooMany(what string, have, limit int) error {
 		Rule:   "bytecode/too-many-" + what,
 		Object: "object",
 		Reason: fmt.Sprintf("it has %d %s, more than %d", have, what, limit),
-		Remedy: "split it into several objects",
+		Fix:    "split it into several objects",
 	}
 }
 

@@ -3,7 +3,7 @@
 // has, and which kernel it needs.
 //
 // It is pure. It reads no file, no network and no kernel; the same bytes give
-// the same Facts on every machine. It judges nothing: that is package
+// the same Facts on every machine. It evaluates nothing: that is package
 // policies.
 package bytecode
 
@@ -25,9 +25,9 @@ type Facts struct {
 	License string `json:"license"`
 	// ByteOrder is little or big.
 	ByteOrder string `json:"byteOrder"`
-	// BTF tells whether the object carries type information.
+	// BTF reports whether the object carries type information.
 	BTF bool `json:"btf"`
-	// CORE tells whether the object has CO-RE relocations, so needs the
+	// CORE reports whether the object has CO-RE relocations, so needs the
 	// kernel's BTF to load.
 	CORE bool `json:"core"`
 	// Programs in the order of their names.
@@ -100,7 +100,7 @@ type Program struct {
 	Maps []string `json:"maps"`
 	// License is the licence the kernel is told, from the object.
 	License string `json:"license"`
-	// GPLCompatible tells whether the kernel counts License as such.
+	// GPLCompatible reports whether the kernel counts License as such.
 	GPLCompatible bool `json:"gplCompatible"`
 	// GPLOnly are the helpers and kfuncs that the kernel gives only to
 	// GPL-compatible programs. A joined XDP chain hides this from the kernel.

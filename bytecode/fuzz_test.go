@@ -41,7 +41,7 @@ func FuzzInspect(f *testing.F) {
 		}
 		if err != nil {
 			var r *Refusal
-			if errors.As(err, &r) && (r.Rule == "" || r.Object == "" || r.Reason == "" || r.Remedy == "") {
+			if errors.As(err, &r) && (r.Rule == "" || r.Object == "" || r.Reason == "" || r.Fix == "") {
 				t.Fatalf("a refusal without all its parts: %+v", r)
 			}
 			return

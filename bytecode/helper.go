@@ -65,7 +65,7 @@ func helperByID(id int64) (Helper, bool) {
 	return helperTable[id-1], true
 }
 
-// gplOnlyIn tells whether the kernel refuses the helper to a program of that
+// gplOnlyIn reports whether the kernel refuses the helper to a program of that
 // type under a licence it does not count as compatible. Perf event programs
 // have a bpf_get_stackid of their own, which asks for none
 // (bpf_get_stackid_proto_pe in kernel/bpf/stackmap.c).
@@ -73,7 +73,7 @@ func (h Helper) gplOnlyIn(t ebpf.ProgramType) bool {
 	return h.GPLOnly && !(h.Name == "bpf_get_stackid" && t == ebpf.PerfEvent)
 }
 
-// gplCompatible tells whether the kernel counts a licence as such
+// gplCompatible reports whether the kernel counts a licence as such
 // (license_is_gpl_compatible in include/linux/license.h). It compares whole
 // strings.
 func gplCompatible(license string) bool {

@@ -196,7 +196,7 @@ func TestWhatSharesItsBytesIsRefused(t *testing.T) {
 		"names that are called DWARF": {symbols(t, 1, section{name: ".debug_str", kind: elf.SHT_PROGBITS, flags: elf.SHF_COMPRESSED, data: bomb(t)}), "bytecode/compressed-section"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if r := refusal(t, test.object); r.Rule != test.rule || r.Reason == "" || r.Remedy == "" {
+			if r := refusal(t, test.object); r.Rule != test.rule || r.Reason == "" || r.Fix == "" {
 				t.Errorf("refused by %s: %s", r.Rule, r.Reason)
 			}
 		})

@@ -80,21 +80,21 @@ type Refusal struct {
 	Rule string
 	// Object is the program, section or file it is about.
 	Object string
-	// Reason says what is wrong, Remedy what would mend it.
+	// Reason says what is wrong, Fix what would fix it.
 	Reason string
-	Remedy string
+	Fix    string
 }
 
-// Error names object, rule, reason and remedy in one line.
+// Error names object, rule, reason and fix in one line.
 func (r *Refusal) Error() string {
-	return fmt.Sprintf("%s refused by %s: %s; %s", r.Object, r.Rule, r.Reason, r.Remedy)
+	return fmt.Sprintf("%s denied by %s: %s; %s", r.Object, r.Rule, r.Reason, r.Fix)
 }
 
 // Inspect reads an eBPF object file and says what it does, without a kernel.
 // The same bytes and CPUs give the same Facts, on every machine. Both byte
 // orders are read.
 //
-// An error that holds a *Refusal says why an object will not be judged.
+// An error that holds a *Refusal says why an object will not be evaluated.
 func Inspect(r io.ReaderAt, opts Options) (Facts, error) {
 	opts = opts.withDefaults()
 	object, err := readObject(r, opts)
@@ -172,7 +172,7 @@ func readObject(r io.ReaderAt, opts Options) ([]byte, error) {
 			Rule:   "bytecode/too-large",
 			Object: "object",
 			Reason: fmt.Sprintf("it has more than %d bytes", opts.MaxSize),
-			Remedy: "strip its DWARF sections with llvm-strip -g, which keeps BTF",
+			Fix:    "strip its DWARF sections with llvm-strip -g, which keeps BTF",
 		}
 	}
 	return b, nil

@@ -273,10 +273,10 @@ func TestRefusals(t *testing.T) {
 			if !errors.As(err, &r) {
 				t.Fatalf("got %v, want a refusal", err)
 			}
-			if r.Rule != test.rule || r.Object == "" || r.Reason == "" || r.Remedy == "" {
+			if r.Rule != test.rule || r.Object == "" || r.Reason == "" || r.Fix == "" {
 				t.Errorf("got %+v, want rule %s and every field", r, test.rule)
 			}
-			for _, part := range []string{r.Rule, r.Object, r.Reason, r.Remedy} {
+			for _, part := range []string{r.Rule, r.Object, r.Reason, r.Fix} {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("%q lacks %q", err, part)
 				}

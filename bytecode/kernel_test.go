@@ -155,7 +155,7 @@ func verifierLog(t *testing.T, spec ebpf.ProgramSpec, h Helper) (log string, ok 
 	return strings.Join(refused.Log, "\n"), true
 }
 
-// unavailable tells whether the verifier did not get as far as the licence.
+// unavailable reports whether the verifier did not get as far as the licence.
 func unavailable(log string) bool {
 	return strings.Contains(log, "unknown func") || strings.Contains(log, "cannot use helper") || strings.Contains(log, "invalid func")
 }

@@ -25,9 +25,9 @@ type Mismatch struct {
 	// the object does not have the name.
 	Claimed string `json:"claimed"`
 	Actual  string `json:"actual"`
-	// Message says what is wrong, Remedy what would mend it.
+	// Message says what is wrong, Fix what would fix it.
 	Message string `json:"message"`
-	Remedy  string `json:"remedy"`
+	Fix     string `json:"fix"`
 }
 
 // Labels are the labels of bpfman's bytecode image format that tell the truth
@@ -70,7 +70,7 @@ func (m *mismatches) list() []Mismatch {
 	if m.more == 0 {
 		return m.first
 	}
-	return append(m.first, Mismatch{Path: "labels", Message: fmt.Sprintf("the object contradicts %d more claims of the labels", m.more), Remedy: rebuild})
+	return append(m.first, Mismatch{Path: "labels", Message: fmt.Sprintf("the object contradicts %d more claims of the labels", m.more), Fix: rebuild})
 }
 
 // CompareLabels finds what an image's labels claim and its object contradicts,
@@ -104,7 +104,7 @@ func (m *mismatches) inLabel(labels map[string]string, label, kind string, actua
 		m.add(Mismatch{
 			Path:    label,
 			Message: fmt.Sprintf("label %s is not a JSON object of %s names and types", label, kind),
-			Remedy:  rebuild,
+			Fix:     rebuild,
 		})
 		return
 	}
@@ -115,13 +115,13 @@ func (m *mismatches) inLabel(labels map[string]string, label, kind string, actua
 	}
 }
 
-// rebuild mends every mismatch: the labels are made from the object then.
+// rebuild fixes every mismatch: the labels are made from the object then.
 const rebuild = "build the image with skep image build, which writes the labels from the object"
 
 // compareClaim compares one name's claimed type with the object's.
 func compareClaim(label, kind, name, claim string, actual map[string][]string) (Mismatch, bool) {
 	types, exists := actual[name]
-	m := Mismatch{Path: at(label, name), Claimed: claim, Remedy: rebuild}
+	m := Mismatch{Path: at(label, name), Claimed: claim, Fix: rebuild}
 	if !exists {
 		m.Message = fmt.Sprintf("label %s claims a %s %s that the object does not have", label, kind, printable(name))
 		return m, true
@@ -169,7 +169,7 @@ func object(m map[string]string) string {
 	return string(b)
 }
 
-// dataSection tells whether a map backs global variables.
+// dataSection reports whether a map backs global variables.
 func dataSection(name string) bool { return strings.HasPrefix(name, ".") }
 
 // programLabels are the names that label writers use for a program's type, the

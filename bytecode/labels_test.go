@@ -126,8 +126,8 @@ func TestCompareLabels(t *testing.T) {
 				if got := [3]string{m.Path, m.Claimed, m.Actual}; !slices.Equal(got[:], test.want[i][:3]) {
 					t.Errorf("got %q, want %q", got, test.want[i][:3])
 				}
-				if !strings.Contains(m.Message, test.want[i][3]) || m.Remedy == "" {
-					t.Errorf("message %q lacks %q, or remedy %q is empty", m.Message, test.want[i][3], m.Remedy)
+				if !strings.Contains(m.Message, test.want[i][3]) || m.Fix == "" {
+					t.Errorf("message %q lacks %q, or fix %q is empty", m.Message, test.want[i][3], m.Fix)
 				}
 			}
 		})
@@ -146,7 +146,7 @@ func TestNoMoreMismatchesAreToldThanAnybodyReads(t *testing.T) {
 	labels := map[string]string{image.LabelPrograms: string(text), image.LabelMaps: string(text)}
 	found := bytecode.CompareLabels(labels, labelled())
 	want := fmt.Sprintf("the object contradicts %d more claims", 2000-64)
-	if len(found) != 65 || found[0].Path != `io.ebpf.programs["ghost000"]` || !strings.Contains(found[64].Message, want) || found[64].Remedy == "" {
+	if len(found) != 65 || found[0].Path != `io.ebpf.programs["ghost000"]` || !strings.Contains(found[64].Message, want) || found[64].Fix == "" {
 		t.Errorf("%d, the last %+v, want 65 with %q", len(found), found[len(found)-1], want)
 	}
 }

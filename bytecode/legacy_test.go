@@ -34,8 +34,8 @@ func TestLegacyObjectsAreToBeRebuilt(t *testing.T) {
 	} {
 		r := refusal(t, referring(t, section))
 		if r.Rule != "bytecode/legacy-object" || !strings.Contains(r.Reason, "built by a compiler or libbpf that is too old") ||
-			!strings.Contains(r.Reason, want) || !strings.Contains(r.Remedy, "rebuild it") {
-			t.Errorf("%s: refused by %s: %s; %s", section, r.Rule, r.Reason, r.Remedy)
+			!strings.Contains(r.Reason, want) || !strings.Contains(r.Fix, "rebuild it") {
+			t.Errorf("%s: refused by %s: %s; %s", section, r.Rule, r.Reason, r.Fix)
 		}
 	}
 	for _, path := range ciliumObjects(t) {

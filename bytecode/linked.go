@@ -145,6 +145,6 @@ func (l *linker) checkLinked(opts Options) error {
 		Rule:   "bytecode/too-many-instructions",
 		Object: "object",
 		Reason: fmt.Sprintf("its %d programs, each with a copy of every function that it calls, have more than %d instructions", programs, opts.MaxInstructions),
-		Remedy: "split it into several objects",
+		Fix:    "split it into several objects",
 	}
 }

@@ -39,7 +39,7 @@ func (n *names) refusal(kind string) error {
 		Rule:   "bytecode/long-name",
 		Object: "object",
 		Reason: fmt.Sprintf("the names of its %s take more than %d bytes together", kind, n.most),
-		Remedy: "give programs, maps, variables, types and sections shorter names",
+		Fix:    "give programs, maps, variables, types and sections shorter names",
 	}
 }
 

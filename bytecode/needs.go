@@ -50,7 +50,7 @@ func (n needs) lowest() (string, []KernelNeed) {
 	return kernel, reasons
 }
 
-// Older tells whether kernel a came before b: major.minor, whatever follows, such
+// Older reports whether kernel a came before b: major.minor, whatever follows, such
 // as a release as uname -r has it.
 func Older(a, b string) bool {
 	aMajor, aMinor := version(a)

@@ -45,7 +45,7 @@ func checkTypes(object []byte) error {
 					Rule:   "bytecode/too-many-types",
 					Object: "section " + printable(section.Name),
 					Reason: fmt.Sprintf("its variables reach more than %d types, each counted anew", maxTypeCopies),
-					Remedy: "declare pointers to large structures as void *",
+					Fix:    "declare pointers to large structures as void *",
 				}
 			}
 		}
@@ -62,7 +62,7 @@ func checkLayouts(spec *ebpf.CollectionSpec) error {
 				Rule:   "bytecode/type-too-large",
 				Object: "map " + printable(name),
 				Reason: "the type of its key or value is too large to compare: " + err.Error(),
-				Remedy: "declare flatter types, or an array of bytes",
+				Fix:    "declare flatter types, or an array of bytes",
 			}
 		}
 	}

@@ -19,7 +19,7 @@ type census struct {
 	reader client.Reader
 	keeper *policy.Keeper
 
-	applications, intents, braked *prometheus.Desc
+	applications, intents, protected *prometheus.Desc
 }
 
 // censusTimeout bounds one count; a cache that is not synced yet would make
@@ -30,7 +30,7 @@ func newCensus(reader client.Reader, keeper *policy.Keeper) *census {
 	return &census{reader: reader, keeper: keeper,
 		applications: prometheus.NewDesc("skep_applications", "Applications, by what the gate says: True, False or Unknown.", []string{"allowed"}, nil),
 		intents:      prometheus.NewDesc("skep_intents", "BpfIntents, by state: live or tombstone.", []string{"state"}, nil),
-		braked:       prometheus.NewDesc("skep_brake_applications", "Applications a change of policies would unload, waiting to be confirmed.", nil, nil),
+		protected:    prometheus.NewDesc("skep_unload_protected_applications", "Applications a change of policies would unload, waiting to be confirmed.", nil, nil),
 	}
 }
 
@@ -38,7 +38,7 @@ func newCensus(reader client.Reader, keeper *policy.Keeper) *census {
 func (c *census) Describe(to chan<- *prometheus.Desc) {
 	to <- c.applications
 	to <- c.intents
-	to <- c.braked
+	to <- c.protected
 }
 
 // Collect implements prometheus.Collector. What cannot be listed is left out.
@@ -56,7 +56,7 @@ func (c *census) Collect(to chan<- prometheus.Metric) {
 	if counts, ok := c.countIntents(ctx); ok {
 		send(c.intents, counts)
 	}
-	to <- prometheus.MustNewConstMetric(c.braked, prometheus.GaugeValue, float64(c.keeper.Braked()))
+	to <- prometheus.MustNewConstMetric(c.protected, prometheus.GaugeValue, float64(c.keeper.Protected()))
 }
 
 func (c *census) countApplications(ctx context.Context) (map[string]int, bool) {

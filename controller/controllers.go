@@ -1,5 +1,5 @@
 // Package controller is cluster mode's half without a kernel: it watches what
-// people write, has the gate judge it, and writes sealed intents and statuses.
+// people write, has the gate evaluate it, and writes sealed intents and statuses.
 //
 // It owns what runs in one process and how the parts are joined, as one list.
 // What each part does stands in the folders below; none of them knows the
@@ -87,7 +87,7 @@ type Options struct {
 	InsecureMetrics bool
 	// Mirror hands bytecode to agents.
 	Mirror MirrorOptions
-	// Interval is how often an application that is well is judged again; zero
+	// Interval is how often an application that is well is evaluated again; zero
 	// means ten minutes.
 	Interval time.Duration
 	// NamespacedPoliciesEvery is how often policies of namespaces alone change what is
@@ -149,7 +149,7 @@ type MirrorOptions struct {
 	ServerName string
 }
 
-// served tells whether there is to be a mirror.
+// served reports whether there is to be a mirror.
 func (m MirrorOptions) served() bool { return m.Address != "" || m.Listener != nil }
 
 // Scheme knows every kind that the controller reads or writes.
@@ -227,7 +227,7 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
 	memory, shared := remembering(mgr.GetClient(), ring, registries)
-	judge, err := newJudge(ctx, engine, gate.Options{Images: registries, Memory: memory, Observer: counts})
+	evaluator, err := newEvaluator(ctx, engine, gate.Options{Images: registries, Memory: memory, Observer: counts})
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	if err != nil {
 		return nil, err
 	}
-	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys, Judge: judge, Engine: engine})
+	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys, Evaluator: evaluator, Engine: engine})
 	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: shared}
 	told := brief{mgr.GetEventRecorder(leaseName)}
 	elector, err := newElector(mgr, o, told)
@@ -243,7 +243,7 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 		return nil, fmt.Errorf("elect a leader: %w", err)
 	}
 	applications := &application.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Judge: judge, Keeper: keeper, Images: secrets.Reader,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Evaluator: evaluator, Keeper: keeper, Images: secrets.Reader,
 		Keys: ring.Keys, Interval: o.Interval, ReadyWithin: time.Second, Describe: memory.Describe,
 		Events: told, Metrics: application.NewMetrics(registry), Leader: elector,
 	}
@@ -256,7 +256,7 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 		return nil, fmt.Errorf("register policies: %w", err)
 	}
 	if err := registerServers(ctx, mgr, o, ring, registries, secrets, admission.Parts{
-		Judge: judge, Keeper: keeper, Images: secrets.Reader, Certificates: certificates, Metrics: registry, Namespace: o.Namespace, Leader: elector,
+		Evaluator: evaluator, Keeper: keeper, Images: secrets.Reader, Certificates: certificates, Metrics: registry, Namespace: o.Namespace, Leader: elector,
 	}); err != nil {
 		return nil, err
 	}
@@ -529,8 +529,8 @@ func peers(mgr ctrl.Manager, o Options) *mirror.Peers {
 	}
 }
 
-// newJudge is a gate that trusts nobody yet; the keeper tells it whom to.
-func newJudge(ctx context.Context, engine *policies.Engine, o gate.Options) (*gate.Judge, error) {
+// newEvaluator is a gate that trusts nobody yet; the keeper tells it whom to.
+func newEvaluator(ctx context.Context, engine *policies.Engine, o gate.Options) (*gate.Evaluator, error) {
 	var err error
 	if o.Trust, err = signing.NewTrust(nil); err != nil {
 		return nil, err

@@ -334,7 +334,7 @@ func (s *show) deny(ctx context.Context) error {
 			if _, why, found := strings.Cut(c.Message, "; "); found && c.Status == metav1.ConditionFalse {
 				s.Say("  %s", story.Shorten(why))
 			}
-			s.Say("  %s", s.Paint(story.Faint, "fix: "+r.Remedy))
+			s.Say("  %s", s.Paint(story.Faint, "fix: "+r.Fix))
 		}
 	}
 	counter := find(st, "counter")

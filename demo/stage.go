@@ -227,7 +227,7 @@ func explain(s host.Status) string {
 	return strings.Join(words, "; ")
 }
 
-// ready tells whether an application runs what the definitions say of it.
+// ready reports whether an application runs what the definitions say of it.
 func ready(s host.Status, name string) bool {
 	a := find(s, name)
 	return a.Condition(v1alpha1.ConditionReady).Status == metav1.ConditionTrue

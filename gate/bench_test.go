@@ -6,14 +6,14 @@ import (
 	"github.com/skep-dev/skep/gate"
 )
 
-// BenchmarkJudge judges one signed application with everything remembered, and
+// BenchmarkEvaluate evaluates one signed application with everything remembered, and
 // beside it the first time, when registry, signatures, bytecode and policies
 // are all new. The ratio is what remembering is worth.
-func BenchmarkJudge(b *testing.B) {
+func BenchmarkEvaluate(b *testing.B) {
 	w := newWorld(b)
 	count := app(w.signed("xdp_count"), "count_packets", onEth0())
-	j := w.judge()
-	first, err := j.Judge(b.Context(), gate.Request{Application: count})
+	j := w.evaluator()
+	first, err := j.Evaluate(b.Context(), gate.Request{Application: count})
 	if err != nil || !first.Allowed() {
 		b.Fatalf("allowed %v, %v", first.Allowed(), err)
 	}
@@ -21,7 +21,7 @@ func BenchmarkJudge(b *testing.B) {
 	b.Run("cached", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := j.Judge(b.Context(), req); err != nil {
+			if _, err := j.Evaluate(b.Context(), req); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -31,9 +31,9 @@ func BenchmarkJudge(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
 			w.memory = memory{}
-			cold := w.judge()
+			cold := w.evaluator()
 			b.StartTimer()
-			if _, err := cold.Judge(b.Context(), gate.Request{Application: count}); err != nil {
+			if _, err := cold.Evaluate(b.Context(), gate.Request{Application: count}); err != nil {
 				b.Fatal(err)
 			}
 		}

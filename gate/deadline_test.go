@@ -71,7 +71,7 @@ func TestAnEvaluationEndsByItsDeadline(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = j.Judge(t.Context(), gate.Request{Application: app(slow+"/"+path, "count_packets", onEth0())})
+			_, err = j.Evaluate(t.Context(), gate.Request{Application: app(slow+"/"+path, "count_packets", onEth0())})
 			if !errors.Is(err, image.ErrUnavailable) {
 				t.Fatalf("Judge = %v, want ErrUnavailable", err)
 			}
@@ -99,18 +99,18 @@ func TestOneImageThatIsSlowToCollectIsNoRegistryOutOfReach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge := func(path, program string) gate.Verdict {
+	evaluator := func(path, program string) gate.Verdict {
 		t.Helper()
-		return mustJudge(t, j, app(registry+"/"+path, program, onEth0()))
+		return mustEvaluate(t, j, app(registry+"/"+path, program, onEth0()))
 	}
-	judge(slowPath, "count_packets")
-	judge(otherPath, "xdp_pass")
+	evaluator(slowPath, "count_packets")
+	evaluator(otherPath, "xdp_pass")
 	w.now = w.now.Add(time.Hour)
 	slowly.Store(true)
-	if v := judge(slowPath, "count_packets"); v.Stale().IsZero() {
+	if v := evaluator(slowPath, "count_packets"); v.Stale().IsZero() {
 		t.Error("the slow one: what was collected an hour ago is not used")
 	}
-	if v := judge(otherPath, "xdp_pass"); !v.Stale().IsZero() {
+	if v := evaluator(otherPath, "xdp_pass"); !v.Stale().IsZero() {
 		t.Error("another image of the same registry is not asked for")
 	}
 }
@@ -129,18 +129,18 @@ func TestARegistryTooSlowForSignaturesIsOutOfReach(t *testing.T) {
 		t.Fatal(err)
 	}
 	req := gate.Request{Application: app(slow+"/"+path, "count_packets", onEth0())}
-	v := mustJudge(t, j, req.Application)
+	v := mustEvaluate(t, j, req.Application)
 	req.Digest = v.Image().Digest
 	w.now = w.now.Add(time.Hour)
 	slowly.Store(true)
-	if v, err := j.Judge(image.CacheOnly(t.Context()), req); !errors.Is(err, image.ErrNotAsked) {
+	if v, err := j.Evaluate(image.CacheOnly(t.Context()), req); !errors.Is(err, image.ErrNotAsked) {
 		t.Errorf("without a registry: allowed %v, %v; want ErrNotAsked", v.Allowed(), err)
 	}
-	v, err = j.Judge(t.Context(), req)
+	v, err = j.Evaluate(t.Context(), req)
 	if err != nil || !v.Allowed() || v.Stale().IsZero() {
 		t.Errorf("allowed %v, stale since %v, %v; want what was collected an hour ago", v.Allowed(), v.Stale(), err)
 	}
-	if v, err := j.Judge(image.CacheOnly(t.Context()), req); err != nil || !v.Allowed() {
+	if v, err := j.Evaluate(image.CacheOnly(t.Context()), req); err != nil || !v.Allowed() {
 		t.Errorf("while the registry is out of reach: allowed %v, %v", v.Allowed(), err)
 	}
 }

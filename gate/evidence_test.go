@@ -96,11 +96,11 @@ var (
 	refusesScanned = rego(fmt.Sprintf("deny contains \"scanned\" if %q in {a.predicateType | some a in input.attestations}", scanned))
 )
 
-// taken judges, and counts the requests it took.
-func (w *world) taken(t *testing.T, j *gate.Judge, req gate.Request) (int, gate.Verdict) {
+// taken evaluates, and counts the requests it took.
+func (w *world) taken(t *testing.T, j *gate.Evaluator, req gate.Request) (int, gate.Verdict) {
 	t.Helper()
 	before := w.requests.Load()
-	v, err := j.Judge(t.Context(), req)
+	v, err := j.Evaluate(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,10 +110,10 @@ func (w *world) taken(t *testing.T, j *gate.Judge, req gate.Request) (int, gate.
 
 func TestWhatDidNotChangeIsStoredOnceAnHour(t *testing.T) {
 	w := newWorld(t)
-	j, req := w.judge(), gate.Request{Application: app(w.push("xdp_count", "v1"), "xdp")}
+	j, req := w.evaluator(), gate.Request{Application: app(w.push("xdp_count", "v1"), "xdp")}
 	_, v := w.taken(t, j, req)
 	req.Digest = v.Image().Digest
-	// stored tells whether a look after so long is written down.
+	// stored reports whether a look after so long is written down.
 	stored := func(after time.Duration) bool {
 		t.Helper()
 		clear(w.memory)
@@ -140,7 +140,7 @@ func TestWhatDidNotChangeIsStoredOnceAnHour(t *testing.T) {
 // TestWhatIsPassingIsNotStored has the next one store it, who asks nobody for it.
 func TestWhatIsPassingIsNotStored(t *testing.T) {
 	w := newWorld(t)
-	j, req := w.judge(), gate.Request{Application: app(w.signed("xdp_count"), "count_packets", onEth0()), Passing: true}
+	j, req := w.evaluator(), gate.Request{Application: app(w.signed("xdp_count"), "count_packets", onEth0()), Passing: true}
 	stored := func(want int) {
 		t.Helper()
 		if n, v := w.taken(t, j, req); len(w.memory) != want || !v.Allowed() || (n > 0) != (req.Digest == "") {
@@ -166,7 +166,7 @@ func TestWhatIsPassingIsNotStored(t *testing.T) {
 // TestWhatIsPassingAndKnownByDigestAsksNobody: the registry may be what hangs.
 func TestWhatIsPassingAndKnownByDigestAsksNobody(t *testing.T) {
 	w := newWorld(t)
-	j, req := w.judge(), gate.Request{Application: app(w.push("xdp_count", "v1"), "count_packets", onEth0())}
+	j, req := w.evaluator(), gate.Request{Application: app(w.push("xdp_count", "v1"), "count_packets", onEth0())}
 	_, v := w.taken(t, j, req)
 	req.Digest, req.Passing = v.Image().Digest, true
 	w.now = w.now.Add(23 * time.Hour)
@@ -212,7 +212,7 @@ func TestRequestsOfOneRun(t *testing.T) {
 					w.sign(ref, c.legacy)
 				}
 				w.renew()
-				j, req := w.judge(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+				j, req := w.evaluator(), gate.Request{Application: app(ref, "count_packets", onEth0())}
 				n, v := w.taken(t, j, req)
 				if n != first {
 					t.Errorf("the first run took %d requests, want %d", n, first)
@@ -304,10 +304,10 @@ func TestAPartOfTheEvidenceRefusesNothing(t *testing.T) {
 			ref := w.push("xdp_count", "v1")
 			w.bundle(ref, "team-a")
 			c.beside(w, ref)
-			j := w.judge()
-			j.Repolicy(w.policy(c.policy))
-			j.Retrust(w.revoke(c.revoked))
-			v := mustJudge(t, j, app(ref, "count_packets", onEth0()))
+			j := w.evaluator()
+			j.SetPolicies(w.policy(c.policy))
+			j.SetTrust(w.revoke(c.revoked))
+			v := mustEvaluate(t, j, app(ref, "count_packets", onEth0()))
 			evidence := v.Evidence()
 			if diff := cmp.Diff(c.signers, evidence.Signers()); diff != "" || v.Allowed() != c.allowed || evidence.Partial != c.partial {
 				t.Errorf("allowed %v, partial %v, denied for %v; signers (-want +got):\n%s", v.Allowed(), evidence.Partial, rules(v), diff)
@@ -334,12 +334,12 @@ func TestARevokedBundleHidesNobody(t *testing.T) {
 	ref := w.push("xdp_count", "v1")
 	w.bundle(ref, "team-a")
 	w.sign(ref, "team-b")
-	j, req := w.judge(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+	j, req := w.evaluator(), gate.Request{Application: app(ref, "count_packets", onEth0())}
 	_, first := w.taken(t, j, req)
 	req.Digest = first.Image().Digest
-	j.Retrust(w.revoke("team-a"))
+	j.SetTrust(w.revoke("team-a"))
 	w.down.Store(true)
-	if v, err := j.Judge(t.Context(), req); !errors.Is(err, image.ErrUnavailable) {
+	if v, err := j.Evaluate(t.Context(), req); !errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("with the registry down: allowed %v, %v; want ErrUnavailable, since the rest cannot be had", v.Allowed(), err)
 	}
 	w.comeUp()
@@ -349,8 +349,8 @@ func TestARevokedBundleHidesNobody(t *testing.T) {
 		t.Errorf("allowed %v after %d requests; signers (-want +got):\n%s", v.Allowed(), n, diff)
 	}
 	w.down.Store(true)
-	j = w.judge()
-	j.Retrust(w.revoke("team-a"))
+	j = w.evaluator()
+	j.SetTrust(w.revoke("team-a"))
 	if n, v := w.taken(t, j, req); !v.Allowed() || n != 0 {
 		t.Errorf("after a restart, with the registry down: allowed %v after %d requests", v.Allowed(), n)
 	}
@@ -369,22 +369,22 @@ func TestEvidenceFromTheFutureDoesNotCountForEver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			j, req := w.judge(), gate.Request{Application: app(w.signed("xdp_count"), "count_packets", onEth0())}
+			j, req := w.evaluator(), gate.Request{Application: app(w.signed("xdp_count"), "count_packets", onEth0())}
 			w.now = w.now.Add(c.ahead)
 			_, v := w.taken(t, j, req)
 			req.Digest = v.Image().Digest
 			w.now = w.now.Add(-c.ahead)
 			w.down.Store(true)
-			v, err := w.judge().Judge(t.Context(), req)
+			v, err := w.evaluator().Evaluate(t.Context(), req)
 			if c.allowed != (err == nil && v.Allowed()) {
 				t.Errorf("allowed %v, %v; want %v", v.Allowed(), err, c.allowed)
 			}
 			w.comeUp()
-			if v, err := w.judge().Judge(t.Context(), req); err != nil || !v.Allowed() {
+			if v, err := w.evaluator().Evaluate(t.Context(), req); err != nil || !v.Allowed() {
 				t.Errorf("with the registry back: allowed %v, %v", v.Allowed(), err)
 			}
 			w.down.Store(true)
-			if v, err := w.judge().Judge(t.Context(), req); err != nil || !v.Allowed() {
+			if v, err := w.evaluator().Evaluate(t.Context(), req); err != nil || !v.Allowed() {
 				t.Errorf("away again, just after it was asked: allowed %v, %v", v.Allowed(), err)
 			}
 		})
@@ -398,15 +398,15 @@ func TestAPolicyThatComesLaterIsNotAskedAboutAPart(t *testing.T) {
 	ref := w.push("xdp_count", "v1")
 	w.bundle(ref, "team-a")
 	w.attest(ref, "team-b")
-	j, req := w.judge(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+	j, req := w.evaluator(), gate.Request{Application: app(ref, "count_packets", onEth0())}
 	_, first := w.taken(t, j, req)
 	if evidence := first.Evidence(); !first.Allowed() || !evidence.Partial {
 		t.Fatalf("at first: allowed %v, partial %v", first.Allowed(), evidence.Partial)
 	}
 	req.Digest = first.Image().Digest
-	j.Repolicy(w.policy(refusesScanned))
+	j.SetPolicies(w.policy(refusesScanned))
 	w.down.Store(true)
-	if v, err := j.Judge(t.Context(), req); !errors.Is(err, image.ErrUnavailable) {
+	if v, err := j.Evaluate(t.Context(), req); !errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("with the registry down: allowed %v, %v; want ErrUnavailable", v.Allowed(), err)
 	}
 	w.comeUp()
@@ -422,11 +422,11 @@ func TestAPartWithoutASignerIsNone(t *testing.T) {
 	ref := w.push("xdp_count", "v1")
 	w.bundle(ref, "team-a")
 	w.sign(ref, "team-b")
-	j := w.judge()
-	j.Repolicy(w.policy(rego("deny contains \"signed\" if { input.application.kind == \"None\"; count(input.signatures) != 0 }")))
-	mustJudge(t, j, app(ref, "count_packets", onEth0()))
-	j.Retrust(w.revoke("team-a"))
-	v := mustJudge(t, j, app(ref, "count_packets", onEth0()))
+	j := w.evaluator()
+	j.SetPolicies(w.policy(rego("deny contains \"signed\" if { input.application.kind == \"None\"; count(input.signatures) != 0 }")))
+	mustEvaluate(t, j, app(ref, "count_packets", onEth0()))
+	j.SetTrust(w.revoke("team-a"))
+	v := mustEvaluate(t, j, app(ref, "count_packets", onEth0()))
 	evidence := v.Evidence()
 	if diff := cmp.Diff([]string{"team-b"}, evidence.Signers()); diff != "" || evidence.Partial {
 		t.Errorf("partial %v; signers (-want +got):\n%s", evidence.Partial, diff)
@@ -439,14 +439,14 @@ func TestWhatIsStoredOfOneImageIsNotBelievedOfAnother(t *testing.T) {
 	w := newWorld(t)
 	signed, unsigned := w.push("xdp_count", "v1"), w.push("xdp_pass", "v1")
 	w.sign(signed, "team-a")
-	mustJudge(t, w.judge(), app(signed, "count_packets", onEth0()))
-	mustJudge(t, w.judge(), app(unsigned, "xdp_pass", onEth0()))
+	mustEvaluate(t, w.evaluator(), app(signed, "count_packets", onEth0()))
+	mustEvaluate(t, w.evaluator(), app(unsigned, "xdp_pass", onEth0()))
 	stored := w.memory[w.stored(signed)]
 	if stored == nil {
 		t.Fatal("nothing is stored of the signed image")
 	}
 	w.memory[w.stored(unsigned)] = stored
-	if v := mustJudge(t, w.judge(), app(unsigned, "xdp_pass", onEth0())); v.Allowed() {
+	if v := mustEvaluate(t, w.evaluator(), app(unsigned, "xdp_pass", onEth0())); v.Allowed() {
 		t.Errorf("allowed: signed by %v", v.Evidence())
 	}
 }
@@ -464,7 +464,7 @@ func (w *world) stored(ref string) string {
 }
 
 // TestACopyThatNobodySignedTakesNothingAway has the unsigned copy of a signed
-// image judged, whenever the registry is asked again.
+// image evaluated, whenever the registry is asked again.
 func TestACopyThatNobodySignedTakesNothingAway(t *testing.T) {
 	for form, sign := range map[string]func(*world, string, string){"legacy": (*world).sign, "bundle": (*world).bundle} {
 		w := newWorld(t)
@@ -474,12 +474,12 @@ func TestACopyThatNobodySignedTakesNothingAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		sign(w, signed, "team-a")
-		j := w.judge()
+		j := w.evaluator()
 		for round := range 3 {
-			if v := mustJudge(t, j, app(copied, "count_packets", onEth0())); v.Allowed() {
+			if v := mustEvaluate(t, j, app(copied, "count_packets", onEth0())); v.Allowed() {
 				t.Errorf("%s: the copy is allowed: signed by %v", form, v.Evidence())
 			}
-			if v := mustJudge(t, j, app(signed, "count_packets", onEth0())); !v.Allowed() {
+			if v := mustEvaluate(t, j, app(signed, "count_packets", onEth0())); !v.Allowed() {
 				t.Errorf("%s, round %d: the signed image is refused: %v", form, round, rules(v))
 			}
 			w.now = w.now.Add(11 * time.Minute)
@@ -492,7 +492,7 @@ func TestTheInputHasAllOfTheEvidence(t *testing.T) {
 	ref := w.push("xdp_count", "v1")
 	w.bundle(ref, "team-a")
 	w.attest(ref, "team-b")
-	input, err := w.judge().Input(t.Context(), gate.Request{Application: app(ref, "count_packets", onEth0())})
+	input, err := w.evaluator().Input(t.Context(), gate.Request{Application: app(ref, "count_packets", onEth0())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -503,7 +503,7 @@ func TestTheInputHasAllOfTheEvidence(t *testing.T) {
 
 func TestOneVerdictRestsOnOneTrust(t *testing.T) {
 	w := newWorld(t)
-	j := w.judge()
+	j := w.evaluator()
 	shaped, err := gate.Shape(gate.Request{Application: app(w.signed("xdp_count"), "count_packets", onEth0())})
 	if err != nil {
 		t.Fatal(err)
@@ -517,10 +517,10 @@ func TestOneVerdictRestsOnOneTrust(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := j.RevisionIn("")
-	// The signer is revoked in the middle of a judgement: what comes of it says
+	// The signer is revoked in the middle of a evaluation: what comes of it says
 	// by which trust it was made, and so does not pass for one made since.
-	j.Retrust(w.revoke("team-a"))
-	j.Repolicy(w.policy(policies.Policy{Name: "p", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains \"no\"\n"}}))
+	j.SetTrust(w.revoke("team-a"))
+	j.SetPolicies(w.policy(policies.Policy{Name: "p", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains \"no\"\n"}}))
 	inspected, err := j.Inspect(t.Context(), verified)
 	if err != nil {
 		t.Fatal(err)

@@ -27,12 +27,12 @@ func beforeEnd(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-min(kept, time.Until(deadline)/4)))
 }
 
-// Foregone is the verdict on a request that could not be evaluated, for the cause,
+// DeniedByDefinition is the verdict on a request that could not be evaluated, for the cause,
 // where it is denied whatever a registry would tell of its image. It asks no registry,
 // and reports false where nothing is known.
-func (j *Judge) Foregone(ctx context.Context, req Request, cause error) (Verdict, bool) {
-	trust, set := j.inForce()
-	decision, unknown, err := j.foregone(ctx, set, req)
+func (j *Evaluator) DeniedByDefinition(ctx context.Context, req Request, cause error) (Verdict, bool) {
+	trust, set := j.active()
+	decision, unknown, err := j.decideByDefinition(ctx, set, req)
 	if err != nil || decision.Allowed() {
 		return Verdict{}, false
 	}
@@ -47,17 +47,17 @@ func (j *Judge) Foregone(ctx context.Context, req Request, cause error) (Verdict
 	cause = fmt.Errorf("only %s evaluated: %w", what, cause)
 	decision.Warnings = append(slices.Clone(decision.Warnings), policies.Reason{
 		Rule: "evaluate/definition", Path: "spec.bytecode.image", Message: cause.Error(),
-		Remedy: "mend what is denied; there may be more reasons once the registry answers",
+		Fix: "fix what is denied; there may be more reasons once the registry answers",
 	})
 	return Verdict{
-		generation: generation, inForce: RevisionIn(req.Application.GetNamespace(), trust, set),
+		generation: generation, activeRevision: RevisionIn(req.Application.GetNamespace(), trust, set),
 		req: req, decision: decision, revision: set.RevisionIn(req.Application.GetNamespace()), unevaluated: cause,
 	}, true
 }
 
-// foregone asks the policies about what is known of a request without a registry, or the
+// decideByDefinition asks the policies about what is known of a request without a registry, or the
 // memory of what they said. It returns what is not known as well.
-func (j *Judge) foregone(ctx context.Context, set *policies.Set, req Request) (policies.Decision, policies.Unknown, error) {
+func (j *Evaluator) decideByDefinition(ctx context.Context, set *policies.Set, req Request) (policies.Decision, policies.Unknown, error) {
 	input, unknown, err := j.withoutRegistry(ctx, req)
 	if err != nil {
 		return policies.Decision{}, unknown, err
@@ -80,7 +80,7 @@ func (j *Judge) foregone(ctx context.Context, set *policies.Set, req Request) (p
 // withoutRegistry is the document of a request as far as it is known without a registry,
 // and which parts of it are not: the signatures, and where the image is not in the cache
 // all of what it says.
-func (j *Judge) withoutRegistry(ctx context.Context, req Request) (policies.Input, policies.Unknown, error) {
+func (j *Evaluator) withoutRegistry(ctx context.Context, req Request) (policies.Input, policies.Unknown, error) {
 	shaped, err := Shape(req)
 	if err != nil {
 		return policies.Input{}, policies.Unknown{}, err
@@ -92,7 +92,7 @@ func (j *Judge) withoutRegistry(ctx context.Context, req Request) (policies.Inpu
 }
 
 // inCache is a request with what its bytecode says, where that is in the cache.
-func (j *Judge) inCache(ctx context.Context, s Shaped) (Inspected, error) {
+func (j *Evaluator) inCache(ctx context.Context, s Shaped) (Inspected, error) {
 	ctx, cancel := beforeEnd(image.CacheOnly(ctx))
 	defer cancel()
 	resolved, err := j.Resolve(ctx, s)

@@ -51,14 +51,14 @@ func TestADefinitionIsDeniedWithTheRegistryAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			j := w.judge()
-			j.Repolicy(w.policy(c.policy))
+			j := w.evaluator()
+			j.SetPolicies(w.policy(c.policy))
 			req := gate.Request{Application: app(w.signed("xdp_count"), "count_packets", c.attach...), Digest: c.digest}
 			w.renew()
 			w.down.Store(true)
-			j = w.judge()
-			j.Repolicy(w.policy(c.policy))
-			v, err := j.Judge(t.Context(), req)
+			j = w.evaluator()
+			j.SetPolicies(w.policy(c.policy))
+			v, err := j.Evaluate(t.Context(), req)
 			if c.want == "" {
 				if !errors.Is(err, image.ErrUnavailable) {
 					t.Errorf("denied by %v, %v; want ErrUnavailable", rules(v), err)
@@ -71,14 +71,14 @@ func TestADefinitionIsDeniedWithTheRegistryAway(t *testing.T) {
 			if warned := v.Decision().Warnings; !errors.Is(v.Unevaluated(), image.ErrUnavailable) || len(warned) != 1 || warned[0].Rule != "evaluate/definition" {
 				t.Errorf("it does not say that there may be more: %v, %+v", v.Unevaluated(), warned)
 			}
-			s := gate.Standing{Request: req, Verdict: v}
+			s := gate.Observation{Request: req, Verdict: v}
 			if verified, allowed := s.Verified(""), s.Allowed(""); verified.Status != metav1.ConditionUnknown || allowed.Status != metav1.ConditionFalse ||
 				!strings.Contains(allowed.Message, "only the definition was evaluated") {
 				t.Errorf("%+v, %+v", verified, allowed)
 			}
 			w.comeUp()
 			req.Digest = ""
-			if v, err := j.Judge(t.Context(), req); err != nil || v.Unevaluated() != nil || c.digest == "" && v.Allowed() {
+			if v, err := j.Evaluate(t.Context(), req); err != nil || v.Unevaluated() != nil || c.digest == "" && v.Allowed() {
 				t.Errorf("with the registry back: denied by %v, %v, %v", rules(v), v.Unevaluated(), err)
 			}
 		})
@@ -107,7 +107,7 @@ func TestADefinitionIsDeniedWithinTheDeadline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := j.Judge(t.Context(), gate.Request{Application: app(strings.TrimPrefix(hangs.URL, "http://")+"/bpf/x:v1", "count_packets", onEth0())})
+	v, err := j.Evaluate(t.Context(), gate.Request{Application: app(strings.TrimPrefix(hangs.URL, "http://")+"/bpf/x:v1", "count_packets", onEth0())})
 	if err != nil || !slices.Equal(rules(v), []string{"p/listed"}) {
 		t.Errorf("denied by %v, %v", rules(v), err)
 	}
@@ -133,7 +133,7 @@ const (
 // reach, or its answer is awaited. What a policy that unloads denies of the definition, or
 // of bytecode in the cache, is unloaded. What only lacks its evidence is kept.
 func TestWhatRunsWaitsForNoRegistry(t *testing.T) {
-	kept, unloaded := gate.MoveKeep, gate.MoveBury
+	kept, unloaded := gate.MoveKeep, gate.MoveUnload
 	for name, c := range map[string]struct {
 		policy policies.Policy
 		// alone is what becomes of it by its definition alone, cached with its bytecode.
@@ -192,7 +192,7 @@ func TestWhatRunsWaitsForNoRegistry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			a := app(w.signed("xdp_count"), "count_packets", onEth0())
-			runs := sealed(t, mustJudge(t, w.judge(), a), gate.Stamp{UID: "u", Serial: 7})
+			runs := sealed(t, mustEvaluate(t, w.evaluator(), a), gate.Stamp{UID: "u", Serial: 7})
 			set := w.policy(c.policy)
 			for _, cache := range []struct {
 				state string
@@ -202,24 +202,24 @@ func TestWhatRunsWaitsForNoRegistry(t *testing.T) {
 				if cache.empty {
 					w.renew()
 				}
-				j := w.judge()
-				j.Repolicy(set)
+				j := w.evaluator()
+				j.SetPolicies(set)
 				for _, cause := range []error{gate.ErrPending, image.ErrNotAsked, image.ErrUnavailable} {
 					evaluate := func(context.Context, gate.Request) (gate.Verdict, error) { return gate.Verdict{}, cause }
-					defined := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Err: cause, Live: &runs}
-					defined.Held = j.HoldBy(t.Context(), defined, evaluate)
-					if move, why := defined.Settle(nil, false); move != cache.want {
+					defined := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Err: cause, Live: &runs}
+					defined.Running = j.EvaluateRunningBy(t.Context(), defined, evaluate)
+					if move, why := defined.Decide(nil, false); move != cache.want {
 						t.Errorf("%s, %v: Settle = %s (%s), want %s", cache.state, cause, move, why, cache.want)
 					}
-					if move, why := defined.Settle(nil, true); move != kept {
+					if move, why := defined.Decide(nil, true); move != kept {
 						t.Errorf("%s, %v: unload protection lets it through: %s", cache.state, cause, why)
 					}
 					if waits := defined.Pending(); waits != (cache.want == kept && errors.Is(cause, gate.ErrPending)) {
 						t.Errorf("%s, %v: pending %v", cache.state, cause, waits)
 					}
-					hidden := gate.Standing{Live: &runs, Hidden: true}
-					hidden.Held = j.HoldBy(t.Context(), hidden, evaluate)
-					if move, why := hidden.Settle(nil, false); move != cache.want && !c.authored || c.authored && move != kept {
+					hidden := gate.Observation{Live: &runs, Hidden: true}
+					hidden.Running = j.EvaluateRunningBy(t.Context(), hidden, evaluate)
+					if move, why := hidden.Decide(nil, false); move != cache.want && !c.authored || c.authored && move != kept {
 						t.Errorf("%s, %v, hidden: Settle = %s (%s)", cache.state, cause, move, why)
 					}
 				}
@@ -238,34 +238,34 @@ func TestARegistryKeepsNothingThatItsDefinitionIsDeniedFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			a := app(w.signed("xdp_count"), "count_packets", onEth0())
-			runs := sealed(t, mustJudge(t, w.judge(), a), gate.Stamp{UID: "u", Serial: 7})
+			runs := sealed(t, mustEvaluate(t, w.evaluator(), a), gate.Stamp{UID: "u", Serial: 7})
 			w.renew()
 			w.memory = memory{}
 			attack(w)
-			j := w.judge()
+			j := w.evaluator()
 			for _, c := range []struct {
 				policy policies.Policy
 				want   gate.Move
-			}{{unloading(deniesDefinition), gate.MoveBury}, {unloading(deniesUnsigned), gate.MoveKeep}} {
-				j.Repolicy(w.policy(c.policy))
-				s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
-				s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
-				s.Held = j.Hold(t.Context(), s)
-				if move, why := s.Settle(nil, false); move != c.want {
+			}{{unloading(deniesDefinition), gate.MoveUnload}, {unloading(deniesUnsigned), gate.MoveKeep}} {
+				j.SetPolicies(w.policy(c.policy))
+				s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+				s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
+				s.Running = j.EvaluateRunning(t.Context(), s)
+				if move, why := s.Decide(nil, false); move != c.want {
 					t.Errorf("%s: Settle = %s (%s), want %s", c.policy.Spec.Rego, move, why, c.want)
 				}
 				if s.Verdict.Allowed() {
 					t.Errorf("%s: it is allowed", c.policy.Spec.Rego)
 				}
 				ends, end := context.WithCancel(t.Context())
-				s.Held = j.HoldBy(ends, s, func(context.Context, gate.Request) (gate.Verdict, error) {
+				s.Running = j.EvaluateRunningBy(ends, s, func(context.Context, gate.Request) (gate.Verdict, error) {
 					end()
 					return gate.Verdict{}, errors.New("too many wait for the registry")
 				})
-				if move, why := s.Settle(nil, false); move != c.want {
+				if move, why := s.Decide(nil, false); move != c.want {
 					t.Errorf("%s: where an evaluation is ended, Settle = %s (%s), want %s", c.policy.Spec.Rego, move, why, c.want)
 				}
-				fate := j.Fate(t.Context(), gate.Request{Application: a}, runs, nil)
+				fate := j.EvaluateVersion(t.Context(), gate.Request{Application: a}, runs, nil)
 				if fate.Known || fate.Keeps != (c.want == gate.MoveKeep) || fate.Denied == fate.Keeps {
 					t.Errorf("%s: beside another version: %+v", c.policy.Spec.Rego, fate)
 				}
@@ -279,24 +279,24 @@ func TestARegistryKeepsNothingThatItsDefinitionIsDeniedFor(t *testing.T) {
 func TestAnnotationsThatAreTooLargeKeepNothing(t *testing.T) {
 	w := newWorld(t)
 	a := app(w.signed("xdp_count"), "count_packets", onEth0())
-	j := w.judge()
-	runs := sealed(t, mustJudge(t, j, a), gate.Stamp{UID: "u", Serial: 7})
+	j := w.evaluator()
+	runs := sealed(t, mustEvaluate(t, j, a), gate.Stamp{UID: "u", Serial: 7})
 	a.Annotations = map[string]string{"large": strings.Repeat("x", 5<<20)}
 	for _, c := range []struct {
 		policy policies.Policy
 		want   gate.Move
 	}{
-		{unloading(deniesDefinition), gate.MoveBury},
-		{unloading(deniesBytecode), gate.MoveBury},
+		{unloading(deniesDefinition), gate.MoveUnload},
+		{unloading(deniesBytecode), gate.MoveUnload},
 		{unloading(`deny contains "large" if input.application.metadata.annotations.large`), gate.MoveKeep},
 		{unloading(`deny contains "no owner" if not input.application.metadata.labels.owner`), gate.MoveKeep},
 		{rego(deniesDefinition), gate.MoveKeep},
 	} {
-		j.Repolicy(w.policy(c.policy))
-		s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
-		s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
-		s.Held = j.Hold(t.Context(), s)
-		if move, why := s.Settle(nil, false); s.Err != nil || move != c.want {
+		j.SetPolicies(w.policy(c.policy))
+		s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+		s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
+		s.Running = j.EvaluateRunning(t.Context(), s)
+		if move, why := s.Decide(nil, false); s.Err != nil || move != c.want {
 			t.Errorf("%s: Settle = %s (%s), %v, want %s", c.policy.Spec.Rego, move, why, s.Err, c.want)
 		}
 	}

@@ -37,7 +37,7 @@ type Images interface {
 	Describe(ctx context.Context, r image.Resolved) (*image.Image, error)
 }
 
-// Options says what a Judge asks and what it trusts.
+// Options says what a Evaluator asks and what it trusts.
 type Options struct {
 	// Images is needed.
 	Images Images
@@ -72,27 +72,27 @@ type Options struct {
 	CollectTimeout time.Duration
 }
 
-// Judge runs the pipeline and remembers what it learned: facts by object
+// Evaluator runs the pipeline and remembers what it learned: facts by object
 // digest, evidence by image digest and trust revision, decisions by the hash of
 // the whole Rego input and policy revision. It is safe for concurrent use.
-type Judge struct {
+type Evaluator struct {
 	opts Options
-	// mu guards trust and set, which Retrust and Repolicy swap.
+	// mu guards trust and set, which SetTrust and SetPolicies swap.
 	mu    sync.RWMutex
 	trust *signing.Trust
 	set   *policies.Set
 	known remembered
 }
 
-// New returns a Judge.
-func New(o Options) (*Judge, error) {
+// New returns a Evaluator.
+func New(o Options) (*Evaluator, error) {
 	switch {
 	case o.Images == nil:
-		return nil, errors.New("make judge: no Images given")
+		return nil, errors.New("make evaluator: no Images given")
 	case o.Trust == nil:
-		return nil, errors.New("make judge: no Trust given")
+		return nil, errors.New("make evaluator: no Trust given")
 	case o.Policies == nil:
-		return nil, errors.New("make judge: no Policies given")
+		return nil, errors.New("make evaluator: no Policies given")
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -110,66 +110,66 @@ func New(o Options) (*Judge, error) {
 		o.CollectTimeout = 15 * time.Second
 	}
 	if o.Observer == nil {
-		o.Observer = nobody{}
+		o.Observer = nop{}
 	}
-	return &Judge{opts: o, trust: o.Trust, set: o.Policies, known: newRemembered(o.Observer)}, nil
+	return &Evaluator{opts: o, trust: o.Trust, set: o.Policies, known: newRemembered(o.Observer)}, nil
 }
 
-// Retrust replaces the signers that count. Evidence is worked out again from
+// SetTrust replaces the signers that count. Evidence is worked out again from
 // collected signatures, without the network.
-func (j *Judge) Retrust(t *signing.Trust) {
+func (j *Evaluator) SetTrust(t *signing.Trust) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.trust = t
 }
 
-// Repolicy replaces the policies. Verdicts are decided again from remembered
+// SetPolicies replaces the policies. Verdicts are decided again from remembered
 // evidence and facts, without the network.
-func (j *Judge) Repolicy(s *policies.Set) {
+func (j *Evaluator) SetPolicies(s *policies.Set) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.set = s
 }
 
-// Revision identifies the signers and policies in force.
-func (j *Judge) Revision() string {
-	trust, set := j.inForce()
+// Revision identifies the active signers and policies.
+func (j *Evaluator) Revision() string {
+	trust, set := j.active()
 	return trust.Revision() + "/" + set.Revision()
 }
 
-// RevisionIn identifies the signers in force, and the policies that evaluate the
+// RevisionIn identifies the active signers, and the policies that evaluate the
 // applications of a namespace; of an empty one, those of the cluster.
-func (j *Judge) RevisionIn(namespace string) string {
-	trust, set := j.inForce()
+func (j *Evaluator) RevisionIn(namespace string) string {
+	trust, set := j.active()
 	return RevisionIn(namespace, trust, set)
 }
 
-// RevisionIn is Judge.RevisionIn of signers and policies that may not be in force.
+// RevisionIn is Evaluator.RevisionIn of signers and policies that may not be active.
 func RevisionIn(namespace string, trust *signing.Trust, set *policies.Set) string {
 	return trust.Revision() + "/" + set.RevisionIn(namespace)
 }
 
 // images is where the image of a request is read.
-func (j *Judge) images(req Request) Images {
+func (j *Evaluator) images(req Request) Images {
 	if req.Reader != nil {
 		return req.Reader
 	}
 	return j.opts.Images
 }
 
-func (j *Judge) inForce() (*signing.Trust, *policies.Set) {
+func (j *Evaluator) active() (*signing.Trust, *policies.Set) {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	return j.trust, j.set
 }
 
-// Judge runs every step. A definition that is refused, by a step or by a
+// Evaluate runs every step. A definition that is refused, by a step or by a
 // policy, is a Verdict that does not allow; an error means that it could not be
 // told, such as a registry out of reach, and that trying again may help. What is
 // denied by its definition alone is so even then; see Foregone. It takes
 // no longer than Options.Timeout, and asks no registry where the context is one
 // of image.CacheOnly.
-func (j *Judge) Judge(ctx context.Context, req Request) (Verdict, error) {
+func (j *Evaluator) Evaluate(ctx context.Context, req Request) (Verdict, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, j.opts.Timeout)
 	defer cancel()
@@ -184,7 +184,7 @@ func (j *Judge) Judge(ctx context.Context, req Request) (Verdict, error) {
 		return refusedVerdict(req, verdict, refusal), nil
 	}
 	if err != nil && req.Application != nil && !errors.Is(err, image.ErrNotAsked) {
-		if denied, ok := j.Foregone(ctx, req, err); ok {
+		if denied, ok := j.DeniedByDefinition(ctx, req, err); ok {
 			return denied, nil
 		}
 	}
@@ -205,8 +205,8 @@ func overdue(ctx context.Context, req Request, began time.Time, err error) error
 
 // Input is the document the policies would see of a request, with all of its
 // evidence. A definition that an earlier step refuses has none, and the error is the *Refusal.
-func (j *Judge) Input(ctx context.Context, req Request) (policies.Input, error) {
-	inspected, _, err := j.upTo(ctx, req)
+func (j *Evaluator) Input(ctx context.Context, req Request) (policies.Input, error) {
+	inspected, _, err := j.runUntilDecision(ctx, req)
 	if err != nil {
 		return policies.Input{}, err
 	}
@@ -219,16 +219,16 @@ func (j *Judge) Input(ctx context.Context, req Request) (policies.Input, error) 
 }
 
 // run is the pipeline. On a refusal it returns what was learned until then.
-func (j *Judge) run(ctx context.Context, req Request) (Verdict, error) {
-	inspected, learned, err := j.upTo(ctx, req)
+func (j *Evaluator) run(ctx context.Context, req Request) (Verdict, error) {
+	inspected, learned, err := j.runUntilDecision(ctx, req)
 	if err != nil {
 		return learned, err
 	}
 	return j.Decide(ctx, inspected)
 }
 
-// upTo runs every step but the last.
-func (j *Judge) upTo(ctx context.Context, req Request) (Inspected, Verdict, error) {
+// runUntilDecision runs every step but the last.
+func (j *Evaluator) runUntilDecision(ctx context.Context, req Request) (Inspected, Verdict, error) {
 	var learned Verdict
 	shaped, err := Shape(req)
 	if err != nil {
@@ -256,7 +256,7 @@ type Resolved struct {
 
 // Resolve turns the reference into a digest: the request's, where it has one,
 // else what the registry says now.
-func (j *Judge) Resolve(ctx context.Context, s Shaped) (Resolved, error) {
+func (j *Evaluator) Resolve(ctx context.Context, s Shaped) (Resolved, error) {
 	if s.req.Application == nil {
 		return Resolved{}, fmt.Errorf("resolve: %w", errSkipped)
 	}
@@ -286,11 +286,11 @@ func imageError(object, verb string, err error) error {
 
 // imageRefusal refuses an image that is not there or not what it should be.
 func imageRefusal(object string, err error) error {
-	r, remedy := &refusals{object: object}, "check the reference, and that the image is an eBPF bytecode image (skep image inspect)"
+	r, fix := &refusals{object: object}, "check the reference, and that the image is an eBPF bytecode image (skep image inspect)"
 	if refused := (*image.NotAllowedError)(nil); errors.As(err, &refused) {
-		remedy = "to allow it, add --allowed-registry " + refused.Pattern + "; the first one that is given ends the default, --allowed-registry '*'"
+		fix = "to allow it, add --allowed-registry " + refused.Pattern + "; the first one that is given ends the default, --allowed-registry '*'"
 	}
-	r.add("resolve/image", "spec.bytecode.image", remedy, "%v", err)
+	r.add("resolve/image", "spec.bytecode.image", fix, "%v", err)
 	return r.err()
 }
 
@@ -298,7 +298,7 @@ func imageRefusal(object string, err error) error {
 // are known.
 type Verified struct {
 	Resolved
-	// trust and policies are those in force when the judgement began: one
+	// trust and policies are those active when the evaluation began: one
 	// verdict rests on one trust, whatever is revoked meanwhile.
 	trust     *signing.Trust
 	policies  *policies.Set
@@ -312,19 +312,19 @@ type Verified struct {
 
 // Verify fetches the object and works out who signed it. An image nobody
 // signed passes with empty evidence; policies refuse it.
-func (j *Judge) Verify(ctx context.Context, r Resolved) (Verified, error) {
+func (j *Evaluator) Verify(ctx context.Context, r Resolved) (Verified, error) {
 	if r.image.Digest == "" {
 		return Verified{}, fmt.Errorf("verify: %w", errSkipped)
 	}
 	v := Verified{Resolved: r}
-	v.trust, v.policies = j.inForce()
+	v.trust, v.policies = j.active()
 	id := r.req.Application.Identity()
 	var err error
 	if v.object, err = j.open(ctx, r); err != nil {
 		return Verified{}, imageError(id.String(), "fetch", err)
 	}
 	if v.collected, v.stale, err = j.signatures(ctx, v.trust, r); err == nil {
-		v.evidence, err = j.tried(ctx, v.trust, v.collected)
+		v.evidence, err = j.evidence(ctx, v.trust, v.collected)
 	}
 	if err != nil {
 		return Verified{}, fmt.Errorf("verify signatures of %s: %w", id, err)
@@ -334,20 +334,20 @@ func (j *Judge) Verify(ctx context.Context, r Resolved) (Verified, error) {
 
 // complete collects the rest where only a part was collected: what is missing
 // from a part is no reason to refuse.
-func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
+func (j *Evaluator) complete(ctx context.Context, i Inspected) (Inspected, error) {
 	if !i.evidence.Partial {
 		return i, nil
 	}
-	now, err := j.more(ctx, i.trust, i.Resolved, i.collected)
+	now, err := j.collectRest(ctx, i.trust, i.Resolved, i.collected)
 	if !errors.Is(err, image.ErrNotAsked) {
 		j.opts.Observer.Signatures(asked(err))
 	}
 	var elsewhere *signing.RepositoryError
 	if errors.As(err, &elsewhere) {
-		_, _ = j.learn(i.Resolved, now, without(err))
+		_, _ = j.keepCollected(i.Resolved, now, ignoreSignerRepositories(err))
 	}
-	if i.collected, err = j.learn(i.Resolved, now, err); err == nil {
-		i.evidence, err = j.tried(ctx, i.trust, i.collected)
+	if i.collected, err = j.keepCollected(i.Resolved, now, err); err == nil {
+		i.evidence, err = j.evidence(ctx, i.trust, i.collected)
 	}
 	if err != nil {
 		return Inspected{}, fmt.Errorf("verify signatures of %s: %w", i.req.Application.Identity(), err)
@@ -359,29 +359,29 @@ func (j *Judge) complete(ctx context.Context, i Inspected) (Inspected, error) {
 // is to be asked about again, since one may have been added. That is so where the
 // definition changed since they were collected, else after half a minute; where there is
 // nothing new it is asked half as often each time, every two minutes at least.
-func (j *Judge) outdated(d policies.Decision, i Inspected) bool {
+func (j *Evaluator) outdated(d policies.Decision, i Inspected) bool {
 	if d.Allowed() || !d.AllEvidence && len(i.evidence.Signatures) > 0 ||
 		i.stale || i.req.Passing && i.req.Digest != "" || j.unreachable(i.image) {
 		return false
 	}
 	age := j.opts.Now().Sub(i.collected.At)
-	return age < 0 || age >= min(max(i.collected.unchanged(), hurried), unhurried) || i.collected.At.Before(i.req.Changed)
+	return age < 0 || age >= min(max(i.collected.unchanged(), incompleteFor), deniedFor) || i.collected.At.Before(i.req.Changed)
 }
 
 // renewed is i with all that the registry offers now, and whether that is news. Where the
 // registry cannot be asked, what was collected counts.
-func (j *Judge) renewed(ctx context.Context, i Inspected) (now Inspected, news bool, err error) {
+func (j *Evaluator) renewed(ctx context.Context, i Inspected) (now Inspected, news bool, err error) {
 	have := i.collected
 	// What is older than anything is no part to be completed.
 	have.At = time.Time{}
-	offered, from, err := j.anew(ctx, i.trust, i.Resolved, have, true)
+	offered, from, err := j.collectAgain(ctx, i.trust, i.Resolved, have, true)
 	if errors.Is(err, image.ErrNotAsked) {
 		return i, false, err
 	}
 	j.opts.Observer.Signatures(asked(err))
 	if news = err == nil && from == FromRegistry; news {
 		i.collected = offered
-		i.evidence, err = j.tried(ctx, i.trust, offered)
+		i.evidence, err = j.evidence(ctx, i.trust, offered)
 	}
 	if err != nil {
 		return i, false, fmt.Errorf("verify signatures of %s: %w", i.req.Application.Identity(), err)
@@ -397,19 +397,19 @@ func asked(err error) Origin {
 	return FromRegistry
 }
 
-// hurried is how long collected signatures are used that may not be all there
+// incompleteFor is how long collected signatures are used that may not be all there
 // will be: none counts, or only a part was collected.
-const hurried = 30 * time.Second
+const incompleteFor = 30 * time.Second
 
-// unhurried is how long collected signatures are used at most that something is denied for.
-const unhurried = 2 * time.Minute
+// deniedFor is how long collected signatures are used at most that something is denied for.
+const deniedFor = 2 * time.Minute
 
 // clockSkew is how far the clocks of two machines that share a Memory may differ.
 const clockSkew = 5 * time.Minute
 
 // signatures are those of an image, wherever they are to be had; stale where the
 // registry cannot be asked.
-func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r Resolved) (found collectedAt, stale bool, err error) {
+func (j *Evaluator) signatures(ctx context.Context, trust *signing.Trust, r Resolved) (found collectedAt, stale bool, err error) {
 	found, from, err := j.find(ctx, trust, r)
 	if errors.Is(err, image.ErrNotAsked) {
 		return found, false, err
@@ -423,24 +423,24 @@ func (j *Judge) signatures(ctx context.Context, trust *signing.Trust, r Resolved
 
 // find answers from memory where it may, and asks the registry where it must. A
 // registry that cannot be asked is excused for StaleFor.
-func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (collectedAt, Origin, error) {
+func (j *Evaluator) find(ctx context.Context, trust *signing.Trust, r Resolved) (collectedAt, Origin, error) {
 	have, from := j.known.collected(j.opts.Memory, r.image)
 	if from == "" {
-		now, err := j.first(ctx, trust, r)
+		now, err := j.collectFirst(ctx, trust, r)
 		return now, FromRegistry, err
 	}
 	have = have.forSigners(trust)
-	ev, err := j.tried(ctx, trust, have)
+	ev, err := j.evidence(ctx, trust, have)
 	if err != nil {
 		return collectedAt{}, from, err
 	}
 	age, fresh := j.opts.Now().Sub(have.At), j.opts.FreshFor
 	if len(ev.Signatures) == 0 || ev.Partial && !j.waits(trust, have) {
-		fresh = min(fresh, hurried)
+		fresh = min(fresh, incompleteFor)
 	}
 	// A clock that was set back makes nothing fresh.
 	if age >= 0 && age < fresh {
-		return have, from, j.handOn(r, have)
+		return have, from, j.shareCollected(r, have)
 	}
 	// Nor does one that runs ahead make anything last: what seems to come from the
 	// future counts no more than a moment's difference between two machines.
@@ -448,15 +448,15 @@ func (j *Judge) find(ctx context.Context, trust *signing.Trust, r Resolved) (col
 	if excused && (r.req.Passing && r.req.Digest != "" || j.unreachable(r.image)) {
 		return have, FromStale, nil
 	}
-	return j.anew(ctx, trust, r, have, excused)
+	return j.collectAgain(ctx, trust, r, have, excused)
 }
 
-// anew asks the registry for what is missing from what was collected before, which goes on
+// collectAgain asks the registry for what is missing from what was collected before, which goes on
 // to count where the registry cannot be asked and is excused.
-func (j *Judge) anew(ctx context.Context, trust *signing.Trust, r Resolved, have collectedAt, excused bool) (collectedAt, Origin, error) {
+func (j *Evaluator) collectAgain(ctx context.Context, trust *signing.Trust, r Resolved, have collectedAt, excused bool) (collectedAt, Origin, error) {
 	noting, answered := image.Answers(ctx)
-	now, err := j.more(noting, trust, r, have)
-	err = without(err)
+	now, err := j.collectRest(noting, trust, r, have)
+	err = ignoreSignerRepositories(err)
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) && !errors.Is(err, image.ErrNotAsked) {
 		// What one application may not read says nothing about the registry, and one
 		// blob that it does not hand out does not either.
@@ -466,13 +466,13 @@ func (j *Judge) anew(ctx context.Context, trust *signing.Trust, r Resolved, have
 		}
 		return have, FromStale, nil
 	}
-	now, err = j.learn(r, now, err)
+	now, err = j.keepCollected(r, now, err)
 	return now, FromRegistry, err
 }
 
-// without excuses the repositories of signers that could not be read: what was
+// ignoreSignerRepositories excuses the repositories of signers that could not be read: what was
 // collected of the others is a part.
-func without(err error) error {
+func ignoreSignerRepositories(err error) error {
 	var elsewhere *signing.RepositoryError
 	if errors.As(err, &elsewhere) {
 		return nil
@@ -483,8 +483,8 @@ func without(err error) error {
 // noteUnread has the repositories of signers that were asked, and could not be read,
 // not be waited for again for a while. One that was not asked says nothing: it would
 // never be asked again.
-func (j *Judge) noteUnread(asked []string, found signing.Collected, err error) {
-	if without(err) != nil || err == nil {
+func (j *Evaluator) noteUnread(asked []string, found signing.Collected, err error) {
+	if ignoreSignerRepositories(err) != nil || err == nil {
 		return
 	}
 	for _, repository := range found.Lacks(asked) {
@@ -494,7 +494,7 @@ func (j *Judge) noteUnread(asked []string, found signing.Collected, err error) {
 
 // waits reports whether what was collected is a part only for repositories of signers
 // that were out of reach a moment ago.
-func (j *Judge) waits(trust *signing.Trust, have collectedAt) bool {
+func (j *Evaluator) waits(trust *signing.Trust, have collectedAt) bool {
 	lacks := have.Collected.Lacks(trust.Repositories())
 	return len(lacks) > 0 && !slices.ContainsFunc(lacks, func(r string) bool { return !j.isDown(r) })
 }
@@ -512,33 +512,33 @@ func outOfReach(r image.Resolved, answered bool) string {
 // unreachable reports whether a registry, or a repository in it, was out of reach a
 // moment ago. One that hangs would else hold up a revocation for as long as every image
 // in it is waited for.
-func (j *Judge) unreachable(r image.Resolved) bool {
+func (j *Evaluator) unreachable(r image.Resolved) bool {
 	return slices.ContainsFunc([]string{outOfReach(r, true), outOfReach(r, false)}, j.isDown)
 }
 
 // isDown reports whether a registry or repository of that name was out of reach a moment
 // ago.
-func (j *Judge) isDown(name string) bool {
+func (j *Evaluator) isDown(name string) bool {
 	since, ok := j.known.down.get(name)
-	return ok && j.opts.Now().Sub(since) < hurried
+	return ok && j.opts.Now().Sub(since) < incompleteFor
 }
 
-// first asks about a digest that nothing is known of, and no more than it takes
+// collectFirst asks about a digest that nothing is known of, and no more than it takes
 // to find a signature that counts.
-func (j *Judge) first(ctx context.Context, trust *signing.Trust, r Resolved) (collectedAt, error) {
+func (j *Evaluator) collectFirst(ctx context.Context, trust *signing.Trust, r Resolved) (collectedAt, error) {
 	at := j.opts.Now()
 	collecting, cancel := context.WithTimeout(ctx, j.opts.CollectTimeout)
 	defer cancel()
 	found, err := signing.CollectUntil(collecting, j.images(r.req), r.image, func(part signing.Collected) (bool, error) {
-		ev, err := j.tried(ctx, trust, collectedAt{Collected: part})
+		ev, err := j.evidence(ctx, trust, collectedAt{Collected: part})
 		return len(ev.Signatures) > 0, err
 	}, trust.Repositories()...)
 	j.noteUnread(trust.Repositories(), found, err)
-	return j.learn(r, collectedAt{Collected: found, At: at}, without(j.tooSlow(collecting, r, err)))
+	return j.keepCollected(r, collectedAt{Collected: found, At: at}, ignoreSignerRepositories(j.tooSlow(collecting, r, err)))
 }
 
-// more asks for all there is: the rest, where a part was collected lately.
-func (j *Judge) more(ctx context.Context, trust *signing.Trust, r Resolved, have collectedAt) (collectedAt, error) {
+// collectRest asks for all there is: the rest, where a part was collected lately.
+func (j *Evaluator) collectRest(ctx context.Context, trust *signing.Trust, r Resolved, have collectedAt) (collectedAt, error) {
 	now := collectedAt{At: j.opts.Now()}
 	collecting, cancel := context.WithTimeout(ctx, j.opts.CollectTimeout)
 	defer cancel()
@@ -561,7 +561,7 @@ func (j *Judge) more(ctx context.Context, trust *signing.Trust, r Resolved, have
 
 // tooSlow names the registry and the deadline in an error of collecting signatures
 // that took too long.
-func (j *Judge) tooSlow(collecting context.Context, r Resolved, err error) error {
+func (j *Evaluator) tooSlow(collecting context.Context, r Resolved, err error) error {
 	var elsewhere *signing.RepositoryError
 	if err == nil || errors.As(err, &elsewhere) || !errors.Is(collecting.Err(), context.DeadlineExceeded) {
 		return err
@@ -569,10 +569,10 @@ func (j *Judge) tooSlow(collecting context.Context, r Resolved, err error) error
 	return fmt.Errorf("registry %s did not send all signatures within %s: %w", r.image.Registry, j.opts.CollectTimeout, err)
 }
 
-// learn keeps what was collected without an error. What is passing, or was opened by
+// keepCollected keeps what was collected without an error. What is passing, or was opened by
 // credentials that are not everybody's, stays in this process: others read the
 // Memory.
-func (j *Judge) learn(r Resolved, now collectedAt, err error) (collectedAt, error) {
+func (j *Evaluator) keepCollected(r Resolved, now collectedAt, err error) (collectedAt, error) {
 	if err == nil {
 		now, err = now.hashed()
 	}
@@ -582,10 +582,10 @@ func (j *Judge) learn(r Resolved, now collectedAt, err error) (collectedAt, erro
 	return now, err
 }
 
-// handOn stores what a request that was passing learned.
-func (j *Judge) handOn(r Resolved, have collectedAt) error {
+// shareCollected stores what a request that was passing learned.
+func (j *Evaluator) shareCollected(r Resolved, have collectedAt) error {
 	shared := j.shared(r)
-	if shared == nil || have.told() {
+	if shared == nil || have.storedLately() {
 		return nil
 	}
 	return j.known.keep(shared, r.image, have)
@@ -593,16 +593,16 @@ func (j *Judge) handOn(r Resolved, have collectedAt) error {
 
 // shared is the Memory for what a request learns; nil where others are not to
 // know it.
-func (j *Judge) shared(r Resolved) Memory {
+func (j *Evaluator) shared(r Resolved) Memory {
 	if r.req.Passing || r.req.Reader != nil && !r.req.Reader.Open(r.image) {
 		return nil
 	}
 	return j.opts.Memory
 }
 
-// tried is the evidence in what was collected, remembered per trust revision for as
+// evidence is the evidence in what was collected, remembered per trust revision for as
 // long as it holds.
-func (j *Judge) tried(ctx context.Context, trust *signing.Trust, c collectedAt) (signing.Evidence, error) {
+func (j *Evaluator) evidence(ctx context.Context, trust *signing.Trust, c collectedAt) (signing.Evidence, error) {
 	key, err := c.key(trust.Revision())
 	if err != nil {
 		return signing.Evidence{}, err
@@ -624,9 +624,9 @@ func (j *Judge) tried(ctx context.Context, trust *signing.Trust, c collectedAt) 
 type object struct {
 	*image.Image
 	facts reading
-	// misfits are the variables that the definition sets and the object lacks, or
+	// incompatible are the variables that the definition sets and the object lacks, or
 	// has of another type.
-	misfits []policies.Reason
+	incompatible []policies.Reason
 }
 
 // reading is the facts of an object, or why there are none.
@@ -638,7 +638,7 @@ type reading struct {
 
 // open reads all that is asked of an object, before another may be pulled. It is pulled
 // where its facts are not known, or where values have to fit its variables.
-func (j *Judge) open(ctx context.Context, r Resolved) (*object, error) {
+func (j *Evaluator) open(ctx context.Context, r Resolved) (*object, error) {
 	images, variables := j.images(r.req), r.req.Application.Body().Variables
 	read := images.Describe
 	if len(variables) > 0 {
@@ -661,7 +661,7 @@ func (j *Judge) open(ctx context.Context, r Resolved) (*object, error) {
 	}
 	o := &object{Image: pulled, facts: facts}
 	if o.facts.known() {
-		o.misfits = misfits(pulled.Object, variables)
+		o.incompatible = incompatibleVariables(pulled.Object, variables)
 	}
 	return o, nil
 }
@@ -670,7 +670,7 @@ func (r reading) known() bool { return r.Refused == nil && r.Broken == "" }
 
 // inspect finds out the facts of an object and remembers them, whether it comes to facts
 // or not: the same bytes come to the same again.
-func (j *Judge) inspect(pulled *image.Image) reading {
+func (j *Evaluator) inspect(pulled *image.Image) reading {
 	var read reading
 	var err error
 	if read.Facts, err = bytecode.Inspect(bytes.NewReader(pulled.Object), j.inspects()); err != nil && !errors.As(err, &read.Refused) {
@@ -681,6 +681,6 @@ func (j *Judge) inspect(pulled *image.Image) reading {
 }
 
 // factsKey is that of an object's facts.
-func (j *Judge) factsKey(objectDigest string) string { return j.inspects().Key(objectDigest) }
+func (j *Evaluator) factsKey(objectDigest string) string { return j.inspects().Key(objectDigest) }
 
-func (j *Judge) inspects() bytecode.Options { return bytecode.Options{CPUs: j.opts.CPUs} }
+func (j *Evaluator) inspects() bytecode.Options { return bytecode.Options{CPUs: j.opts.CPUs} }

@@ -217,7 +217,7 @@ func (w *world) policy(list ...policies.Policy) *policies.Set {
 	return set
 }
 
-func (w *world) judge() *gate.Judge {
+func (w *world) evaluator() *gate.Evaluator {
 	w.t.Helper()
 	j, err := gate.New(gate.Options{
 		Images:   w.client,
@@ -245,10 +245,10 @@ func onEth0() v1alpha1.Attachment {
 	return v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}}
 }
 
-// mustJudge fails the test where it could not be told.
-func mustJudge(t *testing.T, j *gate.Judge, a v1alpha1.Application) gate.Verdict {
+// mustJudge fails the test where it could not be determined.
+func mustEvaluate(t *testing.T, j *gate.Evaluator, a v1alpha1.Application) gate.Verdict {
 	t.Helper()
-	v, err := j.Judge(t.Context(), gate.Request{Application: a})
+	v, err := j.Evaluate(t.Context(), gate.Request{Application: a})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func sealed(t *testing.T, v gate.Verdict, stamp gate.Stamp) intent.Payload {
 
 func TestASignedProgramIsAllowedAndSealed(t *testing.T) {
 	w := newWorld(t)
-	v := mustJudge(t, w.judge(), app(w.signed("xdp_count"), "count_packets", onEth0()))
+	v := mustEvaluate(t, w.evaluator(), app(w.signed("xdp_count"), "count_packets", onEth0()))
 	if !v.Allowed() {
 		t.Fatalf("denied: %v", v.Decision().Denied)
 	}
@@ -312,7 +312,7 @@ func TestASignedProgramIsAllowedAndSealed(t *testing.T) {
 	if !v.Same(p) || p.CreatedAt() != 7 {
 		t.Error("an intent from before there were ages is sealed anew for that alone")
 	}
-	if again := mustJudge(t, w.judge(), app(w.server.URL[7:]+"/bpf/xdp-count:v1", "count_packets")); again.Same(p) {
+	if again := mustEvaluate(t, w.evaluator(), app(w.server.URL[7:]+"/bpf/xdp-count:v1", "count_packets")); again.Same(p) {
 		t.Error("a refused verdict is the same as an intent")
 	}
 }
@@ -323,7 +323,7 @@ func TestARefusedVerdictCannotBeSealed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unsigned := mustJudge(t, w.judge(), app(w.push("xdp_count", "v1"), "count_packets", onEth0()))
+	unsigned := mustEvaluate(t, w.evaluator(), app(w.push("xdp_count", "v1"), "count_packets", onEth0()))
 	for name, v := range map[string]gate.Verdict{"an unsigned image": unsigned, "the zero verdict": {}} {
 		if env, err := v.Seal(sealer, gate.Stamp{UID: "u", Serial: 1}); err == nil {
 			t.Errorf("%s was sealed: %s", name, env)
@@ -391,16 +391,16 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 			"shape/scope", "spec.programs[0].attach[0].hook", "no field names a namespace's own pods yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := mustJudge(t, w.judge(), c.app)
+			v := mustEvaluate(t, w.evaluator(), c.app)
 			if v.Allowed() {
 				t.Fatal("allowed")
 			}
 			for _, r := range v.Decision().Denied {
-				if r.Rule == c.rule && r.Path == c.path && strings.Contains(r.Message+r.Remedy, c.says) && r.Remedy != "" {
+				if r.Rule == c.rule && r.Path == c.path && strings.Contains(r.Message+r.Fix, c.says) && r.Fix != "" {
 					return
 				}
 			}
-			t.Errorf("denied for %v, want %s at %s saying %q with a remedy", v.Decision().Denied, c.rule, c.path, c.says)
+			t.Errorf("denied for %v, want %s at %s saying %q with a fix", v.Decision().Denied, c.rule, c.path, c.says)
 		})
 	}
 }
@@ -408,9 +408,9 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 func TestARefusalNamesNoMoreThanAnybodyReads(t *testing.T) {
 	w := newWorld(t)
 	a := app(w.signed("xdp_count"), strings.Repeat("n", 1<<20), onEth0())
-	for _, r := range mustJudge(t, w.judge(), a).Decision().Denied {
-		if len(r.Message) > 2048 || len(r.Remedy) > 2048 || len(r.Path) > 512 {
-			t.Errorf("%s: %d bytes at %d, with a remedy of %d", r.Rule, len(r.Message), len(r.Path), len(r.Remedy))
+	for _, r := range mustEvaluate(t, w.evaluator(), a).Decision().Denied {
+		if len(r.Message) > 2048 || len(r.Fix) > 2048 || len(r.Path) > 512 {
+			t.Errorf("%s: %d bytes at %d, with a fix of %d", r.Rule, len(r.Message), len(r.Path), len(r.Fix))
 		}
 	}
 }
@@ -437,11 +437,11 @@ func programOf(t *testing.T, object string) string {
 
 func TestTheSectionFillsInWhatTheDefinitionLeavesOut(t *testing.T) {
 	w := newWorld(t)
-	v := mustJudge(t, w.judge(), app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count")))
+	v := mustEvaluate(t, w.evaluator(), app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count")))
 	if !v.Allowed() {
 		t.Fatalf("denied: %v", v.Decision().Denied)
 	}
-	input, err := w.judge().Input(t.Context(), gate.Request{Application: v.Application()})
+	input, err := w.evaluator().Input(t.Context(), gate.Request{Application: v.Application()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -463,7 +463,7 @@ func TestASectionThatSaysNothingTakesTheHookOfTheDefinition(t *testing.T) {
 		"a section of a type alone":    {"classifies", "tcx/egress"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := mustJudge(t, w.judge(), app(plain, c.program, v1alpha1.Attachment{Hook: c.hook, Interfaces: onEth0().Interfaces}))
+			v := mustEvaluate(t, w.evaluator(), app(plain, c.program, v1alpha1.Attachment{Hook: c.hook, Interfaces: onEth0().Interfaces}))
 			if !v.Allowed() {
 				t.Errorf("denied: %v", v.Decision().Denied)
 			}
@@ -491,7 +491,7 @@ func TestSizesThatTheObjectLeavesOpenAreTheDefinitions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			sizes := maps.Clone(whole)
 			c.change(sizes)
-			v := mustJudge(t, w.judge(), with(app(ref, "xdp_open_maps", onEth0()), func(s *v1alpha1.BpfApplicationSpec) { s.Maps = sizes }))
+			v := mustEvaluate(t, w.evaluator(), with(app(ref, "xdp_open_maps", onEth0()), func(s *v1alpha1.BpfApplicationSpec) { s.Maps = sizes }))
 			var paths []string
 			for _, r := range v.Decision().Denied {
 				paths = append(paths, r.Path)
@@ -505,13 +505,13 @@ func TestSizesThatTheObjectLeavesOpenAreTheDefinitions(t *testing.T) {
 
 func TestWhatIsKnownNeedsNoNetwork(t *testing.T) {
 	w := newWorld(t)
-	j, count := w.judge(), app(w.signed("xdp_count"), "count_packets", onEth0())
-	first := mustJudge(t, j, count)
+	j, count := w.evaluator(), app(w.signed("xdp_count"), "count_packets", onEth0())
+	first := mustEvaluate(t, j, count)
 	pinned := gate.Request{Application: count, Digest: first.Image().Digest}
 	before := w.requests.Load()
-	ask := func(name string, j *gate.Judge, req gate.Request, want ...string) {
+	ask := func(name string, j *gate.Evaluator, req gate.Request, want ...string) {
 		t.Helper()
-		v, err := j.Judge(t.Context(), req)
+		v, err := j.Evaluate(t.Context(), req)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -527,21 +527,21 @@ func TestWhatIsKnownNeedsNoNetwork(t *testing.T) {
 	eth1.Interfaces.Names = []string{"eth1"}
 	ask("the same digest on another interface", j, gate.Request{Application: app(count.Spec.Bytecode.Image, "count_packets", eth1), Digest: first.Image().Digest})
 
-	j.Repolicy(w.policy(policies.Policy{Name: "no", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains \"not today\"\n"}}))
+	j.SetPolicies(w.policy(policies.Policy{Name: "no", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains \"not today\"\n"}}))
 	ask("a changed policy", j, pinned, "no/deny")
-	j.Repolicy(w.policy())
+	j.SetPolicies(w.policy())
 	ask("the policy of before", j, pinned)
 
 	revoked := w.signers[0]
 	revoked.Spec.Revoked = true
-	j.Retrust(w.trust(revoked, w.signers[1]))
+	j.SetTrust(w.trust(revoked, w.signers[1]))
 	ask("a revoked signer", j, pinned, "baseline/signed")
-	j.Retrust(w.trust(w.signers...))
+	j.SetTrust(w.trust(w.signers...))
 	ask("the signer of before", j, pinned)
 
-	ask("a new process with the memory of the old", w.judge(), pinned)
+	ask("a new process with the memory of the old", w.evaluator(), pinned)
 	w.memory[only(t, w.memory)] = []byte("{")
-	if _, err := w.judge().Judge(t.Context(), pinned); err != nil {
+	if _, err := w.evaluator().Evaluate(t.Context(), pinned); err != nil {
 		t.Errorf("a damaged memory: %v", err)
 	}
 	if w.requests.Load() == before {
@@ -560,18 +560,18 @@ func only(t *testing.T, m memory) string {
 
 func TestTheSameDigestElsewhereIsAnotherVerdict(t *testing.T) {
 	w := newWorld(t)
-	j, ref := w.judge(), w.signed("xdp_count")
-	j.Repolicy(w.policy(policies.Policy{Name: "eth0", Spec: v1alpha1.BpfPolicySpec{Rego: `package skep.policy
+	j, ref := w.evaluator(), w.signed("xdp_count")
+	j.SetPolicies(w.policy(policies.Policy{Name: "eth0", Spec: v1alpha1.BpfPolicySpec{Rego: `package skep.policy
 
 deny contains "only eth0" if input.application.spec.programs[_].attach[_].interfaces.names[_] != "eth0"
 `}}))
 	eth1 := onEth0()
 	eth1.Interfaces.Names = []string{"eth1"}
 	for range 2 {
-		if v := mustJudge(t, j, app(ref, "count_packets", onEth0())); !v.Allowed() {
+		if v := mustEvaluate(t, j, app(ref, "count_packets", onEth0())); !v.Allowed() {
 			t.Errorf("eth0: %v", v.Decision().Denied)
 		}
-		if v := mustJudge(t, j, app(ref, "count_packets", eth1)); v.Allowed() {
+		if v := mustEvaluate(t, j, app(ref, "count_packets", eth1)); v.Allowed() {
 			t.Error("eth1 was allowed")
 		}
 	}
@@ -579,8 +579,8 @@ deny contains "only eth0" if input.application.spec.programs[_].attach[_].interf
 
 func TestAnOutageIsExcusedForABoundedTime(t *testing.T) {
 	w := newWorld(t)
-	j, count := w.judge(), app(w.signed("xdp_count"), "count_packets", onEth0())
-	req := gate.Request{Application: count, Digest: mustJudge(t, j, count).Image().Digest}
+	j, count := w.evaluator(), app(w.signed("xdp_count"), "count_packets", onEth0())
+	req := gate.Request{Application: count, Digest: mustEvaluate(t, j, count).Image().Digest}
 	w.down.Store(true)
 	for name, c := range map[string]struct {
 		after time.Duration
@@ -594,8 +594,8 @@ func TestAnOutageIsExcusedForABoundedTime(t *testing.T) {
 	} {
 		start := w.now
 		w.now = start.Add(c.after)
-		v, err := j.Judge(t.Context(), req)
-		standing := gate.Standing{Request: req, Verdict: v, Err: err}
+		v, err := j.Evaluate(t.Context(), req)
+		standing := gate.Observation{Request: req, Verdict: v, Err: err}
 		if said := standing.Verified("").Message; err == nil && said != c.says {
 			t.Errorf("%s: %q, want %q", name, said, c.says)
 		}
@@ -613,7 +613,7 @@ func TestARegistryThatIsDownIsNoRefusal(t *testing.T) {
 	w := newWorld(t)
 	ref := w.signed("xdp_count")
 	w.down.Store(true)
-	v, err := w.judge().Judge(t.Context(), gate.Request{Application: app(ref, "count_packets", onEth0())})
+	v, err := w.evaluator().Evaluate(t.Context(), gate.Request{Application: app(ref, "count_packets", onEth0())})
 	if !errors.Is(err, image.ErrUnavailable) || v.Allowed() {
 		t.Errorf("Judge = %v, %v; want ErrUnavailable and no permission", v.Allowed(), err)
 	}
@@ -621,10 +621,10 @@ func TestARegistryThatIsDownIsNoRefusal(t *testing.T) {
 
 func TestARegistryOutOfReachIsWaitedForOnceAndNotForEveryImage(t *testing.T) {
 	w := newWorld(t)
-	j := w.judge()
+	j := w.evaluator()
 	pinned := func(object, program string) gate.Request {
 		r := gate.Request{Application: app(w.signed(object), program, onEth0())}
-		v, err := j.Judge(t.Context(), r)
+		v, err := j.Evaluate(t.Context(), r)
 		if err != nil || !v.Allowed() {
 			t.Fatalf("%s: allowed %v, %v", object, v.Allowed(), err)
 		}
@@ -635,7 +635,7 @@ func TestARegistryOutOfReachIsWaitedForOnceAndNotForEveryImage(t *testing.T) {
 	asked := func(r gate.Request) int64 {
 		t.Helper()
 		before := w.requests.Load()
-		if v, err := j.Judge(t.Context(), r); err != nil || !v.Allowed() {
+		if v, err := j.Evaluate(t.Context(), r); err != nil || !v.Allowed() {
 			t.Errorf("allowed %v, %v", v.Allowed(), err)
 		}
 		return w.requests.Load() - before
@@ -681,14 +681,14 @@ func (w *world) bundleOf(ref string) string {
 
 func TestOneBlobThatIsNotHandedOutIsNoRegistryOutOfReach(t *testing.T) {
 	w := newWorld(t)
-	j := w.judge()
+	j := w.evaluator()
 	var requests []gate.Request
 	var refs []string
 	for _, object := range []string{"xdp_count", "xdp_pass"} {
 		ref := w.push(object, "v1")
 		w.bundle(ref, "team-a")
 		r := gate.Request{Application: app(ref, map[string]string{"xdp_count": "count_packets", "xdp_pass": "xdp_pass"}[object], onEth0())}
-		v, err := j.Judge(t.Context(), r)
+		v, err := j.Evaluate(t.Context(), r)
 		if err != nil || !v.Allowed() {
 			t.Fatalf("%s: allowed %v, %v", object, v.Allowed(), err)
 		}
@@ -699,7 +699,7 @@ func TestOneBlobThatIsNotHandedOutIsNoRegistryOutOfReach(t *testing.T) {
 	w.now = w.now.Add(11 * time.Minute)
 	for _, r := range requests {
 		before := w.requests.Load()
-		if v, err := j.Judge(t.Context(), r); err != nil || !v.Allowed() {
+		if v, err := j.Evaluate(t.Context(), r); err != nil || !v.Allowed() {
 			t.Errorf("%s: allowed %v, %v", r.Application.GetName(), v.Allowed(), err)
 		}
 		if w.requests.Load() == before {
@@ -711,13 +711,13 @@ func TestOneBlobThatIsNotHandedOutIsNoRegistryOutOfReach(t *testing.T) {
 func TestASignatureMadeLaterIsSeen(t *testing.T) {
 	w := newWorld(t)
 	ref := w.push("xdp_count", "v1")
-	j, count := w.judge(), app(ref, "count_packets", onEth0())
-	if mustJudge(t, j, count).Allowed() {
+	j, count := w.evaluator(), app(ref, "count_packets", onEth0())
+	if mustEvaluate(t, j, count).Allowed() {
 		t.Fatal("an unsigned image was allowed")
 	}
 	w.sign(ref, "team-b")
 	w.now = w.now.Add(31 * time.Second)
-	v := mustJudge(t, j, count)
+	v := mustEvaluate(t, j, count)
 	evidence := v.Evidence()
 	if diff := cmp.Diff([]string{"team-b"}, evidence.Signers()); diff != "" || !v.Allowed() {
 		t.Errorf("allowed %v, signers (-want +got):\n%s", v.Allowed(), diff)
@@ -743,8 +743,8 @@ func TestASecondSignatureMadeLaterIsSeen(t *testing.T) {
 			w := newWorld(t)
 			ref := w.push("xdp_count", "v1")
 			w.sign(ref, "team-a")
-			j, began := w.judge(), w.now
-			j.Repolicy(w.policy(c.policy))
+			j, began := w.evaluator(), w.now
+			j.SetPolicies(w.policy(c.policy))
 			req := gate.Request{Application: app(ref, "count_packets", onEth0()), Digest: w.resolve(ref).Digest, Changed: began}
 			if n, v := w.taken(t, j, req); v.Allowed() || n == 0 {
 				t.Fatalf("allowed %v after %d requests", v.Allowed(), n)
@@ -765,8 +765,8 @@ func TestWhatIsDeniedForItsSignaturesIsAskedAboutLessAndLess(t *testing.T) {
 	w := newWorld(t)
 	ref := w.push("xdp_count", "v1")
 	w.sign(ref, "team-a")
-	j := w.judge()
-	j.Repolicy(w.policy(wantsSigner("team-b")))
+	j := w.evaluator()
+	j.SetPolicies(w.policy(wantsSigner("team-b")))
 	req := gate.Request{Application: app(ref, "count_packets", onEth0())}
 	req.Digest = w.resolve(ref).Digest
 	began := w.now
@@ -789,14 +789,14 @@ func TestADenialIsNoLessOneWhileTheRegistryIsAway(t *testing.T) {
 	w := newWorld(t)
 	ref := w.push("xdp_count", "v1")
 	w.sign(ref, "team-a")
-	j := w.judge()
-	j.Repolicy(w.policy(wantsSigner("team-b")))
+	j := w.evaluator()
+	j.SetPolicies(w.policy(wantsSigner("team-b")))
 	req := gate.Request{Application: app(ref, "count_packets", onEth0()), Digest: w.resolve(ref).Digest}
 	if _, v := w.taken(t, j, req); v.Outdated() {
 		t.Error("what was just collected is outdated")
 	}
 	w.now = w.now.Add(31 * time.Second)
-	v, err := j.Judge(image.CacheOnly(t.Context()), req)
+	v, err := j.Evaluate(image.CacheOnly(t.Context()), req)
 	if err != nil || v.Allowed() || !v.Outdated() {
 		t.Errorf("without a registry: allowed %v, outdated %v, %v", v.Allowed(), v.Outdated(), err)
 	}
@@ -812,8 +812,8 @@ func TestADenialIsNoLessOneWhileTheRegistryIsAway(t *testing.T) {
 func TestAPinnedTagIsNotFollowed(t *testing.T) {
 	w := newWorld(t)
 	ref := w.signed("xdp_count")
-	j, count := w.judge(), app(ref, "count_packets", onEth0())
-	first := mustJudge(t, j, count).Image().Digest
+	j, count := w.evaluator(), app(ref, "count_packets", onEth0())
+	first := mustEvaluate(t, j, count).Image().Digest
 	body := programs.Object("xdp_count_v2")
 	built, err := image.Build(body, image.BuildOptions{})
 	if err != nil {
@@ -822,17 +822,17 @@ func TestAPinnedTagIsNotFollowed(t *testing.T) {
 	if _, err := w.client.Push(t.Context(), ref, built); err != nil {
 		t.Fatal(err)
 	}
-	v, err := j.Judge(t.Context(), gate.Request{Application: count, Digest: first})
+	v, err := j.Evaluate(t.Context(), gate.Request{Application: count, Digest: first})
 	if err != nil || v.Image().Digest != first || !v.Allowed() {
 		t.Errorf("pinned: digest %s allowed %v, %v", v.Image().Digest, v.Allowed(), err)
 	}
-	if v := mustJudge(t, j, count); v.Image().Digest == first || v.Allowed() {
+	if v := mustEvaluate(t, j, count); v.Image().Digest == first || v.Allowed() {
 		t.Errorf("unpinned: digest %s, allowed %v; the moved tag is unsigned", v.Image().Digest, v.Allowed())
 	}
 }
 
 func TestAStepRefusesTheZeroOfTheOneBefore(t *testing.T) {
-	j := newWorld(t).judge()
+	j := newWorld(t).evaluator()
 	for name, step := range map[string]func() error{
 		"Shape":   func() error { _, err := gate.Shape(gate.Request{}); return err },
 		"Resolve": func() error { _, err := j.Resolve(t.Context(), gate.Shaped{}); return err },
@@ -846,13 +846,13 @@ func TestAStepRefusesTheZeroOfTheOneBefore(t *testing.T) {
 	}
 }
 
-func TestBrakeHoldsAMassDenialOnly(t *testing.T) {
+func TestUnloadProtectionHoldsAMassDenialOnly(t *testing.T) {
 	for _, c := range []struct {
 		running, denied int
 		held            bool
 	}{{1, 1, false}, {10, 1, false}, {2, 2, true}, {20, 2, false}, {19, 2, true}, {1000, 100, false}, {1000, 101, true}, {0, 0, false}} {
-		if got := gate.Brake(c.running, c.denied); got != c.held {
-			t.Errorf("Brake(%d, %d) = %v, want %v", c.running, c.denied, got, c.held)
+		if got := gate.NeedsConfirmation(c.running, c.denied); got != c.held {
+			t.Errorf("NeedsConfirmation(%d, %d) = %v, want %v", c.running, c.denied, got, c.held)
 		}
 	}
 }
@@ -867,7 +867,7 @@ func TestSerialsOnlyRise(t *testing.T) {
 
 func TestTheInputHasTheSchemasFields(t *testing.T) {
 	w := newWorld(t)
-	input, err := w.judge().Input(t.Context(), gate.Request{
+	input, err := w.evaluator().Input(t.Context(), gate.Request{
 		Application: app(w.signed("xdp_count"), "count_packets", onEth0()),
 		Requester:   policies.Requester{Username: "dev@example.com"},
 	})
@@ -898,7 +898,7 @@ func TestTheInputHasNoCopyOfTheDefinition(t *testing.T) {
 	w := newWorld(t)
 	a := app(w.signed("xdp_count"), "count_packets", onEth0())
 	a.Annotations = map[string]string{"example.com/owner": "team", gate.AnnotationLastApplied: "{}"}
-	input, err := w.judge().Input(t.Context(), gate.Request{Application: a})
+	input, err := w.evaluator().Input(t.Context(), gate.Request{Application: a})
 	if err != nil {
 		t.Fatal(err)
 	}

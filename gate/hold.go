@@ -18,11 +18,11 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// Held is what a verdict about what runs comes to.
-type Held struct {
-	// judged tells that there is one, unknown that it denies for nothing but policies
+// RunningVerdict is what a verdict about what runs comes to.
+type RunningVerdict struct {
+	// evaluated tells that there is one, unknown that it denies for nothing but policies
 	// that could not be evaluated.
-	judged, unknown bool
+	evaluated, unknown bool
 	// partial tells that the policies were not asked about all of it: they may deny it for
 	// more.
 	partial bool
@@ -38,43 +38,45 @@ type Held struct {
 	deniedByRecord bool
 }
 
-// Hold judges what runs where its definition gave no verdict that takes its
+// EvaluateRunning evaluates what runs where its definition gave no verdict that takes its
 // place: broken, out of reach, suspended, or refused for another reason. An
 // author must not keep a program against a policy by breaking its definition.
-func (j *Judge) Hold(ctx context.Context, s Standing) Held { return j.HoldBy(ctx, s, j.Judge) }
+func (j *Evaluator) EvaluateRunning(ctx context.Context, s Observation) RunningVerdict {
+	return j.EvaluateRunningBy(ctx, s, j.Evaluate)
+}
 
-// Evaluate answers as Judge.Judge does. Its error is ErrPending where the answer is
+// EvaluateFunc answers as Evaluator.Judge does. Its error is ErrPending where the answer is
 // still on its way.
-type Evaluate func(context.Context, Request) (Verdict, error)
+type EvaluateFunc func(context.Context, Request) (Verdict, error)
 
 // ErrPending says that an evaluation is under way and its answer comes later.
 var ErrPending = errors.New("evaluation pending")
 
-// HoldBy is Hold with the evaluation of what runs left to the caller, such as one
+// EvaluateRunningBy is EvaluateRunning with the evaluation of what runs left to the caller, such as one
 // that waits for no registry.
-func (j *Judge) HoldBy(ctx context.Context, s Standing, evaluate Evaluate) Held {
-	held, err := j.held(ctx, s, evaluate, apart)
+func (j *Evaluator) EvaluateRunningBy(ctx context.Context, s Observation, evaluate EvaluateFunc) RunningVerdict {
+	held, err := j.evaluateRunning(ctx, s, evaluate, apart)
 	if err != nil {
-		return Held{deniedByRecord: j.deniedByRecord(ctx, s)}
+		return RunningVerdict{deniedByRecord: j.deniedByRecord(ctx, s)}
 	}
 	return held
 }
 
-// Weigh is Hold for what unload protection counts. What a revocation unloads by the
+// WeighRunning is EvaluateRunning for what unload protection counts. What a revocation unloads by the
 // record passes it, so the record is not asked, and nothing outlives ctx.
-func (j *Judge) Weigh(ctx context.Context, s Standing) Held {
-	held, err := j.held(ctx, s, j.Judge, context.WithCancel)
+func (j *Evaluator) WeighRunning(ctx context.Context, s Observation) RunningVerdict {
+	held, err := j.evaluateRunning(ctx, s, j.Evaluate, context.WithCancel)
 	if err != nil {
-		return Held{}
+		return RunningVerdict{}
 	}
 	return held
 }
 
-// held is HoldBy without the record; an error says that what runs could not be evaluated.
+// evaluateRunning is EvaluateRunningBy without the record; an error says that what runs could not be evaluated.
 // alone is the context of what asks no registry.
-func (j *Judge) held(ctx context.Context, s Standing, evaluate Evaluate, alone func(context.Context) (context.Context, context.CancelFunc)) (Held, error) {
+func (j *Evaluator) evaluateRunning(ctx context.Context, s Observation, evaluate EvaluateFunc, alone func(context.Context) (context.Context, context.CancelFunc)) (RunningVerdict, error) {
 	if !s.Runs() || len(s.Live.Programs) == 0 || s.stays() || !s.defined() && !s.Hidden {
-		return Held{}, nil
+		return RunningVerdict{}, nil
 	}
 	request := asSealed(s.Request, *s.Live)
 	verdict, err := evaluate(ctx, request)
@@ -83,23 +85,23 @@ func (j *Judge) held(ctx context.Context, s Standing, evaluate Evaluate, alone f
 		overruled, byCluster := j.overrules(ctx, s, request)
 		if cancel(); overruled {
 			// It is so whatever a registry answers, or that it has no such image.
-			return Held{judged: true, partial: true, overruled: true, byCluster: byCluster}, nil
+			return RunningVerdict{evaluated: true, partial: true, overruled: true, byCluster: byCluster}, nil
 		}
 	}
 	if errors.Is(err, ErrPending) {
-		return Held{pending: err}, nil
+		return RunningVerdict{pending: err}, nil
 	}
 	if err == nil && !verdict.Decision().Known() {
 		// Of a definition alone, a policy that fails is no answer: the record may have one.
 		err = verdict.Unevaluated()
 	}
 	if err != nil {
-		return Held{}, err
+		return RunningVerdict{}, err
 	}
 	decision := verdict.Decision()
 	unloads, byCluster := decision.Unloads(s.defined())
-	return Held{
-		judged:    true,
+	return RunningVerdict{
+		evaluated: true,
 		unknown:   !decision.Known(),
 		partial:   verdict.Unevaluated() != nil || !verdict.asked(),
 		stands:    verdict.Allowed(),
@@ -111,18 +113,18 @@ func (j *Judge) held(ctx context.Context, s Standing, evaluate Evaluate, alone f
 // overrules reports whether the policies have what runs unloaded by what is known of it
 // without a registry. It is asked where they gave no answer: what they deny whatever the
 // rest turns out to be is not kept by having the registry hang, or forget the image, nor
-// by annotations that are too large for policies to be asked. byCluster tells whether one
+// by annotations that are too large for policies to be asked. byCluster reports whether one
 // of the cluster does.
-func (j *Judge) overrules(ctx context.Context, s Standing, sealed Request) (overruled, byCluster bool) {
-	_, set := j.inForce()
+func (j *Evaluator) overrules(ctx context.Context, s Observation, sealed Request) (overruled, byCluster bool) {
+	_, set := j.active()
 	if !set.MayUnload(Shaped{sealed}.input(nil).Application) {
 		return false, false
 	}
-	decision, _, err := j.foregone(ctx, set, sealed)
+	decision, _, err := j.decideByDefinition(ctx, set, sealed)
 	defined := s.defined()
 	if err == nil && len(decision.Policies) == 0 {
 		sealed.Application, defined = asDefined(*s.Live), false
-		decision, _, err = j.foregone(ctx, set, sealed)
+		decision, _, err = j.decideByDefinition(ctx, set, sealed)
 	}
 	if err != nil {
 		return false, false
@@ -142,8 +144,8 @@ func apart(ctx context.Context) (context.Context, context.CancelFunc) {
 // deniedByRecord reports whether the policies deny what runs, of which a sealed
 // signer is revoked, by the record that nobody outside can edit: the signers in the
 // sealed intent. It stands in where a registry is out of reach, and asks none.
-func (j *Judge) deniedByRecord(ctx context.Context, s Standing) bool {
-	trust, _ := j.inForce()
+func (j *Evaluator) deniedByRecord(ctx context.Context, s Observation) bool {
+	trust, _ := j.active()
 	if !LostASigner(s.Live, trust.Revoked()) {
 		return false
 	}
@@ -179,7 +181,7 @@ func (j *Judge) deniedByRecord(ctx context.Context, s Standing) bool {
 
 // byRecord is what the policies say of what runs by signers of its record. The end of
 // its time is the end of none but the policies of its namespace.
-func (j *Judge) byRecord(ctx context.Context, i Inspected, signers map[string]time.Time) (policies.Decision, error) {
+func (j *Evaluator) byRecord(ctx context.Context, i Inspected, signers map[string]time.Time) (policies.Decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout/2)
 	defer cancel()
 	i.evidence = i.trust.Recorded(i.image.Digest, signers)
@@ -188,7 +190,7 @@ func (j *Judge) byRecord(ctx context.Context, i Inspected, signers map[string]ti
 
 // fromRecord is what runs with all sealed signers as its evidence. known tells that
 // its bytecode is in the cache.
-func (j *Judge) fromRecord(ctx context.Context, s Standing) (i Inspected, known bool, err error) {
+func (j *Evaluator) fromRecord(ctx context.Context, s Observation) (i Inspected, known bool, err error) {
 	shaped, err := Shape(asSealed(s.Request, *s.Live))
 	if err != nil {
 		return i, false, err
@@ -198,7 +200,7 @@ func (j *Judge) fromRecord(ctx context.Context, s Standing) (i Inspected, known 
 		return i, false, err
 	}
 	v := Verified{Resolved: resolved}
-	v.trust, v.policies = j.inForce()
+	v.trust, v.policies = j.active()
 	v.evidence = v.trust.Recorded(s.Live.ImageDigest, s.Live.Signed())
 	if v.object, err = j.open(ctx, resolved); err == nil {
 		i, err = j.Inspect(ctx, v)
@@ -215,14 +217,14 @@ func revokedOf(version *intent.Payload, revoked signing.Revocations) []string {
 	return slices.DeleteFunc(slices.Clone(version.Signers), func(name string) bool { return !revoked.Revokes(name, signed[name]) })
 }
 
-// Rejudge judges a version that was sealed before as if it were defined today:
+// Reevaluate evaluates a version that was sealed before as if it were defined today:
 // under the labels and annotations of the request's application, where there is
 // one, and by whom and where it stands.
-func (j *Judge) Rejudge(ctx context.Context, request Request, version intent.Payload) (Verdict, error) {
-	return j.Judge(ctx, asSealed(request, version))
+func (j *Evaluator) Reevaluate(ctx context.Context, request Request, version intent.Payload) (Verdict, error) {
+	return j.Evaluate(ctx, asSealed(request, version))
 }
 
-// asSealed is the request of Rejudge.
+// asSealed is the request of Reevaluate.
 func asSealed(request Request, version intent.Payload) Request {
 	today := asDefined(version)
 	if request.Application != nil {
@@ -240,40 +242,40 @@ func asSealed(request Request, version intent.Payload) Request {
 // version before it.
 var errSuperseded = errors.New("another version takes its place")
 
-// Fate is what is to become of a version that runs on some nodes beside another
+// VersionVerdict is what is to become of a version that runs on some nodes beside another
 // one.
-type Fate struct {
-	// Keeps tells that it may go on, as what cannot be judged may: Known tells that
+type VersionVerdict struct {
+	// Keeps tells that it may go on, as what cannot be evaluated may: Known tells that
 	// it was, by all there is to know of it.
 	Keeps, Known bool
-	// Denied tells that it may not, for a policy that the brake has a say over, and
+	// Denied tells that it may not, for a policy that unload protection has a say over, and
 	// ByCluster that it is one of the cluster.
 	Denied, ByCluster bool
 }
 
-// Fate judges a version beside a definition's own; revoked are those of Settle.
-func (j *Judge) Fate(ctx context.Context, request Request, version intent.Payload, revoked signing.Revocations) Fate {
-	s := beside(request, version)
-	s.Held = j.Hold(ctx, s)
-	return s.fate(revoked)
+// EvaluateVersion evaluates a version beside a definition's own; revoked are those of Settle.
+func (j *Evaluator) EvaluateVersion(ctx context.Context, request Request, version intent.Payload, revoked signing.Revocations) VersionVerdict {
+	s := observeVersion(request, version)
+	s.Running = j.EvaluateRunning(ctx, s)
+	return s.versionVerdict(revoked)
 }
 
-// WeighBeside is Fate as Weigh is Hold.
-func (j *Judge) WeighBeside(ctx context.Context, request Request, version intent.Payload, revoked signing.Revocations) Fate {
-	s := beside(request, version)
-	s.Held = j.Weigh(ctx, s)
-	return s.fate(revoked)
+// WeighVersion is EvaluateVersion as WeighRunning is EvaluateRunning.
+func (j *Evaluator) WeighVersion(ctx context.Context, request Request, version intent.Payload, revoked signing.Revocations) VersionVerdict {
+	s := observeVersion(request, version)
+	s.Running = j.WeighRunning(ctx, s)
+	return s.versionVerdict(revoked)
 }
 
-// beside is the standing of a version beside a definition's own.
-func beside(request Request, version intent.Payload) Standing {
-	return Standing{Request: request, Err: errSuperseded, Live: &version, Hidden: request.Application == nil}
+// observeVersion is the standing of a version beside a definition's own.
+func observeVersion(request Request, version intent.Payload) Observation {
+	return Observation{Request: request, Err: errSuperseded, Live: &version, Hidden: request.Application == nil}
 }
 
-func (s Standing) fate(revoked signing.Revocations) Fate {
-	free, _ := s.Settle(revoked, false)
-	braked, _ := s.Settle(revoked, true)
-	return Fate{Keeps: free == MoveKeep, Known: s.Held.judged && !s.Held.unknown && !s.Held.partial, Denied: free != MoveKeep && braked == MoveKeep, ByCluster: s.Held.byCluster}
+func (s Observation) versionVerdict(revoked signing.Revocations) VersionVerdict {
+	free, _ := s.Decide(revoked, false)
+	protected, _ := s.Decide(revoked, true)
+	return VersionVerdict{Keeps: free == MoveKeep, Known: s.Running.evaluated && !s.Running.unknown && !s.Running.partial, Denied: free != MoveKeep && protected == MoveKeep, ByCluster: s.Running.byCluster}
 }
 
 // asDefined is the definition that what runs would have today.

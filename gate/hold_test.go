@@ -19,20 +19,20 @@ func TestABrokenDefinitionIsNotUnloadedForWhatItNoLongerSays(t *testing.T) {
 		want gate.Move
 	}{
 		"a label is asked for, which nobody can read": {"deny contains \"no owner\" if not input.application.metadata.labels.owner", gate.MoveKeep},
-		"the bytecode is refused":                     {"deny contains \"counts\" if input.bytecode.programs[_].name == \"count_packets\"", gate.MoveBury},
+		"the bytecode is refused":                     {"deny contains \"counts\" if input.bytecode.programs[_].name == \"count_packets\"", gate.MoveUnload},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			ref := w.push("xdp_count", "v1")
 			w.sign(ref, "team-a")
-			judge := w.judge()
-			runs := sealed(t, mustJudge(t, judge, app(ref, "count_packets", onEth0())), gate.Stamp{UID: "u", Serial: 7})
+			evaluator := w.evaluator()
+			runs := sealed(t, mustEvaluate(t, evaluator, app(ref, "count_packets", onEth0())), gate.Stamp{UID: "u", Serial: 7})
 			unloads := rego(c.rego)
 			unloads.Spec.Running = v1alpha1.RunningUnload
-			judge.Repolicy(w.policy(unloads))
-			s := gate.Standing{Live: &runs, Hidden: true}
-			s.Held = judge.Hold(t.Context(), s)
-			if move, why := s.Settle(nil, false); move != c.want {
+			evaluator.SetPolicies(w.policy(unloads))
+			s := gate.Observation{Live: &runs, Hidden: true}
+			s.Running = evaluator.EvaluateRunning(t.Context(), s)
+			if move, why := s.Decide(nil, false); move != c.want {
 				t.Errorf("Settle = %s (%s), want %s", move, why, c.want)
 			}
 		})
@@ -60,19 +60,19 @@ func TestWhosePolicyUnloads(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app", Generation: 1},
 				Spec:       app(w.signed("xdp_count"), "count_packets", onEth0()).Spec,
 			}
-			judge := w.judge()
-			runs := sealed(t, mustJudge(t, judge, defined), gate.Stamp{UID: "u", Serial: 7})
-			judge.Repolicy(w.policy(c.policies...))
-			standings := map[string]gate.Standing{
-				"its definition": {Live: &runs, Request: gate.Request{Application: defined}, Verdict: mustJudge(t, judge, defined)},
+			evaluator := w.evaluator()
+			runs := sealed(t, mustEvaluate(t, evaluator, defined), gate.Stamp{UID: "u", Serial: 7})
+			evaluator.SetPolicies(w.policy(c.policies...))
+			standings := map[string]gate.Observation{
+				"its definition": {Live: &runs, Request: gate.Request{Application: defined}, Verdict: mustEvaluate(t, evaluator, defined)},
 				"what runs":      {Live: &runs, Hidden: true},
 			}
 			away := standings["what runs"]
-			away.Held = judge.HoldBy(t.Context(), away, func(context.Context, gate.Request) (gate.Verdict, error) { return gate.Verdict{}, gate.ErrPending })
+			away.Running = evaluator.EvaluateRunningBy(t.Context(), away, func(context.Context, gate.Request) (gate.Verdict, error) { return gate.Verdict{}, gate.ErrPending })
 			standings["what runs, without a registry"] = away
 			for what, s := range standings {
 				if what == "what runs" {
-					s.Held = judge.Hold(t.Context(), s)
+					s.Running = evaluator.EvaluateRunning(t.Context(), s)
 				}
 				if !s.Unloads() || s.UnloadsByCluster() != c.byCluster {
 					t.Errorf("%s: unloaded %t, by a policy of the cluster %t", what, s.Unloads(), s.UnloadsByCluster())
@@ -102,7 +102,7 @@ func (l *looks) Looked(what gate.Recall, remembered bool) {
 func TestADecisionOutlivesAnotherNamespacesEdit(t *testing.T) {
 	w, seen := newWorld(t), &looks{}
 	w.observer = seen
-	judge := w.judge()
+	evaluator := w.evaluator()
 	defined := &v1alpha1.BpfApplication{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app", Generation: 1},
 		Spec:       app(w.signed("xdp_count"), "count_packets", onEth0()).Spec,
@@ -123,9 +123,9 @@ func TestADecisionOutlivesAnotherNamespacesEdit(t *testing.T) {
 			p.Namespace = namespace
 			list = append(list, p)
 		}
-		judge.Repolicy(w.policy(list...))
+		evaluator.SetPolicies(w.policy(list...))
 		*seen = looks{}
-		mustJudge(t, judge, defined)
+		mustEvaluate(t, evaluator, defined)
 		if seen.made != c.made || seen.made+seen.remembered != 1 {
 			t.Errorf("%s: %d decisions are made, %d remembered", c.what, seen.made, seen.remembered)
 		}

@@ -26,7 +26,7 @@ type Inspected struct {
 // Inspect fits the definition to the bytecode that was read: functions, maps and
 // variables the object has, hooks its programs were built for. It returns a
 // *Refusal with every reason.
-func (j *Judge) Inspect(_ context.Context, v Verified) (Inspected, error) {
+func (j *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	if v.object == nil {
 		return Inspected{}, fmt.Errorf("inspect: %w", errSkipped)
 	}
@@ -47,7 +47,7 @@ func (j *Judge) Inspect(_ context.Context, v Verified) (Inspected, error) {
 		programs = append(programs, fitProgram(r, id, i, p, fact))
 	}
 	fitMaps(r, spec.Maps, facts)
-	r.reasons = append(r.reasons, v.object.misfits...)
+	r.reasons = append(r.reasons, v.object.incompatible...)
 	if err := r.err(); err != nil {
 		return Inspected{}, err
 	}
@@ -59,7 +59,7 @@ func (j *Judge) Inspect(_ context.Context, v Verified) (Inspected, error) {
 func refuseObject(r *refusals, read reading) {
 	const path = "spec.bytecode.image"
 	if read.Refused != nil {
-		r.add(read.Refused.Rule, path, read.Refused.Remedy, "%s: %s", read.Refused.Object, read.Refused.Reason)
+		r.add(read.Refused.Rule, path, read.Refused.Fix, "%s: %s", read.Refused.Object, read.Refused.Reason)
 		return
 	}
 	r.add("inspect/object", path, "build the object with clang -g -O2 -target bpf and pack it anew", "the object cannot be read: %s", read.Broken)

@@ -44,8 +44,8 @@ func (c collectedAt) unchanged() time.Duration { return c.At.Sub(c.since) }
 // object of an API server is written so much less.
 const storeAgain = time.Hour
 
-// told tells whether the Memory has c, of a time that is near enough.
-func (c collectedAt) told() bool { return c.At.Sub(c.stored).Abs() < storeAgain }
+// storedLately reports whether the Memory has c, of a time that is near enough.
+func (c collectedAt) storedLately() bool { return c.At.Sub(c.stored).Abs() < storeAgain }
 
 // forSigners is c as far as it goes for signers: a part, where one of their
 // repositories was not read.
@@ -57,7 +57,7 @@ func (c collectedAt) forSigners(trust *signing.Trust) collectedAt {
 	return c
 }
 
-// hashed is c with its hash worked out, once for all judgements.
+// hashed is c with its hash worked out, once for all evaluations.
 func (c collectedAt) hashed() (collectedAt, error) {
 	var err error
 	if c.hash == "" {
@@ -76,7 +76,7 @@ func (c collectedAt) key(trust string) (string, error) {
 // bytes is how much of the memory c takes.
 func (c collectedAt) bytes() int { return c.Collected.Bytes() }
 
-// remembered is what a Judge learned in this process.
+// remembered is what a Evaluator learned in this process.
 type remembered struct {
 	signatures *recent[collectedAt]
 	evidence   *recent[signing.Evidence]
@@ -156,7 +156,7 @@ func (k remembered) keep(m Memory, r image.Resolved, c collectedAt) error {
 	if known && before.hash == c.hash {
 		c.stored, c.since = before.stored, before.since
 	}
-	same := c.told()
+	same := c.storedLately()
 	if m != nil && !same {
 		c.stored = c.At
 	}
@@ -174,7 +174,7 @@ func (k remembered) keep(m Memory, r image.Resolved, c collectedAt) error {
 	return nil
 }
 
-// recentEntries bounds each memory of a Judge, in entries: a thousand
+// recentEntries bounds each memory of a Evaluator, in entries: a thousand
 // applications with their updates fit. Whoever may push to a registry can make
 // one large, so multiples of recentBytes bound them too.
 const (

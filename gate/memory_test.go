@@ -37,7 +37,7 @@ func TestWhatAPusherMakesLargeIsForgotten(t *testing.T) {
 // TestAnnotationsAreCounted holds that what is large beside a signature is forgotten as
 // the signature is.
 func TestAnnotationsAreCounted(t *testing.T) {
-	known := newRemembered(nobody{})
+	known := newRemembered(nop{})
 	long := strings.Repeat("x", 1<<20)
 	for i := range 200 {
 		known.signatures.put(fmt.Sprint(i), collectedAt{Collected: signing.Collected{Artifacts: []signing.Artifact{{Annotations: map[string]string{"a": long}}}}})
@@ -48,7 +48,7 @@ func TestAnnotationsAreCounted(t *testing.T) {
 }
 
 func TestWhatAnObjectMakesLargeIsForgotten(t *testing.T) {
-	known := newRemembered(nobody{})
+	known := newRemembered(nop{})
 	name := strings.Repeat("n", 1<<20)
 	for i := range 100 {
 		key := fmt.Sprint(i)

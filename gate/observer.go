@@ -1,6 +1,6 @@
 package gate
 
-// Observer counts what a Judge does. It is called from many goroutines.
+// Observer counts what a Evaluator does. It is called from many goroutines.
 type Observer interface {
 	// Signatures is told where those of an image came from.
 	Signatures(from Origin)
@@ -30,7 +30,7 @@ func Origins() []Origin {
 	return []Origin{FromMemory, FromStore, FromRegistry, FromStale, FromNowhere}
 }
 
-// Recall is a kind of what a Judge remembers in its process.
+// Recall is a kind of what a Evaluator remembers in its process.
 type Recall string
 
 // The kinds of what is remembered.
@@ -43,11 +43,11 @@ const (
 // Recalls are all of them.
 func Recalls() []Recall { return []Recall{RecallEvidence, RecallFacts, RecallDecisions} }
 
-// nobody counts nothing.
-type nobody struct{}
+// nop counts nothing.
+type nop struct{}
 
 // Signatures implements Observer.
-func (nobody) Signatures(Origin) {}
+func (nop) Signatures(Origin) {}
 
 // Looked implements Observer.
-func (nobody) Looked(Recall, bool) {}
+func (nop) Looked(Recall, bool) {}

@@ -16,9 +16,9 @@ import (
 	"github.com/skep-dev/skep/test/series"
 )
 
-// counted is a Judge, and a function that tells what it counted since it was
+// counted is a Evaluator, and a function that tells what it counted since it was
 // last asked.
-func (w *world) counted(t *testing.T) (*gate.Judge, func() map[string]float64) {
+func (w *world) counted(t *testing.T) (*gate.Evaluator, func() map[string]float64) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	j, err := gate.New(gate.Options{
@@ -46,14 +46,14 @@ func TestWhereEvidenceComesFromIsCounted(t *testing.T) {
 	ref := w.signed("xdp_count")
 	count := app(ref, "count_packets", onEth0())
 	j, since := w.counted(t)
-	const source, cache = `skep_signature_lookups_total{source="`, `skep_judge_cache_lookups_total{cache="`
+	const source, cache = `skep_signature_lookups_total{source="`, `skep_evaluation_cache_lookups_total{cache="`
 	is := func(what string, want map[string]float64) {
 		t.Helper()
 		if diff := cmp.Diff(want, since()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", what, diff)
 		}
 	}
-	req := gate.Request{Application: count, Digest: mustJudge(t, j, count).Image().Digest}
+	req := gate.Request{Application: count, Digest: mustEvaluate(t, j, count).Image().Digest}
 	first := since()
 	if first[source+`registry"}`] != 1 || first[cache+`facts",result="miss"}`] != 1 || first[cache+`decisions",result="miss"}`] != 1 {
 		t.Errorf("at first: %v", first)
@@ -64,7 +64,7 @@ func TestWhereEvidenceComesFromIsCounted(t *testing.T) {
 		want[source+from+`"}`] = 1
 		return want
 	}
-	again := func() error { _, err := j.Judge(t.Context(), req); return err }
+	again := func() error { _, err := j.Evaluate(t.Context(), req); return err }
 	if err := again(); err != nil {
 		t.Fatal(err)
 	}

@@ -42,21 +42,21 @@ func TestWhatAPullSecretOpensIsNotHandedOn(t *testing.T) {
 	if w.client, err = image.NewClient(image.Options{CacheDir: t.TempDir(), Transport: &locked{world: w, repository: "bpf/xdp-pass"}}); err != nil {
 		t.Fatal(err)
 	}
-	shared, j := image.NewShared(w.client, image.SharedOptions{}), w.judge()
-	judge := func(ref, program string, credentials ...image.Credential) {
+	shared, j := image.NewShared(w.client, image.SharedOptions{}), w.evaluator()
+	evaluator := func(ref, program string, credentials ...image.Credential) {
 		t.Helper()
-		v, err := j.Judge(t.Context(), gate.Request{Application: app(ref, program, onEth0()), Reader: shared.Reader("team-a", nil, credentials...)})
+		v, err := j.Evaluate(t.Context(), gate.Request{Application: app(ref, program, onEth0()), Reader: shared.Reader("team-a", nil, credentials...)})
 		if err != nil || !v.Allowed() {
 			t.Fatalf("%s: %v, %v", ref, rules(v), err)
 		}
 	}
 	for range 2 {
-		judge(private, "xdp_pass", image.Credential{Name: "Secret team-a/pull", Keychain: password{}})
+		evaluator(private, "xdp_pass", image.Credential{Name: "Secret team-a/pull", Keychain: password{}})
 	}
 	if len(w.memory) != 0 {
 		t.Errorf("%d entries are stored of an image that only a Secret opens", len(w.memory))
 	}
-	judge(public, "count_packets")
+	evaluator(public, "count_packets")
 	if len(w.memory) != 1 {
 		t.Errorf("%d entries are stored of an image that everybody may read", len(w.memory))
 	}

@@ -16,7 +16,7 @@ const (
 )
 
 // refusals gathers every reason a step finds, so that one round tells the
-// author all there is to mend.
+// author all there is to fix.
 type refusals struct {
 	// object names the application, for the messages.
 	object  string
@@ -25,10 +25,10 @@ type refusals struct {
 
 // add records one reason, cut to its bounds. The message is a format that need
 // not name the object.
-func (r *refusals) add(rule, path, remedy, format string, args ...any) {
+func (r *refusals) add(rule, path, fix, format string, args ...any) {
 	if len(r.reasons) == maxReasons {
 		r.reasons = append(r.reasons, policies.Reason{
-			Rule: rule, Path: "spec", Message: "there are more reasons", Remedy: "mend what is told first",
+			Rule: rule, Path: "spec", Message: "there are more reasons", Fix: "fix what is told first",
 		})
 	}
 	if len(r.reasons) > maxReasons {
@@ -38,7 +38,7 @@ func (r *refusals) add(rule, path, remedy, format string, args ...any) {
 		Rule:    rule,
 		Path:    cut(path, maxPathBytes),
 		Message: cut(fmt.Sprintf(format, args...), maxTextBytes),
-		Remedy:  cut(remedy, maxTextBytes),
+		Fix:     cut(fix, maxTextBytes),
 	})
 }
 
@@ -67,16 +67,16 @@ type Refusal struct {
 	Reasons []policies.Reason
 }
 
-// Error names object, rule, reason and remedy of every reason.
+// Error names object, rule, reason and fix of every reason.
 func (r *Refusal) Error() string {
 	lines := make([]string, 0, len(r.Reasons))
 	for _, why := range r.Reasons {
 		lines = append(lines, Sentence(why))
 	}
-	return "refuse " + r.Object + ": " + strings.Join(lines, "; ")
+	return "deny " + r.Object + ": " + strings.Join(lines, "; ")
 }
 
-// Sentence is a reason on one line: rule, path, message and remedy.
+// Sentence is a reason on one line: rule, path, message and fix.
 func Sentence(r policies.Reason) string {
 	var b strings.Builder
 	b.WriteString(r.Rule)
@@ -84,8 +84,8 @@ func Sentence(r policies.Reason) string {
 		b.WriteString(" at " + r.Path)
 	}
 	b.WriteString(": " + r.Message)
-	if r.Remedy != "" {
-		b.WriteString(" (" + r.Remedy + ")")
+	if r.Fix != "" {
+		b.WriteString(" (" + r.Fix + ")")
 	}
 	return b.String()
 }

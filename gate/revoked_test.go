@@ -53,7 +53,7 @@ func (w *world) untag(ref string) {
 	}
 }
 
-// TestARevocationActsOnWhatWasSealed has what runs judged anew after one of its
+// TestARevocationActsOnWhatWasSealed has what runs evaluated anew after one of its
 // signers is revoked, and after whoever may push has edited what the registry says.
 func TestARevocationActsOnWhatWasSealed(t *testing.T) {
 	attested := rego("deny contains \"no attestation\" if count(input.attestations) == 0")
@@ -65,24 +65,24 @@ func TestARevocationActsOnWhatWasSealed(t *testing.T) {
 		attack         func(w *world, ref string)
 		want           gate.Move
 	}{
-		"the policy wants two":                                    {before: wantsTwo, policy: wantsTwo, revoked: "team-a", want: gate.MoveBury},
-		"the policy wants the one who is revoked":                 {before: wantsTwo, policy: wantsSigner("team-a"), revoked: "team-a", want: gate.MoveBury},
+		"the policy wants two":                                    {before: wantsTwo, policy: wantsTwo, revoked: "team-a", want: gate.MoveUnload},
+		"the policy wants the one who is revoked":                 {before: wantsTwo, policy: wantsSigner("team-a"), revoked: "team-a", want: gate.MoveUnload},
 		"the policy wants the other":                              {before: wantsTwo, policy: wantsSigner("team-b"), revoked: "team-a", want: gate.MoveKeep},
 		"the policy wants anybody":                                {before: wantsTwo, policy: wantsSomebody, revoked: "team-a", want: gate.MoveKeep},
-		"the policy denies it whoever signed":                     {before: wantsTwo, policy: never, revoked: "team-a", want: gate.MoveBury},
+		"the policy denies it whoever signed":                     {before: wantsTwo, policy: never, revoked: "team-a", want: gate.MoveUnload},
 		"the policy denies it, and nobody is revoked":             {before: wantsTwo, policy: never, want: gate.MoveKeep},
-		"the policy wants two, and strangers sign":                {wantsTwo, wantsTwo, "team-a", func(w *world, ref string) { w.strangers(ref, 80) }, gate.MoveBury},
-		"the policy wants two, and the signature is gone":         {wantsTwo, wantsTwo, "team-a", (*world).untag, gate.MoveBury},
-		"the policy wants two, and the registry is away":          {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveBury},
-		"the registry is away, and the cache is empty":            {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveBury},
+		"the policy wants two, and strangers sign":                {wantsTwo, wantsTwo, "team-a", func(w *world, ref string) { w.strangers(ref, 80) }, gate.MoveUnload},
+		"the policy wants two, and the signature is gone":         {wantsTwo, wantsTwo, "team-a", (*world).untag, gate.MoveUnload},
+		"the policy wants two, and the registry is away":          {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveUnload},
+		"the registry is away, and the cache is empty":            {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveUnload},
 		"the registry is away, and the other is enough":           {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
 		"all is away, and the other is enough":                    {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
 		"all is away, and bytecode that nobody has is why":        {wantsTwo, rego("deny contains \"no programs\" if count(input.bytecode.programs) == 0"), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
 		"the policy fails":                                        {before: wantsTwo, policy: fails, revoked: "team-a", want: gate.MoveKeep},
 		"the policy fails, and the registry is away":              {wantsTwo, fails, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
 		"the policy fails, and all is away":                       {wantsTwo, fails, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
-		"all is away, and the definition is denied":               {wantsTwo, rego("deny contains \"a name\" if input.application.metadata.name == \"app\""), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveBury},
-		"the registry is away, and the record has no attestation": {wantsTwo, attested, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveBury},
+		"all is away, and the definition is denied":               {wantsTwo, rego("deny contains \"a name\" if input.application.metadata.name == \"app\""), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveUnload},
+		"the registry is away, and the record has no attestation": {wantsTwo, attested, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveUnload},
 		"all is away, and nobody can tell of an attestation":      {wantsTwo, attested, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
 		"the record has no attestation, and nobody is revoked":    {wantsTwo, attested, "", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
 		"the registry is away, and nobody is revoked":             {wantsTwo, always, "", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
@@ -92,10 +92,10 @@ func TestARevocationActsOnWhatWasSealed(t *testing.T) {
 			ref := w.push("xdp_count", "v1")
 			w.sign(ref, "team-a")
 			w.bundle(ref, "team-b")
-			j := w.judge()
-			j.Repolicy(w.policy(c.before))
+			j := w.evaluator()
+			j.SetPolicies(w.policy(c.before))
 			a := app(ref, "count_packets", onEth0())
-			runs := sealed(t, mustJudge(t, j, a), gate.Stamp{UID: "u", Serial: 7})
+			runs := sealed(t, mustEvaluate(t, j, a), gate.Stamp{UID: "u", Serial: 7})
 			if !slices.Equal(runs.Signers, []string{"team-a", "team-b"}) {
 				t.Fatalf("sealed with %v", runs.Signers)
 			}
@@ -104,23 +104,23 @@ func TestARevocationActsOnWhatWasSealed(t *testing.T) {
 			}
 			// The process and its memory are new.
 			w.memory = memory{}
-			j = w.judge()
-			j.Repolicy(w.policy(c.policy))
-			j.Retrust(w.revoke(c.revoked))
-			for how, s := range map[string]gate.Standing{
+			j = w.evaluator()
+			j.SetPolicies(w.policy(c.policy))
+			j.SetTrust(w.revoke(c.revoked))
+			for how, s := range map[string]gate.Observation{
 				"as it is": {Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs},
 				"hidden":   {Live: &runs, Hidden: true},
 			} {
 				if s.Request.Application != nil {
-					s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
+					s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
 				}
-				s.Held = j.Hold(t.Context(), s)
+				s.Running = j.EvaluateRunning(t.Context(), s)
 				// Unload protection has no say.
-				move, why := s.Settle(w.revoke(c.revoked).Revoked(), true)
+				move, why := s.Decide(w.revoke(c.revoked).Revoked(), true)
 				if move != c.want && !(move == gate.MoveSeal && c.want == gate.MoveKeep) {
 					t.Errorf("%s: Settle = %s (%s), want %s", how, move, why, c.want)
 				}
-				if move == gate.MoveBury && !strings.Contains(why, "team-a") {
+				if move == gate.MoveUnload && !strings.Contains(why, "team-a") {
 					t.Errorf("%s: the reason does not name the signer: %s", how, why)
 				}
 			}
@@ -135,10 +135,10 @@ func TestABrokenPolicyHidesNoRevocation(t *testing.T) {
 	ref := w.push("xdp_count", "v1")
 	w.sign(ref, "team-a")
 	w.bundle(ref, "team-b")
-	j := w.judge()
-	j.Repolicy(w.policy(wantsTwo))
+	j := w.evaluator()
+	j.SetPolicies(w.policy(wantsTwo))
 	a := app(ref, "count_packets", onEth0())
-	runs := sealed(t, mustJudge(t, j, a), gate.Stamp{UID: "u", Serial: 7})
+	runs := sealed(t, mustEvaluate(t, j, a), gate.Stamp{UID: "u", Serial: 7})
 	w.renew()
 	w.down.Store(true)
 	w.memory = memory{}
@@ -148,17 +148,17 @@ func TestABrokenPolicyHidesNoRevocation(t *testing.T) {
 	if set == nil {
 		t.Fatal(err)
 	}
-	j = w.judge()
-	j.Repolicy(set)
-	j.Retrust(w.revoke("team-a"))
-	s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
-	s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
-	s.Held = j.Hold(t.Context(), s)
-	if move, why := s.Settle(w.revoke("team-a").Revoked(), true); move != gate.MoveBury {
+	j = w.evaluator()
+	j.SetPolicies(set)
+	j.SetTrust(w.revoke("team-a"))
+	s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+	s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
+	s.Running = j.EvaluateRunning(t.Context(), s)
+	if move, why := s.Decide(w.revoke("team-a").Revoked(), true); move != gate.MoveUnload {
 		t.Errorf("Settle = %s (%s)", move, why)
 	}
-	if s.Held = j.Weigh(t.Context(), s); s.Held != (gate.Held{}) {
-		t.Errorf("the record is asked for unload protection, which it passes: %+v", s.Held)
+	if s.Running = j.WeighRunning(t.Context(), s); s.Running != (gate.RunningVerdict{}) {
+		t.Errorf("the record is asked for unload protection, which it passes: %+v", s.Running)
 	}
 }
 
@@ -212,9 +212,9 @@ func TestSlowPoliciesOfANamespaceKeepNothingOfARevokedSigner(t *testing.T) {
 			w.sign(ref, "team-a")
 			w.bundle(ref, "team-b")
 			a := &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app"}, Spec: app(ref, "count_packets", onEth0()).Spec}
-			j := w.judge()
-			j.Repolicy(w.policy(wantsTwo))
-			runs := sealed(t, mustJudge(t, j, a), gate.Stamp{UID: "u", Serial: 7})
+			j := w.evaluator()
+			j.SetPolicies(w.policy(wantsTwo))
+			runs := sealed(t, mustEvaluate(t, j, a), gate.Stamp{UID: "u", Serial: 7})
 			if away {
 				w.renew()
 				w.down.Store(true)
@@ -230,10 +230,10 @@ func TestSlowPoliciesOfANamespaceKeepNothingOfARevokedSigner(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
-			s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
-			s.Held = j.Hold(t.Context(), s)
-			if move, why := s.Settle(w.revoke("team-a").Revoked(), true); move != gate.MoveBury {
+			s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+			s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
+			s.Running = j.EvaluateRunning(t.Context(), s)
+			if move, why := s.Decide(w.revoke("team-a").Revoked(), true); move != gate.MoveUnload {
 				t.Errorf("Settle = %s (%s)", move, why)
 			}
 		})

@@ -35,21 +35,21 @@ func TestNoObjectIsOpenWhileARegistryIsWaitedFor(t *testing.T) {
 	if w.client, err = image.NewClient(image.Options{CacheDir: t.TempDir(), Transport: h, Objects: 1}); err != nil {
 		t.Fatal(err)
 	}
-	j := w.judge()
-	judged := make(chan error)
+	j := w.evaluator()
+	evaluated := make(chan error)
 	go func() {
-		_, err := j.Judge(t.Context(), gate.Request{Application: slow})
-		judged <- err
+		_, err := j.Evaluate(t.Context(), gate.Request{Application: slow})
+		evaluated <- err
 	}()
 	<-h.asked
-	if v := mustJudge(t, j, quick); !v.Allowed() {
+	if v := mustEvaluate(t, j, quick); !v.Allowed() {
 		t.Errorf("denied: %v", rules(v))
 	}
 	close(h.let)
-	if err := <-judged; err != nil {
+	if err := <-evaluated; err != nil {
 		t.Error(err)
 	}
-	if !mustJudge(t, j, slow).Allowed() {
+	if !mustEvaluate(t, j, slow).Allowed() {
 		t.Error("denied in the end")
 	}
 }
@@ -67,11 +67,11 @@ func TestAnObjectThatIsNoneIsReadOnce(t *testing.T) {
 	}
 	j, since := w.counted(t)
 	for _, result := range []string{"miss", "hit"} {
-		v := mustJudge(t, j, app(ref, "xdp_pass", onEth0()))
+		v := mustEvaluate(t, j, app(ref, "xdp_pass", onEth0()))
 		if got := rules(v); len(got) != 1 || got[0] != "inspect/object" {
 			t.Errorf("denied for %v", got)
 		}
-		if n := since()[`skep_judge_cache_lookups_total{cache="facts",result="`+result+`"}`]; n != 1 {
+		if n := since()[`skep_evaluation_cache_lookups_total{cache="facts",result="`+result+`"}`]; n != 1 {
 			t.Errorf("%v times a %s", n, result)
 		}
 	}

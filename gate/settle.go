@@ -46,14 +46,14 @@ const (
 	MoveKeep Move = "keep"
 	// MoveSeal hands agents a new intent.
 	MoveSeal Move = "seal"
-	// MoveBury hands agents a tombstone.
-	MoveBury Move = "bury"
+	// MoveUnload hands agents a tombstone.
+	MoveUnload Move = "unload"
 )
 
-// Standing is one application as a door finds it: what is defined, what the
+// Observation is one application as a door finds it: what is defined, what the
 // gate says of it, and what agents hold.
-type Standing struct {
-	// Request is the definition as it was judged; its Application is nil where
+type Observation struct {
+	// Request is the definition as it was evaluated; its Application is nil where
 	// there is none.
 	Request Request
 	// Verdict is what the gate said, Err why it could not tell.
@@ -69,33 +69,33 @@ type Standing struct {
 	Undone bool
 	// Frozen tells that the definition is held back: what runs stays for now.
 	Frozen bool
-	// Held is what the gate says of what runs, whatever became of its
+	// Running is what the gate says of what runs, whatever became of its
 	// definition; the zero value where it was not asked or could not tell.
-	Held Held
+	Running RunningVerdict
 }
 
-// Runs tells whether agents hold more than a tombstone.
-func (s Standing) Runs() bool { return s.Live != nil && !s.Live.Tombstone }
+// Runs reports whether agents hold more than a tombstone.
+func (s Observation) Runs() bool { return s.Live != nil && !s.Live.Tombstone }
 
-func (s Standing) defined() bool { return s.Request.Application != nil }
+func (s Observation) defined() bool { return s.Request.Application != nil }
 
-// allowed tells whether the definition may be loaded.
-func (s Standing) allowed() bool { return s.defined() && s.Err == nil && s.Verdict.Allowed() }
+// allowed reports whether the definition may be loaded.
+func (s Observation) allowed() bool { return s.defined() && s.Err == nil && s.Verdict.Allowed() }
 
-// stays tells whether the definition's own verdict leaves nothing to ask about
+// stays reports whether the definition's own verdict leaves nothing to ask about
 // what runs: it is allowed, and takes its place.
-func (s Standing) stays() bool {
+func (s Observation) stays() bool {
 	return s.allowed() && !s.Undone && !s.Frozen && !s.Request.Application.Body().Suspend
 }
 
-// Unloads tells whether a policy wants what runs gone: by the verdict of its own
+// Unloads reports whether a policy wants what runs gone: by the verdict of its own
 // definition, or, where that says something else by now, by its own.
-func (s Standing) Unloads() bool {
-	return s.Runs() && (s.Held.overruled || s.deniesLive() && s.Verdict.Decision().Unload)
+func (s Observation) Unloads() bool {
+	return s.Runs() && (s.Running.overruled || s.deniesLive() && s.Verdict.Decision().Unload)
 }
 
 // deniesLive reports whether the definition's own verdict denies what runs.
-func (s Standing) deniesLive() bool {
+func (s Observation) deniesLive() bool {
 	if !s.defined() || s.Undone || s.Err != nil || s.Verdict.Allowed() {
 		return false
 	}
@@ -105,20 +105,20 @@ func (s Standing) deniesLive() bool {
 
 // UnloadsByCluster reports of what Unloads whether a policy of the cluster wants it gone,
 // and not only those of its namespace.
-func (s Standing) UnloadsByCluster() bool {
-	return s.Held.overruled && s.Held.byCluster || s.Runs() && s.deniesLive() && s.Verdict.Decision().UnloadByCluster
+func (s Observation) UnloadsByCluster() bool {
+	return s.Running.overruled && s.Running.byCluster || s.Runs() && s.deniesLive() && s.Verdict.Decision().UnloadByCluster
 }
 
 // Pending reports whether it runs, and an evaluation is under way that may say
 // that it is denied.
-func (s Standing) Pending() bool {
-	return s.Runs() && (s.Held.pending != nil || errors.Is(s.Err, ErrPending) && !s.Held.judged)
+func (s Observation) Pending() bool {
+	return s.Runs() && (s.Running.pending != nil || errors.Is(s.Err, ErrPending) && !s.Running.evaluated)
 }
 
 // Undecided reports whether policies that could not be evaluated, by their own fault, for
 // want of time, or since a registry is away, may yet change what is decided of what runs.
-func (s Standing) Undecided() bool {
-	return s.Held.unknown || s.Held.partial || s.defined() && s.Err == nil && !s.Verdict.Decision().Known()
+func (s Observation) Undecided() bool {
+	return s.Running.unknown || s.Running.partial || s.defined() && s.Err == nil && !s.Verdict.Decision().Known()
 }
 
 // UnloadedByPolicy is the reason that is sealed where unload protection counts what is
@@ -134,22 +134,22 @@ func UnloadedAgain(reason string) string {
 	return reason
 }
 
-// Settle decides what to do with one application and why. revoked are the
-// signers whose trust was taken away, or is from a time on; braked tells that so much is denied anew
+// Decide decides what to do with one application and why. revoked are the
+// signers whose trust was taken away, or is from a time on; held by unload protection tells that so much is denied anew
 // that a human has to confirm it.
-func (s Standing) Settle(revoked signing.Revocations, braked bool) (Move, string) {
+func (s Observation) Decide(revoked signing.Revocations, protected bool) (Move, string) {
 	if move, why := s.distrusted(revoked); move != "" {
 		return move, why
 	}
 	switch {
-	case s.Unloads() && braked:
+	case s.Unloads() && protected:
 		return MoveKeep, "unload protection holds it until the change is confirmed"
 	case s.Unloads():
-		return MoveBury, UnloadedByPolicy
+		return MoveUnload, UnloadedByPolicy
 	case !s.defined() && s.Hidden:
 		return MoveKeep, "its file cannot be read"
 	case !s.defined() && s.Runs():
-		return MoveBury, "it is no longer defined in the source"
+		return MoveUnload, "it is no longer defined in the source"
 	case !s.defined():
 		return MoveKeep, ""
 	case s.Request.Application.Body().Suspend:
@@ -157,7 +157,7 @@ func (s Standing) Settle(revoked signing.Revocations, braked bool) (Move, string
 	case s.Undone:
 		return MoveKeep, "it was rolled back to the version before"
 	case s.Err != nil:
-		return MoveKeep, "it could not be judged; what runs is kept"
+		return MoveKeep, "it could not be evaluated; what runs is kept"
 	case s.allowed() && s.Live != nil && s.Verdict.Same(*s.Live):
 		return MoveKeep, ""
 	case s.allowed():
@@ -172,23 +172,23 @@ func (s Standing) Settle(revoked signing.Revocations, braked bool) (Move, string
 // it is unloaded where it is denied now, by whatever evidence there is. The sealed
 // signers are the record: who may push to the registry adds none to it and takes
 // none away. The move is empty where there is nothing to decide.
-func (s Standing) distrusted(revoked signing.Revocations) (Move, string) {
+func (s Observation) distrusted(revoked signing.Revocations) (Move, string) {
 	if !s.Runs() || s.stays() {
 		return "", ""
 	}
 	names := revokedOf(s.Live, revoked)
 	switch {
-	case len(names) == 0 || s.Held.stands:
+	case len(names) == 0 || s.Running.stands:
 		return "", ""
-	case s.Held.pending != nil:
-		return MoveKeep, s.Held.pending.Error()
+	case s.Running.pending != nil:
+		return MoveKeep, s.Running.pending.Error()
 	case LostItsSigners(s.Live, revoked):
-		return MoveBury, UnloadedByRevocation(s.Live, revoked)
-	case s.Held.unknown:
+		return MoveUnload, UnloadedByRevocation(s.Live, revoked)
+	case s.Running.unknown:
 		return MoveKeep, "a signer it was admitted by is revoked (" + describeRevoked(names, revoked) +
 			"), and the policies could not be evaluated to the end; what runs is kept until they are"
-	case s.Held.judged || s.Held.deniedByRecord:
-		return MoveBury, UnloadedByRevocation(s.Live, revoked)
+	case s.Running.evaluated || s.Running.deniedByRecord:
+		return MoveUnload, UnloadedByRevocation(s.Live, revoked)
 	}
 	return "", ""
 }
@@ -232,17 +232,21 @@ const (
 	ReasonNoKnownSigner = "NoKnownSigner"
 	ReasonAllowed       = "Allowed"
 	ReasonDenied        = "Denied"
-	ReasonNotJudged     = "NotJudged"
-	ReasonPending       = "Pending"
+	// ReasonNotEvaluated: nothing was evaluated, such as a definition that cannot be read.
+	ReasonNotEvaluated = "NotEvaluated"
+	// ReasonEvaluationFailed: the evaluation has no result, such as with a registry away.
+	ReasonEvaluationFailed = "EvaluationFailed"
+	// ReasonPending: the evaluation has no result yet.
+	ReasonPending = "Pending"
 )
 
 // Verified is the condition of that name: it names the signers, or says of each
 // signature that did not count why it did not. why is told where nothing was
-// judged.
-func (s Standing) Verified(why string) metav1.Condition {
+// evaluated.
+func (s Observation) Verified(why string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionFalse, Reason: ReasonNoKnownSigner, Message: "no known signer signed the image"}
 	if s.defined() && s.Err == nil && s.Verdict.unevaluated != nil {
-		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonNotJudged, s.Verdict.unevaluated.Error()
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonEvaluationFailed, s.Verdict.unevaluated.Error()
 		return c
 	}
 	if !s.defined() || s.Err != nil {
@@ -267,7 +271,7 @@ func (s Standing) Verified(why string) metav1.Condition {
 
 // Allowed is the condition of that name: which policies allow, or every reason
 // against it; and what policies in Audit mode would refuse.
-func (s Standing) Allowed(why string) metav1.Condition {
+func (s Observation) Allowed(why string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAllowed, Status: metav1.ConditionFalse, Reason: ReasonDenied}
 	if !s.defined() || s.Err != nil {
 		return s.unknown(c, why)
@@ -282,19 +286,19 @@ func (s Standing) Allowed(why string) metav1.Condition {
 		}
 	}
 	if len(d.Audited) > 0 {
-		c.Message += "; in mode Audit, which refuses nothing: " + sentences(d.Audited)
+		c.Message += "; in mode Audit, which denies nothing: " + sentences(d.Audited)
 	}
 	return c
 }
 
 // unknown is a condition of which the gate could not tell.
-func (s Standing) unknown(c metav1.Condition, why string) metav1.Condition {
-	c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonNotJudged, why
-	if s.Err != nil {
-		c.Message = s.Err.Error()
-	}
-	if errors.Is(s.Err, ErrPending) {
-		c.Reason = ReasonPending
+func (s Observation) unknown(c metav1.Condition, why string) metav1.Condition {
+	c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonNotEvaluated, why
+	switch {
+	case errors.Is(s.Err, ErrPending):
+		c.Reason, c.Message = ReasonPending, s.Err.Error()
+	case s.Err != nil:
+		c.Reason, c.Message = ReasonEvaluationFailed, s.Err.Error()
 	}
 	return c
 }

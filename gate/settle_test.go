@@ -26,58 +26,58 @@ func TestSettle(t *testing.T) {
 	running := &intent.Payload{Serial: 1, Signers: []string{"a"}}
 	twice := &intent.Payload{Serial: 1, Signers: []string{"a", "b"}}
 	unsigned := &intent.Payload{Serial: 1}
-	buried := &intent.Payload{Serial: 1, Tombstone: true}
+	unloaded := &intent.Payload{Serial: 1, Tombstone: true}
 	unreachable := errors.New("registry out of reach")
 	for name, c := range map[string]struct {
-		s       Standing
+		s       Observation
 		revoked []string
 		want    Move
 	}{
-		"gone from the source":                     {Standing{Live: running}, nil, MoveBury},
-		"gone, or in a file that cannot be read":   {Standing{Live: running, Hidden: true}, nil, MoveKeep},
-		"gone, and buried before":                  {Standing{Live: buried}, nil, MoveKeep},
-		"denied and never loaded":                  {Standing{Request: def}, nil, MoveKeep},
-		"denied, and what runs was admitted":       {Standing{Live: running, Request: def}, nil, MoveKeep},
-		"denied, and its signer is revoked":        {Standing{Live: running, Request: def}, []string{"a"}, MoveBury},
-		"one of two signers is revoked":            {Standing{Live: twice, Request: def}, []string{"a"}, MoveKeep},
-		"both signers are revoked":                 {Standing{Live: twice, Request: def}, []string{"b", "a"}, MoveBury},
-		"admitted without signature":               {Standing{Live: unsigned, Request: def}, []string{"a"}, MoveKeep},
-		"not to be told":                           {Standing{Live: running, Request: def, Err: unreachable}, nil, MoveKeep},
-		"not to be told, and its signer revoked":   {Standing{Live: running, Request: def, Err: unreachable}, []string{"a"}, MoveBury},
-		"hidden, and its signer revoked":           {Standing{Live: running, Hidden: true}, []string{"a"}, MoveBury},
-		"overruled while suspended":                {Standing{Live: running, Held: Held{overruled: true}, Request: asleep}, nil, MoveBury},
-		"overruled while not to be told":           {Standing{Live: running, Held: Held{overruled: true}, Request: def, Err: unreachable}, nil, MoveBury},
-		"overruled while hidden":                   {Standing{Live: running, Held: Held{overruled: true}, Hidden: true}, nil, MoveBury},
-		"suspended":                                {Standing{Live: running, Request: asleep}, nil, MoveKeep},
-		"suspended, and its signer revoked":        {Standing{Live: running, Request: asleep}, []string{"a"}, MoveBury},
-		"refused since one of two is revoked":      {Standing{Live: twice, Held: Held{judged: true}, Request: def}, []string{"a"}, MoveBury},
-		"hidden, refused since one is revoked":     {Standing{Live: twice, Held: Held{judged: true}, Hidden: true}, []string{"a"}, MoveBury},
-		"suspended, refused since one is revoked":  {Standing{Live: twice, Held: Held{judged: true}, Request: asleep}, []string{"a"}, MoveBury},
-		"one is revoked, denied by the record":     {Standing{Live: twice, Held: Held{deniedByRecord: true}, Request: def, Err: unreachable}, []string{"a"}, MoveBury},
-		"denied by the record, and none revoked":   {Standing{Live: twice, Held: Held{deniedByRecord: true}, Request: def, Err: unreachable}, nil, MoveKeep},
-		"its signer revoked, and still asked for":  {Standing{Live: running, Held: Held{pending: ErrPending}, Request: def, Err: ErrPending}, []string{"a"}, MoveKeep},
-		"refused, and nobody it names is revoked":  {Standing{Live: twice, Held: Held{judged: true}, Request: def}, []string{"c"}, MoveKeep},
-		"one is revoked, and a policy fails":       {Standing{Live: twice, Held: Held{judged: true, unknown: true}, Request: def}, []string{"a"}, MoveKeep},
-		"both are revoked, and a policy fails":     {Standing{Live: twice, Held: Held{judged: true, unknown: true}, Request: def}, []string{"a", "b"}, MoveBury},
-		"its signer revoked, another signed since": {Standing{Live: running, Held: Held{judged: true, stands: true}, Request: def, Err: unreachable}, []string{"a"}, MoveKeep},
-		"buried before, and its signer revoked":    {Standing{Live: buried, Request: def}, []string{"a"}, MoveKeep},
-		"never loaded, and nobody can tell of it":  {Standing{Request: def, Err: unreachable}, nil, MoveKeep},
+		"gone from the source":                     {Observation{Live: running}, nil, MoveUnload},
+		"gone, or in a file that cannot be read":   {Observation{Live: running, Hidden: true}, nil, MoveKeep},
+		"gone, and unloaded before":                {Observation{Live: unloaded}, nil, MoveKeep},
+		"denied and never loaded":                  {Observation{Request: def}, nil, MoveKeep},
+		"denied, and what runs was admitted":       {Observation{Live: running, Request: def}, nil, MoveKeep},
+		"denied, and its signer is revoked":        {Observation{Live: running, Request: def}, []string{"a"}, MoveUnload},
+		"one of two signers is revoked":            {Observation{Live: twice, Request: def}, []string{"a"}, MoveKeep},
+		"both signers are revoked":                 {Observation{Live: twice, Request: def}, []string{"b", "a"}, MoveUnload},
+		"admitted without signature":               {Observation{Live: unsigned, Request: def}, []string{"a"}, MoveKeep},
+		"not to be told":                           {Observation{Live: running, Request: def, Err: unreachable}, nil, MoveKeep},
+		"not to be told, and its signer revoked":   {Observation{Live: running, Request: def, Err: unreachable}, []string{"a"}, MoveUnload},
+		"hidden, and its signer revoked":           {Observation{Live: running, Hidden: true}, []string{"a"}, MoveUnload},
+		"overruled while suspended":                {Observation{Live: running, Running: RunningVerdict{overruled: true}, Request: asleep}, nil, MoveUnload},
+		"overruled while not to be told":           {Observation{Live: running, Running: RunningVerdict{overruled: true}, Request: def, Err: unreachable}, nil, MoveUnload},
+		"overruled while hidden":                   {Observation{Live: running, Running: RunningVerdict{overruled: true}, Hidden: true}, nil, MoveUnload},
+		"suspended":                                {Observation{Live: running, Request: asleep}, nil, MoveKeep},
+		"suspended, and its signer revoked":        {Observation{Live: running, Request: asleep}, []string{"a"}, MoveUnload},
+		"refused since one of two is revoked":      {Observation{Live: twice, Running: RunningVerdict{evaluated: true}, Request: def}, []string{"a"}, MoveUnload},
+		"hidden, refused since one is revoked":     {Observation{Live: twice, Running: RunningVerdict{evaluated: true}, Hidden: true}, []string{"a"}, MoveUnload},
+		"suspended, refused since one is revoked":  {Observation{Live: twice, Running: RunningVerdict{evaluated: true}, Request: asleep}, []string{"a"}, MoveUnload},
+		"one is revoked, denied by the record":     {Observation{Live: twice, Running: RunningVerdict{deniedByRecord: true}, Request: def, Err: unreachable}, []string{"a"}, MoveUnload},
+		"denied by the record, and none revoked":   {Observation{Live: twice, Running: RunningVerdict{deniedByRecord: true}, Request: def, Err: unreachable}, nil, MoveKeep},
+		"its signer revoked, and still asked for":  {Observation{Live: running, Running: RunningVerdict{pending: ErrPending}, Request: def, Err: ErrPending}, []string{"a"}, MoveKeep},
+		"refused, and nobody it names is revoked":  {Observation{Live: twice, Running: RunningVerdict{evaluated: true}, Request: def}, []string{"c"}, MoveKeep},
+		"one is revoked, and a policy fails":       {Observation{Live: twice, Running: RunningVerdict{evaluated: true, unknown: true}, Request: def}, []string{"a"}, MoveKeep},
+		"both are revoked, and a policy fails":     {Observation{Live: twice, Running: RunningVerdict{evaluated: true, unknown: true}, Request: def}, []string{"a", "b"}, MoveUnload},
+		"its signer revoked, another signed since": {Observation{Live: running, Running: RunningVerdict{evaluated: true, stands: true}, Request: def, Err: unreachable}, []string{"a"}, MoveKeep},
+		"unloaded before, and its signer revoked":  {Observation{Live: unloaded, Request: def}, []string{"a"}, MoveKeep},
+		"never loaded, and nobody can tell of it":  {Observation{Request: def, Err: unreachable}, nil, MoveKeep},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, why := c.s.Settle(revocations(c.revoked...), false)
+			got, why := c.s.Decide(revocations(c.revoked...), false)
 			if got != c.want {
 				t.Errorf("Settle = %s (%s), want %s", got, why, c.want)
 			}
-			if got == MoveBury && why == "" {
-				t.Error("buried without a reason")
+			if got == MoveUnload && why == "" {
+				t.Error("unloaded without a reason")
 			}
 		})
 	}
-	if got, _ := (Standing{Live: running, Held: Held{overruled: true}, Hidden: true}).Settle(nil, true); got != MoveKeep {
-		t.Errorf("the brake let %s through", got)
+	if got, _ := (Observation{Live: running, Running: RunningVerdict{overruled: true}, Hidden: true}).Decide(nil, true); got != MoveKeep {
+		t.Errorf("unload protection let %s through", got)
 	}
-	if (Standing{Live: running, Request: def}).Unloads() {
-		t.Error("a denial that keeps what runs counts for the brake")
+	if (Observation{Live: running, Request: def}).Unloads() {
+		t.Error("a denial that keeps what runs counts for unload protection")
 	}
 }
 

@@ -28,7 +28,7 @@ type Request struct {
 	// Judge's Images.
 	Reader *image.Reader
 	// Digest is what the image's tag stood for when this generation was first
-	// judged, as sha256:…. Empty means to ask the registry now.
+	// evaluated, as sha256:…. Empty means to ask the registry now.
 	Digest string
 	// Passing has nothing stored of what is learned: whether the application comes to
 	// be is not known yet. What is learned is known in this process alone, and stored
@@ -175,8 +175,8 @@ type field struct {
 	given    func(v1alpha1.Attachment) bool
 	takes    func(hook.Hook) bool
 	required func(hook.Hook) bool
-	// legal returns what is wrong with a given value and its remedy, or "".
-	legal func(v1alpha1.Attachment) (wrong, remedy string)
+	// legal returns what is wrong with a given value and its fix, or "".
+	legal func(v1alpha1.Attachment) (wrong, fix string)
 }
 
 // hasShape makes a predicate over a hook's shape.
@@ -213,8 +213,8 @@ func checkFields(r *refusals, at string, h hook.Hook, a v1alpha1.Attachment) {
 		if f.legal == nil {
 			continue
 		}
-		if wrong, remedy := f.legal(a); wrong != "" {
-			r.add("shape/fields", at+"."+f.name, remedy, "%s", wrong)
+		if wrong, fix := f.legal(a); wrong != "" {
+			r.add("shape/fields", at+"."+f.name, fix, "%s", wrong)
 		}
 	}
 	if h.Name == "tracepoint" && a.Tracepoint != "" && strings.Count(a.Tracepoint, "/") != 1 {

@@ -138,11 +138,11 @@ func TestValuesThatAreNoneAreRefused(t *testing.T) {
 				t.Fatalf("Shape = %v, want a refusal", err)
 			}
 			for _, r := range refusal.Reasons {
-				if r.Rule != "shape/fields" || r.Remedy == "" || !strings.HasPrefix(r.Path, "spec.programs[0].attach[0].") {
-					t.Errorf("reason %+v: want rule, path and remedy", r)
+				if r.Rule != "shape/fields" || r.Fix == "" || !strings.HasPrefix(r.Path, "spec.programs[0].attach[0].") {
+					t.Errorf("reason %+v: want rule, path and fix", r)
 				}
 			}
-			if !strings.Contains(err.Error(), "refuse app: shape/fields at spec.programs[0]") {
+			if !strings.Contains(err.Error(), "deny app: shape/fields at spec.programs[0]") {
 				t.Errorf("the error does not name object, rule and path: %v", err)
 			}
 		})
@@ -193,7 +193,7 @@ func TestMoreAttachmentsThanAnAPIServerTakesAreDenied(t *testing.T) {
 			switch errors.As(err, &refusal); {
 			case c.path == "" && err != nil:
 				t.Error(err)
-			case c.path != "" && (refusal == nil || refusal.Reasons[0].Rule != "shape/programs" || refusal.Reasons[0].Path != c.path || refusal.Reasons[0].Remedy == ""):
+			case c.path != "" && (refusal == nil || refusal.Reasons[0].Rule != "shape/programs" || refusal.Reasons[0].Path != c.path || refusal.Reasons[0].Fix == ""):
 				t.Errorf("Shape = %v, want a denial at %s", err, c.path)
 			}
 		})

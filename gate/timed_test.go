@@ -158,7 +158,7 @@ func (w *world) revokeAfter(name string, at time.Time) *signing.Trust {
 	return w.trust(signers...)
 }
 
-// TestARevocationFromATimeOnActsOnWhatWasSealed has what runs judged anew after a
+// TestARevocationFromATimeOnActsOnWhatWasSealed has what runs evaluated anew after a
 // signer is revoked from a time on, with the registry there, edited, and away.
 func TestARevocationFromATimeOnActsOnWhatWasSealed(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -176,9 +176,9 @@ func TestARevocationFromATimeOnActsOnWhatWasSealed(t *testing.T) {
 		want   gate.Move
 	}{
 		"signed before":             {timed: true, after: time.Second, policy: wantsSigner("team-a"), want: gate.MoveKeep},
-		"signed at that time":       {timed: true, after: 0, policy: wantsSigner("team-a"), want: gate.MoveBury},
-		"signed after":              {timed: true, after: -time.Hour, policy: wantsSigner("team-a"), want: gate.MoveBury},
-		"signed at no trusted time": {after: time.Hour, policy: wantsSigner("team-a"), want: gate.MoveBury},
+		"signed at that time":       {timed: true, after: 0, policy: wantsSigner("team-a"), want: gate.MoveUnload},
+		"signed after":              {timed: true, after: -time.Hour, policy: wantsSigner("team-a"), want: gate.MoveUnload},
+		"signed at no trusted time": {after: time.Hour, policy: wantsSigner("team-a"), want: gate.MoveUnload},
 	} {
 		for edit, do := range edits {
 			t.Run(name+", "+edit, func(t *testing.T) {
@@ -189,11 +189,11 @@ func TestARevocationFromATimeOnActsOnWhatWasSealed(t *testing.T) {
 				} else {
 					w.sign(ref, "team-a")
 				}
-				j := w.judge()
-				j.Retrust(w.trust(w.signers...))
-				j.Repolicy(w.policy(c.policy))
+				j := w.evaluator()
+				j.SetTrust(w.trust(w.signers...))
+				j.SetPolicies(w.policy(c.policy))
 				a := app(ref, "count_packets", onEth0())
-				runs := sealed(t, mustJudge(t, j, a), gate.Stamp{UID: "u", Serial: 7})
+				runs := sealed(t, mustEvaluate(t, j, a), gate.Stamp{UID: "u", Serial: 7})
 				var want map[string]int64
 				if c.timed {
 					want = map[string]int64{"team-a": at.Unix()}
@@ -203,19 +203,19 @@ func TestARevocationFromATimeOnActsOnWhatWasSealed(t *testing.T) {
 				}
 				do(w, ref)
 				w.memory = memory{}
-				j = w.judge()
+				j = w.evaluator()
 				trust := w.revokeAfter("team-a", at.Add(c.after))
-				j.Retrust(trust)
-				j.Repolicy(w.policy(c.policy))
-				s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
-				s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
-				s.Held = j.Hold(t.Context(), s)
+				j.SetTrust(trust)
+				j.SetPolicies(w.policy(c.policy))
+				s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+				s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
+				s.Running = j.EvaluateRunning(t.Context(), s)
 				// Unload protection has no say.
-				move, why := s.Settle(trust.Revoked(), true)
+				move, why := s.Decide(trust.Revoked(), true)
 				if move != c.want {
 					t.Errorf("Settle = %s (%s), want %s; %v", move, why, c.want, s.Err)
 				}
-				if move == gate.MoveBury && !strings.Contains(why, "team-a") && !strings.Contains(why, "every signer") {
+				if move == gate.MoveUnload && !strings.Contains(why, "team-a") && !strings.Contains(why, "every signer") {
 					t.Errorf("the reason is %s", why)
 				}
 			})
@@ -262,17 +262,17 @@ func TestARepositoryThatWasAwayIsAskedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			e, ref := signedElsewhere(t, w)
-			j, req := w.judge(), gate.Request{Application: app(ref, "count_packets", onEth0())}
-			j.Retrust(w.trust(e.signers...))
-			j.Repolicy(w.policy(policy))
+			j, req := w.evaluator(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+			j.SetTrust(w.trust(e.signers...))
+			j.SetPolicies(w.policy(policy))
 			e.away.Store(true)
-			v, _ := j.Judge(t.Context(), req)
+			v, _ := j.Evaluate(t.Context(), req)
 			if req.Digest = v.Image().Digest; req.Digest == "" {
 				req.Digest = w.resolve(ref).Digest
 			}
 			for range 3 {
 				w.now = w.now.Add(20 * time.Second)
-				_, _ = j.Judge(t.Context(), req)
+				_, _ = j.Evaluate(t.Context(), req)
 			}
 			if e.asked.Load() == 0 {
 				t.Fatal("it was never asked")
@@ -281,7 +281,7 @@ func TestARepositoryThatWasAwayIsAskedAgain(t *testing.T) {
 			e.asked.Store(0)
 			for range 2 {
 				w.now = w.now.Add(20 * time.Second)
-				v, _ = j.Judge(t.Context(), req)
+				v, _ = j.Evaluate(t.Context(), req)
 			}
 			evidence := v.Evidence()
 			if diff := cmp.Diff([]string{"team-a", "team-b"}, evidence.Signers()); diff != "" || !v.Allowed() || evidence.Partial {
@@ -296,33 +296,33 @@ func TestARepositoryThatWasAwayIsAskedAgain(t *testing.T) {
 func TestARepositoryOfASigner(t *testing.T) {
 	w := newWorld(t)
 	e, ref := signedElsewhere(t, w)
-	j, req := w.judge(), gate.Request{Application: app(ref, "count_packets", onEth0())}
-	j.Repolicy(w.policy(wantsTwo))
-	before, err := j.Judge(t.Context(), req)
+	j, req := w.evaluator(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+	j.SetPolicies(w.policy(wantsTwo))
+	before, err := j.Evaluate(t.Context(), req)
 	if err != nil || before.Allowed() {
 		t.Fatalf("before a signer names it: %v", err)
 	}
 	req.Digest = before.Image().Digest
 	e.away.Store(true)
-	j.Retrust(w.trust(e.signers...))
+	j.SetTrust(w.trust(e.signers...))
 	var away *signing.RepositoryError
-	if v, err := j.Judge(t.Context(), req); !errors.As(err, &away) || !errors.Is(err, image.ErrUnavailable) {
+	if v, err := j.Evaluate(t.Context(), req); !errors.As(err, &away) || !errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("while it is away: allowed %v, %v; want that it cannot be told", v.Allowed(), err)
 	}
-	j.Repolicy(w.policy(wantsSomebody))
-	if v, err := j.Judge(t.Context(), req); err != nil || !v.Allowed() {
+	j.SetPolicies(w.policy(wantsSomebody))
+	if v, err := j.Evaluate(t.Context(), req); err != nil || !v.Allowed() {
 		t.Errorf("while it is away, and nobody there is asked for: %v", err)
 	}
 	e.away.Store(false)
-	j.Repolicy(w.policy(wantsTwo))
+	j.SetPolicies(w.policy(wantsTwo))
 	w.now = w.now.Add(time.Minute)
-	v, err := j.Judge(t.Context(), req)
+	v, err := j.Evaluate(t.Context(), req)
 	evidence := v.Evidence()
 	if diff := cmp.Diff([]string{"team-a", "team-b"}, evidence.Signers()); err != nil || !v.Allowed() || diff != "" {
 		t.Errorf("once it is there: %v; signers (-want +got):\n%s", err, diff)
 	}
 	before2 := w.requests.Load()
-	if v, err := j.Judge(t.Context(), req); err != nil || !v.Allowed() || w.requests.Load() != before2 {
+	if v, err := j.Evaluate(t.Context(), req); err != nil || !v.Allowed() || w.requests.Load() != before2 {
 		t.Errorf("again: %v after %d requests", err, w.requests.Load()-before2)
 	}
 }
@@ -381,26 +381,26 @@ func TestValidNowIsForgotten(t *testing.T) {
 	w := newWorld(t)
 	ref, end := w.push("xdp_count", "v1"), time.Now().Add(24*time.Hour).Truncate(time.Second)
 	signer := w.certified(ref, end)
-	j, a := w.judge(), app(ref, "count_packets", onEth0())
-	j.Retrust(w.trust(signer))
+	j, a := w.evaluator(), app(ref, "count_packets", onEth0())
+	j.SetTrust(w.trust(signer))
 	w.now = end.Add(-5 * time.Minute)
-	v := mustJudge(t, j, a)
+	v := mustEvaluate(t, j, a)
 	if evidence := v.Evidence(); !v.Allowed() || !slices.Equal(evidence.Signers(), []string{"ci"}) {
 		t.Fatalf("while it is valid: denied for %v; %+v", rules(v), evidence)
 	}
 	runs := sealed(t, v, gate.Stamp{UID: "u", Serial: 7})
 	w.now = end
-	if v := mustJudge(t, j, a); !v.Allowed() {
+	if v := mustEvaluate(t, j, a); !v.Allowed() {
 		t.Errorf("at its end: denied for %v", rules(v))
 	}
 	w.now = end.Add(time.Second)
-	s := gate.Standing{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
-	s.Verdict = mustJudge(t, j, a)
+	s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+	s.Verdict = mustEvaluate(t, j, a)
 	if evidence := s.Verdict.Evidence(); s.Verdict.Allowed() || len(evidence.Rejected) != 1 || !strings.Contains(evidence.Rejected[0].Reason, "was valid until") {
 		t.Errorf("after it: allowed %v; %+v", s.Verdict.Allowed(), evidence)
 	}
-	s.Held = j.Hold(t.Context(), s)
-	if move, why := s.Settle(nil, false); move != gate.MoveKeep {
+	s.Running = j.EvaluateRunning(t.Context(), s)
+	if move, why := s.Decide(nil, false); move != gate.MoveKeep {
 		t.Errorf("what runs: %s (%s), want %s", move, why, gate.MoveKeep)
 	}
 }
@@ -410,16 +410,16 @@ func TestAnAttestationAloneIsToldOf(t *testing.T) {
 	w := newWorld(t)
 	ref := w.push("xdp_count", "v1")
 	w.attest(ref, "team-a")
-	j := w.judge()
-	s := gate.Standing{Request: gate.Request{Application: app(ref, "count_packets", onEth0())}}
-	s.Verdict, s.Err = j.Judge(t.Context(), s.Request)
+	j := w.evaluator()
+	s := gate.Observation{Request: gate.Request{Application: app(ref, "count_packets", onEth0())}}
+	s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
 	if got := s.Verified("").Message; s.Err != nil || s.Verdict.Allowed() || !strings.Contains(got, "an admin sets countAttestations on BpfSigner team-a") {
 		t.Errorf("%v: %s", s.Err, got)
 	}
 	signers := []v1alpha1.BpfSigner{*w.signers[0].DeepCopy()}
 	signers[0].Spec.CountAttestations = true
-	j.Retrust(w.trust(signers...))
-	if s.Verdict, s.Err = j.Judge(t.Context(), s.Request); s.Err != nil || !s.Verdict.Allowed() {
+	j.SetTrust(w.trust(signers...))
+	if s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request); s.Err != nil || !s.Verdict.Allowed() {
 		t.Errorf("with countAttestations: %v, denied for %v", s.Err, rules(s.Verdict))
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/skep-dev/skep/policies"
 )
 
-// misfits refuses values that the object's variables cannot take, by the same
+// incompatibleVariables refuses values that the object's variables cannot take, by the same
 // code that sets them on the node.
-func misfits(object []byte, variables map[string]apiextensionsv1.JSON) []policies.Reason {
+func incompatibleVariables(object []byte, variables map[string]apiextensionsv1.JSON) []policies.Reason {
 	if len(variables) == 0 {
 		return nil
 	}

@@ -34,8 +34,8 @@ type Verdict struct {
 	allowed  bool
 	// generation is that of the definition; see Generation.
 	generation int64
-	// inForce is the revision of signers and policies.
-	inForce string
+	// activeRevision is the revision of signers and policies.
+	activeRevision string
 	// stale is when the registry was last asked, where it cannot be asked now.
 	stale time.Time
 	// unevaluated says what alone was evaluated, and why; nil where all was.
@@ -44,16 +44,16 @@ type Verdict struct {
 	outdated bool
 }
 
-// Decide lets the policies judge. Only an error of the engine itself, or of a
+// Decide lets the policies evaluate. Only an error of the engine itself, or of a
 // registry that had to be asked for the rest of the evidence, is an error; a
 // denial is a Verdict.
-func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
+func (j *Evaluator) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	if i.programs == nil {
 		return Verdict{}, fmt.Errorf("decide: %w", errSkipped)
 	}
 	id := i.req.Application.Identity()
 	decision, err := j.decision(ctx, i)
-	if err == nil && i.evidence.Partial && wantsAll(decision, i.evidence) {
+	if err == nil && i.evidence.Partial && needsAllEvidence(decision, i.evidence) {
 		if i, err = j.complete(ctx, i); err != nil {
 			return Verdict{}, err
 		}
@@ -85,7 +85,7 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	}
 	decision.Warnings = slices.Concat(decision.Warnings, revokedWarnings(decision, i))
 	v := Verdict{
-		generation: generation, inForce: RevisionIn(id.Namespace, i.trust, i.policies),
+		generation: generation, activeRevision: RevisionIn(id.Namespace, i.trust, i.policies),
 		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
 		programs: i.programs, decision: decision, revision: i.policies.RevisionIn(id.Namespace), allowed: decision.Allowed(), outdated: outdated,
 	}
@@ -95,10 +95,10 @@ func (j *Judge) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	return v, nil
 }
 
-// wantsAll tells whether a decision on a part of the evidence is none: it
+// needsAllEvidence reports whether a decision on a part of the evidence is none: it
 // refuses, a policy reads what the rest may add to, or nobody who signed the
 // part counts any more.
-func wantsAll(d policies.Decision, part signing.Evidence) bool {
+func needsAllEvidence(d policies.Decision, part signing.Evidence) bool {
 	return !d.Allowed() || d.AllEvidence || len(part.Signatures) == 0
 }
 
@@ -118,7 +118,7 @@ func revokedWarnings(d policies.Decision, i Inspected) []policies.Reason {
 }
 
 // decision asks the policies, or the memory of what they said.
-func (j *Judge) decision(ctx context.Context, i Inspected) (policies.Decision, error) {
+func (j *Evaluator) decision(ctx context.Context, i Inspected) (policies.Decision, error) {
 	input := i.Input()
 	key, err := decisionKey(input, i.policies.RevisionIn(input.Application.Metadata.Namespace))
 	if err != nil {
@@ -203,15 +203,15 @@ func refusedVerdict(req Request, learned Verdict, refusal *Refusal) Verdict {
 	return learned
 }
 
-// Application is what was judged.
+// Application is what was evaluated.
 func (v Verdict) Application() v1alpha1.Application { return v.req.Application }
 
-// Allowed tells whether the application may be loaded.
+// Allowed reports whether the application may be loaded.
 func (v Verdict) Allowed() bool { return v.allowed }
 
 // Revision identifies the signers and policies that the verdict rests on, as
-// Judge.RevisionIn does; empty where it fell before they were asked.
-func (v Verdict) Revision() string { return v.inForce }
+// Evaluator.RevisionIn does; empty where it fell before they were asked.
+func (v Verdict) Revision() string { return v.activeRevision }
 
 // Decision has the reasons and warnings.
 func (v Verdict) Decision() policies.Decision { return v.decision }
@@ -276,7 +276,7 @@ func (v Verdict) Seal(s *intent.Sealer, stamp Stamp) (intent.Envelope, error) {
 	return s.Seal(v.payload(stamp))
 }
 
-// Same tells whether sealing the verdict would say what the payload already
+// Same reports whether sealing the verdict would say what the payload already
 // says, serial and rollout apart.
 func (v Verdict) Same(p intent.Payload) bool {
 	if !v.allowed {
@@ -298,7 +298,7 @@ func (v Verdict) Version() intent.Payload {
 	return v.payload(Stamp{})
 }
 
-// SameVersion tells whether the verdict asks the same of a node as the payload.
+// SameVersion reports whether the verdict asks the same of a node as the payload.
 func (v Verdict) SameVersion(p intent.Payload) bool {
 	mine := v.Version()
 	return v.allowed && mine.SameVersion(&p)
@@ -347,8 +347,8 @@ func signedAt(e signing.Evidence) map[string]int64 {
 	return all
 }
 
-// Bury seals a tombstone: the application is to be unloaded for the reason.
-func Bury(s *intent.Sealer, id v1alpha1.Identity, stamp Stamp, reason string) (intent.Envelope, error) {
+// SealTombstone seals a tombstone: the application is to be unloaded for the reason.
+func SealTombstone(s *intent.Sealer, id v1alpha1.Identity, stamp Stamp, reason string) (intent.Envelope, error) {
 	return s.Seal(intent.Payload{
 		Application: id, UID: stamp.UID, Serial: stamp.Serial, Source: stamp.Source, Tombstone: true, Reason: reason, Undone: stamp.Undone,
 	})
@@ -363,10 +363,10 @@ func Reseal(s *intent.Sealer, o intent.Opened) (intent.Envelope, error) {
 	return s.Seal(o.Payload())
 }
 
-// Forsake seals what agents hold under a new serial without those of the versions
+// WithdrawVersions seals what agents hold under a new serial without those of the versions
 // beside it that may run no more. It needs no verdict: it takes away, and adds
 // nothing.
-func Forsake(s *intent.Sealer, live intent.Payload, serial int64, gone []*intent.Payload) (intent.Envelope, error) {
+func WithdrawVersions(s *intent.Sealer, live intent.Payload, serial int64, gone []*intent.Payload) (intent.Envelope, error) {
 	live.Version, live.Serial = live.VersionSerial(), serial
 	if slices.Contains(gone, live.Previous) {
 		live.Previous = nil
@@ -381,9 +381,9 @@ func Forsake(s *intent.Sealer, live intent.Payload, serial int64, gone []*intent
 	return s.Seal(live)
 }
 
-// Withdraw seals what agents hold under a new serial so that no node has its own
+// WithdrawRollout seals what agents hold under a new serial so that no node has its own
 // version any more, and all hold the one before. It needs no verdict either.
-func Withdraw(s *intent.Sealer, live intent.Payload, serial int64) (intent.Envelope, error) {
+func WithdrawRollout(s *intent.Sealer, live intent.Payload, serial int64) (intent.Envelope, error) {
 	if live.Rollout == nil || live.Previous == nil {
 		return nil, errors.New("withdraw version: there is none before to hold nodes at")
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // BenchmarkCommitToAttached measures from a commit to the new version attached
-// in the kernel: seen, rendered in its child process, judged, sealed, loaded,
+// in the kernel: seen, rendered in its child process, evaluated, sealed, loaded,
 // attached, the old one gone. Two versions take turns, so that from the third
 // commit on nothing is fetched.
 func BenchmarkCommitToAttached(b *testing.B) {
@@ -37,7 +37,7 @@ func BenchmarkCommitToAttached(b *testing.B) {
 	}
 }
 
-// attached tells whether the application runs the image.
+// attached reports whether the application runs the image.
 func attached(h *Host, ref string) bool {
 	for _, a := range h.Status().Applications {
 		return a.Agent != nil && a.Agent.Image == ref && a.Agent.Revision == a.Agent.Wanted &&

@@ -31,9 +31,9 @@ const revocationWaits = 20 * time.Second
 // errOverdue stands for an answer that a revocation waited for too long.
 var errOverdue = errors.New("no answer in the time that a revocation waits")
 
-// errCrowded ends an evaluation whose registry is slow while another one waits for
+// errPreempted ends an evaluation whose registry is slow while another one waits for
 // the same registry. It is begun again later.
-var errCrowded = errors.New("another evaluation waits for the same slow registry")
+var errPreempted = errors.New("another evaluation waits for the same slow registry")
 
 // pendingError says which registry an evaluation waits for, and since when.
 type pendingError struct {
@@ -248,7 +248,7 @@ func (e *evaluations) begin(ctx context.Context) {
 			e.group.Go(func() {
 				a := v.ask(running)
 				timer.Stop()
-				e.end(ctx, v, a, errors.Is(context.Cause(running), errCrowded))
+				e.end(ctx, v, a, errors.Is(context.Cause(running), errPreempted))
 				stop(nil)
 			})
 		}
@@ -282,7 +282,7 @@ func (e *evaluations) slowed(v *evaluation) {
 	switch {
 	case v.urgent:
 	case crowded:
-		v.stop(errCrowded)
+		v.stop(errPreempted)
 	default:
 		v.slow = true
 	}

@@ -20,7 +20,7 @@ type fetched struct {
 }
 
 // errFetching is what a pass goes on with where a fetch takes its time.
-var errFetching = errors.New("the source has not answered yet; what was read last stays in force")
+var errFetching = errors.New("the source has not answered yet; what was read last stays active")
 
 // fetch brings the source up to date beside the loop, and renders it there, so
 // that neither a server nor a disk that hangs keeps a revocation or a changed

@@ -55,7 +55,7 @@ func lastChange(dir string) time.Time {
 	return newest
 }
 
-// fingerprint tells whether files may have changed since it was last taken: it
+// fingerprint reports whether files may have changed since it was last taken: it
 // hashes names, sizes, inodes and change times. Paths that are not there count
 // as such.
 func fingerprint(paths ...string) string {

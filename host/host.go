@@ -1,5 +1,5 @@
 // Package host is node mode: one host, no cluster. It brings definitions in
-// from a git repository or a folder, lets the gate judge them, seals what is
+// from a git repository or a folder, lets the gate evaluate them, seals what is
 // allowed, and hands it to the agent in the same process.
 //
 // It is the only room that joins both halves of the house. It decides nothing
@@ -57,7 +57,7 @@ type Options struct {
 	// MapMemory is what the maps of all applications may take together, in bytes; zero
 	// sets no limit.
 	MapMemory int64
-	// Interval is how often the source is asked and everything judged again.
+	// Interval is how often the source is asked and everything evaluated again.
 	// Zero means 30 seconds.
 	Interval time.Duration
 	// Labels are the node's, beside the well-known ones of the host.
@@ -70,7 +70,7 @@ type Options struct {
 	// AllowedRegistries are the registries that definitions may name; see
 	// image.Options. Empty means every one at a public address.
 	AllowedRegistries []string
-	// DryRun judges and loads nothing.
+	// DryRun evaluates and loads nothing.
 	DryRun bool
 	// Log is needed; slog.DiscardHandler keeps it quiet.
 	Log *slog.Logger
@@ -117,7 +117,7 @@ type Host struct {
 	// is the revision of settings whose effect is weighed, or was.
 	unloaded map[string]unload
 	weighed  weighing
-	// origin is the source from which absence counts; another one's is braked.
+	// origin is the source from which absence counts; another one's is held by unload protection.
 	origin origin
 
 	// evaluations asks registries beside the goroutine that passes.
@@ -126,7 +126,7 @@ type Host struct {
 	// mu guards what the socket reads and writes.
 	mu     sync.Mutex
 	status Status
-	// confirmed are the revisions that a human let through the brake.
+	// confirmed are the revisions that a human let through unload protection.
 	confirmed map[string]bool
 	wake      chan struct{}
 	// engine evaluates policies in processes of their own.
@@ -135,7 +135,7 @@ type Host struct {
 
 // New opens the state, reads the settings and starts the agent's half. It
 // fetches nothing yet. Settings that cannot be read are an error here, while
-// later ones that cannot be read leave those in force.
+// later ones that cannot be read leave those active.
 func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if o.Interval < 0 {
 		return nil, fmt.Errorf("start: interval %s is negative: give how long to wait between two looks, such as 30s", o.Interval)
@@ -231,7 +231,7 @@ func (h *Host) openGate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	judge, err := gate.New(gate.Options{
+	evaluator, err := gate.New(gate.Options{
 		Images:   h.images,
 		Trust:    s.Trust,
 		Policies: s.Policies,
@@ -245,7 +245,7 @@ func (h *Host) openGate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.settings.judge = judge
+	h.settings.evaluator = evaluator
 	h.settle(s)
 	return nil
 }
@@ -321,7 +321,7 @@ const gathered = 50 * time.Millisecond
 
 // loop passes whenever there is a reason to, until ctx ends.
 func (h *Host) loop(ctx context.Context, fail <-chan error, changed <-chan struct{}) error {
-	h.Pass(ctx)
+	h.Sync(ctx)
 	next := time.NewTimer(h.opts.Interval)
 	defer next.Stop()
 	var gather <-chan time.Time
@@ -344,7 +344,7 @@ func (h *Host) loop(ctx context.Context, fail <-chan error, changed <-chan struc
 		case <-changed:
 		case <-h.wake:
 		}
-		h.Pass(ctx)
+		h.Sync(ctx)
 		next.Reset(h.opts.Interval)
 	}
 }
@@ -369,7 +369,7 @@ func (h *Host) Once(ctx context.Context) (Status, error) {
 // whole passes once and acts on every answer that the pass had registries asked
 // for.
 func (h *Host) whole(ctx context.Context) {
-	h.Pass(ctx)
+	h.Sync(ctx)
 	for ctx.Err() == nil {
 		if idle := h.evaluations.idle(); idle {
 			// An answer that came before this look was signalled before it.
@@ -389,7 +389,7 @@ func (h *Host) whole(ctx context.Context) {
 	}
 }
 
-// DryRun tells whether the host judges and loads nothing.
+// DryRun reports whether the host evaluates and loads nothing.
 func (h *Host) DryRun() bool { return h.agent == nil }
 
 // allowedRegistries are those that definitions may name: whoever writes one must not

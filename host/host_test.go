@@ -361,7 +361,7 @@ func TestOneBadDefinitionStopsNoGoodOne(t *testing.T) {
 	if running(all["good"]) != running(before) {
 		t.Errorf("a definition that broke took its program with it: %+v", all["good"])
 	}
-	if p := all["good"].Problems; len(p) != 1 || p[0].Source.File != "good.yaml" || p[0].Remedy == "" {
+	if p := all["good"].Problems; len(p) != 1 || p[0].Source.File != "good.yaml" || p[0].Fix == "" {
 		t.Errorf("its problems are %v", p)
 	}
 	s.write(filepath.Join(s.defs, "good.yaml"), bytes.Replace(s.definition("good", ref), []byte("  programs:"), []byte("  progams:"), 1))
@@ -369,7 +369,7 @@ func TestOneBadDefinitionStopsNoGoodOne(t *testing.T) {
 	if said := misspelt.Condition(v1alpha1.ConditionReady).Message; !strings.Contains(said, "good.yaml:8:3: field progams is not known") {
 		t.Errorf("says %q of a misspelt field", said)
 	}
-	if p := misspelt.Problems; len(p) != 1 || !strings.Contains(p[0].Remedy, "use one of") {
+	if p := misspelt.Problems; len(p) != 1 || !strings.Contains(p[0].Fix, "use one of") {
 		t.Errorf("its problems are %v", p)
 	}
 }
@@ -617,7 +617,7 @@ func TestADefinitionIsDeniedWhileItsRegistryHangs(t *testing.T) {
 	s.define("app", strings.Replace(s.push(first, "app:v1", "team-a"), s.registry, s.slow.address, 1))
 	s.slow.slowly("/manifests/")
 	h := s.open()
-	h.Pass(t.Context())
+	h.Sync(t.Context())
 	i := slices.IndexFunc(h.Status().Applications, func(a Application) bool { return a.Name == "app" })
 	if i < 0 {
 		t.Fatalf("%+v", h.Status())
@@ -674,7 +674,7 @@ func TestAServerThatHangsHoldsNoRevocationUp(t *testing.T) {
 	h.source, h.waited = hanging{}, time.Millisecond
 	s.signers["team-a"].Spec.Revoked = true
 	s.writeSigners()
-	h.Pass(t.Context())
+	h.Sync(t.Context())
 	if intents := h.agent.Intents(); len(intents) != 1 || !intents[0].Payload().Tombstone {
 		t.Errorf("the revocation waits: %+v", intents)
 	}
@@ -758,8 +758,8 @@ func TestAnEmptyFolderOfPoliciesSaysWhatIsActive(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.pass(h)
-	remedy := "holds no .rego file and no policy object: keep one there, or leave out --policy " + s.policies + ";"
-	for _, want := range []string{remedy, "signers and policies stay as they were read last"} {
+	fix := "holds no .rego file and no policy object: keep one there, or leave out --policy " + s.policies + ";"
+	for _, want := range []string{fix, "signers and policies stay as they were read last"} {
 		if said := h.Status().Settings.Error; !strings.Contains(said, want) {
 			t.Errorf("the status says %q, want %q in it", said, want)
 		}
@@ -771,7 +771,7 @@ func TestAnEmptyFolderOfPoliciesSaysWhatIsActive(t *testing.T) {
 	if running(s.pass(h)["app"]) == 0 {
 		t.Error("what ran was not kept")
 	}
-	for _, want := range []string{remedy, "nothing of the source is evaluated"} {
+	for _, want := range []string{fix, "nothing of the source is evaluated"} {
 		if said := h.Status().Settings.Error; !strings.Contains(said, want) {
 			t.Errorf("at a start the status says %q, want %q in it", said, want)
 		}
@@ -831,7 +831,7 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-func TestTheBrakeHoldsAMassDenialUntilItIsConfirmed(t *testing.T) {
+func TestUnloadProtectionHoldsAMassDenialUntilItIsConfirmed(t *testing.T) {
 	s := newStage(t)
 	ref := s.push(first, "app:v1", "team-a")
 	for i := range 3 {
@@ -846,14 +846,14 @@ func TestTheBrakeHoldsAMassDenialUntilItIsConfirmed(t *testing.T) {
 			t.Errorf("%s was unloaded", name)
 		}
 	}
-	brake := h.Status().Brake
-	if brake == nil || len(brake.Applications) != 3 {
-		t.Fatalf("brake %+v", brake)
+	protection := h.Status().UnloadProtection
+	if protection == nil || len(protection.Applications) != 3 {
+		t.Fatalf("unload protection %+v", protection)
 	}
 	if _, err := h.Confirm("another revision"); err == nil {
 		t.Error("another revision was confirmed")
 	}
-	if _, err := h.Confirm(brake.Revision); err != nil {
+	if _, err := h.Confirm(protection.Revision); err != nil {
 		t.Fatal(err)
 	}
 	for name, a := range s.pass(h) {

@@ -15,14 +15,14 @@ import (
 // metrics are what Prometheus sees of a host.
 type metrics struct {
 	registry     *prometheus.Registry
-	passes       prometheus.Histogram
+	syncs        prometheus.Histogram
 	moves        *prometheus.CounterVec
 	denials      *prometheus.GaugeVec
 	audited      *prometheus.GaugeVec
 	applications *prometheus.GaugeVec
 	problems     prometheus.Gauge
 	sourceUp     prometheus.Gauge
-	braked       prometheus.Gauge
+	protected    prometheus.Gauge
 	// gate and agent are those of the rooms underneath.
 	gate  *gatemetrics.Metrics
 	agent *agentmetrics.Metrics
@@ -31,11 +31,11 @@ type metrics struct {
 func newMetrics() *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "skep_pass_duration_seconds", Help: "Time from fetching the source to handing intents to the agent.",
+		syncs: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "skep_sync_duration_seconds", Help: "Time from fetching the source to handing intents to the agent.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8)}),
 		moves: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "skep_intents_sealed_total", Help: "Intents handed to the agent, by what they say: seal or bury."}, []string{"move"}),
+			Name: "skep_intents_sealed_total", Help: "Intents handed to the agent, by what they do: seal or unload."}, []string{"action"}),
 		denials: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "skep_denials", Help: "Definitions denied now, by rule."}, []string{"rule"}),
 		audited: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -46,18 +46,18 @@ func newMetrics() *metrics {
 			Name: "skep_definition_problems", Help: "Definitions and files that cannot be read."}),
 		sourceUp: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "skep_source_up", Help: "1 where the source could be read last time."}),
-		braked: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "skep_brake_applications", Help: "Applications a change of policies or of the source would unload, waiting to be confirmed."}),
+		protected: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "skep_unload_protected_applications", Help: "Applications a change of policies or of the source would unload, waiting to be confirmed."}),
 	}
-	m.registry.MustRegister(m.passes, m.moves, m.denials, m.audited, m.applications, m.problems, m.sourceUp, m.braked,
+	m.registry.MustRegister(m.syncs, m.moves, m.denials, m.audited, m.applications, m.problems, m.sourceUp, m.protected,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.gate, m.agent = gatemetrics.New(m.registry), agentmetrics.New(m.registry)
 	return m
 }
 
-// passed records one pass.
-func (m *metrics) passed(took time.Duration, s Status, outcomes []outcome) {
-	m.passes.Observe(took.Seconds())
+// synced records one pass.
+func (m *metrics) synced(took time.Duration, s Status, outcomes []outcome) {
+	m.syncs.Observe(took.Seconds())
 	for _, o := range outcomes {
 		if o.move != gate.MoveKeep {
 			m.moves.WithLabelValues(string(o.move)).Inc()
@@ -80,10 +80,10 @@ func (m *metrics) passed(took time.Duration, s Status, outcomes []outcome) {
 	if s.Source.Error == "" {
 		m.sourceUp.Set(1)
 	}
-	m.braked.Set(0)
-	for _, b := range []*Brake{s.Brake, s.Source.Brake} {
+	m.protected.Set(0)
+	for _, b := range []*UnloadProtection{s.UnloadProtection, s.Source.UnloadProtection} {
 		if b != nil {
-			m.braked.Add(float64(len(b.Applications)))
+			m.protected.Add(float64(len(b.Applications)))
 		}
 	}
 }

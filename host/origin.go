@@ -82,15 +82,15 @@ func (h *Host) settleOrigin() error {
 	return nil
 }
 
-// brakeSource holds what a source does not define that is not the one the state
+// protectSource holds what a source does not define that is not the one the state
 // was last run with, where that is much of what runs and nobody confirmed it. It
 // marks what is held and returns nil where nothing is.
-func (h *Host) brakeSource(all []standing) *Brake {
+func (h *Host) protectSource(all []standing) *UnloadProtection {
 	now := originOf(h.opts)
 	if h.origin == now {
 		return nil
 	}
-	b, running := &Brake{Applications: []string{}}, 0
+	b, running := &UnloadProtection{Applications: []string{}}, 0
 	for _, s := range all {
 		if s.Runs() {
 			running++
@@ -101,7 +101,7 @@ func (h *Host) brakeSource(all []standing) *Brake {
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", now, b.Applications))
 	b.Revision = "source:" + hex.EncodeToString(sum[:8])
-	if !gate.Brake(running, len(b.Applications)) || h.isConfirmed(b.Revision) {
+	if !gate.NeedsConfirmation(running, len(b.Applications)) || h.isConfirmed(b.Revision) {
 		return nil
 	}
 	b.Reason = fmt.Sprintf("the source was %s, and is %s, which does not define all that runs", h.origin, now)

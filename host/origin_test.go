@@ -48,24 +48,24 @@ func TestAnotherSourceTakesNothingDownUntilItIsConfirmed(t *testing.T) {
 						t.Errorf("%s: says %q", name, said)
 					}
 				}
-				brake := h.Status().Source.Brake
-				if brake == nil || len(brake.Applications) != 3 || !strings.Contains(log.String(), brake.Revision) || !strings.Contains(log.String(), "level=ERROR") {
-					t.Fatalf("brake %+v, log %s", brake, &log)
+				protection := h.Status().Source.UnloadProtection
+				if protection == nil || len(protection.Applications) != 3 || !strings.Contains(log.String(), protection.Revision) || !strings.Contains(log.String(), "level=ERROR") {
+					t.Fatalf("unload protection %+v, log %s", protection, &log)
 				}
 				if err := h.Close(); err != nil {
 					t.Fatal(err)
 				}
 			}
 			h = s.open()
-			if s.pass(h); h.Status().Source.Brake != nil {
-				t.Errorf("the right source is braked: %+v", h.Status().Source.Brake)
+			if s.pass(h); h.Status().Source.UnloadProtection != nil {
+				t.Errorf("the right source is held by unload protection: %+v", h.Status().Source.UnloadProtection)
 			}
 			if err := h.Close(); err != nil {
 				t.Fatal(err)
 			}
 			h = s.open(wrong)
 			s.pass(h)
-			if released, err := h.Confirm(h.Status().Source.Brake.Revision); err != nil || len(released.Applications) != 3 {
+			if released, err := h.Confirm(h.Status().Source.UnloadProtection.Revision); err != nil || len(released.Applications) != 3 {
 				t.Fatalf("released %+v: %v", released, err)
 			}
 			if left := s.pass(h); len(left) != 0 || s.pins() != 0 {
@@ -75,7 +75,7 @@ func TestAnotherSourceTakesNothingDownUntilItIsConfirmed(t *testing.T) {
 	}
 }
 
-func TestABrokenFileOfAnotherSourceIsNoWayPastTheBrake(t *testing.T) {
+func TestABrokenFileOfAnotherSourceIsNoWayPastUnloadProtection(t *testing.T) {
 	s := newStage(t)
 	ref := s.push(first, "app:v1", "team-a")
 	for i := range 3 {
@@ -94,17 +94,17 @@ func TestABrokenFileOfAnotherSourceIsNoWayPastTheBrake(t *testing.T) {
 	s.write(broken, []byte("package a\n"))
 	for name, a := range s.pass(h) {
 		if running(a) == 0 {
-			t.Errorf("%s was unloaded once the file was mended", name)
+			t.Errorf("%s was unloaded once the file was fixed", name)
 		}
 	}
-	if h.Status().Source.Brake == nil {
-		t.Error("the brake does not hold")
+	if h.Status().Source.UnloadProtection == nil {
+		t.Error("unload protection does not hold")
 	}
 }
 
-// TestTheBrakeOnTheSourceHoldsNoRevocation has what is not defined in another
-// source be judged all the same.
-func TestTheBrakeOnTheSourceHoldsNoRevocation(t *testing.T) {
+// TestUnloadProtectionOnTheSourceHoldsNoRevocation has what is not defined in another
+// source be evaluated all the same.
+func TestUnloadProtectionOnTheSourceHoldsNoRevocation(t *testing.T) {
 	s := newStage(t)
 	ref := s.push(first, "app:v1", "team-a")
 	s.define("one", ref)
@@ -138,8 +138,8 @@ func TestWhatTheSameSourceNoLongerDefinesGoesAtOnce(t *testing.T) {
 		s.define(fmt.Sprintf("app-%d", i), "")
 	}
 	h = s.open(func(o *Options) { o.Source += "/." })
-	if left := s.pass(h); len(left) != 0 || h.Status().Source.Brake != nil {
-		t.Errorf("left: %v, brake %+v", left, h.Status().Source.Brake)
+	if left := s.pass(h); len(left) != 0 || h.Status().Source.UnloadProtection != nil {
+		t.Errorf("left: %v, unload protection %+v", left, h.Status().Source.UnloadProtection)
 	}
 }
 

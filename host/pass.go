@@ -23,15 +23,15 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// judgesAtOnce bounds how many definitions are judged from memory at the same
+// evaluationsAtOnce bounds how many definitions are evaluated from memory at the same
 // time. What a registry has to be asked for is left to evaluations.
-const judgesAtOnce = 4
+const evaluationsAtOnce = 4
 
-// settingsState is the gate in force, and what is wrong with the files that
+// settingsState is the gate active, and what is wrong with the files that
 // were to replace it.
 type settingsState struct {
-	judge *gate.Judge
-	trust *signing.Trust
+	evaluator *gate.Evaluator
+	trust     *signing.Trust
 	// cautions are what the author of the policies may not have meant.
 	cautions []string
 	// read is when they were last read.
@@ -42,7 +42,7 @@ type settingsState struct {
 
 // fail notes that settings could not be read.
 func (s *settingsState) fail(err error) {
-	if s.judge == nil {
+	if s.evaluator == nil {
 		s.err = fmt.Errorf("%w; no signers and policies are active and nothing of the source is evaluated until this is fixed; what runs is kept", err)
 		return
 	}
@@ -50,7 +50,7 @@ func (s *settingsState) fail(err error) {
 		err, s.read.UTC().Format(time.RFC3339))
 }
 
-// tag is what an image's tag stood for when its generation was first judged.
+// tag is what an image's tag stood for when its generation was first evaluated.
 type tag struct {
 	generation int64
 	digest     string
@@ -73,13 +73,13 @@ const (
 	tagCheckTimeout = 5 * time.Second
 )
 
-// Pass brings everything up to date once: settings, source, definitions,
+// Sync brings everything up to date once: settings, source, definitions,
 // verdicts, intents. Whatever fails is in the status, and what runs is kept.
 //
 // It decides from memory and waits for no registry. What only a registry knows is
 // asked beside it; until the answer comes, the application is pending, and what
 // runs of it is kept.
-func (h *Host) Pass(ctx context.Context) {
+func (h *Host) Sync(ctx context.Context) {
 	began := h.opts.Now()
 	h.refreshSettings(ctx)
 	h.sourceErr = h.refreshDefinitions(ctx)
@@ -92,28 +92,28 @@ func (h *Host) Pass(ctx context.Context) {
 // registries are asked again even where there is an answer.
 func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
 	sourceErr := h.sourceErr
-	if h.settings.judge == nil {
-		h.publish(began, nil, brakes{}, sourceErr)
+	if h.settings.evaluator == nil {
+		h.publish(began, nil, protections{}, sourceErr)
 		return
 	}
 	standings, held := h.standings(ctx, anew)
 	if ctx.Err() != nil {
 		return
 	}
-	on := brakes{policies: h.brake(standings), source: held}
+	on := protections{policies: h.protect(standings), source: held}
 	weighing := h.weighs(standings)
 	outcomes := make([]outcome, 0, len(standings))
 	for _, s := range standings {
 		o := outcome{standing: s}
-		o.move, o.why = s.Settle(h.settings.trust.Revoked(), on.policies != nil || weighing)
+		o.move, o.why = s.Decide(h.settings.trust.Revoked(), on.policies != nil || weighing)
 		if weighing && on.policies == nil && o.move == gate.MoveKeep && s.Unloads() {
 			o.why = "a policy denies it; it is kept until the rest of what runs is evaluated, for " + weighFor.String() + " at most"
 		}
 		o.why = h.whyHidden(o, on.source, sourceErr)
 		if o.err = h.handOver(s, o); o.err != nil {
 			h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", o.err)
-		} else if o.move == gate.MoveBury && s.Unloads() {
-			h.unloaded[uidOf(s.id)] = unload{revision: h.settings.judge.Revision(), at: h.opts.Now()}
+		} else if o.move == gate.MoveUnload && s.Unloads() {
+			h.unloaded[uidOf(s.id)] = unload{revision: h.settings.evaluator.Revision(), at: h.opts.Now()}
 		}
 		outcomes = append(outcomes, o)
 	}
@@ -128,16 +128,16 @@ func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
 
 // standing is one application as a pass finds it.
 type standing struct {
-	gate.Standing
+	gate.Observation
 	id v1alpha1.Identity
 	// def is the definition; the zero value where the source has none.
 	def definition
 }
 
-// waits tells whether it runs and its absence does not count yet.
+// waits reports whether it runs and its absence does not count yet.
 func (s standing) waits() bool { return s.def.app == nil && s.Runs() && s.Hidden }
 
-// missing tells whether it runs and was looked for in vain.
+// missing reports whether it runs and was looked for in vain.
 func (s standing) missing() bool { return s.def.app == nil && s.Runs() && !s.Hidden }
 
 // outcome is one application after a pass.
@@ -158,12 +158,12 @@ func (h *Host) handOver(s standing, o outcome) error {
 	return h.agent.Accept(envelope)
 }
 
-// refreshSettings reads policies and signers again. Those in force stay where
+// refreshSettings reads policies and signers again. Those active stay where
 // the new ones cannot be read. They are read whole every time: nothing short of
 // reading tells that a file behind a link, or a package that is imported, did
 // not change, and a revocation must not be missed.
 func (h *Host) refreshSettings(ctx context.Context) {
-	if h.settings.judge == nil {
+	if h.settings.evaluator == nil {
 		if err := h.openGate(ctx); err != nil {
 			h.settings.fail(err)
 		}
@@ -176,8 +176,8 @@ func (h *Host) refreshSettings(ctx context.Context) {
 		}
 		return
 	}
-	h.settings.judge.Retrust(s.Trust)
-	h.settings.judge.Repolicy(s.Policies)
+	h.settings.evaluator.SetTrust(s.Trust)
+	h.settings.evaluator.SetPolicies(s.Policies)
 	h.settle(s)
 }
 
@@ -200,7 +200,7 @@ func (h *Host) refreshDefinitions(ctx context.Context) error {
 		return err
 	}
 	if f.tree.rewritten {
-		h.opts.Log.Warn("the source's history was rewritten; its new head is judged like any other", "revision", f.tree.revision)
+		h.opts.Log.Warn("the source's history was rewritten; its new head is evaluated like any other", "revision", f.tree.revision)
 	}
 	for _, caution := range f.defs.misplaced {
 		if !slices.Contains(h.defs.misplaced, caution) {
@@ -216,13 +216,13 @@ func (h *Host) refreshDefinitions(ctx context.Context) error {
 
 // standings joins definitions, verdicts and what the agent holds. While the
 // source has never been read, absence from it says nothing; where it is another
-// than before, much of it waits behind the brake that is returned.
-func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *Brake) {
+// than before, much of it waits behind unload protection that is returned.
+func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *UnloadProtection) {
 	live := h.live()
 	all := make([]standing, len(h.defs.all))
 	for i, d := range h.defs.all {
 		id := d.app.Identity()
-		all[i] = standing{id: id, def: d, Standing: gate.Standing{Live: live[uidOf(id)]}}
+		all[i] = standing{id: id, def: d, Observation: gate.Observation{Live: live[uidOf(id)]}}
 		all[i].Request = h.request(d, all[i].Live)
 		delete(live, uidOf(id))
 	}
@@ -230,7 +230,7 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *Brake) {
 		s.Verdict, s.Err = h.evaluate(ctx, h.question(*s, "definition", s.Request, ""), s.Request, anew)
 		if errors.Is(s.Err, gate.ErrPending) && !s.Runs() {
 			// What a change of policies denies of what runs is counted whole.
-			if denied, ok := h.settings.judge.Foregone(ctx, s.Request, s.Err); ok {
+			if denied, ok := h.settings.evaluator.DeniedByDefinition(ctx, s.Request, s.Err); ok {
 				s.Verdict, s.Err = denied, nil
 			}
 		}
@@ -238,15 +238,15 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *Brake) {
 	h.remember(ctx, all)
 	for uid, p := range live {
 		hidden := h.sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, or(h.places[uid], p.Source))
-		all = append(all, standing{id: p.Application, Standing: gate.Standing{Live: p, Hidden: hidden}})
+		all = append(all, standing{id: p.Application, Observation: gate.Observation{Live: p, Hidden: hidden}})
 	}
 	h.forget(all)
 	slices.SortFunc(all, func(a, b standing) int { return compareIdentities(a.id, b.id) })
-	brake := h.brakeSource(all)
+	protection := h.protectSource(all)
 	revoked := h.settings.trust.Revoked()
-	atOnce(all, func(s *standing) { s.Held = h.hold(ctx, *s, revoked, anew) })
+	atOnce(all, func(s *standing) { s.Running = h.hold(ctx, *s, revoked, anew) })
 	h.evaluations.retain(all)
-	return all, brake
+	return all, protection
 }
 
 // forget drops what is known of applications that are gone: the tags, and the times, of what is not
@@ -266,9 +266,9 @@ func (h *Host) forget(all []standing) {
 
 // hold is what the gate says of what runs. Where a signer of it is revoked and the answer
 // takes too long, there is none, and the sealed record decides.
-func (h *Host) hold(ctx context.Context, s standing, revoked signing.Revocations, anew bool) gate.Held {
+func (h *Host) hold(ctx context.Context, s standing, revoked signing.Revocations, anew bool) gate.RunningVerdict {
 	waits := false
-	held := h.settings.judge.HoldBy(ctx, s.Standing, func(ctx context.Context, req gate.Request) (gate.Verdict, error) {
+	held := h.settings.evaluator.EvaluateRunningBy(ctx, s.Observation, func(ctx context.Context, req gate.Request) (gate.Verdict, error) {
 		q := h.question(s, "running", req, req.Digest)
 		q.urgent = gate.LostASigner(s.Live, revoked)
 		verdict, err := h.evaluate(ctx, q, req, anew)
@@ -286,7 +286,7 @@ func (h *Host) hold(ctx context.Context, s standing, revoked signing.Revocations
 // atOnce does something with every standing, a few at a time.
 func atOnce(all []standing, do func(*standing)) {
 	group := errgroup.Group{}
-	group.SetLimit(judgesAtOnce)
+	group.SetLimit(evaluationsAtOnce)
 	for i := range all {
 		group.Go(func() error {
 			do(&all[i])
@@ -303,7 +303,7 @@ func (h *Host) question(s standing, about string, req gate.Request, digest strin
 	body, _ := json.Marshal(req.Application)
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %q", body, req.Requester.Username, digest))
 	return question{
-		name: uidOf(s.id) + "/" + about, subject: hex.EncodeToString(sum[:]), revision: h.settings.judge.Revision(),
+		name: uidOf(s.id) + "/" + about, subject: hex.EncodeToString(sum[:]), revision: h.settings.evaluator.Revision(),
 		registry: image.RegistryOf(req.Application.Body().Bytecode.Image),
 	}
 }
@@ -311,8 +311,8 @@ func (h *Host) question(s standing, about string, req gate.Request, digest strin
 // evaluate answers a question from memory, else by the last answer that a registry
 // was asked for, else with an error that says what is waited for.
 func (h *Host) evaluate(ctx context.Context, q question, req gate.Request, anew bool) (gate.Verdict, error) {
-	judge := h.settings.judge
-	verdict, err := judge.Judge(image.CacheOnly(ctx), req)
+	evaluator := h.settings.evaluator
+	verdict, err := evaluator.Evaluate(image.CacheOnly(ctx), req)
 	if !errors.Is(err, image.ErrNotAsked) {
 		h.evaluations.note(q, reply{verdict: verdict, err: err})
 		if !verdict.Outdated() || !anew {
@@ -320,7 +320,7 @@ func (h *Host) evaluate(ctx context.Context, q question, req gate.Request, anew 
 		}
 	}
 	q.ask = func(ctx context.Context) (r reply) {
-		r.verdict, r.err = judge.Judge(ctx, req)
+		r.verdict, r.err = evaluator.Evaluate(ctx, req)
 		return r
 	}
 	r := h.evaluations.ask(ctx, q, anew)
@@ -329,7 +329,7 @@ func (h *Host) evaluate(ctx context.Context, q question, req gate.Request, anew 
 
 // whyHidden is why an application was settled as it was, in words that name
 // what keeps its absence from counting.
-func (h *Host) whyHidden(o outcome, held *Brake, sourceErr error) string {
+func (h *Host) whyHidden(o outcome, held *UnloadProtection, sourceErr error) string {
 	if o.def.app != nil || !o.Hidden || o.move != gate.MoveKeep || o.Unloads() {
 		return o.why
 	}
@@ -390,7 +390,7 @@ func (h *Host) live() map[string]*intent.Payload {
 }
 
 // request asks the gate about a definition, by the digest its tag stood for
-// when this generation was first judged.
+// when this generation was first evaluated.
 func (h *Host) request(d definition, live *intent.Payload) gate.Request {
 	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.tree.author}, Changed: h.changed(d)}
 	known := h.tags[uidOf(d.app.Identity())]
@@ -474,9 +474,9 @@ func (h *Host) envelope(s standing, o outcome) (intent.Envelope, error) {
 	case gate.MoveSeal:
 		stamp.Source = s.def.place()
 		return s.Verdict.Seal(h.sealer, stamp)
-	case gate.MoveBury:
+	case gate.MoveUnload:
 		h.opts.Log.Info("unload application", "application", s.id.String(), "reason", o.why)
-		return gate.Bury(h.sealer, s.id, stamp, o.why)
+		return gate.SealTombstone(h.sealer, s.id, stamp, o.why)
 	}
 	return nil, nil
 }

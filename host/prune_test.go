@@ -136,7 +136,7 @@ func TestOldSignaturesAreNotKept(t *testing.T) {
 	}
 }
 
-// TestSignaturesOfWhatIsGoneLeaveTheDisk judges once, and looks a day later.
+// TestSignaturesOfWhatIsGoneLeaveTheDisk evaluates once, and looks a day later.
 func TestSignaturesOfWhatIsGoneLeaveTheDisk(t *testing.T) {
 	s := newStage(t)
 	s.define("app", s.push(first, "app:v1", "team-a"))

@@ -71,7 +71,7 @@ func (h *Host) serveMetrics(ctx context.Context, l net.Listener) error {
 func (h *Host) late() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	last := h.status.Passed
+	last := h.status.Synced
 	if last.IsZero() {
 		last = h.began
 	}

@@ -123,7 +123,7 @@ func loadPolicies(ctx context.Context, where string, replaces []v1alpha1.Builtin
 }
 
 // placed is why policy objects cannot be read in the words of the schema, which
-// knows places and remedies; err where the schema finds nothing wrong.
+// knows places and fixes; err where the schema finds nothing wrong.
 func placed(ctx context.Context, where string, err error) error {
 	defs, schemaErr := schemas.Load(ctx, schemas.Options{Root: where})
 	if schemaErr != nil {

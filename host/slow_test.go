@@ -190,7 +190,7 @@ func TestAnUpdateThatWaitsForARegistryKeepsWhatRuns(t *testing.T) {
 	before := s.pass(h)["app"]
 	s.slow.slowly("/blobs/")
 	s.define("app", strings.Replace(s.push(second, "app:v2", "team-a"), s.registry, s.slow.address, 1))
-	h.Pass(t.Context())
+	h.Sync(t.Context())
 	app := h.Status().Applications[0]
 	if c := app.Condition(v1alpha1.ConditionAllowed); c.Reason != "Pending" || !strings.Contains(c.Message, "waiting for registry "+s.slow.address+" since ") {
 		t.Errorf("while the registry is waited for, Allowed is %s: %s", c.Reason, c.Message)

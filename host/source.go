@@ -534,9 +534,9 @@ func exportTree(ctx context.Context, root *object.Tree, sub, dir string) error {
 		if err != nil {
 			return err
 		}
-		left, of, remedy := inside, "below "+sub, "keep definitions in a folder of their own and name it with --path"
+		left, of, fix := inside, "below "+sub, "keep definitions in a folder of their own and name it with --path"
 		if sub != "." && name != sub && !strings.HasPrefix(name, sub+"/") {
-			left, of, remedy = outside, "of CUE around "+sub, "keep definitions in a repository of their own"
+			left, of, fix = outside, "of CUE around "+sub, "keep definitions in a repository of their own"
 		}
 		if entry.Mode != filemode.Regular && entry.Mode != filemode.Executable || left == outside && path.Ext(name) != ".cue" {
 			continue
@@ -547,7 +547,7 @@ func exportTree(ctx context.Context, root *object.Tree, sub, dir string) error {
 		}
 		f.Name = name
 		if left.files, left.bytes = left.files-1, left.bytes-f.Size; left.files < 0 || left.bytes < 0 {
-			return fmt.Errorf("more than %d files or %d bytes %s; %s", maxTreeFiles, maxTreeBytes, of, remedy)
+			return fmt.Errorf("more than %d files or %d bytes %s; %s", maxTreeFiles, maxTreeBytes, of, fix)
 		}
 		if err := exportFile(dir, f); err != nil {
 			return err

@@ -20,13 +20,13 @@ import (
 type Status struct {
 	Source   SourceStatus   `json:"source"`
 	Settings SettingsStatus `json:"settings"`
-	// Brake is set while a change of policies waits for a human.
-	Brake *Brake `json:"brake,omitempty"`
+	// UnloadProtection is set while a change of policies waits for a human.
+	UnloadProtection *UnloadProtection `json:"unloadProtection,omitempty"`
 	// Problems are definitions and files that cannot be read.
 	Problems     []schemas.Problem `json:"problems"`
 	Applications []Application     `json:"applications"`
-	// Passed is when the last pass ended.
-	Passed time.Time `json:"passed"`
+	// Synced is when the last pass ended.
+	Synced time.Time `json:"synced"`
 }
 
 // SourceStatus is where definitions come from.
@@ -39,24 +39,24 @@ type SourceStatus struct {
 	Error string `json:"error,omitempty"`
 	// Cautions are what its author may not have meant, such as a signer among definitions.
 	Cautions []string `json:"cautions,omitempty"`
-	// Brake is set while the source is another than the one before, does not
+	// UnloadProtection is set while the source is another than the one before, does not
 	// define much of what runs, and waits for a human.
-	Brake *Brake `json:"brake,omitempty"`
+	UnloadProtection *UnloadProtection `json:"unloadProtection,omitempty"`
 }
 
 // SettingsStatus is who decides.
 type SettingsStatus struct {
-	// Revision identifies signers and policies in force.
+	// Revision identifies active signers and policies.
 	Revision string `json:"revision"`
 	// Cautions are what the author of policies and signers may not have meant, such as a
 	// policy that replaces baseline.
 	Cautions []string `json:"cautions,omitempty"`
-	// Error is why newer files did not come into force.
+	// Error is why newer files did not become active.
 	Error string `json:"error,omitempty"`
 }
 
-// Brake is a change that would unload much of what runs.
-type Brake struct {
+// UnloadProtection is a change that would unload much of what runs.
+type UnloadProtection struct {
 	// Revision is what to confirm.
 	Revision string `json:"revision"`
 	// Reason says what changed.
@@ -74,7 +74,7 @@ type Application struct {
 	Source string `json:"source,omitempty"`
 	// Image is the definition's.
 	Image string `json:"image,omitempty"`
-	// Digest is what runs, or what was judged where nothing runs.
+	// Digest is what runs, or what was evaluated where nothing runs.
 	Digest string `json:"digest,omitempty"`
 	// RunningImage is the reference of what runs, and WantedDigest what Image
 	// resolved to, where those are two versions.
@@ -91,7 +91,7 @@ type Application struct {
 	Problems []schemas.Problem `json:"problems,omitempty"`
 	// Unloaded is why it was unloaded, where it is defined and does not run since.
 	Unloaded string `json:"unloaded,omitempty"`
-	// Suspended definitions are judged, and neither loaded nor updated.
+	// Suspended definitions are evaluated, and neither loaded nor updated.
 	Suspended bool `json:"suspended,omitempty"`
 	// Error is why the agent did not get to know of the newest verdict.
 	Error string `json:"error,omitempty"`
@@ -200,7 +200,7 @@ func (a *Application) conclude() {
 		c := a.Condition(kind)
 		switch {
 		case c.Reason == "" && a.Agent != nil:
-			// The gate has not judged it; what the agent says counts.
+			// The gate has not evaluated it; what the agent says counts.
 		case c.Reason == "NotSelected":
 			ready.Reason, ready.Message = c.Reason, c.Message
 		case c.Status != metav1.ConditionTrue:
@@ -220,15 +220,15 @@ func or(s, nothing string) string {
 }
 
 // publish replaces the gate's side of the status, and logs what changed.
-func (h *Host) publish(began time.Time, outcomes []outcome, on brakes, sourceErr error) {
+func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sourceErr error) {
 	s := Status{
-		Source:   SourceStatus{Address: Redact(h.opts.Source), Revision: h.tree.revision, Cautions: h.defs.misplaced, Error: text(sourceErr), Brake: on.source},
-		Settings: SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err)},
-		Brake:    on.policies, Problems: append([]schemas.Problem{}, h.defs.problems...), Passed: h.opts.Now(),
+		Source:           SourceStatus{Address: Redact(h.opts.Source), Revision: h.tree.revision, Cautions: h.defs.misplaced, Error: text(sourceErr), UnloadProtection: on.source},
+		Settings:         SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err)},
+		UnloadProtection: on.policies, Problems: append([]schemas.Problem{}, h.defs.problems...), Synced: h.opts.Now(),
 		Applications: []Application{},
 	}
-	if h.settings.judge != nil {
-		s.Settings.Revision = h.settings.judge.Revision()
+	if h.settings.evaluator != nil {
+		s.Settings.Revision = h.settings.evaluator.Revision()
 	}
 	h.mu.Lock()
 	before := h.status
@@ -238,17 +238,17 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on brakes, sourceErr
 		was[a.Identity()] = a
 	}
 	for _, o := range outcomes {
-		if o.def.app == nil && o.err == nil && (!o.Runs() || o.move == gate.MoveBury) {
+		if o.def.app == nil && o.err == nil && (!o.Runs() || o.move == gate.MoveUnload) {
 			continue
 		}
 		a := h.describe(o, was[o.id].Conditions)
 		h.logChange(was[o.id], a)
 		s.Applications = append(s.Applications, a)
 	}
-	h.logBrake(before.Source.Brake, s.Source.Brake)
-	h.logBrake(before.Brake, s.Brake)
+	h.logProtection(before.Source.UnloadProtection, s.Source.UnloadProtection)
+	h.logProtection(before.UnloadProtection, s.UnloadProtection)
 	// Metrics first: whoever sees the status finds them as they are.
-	h.metrics.passed(h.opts.Now().Sub(began), s, outcomes)
+	h.metrics.synced(h.opts.Now().Sub(began), s, outcomes)
 	h.mu.Lock()
 	h.status = s
 	h.mu.Unlock()
@@ -275,7 +275,7 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 		Conditions: append([]metav1.Condition{}, before...), Error: text(o.err),
 	}
 	switch {
-	case o.move == gate.MoveBury:
+	case o.move == gate.MoveUnload:
 		a.Unloaded = o.why
 	case o.def.app != nil && o.move == gate.MoveKeep && o.Live != nil && o.Live.Tombstone:
 		a.Unloaded = o.Live.Reason
@@ -296,8 +296,8 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 		}
 		if t := h.tags[uidOf(o.id)]; t != nil && t.moved != "" {
 			a.Warnings = append(a.Warnings, policies.Reason{Rule: "resolve/tag", Path: "spec.bytecode.image",
-				Message: "the tag stands for " + t.moved + " now; " + t.digest + " stays in force",
-				Remedy:  "change the definition, or its annotation " + gate.AnnotationRequestedAt + ", to take the new one"})
+				Message: "the tag stands for " + t.moved + " now; " + t.digest + " stays active",
+				Fix:     "change the definition, or its annotation " + gate.AnnotationRequestedAt + ", to take the new one"})
 		}
 	}
 	meta.SetStatusCondition(&a.Conditions, o.Verified(o.why))
@@ -305,12 +305,12 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 	return a
 }
 
-// logBrake says once that something waits for a human.
-func (h *Host) logBrake(was, is *Brake) {
+// logProtection says once that something waits for a human.
+func (h *Host) logProtection(was, is *UnloadProtection) {
 	if is == nil || was != nil && was.Revision == is.Revision {
 		return
 	}
-	h.opts.Log.Error("the brake holds: much of what runs would be unloaded, and is kept until it is confirmed", "reason", is.Reason,
+	h.opts.Log.Error("unload protection holds: much of what runs would be unloaded, and is kept until it is confirmed", "reason", is.Reason,
 		"applications", strings.Join(is.Applications, ", "), "confirm", "skep confirm "+is.Revision)
 }
 

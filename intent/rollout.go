@@ -29,7 +29,7 @@ func NodeHash(uid, node string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Reaches tells whether a node is to have this version by now.
+// Reaches reports whether a node is to have this version by now.
 func (p *Payload) Reaches(node string) bool {
 	return p.Rollout == nil || NodeHash(p.UID, node) <= p.Rollout.Through
 }
@@ -67,7 +67,7 @@ func (p *Payload) Versions() []Payload {
 // one of it moves the rollout, and asks nothing new of nodes that have it.
 func (p *Payload) VersionSerial() int64 { return cmp.Or(p.Version, p.Serial) }
 
-// SameVersion tells whether two payloads ask the same of a node. Which tag led
+// SameVersion reports whether two payloads ask the same of a node. Which tag led
 // there, who signed, and which policies decided are no part of a version.
 func (p *Payload) SameVersion(other *Payload) bool {
 	a, errA := p.version()

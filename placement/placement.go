@@ -115,7 +115,7 @@ func (n Needs) Missing(k v1alpha1.KernelProfile) string {
 func denied(k v1alpha1.KernelProfile, name string) string {
 	for _, d := range k.Denied {
 		if slices.Contains(d.Hooks, name) {
-			return d.Why
+			return d.Reason
 		}
 	}
 	return ""

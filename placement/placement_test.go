@@ -66,7 +66,7 @@ func TestNeedsAreThoseOfTheIntentAndOfWhatItLoads(t *testing.T) {
 
 func TestWhatIsMissingIsSaid(t *testing.T) {
 	profile := v1alpha1.KernelProfile{Release: "6.1.0", Hooks: []string{"xdp"}, ProgramTypes: []string{"XDP", "Kprobe"}, MapTypes: []string{"Hash"},
-		Denied: []v1alpha1.DeniedHooks{{Hooks: []string{"uprobe"}, Why: "grant CAP_SYS_ADMIN"}}}
+		Denied: []v1alpha1.DeniedHooks{{Hooks: []string{"uprobe"}, Reason: "grant CAP_SYS_ADMIN"}}}
 	all := placement.Needs{Hooks: []string{"xdp", "lsm", "uprobe"}, ProgramTypes: []string{"XDP", "LSM", "Kprobe"}, MapTypes: []string{"Hash", "Arena"}, BTF: true}
 	for want, c := range map[string]struct {
 		needs   placement.Needs

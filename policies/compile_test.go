@@ -48,7 +48,7 @@ func TestCompileErrorsSayWhere(t *testing.T) {
 		"an entry point with a name":    {policy("a", `deny.friday contains "x"`), `a.rego:3:1: compile policy a: deny is a set`},
 		"an entry point that is called": {policy("a", `warn(x) := x`), `a.rego:3:1: compile policy a: warn is a set`},
 		"a default entry point":         {policy("a", "default deny := false\ndeny contains \"x\""), `deny is a set`},
-		"a misspelt key of a reason":    {policy("a", `deny contains {"msg": "x", "remdy": "y"}`), `a.rego:3:28: compile policy a: an object in deny has the keys [msg path remedy rule], not "remdy"`},
+		"a misspelt key of a reason":    {policy("a", `deny contains {"msg": "x", "remdy": "y"}`), `a.rego:3:28: compile policy a: an object in deny has the keys [msg path fix rule], not "remdy"`},
 		"a reason without a message":    {policy("a", `deny contains {"path": "x"}`), `an object in deny needs the key "msg"`},
 		"the file it came from":         {policy("a", `deny contains`, func(p *policies.Policy) { p.File = "dir/a.yaml: spec.rego" }), `dir/a.yaml: spec.rego:4:1: `},
 		"a namespaced policy":           {policy("a", `deny contains`, in("n")), `n/a.rego:4:1: `},

@@ -48,16 +48,16 @@ type tooLargeError struct {
 
 // Error names the application, and how much there is.
 func (e *tooLargeError) Error() string {
-	return fmt.Sprintf("write policy input of %s: %d bytes, at most %d are judged", e.object, e.bytes, maxInputBytes)
+	return fmt.Sprintf("write policy input of %s: %d bytes, at most %d are evaluated", e.object, e.bytes, maxInputBytes)
 }
 
-// decision refuses what cannot be judged: another time it is as large.
+// decision refuses what cannot be evaluated: another time it is as large.
 func (e *tooLargeError) decision() Decision {
 	return Decision{
 		Denied: []Reason{{
 			Rule: "policy/input", Path: "spec",
-			Message: fmt.Sprintf("what the policies would be asked of it has %d bytes, at most %d are judged", e.bytes, maxInputBytes),
-			Remedy:  "shorten the definition and its annotations, or split the object into several",
+			Message: fmt.Sprintf("what the policies would be asked of it has %d bytes, at most %d are evaluated", e.bytes, maxInputBytes),
+			Fix:     "shorten the definition and its annotations, or split the object into several",
 		}},
 		Warnings: []Reason{}, Policies: []string{},
 	}

@@ -9,10 +9,10 @@ import (
 
 // The keys of an object in deny and warn.
 const (
-	keyMsg    = "msg"
-	keyPath   = "path"
-	keyRemedy = "remedy"
-	keyRule   = "rule"
+	keyMsg  = "msg"
+	keyPath = "path"
+	keyFix  = "fix"
+	keyRule = "rule"
 )
 
 // The fields of the input that are evidence.
@@ -53,7 +53,7 @@ func memberKeys(member *ast.Term, entry string) error {
 	if !ok {
 		return nil
 	}
-	known := []string{keyMsg, keyPath, keyRemedy, keyRule}
+	known := []string{keyMsg, keyPath, keyFix, keyRule}
 	var err error
 	object.Foreach(func(key, _ *ast.Term) {
 		name, ok := key.Value.(ast.String)
@@ -67,7 +67,7 @@ func memberKeys(member *ast.Term, entry string) error {
 	return err
 }
 
-// readsNow tells whether anything in the compiled modules may read input.now.
+// readsNow reports whether anything in the compiled modules may read input.now.
 // It errs on the side of yes: the whole input taken as a value, and a field of
 // it chosen by a variable, count as reading it. The compiler has made a
 // reference of every use of the input by then, imports and plain names too.
@@ -77,7 +77,7 @@ func readsNow(compiler *ast.Compiler) bool { return reads(compiler, refReadsNow)
 // definition says and no intent: its labels, its annotations, who wrote it.
 func readsAuthor(compiler *ast.Compiler) bool { return reads(compiler, refReadsAuthor) }
 
-// reads tells whether any reference in the compiled modules is one of those.
+// reads reports whether any reference in the compiled modules is one of those.
 func reads(compiler *ast.Compiler, one func(ast.Ref) bool) bool {
 	found := false
 	for _, module := range compiler.Modules {
@@ -119,7 +119,7 @@ func refReadsNow(ref ast.Ref) bool {
 	return !constant || field == "now"
 }
 
-// readsEvidence tells whether anything in the modules of one policy, as they
+// readsEvidence reports whether anything in the modules of one policy, as they
 // were parsed, may decide by an attestation or signature beyond whether somebody
 // signed: what such a policy says of a part of the evidence need not be what it
 // says of all. It errs on the side of yes, as readsNow does, and an alias for

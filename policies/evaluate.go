@@ -17,7 +17,7 @@ import (
 const (
 	// maxReasons bounds each of deny and warn; a last reason counts the rest.
 	maxReasons = 64
-	// maxTextBytes bounds a message and a remedy, maxNameBytes a path and the
+	// maxTextBytes bounds a message and a fix, maxNameBytes a path and the
 	// name of a rule. Longer ones are cut.
 	maxTextBytes = 1024
 	maxNameBytes = 256
@@ -32,7 +32,7 @@ const ruleError = "error"
 func (c *executable) evaluate(ctx context.Context, input ast.Object, timeout time.Duration) (v verdict) {
 	defer func() {
 		if r := recover(); r != nil {
-			v = fails(c.id, "made the evaluator give up", "its author is to mend it")
+			v = fails(c.id, "made the evaluator give up", "its author is to fix it")
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -44,7 +44,7 @@ func (c *executable) evaluate(ctx context.Context, input ast.Object, timeout tim
 	case err != nil:
 		return c.failsWith(err)
 	case len(results) != 1:
-		return fails(c.id, "gave no answer", "its author is to mend it")
+		return fails(c.id, "gave no answer", "its author is to fix it")
 	}
 	denied, err := c.reasons(results[0].Bindings, entryDeny)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *executable) inputFor(shared ast.Object) ast.Object {
 func (c *executable) failsWith(err error) verdict {
 	var evaluation *topdown.Error
 	if !errors.As(err, &evaluation) {
-		return fails(c.id, err.Error(), "its author is to mend it")
+		return fails(c.id, err.Error(), "its author is to fix it")
 	}
 	what := map[string]string{
 		topdown.ConflictErr:  "gives two values for one thing",
@@ -82,7 +82,7 @@ func (c *executable) failsWith(err error) verdict {
 	if what == "" {
 		what = "could not be evaluated"
 	}
-	return fails(c.id, what+" at "+where(evaluation.Location), "its author is to mend it there")
+	return fails(c.id, what+" at "+where(evaluation.Location), "its author is to fix it there")
 }
 
 // reasons reads the members of an entry point.
@@ -103,7 +103,7 @@ func (c *executable) reasons(bindings rego.Vars, entry string) ([]Reason, error)
 	reasons := make([]Reason, 0, min(len(members), maxReasons+1))
 	for i, member := range members {
 		if i == maxReasons {
-			reasons = append(reasons, Reason{Rule: c.id + "/" + entry, Message: fmt.Sprintf("and %d more reasons", len(members)-maxReasons), Remedy: "mend the reasons that are told first"})
+			reasons = append(reasons, Reason{Rule: c.id + "/" + entry, Message: fmt.Sprintf("and %d more reasons", len(members)-maxReasons), Fix: "fix the reasons that are told first"})
 			break
 		}
 		reason, err := c.reason(member, entry)
@@ -124,7 +124,7 @@ func (c *executable) reason(member *ast.Term, entry string) (Reason, error) {
 		r.Message = cut(string(value), maxTextBytes)
 	case ast.Object:
 		texts := map[string]string{}
-		for _, key := range []string{keyMsg, keyPath, keyRemedy, keyRule} {
+		for _, key := range []string{keyMsg, keyPath, keyFix, keyRule} {
 			field := value.Get(ast.StringTerm(key))
 			if field == nil {
 				continue
@@ -138,15 +138,15 @@ func (c *executable) reason(member *ast.Term, entry string) (Reason, error) {
 		if name := texts[keyRule]; name != "" {
 			rule = cut(name, maxNameBytes)
 		}
-		r = Reason{Path: cut(texts[keyPath], maxNameBytes), Message: cut(texts[keyMsg], maxTextBytes), Remedy: cut(texts[keyRemedy], maxTextBytes)}
+		r = Reason{Path: cut(texts[keyPath], maxNameBytes), Message: cut(texts[keyMsg], maxTextBytes), Fix: cut(texts[keyFix], maxTextBytes)}
 	default:
 		return Reason{}, fmt.Errorf("puts something into %s that is neither a string nor an object", entry)
 	}
 	if strings.TrimSpace(r.Message) == "" {
 		return Reason{}, fmt.Errorf("puts something without a message into %s", entry)
 	}
-	if r.Remedy == "" && entry == entryDeny {
-		r.Remedy = "the rule names no remedy; ask whoever keeps policy " + c.id
+	if r.Fix == "" && entry == entryDeny {
+		r.Fix = "the rule names no fix; ask whoever keeps policy " + c.id
 	}
 	r.Rule = c.id + "/" + rule
 	return r, nil

@@ -60,7 +60,7 @@ func TestFailuresSayWhereAndQuoteNothing(t *testing.T) {
 		topdown.InternalErr:  "policy a could not be evaluated at a.rego:7",
 	} {
 		v := c.failsWith(&topdown.Error{Code: code, Message: "the secret is hunter2", Location: at})
-		if got := v.Denied[0].Message; !strings.HasPrefix(got, want+",") || strings.Contains(got, "hunter2") || v.Denied[0].Remedy == "" {
+		if got := v.Denied[0].Message; !strings.HasPrefix(got, want+",") || strings.Contains(got, "hunter2") || v.Denied[0].Fix == "" {
 			t.Errorf("%s: %s", code, got)
 		}
 	}

@@ -1,5 +1,5 @@
 // Package policies decides: it compiles the admins' Rego, evaluates it over one
-// document, and says which rule refused what, where, and what would mend it.
+// document, and says which rule refused what, where, and what would fix it.
 //
 // It is the only room that imports OPA. It fetches nothing and reads no clock:
 // everything a policy may know is in Input.
@@ -97,9 +97,9 @@ type Reason struct {
 	// Path is the field of the definition it is about, such as
 	// spec.programs[0].attach[1].hook; empty where it is about the image.
 	Path string `json:"path"`
-	// Message says what is wrong, Remedy what would mend it.
+	// Message says what is wrong, Fix what would fix it.
 	Message string `json:"message"`
-	Remedy  string `json:"remedy"`
+	Fix     string `json:"fix"`
 	// Failed is true where the policy could not be evaluated: that it denies is no
 	// word about the application.
 	Failed bool `json:"failed,omitempty"`
@@ -153,7 +153,7 @@ func (d Decision) Unloads(defined bool) (unloads, byCluster bool) {
 	return d.UnloadUndefined, d.UnloadUndefinedByCluster
 }
 
-// Allowed tells whether nothing refused.
+// Allowed reports whether nothing refused.
 func (d Decision) Allowed() bool { return len(d.Denied) == 0 }
 
 // Known reports whether the policies that could be evaluated answer: they deny, or

@@ -84,7 +84,7 @@ func eachFile(fsys fs.FS, read func(file string, body []byte)) error {
 	})
 }
 
-// policyFile tells whether Load looks at a file of that name.
+// policyFile reports whether Load looks at a file of that name.
 func policyFile(file string) bool {
 	ext := path.Ext(file)
 	return ext == ".rego" || ext == ".yaml" || ext == ".yml"

@@ -18,7 +18,7 @@ type Policy struct {
 	// Name is the object's.
 	Name string
 	// Namespace is empty for a ClusterBpfPolicy. A policy with a namespace
-	// judges the applications of that namespace and no others.
+	// evaluates the applications of that namespace and no others.
 	Namespace string
 	// File is where the Rego was read from, for the positions of errors; empty
 	// means the policy's name with the ending .rego.
@@ -93,7 +93,7 @@ func (p Policy) Cautions() []string {
 	return all
 }
 
-// scope decides which applications a policy judges.
+// scope decides which applications a policy evaluates.
 type scope struct {
 	namespace  string
 	namespaces []string
@@ -125,7 +125,7 @@ func newScope(p Policy) (scope, error) {
 	return s, nil
 }
 
-// covers tells whether the policy judges the application.
+// covers reports whether the policy evaluates the application.
 func (s scope) covers(app Application) bool {
 	if s.namespace != "" && s.namespace != app.Metadata.Namespace {
 		return false
@@ -194,5 +194,5 @@ func (p Policy) checkReplaces() error {
 	return nil
 }
 
-// oneOf tells whether v is absent or one of the values.
+// oneOf reports whether v is absent or one of the values.
 func oneOf[T ~string](v T, values ...T) bool { return v == "" || slices.Contains(values, v) }

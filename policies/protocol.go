@@ -145,12 +145,12 @@ type verdict struct {
 	Late   bool `json:"late,omitempty"`
 }
 
-// fails is the verdict of a policy that could not judge: it denies.
-func fails(policy, what, remedy string) verdict {
+// fails is the verdict of a policy that could not evaluate: it denies.
+func fails(policy, what, fix string) verdict {
 	return verdict{Failed: true, Denied: []Reason{{
 		Rule:    policy + "/" + ruleError,
-		Message: fmt.Sprintf("policy %s %s, so it allows nothing it judges", policy, what),
-		Remedy:  remedy, Failed: true,
+		Message: fmt.Sprintf("policy %s %s, so it allows nothing it evaluates", policy, what),
+		Fix:     fix, Failed: true,
 	}}}
 }
 

@@ -103,11 +103,11 @@ func (r *run) give(i int, v verdict) {
 
 // late is the verdict of one of the namespace's own policies that others, or the end of
 // all time, left no time. Where parts are unknown it is no answer.
-func (r *run) late(i int, what, remedy string) verdict {
+func (r *run) late(i int, what, fix string) verdict {
 	if r.partly() {
 		return verdict{Late: true}
 	}
-	v := fails(r.list[i].id, what, remedy)
+	v := fails(r.list[i].id, what, fix)
 	v.Late = true
 	return v
 }

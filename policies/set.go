@@ -16,12 +16,12 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// DefaultTimeout is how long one policy may take to judge one input.
+// DefaultTimeout is how long one policy may take to evaluate one input.
 const DefaultTimeout = time.Second
 
 // Options are what Compile takes beside the policies.
 type Options struct {
-	// Timeout is how long one policy may take to judge one input; 0 means
+	// Timeout is how long one policy may take to evaluate one input; 0 means
 	// DefaultTimeout.
 	Timeout time.Duration
 	// Now is the clock behind input.now, asked where Input.Now is zero; nil
@@ -69,7 +69,7 @@ type compiled struct {
 	replaces, configures bool
 }
 
-// Compile compiles each policy alone. The profile baseline judges every application,
+// Compile compiles each policy alone. The profile baseline evaluates every application,
 // whatever other policies there are, but for those that a policy which replaces it
 // matches. A policy that configures it takes the place of its defaults.
 //
@@ -143,14 +143,14 @@ func (e *Engine) fallback(ctx context.Context) (*compiled, error) {
 // refusal is the verdict of a broken policy.
 func (c *compiled) refusal() verdict {
 	if c.unusable == "" {
-		return fails(c.id, "does not compile", "its author is to mend it; skep policy test shows where it is wrong")
+		return fails(c.id, "does not compile", "its author is to fix it; skep policy test shows where it is wrong")
 	}
-	remedy := "have its owner mend policy " + c.id
+	fix := "have its owner fix policy " + c.id
 	if c.passing {
-		remedy = "try again in a moment"
+		fix = "try again in a moment"
 	}
 	return verdict{Failed: true, Denied: []Reason{{
-		Rule: c.id + "/" + entryDeny, Message: "the policy cannot be used: " + cut(c.unusable, maxTextBytes), Remedy: remedy, Failed: true,
+		Rule: c.id + "/" + entryDeny, Message: "the policy cannot be used: " + cut(c.unusable, maxTextBytes), Fix: fix, Failed: true,
 	}}}
 }
 
@@ -291,7 +291,7 @@ func (s *Set) Differs(before *Set) map[string]bool {
 // one of the namespace for which the context left no time, and an input that is too
 // large, of which no policy is asked.
 func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
-	d, err := s.decide(ctx, in, nil, s.judges(in.Application))
+	d, err := s.decide(ctx, in, nil, s.covering(in.Application))
 	if err == nil && len(in.Signatures) == 0 && len(d.Denied) == 0 {
 		d.Warnings = inOrder(append(d.Warnings, unsigned()))
 	}
@@ -302,24 +302,24 @@ func (s *Set) Decide(ctx context.Context, in Input) (Decision, error) {
 // out to be: Decide denies then too, and has unloaded what this has unloaded. No denial
 // means that nothing is known yet. It warns of nothing.
 func (s *Set) Foregone(ctx context.Context, in Input, u Unknown) (Decision, error) {
-	judges := slices.DeleteFunc(s.judges(in.Application), func(c *compiled) bool {
+	covering := slices.DeleteFunc(s.covering(in.Application), func(c *compiled) bool {
 		return c.spec.Mode == v1alpha1.PolicyAudit || !c.broken && !c.denies
 	})
-	d, err := s.decide(ctx, in, u.facets(), judges)
+	d, err := s.decide(ctx, in, u.facets(), covering)
 	d.Foregone = len(d.Denied) > 0
 	return d, err
 }
 
-// MayUnload reports whether a policy that judges the application says running: Unload,
+// MayUnload reports whether a policy that evaluates the application says running: Unload,
 // and can deny it by a rule of its own.
 func (s *Set) MayUnload(app Application) bool {
-	return slices.ContainsFunc(s.judges(app), func(c *compiled) bool {
+	return slices.ContainsFunc(s.covering(app), func(c *compiled) bool {
 		return !c.broken && c.denies && c.spec.Mode != v1alpha1.PolicyAudit && c.spec.Running == v1alpha1.RunningUnload
 	})
 }
 
 // decide asks policies about an input of which parts may be unknown.
-func (s *Set) decide(ctx context.Context, in Input, unknown []string, judges []*compiled) (Decision, error) {
+func (s *Set) decide(ctx context.Context, in Input, unknown []string, covering []*compiled) (Decision, error) {
 	if in.Now.IsZero() {
 		in.Now = s.now()
 	}
@@ -334,7 +334,7 @@ func (s *Set) decide(ctx context.Context, in Input, unknown []string, judges []*
 		return Decision{}, err
 	}
 	var asked []*compiled
-	for _, c := range judges {
+	for _, c := range covering {
 		if !c.broken {
 			asked = append(asked, c)
 		}
@@ -344,7 +344,7 @@ func (s *Set) decide(ctx context.Context, in Input, unknown []string, judges []*
 		return Decision{}, fmt.Errorf("decide %s: %w", in.Application.identity(), err)
 	}
 	fold := folding{decision: Decision{Denied: []Reason{}, Warnings: []Reason{}, Policies: []string{}}}
-	for _, c := range judges {
+	for _, c := range covering {
 		if c.broken {
 			fold.add(c, c.refusal())
 			continue
@@ -361,14 +361,14 @@ func (s *Set) decide(ctx context.Context, in Input, unknown []string, judges []*
 func unsigned() Reason {
 	return Reason{
 		Rule: "policy/unsigned", Path: "spec.bytecode.image",
-		Message: "no known signer signed the image, and no policy that judges it asks for one",
-		Remedy:  "sign it; or have an admin hold it to baseline: spec.replaces of a policy, or baseline's parameter exemptNamespaces, leaves it out",
+		Message: "no known signer signed the image, and no policy that evaluates it asks for one",
+		Fix:     "sign it; or have an admin hold it to baseline: spec.replaces of a policy, or baseline's parameter exemptNamespaces, leaves it out",
 	}
 }
 
-// judges are the policies that cover the application.
-func (s *Set) judges(app Application) []*compiled {
-	var judges []*compiled
+// evaluates are the policies that cover the application.
+func (s *Set) covering(app Application) []*compiled {
+	var covering []*compiled
 	baseline, replaced := s.baseline, false
 	for _, c := range s.policies {
 		switch {
@@ -376,14 +376,14 @@ func (s *Set) judges(app Application) []*compiled {
 		case c.configures:
 			baseline = c
 		default:
-			judges = append(judges, c)
+			covering = append(covering, c)
 			replaced = replaced || c.replaces
 		}
 	}
 	if replaced {
-		return judges
+		return covering
 	}
-	return append([]*compiled{baseline}, judges...)
+	return append([]*compiled{baseline}, covering...)
 }
 
 // folding joins the verdicts of several policies.
@@ -435,7 +435,7 @@ func (f *folding) done() Decision {
 // inOrder sorts reasons by rule, path and message and drops what stands twice.
 func inOrder(reasons []Reason) []Reason {
 	slices.SortFunc(reasons, func(a, b Reason) int {
-		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Remedy, b.Remedy))
+		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Fix, b.Fix))
 	})
 	return slices.Compact(reasons)
 }

@@ -149,18 +149,18 @@ func TestWhichPoliciesJudge(t *testing.T) {
 	for name, test := range map[string]struct {
 		policies []policies.Policy
 		in       policies.Input
-		judges   string
+		covering string
 	}{
-		"with no policy at all baseline judges":                   {nil, input(), "baseline"},
+		"with no policy at all baseline evaluates":                {nil, input(), "baseline"},
 		"a cluster-wide policy stands beside baseline":            {[]policies.Policy{policy("a", quiet)}, input(), "a baseline"},
 		"a namespaced policy stands beside baseline":              {[]policies.Policy{policy("a", quiet, in("team-a"))}, input(), "baseline team-a/a"},
-		"a namespaced policy judges no other namespace":           {[]policies.Policy{policy("a", quiet, in("team-b"))}, input(), "baseline"},
-		"a namespaced policy judges nothing cluster-wide":         {[]policies.Policy{policy("a", quiet, in("team-a"))}, input(clusterScoped), "baseline"},
+		"a namespaced policy evaluates no other namespace":        {[]policies.Policy{policy("a", quiet, in("team-b"))}, input(), "baseline"},
+		"a namespaced policy evaluates nothing cluster-wide":      {[]policies.Policy{policy("a", quiet, in("team-a"))}, input(clusterScoped), "baseline"},
 		"a namespaced policy cannot reach out by its match":       {[]policies.Policy{policy("a", quiet, in("team-b"), namespaces("*"))}, input(), "baseline"},
 		"a glob of namespaces matches":                            {[]policies.Policy{policy("a", quiet, namespaces("x", "team-*"))}, input(), "a baseline"},
 		"no glob of namespaces matches the cluster scope":         {[]policies.Policy{policy("a", quiet, namespaces("*", ""))}, input(clusterScoped), "baseline"},
 		"without namespaces the cluster scope is matched":         {[]policies.Policy{policy("a", quiet)}, input(clusterScoped), "a baseline"},
-		"a policy chosen by labels judges too":                    {[]policies.Policy{policy("a", quiet, labelled("tier", "edge"))}, input(), "a baseline"},
+		"a policy chosen by labels evaluates too":                 {[]policies.Policy{policy("a", quiet, labelled("tier", "edge"))}, input(), "a baseline"},
 		"a selector that does not match leaves the policy out":    {[]policies.Policy{policy("a", quiet, labelled("tier", "core"))}, input(), "baseline"},
 		"a policy that replaces baseline takes its place":         {[]policies.Policy{policy("a", quiet, replaces)}, input(), "a"},
 		"what a replacement does not match keeps baseline":        {[]policies.Policy{policy("a", quiet, replaces, namespaces("team-b"))}, input(), "baseline"},
@@ -169,13 +169,13 @@ func TestWhichPoliciesJudge(t *testing.T) {
 		"a policy called baseline with the profile configures it": {[]policies.Policy{profile("baseline")}, input(), "baseline"},
 		"what configures baseline is replaced as well":            {[]policies.Policy{profile("baseline"), policy("a", quiet, replaces)}, input(), "a"},
 		"restricted stands beside baseline":                       {[]policies.Policy{listing(profile("restricted"))}, input(), "baseline restricted"},
-		"all that match judge, in the order of their names": {
+		"all that match evaluate, in the order of their names": {
 			[]policies.Policy{policy("b", quiet), policy("a", quiet, in("team-a")), policy("a", quiet)}, input(), "a b baseline team-a/a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := decide(t, compile(t, test.policies...), test.in)
-			if got := strings.Join(d.Policies, " "); got != test.judges || !d.Allowed() {
-				t.Errorf("judged by %q, want %q; denied: %v", got, test.judges, d.Denied)
+			if got := strings.Join(d.Policies, " "); got != test.covering || !d.Allowed() {
+				t.Errorf("evaluated by %q, want %q; denied: %v", got, test.covering, d.Denied)
 			}
 		})
 	}
@@ -215,7 +215,7 @@ func TestAddingAPolicyAllowsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := decide(t, compile(t, p), input(unsigned))
 			if !strings.Contains(ids(d.Denied), "baseline/signed") {
-				t.Errorf("judged by %v, denied by %q", d.Policies, ids(d.Denied))
+				t.Errorf("evaluated by %v, denied by %q", d.Policies, ids(d.Denied))
 			}
 		})
 	}
@@ -247,7 +247,7 @@ func TestBaselineIsConfigured(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := decide(t, compile(t, test.policy), test.in)
 			if ids(d.Denied) != test.want || strings.Join(d.Policies, " ") != "baseline" {
-				t.Errorf("judged by %v, denied %+v", d.Policies, d.Denied)
+				t.Errorf("evaluated by %v, denied %+v", d.Policies, d.Denied)
 			}
 			if denied := len(d.Denied) > 0; d.Unload != (denied && test.policy.Spec.Running == v1alpha1.RunningUnload) || d.AdmissionWarn != (denied && test.policy.Spec.Admission == v1alpha1.AdmissionWarn) {
 				t.Errorf("unload %v, warn %v", d.Unload, d.AdmissionWarn)
@@ -274,7 +274,7 @@ func TestReplacesIsForAdminsOfTheCluster(t *testing.T) {
 				t.Errorf("no error says %q: %v", test.says, err)
 			}
 			if d := decide(t, set, input(unsigned)); !slices.Contains(d.Policies, "baseline") || !strings.Contains(ids(d.Denied), "baseline/signed") {
-				t.Errorf("judged by %v, denied %v", d.Policies, ids(d.Denied))
+				t.Errorf("evaluated by %v, denied %v", d.Policies, ids(d.Denied))
 			}
 		})
 	}
@@ -325,8 +325,8 @@ func TestWhatADenialDoes(t *testing.T) {
 			[]policies.Policy{policy("a", quiet, unload, warns), policy("b", no)},
 			policies.Decision{Denied: []policies.Reason{{Rule: "b/deny", Message: "no"}}}},
 		"a warning does not refuse": {
-			[]policies.Policy{policy("a", `warn contains {"msg": "hm", "path": "p", "remedy": "r"}`)},
-			policies.Decision{Warnings: []policies.Reason{{Rule: "a/warn", Path: "p", Message: "hm", Remedy: "r"}}}},
+			[]policies.Policy{policy("a", `warn contains {"msg": "hm", "path": "p", "fix": "r"}`)},
+			policies.Decision{Warnings: []policies.Reason{{Rule: "a/warn", Path: "p", Message: "hm", Fix: "r"}}}},
 		"a member names its rule": {
 			[]policies.Policy{policy("a", `deny contains {"msg": "m", "rule": "friday"}`, in("team-a")), policy("b", quiet)},
 			policies.Decision{Denied: []policies.Reason{{Rule: "team-a/a/friday", Message: "m"}}}},
@@ -346,7 +346,7 @@ deny contains {"msg": "m", "path": "b"}`)},
 			for _, reasons := range [][]policies.Reason{want.Denied, want.Audited} {
 				for i, r := range reasons {
 					policy := r.Rule[:strings.LastIndex(r.Rule, "/")]
-					reasons[i].Remedy = "the rule names no remedy; ask whoever keeps policy " + policy
+					reasons[i].Fix = "the rule names no fix; ask whoever keeps policy " + policy
 				}
 			}
 			if want.Denied == nil {
@@ -385,7 +385,7 @@ func TestABrokenPolicyDeniesOnlyWithinItsMatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := decide(t, set, input())
-			if ids(d.Denied) != "bad/error" || d.Denied[0].Remedy == "" || strings.Contains(d.Denied[0].Message, "v1") {
+			if ids(d.Denied) != "bad/error" || d.Denied[0].Fix == "" || strings.Contains(d.Denied[0].Message, "v1") {
 				t.Errorf("denied: %+v", d.Denied)
 			}
 			if d.Unload || d.TimeDependent {
@@ -448,7 +448,7 @@ func TestNothingIsDecidedWithoutAContext(t *testing.T) {
 
 func TestWhatAPolicySaysIsBounded(t *testing.T) {
 	set := compile(t, policy("a", `deny contains sprintf("%d", [n]) if some n in numbers.range(1, 1000)
-warn contains {"msg": long, "path": long, "remedy": long, "rule": long}
+warn contains {"msg": long, "path": long, "fix": long, "rule": long}
 long := concat("", ["ééééé" | some _ in numbers.range(1, 1000)])`))
 	d := decide(t, set, input())
 	if len(d.Denied) != 65 || !strings.Contains(d.Denied[len(d.Denied)-1].Message+ids(d.Denied), "") {
@@ -464,7 +464,7 @@ long := concat("", ["ééééé" | some _ in numbers.range(1, 1000)])`))
 		t.Errorf("%d reasons count the rest", rest)
 	}
 	w := d.Warnings[0]
-	for _, text := range []string{w.Message, w.Path, w.Remedy, w.Rule} {
+	for _, text := range []string{w.Message, w.Path, w.Fix, w.Rule} {
 		if len(text) > 1100 || !strings.HasSuffix(text, "é…") {
 			t.Errorf("%d bytes, ending %q", len(text), text[len(text)-6:])
 		}
@@ -556,7 +556,7 @@ func TestWhichPoliciesNeedAllOfTheEvidence(t *testing.T) {
 		p.Spec.Match = &v1alpha1.PolicyMatch{Namespaces: []string{"elsewhere"}}
 	})
 	if decide(t, compile(t, elsewhere), input()).AllEvidence {
-		t.Error("a policy that does not judge the application makes it need all of the evidence")
+		t.Error("a policy that does not evaluate the application makes it need all of the evidence")
 	}
 }
 
@@ -750,7 +750,7 @@ func TestAnUnsignedImageThatPassesIsWarnedOf(t *testing.T) {
 		"signed and allowed":   {quiet, input(), false},
 	} {
 		d := decide(t, compile(t, policy("a", test.policy, replaces)), test.in)
-		warned := len(d.Warnings) == 1 && d.Warnings[0].Rule == "policy/unsigned" && d.Warnings[0].Remedy != ""
+		warned := len(d.Warnings) == 1 && d.Warnings[0].Rule == "policy/unsigned" && d.Warnings[0].Fix != ""
 		if warned != test.warned {
 			t.Errorf("%s: warnings %v, want one of policy/unsigned: %v", name, d.Warnings, test.warned)
 		}
@@ -766,7 +766,7 @@ func TestWhatIsTooLargeToBeJudgedIsRefused(t *testing.T) {
 	})
 	for name, set := range map[string]*policies.Set{"by baseline": compile(t), "by one that allows all": compile(t, policy("open", "deny contains \"no\" if false"))} {
 		d := decide(t, set, large)
-		if ids(d.Denied) != "policy/input" || d.Denied[0].Remedy == "" || !strings.Contains(d.Denied[0].Message, "at most 4194304 are judged") {
+		if ids(d.Denied) != "policy/input" || d.Denied[0].Fix == "" || !strings.Contains(d.Denied[0].Message, "at most 4194304 are evaluated") {
 			t.Errorf("%s: %+v", name, d.Denied)
 		}
 		if d.Unload || d.AdmissionWarn || d.TimeDependent || len(d.Policies) != 0 {

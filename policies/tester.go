@@ -60,7 +60,7 @@ type Report struct {
 	Untested []string `json:"untested"`
 }
 
-// Passed tells whether no test failed. It is true where there was none.
+// Passed reports whether no test failed. It is true where there was none.
 func (r Report) Passed() bool {
 	return !slices.ContainsFunc(r.Results, func(t TestResult) bool { return t.Outcome == Failed || t.Outcome == Errored })
 }

@@ -113,7 +113,7 @@ func (b *bounds) check(path []string, value func(int64) []string, bound *int64, 
 	}
 }
 
-// refuses tells whether the schema finds fault with a value at that path, or
+// refuses reports whether the schema finds fault with a value at that path, or
 // with what is in it.
 func (b *bounds) refuses(path []string, value string) bool {
 	b.t.Helper()

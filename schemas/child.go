@@ -52,7 +52,7 @@ type outcome struct {
 	// begun tells that the child got as far as a unit.
 	begun bool
 	// broke says why the unit after those broke the child; empty where all ended.
-	broke, remedy string
+	broke, fix string
 }
 
 // MaybeRenderChild turns this process into a renderer where package schemas
@@ -84,7 +84,7 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 					Source:  Position{File: u.Path},
 					unit:    u.Path,
 					Message: fmt.Sprintf("not rendered, since %d others before it broke the renderer", maxDeaths),
-					Remedy:  "mend those first",
+					Fix:     "fix those first",
 				})
 			}
 			return all, nil
@@ -102,7 +102,7 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 			break
 		}
 		broken := units[out.done].Path
-		all.problems = append(all.problems, Problem{Source: Position{File: broken}, Message: out.broke, Remedy: out.remedy, unit: broken})
+		all.problems = append(all.problems, Problem{Source: Position{File: broken}, Message: out.broke, Fix: out.fix, unit: broken})
 		units = units[out.done+1:]
 	}
 	return all, nil
@@ -135,7 +135,7 @@ func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error
 	case !out.begun && !end.timeout:
 		return outcome{}, fmt.Errorf("start the renderer: %w: %s", errors.Join(errNoRenderer, end.Err, decodeErr), end.Cause())
 	}
-	out.broke, out.remedy = end.words(j.MemoryBytes, timeout)
+	out.broke, out.fix = end.words(j.MemoryBytes, timeout)
 	return out, nil
 }
 
@@ -205,8 +205,8 @@ type death struct {
 	timeout bool
 }
 
-// words says what broke and what would mend it.
-func (d death) words(memory int64, timeout time.Duration) (broke, remedy string) {
+// words says what broke and what would fix it.
+func (d death) words(memory int64, timeout time.Duration) (broke, fix string) {
 	switch {
 	case errors.Is(d.output, errOutput):
 		return errOutput.Error(), "make it smaller or split it into several folders"

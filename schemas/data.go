@@ -114,7 +114,7 @@ func documents(name string, data []byte) [][]byte {
 	return docs
 }
 
-// marker tells whether a line begins with a document marker.
+// marker reports whether a line begins with a document marker.
 func marker(line []byte, m string) bool {
 	rest, ok := bytes.CutPrefix(line, []byte(m))
 	return ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n"))

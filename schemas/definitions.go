@@ -47,9 +47,9 @@ type Problem struct {
 	// Field is the part of Path inside the definition, such as
 	// spec.programs[0].name.
 	Field string `json:"field,omitempty"`
-	// Message says what is wrong and Remedy what would mend it.
+	// Message says what is wrong and Fix what would fix it.
 	Message string `json:"message"`
-	Remedy  string `json:"remedy"`
+	Fix     string `json:"fix"`
 	// unit is the path of the unit that was rendered; empty where none was.
 	unit string
 }
@@ -65,8 +65,8 @@ func (p Problem) Error() string {
 		fmt.Fprintf(&b, "%s: ", p.Path)
 	}
 	b.WriteString(p.Message)
-	if p.Remedy != "" {
-		fmt.Fprintf(&b, " (%s)", p.Remedy)
+	if p.Fix != "" {
+		fmt.Fprintf(&b, " (%s)", p.Fix)
 	}
 	return b.String()
 }
@@ -185,7 +185,7 @@ func refuseTwins(objects []Object) (good []Object, problems []Problem) {
 			problems = append(problems, Problem{
 				Source: o.Source, Definition: &id, Path: o.Path,
 				Message: fmt.Sprintf("%s %s is defined %d times, also at %s", id.Kind, id, len(group), strings.Join(others, " and ")),
-				Remedy:  "keep one of them or give them different names",
+				Fix:     "keep one of them or give them different names",
 			})
 		}
 	}

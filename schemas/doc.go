@@ -5,7 +5,7 @@
 // It is the only room that imports CUE. What it reads is not trusted: the files
 // are copied into memory, without symbolic links and within bounds, and a child
 // process of the same binary renders them with a memory limit and a kill on
-// timeout (see MaybeRenderChild). It resolves no image, judges no policy and
+// timeout (see MaybeRenderChild). It resolves no image, evaluates no policy and
 // fetches nothing.
 //
 // # What counts as a definition

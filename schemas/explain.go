@@ -47,19 +47,19 @@ func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem
 		p := Problem{Definition: id, Source: s.source(e, v, fields), Path: at}
 		if id != nil {
 			p.Path, p.Field = strings.Trim(v.Path().String()+"."+at, "."), at
-			p.Message, p.Remedy = s.words(e, v, fields, id)
-			p.Remedy = clause(p.Remedy)
+			p.Message, p.Fix = s.words(e, v, fields, id)
+			p.Fix = clause(p.Fix)
 		} else {
-			p.Message, p.Remedy = strings.TrimPrefix(s.text(e), p.Source.String()+": "), "correct the file at this place"
+			p.Message, p.Fix = strings.TrimPrefix(s.text(e), p.Source.String()+": "), "correct the file at this place"
 			if strings.Contains(at, "@") && strings.Contains(at, "/") {
 				p.Path = "" // It is the import path of the package.
 			}
 			if strings.Contains(p.Message, "cannot find module") || strings.Contains(p.Message, noNetwork) {
-				p.Remedy = "put the package below cue.mod/pkg"
+				p.Fix = "put the package below cue.mod/pkg"
 			}
 		}
 		if s.nested(e) {
-			p.Remedy = nestedRemedy
+			p.Fix = nestedFix
 		}
 		problems = append(problems, p)
 	}
@@ -83,12 +83,12 @@ func (s *scope) text(e errors.Error) string {
 	return clip(strings.NewReplacer(s.r.root+"/", "", looseName+": ", "").Replace(said), maxMessage)
 }
 
-// words says what is wrong and what would mend it. The remedy is the comment
+// words says what is wrong and what would fix it. The fix is the comment
 // that the schema has above the field.
-func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1.Identity) (message, remedy string) {
+func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1.Identity) (message, fix string) {
 	format, _ := e.Msg()
 	if said, cure, ok := strings.Cut(s.text(e), "; "); ok && inSchema(e.Position()) && !strings.HasPrefix(format, "invalid value") {
-		// The schema's own words: what is wrong; what would mend it.
+		// The schema's own words: what is wrong; what would fix it.
 		return said, cure
 	}
 	def := s.schema.LookupPath(cue.MakePath(cue.Def(id.Kind)))
@@ -108,9 +108,9 @@ func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1
 	case strings.Contains(format, "errors in empty disjunction"):
 		given := written(v, fields)
 		if values := alternatives(nodes); len(values) > 0 {
-			remedy = " " + suggest(unquote(given), values, "Use one of ")
+			fix = " " + suggest(unquote(given), values, "Use one of ")
 		}
-		return given + " is not an accepted value", or(strings.TrimSpace(doc+remedy), "Give a value the schema accepts.")
+		return given + " is not an accepted value", or(strings.TrimSpace(doc+fix), "Give a value the schema accepts.")
 	case doc != "" && (strings.HasPrefix(format, "invalid value") || strings.HasPrefix(format, "incompatible list lengths")):
 		return written(v, fields) + " is not an accepted value", doc
 	case strings.HasPrefix(format, "conflicting values"):
@@ -121,7 +121,7 @@ func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1
 	return s.text(e), or(doc, "Correct the value.")
 }
 
-// rightVersion mends a wrong apiVersion.
+// rightVersion fixes a wrong apiVersion.
 const rightVersion = "Write apiVersion: " + v1alpha1.APIVersion + "."
 
 // or is the first of the two that says something.
@@ -132,7 +132,7 @@ func or(a, b string) string {
 	return a
 }
 
-// clause turns a comment into the part of a sentence that a remedy is.
+// clause turns a comment into the part of a sentence that a fix is.
 func clause(comment string) string {
 	first, size := utf8.DecodeRuneInString(comment)
 	return string(unicode.ToLower(first)) + strings.TrimSuffix(comment[size:], ".")
@@ -147,10 +147,10 @@ func clip(s string, most int) string {
 	return s
 }
 
-// nestedRemedy mends what nested finds.
-const nestedRemedy = "a CUE package of a subfolder has the files of the same package above it too: name the field or the package otherwise, or move the file out"
+// nestedFix fixes what nested finds.
+const nestedFix = "a CUE package of a subfolder has the files of the same package above it too: name the field or the package otherwise, or move the file out"
 
-// nested tells whether values conflict that stand in a folder and in one below
+// nested reports whether values conflict that stand in a folder and in one below
 // it, in packages of one name, which CUE joins.
 func (s *scope) nested(e errors.Error) bool {
 	if format, _ := e.Msg(); !strings.HasPrefix(format, "conflicting values") {

@@ -21,7 +21,7 @@ type hideout struct {
 	text [][]byte
 }
 
-// MayHide tells whether a problem may be the reason why the identity is not
+// MayHide reports whether a problem may be the reason why the identity is not
 // among the good definitions, so that what runs under it was perhaps not taken
 // out by its author. That is so for a problem of its own, and for a file or
 // package that cannot be read and that
@@ -68,7 +68,7 @@ func (d *Definitions) hide(t *tree) {
 	}
 }
 
-// mayComeFrom tells whether what was found at a place before may come from the
+// mayComeFrom reports whether what was found at a place before may come from the
 // hideout.
 func (d *Definitions) mayComeFrom(h hideout, place string) bool {
 	isCUE := !isData(place)
@@ -92,7 +92,7 @@ var (
 	quoted  = regexp.MustCompile(`"[^"\n]*"`)
 )
 
-// mayName tells whether a text may hold a definition of the name: it says the
+// mayName reports whether a text may hold a definition of the name: it says the
 // name, may say it with escapes, or is CUE that may compute it.
 func (h hideout) mayName(name string) bool {
 	return slices.ContainsFunc(h.text, func(text []byte) bool {
@@ -104,7 +104,7 @@ func (h hideout) mayName(name string) bool {
 // default stands behind none.
 var multiplies = regexp.MustCompile(`[\w"')\]}#$][ \t]*\*`)
 
-// computes tells whether a CUE file can make strings that it does not say, or
+// computes reports whether a CUE file can make strings that it does not say, or
 // take them from a file that is no CUE.
 func computes(text []byte) bool {
 	if bytes.ContainsRune(text, '+') || multiplies.Match(text) || bytes.Contains(text, []byte("@embed")) {

@@ -43,7 +43,7 @@ func load(t *testing.T, o schemas.Options) schemas.Definitions {
 	return d
 }
 
-// hasProblem tells whether one problem is in file and says text.
+// hasProblem reports whether one problem is in file and says text.
 func hasProblem(d schemas.Definitions, file, text string) bool {
 	for _, p := range d.Problems {
 		if p.Source.File == file && strings.Contains(p.Error(), text) {

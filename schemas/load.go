@@ -120,7 +120,7 @@ func renderTree(ctx context.Context, o Options) (*tree, []Object, []Problem, err
 		if key, _, _ := strings.Cut(tag, "="); !out.usedTags[tag] && !out.usedTags[key] {
 			problems = append(problems, Problem{
 				Message: fmt.Sprintf("no file has a place for the tag %s", key),
-				Remedy:  fmt.Sprintf("add @tag(%s) to a field or leave the tag out", key),
+				Fix:     fmt.Sprintf("add @tag(%s) to a field or leave the tag out", key),
 			})
 		}
 	}
@@ -154,7 +154,7 @@ func Load(ctx context.Context, o Options) (Definitions, error) {
 		if err := d.add(obj); err != nil {
 			d.Problems = append(d.Problems, Problem{
 				Source: obj.Source, Definition: &obj.Identity, Path: obj.Path,
-				Message: err.Error(), Remedy: "give the field the type that the API has",
+				Message: err.Error(), Fix: "give the field the type that the API has",
 			})
 			continue
 		}

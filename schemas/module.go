@@ -102,13 +102,13 @@ func schemaInstance() (*build.Instance, error) {
 	return inst, nil
 }
 
-// inSchema tells whether a place is in the schema, loaded by itself or
+// inSchema reports whether a place is in the schema, loaded by itself or
 // imported.
 func inSchema(pos token.Pos) bool {
 	return strings.HasPrefix(pos.Filename(), schemaRoot+"/") || vendoredSchema(pos.Filename())
 }
 
-// vendoredSchema tells whether a file is a source's own copy of the schema.
+// vendoredSchema reports whether a file is a source's own copy of the schema.
 func vendoredSchema(name string) bool {
 	for _, dir := range vendoredIn {
 		if strings.Contains("/"+name, "/"+dir+importPath+"/") {
@@ -128,8 +128,8 @@ func checkLanguage(data []byte, name string) error {
 	return fmt.Errorf("the module's language version %s is older than %s, for which the schema is written", f.Language.Version, languageVersion)
 }
 
-// languageRemedy is what mends it.
-const languageRemedy = `set language: version: "` + languageVersion + `" or newer in it`
+// languageFix is what fixes it.
+const languageFix = `set language: version: "` + languageVersion + `" or newer in it`
 
 // withoutSchemaDep takes the schema out of a module file's dependencies: CUE
 // would ask a registry for it. A file that does not parse is left for the

@@ -29,7 +29,7 @@ func mutate(t *testing.T, doc string, free []string) []string {
 	}
 }
 
-// inject puts the field into the n-th struct of v, and tells whether there is
+// inject puts the field into the n-th struct of v, and reports whether there is
 // one.
 func inject(v any, free []string, n *int) bool {
 	switch v := v.(type) {

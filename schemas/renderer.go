@@ -67,7 +67,7 @@ func (r *renderer) run(units []unit) error {
 // be the author's words, and it is printed on terminals and into logs.
 func (r *renderer) emit(rec record) {
 	if p := rec.Problem; p != nil {
-		for _, s := range []*string{&p.Path, &p.Field, &p.Message, &p.Remedy} {
+		for _, s := range []*string{&p.Path, &p.Field, &p.Message, &p.Fix} {
 			*s = printable(*s)
 		}
 		if p.Definition != nil {
@@ -88,7 +88,7 @@ func (r *renderer) cue(u unit) {
 	within := moduleRoot(r.files, dir)
 	file := path.Join(within, "cue.mod/module.cue")
 	if err := checkLanguage(r.files[file], file); err != nil {
-		r.emit(record{Problem: &Problem{Source: Position{File: file}, Message: err.Error(), Remedy: languageRemedy}})
+		r.emit(record{Problem: &Problem{Source: Position{File: file}, Message: err.Error(), Fix: languageFix}})
 		return
 	}
 	module := path.Join(r.root, within)
@@ -275,7 +275,7 @@ func (s *scope) definition(v cue.Value, version string) {
 		s.r.emit(record{Problem: &Problem{
 			Source: s.r.position(v), Path: v.Path().String(), Field: "kind",
 			Message: fmt.Sprintf("kind %q is not one that authors write in %s", kind, version),
-			Remedy:  "use BpfApplication, ClusterBpfApplication, BpfPolicy, ClusterBpfPolicy or BpfSigner",
+			Fix:     "use BpfApplication, ClusterBpfApplication, BpfPolicy, ClusterBpfPolicy or BpfSigner",
 		}})
 		return
 	}
@@ -301,7 +301,7 @@ func (s *scope) definition(v cue.Value, version string) {
 	if err != nil {
 		s.r.emit(record{Problem: &Problem{
 			Source: s.r.position(v), Definition: &id, Path: v.Path().String(),
-			Message: err.Error(), Remedy: "give every field a value that JSON has, and of a sensible size",
+			Message: err.Error(), Fix: "give every field a value that JSON has, and of a sensible size",
 		}})
 		return
 	}

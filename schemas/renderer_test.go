@@ -120,9 +120,9 @@ func TestDeathIsTold(t *testing.T) {
 		"the output":                  {death{output: errOutput, Death: ended("signal: killed")}, "more than 16 MiB"},
 		"something else":              {death{Death: ended("signal: segmentation fault")}, "broke the renderer: signal: segmentation fault"},
 	} {
-		broke, remedy := c.death.words(64<<20, 3*time.Second)
-		if !strings.Contains(broke, c.says) || remedy == "" {
-			t.Errorf("%s: %q, %q", name, broke, remedy)
+		broke, fix := c.death.words(64<<20, 3*time.Second)
+		if !strings.Contains(broke, c.says) || fix == "" {
+			t.Errorf("%s: %q, %q", name, broke, fix)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func FuzzLoad(f *testing.F) {
 				}
 			}
 			for _, p := range out.problems {
-				if p.Source.File != name || p.Message == "" || p.Remedy == "" {
+				if p.Source.File != name || p.Message == "" || p.Fix == "" {
 					t.Errorf("the problem is not told: %+v", p)
 				}
 			}

@@ -182,7 +182,7 @@ func below1(nodes []cue.Value, field string) []cue.Value {
 	return next
 }
 
-func TestEveryFieldOfTheSchemaHasARemedy(t *testing.T) {
+func TestEveryFieldOfTheSchemaHasAFix(t *testing.T) {
 	s := newTestScope(t)
 	defs, err := s.schema.Fields(cue.Definitions(true))
 	if err != nil {
@@ -205,7 +205,7 @@ func TestEveryFieldOfTheSchemaHasARemedy(t *testing.T) {
 			}
 			n++
 			if _, doc := lookup(defs.Value(), []string{field}); doc == "" {
-				t.Errorf("%s.%s has no comment to mend it by", name, field)
+				t.Errorf("%s.%s has no comment to fix it by", name, field)
 			}
 		}
 	}

@@ -20,7 +20,7 @@ var kinds = [...]string{
 // bpfman is the project that has kinds of the same names as ours.
 const bpfman = "bpfman.io/"
 
-// namesKind tells whether a file says one of our kinds, and so may hold a
+// namesKind reports whether a file says one of our kinds, and so may hold a
 // definition whose apiVersion is misspelt.
 func namesKind(data []byte) bool {
 	for _, kind := range kinds {
@@ -43,11 +43,11 @@ func (s *scope) stray(v cue.Value) *Problem {
 	kind, _ := kindField.String()
 	inNamespace, ours := namespaced(kind)
 	vague := version.Exists() && !version.IsConcrete()
-	p := &Problem{Source: s.r.position(v), Path: v.Path().String(), Field: "apiVersion", Remedy: clause(rightVersion)}
+	p := &Problem{Source: s.r.position(v), Path: v.Path().String(), Field: "apiVersion", Fix: clause(rightVersion)}
 	switch {
 	case !kindField.IsConcrete() && vague:
 		p.Message = "neither apiVersion nor kind is concrete, so this may be any definition"
-		p.Remedy = "give both a concrete value, or make a template a hidden field or a definition"
+		p.Fix = "give both a concrete value, or make a template a hidden field or a definition"
 		return p
 	case !ours:
 		return nil

@@ -31,7 +31,7 @@ const mark = "skep.dev/"
 // and what definitions embed as text.
 var copied = []string{".cue", ".yaml", ".yml", ".json", ".jsonl", ".toml", ".xml", ".txt", ".csv", ".pem", ".pub", ".crt", ".rego"}
 
-// isData tells whether a file holds YAML or JSON.
+// isData reports whether a file holds YAML or JSON.
 func isData(name string) bool {
 	return slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name))
 }
@@ -197,8 +197,8 @@ func (t *tree) add(root *os.Root, name string) error {
 }
 
 // refuse records a file that is not copied.
-func (t *tree) refuse(name, message, remedy string) {
-	t.problems = append(t.problems, Problem{Source: Position{File: name}, Message: message, Remedy: remedy})
+func (t *tree) refuse(name, message, fix string) {
+	t.problems = append(t.problems, Problem{Source: Position{File: name}, Message: message, Fix: fix})
 }
 
 // errTooLarge says that a file is over its bound.
@@ -262,12 +262,12 @@ func narrow(data []byte) []byte {
 	return bytes.ReplaceAll(data, []byte{0}, nil)
 }
 
-// below tells whether name is sub or lies in it.
+// below reports whether name is sub or lies in it.
 func below(sub, name string) bool {
 	return sub == "." || name == sub || strings.HasPrefix(name, sub+"/")
 }
 
-// ignored tells whether a file below the named folder does not count.
+// ignored reports whether a file below the named folder does not count.
 func ignored(name string) bool {
 	parts := strings.Split(name, "/")
 	for i, part := range parts {

@@ -40,7 +40,7 @@ func vendorInto(root *os.Root, sources map[string][]byte) ([]string, error) {
 	const moduleFile = "cue.mod/module.cue"
 	data, readErr := root.ReadFile(moduleFile)
 	if err := checkLanguage(data, moduleFile); err != nil {
-		return nil, fmt.Errorf("%s: %w; %s", moduleFile, err, languageRemedy)
+		return nil, fmt.Errorf("%s: %w; %s", moduleFile, err, languageFix)
 	}
 	if err := root.RemoveAll(vendorDir); err != nil {
 		return nil, err

@@ -41,20 +41,20 @@ func readBundle(a *Artifact, digest v1.Hash) (*claim, error) {
 		return nil, fmt.Errorf("decode digest: %w", err)
 	}
 	c.certified = content.Certificate() != nil
-	c.prove = func(_ context.Context, p *party) (proof, error) {
+	c.prove = func(_ context.Context, p *signer) (proof, error) {
 		found, err := proveBundle(&b, content.Certificate(), p, verify.WithArtifactDigest(digest.Algorithm, raw))
 		if c.certified {
 			found.ends = content.Certificate().NotAfter
 		}
 		return found, err
 	}
-	c.witness = func(p *party) (witness, error) { return bundleWitness(&b, p.material) }
+	c.witness = func(p *signer) (witness, error) { return bundleWitness(&b, p.material) }
 	return c, nil
 }
 
 // proveBundle tries the ways of a party. The certificate is the bundle's; nil where it has
 // none.
-func proveBundle(b *bundle.Bundle, certificate *x509.Certificate, p *party, artifact verify.ArtifactPolicyOption) (proof, error) {
+func proveBundle(b *bundle.Bundle, certificate *x509.Certificate, p *signer, artifact verify.ArtifactPolicyOption) (proof, error) {
 	entries, err := b.TlogEntries()
 	if err != nil {
 		return proof{}, fmt.Errorf("read its log entries: %w", err)

@@ -238,7 +238,7 @@ func (e *RepositoryError) Unwrap() error { return e.Err }
 // more, and so does the first payload that carries annotations take 1. How many
 // signers there are does not matter; each of their repositories takes 3, ping aside.
 //
-// The error means that it could not be told what there is (the registry did not
+// The error means that it could not be determined what there is (the registry did not
 // answer, or answered garbage), and is of a kind of package image. With a
 // *RepositoryError comes what else there is, as a part. What is missing is no error,
 // and what is malformed or too big is in Skipped. The time limit is ctx's.

@@ -123,20 +123,20 @@ func fingerprint(v signature.Verifier) (string, error) {
 // have one. Ed25519 is used both plain and prehashed by different versions of
 // cosign, and larger curves both with their own hash and with SHA-256.
 func parsePublicKey(text string) ([]signature.Verifier, error) {
-	const remedy = "put the contents of cosign.pub there"
+	const fix = "put the contents of cosign.pub there"
 	if strings.Contains(text, "PRIVATE KEY") {
 		return nil, errors.New("spec.key.publicKey holds a private key, which is no secret any more: make a new pair and put the public half there")
 	}
 	block, rest := pem.Decode([]byte(text))
 	if block == nil {
-		return nil, fmt.Errorf("spec.key.publicKey is not PEM: %s", remedy)
+		return nil, fmt.Errorf("spec.key.publicKey is not PEM: %s", fix)
 	}
 	if strings.TrimSpace(string(rest)) != "" {
 		return nil, errors.New("spec.key.publicKey holds more than one key: make a signer of each")
 	}
 	public, err := cryptoutils.UnmarshalPEMToPublicKey([]byte(text))
 	if err != nil {
-		return nil, fmt.Errorf("spec.key.publicKey does not parse: %s: %w", remedy, err)
+		return nil, fmt.Errorf("spec.key.publicKey does not parse: %s: %w", fix, err)
 	}
 	if err := goodkey.ValidatePubKey(public); err != nil {
 		return nil, fmt.Errorf("spec.key.publicKey is too weak or of an unknown kind: use ECDSA P-256: %w", err)

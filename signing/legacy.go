@@ -117,7 +117,7 @@ func readLegacyWitnesses(a *Artifact) ([]static.Option, error) {
 }
 
 // of is the material that a party asks for.
-func (m *legacyMaterial) of(p *party) oci.Signature {
+func (m *legacyMaterial) of(p *signer) oci.Signature {
 	if p.kind == KindKey {
 		return m.bare
 	}
@@ -126,7 +126,7 @@ func (m *legacyMaterial) of(p *party) oci.Signature {
 
 // prove tries the legacy ways of a party. Cosign stumbles over some timestamps (v2.6.5
 // takes the first of none), so each way is guarded.
-func (m *legacyMaterial) prove(ctx context.Context, p *party) (proof, error) {
+func (m *legacyMaterial) prove(ctx context.Context, p *signer) (proof, error) {
 	s := m.of(p)
 	entry, err := s.Bundle()
 	if err != nil {
@@ -157,12 +157,12 @@ func (m *legacyMaterial) tryWay(ctx context.Context, s oci.Signature, way cosign
 	return m.check(ctx, s, &way)
 }
 
-func (m *legacyMaterial) witness(p *party) (witness, error) {
+func (m *legacyMaterial) witness(p *signer) (witness, error) {
 	return legacyWitness(m.of(p), p.legacy[0])
 }
 
 // legacyProof reads the identity from a signature that was just verified.
-func legacyProof(s oci.Signature, p *party) (proof, error) {
+func legacyProof(s oci.Signature, p *signer) (proof, error) {
 	if p.kind == KindKey {
 		return proof{}, nil
 	}

@@ -157,7 +157,7 @@ func readSignatures(ctx context.Context, to *image.Attachments, digest v1.Hash) 
 	return &m, nil
 }
 
-// made tells whether the key made a signature, given in base64, of content.
+// made reports whether the key made a signature, given in base64, of content.
 func (k *PrivateKey) made(b64 string, content []byte) bool {
 	raw, err := base64.StdEncoding.DecodeString(b64)
 	return err == nil && k.signer.VerifySignature(bytes.NewReader(raw), bytes.NewReader(content)) == nil

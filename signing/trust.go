@@ -31,15 +31,15 @@ const (
 // Revocation wins: where a revoked signer recognises a signature as its own,
 // the signature counts for nobody, even if another signer has the same key.
 type Trust struct {
-	parties  []*party
+	parties  []*signer
 	revision string
 	// repositories are where signatures lie as well as beside images.
 	repositories []string
 }
 
-// party is one signer: a name, and the ways to tell that a signature is its.
+// signer is one signer: a name, and the ways to tell that a signature is its.
 // Passing one of the ways is enough.
-type party struct {
+type signer struct {
 	name string
 	kind string
 	// key is the SHA-256 of the public key in hex; empty for a keyless party.
@@ -67,7 +67,7 @@ type bundleCheck struct {
 
 // NewTrust parses signers. It fails closed and keeps the rest running: the
 // error joins one error for every signer that cannot be used (each names the
-// signer, what is wrong and the remedy), and the Trust, which is never nil,
+// signer, what is wrong and the fix), and the Trust, which is never nil,
 // holds the others. A caller that wants all or nothing stops at the error; a
 // caller that goes on trusts less than was written, never more. Two signers of
 // one name are both left out, since neither can be told to be the one meant.
@@ -129,23 +129,23 @@ func (t *Trust) Names() []string {
 	return names
 }
 
-// Cautions are what whoever wrote a signer may not have meant, in sentences: that its key
+// Cautions are what whoever wrote the signer of that name may not have meant, in sentences: that its key
 // is another's as well.
-func (t *Trust) Cautions(signer string) []string {
-	i := slices.IndexFunc(t.parties, func(p *party) bool { return p.name == signer })
+func (t *Trust) Cautions(name string) []string {
+	i := slices.IndexFunc(t.parties, func(p *signer) bool { return p.name == name })
 	if i < 0 || t.parties[i].key == "" {
 		return nil
 	}
 	var same []string
 	for _, p := range t.parties {
-		if p.name != signer && p.key == t.parties[i].key {
+		if p.name != name && p.key == t.parties[i].key {
 			same = append(same, p.name)
 		}
 	}
 	if len(same) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("signer %s has the same key as %s: one signature counts as that of each, also where a policy asks for several; give each a key of its own", signer, strings.Join(same, ", "))}
+	return []string{fmt.Sprintf("signer %s has the same key as %s: one signature counts as that of each, also where a policy asks for several; give each a key of its own", name, strings.Join(same, ", "))}
 }
 
 // Revocation is that a signer's trust was taken away.
@@ -233,11 +233,11 @@ func revisionOf(sorted []v1alpha1.BpfSigner) (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-func newParty(s *v1alpha1.BpfSigner) (*party, error) {
+func newParty(s *v1alpha1.BpfSigner) (*signer, error) {
 	if err := checkSpec(s.Spec); err != nil {
 		return nil, err
 	}
-	p := &party{name: s.Name, countAttestations: s.Spec.CountAttestations, demands: newDemands(s.Spec)}
+	p := &signer{name: s.Name, countAttestations: s.Spec.CountAttestations, demands: newDemands(s.Spec)}
 	switch {
 	case s.Spec.Revoked:
 		p.revocation = &Revocation{}
@@ -276,7 +276,7 @@ func checkSpec(s v1alpha1.BpfSignerSpec) error {
 
 // useKey adds the ways to recognise signatures of one key. By itself a key signature
 // needs no log and no time; with a trusted root, both are looked for.
-func (p *party) useKey(k *v1alpha1.KeySigner) error {
+func (p *signer) useKey(k *v1alpha1.KeySigner) error {
 	verifiers, err := parsePublicKey(k.PublicKey)
 	if err != nil {
 		return err
@@ -318,11 +318,11 @@ func parseWitnesses(k *v1alpha1.KeySigner) (*root.TrustedRoot, error) {
 	case err != nil:
 		return nil, err
 	case len(material.RekorLogs()) == 0 && k.TransparencyLog != "":
-		return nil, fmt.Errorf("spec.key.trustedRoot names no transparency log: %s, or drop transparencyLog: Required", rootRemedy)
+		return nil, fmt.Errorf("spec.key.trustedRoot names no transparency log: %s, or drop transparencyLog: Required", rootFix)
 	case len(material.TimestampingAuthorities()) == 0 && k.Timestamp != "":
-		return nil, fmt.Errorf("spec.key.trustedRoot names no timestamp authority: %s, or drop timestamp: Required", rootRemedy)
+		return nil, fmt.Errorf("spec.key.trustedRoot names no timestamp authority: %s, or drop timestamp: Required", rootFix)
 	case len(material.RekorLogs())+len(material.TimestampingAuthorities()) == 0:
-		return nil, fmt.Errorf("spec.key.trustedRoot names neither a transparency log nor a timestamp authority: %s", rootRemedy)
+		return nil, fmt.Errorf("spec.key.trustedRoot names neither a transparency log nor a timestamp authority: %s", rootFix)
 	}
 	return material, nil
 }
@@ -332,7 +332,7 @@ func parseWitnesses(k *v1alpha1.KeySigner) (*root.TrustedRoot, error) {
 // timestamp authority's word is asked for next, and at last, with no witness to
 // the time, the certificate must be valid now. An entry that is there must be true
 // in any case: see witness.
-func (p *party) useKeyless(k *v1alpha1.KeylessSigner) error {
+func (p *signer) useKeyless(k *v1alpha1.KeylessSigner) error {
 	material, err := parseTrustedRoot(k)
 	if err != nil {
 		return err
@@ -372,8 +372,8 @@ func (p *party) useKeyless(k *v1alpha1.KeylessSigner) error {
 	return nil
 }
 
-// rootRemedy is what mends a trusted root.
-const rootRemedy = "paste the trusted_root.json of your sigstore instance"
+// rootFix is what fixes a trusted root.
+const rootFix = "paste the trusted_root.json of your sigstore instance"
 
 // parseRoot reads the trusted root of a field.
 func parseRoot(field, text string) (material *root.TrustedRoot, err error) {
@@ -382,7 +382,7 @@ func parseRoot(field, text string) (material *root.TrustedRoot, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s does not parse: %s: %w", field, rootRemedy, err)
+		return nil, fmt.Errorf("%s does not parse: %s: %w", field, rootFix, err)
 	}
 	return material, nil
 }
@@ -391,25 +391,25 @@ func parseRoot(field, text string) (material *root.TrustedRoot, err error) {
 // vouch for anything, because what is asked for is not in it.
 func parseTrustedRoot(k *v1alpha1.KeylessSigner) (*root.TrustedRoot, error) {
 	if strings.TrimSpace(k.TrustedRoot) == "" {
-		return nil, fmt.Errorf("spec.keyless.trustedRoot is empty, and nothing is fetched: %s", rootRemedy)
+		return nil, fmt.Errorf("spec.keyless.trustedRoot is empty, and nothing is fetched: %s", rootFix)
 	}
 	material, err := parseRoot("spec.keyless.trustedRoot", k.TrustedRoot)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(material.FulcioCertificateAuthorities()) == 0:
-		return nil, fmt.Errorf("spec.keyless.trustedRoot names no certificate authority: %s", rootRemedy)
+		return nil, fmt.Errorf("spec.keyless.trustedRoot names no certificate authority: %s", rootFix)
 	case len(material.RekorLogs()) == 0 && !k.InsecureIgnoreTlog:
-		return nil, fmt.Errorf("spec.keyless.trustedRoot names no transparency log: %s, or set insecureIgnoreTlog", rootRemedy)
+		return nil, fmt.Errorf("spec.keyless.trustedRoot names no transparency log: %s, or set insecureIgnoreTlog", rootFix)
 	case len(material.CTLogs()) == 0 && !k.InsecureIgnoreSCT:
-		return nil, fmt.Errorf("spec.keyless.trustedRoot names no certificate transparency log: %s, or set insecureIgnoreSCT", rootRemedy)
+		return nil, fmt.Errorf("spec.keyless.trustedRoot names no certificate transparency log: %s, or set insecureIgnoreSCT", rootFix)
 	}
 	return material, nil
 }
 
 // parseIdentities gives each identity in the words of both verifiers, which compare
 // issuer and subject, and in the party's own, which compare the claims too.
-func (p *party) parseIdentities(in []v1alpha1.IdentityMatch) ([]cosign.Identity, []verify.PolicyOption, error) {
+func (p *signer) parseIdentities(in []v1alpha1.IdentityMatch) ([]cosign.Identity, []verify.PolicyOption, error) {
 	if len(in) == 0 {
 		return nil, nil, errors.New("spec.keyless.identities is empty, which would trust everyone the authority knows: list issuer and subject of who may sign")
 	}

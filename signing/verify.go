@@ -31,9 +31,9 @@ type claim struct {
 	// certified is true where a certificate comes with it.
 	certified bool
 	// prove tries the ways of one party; the proof is who signed.
-	prove func(ctx context.Context, p *party) (proof, error)
+	prove func(ctx context.Context, p *signer) (proof, error)
 	// witness is who else saw it, by the material of one party.
-	witness func(p *party) (witness, error)
+	witness func(p *signer) (witness, error)
 }
 
 // proof is what a way that succeeded found out.
@@ -60,7 +60,7 @@ type company struct {
 // one, which asks for an entry of a transparency log, over the one that asks for a timestamp
 // to the one that asks for neither, as far as the party has them. Where none does, the error
 // is that of the way that asks for what comes with the claim.
-func tryWays[W any](p *party, ways []W, with company, try func(W) (proof, error)) (proof, error) {
+func tryWays[W any](p *signer, ways []W, with company, try func(W) (proof, error)) (proof, error) {
 	asks := 2
 	switch {
 	case with.logged:
@@ -85,7 +85,7 @@ func tryWays[W any](p *party, ways []W, with company, try func(W) (proof, error)
 }
 
 // recognise proves that a claim is a party's. The error says why it is not.
-func (c *claim) recognise(ctx context.Context, p *party) (found proof, err error) {
+func (c *claim) recognise(ctx context.Context, p *signer) (found proof, err error) {
 	err = guarded(func() (err error) {
 		found, err = c.prove(ctx, p)
 		return err
@@ -123,14 +123,14 @@ func (t *Trust) Verify(ctx context.Context, c Collected, now time.Time) (Evidenc
 		if err := ctx.Err(); err != nil {
 			return Evidence{}, fmt.Errorf("verify signatures of %s: %w", c.Digest, err)
 		}
-		t.judge(ctx, &e, &c.Artifacts[i], digest, now)
+		t.evaluator(ctx, &e, &c.Artifacts[i], digest, now)
 	}
 	e.tidy()
 	return e, nil
 }
 
-// judge adds to e what one artifact amounts to.
-func (t *Trust) judge(ctx context.Context, e *Evidence, a *Artifact, digest v1.Hash, now time.Time) {
+// evaluate adds to e what one artifact amounts to.
+func (t *Trust) evaluator(ctx context.Context, e *Evidence, a *Artifact, digest v1.Hash, now time.Time) {
 	var c *claim
 	err := guarded(func() (err error) {
 		c, err = readClaim(a, digest)
@@ -166,7 +166,7 @@ type trial struct {
 	now     time.Time
 	matches []match
 	// revoked knows the claim as its own, and at is the trusted time of it.
-	revoked *party
+	revoked *signer
 	at      time.Time
 	// unmet are those whose signature it is, and who ask for more.
 	unmet  []failure
@@ -175,12 +175,12 @@ type trial struct {
 }
 
 type match struct {
-	party *party
+	party *signer
 	proof proof
 }
 
 type failure struct {
-	party *party
+	party *signer
 	err   error
 }
 
@@ -205,7 +205,7 @@ func (t *Trust) try(ctx context.Context, c *claim, now time.Time) trial {
 }
 
 // weigh decides what becomes of a claim that was made as a party's are.
-func (tried *trial) weigh(c *claim, p *party, found proof) {
+func (tried *trial) weigh(c *claim, p *signer, found proof) {
 	reason := p.demands.disowned(c, found)
 	if at := found.witness.time; reason == nil && p.revocation.revokes(at) {
 		tried.revoked, tried.at = p, at
@@ -231,7 +231,7 @@ func expired(end time.Time) error {
 
 // until is when a proof ends that counts because its certificate is valid now; zero
 // where it does not hang on that.
-func (p *party) until(found proof) time.Time {
+func (p *signer) until(found proof) time.Time {
 	if !p.present || !found.witness.time.IsZero() {
 		return time.Time{}
 	}
@@ -292,7 +292,7 @@ func missing(want, have map[string]string) string {
 	return ""
 }
 
-func (e *Evidence) add(c *claim, p *party, found proof) {
+func (e *Evidence) add(c *claim, p *signer, found proof) {
 	if end := p.until(found).UTC(); !end.IsZero() && (e.Until.IsZero() || end.Before(e.Until)) {
 		e.Until = end
 	}

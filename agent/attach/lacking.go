@@ -47,7 +47,7 @@ func (e *LackingError) Unwrap() []error {
 	return []error{ebpf.ErrNotSupported, e.Cause}
 }
 
-// Older tells whether the kernel comes before the one the table names. Where it
+// Older reports whether the kernel comes before the one the table names. Where it
 // does not, the kernel was built without the hook, or the table is wrong.
 func (e *LackingError) Older() bool {
 	var major, minor uint32

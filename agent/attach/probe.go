@@ -12,7 +12,7 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// Probe tells whether this process can attach programs to a hook of this
+// Probe reports whether this process can attach programs to a hook of this
 // kernel, by loading one and letting it go again. Nil means that it can. The
 // error is or wraps a *LackingError where the kernel does not have the hook, a
 // *rights.Error where this process lacks a capability for it, and neither where

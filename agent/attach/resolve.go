@@ -46,7 +46,7 @@ func (p *heldTarget) identify(h hook.Hook, a plan.Attachment) plan.Attachment {
 	return a
 }
 
-// gone tells whether no interface has the index.
+// gone reports whether no interface has the index.
 func gone(ifindex int) bool {
 	_, err := net.InterfaceByIndex(ifindex)
 	return err != nil

@@ -54,7 +54,7 @@ func reachable(a plan.Attachment) error {
 // Linux (PROC_PID_INIT_INO of include/linux/proc_ns.h).
 const initialPIDs = "pid:[4026531836]"
 
-// seesNodesPIDs tells whether a pid means the same process to the kernel, which
+// seesNodesPIDs reports whether a pid means the same process to the kernel, which
 // looks it up in the caller's namespace, as to whoever wrote it down on the node.
 func seesNodesPIDs() bool {
 	name, err := os.Readlink("/proc/self/ns/pid")

@@ -32,8 +32,8 @@ func TestVerifierWordsBecomeLimits(t *testing.T) {
 			if refusal.Member != "new" || refusal.Limit != want {
 				t.Errorf("got %q for %s, want %q for new", refusal.Limit, refusal.Member, want)
 			}
-			if refusal.Reason == "" || refusal.Remedy == "" || !errors.Is(err, syscall.EACCES) {
-				t.Errorf("refusal %+v lacks reason, remedy or cause", refusal)
+			if refusal.Reason == "" || refusal.Fix == "" || !errors.Is(err, syscall.EACCES) {
+				t.Errorf("refusal %+v lacks reason, fix or cause", refusal)
 			}
 		})
 	}

@@ -91,7 +91,7 @@ func since(program string) [2]uint32 {
 	return [2]uint32{}
 }
 
-// older tells whether this kernel comes before a version.
+// older reports whether this kernel comes before a version.
 func older(tb testing.TB, version [2]uint32) bool {
 	tb.Helper()
 	code, err := features.LinuxVersionCode()

@@ -33,15 +33,15 @@ type Refusal struct {
 	Limit Limit
 	// Reason says in figures what is too much.
 	Reason string
-	// Remedy says what would let the member in.
-	Remedy string
+	// Fix says what would let the member in.
+	Fix string
 	// Err is the kernel's error, or nil where the kernel was not asked.
 	Err error
 }
 
 // Error implements error.
 func (r *Refusal) Error() string {
-	msg := fmt.Sprintf("link %q into chain: %s: %s; %s", r.Member, r.Limit, r.Reason, r.Remedy)
+	msg := fmt.Sprintf("link %q into chain: %s: %s; %s", r.Member, r.Limit, r.Reason, r.Fix)
 	if r.Err != nil {
 		msg += ": " + r.Err.Error()
 	}
@@ -51,10 +51,10 @@ func (r *Refusal) Error() string {
 // Unwrap returns the kernel's error.
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Crowded reports whether the member would fit if fewer others were in the chain, or
+// Queued reports whether the member would fit if fewer others were in the chain, or
 // none: what they hold leaves it no room. Else the kernel refuses it for another
 // reason.
-func (r *Refusal) Crowded() bool { return r.Limit != LimitType && r.Limit != LimitVerifier }
+func (r *Refusal) Queued() bool { return r.Limit != LimitType && r.Limit != LimitVerifier }
 
 // Usage is what a chain takes of the limits its members share.
 type Usage struct {
@@ -135,18 +135,18 @@ func refuseLicense(members, closed, needy []Member) error {
 		if !m.Facts.GPLCompatible {
 			return &Refusal{Member: m.Key, Limit: LimitLicense,
 				Reason: fmt.Sprintf("its licence %q is not GPL compatible, and it calls %s, which the kernel gives only to such programs", m.Facts.License, strings.Join(m.Facts.GPLOnly, ", ")),
-				Remedy: "declare a GPL compatible licence in the object, or do without the call"}
+				Fix:    "declare a GPL compatible licence in the object, or do without the call"}
 		}
 	}
 	latest := newcomer(members)
 	if latest.Facts.GPLCompatible {
 		return &Refusal{Member: latest.Key, Limit: LimitLicense,
 			Reason: fmt.Sprintf("%s calls %s, which needs every member of the chain to be GPL compatible, and %s has licence %q", quoteKey(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", "), nameOf(latest, closed[0]), closed[0].Facts.License),
-			Remedy: "do without the call, or attach to another interface"}
+			Fix:    "do without the call, or attach to another interface"}
 	}
 	return &Refusal{Member: latest.Key, Limit: LimitLicense,
 		Reason: fmt.Sprintf("its licence %q is not GPL compatible, and %s of the same chain calls %s, which needs every member to be", latest.Facts.License, nameOf(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", ")),
-		Remedy: "declare a GPL compatible licence in the object, or attach to another interface"}
+		Fix:    "declare a GPL compatible licence in the object, or attach to another interface"}
 }
 
 func quoteKey(subject, m Member) string {
@@ -188,7 +188,7 @@ func checkFrags(members []Member) error {
 	latest := newcomer(members)
 	return &Refusal{Member: latest.Key, Limit: LimitFrags,
 		Reason: fmt.Sprintf("%s takes packets of several buffers and makes tail calls, so all members must take such packets, and %s does not", nameOf(latest, *tail), nameOf(latest, *unaware)),
-		Remedy: `put all programs into section "xdp.frags", or none`}
+		Fix:    `put all programs into section "xdp.frags", or none`}
 }
 
 func usesProgArray(m *Member) bool {
@@ -220,13 +220,13 @@ func (l *linker) usage(members []Member, insns asm.Instructions, kconfigs int) (
 		if u.Frames > MaxFrames {
 			return u, &Refusal{Member: members[i].Key, Limit: LimitFrames,
 				Reason: fmt.Sprintf("with the dispatcher its calls nest %d deep, and the kernel takes %d", u.Frames, MaxFrames),
-				Remedy: inline}
+				Fix:    inline}
 		}
 	}
 	return u, u.check(newcomer(members).Key)
 }
 
-// inline is the remedy for too many functions and too deep calls.
+// inline is the fix for too many functions and too deep calls.
 const inline = "let the compiler inline functions (static __always_inline)"
 
 // check refuses the newcomer where the members together take too much.
@@ -235,7 +235,7 @@ func (u Usage) check(latest string) error {
 		limit     Limit
 		has, most int
 		what      string
-		remedy    string
+		fix       string
 	}{
 		{LimitMaps, u.Maps, MaxMaps, "maps, data sections and the chain's counters included", "use fewer maps or data sections, or attach to another interface"},
 		{LimitSubprograms, u.Subprograms, MaxSubprograms, "functions, the dispatcher included", inline + ", or attach to another interface"},
@@ -244,7 +244,7 @@ func (u Usage) check(latest string) error {
 		if c.has > c.most {
 			return &Refusal{Member: latest, Limit: c.limit,
 				Reason: fmt.Sprintf("with it the chain has %d %s, and the kernel takes %d", c.has, c.what, c.most),
-				Remedy: c.remedy}
+				Fix:    c.fix}
 		}
 	}
 	return nil

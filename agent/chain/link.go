@@ -140,26 +140,26 @@ func checkProgram(m Member) error {
 	case spec.Type != ebpf.XDP:
 		return &Refusal{Member: m.Key, Limit: LimitType,
 			Reason: fmt.Sprintf("program %s is of type %s, and an XDP chain holds XDP programs", m.Program, spec.Type),
-			Remedy: `put it into section "xdp"`}
+			Fix:    `put it into section "xdp"`}
 	case spec.AttachType != ebpf.AttachXDP && spec.AttachType != ebpf.AttachNone:
 		return &Refusal{Member: m.Key, Limit: LimitType,
 			Reason: fmt.Sprintf("program %s is made for %s, not for an interface", m.Program, spec.AttachType),
-			Remedy: `put it into section "xdp" or "xdp.frags"`}
+			Fix:    `put it into section "xdp" or "xdp.frags"`}
 	case spec.Flags&^frags != 0:
 		return &Refusal{Member: m.Key, Limit: LimitType,
 			Reason: fmt.Sprintf("program %s asks for load flags %#x, which would bind every member of the chain", m.Program, spec.Flags&^frags),
-			Remedy: "load it without them"}
+			Fix:    "load it without them"}
 	case throws(spec.Instructions):
 		return &Refusal{Member: m.Key, Limit: LimitType,
 			Reason: fmt.Sprintf("program %s calls bpf_throw, and an exception leaves the whole chain, not the member", m.Program),
-			Remedy: "return a verdict in place of throwing"}
+			Fix:    "return a verdict in place of throwing"}
 	case len(spec.Instructions) == 0:
 		return fmt.Errorf("link chain: member %q: program %q has no instructions", m.Key, m.Program)
 	}
 	return nil
 }
 
-// throws tells whether a program can throw an exception. The kernel unwinds one
+// throws reports whether a program can throw an exception. The kernel unwinds one
 // up to the dispatcher, and takes its handler from a tag of the main function,
 // which a member no longer is.
 func throws(insns asm.Instructions) bool {

@@ -50,7 +50,7 @@ func (r refused) check(t *testing.T) {
 	if diff := cmp.Diff(r.want, *refusal); diff != "" {
 		t.Errorf("refusal (-want +got):\n%s", diff)
 	}
-	for _, part := range []string{r.want.Member, string(r.want.Limit), r.want.Reason, r.want.Remedy} {
+	for _, part := range []string{r.want.Member, string(r.want.Limit), r.want.Reason, r.want.Fix} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q does not say %q", err, part)
 		}
@@ -78,7 +78,7 @@ func TestLinkRefusesWhatNoChainHolds(t *testing.T) {
 			members: both(verdict(t, "a"), verdict(t, "b", func(_ testing.TB, m *chain.Member) { m.Object.Programs["xdp_verdict"].Type = ebpf.SchedCLS })),
 			want: chain.Refusal{Member: "b", Limit: chain.LimitType,
 				Reason: "program xdp_verdict is of type SchedCLS, and an XDP chain holds XDP programs",
-				Remedy: `put it into section "xdp"`},
+				Fix:    `put it into section "xdp"`},
 		},
 		"a program for a CPU map": {
 			members: verdict(t, "a", func(_ testing.TB, m *chain.Member) {
@@ -86,7 +86,7 @@ func TestLinkRefusesWhatNoChainHolds(t *testing.T) {
 			}),
 			want: chain.Refusal{Member: "a", Limit: chain.LimitType,
 				Reason: "program xdp_verdict is made for XDPCPUMap, not for an interface",
-				Remedy: `put it into section "xdp" or "xdp.frags"`},
+				Fix:    `put it into section "xdp" or "xdp.frags"`},
 		},
 		"a program that throws": {
 			members: append(verdict(t, "a"), assembled("b", asm.Instructions{
@@ -95,13 +95,13 @@ func TestLinkRefusesWhatNoChainHolds(t *testing.T) {
 			}, nil)),
 			want: chain.Refusal{Member: "b", Limit: chain.LimitType,
 				Reason: "program prog calls bpf_throw, and an exception leaves the whole chain, not the member",
-				Remedy: "return a verdict in place of throwing"},
+				Fix:    "return a verdict in place of throwing"},
 		},
 		"a program that asks for flags of its own": {
 			members: verdict(t, "a", func(_ testing.TB, m *chain.Member) { m.Object.Programs["xdp_verdict"].Flags = fragsFlag | 1<<6 }),
 			want: chain.Refusal{Member: "a", Limit: chain.LimitType,
 				Reason: "program xdp_verdict asks for load flags 0x40, which would bind every member of the chain",
-				Remedy: "load it without them"},
+				Fix:    "load it without them"},
 		},
 	} {
 		t.Run(name, tc.check)
@@ -114,25 +114,25 @@ func TestLinkRefusesLicencesThatDoNotGoTogether(t *testing.T) {
 			members: both(verdict(t, "a"), verdict(t, "b", closed, needing("bpf_trace_printk")), verdict(t, "c", newcomer)),
 			want: chain.Refusal{Member: "b", Limit: chain.LimitLicense,
 				Reason: `its licence "Proprietary" is not GPL compatible, and it calls bpf_trace_printk, which the kernel gives only to such programs`,
-				Remedy: "declare a GPL compatible licence in the object, or do without the call"},
+				Fix:    "declare a GPL compatible licence in the object, or do without the call"},
 		},
 		"a new closed program beside one that needs the GPL": {
 			members: both(verdict(t, "a", closed, newcomer), verdict(t, "b", needing("bpf_trace_printk", "bpf_ktime_get_ns"))),
 			want: chain.Refusal{Member: "a", Limit: chain.LimitLicense,
 				Reason: `its licence "Proprietary" is not GPL compatible, and "b" of the same chain calls bpf_trace_printk, bpf_ktime_get_ns, which needs every member to be`,
-				Remedy: "declare a GPL compatible licence in the object, or attach to another interface"},
+				Fix:    "declare a GPL compatible licence in the object, or attach to another interface"},
 		},
 		"a new program that needs the GPL beside a closed one": {
 			members: both(verdict(t, "a", needing("bpf_trace_printk"), newcomer), verdict(t, "b", closed)),
 			want: chain.Refusal{Member: "a", Limit: chain.LimitLicense,
 				Reason: `it calls bpf_trace_printk, which needs every member of the chain to be GPL compatible, and "b" has licence "Proprietary"`,
-				Remedy: "do without the call, or attach to another interface"},
+				Fix:    "do without the call, or attach to another interface"},
 		},
 		"tail calls of a frags-aware program beside an unaware one": {
 			members: both([]chain.Member{member(t, "a", "xdp_tailcall", inFrags)}, verdict(t, "b", newcomer)),
 			want: chain.Refusal{Member: "b", Limit: chain.LimitFrags,
 				Reason: `"a" takes packets of several buffers and makes tail calls, so all members must take such packets, and "b" does not`,
-				Remedy: `put all programs into section "xdp.frags", or none`},
+				Fix:    `put all programs into section "xdp.frags", or none`},
 		},
 	} {
 		t.Run(name, tc.check)
@@ -145,32 +145,32 @@ func TestLinkRefusesWhatPassesALimit(t *testing.T) {
 			members: several(t, 13, "xdp_maps"),
 			want: chain.Refusal{Member: "default/app-12 xdp_maps", Limit: chain.LimitMaps,
 				Reason: "with it the chain has 66 maps, data sections and the chain's counters included, and the kernel takes 64",
-				Remedy: "use fewer maps or data sections, or attach to another interface"},
+				Fix:    "use fewer maps or data sections, or attach to another interface"},
 		},
 		"the new one of thirteen, wherever it stands": {
 			members: both(verdict(t, "new", newcomer), several(t, 13, "xdp_maps")),
 			want: chain.Refusal{Member: "new", Limit: chain.LimitMaps,
 				Reason: "with it the chain has 68 maps, data sections and the chain's counters included, and the kernel takes 64",
-				Remedy: "use fewer maps or data sections, or attach to another interface"},
+				Fix:    "use fewer maps or data sections, or attach to another interface"},
 		},
 		"the sixteenth program of sixteen functions": {
 			members: several(t, 16, "functions"),
 			want: chain.Refusal{Member: "default/app-15 functions", Limit: chain.LimitSubprograms,
 				Reason: "with it the chain has 257 functions, the dispatcher included, and the kernel takes 256",
-				Remedy: "let the compiler inline functions (static __always_inline), or attach to another interface"},
+				Fix:    "let the compiler inline functions (static __always_inline), or attach to another interface"},
 		},
 		"a program whose calls nest eight deep, not the new one": {
 			members: both([]chain.Member{member(t, "a", "deep")}, verdict(t, "b", newcomer)),
 			want: chain.Refusal{Member: "a", Limit: chain.LimitFrames,
 				Reason: "with the dispatcher its calls nest 9 deep, and the kernel takes 8",
-				Remedy: "let the compiler inline functions (static __always_inline)"},
+				Fix:    "let the compiler inline functions (static __always_inline)"},
 		},
 		"a million instructions": {
 			members: both(verdict(t, "a"), verdict(t, "b")),
 			edit:    long(1_000_000),
 			want: chain.Refusal{Member: "b", Limit: chain.LimitInstructions,
 				Reason: "with it the chain has 1000052 instructions, and the kernel takes 1000000",
-				Remedy: "make the program shorter, or attach to another interface"},
+				Fix:    "make the program shorter, or attach to another interface"},
 		},
 	} {
 		t.Run(name, tc.check)

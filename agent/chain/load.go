@@ -166,13 +166,13 @@ func joint() []struct {
 	words  *regexp.Regexp
 	limit  Limit
 	reason string
-	remedy string
+	fix    string
 } {
 	return []struct {
 		words  *regexp.Regexp
 		limit  Limit
 		reason string
-		remedy string
+		fix    string
 	}{
 		{regexp.MustCompile(`combined stack size of \d+ calls is \d+`), LimitStack,
 			fmt.Sprintf("with the dispatcher its deepest path of calls takes more than %d bytes of stack", MaxStack),
@@ -197,13 +197,13 @@ func explain(members []Member, err error) error {
 		return fmt.Errorf("load chain: %w", err)
 	}
 	refusal := &Refusal{Member: newcomer(members).Key, Limit: LimitVerifier,
-		Reason: "the kernel refuses the chain with it",
-		Remedy: "attach it to another interface, or see the verifier's log",
+		Reason: "the kernel rejects the chain with it",
+		Fix:    "attach it to another interface, or see the verifier's log",
 		Err:    err}
 	for _, line := range verifier.Log {
 		for _, j := range joint() {
 			if j.words.MatchString(line) {
-				refusal.Limit, refusal.Reason, refusal.Remedy = j.limit, j.reason, j.remedy
+				refusal.Limit, refusal.Reason, refusal.Fix = j.limit, j.reason, j.fix
 			}
 		}
 	}

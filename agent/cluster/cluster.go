@@ -3,7 +3,7 @@
 //
 // It believes nothing of what it watches but the seal of an intent, unloads
 // nothing because something is absent, and needs nobody to bring back what ran:
-// intents, objects, and the labels of the node are on its disk. It judges
+// intents, objects, and the labels of the node are on its disk. It evaluates
 // nothing and writes no object but the BpfNode of its own node.
 package cluster
 

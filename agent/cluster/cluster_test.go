@@ -123,7 +123,7 @@ func TestOnlyTheSealCounts(t *testing.T) {
 			bad.Programs[0].Attach[0].Tracepoint = "sys_exit"
 			by, change := c.change(w, &bad)
 			w.applyBy(by, bad, change)
-			until(t, "it to be told", func() bool { return w.log.times("why="+c.why) == 1 })
+			until(t, "it to be told", func() bool { return w.log.times("reason="+c.why) == 1 })
 			// What comes after shows that it was looked at and left alone.
 			next := w.payload("next")
 			w.apply(next)
@@ -131,7 +131,7 @@ func TestOnlyTheSealCounts(t *testing.T) {
 			if diff := cmp.Diff(before, w.reported(good)); diff != "" || !w.pinned(good) {
 				t.Errorf("pinned: %v, reported (-before +now):\n%s", w.pinned(good), diff)
 			}
-			if n := w.log.times("why=" + c.why); n != 1 {
+			if n := w.log.times("reason=" + c.why); n != 1 {
 				t.Errorf("logged %d times", n)
 			}
 			probed(t, a, "/metrics", http.StatusOK, fmt.Sprintf("skep_agent_intents_total{result=%q} 1\n", c.why))
@@ -193,7 +193,7 @@ func TestEachChangeIsWrittenOnce(t *testing.T) {
 		{"labels", func() { w.relabel(nil); w.awaits(other, v1alpha1.NodeNotSelected) }},
 		{"somebody's forgery", func() {
 			w.forge()
-			until(t, "it to be mended", func() bool { return w.report().Status.Agent.Version == "test" })
+			until(t, "it to be fixed", func() bool { return w.report().Status.Agent.Version == "test" })
 		}},
 	} {
 		before := w.quiet()
@@ -257,7 +257,7 @@ func TestTheReportIsTheNodesAndTellsOfTheKernel(t *testing.T) {
 	app := w.payload("app")
 	w.apply(app)
 	w.awaits(app, v1alpha1.NodeLoaded)
-	if c := w.report().Status.Counts; c.Loaded != 1 || c.Programs < 1 || c.Programs == c.Foreign {
+	if c := w.report().Status.Counts; c.Loaded != 1 || c.Programs < 1 || c.Programs == c.Unmanaged {
 		t.Errorf("counts %+v", c)
 	}
 }
@@ -362,16 +362,16 @@ func TestKeysRotateWithoutARestart(t *testing.T) {
 	next := seals.New(t).Sealer
 	early := w.payload("early")
 	w.applyBy(next, early, func(e intent.Envelope) intent.Envelope { return e })
-	until(t, "it to be refused", func() bool { return w.log.times("why=seal") == 1 })
+	until(t, "it to be refused", func() bool { return w.log.times("reason=seal") == 1 })
 	w.trust(w.sealer, next)
 	w.awaits(early, v1alpha1.NodeLoaded)
-	// What is no key leaves those in force.
+	// What is no key leaves those active.
 	w.trust()
 	until(t, "it to be told", func() bool { return w.log.times("cannot read the keys") == 1 })
 	w.trust(next)
 	until(t, "the keys to change", func() bool { return w.log.times("the keys that count changed") == 2 })
 	w.apply(w.payload("late"))
-	until(t, "the old key to be refused", func() bool { return w.log.times("why=seal") == 2 })
+	until(t, "the old key to be refused", func() bool { return w.log.times("reason=seal") == 2 })
 	if is := w.reported(before); is.State != v1alpha1.NodeLoaded {
 		t.Errorf("what was loaded before: %+v", is)
 	}

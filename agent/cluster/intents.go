@@ -39,7 +39,7 @@ func fareOf(err error) string {
 	return notAtHand
 }
 
-// seen is what is remembered of a BpfIntent: enough to tell whether it changed,
+// seen is what is remembered of a BpfIntent: enough to report whether it changed,
 // and not the envelope, which the agent underneath has.
 type seen struct {
 	hash [sha256.Size]byte
@@ -108,7 +108,7 @@ func (s *intents) rekey() {
 }
 
 // forget drops what is known of envelopes that fared so, and of those that were
-// refused by keys before, and tells whether there were any.
+// refused by keys before, and reports whether there were any.
 func (s *intents) forget(fare string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,14 +216,14 @@ func (s *intents) take(i *v1alpha1.BpfIntent) {
 		now.said = err.Error()
 	}
 	if err != nil && now.said != before.said {
-		s.agent.opts.Log.Error("intent is refused, or cannot be kept", "bpfintent", i.Name, "why", now.fare, "error", err)
+		s.agent.opts.Log.Error("intent is invalid, or cannot be stored", "bpfintent", i.Name, "reason", now.fare, "error", err)
 	}
 	s.mu.Lock()
 	s.known[i.Name] = now
 	s.mu.Unlock()
 }
 
-// state tells whether the intents were listed, and how that of an application
+// state reports whether the intents were listed, and how that of an application
 // fared; empty where there is none.
 func (s *intents) state() (listed bool, fare func(uid string) string) {
 	s.mu.Lock()

@@ -462,7 +462,7 @@ func (w *world) awaits(p intent.Payload, state v1alpha1.NodeState) v1alpha1.Node
 	return w.reported(p)
 }
 
-// pinned tells whether the application has anything in the kernel.
+// pinned reports whether the application has anything in the kernel.
 func (w *world) pinned(p intent.Payload) bool {
 	found, err := filepath.Glob(filepath.Join(w.bpffs, p.UID, "+links", "*"))
 	if err != nil {

@@ -118,7 +118,7 @@ func (m Mirror) read(r *http.Response) ([]byte, error) {
 	switch {
 	case r.StatusCode == http.StatusOK:
 	case r.StatusCode == http.StatusUnauthorized, r.StatusCode == http.StatusForbidden:
-		return nil, fmt.Errorf("it refuses the node's token (%d); the token is to be of the mirror's audience, and of the agent's service account", r.StatusCode)
+		return nil, fmt.Errorf("it rejects the node's token (%d); the token must have the mirror's audience and the agent's service account", r.StatusCode)
 	case r.StatusCode == http.StatusNotFound:
 		return nil, errors.New("it does not have it (404): no intent names it, or no controller has it yet")
 	case r.StatusCode == http.StatusTooManyRequests, r.StatusCode >= 500:

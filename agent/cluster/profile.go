@@ -91,29 +91,29 @@ func hooks(probe func(hook.Hook) error, log *slog.Logger) (names []string, denie
 		switch lacks, may := new(attach.LackingError), new(rights.Error); {
 		case errors.As(err, &lacks):
 		case errors.As(err, &may):
-			denied = deny(denied, h.Name, cut(may.Lacks(), maxWhy))
+			denied = deny(denied, h.Name, cut(may.Lacks(), maxReason))
 		default:
 			names = append(names, h.Name)
 		}
 	}
 	for _, d := range denied {
-		log.Warn("the agent may not attach to some hooks that the kernel has", "hooks", d.Hooks, "error", d.Why)
+		log.Warn("the agent may not attach to some hooks that the kernel has", "hooks", d.Hooks, "error", d.Reason)
 	}
 	return names, denied
 }
 
-// maxWhy bounds a reason in characters, as the CRD does.
-const maxWhy = 256
+// maxReason bounds a reason in characters, as the CRD does.
+const maxReason = 256
 
 // deny adds a hook to those of the same reason.
 func deny(all []v1alpha1.DeniedHooks, name, why string) []v1alpha1.DeniedHooks {
 	for i := range all {
-		if all[i].Why == why {
+		if all[i].Reason == why {
 			all[i].Hooks = append(all[i].Hooks, name)
 			return all
 		}
 	}
-	return append(all, v1alpha1.DeniedHooks{Hooks: []string{name}, Why: why})
+	return append(all, v1alpha1.DeniedHooks{Hooks: []string{name}, Reason: why})
 }
 
 // release is what uname -r says.

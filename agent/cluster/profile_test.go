@@ -35,8 +35,8 @@ func TestAHookWithoutTheRightToItIsToldFromOneThatTheKernelLacks(t *testing.T) {
 	}
 	slices.SortFunc(denied, func(a, b v1alpha1.DeniedHooks) int { return len(b.Hooks) - len(a.Hooks) })
 	if diff := cmp.Diff([]v1alpha1.DeniedHooks{
-		{Hooks: []string{"uprobe", "uretprobe"}, Why: "this process lacks CAP_SYS_ADMIN; grant it"},
-		{Hooks: []string{"tracepoint"}, Why: "it runs in a user namespace"},
+		{Hooks: []string{"uprobe", "uretprobe"}, Reason: "this process lacks CAP_SYS_ADMIN; grant it"},
+		{Hooks: []string{"tracepoint"}, Reason: "it runs in a user namespace"},
 	}, denied); diff != "" {
 		t.Error(diff)
 	}

@@ -32,7 +32,7 @@ type own struct {
 }
 
 // followOwn watches the node's own BpfNode: what somebody else did to it is
-// mended.
+// fixed.
 func (a *Agent) followOwn(ctx context.Context) {
 	a.api.ours(resourceNodes, a.opts.NodeName, &v1alpha1.BpfNode{}).follow(ctx, a.own, a.opts.Log)
 }
@@ -263,7 +263,7 @@ func (p *publisher) urgent(want v1alpha1.BpfNodeStatus) bool {
 	return p.failures == 0 && !pending && time.Since(p.last) >= p.opts.Debounce.Most
 }
 
-// owned tells whether the BpfNode is its Node's, as far as that is known.
+// owned reports whether the BpfNode is its Node's, as far as that is known.
 func (p *publisher) owned(n *v1alpha1.BpfNode) bool {
 	owner := p.self.owner()
 	return owner == nil || reflect.DeepEqual(n.OwnerReferences, owner)

@@ -310,7 +310,7 @@ func TestForeignProgramsAreToldWhereTheyCanBeListed(t *testing.T) {
 	mu.Unlock()
 	until(t, "a report with them", func() bool { return w.report().Status.Counts.Programs == 2 })
 	s := w.report().Status
-	if s.Counts.Foreign != 1 || len(s.Foreign) != 1 || s.Foreign[0] != (v1alpha1.ForeignProgram{ID: 7, Type: "XDP", Name: "theirs", LoadedBy: "them"}) {
+	if s.Counts.Unmanaged != 1 || len(s.Unmanaged) != 1 || s.Unmanaged[0] != (v1alpha1.UnmanagedProgram{ID: 7, Type: "XDP", Name: "theirs", LoadedBy: "them"}) {
 		t.Errorf("%+v", s)
 	}
 }

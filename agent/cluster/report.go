@@ -70,15 +70,15 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 		if p.Managed {
 			continue
 		}
-		s.Counts.Foreign++
-		if len(s.Foreign) < v1alpha1.MaxForeignPrograms {
-			s.Foreign = append(s.Foreign, foreign(p))
+		s.Counts.Unmanaged++
+		if len(s.Unmanaged) < v1alpha1.MaxUnmanagedPrograms {
+			s.Unmanaged = append(s.Unmanaged, unmanaged(p))
 		}
 	}
 	f.fit(&s, v1alpha1.MaxBpfNodeBytes-max(reserve, f.beside))
 	// As it comes back: a list of nothing is none.
-	if len(s.Foreign) == 0 {
-		s.Foreign = nil
+	if len(s.Unmanaged) == 0 {
+		s.Unmanaged = nil
 	}
 	if len(s.Applications) == 0 {
 		s.Applications = nil
@@ -139,7 +139,7 @@ func stateOf(a node.ApplicationStatus) (v1alpha1.NodeState, string) {
 		return v1alpha1.NodeFailed, message
 	case a.Tombstone && a.Revision == "" && !a.Unloading:
 		return v1alpha1.NodeRemoved, ""
-	case c.Status == metav1.ConditionTrue && len(a.Strays) == 0:
+	case c.Status == metav1.ConditionTrue && len(a.UnmanagedFiles) == 0:
 		return v1alpha1.NodeLoaded, ""
 	case c.Status == metav1.ConditionTrue:
 		return v1alpha1.NodeLoaded, message
@@ -151,9 +151,9 @@ func stateOf(a node.ApplicationStatus) (v1alpha1.NodeState, string) {
 	return v1alpha1.NodePending, message
 }
 
-// foreign is a program of somebody else's.
-func foreign(p inventory.Program) v1alpha1.ForeignProgram {
-	f := v1alpha1.ForeignProgram{ID: int64(p.ID), Type: cut(p.Type, maxWord), Name: cut(p.Name, maxWord)}
+// unmanaged is a program of somebody else's.
+func unmanaged(p inventory.Program) v1alpha1.UnmanagedProgram {
+	f := v1alpha1.UnmanagedProgram{ID: int64(p.ID), Type: cut(p.Type, maxWord), Name: cut(p.Name, maxWord)}
 	if len(p.Holders) > 0 {
 		f.LoadedBy = cut(p.Holders[0].Name, maxWord)
 	}
@@ -180,9 +180,9 @@ func (f facts) fit(s *v1alpha1.BpfNodeStatus, most int) {
 		return
 	}
 	f.abridge(s)
-	foreign, applications := s.Foreign, s.Applications
-	s.Foreign = foreign[:fewer(len(foreign), func(n int) bool {
-		s.Foreign = foreign[:n]
+	foreign, applications := s.Unmanaged, s.Applications
+	s.Unmanaged = foreign[:fewer(len(foreign), func(n int) bool {
+		s.Unmanaged = foreign[:n]
 		return size(s) <= most
 	})]
 	longest := fewer(maxMessage, func(n int) bool {
@@ -220,7 +220,7 @@ func leaveOut(s *v1alpha1.BpfNodeStatus, most int) {
 	all := len(ranked) + len(loaded)
 	keep := func(n int) bool {
 		s.Applications, s.Loaded = ranked[:min(n, len(ranked))], loaded[:max(0, n-len(ranked))]
-		s.Counts.Untold = int32(all - n)
+		s.Counts.NotReported = int32(all - n)
 		return size(s) <= most
 	}
 	keep(fewer(all, keep))
@@ -239,7 +239,7 @@ func rank(s v1alpha1.NodeState) int {
 	switch s {
 	case v1alpha1.NodeFailed, v1alpha1.NodeUnsupported:
 		return 0
-	case v1alpha1.NodeRemoved, v1alpha1.NodePending, v1alpha1.NodeWaiting, v1alpha1.NodeHeld:
+	case v1alpha1.NodeRemoved, v1alpha1.NodePending, v1alpha1.NodeWaiting, v1alpha1.NodeRetained:
 		return 1
 	case v1alpha1.NodeLoaded, v1alpha1.NodeNotSelected:
 	}

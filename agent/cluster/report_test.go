@@ -31,7 +31,7 @@ func TestStateOf(t *testing.T) {
 	}{
 		"it runs": {deployed("True", "Deployed", "every program runs"), nil, v1alpha1.NodeLoaded, ""},
 		"it runs among pins of others": {deployed("True", "Deployed", "it runs; 1 among its pins"),
-			func(a *node.ApplicationStatus) { a.Strays = []string{"x"} }, v1alpha1.NodeLoaded, "it runs; 1 among its pins"},
+			func(a *node.ApplicationStatus) { a.UnmanagedFiles = []string{"x"} }, v1alpha1.NodeLoaded, "it runs; 1 among its pins"},
 		"its object is being fetched": {deployed("False", "Fetching", "the object is being fetched"), nil, v1alpha1.NodePending, "the object is being fetched"},
 		"it waits for an interface":   {deployed("False", "Waiting", "no interface"), nil, v1alpha1.NodeWaiting, "no interface"},
 		"it failed": {deployed("False", "Failed", "words"),
@@ -113,8 +113,8 @@ func TestAReportFitsAndItsCountsStayRight(t *testing.T) {
 				t.Errorf("%d bytes", n)
 			}
 			want := v1alpha1.NodeCounts{Loaded: int32((c.applications + 1) / 2), Failed: int32(c.applications / 2),
-				Programs: int32(c.programs), Foreign: int32(c.programs - (c.programs+2)/3),
-				Untold: int32(c.applications - len(s.Applications) - len(s.Loaded))}
+				Programs: int32(c.programs), Unmanaged: int32(c.programs - (c.programs+2)/3),
+				NotReported: int32(c.applications - len(s.Applications) - len(s.Loaded))}
 			if diff := cmp.Diff(want, s.Counts); diff != "" {
 				t.Error(diff)
 			}
@@ -132,7 +132,7 @@ func TestAReportFitsAndItsCountsStayRight(t *testing.T) {
 			}
 			left("applications in full", len(s.Applications), c.full, c.applications)
 			left("applications in short", len(s.Loaded), c.short, c.applications)
-			left("foreign programs", len(s.Foreign), c.foreign, v1alpha1.MaxForeignPrograms)
+			left("foreign programs", len(s.Unmanaged), c.foreign, v1alpha1.MaxUnmanagedPrograms)
 			left("the longest message", longest, c.longest, c.message)
 			if c.full < 0 && failed != min(len(s.Applications), c.applications/2) {
 				t.Errorf("%d of %d that failed are listed", failed, len(s.Applications))
@@ -170,9 +170,9 @@ func TestFiveHundredApplicationsAreToldBesideAKernelThatHasAll(t *testing.T) {
 		}
 		return accepted
 	}}.status()
-	t.Logf("%d bytes, %d foreign programs", size(&s), len(s.Foreign))
-	if len(s.Applications) != 3 || len(s.Loaded) != fiveHundred-3 || s.Counts.Untold != 0 {
-		t.Errorf("%d in full, %d in short, %d untold", len(s.Applications), len(s.Loaded), s.Counts.Untold)
+	t.Logf("%d bytes, %d foreign programs", size(&s), len(s.Unmanaged))
+	if len(s.Applications) != 3 || len(s.Loaded) != fiveHundred-3 || s.Counts.NotReported != 0 {
+		t.Errorf("%d in full, %d in short, %d untold", len(s.Applications), len(s.Loaded), s.Counts.NotReported)
 	}
 	if want := v1alpha1.LoadedAs(run[0].UID, 1763719501000); len(s.Loaded) == 0 || s.Loaded[0] != want {
 		t.Errorf("short form is not %q", want)
@@ -218,8 +218,8 @@ func TestWhatWasUnloadedTakesNoRoomFromWhatRuns(t *testing.T) {
 		}
 	}
 	s := facts{applications: applications, fare: func(string) string { return accepted }}.status()
-	if len(s.Loaded) != 400 || s.Counts.Untold != 0 || len(s.Applications) == 400 {
-		t.Errorf("%d of 400 that run are told, %d untold; of what was unloaded %d", len(s.Loaded), s.Counts.Untold, len(s.Applications))
+	if len(s.Loaded) != 400 || s.Counts.NotReported != 0 || len(s.Applications) == 400 {
+		t.Errorf("%d of 400 that run are told, %d untold; of what was unloaded %d", len(s.Loaded), s.Counts.NotReported, len(s.Applications))
 	}
 }
 

@@ -46,7 +46,7 @@ func readFile(path string, most int64) ([]byte, error) {
 }
 
 // followTrust reads the keys again where they changed. Where they cannot be
-// read, those in force stay.
+// read, those active stay.
 func (a *Agent) followTrust(ctx context.Context) {
 	look := time.NewTicker(a.opts.TrustInterval)
 	defer look.Stop()

@@ -1,7 +1,7 @@
 // Package inventory lists every BPF program, link and map in the kernel it runs
 // on, Skep's or not: what it is, where it is attached, who holds it.
 //
-// It only looks. It loads, attaches, changes and judges nothing, and what it
+// It only looks. It loads, attaches, changes and evaluates nothing, and what it
 // reports of a running system is best effort: objects come and go while it
 // lists, and an object that went is left out. Looking objects up by id needs
 // CAP_SYS_ADMIN.
@@ -42,7 +42,7 @@ type Program struct {
 	Holders []Process `json:"holders"`
 	// Pins are its paths in the BPF file system.
 	Pins []string `json:"pins"`
-	// Managed tells whether it is Skep's, by its pins.
+	// Managed reports whether it is Skep's, by its pins.
 	Managed bool `json:"managed"`
 	// Owner is what is written in bpf_metadata_skep beside it, or nil. Whoever
 	// loads a program can write anything there: it is a label, not a proof.

@@ -258,7 +258,7 @@ func TestListTellsWhereTracingLinksAttach(t *testing.T) {
 	}
 }
 
-// before66 tells whether the kernel is older than the one that has TCX and that
+// before66 reports whether the kernel is older than the one that has TCX and that
 // tells what perf_event links attach to.
 func before66(t *testing.T) bool {
 	t.Helper()

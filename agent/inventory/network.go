@@ -44,7 +44,7 @@ func (d devices) place(hook string, attach ebpf.AttachType, index uint32, id ebp
 	return Place{Hook: hook, Target: fmt.Sprintf("interface %d of another namespace", index)}
 }
 
-// runs tells whether an interface of this namespace has a program attached.
+// runs reports whether an interface of this namespace has a program attached.
 func (d devices) runs(device netlink.Link, attach ebpf.AttachType, id ebpf.ProgramID) bool {
 	if attach == ebpf.AttachXDP {
 		xdp := device.Attrs().Xdp

@@ -21,7 +21,7 @@ func note(links []Link, managed string, pinned map[object][]string) {
 	}
 }
 
-// adds tells whether the text says more than the kernel and does not contradict
+// adds reports whether the text says more than the kernel and does not contradict
 // it. The kernel knows a uprobe's binary by the name it was given when it was
 // opened (the agent opens it first, and gives that descriptor), does not tell a
 // uprobe from one of a return, and leaves a tracepoint's category out; before

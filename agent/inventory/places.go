@@ -143,7 +143,7 @@ func (k *kernelTypes) name(attach ebpf.AttachType, objectID uint32, id btf.TypeI
 	return strings.TrimPrefix(t.TypeName(), "btf_trace_")
 }
 
-// isKernel tells whether the number is that of the kernel's own types, not a
+// isKernel reports whether the number is that of the kernel's own types, not a
 // module's or a program's.
 func isKernel(id btf.ID) bool {
 	handle, err := btf.NewHandleFromID(id)

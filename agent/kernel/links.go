@@ -220,7 +220,7 @@ func (r Remnant) Runs() (bool, error) {
 	return facts.Program == r.Facts.Program && !facts.Severed, nil
 }
 
-// RepinLink makes again a pin that someone removed, and tells whether it did.
+// RepinLink makes again a pin that someone removed, and reports whether it did.
 func (s *Store) RepinLink(l *Link) (bool, error) {
 	pinGone, textGone := missing(l.Path), missing(l.Path+textSuffix)
 	if !pinGone && !textGone {

@@ -358,7 +358,7 @@ func (r *Revision) open(path string) error {
 	return nil
 }
 
-// Whole tells whether the revision has everything the prepared object needs.
+// Whole reports whether the revision has everything the prepared object needs.
 func (r *Revision) Whole(p *Prepared) bool {
 	for name := range p.Spec.Programs {
 		if r.Programs[name] == nil {
@@ -416,7 +416,7 @@ func (s *Store) AddCopy(r *Revision, instance string, program *ebpf.Program) err
 	return errors.Join(err, r.index())
 }
 
-// missing tells whether nothing is at the path.
+// missing reports whether nothing is at the path.
 func missing(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, os.ErrNotExist)

@@ -126,7 +126,7 @@ func SeparateSections(old, r *Revision) ([]string, error) {
 	return sections, errors.Join(errs...)
 }
 
-// sameMap tells whether the two are one map in the kernel.
+// sameMap reports whether the two are one map in the kernel.
 func sameMap(a, b *ebpf.Map) (bool, error) {
 	x, err := a.Info()
 	if err != nil {

@@ -20,7 +20,7 @@ func Mount(dir string) error {
 	return nil
 }
 
-// onBPFFS tells whether a folder is on a BPF file system.
+// onBPFFS reports whether a folder is on a BPF file system.
 func onBPFFS(dir string) (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -203,12 +203,12 @@ func tailCalled(spec *ebpf.CollectionSpec) []string {
 	return out
 }
 
-// isData tells whether the map is a data section of the object.
+// isData reports whether the map is a data section of the object.
 func isData(name string) bool {
 	return strings.HasPrefix(name, ".data") || strings.HasPrefix(name, ".bss") || isConstant(name)
 }
 
-// isConstant tells whether the map is a data section that programs do not
+// isConstant reports whether the map is a data section that programs do not
 // write.
 func isConstant(name string) bool {
 	return strings.HasPrefix(name, ".rodata") || strings.HasPrefix(name, ".kconfig") || strings.HasPrefix(name, ".ksyms")

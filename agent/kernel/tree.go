@@ -96,7 +96,7 @@ func (s Stray) String() string {
 	return s.Path + ": " + s.Err.Error()
 }
 
-// There tells whether it is still where it was found.
+// There reports whether it is still where it was found.
 func (s Stray) There() bool { return s.inode != 0 && inodeOf(s.Path) == s.inode }
 
 func inodeOf(path string) uint64 {
@@ -119,7 +119,7 @@ func unreadable(uid, path string, err error) (Stray, error) {
 	return Stray{UID: uid, Path: path, Err: err, inode: inodeOf(path)}, nil
 }
 
-// Owns tells whether a path below a store's directory bears a name that Skep
+// Owns reports whether a path below a store's directory bears a name that Skep
 // gives. What has another is somebody else's.
 func Owns(root, path string) bool {
 	rel, below := strings.CutPrefix(path, strings.TrimSuffix(root, "/")+"/")

@@ -27,8 +27,8 @@ type application struct {
 	tried int64
 	// loaded are the revisions that were in the kernel after the last pass.
 	loaded []string
-	// spent tells that it is a tombstone and that nothing is left of what it is of.
-	spent bool
+	// exhausted tells that it is a tombstone and that nothing is left of what it is of.
+	exhausted bool
 	// checked are the revisions whose pins were found whole, and lacks says of
 	// others what this node's kernel lacks for their object.
 	checked map[string]bool
@@ -139,9 +139,9 @@ func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
 		case p.Serial == have:
 			return a.acceptAgain(old, p, e)
 		}
-		app.goOnFrom(old)
+		app.inherit(old)
 	}
-	ends := p.Tombstone || a.forsakes(o, app)
+	ends := p.Tombstone || a.withdraws(o, app)
 	err := a.keepAccepted(p, e, ends)
 	if err != nil && !ends {
 		return err
@@ -153,16 +153,16 @@ func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
 	return err
 }
 
-// forsakes tells whether something is in the kernel that may not run beside the
+// withdraws reports whether something is in the kernel that may not run beside the
 // intent. Node mode goes on with what ran last, and what its intent names matters
 // in a cluster alone.
-func (a *Agent) forsakes(o intent.Opened, app *application) bool {
+func (a *Agent) withdraws(o intent.Opened, app *application) bool {
 	return a.opts.Node != "" && slices.ContainsFunc(app.loaded, func(revision string) bool {
 		return len(o.Names(revision)) == 0 && (revision != o.Revision() || app.alike(o))
 	})
 }
 
-// alike tells whether what was whole here last is another version than an intent's
+// alike reports whether what was whole here last is another version than an intent's
 // own with the same bytes, at other places or for other nodes: no revision tells the
 // two apart.
 func (app *application) alike(o intent.Opened) bool {
@@ -214,7 +214,7 @@ func (a *Agent) Forget(there func(uid string) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for uid, app := range a.apps {
-		if !app.spent || there(uid) {
+		if !app.exhausted || there(uid) {
 			continue
 		}
 		if err := a.cache.dropIntent(uid, newest); err != nil {
@@ -225,9 +225,9 @@ func (a *Agent) Forget(there func(uid string) bool) {
 	}
 }
 
-// goOnFrom takes over what was found out about the application while an older
+// inherit takes over what was found out about the application while an older
 // intent of its was the newest.
-func (app *application) goOnFrom(old *application) {
+func (app *application) inherit(old *application) {
 	app.deployed, app.checked, app.lacks, app.maps, app.status = old.deployed, old.checked, old.lacks, old.maps, old.status
 	app.loaded, app.faltered = old.loaded, old.faltered
 }

@@ -73,7 +73,7 @@ func (p *pass) incomplete() map[string]bool {
 	return all
 }
 
-// unproven tells whether the newest version is to run, and was never whole here
+// unproven reports whether the newest version is to run, and was never whole here
 // while another one was.
 func (p *pass) unproven(uid string) bool {
 	app, out := p.applicationOf(uid), p.outcomes[uid]
@@ -84,7 +84,7 @@ func (p *pass) unproven(uid string) bool {
 	return was.VersionSerial() != is.VersionSerial()
 }
 
-// standsIn tells whether links of a revision stay until the newest version is
+// standsIn reports whether links of a revision stay until the newest version is
 // whole here: in a cluster where the intent names it, and it is for this node. The
 // newest version's bytes at other places than it has are no longer its own.
 func (p *pass) standsIn(uid, revision string) bool {
@@ -97,13 +97,13 @@ func (p *pass) standsIn(uid, revision string) bool {
 // concerned are the applications that a chain has and those that it is to have.
 func (p *pass) concerned(a plan.Action) []string {
 	members := slices.Clone(a.Members)
-	if c := p.held.chains[a.Ifindex]; c != nil && c.Version != nil {
+	if c := p.owned.chains[a.Ifindex]; c != nil && c.Version != nil {
 		members = append(members, c.Version.Members...)
 	}
 	return uidsOf(members)
 }
 
-// runsYet tells whether a chain runs what is to be dropped.
+// runsYet reports whether a chain runs what is to be dropped.
 func (p *pass) runsYet(a plan.Action) bool {
 	return slices.ContainsFunc(p.chained(a.UID), func(m plan.Member) bool {
 		return a.Verb == plan.Forget || m.Revision == a.Revision
@@ -204,7 +204,7 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 			return
 		}
 		out.failed(uid, a, err)
-		if wait := new(contested); errors.As(err, &wait) {
+		if wait := new(driftConflictError); errors.As(err, &wait) {
 			return
 		}
 		if unanswered := new(unansweredError); errors.As(err, &unanswered) {
@@ -227,8 +227,8 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 func (o *outcome) failed(uid string, a plan.Action, err error) {
 	o.errs = append(o.errs, err)
 	state := Failed
-	if wait := new(contested); errors.As(err, &wait) {
-		state = Contested
+	if wait := new(driftConflictError); errors.As(err, &wait) {
+		state = DriftConflict
 	} else if errors.Is(err, errWaiting) {
 		state = Waiting
 	}
@@ -275,7 +275,7 @@ func (p *pass) attach(a plan.Action) error {
 }
 
 func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
-	old := p.held.links[a.UID][a.Attachment.Key()]
+	old := p.owned.links[a.UID][a.Attachment.Key()]
 	target, err := p.findTarget(a.Attachment)
 	if err != nil {
 		return err
@@ -289,7 +289,7 @@ func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	p.held.putLink(pinned)
+	p.owned.putLink(pinned)
 	delete(p.facts, pinned.Path)
 	if old != nil {
 		p.logClose("replaced link", old)
@@ -298,7 +298,7 @@ func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
 }
 
 func (p *pass) programOf(a plan.Action) (*ebpf.Program, error) {
-	r := p.held.revisions[a.UID][a.Revision]
+	r := p.owned.revisions[a.UID][a.Revision]
 	if r == nil || r.Programs[a.Attachment.Instance] == nil {
 		return nil, fmt.Errorf("attach %s: revision %s of it is not in the kernel", a.Attachment.Instance, a.Revision)
 	}
@@ -311,7 +311,7 @@ func (p *pass) neighbours(a plan.Action) attach.Neighbours {
 	if h, ok := hook.Lookup(a.Attachment.Hook); !ok || h.Sharing != hook.Ordered {
 		return n
 	}
-	for uid, links := range p.held.links {
+	for uid, links := range p.owned.links {
 		for _, l := range links {
 			at := l.Attachment
 			if at.Hook != a.Attachment.Hook || at.Ifindex != a.Attachment.Ifindex || uid == a.UID && at.Key() == a.Attachment.Key() {
@@ -334,7 +334,7 @@ func (p *pass) move(a plan.Action) error {
 	if _, err := p.programOf(a); err != nil {
 		return err
 	}
-	r := p.held.revisions[a.UID][a.Revision]
+	r := p.owned.revisions[a.UID][a.Revision]
 	for _, program := range r.Copies(a.Attachment.Instance) {
 		err := p.attachProgram(a, program)
 		if !errors.Is(err, unix.EEXIST) {
@@ -350,7 +350,7 @@ func (p *pass) move(a plan.Action) error {
 
 // update swaps the program under a link that stays.
 func (p *pass) update(a plan.Action) error {
-	l := p.held.links[a.UID][a.Attachment.Key()]
+	l := p.owned.links[a.UID][a.Attachment.Key()]
 	program, err := p.programOf(a)
 	if err != nil {
 		return err
@@ -392,12 +392,12 @@ func takesNone(err error) bool {
 
 // setChain gives an interface's link the program of the members.
 func (p *pass) setChain(a plan.Action) error {
-	c := p.held.chains[a.Ifindex]
+	c := p.owned.chains[a.Ifindex]
 	if len(a.Members) == 0 {
 		if err := p.store.RemoveChain(c); err != nil {
 			return err
 		}
-		delete(p.held.chains, a.Ifindex)
+		delete(p.owned.chains, a.Ifindex)
 		return nil
 	}
 	v, err := p.versionOf(a, c)
@@ -405,14 +405,14 @@ func (p *pass) setChain(a plan.Action) error {
 		return err
 	}
 	if err := p.runVersion(a, v, c); err != nil {
-		if c = p.held.chains[a.Ifindex]; c == nil || c.Version != v {
+		if c = p.owned.chains[a.Ifindex]; c == nil || c.Version != v {
 			p.logClose("chain that was not attached", v)
 		}
 		return err
 	}
 	// Who waited for this one is next.
 	p.again = p.again || p.behind[a.Ifindex]
-	return p.dropFormer(p.held.chains[a.Ifindex])
+	return p.dropFormer(p.owned.chains[a.Ifindex])
 }
 
 // runVersion pins a version and has the interface's link run it.
@@ -470,7 +470,7 @@ func (p *pass) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
 
 func (p *pass) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Chain) error {
 	l, err := attach.To(attach.Request{Program: v.Program,
-		Attachment: plan.Attachment{Program: sayMembers(a.Members), Hook: plan.XDP,
+		Attachment: plan.Attachment{Program: describeMembers(a.Members), Hook: plan.XDP,
 			Target: plan.Target{Ifindex: a.Ifindex, Interface: a.Interface}}})
 	if err != nil {
 		return err
@@ -488,12 +488,12 @@ func (p *pass) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Ch
 		}
 		p.logClose("severed chain", old)
 	}
-	p.held.chains[a.Ifindex] = c
+	p.owned.chains[a.Ifindex] = c
 	delete(p.facts, p.store.ChainPath(a.Ifindex))
 	return nil
 }
 
-func sayMembers(members []plan.Member) string {
+func describeMembers(members []plan.Member) string {
 	if len(members) == 1 {
 		return members[0].Program
 	}

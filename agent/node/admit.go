@@ -48,7 +48,7 @@ func (p *pass) refuseMisfits() bool {
 	places := p.claims()
 	for _, place := range slices.SortedFunc(maps.Keys(places), comparePlaces) {
 		claims := places[place]
-		if !slices.ContainsFunc(claims, func(c claim) bool { return c.Standing != plan.Running }) {
+		if !slices.ContainsFunc(claims, func(c claim) bool { return c.Seniority != plan.Running }) {
 			continue
 		}
 		for i := range claims {
@@ -109,20 +109,20 @@ func (p *pass) claimOf(app plan.Application, place plan.Place, programs []string
 	before, ran := p.ran[at]
 	switch {
 	case runs && now.covers(app.Revision, programs):
-		c.Standing = plan.Running
+		c.Seniority = plan.Running
 	case ran && before.covers(app.Revision, programs):
-		c.Standing = plan.Remembered
+		c.Seniority = plan.Remembered
 	case runs || ran:
-		c.Standing, c.Held = plan.Replacing, before.Need
+		c.Seniority, c.Held = plan.Replacing, before.Need
 	default:
-		c.Standing = plan.Arriving
+		c.Seniority = plan.Arriving
 	}
 	return c
 }
 
 // frozenClaim is that of what runs and is left as it is.
 func (p *pass) frozenClaim(at ranAt, now ran) claim {
-	c := claim{Claim: plan.Claim{UID: at.uid, Standing: plan.Running}, revision: now.Revision, programs: now.Programs}
+	c := claim{Claim: plan.Claim{UID: at.uid, Seniority: plan.Running}, revision: now.Revision, programs: now.Programs}
 	if app := p.applicationOf(at.uid); app != nil {
 		c.Identity = app.newest.Payload().Application
 	}
@@ -163,7 +163,7 @@ func (p *pass) keptRoom(place plan.Place, here map[string]bool) []plan.Claim {
 			continue
 		}
 		if app := p.applicationOf(at.uid); app != nil && p.mayRun(app, one.Revision) {
-			all = append(all, plan.Claim{UID: at.uid, Identity: app.newest.Payload().Application, Standing: plan.Remembered,
+			all = append(all, plan.Claim{UID: at.uid, Identity: app.newest.Payload().Application, Seniority: plan.Remembered,
 				Created: p.createdAt(at.uid), Need: one.Need})
 		}
 	}
@@ -183,7 +183,7 @@ func (p *pass) needOf(uid, hookName, revision string, programs []string) plan.Ne
 	need := plan.Need{Programs: len(programs)}
 	switch hookName {
 	case plan.MapMemory().Hook:
-		return memoryOf(map[string]*kernel.Revision{revision: p.held.revisions[uid][revision]})
+		return memoryOf(map[string]*kernel.Revision{revision: p.owned.revisions[uid][revision]})
 	case plan.XDP:
 	default:
 		return need
@@ -213,7 +213,7 @@ func (p *pass) limits(place plan.Place) plan.Limits {
 		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: p.opts.NamespaceShare}
 	}
 	ours := map[link.ID]bool{}
-	for _, links := range p.held.links {
+	for _, links := range p.owned.links {
 		for _, l := range links {
 			if l.Attachment.Hook == place.Hook && l.Attachment.Ifindex == place.Ifindex {
 				ours[p.factsOf(l.Path, l.Link).ID] = true
@@ -233,7 +233,7 @@ func (p *pass) limits(place plan.Place) plan.Limits {
 // interface takes nobody away from another.
 func (p *pass) refuseAt(place plan.Place, c claim, err error) {
 	at := ranAt{c.UID, place.Hook, place.Interface}
-	if c.Standing == plan.Remembered && crowded(err) {
+	if c.Seniority == plan.Remembered && crowded(err) {
 		// Others run in its place now.
 		p.lost[at] = true
 	}
@@ -251,7 +251,7 @@ func crowded(err error) bool {
 		return true
 	}
 	refusal := new(chain.Refusal)
-	return errors.As(err, &refusal) && refusal.Crowded()
+	return errors.As(err, &refusal) && refusal.Queued()
 }
 
 // runsElsewhere reports whether the version that an application is to have runs, or
@@ -342,7 +342,7 @@ func (p *pass) putOffYounger(place plan.Place, claims []claim) bool {
 	}
 	found := false
 	for _, c := range claims {
-		if c.Standing > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !p.waitedEnough(ranAt{c.UID, place.Hook, place.Interface}) {
+		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !p.waitedEnough(ranAt{c.UID, place.Hook, place.Interface}) {
 			p.putOff(c.UID, waitsFor(place))
 			found = true
 		}
@@ -488,7 +488,7 @@ func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim
 	}
 	p.giveUp(want)
 	culprit, later := newcomers[refused-1], newcomers[refused:]
-	if culprit.Standing == plan.Running {
+	if culprit.Seniority == plan.Running {
 		p.failedAgain(attempted, err)
 		return func() { p.leaveOrEnd(want, running, err) }
 	}
@@ -496,7 +496,7 @@ func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim
 	return func() {
 		p.refuseAt(place, culprit, err)
 		for _, c := range later {
-			p.putOff(c.UID, fmt.Sprintf("it waits for its turn: the kernel refused %s with another application", place))
+			p.putOff(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
 			p.again = true
 		}
 	}

@@ -49,7 +49,7 @@ func (p *pass) noteChain(a plan.Action, err error) {
 	if a.Verb != plan.SetChain || isPending(err) {
 		return
 	}
-	if wait := new(contested); err == nil || errors.As(err, &wait) {
+	if wait := new(driftConflictError); err == nil || errors.As(err, &wait) {
 		// Who is contested says when it is tried again.
 		delete(p.attempts, a.String())
 		return

@@ -228,7 +228,7 @@ func (c *cache) objectPath(digest string) string {
 	return filepath.Join(c.sub(objectsFolder), filepath.Base(strings.TrimPrefix(digest, "sha256:")))
 }
 
-// checkDigest tells whether the bytes are those of the digest.
+// checkDigest reports whether the bytes are those of the digest.
 func checkDigest(digest string, body []byte) error {
 	sum := sha256.Sum256(body)
 	if have := "sha256:" + hex.EncodeToString(sum[:]); have != digest {

@@ -291,7 +291,7 @@ func TestSelectionsAndTargetsAreSaidInWords(t *testing.T) {
 		"/bin/sh":                    {Binary: &v1alpha1.UserBinary{Path: "/bin/sh"}},
 		"/run/netns/x":               {NetworkNamespace: "/run/netns/x"},
 	} {
-		if got := sayTarget(at); got != want {
+		if got := describeTarget(at); got != want {
 			t.Errorf("sayTarget = %q, want %q", got, want)
 		}
 	}

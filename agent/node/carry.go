@@ -12,7 +12,7 @@ import (
 func (p *pass) carryVariables() {
 	for _, want := range p.want.Applications {
 		old := p.liveRevision(want.UID)
-		next := p.held.revisions[want.UID][want.Revision]
+		next := p.owned.revisions[want.UID][want.Revision]
 		if old == nil || next == nil || old == next || p.runs(want.UID, want.Revision) {
 			continue
 		}
@@ -57,7 +57,7 @@ func (p *pass) carry(want plan.Application, old, next *kernel.Revision) error {
 	return err
 }
 
-// runs tells whether any link runs the revision.
+// runs reports whether any link runs the revision.
 func (p *pass) runs(uid, revision string) bool {
 	return slices.ContainsFunc(p.state.Links, func(l plan.Link) bool { return l.UID == uid && l.Revision == revision }) ||
 		slices.ContainsFunc(p.state.Chains, func(c plan.Chain) bool {

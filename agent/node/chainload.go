@@ -39,7 +39,7 @@ func (p *pass) loadChain(ifindex int, members, running []plan.Member, suspect st
 
 // loneMember is the version of a chain with one member: its own program.
 func (p *pass) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
-	r := p.held.revisions[m.UID][m.Revision]
+	r := p.owned.revisions[m.UID][m.Revision]
 	if r == nil || r.Programs[plan.Instance(m.Program, plan.XDP, "")] == nil {
 		return nil, &memberError{m.UID, fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
 	}
@@ -56,7 +56,7 @@ func (p *pass) chainKey(ifindex int, members []plan.Member, suspect string) stri
 	var key strings.Builder
 	fmt.Fprintf(&key, "chain %d %s", ifindex, suspect)
 	for _, m := range members {
-		fmt.Fprintf(&key, " %+v of %q", m, p.held.revisions[m.UID][m.Revision].Key())
+		fmt.Fprintf(&key, " %+v of %q", m, p.owned.revisions[m.UID][m.Revision].Key())
 	}
 	return key.String()
 }
@@ -114,7 +114,7 @@ func changes(members, running []plan.Member) []string {
 // givenTo are the members of the program that an interface's link was given,
 // whether or not the link runs it now.
 func (p *pass) givenTo(ifindex int) []plan.Member {
-	if c := p.held.chains[ifindex]; c != nil && c.Version != nil {
+	if c := p.owned.chains[ifindex]; c != nil && c.Version != nil {
 		return c.Version.Members
 	}
 	return nil
@@ -290,7 +290,7 @@ func revisionKey(uid, revision string) string { return uid + "@" + revision }
 // runsOf reads how often the members of the running chain ran, so that their
 // counts go on.
 func (p *pass) runsOf(ifindex int) map[string]uint64 {
-	c := p.held.chains[ifindex]
+	c := p.owned.chains[ifindex]
 	if c == nil || c.Version == nil || c.Version.Counters == nil {
 		return nil
 	}
@@ -336,7 +336,7 @@ func (p *pass) shareMaps(members []plan.Member) (sharedMaps, error) {
 		if shared[key] != nil {
 			continue
 		}
-		r, err := p.held.revisions[m.UID][m.Revision].Share()
+		r, err := p.owned.revisions[m.UID][m.Revision].Share()
 		if err != nil {
 			shared.close()
 			return nil, fmt.Errorf("load chain: %w", err)

@@ -53,7 +53,7 @@ func (a *Agent) Chains(ctx context.Context) ([]ChainStatus, error) {
 	}
 	p.state.Interfaces = interfaces
 	all := []ChainStatus{}
-	for _, c := range a.held.chains {
+	for _, c := range a.owned.chains {
 		if c.Version == nil {
 			continue
 		}

@@ -23,7 +23,7 @@ func (a *Agent) Relabel(labels map[string]string) {
 	a.poke()
 }
 
-// sameLabels tells whether nodes with the labels are chosen alike.
+// sameLabels reports whether nodes with the labels are chosen alike.
 func sameLabels(x, y map[string]string) bool {
 	return (x == nil) == (y == nil) && maps.Equal(x, y)
 }

@@ -33,7 +33,7 @@ func kernelDevices() devices {
 type running struct {
 	// uids of applications by the index of the device.
 	uids map[int][]string
-	// asPrimary tells whether an application chose the device for nothing but
+	// asPrimary reports whether an application chose the device for nothing but
 	// being a primary one.
 	asPrimary func(uid string, on plan.Interface) bool
 }
@@ -148,14 +148,14 @@ func (r running) keepPrimary(named map[int]string, primary map[int]bool) {
 // running tells what runs where.
 func (p *pass) running() running {
 	now := running{uids: map[int][]string{}, asPrimary: p.asPrimary}
-	for uid, links := range p.held.links {
+	for uid, links := range p.owned.links {
 		for _, l := range links {
 			if index := l.Attachment.Ifindex; index != 0 {
 				now.uids[index] = append(now.uids[index], uid)
 			}
 		}
 	}
-	for index, c := range p.held.chains {
+	for index, c := range p.owned.chains {
 		if c.Version != nil {
 			now.uids[index] = append(now.uids[index], uidsOf(c.Version.Members)...)
 		} else if now.uids[index] == nil {
@@ -181,7 +181,7 @@ func (p *pass) asPrimary(uid string, on plan.Interface) bool {
 	return false
 }
 
-// wantsPrimary tells whether an intent chooses the primary interface.
+// wantsPrimary reports whether an intent chooses the primary interface.
 func wantsPrimary(apps []*application) bool {
 	return slices.ContainsFunc(apps, func(app *application) bool {
 		return slices.ContainsFunc(append(selections(&app.newest), selections(app.deployed)...),

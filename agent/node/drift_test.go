@@ -233,7 +233,7 @@ func TestALinkThatOthersKeepTakingAwayIsContested(t *testing.T) {
 	detached := 0
 	until(t, "the link to be called contested", time.Minute, func() bool {
 		_, l := one(t, a)
-		if l.State == node.Contested {
+		if l.State == node.DriftConflict {
 			return true
 		}
 		held, err := link.NewFromID(link.ID(l.ID))

@@ -7,8 +7,8 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 )
 
-// held is everything of the kernel that the agent holds open.
-type held struct {
+// ownedState is everything of the kernel that the agent holds open.
+type ownedState struct {
 	// revisions by uid and name.
 	revisions map[string]map[string]*kernel.Revision
 	// links by uid and key, but for xdp.
@@ -21,7 +21,7 @@ type held struct {
 	unread []kernel.Stray
 }
 
-func (h *held) close() error {
+func (h *ownedState) close() error {
 	var errs []error
 	for _, revisions := range h.revisions {
 		for _, r := range revisions {
@@ -36,18 +36,18 @@ func (h *held) close() error {
 	for _, c := range h.chains {
 		errs = append(errs, c.Close())
 	}
-	*h = held{}
+	*h = ownedState{}
 	return errors.Join(errs...)
 }
 
-func (h *held) putRevision(r *kernel.Revision) {
+func (h *ownedState) putRevision(r *kernel.Revision) {
 	if h.revisions[r.UID] == nil {
 		h.revisions[r.UID] = map[string]*kernel.Revision{}
 	}
 	h.revisions[r.UID][r.Name] = r
 }
 
-func (h *held) putLink(l *kernel.Link) {
+func (h *ownedState) putLink(l *kernel.Link) {
 	if h.links[l.UID] == nil {
 		h.links[l.UID] = map[string]*kernel.Link{}
 	}
@@ -57,7 +57,7 @@ func (h *held) putLink(l *kernel.Link) {
 // adopt opens everything that is pinned. What cannot be read is noted and left
 // out.
 func (a *Agent) adopt() error {
-	a.held = held{
+	a.owned = ownedState{
 		revisions: map[string]map[string]*kernel.Revision{},
 		links:     map[string]map[string]*kernel.Link{},
 		chains:    map[int]*kernel.Chain{},
@@ -81,11 +81,11 @@ func (a *Agent) adopt() error {
 		if err != nil {
 			return err
 		}
-		a.held.unread = append(a.held.unread, strays...)
+		a.owned.unread = append(a.owned.unread, strays...)
 		if c == nil {
 			continue
 		}
-		a.held.chains[index] = c
+		a.owned.chains[index] = c
 		// A kill between the swap and the drop leaves the old program pinned, and
 		// one before the swap the new one, which is made again.
 		if c.Version == nil {
@@ -112,16 +112,16 @@ func (a *Agent) adoptApplication(uid string) error {
 		if err != nil {
 			return err
 		}
-		a.held.unread = append(a.held.unread, strays...)
-		a.held.putRevision(r)
+		a.owned.unread = append(a.owned.unread, strays...)
+		a.owned.putRevision(r)
 	}
 	links, strays, err := a.store.Links(uid)
 	if err != nil {
 		return err
 	}
-	a.held.unread = append(a.held.unread, strays...)
+	a.owned.unread = append(a.owned.unread, strays...)
 	for _, l := range links {
-		a.held.putLink(l)
+		a.owned.putLink(l)
 	}
 	if err := a.store.DropEmpty(uid); err != nil {
 		// The next start tries again: an empty directory runs nothing.
@@ -130,17 +130,17 @@ func (a *Agent) adoptApplication(uid string) error {
 	return nil
 }
 
-// findStrays looks for what is among the pins and is not Skep's, or could not
+// findUnmanagedFiles looks for what is among the pins and is not Skep's, or could not
 // be read when the agent started, and logs each once.
-func (p *pass) findStrays() {
+func (p *pass) findUnmanagedFiles() {
 	strays, err := p.store.Strays()
 	if err != nil {
 		p.opts.Log.Error("look among the pins", "error", err)
 	}
-	p.held.unread = slices.DeleteFunc(p.held.unread, func(s kernel.Stray) bool { return !s.There() })
+	p.owned.unread = slices.DeleteFunc(p.owned.unread, func(s kernel.Stray) bool { return !s.There() })
 	told := map[string]bool{}
-	for _, s := range append(strays, p.held.unread...) {
-		p.strays[s.UID] = append(p.strays[s.UID], s.String())
+	for _, s := range append(strays, p.owned.unread...) {
+		p.unmanagedFiles[s.UID] = append(p.unmanagedFiles[s.UID], s.String())
 		told[s.Path] = true
 		if p.told[s.Path] {
 			continue

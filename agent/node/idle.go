@@ -35,12 +35,12 @@ func newIdle(p *pass) *idle {
 		return nil
 	}
 	r := &idle{}
-	for _, links := range p.held.links {
+	for _, links := range p.owned.links {
 		for _, l := range links {
 			r.links = append(r.links, idleLink{l.Link, p.facts[l.Path]})
 		}
 	}
-	for index, c := range p.held.chains {
+	for index, c := range p.owned.chains {
 		r.links = append(r.links, idleLink{c.Link, p.facts[p.store.ChainPath(index)]})
 	}
 	return r
@@ -50,10 +50,10 @@ func newIdle(p *pass) *idle {
 // something changes.
 func (p *pass) isDone() bool {
 	if !p.observed || p.acted || p.again || p.ending || p.fetching || len(p.asked) > 0 || len(p.unreadable) > 0 ||
-		p.ranErr != "" || len(p.held.remnants) > 0 {
+		p.ranErr != "" || len(p.owned.remnants) > 0 {
 		return false
 	}
-	for _, c := range p.held.chains {
+	for _, c := range p.owned.chains {
 		if c.Version == nil || len(c.Former) > 0 {
 			return false
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// sayInterfaces repeats a selection in a message.
-func sayInterfaces(s *v1alpha1.Interfaces) string {
+// describeInterfaces repeats a selection in a message.
+func describeInterfaces(s *v1alpha1.Interfaces) string {
 	var parts []string
 	if len(s.Names) > 0 {
 		parts = append(parts, "names "+strings.Join(s.Names, ", "))
@@ -28,7 +28,7 @@ func sayInterfaces(s *v1alpha1.Interfaces) string {
 	return strings.Join(parts, ", ")
 }
 
-// matchLabels tells whether the node's labels match the selector.
+// matchLabels reports whether the node's labels match the selector.
 func matchLabels(s *metav1.LabelSelector, node map[string]string) (bool, error) {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {

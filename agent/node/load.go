@@ -33,7 +33,7 @@ type loadedRevision struct {
 // a *noRoomError where the node has no memory for its maps.
 func (p *pass) load(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
-	broken := p.held.revisions[uid][revision]
+	broken := p.owned.revisions[uid][revision]
 	old := broken
 	if old == nil {
 		old = p.liveRevision(uid)
@@ -61,7 +61,7 @@ func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revis
 	if broken != nil {
 		p.logClose("broken revision", broken)
 	}
-	p.held.putRevision(r.Revision)
+	p.owned.putRevision(r.Revision)
 	if !slices.Contains(p.state.Revisions[r.UID], r.Name) {
 		p.state.Revisions[r.UID] = append(p.state.Revisions[r.UID], r.Name)
 	}

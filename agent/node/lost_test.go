@@ -27,7 +27,7 @@ func TestAPlaceIsLostToOthersAlone(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			p := &pass{Agent: &Agent{}, lost: map[ranAt]bool{}}
 			place := plan.Place{Hook: plan.XDP, Ifindex: 2, Interface: "eth0"}
-			p.refuseAt(place, claim{Claim: plan.Claim{UID: "u", Standing: plan.Remembered}}, c.err)
+			p.refuseAt(place, claim{Claim: plan.Claim{UID: "u", Seniority: plan.Remembered}}, c.err)
 			if p.lost[ranAt{"u", plan.XDP, "eth0"}] != c.lost {
 				t.Errorf("lost is %v", p.lost)
 			}

@@ -95,7 +95,7 @@ func TestMapsAreKeptWhereTheirBTFAgrees(t *testing.T) {
 	}
 }
 
-// contains8 tells whether one of the 64-bit words is n.
+// contains8 reports whether one of the 64-bit words is n.
 func contains8(section []byte, n byte) bool {
 	for i := 0; i+8 <= len(section); i += 8 {
 		if slices.Equal(section[i:i+8], []byte{n, 0, 0, 0, 0, 0, 0, 0}) {

@@ -89,20 +89,20 @@ func weigh(o intent.Opened, objects *cache, old *kernel.Revision) (io.Closer, er
 // memoryClaim is the claim of a revision that is to be loaded.
 func (p *pass) memoryClaim(o intent.Opened, memory uint64) *plan.Claim {
 	payload := o.Payload()
-	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Standing: plan.Arriving, Created: payload.CreatedAt(),
+	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
 		Need: plan.Need{Memory: int(memory)}}
 	before, ran := p.ran[inMemory(payload.UID)]
-	held := p.held.revisions[payload.UID]
+	held := p.owned.revisions[payload.UID]
 	switch {
 	case ran && before.covers(o.Revision(), nil):
-		c.Standing = plan.Remembered
+		c.Seniority = plan.Remembered
 	case len(held) == 1:
 		// It runs beside what it replaces. Of two that run so, no third is owed room.
-		c.Standing, c.Held = plan.Replacing, memoryOf(held)
+		c.Seniority, c.Held = plan.Replacing, memoryOf(held)
 	case len(held) > 1:
-		c.Standing = plan.Replacing
+		c.Seniority = plan.Replacing
 	case ran:
-		c.Standing, c.Held = plan.Replacing, before.Need
+		c.Seniority, c.Held = plan.Replacing, before.Need
 	}
 	return c
 }
@@ -164,8 +164,8 @@ func (p *pass) noteRoom(was, now error) {
 func (p *pass) memoryClaims() []plan.Claim {
 	var all []plan.Claim
 	here := map[string]bool{}
-	for uid, revisions := range p.held.revisions {
-		c := plan.Claim{UID: uid, Standing: plan.Running, Need: memoryOf(revisions)}
+	for uid, revisions := range p.owned.revisions {
+		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryOf(revisions)}
 		if app := p.applicationOf(uid); app != nil {
 			c.Identity = app.newest.Payload().Application
 		}
@@ -178,7 +178,7 @@ func (p *pass) memoryClaims() []plan.Claim {
 		c := *r.claim
 		c.UID, here[c.UID] = r.key, true
 		if loads {
-			c.Standing = plan.Running
+			c.Seniority = plan.Running
 		}
 		all = append(all, c)
 	}
@@ -208,10 +208,10 @@ func (p *pass) unweighed() []plan.Claim {
 	for _, app := range p.apps {
 		uid := app.newest.Payload().UID
 		out := p.outcomes[uid]
-		if out == nil || !out.pending || app.faltered || weighed[uid] || len(p.held.revisions[uid]) > 0 {
+		if out == nil || !out.pending || app.faltered || weighed[uid] || len(p.owned.revisions[uid]) > 0 {
 			continue
 		}
-		if c := p.memoryClaim(app.newest, 0); c.Standing != plan.Remembered {
+		if c := p.memoryClaim(app.newest, 0); c.Seniority != plan.Remembered {
 			all = append(all, *c)
 		}
 	}
@@ -222,7 +222,7 @@ func (p *pass) unweighed() []plan.Claim {
 // not known yet: for no longer than it waits at any other place.
 func (p *pass) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
 	precedes := func(older plan.Claim) bool { return older.Precedes(*c) < 0 }
-	if c.Standing <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || p.waitedEnough(inMemory(c.UID)) {
+	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || p.waitedEnough(inMemory(c.UID)) {
 		return nil
 	}
 	return errQueued
@@ -246,7 +246,7 @@ func (p *pass) addMemory(now map[ranAt]ran) {
 	if p.opts.MapMemory == 0 {
 		return
 	}
-	for uid, revisions := range p.held.revisions {
+	for uid, revisions := range p.owned.revisions {
 		one := ran{UID: uid, Hook: plan.MapMemory().Hook}
 		for name := range revisions {
 			one.Revision = name

@@ -2,7 +2,7 @@
 // restarts, and holds the kernel to what they say.
 //
 // It joins what the other rooms of the agent do: plan decides, kernel loads and
-// pins, chain joins, attach attaches. It judges no intent beyond its seal and
+// pins, chain joins, attach attaches. It evaluates no intent beyond its seal and
 // its serial, and links neither policies nor signatures.
 package node
 
@@ -100,12 +100,12 @@ type Agent struct {
 
 	// work is held by whoever changes the kernel.
 	work sync.Mutex
-	// held is what is open, under work.
-	held held
+	// owned is what is open, under work.
+	owned ownedState
 	// loads run beside the loop, under work.
 	loads *loads
-	// contests by the link's pin, under work.
-	contests map[string]*contest
+	// driftConflicts by the link's pin, under work.
+	driftConflicts map[string]*driftConflict
 	// ran is what last ran at each place, under work; ranErr says why it is not on
 	// disk.
 	ran    map[ranAt]ran
@@ -176,7 +176,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(), loads: newLoads(o.Clock, o.Log),
-		contests: map[string]*contest{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain, attempts: map[string]*attempt{}, lookups: lookups{},
+		driftConflicts: map[string]*driftConflict{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain, attempts: map[string]*attempt{}, lookups: lookups{},
 		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}, apps: map[string]*application{}, settled: make(chan struct{}),
 		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
 	if a.ran, err = readRan(c.sub(ranFile)); err != nil {
@@ -196,7 +196,7 @@ func fillDefaults(o *Options) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Observer == nil {
-		o.Observer = nobody{}
+		o.Observer = nop{}
 	}
 	if o.Clock == nil {
 		o.Clock = time.Now
@@ -230,5 +230,5 @@ func (a *Agent) Close() error {
 	a.work.Lock()
 	defer a.work.Unlock()
 	a.lookups.keep(nil)
-	return errors.Join(a.loads.stop(a.opts.Observer), a.held.close(), a.store.Close())
+	return errors.Join(a.loads.stop(a.opts.Observer), a.owned.close(), a.store.Close())
 }

@@ -23,7 +23,7 @@ func (p *pass) observe() error {
 		return err
 	}
 	p.state = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
-	for uid, revisions := range p.held.revisions {
+	for uid, revisions := range p.owned.revisions {
 		for name := range revisions {
 			p.state.Revisions[uid] = append(p.state.Revisions[uid], name)
 		}
@@ -33,12 +33,12 @@ func (p *pass) observe() error {
 			p.state.Revisions[uid] = nil
 		}
 	}
-	for uid := range p.held.links {
+	for uid := range p.owned.links {
 		if _, known := p.state.Revisions[uid]; !known {
 			p.state.Revisions[uid] = nil
 		}
 	}
-	for _, links := range p.held.links {
+	for _, links := range p.owned.links {
 		for _, l := range links {
 			facts := p.inspect(l.Path, l.Link)
 			p.state.Links = append(p.state.Links, plan.Link{UID: l.UID, Attachment: l.Attachment,
@@ -84,7 +84,7 @@ func (p *pass) observeOrder() {
 			}
 			orders[at] = order
 		}
-		pin := p.held.links[l.UID][l.Attachment.Key()].Path
+		pin := p.owned.links[l.UID][l.Attachment.Key()].Path
 		l.Position = slices.Index(orders[at], p.facts[pin].ID)
 		l.Unplaced = p.facts[pin].ID == 0
 	}
@@ -92,7 +92,7 @@ func (p *pass) observeOrder() {
 
 // revisionOf names the revision whose program a link runs.
 func (p *pass) revisionOf(l *kernel.Link, facts kernel.Facts) string {
-	for name, r := range p.held.revisions[l.UID] {
+	for name, r := range p.owned.revisions[l.UID] {
 		if instance, ok := r.Instance(facts.Program); ok && instance == l.Attachment.Instance {
 			return name
 		}
@@ -101,7 +101,7 @@ func (p *pass) revisionOf(l *kernel.Link, facts kernel.Facts) string {
 }
 
 func (p *pass) observeChains() {
-	for index, c := range p.held.chains {
+	for index, c := range p.owned.chains {
 		facts := p.inspect(p.store.ChainPath(index), c.Link)
 		one := plan.Chain{Ifindex: index, Severed: facts.Severed}
 		// A program somebody else put under the link is not the members'.
@@ -126,7 +126,7 @@ func (p *pass) usersOf(program ebpf.ProgramID) []string {
 		p.opts.Log.Error("look whose program a chain runs that is not pinned", "error", err)
 	}
 	var uids []string
-	for uid, revisions := range p.held.revisions {
+	for uid, revisions := range p.owned.revisions {
 		for _, r := range revisions {
 			if _, own := r.Instance(program); own || err != nil || r.HasMap(used) {
 				uids = append(uids, uid)

@@ -45,17 +45,17 @@ const (
 // Drifts are all of them.
 func Drifts() []Drift { return []Drift{Unpinned, Detached, Replaced} }
 
-// nobody counts nothing.
-type nobody struct{}
+// nop counts nothing.
+type nop struct{}
 
 // Loaded implements Observer.
-func (nobody) Loaded(Loadable, time.Duration, error) {}
+func (nop) Loaded(Loadable, time.Duration, error) {}
 
 // Attached implements Observer.
-func (nobody) Attached(string, time.Duration, error) {}
+func (nop) Attached(string, time.Duration, error) {}
 
 // Healed implements Observer.
-func (nobody) Healed(Drift) {}
+func (nop) Healed(Drift) {}
 
 // attaches names the hook that an action attaches a program to; empty where it
 // attaches none.

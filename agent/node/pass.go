@@ -56,8 +56,8 @@ type pass struct {
 	sought    map[string]bool
 	waited    map[v1alpha1.Identity]time.Duration
 	waitedAll time.Duration
-	// strays by the uid they lie under.
-	strays map[string][]string
+	// unmanagedFiles by the uid they lie under.
+	unmanagedFiles map[string][]string
 	// present is what ran at each place when the pass began.
 	present map[ranAt]ran
 	// created is when each application was created, by uid.
@@ -105,7 +105,7 @@ func (a *Agent) pass(ctx context.Context) *pass {
 	a.loads.collect(a.opts.Observer)
 	p := a.newPass(ctx)
 	defer p.finish()
-	p.findStrays()
+	p.findUnmanagedFiles()
 	if err := p.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel", "error", err)
 		return p
@@ -129,7 +129,7 @@ func (a *Agent) newPass(ctx context.Context) *pass {
 	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: apps, labels: labels,
 		asked: map[string]bool{}, awaited: map[[2]string]bool{},
 		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{},
-		outcomes: map[string]*outcome{}, strays: map[string][]string{}, lost: map[ranAt]bool{},
+		outcomes: map[string]*outcome{}, unmanagedFiles: map[string][]string{}, lost: map[ranAt]bool{},
 		visited: map[int]bool{}, behind: map[int]bool{}, planned: map[string]bool{}, sought: map[string]bool{}, waited: map[v1alpha1.Identity]time.Duration{}, wanted: map[int][]plan.Member{}}
 }
 
@@ -167,7 +167,7 @@ func (p *pass) decide() {
 			p.want.Frozen = append(p.want.Frozen, uid)
 		}
 	}
-	for uid := range p.held.links {
+	for uid := range p.owned.links {
 		if !known[uid] && !slices.Contains(p.want.Frozen, uid) {
 			p.want.Frozen = append(p.want.Frozen, uid)
 		}
@@ -180,7 +180,7 @@ func (p *pass) choose(app *application) {
 	out := p.outcomes[payload.UID]
 	selected, err := p.selects(payload)
 	if err != nil {
-		// Nobody can tell whether it is for this node.
+		// Nobody can report whether it is for this node.
 		out.errs, out.refused = append(out.errs, err), true
 		p.want.Frozen = append(p.want.Frozen, payload.UID)
 		return
@@ -208,7 +208,7 @@ func (p *pass) choose(app *application) {
 func (p *pass) fallBack(app *application) {
 	uid := app.newest.Payload().UID
 	out := p.outcomes[uid]
-	other, stays := p.instead(app, p.nowLive(uid), out.pending)
+	other, stays := p.fallback(app, p.nowLive(uid), out.pending)
 	if other != nil {
 		err := p.have(app, *other)
 		if err == nil {
@@ -225,7 +225,7 @@ func (p *pass) fallBack(app *application) {
 	p.rest(uid, stays)
 }
 
-// outlasts tells whether what runs goes on where another version that was to take
+// outlasts reports whether what runs goes on where another version that was to take
 // its place cannot be had: that very version, and in node mode any.
 func (p *pass) outlasts(uid string, other *intent.Opened) bool {
 	return p.opts.Node == "" || p.nowLive(uid) == other.Revision()
@@ -248,13 +248,13 @@ func (p *pass) nowLive(uid string) string {
 	return ""
 }
 
-// instead is what a node goes on with that cannot have the newest version while
+// fallback is what a node goes on with that cannot have the newest version while
 // another revision runs, or none: a version, or, where that is nil and stays is
 // true, what runs as it is. Node mode goes on with what ran last. In a cluster the
 // intent says which versions may run beside its own; what it does not name goes,
 // but is waited for while the newest is on its way, in which time nothing else is
 // loaded. A version that is not for this node is none.
-func (p *pass) instead(app *application, runs string, pending bool) (other *intent.Opened, stays bool) {
+func (p *pass) fallback(app *application, runs string, pending bool) (other *intent.Opened, stays bool) {
 	if p.opts.Node == "" {
 		last := app.deployed
 		if last != nil && last.Payload().Serial == app.newest.Payload().Serial {
@@ -276,7 +276,7 @@ func (p *pass) instead(app *application, runs string, pending bool) (other *inte
 	return nil, false
 }
 
-// selects tells whether the intent is for this node.
+// selects reports whether the intent is for this node.
 func (p *pass) selects(payload intent.Payload) (bool, error) {
 	if p.labels == nil || payload.Tombstone || payload.NodeSelector == nil {
 		return true, nil
@@ -288,7 +288,7 @@ func (p *pass) selects(payload intent.Payload) (bool, error) {
 	return ok, nil
 }
 
-// takes tells whether a version is known to be for this node.
+// takes reports whether a version is known to be for this node.
 func (p *pass) takes(o intent.Opened) bool {
 	ok, err := p.selects(o.Payload())
 	return err == nil && ok
@@ -298,7 +298,7 @@ func (p *pass) takes(o intent.Opened) bool {
 // held is relied on until it is checked.
 func (p *pass) have(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
-	held := p.held.revisions[uid][revision]
+	held := p.owned.revisions[uid][revision]
 	if err := p.fits(app, o); err != nil {
 		return err
 	}
@@ -353,17 +353,17 @@ func explain(payload intent.Payload, err error) error {
 func (p *pass) liveRevision(uid string) *kernel.Revision {
 	for _, l := range p.state.Links {
 		if l.UID == uid && l.Revision != "" {
-			return p.held.revisions[uid][l.Revision]
+			return p.owned.revisions[uid][l.Revision]
 		}
 	}
 	for _, c := range p.state.Chains {
 		for _, m := range c.Members {
-			if r := p.held.revisions[uid][m.Revision]; m.UID == uid && r != nil {
+			if r := p.owned.revisions[uid][m.Revision]; m.UID == uid && r != nil {
 				return r
 			}
 		}
 	}
-	held := p.held.revisions[uid]
+	held := p.owned.revisions[uid]
 	for _, name := range slices.Sorted(maps.Keys(held)) {
 		return held[name]
 	}

@@ -89,7 +89,7 @@ func (p *pass) onInterfaces(base plan.Attachment, at v1alpha1.Attachment) ([]pla
 		return nil, err
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: no interface of this node is chosen by %s", errWaiting, sayInterfaces(at.Interfaces))
+		return nil, fmt.Errorf("%w: no interface of this node is chosen by %s", errWaiting, describeInterfaces(at.Interfaces))
 	}
 	var all []plan.Attachment
 	for _, i := range chosen {

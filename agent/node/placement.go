@@ -20,7 +20,7 @@ func (e *unfitError) Error() string { return e.lacks }
 // Unwrap makes it an ebpf.ErrNotSupported.
 func (e *unfitError) Unwrap() error { return ebpf.ErrNotSupported }
 
-// fits tells whether this node's kernel can hold the intent, as far as the intent
+// fits reports whether this node's kernel can hold the intent, as far as the intent
 // says and its object was found to: else the error is an *unfitError.
 func (p *pass) fits(app *application, o intent.Opened) error {
 	if p.opts.Profile == nil {
@@ -36,8 +36,8 @@ func (p *pass) fits(app *application, o intent.Opened) error {
 	return nil
 }
 
-// sayUnfit logs once that a version is not for this node's kernel.
-func (p *pass) sayUnfit(app *application, err *unfitError) {
+// describeUnfit logs once that a version is not for this node's kernel.
+func (p *pass) describeUnfit(app *application, err *unfitError) {
 	if !strings.Contains(app.status.Error, err.lacks) {
 		p.opts.Log.Warn("this node cannot hold it", "application", app.newest.Payload().Application.String(), "error", err.lacks)
 	}

@@ -55,7 +55,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 				}
 				l.startNext(queue)
 				l.wait.Wait()
-				l.collect(nobody{})
+				l.collect(nop{})
 				waiting = slices.DeleteFunc(waiting, func(name string) bool { return name == got[len(got)-1] })
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {

@@ -145,7 +145,7 @@ func (p *pass) presence(links []plan.Link, chains []plan.Chain) map[ranAt]ran {
 // attached is what the kernel has taken by the end of the pass.
 func (p *pass) attached() map[ranAt]ran {
 	var links []plan.Link
-	for _, all := range p.held.links {
+	for _, all := range p.owned.links {
 		for _, l := range all {
 			if limited(l.Attachment.Hook) {
 				facts := p.factsOf(l.Path, l.Link)
@@ -154,7 +154,7 @@ func (p *pass) attached() map[ranAt]ran {
 		}
 	}
 	var chains []plan.Chain
-	for index, c := range p.held.chains {
+	for index, c := range p.owned.chains {
 		if c.Version != nil {
 			chains = append(chains, plan.Chain{Ifindex: index, Members: c.Version.Members})
 		}

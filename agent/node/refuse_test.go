@@ -96,7 +96,7 @@ func TestWhatCannotRunIsToldAndWhatRunsGoesOn(t *testing.T) {
 			if (s.VerifierLog != "") != (c.log != "") || !strings.Contains(s.VerifierLog, c.log) {
 				t.Errorf("verifier log = %q", s.VerifierLog)
 			}
-			// A good one mends it.
+			// A good one fixes it.
 			if err := w.accept(a, w.intent("app", "xdp_count", app.Programs[0])); err != nil {
 				t.Errorf("after a good intent: %v", err)
 			}
@@ -168,9 +168,9 @@ func TestANodeComesBackWithEverythingElseAway(t *testing.T) {
 	if s := a.Status(); len(s) != 1 || len(s[0].Programs[0].Links) != 1 {
 		t.Errorf("Status = %+v", s)
 	}
-	// The tombstone is remembered: what it buried does not come back.
+	// The tombstone is remembered: what it unloaded does not come back.
 	if err := a.Accept(w.seal(gone)); !errors.Is(err, intent.ErrOlder) {
-		t.Errorf("Accept of a buried intent = %v", err)
+		t.Errorf("Accept of a unloaded intent = %v", err)
 	}
 }
 

@@ -62,7 +62,7 @@ func readRemnants(path, boot string) (map[string][]remnant, error) {
 func (p *pass) keepRemnants() {
 	kept := keptRemnants{Boot: p.boot, Remnants: []keptRemnant{}}
 	for _, uid := range p.unloading() {
-		for _, r := range p.held.remnants[uid] {
+		for _, r := range p.owned.remnants[uid] {
 			kept.Remnants = append(kept.Remnants, keptRemnant{uid, r.Remnant, r.since.UnixMilli()})
 		}
 	}
@@ -86,7 +86,7 @@ func (a *Agent) restoreRemnants() {
 	boot, err := os.ReadFile(bootID)
 	if err == nil {
 		a.boot = strings.TrimSpace(string(boot))
-		a.held.remnants, err = readRemnants(a.cache.sub(remnantsFile), a.boot)
+		a.owned.remnants, err = readRemnants(a.cache.sub(remnantsFile), a.boot)
 	}
 	if err != nil {
 		a.opts.Log.Error("what an earlier agent took away is not looked after", "error", err)

@@ -6,19 +6,19 @@ import (
 
 // repin makes again the pins that someone removed.
 func (p *pass) repin() {
-	for _, revisions := range p.held.revisions {
+	for _, revisions := range p.owned.revisions {
 		for _, r := range revisions {
 			made, err := p.store.Repin(r)
 			p.healed("revision "+r.Name, made > 0, err)
 		}
 	}
-	for _, links := range p.held.links {
+	for _, links := range p.owned.links {
 		for _, l := range links {
 			made, err := p.store.RepinLink(l)
 			p.healed("link of "+l.Attachment.Program, made, err)
 		}
 	}
-	for _, c := range p.held.chains {
+	for _, c := range p.owned.chains {
 		if c.Version == nil {
 			continue
 		}

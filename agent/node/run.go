@@ -77,5 +77,5 @@ func (a *Agent) Settled(ctx context.Context) error {
 func (a *Agent) Unload() error {
 	a.work.Lock()
 	defer a.work.Unlock()
-	return errors.Join(a.loads.keep(nil, nil), a.held.close(), a.store.Clear(), a.adopt())
+	return errors.Join(a.loads.keep(nil, nil), a.owned.close(), a.store.Clear(), a.adopt())
 }

@@ -54,7 +54,7 @@ func TestWhatRunsIsToldByInterface(t *testing.T) {
 	at := func(index int) *kernel.Link {
 		return &kernel.Link{Attachment: plan.Attachment{Target: plan.Target{Ifindex: index}}}
 	}
-	p := &pass{Agent: &Agent{held: held{
+	p := &pass{Agent: &Agent{owned: ownedState{
 		links: map[string]map[string]*kernel.Link{"a": {"x": at(2), "y": at(0)}},
 		chains: map[int]*kernel.Chain{
 			3: {Version: &kernel.ChainVersion{Members: []plan.Member{{UID: "b"}, {UID: "c"}, {UID: "b"}}}},

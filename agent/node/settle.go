@@ -36,7 +36,7 @@ func (p *pass) cannotHave(app *application, o intent.Opened, err error) {
 	case errors.As(err, &late):
 		err = late.err
 	case errors.As(err, &unfit):
-		p.sayUnfit(app, unfit)
+		p.describeUnfit(app, unfit)
 	default:
 		p.fail(app, o, err)
 	}
@@ -94,7 +94,7 @@ func (p *pass) finish() {
 	for _, app := range p.apps {
 		p.settle(app)
 	}
-	p.endContests()
+	p.endDriftConflicts()
 	p.lookups.keep(p.sought)
 	p.pruneObjects()
 	var orphans []ApplicationStatus
@@ -119,7 +119,7 @@ func (p *pass) finish() {
 		}
 		if now.newest.Payload().Serial != app.newest.Payload().Serial {
 			// Overtaken meanwhile. What now runs is what the newer one falls back to.
-			now.goOnFrom(app)
+			now.inherit(app)
 			all = false
 			continue
 		}
@@ -192,8 +192,8 @@ func (p *pass) settle(app *application) {
 		out.errs = []error{&repeated{app.status.Error, app.status.Unsupported}}
 	}
 	app.status = p.status(app, out)
-	app.loaded = slices.Sorted(maps.Keys(p.held.revisions[payload.UID]))
-	app.spent = payload.Tombstone && app.deployed == nil && len(out.errs) == 0 && !p.leaves(payload.UID)
+	app.loaded = slices.Sorted(maps.Keys(p.owned.revisions[payload.UID]))
+	app.exhausted = payload.Tombstone && app.deployed == nil && len(out.errs) == 0 && !p.leaves(payload.UID)
 }
 
 // keepDeployed remembers the intent that now runs in whole.

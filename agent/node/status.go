@@ -31,7 +31,7 @@ type ApplicationStatus struct {
 	Version int64 `json:"version"`
 	// Held tells that Wanted is the version before the newest intent's, whose
 	// rollout has not come to this node.
-	Held bool `json:"held,omitempty"`
+	Held bool `json:"retained,omitempty"`
 	// Revision is what runs; empty where nothing does.
 	Revision string `json:"revision,omitempty"`
 	// Wanted is the newest intent's revision.
@@ -54,9 +54,9 @@ type ApplicationStatus struct {
 	Unsupported bool `json:"unsupported,omitempty"`
 	// VerifierLog is all the verifier said at the last refusal.
 	VerifierLog string `json:"verifierLog,omitempty"`
-	// Strays are the paths among its pins that are not Skep's or cannot be read,
+	// UnmanagedFiles are the paths among its pins that are not Skep's or cannot be read,
 	// each with why. They are left alone.
-	Strays []string `json:"strays,omitempty"`
+	UnmanagedFiles []string `json:"unmanagedFiles,omitempty"`
 }
 
 // ProgramStatus is one function of an application.
@@ -81,8 +81,8 @@ const (
 	Waiting LinkState = "Waiting"
 	// Failed was refused; Error says why.
 	Failed LinkState = "Failed"
-	// Contested was taken away so often that it is put back ever more slowly.
-	Contested LinkState = "Contested"
+	// DriftConflict was taken away so often that it is put back ever more slowly.
+	DriftConflict LinkState = "DriftConflict"
 )
 
 // LinkStatus is one attachment.
@@ -126,20 +126,20 @@ type unmade struct {
 }
 
 // unresolved is an attachment whose target is not there. An interface may come;
-// another target that is missing is a failure, though one that mends itself.
+// another target that is missing is a failure, though one that fixes itself.
 func unresolved(program string, at v1alpha1.Attachment, err error) unmade {
 	state := Failed
 	if errors.Is(err, errWaiting) {
 		state = Waiting
 	}
-	return unmade{program, LinkStatus{Hook: at.Hook, Target: sayTarget(at), State: state, Error: err.Error()}}
+	return unmade{program, LinkStatus{Hook: at.Hook, Target: describeTarget(at), State: state, Error: err.Error()}}
 }
 
-// sayTarget names what a definition asks for, where nothing was found for it.
-func sayTarget(at v1alpha1.Attachment) string {
+// describeTarget names what a definition asks for, where nothing was found for it.
+func describeTarget(at v1alpha1.Attachment) string {
 	switch {
 	case at.Interfaces != nil:
-		return sayInterfaces(at.Interfaces)
+		return describeInterfaces(at.Interfaces)
 	case at.Tracepoint != "":
 		return at.Tracepoint
 	case at.Cgroup != "":
@@ -182,28 +182,28 @@ func (p *pass) orphanStatus(uid string) ApplicationStatus {
 	s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionUnknown, Reason: "IntentLost",
 		Message: "it runs, and this node has no intent for it; send the intent or a tombstone", LastTransitionTime: metav1.NewTime(p.now)}}
 	if out := p.outcomes[uid]; out != nil {
-		s.Error = sayAll(out.errs)
+		s.Error = describeAll(out.errs)
 	}
 	return s
 }
 
 // remains is what the kernel runs of an application, whatever is wanted of it.
 func (p *pass) remains(uid string) ApplicationStatus {
-	s := ApplicationStatus{UID: uid, Programs: []ProgramStatus{}, Strays: p.strays[uid]}
+	s := ApplicationStatus{UID: uid, Programs: []ProgramStatus{}, UnmanagedFiles: p.unmanagedFiles[uid]}
 	names := map[string]bool{}
-	for _, l := range p.held.links[uid] {
+	for _, l := range p.owned.links[uid] {
 		s.Application, names[l.Attachment.Program] = l.Attachment.Application, true
 		s.Revision = cmp.Or(p.revisionOf(l, p.factsOf(l.Path, l.Link)), s.Revision)
 	}
 	for _, m := range p.chained(uid) {
 		s.Application, s.Revision, names[m.Program] = m.Identity, m.Revision, true
 	}
-	for _, r := range p.held.remnants[uid] {
+	for _, r := range p.owned.remnants[uid] {
 		s.Application = r.Attachment.Application
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		one := ProgramStatus{Name: name, Links: p.linksOf(uid, name)}
-		for _, r := range p.held.revisions[uid] {
+		for _, r := range p.owned.revisions[uid] {
 			one.ID, one.Tag = r.Identify(name)
 		}
 		s.Programs = append(s.Programs, one)
@@ -211,9 +211,9 @@ func (p *pass) remains(uid string) ApplicationStatus {
 	return s
 }
 
-// links tells whether a link of the application runs the revision.
+// links reports whether a link of the application runs the revision.
 func (p *pass) links(uid, revision string) bool {
-	for _, l := range p.held.links[uid] {
+	for _, l := range p.owned.links[uid] {
 		if p.revisionOf(l, p.factsOf(l.Path, l.Link)) == revision {
 			return true
 		}
@@ -221,8 +221,8 @@ func (p *pass) links(uid, revision string) bool {
 	return slices.ContainsFunc(p.chained(uid), func(m plan.Member) bool { return m.Revision == revision })
 }
 
-// sayAll joins errors, one a line.
-func sayAll(errs []error) string {
+// describeAll joins errors, one a line.
+func describeAll(errs []error) string {
 	if err := errors.Join(errs...); err != nil {
 		return err.Error()
 	}
@@ -236,7 +236,7 @@ func (p *pass) status(app *application, out *outcome) ApplicationStatus {
 		Application: payload.Application, UID: payload.UID,
 		Serial: payload.Serial, Version: payload.VersionSerial(), Tombstone: payload.Tombstone, Held: app.newest.Held(),
 		Image: payload.Image, Digest: payload.ImageDigest, Signers: payload.Signers,
-		Programs: []ProgramStatus{}, Maps: app.maps, VerifierLog: app.log, Strays: p.strays[payload.UID],
+		Programs: []ProgramStatus{}, Maps: app.maps, VerifierLog: app.log, UnmanagedFiles: p.unmanagedFiles[payload.UID],
 	}
 	if !payload.Tombstone {
 		s.Wanted = app.newest.Revision()
@@ -256,7 +256,7 @@ func (p *pass) status(app *application, out *outcome) ApplicationStatus {
 		s.Revision = out.live.Revision()
 	}
 	s.Unloading = payload.Tombstone && p.inKernel(payload.UID)
-	s.Error = sayAll(append(slices.Clip(out.errs), app.conflict))
+	s.Error = describeAll(append(slices.Clip(out.errs), app.conflict))
 	s.Unsupported = errors.Is(errors.Join(out.errs...), ebpf.ErrNotSupported)
 	s.Conditions = []metav1.Condition{p.deployedCondition(app, out, s)}
 	return s
@@ -268,7 +268,7 @@ func (p *pass) programs(o intent.Opened, out *outcome) []ProgramStatus {
 	payload := o.Payload()
 	for _, program := range payload.Programs {
 		one := ProgramStatus{Name: program.Name, Links: []LinkStatus{}}
-		if r := p.held.revisions[payload.UID][o.Revision()]; r != nil {
+		if r := p.owned.revisions[payload.UID][o.Revision()]; r != nil {
 			one.ID, one.Tag = r.Identify(program.Name)
 		}
 		one.Links = append(one.Links, p.linksOf(payload.UID, program.Name)...)
@@ -288,8 +288,8 @@ func addUnmade(links []LinkStatus, u LinkStatus) []LinkStatus {
 	for i, l := range links {
 		if l.Hook == u.Hook && l.Target == u.Target {
 			links[i].Error = u.Error
-			if u.State == Contested {
-				links[i].State = Contested
+			if u.State == DriftConflict {
+				links[i].State = DriftConflict
 			}
 			return links
 		}
@@ -299,12 +299,12 @@ func addUnmade(links []LinkStatus, u LinkStatus) []LinkStatus {
 
 func (p *pass) linksOf(uid, program string) []LinkStatus {
 	var all []LinkStatus
-	for _, l := range p.held.links[uid] {
+	for _, l := range p.owned.links[uid] {
 		if l.Attachment.Program == program {
 			all = append(all, p.linkStatus(l.Attachment.Hook, l.Attachment.Target.String(), l.Path, l.Link))
 		}
 	}
-	for index, c := range p.held.chains {
+	for index, c := range p.owned.chains {
 		if c.Version == nil {
 			continue
 		}
@@ -339,8 +339,8 @@ func (p *pass) interfaceName(index int) string {
 	return fmt.Sprintf("#%d", index)
 }
 
-// saidStrays bounds how many strays a condition names.
-const saidStrays = 3
+// maxUnmanagedFiles bounds how many strays a condition names.
+const maxUnmanagedFiles = 3
 
 // deployedCondition says in one word and one sentence how it is.
 func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationStatus) metav1.Condition {
@@ -364,14 +364,14 @@ func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationSt
 	case s.Error != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Failed", s.Error
 	case s.Held && out.live == nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Held", "the rollout has not come to this node, and there was no version before"
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Retained", "the rollout has not come to this node, and there was no version before"
 	case out.live == nil:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NotSelected", "the node selector does not match this node"
 	case len(out.links) > 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.links[0].status.Error
 	}
-	if n := len(s.Strays); n > 0 {
-		c.Message += fmt.Sprintf("; %d among its pins are left alone: %s", n, strings.Join(s.Strays[:min(n, saidStrays)], "; "))
+	if n := len(s.UnmanagedFiles); n > 0 {
+		c.Message += fmt.Sprintf("; %d among its pins are left alone: %s", n, strings.Join(s.UnmanagedFiles[:min(n, maxUnmanagedFiles)], "; "))
 	}
 	for _, old := range app.status.Conditions {
 		if old.Type == c.Type && old.Status == c.Status {

@@ -129,11 +129,11 @@ func TestWhatIsNotSkepsAmongThePinsStopsNothing(t *testing.T) {
 		}
 	}
 	deployed := after[1].Conditions[0]
-	if got := after[1].Strays; len(got) != 6 || deployed.Status != "True" || !strings.Contains(deployed.Message, got[0]) {
+	if got := after[1].UnmanagedFiles; len(got) != 6 || deployed.Status != "True" || !strings.Contains(deployed.Message, got[0]) {
 		t.Errorf("%s has strays %q and says %+v", after[1].Application, got, deployed)
 	}
-	if len(after[0].Strays) != 0 {
-		t.Errorf("%s has strays %q", after[0].Application, after[0].Strays)
+	if len(after[0].UnmanagedFiles) != 0 {
+		t.Errorf("%s has strays %q", after[0].Application, after[0].UnmanagedFiles)
 	}
 	them.stillHas("after the start")
 

@@ -53,14 +53,14 @@ func (p *pass) isOnItsWay(uid string) bool {
 	return app != nil && out != nil && out.pending && !app.faltered
 }
 
-// canFallBack tells whether a version may take the place of the application's
+// canFallBack reports whether a version may take the place of the application's
 // newest one.
 func (p *pass) canFallBack(uid string) bool {
 	app, out := p.applicationOf(uid), p.outcomes[uid]
 	if app == nil || out == nil || out.live != &app.newest {
 		return false
 	}
-	other, _ := p.instead(app, p.nowLive(uid), out.pending)
+	other, _ := p.fallback(app, p.nowLive(uid), out.pending)
 	return other != nil
 }
 
@@ -163,7 +163,7 @@ func (p *pass) lostLately(uid string) error {
 // links were given, and what is pinned still.
 func (p *pass) chained(uid string) []plan.Member {
 	var all []plan.Member
-	for _, c := range p.held.chains {
+	for _, c := range p.owned.chains {
 		members := c.Former
 		if c.Version != nil {
 			members = slices.Concat(c.Version.Members, c.Former)

@@ -23,7 +23,7 @@ type remnant struct {
 // detach takes a link away. It is forgotten when the kernel agreed, and reported
 // until the kernel runs it no more.
 func (p *pass) detach(a plan.Action) error {
-	l := p.held.links[a.UID][a.Attachment.Key()]
+	l := p.owned.links[a.UID][a.Attachment.Key()]
 	if l == nil {
 		return nil
 	}
@@ -37,8 +37,8 @@ func (p *pass) detach(a plan.Action) error {
 	if err := p.store.RemoveLink(l); err != nil {
 		return err
 	}
-	delete(p.held.links[a.UID], a.Attachment.Key())
-	p.held.remnants[a.UID] = append(p.held.remnants[a.UID], remnant{kernel.Remnant{Attachment: l.Attachment, Facts: facts}, p.now})
+	delete(p.owned.links[a.UID], a.Attachment.Key())
+	p.owned.remnants[a.UID] = append(p.owned.remnants[a.UID], remnant{kernel.Remnant{Attachment: l.Attachment, Facts: facts}, p.now})
 	return nil
 }
 
@@ -47,8 +47,8 @@ func (p *pass) drop(a plan.Action) error {
 	if err := p.store.DropRevision(a.UID, a.Revision); err != nil {
 		return err
 	}
-	if r := p.held.revisions[a.UID][a.Revision]; r != nil {
-		delete(p.held.revisions[a.UID], a.Revision)
+	if r := p.owned.revisions[a.UID][a.Revision]; r != nil {
+		delete(p.owned.revisions[a.UID], a.Revision)
 		p.forgetProfile(a.UID, a.Revision)
 		p.logClose("dropped revision", r)
 	}
@@ -60,15 +60,15 @@ func (p *pass) forget(a plan.Action) error {
 	if err := p.store.Forget(a.UID); err != nil {
 		return err
 	}
-	delete(p.held.links, a.UID)
-	delete(p.held.revisions, a.UID)
+	delete(p.owned.links, a.UID)
+	delete(p.owned.revisions, a.UID)
 	return nil
 }
 
 // finishUnloads looks after what actions of this pass or of earlier ones left: the
 // pins of former chains, and links that somebody else holds.
 func (p *pass) finishUnloads() {
-	for index, c := range p.held.chains {
+	for index, c := range p.owned.chains {
 		if len(c.Former) == 0 || c.Version == nil {
 			continue
 		}
@@ -93,7 +93,7 @@ func (p *pass) finishUnloads() {
 // unloading lists the applications with links that were taken away.
 func (p *pass) unloading() []string {
 	var uids []string
-	for uid := range p.held.remnants {
+	for uid := range p.owned.remnants {
 		uids = append(uids, uid)
 	}
 	slices.Sort(uids)
@@ -104,14 +104,14 @@ func (p *pass) unloading() []string {
 // be done about a link that somebody else holds but to say so.
 func (p *pass) followRemnants(uid string) {
 	var left []remnant
-	for _, r := range p.held.remnants[uid] {
+	for _, r := range p.owned.remnants[uid] {
 		if runs, err := r.Runs(); runs || err != nil {
 			left = append(left, r)
 			p.reportRemnant(uid, r, err)
 		}
 	}
-	if p.held.remnants[uid] = left; len(left) == 0 {
-		delete(p.held.remnants, uid)
+	if p.owned.remnants[uid] = left; len(left) == 0 {
+		delete(p.owned.remnants, uid)
 	}
 }
 
@@ -135,12 +135,12 @@ func (p *pass) reportRemnant(uid string, r remnant, err error) {
 
 // leaves reports whether anything of an application is left on the node.
 func (p *pass) leaves(uid string) bool {
-	return p.inKernel(uid) || len(p.strays[uid]) > 0
+	return p.inKernel(uid) || len(p.unmanagedFiles[uid]) > 0
 }
 
 // inKernel reports whether anything that Skep made for an application is left.
 func (p *pass) inKernel(uid string) bool {
-	_, links := p.held.links[uid]
-	_, revisions := p.held.revisions[uid]
-	return links || revisions || len(p.chained(uid)) > 0 || len(p.held.remnants[uid]) > 0
+	_, links := p.owned.links[uid]
+	_, revisions := p.owned.revisions[uid]
+	return links || revisions || len(p.chained(uid)) > 0 || len(p.owned.remnants[uid]) > 0
 }

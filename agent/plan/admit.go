@@ -30,14 +30,14 @@ func (p Place) String() string {
 	return p.Hook + " of " + p.Interface
 }
 
-// Standing is the right by which an application's programs have a place. The
+// Seniority is the right by which an application's programs have a place. The
 // first has precedence.
-type Standing int
+type Seniority int
 
 // The standings, in order of precedence.
 const (
 	// Running programs run at the place now, in this revision.
-	Running Standing = iota
+	Running Seniority = iota
 	// Remembered programs are the last that the node knows to have run there, in
 	// this revision, and do not run there now.
 	Remembered
@@ -65,9 +65,9 @@ type Need struct {
 
 // Claim is the claim of one application to one place.
 type Claim struct {
-	UID      string
-	Identity v1alpha1.Identity
-	Standing Standing
+	UID       string
+	Identity  v1alpha1.Identity
+	Seniority Seniority
 	// Created is when the application was created, in unix milliseconds. No tenant
 	// chooses it.
 	Created int64
@@ -80,7 +80,7 @@ type Claim struct {
 // name and UID. It returns what cmp.Compare does. Priority has no part in it.
 func (c Claim) Precedes(other Claim) int {
 	return cmp.Or(
-		cmp.Compare(c.Standing, other.Standing),
+		cmp.Compare(c.Seniority, other.Seniority),
 		cmp.Compare(c.Created, other.Created),
 		cmp.Compare(c.Identity.Namespace, other.Identity.Namespace),
 		cmp.Compare(c.Identity.Name, other.Identity.Name),
@@ -128,7 +128,7 @@ func Admit(place Place, claims []Claim, limits Limits) map[string]error {
 	refused := map[string]error{}
 	var granted []Claim
 	for _, c := range claims {
-		if err := c.fits(granted, limits); c.Standing != Running && err != nil {
+		if err := c.fits(granted, limits); c.Seniority != Running && err != nil {
 			err.Place = place
 			refused[c.UID] = err
 			continue
@@ -206,7 +206,7 @@ func (c Claim) fitsLimit(granted []Claim, d dimension, limits Limits) *OverLimit
 			Fix: d.fix}
 	}
 	share := d.limit * limits.SharePercent / 100
-	if limits.SharePercent == 0 || c.Identity.Namespace == "" || c.Standing <= Remembered || need <= d.of(c.Held) || need+own <= share {
+	if limits.SharePercent == 0 || c.Identity.Namespace == "" || c.Seniority <= Remembered || need <= d.of(c.Held) || need+own <= share {
 		return nil
 	}
 	return &OverLimitError{Limit: d.name,

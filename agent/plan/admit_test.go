@@ -13,8 +13,8 @@ import (
 )
 
 // claim is one of an application uid/namespace, created at a time.
-func claim(uid, namespace string, s plan.Standing, created int64, need plan.Need) plan.Claim {
-	return plan.Claim{UID: uid, Standing: s, Created: created, Need: need,
+func claim(uid, namespace string, s plan.Seniority, created int64, need plan.Need) plan.Claim {
+	return plan.Claim{UID: uid, Seniority: s, Created: created, Need: need,
 		Identity: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: uid}}
 }
 

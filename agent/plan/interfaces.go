@@ -51,7 +51,7 @@ func checkPatterns(field string, patterns []string) error {
 	return nil
 }
 
-// matches tells whether any pattern takes the name. The patterns were checked.
+// matches reports whether any pattern takes the name. The patterns were checked.
 func matches(patterns []string, name string) bool {
 	for _, p := range patterns {
 		if ok, err := path.Match(p, name); err == nil && ok {

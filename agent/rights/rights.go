@@ -131,12 +131,12 @@ func ExplainAttach(err error, need []Capability) error {
 	return err
 }
 
-// saidByVerifier tells of a program that was judged, and not this process.
+// saidByVerifier tells of a program that was evaluated, and not this process.
 func saidByVerifier(err error) bool { return errors.As(err, new(*ebpf.VerifierError)) }
 
 // process is what a process may do.
 type process struct {
-	// effective capabilities, a bit each; known tells whether they could be read.
+	// effective capabilities, a bit each; known reports whether they could be read.
 	effective uint64
 	known     bool
 	// nested: it runs in a user namespace of its own.
@@ -190,7 +190,7 @@ func (p process) otherwise() string {
 	case p.nested:
 		return "this process has the capabilities within a user namespace, and the kernel asks for them in the first; run it there"
 	case p.lockdown != "":
-		return fmt.Sprintf("this process has the capabilities; the kernel is locked down (%s), or a security module or seccomp filter refuses bpf(2)", p.lockdown)
+		return fmt.Sprintf("this process has the capabilities; the kernel is locked down (%s), or a security module or seccomp filter denies bpf(2)", p.lockdown)
 	}
-	return "this process has the capabilities; a security module or seccomp filter refuses bpf(2)"
+	return "this process has the capabilities; a security module or seccomp filter denies bpf(2)"
 }

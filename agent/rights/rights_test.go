@@ -45,8 +45,8 @@ func TestARefusalSaysWhatIsMissing(t *testing.T) {
 }
 
 func TestOnlyRefusalsForWantOfARightAreExplained(t *testing.T) {
-	other, judged := errors.New("no memory"), fmt.Errorf("load: %w", &ebpf.VerifierError{Cause: unix.EACCES})
-	for _, err := range []error{nil, other, judged} {
+	other, evaluated := errors.New("no memory"), fmt.Errorf("load: %w", &ebpf.VerifierError{Cause: unix.EACCES})
+	for _, err := range []error{nil, other, evaluated} {
 		if got := ExplainLoad(err, []Capability{BPF}); got != err { //nolint:errorlint // the very same one
 			t.Errorf("ExplainLoad of %v = %v", err, got)
 		}

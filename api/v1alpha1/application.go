@@ -376,7 +376,7 @@ type BpfApplicationStatus struct {
 
 // RolloutState is how a rollout is doing.
 //
-// +kubebuilder:validation:Enum=Progressing;Paused;Stopped;Empty;RolledBack
+// +kubebuilder:validation:Enum=Progressing;Paused;Stopped;NoMatchingNodes;RolledBack
 type RolloutState string
 
 // The states of a rollout.
@@ -387,8 +387,8 @@ const (
 	RolloutPaused RolloutState = "Paused"
 	// RolloutStopped failed on a node of its step, and goes no further.
 	RolloutStopped RolloutState = "Stopped"
-	// RolloutEmpty comes to no node where something runs, and waits for one.
-	RolloutEmpty RolloutState = "Empty"
+	// RolloutNoMatchingNodes comes to no node where something runs, and waits for one.
+	RolloutNoMatchingNodes RolloutState = "NoMatchingNodes"
 	// RolloutRolledBack was undone: every node has the version before.
 	RolloutRolledBack RolloutState = "RolledBack"
 )
@@ -407,10 +407,10 @@ type RolloutStatus struct {
 	// Message says what it waits for, or why it goes no further.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Held names the definition, but for suspend and rollout, that waits for people:
+	// BlockedDefinition names the definition, but for suspend and rollout, that waits for people:
 	// an undo of it cannot be done, or its intent was lost. 0 where none does.
 	// +optional
-	Held int64 `json:"held,omitempty"`
+	BlockedDefinition int64 `json:"blockedDefinition,omitempty"`
 }
 
 // The annotations by which people steer a rollout; skep rollout sets them.
@@ -439,9 +439,9 @@ type NodesStatus struct {
 	// FirstPending is the first pending node by name that waits for no target.
 	// +optional
 	FirstPending string `json:"firstPending,omitempty"`
-	// Held nodes keep the version before until their rollout step comes.
+	// BlockedDefinition nodes keep the version before until their rollout step comes.
 	// +optional
-	Held int32 `json:"held,omitempty"`
+	Retained int32 `json:"retained,omitempty"`
 	// +optional
 	Failed int32 `json:"failed,omitempty"`
 	// Unsupported nodes have a kernel that cannot hold it.
@@ -453,19 +453,19 @@ type NodesStatus struct {
 	// FirstUnreachable is the first unreachable node by name.
 	// +optional
 	FirstUnreachable string `json:"firstUnreachable,omitempty"`
-	// Untold nodes have so many applications that their report has no room for
+	// NotReported nodes have so many applications that their report has no room for
 	// this one.
 	// +optional
-	Untold int32 `json:"untold,omitempty"`
+	NotReported int32 `json:"notReported,omitempty"`
 	// Waiting names the first node that has no target for it yet, with what it waits
 	// for, and counts the others.
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
-	// Doubt names the first node that does not run it and whose kernel is older
+	// KernelWarning names the first node that does not run it and whose kernel is older
 	// than a helper that it calls, and counts the others. Nothing is held back
 	// for that.
 	// +optional
-	Doubt string `json:"doubt,omitempty"`
+	KernelWarning string `json:"kernelWarning,omitempty"`
 	// Failing names the first ten nodes that failed or cannot hold it, with the
 	// kernel's own words.
 	// +optional

@@ -21,7 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Loaded",type=integer,JSONPath=`.status.counts.loaded`
 // +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.counts.failed`
 // +kubebuilder:printcolumn:name="Programs",type=integer,JSONPath=`.status.counts.programs`
-// +kubebuilder:printcolumn:name="Foreign",type=integer,JSONPath=`.status.counts.foreign`
+// +kubebuilder:printcolumn:name="Unmanaged",type=integer,JSONPath=`.status.counts.unmanaged`
 // +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agent.version`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type BpfNode struct {
@@ -44,8 +44,8 @@ type BpfNodeList struct {
 // left to the agent's local socket.
 const MaxBpfNodeBytes = 32 << 10
 
-// MaxForeignPrograms bounds the foreign programs a BpfNode lists.
-const MaxForeignPrograms = 100
+// MaxUnmanagedPrograms bounds the unmanaged programs a BpfNode lists.
+const MaxUnmanagedPrograms = 100
 
 // BpfNodeStatus is all one agent reports.
 type BpfNodeStatus struct {
@@ -76,12 +76,12 @@ type BpfNodeStatus struct {
 	// +kubebuilder:validation:items:MaxLength=160
 	Loaded []string `json:"loaded,omitempty"`
 
-	// Foreign lists the first hundred programs in the kernel that are not
+	// Unmanaged lists the first hundred programs in the kernel that are not
 	// Skep's, by id.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
-	Foreign []ForeignProgram `json:"foreign,omitempty"`
+	Unmanaged []UnmanagedProgram `json:"unmanaged,omitempty"`
 }
 
 // LoadedAs is the short form of an application that is Loaded.
@@ -131,7 +131,7 @@ type KernelProfile struct {
 	// +kubebuilder:validation:MaxLength=32
 	Architecture string `json:"architecture,omitempty"`
 
-	// BTF tells whether the kernel describes its own types.
+	// BTF reports whether the kernel describes its own types.
 	// +optional
 	BTF bool `json:"btf,omitempty"`
 
@@ -141,7 +141,7 @@ type KernelProfile struct {
 	// +kubebuilder:validation:MaxLength=32
 	Lockdown string `json:"lockdown,omitempty"`
 
-	// LSMs are the security modules in force, in their order.
+	// LSMs are the security modules active, in their order.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -185,9 +185,9 @@ type DeniedHooks struct {
 	// +kubebuilder:validation:MaxItems=128
 	// +kubebuilder:validation:items:MaxLength=64
 	Hooks []string `json:"hooks"`
-	// Why says what the agent lacks.
+	// Reason says what the agent lacks.
 	// +kubebuilder:validation:MaxLength=256
-	Why string `json:"why"`
+	Reason string `json:"reason"`
 }
 
 // NodeCounts are sums over a node.
@@ -195,13 +195,13 @@ type NodeCounts struct {
 	// Loaded and Failed count applications.
 	Loaded int32 `json:"loaded"`
 	Failed int32 `json:"failed"`
-	// Untold counts the applications for the node that did not fit even so.
+	// NotReported counts the applications for the node that did not fit even so.
 	// +optional
-	Untold int32 `json:"untold,omitempty"`
-	// Programs counts the BPF programs in the kernel, Foreign those of them
+	NotReported int32 `json:"notReported,omitempty"`
+	// Programs counts the BPF programs in the kernel, Unmanaged those of them
 	// that are not Skep's.
-	Programs int32 `json:"programs"`
-	Foreign  int32 `json:"foreign"`
+	Programs  int32 `json:"programs"`
+	Unmanaged int32 `json:"unmanaged"`
 }
 
 // NodeApplication is one application on one node.
@@ -237,7 +237,7 @@ type NodeApplication struct {
 
 // NodeState says how an application is doing on a node.
 //
-// +kubebuilder:validation:Enum=Loaded;Pending;Waiting;Failed;Unsupported;Held;NotSelected;Removed
+// +kubebuilder:validation:Enum=Loaded;Pending;Waiting;Failed;Unsupported;Retained;NotSelected;Removed
 type NodeState string
 
 // The states of an application on a node.
@@ -252,17 +252,17 @@ const (
 	NodeFailed NodeState = "Failed"
 	// NodeUnsupported: the node's kernel cannot hold it.
 	NodeUnsupported NodeState = "Unsupported"
-	// NodeHeld: the node keeps the version before, until its rollout step comes.
+	// NodeRetained: the node keeps the version before, until its rollout step comes.
 	// The controller counts so; the node itself speaks of that version.
-	NodeHeld NodeState = "Held"
+	NodeRetained NodeState = "Retained"
 	// NodeNotSelected: the node selector does not choose this node.
 	NodeNotSelected NodeState = "NotSelected"
 	// NodeRemoved: it was unloaded.
 	NodeRemoved NodeState = "Removed"
 )
 
-// ForeignProgram is a program in the kernel that is not Skep's.
-type ForeignProgram struct {
+// UnmanagedProgram is a program in the kernel that is not Skep's.
+type UnmanagedProgram struct {
 	// ID is the kernel's.
 	ID int64 `json:"id"`
 	// Type is the program type, as cilium/ebpf names it: XDP, SchedCLS.

@@ -98,7 +98,7 @@ type BpfPolicySpec struct {
 	Profile string `json:"profile,omitempty"`
 
 	// Rego is one module of package skep.policy with the partial sets deny and
-	// warn. A member is a string or an object of msg, and of rule, path and remedy,
+	// warn. A member is a string or an object of msg, and of rule, path and fix,
 	// which may be left out.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -109,12 +109,12 @@ type BpfPolicySpec struct {
 	// +optional
 	Parameters map[string]apiextensionsv1.JSON `json:"parameters,omitempty"`
 
-	// Match limits the applications the policy judges; absent means all that
+	// Match limits the applications the policy evaluates; absent means all that
 	// its scope reaches.
 	// +optional
 	Match *PolicyMatch `json:"match,omitempty"`
 
-	// Mode says what a deny does: Enforce (default) refuses, Audit only records.
+	// Mode says what a deny does: Enforce (default) denies, Audit only records.
 	// +optional
 	// +kubebuilder:validation:Enum=Enforce;Audit
 	Mode PolicyMode `json:"mode,omitempty"`

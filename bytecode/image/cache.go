@@ -94,7 +94,7 @@ func (c *cache) put(digest v1.Hash, data []byte) error {
 }
 
 // touch notes that a blob is in use; Prune spares what was used lately. It
-// tells whether the blob is there.
+// reports whether the blob is there.
 func (c *cache) touch(digest v1.Hash) bool {
 	now := time.Now()
 	return os.Chtimes(c.path(digest), now, now) == nil
@@ -224,7 +224,7 @@ func (s *cachedSource) cached(digest v1.Hash, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// has tells whether a blob is to be read from the cache alone.
+// has reports whether a blob is to be read from the cache alone.
 func (s *cachedSource) has(d v1.Descriptor) bool {
 	info, err := os.Lstat(s.cache.path(d.Digest))
 	return s.reading != pastCache && err == nil && info.Mode().IsRegular() && info.Size() == d.Size

@@ -74,10 +74,10 @@ func TestDamagedCacheIsFetchedAgain(t *testing.T) {
 				t.Errorf("pulled another image (-first +again):\n%s", diff)
 			}
 			if got := len(srv.taken()); got != 3 {
-				t.Errorf("%d requests to mend the cache, want 3", got)
+				t.Errorf("%d requests to fix the cache, want 3", got)
 			}
 			if diff := cmp.Diff(before, blobsOf(t, dir)); diff != "" {
-				t.Errorf("the cache was not mended (-before +after):\n%s", diff)
+				t.Errorf("the cache was not fixed (-before +after):\n%s", diff)
 			}
 		})
 	}

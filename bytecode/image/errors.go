@@ -25,7 +25,7 @@ var (
 	ErrNotFound = errors.New("image not found")
 	// ErrUnauthorized: the registry wants other credentials. Many registries
 	// also say so of repositories that do not exist.
-	ErrUnauthorized = errors.New("registry refused access")
+	ErrUnauthorized = errors.New("registry denied access")
 	// ErrMalformed: the bytes have the digest that was asked for and are no
 	// bytecode image within the limits; or the reference itself is malformed.
 	ErrMalformed = errors.New("not a bytecode image")

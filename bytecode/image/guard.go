@@ -82,7 +82,7 @@ func refuseLoopback(_ context.Context, _, address string, _ syscall.RawConn) err
 		return fmt.Errorf("read address %s: %w", address, err)
 	}
 	if a := to.Addr().Unmap(); a.IsLoopback() || a.IsUnspecified() {
-		return fmt.Errorf("refuse address %s: it is this machine's, and a redirect from elsewhere leads to it", a)
+		return fmt.Errorf("address %s is not allowed: it is this machine's, and a redirect from elsewhere leads to it", a)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func refusePrivate(_ context.Context, _, address string, _ syscall.RawConn) erro
 		return fmt.Errorf("read address %s: %w", address, err)
 	}
 	if !isPublic(to.Addr()) {
-		return fmt.Errorf("refuse address %s: it is not public but %s: list the registry as an allowed one (--allowed-registry)", to.Addr(), kindOfAddress(to.Addr()))
+		return fmt.Errorf("address %s is not allowed: it is not public but %s: list the registry as an allowed one (--allowed-registry)", to.Addr(), kindOfAddress(to.Addr()))
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func (c *cache) link(r Resolved) string {
 	return filepath.Join(c.links, hex.EncodeToString(sum[:16])+"-"+digest.Hex)
 }
 
-// linked tells whether the repository was seen to hold the image, and whether it
+// linked reports whether the repository was seen to hold the image, and whether it
 // is open.
 func (c *cache) linked(r Resolved) (known, open bool) {
 	path := c.link(r)

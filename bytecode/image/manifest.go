@@ -113,7 +113,7 @@ func onlyLayer(digest v1.Hash, m *v1.Manifest, limit int64) (v1.Descriptor, erro
 	}
 	layer := m.Layers[0]
 	if !layer.MediaType.IsDistributable() || len(layer.URLs) != 0 {
-		return v1.Descriptor{}, malformed("read manifest %s: its layer lies outside the registry, and Skep fetches none from foreign addresses", digest)
+		return v1.Descriptor{}, malformed("read manifest %s: its layer lies outside the registry, and Skep fetches none from other addresses", digest)
 	}
 	return layer, checkSize("layer", layer, limit)
 }

@@ -39,8 +39,8 @@ func TestWhatIsHandedOnNeedsNoRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, reader := range map[string]func(*Shared) *Reader{
-		"to be judged": func(s *Shared) *Reader { return s.Reader("team-b", nil) },
-		"as it runs":   func(s *Shared) *Reader { return s.Reader("team-b", nil).Sealed() },
+		"to be evaluated": func(s *Shared) *Reader { return s.Reader("team-b", nil) },
+		"as it runs":      func(s *Shared) *Reader { return s.Reader("team-b", nil).Sealed() },
 	} {
 		got, err := reader(w.another(t, nil)).Pull(t.Context(), w.image)
 		if err != nil || got.ObjectDigest != want.ObjectDigest || !bytes.Equal(got.Object, want.Object) || len(got.Labels) != len(want.Labels) {

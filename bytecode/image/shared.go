@@ -140,7 +140,7 @@ func (s *Shared) note(name string, of right, taken bool) {
 	}
 }
 
-// away tells whether a registry was out of reach a moment ago.
+// away reports whether a registry was out of reach a moment ago.
 func (s *Shared) away(registry string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *Shared) noteAway(registry string) {
 	s.down[registry] = s.options.Now()
 }
 
-// Open tells whether everybody may read an image that was pulled, and not only
+// Open reports whether everybody may read an image that was pulled, and not only
 // who showed credentials of their own.
 func (s *Shared) Open(image Resolved) bool {
 	_, open := s.own.cache.linked(image)
@@ -180,7 +180,7 @@ type Credential struct {
 	Keychain authn.Keychain
 }
 
-// Reader is the Client as one party may use it. It serves one judgement, and is
+// Reader is the Client as one party may use it. It serves one evaluation, and is
 // safe for concurrent use.
 type Reader struct {
 	shared      *Shared
@@ -395,7 +395,7 @@ func (r *Reader) try(ctx context.Context, image Resolved, do func(*Client) error
 	return key{}, r.refusal(image, refused)
 }
 
-// refusal is what all keys came to, with the remedy.
+// refusal is what all keys came to, with the fix.
 func (r *Reader) refusal(image Resolved, refused []error) error {
 	err := refused[0]
 	for _, e := range refused {
@@ -448,7 +448,7 @@ func (r *Reader) choose(k key, image Resolved) error {
 	return err
 }
 
-// let tells whether an image is read already.
+// let reports whether an image is read already.
 func (r *Reader) let(image Resolved) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

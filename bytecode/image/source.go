@@ -196,7 +196,7 @@ func (s *registrySource) head(ctx context.Context, ref name.Reference) (digest v
 	return sum(got.Manifest), nil
 }
 
-// worthGet tells whether a failed HEAD may be the registry's dislike of HEAD.
+// worthGet reports whether a failed HEAD may be the registry's dislike of HEAD.
 func worthGet(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false

@@ -44,10 +44,10 @@ func (t *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if _, redirects := origin(req); redirects > redirectLimit {
-		return nil, fmt.Errorf("refuse redirect to %s: it is the %dth in a row", req.URL.Host, redirects)
+		return nil, fmt.Errorf("redirect to %s is not allowed: it is the %dth in a row", req.URL.Host, redirects)
 	}
 	if before := sender(req); before != nil && leadsInside(before, req.URL) {
-		return nil, fmt.Errorf("refuse redirect to %s: %s is not on this machine, and may send nobody there", req.URL.Host, before.Host)
+		return nil, fmt.Errorf("redirect to %s is not allowed: %s is on another machine", req.URL.Host, before.Host)
 	}
 	t.shown.note(req)
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
@@ -91,18 +91,18 @@ func (t *bounded) tried(req *http.Request) (*http.Response, error) {
 // and .local names.
 func (t *bounded) permit(u *url.URL) error {
 	if !t.allowed.host(u.Host) {
-		return fmt.Errorf("refuse host %s: it is not public: list it as an allowed registry (--allowed-registry)", u.Host)
+		return fmt.Errorf("host %s is not allowed: it is not public: list it as an allowed registry (--allowed-registry)", u.Host)
 	}
 	if u.Scheme == "https" {
 		return nil
 	}
 	if u.Scheme != "http" {
-		return fmt.Errorf("refuse scheme %q to %s: only https is spoken", u.Scheme, u.Host)
+		return fmt.Errorf("scheme %q to %s is not allowed: use https", u.Scheme, u.Host)
 	}
 	if isLoopback(u.Hostname()) || slices.Contains(t.insecure, u.Host) {
 		return nil
 	}
-	return fmt.Errorf("refuse plain HTTP to %s: credentials could be read and tags forged on the way: use HTTPS, or list the host as an insecure registry", u.Host)
+	return fmt.Errorf("plain HTTP to %s is not allowed: credentials could be read and tags forged on the way: use HTTPS, or list the host as an insecure registry", u.Host)
 }
 
 func isLoopback(host string) bool {
@@ -171,7 +171,7 @@ func refuseRealm(from *url.URL, resp *http.Response) error {
 	for _, header := range resp.Header.Values("WWW-Authenticate") {
 		for text := range strings.SplitSeq(strings.ReplaceAll(header, `\`, ""), `"`) {
 			if realm, err := url.Parse(text); err == nil && realm.Host != "" && leadsInside(from, realm) {
-				return fmt.Errorf("refuse token service %s: %s is not on this machine, and may send nobody there", realm.Host, from.Host)
+				return fmt.Errorf("token service %s is not allowed: %s is on another machine", realm.Host, from.Host)
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func (t *bounded) bound(req *http.Request) int64 {
 	return t.manifestBytes
 }
 
-// forBlob tells whether a blob was asked for, by this request or by the one that
+// forBlob reports whether a blob was asked for, by this request or by the one that
 // was redirected to it.
 func forBlob(req *http.Request) bool {
 	first, _ := origin(req)
@@ -217,7 +217,7 @@ func valuesOf(req *http.Request) int {
 // retryAfterLimit bounds the wait a registry may ask for.
 const retryAfterLimit = 10 * time.Second
 
-// again tells whether and after what wait to try once more: on failures of the
+// again reports whether and after what wait to try once more: on failures of the
 // network and on answers that mean "not now", as long as the context allows.
 func (t *bounded) again(ctx context.Context, resp *http.Response, err error, attempt int) (time.Duration, bool) {
 	if attempt >= t.attempts || ctx.Err() != nil {

@@ -172,7 +172,7 @@ func TestInsecureRegistry(t *testing.T) {
 	_, err = wary.Resolve(t.Context(), "registry.lan:5000/bpf/x:v1")
 	refused(t, err, ErrUnavailable, "TLS")
 	_, err = wary.Resolve(t.Context(), "192.168.1.10:5000/bpf/x:v1")
-	refused(t, err, ErrUnavailable, "refuse plain HTTP to 192.168.1.10:5000")
+	refused(t, err, ErrUnavailable, "plain HTTP to 192.168.1.10:5000 is not allowed")
 }
 
 func TestBodiesAreBounded(t *testing.T) {

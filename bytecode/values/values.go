@@ -18,7 +18,7 @@ import (
 )
 
 // Apply sets the variables in the object. It checks all of them and returns
-// every refusal, each naming the variable, what is wrong and what would mend
+// every refusal, each naming the variable, what is wrong and what would fix
 // it; the object is then not to be used.
 func Apply(spec *ebpf.CollectionSpec, variables map[string]apiextensionsv1.JSON) error {
 	names := make([]string, 0, len(variables))

@@ -72,7 +72,7 @@ func fields(t *btf.Struct) string {
 	return strings.Join(names, ", ")
 }
 
-// isChar tells whether an array of the type is text.
+// isChar reports whether an array of the type is text.
 func isChar(t btf.Type) bool {
 	i, ok := btf.UnderlyingType(t).(*btf.Int)
 	return ok && i.Size == 1 && (i.Encoding == btf.Char || i.Name == "char")

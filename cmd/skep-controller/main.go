@@ -1,5 +1,5 @@
 // Command skep-controller is cluster mode's half without a kernel: it admits
-// applications, judges them, and seals what agents load.
+// applications, evaluates them, and seals what agents load.
 //
 // It holds flags and wiring only; the work is done in package controller.
 package main
@@ -66,7 +66,7 @@ func newCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:           "skep-controller",
-		Short:         "Judge the eBPF applications of a cluster and seal what its agents load",
+		Short:         "Evaluate the eBPF applications of a cluster and seal what its agents load",
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -93,8 +93,8 @@ func newCommand() *cobra.Command {
 	set.DurationVar(&o.Admission.Budget, "admission-budget", admission.DefaultBudget, "how long one request may take to learn of an image nothing is known of")
 	set.StringVar(&o.Mirror.Address, "mirror-address", "", "address at which agents fetch bytecode, such as :9444, with the webhook's certificate; empty serves none")
 	set.StringVar(&o.Mirror.TokenFile, "mirror-token", "", "file of a token of audience skep-mirror, by which replicas ask each other for bytecode (default: they do not)")
-	set.StringVar(&f.agents, "agent-selector", "", "labels of the agents' Pods in --namespace, which tell whether a node is reachable (default: an agent is taken to run on every node)")
-	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is judged again")
+	set.StringVar(&f.agents, "agent-selector", "", "labels of the agents' Pods in --namespace, which report whether a node is reachable (default: an agent is taken to run on every node)")
+	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is evaluated again")
 	set.IntVar(&o.PprofPort, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")
 	set.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended: Go is to leave what evaluates policies the memory that may take of them, unless GOMEMLIMIT says otherwise; 0 knows of none")
 	set.StringVar(&f.format, "log-format", "json", "text or json")

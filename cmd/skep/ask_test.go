@@ -52,7 +52,7 @@ func running() host.Status {
 		Applications: []host.Application{app("one"), app("two")},
 		Problems: []schemas.Problem{{Source: schemas.Position{File: "three.yaml", Line: 4}, Message: "it is wrong",
 			Definition: &v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "three"}}},
-		Passed: time.Now(),
+		Synced: time.Now(),
 	}
 }
 

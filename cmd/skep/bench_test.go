@@ -76,7 +76,7 @@ func write(b *testing.B, path, text string) {
 	}
 }
 
-// loaded tells whether so many applications are ready.
+// loaded reports whether so many applications are ready.
 func loaded(b *testing.B, l local, want int) bool {
 	var s struct {
 		Applications []struct {

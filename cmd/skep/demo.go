@@ -17,7 +17,7 @@ func newDemo() *cobra.Command {
 		Use:   "demo",
 		Short: "Show the whole pipeline in the real kernel, in namespaces of its own (root)",
 		Long: "Start a registry and a git repository, run node mode on them, send real packets, update without\n" +
-			"missing one, refuse what must not run, and leave the kernel as it was. Takes less than a minute.",
+			"missing one, deny what must not run, and leave the kernel as it was. Takes less than a minute.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()

@@ -54,20 +54,20 @@ func printInventory(w io.Writer, all inventory.Inventory) error {
 		for _, pin := range p.Pins[:min(1, len(p.Pins))] {
 			holders = append(holders, "pin "+filepath.Base(pin))
 		}
-		whose := "foreign"
+		owner := "unmanaged"
 		if p.Managed {
-			whose = "skep"
+			owner = "skep"
 			if p.Owner != nil {
-				whose = "skep " + p.Owner.App
+				owner = "skep " + p.Owner.App
 			}
 		}
 		attached, held := joined(places), joined(holders)
 		if terminal(w) {
 			attached, held = fitting(places, 22), fitting(holders, 16)
 		}
-		rows = append(rows, []string{strconv.Itoa(int(p.ID)), p.Type, p.Name, or(attached, "-"), whose, or(held, "-")})
+		rows = append(rows, []string{strconv.Itoa(int(p.ID)), p.Type, p.Name, or(attached, "-"), owner, or(held, "-")})
 	}
-	if err := table(w, []string{"ID", "TYPE", "NAME", "ATTACHED", "WHOSE", "HELD BY"}, rows); err != nil {
+	if err := table(w, []string{"ID", "TYPE", "NAME", "ATTACHED", "OWNER", "HELD BY"}, rows); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\n%d programs, %d links, %d maps; -o json tells all\n", len(all.Programs), len(all.Links), len(all.Maps))

@@ -29,7 +29,7 @@ const (
 )
 
 // errRefused ends a command whose answer, already printed, is no.
-var errRefused = errors.New("refused")
+var errRefused = errors.New("denied")
 
 // errAbsent ends a command that was asked about something that does not exist.
 type errAbsent struct{ error }

@@ -95,7 +95,7 @@ func newPolicyInput() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			engine := policies.NewEngine(policies.EngineOptions{})
 			defer engine.Close()
-			judge, err := flags.judge(cmd, engine)
+			evaluator, err := flags.evaluator(cmd, engine)
 			if err != nil {
 				return err
 			}
@@ -114,7 +114,7 @@ func newPolicyInput() *cobra.Command {
 				return fmt.Errorf("print input: %s defines no application", args[0])
 			}
 			for _, d := range defs.Applications {
-				input, err := judge.Input(cmd.Context(), gate.Request{Application: d.Application})
+				input, err := evaluator.Input(cmd.Context(), gate.Request{Application: d.Application})
 				if err != nil {
 					return err
 				}

@@ -209,7 +209,7 @@ func or(s, nothing string) string {
 	return s
 }
 
-// terminal tells whether w is one a person looks at.
+// terminal reports whether w is one a person looks at.
 func terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

@@ -39,10 +39,10 @@ func newRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run --source URL-or-DIR --policy DIR... --signers FILE...",
 		Short: "Run node mode: keep this host's eBPF programs as a git repository or a folder defines them",
-		Long: "Fetch definitions, judge them, and keep what is allowed loaded. Programs stay when skep stops,\n" +
-			"and are adopted when it starts again. What is refused, and why, is told by skep status.\n\n" +
+		Long: "Fetch definitions, evaluate them, and keep what is allowed loaded. Programs stay when skep stops,\n" +
+			"and are adopted when it starts again. skep status says what is denied, and why.\n\n" +
 			"With --once: pass once, wait until everything is loaded or has failed, print the status and stop;\n" +
-			"exit code 0: all is loaded; 1: something is refused or failed; 2: the source or the settings\n" +
+			"exit code 0: all is loaded; 1: something is denied or failed; 2: the source or the settings\n" +
 			"cannot be read.",
 		Example: "  skep run --source https://git.example.com/team/bpf.git --policy /etc/skep/policies --signers /etc/skep/signers.yaml\n" +
 			"  skep run --source ./definitions --signers ./signers.yaml --once",
@@ -64,14 +64,14 @@ func newRun() *cobra.Command {
 	settingsFlags(cmd, &o.Policies, &o.Replaces, &o.Signers)
 	flags.StringVar(&o.State, "state", defaultState, "folder for keys, caches and the socket")
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
-	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and judge again")
+	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and evaluate again")
 	flags.IntVar(&o.NamespaceShare, "namespace-share", host.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
 	flags.Var(&f.maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound")
 	flags.StringToStringVar(&o.Labels, "label", nil, "label of this node, for node selectors: key=value")
 	flags.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
 	flags.StringSliceVar(&o.AllowedRegistries, "allowed-registry", nil, "registry that definitions may name: host[:port][/prefix], *.example.com, or * for every one at a public address; one that is listed by name may be at any address (default: *)")
 	flags.BoolVar(&f.once, "once", false, "pass once and stop")
-	flags.BoolVar(&o.DryRun, "dry-run", false, "judge, load nothing, print the status and stop")
+	flags.BoolVar(&o.DryRun, "dry-run", false, "evaluate, load nothing, print the status and stop")
 	flags.StringVar(&f.listen, "listen", "", "address for /metrics and /healthz, such as 127.0.0.1:9091 (default: none)")
 	flags.StringVar(&o.Auth.Username, "git-username", "", "user name for https")
 	flags.StringVar(&o.Auth.PasswordFile, "git-password-file", "", "file with the password or token for https")

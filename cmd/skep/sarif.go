@@ -111,8 +111,8 @@ func sarif(results []vetResult) sarifLog {
 		}{{"error", r.Reasons}, {"warning", r.Warnings}, {"note", r.Audited}} {
 			for _, why := range what.reasons {
 				text := r.Application + ": " + why.Message
-				if why.Remedy != "" {
-					text += " Remedy: " + why.Remedy
+				if why.Fix != "" {
+					text += " Fix: " + why.Fix
 				}
 				add(r, what.level, why.Rule, why.Path, text)
 			}

@@ -212,7 +212,7 @@ func madeBy(kind, subject string, claims signing.Claims, at time.Time) string {
 func printEvidence(cmd *cobra.Command, e signing.Evidence) {
 	w := cmd.OutOrStdout()
 	if len(e.Signatures) == 0 {
-		fmt.Fprintf(w, "%s no known signer signed %s\n", paint(w, red, "REFUSED"), e.Digest)
+		fmt.Fprintf(w, "%s no known signer signed %s\n", paint(w, red, "DENIED"), e.Digest)
 	}
 	for _, s := range e.Signatures {
 		verb := "signed"

@@ -81,7 +81,7 @@ func newStatus() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "status [APP...]",
-		Short: "Show what skep run keeps loaded on this host, and what it refuses",
+		Short: "Show what skep run keeps loaded on this host, and what is denied",
 		Long: "The exit code is 0 where skep run answers, whatever it shows, and 1 where there is no application APP.\n" +
 			"skep run --once and skep vet are those that fail where something is denied.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -156,7 +156,7 @@ func (l *local) watch(cmd *cobra.Command, output string, names []string) error {
 		}
 		// When skep run last looked changes, and what it saw may not.
 		same := s
-		same.Passed = time.Time{}
+		same.Synced = time.Time{}
 		var now strings.Builder
 		if err := printStatus(&now, output, confirmHere, same); err != nil {
 			return err
@@ -210,10 +210,10 @@ func printStatus(w io.Writer, format, confirm string, s host.Status) error {
 	for _, caution := range slices.Concat(s.Source.Cautions, s.Settings.Cautions) {
 		fmt.Fprintf(w, "warning %s\n", plain(caution))
 	}
-	for _, b := range []*host.Brake{s.Source.Brake, s.Brake} {
+	for _, b := range []*host.UnloadProtection{s.Source.UnloadProtection, s.UnloadProtection} {
 		if b != nil {
 			fmt.Fprintf(w, "%s %s\n        kept until it is confirmed: %s\n        to unload: %s %s\n",
-				paint(w, red, "brake "), plain(b.Reason), joined(b.Applications), confirm, b.Revision)
+				paint(w, red, "unload protection"), plain(b.Reason), joined(b.Applications), confirm, b.Revision)
 		}
 	}
 	for _, p := range s.Problems {
@@ -272,10 +272,10 @@ func printUnloaded(w io.Writer, a host.Application) {
 	}
 }
 
-// twoVersions tells whether another version runs than the definition asks for.
+// twoVersions reports whether another version runs than the definition asks for.
 func twoVersions(a host.Application) bool { return a.RunningImage != "" || earlierRuns(a) }
 
-// earlierRuns tells whether the agent was told of a newer version than it runs.
+// earlierRuns reports whether the agent was told of a newer version than it runs.
 func earlierRuns(a host.Application) bool {
 	return a.Agent != nil && a.Agent.Revision != "" && a.Agent.Wanted != "" && a.Agent.Revision != a.Agent.Wanted
 }
@@ -421,9 +421,9 @@ func explain(w io.Writer, a host.Application) {
 	}
 }
 
-// printProblem says place, message and remedy as printReason does.
+// printProblem says place, message and fix as printReason does.
 func printProblem(w io.Writer, p schemas.Problem) {
-	printReason(w, paint(w, red, "problem"), policies.Reason{Rule: p.Source.String(), Path: p.Path, Message: p.Message, Remedy: p.Remedy})
+	printReason(w, paint(w, red, "problem"), policies.Reason{Rule: p.Source.String(), Path: p.Path, Message: p.Message, Fix: p.Fix})
 }
 
 func newConfirm() *cobra.Command {
@@ -433,7 +433,7 @@ func newConfirm() *cobra.Command {
 		Short: "Let a change of policies or of the source that would unload much of what runs go through",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var released host.Brake
+			var released host.UnloadProtection
 			if err := l.do(cmd.Context(), http.MethodPost, "confirm?revision="+url.QueryEscape(args[0]), &released); err != nil {
 				return err
 			}

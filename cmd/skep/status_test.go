@@ -35,10 +35,10 @@ func TestStatusAndExplainTellWhatRunsFromWhatIsWanted(t *testing.T) {
 		"the definition cannot be read": {
 			func(a *host.Application) {
 				a.Image, a.RunningImage = "", "r/app:v1"
-				a.Problems = []schemas.Problem{{Source: schemas.Position{File: "a.cue", Line: 3, Column: 2}, Path: "a.spec.x", Message: "it is wrong", Remedy: "mend it"}}
+				a.Problems = []schemas.Problem{{Source: schemas.Position{File: "a.cue", Line: 3, Column: 2}, Path: "a.spec.x", Message: "it is wrong", Fix: "fix it"}}
 			},
 			[]string{"  runs     r/app:v1 sha256:aa\n"},
-			[]string{"  problem  a.cue:3:2 at a.spec.x\n          it is wrong\n          remedy: mend it\n"}},
+			[]string{"  problem  a.cue:3:2 at a.spec.x\n          it is wrong\n          fix: fix it\n"}},
 		"one version alone": {func(*host.Application) {}, nil, []string{"  image    r/app:v2\n  digest   sha256:aa\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,20 +60,20 @@ func TestStatusAndExplainTellWhatRunsFromWhatIsWanted(t *testing.T) {
 	}
 }
 
-func TestStatusSaysLoudlyWhatTheBrakeHolds(t *testing.T) {
+func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 	var out bytes.Buffer
-	brake := &host.Brake{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one", "two"}}
-	if err := printStatus(&out, "text", confirmHere, host.Status{Source: host.SourceStatus{Address: "b", Brake: brake}}); err != nil {
+	protection := &host.UnloadProtection{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one", "two"}}
+	if err := printStatus(&out, "text", confirmHere, host.Status{Source: host.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
 		t.Fatal(err)
 	}
 	var ended bytes.Buffer
-	if err := printStatus(&ended, "text", confirmLater, host.Status{Source: host.SourceStatus{Address: "b", Brake: brake}}); err != nil {
+	if err := printStatus(&ended, "text", confirmLater, host.Status{Source: host.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
 		t.Fatal(err)
 	}
 	if want := "        to unload: start skep run without --once, and run: skep confirm source:12\n"; !strings.Contains(ended.String(), want) {
 		t.Errorf("after --once it says %q, want %q in it", &ended, want)
 	}
-	if want := "brake  the source was a, and is b\n        kept until it is confirmed: one, two\n        to unload: skep confirm source:12\n"; !strings.Contains(out.String(), want) {
+	if want := "unload protection the source was a, and is b\n        kept until it is confirmed: one, two\n        to unload: skep confirm source:12\n"; !strings.Contains(out.String(), want) {
 		t.Errorf("says %q, want %q in it", &out, want)
 	}
 }

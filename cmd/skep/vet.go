@@ -17,7 +17,7 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// gateFlags are what a command needs to judge definitions.
+// gateFlags are what a command needs to evaluate definitions.
 type gateFlags struct {
 	host.SettingsOptions
 	reg registryFlags
@@ -35,9 +35,9 @@ func settingsFlags(cmd *cobra.Command, policies, replaces, signers *[]string) {
 	cmd.Flags().StringSliceVar(signers, "signers", nil, "file or folder of BpfSigner objects")
 }
 
-// judge puts a gate together, of use until engine is closed, and warns of what the author of
+// evaluate puts a gate together, of use until engine is closed, and warns of what the author of
 // signers and policies may not have meant.
-func (f *gateFlags) judge(cmd *cobra.Command, engine *policies.Engine) (*gate.Judge, error) {
+func (f *gateFlags) evaluator(cmd *cobra.Command, engine *policies.Engine) (*gate.Evaluator, error) {
 	settings, err := host.LoadSettings(cmd.Context(), engine, f.SettingsOptions)
 	if err != nil {
 		return nil, err
@@ -84,10 +84,10 @@ func newVet() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "vet PATH...",
-		Short: "Judge definitions as a node would, and load nothing",
+		Short: "Evaluate definitions as a node would, and load nothing",
 		Long: "Run the whole gate over CUE and YAML definitions: schema, signatures, bytecode, policies.\n" +
 			"PATH is a file or a folder, or - for a stream of YAML documents on standard input.\n\n" +
-			"Exit code 0: all are allowed; 1: one is refused; 2: one is invalid, or could not be determined\n" +
+			"Exit code 0: all are allowed; 1: one is denied; 2: one is invalid, or could not be determined\n" +
 			"(a registry out of reach).",
 		Example: "  skep vet --signers signers.yaml definitions\n" +
 			"  kustomize build | skep vet -",
@@ -97,7 +97,7 @@ func newVet() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			engine := policies.NewEngine(policies.EngineOptions{})
 			defer engine.Close()
-			judge, err := flags.judge(cmd, engine)
+			evaluator, err := flags.evaluator(cmd, engine)
 			if err != nil {
 				return err
 			}
@@ -107,8 +107,8 @@ func newVet() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				done := working(cmd, "judging %s", path)
-				some, misplaced, err := vetSource(cmd.Context(), judge, from)
+				done := working(cmd, "evaluating %s", path)
+				some, misplaced, err := vetSource(cmd.Context(), evaluator, from)
 				done()
 				if err != nil {
 					return err
@@ -146,7 +146,7 @@ func (r vetResult) unknown() bool { return r.Error != "" && len(r.Reasons) == 0 
 
 // vetSource evaluates what one source holds. A definition that cannot be read is a
 // result of its own; misplaced is what is no definition of an application.
-func vetSource(ctx context.Context, judge *gate.Judge, from schemas.Options) (results []vetResult, misplaced []string, err error) {
+func vetSource(ctx context.Context, evaluator *gate.Evaluator, from schemas.Options) (results []vetResult, misplaced []string, err error) {
 	defs, err := schemas.Load(ctx, from)
 	if err != nil {
 		return nil, nil, err
@@ -156,11 +156,11 @@ func vetSource(ctx context.Context, judge *gate.Judge, from schemas.Options) (re
 		if p.Definition != nil {
 			r.Application, r.Kind = p.Definition.String(), p.Definition.Kind
 		}
-		r.Reasons = []policies.Reason{{Rule: "schema", Path: p.Path, Message: p.Message, Remedy: p.Remedy}}
+		r.Reasons = []policies.Reason{{Rule: "schema", Path: p.Path, Message: p.Message, Fix: p.Fix}}
 		results = append(results, r)
 	}
 	for _, d := range defs.Applications {
-		results = append(results, vetOne(ctx, judge, d))
+		results = append(results, vetOne(ctx, evaluator, d))
 		if ctx.Err() != nil {
 			return nil, nil, fmt.Errorf("vet: %w", ctx.Err())
 		}
@@ -171,10 +171,10 @@ func vetSource(ctx context.Context, judge *gate.Judge, from schemas.Options) (re
 	return results, defs.Misplaced(), nil
 }
 
-func vetOne(ctx context.Context, judge *gate.Judge, d schemas.Definition) vetResult {
+func vetOne(ctx context.Context, evaluator *gate.Evaluator, d schemas.Definition) vetResult {
 	id := d.Application.Identity()
 	r := vetResult{Application: id.String(), Kind: id.Kind, Source: d.Source, Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{}}
-	verdict, err := judge.Judge(ctx, gate.Request{Application: d.Application})
+	verdict, err := evaluator.Evaluate(ctx, gate.Request{Application: d.Application})
 	if err != nil {
 		r.Error = err.Error()
 		return r
@@ -241,7 +241,7 @@ func printVetResult(w io.Writer, r vetResult) {
 	case r.unknown():
 		answer = paint(w, red, "UNKNOWN")
 	case !r.Allowed:
-		answer = paint(w, red, "REFUSED")
+		answer = paint(w, red, "DENIED")
 	}
 	fmt.Fprintf(w, "%s %s %s %s\n", answer, or(r.Kind, "file"), r.Application, paint(w, faint, r.Source.String()))
 	if r.Digest != "" {
@@ -251,7 +251,7 @@ func printVetResult(w io.Writer, r vetResult) {
 		printReason(w, paint(w, red, kind), why)
 	}
 	if r.unknown() {
-		fmt.Fprintf(w, "  could not be judged\n          %s\n          remedy: %s\n", plain(r.Error), "mend what it names, such as a registry out of reach, and vet again")
+		fmt.Fprintf(w, "  could not be evaluated\n          %s\n          fix: %s\n", plain(r.Error), "fix what it names, such as a registry out of reach, and vet again")
 	}
 	for _, why := range r.Rejected {
 		fmt.Fprintf(w, "  %s %s\n", paint(w, faint, "signature did not count:"), plain(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))
@@ -270,14 +270,14 @@ func printAside(w io.Writer, warnings, audited []policies.Reason) {
 	}
 }
 
-// printReason says rule, path, message and remedy on lines a person reads.
+// printReason says rule, path, message and fix on lines a person reads.
 func printReason(w io.Writer, kind string, r policies.Reason) {
 	fmt.Fprintf(w, "  %s  %s", kind, plain(r.Rule))
 	if r.Path != "" {
 		fmt.Fprintf(w, " at %s", plain(r.Path))
 	}
 	fmt.Fprintf(w, "\n          %s\n", plain(r.Message))
-	if r.Remedy != "" {
-		fmt.Fprintf(w, "          remedy: %s\n", plain(r.Remedy))
+	if r.Fix != "" {
+		fmt.Fprintf(w, "          fix: %s\n", plain(r.Fix))
 	}
 }

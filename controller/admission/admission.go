@@ -1,8 +1,8 @@
 // Package admission is the gate's door at the API server: it looks at what
 // people write before it is stored.
 //
-// It denies what is known to be bad and lets in what could not be told in time.
-// It allows nothing to be loaded: what it lets in is judged again by the
+// It denies what is known to be bad and lets in what could not be determined in time.
+// It allows nothing to be loaded: what it lets in is evaluated again by the
 // reconcilers, and only what they seal reaches a node. It also records who
 // asked, and keeps the certificate by which the API server knows it.
 package admission
@@ -66,10 +66,10 @@ type Options struct {
 	Budget time.Duration
 }
 
-// Enabled tells whether anything is served.
+// Enabled reports whether anything is served.
 func (o Options) Enabled() bool { return o.Port != 0 }
 
-// selfManaged tells whether Skep makes the certificate.
+// selfManaged reports whether Skep makes the certificate.
 func (o Options) selfManaged() bool { return o.Enabled() && o.CertDir == "" }
 
 // Cache narrows what a manager's cache holds for admission to the few objects of
@@ -104,9 +104,9 @@ func (o Options) Server(certificates *Certificates) webhook.Server {
 
 // Parts is what admission asks.
 type Parts struct {
-	// Judge and Keeper are the reconcilers' own, so that both doors say the same.
-	Judge  *gate.Judge
-	Keeper *policy.Keeper
+	// Evaluator and Keeper are the reconcilers' own, so that both doors say the same.
+	Evaluator *gate.Evaluator
+	Keeper    *policy.Keeper
 	// Images is the reconcilers' own too; see Validator.
 	Images func(context.Context, v1alpha1.Application) *image.Reader
 	// Certificates is what Options.Server was given.
@@ -115,7 +115,7 @@ type Parts struct {
 	Metrics prometheus.Registerer
 	// Namespace is Skep's own.
 	Namespace string
-	// Leader tells whether this replica leads; nil means that it does.
+	// Leader reports whether this replica leads; nil means that it does.
 	Leader *leader.Elector
 	// Tell has agents trust authorities of the certificate, in PEM; nil where
 	// nobody but the API server is shown it.
@@ -137,7 +137,7 @@ func Register(mgr ctrl.Manager, o Options, p Parts) error {
 	}
 	// The patterns are what metrics and logs say; the path itself is in neither.
 	server.Register(prefixValidate+"{path}", door(&Validator{
-		Reader: mgr.GetClient(), Judge: p.Judge, Keeper: p.Keeper, Images: p.Images, Budget: budget, Metrics: NewMetrics(p.Metrics),
+		Reader: mgr.GetClient(), Evaluator: p.Evaluator, Keeper: p.Keeper, Images: p.Images, Budget: budget, Metrics: NewMetrics(p.Metrics),
 	}))
 	server.Register(prefixRequester+"{path}", door(Recorder{}))
 	return mgr.AddReadyzCheck("webhook", func(r *http.Request) error {

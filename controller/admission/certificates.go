@@ -46,7 +46,7 @@ type Certificates struct {
 	client client.Client
 	secret types.NamespacedName
 	names  []string
-	// leader tells whether this replica leads.
+	// leader reports whether this replica leads.
 	leader *leader.Elector
 	// tell has agents trust authorities; nil where nobody asks.
 	tell func(ctx context.Context, authorities []byte) error
@@ -131,7 +131,7 @@ func (c *Certificates) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl
 }
 
 // renew reads the Secret, and makes what is in it anew where that is due. That
-// names are missing is for the leader alone to mend: replicas of two versions
+// names are missing is for the leader alone to fix: replicas of two versions
 // with other names each would take turns without end.
 func (c *Certificates) renew(ctx context.Context) (pair, error) {
 	var secret corev1.Secret

@@ -28,7 +28,7 @@ func (c *Certificates) keep(mgr ctrl.Manager, o Options, p Parts) error {
 		}
 		return c.register(mgr)
 	}
-	path := &follower{certificates: c, folder: o.CertDir}
+	path := &folderWatcher{certificates: c, folder: o.CertDir}
 	if err := path.look(context.Background()); err != nil {
 		return err
 	}
@@ -37,11 +37,11 @@ func (c *Certificates) keep(mgr ctrl.Manager, o Options, p Parts) error {
 		return fmt.Errorf("read certificate: %w", err)
 	}
 	c.folder = watcher
-	if err := errors.Join(mgr.Add(watcher), mgr.Add(&looker{what: "read the webhook's path", look: path.look})); err != nil || c.tell == nil {
+	if err := errors.Join(mgr.Add(watcher), mgr.Add(&poller{what: "read the webhook's path", look: path.look})); err != nil || c.tell == nil {
 		return err
 	}
-	t := &teller{file: filepath.Join(o.CertDir, keyAuthorities), tell: c.tell, now: c.now}
-	return mgr.Add(&looker{what: "tell agents who signs the mirror's certificate", look: t.look})
+	t := &bundlePublisher{file: filepath.Join(o.CertDir, keyAuthorities), tell: c.tell, now: c.now}
+	return mgr.Add(&poller{what: "tell agents who signs the mirror's certificate", look: t.look})
 }
 
 // serviceNames are those of the chart's Services, which the certificate is to
@@ -55,8 +55,8 @@ func serviceNames(namespace string) []string {
 	return names
 }
 
-// looker looks again and again at a file that somebody else writes.
-type looker struct {
+// poller looks again and again at a file that somebody else writes.
+type poller struct {
 	// what it does, for the log.
 	what string
 	look func(context.Context) error
@@ -67,10 +67,10 @@ const lookAgain = 10 * time.Second
 
 // NeedLeaderElection tells a manager to run it on every replica: each has the
 // same file.
-func (*looker) NeedLeaderElection() bool { return false }
+func (*poller) NeedLeaderElection() bool { return false }
 
 // Start looks until ctx ends. What could not be done is done again.
-func (l *looker) Start(ctx context.Context) error {
+func (l *poller) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := l.look(ctx); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, l.what)
@@ -79,8 +79,8 @@ func (l *looker) Start(ctx context.Context) error {
 	return nil
 }
 
-// follower has the path served that lies in a folder.
-type follower struct {
+// folderWatcher has the path served that lies in a folder.
+type folderWatcher struct {
 	certificates *Certificates
 	folder       string
 	// written is what the file says since then, before what it said until then.
@@ -90,7 +90,7 @@ type follower struct {
 
 // look serves what the file says, and for a while what it said before: nobody
 // knows who learns of a change first, the replica or the API server.
-func (f *follower) look(context.Context) error {
+func (f *folderWatcher) look(context.Context) error {
 	written, err := folderPath(f.folder)
 	if err != nil {
 		return err
@@ -109,8 +109,8 @@ func (f *follower) look(context.Context) error {
 	return nil
 }
 
-// teller has agents trust the authorities of a file that somebody else writes.
-type teller struct {
+// bundlePublisher has agents trust the authorities of a file that somebody else writes.
+type bundlePublisher struct {
 	file string
 	tell func(ctx context.Context, authorities []byte) error
 	now  func() time.Time
@@ -120,7 +120,7 @@ type teller struct {
 
 // look tells what the file says where that changed, and with it what it said
 // before: a replica that was not told yet shows the older one.
-func (t *teller) look(ctx context.Context) error {
+func (t *bundlePublisher) look(ctx context.Context) error {
 	written, err := os.ReadFile(t.file)
 	if err != nil {
 		return fmt.Errorf("read authorities: %w", err)

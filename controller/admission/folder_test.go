@@ -18,7 +18,7 @@ import (
 func TestAuthoritiesOfSomebodyElseAreToldWithOverlap(t *testing.T) {
 	var told [][]byte
 	var refuse error
-	w := &teller{
+	w := &bundlePublisher{
 		file: filepath.Join(t.TempDir(), keyAuthorities), now: func() time.Time { return start },
 		tell: func(_ context.Context, authorities []byte) error {
 			if refuse == nil {
@@ -61,7 +61,7 @@ func TestAuthoritiesOfSomebodyElseAreToldWithOverlap(t *testing.T) {
 func TestThePathOfSomebodyElseIsFollowed(t *testing.T) {
 	now := start
 	c := &Certificates{Now: func() time.Time { return now }}
-	f := &follower{certificates: c, folder: t.TempDir()}
+	f := &folderWatcher{certificates: c, folder: t.TempDir()}
 	mux := http.NewServeMux()
 	mux.Handle(prefixValidate+"{path}", c.told(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	first, second := newPath(), newPath()

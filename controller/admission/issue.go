@@ -48,7 +48,7 @@ type pair struct {
 	pathsAt time.Time
 }
 
-// settled tells whether every replica and the API server had time to learn of it.
+// settled reports whether every replica and the API server had time to learn of it.
 func (p pair) settled(now time.Time) bool { return !now.Before(p.issuedAt.Add(overlap)) }
 
 // since is when the newest path came.
@@ -108,7 +108,7 @@ func parse(data map[string][]byte) (pair, error) {
 	}, err
 }
 
-// covers tells whether it can be served under every name.
+// covers reports whether it can be served under every name.
 func (p pair) covers(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return p.certificate.Leaf.VerifyHostname(name) != nil })
 }

@@ -13,12 +13,12 @@ type outcome string
 
 // The outcomes.
 const (
-	// allowed was judged and found good; unchanged asks for nothing new.
+	// allowed was evaluated and found good; unchanged asks for nothing new.
 	allowed, unchanged outcome = "allowed", "unchanged"
 	// warned is denied by policies that all say admission: Warn.
 	warned outcome = "warned"
 	denied outcome = "denied"
-	// unverified could not be told in time.
+	// unverified could not be determined in time.
 	unverified outcome = "unverified"
 	malformed  outcome = "malformed"
 )

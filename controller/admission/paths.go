@@ -117,7 +117,7 @@ func (c *Certificates) told(h http.Handler) http.Handler {
 
 // point has a client configuration call one of the paths below a prefix. One that
 // every replica serves stays until all of them had time to learn of the newest.
-// It tells whether that changed anything.
+// It reports whether that changed anything.
 func point(config *admissionregistrationv1.WebhookClientConfig, prefix string, served []string, settled bool) (changed bool, err error) {
 	calls, at := "", &url.URL{}
 	switch {

@@ -36,7 +36,7 @@ func steering() []string {
 	return []string{gate.AnnotationRequestedAt, v1alpha1.AnnotationResume, v1alpha1.AnnotationUndo}
 }
 
-// differ tells whether one of some annotations changed.
+// differ reports whether one of some annotations changed.
 func differ(before, now metav1.Object, annotations ...string) bool {
 	was, is := before.GetAnnotations(), now.GetAnnotations()
 	return slices.ContainsFunc(annotations, func(a string) bool { return was[a] != is[a] })
@@ -96,7 +96,7 @@ func patches(annotations map[string]string, wanted string) []webhook.JSONPatchOp
 const unrecorded = "admission/requester: the annotation " + application.AnnotationRequester + " does not say who asks, which what installs Skep has recorded over whatever stands there " +
 	"(have an admin install the MutatingAdmissionPolicy skep-requester of Skep's chart, or the webhook requester.skep.dev)"
 
-// recorded tells whether an application says truly who asked, so that no policy
+// recorded reports whether an application says truly who asked, so that no policy
 // believes what a user wrote there while the recorder is not in place. Where
 // nothing new is asked the record before may stay.
 func recorded(before, now client.Object, asks bool, user authenticationv1.UserInfo) (bool, error) {
@@ -133,7 +133,7 @@ func record(user authenticationv1.UserInfo) (string, error) {
 	return string(text), err
 }
 
-// fits tells whether a name is short enough and without control characters.
+// fits reports whether a name is short enough and without control characters.
 func fits(s string, runes int) bool {
 	return len([]rune(s)) <= runes && !strings.ContainsFunc(s, func(r rune) bool { return r < 0x80 && unicode.IsControl(r) })
 }

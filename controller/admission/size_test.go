@@ -15,7 +15,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// sized is an application that nobody has to judge, changed.
+// sized is an application that nobody has to evaluate, changed.
 func sized(change ...func(*v1alpha1.BpfApplication)) *v1alpha1.BpfApplication {
 	app := &v1alpha1.BpfApplication{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindBpfApplication},

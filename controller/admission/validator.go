@@ -36,11 +36,11 @@ const compileBudgets = 4
 // stored. It changes nothing, so a dry run is a request like any other.
 type Validator struct {
 	// Reader reads namespaces, from a cache.
-	Reader client.Reader
-	Judge  *gate.Judge
-	Keeper *policy.Keeper
+	Reader    client.Reader
+	Evaluator *gate.Evaluator
+	Keeper    *policy.Keeper
 	// Images reads an application's image with the pull Secrets it names; nil
-	// means as the Judge does.
+	// means as the Evaluator does.
 	Images func(context.Context, v1alpha1.Application) *image.Reader
 	// Budget is how long one request may take to learn what is not known.
 	Budget  time.Duration
@@ -154,12 +154,12 @@ func read(kind metav1.GroupVersionKind, raw []byte) (client.Object, error) {
 	return object, json.Unmarshal(raw, object)
 }
 
-// settled tells whether an update asks for nothing that has to be looked at.
+// settled reports whether an update asks for nothing that has to be looked at.
 // What was denied since it was stored must stay in the hands of its operators:
 // they can label it, confirm it, suspend it, and take finalizers from it while it
 // is on its way out, whatever is wrong with the rest of it. None of this loads
-// anything, and the reconcilers judge by the new metadata. Nor does undoing a
-// rollout: the version before is judged by itself. What has a tag resolved anew,
+// anything, and the reconcilers evaluate by the new metadata. Nor does undoing a
+// rollout: the version before is evaluated by itself. What has a tag resolved anew,
 // or a rollout go on, is looked at.
 func settled(before, now client.Object) bool {
 	was, is := spec(before), spec(now)
@@ -206,8 +206,8 @@ func (v *Validator) policy(ctx context.Context, object string, list []policies.P
 	return answer{outcome: allowed, warnings: warnings("", list[0].Cautions())}, nil
 }
 
-// stoodFor is the digest that an application's image stood for when it was judged
-// last, as its status says; empty where it names another image by now, was not judged
+// stoodFor is the digest that an application's image stood for when it was evaluated
+// last, as its status says; empty where it names another image by now, was not evaluated
 // since it names that one, or whoever changes it asks what the tag stands for now.
 func stoodFor(before client.Object, now v1alpha1.Application) string {
 	was, ok := before.(v1alpha1.Application)
@@ -223,7 +223,7 @@ func stoodFor(before client.Object, now v1alpha1.Application) string {
 }
 
 // application asks the gate: at once where all is known, within the budget
-// where it is not. What could not be told is let in with a warning, since
+// where it is not. What could not be determined is let in with a warning, since
 // nothing is loaded before it was; but not what is denied already by what its image
 // stood for before.
 func (v *Validator) application(ctx context.Context, app v1alpha1.Application, before string) answer {
@@ -265,19 +265,19 @@ func (v *Validator) verdict(ctx context.Context, app v1alpha1.Application, befor
 		asking, stop = context.WithTimeout(ctx, v.Budget*3/4)
 		defer stop()
 	}
-	if verdict, err = v.judge(asking, app, ""); err == nil || before == "" {
+	if verdict, err = v.evaluate(asking, app, ""); err == nil || before == "" {
 		return verdict, nil, err
 	}
-	known, unknown := v.judge(ctx, app, before)
+	known, unknown := v.evaluate(ctx, app, before)
 	if unknown != nil || known.Allowed() {
 		return verdict, nil, err
 	}
-	return known, []string{fmt.Sprintf("judged by what is known of %s, since its registry could not be asked: %v", before, err)}, nil
+	return known, []string{fmt.Sprintf("evaluated by what is known of %s, since its registry could not be asked: %v", before, err)}, nil
 }
 
-// judge has the gate judge an application as the reconcilers would, by a digest
+// evaluate has the gate evaluate an application as the reconcilers would, by a digest
 // where there is one.
-func (v *Validator) judge(ctx context.Context, app v1alpha1.Application, digest string) (gate.Verdict, error) {
+func (v *Validator) evaluate(ctx context.Context, app v1alpha1.Application, digest string) (gate.Verdict, error) {
 	if err := v.Keeper.Wait(ctx); err != nil {
 		return gate.Verdict{}, err
 	}
@@ -292,5 +292,5 @@ func (v *Validator) judge(ctx context.Context, app v1alpha1.Application, digest 
 		}
 		request.Namespace = policies.Namespace{Name: namespace, Labels: ns.Labels}
 	}
-	return v.Judge.Judge(ctx, request)
+	return v.Evaluator.Evaluate(ctx, request)
 }

@@ -44,7 +44,7 @@ const DefaultGrace = 30 * time.Second
 // gone as well.
 const remembered = 24 * time.Hour
 
-// Enabled tells whether Pods are looked at.
+// Enabled reports whether Pods are looked at.
 func (o Options) Enabled() bool { return o.Selector != nil }
 
 // Cache narrows what a manager's cache holds of Pods, so that RBAC can grant it
@@ -75,7 +75,7 @@ func trim(o any) (any, error) {
 	return trimmed, nil
 }
 
-// ready tells whether the kubelet found an agent to be well. Where the kubelet
+// ready reports whether the kubelet found an agent to be well. Where the kubelet
 // is away, the API server's node controller says for it that it is not.
 func ready(p *corev1.Pod) bool {
 	c := readiness(p)

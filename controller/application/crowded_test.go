@@ -19,8 +19,8 @@ import (
 	"github.com/skep-dev/skep/test/programs"
 )
 
-// TestANamespaceThatWaitsHoldsNoMoreWorkers has what runs of a namespace judged anew by
-// a replica that knows nothing yet, while its registry hangs and as many judgements of
+// TestANamespaceThatWaitsHoldsNoMoreWorkers has what runs of a namespace evaluated anew by
+// a replica that knows nothing yet, while its registry hangs and as many evaluations of
 // the namespace wait as may.
 func TestANamespaceThatWaitsHoldsNoMoreWorkers(t *testing.T) {
 	b := newBench(t)
@@ -61,12 +61,12 @@ func TestANamespaceThatWaitsHoldsNoMoreWorkers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Judge, err = gate.New(gate.Options{Images: images, Trust: trust, Policies: set, Timeout: time.Hour})
+	b.Evaluator, err = gate.New(gate.Options{Images: images, Trust: trust, Policies: set, Timeout: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Keeper.Judge, b.JudgeTimeout = b.Judge, time.Hour
-	b.lanes.slow = map[string]int{"team": slowAtOnce}
+	b.Keeper.Evaluator, b.EvaluationTimeout = b.Evaluator, time.Hour
+	b.limiter.slow = map[string]int{"team": slowAtOnce}
 	b.refresh()
 	// Its definition is asked for, and given up after a moment; what runs is not.
 	_, err = b.Reconcile(t.Context(), app.Identity())

@@ -34,7 +34,7 @@ func TestAVersionForNoNodeComesBackWhereNothingRuns(t *testing.T) {
 				f.create(f.app)
 				f.settles()
 				f.edit(func(s *v1alpha1.BpfApplicationSpec) { c.next(s); s.Bytecode.Image = f.versions[1] })
-				if f.state().State == v1alpha1.RolloutEmpty {
+				if f.state().State == v1alpha1.RolloutNoMatchingNodes {
 					f.resume()
 				}
 				if c.failed {
@@ -44,7 +44,7 @@ func TestAVersionForNoNodeComesBackWhereNothingRuns(t *testing.T) {
 					t.Fatalf("before: %s; %+v", f.say(p), f.state())
 				}
 				bring(f)
-				if p := f.settles(); f.say(p) != "v1 on 5, withdrawn v2" || f.state().State == v1alpha1.RolloutEmpty {
+				if p := f.settles(); f.say(p) != "v1 on 5, withdrawn v2" || f.state().State == v1alpha1.RolloutNoMatchingNodes {
 					t.Errorf("%s; %+v", f.say(p), f.state())
 				}
 			})

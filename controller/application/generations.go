@@ -58,7 +58,7 @@ func (g *generations) forget(id v1alpha1.Identity) {
 	delete(g.byID, id)
 }
 
-// wantsUndo tells whether people asked for an undo of what an application asks for.
+// wantsUndo reports whether people asked for an undo of what an application asks for.
 func (r *Reconciler) wantsUndo(app application, definition int64) bool {
 	since := r.generations.since(app, definition)
 	asked, err := strconv.ParseInt(app.GetAnnotations()[v1alpha1.AnnotationUndo], 10, 64)

@@ -23,8 +23,8 @@ import (
 type sealed struct {
 	object  *v1alpha1.BpfIntent
 	payload *intent.Payload
-	// said is what nodes say of it.
-	said word
+	// report is what nodes say of it.
+	report nodeReport
 	// runs tells that nodes run something under the application's name, lost that
 	// they do so by an intent that is no more, or whose seal does not hold.
 	runs, lost bool
@@ -34,7 +34,7 @@ type sealed struct {
 
 // behind tells that nodes have seen a newer intent than there is: it was lost.
 func (s sealed) behind() bool {
-	return s.payload != nil && s.said.serial > s.payload.Serial
+	return s.payload != nil && s.report.serial > s.payload.Serial
 }
 
 // open opens a BpfIntent; false where its seal does not hold or it speaks of
@@ -98,7 +98,7 @@ func (r *Reconciler) crd(ctx context.Context, kind string) (string, error) {
 // the time of that request is safe: absence is believed less by it, and not more.
 func (r *Reconciler) crdToSeal(ctx context.Context, kind string) (string, error) {
 	uid, err, _ := r.crds.Do(kind, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), judgeTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), evaluationTimeout)
 		defer cancel()
 		return r.crd(ctx, kind)
 	})
@@ -109,15 +109,15 @@ func (r *Reconciler) crdToSeal(ctx context.Context, kind string) (string, error)
 }
 
 // write seals what a move asks for and writes it, in one request.
-func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s gate.Standing, move gate.Move, why string) (sealed, error) {
+func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s gate.Observation, move gate.Move, why string) (sealed, error) {
 	if move == gate.MoveKeep {
 		return mine, nil
 	}
-	if move == gate.MoveBury {
+	if move == gate.MoveUnload {
 		if before, went, err := r.back(ctx, app, mine, s); went || err != nil {
 			return before, err
 		}
-		return r.bury(ctx, mine, why)
+		return r.unload(ctx, mine, why)
 	}
 	crd, err := r.crdToSeal(ctx, app.Identity().Kind)
 	if err != nil {
@@ -143,9 +143,9 @@ func (r *Reconciler) seal(ctx context.Context, mine sealed, v gate.Verdict, stam
 	return r.put(ctx, mine, envelope, crd)
 }
 
-// bury seals a tombstone over an intent.
-func (r *Reconciler) bury(ctx context.Context, s sealed, why string) (sealed, error) {
-	envelope, err := gate.Bury(r.Keys().Sealer, s.payload.Application, gate.Stamp{UID: s.payload.UID, Serial: r.serial(s), Undone: s.payload.Undone}, why)
+// unload seals a tombstone over an intent.
+func (r *Reconciler) unload(ctx context.Context, s sealed, why string) (sealed, error) {
+	envelope, err := gate.SealTombstone(r.Keys().Sealer, s.payload.Application, gate.Stamp{UID: s.payload.UID, Serial: r.serial(s), Undone: s.payload.Undone}, why)
 	if err != nil {
 		return s, err
 	}
@@ -154,7 +154,7 @@ func (r *Reconciler) bury(ctx context.Context, s sealed, why string) (sealed, er
 }
 
 func (r *Reconciler) serial(s sealed) int64 {
-	last := s.said.serial
+	last := s.report.serial
 	if s.payload != nil {
 		last = max(last, s.payload.Serial)
 	}
@@ -230,12 +230,12 @@ func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error
 	case !s.payload.Tombstone && s.gone == "":
 		return 0, r.distrust(ctx, s)
 	case !s.payload.Tombstone:
-		_, err := r.bury(ctx, s, s.gone)
+		_, err := r.unload(ctx, s, s.gone)
 		return 0, err
 	}
 	overtaken, wait := r.overtaken(s)
 	if overtaken {
-		_, err := r.bury(ctx, s, gate.UnloadedAgain(s.payload.Reason))
+		_, err := r.unload(ctx, s, gate.UnloadedAgain(s.payload.Reason))
 		return minBetween, err
 	}
 	if left := time.UnixMilli(s.payload.Serial).Add(keepTombstone).Sub(r.now()); left > 0 {
@@ -250,7 +250,7 @@ func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error
 
 // distrust has the versions unloaded of what vanished with its CRD that were
 // admitted by nobody who is not revoked, and those of which one signer is revoked
-// and that are denied now: nothing else is judged of it.
+// and that are denied now: nothing else is evaluated of it.
 func (r *Reconciler) distrust(ctx context.Context, s sealed) error {
 	revoked := r.Keeper.Revoked()
 	namespace, err := r.namespace(ctx, s.payload.Application)
@@ -261,17 +261,17 @@ func (r *Reconciler) distrust(ctx context.Context, s sealed) error {
 		if gate.LostItsSigners(v, revoked) {
 			return false
 		}
-		return !gate.LostASigner(v, revoked) || r.fate(ctx, gate.Request{Namespace: namespace}, *v).Keeps
+		return !gate.LostASigner(v, revoked) || r.versionVerdict(ctx, gate.Request{Namespace: namespace}, *v).Keeps
 	})
 	if err != nil || kept {
 		return err
 	}
-	_, err = r.bury(ctx, s, gate.UnloadedByRevocation(s.payload, revoked))
+	_, err = r.unload(ctx, s, gate.UnloadedByRevocation(s.payload, revoked))
 	return err
 }
 
-// waits tells whether what an application left behind runs on until the one that
-// took its place is judged: its author must not gain a gap by creating it anew,
+// waits reports whether what an application left behind runs on until the one that
+// took its place is evaluated: its author must not gain a gap by creating it anew,
 // nor keep by that what a revocation or a policy would have unloaded.
 func (r *Reconciler) waits(ctx context.Context, now application, s sealed) (bool, error) {
 	if s.payload.Tombstone {
@@ -279,10 +279,10 @@ func (r *Reconciler) waits(ctx context.Context, now application, s sealed) (bool
 	}
 	request, err := r.request(ctx, now, nil)
 	if err != nil {
-		// The successor is judged later, and so is this.
+		// The successor is evaluated later, and so is this.
 		return true, nil
 	}
-	judging, cancel := context.WithTimeout(ctx, cmp.Or(r.JudgeTimeout, judgeTimeout))
+	judging, cancel := context.WithTimeout(ctx, cmp.Or(r.EvaluationTimeout, evaluationTimeout))
 	defer cancel()
 	return r.lessen(ctx, s, func(v *intent.Payload) bool { return r.keeps(judging, now, request, *v) })
 }
@@ -306,7 +306,7 @@ func (r *Reconciler) lessen(ctx context.Context, s sealed, keeps func(*intent.Pa
 	case own && live.Rollout.Through != "":
 		_, err = r.withdraw(ctx, s)
 	case !own || len(gone) > 1:
-		_, err = r.forsake(ctx, s, beside{live: live, gone: gone, own: own})
+		_, err = r.withdrawVersions(ctx, s, beside{live: live, gone: gone, own: own})
 	}
 	return true, err
 }
@@ -314,7 +314,7 @@ func (r *Reconciler) lessen(ctx context.Context, s sealed, keeps func(*intent.Pa
 // withdraw takes the newest version from the nodes that its rollout came to: all
 // are held at the one before.
 func (r *Reconciler) withdraw(ctx context.Context, s sealed) (sealed, error) {
-	envelope, err := gate.Withdraw(r.Keys().Sealer, *s.payload, r.serial(s))
+	envelope, err := gate.WithdrawRollout(r.Keys().Sealer, *s.payload, r.serial(s))
 	if err != nil {
 		return s, err
 	}
@@ -358,7 +358,7 @@ func (r *Reconciler) gone(ctx context.Context, s sealed) (why string, err error)
 	return "it was deleted", err
 }
 
-// runs tells whether a node says that it runs what a tombstone is of, or has no
+// runs reports whether a node says that it runs what a tombstone is of, or has no
 // room in its report to say so. A node that is away with it keeps the tombstone
 // waiting, however long: it is to clean up when it returns.
 func (r *Reconciler) runs(ctx context.Context, s sealed) (bool, error) {
@@ -366,7 +366,7 @@ func (r *Reconciler) runs(ctx context.Context, s sealed) (bool, error) {
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("list what nodes report: %w", err)
 	}
-	return untold(nodes.Items, s.payload.UID) || slices.ContainsFunc(nodes.Items, func(n v1alpha1.BpfNode) bool {
+	return mayRunUnreported(nodes.Items, s.payload.UID) || slices.ContainsFunc(nodes.Items, func(n v1alpha1.BpfNode) bool {
 		a := n.Status.Of(s.payload.UID)
 		return a != nil && (a.State != v1alpha1.NodeRemoved || a.Serial < s.payload.Serial)
 	}), nil

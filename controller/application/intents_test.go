@@ -137,7 +137,7 @@ func TestATombstoneIsKeptForNodesThatMayBeBack(t *testing.T) {
 				t.Fatalf("sealed %+v", p)
 			}
 			n := &v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
-			n.Status.Counts.Untold = c.untold
+			n.Status.Counts.NotReported = c.untold
 			if c.says != "" {
 				n.Status.Applications = append(n.Status.Applications, b.says(app, c.says))
 			}
@@ -243,7 +243,7 @@ func TestATombstoneIsSealedOverWhileAVersionIsHeldBack(t *testing.T) {
 	}
 }
 
-// TestARevocationFindsWhatVanishedWithItsCRD: nothing judges it any more, and its
+// TestARevocationFindsWhatVanishedWithItsCRD: nothing evaluates it any more, and its
 // signers are in the seal.
 func TestARevocationFindsWhatVanishedWithItsCRD(t *testing.T) {
 	b := newBench(t)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A judgement that takes slowAfter waits for a registry. slowAtOnce of one
+// A evaluation that takes slowAfter waits for a registry. slowAtOnce of one
 // namespace may; beyond them one that would is given up after hasty, which is
 // long for what is known, and one of what does not run yet is not begun.
 const (
@@ -17,18 +17,18 @@ const (
 	hasty      = 250 * time.Millisecond
 )
 
-// errCrowded says why a judgement was given up.
-var errCrowded = errors.New("it takes long, and so many others of its namespace do that it has to wait; trying again")
+// errQueued says why a evaluation was given up.
+var errQueued = errors.New("it takes long, and so many others of its namespace do that it has to wait; trying again")
 
-// lanes keep one namespace, whose registries hang, from holding up the others
+// limiter keep one namespace, whose registries hang, from holding up the others
 // and what a revocation has to reach: who may apply may name any host.
-type lanes struct {
+type limiter struct {
 	mu   sync.Mutex
 	slow map[string]int
 }
 
-// full tells whether as many judgements of a namespace wait as may.
-func (l *lanes) full(namespace string) bool {
+// full reports whether as many evaluations of a namespace wait as may.
+func (l *limiter) full(namespace string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.slow[namespace] >= slowAtOnce
@@ -39,8 +39,8 @@ func later() time.Duration {
 	return 5*time.Second + rand.N(10*time.Second) //nolint:gosec // jitter guards no secret
 }
 
-// enter bounds one judgement; leave is to be called after it.
-func (l *lanes) enter(ctx context.Context, namespace string) (bounded context.Context, leave func()) {
+// enter bounds one evaluation; leave is to be called after it.
+func (l *limiter) enter(ctx context.Context, namespace string) (bounded context.Context, leave func()) {
 	bounded, cancel := context.WithCancelCause(ctx)
 	after, holds, left := slowAfter, false, false
 	if l.full(namespace) {
@@ -52,7 +52,7 @@ func (l *lanes) enter(ctx context.Context, namespace string) (bounded context.Co
 		switch {
 		case left:
 		case l.slow[namespace] >= slowAtOnce:
-			cancel(errCrowded)
+			cancel(errQueued)
 		default:
 			if l.slow == nil {
 				l.slow = map[string]int{}

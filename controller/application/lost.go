@@ -27,12 +27,12 @@ const (
 	maxTombstones = 8
 )
 
-// word is what nodes say of one application.
-type word struct {
+// nodeReport is what nodes say of one application.
+type nodeReport struct {
 	// serial is that of the newest version that one of them has seen; runs tells
 	// that it runs on one, or may: untold, that a report had no room for it.
-	serial       int64
-	runs, untold bool
+	serial            int64
+	runs, notReported bool
 	// part tells that one of them could not have all of a version: it names that one,
 	// and may run parts of others for the rest.
 	part bool
@@ -49,13 +49,13 @@ type version struct {
 
 func versionOf(v *intent.Payload) version { return version{v.Revision(), v.VersionSerial()} }
 
-// of tells whether a node runs a version, or may.
-func (w word) of(v version) bool {
-	return w.untold || slices.Contains(w.revisions, v.revision) || slices.Contains(w.serials, v.serial)
+// of reports whether a node runs a version, or may.
+func (w nodeReport) of(v version) bool {
+	return w.notReported || slices.Contains(w.revisions, v.revision) || slices.Contains(w.serials, v.serial)
 }
 
 // and takes what one node says more.
-func (w word) and(a v1alpha1.NodeApplication) word {
+func (w nodeReport) and(a v1alpha1.NodeApplication) nodeReport {
 	w.serial = max(w.serial, a.Serial)
 	w.part = w.part || a.Revision != "" && (a.State == v1alpha1.NodeFailed || a.State == v1alpha1.NodeUnsupported)
 	switch {
@@ -76,17 +76,17 @@ func (w word) and(a v1alpha1.NodeApplication) word {
 // short tells that a node told of an application without its name.
 func short(a v1alpha1.NodeApplication) bool { return a.Kind == "" }
 
-// words is what nodes say of the applications of one name, by UID, those that are
+// nodeReports is what nodes say of the applications of one name, by UID, those that are
 // known by uids in short as well: true where it is known that an intent was sealed.
 // It is the memory of an API server that lost its own: after a restore from a backup,
 // nodes have seen newer intents than there are.
-func (r *Reconciler) words(ctx context.Context, id v1alpha1.Identity, uids map[string]bool) (map[string]word, error) {
+func (r *Reconciler) nodeReports(ctx context.Context, id v1alpha1.Identity, uids map[string]bool) (map[string]nodeReport, error) {
 	var nodes v1alpha1.BpfNodeList
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list what nodes report: %w", err)
 	}
 	latest := r.now().Add(maxAhead).UnixMilli()
-	said := map[string]word{}
+	said := map[string]nodeReport{}
 	for i := range nodes.Items {
 		n := &nodes.Items[i].Status
 		for _, a := range n.Applications {
@@ -102,27 +102,27 @@ func (r *Reconciler) words(ctx context.Context, id v1alpha1.Identity, uids map[s
 	}
 	for uid, sealed := range uids {
 		// No node runs what was never sealed, whatever its report has no room for.
-		if w, heard := said[uid]; (sealed || heard) && untold(nodes.Items, uid) {
-			w.runs, w.untold = true, true
+		if w, heard := said[uid]; (sealed || heard) && mayRunUnreported(nodes.Items, uid) {
+			w.runs, w.notReported = true, true
 			said[uid] = w
 		}
 	}
 	return said, nil
 }
 
-// untold tells whether a node says nothing of an application, and may run it: its
+// notReported reports whether a node says nothing of an application, and may run it: its
 // report has no room for all.
-func untold(nodes []v1alpha1.BpfNode, uid string) bool {
+func mayRunUnreported(nodes []v1alpha1.BpfNode, uid string) bool {
 	return slices.ContainsFunc(nodes, func(n v1alpha1.BpfNode) bool {
-		return n.Status.Counts.Untold > 0 && n.Status.Of(uid) == nil
+		return n.Status.Counts.NotReported > 0 && n.Status.Of(uid) == nil
 	})
 }
 
-// lose tells whether nodes would lose something with what is sealed, or may: they
+// lose reports whether nodes would lose something with what is sealed, or may: they
 // say that they run something, or are to and have yet to say how that went.
 func (r *Reconciler) lose(ctx context.Context, s sealed) (bool, error) {
-	if s.said.runs || s.lost || s.payload == nil || s.payload.Tombstone {
-		return s.said.runs || s.lost, nil
+	if s.report.runs || s.lost || s.payload == nil || s.payload.Tombstone {
+		return s.report.runs || s.lost, nil
 	}
 	nodes, err := r.nodes(ctx)
 	for _, n := range nodes {
@@ -133,7 +133,7 @@ func (r *Reconciler) lose(ctx context.Context, s sealed) (bool, error) {
 	return false, err
 }
 
-// silent tells whether a node is to have a version that an intent names, and has yet
+// silent reports whether a node is to have a version that an intent names, and has yet
 // to say how it does with it: it is away, or its report was lost. One that never had
 // an agent says nothing, and runs nothing.
 func silent(live *intent.Payload, n status.Node) (bool, error) {
@@ -154,7 +154,7 @@ func silent(live *intent.Payload, n status.Node) (bool, error) {
 	return n.Ready || n.Gone != nil || n.Reported != nil, nil
 }
 
-// overtaken tells whether nodes have seen a newer intent than the one that is
+// overtaken reports whether nodes have seen a newer intent than the one that is
 // to be kept: they refuse it, and run something else. It is sealed again then,
 // unless it was a moment ago: wait is when to look again.
 func (r *Reconciler) overtaken(s sealed) (yes bool, wait time.Duration) {
@@ -168,7 +168,7 @@ func (r *Reconciler) overtaken(s sealed) (yes bool, wait time.Duration) {
 // replace has nodes unload what they run under an application's name by an
 // intent that was lost: the application takes its place. What still is an
 // application or has an intent, a node cannot have unloaded.
-func (r *Reconciler) replace(ctx context.Context, app application, others []sealed, said map[string]word) error {
+func (r *Reconciler) replace(ctx context.Context, app application, others []sealed, said map[string]nodeReport) error {
 	known := map[string]bool{string(app.GetUID()): true}
 	for _, s := range others {
 		known[s.payload.UID] = true
@@ -190,8 +190,8 @@ func (r *Reconciler) replace(ctx context.Context, app application, others []seal
 			return err
 		}
 		ctrl.LoggerFrom(ctx).Info("unloading application whose intent was lost", "application", app.Identity().String(), "uid", uid)
-		before := sealed{payload: &intent.Payload{Application: app.Identity(), UID: uid}, said: said[uid]}
-		envelope, err := gate.Bury(r.Keys().Sealer, app.Identity(), gate.Stamp{UID: uid, Serial: r.serial(before)}, tookItsPlace)
+		before := sealed{payload: &intent.Payload{Application: app.Identity(), UID: uid}, report: said[uid]}
+		envelope, err := gate.SealTombstone(r.Keys().Sealer, app.Identity(), gate.Stamp{UID: uid, Serial: r.serial(before)}, tookItsPlace)
 		if err != nil {
 			return err
 		}
@@ -202,7 +202,7 @@ func (r *Reconciler) replace(ctx context.Context, app application, others []seal
 	return nil
 }
 
-// lost tells whether nothing stands for a UID any more: neither an application
+// lost reports whether nothing stands for a UID any more: neither an application
 // nor an intent whose seal holds.
 func (r *Reconciler) lost(ctx context.Context, uid string) (bool, error) {
 	var o v1alpha1.BpfIntent

@@ -60,15 +60,15 @@ func newBench(t *testing.T) *bench {
 	if err := errors.Join(err, trustErr, compileErr, corev1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	judge, err := gate.New(gate.Options{Images: images, Trust: trust, Policies: set})
+	evaluator, err := gate.New(gate.Options{Images: images, Trust: trust, Policies: set})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Reconciler = &Reconciler{Judge: judge, Keys: newRing(t).Keys, Events: b.events, Metrics: NewMetrics(prometheus.NewRegistry()), Now: func() time.Time { return b.clock }}
+	b.Reconciler = &Reconciler{Evaluator: evaluator, Keys: newRing(t).Keys, Events: b.events, Metrics: NewMetrics(prometheus.NewRegistry()), Now: func() time.Time { return b.clock }}
 	b.api = fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).
 		WithStatusSubresource(&v1alpha1.BpfApplication{}, &v1alpha1.ClusterBpfApplication{}).
 		WithIndex(&v1alpha1.BpfIntent{}, byApplication, b.indexIntent).Build()
-	b.Live, b.Keeper = b.api, policy.NewKeeper(policy.Options{Reader: b.api, Direct: b.api, Namespace: "skep", Judge: judge, Engine: engine})
+	b.Live, b.Keeper = b.api, policy.NewKeeper(policy.Options{Reader: b.api, Direct: b.api, Namespace: "skep", Evaluator: evaluator, Engine: engine})
 	b.Client = interceptor.NewClient(b.api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if b.cached.Get != nil {
@@ -119,7 +119,7 @@ func (b *bench) change(o client.Object, edit func()) {
 	}
 }
 
-// refresh brings signers and policies into force.
+// refresh activates signers and policies.
 func (b *bench) refresh() {
 	b.t.Helper()
 	if _, _, err := b.Keeper.Refresh(b.t.Context(), b.Reconciler); err != nil {

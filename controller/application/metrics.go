@@ -31,9 +31,9 @@ const (
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		intents: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "skep_intents_sealed_total", Help: "Intents written, by what they say: seal or bury."}, []string{"move"}),
+			Name: "skep_intents_sealed_total", Help: "Intents written, by what they do: seal or unload."}, []string{"action"}),
 		verdicts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "skep_verdicts_total", Help: "Judgements, by what came of them: allowed, denied or unknown."}, []string{"verdict"}),
+			Name: "skep_verdicts_total", Help: "Evaluations, by what came of them: allowed, denied or unknown."}, []string{"verdict"}),
 		denials: newRuleGauge(prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "skep_denials", Help: "Applications denied now, by rule."}, []string{"rule"})),
 		audited: newRuleGauge(prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -49,13 +49,13 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 func (m *Metrics) sealed(tombstone bool) {
 	move := gate.MoveSeal
 	if tombstone {
-		move = gate.MoveBury
+		move = gate.MoveUnload
 	}
 	m.intents.WithLabelValues(string(move)).Inc()
 }
 
-// observe counts one judgement and what the nodes say.
-func (m *Metrics) observe(app application, s gate.Standing) {
+// observe counts one evaluation and what the nodes say.
+func (m *Metrics) observe(app application, s gate.Observation) {
 	verdict := "denied"
 	switch {
 	case s.Err != nil:
@@ -77,7 +77,7 @@ func (m *Metrics) observe(app application, s gate.Standing) {
 		return
 	}
 	for state, count := range map[string]int32{
-		"loaded": n.Loaded, "pending": n.Pending, "held": n.Held, "failed": n.Failed,
+		"loaded": n.Loaded, "pending": n.Pending, "retained": n.Retained, "failed": n.Failed,
 		"unsupported": n.Unsupported, "unreachable": n.Unreachable,
 	} {
 		m.nodes.WithLabelValues(id.Kind, id.Namespace, id.Name, state).Set(float64(count))

@@ -46,11 +46,11 @@ func TestNothingIsToldOfWhatIsGone(t *testing.T) {
 
 	app := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "app"}}
 	app.Status.Nodes = &v1alpha1.NodesStatus{Loaded: 2, Failed: 1}
-	unknown := gate.Standing{Err: errors.New("the registry is away")}
+	unknown := gate.Observation{Err: errors.New("the registry is away")}
 	m.observe(app, unknown)
 	const of = `skep_application_nodes{kind="ClusterBpfApplication",name="app",namespace="",state="`
 	is("it runs", map[string]float64{`skep_verdicts_total{verdict="unknown"}`: 1,
-		of + `loaded"}`: 2, of + `failed"}`: 1, of + `pending"}`: 0, of + `held"}`: 0, of + `unsupported"}`: 0, of + `unreachable"}`: 0})
+		of + `loaded"}`: 2, of + `failed"}`: 1, of + `pending"}`: 0, of + `retained"}`: 0, of + `unsupported"}`: 0, of + `unreachable"}`: 0})
 	app.Status.Nodes = nil
 	m.observe(app, unknown)
 	is("it was unloaded", map[string]float64{`skep_verdicts_total{verdict="unknown"}`: 2})

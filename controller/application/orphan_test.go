@@ -51,7 +51,7 @@ func (f *fleet) outrun() {
 func TestARevocationTakesOfWhatIsNotJudgedNoMoreThanItsOwn(t *testing.T) {
 	leave := map[string]func(*fleet){
 		"it vanished with its CRD": func(f *fleet) { f.vanish(f.app) },
-		"its successor cannot be judged": func(f *fleet) {
+		"its successor cannot be evaluated": func(f *fleet) {
 			if err := f.api.Delete(t.Context(), f.app.DeepCopy()); err != nil {
 				t.Fatal(err)
 			}

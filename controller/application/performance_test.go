@@ -111,7 +111,7 @@ func BenchmarkFold(b *testing.B) {
 			b.ReportAllocs()
 			cache.copies = copies
 			for b.Loop() {
-				if _, err := r.fold(b.Context(), intent.Payload{UID: fmt.Sprintf("%036d", manyApplications-1), Serial: 1}, gate.Standing{}); err != nil {
+				if _, err := r.fold(b.Context(), intent.Payload{UID: fmt.Sprintf("%036d", manyApplications-1), Serial: 1}, gate.Observation{}); err != nil {
 					b.Fatal(err)
 				}
 			}

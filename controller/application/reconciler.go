@@ -41,11 +41,11 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads past the cache: what is about to be unloaded because it is gone
 	// is looked for once more.
-	Live   client.Reader
-	Judge  *gate.Judge
-	Keeper *policy.Keeper
+	Live      client.Reader
+	Evaluator *gate.Evaluator
+	Keeper    *policy.Keeper
 	// Images reads an application's image with the pull Secrets it names; nil
-	// means as the Judge does.
+	// means as the Evaluator does.
 	Images func(context.Context, v1alpha1.Application) *image.Reader
 	// Keys seal, and open what this controller, or one before it, sealed.
 	Keys func() keys.Keys
@@ -61,9 +61,9 @@ type Reconciler struct {
 	Leader *leader.Elector
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
-	// Interval is how often an application that is well is judged again; zero
-	// means ten minutes. JudgeTimeout bounds one judgement; zero means 20 s.
-	Interval, JudgeTimeout time.Duration
+	// Interval is how often an application that is well is evaluated again; zero
+	// means ten minutes. EvaluationTimeout bounds one evaluation; zero means 20 s.
+	Interval, EvaluationTimeout time.Duration
 	// ReadyWithin is how long the status of a new version waits for the nodes to
 	// answer: where they load it within that, Ready is written once, and no
 	// Progressing before it. Zero writes at once.
@@ -73,7 +73,7 @@ type Reconciler struct {
 	progress  progress
 	gathering gathering
 	patched   patched
-	lanes     lanes
+	limiter   limiter
 	crds      singleflight.Group
 
 	generations generations
@@ -134,24 +134,24 @@ func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	next, judged, err := r.bring(ctx, id, f)
+	next, evaluated, err := r.bring(ctx, id, f)
 	errs := []error{err}
 	for _, s := range f.others {
-		after, err := r.leave(ctx, f.app, s, judged)
+		after, err := r.leave(ctx, f.app, s, evaluated)
 		next, errs = sooner(next, after), append(errs, err)
 	}
 	return ctrl.Result{RequeueAfter: next}, errors.Join(errs...)
 }
 
-// found is what is known of a name before any of it is judged.
+// found is what is known of a name before any of it is evaluated.
 type found struct {
 	// app bears the name; nil where nothing does.
 	app application
 	// mine is what is sealed of it, others of what bore the name before it.
 	mine   sealed
 	others []sealed
-	// said is what nodes say, by UID.
-	said map[string]word
+	// reports is what nodes say, by UID.
+	reports map[string]nodeReport
 }
 
 // find gathers what is known of a name.
@@ -166,11 +166,11 @@ func (r *Reconciler) find(ctx context.Context, id v1alpha1.Identity) (f found, e
 	if err != nil {
 		return f, err
 	}
-	if f.said, err = r.words(ctx, id, uidsOf(f.app, held)); err != nil {
+	if f.reports, err = r.nodeReports(ctx, id, uidsOf(f.app, held)); err != nil {
 		return f, err
 	}
 	for _, s := range held {
-		s.said = f.said[s.payload.UID]
+		s.report = f.reports[s.payload.UID]
 		if f.app != nil && s.payload.UID == string(f.app.GetUID()) {
 			f.mine = s
 			continue
@@ -181,15 +181,15 @@ func (r *Reconciler) find(ctx context.Context, id v1alpha1.Identity) (f found, e
 		f.others = append(f.others, s)
 	}
 	if f.app != nil {
-		f.mine.said, f.mine.runs = f.said[string(f.app.GetUID())], runs(f.said, f.others)
+		f.mine.report, f.mine.runs = f.reports[string(f.app.GetUID())], runs(f.reports, f.others)
 		f.mine.lost = f.mine.payload == nil && len(f.others) == 0 && f.mine.runs
 	}
 	return f, nil
 }
 
-// bring brings the application of a name up to date. judged is false where it could
-// not be judged, or has to wait for that.
-func (r *Reconciler) bring(ctx context.Context, id v1alpha1.Identity, f found) (next time.Duration, judged bool, err error) {
+// bring brings the application of a name up to date. evaluated is false where it could
+// not be evaluated, or has to wait for that.
+func (r *Reconciler) bring(ctx context.Context, id v1alpha1.Identity, f found) (next time.Duration, evaluated bool, err error) {
 	switch {
 	case f.app == nil:
 		r.tags.forget(id)
@@ -198,19 +198,19 @@ func (r *Reconciler) bring(ctx context.Context, id v1alpha1.Identity, f found) (
 		r.generations.forget(id)
 		r.Metrics.forget(id)
 		return 0, true, nil
-	case f.mine.payload == nil && r.lanes.full(id.Namespace):
+	case f.mine.payload == nil && r.limiter.full(id.Namespace):
 		return later(), false, nil
 	}
 	if next, err = r.advance(ctx, f.app, f.mine); err != nil {
 		return next, false, err
 	}
-	return next, true, r.replace(ctx, f.app, f.others, f.said)
+	return next, true, r.replace(ctx, f.app, f.others, f.reports)
 }
 
 // leave has an intent retired whose application is gone, and lets it wait where the
-// one that took its place was not judged.
-func (r *Reconciler) leave(ctx context.Context, now application, s sealed, judged bool) (time.Duration, error) {
-	if !judged {
+// one that took its place was not evaluated.
+func (r *Reconciler) leave(ctx context.Context, now application, s sealed, evaluated bool) (time.Duration, error) {
+	if !evaluated {
 		if waits, err := r.waits(ctx, now, s); waits || err != nil {
 			return 0, err
 		}
@@ -231,9 +231,9 @@ func uidsOf(app application, held []sealed) map[string]bool {
 	return all
 }
 
-// runs tells whether nodes run anything by a name: by what they say, or by
+// runs reports whether nodes run anything by a name: by what they say, or by
 // intents of applications that bore it before.
-func runs(said map[string]word, others []sealed) bool {
+func runs(said map[string]nodeReport, others []sealed) bool {
 	for _, w := range said {
 		if w.runs {
 			return true
@@ -272,13 +272,13 @@ func (r *Reconciler) application(ctx context.Context, from client.Reader, id v1a
 // errUnsealable says that a verdict cannot be sealed: trying again does not help.
 var errUnsealable = errors.New("it is allowed and cannot be sealed")
 
-// errOverruled says that the policies changed while an application was judged.
-var errOverruled = errors.New("signers or policies changed meanwhile; judging again")
+// errOverruled says that the policies changed while an application was evaluated.
+var errOverruled = errors.New("signers or policies changed meanwhile; evaluating again")
 
-// advance judges one application, seals what follows, and reports. It returns
+// advance evaluates one application, seals what follows, and reports. It returns
 // when to come back.
 func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) (time.Duration, error) {
-	standing, err := r.judge(ctx, app, mine.payload)
+	standing, err := r.evaluate(ctx, app, mine.payload)
 	if err != nil {
 		return 0, err
 	}
@@ -316,8 +316,8 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 
 // settle decides what is to become of what is sealed, and writes it; why is what keeps
 // it as it is. An allowed version that cannot be sealed takes the place of nothing: what
-// runs is then judged by itself.
-func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s *gate.Standing, hold string) (now sealed, why string, err error) {
+// runs is then evaluated by itself.
+func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s *gate.Observation, hold string) (now sealed, why string, err error) {
 	now, why, err = r.act(ctx, app, mine, s, hold)
 	if failed := err; failed != nil && s.Runs() && !s.Frozen && !outdated(failed) {
 		s.Frozen = true
@@ -332,24 +332,24 @@ func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s
 }
 
 // act is settle for one decision; hold is what keeps another version from being sealed.
-func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *gate.Standing, hold string) (now sealed, why string, err error) {
+func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *gate.Observation, hold string) (now sealed, why string, err error) {
 	others, err := r.beside(ctx, *s)
 	if err != nil {
 		return mine, "", err
 	}
-	revision, braked, err := r.brake(ctx, app, *s, &others)
+	revision, protected, err := r.applyUnloadProtection(ctx, app, *s, &others)
 	if err != nil {
 		return mine, "", err
 	}
-	move, why := s.Settle(r.Keeper.Revoked(), braked)
+	move, why := s.Decide(r.Keeper.Revoked(), protected)
 	reason := why
-	others.own = move == gate.MoveBury
+	others.own = move == gate.MoveUnload
 	switch overtaken, _ := r.overtaken(mine); {
-	case braked && s.Unloads() && move == gate.MoveKeep:
-		why = fmt.Sprintf("the brake on mass denial holds it; to let it go, annotate any ClusterBpfPolicy or BpfSigner with %s=%s", policy.AnnotationConfirm, revision)
+	case protected && s.Unloads() && move == gate.MoveKeep:
+		why = fmt.Sprintf("unload protection holds it; to let it go, annotate any ClusterBpfPolicy or BpfSigner with %s=%s", policy.AnnotationConfirm, revision)
 	case overtaken && mine.payload.Tombstone && (move == gate.MoveKeep || hold != ""):
 		// Nodes run on what they refuse to unload by an older tombstone.
-		move, why, reason = gate.MoveBury, cmp.Or(why, hold), gate.UnloadedAgain(mine.payload.Reason)
+		move, why, reason = gate.MoveUnload, cmp.Or(why, hold), gate.UnloadedAgain(mine.payload.Reason)
 	case hold != "" && move == gate.MoveSeal && (mine.payload == nil || !s.Verdict.SameVersion(*mine.payload)):
 		// What people want undone, for one, is not sealed meanwhile.
 		move, why = gate.MoveKeep, hold
@@ -358,19 +358,19 @@ func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *g
 	}
 	mine, err = r.write(ctx, app, mine, *s, move, reason)
 	if err == nil {
-		mine, err = r.forsake(ctx, mine, others)
+		mine, err = r.withdrawVersions(ctx, mine, others)
 	}
 	return mine, why, err
 }
 
-// soon is when to look again at what a registry, or somebody else, may yet mend.
+// soon is when to look again at what a registry, or somebody else, may yet fix.
 const soon = 30 * time.Second
 
 // again is when a verdict is to be looked at again without an event: soon where
 // a signature may yet be pushed or a policy could not be evaluated, else by and by, so
-// that a thousand applications that a restart had judged at once are not all due
+// that a thousand applications that a restart had evaluated at once are not all due
 // together.
-func (r *Reconciler) again(s gate.Standing) time.Duration {
+func (r *Reconciler) again(s gate.Observation) time.Duration {
 	interval := cmp.Or(r.Interval, 10*time.Minute)
 	verdict := s.Verdict
 	lacks := !verdict.Allowed() && (len(verdict.Evidence().Signatures) == 0 || verdict.Decision().EvidenceDenies)
@@ -380,14 +380,14 @@ func (r *Reconciler) again(s gate.Standing) time.Duration {
 	return apiwait.Jitter(interval, 0.1)
 }
 
-// judgeTimeout bounds one judgement where nothing else is asked for.
-const judgeTimeout = 20 * time.Second
+// evaluationTimeout bounds one evaluation where nothing else is asked for.
+const evaluationTimeout = 20 * time.Second
 
-// judge asks the gate about a definition, and about what runs.
-func (r *Reconciler) judge(ctx context.Context, app application, live *intent.Payload) (gate.Standing, error) {
-	timeout := cmp.Or(r.JudgeTimeout, judgeTimeout)
+// evaluate asks the gate about a definition, and about what runs.
+func (r *Reconciler) evaluate(ctx context.Context, app application, live *intent.Payload) (gate.Observation, error) {
+	timeout := cmp.Or(r.EvaluationTimeout, evaluationTimeout)
 	weighed := r.Keeper.Weighed(app.GetNamespace())
-	s := gate.Standing{Live: live}
+	s := gate.Observation{Live: live}
 	var err error
 	if s.Request, err = r.request(ctx, app, live); err != nil {
 		return s, err
@@ -408,18 +408,18 @@ func (r *Reconciler) judge(ctx context.Context, app application, live *intent.Pa
 // overruled reports whether signers or policies changed, for a namespace, and were not
 // weighed yet.
 func (r *Reconciler) overruled(namespace string) bool {
-	return r.Judge.RevisionIn(namespace) != r.Keeper.Weighed(namespace)
+	return r.Evaluator.RevisionIn(namespace) != r.Keeper.Weighed(namespace)
 }
 
 // ask asks the gate about a definition, no longer than its namespace may.
 func (r *Reconciler) ask(ctx context.Context, request gate.Request, timeout time.Duration) (gate.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ctx, leave := r.lanes.enter(ctx, request.Application.GetNamespace())
+	ctx, leave := r.limiter.enter(ctx, request.Application.GetNamespace())
 	defer leave()
-	verdict, err := r.Judge.Judge(ctx, request)
-	if err != nil && errors.Is(context.Cause(ctx), errCrowded) {
-		err = errCrowded
+	verdict, err := r.Evaluator.Evaluate(ctx, request)
+	if err != nil && errors.Is(context.Cause(ctx), errQueued) {
+		err = errQueued
 	}
 	return verdict, err
 }
@@ -456,11 +456,11 @@ func (r *Reconciler) namespace(ctx context.Context, id v1alpha1.Identity) (polic
 	return policies.Namespace{Name: id.Namespace, Labels: ns.Labels}, nil
 }
 
-// brake asks whether a mass denial holds what a policy wants unloaded, and what
+// applyUnloadProtection asks whether a mass denial holds what a policy wants unloaded, and what
 // lets it go; of what a policy does not want unloaded it says so. besides are
 // the versions that stand beside what is live: those that are held are taken from the
 // denied.
-func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing, besides *beside) (revision string, held bool, err error) {
+func (r *Reconciler) applyUnloadProtection(ctx context.Context, app application, s gate.Observation, besides *beside) (revision string, held bool, err error) {
 	id := app.Identity()
 	if !s.Unloads() && len(besides.denied) == 0 {
 		if s.Runs() && s.Err == nil && !s.Undecided() && s.Verdict.Unevaluated() == nil && !besides.unknown {
@@ -485,8 +485,8 @@ func (r *Reconciler) brake(ctx context.Context, app application, s gate.Standing
 	return r.Keeper.Holds(ctx, id, s.UnloadsByCluster())
 }
 
-// Weigh implements policy.Weigher: it judges what runs by the policies now
-// in force, without the network where it can.
+// Weigh implements policy.Weigher: it evaluates what runs by the policies now
+// active, without the network where it can.
 func (r *Reconciler) Weigh(ctx context.Context, changed policy.Where) (effect policy.Effect, err error) {
 	effect.Unloads = map[v1alpha1.Identity]bool{}
 	var intents v1alpha1.BpfIntentList
@@ -527,7 +527,7 @@ func (r *Reconciler) Weigh(ctx context.Context, changed policy.Where) (effect po
 // a revocation may wait for that.
 const weighTimeout = 10 * time.Second
 
-// weighOne adds to an effect what the policies now in force do to what one intent has
+// weighOne adds to an effect what the policies now active do to what one intent has
 // nodes run, unless the time is over.
 func (r *Reconciler) weighOne(ctx context.Context, o *v1alpha1.BpfIntent, effect *policy.Effect) {
 	if ctx.Err() != nil {
@@ -555,23 +555,23 @@ func (r *Reconciler) weighOne(ctx context.Context, o *v1alpha1.BpfIntent, effect
 	}
 }
 
-// weigh reports whether the policies now in force deny a definition, and whether they
+// weigh reports whether the policies now active deny a definition, and whether they
 // would have what runs unloaded, be it only where nodes are held at the version
 // before. One that hangs is not to take the time of the others.
 func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live intent.Payload) (denies, unloads, byCluster bool) {
-	standing := gate.Standing{Request: request, Live: &live}
+	standing := gate.Observation{Request: request, Live: &live}
 	standing.Verdict, standing.Err = r.ask(ctx, request, slowAfter)
 	// Whether another version was undone or is held back is not asked here.
 	standing.Frozen = !standing.Verdict.SameVersion(live)
 	ctx, cancel := context.WithTimeout(ctx, slowAfter)
 	defer cancel()
-	standing.Held = r.Judge.Weigh(ctx, standing)
+	standing.Running = r.Evaluator.WeighRunning(ctx, standing)
 	unloads, byCluster = standing.Unloads(), standing.UnloadsByCluster()
 	for _, v := range live.Beside() {
 		if unloads {
 			break
 		}
-		fate := r.Judge.WeighBeside(ctx, request, *v, r.Keeper.Revoked())
+		fate := r.Evaluator.WeighVersion(ctx, request, *v, r.Keeper.Revoked())
 		unloads, byCluster = fate.Denied, fate.ByCluster
 	}
 	return standing.Err == nil && !standing.Verdict.Allowed(), unloads, byCluster

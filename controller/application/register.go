@@ -24,10 +24,10 @@ import (
 	"github.com/skep-dev/skep/controller/policy"
 )
 
-// judgesAtOnce bounds how many applications are judged at the same time: enough
+// evaluationsAtOnce bounds how many applications are evaluated at the same time: enough
 // that namespaces whose registries hang hold up no others (see lanes), few
 // enough to spare a registry.
-const judgesAtOnce = 32
+const evaluationsAtOnce = 32
 
 // queue is what the reconciler works off.
 type queue = workqueue.TypedRateLimitingInterface[v1alpha1.Identity]
@@ -49,7 +49,7 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[v1alpha1.Identity](200*time.Millisecond, 5*time.Minute)
 	b := builder.TypedControllerManagedBy[v1alpha1.Identity](mgr).Named("application").
-		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: judgesAtOnce, RateLimiter: limiter}).
+		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: evaluationsAtOnce, RateLimiter: limiter}).
 		Watches(&v1alpha1.BpfApplication{}, identify(), written).
 		Watches(&v1alpha1.ClusterBpfApplication{}, identify(), written).
 		Watches(&v1alpha1.BpfApplication{}, r.patched.shown()).
@@ -235,7 +235,7 @@ func (r *Reconciler) reset() {
 	r.Metrics.reset()
 }
 
-// wait tells whether something came before ctx ended.
+// wait reports whether something came before ctx ended.
 func wait[T any](ctx context.Context, c <-chan T) bool {
 	select {
 	case <-c:
@@ -251,7 +251,7 @@ func (r *Reconciler) every(ctx context.Context) []v1alpha1.Identity {
 	var ids []v1alpha1.Identity
 	for _, list := range []client.ObjectList{&v1alpha1.BpfApplicationList{}, &v1alpha1.ClusterBpfApplicationList{}, &v1alpha1.BpfIntentList{}} {
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "list what to judge again")
+			ctrl.LoggerFrom(ctx).Error(err, "list what to evaluate again")
 		}
 		_ = apimeta.EachListItem(list, func(o runtime.Object) error {
 			switch o := o.(type) {

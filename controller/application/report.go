@@ -30,14 +30,14 @@ import (
 // nothing is asked for, so nothing is missing.
 const ReasonSuspended = "Suspended"
 
-// ReasonCrowded is the reason of Ready on an application that waits to be judged for
+// ReasonQueued is the reason of Ready on an application that waits to be evaluated for
 // others of its namespace, which nobody is to be warned of.
-const ReasonCrowded = "Crowded"
+const ReasonQueued = "Queued"
 
 // report patches the status, where it says anything else than before, and tells
 // people what changed for them. What waits with others to be told is told later,
 // and wait is when.
-func (r *Reconciler) report(ctx context.Context, before application, mine sealed, s gate.Standing, p rollout.Progress, why string) (wait time.Duration, err error) {
+func (r *Reconciler) report(ctx context.Context, before application, mine sealed, s gate.Observation, p rollout.Progress, why string) (wait time.Duration, err error) {
 	app := before.DeepCopyObject().(application)
 	if err := r.describe(ctx, app, mine, s, p, why); err != nil {
 		return 0, err
@@ -84,7 +84,7 @@ func (r *Reconciler) readySoon(before, app application, mine sealed) time.Durati
 }
 
 // describe writes into an application's status what is known of it.
-func (r *Reconciler) describe(ctx context.Context, app application, mine sealed, s gate.Standing, p rollout.Progress, why string) error {
+func (r *Reconciler) describe(ctx context.Context, app application, mine sealed, s gate.Observation, p rollout.Progress, why string) error {
 	report := app.Report()
 	verified, allowed := s.Verified(why), s.Allowed(why)
 	if moved := r.tags.moved(app.Identity()); moved != "" && s.Err == nil {
@@ -109,7 +109,7 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 	if p.Status.State != "" {
 		report.Rollout = &p.Status
 	}
-	deployed := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: status.ReasonNothing, Message: "nothing is deployed"}
+	deployed := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: status.ReasonNotDeployed, Message: "nothing is deployed"}
 	if p := mine.payload; p != nil && !p.Tombstone {
 		counts, err := r.fold(ctx, *p, s)
 		if err != nil {
@@ -138,7 +138,7 @@ func signedBy(signers []string) string {
 }
 
 // fold counts what the nodes say of an intent.
-func (r *Reconciler) fold(ctx context.Context, p intent.Payload, s gate.Standing) (v1alpha1.NodesStatus, error) {
+func (r *Reconciler) fold(ctx context.Context, p intent.Payload, s gate.Observation) (v1alpha1.NodesStatus, error) {
 	nodes, err := r.nodes(ctx)
 	if err != nil {
 		return v1alpha1.NodesStatus{}, err
@@ -147,7 +147,7 @@ func (r *Reconciler) fold(ctx context.Context, p intent.Payload, s gate.Standing
 }
 
 // wanted is what nodes are to have of a version, and its kernels to be able to.
-func wanted(p intent.Payload, s gate.Standing) status.Wanted {
+func wanted(p intent.Payload, s gate.Observation) status.Wanted {
 	var facts *bytecode.Facts
 	if s.Err == nil && s.Verdict.Image().Digest == p.ImageDigest {
 		facts = new(s.Verdict.Facts())
@@ -206,7 +206,7 @@ func went(n *corev1.Node, alive bool, agents map[string]time.Time) *time.Time {
 	return nil
 }
 
-// ready tells whether the kubelet of a node says that it is well.
+// ready reports whether the kubelet of a node says that it is well.
 func ready(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
@@ -217,7 +217,7 @@ func ready(n *corev1.Node) bool {
 // pipeline's conditions say: the first that is not true says why. One that stays
 // keeps the time it came to be, so that nothing is written where nothing is new;
 // marking one of the two deletes the other.
-func conclude(app application, mine sealed, s gate.Standing, why string) {
+func conclude(app application, mine sealed, s gate.Observation, why string) {
 	allowed, deployed := conditions.Get(app, v1alpha1.ConditionAllowed), conditions.Get(app, v1alpha1.ConditionDeployed)
 	stalled := func(reason, message string) {
 		conditions.MarkStalled(app, reason, "%s", message)
@@ -233,16 +233,16 @@ func conclude(app application, mine sealed, s gate.Standing, why string) {
 		conditions.MarkTrue(app, v1alpha1.ConditionReady, reason, "%s", message)
 	}
 	switch {
-	case app.Body().Suspend && mine.payload == nil && (mine.said.runs || app.Report().Serial > 0):
+	case app.Body().Suspend && mine.payload == nil && (mine.report.runs || app.Report().Serial > 0):
 		ready(ReasonSuspended, "it is suspended; "+runsOn)
-	case app.Body().Suspend && deployed.Reason == status.ReasonNothing:
+	case app.Body().Suspend && deployed.Reason == status.ReasonNotDeployed:
 		ready(ReasonSuspended, "it is suspended, and nothing of it is deployed")
 	case app.Body().Suspend:
 		ready(ReasonSuspended, "it is suspended; what runs is kept: "+deployed.Message)
-	case errors.Is(s.Err, errCrowded):
-		waiting(ReasonCrowded, s.Err.Error())
+	case errors.Is(s.Err, errQueued):
+		waiting(ReasonQueued, s.Err.Error())
 	case s.Err != nil:
-		waiting(gate.ReasonNotJudged, s.Err.Error())
+		waiting(gate.ReasonEvaluationFailed, s.Err.Error())
 	case allowed.Status != metav1.ConditionTrue:
 		stalled(allowed.Reason, strings.TrimSuffix(allowed.Message+"; "+why, "; "))
 	case stopped(app.Report().Rollout):
@@ -258,9 +258,9 @@ func conclude(app application, mine sealed, s gate.Standing, why string) {
 	}
 }
 
-// stopped tells whether a rollout waits for people.
+// stopped reports whether a rollout waits for people.
 func stopped(r *v1alpha1.RolloutStatus) bool {
-	return r != nil && slices.Contains([]v1alpha1.RolloutState{v1alpha1.RolloutStopped, v1alpha1.RolloutEmpty, v1alpha1.RolloutRolledBack}, r.State)
+	return r != nil && slices.Contains([]v1alpha1.RolloutState{v1alpha1.RolloutStopped, v1alpha1.RolloutNoMatchingNodes, v1alpha1.RolloutRolledBack}, r.State)
 }
 
 // tell writes an event where Ready says something new, and the digest that runs
@@ -271,7 +271,7 @@ func (r *Reconciler) tell(before, now application) {
 		return
 	}
 	kind := corev1.EventTypeNormal
-	if is.Status == metav1.ConditionFalse && (conditions.IsStalled(now) || is.Reason == gate.ReasonNotJudged) {
+	if is.Status == metav1.ConditionFalse && (conditions.IsStalled(now) || is.Reason == gate.ReasonEvaluationFailed) {
 		kind = corev1.EventTypeWarning
 	}
 	r.Events.Eventf(now.(runtime.Object), nil, kind, is.Reason, "Reconcile", "%s", is.Message)

@@ -45,7 +45,7 @@ func TestAnApplicationAtRestIsNotWritten(t *testing.T) {
 		is      string
 	}{
 		"it is denied":           {nil, false, v1alpha1.ConditionStalled},
-		"it cannot be judged":    {nil, true, v1alpha1.ConditionReconciling},
+		"it cannot be evaluated": {nil, true, v1alpha1.ConditionReconciling},
 		"it waits for its nodes": {[]string{"team-a"}, false, v1alpha1.ConditionReconciling},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -265,11 +265,11 @@ func TestWhatWaitsForOthersIsNoWarning(t *testing.T) {
 	b.reconcile(app.Identity())
 	<-b.events.Events
 	b.change(app, func() { app.Spec.Bytecode.Image = hangs.Addr().String() + "/app:v1" })
-	b.lanes.slow = map[string]int{"": slowAtOnce}
-	b.JudgeTimeout = slowAfter / 2
-	for _, want := range []string{"Normal Crowded it takes long", "Warning NotJudged "} {
+	b.limiter.slow = map[string]int{"": slowAtOnce}
+	b.EvaluationTimeout = slowAfter / 2
+	for _, want := range []string{"Normal Queued it takes long", "Warning EvaluationFailed "} {
 		if _, err := b.Reconcile(t.Context(), app.Identity()); err == nil {
-			t.Fatal("it was judged")
+			t.Fatal("it was evaluated")
 		}
 		select {
 		case said := <-b.events.Events:
@@ -279,6 +279,6 @@ func TestWhatWaitsForOthersIsNoWarning(t *testing.T) {
 		default:
 			t.Errorf("people are told nothing, want %q", want)
 		}
-		b.lanes.slow = nil
+		b.limiter.slow = nil
 	}
 }

@@ -25,7 +25,7 @@ import (
 // A new version takes the place of one that was under way: what was before that
 // one stays what was before. A version that was before is brought back at once.
 // What else nodes may run still goes on where it does.
-func (r *Reconciler) stamp(ctx context.Context, app application, mine sealed, s gate.Standing) (gate.Stamp, error) {
+func (r *Reconciler) stamp(ctx context.Context, app application, mine sealed, s gate.Observation) (gate.Stamp, error) {
 	stamp, live := gate.Stamp{UID: string(app.GetUID())}, mine.payload
 	through := ""
 	if live != nil && !live.Tombstone {
@@ -77,7 +77,7 @@ func (r *Reconciler) carry(ctx context.Context, app application, mine sealed, re
 	return stamp
 }
 
-// reverts tells whether a verdict is about the version before what is live.
+// reverts reports whether a verdict is about the version before what is live.
 func reverts(v gate.Verdict, live *intent.Payload) bool {
 	return live.Previous != nil && v.SameVersion(*live.Previous)
 }
@@ -105,9 +105,9 @@ func (r *Reconciler) withdrawn(ctx context.Context, app application, mine sealed
 	told, parts := []*intent.Payload{mine.payload}, []*intent.Payload{}
 	for _, v := range mine.payload.Beside() {
 		switch {
-		case mine.said.of(versionOf(v)):
+		case mine.report.of(versionOf(v)):
 			told = append(told, v)
-		case mine.said.part:
+		case mine.report.part:
 			parts = append(parts, v)
 		}
 	}
@@ -124,8 +124,8 @@ func (r *Reconciler) withdrawn(ctx context.Context, app application, mine sealed
 
 // beside is what the gate says of the versions that an intent names beside its
 // own: gone are those that may run no more, denied those that a policy wants
-// unloaded, of which the brake has a say. unknown tells that one could not be
-// judged, own that the intent's own may run no more either.
+// unloaded, of which unload protection has a say. unknown tells that one could not be
+// evaluated, own that the intent's own may run no more either.
 type beside struct {
 	live         *intent.Payload
 	gone         []*intent.Payload
@@ -141,14 +141,14 @@ type denied struct {
 	byCluster bool
 }
 
-// beside judges the versions beside what is live.
-func (r *Reconciler) beside(ctx context.Context, s gate.Standing) (beside, error) {
+// beside evaluates the versions beside what is live.
+func (r *Reconciler) beside(ctx context.Context, s gate.Observation) (beside, error) {
 	b := beside{live: s.Live}
 	if !s.Runs() {
 		return b, nil
 	}
 	for _, v := range s.Live.Beside() {
-		switch fate := r.fate(ctx, s.Request, *v); {
+		switch fate := r.versionVerdict(ctx, s.Request, *v); {
 		case fate.Denied:
 			b.denied = append(b.denied, denied{v, fate.ByCluster})
 		case !fate.Keeps:
@@ -163,18 +163,18 @@ func (r *Reconciler) beside(ctx context.Context, s gate.Standing) (beside, error
 	return b, nil
 }
 
-// fate is what is to become of a version beside another one, asked no longer than
+// versionVerdict is what is to become of a version beside another one, asked no longer than
 // its namespace may.
-func (r *Reconciler) fate(ctx context.Context, request gate.Request, version intent.Payload) gate.Fate {
+func (r *Reconciler) versionVerdict(ctx context.Context, request gate.Request, version intent.Payload) gate.VersionVerdict {
 	ctx, done := r.bounded(ctx, version.Application.Namespace)
 	defer done()
-	return r.Judge.Fate(ctx, request, version, r.Keeper.Revoked())
+	return r.Evaluator.EvaluateVersion(ctx, request, version, r.Keeper.Revoked())
 }
 
-// keeps tells whether a version may go on beside another one. Where it is for the
-// brake to say, it is counted; what cannot be counted is held.
+// keeps reports whether a version may go on beside another one. Where it is for the
+// unload protection to say, it is counted; what cannot be counted is held.
 func (r *Reconciler) keeps(ctx context.Context, app application, request gate.Request, version intent.Payload) bool {
-	fate := r.fate(ctx, request, version)
+	fate := r.versionVerdict(ctx, request, version)
 	if !fate.Denied {
 		return fate.Keeps
 	}
@@ -182,29 +182,29 @@ func (r *Reconciler) keeps(ctx context.Context, app application, request gate.Re
 	return held || err != nil
 }
 
-// rejudge judges a version that was sealed before, no longer than its namespace
+// reevaluate evaluates a version that was sealed before, no longer than its namespace
 // may.
-func (r *Reconciler) rejudge(ctx context.Context, request gate.Request, version intent.Payload) (gate.Verdict, error) {
+func (r *Reconciler) reevaluate(ctx context.Context, request gate.Request, version intent.Payload) (gate.Verdict, error) {
 	ctx, done := r.bounded(ctx, version.Application.Namespace)
 	defer done()
-	return r.Judge.Rejudge(ctx, request, version)
+	return r.Evaluator.Reevaluate(ctx, request, version)
 }
 
-// bounded is the time and the place that one judgement of a namespace may take.
+// bounded is the time and the place that one evaluation of a namespace may take.
 func (r *Reconciler) bounded(ctx context.Context, namespace string) (context.Context, func()) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.JudgeTimeout, judgeTimeout))
-	ctx, leave := r.lanes.enter(ctx, namespace)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.EvaluationTimeout, evaluationTimeout))
+	ctx, leave := r.limiter.enter(ctx, namespace)
 	return ctx, func() {
 		leave()
 		cancel()
 	}
 }
 
-// forsake has nodes neither hold nor go on with what may run no more beside what
+// withdrawVersions has nodes neither hold nor go on with what may run no more beside what
 // is live, though the definition may be suspended, undone, broken or out of reach.
 // Where nodes have seen a newer intent, what a policy denies waits until this one
 // is sealed over it; what a revocation took does not.
-func (r *Reconciler) forsake(ctx context.Context, mine sealed, b beside) (sealed, error) {
+func (r *Reconciler) withdrawVersions(ctx context.Context, mine sealed, b beside) (sealed, error) {
 	gone := slices.Clone(b.gone)
 	if !mine.behind() {
 		for _, v := range b.denied {
@@ -223,7 +223,7 @@ func (r *Reconciler) forsake(ctx context.Context, mine sealed, b beside) (sealed
 		}
 		live.Rollout = &intent.Rollout{Step: live.Rollout.Step, Through: max(live.Rollout.Through, through), Since: live.Rollout.Since}
 	}
-	envelope, err := gate.Forsake(r.Keys().Sealer, live, r.serial(mine), gone)
+	envelope, err := gate.WithdrawVersions(r.Keys().Sealer, live, r.serial(mine), gone)
 	if err != nil {
 		return mine, err
 	}
@@ -248,7 +248,7 @@ func (r *Reconciler) furthest(ctx context.Context, live intent.Payload, than []*
 		if a == nil {
 			continue
 		}
-		if said := (word{}).and(*a); said.runs && !slices.ContainsFunc(known, said.of) {
+		if said := (nodeReport{}).and(*a); said.runs && !slices.ContainsFunc(known, said.of) {
 			through = max(through, intent.NodeHash(live.UID, nodes.Items[i].Name))
 		}
 	}
@@ -256,7 +256,7 @@ func (r *Reconciler) furthest(ctx context.Context, live intent.Payload, than []*
 }
 
 // fleet orders the nodes that a version is meant for.
-func (r *Reconciler) fleet(ctx context.Context, app application, version intent.Payload, s gate.Standing) (rollout.Fleet, error) {
+func (r *Reconciler) fleet(ctx context.Context, app application, version intent.Payload, s gate.Observation) (rollout.Fleet, error) {
 	nodes, err := r.nodes(ctx)
 	if err != nil {
 		return rollout.Fleet{}, err
@@ -268,7 +268,7 @@ func (r *Reconciler) fleet(ctx context.Context, app application, version intent.
 
 // still tells how a rollout stands that there is none of, or that is not to move
 // whatever its nodes say.
-func (r *Reconciler) still(mine sealed, s gate.Standing, hold v1alpha1.RolloutStatus) (p rollout.Progress, still bool) {
+func (r *Reconciler) still(mine sealed, s gate.Observation, hold v1alpha1.RolloutStatus) (p rollout.Progress, still bool) {
 	live := mine.payload
 	say := func(state v1alpha1.RolloutState, message string) (rollout.Progress, bool) {
 		return rollout.Progress{Status: v1alpha1.RolloutStatus{State: state, Message: message}}, true
@@ -289,7 +289,7 @@ func (r *Reconciler) still(mine sealed, s gate.Standing, hold v1alpha1.RolloutSt
 }
 
 // roll moves a rollout that can go on, and tells how it stands.
-func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s gate.Standing, hold v1alpha1.RolloutStatus) (sealed, rollout.Progress, error) {
+func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s gate.Observation, hold v1alpha1.RolloutStatus) (sealed, rollout.Progress, error) {
 	if p, still := r.still(mine, s, hold); still {
 		return mine, p, nil
 	}
@@ -300,11 +300,11 @@ func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s g
 	}
 	progress := fleet.Look(*live, r.now(), resumed(app, live.Serial))
 	if hold.State != "" {
-		progress.Moves, progress.Status.State, progress.Status.Message, progress.Status.Held = false, hold.State, hold.Message, hold.Held
+		progress.Moves, progress.Status.State, progress.Status.Message, progress.Status.BlockedDefinition = false, hold.State, hold.Message, hold.BlockedDefinition
 	}
 	// What is frozen does not move either.
 	if !progress.Moves || s.Err != nil || app.Body().Suspend || !s.Verdict.Same(*live) {
-		return mine, progress, nil //nolint:nilerr // what cannot be judged does not move
+		return mine, progress, nil //nolint:nilerr // what cannot be evaluated does not move
 	}
 	stamp := gate.Stamp{UID: live.UID, Version: live.VersionSerial(), Rollout: progress.Next, Previous: live.Previous, Withdrawn: live.Withdrawn}
 	ctrl.LoggerFrom(ctx).Info("rollout moves on", "application", live.Application.String(), "step", stamp.Rollout)
@@ -317,14 +317,14 @@ func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s g
 
 // back takes a version that may not run from the nodes that its rollout came to,
 // where the one before may run: false where all is to be unloaded. The one before
-// takes its place for good once it can be judged, and would be admitted.
-func (r *Reconciler) back(ctx context.Context, app application, mine sealed, s gate.Standing) (sealed, bool, error) {
+// takes its place for good once it can be evaluated, and would be admitted.
+func (r *Reconciler) back(ctx context.Context, app application, mine sealed, s gate.Observation) (sealed, bool, error) {
 	live := mine.payload
 	if !s.Runs() || live.Rollout == nil || live.Previous == nil {
 		return mine, false, nil
 	}
 	crd := mine.object.Annotations[annotationCRD]
-	if v, err := r.rejudge(ctx, s.Request, *live.Previous); err == nil && v.Allowed() {
+	if v, err := r.reevaluate(ctx, s.Request, *live.Previous); err == nil && v.Allowed() {
 		now, err := r.seal(ctx, mine, v, gate.Stamp{
 			UID: live.UID, Version: live.Previous.VersionSerial(), Withdrawn: r.withdrawn(ctx, app, mine, s.Request, live.Previous, live),
 		}, crd)
@@ -346,8 +346,8 @@ func (r *Reconciler) back(ctx context.Context, app application, mine sealed, s g
 const runsOn = "of an intent that was lost, what runs goes on, whatever is revoked"
 
 // steer does what people undid, and says why a version is held back: the zero value
-// where it is not. What runs is judged by itself in both cases.
-func (r *Reconciler) steer(ctx context.Context, app application, mine sealed, s *gate.Standing) (now sealed, hold v1alpha1.RolloutStatus, err error) {
+// where it is not. What runs is evaluated by itself in both cases.
+func (r *Reconciler) steer(ctx context.Context, app application, mine sealed, s *gate.Observation) (now sealed, hold v1alpha1.RolloutStatus, err error) {
 	mine, hold, err = r.undo(ctx, app, mine, s)
 	if err == nil && hold.State == "" {
 		hold, err = r.forgotten(app, mine)
@@ -372,7 +372,7 @@ func (r *Reconciler) steer(ctx context.Context, app application, mine sealed, s 
 // what is sealed says so of an undo that was done, and the status of one that was
 // not. What was unloaded since stays so. hold is why it could not be done: the
 // rollout goes no further then either.
-func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *gate.Standing) (now sealed, hold v1alpha1.RolloutStatus, err error) {
+func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *gate.Observation) (now sealed, hold v1alpha1.RolloutStatus, err error) {
 	live := mine.payload
 	generation, err := gate.Generation(app)
 	if err != nil {
@@ -383,34 +383,34 @@ func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *
 		return mine, hold, nil
 	}
 	done := live.Undone == generation
-	if !done && !wanted && (said == nil || said.Held != generation) {
+	if !done && !wanted && (said == nil || said.BlockedDefinition != generation) {
 		return mine, hold, nil
 	}
 	if overtaken, _ := r.overtaken(mine); !done || overtaken && !live.Tombstone && !app.Body().Suspend {
 		var why string
 		if mine, why, err = r.bringBack(ctx, app, mine, *s, generation); why != "" || err != nil {
-			return mine, v1alpha1.RolloutStatus{State: v1alpha1.RolloutStopped, Message: why, Held: generation}, err
+			return mine, v1alpha1.RolloutStatus{State: v1alpha1.RolloutStopped, Message: why, BlockedDefinition: generation}, err
 		}
-		s.Live, s.Held = mine.payload, gate.Held{}
+		s.Live, s.Running = mine.payload, gate.RunningVerdict{}
 	}
 	s.Undone = true
 	return mine, hold, nil
 }
 
-// hold judges what runs by itself where its definition does not take its place, such
+// hold evaluates what runs by itself where its definition does not take its place, such
 // as one that was undone or is held back. What is known of it by now is not asked again.
-// A namespace of which enough judgements wait has no registry asked for one more.
-func (r *Reconciler) hold(ctx context.Context, s *gate.Standing) {
-	if s.Held != (gate.Held{}) {
+// A namespace of which enough evaluations wait has no registry asked for one more.
+func (r *Reconciler) hold(ctx context.Context, s *gate.Observation) {
+	if s.Running != (gate.RunningVerdict{}) {
 		return
 	}
 	namespace := s.Request.Application.GetNamespace()
-	if r.lanes.full(namespace) {
+	if r.limiter.full(namespace) {
 		ctx = image.CacheOnly(ctx)
 	}
 	ctx, done := r.bounded(ctx, namespace)
 	defer done()
-	s.Held = r.Judge.Hold(ctx, *s)
+	s.Running = r.Evaluator.EvaluateRunning(ctx, *s)
 }
 
 // forgotten is why a version is held back whose intent was lost, and with it that
@@ -425,14 +425,14 @@ func (r *Reconciler) forgotten(app application, mine sealed) (hold v1alpha1.Roll
 		return hold, err
 	}
 	said, looked := cmp.Or(report.Rollout, &v1alpha1.RolloutStatus{}), report.ObservedGeneration == app.GetGeneration()
-	undone := said.Held == generation || looked && said.State == v1alpha1.RolloutRolledBack ||
+	undone := said.BlockedDefinition == generation || looked && said.State == v1alpha1.RolloutRolledBack ||
 		mine.lost && r.wantsUndo(app, generation)
-	halted := said.Held == -generation || looked && said.State == v1alpha1.RolloutStopped
+	halted := said.BlockedDefinition == -generation || looked && said.State == v1alpha1.RolloutStopped
 	switch {
 	case undone:
-		hold.Held = generation
+		hold.BlockedDefinition = generation
 	case halted:
-		hold.Held = -generation
+		hold.BlockedDefinition = -generation
 	default:
 		return hold, nil
 	}
@@ -441,7 +441,7 @@ func (r *Reconciler) forgotten(app application, mine sealed) (hold v1alpha1.Roll
 	return hold, nil
 }
 
-// resumed tells whether people asked for a step to count as done: serial is that of
+// resumed reports whether people asked for a step to count as done: serial is that of
 // the newest intent.
 func resumed(app application, serial int64) bool {
 	return app.GetAnnotations()[v1alpha1.AnnotationResume] == strconv.FormatInt(serial, 10)
@@ -451,7 +451,7 @@ func resumed(app application, serial int64) bool {
 // what it takes the place of, and would lose that at once: there is nothing to hold them
 // at, by an intent that was lost or because the first version is on its way yet, or
 // it is the version before, which has no steps.
-func (r *Reconciler) emptied(ctx context.Context, app application, mine sealed, s gate.Standing) (hold v1alpha1.RolloutStatus, err error) {
+func (r *Reconciler) emptied(ctx context.Context, app application, mine sealed, s gate.Observation) (hold v1alpha1.RolloutStatus, err error) {
 	live := mine.payload
 	loses := mine.lost || live != nil && !s.Verdict.SameVersion(*live) && (mine.behind() || s.Runs() && (settled(live) == nil || reverts(s.Verdict, live)))
 	if !loses || !s.Verdict.Allowed() || resumed(app, app.Report().Serial) {
@@ -461,12 +461,12 @@ func (r *Reconciler) emptied(ctx context.Context, app application, mine sealed, 
 	if err != nil || why == "" {
 		return hold, err
 	}
-	return v1alpha1.RolloutStatus{State: v1alpha1.RolloutEmpty, Message: rollout.HeldBack(why)}, nil
+	return v1alpha1.RolloutStatus{State: v1alpha1.RolloutNoMatchingNodes, Message: rollout.HeldBack(why)}, nil
 }
 
 // forNobody is why a version comes to no node, where nodes may run something that it
 // would take the place of; empty where it comes to some, or there is nothing to lose.
-func (r *Reconciler) forNobody(ctx context.Context, app application, mine sealed, version intent.Payload, s gate.Standing) (why string, err error) {
+func (r *Reconciler) forNobody(ctx context.Context, app application, mine sealed, version intent.Payload, s gate.Observation) (why string, err error) {
 	fleet, err := r.fleet(ctx, app, version, s)
 	if err != nil || fleet.Empty() == "" {
 		return "", err
@@ -481,7 +481,7 @@ func (r *Reconciler) forNobody(ctx context.Context, app application, mine sealed
 const nothingBefore = "there is no version before to bring back: change the definition, or see skep rollout resume"
 
 // bringBack seals what an undo of the definition of a generation brings back.
-func (r *Reconciler) bringBack(ctx context.Context, app application, mine sealed, s gate.Standing, generation int64) (now sealed, hold string, err error) {
+func (r *Reconciler) bringBack(ctx context.Context, app application, mine sealed, s gate.Observation, generation int64) (now sealed, hold string, err error) {
 	live := mine.payload
 	before, err := undoes(app, live)
 	switch {
@@ -497,10 +497,10 @@ func (r *Reconciler) bringBack(ctx context.Context, app application, mine sealed
 			return mine, "the version before is not brought back: " + why + "; change the definition, or see skep rollout resume", err
 		}
 	}
-	v, err := r.rejudge(ctx, s.Request, *before)
+	v, err := r.reevaluate(ctx, s.Request, *before)
 	switch {
 	case err != nil:
-		return mine, fmt.Sprintf("the version before cannot be judged, and is not brought back yet: %v", err), nil
+		return mine, fmt.Sprintf("the version before cannot be evaluated, and is not brought back yet: %v", err), nil
 	case !v.Allowed():
 		return mine, "the version before is not allowed any more, and cannot be brought back: change the definition, or see skep rollout resume", nil
 	}

@@ -470,19 +470,19 @@ func TestALostIntentRunsOnUntilItsSuccessorIsJudged(t *testing.T) {
 	app := defined("app", ref)
 	b.node("one", v1alpha1.NodeApplication{Kind: v1alpha1.KindClusterBpfApplication, Name: "app", UID: "lost", Serial: 7, Revision: "r", State: v1alpha1.NodeFailed})
 	b.create(app)
-	buried := func() bool {
+	unloaded := func() bool {
 		var o v1alpha1.BpfIntent
 		return b.api.Get(t.Context(), client.ObjectKey{Name: "lost"}, &o) == nil && o.Spec.Tombstone
 	}
 	b.Down.Store(true)
-	if _, err := b.Reconcile(t.Context(), app.Identity()); err == nil || buried() {
-		t.Errorf("while the registry is away: %v, and buried: %v", err, buried())
+	if _, err := b.Reconcile(t.Context(), app.Identity()); err == nil || unloaded() {
+		t.Errorf("while the registry is away: %v, and unloaded: %v", err, unloaded())
 	}
 	b.Down.Store(false)
 	b.clock = b.clock.Add(time.Minute)
 	b.reconcile(app.Identity())
-	if !buried() || b.intent(app) == nil {
-		t.Errorf("once it is judged: buried: %v, sealed: %+v", buried(), b.intent(app))
+	if !unloaded() || b.intent(app) == nil {
+		t.Errorf("once it is evaluated: unloaded: %v, sealed: %+v", unloaded(), b.intent(app))
 	}
 }
 
@@ -491,7 +491,7 @@ func TestASelectorThatChoosesNoNodeStops(t *testing.T) {
 	p := f.edit(func(s *v1alpha1.BpfApplicationSpec) {
 		s.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"rloe": "edge"}}
 	})
-	if f.reaches(p) != 0 || p.Previous == nil || f.state().State != v1alpha1.RolloutEmpty || !strings.Contains(f.state().Message, "chooses no node") {
+	if f.reaches(p) != 0 || p.Previous == nil || f.state().State != v1alpha1.RolloutNoMatchingNodes || !strings.Contains(f.state().Message, "chooses no node") {
 		t.Errorf("%s; %+v", f.say(p), f.state())
 	}
 	if p := f.resume(); p.Rollout != nil {
@@ -499,7 +499,7 @@ func TestASelectorThatChoosesNoNodeStops(t *testing.T) {
 	}
 }
 
-// TestWhatComesBackUnloadsNothingByItself has a version mended that was sealed with a
+// TestWhatComesBackUnloadsNothingByItself has a version fixed that was sealed with a
 // selector that chooses no node.
 func TestWhatComesBackUnloadsNothingByItself(t *testing.T) {
 	for sentence, c := range map[string]struct {
@@ -650,7 +650,7 @@ func TestALostIntentOfASelectorThatChoosesNoNodeUnloadsNothing(t *testing.T) {
 		s, _ := f.open(&o)
 		return s.payload
 	}
-	if p := read(); p != nil || f.state().State != v1alpha1.RolloutEmpty || !strings.Contains(f.state().Message, "chooses no node") {
+	if p := read(); p != nil || f.state().State != v1alpha1.RolloutNoMatchingNodes || !strings.Contains(f.state().Message, "chooses no node") {
 		t.Errorf("sealed %+v; %+v", p, f.state())
 	}
 	f.change(f.app, func() {
@@ -680,7 +680,7 @@ func TestALostIntentIsSealedOnceItHasNodesAgain(t *testing.T) {
 	f.answers(v1alpha1.NodeLoaded)
 	label(nil)
 	f.lose()
-	if p := f.settles(); p != nil || f.state().State != v1alpha1.RolloutEmpty {
+	if p := f.settles(); p != nil || f.state().State != v1alpha1.RolloutNoMatchingNodes {
 		t.Fatalf("without the labels: %+v; %+v", p, f.state())
 	}
 	label(map[string]string{"role": "edge"})
@@ -857,7 +857,7 @@ func (f *fleet) shortens(name string, v *intent.Payload) {
 	f.change(n, func() {
 		n.Status = v1alpha1.BpfNodeStatus{}
 		if v == nil {
-			n.Status.Counts.Untold = 1
+			n.Status.Counts.NotReported = 1
 			return
 		}
 		n.Status.Loaded = []string{v1alpha1.LoadedAs(v.UID, v.VersionSerial())}
@@ -993,7 +993,7 @@ func TestAFirstVersionOnItsWayIsNotEmptied(t *testing.T) {
 	f.create(f.app)
 	f.settles()
 	f.answers(v1alpha1.NodeLoaded)
-	if p := f.edit(choosesNobody); p.NodeSelector != nil || f.reaches(p) != 3 || f.state().State != v1alpha1.RolloutEmpty || !strings.Contains(f.state().Message, "chooses no node") {
+	if p := f.edit(choosesNobody); p.NodeSelector != nil || f.reaches(p) != 3 || f.state().State != v1alpha1.RolloutNoMatchingNodes || !strings.Contains(f.state().Message, "chooses no node") {
 		t.Errorf("%s; %+v", f.say(p), f.state())
 	}
 	if p := f.resume(); p.NodeSelector == nil {

@@ -31,7 +31,7 @@ func Requester(app v1alpha1.Application) policies.Requester {
 	return who
 }
 
-// tag is what an image's tag stood for when a generation was first judged.
+// tag is what an image's tag stood for when a generation was first evaluated.
 type tag struct {
 	generation int64
 	digest     string
@@ -74,7 +74,7 @@ func (t *tags) keep(app v1alpha1.Application, digest string, now time.Time) {
 	}
 }
 
-// due tells whether it is time to ask what the tag of an application stands for
+// due reports whether it is time to ask what the tag of an application stands for
 // now, and takes it that this is done.
 func (t *tags) due(id v1alpha1.Identity, now time.Time) bool {
 	t.mu.Lock()
@@ -100,7 +100,7 @@ func (t *tags) found(id v1alpha1.Identity, digest string) {
 	t.byID[id] = known
 }
 
-// moved is what a tag stands for now, where that is not what is in force.
+// moved is what a tag stands for now, where that is not what is active.
 func (t *tags) moved(id v1alpha1.Identity) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,7 +119,7 @@ const (
 // lookUp asks now and then what the tag of an application stands for. One that
 // moved is reported and not followed; a registry that does not answer says
 // nothing.
-func (r *Reconciler) lookUp(ctx context.Context, app application, s gate.Standing) {
+func (r *Reconciler) lookUp(ctx context.Context, app application, s gate.Observation) {
 	image := s.Verdict.Image()
 	if image.Tag == "" || s.Request.Reader == nil || !s.Verdict.Allowed() || !s.Verdict.Stale().IsZero() {
 		return

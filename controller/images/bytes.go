@@ -85,7 +85,7 @@ func (m *Memory) seal(ctx context.Context, r image.Resolved) ([]byte, error) {
 // maxSettled bounds how many images it is known of that they were looked at.
 const maxSettled = 4096
 
-// first tells whether an image was not looked at before by this process, under
+// first reports whether an image was not looked at before by this process, under
 // the key that seals now; again has it looked at once more.
 func (m *Memory) first(r image.Resolved) bool {
 	name := m.settledAs(r)

@@ -22,8 +22,8 @@ import (
 	"github.com/skep-dev/skep/test/supply"
 )
 
-// judged is a verdict on an application of a new image, whose signatures m keeps.
-func judged(t *testing.T, m *Memory) gate.Verdict {
+// evaluated is a verdict on an application of a new image, whose signatures m keeps.
+func evaluated(t *testing.T, m *Memory) gate.Verdict {
 	t.Helper()
 	chain := supply.New(t)
 	registries, err := image.NewClient(image.Options{Backoff: time.Millisecond})
@@ -34,7 +34,7 @@ func judged(t *testing.T, m *Memory) gate.Verdict {
 	if err := errors.Join(err, trustErr, compileErr); err != nil {
 		t.Fatal(err)
 	}
-	judge, err := gate.New(gate.Options{Images: registries, Trust: trust, Policies: set, Memory: m})
+	evaluator, err := gate.New(gate.Options{Images: registries, Trust: trust, Policies: set, Memory: m})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func judged(t *testing.T, m *Memory) gate.Verdict {
 		Bytecode: v1alpha1.Bytecode{Image: ref}, Programs: []v1alpha1.Program{{Name: "tracepoint_count"}},
 	}}
 	app.Name = "app"
-	v, err := judge.Judge(t.Context(), gate.Request{Application: app})
+	v, err := evaluator.Evaluate(t.Context(), gate.Request{Application: app})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestAnImageIsWrittenOnce(t *testing.T) {
 		},
 	})
 	m := &Memory{Client: api, Gather: time.Hour}
-	v := judged(t, m)
+	v := evaluated(t, m)
 	name := "signatures"
 	for kept := range m.pending.objects[objectName(v.Image().Digest)] {
 		name = kept + "-" + v.Image().Digest
@@ -107,7 +107,7 @@ func TestAnImageIsWrittenOnce(t *testing.T) {
 	}
 
 	// The same image in another repository.
-	again := judged(t, m)
+	again := evaluated(t, m)
 	down.Store(true)
 	if err := m.Describe(t.Context(), again); err == nil {
 		t.Error("no error while the API server is away")

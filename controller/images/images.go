@@ -58,7 +58,7 @@ type Memory struct {
 	Remember func(ctx context.Context, r image.Resolved, most int) (image.Remembered, bool)
 	Keys     func() keys.Keys
 
-	// Open tells whether everybody may read an image: of others nothing is written
+	// Open reports whether everybody may read an image: of others nothing is written
 	// down, since many may read BpfImages. Nil means that everybody may read all.
 	Open func(image.Resolved) bool
 

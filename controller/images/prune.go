@@ -16,7 +16,7 @@ import (
 )
 
 // Pruner drops bytecode from one replica's disk that nothing needs: no live
-// intent, no application's status, and no judgement for long.
+// intent, no application's status, and no evaluation for long.
 type Pruner struct {
 	// Reader is needed.
 	Reader client.Reader

@@ -28,7 +28,7 @@ func (s *Sweeper) Start(ctx context.Context) error {
 	return again(ctx, cmp.Or(s.Every, time.Hour), "sweep images", s.Sweep)
 }
 
-// Sweep deletes once what is neither judged nor running and old enough.
+// Sweep deletes once what is neither evaluated nor running and old enough.
 func (s *Sweeper) Sweep(ctx context.Context) error {
 	used, err := used(ctx, s.Client)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// used are the digests of the images that are judged or run, with who uses them.
+// used are the digests of the images that are evaluated or run, with who uses them.
 func used(ctx context.Context, reader client.Reader) (users, error) {
 	digests := users{}
 	var intents v1alpha1.BpfIntentList

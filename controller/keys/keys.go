@@ -81,7 +81,7 @@ type Store struct {
 }
 
 // Load brings the Secret and the ConfigMap to where they are to be now, and
-// returns the keys in force. Of several replicas that make the first key, one
+// returns the keys active. Of several replicas that make the first key, one
 // wins and the others take its.
 func (s *Store) Load(ctx context.Context) (Keys, error) {
 	secret, err := s.secret(ctx)
@@ -204,7 +204,7 @@ func (s *Store) rotate(ctx context.Context, o *corev1.Secret, published bool) er
 }
 
 // retire drops the former keys, once all intents are sealed with the current one
-// for so long that every agent has them so. all tells whether they are; sealed
+// for so long that every agent has them so. all reports whether they are; sealed
 // says by which key that was looked at.
 func (s *Store) retire(ctx context.Context, sealed ed25519.PublicKey, all bool) (dropped bool, err error) {
 	o, err := s.secret(ctx)
@@ -233,7 +233,7 @@ func (s *Store) retire(ctx context.Context, sealed ed25519.PublicKey, all bool) 
 	return dropped, wrap("update", o, s.Client.Update(ctx, o))
 }
 
-// overlapped tells whether what an annotation says since when is so was so for
+// overlapped reports whether what an annotation says since when is so was so for
 // long enough that every agent knows.
 func (s *Store) overlapped(o *corev1.Secret, annotation string) bool {
 	since, err := time.Parse(time.RFC3339, o.Annotations[annotation])

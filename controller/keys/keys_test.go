@@ -87,7 +87,7 @@ func ask(t *testing.T, s *Store, value string) {
 // seal seals something.
 func seal(t *testing.T, k Keys) intent.Envelope {
 	t.Helper()
-	e, err := gate.Bury(k.Sealer, v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "a"}, gate.Stamp{UID: "u", Serial: 1}, "test")
+	e, err := gate.SealTombstone(k.Sealer, v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "a"}, gate.Stamp{UID: "u", Serial: 1}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// Ring holds the keys in force, which change while the controller runs.
+// Ring holds the keys active, which change while the controller runs.
 type Ring struct {
 	// Every is how often the Secret is looked at; zero means a minute. It is set
 	// before Start.
@@ -33,7 +33,7 @@ func Open(ctx context.Context, s *Store) (*Ring, error) {
 	return &Ring{keys: k, store: s}, err
 }
 
-// Keys are those in force.
+// Keys are those active.
 func (r *Ring) Keys() Keys {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -51,7 +51,7 @@ func (r *Ring) OpenIntent(o *v1alpha1.BpfIntent) (intent.Payload, bool) {
 const every = time.Minute
 
 // Start loads the keys again and again until ctx ends. Keys that cannot be
-// loaded leave those in force.
+// loaded leave those active.
 func (r *Ring) Start(ctx context.Context) error {
 	if r.store == nil {
 		return nil
@@ -64,7 +64,7 @@ func (r *Ring) Start(ctx context.Context) error {
 	return nil
 }
 
-// load brings what the Secret says into force.
+// load activates what the Secret says.
 func (r *Ring) load(ctx context.Context) error {
 	k, err := r.store.Load(ctx)
 	if err != nil {

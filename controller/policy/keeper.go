@@ -1,8 +1,8 @@
 // Package policy keeps the gate's signers and policies those of the cluster.
 //
 // It reads BpfSigner, BpfPolicy and ClusterBpfPolicy objects, compiles them,
-// hands them to the judge and says on each object whether it is in force. It
-// judges no application, but weighs, before a change comes into force for
+// hands them to the evaluator and says on each object whether it is active. It
+// evaluates no application, but weighs, before a change becomes active for
 // what runs, whether a human has to confirm it.
 package policy
 
@@ -30,7 +30,7 @@ import (
 
 // Effect is what a change of policies does to applications that run.
 type Effect struct {
-	// Unloads are those that the policies now in force want unloaded, and whether one of
+	// Unloads are those that the policies now active want unloaded, and whether one of
 	// the cluster does, not only those of their namespace.
 	Unloads map[v1alpha1.Identity]bool
 	// Denies are those that they deny, and that were allowed before.
@@ -56,14 +56,14 @@ type Engine interface {
 type Options struct {
 	// Reader reads signers, policies and intents from a cache.
 	Reader client.Reader
-	// Direct does not cache: it reads CRDs, and keeps what is in force in a
+	// Direct does not cache: it reads CRDs, and keeps what is active in a
 	// ConfigMap of Namespace, which is Skep's own.
 	Direct    client.Client
 	Namespace string
 	// Keys seal what is kept there, and tell it from what somebody else wrote.
 	Keys func() keys.Keys
-	// Judge is who judges by them.
-	Judge *gate.Judge
+	// Evaluator is who evaluates by them.
+	Evaluator *gate.Evaluator
 	// Engine compiles policies.
 	Engine Engine
 	// Patience is how long a Refresh waits for policies of the cluster that are still
@@ -74,13 +74,13 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Keeper holds the judge to the cluster's signers and policies.
+// Keeper holds the evaluator to the cluster's signers and policies.
 type Keeper struct {
 	Options
 
 	// one keeps refreshes apart, and guards what is before mu.
 	one sync.Mutex
-	// before is what is in force; nil before the first refresh.
+	// before is what is active; nil before the first refresh.
 	before *objects
 	// trusted remembers what came of each signer, by UID and generation, and active by
 	// UID each policy as it could be used last.
@@ -93,12 +93,12 @@ type Keeper struct {
 	mu sync.RWMutex
 	// tried is what came of each policy, by UID and generation; waiting are those of
 	// namespaces that are not compiled yet.
-	tried   map[string]attempt
-	waiting []written
-	ready   chan struct{}
-	revoked signing.Revocations
-	weighed rules
-	brake   brake
+	tried      map[string]attempt
+	waiting    []written
+	ready      chan struct{}
+	revoked    signing.Revocations
+	weighed    rules
+	protection unloadProtection
 	// tombstones are those of the last hour as they were opened, by UID.
 	tombstones map[string]tombstone
 }
@@ -108,8 +108,8 @@ func NewKeeper(o Options) *Keeper {
 	return &Keeper{Options: o, tried: map[string]attempt{}, ready: make(chan struct{})}
 }
 
-// Ready is closed once the cluster's signers and policies are in force: before,
-// nothing may be judged.
+// Ready is closed once the cluster's signers and policies are active: before,
+// nothing may be evaluated.
 func (k *Keeper) Ready() <-chan struct{} { return k.ready }
 
 // Revoked are the signers whose trust was taken away, or is from a time on. It is shared
@@ -120,7 +120,7 @@ func (k *Keeper) Revoked() signing.Revocations {
 	return k.revoked
 }
 
-// Weighed is gate.Judge.RevisionIn of the signers and policies that were weighed last;
+// Weighed is gate.Evaluator.RevisionIn of the signers and policies that were weighed last;
 // empty before. What was evaluated by another has to be evaluated again.
 func (k *Keeper) Weighed(namespace string) string {
 	k.mu.RLock()
@@ -131,24 +131,24 @@ func (k *Keeper) Weighed(namespace string) string {
 // Outcome is what became of one object.
 type Outcome struct {
 	Object client.Object
-	// Err is why it is not in force as written; nil where it is.
+	// Err is why it is not active as written; nil where it is.
 	Err error
 	// Pending tells that it is not compiled yet, or, where there is an Err, that this
 	// failed through no fault of its own: what it said before stays active, and it is
 	// tried again.
 	Pending bool
-	// Vanished tells that it is in force although it is gone: its CRD was deleted,
+	// Vanished tells that it is active although it is gone: its CRD was deleted,
 	// and not it.
 	Vanished bool
 	// Cautions are what the author of a policy or signer may not have meant.
 	Cautions []string
 }
 
-// Refresh reads every signer and policy, and brings them into force. An object
+// Refresh reads every signer and policy, and activates them. An object
 // that is broken takes none of the others with it: a broken signer counts for
 // nothing, a broken policy denies within its own match. One that vanished with
-// its CRD stays in force until it is created again, or deleted on its own
-// account. changed is where something else is in force than before.
+// its CRD stays active until it is created again, or deleted on its own
+// account. changed is where something else is active than before.
 func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, changed Where, err error) {
 	k.one.Lock()
 	defer k.one.Unlock()
@@ -161,8 +161,8 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 		return nil, Where{}, err
 	}
 	k.before = &in
-	k.Judge.Retrust(now.trust)
-	k.Judge.Repolicy(now.set)
+	k.Evaluator.SetTrust(now.trust)
+	k.Evaluator.SetPolicies(now.set)
 	// Nobody else sets what was weighed.
 	var of weighing
 	if changed = now.differs(k.weighed); changed.Anywhere() {
@@ -171,14 +171,14 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 		}
 	}
 	k.mu.Lock()
-	before := k.brake
+	before := k.protection
 	if changed.Anywhere() {
-		k.brake = k.braked(of, now, changed)
+		k.protection = k.protect(of, now, changed)
 	}
-	if k.brake.confirmed = in.confirmed(); !maps.Equal(k.brake.confirmed, before.confirmed) {
+	if k.protection.confirmed = in.confirmed(); !maps.Equal(k.protection.confirmed, before.confirmed) {
 		changed = Where{Everywhere: true}
 	}
-	changed = changed.And(before.released(k.brake))
+	changed = changed.And(before.released(k.protection))
 	k.revoked, k.weighed = now.trust.Revoked(), now
 	k.mu.Unlock()
 	select {
@@ -226,13 +226,13 @@ func (w Where) And(other Where) Where {
 	return Where{Namespaces: both}
 }
 
-// rules are signers and policies that are in force together.
+// rules are signers and policies that are active together.
 type rules struct {
 	trust *signing.Trust
 	set   *policies.Set
 }
 
-// revisionIn is gate.Judge.RevisionIn; empty where there are none.
+// revisionIn is gate.Evaluator.RevisionIn; empty where there are none.
 func (r rules) revisionIn(namespace string) string {
 	if r.set == nil {
 		return ""
@@ -330,7 +330,7 @@ func (k *Keeper) Prepare(ctx context.Context) error {
 }
 
 // patience is how long policies are waited for that are compiled, and firstPatience
-// the first time: nothing is judged before.
+// the first time: nothing is evaluated before.
 const (
 	patience      = 5 * time.Second
 	firstPatience = 30 * time.Second
@@ -394,7 +394,7 @@ func (k *Keeper) usable(ctx context.Context, in objects) ([]policies.Proven, []O
 		}
 		var usable bool
 		var err error
-		if list[i], usable, err = k.inForce(ctx, w, a.proven, outcomes[i]); err != nil {
+		if list[i], usable, err = k.activate(ctx, w, a.proven, outcomes[i]); err != nil {
 			return nil, nil, err
 		}
 		if usable {
@@ -430,9 +430,9 @@ func outcomeOf(w written, a attempt, known bool) Outcome {
 	return o
 }
 
-// inForce is a policy as it is to be active; usable tells that it is as somebody wrote
+// activate returns a policy as it is to be active; usable tells that it is as somebody wrote
 // it, now or before.
-func (k *Keeper) inForce(ctx context.Context, w written, proven policies.Proven, o Outcome) (active policies.Proven, usable bool, err error) {
+func (k *Keeper) activate(ctx context.Context, w written, proven policies.Proven, o Outcome) (active policies.Proven, usable bool, err error) {
 	p := w.Policy
 	switch before, known := k.active[w.object.GetUID()]; {
 	case !o.Pending && o.Err == nil:
@@ -450,7 +450,7 @@ func (k *Keeper) inForce(ctx context.Context, w written, proven policies.Proven,
 	return active, false, err
 }
 
-// ErrNotReady says that the cluster's policies are not in force yet.
+// ErrNotReady says that the cluster's policies are not active yet.
 var ErrNotReady = errors.New("signers and policies were not read yet")
 
 // Wait waits until they are.

@@ -39,8 +39,8 @@ type cluster struct {
 	unloads []v1alpha1.Identity
 	// scope is where it was weighed last.
 	scope Where
-	// live are the applications that run; buried have a tombstone.
-	live, buried []v1alpha1.Identity
+	// live are the applications that run; unloaded have a tombstone.
+	live, unloaded []v1alpha1.Identity
 	// sealed are intents as they are stored.
 	sealed []v1alpha1.BpfIntent
 	// remembered is the ConfigMap; crds ends the UIDs of the CRDs.
@@ -63,7 +63,7 @@ func (c *cluster) List(_ context.Context, list client.ObjectList, _ ...client.Li
 		for _, id := range c.live {
 			list.Items = append(list.Items, v1alpha1.BpfIntent{Spec: v1alpha1.BpfIntentSpec{Application: id}})
 		}
-		for _, id := range c.buried {
+		for _, id := range c.unloaded {
 			list.Items = append(list.Items, v1alpha1.BpfIntent{Spec: v1alpha1.BpfIntentSpec{Application: id, Tombstone: true}})
 		}
 	default:
@@ -116,11 +116,11 @@ func (c *cluster) keeper(t *testing.T) *Keeper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge, err := gate.New(gate.Options{Images: unreachable{}, Trust: trust, Policies: set})
+	evaluator, err := gate.New(gate.Options{Images: unreachable{}, Trust: trust, Policies: set})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewKeeper(Options{Reader: c, Direct: c, Keys: func() keys.Keys { return c.keys }, Judge: judge, Engine: engine})
+	return NewKeeper(Options{Reader: c, Direct: c, Keys: func() keys.Keys { return c.keys }, Evaluator: evaluator, Engine: engine})
 }
 
 func refresh(t *testing.T, k *Keeper, c *cluster) {
@@ -171,7 +171,7 @@ func TestOnlyWhoGovernsTheClusterConfirms(t *testing.T) {
 }
 
 // TestWhatNoControllerSealedWasNeverInForce has a controller start after a CRD was
-// made anew, by what the ConfigMap says was in force.
+// made anew, by what the ConfigMap says was active.
 func TestWhatNoControllerSealedWasNeverInForce(t *testing.T) {
 	mine, other := seals.New(t), seals.New(t)
 	trusts := func(by seals.Key, trusted ...ed25519.PublicKey) keys.Keys {
@@ -200,18 +200,18 @@ func TestWhatNoControllerSealedWasNeverInForce(t *testing.T) {
 		says string
 		want int
 	}{
-		"as it was written":                {trusts(mine, mine.Public()), before.remembered.Data[inForce], 1},
-		"after a rotation of the key":      {trusts(other, other.Public(), mine.Public()), before.remembered.Data[inForce], 1},
-		"by a key that is trusted no more": {trusts(other, other.Public()), before.remembered.Data[inForce], 0},
+		"as it was written":                {trusts(mine, mine.Public()), before.remembered.Data[activeKey], 1},
+		"after a rotation of the key":      {trusts(other, other.Public(), mine.Public()), before.remembered.Data[activeKey], 1},
+		"by a key that is trusted no more": {trusts(other, other.Public()), before.remembered.Data[activeKey], 0},
 		"by nobody":                        {trusts(mine, mine.Public()), string(plain), 0},
 		"as something else":                {trusts(mine, mine.Public()), string(forged), 0},
 		"not at all":                       {trusts(mine, mine.Public()), "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			after := &cluster{keys: c.keys, crds: "-anew", remembered: &corev1.ConfigMap{Data: map[string]string{inForce: c.says}}}
+			after := &cluster{keys: c.keys, crds: "-anew", remembered: &corev1.ConfigMap{Data: map[string]string{activeKey: c.says}}}
 			outcomes, _, err := after.keeper(t).Refresh(t.Context(), after)
 			if err != nil || len(outcomes) != c.want {
-				t.Errorf("%d are in force, want %d (%v)", len(outcomes), c.want, err)
+				t.Errorf("%d are active, want %d (%v)", len(outcomes), c.want, err)
 			}
 		})
 	}
@@ -242,7 +242,7 @@ func (e *hindered) Assemble(ctx context.Context, list []policies.Proven, o polic
 }
 
 // denies are the rules by which the Set denies an application of a namespace, with the
-// remedy where one could not be asked.
+// fix where one could not be asked.
 func (e *hindered) denies(t *testing.T, namespace string) (rules []string) {
 	t.Helper()
 	in := policies.Input{Application: policies.Application{Kind: v1alpha1.KindBpfApplication, Metadata: policies.Metadata{Name: "app", Namespace: namespace}}}
@@ -253,7 +253,7 @@ func (e *hindered) denies(t *testing.T, namespace string) (rules []string) {
 	for _, r := range d.Denied {
 		switch {
 		case r.Failed:
-			rules = append(rules, r.Rule+": "+r.Remedy)
+			rules = append(rules, r.Rule+": "+r.Fix)
 		case !strings.HasPrefix(r.Rule, policies.ProfileBaseline+"/"):
 			rules = append(rules, r.Rule)
 		}
@@ -376,7 +376,7 @@ func TestAPolicyThatCannotBeCompiledTakesNoOtherWithIt(t *testing.T) {
 }
 
 // TestAPolicyThatIsStillCompiledStopsNoOther has a Keeper that waits for no policy:
-// what was in force stays until the new one is compiled.
+// what was active stays until the new one is compiled.
 func TestAPolicyThatIsStillCompiledStopsNoOther(t *testing.T) {
 	rego := func(what string) v1alpha1.BpfPolicySpec {
 		return v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains " + what + "\n"}
@@ -421,7 +421,7 @@ func TestAPolicyThatIsStillCompiledStopsNoOther(t *testing.T) {
 	both := k.Weighed("team-a")
 	c.namespaced = c.namespaced[:1]
 	if compiled(); k.Weighed("team-a") != both || both == first {
-		t.Errorf("the second is not in force, or another namespace's policy changed it: %s", k.Weighed("team-a"))
+		t.Errorf("the second is not active, or another namespace's policy changed it: %s", k.Weighed("team-a"))
 	}
 }
 
@@ -464,17 +464,17 @@ func holds(t *testing.T, k *Keeper, id v1alpha1.Identity) (string, bool) {
 	return revision, held
 }
 
-// TestTheBrakeCountsWhatOneChangeDoes takes a cluster through what its policies
+// TestUnloadProtectionCountsWhatOneChangeDoes takes a cluster through what its policies
 // unload, one application after another.
-func TestTheBrakeCountsWhatOneChangeDoes(t *testing.T) {
-	// unloads has an application unloaded that the brake does not hold.
+func TestUnloadProtectionCountsWhatOneChangeDoes(t *testing.T) {
+	// unloads has an application unloaded that unload protection does not hold.
 	unloads := func(t *testing.T, c *cluster, k *Keeper, id v1alpha1.Identity) {
 		t.Helper()
 		if _, held := holds(t, k, id); held {
 			t.Fatalf("%s is held", id)
 		}
 		c.live = slices.DeleteFunc(c.live, func(o v1alpha1.Identity) bool { return o == id })
-		c.buried = append(c.buried, id)
+		c.unloaded = append(c.unloaded, id)
 	}
 	keeps := func(t *testing.T, k *Keeper, id v1alpha1.Identity) {
 		t.Helper()
@@ -532,7 +532,7 @@ func TestTheBrakeCountsWhatOneChangeDoes(t *testing.T) {
 			holds(t, k, apps(5)[0])
 			keeps(t, k, apps(5)[1])
 			k.Spares(apps(5)[0])
-			if n := k.Braked(); n != 0 {
+			if n := k.Protected(); n != 0 {
 				t.Errorf("%d are held", n)
 			}
 			unloads(t, c, k, apps(5)[1])

@@ -153,14 +153,14 @@ func TestWhatIsHeldElsewhereStaysHeld(t *testing.T) {
 	for _, id := range apps(5) {
 		holds(t, k, id)
 	}
-	held := k.Braked()
+	held := k.Protected()
 	c.namespaced = []v1alpha1.BpfPolicy{edited("team", 1)}
 	if err := k.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	refresh(t, k, c)
-	if held == 0 || k.Braked() != held {
-		t.Errorf("%d were held, and %d are", held, k.Braked())
+	if held == 0 || k.Protected() != held {
+		t.Errorf("%d were held, and %d are", held, k.Protected())
 	}
 }
 
@@ -214,12 +214,12 @@ func TestNoEditOfANamespaceChangesWhatAnAdminConfirms(t *testing.T) {
 		t.Error("what an admin confirmed is held")
 	}
 	own, held = asks(false)
-	if !held || f.Keeper.Braked() == 0 {
+	if !held || f.Keeper.Protected() == 0 {
 		t.Error("what a namespace wants unloaded is let go by a confirmation of the cluster's policies")
 	}
 	c.cluster[0].Annotations[AnnotationConfirm] = ofCluster + ", " + own
 	refresh(t, f.Keeper, c)
-	if _, held := asks(false); held || f.Keeper.Braked() != 0 {
+	if _, held := asks(false); held || f.Keeper.Protected() != 0 {
 		t.Error("what an admin confirmed of a namespace's policies is held")
 	}
 	if _, held := asks(true); held {
@@ -244,15 +244,15 @@ func TestWhatIsHeldNoMoreIsLookedAt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, held := holds(t, k, other); !held || k.Braked() != 6 {
-		t.Fatalf("held %t, %d in all", held, k.Braked())
+	if _, held := holds(t, k, other); !held || k.Protected() != 6 {
+		t.Fatalf("held %t, %d in all", held, k.Protected())
 	}
 	c.namespaced = nil
 	_, changed, err := k.Refresh(t.Context(), c)
 	if want := (Where{Namespaces: map[string]bool{"team": true, "others": true}}); err != nil || !reflect.DeepEqual(changed, want) {
 		t.Errorf("changed is %+v, want %+v; %v", changed, want, err)
 	}
-	if _, held := holds(t, k, other); held || k.Braked() != 0 {
-		t.Errorf("held %t, %d in all", held, k.Braked())
+	if _, held := holds(t, k, other); held || k.Protected() != 0 {
+		t.Errorf("held %t, %d in all", held, k.Protected())
 	}
 }

@@ -17,15 +17,15 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// ConfigMapName is the ConfigMap that tells over restarts what was in force, and
-// inForce the key in it.
+// ConfigMapName is the ConfigMap that tells over restarts what was active, and
+// activeKey the key in it.
 const (
 	ConfigMapName = "skep-policies"
-	inForce       = "in-force.json"
+	activeKey     = "in-force.json"
 )
 
 // payloadType is the DSSE type of what is remembered. The seal says that a
-// controller found it in force: whoever may write ConfigMaps, and no more, makes
+// controller found it active: whoever may write ConfigMaps, and no more, makes
 // nobody a signer by it.
 const payloadType = "application/vnd.skep.policies.v1+json"
 
@@ -40,7 +40,7 @@ type objects struct {
 	vanished map[types.UID]bool
 }
 
-// read reads what there is, and adds what was in force and vanished with its
+// read reads what there is, and adds what was active and vanished with its
 // CRD: nobody took that away.
 func (k *Keeper) read(ctx context.Context) (objects, error) {
 	var (
@@ -108,7 +108,7 @@ func join[T any, P object[T]](all objects, now, before []T, of map[types.UID]typ
 }
 
 // confirmed are the revisions that an admin of the cluster let through. A
-// policy of a namespace is in the hands of those whom the brake may hold.
+// policy of a namespace is in the hands of those whom unload protection may hold.
 func (in objects) confirmed() map[string]bool {
 	confirmed := map[string]bool{}
 	for _, o := range in.all() {
@@ -137,7 +137,7 @@ func (in objects) all() []client.Object {
 	return all
 }
 
-// recall is what was in force when a controller ran last. What no controller
+// recall is what was active when a controller ran last. What no controller
 // sealed is nothing: then it is as if the ConfigMap were not there.
 func (k *Keeper) recall(ctx context.Context) (objects, error) {
 	var (
@@ -152,9 +152,9 @@ func (k *Keeper) recall(ctx context.Context) (objects, error) {
 	if err != nil {
 		return in, fmt.Errorf("get ConfigMap %s: %w", at, err)
 	}
-	body, err := k.Keys().Trust.Verify(payloadType, intent.Envelope(o.Data[inForce]))
+	body, err := k.Keys().Trust.Verify(payloadType, intent.Envelope(o.Data[activeKey]))
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "the ConfigMap does not say what was in force: no key that is trusted sealed it", "configMap", at.String())
+		ctrl.LoggerFrom(ctx).Error(err, "the ConfigMap does not say what was active: no key that is trusted sealed it", "configMap", at.String())
 		return in, nil
 	}
 	if err := json.Unmarshal(body, &in); err != nil {

@@ -31,14 +31,14 @@ import (
 )
 
 // Reconciler refreshes the Keeper whenever a signer or a policy changes, and
-// says on each whether it is in force.
+// says on each whether it is active.
 type Reconciler struct {
 	Client client.Client
 	Keeper *Keeper
 	// Weigher weighs a change before it acts on what runs.
 	Weigher Weigher
-	// Changed is called when other signers or policies are in force than before,
-	// or a human confirmed them: what is there is to be judged again.
+	// Changed is called when other signers or policies are active than before,
+	// or a human confirmed them: what is there is to be evaluated again.
 	Changed func(Where)
 	// Events tells people of what cannot be used. Needed.
 	Events events.EventRecorder
@@ -105,7 +105,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, what reconcile.Request) (ctr
 		if what == ofNamespaces {
 			r.namespaced.take(r.Keeper.now(), r.NamespacedEvery)
 		}
-		ctrl.LoggerFrom(ctx).Info("signers and policies are in force", "revision", r.Keeper.Weighed(""), "changed", changed.String(), "objects", len(outcomes))
+		ctrl.LoggerFrom(ctx).Info("signers and policies are active", "revision", r.Keeper.Weighed(""), "changed", changed.String(), "objects", len(outcomes))
 		r.Changed(changed)
 	}
 	again := r.again(what, outcomes)
@@ -161,16 +161,16 @@ func (r *Reconciler) interval() time.Duration { return cmp.Or(r.Interval, 5*time
 
 // The reasons of Ready on a signer or policy.
 const (
-	ReasonInForce     = "InForce"
+	ReasonActive      = "Active"
 	ReasonInvalid     = "Invalid"
 	ReasonNotCompiled = "NotCompiled"
 )
 
-// report says on one object whether it is in force, where that is not what it
+// report says on one object whether it is active, where that is not what it
 // says already. Of one that vanished, the log says so.
 func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 	if o.Vanished {
-		ctrl.LoggerFrom(ctx).Info("the CRD of a signer or policy was deleted since, so that its absence says nothing; it stays in force. Create it again, and delete it then if it is to go",
+		ctrl.LoggerFrom(ctx).Info("the CRD of a signer or policy was deleted since, so that its absence says nothing; it stays active. To remove it, create it again and delete it",
 			"type", fmt.Sprintf("%T", o.Object), "namespace", o.Object.GetNamespace(), "name", o.Object.GetName())
 		return nil
 	}
@@ -187,7 +187,7 @@ func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 		conditions.MarkFalse(obj, v1alpha1.ConditionReady, ReasonInvalid, "%s", o.Err)
 		conditions.MarkStalled(obj, ReasonInvalid, "%s", o.Err)
 	default:
-		conditions.MarkTrue(obj, v1alpha1.ConditionReady, ReasonInForce, "%s", strings.Join(append([]string{"it is in force"}, o.Cautions...), "; "))
+		conditions.MarkTrue(obj, v1alpha1.ConditionReady, ReasonActive, "%s", strings.Join(append([]string{"it is active"}, o.Cautions...), "; "))
 		conditions.Delete(obj, v1alpha1.ConditionStalled)
 	}
 	observe(obj)
@@ -231,12 +231,12 @@ func (r *Reconciler) tell(ctx context.Context, before conditions.Setter, o Outco
 	case o.Err != nil && (!failed || was.Message != o.Err.Error()):
 		r.Events.Eventf(before, nil, corev1.EventTypeWarning, ReasonInvalid, "Compile", "it cannot be used: %s", o.Err)
 	case o.Err == nil && failed:
-		r.Events.Eventf(before, nil, corev1.EventTypeNormal, ReasonInForce, "Compile", "it is in force again")
+		r.Events.Eventf(before, nil, corev1.EventTypeNormal, ReasonActive, "Compile", "it is active again")
 	}
 	for _, caution := range o.Cautions {
 		if o.Err == nil && (was == nil || !strings.Contains(was.Message, caution)) {
 			ctrl.LoggerFrom(ctx).Info(caution)
-			r.Events.Eventf(before, nil, corev1.EventTypeWarning, ReasonInForce, "Compile", "%s", caution)
+			r.Events.Eventf(before, nil, corev1.EventTypeWarning, ReasonActive, "Compile", "%s", caution)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func (k *Keeper) Remember(ctx context.Context) error {
 	if err == nil {
 		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: ConfigMapName}}
 		_, err = controllerutil.CreateOrUpdate(ctx, k.Direct, o, func() error {
-			o.Data = map[string]string{inForce: string(sealed)}
+			o.Data = map[string]string{activeKey: string(sealed)}
 			return nil
 		})
 	}

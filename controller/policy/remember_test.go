@@ -63,7 +63,7 @@ func TestANamespaceTakesNoOthersPoliciesOverARestart(t *testing.T) {
 			if err := k.Remember(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if size := len(before.remembered.Data[inForce]); size >= 1<<20 {
+			if size := len(before.remembered.Data[activeKey]); size >= 1<<20 {
 				t.Errorf("%d bytes are remembered, which no ConfigMap holds", size)
 			}
 			after := &cluster{keys: before.keys, crds: "-anew", remembered: before.remembered}

@@ -35,7 +35,7 @@ type node struct {
 	hash string
 }
 
-// able tells whether the node can show how a version does: it is there, every
+// able reports whether the node can show how a version does: it is there, every
 // target of the application too, and it did not find that its kernel lacks
 // something.
 func (n node) able() bool {
@@ -164,10 +164,10 @@ func (f Fleet) Look(live intent.Payload, now time.Time, resumed bool) Progress {
 	case resumed:
 		p.Moves, p.Next = true, f.after(at, now)
 	case f.Empty() != "" && live.Previous != nil:
-		p.Status.State, p.Status.Message = v1alpha1.RolloutEmpty, HeldBack(f.Empty())
+		p.Status.State, p.Status.Message = v1alpha1.RolloutNoMatchingNodes, HeldBack(f.Empty())
 	case reached.failed != nil:
 		p.Status.State = v1alpha1.RolloutStopped
-		p.Status.Message = fmt.Sprintf("stopped at %s: %s: %s; %s", step, reached.failed.Node, reached.failed.Message, remedy(live))
+		p.Status.Message = fmt.Sprintf("stopped at %s: %s: %s; %s", step, reached.failed.Node, reached.failed.Message, fix(live))
 	case reached.left != nil:
 		p.Status.Message = fmt.Sprintf("%s: %s went away since it is to have the version, and is waited for; see skep rollout resume", step, reached.left.Node)
 	case reached.pending > 0:
@@ -176,7 +176,7 @@ func (f Fleet) Look(live intent.Payload, now time.Time, resumed bool) Progress {
 		p.Moves, p.Next = true, &intent.Rollout{Step: at.Step, Through: wider, Since: now.UnixMilli()}
 	case reached.loaded+reached.waiting == 0 && reached.unfit != nil:
 		p.Status.State = v1alpha1.RolloutStopped
-		p.Status.Message = fmt.Sprintf("stopped at %s: %s: %s; %s", step, reached.unfit.Node, reached.unfit.Message, remedy(live))
+		p.Status.Message = fmt.Sprintf("stopped at %s: %s: %s; %s", step, reached.unfit.Node, reached.unfit.Message, fix(live))
 	case reached.loaded+reached.waiting == 0:
 		p.Status.Message = step + ": no node of it is reachable"
 	case age < 0 && f.pause > 0:
@@ -206,9 +206,9 @@ func (f Fleet) wider(at intent.Rollout, reached reach) string {
 	return f.through(size)
 }
 
-// remedy says what runs where a version has not come to that failed, and what
+// fix says what runs where a version has not come to that failed, and what
 // can be done about it.
-func remedy(live intent.Payload) string {
+func fix(live intent.Payload) string {
 	if live.Previous == nil {
 		return "the other nodes run nothing of it. Change the definition, or see skep rollout resume"
 	}

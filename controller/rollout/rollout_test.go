@@ -218,14 +218,14 @@ func TestAVersionThatChoosesNoNodeUnloadsNothingByItself(t *testing.T) {
 		t.Fatalf("it begins with %+v", start)
 	}
 	p := intent.Payload{Serial: 1, Rollout: start, Previous: &intent.Payload{UID: "uid"}}
-	if got := none.Look(p, sealed.Add(time.Hour), false); got.Moves || got.Status.State != v1alpha1.RolloutEmpty || !strings.Contains(got.Status.Message, "chooses no node") {
+	if got := none.Look(p, sealed.Add(time.Hour), false); got.Moves || got.Status.State != v1alpha1.RolloutNoMatchingNodes || !strings.Contains(got.Status.Message, "chooses no node") {
 		t.Errorf("%+v", got)
 	}
 	if got := none.Look(p, sealed, true); !got.Moves || got.Next != nil {
 		t.Errorf("resumed, it moves %v to %+v", got.Moves, got.Next)
 	}
 	unfit := Of(nil, "uid", in(3, unsupported, unsupported, unsupported))
-	if got := unfit.Look(p, sealed, false); got.Moves || got.Status.State != v1alpha1.RolloutEmpty || !strings.Contains(got.Status.Message, "chooses 3 nodes, and the kernel of none") {
+	if got := unfit.Look(p, sealed, false); got.Moves || got.Status.State != v1alpha1.RolloutNoMatchingNodes || !strings.Contains(got.Status.Message, "chooses 3 nodes, and the kernel of none") {
 		t.Errorf("of nodes whose kernels cannot hold it: %+v", got)
 	}
 	if got := Of(nil, "uid", in(3)).Look(p, sealed, false); !got.Moves || said(got.Next, in(3)) != "step 1 to 1" {

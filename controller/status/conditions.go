@@ -16,10 +16,10 @@ const (
 	ReasonNoNodes     = "NoNodesSelected"
 	ReasonProgressing = "Progressing"
 	ReasonUnreachable = "NodesUnreachable"
-	ReasonUntold      = "NodesUntold"
+	ReasonNotReported = "NodesNotReported"
 	ReasonUnsupported = "NodesUnsupported"
 	ReasonNodesFailed = "NodesFailed"
-	ReasonNothing     = "NothingDeployed"
+	ReasonNotDeployed = "NotDeployed"
 )
 
 // Deployed says whether the newest intent runs where it is meant to. It is true
@@ -27,34 +27,34 @@ const (
 // answer; unreachable and unsupported nodes, and those whose report has no room
 // for it, are told in the message.
 func Deployed(n v1alpha1.NodesStatus) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: ReasonSucceeded, Message: told(n)}
+	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: ReasonSucceeded, Message: describe(n)}
 	switch {
 	case n.Failed > 0:
 		c.Status, c.Reason = metav1.ConditionFalse, ReasonNodesFailed
-	case n.Pending > 0 || n.Held > 0:
+	case n.Pending > 0 || n.Retained > 0:
 		c.Status, c.Reason = metav1.ConditionFalse, ReasonProgressing
 	case n.Selected == 0:
 		c.Reason, c.Message = ReasonNoNodes, "the node selector chooses no node"
 	case n.Loaded == 0 && n.Unreachable > 0:
 		c.Status, c.Reason = metav1.ConditionFalse, ReasonUnreachable
-	case n.Loaded == 0 && n.Untold > 0:
-		c.Status, c.Reason = metav1.ConditionFalse, ReasonUntold
+	case n.Loaded == 0 && n.NotReported > 0:
+		c.Status, c.Reason = metav1.ConditionFalse, ReasonNotReported
 	case n.Loaded == 0:
 		c.Status, c.Reason = metav1.ConditionFalse, ReasonUnsupported
 	}
 	return c
 }
 
-// told is the counts in words, with the first nodes of which nothing else is said,
+// describe is the counts in words, with the first nodes of which nothing else is said,
 // the first failure, what is waited for, and the first doubt.
-func told(n v1alpha1.NodesStatus) string {
+func describe(n v1alpha1.NodesStatus) string {
 	parts := []string{fmt.Sprintf("loaded on %d of %d nodes", n.Loaded, n.Selected)}
 	for _, p := range []struct {
 		count       int32
 		word, first string
 	}{
-		{n.Pending, "pending", n.FirstPending}, {n.Held, "held by the rollout", ""}, {n.Failed, "failed", ""},
-		{n.Unsupported, "unsupported", ""}, {n.Unreachable, "unreachable", n.FirstUnreachable}, {n.Untold, "with no room to tell of it", ""},
+		{n.Pending, "pending", n.FirstPending}, {n.Retained, "held by the rollout", ""}, {n.Failed, "failed", ""},
+		{n.Unsupported, "unsupported", ""}, {n.Unreachable, "unreachable", n.FirstUnreachable}, {n.NotReported, "with no room to tell of it", ""},
 	} {
 		if p.count > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.count, p.word)+named(p.first, p.count))
@@ -64,7 +64,7 @@ func told(n v1alpha1.NodesStatus) string {
 	if len(n.Failing) > 0 {
 		said = append(said, n.Failing[0].Node+": "+n.Failing[0].Message)
 	}
-	said = append(said, n.Waiting, n.Doubt)
+	said = append(said, n.Waiting, n.KernelWarning)
 	return strings.Join(slices.DeleteFunc(said, func(s string) bool { return s == "" }), "; ")
 }
 

@@ -45,7 +45,7 @@ type Wanted struct {
 	Selector *metav1.LabelSelector
 	// Needs is what a kernel has to have.
 	Needs placement.Needs
-	// Reaches tells whether a node is to have the newest version by now; nil
+	// Reaches reports whether a node is to have the newest version by now; nil
 	// means every one.
 	Reaches func(node string) bool
 }
@@ -54,9 +54,9 @@ type Wanted struct {
 type Answer struct {
 	Node string
 	// Reachable tells that the node is alive and has spoken of the application;
-	// State and Message say nothing where it has not. Untold tells that it is
+	// State and Message say nothing where it has not. NotReported tells that it is
 	// alive, and that its report had no room.
-	Reachable, Untold bool
+	Reachable, NotReported bool
 	// Gone is when a node that had spoken went away; nil where it did not, or
 	// that is not known.
 	Gone    *time.Time
@@ -65,8 +65,8 @@ type Answer struct {
 	// Tried tells that the node itself says so of this version, and not its profile
 	// alone.
 	Tried bool
-	// Doubt says what its kernel may lack, where nothing says that it holds it.
-	Doubt string
+	// KernelWarning says what its kernel may lack, where nothing says that it holds it.
+	KernelWarning string
 }
 
 // Answers is what is known on each node that w selects, by name. It is an error
@@ -91,11 +91,11 @@ func Answers(w Wanted, nodes []Node) ([]Answer, error) {
 		if a.Reachable {
 			a.State, a.Message = answer(w, n.Name, *n.Reported)
 			a.Tried = a.State == v1alpha1.NodeUnsupported && w.Needs.Missing(n.Reported.Kernel) == ""
-			a.Untold = a.State == ""
-			a.Reachable = !a.Untold
+			a.NotReported = a.State == ""
+			a.Reachable = !a.NotReported
 		}
 		if a.Reachable && a.State != v1alpha1.NodeLoaded && a.State != v1alpha1.NodeUnsupported {
-			a.Doubt = w.Needs.Doubt(n.Reported.Kernel.Release)
+			a.KernelWarning = w.Needs.Doubt(n.Reported.Kernel.Release)
 		}
 		all = append(all, a)
 	}
@@ -131,7 +131,7 @@ func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
 		}
 		return a.Message
 	})
-	s.Doubt = first(answers, func(a Answer) string { return a.Doubt })
+	s.KernelWarning = first(answers, func(a Answer) string { return a.KernelWarning })
 	return s, nil
 }
 
@@ -169,12 +169,12 @@ func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState
 		// It cannot have what it is held at, and may run nothing.
 		return a.State, "the version before: " + a.Message
 	case w.Reaches != nil && !w.Reaches(name):
-		return v1alpha1.NodeHeld, ""
+		return v1alpha1.NodeRetained, ""
 	case a != nil && a.Serial == w.Serial && a.State == v1alpha1.NodeLoaded && w.Revision != "" && a.Revision != "" && a.Revision != w.Revision:
 		return v1alpha1.NodeFailed, fmt.Sprintf("it runs revision %s, and under serial %d revision %s is sealed; change the application, which seals a newer serial", a.Revision, a.Serial, w.Revision)
 	case a != nil && a.Serial == w.Serial:
 		return a.State, a.Message
-	case a == nil && n.Counts.Untold > 0:
+	case a == nil && n.Counts.NotReported > 0:
 		return "", ""
 	}
 	return v1alpha1.NodePending, ""
@@ -184,8 +184,8 @@ func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState
 // not has not seen its labels or the intent yet.
 func counter(s *v1alpha1.NodesStatus, a Answer) *int32 {
 	switch {
-	case a.Untold:
-		return &s.Untold
+	case a.NotReported:
+		return &s.NotReported
 	case !a.Reachable:
 		return &s.Unreachable
 	}
@@ -196,8 +196,8 @@ func counter(s *v1alpha1.NodesStatus, a Answer) *int32 {
 		return &s.Failed
 	case v1alpha1.NodeUnsupported:
 		return &s.Unsupported
-	case v1alpha1.NodeHeld:
-		return &s.Held
+	case v1alpha1.NodeRetained:
+		return &s.Retained
 	case v1alpha1.NodePending, v1alpha1.NodeWaiting, v1alpha1.NodeNotSelected, v1alpha1.NodeRemoved:
 	}
 	return &s.Pending

@@ -31,13 +31,13 @@ func running(name, revision string) Node {
 func TestNodesAreFolded(t *testing.T) {
 	loaded := says("a", 7, v1alpha1.NodeLoaded, "")
 	unprivileged := says("a", 7, v1alpha1.NodeFailed, "never tried")
-	unprivileged.Reported.Kernel.Denied = []v1alpha1.DeniedHooks{{Hooks: []string{"uprobe", "uretprobe"}, Why: "this process lacks CAP_SYS_ADMIN; grant it"}}
+	unprivileged.Reported.Kernel.Denied = []v1alpha1.DeniedHooks{{Hooks: []string{"uprobe", "uretprobe"}, Reason: "this process lacks CAP_SYS_ADMIN; grant it"}}
 	away := says("b", 7, v1alpha1.NodeLoaded, "")
 	away.Ready = false
 	// short tells of what runs in short, and that something had no room.
 	short := func(name string, untold int32, loaded ...string) Node {
 		return Node{Name: name, Labels: map[string]string{"role": "edge"}, Ready: true, Reported: &v1alpha1.BpfNodeStatus{
-			Counts: v1alpha1.NodeCounts{Untold: untold}, Loaded: loaded}}
+			Counts: v1alpha1.NodeCounts{NotReported: untold}, Loaded: loaded}}
 	}
 	for name, c := range map[string]struct {
 		wanted Wanted
@@ -74,9 +74,9 @@ func TestNodesAreFolded(t *testing.T) {
 		"not told by a report that told all": {Wanted{}, []Node{loaded, short("b", 0, "other:7")},
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
 		"one has no room to tell, and does not keep the others from being ready": {Wanted{}, []Node{loaded, short("b", 3, "other:7")},
-			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Untold: 1}, ReasonSucceeded, true},
+			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, NotReported: 1}, ReasonSucceeded, true},
 		"none has room to tell": {Wanted{}, []Node{short("b", 3, "other:7")},
-			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Untold: 1}, ReasonUntold, false},
+			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, NotReported: 1}, ReasonNotReported, false},
 		"no node is chosen": {Wanted{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": "core"}}}, []Node{loaded},
 			v1alpha1.NodesStatus{Summary: "0/0"}, ReasonNoNodes, true},
 		"a hook that no kernel has": {Wanted{Needs: placement.Needs{Hooks: []string{"tcx/ingress"}}}, []Node{loaded},
@@ -91,17 +91,17 @@ func TestNodesAreFolded(t *testing.T) {
 		"a helper that kernels may lack, where it is not known to be loaded": {Wanted{Needs: placement.Needs{Helper: bytecode.Helper{Name: "bpf_new", MinKernel: "6.2"}}},
 			[]Node{loaded, says("b", 5, v1alpha1.NodeLoaded, ""), says("c", 7, v1alpha1.NodeFailed, "no"), says("d", 7, v1alpha1.NodeUnsupported, "no")},
 			v1alpha1.NodesStatus{Summary: "1/4", Selected: 4, Loaded: 1, Pending: 1, FirstPending: "b", Failed: 1, Unsupported: 1,
-				Doubt:   "b: kernel 6.1.0 may have no helper bpf_new, which came with Linux 6.2 (and 1 more)",
-				Failing: []v1alpha1.NodeFailure{{Node: "c", State: v1alpha1.NodeFailed, Message: "no"}, {Node: "d", State: v1alpha1.NodeUnsupported, Message: "no"}}}, ReasonNodesFailed, false},
+				KernelWarning: "b: kernel 6.1.0 may have no helper bpf_new, which came with Linux 6.2 (and 1 more)",
+				Failing:       []v1alpha1.NodeFailure{{Node: "c", State: v1alpha1.NodeFailed, Message: "no"}, {Node: "d", State: v1alpha1.NodeUnsupported, Message: "no"}}}, ReasonNodesFailed, false},
 		"a helper that kernels may lack, and is loaded all the same": {Wanted{Needs: placement.Needs{Helper: bytecode.Helper{Name: "bpf_new", MinKernel: "6.2"}}}, []Node{loaded},
 			v1alpha1.NodesStatus{Summary: "1/1", Selected: 1, Loaded: 1}, ReasonSucceeded, true},
 		"held by the rollout, at a version that runs": {Wanted{Reaches: func(node string) bool { return node == "a" }}, []Node{loaded, says("b", 5, v1alpha1.NodeLoaded, ""), says("c", 5, v1alpha1.NodePending, "")},
-			v1alpha1.NodesStatus{Summary: "1/3", Selected: 3, Loaded: 1, Held: 2}, ReasonProgressing, false},
+			v1alpha1.NodesStatus{Summary: "1/3", Selected: 3, Loaded: 1, Retained: 2}, ReasonProgressing, false},
 		"held by the rollout, at a version that fails": {Wanted{Reaches: func(node string) bool { return node == "a" }}, []Node{loaded, says("b", 5, v1alpha1.NodeFailed, "no")},
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Failed: 1,
 				Failing: []v1alpha1.NodeFailure{{Node: "b", State: v1alpha1.NodeFailed, Message: "the version before: no"}}}, ReasonNodesFailed, false},
 		"ahead of an intent that the API server lost since": {Wanted{Reaches: func(string) bool { return false }}, []Node{loaded, says("b", 9, v1alpha1.NodeLoaded, "")},
-			v1alpha1.NodesStatus{Summary: "0/2", Selected: 2, Held: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
+			v1alpha1.NodesStatus{Summary: "0/2", Selected: 2, Retained: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
 		"waiting for a target": {Wanted{}, []Node{loaded, says("b", 7, v1alpha1.NodeWaiting, "no interface"), says("c", 7, v1alpha1.NodeWaiting, "none here")},
 			v1alpha1.NodesStatus{Summary: "1/3", Selected: 3, Loaded: 1, Pending: 2, Waiting: "b: no interface (and 1 more)"}, ReasonProgressing, false},
 		"a label not seen yet": {Wanted{}, []Node{says("a", 7, v1alpha1.NodeNotSelected, "")},
@@ -116,7 +116,7 @@ func TestNodesAreFolded(t *testing.T) {
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("Fold (-want +got):\n%s", diff)
 			}
-			if d := Deployed(got); d.Reason != c.reason || (d.Status == metav1.ConditionTrue) != c.deploy || d.Message == "" || !strings.Contains(d.Message, got.Doubt) {
+			if d := Deployed(got); d.Reason != c.reason || (d.Status == metav1.ConditionTrue) != c.deploy || d.Message == "" || !strings.Contains(d.Message, got.KernelWarning) {
 				t.Errorf("Deployed = %+v", d)
 			}
 		})

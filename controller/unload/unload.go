@@ -87,7 +87,7 @@ func uncleaned(ctx context.Context, c client.Client, namespace string) (string, 
 	return fmt.Sprintf("%d of %d nodes are clean; waiting for %s", clean, want, strings.Join(waiting, ", ")), nil
 }
 
-// initialized tells whether a Pod's init containers ended well.
+// initialized reports whether a Pod's init containers ended well.
 func initialized(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodInitialized && c.Status == corev1.ConditionTrue

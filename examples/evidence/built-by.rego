@@ -8,7 +8,7 @@ deny contains {
 	"rule": "builder",
 	"path": "spec.bytecode.image",
 	"msg": "ci attests no build on a runner of GitHub's",
-	"remedy": "build the image in the release workflow, with actions/attest-build-provenance",
+	"fix": "build the image in the release workflow, with actions/attest-build-provenance",
 } if {
 	not slsa.built_by(input.attestations, ["ci"], ["https://github.com/actions/runner/github-hosted"])
 }

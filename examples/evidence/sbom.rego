@@ -9,7 +9,7 @@ deny contains {
 	"rule": "sbom",
 	"path": "spec.bytecode.image",
 	"msg": sprintf("ci attests no bill of materials, or one with one of %v", [unwanted]),
-	"remedy": "build it with libbpf 1.0 or later, and attach its SBOM: cosign attest --type cyclonedx",
+	"fix": "build it with libbpf 1.0 or later, and attach its SBOM: cosign attest --type cyclonedx",
 } if {
 	not sbom.lacks(input.attestations, ["ci"], unwanted)
 }

@@ -21,7 +21,7 @@ deny contains {
 	"rule": "slsa-level",
 	"path": "spec.bytecode.image",
 	"msg": sprintf("the image has SLSA build level %d, and its hooks need %d", [level, needed]),
-	"remedy": "build it with slsa-github-generator",
+	"fix": "build it with slsa-github-generator",
 } if {
 	level < needed
 }

@@ -7,7 +7,7 @@ deny contains {
 	"rule": "reviewed",
 	"path": "spec.bytecode.image",
 	"msg": "no reviewer signed the image",
-	"remedy": "have alice or bob sign it: skep sign --key KEY IMAGE",
+	"fix": "have alice or bob sign it: skep sign --key KEY IMAGE",
 } if {
 	not signers.at_least(input.signatures, 1, ["alice", "bob"])
 }
@@ -16,7 +16,7 @@ deny contains {
 	"rule": "two-signers",
 	"path": "spec.bytecode.image",
 	"msg": "fewer than two of release, alice and bob signed the image",
-	"remedy": "have another of them sign it: skep sign --key KEY IMAGE",
+	"fix": "have another of them sign it: skep sign --key KEY IMAGE",
 } if {
 	not signers.at_least(input.signatures, 2, ["release", "alice", "bob"])
 }

@@ -9,7 +9,7 @@ deny contains {
 	"rule": "verified",
 	"path": "spec.bytecode.image",
 	"msg": "verifier attests no verification at SLSA build level 2, or one that failed",
-	"remedy": "have the release pipeline verify the image",
+	"fix": "have the release pipeline verify the image",
 } if {
 	not vsa.passed(input.attestations, ["verifier"], {
 		"verifiers": ["https://verify.example.com/*"],

@@ -7,7 +7,7 @@ deny contains {
 	"rule": "vulnerabilities",
 	"path": "spec.bytecode.image",
 	"msg": "scanner attests no scan, or one that found more than medium vulnerabilities",
-	"remedy": "mend what was found, or have the image scanned: cosign attest --type vuln",
+	"fix": "fix what was found, or have the image scanned: cosign attest --type vuln",
 } if {
 	not vuln.none_above(input.attestations, ["scanner"], "medium")
 }

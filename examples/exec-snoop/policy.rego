@@ -8,7 +8,7 @@ deny contains {
 	"rule": "owner",
 	"path": "metadata.labels",
 	"msg": sprintf("the program %s watches processes and nobody answers for it", [program.name]),
-	"remedy": "set the label owner to the team that does",
+	"fix": "set the label owner to the team that does",
 } if {
 	some program in input.bytecode.programs
 	observes(program.hook)

@@ -6,7 +6,7 @@ deny contains {
 	"rule": "fleet-hook",
 	"path": sprintf("spec.programs[%d].attach[%d].hook", [i, j]),
 	"msg": sprintf("the fleet of closed ports attaches to %s", [attachment.hook]),
-	"remedy": "attach to tcx/ingress, or take the label skep.dev/fleet away",
+	"fix": "attach to tcx/ingress, or take the label skep.dev/fleet away",
 } if {
 	object.get(input.application.metadata, ["labels", "skep.dev/fleet"], "") == "ports"
 	some i, program in input.application.spec.programs

@@ -10,7 +10,7 @@ deny contains {
 	"rule": "kept-ports",
 	"path": "spec.variables.port",
 	"msg": sprintf("port %d is how this host is managed", [port]),
-	"remedy": sprintf("drop another port; kept are %v", [sort(kept_ports)]),
+	"fix": sprintf("drop another port; kept are %v", [sort(kept_ports)]),
 } if {
 	port in kept_ports
 }
@@ -21,7 +21,7 @@ deny contains {
 	"rule": "plain-port",
 	"path": "spec.variables.port",
 	"msg": "the port is not written as a plain number",
-	"remedy": "write the port as a decimal number without quotes",
+	"fix": "write the port as a decimal number without quotes",
 } if {
 	not comparable
 }

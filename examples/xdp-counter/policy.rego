@@ -6,7 +6,7 @@ deny contains {
 	"rule": "front",
 	"path": sprintf("spec.programs[%d].attach[%d].priority", [i, j]),
 	"msg": sprintf("priority %d is before 50, where firewalls run", [attachment.priority]),
-	"remedy": "give the counter a priority of 50 or more",
+	"fix": "give the counter a priority of 50 or more",
 } if {
 	some i, program in input.application.spec.programs
 	some j, attachment in program.attach

@@ -22,20 +22,20 @@ func TestEachIsCountedUnderItsOwnName(t *testing.T) {
 		m.Answered(status)
 	}
 	want := map[string]float64{
-		`skep_signature_lookups_total{source="memory"}`:                   0,
-		`skep_signature_lookups_total{source="store"}`:                    0,
-		`skep_signature_lookups_total{source="registry"}`:                 1,
-		`skep_signature_lookups_total{source="stale"}`:                    0,
-		`skep_signature_lookups_total{source="failed"}`:                   0,
-		`skep_judge_cache_lookups_total{cache="evidence",result="hit"}`:   0,
-		`skep_judge_cache_lookups_total{cache="evidence",result="miss"}`:  0,
-		`skep_judge_cache_lookups_total{cache="facts",result="hit"}`:      2,
-		`skep_judge_cache_lookups_total{cache="facts",result="miss"}`:     0,
-		`skep_judge_cache_lookups_total{cache="decisions",result="hit"}`:  0,
-		`skep_judge_cache_lookups_total{cache="decisions",result="miss"}`: 1,
-		`skep_registry_requests_total{code="200"}`:                        2,
-		`skep_registry_requests_total{code="401"}`:                        1,
-		`skep_registry_requests_total{code="none"}`:                       2,
+		`skep_signature_lookups_total{source="memory"}`:                        0,
+		`skep_signature_lookups_total{source="store"}`:                         0,
+		`skep_signature_lookups_total{source="registry"}`:                      1,
+		`skep_signature_lookups_total{source="stale"}`:                         0,
+		`skep_signature_lookups_total{source="failed"}`:                        0,
+		`skep_evaluation_cache_lookups_total{cache="evidence",result="hit"}`:   0,
+		`skep_evaluation_cache_lookups_total{cache="evidence",result="miss"}`:  0,
+		`skep_evaluation_cache_lookups_total{cache="facts",result="hit"}`:      2,
+		`skep_evaluation_cache_lookups_total{cache="facts",result="miss"}`:     0,
+		`skep_evaluation_cache_lookups_total{cache="decisions",result="hit"}`:  0,
+		`skep_evaluation_cache_lookups_total{cache="decisions",result="miss"}`: 1,
+		`skep_registry_requests_total{code="200"}`:                             2,
+		`skep_registry_requests_total{code="401"}`:                             1,
+		`skep_registry_requests_total{code="none"}`:                            2,
 	}
 	if diff := cmp.Diff(want, series.Of(t, registry)); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)

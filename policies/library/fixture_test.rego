@@ -75,7 +75,7 @@ without_part(base, path) := json.patch(base, [{"op": "remove", "path": path}])
 # The names of the rules among the reasons.
 rules(reasons) := {reason.rule | some reason in reasons}
 
-# The paths and the remedies of one rule's reasons.
+# The paths and the fixes of one rule's reasons.
 paths(reasons, rule) := {reason.path | some reason in reasons; reason.rule == rule}
 
-remedies(reasons, rule) := {reason.remedy | some reason in reasons; reason.rule == rule}
+fixes(reasons, rule) := {reason.fix | some reason in reasons; reason.rule == rule}

@@ -3,6 +3,6 @@
 // and the schemas name the same hooks.
 //
 // It owns rules about the source and has nothing but tests. It looks at
-// packages and files; it runs none of the code it judges, but for reading key
+// packages and files; it runs none of the code it evaluates, but for reading key
 // sets.
 package arch

@@ -72,7 +72,7 @@ func floorOf(table []floor, name string) (floor, bool) {
 	return best, found
 }
 
-// allows tells whether the row lets its room import another.
+// allows reports whether the row lets its room import another.
 func (f floor) allows(other string) bool {
 	if within(other, f.room) && !slices.Contains(f.imports, "!"+other) {
 		return true

@@ -65,7 +65,7 @@ func (g graph) chain(from string, match func(path string) bool) []string {
 	return nil
 }
 
-// within tells whether a path is a module path or below it.
+// within reports whether a path is a module path or below it.
 func within(path, parent string) bool {
 	return path == parent || strings.HasPrefix(path, parent+"/")
 }

@@ -316,7 +316,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"a budget of all the API server waits":       {`admission={"budget":"1m0500ms","timeoutSeconds":30}`, "admission.budget 1m0500ms and a quarter"},
 		"a budget that waiting makes too long":       {`admission={"budget":"7s200ms","timeoutSeconds":9}`, "admission.budget 7s200ms and a quarter"},
 		"a budget that is none":                      {`admission.budget="0s"`, "budget"},
-		"applications judged again all the time":     {`controller.interval="0m00s"`, "interval"},
+		"applications evaluated again all the time":  {`controller.interval="0m00s"`, "interval"},
 		"metrics asked for all the time":             {`serviceMonitor.interval="0s"`, "interval"},
 		"an upgrade that comes to no agent":          {`agent.maxUnavailable="0%"`, "maxUnavailable"},
 		"an upgrade of more agents than there are":   {`agent.maxUnavailable="101%"`, "maxUnavailable"},

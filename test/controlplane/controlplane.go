@@ -218,7 +218,7 @@ func Start(ctx context.Context, o Options) (*Plane, error) {
 	return &Plane{Config: config, Env: env, Kubectl: filepath.Join(assets, "kubectl"), dir: dir}, nil
 }
 
-// Mutates tells whether the API server serves MutatingAdmissionPolicy, which those
+// Mutates reports whether the API server serves MutatingAdmissionPolicy, which those
 // before 1.36 do not.
 func (p *Plane) Mutates() (bool, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(p.Config)

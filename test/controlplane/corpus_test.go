@@ -106,7 +106,7 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// refusal tells whether the API server found fault with the object itself.
+// refusal reports whether the API server found fault with the object itself.
 func refusal(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 }
@@ -126,7 +126,7 @@ func definition(ar *txtar.Archive) []byte {
 	return found
 }
 
-// send has the API server judge a definition as it is written, as kubectl
+// send has the API server evaluate a definition as it is written, as kubectl
 // create --dry-run=server does. It returns false where the text names no kind
 // to send it as.
 func send(t *testing.T, c client.Client, data []byte) (bool, error) {

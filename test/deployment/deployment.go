@@ -133,7 +133,7 @@ func (r *Replica) by(signal os.Signal) error {
 	return r.failed
 }
 
-// Leads tells whether it says that it does.
+// Leads reports whether it says that it does.
 func (r *Replica) Leads() bool {
 	body, err := r.get(r.Metrics, "/metrics")
 	return err == nil && strings.Contains(body, `leader_election_master_status{name="skep-controller"} 1`)

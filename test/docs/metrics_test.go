@@ -175,6 +175,10 @@ var (
 func TestNoPageNamesAMetricThatIsNotServed(t *testing.T) {
 	known := slices.Collect(maps.Keys(metricsOfCode(t)))
 	for _, name := range pages(t) {
+		// The changelog says what metrics were called before.
+		if name == "CHANGELOG.md" {
+			continue
+		}
 		for _, found := range anyMetric.FindAllString(read(t, name), -1) {
 			if !slices.Contains(known, ofHistogram.ReplaceAllString(found, "")) {
 				t.Errorf("%s: there is no metric %s", name, found)

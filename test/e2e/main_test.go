@@ -151,7 +151,7 @@ func inside() (int, error) {
 }
 
 // first is what the first process of the namespaces does: it starts the test,
-// and buries whom nobody waits for, such as what containerd leaves.
+// and unloads whom nobody waits for, such as what containerd leaves.
 func first() int {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 	err := os.Setenv(stage, stageTest)

@@ -57,7 +57,7 @@ func steps(t *testing.T, page, from, to string) []step {
 // changing is what is another thing each time: digests, ages and kernels.
 var changing = regexp.MustCompile(`sha256:[0-9a-f]+|\b[0-9]+(s|m([0-9]+s)?)\b|\b[0-9]+\.[0-9]+\.[0-9]+\S*`)
 
-// says tells whether an output is what a page shows. What stands for anything
+// says reports whether an output is what a page shows. What stands for anything
 // there is an ellipsis, for many lines where it stands alone.
 func says(shown, got string) bool {
 	if strings.TrimSpace(shown) == "" {

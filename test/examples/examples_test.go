@@ -89,7 +89,7 @@ func TestExamplesPassTheGateAndTheirPoliciesRefuse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, keys, name, e)
 			for _, app := range b.applications {
-				v, err := b.judge.Judge(t.Context(), gate.Request{Application: app})
+				v, err := b.evaluator.Evaluate(t.Context(), gate.Request{Application: app})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -102,13 +102,13 @@ func TestExamplesPassTheGateAndTheirPoliciesRefuse(t *testing.T) {
 			}
 			app := b.applications[0]
 			e.spoil(app)
-			v, err := b.judge.Judge(t.Context(), gate.Request{Application: app})
+			v, err := b.evaluator.Evaluate(t.Context(), gate.Request{Application: app})
 			if err != nil {
 				t.Fatal(err)
 			}
 			denied := v.Decision().Denied
-			if len(denied) != 1 || denied[0].Rule != e.rule || denied[0].Path == "" || denied[0].Remedy == "" {
-				t.Errorf("denied by %+v, want %s with path and remedy", denied, e.rule)
+			if len(denied) != 1 || denied[0].Rule != e.rule || denied[0].Path == "" || denied[0].Fix == "" {
+				t.Errorf("denied by %+v, want %s with path and fix", denied, e.rule)
 			}
 		})
 	}
@@ -129,10 +129,10 @@ func TestTheExamplesPolicyTestsPass(t *testing.T) {
 	}
 }
 
-// bench is one example, packed, signed and ready to be judged.
+// bench is one example, packed, signed and ready to be evaluated.
 type bench struct {
 	applications []v1alpha1.Application
-	judge        *gate.Judge
+	evaluator    *gate.Evaluator
 }
 
 // author signs the images; signer is how others know them.
@@ -168,7 +168,7 @@ func newBench(t *testing.T, by author, name string, e example) bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge, err := gate.New(gate.Options{
+	evaluator, err := gate.New(gate.Options{
 		Images:   client,
 		Trust:    trust,
 		Policies: rules(t, name),
@@ -176,7 +176,7 @@ func newBench(t *testing.T, by author, name string, e example) bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bench{applications: applications(t, name, reference, e.applications), judge: judge}
+	return bench{applications: applications(t, name, reference, e.applications), evaluator: evaluator}
 }
 
 // publish packs and signs an object.

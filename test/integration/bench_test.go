@@ -25,7 +25,7 @@ func BenchmarkAThousandApplications(b *testing.B) {
 		controller := c.process(binary)
 		signer := c.Signer("team-a")
 		c.create(signer)
-		c.condition(signer, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
+		c.condition(signer, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")
 		ref, _ := c.Push("app:v1", programs.Object("tracepoint_count"), "team-a")
 		before, start := c.Requests.Load(), time.Now()
 		for i := range many {

@@ -203,7 +203,7 @@ func (s *show) sets() {
 			return fmt.Errorf("%d nodes, %w", len(nodes.Items), err)
 		}
 		for _, n := range nodes.Items {
-			if n.Status.Counts.Programs == 0 && n.Status.Counts.Foreign == 0 && n.Status.Kernel.Release == "" {
+			if n.Status.Counts.Programs == 0 && n.Status.Counts.Unmanaged == 0 && n.Status.Kernel.Release == "" {
 				return fmt.Errorf("%s has told nothing of its kernel", n.Name)
 			}
 		}

@@ -93,7 +93,7 @@ func TestWhatGoesWrongElsewhere(t *testing.T) {
 		if err := c.Delete(t.Context(), second); err != nil {
 			t.Fatal(err)
 		}
-		c.buried(second, "deleted")
+		c.unloaded(second, "deleted")
 		if err := c.Delete(t.Context(), alone); err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func TestWhatGoesWrongElsewhere(t *testing.T) {
 		}
 		// Programs of others on this machine are another cause to write.
 		now := report()
-		others := now.Status.Counts != before.Status.Counts || !slices.Equal(now.Status.Foreign, before.Status.Foreign)
+		others := now.Status.Counts != before.Status.Counts || !slices.Equal(now.Status.Unmanaged, before.Status.Unmanaged)
 		if now.ResourceVersion != before.ResourceVersion && !others || rejected.ResourceVersion != status {
 			t.Errorf("in %d tries the node wrote (%s, %s) or the controller did (%s, %s)",
 				len(tries), before.ResourceVersion, now.ResourceVersion, status, rejected.ResourceVersion)

@@ -38,7 +38,7 @@ func (c *cluster) told(o client.Object, reason string) eventsv1.Event {
 	return found
 }
 
-func TestEventsNameRuleReasonAndRemedy(t *testing.T) {
+func TestEventsNameRuleReasonAndFix(t *testing.T) {
 	c := newCluster(t)
 	c.control()
 	c.create(c.Signer("team-a"))
@@ -48,15 +48,15 @@ func TestEventsNameRuleReasonAndRemedy(t *testing.T) {
 	nobody.Spec.Programs = []v1alpha1.Program{{Name: "count_packets", Attach: []v1alpha1.Attachment{
 		{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}}}}}
 	wordy.Labels = map[string]string{"team": "b"}
-	long := clusterPolicy("long", `deny contains {"msg": "`+strings.Repeat("no, ", 600)+`", "path": "", "remedy": ""}`, v1alpha1.RunningKeep)
+	long := clusterPolicy("long", `deny contains {"msg": "`+strings.Repeat("no, ", 600)+`", "path": "", "fix": ""}`, v1alpha1.RunningKeep)
 	long.Spec.Match = &v1alpha1.PolicyMatch{Selector: &metav1.LabelSelector{MatchLabels: wordy.Labels}}
 	broken := clusterPolicy("broken", "deny contains", v1alpha1.RunningKeep)
 	broken.Spec.Match = long.Spec.Match.DeepCopy()
 	broken.Spec.Match.Selector.MatchLabels["team"] = "c"
-	baseline := clusterPolicy("needs-signer", `deny contains {"msg": "nobody known signed it", "path": "spec.bytecode.image", "remedy": "sign it"} if count(input.signatures) == 0`, v1alpha1.RunningKeep)
+	baseline := clusterPolicy("needs-signer", `deny contains {"msg": "nobody known signed it", "path": "spec.bytecode.image", "fix": "sign it"} if count(input.signatures) == 0`, v1alpha1.RunningKeep)
 	c.create(long, broken, baseline)
-	c.condition(long, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
-	c.condition(baseline, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
+	c.condition(long, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")
+	c.condition(baseline, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")
 	c.create(nobody, wordy)
 
 	for name, want := range map[string][]string{
@@ -74,7 +74,7 @@ func TestEventsNameRuleReasonAndRemedy(t *testing.T) {
 		t.Errorf("it is a %s of %s", e.Type, e.ReportingController)
 	}
 	c.change(broken, func() { broken.Spec.Rego = "package skep.policy\n\ndeny contains \"no\" if false\n" })
-	if e := c.told(broken, "InForce"); e.Type != "Normal" {
+	if e := c.told(broken, "Active"); e.Type != "Normal" {
 		t.Errorf("it is a %s", e.Type)
 	}
 }
@@ -87,9 +87,9 @@ func TestWhatWasNotDoneIsAWarning(t *testing.T) {
 	signed, _ := c.Push("app:v1", programs.Object("tracepoint_count"), "team-a")
 	for reason, is := range map[string]struct{ image, event string }{
 		// There is no such registry.
-		"NotJudged":       {"127.0.0.1:1/app:v1", "Warning"},
-		"Denied":          {unsigned, "Warning"},
-		"NoNodesSelected": {signed, "Normal"},
+		"EvaluationFailed": {"127.0.0.1:1/app:v1", "Warning"},
+		"Denied":           {unsigned, "Warning"},
+		"NoNodesSelected":  {signed, "Normal"},
 	} {
 		app := application(strings.ToLower(reason), is.image)
 		c.create(app)

@@ -146,12 +146,12 @@ func TestTheControllerCountsWhatItDoesAndForgetsWhatIsGone(t *testing.T) {
 	}
 	is("what runs to be counted", map[string]float64{
 		loaded: 1, `skep_applications{allowed="True"}`: 1, `skep_applications{allowed="False"}`: 1, `skep_denials{rule="baseline/signed"}`: 1,
-		`skep_intents{state="live"}`: 1, `skep_intents{state="tombstone"}`: 0, `skep_intents_sealed_total{move="seal"}`: 1, `skep_brake_applications`: 0,
+		`skep_intents{state="live"}`: 1, `skep_intents{state="tombstone"}`: 0, `skep_intents_sealed_total{action="seal"}`: 1, `skep_unload_protected_applications`: 0,
 	})
 	all := series.Of(t, registry)
 	for _, name := range []string{
 		`skep_signature_lookups_total{source="registry"}`, `skep_signature_lookups_total{source="memory"}`, `skep_registry_requests_total{code="200"}`,
-		`skep_judge_cache_lookups_total{cache="facts",result="hit"}`, `skep_judge_cache_lookups_total{cache="facts",result="miss"}`,
+		`skep_evaluation_cache_lookups_total{cache="facts",result="hit"}`, `skep_evaluation_cache_lookups_total{cache="facts",result="miss"}`,
 		`skep_verdicts_total{verdict="allowed"}`, `skep_verdicts_total{verdict="denied"}`,
 	} {
 		if all[name] == 0 {

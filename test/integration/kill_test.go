@@ -326,14 +326,14 @@ func (s *turns) killRegistry() {
 	second, newer := s.Push("count:v2", programs.Object("xdp_count_v2"), "team-a")
 	again := s.Kill()
 	s.asks(image(second))
-	s.condition(s.app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, gate.ReasonNotJudged)
+	s.condition(s.app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, gate.ReasonEvaluationFailed)
 	s.nodes[1].kill()
 	s.nodes[1].start()
 	s.counted("the registry is dead, and an agent started anew")
 	s.asks(func(to *v1alpha1.BpfApplicationSpec) { image(known)(to); prefers(105)(to) })
 	s.runs(s.nodes...)
 	s.asks(image(second))
-	s.condition(s.app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, gate.ReasonNotJudged)
+	s.condition(s.app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, gate.ReasonEvaluationFailed)
 	if p := s.opened(s.app); p.ImageDigest != first {
 		s.t.Errorf("sealed %s, which nobody could look at", p.ImageDigest)
 	}

@@ -151,7 +151,7 @@ func TestTheMirrorServesAgentsWhatIsLive(t *testing.T) {
 	if err := c.Delete(t.Context(), app); err != nil {
 		t.Fatal(err)
 	}
-	c.buried(app, "deleted")
+	c.unloaded(app, "deleted")
 	c.until("the object to be live no more", func() error {
 		if status, _ := served.get(t, digest, agent); status != http.StatusNotFound {
 			return errStatus(status)

@@ -241,12 +241,12 @@ func TestAProgramTypeIsNeededAndAHelperIsOnlyDoubted(t *testing.T) {
 	c.answers("c-old", app, v1alpha1.NodeLoaded, "")
 	c.answers("d-young", app, v1alpha1.NodeLoaded, "")
 	c.summary(app, "2/4")
-	if got := app.Status.Nodes.Doubt; got != doubt {
+	if got := app.Status.Nodes.KernelWarning; got != doubt {
 		t.Errorf("doubts %q, want %q", got, doubt)
 	}
 	c.answers("a-old", app, v1alpha1.NodeLoaded, "")
 	ready := c.condition(app, v1alpha1.ConditionReady, metav1.ConditionTrue, "Succeeded")
-	if want := "loaded on 3 of 4 nodes, 1 unsupported; " + lacks; ready.Message != want || app.Status.Nodes.Doubt != "" {
-		t.Errorf("it says %q, doubts %q", ready.Message, app.Status.Nodes.Doubt)
+	if want := "loaded on 3 of 4 nodes, 1 unsupported; " + lacks; ready.Message != want || app.Status.Nodes.KernelWarning != "" {
+		t.Errorf("it says %q, doubts %q", ready.Message, app.Status.Nodes.KernelWarning)
 	}
 }

@@ -51,8 +51,8 @@ func (c *cluster) loadsSigned(name, node string, signers ...string) *v1alpha1.Cl
 	return app
 }
 
-// buried waits for a tombstone.
-func (c *cluster) buried(app client.Object, why string) {
+// unloaded waits for a tombstone.
+func (c *cluster) unloaded(app client.Object, why string) {
 	c.t.Helper()
 	c.until("a tombstone", func() error {
 		p := c.opened(app)
@@ -79,7 +79,7 @@ func TestARevokedSignerUnloads(t *testing.T) {
 	app := c.loads("app", "one")
 	c.Down.Store(true)
 	c.change(signer, func() { signer.Spec.Revoked = true })
-	c.buried(app, "revoked")
+	c.unloaded(app, "revoked")
 	c.condition(app, v1alpha1.ConditionReady, metav1.ConditionFalse, "Denied")
 }
 
@@ -92,10 +92,10 @@ func TestAPolicyThatChangesKeepsOrUnloads(t *testing.T) {
 	c.create(p)
 	c.condition(app, v1alpha1.ConditionAllowed, metav1.ConditionFalse, "Denied")
 	c.runsStill(app)
-	c.condition(p, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
+	c.condition(p, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")
 	before := c.Requests.Load()
 	c.change(p, func() { p.Spec.Running = v1alpha1.RunningUnload })
-	c.buried(app, "running: Unload")
+	c.unloaded(app, "running: Unload")
 	if asked := c.Requests.Load() - before; asked != 0 {
 		t.Errorf("the registry was asked %d times for a change of policies", asked)
 	}
@@ -110,7 +110,7 @@ func TestWhatRanWithoutBaselineIsKept(t *testing.T) {
 	own := clusterPolicy("own", `deny contains "never" if input.application.kind == "Nothing"`, v1alpha1.RunningUnload)
 	own.Spec.Replaces = []v1alpha1.BuiltinPolicy{v1alpha1.PolicyBaseline}
 	c.create(own)
-	ready := c.condition(own, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
+	ready := c.condition(own, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")
 	if !strings.Contains(ready.Message, "policy own replaces baseline for every application") {
 		t.Errorf("its status says %q", ready.Message)
 	}
@@ -191,10 +191,10 @@ deny contains "its namespace is closed" if input.namespace.labels.closed`, v1alp
 	c.condition(app, v1alpha1.ConditionAllowed, metav1.ConditionTrue, "Allowed")
 }
 
-func TestTheBrakeWaitsForAHuman(t *testing.T) {
+func TestUnloadProtectionWaitsForAHuman(t *testing.T) {
 	c := newCluster(t)
 	c.control()
-	c.brakes()
+	c.protects()
 }
 
 // TestANamespaceThatEditsInALoopHoldsUpNobody has a namespace edit its policy again and
@@ -206,10 +206,10 @@ func TestANamespaceThatEditsInALoopHoldsUpNobody(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	edits := make(chan error)
 	go func() { edits <- c.editsInALoop(ctx) }()
-	signer := c.brakes()
+	signer := c.protects()
 	last := c.loads("last", "node-last")
 	c.change(signer, func() { signer.Spec.Revoked = true })
-	c.buried(last, signer.Name)
+	c.unloaded(last, signer.Name)
 	stop()
 	if err := <-edits; err != nil {
 		t.Error(err)
@@ -235,9 +235,9 @@ func (c *cluster) editsInALoop(ctx context.Context) error {
 	return nil
 }
 
-// brakes has unload protection hold applications, and go after an admin confirmed it. It
+// protects has unload protection hold applications, and go after an admin confirmed it. It
 // returns who signed them.
-func (c *cluster) brakes() *v1alpha1.BpfSigner {
+func (c *cluster) protects() *v1alpha1.BpfSigner {
 	c.t.Helper()
 	signer := c.Signer("team-a")
 	c.create(signer)
@@ -259,7 +259,7 @@ func (c *cluster) brakes() *v1alpha1.BpfSigner {
 	}
 	c.change(p, func() { p.Annotations = map[string]string{policy.AnnotationConfirm: revision} })
 	for _, app := range apps {
-		c.buried(app, "running: Unload")
+		c.unloaded(app, "running: Unload")
 	}
 	return signer
 }
@@ -325,7 +325,7 @@ func TestWhatVanishesWithItsCRDKeepsRunning(t *testing.T) {
 	again := application("app", app.Spec.Bytecode.Image)
 	again.Spec.NodeSelector = app.Spec.NodeSelector
 	c.until("to apply again", func() error { return c.Create(t.Context(), again) })
-	c.buried(app, "took its place")
+	c.unloaded(app, "took its place")
 	c.until("its new intent", func() error {
 		if p := c.opened(again); p == nil || p.Tombstone {
 			return fmt.Errorf("sealed %+v", p)

@@ -64,18 +64,18 @@ func newCrowd(t *testing.T) *crowd {
 	return c
 }
 
-// judged is an application of either scope.
-type judged interface {
+// evaluated is an application of either scope.
+type evaluated interface {
 	v1alpha1.Application
 	conditioned
 }
 
 // applications are all of them.
-func (c *crowd) applications() ([]judged, error) {
+func (c *crowd) applications() ([]evaluated, error) {
 	var (
 		cluster    v1alpha1.ClusterBpfApplicationList
 		namespaced v1alpha1.BpfApplicationList
-		all        []judged
+		all        []evaluated
 	)
 	if err := errors.Join(c.List(c.t.Context(), &cluster), c.List(c.t.Context(), &namespaced)); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (c *crowd) applications() ([]judged, error) {
 	return all, nil
 }
 
-// runs tells whether so many applications are to run, all others are to be
+// runs reports whether so many applications are to run, all others are to be
 // unloaded, and both nodes have done as they are told.
 func (c *crowd) runs(want int) error {
 	var intents v1alpha1.BpfIntentList
@@ -142,18 +142,18 @@ func TestAPolicyUnloadsAHundredApplicationsInTime(t *testing.T) {
 
 	c.change(p, func() { p.Spec.Rego = "package skep.policy\n\ndeny contains \"no\"" })
 	revision := ""
-	c.within(promised, "the brake to hold all", func() error {
+	c.within(promised, "unload protection to hold all", func() error {
 		all, err := c.applications()
 		if err != nil {
 			return err
 		}
 		for _, app := range all {
 			ready := apimeta.FindStatusCondition(app.GetConditions(), v1alpha1.ConditionReady)
-			_, after, braked := strings.Cut(ready.Message, policy.AnnotationConfirm+"=")
+			_, after, protected := strings.Cut(ready.Message, policy.AnnotationConfirm+"=")
 			if ready.Reason != "Denied" || ready.ObservedGeneration != app.GetGeneration() {
 				return fmt.Errorf("%s: %+v", app.Identity(), ready)
 			}
-			if braked {
+			if protected {
 				revision = after
 			}
 		}

@@ -165,7 +165,7 @@ func newPrivate(t *testing.T) *private {
 	return p
 }
 
-// again has an application judged anew.
+// again has an application evaluated anew.
 func (p *private) again(app *v1alpha1.BpfApplication) {
 	p.t.Helper()
 	p.change(app, func() {
@@ -177,7 +177,7 @@ func (p *private) again(app *v1alpha1.BpfApplication) {
 func (p *private) unknown(app *v1alpha1.BpfApplication, says ...string) {
 	p.t.Helper()
 	p.until("it to say why", func() error {
-		why := p.condition(app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, gate.ReasonNotJudged)
+		why := p.condition(app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, gate.ReasonEvaluationFailed)
 		for _, want := range says {
 			if !strings.Contains(why.Message, want) {
 				return fmt.Errorf("%s does not say %q", why.Message, want)
@@ -285,7 +285,7 @@ func TestAPullSecretThatChangesIsFollowed(t *testing.T) {
 	p.again(app)
 	p.unknown(app, "get Secret team-a/pull: it is not there")
 	p.create(clusterPolicy("nothing", `deny contains "no" if input.application.metadata.name == "app"`, v1alpha1.RunningUnload))
-	p.buried(app, "running: Unload")
+	p.unloaded(app, "running: Unload")
 }
 
 func TestTheMirrorFetchesAgainWithPullSecrets(t *testing.T) {

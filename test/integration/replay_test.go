@@ -65,7 +65,7 @@ func TestReplayedIntentsMoveNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m.says("why=older", 1)
+	m.says("reason=older", 1)
 	runs := func() {
 		t.Helper()
 		m.counts()
@@ -88,7 +88,7 @@ func TestReplayedIntentsMoveNothing(t *testing.T) {
 	}
 	gone := func() {
 		t.Helper()
-		c.buried(other, "deleted")
+		c.unloaded(other, "deleted")
 		c.until("it to be unloaded", func() error {
 			if got := m.revisions(other); len(got) > 0 {
 				return fmt.Errorf("%v is pinned", got)
@@ -102,10 +102,10 @@ func TestReplayedIntentsMoveNothing(t *testing.T) {
 	if err := c.Update(t.Context(), risen); err != nil {
 		t.Fatal(err)
 	}
-	m.says("why=older", 2)
+	m.says("reason=older", 2)
 	gone()
 
-	t.Log("and in the place of a tombstone that was taken away: what a node forgot is buried again")
+	t.Log("and in the place of a tombstone that was taken away: what a node forgot is unloaded again")
 	if err := c.Delete(t.Context(), c.stored(string(other.UID))); err != nil {
 		t.Fatal(err)
 	}

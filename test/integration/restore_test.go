@@ -134,7 +134,7 @@ func TestANodesWordIsBelievedNoFurtherThanItHasTo(t *testing.T) {
 		}
 		return n
 	}
-	c.until("what it says it runs without an intent to be buried", func() error {
+	c.until("what it says it runs without an intent to be unloaded", func() error {
 		if graves() == 0 {
 			return errors.New("nothing is")
 		}

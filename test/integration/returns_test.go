@@ -58,7 +58,7 @@ func TestADeadAgentHoldsNothingUpAndItsNodeCleansUpWhenItReturns(t *testing.T) {
 		}
 		return nil
 	})
-	c.buried(doomed, "deleted")
+	c.unloaded(doomed, "deleted")
 	lives.forgets(doomed)
 	if len(dies.revisions(doomed)) != 1 || len(dies.revisions(after)) != 0 {
 		t.Errorf("without its agent the node holds %v of what was deleted, %v of what was applied", dies.revisions(doomed), dies.revisions(after))

@@ -113,7 +113,7 @@ func TestAVersionComesToTheNodesInSteps(t *testing.T) {
 	}
 	version := p.VersionSerial()
 	r.condition(r.app, v1alpha1.ConditionReconciling, metav1.ConditionTrue, "RolloutProgressing")
-	if n := r.app.Status.Nodes; n.Held != 4 || r.app.Status.Rollout.Nodes != 1 || r.app.Status.PreviousDigest != p.Previous.ImageDigest {
+	if n := r.app.Status.Nodes; n.Retained != 4 || r.app.Status.Rollout.Nodes != 1 || r.app.Status.PreviousDigest != p.Previous.ImageDigest {
 		t.Errorf("status says %+v, %+v, before it %s", n, r.app.Status.Rollout, r.app.Status.PreviousDigest)
 	}
 	r.loaded(r.nodes[0])
@@ -200,10 +200,10 @@ func TestARolloutIsUndone(t *testing.T) {
 	}
 	serial := r.opened(r.app).Serial
 
-	t.Log("what was brought back is judged by itself")
+	t.Log("what was brought back is evaluated by itself")
 	signer := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}
 	r.change(signer, func() { signer.Spec.Revoked = true })
-	r.buried(r.app, "revoked")
+	r.unloaded(r.app, "revoked")
 	if now := r.opened(r.app).Serial; now <= serial {
 		t.Errorf("serial %d after %d", now, serial)
 	}
@@ -294,7 +294,7 @@ func TestAnUndoThatMayNotBeIsTold(t *testing.T) {
 	r.reaches(r.second, 5)
 	signer := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}
 	r.change(signer, func() { signer.Spec.Revoked = true })
-	r.until("the revocation to be in force", func() error {
+	r.until("the revocation to be active", func() error {
 		if err := r.Get(t.Context(), client.ObjectKeyFromObject(signer), signer); err != nil {
 			return err
 		}
@@ -329,7 +329,7 @@ func TestTheVerifierStopsARollout(t *testing.T) {
 	})
 	ready := c.condition(app, v1alpha1.ConditionReady, metav1.ConditionFalse, "RolloutStopped")
 	t.Log(ready.Message)
-	if n := app.Status.Nodes; n.Failed != 1 || n.Held != 2 {
+	if n := app.Status.Nodes; n.Failed != 1 || n.Retained != 2 {
 		t.Errorf("nodes %+v", n)
 	}
 	version := func() (all []string) {
@@ -347,7 +347,7 @@ func TestTheVerifierStopsARollout(t *testing.T) {
 		m.counts()
 	}
 
-	t.Log("mended, it comes to all")
+	t.Log("fixed, it comes to all")
 	second, _ := c.Push("count:v3", programs.Object("xdp_count_v2"), "team-a")
 	c.change(app, func() {
 		app.Spec.Bytecode.Image, app.Spec.Programs[0].Name = second, "count_packets"

@@ -106,7 +106,7 @@ func (r *rotation) changes(what string, on ...*machine) {
 		f.counted()
 	}
 	for _, m := range r.nodes {
-		if n := m.said("why=seal"); n != 0 {
+		if n := m.said("reason=seal"); n != 0 {
 			r.t.Errorf("%s: %s refused %d envelopes for their seal", what, m.name, n)
 		}
 	}
@@ -208,7 +208,7 @@ func TestAKeyIsRotatedWithoutAGapOnAnyNode(t *testing.T) {
 func (r *rotation) stolen(former *intent.Sealer) {
 	r.t.Helper()
 	r.stop()
-	envelope, err := gate.Bury(former, r.changed.Identity(), gate.Stamp{UID: string(r.changed.UID), Serial: time.Now().Add(time.Hour).UnixMilli()}, "stolen")
+	envelope, err := gate.SealTombstone(former, r.changed.Identity(), gate.Stamp{UID: string(r.changed.UID), Serial: time.Now().Add(time.Hour).UnixMilli()}, "stolen")
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func (r *rotation) stolen(former *intent.Sealer) {
 		r.t.Fatal(err)
 	}
 	for i, m := range r.nodes {
-		m.says("why=seal", 1)
+		m.says("reason=seal", 1)
 		r.flows[i].counted()
 	}
 	_, r.stop = r.serve(r.t.TempDir(), r.quick)

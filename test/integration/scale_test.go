@@ -64,7 +64,7 @@ func newScale(b *testing.B, nodes int) *scale {
 	signer := s.Signer("team-a")
 	s.create(signer)
 	s.controller = s.process(command.Build(b, "skep-controller"))
-	s.condition(signer, v1alpha1.ConditionReady, metav1.ConditionTrue, "InForce")
+	s.condition(signer, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")
 	s.agents = s.simulates(nodes)
 	s.until("every node to report", func() error {
 		var list v1alpha1.BpfNodeList

@@ -50,8 +50,8 @@ func TestPoliciesAndSignersThatVanishWithTheirCRDsStayInForce(t *testing.T) {
 	strict := clusterPolicy("strict", `deny contains "no" if input.application.metadata.name != "runs"`, v1alpha1.RunningKeep)
 	signed := clusterPolicy("signed", `deny contains "unsigned" if count(input.signatures) == 0`, v1alpha1.RunningUnload)
 	c.create(strict, signed)
-	c.condition(strict, v1alpha1.ConditionReady, metav1.ConditionTrue, policy.ReasonInForce)
-	c.condition(signed, v1alpha1.ConditionReady, metav1.ConditionTrue, policy.ReasonInForce)
+	c.condition(strict, v1alpha1.ConditionReady, metav1.ConditionTrue, policy.ReasonActive)
+	c.condition(signed, v1alpha1.ConditionReady, metav1.ConditionTrue, policy.ReasonActive)
 	ref, _ := c.Push("other:v1", programs.Object("tracepoint_count"), "team-a")
 	denies := func(name string) *v1alpha1.ClusterBpfApplication {
 		t.Helper()
@@ -78,7 +78,7 @@ func TestPoliciesAndSignersThatVanishWithTheirCRDsStayInForce(t *testing.T) {
 	again := clusterPolicy("strict", "", "")
 	again.Spec = strict.Spec
 	c.until("to apply again", func() error { return c.Create(t.Context(), again) })
-	c.condition(again, v1alpha1.ConditionReady, metav1.ConditionTrue, policy.ReasonInForce)
+	c.condition(again, v1alpha1.ConditionReady, metav1.ConditionTrue, policy.ReasonActive)
 	if err := c.Delete(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}

@@ -218,7 +218,7 @@ func completeAttachment(schema *apiextensionsv1.JSONSchemaProps, namespaced bool
 }
 
 // scope limits a namespace to the hooks it can hold. As a rule, and not as a
-// shorter list of hooks, it tells the remedy. It is a rule of the name of the hook
+// shorter list of hooks, it tells the fix. It is a rule of the name of the hook
 // alone, which costs next to nothing.
 func scope() apiextensionsv1.ValidationRule {
 	forbidden := apiextensionsv1.FieldValueForbidden

@@ -196,7 +196,7 @@ func (w *walker) walk(path string, p apiextensionsv1.JSONSchemaProps) {
 	}
 }
 
-// selects tells whether it is a label selector, of which Kubernetes tells all.
+// selects reports whether it is a label selector, of which Kubernetes tells all.
 func selects(p apiextensionsv1.JSONSchemaProps) bool {
 	_, labels := p.Properties["matchLabels"]
 	_, expressions := p.Properties["matchExpressions"]

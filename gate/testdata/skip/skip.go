@@ -7,7 +7,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 )
 
-func pipeline(ctx context.Context, j *gate.Judge, req gate.Request) (gate.Verdict, error) {
+func pipeline(ctx context.Context, j *gate.Evaluator, req gate.Request) (gate.Verdict, error) {
 	shaped, err := gate.Shape(req)
 	if err != nil {
 		return gate.Verdict{}, err

@@ -17,24 +17,24 @@ import data.skep.lib
 known_parameters contains name if some name in ["maxMapMemory", "exemptNamespaces", "allowedHelpers"]
 
 # parameters: a misspelt parameter would silently be a default.
-deny contains lib.reason("parameters", "", msg, remedy) if {
+deny contains lib.reason("parameters", "", msg, fix) if {
 	some name, _ in input.parameters
 	not name in known_parameters
 	msg := sprintf("the policy has no parameter named %q", [name])
-	remedy := sprintf("in the policy's spec.parameters, take it out or correct it; there are: %s", [concat(", ", sort(known_parameters))])
+	fix := sprintf("in the policy's spec.parameters, take it out or correct it; there are: %s", [concat(", ", sort(known_parameters))])
 }
 
-deny contains lib.reason("parameters", "", msg, remedy) if {
+deny contains lib.reason("parameters", "", msg, fix) if {
 	not map_memory_limit
 	msg := "the policy's parameter maxMapMemory is not a number of bytes"
-	remedy := "in the policy's spec.parameters, write maxMapMemory as a number or as a string such as 256Mi"
+	fix := "in the policy's spec.parameters, write maxMapMemory as a number or as a string such as 256Mi"
 }
 
-deny contains lib.reason("parameters", "", msg, remedy) if {
+deny contains lib.reason("parameters", "", msg, fix) if {
 	some name, types in {"exemptNamespaces": {"string"}, "allowedHelpers": {"string", "number"}}
 	not is_list(object.get(input.parameters, name, []), types)
 	msg := sprintf("the policy's parameter %s is not a list of names", [name])
-	remedy := sprintf("in the policy's spec.parameters, write %s as a list", [name])
+	fix := sprintf("in the policy's spec.parameters, write %s as a list", [name])
 }
 
 is_list(value, types) if {
@@ -60,19 +60,19 @@ exempt if {
 helper_allowed(name) if name in object.get(input.parameters, "allowedHelpers", [])
 
 # signed: somebody known vouches for the image.
-deny contains lib.reason("signed", lib.image_path, msg, remedy) if {
+deny contains lib.reason("signed", lib.image_path, msg, fix) if {
 	not exempt
 	count(input.signatures) == 0
 	msg := sprintf("no known signer signed %s", [lib.image_name(input.image)])
-	remedy := "sign the image with the key of a signer that is known here, or have an admin add its signer (BpfSigner)"
+	fix := "sign the image with the key of a signer that is known here, or have an admin add its signer (BpfSigner)"
 }
 
-# digest: what was judged is named by its content.
-deny contains lib.reason("digest", lib.image_path, msg, remedy) if {
+# digest: what was evaluated is named by its content.
+deny contains lib.reason("digest", lib.image_path, msg, fix) if {
 	not exempt
 	not regex.match(`^sha256:[0-9a-f]{64}$`, input.image.digest)
 	msg := sprintf("no sha256 digest is recorded for %s", [lib.image_name(input.image)])
-	remedy := "use an image whose reference resolves to a sha256 digest"
+	fix := "use an image whose reference resolves to a sha256 digest"
 }
 
 # helpers: nothing that reaches out of the program into processes or the kernel.
@@ -85,57 +85,57 @@ forbidden_risks := {
 	"StopsKernel": "stops the kernel",
 }
 
-deny contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+deny contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, fix) if {
 	not exempt
 	some program in input.bytecode.programs
 	some helper in program.helpers
 	not helper_allowed(helper)
 	what := forbidden_risks[data.helpers[helper].risk]
 	msg := sprintf("program %s calls %s, which %s", [program.name, helper, what])
-	remedy := sprintf("use an image whose programs do not call %s, or have an admin add it to the policy's parameter allowedHelpers", [helper])
+	fix := sprintf("use an image whose programs do not call %s, or have an admin add it to the policy's parameter allowedHelpers", [helper])
 }
 
 # The kernel functions that do what those helpers do.
-deny contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+deny contains lib.reason("helpers", lib.program_path(input.application.spec, program.name), msg, fix) if {
 	not exempt
 	some program in input.bytecode.programs
 	some kfunc in program.kfuncs
 	not helper_allowed(kfunc)
 	what := forbidden_risks[data.kfuncs[kfunc].risk]
 	msg := sprintf("program %s calls kernel function %s, which %s", [program.name, kfunc, what])
-	remedy := sprintf("use an image whose programs do not call %s, or have an admin add it to the policy's parameter allowedHelpers", [kfunc])
+	fix := sprintf("use an image whose programs do not call %s, or have an admin add it to the policy's parameter allowedHelpers", [kfunc])
 }
 
-# unknown-helpers: what nobody can name, nobody can judge.
-deny contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+# unknown-helpers: what nobody can name, nobody can evaluate.
+deny contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, fix) if {
 	not exempt
 	some program in input.bytecode.programs
 	some id in object.get(program, "unknownHelpers", [])
 	not helper_allowed(id)
 	msg := sprintf("program %s calls helper number %d, which this version of Skep does not know", [program.name, id])
-	remedy := "use a version of Skep that knows the helper, or an image that does not call it"
+	fix := "use a version of Skep that knows the helper, or an image that does not call it"
 }
 
-deny contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+deny contains lib.reason("unknown-helpers", lib.program_path(input.application.spec, program.name), msg, fix) if {
 	not exempt
 	some program in input.bytecode.programs
 	some helper in program.helpers
 	not helper_allowed(helper)
 	not data.helpers[helper]
-	msg := sprintf("program %s calls %s, which this version of Skep cannot judge", [program.name, helper])
-	remedy := "use a version of Skep that knows the helper, or an image that does not call it"
+	msg := sprintf("program %s calls %s, which this version of Skep cannot evaluate", [program.name, helper])
+	fix := "use a version of Skep that knows the helper, or an image that does not call it"
 }
 
 # license: a program that is joined with others into one is loaded under their
 # licence, so the kernel no longer checks its own.
-deny contains lib.reason("license", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+deny contains lib.reason("license", lib.program_path(input.application.spec, program.name), msg, fix) if {
 	not exempt
 	some program in input.bytecode.programs
 	not program.gplCompatible
 	needs := object.get(program, "gplOnly", [])
 	count(needs) > 0
 	msg := sprintf("program %s is licensed %q and calls what the kernel gives to GPL-compatible programs only: %s", [program.name, program.license, concat(", ", needs)])
-	remedy := "license the object GPL-compatibly (section \"license\", such as \"Dual BSD/GPL\"), or do without those calls"
+	fix := "license the object GPL-compatibly (section \"license\", such as \"Dual BSD/GPL\"), or do without those calls"
 }
 
 # map-memory: what the maps take when full, with the definition's own sizes.
@@ -153,12 +153,12 @@ largest_maps := [sprintf("%s (%s)", [name, lib.mebibytes(n)]) |
 	some [n, name] in array.slice(array.reverse(map_sizes), 0, 3)
 ]
 
-deny contains lib.reason("map-memory", path, msg, remedy) if {
+deny contains lib.reason("map-memory", path, msg, fix) if {
 	not exempt
 	map_memory > map_memory_limit
 	path := map_memory_path
 	msg := sprintf("the maps can take %s, and the policy allows %s; the largest: %s", [lib.mebibytes(map_memory), lib.mebibytes(map_memory_limit), concat(", ", largest_maps)])
-	remedy := "make the maps smaller (spec.maps.<name>.maxEntries), or have an admin raise the policy's parameter maxMapMemory"
+	fix := "make the maps smaller (spec.maps.<name>.maxEntries), or have an admin raise the policy's parameter maxMapMemory"
 }
 
 map_memory_path := "spec.maps" if {
@@ -166,17 +166,17 @@ map_memory_path := "spec.maps" if {
 } else := lib.image_path
 
 # labels: what the image claims of itself is true.
-deny contains lib.reason("labels", lib.image_path, mismatch.message, mismatch.remedy) if {
+deny contains lib.reason("labels", lib.image_path, mismatch.message, mismatch.fix) if {
 	not exempt
 	some mismatch in input.image.mismatches
 }
 
 # poisoned-calls: CO-RE took a call away, and the verifier refuses the program
 # where the call is reachable.
-warn contains lib.reason("poisoned-calls", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+warn contains lib.reason("poisoned-calls", lib.program_path(input.application.spec, program.name), msg, fix) if {
 	some program in input.bytecode.programs
 	calls := object.get(program, "poisonedCalls", 0)
 	calls > 0
 	msg := sprintf("program %s has %d calls that CO-RE replaced; a kernel where they are reachable will not load it", [program.name, calls])
-	remedy := "guard the calls in the source by bpf_core_enum_value_exists or bpf_ksym_exists, or build against a newer libbpf"
+	fix := "guard the calls in the source by bpf_core_enum_value_exists or bpf_ksym_exists, or build against a newer libbpf"
 }

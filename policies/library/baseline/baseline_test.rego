@@ -164,7 +164,7 @@ test_a_bound_that_is_no_number_of_bytes_is_refused if {
 test_a_misspelt_parameter_is_refused if {
 	denied := policy.deny with input as with_part(good, "/parameters/maxMapMemroy", 1)
 	rules(denied) == {"parameters"}
-	contains(concat("", remedies(denied, "parameters")), "maxMapMemory")
+	contains(concat("", fixes(denied, "parameters")), "maxMapMemory")
 }
 
 test_labels_that_the_object_contradicts_are_refused if {
@@ -173,10 +173,10 @@ test_labels_that_the_object_contradicts_are_refused if {
 		"claimed": "xdp",
 		"actual": "",
 		"message": "there is no program other",
-		"remedy": "build it again",
+		"fix": "build it again",
 	}])
 	rules(denied) == {"labels"}
-	remedies(denied, "labels") == {"build it again"}
+	fixes(denied, "labels") == {"build it again"}
 }
 
 test_poisoned_calls_warn if {
@@ -187,12 +187,12 @@ test_poisoned_calls_warn if {
 
 test_every_reason_says_what_mends_it if {
 	bad := with_part(with_part(with_program(good, {"helpers": ["bpf_send_signal", "x"], "unknownHelpers": [1000], "gplCompatible": false, "gplOnly": ["x"]}), "/signatures", []), "/image", {
-		"registry": "", "repository": "", "digest": "", "size": 0, "labels": {}, "mismatches": [{"message": "x", "remedy": "y"}],
+		"registry": "", "repository": "", "digest": "", "size": 0, "labels": {}, "mismatches": [{"message": "x", "fix": "y"}],
 	})
 	denied := policy.deny with input as with_part(with_part(bad, "/parameters", {"x": 1, "maxMapMemory": 1}), "/bytecode/programs/0/poisonedCalls", 1)
 	rules(denied) == {"digest", "helpers", "labels", "license", "map-memory", "parameters", "signed", "unknown-helpers"}
 	every reason in denied {
 		reason.msg != ""
-		reason.remedy != ""
+		reason.fix != ""
 	}
 }

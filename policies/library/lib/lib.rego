@@ -3,8 +3,8 @@
 package skep.lib
 
 # A member of deny or warn: the rule's name, the field it is about, what is
-# wrong, and what would mend it.
-reason(rule, path, msg, remedy) := {"rule": rule, "path": path, "msg": msg, "remedy": remedy}
+# wrong, and what would fix it.
+reason(rule, path, msg, fix) := {"rule": rule, "path": path, "msg": msg, "fix": fix}
 
 # The field that names the image, for what is wrong with the image or with what
 # is in it.

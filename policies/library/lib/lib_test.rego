@@ -106,7 +106,7 @@ test_mebibytes if {
 }
 
 test_reasons if {
-	lib.reason("r", "p", "m", "x") == {"rule": "r", "path": "p", "msg": "m", "remedy": "x"}
+	lib.reason("r", "p", "m", "x") == {"rule": "r", "path": "p", "msg": "m", "fix": "x"}
 }
 
 test_predicates_by_signer_and_type if {

@@ -27,12 +27,12 @@ list_parameter(name) := values if {
 	is_array(values)
 } else := []
 
-# missing says how to mend a list that is not there.
+# missing says how to fix a list that is not there.
 missing(name) := sprintf("have an admin set spec.parameters.%s in the policy; without it nothing is allowed", [name]) if {
 	not is_array(object.get(input.parameters, name, null))
 }
 
-# mend_list is the remedy where a list does not hold something.
+# mend_list is the fix where a list does not hold something.
 mend_list(name, _) := missing(name)
 
 mend_list(name, choose) := sprintf("%s, or have an admin add it to the policy's parameter %s", [choose, name]) if {
@@ -93,21 +93,21 @@ deny contains lib.reason("interfaces", sprintf("%s.interfaces.names[%d]", [at.pa
 	msg := sprintf("program %s attaches to interface %q, which is not in the list of interfaces", [at.program, name])
 }
 
-deny contains lib.reason("interfaces", sprintf("%s.interfaces.primary", [at.path]), msg, remedy) if {
+deny contains lib.reason("interfaces", sprintf("%s.interfaces.primary", [at.path]), msg, fix) if {
 	some at in attachments
 	object.get(at.attach, ["interfaces", "primary"], false)
 	not object.get(input.parameters, "primaryInterface", false) == true
 	msg := sprintf("program %s attaches to the interface of the default route", [at.program])
-	remedy := "name a listed interface, or have an admin set the policy's parameter primaryInterface to true"
+	fix := "name a listed interface, or have an admin set the policy's parameter primaryInterface to true"
 }
 
 # kfuncs: none outside the list.
-deny contains lib.reason("kfuncs", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+deny contains lib.reason("kfuncs", lib.program_path(input.application.spec, program.name), msg, fix) if {
 	some program in input.bytecode.programs
 	some kfunc in program.kfuncs
 	not lib.matches_any(list_parameter("kfuncs"), kfunc)
 	msg := sprintf("program %s calls kernel function %s, which is not in the list of kfuncs", [program.name, kfunc])
-	remedy := "use an image that does not call it, or have an admin add it to the policy's parameter kfuncs"
+	fix := "use an image that does not call it, or have an admin add it to the policy's parameter kfuncs"
 }
 
 # priorities: each namespace keeps to its range.
@@ -134,21 +134,21 @@ priority_allowed(namespace, priority) if {
 }
 
 # kernel-memory: no helper that reads what the hook does not hand out.
-deny contains lib.reason("kernel-memory", lib.program_path(input.application.spec, program.name), msg, remedy) if {
+deny contains lib.reason("kernel-memory", lib.program_path(input.application.spec, program.name), msg, fix) if {
 	some program in input.bytecode.programs
 	some helper in program.helpers
 	data.helpers[helper].risk == "ReadsKernelMemory"
 	msg := sprintf("program %s calls %s, which reads kernel memory", [program.name, helper])
-	remedy := sprintf("use an image whose programs do not call %s", [helper])
+	fix := sprintf("use an image whose programs do not call %s", [helper])
 }
 
 # uprobe-pid: a probe on a file sees every process that maps the file, whichever
 # namespace's, unless it is limited to one process. Only cluster-wide
 # applications may probe at all.
-deny contains lib.reason("uprobe-pid", sprintf("%s.binary.pid", [at.path]), msg, remedy) if {
+deny contains lib.reason("uprobe-pid", sprintf("%s.binary.pid", [at.path]), msg, fix) if {
 	some at in attachments
 	data.hooks[at.hook].shape == "UserBinary"
 	object.get(at.attach, ["binary", "pid"], 0) < 1
 	msg := sprintf("program %s probes a binary in every process that runs it", [at.program])
-	remedy := "set binary.pid to the one process that is meant"
+	fix := "set binary.pid to the one process that is meant"
 }

@@ -28,7 +28,7 @@ test_missing_parameters_allow_nothing if {
 	denied := policy.deny with input as good
 	rules(denied) == {"images", "signers", "hooks", "interfaces", "priorities"}
 	every reason in denied {
-		contains(reason.remedy, sprintf("spec.parameters.%s", [reason.rule]))
+		contains(reason.fix, sprintf("spec.parameters.%s", [reason.rule]))
 	}
 }
 

@@ -35,7 +35,7 @@ func (w *world) member(name string) client.Client {
 	})
 	w.until(func() error {
 		if !may(w.t, name, w.namespace, "create", v1alpha1.Group, "bpfapplications", "") {
-			return errors.New("the role is not in force")
+			return errors.New("the role is not active")
 		}
 		return nil
 	})
@@ -134,7 +134,7 @@ func TestWhoTakesAPlaceIsJudgedAnew(t *testing.T) {
 	w.until(func() error {
 		err := successor.Create(t.Context(), again(), client.DryRunAll)
 		if err == nil {
-			return errors.New("the policy is not in force")
+			return errors.New("the policy is not active")
 		}
 		return nil
 	})
@@ -164,7 +164,7 @@ func TestForgeriesCountForNothing(t *testing.T) {
 		}
 		return app
 	}
-	// What could not be told is stored, and shows what the reconcilers make of it.
+	// What could not be determined is stored, and shows what the reconcilers make of it.
 	w.Down.Store(true)
 	app := forged("app")
 	if err := dora.Create(t.Context(), app); err != nil {
@@ -314,7 +314,7 @@ func TestATagThatMovesIsNotFollowedUnasked(t *testing.T) {
 	if err := finn.Patch(t.Context(), app, client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
-	// The label is in what was judged, so a new policy that reads it tells when.
+	// The label is in what was evaluated, so a new policy that reads it tells when.
 	w.policy("looked", `deny contains "seen" if input.application.metadata.labels.looked == "at"`)
 	w.denied(app)
 	w.intent(app, is(first))
@@ -326,7 +326,7 @@ func TestATagThatMovesIsNotFollowedUnasked(t *testing.T) {
 	}
 	w.until(func() error {
 		if err := w.request(client.NewDryRunClient(finn), app); err == nil || strings.Contains(err.Error(), "looked") {
-			return fmt.Errorf("the policy is still in force: %w", err)
+			return fmt.Errorf("the policy is still active: %w", err)
 		}
 		return nil
 	})
@@ -340,7 +340,7 @@ func TestATagThatMovesIsNotFollowedUnasked(t *testing.T) {
 	}
 	w.intent(app, is(third))
 
-	t.Run("a change by a user is judged by what the tag stands for then", func(t *testing.T) {
+	t.Run("a change by a user is evaluated by what the tag stands for then", func(t *testing.T) {
 		w.Push("moving:v1", object("fourth"))
 		before := app.DeepCopy()
 		app.Spec.Programs[0].Attach[0].Interfaces.Names[0] = "eth1"

@@ -158,7 +158,7 @@ func inForce(ctx context.Context) error {
 	return nil
 }
 
-// requesterRecorded tells whether an application that is created bears its
+// requesterRecorded reports whether an application that is created bears its
 // requester, or is refused since it does not.
 func requesterRecorded(ctx context.Context, want bool) error {
 	app := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}

@@ -70,7 +70,7 @@ func TestWithNoReplicaNobodyWritesWhatIsJudgedAndAllElseGoesOn(t *testing.T) {
 	} {
 		t.Run("nobody writes "+name, func(t *testing.T) {
 			if err := write(); err == nil || !strings.Contains(err.Error(), `failed calling webhook "validate.skep.dev"`) {
-				t.Errorf("nobody judged it, and the API server says: %v", err)
+				t.Errorf("nobody evaluated it, and the API server says: %v", err)
 			}
 		})
 	}

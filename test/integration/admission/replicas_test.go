@@ -73,7 +73,7 @@ func TestWhoMerelyReachesTheWebhookIsToldNothing(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(before, pair.requests(v1alpha1.KindBpfApplication)); diff != "" {
-		t.Errorf("what a stranger asks is judged:\n%s", diff)
+		t.Errorf("what a stranger asks is evaluated:\n%s", diff)
 	}
 	if err := ask(&stranger, told, forged); err != nil {
 		t.Errorf("so that the refusals say nothing: at the path that the API server calls, %v", err)

@@ -36,21 +36,21 @@ func forbidden(t *testing.T, err error, words ...string) {
 	}
 }
 
-// denies waits until a policy of the namespace is in force: a dry run is denied.
+// denies waits until a policy of the namespace is active: a dry run is denied.
 func (w *world) denies(app *v1alpha1.BpfApplication, words string) {
 	w.t.Helper()
 	w.until(func() error {
 		err := admin.Create(w.t.Context(), app.DeepCopy(), client.DryRunAll)
 		if err == nil || !strings.Contains(err.Error(), words) {
-			return fmt.Errorf("%q is not in force: %w", words, err)
+			return fmt.Errorf("%q is not active: %w", words, err)
 		}
 		return nil
 	})
 }
 
-const noMonday = `deny contains {"msg": "no counting on mondays", "path": "spec.programs", "remedy": "come back on tuesday"} if input.application.metadata.name != "spared"`
+const noMonday = `deny contains {"msg": "no counting on mondays", "path": "spec.programs", "fix": "come back on tuesday"} if input.application.metadata.name != "spared"`
 
-func TestADenialNamesRuleReasonAndRemedy(t *testing.T) {
+func TestADenialNamesRuleReasonAndFix(t *testing.T) {
 	w := newWorld(t)
 	alice, _ := w.user("alice", "skep-application-editor")
 	ref, _ := w.Push("pass:v1", programs.Object("xdp_pass"))
@@ -91,7 +91,7 @@ func TestANamespaceReachesNoPodOfANode(t *testing.T) {
 func TestPoliciesThatWarn(t *testing.T) {
 	w := newWorld(t)
 	bob, said := w.user("bob", "skep-application-editor")
-	w.policy("soft", `deny contains {"msg": "late", "path": "spec", "remedy": "be early"} if true`, func(s *v1alpha1.BpfPolicySpec) { s.Admission = v1alpha1.AdmissionWarn })
+	w.policy("soft", `deny contains {"msg": "late", "path": "spec", "fix": "be early"} if true`, func(s *v1alpha1.BpfPolicySpec) { s.Admission = v1alpha1.AdmissionWarn })
 	w.policy("talker", `warn contains sprintf("%d é\n\u001b[31m %s", [i, long]) if {
 	some i in numbers.range(1, 40)
 	long := concat(" ", [sprintf("%d", [n]) | some n in numbers.range(1, 400)])
@@ -290,7 +290,7 @@ func TestADefinitionIsDeniedWithoutItsRegistry(t *testing.T) {
 	hugo, said := w.user("hugo-of-"+w.namespace, "skep-application-editor")
 	w.signed()
 	w.Down.Store(true)
-	w.policy("listed", `deny contains {"rule": "registry", "msg": sprintf("%s is not listed", [input.image.registry]), "path": "spec.bytecode.image", "remedy": "take a listed one"} if {
+	w.policy("listed", `deny contains {"rule": "registry", "msg": sprintf("%s is not listed", [input.image.registry]), "path": "spec.bytecode.image", "fix": "take a listed one"} if {
 	input.image.registry != "127.0.0.1:1"
 }
 
@@ -433,7 +433,7 @@ func TestWhatIsDeniedAlreadyIsDeniedWithoutARegistry(t *testing.T) {
 	})
 	asked := len(said.all())
 	forbidden(t, change(before), "BpfApplication "+w.namespace+"/app", "first/deny", "places before 100 are for firewalls")
-	if heard := said.all()[asked:]; len(heard) != 1 || !strings.HasPrefix(heard[0], "judged by what is known of "+app.Status.Digest+", since its registry could not be asked: ") {
+	if heard := said.all()[asked:]; len(heard) != 1 || !strings.HasPrefix(heard[0], "evaluated by what is known of "+app.Status.Digest+", since its registry could not be asked: ") {
 		t.Errorf("heard %q", heard)
 	}
 	for name, f := range map[string]func(*v1alpha1.BpfApplication){

@@ -70,7 +70,7 @@ func (w *world) app(name, image string) *v1alpha1.BpfApplication {
 
 // signed is an image by digest that the policies let pass. No other test's has
 // that digest: who signed it is remembered by it. It waits until the signer is
-// in force.
+// active.
 func (w *world) signed() string {
 	w.t.Helper()
 	ref, digest := w.Push("count:v1", append(programs.Object("xdp_count"), w.namespace...), w.signer)
@@ -79,7 +79,7 @@ func (w *world) signed() string {
 	return ref
 }
 
-// policy brings Rego into force in the namespace, on both replicas.
+// policy activates Rego in the namespace, on both replicas.
 func (w *world) policy(name, rego string, change ...func(*v1alpha1.BpfPolicySpec)) *v1alpha1.BpfPolicy {
 	w.t.Helper()
 	p := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
@@ -108,7 +108,7 @@ func (w *world) user(name string, roles ...string) (client.Client, *heard) {
 		rule := granted.Rules[0]
 		w.until(func() error {
 			if !may(w.t, name, "", rule.Verbs[0], rule.APIGroups[0], rule.Resources[0], "") {
-				return errors.New("role " + role + " is not in force")
+				return errors.New("role " + role + " is not active")
 			}
 			return nil
 		})

@@ -209,10 +209,10 @@ func TestABpfNodeHasABound(t *testing.T) {
 			n.Status.Loaded = append(n.Status.Loaded, v1alpha1.LoadedAs(uid(i), 1763719501000))
 		},
 		"foreign programs": func(n *v1alpha1.BpfNode, i int) {
-			n.Status.Foreign = append(n.Status.Foreign, v1alpha1.ForeignProgram{ID: int64(i), Type: strings.Repeat("é", 64), Name: strings.Repeat("é", 128), LoadedBy: strings.Repeat("é", 128)})
+			n.Status.Unmanaged = append(n.Status.Unmanaged, v1alpha1.UnmanagedProgram{ID: int64(i), Type: strings.Repeat("é", 64), Name: strings.Repeat("é", 128), LoadedBy: strings.Repeat("é", 128)})
 		},
 		"hooks": func(n *v1alpha1.BpfNode, i int) {
-			deny := v1alpha1.DeniedHooks{Why: strings.Repeat("w", 200)}
+			deny := v1alpha1.DeniedHooks{Reason: strings.Repeat("w", 200)}
 			for k := range 60 {
 				deny.Hooks = append(deny.Hooks, fmt.Sprint(strings.Repeat("é", 40), k))
 			}

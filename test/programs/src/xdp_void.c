@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-// Takes its context as void *, which a joined chain must mend.
+// Takes its context as void *, which a joined chain must fix.
 #include "counter.h"
 
 SEC("xdp")

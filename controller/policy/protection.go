@@ -13,7 +13,7 @@ import (
 )
 
 // AnnotationConfirm holds, on any ClusterBpfPolicy or BpfSigner, the revision of
-// a change that the brake is to let through: of signers and policies of the cluster, or,
+// a change that unload protection is to let through: of signers and policies of the cluster, or,
 // for what the policies of a namespace alone unload, of those as well. Several are
 // separated by commas.
 const AnnotationConfirm = v1alpha1.Group + "/confirm"
@@ -22,9 +22,9 @@ const AnnotationConfirm = v1alpha1.Group + "/confirm"
 // denial that comes drop by drop is one, and what is denied weeks later is not.
 const together = time.Hour
 
-// brake is a change of policies that would unload so much that it waits for a
+// unloadProtection is a change of policies that would unload so much that it waits for a
 // human.
-type brake struct {
+type unloadProtection struct {
 	// running counts the applications that run, and those that this change
 	// unloaded.
 	running int
@@ -45,13 +45,13 @@ type unload struct {
 	revision string
 }
 
-// on tells whether it holds what waits for a revision.
-func (b *brake) on(revision string) bool {
-	return !b.confirmed[revision] && gate.Brake(b.running, len(b.unloads))
+// on reports whether it holds what waits for a revision.
+func (b *unloadProtection) on(revision string) bool {
+	return !b.confirmed[revision] && gate.NeedsConfirmation(b.running, len(b.unloads))
 }
 
-// released is where the brake held what another one does not hold any more.
-func (b *brake) released(now brake) Where {
+// released is where unload protection held what another one does not hold any more.
+func (b *unloadProtection) released(now unloadProtection) Where {
 	where := Where{Namespaces: map[string]bool{}}
 	for id, u := range b.unloads {
 		if b.on(u.revision) && !now.on(now.unloads[id].revision) {
@@ -62,7 +62,7 @@ func (b *brake) released(now brake) Where {
 }
 
 // recount counts by what runs now, and forgets what was unloaded long ago.
-func (b *brake) recount(runs map[v1alpha1.Identity]bool, now time.Time) {
+func (b *unloadProtection) recount(runs map[v1alpha1.Identity]bool, now time.Time) {
 	b.running, b.runs = len(runs), runs
 	for id, u := range b.unloads {
 		switch {
@@ -80,9 +80,9 @@ const maxListed = 64
 
 // weighing is what a change does, and what there was when it was weighed.
 type weighing struct {
-	unloads map[v1alpha1.Identity]bool
-	runs    map[v1alpha1.Identity]bool
-	buried  []*v1alpha1.BpfIntent
+	unloads  map[v1alpha1.Identity]bool
+	runs     map[v1alpha1.Identity]bool
+	unloaded []*v1alpha1.BpfIntent
 }
 
 // weigh asks what rules unload where something changed, and logs whom they deny before
@@ -96,18 +96,18 @@ func (k *Keeper) weigh(ctx context.Context, w Weigher, now rules, changed Where)
 		ctrl.LoggerFrom(ctx).Info("policies deny applications that run and were allowed before: what runs is kept, unless a policy says running: Unload",
 			"revision", now.revisionIn(""), "changed", changed.String(), "count", len(denied), "applications", denied[:min(len(denied), maxListed)])
 	}
-	runs, buried, err := k.intents(ctx)
-	return weighing{effect.Unloads, runs, buried}, err
+	runs, unloaded, err := k.intents(ctx)
+	return weighing{effect.Unloads, runs, unloaded}, err
 }
 
-// braked is the brake after a change; mu is held, so that nothing that is counted
+// protect is unload protection after a change; mu is held, so that nothing that is counted
 // meanwhile is lost.
-func (k *Keeper) braked(of weighing, now rules, changed Where) brake {
-	b := brake{unloads: k.unloaded(of.runs, changed)}
+func (k *Keeper) protect(of weighing, now rules, changed Where) unloadProtection {
+	b := unloadProtection{unloads: k.unloaded(of.runs, changed)}
 	for id, byCluster := range of.unloads {
 		b.unloads[id] = unload{found: k.now(), revision: now.unloading(id, byCluster)}
 	}
-	b.recall(k.open(of.buried), of.runs)
+	b.recall(k.open(of.unloaded), of.runs)
 	b.recount(of.runs, k.now())
 	return b
 }
@@ -127,7 +127,7 @@ func (r rules) unloading(id v1alpha1.Identity, byCluster bool) string {
 // were weighed.
 func (k *Keeper) unloaded(runs map[v1alpha1.Identity]bool, weighed Where) map[v1alpha1.Identity]unload {
 	unloaded := map[v1alpha1.Identity]unload{}
-	for id, u := range k.brake.unloads {
+	for id, u := range k.protection.unloads {
 		if !runs[id] || !weighed.In(id.Namespace) {
 			unloaded[id] = u
 		}
@@ -137,7 +137,7 @@ func (k *Keeper) unloaded(runs map[v1alpha1.Identity]bool, weighed Where) map[v1
 
 // intents returns the applications that agents are to run, and the tombstones of the last
 // hour, which are shared and must not be changed.
-func (k *Keeper) intents(ctx context.Context) (runs map[v1alpha1.Identity]bool, buried []*v1alpha1.BpfIntent, err error) {
+func (k *Keeper) intents(ctx context.Context) (runs map[v1alpha1.Identity]bool, unloaded []*v1alpha1.BpfIntent, err error) {
 	var intents v1alpha1.BpfIntentList
 	if err := k.Reader.List(ctx, &intents, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, fmt.Errorf("list intents: %w", err)
@@ -148,10 +148,10 @@ func (k *Keeper) intents(ctx context.Context) (runs map[v1alpha1.Identity]bool, 
 		case !o.Spec.Tombstone:
 			runs[o.Spec.Application] = true
 		case k.now().Sub(time.UnixMilli(o.Spec.Serial)) <= together:
-			buried = append(buried, o)
+			unloaded = append(unloaded, o)
 		}
 	}
-	return runs, buried, nil
+	return runs, unloaded, nil
 }
 
 // tombstone is one that was opened.
@@ -163,9 +163,9 @@ type tombstone struct {
 }
 
 // open opens tombstones that were not opened yet, and forgets the others; mu is held.
-func (k *Keeper) open(buried []*v1alpha1.BpfIntent) map[string]tombstone {
-	opened := make(map[string]tombstone, len(buried))
-	for _, o := range buried {
+func (k *Keeper) open(unloaded []*v1alpha1.BpfIntent) map[string]tombstone {
+	opened := make(map[string]tombstone, len(unloaded))
+	for _, o := range unloaded {
 		one, known := k.tombstones[o.Name]
 		if !known || one.serial != o.Spec.Serial {
 			sealed, err := k.Keys().Trust.Open(o.Spec.Envelope)
@@ -185,7 +185,7 @@ func (k *Keeper) open(buried []*v1alpha1.BpfIntent) map[string]tombstone {
 
 // recall counts what another replica unloaded, or this one before it started. What runs
 // again, such as another application of that name, is not counted by that.
-func (b *brake) recall(tombstones map[string]tombstone, runs map[v1alpha1.Identity]bool) {
+func (b *unloadProtection) recall(tombstones map[string]tombstone, runs map[v1alpha1.Identity]bool) {
 	for _, one := range tombstones {
 		if found := time.UnixMilli(one.serial); one.denied && !runs[one.application] && found.After(b.unloads[one.application].found) {
 			b.unloads[one.application] = unload{found: found, revision: b.unloads[one.application].revision}
@@ -193,41 +193,41 @@ func (b *brake) recall(tombstones map[string]tombstone, runs map[v1alpha1.Identi
 	}
 }
 
-// Holds tells whether the brake keeps running what a policy wants unloaded, one of the
+// Holds reports whether unload protection keeps running what a policy wants unloaded, one of the
 // cluster or those of its namespace alone, and the revision that lets it go once it is
 // confirmed. It counts the application first: what the weighing could not tell, such as an
 // image out of reach, counts once it can.
 func (k *Keeper) Holds(ctx context.Context, id v1alpha1.Identity, byCluster bool) (revision string, held bool, err error) {
-	runs, buried, err := k.intents(ctx)
+	runs, unloaded, err := k.intents(ctx)
 	if err != nil {
 		return "", false, err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.brake.unloads == nil {
-		k.brake.unloads = map[v1alpha1.Identity]unload{}
+	if k.protection.unloads == nil {
+		k.protection.unloads = map[v1alpha1.Identity]unload{}
 	}
 	revision = k.weighed.unloading(id, byCluster)
-	k.brake.recall(k.open(buried), runs)
-	k.brake.unloads[id] = unload{found: k.now(), revision: revision}
-	k.brake.recount(runs, k.now())
-	return revision, k.brake.on(revision), nil
+	k.protection.recall(k.open(unloaded), runs)
+	k.protection.unloads[id] = unload{found: k.now(), revision: revision}
+	k.protection.recount(runs, k.now())
+	return revision, k.protection.on(revision), nil
 }
 
 // Spares notes that no policy wants an application unloaded.
 func (k *Keeper) Spares(id v1alpha1.Identity) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.brake.unloads, id)
+	delete(k.protection.unloads, id)
 }
 
-// Braked counts the applications that the brake keeps running.
-func (k *Keeper) Braked() int {
+// Protected counts the applications that unload protection keeps running.
+func (k *Keeper) Protected() int {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	held := 0
-	for id, u := range k.brake.unloads {
-		if k.brake.runs[id] && k.brake.on(u.revision) {
+	for id, u := range k.protection.unloads {
+		if k.protection.runs[id] && k.protection.on(u.revision) {
 			held++
 		}
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/skep-dev/skep/test/seals"
 )
 
-// buried is a tombstone as it is stored.
-func buried(t *testing.T, by seals.Key, id v1alpha1.Identity, uid string, at time.Time, reason string) v1alpha1.BpfIntent {
+// unloaded is a tombstone as it is stored.
+func unloaded(t *testing.T, by seals.Key, id v1alpha1.Identity, uid string, at time.Time, reason string) v1alpha1.BpfIntent {
 	t.Helper()
-	envelope, err := gate.Bury(by.Sealer, id, gate.Stamp{UID: uid, Serial: at.UnixMilli()}, reason)
+	envelope, err := gate.SealTombstone(by.Sealer, id, gate.Stamp{UID: uid, Serial: at.UnixMilli()}, reason)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,19 +53,19 @@ func TestAChangeOfLeaderKeepsTheCountOfUnloadProtection(t *testing.T) {
 			follows := replica()
 			in.live = slices.Clone(all[2:])
 			for _, id := range all[:2] {
-				in.sealed = append(in.sealed, buried(t, c.by, id, "uid-"+id.Name, now, c.reason))
+				in.sealed = append(in.sealed, unloaded(t, c.by, id, "uid-"+id.Name, now, c.reason))
 			}
 			// One that was made anew runs, whatever is said of the one before it.
-			in.sealed = append(in.sealed, buried(t, key, all[3], "before", now, gate.UnloadedByPolicy))
+			in.sealed = append(in.sealed, unloaded(t, key, all[3], "before", now, gate.UnloadedByPolicy))
 			now = now.Add(c.later)
 			for who, k := range map[string]*Keeper{"a replica that followed": follows, "one that starts": replica()} {
 				if _, held := holds(t, k, all[2]); held != c.held {
 					t.Errorf("%s holds the third: %t", who, held)
 				}
-				if n := k.Braked(); (n == 1) != c.held || n > 1 {
+				if n := k.Protected(); (n == 1) != c.held || n > 1 {
 					t.Errorf("%s says that it keeps %d", who, n)
 				}
-				if n := len(k.brake.unloads); c.held && n != 3 || !c.held && n != 1 {
+				if n := len(k.protection.unloads); c.held && n != 3 || !c.held && n != 1 {
 					t.Errorf("%s counts %d", who, n)
 				}
 			}

@@ -8,9 +8,9 @@ import (
 	"github.com/skep-dev/skep/gate"
 )
 
-// brakes are what waits for a human: a change of policies, a change of the
+// protections are what waits for a human: a change of policies, a change of the
 // source. Each is nil where it holds nothing.
-type brakes struct{ policies, source *Brake }
+type protections struct{ policies, source *UnloadProtection }
 
 // unload is when an application was unloaded by a policy, and by which revision.
 type unload struct {
@@ -23,10 +23,10 @@ type unload struct {
 // mass denial that comes drop by drop is one.
 const unloadsCountFor = time.Hour
 
-// brake holds a change of policies that would unload much of what runs, until
+// protect holds a change of policies that would unload much of what runs, until
 // it is confirmed. It returns nil where there is nothing to hold.
-func (h *Host) brake(all []standing) *Brake {
-	b := &Brake{Revision: h.settings.judge.Revision(), Reason: "the policies or signers changed", Applications: []string{}}
+func (h *Host) protect(all []standing) *UnloadProtection {
+	b := &UnloadProtection{Revision: h.settings.evaluator.Revision(), Reason: "the policies or signers changed", Applications: []string{}}
 	running, earlier := 0, 0
 	for _, s := range all {
 		if s.Runs() {
@@ -44,7 +44,7 @@ func (h *Host) brake(all []standing) *Brake {
 		}
 		earlier++
 	}
-	if len(b.Applications) == 0 || h.isConfirmed(b.Revision) || !gate.Brake(running+earlier, len(b.Applications)+earlier) {
+	if len(b.Applications) == 0 || h.isConfirmed(b.Revision) || !gate.NeedsConfirmation(running+earlier, len(b.Applications)+earlier) {
 		return nil
 	}
 	return b
@@ -55,40 +55,40 @@ func (h *Host) brake(all []standing) *Brake {
 // although others may be denied later.
 const weighFor = 5 * time.Second
 
-// weighing is since when a revision of settings is in force, by the machine's
+// weighing is since when a revision of settings is active, by the machine's
 // clock.
 type weighing struct {
 	revision string
 	since    time.Time
 }
 
-// weighs reports whether the settings in force are so new that the unload
+// weighs reports whether the settings active are so new that the unload
 // protection cannot know yet how much they deny. It never holds a revocation.
 func (h *Host) weighs(all []standing) bool {
-	if revision := h.settings.judge.Revision(); h.weighed.revision != revision {
+	if revision := h.settings.evaluator.Revision(); h.weighed.revision != revision {
 		h.weighed = weighing{revision: revision, since: time.Now()}
 		time.AfterFunc(weighFor, h.evaluations.signal)
 	}
 	return time.Since(h.weighed.since) < weighFor && slices.ContainsFunc(all, func(s standing) bool { return s.Pending() })
 }
 
-// Confirm lets a change that the brake holds go through and returns what was
+// Confirm lets a change that unload protection holds go through and returns what was
 // held. The revision is the one the status names; another is refused, since
 // something changed since.
-func (h *Host) Confirm(revision string) (Brake, error) {
+func (h *Host) Confirm(revision string) (UnloadProtection, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, b := range []*Brake{h.status.Source.Brake, h.status.Brake} {
+	for _, b := range []*UnloadProtection{h.status.Source.UnloadProtection, h.status.UnloadProtection} {
 		if b != nil && b.Revision == revision {
 			h.confirmed[revision] = true
 			h.poke()
 			return *b, nil
 		}
 	}
-	return Brake{}, fmt.Errorf("confirm %s: the brake does not hold that revision; see skep status", revision)
+	return UnloadProtection{}, fmt.Errorf("confirm %s: unload protection does not hold that revision; see skep status", revision)
 }
 
-// isConfirmed tells whether a human let a revision through since the start.
+// isConfirmed reports whether a human let a revision through since the start.
 func (h *Host) isConfirmed(revision string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

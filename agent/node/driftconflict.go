@@ -10,24 +10,24 @@ import (
 // The bounds of healing: what is taken away so often within the window is put
 // back ever more slowly, and is called contested.
 const (
-	contestedAfter = 5
-	contestWindow  = time.Minute
+	driftConflictAfter  = 5
+	driftConflictWindow = time.Minute
 )
 
-// contest counts how often one link was put back.
-type contest struct {
+// driftConflict counts how often one link was put back.
+type driftConflict struct {
 	heals      int
 	last, next time.Time
 }
 
-// contested is the error of a link that is not put back yet.
-type contested struct {
+// driftConflictError is the error of a link that is not put back yet.
+type driftConflictError struct {
 	heals int
 	next  time.Time
 }
 
 // Error implements error.
-func (c *contested) Error() string {
+func (c *driftConflictError) Error() string {
 	return fmt.Sprintf("somebody else took it away %d times; it is put back at %s; find who (bpftool link, bpftool net)", c.heals, c.next.Format(time.TimeOnly))
 }
 
@@ -38,36 +38,36 @@ func (p *pass) heal(a plan.Action) (Drift, error) {
 	if drift == "" {
 		return "", nil
 	}
-	c := p.contests[key]
+	c := p.driftConflicts[key]
 	if c == nil || c.over(p.now) {
-		c = &contest{}
-		p.contests[key] = c
+		c = &driftConflict{}
+		p.driftConflicts[key] = c
 	}
 	if p.now.Before(c.next) {
-		return drift, &contested{heals: c.heals, next: c.next}
+		return drift, &driftConflictError{heals: c.heals, next: c.next}
 	}
 	c.heals++
 	c.last = p.now
-	if c.heals >= contestedAfter {
-		c.next = p.now.Add(p.opts.BackOff.after(c.heals - contestedAfter + 1))
+	if c.heals >= driftConflictAfter {
+		c.next = p.now.Add(p.opts.BackOff.after(c.heals - driftConflictAfter + 1))
 	}
 	p.opts.Log.Warn("put back what somebody else changed", "action", a.String(), "times", c.heals)
 	return drift, nil
 }
 
-// endContests forgets the links that were left alone for a while.
-func (p *pass) endContests() {
-	for key, c := range p.contests {
+// endDriftConflicts forgets the links that were left alone for a while.
+func (p *pass) endDriftConflicts() {
+	for key, c := range p.driftConflicts {
 		if c.over(p.now) {
-			delete(p.contests, key)
+			delete(p.driftConflicts, key)
 		}
 	}
 }
 
 // over reports whether a link was left alone for so long that its next loss is a
 // first one.
-func (c *contest) over(now time.Time) bool {
-	return now.Sub(c.last) > contestWindow && now.After(c.next)
+func (c *driftConflict) over(now time.Time) bool {
+	return now.Sub(c.last) > driftConflictWindow && now.After(c.next)
 }
 
 // drifted names the link that an action puts back, and how it drifted; nothing
@@ -78,13 +78,13 @@ func (p *pass) drifted(a plan.Action) (string, Drift) {
 		foreign bool
 	)
 	if a.Verb == plan.SetChain {
-		c, seen := p.held.chains[a.Ifindex], p.chainOf(a.Ifindex)
+		c, seen := p.owned.chains[a.Ifindex], p.chainOf(a.Ifindex)
 		if c == nil || c.Version == nil || len(a.Members) == 0 {
 			return "", ""
 		}
 		path, foreign = p.store.ChainPath(a.Ifindex), seen != nil && seen.Members == nil
 	} else {
-		l := p.held.links[a.UID][a.Attachment.Key()]
+		l := p.owned.links[a.UID][a.Attachment.Key()]
 		if l == nil || a.Verb == plan.Detach {
 			return "", ""
 		}
