@@ -48,7 +48,7 @@ func TestWhatTheMirrorRefusesIsSaidWithoutSecrets(t *testing.T) {
 		digest string
 		want   string
 	}{
-		"the token is not the mirror's": {func(*testing.T, *mirror, *cluster.Mirror) {}, "", "refuses the node's token (401)"},
+		"the token is not the mirror's": {func(*testing.T, *mirror, *cluster.Mirror) {}, "", "rejects the node's token (401)"},
 		"it does not have the object": {func(t *testing.T, m *mirror, o *cluster.Mirror) {
 			write(t, o.TokenFile, goodToken)
 		}, missing, "does not have it (404)"},

@@ -126,7 +126,7 @@ func TestANodeThatARolloutHasNotComeToLoadsNothingWhereNothingWasBefore(t *testi
 		if err := w.accept(a, app); err != nil {
 			t.Fatal(err)
 		}
-		if s, c := deployed(t, a); !s.Held || s.Revision != "" || len(targets(a)) != 0 || c.Reason != "Held" {
+		if s, c := deployed(t, a); !s.Held || s.Revision != "" || len(targets(a)) != 0 || c.Reason != "Retained" {
 			t.Errorf("held with nothing before: %+v", s)
 		}
 		stop()
