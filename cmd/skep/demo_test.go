@@ -31,7 +31,7 @@ func demoProcess(t *testing.T, args ...string) (cmd *exec.Cmd, folder string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	// The name of a test would make the path of a socket too long for the kernel.
+	//nolint:usetesting // The name of a test would make the path of a socket too long for the kernel.
 	if folder, err = os.MkdirTemp("", "demo-"); err != nil {
 		t.Fatal(err)
 	}
