@@ -287,6 +287,9 @@ func imageError(object, verb string, err error) error {
 // imageRefusal refuses an image that is not there or not what it should be.
 func imageRefusal(object string, err error) error {
 	r, fix := &refusals{object: object}, "check the reference, and that the image is an eBPF bytecode image (skep image inspect)"
+	if errors.Is(err, image.ErrNotFound) {
+		r.missing, fix = err, "check the tag or the digest of the reference, or push the image"
+	}
 	if refused := (*image.NotAllowedError)(nil); errors.As(err, &refused) {
 		fix = "to allow it, add --allowed-registry " + refused.Pattern + "; the first one that is given ends the default, --allowed-registry '*'"
 	}

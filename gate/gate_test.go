@@ -405,6 +405,36 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 	}
 }
 
+// TestAnImageThatDoesNotExistIsUnknown: nobody can have signed, or not signed, what is not there.
+func TestAnImageThatDoesNotExistIsUnknown(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_count")
+	gone := w.server.URL[7:] + "/bpf/gone@sha256:" + strings.Repeat("ab", 32)
+	for name, c := range map[string]struct {
+		ref, digest string
+		want        string
+	}{
+		"a tag":               {w.server.URL[7:] + "/bpf/none:v1", "", gate.ReasonImageNotFound},
+		"a digest":            {gone, "", gate.ReasonImageNotFound},
+		"a digest of its tag": {ref, "sha256:" + strings.Repeat("ab", 32), gate.ReasonImageNotFound},
+		"it exists":           {ref, "", gate.ReasonSigned},
+	} {
+		req := gate.Request{Application: app(c.ref, "xdp_count", onEth0()), Digest: c.digest}
+		verdict, err := w.judge().Judge(t.Context(), req)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		s := gate.Standing{Request: req, Verdict: verdict}
+		got := s.Verified("")
+		if got.Reason != c.want || c.want == gate.ReasonImageNotFound && (got.Status != metav1.ConditionUnknown || strings.Contains(got.Message, "signe")) {
+			t.Errorf("%s: Verified=%s, reason %s: %s; want reason %s", name, got.Status, got.Reason, got.Message, c.want)
+		}
+		if allowed := s.Allowed(""); c.want == gate.ReasonImageNotFound && allowed.Status != metav1.ConditionFalse {
+			t.Errorf("%s: Allowed=%s: %s", name, allowed.Status, allowed.Message)
+		}
+	}
+}
+
 func TestARefusalNamesNoMoreThanAnybodyReads(t *testing.T) {
 	w := newWorld(t)
 	a := app(w.signed("xdp_count"), strings.Repeat("n", 1<<20), onEth0())

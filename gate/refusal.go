@@ -21,6 +21,9 @@ type refusals struct {
 	// object names the application, for the messages.
 	object  string
 	reasons []policies.Reason
+	// missing says that the registry has no such image; nil where it was not asked, or
+	// has it.
+	missing error
 }
 
 // add records one reason, cut to its bounds. The message is a format that need
@@ -55,7 +58,7 @@ func (r *refusals) err() error {
 	if len(r.reasons) == 0 {
 		return nil
 	}
-	return &Refusal{Object: r.object, Reasons: r.reasons}
+	return &Refusal{Object: r.object, Reasons: r.reasons, missing: r.missing}
 }
 
 // Refusal is the error of a step that found the definition itself at fault. It
@@ -65,6 +68,8 @@ type Refusal struct {
 	Object string
 	// Reasons has at least one member.
 	Reasons []policies.Reason
+	// missing says that the registry has no such image.
+	missing error
 }
 
 // Error names object, rule, reason and fix of every reason.

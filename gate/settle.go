@@ -230,6 +230,7 @@ func LostItsSigners(version *intent.Payload, revoked signing.Revocations) bool {
 const (
 	ReasonSigned        = "Signed"
 	ReasonNoKnownSigner = "NoKnownSigner"
+	ReasonImageNotFound = "ImageNotFound"
 	ReasonAllowed       = "Allowed"
 	ReasonDenied        = "Denied"
 	// ReasonNotEvaluated: nothing was evaluated, such as a definition that cannot be read.
@@ -251,6 +252,10 @@ func (s Observation) Verified(why string) metav1.Condition {
 	}
 	if !s.defined() || s.Err != nil {
 		return s.unknown(c, why)
+	}
+	if missing := s.Verdict.missing; missing != nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonImageNotFound, missing.Error()
+		return c
 	}
 	evidence := s.Verdict.Evidence()
 	if names := evidence.Signers(); len(names) > 0 {

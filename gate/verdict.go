@@ -40,6 +40,8 @@ type Verdict struct {
 	stale time.Time
 	// unevaluated says what alone was evaluated, and why; nil where all was.
 	unevaluated error
+	// missing says that the registry has no such image; nil where it has.
+	missing error
 	// outdated is Outdated.
 	outdated bool
 }
@@ -199,7 +201,7 @@ func annotations(app v1alpha1.Application) map[string]string {
 func refusedVerdict(req Request, learned Verdict, refusal *Refusal) Verdict {
 	learned.req = req
 	learned.decision = policies.Decision{Denied: refusal.Reasons}
-	learned.allowed = false
+	learned.allowed, learned.missing = false, refusal.missing
 	return learned
 }
 
