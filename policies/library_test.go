@@ -47,7 +47,7 @@ func TestLibrary(t *testing.T) {
 	}
 	engine := NewEngine(EngineOptions{})
 	t.Cleanup(engine.Close)
-	report, err := engine.testAll(t.Context(), profiles, tests)
+	report, err := engine.testAll(t.Context(), profiles, tests, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func passes(t *testing.T, box *sandbox, profile string, tests map[string]string,
 	}
 	modules[file] = module
 	var results []TestResult
-	errs, err = box.runTests(context.WithoutCancel(t.Context()), p, modules, func(r TestResult) { results = append(results, r) })
+	errs, err = box.runTests(context.WithoutCancel(t.Context()), testRun{Program: p}, modules, func(r TestResult) { results = append(results, r) })
 	// A rule that others need is noticed as well.
 	return err == nil && len(errs) == 0 && Report{Results: results}.Passed()
 }

@@ -94,6 +94,8 @@ type testRun struct {
 	Program program
 	// Files are the tests by the names of their files.
 	Files map[string]string
+	// Trace has the tests that fail traced.
+	Trace bool
 }
 
 // answer is one line of what a child answers. Exactly one field is set.

@@ -17,6 +17,7 @@ import (
 	"github.com/open-policy-agent/opa/v1/storage"
 	"github.com/open-policy-agent/opa/v1/tester"
 	"github.com/open-policy-agent/opa/v1/topdown"
+	"github.com/open-policy-agent/opa/v1/topdown/lineage"
 )
 
 // testTimeout is how long one test may take.
@@ -48,6 +49,8 @@ type TestResult struct {
 	Message string  `json:"message,omitempty"`
 	// Output is what the test printed.
 	Output string `json:"output,omitempty"`
+	// Trace is how OPA evaluated a test that Failed, where Engine.Trace ran it.
+	Trace string `json:"trace,omitempty"`
 	// Duration is how long it took.
 	Duration time.Duration `json:"durationNanoseconds"`
 }
@@ -72,6 +75,15 @@ func (r Report) Passed() bool {
 // error says that something could not be tested: a policy or a test that does
 // not compile, a test file without a policy.
 func (e *Engine) Test(ctx context.Context, fsys fs.FS) (Report, error) {
+	return e.test(ctx, fsys, false)
+}
+
+// Trace is Test, and traces the tests that failed.
+func (e *Engine) Trace(ctx context.Context, fsys fs.FS) (Report, error) {
+	return e.test(ctx, fsys, true)
+}
+
+func (e *Engine) test(ctx context.Context, fsys fs.FS, traced bool) (Report, error) {
 	policies, err := Load(fsys)
 	if err != nil {
 		return Report{}, err
@@ -87,11 +99,11 @@ func (e *Engine) Test(ctx context.Context, fsys fs.FS) (Report, error) {
 	}); err != nil {
 		return Report{}, err
 	}
-	return e.testAll(ctx, policies, tests)
+	return e.testAll(ctx, policies, tests, traced)
 }
 
 // testAll pairs policies and tests, by the policy's name.
-func (e *Engine) testAll(ctx context.Context, policies []Policy, tests map[string]map[string]string) (Report, error) {
+func (e *Engine) testAll(ctx context.Context, policies []Policy, tests map[string]map[string]string, traced bool) (Report, error) {
 	if _, err := e.Compile(ctx, policies, Options{}); err != nil {
 		return Report{}, err
 	}
@@ -103,7 +115,7 @@ func (e *Engine) testAll(ctx context.Context, policies []Policy, tests map[strin
 			report.Untested = append(report.Untested, p.String())
 			continue
 		}
-		results, err := e.testOne(ctx, p, files)
+		results, err := e.testOne(ctx, p, files, traced)
 		report.Results = append(report.Results, results...)
 		errs = append(errs, err)
 	}
@@ -120,7 +132,7 @@ func (e *Engine) testAll(ctx context.Context, policies []Policy, tests map[strin
 }
 
 // testOne has a child run the tests of one policy.
-func (e *Engine) testOne(ctx context.Context, p Policy, files map[string]string) ([]TestResult, error) {
+func (e *Engine) testOne(ctx context.Context, p Policy, files map[string]string, traced bool) ([]TestResult, error) {
 	prog, err := programOf(p)
 	if err != nil {
 		return nil, fmt.Errorf("test policy %s: %w", p, err)
@@ -133,7 +145,7 @@ func (e *Engine) testOne(ctx context.Context, p Policy, files map[string]string)
 	defer leave()
 	var results []TestResult
 	var broken []*CompileError
-	t := task{Test: &testRun{Program: prog, Files: files}, Bounds: bounds{MemoryBytes: e.memory}}
+	t := task{Test: &testRun{Program: prog, Files: files, Trace: traced}, Bounds: bounds{MemoryBytes: e.memory}}
 	err = e.try(pool, t, e.patience+testTimeout, func(a answer) error {
 		switch {
 		case a.Result != nil:
@@ -166,31 +178,32 @@ func testPolicy(ctx context.Context, t testRun, take func(TestResult)) ([]*Compi
 	if err != nil || len(errs) > 0 {
 		return errs, err
 	}
-	return box.runTests(ctx, t.Program, modules, take)
+	return box.runTests(ctx, t, modules, take)
 }
 
 // runTests runs every test of the modules.
-func (s *sandbox) runTests(ctx context.Context, p program, modules map[string]*ast.Module, take func(TestResult)) ([]*CompileError, error) {
+func (s *sandbox) runTests(ctx context.Context, t testRun, modules map[string]*ast.Module, take func(TestResult)) ([]*CompileError, error) {
 	txn, err := s.store.NewTransaction(ctx, storage.TransactionParams{})
 	if err != nil {
-		return nil, fmt.Errorf("test policy %s: %w", p.Policy, err)
+		return nil, fmt.Errorf("test policy %s: %w", t.Program.Policy, err)
 	}
 	defer s.store.Abort(ctx, txn)
 	results, err := s.runner(modules).CapturePrintOutput(true).RunTests(ctx, txn)
 	if err != nil {
-		return compileErrors(p, err), nil
+		return compileErrors(t.Program, err), nil
 	}
 	var failed []TestResult
 	for r := range results {
-		if result := testResult(p.Policy, r); result.Outcome == Failed {
+		if result := testResult(t.Program.Policy, r); result.Outcome == Failed {
 			failed = append(failed, result)
 		} else {
 			take(result)
 		}
 	}
-	why := s.explain(ctx, txn, modules, failed)
+	why := s.explain(ctx, txn, modules, failed, t.Trace)
 	for _, result := range failed {
 		result.Message = why.of(result.File, result.Line)
+		result.Trace = why.trace(result.File, result.Line)
 		take(result)
 	}
 	return nil, nil
@@ -210,8 +223,8 @@ func (s *sandbox) runner(modules map[string]*ast.Module) *tester.Runner {
 
 // explain runs tests that failed once more, to see which expression did: to look at each
 // takes several times as long.
-func (s *sandbox) explain(ctx context.Context, txn storage.Transaction, modules map[string]*ast.Module, failed []TestResult) *failures {
-	why := &failures{}
+func (s *sandbox) explain(ctx context.Context, txn storage.Transaction, modules map[string]*ast.Module, failed []TestResult, traced bool) *failures {
+	why := &failures{last: map[place]*ast.Location{}, traced: traced, events: map[place][]*topdown.Event{}}
 	if len(failed) == 0 {
 		return why
 	}
@@ -235,7 +248,16 @@ type failures struct {
 	test  place
 	query uint64
 	last  map[place]*ast.Location
+	// events are those of each test, at most maxTraceEvents, where traced.
+	traced bool
+	events map[place][]*topdown.Event
 }
+
+// What is kept of the trace of a test.
+const (
+	maxTraceEvents = 4096
+	maxTraceBytes  = 256 << 10
+)
 
 // place is where a test stands.
 type place struct {
@@ -247,7 +269,7 @@ type place struct {
 func (f *failures) Enabled() bool { return true }
 
 // Config implements topdown.QueryTracer.
-func (f *failures) Config() topdown.TraceConfig { return topdown.TraceConfig{} }
+func (f *failures) Config() topdown.TraceConfig { return topdown.TraceConfig{PlugLocalVars: f.traced} }
 
 // TraceEvent implements topdown.QueryTracer.
 func (f *failures) TraceEvent(e topdown.Event) {
@@ -260,12 +282,27 @@ func (f *failures) TraceEvent(e topdown.Event) {
 		}
 	case *ast.Expr:
 		if e.Op == topdown.FailOp && e.QueryID == f.query && node.Location != nil {
-			if f.last == nil {
-				f.last = map[place]*ast.Location{}
-			}
 			f.last[f.test] = node.Location
 		}
 	}
+	// What has no file is OPA's own query for the test.
+	if f.traced && e.Location != nil && e.Location.File != "" && len(f.events[f.test]) < maxTraceEvents {
+		f.events[f.test] = append(f.events[f.test], &e)
+	}
+}
+
+// trace is how the test at a place was evaluated, as OPA writes it; empty where nothing
+// was traced.
+func (f *failures) trace(file string, line int) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var b strings.Builder
+	topdown.PrettyTraceWithOpts(&b, lineage.Full(f.events[place{file, line}]), topdown.PrettyTraceOptions{Locations: true, ExprVariables: true})
+	text := b.String()
+	if len(text) > maxTraceBytes {
+		text = strings.ToValidUTF8(text[:maxTraceBytes], "") + "…"
+	}
+	return text
 }
 
 // of says what failed in the test at a place; empty where that is not known.

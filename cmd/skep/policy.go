@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +23,10 @@ func newPolicy() *cobra.Command {
 }
 
 func newPolicyTest() *cobra.Command {
-	var output string
+	var (
+		output  string
+		verbose bool
+	)
 	cmd := &cobra.Command{
 		Use:   "test DIR",
 		Short: "Run the _test.rego files of a folder of policies in the sandbox they will run in",
@@ -37,7 +41,11 @@ func newPolicyTest() *cobra.Command {
 			}
 			engine := policies.NewEngine(policies.EngineOptions{})
 			defer engine.Close()
-			report, err := engine.Test(cmd.Context(), os.DirFS(args[0]))
+			test := engine.Test
+			if verbose {
+				test = engine.Trace
+			}
+			report, err := test(cmd.Context(), os.DirFS(args[0]))
 			if err != nil {
 				// The settings know the places of what is wrong in objects.
 				if _, placed := host.LoadSettings(cmd.Context(), engine, host.SettingsOptions{Policies: args}); placed != nil {
@@ -59,6 +67,7 @@ func newPolicyTest() *cobra.Command {
 			return err
 		},
 	}
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print how OPA evaluated each failed test")
 	outputFlag(cmd, &output, "text", "json")
 	return cmd
 }
@@ -78,6 +87,9 @@ func printReport(cmd *cobra.Command, report policies.Report) {
 		}
 		if r.Output != "" {
 			fmt.Fprintf(w, "  %s\n", r.Output)
+		}
+		if r.Trace != "" {
+			fmt.Fprintf(w, "  trace:\n    %s\n", strings.ReplaceAll(plain(strings.TrimSuffix(r.Trace, "\n")), "\n", "\n    "))
 		}
 	}
 	for _, name := range report.Untested {
