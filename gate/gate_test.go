@@ -420,11 +420,11 @@ func TestAnImageThatDoesNotExistIsUnknown(t *testing.T) {
 		"it exists":           {ref, "", gate.ReasonSigned},
 	} {
 		req := gate.Request{Application: app(c.ref, "xdp_count", onEth0()), Digest: c.digest}
-		verdict, err := w.judge().Judge(t.Context(), req)
+		verdict, err := w.evaluator().Evaluate(t.Context(), req)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		s := gate.Standing{Request: req, Verdict: verdict}
+		s := gate.Observation{Request: req, Verdict: verdict}
 		got := s.Verified("")
 		if got.Reason != c.want || c.want == gate.ReasonImageNotFound && (got.Status != metav1.ConditionUnknown || strings.Contains(got.Message, "signe")) {
 			t.Errorf("%s: Verified=%s, reason %s: %s; want reason %s", name, got.Status, got.Reason, got.Message, c.want)

@@ -29,6 +29,8 @@ type job struct {
 	Units       []unit
 	Tags        []string
 	MemoryBytes int64
+	// Places is how many fields have their places told.
+	Places int
 }
 
 // record is one line of what the child answers. Exactly one field is set.
@@ -70,13 +72,19 @@ func serve(c *confined.Child) error {
 		return err
 	}
 	confined.Watch(j.MemoryBytes, 0)
-	return newRenderer(j.Files, j.Tags, c.Out).run(j.Units)
+	r := newRenderer(j.Files, j.Tags, c.Out)
+	r.places = j.Places
+	return r.run(j.Units)
 }
 
 // renderAll renders the units in children, one after another: a unit that
 // breaks its child is reported and the next child goes on after it.
 func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, error) {
 	all := outcome{usedTags: map[string]bool{}, problems: t.problems}
+	places := 0
+	if o.Places {
+		places = maxPlaces
+	}
 	for deaths := 0; len(units) > 0; deaths++ {
 		if deaths == maxDeaths {
 			for _, u := range units {
@@ -89,7 +97,7 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 			}
 			return all, nil
 		}
-		out, err := renderIn(ctx, job{t.files, units, o.Tags, o.MemoryBytes}, o.Timeout)
+		out, err := renderIn(ctx, job{t.files, units, o.Tags, o.MemoryBytes, places}, o.Timeout)
 		if err != nil {
 			return outcome{}, err
 		}

@@ -78,6 +78,8 @@ type Definition struct {
 	// Unit is what was rendered to find it: a file, or the folder of a CUE
 	// package, whose templates may stand elsewhere.
 	Unit string
+	// places are those of the fields, by path; see At.
+	places map[string]Position
 }
 
 // Definitions is what a source holds, good and bad.
@@ -125,6 +127,8 @@ type Object struct {
 	// JSON is the object, whole and checked against the schema. Integers are
 	// written exactly; those of spec.variables beyond 2^53 are decimal strings.
 	JSON json.RawMessage
+	// Places are where its fields were written, by path, where Options.Places asks.
+	Places map[string]Position `json:",omitempty"`
 	// unit is the path of the unit that was rendered to find it.
 	unit string
 }

@@ -30,6 +30,8 @@ type Options struct {
 	// Tags are key=value pairs for fields with a @tag attribute, or names of
 	// boolean tags. A tag that no file has a place for is a problem.
 	Tags []string
+	// Places has the fields of definitions know where they were written; see Definition.At.
+	Places bool
 	// Timeout bounds the rendering from one death of the renderer to the next;
 	// 0 means 10 s.
 	Timeout time.Duration
@@ -175,13 +177,13 @@ func (d *Definitions) add(obj Object) error {
 			return err
 		}
 		a.Namespace = obj.Identity.Namespace
-		d.Applications = append(d.Applications, Definition{a, obj.Source, obj.unit})
+		d.Applications = append(d.Applications, Definition{a, obj.Source, obj.unit, obj.Places})
 	case v1alpha1.KindClusterBpfApplication:
 		a, err := decode[v1alpha1.ClusterBpfApplication](obj)
 		if err != nil {
 			return err
 		}
-		d.Applications = append(d.Applications, Definition{a, obj.Source, obj.unit})
+		d.Applications = append(d.Applications, Definition{a, obj.Source, obj.unit, obj.Places})
 	case v1alpha1.KindBpfPolicy:
 		p, err := decode[v1alpha1.BpfPolicy](obj)
 		if err != nil {

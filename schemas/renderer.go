@@ -29,6 +29,8 @@ type renderer struct {
 	schema  *build.Instance
 	out     *json.Encoder
 	failed  error
+	// places is of how many fields more the places are told.
+	places int
 }
 
 // newRenderer makes a renderer that writes records to out.
@@ -305,5 +307,5 @@ func (s *scope) definition(v cue.Value, version string) {
 		}})
 		return
 	}
-	s.r.emit(record{Object: &Object{Identity: id, Source: s.r.position(v), Path: v.Path().String(), JSON: data}})
+	s.r.emit(record{Object: &Object{Identity: id, Source: s.r.position(v), Path: v.Path().String(), JSON: data, Places: s.r.placesOf(v)}})
 }

@@ -237,3 +237,17 @@ func archives(tb testing.TB, folder string) []*txtar.Archive {
 	}
 	return all
 }
+
+func TestPlacesAreBounded(t *testing.T) {
+	const app = "apiVersion: skep.dev/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: a}\nspec: {bytecode: {image: \"r.example.com/x:v1\"}, programs: [{name: f}]}\n"
+	var out bytes.Buffer
+	r := newRenderer(map[string][]byte{"a.yaml": []byte(app)}, nil, &out)
+	r.places = 3
+	if err := r.run([]unit{{"a.yaml", dataFile}}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readOutcome(&out, []unit{{"a.yaml", dataFile}})
+	if err != nil || len(got.objects) != 1 || len(got.objects[0].Places) != 3 {
+		t.Errorf("render: %+v, %v; want an object with 3 places", got.objects, err)
+	}
+}

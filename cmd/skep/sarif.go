@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
 )
 
 // sarifLog is as much of SARIF 2.1.0 (OASIS) as code scanners read.
@@ -68,14 +68,14 @@ type sarifLogical struct {
 	Name string `json:"fullyQualifiedName"`
 }
 
-// artifact is where a definition stands, relative to the current folder, since
-// code scanners resolve it against the checkout they run in; what lies outside
-// has an absolute address.
-func artifact(r vetResult) string {
-	if r.root == "" {
-		return (&url.URL{Path: r.Source.File}).String()
+// artifact is a file of a source whose folder is root, relative to the current folder,
+// since code scanners resolve it against the checkout they run in; what lies outside has
+// an absolute address.
+func artifact(root, file string) string {
+	if root == "" {
+		return (&url.URL{Path: file}).String()
 	}
-	file := filepath.Join(r.root, filepath.FromSlash(r.Source.File))
+	file = filepath.Join(root, filepath.FromSlash(file))
 	if here, err := os.Getwd(); err == nil {
 		if rel, err := filepath.Rel(here, file); err == nil && filepath.IsLocal(rel) {
 			return (&url.URL{Path: filepath.ToSlash(rel)}).String()
@@ -90,14 +90,14 @@ func artifact(r vetResult) string {
 func sarif(results []vetResult) sarifLog {
 	run := sarifRun{Tool: sarifTool{Driver: sarifDriver{Name: "skep", Version: thisBuild().Version, Rules: []sarifRule{}}}, Results: []sarifResult{}}
 	seen := map[string]bool{}
-	add := func(r vetResult, level, rule, path, text string) {
+	add := func(r vetResult, level, rule, path, text string, from schemas.Position) {
 		if !seen[rule] {
 			seen[rule] = true
 			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRule{ID: rule})
 		}
-		at := sarifLocation{Physical: sarifPhysical{Artifact: sarifArtifact{URI: artifact(r)}}}
-		if r.Source.Line > 0 {
-			at.Physical.Region = &sarifRegion{StartLine: r.Source.Line, StartColumn: r.Source.Column}
+		at := sarifLocation{Physical: sarifPhysical{Artifact: sarifArtifact{URI: artifact(r.root, from.File)}}}
+		if from.Line > 0 {
+			at.Physical.Region = &sarifRegion{StartLine: from.Line, StartColumn: from.Column}
 		}
 		if path != "" {
 			at.Logical = []sarifLogical{{Name: r.Application + "/" + path}}
@@ -107,18 +107,18 @@ func sarif(results []vetResult) sarifLog {
 	for _, r := range results {
 		for _, what := range []struct {
 			level   string
-			reasons []policies.Reason
+			reasons []placedReason
 		}{{"error", r.Reasons}, {"warning", r.Warnings}, {"note", r.Audited}} {
 			for _, why := range what.reasons {
 				text := r.Application + ": " + why.Message
 				if why.Fix != "" {
 					text += " Fix: " + why.Fix
 				}
-				add(r, what.level, why.Rule, why.Path, text)
+				add(r, what.level, why.Rule, why.Path, text, why.Source)
 			}
 		}
 		if r.unknown() {
-			add(r, "error", "unknown", "", r.Application+": "+r.Error)
+			add(r, "error", "unknown", "", r.Application+": "+r.Error, r.Source)
 		}
 	}
 	return sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}}

@@ -57,14 +57,14 @@ func (f *gateFlags) evaluator(cmd *cobra.Command, engine *policies.Engine) (*gat
 // vetResult is one definition in the output of vet. Its keys are part of the
 // command line's contract.
 type vetResult struct {
-	Application string            `json:"application"`
-	Kind        string            `json:"kind,omitempty"`
-	Allowed     bool              `json:"allowed"`
-	Digest      string            `json:"digest"`
-	Signers     []string          `json:"signers"`
-	Reasons     []policies.Reason `json:"reasons"`
-	Warnings    []policies.Reason `json:"warnings"`
-	Audited     []policies.Reason `json:"audited"`
+	Application string         `json:"application"`
+	Kind        string         `json:"kind,omitempty"`
+	Allowed     bool           `json:"allowed"`
+	Digest      string         `json:"digest"`
+	Signers     []string       `json:"signers"`
+	Reasons     []placedReason `json:"reasons"`
+	Warnings    []placedReason `json:"warnings"`
+	Audited     []placedReason `json:"audited"`
 	// Rejected says of each signature that did not count why it did not.
 	Rejected []signing.Rejection `json:"rejected,omitempty"`
 	// Error is why there is no verdict: the definition is invalid, and Reasons say so by
@@ -74,6 +74,23 @@ type vetResult struct {
 	Source schemas.Position `json:"source"`
 	// root is the folder that Source.File is relative to; empty for standard input.
 	root string
+}
+
+// placedReason is a reason and where the field stands that it names, or else what the
+// field is in.
+type placedReason struct {
+	policies.Reason
+
+	Source schemas.Position `json:"source"`
+}
+
+// placed finds the places of reasons in a definition.
+func placed(d schemas.Definition, reasons []policies.Reason) []placedReason {
+	all := make([]placedReason, 0, len(reasons))
+	for _, r := range reasons {
+		all = append(all, placedReason{r, d.At(r.Path)})
+	}
+	return all
 }
 
 func newVet() *cobra.Command {
@@ -147,16 +164,17 @@ func (r vetResult) unknown() bool { return r.Error != "" && len(r.Reasons) == 0 
 // vetSource evaluates what one source holds. A definition that cannot be read is a
 // result of its own; misplaced is what is no definition of an application.
 func vetSource(ctx context.Context, evaluator *gate.Evaluator, from schemas.Options) (results []vetResult, misplaced []string, err error) {
+	from.Places = true
 	defs, err := schemas.Load(ctx, from)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, p := range defs.Problems {
-		r := vetResult{Application: p.Source.File, Source: p.Source, Error: p.Error(), Signers: []string{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{}}
+		r := vetResult{Application: p.Source.File, Source: p.Source, Error: p.Error(), Signers: []string{}, Warnings: []placedReason{}, Audited: []placedReason{}}
 		if p.Definition != nil {
 			r.Application, r.Kind = p.Definition.String(), p.Definition.Kind
 		}
-		r.Reasons = []policies.Reason{{Rule: "schema", Path: p.Path, Message: p.Message, Fix: p.Fix}}
+		r.Reasons = []placedReason{{policies.Reason{Rule: "schema", Path: p.Path, Message: p.Message, Fix: p.Fix}, p.Source}}
 		results = append(results, r)
 	}
 	for _, d := range defs.Applications {
@@ -173,7 +191,7 @@ func vetSource(ctx context.Context, evaluator *gate.Evaluator, from schemas.Opti
 
 func vetOne(ctx context.Context, evaluator *gate.Evaluator, d schemas.Definition) vetResult {
 	id := d.Application.Identity()
-	r := vetResult{Application: id.String(), Kind: id.Kind, Source: d.Source, Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{}}
+	r := vetResult{Application: id.String(), Kind: id.Kind, Source: d.Source, Signers: []string{}, Reasons: []placedReason{}, Warnings: []placedReason{}, Audited: []placedReason{}}
 	verdict, err := evaluator.Evaluate(ctx, gate.Request{Application: d.Application})
 	if err != nil {
 		r.Error = err.Error()
@@ -185,9 +203,7 @@ func vetOne(ctx context.Context, evaluator *gate.Evaluator, d schemas.Definition
 	if len(evidence.Signatures) == 0 {
 		r.Rejected = evidence.Rejected
 	}
-	r.Reasons = append(r.Reasons, decision.Denied...)
-	r.Warnings = append(r.Warnings, decision.Warnings...)
-	r.Audited = append(r.Audited, decision.Audited...)
+	r.Reasons, r.Warnings, r.Audited = placed(d, decision.Denied), placed(d, decision.Warnings), placed(d, decision.Audited)
 	return r
 }
 
@@ -248,7 +264,7 @@ func printVetResult(w io.Writer, r vetResult) {
 		fmt.Fprintf(w, "  image   %s\n  signers %s\n", r.Digest, or(joined(r.Signers), "none"))
 	}
 	for _, why := range r.Reasons {
-		printReason(w, paint(w, red, kind), why)
+		r.printReason(w, paint(w, red, kind), why)
 	}
 	if r.unknown() {
 		fmt.Fprintf(w, "  could not be evaluated\n          %s\n          fix: %s\n", plain(r.Error), "fix what it names, such as a registry out of reach, and vet again")
@@ -256,7 +272,21 @@ func printVetResult(w io.Writer, r vetResult) {
 	for _, why := range r.Rejected {
 		fmt.Fprintf(w, "  %s %s\n", paint(w, faint, "signature did not count:"), plain(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))
 	}
-	printAside(w, r.Warnings, r.Audited)
+	for _, why := range r.Warnings {
+		r.printReason(w, "warning", why)
+	}
+	for _, why := range r.Audited {
+		r.printReason(w, "audit", why)
+	}
+}
+
+// printReason prints a reason, and its place where that is not the definition's own.
+func (r vetResult) printReason(w io.Writer, kind string, why placedReason) {
+	place := why.Source.String()
+	if why.Source == r.Source {
+		place = ""
+	}
+	printReasonAt(w, kind, why.Reason, place)
 }
 
 // printAside says what refuses nothing: warnings, and what policies in Audit mode would
@@ -271,10 +301,16 @@ func printAside(w io.Writer, warnings, audited []policies.Reason) {
 }
 
 // printReason says rule, path, message and fix on lines a person reads.
-func printReason(w io.Writer, kind string, r policies.Reason) {
+func printReason(w io.Writer, kind string, r policies.Reason) { printReasonAt(w, kind, r, "") }
+
+// printReasonAt is printReason, with the place of the field that the reason names.
+func printReasonAt(w io.Writer, kind string, r policies.Reason, place string) {
 	fmt.Fprintf(w, "  %s  %s", kind, plain(r.Rule))
 	if r.Path != "" {
 		fmt.Fprintf(w, " at %s", plain(r.Path))
+	}
+	if place != "" {
+		fmt.Fprintf(w, " %s", paint(w, faint, "("+plain(place)+")"))
 	}
 	fmt.Fprintf(w, "\n          %s\n", plain(r.Message))
 	if r.Fix != "" {
