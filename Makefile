@@ -5,6 +5,9 @@
 # share one set of compiled dependencies. Only the race detector needs cgo.
 export CGO_ENABLED := 0
 
+# sudo leaves the folder out of PATH that Go's own archive is unpacked to.
+export PATH := $(PATH):/usr/local/go/bin
+
 TOOL := go tool -modfile=tools.mod
 # Flags for go test, such as TESTFLAGS='-run Chain -v'.
 TESTFLAGS ?=
@@ -29,6 +32,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/skep
+	@command -v go >/dev/null || { echo 'build: there is no go in PATH; install Go, or under sudo: make build as yourself, then sudo bin/skep demo' >&2; exit 1; }
 	go build -o bin/skep ./cmd/skep
 
 images: ## Make container images in dist/images.tar; PUSH=registry/folder pushes them instead

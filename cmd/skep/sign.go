@@ -37,6 +37,9 @@ func newKeyGenerate() *cobra.Command {
 			"The private half stays with whoever signs; admins put the signer file where skep looks for signers.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := nothingAt(prefix); err != nil {
+				return err
+			}
 			private, public, err := signing.GenerateKey([]byte(os.Getenv(passwordVariable)))
 			if err != nil {
 				return err
@@ -52,7 +55,7 @@ func newKeyGenerate() *cobra.Command {
 				name string
 				data []byte
 				mode os.FileMode
-			}{{prefix + ".key", private, 0o600}, {prefix + ".pub", public, 0o644}, {prefix + ".signer.yaml", doc, 0o644}} {
+			}{{prefix + keyEnding, private, 0o600}, {prefix + publicEnding, public, 0o644}, {prefix + signerEnding, doc, 0o644}} {
 				if err := writeNew(f.name, f.data, f.mode); err != nil {
 					return err
 				}
@@ -78,11 +81,34 @@ func signerObject(name, public string) *v1alpha1.BpfSigner {
 	return s
 }
 
+// The endings of the files of a key.
+const (
+	keyEnding    = ".key"
+	publicEnding = ".pub"
+	signerEnding = ".signer.yaml"
+)
+
+// nothingAt refuses a prefix with which a file of a key exists.
+func nothingAt(prefix string) error {
+	for _, ending := range []string{keyEnding, publicEnding, signerEnding} {
+		if _, err := os.Lstat(prefix + ending); err == nil {
+			return keyExists(prefix + ending)
+		}
+	}
+	return nil
+}
+
+// keyExists says how to go on where a file of a key exists.
+func keyExists(name string) error {
+	return fmt.Errorf("write key: %s exists and is not overwritten: to make another key beside it, give another --output-key-prefix; "+
+		"to replace it, remove its files first (%s, %s, %s)", name, keyEnding, publicEnding, signerEnding)
+}
+
 // writeNew never overwrites: a key that is gone cannot be had again.
 func writeNew(name string, data []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("write key: %s is there, and is not overwritten: give another --output-key-prefix, or remove the files of that key", name)
+		return keyExists(name)
 	}
 	if err != nil {
 		return fmt.Errorf("write key: %w", err)
