@@ -2,10 +2,11 @@ package controller
 
 import (
 	"fmt"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
+
+	"github.com/skep-dev/skep/text"
 )
 
 // maxNote is how many bytes of an event's note the API server takes: it refuses
@@ -21,11 +22,7 @@ func (b brief) Eventf(regarding, related runtime.Object, kind, reason, action, n
 	b.EventRecorder.Eventf(regarding, related, kind, reason, action, "%s", shortened(fmt.Sprintf(note, args...)))
 }
 
-// shortened is a note that fits, and says where the rest stands.
+// shortened is a note that fits, and says where the rest is.
 func shortened(note string) string {
-	if len(note) <= maxNote {
-		return note
-	}
-	const rest = "… (the status has all of it)"
-	return strings.ToValidUTF8(note[:maxNote-len(rest)], "") + rest
+	return text.CutTo(note, maxNote, "… (the status has all of it)")
 }

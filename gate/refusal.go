@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/text"
 )
 
 // What a refusal holds at most: names in it come from objects and definitions
@@ -39,18 +40,10 @@ func (r *refusals) add(rule, path, fix, format string, args ...any) {
 	}
 	r.reasons = append(r.reasons, policies.Reason{
 		Rule:    rule,
-		Path:    cut(path, maxPathBytes),
-		Message: cut(fmt.Sprintf(format, args...), maxTextBytes),
-		Fix:     cut(fix, maxTextBytes),
+		Path:    text.Cut(path, maxPathBytes),
+		Message: text.Cut(fmt.Sprintf(format, args...), maxTextBytes),
+		Fix:     text.Cut(fix, maxTextBytes),
 	})
-}
-
-// cut is a text of no more than so many bytes, and a mark where it had more.
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 // err returns a *Refusal, or nil where there is no reason.

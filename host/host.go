@@ -21,6 +21,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
@@ -215,7 +216,7 @@ func (h *Host) openState() error {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		if data, err = intent.GenerateKey(); err == nil {
-			err = writeAtomic(path, data)
+			err = atomicfile.Write(path, data)
 		}
 	}
 	if err != nil {

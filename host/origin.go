@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/gate"
 )
 
@@ -75,7 +76,7 @@ func (h *Host) settleOrigin() error {
 	if err != nil {
 		return fmt.Errorf("keep source: %w", err)
 	}
-	if err := writeAtomic(filepath.Join(h.opts.State, originFile), data); err != nil {
+	if err := atomicfile.Write(filepath.Join(h.opts.State, originFile), data); err != nil {
 		return fmt.Errorf("keep source: %w", err)
 	}
 	h.origin = now

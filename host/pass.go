@@ -241,7 +241,7 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *UnloadPro
 		all = append(all, standing{id: p.Application, Observation: gate.Observation{Live: p, Hidden: hidden}})
 	}
 	h.forget(all)
-	slices.SortFunc(all, func(a, b standing) int { return compareIdentities(a.id, b.id) })
+	slices.SortFunc(all, func(a, b standing) int { return a.id.Compare(b.id) })
 	protection := h.protectSource(all)
 	revoked := h.settings.trust.Revoked()
 	atOnce(all, func(s *standing) { s.Running = h.hold(ctx, *s, revoked, anew) })
@@ -479,20 +479,6 @@ func (h *Host) envelope(s standing, o outcome) (intent.Envelope, error) {
 		return gate.SealTombstone(h.sealer, s.id, stamp, o.why)
 	}
 	return nil, nil
-}
-
-// compareIdentities orders by namespace, name and kind, as people look for
-// them.
-func compareIdentities(a, b v1alpha1.Identity) int {
-	for _, pair := range [][2]string{{a.Namespace, b.Namespace}, {a.Name, b.Name}, {a.Kind, b.Kind}} {
-		if pair[0] != pair[1] {
-			if pair[0] < pair[1] {
-				return -1
-			}
-			return 1
-		}
-	}
-	return 0
 }
 
 // poke has Run pass soon.

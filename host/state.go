@@ -2,7 +2,6 @@ package host
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/atomicfile"
 )
 
 // diskMemory keeps what the gate collected, one file each. It implements
@@ -38,7 +39,7 @@ func (d *diskMemory) Store(name string, data []byte) error {
 		d.held.Add(-int64(len(data)))
 		return nil
 	}
-	return writeAtomic(d.path(name), data)
+	return atomicfile.Write(d.path(name), data)
 }
 
 func (d *diskMemory) path(name string) string {
@@ -77,31 +78,6 @@ func (d *diskMemory) prune(most int64, keep func(digest string) bool) error {
 
 // digestOf is the digest that a name of the gate's ends with.
 func digestOf(name string) string { return name[strings.LastIndex(name, "-")+1:] }
-
-// writeAtomic replaces a file whole or not at all.
-func writeAtomic(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
-	}
-	// So that the rename survives a crash of the machine.
-	folder, err := os.Open(filepath.Dir(path))
-	if err == nil {
-		err = errors.Join(folder.Sync(), folder.Close())
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
 
 // possibleCPUs is what per-CPU maps are multiplied by on this host; zero, which
 // means the default, where the kernel does not tell.

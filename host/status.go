@@ -148,7 +148,7 @@ func (h *Host) Status() Status {
 		a.conclude()
 		s.Applications = append(s.Applications, a)
 	}
-	slices.SortFunc(s.Applications, func(x, y Application) int { return compareIdentities(x.Identity(), y.Identity()) })
+	slices.SortFunc(s.Applications, func(x, y Application) int { return x.Identity().Compare(y.Identity()) })
 	return s
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/storage"
+
+	"github.com/skep-dev/skep/text"
 )
 
 // Bounds on one policy's source.
@@ -79,7 +81,7 @@ func (s *sandbox) compile(ctx context.Context, p program) (*executable, proof, e
 	}
 	parameters, err := ast.ValueFromReader(bytes.NewReader(p.Parameters))
 	if err != nil {
-		return nil, proof{Errors: []*CompileError{{Policy: p.Policy, Message: cut("spec.parameters: "+err.Error(), maxTextBytes)}}}, nil //nolint:nilerr // it is the policy's fault, which a proof tells
+		return nil, proof{Errors: []*CompileError{{Policy: p.Policy, Message: text.Cut("spec.parameters: "+err.Error(), maxTextBytes)}}}, nil //nolint:nilerr // it is the policy's fault, which a proof tells
 	}
 	shown := proof{Denies: slices.Contains(entries, entryDeny), AllEvidence: readsEvidence(modules, p.Profile != "")}
 	own := slices.Sorted(maps.Keys(modules))
@@ -114,7 +116,7 @@ func unset(p program, compiler *ast.Compiler, files []string, parameters ast.Val
 			if !ok || set != nil && set.Get(ast.NewTerm(name)) != nil {
 				return false
 			}
-			e := CompileError{Policy: p.Policy, File: file, Line: 1, Column: 1, Message: cut(fmt.Sprintf(
+			e := CompileError{Policy: p.Policy, File: file, Line: 1, Column: 1, Message: text.Cut(fmt.Sprintf(
 				"input.parameters.%[1]s is not set, and what is undefined denies nothing: set spec.parameters.%[1]s, or read it with a default, by object.get(input.parameters, %[1]q, …)", string(name)), maxTextBytes)}
 			if at := ref[0].Location; at != nil && at.Row > 0 {
 				e.Line, e.Column = at.Row, max(1, at.Col)
@@ -166,7 +168,7 @@ func (s *sandbox) parse(p program) (modules map[string]*ast.Module, entries []st
 func (s *sandbox) link(ctx context.Context, p program, compiler *ast.Compiler, modules map[string]*ast.Module, entries []string, shown *proof) (query rego.PreparedEvalQuery, errs []*CompileError) {
 	defer func() {
 		if r := recover(); r != nil {
-			errs = []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: cut(fmt.Sprintf("the compiler gave up on it: %v", r), maxTextBytes)}}
+			errs = []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: text.Cut(fmt.Sprintf("the compiler gave up on it: %v", r), maxTextBytes)}}
 		}
 	}()
 	if compiler.Compile(modules); compiler.Failed() {
@@ -210,7 +212,7 @@ func compileErrors(p program, err error) []*CompileError {
 	case errors.As(err, &one):
 		list = ast.Errors{one}
 	default:
-		return []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: cut(err.Error(), maxTextBytes)}}
+		return []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: text.Cut(err.Error(), maxTextBytes)}}
 	}
 	list.Sort()
 	// The last one may say that there are more.
@@ -221,7 +223,7 @@ func compileErrors(p program, err error) []*CompileError {
 		if e.Location != nil && e.Location.Row > 0 {
 			ce.File, ce.Line, ce.Column = e.Location.File, e.Location.Row, max(1, e.Location.Col)
 		}
-		ce.Message = cut(ce.Message+details(e.Details), maxTextBytes)
+		ce.Message = text.Cut(ce.Message+details(e.Details), maxTextBytes)
 		errs = append(errs, ce)
 	}
 	return errs

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/skep-dev/skep/text"
 )
 
 // Bounds on what one policy may say of one input.
@@ -121,7 +122,7 @@ func (c *executable) reason(member *ast.Term, entry string) (Reason, error) {
 	var r Reason
 	switch value := member.Value.(type) {
 	case ast.String:
-		r.Message = cut(string(value), maxTextBytes)
+		r.Message = text.Cut(string(value), maxTextBytes)
 	case ast.Object:
 		texts := map[string]string{}
 		for _, key := range []string{keyMsg, keyPath, keyFix, keyRule} {
@@ -136,9 +137,9 @@ func (c *executable) reason(member *ast.Term, entry string) (Reason, error) {
 			texts[key] = string(text)
 		}
 		if name := texts[keyRule]; name != "" {
-			rule = cut(name, maxNameBytes)
+			rule = text.Cut(name, maxNameBytes)
 		}
-		r = Reason{Path: cut(texts[keyPath], maxNameBytes), Message: cut(texts[keyMsg], maxTextBytes), Fix: cut(texts[keyFix], maxTextBytes)}
+		r = Reason{Path: text.Cut(texts[keyPath], maxNameBytes), Message: text.Cut(texts[keyMsg], maxTextBytes), Fix: text.Cut(texts[keyFix], maxTextBytes)}
 	default:
 		return Reason{}, fmt.Errorf("puts something into %s that is neither a string nor an object", entry)
 	}
@@ -150,18 +151,4 @@ func (c *executable) reason(member *ast.Term, entry string) (Reason, error) {
 	}
 	r.Rule = c.id + "/" + rule
 	return r, nil
-}
-
-// cut shortens s to at most n bytes at a rune's edge, in valid UTF-8.
-func cut(s string, n int) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= n {
-		return s
-	}
-	const mark = "…"
-	end := n - len(mark)
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + mark
 }

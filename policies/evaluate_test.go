@@ -9,6 +9,8 @@ import (
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/skep-dev/skep/text"
 )
 
 // one compiles one policy with the given Rego after its package clause.
@@ -83,9 +85,9 @@ func TestCut(t *testing.T) {
 		"a character as long as the rest goes": {"😀😀", 6, "…"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := cut(test.text, test.n)
+			got := text.Cut(test.text, test.n)
 			if got != test.want || !utf8.ValidString(got) || len(got) > max(test.n, len(test.want)) {
-				t.Errorf("cut(%q, %d) = %q, want %q", test.text, test.n, got, test.want)
+				t.Errorf("text.Cut(%q, %d) = %q, want %q", test.text, test.n, got, test.want)
 			}
 		})
 	}

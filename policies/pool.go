@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/skep-dev/skep/share"
+	"github.com/skep-dev/skep/limit"
 )
 
 // pool is the workers of one use, and how many of them work at once.
@@ -16,7 +16,7 @@ type pool struct {
 	weight int64
 	// share is how many workers one namespace has at once.
 	share      int64
-	namespaces share.Shares
+	namespaces limit.PerName
 	// fresh has every task done by a worker of its own.
 	fresh bool
 	// beside is the pool whose idle workers leave their memory to one that starts; nil
@@ -36,7 +36,7 @@ func newPool(places, share int) *pool {
 // enter waits for a place, no longer than ctx: first until the namespace has less than
 // its share. leave gives the place back.
 func (p *pool) enter(ctx context.Context, namespace string) (leave func(), err error) {
-	give, err := p.namespaces.Take(ctx, namespace, 1, p.share)
+	give, err := p.namespaces.Acquire(ctx, namespace, 1, p.share)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/text"
 )
 
 // DefaultTimeout is how long one policy may take to evaluate one input.
@@ -150,7 +151,7 @@ func (c *compiled) refusal() verdict {
 		fix = "try again in a moment"
 	}
 	return verdict{Failed: true, Denied: []Reason{{
-		Rule: c.id + "/" + entryDeny, Message: "the policy cannot be used: " + cut(c.unusable, maxTextBytes), Fix: fix, Failed: true,
+		Rule: c.id + "/" + entryDeny, Message: "the policy cannot be used: " + text.Cut(c.unusable, maxTextBytes), Fix: fix, Failed: true,
 	}}}
 }
 

@@ -133,11 +133,6 @@ type Object struct {
 	unit string
 }
 
-// compareIdentities sorts by kind, namespace and name.
-func compareIdentities(a, b v1alpha1.Identity) int {
-	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
-
 // comparePositions sorts by file, line and column.
 func comparePositions(a, b Position) int {
 	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -193,7 +188,7 @@ func refuseTwins(objects []Object) (good []Object, problems []Problem) {
 			})
 		}
 	}
-	slices.SortFunc(good, func(a, b Object) int { return compareIdentities(a.Identity, b.Identity) })
+	slices.SortFunc(good, func(a, b Object) int { return a.Identity.Compare(b.Identity) })
 	sortProblems(problems)
 	return good, problems
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/text"
 )
 
 // Where the kernel tells of itself.
@@ -91,7 +92,7 @@ func hooks(probe func(hook.Hook) error, log *slog.Logger) (names []string, denie
 		switch lacks, may := new(attach.LackingError), new(rights.Error); {
 		case errors.As(err, &lacks):
 		case errors.As(err, &may):
-			denied = deny(denied, h.Name, cut(may.Lacks(), maxReason))
+			denied = deny(denied, h.Name, text.CutRunes(may.Lacks(), maxReason))
 		default:
 			names = append(names, h.Name)
 		}

@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"slices"
 	"sort"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/agent/node"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/text"
 )
 
 // maxMessage and maxWord bound a message and the words of a foreign program in
@@ -118,7 +118,7 @@ func describe(a node.ApplicationStatus) v1alpha1.NodeApplication {
 	state, message := stateOf(a)
 	return v1alpha1.NodeApplication{
 		Kind: a.Application.Kind, Namespace: a.Application.Namespace, Name: a.Application.Name,
-		UID: a.UID, Serial: a.Version, Revision: a.Revision, State: state, Message: cut(message, maxMessage),
+		UID: a.UID, Serial: a.Version, Revision: a.Revision, State: state, Message: text.CutRunes(message, maxMessage),
 	}
 }
 
@@ -153,24 +153,11 @@ func stateOf(a node.ApplicationStatus) (v1alpha1.NodeState, string) {
 
 // unmanaged is a program of somebody else's.
 func unmanaged(p inventory.Program) v1alpha1.UnmanagedProgram {
-	f := v1alpha1.UnmanagedProgram{ID: int64(p.ID), Type: cut(p.Type, maxWord), Name: cut(p.Name, maxWord)}
+	f := v1alpha1.UnmanagedProgram{ID: int64(p.ID), Type: text.CutRunes(p.Type, maxWord), Name: text.CutRunes(p.Name, maxWord)}
 	if len(p.Holders) > 0 {
-		f.LoadedBy = cut(p.Holders[0].Name, maxWord)
+		f.LoadedBy = text.CutRunes(p.Holders[0].Name, maxWord)
 	}
 	return f
-}
-
-// cut shortens to so many characters, and says that it did.
-func cut(s string, most int) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	r := []rune(s)
-	switch {
-	case len(r) <= most:
-		return s
-	case most < 1:
-		return ""
-	}
-	return string(r[:most-1]) + "…"
 }
 
 // fit makes the status fit: what runs is told in short, then foreign programs
@@ -250,7 +237,7 @@ func rank(s v1alpha1.NodeState) int {
 func shortened(all []v1alpha1.NodeApplication, most int) []v1alpha1.NodeApplication {
 	short := slices.Clone(all)
 	for i := range short {
-		short[i].Message = cut(short[i].Message, most)
+		short[i].Message = text.CutRunes(short[i].Message, most)
 	}
 	return short
 }

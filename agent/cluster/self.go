@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/atomicfile"
 )
 
 // labelsFile keeps the node's labels in the state directory.
@@ -170,5 +170,5 @@ func (s *self) keep(labels map[string]string) error {
 	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
 		return err
 	}
-	return node.WriteFile(s.path, body, true)
+	return atomicfile.Write(s.path, body)
 }

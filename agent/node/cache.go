@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -37,7 +38,7 @@ const (
 // RemoveState removes all that an Agent keeps below its state directory.
 func RemoveState(dir string) error {
 	names := []string{intentsFolder, objectsFolder, mountFile, ranFile, remnantsFile}
-	leftovers, err := filepath.Glob(filepath.Join(dir, temporaryPrefix+"*"))
+	leftovers, err := atomicfile.Temporary(dir)
 	for _, path := range leftovers {
 		names = append(names, filepath.Base(path))
 	}
@@ -72,7 +73,7 @@ func openCache(dir string) (*cache, error) {
 	// What a killed agent was writing. Nothing is written yet.
 	var leftovers []string
 	for _, in := range []string{dir, c.sub(objectsFolder)} {
-		found, err := filepath.Glob(filepath.Join(in, temporaryPrefix+"*"))
+		found, err := atomicfile.Temporary(in)
 		if err != nil {
 			return nil, fmt.Errorf("list leftovers: %w", err)
 		}
@@ -86,9 +87,6 @@ func openCache(dir string) (*cache, error) {
 	return c, nil
 }
 
-// temporaryPrefix begins the names of files that are being written.
-const temporaryPrefix = ".new-"
-
 func (c *cache) sub(name string) string { return filepath.Join(c.dir, name) }
 
 // name is the file of one intent. A uid is any string.
@@ -99,7 +97,11 @@ func (c *cache) name(uid, kind string) string {
 // putIntent keeps an envelope as the one of its kind; what was there before
 // stays until the new one is whole on disk.
 func (c *cache) putIntent(uid, kind string, e intent.Envelope) error {
-	if err := WriteFile(c.name(uid, kind), e, !c.together); err != nil {
+	write := atomicfile.Write
+	if c.together {
+		write = atomicfile.WriteUnsynced
+	}
+	if err := write(c.name(uid, kind), e); err != nil {
 		return fmt.Errorf("keep intent: %w", err)
 	}
 	return nil
@@ -201,7 +203,7 @@ func (c *cache) object(digest string) ([]byte, error) {
 // putObject keeps an object. It is not synced: one that a crash tore does not
 // hash to its name, and is fetched again.
 func (c *cache) putObject(digest string, body []byte) error {
-	if err := WriteFile(c.objectPath(digest), body, false); err != nil {
+	if err := atomicfile.WriteUnsynced(c.objectPath(digest), body); err != nil {
 		return fmt.Errorf("keep object: %w", err)
 	}
 	return nil
@@ -215,7 +217,7 @@ func (c *cache) prune(used map[string]bool) error {
 		return fmt.Errorf("list kept objects: %w", err)
 	}
 	for _, e := range entries {
-		if !used["sha256:"+e.Name()] && !strings.HasPrefix(e.Name(), temporaryPrefix) {
+		if !used["sha256:"+e.Name()] && !atomicfile.IsTemporary(e.Name()) {
 			if err := os.Remove(filepath.Join(c.sub(objectsFolder), e.Name())); err != nil {
 				return fmt.Errorf("drop kept object: %w", err)
 			}
@@ -235,37 +237,4 @@ func checkDigest(digest string, body []byte) error {
 		return fmt.Errorf("check object: it hashes to %s and the intent names %s; what serves it was changed", have, digest)
 	}
 	return nil
-}
-
-// WriteFile replaces a file in one step. With sync, after a crash of the machine
-// either the old or the new one is there whole. Where there is no room, the old
-// one stays.
-func WriteFile(path string, body []byte, sync bool) error {
-	f, err := os.CreateTemp(filepath.Dir(path), temporaryPrefix+"*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(body)
-	if sync && err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	if !sync {
-		return nil
-	}
-	return syncFolder(filepath.Dir(path))
-}
-
-// syncFolder has a rename survive a crash of the machine.
-func syncFolder(path string) error {
-	folder, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
 }

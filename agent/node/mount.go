@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/skep-dev/skep/atomicfile"
 )
 
 // bootID changes with every start of the machine; see random(4).
@@ -24,7 +26,7 @@ func (c *cache) noteMount(boot string, device uint64) (other bool, err error) {
 	if string(before) == now {
 		return false, nil
 	}
-	if err := WriteFile(path, []byte(now), false); err != nil {
+	if err := atomicfile.WriteUnsynced(path, []byte(now)); err != nil {
 		return false, fmt.Errorf("note which file system holds the pins: %w", err)
 	}
 	was, _, _ := strings.Cut(string(before), " ")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/atomicfile"
 )
 
 // ranFile keeps what last ran at each place of the node, in the state directory.
@@ -95,7 +96,7 @@ func writeRan(path string, all map[ranAt]ran) error {
 	if err != nil {
 		return fmt.Errorf("write what runs: %w", err)
 	}
-	if err := WriteFile(path, body, true); err != nil {
+	if err := atomicfile.Write(path, body); err != nil {
 		return fmt.Errorf("write what runs: %w", err)
 	}
 	return nil

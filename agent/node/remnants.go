@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/atomicfile"
 )
 
 // remnantsFile keeps the links that were taken away and may run still, in the state
@@ -71,7 +72,7 @@ func (p *pass) keepRemnants() {
 	}
 	body, err := json.Marshal(kept)
 	if err == nil {
-		err = WriteFile(p.cache.sub(remnantsFile), body, false)
+		err = atomicfile.WriteUnsynced(p.cache.sub(remnantsFile), body)
 	}
 	if err != nil {
 		p.opts.Log.Error("remember what is to be unloaded still", "error", err)

@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"cmp"
+
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -508,6 +510,11 @@ func (i Identity) String() string {
 		return i.Name
 	}
 	return i.Namespace + "/" + i.Name
+}
+
+// Compare orders by namespace, name and kind, as people look for them.
+func (i Identity) Compare(o Identity) int {
+	return cmp.Or(cmp.Compare(i.Namespace, o.Namespace), cmp.Compare(i.Name, o.Name), cmp.Compare(i.Kind, o.Kind))
 }
 
 // Identity implements Application.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/skep-dev/skep/atomicfile"
 )
 
 // cache keeps blobs by digest in DIR/blobs/sha256, as an OCI layout does:
@@ -87,7 +89,7 @@ func (c *cache) put(digest v1.Hash, data []byte) error {
 		c.held.Add(-int64(len(data)))
 		return nil
 	}
-	if err := writeAtomic(c.path(digest), data); err != nil {
+	if err := atomicfile.Write(c.path(digest), data); err != nil {
 		return cacheError("store blob", digest, err)
 	}
 	return nil
@@ -119,44 +121,6 @@ func lockDir(dir string, how int) (release func(), err error) {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), file.Close())
 	}
 	return func() { _ = file.Close() }, nil
-}
-
-// writeAtomic writes beside the path, flushes and renames.
-func writeAtomic(path string, data []byte) (err error) {
-	dir := filepath.Dir(path)
-	file, err := os.CreateTemp(dir, temporaryPrefix+"*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(file.Name()))
-		}
-	}()
-	_, err = file.Write(data)
-	if err == nil {
-		err = file.Sync()
-	}
-	if cerr := file.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-// syncDir makes a rename survive a power failure.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = d.Close() }()
-	return d.Sync()
 }
 
 var errNotRegular = errors.New("it is not a regular file")

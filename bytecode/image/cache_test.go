@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/skep-dev/skep/atomicfile"
 )
 
 // padded is an object of about that many bytes that does not compress.
@@ -142,7 +144,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("got %v, want ENOSPC that is no fault of image or registry", err)
 	}
 	for blob, size := range blobsOf(t, dir+"/cache") {
-		if strings.HasPrefix(blob, temporaryPrefix) || before[blob] == 0 && size > 100<<10 {
+		if atomicfile.IsTemporary(blob) || before[blob] == 0 && size > 100<<10 {
 			t.Errorf("left half-written: %s, %d bytes", blob, size)
 		}
 	}
@@ -303,7 +305,7 @@ func TestProcessesShareACache(t *testing.T) {
 	stop()
 	pruning.Wait()
 	for blob := range blobsOf(t, dir) {
-		if strings.HasPrefix(blob, temporaryPrefix) {
+		if atomicfile.IsTemporary(blob) {
 			t.Errorf("left half-written: %s", blob)
 		}
 	}

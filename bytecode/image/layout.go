@@ -17,6 +17,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/skep-dev/skep/atomicfile"
 )
 
 const (
@@ -222,7 +224,7 @@ func (l *diskLayout) putBlob(_ context.Context, d v1.Descriptor, data []byte) er
 	if err := os.MkdirAll(filepath.Dir(path), layoutMode); err != nil {
 		return fmt.Errorf("make layout: %w", err)
 	}
-	if err := writeAtomic(path, data); err != nil {
+	if err := atomicfile.Write(path, data); err != nil {
 		return fmt.Errorf("write blob %s of layout %s: %w", d.Digest, l.dir, err)
 	}
 	return nil
@@ -264,7 +266,7 @@ func (l *diskLayout) putManifest(ctx context.Context, d v1.Descriptor, data []by
 		return fmt.Errorf("encode index.json: %w", err)
 	}
 	for name, content := range map[string][]byte{"oci-layout": []byte(layoutVersion), "index.json": raw} {
-		if err := writeAtomic(filepath.Join(l.dir, name), content); err != nil {
+		if err := atomicfile.Write(filepath.Join(l.dir, name), content); err != nil {
 			return fmt.Errorf("write %s of layout %s: %w", name, l.dir, err)
 		}
 	}

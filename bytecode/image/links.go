@@ -13,6 +13,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/skep-dev/skep/atomicfile"
 )
 
 // A link says in the cache that a repository held every byte of an image: an
@@ -63,7 +65,7 @@ func (c *cache) setLink(r Resolved, open bool) error {
 	unlock, err := lockDir(c.dir, syscall.LOCK_SH)
 	if err == nil {
 		defer unlock()
-		err = writeAtomic(path, []byte(content))
+		err = atomicfile.Write(path, []byte(content))
 	}
 	if err != nil {
 		return &kindError{kind: ErrCache, err: fmt.Errorf("link %s to its repository: %w", r.Digest, err)}
@@ -92,7 +94,7 @@ func (c *cache) sweepLinks(minAge time.Duration) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if age < minAge || err == nil && age < linkAge && !strings.HasPrefix(entry.Name(), temporaryPrefix) {
+		if age < minAge || err == nil && age < linkAge && !atomicfile.IsTemporary(entry.Name()) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(c.links, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -9,11 +9,12 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/skep-dev/skep/atomicfile"
 )
 
 // defaultMinAge leaves time between a Pull and the note that its object is
@@ -150,7 +151,7 @@ func (c *cache) list(minAge time.Duration) ([]cached, error) {
 			blobs = append(blobs, cached{digest: digest, size: info.Size(), used: info.ModTime()})
 			continue
 		}
-		if strings.HasPrefix(entry.Name(), temporaryPrefix) && time.Since(info.ModTime()) >= minAge {
+		if atomicfile.IsTemporary(entry.Name()) && time.Since(info.ModTime()) >= minAge {
 			if err := os.Remove(c.dir + "/" + entry.Name()); err != nil {
 				return nil, err
 			}

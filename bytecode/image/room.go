@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/skep-dev/skep/share"
+	"github.com/skep-dev/skep/limit"
 )
 
 // smallLayer is the size in bytes up to which a layer is read from a registry
@@ -26,7 +26,7 @@ type room struct {
 	// objects may be open; zero is no bound.
 	layersBytes, objects int64
 
-	shares share.Shares
+	shares limit.PerName
 }
 
 func newRoom(o Options) *room { return &room{layersBytes: o.LayersBytes, objects: int64(o.Objects)} }
@@ -73,8 +73,8 @@ func (r *room) forObject(ctx context.Context) (release func(), err error) {
 
 // take waits for a share no longer than the context. What it returns gives the
 // share back, however often it is called.
-func (r *room) take(ctx context.Context, name string, much, most int64) (release func(), err error) {
-	release, err = r.shares.Take(ctx, name, much, most)
+func (r *room) take(ctx context.Context, name string, weight, most int64) (release func(), err error) {
+	release, err = r.shares.Acquire(ctx, name, weight, most)
 	if err != nil {
 		return nil, &kindError{kind: ErrUnavailable, err: fmt.Errorf("wait for room to read an image, as many are read at once: %w", err)}
 	}

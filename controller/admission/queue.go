@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/skep-dev/skep/share"
+	"github.com/skep-dev/skep/limit"
 )
 
 // The bounds of what is looked at at once, in bytes of reviews. In memory one takes
@@ -26,7 +26,7 @@ const (
 type queue struct {
 	// patience is how long one waits.
 	patience time.Duration
-	reviews  share.Shares
+	reviews  limit.PerName
 }
 
 // before hands on requests when there is room for them, and refuses who waits too
@@ -50,9 +50,9 @@ func (q *queue) enter(ctx context.Context, bytes int64) (leave func(), err error
 	defer cancel()
 	switch {
 	case bytes < 0:
-		return q.reviews.Take(ctx, "large", largeReviews, largeReviews)
+		return q.reviews.Acquire(ctx, "large", largeReviews, largeReviews)
 	case bytes > smallReview:
-		return q.reviews.Take(ctx, "large", bytes, largeReviews)
+		return q.reviews.Acquire(ctx, "large", bytes, largeReviews)
 	}
-	return q.reviews.Take(ctx, "small", max(bytes, leastReview), smallReviews)
+	return q.reviews.Acquire(ctx, "small", max(bytes, leastReview), smallReviews)
 }

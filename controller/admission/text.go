@@ -2,11 +2,10 @@ package admission
 
 import (
 	"fmt"
-	"strings"
-	"unicode"
 
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/text"
 )
 
 // Bounds on what one answer says. The API server cuts a warning beyond 256
@@ -26,7 +25,7 @@ func sentences(reasons []policies.Reason, most int) []string {
 			lines = append(lines, fmt.Sprintf("and %d more", len(reasons)-i))
 			break
 		}
-		lines = append(lines, printable(gate.Sentence(r)))
+		lines = append(lines, text.Line(gate.Sentence(r)))
 	}
 	return lines
 }
@@ -35,24 +34,11 @@ func sentences(reasons []policies.Reason, most int) []string {
 func warnings(prefix string, lines []string) []string {
 	cut := make([]string, 0, len(lines))
 	for _, line := range lines {
-		text := []rune(printable(prefix + line))
+		text := []rune(text.Line(prefix + line))
 		if len(text) > maxWarningRunes {
 			text = append(text[:maxWarningRunes-1], '…')
 		}
 		cut = append(cut, string(text))
 	}
 	return cut
-}
-
-// printable replaces what a terminal would not show, or would obey.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/text"
 )
 
 // compileBudgets is how many budgets a policy may take to compile, where the API server
@@ -136,7 +137,7 @@ func name(req webhook.AdmissionRequest) string {
 
 // deny is a refusal with its reasons on one line.
 func deny(object string, reasons ...string) answer {
-	return answer{outcome: denied, message: printable(object + ": " + strings.Join(reasons, "; "))}
+	return answer{outcome: denied, message: text.Line(object + ": " + strings.Join(reasons, "; "))}
 }
 
 // read is an object of one of the kinds that are looked at.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
-	"github.com/skep-dev/skep/share"
+	"github.com/skep-dev/skep/limit"
 )
 
 // users are the tenants that use something, by its name.
@@ -88,8 +88,8 @@ func (m *Memory) admit(ctx context.Context, now *v1alpha1.BpfImage, by string) (
 	slices.SortStableFunc(all[1:], func(a, b *v1alpha1.BpfImage) int {
 		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
-	kept, many := share.Fit(all, mostImages, func(o *v1alpha1.BpfImage) (string, int) { return charged(digestOf(o.Name)), 1 })
-	_, large := share.Fit(kept, mostBytes, func(o *v1alpha1.BpfImage) (string, int) { return charged(digestOf(o.Name)), held(o) })
+	kept, many := limit.Fit(all, mostImages, func(o *v1alpha1.BpfImage) (string, int) { return charged(digestOf(o.Name)), 1 })
+	_, large := limit.Fit(kept, mostBytes, func(o *v1alpha1.BpfImage) (string, int) { return charged(digestOf(o.Name)), held(o) })
 	return m.drop(ctx, now, append(many, large...), func(o *v1alpha1.BpfImage) string { return charged(digestOf(o.Name)) })
 }
 
@@ -191,8 +191,8 @@ func makeRoom(memory map[string][]byte, newest string, charged func(kept string)
 		}
 		return strings.Compare(b, a)
 	})
-	kept, many := share.Fit(names, maxKept, func(name string) (string, int) { return charged(name), 1 })
-	_, large := share.Fit(kept, maxTogether, func(name string) (string, int) { return charged(name), len(memory[name]) })
+	kept, many := limit.Fit(names, maxKept, func(name string) (string, int) { return charged(name), 1 })
+	_, large := limit.Fit(kept, maxTogether, func(name string) (string, int) { return charged(name), len(memory[name]) })
 	for _, name := range append(many, large...) {
 		delete(memory, name)
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/share"
+	"github.com/skep-dev/skep/limit"
 )
 
 // Audience is what the tokens of agents are made for.
@@ -75,7 +75,7 @@ type Server struct {
 	// sending counts by node what is read and sent, filling what is fetched: a
 	// registry that hangs keeps no node from what is there. borrowing counts all that
 	// comes from peers.
-	sending, filling, borrowing share.Shares
+	sending, filling, borrowing limit.PerName
 	// Replicas have a shelf of their own: who waits for one must not wait for
 	// somebody who waits for this one.
 	agents, replicas shelf
@@ -229,7 +229,7 @@ func (s *Server) lend(ctx context.Context, digest string, who asker) ([]byte, fu
 	if who.replica {
 		return s.shelved(ctx, digest, &s.replicas)
 	}
-	leave, err := s.sending.Take(ctx, who.node, 1, atOnce)
+	leave, err := s.sending.Acquire(ctx, who.node, 1, atOnce)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -253,7 +253,7 @@ func (s *Server) shelved(ctx context.Context, digest string, on *shelf) ([]byte,
 // unless it is already. That goes on though nobody waits for it any more, since
 // they will ask again, and counts against the node's share until it ends.
 func (s *Server) fill(ctx context.Context, digest, node string) error {
-	leave, err := s.filling.Take(ctx, node, 1, atOnce)
+	leave, err := s.filling.Acquire(ctx, node, 1, atOnce)
 	if err != nil {
 		return err
 	}
@@ -337,7 +337,7 @@ func inTurn(versions []intent.Payload, most int) []intent.Payload {
 func (s *Server) borrow(ctx context.Context, digest string) error {
 	patience, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	leave, err := s.borrowing.Take(patience, "", 1, borrowedAtOnce)
+	leave, err := s.borrowing.Acquire(patience, "", 1, borrowedAtOnce)
 	if err != nil {
 		return fmt.Errorf("wait to ask replicas: %w", err)
 	}

@@ -53,7 +53,7 @@ type Reconciler struct {
 	// Leader decides whether this replica writes; nil means that it does.
 	Leader *leader.Elector
 
-	namespaced limit
+	namespaced editLimit
 }
 
 // The requests there are. Signers and policies become active together; those of

@@ -18,7 +18,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/share"
+	"github.com/skep-dev/skep/limit"
 )
 
 // The bounds of what is remembered over restarts. An API server takes no ConfigMap of
@@ -91,8 +91,8 @@ func (in objects) within(bytes, count int) (remembered objects, lost map[string]
 	if err != nil {
 		return objects{}, nil, err
 	}
-	kept, many := share.Fit(all, count, func(p measured) (string, int) { return p.policy.Namespace, 1 })
-	kept, large := share.Fit(kept, bytes-len(rest), func(p measured) (string, int) { return p.policy.Namespace, p.bytes })
+	kept, many := limit.Fit(all, count, func(p measured) (string, int) { return p.policy.Namespace, 1 })
+	kept, large := limit.Fit(kept, bytes-len(rest), func(p measured) (string, int) { return p.policy.Namespace, p.bytes })
 	lost = map[string]int{}
 	for _, p := range slices.Concat(many, large) {
 		lost[p.policy.Namespace]++

@@ -1,10 +1,10 @@
-// Package share keeps one of many from taking all there is: each name has a share
+// Package limit keeps one of many from taking all there is: each name has a share
 // of its own, and waits for nothing but that.
 //
 // It counts, whatever is counted, and remembers a name while somebody has some of
 // its share or waits for it. It does not bound how much all names take together,
 // unless they ask for a share under one name.
-package share
+package limit
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Shares are those of any number of names. The zero value is ready.
-type Shares struct {
+// PerName has a limit for each of any number of names. The zero value is ready.
+type PerName struct {
 	mu sync.Mutex
 	of map[string]*one
 }
@@ -26,27 +26,27 @@ type one struct {
 	users int
 }
 
-// Take waits until so much may be taken of a name's share, and no longer than the
-// context, whose error it returns. most is how much the share is, at least 1, and
-// the same for a name each time; what asks for more takes all of it. What Take
-// returns gives back what was taken, however often it is called.
-func (s *Shares) Take(ctx context.Context, name string, much, most int64) (give func(), err error) {
-	most = max(most, 1)
-	much = min(much, most)
-	own := s.enter(name, most)
-	if err := own.room.Acquire(ctx, much); err != nil {
+// Acquire waits until so much of a name's share is free, and no longer than the context,
+// whose error it returns. limit is the size of the share, at least 1, and the same for a
+// name each time; a weight above it acquires all of it. release gives back what was
+// acquired, however often it is called.
+func (s *PerName) Acquire(ctx context.Context, name string, weight, limit int64) (release func(), err error) {
+	limit = max(limit, 1)
+	weight = min(weight, limit)
+	own := s.enter(name, limit)
+	if err := own.room.Acquire(ctx, weight); err != nil {
 		s.leave(name, own)
 		return nil, err
 	}
 	return sync.OnceFunc(func() {
-		own.room.Release(much)
+		own.room.Release(weight)
 		s.leave(name, own)
 	}), nil
 }
 
 // Users is by name how many have some of its share or wait for it. A name that
 // nobody uses is not in it.
-func (s *Shares) Users() map[string]int {
+func (s *PerName) Users() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	users := map[string]int{}
@@ -57,7 +57,7 @@ func (s *Shares) Users() map[string]int {
 }
 
 // enter is a name's share, with one user more.
-func (s *Shares) enter(name string, most int64) *one {
+func (s *PerName) enter(name string, most int64) *one {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := s.of[name]
@@ -73,7 +73,7 @@ func (s *Shares) enter(name string, most int64) *one {
 }
 
 // leave is one user less; the last has the name forgotten.
-func (s *Shares) leave(name string, own *one) {
+func (s *PerName) leave(name string, own *one) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if own.users--; own.users == 0 {

@@ -16,15 +16,15 @@ const (
 	namespacedAtOnce = 4
 )
 
-// limit bounds how often policies of namespaces change what is active, for all of them
+// editLimit bounds how often policies of namespaces change what is active, for all of them
 // together. The zero value is ready.
-type limit struct {
+type editLimit struct {
 	once    sync.Once
 	changes *rate.Limiter
 }
 
 // of is the limiter, whose rate is that of the first call.
-func (l *limit) of(every time.Duration) *rate.Limiter {
+func (l *editLimit) of(every time.Duration) *rate.Limiter {
 	l.once.Do(func() {
 		l.changes = rate.NewLimiter(rate.Every(cmp.Or(every, namespacedEvery)), namespacedAtOnce)
 	})
@@ -32,11 +32,11 @@ func (l *limit) of(every time.Duration) *rate.Limiter {
 }
 
 // wait is how long the next change has to wait; zero where it need not.
-func (l *limit) wait(now time.Time, every time.Duration) time.Duration {
+func (l *editLimit) wait(now time.Time, every time.Duration) time.Duration {
 	next := l.of(every).ReserveN(now, 1)
 	defer next.CancelAt(now)
 	return next.DelayFrom(now)
 }
 
 // take counts a change.
-func (l *limit) take(now time.Time, every time.Duration) { l.of(every).AllowN(now, 1) }
+func (l *editLimit) take(now time.Time, every time.Duration) { l.of(every).AllowN(now, 1) }

@@ -1,4 +1,4 @@
-package share
+package limit
 
 import (
 	"context"
@@ -9,17 +9,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// taking is a Take that may wait.
+// taking is an Acquire that may wait.
 type taking struct {
 	give func()
 	err  error
 	over bool
 }
 
-func (s *Shares) taken(ctx context.Context, name string, much, most int64) *taking {
+func (s *PerName) taken(ctx context.Context, name string, weight, most int64) *taking {
 	var t taking
 	go func() {
-		t.give, t.err = s.Take(ctx, name, much, most)
+		t.give, t.err = s.Acquire(ctx, name, weight, most)
 		t.over = true
 	}()
 	synctest.Wait()
@@ -27,7 +27,7 @@ func (s *Shares) taken(ctx context.Context, name string, much, most int64) *taki
 }
 
 // uses compares who uses what with what is wanted.
-func (s *Shares) uses(t *testing.T, want map[string]int) {
+func (s *PerName) uses(t *testing.T, want map[string]int) {
 	t.Helper()
 	if diff := cmp.Diff(want, s.Users()); diff != "" {
 		t.Error(diff)
@@ -36,7 +36,7 @@ func (s *Shares) uses(t *testing.T, want map[string]int) {
 
 func TestANameWaitsForItsShareAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s Shares
+		var s PerName
 		first, second := s.taken(t.Context(), "a", 2, 5), s.taken(t.Context(), "a", 3, 5)
 		waits := s.taken(t.Context(), "a", 2, 5)
 		other := s.taken(t.Context(), "b", 5, 5)
@@ -58,7 +58,7 @@ func TestANameWaitsForItsShareAlone(t *testing.T) {
 
 func TestWhatIsGivenBackTwiceIsThereOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s Shares
+		var s PerName
 		first, second := s.taken(t.Context(), "a", 1, 2), s.taken(t.Context(), "a", 1, 2)
 		first.give()
 		first.give()
@@ -78,7 +78,7 @@ func TestWhatIsGivenBackTwiceIsThereOnce(t *testing.T) {
 // next would find another one.
 func TestAShareIsKeptForWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s Shares
+		var s PerName
 		first := s.taken(t.Context(), "a", 1, 1)
 		second := s.taken(t.Context(), "a", 1, 1)
 		first.give()
@@ -98,7 +98,7 @@ func TestWhoAsksForMoreThanAllTakesAll(t *testing.T) {
 	for name, most := range map[string]int64{"a share of three": 3, "a share of nothing is one of 1": 0} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var s Shares
+				var s PerName
 				large := s.taken(t.Context(), "a", 10, most)
 				small := s.taken(t.Context(), "a", 1, most)
 				if !large.over || small.over {
@@ -115,7 +115,7 @@ func TestWhoAsksForMoreThanAllTakesAll(t *testing.T) {
 
 func TestWhoWaitsNoLongerTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s Shares
+		var s PerName
 		first := s.taken(t.Context(), "a", 1, 2)
 		ctx, leave := context.WithCancel(t.Context())
 		impatient := s.taken(ctx, "a", 2, 2)
