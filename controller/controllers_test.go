@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +33,12 @@ func (s stopping) Start(ctx context.Context) error {
 
 // TestPoliciesAnswerUntilTheServersHaveStopped has the webhook ask once more while the
 // controller stops.
+func TestANegativeIntervalIsAnError(t *testing.T) {
+	if _, err := New(t.Context(), Options{Interval: -time.Second}); err == nil || !strings.Contains(err.Error(), "interval -1s is negative") {
+		t.Errorf("New = %v", err)
+	}
+}
+
 func TestPoliciesAnswerUntilTheServersHaveStopped(t *testing.T) {
 	engine := policies.NewEngine(policies.EngineOptions{})
 	set, err := engine.Compile(t.Context(), nil, policies.Options{})

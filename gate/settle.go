@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/text"
 )
 
 // AnnotationRequestedAt is Flux's annotation: changing its value has a tag
@@ -274,6 +275,13 @@ func (s Observation) Verified(why string) metav1.Condition {
 	return c
 }
 
+// AuditMark is what the message of Allowed has before what policies in mode Audit would deny.
+const AuditMark = "; in mode Audit, which denies nothing: "
+
+// maxMessage is how many bytes the message of Allowed has at most: fewer than the 32 KiB that
+// the API takes.
+const maxMessage = 30 << 10
+
 // Allowed is the condition of that name: which policies allow, or every reason
 // against it; and what policies in Audit mode would refuse.
 func (s Observation) Allowed(why string) metav1.Condition {
@@ -291,8 +299,9 @@ func (s Observation) Allowed(why string) metav1.Condition {
 		}
 	}
 	if len(d.Audited) > 0 {
-		c.Message += "; in mode Audit, which denies nothing: " + sentences(d.Audited)
+		c.Message += AuditMark + sentences(d.Audited)
 	}
+	c.Message = text.Cut(c.Message, maxMessage)
 	return c
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
 	gatemetrics "github.com/skep-dev/skep/gate/metrics"
+	"github.com/skep-dev/skep/policies"
 )
 
 // metrics are what Prometheus sees of a host.
@@ -68,11 +69,11 @@ func (m *metrics) synced(took time.Duration, s Status, outcomes []outcome) {
 	m.applications.Reset()
 	for _, a := range s.Applications {
 		m.applications.WithLabelValues(string(a.Condition(v1alpha1.ConditionAllowed).Status)).Inc()
-		for _, r := range a.Reasons {
-			m.denials.WithLabelValues(r.Rule).Inc()
+		for _, rule := range policies.Rules(a.Reasons) {
+			m.denials.WithLabelValues(rule).Inc()
 		}
-		for _, r := range a.Audited {
-			m.audited.WithLabelValues(r.Rule).Inc()
+		for _, rule := range policies.Rules(a.Audited) {
+			m.audited.WithLabelValues(rule).Inc()
 		}
 	}
 	m.problems.Set(float64(len(s.Problems)))

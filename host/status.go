@@ -314,10 +314,14 @@ func (h *Host) logProtection(was, is *UnloadProtection) {
 		"applications", strings.Join(is.Applications, ", "), "confirm", "skep confirm "+is.Revision)
 }
 
+// sameRule reports whether two reasons are of one rule, whatever their messages say.
+func sameRule(a, b policies.Reason) bool { return a.Rule == b.Rule }
+
 // logChange says once what a person would want to know.
 func (h *Host) logChange(was, is Application) {
 	before, now := was.Condition(v1alpha1.ConditionAllowed), is.Condition(v1alpha1.ConditionAllowed)
-	if before.Status == now.Status && before.Message == now.Message && was.Digest == is.Digest {
+	said := func(c metav1.Condition) string { return strings.SplitN(c.Message, gate.AuditMark, 2)[0] }
+	if before.Status == now.Status && said(before) == said(now) && was.Digest == is.Digest && slices.EqualFunc(was.Audited, is.Audited, sameRule) {
 		return
 	}
 	h.opts.Log.Info(fmt.Sprintf("application %s", strings.ToLower(now.Reason)), "application", is.Identity().String(), "digest", is.Digest, "message", now.Message)

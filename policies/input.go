@@ -105,6 +105,16 @@ type Reason struct {
 	Failed bool `json:"failed,omitempty"`
 }
 
+// Rules are those of the reasons, sorted, each once.
+func Rules(reasons []Reason) []string {
+	rules := make([]string, 0, len(reasons))
+	for _, r := range reasons {
+		rules = append(rules, r.Rule)
+	}
+	slices.Sort(rules)
+	return slices.Compact(rules)
+}
+
 // Decision is what a set of policies says of one Input.
 type Decision struct {
 	// Denied lists the reasons to refuse; empty means allowed.

@@ -398,14 +398,15 @@ type folding struct {
 func (f *folding) add(c *compiled, v verdict) {
 	d := &f.decision
 	d.Policies = append(d.Policies, c.id)
-	d.Warnings = append(d.Warnings, v.Warnings...)
 	d.TimeDependent = d.TimeDependent || c.timeDependent || v.Late
 	d.AllEvidence = d.AllEvidence || c.allEvidence
-	if len(v.Denied) == 0 {
+	if c.spec.Mode == v1alpha1.PolicyAudit {
+		// It warns nobody either.
+		d.Audited = append(d.Audited, v.Denied...)
 		return
 	}
-	if c.spec.Mode == v1alpha1.PolicyAudit {
-		d.Audited = append(d.Audited, v.Denied...)
+	d.Warnings = append(d.Warnings, v.Warnings...)
+	if len(v.Denied) == 0 {
 		return
 	}
 	d.Denied = append(d.Denied, v.Denied...)

@@ -350,6 +350,8 @@ func testResult(policy string, r *tester.Result) TestResult {
 		t.File, t.Line = r.Location.File, r.Location.Row
 	}
 	switch {
+	case topdown.IsCancel(r.Error):
+		t.Outcome, t.Message = Errored, fmt.Sprintf("it exceeded its time limit of %s: make it simpler", testTimeout)
 	case r.Error != nil:
 		t.Outcome, t.Message = Errored, r.Error.Error()
 	case r.Skip:

@@ -38,6 +38,18 @@ func timeOf(t *metav1.Time) time.Time {
 	return t.UTC()
 }
 
+// excludes reports whether no signature can be as both demand: they ask for other values of
+// an annotation, or for times that never meet.
+func (d *demands) excludes(o demands) bool {
+	for key, value := range d.annotations {
+		if other, demanded := o.annotations[key]; demanded && other != value {
+			return true
+		}
+	}
+	over := func(end, start time.Time) bool { return !end.IsZero() && !start.IsZero() && end.Before(start) }
+	return over(d.notAfter, o.notBefore) || over(o.notAfter, d.notBefore)
+}
+
 // disowned says why a signature that was made as a party's are is another's: an
 // annotation or a claim tells them apart. Nil where it is the party's.
 func (d *demands) disowned(c *claim, found proof) error {

@@ -136,16 +136,33 @@ func (t *Trust) Cautions(name string) []string {
 	if i < 0 || t.parties[i].key == "" {
 		return nil
 	}
-	var same []string
+	own := t.parties[i]
+	var same, revoked []string
 	for _, p := range t.parties {
-		if p.name != name && p.key == t.parties[i].key {
+		switch {
+		case p == own || p.key != own.key || own.demands.excludes(p.demands):
+		case p.revocation != nil:
+			revoked = append(revoked, p.name)
+		default:
 			same = append(same, p.name)
 		}
 	}
-	if len(same) == 0 {
-		return nil
+	var cautions []string
+	if len(revoked) > 0 {
+		cautions = append(cautions, fmt.Sprintf("signer %s has the same key as %s, where it is revoked: what is revoked there counts for no signer; sign with another key", name, some(revoked)))
 	}
-	return []string{fmt.Sprintf("signer %s has the same key as %s: one signature counts as that of each, also where a policy asks for several; give each a key of its own", name, strings.Join(same, ", "))}
+	if len(same) > 0 && own.revocation == nil {
+		cautions = append(cautions, fmt.Sprintf("signer %s has the same key as %s: one signature counts as that of each, also where a policy asks for several; give each a key of its own", name, some(same)))
+	}
+	return cautions
+}
+
+// some names the first three, and how many more there are.
+func some(names []string) string {
+	if more := len(names) - 3; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Revocation is that a signer's trust was taken away.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
@@ -150,18 +151,39 @@ func TestTwoSignersOfOneName(t *testing.T) {
 func TestSignersOfOneKeyAreCautionedOf(t *testing.T) {
 	_, one := newKey(t, "one")
 	_, other := newKey(t, "other")
-	twin := one.DeepCopy()
-	twin.Name = "twin"
-	a := newAuthority(t)
-	trust := trustOf(t, one, *twin, other, a.signer(t, "ci"), a.signer(t, "ci-too"))
-	got := map[string]bool{}
-	for _, name := range trust.Names() {
-		for _, caution := range trust.Cautions(name) {
-			got[strings.SplitAfter(caution, ":")[0]] = true
-		}
+	named := func(name string, change func(*v1alpha1.BpfSignerSpec)) v1alpha1.BpfSigner {
+		s := one.DeepCopy()
+		s.Name = name
+		change(&s.Spec)
+		return *s
 	}
-	if diff := cmp.Diff(map[string]bool{"signer one has the same key as twin:": true, "signer twin has the same key as one:": true}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	plain := func(*v1alpha1.BpfSignerSpec) {}
+	annotated := func(value string) func(*v1alpha1.BpfSignerSpec) {
+		return func(s *v1alpha1.BpfSignerSpec) { s.Annotations = map[string]string{"env": value} }
+	}
+	at := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	later := metav1.NewTime(at.Add(time.Hour))
+	a := newAuthority(t)
+	for sentence, c := range map[string]struct {
+		signers []v1alpha1.BpfSigner
+		want    string
+	}{
+		"each has its own":                 {[]v1alpha1.BpfSigner{one, other}, ""},
+		"keyless ones have none":           {[]v1alpha1.BpfSigner{a.signer(t, "one"), a.signer(t, "two")}, ""},
+		"another has it":                   {[]v1alpha1.BpfSigner{one, named("twin", plain)}, "signer one has the same key as twin: one signature counts as that of each, "},
+		"many have it":                     {[]v1alpha1.BpfSigner{one, named("a", plain), named("b", plain), named("c", plain), named("d", plain)}, "signer one has the same key as a, b, c and 1 more: one "},
+		"an annotation tells them apart":   {[]v1alpha1.BpfSigner{named("one", annotated("prod")), named("twin", annotated("dev"))}, ""},
+		"one of them asks for none":        {[]v1alpha1.BpfSigner{named("one", annotated("prod")), named("twin", plain)}, "signer one has the same key as twin: one "},
+		"their times never meet":           {[]v1alpha1.BpfSigner{named("one", func(s *v1alpha1.BpfSignerSpec) { s.NotAfter = &at }), named("twin", func(s *v1alpha1.BpfSignerSpec) { s.NotBefore = &later })}, ""},
+		"the other is revoked":             {[]v1alpha1.BpfSigner{one, named("twin", func(s *v1alpha1.BpfSignerSpec) { s.Revoked = true })}, "signer one has the same key as twin, where it is revoked: what is revoked there counts for no signer"},
+		"it is revoked, and the other not": {[]v1alpha1.BpfSigner{named("one", func(s *v1alpha1.BpfSignerSpec) { s.Revoked = true }), named("twin", plain)}, ""},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			got := strings.Join(trustOf(t, c.signers...).Cautions("one"), "\n")
+			if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
 	}
 }
 

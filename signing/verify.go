@@ -68,7 +68,7 @@ func tryWays[W any](p *signer, ways []W, with company, try func(W) (proof, error
 	case with.stamped:
 		asks = 1
 	case p.present && with.certificate != nil && time.Now().After(with.certificate.NotAfter):
-		return proof{}, expired(with.certificate.NotAfter)
+		return proof{}, fmt.Errorf("no log entry or timestamp comes with it, and its certificate was valid until %s: sign again", stamp(with.certificate.NotAfter))
 	}
 	asks = min(asks, len(ways)-1)
 	var why error

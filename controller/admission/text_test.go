@@ -1,7 +1,10 @@
 package admission
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -28,5 +31,31 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 	if total > 4096 {
 		t.Errorf("%d characters of warnings: the API server drops the last", total)
+	}
+}
+
+// TestNobodyCrowdsAnAuditedRuleOut has a definition, and a policy of its namespace, give many
+// reasons with long messages that name another rule.
+func TestNobodyCrowdsAnAuditedRuleOut(t *testing.T) {
+	reasons := []policies.Reason{{Rule: "try/signers", Message: "nobody known signed it"}}
+	for i := range 400 {
+		reasons = append(reasons,
+			policies.Reason{Rule: "a/interfaces", Path: strconv.Itoa(i), Message: strings.Repeat("<", 1024) + `", "try/none"`},
+			policies.Reason{Rule: fmt.Sprintf(`a/own/x", "try/none %d`, i), Message: strings.Repeat("\x1b", 1024)})
+	}
+	slices.SortFunc(reasons, func(a, b policies.Reason) int { return strings.Compare(a.Rule, b.Rule) })
+	got := audited(reasons)
+	var rules []string
+	if err := json.Unmarshal([]byte(got[annotationDenials]), &rules); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(rules[:2], []string{"a/interfaces", "try/signers"}) || slices.Contains(rules, "try/none") {
+		t.Errorf("the rules of the cluster are %q", rules[:2])
+	}
+	if last := rules[len(rules)-1]; last != fmt.Sprintf("and %d more", 402-len(rules)+1) {
+		t.Errorf("%d rules, the last is %q", len(rules), last)
+	}
+	if a, b := len(got[annotationDenials]), len(got[annotationReasons]); a > maxAuditedRules || a < maxAuditedRules*3/4 || b > maxAuditedReasons {
+		t.Errorf("%d and %d bytes", a, b)
 	}
 }

@@ -55,13 +55,17 @@ type answer struct {
 	warnings []string
 	// rules are those that deny an application.
 	rules []string
-	// audited says what policies in Audit mode would refuse; empty where they would not.
-	audited string
+	// audited are what policies in mode Audit would deny.
+	audited []policies.Reason
 }
 
-// auditAnnotation is the annotation of the API server's audit log that says what policies
-// in Audit mode would refuse; the API server puts the webhook's name before it.
-const auditAnnotation = "denials"
+// The annotations in the API server's audit log of what policies in mode Audit would deny:
+// each rule once, as a JSON array, and the reasons, cut. The API server puts the webhook's
+// name before them.
+const (
+	annotationDenials = "denials"
+	annotationReasons = "denial-reasons"
+)
 
 // Handle implements admission.Handler. A refusal is 403 Forbidden and never 422,
 // which Flux takes for a field that cannot change, and then may delete the
@@ -80,9 +84,10 @@ func (v *Validator) Handle(ctx context.Context, req webhook.AdmissionRequest) we
 		ctrl.LoggerFrom(ctx).Info("denied", "message", a.message, "user", req.UserInfo.Username)
 		response = webhook.Denied(a.message)
 	}
-	if a.audited != "" {
-		ctrl.LoggerFrom(ctx).Info("audited", "object", name(req), "message", a.audited, "user", req.UserInfo.Username)
-		response.AuditAnnotations = map[string]string{auditAnnotation: a.audited}
+	if len(a.audited) > 0 {
+		response.AuditAnnotations = audited(a.audited)
+		ctrl.LoggerFrom(ctx).Info("audited", "object", name(req), "rules", response.AuditAnnotations[annotationDenials],
+			"message", response.AuditAnnotations[annotationReasons], "user", req.UserInfo.Username)
 	}
 	return response.WithWarnings(a.warnings...)
 }
@@ -237,7 +242,7 @@ func (v *Validator) application(ctx context.Context, app v1alpha1.Application, b
 	decision := verdict.Decision()
 	a := answer{
 		outcome: allowed, warnings: warnings("", append(aside, sentences(decision.Warnings, maxWarnings)...)),
-		audited: strings.Join(sentences(decision.Audited, maxReasons), "; "),
+		audited: decision.Audited,
 	}
 	switch {
 	case verdict.Allowed():

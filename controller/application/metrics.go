@@ -124,11 +124,12 @@ func (g ruleGauge) replace(id v1alpha1.Identity, reasons []policies.Reason) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	before := g.of[id]
-	now := make([]string, 0, len(reasons))
-	for _, reason := range reasons {
-		rule := g.named(reason.Rule)
-		now = append(now, rule)
-		g.byRule[rule]++
+	var now []string
+	for _, rule := range policies.Rules(reasons) {
+		if rule = g.named(rule); !slices.Contains(now, rule) {
+			now = append(now, rule)
+			g.byRule[rule]++
+		}
 	}
 	g.of[id] = now
 	if len(now) == 0 {

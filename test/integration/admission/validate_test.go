@@ -206,7 +206,9 @@ func TestWhatAPolicyInAuditModeDeniesIsRecorded(t *testing.T) {
 	w := newWorld(t)
 	alice, said := w.user("alice", "skep-application-editor")
 	image := w.signed()
-	const rego = `deny contains "no network here" if input.application.spec.programs[_].attach[_].hook == "xdp"`
+	const rego = `deny contains "no network here" if input.application.spec.programs[_].attach[_].hook == "xdp"
+
+warn contains "it counts" if input.application.metadata.name == "recorded"`
 	policy := w.policy("quiet", rego)
 	app := w.app(recorded, image)
 	w.denies(app, "quiet/deny")
@@ -224,7 +226,7 @@ func TestWhatAPolicyInAuditModeDeniesIsRecorded(t *testing.T) {
 	}
 	rule := w.namespace + "/quiet/deny"
 	log, err := os.ReadFile(filepath.Join(folder, "audit.log"))
-	if want := `"validate.skep.dev/denials":"` + rule + `: no network here`; err != nil || !strings.Contains(string(log), want) {
+	if want := `"validate.skep.dev/denials":"[\\"` + rule + `\\"]"`; err != nil || !strings.Contains(string(log), want) {
 		t.Errorf("%v, no %s in the audit log:\n%s", err, want, log)
 	}
 	w.until(func() error {
