@@ -567,7 +567,7 @@ func TestWhatAPolicyInAuditModeDeniesIsTold(t *testing.T) {
 	if len(app.Audited) != 1 || app.Audited[0].Rule != "quiet/deny" || len(app.Reasons)+len(app.Warnings) != 0 {
 		t.Errorf("audited %v, denied %v, warned of %v", app.Audited, app.Reasons, app.Warnings)
 	}
-	if m := app.Condition(v1alpha1.ConditionAllowed).Message; !strings.Contains(m, "; in mode Audit, which refuses nothing: quiet/deny: it counts") {
+	if m := app.Condition(v1alpha1.ConditionAllowed).Message; !strings.Contains(m, "; in mode Audit, which denies nothing: quiet/deny: it counts") {
 		t.Errorf("its condition says %q", m)
 	}
 	if n := series.Of(t, h.metrics.registry)[`skep_audited_denials{rule="quiet/deny"}`]; n != 1 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -136,16 +135,6 @@ type Object struct {
 // comparePositions sorts by file, line and column.
 func comparePositions(a, b Position) int {
 	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-}
-
-// printable replaces what a terminal would act on.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
 }
 
 // sortProblems puts problems into the order of the source.

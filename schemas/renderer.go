@@ -17,6 +17,7 @@ import (
 	"cuelang.org/go/cue/load"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/text"
 )
 
 // renderer evaluates units. It touches no file, no network and no clock.
@@ -70,10 +71,10 @@ func (r *renderer) run(units []unit) error {
 func (r *renderer) emit(rec record) {
 	if p := rec.Problem; p != nil {
 		for _, s := range []*string{&p.Path, &p.Field, &p.Message, &p.Fix} {
-			*s = printable(*s)
+			*s = text.Line(*s)
 		}
 		if p.Definition != nil {
-			p.Definition = &v1alpha1.Identity{Kind: p.Definition.Kind, Namespace: printable(p.Definition.Namespace), Name: printable(p.Definition.Name)}
+			p.Definition = &v1alpha1.Identity{Kind: p.Definition.Kind, Namespace: text.Line(p.Definition.Namespace), Name: text.Line(p.Definition.Name)}
 		}
 	}
 	if r.failed == nil {

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/skep-dev/skep/text"
 )
 
 // Bounds of the copy that is rendered, not of one definition. They hold for what
@@ -156,8 +158,8 @@ func (t *tree) walk(root *os.Root, dir string) error {
 			return nil
 		case strings.HasPrefix(e.Name(), "."), !slices.Contains(copied, path.Ext(name)), !below(t.sub, name) && path.Ext(name) != ".cue":
 			return nil
-		case printable(name) != name:
-			t.refuse(printable(name), "the file's name has control characters and is not read", "rename it")
+		case text.Line(name) != name:
+			t.refuse(text.Line(name), "the file's name has control characters and is not read", "rename it")
 			return nil
 		case !e.Type().IsRegular():
 			if path.Ext(name) == ".cue" || isData(name) {

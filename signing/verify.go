@@ -18,6 +18,7 @@ import (
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
 
 	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/text"
 )
 
 // maxRejected is how many rejections are kept.
@@ -264,21 +265,18 @@ const maxReason = 400
 
 // oneLine makes text that may hold words of strangers fit to print: what is
 // between a BEGIN and its END goes, and so do line ends and control characters.
-func oneLine(text string) string {
+func oneLine(said string) string {
 	for {
-		before, rest, found := strings.Cut(text, "-----BEGIN ")
+		before, rest, found := strings.Cut(said, "-----BEGIN ")
 		_, after, ended := strings.Cut(rest, "-----END ")
 		if !found || !ended {
 			break
 		}
 		_, after, _ = strings.Cut(after, "-----")
-		text = before + "(PEM)" + after
+		said = before + "(PEM)" + after
 	}
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' }), " ")
-	if runes := []rune(text); len(runes) > maxReason {
-		text = string(runes[:maxReason]) + "…"
-	}
-	return text
+	said = strings.Join(strings.FieldsFunc(said, func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' }), " ")
+	return text.CutRunes(said, maxReason)
 }
 
 // missing returns an annotation of want, as key=value, that have lacks; empty

@@ -17,6 +17,7 @@ import (
 
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/text"
 )
 
 // The exit codes are part of the command line's contract. A command that a signal ended
@@ -59,7 +60,7 @@ func run(args []string) int {
 	err := root.ExecuteContext(ctx)
 	code, line := ending(err, signalled())
 	if line != "" {
-		fmt.Fprintln(os.Stderr, "skep: "+plain(line))
+		fmt.Fprintln(os.Stderr, "skep: "+text.Printable(line))
 	}
 	return code
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/host"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/text"
 )
 
 func newPolicy() *cobra.Command {
@@ -89,7 +90,7 @@ func printReport(cmd *cobra.Command, report policies.Report) {
 			fmt.Fprintf(w, "  %s\n", r.Output)
 		}
 		if r.Trace != "" {
-			fmt.Fprintf(w, "  trace:\n    %s\n", strings.ReplaceAll(plain(strings.TrimSuffix(r.Trace, "\n")), "\n", "\n    "))
+			fmt.Fprintf(w, "  trace:\n    %s\n", strings.ReplaceAll(text.Printable(strings.TrimSuffix(r.Trace, "\n")), "\n", "\n    "))
 		}
 	}
 	for _, name := range report.Untested {

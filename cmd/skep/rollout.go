@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/text"
 )
 
 func newRollout() *cobra.Command {
@@ -135,13 +136,13 @@ func (r *rolled) state() (line string, over bool, err error) {
 		return "it is about to be undone", false, nil
 	case ready.Status == metav1.ConditionTrue && r.Status.Rollout != nil && r.Status.Rollout.Step == 0:
 		// It was undone, or is held back, and has no steps.
-		return "", true, fmt.Errorf("%s: %s; %s", r.named, plain(r.Status.Rollout.Message), plain(ready.Message))
+		return "", true, fmt.Errorf("%s: %s; %s", r.named, text.Printable(r.Status.Rollout.Message), text.Printable(ready.Message))
 	case ready.Status == metav1.ConditionTrue && r.Status.Rollout != nil:
-		return "", true, fmt.Errorf("%s: the rollout waits at step %d of %d: %s", r.named, r.Status.Rollout.Step, r.Status.Rollout.Steps, plain(ready.Message))
+		return "", true, fmt.Errorf("%s: the rollout waits at step %d of %d: %s", r.named, r.Status.Rollout.Step, r.Status.Rollout.Steps, text.Printable(ready.Message))
 	case ready.Status == metav1.ConditionTrue:
 		return ready.Message, true, nil
 	case apimeta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionStalled):
-		return "", true, fmt.Errorf("%s: %s", r.named, plain(ready.Message))
+		return "", true, fmt.Errorf("%s: %s", r.named, text.Printable(ready.Message))
 	}
 	return ready.Message, false, nil
 }
@@ -189,12 +190,12 @@ func (r *rolled) follow(ctx context.Context, w io.Writer, watch bool) error {
 		line, over, err := r.state()
 		if err == nil && line != said {
 			said = line
-			_, err = fmt.Fprintf(w, "%s: %s\n", r.named, plain(line))
+			_, err = fmt.Fprintf(w, "%s: %s\n", r.named, text.Printable(line))
 		}
 		return over || !watch, err
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s: it is not over: %s", r.named, plain(said))
+		return fmt.Errorf("%s: it is not over: %s", r.named, text.Printable(said))
 	}
 	return err
 }

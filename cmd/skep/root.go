@@ -8,10 +8,11 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/text"
 )
 
 // streams are where a command reads and writes.
@@ -158,20 +159,11 @@ func yamlOf(v any) ([]byte, error) {
 func table(w io.Writer, header []string, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, row := range append([][]string{header}, rows...) {
-		if _, err := fmt.Fprintln(tw, plain(strings.Join(row, "\t"))); err != nil {
+		if _, err := fmt.Fprintln(tw, text.Printable(strings.Join(row, "\t"))); err != nil {
 			return err
 		}
 	}
 	return tw.Flush()
-}
-
-// cut shortens s to n runes, with an ellipsis where something went.
-func cut(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
-		return s
-	}
-	return string(r[:n-1]) + "…"
 }
 
 // fitting is as many of a list's members as fit n runes, one at least, each whole, and how
@@ -198,7 +190,7 @@ func short(digest string) string {
 	if !ok {
 		return digest
 	}
-	return cut(hex, 13)[:min(12, len(hex))]
+	return text.CutRunes(hex, 13)[:min(12, len(hex))]
 }
 
 // or returns what is shown where there is nothing.
@@ -219,17 +211,6 @@ func terminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// plain is text of somebody else's for a terminal: what is not printable, such
-// as an escape sequence, is shown and not obeyed.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, s)
-}
-
 // working tells a person at a terminal what takes its time, and takes the line
 // away when it is done. In a pipe it says nothing.
 func working(cmd *cobra.Command, format string, args ...any) (done func()) {
@@ -237,7 +218,7 @@ func working(cmd *cobra.Command, format string, args ...any) (done func()) {
 	if !terminal(w) {
 		return func() {}
 	}
-	fmt.Fprintf(w, "%s…", cut(fmt.Sprintf(format, args...), 98))
+	fmt.Fprintf(w, "%s…", text.CutRunes(fmt.Sprintf(format, args...), 98))
 	return func() { fmt.Fprint(w, "\r\x1b[K") }
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/host"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/text"
 )
 
 // passwordVariable is where cosign looks for the password of a key, too.
@@ -232,7 +233,7 @@ func madeBy(kind, subject string, claims signing.Claims, at time.Time) string {
 	if !at.IsZero() {
 		words = append(words, "at", at.Format(time.RFC3339))
 	}
-	return plain(strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " "))
+	return text.Printable(strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " "))
 }
 
 func printEvidence(cmd *cobra.Command, e signing.Evidence) {
@@ -248,12 +249,12 @@ func printEvidence(cmd *cobra.Command, e signing.Evidence) {
 		fmt.Fprintf(w, "%s %s %s %s (%s)\n", paint(w, green, "VERIFIED"), s.Signer, verb, e.Digest, madeBy(s.Kind, s.Subject, s.Claims, s.Time))
 	}
 	for _, a := range e.Attestations {
-		fmt.Fprintf(w, "ATTESTED %s says %s (%s)\n", a.Signer, plain(a.PredicateType), madeBy(a.Kind, a.Subject, a.Claims, a.Time))
+		fmt.Fprintf(w, "ATTESTED %s says %s (%s)\n", a.Signer, text.Printable(a.PredicateType), madeBy(a.Kind, a.Subject, a.Claims, a.Time))
 	}
 	if names := e.Attesters(); len(e.Signatures) == 0 && len(names) > 0 {
 		fmt.Fprintf(w, "%s\n", paint(w, faint, "attestations alone do not count: set countAttestations on BpfSigner "+strings.Join(names, ", ")+" to have them count"))
 	}
 	for _, r := range e.Rejected {
-		fmt.Fprintf(w, "%s %s %s\n", paint(w, faint, "did not count:"), or(r.Signer, "-"), plain(r.Reason))
+		fmt.Fprintf(w, "%s %s %s\n", paint(w, faint, "did not count:"), or(r.Signer, "-"), text.Printable(r.Reason))
 	}
 }

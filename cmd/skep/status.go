@@ -22,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/host"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/text"
 )
 
 // How a change is confirmed that unload protection holds: where skep run answers, and
@@ -199,7 +200,7 @@ func printStatus(w io.Writer, format, confirm string, s host.Status) error {
 	whole := format == "wide" || !terminal(w)
 	revision := s.Source.Revision
 	if !whole {
-		revision = cut(revision, 13)
+		revision = text.CutRunes(revision, 13)
 	}
 	fmt.Fprintf(w, "source  %s %s\n", s.Source.Address, revision)
 	printFailure(w, s.Source.Error)
@@ -208,16 +209,16 @@ func printStatus(w io.Writer, format, confirm string, s host.Status) error {
 		printFailure(w, s.Settings.Error)
 	}
 	for _, caution := range slices.Concat(s.Source.Cautions, s.Settings.Cautions) {
-		fmt.Fprintf(w, "warning %s\n", plain(caution))
+		fmt.Fprintf(w, "warning %s\n", text.Printable(caution))
 	}
 	for _, b := range []*host.UnloadProtection{s.Source.UnloadProtection, s.UnloadProtection} {
 		if b != nil {
 			fmt.Fprintf(w, "%s %s\n        kept until it is confirmed: %s\n        to unload: %s %s\n",
-				paint(w, red, "unload protection"), plain(b.Reason), joined(b.Applications), confirm, b.Revision)
+				paint(w, red, "unload protection"), text.Printable(b.Reason), joined(b.Applications), confirm, b.Revision)
 		}
 	}
 	for _, p := range s.Problems {
-		fmt.Fprintf(w, "%s %s\n", paint(w, red, "problem"), plain(p.Error()))
+		fmt.Fprintf(w, "%s %s\n", paint(w, red, "problem"), text.Printable(p.Error()))
 	}
 	if len(s.Applications) == 0 {
 		_, err := fmt.Fprintln(w, "no application")
@@ -236,7 +237,7 @@ func printStatus(w io.Writer, format, confirm string, s host.Status) error {
 // printFailure says why what the line before names could not be read, where it could not.
 func printFailure(w io.Writer, failure string) {
 	if failure != "" {
-		fmt.Fprintf(w, "        %s\n", paint(w, red, strings.ReplaceAll(plain(failure), "\n", "\n        ")))
+		fmt.Fprintf(w, "        %s\n", paint(w, red, strings.ReplaceAll(text.Printable(failure), "\n", "\n        ")))
 	}
 }
 
@@ -253,14 +254,14 @@ func printWhy(w io.Writer, a host.Application) {
 		printVersions(w, a)
 	}
 	if len(a.Reasons) == 0 && ready.Status != metav1.ConditionTrue {
-		fmt.Fprintf(w, "  %s\n", plain(ready.Message))
+		fmt.Fprintf(w, "  %s\n", text.Printable(ready.Message))
 	}
 	printUnloaded(w, a)
 	for _, r := range a.Reasons {
 		printReason(w, paint(w, red, "denied"), r)
 	}
 	if v := a.Condition(v1alpha1.ConditionVerified); len(a.Reasons) > 0 && v.Status == metav1.ConditionFalse {
-		fmt.Fprintf(w, "  verified  %s\n", plain(v.Message))
+		fmt.Fprintf(w, "  verified  %s\n", text.Printable(v.Message))
 	}
 	printAside(w, a.Warnings, a.Audited)
 }
@@ -268,7 +269,7 @@ func printWhy(w io.Writer, a host.Application) {
 // printUnloaded says why an application that is defined does not run any more.
 func printUnloaded(w io.Writer, a host.Application) {
 	if a.Unloaded != "" {
-		fmt.Fprintf(w, "  %s %s\n", paint(w, red, "unloaded"), plain(a.Unloaded))
+		fmt.Fprintf(w, "  %s %s\n", paint(w, red, "unloaded"), text.Printable(a.Unloaded))
 	}
 }
 
@@ -284,7 +285,7 @@ func earlierRuns(a host.Application) bool {
 // two.
 func printVersions(w io.Writer, a host.Application) {
 	line := func(what, image, digest string) {
-		fmt.Fprintf(w, "  %-8s %s\n", what, strings.TrimSpace(plain(image)+" "+digest))
+		fmt.Fprintf(w, "  %-8s %s\n", what, strings.TrimSpace(text.Printable(image)+" "+digest))
 	}
 	switch {
 	case a.RunningImage != "" && a.Image != "":
@@ -380,7 +381,7 @@ func newExplain() *cobra.Command {
 }
 
 func explain(w io.Writer, a host.Application) {
-	fmt.Fprintf(w, "%s %s\n  source   %s\n", a.Kind, a.Identity(), plain(or(a.Source, "-")))
+	fmt.Fprintf(w, "%s %s\n  source   %s\n", a.Kind, a.Identity(), text.Printable(or(a.Source, "-")))
 	printVersions(w, a)
 	fmt.Fprintf(w, "  signers  %s\n", or(joined(a.Signers), "none"))
 	printUnloaded(w, a)
@@ -388,7 +389,7 @@ func explain(w io.Writer, a host.Application) {
 		printProblem(w, p)
 	}
 	for _, c := range a.Conditions {
-		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, plain(c.Message))
+		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, text.Printable(c.Message))
 	}
 	for _, r := range a.Reasons {
 		printReason(w, paint(w, red, "denied"), r)
@@ -397,7 +398,7 @@ func explain(w io.Writer, a host.Application) {
 	for _, p := range a.Programs {
 		fmt.Fprintf(w, "  program %s id %d tag %s\n", p.Name, p.ID, p.Tag)
 		for _, l := range p.Links {
-			fmt.Fprintf(w, "    %-10s %s on %s %s\n", l.State, l.Hook, plain(l.Target), plain(l.Error))
+			fmt.Fprintf(w, "    %-10s %s on %s %s\n", l.State, l.Hook, text.Printable(l.Target), text.Printable(l.Error))
 		}
 	}
 	if a.Agent == nil {
@@ -414,10 +415,10 @@ func explain(w io.Writer, a host.Application) {
 		fmt.Fprintf(w, "  map %s %s\n", m.Map, what)
 	}
 	if a.Agent.Error != "" {
-		fmt.Fprintf(w, "  %s %s\n", paint(w, red, "error"), plain(a.Agent.Error))
+		fmt.Fprintf(w, "  %s %s\n", paint(w, red, "error"), text.Printable(a.Agent.Error))
 	}
 	if a.Agent.VerifierLog != "" {
-		fmt.Fprintf(w, "\nverifier log:\n%s\n", plain(a.Agent.VerifierLog))
+		fmt.Fprintf(w, "\nverifier log:\n%s\n", text.Printable(a.Agent.VerifierLog))
 	}
 }
 
@@ -437,7 +438,7 @@ func newConfirm() *cobra.Command {
 			if err := l.do(cmd.Context(), http.MethodPost, "confirm?revision="+url.QueryEscape(args[0]), &released); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "confirmed: %s; skep run unloads %s\n", plain(released.Reason), joined(released.Applications))
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "confirmed: %s; skep run unloads %s\n", text.Printable(released.Reason), joined(released.Applications))
 			return err
 		},
 	}

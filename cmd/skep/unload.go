@@ -9,6 +9,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/text"
 )
 
 // defaultPins is where skep run pins what it loads, unless it is told another folder.
@@ -47,15 +48,15 @@ func newUnload() *cobra.Command {
 // printRemoved names each program with where it was, and fails where some are left.
 func printRemoved(w io.Writer, u host.Unloaded) error {
 	for _, p := range u.Gone {
-		fmt.Fprintln(w, plain("unloaded "+programName(p)))
+		fmt.Fprintln(w, text.Printable("unloaded "+programName(p)))
 	}
 	for _, p := range u.Left {
-		fmt.Fprintln(w, plain("still loaded "+programName(p)))
+		fmt.Fprintln(w, text.Printable("still loaded "+programName(p)))
 		for _, pin := range p.Pins {
-			fmt.Fprintln(w, plain("  held by the pin "+pin))
+			fmt.Fprintln(w, text.Printable("  held by the pin "+pin))
 		}
 		for _, h := range p.Holders {
-			fmt.Fprintln(w, plain(fmt.Sprintf("  held by the process %d %s", h.PID, h.Name)))
+			fmt.Fprintln(w, text.Printable(fmt.Sprintf("  held by the process %d %s", h.PID, h.Name)))
 		}
 	}
 	if len(u.Left) > 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/text"
 )
 
 // gateFlags are what a command needs to evaluate definitions.
@@ -151,7 +152,7 @@ func newVet() *cobra.Command {
 // warn says cautions on stderr, a line each.
 func warn(cmd *cobra.Command, cautions []string) {
 	for _, caution := range cautions {
-		fmt.Fprintf(cmd.ErrOrStderr(), "warning %s\n", plain(caution))
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning %s\n", text.Printable(caution))
 	}
 }
 
@@ -267,10 +268,10 @@ func printVetResult(w io.Writer, r vetResult) {
 		r.printReason(w, paint(w, red, kind), why)
 	}
 	if r.unknown() {
-		fmt.Fprintf(w, "  could not be evaluated\n          %s\n          fix: %s\n", plain(r.Error), "fix what it names, such as a registry out of reach, and vet again")
+		fmt.Fprintf(w, "  could not be evaluated\n          %s\n          fix: %s\n", text.Printable(r.Error), "fix what it names, such as a registry out of reach, and vet again")
 	}
 	for _, why := range r.Rejected {
-		fmt.Fprintf(w, "  %s %s\n", paint(w, faint, "signature did not count:"), plain(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))
+		fmt.Fprintf(w, "  %s %s\n", paint(w, faint, "signature did not count:"), text.Printable(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))
 	}
 	for _, why := range r.Warnings {
 		r.printReason(w, "warning", why)
@@ -305,15 +306,15 @@ func printReason(w io.Writer, kind string, r policies.Reason) { printReasonAt(w,
 
 // printReasonAt is printReason, with the place of the field that the reason names.
 func printReasonAt(w io.Writer, kind string, r policies.Reason, place string) {
-	fmt.Fprintf(w, "  %s  %s", kind, plain(r.Rule))
+	fmt.Fprintf(w, "  %s  %s", kind, text.Printable(r.Rule))
 	if r.Path != "" {
-		fmt.Fprintf(w, " at %s", plain(r.Path))
+		fmt.Fprintf(w, " at %s", text.Printable(r.Path))
 	}
 	if place != "" {
-		fmt.Fprintf(w, " %s", paint(w, faint, "("+plain(place)+")"))
+		fmt.Fprintf(w, " %s", paint(w, faint, "("+text.Printable(place)+")"))
 	}
-	fmt.Fprintf(w, "\n          %s\n", plain(r.Message))
+	fmt.Fprintf(w, "\n          %s\n", text.Printable(r.Message))
 	if r.Fix != "" {
-		fmt.Fprintf(w, "          fix: %s\n", plain(r.Fix))
+		fmt.Fprintf(w, "          fix: %s\n", text.Printable(r.Fix))
 	}
 }

@@ -234,7 +234,7 @@ warn contains "it counts" if input.application.metadata.name == "recorded"`
 			return err
 		}
 		allowed := apimeta.FindStatusCondition(app.Status.Conditions, v1alpha1.ConditionAllowed)
-		if allowed == nil || allowed.Status != metav1.ConditionTrue || !strings.Contains(allowed.Message, "; in mode Audit, which refuses nothing: "+rule+": no network here (") {
+		if allowed == nil || allowed.Status != metav1.ConditionTrue || !strings.Contains(allowed.Message, "; in mode Audit, which denies nothing: "+rule+": no network here (") {
 			return fmt.Errorf("its condition is %v", allowed)
 		}
 		return nil
