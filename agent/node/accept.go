@@ -86,7 +86,7 @@ func (a *Agent) Accept(envelopes ...intent.Envelope) error {
 	for _, e := range envelopes {
 		errs = append(errs, a.accept(e))
 	}
-	a.poke()
+	a.wakeUp()
 	return errors.Join(errs...)
 }
 
@@ -117,14 +117,14 @@ func (a *Agent) accept(e intent.Envelope) error {
 	if err != nil {
 		return fmt.Errorf("accept intent: %w", err)
 	}
-	if err := a.take(o.For(a.opts.Node), e); err != nil {
+	if err := a.storeAccepted(o.For(a.opts.Node), e); err != nil {
 		return &AcceptError{Application: o.Payload().Application, Err: err}
 	}
 	return nil
 }
 
-// take keeps an intent whose seal holds, and hands it to Run.
-func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
+// storeAccepted keeps an intent whose seal holds, and hands it to Run.
+func (a *Agent) storeAccepted(o intent.Opened, e intent.Envelope) error {
 	p := o.Payload()
 	if err := kernel.CheckName("uid", p.UID); err != nil {
 		return err
@@ -158,14 +158,14 @@ func (a *Agent) take(o intent.Opened, e intent.Envelope) error {
 // in a cluster alone.
 func (a *Agent) withdraws(o intent.Opened, app *application) bool {
 	return a.opts.Node != "" && slices.ContainsFunc(app.loaded, func(revision string) bool {
-		return len(o.Names(revision)) == 0 && (revision != o.Revision() || app.alike(o))
+		return len(o.Names(revision)) == 0 && (revision != o.Revision() || app.sameBytesElsewhere(o))
 	})
 }
 
-// alike reports whether what was whole here last is another version than an intent's
+// sameBytesElsewhere reports whether what was whole here last is another version than an intent's
 // own with the same bytes, at other places or for other nodes: no revision tells the
 // two apart.
-func (app *application) alike(o intent.Opened) bool {
+func (app *application) sameBytesElsewhere(o intent.Opened) bool {
 	if app.deployed == nil || app.deployed.Revision() != o.Revision() {
 		return false
 	}
@@ -236,7 +236,7 @@ func (app *application) inherit(old *application) {
 // until then it makes room.
 func (a *Agent) keepAccepted(p intent.Payload, e intent.Envelope, ends bool) error {
 	if ends {
-		return a.cache.insist(p.UID, e)
+		return a.cache.putWithdrawal(p.UID, e)
 	}
 	return a.cache.putIntent(p.UID, newest, e)
 }
@@ -276,8 +276,8 @@ func (a *Agent) restore() error {
 	return nil
 }
 
-// poke wakes Run.
-func (a *Agent) poke() {
+// wakeUp wakes Run.
+func (a *Agent) wakeUp() {
 	select {
 	case a.wake <- struct{}{}:
 	default:

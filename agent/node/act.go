@@ -355,7 +355,7 @@ func (p *pass) update(a plan.Action) error {
 	if err != nil {
 		return err
 	}
-	if err := swap(l.Link, program); takesNone(err) {
+	if err := swap(l.Link, program); isUnusable(err) {
 		return p.attach(a)
 	} else if err != nil {
 		return fmt.Errorf("update %s on %s %s: %w", a.Attachment.Program, a.Attachment.Hook, a.Attachment.Target, err)
@@ -384,9 +384,9 @@ func swap(l link.Link, program *ebpf.Program) error {
 	return l.Update(program)
 }
 
-// takesNone tells of a link that cannot run a program any more, or never could:
+// isUnusable tells of a link that cannot run a program any more, or never could:
 // somebody else's under our name. Another is made in its place.
-func takesNone(err error) bool {
+func isUnusable(err error) bool {
 	return errors.Is(err, unix.ENOLINK) || errors.Is(err, link.ErrNotSupported)
 }
 
@@ -424,7 +424,7 @@ func (p *pass) runVersion(a plan.Action, v *kernel.ChainVersion, c *kernel.Chain
 		return p.attachChain(a, v, nil)
 	}
 	err := swap(c.Link, v.Program)
-	if takesNone(err) {
+	if isUnusable(err) {
 		return p.attachChain(a, v, c)
 	}
 	if err != nil {

@@ -33,18 +33,18 @@ var errQueued = errors.New("it waits for another application")
 // Only what can be counted is looked at here; the verifier has its say later.
 func (p *pass) admit() {
 	p.present = p.presence(p.state.Links, p.state.Chains)
-	p.leaveOutAgain()
+	p.leaveOutAsBefore()
 	for range 3*len(p.apps) + len(p.want.Applications)*(len(p.state.Interfaces)+1) {
-		if !p.refuseMisfits() {
+		if !p.refuseUnfit() {
 			return
 		}
 	}
 }
 
-// refuseMisfits refuses what does not fit at the first place where anything does
+// refuseUnfit refuses what does not fit at the first place where anything does
 // not, and reports whether it did. A version that takes the place of what was
 // refused may change what fits elsewhere.
-func (p *pass) refuseMisfits() bool {
+func (p *pass) refuseUnfit() bool {
 	places := p.claims()
 	for _, place := range slices.SortedFunc(maps.Keys(places), comparePlaces) {
 		claims := places[place]
@@ -54,7 +54,7 @@ func (p *pass) refuseMisfits() bool {
 		for i := range claims {
 			claims[i].Created = p.createdAt(claims[i].UID)
 		}
-		if p.putOffYounger(place, claims) {
+		if p.postponeYounger(place, claims) {
 			return true
 		}
 		refused := plan.Admit(place, p.measured(place, claims), p.limits(place))
@@ -297,9 +297,9 @@ func (p *pass) leaveOut(place plan.Place, uid string, err error) {
 	p.opts.Log.Error("leave out", "application", app.newest.Payload().Application.String(), "place", place.String(), "error", err)
 }
 
-// leaveOutAgain leaves out what did not fit a short while ago, without another
+// leaveOutAsBefore leaves out what did not fit a short while ago, without another
 // look.
-func (p *pass) leaveOutAgain() {
+func (p *pass) leaveOutAsBefore() {
 	for _, app := range p.apps {
 		if len(app.leftOut) == 0 {
 			continue
@@ -326,11 +326,11 @@ func (p *pass) wantsAt(uid string, place plan.Place) bool {
 	})
 }
 
-// putOffYounger has those that never ran so at a place wait for who has precedence,
+// postponeYounger has those that never ran so at a place wait for who has precedence,
 // and is fetched or loaded: what they take is not known yet. Nobody waits for an
 // application that failed, and nobody for longer than orderWait: who changes again
 // and again would keep a place for ever.
-func (p *pass) putOffYounger(place plan.Place, claims []claim) bool {
+func (p *pass) postponeYounger(place plan.Place, claims []claim) bool {
 	oldest, waits := plan.Claim{}, false
 	for _, c := range p.newcomersOnTheirWay()[place] {
 		if !waits || c.Precedes(oldest) < 0 {
@@ -343,7 +343,7 @@ func (p *pass) putOffYounger(place plan.Place, claims []claim) bool {
 	found := false
 	for _, c := range claims {
 		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !p.waitedEnough(ranAt{c.UID, place.Hook, place.Interface}) {
-			p.putOff(c.UID, waitsFor(place))
+			p.postpone(c.UID, waitsFor(place))
 			found = true
 		}
 	}
@@ -370,9 +370,9 @@ func (p *pass) waitedEnough(at ranAt) bool {
 	return p.now.Sub(since) >= orderWaits*p.opts.FetchTimeout
 }
 
-// endWaits forgets since when those wait that run by now, or are not to run any
+// forgetWaits forgets since when those wait that run by now, or are not to run any
 // more. Who only was let in for a while has waited all the same.
-func (p *pass) endWaits(now map[ranAt]ran) {
+func (p *pass) forgetWaits(now map[ranAt]ran) {
 	for at := range p.waiting {
 		if _, runs := now[at]; runs || p.applicationOf(at.uid) == nil || slices.Contains(p.want.Gone, at.uid) {
 			delete(p.waiting, at)
@@ -426,9 +426,9 @@ func (p *pass) addPending(app *application) {
 	}
 }
 
-// putOff leaves the version of an application that is to run for a later pass.
+// postpone leaves the version of an application that is to run for a later pass.
 // What runs goes on meanwhile.
-func (p *pass) putOff(uid, why string) {
+func (p *pass) postpone(uid, why string) {
 	p.refuse(uid, errQueued)
 	if out := p.outcomes[uid]; out != nil {
 		out.waits = why
@@ -467,7 +467,7 @@ func (p *pass) precedence(want plan.Chain, newcomers []string) []claim {
 // the last of the shortest run of newcomers, in their order of precedence, that the
 // kernel refuses. It is searched by halves, so that n newcomers cost log n loads;
 // those after it are tried in the next pass, when it is not.
-func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) misfit {
+func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) unfitChain {
 	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
 	for fits+1 < refused {
 		middle := (fits + refused) / 2
@@ -480,23 +480,23 @@ func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim
 			continue
 		}
 		fits = middle
-		p.disuse(key, v)
+		p.endUse(key, v)
 	}
 	for _, key := range failures {
 		// Its error was used: the next attempt is another load.
 		p.loads.take(key)
 	}
-	p.giveUp(want)
+	p.abandonChain(want)
 	culprit, later := newcomers[refused-1], newcomers[refused:]
 	if culprit.Seniority == plan.Running {
 		p.failedAgain(attempted, err)
-		return func() { p.leaveOrEnd(want, running, err) }
+		return func() { p.keepOrDetach(want, running, err) }
 	}
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
 	return func() {
 		p.refuseAt(place, culprit, err)
 		for _, c := range later {
-			p.putOff(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
+			p.postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
 			p.again = true
 		}
 	}

@@ -23,8 +23,8 @@ type begun struct {
 	spoilers map[string]bool
 }
 
-// followBegun looks at what was begun, and what it is good for by now.
-func (p *pass) followBegun() {
+// followStartedChains looks at what was begun, and what it is good for by now.
+func (p *pass) followStartedChains() {
 	wanted := map[int][]plan.Member{}
 	for _, c := range plan.WantedChains(p.want, p.state) {
 		wanted[c.Ifindex] = c.Members
@@ -62,10 +62,10 @@ func (p *pass) withdrawn(uid, revision string) bool {
 	return p.opts.Node != "" && app != nil && revision != app.newest.Revision() && len(app.newest.Names(revision)) == 0
 }
 
-// inTurn has those wait that are to change on an interface after others: after the
+// waitForReplacements has those wait that are to change on an interface after others: after the
 // versions that take the place of withdrawn ones, and those who spoiled a load after
 // all others.
-func (p *pass) inTurn(want plan.Chain, running []plan.Member) misfit {
+func (p *pass) waitForReplacements(want plan.Chain, running []plan.Member) unfitChain {
 	b := p.begun[want.Ifindex]
 	if b != nil && b.members != nil && !p.visited[want.Ifindex] {
 		return nil
@@ -83,7 +83,7 @@ func (p *pass) inTurn(want plan.Chain, running []plan.Member) misfit {
 	return func() {
 		p.behind[want.Ifindex] = true
 		for _, uid := range later {
-			p.putOff(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
+			p.postpone(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
 		}
 	}
 }
@@ -96,10 +96,10 @@ func (p *pass) replaces(uid string, members, running []plan.Member) bool {
 	})
 }
 
-// goOn is the chain to load for an interface: the one that was begun, else the one
+// chainToLoad is the chain to load for an interface: the one that was begun, else the one
 // that is wanted. A pass goes on once with what was begun, and then does what need
 // not wait for it.
-func (p *pass) goOn(want plan.Chain) plan.Chain {
+func (p *pass) chainToLoad(want plan.Chain) plan.Chain {
 	if p.visited[want.Ifindex] {
 		return want
 	}
@@ -134,9 +134,9 @@ func (p *pass) inOrder(chain plan.Chain, newcomers []string) []claim {
 	return claims
 }
 
-// giveUp ends what was begun for an interface: it cannot be made, and something else
+// abandonChain ends what was begun for an interface: it cannot be made, and something else
 // is to be tried at once.
-func (p *pass) giveUp(chain plan.Chain) {
+func (p *pass) abandonChain(chain plan.Chain) {
 	if b := p.begun[chain.Ifindex]; b != nil && slices.Equal(b.members, chain.Members) {
 		b.members, b.order = nil, nil
 		delete(p.visited, chain.Ifindex)
@@ -144,9 +144,9 @@ func (p *pass) giveUp(chain plan.Chain) {
 	}
 }
 
-// use takes a chain that was loaded. Where something else is wanted by now, it runs
+// useLoaded takes a chain that was loaded. Where something else is wanted by now, it runs
 // until that is loaded, and who changed meanwhile waits for that.
-func (p *pass) use(chain plan.Chain, key string, v *kernel.ChainVersion) misfit {
+func (p *pass) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) unfitChain {
 	index := chain.Ifindex
 	p.versions[index], p.versionKeys[index] = v, key
 	want, others := p.wanted[index]
@@ -165,15 +165,15 @@ func (p *pass) use(chain plan.Chain, key string, v *kernel.ChainVersion) misfit 
 		}
 		p.want.Interim[index] = chain.Members
 		for _, uid := range uidsOf(slices.Concat(want, chain.Members)) {
-			p.lagBehind(uid, want, chain.Members)
+			p.waitForWantedChain(uid, want, chain.Members)
 		}
 	}
 }
 
-// lagBehind has an application wait for another chain than the one that runs in the
+// waitForWantedChain has an application wait for another chain than the one that runs in the
 // interim, where it is in that otherwise than it is to be. Where only its place is
 // another, all else of it goes on.
-func (p *pass) lagBehind(uid string, want, interim []plan.Member) {
+func (p *pass) waitForWantedChain(uid string, want, interim []plan.Member) {
 	of := func(members []plan.Member) []plan.Member {
 		return slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return m.UID != uid })
 	}

@@ -119,10 +119,10 @@ func (c *cache) flush() error {
 	return nil
 }
 
-// insist keeps an intent by which something is to run no more, and where there is
+// putWithdrawal keeps an intent by which something is to run no more, and where there is
 // no room for it makes some: what it overtakes must not come back at the next
 // start, even where the intent itself is not on disk.
-func (c *cache) insist(uid string, e intent.Envelope) error {
+func (c *cache) putWithdrawal(uid string, e intent.Envelope) error {
 	err := c.putIntent(uid, newest, e)
 	if err == nil {
 		return nil

@@ -61,16 +61,16 @@ func (p *pass) chainKey(ifindex int, members []plan.Member, suspect string) stri
 	return key.String()
 }
 
-// disuse ends the use of a version in this pass. One without a key is freed.
-func (p *pass) disuse(key string, v *kernel.ChainVersion) {
+// endUse ends the use of a version in this pass. One without a key is freed.
+func (p *pass) endUse(key string, v *kernel.ChainVersion) {
 	if key == "" {
 		p.logClose("chain", v)
 	}
 }
 
-// giveBack ends the use of the version that was chosen for an interface.
-func (p *pass) giveBack(ifindex int) {
-	p.disuse(p.versionKeys[ifindex], p.versions[ifindex])
+// releaseChosen ends the use of the version that was chosen for an interface.
+func (p *pass) releaseChosen(ifindex int) {
+	p.endUse(p.versionKeys[ifindex], p.versions[ifindex])
 	delete(p.versions, ifindex)
 	delete(p.versionKeys, ifindex)
 }
@@ -87,7 +87,7 @@ func (p *pass) takeLoaded(ifindex int) *kernel.ChainVersion {
 // awaitChain makes the pass go on until a chain is loaded: the applications that
 // change wait as they are, so that those that are to go need not wait for them.
 // What only goes has the chain without it loaded at once, and waits for that.
-func (p *pass) awaitChain(chain plan.Chain, running []plan.Member) misfit {
+func (p *pass) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
 	changed, others := changes(chain.Members, running), p.wanted[chain.Ifindex]
 	delete(p.wanted, chain.Ifindex)
 	leaves := len(changed) == 0

@@ -11,8 +11,8 @@ import (
 // any link is touched. A newcomer that does not fit is refused alone: its
 // application goes on as it was, and the others as they are to.
 func (p *pass) fitChains() {
-	p.followBegun()
-	p.takeOutAgain()
+	p.followStartedChains()
+	p.excludeAgain()
 	// Each turn refuses, takes out or leaves something more.
 	for range (len(p.apps) + 2) * (len(plan.WantedChains(p.want, p.state)) + 1) {
 		misfit := p.loadChains()
@@ -23,11 +23,11 @@ func (p *pass) fitChains() {
 	}
 }
 
-// misfit makes the pass go on without what does not fit into a chain.
-type misfit func()
+// unfitChain makes the pass go on without what does not fit into a chain.
+type unfitChain func()
 
 // loadChains loads what changed, up to the first that does not fit.
-func (p *pass) loadChains() misfit {
+func (p *pass) loadChains() unfitChain {
 	for _, want := range plan.WantedChains(p.want, p.state) {
 		have := p.chainOf(want.Ifindex)
 		running := p.givenTo(want.Ifindex)
@@ -39,12 +39,12 @@ func (p *pass) loadChains() misfit {
 			if slices.Equal(v.Members, want.Members) {
 				continue
 			}
-			p.giveBack(want.Ifindex)
+			p.releaseChosen(want.Ifindex)
 		}
-		if m := p.inTurn(want, running); m != nil {
+		if m := p.waitForReplacements(want, running); m != nil {
 			return m
 		}
-		if m := p.fit(p.goOn(want), running); m != nil {
+		if m := p.fit(p.chainToLoad(want), running); m != nil {
 			return m
 		}
 	}
@@ -52,20 +52,20 @@ func (p *pass) loadChains() misfit {
 }
 
 // fit loads one chain.
-func (p *pass) fit(want plan.Chain, running []plan.Member) misfit {
+func (p *pass) fit(want plan.Chain, running []plan.Member) unfitChain {
 	newcomers, suspect := p.inOrder(want, newcomersOf(want.Members, running)), ""
 	if n := len(newcomers); n > 0 {
 		suspect = newcomers[n-1].UID
 	}
 	attempted := p.chainKey(want.Ifindex, want.Members, suspect)
 	if err := p.triedLately(attempted, p.patience(want.Members, running)); err != nil {
-		p.giveUp(want)
-		return func() { p.leaveOrEnd(want, running, &backingOffError{err}) }
+		p.abandonChain(want)
+		return func() { p.keepOrDetach(want, running, &backingOffError{err}) }
 	}
 	key, v, err := p.loadChain(want.Ifindex, want.Members, running, suspect)
 	if err == nil {
 		delete(p.attempts, attempted)
-		return p.use(want, key, v)
+		return p.useLoaded(want, key, v)
 	}
 	if errors.Is(err, errLoading) {
 		return p.awaitChain(want, running)
@@ -73,15 +73,15 @@ func (p *pass) fit(want plan.Chain, running []plan.Member) misfit {
 	if lost := new(memberError); errors.As(err, &lost) {
 		p.loads.take(key)
 		if !errors.Is(lost, errFetching) {
-			p.giveUp(want)
+			p.abandonChain(want)
 		}
 		return p.without(want, running, lost)
 	}
 	if len(newcomers) == 0 {
 		p.loads.take(key)
-		p.giveUp(want)
+		p.abandonChain(want)
 		p.failedAgain(attempted, err)
-		return func() { p.leaveOrEnd(want, running, err) }
+		return func() { p.keepOrDetach(want, running, err) }
 	}
 	return p.exclude(want, running, newcomers, key, attempted, err)
 }

@@ -20,7 +20,7 @@ func (a *Agent) Relabel(labels map[string]string) {
 	}
 	a.labels = maps.Clone(labels)
 	a.unsettle()
-	a.poke()
+	a.wakeUp()
 }
 
 // sameLabels reports whether nodes with the labels are chosen alike.

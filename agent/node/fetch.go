@@ -102,7 +102,7 @@ func (a *Agent) fetch(digest string) *flight {
 	f := &flight{done: make(chan struct{})}
 	a.fetches.flying[digest] = f
 	a.fetches.wait.Go(func() {
-		defer a.poke()
+		defer a.wakeUp()
 		defer close(f.done)
 		f.err = a.fetchAndKeep(digest)
 	})

@@ -22,10 +22,10 @@ type hindered struct {
 	out []*memberError
 }
 
-// leaveOrEnd keeps a chain that cannot be loaded as it is. Where a member is to be
+// keepOrDetach keeps a chain that cannot be loaded as it is. Where a member is to be
 // unloaded, it does so for endGrace, and then takes out one member after the other, each
 // after an attempt of its own: the last one left needs no load.
-func (p *pass) leaveOrEnd(want plan.Chain, running []plan.Member, err error) {
+func (p *pass) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
 	if !p.unloads(want.Members, running) {
 		p.leave(want, running, err)
 		return
@@ -44,9 +44,9 @@ func (p *pass) leaveOrEnd(want plan.Chain, running []plan.Member, err error) {
 	p.takeOut(want, lost)
 }
 
-// takeOutAgain leaves out what was taken out of a chain in an earlier pass, until what
+// excludeAgain leaves out what was taken out of a chain in an earlier pass, until what
 // is to be unloaded has gone from it.
-func (p *pass) takeOutAgain() {
+func (p *pass) excludeAgain() {
 	wanted := map[int]plan.Chain{}
 	for _, c := range plan.WantedChains(p.want, p.state) {
 		wanted[c.Ifindex] = c

@@ -253,7 +253,7 @@ func (p *pass) beginLookup(application v1alpha1.Identity, last *lookup, do func(
 		before := last.answer
 		one.before = &before
 	}
-	wake := p.poke
+	wake := p.wakeUp
 	go func() {
 		one.answer = do()
 		close(one.done)

@@ -268,7 +268,7 @@ func (p *pass) fallback(app *application, runs string, pending bool) (other *int
 	switch {
 	case mine >= 0:
 		return &named[mine], true
-	case pending || runs == app.newest.Revision() && !app.alike(app.newest):
+	case pending || runs == app.newest.Revision() && !app.sameBytesElsewhere(app.newest):
 		return nil, true
 	case isBefore && p.takes(before):
 		return &before, true

@@ -169,7 +169,7 @@ func (p *pass) attached() map[ranAt]ran {
 func (p *pass) remember() {
 	now, next := p.attached(), maps.Clone(p.ran)
 	p.addMemory(now)
-	p.endWaits(now)
+	p.forgetWaits(now)
 	for at, one := range now {
 		have, known := next[at]
 		if one.Revision == "" {

@@ -89,7 +89,7 @@ func (p *pass) refuse(uid string, err error) {
 // finish writes what the pass found out back, and wakes who waits for it.
 func (p *pass) finish() {
 	for index := range p.versions {
-		p.giveBack(index)
+		p.releaseChosen(index)
 	}
 	for _, app := range p.apps {
 		p.settle(app)
@@ -104,7 +104,7 @@ func (p *pass) finish() {
 		}
 	}
 	if p.again {
-		p.poke()
+		p.wakeUp()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

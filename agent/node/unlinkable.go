@@ -23,7 +23,7 @@ func (e *memberError) Unwrap() error { return e.err }
 // without makes the pass go on where one member cannot be had. It stays as long
 // as the chain can stay as it is: who is new then waits. What is to be unloaded
 // does not wait for others, so that a member that cannot be had goes, too.
-func (p *pass) without(want plan.Chain, running []plan.Member, lost *memberError) misfit {
+func (p *pass) without(want plan.Chain, running []plan.Member, lost *memberError) unfitChain {
 	if errors.Is(lost, errFetching) {
 		return func() { p.await(want, running, false) }
 	}
@@ -38,7 +38,7 @@ func (p *pass) without(want plan.Chain, running []plan.Member, lost *memberError
 	if newcomers := newcomersOf(want.Members, running); len(newcomers) > 0 {
 		if p.isOnItsWay(lost.uid) {
 			return func() {
-				p.putOff(newcomers[0], fmt.Sprintf("it waits for a version that is on its way and changes the chain of %s: %v", want.Interface, lost))
+				p.postpone(newcomers[0], fmt.Sprintf("it waits for a version that is on its way and changes the chain of %s: %v", want.Interface, lost))
 			}
 		}
 		return func() { p.refuse(newcomers[0], lost) }

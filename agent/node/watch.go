@@ -93,7 +93,7 @@ func forward[T any](w *watch, events <-chan T) {
 			if !open {
 				return
 			}
-			w.agent.poke()
+			w.agent.wakeUp()
 		}
 	}
 }
@@ -109,7 +109,7 @@ func renew[T any](w *watch, what string, begin func() (*subscription[T], error))
 		s, err := begin()
 		if err == nil {
 			w.agent.opts.Log.Warn("a subscription ended and was made again; the sweep finds what was missed", "to", what)
-			w.agent.poke()
+			w.agent.wakeUp()
 			return s
 		}
 		if !logged {
@@ -133,7 +133,7 @@ func (w *watch) startPins() error {
 					return
 				}
 				if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
-					w.agent.poke()
+					w.agent.wakeUp()
 				}
 			case err, open := <-pins.Errors:
 				if !open {

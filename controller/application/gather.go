@@ -29,8 +29,8 @@ type gathering struct {
 // minGathered is the number of entries below which none is dropped.
 const minGathered = 1024
 
-// after returns how long a reconcile has to wait that is asked for now.
-func (g *gathering) after(id v1alpha1.Identity, now time.Time) time.Duration {
+// delay returns how long a reconcile has to wait that is asked for now.
+func (g *gathering) delay(id v1alpha1.Identity, now time.Time) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	due := g.due[id]

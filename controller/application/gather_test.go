@@ -29,7 +29,7 @@ func TestReportsAreGathered(t *testing.T) {
 			var g gathering
 			start := time.Now()
 			for i, at := range c.at {
-				if due := at + g.after(id, start.Add(at)); due != c.want[i] {
+				if due := at + g.delay(id, start.Add(at)); due != c.want[i] {
 					t.Errorf("the report after %s is read after %s, want %s", at, due, c.want[i])
 				}
 			}
@@ -41,13 +41,13 @@ func TestAReportOfOneApplicationDelaysNoOther(t *testing.T) {
 	var g gathering
 	now := time.Now()
 	for i := range 3 * minGathered {
-		if wait := g.after(v1alpha1.Identity{Name: fmt.Sprint(i)}, now); wait != moment {
+		if wait := g.delay(v1alpha1.Identity{Name: fmt.Sprint(i)}, now); wait != moment {
 			t.Fatalf("application %d waits %s", i, wait)
 		}
 	}
-	g.after(v1alpha1.Identity{Name: "later"}, now.Add(time.Minute))
+	g.delay(v1alpha1.Identity{Name: "later"}, now.Add(time.Minute))
 	for i := range 3 * minGathered {
-		g.after(v1alpha1.Identity{Name: fmt.Sprint("more ", i)}, now.Add(time.Minute))
+		g.delay(v1alpha1.Identity{Name: fmt.Sprint("more ", i)}, now.Add(time.Minute))
 	}
 	if len(g.due) > 6*minGathered {
 		t.Errorf("%d applications are remembered, most of them old", len(g.due))

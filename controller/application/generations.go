@@ -24,8 +24,8 @@ type asking struct {
 	definition, since, seen int64
 }
 
-// since notes what an application asks for, and tells since when it does.
-func (g *generations) since(app application, definition int64) int64 {
+// firstSeen notes what an application asks for, and tells since when it does.
+func (g *generations) firstSeen(app application, definition int64) int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.byID == nil {
@@ -60,7 +60,7 @@ func (g *generations) forget(id v1alpha1.Identity) {
 
 // wantsUndo reports whether people asked for an undo of what an application asks for.
 func (r *Reconciler) wantsUndo(app application, definition int64) bool {
-	since := r.generations.since(app, definition)
+	since := r.generations.firstSeen(app, definition)
 	asked, err := strconv.ParseInt(app.GetAnnotations()[v1alpha1.AnnotationUndo], 10, 64)
 	return err == nil && since <= asked && asked <= app.GetGeneration()
 }

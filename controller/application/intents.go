@@ -32,14 +32,14 @@ type sealed struct {
 	gone string
 }
 
-// behind tells that nodes have seen a newer intent than there is: it was lost.
-func (s sealed) behind() bool {
+// isBehindNodes tells that nodes have seen a newer intent than there is: it was lost.
+func (s sealed) isBehindNodes() bool {
 	return s.payload != nil && s.report.serial > s.payload.Serial
 }
 
-// open opens a BpfIntent; false where its seal does not hold or it speaks of
+// openIntent opens a BpfIntent; false where its seal does not hold or it speaks of
 // another object than its name says.
-func (r *Reconciler) open(o *v1alpha1.BpfIntent) (sealed, bool) {
+func (r *Reconciler) openIntent(o *v1alpha1.BpfIntent) (sealed, bool) {
 	opened, err := r.Keys().Trust.Open(o.Spec.Envelope)
 	if err != nil || opened.Payload().UID != o.Name {
 		return sealed{}, false
@@ -55,7 +55,7 @@ const byApplication = "application"
 // it says to people, since a key that is not trusted yet may be trusted later.
 func (r *Reconciler) indexIntent(o client.Object) []string {
 	of := o.(*v1alpha1.BpfIntent).Spec.Application
-	if s, ok := r.open(o.(*v1alpha1.BpfIntent)); ok {
+	if s, ok := r.openIntent(o.(*v1alpha1.BpfIntent)); ok {
 		of = s.payload.Application
 	}
 	return []string{indexKey(of)}
@@ -72,7 +72,7 @@ func (r *Reconciler) sealed(ctx context.Context, id v1alpha1.Identity) ([]sealed
 	}
 	var found []sealed
 	for i := range list.Items {
-		if s, ok := r.open(&list.Items[i]); ok && s.payload.Application == id {
+		if s, ok := r.openIntent(&list.Items[i]); ok && s.payload.Application == id {
 			found = append(found, s)
 		}
 	}
@@ -114,7 +114,7 @@ func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s 
 		return mine, nil
 	}
 	if move == gate.MoveUnload {
-		if before, went, err := r.back(ctx, app, mine, s); went || err != nil {
+		if before, went, err := r.rollBack(ctx, app, mine, s); went || err != nil {
 			return before, err
 		}
 		return r.unload(ctx, mine, why)
@@ -140,7 +140,7 @@ func (r *Reconciler) seal(ctx context.Context, mine sealed, v gate.Verdict, stam
 	if err != nil {
 		return mine, fmt.Errorf("%w: %w", errUnsealable, err)
 	}
-	return r.put(ctx, mine, envelope, crd)
+	return r.putEnvelope(ctx, mine, envelope, crd)
 }
 
 // unload seals a tombstone over an intent.
@@ -150,7 +150,7 @@ func (r *Reconciler) unload(ctx context.Context, s sealed, why string) (sealed, 
 		return s, err
 	}
 	ctrl.LoggerFrom(ctx).Info("unloading application", "application", s.payload.Application.String(), "reason", why)
-	return r.put(ctx, s, envelope, s.object.Annotations[annotationCRD])
+	return r.putEnvelope(ctx, s, envelope, s.object.Annotations[annotationCRD])
 }
 
 func (r *Reconciler) serial(s sealed) int64 {
@@ -161,10 +161,10 @@ func (r *Reconciler) serial(s sealed) int64 {
 	return gate.NextSerial(last, r.now().UnixMilli())
 }
 
-// place is the object that an intent is written to: the one before it, else the
+// objectFor is the object that an intent is written to: the one before it, else the
 // one that bears its name under a seal that does not hold, such as that of a key
 // that was lost, else a new one.
-func (r *Reconciler) place(ctx context.Context, before sealed, uid string) (*v1alpha1.BpfIntent, error) {
+func (r *Reconciler) objectFor(ctx context.Context, before sealed, uid string) (*v1alpha1.BpfIntent, error) {
 	if before.object != nil {
 		return before.object.DeepCopy(), nil
 	}
@@ -176,21 +176,21 @@ func (r *Reconciler) place(ctx context.Context, before sealed, uid string) (*v1a
 	if err != nil {
 		return nil, fmt.Errorf("get intent %s: %w", uid, err)
 	}
-	if _, holds := r.open(o); holds {
+	if _, holds := r.openIntent(o); holds {
 		return nil, fmt.Errorf("write intent %s: %w", uid, errBehind)
 	}
 	return o, nil
 }
 
-// put writes an envelope, over the intent it follows. Somebody else's write in
+// putEnvelope writes an envelope, over the intent it follows. Somebody else's write in
 // between is a conflict, and all is looked at again.
-func (r *Reconciler) put(ctx context.Context, before sealed, envelope intent.Envelope, crd string) (sealed, error) {
+func (r *Reconciler) putEnvelope(ctx context.Context, before sealed, envelope intent.Envelope, crd string) (sealed, error) {
 	opened, err := r.Keys().Trust.Open(envelope)
 	if err != nil {
 		return before, fmt.Errorf("read back what was sealed: %w", err)
 	}
 	p := opened.Payload()
-	o, err := r.place(ctx, before, p.UID)
+	o, err := r.objectFor(ctx, before, p.UID)
 	if err != nil {
 		return before, err
 	}
@@ -223,23 +223,23 @@ const (
 	untilUnloaded = 10 * time.Minute
 )
 
-// retire has an intent whose application is gone unloaded, and drops the
+// retireIntent has an intent whose application is gone unloaded, and drops the
 // tombstone once it is old enough and no node runs what it is of.
-func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error) {
+func (r *Reconciler) retireIntent(ctx context.Context, s sealed) (time.Duration, error) {
 	switch {
 	case !s.payload.Tombstone && s.gone == "":
-		return 0, r.distrust(ctx, s)
+		return 0, r.unloadRevokedVersions(ctx, s)
 	case !s.payload.Tombstone:
 		_, err := r.unload(ctx, s, s.gone)
 		return 0, err
 	}
-	overtaken, wait := r.overtaken(s)
+	overtaken, wait := r.nodesAreAhead(s)
 	if overtaken {
 		_, err := r.unload(ctx, s, gate.UnloadedAgain(s.payload.Reason))
 		return minBetween, err
 	}
 	if left := time.UnixMilli(s.payload.Serial).Add(keepTombstone).Sub(r.now()); left > 0 {
-		return sooner(wait, left), nil
+		return earlier(wait, left), nil
 	}
 	if runs, err := r.runs(ctx, s); err != nil || runs {
 		return untilUnloaded, err
@@ -248,16 +248,16 @@ func (r *Reconciler) retire(ctx context.Context, s sealed) (time.Duration, error
 	return 0, client.IgnoreNotFound(err)
 }
 
-// distrust has the versions unloaded of what vanished with its CRD that were
+// unloadRevokedVersions has the versions unloaded of what vanished with its CRD that were
 // admitted by nobody who is not revoked, and those of which one signer is revoked
 // and that are denied now: nothing else is evaluated of it.
-func (r *Reconciler) distrust(ctx context.Context, s sealed) error {
+func (r *Reconciler) unloadRevokedVersions(ctx context.Context, s sealed) error {
 	revoked := r.Keeper.Revoked()
 	namespace, err := r.namespace(ctx, s.payload.Application)
 	if err != nil {
 		return err
 	}
-	kept, err := r.lessen(ctx, s, func(v *intent.Payload) bool {
+	kept, err := r.dropDeniedVersions(ctx, s, func(v *intent.Payload) bool {
 		if gate.LostItsSigners(v, revoked) {
 			return false
 		}
@@ -270,10 +270,10 @@ func (r *Reconciler) distrust(ctx context.Context, s sealed) error {
 	return err
 }
 
-// waits reports whether what an application left behind runs on until the one that
+// waitsForSuccessor reports whether what an application left behind runs on until the one that
 // took its place is evaluated: its author must not gain a gap by creating it anew,
 // nor keep by that what a revocation or a policy would have unloaded.
-func (r *Reconciler) waits(ctx context.Context, now application, s sealed) (bool, error) {
+func (r *Reconciler) waitsForSuccessor(ctx context.Context, now application, s sealed) (bool, error) {
 	if s.payload.Tombstone {
 		return false, nil
 	}
@@ -284,19 +284,19 @@ func (r *Reconciler) waits(ctx context.Context, now application, s sealed) (bool
 	}
 	judging, cancel := context.WithTimeout(ctx, cmp.Or(r.EvaluationTimeout, evaluationTimeout))
 	defer cancel()
-	return r.lessen(ctx, s, func(v *intent.Payload) bool { return r.keeps(judging, now, request, *v) })
+	return r.dropDeniedVersions(ctx, s, func(v *intent.Payload) bool { return r.mayKeep(judging, now, request, *v) })
 }
 
-// lessen takes the versions from an intent that may run no more, where nothing is
+// dropDeniedVersions takes the versions from an intent that may run no more, where nothing is
 // sealed over it for now: false where all that runs by it is to be unloaded.
-func (r *Reconciler) lessen(ctx context.Context, s sealed, keeps func(*intent.Payload) bool) (kept bool, err error) {
+func (r *Reconciler) dropDeniedVersions(ctx context.Context, s sealed, keeps func(*intent.Payload) bool) (kept bool, err error) {
 	var gone []*intent.Payload
 	for _, v := range append([]*intent.Payload{s.payload}, s.payload.Beside()...) {
 		if !keeps(v) {
 			gone = append(gone, v)
 		}
 	}
-	if r.overruled(s.payload.Application.Namespace) {
+	if r.rulesChanged(s.payload.Application.Namespace) {
 		return true, errOverruled
 	}
 	live := s.payload
@@ -306,7 +306,7 @@ func (r *Reconciler) lessen(ctx context.Context, s sealed, keeps func(*intent.Pa
 	case own && live.Rollout.Through != "":
 		_, err = r.withdraw(ctx, s)
 	case !own || len(gone) > 1:
-		_, err = r.withdrawVersions(ctx, s, beside{live: live, gone: gone, own: own})
+		_, err = r.withdrawVersions(ctx, s, otherVersions{live: live, gone: gone, own: own})
 	}
 	return true, err
 }
@@ -319,7 +319,7 @@ func (r *Reconciler) withdraw(ctx context.Context, s sealed) (sealed, error) {
 		return s, err
 	}
 	ctrl.LoggerFrom(ctx).Info("the newest version may run no more, and is taken from the nodes it came to", "application", s.payload.Application.String())
-	return r.put(ctx, s, envelope, s.object.Annotations[annotationCRD])
+	return r.putEnvelope(ctx, s, envelope, s.object.Annotations[annotationCRD])
 }
 
 // errOrphan says that an intent outlived its application's CRD.
@@ -329,12 +329,12 @@ var errOrphan = errors.New("the CRD of the application was deleted since, so tha
 // moment ago.
 var errBehind = errors.New("the cache has yet to show what there is; looking again")
 
-// gone tells why an intent that is no tombstone is to be unloaded whose
+// unloadReason tells why an intent that is no tombstone is to be unloaded whose
 // application the cache does not show: it was deleted on its own account, which
 // the API server itself is asked. An application that vanished with its CRD was not
 // deleted, and the reason is empty: what runs is kept, but for what a revocation
 // takes, and the same application created anew takes its place.
-func (r *Reconciler) gone(ctx context.Context, s sealed) (why string, err error) {
+func (r *Reconciler) unloadReason(ctx context.Context, s sealed) (why string, err error) {
 	if s.payload.Tombstone {
 		return "", nil
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// shortly lists the applications that a node tells of in short, or told before,
+// changedShortReports lists the applications that a node tells of in short, or told before,
 // and something else now. Which they are their intents say, whose names are
 // their UIDs.
-func (r *Reconciler) shortly(ctx context.Context, before, now *v1alpha1.BpfNode) []v1alpha1.Identity {
+func (r *Reconciler) changedShortReports(ctx context.Context, before, now *v1alpha1.BpfNode) []v1alpha1.Identity {
 	var ids []v1alpha1.Identity
-	for _, uid := range differ(before.Status.Loaded, now.Status.Loaded) {
+	for _, uid := range onlyInOne(before.Status.Loaded, now.Status.Loaded) {
 		var o v1alpha1.BpfIntent
 		if err := r.Client.Get(ctx, client.ObjectKey{Name: uid}, &o); err == nil {
 			ids = append(ids, o.Spec.Application)
@@ -24,9 +24,9 @@ func (r *Reconciler) shortly(ctx context.Context, before, now *v1alpha1.BpfNode)
 	return ids
 }
 
-// differ lists the UIDs of what is in one list of uid:serial and not in the
+// onlyInOne lists the UIDs of what is in one list of uid:serial and not in the
 // other, once each.
-func differ(before, now []string) []string {
+func onlyInOne(before, now []string) []string {
 	was := map[string]bool{}
 	for _, one := range before {
 		was[one] = true

@@ -14,7 +14,7 @@ func TestWhatIsToldInShortIsLookedAtWhenItChanges(t *testing.T) {
 		"one runs another version now": {[]string{"a:1", "b:2"}, []string{"a:3", "b:2"}, []string{"a"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, differ(c.before, c.now)); diff != "" {
+			if diff := cmp.Diff(c.want, onlyInOne(c.before, c.now)); diff != "" {
 				t.Error(diff)
 			}
 		})

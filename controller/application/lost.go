@@ -64,7 +64,7 @@ func (w nodeReport) and(a v1alpha1.NodeApplication) nodeReport {
 		if !slices.Contains(w.revisions, a.Revision) {
 			w.revisions = append(w.revisions, a.Revision)
 		}
-	case short(a):
+	case isShort(a):
 		w.runs = true
 		if !slices.Contains(w.serials, a.Serial) {
 			w.serials = append(w.serials, a.Serial)
@@ -73,8 +73,8 @@ func (w nodeReport) and(a v1alpha1.NodeApplication) nodeReport {
 	return w
 }
 
-// short tells that a node told of an application without its name.
-func short(a v1alpha1.NodeApplication) bool { return a.Kind == "" }
+// isShort tells that a node told of an application without its name.
+func isShort(a v1alpha1.NodeApplication) bool { return a.Kind == "" }
 
 // nodeReports is what nodes say of the applications of one name, by UID, those that are
 // known by uids in short as well: true where it is known that an intent was sealed.
@@ -95,7 +95,7 @@ func (r *Reconciler) nodeReports(ctx context.Context, id v1alpha1.Identity, uids
 			}
 		}
 		for uid := range uids {
-			if a := n.Of(uid); a != nil && short(*a) && a.Serial <= latest {
+			if a := n.Of(uid); a != nil && isShort(*a) && a.Serial <= latest {
 				said[uid] = said[uid].and(*a)
 			}
 		}
@@ -118,25 +118,25 @@ func mayRunUnreported(nodes []v1alpha1.BpfNode, uid string) bool {
 	})
 }
 
-// lose reports whether nodes would lose something with what is sealed, or may: they
+// nodesWouldLose reports whether nodes would lose something with what is sealed, or may: they
 // say that they run something, or are to and have yet to say how that went.
-func (r *Reconciler) lose(ctx context.Context, s sealed) (bool, error) {
+func (r *Reconciler) nodesWouldLose(ctx context.Context, s sealed) (bool, error) {
 	if s.report.runs || s.lost || s.payload == nil || s.payload.Tombstone {
 		return s.report.runs || s.lost, nil
 	}
 	nodes, err := r.nodes(ctx)
 	for _, n := range nodes {
-		if silent, err := silent(s.payload, n); err != nil || silent {
+		if silent, err := hasSilentNode(s.payload, n); err != nil || silent {
 			return silent, err
 		}
 	}
 	return false, err
 }
 
-// silent reports whether a node is to have a version that an intent names, and has yet
+// hasSilentNode reports whether a node is to have a version that an intent names, and has yet
 // to say how it does with it: it is away, or its report was lost. One that never had
 // an agent says nothing, and runs nothing.
-func silent(live *intent.Payload, n status.Node) (bool, error) {
+func hasSilentNode(live *intent.Payload, n status.Node) (bool, error) {
 	version := live
 	if !live.Reaches(n.Name) {
 		version = live.Previous
@@ -154,21 +154,21 @@ func silent(live *intent.Payload, n status.Node) (bool, error) {
 	return n.Ready || n.Gone != nil || n.Reported != nil, nil
 }
 
-// overtaken reports whether nodes have seen a newer intent than the one that is
+// nodesAreAhead reports whether nodes have seen a newer intent than the one that is
 // to be kept: they refuse it, and run something else. It is sealed again then,
 // unless it was a moment ago: wait is when to look again.
-func (r *Reconciler) overtaken(s sealed) (yes bool, wait time.Duration) {
-	if !s.behind() {
+func (r *Reconciler) nodesAreAhead(s sealed) (yes bool, wait time.Duration) {
+	if !s.isBehindNodes() {
 		return false, 0
 	}
 	wait = time.UnixMilli(s.payload.Serial).Add(minBetween).Sub(r.now())
 	return wait <= 0, max(wait, 0)
 }
 
-// replace has nodes unload what they run under an application's name by an
+// replaceLostIntent has nodes unload what they run under an application's name by an
 // intent that was lost: the application takes its place. What still is an
 // application or has an intent, a node cannot have unloaded.
-func (r *Reconciler) replace(ctx context.Context, app application, others []sealed, said map[string]nodeReport) error {
+func (r *Reconciler) replaceLostIntent(ctx context.Context, app application, others []sealed, said map[string]nodeReport) error {
 	known := map[string]bool{string(app.GetUID()): true}
 	for _, s := range others {
 		known[s.payload.UID] = true
@@ -177,7 +177,7 @@ func (r *Reconciler) replace(ctx context.Context, app application, others []seal
 		if known[uid] || !said[uid].runs || len(known) > maxTombstones || len(validation.IsDNS1123Subdomain(uid)) > 0 {
 			continue
 		}
-		lost, err := r.lost(ctx, uid)
+		lost, err := r.isAbandoned(ctx, uid)
 		if err != nil {
 			return err
 		}
@@ -195,22 +195,22 @@ func (r *Reconciler) replace(ctx context.Context, app application, others []seal
 		if err != nil {
 			return err
 		}
-		if _, err := r.put(ctx, before, envelope, crd); err != nil {
+		if _, err := r.putEnvelope(ctx, before, envelope, crd); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lost reports whether nothing stands for a UID any more: neither an application
+// isAbandoned reports whether nothing stands for a UID any more: neither an application
 // nor an intent whose seal holds.
-func (r *Reconciler) lost(ctx context.Context, uid string) (bool, error) {
+func (r *Reconciler) isAbandoned(ctx context.Context, uid string) (bool, error) {
 	var o v1alpha1.BpfIntent
 	err := r.Live.Get(ctx, client.ObjectKey{Name: uid}, &o)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("get intent %s: %w", uid, err)
 	}
-	if _, holds := r.open(&o); holds && err == nil {
+	if _, holds := r.openIntent(&o); holds && err == nil {
 		return false, nil
 	}
 	var (

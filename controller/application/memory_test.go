@@ -177,7 +177,7 @@ func (b *bench) intent(app application) *intent.Payload {
 		}
 		return nil
 	}
-	s, ok := b.open(&o)
+	s, ok := b.openIntent(&o)
 	if !ok {
 		b.t.Fatalf("the seal of %s does not hold", o.Name)
 	}

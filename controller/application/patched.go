@@ -79,9 +79,9 @@ func (p *patched) pending(cached application) (patch, bool) {
 	return own, true
 }
 
-// shown forgets what the cache shows, with each event of an application. It asks for
+// observed forgets what the cache shows, with each event of an application. It asks for
 // nothing to be looked at.
-func (p *patched) shown() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
+func (p *patched) observed() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
 	return handler.TypedFuncs[client.Object, v1alpha1.Identity]{
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ queue) {
 			p.mu.Lock()

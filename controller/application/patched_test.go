@@ -24,7 +24,7 @@ func TestPatchesAreKeptUntilTheCacheShowsThem(t *testing.T) {
 	if got := p.newest(at("4", 1)); got.GetResourceVersion() != "5" || got.Report().Serial != 7 || got.Body().Bytecode.Image == "" {
 		t.Errorf("while the cache is behind: %+v", got)
 	}
-	seen := p.shown()
+	seen := p.observed()
 	event5 := func(version string) event.UpdateEvent {
 		return event.UpdateEvent{ObjectOld: client.Object(at("3", 0)), ObjectNew: at(version, 0)}
 	}

@@ -78,9 +78,9 @@ func BenchmarkEvery(b *testing.B) {
 		b.ReportAllocs()
 		cache.copies = true
 		for b.Loop() {
-			r.every(b.Context())
+			r.allIdentities(b.Context())
 			for i := range cache.intents {
-				r.open(&cache.intents[i])
+				r.openIntent(&cache.intents[i])
 			}
 		}
 	})
@@ -88,7 +88,7 @@ func BenchmarkEvery(b *testing.B) {
 		b.ReportAllocs()
 		cache.copies = false
 		for b.Loop() {
-			r.every(b.Context())
+			r.allIdentities(b.Context())
 		}
 	})
 }

@@ -36,22 +36,22 @@ func (p *progress) wait(before, now application, at time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t, known := p.last[now.Identity()]
-	if !known || !equality.Semantic.DeepEqual(phase(before), phase(now)) {
+	if !known || !equality.Semantic.DeepEqual(withoutCounts(before), withoutCounts(now)) {
 		return 0
 	}
 	apart := min(max(progressAfter, t.last.Sub(t.first)), progressAtEnd)
 	return max(0, apart-at.Sub(t.last))
 }
 
-// wrote notes that a status was written.
-func (p *progress) wrote(before, now application, at time.Time) {
+// written notes that a status was written.
+func (p *progress) written(before, now application, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.last == nil {
 		p.last = map[v1alpha1.Identity]written{}
 	}
 	t, known := p.last[now.Identity()]
-	if !known || !equality.Semantic.DeepEqual(phase(before), phase(now)) {
+	if !known || !equality.Semantic.DeepEqual(withoutCounts(before), withoutCounts(now)) {
 		t.first = at
 	}
 	t.last = at
@@ -70,8 +70,8 @@ func (p *progress) forget(id v1alpha1.Identity) {
 	delete(p.last, id)
 }
 
-// phase is what a status says but for what only counts nodes.
-func phase(a application) *v1alpha1.BpfApplicationStatus {
+// withoutCounts is what a status says but for what only counts nodes.
+func withoutCounts(a application) *v1alpha1.BpfApplicationStatus {
 	s := a.Report().DeepCopy()
 	s.Nodes = nil
 	if s.Rollout != nil {

@@ -134,11 +134,11 @@ func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	next, evaluated, err := r.bring(ctx, id, f)
+	next, evaluated, err := r.reconcileApplication(ctx, id, f)
 	errs := []error{err}
 	for _, s := range f.others {
-		after, err := r.leave(ctx, f.app, s, evaluated)
-		next, errs = sooner(next, after), append(errs, err)
+		after, err := r.retireOrWait(ctx, f.app, s, evaluated)
+		next, errs = earlier(next, after), append(errs, err)
 	}
 	return ctrl.Result{RequeueAfter: next}, errors.Join(errs...)
 }
@@ -175,7 +175,7 @@ func (r *Reconciler) find(ctx context.Context, id v1alpha1.Identity) (f found, e
 			f.mine = s
 			continue
 		}
-		if s.gone, err = r.gone(ctx, s); err != nil {
+		if s.gone, err = r.unloadReason(ctx, s); err != nil {
 			return f, err
 		}
 		f.others = append(f.others, s)
@@ -187,9 +187,9 @@ func (r *Reconciler) find(ctx context.Context, id v1alpha1.Identity) (f found, e
 	return f, nil
 }
 
-// bring brings the application of a name up to date. evaluated is false where it could
+// reconcileApplication brings the application of a name up to date. evaluated is false where it could
 // not be evaluated, or has to wait for that.
-func (r *Reconciler) bring(ctx context.Context, id v1alpha1.Identity, f found) (next time.Duration, evaluated bool, err error) {
+func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Identity, f found) (next time.Duration, evaluated bool, err error) {
 	switch {
 	case f.app == nil:
 		r.tags.forget(id)
@@ -199,23 +199,23 @@ func (r *Reconciler) bring(ctx context.Context, id v1alpha1.Identity, f found) (
 		r.Metrics.forget(id)
 		return 0, true, nil
 	case f.mine.payload == nil && r.limiter.full(id.Namespace):
-		return later(), false, nil
+		return retryAfter(), false, nil
 	}
 	if next, err = r.advance(ctx, f.app, f.mine); err != nil {
 		return next, false, err
 	}
-	return next, true, r.replace(ctx, f.app, f.others, f.reports)
+	return next, true, r.replaceLostIntent(ctx, f.app, f.others, f.reports)
 }
 
-// leave has an intent retired whose application is gone, and lets it wait where the
+// retireOrWait has an intent retired whose application is gone, and lets it wait where the
 // one that took its place was not evaluated.
-func (r *Reconciler) leave(ctx context.Context, now application, s sealed, evaluated bool) (time.Duration, error) {
+func (r *Reconciler) retireOrWait(ctx context.Context, now application, s sealed, evaluated bool) (time.Duration, error) {
 	if !evaluated {
-		if waits, err := r.waits(ctx, now, s); waits || err != nil {
+		if waits, err := r.waitsForSuccessor(ctx, now, s); waits || err != nil {
 			return 0, err
 		}
 	}
-	return r.retire(ctx, s)
+	return r.retireIntent(ctx, s)
 }
 
 // uidsOf are those of an application, where it is there, and of what is sealed of
@@ -242,8 +242,8 @@ func runs(said map[string]nodeReport, others []sealed) bool {
 	return slices.ContainsFunc(others, func(s sealed) bool { return !s.payload.Tombstone })
 }
 
-// sooner is the earlier of two times to come back; zero means never.
-func sooner(a, b time.Duration) time.Duration {
+// earlier is the earlier of two times to come back; zero means never.
+func earlier(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)
 	}
@@ -282,7 +282,7 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	if err != nil {
 		return 0, err
 	}
-	mine, hold, err := r.steer(ctx, app, mine, &standing)
+	mine, hold, err := r.applyRequests(ctx, app, mine, &standing)
 	if err != nil {
 		return 0, err
 	}
@@ -290,7 +290,7 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 	if err != nil {
 		return 0, err
 	}
-	mine, progress, err := r.roll(ctx, app, mine, standing, hold)
+	mine, progress, err := r.advanceRollout(ctx, app, mine, standing, hold)
 	if err != nil {
 		return 0, err
 	}
@@ -307,11 +307,11 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 			ctrl.LoggerFrom(ctx).Error(err, "write down what a verdict rests on", "application", app.Identity().String())
 		}
 	}
-	_, wait := r.overtaken(mine)
+	_, wait := r.nodesAreAhead(mine)
 	if hold.State != "" {
-		wait = sooner(wait, soon)
+		wait = earlier(wait, soon)
 	}
-	return sooner(sooner(r.again(standing), wait), sooner(progress.After, later)), nil
+	return earlier(earlier(r.requeueAfter(standing), wait), earlier(progress.After, later)), nil
 }
 
 // settle decides what is to become of what is sealed, and writes it; why is what keeps
@@ -333,7 +333,7 @@ func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s
 
 // act is settle for one decision; hold is what keeps another version from being sealed.
 func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *gate.Observation, hold string) (now sealed, why string, err error) {
-	others, err := r.beside(ctx, *s)
+	others, err := r.evaluateOtherVersions(ctx, *s)
 	if err != nil {
 		return mine, "", err
 	}
@@ -344,7 +344,7 @@ func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *g
 	move, why := s.Decide(r.Keeper.Revoked(), protected)
 	reason := why
 	others.own = move == gate.MoveUnload
-	switch overtaken, _ := r.overtaken(mine); {
+	switch overtaken, _ := r.nodesAreAhead(mine); {
 	case protected && s.Unloads() && move == gate.MoveKeep:
 		why = fmt.Sprintf("unload protection holds it; to let it go, annotate any ClusterBpfPolicy or BpfSigner with %s=%s", policy.AnnotationConfirm, revision)
 	case overtaken && mine.payload.Tombstone && (move == gate.MoveKeep || hold != ""):
@@ -366,11 +366,11 @@ func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *g
 // soon is when to look again at what a registry, or somebody else, may yet fix.
 const soon = 30 * time.Second
 
-// again is when a verdict is to be looked at again without an event: soon where
+// requeueAfter is when a verdict is to be looked at again without an event: soon where
 // a signature may yet be pushed or a policy could not be evaluated, else by and by, so
 // that a thousand applications that a restart had evaluated at once are not all due
 // together.
-func (r *Reconciler) again(s gate.Observation) time.Duration {
+func (r *Reconciler) requeueAfter(s gate.Observation) time.Duration {
 	interval := cmp.Or(r.Interval, 10*time.Minute)
 	verdict := s.Verdict
 	lacks := !verdict.Allowed() && (len(verdict.Evidence().Signatures) == 0 || verdict.Decision().EvidenceDenies)
@@ -392,27 +392,27 @@ func (r *Reconciler) evaluate(ctx context.Context, app application, live *intent
 	if s.Request, err = r.request(ctx, app, live); err != nil {
 		return s, err
 	}
-	s.Verdict, s.Err = r.ask(ctx, s.Request, timeout)
+	s.Verdict, s.Err = r.evaluateDefinition(ctx, s.Request, timeout)
 	if s.Err == nil {
 		r.tags.keep(app, s.Verdict.Image().Digest, r.now())
 		r.lookUp(ctx, app, s)
 	}
 	// A definition that took all of its time leaves what runs its own.
 	r.hold(ctx, &s)
-	if said := s.Verdict.Revision(); said != "" && said != weighed || r.Keeper.Weighed(app.GetNamespace()) != weighed || r.overruled(app.GetNamespace()) {
+	if said := s.Verdict.Revision(); said != "" && said != weighed || r.Keeper.Weighed(app.GetNamespace()) != weighed || r.rulesChanged(app.GetNamespace()) {
 		return s, errOverruled
 	}
 	return s, nil
 }
 
-// overruled reports whether signers or policies changed, for a namespace, and were not
+// rulesChanged reports whether signers or policies changed, for a namespace, and were not
 // weighed yet.
-func (r *Reconciler) overruled(namespace string) bool {
+func (r *Reconciler) rulesChanged(namespace string) bool {
 	return r.Evaluator.RevisionIn(namespace) != r.Keeper.Weighed(namespace)
 }
 
-// ask asks the gate about a definition, no longer than its namespace may.
-func (r *Reconciler) ask(ctx context.Context, request gate.Request, timeout time.Duration) (gate.Verdict, error) {
+// evaluateDefinition asks the gate about a definition, no longer than its namespace may.
+func (r *Reconciler) evaluateDefinition(ctx context.Context, request gate.Request, timeout time.Duration) (gate.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ctx, leave := r.limiter.enter(ctx, request.Application.GetNamespace())
@@ -460,7 +460,7 @@ func (r *Reconciler) namespace(ctx context.Context, id v1alpha1.Identity) (polic
 // lets it go; of what a policy does not want unloaded it says so. besides are
 // the versions that stand beside what is live: those that are held are taken from the
 // denied.
-func (r *Reconciler) applyUnloadProtection(ctx context.Context, app application, s gate.Observation, besides *beside) (revision string, held bool, err error) {
+func (r *Reconciler) applyUnloadProtection(ctx context.Context, app application, s gate.Observation, besides *otherVersions) (revision string, held bool, err error) {
 	id := app.Identity()
 	if !s.Unloads() && len(besides.denied) == 0 {
 		if s.Runs() && s.Err == nil && !s.Undecided() && s.Verdict.Unevaluated() == nil && !besides.unknown {
@@ -510,11 +510,11 @@ func (r *Reconciler) Weigh(ctx context.Context, changed policy.Where) (effect po
 			continue
 		}
 		began := time.Now()
-		r.weighOne(ctx, o, &effect)
+		r.weighIntent(ctx, o, &effect)
 		spent[o.Spec.Application.Namespace] += time.Since(began)
 	}
 	for _, o := range slow {
-		r.weighOne(ctx, o, &effect)
+		r.weighIntent(ctx, o, &effect)
 	}
 	if ctx.Err() != nil {
 		ctrl.LoggerFrom(ctx).Info("not all that runs could be weighed in time: what was not counts for unload protection once it is evaluated")
@@ -527,13 +527,13 @@ func (r *Reconciler) Weigh(ctx context.Context, changed policy.Where) (effect po
 // a revocation may wait for that.
 const weighTimeout = 10 * time.Second
 
-// weighOne adds to an effect what the policies now active do to what one intent has
+// weighIntent adds to an effect what the policies now active do to what one intent has
 // nodes run, unless the time is over.
-func (r *Reconciler) weighOne(ctx context.Context, o *v1alpha1.BpfIntent, effect *policy.Effect) {
+func (r *Reconciler) weighIntent(ctx context.Context, o *v1alpha1.BpfIntent, effect *policy.Effect) {
 	if ctx.Err() != nil {
 		return
 	}
-	s, ok := r.open(o)
+	s, ok := r.openIntent(o)
 	if !ok || s.payload.Tombstone {
 		return
 	}
@@ -560,7 +560,7 @@ func (r *Reconciler) weighOne(ctx context.Context, o *v1alpha1.BpfIntent, effect
 // before. One that hangs is not to take the time of the others.
 func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live intent.Payload) (denies, unloads, byCluster bool) {
 	standing := gate.Observation{Request: request, Live: &live}
-	standing.Verdict, standing.Err = r.ask(ctx, request, slowAfter)
+	standing.Verdict, standing.Err = r.evaluateDefinition(ctx, request, slowAfter)
 	// Whether another version was undone or is held back is not asked here.
 	standing.Frozen = !standing.Verdict.SameVersion(live)
 	ctx, cancel := context.WithTimeout(ctx, slowAfter)

@@ -25,7 +25,7 @@ import (
 )
 
 // evaluationsAtOnce bounds how many applications are evaluated at the same time: enough
-// that namespaces whose registries hang hold up no others (see lanes), few
+// that namespaces whose registries hang hold up no others (see limiter), few
 // enough to spare a registry.
 const evaluationsAtOnce = 32
 
@@ -52,11 +52,11 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: evaluationsAtOnce, RateLimiter: limiter}).
 		Watches(&v1alpha1.BpfApplication{}, identify(), written).
 		Watches(&v1alpha1.ClusterBpfApplication{}, identify(), written).
-		Watches(&v1alpha1.BpfApplication{}, r.patched.shown()).
-		Watches(&v1alpha1.ClusterBpfApplication{}, r.patched.shown()).
-		WatchesMetadata(&corev1.Namespace{}, handler.TypedEnqueueRequestsFromMapFunc(r.ofNamespace), builder.WithPredicates(relabelled())).
-		Watches(&v1alpha1.BpfIntent{}, handler.TypedEnqueueRequestsFromMapFunc(ofIntent)).
-		Watches(&v1alpha1.BpfNode{}, r.ofNode()).
+		Watches(&v1alpha1.BpfApplication{}, r.patched.observed()).
+		Watches(&v1alpha1.ClusterBpfApplication{}, r.patched.observed()).
+		WatchesMetadata(&corev1.Namespace{}, handler.TypedEnqueueRequestsFromMapFunc(r.applicationsInNamespace), builder.WithPredicates(relabelled())).
+		Watches(&v1alpha1.BpfIntent{}, handler.TypedEnqueueRequestsFromMapFunc(applicationOfIntent)).
+		Watches(&v1alpha1.BpfNode{}, r.applicationsOnNode()).
 		Watches(&v1alpha1.BpfNode{}, everything, builder.WithPredicates(kernelChanged())).
 		Watches(&corev1.Node{}, everything, builder.WithPredicates(nodeChanged())).
 		WatchesRawSource(r.all(everything, func() policy.Where { return policy.Where{Everywhere: true} })).
@@ -72,9 +72,9 @@ func identify() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
 	})
 }
 
-// ofIntent is the application that an intent says to people it is of. Whether it
+// applicationOfIntent is the application that an intent says to people it is of. Whether it
 // is, its seal tells whoever looks at the application.
-func ofIntent(_ context.Context, o client.Object) []v1alpha1.Identity {
+func applicationOfIntent(_ context.Context, o client.Object) []v1alpha1.Identity {
 	id := o.(*v1alpha1.BpfIntent).Spec.Application
 	if newApplication(id) == nil {
 		return nil
@@ -82,12 +82,12 @@ func ofIntent(_ context.Context, o client.Object) []v1alpha1.Identity {
 	return []v1alpha1.Identity{id}
 }
 
-// ofNode asks for the applications whose state on a node changed; see gathering.
-func (r *Reconciler) ofNode() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
+// applicationsOnNode asks for the applications whose state on a node changed; see gathering.
+func (r *Reconciler) applicationsOnNode() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
 	enqueue := func(ctx context.Context, q queue, before, now client.Object) {
 		x, y := before.(*v1alpha1.BpfNode), now.(*v1alpha1.BpfNode)
-		for _, id := range append(changed(x, y), r.shortly(ctx, x, y)...) {
-			q.AddAfter(id, r.gathering.after(id, r.now()))
+		for _, id := range append(changed(x, y), r.changedShortReports(ctx, x, y)...) {
+			q.AddAfter(id, r.gathering.delay(id, r.now()))
 		}
 	}
 	none := &v1alpha1.BpfNode{}
@@ -183,7 +183,7 @@ func (r *Reconciler) all(raised signal, changed func() policy.Where) source.Type
 				default:
 				}
 				where := changed()
-				for _, id := range r.every(ctx) {
+				for _, id := range r.allIdentities(ctx) {
 					if where.In(id.Namespace) {
 						q.Add(id)
 					}
@@ -203,7 +203,7 @@ func (r *Reconciler) elections() source.TypedFunc[v1alpha1.Identity] {
 		r.Leader.Elected(elected.raise)
 		go func() {
 			for wait(ctx, elected) {
-				for _, id := range append(r.every(ctx), r.reported(ctx)...) {
+				for _, id := range append(r.allIdentities(ctx), r.reported(ctx)...) {
 					q.Add(id)
 				}
 			}
@@ -245,9 +245,9 @@ func wait[T any](ctx context.Context, c <-chan T) bool {
 	}
 }
 
-// every lists all there is to work on: applications, and intents that outlived
+// allIdentities lists all there is to work on: applications, and intents that outlived
 // theirs.
-func (r *Reconciler) every(ctx context.Context) []v1alpha1.Identity {
+func (r *Reconciler) allIdentities(ctx context.Context) []v1alpha1.Identity {
 	var ids []v1alpha1.Identity
 	for _, list := range []client.ObjectList{&v1alpha1.BpfApplicationList{}, &v1alpha1.ClusterBpfApplicationList{}, &v1alpha1.BpfIntentList{}} {
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
@@ -258,7 +258,7 @@ func (r *Reconciler) every(ctx context.Context) []v1alpha1.Identity {
 			case application:
 				ids = append(ids, o.Identity())
 			case *v1alpha1.BpfIntent:
-				ids = append(ids, ofIntent(ctx, o)...)
+				ids = append(ids, applicationOfIntent(ctx, o)...)
 			}
 			return nil
 		})
@@ -266,8 +266,8 @@ func (r *Reconciler) every(ctx context.Context) []v1alpha1.Identity {
 	return ids
 }
 
-// ofNamespace lists the applications of a namespace, whose labels policies read.
-func (r *Reconciler) ofNamespace(ctx context.Context, ns client.Object) []v1alpha1.Identity {
+// applicationsInNamespace lists the applications of a namespace, whose labels policies read.
+func (r *Reconciler) applicationsInNamespace(ctx context.Context, ns client.Object) []v1alpha1.Identity {
 	var list v1alpha1.BpfApplicationList
 	if err := r.Client.List(ctx, &list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "list applications of namespace", "namespace", ns.GetName())

@@ -48,7 +48,7 @@ func (r *Reconciler) report(ctx context.Context, before application, mine sealed
 	if equality.Semantic.DeepEqual(before, app) {
 		return 0, nil
 	}
-	if wait := max(r.progress.wait(before, app, r.now()), r.readySoon(before, app, mine)); wait > 0 {
+	if wait := max(r.progress.wait(before, app, r.now()), r.readyDelay(before, app, mine)); wait > 0 {
 		return wait, nil
 	}
 	// What differs is worked out from the cache, and is wrong over anything newer.
@@ -60,16 +60,16 @@ func (r *Reconciler) report(ctx context.Context, before application, mine sealed
 		return 0, fmt.Errorf("patch status of %s: %w", app.Identity(), err)
 	}
 	r.patched.keep(app)
-	r.progress.wrote(before, app, r.now())
+	r.progress.written(before, app, r.now())
 	r.tell(before, app)
 	return 0, nil
 }
 
-// readySoon is how long the status of a version waits that was sealed a moment ago
+// readyDelay is how long the status of a version waits that was sealed a moment ago
 // and is on its way to the nodes; zero where it is to be written now. Until then
 // status.observedGeneration is older than the object, which kstatus reads as
 // InProgress, so nothing is lost on a reader.
-func (r *Reconciler) readySoon(before, app application, mine sealed) time.Duration {
+func (r *Reconciler) readyDelay(before, app application, mine sealed) time.Duration {
 	reason := conditions.GetReason(app, v1alpha1.ConditionReady)
 	current := before.Report().ObservedGeneration == app.GetGeneration()
 	if current || mine.payload == nil || reason != status.ReasonProgressing && reason != "Rollout"+string(v1alpha1.RolloutProgressing) {
@@ -116,7 +116,7 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 			return err
 		}
 		report.Nodes, report.Serial = &counts, p.Serial
-		if before, err := undoes(app, p); err == nil && before != nil && before.Undone == 0 {
+		if before, err := undoTarget(app, p); err == nil && before != nil && before.Undone == 0 {
 			report.PreviousDigest = before.ImageDigest
 		}
 		deployed = status.Deployed(counts)
@@ -184,14 +184,14 @@ func (r *Reconciler) nodes(ctx context.Context) ([]status.Node, error) {
 	for i := range list.Items {
 		n := &list.Items[i]
 		alive := ready(n) && (r.Agents == nil || agents[n.Name])
-		nodes = append(nodes, status.Node{Name: n.Name, Labels: n.Labels, Ready: alive, Gone: went(n, alive, gone), Reported: reported[n.Name]})
+		nodes = append(nodes, status.Node{Name: n.Name, Labels: n.Labels, Ready: alive, Gone: unreachableSince(n, alive, gone), Reported: reported[n.Name]})
 	}
 	return nodes, nil
 }
 
-// went is when a node went away: as its kubelet's silence has it, else when its
+// unreachableSince is when a node went away: as its kubelet's silence has it, else when its
 // agent did; nil where that is not known.
-func went(n *corev1.Node, alive bool, agents map[string]time.Time) *time.Time {
+func unreachableSince(n *corev1.Node, alive bool, agents map[string]time.Time) *time.Time {
 	if alive {
 		return nil
 	}

@@ -30,24 +30,24 @@ func (r *Reconciler) stamp(ctx context.Context, app application, mine sealed, s 
 	through := ""
 	if live != nil && !live.Tombstone {
 		if s.Verdict.SameVersion(*live) {
-			return r.carry(ctx, app, mine, s.Request), nil
+			return r.carryOver(ctx, app, mine, s.Request), nil
 		}
 		if proven := live.Previous; reverts(s.Verdict, live) {
 			stamp.Version, stamp.Withdrawn = proven.VersionSerial(), r.withdrawn(ctx, app, mine, s.Request, proven)
 			return stamp, nil
 		}
-		before := settled(live)
+		before := lastFullyRolledOut(live)
 		stamp.Withdrawn = r.withdrawn(ctx, app, mine, s.Request, before)
 		switch {
 		case before == nil:
 			through = live.Rollout.Through
-		case !r.keeps(ctx, app, s.Request, *before):
+		case !r.mayKeep(ctx, app, s.Request, *before):
 			// There is nothing to hold nodes at.
 			return stamp, nil
 		}
 		stamp.Previous = before
 	}
-	if live == nil && mine.runs || mine.behind() {
+	if live == nil && mine.runs || mine.isBehindNodes() {
 		// Nodes run what it takes the place of, or what came after it and was lost: they
 		// would lose that meanwhile.
 		return stamp, nil
@@ -60,16 +60,16 @@ func (r *Reconciler) stamp(ctx context.Context, app application, mine sealed, s 
 	return stamp, nil
 }
 
-// carry takes what is sealed over to a new serial. Of one that was lost nobody
+// carryOver takes what is sealed over to a new serial. Of one that was lost nobody
 // knows how far its version had come: where there is a version before, it goes by
 // its steps again, and where it runs already it may go on; else it comes to all,
 // since the others would unload it.
-func (r *Reconciler) carry(ctx context.Context, app application, mine sealed, request gate.Request) gate.Stamp {
+func (r *Reconciler) carryOver(ctx context.Context, app application, mine sealed, request gate.Request) gate.Stamp {
 	live := mine.payload
 	stamp := gate.Stamp{UID: live.UID, Version: live.VersionSerial(), Rollout: live.Rollout, Previous: live.Previous, Withdrawn: live.Withdrawn}
 	switch {
-	case !mine.behind() || live.Rollout == nil:
-	case live.Previous != nil && r.keeps(ctx, app, request, *live.Previous):
+	case !mine.isBehindNodes() || live.Rollout == nil:
+	case live.Previous != nil && r.mayKeep(ctx, app, request, *live.Previous):
 		stamp.Withdrawn = r.withdrawn(ctx, app, mine, request, live.Previous)
 	default:
 		stamp.Rollout, stamp.Previous = nil, nil
@@ -82,9 +82,9 @@ func reverts(v gate.Verdict, live *intent.Payload) bool {
 	return live.Previous != nil && v.SameVersion(*live.Previous)
 }
 
-// settled is the newest version that came to every node it was meant for; nil
+// lastFullyRolledOut is the newest version that came to every node it was meant for; nil
 // where none did.
-func settled(live *intent.Payload) *intent.Payload {
+func lastFullyRolledOut(live *intent.Payload) *intent.Payload {
 	if live.Rollout != nil {
 		return live.Previous
 	}
@@ -115,18 +115,18 @@ func (r *Reconciler) withdrawn(ctx context.Context, app application, mine sealed
 	for _, v := range append(told, parts...) {
 		skip := slices.ContainsFunc(but, func(other *intent.Payload) bool { return other != nil && v.SameVersion(other) })
 		again := slices.ContainsFunc(stay, func(other intent.Payload) bool { return v.SameVersion(&other) })
-		if !skip && !again && len(stay) < maxWithdrawn && r.keeps(ctx, app, request, *v) {
+		if !skip && !again && len(stay) < maxWithdrawn && r.mayKeep(ctx, app, request, *v) {
 			stay = append(stay, v.Alone())
 		}
 	}
 	return stay
 }
 
-// beside is what the gate says of the versions that an intent names beside its
+// otherVersions is what the gate says of the versions that an intent names beside its
 // own: gone are those that may run no more, denied those that a policy wants
 // unloaded, of which unload protection has a say. unknown tells that one could not be
 // evaluated, own that the intent's own may run no more either.
-type beside struct {
+type otherVersions struct {
 	live         *intent.Payload
 	gone         []*intent.Payload
 	denied       []denied
@@ -141,9 +141,9 @@ type denied struct {
 	byCluster bool
 }
 
-// beside evaluates the versions beside what is live.
-func (r *Reconciler) beside(ctx context.Context, s gate.Observation) (beside, error) {
-	b := beside{live: s.Live}
+// evaluateOtherVersions evaluates the versions beside what is live.
+func (r *Reconciler) evaluateOtherVersions(ctx context.Context, s gate.Observation) (otherVersions, error) {
+	b := otherVersions{live: s.Live}
 	if !s.Runs() {
 		return b, nil
 	}
@@ -157,7 +157,7 @@ func (r *Reconciler) beside(ctx context.Context, s gate.Observation) (beside, er
 			b.unknown = b.unknown || !fate.Known
 		}
 	}
-	if r.overruled(s.Live.Application.Namespace) {
+	if r.rulesChanged(s.Live.Application.Namespace) {
 		return b, errOverruled
 	}
 	return b, nil
@@ -166,14 +166,14 @@ func (r *Reconciler) beside(ctx context.Context, s gate.Observation) (beside, er
 // versionVerdict is what is to become of a version beside another one, asked no longer than
 // its namespace may.
 func (r *Reconciler) versionVerdict(ctx context.Context, request gate.Request, version intent.Payload) gate.VersionVerdict {
-	ctx, done := r.bounded(ctx, version.Application.Namespace)
+	ctx, done := r.limitEvaluation(ctx, version.Application.Namespace)
 	defer done()
 	return r.Evaluator.EvaluateVersion(ctx, request, version, r.Keeper.Revoked())
 }
 
-// keeps reports whether a version may go on beside another one. Where it is for the
+// mayKeep reports whether a version may go on beside another one. Where it is for the
 // unload protection to say, it is counted; what cannot be counted is held.
-func (r *Reconciler) keeps(ctx context.Context, app application, request gate.Request, version intent.Payload) bool {
+func (r *Reconciler) mayKeep(ctx context.Context, app application, request gate.Request, version intent.Payload) bool {
 	fate := r.versionVerdict(ctx, request, version)
 	if !fate.Denied {
 		return fate.Keeps
@@ -185,13 +185,13 @@ func (r *Reconciler) keeps(ctx context.Context, app application, request gate.Re
 // reevaluate evaluates a version that was sealed before, no longer than its namespace
 // may.
 func (r *Reconciler) reevaluate(ctx context.Context, request gate.Request, version intent.Payload) (gate.Verdict, error) {
-	ctx, done := r.bounded(ctx, version.Application.Namespace)
+	ctx, done := r.limitEvaluation(ctx, version.Application.Namespace)
 	defer done()
 	return r.Evaluator.Reevaluate(ctx, request, version)
 }
 
-// bounded is the time and the place that one evaluation of a namespace may take.
-func (r *Reconciler) bounded(ctx context.Context, namespace string) (context.Context, func()) {
+// limitEvaluation is the time and the place that one evaluation of a namespace may take.
+func (r *Reconciler) limitEvaluation(ctx context.Context, namespace string) (context.Context, func()) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.EvaluationTimeout, evaluationTimeout))
 	ctx, leave := r.limiter.enter(ctx, namespace)
 	return ctx, func() {
@@ -204,9 +204,9 @@ func (r *Reconciler) bounded(ctx context.Context, namespace string) (context.Con
 // is live, though the definition may be suspended, undone, broken or out of reach.
 // Where nodes have seen a newer intent, what a policy denies waits until this one
 // is sealed over it; what a revocation took does not.
-func (r *Reconciler) withdrawVersions(ctx context.Context, mine sealed, b beside) (sealed, error) {
+func (r *Reconciler) withdrawVersions(ctx context.Context, mine sealed, b otherVersions) (sealed, error) {
 	gone := slices.Clone(b.gone)
-	if !mine.behind() {
+	if !mine.isBehindNodes() {
 		for _, v := range b.denied {
 			gone = append(gone, v.Payload)
 		}
@@ -216,8 +216,8 @@ func (r *Reconciler) withdrawVersions(ctx context.Context, mine sealed, b beside
 	}
 	live := *mine.payload
 	// What may run no more itself comes to no node by this.
-	if mine.behind() && live.Rollout != nil && !b.own {
-		through, err := r.furthest(ctx, live, append(gone, live.Beside()...))
+	if mine.isBehindNodes() && live.Rollout != nil && !b.own {
+		through, err := r.furthestNode(ctx, live, append(gone, live.Beside()...))
 		if err != nil {
 			return mine, err
 		}
@@ -228,13 +228,13 @@ func (r *Reconciler) withdrawVersions(ctx context.Context, mine sealed, b beside
 		return mine, err
 	}
 	ctrl.LoggerFrom(ctx).Info("a version beside the newest may run no more, and is unloaded where it runs", "application", mine.payload.Application.String())
-	return r.put(ctx, mine, envelope, mine.object.Annotations[annotationCRD])
+	return r.putEnvelope(ctx, mine, envelope, mine.object.Annotations[annotationCRD])
 }
 
-// furthest is the greatest hash of the nodes that say they run another version than
+// furthestNode is the greatest hash of the nodes that say they run another version than
 // those: an intent that was lost had brought it there, and a step that came less far
 // would unload it.
-func (r *Reconciler) furthest(ctx context.Context, live intent.Payload, than []*intent.Payload) (through string, err error) {
+func (r *Reconciler) furthestNode(ctx context.Context, live intent.Payload, than []*intent.Payload) (through string, err error) {
 	known := make([]version, 0, len(than))
 	for _, v := range than {
 		known = append(known, versionOf(v))
@@ -266,9 +266,9 @@ func (r *Reconciler) fleet(ctx context.Context, app application, version intent.
 	return rollout.Of(app.Body().Rollout, version.UID, answers), err
 }
 
-// still tells how a rollout stands that there is none of, or that is not to move
+// rolloutAtRest tells how a rollout stands that there is none of, or that is not to move
 // whatever its nodes say.
-func (r *Reconciler) still(mine sealed, s gate.Observation, hold v1alpha1.RolloutStatus) (p rollout.Progress, still bool) {
+func (r *Reconciler) rolloutAtRest(mine sealed, s gate.Observation, hold v1alpha1.RolloutStatus) (p rollout.Progress, still bool) {
 	live := mine.payload
 	say := func(state v1alpha1.RolloutState, message string) (rollout.Progress, bool) {
 		return rollout.Progress{Status: v1alpha1.RolloutStatus{State: state, Message: message}}, true
@@ -278,19 +278,19 @@ func (r *Reconciler) still(mine sealed, s gate.Observation, hold v1alpha1.Rollou
 		return say(v1alpha1.RolloutRolledBack, "it was rolled back, and the version before may run no more; change the definition, or see skep rollout resume")
 	case s.Undone:
 		return say(v1alpha1.RolloutRolledBack, "the version before was brought back to every node; change the definition, or see skep rollout resume")
-	case hold.State != "" && (live == nil || live.Rollout == nil || mine.behind()):
+	case hold.State != "" && (live == nil || live.Rollout == nil || mine.isBehindNodes()):
 		return rollout.Progress{Status: hold}, true
 	case live == nil || live.Tombstone || live.Rollout == nil:
 		return p, true
-	case mine.behind():
+	case mine.isBehindNodes():
 		return say(v1alpha1.RolloutProgressing, "nodes have seen a newer intent, which the API server lost; this one waits to be sealed over it")
 	}
 	return p, false
 }
 
-// roll moves a rollout that can go on, and tells how it stands.
-func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s gate.Observation, hold v1alpha1.RolloutStatus) (sealed, rollout.Progress, error) {
-	if p, still := r.still(mine, s, hold); still {
+// advanceRollout moves a rollout that can go on, and tells how it stands.
+func (r *Reconciler) advanceRollout(ctx context.Context, app application, mine sealed, s gate.Observation, hold v1alpha1.RolloutStatus) (sealed, rollout.Progress, error) {
+	if p, still := r.rolloutAtRest(mine, s, hold); still {
 		return mine, p, nil
 	}
 	live := mine.payload
@@ -315,10 +315,10 @@ func (r *Reconciler) roll(ctx context.Context, app application, mine sealed, s g
 	return mine, fleet.Look(*mine.payload, r.now(), false), nil
 }
 
-// back takes a version that may not run from the nodes that its rollout came to,
+// rollBack takes a version that may not run from the nodes that its rollout came to,
 // where the one before may run: false where all is to be unloaded. The one before
 // takes its place for good once it can be evaluated, and would be admitted.
-func (r *Reconciler) back(ctx context.Context, app application, mine sealed, s gate.Observation) (sealed, bool, error) {
+func (r *Reconciler) rollBack(ctx context.Context, app application, mine sealed, s gate.Observation) (sealed, bool, error) {
 	live := mine.payload
 	if !s.Runs() || live.Rollout == nil || live.Previous == nil {
 		return mine, false, nil
@@ -333,7 +333,7 @@ func (r *Reconciler) back(ctx context.Context, app application, mine sealed, s g
 		}
 	}
 	switch {
-	case !r.keeps(ctx, app, s.Request, *live.Previous):
+	case !r.mayKeep(ctx, app, s.Request, *live.Previous):
 		return mine, false, nil
 	case live.Rollout.Through == "":
 		return mine, true, nil
@@ -345,20 +345,20 @@ func (r *Reconciler) back(ctx context.Context, app application, mine sealed, s g
 // runsOn is what becomes of what nodes run by an intent that is not there any more.
 const runsOn = "of an intent that was lost, what runs goes on, whatever is revoked"
 
-// steer does what people undid, and says why a version is held back: the zero value
+// applyRequests does what people undid, and says why a version is held back: the zero value
 // where it is not. What runs is evaluated by itself in both cases.
-func (r *Reconciler) steer(ctx context.Context, app application, mine sealed, s *gate.Observation) (now sealed, hold v1alpha1.RolloutStatus, err error) {
+func (r *Reconciler) applyRequests(ctx context.Context, app application, mine sealed, s *gate.Observation) (now sealed, hold v1alpha1.RolloutStatus, err error) {
 	mine, hold, err = r.undo(ctx, app, mine, s)
 	if err == nil && hold.State == "" {
-		hold, err = r.forgotten(app, mine)
+		hold, err = r.lostIntentReason(app, mine)
 	}
 	if err == nil && hold.State == "" {
-		hold, err = r.emptied(ctx, app, mine, *s)
+		hold, err = r.noMatchingNodesReason(ctx, app, mine, *s)
 	}
 	if err != nil {
 		return mine, hold, err
 	}
-	if hold.State != "" && (mine.payload == nil || mine.behind()) {
+	if hold.State != "" && (mine.payload == nil || mine.isBehindNodes()) {
 		hold.Message += "; " + runsOn
 	}
 	if s.Frozen = hold.State != ""; s.Frozen || s.Undone {
@@ -386,9 +386,9 @@ func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *
 	if !done && !wanted && (said == nil || said.BlockedDefinition != generation) {
 		return mine, hold, nil
 	}
-	if overtaken, _ := r.overtaken(mine); !done || overtaken && !live.Tombstone && !app.Body().Suspend {
+	if overtaken, _ := r.nodesAreAhead(mine); !done || overtaken && !live.Tombstone && !app.Body().Suspend {
 		var why string
-		if mine, why, err = r.bringBack(ctx, app, mine, *s, generation); why != "" || err != nil {
+		if mine, why, err = r.sealUndo(ctx, app, mine, *s, generation); why != "" || err != nil {
 			return mine, v1alpha1.RolloutStatus{State: v1alpha1.RolloutStopped, Message: why, BlockedDefinition: generation}, err
 		}
 		s.Live, s.Running = mine.payload, gate.RunningVerdict{}
@@ -408,17 +408,17 @@ func (r *Reconciler) hold(ctx context.Context, s *gate.Observation) {
 	if r.limiter.full(namespace) {
 		ctx = image.CacheOnly(ctx)
 	}
-	ctx, done := r.bounded(ctx, namespace)
+	ctx, done := r.limitEvaluation(ctx, namespace)
 	defer done()
 	s.Running = r.Evaluator.EvaluateRunning(ctx, *s)
 }
 
-// forgotten is why a version is held back whose intent was lost, and with it that
+// lostIntentReason is why a version is held back whose intent was lost, and with it that
 // it was undone, or stopped: its own status and people's word are what is left of
 // that. One that came to no node was stopped by nobody. What was stopped and not
 // undone is named by the negative of its generation: an old undo that stands there
-// still is not of it, should the intent come back.
-func (r *Reconciler) forgotten(app application, mine sealed) (hold v1alpha1.RolloutStatus, err error) {
+// rolloutAtRest is not of it, should the intent come back.
+func (r *Reconciler) lostIntentReason(app application, mine sealed) (hold v1alpha1.RolloutStatus, err error) {
 	generation, err := gate.Generation(app)
 	report := app.Report()
 	if err != nil || mine.payload != nil || resumed(app, report.Serial) {
@@ -447,31 +447,31 @@ func resumed(app application, serial int64) bool {
 	return app.GetAnnotations()[v1alpha1.AnnotationResume] == strconv.FormatInt(serial, 10)
 }
 
-// emptied is why a version is held back that comes to no node where nodes may run
+// noMatchingNodesReason is why a version is held back that comes to no node where nodes may run
 // what it takes the place of, and would lose that at once: there is nothing to hold them
 // at, by an intent that was lost or because the first version is on its way yet, or
 // it is the version before, which has no steps.
-func (r *Reconciler) emptied(ctx context.Context, app application, mine sealed, s gate.Observation) (hold v1alpha1.RolloutStatus, err error) {
+func (r *Reconciler) noMatchingNodesReason(ctx context.Context, app application, mine sealed, s gate.Observation) (hold v1alpha1.RolloutStatus, err error) {
 	live := mine.payload
-	loses := mine.lost || live != nil && !s.Verdict.SameVersion(*live) && (mine.behind() || s.Runs() && (settled(live) == nil || reverts(s.Verdict, live)))
+	loses := mine.lost || live != nil && !s.Verdict.SameVersion(*live) && (mine.isBehindNodes() || s.Runs() && (lastFullyRolledOut(live) == nil || reverts(s.Verdict, live)))
 	if !loses || !s.Verdict.Allowed() || resumed(app, app.Report().Serial) {
 		return hold, nil
 	}
-	why, err := r.forNobody(ctx, app, mine, s.Verdict.Version(), s)
+	why, err := r.matchesNoNode(ctx, app, mine, s.Verdict.Version(), s)
 	if err != nil || why == "" {
 		return hold, err
 	}
 	return v1alpha1.RolloutStatus{State: v1alpha1.RolloutNoMatchingNodes, Message: rollout.HeldBack(why)}, nil
 }
 
-// forNobody is why a version comes to no node, where nodes may run something that it
+// matchesNoNode is why a version comes to no node, where nodes may run something that it
 // would take the place of; empty where it comes to some, or there is nothing to lose.
-func (r *Reconciler) forNobody(ctx context.Context, app application, mine sealed, version intent.Payload, s gate.Observation) (why string, err error) {
+func (r *Reconciler) matchesNoNode(ctx context.Context, app application, mine sealed, version intent.Payload, s gate.Observation) (why string, err error) {
 	fleet, err := r.fleet(ctx, app, version, s)
 	if err != nil || fleet.Empty() == "" {
 		return "", err
 	}
-	if lose, err := r.lose(ctx, mine); err != nil || !lose {
+	if lose, err := r.nodesWouldLose(ctx, mine); err != nil || !lose {
 		return "", err
 	}
 	return fleet.Empty(), nil
@@ -480,10 +480,10 @@ func (r *Reconciler) forNobody(ctx context.Context, app application, mine sealed
 // nothingBefore is why an undo cannot be done.
 const nothingBefore = "there is no version before to bring back: change the definition, or see skep rollout resume"
 
-// bringBack seals what an undo of the definition of a generation brings back.
-func (r *Reconciler) bringBack(ctx context.Context, app application, mine sealed, s gate.Observation, generation int64) (now sealed, hold string, err error) {
+// sealUndo seals what an undo of the definition of a generation brings back.
+func (r *Reconciler) sealUndo(ctx context.Context, app application, mine sealed, s gate.Observation, generation int64) (now sealed, hold string, err error) {
 	live := mine.payload
-	before, err := undoes(app, live)
+	before, err := undoTarget(app, live)
 	switch {
 	case err != nil:
 		return mine, "", err
@@ -493,7 +493,7 @@ func (r *Reconciler) bringBack(ctx context.Context, app application, mine sealed
 		return mine, nothingBefore, nil
 	}
 	if before != live {
-		if why, err := r.forNobody(ctx, app, mine, *before, s); err != nil || why != "" {
+		if why, err := r.matchesNoNode(ctx, app, mine, *before, s); err != nil || why != "" {
 			return mine, "the version before is not brought back: " + why + "; change the definition, or see skep rollout resume", err
 		}
 	}
@@ -515,9 +515,9 @@ func (r *Reconciler) bringBack(ctx context.Context, app application, mine sealed
 	return mine, "", err
 }
 
-// undoes is what an undo of a definition brings back, nil where there is nothing.
+// undoTarget is what an undo of a definition brings back, nil where there is nothing.
 // Of a definition that was never sealed, the version before is what runs.
-func undoes(app v1alpha1.Application, live *intent.Payload) (*intent.Payload, error) {
+func undoTarget(app v1alpha1.Application, live *intent.Payload) (*intent.Payload, error) {
 	generation, err := gate.Generation(app)
 	if err != nil {
 		return nil, err

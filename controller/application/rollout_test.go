@@ -647,7 +647,7 @@ func TestALostIntentOfASelectorThatChoosesNoNodeUnloadsNothing(t *testing.T) {
 		if err := f.api.Get(t.Context(), client.ObjectKeyFromObject(f.app), f.app); err != nil {
 			t.Fatal(err)
 		}
-		s, _ := f.open(&o)
+		s, _ := f.openIntent(&o)
 		return s.payload
 	}
 	if p := read(); p != nil || f.state().State != v1alpha1.RolloutNoMatchingNodes || !strings.Contains(f.state().Message, "chooses no node") {

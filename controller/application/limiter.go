@@ -34,8 +34,8 @@ func (l *limiter) full(namespace string) bool {
 	return l.slow[namespace] >= slowAtOnce
 }
 
-// later is when to ask again whether a lane is full.
-func later() time.Duration {
+// retryAfter is when to ask again whether a lane is full.
+func retryAfter() time.Duration {
 	return 5*time.Second + rand.N(10*time.Second) //nolint:gosec // jitter guards no secret
 }
 
