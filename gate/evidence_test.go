@@ -517,7 +517,7 @@ func TestOneVerdictRestsOnOneTrust(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := j.RevisionIn("")
-	// The signer is revoked in the middle of a evaluation: what comes of it says
+	// The signer is revoked in the middle of an evaluation: what comes of it says
 	// by which trust it was made, and so does not pass for one made since.
 	j.SetTrust(w.revoke("team-a"))
 	j.SetPolicies(w.policy(policies.Policy{Name: "p", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains \"no\"\n"}}))

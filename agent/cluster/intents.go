@@ -39,7 +39,7 @@ func fareOf(err error) string {
 	return notAtHand
 }
 
-// seen is what is remembered of a BpfIntent: enough to report whether it changed,
+// seen is what is remembered of a BpfIntent: enough to tell whether it changed,
 // and not the envelope, which the agent underneath has.
 type seen struct {
 	hash [sha256.Size]byte

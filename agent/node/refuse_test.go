@@ -170,7 +170,7 @@ func TestANodeComesBackWithEverythingElseAway(t *testing.T) {
 	}
 	// The tombstone is remembered: what it unloaded does not come back.
 	if err := a.Accept(w.seal(gone)); !errors.Is(err, intent.ErrOlder) {
-		t.Errorf("Accept of a unloaded intent = %v", err)
+		t.Errorf("Accept of an unloaded intent = %v", err)
 	}
 }
 

@@ -17,7 +17,7 @@ const (
 	hasty      = 250 * time.Millisecond
 )
 
-// errQueued says why a evaluation was given up.
+// errQueued says why an evaluation was given up.
 var errQueued = errors.New("it takes long, and so many others of its namespace do that it has to wait; trying again")
 
 // limiter keep one namespace, whose registries hang, from holding up the others
