@@ -30,10 +30,7 @@ type cache struct {
 	held atomic.Int64
 }
 
-const (
-	temporaryPrefix = ".writing-"
-	cacheMode       = 0o700
-)
+const cacheMode = 0o700
 
 func openCache(dir string) (*cache, error) {
 	c := &cache{dir: filepath.Join(dir, "blobs", "sha256"), links: filepath.Join(dir, "links")}

@@ -159,7 +159,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("Copy to a full disk: %v, want ENOSPC", err)
 	}
 	for name := range files(t, dir) {
-		if strings.Contains(name, temporaryPrefix) {
+		if atomicfile.IsTemporary(filepath.Base(name)) {
 			t.Errorf("left half-written: %s", name)
 		}
 	}
@@ -454,7 +454,7 @@ func TestACacheThatIsFullKeepsNoMore(t *testing.T) {
 func TestPruneClearsUpAfterKilledProcesses(t *testing.T) {
 	dir := t.TempDir()
 	c := newTestClient(t, cachedIn(dir))
-	old, young := filepath.Join(c.cache.dir, temporaryPrefix+"1"), filepath.Join(c.cache.dir, temporaryPrefix+"2")
+	old, young := filepath.Join(c.cache.dir, ".new-1"), filepath.Join(c.cache.dir, ".new-2")
 	for _, path := range []string{old, young} {
 		if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
 			t.Fatalf("write: %v", err)
