@@ -1,5 +1,5 @@
-// Package atomicfile writes files whole or not at all: whoever reads a path finds what was
-// there before, or all of what was written.
+// Package atomicfile writes files whole or not at all: a reader of a path finds what was there
+// before, or all of what was written.
 //
 // It owns the names of files that are being written. It removes none that another process
 // left: only the owner of a folder knows when nobody writes there.

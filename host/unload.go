@@ -41,11 +41,13 @@ func Unload(ctx context.Context, state, bpffs string) (Unloaded, error) {
 	if err != nil {
 		return Unloaded{}, fmt.Errorf("unload: %w", err)
 	}
-	if _, err := os.Stat(bpffs); errors.Is(err, fs.ErrNotExist) {
-		err = node.RemoveState(filepath.Join(state, agentFolder))
-		return Unloaded{}, err
+	agent := filepath.Join(state, agentFolder)
+	if _, err = os.Stat(bpffs); errors.Is(err, fs.ErrNotExist) {
+		err = node.RemoveState(agent)
+	} else {
+		err = node.Cleanup(bpffs, agent)
 	}
-	if err := node.Cleanup(bpffs, filepath.Join(state, agentFolder)); err != nil {
+	if err != nil {
 		return Unloaded{}, fmt.Errorf("unload: %w", err)
 	}
 	// A folder that holds files of others stays.

@@ -147,7 +147,7 @@ func (c *executable) reason(member *ast.Term, entry string) (Reason, error) {
 		return Reason{}, fmt.Errorf("puts something without a message into %s", entry)
 	}
 	if r.Fix == "" && entry == entryDeny {
-		r.Fix = "the rule names no fix; ask whoever keeps policy " + c.id
+		r.Fix = "the rule names no fix; ask the owner of policy " + c.id
 	}
 	r.Rule = c.id + "/" + rule
 	return r, nil

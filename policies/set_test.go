@@ -346,7 +346,7 @@ deny contains {"msg": "m", "path": "b"}`)},
 			for _, reasons := range [][]policies.Reason{want.Denied, want.Audited} {
 				for i, r := range reasons {
 					policy := r.Rule[:strings.LastIndex(r.Rule, "/")]
-					reasons[i].Fix = "the rule names no fix; ask whoever keeps policy " + policy
+					reasons[i].Fix = "the rule names no fix; ask the owner of policy " + policy
 				}
 			}
 			if want.Denied == nil {

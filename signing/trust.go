@@ -129,8 +129,8 @@ func (t *Trust) Names() []string {
 	return names
 }
 
-// Cautions are what whoever wrote the signer of that name may not have meant, in sentences: that its key
-// is another's as well.
+// Cautions are what the author of the signer of that name may not have meant, in sentences:
+// that another signer has its key.
 func (t *Trust) Cautions(name string) []string {
 	i := slices.IndexFunc(t.parties, func(p *signer) bool { return p.name == name })
 	if i < 0 || t.parties[i].key == "" {

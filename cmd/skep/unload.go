@@ -63,6 +63,10 @@ func printRemoved(w io.Writer, u host.Unloaded) error {
 		return errors.New("unload: programs are still loaded, since another pin or process holds them or their links; " +
 			"remove the pin or end the process (bpftool link shows both)")
 	}
+	if len(u.Gone) == 0 {
+		fmt.Fprintln(w, "nothing of Skep's was pinned; skep inventory lists what something else holds")
+		return nil
+	}
 	fmt.Fprintln(w, "no program of Skep's is loaded")
 	return nil
 }

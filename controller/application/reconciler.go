@@ -456,7 +456,7 @@ func (r *Reconciler) namespace(ctx context.Context, id v1alpha1.Identity) (polic
 	return policies.Namespace{Name: id.Namespace, Labels: ns.Labels}, nil
 }
 
-// applyUnloadProtection asks whether a mass denial holds what a policy wants unloaded, and what
+// applyUnloadProtection asks whether unload protection holds what a policy wants unloaded, and what
 // lets it go; of what a policy does not want unloaded it says so. besides are
 // the versions that stand beside what is live: those that are held are taken from the
 // denied.
