@@ -47,7 +47,7 @@ demo-cluster: assets ## Show cluster mode on three nodes of this kernel, with a 
 	@cd test/integration && SKEP_DEMO=1 ../../bin/demo-cluster -test.run '^TestDemo$$' 2>/dev/null
 
 assets: ## Build the Kubernetes, etcd and helm that tests run (minutes, once)
-	@go run ./test/controlplane/assets
+	@go run ./test/harness/controlplane/assets
 	@GOFLAGS= $(TOOL) -n helm >/dev/null
 
 test: assets ## Run every test; those that need the kernel need root
@@ -59,7 +59,7 @@ test: assets ## Run every test; those that need the kernel need root
 
 test-integration: assets ## Run the tests of a cluster alone: a real API server, three nodes of this kernel
 	@$(NOTE_ROOT)
-	go test -timeout 15m $(TESTFLAGS) ./test/controlplane ./test/integration/... ./test/chart
+	go test -timeout 15m $(TESTFLAGS) ./test/harness/controlplane ./test/integration/... ./test/chart
 
 test-race: assets ## Run every test under the race detector (needs a C compiler)
 	@$(NOTE_ROOT)
@@ -70,7 +70,7 @@ test-e2e: assets ## Install Skep into a real cluster of one node by the commands
 	SKEP_E2E=1 go test -count 1 -timeout 15m $(TESTFLAGS) ./test/e2e
 
 test-vm: ## Run the kernel tests on Linux 6.1 and 6.12 in virtual machines (qemu)
-	SKEP_VM_KERNELS=6.1,6.12 SKEP_VM_PACKAGES=agent/attach,agent/chain,agent/inventory,agent/kernel,agent/node go test -v -count 1 -timeout 20m ./test/kernel
+	SKEP_VM_KERNELS=6.1,6.12 SKEP_VM_PACKAGES=agent/attach,agent/chain,agent/inventory,agent/kernel,agent go test -v -count 1 -timeout 20m ./test/kernel
 
 # Without a bound on it, the search for a smaller input of the same coverage takes
 # most of the time: one target ran 134 inputs a minute.
@@ -87,7 +87,7 @@ bench: ## Run the benchmarks into dist/bench.txt and compare with dist/bench.old
 	@old=$(basename $(BENCHOUT)).old.txt; test ! -e $$old || $(TOOL) benchstat $$old $(BENCHOUT)
 
 bench-cluster: assets ## Measure a cluster: up to 1,000 simulated nodes, 1,000 applications, the webhook, an agent's memory (minutes)
-	go test -run '^$$' -bench 'Nodes|Thousand|Webhook|Resident|AtRest' -benchtime 1x -timeout 30m ./test/integration/... ./agent/cluster
+	go test -run '^$$' -bench 'Nodes|Thousand|Webhook|Resident|AtRest' -benchtime 1x -timeout 30m ./test/integration/... ./agent/kube
 
 cosign: ## Make signing's golden files anew by cosign 2 and 3, and have both verify Skep's (minutes to build)
 	GOBIN='$(CURDIR)/dist/cosign/cosign2' go install github.com/sigstore/cosign/v2/cmd/cosign@v2.6.5

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-//go:generate go run ../test/programs/compile testdata/src testdata
+//go:generate go run ../test/fixture/programs/compile testdata/src testdata
 
 var update = flag.Bool("update", false, "write the golden files anew")
 

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/skep-dev/skep/bytecode"
-	"github.com/skep-dev/skep/bytecode/image"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // labelled are facts with a program or map of several kinds.

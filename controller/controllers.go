@@ -36,21 +36,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/skep-dev/skep/access"
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/controller/agents"
 	"github.com/skep-dev/skep/controller/application"
-	"github.com/skep-dev/skep/controller/images"
-	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/imagestore"
 	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/controller/pull"
+	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
 	gatemetrics "github.com/skep-dev/skep/gate/metrics"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/kubeauth"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 )
@@ -63,7 +63,7 @@ type Options struct {
 	Namespace string
 	// SealKey is the key intents are sealed with, as intent.GenerateKey made it.
 	// Empty means the one in a Secret of Namespace, which is made on first use
-	// and rotated; see package keys.
+	// and rotated; see package sealing.
 	SealKey []byte
 	// Rotation is how the key in the Secret is rotated.
 	Rotation Rotation
@@ -261,15 +261,15 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 		return nil, err
 	}
 	elector.Add(
-		&keys.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring, Every: o.Rotation.Every},
-		&images.Sweeper{Client: mgr.GetClient()},
+		&sealing.Resealer{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Ring: ring, Every: o.Rotation.Every},
+		&imagestore.Sweeper{Client: mgr.GetClient()},
 	)
 	return mgr, errors.Join(registry.Register(newCensus(mgr.GetClient(), keeper)), addRunnables(mgr, elector, keeper,
-		&images.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries, MaxBytes: room / 4}))
+		&imagestore.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries, MaxBytes: room / 4}))
 }
 
 // registerServers has the manager serve the webhook and the mirror.
-func registerServers(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys.Ring, registries *image.Client, secrets *pull.Secrets, parts admission.Parts) error {
+func registerServers(ctx context.Context, mgr ctrl.Manager, o Options, ring *sealing.Ring, registries *image.Client, secrets *pull.Secrets, parts admission.Parts) error {
 	if o.Mirror.served() && o.Mirror.Certificate == nil {
 		o.Mirror.Certificate, parts.Tell = parts.Certificates.Get, tellAgents(mgr, o.Namespace)
 	}
@@ -284,7 +284,7 @@ func registerServers(ctx context.Context, mgr ctrl.Manager, o Options, ring *key
 
 // addRunnables has the manager run what every replica runs beside its servers and
 // reconcilers; the elector runs what is for the leader alone.
-func addRunnables(mgr ctrl.Manager, elector *leader.Elector, keeper *policy.Keeper, pruner *images.Pruner) error {
+func addRunnables(mgr ctrl.Manager, elector *leader.Elector, keeper *policy.Keeper, pruner *imagestore.Pruner) error {
 	return errors.Join(
 		mgr.Add(elector),
 		mgr.Add(pruner),
@@ -311,8 +311,8 @@ func newElector(mgr ctrl.Manager, o Options, recorder events.EventRecorder) (*le
 
 // remembering joins what replicas remember of images with where they read them:
 // each fills the other.
-func remembering(c client.Client, ring *keys.Ring, registries *image.Client) (*images.Memory, *image.Shared) {
-	memory := &images.Memory{Client: c, Keys: ring.Keys, Gather: time.Second}
+func remembering(c client.Client, ring *sealing.Ring, registries *image.Client) (*imagestore.Memory, *image.Shared) {
+	memory := &imagestore.Memory{Client: c, Keys: ring.Keys, Gather: time.Second}
 	shared := image.NewShared(registries, image.SharedOptions{Recall: memory.Recall})
 	memory.Remember, memory.Open = shared.Remember, shared.Open
 	return memory, shared
@@ -377,7 +377,7 @@ func (o Options) metricsServer(certificates *admission.Certificates) metricsserv
 		served.TLSOpts = append(served.TLSOpts, func(c *tls.Config) { c.GetCertificate = certificates.Get })
 	}
 	served.FilterProvider = func(config *rest.Config, client *http.Client) (metricsserver.Filter, error) {
-		guard, err := access.New(config, client)
+		guard, err := kubeauth.New(config, client)
 		return func(log logr.Logger, next http.Handler) (http.Handler, error) {
 			return guard.Handler(next, func(err error) { log.Error(err, "review who asks for metrics") }), nil
 		}, err
@@ -454,18 +454,18 @@ func tellAgents(mgr ctrl.Manager, namespace string) func(context.Context, []byte
 		if err != nil {
 			return err
 		}
-		return keys.Publish(ctx, direct, namespace, keys.MirrorCA, authorities)
+		return sealing.Publish(ctx, direct, namespace, sealing.MirrorCA, authorities)
 	}
 }
 
 // newRing is the key that was given, or those of the Secret.
-func newRing(ctx context.Context, mgr ctrl.Manager, o Options) (*keys.Ring, error) {
+func newRing(ctx context.Context, mgr ctrl.Manager, o Options) (*sealing.Ring, error) {
 	if len(o.SealKey) == 0 {
 		direct, err := newDirect(mgr)
 		if err != nil {
 			return nil, err
 		}
-		ring, err := keys.Open(ctx, &keys.Store{Client: direct, Namespace: o.Namespace, Now: o.Rotation.Now})
+		ring, err := sealing.Open(ctx, &sealing.Store{Client: direct, Namespace: o.Namespace, Now: o.Rotation.Now})
 		if err != nil {
 			return nil, err
 		}
@@ -477,11 +477,11 @@ func newRing(ctx context.Context, mgr ctrl.Manager, o Options) (*keys.Ring, erro
 		return nil, fmt.Errorf("read sealing key: %w", err)
 	}
 	trust, err := intent.NewTrust(sealer.Public())
-	return keys.NewRing(keys.Keys{Sealer: sealer, Trust: trust}), err
+	return sealing.NewRing(sealing.Keys{Sealer: sealer, Trust: trust}), err
 }
 
 // registerMirror has the manager serve bytecode, where it is asked to.
-func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *keys.Ring, registries *image.Client, secrets *pull.Secrets) error {
+func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *sealing.Ring, registries *image.Client, secrets *pull.Secrets) error {
 	m := o.Mirror
 	if !m.served() {
 		return nil
@@ -524,7 +524,7 @@ func peers(mgr ctrl.Manager, o Options) *mirror.Peers {
 	return &mirror.Peers{
 		Addresses: m.Peers, TokenFile: m.TokenFile, ServerName: cmp.Or(m.ServerName, service+"."+o.Namespace+".svc"),
 		Authorities: func(ctx context.Context) ([]byte, error) {
-			return keys.Published(ctx, mgr.GetAPIReader(), o.Namespace, keys.MirrorCA)
+			return sealing.Published(ctx, mgr.GetAPIReader(), o.Namespace, sealing.MirrorCA)
 		},
 	}
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/demo/story"
 	"github.com/skep-dev/skep/examples"
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/signing"
 )
 
-//go:generate go run ../test/programs/compile objects objects
+//go:generate go run ../test/fixture/programs/compile objects objects
 
 //go:embed objects/*.o
 var objects embed.FS
@@ -174,7 +174,7 @@ func (s *show) deploy(ctx context.Context) error {
 	for file := range files {
 		names = append(names, strings.TrimSuffix(file, ".cue"))
 	}
-	err = s.until(ctx, "everything is loaded", func(st host.Status) bool {
+	err = s.until(ctx, "everything is loaded", func(st nodemode.Status) bool {
 		for _, n := range names {
 			if !ready(st, n) {
 				return false
@@ -250,7 +250,7 @@ func (s *show) update(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, <-done)
 	}
-	err = s.until(ctx, "the new version runs", func(st host.Status) bool {
+	err = s.until(ctx, "the new version runs", func(st nodemode.Status) bool {
 		return ready(st, "counter") && find(st, "counter").Digest != before
 	})
 	swapped := len(done) == 0
@@ -312,7 +312,7 @@ func (s *show) deny(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = s.until(ctx, "all three are denied", func(st host.Status) bool {
+	err = s.until(ctx, "all three are denied", func(st nodemode.Status) bool {
 		for _, suspect := range suspects() {
 			if find(st, suspect.name).Condition(v1alpha1.ConditionAllowed).Status != metav1.ConditionFalse {
 				return false
@@ -395,7 +395,7 @@ func (s *show) revert(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.until(ctx, "everything is unloaded", func(st host.Status) bool { return len(st.Applications) == 0 }); err != nil {
+	if err := s.until(ctx, "everything is unloaded", func(st nodemode.Status) bool { return len(st.Applications) == 0 }); err != nil {
 		return err
 	}
 	left, err := s.managed(ctx)

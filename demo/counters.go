@@ -6,13 +6,13 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/nodemode"
 )
 
 // read adds up the first eight bytes of every value of a map that an
 // application's program uses: one value for each CPU of a per-CPU map, one for
 // a data section. It reads the kernel's own map, found by the program's id.
-func read(s host.Status, application, name string) (uint64, error) {
+func read(s nodemode.Status, application, name string) (uint64, error) {
 	for _, p := range find(s, application).Programs {
 		prog, err := ebpf.NewProgramFromID(ebpf.ProgramID(p.ID))
 		if err != nil {

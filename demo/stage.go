@@ -21,9 +21,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/demo/story"
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/signing"
 )
 
@@ -42,7 +42,7 @@ type show struct {
 	client   *image.Client
 	key      *signing.PrivateKey
 	repo     *repository
-	host     *host.Host
+	host     *nodemode.Host
 	wire     *wire
 	// tcx tells that the kernel has TCX (6.6).
 	tcx   bool
@@ -164,7 +164,7 @@ func (s *show) openKey() (string, error) {
 
 // openHost starts node mode on the repository.
 func (s *show) openHost(ctx context.Context, bpffs, signers string) error {
-	h, err := host.New(ctx, host.Options{
+	h, err := nodemode.New(ctx, nodemode.Options{
 		Source:   "file://" + s.repo.dir,
 		Signers:  []string{signers},
 		State:    filepath.Join(s.dir, "state"),
@@ -196,7 +196,7 @@ func (s *show) close() error {
 }
 
 // until waits for the host's status to satisfy a condition.
-func (s *show) until(ctx context.Context, what string, done func(host.Status) bool) error {
+func (s *show) until(ctx context.Context, what string, done func(nodemode.Status) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -215,7 +215,7 @@ func (s *show) until(ctx context.Context, what string, done func(host.Status) bo
 }
 
 // explain says of a status what a person needs when waiting was in vain.
-func explain(s host.Status) string {
+func explain(s nodemode.Status) string {
 	words := []string{s.Source.Error, s.Settings.Error}
 	for _, p := range s.Problems {
 		words = append(words, p.Error())
@@ -228,17 +228,17 @@ func explain(s host.Status) string {
 }
 
 // ready reports whether an application runs what the definitions say of it.
-func ready(s host.Status, name string) bool {
+func ready(s nodemode.Status, name string) bool {
 	a := find(s, name)
 	return a.Condition(v1alpha1.ConditionReady).Status == metav1.ConditionTrue
 }
 
 // find returns the application of that name, or an empty one.
-func find(s host.Status, name string) host.Application {
+func find(s nodemode.Status, name string) nodemode.Application {
 	for _, a := range s.Applications {
 		if a.Name == name {
 			return a
 		}
 	}
-	return host.Application{}
+	return nodemode.Application{}
 }

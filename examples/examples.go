@@ -7,9 +7,9 @@ package examples
 
 import "embed"
 
-//go:generate go run ../test/programs/compile xdp-counter xdp-counter
-//go:generate go run ../test/programs/compile tcx-firewall tcx-firewall
-//go:generate go run ../test/programs/compile exec-snoop exec-snoop
+//go:generate go run ../test/fixture/programs/compile xdp-counter xdp-counter
+//go:generate go run ../test/fixture/programs/compile tcx-firewall tcx-firewall
+//go:generate go run ../test/fixture/programs/compile exec-snoop exec-snoop
 
 // FS holds the folders of the examples, each with its .c, .o, .cue and .rego
 // files and its README.md.

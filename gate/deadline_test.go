@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image"
 )
 
 // trickling is the registry under another address, which answers requests whose

@@ -8,8 +8,8 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/policies"
 )
 

@@ -10,10 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/gate/metrics"
-	"github.com/skep-dev/skep/test/series"
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/harness/series"
 )
 
 // counted is a Evaluator, and a function that tells what it counted since it was

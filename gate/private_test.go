@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image"
 )
 
 // locked lets nobody read one repository who shows no password.

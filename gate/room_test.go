@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // heldUp is a registry that says nothing of signatures in one repository until

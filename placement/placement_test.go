@@ -10,7 +10,7 @@ import (
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/placement"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // wants is an intent for one function on hooks.

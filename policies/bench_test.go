@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/skep-dev/skep/policies"
-	"github.com/skep-dev/skep/test/command"
-	"github.com/skep-dev/skep/test/rules"
+	"github.com/skep-dev/skep/test/fixture/rules"
+	"github.com/skep-dev/skep/test/harness/command"
 )
 
 // sets are what the benchmarks evaluate.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/policies"
-	"github.com/skep-dev/skep/test/workers"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 // engine is the one of all tests that need none of their own.

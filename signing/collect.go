@@ -20,7 +20,7 @@ import (
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/image"
 )
 
 // What Collect takes in at most for one digest, from the referrers and from the

@@ -26,7 +26,7 @@ import (
 	"github.com/sigstore/cosign/v2/pkg/oci/static"
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
 
-	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/signing"
 )
 

@@ -19,7 +19,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/signing"
 )
 

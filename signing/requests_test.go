@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/signing"
 )
 

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/image"
 )
 
 // SignOptions say how a signature is made. The zero value is what cosign sign

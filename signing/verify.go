@@ -17,7 +17,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
 
-	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/text"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // inode is what a path leads to.

@@ -14,7 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/hook"
-	"github.com/skep-dev/skep/test/drop"
+	"github.com/skep-dev/skep/test/harness/drop"
 )
 
 func TestEveryHookIsProbedAndLeavesNothing(t *testing.T) {

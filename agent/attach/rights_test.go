@@ -11,8 +11,8 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/test/drop"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/drop"
 )
 
 func TestARefusedAttachmentNamesTheMissingCapability(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/bytecode"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // pass, drop and the others are values of enum xdp_action.
@@ -22,7 +22,7 @@ const (
 	redirect
 )
 
-//go:generate go run ../../test/programs/compile testdata/src testdata
+//go:generate go run ../../test/fixture/programs/compile testdata/src testdata
 
 //go:embed testdata/*.o
 var own embed.FS

@@ -10,8 +10,8 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/programs"
-	"github.com/skep-dev/skep/test/seals"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/seals"
 )
 
 func TestNamesAreEscapedForTheFileSystemAndBack(t *testing.T) {

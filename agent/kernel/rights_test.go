@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/drop"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/drop"
 )
 
 func TestARefusedLoadNamesTheMissingCapability(t *testing.T) {

@@ -8,10 +8,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/agent"
 )
 
-// Metrics is a node.Observer.
+// Metrics is a agent.Observer.
 type Metrics struct {
 	loads    *prometheus.HistogramVec
 	attaches *prometheus.HistogramVec
@@ -31,11 +31,11 @@ func New(registry prometheus.Registerer) *Metrics {
 		healed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "skep_agent_drift_healed_total", Help: "What somebody else changed in the kernel and was put back, by kind: unpinned, detached or replaced."}, []string{"kind"}),
 	}
-	for _, what := range node.Loadables() {
+	for _, what := range agent.Loadables() {
 		m.loads.WithLabelValues(string(what), ok)
 		m.loads.WithLabelValues(string(what), failed)
 	}
-	for _, d := range node.Drifts() {
+	for _, d := range agent.Drifts() {
 		m.healed.WithLabelValues(string(d))
 	}
 	registry.MustRegister(m.loads, m.attaches, m.healed)
@@ -52,15 +52,15 @@ func result(err error) string {
 	return ok
 }
 
-// Loaded implements node.Observer.
-func (m *Metrics) Loaded(what node.Loadable, took time.Duration, err error) {
+// Loaded implements agent.Observer.
+func (m *Metrics) Loaded(what agent.Loadable, took time.Duration, err error) {
 	m.loads.WithLabelValues(string(what), result(err)).Observe(took.Seconds())
 }
 
-// Attached implements node.Observer.
+// Attached implements agent.Observer.
 func (m *Metrics) Attached(hook string, took time.Duration, err error) {
 	m.attaches.WithLabelValues(hook, result(err)).Observe(took.Seconds())
 }
 
-// Healed implements node.Observer.
-func (m *Metrics) Healed(what node.Drift) { m.healed.WithLabelValues(string(what)).Inc() }
+// Healed implements agent.Observer.
+func (m *Metrics) Healed(what agent.Drift) { m.healed.WithLabelValues(string(what)).Inc() }

@@ -1,7 +1,7 @@
 // Command skep-agent holds one node of a cluster to the sealed intents of the
 // API server, and reports how they are doing.
 //
-// It holds flags and wiring only; the work is done in package cluster.
+// It holds flags and wiring only; the work is done in package kube.
 package main
 
 import (

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/test/command"
+	"github.com/skep-dev/skep/test/harness/command"
 )
 
 // fileSystem is what a folder lies on.

@@ -20,20 +20,20 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
-	"github.com/skep-dev/skep/agent/cluster"
+	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/agent/kube"
 	"github.com/skep-dev/skep/listen"
 )
 
 // version is set by the linker for a release.
 var version string
 
-// flags are those that are not cluster.Options themselves.
+// flags are those that are not kube.Options themselves.
 type flags struct {
 	kubeconfig string
 	listen     string
-	// secureMetrics is the opposite of cluster.Options.InsecureMetrics.
+	// secureMetrics is the opposite of kube.Options.InsecureMetrics.
 	secureMetrics bool
 	logFormat     string
 	verbose       bool
@@ -49,7 +49,7 @@ type flags struct {
 // newRoot puts the command together.
 func newRoot(out, err io.Writer) *cobra.Command {
 	var (
-		o    cluster.Options
+		o    kube.Options
 		f    flags
 		maps resource.QuantityValue
 	)
@@ -68,7 +68,7 @@ func newRoot(out, err io.Writer) *cobra.Command {
 			case f.mount != "":
 				return kernel.Mount(f.mount)
 			case f.cleanup:
-				return cluster.Cleanup(o.Node.BPFFS, o.Node.StateDir)
+				return kube.Cleanup(o.Node.BPFFS, o.Node.StateDir)
 			}
 			if cmd.Flags().Changed("map-memory") {
 				f.maps = &maps.Quantity
@@ -85,7 +85,7 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	s.StringVar(&o.Node.CgroupRoot, "cgroup-root", "", "mount of cgroup2 (default: where it is mounted)")
 	s.Var(&maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound (default: what --memory-limit leaves beside 1Gi for the agent, or half of a small one)")
 	s.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended, maps included; 0 knows of none")
-	s.IntVar(&o.Node.NamespaceShare, "namespace-share", node.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
+	s.IntVar(&o.Node.NamespaceShare, "namespace-share", agent.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
 	s.StringVar(&o.Node.HostRoot, "host-root", "", "folder below which a container has the node's files: binaries of uprobes, network namespaces (default: its own root)")
 	s.StringVar(&o.TrustFile, "trust", "", "file of the public keys whose seals count, in PEM; read again when it changes")
 	s.StringVar(&o.Mirror.URL, "mirror", "", "https address of the controller's mirror of bytecode")
@@ -119,7 +119,7 @@ func versionString() string {
 }
 
 // hold is the command without its flags.
-func hold(ctx context.Context, to io.Writer, o cluster.Options, f flags) error {
+func hold(ctx context.Context, to io.Writer, o kube.Options, f flags) error {
 	log, err := logger(to, f)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func hold(ctx context.Context, to io.Writer, o cluster.Options, f flags) error {
 	config.UserAgent = "skep-agent/" + versionString()
 	o.Node.MapMemory = mapMemory(log, f.maps, f.memory)
 	o.Config, o.Log, o.Version, o.InsecureMetrics = config, log, versionString(), !f.secureMetrics
-	agent, err := cluster.New(o)
+	agent, err := kube.New(o)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func hold(ctx context.Context, to io.Writer, o cluster.Options, f flags) error {
 }
 
 // logger writes one line an event. What client-go says is for --verbose: what
-// matters of it is said by package cluster.
+// matters of it is said by package kube.
 func logger(to io.Writer, f flags) (*slog.Logger, error) {
 	o := &slog.HandlerOptions{Level: slog.LevelInfo}
 	if f.verbose {

@@ -16,24 +16,24 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/schemas"
 )
 
 // answering is a skep run that answers with a status, and returns its state folder.
-func answering(t *testing.T, status *atomic.Pointer[host.Status]) (state string) {
+func answering(t *testing.T, status *atomic.Pointer[nodemode.Status]) (state string) {
 	t.Helper()
 	state = t.TempDir()
 	var listen net.ListenConfig
-	l, err := listen.Listen(t.Context(), "unix", filepath.Join(state, host.SocketName))
+	l, err := listen.Listen(t.Context(), "unix", filepath.Join(state, nodemode.SocketName))
 	if err != nil {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/status", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(status.Load()) })
-	mux.HandleFunc("/v1/chains", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode([]node.ChainStatus{}) })
+	mux.HandleFunc("/v1/chains", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode([]agent.ChainStatus{}) })
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
@@ -41,15 +41,15 @@ func answering(t *testing.T, status *atomic.Pointer[host.Status]) (state string)
 }
 
 // running is a status with two applications, and a third whose definition cannot be read.
-func running() host.Status {
+func running() nodemode.Status {
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Succeeded"}
-	app := func(name string) host.Application {
-		return host.Application{Kind: v1alpha1.KindClusterBpfApplication, Name: name, Image: "r.example.com/" + name + ":v1",
+	app := func(name string) nodemode.Application {
+		return nodemode.Application{Kind: v1alpha1.KindClusterBpfApplication, Name: name, Image: "r.example.com/" + name + ":v1",
 			Digest: "sha256:" + strings.Repeat("ab", 32), Signers: []string{"release-of-the-team", "security"}, Conditions: []metav1.Condition{ready}}
 	}
-	return host.Status{
-		Source:       host.SourceStatus{Address: "./defs", Revision: strings.Repeat("cd", 20)},
-		Applications: []host.Application{app("one"), app("two")},
+	return nodemode.Status{
+		Source:       nodemode.SourceStatus{Address: "./defs", Revision: strings.Repeat("cd", 20)},
+		Applications: []nodemode.Application{app("one"), app("two")},
 		Problems: []schemas.Problem{{Source: schemas.Position{File: "three.yaml", Line: 4}, Message: "it is wrong",
 			Definition: &v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "three"}}},
 		Synced: time.Now(),
@@ -82,7 +82,7 @@ func (l *locked) String() string {
 }
 
 func TestHostIsAskedInEveryFormat(t *testing.T) {
-	var status atomic.Pointer[host.Status]
+	var status atomic.Pointer[nodemode.Status]
 	status.Store(new(running()))
 	state := answering(t, &status)
 	for _, test := range []struct {
@@ -119,7 +119,7 @@ func TestHostIsAskedInEveryFormat(t *testing.T) {
 }
 
 func TestWhatDoesNotExistIsSaidWithExitCode1(t *testing.T) {
-	var status atomic.Pointer[host.Status]
+	var status atomic.Pointer[nodemode.Status]
 	status.Store(new(running()))
 	state := answering(t, &status)
 	for _, args := range [][]string{{"status", "nothing"}, {"explain", "nothing"}, {"chain", "nothing"}} {
@@ -132,7 +132,7 @@ func TestWhatDoesNotExistIsSaidWithExitCode1(t *testing.T) {
 }
 
 func TestStatusIsWatched(t *testing.T) {
-	var status atomic.Pointer[host.Status]
+	var status atomic.Pointer[nodemode.Status]
 	status.Store(new(running()))
 	state := answering(t, &status)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/skep-dev/skep/bytecode/image"
-	"github.com/skep-dev/skep/test/command"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/command"
 )
 
 // BenchmarkResident reports the resident memory of skep run with ten

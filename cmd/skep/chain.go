@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/agent"
 )
 
 func newChain() *cobra.Command {
@@ -21,11 +21,11 @@ func newChain() *cobra.Command {
 		Short: "Show the XDP programs of an interface in the order they run, and the room left",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var all []node.ChainStatus
+			var all []agent.ChainStatus
 			if err := l.do(cmd.Context(), http.MethodGet, "chains", &all); err != nil {
 				return err
 			}
-			chosen := []node.ChainStatus{}
+			chosen := []agent.ChainStatus{}
 			for _, c := range all {
 				if len(args) == 0 || c.Interface == args[0] {
 					chosen = append(chosen, c)
@@ -50,7 +50,7 @@ func newChain() *cobra.Command {
 	return cmd
 }
 
-func printChain(w io.Writer, c node.ChainStatus) error {
+func printChain(w io.Writer, c agent.ChainStatus) error {
 	fmt.Fprintf(w, "%s  program %d, link %d\n", c.Interface, c.ProgramID, c.LinkID)
 	var rows [][]string
 	for i, m := range c.Members {

@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/bytecode"
-	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/image"
 )
 
 func newImage() *cobra.Command {

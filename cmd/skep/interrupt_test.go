@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/skep-dev/skep/agent/node"
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/signing"
 )
 
@@ -173,7 +173,7 @@ func TestRunSaysWhatStaysLoaded(t *testing.T) {
 			t.Fatal(err)
 		}
 		for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
-			if _, err := os.Stat(filepath.Join(dir, "state", host.SocketName)); err == nil {
+			if _, err := os.Stat(filepath.Join(dir, "state", nodemode.SocketName)); err == nil {
 				break
 			}
 			<-time.After(10 * time.Millisecond)
@@ -188,9 +188,9 @@ func TestRunSaysWhatStaysLoaded(t *testing.T) {
 }
 
 func TestLeavesCountsWhatIsLoaded(t *testing.T) {
-	s := host.Status{Applications: []host.Application{
-		{Programs: []node.ProgramStatus{{ID: 3}, {ID: 4}}},
-		{Programs: []node.ProgramStatus{{ID: 0}}},
+	s := nodemode.Status{Applications: []nodemode.Application{
+		{Programs: []agent.ProgramStatus{{ID: 3}, {ID: 4}}},
+		{Programs: []agent.ProgramStatus{{ID: 0}}},
 	}}
 	if got, want := leaves(s).Error(), "2 programs of 1 application stay loaded and attached"; got != want {
 		t.Errorf("it says %q, want %q", got, want)

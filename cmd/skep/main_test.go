@@ -18,7 +18,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // TestMain makes the test binary the command skep for scripts, and the renderer

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/text"
@@ -49,7 +49,7 @@ func newPolicyTest() *cobra.Command {
 			report, err := test(cmd.Context(), os.DirFS(args[0]))
 			if err != nil {
 				// The settings know the places of what is wrong in objects.
-				if _, placed := host.LoadSettings(cmd.Context(), engine, host.SettingsOptions{Policies: args}); placed != nil {
+				if _, placed := nodemode.LoadSettings(cmd.Context(), engine, nodemode.SettingsOptions{Policies: args}); placed != nil {
 					return placed
 				}
 				return fmt.Errorf("test policies in %s: %w", args[0], err)

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
 // fleet is a cluster with one application whose status tests write.

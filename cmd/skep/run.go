@@ -15,14 +15,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
 )
 
 // defaultState is where a host keeps what it has to remember.
 const defaultState = "/var/lib/skep"
 
-// runFlags are those of skep run that are not host.Options themselves.
+// runFlags are those of skep run that are not nodemode.Options themselves.
 type runFlags struct {
 	once    bool
 	listen  string
@@ -33,7 +33,7 @@ type runFlags struct {
 
 func newRun() *cobra.Command {
 	var (
-		o host.Options
+		o nodemode.Options
 		f runFlags
 	)
 	cmd := &cobra.Command{
@@ -50,7 +50,7 @@ func newRun() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Log, o.MapMemory = logger(cmd.ErrOrStderr(), f.verbose), f.maps.Value()
 			logStart(o)
-			h, err := host.New(cmd.Context(), o)
+			h, err := nodemode.New(cmd.Context(), o)
 			if err != nil {
 				return err
 			}
@@ -65,7 +65,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.State, "state", defaultState, "folder for keys, caches and the socket")
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
 	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and evaluate again")
-	flags.IntVar(&o.NamespaceShare, "namespace-share", host.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
+	flags.IntVar(&o.NamespaceShare, "namespace-share", nodemode.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
 	flags.Var(&f.maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound")
 	flags.StringToStringVar(&o.Labels, "label", nil, "label of this node, for node selectors: key=value")
 	flags.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
@@ -85,12 +85,12 @@ func newRun() *cobra.Command {
 }
 
 // logStart says in one line what is about to run, before anything can fail.
-func logStart(o host.Options) {
+func logStart(o nodemode.Options) {
 	active := o.Policies
 	if !slices.Contains(slices.Concat(o.Policies, o.Replaces), policies.ProfileBaseline) {
 		active = append([]string{policies.ProfileBaseline}, active...)
 	}
-	o.Log.Info("skep run", "version", thisBuild().String(), "source", host.Redact(o.Source), "ref", or(o.Ref, "-"), "path", or(o.Path, "-"),
+	o.Log.Info("skep run", "version", thisBuild().String(), "source", nodemode.Redact(o.Source), "ref", or(o.Ref, "-"), "path", or(o.Path, "-"),
 		"policies", joined(active), "signers", or(joined(o.Signers), "none"), "state", o.State, "dryRun", o.DryRun)
 }
 
@@ -103,7 +103,7 @@ func logger(w io.Writer, verbose bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-func runHost(cmd *cobra.Command, h *host.Host, f runFlags) error {
+func runHost(cmd *cobra.Command, h *nodemode.Host, f runFlags) error {
 	if !f.once && !h.DryRun() {
 		listener, err := listen(cmd.Context(), f.listen)
 		if err != nil {
@@ -128,7 +128,7 @@ func runHost(cmd *cobra.Command, h *host.Host, f runFlags) error {
 }
 
 // leaves says how many programs stay loaded when skep run ends.
-func leaves(s host.Status) error {
+func leaves(s nodemode.Status) error {
 	programs, applications := 0, 0
 	for _, a := range s.Applications {
 		loaded := 0
@@ -156,7 +156,7 @@ func counted(n int, what string) string {
 }
 
 // onceError is the status as an exit code.
-func onceError(s host.Status, dry bool) error {
+func onceError(s nodemode.Status, dry bool) error {
 	for _, text := range []string{s.Source.Error, s.Settings.Error} {
 		if text != "" {
 			return errors.New(text)

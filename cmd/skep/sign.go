@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/text"
@@ -181,7 +181,7 @@ func newVerify(limit time.Duration) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			engine := policies.NewEngine(policies.EngineOptions{})
 			defer engine.Close()
-			settings, err := host.LoadSettings(cmd.Context(), engine, host.SettingsOptions{Signers: signers})
+			settings, err := nodemode.LoadSettings(cmd.Context(), engine, nodemode.SettingsOptions{Signers: signers})
 			if err != nil {
 				return err
 			}

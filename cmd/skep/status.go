@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/text"
@@ -53,7 +53,7 @@ func (l *local) register(cmd *cobra.Command, cluster string) {
 
 // do sends one request to the socket and reads its JSON into v.
 func (l *local) do(ctx context.Context, method, path string, v any) error {
-	socket := filepath.Join(l.state, host.SocketName)
+	socket := filepath.Join(l.state, nodemode.SocketName)
 	var dialer net.Dialer
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "unix", socket)
@@ -103,8 +103,8 @@ func newStatus() *cobra.Command {
 }
 
 // status is that of skep run, of the named applications alone where any are.
-func (l *local) status(ctx context.Context, names []string) (host.Status, error) {
-	var s host.Status
+func (l *local) status(ctx context.Context, names []string) (nodemode.Status, error) {
+	var s nodemode.Status
 	if err := l.do(ctx, http.MethodGet, "status", &s); err != nil || len(names) == 0 {
 		return s, err
 	}
@@ -113,7 +113,7 @@ func (l *local) status(ctx context.Context, names []string) (host.Status, error)
 			return s, noApplication("show status of", name)
 		}
 	}
-	s.Applications = slices.DeleteFunc(s.Applications, func(a host.Application) bool { return !slices.Contains(names, a.Identity().String()) })
+	s.Applications = slices.DeleteFunc(s.Applications, func(a nodemode.Application) bool { return !slices.Contains(names, a.Identity().String()) })
 	s.Problems = slices.DeleteFunc(s.Problems, func(p schemas.Problem) bool {
 		return p.Definition != nil && !slices.Contains(names, p.Definition.String())
 	})
@@ -127,12 +127,12 @@ func noApplication(verb, name string) error {
 
 // find returns an application by its name as skep status prints it. One that does not run
 // and whose definition cannot be read has its problems alone.
-func find(s host.Status, name string) (a host.Application, known bool) {
-	if i := slices.IndexFunc(s.Applications, func(a host.Application) bool { return a.Identity().String() == name }); i >= 0 {
+func find(s nodemode.Status, name string) (a nodemode.Application, known bool) {
+	if i := slices.IndexFunc(s.Applications, func(a nodemode.Application) bool { return a.Identity().String() == name }); i >= 0 {
 		return s.Applications[i], true
 	}
-	a = host.Application{Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{},
-		Conditions: []metav1.Condition{}, Programs: []node.ProgramStatus{}}
+	a = nodemode.Application{Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{},
+		Conditions: []metav1.Condition{}, Programs: []agent.ProgramStatus{}}
 	for _, p := range s.Problems {
 		if p.Definition != nil && p.Definition.String() == name {
 			a.Kind, a.Namespace, a.Name = p.Definition.Kind, p.Definition.Namespace, p.Definition.Name
@@ -177,7 +177,7 @@ func (l *local) watch(cmd *cobra.Command, output string, names []string) error {
 }
 
 // printNext prints one status of several, apart from the one before.
-func printNext(w io.Writer, output string, first bool, s host.Status) error {
+func printNext(w io.Writer, output string, first bool, s nodemode.Status) error {
 	if !first {
 		apart := map[string]string{"json": "", "yaml": "---\n"}
 		between, known := apart[output]
@@ -193,7 +193,7 @@ func printNext(w io.Writer, output string, first bool, s host.Status) error {
 
 // printStatus says where definitions come from, what waits for a human and how it is
 // confirmed, and how each application is doing.
-func printStatus(w io.Writer, format, confirm string, s host.Status) error {
+func printStatus(w io.Writer, format, confirm string, s nodemode.Status) error {
 	if format == "json" || format == "yaml" {
 		return printData(w, format, s)
 	}
@@ -211,7 +211,7 @@ func printStatus(w io.Writer, format, confirm string, s host.Status) error {
 	for _, caution := range slices.Concat(s.Source.Cautions, s.Settings.Cautions) {
 		fmt.Fprintf(w, "warning %s\n", text.Printable(caution))
 	}
-	for _, b := range []*host.UnloadProtection{s.Source.UnloadProtection, s.UnloadProtection} {
+	for _, b := range []*nodemode.UnloadProtection{s.Source.UnloadProtection, s.UnloadProtection} {
 		if b != nil {
 			fmt.Fprintf(w, "%s %s\n        kept until it is confirmed: %s\n        to unload: %s %s\n",
 				paint(w, red, "unload protection"), text.Printable(b.Reason), joined(b.Applications), confirm, b.Revision)
@@ -244,7 +244,7 @@ func printFailure(w io.Writer, failure string) {
 // printWhy says why an application is not as it is defined: the reasons of a
 // denial with what is known of its signatures, else what its condition says. What
 // is only warned of follows.
-func printWhy(w io.Writer, a host.Application) {
+func printWhy(w io.Writer, a nodemode.Application) {
 	ready := a.Condition(v1alpha1.ConditionReady)
 	if len(a.Reasons)+len(a.Warnings)+len(a.Audited) == 0 && ready.Status == metav1.ConditionTrue {
 		return
@@ -267,23 +267,23 @@ func printWhy(w io.Writer, a host.Application) {
 }
 
 // printUnloaded says why an application that is defined does not run any more.
-func printUnloaded(w io.Writer, a host.Application) {
+func printUnloaded(w io.Writer, a nodemode.Application) {
 	if a.Unloaded != "" {
 		fmt.Fprintf(w, "  %s %s\n", paint(w, red, "unloaded"), text.Printable(a.Unloaded))
 	}
 }
 
 // twoVersions reports whether another version runs than the definition asks for.
-func twoVersions(a host.Application) bool { return a.RunningImage != "" || earlierRuns(a) }
+func twoVersions(a nodemode.Application) bool { return a.RunningImage != "" || earlierRuns(a) }
 
 // earlierRuns reports whether the agent was told of a newer version than it runs.
-func earlierRuns(a host.Application) bool {
+func earlierRuns(a nodemode.Application) bool {
 	return a.Agent != nil && a.Agent.Revision != "" && a.Agent.Wanted != "" && a.Agent.Revision != a.Agent.Wanted
 }
 
 // printVersions says which image is wanted and which one runs, where those are
 // two.
-func printVersions(w io.Writer, a host.Application) {
+func printVersions(w io.Writer, a nodemode.Application) {
 	line := func(what, image, digest string) {
 		fmt.Fprintf(w, "  %-8s %s\n", what, strings.TrimSpace(text.Printable(image)+" "+digest))
 	}
@@ -304,7 +304,7 @@ func printVersions(w io.Writer, a host.Application) {
 
 // printApplications is a table with a line for each application; wide has its image too.
 // Lists and digests are shortened where it is not whole.
-func printApplications(w io.Writer, wide, whole bool, all []host.Application) error {
+func printApplications(w io.Writer, wide, whole bool, all []nodemode.Application) error {
 	header := []string{"APPLICATION", "READY", "DIGEST", "SIGNERS", "PROGRAMS", "REASON"}
 	if wide {
 		header = append(header, "IMAGE")
@@ -322,12 +322,12 @@ func printApplications(w io.Writer, wide, whole bool, all []host.Application) er
 }
 
 // statusRow is an application on one line.
-func statusRow(a host.Application, whole bool) []string {
+func statusRow(a nodemode.Application, whole bool) []string {
 	ready := a.Condition(v1alpha1.ConditionReady)
 	var programs []string
 	for _, p := range a.Programs {
 		for _, l := range p.Links {
-			if l.State == node.Attached {
+			if l.State == agent.Attached {
 				programs = append(programs, fmt.Sprintf("%s@%s", l.Hook, l.Target))
 			}
 		}
@@ -354,7 +354,7 @@ func newExplain() *cobra.Command {
 		Long:  "APP is a name, or namespace/name, as skep status prints it. The exit code is 1 where there is none.",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var s host.Status
+			var s nodemode.Status
 			if err := l.do(cmd.Context(), http.MethodGet, "status", &s); err != nil {
 				return err
 			}
@@ -380,7 +380,7 @@ func newExplain() *cobra.Command {
 	return cmd
 }
 
-func explain(w io.Writer, a host.Application) {
+func explain(w io.Writer, a nodemode.Application) {
 	fmt.Fprintf(w, "%s %s\n  source   %s\n", a.Kind, a.Identity(), text.Printable(or(a.Source, "-")))
 	printVersions(w, a)
 	fmt.Fprintf(w, "  signers  %s\n", or(joined(a.Signers), "none"))
@@ -434,7 +434,7 @@ func newConfirm() *cobra.Command {
 		Short: "Let a change of policies or of the source that would unload much of what runs go through",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var released host.UnloadProtection
+			var released nodemode.UnloadProtection
 			if err := l.do(cmd.Context(), http.MethodPost, "confirm?revision="+url.QueryEscape(args[0]), &released); err != nil {
 				return err
 			}

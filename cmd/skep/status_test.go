@@ -7,15 +7,15 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/schemas"
 )
 
 // notReady is an application with a condition that says why.
-func notReady(change func(*host.Application)) host.Application {
-	a := host.Application{Kind: v1alpha1.KindClusterBpfApplication, Name: "app", Image: "r/app:v2", Digest: "sha256:aa",
+func notReady(change func(*nodemode.Application)) nodemode.Application {
+	a := nodemode.Application{Kind: v1alpha1.KindClusterBpfApplication, Name: "app", Image: "r/app:v2", Digest: "sha256:aa",
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "Denied", Message: "no"}}}
 	change(&a)
 	return a
@@ -23,23 +23,23 @@ func notReady(change func(*host.Application)) host.Application {
 
 func TestStatusAndExplainTellWhatRunsFromWhatIsWanted(t *testing.T) {
 	for name, test := range map[string]struct {
-		change             func(*host.Application)
+		change             func(*nodemode.Application)
 		both, explainsOnly []string
 	}{
 		"a new version is refused": {
-			func(a *host.Application) { a.RunningImage, a.WantedDigest = "r/app:v1", "sha256:bb" },
+			func(a *nodemode.Application) { a.RunningImage, a.WantedDigest = "r/app:v1", "sha256:bb" },
 			[]string{"  wanted   r/app:v2 sha256:bb\n  runs     r/app:v1 sha256:aa\n"}, nil},
 		"the kernel refused a new version": {
-			func(a *host.Application) { a.Agent = &node.ApplicationStatus{Revision: "0123", Wanted: "4567"} },
+			func(a *nodemode.Application) { a.Agent = &agent.ApplicationStatus{Revision: "0123", Wanted: "4567"} },
 			[]string{"  wanted   r/app:v2 sha256:aa\n  runs     an earlier version, revision 0123\n"}, nil},
 		"the definition cannot be read": {
-			func(a *host.Application) {
+			func(a *nodemode.Application) {
 				a.Image, a.RunningImage = "", "r/app:v1"
 				a.Problems = []schemas.Problem{{Source: schemas.Position{File: "a.cue", Line: 3, Column: 2}, Path: "a.spec.x", Message: "it is wrong", Fix: "fix it"}}
 			},
 			[]string{"  runs     r/app:v1 sha256:aa\n"},
 			[]string{"  problem  a.cue:3:2 at a.spec.x\n          it is wrong\n          fix: fix it\n"}},
-		"one version alone": {func(*host.Application) {}, nil, []string{"  image    r/app:v2\n  digest   sha256:aa\n"}},
+		"one version alone": {func(*nodemode.Application) {}, nil, []string{"  image    r/app:v2\n  digest   sha256:aa\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := notReady(test.change)
@@ -62,12 +62,12 @@ func TestStatusAndExplainTellWhatRunsFromWhatIsWanted(t *testing.T) {
 
 func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 	var out bytes.Buffer
-	protection := &host.UnloadProtection{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one", "two"}}
-	if err := printStatus(&out, "text", confirmHere, host.Status{Source: host.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
+	protection := &nodemode.UnloadProtection{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one", "two"}}
+	if err := printStatus(&out, "text", confirmHere, nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
 		t.Fatal(err)
 	}
 	var ended bytes.Buffer
-	if err := printStatus(&ended, "text", confirmLater, host.Status{Source: host.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
+	if err := printStatus(&ended, "text", confirmLater, nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
 		t.Fatal(err)
 	}
 	if want := "        to unload: start skep run without --once, and run: skep confirm source:12\n"; !strings.Contains(ended.String(), want) {
@@ -81,7 +81,7 @@ func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 // TestStatusLabelsWhatIsWrongByWhatItIsAbout: signers and policies are no part of the source.
 func TestStatusLabelsWhatIsWrongByWhatItIsAbout(t *testing.T) {
 	var out bytes.Buffer
-	s := host.Status{Source: host.SourceStatus{Address: "a", Error: "it is away"}, Settings: host.SettingsStatus{Error: "read signers: z.yaml is broken\nso is y.yaml"}}
+	s := nodemode.Status{Source: nodemode.SourceStatus{Address: "a", Error: "it is away"}, Settings: nodemode.SettingsStatus{Error: "read signers: z.yaml is broken\nso is y.yaml"}}
 	if err := printStatus(&out, "text", confirmHere, s); err != nil {
 		t.Fatal(err)
 	}

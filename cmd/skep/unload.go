@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/agent/inventory"
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -32,7 +32,7 @@ func newUnload() *cobra.Command {
 			if !all {
 				return errors.New("unload: name what to unload: --all is every program of Skep's on this host")
 			}
-			u, err := host.Unload(cmd.Context(), state, bpffs)
+			u, err := nodemode.Unload(cmd.Context(), state, bpffs)
 			if err != nil {
 				return err
 			}
@@ -46,7 +46,7 @@ func newUnload() *cobra.Command {
 }
 
 // printRemoved names each program with where it was, and fails where some are left.
-func printRemoved(w io.Writer, u host.Unloaded) error {
+func printRemoved(w io.Writer, u nodemode.Unloaded) error {
 	for _, p := range u.Gone {
 		fmt.Fprintln(w, text.Printable("unloaded "+programName(p)))
 	}

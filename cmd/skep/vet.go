@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/host"
+	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
@@ -20,7 +20,7 @@ import (
 
 // gateFlags are what a command needs to evaluate definitions.
 type gateFlags struct {
-	host.SettingsOptions
+	nodemode.SettingsOptions
 	reg registryFlags
 }
 
@@ -39,7 +39,7 @@ func settingsFlags(cmd *cobra.Command, policies, replaces, signers *[]string) {
 // evaluate puts a gate together, of use until engine is closed, and warns of what the author of
 // signers and policies may not have meant.
 func (f *gateFlags) evaluator(cmd *cobra.Command, engine *policies.Engine) (*gate.Evaluator, error) {
-	settings, err := host.LoadSettings(cmd.Context(), engine, f.SettingsOptions)
+	settings, err := nodemode.LoadSettings(cmd.Context(), engine, f.SettingsOptions)
 	if err != nil {
 		return nil, err
 	}

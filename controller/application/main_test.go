@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/skep-dev/skep/policies"
-	"github.com/skep-dev/skep/test/workers"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 // engine evaluates the policies of all tests.

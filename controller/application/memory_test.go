@@ -23,16 +23,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode/image"
-	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/controller/policy"
+	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
-	"github.com/skep-dev/skep/test/programs"
-	"github.com/skep-dev/skep/test/seals"
-	"github.com/skep-dev/skep/test/supply"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/seals"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 // bench is a Reconciler on an API server in memory, whose cache and clock the
@@ -91,10 +91,10 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-func newRing(t testing.TB) *keys.Ring {
+func newRing(t testing.TB) *sealing.Ring {
 	t.Helper()
 	key := seals.New(t)
-	return keys.NewRing(keys.Keys{Sealer: key.Sealer, Trust: key.Trust})
+	return sealing.NewRing(sealing.Keys{Sealer: key.Sealer, Trust: key.Trust})
 }
 
 // create makes objects.

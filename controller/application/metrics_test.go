@@ -12,7 +12,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/policies"
-	"github.com/skep-dev/skep/test/series"
+	"github.com/skep-dev/skep/test/harness/series"
 )
 
 // by are reasons of these rules.

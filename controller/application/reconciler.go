@@ -26,11 +26,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode/image"
-	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/controller/policy"
+	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 )
@@ -48,7 +48,7 @@ type Reconciler struct {
 	// means as the Evaluator does.
 	Images func(context.Context, v1alpha1.Application) *image.Reader
 	// Keys seal, and open what this controller, or one before it, sealed.
-	Keys func() keys.Keys
+	Keys func() sealing.Keys
 	// Events tells people; Metrics counts.
 	Events  events.EventRecorder
 	Metrics *Metrics

@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // status is an application as it is now.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // probes are as many attachments as a program may have, their text filled with a

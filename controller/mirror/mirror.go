@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode/image"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/limit"
 )

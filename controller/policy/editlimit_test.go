@@ -14,7 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/leader"
-	"github.com/skep-dev/skep/test/supply"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 // edited is a policy of a namespace as it was written for the nth time.

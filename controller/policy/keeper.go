@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
@@ -61,7 +61,7 @@ type Options struct {
 	Direct    client.Client
 	Namespace string
 	// Keys seal what is kept there, and tell it from what somebody else wrote.
-	Keys func() keys.Keys
+	Keys func() sealing.Keys
 	// Evaluator is who evaluates by them.
 	Evaluator *gate.Evaluator
 	// Engine compiles policies.

@@ -19,13 +19,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
-	"github.com/skep-dev/skep/test/seals"
-	"github.com/skep-dev/skep/test/supply"
+	"github.com/skep-dev/skep/test/fixture/seals"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 // cluster is what a Keeper reads, and who weighs for it.
@@ -46,7 +46,7 @@ type cluster struct {
 	// remembered is the ConfigMap; crds ends the UIDs of the CRDs.
 	remembered *corev1.ConfigMap
 	crds       string
-	keys       keys.Keys
+	keys       sealing.Keys
 }
 
 // List implements client.Reader.
@@ -120,7 +120,7 @@ func (c *cluster) keeper(t *testing.T) *Keeper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewKeeper(Options{Reader: c, Direct: c, Keys: func() keys.Keys { return c.keys }, Evaluator: evaluator, Engine: engine})
+	return NewKeeper(Options{Reader: c, Direct: c, Keys: func() sealing.Keys { return c.keys }, Evaluator: evaluator, Engine: engine})
 }
 
 func refresh(t *testing.T, k *Keeper, c *cluster) {
@@ -174,12 +174,12 @@ func TestOnlyWhoGovernsTheClusterConfirms(t *testing.T) {
 // made anew, by what the ConfigMap says was active.
 func TestWhatNoControllerSealedWasNeverInForce(t *testing.T) {
 	mine, other := seals.New(t), seals.New(t)
-	trusts := func(by seals.Key, trusted ...ed25519.PublicKey) keys.Keys {
+	trusts := func(by seals.Key, trusted ...ed25519.PublicKey) sealing.Keys {
 		trust, err := intent.NewTrust(trusted...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return keys.Keys{Sealer: by.Sealer, Trust: trust}
+		return sealing.Keys{Sealer: by.Sealer, Trust: trust}
 	}
 	before := &cluster{keys: trusts(mine, mine.Public()), signers: []v1alpha1.BpfSigner{{ObjectMeta: metav1.ObjectMeta{Name: "signer", UID: "signer"}}}}
 	k := before.keeper(t)
@@ -196,7 +196,7 @@ func TestWhatNoControllerSealedWasNeverInForce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		keys keys.Keys
+		keys sealing.Keys
 		says string
 		want int
 	}{

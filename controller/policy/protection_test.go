@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/test/seals"
+	"github.com/skep-dev/skep/test/fixture/seals"
 )
 
 // unloaded is a tombstone as it is stored.
@@ -42,7 +42,7 @@ func TestAChangeOfLeaderKeepsTheCountOfUnloadProtection(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			all := apps(20)
-			in := &cluster{live: slices.Clone(all), keys: keys.Keys{Sealer: key.Sealer, Trust: key.Trust}}
+			in := &cluster{live: slices.Clone(all), keys: sealing.Keys{Sealer: key.Sealer, Trust: key.Trust}}
 			now := start
 			replica := func() *Keeper {
 				k := in.keeper(t)

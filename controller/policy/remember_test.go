@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/seals"
+	"github.com/skep-dev/skep/test/fixture/seals"
 )
 
 // many are policies of a namespace of so many bytes each.
@@ -46,7 +46,7 @@ func TestANamespaceTakesNoOthersPoliciesOverARestart(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := &cluster{
-				keys:    keys.Keys{Sealer: key.Sealer, Trust: trust},
+				keys:    sealing.Keys{Sealer: key.Sealer, Trust: trust},
 				signers: []v1alpha1.BpfSigner{{ObjectMeta: metav1.ObjectMeta{Name: "signer", UID: "signer"}}},
 				cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "cluster", UID: "cluster"}}},
 			}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/gate/metrics"
-	"github.com/skep-dev/skep/test/series"
+	"github.com/skep-dev/skep/test/harness/series"
 )
 
 func TestEachIsCountedUnderItsOwnName(t *testing.T) {

@@ -29,7 +29,7 @@ func floors() []floor {
 	four := with(three, "policies")
 	five := with(four, "gate")
 	// What the agent may see of floor 2: bytecode without the registry.
-	agent := with(one, "intent", "bytecode", "!bytecode/image", "placement", "access", "listen")
+	agent := with(one, "intent", "bytecode", "!image", "placement", "kubeauth", "listen")
 	return []floor{
 		{"api/v1alpha1", nil},
 		// What the CRDs say of hooks is made from the table.
@@ -38,22 +38,22 @@ func floors() []floor {
 		{"hook", nil},
 		{"confined", nil},
 		{"schemas", with(one, "confined")},
-		{"bytecode", with(one, "!bytecode/image")},
+		{"bytecode", with(one, "!image")},
 		{"atomicfile", nil},
 		{"limit", nil},
 		{"text", nil},
-		{"access", nil},
+		{"kubeauth", nil},
 		{"listen", nil},
-		{"bytecode/image", with(one, "bytecode")},
+		{"image", with(one, "bytecode")},
 		{"intent", one},
-		{"placement", with(one, "intent", "bytecode", "!bytecode/image")},
-		{"signing", with(one, "bytecode/image")},
+		{"placement", with(one, "intent", "bytecode", "!image")},
+		{"signing", with(one, "image")},
 		{"policies", with(three, "confined")},
 		{"gate", four},
 		{"agent", agent},
-		{"host", with(five, "agent", "listen")},
-		{"controller", with(five, "placement", "access")},
-		{"demo", with(five, "agent", "host", "examples")},
+		{"nodemode", with(five, "agent", "listen")},
+		{"controller", with(five, "placement", "kubeauth")},
+		{"demo", with(five, "agent", "nodemode", "examples")},
 		{"examples", nil},
 		// The demo is a user of the whole, as the command line is.
 		{"cmd", []string{anything}},
@@ -125,17 +125,17 @@ func TestBrokenFloorsAreSeen(t *testing.T) {
 		"a folder imports its room":                  {"schemas/genhooks", "schemas", false},
 		"a room imports a floor above":               {"signing", "policies", true},
 		"floor 1 imports anything":                   {"hook", "api/v1alpha1", true},
-		"the agent imports the gate":                 {"agent/node", "gate", true},
-		"the agent imports the registry":             {"agent/kernel", "bytecode/image", true},
+		"the agent imports the gate":                 {"agent", "gate", true},
+		"the agent imports the registry":             {"agent/kernel", "image", true},
 		"the agent imports pure bytecode":            {"agent/kernel", "bytecode/values", false},
-		"the cluster's agent imports the controller": {"agent/cluster", "controller", true},
-		"bytecode imports the registry below it":     {"bytecode", "bytecode/image", true},
-		"the registry imports bytecode":              {"bytecode/image", "bytecode", false},
-		"node mode joins both halves":                {"host", "agent/node", false},
-		"the demo is not for rooms below":            {"host", "demo", true},
-		"the command imports everything":             {"cmd/skep", "host", false},
-		"the command imports a test's room":          {"cmd/skep", "test/programs", true},
-		"a test's room imports another":              {"test/kernel", "test/programs", false},
+		"the cluster's agent imports the controller": {"agent/kube", "controller", true},
+		"bytecode imports the registry below it":     {"bytecode", "image", true},
+		"the registry imports bytecode":              {"image", "bytecode", false},
+		"node mode joins both halves":                {"nodemode", "agent", false},
+		"the demo is not for rooms below":            {"nodemode", "demo", true},
+		"the command imports everything":             {"cmd/skep", "nodemode", false},
+		"the command imports a test's room":          {"cmd/skep", "test/fixture/programs", true},
+		"a test's room imports another":              {"test/kernel", "test/fixture/programs", false},
 		"a room that no row names":                   {"util", "hook", true},
 		"a room whose name begins like another room": {"hooks", "hook", true},
 	} {
@@ -162,18 +162,18 @@ func foreign() []guarded {
 		{"cuelang.org/go", []string{"schemas"}},
 		{"github.com/sigstore", []string{"signing"}},
 		{"github.com/open-policy-agent", []string{"policies"}},
-		{"github.com/google/go-containerregistry", []string{"bytecode/image", "signing", "controller/pull", "demo", "cmd", "release"}},
-		{"github.com/go-git", []string{"host", "demo"}},
-		{"github.com/prometheus", []string{"host", "controller", "gate/metrics", "agent/cluster", "agent/metrics"}},
+		{"github.com/google/go-containerregistry", []string{"image", "signing", "controller/pull", "demo", "cmd", "release"}},
+		{"github.com/go-git", []string{"nodemode", "demo"}},
+		{"github.com/prometheus", []string{"nodemode", "controller", "gate/metrics", "agent/kube", "agent/metrics"}},
 		{"github.com/spf13/cobra", []string{"cmd"}},
-		{"github.com/vishvananda", []string{"agent", "host", "demo"}},
+		{"github.com/vishvananda", []string{"agent", "nodemode", "demo"}},
 		{"github.com/cilium/ebpf/link", []string{"agent"}},
 		{"github.com/secure-systems-lab", []string{"intent", "signing"}},
 		// Nothing shells out: two rooms start their own binary again, to render
 		// CUE and evaluate Rego, and to hold the demo in a network namespace. What makes releases
 		// builds.
 		{"os/exec", []string{"confined", "demo", "release"}},
-		{"net/http", []string{"access", "listen", "bytecode/image", "signing", "host", "controller", "demo", "cmd", "agent/cluster"}},
+		{"net/http", []string{"kubeauth", "listen", "image", "signing", "nodemode", "controller", "demo", "cmd", "agent/kube"}},
 		{"plugin", nil},
 		{"unsafe", []string{"agent", "confined"}}, // confined: a child gives up its rights
 	}
@@ -217,8 +217,8 @@ func TestTrespassesAreSeen(t *testing.T) {
 		"schemas imports CUE":             {one("schemas", "cuelang.org/go/cue"), 0},
 		"a generator of schemas does too": {one("schemas/genhooks", "cuelang.org/go/cue"), 0},
 		"the gate imports CUE":            {one("gate", "cuelang.org/go/cue/load"), 1},
-		"the host imports cosign":         {one("host", "github.com/sigstore/cosign/v2/pkg/cosign"), 1},
-		"the agent imports OPA":           {one("agent/node", "github.com/open-policy-agent/opa/v1/rego"), 1},
+		"the host imports cosign":         {one("nodemode", "github.com/sigstore/cosign/v2/pkg/cosign"), 1},
+		"the agent imports OPA":           {one("agent", "github.com/open-policy-agent/opa/v1/rego"), 1},
 		"a test imports anything":         {one("test/cases", "cuelang.org/go/cue"), 0},
 		"the agent runs a command":        {one("agent/attach", "os/exec"), 1},
 		"a module that begins alike":      {one("gate", "cuelang.org/gopher"), 0},
@@ -239,7 +239,7 @@ func heavy() []guarded {
 		{"github.com/go-git", nil},
 		{"github.com/google/go-containerregistry", nil},
 		// Node mode knows no API server.
-		{"k8s.io/client-go", []string{"agent/cluster", "cmd/skep-agent"}},
+		{"k8s.io/client-go", []string{"agent/kube", "cmd/skep-agent"}},
 		// Every kind of Kubernetes, of which the agent needs none.
 		{"k8s.io/api", nil},
 		{"k8s.io/client-go/kubernetes", nil},
@@ -275,13 +275,13 @@ func TestTheAgentStaysSmall(t *testing.T) {
 }
 
 func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
-	agent, middle, opa := module+"/agent/node", "example.com/middle", "github.com/open-policy-agent/opa/v1/rego"
+	agent, middle, opa := module+"/agent", "example.com/middle", "github.com/open-policy-agent/opa/v1/rego"
 	g := graph{
 		agent:  {path: agent, imports: []string{"example.com/light", middle}},
 		middle: {path: middle, imports: []string{opa}},
 		opa:    {path: opa},
 	}
-	want := []string{"agent/node links github.com/open-policy-agent: " + agent + " → " + middle + " → " + opa}
+	want := []string{"agent links github.com/open-policy-agent: " + agent + " → " + middle + " → " + opa}
 	if diff := cmp.Diff(want, weights(g)); diff != "" {
 		t.Error(diff)
 	}

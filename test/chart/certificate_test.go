@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/skep-dev/skep/controller/keys"
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/controller/sealing"
+	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
 // path ends what the API server calls, where the chart chooses it.
@@ -45,10 +45,10 @@ func TestTheCertificateOfSomebodyElseIsShownAndTold(t *testing.T) {
 	controller := i.controller("--kubeconfig="+i.dir+"/admin", "--webhook-certificate="+i.dir)
 	i.until("agents to be told", func() error {
 		var published corev1.ConfigMap
-		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: keys.ConfigMapName}, &published); err != nil {
+		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: sealing.ConfigMapName}, &published); err != nil {
 			return err
 		}
-		if got := published.Data[keys.MirrorCA]; got != string(authority) {
+		if got := published.Data[sealing.MirrorCA]; got != string(authority) {
 			return fmt.Errorf("they are told %q", got)
 		}
 		return nil

@@ -21,10 +21,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/controller/mirror"
+	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/policies"
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
 func TestTheCRDsAreTheGeneratedOnesAndAreKept(t *testing.T) {
@@ -263,7 +263,7 @@ func TestTheAgentFindsItsTrustAndItsTokenWhereTheControllerPutsThem(t *testing.T
 	for _, v := range spec.Volumes {
 		switch v.Name {
 		case "trust":
-			if v.ConfigMap == nil || v.ConfigMap.Name != keys.ConfigMapName {
+			if v.ConfigMap == nil || v.ConfigMap.Name != sealing.ConfigMapName {
 				t.Errorf("trust is %+v", v.VolumeSource)
 			}
 		case "token":
@@ -273,7 +273,7 @@ func TestTheAgentFindsItsTrustAndItsTokenWhereTheControllerPutsThem(t *testing.T
 		}
 	}
 	args := strings.Join(spec.Containers[0].Args, " ")
-	if !strings.Contains(args, "--mirror-ca=/etc/skep/trust/"+keys.MirrorCA+" ") {
+	if !strings.Contains(args, "--mirror-ca=/etc/skep/trust/"+sealing.MirrorCA+" ") {
 		t.Errorf("it looks for the mirror's authority elsewhere: %s", args)
 	}
 }

@@ -29,10 +29,10 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/controller/mirror"
-	"github.com/skep-dev/skep/test/controlplane"
-	"github.com/skep-dev/skep/test/supply"
+	"github.com/skep-dev/skep/controller/sealing"
+	"github.com/skep-dev/skep/test/fixture/supply"
+	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
 // patience bounds what a test waits for; far more than anything takes.
@@ -341,13 +341,13 @@ func (i *install) agent(node, bpffs string) *process {
 	files := map[string]string{}
 	i.until("what agents trust", func() error {
 		var published corev1.ConfigMap
-		if err := admin.Get(i.t.Context(), client.ObjectKey{Namespace: namespace, Name: keys.ConfigMapName}, &published); err != nil {
+		if err := admin.Get(i.t.Context(), client.ObjectKey{Namespace: namespace, Name: sealing.ConfigMapName}, &published); err != nil {
 			return err
 		}
 		for name, content := range published.Data {
 			files[name] = i.file(name, []byte(content))
 		}
-		if files["trust.pem"] == "" || files[keys.MirrorCA] == "" {
+		if files["trust.pem"] == "" || files[sealing.MirrorCA] == "" {
 			return fmt.Errorf("it has %d files", len(files))
 		}
 		return nil
@@ -355,7 +355,7 @@ func (i *install) agent(node, bpffs string) *process {
 	token := i.file("token", []byte(i.token(template.Spec.ServiceAccountName, pod, mirror.Audience)))
 	listen := freeAddress(i.t)
 	p := i.start("skep-agent", template.Spec.Containers[0], []string{"NODE_NAME=" + node, "MEMORY_LIMIT=4294967296"},
-		"--kubeconfig="+kubeconfig, "--trust="+files["trust.pem"], "--mirror-ca="+files[keys.MirrorCA], "--mirror-token="+token,
+		"--kubeconfig="+kubeconfig, "--trust="+files["trust.pem"], "--mirror-ca="+files[sealing.MirrorCA], "--mirror-token="+token,
 		"--mirror=https://"+i.mirror, "--bpffs="+bpffs, "--state="+filepath.Join(i.dir, "state"), "--listen="+listen)
 	i.probes(template.Spec.Containers[0], listen)
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/controller"
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
 // plane is shared by the package's tests; nothing of Skep's is in it but what

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
 // limited has an API server refuse critical Pods where no quota speaks of them,

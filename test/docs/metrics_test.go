@@ -20,7 +20,7 @@ import (
 func servers() map[string][]string {
 	return map[string][]string{
 		"controller": {"controller"}, "gate/metrics": {"controller", "run"},
-		"agent/cluster": {"agent"}, "agent/metrics": {"agent", "run"}, "host": {"run"},
+		"agent/kube": {"agent"}, "agent/metrics": {"agent", "run"}, "nodemode": {"run"},
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
-	"github.com/skep-dev/skep/test/workers"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 // root is the module's folder.

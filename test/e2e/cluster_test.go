@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
 // pins is where the agent keeps what it loaded.

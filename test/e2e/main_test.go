@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
 // The test runs in three processes. The one that go test starts builds, makes

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/skep-dev/skep/test/controlplane"
+	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
 // step is a command of a page with what the page shows of its output, or a file

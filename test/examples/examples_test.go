@@ -13,13 +13,13 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
-	"github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/examples"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
-	"github.com/skep-dev/skep/test/workers"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 // TestMain lets the test binary render CUE in a child process.

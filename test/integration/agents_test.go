@@ -13,7 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // agentLabels are those of the agents' Pods.

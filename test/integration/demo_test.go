@@ -25,9 +25,9 @@ import (
 	"github.com/skep-dev/skep/controller/admission"
 	reconciler "github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/demo/story"
-	"github.com/skep-dev/skep/test/command"
-	"github.com/skep-dev/skep/test/deployment"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/command"
+	"github.com/skep-dev/skep/test/harness/deployment"
 )
 
 // demoEnv has TestDemo tell what it does: make demo-cluster sets it.

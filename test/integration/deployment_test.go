@@ -7,9 +7,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/skep-dev/skep/controller/keys"
-	"github.com/skep-dev/skep/test/command"
-	"github.com/skep-dev/skep/test/deployment"
+	"github.com/skep-dev/skep/controller/sealing"
+	"github.com/skep-dev/skep/test/harness/command"
+	"github.com/skep-dev/skep/test/harness/deployment"
 )
 
 // deploys runs two controllers, each a process of its own, and returns their
@@ -36,7 +36,7 @@ func (c *cluster) deploys() ([]*deployment.Replica, served) {
 		pair = append(pair, one)
 	}
 	c.takesKey()
-	authority, err := keys.Published(c.t.Context(), c.Client, "default", keys.MirrorCA)
+	authority, err := sealing.Published(c.t.Context(), c.Client, "default", sealing.MirrorCA)
 	if err != nil || len(authority) == 0 {
 		c.t.Fatalf("agents are told to trust %q: %v", authority, err)
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/mirror"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // forger makes tokens that say what an agent's do, each another, under the name of

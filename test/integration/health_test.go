@@ -21,8 +21,8 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
-	"github.com/skep-dev/skep/test/programs"
-	"github.com/skep-dev/skep/test/series"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/series"
 )
 
 // freePort is one of loopback that nobody listens at.

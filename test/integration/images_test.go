@@ -13,12 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	bytecode "github.com/skep-dev/skep/bytecode/image"
 	"github.com/skep-dev/skep/controller"
-	"github.com/skep-dev/skep/controller/images"
-	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/imagestore"
+	"github.com/skep-dev/skep/controller/sealing"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // image waits for the BpfImage of a digest to be described.
@@ -69,7 +69,7 @@ func TestImagesThatNothingUsesAreSwept(t *testing.T) {
 	c.create(unused)
 	stop()
 	now := time.Now()
-	sweeper := images.Sweeper{Client: c.Client, Now: func() time.Time { return now }}
+	sweeper := imagestore.Sweeper{Client: c.Client, Now: func() time.Time { return now }}
 	there := func(o *v1alpha1.BpfImage) bool {
 		return c.Get(t.Context(), client.ObjectKeyFromObject(o), o) == nil
 	}
@@ -92,7 +92,7 @@ func TestBytecodeThatNothingNeedsLeavesTheDisk(t *testing.T) {
 	c.image(app.Status.Digest)
 	stop()
 	folder := filepath.Join(cache, "bytecode")
-	registries, err := bytecode.NewClient(bytecode.Options{CacheDir: folder})
+	registries, err := image.NewClient(image.Options{CacheDir: folder})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,8 +121,8 @@ func TestBytecodeThatNothingNeedsLeavesTheDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ring := keys.NewRing(c.keys())
-	pruner := images.Pruner{Reader: c.Client, Open: ring.OpenIntent, Cache: registries, MaxBytes: 1 << 30}
+	ring := sealing.NewRing(c.keys())
+	pruner := imagestore.Pruner{Reader: c.Client, Open: ring.OpenIntent, Cache: registries, MaxBytes: 1 << 30}
 	age(23 * time.Hour)
 	if err := pruner.Prune(t.Context()); err != nil || !there(digest) {
 		t.Errorf("an image went within a day, %v", err)
@@ -144,7 +144,7 @@ func TestBytecodeThatNothingNeedsLeavesTheDisk(t *testing.T) {
 }
 
 // keys are those that the cluster's controllers seal with.
-func (c *cluster) keys() keys.Keys {
+func (c *cluster) keys() sealing.Keys {
 	c.t.Helper()
 	sealer, err := intent.ParseKey(c.key)
 	if err != nil {
@@ -154,5 +154,5 @@ func (c *cluster) keys() keys.Keys {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return keys.Keys{Sealer: sealer, Trust: trust}
+	return sealing.Keys{Sealer: sealer, Trust: trust}
 }

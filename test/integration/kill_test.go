@@ -23,10 +23,10 @@ import (
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/test/command"
-	"github.com/skep-dev/skep/test/controlplane"
-	"github.com/skep-dev/skep/test/deployment"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/command"
+	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/deployment"
 )
 
 // ownCluster is a cluster whose control plane may be killed.
@@ -325,14 +325,14 @@ func (s *turns) killRegistry() {
 	known, first := s.Registry+"/bpf/count@"+s.digest, s.digest
 	second, newer := s.Push("count:v2", programs.Object("xdp_count_v2"), "team-a")
 	again := s.Kill()
-	s.asks(image(second))
+	s.asks(toImage(second))
 	s.condition(s.app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, gate.ReasonEvaluationFailed)
 	s.nodes[1].kill()
 	s.nodes[1].start()
 	s.counted("the registry is dead, and an agent started anew")
-	s.asks(func(to *v1alpha1.BpfApplicationSpec) { image(known)(to); prefers(105)(to) })
+	s.asks(func(to *v1alpha1.BpfApplicationSpec) { toImage(known)(to); prefers(105)(to) })
 	s.runs(s.nodes...)
-	s.asks(image(second))
+	s.asks(toImage(second))
 	s.condition(s.app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, gate.ReasonEvaluationFailed)
 	if p := s.opened(s.app); p.ImageDigest != first {
 		s.t.Errorf("sealed %s, which nobody could look at", p.ImageDigest)

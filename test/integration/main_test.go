@@ -19,8 +19,8 @@ import (
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
-	"github.com/skep-dev/skep/test/controlplane"
-	"github.com/skep-dev/skep/test/supply"
+	"github.com/skep-dev/skep/test/fixture/supply"
+	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
 // shared is the control plane of all tests that do not stop it.

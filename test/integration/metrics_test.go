@@ -13,7 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/mirror"
-	"github.com/skep-dev/skep/test/deployment"
+	"github.com/skep-dev/skep/test/harness/deployment"
 )
 
 func TestMetricsAreForThoseWhoMayReadThem(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/mirror"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // served is a controller's mirror as agents see it.

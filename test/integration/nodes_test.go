@@ -27,9 +27,9 @@ import (
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/command"
-	"github.com/skep-dev/skep/test/deployment"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/command"
+	"github.com/skep-dev/skep/test/harness/deployment"
 )
 
 // machine is a node for real: a network and a mount namespace of its own, held

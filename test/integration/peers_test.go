@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/controller"
-	"github.com/skep-dev/skep/controller/keys"
 	"github.com/skep-dev/skep/controller/mirror"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/controller/sealing"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // asking has a controller ask others for what its mirror lacks.
@@ -41,11 +41,11 @@ func TestReplicasAskEachOther(t *testing.T) {
 	replicas.Store(&[]string{})
 	cacheA, cacheB := t.TempDir(), t.TempDir()
 	a, stopA := c.serve(cacheA, c.asking(&replicas))
-	if err := keys.Publish(t.Context(), c.Client, "default", keys.MirrorCA, a.authority); err != nil {
+	if err := sealing.Publish(t.Context(), c.Client, "default", sealing.MirrorCA, a.authority); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = c.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: keys.ConfigMapName}})
+		_ = c.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: sealing.ConfigMapName}})
 	})
 	c.create(c.Signer("team-a"))
 	digest := c.opened(c.loads("app", "one")).ObjectDigest

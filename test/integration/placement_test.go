@@ -17,13 +17,13 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	agent "github.com/skep-dev/skep/agent/cluster"
+	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
-	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/agent/kube"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // resident is a real agent in this process, on this kernel, and what is counted
@@ -46,17 +46,17 @@ func (c *cluster) resident(name string, served served, profile *v1alpha1.KernelP
 	config := rest.CopyConfig(c.plane.Config)
 	config.Wrap(r.api.wrap)
 	dir := c.t.TempDir()
-	o := agent.Options{
+	o := kube.Options{
 		NodeName: n.Name, Version: "test", Config: config, TrustFile: filepath.Join(dir, "trust.pem"), Profile: profile,
-		Mirror: agent.Mirror{URL: "https://" + r.toll(strings.TrimPrefix(served.url, "https://")),
+		Mirror: kube.Mirror{URL: "https://" + r.toll(strings.TrimPrefix(served.url, "https://")),
 			CAFile: filepath.Join(dir, "ca.pem"), TokenFile: filepath.Join(dir, "token"), ServerName: "example.com"},
-		Node: node.Options{BPFFS: bpffs, StateDir: filepath.Join(dir, "state"), SweepInterval: 100 * time.Millisecond, Clock: func() time.Time {
+		Node: agent.Options{BPFFS: bpffs, StateDir: filepath.Join(dir, "state"), SweepInterval: 100 * time.Millisecond, Clock: func() time.Time {
 			r.turns.Add(1)
 			return time.Now()
 		}},
 		// Others load programs while the tests run.
 		Inventory: func(context.Context) (inventory.Inventory, error) { return inventory.Inventory{}, nil },
-		Debounce:  agent.Jitter{Least: 50 * time.Millisecond, Most: 100 * time.Millisecond},
+		Debounce:  kube.Jitter{Least: 50 * time.Millisecond, Most: 100 * time.Millisecond},
 		Log:       slog.New(slog.DiscardHandler),
 	}
 	sealer, err := intent.ParseKey(c.key)
@@ -78,10 +78,10 @@ func (c *cluster) resident(name string, served served, profile *v1alpha1.KernelP
 }
 
 // run runs the agent until the test ends, and then takes away what is its own.
-func (r *resident) run(o agent.Options) {
+func (r *resident) run(o kube.Options) {
 	t := r.c.t
 	t.Helper()
-	a, err := agent.New(o)
+	a, err := kube.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,12 +19,12 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	agent "github.com/skep-dev/skep/agent/cluster"
-	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/kube"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // calls counts what an agent asks of what holds its kernel.
@@ -33,28 +33,28 @@ type calls struct {
 	n atomic.Int64
 }
 
-// Accept implements cluster.Holder.
+// Accept implements kube.Holder.
 func (c *calls) Accept(envelopes ...intent.Envelope) error {
 	c.n.Add(1)
 	return c.memory.Accept(envelopes...)
 }
 
-// Report implements cluster.Holder.
-func (c *calls) Report() []node.ApplicationStatus {
+// Report implements kube.Holder.
+func (c *calls) Report() []agent.ApplicationStatus {
 	c.n.Add(1)
 	return c.memory.Report()
 }
 
-// Retrust implements cluster.Holder.
+// Retrust implements kube.Holder.
 func (c *calls) Retrust(t *intent.Trust) { c.n.Add(1); c.memory.Retrust(t) }
 
-// Relabel implements cluster.Holder.
+// Relabel implements kube.Holder.
 func (c *calls) Relabel(labels map[string]string) { c.n.Add(1); c.memory.Relabel(labels) }
 
-// Forget implements cluster.Holder.
+// Forget implements kube.Holder.
 func (c *calls) Forget(there func(string) bool) { c.n.Add(1); c.memory.Forget(there) }
 
-// Run implements cluster.Holder. It takes no turn that nobody asked for, so that
+// Run implements kube.Holder. It takes no turn that nobody asked for, so that
 // every call has a cause.
 func (c *calls) Run(ctx context.Context) error {
 	c.turn()
@@ -128,7 +128,7 @@ func newThrift(t *testing.T) *thrift {
 	w.cluster.node("node-0", nil)
 	w.pod("node-0", agentLabels())
 	folder := t.TempDir()
-	one, err := simulated("node-0", folder, w.orders(folder, 1), &w.node, func(o *agent.Options) {
+	one, err := simulated("node-0", folder, w.orders(folder, 1), &w.node, func(o *kube.Options) {
 		o.Config.Wrap(w.told.wrap)
 		o.Holder, o.InventoryInterval = w.holder, time.Hour
 	})

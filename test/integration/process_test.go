@@ -19,9 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/skep-dev/skep/controller/keys"
-	"github.com/skep-dev/skep/test/command"
-	"github.com/skep-dev/skep/test/supply"
+	"github.com/skep-dev/skep/controller/sealing"
+	"github.com/skep-dev/skep/test/fixture/supply"
+	"github.com/skep-dev/skep/test/harness/command"
 )
 
 // process is skep-controller as it runs in a Pod. What it asks of the API server
@@ -38,7 +38,7 @@ type process struct {
 func (c *cluster) process(binary string) *process {
 	t, dir := c.t, c.t.TempDir()
 	t.Helper()
-	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: keys.SecretName}, Data: map[string][]byte{"sealing.key": c.key}}
+	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: sealing.SecretName}, Data: map[string][]byte{"sealing.key": c.key}}
 	c.create(key)
 	p := &process{t: t}
 	kubeconfig := filepath.Join(dir, "kubeconfig")

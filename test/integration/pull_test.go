@@ -27,7 +27,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // gated is a cluster's registry behind a door that asks for a password, and that

@@ -11,17 +11,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/controller"
-	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/command"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/command"
 )
 
 // owned are the objects of Skep's namespace that a controller makes.
 func (c *cluster) owned() []client.Object {
 	return []client.Object{
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: keys.SecretName}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: keys.ConfigMapName}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: sealing.SecretName}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: sealing.ConfigMapName}},
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // TestADeadAgentHoldsNothingUpAndItsNodeCleansUpWhenItReturns kills one of two

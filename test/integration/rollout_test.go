@@ -14,7 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
 // rollout is an application on five stand-in nodes, in the order in which
@@ -72,8 +72,8 @@ func (r *rollout) to(edit func(*v1alpha1.BpfApplicationSpec)) {
 	r.change(r.app, func() { edit(&r.app.Spec) })
 }
 
-// image is a definition of another image.
-func image(ref string) func(*v1alpha1.BpfApplicationSpec) {
+// toImage is a definition of another image.
+func toImage(ref string) func(*v1alpha1.BpfApplicationSpec) {
 	return func(s *v1alpha1.BpfApplicationSpec) { s.Bytecode.Image = ref }
 }
 
@@ -106,7 +106,7 @@ func (r *rollout) annotateAny(name, value string) {
 
 func TestAVersionComesToTheNodesInSteps(t *testing.T) {
 	r := newRollout(t, intstr.FromInt32(1), intstr.FromString("50%"))
-	r.to(image(r.second))
+	r.to(toImage(r.second))
 	p := r.reaches(r.second, 1)
 	if !p.Reaches(r.nodes[0]) || p.Previous == nil || p.Previous.Image != r.first {
 		t.Fatalf("sealed %+v", p)
@@ -133,7 +133,7 @@ func TestAVersionComesToTheNodesInSteps(t *testing.T) {
 
 func TestARolloutStopsWhereANodeFails(t *testing.T) {
 	r := newRollout(t)
-	r.to(image(r.second))
+	r.to(toImage(r.second))
 	before := r.reaches(r.second, 1)
 	r.answers(r.nodes[0], r.app, v1alpha1.NodeFailed, "R1 invalid mem access 'scalar'")
 	ready := r.condition(r.app, v1alpha1.ConditionReady, metav1.ConditionFalse, "RolloutStopped")
@@ -170,21 +170,21 @@ func TestARolloutStopsWhereANodeFails(t *testing.T) {
 
 func TestAThirdVersionHoldsNodesAtTheFirst(t *testing.T) {
 	r := newRollout(t, intstr.FromInt32(2))
-	r.to(image(r.second))
+	r.to(toImage(r.second))
 	r.reaches(r.second, 2)
 	third, _ := r.Push("app:v3", append(slices.Clone(programs.Object("tracepoint_count")), 0, 0), "team-a")
-	r.to(image(third))
+	r.to(toImage(third))
 	if p := r.reaches(third, 2); p.Previous == nil || p.Previous.Image != r.first {
 		t.Errorf("sealed over %+v", p.Previous)
 	}
 	t.Log("and the first brought back in the definition is everywhere at once")
-	r.to(image(r.first))
+	r.to(toImage(r.first))
 	r.reaches(r.first, 5)
 }
 
 func TestARolloutIsUndone(t *testing.T) {
 	r := newRollout(t)
-	r.to(image(r.second))
+	r.to(toImage(r.second))
 	r.reaches(r.second, 1)
 	r.loaded(r.nodes[0])
 	r.reaches(r.second, 5)
@@ -211,7 +211,7 @@ func TestARolloutIsUndone(t *testing.T) {
 
 func TestAnUndoneDefinitionIsTakenUpAgain(t *testing.T) {
 	r := newRollout(t)
-	r.to(image(r.second))
+	r.to(toImage(r.second))
 	r.reaches(r.second, 1)
 	r.annotate(v1alpha1.AnnotationUndo, r.app.Generation)
 	r.reaches(r.first, 5)
@@ -225,7 +225,7 @@ func TestAnUndoneDefinitionIsTakenUpAgain(t *testing.T) {
 func TestASignerRevokedInTheMiddleOfARollout(t *testing.T) {
 	t.Run("of the new version: the one before is everywhere again", func(t *testing.T) {
 		r := newRollout(t)
-		r.to(image(r.second))
+		r.to(toImage(r.second))
 		r.reaches(r.second, 1)
 		signer := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}}
 		r.change(signer, func() { signer.Spec.Revoked = true })
@@ -235,7 +235,7 @@ func TestASignerRevokedInTheMiddleOfARollout(t *testing.T) {
 	})
 	t.Run("of the version before: no node is held at it", func(t *testing.T) {
 		r := newRollout(t)
-		r.to(image(r.second))
+		r.to(toImage(r.second))
 		r.reaches(r.second, 1)
 		signer := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}
 		r.change(signer, func() { signer.Spec.Revoked = true })
@@ -272,7 +272,7 @@ func TestWhatRunsIsNotBroughtInStepsAgain(t *testing.T) {
 
 func TestASuspendedRolloutHoldsNoNodeAtWhatIsRevoked(t *testing.T) {
 	r := newRollout(t)
-	r.to(image(r.second))
+	r.to(toImage(r.second))
 	r.reaches(r.second, 1)
 	r.to(func(s *v1alpha1.BpfApplicationSpec) { s.Suspend = true })
 	r.condition(r.app, v1alpha1.ConditionReady, metav1.ConditionTrue, "Suspended")
@@ -288,7 +288,7 @@ func TestASuspendedRolloutHoldsNoNodeAtWhatIsRevoked(t *testing.T) {
 
 func TestAnUndoThatMayNotBeIsTold(t *testing.T) {
 	r := newRollout(t)
-	r.to(image(r.second))
+	r.to(toImage(r.second))
 	r.reaches(r.second, 1)
 	r.loaded(r.nodes[0])
 	r.reaches(r.second, 5)

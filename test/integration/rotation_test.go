@@ -19,11 +19,11 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
-	"github.com/skep-dev/skep/controller/keys"
+	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/command"
-	"github.com/skep-dev/skep/test/programs"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/command"
 )
 
 // rotation is a key that is replaced while three nodes hold what it sealed.
@@ -82,7 +82,7 @@ func newRotation(t *testing.T) *rotation {
 func (r *rotation) published(want int) (trust []byte) {
 	r.t.Helper()
 	r.until(fmt.Sprintf("%d keys to be published", want), func() (err error) {
-		trust, err = keys.Published(r.t.Context(), r.Client, "default", "trust.pem")
+		trust, err = sealing.Published(r.t.Context(), r.Client, "default", "trust.pem")
 		if n := bytes.Count(trust, []byte("BEGIN PUBLIC KEY")); n != want {
 			err = fmt.Errorf("%d are, %w", n, err)
 		}
@@ -176,7 +176,7 @@ func TestAKeyIsRotatedWithoutAGapOnAnyNode(t *testing.T) {
 	r.changes("before", r.nodes...)
 	secret := r.owned()[0]
 	r.change(secret, func() {
-		metav1.SetMetaDataAnnotation(&secret.(*corev1.Secret).ObjectMeta, keys.AnnotationRotate, "now")
+		metav1.SetMetaDataAnnotation(&secret.(*corev1.Secret).ObjectMeta, sealing.AnnotationRotate, "now")
 	})
 	late := r.reaches(r.published(2), "a new key is trusted")
 	r.passes(9 * time.Minute)

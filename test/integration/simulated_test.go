@@ -23,9 +23,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	agent "github.com/skep-dev/skep/agent/cluster"
+	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
-	"github.com/skep-dev/skep/agent/node"
+	"github.com/skep-dev/skep/agent/kube"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -45,7 +45,7 @@ func newMemory(node string) *memory {
 	return &memory{node: node, passed: make(chan struct{}, 1), held: map[string]intent.Opened{}}
 }
 
-// Accept implements cluster.Holder.
+// Accept implements kube.Holder.
 func (m *memory) Accept(envelopes ...intent.Envelope) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,16 +69,16 @@ func (m *memory) turn() {
 	}
 }
 
-// Report implements cluster.Holder. Its order is the same each time, as a real
+// Report implements kube.Holder. Its order is the same each time, as a real
 // one's is: another order would be another report.
-func (m *memory) Report() []node.ApplicationStatus {
+func (m *memory) Report() []agent.ApplicationStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var all []node.ApplicationStatus
+	var all []agent.ApplicationStatus
 	for _, uid := range slices.Sorted(maps.Keys(m.held)) {
 		o := m.held[uid]
 		p := o.Payload()
-		s := node.ApplicationStatus{Application: p.Application, UID: uid, Serial: p.Serial, Version: p.VersionSerial(), Tombstone: p.Tombstone, Held: o.Held(),
+		s := agent.ApplicationStatus{Application: p.Application, UID: uid, Serial: p.Serial, Version: p.VersionSerial(), Tombstone: p.Tombstone, Held: o.Held(),
 			Wanted: o.Revision(), Revision: o.Revision(),
 			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: "Deployed"}}}
 		if p.Tombstone || len(p.Programs) == 0 {
@@ -89,19 +89,19 @@ func (m *memory) Report() []node.ApplicationStatus {
 	return all
 }
 
-// Retrust implements cluster.Holder.
+// Retrust implements kube.Holder.
 func (m *memory) Retrust(t *intent.Trust) { m.mu.Lock(); m.trust = t; m.mu.Unlock() }
 
-// Relabel implements cluster.Holder.
+// Relabel implements kube.Holder.
 func (m *memory) Relabel(map[string]string) {}
 
-// Forget implements cluster.Holder.
+// Forget implements kube.Holder.
 func (m *memory) Forget(func(string) bool) {}
 
-// Passed implements cluster.Holder.
+// Passed implements kube.Holder.
 func (m *memory) Passed() <-chan struct{} { return m.passed }
 
-// Run implements cluster.Holder. It looks around as often as a real one.
+// Run implements kube.Holder. It looks around as often as a real one.
 func (m *memory) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -209,7 +209,7 @@ func simulate(folder string) error {
 }
 
 // simulated is the real agent loop over a kernel in memory.
-func simulated(name, folder string, o orders, count *traffic, change ...func(*agent.Options)) (*agent.Agent, error) {
+func simulated(name, folder string, o orders, count *traffic, change ...func(*kube.Options)) (*kube.Agent, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
 		return nil, err
@@ -219,9 +219,9 @@ func simulated(name, folder string, o orders, count *traffic, change ...func(*ag
 	if err := os.Mkdir(state, 0o700); err != nil {
 		return nil, err
 	}
-	options := agent.Options{
+	options := kube.Options{
 		NodeName: name, Version: "simulated", Config: config, TrustFile: o.Trust, TrustInterval: time.Hour,
-		Node:    node.Options{StateDir: state},
+		Node:    agent.Options{StateDir: state},
 		Holder:  newMemory(name),
 		Profile: &v1alpha1.KernelProfile{Release: "6.12.0", Architecture: "amd64", BTF: true},
 		Inventory: func(context.Context) (inventory.Inventory, error) {
@@ -231,7 +231,7 @@ func simulated(name, folder string, o orders, count *traffic, change ...func(*ag
 	for _, f := range change {
 		f(&options)
 	}
-	return agent.New(options)
+	return kube.New(options)
 }
 
 // agents is a process that simulates nodes.

@@ -11,7 +11,7 @@
 // SKEP_VM_PACKAGES names other packages than the chain and the inventory.
 //
 // Seen to pass on 6.1.0-56 and 6.12.117 of Debian 12, in about a minute each
-// on two busy processors, as do agent/attach, agent/kernel and agent/node. 6.1
+// on two busy processors, as do agent/attach, agent/kernel and agent. 6.1
 // skips kfuncs on packets (6.4), TCX (6.6), cgroup/*_unix (6.7), the targets of
 // perf_event links (6.6) and what needs stack frames rounded to 16 bytes.
 package kernel

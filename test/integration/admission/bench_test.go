@@ -27,9 +27,9 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/application"
-	"github.com/skep-dev/skep/test/command"
-	"github.com/skep-dev/skep/test/programs"
-	"github.com/skep-dev/skep/test/rules"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/rules"
+	"github.com/skep-dev/skep/test/harness/command"
 )
 
 // BenchmarkWebhook asks the webhook about changes of a thousand applications

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/skep-dev/skep/test/deployment"
+	"github.com/skep-dev/skep/test/harness/deployment"
 )
 
 var (

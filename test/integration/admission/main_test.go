@@ -31,10 +31,10 @@ import (
 	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/policies"
-	"github.com/skep-dev/skep/test/controlplane"
-	"github.com/skep-dev/skep/test/deployment"
-	"github.com/skep-dev/skep/test/series"
-	"github.com/skep-dev/skep/test/supply"
+	"github.com/skep-dev/skep/test/fixture/supply"
+	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/deployment"
+	"github.com/skep-dev/skep/test/harness/series"
 )
 
 const (

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/test/command"
-	"github.com/skep-dev/skep/test/deployment"
+	"github.com/skep-dev/skep/test/harness/command"
+	"github.com/skep-dev/skep/test/harness/deployment"
 )
 
 // processes are replicas that are processes of their own, as in a cluster.

@@ -1,0 +1,294 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// application is one application and what became of it.
+type application struct {
+	// newest and deployed are as they concern this node; see Opened.For.
+	newest intent.Opened
+	// envelope is the newest intent as it was sealed, and unkept tells that it
+	// is worked on and not on disk.
+	envelope intent.Envelope
+	unkept   bool
+	deployed *intent.Opened
+	// tried is the serial of the newest intent that was worked on once.
+	tried int64
+	// loaded are the revisions that were in the kernel after the last pass.
+	loaded []string
+	// exhausted tells that it is a tombstone and that nothing is left of what it is of.
+	exhausted bool
+	// checked are the revisions whose pins were found whole, and lacks says of
+	// others what this node's kernel lacks for their object.
+	checked map[string]bool
+	lacks   map[string]string
+	// maps tell what became of the maps at the last change of revision.
+	maps []kernel.MapReport
+
+	failures int
+	retryAt  time.Time
+	// faltered tells that a version of it could not be had, and none was whole since:
+	// nobody waits for it.
+	faltered bool
+	// refused says, by serial, why a version could not be had; failed are the
+	// actions that failed. Neither is tried again before retryAt.
+	refused map[int64]error
+	failed  map[string]error
+	// conflict says that another intent was sent under the newest one's serial, and
+	// nothing since that settles which of them holds.
+	conflict error
+	// leftOut says why it is left out of a place, also until retryAt.
+	leftOut map[plan.Place]error
+	// log is what the verifier said at the last refusal.
+	log string
+	// status is what Status tells.
+	status ApplicationStatus
+}
+
+// AcceptError says which application's intent was not accepted, or not kept.
+type AcceptError struct {
+	// Application is the one that the intent names.
+	Application v1alpha1.Identity
+	// Err is the cause.
+	Err error
+}
+
+// Error implements error.
+func (e *AcceptError) Error() string {
+	return fmt.Sprintf("accept intent of %s: %v", e.Application, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *AcceptError) Unwrap() error { return e.Err }
+
+// Accept takes sealed intents: a seal that does not hold, a serial that was
+// overtaken (intent.ErrOlder) or bears another intent (intent.ErrConflict) and a format not known refuse the one envelope
+// and not the others. What is accepted is on disk when Accept returns, and Run
+// works on it soon after; see Settled. A tombstone, or an intent that does not
+// name what runs, is worked on even where it cannot be kept, which is told still,
+// and tried again when it is sent again. Nothing is unloaded because it is absent.
+//
+// The error joins one for each envelope that was refused: an *AcceptError where
+// the seal holds.
+func (a *Agent) Accept(envelopes ...intent.Envelope) error {
+	var errs []error
+	for _, e := range envelopes {
+		errs = append(errs, a.accept(e))
+	}
+	a.wakeUp()
+	return errors.Join(errs...)
+}
+
+// Batch has the agent look at what is accepted meanwhile all at once: no
+// application gains a place over another by being accepted first. Nothing else is
+// done until accept returns, so that what is accepted goes to disk together, when
+// Batch returns: a tombstone among many intents does not wait for a disk that takes
+// long for each.
+func (a *Agent) Batch(accept func()) {
+	a.intake.Lock()
+	defer a.intake.Unlock()
+	a.keepTogether(true)
+	accept()
+	a.keepTogether(false)
+	if err := a.cache.flush(); err != nil {
+		a.opts.Log.Error("intents may be lost where the machine stops now; they are worked on", "error", err)
+	}
+}
+
+func (a *Agent) keepTogether(together bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cache.together = together
+}
+
+func (a *Agent) accept(e intent.Envelope) error {
+	o, err := a.trusted().Open(e)
+	if err != nil {
+		return fmt.Errorf("accept intent: %w", err)
+	}
+	if err := a.storeAccepted(o.For(a.opts.Node), e); err != nil {
+		return &AcceptError{Application: o.Payload().Application, Err: err}
+	}
+	return nil
+}
+
+// storeAccepted keeps an intent whose seal holds, and hands it to Run.
+func (a *Agent) storeAccepted(o intent.Opened, e intent.Envelope) error {
+	p := o.Payload()
+	if err := kernel.CheckName("uid", p.UID); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	app, old := &application{newest: o, envelope: e}, a.apps[p.UID]
+	if old != nil {
+		switch have := old.newest.Payload().Serial; {
+		case p.Serial < have:
+			return fmt.Errorf("serial %d after %d: %w", p.Serial, have, intent.ErrOlder)
+		case p.Serial == have:
+			return a.acceptAgain(old, p, e)
+		}
+		app.inherit(old)
+	}
+	ends := p.Tombstone || a.withdraws(o, app)
+	err := a.keepAccepted(p, e, ends)
+	if err != nil && !ends {
+		return err
+	}
+	// What is to run no more goes though the disk is full.
+	app.unkept = err != nil
+	a.apps[p.UID] = app
+	a.unsettle()
+	return err
+}
+
+// withdraws reports whether something is in the kernel that may not run beside the
+// intent. Node mode goes on with what ran last, and what its intent names matters
+// in a cluster alone.
+func (a *Agent) withdraws(o intent.Opened, app *application) bool {
+	return a.opts.Node != "" && slices.ContainsFunc(app.loaded, func(revision string) bool {
+		return len(o.Names(revision)) == 0 && (revision != o.Revision() || app.sameBytesElsewhere(o))
+	})
+}
+
+// sameBytesElsewhere reports whether what was whole here last is another version than an intent's
+// own with the same bytes, at other places or for other nodes: no revision tells the
+// two apart.
+func (app *application) sameBytesElsewhere(o intent.Opened) bool {
+	if app.deployed == nil || app.deployed.Revision() != o.Revision() {
+		return false
+	}
+	was, is := app.deployed.Payload(), o.Payload()
+	return !was.SameVersion(&is)
+}
+
+// acceptAgain takes an intent under the serial of the newest one. It has to be the
+// same: a sealer uses a serial once, so that neither of two is the newer one.
+func (a *Agent) acceptAgain(app *application, p intent.Payload, e intent.Envelope) error {
+	if !reflect.DeepEqual(p, app.newest.Payload()) {
+		app.conflict = fmt.Errorf("serial %d: %w; what runs is kept: change the application, which seals a newer one", p.Serial, intent.ErrConflict)
+		a.unsettle()
+		return app.conflict
+	}
+	if app.conflict != nil {
+		app.conflict = nil
+		a.unsettle()
+	}
+	if !app.unkept && bytes.Equal(e, app.envelope) {
+		return nil
+	}
+	return a.keepAnew(app, p, e)
+}
+
+// keepAnew keeps what was accepted before under the seal that it bears now: that
+// of another key, when the one before is about to count no more.
+func (a *Agent) keepAnew(app *application, p intent.Payload, e intent.Envelope) error {
+	ends := p.Tombstone || app.unkept
+	err := a.keepAccepted(p, e, ends)
+	app.unkept = err != nil && ends
+	if err == nil && app.deployed != nil && app.deployed.Payload().Serial == p.Serial {
+		err = a.cache.putIntent(p.UID, deployed, e)
+	}
+	if err == nil {
+		app.envelope = e
+	}
+	return err
+}
+
+// Forget drops the tombstones that were worked off and left nothing, but for
+// those that somebody has still. There tells of a UID whether the application
+// has an intent where intents come from, which is to know all of them: an older
+// one that came back from there would be as good as new.
+func (a *Agent) Forget(there func(uid string) bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for uid, app := range a.apps {
+		if !app.exhausted || there(uid) {
+			continue
+		}
+		if err := a.cache.dropIntent(uid, newest); err != nil {
+			a.opts.Log.Error("forget a tombstone", "application", app.newest.Payload().Application.String(), "error", err)
+			continue
+		}
+		delete(a.apps, uid)
+	}
+}
+
+// inherit takes over what was found out about the application while an older
+// intent of its was the newest.
+func (app *application) inherit(old *application) {
+	app.deployed, app.checked, app.lacks, app.maps, app.status = old.deployed, old.checked, old.lacks, old.maps, old.status
+	app.loaded, app.faltered = old.loaded, old.faltered
+}
+
+// keepAccepted writes an accepted intent to disk. By one that ends what may run
+// until then it makes room.
+func (a *Agent) keepAccepted(p intent.Payload, e intent.Envelope, ends bool) error {
+	if ends {
+		return a.cache.putWithdrawal(p.UID, e)
+	}
+	return a.cache.putIntent(p.UID, newest, e)
+}
+
+// restore reads what is cached. An envelope whose seal does not hold any more
+// is left where it is and reported: what runs by it is kept. So is one that
+// bears another application's name, since it replaces nothing there.
+func (a *Agent) restore() error {
+	all, err := a.cache.intents()
+	if err != nil {
+		return err
+	}
+	for _, k := range all {
+		o, err := a.trusted().Open(k.envelope)
+		if err != nil {
+			a.opts.Log.Error("kept intent does not open; what runs by it is kept", "path", k.path, "error", err)
+			continue
+		}
+		o = o.For(a.opts.Node)
+		uid := o.Payload().UID
+		if k.path != a.cache.name(uid, k.kind) {
+			a.opts.Log.Error("kept intent is another application's than its file's name says; it is passed over", "application", o.Payload().Application.String(), "path", k.path)
+			continue
+		}
+		app := a.apps[uid]
+		if app == nil {
+			app = &application{newest: o, envelope: k.envelope}
+			a.apps[uid] = app
+		}
+		if k.kind == deployed {
+			app.deployed = &o
+		}
+		if o.Payload().Serial > app.newest.Payload().Serial {
+			app.newest, app.envelope = o, k.envelope
+		}
+	}
+	return nil
+}
+
+// wakeUp wakes Run.
+func (a *Agent) wakeUp() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// unsettle makes Settled wait again. The caller holds mu.
+func (a *Agent) unsettle() {
+	select {
+	case <-a.settled:
+		a.settled = make(chan struct{})
+	default:
+	}
+}

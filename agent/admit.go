@@ -1,0 +1,511 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/hook"
+)
+
+// claim is an application's claim to a place, with what it is of.
+type claim struct {
+	plan.Claim
+	revision string
+	programs []string
+}
+
+// errQueued: it waits for another application.
+var errQueued = errors.New("it waits for another application")
+
+// admit grants the limits of each place before anything is loaded: first to what
+// runs there, then to what this node remembers to have run there, then to the
+// oldest application. What does not fit is taken out of the pass, with an error.
+// Only what can be counted is looked at here; the verifier has its say later.
+func (p *pass) admit() {
+	p.present = p.presence(p.state.Links, p.state.Chains)
+	p.leaveOutAsBefore()
+	for range 3*len(p.apps) + len(p.want.Applications)*(len(p.state.Interfaces)+1) {
+		if !p.refuseUnfit() {
+			return
+		}
+	}
+}
+
+// refuseUnfit refuses what does not fit at the first place where anything does
+// not, and reports whether it did. A version that takes the place of what was
+// refused may change what fits elsewhere.
+func (p *pass) refuseUnfit() bool {
+	places := p.claims()
+	for _, place := range slices.SortedFunc(maps.Keys(places), comparePlaces) {
+		claims := places[place]
+		if !slices.ContainsFunc(claims, func(c claim) bool { return c.Seniority != plan.Running }) {
+			continue
+		}
+		for i := range claims {
+			claims[i].Created = p.createdAt(claims[i].UID)
+		}
+		if p.postponeYounger(place, claims) {
+			return true
+		}
+		refused := plan.Admit(place, p.measured(place, claims), p.limits(place))
+		found := false
+		for _, c := range claims {
+			if err := refused[c.UID]; err != nil {
+				p.refuseAt(place, c, err)
+				found = true
+			}
+		}
+		if found {
+			return true
+		}
+	}
+	return false
+}
+
+func comparePlaces(a, b plan.Place) int {
+	return cmp.Or(cmp.Compare(a.Ifindex, b.Ifindex), strings.Compare(a.Hook, b.Hook))
+}
+
+// claims are those of the applications that are to run, by place.
+func (p *pass) claims() map[plan.Place][]claim {
+	all := map[plan.Place][]claim{}
+	for _, app := range p.want.Applications {
+		programs := map[plan.Place][]string{}
+		for _, a := range app.Attachments {
+			if limited(a.Hook) {
+				place := plan.Place{Hook: a.Hook, Ifindex: a.Ifindex, Interface: a.Interface}
+				programs[place] = append(programs[place], a.Program)
+			}
+		}
+		for place, names := range programs {
+			all[place] = append(all[place], p.claimOf(app, place, names))
+		}
+	}
+	for at, one := range p.present {
+		if i := slices.IndexFunc(p.state.Interfaces, func(i plan.Interface) bool { return i.Name == at.iface }); i >= 0 && slices.Contains(p.want.Frozen, at.uid) {
+			place := plan.Place{Hook: at.hook, Ifindex: p.state.Interfaces[i].Index, Interface: at.iface}
+			all[place] = append(all[place], p.frozenClaim(at, one))
+		}
+	}
+	return all
+}
+
+// claimOf is the claim of one application to one place.
+func (p *pass) claimOf(app plan.Application, place plan.Place, programs []string) claim {
+	slices.Sort(programs)
+	c := claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity}, revision: app.Revision, programs: programs}
+	at := ranAt{app.UID, place.Hook, place.Interface}
+	now, runs := p.present[at]
+	before, ran := p.ran[at]
+	switch {
+	case runs && now.covers(app.Revision, programs):
+		c.Seniority = plan.Running
+	case ran && before.covers(app.Revision, programs):
+		c.Seniority = plan.Remembered
+	case runs || ran:
+		c.Seniority, c.Held = plan.Replacing, before.Need
+	default:
+		c.Seniority = plan.Arriving
+	}
+	return c
+}
+
+// frozenClaim is that of what runs and is left as it is.
+func (p *pass) frozenClaim(at ranAt, now ran) claim {
+	c := claim{Claim: plan.Claim{UID: at.uid, Seniority: plan.Running}, revision: now.Revision, programs: now.Programs}
+	if app := p.applicationOf(at.uid); app != nil {
+		c.Identity = app.newest.Payload().Application
+	}
+	return c
+}
+
+// createdAt is when an application was created, as its newest intent says.
+func (p *pass) createdAt(uid string) int64 {
+	if p.created == nil {
+		p.created = map[string]int64{}
+		for _, app := range p.apps {
+			payload := app.newest.Payload()
+			p.created[payload.UID] = payload.CreatedAt()
+		}
+	}
+	return p.created[uid]
+}
+
+// measured are the claims with what they take, and those of applications that ran
+// at the place and will again, which cannot be had at present: their room is kept.
+func (p *pass) measured(place plan.Place, claims []claim) []plan.Claim {
+	var all []plan.Claim
+	here := map[string]bool{}
+	for _, c := range claims {
+		here[c.UID] = true
+		c.Need = p.needOf(c.UID, place.Hook, c.revision, c.programs)
+		all = append(all, c.Claim)
+	}
+	return append(all, p.keptRoom(place, here)...)
+}
+
+// keptRoom are the claims of applications that ran at a place and will again, but for
+// those that are here.
+func (p *pass) keptRoom(place plan.Place, here map[string]bool) []plan.Claim {
+	var all []plan.Claim
+	for at, one := range p.ran {
+		if at.hook != place.Hook || at.iface != place.Interface || here[at.uid] || p.forgets(at, true) {
+			continue
+		}
+		if app := p.applicationOf(at.uid); app != nil && p.mayRun(app, one.Revision) {
+			all = append(all, plan.Claim{UID: at.uid, Identity: app.newest.Payload().Application, Seniority: plan.Remembered,
+				Created: p.createdAt(at.uid), Need: one.Need})
+		}
+	}
+	return all
+}
+
+// mayRun reports whether a revision is one that an application may run: its
+// newest, one that its intent names beside that, or, in node mode, what ran last.
+func (p *pass) mayRun(app *application, revision string) bool {
+	return revision == app.newest.Revision() || len(app.newest.Names(revision)) > 0 ||
+		p.opts.Node == "" && app.deployed != nil && revision == app.deployed.Revision()
+}
+
+// needOf is what programs of a revision take of a place. What is not measured counts
+// as its programs alone: the kernel tells what is wrong with it.
+func (p *pass) needOf(uid, hookName, revision string, programs []string) plan.Need {
+	need := plan.Need{Programs: len(programs)}
+	switch hookName {
+	case plan.MapMemory().Hook:
+		return memoryOf(map[string]*kernel.Revision{revision: p.owned.revisions[uid][revision]})
+	case plan.XDP:
+	default:
+		return need
+	}
+	if r, ok := p.knownNeed(uid, revision, programs); ok {
+		return r
+	}
+	if taken, ok := p.profileOf(uid, revision).Need(programs...); ok {
+		need.Maps, need.Functions, need.Closed, need.GPLOnly = taken.Maps, taken.Functions, taken.Closed, taken.GPLOnly
+	}
+	return need
+}
+
+// knownNeed finds what the same programs took where they ran.
+func (p *pass) knownNeed(uid, revision string, programs []string) (plan.Need, bool) {
+	for at, one := range p.ran {
+		if at.uid == uid && at.hook == plan.XDP && one.covers(revision, programs) && len(one.Programs) == len(programs) && one.measured() {
+			return one.Need, true
+		}
+	}
+	return plan.Need{}, false
+}
+
+// limits are those of a place.
+func (p *pass) limits(place plan.Place) plan.Limits {
+	if place.Hook == plan.XDP {
+		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: p.opts.NamespaceShare}
+	}
+	ours := map[link.ID]bool{}
+	for _, links := range p.owned.links {
+		for _, l := range links {
+			if l.Attachment.Hook == place.Hook && l.Attachment.Ifindex == place.Ifindex {
+				ours[p.factsOf(l.Path, l.Link).ID] = true
+			}
+		}
+	}
+	others, err := attach.OthersOnTCX(place.Hook, place.Ifindex, ours)
+	if err != nil {
+		// The kernel counts for itself when a program is attached.
+		p.opts.Log.Debug("count programs", "place", place.String(), "error", err)
+	}
+	return plan.Limits{Programs: max(1, attach.MaxTCX-others), SharePercent: p.opts.NamespaceShare}
+}
+
+// refuseAt takes a version out of the pass that does not fit at a place. One that
+// runs or ran at other places is left out of this one alone: who fills one
+// interface takes nobody away from another.
+func (p *pass) refuseAt(place plan.Place, c claim, err error) {
+	at := ranAt{c.UID, place.Hook, place.Interface}
+	if c.Seniority == plan.Remembered && crowded(err) {
+		// Others run in its place now.
+		p.lost[at] = true
+	}
+	if _, runs := p.present[at]; !runs && p.runsElsewhere(at, c.revision) {
+		p.leaveOut(place, c.UID, err)
+		return
+	}
+	p.refuse(c.UID, err)
+}
+
+// crowded reports whether an application is refused for what others hold. Any other
+// error of the kernel may be gone at the next attempt, and gives no place away.
+func crowded(err error) bool {
+	if over := new(plan.OverLimitError); errors.As(err, &over) {
+		return true
+	}
+	refusal := new(chain.Refusal)
+	return errors.As(err, &refusal) && refusal.Queued()
+}
+
+// runsElsewhere reports whether the version that an application is to have runs, or
+// ran last, at another of the places that it is to have.
+func (p *pass) runsElsewhere(here ranAt, revision string) bool {
+	i := slices.IndexFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == here.uid })
+	return i >= 0 && slices.ContainsFunc(p.want.Applications[i].Attachments, func(a plan.Attachment) bool {
+		at := ranAt{here.uid, a.Hook, a.Interface}
+		if limited(a.Hook) {
+			return at != here && (p.present[at].covers(revision, []string{a.Program}) || p.ran[at].covers(revision, []string{a.Program}))
+		}
+		return slices.ContainsFunc(p.state.Links, func(l plan.Link) bool {
+			return l.UID == here.uid && l.Revision == revision && l.Attachment.Key() == a.Key()
+		})
+	})
+}
+
+// leaveOut goes on with an application at its other places.
+func (p *pass) leaveOut(place plan.Place, uid string, err error) {
+	i := slices.IndexFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == uid })
+	app, out := p.applicationOf(uid), p.outcomes[uid]
+	if i < 0 || app == nil || out == nil {
+		return
+	}
+	isThere := func(a plan.Attachment) bool { return a.Hook == place.Hook && a.Ifindex == place.Ifindex }
+	attachments := p.want.Applications[i].Attachments
+	for _, a := range attachments {
+		if isThere(a) {
+			out.links = append(out.links, unmade{a.Program, LinkStatus{Hook: a.Hook, Target: a.Interface, State: Failed, Error: err.Error()}})
+		}
+	}
+	p.want.Applications[i].Attachments = slices.DeleteFunc(slices.Clone(attachments), isThere)
+	out.errs = append(out.errs, err)
+	if p.now.Before(app.retryAt) && app.leftOut[place] != nil {
+		return
+	}
+	out.tried = true
+	app.leftOut = maps.Clone(app.leftOut)
+	if app.leftOut == nil {
+		app.leftOut = map[plan.Place]error{}
+	}
+	app.leftOut[place] = err
+	p.opts.Log.Error("leave out", "application", app.newest.Payload().Application.String(), "place", place.String(), "error", err)
+}
+
+// leaveOutAsBefore leaves out what did not fit a short while ago, without another
+// look.
+func (p *pass) leaveOutAsBefore() {
+	for _, app := range p.apps {
+		if len(app.leftOut) == 0 {
+			continue
+		}
+		if !p.now.Before(app.retryAt) {
+			app.leftOut = nil
+			continue
+		}
+		for _, place := range slices.SortedFunc(maps.Keys(app.leftOut), comparePlaces) {
+			uid := app.newest.Payload().UID
+			if p.wantsAt(uid, place) {
+				p.leaveOut(place, uid, app.leftOut[place])
+			}
+		}
+	}
+}
+
+// wantsAt reports whether an application is to run at a place.
+func (p *pass) wantsAt(uid string, place plan.Place) bool {
+	return slices.ContainsFunc(p.want.Applications, func(a plan.Application) bool {
+		return a.UID == uid && slices.ContainsFunc(a.Attachments, func(at plan.Attachment) bool {
+			return at.Hook == place.Hook && at.Ifindex == place.Ifindex
+		})
+	})
+}
+
+// postponeYounger has those that never ran so at a place wait for who has precedence,
+// and is fetched or loaded: what they take is not known yet. Nobody waits for an
+// application that failed, and nobody for longer than orderWait: who changes again
+// and again would keep a place for ever.
+func (p *pass) postponeYounger(place plan.Place, claims []claim) bool {
+	oldest, waits := plan.Claim{}, false
+	for _, c := range p.newcomersOnTheirWay()[place] {
+		if !waits || c.Precedes(oldest) < 0 {
+			oldest, waits = c, true
+		}
+	}
+	if !waits {
+		return false
+	}
+	found := false
+	for _, c := range claims {
+		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !p.waitedEnough(ranAt{c.UID, place.Hook, place.Interface}) {
+			p.postpone(c.UID, waitsFor(place))
+			found = true
+		}
+	}
+	return found
+}
+
+// waitsFor says that an application waits at a place.
+func waitsFor(place plan.Place) string {
+	return fmt.Sprintf("it waits: an application that has precedence on %s is on its way", place)
+}
+
+// orderWaits is how many fetches long an application waits at a place, in all, for
+// those that have precedence there.
+const orderWaits = 2
+
+// waitedEnough reports whether an application waited at a place for as long as it
+// has to, and else counts from now, unless it waits already.
+func (p *pass) waitedEnough(at ranAt) bool {
+	since, waits := p.waiting[at]
+	if !waits {
+		p.waiting[at] = p.now
+		return false
+	}
+	return p.now.Sub(since) >= orderWaits*p.opts.FetchTimeout
+}
+
+// forgetWaits forgets since when those wait that run by now, or are not to run any
+// more. Who only was let in for a while has waited all the same.
+func (p *pass) forgetWaits(now map[ranAt]ran) {
+	for at := range p.waiting {
+		if _, runs := now[at]; runs || p.applicationOf(at.uid) == nil || slices.Contains(p.want.Gone, at.uid) {
+			delete(p.waiting, at)
+		}
+	}
+}
+
+// newcomersOnTheirWay are the claims of applications that do not run at a place, and
+// whose newest version is being fetched or loaded for the first time: what failed
+// before may fail for ever.
+func (p *pass) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
+	if p.pendingClaims != nil {
+		return p.pendingClaims
+	}
+	p.pendingClaims = map[plan.Place][]plan.Claim{}
+	for _, app := range p.apps {
+		if out := p.outcomes[app.newest.Payload().UID]; out != nil && out.pending && !app.faltered {
+			p.addPending(app)
+		}
+	}
+	return p.pendingClaims
+}
+
+// addPending adds the claims of an application that is on its way.
+func (p *pass) addPending(app *application) {
+	payload := app.newest.Payload()
+	programs := map[plan.Place][]string{}
+	for _, program := range payload.Programs {
+		for _, at := range program.Attach {
+			if h, ok := hook.Lookup(at.Hook); !ok || h.Shape != hook.NetworkDevice || !limited(at.Hook) {
+				continue
+			}
+			found, err := p.onInterfaces(plan.Attachment{Hook: at.Hook}, at)
+			if err != nil {
+				continue
+			}
+			for _, a := range found {
+				place := plan.Place{Hook: a.Hook, Ifindex: a.Ifindex, Interface: a.Interface}
+				programs[place] = append(programs[place], program.Name)
+			}
+		}
+	}
+	one := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: app.newest.Revision()}
+	for place, names := range programs {
+		if _, runs := p.present[ranAt{payload.UID, place.Hook, place.Interface}]; runs {
+			continue
+		}
+		c := p.claimOf(one, place, names).Claim
+		c.Created = payload.CreatedAt()
+		p.pendingClaims[place] = append(p.pendingClaims[place], c)
+	}
+}
+
+// postpone leaves the version of an application that is to run for a later pass.
+// What runs goes on meanwhile.
+func (p *pass) postpone(uid, why string) {
+	p.refuse(uid, errQueued)
+	if out := p.outcomes[uid]; out != nil {
+		out.waits = why
+	}
+}
+
+// precedence orders the newcomers of a chain: who is refused last comes first.
+func (p *pass) precedence(want plan.Chain, newcomers []string) []claim {
+	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
+	var all []claim
+	for _, app := range p.want.Applications {
+		if !slices.Contains(newcomers, app.UID) {
+			continue
+		}
+		var programs []string
+		for _, a := range app.Attachments {
+			if a.Hook == plan.XDP && a.Ifindex == want.Ifindex {
+				programs = append(programs, a.Program)
+			}
+		}
+		c := p.claimOf(app, place, programs)
+		c.Created = p.createdAt(app.UID)
+		all = append(all, c)
+	}
+	for _, uid := range newcomers {
+		if !slices.ContainsFunc(all, func(c claim) bool { return c.UID == uid }) {
+			// It is left as it was, and its link is made anew.
+			all = append(all, p.frozenClaim(ranAt{uid: uid}, ran{}))
+		}
+	}
+	slices.SortFunc(all, func(x, y claim) int { return x.Precedes(y.Claim) })
+	return all
+}
+
+// exclude takes the newcomer out of the pass that a chain cannot be loaded with:
+// the last of the shortest run of newcomers, in their order of precedence, that the
+// kernel refuses. It is searched by halves, so that n newcomers cost log n loads;
+// those after it are tried in the next pass, when it is not.
+func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) unfitChain {
+	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
+	for fits+1 < refused {
+		middle := (fits + refused) / 2
+		key, v, failed := p.loadChain(want.Ifindex, without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
+		if errors.Is(failed, errLoading) {
+			return p.awaitChain(want, running)
+		}
+		if failed != nil {
+			refused, err, failures = middle, failed, append(failures, key)
+			continue
+		}
+		fits = middle
+		p.endUse(key, v)
+	}
+	for _, key := range failures {
+		// Its error was used: the next attempt is another load.
+		p.loads.take(key)
+	}
+	p.abandonChain(want)
+	culprit, later := newcomers[refused-1], newcomers[refused:]
+	if culprit.Seniority == plan.Running {
+		p.failedAgain(attempted, err)
+		return func() { p.keepOrDetach(want, running, err) }
+	}
+	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
+	return func() {
+		p.refuseAt(place, culprit, err)
+		for _, c := range later {
+			p.postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
+			p.again = true
+		}
+	}
+}
+
+func uidsOfClaims(claims []claim) []string {
+	var uids []string
+	for _, c := range claims {
+		uids = append(uids, c.UID)
+	}
+	return uids
+}

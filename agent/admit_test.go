@@ -1,0 +1,447 @@
+package agent_test
+
+import (
+	_ "embed"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// maps62Object has an XDP program of 62 maps, tcx63Object 63 programs for TCX, and
+// stack512Object an XDP program that leaves a chain no stack.
+var (
+	//go:embed testdata/maps62.o
+	maps62Object []byte
+	//go:embed testdata/tcx63.o
+	tcx63Object []byte
+	//go:embed testdata/stack512.o
+	stack512Object []byte
+)
+
+// attack is a pair of applications that no interface holds together.
+type attack struct {
+	victim, attacker func(w *world, iface string) intent.Payload
+	// says is what the refusal has to name.
+	says string
+}
+
+// tenant makes an intent one of a namespace's own application, created at a time.
+func tenant(p intent.Payload, namespace, name string, created int64, priority int32) intent.Payload {
+	p.Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: name}
+	p.UID, p.Created = "uid-"+namespace+"-"+name, created
+	for i := range p.Programs {
+		for j := range p.Programs[i].Attach {
+			p.Programs[i].Attach[j].Priority = &priority
+		}
+	}
+	return p
+}
+
+// tcx63 attaches n programs to an interface.
+func (w *world) tcx63(iface string, n int) intent.Payload {
+	var programs []v1alpha1.Program
+	for i := range n {
+		programs = append(programs, v1alpha1.Program{Name: fmt.Sprintf("next_%02d", i), Attach: on("tcx/ingress", iface)})
+	}
+	p := w.intent("tcx63", "xdp_pass", programs...)
+	p.ObjectDigest = w.object(tcx63Object)
+	return p
+}
+
+// maps62 is an XDP program of 62 maps.
+func (w *world) maps62(iface string) intent.Payload {
+	p := w.intent("maps62", "xdp_pass", v1alpha1.Program{Name: "maps62", Attach: on("xdp", iface)})
+	p.ObjectDigest = w.object(maps62Object)
+	return p
+}
+
+// stack512 is an XDP program that fits on an interface alone.
+func (w *world) stack512(iface string) intent.Payload {
+	p := w.intent("stack512", "xdp_pass", v1alpha1.Program{Name: "stack512", Attach: on("xdp", iface)})
+	p.ObjectDigest = w.object(stack512Object)
+	return p
+}
+
+func (w *world) xdp(object, program, iface string) intent.Payload {
+	return w.intent(program, object, v1alpha1.Program{Name: program, Attach: on("xdp", iface)})
+}
+
+func attacks() map[string]attack {
+	return map[string]attack{
+		"62 maps": {
+			victim:   func(w *world, iface string) intent.Payload { return w.xdp("xdp_maps", "xdp_maps", iface) },
+			attacker: func(w *world, iface string) intent.Payload { return w.maps62(iface) },
+			says:     "maps: it takes 62",
+		},
+		"a proprietary licence": {
+			victim:   func(w *world, iface string) intent.Payload { return w.xdp("xdp_gpl", "xdp_gpl", iface) },
+			attacker: func(w *world, iface string) intent.Payload { return w.xdp("xdp_proprietary", "xdp_proprietary", iface) },
+			says:     "licence: its licence is not GPL compatible",
+		},
+		"all of the stack": {
+			victim:   func(w *world, iface string) intent.Payload { return w.xdp("xdp_count", "count_packets", iface) },
+			attacker: func(w *world, iface string) intent.Payload { return w.stack512(iface) },
+			says:     "stack: with the dispatcher its deepest path of calls takes more",
+		},
+		"63 TCX programs": {
+			victim: func(w *world, iface string) intent.Payload {
+				return w.intent("tcx", "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: on("tcx/ingress", iface)})
+			},
+			attacker: func(w *world, iface string) intent.Payload { return w.tcx63(iface, 63) },
+			says:     "programs: it takes 63",
+		},
+	}
+}
+
+// isIn reports whether an application is attached everywhere, without an error.
+func isIn(a *agent.Agent, p intent.Payload) bool {
+	i := slices.IndexFunc(a.Status(), func(s agent.ApplicationStatus) bool { return s.UID == p.UID })
+	if i < 0 {
+		return false
+	}
+	s := a.Status()[i]
+	return s.Error == "" && s.Conditions[0].Reason == "Deployed"
+}
+
+// isAt reports whether an application is attached everywhere in this version.
+func isAt(a *agent.Agent, p intent.Payload) bool {
+	return isIn(a, p) && slices.ContainsFunc(a.Status(), func(s agent.ApplicationStatus) bool { return s.UID == p.UID && s.Serial == p.Serial })
+}
+
+func errorOf(a *agent.Agent, p intent.Payload) string {
+	for _, s := range a.Status() {
+		if s.UID == p.UID {
+			return s.Error
+		}
+	}
+	return "not listed"
+}
+
+// recreate takes an interface away and makes it anew, with another index.
+func recreate(t testing.TB, name, peer string) {
+	t.Helper()
+	before := index(t, name)
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkDel(l); err != nil {
+		t.Fatal(err)
+	}
+	veth(t, name, peer)
+	if index(t, name) == before {
+		t.Fatalf("%s has index %d again", name, before)
+	}
+}
+
+// newAgent is one that looks only when it is told to, whose tenants may take all
+// of an interface, and who tries again at once.
+func (w *world) newAgent(share int) (*agent.Agent, func()) {
+	w.t.Helper()
+	o := w.options()
+	o.NamespaceShare = share
+	o.BackOff = agent.BackOff{First: time.Nanosecond, Most: time.Nanosecond}
+	return w.ending(o)
+}
+
+// ending makes an agent whose turns the test makes, and what ends it before the test
+// does.
+func (w *world) ending(o agent.Options) (*agent.Agent, func()) {
+	w.t.Helper()
+	a, err := agent.New(o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	closed := false
+	end := func() {
+		if !closed {
+			closed = true
+			if err := a.Close(); err != nil {
+				w.t.Error(err)
+			}
+		}
+	}
+	w.t.Cleanup(end)
+	return a, end
+}
+
+// looks makes the agent look so often that what can change has: a few times, and then
+// until nothing is on its way, however long the machine takes.
+func looks(t testing.TB, a *agent.Agent) {
+	t.Helper()
+	for range 4 {
+		a.Reconcile(t.Context())
+	}
+	until(t, "what is on its way", 2*time.Minute, func() bool {
+		a.Reconcile(t.Context())
+		return !slices.ContainsFunc(a.Report(), func(s agent.ApplicationStatus) bool {
+			return s.Unloading && s.Error == "" || slices.Contains([]string{"Loading", "Fetching", "Queued"}, s.Conditions[0].Reason)
+		})
+	})
+}
+
+// TestWhoRanKeepsItsPlace refuses an attacker beside a victim that runs, and has
+// all that is in the kernel go, or be asked for on a node that ran neither.
+func TestWhoRanKeepsItsPlace(t *testing.T) {
+	needKernel(t)
+	const newNode = "a new node runs neither"
+	events := map[string]func(t *testing.T, w *world, a *agent.Agent, end func(), both []intent.Payload) *agent.Agent{
+		"the node reboots": func(t *testing.T, w *world, _ *agent.Agent, end func(), _ []intent.Payload) *agent.Agent {
+			end()
+			if err := os.RemoveAll(w.bpffs); err != nil {
+				t.Fatal(err)
+			}
+			recreate(t, "fr0", "fr1")
+			a, _ := w.newAgent(100)
+			return a
+		},
+		"the BPF file system is emptied": func(t *testing.T, w *world, _ *agent.Agent, end func(), _ []intent.Payload) *agent.Agent {
+			end()
+			if err := os.RemoveAll(w.bpffs); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "the interface to be free", time.Minute, func() bool {
+				l, err := netlink.LinkByName("fr0")
+				return err == nil && (l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached)
+			})
+			a, _ := w.newAgent(100)
+			return a
+		},
+		"the interface is made anew": func(t *testing.T, _ *world, a *agent.Agent, _ func(), _ []intent.Payload) *agent.Agent {
+			recreate(t, "fr0", "fr1")
+			return a
+		},
+		"the interface is away for a while": func(t *testing.T, _ *world, a *agent.Agent, _ func(), _ []intent.Payload) *agent.Agent {
+			l, err := netlink.LinkByName("fr0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := netlink.LinkDel(l); err != nil {
+				t.Fatal(err)
+			}
+			looks(t, a)
+			veth(t, "fr0", "fr1")
+			return a
+		},
+		newNode: func(t *testing.T, w *world, _ *agent.Agent, end func(), both []intent.Payload) *agent.Agent {
+			end()
+			if err := os.RemoveAll(w.bpffs); err != nil {
+				t.Fatal(err)
+			}
+			recreate(t, "fr0", "fr1")
+			w.dir = t.TempDir()
+			a, _ := w.newAgent(100)
+			a.Batch(func() {
+				for _, p := range both {
+					if err := a.Accept(w.seal(p)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+			return a
+		},
+	}
+	for what, c := range attacks() {
+		for by, order := range map[string]struct {
+			namespace string
+			priority  int32
+		}{
+			"at a lower priority":   {"zone", 1},
+			"under an earlier name": {"area", v1alpha1.DefaultPriority},
+		} {
+			for event, happen := range events {
+				t.Run(fmt.Sprintf("%s %s, and %s", what, by, event), func(t *testing.T) {
+					w := newWorld(t)
+					veth(t, "fr0", "fr1")
+					a, end := w.newAgent(100)
+					victim := tenant(c.victim(w, "fr0"), "home", "victim", 2_000, v1alpha1.DefaultPriority)
+					attacker := tenant(c.attacker(w, "fr0"), order.namespace, "attacker", 1_000, order.priority)
+					if event == newNode {
+						// Nothing speaks for the victim there but its age.
+						attacker.Created = 3_000
+					}
+					for _, p := range []intent.Payload{victim, attacker} {
+						if err := a.Accept(w.seal(p)); err != nil {
+							t.Fatal(err)
+						}
+						looks(t, a)
+					}
+					check := func(when string, a *agent.Agent) {
+						t.Helper()
+						if !isIn(a, victim) {
+							t.Errorf("%s the victim is out: %s", when, errorOf(a, victim))
+						}
+						if err := errorOf(a, attacker); !strings.Contains(err, c.says) || strings.Contains(err, "victim") || strings.Contains(err, "home") {
+							t.Errorf("%s the attacker is told %q", when, err)
+						}
+					}
+					check("before,", a)
+					a = happen(t, w, a, end, []intent.Payload{attacker, victim})
+					looks(t, a)
+					check("after,", a)
+				})
+			}
+		}
+	}
+}
+
+// chainLoads counts the chains that were tried.
+type chainLoads struct{ tried, failed int }
+
+// Loaded implements agent.Observer.
+func (c *chainLoads) Loaded(what agent.Loadable, _ time.Duration, err error) {
+	if what != agent.LoadChain {
+		return
+	}
+	c.tried++
+	if err != nil {
+		c.failed++
+	}
+}
+
+// Attached implements agent.Observer.
+func (*chainLoads) Attached(string, time.Duration, error) {}
+
+// Healed implements agent.Observer.
+func (*chainLoads) Healed(agent.Drift) {}
+
+// TestManyThatDoNotFitCostFewLoads has applications arrive at once of which the
+// verifier alone can refuse some, between older and younger ones that fit.
+func TestManyThatDoNotFitCostFewLoads(t *testing.T) {
+	needKernel(t)
+	for sentence, c := range map[string]struct{ early, bad, most int }{
+		// All of them, by halves, and what fits; some more while revisions come one by one.
+		"one that does not fit behind many": {30, 1, 1 + 5 + 1 + 8},
+		// Each once, by halves of fewer and fewer, and what fits.
+		"many that do not fit": {2, 12, 12 * (1 + 4 + 1)},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "fr0", "fr1")
+			var loads chainLoads
+			o := w.options()
+			o.Observer, o.BackOff = &loads, agent.BackOff{First: time.Hour, Most: time.Hour}
+			a := w.idle(o)
+			var fit, misfit []intent.Payload
+			for i := range c.early {
+				fit = append(fit, tenant(w.xdp("xdp_pass", "xdp_pass", "fr0"), "home", fmt.Sprintf("early-%d", i), 1, 500))
+			}
+			for i := range c.bad {
+				misfit = append(misfit, tenant(w.stack512("fr0"), "zone", fmt.Sprintf("bad-%d", i), 2, 1))
+			}
+			fit = append(fit, tenant(w.xdp("xdp_count", "count_packets", "fr0"), "home", "late", 3, 500))
+			a.Batch(func() {
+				for _, p := range slices.Concat(misfit, fit) {
+					if err := a.Accept(w.seal(p)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+			until(t, "all that fit to be in", time.Minute, func() bool {
+				a.Reconcile(t.Context())
+				return !slices.ContainsFunc(fit, func(p intent.Payload) bool { return !isIn(a, p) }) &&
+					!slices.ContainsFunc(misfit, func(p intent.Payload) bool { return !strings.Contains(errorOf(a, p), "stack: ") })
+			})
+			if loads.tried > c.most {
+				t.Errorf("%d chains were loaded, want %d at most", loads.tried, c.most)
+			}
+			before := loads.tried
+			looks(t, a)
+			if n := loads.tried - before; n != 0 {
+				t.Errorf("at rest %d chains are loaded", n)
+			}
+			for _, p := range misfit {
+				if err := errorOf(a, p); strings.Contains(err, "home") {
+					t.Errorf("%s is told %q", p.Application, err)
+				}
+			}
+		})
+	}
+}
+
+// TestANamespaceHasItsShareOfAnInterface has one namespace ask for more than half.
+func TestANamespaceHasItsShareOfAnInterface(t *testing.T) {
+	needKernel(t)
+	clusters := func(p intent.Payload) intent.Payload {
+		p.Application = v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "all"}
+		return p
+	}
+	for sentence, c := range map[string]struct {
+		share int
+		ask   func(w *world) intent.Payload
+		says  string
+	}{
+		"maps by default": {0, func(w *world) intent.Payload { return tenant(w.maps62("fr0"), "zone", "all", 1, 500) },
+			"maps: it takes 62, namespace zone holds 0, and one namespace may have 32 of the 64 (50 %)"},
+		"maps where all may be had": {100, func(w *world) intent.Payload { return tenant(w.maps62("fr0"), "zone", "all", 1, 500) }, ""},
+		"maps of a cluster-scoped application": {0, func(w *world) intent.Payload {
+			return clusters(tenant(w.maps62("fr0"), "", "all", 1, 500))
+		}, ""},
+		"programs on TCX": {0, func(w *world) intent.Payload { return tenant(w.tcx63("fr0", 32), "zone", "all", 1, 500) },
+			"programs: it takes 32, namespace zone holds 0, and one namespace may have 31 of the 63 (50 %)"},
+		"as many programs on TCX as it may": {0, func(w *world) intent.Payload { return tenant(w.tcx63("fr0", 31), "zone", "all", 1, 500) }, ""},
+		"programs on TCX, of a smaller share": {10, func(w *world) intent.Payload { return tenant(w.tcx63("fr0", 7), "zone", "all", 1, 500) },
+			"one namespace may have 6 of the 63 (10 %)"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "fr0", "fr1")
+			a, _ := w.newAgent(c.share)
+			p := c.ask(w)
+			if err := a.Accept(w.seal(p)); err != nil {
+				t.Fatal(err)
+			}
+			looks(t, a)
+			if isIn(a, p) != (c.says == "") || !strings.Contains(errorOf(a, p), c.says) {
+				t.Errorf("it is told %q", errorOf(a, p))
+			}
+		})
+	}
+}
+
+// TestASmallerShareTakesNothingAway has a namespace run more than it may have any
+// more, reboot, and change what it runs.
+func TestASmallerShareTakesNothingAway(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "fr0", "fr1")
+	a, end := w.newAgent(100)
+	p := tenant(w.tcx63("fr0", 40), "zone", "all", 1, 500)
+	if err := a.Accept(w.seal(p)); err != nil {
+		t.Fatal(err)
+	}
+	looks(t, a)
+	for _, lost := range []bool{false, true} {
+		end()
+		if lost {
+			if err := os.RemoveAll(w.bpffs); err != nil {
+				t.Fatal(err)
+			}
+			recreate(t, "fr0", "fr1")
+		}
+		a, end = w.newAgent(50)
+		looks(t, a)
+		if !isIn(a, p) {
+			t.Fatalf("with everything lost (%t) it is out: %s", lost, errorOf(a, p))
+		}
+	}
+	for n, fits := range map[int]bool{39: true, 41: false} {
+		next := tenant(w.tcx63("fr0", n), "zone", "all", 1, 500)
+		if err := a.Accept(w.seal(next)); err != nil {
+			t.Fatal(err)
+		}
+		looks(t, a)
+		if isIn(a, next) != fits {
+			t.Errorf("with %d programs it is told %q", n, errorOf(a, next))
+		}
+	}
+}

@@ -1,0 +1,234 @@
+// Package agent takes sealed intents, keeps them across restarts, and keeps the
+// kernel of one node as they say.
+//
+// It joins what the other rooms of the agent do: plan decides, kernel loads and
+// pins, chain joins, attach attaches. It evaluates no intent beyond its seal and
+// its serial, and links neither policies nor signatures.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// Options are what an agent is told once.
+type Options struct {
+	// BPFFS is the directory for pins, on a BPF file system; default
+	// /sys/fs/bpf/skep. One agent holds it.
+	BPFFS string
+	// StateDir keeps sealed intents and objects, so that a node comes back by
+	// itself. Required.
+	StateDir string
+	// Node is the node's name, by which rollouts come to it; empty where there
+	// are none.
+	Node string
+	// Trust are the keys whose seals count. Required.
+	Trust *intent.Trust
+	// Fetch returns the object with the digest (sha256:…). What it returns is
+	// hashed again. It is called beside the agent's own work, for one digest at
+	// a time, and ends when its context does. Required.
+	Fetch func(ctx context.Context, objectDigest string) ([]byte, error)
+	// FetchTimeout bounds one Fetch; default one minute.
+	FetchTimeout time.Duration
+	// CgroupRoot is the mount point of cgroup2; default is where it is mounted.
+	CgroupRoot string
+	// HostRoot is the folder that has the node's files where the agent does not
+	// see them as its own: binaries and network namespaces are found below it.
+	HostRoot string
+	// Labels are the node's; an intent whose selector they do not match is not
+	// for this node. Nil means that every intent is.
+	Labels map[string]string
+	// Profile is what the node's kernel can do: what needs more is neither fetched
+	// nor tried. Nil means that this is not known, and that all is tried.
+	Profile *v1alpha1.KernelProfile
+	// Log is where the agent writes; default none.
+	Log *slog.Logger
+	// Clock tells the time; default time.Now.
+	Clock func() time.Time
+	// SweepInterval is how often every link is looked at; default one second. Where
+	// nothing is left to do, everything else (pins, interfaces, cgroups, binaries) is
+	// looked at when the kernel reports a change, and at each thirtieth sweep.
+	SweepInterval time.Duration
+	// BackOff bounds how long a failing application waits; default one second
+	// to five minutes.
+	BackOff BackOff
+	// NamespaceShare is how much of the limits that programs share on a hook of an
+	// interface (maps and functions of an XDP chain, programs on TCX), and of MapMemory,
+	// the applications of one namespace may have together, in percent; default 50. 100
+	// sets no bound. Cluster-scoped applications have none, and what runs is never
+	// taken away by it.
+	NamespaceShare int
+	// MapMemory is what the maps of all applications may take together when they are
+	// full, in bytes; 0 sets no limit. The kernel charges them to the agent. What is
+	// in the kernel is never taken away by it, and NamespaceShare holds for it.
+	MapMemory int64
+	// Observer counts what is done; default nobody.
+	Observer Observer
+}
+
+// DefaultNamespaceShare is the default of Options.NamespaceShare.
+const DefaultNamespaceShare = 50
+
+// host is where names of the node are found.
+func (o *Options) host() attach.Host {
+	return attach.Host{CgroupRoot: o.CgroupRoot, Root: o.HostRoot}
+}
+
+// BackOff is how long to wait after failures in a row: First, doubled each
+// time, at most Most, each with up to a quarter of jitter.
+type BackOff struct{ First, Most time.Duration }
+
+// Agent holds one node's kernel to the intents it was given.
+type Agent struct {
+	opts  Options
+	store *kernel.Store
+	cache *cache
+	wake  chan struct{}
+	// fetches are the objects on their way.
+	fetches *fetches
+
+	// work is held by whoever changes the kernel.
+	work sync.Mutex
+	// owned is what is open, under work.
+	owned ownedState
+	// loads run beside the loop, under work.
+	loads *loads
+	// driftConflicts by the link's pin, under work.
+	driftConflicts map[string]*driftConflict
+	// ran is what last ran at each place, under work; ranErr says why it is not on
+	// disk.
+	ran    map[ranAt]ran
+	ranErr string
+	// noRoom says why the last pass had no memory for the maps of a load, by its key;
+	// under work.
+	noRoom map[string]error
+	// idle is how the last turn left the node, nil where something is left to do; under
+	// work.
+	idle *idle
+	// waiting is since when applications wait at a place for who has precedence,
+	// under work.
+	waiting map[ranAt]time.Time
+	// profiles are what revisions in the kernel take of a chain, by uid and name, and
+	// unmeasured those that could not be measured, and when; under work.
+	profiles   map[[2]string]chain.Profile
+	unmeasured map[[2]string]time.Time
+	// attempts are the loads of chains, by key, and the actions on chains, by their
+	// words, that failed; under work.
+	attempts map[string]*attempt
+	// lookups are those of targets in the file system, by what is looked for; under work.
+	lookups lookups
+	// begun is what is being loaded for an interface, by index, under work.
+	begun map[int]*begun
+	// buildChain links and loads a chain.
+	buildChain func([]chainPart, *cache, chain.Options, sharedMaps) (*kernel.ChainVersion, error)
+	// hindered are the interfaces, by index, whose chain cannot be loaded without a
+	// member that is to be unloaded; under work.
+	hindered map[int]*hindered
+	// boot is that of the machine, and keptRemnants what is on disk of the links that
+	// were taken away; under work.
+	boot         string
+	keptRemnants []keptRemnant
+	// told are the paths of the strays that were logged, under work.
+	told map[string]bool
+
+	// intake is held while intents are accepted that a pass is to see together.
+	intake sync.Mutex
+	// mu guards what others read.
+	mu      sync.Mutex
+	apps    map[string]*application
+	orphans []ApplicationStatus
+	settled chan struct{}
+	labels  map[string]string
+	trust   *intent.Trust
+	passed  chan struct{}
+}
+
+// New makes an agent: it locks the pins and reads what is cached. It fails with
+// kernel.ErrHeld, kernel.ErrExposed, kernel.ErrNotBPFFS, or what the state directory does.
+func New(o Options) (*Agent, error) {
+	if o.StateDir == "" || o.Trust == nil || o.Fetch == nil {
+		return nil, errors.New("make agent: StateDir, Trust and Fetch are needed")
+	}
+	if o.NamespaceShare < 0 || o.NamespaceShare > 100 {
+		return nil, fmt.Errorf("make agent: a namespace's share is %d percent; give 1 to 100", o.NamespaceShare)
+	}
+	if o.MapMemory < 0 || o.MapMemory > kernel.MostMapMemory {
+		return nil, fmt.Errorf("make agent: the memory for maps is %d bytes; give 1 to %d, or 0 for no limit", o.MapMemory, int64(kernel.MostMapMemory))
+	}
+	fillDefaults(&o)
+	c, err := openCache(o.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
+	}
+	store, err := kernel.OpenStore(o.BPFFS)
+	if err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
+	}
+	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(), loads: newLoads(o.Clock, o.Log),
+		driftConflicts: map[string]*driftConflict{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain, attempts: map[string]*attempt{}, lookups: lookups{},
+		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}, apps: map[string]*application{}, settled: make(chan struct{}),
+		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
+	if a.ran, err = readRan(c.sub(ranFile)); err != nil {
+		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
+	}
+	if err := errors.Join(a.checkMount(), a.restore(), a.adopt()); err != nil {
+		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
+	}
+	return a, nil
+}
+
+func fillDefaults(o *Options) {
+	if o.BPFFS == "" {
+		o.BPFFS = "/sys/fs/bpf/skep"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Observer == nil {
+		o.Observer = nop{}
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.FetchTimeout == 0 {
+		o.FetchTimeout = time.Minute
+	}
+	if o.NamespaceShare == 0 {
+		o.NamespaceShare = DefaultNamespaceShare
+	}
+	if o.SweepInterval == 0 {
+		o.SweepInterval = time.Second
+	}
+	if o.BackOff == (BackOff{}) {
+		o.BackOff = BackOff{First: time.Second, Most: 5 * time.Minute}
+	}
+	if o.CgroupRoot == "" {
+		root, err := findCgroup2("/proc/self/mountinfo")
+		if err != nil {
+			// Hooks of other kinds need none; those of cgroups say so.
+			o.Log.Warn("no cgroup hook can be attached", "error", err)
+		}
+		o.CgroupRoot = root
+	}
+}
+
+// Close lets everything go, and waits for what is being fetched or loaded to
+// end, but for no file system that does not answer. Programs stay.
+func (a *Agent) Close() error {
+	a.fetches.stop()
+	a.work.Lock()
+	defer a.work.Unlock()
+	a.lookups.keep(nil)
+	return errors.Join(a.loads.stop(a.opts.Observer), a.owned.close(), a.store.Close())
+}

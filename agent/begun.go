@@ -1,0 +1,191 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+// begun is what is known of an interface whose chain is being loaded. A load takes
+// seconds, and who changes in less than that must not have it begin again for ever:
+// what was begun is finished while it may run, and then comes what is wanted by then.
+type begun struct {
+	// members are those of the chain; nil where none is being loaded. order are the
+	// newcomers among them by precedence, as it was when the load began.
+	members []plan.Member
+	order   []string
+	// spoilers are the namespaces for whose changes a chain that was begun is of no
+	// use. They change after the others.
+	spoilers map[string]bool
+}
+
+// followStartedChains looks at what was begun, and what it is good for by now.
+func (p *pass) followStartedChains() {
+	wanted := map[int][]plan.Member{}
+	for _, c := range plan.WantedChains(p.want, p.state) {
+		wanted[c.Ifindex] = c.Members
+	}
+	for index, b := range p.begun {
+		want, running := wanted[index], p.givenTo(index)
+		if len(want) == 0 || slices.Equal(running, want) {
+			delete(p.begun, index)
+			continue
+		}
+		for _, namespace := range p.spoiled(b.members, want, running) {
+			b.members, b.order, b.spoilers[namespace] = nil, nil, true
+		}
+	}
+}
+
+// spoiled lists the namespaces for whose members a chain that was begun may not run
+// any more: programs that are neither wanted nor run until others take their place.
+// Who left and came back meanwhile comes with the next one.
+func (p *pass) spoiled(members, want, running []plan.Member) []string {
+	var namespaces []string
+	for _, m := range members {
+		replaced := !isNew(m, running) && slices.Contains(uidsOf(want), m.UID) && !p.withdrawn(m.UID, m.Revision)
+		if isNew(m, want) && !replaced {
+			namespaces = append(namespaces, m.Identity.Namespace)
+		}
+	}
+	return namespaces
+}
+
+// withdrawn reports whether a revision may not run any more beside the newest intent
+// of its application.
+func (p *pass) withdrawn(uid, revision string) bool {
+	app := p.applicationOf(uid)
+	return p.opts.Node != "" && app != nil && revision != app.newest.Revision() && len(app.newest.Names(revision)) == 0
+}
+
+// waitForReplacements has those wait that are to change on an interface after others: after the
+// versions that take the place of withdrawn ones, and those who spoiled a load after
+// all others.
+func (p *pass) waitForReplacements(want plan.Chain, running []plan.Member) unfitChain {
+	b := p.begun[want.Ifindex]
+	if b != nil && b.members != nil && !p.visited[want.Ifindex] {
+		return nil
+	}
+	changed := changes(want.Members, running)
+	later := slices.DeleteFunc(slices.Clone(changed), func(uid string) bool { return p.replaces(uid, want.Members, running) })
+	if len(later) == len(changed) {
+		later = slices.DeleteFunc(later, func(uid string) bool {
+			return b == nil || !slices.ContainsFunc(want.Members, func(m plan.Member) bool { return m.UID == uid && b.spoilers[m.Identity.Namespace] })
+		})
+	}
+	if len(later) == 0 || len(later) == len(changed) {
+		return nil
+	}
+	return func() {
+		p.behind[want.Ifindex] = true
+		for _, uid := range later {
+			p.postpone(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
+		}
+	}
+}
+
+// replaces reports whether an application runs a version in a chain that may run no
+// more, and that is to go from it.
+func (p *pass) replaces(uid string, members, running []plan.Member) bool {
+	return slices.ContainsFunc(running, func(m plan.Member) bool {
+		return m.UID == uid && isNew(m, members) && p.withdrawn(m.UID, m.Revision)
+	})
+}
+
+// chainToLoad is the chain to load for an interface: the one that was begun, else the one
+// that is wanted. A pass goes on once with what was begun, and then does what need
+// not wait for it.
+func (p *pass) chainToLoad(want plan.Chain) plan.Chain {
+	if p.visited[want.Ifindex] {
+		return want
+	}
+	p.visited[want.Ifindex] = true
+	b := p.begun[want.Ifindex]
+	if b == nil {
+		b = &begun{spoilers: map[string]bool{}}
+		p.begun[want.Ifindex] = b
+	}
+	if b.members == nil {
+		b.members = want.Members
+		return want
+	}
+	p.wanted[want.Ifindex] = want.Members
+	want.Members = b.members
+	return want
+}
+
+// inOrder are the newcomers of a chain by precedence. The order stays while the chain
+// is loaded: another one would be another load.
+func (p *pass) inOrder(chain plan.Chain, newcomers []string) []claim {
+	claims, b := p.precedence(chain, newcomers), p.begun[chain.Ifindex]
+	switch {
+	case b == nil || !slices.Equal(b.members, chain.Members):
+	case b.order == nil:
+		b.order = uidsOfClaims(claims)
+	default:
+		slices.SortStableFunc(claims, func(x, y claim) int {
+			return cmp.Compare(slices.Index(b.order, x.UID), slices.Index(b.order, y.UID))
+		})
+	}
+	return claims
+}
+
+// abandonChain ends what was begun for an interface: it cannot be made, and something else
+// is to be tried at once.
+func (p *pass) abandonChain(chain plan.Chain) {
+	if b := p.begun[chain.Ifindex]; b != nil && slices.Equal(b.members, chain.Members) {
+		b.members, b.order = nil, nil
+		delete(p.visited, chain.Ifindex)
+		delete(p.wanted, chain.Ifindex)
+	}
+}
+
+// useLoaded takes a chain that was loaded. Where something else is wanted by now, it runs
+// until that is loaded, and who changed meanwhile waits for that.
+func (p *pass) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) unfitChain {
+	index := chain.Ifindex
+	p.versions[index], p.versionKeys[index] = v, key
+	want, others := p.wanted[index]
+	if b := p.begun[index]; b != nil && slices.Equal(b.members, chain.Members) {
+		delete(p.begun, index)
+	}
+	delete(p.wanted, index)
+	p.behind[index] = p.behind[index] || others && !slices.Equal(want, chain.Members)
+	if !others || slices.Equal(want, chain.Members) {
+		return nil
+	}
+	return func() {
+		p.want.Interim = maps.Clone(p.want.Interim)
+		if p.want.Interim == nil {
+			p.want.Interim = map[int][]plan.Member{}
+		}
+		p.want.Interim[index] = chain.Members
+		for _, uid := range uidsOf(slices.Concat(want, chain.Members)) {
+			p.waitForWantedChain(uid, want, chain.Members)
+		}
+	}
+}
+
+// waitForWantedChain has an application wait for another chain than the one that runs in the
+// interim, where it is in that otherwise than it is to be. Where only its place is
+// another, all else of it goes on.
+func (p *pass) waitForWantedChain(uid string, want, interim []plan.Member) {
+	of := func(members []plan.Member) []plan.Member {
+		return slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return m.UID != uid })
+	}
+	is, runs := of(want), of(interim)
+	if slices.Equal(is, runs) {
+		return
+	}
+	if len(newcomersOf(is, runs))+len(newcomersOf(runs, is)) > 0 {
+		p.refuse(uid, errLoading)
+		return
+	}
+	if out := p.outcomes[uid]; out != nil {
+		out.pending, out.refused, out.loading = true, true, true
+	}
+}

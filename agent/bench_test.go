@@ -1,0 +1,144 @@
+package agent_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// BenchmarkLoadAndAttach takes one program from its bytes to its hook, by a turn
+// of the agent's loop (look, load, pin, attach, tell) and with the library alone,
+// one after the other, and reports how many times longer the agent takes. What
+// Accept does before, a synced write, is reported apart.
+func BenchmarkLoadAndAttach(b *testing.B) {
+	if testing.Short() {
+		b.Skip()
+	}
+	for _, hook := range []string{"xdp", "tracepoint"} {
+		b.Run(hook, func(b *testing.B) {
+			w := newWorld(b)
+			veth(b, "bn0", "bn1")
+			o := w.options()
+			o.Log, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), time.Hour
+			a, err := agent.New(o)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = a.Close() })
+			var agent, bare, accept time.Duration
+			byAgent := func() {
+				x, y := w.loadByAgent(b, a, hook)
+				accept, agent = accept+x, agent+y
+			}
+			// In turns of both orders: what was detached last slows the next.
+			for odd := false; b.Loop(); odd = !odd {
+				if odd {
+					byAgent()
+				}
+				bare += loadBare(b, hook)
+				if !odd {
+					byAgent()
+				}
+			}
+			b.ReportMetric(float64(accept.Microseconds())/float64(b.N), "accept-µs/op")
+			b.ReportMetric(float64(agent.Microseconds())/float64(b.N), "agent-µs/op")
+			b.ReportMetric(float64(bare.Microseconds())/float64(b.N), "bare-µs/op")
+			b.ReportMetric(float64(agent)/float64(bare), "ratio")
+		})
+	}
+}
+
+func objectFor(hook string) (object, program string) {
+	if hook == "xdp" {
+		return "xdp_count", "count_packets"
+	}
+	return "tracepoint_count", "tracepoint_count"
+}
+
+func loadBare(b *testing.B, hook string) time.Duration {
+	object, program := objectFor(hook)
+	began := time.Now()
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(programsObject(object)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	coll, err := ebpf.NewCollection(spec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var l link.Link
+	if hook == "xdp" {
+		l, err = link.AttachXDP(link.XDPOptions{Interface: index(b, "bn0"), Program: coll.Programs[program]})
+	} else {
+		l, err = link.Tracepoint("syscalls", "sys_enter_getpgid", coll.Programs[program], nil)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	took := time.Since(began)
+	if err := l.Close(); err != nil {
+		b.Fatal(err)
+	}
+	coll.Close()
+	return took
+}
+
+func (w *world) loadByAgent(b *testing.B, a *agent.Agent, hook string) (accept, load time.Duration) {
+	object, program := objectFor(hook)
+	at := on("xdp", "bn0")
+	if hook != "xdp" {
+		at = []v1alpha1.Attachment{{Hook: hook, Tracepoint: "syscalls/sys_enter_getpgid"}}
+	}
+	p := w.intent("bench", object, v1alpha1.Program{Name: program, Attach: at})
+	began := time.Now()
+	if err := a.Accept(w.seal(p)); err != nil {
+		b.Fatal(err)
+	}
+	accepted := time.Now()
+	a.Reconcile(b.Context())
+	took := time.Since(accepted)
+	if err := a.Settled(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	w.serial++
+	if err := a.Accept(w.seal(intent.Payload{Application: p.Application, UID: p.UID, Serial: w.serial, Tombstone: true})); err != nil {
+		b.Fatal(err)
+	}
+	a.Reconcile(b.Context())
+	return accepted.Sub(began), took
+}
+
+// BenchmarkSweep looks at a node where nothing is to be done.
+func BenchmarkSweep(b *testing.B) {
+	for _, apps := range []int{1, 10, 100} {
+		b.Run(fmt.Sprintf("%d applications", apps), func(b *testing.B) {
+			w := newWorld(b)
+			o := w.options()
+			o.Log, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), time.Hour
+			a := w.startWith(o)
+			for i := range apps {
+				p := w.intent(fmt.Sprint("app", i), "raw_tp_count", v1alpha1.Program{Name: "raw_tp_count",
+					Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "xdp_exception"}}})
+				if err := a.Accept(w.seal(p)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := w.accept(a); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				a.Reconcile(b.Context())
+			}
+		})
+	}
+}

@@ -1,0 +1,36 @@
+package agent_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// TestAPipeForATargetStopsNobodyElse: who opens a named pipe waits for a writer.
+func TestAPipeForATargetStopsNobodyElse(t *testing.T) {
+	needKernel(t)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for sentence, at := range map[string]v1alpha1.Attachment{
+		"a binary":            {Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: pipe, Symbol: "main"}},
+		"a network namespace": {Hook: "sk_lookup", NetworkNamespace: pipe},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			a, _ := w.start()
+			err := w.accept(a, w.version("1", at), w.intent("other", "raw_tp_count", rawProgram()))
+			if err == nil || !strings.Contains(err.Error(), pipe) || !strings.Contains(err.Error(), "named pipe") || strings.Contains(err.Error(), "other:") {
+				t.Errorf("Settled = %v", err)
+			}
+			if s := a.Status()[1]; s.Application.Name != "other" || s.Conditions[0].Status != "True" {
+				t.Errorf("the other application: %+v", s)
+			}
+		})
+	}
+}

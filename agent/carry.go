@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"slices"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+// carryVariables takes the values of global variables over to the revisions
+// that are about to run for the first time.
+func (p *pass) carryVariables() {
+	for _, want := range p.want.Applications {
+		old := p.liveRevision(want.UID)
+		next := p.owned.revisions[want.UID][want.Revision]
+		if old == nil || next == nil || old == next || p.runs(want.UID, want.Revision) {
+			continue
+		}
+		if err := p.carry(want, old, next); err != nil {
+			p.opts.Log.Error("carry variables", "application", want.Identity.String(), "error", err)
+		}
+	}
+}
+
+// carry holds the parsed objects of both revisions, and reads them only where a data
+// section of theirs is not shared.
+func (p *pass) carry(want plan.Application, old, next *kernel.Revision) error {
+	o := p.intentOf(want.UID, want.Revision)
+	if o == nil {
+		return nil
+	}
+	if sections, err := kernel.SeparateSections(old, next); err != nil || len(sections) == 0 {
+		return err
+	}
+	prepared, err := p.prepare(*o)
+	if err != nil {
+		return err
+	}
+	var was *kernel.Prepared
+	if o := p.intentOf(want.UID, old.Name); o != nil {
+		if was, err = p.prepare(*o); err != nil {
+			p.opts.Log.Debug("read the object that runs; the kernel is asked", "application", want.Identity.String(), "error", err)
+		}
+	}
+	carried, err := kernel.CarryVariables(prepared, was, old, next)
+	for _, app := range p.apps {
+		if app.newest.Payload().UID != want.UID {
+			continue
+		}
+		app.maps = slices.Clone(app.maps)
+		for i := range app.maps {
+			if names := carried[app.maps[i].Map]; len(names) > 0 {
+				app.maps[i].Carried = names
+			}
+		}
+	}
+	return err
+}
+
+// runs reports whether any link runs the revision.
+func (p *pass) runs(uid, revision string) bool {
+	return slices.ContainsFunc(p.state.Links, func(l plan.Link) bool { return l.UID == uid && l.Revision == revision }) ||
+		slices.ContainsFunc(p.state.Chains, func(c plan.Chain) bool {
+			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision == revision })
+		})
+}

@@ -1,0 +1,340 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// member is an application with one XDP program on cn0.
+func (w *world) member(name, object, program string, priority int32, proceedOn ...string) intent.Payload {
+	return w.intent(name, object, v1alpha1.Program{Name: program, Attach: []v1alpha1.Attachment{{
+		Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"cn0"}}, Priority: &priority, ProceedOn: proceedOn,
+	}}})
+}
+
+// chainOf is the only chain, as "app:program app:program".
+func chainOf(t testing.TB, a *agent.Agent) string {
+	t.Helper()
+	chains, err := a.Chains(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var members []string
+	for _, c := range chains {
+		if c.Error != "" {
+			t.Errorf("chain of %s: %s", c.Interface, c.Error)
+		}
+		for _, m := range c.Members {
+			members = append(members, m.Application+":"+m.Program)
+		}
+	}
+	return strings.Join(members, " ")
+}
+
+func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
+	needKernel(t)
+	quiet(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, stop := w.start()
+	step := func(want string, payloads ...intent.Payload) {
+		t.Helper()
+		if err := w.accept(a, payloads...); err != nil {
+			t.Fatal(err)
+		}
+		if got := chainOf(t, a); got != want {
+			t.Fatalf("chain is %q, not %q", got, want)
+		}
+	}
+	step("b:count_packets", w.member("b", "xdp_count", "count_packets", 500))
+	step("b:count_packets c:xdp_pass", w.member("c", "xdp_pass", "xdp_pass", 600))
+	step("a:count_packets b:count_packets c:xdp_pass", w.member("a", "xdp_count", "count_packets", 500))
+	chains, err := a.Chains(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := chains[0].LinkID
+
+	send(t, "cn1", 10)
+	until(t, "ten packets to run through", time.Minute, func() bool {
+		chains, err := a.Chains(t.Context())
+		return err == nil && *chains[0].Members[0].Runs == 10 && *chains[0].Members[2].Runs == 10
+	})
+	if chains[0].Room.Maps <= 0 || chains[0].Usage.Verified == 0 {
+		t.Errorf("chain = %+v", chains[0])
+	}
+
+	// A new priority moves a member, under the same link, and runs go on.
+	step("c:xdp_pass a:count_packets b:count_packets", w.member("c", "xdp_pass", "xdp_pass", 1))
+	chains, err = a.Chains(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if chains[0].LinkID != link || *chains[0].Members[0].Runs != 10 {
+		t.Errorf("after the move: %+v", chains[0])
+	}
+
+	// Verdicts that are not to be gone on from end the chain.
+	step("c:xdp_pass a:count_packets b:count_packets", w.member("c", "xdp_pass", "xdp_pass", 1, "Drop"))
+	before := count(t, w.counts(a, "a"))
+	send(t, "cn1", 10)
+	until(t, "ten packets to reach the first", time.Minute, func() bool {
+		chains, err := a.Chains(t.Context())
+		return err == nil && *chains[0].Members[0].Runs == 20
+	})
+	if got := count(t, w.counts(a, "a")) - before; got != 0 {
+		t.Errorf("%d packets went on after Pass, and only Drop lets them", got)
+	}
+	stop()
+
+	a, _ = w.start()
+	step("c:xdp_pass a:count_packets b:count_packets")
+	w.serial++
+	step("a:count_packets b:count_packets", intent.Payload{Application: w.identity("c"), UID: "uid-c", Serial: w.serial, Tombstone: true})
+	w.serial++
+	step("b:count_packets", intent.Payload{Application: w.identity("a"), UID: "uid-a", Serial: w.serial, Tombstone: true})
+}
+
+func (w *world) identity(name string) v1alpha1.Identity {
+	return v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: name}
+}
+
+func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {
+	needKernel(t)
+	for sentence, c := range map[string]struct {
+		object, program string
+		want            []string
+		log             bool
+	}{
+		"the verifier refuses it":                     {"xdp_rejected", "xdp_rejected", []string{"program xdp_rejected"}, true},
+		"its licence closes the chain to a neighbour": {"xdp_proprietary", "xdp_proprietary", []string{"licence", "GPL"}, false},
+		"it calls GPL helpers without the licence":    {"xdp_proprietary_gpl", "xdp_proprietary_gpl", []string{"GPL"}, true},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "cn0", "cn1")
+			a, _ := w.start()
+			if err := w.accept(a, w.member("old", "xdp_gpl", "xdp_gpl", 500), w.member("older", "xdp_count", "count_packets", 1)); err != nil {
+				t.Fatal(err)
+			}
+			before := chainOf(t, a)
+			chains, err := a.Chains(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = w.accept(a, w.member("new", c.object, c.program, 100), w.member("good", "xdp_pass", "xdp_pass", 50))
+			if err == nil {
+				t.Fatal("it was let in")
+			}
+			for _, want := range append(c.want, "new") {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not say %q", err, want)
+				}
+			}
+			if strings.Count(err.Error(), "\n") > 0 {
+				t.Errorf("others failed, too: %v", err)
+			}
+			if got, want := chainOf(t, a), strings.Replace(before, "count_packets", "count_packets good:xdp_pass", 1); got != want {
+				t.Errorf("chain is %q, not %q", got, want)
+			}
+			now, err := a.Chains(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if now[0].LinkID != chains[0].LinkID {
+				t.Errorf("the link went from %d to %d", chains[0].LinkID, now[0].LinkID)
+			}
+			for _, s := range a.Status() {
+				if refused := s.Application.Name == "new"; (s.Conditions[0].Status == "False") != refused || (s.VerifierLog != "") != (refused && c.log) {
+					t.Errorf("%s: %+v, log of %d bytes", s.Application.Name, s.Conditions[0], len(s.VerifierLog))
+				}
+			}
+		})
+	}
+}
+
+func TestAChainSaysWhoseItIs(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, _ := w.start()
+	var members []intent.Payload
+	for i := range 30 {
+		object, program := "xdp_pass", "xdp_pass"
+		if i < 2 {
+			object, program = "xdp_count", "count_packets"
+		}
+		members = append(members, w.member(fmt.Sprintf("%02d-%s", i, strings.Repeat("long", 10)), object, program, 500))
+	}
+	name := func(i int) string { return members[i].Application.Name }
+	for _, tc := range []struct {
+		sentence   string
+		members    int
+		says, less string
+	}{
+		{"one program as it is", 1, name(0) + `"`, name(1)},
+		{"both of two", 2, name(0) + "," + name(1) + `"`, name(2)},
+		{"of many the first, and how many more", 30, ` and 7 more"`, name(29)},
+	} {
+		if err := w.accept(a, members[:tc.members]...); err != nil {
+			t.Fatal(err)
+		}
+		chains, err := a.Chains(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := said(t, chains[0].ProgramID); !strings.Contains(got, tc.says) || strings.Contains(got, tc.less) {
+			t.Errorf("%s: the chain says %s", tc.sentence, got)
+		}
+	}
+}
+
+// said is where bpftool looks for what it prints: the program's first map of
+// that name (find_metadata of tools/bpf/bpftool/prog.c).
+func said(t testing.TB, id uint32) string {
+	t.Helper()
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }()
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps, _ := info.MapIDs()
+	for _, id := range maps {
+		if name, value := constants(t, id); strings.Contains(name, ".rodata") {
+			return value
+		}
+	}
+	return ""
+}
+
+// constants reads the name and the first value of a map.
+func constants(t testing.TB, id ebpf.MapID) (name, value string) {
+	t.Helper()
+	m, err := ebpf.NewMapFromID(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close() }()
+	info, err := m.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A map of counters has a value for each CPU, and is not asked for.
+	first, err := m.LookupBytes(uint32(0))
+	if err != nil && strings.Contains(info.Name, ".rodata") {
+		t.Fatal(err)
+	}
+	return info.Name, string(first)
+}
+
+func TestAVersionThatAKillLeftPinnedIsDropped(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, stop := w.start()
+	if err := w.accept(a, w.member("a", "xdp_count", "count_packets", 500), w.member("b", "xdp_pass", "xdp_pass", 600)); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	dir := filepath.Join(w.bpffs, "+xdp", fmt.Sprint(index(t, "cn0")))
+	stale := filepath.Join(dir, strings.Repeat("0f", 16))
+	if err := os.Mkdir(stale, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := foreignProgram(t, ebpf.XDP).Pin(filepath.Join(stale, "prog")); err != nil {
+		t.Fatal(err)
+	}
+	a, _ = w.start()
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(stale); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the stale version is still there: %v", err)
+	}
+	if got := chainOf(t, a); got != "a:count_packets b:xdp_pass" {
+		t.Errorf("chain is %q", got)
+	}
+}
+
+// TestAChainWhosePinsAreGoneIsTakenAway: its link is left, and nobody wants what runs.
+func TestAChainWhosePinsAreGoneIsTakenAway(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, stop := w.start()
+	one, two := w.member("a", "xdp_count", "count_packets", 500), w.member("b", "xdp_pass", "xdp_pass", 600)
+	if err := w.accept(a, one, two); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	versions, err := filepath.Glob(filepath.Join(w.bpffs, "+xdp", fmt.Sprint(index(t, "cn0")), strings.Repeat("[0-9a-f]", 32)))
+	if err != nil || len(versions) != 1 {
+		t.Fatalf("versions %v, %v", versions, err)
+	}
+	if err := os.RemoveAll(versions[0]); err != nil {
+		t.Fatal(err)
+	}
+	a = w.idle(w.options())
+	for _, p := range []intent.Payload{one, two} {
+		if err := a.Accept(w.seal(w.tombstone(p))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Reconcile(t.Context())
+	if len(a.Status()) > 0 {
+		t.Errorf("Status = %+v", a.Status())
+	}
+	l, err := netlink.LinkByName("cn0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := l.Attrs().Xdp; x != nil && x.Attached {
+		t.Errorf("program %d runs on", x.ProgId)
+	}
+	w.leavesNothing()
+}
+
+func TestAForeignXDPProgramIsNotDisplaced(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	foreign := foreignProgram(t, ebpf.XDP)
+	l, err := link.AttachXDP(link.XDPOptions{Program: foreign, Interface: index(t, "cn0")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, _ := w.start()
+	err = w.accept(a, w.member("a", "xdp_count", "count_packets", 500))
+	if err == nil || !strings.Contains(err.Error(), "not Skep's") || !strings.Contains(err.Error(), "cn0") {
+		t.Errorf("Settled = %v", err)
+	}
+	if s := a.Status()[0].Programs[0].Links; len(s) != 1 || s[0].State != agent.Failed {
+		t.Errorf("links = %+v", s)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the program to get in", time.Minute, func() bool { return a.Status()[0].Error == "" })
+	if got := chainOf(t, a); got != "a:count_packets" {
+		t.Errorf("chain is %q", got)
+	}
+}

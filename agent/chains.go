@@ -1,0 +1,118 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+// fitChains loads the chain of every interface whose members change, before
+// any link is touched. A newcomer that does not fit is refused alone: its
+// application goes on as it was, and the others as they are to.
+func (p *pass) fitChains() {
+	p.followStartedChains()
+	p.excludeAgain()
+	// Each turn refuses, takes out or leaves something more.
+	for range (len(p.apps) + 2) * (len(plan.WantedChains(p.want, p.state)) + 1) {
+		misfit := p.loadChains()
+		if misfit == nil {
+			return
+		}
+		misfit()
+	}
+}
+
+// unfitChain makes the pass go on without what does not fit into a chain.
+type unfitChain func()
+
+// loadChains loads what changed, up to the first that does not fit.
+func (p *pass) loadChains() unfitChain {
+	for _, want := range plan.WantedChains(p.want, p.state) {
+		have := p.chainOf(want.Ifindex)
+		running := p.givenTo(want.Ifindex)
+		// What the link was given needs no load where only the link is healed.
+		if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
+			continue
+		}
+		if v := p.versions[want.Ifindex]; v != nil {
+			if slices.Equal(v.Members, want.Members) {
+				continue
+			}
+			p.releaseChosen(want.Ifindex)
+		}
+		if m := p.waitForReplacements(want, running); m != nil {
+			return m
+		}
+		if m := p.fit(p.chainToLoad(want), running); m != nil {
+			return m
+		}
+	}
+	return nil
+}
+
+// fit loads one chain.
+func (p *pass) fit(want plan.Chain, running []plan.Member) unfitChain {
+	newcomers, suspect := p.inOrder(want, newcomersOf(want.Members, running)), ""
+	if n := len(newcomers); n > 0 {
+		suspect = newcomers[n-1].UID
+	}
+	attempted := p.chainKey(want.Ifindex, want.Members, suspect)
+	if err := p.triedLately(attempted, p.patience(want.Members, running)); err != nil {
+		p.abandonChain(want)
+		return func() { p.keepOrDetach(want, running, &backingOffError{err}) }
+	}
+	key, v, err := p.loadChain(want.Ifindex, want.Members, running, suspect)
+	if err == nil {
+		delete(p.attempts, attempted)
+		return p.useLoaded(want, key, v)
+	}
+	if errors.Is(err, errLoading) {
+		return p.awaitChain(want, running)
+	}
+	if lost := new(memberError); errors.As(err, &lost) {
+		p.loads.take(key)
+		if !errors.Is(lost, errFetching) {
+			p.abandonChain(want)
+		}
+		return p.without(want, running, lost)
+	}
+	if len(newcomers) == 0 {
+		p.loads.take(key)
+		p.abandonChain(want)
+		p.failedAgain(attempted, err)
+		return func() { p.keepOrDetach(want, running, err) }
+	}
+	return p.exclude(want, running, newcomers, key, attempted, err)
+}
+
+// newcomersOf lists the applications with a member that does not run now.
+func newcomersOf(members, running []plan.Member) []string {
+	var uids []string
+	for _, m := range members {
+		if isNew(m, running) && !slices.Contains(uids, m.UID) {
+			uids = append(uids, m.UID)
+		}
+	}
+	return uids
+}
+
+func isNew(m plan.Member, running []plan.Member) bool {
+	return !slices.ContainsFunc(running, func(r plan.Member) bool {
+		return r.UID == m.UID && r.Revision == m.Revision && r.Program == m.Program
+	})
+}
+
+func without(members []plan.Member, uids []string) []plan.Member {
+	return slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return slices.Contains(uids, m.UID) })
+}
+
+// chainOf finds the interface's chain that runs.
+func (p *pass) chainOf(ifindex int) *plan.Chain {
+	for i, c := range p.state.Chains {
+		if c.Ifindex == ifindex && !c.Severed {
+			return &p.state.Chains[i]
+		}
+	}
+	return nil
+}

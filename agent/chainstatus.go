@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/kernel"
+)
+
+// ChainStatus is the XDP chain of one interface, as skep chain prints it.
+type ChainStatus struct {
+	Interface string `json:"interface"`
+	Ifindex   int    `json:"ifindex"`
+	// LinkID and ProgramID are the kernel's.
+	LinkID    uint32 `json:"linkId"`
+	ProgramID uint32 `json:"programId"`
+	// Severed chains run nothing until they are healed.
+	Severed bool `json:"severed,omitempty"`
+	// Members in the order in which they run.
+	Members []MemberStatus `json:"members"`
+	// Usage is what the chain takes of the kernel's limits, Room what is left.
+	Usage chain.Usage `json:"usage"`
+	Room  chain.Room  `json:"room"`
+	// Error says why usage and room are not known.
+	Error string `json:"error,omitempty"`
+}
+
+// MemberStatus is one program of a chain.
+type MemberStatus struct {
+	Application string   `json:"application"`
+	Program     string   `json:"program"`
+	Priority    int32    `json:"priority"`
+	ProceedOn   []string `json:"proceedOn"`
+	// Runs counts since the chain was first made; absent where the program is
+	// alone, since it is then attached as it is and nothing counts.
+	Runs *uint64 `json:"runs,omitempty"`
+}
+
+// Chains tells what runs on each interface with XDP programs of Skep's, by
+// index.
+func (a *Agent) Chains(ctx context.Context) ([]ChainStatus, error) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	p := a.newPass(ctx)
+	interfaces, err := kernelDevices().list(false, p.running())
+	if err != nil {
+		return nil, err
+	}
+	p.state.Interfaces = interfaces
+	all := []ChainStatus{}
+	for _, c := range a.owned.chains {
+		if c.Version == nil {
+			continue
+		}
+		one, err := p.chainStatus(c)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(x, y ChainStatus) int { return cmp.Compare(x.Ifindex, y.Ifindex) })
+	return all, nil
+}
+
+func (p *pass) chainStatus(c *kernel.Chain) (ChainStatus, error) {
+	facts, err := kernel.Inspect(c.Link)
+	if err != nil {
+		return ChainStatus{}, fmt.Errorf("tell chain of interface %d: %w", c.Ifindex, err)
+	}
+	s := ChainStatus{Interface: p.interfaceName(c.Ifindex), Ifindex: c.Ifindex, LinkID: uint32(facts.ID),
+		ProgramID: uint32(facts.Program), Severed: facts.Severed}
+	var runs []uint64
+	if c.Version.Counters != nil {
+		if runs, err = chain.ReadRuns(c.Version.Counters); err != nil {
+			return ChainStatus{}, fmt.Errorf("tell chain of %s: %w", s.Interface, err)
+		}
+	}
+	for i, m := range c.Version.Members {
+		one := MemberStatus{Application: m.Identity.String(), Program: m.Program, Priority: m.Priority, ProceedOn: chain.Verdicts(m.ProceedOn)}
+		if i < len(runs) {
+			one.Runs = &runs[i]
+		}
+		s.Members = append(s.Members, one)
+	}
+	p.measure(&s, c)
+	return s, nil
+}
+
+// measure fills in what the chain takes of the kernel's limits. Linking touches
+// no kernel; it is asked here for its figures.
+func (p *pass) measure(s *ChainStatus, c *kernel.Chain) {
+	parts, err := p.chainParts(c.Version.Members, "")
+	if err != nil {
+		s.Error = err.Error()
+		return
+	}
+	linked, err := linkChain(parts, p.cache, chain.Options{Runs: p.runsOf(c.Ifindex)})
+	if err != nil {
+		s.Error = err.Error()
+		return
+	}
+	s.Usage = linked.Usage
+	s.Usage.Verified = verifiedInstructions(c.Version.Program)
+	s.Room = s.Usage.Left()
+}
+
+// verifiedInstructions is how much of the verifier's budget a program took, or
+// 0 where the kernel does not tell.
+func verifiedInstructions(p *ebpf.Program) int {
+	info, err := p.Info()
+	if err != nil {
+		return 0
+	}
+	n, _ := info.VerifiedInstructions()
+	return int(n)
+}

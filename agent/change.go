@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"maps"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/intent"
+)
+
+// Relabel gives the agent the labels that the node has now. Run then decides
+// anew for whom the node was chosen: what no longer selects it is unloaded, and
+// what does is loaded. Nil means, as in Options, that every intent is for this
+// node.
+func (a *Agent) Relabel(labels map[string]string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if sameLabels(a.labels, labels) {
+		return
+	}
+	a.labels = maps.Clone(labels)
+	a.unsettle()
+	a.wakeUp()
+}
+
+// sameLabels reports whether nodes with the labels are chosen alike.
+func sameLabels(x, y map[string]string) bool {
+	return (x == nil) == (y == nil) && maps.Equal(x, y)
+}
+
+// Retrust replaces the keys whose seals count. What was accepted before stays;
+// an envelope that was refused counts when it is sent again.
+func (a *Agent) Retrust(t *intent.Trust) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.trust = t
+}
+
+// trusted are the keys that count now.
+func (a *Agent) trusted() *intent.Trust {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.trust
+}
+
+// Passed yields after a turn of Run; several since the last read count once. It
+// is for one reader.
+func (a *Agent) Passed() <-chan struct{} { return a.passed }
+
+// repeated is what was said at the last attempt, while the next one is waited
+// for.
+type repeated struct {
+	text        string
+	unsupported bool
+}
+
+// Error implements error.
+func (r *repeated) Error() string { return r.text }
+
+// Is keeps what the words alone do not tell.
+func (r *repeated) Is(target error) bool { return r.unsupported && target == ebpf.ErrNotSupported }

@@ -1,0 +1,25 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/skep-dev/skep/agent/kernel"
+)
+
+// Cleanup removes every pin below bpffs, which detaches and unloads the programs, and all that an
+// Agent keeps below state, which would load them again. files are further names below state, of the
+// caller. It needs neither keys nor a source. It fails with kernel.ErrHeld while an Agent runs, and
+// then removes nothing.
+func Cleanup(bpffs, state string, files ...string) error {
+	store, err := kernel.OpenStore(bpffs)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(store.Clear(), store.Close(), RemoveState(state))
+	for _, name := range files {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(state, name)))
+	}
+	return err
+}

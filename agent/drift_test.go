@@ -1,0 +1,283 @@
+package agent_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// targets lists the interfaces the only program is attached to.
+func targets(a *agent.Agent) []string {
+	var all []string
+	for _, s := range a.Status() {
+		for _, p := range s.Programs {
+			for _, l := range p.Links {
+				if l.State == agent.Attached {
+					all = append(all, l.Target)
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestInterfacesComeGoAndAreRenamed(t *testing.T) {
+	needKernel(t)
+	for _, hook := range []string{"xdp", "tcx/ingress"} {
+		t.Run(hook, func(t *testing.T) {
+			needHook(t, hook)
+			w := newWorld(t)
+			veth(t, "wan0", "peer0")
+			a, _ := w.start()
+			has := func(want ...string) {
+				t.Helper()
+				until(t, "attachment to "+strings.Join(want, ", "), time.Minute, func() bool { return slices.Equal(targets(a), want) })
+			}
+			at := v1alpha1.Attachment{Hook: hook, Interfaces: &v1alpha1.Interfaces{Names: []string{"wan*", "late0"}, Exclude: []string{"*9"}}}
+			p := w.version("1", at)
+			if err := w.accept(a, p); err != nil {
+				t.Fatal(err)
+			}
+			has("wan0")
+			veth(t, "wan1", "peer1")
+			veth(t, "wan9", "peer9")
+			has("wan0", "wan1")
+			veth(t, "late0", "peer2")
+			has("late0", "wan0", "wan1")
+
+			gone, err := netlink.LinkByName("wan1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := netlink.LinkDel(gone); err != nil {
+				t.Fatal(err)
+			}
+			has("late0", "wan0")
+
+			before := linkOn(t, a, "wan0")
+			rename(t, "wan0", "wan5")
+			has("late0", "wan5")
+			if now := linkOn(t, a, "wan5"); now != before {
+				t.Errorf("the renamed interface has link %d and had %d", now, before)
+			}
+			rename(t, "wan5", "lan5")
+			has("late0")
+			if s := a.Status()[0]; s.Error != "" {
+				t.Errorf("Error = %q", s.Error)
+			}
+			w.pinsAreTidy(map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
+		})
+	}
+}
+
+func linkOn(t testing.TB, a *agent.Agent, target string) uint32 {
+	t.Helper()
+	for _, l := range a.Status()[0].Programs[0].Links {
+		if l.Target == target {
+			return l.ID
+		}
+	}
+	t.Fatalf("no link on %s", target)
+	return 0
+}
+
+// rename takes the interface down for it: before Linux 6.2 one that is up keeps
+// its name (commit bd039b5ea2a9).
+func rename(t testing.TB, from, to string) {
+	t.Helper()
+	l, err := netlink.LinkByName(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []error{netlink.LinkSetDown(l), netlink.LinkSetName(l, to), netlink.LinkSetUp(l)} {
+		if step != nil {
+			t.Fatal(step)
+		}
+	}
+}
+
+func TestThePrimaryInterfaceIsThatOfTheDefaultRoute(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "pr0", "pr1")
+	veth(t, "pr2", "pr3")
+	a, _ := w.start()
+	at := v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Primary: true}}
+	if err := w.accept(a, w.version("1", at)); err != nil {
+		t.Fatal(err)
+	}
+	if c := a.Status()[0].Conditions[0]; c.Status != "False" || c.Reason != "Waiting" || !strings.Contains(c.Message, "primary") {
+		t.Errorf("without a default route: %+v", c)
+	}
+	route := func(name string) {
+		t.Helper()
+		address, err := netlink.ParseAddr("10.99.0.1/24")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.AddrReplace(l, address); err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.RouteReplace(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: []byte{10, 99, 0, 2}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	route("pr0")
+	until(t, "the primary interface", time.Minute, func() bool { return slices.Equal(targets(a), []string{"pr0"}) })
+	until(t, "the condition", time.Minute, func() bool { return a.Status()[0].Conditions[0].Status == "True" })
+}
+
+func TestWhatOthersPutUnderALinkIsPutRight(t *testing.T) {
+	needKernel(t)
+	for _, hook := range []string{"xdp", "tcx/ingress"} {
+		t.Run(hook, func(t *testing.T) {
+			needHook(t, hook)
+			w := newWorld(t)
+			veth(t, "dr0", "dr1")
+			a, _ := w.start()
+			at := v1alpha1.Attachment{Hook: hook, Interfaces: &v1alpha1.Interfaces{Names: []string{"dr0"}}}
+			if err := w.accept(a, w.version("1", at)); err != nil {
+				t.Fatal(err)
+			}
+			program, l := one(t, a)
+			kind := ebpf.XDP
+			if hook != "xdp" {
+				kind = ebpf.SchedCLS
+			}
+			theirs := foreignProgram(t, kind)
+			held, err := link.NewFromID(link.ID(l.ID))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = held.Close() }()
+			if err := held.Update(theirs); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "our program to be back", time.Minute, func() bool { return uint32(runs(t, l.ID)) == program.ID })
+		})
+	}
+}
+
+func TestEveryPinThatIsRemovedComesBack(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "dr0", "dr1")
+	a, _ := w.start()
+	if err := w.accept(a,
+		w.version("1", v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"dr0"}}}),
+		w.intent("other", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "dr0")}),
+		w.intent("raw", "raw_tp_count", rawProgram()),
+	); err != nil {
+		t.Fatal(err)
+	}
+	pins := w.pins()
+	if len(pins) < 10 {
+		t.Fatalf("pins = %v", pins)
+	}
+	for _, pin := range pins {
+		if err := os.Remove(pin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "all pins to be back", time.Minute, func() bool { return slices.Equal(w.pins(), pins) })
+	if err := os.Rename(filepath.Join(w.bpffs, "uid-raw"), w.bpffs+"-gone"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(w.bpffs + "-gone") })
+	until(t, "the directory to be back", time.Minute, func() bool { return slices.Equal(w.pins(), pins) })
+}
+
+// pins lists every pin and symlink, but for the notes of a chain's members,
+// which come back with its program.
+func (w *world) pins() []string {
+	w.t.Helper()
+	var all []string
+	for _, pattern := range []string{"*/*/p-*", "*/*/m-*", "*/+links/*", "+xdp/*/link", "+xdp/*/*/prog", "+xdp/*/*/runs"} {
+		found, err := filepath.Glob(filepath.Join(w.bpffs, pattern))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, found...)
+	}
+	return all
+}
+
+func TestALinkThatOthersKeepTakingAwayIsContested(t *testing.T) {
+	needKernel(t)
+	needHook(t, "tcx/ingress")
+	w := newWorld(t)
+	veth(t, "dr0", "dr1")
+	a, _ := w.start()
+	at := v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"dr0"}}}
+	if err := w.accept(a, w.version("1", at)); err != nil {
+		t.Fatal(err)
+	}
+	detached := 0
+	until(t, "the link to be called contested", time.Minute, func() bool {
+		_, l := one(t, a)
+		if l.State == agent.DriftConflict {
+			return true
+		}
+		held, err := link.NewFromID(link.ID(l.ID))
+		if err != nil {
+			return false
+		}
+		defer func() { _ = held.Close() }()
+		if info, err := held.Info(); err == nil && info.TCX().Ifindex != 0 && held.Detach() == nil {
+			detached++
+		}
+		return false
+	})
+	if detached < 5 {
+		t.Errorf("contested after %d times", detached)
+	}
+	s := a.Status()[0]
+	if !strings.Contains(s.Error, "took it away") || s.Conditions[0].Status != "False" {
+		t.Errorf("status = %+v", s)
+	}
+	until(t, "it to be put back once more", time.Minute, func() bool {
+		_, l := one(t, a)
+		return l.State == agent.Attached && runs(t, l.ID) != 0
+	})
+}
+
+// TestTheLastApplicationGoesQuietly has the watched directories go with it.
+func TestTheLastApplicationGoesQuietly(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	var said strings.Builder
+	o := w.options()
+	o.Log = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	a, stop := w.run(o)
+	for range 5 {
+		p := w.intent("app", "raw_tp_count", rawProgram())
+		w.serial++
+		tomb := intent.Payload{Application: p.Application, UID: p.UID, Serial: w.serial, Tombstone: true}
+		if err := errors.Join(w.accept(a, p), w.accept(a, tomb)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.leavesNothing()
+	stop()
+	if strings.Contains(said.String(), "watch pins") {
+		t.Errorf("the log says:\n%s", said.String())
+	}
+}

@@ -1,0 +1,69 @@
+package agent_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/intent"
+)
+
+// TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded has the kernel refuse every
+// chain without the member that is to go, as for want of memory.
+func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
+	needKernel(t)
+	for sentence, c := range map[string]struct {
+		// fits is how many members a chain may have at most.
+		fits  int
+		stays string
+	}{
+		"a smaller chain can be": {2, "oldest older"},
+		"no chain at all can be": {1, "oldest"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "cn0", "cn1")
+			var ahead atomic.Int64
+			o := w.options()
+			o.Clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+			a := w.startWith(o)
+			gone := w.member("gone", "xdp_count", "count_packets", 4)
+			for i, p := range []intent.Payload{w.member("oldest", "xdp_pass", "xdp_pass", 1), w.member("older", "xdp_gpl", "xdp_gpl", 3), w.member("young", "xdp_count_v2", "count_packets", 2), gone} {
+				p.Created = int64(i + 1)
+				if err := w.accept(a, p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			const all = "oldest young older gone"
+			if got := membersOf(t, a); got != all {
+				t.Fatalf("the chain is %q", got)
+			}
+			a.RefuseChains(func(members []string) error {
+				if len(members) > c.fits && !slices.Contains(members, "gone") {
+					return fmt.Errorf("load chain: %w", unix.ENOMEM)
+				}
+				return nil
+			})
+			if err := w.accept(a, w.tombstone(gone)); err == nil || !strings.Contains(err.Error(), "it runs there still") {
+				t.Errorf("Settled = %v", err)
+			}
+			if got := membersOf(t, a); got != all {
+				t.Errorf("the chain is %q, and what hinders it may pass", got)
+			}
+			ahead.Store(int64(31 * time.Second))
+			until(t, "the tombstone to act", time.Minute, func() bool { return statusOf(a, "gone") == nil })
+			if got := membersOf(t, a); got != c.stays {
+				t.Errorf("the chain is %q, want %q", got, c.stays)
+			}
+			until(t, "who was taken out to be told", time.Minute, func() bool { return strings.Contains(statusOf(a, "young").Error, "cannot allocate memory") })
+			a.RefuseChains(func([]string) error { return nil })
+			ahead.Store(int64(time.Hour))
+			until(t, "them to be back", time.Minute, func() bool { return membersOf(t, a) == "oldest young older" })
+		})
+	}
+}

@@ -1,0 +1,321 @@
+package agent_test
+
+import (
+	"bytes"
+	"debug/elf"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/intent"
+)
+
+//go:generate go run ../test/fixture/programs/compile testdata testdata
+
+//go:embed testdata/hooks.o
+var hooksObject []byte
+
+// cgroupRoot is where this machine has cgroup2.
+func cgroupRoot(t testing.TB) string {
+	t.Helper()
+	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
+			return root
+		}
+	}
+	t.Skip("SKIPPED: no cgroup2 is mounted")
+	return ""
+}
+
+// target is an attachment to the hook that exists on this machine.
+func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
+	t.Helper()
+	at := v1alpha1.Attachment{Hook: h.Name}
+	switch h.Shape {
+	case hook.NetworkDevice:
+		at.Interfaces = &v1alpha1.Interfaces{Names: []string{"hk0"}}
+	case hook.Cgroup:
+		dir := filepath.Join(cgroupRoot(t), "skep-test-"+strings.ReplaceAll(h.Name, "/", "-"))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Remove(dir) })
+		at.Cgroup = "/" + filepath.Base(dir)
+	case hook.UserBinary:
+		body, symbol, offset := probed(t)
+		path := filepath.Join(t.TempDir(), "binary")
+		if err := os.WriteFile(path, body, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		at.Binary = &v1alpha1.UserBinary{Path: path, Symbol: symbol, Offset: offset}
+	case hook.Tracepoint:
+		at.Tracepoint = map[string]string{"tracepoint": "syscalls/sys_enter_getpgid"}[h.Name]
+		if at.Tracepoint == "" {
+			at.Tracepoint = "sys_enter"
+		}
+	}
+	return at
+}
+
+// probed is a program to copy and probe: a shell at a symbol or, on a machine
+// without one, this test at its first instruction, since it may have no symbols.
+func probed(t testing.TB) (body []byte, symbol string, offset uint64) {
+	t.Helper()
+	if body, err := os.ReadFile("/bin/bash"); err == nil {
+		return body, "main", 0
+	}
+	body, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := elf.NewFile(bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := file.Section(".text")
+	if text == nil {
+		t.Fatal("this test has no section of instructions")
+	}
+	return body, "", text.Offset
+}
+
+// version is an intent for the one attachment; versions differ in a variable.
+func (w *world) version(n string, at v1alpha1.Attachment) intent.Payload {
+	w.serial++
+	return intent.Payload{
+		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "hooks"},
+		UID:         "uid-hooks", Serial: w.serial, ObjectDigest: w.object(hooksObject),
+		Variables: versioned(n),
+		Programs:  []v1alpha1.Program{{Name: "on_" + strings.ReplaceAll(at.Hook, "/", "_"), Attach: []v1alpha1.Attachment{at}}},
+	}
+}
+
+// versioned sets the variable by which revisions of hooks.o differ.
+func versioned(n string) map[string]apiextensionsv1.JSON {
+	return map[string]apiextensionsv1.JSON{"version": {Raw: []byte(n)}}
+}
+
+// one is the only link of the only program.
+func one(t testing.TB, a *agent.Agent) (agent.ProgramStatus, agent.LinkStatus) {
+	t.Helper()
+	s := a.Status()
+	if len(s) != 1 || len(s[0].Programs) != 1 || len(s[0].Programs[0].Links) != 1 {
+		t.Fatalf("Status = %+v", s)
+	}
+	return s[0].Programs[0], s[0].Programs[0].Links[0]
+}
+
+// runs returns the program under the kernel's link, or 0 where there is none.
+func runs(t testing.TB, id uint32) ebpf.ProgramID {
+	t.Helper()
+	l, err := link.NewFromID(link.ID(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	info, err := l.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Program
+}
+
+// lacking returns what the agent is to say where this kernel comes before the
+// hook, else nil. A kernel that lacks it although the table gives it the hook
+// fails the test.
+func lacking(t testing.TB, h hook.Hook) *attach.LackingError {
+	t.Helper()
+	lacks := new(attach.LackingError)
+	if !errors.As(attach.Probe(h), &lacks) {
+		return nil
+	}
+	if !lacks.Older() {
+		t.Fatalf("the table says Linux %s: %v", h.MinKernel, lacks)
+	}
+	return lacks
+}
+
+// needHook skips the test on a kernel that comes before the hook.
+func needHook(t testing.TB, name string) {
+	t.Helper()
+	h, ok := hook.Lookup(name)
+	if !ok {
+		t.Fatalf("no hook %s", name)
+	}
+	if lacks := lacking(t, h); lacks != nil {
+		t.Skip("SKIPPED:", lacks)
+	}
+}
+
+// TestEveryHookConforms takes each hook the table calls attachable through one
+// life: attach, update, drift, restart, unload.
+func TestEveryHookConforms(t *testing.T) {
+	needKernel(t)
+	for _, h := range hook.All() {
+		if !h.Attachable {
+			continue
+		}
+		t.Run(h.Name, func(t *testing.T) {
+			w := newWorld(t)
+			if h.Shape == hook.NetworkDevice {
+				veth(t, "hk0", "hk1")
+			}
+			at := target(t, h)
+			a, stop := w.start()
+			lacks := lacking(t, h)
+			err := w.accept(a, w.version("1", at))
+			if lacks != nil {
+				if err == nil || !strings.Contains(err.Error(), lacks.Error()) {
+					t.Fatalf("the agent says %q, not %q", err, lacks)
+				}
+				t.Skip("SKIPPED:", lacks)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			program, first := one(t, a)
+			if got := runs(t, first.ID); uint32(got) != program.ID || program.ID == 0 {
+				t.Fatalf("link %d runs program %d, not %d", first.ID, got, program.ID)
+			}
+			updates(t, w, a, h, at)
+			healsPin(t, a)
+			healsDetach(t, a)
+			_, before := one(t, a)
+			stop()
+			a, _ = w.start()
+			if err := w.accept(a); err != nil {
+				t.Fatal(err)
+			}
+			if _, after := one(t, a); after.ID != before.ID {
+				t.Errorf("the restarted agent has link %d and not %d", after.ID, before.ID)
+			}
+			unloads(t, w, a, before.ID)
+		})
+	}
+}
+
+// updates checks that a new version runs, under the same link where the hook
+// says so.
+func updates(t *testing.T, w *world, a *agent.Agent, h hook.Hook, at v1alpha1.Attachment) {
+	t.Helper()
+	oldProgram, old := one(t, a)
+	if err := w.accept(a, w.version("2", at)); err != nil {
+		t.Fatal(err)
+	}
+	program, now := one(t, a)
+	if program.ID == oldProgram.ID || uint32(runs(t, now.ID)) != program.ID {
+		t.Errorf("after the update link %d runs %d; the new program is %d, the old one was %d", now.ID, runs(t, now.ID), program.ID, oldProgram.ID)
+	}
+	if same := now.ID == old.ID; same != (h.Replace == hook.ByLinkUpdate) {
+		t.Errorf("hook replaces by %s, and the link went from %d to %d", h.Replace, old.ID, now.ID)
+	}
+	until(t, "the old program to go", time.Minute, func() bool {
+		p, err := ebpf.NewProgramFromID(ebpf.ProgramID(oldProgram.ID))
+		if err == nil {
+			_ = p.Close()
+		}
+		return errors.Is(err, fs.ErrNotExist)
+	})
+}
+
+// healsPin removes the pin by hand and waits for it.
+func healsPin(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	_, l := one(t, a)
+	if err := os.Remove(l.Pin); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the pin to be made again", time.Minute, func() bool {
+		_, err := os.Stat(l.Pin)
+		return err == nil
+	})
+	if _, now := one(t, a); now.ID != l.ID {
+		t.Errorf("the link went from %d to %d with its pin", l.ID, now.ID)
+	}
+}
+
+// healsDetach severs the link by hand, where the kernel can.
+func healsDetach(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	program, old := one(t, a)
+	l, err := link.NewFromID(link.ID(old.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = l.Detach()
+	_ = l.Close()
+	if errors.Is(err, link.ErrNotSupported) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the link to be made again", time.Minute, func() bool {
+		_, now := one(t, a)
+		return now.ID != old.ID && now.ID != 0
+	})
+	if _, now := one(t, a); uint32(runs(t, now.ID)) != program.ID {
+		t.Errorf("the healed link runs %d and not %d", runs(t, now.ID), program.ID)
+	}
+}
+
+// unloads sends a tombstone and looks for what is left.
+func unloads(t *testing.T, w *world, a *agent.Agent, id uint32) {
+	t.Helper()
+	w.serial++
+	tomb := intent.Payload{Application: a.Status()[0].Application, UID: a.Status()[0].UID, Serial: w.serial, Tombstone: true, Reason: "test"}
+	if err := w.accept(a, tomb); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the link to go", time.Minute, func() bool { return runs(t, id) == 0 })
+	w.leavesNothing()
+}
+
+// leavesNothing fails the test for every pin there is.
+func (w *world) leavesNothing() {
+	w.t.Helper()
+	err := filepath.WalkDir(w.bpffs, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && path != w.bpffs {
+			w.t.Errorf("left behind: %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Error(err)
+	}
+}
+
+func TestAnIteratorIsReadByItsPin(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, _ := w.start()
+	p := w.intent("tasks", "iter_task", v1alpha1.Program{Name: "iter_task", Attach: []v1alpha1.Attachment{{Hook: "iter"}}})
+	if err := w.accept(a, p); err != nil {
+		t.Fatal(err)
+	}
+	_, l := one(t, a)
+	body, err := os.ReadFile(l.Pin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if me := fmt.Sprintf("\n%d %[1]d\n", os.Getpid()); !strings.Contains("\n"+string(body), me) {
+		t.Errorf("the iterator does not list this process, %q: %q", me, body)
+	}
+}

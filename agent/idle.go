@@ -1,0 +1,85 @@
+package agent
+
+import (
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent/kernel"
+)
+
+// resyncAfter is after how many sweeps that found every link unchanged the agent
+// looks at everything again: every 30 seconds where SweepInterval is its default.
+const resyncAfter = 29
+
+// idle is the state of a node where nothing is left to do: every link, and what the
+// kernel reported of it. The kernel sends no event when somebody detaches a link or
+// replaces its program, so sweeps compare these; everything else either wakes the
+// agent or is found by the next resync.
+type idle struct {
+	links  []idleLink
+	sweeps int
+}
+
+type idleLink struct {
+	link  link.Link
+	facts kernel.Facts
+}
+
+// newIdle returns the state that a pass left, or nil where it changed something or
+// left something to do.
+func newIdle(p *pass) *idle {
+	// The applications of a pass that is finished are the agent's, which Accept changes.
+	p.mu.Lock()
+	done := p.isDone()
+	p.mu.Unlock()
+	if !done {
+		return nil
+	}
+	r := &idle{}
+	for _, links := range p.owned.links {
+		for _, l := range links {
+			r.links = append(r.links, idleLink{l.Link, p.facts[l.Path]})
+		}
+	}
+	for index, c := range p.owned.chains {
+		r.links = append(r.links, idleLink{c.Link, p.facts[p.store.ChainPath(index)]})
+	}
+	return r
+}
+
+// isDone reports whether the pass had nothing to do, and no later one has before
+// something changes.
+func (p *pass) isDone() bool {
+	if !p.observed || p.acted || p.again || p.ending || p.fetching || len(p.asked) > 0 || len(p.unreadable) > 0 ||
+		p.ranErr != "" || len(p.owned.remnants) > 0 {
+		return false
+	}
+	for _, c := range p.owned.chains {
+		if c.Version == nil || len(c.Former) > 0 {
+			return false
+		}
+	}
+	for _, app := range p.apps {
+		out := p.outcomes[app.newest.Payload().UID]
+		if app.unkept || out == nil || len(out.errs) > 0 || out.refused || out.tried || out.pending || out.unsettled {
+			return false
+		}
+	}
+	return true
+}
+
+// isIdle reports whether every link is as the last turn left it, so that this sweep
+// needs no turn.
+func (a *Agent) isIdle() bool {
+	a.work.Lock()
+	defer a.work.Unlock()
+	if a.idle == nil || a.idle.sweeps >= resyncAfter {
+		return false
+	}
+	a.idle.sweeps++
+	for _, l := range a.idle.links {
+		if facts, err := kernel.Inspect(l.link); err != nil || facts != l.facts {
+			return false
+		}
+	}
+	return true
+}

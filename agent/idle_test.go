@@ -1,0 +1,100 @@
+package agent_test
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// reconciled runs turns until one of them finds nothing to do.
+func reconciled(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	for range 10 {
+		if a.Reconcile(t.Context()); a.IsIdle() {
+			return
+		}
+	}
+	t.Fatalf("ten turns left something to do: %+v", a.Status())
+}
+
+// TestASweepSparesATurnWhereEveryLinkIsUnchanged has no turn spent on a node at rest
+// but for one sweep in thirty, and one at once where a link changed.
+func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
+	needKernel(t)
+	needHook(t, "tcx/ingress")
+	w := newWorld(t)
+	veth(t, "id0", "id1")
+	a, err := agent.New(w.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	w.give(a, w.version("1", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"id0"}}}))
+	w.give(a, w.intent("member", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "id0")}))
+	reconciled(t, a)
+	sweeps := 1
+	for a.IsIdle() {
+		sweeps++
+	}
+	if sweeps != 29 {
+		t.Errorf("%d sweeps were spared a turn, want 29", sweeps)
+	}
+	for _, s := range a.Status() {
+		l := s.Programs[0].Links[0]
+		kind := ebpf.XDP
+		if l.Hook != "xdp" {
+			kind = ebpf.SchedCLS
+		}
+		held, err := link.NewFromID(link.ID(l.ID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// In this order: a detached link takes no program.
+		for _, disturb := range []func() error{func() error { return held.Update(foreignProgram(t, kind)) }, held.Detach} {
+			reconciled(t, a)
+			if err := disturb(); err != nil {
+				t.Fatal(err)
+			}
+			if a.IsIdle() {
+				t.Errorf("%s: a sweep saw no change of its link", l.Hook)
+			}
+		}
+		_ = held.Close()
+	}
+}
+
+// TestASweepTakesATurnWhileSomethingIsLeftToDo has failures tried again by sweeps.
+func TestASweepTakesATurnWhileSomethingIsLeftToDo(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, err := agent.New(w.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	w.give(a, w.intent("raw", "raw_tp_count", v1alpha1.Program{Name: "raw_tp_count",
+		Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "no_such_tracepoint"}}}))
+	for range 5 {
+		if a.Reconcile(t.Context()); a.IsIdle() {
+			t.Fatalf("a sweep takes no turn although an application failed: %+v", a.Status())
+		}
+	}
+}
+
+// TestAnApplicationThatWaitsForAnInterfaceCostsNoTurns: the kernel reports the
+// interface when it comes.
+func TestAnApplicationThatWaitsForAnInterfaceCostsNoTurns(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, err := agent.New(w.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	w.give(a, w.intent("later", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "nosuch0")}))
+	reconciled(t, a)
+}

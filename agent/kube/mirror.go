@@ -1,0 +1,164 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Mirror is where objects come from: the controller, by digest. What comes is
+// hashed again by whoever asked.
+type Mirror struct {
+	// URL is the mirror's, https.
+	URL string
+	// CAFile holds the certificates that the mirror's may be signed by, in PEM;
+	// default are the system's. TokenFile holds a token of the mirror's own
+	// audience. Both are read for each object.
+	CAFile, TokenFile string
+	// ServerName is what the mirror's certificate is to say; default is the
+	// URL's host.
+	ServerName string
+	// MaxBytes bounds an object; default 16 MiB, which is what an inspection
+	// reads.
+	MaxBytes int64
+}
+
+// The bounds of what is read beside the object.
+const (
+	maxCABytes    = 1 << 20
+	maxTokenBytes = 64 << 10
+)
+
+// digests are the only ones that a path is made of.
+var digests = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// Fetch returns the object with the digest. Errors hold neither the token nor
+// what the mirror said.
+func (m Mirror) Fetch(ctx context.Context, digest string) ([]byte, error) {
+	body, err := m.get(ctx, digest)
+	if err != nil {
+		return nil, fmt.Errorf("fetch %s from mirror: %w", digest, err)
+	}
+	return body, nil
+}
+
+func (m Mirror) get(ctx context.Context, digest string) ([]byte, error) {
+	request, err := m.request(ctx, digest)
+	if err != nil {
+		return nil, err
+	}
+	transport, err := m.transport()
+	if err != nil {
+		return nil, err
+	}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{
+		Transport: transport,
+		// A token goes nowhere but to the mirror.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, scrub(err)
+	}
+	body, err := m.read(response)
+	return body, errors.Join(err, response.Body.Close())
+}
+
+// request is what is asked, with the token.
+func (m Mirror) request(ctx context.Context, digest string) (*http.Request, error) {
+	if !digests.MatchString(digest) {
+		return nil, errors.New("no digest of an object")
+	}
+	base, err := url.Parse(m.URL)
+	if err != nil || base.Scheme != "https" || base.Host == "" {
+		return nil, errors.New("the mirror has no https address; the agent is told one by --mirror")
+	}
+	token, err := readFile(m.TokenFile, maxTokenBytes)
+	if err != nil {
+		return nil, fmt.Errorf("read token: %w", err)
+	}
+	base.RawQuery = ""
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("v1", "objects", digest).String(), nil)
+	if err != nil {
+		return nil, scrub(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	return request, nil
+}
+
+// transport is made anew for each object: they are few, and certificates
+// change.
+func (m Mirror) transport() (*http.Transport, error) {
+	settings := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: m.ServerName}
+	if m.CAFile != "" {
+		bundle, err := readFile(m.CAFile, maxCABytes)
+		if err != nil {
+			return nil, fmt.Errorf("read certificates: %w", err)
+		}
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM(bundle) {
+			return nil, fmt.Errorf("read certificates: %s holds none in PEM", m.CAFile)
+		}
+	}
+	return &http.Transport{TLSClientConfig: settings, TLSHandshakeTimeout: 10 * time.Second,
+		ResponseHeaderTimeout: 30 * time.Second, DisableCompression: true}, nil
+}
+
+// read takes the object out of the answer.
+func (m Mirror) read(r *http.Response) ([]byte, error) {
+	switch {
+	case r.StatusCode == http.StatusOK:
+	case r.StatusCode == http.StatusUnauthorized, r.StatusCode == http.StatusForbidden:
+		return nil, fmt.Errorf("it rejects the node's token (%d); the token must have the mirror's audience and the agent's service account", r.StatusCode)
+	case r.StatusCode == http.StatusNotFound:
+		return nil, errors.New("it does not have it (404): no intent names it, or no controller has it yet")
+	case r.StatusCode == http.StatusTooManyRequests, r.StatusCode >= 500:
+		return nil, fmt.Errorf("it cannot answer now (%d)", r.StatusCode)
+	default:
+		return nil, fmt.Errorf("it answers %d, which no mirror does", r.StatusCode)
+	}
+	most := m.MaxBytes
+	if most == 0 {
+		most = 16 << 20
+	}
+	if r.ContentLength > most {
+		return nil, tooLarge(most)
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
+	if err != nil {
+		return nil, scrub(err)
+	}
+	if int64(len(body)) > most {
+		return nil, tooLarge(most)
+	}
+	return body, nil
+}
+
+func tooLarge(most int64) error {
+	return fmt.Errorf("it sends more than %d bytes, and an object has no more", most)
+}
+
+// scrub takes the address off an error; it may hold a password, and is known.
+func scrub(err error) error {
+	if where := new(url.Error); errors.As(err, &where) {
+		return where.Err
+	}
+	return err
+}
+
+// fetch asks the mirror, and counts.
+func (a *Agent) fetch(ctx context.Context, digest string) ([]byte, error) {
+	began := time.Now()
+	body, err := a.opts.Mirror.Fetch(ctx, digest)
+	a.metrics.fetched(time.Since(began), err)
+	return body, err
+}

@@ -1,0 +1,228 @@
+package agent_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// slow is an application whose load takes the verifier seconds. Where it is in, it
+// runs at no event of this machine: each run would take long too.
+func (w *world) slow() intent.Payload {
+	var all []v1alpha1.Program
+	for i := range 8 {
+		all = append(all, v1alpha1.Program{Name: fmt.Sprint("slow_", i+1), Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "xdp_exception"}}})
+	}
+	return w.intent("slow", "raw_tp_slow", all...)
+}
+
+// startSlow has an application loaded, and returns when its load has begun.
+func (w *world) startSlow(a *agent.Agent) intent.Payload {
+	w.t.Helper()
+	p := w.slow()
+	if err := a.Accept(w.seal(p)); err != nil {
+		w.t.Fatal(err)
+	}
+	until(w.t, "the slow load to begin", time.Minute, func() bool { return w.loads(a, "slow") })
+	return p
+}
+
+// loads reports whether an application waits for the verifier.
+func (w *world) loads(a *agent.Agent, name string) bool {
+	s := statusOf(a, name)
+	return s != nil && s.Conditions[0].Reason == "Loading"
+}
+
+// TestASlowLoadDelaysNeitherHealingNorUnloading: what must not wait is done while
+// the load still runs.
+func TestASlowLoadDelaysNeitherHealingNorUnloading(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, _ := w.start()
+	gone := w.intent("gone", "raw_tp_count", rawProgram())
+	ca, _, _ := w.three(a)
+	if err := w.accept(a, gone); err != nil {
+		t.Fatal(err)
+	}
+	w.startSlow(a)
+	select {
+	case <-a.Passed():
+	default:
+	}
+	l, err := link.NewFromID(link.ID(chainsOf(t, a)[0].LinkID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if err := errors.Join(l.Detach(), a.Accept(w.seal(w.tombstone(gone)), w.seal(w.tombstone(ca)))); err != nil {
+		t.Fatal(err)
+	}
+	for what, done := range map[string]func() bool{
+		"the link that somebody severed to come back":                   func() bool { return !chainsOf(t, a)[0].Severed },
+		"the tombstone to act":                                          func() bool { return statusOf(a, "gone") == nil },
+		"the tombstone of a member, whose chain is loaded anew, to act": func() bool { return statusOf(a, "ca") == nil },
+		"the agent to go round":                                         func() bool { return len(a.Passed()) > 0 },
+	} {
+		until(t, what, time.Minute, done)
+	}
+	if !w.loads(a, "slow") {
+		t.Error("they waited for the load of another application")
+	}
+	if err := w.accept(a); err != nil {
+		t.Error(err)
+	}
+	if s := statusOf(a, "slow"); s.Conditions[0].Status != "True" || s.Revision == "" {
+		t.Errorf("the slow one: %+v", s)
+	}
+	if got := chainOf(t, a); got != "cb:xdp_pass cc:xdp_gpl" {
+		t.Errorf("chain is %q", got)
+	}
+}
+
+// TestAMemberLeavesItsChainWhileAVersionThatMayNotRunIsReplaced has the verifier busy
+// with what takes the place of another tenant's withdrawn version.
+func TestAMemberLeavesItsChainWhileAVersionThatMayNotRunIsReplaced(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	o := w.options()
+	o.Node = "n"
+	a := w.startWith(o)
+	ca, _, _ := w.three(a)
+	if err := w.accept(a, w.intent("slow", "raw_tp_count", rawProgram())); err != nil {
+		t.Fatal(err)
+	}
+	w.startSlow(a)
+	w.give(a, w.tombstone(ca))
+	until(t, "the tombstone to act", 2*time.Minute, func() bool { return statusOf(a, "ca") == nil })
+	if !w.loads(a, "slow") {
+		t.Error("it waited for the load of another application")
+	}
+	if err := w.accept(a); err != nil {
+		t.Error(err)
+	}
+}
+
+func chainsOf(t *testing.T, a *agent.Agent) []agent.ChainStatus {
+	t.Helper()
+	chains, err := a.Chains(t.Context())
+	if err != nil || len(chains) != 1 {
+		t.Fatalf("Chains = %+v, %v", chains, err)
+	}
+	return chains
+}
+
+// TestALoadIsDroppedWhereItsApplicationIsWithdrawnMeanwhile: nothing of it is
+// attached or pinned, and an agent that closes waits for it.
+func TestALoadIsDroppedWhereItsApplicationIsWithdrawnMeanwhile(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, counts := w.observed(t)
+	slow := w.startSlow(a)
+	if err := w.accept(a, w.tombstone(slow)); err != nil {
+		t.Fatal(err)
+	}
+	const loads = `skep_agent_load_duration_seconds{result="ok",what="revision"}`
+	if counts()[loads] != 0 {
+		t.Error("the tombstone waited for the load")
+	}
+	until(t, "the load to end", 2*time.Minute, func() bool { return counts()[loads] == 1 })
+	if err := w.accept(a); err != nil || statusOf(a, "slow") != nil {
+		t.Errorf("Settled = %v, it is told as %+v", err, statusOf(a, "slow"))
+	}
+	w.leavesNothing()
+	w.startSlow(a)
+}
+
+// loadOrder is a logger that keeps the order in which applications are loaded.
+type loadOrder struct {
+	mu    sync.Mutex
+	names []string
+}
+
+func (l *loadOrder) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var one struct{ Msg, What string }
+	if json.Unmarshal(bytes.TrimSpace(line), &one) == nil && one.Msg == "load begins" {
+		l.names = append(l.names, one.What)
+	}
+	return len(line), nil
+}
+
+func TestANamespaceWithManyLoadsDelaysAnotherByOne(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	order := &loadOrder{}
+	o := w.options()
+	o.Log = slog.New(slog.NewJSONHandler(order, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	a := w.idle(o)
+	in := func(namespace, name string) {
+		p := w.intent(namespace+"-"+name, "raw_tp_count", rawProgram())
+		p.Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: name}
+		if err := a.Accept(w.seal(p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 20 {
+		in("many", fmt.Sprintf("app-%02d", i))
+	}
+	in("other", "app")
+	a.Reconcile(t.Context())
+	until(t, "all to be loaded", time.Minute, func() bool {
+		a.Reconcile(t.Context())
+		order.mu.Lock()
+		defer order.mu.Unlock()
+		return len(order.names) == 21
+	})
+	if i := slices.Index(order.names, "application uid-other-app"); i < 0 || i > 1 {
+		t.Errorf("it is number %d of %s", i+1, strings.Join(order.names, " "))
+	}
+}
+
+// TestALinkIsHealedWithoutALoad: the chain that it ran is in the kernel still.
+func TestALinkIsHealedWithoutALoad(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, counts := w.observed(t)
+	w.three(a)
+	loads := func() float64 { return counts()[`skep_agent_load_duration_seconds{result="ok",what="chain"}`] }
+	before := loads()
+	l, err := link.NewFromID(link.ID(chainsOf(t, a)[0].LinkID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	was := chainsOf(t, a)[0].ProgramID
+	for _, change := range []func() error{
+		func() error { return l.Update(foreignProgram(t, ebpf.XDP)) },
+		l.Detach,
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the link to be healed", time.Minute, func() bool {
+			now := chainsOf(t, a)[0]
+			return !now.Severed && now.ProgramID == was
+		})
+	}
+	if n := loads() - before; n != 0 {
+		t.Errorf("it took %v loads", n)
+	}
+}

@@ -1,0 +1,36 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+func TestAPlaceIsLostToOthersAlone(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		err  error
+		lost bool
+	}{
+		"the limits are held":                       {&plan.OverLimitError{Limit: "maps"}, true},
+		"the verifier walks too much for all":       {fmt.Errorf("load: %w", &chain.Refusal{Limit: chain.LimitInstructions}), true},
+		"the stack does not suffice":                {&chain.Refusal{Limit: chain.LimitStack}, true},
+		"the verifier refuses it for another cause": {&chain.Refusal{Limit: chain.LimitVerifier}, false},
+		"the kernel has no memory":                  {fmt.Errorf("load chain: %w", unix.ENOMEM), false},
+		"a right is missing":                        {fmt.Errorf("load chain: %w", unix.EPERM), false},
+		"something else":                            {errors.New("load chain: no"), false},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			p := &pass{Agent: &Agent{}, lost: map[ranAt]bool{}}
+			place := plan.Place{Hook: plan.XDP, Ifindex: 2, Interface: "eth0"}
+			p.refuseAt(place, claim{Claim: plan.Claim{UID: "u", Seniority: plan.Remembered}}, c.err)
+			if p.lost[ranAt{"u", plan.XDP, "eth0"}] != c.lost {
+				t.Errorf("lost is %v", p.lost)
+			}
+		})
+	}
+}

@@ -1,0 +1,261 @@
+package agent
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/intent"
+)
+
+// noRoomError: the maps of a version do not fit, or wait for older ones, in the memory
+// that this node has for maps. Every pass looks again, since that takes no attempt.
+type noRoomError struct{ err error }
+
+// Error implements error.
+func (n *noRoomError) Error() string { return n.err.Error() }
+
+// Unwrap returns why.
+func (n *noRoomError) Unwrap() error { return n.err }
+
+// weight is what the maps may take that a load makes, in bytes.
+type weight uint64
+
+// Close implements io.Closer: there is nothing to free.
+func (weight) Close() error { return nil }
+
+// askWithin asks for the load of an intent's revision with its claim to the memory for
+// maps, where that is limited. It fails with errLoading until the maps are weighed.
+func (p *pass) askWithin(key string, o intent.Opened, old *kernel.Revision) (request, error) {
+	r, err := p.askRevision(o, old)
+	if err != nil || p.opts.MapMemory == 0 {
+		return r, err
+	}
+	key = "memory of " + key
+	got, err := p.loaded(key, func() (request, error) { return p.askWeight(r, o, old), nil })
+	if isPending(err) {
+		return request{}, err
+	}
+	if err != nil {
+		p.loads.take(key)
+		return request{}, err
+	}
+	// The weight stays among the results for as long as the load is asked for.
+	r.claim = p.memoryClaim(o, uint64(got.(weight))) //nolint:forcetypeassert // askWeight makes no other
+	return r, nil
+}
+
+// askWeight asks for the maps to be weighed that a load makes. It waits in turn with
+// loads, so that no more objects are open at once, but costs its namespace no turn of
+// theirs.
+func (p *pass) askWeight(load request, o intent.Opened, old *kernel.Revision) request {
+	objects := p.cache
+	return request{
+		line: "memory of " + load.line, tenants: []string{"memory of " + o.Payload().Application.Namespace}, urgency: load.urgency,
+		start: func() (func(*btf.Cache) (io.Closer, error), error) {
+			from, err := old.Share()
+			if err != nil {
+				return nil, err
+			}
+			return func(*btf.Cache) (io.Closer, error) {
+				defer func() { _ = from.Close() }()
+				return weigh(o, objects, from)
+			}, nil
+		},
+	}
+}
+
+// weigh reads an object and adds up its maps. It runs beside the loop.
+func weigh(o intent.Opened, objects *cache, old *kernel.Revision) (io.Closer, error) {
+	object, err := objects.object(o.Payload().ObjectDigest)
+	if err != nil {
+		return nil, err
+	}
+	prepared, err := kernel.Prepare(o, object)
+	if err != nil {
+		return nil, err
+	}
+	memory, err := prepared.Memory(old)
+	if err != nil {
+		return nil, fmt.Errorf("weigh maps of %s: %w", o.Payload().Application, err)
+	}
+	return weight(memory), nil
+}
+
+// memoryClaim is the claim of a revision that is to be loaded.
+func (p *pass) memoryClaim(o intent.Opened, memory uint64) *plan.Claim {
+	payload := o.Payload()
+	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
+		Need: plan.Need{Memory: int(memory)}}
+	before, ran := p.ran[inMemory(payload.UID)]
+	held := p.owned.revisions[payload.UID]
+	switch {
+	case ran && before.covers(o.Revision(), nil):
+		c.Seniority = plan.Remembered
+	case len(held) == 1:
+		// It runs beside what it replaces. Of two that run so, no third is owed room.
+		c.Seniority, c.Held = plan.Replacing, memoryOf(held)
+	case len(held) > 1:
+		c.Seniority = plan.Replacing
+	case ran:
+		c.Seniority, c.Held = plan.Replacing, before.Need
+	}
+	return c
+}
+
+// inMemory names the place of an application in the memory for maps.
+func inMemory(uid string) ranAt { return ranAt{uid: uid, hook: plan.MapMemory().Hook} }
+
+// memoryOf is what the maps of revisions may take.
+func memoryOf(revisions map[string]*kernel.Revision) plan.Need {
+	return plan.Need{Memory: int(kernel.MapMemory(revisions))}
+}
+
+// admitLoads grants the memory for maps to what is to be loaded: first to what is in
+// the kernel, then to what this node remembers to have run, then to the oldest
+// application. What does not fit leaves the queue, and the next pass has the error.
+func (p *pass) admitLoads() {
+	was := p.noRoom
+	p.Agent.noRoom = map[string]error{}
+	if !slices.ContainsFunc(p.queue, func(r request) bool { return r.claim != nil }) {
+		return
+	}
+	claims := p.memoryClaims()
+	refused := plan.Admit(plan.MapMemory(), claims, plan.Limits{Memory: int(p.opts.MapMemory), SharePercent: p.opts.NamespaceShare})
+	taken := 0
+	for _, c := range claims {
+		if refused[c.UID] == nil {
+			taken += c.Need.Memory
+		}
+	}
+	unweighed := p.unweighed()
+	p.queue = slices.DeleteFunc(p.queue, func(r request) bool {
+		if r.claim == nil {
+			return false
+		}
+		err := refused[r.key]
+		if err == nil && int64(taken) > p.opts.MapMemory/2 {
+			err = p.waitFor(unweighed, r.claim)
+		}
+		if err == nil {
+			return false
+		}
+		p.noRoom[r.key] = &noRoomError{fmt.Errorf("load %s: %w", r.claim.Identity, err)}
+		p.noteRoom(was[r.key], p.noRoom[r.key])
+		return true
+	})
+}
+
+// noteRoom has the next pass say why there is no room, and logs once that there is
+// none.
+func (p *pass) noteRoom(was, now error) {
+	if was == nil && !isPending(now) {
+		p.opts.Log.Warn("no room for maps; it is loaded when there is", "error", now)
+	}
+	p.again = p.again || was == nil || was.Error() != now.Error()
+}
+
+// memoryClaims are the claims to the memory for maps. Those of the queue have the keys
+// of their loads as UID.
+func (p *pass) memoryClaims() []plan.Claim {
+	var all []plan.Claim
+	here := map[string]bool{}
+	for uid, revisions := range p.owned.revisions {
+		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryOf(revisions)}
+		if app := p.applicationOf(uid); app != nil {
+			c.Identity = app.newest.Payload().Application
+		}
+		all, here[uid] = append(all, c), len(revisions) > 0
+	}
+	add := func(r request, loads bool) {
+		if r.claim == nil {
+			return
+		}
+		c := *r.claim
+		c.UID, here[c.UID] = r.key, true
+		if loads {
+			c.Seniority = plan.Running
+		}
+		all = append(all, c)
+	}
+	for _, r := range p.loads.current() {
+		add(r, true)
+	}
+	asked := map[string]bool{}
+	for _, r := range p.queue {
+		if !asked[r.key] {
+			add(r, false)
+		}
+		asked[r.key] = true
+	}
+	return append(all, p.keptRoom(plan.MapMemory(), here)...)
+}
+
+// unweighed are the claims of applications that have no maps here, and whose object is
+// being fetched or weighed: what they need is not known yet.
+func (p *pass) unweighed() []plan.Claim {
+	weighed := map[string]bool{}
+	for _, r := range append(p.loads.current(), p.queue...) {
+		if r.claim != nil {
+			weighed[r.claim.UID] = true
+		}
+	}
+	var all []plan.Claim
+	for _, app := range p.apps {
+		uid := app.newest.Payload().UID
+		out := p.outcomes[uid]
+		if out == nil || !out.pending || app.faltered || weighed[uid] || len(p.owned.revisions[uid]) > 0 {
+			continue
+		}
+		if c := p.memoryClaim(app.newest, 0); c.Seniority != plan.Remembered {
+			all = append(all, *c)
+		}
+	}
+	return all
+}
+
+// waitFor returns errQueued where an application waits for an older one, whose need is
+// not known yet: for no longer than it waits at any other place.
+func (p *pass) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
+	precedes := func(older plan.Claim) bool { return older.Precedes(*c) < 0 }
+	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || p.waitedEnough(inMemory(c.UID)) {
+		return nil
+	}
+	return errQueued
+}
+
+// roomFor returns why a load that is pending has no room, else pending itself.
+func (p *pass) roomFor(key, uid string, pending error) error {
+	err := p.noRoom[key]
+	if err == nil {
+		return pending
+	}
+	if out := p.outcomes[uid]; isPending(err) && out != nil {
+		out.waits = waitsFor(plan.MapMemory())
+	}
+	return err
+}
+
+// addMemory adds what has maps in the kernel to what runs, where the memory for them is
+// limited. An application with two revisions is in the middle of an update.
+func (p *pass) addMemory(now map[ranAt]ran) {
+	if p.opts.MapMemory == 0 {
+		return
+	}
+	for uid, revisions := range p.owned.revisions {
+		one := ran{UID: uid, Hook: plan.MapMemory().Hook}
+		for name := range revisions {
+			one.Revision = name
+		}
+		if len(revisions) > 1 {
+			one.Revision = ""
+		}
+		if memoryOf(revisions).Memory > 0 {
+			now[one.at()] = one
+		}
+	}
+}

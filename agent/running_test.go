@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/seals"
+)
+
+// choosing is an application that chooses interfaces so.
+func choosing(t *testing.T, uid string, s v1alpha1.Interfaces) *application {
+	t.Helper()
+	return &application{newest: seals.New(t).Open(t, intent.Payload{
+		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: uid}, UID: uid, Serial: 1,
+		ObjectDigest: "sha256:object",
+		Programs:     []v1alpha1.Program{{Name: "f", Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &s}, {Hook: "raw_tp", Tracepoint: "sys_enter"}}}},
+	})}
+}
+
+func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
+	eth0 := plan.Interface{Index: 2, Name: "eth0"}
+	for sentence, tc := range map[string]struct {
+		chooses         v1alpha1.Interfaces
+		asPrimary, asks bool
+	}{
+		"as primary alone":                {v1alpha1.Interfaces{Primary: true}, true, true},
+		"by name":                         {v1alpha1.Interfaces{Names: []string{"eth*"}}, false, false},
+		"by name as well":                 {v1alpha1.Interfaces{Primary: true, Names: []string{"eth*"}}, false, true},
+		"as primary, and another by name": {v1alpha1.Interfaces{Primary: true, Names: []string{"lan0"}}, true, true},
+		"as primary, with an odd exclude": {v1alpha1.Interfaces{Primary: true, Exclude: []string{"lo"}}, true, true},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			app := choosing(t, "a", tc.chooses)
+			p := &pass{Agent: &Agent{}, apps: []*application{app}}
+			if got := p.asPrimary("a", eth0); got != tc.asPrimary {
+				t.Errorf("asPrimary = %v", got)
+			}
+			if p.asPrimary("b", eth0) {
+				t.Error("another application runs there as primary")
+			}
+			if got := wantsPrimary(p.apps); got != tc.asks {
+				t.Errorf("wantsPrimary = %v", got)
+			}
+		})
+	}
+}
+
+func TestWhatRunsIsToldByInterface(t *testing.T) {
+	at := func(index int) *kernel.Link {
+		return &kernel.Link{Attachment: plan.Attachment{Target: plan.Target{Ifindex: index}}}
+	}
+	p := &pass{Agent: &Agent{owned: ownedState{
+		links: map[string]map[string]*kernel.Link{"a": {"x": at(2), "y": at(0)}},
+		chains: map[int]*kernel.Chain{
+			3: {Version: &kernel.ChainVersion{Members: []plan.Member{{UID: "b"}, {UID: "c"}, {UID: "b"}}}},
+			4: {},
+		},
+	}}}
+	want := map[int][]string{2: {"a"}, 3: {"b", "c"}, 4: {}}
+	if diff := cmp.Diff(want, p.running().uids); diff != "" {
+		t.Errorf("what runs (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,232 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/intent"
+)
+
+// backingOffError: the version could not be had a short while ago, for err.
+type backingOffError struct{ err error }
+
+// Error implements error.
+func (b *backingOffError) Error() string { return b.err.Error() }
+
+// Unwrap returns why.
+func (b *backingOffError) Unwrap() error { return b.err }
+
+// cannotHave notes why a version cannot be had: the newest intent's, or one that
+// would have taken its place. What is no matter of the kernel's profile or of the memory
+// for maps is not tried again before a while.
+func (p *pass) cannotHave(app *application, o intent.Opened, err error) {
+	newest := o.Payload().Serial == app.newest.Payload().Serial
+	out := p.outcomes[app.newest.Payload().UID]
+	unfit, late, noRoom := new(unfitError), new(backingOffError), new(noRoomError)
+	switch {
+	case isPending(err):
+		return
+	case errors.As(err, &noRoom):
+	case errors.As(err, &late):
+		err = late.err
+	case errors.As(err, &unfit):
+		p.describeUnfit(app, unfit)
+	default:
+		p.fail(app, o, err)
+	}
+	switch {
+	case newest:
+		out.errs = append(out.errs, err)
+	case !out.pending:
+		// Its words alone: what it lacks is not what the newest version lacks.
+		out.errs = append(out.errs, errors.New("go on with the version before: "+err.Error()))
+	}
+}
+
+// fail notes what was tried in vain.
+func (p *pass) fail(app *application, o intent.Opened, err error) {
+	payload := o.Payload()
+	p.outcomes[payload.UID].tried = true
+	app.refused = maps.Clone(app.refused)
+	if app.refused == nil {
+		app.refused = map[int64]error{}
+	}
+	app.refused[payload.Serial], app.faltered = err, true
+	if payload.Serial == app.newest.Payload().Serial || app.log == "" {
+		app.log = kernel.LogOf(err)
+	}
+	p.opts.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", err)
+}
+
+// refuse takes the version of an application that is to run out of this pass.
+func (p *pass) refuse(uid string, err error) {
+	p.want.Applications = slices.DeleteFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == uid })
+	app, was := p.applicationOf(uid), p.outcomes[uid]
+	if app == nil {
+		return
+	}
+	if isPending(err) && was.live != nil {
+		p.awaited[[2]string{uid, was.live.Revision()}] = true
+	}
+	newest := was.live == nil || was.live == &app.newest
+	p.outcomes[uid] = &outcome{errs: was.errs, refused: true, tried: was.tried,
+		pending: was.pending || newest && isPending(err), loading: was.loading || newest && errors.Is(err, errLoading),
+		unsettled: isPending(err)}
+	p.cannotHave(app, *cmp.Or(was.live, &app.newest), err)
+	if was.live == &app.newest {
+		p.fallBack(app)
+		return
+	}
+	p.rest(uid, was.live == nil || p.outlasts(uid, was.live) || isPending(err))
+}
+
+// finish writes what the pass found out back, and wakes who waits for it.
+func (p *pass) finish() {
+	for index := range p.versions {
+		p.releaseChosen(index)
+	}
+	for _, app := range p.apps {
+		p.settle(app)
+	}
+	p.endDriftConflicts()
+	p.lookups.keep(p.sought)
+	p.pruneObjects()
+	var orphans []ApplicationStatus
+	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.want.Frozen, p.unloading())))) {
+		if p.applicationOf(uid) == nil {
+			orphans = append(orphans, p.orphanStatus(uid))
+		}
+	}
+	if p.again {
+		p.wakeUp()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.orphans = orphans
+	all := sameLabels(p.labels, p.Agent.labels)
+	for _, app := range p.apps {
+		uid := app.newest.Payload().UID
+		now := p.Agent.apps[uid]
+		if now == nil {
+			// Forgotten meanwhile.
+			continue
+		}
+		if now.newest.Payload().Serial != app.newest.Payload().Serial {
+			// Overtaken meanwhile. What now runs is what the newer one falls back to.
+			now.inherit(app)
+			all = false
+			continue
+		}
+		app.unkept, app.envelope = now.unkept, now.envelope
+		if !errors.Is(app.conflict, now.conflict) {
+			// The next pass reports it.
+			app.conflict, all = now.conflict, false
+		}
+		p.Agent.apps[uid] = app
+		if out := p.outcomes[uid]; out == nil || out.pending || out.unsettled {
+			all = false
+		}
+	}
+	if all && len(p.apps) == len(p.Agent.apps) {
+		select {
+		case <-p.settled:
+		default:
+			close(p.settled)
+		}
+	}
+}
+
+// pruneObjects drops the cached objects of intents that were replaced.
+func (p *pass) pruneObjects() {
+	if !p.prune {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	used := map[string]bool{}
+	for _, app := range p.Agent.apps {
+		used[app.newest.Payload().ObjectDigest] = true
+	}
+	for _, app := range p.apps {
+		payload := app.newest.Payload()
+		for _, version := range payload.Versions() {
+			used[version.ObjectDigest] = true
+		}
+		if app.deployed != nil {
+			used[app.deployed.Payload().ObjectDigest] = true
+		}
+	}
+	p.fetches.mu.Lock()
+	for digest := range p.fetches.flying {
+		used[digest] = true
+	}
+	p.fetches.mu.Unlock()
+	if err := p.cache.prune(used); err != nil {
+		p.opts.Log.Error("drop cached objects", "error", err)
+	}
+}
+
+// settle works out back-off and status of one application.
+func (p *pass) settle(app *application) {
+	payload := app.newest.Payload()
+	out := p.outcomes[payload.UID]
+	if out == nil {
+		return
+	}
+	app.tried = payload.Serial
+	switch {
+	case len(out.errs) == 0 && !out.refused:
+		app.failures, app.refused, app.failed, app.log, app.faltered = 0, nil, nil, "", false
+		p.keepDeployed(app, out)
+	case out.tried:
+		app.failures++
+		app.retryAt = p.now.Add(p.opts.BackOff.after(app.failures))
+	case len(out.errs) == 0 && app.status.Error != "":
+		// On its way: the old words stay.
+		out.errs = []error{&repeated{app.status.Error, app.status.Unsupported}}
+	}
+	app.status = p.status(app, out)
+	app.loaded = slices.Sorted(maps.Keys(p.owned.revisions[payload.UID]))
+	app.exhausted = payload.Tombstone && app.deployed == nil && len(out.errs) == 0 && !p.leaves(payload.UID)
+}
+
+// keepDeployed remembers the intent that now runs in whole.
+func (p *pass) keepDeployed(app *application, out *outcome) {
+	payload := app.newest.Payload()
+	var err error
+	switch {
+	case (payload.Tombstone || len(payload.Programs) == 0) && app.deployed != nil:
+		if err = p.cache.dropIntent(payload.UID, deployed); err == nil {
+			app.deployed, p.prune = nil, true
+		}
+	case out.live != nil && (app.deployed == nil || app.deployed.Payload().Serial != payload.Serial):
+		if err = p.cache.putIntent(payload.UID, deployed, app.envelope); err == nil {
+			o := app.newest
+			app.deployed, p.prune = &o, true
+		}
+	}
+	if err != nil {
+		p.opts.Log.Error("remember what runs", "application", payload.Application.String(), "error", err)
+	}
+}
+
+// longest is how long one wait may take, its jitter included.
+func (b BackOff) longest() time.Duration { return b.Most + b.Most/4 }
+
+// after is how long to wait after so many failures in a row.
+func (b BackOff) after(failures int) time.Duration {
+	wait := b.First
+	for range failures - 1 {
+		if wait *= 2; wait >= b.Most {
+			wait = b.Most
+			break
+		}
+	}
+	return wait + time.Duration(rand.Float64()*float64(wait)/4) //nolint:gosec // jitter guards no secret
+}

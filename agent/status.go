@@ -1,0 +1,382 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// ApplicationStatus is one application on this node, as skep status prints it.
+type ApplicationStatus struct {
+	Application v1alpha1.Identity `json:"application"`
+	UID         string            `json:"uid"`
+	// Serial is the newest intent's; Tombstone tells that it is to go by it.
+	Serial    int64 `json:"serial"`
+	Tombstone bool  `json:"tombstone,omitempty"`
+	// Unloading reports of a tombstone that something is left in the kernel.
+	Unloading bool `json:"unloading,omitempty"`
+	// Version is the serial under which what is wanted here was first sealed.
+	Version int64 `json:"version"`
+	// Held tells that Wanted is the version before the newest intent's, whose
+	// rollout has not come to this node.
+	Held bool `json:"retained,omitempty"`
+	// Revision is what runs; empty where nothing does.
+	Revision string `json:"revision,omitempty"`
+	// Wanted is the newest intent's revision.
+	Wanted string `json:"wanted,omitempty"`
+	// Image is the reference as written, Digest what it resolved to, and Signers
+	// whose signatures counted.
+	Image   string   `json:"image,omitempty"`
+	Digest  string   `json:"digest,omitempty"`
+	Signers []string `json:"signers,omitempty"`
+	// Programs that are in the kernel or are to be.
+	Programs []ProgramStatus `json:"programs"`
+	// Maps tells what became of each map at the last change of revision.
+	Maps []kernel.MapReport `json:"maps,omitempty"`
+	// Conditions hold Deployed.
+	Conditions []metav1.Condition `json:"conditions"`
+	// Error is the last one, in one line, with the kernel's own last words.
+	Error string `json:"error,omitempty"`
+	// Unsupported tells that the kernel lacks what the newest intent needs, as
+	// Error says.
+	Unsupported bool `json:"unsupported,omitempty"`
+	// VerifierLog is all the verifier said at the last refusal.
+	VerifierLog string `json:"verifierLog,omitempty"`
+	// UnmanagedFiles are the paths among its pins that are not Skep's or cannot be read,
+	// each with why. They are left alone.
+	UnmanagedFiles []string `json:"unmanagedFiles,omitempty"`
+}
+
+// ProgramStatus is one function of an application.
+type ProgramStatus struct {
+	Name string `json:"name"`
+	// ID is the kernel's id, 0 where it is not loaded, Tag the hash of its
+	// instructions.
+	ID  uint32 `json:"id"`
+	Tag string `json:"tag,omitempty"`
+	// Links are the places it attaches to.
+	Links []LinkStatus `json:"links"`
+}
+
+// LinkState says how one attachment is doing.
+type LinkState string
+
+// The states of an attachment.
+const (
+	// Attached runs.
+	Attached LinkState = "Attached"
+	// Waiting has no target yet.
+	Waiting LinkState = "Waiting"
+	// Failed was refused; Error says why.
+	Failed LinkState = "Failed"
+	// DriftConflict was taken away so often that it is put back ever more slowly.
+	DriftConflict LinkState = "DriftConflict"
+)
+
+// LinkStatus is one attachment.
+type LinkStatus struct {
+	Hook   string `json:"hook"`
+	Target string `json:"target"`
+	// ID is the kernel's id of the link, 0 where there is none.
+	ID uint32 `json:"linkId,omitempty"`
+	// Pin is the link's path; reading an iterator's runs it.
+	Pin   string    `json:"pin,omitempty"`
+	State LinkState `json:"state"`
+	Error string    `json:"error,omitempty"`
+}
+
+// errWaiting: an attachment has no target yet, which is no failure.
+var errWaiting = errors.New("waiting")
+
+// outcome is what one pass found out about one application.
+type outcome struct {
+	// live is the intent whose revision runs.
+	live *intent.Opened
+	// links are attachments without a link, and errs what went wrong.
+	links []unmade
+	errs  []error
+	// refused: the newest intent cannot be had. tried: something was tried in
+	// this pass, and failed.
+	refused, tried bool
+	// pending: the newest intent's object or load is on its way; loading: it is
+	// the load.
+	pending, loading bool
+	// unsettled: the version that is to run in place of the newest is on its way.
+	unsettled bool
+	// waits says what it waits for in its place, where pending means neither.
+	waits string
+}
+
+// unmade is an attachment without a link.
+type unmade struct {
+	program string
+	status  LinkStatus
+}
+
+// unresolved is an attachment whose target is not there. An interface may come;
+// another target that is missing is a failure, though one that fixes itself.
+func unresolved(program string, at v1alpha1.Attachment, err error) unmade {
+	state := Failed
+	if errors.Is(err, errWaiting) {
+		state = Waiting
+	}
+	return unmade{program, LinkStatus{Hook: at.Hook, Target: describeTarget(at), State: state, Error: err.Error()}}
+}
+
+// describeTarget names what a definition asks for, where nothing was found for it.
+func describeTarget(at v1alpha1.Attachment) string {
+	switch {
+	case at.Interfaces != nil:
+		return describeInterfaces(at.Interfaces)
+	case at.Tracepoint != "":
+		return at.Tracepoint
+	case at.Cgroup != "":
+		return at.Cgroup
+	case at.Binary != nil:
+		return at.Binary.Path
+	}
+	return at.NetworkNamespace
+}
+
+// Status tells how every application is doing, ordered by name. Tombstones
+// whose application has left nothing behind are not listed; what runs without
+// an intent is.
+func (a *Agent) Status() []ApplicationStatus {
+	return slices.DeleteFunc(a.Report(), func(s ApplicationStatus) bool {
+		return s.Tombstone && s.Revision == "" && !s.Unloading && s.Error == ""
+	})
+}
+
+// Report is Status and every tombstone that was worked off.
+func (a *Agent) Report() []ApplicationStatus {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := append([]ApplicationStatus{}, a.orphans...)
+	for _, app := range a.apps {
+		if app.status.UID != "" {
+			all = append(all, app.status)
+		}
+	}
+	slices.SortFunc(all, func(x, y ApplicationStatus) int {
+		return strings.Compare(x.Application.String()+"\x00"+x.UID, y.Application.String()+"\x00"+y.UID)
+	})
+	return all
+}
+
+// orphanStatus is what can be told of an application whose intent this node
+// does not have. It is kept as it is: absence unloads nothing.
+func (p *pass) orphanStatus(uid string) ApplicationStatus {
+	s := p.remains(uid)
+	s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionUnknown, Reason: "IntentLost",
+		Message: "it runs, and this node has no intent for it; send the intent or a tombstone", LastTransitionTime: metav1.NewTime(p.now)}}
+	if out := p.outcomes[uid]; out != nil {
+		s.Error = describeAll(out.errs)
+	}
+	return s
+}
+
+// remains is what the kernel runs of an application, whatever is wanted of it.
+func (p *pass) remains(uid string) ApplicationStatus {
+	s := ApplicationStatus{UID: uid, Programs: []ProgramStatus{}, UnmanagedFiles: p.unmanagedFiles[uid]}
+	names := map[string]bool{}
+	for _, l := range p.owned.links[uid] {
+		s.Application, names[l.Attachment.Program] = l.Attachment.Application, true
+		s.Revision = cmp.Or(p.revisionOf(l, p.factsOf(l.Path, l.Link)), s.Revision)
+	}
+	for _, m := range p.chained(uid) {
+		s.Application, s.Revision, names[m.Program] = m.Identity, m.Revision, true
+	}
+	for _, r := range p.owned.remnants[uid] {
+		s.Application = r.Attachment.Application
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		one := ProgramStatus{Name: name, Links: p.linksOf(uid, name)}
+		for _, r := range p.owned.revisions[uid] {
+			one.ID, one.Tag = r.Identify(name)
+		}
+		s.Programs = append(s.Programs, one)
+	}
+	return s
+}
+
+// links reports whether a link of the application runs the revision.
+func (p *pass) links(uid, revision string) bool {
+	for _, l := range p.owned.links[uid] {
+		if p.revisionOf(l, p.factsOf(l.Path, l.Link)) == revision {
+			return true
+		}
+	}
+	return slices.ContainsFunc(p.chained(uid), func(m plan.Member) bool { return m.Revision == revision })
+}
+
+// describeAll joins errors, one a line.
+func describeAll(errs []error) string {
+	if err := errors.Join(errs...); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// status puts together what is told of one application.
+func (p *pass) status(app *application, out *outcome) ApplicationStatus {
+	payload := app.newest.Payload()
+	s := ApplicationStatus{
+		Application: payload.Application, UID: payload.UID,
+		Serial: payload.Serial, Version: payload.VersionSerial(), Tombstone: payload.Tombstone, Held: app.newest.Held(),
+		Image: payload.Image, Digest: payload.ImageDigest, Signers: payload.Signers,
+		Programs: []ProgramStatus{}, Maps: app.maps, VerifierLog: app.log, UnmanagedFiles: p.unmanagedFiles[payload.UID],
+	}
+	if !payload.Tombstone {
+		s.Wanted = app.newest.Revision()
+	}
+	// What is to go, cannot be had or is not whole leaves something else running.
+	left := p.remains(payload.UID)
+	s.Revision, s.Programs = left.Revision, left.Programs
+	if out.live != nil {
+		s.Programs = p.programs(*out.live, out)
+		for _, one := range left.Programs {
+			if !slices.ContainsFunc(s.Programs, func(other ProgramStatus) bool { return other.Name == one.Name }) {
+				s.Programs = append(s.Programs, one)
+			}
+		}
+	}
+	if out.live != nil && (left.Revision == "" || len(out.errs) == 0 || p.links(payload.UID, out.live.Revision())) {
+		s.Revision = out.live.Revision()
+	}
+	s.Unloading = payload.Tombstone && p.inKernel(payload.UID)
+	s.Error = describeAll(append(slices.Clip(out.errs), app.conflict))
+	s.Unsupported = errors.Is(errors.Join(out.errs...), ebpf.ErrNotSupported)
+	s.Conditions = []metav1.Condition{p.deployedCondition(app, out, s)}
+	return s
+}
+
+// programs lists the functions of the intent that runs, and their links.
+func (p *pass) programs(o intent.Opened, out *outcome) []ProgramStatus {
+	var all []ProgramStatus
+	payload := o.Payload()
+	for _, program := range payload.Programs {
+		one := ProgramStatus{Name: program.Name, Links: []LinkStatus{}}
+		if r := p.owned.revisions[payload.UID][o.Revision()]; r != nil {
+			one.ID, one.Tag = r.Identify(program.Name)
+		}
+		one.Links = append(one.Links, p.linksOf(payload.UID, program.Name)...)
+		for _, u := range out.links {
+			if u.program == program.Name {
+				one.Links = addUnmade(one.Links, u.status)
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// addUnmade adds what could not be done: to the link it was about, or as one
+// that there is not.
+func addUnmade(links []LinkStatus, u LinkStatus) []LinkStatus {
+	for i, l := range links {
+		if l.Hook == u.Hook && l.Target == u.Target {
+			links[i].Error = u.Error
+			if u.State == DriftConflict {
+				links[i].State = DriftConflict
+			}
+			return links
+		}
+	}
+	return append(links, u)
+}
+
+func (p *pass) linksOf(uid, program string) []LinkStatus {
+	var all []LinkStatus
+	for _, l := range p.owned.links[uid] {
+		if l.Attachment.Program == program {
+			all = append(all, p.linkStatus(l.Attachment.Hook, l.Attachment.Target.String(), l.Path, l.Link))
+		}
+	}
+	for index, c := range p.owned.chains {
+		if c.Version == nil {
+			continue
+		}
+		for _, m := range c.Version.Members {
+			if m.UID == uid && m.Program == program {
+				path := p.store.ChainPath(index)
+				all = append(all, p.linkStatus(plan.XDP, p.interfaceName(index), path, c.Link))
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b LinkStatus) int {
+		return strings.Compare(a.Hook+"\x00"+a.Target, b.Hook+"\x00"+b.Target)
+	})
+	return all
+}
+
+func (p *pass) linkStatus(hook, target, path string, l link.Link) LinkStatus {
+	facts := p.factsOf(path, l)
+	s := LinkStatus{Hook: hook, Target: target, ID: uint32(facts.ID), Pin: path, State: Attached}
+	if facts.Severed {
+		s.State, s.Error = Failed, "somebody else detached it, or its target went"
+	}
+	return s
+}
+
+func (p *pass) interfaceName(index int) string {
+	for _, i := range p.state.Interfaces {
+		if i.Index == index {
+			return i.Name
+		}
+	}
+	return fmt.Sprintf("#%d", index)
+}
+
+// maxUnmanagedFiles bounds how many strays a condition names.
+const maxUnmanagedFiles = 3
+
+// deployedCondition says in one word and one sentence how it is.
+func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationStatus) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: "Deployed",
+		Message: "every program runs", LastTransitionTime: metav1.NewTime(p.now)}
+	switch {
+	case app.newest.Payload().Tombstone && s.Revision != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go and runs still: "+cmp.Or(s.Error, "a chain that it is in waits for another member's object")
+	case s.Unloading || app.newest.Payload().Tombstone && s.Error != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go, and something of it is left: "+cmp.Or(s.Error, "the kernel frees it")
+	case app.newest.Payload().Tombstone:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.newest.Payload().Reason
+	case out.pending && out.waits != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Queued", out.waits
+	case out.loading:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Loading", errLoading.Error()
+	case out.pending:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Fetching", "the object is being fetched"
+	case s.Error != "" && s.Revision != "" && s.Revision != s.Wanted:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "KeptPrevious", "the previous revision runs on: "+s.Error
+	case s.Error != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Failed", s.Error
+	case s.Held && out.live == nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Retained", "the rollout has not come to this node, and there was no version before"
+	case out.live == nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NotSelected", "the node selector does not match this node"
+	case len(out.links) > 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.links[0].status.Error
+	}
+	if n := len(s.UnmanagedFiles); n > 0 {
+		c.Message += fmt.Sprintf("; %d among its pins are left alone: %s", n, strings.Join(s.UnmanagedFiles[:min(n, maxUnmanagedFiles)], "; "))
+	}
+	for _, old := range app.status.Conditions {
+		if old.Type == c.Type && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	return c
+}

@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+// memberError: a chain cannot be made because one member's object, intent or
+// program cannot be had.
+type memberError struct {
+	uid string
+	err error
+}
+
+func (e *memberError) Error() string { return e.err.Error() }
+
+func (e *memberError) Unwrap() error { return e.err }
+
+// without makes the pass go on where one member cannot be had. It stays as long
+// as the chain can stay as it is: who is new then waits. What is to be unloaded
+// does not wait for others, so that a member that cannot be had goes, too.
+func (p *pass) without(want plan.Chain, running []plan.Member, lost *memberError) unfitChain {
+	if errors.Is(lost, errFetching) {
+		return func() { p.await(want, running, false) }
+	}
+	runs := slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == lost.uid })
+	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return slices.Contains(p.want.Gone, m.UID) })
+	if !runs && p.canFallBack(lost.uid) {
+		return func() { p.refuse(lost.uid, lost) }
+	}
+	if !runs || leaves {
+		return func() { p.takeOut(want, lost) }
+	}
+	if newcomers := newcomersOf(want.Members, running); len(newcomers) > 0 {
+		if p.isOnItsWay(lost.uid) {
+			return func() {
+				p.postpone(newcomers[0], fmt.Sprintf("it waits for a version that is on its way and changes the chain of %s: %v", want.Interface, lost))
+			}
+		}
+		return func() { p.refuse(newcomers[0], lost) }
+	}
+	return func() { p.leave(want, running, lost) }
+}
+
+// isOnItsWay reports whether a version of the application is about to replace what
+// runs of it.
+func (p *pass) isOnItsWay(uid string) bool {
+	app, out := p.applicationOf(uid), p.outcomes[uid]
+	return app != nil && out != nil && out.pending && !app.faltered
+}
+
+// canFallBack reports whether a version may take the place of the application's
+// newest one.
+func (p *pass) canFallBack(uid string) bool {
+	app, out := p.applicationOf(uid), p.outcomes[uid]
+	if app == nil || out == nil || out.live != &app.newest {
+		return false
+	}
+	other, _ := p.fallback(app, p.nowLive(uid), out.pending)
+	return other != nil
+}
+
+func (p *pass) applicationOf(uid string) *application {
+	for _, app := range p.apps {
+		if app.newest.Payload().UID == uid {
+			return app
+		}
+	}
+	return nil
+}
+
+// takeOut leaves a member out of a chain that cannot be made with it.
+func (p *pass) takeOut(c plan.Chain, lost *memberError) {
+	if p.want.Out == nil {
+		p.want.Out = map[int][]string{}
+	}
+	p.want.Out[c.Ifindex] = append(p.want.Out[c.Ifindex], lost.uid)
+	p.blame(lost.uid, c, lost, fmt.Errorf("run in the chain of %s: it is left out, since the chain is to change and cannot be made with it: %w", c.Interface, lost.err))
+}
+
+// leave keeps a chain as it is, and says so to the member that cannot be had,
+// else to those that were to change places, and to those that were to go.
+func (p *pass) leave(c plan.Chain, running []plan.Member, err error) {
+	p.want.Left = append(p.want.Left, c.Ifindex)
+	lost := new(memberError)
+	blamed := uidsOf(slices.DeleteFunc(slices.Clone(c.Members), func(m plan.Member) bool { return slices.Contains(running, m) }))
+	if errors.As(err, &lost) {
+		blamed = []string{lost.uid}
+	}
+	for _, uid := range blamed {
+		p.blame(uid, c, err, fmt.Errorf("change the chain of %s: it stays as it is: %w", c.Interface, err))
+	}
+	for _, uid := range leavers(c.Members, running) {
+		p.blame(uid, c, err, fmt.Errorf("leave the chain of %s: it runs there still: %w", c.Interface, err))
+	}
+}
+
+// await keeps a chain as it is until an object has come, or a load ended.
+func (p *pass) await(c plan.Chain, running []plan.Member, loading bool) {
+	p.want.Left = append(p.want.Left, c.Ifindex)
+	for _, uid := range append(changes(c.Members, running), leavers(c.Members, running)...) {
+		if out := p.outcomes[uid]; out != nil {
+			out.pending, out.refused, out.loading = true, true, loading
+		}
+	}
+}
+
+// leavers are the applications that run and are to run no more.
+func leavers(members, running []plan.Member) []string {
+	return uidsOf(without(running, uidsOf(members)))
+}
+
+// blame tells an application that it is not in a chain as it is to be. The
+// cause is tried again after a while.
+func (p *pass) blame(uid string, c plan.Chain, cause, err error) {
+	out := p.outcomes[uid]
+	if out == nil {
+		out = &outcome{}
+		p.outcomes[uid] = out
+	}
+	out.failed(uid, plan.Action{Verb: plan.SetChain, Interface: c.Interface, Members: c.Members}, err)
+	if p.isLate(cause) {
+		return
+	}
+	out.tried = true
+	p.opts.Log.Error("make chain", "application", p.nameOf(uid), "interface", c.Interface, "error", err)
+	if app := p.applicationOf(uid); app != nil {
+		app.failed = maps.Clone(app.failed)
+		if app.failed == nil {
+			app.failed = map[string]error{}
+		}
+		app.failed[lostMember] = cause
+	}
+}
+
+// isLate reports whether what a chain cannot be made for was found a short while ago.
+func (p *pass) isLate(cause error) bool {
+	late, lost := new(backingOffError), new(memberError)
+	return errors.As(cause, &late) || errors.As(cause, &lost) && p.lostLately(lost.uid) != nil
+}
+
+// lostMember is what failed where a member cannot be had.
+const lostMember = "link"
+
+// lostLately returns the error of an object that could not be had a short while
+// ago.
+func (p *pass) lostLately(uid string) error {
+	app := p.applicationOf(uid)
+	if app == nil || !p.now.Before(app.retryAt) {
+		return nil
+	}
+	if lost := new(memberError); errors.As(app.failed[lostMember], &lost) && lost.uid == uid {
+		return lost.err
+	}
+	return nil
+}
+
+// chained are the application's members of chains, by what is held: what the
+// links were given, and what is pinned still.
+func (p *pass) chained(uid string) []plan.Member {
+	var all []plan.Member
+	for _, c := range p.owned.chains {
+		members := c.Former
+		if c.Version != nil {
+			members = slices.Concat(c.Version.Members, c.Former)
+		}
+		for _, m := range members {
+			if m.UID == uid {
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}

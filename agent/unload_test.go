@@ -1,0 +1,216 @@
+package agent_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// ownBPFFS gives the world a BPF file system of its own, and returns how to make
+// it read-only and writable.
+func (w *world) ownBPFFS() (lock, unlock func()) {
+	w.t.Helper()
+	dir := w.t.TempDir()
+	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=0700"); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	w.bpffs = filepath.Join(dir, "skep")
+	remount := func(flags uintptr) func() {
+		return func() {
+			w.t.Helper()
+			if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	return remount(unix.MS_RDONLY), remount(0)
+}
+
+// reportOf is what an agent reports of an application, or nil.
+func reportOf(a *agent.Agent, name string) *agent.ApplicationStatus {
+	for _, s := range a.Report() {
+		if s.Application.Name == name {
+			return &s
+		}
+	}
+	return nil
+}
+
+// TestAnUnloadThatFailsIsReportedAndTriedAgain has the BPF file system read-only
+// while a tombstone acts.
+func TestAnUnloadThatFailsIsReportedAndTriedAgain(t *testing.T) {
+	needKernel(t)
+	tcx := func(w *world) []intent.Payload {
+		return []intent.Payload{w.intent("app", "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: on("tcx/ingress", "cn0")})}
+	}
+	for sentence, c := range map[string]struct {
+		apps func(w *world) []intent.Payload
+		// runs: the kernel runs it until the file system can be written.
+		runs bool
+	}{
+		"a raw tracepoint": {func(w *world) []intent.Payload {
+			return []intent.Payload{w.intent("app", "raw_tp_count", rawProgram())}
+		}, true},
+		"a tracepoint": {func(w *world) []intent.Payload {
+			return []intent.Payload{w.intent("app", "tracepoint_count", v1alpha1.Program{Name: "tracepoint_count",
+				Attach: []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"}}})}
+		}, true},
+		"a TCX link": {tcx, false},
+		"a revision without a link": {func(w *world) []intent.Payload {
+			return []intent.Payload{w.intent("app", "raw_tp_count", v1alpha1.Program{Name: "raw_tp_count"})}
+		}, false},
+		"a chain of one": {func(w *world) []intent.Payload {
+			return []intent.Payload{w.member("app", "xdp_count", "count_packets", 1)}
+		}, false},
+		"a chain of two": {func(w *world) []intent.Payload {
+			return []intent.Payload{w.member("app", "xdp_count", "count_packets", 1), w.member("b", "xdp_pass", "xdp_pass", 2)}
+		}, true},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "cn0", "cn1")
+			lock, unlock := w.ownBPFFS()
+			o := w.options()
+			o.BackOff = agent.BackOff{First: 300 * time.Millisecond, Most: time.Second}
+			a := w.startWith(o)
+			apps := c.apps(w)
+			if err := w.accept(a, apps...); err != nil {
+				t.Fatal(err)
+			}
+			var links []agent.LinkStatus
+			if s := statusOf(a, "app"); len(s.Programs) > 0 {
+				links = s.Programs[0].Links
+			}
+			lock()
+			if err := w.accept(a, w.tombstone(apps[0])); err == nil || !strings.Contains(err.Error(), "read-only") {
+				t.Errorf("Settled = %v", err)
+			}
+			for range 3 {
+				<-a.Passed()
+				s := reportOf(a, "app")
+				if !s.Unloading || s.Conditions[0].Reason != "Unloading" || !strings.Contains(s.Error, "read-only file system") {
+					t.Fatalf("it is told as %+v", s)
+				}
+			}
+			if c.runs {
+				for _, l := range links {
+					held, err := link.NewFromID(link.ID(l.ID))
+					if err != nil {
+						t.Fatalf("the kernel does not run it any more: %v", err)
+					}
+					_ = held.Close()
+				}
+			}
+			unlock()
+			until(t, "it to be gone", time.Minute, func() bool {
+				s := reportOf(a, "app")
+				return !s.Unloading && s.Error == "" && s.Conditions[0].Reason == "Unloaded"
+			})
+			for _, name := range left(t, w.bpffs) {
+				if len(apps) == 1 || strings.Contains(name, "uid-app") {
+					t.Errorf("left behind: %s", name)
+				}
+			}
+		})
+	}
+}
+
+// TestAnUnloadThatFailedIsTriedAgainByTheNextAgent restarts the agent while the BPF
+// file system is read-only.
+func TestAnUnloadThatFailedIsTriedAgainByTheNextAgent(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	lock, unlock := w.ownBPFFS()
+	o := w.options()
+	o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: time.Second}
+	a, stop := w.run(o)
+	raw, chained := w.intent("app", "raw_tp_count", rawProgram()), w.member("ca", "xdp_count", "count_packets", 1)
+	if err := w.accept(a, raw, chained, w.member("cb", "xdp_pass", "xdp_pass", 2)); err != nil {
+		t.Fatal(err)
+	}
+	lock()
+	if err := w.accept(a, w.tombstone(raw), w.tombstone(chained)); err == nil {
+		t.Fatal("what is read-only was removed")
+	}
+	stop()
+	a, _ = w.run(o)
+	until(t, "both to be reported", time.Minute, func() bool {
+		for _, name := range []string{"app", "ca"} {
+			if s := reportOf(a, name); s == nil || !s.Unloading || !strings.Contains(s.Error, "read-only file system") {
+				return false
+			}
+		}
+		return true
+	})
+	unlock()
+	until(t, "both to be gone", time.Minute, func() bool {
+		one, other := reportOf(a, "app"), reportOf(a, "ca")
+		return !one.Unloading && one.Error == "" && !other.Unloading && other.Error == ""
+	})
+}
+
+// left lists all pins.
+func left(t *testing.T, dir string) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if path != dir {
+			all = append(all, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds: a raw tracepoint's link ends
+// with its last descriptor and pin.
+func TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, stop := w.start()
+	p := w.intent("app", "raw_tp_count", rawProgram())
+	if err := w.accept(a, p); err != nil {
+		t.Fatal(err)
+	}
+	_, l := one(t, a)
+	held, err := link.NewFromID(link.ID(l.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Close() }()
+	if err := w.accept(a, w.tombstone(p)); err == nil || !strings.Contains(err.Error(), "another pin or process holds it") {
+		t.Errorf("Settled = %v", err)
+	}
+	if s := reportOf(a, "app"); !s.Unloading {
+		t.Errorf("it is told as %+v", s)
+	}
+	if _, err := os.Stat(l.Pin); !os.IsNotExist(err) {
+		t.Errorf("the pin: %v", err)
+	}
+	stop()
+	a, _ = w.start()
+	until(t, "the next agent to report it", time.Minute, func() bool {
+		s := reportOf(a, "app")
+		return s != nil && s.Unloading && strings.Contains(s.Error, "another pin or process holds it")
+	})
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it to be gone", time.Minute, func() bool { s := reportOf(a, "app"); return !s.Unloading && s.Error == "" })
+	w.leavesNothing()
+}

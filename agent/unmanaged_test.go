@@ -1,0 +1,140 @@
+package agent_test
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// foreignProgram is one that is not Skep's; it lets the next one run.
+func foreignProgram(t testing.TB, kind ebpf.ProgramType) *ebpf.Program {
+	t.Helper()
+	verdict, at := int32(-1), ebpf.AttachNone
+	if kind == ebpf.XDP {
+		verdict, at = 2, ebpf.AttachXDP
+	}
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "foreign", Type: kind, AttachType: at, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+func index(t testing.TB, name string) int {
+	t.Helper()
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i.Index
+}
+
+// send sends so many frames on an interface.
+func send(t testing.TB, iface string, frames int) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	frame := make([]byte, 64)
+	copy(frame, "\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x01\x88\xb5")
+	for range frames {
+		if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: index(t, iface), Halen: 6}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// order is what runs on fo0's TCX ingress: the names of applications, and F and
+// G for the foreign programs.
+func order(t testing.TB, a *agent.Agent, foreign map[link.ID]string) string {
+	t.Helper()
+	ids, err := attach.OrderTCX("tcx/ingress", index(t, "fo0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := maps.Clone(foreign)
+	for _, s := range a.Status() {
+		for _, p := range s.Programs {
+			for _, l := range p.Links {
+				names[link.ID(l.ID)] = s.Application.Name
+			}
+		}
+	}
+	var out []string
+	for _, id := range ids {
+		out = append(out, names[id])
+	}
+	return strings.Join(out, " ")
+}
+
+func TestTCXKeepsPriorityAndLeavesForeignProgramsInTheirPlaces(t *testing.T) {
+	needKernel(t)
+	needHook(t, "tcx/ingress")
+	w := newWorld(t)
+	veth(t, "fo0", "fo1")
+	foreign := map[link.ID]string{}
+	attachForeign := func(name string, anchor link.Anchor) {
+		l, err := link.AttachTCX(link.TCXOptions{Interface: index(t, "fo0"), Program: foreignProgram(t, ebpf.SchedCLS), Attach: ebpf.AttachTCXIngress, Anchor: anchor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		info, err := l.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		foreign[info.ID] = name
+	}
+	a, stop := w.start()
+	step := func(want string, payloads ...intent.Payload) {
+		t.Helper()
+		if err := w.accept(a, payloads...); err != nil {
+			t.Fatal(err)
+		}
+		if got := order(t, a, foreign); got != want {
+			t.Fatalf("the order is %q, not %q", got, want)
+		}
+		ours := slices.DeleteFunc(strings.Fields(order(t, a, foreign)), func(n string) bool { return n != "F" && n != "G" })
+		if len(foreign) == 2 && strings.Join(ours, "") != "FG" {
+			t.Fatalf("foreign programs changed places: %v", ours)
+		}
+	}
+	app := func(name string, priority int32) intent.Payload {
+		return w.intent(name, "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: []v1alpha1.Attachment{{
+			Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"fo0"}}, Priority: &priority}}})
+	}
+	attachForeign("F", link.Tail())
+	step("F m", app("m", 500))
+	attachForeign("G", link.Tail())
+	step("F a m G", app("a", 400))
+	step("F a m z G", app("z", 500))
+	step("F a b m z G", app("b", 400))
+	// A new priority moves that one and no other.
+	step("F b m z a G", app("a", 900))
+	step("F z b m a G", app("z", 1))
+	// A new priority that changes no order moves nothing.
+	step("F z b m a G", app("z", 2))
+	stop()
+	a, _ = w.start()
+	step("F z b m a G")
+	step("F b z m a G", app("b", 0))
+	step("F z b m a G", app("b", 3))
+	w.serial++
+	step("F z b a G", intent.Payload{Application: w.identity("m"), UID: "uid-m", Serial: w.serial, Tombstone: true})
+}

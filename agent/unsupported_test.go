@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
+)
+
+func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *testing.T) {
+	h, _ := hook.Lookup("tcx/ingress")
+	for sentence, tc := range map[string]struct {
+		err         error
+		unsupported bool
+	}{
+		"the kernel lacks the hook": {fmt.Errorf("load: %w", &attach.LackingError{Hook: h}), true},
+		"the verifier says no":      {fmt.Errorf("load: R1 type=ctx expected=fp"), false},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			app := choosing(t, "a", v1alpha1.Interfaces{Primary: true})
+			a := &Agent{opts: Options{Log: slog.New(slog.DiscardHandler), BackOff: BackOff{First: time.Minute, Most: time.Hour}}}
+			p := &pass{Agent: a, apps: []*application{app}, outcomes: map[string]*outcome{"a": {}}}
+			p.cannotHave(app, app.newest, tc.err)
+			p.settle(app)
+			first := app.status
+			p.outcomes["a"] = &outcome{refused: true}
+			p.settle(app)
+			for when, s := range map[string]ApplicationStatus{"at once": first, "backing off": app.status} {
+				if s.Unsupported != tc.unsupported || s.Error != tc.err.Error() {
+					t.Errorf("%s: unsupported: %v, %q", when, s.Unsupported, s.Error)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// watch wakes the agent when an interface or a default route changes, and when
+// a pin is removed. It only makes repairs faster: what it misses the sweep
+// finds.
+type watch struct {
+	agent *Agent
+	pins  *fsnotify.Watcher
+	done  chan struct{}
+	wait  sync.WaitGroup
+}
+
+// startWatch begins to watch. What cannot be watched is logged, and left to the
+// sweep.
+func (a *Agent) startWatch() *watch {
+	w := &watch{agent: a, done: make(chan struct{})}
+	if err := errors.Join(w.interfaces(), w.startPins()); err != nil {
+		a.opts.Log.Warn("watch for changes; the sweep finds them later", "error", err)
+	}
+	return w
+}
+
+// stop ends the watch and waits for it.
+func (w *watch) stop() {
+	close(w.done)
+	if w.pins != nil {
+		if err := w.pins.Close(); err != nil {
+			w.agent.opts.Log.Error("stop watching pins", "error", err)
+		}
+	}
+	w.wait.Wait()
+}
+
+// renewAfter is how long a subscription that ended waits before it is made again.
+const renewAfter = time.Second
+
+func (w *watch) interfaces() error {
+	return errors.Join(
+		follow(w, "interfaces", netlink.LinkSubscribe),
+		follow(w, "routes", netlink.RouteSubscribe))
+}
+
+// subscription is one that yields events until it ends.
+type subscription[T any] struct {
+	events chan T
+	stop   chan struct{}
+}
+
+// follow wakes the agent for every event of a subscription, and makes the
+// subscription again where it ends: the kernel ends one whose events are not read
+// in time, as in a flood of them. It fails where the first one cannot be made.
+func follow[T any](w *watch, what string, subscribe func(chan<- T, <-chan struct{}) error) error {
+	begin := func() (*subscription[T], error) {
+		s := &subscription[T]{events: make(chan T, 64), stop: make(chan struct{})}
+		if err := subscribe(s.events, s.stop); err != nil {
+			return nil, fmt.Errorf("subscribe to %s: %w", what, err)
+		}
+		return s, nil
+	}
+	s, err := begin()
+	if err != nil {
+		return err
+	}
+	w.wait.Go(func() {
+		for s != nil {
+			forward(w, s.events)
+			close(s.stop)
+			s = renew(w, what, begin)
+		}
+	})
+	return nil
+}
+
+// forward wakes the agent for every event until there are no more.
+func forward[T any](w *watch, events <-chan T) {
+	for {
+		select {
+		case <-w.done:
+			return
+		case _, open := <-events:
+			if !open {
+				return
+			}
+			w.agent.wakeUp()
+		}
+	}
+}
+
+// renew makes a subscription again, or returns nil when the watch ends.
+func renew[T any](w *watch, what string, begin func() (*subscription[T], error)) *subscription[T] {
+	for logged := false; ; {
+		select {
+		case <-w.done:
+			return nil
+		case <-time.After(renewAfter):
+		}
+		s, err := begin()
+		if err == nil {
+			w.agent.opts.Log.Warn("a subscription ended and was made again; the sweep finds what was missed", "to", what)
+			w.agent.wakeUp()
+			return s
+		}
+		if !logged {
+			logged = true
+			w.agent.opts.Log.Error("a subscription ended; it is tried again, and the sweep finds changes later", "error", err)
+		}
+	}
+}
+
+func (w *watch) startPins() error {
+	pins, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch pins: %w", err)
+	}
+	w.pins = pins
+	w.wait.Go(func() {
+		for {
+			select {
+			case e, open := <-pins.Events:
+				if !open {
+					return
+				}
+				if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
+					w.agent.wakeUp()
+				}
+			case err, open := <-pins.Errors:
+				if !open {
+					return
+				}
+				// The kernel ends the watch of a directory that goes, and the
+				// library ends it once more: inotify_rm_watch(2) says EINVAL.
+				if !errors.Is(err, unix.EINVAL) {
+					w.agent.opts.Log.Debug("watch pins; the sweep finds what is missed", "error", err)
+				}
+			}
+		}
+	})
+	return nil
+}
+
+// followPins watches the directories that there are now. Those that went are
+// not watched any more by themselves.
+func (w *watch) followPins() {
+	if w.pins == nil {
+		return
+	}
+	dirs, err := w.agent.store.Directories()
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			w.agent.opts.Log.Warn("watch pins", "error", err)
+		}
+		return
+	}
+	watched := map[string]bool{}
+	for _, d := range w.pins.WatchList() {
+		watched[d] = true
+	}
+	for _, d := range dirs {
+		if watched[d] {
+			continue
+		}
+		if err := w.pins.Add(d); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			w.agent.opts.Log.Warn("watch pins", "directory", d, "error", err)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestASubscriptionThatEndsIsMadeAgain: netlink ends one whose events are not read
+// in time.
+func TestASubscriptionThatEndsIsMadeAgain(t *testing.T) {
+	var log bytes.Buffer
+	a := &Agent{opts: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, wake: make(chan struct{}, 1)}
+	w := &watch{agent: a, done: make(chan struct{})}
+	var mu sync.Mutex
+	var made []chan<- int
+	tries := 0
+	err := follow(w, "interfaces", func(events chan<- int, _ <-chan struct{}) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if tries++; tries == 2 {
+			return errors.New("no buffer space available")
+		}
+		made = append(made, events)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	woken := func(what string) {
+		t.Helper()
+		select {
+		case <-a.wake:
+		case <-time.After(time.Minute):
+			t.Fatalf("%s: the agent is not woken", what)
+		}
+	}
+	made[0] <- 1
+	woken("an event")
+	close(made[0])
+	woken("a new subscription")
+	mu.Lock()
+	next := made[1]
+	mu.Unlock()
+	next <- 2
+	woken("an event of the new subscription")
+	close(w.done)
+	w.wait.Wait()
+	for _, want := range []string{"no buffer space available", "made again", "interfaces"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say %q:\n%s", want, log.String())
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package agent_test
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// swollen is xdp_count with a .bss of so many bytes, which the file does not hold.
+func swollen(t *testing.T, size uint64) []byte {
+	t.Helper()
+	object := bytes.Clone(programsObject("xdp_count"))
+	f, err := elf.NewFile(bytes.NewReader(object))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sizeOfHeader, sizeAt = 64, 32
+	at := slices.IndexFunc(f.Sections, func(s *elf.Section) bool { return s.Name == ".bss" })
+	headers := binary.LittleEndian.Uint64(object[40:])
+	binary.LittleEndian.PutUint64(object[headers+uint64(at)*sizeOfHeader+sizeAt:], size)
+	return object
+}
+
+// heapAt is a log that measures what is on the heap when the agent acts.
+type heapAt struct {
+	message string
+	most    uint64
+	times   int
+}
+
+func (h *heapAt) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), fmt.Sprintf("msg=%s ", h.message)) {
+		runtime.GC()
+		var now runtime.MemStats
+		runtime.ReadMemStats(&now)
+		h.most, h.times = max(h.most, now.HeapAlloc), h.times+1
+	}
+	return len(line), nil
+}
+
+// TestATombstoneActsBeforeAnyObjectIsRead restarts an agent that holds objects with
+// large sections: what they declare is allocated when they are parsed.
+func TestATombstoneActsBeforeAnyObjectIsRead(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "wh0", "wh1")
+	const section, applications = 8 << 20, 6
+	object := w.object(swollen(t, section))
+	o := w.options()
+	a, stop := w.run(o)
+	var all []intent.Payload
+	for i := range applications {
+		p := w.intent(fmt.Sprint("large", i), "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", []string{"wh0", "wh1"}[i%2])})
+		p.ObjectDigest = object
+		all = append(all, p)
+	}
+	gone := w.intent("gone", "raw_tp_count", rawProgram())
+	if err := w.accept(a, append(all, gone)...); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+
+	heap := &heapAt{message: "act"}
+	runtime.GC()
+	var before runtime.MemStats
+	runtime.ReadMemStats(&before)
+	o.Log = slog.New(slog.NewTextHandler(heap, nil))
+	a = w.idle(o)
+	if err := a.Accept(w.seal(w.tombstone(gone))); err != nil {
+		t.Fatal(err)
+	}
+	a.Reconcile(t.Context())
+	if statusOf(a, "gone") != nil || heap.times == 0 {
+		t.Errorf("the tombstone did not act: %+v", statusOf(a, "gone"))
+	}
+	if grown := int64(heap.most) - int64(before.HeapAlloc); grown > section {
+		t.Errorf("the heap grew by %d MiB before the tombstone acted", grown>>20)
+	}
+	until(t, "all to be checked", time.Minute, func() bool { a.Reconcile(t.Context()); return a.IsIdle() })
+	for _, p := range all {
+		if !isIn(a, p) {
+			t.Errorf("%s: %+v", p.UID, statusOf(a, p.Application.Name))
+		}
+	}
+}
+
+// TestARevisionThatLostAMapIsLoadedAgain has pins removed while no agent looks.
+func TestARevisionThatLostAMapIsLoadedAgain(t *testing.T) {
+	needKernel(t)
+	for sentence, pin := range map[string]string{"a map": "m-counts", "a program": "p-*"} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "wh0", "wh1")
+			a, stop := w.start()
+			p := w.xdp("xdp_count", "count_packets", "wh0")
+			if err := w.accept(a, p); err != nil {
+				t.Fatal(err)
+			}
+			stop()
+			found, err := filepath.Glob(filepath.Join(w.bpffs, "uid-*", "*", pin))
+			if err != nil || len(found) != 1 {
+				t.Fatalf("pins %v, %v", found, err)
+			}
+			if err := os.Remove(found[0]); err != nil {
+				t.Fatal(err)
+			}
+			a, _ = w.start()
+			if err := w.accept(a); err != nil {
+				t.Error(err)
+			}
+			if again, _ := filepath.Glob(filepath.Join(w.bpffs, "uid-*", "*", pin)); len(again) != 1 || !isIn(a, p) {
+				t.Errorf("pins %v, status %+v", again, statusOf(a, p.Application.Name))
+			}
+		})
+	}
+}

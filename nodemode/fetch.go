@@ -1,0 +1,67 @@
+package nodemode
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// fetchTimeout is how long a source may take, from fetching it to its rendered
+// definitions, before it is given up.
+const fetchTimeout = 2 * time.Minute
+
+// fetched is what a fetch came to. Without changed, the definitions are those
+// read before.
+type fetched struct {
+	tree    tree
+	defs    definitions
+	changed bool
+	err     error
+}
+
+// errFetching is what a pass goes on with where a fetch takes its time.
+var errFetching = errors.New("the source has not answered yet; what was read last stays active")
+
+// fetch brings the source up to date beside the loop, and renders it there, so
+// that neither a server nor a disk that hangs keeps a revocation or a changed
+// policy waiting. A fetch is waited for once: passes after that only look whether
+// it has ended.
+func (h *Host) fetch(ctx context.Context) (fetched, error) {
+	wait := time.Duration(0)
+	if h.fetching == nil {
+		h.fetching, wait = h.begin(ctx), h.waited
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case f := <-h.fetching:
+		h.fetching = nil
+		return f, f.err
+	default:
+	}
+	select {
+	case f := <-h.fetching:
+		h.fetching = nil
+		return f, f.err
+	case <-timer.C:
+		return fetched{}, errFetching
+	case <-ctx.Done():
+		return fetched{}, ctx.Err()
+	}
+}
+
+// begin starts a fetch; its result comes out of the channel.
+func (h *Host) begin(ctx context.Context) chan fetched {
+	out, before, never := make(chan fetched, 1), h.tree.state, h.defs.mayHide == nil
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+		defer cancel()
+		var f fetched
+		f.tree, f.err = h.source.fetch(ctx)
+		if f.changed = f.err == nil && (never || f.tree.state != before); f.changed {
+			f.defs, f.err = load(ctx, f.tree, h.opts.Path)
+		}
+		out <- f
+	}()
+	return out
+}

@@ -1,0 +1,90 @@
+package nodemode
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	agentmetrics "github.com/skep-dev/skep/agent/metrics"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	gatemetrics "github.com/skep-dev/skep/gate/metrics"
+	"github.com/skep-dev/skep/policies"
+)
+
+// metrics are what Prometheus sees of a host.
+type metrics struct {
+	registry     *prometheus.Registry
+	syncs        prometheus.Histogram
+	moves        *prometheus.CounterVec
+	denials      *prometheus.GaugeVec
+	audited      *prometheus.GaugeVec
+	applications *prometheus.GaugeVec
+	problems     prometheus.Gauge
+	sourceUp     prometheus.Gauge
+	protected    prometheus.Gauge
+	// gate and agent are those of the rooms underneath.
+	gate  *gatemetrics.Metrics
+	agent *agentmetrics.Metrics
+}
+
+func newMetrics() *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		syncs: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "skep_sync_duration_seconds", Help: "Time from fetching the source to handing intents to the agent.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8)}),
+		moves: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "skep_intents_sealed_total", Help: "Intents handed to the agent, by what they do: seal or unload."}, []string{"action"}),
+		denials: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "skep_denials", Help: "Definitions denied now, by rule."}, []string{"rule"}),
+		audited: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "skep_audited_denials", Help: "Definitions that a policy in Audit mode would deny now, by rule."}, []string{"rule"}),
+		applications: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "skep_applications", Help: "Definitions, by what the gate says: True, False or Unknown."}, []string{"allowed"}),
+		problems: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "skep_definition_problems", Help: "Definitions and files that cannot be read."}),
+		sourceUp: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "skep_source_up", Help: "1 where the source could be read last time."}),
+		protected: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "skep_unload_protected_applications", Help: "Applications a change of policies or of the source would unload, waiting to be confirmed."}),
+	}
+	m.registry.MustRegister(m.syncs, m.moves, m.denials, m.audited, m.applications, m.problems, m.sourceUp, m.protected,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.gate, m.agent = gatemetrics.New(m.registry), agentmetrics.New(m.registry)
+	return m
+}
+
+// synced records one pass.
+func (m *metrics) synced(took time.Duration, s Status, outcomes []outcome) {
+	m.syncs.Observe(took.Seconds())
+	for _, o := range outcomes {
+		if o.move != gate.MoveKeep {
+			m.moves.WithLabelValues(string(o.move)).Inc()
+		}
+	}
+	m.denials.Reset()
+	m.audited.Reset()
+	m.applications.Reset()
+	for _, a := range s.Applications {
+		m.applications.WithLabelValues(string(a.Condition(v1alpha1.ConditionAllowed).Status)).Inc()
+		for _, rule := range policies.Rules(a.Reasons) {
+			m.denials.WithLabelValues(rule).Inc()
+		}
+		for _, rule := range policies.Rules(a.Audited) {
+			m.audited.WithLabelValues(rule).Inc()
+		}
+	}
+	m.problems.Set(float64(len(s.Problems)))
+	m.sourceUp.Set(0)
+	if s.Source.Error == "" {
+		m.sourceUp.Set(1)
+	}
+	m.protected.Set(0)
+	for _, b := range []*UnloadProtection{s.UnloadProtection, s.Source.UnloadProtection} {
+		if b != nil {
+			m.protected.Add(float64(len(b.Applications)))
+		}
+	}
+}

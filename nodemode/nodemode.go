@@ -1,0 +1,403 @@
+// Package nodemode is node mode: one host, no cluster. It brings definitions in
+// from a git repository or a folder, lets the gate evaluate them, seals what is
+// allowed, and hands it to the agent in the same process.
+//
+// It is the only room that joins both halves of the house. It decides nothing
+// the gate or the agent decides: it says when, and what of the answers is kept.
+package nodemode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/atomicfile"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/policies"
+)
+
+// DefaultNamespaceShare is the default of Options.NamespaceShare.
+const DefaultNamespaceShare = agent.DefaultNamespaceShare
+
+// Options says where definitions come from, who decides, and where state is
+// kept.
+type Options struct {
+	// Source is a git URL (https, ssh, file) or a folder. Needed.
+	Source string
+	// Ref is a branch, a tag or a full commit hash; empty means the
+	// repository's HEAD. It is not for folders.
+	Ref string
+	// Path is the folder of the definitions within the source.
+	Path string
+	// Auth tells a git server who asks.
+	Auth GitAuth
+	// Policies, Replaces and Signers are those of SettingsOptions.
+	Policies, Replaces, Signers []string
+	// State is a folder of the host's own: keys, caches, sealed intents and the
+	// socket. Needed.
+	State string
+	// BPFFS is the folder of the pins; empty means the agent's default.
+	BPFFS string
+	// CgroupRoot is the cgroup2 mount; empty means where it is mounted.
+	CgroupRoot string
+	// NamespaceShare is how much of what programs share on a hook of an interface, and
+	// of MapMemory, one namespace may have, in percent; zero means DefaultNamespaceShare, 100 all of it.
+	NamespaceShare int
+	// MapMemory is what the maps of all applications may take together, in bytes; zero
+	// sets no limit.
+	MapMemory int64
+	// Interval is how often the source is asked and everything evaluated again.
+	// Zero means 30 seconds.
+	Interval time.Duration
+	// Labels are the node's, beside the well-known ones of the host.
+	Labels map[string]string
+	// InsecureRegistries are reached over plain http.
+	InsecureRegistries []string
+	// EvaluationTimeout bounds what registries may take for one evaluation, however
+	// slowly they answer. Zero means two minutes.
+	EvaluationTimeout time.Duration
+	// AllowedRegistries are the registries that definitions may name; see
+	// image.Options. Empty means every one at a public address.
+	AllowedRegistries []string
+	// DryRun evaluates and loads nothing.
+	DryRun bool
+	// Log is needed; slog.DiscardHandler keeps it quiet.
+	Log *slog.Logger
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// settings are the options of LoadSettings.
+func (o Options) settings() SettingsOptions {
+	return SettingsOptions{Policies: o.Policies, Replaces: o.Replaces, Signers: o.Signers}
+}
+
+// Host is node mode on one host.
+type Host struct {
+	opts   Options
+	lock   *os.File
+	source source
+	images *image.Client
+	sealer *intent.Sealer
+	// memory keeps what registries offered as signatures.
+	memory *diskMemory
+	// agent is nil on a dry run.
+	agent   *agent.Agent
+	metrics *metrics
+
+	// What follows belongs to the goroutine that passes.
+	settings settingsState
+	tree     tree
+	defs     definitions
+	tags     map[string]*tag
+	// read is when definitions were first read as they are, by UID.
+	read map[string]read
+	// places are where definitions were last found, by UID.
+	places map[string]string
+	pruned time.Time
+	// fetching is where a fetch that is under way will leave its result; nil
+	// where none is. waited is how long a pass waits for one.
+	fetching chan fetched
+	waited   time.Duration
+	began    time.Time
+	// sourceErr is why the source could not be read last time.
+	sourceErr error
+	// unloaded are the applications that a policy had unloaded, by UID, weighed
+	// is the revision of settings whose effect is weighed, or was.
+	unloaded map[string]unload
+	weighed  weighing
+	// origin is the source from which absence counts; another one's is held by unload protection.
+	origin origin
+
+	// evaluations asks registries beside the goroutine that passes.
+	evaluations *evaluations
+
+	// mu guards what the socket reads and writes.
+	mu     sync.Mutex
+	status Status
+	// confirmed are the revisions that a human let through unload protection.
+	confirmed map[string]bool
+	wake      chan struct{}
+	// engine evaluates policies in processes of their own.
+	engine *policies.Engine
+}
+
+// New opens the state, reads the settings and starts the agent's half. It
+// fetches nothing yet. Settings that cannot be read are an error here, while
+// later ones that cannot be read leave those active.
+func New(ctx context.Context, o Options) (_ *Host, err error) {
+	if o.Interval < 0 {
+		return nil, fmt.Errorf("start: interval %s is negative: give how long to wait between two looks, such as 30s", o.Interval)
+	}
+	if o.Interval == 0 {
+		o.Interval = 30 * time.Second
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: newEvaluations(o.Now)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.Close())
+		}
+	}()
+	if err := h.openState(); err != nil {
+		return nil, err
+	}
+	h.engine = policies.NewEngine(policies.EngineOptions{})
+	if h.source, err = newSource(o.Source, o.Ref, o.Path, o.State, o.Auth); err != nil {
+		return nil, err
+	}
+	h.images, err = image.NewClient(image.Options{
+		CacheDir: filepath.Join(o.State, "bytecode"), CacheBytes: maxCacheBytes, InsecureRegistries: o.InsecureRegistries, UserAgent: "skep",
+		AllowedRegistries: allowedRegistries(o.AllowedRegistries), Answered: h.metrics.gate.Answered,
+	}.ForInspection())
+	if err != nil {
+		return nil, fmt.Errorf("open registries: %w", err)
+	}
+	if !o.DryRun {
+		if err := h.openAgent(); err != nil {
+			return nil, err
+		}
+	}
+	err = h.openGate(ctx)
+	if err != nil && len(h.live()) > 0 {
+		// What this host was given before comes back all the same.
+		h.settings.fail(err)
+		err = nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// What lies in the state folder beside keys and caches: what the agent keeps, and the lock.
+const (
+	agentFolder = "agent"
+	lockFile    = "lock"
+)
+
+// openState makes the state folder, locks it, and reads the sealing key or
+// makes one on first use.
+func (h *Host) openState() error {
+	h.memory = &diskMemory{dir: filepath.Join(h.opts.State, "memory"), most: maxMemoryBytes}
+	if err := os.MkdirAll(h.opts.State, 0o700); err != nil {
+		return fmt.Errorf("open state: %w", err)
+	}
+	if err := kernel.CloseToOthers(h.opts.State); err != nil {
+		return fmt.Errorf("open state %s: %w", h.opts.State, err)
+	}
+	if err := os.MkdirAll(h.memory.dir, 0o700); err != nil {
+		return fmt.Errorf("open state: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(h.opts.State, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("open state: %w", err)
+	}
+	h.lock = lock
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("open state %s: another skep run uses it; stop that one or name another --state: %w", h.opts.State, err)
+	}
+	h.origin = readOrigin(h.opts.State)
+	path := filepath.Join(h.opts.State, "seal.key")
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		if data, err = intent.GenerateKey(); err == nil {
+			err = atomicfile.Write(path, data)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("open sealing key: %w", err)
+	}
+	h.sealer, err = intent.ParseKey(data)
+	return err
+}
+
+// openGate reads the settings for the first time.
+func (h *Host) openGate(ctx context.Context) error {
+	s, err := LoadSettings(ctx, h.engine, h.opts.settings())
+	if err != nil {
+		return err
+	}
+	evaluator, err := gate.New(gate.Options{
+		Images:   h.images,
+		Trust:    s.Trust,
+		Policies: s.Policies,
+		Memory:   h.memory,
+		Observer: h.metrics.gate,
+		CPUs:     possibleCPUs(),
+		Now:      h.opts.Now,
+		Timeout:  h.opts.EvaluationTimeout,
+		StaleFor: staleFor,
+	})
+	if err != nil {
+		return err
+	}
+	h.settings.evaluator = evaluator
+	h.settle(s)
+	return nil
+}
+
+// openAgent starts the half that knows the kernel.
+func (h *Host) openAgent() error {
+	trust, err := intent.NewTrust(h.sealer.Public())
+	if err != nil {
+		return err
+	}
+	h.agent, err = agent.New(agent.Options{
+		BPFFS:      h.opts.BPFFS,
+		StateDir:   filepath.Join(h.opts.State, agentFolder),
+		Trust:      trust,
+		Fetch:      h.object,
+		CgroupRoot: h.opts.CgroupRoot, NamespaceShare: h.opts.NamespaceShare, MapMemory: h.opts.MapMemory,
+		Labels:   hostLabels(h.opts.Labels),
+		Log:      h.opts.Log,
+		Clock:    h.opts.Now,
+		Observer: h.metrics.agent,
+	})
+	return err
+}
+
+// Close lets everything go. What is loaded stays.
+func (h *Host) Close() error {
+	var errs []error
+	if h.agent != nil {
+		errs = append(errs, h.agent.Close())
+	}
+	if h.engine != nil {
+		h.engine.Close()
+	}
+	if h.lock != nil {
+		errs = append(errs, h.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Run passes until ctx ends: at once, at every interval, and soon after a
+// folder, a policy or a signer changed. listen, where not nil, serves metrics
+// and health. Programs stay when it returns.
+func (h *Host) Run(ctx context.Context, listen net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var group sync.WaitGroup
+	fail := make(chan error, 3)
+	start := func(f func(context.Context) error) {
+		group.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				fail <- err
+			}
+		})
+	}
+	if h.agent != nil {
+		start(h.agent.Run)
+	}
+	start(h.serveSocket)
+	if listen != nil {
+		start(func(ctx context.Context) error { return h.serveMetrics(ctx, listen) })
+	}
+	changed := h.watch(ctx)
+	err := h.loop(ctx, fail, changed)
+	cancel()
+	group.Wait()
+	h.evaluations.group.Wait()
+	return err
+}
+
+// gathered is how long answers of registries are gathered before they are acted
+// on: at a start there are many.
+const gathered = 50 * time.Millisecond
+
+// loop passes whenever there is a reason to, until ctx ends.
+func (h *Host) loop(ctx context.Context, fail <-chan error, changed <-chan struct{}) error {
+	h.Sync(ctx)
+	next := time.NewTimer(h.opts.Interval)
+	defer next.Stop()
+	var gather <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-fail:
+			return err
+		case <-h.evaluations.ended:
+			if gather == nil {
+				gather = time.After(gathered)
+			}
+			continue
+		case <-gather:
+			gather = nil
+			h.act(ctx, h.opts.Now(), false)
+			continue
+		case <-next.C:
+		case <-changed:
+		case <-h.wake:
+		}
+		h.Sync(ctx)
+		next.Reset(h.opts.Interval)
+	}
+}
+
+// Once passes once and waits until the agent has done, or tried once, what
+// follows from it.
+func (h *Host) Once(ctx context.Context) (Status, error) {
+	h.waited = fetchTimeout
+	if h.agent == nil {
+		h.whole(ctx)
+		return h.Status(), ctx.Err()
+	}
+	run, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- h.agent.Run(run) }()
+	h.whole(ctx)
+	err := h.agent.Settled(ctx)
+	stop()
+	return h.Status(), errors.Join(err, <-done)
+}
+
+// whole passes once and acts on every answer that the pass had registries asked
+// for.
+func (h *Host) whole(ctx context.Context) {
+	h.Sync(ctx)
+	for ctx.Err() == nil {
+		if idle := h.evaluations.idle(); idle {
+			// An answer that came before this look was signalled before it.
+			select {
+			case <-h.evaluations.ended:
+			default:
+				return
+			}
+		} else {
+			select {
+			case <-h.evaluations.ended:
+			case <-ctx.Done():
+				return
+			}
+		}
+		h.act(ctx, h.opts.Now(), false)
+	}
+}
+
+// DryRun reports whether the host evaluates and loads nothing.
+func (h *Host) DryRun() bool { return h.agent == nil }
+
+// allowedRegistries are those that definitions may name: whoever writes one must not
+// have a process of root ask what it reaches inside.
+func allowedRegistries(listed []string) []string {
+	if len(listed) == 0 {
+		return []string{image.AnyPublic}
+	}
+	return listed
+}

@@ -1,0 +1,490 @@
+package nodemode
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/signing"
+)
+
+// evaluationsAtOnce bounds how many definitions are evaluated from memory at the same
+// time. What a registry has to be asked for is left to evaluations.
+const evaluationsAtOnce = 4
+
+// settingsState is the gate active, and what is wrong with the files that
+// were to replace it.
+type settingsState struct {
+	evaluator *gate.Evaluator
+	trust     *signing.Trust
+	// cautions are what the author of the policies may not have meant.
+	cautions []string
+	// read is when they were last read.
+	read time.Time
+	// err is why they could not be read last time, and what is active instead.
+	err error
+}
+
+// fail notes that settings could not be read.
+func (s *settingsState) fail(err error) {
+	if s.evaluator == nil {
+		s.err = fmt.Errorf("%w; no signers and policies are active and nothing of the source is evaluated until this is fixed; what runs is kept", err)
+		return
+	}
+	s.err = fmt.Errorf("%w; signers and policies stay as they were read last, at %s; no change since then, revocations included, is active until this is fixed",
+		err, s.read.UTC().Format(time.RFC3339))
+}
+
+// tag is what an image's tag stood for when its generation was first evaluated.
+type tag struct {
+	generation int64
+	digest     string
+	// checked is when the tag was last asked for, moved what it stands for
+	// since, if that is another digest.
+	checked time.Time
+	moved   string
+}
+
+// read is when a generation of a definition was first read.
+type read struct {
+	generation int64
+	at         time.Time
+}
+
+// tagCheckEvery is how often a tag is asked for, to report that it moved, and
+// tagCheckTimeout how long the registry may take.
+const (
+	tagCheckEvery   = 5 * time.Minute
+	tagCheckTimeout = 5 * time.Second
+)
+
+// Sync brings everything up to date once: settings, source, definitions,
+// verdicts, intents. Whatever fails is in the status, and what runs is kept.
+//
+// It decides from memory and waits for no registry. What only a registry knows is
+// asked beside it; until the answer comes, the application is pending, and what
+// runs of it is kept.
+func (h *Host) Sync(ctx context.Context) {
+	began := h.opts.Now()
+	h.refreshSettings(ctx)
+	h.sourceErr = h.refreshDefinitions(ctx)
+	if ctx.Err() == nil {
+		h.act(ctx, began, true)
+	}
+}
+
+// act decides about every application and hands over what follows. With anew,
+// registries are asked again even where there is an answer.
+func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
+	sourceErr := h.sourceErr
+	if h.settings.evaluator == nil {
+		h.publish(began, nil, protections{}, sourceErr)
+		return
+	}
+	standings, held := h.standings(ctx, anew)
+	if ctx.Err() != nil {
+		return
+	}
+	on := protections{policies: h.protect(standings), source: held}
+	weighing := h.weighs(standings)
+	outcomes := make([]outcome, 0, len(standings))
+	for _, s := range standings {
+		o := outcome{standing: s}
+		o.move, o.why = s.Decide(h.settings.trust.Revoked(), on.policies != nil || weighing)
+		if weighing && on.policies == nil && o.move == gate.MoveKeep && s.Unloads() {
+			o.why = "a policy denies it; it is kept until the rest of what runs is evaluated, for " + weighFor.String() + " at most"
+		}
+		o.why = h.whyHidden(o, on.source, sourceErr)
+		if o.err = h.handOver(s, o); o.err != nil {
+			h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", o.err)
+		} else if o.move == gate.MoveUnload && s.Unloads() {
+			h.unloaded[uidOf(s.id)] = unload{revision: h.settings.evaluator.Revision(), at: h.opts.Now()}
+		}
+		outcomes = append(outcomes, o)
+	}
+	if sourceErr == nil && !slices.ContainsFunc(standings, standing.waits) {
+		if err := h.settleOrigin(); err != nil {
+			h.opts.Log.Error("remember the source", "error", err)
+		}
+	}
+	h.publish(began, outcomes, on, sourceErr)
+	h.prune(ctx)
+}
+
+// standing is one application as a pass finds it.
+type standing struct {
+	gate.Observation
+	id v1alpha1.Identity
+	// def is the definition; the zero value where the source has none.
+	def definition
+}
+
+// waits reports whether it runs and its absence does not count yet.
+func (s standing) waits() bool { return s.def.app == nil && s.Runs() && s.Hidden }
+
+// missing reports whether it runs and was looked for in vain.
+func (s standing) missing() bool { return s.def.app == nil && s.Runs() && !s.Hidden }
+
+// outcome is one application after a pass.
+type outcome struct {
+	standing
+	move gate.Move
+	why  string
+	// err is why the agent did not get to know of the move.
+	err error
+}
+
+// handOver tells the agent of a move, where there is anything to tell.
+func (h *Host) handOver(s standing, o outcome) error {
+	envelope, err := h.envelope(s, o)
+	if err != nil || envelope == nil || h.agent == nil {
+		return err
+	}
+	return h.agent.Accept(envelope)
+}
+
+// refreshSettings reads policies and signers again. Those active stay where
+// the new ones cannot be read. They are read whole every time: nothing short of
+// reading tells that a file behind a link, or a package that is imported, did
+// not change, and a revocation must not be missed.
+func (h *Host) refreshSettings(ctx context.Context) {
+	if h.settings.evaluator == nil {
+		if err := h.openGate(ctx); err != nil {
+			h.settings.fail(err)
+		}
+		return
+	}
+	s, err := LoadSettings(ctx, h.engine, h.opts.settings())
+	if err != nil {
+		if ctx.Err() == nil {
+			h.settings.fail(err)
+		}
+		return
+	}
+	h.settings.evaluator.SetTrust(s.Trust)
+	h.settings.evaluator.SetPolicies(s.Policies)
+	h.settle(s)
+}
+
+// settle notes settings that are active now, and logs what their author may not have
+// meant where that is new.
+func (h *Host) settle(s Settings) {
+	for _, caution := range s.Cautions {
+		if !slices.Contains(h.settings.cautions, caution) {
+			h.opts.Log.Warn(caution)
+		}
+	}
+	h.settings.trust, h.settings.cautions, h.settings.read, h.settings.err = s.Trust, s.Cautions, h.opts.Now(), nil
+}
+
+// refreshDefinitions brings source and definitions up to date. On an error the
+// ones before stay, since nothing can be said of the new.
+func (h *Host) refreshDefinitions(ctx context.Context) error {
+	f, err := h.fetch(ctx)
+	if err != nil || !f.changed {
+		return err
+	}
+	if f.tree.rewritten {
+		h.opts.Log.Warn("the source's history was rewritten; its new head is evaluated like any other", "revision", f.tree.revision)
+	}
+	for _, caution := range f.defs.misplaced {
+		if !slices.Contains(h.defs.misplaced, caution) {
+			h.opts.Log.Warn(caution)
+		}
+	}
+	h.tree, h.defs = f.tree, f.defs
+	for _, d := range f.defs.all {
+		h.places[uidOf(d.app.Identity())] = d.place()
+	}
+	return nil
+}
+
+// standings joins definitions, verdicts and what the agent holds. While the
+// source has never been read, absence from it says nothing; where it is another
+// than before, much of it waits behind unload protection that is returned.
+func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *UnloadProtection) {
+	live := h.live()
+	all := make([]standing, len(h.defs.all))
+	for i, d := range h.defs.all {
+		id := d.app.Identity()
+		all[i] = standing{id: id, def: d, Observation: gate.Observation{Live: live[uidOf(id)]}}
+		all[i].Request = h.request(d, all[i].Live)
+		delete(live, uidOf(id))
+	}
+	atOnce(all, func(s *standing) {
+		s.Verdict, s.Err = h.evaluate(ctx, h.question(*s, "definition", s.Request, ""), s.Request, anew)
+		if errors.Is(s.Err, gate.ErrPending) && !s.Runs() {
+			// What a change of policies denies of what runs is counted whole.
+			if denied, ok := h.settings.evaluator.DeniedByDefinition(ctx, s.Request, s.Err); ok {
+				s.Verdict, s.Err = denied, nil
+			}
+		}
+	})
+	h.remember(ctx, all)
+	for uid, p := range live {
+		hidden := h.sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, or(h.places[uid], p.Source))
+		all = append(all, standing{id: p.Application, Observation: gate.Observation{Live: p, Hidden: hidden}})
+	}
+	h.forget(all)
+	slices.SortFunc(all, func(a, b standing) int { return a.id.Compare(b.id) })
+	protection := h.protectSource(all)
+	revoked := h.settings.trust.Revoked()
+	atOnce(all, func(s *standing) { s.Running = h.hold(ctx, *s, revoked, anew) })
+	h.evaluations.retain(all)
+	return all, protection
+}
+
+// forget drops what is known of applications that are gone: the tags, and the times, of what is not
+// defined, since a definition that comes back is new, and the places of what neither is
+// nor runs.
+func (h *Host) forget(all []standing) {
+	defined, there := map[string]bool{}, map[string]bool{}
+	for _, s := range all {
+		uid := uidOf(s.id)
+		defined[uid] = s.def.app != nil
+		there[uid] = defined[uid] || s.Runs()
+	}
+	maps.DeleteFunc(h.tags, func(uid string, _ *tag) bool { return !defined[uid] })
+	maps.DeleteFunc(h.read, func(uid string, _ read) bool { return !defined[uid] })
+	maps.DeleteFunc(h.places, func(uid, _ string) bool { return !there[uid] })
+}
+
+// hold is what the gate says of what runs. Where a signer of it is revoked and the answer
+// takes too long, there is none, and the sealed record decides.
+func (h *Host) hold(ctx context.Context, s standing, revoked signing.Revocations, anew bool) gate.RunningVerdict {
+	waits := false
+	held := h.settings.evaluator.EvaluateRunningBy(ctx, s.Observation, func(ctx context.Context, req gate.Request) (gate.Verdict, error) {
+		q := h.question(s, "running", req, req.Digest)
+		q.urgent = gate.LostASigner(s.Live, revoked)
+		verdict, err := h.evaluate(ctx, q, req, anew)
+		if waits = q.urgent && errors.Is(err, gate.ErrPending); waits && h.evaluations.overdue(q) {
+			err = errOverdue
+		}
+		return verdict, err
+	})
+	if !waits {
+		h.evaluations.waitsNoMore(uidOf(s.id))
+	}
+	return held
+}
+
+// atOnce does something with every standing, a few at a time.
+func atOnce(all []standing, do func(*standing)) {
+	group := errgroup.Group{}
+	group.SetLimit(evaluationsAtOnce)
+	for i := range all {
+		group.Go(func() error {
+			do(&all[i])
+			return nil
+		})
+	}
+	_ = group.Wait()
+}
+
+// question is what is asked about one application: about its definition, or about
+// what runs.
+func (h *Host) question(s standing, about string, req gate.Request, digest string) question {
+	// An application that was read, or sealed, is JSON.
+	body, _ := json.Marshal(req.Application)
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %q", body, req.Requester.Username, digest))
+	return question{
+		name: uidOf(s.id) + "/" + about, subject: hex.EncodeToString(sum[:]), revision: h.settings.evaluator.Revision(),
+		registry: image.RegistryOf(req.Application.Body().Bytecode.Image),
+	}
+}
+
+// evaluate answers a question from memory, else by the last answer that a registry
+// was asked for, else with an error that says what is waited for.
+func (h *Host) evaluate(ctx context.Context, q question, req gate.Request, anew bool) (gate.Verdict, error) {
+	evaluator := h.settings.evaluator
+	verdict, err := evaluator.Evaluate(image.CacheOnly(ctx), req)
+	if !errors.Is(err, image.ErrNotAsked) {
+		h.evaluations.note(q, reply{verdict: verdict, err: err})
+		if !verdict.Outdated() || !anew {
+			return verdict, err
+		}
+	}
+	q.ask = func(ctx context.Context) (r reply) {
+		r.verdict, r.err = evaluator.Evaluate(ctx, req)
+		return r
+	}
+	r := h.evaluations.ask(ctx, q, anew)
+	return r.verdict, r.err
+}
+
+// whyHidden is why an application was settled as it was, in words that name
+// what keeps its absence from counting.
+func (h *Host) whyHidden(o outcome, held *UnloadProtection, sourceErr error) string {
+	if o.def.app != nil || !o.Hidden || o.move != gate.MoveKeep || o.Unloads() {
+		return o.why
+	}
+	switch {
+	case sourceErr != nil:
+		return "the source cannot be read; what runs is kept"
+	case held != nil && slices.Contains(held.Applications, o.id.String()):
+		return "unload protection holds it until the change is confirmed: the source is another than before and does not define it"
+	}
+	for _, p := range h.problemsOf(o) {
+		return "its definition cannot be read, and what runs is kept: " + p.Source.String() + ": " + p.Message
+	}
+	return o.why
+}
+
+// problemsOf are those that an application's absence may be due to: its own,
+// else those where it was found before, else all that name no definition.
+func (h *Host) problemsOf(o outcome) []schemas.Problem {
+	place := or(h.places[uidOf(o.id)], o.Live.Source)
+	var own, there, all []schemas.Problem
+	for _, p := range h.defs.problems {
+		switch {
+		case p.Definition != nil && *p.Definition == o.id:
+			own = append(own, p)
+		case p.Definition != nil:
+		case p.Source.File == place || strings.HasPrefix(p.Source.File, place+"/"):
+			there = append(there, p)
+			fallthrough
+		default:
+			all = append(all, p)
+		}
+	}
+	for _, some := range [][]schemas.Problem{own, there} {
+		if len(some) > 0 {
+			return some
+		}
+	}
+	return all
+}
+
+// live is what the agent holds, by UID.
+func (h *Host) live() map[string]*intent.Payload {
+	all := map[string]*intent.Payload{}
+	if h.agent == nil {
+		return all
+	}
+	for _, s := range h.agent.Status() {
+		// Its intent may be lost with the state; the source still decides.
+		if uidOf(s.Application) == s.UID {
+			all[s.UID] = &intent.Payload{Application: s.Application, UID: s.UID}
+		}
+	}
+	for _, o := range h.agent.Intents() {
+		p := o.Payload()
+		all[p.UID] = &p
+	}
+	return all
+}
+
+// request asks the gate about a definition, by the digest its tag stood for
+// when this generation was first evaluated.
+func (h *Host) request(d definition, live *intent.Payload) gate.Request {
+	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.tree.author}, Changed: h.changed(d)}
+	known := h.tags[uidOf(d.app.Identity())]
+	switch {
+	case known != nil && known.generation == d.generation:
+		req.Digest = known.digest
+	case live != nil && !live.Tombstone && live.Generation == d.generation:
+		req.Digest = live.ImageDigest
+	}
+	return req
+}
+
+// changed is when a definition was first read in its present form by this process.
+func (h *Host) changed(d definition) time.Time {
+	uid := uidOf(d.app.Identity())
+	if h.read[uid].generation != d.generation {
+		h.read[uid] = read{generation: d.generation, at: h.opts.Now()}
+	}
+	return h.read[uid].at
+}
+
+// remember keeps what tags were resolved to, and asks now and then whether one
+// moved, which is reported and never followed. A digest that is known from
+// before this process was started is asked about at once.
+func (h *Host) remember(ctx context.Context, all []standing) {
+	for _, s := range all {
+		resolved := s.Verdict.Image()
+		if s.Err != nil || resolved.Digest == "" {
+			continue
+		}
+		uid := uidOf(s.id)
+		known := h.tags[uid]
+		if known == nil || known.generation != s.def.generation {
+			known = &tag{generation: s.def.generation, digest: resolved.Digest}
+			if !s.Runs() || s.Live.Generation != known.generation {
+				known.checked = h.opts.Now()
+			}
+			h.tags[uid] = known
+		}
+		if resolved.Tag != "" {
+			h.look(ctx, uid, known, s.def.app.Body().Bytecode.Image)
+		}
+	}
+}
+
+// look asks what a tag stands for now, and notes the answer to the last such
+// question. Where nobody answers, what was found out before stays.
+func (h *Host) look(ctx context.Context, uid string, known *tag, ref string) {
+	q := question{name: uid + "/tag", subject: ref, registry: image.RegistryOf(ref)}
+	q.ask = func(ctx context.Context) reply {
+		ctx, cancel := context.WithTimeout(ctx, tagCheckTimeout)
+		defer cancel()
+		now, err := h.images.Resolve(ctx, ref)
+		return reply{digest: now.Digest, err: err}
+	}
+	if r, ok := h.evaluations.answered(q); ok && r.err == nil {
+		known.moved = ""
+		if r.digest != known.digest {
+			known.moved = r.digest
+		}
+	}
+	if h.opts.Now().Sub(known.checked) >= tagCheckEvery {
+		known.checked = h.opts.Now()
+		h.evaluations.ask(ctx, q, true)
+	}
+}
+
+// envelope is what the agent is to get for an outcome; nil where it is to get
+// nothing.
+func (h *Host) envelope(s standing, o outcome) (intent.Envelope, error) {
+	last := int64(0)
+	if s.Live != nil {
+		last = s.Live.Serial
+	}
+	stamp := gate.Stamp{UID: uidOf(s.id), Serial: gate.NextSerial(last, h.opts.Now().UnixMilli())}
+	if stamp.Created = stamp.Serial; s.Runs() {
+		// A definition that was taken out and comes back is a new application.
+		stamp.Created = s.Live.CreatedAt()
+	}
+	switch o.move {
+	case gate.MoveSeal:
+		stamp.Source = s.def.place()
+		return s.Verdict.Seal(h.sealer, stamp)
+	case gate.MoveUnload:
+		h.opts.Log.Info("unload application", "application", s.id.String(), "reason", o.why)
+		return gate.SealTombstone(h.sealer, s.id, stamp, o.why)
+	}
+	return nil, nil
+}
+
+// poke has Run pass soon.
+func (h *Host) poke() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}

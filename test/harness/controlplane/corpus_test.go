@@ -1,0 +1,158 @@
+package controlplane_test
+
+import (
+	"cmp"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/test/harness/controlplane"
+)
+
+// crdLine is what a case of the corpus says of the API server: accepts, refuses,
+// or none where nothing comes out that could be sent to one.
+var crdLine = regexp.MustCompile(`(?m)^crd: (accepts|refuses|none)$`)
+
+// apart are the definitions that CUE refuses and the API server does not, each
+// with the reason why it cannot.
+var apart = map[string]string{
+	"status":           accepted + "it drops a status that comes with an object: who may write one writes it apart",
+	"unknown-metadata": accepted + "metadata are the API server's: it gives every object a uid, whatever one was sent",
+	"variable-beyond-64-bits": accepted + "JSON knows no size of numbers, and clients send it as another; " +
+		"the gate refuses what no variable takes by inspect/variable",
+	"variable-null": accepted + "a schema of any value takes null, and CEL sees no map of such; " +
+		"the gate refuses it by inspect/variable",
+
+	"cue-condition-not-known":    unsent + inCUE,
+	"cue-conflict":               unsent + inCUE,
+	"cue-group-not-concrete":     unsent + inCUE,
+	"cue-list-not-there":         unsent + inCUE,
+	"cue-neither-group-nor-kind": unsent + inCUE,
+	"cue-not-concrete":           unsent + inCUE,
+	"cue-package-of-a-subfolder": unsent + inCUE,
+	"cue-syntax":                 unsent + inCUE,
+	"cue-template-misspelt":      unsent + inCUE,
+	"cue-template-without-hash":  unsent + inCUE,
+	"cue-unknown-import":         unsent + inCUE,
+	"cue-unknown-version":        unsent + inCUE,
+	"json-malformed":             unsent + "no client reads it",
+	"kind-missing":               unsent + "the address of a request has the kind in it",
+	"yaml-malformed":             unsent + "no client reads it",
+}
+
+const (
+	accepted = "accepts: "
+	unsent   = "none: "
+	inCUE    = "what cannot be rendered is no object, and CUE itself is sent to nobody"
+)
+
+// TestCorpus sends every definition of the schemas' corpus to a real API
+// server. What CUE accepts, the CRD accepts; what CUE refuses, the CRD refuses,
+// but for those set apart.
+func TestCorpus(t *testing.T) {
+	c := newClient(t)
+	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}); err != nil {
+		t.Fatal(err)
+	}
+	names, err := filepath.Glob(filepath.Join(controlplane.Root(), "schemas", "testdata", "*", "*.txtar"))
+	if err != nil || len(names) < 90 {
+		t.Fatalf("%d cases, %v", len(names), err)
+	}
+	left := maps.Clone(apart)
+	for _, name := range names {
+		folder, file := filepath.Split(name)
+		folder, file = filepath.Base(folder), strings.TrimSuffix(file, ".txtar")
+		want := map[string]string{"accepted": "accepts", "refused": "refuses"}[folder]
+		if why, ok := apart[file]; ok && folder == "refused" {
+			want, _, _ = strings.Cut(why, ":")
+			delete(left, file)
+		}
+		t.Run(folder+"/"+file, func(t *testing.T) {
+			ar, err := txtar.ParseFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if said := crdLine.FindStringSubmatch(string(ar.Comment)); len(said) != 2 || said[1] != want {
+				t.Errorf("the comment says of the CRD %q, and it is to be %s", said, want)
+			}
+			sent, err := send(t, c, definition(ar))
+			switch {
+			case sent == (want == "none"):
+				t.Errorf("want %s, but sent is %v", want, sent)
+			case err != nil && want == "accepts":
+				t.Errorf("refused: %v", err)
+			case err == nil && want == "refuses":
+				t.Error("accepted")
+			case err != nil && !refusal(err):
+				t.Errorf("not a refusal of the schema: %v", err)
+			}
+		})
+	}
+	for name, why := range left {
+		t.Errorf("%s is set apart (%s), and there is no such case", name, why)
+	}
+}
+
+// refusal reports whether the API server found fault with the object itself.
+func refusal(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
+}
+
+// definition is what a case would send: what the schema made of it, or the YAML
+// or JSON it was refused in; nil where there is none.
+func definition(ar *txtar.Archive) []byte {
+	var found []byte
+	for _, f := range ar.Files {
+		switch ext := filepath.Ext(f.Name); {
+		case f.Name == "render.yaml":
+			return f.Data
+		case ext == ".yaml" || ext == ".json":
+			found = f.Data
+		}
+	}
+	return found
+}
+
+// send has the API server evaluate a definition as it is written, as kubectl
+// create --dry-run=server does. It returns false where the text names no kind
+// to send it as.
+func send(t *testing.T, c client.Client, data []byte) (bool, error) {
+	t.Helper()
+	var obj unstructured.Unstructured
+	if yaml.Unmarshal(data, &obj.Object) != nil || obj.GetKind() == "" {
+		return false, nil //nolint:nilerr // text that cannot be read names no kind
+	}
+	gvk := obj.GroupVersionKind()
+	mapping, err := c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return true, err
+	}
+	config := rest.CopyConfig(plane.Config)
+	config.APIPath, config.NegotiatedSerializer = "/apis", clientgoscheme.Codecs
+	group := gvk.GroupVersion()
+	config.GroupVersion = &group
+	to, err := rest.RESTClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := ""
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		namespace = cmp.Or(obj.GetNamespace(), "default")
+	}
+	return true, to.Post().NamespaceIfScoped(namespace, namespace != "").Resource(mapping.Resource.Resource).
+		Param("dryRun", "All").Param("fieldValidation", "Strict").
+		SetHeader("Content-Type", "application/yaml").Body(data).Do(t.Context()).Error()
+}
