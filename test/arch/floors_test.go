@@ -24,12 +24,12 @@ const anything = "*"
 func floors() []floor {
 	with := func(rooms []string, more ...string) []string { return slices.Concat(rooms, more) }
 	one := []string{"api/v1alpha1", "hook", "atomicfile", "limit", "text"}
-	two := with(one, "schemas", "bytecode", "intent")
+	two := with(one, "schemas", "bytecode", "image", "intent")
 	three := with(two, "signing")
 	four := with(three, "policies")
 	five := with(four, "gate")
 	// What the agent may see of floor 2: bytecode without the registry.
-	agent := with(one, "intent", "bytecode", "!image", "placement", "kubeauth", "listen")
+	agent := with(one, "intent", "bytecode", "placement", "kubeauth", "listen")
 	return []floor{
 		{"api/v1alpha1", nil},
 		// What the CRDs say of hooks is made from the table.
@@ -38,7 +38,7 @@ func floors() []floor {
 		{"hook", nil},
 		{"confined", nil},
 		{"schemas", with(one, "confined")},
-		{"bytecode", with(one, "!image")},
+		{"bytecode", one},
 		{"atomicfile", nil},
 		{"limit", nil},
 		{"text", nil},
@@ -46,7 +46,7 @@ func floors() []floor {
 		{"listen", nil},
 		{"image", with(one, "bytecode")},
 		{"intent", one},
-		{"placement", with(one, "intent", "bytecode", "!image")},
+		{"placement", with(one, "intent", "bytecode")},
 		{"signing", with(one, "image")},
 		{"policies", with(three, "confined")},
 		{"gate", four},

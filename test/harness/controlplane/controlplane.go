@@ -42,7 +42,7 @@ func Assets(ctx context.Context) (string, error) {
 // included. The first caller on a machine builds it, which takes minutes; others
 // wait for it.
 func Built(ctx context.Context) (string, error) {
-	modules := filepath.Join(Root(), "test", "controlplane", "kubernetes")
+	modules := filepath.Join(Root(), "test", "harness", "controlplane", "kubernetes")
 	sum, err := os.ReadFile(filepath.Join(modules, "go.mod"))
 	if err != nil {
 		return "", fmt.Errorf("find control plane modules: %w", err)
@@ -99,7 +99,7 @@ func build(ctx context.Context, modules, dir string) error {
 // Root is the folder of the module's sources.
 func Root() string {
 	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	return filepath.Join(filepath.Dir(file), "..", "..", "..")
 }
 
 // CRDs is the folder of the CRDs the chart installs.
