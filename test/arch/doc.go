@@ -1,8 +1,7 @@
-// Package arch holds the plan of the house: which room may import which, what
-// the agent must never link, who may seal, and that the hook table, the agent
-// and the schemas name the same hooks.
+// Package arch tests the architecture: which package may import which, what the
+// agent must never link, who may seal, how large a package is, and that the hook
+// table, the agent and the schemas name the same hooks.
 //
-// It owns rules about the source and has nothing but tests. It looks at
-// packages and files; it runs none of the code it evaluates, but for reading key
-// sets.
+// It has nothing but tests. They read packages and files, and run none of the code
+// that they read, but for key sets.
 package arch

@@ -22,17 +22,17 @@ type pkg struct {
 // graph is a set of packages with all they import, by path.
 type graph map[string]pkg
 
-// room is the package's path within the module, and false for foreign ones.
-func room(path string) (string, bool) {
+// ownPackage is the package's path within the module, and false for foreign ones.
+func ownPackage(path string) (string, bool) {
 	rest, ok := strings.CutPrefix(path, module+"/")
 	return rest, ok
 }
 
-// rooms returns the packages of the module itself, sorted.
-func (g graph) rooms() []string {
+// packages returns the packages of the module itself, sorted.
+func (g graph) packages() []string {
 	var names []string
 	for path := range g {
-		if r, ok := room(path); ok {
+		if r, ok := ownPackage(path); ok {
 			names = append(names, r)
 		}
 	}
@@ -106,14 +106,14 @@ func load(t *testing.T) graph {
 		}
 		slices.Sort(one.imports)
 		g[p.PkgPath] = one
-		if _, ours := room(p.PkgPath); ours {
+		if _, ours := ownPackage(p.PkgPath); ours {
 			if len(p.Errors) > 0 {
 				t.Errorf("%s does not load: %v", p.PkgPath, p.Errors[0])
 			}
 		}
 	})
-	if len(g.rooms()) < 5 {
-		t.Fatalf("found only the packages %v: the loader looked in the wrong place", g.rooms())
+	if len(g.packages()) < 5 {
+		t.Fatalf("found only the packages %v: the loader looked in the wrong place", g.packages())
 	}
 	return g
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// sealers are the rooms that may turn a payload into an envelope.
+// sealers are the packages that may turn a payload into an envelope.
 func sealers() []string { return []string{"intent", "gate"} }
 
 // seals returns the places where a package uses a function called Seal that
@@ -67,13 +67,13 @@ func typed(t *testing.T, overlay map[string][]byte, patterns ...string) []*packa
 func TestOnlyTheGateSeals(t *testing.T) {
 	g := load(t)
 	var users []string
-	for _, name := range g.rooms() {
+	for _, name := range g.packages() {
 		if slices.Contains(g[module+"/"+name].imports, module+"/intent") && !within(name, "test") {
 			users = append(users, module+"/"+name)
 		}
 	}
 	for _, p := range typed(t, nil, users...) {
-		name, _ := room(p.PkgPath)
+		name, _ := ownPackage(p.PkgPath)
 		if slices.Contains(sealers(), name) {
 			continue
 		}

@@ -11,16 +11,16 @@ import (
 	"testing"
 )
 
-// files parses the Go files of every room, tests left out, by room.
+// files parses the Go files of every package, tests left out, by package.
 func files(t *testing.T, fset *token.FileSet) map[string][]*ast.File {
 	t.Helper()
 	roots, err := loaded()
 	if err != nil {
 		t.Fatal(err)
 	}
-	byRoom := map[string][]*ast.File{}
+	byPackage := map[string][]*ast.File{}
 	for _, p := range roots {
-		name, ours := room(p.PkgPath)
+		name, ours := ownPackage(p.PkgPath)
 		if !ours || within(name, "warm") {
 			continue
 		}
@@ -29,10 +29,10 @@ func files(t *testing.T, fset *token.FileSet) map[string][]*ast.File {
 			if err != nil {
 				t.Fatal(err)
 			}
-			byRoom[name] = append(byRoom[name], file)
+			byPackage[name] = append(byPackage[name], file)
 		}
 	}
-	return byRoom
+	return byPackage
 }
 
 // nothingNames are package names that say nothing of what is in them.

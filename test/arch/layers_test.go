@@ -9,28 +9,28 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// floor is what one room, and every folder below it without a row of its own,
+// row is what one package, and every folder below it without a row of its own,
 // may import of the module besides itself.
-type floor struct {
-	room    string
+type row struct {
+	pkg     string
 	imports []string
 }
 
-// anything stands for every room but test.
+// anything stands for every package but test.
 const anything = "*"
 
-// floors is DESIGN §6 as a table. An entry allows the room named and the
+// layers is the table of layers in docs/architecture.md. An entry allows the package named and the
 // folders below it; no arrow runs up.
-func floors() []floor {
-	with := func(rooms []string, more ...string) []string { return slices.Concat(rooms, more) }
+func layers() []row {
+	with := func(packages []string, more ...string) []string { return slices.Concat(packages, more) }
 	one := []string{"api/v1alpha1", "hook", "atomicfile", "limit", "text"}
 	two := with(one, "schemas", "bytecode", "image", "intent")
 	three := with(two, "signing")
 	four := with(three, "policies")
 	five := with(four, "gate")
-	// What the agent may see of floor 2: bytecode without the registry.
+	// What the agent may see of layer 2: bytecode without the registry.
 	agent := with(one, "intent", "bytecode", "placement", "kubeauth", "listen")
-	return []floor{
+	return []row{
 		{"api/v1alpha1", nil},
 		// What the CRDs say of hooks is made from the table.
 		{"api/v1alpha1/gencrds", []string{"api/v1alpha1", "hook"}},
@@ -62,21 +62,21 @@ func floors() []floor {
 	}
 }
 
-// floorOf finds the row of a room: the longest that holds it.
-func floorOf(table []floor, name string) (floor, bool) {
-	var best floor
+// rowOf finds the row of a package: the longest that holds it.
+func rowOf(table []row, name string) (row, bool) {
+	var best row
 	found := false
 	for _, f := range table {
-		if within(name, f.room) && len(f.room) > len(best.room) {
+		if within(name, f.pkg) && len(f.pkg) > len(best.pkg) {
 			best, found = f, true
 		}
 	}
 	return best, found
 }
 
-// allows reports whether the row lets its room import another.
-func (f floor) allows(other string) bool {
-	if within(other, f.room) && !slices.Contains(f.imports, "!"+other) {
+// allows reports whether the row lets its package import another.
+func (f row) allows(other string) bool {
+	if within(other, f.pkg) && !slices.Contains(f.imports, "!"+other) {
 		return true
 	}
 	allowed := false
@@ -91,74 +91,74 @@ func (f floor) allows(other string) bool {
 	return allowed
 }
 
-// brokenFloors returns one line for each import that the table does not allow.
-func brokenFloors(g graph, table []floor) []string {
+// forbiddenImports returns one line for each import that the table does not allow.
+func forbiddenImports(g graph, table []row) []string {
 	var broken []string
-	for _, name := range g.rooms() {
-		f, ok := floorOf(table, name)
+	for _, name := range g.packages() {
+		f, ok := rowOf(table, name)
 		if !ok {
-			broken = append(broken, name+" stands on no floor: give it a row in floors")
+			broken = append(broken, name+" is in no layer: give it a row in layers")
 			continue
 		}
 		for _, path := range g[module+"/"+name].imports {
-			if other, ours := room(path); ours && !f.allows(other) {
-				broken = append(broken, fmt.Sprintf("%s imports %s: room %s may import only %v", name, other, f.room, f.imports))
+			if other, ours := ownPackage(path); ours && !f.allows(other) {
+				broken = append(broken, fmt.Sprintf("%s imports %s: package %s may import only %v", name, other, f.pkg, f.imports))
 			}
 		}
 	}
 	return broken
 }
 
-func TestFloorsHold(t *testing.T) {
-	for _, b := range brokenFloors(load(t), floors()) {
+func TestLayersHold(t *testing.T) {
+	for _, b := range forbiddenImports(load(t), layers()) {
 		t.Error(b)
 	}
 }
 
-func TestBrokenFloorsAreSeen(t *testing.T) {
+func TestForbiddenImportsAreSeen(t *testing.T) {
 	for name, c := range map[string]struct {
-		room, imports string
-		broken        bool
+		pkg, imports string
+		broken       bool
 	}{
-		"a room imports a floor below":               {"gate", "signing", false},
-		"a room imports its own folder":              {"policies", "policies/library", false},
-		"a folder imports its room":                  {"schemas/genhooks", "schemas", false},
-		"a room imports a floor above":               {"signing", "policies", true},
-		"floor 1 imports anything":                   {"hook", "api/v1alpha1", true},
-		"the agent imports the gate":                 {"agent", "gate", true},
-		"the agent imports the registry":             {"agent/kernel", "image", true},
-		"the agent imports pure bytecode":            {"agent/kernel", "bytecode/values", false},
-		"the cluster's agent imports the controller": {"agent/kube", "controller", true},
-		"bytecode imports the registry below it":     {"bytecode", "image", true},
-		"the registry imports bytecode":              {"image", "bytecode", false},
-		"node mode joins both halves":                {"nodemode", "agent", false},
-		"the demo is not for rooms below":            {"nodemode", "demo", true},
-		"the command imports everything":             {"cmd/skep", "nodemode", false},
-		"the command imports a test's room":          {"cmd/skep", "test/fixture/programs", true},
-		"a test's room imports another":              {"test/kernel", "test/fixture/programs", false},
-		"a room that no row names":                   {"util", "hook", true},
-		"a room whose name begins like another room": {"hooks", "hook", true},
+		"a package imports a layer below":                  {"gate", "signing", false},
+		"a package imports its own folder":                 {"policies", "policies/library", false},
+		"a folder imports its package":                     {"schemas/genhooks", "schemas", false},
+		"a package imports a layer above":                  {"signing", "policies", true},
+		"layer 1 imports anything":                         {"hook", "api/v1alpha1", true},
+		"the agent imports the gate":                       {"agent", "gate", true},
+		"the agent imports the registry":                   {"agent/kernel", "image", true},
+		"the agent imports pure bytecode":                  {"agent/kernel", "bytecode/values", false},
+		"the cluster's agent imports the controller":       {"agent/kube", "controller", true},
+		"bytecode imports the registry below it":           {"bytecode", "image", true},
+		"the registry imports bytecode":                    {"image", "bytecode", false},
+		"node mode joins both halves":                      {"nodemode", "agent", false},
+		"the demo is not for packages below":               {"nodemode", "demo", true},
+		"the command imports everything":                   {"cmd/skep", "nodemode", false},
+		"the command imports a package of tests":           {"cmd/skep", "test/fixture/programs", true},
+		"a package of tests imports another":               {"test/kernel", "test/fixture/programs", false},
+		"a package that no row names":                      {"util", "hook", true},
+		"a package whose name begins like another package": {"hooks", "hook", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := module + "/" + c.room
+			path := module + "/" + c.pkg
 			g := graph{path: {path: path, imports: []string{module + "/" + c.imports}}}
-			if got := brokenFloors(g, floors()); (len(got) > 0) != c.broken {
+			if got := forbiddenImports(g, layers()); (len(got) > 0) != c.broken {
 				t.Errorf("broken = %v, want broken: %v", got, c.broken)
 			}
 		})
 	}
 }
 
-// guarded is a foreign module and the only rooms that may import it.
-type guarded struct {
-	module string
-	rooms  []string
+// restriction is a module of others and the only packages that may import it.
+type restriction struct {
+	module   string
+	packages []string
 }
 
-// foreign lists what few rooms may know. The list of a room that may import
+// restricted are the modules that few packages may import. The list of a package that may import
 // something is short on purpose.
-func foreign() []guarded {
-	return []guarded{
+func restricted() []restriction {
+	return []restriction{
 		{"cuelang.org/go", []string{"schemas"}},
 		{"github.com/sigstore", []string{"signing"}},
 		{"github.com/open-policy-agent", []string{"policies"}},
@@ -169,9 +169,8 @@ func foreign() []guarded {
 		{"github.com/vishvananda", []string{"agent", "nodemode", "demo"}},
 		{"github.com/cilium/ebpf/link", []string{"agent"}},
 		{"github.com/secure-systems-lab", []string{"intent", "signing"}},
-		// Nothing shells out: two rooms start their own binary again, to render
-		// CUE and evaluate Rego, and to hold the demo in a network namespace. What makes releases
-		// builds.
+		// Nothing shells out. Two packages start their own binary again: for CUE and
+		// Rego, and for a network namespace of the demo. Package release runs go build.
 		{"os/exec", []string{"confined", "demo", "release"}},
 		{"net/http", []string{"kubeauth", "listen", "image", "signing", "nodemode", "controller", "demo", "cmd", "agent/kube"}},
 		{"plugin", nil},
@@ -179,28 +178,28 @@ func foreign() []guarded {
 	}
 }
 
-// trespasses returns one line for each import of a guarded module by a room
-// that may not know it.
-func trespasses(g graph, rules []guarded) []string {
+// restrictedImports returns one line for each import of a restricted module by a package
+// that may not import it.
+func restrictedImports(g graph, rules []restriction) []string {
 	var found []string
-	for _, name := range g.rooms() {
+	for _, name := range g.packages() {
 		if within(name, "test") {
 			continue
 		}
 		for _, path := range g[module+"/"+name].imports {
 			for _, r := range rules {
-				if !within(path, r.module) || slices.ContainsFunc(r.rooms, func(o string) bool { return within(name, o) }) {
+				if !within(path, r.module) || slices.ContainsFunc(r.packages, func(o string) bool { return within(name, o) }) {
 					continue
 				}
-				found = append(found, fmt.Sprintf("%s imports %s: only %v may", name, path, r.rooms))
+				found = append(found, fmt.Sprintf("%s imports %s: only %v may", name, path, r.packages))
 			}
 		}
 	}
 	return found
 }
 
-func TestForeignModulesStayInTheirRooms(t *testing.T) {
-	for _, f := range trespasses(load(t), foreign()) {
+func TestRestrictedModulesStayInTheirPackages(t *testing.T) {
+	for _, f := range restrictedImports(load(t), restricted()) {
 		t.Error(f)
 	}
 }
@@ -223,16 +222,16 @@ func TestTrespassesAreSeen(t *testing.T) {
 		"the agent runs a command":        {one("agent/attach", "os/exec"), 1},
 		"a module that begins alike":      {one("gate", "cuelang.org/gopher"), 0},
 	} {
-		if got := trespasses(c.g, foreign()); len(got) != c.want {
+		if got := restrictedImports(c.g, restricted()); len(got) != c.want {
 			t.Errorf("%s: %v, want %d", name, got, c.want)
 		}
 	}
 }
 
 // heavy lists what the agent must not link, through however many packages, but
-// for the rooms that are to.
-func heavy() []guarded {
-	return []guarded{
+// for the packages that are to.
+func heavy() []restriction {
+	return []restriction{
 		{"github.com/open-policy-agent", nil},
 		{"cuelang.org/go", nil},
 		{"github.com/sigstore", nil},
@@ -247,16 +246,16 @@ func heavy() []guarded {
 	}
 }
 
-// weights returns, for each room of the agent and its command that reaches a
+// heavyLinks returns, for each package of the agent and its command that reaches a
 // heavy module, the way.
-func weights(g graph) []string {
+func heavyLinks(g graph) []string {
 	var found []string
-	for _, name := range g.rooms() {
+	for _, name := range g.packages() {
 		if !within(name, "agent") && name != "cmd/skep-agent" {
 			continue
 		}
 		for _, h := range heavy() {
-			if slices.ContainsFunc(h.rooms, func(o string) bool { return within(name, o) }) {
+			if slices.ContainsFunc(h.packages, func(o string) bool { return within(name, o) }) {
 				continue
 			}
 			way := g.chain(module+"/"+name, func(path string) bool { return within(path, h.module) })
@@ -269,7 +268,7 @@ func weights(g graph) []string {
 }
 
 func TestTheAgentStaysSmall(t *testing.T) {
-	for _, w := range weights(load(t)) {
+	for _, w := range heavyLinks(load(t)) {
 		t.Error(w)
 	}
 }
@@ -282,31 +281,31 @@ func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
 		opa:    {path: opa},
 	}
 	want := []string{"agent links github.com/open-policy-agent: " + agent + " → " + middle + " → " + opa}
-	if diff := cmp.Diff(want, weights(g)); diff != "" {
+	if diff := cmp.Diff(want, heavyLinks(g)); diff != "" {
 		t.Error(diff)
 	}
 	g[middle] = pkg{path: middle}
-	if got := weights(g); got != nil {
+	if got := heavyLinks(g); got != nil {
 		t.Errorf("found %v in a light agent", got)
 	}
 }
 
-// pureRooms decide and do no I/O.
-func pureRooms() []string {
+// purePackages decide and do no I/O.
+func purePackages() []string {
 	return []string{"api/v1alpha1", "hook", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/values", "placement", "agent/plan"}
 }
 
-// impure lists what a room that only decides has no use for.
+// impure lists what a package that only decides has no use for.
 func impure() []string {
 	return []string{"os", "net", "net/http", "os/exec", "os/signal", "syscall", "golang.org/x/sys/unix", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog"}
 }
 
-func TestPureRoomsDoNoIO(t *testing.T) {
+func TestPurePackagesDoNoIO(t *testing.T) {
 	g := load(t)
-	for _, name := range pureRooms() {
+	for _, name := range purePackages() {
 		p, ok := g[module+"/"+name]
 		if !ok {
-			t.Errorf("room %s is gone: take its row out", name)
+			t.Errorf("package %s is gone: take its row out", name)
 		}
 		for _, path := range p.imports {
 			if slices.Contains(impure(), path) {
@@ -316,7 +315,7 @@ func TestPureRoomsDoNoIO(t *testing.T) {
 	}
 }
 
-func TestTheFirstFloorKnowsLittle(t *testing.T) {
+func TestTheFirstLayerImportsLittle(t *testing.T) {
 	allowed := map[string][]string{
 		"api/v1alpha1": {"k8s.io/apimachinery", "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"},
 		"hook":         {"github.com/cilium/ebpf"},
@@ -326,7 +325,7 @@ func TestTheFirstFloorKnowsLittle(t *testing.T) {
 		for _, path := range g[module+"/"+name].imports {
 			host, _, _ := strings.Cut(path, "/")
 			if strings.Contains(host, ".") && !slices.ContainsFunc(modules, func(m string) bool { return within(path, m) }) {
-				t.Errorf("%s imports %s: floor 1 may import only the standard library and %v", name, path, modules)
+				t.Errorf("%s imports %s: layer 1 may import only the standard library and %v", name, path, modules)
 			}
 		}
 	}
