@@ -17,7 +17,7 @@ BENCHCOUNT ?= 6
 BENCHOUT ?= dist/bench.txt
 # How long fuzz runs each target, as a duration or a number of inputs: 10s, 5000x.
 FUZZTIME ?= 30s
-# Flags for skep demo, such as ARGS=--keep.
+# Flags for the demo, such as ARGS=--keep.
 ARGS ?=
 # Where images pushes to, such as PUSH=registry.example.com/team.
 PUSH ?=
@@ -26,20 +26,22 @@ PUSH ?=
 ARCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build images demo demo-cluster assets test test-integration test-race test-e2e test-vm fuzz bench bench-cluster cosign generate verify lint fmt clean
+.PHONY: help build bin/skep bin/skep-demo images demo demo-cluster assets test test-integration test-race test-e2e test-vm fuzz bench bench-cluster cosign generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## Build bin/skep
-	@command -v go >/dev/null || { echo 'build: there is no go in PATH; install Go, or under sudo: make build as yourself, then sudo bin/skep demo' >&2; exit 1; }
-	go build -o bin/skep ./cmd/skep
+build: bin/skep ## Build bin/skep
+
+bin/skep bin/skep-demo:
+	@command -v go >/dev/null || { echo '$@: there is no go in PATH; install Go, or under sudo: make bin/skep bin/skep-demo as yourself, then sudo bin/skep-demo' >&2; exit 1; }
+	go build -o $@ ./cmd/$(@F)
 
 images: ## Make container images in dist/images.tar; PUSH=registry/folder pushes them instead
 	go run ./release/images -push '$(PUSH)' $(if $(ARCH),-arch '$(ARCH)')
 
-demo: build ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
-	bin/skep demo $(ARGS)
+demo: bin/skep bin/skep-demo ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
+	bin/skep-demo $(ARGS)
 
 demo-cluster: assets ## Show cluster mode on three nodes of this kernel, with a real API server (root)
 	@test "$$(id -u)" = 0 || { echo 'demo-cluster: making nodes and loading programs needs root; run it with sudo' >&2; exit 1; }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -432,12 +433,14 @@ func (s *show) keep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
+	// make demo builds both.
+	skep := filepath.Join(filepath.Dir(self), "skep")
 	s.Say("in another terminal, as root:")
 	for _, command := range []string{"status", "chain " + receiver, "explain counter", "inventory --bpffs " + s.dir + "/bpf/skep"} {
 		if !strings.HasPrefix(command, "inventory") {
 			command += " --state " + s.dir + "/state"
 		}
-		s.Say("  nsenter -t %d -m -n %s %s", os.Getpid(), self, command)
+		s.Say("  nsenter -t %d -m -n %s %s", os.Getpid(), skep, command)
 	}
 	s.Say("  the definitions: %s (commit there, and watch)", s.repo.dir)
 	<-ctx.Done()

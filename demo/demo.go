@@ -2,10 +2,9 @@
 // and a git commit to counted packets, an update that misses none, denials,
 // and a revert that leaves the kernel clean.
 //
-// It owns the story and its props. All that is shown is done by the other
-// rooms, as skep run does it; nothing is staged but the programs. Everything
-// happens in a network and a mount namespace of its own, so that nothing is
-// left when it ends, however it ends.
+// It owns the story and its objects. The packages of Skep do all that is shown, as
+// in skep run. Everything happens in a network and a mount namespace of its own, so
+// that nothing is left when the demo ends, however it ends.
 package demo
 
 import (
@@ -16,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -37,8 +37,8 @@ type Options struct {
 }
 
 // Run gives the show in a child process of its own namespaces and returns when
-// it is over.
-func Run(ctx context.Context, o Options, args ...string) error {
+// it is over. The child runs this binary again, which calls Inside.
+func Run(ctx context.Context, o Options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("run demo: loading programs into the kernel needs root; run it with sudo")
 	}
@@ -55,8 +55,8 @@ func Run(ctx context.Context, o Options, args ...string) error {
 	if err != nil {
 		return fmt.Errorf("run demo: %w", err)
 	}
-	//nolint:gosec // It is this program itself, with the arguments it was given.
-	child := exec.CommandContext(ctx, self, append(args, "--"+InsideFlag, dir)...)
+	//nolint:gosec // It is this program itself.
+	child := exec.CommandContext(ctx, self, "--"+InsideFlag, dir, "--keep="+strconv.FormatBool(o.Keep))
 	child.Args[0] = os.Args[0]
 	child.Stdout, child.Stderr = o.Out, os.Stderr
 	// An interrupt at the terminal is for this process, which ends the child.

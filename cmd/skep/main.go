@@ -11,10 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"sync/atomic"
 	"syscall"
 
+	"github.com/skep-dev/skep/cmd/internal/signals"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/text"
@@ -54,7 +53,7 @@ func main() {
 
 // run is main without the process around it.
 func run(args []string) int {
-	ctx, signalled := untilSignal(context.Background())
+	ctx, signalled := signals.Until(context.Background())
 	root := newRoot(streams{in: os.Stdin, out: os.Stdout, err: os.Stderr})
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -87,20 +86,4 @@ func ending(err error, by syscall.Signal) (code int, line string) {
 		return exitRefused, err.Error()
 	}
 	return exitUnknown, err.Error()
-}
-
-// untilSignal returns a context that ends with the first SIGINT or SIGTERM. The second one
-// ends the process. signalled is the first; 0 where there was none.
-func untilSignal(parent context.Context) (ctx context.Context, signalled func() syscall.Signal) {
-	ctx, cancel := context.WithCancel(parent)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	var first atomic.Int64
-	go func() {
-		by, _ := (<-signals).(syscall.Signal)
-		first.Store(int64(by))
-		signal.Stop(signals)
-		cancel()
-	}()
-	return ctx, func() syscall.Signal { return syscall.Signal(first.Load()) }
 }

@@ -39,7 +39,7 @@ func newRoot(s streams) *cobra.Command {
 	root.AddCommand(
 		newImage(), newKey(), newSign(registryTimeout), newVerify(registryTimeout),
 		newSchema(), newRender(), newVet(), newPolicy(),
-		newRun(), newStatus(), newChain(), newExplain(), newInventory(), newConfirm(), newUnload(), newDemo(),
+		newRun(), newStatus(), newChain(), newExplain(), newInventory(), newConfirm(), newUnload(),
 		newRollout(),
 		newVersion(),
 	)

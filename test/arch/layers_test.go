@@ -53,9 +53,9 @@ func layers() []row {
 		{"agent", agent},
 		{"nodemode", with(five, "agent", "listen")},
 		{"controller", with(five, "placement", "kubeauth")},
+		// The demo is a user of node mode, as the command line is.
 		{"demo", with(five, "agent", "nodemode", "examples")},
 		{"examples", nil},
-		// The demo is a user of the whole, as the command line is.
 		{"cmd", []string{anything}},
 		{"release", nil},
 		{"test", []string{anything, "test"}},
@@ -173,6 +173,11 @@ func restricted() []restriction {
 		// Rego, and for a network namespace of the demo. Package release runs go build.
 		{"os/exec", []string{"confined", "demo", "release"}},
 		{"net/http", []string{"kubeauth", "listen", "image", "signing", "nodemode", "controller", "demo", "cmd", "agent/kube"}},
+		// For tests and the demo. Libraries link testing and httptest all the same.
+		{"testing", nil},
+		{"net/http/httptest", nil},
+		{"net/http/pprof", []string{"cmd/skep-agent"}},
+		{"github.com/google/go-containerregistry/pkg/registry", []string{"demo"}},
 		{"plugin", nil},
 		{"unsafe", []string{"agent", "confined"}}, // confined: a child gives up its rights
 	}
@@ -249,12 +254,16 @@ func heavy() []restriction {
 // heavyLinks returns, for each package of the agent and its command that reaches a
 // heavy module, the way.
 func heavyLinks(g graph) []string {
+	agent := slices.DeleteFunc(g.packages(), func(name string) bool { return !within(name, "agent") && name != "cmd/skep-agent" })
+	return links(g, agent, heavy())
+}
+
+// links returns, for each of the packages that reaches a restricted module and must not,
+// the way.
+func links(g graph, packages []string, rules []restriction) []string {
 	var found []string
-	for _, name := range g.packages() {
-		if !within(name, "agent") && name != "cmd/skep-agent" {
-			continue
-		}
-		for _, h := range heavy() {
+	for _, name := range packages {
+		for _, h := range rules {
 			if slices.ContainsFunc(h.packages, func(o string) bool { return within(name, o) }) {
 				continue
 			}
@@ -270,6 +279,26 @@ func heavyLinks(g graph) []string {
 func TestTheAgentStaysSmall(t *testing.T) {
 	for _, w := range heavyLinks(load(t)) {
 		t.Error(w)
+	}
+}
+
+// TestNoProductionBinaryLinksTheDemo looks at what is for the demo and for tests alone.
+func TestNoProductionBinaryLinksTheDemo(t *testing.T) {
+	g := load(t)
+	forTests := []restriction{
+		{module + "/demo", nil},
+		{module + "/examples", nil},
+		{module + "/test", nil},
+		{"github.com/google/go-containerregistry/pkg/registry", nil},
+	}
+	if links(g, []string{"cmd/skep-demo"}, forTests) == nil {
+		t.Fatal("the demo links no demo: the rules are wrong")
+	}
+	for _, l := range links(g, []string{"cmd/skep", "cmd/skep-controller", "cmd/skep-agent"}, forTests) {
+		t.Error(l)
+	}
+	for _, l := range links(g, []string{"cmd/skep-agent"}, []restriction{{"testing", nil}, {"net/http/httptest", nil}}) {
+		t.Error(l)
 	}
 }
 

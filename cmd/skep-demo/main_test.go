@@ -16,7 +16,31 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
 )
+
+// TestMain makes the test binary the command skep-demo, and the child processes of it.
+func TestMain(m *testing.M) {
+	schemas.MaybeRenderChild()
+	policies.MaybeWorkerChild()
+	testscript.Main(m, map[string]func(){"skep-demo": main})
+}
+
+// TestCommands runs every script of testdata.
+func TestCommands(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("NO_COLOR", "1")
+			return nil
+		},
+		Condition: func(cond string) (bool, error) { return cond == "root" && os.Geteuid() == 0, nil },
+	})
+}
 
 // demoProcess is the demo as a terminal starts it: the leader of a process group. All that it
 // writes to disk goes to the folder that is returned.
@@ -36,8 +60,8 @@ func demoProcess(t *testing.T, args ...string) (cmd *exec.Cmd, folder string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	cmd = exec.CommandContext(ctx, self, append([]string{"demo"}, args...)...)
-	cmd.Args[0], cmd.Env = "skep", append(os.Environ(), "TMPDIR="+folder, "NO_COLOR=1")
+	cmd = exec.CommandContext(ctx, self, args...)
+	cmd.Args[0], cmd.Env = "skep-demo", append(os.Environ(), "TMPDIR="+folder, "NO_COLOR=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd, folder
 }
