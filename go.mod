@@ -25,6 +25,7 @@ require (
 	github.com/google/go-containerregistry/pkg/authn/kubernetes v0.0.0-20260224031529-85f2bf5f7303
 	github.com/in-toto/attestation v1.1.2
 	github.com/klauspost/compress v1.20.1
+	github.com/moby/sys/mountinfo v0.7.3
 	github.com/open-policy-agent/opa v1.22.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/procfs v0.22.0

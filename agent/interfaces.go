@@ -1,12 +1,11 @@
 package agent
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -37,24 +36,14 @@ func matchLabels(s *metav1.LabelSelector, node map[string]string) (bool, error) 
 	return selector.Matches(labels.Set(node)), nil
 }
 
-// findCgroup2 finds where cgroup2 is mounted, in a mountinfo file as proc(5)
-// has it.
-func findCgroup2(mountinfo string) (string, error) {
-	f, err := os.Open(mountinfo)
+// findCgroup2 returns the mount point of cgroup2.
+func findCgroup2() (string, error) {
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
 	if err != nil {
 		return "", fmt.Errorf("find cgroup2: %w", err)
 	}
-	defer func() { _ = f.Close() }()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		mount, fs, ok := strings.Cut(lines.Text(), " - ")
-		fields := strings.Fields(mount)
-		if ok && strings.HasPrefix(fs, "cgroup2 ") && len(fields) > 4 {
-			return fields[4], nil
-		}
+	if len(mounts) == 0 {
+		return "", errors.New("find cgroup2: it is not mounted; mount -t cgroup2 none /sys/fs/cgroup, or set CgroupRoot")
 	}
-	if err := lines.Err(); err != nil {
-		return "", fmt.Errorf("find cgroup2: %w", err)
-	}
-	return "", errors.New("find cgroup2: it is not mounted; mount -t cgroup2 none /sys/fs/cgroup, or set CgroupRoot")
+	return mounts[0].Mountpoint, nil
 }
