@@ -33,6 +33,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/test/fixture/programs"
@@ -414,22 +415,22 @@ func TestAnImageThatDoesNotExistIsUnknown(t *testing.T) {
 		ref, digest string
 		want        string
 	}{
-		"a tag":               {w.server.URL[7:] + "/bpf/none:v1", "", gate.ReasonImageNotFound},
-		"a digest":            {gone, "", gate.ReasonImageNotFound},
-		"a digest of its tag": {ref, "sha256:" + strings.Repeat("ab", 32), gate.ReasonImageNotFound},
-		"it exists":           {ref, "", gate.ReasonSigned},
+		"a tag":               {w.server.URL[7:] + "/bpf/none:v1", "", lifecycle.ReasonImageNotFound},
+		"a digest":            {gone, "", lifecycle.ReasonImageNotFound},
+		"a digest of its tag": {ref, "sha256:" + strings.Repeat("ab", 32), lifecycle.ReasonImageNotFound},
+		"it exists":           {ref, "", lifecycle.ReasonSigned},
 	} {
 		req := gate.Request{Application: app(c.ref, "xdp_count", onEth0()), Digest: c.digest}
 		verdict, err := w.evaluator().Evaluate(t.Context(), req)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		s := gate.Observation{Request: req, Verdict: verdict}
+		s := lifecycle.Observation{Request: req, Verdict: verdict}
 		got := s.Verified("")
-		if got.Reason != c.want || c.want == gate.ReasonImageNotFound && (got.Status != metav1.ConditionUnknown || strings.Contains(got.Message, "signe")) {
+		if got.Reason != c.want || c.want == lifecycle.ReasonImageNotFound && (got.Status != metav1.ConditionUnknown || strings.Contains(got.Message, "signe")) {
 			t.Errorf("%s: Verified=%s, reason %s: %s; want reason %s", name, got.Status, got.Reason, got.Message, c.want)
 		}
-		if allowed := s.Allowed(""); c.want == gate.ReasonImageNotFound && allowed.Status != metav1.ConditionFalse {
+		if allowed := s.Allowed(""); c.want == lifecycle.ReasonImageNotFound && allowed.Status != metav1.ConditionFalse {
 			t.Errorf("%s: Allowed=%s: %s", name, allowed.Status, allowed.Message)
 		}
 	}
@@ -625,7 +626,7 @@ func TestAnOutageIsExcusedForABoundedTime(t *testing.T) {
 		start := w.now
 		w.now = start.Add(c.after)
 		v, err := j.Evaluate(t.Context(), req)
-		standing := gate.Observation{Request: req, Verdict: v, Err: err}
+		standing := lifecycle.Observation{Request: req, Verdict: v, Err: err}
 		if said := standing.Verified("").Message; err == nil && said != c.says {
 			t.Errorf("%s: %q, want %q", name, said, c.says)
 		}
@@ -872,17 +873,6 @@ func TestAStepRefusesTheZeroOfTheOneBefore(t *testing.T) {
 	} {
 		if err := step(); err == nil {
 			t.Errorf("%s took a zero value", name)
-		}
-	}
-}
-
-func TestUnloadProtectionHoldsAMassDenialOnly(t *testing.T) {
-	for _, c := range []struct {
-		running, denied int
-		held            bool
-	}{{1, 1, false}, {10, 1, false}, {2, 2, true}, {20, 2, false}, {19, 2, true}, {1000, 100, false}, {1000, 101, true}, {0, 0, false}} {
-		if got := gate.NeedsConfirmation(c.running, c.denied); got != c.held {
-			t.Errorf("NeedsConfirmation(%d, %d) = %v, want %v", c.running, c.denied, got, c.held)
 		}
 	}
 }

@@ -26,7 +26,7 @@ type Inspected struct {
 // Inspect fits the definition to the bytecode that was read: functions, maps and
 // variables the object has, hooks its programs were built for. It returns a
 // *Refusal with every reason.
-func (j *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
+func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	if v.object == nil {
 		return Inspected{}, fmt.Errorf("inspect: %w", errSkipped)
 	}

@@ -87,12 +87,3 @@ func Sentence(r policies.Reason) string {
 	}
 	return b.String()
 }
-
-// sentences are reasons on one line.
-func sentences(reasons []policies.Reason) string {
-	lines := make([]string, 0, len(reasons))
-	for _, r := range reasons {
-		lines = append(lines, Sentence(r))
-	}
-	return strings.Join(lines, "; ")
-}

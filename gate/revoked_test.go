@@ -13,6 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 )
@@ -63,29 +64,29 @@ func TestARevocationActsOnWhatWasSealed(t *testing.T) {
 		before, policy policies.Policy
 		revoked        string
 		attack         func(w *world, ref string)
-		want           gate.Move
+		want           lifecycle.Action
 	}{
-		"the policy wants two":                                    {before: wantsTwo, policy: wantsTwo, revoked: "team-a", want: gate.MoveUnload},
-		"the policy wants the one who is revoked":                 {before: wantsTwo, policy: wantsSigner("team-a"), revoked: "team-a", want: gate.MoveUnload},
-		"the policy wants the other":                              {before: wantsTwo, policy: wantsSigner("team-b"), revoked: "team-a", want: gate.MoveKeep},
-		"the policy wants anybody":                                {before: wantsTwo, policy: wantsSomebody, revoked: "team-a", want: gate.MoveKeep},
-		"the policy denies it whoever signed":                     {before: wantsTwo, policy: never, revoked: "team-a", want: gate.MoveUnload},
-		"the policy denies it, and nobody is revoked":             {before: wantsTwo, policy: never, want: gate.MoveKeep},
-		"the policy wants two, and strangers sign":                {wantsTwo, wantsTwo, "team-a", func(w *world, ref string) { w.strangers(ref, 80) }, gate.MoveUnload},
-		"the policy wants two, and the signature is gone":         {wantsTwo, wantsTwo, "team-a", (*world).untag, gate.MoveUnload},
-		"the policy wants two, and the registry is away":          {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveUnload},
-		"the registry is away, and the cache is empty":            {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveUnload},
-		"the registry is away, and the other is enough":           {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
-		"all is away, and the other is enough":                    {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
-		"all is away, and bytecode that nobody has is why":        {wantsTwo, rego("deny contains \"no programs\" if count(input.bytecode.programs) == 0"), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
-		"the policy fails":                                        {before: wantsTwo, policy: fails, revoked: "team-a", want: gate.MoveKeep},
-		"the policy fails, and the registry is away":              {wantsTwo, fails, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
-		"the policy fails, and all is away":                       {wantsTwo, fails, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
-		"all is away, and the definition is denied":               {wantsTwo, rego("deny contains \"a name\" if input.application.metadata.name == \"app\""), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveUnload},
-		"the registry is away, and the record has no attestation": {wantsTwo, attested, "team-a", func(w *world, _ string) { w.down.Store(true) }, gate.MoveUnload},
-		"all is away, and nobody can tell of an attestation":      {wantsTwo, attested, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
-		"the record has no attestation, and nobody is revoked":    {wantsTwo, attested, "", func(w *world, _ string) { w.down.Store(true) }, gate.MoveKeep},
-		"the registry is away, and nobody is revoked":             {wantsTwo, always, "", func(w *world, _ string) { w.renew(); w.down.Store(true) }, gate.MoveKeep},
+		"the policy wants two":                                    {before: wantsTwo, policy: wantsTwo, revoked: "team-a", want: lifecycle.Unload},
+		"the policy wants the one who is revoked":                 {before: wantsTwo, policy: wantsSigner("team-a"), revoked: "team-a", want: lifecycle.Unload},
+		"the policy wants the other":                              {before: wantsTwo, policy: wantsSigner("team-b"), revoked: "team-a", want: lifecycle.Keep},
+		"the policy wants anybody":                                {before: wantsTwo, policy: wantsSomebody, revoked: "team-a", want: lifecycle.Keep},
+		"the policy denies it whoever signed":                     {before: wantsTwo, policy: never, revoked: "team-a", want: lifecycle.Unload},
+		"the policy denies it, and nobody is revoked":             {before: wantsTwo, policy: never, want: lifecycle.Keep},
+		"the policy wants two, and strangers sign":                {wantsTwo, wantsTwo, "team-a", func(w *world, ref string) { w.strangers(ref, 80) }, lifecycle.Unload},
+		"the policy wants two, and the signature is gone":         {wantsTwo, wantsTwo, "team-a", (*world).untag, lifecycle.Unload},
+		"the policy wants two, and the registry is away":          {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Unload},
+		"the registry is away, and the cache is empty":            {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Unload},
+		"the registry is away, and the other is enough":           {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Keep},
+		"all is away, and the other is enough":                    {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep},
+		"all is away, and bytecode that nobody has is why":        {wantsTwo, rego("deny contains \"no programs\" if count(input.bytecode.programs) == 0"), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep},
+		"the policy fails":                                        {before: wantsTwo, policy: fails, revoked: "team-a", want: lifecycle.Keep},
+		"the policy fails, and the registry is away":              {wantsTwo, fails, "team-a", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Keep},
+		"the policy fails, and all is away":                       {wantsTwo, fails, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep},
+		"all is away, and the definition is denied":               {wantsTwo, rego("deny contains \"a name\" if input.application.metadata.name == \"app\""), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Unload},
+		"the registry is away, and the record has no attestation": {wantsTwo, attested, "team-a", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Unload},
+		"all is away, and nobody can tell of an attestation":      {wantsTwo, attested, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep},
+		"the record has no attestation, and nobody is revoked":    {wantsTwo, attested, "", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Keep},
+		"the registry is away, and nobody is revoked":             {wantsTwo, always, "", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -107,20 +108,20 @@ func TestARevocationActsOnWhatWasSealed(t *testing.T) {
 			j = w.evaluator()
 			j.SetPolicies(w.policy(c.policy))
 			j.SetTrust(w.revoke(c.revoked))
-			for how, s := range map[string]gate.Observation{
+			for how, s := range map[string]lifecycle.Observation{
 				"as it is": {Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs},
 				"hidden":   {Live: &runs, Hidden: true},
 			} {
 				if s.Request.Application != nil {
 					s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
 				}
-				s.Running = j.EvaluateRunning(t.Context(), s)
+				s.Running = j.EvaluateRunning(t.Context(), s.Request, s.RunningToEvaluate())
 				// Unload protection has no say.
 				move, why := s.Decide(w.revoke(c.revoked).Revoked(), true)
-				if move != c.want && !(move == gate.MoveSeal && c.want == gate.MoveKeep) {
-					t.Errorf("%s: Settle = %s (%s), want %s", how, move, why, c.want)
+				if move != c.want && !(move == lifecycle.Seal && c.want == lifecycle.Keep) {
+					t.Errorf("%s: Decide = %s (%s), want %s", how, move, why, c.want)
 				}
-				if move == gate.MoveUnload && !strings.Contains(why, "team-a") {
+				if move == lifecycle.Unload && !strings.Contains(why, "team-a") {
 					t.Errorf("%s: the reason does not name the signer: %s", how, why)
 				}
 			}
@@ -151,13 +152,13 @@ func TestABrokenPolicyHidesNoRevocation(t *testing.T) {
 	j = w.evaluator()
 	j.SetPolicies(set)
 	j.SetTrust(w.revoke("team-a"))
-	s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+	s := lifecycle.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
 	s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
-	s.Running = j.EvaluateRunning(t.Context(), s)
-	if move, why := s.Decide(w.revoke("team-a").Revoked(), true); move != gate.MoveUnload {
-		t.Errorf("Settle = %s (%s)", move, why)
+	s.Running = j.EvaluateRunning(t.Context(), s.Request, s.RunningToEvaluate())
+	if move, why := s.Decide(w.revoke("team-a").Revoked(), true); move != lifecycle.Unload {
+		t.Errorf("Decide = %s (%s)", move, why)
 	}
-	if s.Running = j.WeighRunning(t.Context(), s); s.Running != (gate.RunningVerdict{}) {
+	if s.Running = j.WeighRunning(t.Context(), s.Request, s.RunningToEvaluate()); s.Running != (gate.RunningVerdict{}) {
 		t.Errorf("the record is asked for unload protection, which it passes: %+v", s.Running)
 	}
 }
@@ -230,11 +231,11 @@ func TestSlowPoliciesOfANamespaceKeepNothingOfARevokedSigner(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+			s := lifecycle.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
 			s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
-			s.Running = j.EvaluateRunning(t.Context(), s)
-			if move, why := s.Decide(w.revoke("team-a").Revoked(), true); move != gate.MoveUnload {
-				t.Errorf("Settle = %s (%s)", move, why)
+			s.Running = j.EvaluateRunning(t.Context(), s.Request, s.RunningToEvaluate())
+			if move, why := s.Decide(w.revoke("team-a").Revoked(), true); move != lifecycle.Unload {
+				t.Errorf("Decide = %s (%s)", move, why)
 			}
 		})
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 )
@@ -173,12 +174,12 @@ func TestARevocationFromATimeOnActsOnWhatWasSealed(t *testing.T) {
 		timed  bool
 		after  time.Duration
 		policy policies.Policy
-		want   gate.Move
+		want   lifecycle.Action
 	}{
-		"signed before":             {timed: true, after: time.Second, policy: wantsSigner("team-a"), want: gate.MoveKeep},
-		"signed at that time":       {timed: true, after: 0, policy: wantsSigner("team-a"), want: gate.MoveUnload},
-		"signed after":              {timed: true, after: -time.Hour, policy: wantsSigner("team-a"), want: gate.MoveUnload},
-		"signed at no trusted time": {after: time.Hour, policy: wantsSigner("team-a"), want: gate.MoveUnload},
+		"signed before":             {timed: true, after: time.Second, policy: wantsSigner("team-a"), want: lifecycle.Keep},
+		"signed at that time":       {timed: true, after: 0, policy: wantsSigner("team-a"), want: lifecycle.Unload},
+		"signed after":              {timed: true, after: -time.Hour, policy: wantsSigner("team-a"), want: lifecycle.Unload},
+		"signed at no trusted time": {after: time.Hour, policy: wantsSigner("team-a"), want: lifecycle.Unload},
 	} {
 		for edit, do := range edits {
 			t.Run(name+", "+edit, func(t *testing.T) {
@@ -207,15 +208,15 @@ func TestARevocationFromATimeOnActsOnWhatWasSealed(t *testing.T) {
 				trust := w.revokeAfter("team-a", at.Add(c.after))
 				j.SetTrust(trust)
 				j.SetPolicies(w.policy(c.policy))
-				s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+				s := lifecycle.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
 				s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
-				s.Running = j.EvaluateRunning(t.Context(), s)
+				s.Running = j.EvaluateRunning(t.Context(), s.Request, s.RunningToEvaluate())
 				// Unload protection has no say.
 				move, why := s.Decide(trust.Revoked(), true)
 				if move != c.want {
-					t.Errorf("Settle = %s (%s), want %s; %v", move, why, c.want, s.Err)
+					t.Errorf("Decide = %s (%s), want %s; %v", move, why, c.want, s.Err)
 				}
-				if move == gate.MoveUnload && !strings.Contains(why, "team-a") && !strings.Contains(why, "every signer") {
+				if move == lifecycle.Unload && !strings.Contains(why, "team-a") && !strings.Contains(why, "every signer") {
 					t.Errorf("the reason is %s", why)
 				}
 			})
@@ -394,14 +395,14 @@ func TestValidNowIsForgotten(t *testing.T) {
 		t.Errorf("at its end: denied for %v", rules(v))
 	}
 	w.now = end.Add(time.Second)
-	s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+	s := lifecycle.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
 	s.Verdict = mustEvaluate(t, j, a)
 	if evidence := s.Verdict.Evidence(); s.Verdict.Allowed() || len(evidence.Rejected) != 1 || !strings.Contains(evidence.Rejected[0].Reason, "was valid until") {
 		t.Errorf("after it: allowed %v; %+v", s.Verdict.Allowed(), evidence)
 	}
-	s.Running = j.EvaluateRunning(t.Context(), s)
-	if move, why := s.Decide(nil, false); move != gate.MoveKeep {
-		t.Errorf("what runs: %s (%s), want %s", move, why, gate.MoveKeep)
+	s.Running = j.EvaluateRunning(t.Context(), s.Request, s.RunningToEvaluate())
+	if move, why := s.Decide(nil, false); move != lifecycle.Keep {
+		t.Errorf("what runs: %s (%s), want %s", move, why, lifecycle.Keep)
 	}
 }
 
@@ -411,7 +412,7 @@ func TestAnAttestationAloneIsToldOf(t *testing.T) {
 	ref := w.push("xdp_count", "v1")
 	w.attest(ref, "team-a")
 	j := w.evaluator()
-	s := gate.Observation{Request: gate.Request{Application: app(ref, "count_packets", onEth0())}}
+	s := lifecycle.Observation{Request: gate.Request{Application: app(ref, "count_packets", onEth0())}}
 	s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
 	if got := s.Verified("").Message; s.Err != nil || s.Verdict.Allowed() || !strings.Contains(got, "an admin sets countAttestations on BpfSigner team-a") {
 		t.Errorf("%v: %s", s.Err, got)

@@ -8,8 +8,8 @@ import (
 
 	agentmetrics "github.com/skep-dev/skep/agent/metrics"
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/gate"
 	gatemetrics "github.com/skep-dev/skep/gate/metrics"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -60,7 +60,7 @@ func newMetrics() *metrics {
 func (m *metrics) synced(took time.Duration, s Status, outcomes []outcome) {
 	m.syncs.Observe(took.Seconds())
 	for _, o := range outcomes {
-		if o.move != gate.MoveKeep {
+		if o.move != lifecycle.Keep {
 			m.moves.WithLabelValues(string(o.move)).Inc()
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/skep-dev/skep/atomicfile"
-	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 )
 
 // originFile is where the state keeps the origin that what runs came from.
@@ -102,7 +102,7 @@ func (h *Host) protectSource(all []standing) *UnloadProtection {
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", now, b.Applications))
 	b.Revision = "source:" + hex.EncodeToString(sum[:8])
-	if !gate.NeedsConfirmation(running, len(b.Applications)) || h.isConfirmed(b.Revision) {
+	if !lifecycle.NeedsConfirmation(running, len(b.Applications)) || h.isConfirmed(b.Revision) {
 		return nil
 	}
 	b.Reason = fmt.Sprintf("the source was %s, and is %s, which does not define all that runs", h.origin, now)

@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
@@ -106,13 +107,13 @@ func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
 	for _, s := range standings {
 		o := outcome{standing: s}
 		o.move, o.why = s.Decide(h.settings.trust.Revoked(), on.policies != nil || weighing)
-		if weighing && on.policies == nil && o.move == gate.MoveKeep && s.Unloads() {
+		if weighing && on.policies == nil && o.move == lifecycle.Keep && s.Unloads() {
 			o.why = "a policy denies it; it is kept until the rest of what runs is evaluated, for " + weighFor.String() + " at most"
 		}
 		o.why = h.whyHidden(o, on.source, sourceErr)
 		if o.err = h.handOver(s, o); o.err != nil {
 			h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", o.err)
-		} else if o.move == gate.MoveUnload && s.Unloads() {
+		} else if o.move == lifecycle.Unload && s.Unloads() {
 			h.unloaded[uidOf(s.id)] = unload{revision: h.settings.evaluator.Revision(), at: h.opts.Now()}
 		}
 		outcomes = append(outcomes, o)
@@ -128,7 +129,7 @@ func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
 
 // standing is one application as a pass finds it.
 type standing struct {
-	gate.Observation
+	lifecycle.Observation
 	id v1alpha1.Identity
 	// def is the definition; the zero value where the source has none.
 	def definition
@@ -143,7 +144,7 @@ func (s standing) missing() bool { return s.def.app == nil && s.Runs() && !s.Hid
 // outcome is one application after a pass.
 type outcome struct {
 	standing
-	move gate.Move
+	move lifecycle.Action
 	why  string
 	// err is why the agent did not get to know of the move.
 	err error
@@ -222,7 +223,7 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *UnloadPro
 	all := make([]standing, len(h.defs.all))
 	for i, d := range h.defs.all {
 		id := d.app.Identity()
-		all[i] = standing{id: id, def: d, Observation: gate.Observation{Live: live[uidOf(id)]}}
+		all[i] = standing{id: id, def: d, Observation: lifecycle.Observation{Live: live[uidOf(id)]}}
 		all[i].Request = h.request(d, all[i].Live)
 		delete(live, uidOf(id))
 	}
@@ -238,7 +239,7 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *UnloadPro
 	h.remember(ctx, all)
 	for uid, p := range live {
 		hidden := h.sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, or(h.places[uid], p.Source))
-		all = append(all, standing{id: p.Application, Observation: gate.Observation{Live: p, Hidden: hidden}})
+		all = append(all, standing{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: hidden}})
 	}
 	h.forget(all)
 	slices.SortFunc(all, func(a, b standing) int { return a.id.Compare(b.id) })
@@ -268,9 +269,9 @@ func (h *Host) forget(all []standing) {
 // takes too long, there is none, and the sealed record decides.
 func (h *Host) hold(ctx context.Context, s standing, revoked signing.Revocations, anew bool) gate.RunningVerdict {
 	waits := false
-	held := h.settings.evaluator.EvaluateRunningBy(ctx, s.Observation, func(ctx context.Context, req gate.Request) (gate.Verdict, error) {
+	held := h.settings.evaluator.EvaluateRunningBy(ctx, s.Request, s.RunningToEvaluate(), func(ctx context.Context, req gate.Request) (gate.Verdict, error) {
 		q := h.question(s, "running", req, req.Digest)
-		q.urgent = gate.LostASigner(s.Live, revoked)
+		q.urgent = lifecycle.LostASigner(s.Live, revoked)
 		verdict, err := h.evaluate(ctx, q, req, anew)
 		if waits = q.urgent && errors.Is(err, gate.ErrPending); waits && h.evaluations.overdue(q) {
 			err = errOverdue
@@ -330,7 +331,7 @@ func (h *Host) evaluate(ctx context.Context, q question, req gate.Request, anew 
 // whyHidden is why an application was settled as it was, in words that name
 // what keeps its absence from counting.
 func (h *Host) whyHidden(o outcome, held *UnloadProtection, sourceErr error) string {
-	if o.def.app != nil || !o.Hidden || o.move != gate.MoveKeep || o.Unloads() {
+	if o.def.app != nil || !o.Hidden || o.move != lifecycle.Keep || o.Unloads() {
 		return o.why
 	}
 	switch {
@@ -471,10 +472,10 @@ func (h *Host) envelope(s standing, o outcome) (intent.Envelope, error) {
 		stamp.Created = s.Live.CreatedAt()
 	}
 	switch o.move {
-	case gate.MoveSeal:
+	case lifecycle.Seal:
 		stamp.Source = s.def.place()
 		return s.Verdict.Seal(h.sealer, stamp)
-	case gate.MoveUnload:
+	case lifecycle.Unload:
 		h.opts.Log.Info("unload application", "application", s.id.String(), "reason", o.why)
 		return gate.SealTombstone(h.sealer, s.id, stamp, o.why)
 	}

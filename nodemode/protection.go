@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 )
 
 // protections are what waits for a human: a change of policies, a change of the
@@ -44,7 +44,7 @@ func (h *Host) protect(all []standing) *UnloadProtection {
 		}
 		earlier++
 	}
-	if len(b.Applications) == 0 || h.isConfirmed(b.Revision) || !gate.NeedsConfirmation(running+earlier, len(b.Applications)+earlier) {
+	if len(b.Applications) == 0 || h.isConfirmed(b.Revision) || !lifecycle.NeedsConfirmation(running+earlier, len(b.Applications)+earlier) {
 		return nil
 	}
 	return b

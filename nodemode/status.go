@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -238,7 +239,7 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sour
 		was[a.Identity()] = a
 	}
 	for _, o := range outcomes {
-		if o.def.app == nil && o.err == nil && (!o.Runs() || o.move == gate.MoveUnload) {
+		if o.def.app == nil && o.err == nil && (!o.Runs() || o.move == lifecycle.Unload) {
 			continue
 		}
 		a := h.describe(o, was[o.id].Conditions)
@@ -275,9 +276,9 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 		Conditions: append([]metav1.Condition{}, before...), Error: text(o.err),
 	}
 	switch {
-	case o.move == gate.MoveUnload:
+	case o.move == lifecycle.Unload:
 		a.Unloaded = o.why
-	case o.def.app != nil && o.move == gate.MoveKeep && o.Live != nil && o.Live.Tombstone:
+	case o.def.app != nil && o.move == lifecycle.Keep && o.Live != nil && o.Live.Tombstone:
 		a.Unloaded = o.Live.Reason
 	}
 	if o.def.app == nil && o.Hidden {
@@ -320,7 +321,7 @@ func sameRule(a, b policies.Reason) bool { return a.Rule == b.Rule }
 // logChange says once what a person would want to know.
 func (h *Host) logChange(was, is Application) {
 	before, now := was.Condition(v1alpha1.ConditionAllowed), is.Condition(v1alpha1.ConditionAllowed)
-	said := func(c metav1.Condition) string { return strings.SplitN(c.Message, gate.AuditMark, 2)[0] }
+	said := func(c metav1.Condition) string { return strings.SplitN(c.Message, lifecycle.AuditMark, 2)[0] }
 	if before.Status == now.Status && said(before) == said(now) && was.Digest == is.Digest && slices.EqualFunc(was.Audited, is.Audited, sameRule) {
 		return
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/controller/crd"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/lifecycle"
 )
 
 // sealed is a BpfIntent whose seal holds; the zero value stands for none.
@@ -109,11 +110,11 @@ func (r *Reconciler) crdToSeal(ctx context.Context, kind string) (string, error)
 }
 
 // write seals what a move asks for and writes it, in one request.
-func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s gate.Observation, move gate.Move, why string) (sealed, error) {
-	if move == gate.MoveKeep {
+func (r *Reconciler) write(ctx context.Context, app application, mine sealed, s lifecycle.Observation, move lifecycle.Action, why string) (sealed, error) {
+	if move == lifecycle.Keep {
 		return mine, nil
 	}
-	if move == gate.MoveUnload {
+	if move == lifecycle.Unload {
 		if before, went, err := r.rollBack(ctx, app, mine, s); went || err != nil {
 			return before, err
 		}
@@ -235,7 +236,7 @@ func (r *Reconciler) retireIntent(ctx context.Context, s sealed) (time.Duration,
 	}
 	overtaken, wait := r.nodesAreAhead(s)
 	if overtaken {
-		_, err := r.unload(ctx, s, gate.UnloadedAgain(s.payload.Reason))
+		_, err := r.unload(ctx, s, lifecycle.UnloadedAgain(s.payload.Reason))
 		return minBetween, err
 	}
 	if left := time.UnixMilli(s.payload.Serial).Add(keepTombstone).Sub(r.now()); left > 0 {
@@ -258,15 +259,15 @@ func (r *Reconciler) unloadRevokedVersions(ctx context.Context, s sealed) error 
 		return err
 	}
 	kept, err := r.dropDeniedVersions(ctx, s, func(v *intent.Payload) bool {
-		if gate.LostItsSigners(v, revoked) {
+		if lifecycle.LostAllSigners(v, revoked) {
 			return false
 		}
-		return !gate.LostASigner(v, revoked) || r.versionVerdict(ctx, gate.Request{Namespace: namespace}, *v).Keeps
+		return !lifecycle.LostASigner(v, revoked) || r.versionVerdict(ctx, gate.Request{Namespace: namespace}, *v).Keeps
 	})
 	if err != nil || kept {
 		return err
 	}
-	_, err = r.unload(ctx, s, gate.UnloadedByRevocation(s.payload, revoked))
+	_, err = r.unload(ctx, s, lifecycle.RevocationReason(s.payload, revoked))
 	return err
 }
 
@@ -290,23 +291,23 @@ func (r *Reconciler) waitsForSuccessor(ctx context.Context, now application, s s
 // dropDeniedVersions takes the versions from an intent that may run no more, where nothing is
 // sealed over it for now: false where all that runs by it is to be unloaded.
 func (r *Reconciler) dropDeniedVersions(ctx context.Context, s sealed, keeps func(*intent.Payload) bool) (kept bool, err error) {
-	var gone []*intent.Payload
-	for _, v := range append([]*intent.Payload{s.payload}, s.payload.Beside()...) {
+	live, own := s.payload, !keeps(s.payload)
+	var gone []int64
+	for _, v := range live.Beside() {
 		if !keeps(v) {
-			gone = append(gone, v)
+			gone = append(gone, v.VersionSerial())
 		}
 	}
 	if r.rulesChanged(s.payload.Application.Namespace) {
 		return true, errOverruled
 	}
-	live := s.payload
-	switch own := slices.Contains(gone, live); {
-	case own && (live.Rollout == nil || live.Previous == nil || slices.Contains(gone, live.Previous)):
+	switch {
+	case own && (live.Rollout == nil || live.Previous == nil || slices.Contains(gone, live.Previous.VersionSerial())):
 		return false, nil
 	case own && live.Rollout.Through != "":
 		_, err = r.withdraw(ctx, s)
-	case !own || len(gone) > 1:
-		_, err = r.withdrawVersions(ctx, s, otherVersions{live: live, gone: gone, own: own})
+	default:
+		_, err = r.withdrawVersions(ctx, s, otherVersions{intent: live.Serial, gone: gone, own: own})
 	}
 	return true, err
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -47,15 +47,15 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 
 // sealed counts one intent written.
 func (m *Metrics) sealed(tombstone bool) {
-	move := gate.MoveSeal
+	move := lifecycle.Seal
 	if tombstone {
-		move = gate.MoveUnload
+		move = lifecycle.Unload
 	}
 	m.intents.WithLabelValues(string(move)).Inc()
 }
 
 // observe counts one evaluation and what the nodes say.
-func (m *Metrics) observe(app application, s gate.Observation) {
+func (m *Metrics) observe(app application, s lifecycle.Observation) {
 	verdict := "denied"
 	switch {
 	case s.Err != nil:

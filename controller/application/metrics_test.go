@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/test/harness/series"
 )
@@ -52,7 +52,7 @@ func TestNothingIsToldOfWhatIsGone(t *testing.T) {
 
 	app := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "app"}}
 	app.Status.Nodes = &v1alpha1.NodesStatus{Loaded: 2, Failed: 1}
-	unknown := gate.Observation{Err: errors.New("the registry is away")}
+	unknown := lifecycle.Observation{Err: errors.New("the registry is away")}
 	m.observe(app, unknown)
 	const of = `skep_application_nodes{kind="ClusterBpfApplication",name="app",namespace="",state="`
 	is("it runs", map[string]float64{`skep_verdicts_total{verdict="unknown"}`: 1,

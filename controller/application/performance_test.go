@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/lifecycle"
 )
 
 // informers is a cache as controller-runtime has it: what it lists are copies,
@@ -111,7 +111,7 @@ func BenchmarkFold(b *testing.B) {
 			b.ReportAllocs()
 			cache.copies = copies
 			for b.Loop() {
-				if _, err := r.fold(b.Context(), intent.Payload{UID: fmt.Sprintf("%036d", manyApplications-1), Serial: 1}, gate.Observation{}); err != nil {
+				if _, err := r.fold(b.Context(), intent.Payload{UID: fmt.Sprintf("%036d", manyApplications-1), Serial: 1}, lifecycle.Observation{}); err != nil {
 					b.Fatal(err)
 				}
 			}

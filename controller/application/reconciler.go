@@ -32,6 +32,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -317,7 +318,7 @@ func (r *Reconciler) advance(ctx context.Context, app application, mine sealed) 
 // settle decides what is to become of what is sealed, and writes it; why is what keeps
 // it as it is. An allowed version that cannot be sealed takes the place of nothing: what
 // runs is then evaluated by itself.
-func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s *gate.Observation, hold string) (now sealed, why string, err error) {
+func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s *lifecycle.Observation, hold string) (now sealed, why string, err error) {
 	now, why, err = r.act(ctx, app, mine, s, hold)
 	if failed := err; failed != nil && s.Runs() && !s.Frozen && !outdated(failed) {
 		s.Frozen = true
@@ -332,7 +333,7 @@ func (r *Reconciler) settle(ctx context.Context, app application, mine sealed, s
 }
 
 // act is settle for one decision; hold is what keeps another version from being sealed.
-func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *gate.Observation, hold string) (now sealed, why string, err error) {
+func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *lifecycle.Observation, hold string) (now sealed, why string, err error) {
 	others, err := r.evaluateOtherVersions(ctx, *s)
 	if err != nil {
 		return mine, "", err
@@ -343,18 +344,18 @@ func (r *Reconciler) act(ctx context.Context, app application, mine sealed, s *g
 	}
 	move, why := s.Decide(r.Keeper.Revoked(), protected)
 	reason := why
-	others.own = move == gate.MoveUnload
+	others.own = move == lifecycle.Unload
 	switch overtaken, _ := r.nodesAreAhead(mine); {
-	case protected && s.Unloads() && move == gate.MoveKeep:
+	case protected && s.Unloads() && move == lifecycle.Keep:
 		why = fmt.Sprintf("unload protection holds it; to let it go, annotate any ClusterBpfPolicy or BpfSigner with %s=%s", policy.AnnotationConfirm, revision)
-	case overtaken && mine.payload.Tombstone && (move == gate.MoveKeep || hold != ""):
+	case overtaken && mine.payload.Tombstone && (move == lifecycle.Keep || hold != ""):
 		// Nodes run on what they refuse to unload by an older tombstone.
-		move, why, reason = gate.MoveUnload, cmp.Or(why, hold), gate.UnloadedAgain(mine.payload.Reason)
-	case hold != "" && move == gate.MoveSeal && (mine.payload == nil || !s.Verdict.SameVersion(*mine.payload)):
+		move, why, reason = lifecycle.Unload, cmp.Or(why, hold), lifecycle.UnloadedAgain(mine.payload.Reason)
+	case hold != "" && move == lifecycle.Seal && (mine.payload == nil || !s.Verdict.SameVersion(*mine.payload)):
 		// What people want undone, for one, is not sealed meanwhile.
-		move, why = gate.MoveKeep, hold
-	case overtaken && hold == "" && move == gate.MoveKeep && why == "":
-		move = gate.MoveSeal
+		move, why = lifecycle.Keep, hold
+	case overtaken && hold == "" && move == lifecycle.Keep && why == "":
+		move = lifecycle.Seal
 	}
 	mine, err = r.write(ctx, app, mine, *s, move, reason)
 	if err == nil {
@@ -370,7 +371,7 @@ const soon = 30 * time.Second
 // a signature may yet be pushed or a policy could not be evaluated, else by and by, so
 // that a thousand applications that a restart had evaluated at once are not all due
 // together.
-func (r *Reconciler) requeueAfter(s gate.Observation) time.Duration {
+func (r *Reconciler) requeueAfter(s lifecycle.Observation) time.Duration {
 	interval := cmp.Or(r.Interval, 10*time.Minute)
 	verdict := s.Verdict
 	lacks := !verdict.Allowed() && (len(verdict.Evidence().Signatures) == 0 || verdict.Decision().EvidenceDenies)
@@ -384,10 +385,10 @@ func (r *Reconciler) requeueAfter(s gate.Observation) time.Duration {
 const evaluationTimeout = 20 * time.Second
 
 // evaluate asks the gate about a definition, and about what runs.
-func (r *Reconciler) evaluate(ctx context.Context, app application, live *intent.Payload) (gate.Observation, error) {
+func (r *Reconciler) evaluate(ctx context.Context, app application, live *intent.Payload) (lifecycle.Observation, error) {
 	timeout := cmp.Or(r.EvaluationTimeout, evaluationTimeout)
 	weighed := r.Keeper.Weighed(app.GetNamespace())
-	s := gate.Observation{Live: live}
+	s := lifecycle.Observation{Live: live}
 	var err error
 	if s.Request, err = r.request(ctx, app, live); err != nil {
 		return s, err
@@ -460,7 +461,7 @@ func (r *Reconciler) namespace(ctx context.Context, id v1alpha1.Identity) (polic
 // lets it go; of what a policy does not want unloaded it says so. besides are
 // the versions that stand beside what is live: those that are held are taken from the
 // denied.
-func (r *Reconciler) applyUnloadProtection(ctx context.Context, app application, s gate.Observation, besides *otherVersions) (revision string, held bool, err error) {
+func (r *Reconciler) applyUnloadProtection(ctx context.Context, app application, s lifecycle.Observation, besides *otherVersions) (revision string, held bool, err error) {
 	id := app.Identity()
 	if !s.Unloads() && len(besides.denied) == 0 {
 		if s.Runs() && s.Err == nil && !s.Undecided() && s.Verdict.Unevaluated() == nil && !besides.unknown {
@@ -559,20 +560,22 @@ func (r *Reconciler) weighIntent(ctx context.Context, o *v1alpha1.BpfIntent, eff
 // would have what runs unloaded, be it only where nodes are held at the version
 // before. One that hangs is not to take the time of the others.
 func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live intent.Payload) (denies, unloads, byCluster bool) {
-	standing := gate.Observation{Request: request, Live: &live}
+	standing := lifecycle.Observation{Request: request, Live: &live}
 	standing.Verdict, standing.Err = r.evaluateDefinition(ctx, request, slowAfter)
 	// Whether another version was undone or is held back is not asked here.
 	standing.Frozen = !standing.Verdict.SameVersion(live)
 	ctx, cancel := context.WithTimeout(ctx, slowAfter)
 	defer cancel()
-	standing.Running = r.Evaluator.WeighRunning(ctx, standing)
+	standing.Running = r.Evaluator.WeighRunning(ctx, standing.Request, standing.RunningToEvaluate())
 	unloads, byCluster = standing.Unloads(), standing.UnloadsByCluster()
 	for _, v := range live.Beside() {
 		if unloads {
 			break
 		}
-		fate := r.Evaluator.WeighVersion(ctx, request, *v, r.Keeper.Revoked())
-		unloads, byCluster = fate.Denied, fate.ByCluster
+		beside := lifecycle.ObserveVersion(request, *v)
+		beside.Running = r.Evaluator.WeighRunning(ctx, beside.Request, beside.RunningToEvaluate())
+		verdict := beside.VersionVerdict(r.Keeper.Revoked())
+		unloads, byCluster = verdict.Denied, verdict.ByCluster
 	}
 	return standing.Err == nil && !standing.Verdict.Allowed(), unloads, byCluster
 }

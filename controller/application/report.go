@@ -23,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/placement"
 )
 
@@ -37,7 +38,7 @@ const ReasonQueued = "Queued"
 // report patches the status, where it says anything else than before, and tells
 // people what changed for them. What waits with others to be told is told later,
 // and wait is when.
-func (r *Reconciler) report(ctx context.Context, before application, mine sealed, s gate.Observation, p rollout.Progress, why string) (wait time.Duration, err error) {
+func (r *Reconciler) report(ctx context.Context, before application, mine sealed, s lifecycle.Observation, p rollout.Progress, why string) (wait time.Duration, err error) {
 	app := before.DeepCopyObject().(application)
 	if err := r.describe(ctx, app, mine, s, p, why); err != nil {
 		return 0, err
@@ -84,7 +85,7 @@ func (r *Reconciler) readyDelay(before, app application, mine sealed) time.Durat
 }
 
 // describe writes into an application's status what is known of it.
-func (r *Reconciler) describe(ctx context.Context, app application, mine sealed, s gate.Observation, p rollout.Progress, why string) error {
+func (r *Reconciler) describe(ctx context.Context, app application, mine sealed, s lifecycle.Observation, p rollout.Progress, why string) error {
 	report := app.Report()
 	verified, allowed := s.Verified(why), s.Allowed(why)
 	if moved := r.tags.moved(app.Identity()); moved != "" && s.Err == nil {
@@ -138,7 +139,7 @@ func signedBy(signers []string) string {
 }
 
 // fold counts what the nodes say of an intent.
-func (r *Reconciler) fold(ctx context.Context, p intent.Payload, s gate.Observation) (v1alpha1.NodesStatus, error) {
+func (r *Reconciler) fold(ctx context.Context, p intent.Payload, s lifecycle.Observation) (v1alpha1.NodesStatus, error) {
 	nodes, err := r.nodes(ctx)
 	if err != nil {
 		return v1alpha1.NodesStatus{}, err
@@ -147,7 +148,7 @@ func (r *Reconciler) fold(ctx context.Context, p intent.Payload, s gate.Observat
 }
 
 // wanted is what nodes are to have of a version, and its kernels to be able to.
-func wanted(p intent.Payload, s gate.Observation) status.Wanted {
+func wanted(p intent.Payload, s lifecycle.Observation) status.Wanted {
 	var facts *bytecode.Facts
 	if s.Err == nil && s.Verdict.Image().Digest == p.ImageDigest {
 		facts = new(s.Verdict.Facts())
@@ -217,7 +218,7 @@ func ready(n *corev1.Node) bool {
 // pipeline's conditions say: the first that is not true says why. One that stays
 // keeps the time it came to be, so that nothing is written where nothing is new;
 // marking one of the two deletes the other.
-func conclude(app application, mine sealed, s gate.Observation, why string) {
+func conclude(app application, mine sealed, s lifecycle.Observation, why string) {
 	allowed, deployed := conditions.Get(app, v1alpha1.ConditionAllowed), conditions.Get(app, v1alpha1.ConditionDeployed)
 	stalled := func(reason, message string) {
 		conditions.MarkStalled(app, reason, "%s", message)
@@ -242,7 +243,7 @@ func conclude(app application, mine sealed, s gate.Observation, why string) {
 	case errors.Is(s.Err, errQueued):
 		waiting(ReasonQueued, s.Err.Error())
 	case s.Err != nil:
-		waiting(gate.ReasonEvaluationFailed, s.Err.Error())
+		waiting(lifecycle.ReasonEvaluationFailed, s.Err.Error())
 	case allowed.Status != metav1.ConditionTrue:
 		stalled(allowed.Reason, strings.TrimSuffix(allowed.Message+"; "+why, "; "))
 	case stopped(app.Report().Rollout):
@@ -271,7 +272,7 @@ func (r *Reconciler) tell(before, now application) {
 		return
 	}
 	kind := corev1.EventTypeNormal
-	if is.Status == metav1.ConditionFalse && (conditions.IsStalled(now) || is.Reason == gate.ReasonEvaluationFailed) {
+	if is.Status == metav1.ConditionFalse && (conditions.IsStalled(now) || is.Reason == lifecycle.ReasonEvaluationFailed) {
 		kind = corev1.EventTypeWarning
 	}
 	r.Events.Eventf(now.(runtime.Object), nil, kind, is.Reason, "Reconcile", "%s", is.Message)

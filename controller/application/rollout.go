@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/lifecycle"
 )
 
 // stamp is what an intent by a verdict carries beside it: the steps of a version
@@ -25,7 +26,7 @@ import (
 // A new version takes the place of one that was under way: what was before that
 // one stays what was before. A version that was before is brought back at once.
 // What else nodes may run still goes on where it does.
-func (r *Reconciler) stamp(ctx context.Context, app application, mine sealed, s gate.Observation) (gate.Stamp, error) {
+func (r *Reconciler) stamp(ctx context.Context, app application, mine sealed, s lifecycle.Observation) (gate.Stamp, error) {
 	stamp, live := gate.Stamp{UID: string(app.GetUID())}, mine.payload
 	through := ""
 	if live != nil && !live.Tombstone {
@@ -122,37 +123,39 @@ func (r *Reconciler) withdrawn(ctx context.Context, app application, mine sealed
 	return stay
 }
 
-// otherVersions is what the gate says of the versions that an intent names beside its
-// own: gone are those that may run no more, denied those that a policy wants
-// unloaded, of which unload protection has a say. unknown tells that one could not be
-// evaluated, own that the intent's own may run no more either.
+// otherVersions are the versions beside the own one of an intent that may not run on, by
+// their VersionSerial.
 type otherVersions struct {
-	live         *intent.Payload
-	gone         []*intent.Payload
-	denied       []denied
+	// intent is the serial of the intent.
+	intent int64
+	// gone may run no more. denied are unloaded by a policy to which unload protection
+	// applies.
+	gone   []int64
+	denied []denied
+	// unknown says that one could not be evaluated, own that the intent's own version may
+	// run no more either.
 	unknown, own bool
 }
 
 // denied is a version that policies want unloaded: one of the cluster, or those of its
 // namespace alone.
 type denied struct {
-	*intent.Payload
-
+	serial    int64
 	byCluster bool
 }
 
 // evaluateOtherVersions evaluates the versions beside what is live.
-func (r *Reconciler) evaluateOtherVersions(ctx context.Context, s gate.Observation) (otherVersions, error) {
-	b := otherVersions{live: s.Live}
+func (r *Reconciler) evaluateOtherVersions(ctx context.Context, s lifecycle.Observation) (otherVersions, error) {
 	if !s.Runs() {
-		return b, nil
+		return otherVersions{}, nil
 	}
+	b := otherVersions{intent: s.Live.Serial}
 	for _, v := range s.Live.Beside() {
 		switch fate := r.versionVerdict(ctx, s.Request, *v); {
 		case fate.Denied:
-			b.denied = append(b.denied, denied{v, fate.ByCluster})
+			b.denied = append(b.denied, denied{v.VersionSerial(), fate.ByCluster})
 		case !fate.Keeps:
-			b.gone = append(b.gone, v)
+			b.gone = append(b.gone, v.VersionSerial())
 		default:
 			b.unknown = b.unknown || !fate.Known
 		}
@@ -165,10 +168,12 @@ func (r *Reconciler) evaluateOtherVersions(ctx context.Context, s gate.Observati
 
 // versionVerdict is what is to become of a version beside another one, asked no longer than
 // its namespace may.
-func (r *Reconciler) versionVerdict(ctx context.Context, request gate.Request, version intent.Payload) gate.VersionVerdict {
+func (r *Reconciler) versionVerdict(ctx context.Context, request gate.Request, version intent.Payload) lifecycle.VersionVerdict {
 	ctx, done := r.limitEvaluation(ctx, version.Application.Namespace)
 	defer done()
-	return r.Evaluator.EvaluateVersion(ctx, request, version, r.Keeper.Revoked())
+	o := lifecycle.ObserveVersion(request, version)
+	o.Running = r.Evaluator.EvaluateRunning(ctx, o.Request, o.RunningToEvaluate())
+	return o.VersionVerdict(r.Keeper.Revoked())
 }
 
 // mayKeep reports whether a version may go on beside another one. Where it is for the
@@ -208,16 +213,16 @@ func (r *Reconciler) withdrawVersions(ctx context.Context, mine sealed, b otherV
 	gone := slices.Clone(b.gone)
 	if !mine.isBehindNodes() {
 		for _, v := range b.denied {
-			gone = append(gone, v.Payload)
+			gone = append(gone, v.serial)
 		}
 	}
-	if len(gone) == 0 || mine.payload != b.live {
+	if len(gone) == 0 || mine.payload == nil || mine.payload.Serial != b.intent {
 		return mine, nil
 	}
 	live := *mine.payload
 	// What may run no more itself comes to no node by this.
 	if mine.isBehindNodes() && live.Rollout != nil && !b.own {
-		through, err := r.furthestNode(ctx, live, append(gone, live.Beside()...))
+		through, err := r.furthestNode(ctx, live)
 		if err != nil {
 			return mine, err
 		}
@@ -231,12 +236,12 @@ func (r *Reconciler) withdrawVersions(ctx context.Context, mine sealed, b otherV
 	return r.putEnvelope(ctx, mine, envelope, mine.object.Annotations[annotationCRD])
 }
 
-// furthestNode is the greatest hash of the nodes that say they run another version than
-// those: an intent that was lost had brought it there, and a step that came less far
-// would unload it.
-func (r *Reconciler) furthestNode(ctx context.Context, live intent.Payload, than []*intent.Payload) (through string, err error) {
-	known := make([]version, 0, len(than))
-	for _, v := range than {
+// furthestNode is the greatest hash of the nodes that report another version than those
+// beside the live one: an intent that was lost had brought it there, and a step that
+// came less far would unload it.
+func (r *Reconciler) furthestNode(ctx context.Context, live intent.Payload) (through string, err error) {
+	var known []version
+	for _, v := range live.Beside() {
 		known = append(known, versionOf(v))
 	}
 	var nodes v1alpha1.BpfNodeList
@@ -256,7 +261,7 @@ func (r *Reconciler) furthestNode(ctx context.Context, live intent.Payload, than
 }
 
 // fleet orders the nodes that a version is meant for.
-func (r *Reconciler) fleet(ctx context.Context, app application, version intent.Payload, s gate.Observation) (rollout.Fleet, error) {
+func (r *Reconciler) fleet(ctx context.Context, app application, version intent.Payload, s lifecycle.Observation) (rollout.Fleet, error) {
 	nodes, err := r.nodes(ctx)
 	if err != nil {
 		return rollout.Fleet{}, err
@@ -268,7 +273,7 @@ func (r *Reconciler) fleet(ctx context.Context, app application, version intent.
 
 // rolloutAtRest tells how a rollout stands that there is none of, or that is not to move
 // whatever its nodes say.
-func (r *Reconciler) rolloutAtRest(mine sealed, s gate.Observation, hold v1alpha1.RolloutStatus) (p rollout.Progress, still bool) {
+func (r *Reconciler) rolloutAtRest(mine sealed, s lifecycle.Observation, hold v1alpha1.RolloutStatus) (p rollout.Progress, still bool) {
 	live := mine.payload
 	say := func(state v1alpha1.RolloutState, message string) (rollout.Progress, bool) {
 		return rollout.Progress{Status: v1alpha1.RolloutStatus{State: state, Message: message}}, true
@@ -289,7 +294,7 @@ func (r *Reconciler) rolloutAtRest(mine sealed, s gate.Observation, hold v1alpha
 }
 
 // advanceRollout moves a rollout that can go on, and tells how it stands.
-func (r *Reconciler) advanceRollout(ctx context.Context, app application, mine sealed, s gate.Observation, hold v1alpha1.RolloutStatus) (sealed, rollout.Progress, error) {
+func (r *Reconciler) advanceRollout(ctx context.Context, app application, mine sealed, s lifecycle.Observation, hold v1alpha1.RolloutStatus) (sealed, rollout.Progress, error) {
 	if p, still := r.rolloutAtRest(mine, s, hold); still {
 		return mine, p, nil
 	}
@@ -318,7 +323,7 @@ func (r *Reconciler) advanceRollout(ctx context.Context, app application, mine s
 // rollBack takes a version that may not run from the nodes that its rollout came to,
 // where the one before may run: false where all is to be unloaded. The one before
 // takes its place for good once it can be evaluated, and would be admitted.
-func (r *Reconciler) rollBack(ctx context.Context, app application, mine sealed, s gate.Observation) (sealed, bool, error) {
+func (r *Reconciler) rollBack(ctx context.Context, app application, mine sealed, s lifecycle.Observation) (sealed, bool, error) {
 	live := mine.payload
 	if !s.Runs() || live.Rollout == nil || live.Previous == nil {
 		return mine, false, nil
@@ -347,7 +352,7 @@ const runsOn = "of an intent that was lost, what runs goes on, whatever is revok
 
 // applyRequests does what people undid, and says why a version is held back: the zero value
 // where it is not. What runs is evaluated by itself in both cases.
-func (r *Reconciler) applyRequests(ctx context.Context, app application, mine sealed, s *gate.Observation) (now sealed, hold v1alpha1.RolloutStatus, err error) {
+func (r *Reconciler) applyRequests(ctx context.Context, app application, mine sealed, s *lifecycle.Observation) (now sealed, hold v1alpha1.RolloutStatus, err error) {
 	mine, hold, err = r.undo(ctx, app, mine, s)
 	if err == nil && hold.State == "" {
 		hold, err = r.lostIntentReason(app, mine)
@@ -372,7 +377,7 @@ func (r *Reconciler) applyRequests(ctx context.Context, app application, mine se
 // what is sealed says so of an undo that was done, and the status of one that was
 // not. What was unloaded since stays so. hold is why it could not be done: the
 // rollout goes no further then either.
-func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *gate.Observation) (now sealed, hold v1alpha1.RolloutStatus, err error) {
+func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *lifecycle.Observation) (now sealed, hold v1alpha1.RolloutStatus, err error) {
 	live := mine.payload
 	generation, err := gate.Generation(app)
 	if err != nil {
@@ -400,7 +405,7 @@ func (r *Reconciler) undo(ctx context.Context, app application, mine sealed, s *
 // hold evaluates what runs by itself where its definition does not take its place, such
 // as one that was undone or is held back. What is known of it by now is not asked again.
 // A namespace of which enough evaluations wait has no registry asked for one more.
-func (r *Reconciler) hold(ctx context.Context, s *gate.Observation) {
+func (r *Reconciler) hold(ctx context.Context, s *lifecycle.Observation) {
 	if s.Running != (gate.RunningVerdict{}) {
 		return
 	}
@@ -410,7 +415,7 @@ func (r *Reconciler) hold(ctx context.Context, s *gate.Observation) {
 	}
 	ctx, done := r.limitEvaluation(ctx, namespace)
 	defer done()
-	s.Running = r.Evaluator.EvaluateRunning(ctx, *s)
+	s.Running = r.Evaluator.EvaluateRunning(ctx, s.Request, s.RunningToEvaluate())
 }
 
 // lostIntentReason is why a version is held back whose intent was lost, and with it that
@@ -451,7 +456,7 @@ func resumed(app application, serial int64) bool {
 // what it takes the place of, and would lose that at once: there is nothing to hold them
 // at, by an intent that was lost or because the first version is on its way yet, or
 // it is the version before, which has no steps.
-func (r *Reconciler) noMatchingNodesReason(ctx context.Context, app application, mine sealed, s gate.Observation) (hold v1alpha1.RolloutStatus, err error) {
+func (r *Reconciler) noMatchingNodesReason(ctx context.Context, app application, mine sealed, s lifecycle.Observation) (hold v1alpha1.RolloutStatus, err error) {
 	live := mine.payload
 	loses := mine.lost || live != nil && !s.Verdict.SameVersion(*live) && (mine.isBehindNodes() || s.Runs() && (lastFullyRolledOut(live) == nil || reverts(s.Verdict, live)))
 	if !loses || !s.Verdict.Allowed() || resumed(app, app.Report().Serial) {
@@ -466,7 +471,7 @@ func (r *Reconciler) noMatchingNodesReason(ctx context.Context, app application,
 
 // matchesNoNode is why a version comes to no node, where nodes may run something that it
 // would take the place of; empty where it comes to some, or there is nothing to lose.
-func (r *Reconciler) matchesNoNode(ctx context.Context, app application, mine sealed, version intent.Payload, s gate.Observation) (why string, err error) {
+func (r *Reconciler) matchesNoNode(ctx context.Context, app application, mine sealed, version intent.Payload, s lifecycle.Observation) (why string, err error) {
 	fleet, err := r.fleet(ctx, app, version, s)
 	if err != nil || fleet.Empty() == "" {
 		return "", err
@@ -481,7 +486,7 @@ func (r *Reconciler) matchesNoNode(ctx context.Context, app application, mine se
 const nothingBefore = "there is no version before to bring back: change the definition, or see skep rollout resume"
 
 // sealUndo seals what an undo of the definition of a generation brings back.
-func (r *Reconciler) sealUndo(ctx context.Context, app application, mine sealed, s gate.Observation, generation int64) (now sealed, hold string, err error) {
+func (r *Reconciler) sealUndo(ctx context.Context, app application, mine sealed, s lifecycle.Observation, generation int64) (now sealed, hold string, err error) {
 	live := mine.payload
 	before, err := undoTarget(app, live)
 	switch {

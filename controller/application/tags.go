@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -119,7 +120,7 @@ const (
 // lookUp asks now and then what the tag of an application stands for. One that
 // moved is reported and not followed; a registry that does not answer says
 // nothing.
-func (r *Reconciler) lookUp(ctx context.Context, app application, s gate.Observation) {
+func (r *Reconciler) lookUp(ctx context.Context, app application, s lifecycle.Observation) {
 	image := s.Verdict.Image()
 	if image.Tag == "" || s.Request.Reader == nil || !s.Verdict.Allowed() || !s.Verdict.Stale().IsZero() {
 		return

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -75,7 +75,7 @@ func TestADefinitionThatNoIntentHoldsIsDenied(t *testing.T) {
 	ref, _ := f.Push("app:big", programs.Object("uprobe_count"), "team-b")
 	p := f.edit(func(s *v1alpha1.BpfApplicationSpec) { s.Bytecode.Image, s.Programs = ref, probes('\u2028') })
 	allowed := condition(f.app, v1alpha1.ConditionAllowed)
-	if f.say(p) != "v1 on 5" || allowed.Reason != gate.ReasonDenied || !strings.Contains(allowed.Message, "shape/size") {
+	if f.say(p) != "v1 on 5" || allowed.Reason != lifecycle.ReasonDenied || !strings.Contains(allowed.Message, "shape/size") {
 		t.Fatalf("%s; %+v", f.say(p), allowed)
 	}
 	if p := f.revoke("team-a"); !p.Tombstone {

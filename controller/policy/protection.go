@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 )
 
 // AnnotationConfirm holds, on any ClusterBpfPolicy or BpfSigner, the revision of
@@ -47,7 +47,7 @@ type unload struct {
 
 // on reports whether it holds what waits for a revision.
 func (b *unloadProtection) on(revision string) bool {
-	return !b.confirmed[revision] && gate.NeedsConfirmation(b.running, len(b.unloads))
+	return !b.confirmed[revision] && lifecycle.NeedsConfirmation(b.running, len(b.unloads))
 }
 
 // released is where unload protection held what another one does not hold any more.
@@ -175,7 +175,7 @@ func (k *Keeper) open(unloaded []*v1alpha1.BpfIntent) map[string]tombstone {
 			}
 			p := sealed.Payload()
 			one = tombstone{application: p.Application, serial: o.Spec.Serial}
-			one.denied = p.UID == o.Name && p.Serial == o.Spec.Serial && p.Reason == gate.UnloadedByPolicy
+			one.denied = p.UID == o.Name && p.Serial == o.Spec.Serial && p.Reason == lifecycle.UnloadedByPolicy
 		}
 		opened[o.Name] = one
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/test/fixture/seals"
 )
 
@@ -34,11 +35,11 @@ func TestAChangeOfLeaderKeepsTheCountOfUnloadProtection(t *testing.T) {
 		later  time.Duration
 		held   bool
 	}{
-		"a policy denied them":                      {key, gate.UnloadedByPolicy, time.Minute, true},
-		"a policy denied them long ago":             {key, gate.UnloadedByPolicy, 2 * together, false},
-		"a tombstone is sealed over an older one":   {key, gate.UnloadedAgain(gate.UnloadedByPolicy), time.Minute, false},
+		"a policy denied them":                      {key, lifecycle.UnloadedByPolicy, time.Minute, true},
+		"a policy denied them long ago":             {key, lifecycle.UnloadedByPolicy, 2 * together, false},
+		"a tombstone is sealed over an older one":   {key, lifecycle.UnloadedAgain(lifecycle.UnloadedByPolicy), time.Minute, false},
 		"they were deleted":                         {key, "it was deleted", time.Minute, false},
-		"no controller sealed that a policy denied": {stranger, gate.UnloadedByPolicy, time.Minute, false},
+		"no controller sealed that a policy denied": {stranger, lifecycle.UnloadedByPolicy, time.Minute, false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			all := apps(20)
@@ -56,7 +57,7 @@ func TestAChangeOfLeaderKeepsTheCountOfUnloadProtection(t *testing.T) {
 				in.sealed = append(in.sealed, unloaded(t, c.by, id, "uid-"+id.Name, now, c.reason))
 			}
 			// One that was made anew runs, whatever is said of the one before it.
-			in.sealed = append(in.sealed, unloaded(t, key, all[3], "before", now, gate.UnloadedByPolicy))
+			in.sealed = append(in.sealed, unloaded(t, key, all[3], "before", now, lifecycle.UnloadedByPolicy))
 			now = now.Add(c.later)
 			for who, k := range map[string]*Keeper{"a replica that followed": follows, "one that starts": replica()} {
 				if _, held := holds(t, k, all[2]); held != c.held {

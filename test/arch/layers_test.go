@@ -27,7 +27,7 @@ func layers() []row {
 	two := with(one, "schemas", "bytecode", "image", "intent")
 	three := with(two, "signing")
 	four := with(three, "policies")
-	five := with(four, "gate")
+	five := with(four, "gate", "lifecycle")
 	// What the agent may see of layer 2: bytecode without the registry.
 	agent := with(one, "intent", "bytecode", "placement", "kubeauth", "listen")
 	return []row{
@@ -50,6 +50,8 @@ func layers() []row {
 		{"signing", with(one, "image")},
 		{"policies", with(three, "confined")},
 		{"gate", four},
+		// It decides on the gate's verdicts, and seals nothing; see seal_test.go.
+		{"lifecycle", with(four, "gate")},
 		{"agent", agent},
 		{"nodemode", with(five, "agent", "listen")},
 		{"controller", with(five, "placement", "kubeauth")},
@@ -321,7 +323,7 @@ func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
 
 // purePackages decide and do no I/O.
 func purePackages() []string {
-	return []string{"api/v1alpha1", "hook", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/values", "placement", "agent/plan"}
+	return []string{"api/v1alpha1", "hook", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/values", "placement", "agent/plan", "lifecycle"}
 }
 
 // impure lists what a package that only decides has no use for.

@@ -22,7 +22,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/controlplane"
@@ -326,14 +326,14 @@ func (s *turns) killRegistry() {
 	second, newer := s.Push("count:v2", programs.Object("xdp_count_v2"), "team-a")
 	again := s.Kill()
 	s.asks(toImage(second))
-	s.condition(s.app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, gate.ReasonEvaluationFailed)
+	s.condition(s.app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, lifecycle.ReasonEvaluationFailed)
 	s.nodes[1].kill()
 	s.nodes[1].start()
 	s.counted("the registry is dead, and an agent started anew")
 	s.asks(func(to *v1alpha1.BpfApplicationSpec) { toImage(known)(to); prefers(105)(to) })
 	s.runs(s.nodes...)
 	s.asks(toImage(second))
-	s.condition(s.app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, gate.ReasonEvaluationFailed)
+	s.condition(s.app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, lifecycle.ReasonEvaluationFailed)
 	if p := s.opened(s.app); p.ImageDigest != first {
 		s.t.Errorf("sealed %s, which nobody could look at", p.ImageDigest)
 	}

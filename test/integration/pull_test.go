@@ -27,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -177,7 +178,7 @@ func (p *private) again(app *v1alpha1.BpfApplication) {
 func (p *private) unknown(app *v1alpha1.BpfApplication, says ...string) {
 	p.t.Helper()
 	p.until("it to say why", func() error {
-		why := p.condition(app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, gate.ReasonEvaluationFailed)
+		why := p.condition(app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, lifecycle.ReasonEvaluationFailed)
 		for _, want := range says {
 			if !strings.Contains(why.Message, want) {
 				return fmt.Errorf("%s does not say %q", why.Message, want)

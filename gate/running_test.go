@@ -8,6 +8,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -16,10 +17,10 @@ import (
 func TestABrokenDefinitionIsNotUnloadedForWhatItNoLongerSays(t *testing.T) {
 	for name, c := range map[string]struct {
 		rego string
-		want gate.Move
+		want lifecycle.Action
 	}{
-		"a label is asked for, which nobody can read": {"deny contains \"no owner\" if not input.application.metadata.labels.owner", gate.MoveKeep},
-		"the bytecode is refused":                     {"deny contains \"counts\" if input.bytecode.programs[_].name == \"count_packets\"", gate.MoveUnload},
+		"a label is asked for, which nobody can read": {"deny contains \"no owner\" if not input.application.metadata.labels.owner", lifecycle.Keep},
+		"the bytecode is refused":                     {"deny contains \"counts\" if input.bytecode.programs[_].name == \"count_packets\"", lifecycle.Unload},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -30,10 +31,10 @@ func TestABrokenDefinitionIsNotUnloadedForWhatItNoLongerSays(t *testing.T) {
 			unloads := rego(c.rego)
 			unloads.Spec.Running = v1alpha1.RunningUnload
 			evaluator.SetPolicies(w.policy(unloads))
-			s := gate.Observation{Live: &runs, Hidden: true}
-			s.Running = evaluator.EvaluateRunning(t.Context(), s)
+			s := lifecycle.Observation{Live: &runs, Hidden: true}
+			s.Running = evaluator.EvaluateRunning(t.Context(), s.Request, s.RunningToEvaluate())
 			if move, why := s.Decide(nil, false); move != c.want {
-				t.Errorf("Settle = %s (%s), want %s", move, why, c.want)
+				t.Errorf("Decide = %s (%s), want %s", move, why, c.want)
 			}
 		})
 	}
@@ -63,16 +64,16 @@ func TestWhosePolicyUnloads(t *testing.T) {
 			evaluator := w.evaluator()
 			runs := sealed(t, mustEvaluate(t, evaluator, defined), gate.Stamp{UID: "u", Serial: 7})
 			evaluator.SetPolicies(w.policy(c.policies...))
-			standings := map[string]gate.Observation{
+			standings := map[string]lifecycle.Observation{
 				"its definition": {Live: &runs, Request: gate.Request{Application: defined}, Verdict: mustEvaluate(t, evaluator, defined)},
 				"what runs":      {Live: &runs, Hidden: true},
 			}
 			away := standings["what runs"]
-			away.Running = evaluator.EvaluateRunningBy(t.Context(), away, func(context.Context, gate.Request) (gate.Verdict, error) { return gate.Verdict{}, gate.ErrPending })
+			away.Running = evaluator.EvaluateRunningBy(t.Context(), away.Request, away.RunningToEvaluate(), func(context.Context, gate.Request) (gate.Verdict, error) { return gate.Verdict{}, gate.ErrPending })
 			standings["what runs, without a registry"] = away
 			for what, s := range standings {
 				if what == "what runs" {
-					s.Running = evaluator.EvaluateRunning(t.Context(), s)
+					s.Running = evaluator.EvaluateRunning(t.Context(), s.Request, s.RunningToEvaluate())
 				}
 				if !s.Unloads() || s.UnloadsByCluster() != c.byCluster {
 					t.Errorf("%s: unloaded %t, by a policy of the cluster %t", what, s.Unloads(), s.UnloadsByCluster())

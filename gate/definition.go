@@ -30,9 +30,9 @@ func beforeEnd(ctx context.Context) (context.Context, context.CancelFunc) {
 // DeniedByDefinition is the verdict on a request that could not be evaluated, for the cause,
 // where it is denied whatever a registry would tell of its image. It asks no registry,
 // and reports false where nothing is known.
-func (j *Evaluator) DeniedByDefinition(ctx context.Context, req Request, cause error) (Verdict, bool) {
-	trust, set := j.active()
-	decision, unknown, err := j.decideByDefinition(ctx, set, req)
+func (e *Evaluator) DeniedByDefinition(ctx context.Context, req Request, cause error) (Verdict, bool) {
+	trust, set := e.active()
+	decision, unknown, err := e.decideByDefinition(ctx, set, req)
 	if err != nil || decision.Allowed() {
 		return Verdict{}, false
 	}
@@ -57,8 +57,8 @@ func (j *Evaluator) DeniedByDefinition(ctx context.Context, req Request, cause e
 
 // decideByDefinition asks the policies about what is known of a request without a registry, or the
 // memory of what they said. It returns what is not known as well.
-func (j *Evaluator) decideByDefinition(ctx context.Context, set *policies.Set, req Request) (policies.Decision, policies.Unknown, error) {
-	input, unknown, err := j.withoutRegistry(ctx, req)
+func (e *Evaluator) decideByDefinition(ctx context.Context, set *policies.Set, req Request) (policies.Decision, policies.Unknown, error) {
+	input, unknown, err := e.withoutRegistry(ctx, req)
 	if err != nil {
 		return policies.Decision{}, unknown, err
 	}
@@ -66,13 +66,13 @@ func (j *Evaluator) decideByDefinition(ctx context.Context, set *policies.Set, r
 	if err != nil {
 		return policies.Decision{}, unknown, err
 	}
-	if decision, known := j.known.decisions.get(key); known {
+	if decision, known := e.known.decisions.get(key); known {
 		return decision, unknown, nil
 	}
-	input.Now = j.opts.Now()
+	input.Now = e.opts.Now()
 	decision, err := set.Foregone(ctx, input, unknown)
 	if err == nil && !decision.TimeDependent {
-		j.known.decisions.put(key, decision)
+		e.known.decisions.put(key, decision)
 	}
 	return decision, unknown, err
 }
@@ -80,30 +80,30 @@ func (j *Evaluator) decideByDefinition(ctx context.Context, set *policies.Set, r
 // withoutRegistry is the document of a request as far as it is known without a registry,
 // and which parts of it are not: the signatures, and where the image is not in the cache
 // all of what it says.
-func (j *Evaluator) withoutRegistry(ctx context.Context, req Request) (policies.Input, policies.Unknown, error) {
+func (e *Evaluator) withoutRegistry(ctx context.Context, req Request) (policies.Input, policies.Unknown, error) {
 	shaped, err := Shape(req)
 	if err != nil {
 		return policies.Input{}, policies.Unknown{}, err
 	}
-	if inspected, err := j.inCache(ctx, shaped); err == nil {
+	if inspected, err := e.inCache(ctx, shaped); err == nil {
 		return inspected.Input(), policies.Unknown{}, nil
 	}
 	return shaped.defined()
 }
 
 // inCache is a request with what its bytecode says, where that is in the cache.
-func (j *Evaluator) inCache(ctx context.Context, s Shaped) (Inspected, error) {
+func (e *Evaluator) inCache(ctx context.Context, s Shaped) (Inspected, error) {
 	ctx, cancel := beforeEnd(image.CacheOnly(ctx))
 	defer cancel()
-	resolved, err := j.Resolve(ctx, s)
+	resolved, err := e.Resolve(ctx, s)
 	if err != nil {
 		return Inspected{}, err
 	}
 	v := Verified{Resolved: resolved}
-	if v.object, err = j.open(ctx, resolved); err != nil {
+	if v.object, err = e.open(ctx, resolved); err != nil {
 		return Inspected{}, err
 	}
-	return j.Inspect(ctx, v)
+	return e.Inspect(ctx, v)
 }
 
 // defined is the document of a request as far as its definition says it, and which

@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -71,7 +72,7 @@ func TestADefinitionIsDeniedWithTheRegistryAway(t *testing.T) {
 			if warned := v.Decision().Warnings; !errors.Is(v.Unevaluated(), image.ErrUnavailable) || len(warned) != 1 || warned[0].Rule != "evaluate/definition" {
 				t.Errorf("it does not say that there may be more: %v, %+v", v.Unevaluated(), warned)
 			}
-			s := gate.Observation{Request: req, Verdict: v}
+			s := lifecycle.Observation{Request: req, Verdict: v}
 			if verified, allowed := s.Verified(""), s.Allowed(""); verified.Status != metav1.ConditionUnknown || allowed.Status != metav1.ConditionFalse ||
 				!strings.Contains(allowed.Message, "only the definition was evaluated") {
 				t.Errorf("%+v, %+v", verified, allowed)
@@ -133,11 +134,11 @@ const (
 // reach, or its answer is awaited. What a policy that unloads denies of the definition, or
 // of bytecode in the cache, is unloaded. What only lacks its evidence is kept.
 func TestWhatRunsWaitsForNoRegistry(t *testing.T) {
-	kept, unloaded := gate.MoveKeep, gate.MoveUnload
+	kept, unloaded := lifecycle.Keep, lifecycle.Unload
 	for name, c := range map[string]struct {
 		policy policies.Policy
 		// alone is what becomes of it by its definition alone, cached with its bytecode.
-		alone, cached gate.Move
+		alone, cached lifecycle.Action
 		// authored says that it is kept where its definition cannot be read.
 		authored bool
 	}{
@@ -197,7 +198,7 @@ func TestWhatRunsWaitsForNoRegistry(t *testing.T) {
 			for _, cache := range []struct {
 				state string
 				empty bool
-				want  gate.Move
+				want  lifecycle.Action
 			}{{"bytecode in the cache", false, c.cached}, {"an empty cache", true, c.alone}} {
 				if cache.empty {
 					w.renew()
@@ -206,10 +207,10 @@ func TestWhatRunsWaitsForNoRegistry(t *testing.T) {
 				j.SetPolicies(set)
 				for _, cause := range []error{gate.ErrPending, image.ErrNotAsked, image.ErrUnavailable} {
 					evaluate := func(context.Context, gate.Request) (gate.Verdict, error) { return gate.Verdict{}, cause }
-					defined := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Err: cause, Live: &runs}
-					defined.Running = j.EvaluateRunningBy(t.Context(), defined, evaluate)
+					defined := lifecycle.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Err: cause, Live: &runs}
+					defined.Running = j.EvaluateRunningBy(t.Context(), defined.Request, defined.RunningToEvaluate(), evaluate)
 					if move, why := defined.Decide(nil, false); move != cache.want {
-						t.Errorf("%s, %v: Settle = %s (%s), want %s", cache.state, cause, move, why, cache.want)
+						t.Errorf("%s, %v: Decide = %s (%s), want %s", cache.state, cause, move, why, cache.want)
 					}
 					if move, why := defined.Decide(nil, true); move != kept {
 						t.Errorf("%s, %v: unload protection lets it through: %s", cache.state, cause, why)
@@ -217,10 +218,10 @@ func TestWhatRunsWaitsForNoRegistry(t *testing.T) {
 					if waits := defined.Pending(); waits != (cache.want == kept && errors.Is(cause, gate.ErrPending)) {
 						t.Errorf("%s, %v: pending %v", cache.state, cause, waits)
 					}
-					hidden := gate.Observation{Live: &runs, Hidden: true}
-					hidden.Running = j.EvaluateRunningBy(t.Context(), hidden, evaluate)
+					hidden := lifecycle.Observation{Live: &runs, Hidden: true}
+					hidden.Running = j.EvaluateRunningBy(t.Context(), hidden.Request, hidden.RunningToEvaluate(), evaluate)
 					if move, why := hidden.Decide(nil, false); move != cache.want && !c.authored || c.authored && move != kept {
-						t.Errorf("%s, %v, hidden: Settle = %s (%s)", cache.state, cause, move, why)
+						t.Errorf("%s, %v, hidden: Decide = %s (%s)", cache.state, cause, move, why)
 					}
 				}
 			}
@@ -245,28 +246,30 @@ func TestARegistryKeepsNothingThatItsDefinitionIsDeniedFor(t *testing.T) {
 			j := w.evaluator()
 			for _, c := range []struct {
 				policy policies.Policy
-				want   gate.Move
-			}{{unloading(deniesDefinition), gate.MoveUnload}, {unloading(deniesUnsigned), gate.MoveKeep}} {
+				want   lifecycle.Action
+			}{{unloading(deniesDefinition), lifecycle.Unload}, {unloading(deniesUnsigned), lifecycle.Keep}} {
 				j.SetPolicies(w.policy(c.policy))
-				s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+				s := lifecycle.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
 				s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
-				s.Running = j.EvaluateRunning(t.Context(), s)
+				s.Running = j.EvaluateRunning(t.Context(), s.Request, s.RunningToEvaluate())
 				if move, why := s.Decide(nil, false); move != c.want {
-					t.Errorf("%s: Settle = %s (%s), want %s", c.policy.Spec.Rego, move, why, c.want)
+					t.Errorf("%s: Decide = %s (%s), want %s", c.policy.Spec.Rego, move, why, c.want)
 				}
 				if s.Verdict.Allowed() {
 					t.Errorf("%s: it is allowed", c.policy.Spec.Rego)
 				}
 				ends, end := context.WithCancel(t.Context())
-				s.Running = j.EvaluateRunningBy(ends, s, func(context.Context, gate.Request) (gate.Verdict, error) {
+				s.Running = j.EvaluateRunningBy(ends, s.Request, s.RunningToEvaluate(), func(context.Context, gate.Request) (gate.Verdict, error) {
 					end()
 					return gate.Verdict{}, errors.New("too many wait for the registry")
 				})
 				if move, why := s.Decide(nil, false); move != c.want {
-					t.Errorf("%s: where an evaluation is ended, Settle = %s (%s), want %s", c.policy.Spec.Rego, move, why, c.want)
+					t.Errorf("%s: where an evaluation is ended, Decide = %s (%s), want %s", c.policy.Spec.Rego, move, why, c.want)
 				}
-				fate := j.EvaluateVersion(t.Context(), gate.Request{Application: a}, runs, nil)
-				if fate.Known || fate.Keeps != (c.want == gate.MoveKeep) || fate.Denied == fate.Keeps {
+				beside := lifecycle.ObserveVersion(gate.Request{Application: a}, runs)
+				beside.Running = j.EvaluateRunning(t.Context(), beside.Request, beside.RunningToEvaluate())
+				fate := beside.VersionVerdict(nil)
+				if fate.Known || fate.Keeps != (c.want == lifecycle.Keep) || fate.Denied == fate.Keeps {
 					t.Errorf("%s: beside another version: %+v", c.policy.Spec.Rego, fate)
 				}
 			}
@@ -284,20 +287,20 @@ func TestAnnotationsThatAreTooLargeKeepNothing(t *testing.T) {
 	a.Annotations = map[string]string{"large": strings.Repeat("x", 5<<20)}
 	for _, c := range []struct {
 		policy policies.Policy
-		want   gate.Move
+		want   lifecycle.Action
 	}{
-		{unloading(deniesDefinition), gate.MoveUnload},
-		{unloading(deniesBytecode), gate.MoveUnload},
-		{unloading(`deny contains "large" if input.application.metadata.annotations.large`), gate.MoveKeep},
-		{unloading(`deny contains "no owner" if not input.application.metadata.labels.owner`), gate.MoveKeep},
-		{rego(deniesDefinition), gate.MoveKeep},
+		{unloading(deniesDefinition), lifecycle.Unload},
+		{unloading(deniesBytecode), lifecycle.Unload},
+		{unloading(`deny contains "large" if input.application.metadata.annotations.large`), lifecycle.Keep},
+		{unloading(`deny contains "no owner" if not input.application.metadata.labels.owner`), lifecycle.Keep},
+		{rego(deniesDefinition), lifecycle.Keep},
 	} {
 		j.SetPolicies(w.policy(c.policy))
-		s := gate.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
+		s := lifecycle.Observation{Request: gate.Request{Application: a, Digest: runs.ImageDigest}, Live: &runs}
 		s.Verdict, s.Err = j.Evaluate(t.Context(), s.Request)
-		s.Running = j.EvaluateRunning(t.Context(), s)
+		s.Running = j.EvaluateRunning(t.Context(), s.Request, s.RunningToEvaluate())
 		if move, why := s.Decide(nil, false); s.Err != nil || move != c.want {
-			t.Errorf("%s: Settle = %s (%s), %v, want %s", c.policy.Spec.Rego, move, why, s.Err, c.want)
+			t.Errorf("%s: Decide = %s (%s), %v, want %s", c.policy.Spec.Rego, move, why, s.Err, c.want)
 		}
 	}
 }
