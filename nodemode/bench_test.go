@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/gitrepo"
 )
 
 // BenchmarkCommitToAttached measures from a commit to the new version attached
@@ -16,16 +17,16 @@ import (
 // commit on nothing is fetched.
 func BenchmarkCommitToAttached(b *testing.B) {
 	s := newStage(b)
-	r := newRepository(b)
+	r := gitrepo.New(b)
 	refs := []string{s.push(first, "app:v1", "team-a"), s.push(second, "app:v2", "team-a")}
-	s.defs = r.dir
-	h := s.open(func(o *Options) { o.Source, o.Interval, o.Now = "file://"+r.dir, time.Hour, nil })
+	s.defs = r.Dir
+	h := s.open(func(o *Options) { o.Source, o.Interval, o.Now = "file://"+r.Dir, time.Hour, nil })
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx, nil) }()
 	for n := 0; b.Loop(); n++ {
 		ref := refs[n%2]
-		r.commit(map[string]string{"app.yaml": string(s.definition("app", ref))})
+		r.Commit(map[string]string{"app.yaml": string(s.definition("app", ref))})
 		for !attached(h, ref) {
 			<-time.After(time.Millisecond)
 		}

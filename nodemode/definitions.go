@@ -9,6 +9,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/schemas"
 )
 
@@ -41,8 +42,8 @@ type definitions struct {
 
 // load renders a tree. An error means that nothing can be said of any
 // definition.
-func load(ctx context.Context, t tree, sub string) (definitions, error) {
-	loaded, err := schemas.Load(ctx, schemas.Options{Root: t.dir, Path: filepath.ToSlash(sub)})
+func load(ctx context.Context, t source.Tree, sub string) (definitions, error) {
+	loaded, err := schemas.Load(ctx, schemas.Options{Root: t.Dir, Path: filepath.ToSlash(sub)})
 	if err != nil {
 		return definitions{}, err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/skep-dev/skep/nodemode/source"
 )
 
 // fetchTimeout is how long a source may take, from fetching it to its rendered
@@ -13,7 +15,7 @@ const fetchTimeout = 2 * time.Minute
 // fetched is what a fetch came to. Without changed, the definitions are those
 // read before.
 type fetched struct {
-	tree    tree
+	tree    source.Tree
 	defs    definitions
 	changed bool
 	err     error
@@ -52,13 +54,13 @@ func (h *Host) fetch(ctx context.Context) (fetched, error) {
 
 // begin starts a fetch; its result comes out of the channel.
 func (h *Host) begin(ctx context.Context) chan fetched {
-	out, before, never := make(chan fetched, 1), h.tree.state, h.defs.mayHide == nil
+	out, before, never := make(chan fetched, 1), h.tree.State, h.defs.mayHide == nil
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 		defer cancel()
 		var f fetched
-		f.tree, f.err = h.source.fetch(ctx)
-		if f.changed = f.err == nil && (never || f.tree.state != before); f.changed {
+		f.tree, f.err = h.source.Fetch(ctx)
+		if f.changed = f.err == nil && (never || f.tree.State != before); f.changed {
 			f.defs, f.err = load(ctx, f.tree, h.opts.Path)
 		}
 		out <- f

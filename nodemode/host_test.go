@@ -30,6 +30,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/test/fixture/programs"
@@ -504,7 +505,7 @@ func TestAFileBeingWrittenIsNotTakenForGone(t *testing.T) {
 	s.write(filepath.Join(s.defs, "app.yaml"), nil)
 	written := make(chan struct{})
 	// An editor's second step, well within the time a folder is waited for.
-	time.AfterFunc(quiet/4, func() {
+	time.AfterFunc(source.Quiet/4, func() {
 		defer close(written)
 		_ = os.WriteFile(filepath.Join(s.defs, "app.yaml"), whole, 0o600)
 	})
@@ -659,9 +660,9 @@ func TestNoDefinitionEscapesAPolicyThatUnloads(t *testing.T) {
 // hanging is a source whose server takes the connection and says nothing.
 type hanging struct{}
 
-func (hanging) fetch(ctx context.Context) (tree, error) {
+func (hanging) Fetch(ctx context.Context) (source.Tree, error) {
 	<-ctx.Done()
-	return tree{}, ctx.Err()
+	return source.Tree{}, ctx.Err()
 }
 
 func TestAServerThatHangsHoldsNoRevocationUp(t *testing.T) {

@@ -25,6 +25,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -42,7 +43,7 @@ type Options struct {
 	// Path is the folder of the definitions within the source.
 	Path string
 	// Auth tells a git server who asks.
-	Auth GitAuth
+	Auth source.GitAuth
 	// Policies, Replaces and Signers are those of SettingsOptions.
 	Policies, Replaces, Signers []string
 	// State is a folder of the host's own: keys, caches, sealed intents and the
@@ -84,11 +85,16 @@ func (o Options) settings() SettingsOptions {
 	return SettingsOptions{Policies: o.Policies, Replaces: o.Replaces, Signers: o.Signers}
 }
 
+// source are the options of the source.
+func (o Options) source() source.Options {
+	return source.Options{Address: o.Source, Ref: o.Ref, Path: o.Path, Auth: o.Auth, State: o.State}
+}
+
 // Host is node mode on one host.
 type Host struct {
 	opts   Options
 	lock   *os.File
-	source source
+	source source.Source
 	images *image.Client
 	sealer *intent.Sealer
 	// memory keeps what registries offered as signatures.
@@ -99,7 +105,7 @@ type Host struct {
 
 	// What follows belongs to the goroutine that passes.
 	settings settingsState
-	tree     tree
+	tree     source.Tree
 	defs     definitions
 	tags     map[string]*tag
 	// read is when definitions were first read as they are, by UID.
@@ -119,7 +125,7 @@ type Host struct {
 	unloaded map[string]unload
 	weighed  weighing
 	// origin is the source from which absence counts; another one's is held by unload protection.
-	origin origin
+	origin source.Origin
 
 	// evaluations asks registries beside the goroutine that passes.
 	evaluations *evaluations
@@ -157,7 +163,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 		return nil, err
 	}
 	h.engine = policies.NewEngine(policies.EngineOptions{})
-	if h.source, err = newSource(o.Source, o.Ref, o.Path, o.State, o.Auth); err != nil {
+	if h.source, err = source.New(o.source()); err != nil {
 		return nil, err
 	}
 	h.images, err = image.NewClient(image.Options{

@@ -5,62 +5,24 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"os"
-	"path"
 	"path/filepath"
-	"strings"
 
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/lifecycle"
+	"github.com/skep-dev/skep/nodemode/source"
 )
 
 // originFile is where the state keeps the origin that what runs came from.
 const originFile = "source.json"
 
-// origin is which definitions a host was told to read. Who changes it may have
-// mistyped it, and then the absence of a definition says nothing.
-type origin struct {
-	Address string `json:"address"`
-	Ref     string `json:"ref,omitempty"`
-	Path    string `json:"path"`
-}
-
-// originOf is the same for all spellings of one source. It has no secrets: a new
-// password is no new source.
-func originOf(o Options) origin {
-	from := origin{Address: o.Source, Ref: o.Ref, Path: path.Clean(filepath.ToSlash(o.Path))}
-	if u, err := url.Parse(o.Source); err == nil && u.Host != "" {
-		u.User, u.RawQuery, u.Fragment = nil, "", ""
-		from.Address = u.String()
-	} else if dir, err := filepath.Abs(o.Source); err == nil && !strings.Contains(o.Source, "://") && !isSCP(o.Source) {
-		from.Address = dir
-	}
-	return from
-}
-
-// String is the origin for people.
-func (o origin) String() string {
-	if o == (origin{}) {
-		return "one that is not known"
-	}
-	said := o.Address
-	if o.Ref != "" {
-		said += ", ref " + o.Ref
-	}
-	if o.Path != "." {
-		said += ", path " + o.Path
-	}
-	return said
-}
-
 // readOrigin is the origin that the state was last run with; the zero value,
 // which is no origin, where that is not known.
-func readOrigin(state string) origin {
-	var was origin
+func readOrigin(state string) source.Origin {
+	var was source.Origin
 	data, err := os.ReadFile(filepath.Join(state, originFile))
 	if err != nil || json.Unmarshal(data, &was) != nil {
-		return origin{}
+		return source.Origin{}
 	}
 	return was
 }
@@ -68,7 +30,7 @@ func readOrigin(state string) origin {
 // settleOrigin makes the origin of this run the one that absence counts from,
 // once it has been read, and of nothing that runs it is open whether it defines it.
 func (h *Host) settleOrigin() error {
-	now := originOf(h.opts)
+	now := h.opts.source().Origin()
 	if h.agent == nil || h.origin == now {
 		return nil
 	}
@@ -87,7 +49,7 @@ func (h *Host) settleOrigin() error {
 // was last run with, where that is much of what runs and nobody confirmed it. It
 // marks what is held and returns nil where nothing is.
 func (h *Host) protectSource(all []standing) *UnloadProtection {
-	now := originOf(h.opts)
+	now := h.opts.source().Origin()
 	if h.origin == now {
 		return nil
 	}

@@ -142,26 +142,3 @@ func TestWhatTheSameSourceNoLongerDefinesGoesAtOnce(t *testing.T) {
 		t.Errorf("left: %v, unload protection %+v", left, h.Status().Source.UnloadProtection)
 	}
 }
-
-func TestOneSourceIsOneOriginHoweverItIsSpelt(t *testing.T) {
-	for name, test := range map[string]struct {
-		a, b Options
-		same bool
-	}{
-		"another password":            {Options{Source: "https://u:a@h/x.git"}, Options{Source: "https://u:b@h/x.git"}, true},
-		"a token instead of a user":   {Options{Source: "https://token@h/x.git"}, Options{Source: "https://h/x.git"}, true},
-		"a path of dots":              {Options{Source: "/x", Path: "."}, Options{Source: "/x"}, true},
-		"a folder with a slash":       {Options{Source: "/x/"}, Options{Source: "/x"}, true},
-		"another host":                {Options{Source: "https://h/x.git"}, Options{Source: "https://i/x.git"}, false},
-		"another repository over ssh": {Options{Source: "git@h:x.git"}, Options{Source: "git@h:y.git"}, false},
-		"another local repository":    {Options{Source: "file:///x"}, Options{Source: "file:///y"}, false},
-		"another ref":                 {Options{Source: "/x", Ref: "main"}, Options{Source: "/x", Ref: "v1"}, false},
-		"another path":                {Options{Source: "/x", Path: "a"}, Options{Source: "/x", Path: "b"}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := originOf(test.a) == originOf(test.b); got != test.same {
-				t.Errorf("%s and %s: same %t, want %t", originOf(test.a), originOf(test.b), got, test.same)
-			}
-		})
-	}
-}

@@ -3,7 +3,6 @@ package nodemode
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/gitrepo"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -117,7 +117,7 @@ func TestOldSignaturesAreNotKept(t *testing.T) {
 	if err := m.prune(300, keep); err != nil {
 		t.Fatal(err)
 	}
-	left := content(t, dir)
+	left := gitrepo.Content(t, dir)
 	for what, want := range map[string]bool{"oldest": false, "older": false, "active": true, "newer": true, "newest": true, "stale": false} {
 		if _, is := left[filepath.Base(name(what))]; is != want {
 			t.Errorf("%s is kept: %v, want %v", what, is, want)
@@ -131,7 +131,7 @@ func TestOldSignaturesAreNotKept(t *testing.T) {
 	if err := m.Store("signatures.x-sha256:much", make([]byte, 51)); err != nil || exists(name("much")) || m.held.Load() != 300 {
 		t.Errorf("beyond the bound: %v, %d bytes", err, m.held.Load())
 	}
-	if err := m.Store("signatures.x-sha256:little", make([]byte, 50)); err != nil || len(content(t, dir)) != 4 {
+	if err := m.Store("signatures.x-sha256:little", make([]byte, 50)); err != nil || len(gitrepo.Content(t, dir)) != 4 {
 		t.Errorf("within the bound: %v", err)
 	}
 }
@@ -142,7 +142,7 @@ func TestSignaturesOfWhatIsGoneLeaveTheDisk(t *testing.T) {
 	s.define("app", s.push(first, "app:v1", "team-a"))
 	h := s.open(func(o *Options) { o.DryRun = true })
 	s.pass(h)
-	remembered := content(t, filepath.Join(s.state, "memory"))
+	remembered := gitrepo.Content(t, filepath.Join(s.state, "memory"))
 	if len(remembered) != 1 {
 		t.Fatalf("%d images are remembered, want 1", len(remembered))
 	}
@@ -151,49 +151,12 @@ func TestSignaturesOfWhatIsGoneLeaveTheDisk(t *testing.T) {
 		lay(t, filepath.Join(s.state, "memory", name), int64(len(body)), staleFor+time.Minute)
 	}
 	s.now = s.now.Add(pruneEvery)
-	if s.pass(h); len(content(t, filepath.Join(s.state, "memory"))) != 0 {
+	if s.pass(h); len(gitrepo.Content(t, filepath.Join(s.state, "memory"))) != 0 {
 		t.Error("it is remembered for ever")
 	}
 }
 
 // TestNoTreeIsLeftBehind has a process leave trees that its successor does not use.
-func TestNoTreeIsLeftBehind(t *testing.T) {
-	r := newRepository(t)
-	state := t.TempDir()
-	trees := filepath.Join(state, "trees")
-	left := func() (names []string) {
-		entries, err := os.ReadDir(trees)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range entries {
-			names = append(names, e.Name())
-		}
-		return names
-	}
-	open := func() source {
-		s, err := newSource("file://"+r.dir, "", "", state, GitAuth{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	before := r.commit(map[string]string{"a.cue": "one"})
-	mustFetch(t, open())
-	lay(t, filepath.Join(trees, ".export-1", "a.cue"), 1, 0)
-	s := open()
-	if names := left(); len(names) != 0 {
-		t.Errorf("at the start there are %v", names)
-	}
-	mustFetch(t, s)
-	lay(t, filepath.Join(trees, ".export-2", "a.cue"), 1, 0)
-	want := r.commit(map[string]string{"a.cue": "two"})
-	mustFetch(t, s)
-	if names := left(); fmt.Sprint(names) != fmt.Sprint([]string{want}) || want == before {
-		t.Errorf("after a commit there are %v, want %s", names, want)
-	}
-}
-
 // TestTheAgentAsksForNoObjectThatNoIntentNames has neither cache nor intents.
 func TestTheAgentAsksForNoObjectThatNoIntentNames(t *testing.T) {
 	s := newStage(t)

@@ -13,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/lifecycle"
+	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -223,7 +224,7 @@ func or(s, nothing string) string {
 // publish replaces the gate's side of the status, and logs what changed.
 func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sourceErr error) {
 	s := Status{
-		Source:           SourceStatus{Address: Redact(h.opts.Source), Revision: h.tree.revision, Cautions: h.defs.misplaced, Error: text(sourceErr), UnloadProtection: on.source},
+		Source:           SourceStatus{Address: source.Redact(h.opts.Source), Revision: h.tree.Revision, Cautions: h.defs.misplaced, Error: text(sourceErr), UnloadProtection: on.source},
 		Settings:         SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err)},
 		UnloadProtection: on.policies, Problems: append([]schemas.Problem{}, h.defs.problems...), Synced: h.opts.Now(),
 		Applications: []Application{},

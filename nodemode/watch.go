@@ -9,11 +9,9 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-)
 
-// quiet is how long a tree must have been left alone before it is read: an
-// editor writes a file in several steps.
-const quiet = 200 * time.Millisecond
+	"github.com/skep-dev/skep/nodemode/source"
+)
 
 // watch tells when a policy, a signer or a file of a folder source changed. It
 // only shortens the wait for the next interval, so that what it cannot see is
@@ -28,7 +26,7 @@ func (h *Host) watch(ctx context.Context) <-chan struct{} {
 	for _, p := range append(append([]string{}, h.opts.Policies...), h.opts.Signers...) {
 		watchTree(w, p)
 	}
-	if f, ok := h.source.(folder); ok {
+	if f, ok := h.source.(source.Folder); ok {
 		watchTree(w, string(f))
 	} else if local, ok := strings.CutPrefix(h.opts.Source, "file://"); ok {
 		watchRepository(w, local)
@@ -53,12 +51,12 @@ func relay(ctx context.Context, w *fsnotify.Watcher, changed chan<- struct{}) {
 			if info, err := os.Stat(e.Name); err == nil && info.IsDir() && e.Has(fsnotify.Create) {
 				watchTree(w, e.Name)
 			}
-			timer.Reset(quiet)
+			timer.Reset(source.Quiet)
 		case _, ok := <-w.Errors:
 			if !ok {
 				return
 			}
-			timer.Reset(quiet) // Events were lost: anything may have changed.
+			timer.Reset(source.Quiet) // Events were lost: anything may have changed.
 		case <-timer.C:
 			select {
 			case changed <- struct{}{}:

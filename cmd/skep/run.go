@@ -16,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/nodemode"
+	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -90,7 +91,7 @@ func logStart(o nodemode.Options) {
 	if !slices.Contains(slices.Concat(o.Policies, o.Replaces), policies.ProfileBaseline) {
 		active = append([]string{policies.ProfileBaseline}, active...)
 	}
-	o.Log.Info("skep run", "version", thisBuild().String(), "source", nodemode.Redact(o.Source), "ref", or(o.Ref, "-"), "path", or(o.Path, "-"),
+	o.Log.Info("skep run", "version", thisBuild().String(), "source", source.Redact(o.Source), "ref", or(o.Ref, "-"), "path", or(o.Path, "-"),
 		"policies", joined(active), "signers", or(joined(o.Signers), "none"), "state", o.State, "dryRun", o.DryRun)
 }
 

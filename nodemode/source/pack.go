@@ -1,4 +1,4 @@
-package nodemode
+package source
 
 import (
 	"context"

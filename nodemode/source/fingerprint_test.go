@@ -1,4 +1,4 @@
-package nodemode
+package source
 
 import (
 	"os"
@@ -21,8 +21,8 @@ func TestAFingerprintSeesEveryChange(t *testing.T) {
 	must(os.WriteFile(file, []byte("one"), 0o600))
 	must(os.Symlink(filepath.Join(dir, "defs"), link))
 	then := time.Now().Add(-time.Hour)
-	before := fingerprint(link)
-	if fingerprint(link) != before {
+	before := Fingerprint(link)
+	if Fingerprint(link) != before {
 		t.Fatal("nothing changed, and the fingerprint did")
 	}
 	for _, c := range []struct {
@@ -39,7 +39,7 @@ func TestAFingerprintSeesEveryChange(t *testing.T) {
 		{"the folder gone", func() error { return os.RemoveAll(filepath.Join(dir, "defs")) }, true},
 	} {
 		must(c.change())
-		after := fingerprint(link)
+		after := Fingerprint(link)
 		if (after != before) != c.seen {
 			t.Errorf("%s: seen %v, want %v", c.name, after != before, c.seen)
 		}

@@ -200,8 +200,8 @@ func (h *Host) refreshDefinitions(ctx context.Context) error {
 	if err != nil || !f.changed {
 		return err
 	}
-	if f.tree.rewritten {
-		h.opts.Log.Warn("the source's history was rewritten; its new head is evaluated like any other", "revision", f.tree.revision)
+	if f.tree.Rewritten {
+		h.opts.Log.Warn("the source's history was rewritten; its new head is evaluated like any other", "revision", f.tree.Revision)
 	}
 	for _, caution := range f.defs.misplaced {
 		if !slices.Contains(h.defs.misplaced, caution) {
@@ -393,7 +393,7 @@ func (h *Host) live() map[string]*intent.Payload {
 // request asks the gate about a definition, by the digest its tag stood for
 // when this generation was first evaluated.
 func (h *Host) request(d definition, live *intent.Payload) gate.Request {
-	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.tree.author}, Changed: h.changed(d)}
+	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.tree.Author}, Changed: h.changed(d)}
 	known := h.tags[uidOf(d.app.Identity())]
 	switch {
 	case known != nil && known.generation == d.generation:

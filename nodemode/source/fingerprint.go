@@ -1,4 +1,4 @@
-package nodemode
+package source
 
 import (
 	"crypto/sha256"
@@ -55,10 +55,10 @@ func lastChange(dir string) time.Time {
 	return newest
 }
 
-// fingerprint reports whether files may have changed since it was last taken: it
+// Fingerprint reports whether files may have changed since it was last taken: it
 // hashes names, sizes, inodes and change times. Paths that are not there count
 // as such.
-func fingerprint(paths ...string) string {
+func Fingerprint(paths ...string) string {
 	sum := sha256.New()
 	for _, p := range paths {
 		if target, err := filepath.EvalSymlinks(p); err == nil {

@@ -1,4 +1,4 @@
-package nodemode
+package source
 
 import (
 	"bytes"
@@ -20,11 +20,14 @@ import (
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/skep-dev/skep/test/fixture/gitrepo"
 )
 
 // remoteStage is a repository behind a git server, and a source that fetches it.
 type remoteStage struct {
-	*repository
+	t *testing.T
+	*gitrepo.Repository
 	source *gitSource
 	remote *gitRemote
 	// packs counts how often a pack was asked for.
@@ -33,14 +36,14 @@ type remoteStage struct {
 
 func newRemoteStage(t *testing.T, ref string) *remoteStage {
 	t.Helper()
-	s := &remoteStage{repository: newRepository(t)}
-	server := countingGitServer(t, filepath.Dir(s.dir), "", &s.packs)
+	s := &remoteStage{t: t, Repository: gitrepo.New(t)}
+	server := countingGitServer(t, filepath.Dir(s.Dir), "", &s.packs)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	state := t.TempDir()
-	s.remote = &gitRemote{url: server.URL + "/" + filepath.Base(s.dir), ref: ref, dir: filepath.Join(state, "git"), bounds: defaultPackBounds}
+	s.remote = &gitRemote{url: server.URL + "/" + filepath.Base(s.Dir), ref: ref, dir: filepath.Join(state, "git"), bounds: defaultPackBounds}
 	s.remote.auth.CAFile = ca
 	var err error
 	if s.source, err = newGitSource(fetchedRef, "apps", filepath.Join(state, "trees"), s.remote.open); err != nil {
@@ -80,16 +83,16 @@ func noise(t testing.TB, size int) string {
 
 func TestNoHistoryPilesUpInTheGitCopy(t *testing.T) {
 	s := newRemoteStage(t, "main")
-	s.commit(map[string]string{"apps/a.cue": "one"})
+	s.Commit(map[string]string{"apps/a.cue": "one"})
 	mustFetch(t, s.source)
 	const size = 1 << 20
 	for i := range 4 {
 		// Without the branch, the next commit has no parent.
-		if err := s.repo.Storer.RemoveReference(plumbing.Main); err != nil {
+		if err := s.Repo.Storer.RemoveReference(plumbing.Main); err != nil {
 			t.Fatal(err)
 		}
-		want := s.commit(map[string]string{"apps/a.cue": fmt.Sprint(i), "noise": noise(t, size)})
-		if tr := mustFetch(t, s.source); tr.revision != want || !tr.rewritten || content(t, tr.dir)["apps/a.cue"] != fmt.Sprint(i) {
+		want := s.Commit(map[string]string{"apps/a.cue": fmt.Sprint(i), "noise": noise(t, size)})
+		if tr := mustFetch(t, s.source); tr.Revision != want || !tr.Rewritten || gitrepo.Content(t, tr.Dir)["apps/a.cue"] != fmt.Sprint(i) {
 			t.Errorf("after an orphan commit: %+v", tr)
 		}
 	}
@@ -101,7 +104,7 @@ func TestNoHistoryPilesUpInTheGitCopy(t *testing.T) {
 func TestTheGitCopyIsShallow(t *testing.T) {
 	s := newRemoteStage(t, "")
 	for i := range fetchDepth + 10 {
-		s.commit(map[string]string{"apps/a.cue": fmt.Sprint(i)})
+		s.Commit(map[string]string{"apps/a.cue": fmt.Sprint(i)})
 	}
 	last := mustFetch(t, s.source)
 	commits := func() (n int) {
@@ -109,7 +112,7 @@ func TestTheGitCopyIsShallow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for hash := plumbing.NewHash(last.revision); ; n++ {
+		for hash := plumbing.NewHash(last.Revision); ; n++ {
 			c, err := repo.CommitObject(hash)
 			if errors.Is(err, plumbing.ErrObjectNotFound) {
 				return n
@@ -124,9 +127,9 @@ func TestTheGitCopyIsShallow(t *testing.T) {
 		t.Errorf("the copy holds %d commits, want %d", got, fetchDepth)
 	}
 	for range fetchDepth {
-		s.commit(map[string]string{"apps/a.cue": last.revision})
+		s.Commit(map[string]string{"apps/a.cue": last.Revision})
 	}
-	if last = mustFetch(t, s.source); last.rewritten {
+	if last = mustFetch(t, s.source); last.Rewritten {
 		t.Errorf("%d commits on top count as rewritten", fetchDepth)
 	}
 	if got := commits(); got != fetchDepth {
@@ -138,30 +141,30 @@ func TestWhatIsThereIsNotFetchedAgain(t *testing.T) {
 	for _, kind := range []string{"the default branch", "a branch", "a tag", "an annotated tag", "a commit"} {
 		t.Run(kind, func(t *testing.T) {
 			s := newRemoteStage(t, map[string]string{"a branch": "main", "a tag": "v1", "an annotated tag": "v1"}[kind])
-			want := s.commit(map[string]string{"apps/a.cue": "one"})
+			want := s.Commit(map[string]string{"apps/a.cue": "one"})
 			var options *git.CreateTagOptions
 			if kind == "an annotated tag" {
 				options = &git.CreateTagOptions{Message: "the first"}
 			}
-			if _, err := s.repo.CreateTag("v1", plumbing.NewHash(want), options); err != nil {
+			if _, err := s.Repo.CreateTag("v1", plumbing.NewHash(want), options); err != nil {
 				t.Fatal(err)
 			}
 			if kind == "a commit" {
 				s.remote.ref = want
 			}
-			if tr := mustFetch(t, s.source); tr.revision != want {
-				t.Errorf("revision %s, want %s", tr.revision, want)
+			if tr := mustFetch(t, s.source); tr.Revision != want {
+				t.Errorf("revision %s, want %s", tr.Revision, want)
 			}
 			asked := s.packs.Load()
-			if tr := mustFetch(t, s.source); tr.revision != want || asked == 0 || s.packs.Load() != asked {
-				t.Errorf("revision %s; a pack was asked for %d times, then %d", tr.revision, asked, s.packs.Load())
+			if tr := mustFetch(t, s.source); tr.Revision != want || asked == 0 || s.packs.Load() != asked {
+				t.Errorf("revision %s; a pack was asked for %d times, then %d", tr.Revision, asked, s.packs.Load())
 			}
 			// A copy that is damaged is made anew.
 			if err := os.RemoveAll(filepath.Join(s.remote.dir, "objects", "pack")); err != nil {
 				t.Fatal(err)
 			}
-			if tr := mustFetch(t, s.source); tr.revision != want || s.packs.Load() == asked {
-				t.Errorf("after the objects were lost: revision %s, asked %d times", tr.revision, s.packs.Load())
+			if tr := mustFetch(t, s.source); tr.Revision != want || s.packs.Load() == asked {
+				t.Errorf("after the objects were lost: revision %s, asked %d times", tr.Revision, s.packs.Load())
 			}
 		})
 	}
@@ -180,19 +183,19 @@ func TestARemoteRepositoryHasBounds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newRemoteStage(t, "main")
-			first := s.commit(map[string]string{"apps/a.cue": "one"})
+			first := s.Commit(map[string]string{"apps/a.cue": "one"})
 			mustFetch(t, s.source)
 			if c.change != nil {
 				c.change(&s.remote.bounds)
 			}
-			s.commit(map[string]string{"zeros": c.file, "apps/a.cue": "two"})
-			before := content(t, s.source.last.dir)
+			s.Commit(map[string]string{"zeros": c.file, "apps/a.cue": "two"})
+			before := gitrepo.Content(t, s.source.last.Dir)
 			for range 2 {
-				tr, err := s.source.fetch(t.Context())
+				tr, err := s.source.Fetch(t.Context())
 				if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "keep definitions in a repository of their own") {
 					t.Fatalf("fetch: %v; want %s", err, c.want)
 				}
-				if tr.revision != first || len(before) != 1 || len(content(t, tr.dir)) != 1 {
+				if tr.Revision != first || len(before) != 1 || len(gitrepo.Content(t, tr.Dir)) != 1 {
 					t.Errorf("the last tree did not stay: %+v", tr)
 				}
 			}
@@ -201,8 +204,8 @@ func TestARemoteRepositoryHasBounds(t *testing.T) {
 				t.Errorf("a pack was asked for %d times, want 3", got)
 			}
 			s.remote.bounds.objects = defaultPackBounds.objects
-			want := s.commit(map[string]string{"zeros": "", "apps/a.cue": "three"})
-			if tr := mustFetch(t, s.source); tr.revision != want || content(t, tr.dir)["apps/a.cue"] != "three" {
+			want := s.Commit(map[string]string{"zeros": "", "apps/a.cue": "three"})
+			if tr := mustFetch(t, s.source); tr.Revision != want || gitrepo.Content(t, tr.Dir)["apps/a.cue"] != "three" {
 				t.Errorf("once the newest commit is within bounds: %+v", tr)
 			}
 		})

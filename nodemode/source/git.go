@@ -1,24 +1,17 @@
-package nodemode
+package source
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"net"
-	"net/url"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/config"
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
@@ -29,119 +22,6 @@ import (
 	"github.com/skep-dev/skep/image"
 )
 
-// Bounds of what is taken out of a git commit: of the files below the path, and
-// once more of the CUE files around it, which may be imported.
-const (
-	maxTreeFiles = 10_000
-	maxTreeBytes = 32 << 20
-)
-
-// maxWaits bounds, in times of quiet, how long a folder that is written to all
-// the time is waited for.
-const maxWaits = 25
-
-// tree is a source at one revision, as a folder to read.
-type tree struct {
-	// dir holds the files.
-	dir string
-	// revision is ref@commit for git and empty for a folder, whose content may
-	// change under the same name.
-	revision string
-	// state is equal for trees of equal content: the commit for git, a
-	// fingerprint for a folder.
-	state string
-	// author is the committer's e-mail address; empty for a folder.
-	author string
-	// rewritten tells that the commit does not descend from the one before, as far as
-	// its history was fetched.
-	rewritten bool
-}
-
-// source brings definitions in. fetch is called from one goroutine; an error
-// leaves the tree it returned last as it was.
-type source interface {
-	fetch(ctx context.Context) (tree, error)
-}
-
-// GitAuth is how a git server is told who asks. Its secrets are read when they
-// are used and kept nowhere.
-type GitAuth struct {
-	// Username and PasswordFile are for https; a token goes into the file.
-	Username, PasswordFile string
-	// IdentityFile is an ssh private key; empty means the ssh agent.
-	IdentityFile string
-	// KnownHostsFile lists the ssh servers' keys; empty means the user's own. A
-	// server that is not listed is refused.
-	KnownHostsFile string
-	// CAFile is a PEM bundle the server's certificate may be signed by.
-	CAFile string
-}
-
-// newSource tells a git URL from a folder. An URL with a scheme is git, file://
-// included; anything else is a folder. sub is where in it the definitions are.
-func newSource(where, ref, sub, state string, auth GitAuth) (source, error) {
-	if !strings.Contains(where, "://") && !isSCP(where) {
-		if info, err := os.Stat(where); err == nil && !info.IsDir() {
-			return nil, fmt.Errorf("open source %s: not a folder; name a folder or a git URL", where)
-		}
-		return folder(where), nil
-	}
-	trees := filepath.Join(state, "trees")
-	if local, ok := strings.CutPrefix(where, "file://"); ok {
-		return newGitSource(ref, sub, trees, func(context.Context) (*git.Repository, error) { return openLocal(local) })
-	}
-	remote := &gitRemote{url: where, ref: ref, dir: filepath.Join(state, "git"), auth: auth, bounds: defaultPackBounds}
-	return newGitSource(fetchedRef, sub, trees, remote.open)
-}
-
-// isSCP recognises git's user@host:path.
-func isSCP(where string) bool {
-	host, _, ok := strings.Cut(where, ":")
-	return ok && strings.Contains(host, "@") && !strings.Contains(host, "/")
-}
-
-// Redact returns a source's address without its password, query and fragment,
-// and over http without its user either, which may be a token.
-func Redact(where string) string {
-	scheme, rest, isURL := strings.Cut(where, "://")
-	u, err := url.Parse(where)
-	switch {
-	case !isURL:
-		return where
-	case err != nil:
-		// Where the secrets are cannot be told; they end before the last @.
-		return scheme + "://" + rest[strings.LastIndex(rest, "@")+1:]
-	}
-	u.RawQuery, u.Fragment = "", ""
-	if strings.HasPrefix(u.Scheme, "http") {
-		u.User = nil
-	}
-	return u.Redacted()
-}
-
-// folder is a source that is read where it lies.
-type folder string
-
-// fetch waits until nobody has written for a while: a file that an editor has
-// just emptied must not be taken for one that was taken out.
-func (f folder) fetch(ctx context.Context) (tree, error) {
-	if _, err := os.ReadDir(string(f)); err != nil {
-		return tree{}, fmt.Errorf("read source: %w", err)
-	}
-	for range maxWaits {
-		idle := time.Since(lastChange(string(f)))
-		if idle >= quiet || idle < 0 {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return tree{}, ctx.Err()
-		case <-time.After(quiet - idle):
-		}
-	}
-	return tree{dir: string(f), state: fingerprint(string(f))}, nil
-}
-
 // gitSource takes the tree of one ref out of a repository that open brings up
 // to date.
 type gitSource struct {
@@ -149,7 +29,7 @@ type gitSource struct {
 	sub   string
 	trees string
 	open  func(context.Context) (*git.Repository, error)
-	last  tree
+	last  Tree
 	head  plumbing.Hash
 }
 
@@ -180,7 +60,7 @@ func keepOnly(dir, name string) error {
 	return errors.Join(errs...)
 }
 
-func (g *gitSource) fetch(ctx context.Context) (tree, error) {
+func (g *gitSource) Fetch(ctx context.Context) (Tree, error) {
 	repo, err := g.open(ctx)
 	if err != nil {
 		return g.last, err
@@ -189,7 +69,7 @@ func (g *gitSource) fetch(ctx context.Context) (tree, error) {
 	if err != nil {
 		return g.last, err
 	}
-	if head == g.head && g.last.dir != "" {
+	if head == g.head && g.last.Dir != "" {
 		return g.last, nil
 	}
 	commit, err := repo.CommitObject(head)
@@ -200,13 +80,13 @@ func (g *gitSource) fetch(ctx context.Context) (tree, error) {
 	if err := export(ctx, commit, g.sub, dir); err != nil {
 		return g.last, err
 	}
-	t := tree{dir: dir, revision: head.String(), state: head.String(), author: commit.Committer.Email, rewritten: g.rewritten(repo, commit)}
+	t := Tree{Dir: dir, Revision: head.String(), State: head.String(), Author: commit.Committer.Email, Rewritten: g.rewritten(repo, commit)}
 	g.last, g.head = t, head
 	_ = keepOnly(g.trees, filepath.Base(dir))
 	return t, nil
 }
 
-// rewritten reports whether the last head is neither the commit nor among its
+// Rewritten reports whether the last head is neither the commit nor among its
 // ancestors, as far as the repository holds them: a shallow one ends somewhere.
 func (g *gitSource) rewritten(repo *git.Repository, commit *object.Commit) bool {
 	if g.head.IsZero() {
@@ -327,7 +207,7 @@ func (r *gitRemote) copied(wanted plumbing.Hash) (*git.Repository, bool) {
 	return repo, err == nil
 }
 
-// fetch makes a copy beside the one there is, and puts it into its place once it is
+// Fetch makes a copy beside the one there is, and puts it into its place once it is
 // whole.
 func (r *gitRemote) fetch(ctx context.Context, o *git.FetchOptions) error {
 	fresh := r.dir + ".new"
@@ -401,32 +281,6 @@ func (r *gitRemote) told(err error, auth transport.AuthMethod) error {
 	return err
 }
 
-// secretsOf are the password, query and fragment of an URL.
-func secretsOf(where string) []string {
-	u, err := url.Parse(where)
-	if err != nil {
-		return nil
-	}
-	password, given := u.User.Password()
-	if !given && strings.HasPrefix(u.Scheme, "http") {
-		// A user without a password is a token.
-		password = u.User.Username()
-	}
-	return slices.DeleteFunc([]string{password, url.QueryEscape(password), u.RawQuery, u.Fragment}, func(secret string) bool { return secret == "" })
-}
-
-// scrub takes the secrets of an URL out of an error's text.
-func scrub(err error, where string) error {
-	said := err.Error()
-	for _, secret := range secretsOf(where) {
-		said = strings.ReplaceAll(said, secret, "xxxxx")
-	}
-	if said == err.Error() {
-		return err
-	}
-	return errors.New(said)
-}
-
 // credentials reads the secrets for one fetch.
 func (r *gitRemote) credentials() (transport.AuthMethod, []byte, error) {
 	var ca []byte
@@ -490,89 +344,4 @@ func (r *gitRemote) sshAuth(user string) (transport.AuthMethod, error) {
 	}
 	auth.HostKeyCallback = known
 	return auth, nil
-}
-
-// export writes a commit's regular files below sub, and the CUE files around
-// it, below dir, whole or not at all. Links and submodules are left out.
-func export(ctx context.Context, commit *object.Commit, sub, dir string) error {
-	root, err := commit.Tree()
-	if err != nil {
-		return fmt.Errorf("read commit %s: %w", commit.Hash, err)
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".export-*")
-	if err != nil {
-		return fmt.Errorf("export commit %s: %w", commit.Hash, err)
-	}
-	defer func() { _ = os.RemoveAll(tmp) }()
-	if err := exportTree(ctx, root, path.Clean(filepath.ToSlash(sub)), tmp); err != nil {
-		return fmt.Errorf("export commit %s: %w", commit.Hash, err)
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("export commit %s: %w", commit.Hash, err)
-	}
-	if err := os.Rename(tmp, dir); err != nil {
-		return fmt.Errorf("export commit %s: %w", commit.Hash, err)
-	}
-	return nil
-}
-
-// exportTree writes what export does. What is neither below sub nor CUE is not
-// even looked up: a repository may be large around the definitions.
-func exportTree(ctx context.Context, root *object.Tree, sub, dir string) error {
-	type budget struct {
-		files int
-		bytes int64
-	}
-	inside, outside := &budget{maxTreeFiles, maxTreeBytes}, &budget{maxTreeFiles, maxTreeBytes}
-	entries := object.NewTreeWalker(root, true, nil)
-	defer entries.Close()
-	for ctx.Err() == nil {
-		name, entry, err := entries.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		left, of, fix := inside, "below "+sub, "keep definitions in a folder of their own and name it with --path"
-		if sub != "." && name != sub && !strings.HasPrefix(name, sub+"/") {
-			left, of, fix = outside, "of CUE around "+sub, "keep definitions in a repository of their own"
-		}
-		if entry.Mode != filemode.Regular && entry.Mode != filemode.Executable || left == outside && path.Ext(name) != ".cue" {
-			continue
-		}
-		f, err := root.TreeEntryFile(&entry)
-		if err != nil {
-			return err
-		}
-		f.Name = name
-		if left.files, left.bytes = left.files-1, left.bytes-f.Size; left.files < 0 || left.bytes < 0 {
-			return fmt.Errorf("more than %d files or %d bytes %s; %s", maxTreeFiles, maxTreeBytes, of, fix)
-		}
-		if err := exportFile(dir, f); err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
-}
-
-func exportFile(root string, f *object.File) error {
-	if !fs.ValidPath(f.Name) || path.Base(f.Name) == ".git" {
-		return fmt.Errorf("file name %q leads out of the tree", f.Name)
-	}
-	to := filepath.Join(root, filepath.FromSlash(f.Name))
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		return err
-	}
-	from, err := f.Reader()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = from.Close() }()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, io.LimitReader(from, f.Size))
-	return errors.Join(err, out.Close())
 }

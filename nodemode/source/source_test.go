@@ -1,4 +1,4 @@
-package nodemode
+package source
 
 import (
 	"bytes"
@@ -20,104 +20,38 @@ import (
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/skep-dev/skep/test/fixture/gitrepo"
 )
 
-// repository is a git repository on disk.
-type repository struct {
-	t    testing.TB
-	dir  string
-	repo *git.Repository
-}
-
-func newRepository(t testing.TB) *repository {
+func mustSource(t *testing.T, where, ref string, auth GitAuth) Source {
 	t.Helper()
-	dir := t.TempDir()
-	repo, err := git.PlainInitWithOptions(dir, &git.PlainInitOptions{InitOptions: git.InitOptions{DefaultBranch: plumbing.Main}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &repository{t, dir, repo}
-}
-
-// commit writes files, removing those whose content is empty.
-func (r *repository) commit(files map[string]string) string {
-	r.t.Helper()
-	tree, err := r.repo.Worktree()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	for name, body := range files {
-		path := filepath.Join(r.dir, name)
-		if body == "" {
-			err = os.Remove(path)
-		} else if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
-			err = os.WriteFile(path, []byte(body), 0o644)
-		}
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		if _, err := tree.Add(name); err != nil {
-			r.t.Fatal(err)
-		}
-	}
-	hash, err := tree.Commit("change", &git.CommitOptions{Author: &object.Signature{Name: "Dev", Email: "dev@example.com"}, AllowEmptyCommits: true})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return hash.String()
-}
-
-func mustSource(t *testing.T, where, ref string, auth GitAuth) source {
-	t.Helper()
-	s, err := newSource(where, ref, "", t.TempDir(), auth)
+	s, err := New(Options{Address: where, Ref: ref, Path: "", State: t.TempDir(), Auth: auth})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func mustFetch(t *testing.T, s source) tree {
+func mustFetch(t *testing.T, s Source) Tree {
 	t.Helper()
-	tr, err := s.fetch(t.Context())
+	tr, err := s.Fetch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return tr
 }
 
-// content is every file of a folder by its relative name.
-func content(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	got := map[string]string{}
-	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		body, err := os.ReadFile(path)
-		rel, relErr := filepath.Rel(dir, path)
-		if relErr != nil {
-			return relErr
-		}
-		got[rel] = string(body)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got
-}
-
 func TestALocalRepositoryIsReadAtItsRef(t *testing.T) {
-	r := newRepository(t)
-	first := r.commit(map[string]string{"apps/a.cue": "one"})
-	if _, err := r.repo.CreateTag("v1", plumbing.NewHash(first), nil); err != nil {
+	r := gitrepo.New(t)
+	first := r.Commit(map[string]string{"apps/a.cue": "one"})
+	if _, err := r.Repo.CreateTag("v1", plumbing.NewHash(first), nil); err != nil {
 		t.Fatal(err)
 	}
-	second := r.commit(map[string]string{"apps/a.cue": "two", "b.yaml": "b"})
+	second := r.Commit(map[string]string{"apps/a.cue": "two", "b.yaml": "b"})
 	for ref, want := range map[string]struct {
 		revision string
 		files    map[string]string
@@ -127,34 +61,34 @@ func TestALocalRepositoryIsReadAtItsRef(t *testing.T) {
 		"v1":   {first, map[string]string{"apps/a.cue": "one"}},
 		first:  {first, map[string]string{"apps/a.cue": "one"}},
 	} {
-		tr := mustFetch(t, mustSource(t, "file://"+r.dir, ref, GitAuth{}))
-		if tr.revision != want.revision || tr.author != "dev@example.com" {
-			t.Errorf("ref %q: revision %s by %s, want %s", ref, tr.revision, tr.author, want.revision)
+		tr := mustFetch(t, mustSource(t, "file://"+r.Dir, ref, GitAuth{}))
+		if tr.Revision != want.revision || tr.Author != "dev@example.com" {
+			t.Errorf("ref %q: revision %s by %s, want %s", ref, tr.Revision, tr.Author, want.revision)
 		}
-		if diff := cmp.Diff(want.files, content(t, tr.dir)); diff != "" {
+		if diff := cmp.Diff(want.files, gitrepo.Content(t, tr.Dir)); diff != "" {
 			t.Errorf("ref %q: files (-want +got):\n%s", ref, diff)
 		}
 	}
-	if _, err := mustSource(t, "file://"+r.dir, "nope", GitAuth{}).fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "nope") {
+	if _, err := mustSource(t, "file://"+r.Dir, "nope", GitAuth{}).Fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "nope") {
 		t.Errorf("a ref that is not there: %v", err)
 	}
 }
 
 func TestOnlyWhatLiesBelowThePathCounts(t *testing.T) {
-	r := newRepository(t)
+	r := gitrepo.New(t)
 	files := map[string]string{"apps/a.cue": "a", "apps/limits.json": "{}", "appsbeside/x.yaml": "x", "lib/l.cue": "l", "cue.mod/module.cue": "m"}
 	// One blob, which the tree has five times: together more than its bound.
 	video := strings.Repeat("0", 8<<20)
 	for i := range 5 {
 		files[fmt.Sprintf("video/%d.json", i)] = video
 	}
-	r.commit(files)
-	fetch := func(sub string) (tree, error) {
-		s, err := newSource("file://"+r.dir, "", sub, t.TempDir(), GitAuth{})
+	r.Commit(files)
+	fetch := func(sub string) (Tree, error) {
+		s, err := New(Options{Address: "file://" + r.Dir, Ref: "", Path: sub, State: t.TempDir(), Auth: GitAuth{}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return s.fetch(t.Context())
+		return s.Fetch(t.Context())
 	}
 	for _, sub := range []string{"", ".", "video"} {
 		if _, err := fetch(sub); err == nil || !strings.Contains(err.Error(), "name it with --path") {
@@ -166,77 +100,77 @@ func TestOnlyWhatLiesBelowThePathCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{"apps/a.cue": "a", "apps/limits.json": "{}", "lib/l.cue": "l", "cue.mod/module.cue": "m"}
-	if diff := cmp.Diff(want, content(t, got.dir)); diff != "" {
+	if diff := cmp.Diff(want, gitrepo.Content(t, got.Dir)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	r.commit(map[string]string{"lib/large.cue": strings.Repeat("//\n", maxTreeBytes/3+1)})
+	r.Commit(map[string]string{"lib/large.cue": strings.Repeat("//\n", maxTreeBytes/3+1)})
 	if _, err := fetch("apps"); err == nil || !strings.Contains(err.Error(), "of CUE around apps") {
 		t.Errorf("CUE without bounds: %v", err)
 	}
 }
 
 func TestARepositoryThatGoesLeavesTheLastTree(t *testing.T) {
-	r := newRepository(t)
-	r.commit(map[string]string{"a.cue": "one"})
-	s := mustSource(t, "file://"+r.dir, "", GitAuth{})
+	r := gitrepo.New(t)
+	r.Commit(map[string]string{"a.cue": "one"})
+	s := mustSource(t, "file://"+r.Dir, "", GitAuth{})
 	before := mustFetch(t, s)
-	if err := os.Rename(r.dir, r.dir+".away"); err != nil {
+	if err := os.Rename(r.Dir, r.Dir+".away"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(r.dir + ".away") })
-	after, err := s.fetch(t.Context())
+	t.Cleanup(func() { _ = os.RemoveAll(r.Dir + ".away") })
+	after, err := s.Fetch(t.Context())
 	if err == nil {
 		t.Error("a repository that is gone was read")
 	}
-	if after.dir != before.dir || len(content(t, after.dir)) != 1 {
+	if after.Dir != before.Dir || len(gitrepo.Content(t, after.Dir)) != 1 {
 		t.Error("the last tree is gone with it")
 	}
-	if err := os.Rename(r.dir+".away", r.dir); err != nil {
+	if err := os.Rename(r.Dir+".away", r.Dir); err != nil {
 		t.Fatal(err)
 	}
-	if got := mustFetch(t, s); got.revision != before.revision {
-		t.Errorf("back again at %s, want %s", got.revision, before.revision)
+	if got := mustFetch(t, s); got.Revision != before.Revision {
+		t.Errorf("back again at %s, want %s", got.Revision, before.Revision)
 	}
 }
 
 func TestRewrittenHistoryIsNoticed(t *testing.T) {
-	r := newRepository(t)
-	first := r.commit(map[string]string{"a.cue": "one"})
-	r.commit(map[string]string{"a.cue": "two"})
-	s := mustSource(t, "file://"+r.dir, "", GitAuth{})
+	r := gitrepo.New(t)
+	first := r.Commit(map[string]string{"a.cue": "one"})
+	r.Commit(map[string]string{"a.cue": "two"})
+	s := mustSource(t, "file://"+r.Dir, "", GitAuth{})
 	mustFetch(t, s)
-	r.commit(map[string]string{"a.cue": "three"})
-	if tr := mustFetch(t, s); tr.rewritten {
+	r.Commit(map[string]string{"a.cue": "three"})
+	if tr := mustFetch(t, s); tr.Rewritten {
 		t.Error("a commit on top counts as rewritten")
 	}
-	tree, err := r.repo.Worktree()
+	tree, err := r.Repo.Worktree()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := tree.Reset(&git.ResetOptions{Commit: plumbing.NewHash(first), Mode: git.HardReset}); err != nil {
 		t.Fatal(err)
 	}
-	r.commit(map[string]string{"a.cue": "four"})
+	r.Commit(map[string]string{"a.cue": "four"})
 	tr := mustFetch(t, s)
-	if !tr.rewritten || content(t, tr.dir)["a.cue"] != "four" {
-		t.Errorf("rewritten %v, files %v", tr.rewritten, content(t, tr.dir))
+	if !tr.Rewritten || gitrepo.Content(t, tr.Dir)["a.cue"] != "four" {
+		t.Errorf("rewritten %v, files %v", tr.Rewritten, gitrepo.Content(t, tr.Dir))
 	}
 }
 
 func TestLinksOfACommitAreLeftOut(t *testing.T) {
-	r := newRepository(t)
-	if err := os.Symlink("/etc/passwd", filepath.Join(r.dir, "link.yaml")); err != nil {
+	r := gitrepo.New(t)
+	if err := os.Symlink("/etc/passwd", filepath.Join(r.Dir, "link.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	tree, err := r.repo.Worktree()
+	tree, err := r.Repo.Worktree()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tree.Add("link.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	r.commit(map[string]string{"a.cue": "one"})
-	got := content(t, mustFetch(t, mustSource(t, "file://"+r.dir, "", GitAuth{})).dir)
+	r.Commit(map[string]string{"a.cue": "one"})
+	got := gitrepo.Content(t, mustFetch(t, mustSource(t, "file://"+r.Dir, "", GitAuth{})).Dir)
 	if diff := cmp.Diff(map[string]string{"a.cue": "one"}, got); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
@@ -276,10 +210,10 @@ func countingGitServer(t testing.TB, root, password string, packs *atomic.Int64)
 }
 
 func TestARepositoryOverHTTPS(t *testing.T) {
-	r := newRepository(t)
-	r.commit(map[string]string{"a.cue": "one"})
+	r := gitrepo.New(t)
+	r.Commit(map[string]string{"a.cue": "one"})
 	const password = "correct-horse"
-	server := gitServer(t, filepath.Dir(r.dir), password)
+	server := gitServer(t, filepath.Dir(r.Dir), password)
 	ca, secret := filepath.Join(t.TempDir(), "ca.pem"), filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
 		t.Fatal(err)
@@ -287,20 +221,20 @@ func TestARepositoryOverHTTPS(t *testing.T) {
 	if err := os.WriteFile(secret, []byte(password+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	where := server.URL + "/" + filepath.Base(r.dir)
+	where := server.URL + "/" + filepath.Base(r.Dir)
 	auth := GitAuth{Username: "skep", PasswordFile: secret, CAFile: ca}
 
 	s := mustSource(t, where, "main", auth)
-	if got := content(t, mustFetch(t, s).dir); got["a.cue"] != "one" {
+	if got := gitrepo.Content(t, mustFetch(t, s).Dir); got["a.cue"] != "one" {
 		t.Errorf("files %v", got)
 	}
-	second := r.commit(map[string]string{"a.cue": "two"})
-	if tr := mustFetch(t, s); tr.revision != second || tr.rewritten || content(t, tr.dir)["a.cue"] != "two" {
+	second := r.Commit(map[string]string{"a.cue": "two"})
+	if tr := mustFetch(t, s); tr.Revision != second || tr.Rewritten || gitrepo.Content(t, tr.Dir)["a.cue"] != "two" {
 		t.Errorf("second fetch: %+v", tr)
 	}
 	server.Close()
-	if tr, err := s.fetch(t.Context()); err == nil || tr.revision != second {
-		t.Errorf("a server that is down: %v, %s", err, tr.revision)
+	if tr, err := s.Fetch(t.Context()); err == nil || tr.Revision != second {
+		t.Errorf("a server that is down: %v, %s", err, tr.Revision)
 	}
 }
 
@@ -377,8 +311,8 @@ func serveSSH(conn net.Conn, config *ssh.ServerConfig) {
 }
 
 func TestARepositoryOverSSH(t *testing.T) {
-	r := newRepository(t)
-	want := r.commit(map[string]string{"a.cue": "one"})
+	r := gitrepo.New(t)
+	want := r.Commit(map[string]string{"a.cue": "one"})
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -400,35 +334,35 @@ func TestARepositoryOverSSH(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	where := "ssh://git@" + address + r.dir
-	if tr := mustFetch(t, mustSource(t, where, "main", GitAuth{IdentityFile: identity, KnownHostsFile: known})); tr.revision != want {
-		t.Errorf("revision %s, want %s", tr.revision, want)
+	where := "ssh://git@" + address + r.Dir
+	if tr := mustFetch(t, mustSource(t, where, "main", GitAuth{IdentityFile: identity, KnownHostsFile: known})); tr.Revision != want {
+		t.Errorf("revision %s, want %s", tr.Revision, want)
 	}
-	if _, err := mustSource(t, where, "main", GitAuth{IdentityFile: identity, KnownHostsFile: other}).fetch(t.Context()); err == nil {
+	if _, err := mustSource(t, where, "main", GitAuth{IdentityFile: identity, KnownHostsFile: other}).Fetch(t.Context()); err == nil {
 		t.Error("a server with another key than the known one was believed")
 	}
 }
 
 func TestAGitPasswordNeverShows(t *testing.T) {
-	r := newRepository(t)
-	r.commit(map[string]string{"a.cue": "one"})
-	server := gitServer(t, filepath.Dir(r.dir), "right")
+	r := gitrepo.New(t)
+	r.Commit(map[string]string{"a.cue": "one"})
+	server := gitServer(t, filepath.Dir(r.Dir), "right")
 	u, err := url.Parse(server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.User, u.Path = url.UserPassword("skep", "hunter2"), "/"+filepath.Base(r.dir)
-	_, err = mustSource(t, u.String(), "", GitAuth{}).fetch(t.Context())
+	u.User, u.Path = url.UserPassword("skep", "hunter2"), "/"+filepath.Base(r.Dir)
+	_, err = mustSource(t, u.String(), "", GitAuth{}).Fetch(t.Context())
 	if err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("fetch with a wrong password over a certificate nobody knows: %v", err)
 	}
 	u.RawQuery = "token=abc"
-	_, err = mustSource(t, u.String(), "", GitAuth{}).fetch(t.Context())
+	_, err = mustSource(t, u.String(), "", GitAuth{}).Fetch(t.Context())
 	if err == nil || strings.Contains(err.Error(), "abc") {
 		t.Errorf("fetch with a token in the query: %v", err)
 	}
 	u.User, u.RawQuery = url.User("tok3n"), ""
-	_, err = mustSource(t, u.String(), "", GitAuth{}).fetch(t.Context())
+	_, err = mustSource(t, u.String(), "", GitAuth{}).Fetch(t.Context())
 	if err == nil || strings.Contains(err.Error(), "tok3n") {
 		t.Errorf("fetch with a token for a user: %v", err)
 	}
@@ -450,7 +384,7 @@ func TestAGitServerRepeatsThePassword(t *testing.T) {
 			fmt.Fprintf(w, "%04x%s", len(line)+4, line)
 		}))
 		t.Cleanup(server.Close)
-		_, err := mustSource(t, server.URL+"/b.git", "", GitAuth{Username: "skep", PasswordFile: secret}).fetch(t.Context())
+		_, err := mustSource(t, server.URL+"/b.git", "", GitAuth{Username: "skep", PasswordFile: secret}).Fetch(t.Context())
 		if err == nil || strings.Contains(err.Error(), password) || strings.Contains(err.Error(), "\x1b") || strings.Contains(err.Error(), "Basic") {
 			t.Errorf("%d: %v", status, err)
 		}
@@ -459,7 +393,7 @@ func TestAGitServerRepeatsThePassword(t *testing.T) {
 
 func TestAPasswordIsShownToNobodyOnTheWay(t *testing.T) {
 	for _, where := range []string{"http://skep:hunter2@git.example.com/b.git", "http://tok3n@192.0.2.1/b.git"} {
-		_, err := mustSource(t, where, "", GitAuth{}).fetch(t.Context())
+		_, err := mustSource(t, where, "", GitAuth{}).Fetch(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "use https or ssh") {
 			t.Errorf("%s: %v", Redact(where), err)
 		}
@@ -488,10 +422,58 @@ func TestSourcesThatAreNoneAreRefused(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newSource(file, "", "", t.TempDir(), GitAuth{}); err == nil {
+	if _, err := New(Options{Address: file, Ref: "", Path: "", State: t.TempDir(), Auth: GitAuth{}}); err == nil {
 		t.Error("a file was opened as a folder")
 	}
-	if _, err := mustSource(t, "/nowhere", "", GitAuth{}).fetch(t.Context()); err == nil {
+	if _, err := mustSource(t, "/nowhere", "", GitAuth{}).Fetch(t.Context()); err == nil {
 		t.Error("a folder that is not there was read")
+	}
+}
+
+func TestNoTreeIsLeftBehind(t *testing.T) {
+	r := gitrepo.New(t)
+	state := t.TempDir()
+	trees := filepath.Join(state, "trees")
+	left := func() (names []string) {
+		entries, err := os.ReadDir(trees)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	open := func() Source {
+		s, err := New(Options{Address: "file://" + r.Dir, State: state})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	before := r.Commit(map[string]string{"a.cue": "one"})
+	mustFetch(t, open())
+	lay(t, filepath.Join(trees, ".export-1", "a.cue"))
+	s := open()
+	if names := left(); len(names) != 0 {
+		t.Errorf("at the start there are %v", names)
+	}
+	mustFetch(t, s)
+	lay(t, filepath.Join(trees, ".export-2", "a.cue"))
+	want := r.Commit(map[string]string{"a.cue": "two"})
+	mustFetch(t, s)
+	if names := left(); fmt.Sprint(names) != fmt.Sprint([]string{want}) || want == before {
+		t.Errorf("after a commit there are %v, want %s", names, want)
+	}
+}
+
+// lay writes a small file in a folder that it makes.
+func lay(t *testing.T, path string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
