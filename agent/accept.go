@@ -10,6 +10,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/statedir"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -98,18 +99,11 @@ func (a *Agent) Accept(envelopes ...intent.Envelope) error {
 func (a *Agent) Batch(accept func()) {
 	a.intake.Lock()
 	defer a.intake.Unlock()
-	a.keepTogether(true)
+	a.dir.DeferSync()
 	accept()
-	a.keepTogether(false)
-	if err := a.cache.flush(); err != nil {
+	if err := a.dir.Flush(); err != nil {
 		a.opts.Log.Error("intents may be lost where the machine stops now; they are worked on", "error", err)
 	}
-}
-
-func (a *Agent) keepTogether(together bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.cache.together = together
 }
 
 func (a *Agent) accept(e intent.Envelope) error {
@@ -198,7 +192,7 @@ func (a *Agent) keepAnew(app *application, p intent.Payload, e intent.Envelope) 
 	err := a.keepAccepted(p, e, ends)
 	app.unkept = err != nil && ends
 	if err == nil && app.deployed != nil && app.deployed.Payload().Serial == p.Serial {
-		err = a.cache.putIntent(p.UID, deployed, e)
+		err = a.dir.PutIntent(p.UID, statedir.Deployed, e)
 	}
 	if err == nil {
 		app.envelope = e
@@ -217,7 +211,7 @@ func (a *Agent) Forget(there func(uid string) bool) {
 		if !app.exhausted || there(uid) {
 			continue
 		}
-		if err := a.cache.dropIntent(uid, newest); err != nil {
+		if err := a.dir.DropIntent(uid, statedir.Newest); err != nil {
 			a.opts.Log.Error("forget a tombstone", "application", app.newest.Payload().Application.String(), "error", err)
 			continue
 		}
@@ -236,41 +230,41 @@ func (app *application) inherit(old *application) {
 // until then it makes room.
 func (a *Agent) keepAccepted(p intent.Payload, e intent.Envelope, ends bool) error {
 	if ends {
-		return a.cache.putWithdrawal(p.UID, e)
+		return a.dir.PutEnding(p.UID, e)
 	}
-	return a.cache.putIntent(p.UID, newest, e)
+	return a.dir.PutIntent(p.UID, statedir.Newest, e)
 }
 
 // restore reads what is cached. An envelope whose seal does not hold any more
 // is left where it is and reported: what runs by it is kept. So is one that
 // bears another application's name, since it replaces nothing there.
 func (a *Agent) restore() error {
-	all, err := a.cache.intents()
+	all, err := a.dir.Intents()
 	if err != nil {
 		return err
 	}
 	for _, k := range all {
-		o, err := a.trusted().Open(k.envelope)
+		o, err := a.trusted().Open(k.Envelope)
 		if err != nil {
-			a.opts.Log.Error("kept intent does not open; what runs by it is kept", "path", k.path, "error", err)
+			a.opts.Log.Error("kept intent does not open; what runs by it is kept", "path", k.Path, "error", err)
 			continue
 		}
 		o = o.For(a.opts.Node)
 		uid := o.Payload().UID
-		if k.path != a.cache.name(uid, k.kind) {
-			a.opts.Log.Error("kept intent is another application's than its file's name says; it is passed over", "application", o.Payload().Application.String(), "path", k.path)
+		if !k.IsNamedFor(uid) {
+			a.opts.Log.Error("kept intent is another application's than its file's name says; it is passed over", "application", o.Payload().Application.String(), "path", k.Path)
 			continue
 		}
 		app := a.apps[uid]
 		if app == nil {
-			app = &application{newest: o, envelope: k.envelope}
+			app = &application{newest: o, envelope: k.Envelope}
 			a.apps[uid] = app
 		}
-		if k.kind == deployed {
+		if k.Kind == statedir.Deployed {
 			app.deployed = &o
 		}
 		if o.Payload().Serial > app.newest.Payload().Serial {
-			app.newest, app.envelope = o, k.envelope
+			app.newest, app.envelope = o, k.Envelope
 		}
 	}
 	return nil

@@ -14,7 +14,10 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/retry"
+	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -129,7 +132,7 @@ func (p *pass) named(a plan.Action) string {
 
 // try does an action and notes how it went.
 func (p *pass) try(owners []string, a plan.Action) error {
-	err := p.awaits(a)
+	err := p.awaitTarget(a)
 	var drift Drift
 	if err == nil {
 		drift, err = p.heal(a)
@@ -143,6 +146,17 @@ func (p *pass) try(owners []string, a plan.Action) error {
 		p.note(uid, a, err)
 	}
 	return err
+}
+
+// awaitTarget fails with a *targets.UnansweredError while the target of an action is not
+// found.
+func (p *pass) awaitTarget(a plan.Action) error {
+	switch a.Verb {
+	case plan.Attach, plan.Overlap, plan.Move:
+		return p.targets.Await(a.Attachment)
+	case plan.Update, plan.SetChain, plan.Detach, plan.Drop, plan.Forget:
+	}
+	return nil
 }
 
 // timed does an action, and tells how long it took and what it healed.
@@ -183,7 +197,7 @@ func (p *pass) backedOff(owners []string, a plan.Action) error {
 // failedLately returns the error of an action that is not to be tried again yet.
 func (p *pass) failedLately(a plan.Action) error {
 	if a.Verb == plan.SetChain {
-		return p.triedLately(a.String(), p.opts.BackOff.longest())
+		return p.attempts.Last(a.String(), p.now, p.opts.BackOff.Longest())
 	}
 	if app := p.applicationOf(a.UID); app != nil && p.now.Before(app.retryAt) {
 		return app.failed[a.String()]
@@ -200,15 +214,15 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 			p.outcomes[uid] = out
 		}
 		if isPending(err) {
-			out.pending, out.refused, out.loading = true, true, errors.Is(err, errLoading)
+			out.pending, out.refused, out.loading = true, true, errors.Is(err, loads.ErrLoading)
 			return
 		}
 		out.failed(uid, a, err)
-		if wait := new(driftConflictError); errors.As(err, &wait) {
+		if wait := new(retry.ConflictError); errors.As(err, &wait) {
 			return
 		}
-		if unanswered := new(unansweredError); errors.As(err, &unanswered) {
-			unanswered.unsettle(out)
+		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
+			out.unsettled = out.unsettled || !unanswered.Late
 			return
 		}
 		out.tried = true
@@ -227,9 +241,9 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 func (o *outcome) failed(uid string, a plan.Action, err error) {
 	o.errs = append(o.errs, err)
 	state := Failed
-	if wait := new(driftConflictError); errors.As(err, &wait) {
+	if wait := new(retry.ConflictError); errors.As(err, &wait) {
 		state = DriftConflict
-	} else if errors.Is(err, errWaiting) {
+	} else if errors.Is(err, targets.ErrWaiting) {
 		state = Waiting
 	}
 	if a.Attachment.Hook != "" && a.Verb != plan.Detach {
@@ -276,7 +290,7 @@ func (p *pass) attach(a plan.Action) error {
 
 func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
 	old := p.owned.links[a.UID][a.Attachment.Key()]
-	target, err := p.findTarget(a.Attachment)
+	target, err := p.targets.Find(a.Attachment)
 	if err != nil {
 		return err
 	}
@@ -455,7 +469,7 @@ func (p *pass) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, 
 	}
 	key, v, err := p.loadChain(a.Ifindex, a.Members, nil, "")
 	if err == nil {
-		p.loads.take(key)
+		p.loads.Take(key)
 	}
 	return v, err
 }
@@ -498,4 +512,17 @@ func describeMembers(members []plan.Member) string {
 		return members[0].Program
 	}
 	return fmt.Sprintf("a chain of %d programs", len(members))
+}
+
+// noteChain remembers how an action on a chain went.
+func (p *pass) noteChain(a plan.Action, err error) {
+	if a.Verb != plan.SetChain || isPending(err) {
+		return
+	}
+	if wait := new(retry.ConflictError); err == nil || errors.As(err, &wait) {
+		// Who is contested says when it is tried again.
+		p.attempts.Forget(a.String())
+		return
+	}
+	p.attempts.Failed(a.String(), p.now, err)
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -405,7 +407,7 @@ func (p *pass) addPending(app *application) {
 			if h, ok := hook.Lookup(at.Hook); !ok || h.Shape != hook.NetworkDevice || !limited(at.Hook) {
 				continue
 			}
-			found, err := p.onInterfaces(plan.Attachment{Hook: at.Hook}, at)
+			found, err := targets.OnInterfaces(plan.Attachment{Hook: at.Hook}, at, p.state.Interfaces)
 			if err != nil {
 				continue
 			}
@@ -472,7 +474,7 @@ func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim
 	for fits+1 < refused {
 		middle := (fits + refused) / 2
 		key, v, failed := p.loadChain(want.Ifindex, without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
-		if errors.Is(failed, errLoading) {
+		if errors.Is(failed, loads.ErrLoading) {
 			return p.awaitChain(want, running)
 		}
 		if failed != nil {
@@ -484,12 +486,12 @@ func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim
 	}
 	for _, key := range failures {
 		// Its error was used: the next attempt is another load.
-		p.loads.take(key)
+		p.loads.Take(key)
 	}
 	p.abandonChain(want)
 	culprit, later := newcomers[refused-1], newcomers[refused:]
 	if culprit.Seniority == plan.Running {
-		p.failedAgain(attempted, err)
+		p.attempts.Failed(attempted, p.now, err)
 		return func() { p.keepOrDetach(want, running, err) }
 	}
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}

@@ -12,12 +12,18 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/objects"
+	"github.com/skep-dev/skep/agent/retry"
+	"github.com/skep-dev/skep/agent/statedir"
+	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -85,27 +91,26 @@ func (o *Options) host() attach.Host {
 	return attach.Host{CgroupRoot: o.CgroupRoot, Root: o.HostRoot}
 }
 
-// BackOff is how long to wait after failures in a row: First, doubled each
-// time, at most Most, each with up to a quarter of jitter.
-type BackOff struct{ First, Most time.Duration }
+// BackOff is how long to wait after failures in a row.
+type BackOff = retry.BackOff
 
 // Agent holds one node's kernel to the intents it was given.
 type Agent struct {
 	opts  Options
 	store *kernel.Store
-	cache *cache
+	dir   *statedir.Dir
 	wake  chan struct{}
-	// fetches are the objects on their way.
-	fetches *fetches
+	// objects are those of intents; its own lock guards it.
+	objects *objects.Cache
 
 	// work is held by whoever changes the kernel.
 	work sync.Mutex
 	// owned is what is open, under work.
 	owned ownedState
 	// loads run beside the loop, under work.
-	loads *loads
-	// driftConflicts by the link's pin, under work.
-	driftConflicts map[string]*driftConflict
+	loads *loads.Queue
+	// conflicts are links that were put back, under work.
+	conflicts *retry.Conflicts
 	// ran is what last ran at each place, under work; ranErr says why it is not on
 	// disk.
 	ran    map[ranAt]ran
@@ -125,13 +130,13 @@ type Agent struct {
 	unmeasured map[[2]string]time.Time
 	// attempts are the loads of chains, by key, and the actions on chains, by their
 	// words, that failed; under work.
-	attempts map[string]*attempt
-	// lookups are those of targets in the file system, by what is looked for; under work.
-	lookups lookups
+	attempts *retry.Attempts
+	// lookups finds targets in the file system, under work.
+	lookups *targets.Lookups
 	// begun is what is being loaded for an interface, by index, under work.
 	begun map[int]*begun
 	// buildChain links and loads a chain.
-	buildChain func([]chainPart, *cache, chain.Options, sharedMaps) (*kernel.ChainVersion, error)
+	buildChain func([]chainPart, *objects.Cache, chain.Options, sharedMaps) (*kernel.ChainVersion, error)
 	// hindered are the interfaces, by index, whose chain cannot be loaded without a
 	// member that is to be unloaded; under work.
 	hindered map[int]*hindered
@@ -167,7 +172,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: the memory for maps is %d bytes; give 1 to %d, or 0 for no limit", o.MapMemory, int64(kernel.MostMapMemory))
 	}
 	fillDefaults(&o)
-	c, err := openCache(o.StateDir)
+	dir, err := statedir.Open(o.StateDir)
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
@@ -175,11 +180,13 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a := &Agent{opts: o, store: store, cache: c, wake: make(chan struct{}, 1), fetches: newFetches(), loads: newLoads(o.Clock, o.Log),
-		driftConflicts: map[string]*driftConflict{}, waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain, attempts: map[string]*attempt{}, lookups: lookups{},
+	a := &Agent{opts: o, store: store, dir: dir, wake: make(chan struct{}, 1), loads: loads.NewQueue(o.Clock, o.Log, observeLoads(o.Observer)),
+		conflicts: retry.NewConflicts(o.BackOff), attempts: retry.NewAttempts(o.BackOff), waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain,
 		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}, apps: map[string]*application{}, settled: make(chan struct{}),
 		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
-	if a.ran, err = readRan(c.sub(ranFile)); err != nil {
+	a.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Wake: a.wakeUp})
+	a.lookups = targets.NewLookups(o.host(), o.Log, a.wakeUp)
+	if a.ran, err = readRan(a.dir.Path(statedir.Ran)); err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
 	}
 	if err := errors.Join(a.checkMount(), a.restore(), a.adopt()); err != nil {
@@ -214,7 +221,7 @@ func fillDefaults(o *Options) {
 		o.BackOff = BackOff{First: time.Second, Most: 5 * time.Minute}
 	}
 	if o.CgroupRoot == "" {
-		root, err := findCgroup2()
+		root, err := targets.FindCgroup2()
 		if err != nil {
 			// Hooks of other kinds need none; those of cgroups say so.
 			o.Log.Warn("no cgroup hook can be attached", "error", err)
@@ -223,12 +230,33 @@ func fillDefaults(o *Options) {
 	}
 }
 
+// bootID changes with every start of the machine; see random(4).
+const bootID = "/proc/sys/kernel/random/boot_id"
+
+// checkMount warns of a second bpf file system.
+func (a *Agent) checkMount() error {
+	boot, err := os.ReadFile(bootID)
+	if err != nil {
+		return fmt.Errorf("read boot id: %w", err)
+	}
+	device, err := a.store.Device()
+	if err != nil {
+		return err
+	}
+	other, err := a.dir.NoteMount(string(boot), device)
+	if other {
+		a.opts.Log.Warn("another bpf file system held the pins earlier in this boot; what it holds runs on beside what is loaded now. Unmount the one too many, and start again",
+			"path", a.store.Root())
+	}
+	return err
+}
+
 // Close lets everything go, and waits for what is being fetched or loaded to
 // end, but for no file system that does not answer. Programs stay.
 func (a *Agent) Close() error {
-	a.fetches.stop()
+	a.objects.Close()
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.lookups.keep(nil)
-	return errors.Join(a.loads.stop(a.opts.Observer), a.owned.close(), a.store.Close())
+	a.lookups.Close()
+	return errors.Join(a.loads.Close(), a.owned.close(), a.store.Close())
 }

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 )
 
@@ -182,10 +184,24 @@ func (p *pass) waitForWantedChain(uid string, want, interim []plan.Member) {
 		return
 	}
 	if len(newcomersOf(is, runs))+len(newcomersOf(runs, is)) > 0 {
-		p.refuse(uid, errLoading)
+		p.refuse(uid, loads.ErrLoading)
 		return
 	}
 	if out := p.outcomes[uid]; out != nil {
 		out.pending, out.refused, out.loading = true, true, true
 	}
+}
+
+// endRetry is how long at most what ends a member waits for another attempt to load its
+// chain.
+const endRetry = 2 * time.Second
+
+// patience is how long at most a chain is not loaded again that could not be loaded.
+func (p *pass) patience(want, running []plan.Member) time.Duration {
+	for _, m := range running {
+		if isNew(m, want) && (slices.Contains(p.want.Gone, m.UID) || p.withdrawn(m.UID, m.Revision)) {
+			return endRetry
+		}
+	}
+	return p.opts.BackOff.Longest()
 }

@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,7 +29,7 @@ func (w *world) member(name, object, program string, priority int32, proceedOn .
 // chainOf is the only chain, as "app:program app:program".
 func chainOf(t testing.TB, a *agent.Agent) string {
 	t.Helper()
-	chains, err := a.Chains(context.Background())
+	chains, err := a.Chains()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +63,7 @@ func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
 	step("b:count_packets", w.member("b", "xdp_count", "count_packets", 500))
 	step("b:count_packets c:xdp_pass", w.member("c", "xdp_pass", "xdp_pass", 600))
 	step("a:count_packets b:count_packets c:xdp_pass", w.member("a", "xdp_count", "count_packets", 500))
-	chains, err := a.Chains(t.Context())
+	chains, err := a.Chains()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +71,7 @@ func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
 
 	send(t, "cn1", 10)
 	until(t, "ten packets to run through", time.Minute, func() bool {
-		chains, err := a.Chains(t.Context())
+		chains, err := a.Chains()
 		return err == nil && *chains[0].Members[0].Runs == 10 && *chains[0].Members[2].Runs == 10
 	})
 	if chains[0].Room.Maps <= 0 || chains[0].Usage.Verified == 0 {
@@ -81,7 +80,7 @@ func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
 
 	// A new priority moves a member, under the same link, and runs go on.
 	step("c:xdp_pass a:count_packets b:count_packets", w.member("c", "xdp_pass", "xdp_pass", 1))
-	chains, err = a.Chains(t.Context())
+	chains, err = a.Chains()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +93,7 @@ func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
 	before := count(t, w.counts(a, "a"))
 	send(t, "cn1", 10)
 	until(t, "ten packets to reach the first", time.Minute, func() bool {
-		chains, err := a.Chains(t.Context())
+		chains, err := a.Chains()
 		return err == nil && *chains[0].Members[0].Runs == 20
 	})
 	if got := count(t, w.counts(a, "a")) - before; got != 0 {
@@ -133,7 +132,7 @@ func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := chainOf(t, a)
-			chains, err := a.Chains(t.Context())
+			chains, err := a.Chains()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -152,7 +151,7 @@ func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {
 			if got, want := chainOf(t, a), strings.Replace(before, "count_packets", "count_packets good:xdp_pass", 1); got != want {
 				t.Errorf("chain is %q, not %q", got, want)
 			}
-			now, err := a.Chains(t.Context())
+			now, err := a.Chains()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -194,7 +193,7 @@ func TestAChainSaysWhoseItIs(t *testing.T) {
 		if err := w.accept(a, members[:tc.members]...); err != nil {
 			t.Fatal(err)
 		}
-		chains, err := a.Chains(t.Context())
+		chains, err := a.Chains()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/bytecode"
@@ -21,7 +23,7 @@ import (
 
 // loadChain makes one program of the members. One alone is attached as it is,
 // and has no key; others are loaded beside the loop, and belong to it until
-// setChain takes them. It fails with errLoading until the verifier is done.
+// setChain takes them. It fails with loads.ErrLoading until the verifier is done.
 //
 // What does not fit is blamed on the suspect, else on the last member.
 func (p *pass) loadChain(ifindex int, members, running []plan.Member, suspect string) (string, *kernel.ChainVersion, error) {
@@ -30,11 +32,11 @@ func (p *pass) loadChain(ifindex int, members, running []plan.Member, suspect st
 		return "", v, err
 	}
 	key := p.chainKey(ifindex, members, suspect)
-	got, err := p.loaded(key, func() (request, error) { return p.askChain(ifindex, members, running, suspect) })
+	v, err := loads.Get[*kernel.ChainVersion](p.loads, key, func() (loads.Request, error) { return p.askChain(ifindex, members, running, suspect) })
 	if err != nil {
 		return key, nil, err
 	}
-	return key, got.(*kernel.ChainVersion), nil //nolint:forcetypeassert // askChain makes no other
+	return key, v, nil
 }
 
 // loneMember is the version of a chain with one member: its own program.
@@ -78,7 +80,7 @@ func (p *pass) releaseChosen(ifindex int) {
 // takeLoaded hands over the version that was chosen for an interface.
 func (p *pass) takeLoaded(ifindex int) *kernel.ChainVersion {
 	v := p.versions[ifindex]
-	p.loads.take(p.versionKeys[ifindex])
+	p.loads.Take(p.versionKeys[ifindex])
 	delete(p.versions, ifindex)
 	delete(p.versionKeys, ifindex)
 	return v
@@ -98,7 +100,7 @@ func (p *pass) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
 	}
 	return func() {
 		for _, uid := range changed {
-			p.refuse(uid, errLoading)
+			p.refuse(uid, loads.ErrLoading)
 		}
 		if leaves {
 			p.await(chain, running, true)
@@ -121,41 +123,41 @@ func (p *pass) givenTo(ifindex int) []plan.Member {
 }
 
 // urgencyOf is what the load of a chain is for.
-func (p *pass) urgencyOf(members, running []plan.Member) urgency {
+func (p *pass) urgencyOf(members, running []plan.Member) loads.Urgency {
 	changed := changes(members, running)
 	switch {
 	case len(changed) == 0 && len(leavers(members, running)) > 0:
-		return forEnding
+		return loads.ForEnding
 	case slices.ContainsFunc(changed, func(uid string) bool { return p.replaces(uid, members, running) }):
-		return forReplacing
+		return loads.ForReplacing
 	}
-	return forNew
+	return loads.ForNew
 }
 
 // askChain asks for the load of a chain.
-func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect string) (request, error) {
+func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect string) (loads.Request, error) {
 	parts, err := p.chainParts(members, suspect)
 	if err != nil {
-		return request{}, err
+		return loads.Request{}, err
 	}
 	changed := changes(members, running)
 	options := chain.Options{}
 	if options.Owner, err = kernel.ChainOwner(members); err != nil {
-		return request{}, err
+		return loads.Request{}, err
 	}
-	return request{
-		line: fmt.Sprintf("chain of interface %d", ifindex), what: LoadChain,
-		urgency: p.urgencyOf(members, running), tenants: namespacesOf(members, changed),
-		start: func() (func(*btf.Cache) (io.Closer, error), error) {
+	return loads.Request{
+		Line: fmt.Sprintf("chain of interface %d", ifindex), What: string(LoadChain),
+		Urgency: p.urgencyOf(members, running), Tenants: namespacesOf(members, changed),
+		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			options.Runs = p.runsOf(ifindex)
 			shared, err := p.shareMaps(members)
 			if err != nil {
 				return nil, err
 			}
-			objects, build := p.cache, p.buildChain
+			files, build := p.objects, p.buildChain
 			return func(*btf.Cache) (io.Closer, error) {
 				defer shared.close()
-				v, err := build(parts, objects, options, shared)
+				v, err := build(parts, files, options, shared)
 				if err != nil {
 					return nil, err
 				}
@@ -178,8 +180,8 @@ func namespacesOf(members []plan.Member, uids []string) []string {
 }
 
 // buildChain links a chain and loads it. It runs beside the loop.
-func buildChain(parts []chainPart, objects *cache, o chain.Options, shared sharedMaps) (*kernel.ChainVersion, error) {
-	linked, err := linkChain(parts, objects, o)
+func buildChain(parts []chainPart, files *objects.Cache, o chain.Options, shared sharedMaps) (*kernel.ChainVersion, error) {
+	linked, err := linkChain(parts, files, o)
 	if err != nil {
 		return nil, err
 	}
@@ -226,14 +228,14 @@ func (p *pass) chainParts(members []plan.Member, suspect string) ([]chainPart, e
 }
 
 // linkChain makes one program of the members. It touches no kernel.
-func linkChain(parts []chainPart, objects *cache, o chain.Options) (*chain.Linked, error) {
+func linkChain(parts []chainPart, files *objects.Cache, o chain.Options) (*chain.Linked, error) {
 	var members []chain.Member
 	read := map[string]*memberObject{}
 	for _, part := range parts {
 		m := part.member
 		key := revisionKey(m.UID, m.Revision)
 		if read[key] == nil {
-			one, err := readMember(part.intent, objects)
+			one, err := readMember(part.intent, files)
 			if err != nil {
 				return nil, &memberError{m.UID, err}
 			}
@@ -257,8 +259,8 @@ type memberObject struct {
 }
 
 // readMember reads the object of an intent whose programs are members of a chain.
-func readMember(o intent.Opened, objects *cache) (*memberObject, error) {
-	object, err := objects.object(o.Payload().ObjectDigest)
+func readMember(o intent.Opened, files *objects.Cache) (*memberObject, error) {
+	object, err := files.Read(o.Payload().ObjectDigest)
 	if err != nil {
 		return nil, err
 	}

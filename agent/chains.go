@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 )
 
@@ -58,29 +60,29 @@ func (p *pass) fit(want plan.Chain, running []plan.Member) unfitChain {
 		suspect = newcomers[n-1].UID
 	}
 	attempted := p.chainKey(want.Ifindex, want.Members, suspect)
-	if err := p.triedLately(attempted, p.patience(want.Members, running)); err != nil {
+	if err := p.attempts.Last(attempted, p.now, p.patience(want.Members, running)); err != nil {
 		p.abandonChain(want)
 		return func() { p.keepOrDetach(want, running, &backingOffError{err}) }
 	}
 	key, v, err := p.loadChain(want.Ifindex, want.Members, running, suspect)
 	if err == nil {
-		delete(p.attempts, attempted)
+		p.attempts.Forget(attempted)
 		return p.useLoaded(want, key, v)
 	}
-	if errors.Is(err, errLoading) {
+	if errors.Is(err, loads.ErrLoading) {
 		return p.awaitChain(want, running)
 	}
 	if lost := new(memberError); errors.As(err, &lost) {
-		p.loads.take(key)
-		if !errors.Is(lost, errFetching) {
+		p.loads.Take(key)
+		if !errors.Is(lost, objects.ErrFetching) {
 			p.abandonChain(want)
 		}
 		return p.without(want, running, lost)
 	}
 	if len(newcomers) == 0 {
-		p.loads.take(key)
+		p.loads.Take(key)
 		p.abandonChain(want)
-		p.failedAgain(attempted, err)
+		p.attempts.Failed(attempted, p.now, err)
 		return func() { p.keepOrDetach(want, running, err) }
 	}
 	return p.exclude(want, running, newcomers, key, attempted, err)

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/targets"
 )
 
 // ChainStatus is the XDP chain of one interface, as skep chain prints it.
@@ -43,11 +43,11 @@ type MemberStatus struct {
 
 // Chains tells what runs on each interface with XDP programs of Skep's, by
 // index.
-func (a *Agent) Chains(ctx context.Context) ([]ChainStatus, error) {
+func (a *Agent) Chains() ([]ChainStatus, error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	p := a.newPass(ctx)
-	interfaces, err := kernelDevices().list(false, p.running())
+	p := a.newPass()
+	interfaces, err := targets.Interfaces(false, p.running())
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (p *pass) measure(s *ChainStatus, c *kernel.Chain) {
 		s.Error = err.Error()
 		return
 	}
-	linked, err := linkChain(parts, p.cache, chain.Options{Runs: p.runsOf(c.Ifindex)})
+	linked, err := linkChain(parts, p.objects, chain.Options{Runs: p.runsOf(c.Ifindex)})
 	if err != nil {
 		s.Error = err.Error()
 		return

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/statedir"
 )
 
 // Cleanup removes every pin below bpffs, which detaches and unloads the programs, and all that an
@@ -17,9 +18,12 @@ func Cleanup(bpffs, state string, files ...string) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(store.Clear(), store.Close(), RemoveState(state))
+	err = errors.Join(store.Clear(), store.Close(), statedir.Remove(state))
 	for _, name := range files {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(state, name)))
 	}
 	return err
 }
+
+// RemoveState removes all that an Agent keeps below its state directory.
+func RemoveState(dir string) error { return statedir.Remove(dir) }

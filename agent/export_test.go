@@ -1,10 +1,9 @@
 package agent
 
 import (
-	"slices"
-
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/objects"
 )
 
 // IsIdle is what a sweep of Run asks before it spends a turn.
@@ -15,7 +14,7 @@ func (a *Agent) IsIdle() bool { return a.isIdle() }
 func (a *Agent) RefuseChains(refuse func(members []string) error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.buildChain = func(parts []chainPart, objects *cache, o chain.Options, shared sharedMaps) (*kernel.ChainVersion, error) {
+	a.buildChain = func(parts []chainPart, files *objects.Cache, o chain.Options, shared sharedMaps) (*kernel.ChainVersion, error) {
 		var members []string
 		for _, part := range parts {
 			members = append(members, part.member.Identity.Name)
@@ -23,7 +22,7 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 		if err := refuse(members); err != nil {
 			return nil, err
 		}
-		return buildChain(parts, objects, o, shared)
+		return buildChain(parts, files, o, shared)
 	}
 }
 
@@ -31,28 +30,12 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 func (a *Agent) IsLoading() bool {
 	a.work.Lock()
 	defer a.work.Unlock()
-	return slices.ContainsFunc(a.loads.lanes, func(one *lane) bool {
-		if one.load == nil {
-			return false
-		}
-		select {
-		case <-one.load.done:
-			return false
-		default:
-			return true
-		}
-	})
+	return a.loads.IsLoading()
 }
 
 // Lookups returns how many look-ups of targets wait for a file system.
 func (a *Agent) Lookups() int {
 	a.work.Lock()
 	defer a.work.Unlock()
-	n := 0
-	for _, one := range a.lookups {
-		if !one.isDone() {
-			n++
-		}
-	}
-	return n
+	return a.lookups.Waiting()
 }

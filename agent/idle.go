@@ -49,7 +49,7 @@ func newIdle(p *pass) *idle {
 // isDone reports whether the pass had nothing to do, and no later one has before
 // something changes.
 func (p *pass) isDone() bool {
-	if !p.observed || p.acted || p.again || p.ending || p.fetching || len(p.asked) > 0 || len(p.unreadable) > 0 ||
+	if !p.observed || p.acted || p.again || p.ending || p.fetching || p.loads.HasAsked() || len(p.unreadable) > 0 ||
 		p.ranErr != "" || len(p.owned.remnants) > 0 {
 		return false
 	}

@@ -1,31 +1,18 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
-	"github.com/moby/sys/mountinfo"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 )
-
-// describeInterfaces repeats a selection in a message.
-func describeInterfaces(s *v1alpha1.Interfaces) string {
-	var parts []string
-	if len(s.Names) > 0 {
-		parts = append(parts, "names "+strings.Join(s.Names, ", "))
-	}
-	if s.Primary {
-		parts = append(parts, "primary")
-	}
-	if len(s.Exclude) > 0 {
-		parts = append(parts, "without "+strings.Join(s.Exclude, ", "))
-	}
-	return strings.Join(parts, ", ")
-}
 
 // matchLabels reports whether the node's labels match the selector.
 func matchLabels(s *metav1.LabelSelector, node map[string]string) (bool, error) {
@@ -36,14 +23,63 @@ func matchLabels(s *metav1.LabelSelector, node map[string]string) (bool, error) 
 	return selector.Matches(labels.Set(node)), nil
 }
 
-// findCgroup2 returns the mount point of cgroup2.
-func findCgroup2() (string, error) {
-	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
-	if err != nil {
-		return "", fmt.Errorf("find cgroup2: %w", err)
+// running tells what runs where.
+func (p *pass) running() targets.Running {
+	now := targets.Running{UIDs: map[int][]string{}, AsPrimary: p.asPrimary}
+	for uid, links := range p.owned.links {
+		for _, l := range links {
+			if index := l.Attachment.Ifindex; index != 0 {
+				now.UIDs[index] = append(now.UIDs[index], uid)
+			}
+		}
 	}
-	if len(mounts) == 0 {
-		return "", errors.New("find cgroup2: it is not mounted; mount -t cgroup2 none /sys/fs/cgroup, or set CgroupRoot")
+	for index, c := range p.owned.chains {
+		if c.Version != nil {
+			now.UIDs[index] = append(now.UIDs[index], uidsOf(c.Version.Members)...)
+		} else if now.UIDs[index] == nil {
+			now.UIDs[index] = []string{}
+		}
 	}
-	return mounts[0].Mountpoint, nil
+	return now
+}
+
+// asPrimary looks at what the application's intents choose by name.
+func (p *pass) asPrimary(uid string, on plan.Interface) bool {
+	for _, app := range p.apps {
+		if app.newest.Payload().UID != uid {
+			continue
+		}
+		for _, s := range append(selections(&app.newest), selections(app.deployed)...) {
+			byName, err := plan.Select(&v1alpha1.Interfaces{Names: s.Names}, []plan.Interface{on})
+			if s.Primary && (err != nil || len(byName) == 0) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// wantsPrimary reports whether an intent chooses the primary interface.
+func wantsPrimary(apps []*application) bool {
+	return slices.ContainsFunc(apps, func(app *application) bool {
+		return slices.ContainsFunc(append(selections(&app.newest), selections(app.deployed)...),
+			func(s v1alpha1.Interfaces) bool { return s.Primary })
+	})
+}
+
+// selections are what an intent says of interfaces; an intent that there is not
+// says nothing.
+func selections(o *intent.Opened) []v1alpha1.Interfaces {
+	if o == nil {
+		return nil
+	}
+	var all []v1alpha1.Interfaces
+	for _, program := range o.Payload().Programs {
+		for _, at := range program.Attach {
+			if at.Interfaces != nil {
+				all = append(all, *at.Interfaces)
+			}
+		}
+	}
+	return all
 }

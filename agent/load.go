@@ -13,6 +13,8 @@ import (
 
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
@@ -29,7 +31,7 @@ type loadedRevision struct {
 }
 
 // load brings the intent's revision into the kernel, with the maps of the one
-// that runs, and pins it. It fails with errLoading until the verifier is done, and with
+// that runs, and pins it. It fails with loads.ErrLoading until the verifier is done, and with
 // a *noRoomError where the node has no memory for its maps.
 func (p *pass) load(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
@@ -39,18 +41,18 @@ func (p *pass) load(app *application, o intent.Opened) error {
 		old = p.liveRevision(uid)
 	}
 	key := fmt.Sprintf("revision %s after %q", revisionKey(uid, revision), old.Key())
-	got, err := p.loaded(key, func() (request, error) { return p.askWithin(key, o, old) })
+	got, err := loads.Get[*loadedRevision](p.loads, key, func() (loads.Request, error) { return p.askWithin(key, o, old) })
 	if isPending(err) {
 		return p.roomFor(key, uid, err)
 	}
-	p.loads.take(key)
+	p.loads.Take(key)
 	if unfit := new(unfitError); errors.As(err, &unfit) {
 		app.lack(revision, unfit.lacks)
 	}
 	if err != nil {
 		return err
 	}
-	return p.install(app, got.(*loadedRevision), broken) //nolint:forcetypeassert // askRevision makes no other
+	return p.install(app, got, broken)
 }
 
 // install pins a loaded revision and holds it.
@@ -75,26 +77,26 @@ func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revis
 
 // askRevision asks for the load of an intent's revision. It replaces what runs where
 // that may run no more.
-func (p *pass) askRevision(o intent.Opened, old *kernel.Revision) (request, error) {
+func (p *pass) askRevision(o intent.Opened, old *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
 	if err := p.available(payload); err != nil {
-		return request{}, err
+		return loads.Request{}, err
 	}
-	why, runs := forNew, p.nowLive(payload.UID)
+	why, runs := loads.ForNew, p.nowLive(payload.UID)
 	if runs != "" && runs != o.Revision() && p.withdrawn(payload.UID, runs) {
-		why = forReplacing
+		why = loads.ForReplacing
 	}
-	return request{
-		line: "application " + payload.UID, tenants: []string{payload.Application.Namespace}, urgency: why, what: LoadRevision,
-		start: func() (func(*btf.Cache) (io.Closer, error), error) {
+	return loads.Request{
+		Line: "application " + payload.UID, Tenants: []string{payload.Application.Namespace}, Urgency: why, What: string(LoadRevision),
+		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			from, err := old.Share()
 			if err != nil {
 				return nil, err
 			}
-			objects, profile := p.cache, p.opts.Profile
+			files, profile := p.objects, p.opts.Profile
 			return func(types *btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				r, err := loadRevision(o, objects, profile, from, types)
+				r, err := loadRevision(o, files, profile, from, types)
 				if err != nil {
 					return nil, err
 				}
@@ -106,8 +108,8 @@ func (p *pass) askRevision(o intent.Opened, old *kernel.Revision) (request, erro
 
 // loadRevision reads an object, prepares it and loads it. It runs beside the loop:
 // until its turn comes, a load holds no more of its object than the digest.
-func loadRevision(o intent.Opened, objects *cache, profile *v1alpha1.KernelProfile, old *kernel.Revision, types *btf.Cache) (*loadedRevision, error) {
-	object, err := objects.object(o.Payload().ObjectDigest)
+func loadRevision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelProfile, old *kernel.Revision, types *btf.Cache) (*loadedRevision, error) {
+	object, err := files.Read(o.Payload().ObjectDigest)
 	if err != nil {
 		return nil, err
 	}
@@ -157,41 +159,41 @@ func (app *application) lack(revision, lacks string) {
 }
 
 // copyOf returns one more program of an instance, pinned. It fails with
-// errLoading until the verifier is done.
+// loads.ErrLoading until the verifier is done.
 func (p *pass) copyOf(r *kernel.Revision, a plan.Action) (*ebpf.Program, error) {
 	instance := a.Attachment.Instance
 	key := fmt.Sprintf("copy %d of %s of %s", len(r.Copies(instance)), instance, r.Key())
-	got, err := p.loaded(key, func() (request, error) { return p.askCopy(r, a) })
+	program, err := loads.Get[*ebpf.Program](p.loads, key, func() (loads.Request, error) { return p.askCopy(r, a) })
 	if isPending(err) {
 		return nil, err
 	}
-	p.loads.take(key)
+	p.loads.Take(key)
 	if err != nil {
 		return nil, err
 	}
-	program := got.(*ebpf.Program) //nolint:forcetypeassert // askCopy makes no other
+
 	return program, p.store.AddCopy(r, instance, program)
 }
 
-func (p *pass) askCopy(r *kernel.Revision, a plan.Action) (request, error) {
+func (p *pass) askCopy(r *kernel.Revision, a plan.Action) (loads.Request, error) {
 	o := p.intentOf(r.UID, r.Name)
 	if o == nil {
-		return request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
+		return loads.Request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
 	}
 	if err := p.available(o.Payload()); err != nil {
-		return request{}, err
+		return loads.Request{}, err
 	}
-	opened, objects := *o, p.cache
-	return request{
-		line: "application " + r.UID, tenants: []string{o.Payload().Application.Namespace}, what: LoadRevision,
-		start: func() (func(*btf.Cache) (io.Closer, error), error) {
+	opened, files := *o, p.objects
+	return loads.Request{
+		Line: "application " + r.UID, Tenants: []string{o.Payload().Application.Namespace}, What: string(LoadRevision),
+		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			from, err := r.Share()
 			if err != nil {
 				return nil, err
 			}
 			return func(types *btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				object, err := objects.object(opened.Payload().ObjectDigest)
+				object, err := files.Read(opened.Payload().ObjectDigest)
 				if err != nil {
 					return nil, err
 				}

@@ -120,7 +120,7 @@ func TestAMemberLeavesItsChainWhileAVersionThatMayNotRunIsReplaced(t *testing.T)
 
 func chainsOf(t *testing.T, a *agent.Agent) []agent.ChainStatus {
 	t.Helper()
-	chains, err := a.Chains(t.Context())
+	chains, err := a.Chains()
 	if err != nil || len(chains) != 1 {
 		t.Fatalf("Chains = %+v, %v", chains, err)
 	}

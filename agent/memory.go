@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/intent"
 )
@@ -29,49 +31,49 @@ type weight uint64
 func (weight) Close() error { return nil }
 
 // askWithin asks for the load of an intent's revision with its claim to the memory for
-// maps, where that is limited. It fails with errLoading until the maps are weighed.
-func (p *pass) askWithin(key string, o intent.Opened, old *kernel.Revision) (request, error) {
+// maps, where that is limited. It fails with loads.ErrLoading until the maps are weighed.
+func (p *pass) askWithin(key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
 	r, err := p.askRevision(o, old)
 	if err != nil || p.opts.MapMemory == 0 {
 		return r, err
 	}
 	key = "memory of " + key
-	got, err := p.loaded(key, func() (request, error) { return p.askWeight(r, o, old), nil })
+	got, err := loads.Get[weight](p.loads, key, func() (loads.Request, error) { return p.askWeight(r, o, old), nil })
 	if isPending(err) {
-		return request{}, err
+		return loads.Request{}, err
 	}
 	if err != nil {
-		p.loads.take(key)
-		return request{}, err
+		p.loads.Take(key)
+		return loads.Request{}, err
 	}
 	// The weight stays among the results for as long as the load is asked for.
-	r.claim = p.memoryClaim(o, uint64(got.(weight))) //nolint:forcetypeassert // askWeight makes no other
+	r.Claim = p.memoryClaim(o, uint64(got))
 	return r, nil
 }
 
 // askWeight asks for the maps to be weighed that a load makes. It waits in turn with
 // loads, so that no more objects are open at once, but costs its namespace no turn of
 // theirs.
-func (p *pass) askWeight(load request, o intent.Opened, old *kernel.Revision) request {
-	objects := p.cache
-	return request{
-		line: "memory of " + load.line, tenants: []string{"memory of " + o.Payload().Application.Namespace}, urgency: load.urgency,
-		start: func() (func(*btf.Cache) (io.Closer, error), error) {
+func (p *pass) askWeight(load loads.Request, o intent.Opened, old *kernel.Revision) loads.Request {
+	files := p.objects
+	return loads.Request{
+		Line: "memory of " + load.Line, Tenants: []string{"memory of " + o.Payload().Application.Namespace}, Urgency: load.Urgency,
+		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			from, err := old.Share()
 			if err != nil {
 				return nil, err
 			}
 			return func(*btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				return weigh(o, objects, from)
+				return weigh(o, files, from)
 			}, nil
 		},
 	}
 }
 
 // weigh reads an object and adds up its maps. It runs beside the loop.
-func weigh(o intent.Opened, objects *cache, old *kernel.Revision) (io.Closer, error) {
-	object, err := objects.object(o.Payload().ObjectDigest)
+func weigh(o intent.Opened, files *objects.Cache, old *kernel.Revision) (io.Closer, error) {
+	object, err := files.Read(o.Payload().ObjectDigest)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +123,7 @@ func memoryOf(revisions map[string]*kernel.Revision) plan.Need {
 func (p *pass) admitLoads() {
 	was := p.noRoom
 	p.Agent.noRoom = map[string]error{}
-	if !slices.ContainsFunc(p.queue, func(r request) bool { return r.claim != nil }) {
+	if !slices.ContainsFunc(p.loads.Queued, func(r loads.Request) bool { return r.Claim != nil }) {
 		return
 	}
 	claims := p.memoryClaims()
@@ -133,19 +135,19 @@ func (p *pass) admitLoads() {
 		}
 	}
 	unweighed := p.unweighed()
-	p.queue = slices.DeleteFunc(p.queue, func(r request) bool {
-		if r.claim == nil {
+	p.loads.Queued = slices.DeleteFunc(p.loads.Queued, func(r loads.Request) bool {
+		if r.Claim == nil {
 			return false
 		}
-		err := refused[r.key]
+		err := refused[r.Key()]
 		if err == nil && int64(taken) > p.opts.MapMemory/2 {
-			err = p.waitFor(unweighed, r.claim)
+			err = p.waitFor(unweighed, r.Claim)
 		}
 		if err == nil {
 			return false
 		}
-		p.noRoom[r.key] = &noRoomError{fmt.Errorf("load %s: %w", r.claim.Identity, err)}
-		p.noteRoom(was[r.key], p.noRoom[r.key])
+		p.noRoom[r.Key()] = &noRoomError{fmt.Errorf("load %s: %w", r.Claim.Identity, err)}
+		p.noteRoom(was[r.Key()], p.noRoom[r.Key()])
 		return true
 	})
 }
@@ -171,26 +173,26 @@ func (p *pass) memoryClaims() []plan.Claim {
 		}
 		all, here[uid] = append(all, c), len(revisions) > 0
 	}
-	add := func(r request, loads bool) {
-		if r.claim == nil {
+	add := func(r loads.Request, isLoading bool) {
+		if r.Claim == nil {
 			return
 		}
-		c := *r.claim
-		c.UID, here[c.UID] = r.key, true
-		if loads {
+		c := *r.Claim
+		c.UID, here[c.UID] = r.Key(), true
+		if isLoading {
 			c.Seniority = plan.Running
 		}
 		all = append(all, c)
 	}
-	for _, r := range p.loads.current() {
+	for _, r := range p.loads.Current() {
 		add(r, true)
 	}
 	asked := map[string]bool{}
-	for _, r := range p.queue {
-		if !asked[r.key] {
+	for _, r := range p.loads.Queued {
+		if !asked[r.Key()] {
 			add(r, false)
 		}
-		asked[r.key] = true
+		asked[r.Key()] = true
 	}
 	return append(all, p.keptRoom(plan.MapMemory(), here)...)
 }
@@ -199,9 +201,9 @@ func (p *pass) memoryClaims() []plan.Claim {
 // being fetched or weighed: what they need is not known yet.
 func (p *pass) unweighed() []plan.Claim {
 	weighed := map[string]bool{}
-	for _, r := range append(p.loads.current(), p.queue...) {
-		if r.claim != nil {
-			weighed[r.claim.UID] = true
+	for _, r := range append(p.loads.Current(), p.loads.Queued...) {
+		if r.Claim != nil {
+			weighed[r.Claim.UID] = true
 		}
 	}
 	var all []plan.Claim

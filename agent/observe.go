@@ -12,13 +12,14 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/hook"
 )
 
 // observe repairs pins and reads what is in the kernel.
 func (p *pass) observe() error {
 	p.repin()
-	interfaces, err := kernelDevices().list(wantsPrimary(p.apps), p.running())
+	interfaces, err := targets.Interfaces(wantsPrimary(p.apps), p.running())
 	if err != nil {
 		return err
 	}

@@ -57,6 +57,11 @@ func (nop) Attached(string, time.Duration, error) {}
 // Healed implements Observer.
 func (nop) Healed(Drift) {}
 
+// observeLoads tells the observer of loads.
+func observeLoads(o Observer) func(what string, took time.Duration, err error) {
+	return func(what string, took time.Duration, err error) { o.Loaded(Loadable(what), took, err) }
+}
+
 // attaches names the hook that an action attaches a program to; empty where it
 // attaches none.
 func attaches(a plan.Action) string {

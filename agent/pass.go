@@ -12,8 +12,9 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
@@ -22,7 +23,6 @@ import (
 // of use within the turn.
 type pass struct {
 	*Agent
-	ctx  context.Context
 	now  time.Time
 	apps []*application
 	// labels are the node's at the turn's begin.
@@ -33,11 +33,9 @@ type pass struct {
 	// name the loads they came from; those without one were not loaded.
 	versions    map[int]*kernel.ChainVersion
 	versionKeys map[int]string
-	// asked are the keys of the loads that the pass needs, and queue those of them
-	// that are to start. fetching reports that an object is on its way, and observed
-	// that the kernel could be read.
-	asked              map[string]bool
-	queue              []request
+	// loads are those that the reconcile needs. fetching reports that an object is on its
+	// way, and observed that the kernel could be read.
+	loads              *loads.Round
 	fetching, observed bool
 	// ending reports that the kernel has yet to end links that were closed.
 	ending bool
@@ -49,13 +47,8 @@ type pass struct {
 	unreadable map[string]bool
 	// outcomes by uid.
 	outcomes map[string]*outcome
-	// planned are the loads of chains and the actions on them that were to be done.
-	planned map[string]bool
-	// sought are the look-ups that the pass asked for, waited how long it waited for
-	// those of an application, and waitedAll for those of all.
-	sought    map[string]bool
-	waited    map[v1alpha1.Identity]time.Duration
-	waitedAll time.Duration
+	// targets are the look-ups of this reconcile.
+	targets *targets.Round
 	// unmanagedFiles by the uid they lie under.
 	unmanagedFiles map[string][]string
 	// present is what ran at each place when the pass began.
@@ -88,9 +81,9 @@ func (a *Agent) Reconcile(ctx context.Context) {
 	defer a.work.Unlock()
 	grace, cancel := context.WithTimeout(ctx, turnGrace)
 	defer cancel()
-	p := a.pass(ctx)
+	p := a.pass()
 	for a.advance(grace, p) && ctx.Err() == nil {
-		p = a.pass(ctx)
+		p = a.pass()
 	}
 	a.idle = newIdle(p)
 	// Not after each pass: what is loaded within the turn is reported once.
@@ -101,9 +94,9 @@ func (a *Agent) Reconcile(ctx context.Context) {
 }
 
 // pass looks once, and does what can be done without waiting for anything.
-func (a *Agent) pass(ctx context.Context) *pass {
-	a.loads.collect(a.opts.Observer)
-	p := a.newPass(ctx)
+func (a *Agent) pass() *pass {
+	a.loads.Collect()
+	p := a.newPass()
 	defer p.finish()
 	p.findUnmanagedFiles()
 	if err := p.observe(); err != nil {
@@ -124,13 +117,14 @@ func (a *Agent) pass(ctx context.Context) *pass {
 }
 
 // newPass makes a pass over the applications as they are now.
-func (a *Agent) newPass(ctx context.Context) *pass {
+func (a *Agent) newPass() *pass {
+	now := a.opts.Clock()
 	apps, labels := a.snapshot()
-	return &pass{Agent: a, ctx: ctx, now: a.opts.Clock(), apps: apps, labels: labels,
-		asked: map[string]bool{}, awaited: map[[2]string]bool{},
+	return &pass{Agent: a, now: now, apps: apps, labels: labels, targets: a.lookups.Begin(now),
+		loads: a.loads.Begin(), awaited: map[[2]string]bool{},
 		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{},
 		outcomes: map[string]*outcome{}, unmanagedFiles: map[string][]string{}, lost: map[ranAt]bool{},
-		visited: map[int]bool{}, behind: map[int]bool{}, planned: map[string]bool{}, sought: map[string]bool{}, waited: map[v1alpha1.Identity]time.Duration{}, wanted: map[int][]plan.Member{}}
+		visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}
 }
 
 // snapshot copies what Accept and Relabel may change meanwhile; applications
@@ -197,7 +191,7 @@ func (p *pass) choose(app *application) {
 		out.live = &app.newest
 		return
 	}
-	out.pending, out.loading = isPending(err), errors.Is(err, errLoading)
+	out.pending, out.loading = isPending(err), errors.Is(err, loads.ErrLoading)
 	p.cannotHave(app, app.newest, err)
 	out.refused = true
 	p.fallBack(app)
@@ -311,7 +305,7 @@ func (p *pass) have(app *application, o intent.Opened) error {
 	whole := false
 	if held != nil {
 		var err error
-		if whole, err = p.isWhole(o, held); errors.Is(err, errLoading) {
+		if whole, err = p.isWhole(o, held); errors.Is(err, loads.ErrLoading) {
 			p.outcomes[uid].unsettled = true
 			return nil
 		} else if err != nil {
@@ -368,16 +362,6 @@ func (p *pass) liveRevision(uid string) *kernel.Revision {
 		return held[name]
 	}
 	return nil
-}
-
-// prepare reads and parses the intent's object. What it returns may be as large as
-// the sections that the object declares: it is not kept.
-func (p *pass) prepare(o intent.Opened) (*kernel.Prepared, error) {
-	object, err := p.object(o.Payload())
-	if err != nil {
-		return nil, err
-	}
-	return kernel.Prepare(o, object)
 }
 
 // intentOf finds the intent with the revision.

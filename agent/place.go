@@ -5,10 +5,9 @@ import (
 	"fmt"
 
 	"github.com/skep-dev/skep/agent/attach"
-	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -23,10 +22,10 @@ func (p *pass) wantApplication(o intent.Opened, out *outcome) error {
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
 			found, err := p.resolve(app, program.Name, at)
-			if errors.Is(err, errWaiting) || errors.Is(err, attach.ErrTarget) {
+			if errors.Is(err, targets.ErrWaiting) || errors.Is(err, attach.ErrTarget) {
 				absent = append(absent, unresolved(program.Name, at, err))
-				if unanswered := new(unansweredError); errors.As(err, &unanswered) {
-					unanswered.unsettle(out)
+				if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
+					out.unsettled = out.unsettled || !unanswered.Late
 					out.errs = append(out.errs, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err))
 				}
 			} else if err != nil {
@@ -51,51 +50,34 @@ func (p *pass) wantApplication(o intent.Opened, out *outcome) error {
 	return nil
 }
 
-// resolve turns one attachment of a definition into those on this node.
+// resolve turns one attachment of a definition into those on this node. Where a file
+// system does not answer, the target of the application's link counts.
 func (p *pass) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	base := plan.Attachment{Application: app.Identity, Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
-		Hook: at.Hook, Priority: v1alpha1.DefaultPriority}
-	if at.Priority != nil {
-		base.Priority = *at.Priority
+	all, err := targets.Expand(app.Identity, program, at, p.state.Interfaces)
+	if err != nil || all[0].Ifindex != 0 {
+		return all, err
 	}
-	h, ok := hook.Lookup(at.Hook)
-	if !ok {
-		return nil, fmt.Errorf("resolve hook %q: no such hook", at.Hook)
-	}
-	if at.Hook == plan.XDP {
-		mask, err := chain.ProceedOn(at.ProceedOn)
-		if err != nil {
-			return nil, err
+	one, err := p.targets.Resolve(all[0])
+	if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
+		if target, ok := p.madeOn(app.UID, one); ok {
+			one.Target, err = target, nil
 		}
-		base.ProceedOn = mask
 	}
-	if h.Shape == hook.NetworkDevice {
-		return p.onInterfaces(base, at)
-	}
-	base.Tracepoint, base.Cgroup, base.NetworkNamespace = at.Tracepoint, at.Cgroup, at.NetworkNamespace
-	if b := at.Binary; b != nil {
-		base.Binary, base.Symbol, base.Offset, base.PID = b.Path, b.Symbol, b.Offset, b.PID
-	}
-	one, err := p.resolveTarget(app.UID, base)
 	if err != nil {
 		return nil, err
 	}
 	return []plan.Attachment{one}, nil
 }
 
-func (p *pass) onInterfaces(base plan.Attachment, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	chosen, err := plan.Select(at.Interfaces, p.state.Interfaces)
-	if err != nil {
-		return nil, err
+// madeOn returns the target of the application's link for an attachment; of several
+// links, that of one that runs.
+func (p *pass) madeOn(uid string, a plan.Attachment) (target plan.Target, ok bool) {
+	for _, l := range p.state.Links {
+		is := l.Attachment
+		is.BinaryID, is.NetnsID = "", 0
+		if l.UID == uid && is.Program == a.Program && is.Hook == a.Hook && is.Target == a.Target && (!ok || !l.Severed) {
+			target, ok = l.Attachment.Target, true
+		}
 	}
-	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: no interface of this node is chosen by %s", errWaiting, describeInterfaces(at.Interfaces))
-	}
-	var all []plan.Attachment
-	for _, i := range chosen {
-		one := base
-		one.Ifindex, one.Interface = i.Index, i.Name
-		all = append(all, one)
-	}
-	return all, nil
+	return target, ok
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
@@ -37,33 +38,33 @@ func (p *pass) profileOf(uid, revision string) chain.Profile {
 		return chain.Profile{}
 	}
 	// Nothing is fetched for this.
-	if !p.cache.has(o.Payload().ObjectDigest) {
+	if !p.objects.Has(o.Payload().ObjectDigest) {
 		return chain.Profile{}
 	}
 	key := "profile of " + revisionKey(uid, revision)
-	got, err := p.loaded(key, func() (request, error) { return p.askProfile(*o), nil })
+	got, err := loads.Get[profile](p.loads, key, func() (loads.Request, error) { return p.askProfile(*o), nil })
 	if isPending(err) {
 		return chain.Profile{}
 	}
-	p.loads.take(key)
+	p.loads.Take(key)
 	if err != nil {
 		p.opts.Log.Error("measure what programs take; they count as programs alone", "application", o.Payload().Application.String(), "error", err)
 		p.unmeasured[id] = p.now
 		return chain.Profile{}
 	}
-	p.profiles[id] = got.(profile).Profile //nolint:forcetypeassert // askProfile makes no other
+	p.profiles[id] = got.Profile
 	return p.profiles[id]
 }
 
 // askProfile asks for a revision to be measured. It waits in turn with the loads of
 // its namespace.
-func (p *pass) askProfile(o intent.Opened) request {
-	objects := p.cache
-	return request{
-		line: "profile of application " + o.Payload().UID, tenants: []string{o.Payload().Application.Namespace},
-		start: func() (func(*btf.Cache) (io.Closer, error), error) {
+func (p *pass) askProfile(o intent.Opened) loads.Request {
+	files := p.objects
+	return loads.Request{
+		Line: "profile of application " + o.Payload().UID, Tenants: []string{o.Payload().Application.Namespace},
+		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			return func(*btf.Cache) (io.Closer, error) {
-				object, err := readMember(o, objects)
+				object, err := readMember(o, files)
 				if err != nil {
 					return nil, err
 				}

@@ -12,11 +12,9 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/statedir"
 	"github.com/skep-dev/skep/atomicfile"
 )
-
-// ranFile keeps what last ran at each place of the node, in the state directory.
-const ranFile = "ran.json"
 
 // Bounds on what is remembered: interfaces that are gone, of one application, and
 // records of applications that this node has no intent of.
@@ -267,7 +265,7 @@ func (p *pass) keepRan(next map[ranAt]ran) {
 	if !changed && p.ranErr == "" {
 		return
 	}
-	err := writeRan(p.cache.sub(ranFile), next)
+	err := writeRan(p.dir.Path(statedir.Ran), next)
 	if err == nil {
 		p.ranErr = ""
 		return

@@ -11,12 +11,9 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/statedir"
 	"github.com/skep-dev/skep/atomicfile"
 )
-
-// remnantsFile keeps the links that were taken away and may run still, in the state
-// directory: no pin tells of them.
-const remnantsFile = "remnants.json"
 
 // keptRemnants is the content of the file. It counts for one boot: after it, no link
 // is left, and its ids are others'.
@@ -72,7 +69,7 @@ func (p *pass) keepRemnants() {
 	}
 	body, err := json.Marshal(kept)
 	if err == nil {
-		err = atomicfile.WriteUnsynced(p.cache.sub(remnantsFile), body)
+		err = atomicfile.WriteUnsynced(p.dir.Path(statedir.Remnants), body)
 	}
 	if err != nil {
 		p.opts.Log.Error("remember what is to be unloaded still", "error", err)
@@ -87,7 +84,7 @@ func (a *Agent) restoreRemnants() {
 	boot, err := os.ReadFile(bootID)
 	if err == nil {
 		a.boot = strings.TrimSpace(string(boot))
-		a.owned.remnants, err = readRemnants(a.cache.sub(remnantsFile), a.boot)
+		a.owned.remnants, err = readRemnants(a.dir.Path(statedir.Remnants), a.boot)
 	}
 	if err != nil {
 		a.opts.Log.Error("what an earlier agent took away is not looked after", "error", err)

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/objects"
 )
 
 // Run holds the kernel to the intents until the context ends: at once when an
@@ -37,7 +40,7 @@ func (a *Agent) awaitTurn(ctx context.Context, sweep <-chan time.Time) bool {
 			}
 		case <-a.wake:
 			return true
-		case <-a.loads.ended:
+		case <-a.loads.Ended():
 			return true
 		}
 	}
@@ -77,5 +80,62 @@ func (a *Agent) Settled(ctx context.Context) error {
 func (a *Agent) Unload() error {
 	a.work.Lock()
 	defer a.work.Unlock()
-	return errors.Join(a.loads.keep(nil, nil), a.owned.close(), a.store.Clear(), a.adopt())
+	return errors.Join(a.loads.Clear(), a.owned.close(), a.store.Clear(), a.adopt())
+}
+
+// The bounds of a turn. A load cannot be cancelled while the verifier works, so
+// every load runs beside the loop, and a turn waits only a little for it.
+const (
+	// turnGrace is how long a turn waits for objects and loads on their way.
+	turnGrace = 250 * time.Millisecond
+	// loadSlice is how long loads follow each other before the kernel is
+	// observed again.
+	loadSlice = 50 * time.Millisecond
+	// endingPause is how long a turn waits before it looks again for links that the
+	// kernel ends in the background.
+	endingPause = 20 * time.Millisecond
+)
+
+// isPending reports whether an error only says that something is on its way, or
+// has to wait for what is.
+func isPending(err error) bool {
+	return errors.Is(err, objects.ErrFetching) || errors.Is(err, loads.ErrLoading) || errors.Is(err, errQueued)
+}
+
+// advance starts the loads that a pass needs, one after the other, and waits for
+// them and for objects until the context ends. It reports whether another pass
+// has something to do. An intent or an interface that comes ends the wait at once.
+func (a *Agent) advance(ctx context.Context, p *pass) bool {
+	if p.observed {
+		if err := a.loads.Keep(p.loads); err != nil {
+			a.opts.Log.Error("free a load that is not needed any more", "error", err)
+		}
+	}
+	slice := a.opts.Clock().Add(loadSlice)
+	queue, fresh := p.loads.Queued, false
+	for {
+		var found bool
+		queue, found = a.loads.StartNext(queue)
+		fresh = fresh || found
+		if len(a.loads.Current()) == 0 && (fresh || !p.fetching && !p.ending) {
+			return fresh
+		}
+		var again <-chan time.Time
+		if p.ending {
+			again = time.After(endingPause)
+		}
+		select {
+		case <-a.loads.Ended():
+			fresh = a.loads.Collect() || fresh
+			if fresh && (len(queue) == 0 || !a.opts.Clock().Before(slice)) {
+				return true
+			}
+		case <-a.wake:
+			return true
+		case <-again:
+			return true
+		case <-ctx.Done():
+			return fresh
+		}
+	}
 }

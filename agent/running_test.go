@@ -62,7 +62,7 @@ func TestWhatRunsIsToldByInterface(t *testing.T) {
 		},
 	}}}
 	want := map[int][]string{2: {"a"}, 3: {"b", "c"}, 4: {}}
-	if diff := cmp.Diff(want, p.running().uids); diff != "" {
+	if diff := cmp.Diff(want, p.running().UIDs); diff != "" {
 		t.Errorf("what runs (-want +got):\n%s", diff)
 	}
 }

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/statedir"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -76,7 +76,7 @@ func (p *pass) refuse(uid string, err error) {
 	}
 	newest := was.live == nil || was.live == &app.newest
 	p.outcomes[uid] = &outcome{errs: was.errs, refused: true, tried: was.tried,
-		pending: was.pending || newest && isPending(err), loading: was.loading || newest && errors.Is(err, errLoading),
+		pending: was.pending || newest && isPending(err), loading: was.loading || newest && errors.Is(err, loads.ErrLoading),
 		unsettled: isPending(err)}
 	p.cannotHave(app, *cmp.Or(was.live, &app.newest), err)
 	if was.live == &app.newest {
@@ -94,8 +94,8 @@ func (p *pass) finish() {
 	for _, app := range p.apps {
 		p.settle(app)
 	}
-	p.endDriftConflicts()
-	p.lookups.keep(p.sought)
+	p.conflicts.Sweep(p.now)
+	p.targets.End()
 	p.pruneObjects()
 	var orphans []ApplicationStatus
 	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.want.Frozen, p.unloading())))) {
@@ -162,12 +162,7 @@ func (p *pass) pruneObjects() {
 			used[app.deployed.Payload().ObjectDigest] = true
 		}
 	}
-	p.fetches.mu.Lock()
-	for digest := range p.fetches.flying {
-		used[digest] = true
-	}
-	p.fetches.mu.Unlock()
-	if err := p.cache.prune(used); err != nil {
+	if err := p.objects.Prune(used); err != nil {
 		p.opts.Log.Error("drop cached objects", "error", err)
 	}
 }
@@ -186,7 +181,7 @@ func (p *pass) settle(app *application) {
 		p.keepDeployed(app, out)
 	case out.tried:
 		app.failures++
-		app.retryAt = p.now.Add(p.opts.BackOff.after(app.failures))
+		app.retryAt = p.now.Add(p.opts.BackOff.After(app.failures))
 	case len(out.errs) == 0 && app.status.Error != "":
 		// On its way: the old words stay.
 		out.errs = []error{&repeated{app.status.Error, app.status.Unsupported}}
@@ -202,11 +197,11 @@ func (p *pass) keepDeployed(app *application, out *outcome) {
 	var err error
 	switch {
 	case (payload.Tombstone || len(payload.Programs) == 0) && app.deployed != nil:
-		if err = p.cache.dropIntent(payload.UID, deployed); err == nil {
+		if err = p.dir.DropIntent(payload.UID, statedir.Deployed); err == nil {
 			app.deployed, p.prune = nil, true
 		}
 	case out.live != nil && (app.deployed == nil || app.deployed.Payload().Serial != payload.Serial):
-		if err = p.cache.putIntent(payload.UID, deployed, app.envelope); err == nil {
+		if err = p.dir.PutIntent(payload.UID, statedir.Deployed, app.envelope); err == nil {
 			o := app.newest
 			app.deployed, p.prune = &o, true
 		}
@@ -214,19 +209,4 @@ func (p *pass) keepDeployed(app *application, out *outcome) {
 	if err != nil {
 		p.opts.Log.Error("remember what runs", "application", payload.Application.String(), "error", err)
 	}
-}
-
-// longest is how long one wait may take, its jitter included.
-func (b BackOff) longest() time.Duration { return b.Most + b.Most/4 }
-
-// after is how long to wait after so many failures in a row.
-func (b BackOff) after(failures int) time.Duration {
-	wait := b.First
-	for range failures - 1 {
-		if wait *= 2; wait >= b.Most {
-			wait = b.Most
-			break
-		}
-	}
-	return wait + time.Duration(rand.Float64()*float64(wait)/4) //nolint:gosec // jitter guards no secret
 }

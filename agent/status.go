@@ -13,7 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -97,9 +99,6 @@ type LinkStatus struct {
 	Error string    `json:"error,omitempty"`
 }
 
-// errWaiting: an attachment has no target yet, which is no failure.
-var errWaiting = errors.New("waiting")
-
 // outcome is what one pass found out about one application.
 type outcome struct {
 	// live is the intent whose revision runs.
@@ -129,25 +128,10 @@ type unmade struct {
 // another target that is missing is a failure, though one that fixes itself.
 func unresolved(program string, at v1alpha1.Attachment, err error) unmade {
 	state := Failed
-	if errors.Is(err, errWaiting) {
+	if errors.Is(err, targets.ErrWaiting) {
 		state = Waiting
 	}
-	return unmade{program, LinkStatus{Hook: at.Hook, Target: describeTarget(at), State: state, Error: err.Error()}}
-}
-
-// describeTarget names what a definition asks for, where nothing was found for it.
-func describeTarget(at v1alpha1.Attachment) string {
-	switch {
-	case at.Interfaces != nil:
-		return describeInterfaces(at.Interfaces)
-	case at.Tracepoint != "":
-		return at.Tracepoint
-	case at.Cgroup != "":
-		return at.Cgroup
-	case at.Binary != nil:
-		return at.Binary.Path
-	}
-	return at.NetworkNamespace
+	return unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: state, Error: err.Error()}}
 }
 
 // Status tells how every application is doing, ordered by name. Tombstones
@@ -356,7 +340,7 @@ func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationSt
 	case out.pending && out.waits != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Queued", out.waits
 	case out.loading:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Loading", errLoading.Error()
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Loading", loads.ErrLoading.Error()
 	case out.pending:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Fetching", "the object is being fetched"
 	case s.Error != "" && s.Revision != "" && s.Revision != s.Wanted:

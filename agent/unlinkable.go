@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 )
 
@@ -24,7 +25,7 @@ func (e *memberError) Unwrap() error { return e.err }
 // as the chain can stay as it is: who is new then waits. What is to be unloaded
 // does not wait for others, so that a member that cannot be had goes, too.
 func (p *pass) without(want plan.Chain, running []plan.Member, lost *memberError) unfitChain {
-	if errors.Is(lost, errFetching) {
+	if errors.Is(lost, objects.ErrFetching) {
 		return func() { p.await(want, running, false) }
 	}
 	runs := slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == lost.uid })

@@ -55,7 +55,7 @@ func (w *world) three(a *agent.Agent) (ca, cb, cc intent.Payload) {
 // membersOf is the chain without what is not known of its limits.
 func membersOf(t testing.TB, a *agent.Agent) string {
 	t.Helper()
-	chains, err := a.Chains(t.Context())
+	chains, err := a.Chains()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func (p *pass) finishUnloads() {
 			p.note(uid, a, err)
 		}
 	}
-	p.endAttempts()
+	p.attempts.Sweep(p.now)
 	for _, uid := range p.unloading() {
 		p.followRemnants(uid)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/intent"
 )
@@ -19,22 +20,22 @@ func (wholeness) Close() error { return nil }
 
 // isWhole reports whether a revision that was found pinned has everything that its
 // object needs. That takes the object, which may take memory and time: the revisions
-// are checked beside the loop, one at a time, and it fails with errLoading until then.
+// are checked beside the loop, one at a time, and it fails with loads.ErrLoading until then.
 // A program that is to be attached and is missing is found at once.
 func (p *pass) isWhole(o intent.Opened, held *kernel.Revision) (bool, error) {
 	if lacksProgram(held, o.Payload()) {
 		return false, nil
 	}
 	key := "check of " + revisionKey(held.UID, held.Key())
-	got, err := p.loaded(key, func() (request, error) { return p.askWhole(o, held) })
+	got, err := loads.Get[wholeness](p.loads, key, func() (loads.Request, error) { return p.askWhole(o, held) })
 	if isPending(err) {
 		return false, err
 	}
-	p.loads.take(key)
+	p.loads.Take(key)
 	if err != nil {
 		return false, err
 	}
-	return bool(got.(wholeness)), nil //nolint:forcetypeassert // askWhole makes no other
+	return bool(got), nil
 }
 
 // lacksProgram reports whether a revision lacks a program that its intent attaches.
@@ -50,17 +51,17 @@ func lacksProgram(held *kernel.Revision, payload intent.Payload) bool {
 }
 
 // askWhole asks for the check of a revision.
-func (p *pass) askWhole(o intent.Opened, held *kernel.Revision) (request, error) {
+func (p *pass) askWhole(o intent.Opened, held *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
 	if err := p.available(payload); err != nil {
-		return request{}, err
+		return loads.Request{}, err
 	}
-	objects := p.cache
-	return request{
-		line: fmt.Sprintf("check of application %s", payload.UID), tenants: []string{payload.Application.Namespace},
-		start: func() (func(*btf.Cache) (io.Closer, error), error) {
+	files := p.objects
+	return loads.Request{
+		Line: fmt.Sprintf("check of application %s", payload.UID), Tenants: []string{payload.Application.Namespace},
+		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			return func(*btf.Cache) (io.Closer, error) {
-				object, err := objects.object(payload.ObjectDigest)
+				object, err := files.Read(payload.ObjectDigest)
 				if err != nil {
 					return nil, err
 				}

@@ -1,4 +1,4 @@
-package agent
+package targets
 
 import (
 	"errors"
@@ -7,28 +7,35 @@ import (
 	"testing"
 	"time"
 
+	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// looking is an agent whose passes look for paths that answer when the test says so.
+// looking has look-ups of paths that answer when the test says so.
 type looking struct {
-	*Agent
-	t *testing.T
+	*Lookups
+	wakeups chan struct{}
+	t       *testing.T
 }
 
 func newLooking(t *testing.T) looking {
-	return looking{&Agent{opts: Options{Log: slog.New(slog.DiscardHandler)}, wake: make(chan struct{}, 1), lookups: lookups{}}, t}
+	wakeups := make(chan struct{}, 1)
+	return looking{NewLookups(attach.Host{}, slog.New(slog.DiscardHandler), func() {
+		select {
+		case wakeups <- struct{}{}:
+		default:
+		}
+	}), wakeups, t}
 }
 
-// next is another pass, a while after the one before.
-func (l looking) next(last *pass, after time.Duration) *pass {
-	now := time.Now()
-	if last != nil {
-		l.lookups.keep(last.sought)
-		now = last.now.Add(after)
+// next is another reconcile, a while after the one before.
+func (l looking) next(last *Round, after time.Duration) *Round {
+	if last == nil {
+		return l.Begin(time.Now())
 	}
-	return &pass{Agent: l.Agent, now: now, sought: map[string]bool{}, waited: map[v1alpha1.Identity]time.Duration{}}
+	last.End()
+	return l.Begin(last.now.Add(after))
 }
 
 // slowly is a look-up that gives each answer when it is sent.
@@ -41,7 +48,7 @@ func (l looking) give(s slowly, key string, is answer) {
 	l.t.Helper()
 	s <- is
 	select {
-	case <-l.lookups[key].done:
+	case <-l.byKey[key].done:
 	case <-time.After(time.Minute):
 		l.t.Fatal("the look-up takes too long")
 	}
@@ -49,7 +56,7 @@ func (l looking) give(s slowly, key string, is answer) {
 
 func (l looking) woken() bool {
 	select {
-	case <-l.wake:
+	case <-l.wakeups:
 		return true
 	case <-time.After(50 * time.Millisecond):
 		return false
@@ -61,23 +68,23 @@ func at(application, path string) plan.Attachment {
 		Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: path}}
 }
 
-// TestASlowPathIsAnswered has every look-up outlast the pass that begins it.
+// TestASlowPathIsAnswered has every look-up outlast the reconcile that begins it.
 func TestASlowPathIsAnswered(t *testing.T) {
 	l := newLooking(t)
 	resolves, finds := make(slowly), make(slowly)
 	one, other := answer{target: plan.Target{NetnsID: 1}}, answer{target: plan.Target{NetnsID: 2}}
-	resolve := func(p *pass) (*answer, error) {
+	resolve := func(p *Round) (*answer, error) {
 		return p.lookUp("resolve", !p.sought["resolve"], at("a", "/slow"), resolves.look)
 	}
-	find := func(p *pass) (*answer, error) { return p.lookUp("find", false, at("a", "/slow"), finds.look) }
+	find := func(p *Round) (*answer, error) { return p.lookUp("find", false, at("a", "/slow"), finds.look) }
 
 	p := l.next(nil, 0)
-	unanswered := new(unansweredError)
-	if _, err := resolve(p); !errors.As(err, &unanswered) || unanswered.late {
+	unanswered := new(UnansweredError)
+	if _, err := resolve(p); !errors.As(err, &unanswered) || unanswered.Late {
 		t.Fatalf("nothing answered, and it is %v", err)
 	}
 	p = l.next(p, 3*time.Second)
-	if _, err := resolve(p); !errors.As(err, &unanswered) || !unanswered.late {
+	if _, err := resolve(p); !errors.As(err, &unanswered) || !unanswered.Late {
 		t.Fatalf("nothing answered for three seconds, and it is %v", err)
 	}
 	l.give(resolves, "resolve", one)
@@ -120,8 +127,8 @@ func TestASlowPathIsAnswered(t *testing.T) {
 		t.Errorf("%+v, %v", is, err)
 	}
 	resolves <- other
-	if _ = l.next(l.next(p, 0), 0); len(l.lookups) > 1 {
-		t.Errorf("%d look-ups are kept that nobody seeks", len(l.lookups))
+	if _ = l.next(l.next(p, 0), 0); len(l.byKey) > 1 {
+		t.Errorf("%d look-ups are kept that nobody seeks", len(l.byKey))
 	}
 }
 
@@ -132,10 +139,10 @@ func TestAnApplicationWhosePathsHangTakesNoOthersLookUps(t *testing.T) {
 	hangs := make(slowly)
 	defer close(hangs)
 	p := l.next(nil, 0)
-	unanswered := new(unansweredError)
-	for i := range 2 * mostLookups {
+	unanswered := new(UnansweredError)
+	for i := range 2 * maxPerApplication {
 		_, err := p.lookUp(fmt.Sprint("hung ", i), true, at("hung", fmt.Sprint(i)), hangs.look)
-		if !errors.As(err, &unanswered) || unanswered.crowded != (i >= mostLookups) {
+		if !errors.As(err, &unanswered) || unanswered.crowded != (i >= maxPerApplication) {
 			t.Errorf("path %d: %v", i, err)
 		}
 	}

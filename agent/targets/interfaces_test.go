@@ -1,4 +1,4 @@
-package agent
+package targets
 
 import (
 	"errors"
@@ -75,7 +75,7 @@ func TestAListThatChangesWhileItIsReadIsAskedForAgain(t *testing.T) {
 // TestACutOffListTakesNoInterfaceAway has something run on eth1, which the list
 // lacks, and on interface 3, which is truly gone.
 func TestACutOffListTakesNoInterfaceAway(t *testing.T) {
-	now := running{uids: map[int][]string{2: {"a"}, 3: {"a"}}}
+	now := Running{UIDs: map[int][]string{2: {"a"}, 3: {"a"}}}
 	for sentence, tc := range map[string]struct {
 		links *churn[netlink.Link]
 		ask   error
@@ -121,9 +121,9 @@ func TestACutOffListTakesNoInterfaceAway(t *testing.T) {
 // TestCutOffRoutesTakeNoPrimaryAway has a run on eth1 as a primary interface,
 // and b on eth2 by its name.
 func TestCutOffRoutesTakeNoPrimaryAway(t *testing.T) {
-	now := running{
-		uids:      map[int][]string{2: {"a"}, 3: {"b"}},
-		asPrimary: func(uid string, on plan.Interface) bool { return uid == "a" && on.Name == "eth1" },
+	now := Running{
+		UIDs:      map[int][]string{2: {"a"}, 3: {"b"}},
+		AsPrimary: func(uid string, on plan.Interface) bool { return uid == "a" && on.Name == "eth1" },
 	}
 	links := &churn[netlink.Link]{whole: []netlink.Link{device(1, "eth0"), device(2, "eth1"), device(3, "eth2")}}
 	for sentence, tc := range map[string]struct {

@@ -1,4 +1,4 @@
-package agent
+package loads
 
 import (
 	"fmt"
@@ -34,44 +34,44 @@ func TestNamespacesTakeTurns(t *testing.T) {
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			l := newLoads(time.Now, slog.New(slog.DiscardHandler))
+			q := NewQueue(time.Now, slog.New(slog.DiscardHandler), nil)
 			var waiting, got []string
 			for _, come := range c.arrive {
 				waiting = append(waiting, come...)
-				var queue []request
+				var queue []Request
 				for _, name := range slices.Sorted(slices.Values(waiting)) {
 					if !slices.Contains(come, name) {
 						queue = append(queue, nothing(name, &got))
 					}
 				}
-				if err := l.keep(nil, queue); err != nil {
+				if err := q.keep(nil, queue); err != nil {
 					t.Fatal(err)
 				}
 				for _, name := range come {
 					queue = append(queue, nothing(name, &got))
 				}
-				if err := l.keep(nil, queue); err != nil {
+				if err := q.keep(nil, queue); err != nil {
 					t.Fatal(err)
 				}
-				l.startNext(queue)
-				l.wait.Wait()
-				l.collect(nop{})
+				q.StartNext(queue)
+				q.wait.Wait()
+				q.Collect()
 				waiting = slices.DeleteFunc(waiting, func(name string) bool { return name == got[len(got)-1] })
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("order (-want +got):\n%s", diff)
 			}
-			if err := l.keep(nil, nil); err != nil || len(l.served)+len(l.since)+len(l.results) > 0 {
-				t.Errorf("an idle queue remembers %v %v %v (%v)", l.served, l.since, l.results, err)
+			if err := q.keep(nil, nil); err != nil || len(q.served)+len(q.since)+len(q.results) > 0 {
+				t.Errorf("an idle queue remembers %v %v %v (%v)", q.served, q.since, q.results, err)
 			}
 		})
 	}
 }
 
 // nothing is a load that notes that it was started.
-func nothing(name string, started *[]string) request {
-	return request{key: name, line: name, tenants: []string{name[:1]},
-		start: func() (func(*btf.Cache) (io.Closer, error), error) {
+func nothing(name string, started *[]string) Request {
+	return Request{key: name, Line: name, Tenants: []string{name[:1]},
+		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			*started = append(*started, name)
 			return func(*btf.Cache) (io.Closer, error) { return nil, fmt.Errorf("load %s: it is none", name) }, nil
 		}}

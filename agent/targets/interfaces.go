@@ -1,4 +1,4 @@
-package agent
+package targets
 
 import (
 	"errors"
@@ -8,8 +8,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/intent"
 )
 
 // dumpTries bounds how often a list of the kernel's is asked for again because
@@ -23,19 +21,21 @@ type devices struct {
 	routes  func(link netlink.Link, family int) ([]netlink.Route, error)
 }
 
-// kernelDevices are those of the agent's network namespace.
-func kernelDevices() devices {
-	return devices{links: netlink.LinkList, byIndex: netlink.LinkByIndex, routes: netlink.RouteList}
+// Running is what of Skep's runs on network devices now. A list that the kernel
+// could not give in one piece takes none of it away.
+type Running struct {
+	// UIDs are those of applications, by the index of the device.
+	UIDs map[int][]string
+	// AsPrimary reports whether an application chose the device for nothing but
+	// being a primary one.
+	AsPrimary func(uid string, on plan.Interface) bool
 }
 
-// running is what of Skep's runs on network devices now. A list that the kernel
-// could not give in one piece takes none of it away.
-type running struct {
-	// uids of applications by the index of the device.
-	uids map[int][]string
-	// asPrimary reports whether an application chose the device for nothing but
-	// being a primary one.
-	asPrimary func(uid string, on plan.Interface) bool
+// Interfaces reads the network devices of the agent's network namespace, by index.
+// Which of them are primary is looked up only for withPrimary.
+func Interfaces(withPrimary bool, now Running) ([]plan.Interface, error) {
+	d := devices{links: netlink.LinkList, byIndex: netlink.LinkByIndex, routes: netlink.RouteList}
+	return d.list(withPrimary, now)
 }
 
 // dump asks for a list until it is read in one piece, a few times: where other
@@ -55,9 +55,8 @@ func dump[T any](list func() ([]T, error)) (all []T, whole bool, err error) {
 	return all, false, nil
 }
 
-// list reads the network devices, by index. Which are primary is looked up
-// where somebody asks.
-func (d devices) list(withPrimary bool, now running) ([]plan.Interface, error) {
+// list implements Interfaces.
+func (d devices) list(withPrimary bool, now Running) ([]plan.Interface, error) {
 	links, whole, err := dump(d.links)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
@@ -85,10 +84,9 @@ func (d devices) list(withPrimary bool, now running) ([]plan.Interface, error) {
 	return all, nil
 }
 
-// ask looks at each device that something runs on by itself, which no other
-// change disturbs.
-func (d devices) ask(now running, named map[int]string) error {
-	for index := range now.uids {
+// ask asks for each device in use by its index. No other change cuts that answer off.
+func (d devices) ask(now Running, named map[int]string) error {
+	for index := range now.UIDs {
 		l, err := d.byIndex(index)
 		switch gone := new(netlink.LinkNotFoundError); {
 		case errors.As(err, gone):
@@ -103,7 +101,7 @@ func (d devices) ask(now running, named map[int]string) error {
 }
 
 // primaries are the devices that default routes leave by, of either family.
-func (d devices) primaries(now running, named map[int]string) (map[int]bool, error) {
+func (d devices) primaries(now Running, named map[int]string) (map[int]bool, error) {
 	out := map[int]bool{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, whole, err := dump(func() ([]netlink.Route, error) { return d.routes(nil, family) })
@@ -136,72 +134,11 @@ func isDefault(r netlink.Route) bool {
 
 // keepPrimary adds the devices that were primary when something was attached to
 // them as such.
-func (r running) keepPrimary(named map[int]string, primary map[int]bool) {
-	for index, uids := range r.uids {
+func (r Running) keepPrimary(named map[int]string, primary map[int]bool) {
+	for index, uids := range r.UIDs {
 		on := plan.Interface{Index: index, Name: named[index]}
-		if slices.ContainsFunc(uids, func(uid string) bool { return r.asPrimary(uid, on) }) {
+		if slices.ContainsFunc(uids, func(uid string) bool { return r.AsPrimary(uid, on) }) {
 			primary[index] = true
 		}
 	}
-}
-
-// running tells what runs where.
-func (p *pass) running() running {
-	now := running{uids: map[int][]string{}, asPrimary: p.asPrimary}
-	for uid, links := range p.owned.links {
-		for _, l := range links {
-			if index := l.Attachment.Ifindex; index != 0 {
-				now.uids[index] = append(now.uids[index], uid)
-			}
-		}
-	}
-	for index, c := range p.owned.chains {
-		if c.Version != nil {
-			now.uids[index] = append(now.uids[index], uidsOf(c.Version.Members)...)
-		} else if now.uids[index] == nil {
-			now.uids[index] = []string{}
-		}
-	}
-	return now
-}
-
-// asPrimary looks at what the application's intents choose by name.
-func (p *pass) asPrimary(uid string, on plan.Interface) bool {
-	for _, app := range p.apps {
-		if app.newest.Payload().UID != uid {
-			continue
-		}
-		for _, s := range append(selections(&app.newest), selections(app.deployed)...) {
-			byName, err := plan.Select(&v1alpha1.Interfaces{Names: s.Names}, []plan.Interface{on})
-			if s.Primary && (err != nil || len(byName) == 0) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// wantsPrimary reports whether an intent chooses the primary interface.
-func wantsPrimary(apps []*application) bool {
-	return slices.ContainsFunc(apps, func(app *application) bool {
-		return slices.ContainsFunc(append(selections(&app.newest), selections(app.deployed)...),
-			func(s v1alpha1.Interfaces) bool { return s.Primary })
-	})
-}
-
-// selections are what an intent says of interfaces; an intent that there is not
-// says nothing.
-func selections(o *intent.Opened) []v1alpha1.Interfaces {
-	if o == nil {
-		return nil
-	}
-	var all []v1alpha1.Interfaces
-	for _, program := range o.Payload().Programs {
-		for _, at := range program.Attach {
-			if at.Interfaces != nil {
-				all = append(all, *at.Interfaces)
-			}
-		}
-	}
-	return all
 }

@@ -1,0 +1,47 @@
+package agent
+
+import "github.com/skep-dev/skep/agent/plan"
+
+// heal counts an action that puts back what somebody else changed. It fails with a
+// *retry.ConflictError where the link was put back too often. Where nothing drifted, the
+// drift is empty.
+func (p *pass) heal(a plan.Action) (Drift, error) {
+	pin, drift := p.drifted(a)
+	if drift == "" {
+		return "", nil
+	}
+	times, err := p.conflicts.Heal(pin, p.now)
+	if err == nil {
+		p.opts.Log.Warn("put back what somebody else changed", "action", a.String(), "times", times)
+	}
+	return drift, err
+}
+
+// drifted names the link that an action puts back, and how it drifted; nothing
+// where the action does what an intent changed.
+func (p *pass) drifted(a plan.Action) (string, Drift) {
+	var (
+		path      string
+		unmanaged bool
+	)
+	if a.Verb == plan.SetChain {
+		c, seen := p.owned.chains[a.Ifindex], p.chainOf(a.Ifindex)
+		if c == nil || c.Version == nil || len(a.Members) == 0 {
+			return "", ""
+		}
+		path, unmanaged = p.store.ChainPath(a.Ifindex), seen != nil && seen.Members == nil
+	} else {
+		l := p.owned.links[a.UID][a.Attachment.Key()]
+		if l == nil || a.Verb == plan.Detach {
+			return "", ""
+		}
+		path, unmanaged = l.Path, p.revisionOf(l, p.facts[l.Path]) == ""
+	}
+	switch {
+	case p.facts[path].Severed:
+		return path, Detached
+	case unmanaged:
+		return path, Replaced
+	}
+	return "", ""
+}

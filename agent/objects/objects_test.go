@@ -1,0 +1,81 @@
+package objects
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func digestOf(body string) string {
+	sum := sha256.Sum256([]byte(body))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// open returns a cache of nothing, which fetches nothing.
+func open(t *testing.T) *Cache {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "objects")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return New(Options{Dir: dir})
+}
+
+func TestTheCacheBelievesNoObjectItDidNotHash(t *testing.T) {
+	c := open(t)
+	digest := digestOf("object")
+	if got, err := c.Read(digest); !errors.Is(err, ErrFetching) || c.Has(digest) {
+		t.Errorf("an empty cache has %q (%v)", got, err)
+	}
+	if err := c.put(digest, []byte("object")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Read(digest); string(got) != "object" || err != nil || !c.Has(digest) {
+		t.Errorf("Read = %q, %v", got, err)
+	}
+	if err := os.WriteFile(c.path(digest), []byte("altered"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Read(digest); !errors.Is(err, ErrFetching) || c.Has(digest) {
+		t.Errorf("an altered object is given out, or left: %q (%v)", got, err)
+	}
+	// No digest leads out of the cache.
+	outside := filepath.Join(filepath.Dir(c.opts.Dir), "secret")
+	if err := os.WriteFile(outside, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Read("sha256:../secret"); err == nil {
+		t.Errorf("read %q from outside", got)
+	}
+	if path := c.path("sha256:../../etc/passwd"); filepath.Dir(path) != c.opts.Dir {
+		t.Errorf("path is %s", path)
+	}
+}
+
+func TestObjectsThatNoIntentNamesAreDropped(t *testing.T) {
+	c := open(t)
+	for _, body := range []string{"a", "b", "c"} {
+		if err := c.put(digestOf(body), []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A fetch that runs beside it.
+	writing := filepath.Join(c.opts.Dir, ".new-123")
+	if err := os.WriteFile(writing, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Prune(map[string]bool{digestOf("b"): true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(writing); err != nil {
+		t.Errorf("the file of a running fetch: %v", err)
+	}
+	for body, there := range map[string]bool{"a": false, "b": true, "c": false} {
+		if c.Has(digestOf(body)) != there {
+			t.Errorf("object %s is there: %v", body, !there)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package targets
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+
+	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
+)
+
+// Expand turns one attachment of an application's definition into those on this node, but for
+// what Resolve fills in.
+func Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachment, interfaces []plan.Interface) ([]plan.Attachment, error) {
+	base := plan.Attachment{Application: application, Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
+		Hook: at.Hook, Priority: v1alpha1.DefaultPriority}
+	if at.Priority != nil {
+		base.Priority = *at.Priority
+	}
+	h, ok := hook.Lookup(at.Hook)
+	if !ok {
+		return nil, fmt.Errorf("resolve hook %q: no such hook", at.Hook)
+	}
+	if at.Hook == plan.XDP {
+		mask, err := chain.ProceedOn(at.ProceedOn)
+		if err != nil {
+			return nil, err
+		}
+		base.ProceedOn = mask
+	}
+	if h.Shape == hook.NetworkDevice {
+		return OnInterfaces(base, at, interfaces)
+	}
+	base.Tracepoint, base.Cgroup, base.NetworkNamespace = at.Tracepoint, at.Cgroup, at.NetworkNamespace
+	if b := at.Binary; b != nil {
+		base.Binary, base.Symbol, base.Offset, base.PID = b.Path, b.Symbol, b.Offset, b.PID
+	}
+	return []plan.Attachment{base}, nil
+}
+
+// OnInterfaces returns one attachment for each interface that the definition selects. Where
+// none is there it fails with ErrWaiting.
+func OnInterfaces(base plan.Attachment, at v1alpha1.Attachment, interfaces []plan.Interface) ([]plan.Attachment, error) {
+	chosen, err := plan.Select(at.Interfaces, interfaces)
+	if err != nil {
+		return nil, err
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("%w: no interface of this node is chosen by %s", ErrWaiting, describeInterfaces(at.Interfaces))
+	}
+	var all []plan.Attachment
+	for _, i := range chosen {
+		one := base
+		one.Ifindex, one.Interface = i.Index, i.Name
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// Describe names the target that a definition asks for, where nothing was found for it.
+func Describe(at v1alpha1.Attachment) string {
+	switch {
+	case at.Interfaces != nil:
+		return describeInterfaces(at.Interfaces)
+	case at.Tracepoint != "":
+		return at.Tracepoint
+	case at.Cgroup != "":
+		return at.Cgroup
+	case at.Binary != nil:
+		return at.Binary.Path
+	}
+	return at.NetworkNamespace
+}
+
+// describeInterfaces repeats a selection in a message.
+func describeInterfaces(s *v1alpha1.Interfaces) string {
+	var parts []string
+	if len(s.Names) > 0 {
+		parts = append(parts, "names "+strings.Join(s.Names, ", "))
+	}
+	if s.Primary {
+		parts = append(parts, "primary")
+	}
+	if len(s.Exclude) > 0 {
+		parts = append(parts, "without "+strings.Join(s.Exclude, ", "))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// FindCgroup2 returns the mount point of cgroup2.
+func FindCgroup2() (string, error) {
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
+	if err != nil {
+		return "", fmt.Errorf("find cgroup2: %w", err)
+	}
+	if len(mounts) == 0 {
+		return "", errors.New("find cgroup2: it is not mounted; mount -t cgroup2 none /sys/fs/cgroup, or set CgroupRoot")
+	}
+	return mounts[0].Mountpoint, nil
+}
