@@ -265,7 +265,7 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 		&imagestore.Sweeper{Client: mgr.GetClient()},
 	)
 	return mgr, errors.Join(registry.Register(newCensus(mgr.GetClient(), keeper)), addRunnables(mgr, elector, keeper,
-		&imagestore.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries, MaxBytes: room / 4}))
+		&imagestore.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries.Cache(), MaxBytes: room / 4}))
 }
 
 // registerServers has the manager serve the webhook and the mirror.

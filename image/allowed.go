@@ -15,9 +15,9 @@ import (
 // at a public address.
 const AnyPublic = "*"
 
-// allowed says which registries may be named, and which of them are trusted to be
+// Allowed says which registries may be named, and which of them are trusted to be
 // at an address that is not public. Nil allows every one everywhere.
-type allowed struct {
+type Allowed struct {
 	// public is that every registry at a public address is allowed.
 	public bool
 	named  []namedRegistry
@@ -35,12 +35,12 @@ type namedRegistry struct {
 // patternShape is that of a pattern, AnyPublic aside.
 var patternShape = regexp.MustCompile(`^(\*\.)?([a-zA-Z0-9][a-zA-Z0-9.-]*|\[[0-9a-fA-F:]+\])(:[0-9]+|:\*)?(/[a-z0-9._/-]+)?$`)
 
-// parseAllowed reads patterns; insecure registries are named by being listed.
-func parseAllowed(patterns, insecure []string) (*allowed, error) {
+// ParseAllowed reads patterns; insecure registries are named by being listed.
+func ParseAllowed(patterns, insecure []string) (*Allowed, error) {
 	if patterns == nil {
 		return nil, nil //nolint:nilnil // nothing is restricted
 	}
-	a := &allowed{}
+	a := &Allowed{}
 	for _, p := range slices.Concat(patterns, insecure) {
 		if p == AnyPublic {
 			a.public = true
@@ -58,8 +58,8 @@ func parseAllowed(patterns, insecure []string) (*allowed, error) {
 	return a, nil
 }
 
-// repository reports whether a repository of a registry may be named.
-func (a *allowed) repository(registry, repository string) bool {
+// Repository reports whether a repository of a registry may be named.
+func (a *Allowed) Repository(registry, repository string) bool {
 	if a == nil {
 		return true
 	}
@@ -91,8 +91,8 @@ func (e *NotAllowedError) Error() string {
 // Unwrap is the kind.
 func (e *NotAllowedError) Unwrap() error { return ErrNotAllowed }
 
-// refuse says why a repository that may not be named may not.
-func (a *allowed) refuse(registry, repository string) *NotAllowedError {
+// Refuse says why a repository that may not be named may not.
+func (a *Allowed) Refuse(registry, repository string) *NotAllowedError {
 	e := &NotAllowedError{Registry: registry, Pattern: registry}
 	switch {
 	case a.trusted(registry):
@@ -142,20 +142,20 @@ func bareHost(host string) string {
 // host reports whether a host:port may be asked at all: a named one, or one whose
 // name does not already tell that it is not public. Registries send on to hosts that
 // nobody named, such as those of their blobs and tokens.
-func (a *allowed) host(host string) bool {
+func (a *Allowed) host(host string) bool {
 	return a.trusted(host) || a.publicHost(host)
 }
 
 // trusted reports whether a host:port may be asked wherever it is: it is named, or
 // nothing is restricted.
-func (a *allowed) trusted(host string) bool {
+func (a *Allowed) trusted(host string) bool {
 	host = strings.ToLower(host)
 	return a == nil || slices.ContainsFunc(a.named, func(n namedRegistry) bool { return n.isHost(host) })
 }
 
 // publicHost reports whether a name may be one of a public address: which address
 // it has is known when it is dialled.
-func (a *allowed) publicHost(host string) bool {
+func (a *Allowed) publicHost(host string) bool {
 	host = bareHost(host)
 	if address, err := netip.ParseAddr(host); err == nil {
 		return isPublic(address)

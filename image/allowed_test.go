@@ -37,12 +37,12 @@ func TestWhichRegistriesMayBeNamed(t *testing.T) {
 	} {
 		client := newTestClient(t, func(o *Options) { o.AllowedRegistries = c.patterns })
 		for _, reference := range c.allowed {
-			if _, err := client.parse(reference); err != nil {
+			if _, err := client.Parse(reference); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		for _, reference := range c.refused {
-			if _, err := client.parse(reference); !errors.Is(err, ErrNotAllowed) {
+			if _, err := client.Parse(reference); !errors.Is(err, ErrNotAllowed) {
 				t.Errorf("%s: %s: %v", name, reference, err)
 			}
 		}
@@ -67,7 +67,7 @@ func TestARefusalSaysWhyWhereItIsNotWithheld(t *testing.T) {
 		"ghcr.io/a/b":              {[]string{"quay.io"}, "it is not listed", "ghcr.io"},
 	} {
 		client := newTestClient(t, func(o *Options) { o.AllowedRegistries = c.patterns })
-		_, err := client.parse(reference)
+		_, err := client.Parse(reference)
 		why := (*NotAllowedError)(nil)
 		if !errors.As(err, &why) || why.Pattern != c.pattern {
 			t.Errorf("%s: %v, %+v", reference, err, why)
@@ -77,11 +77,11 @@ func TestARefusalSaysWhyWhereItIsNotWithheld(t *testing.T) {
 			t.Errorf("%s: it says %q, want %q in it", reference, err, want)
 		}
 		client = newTestClient(t, func(o *Options) { o.AllowedRegistries = append([]string{why.Pattern}, c.patterns...) })
-		if _, err := client.parse(reference); err != nil {
+		if _, err := client.Parse(reference); err != nil {
 			t.Errorf("%s: listing %s does not allow it: %v", reference, why.Pattern, err)
 		}
 		client = newTestClient(t, func(o *Options) { o.AllowedRegistries, o.Unreachable = c.patterns, func(string, error) {} })
-		if _, err := client.parse(reference); !strings.HasSuffix(err.Error(), "could not be reached or is not allowed; ask your platform team") {
+		if _, err := client.Parse(reference); !strings.HasSuffix(err.Error(), "could not be reached or is not allowed; ask your platform team") {
 			t.Errorf("%s: where the cause is withheld it says %v", reference, err)
 		}
 	}
@@ -89,7 +89,7 @@ func TestARefusalSaysWhyWhereItIsNotWithheld(t *testing.T) {
 
 func TestAnInsecureRegistryIsNamedByThat(t *testing.T) {
 	client := newTestClient(t, func(o *Options) { o.AllowedRegistries, o.InsecureRegistries = []string{"*"}, []string{"10.0.0.1:5000"} })
-	if _, err := client.parse("10.0.0.1:5000/a"); err != nil {
+	if _, err := client.Parse("10.0.0.1:5000/a"); err != nil {
 		t.Error(err)
 	}
 }
@@ -125,11 +125,11 @@ func TestADialStopsAtAnAddressThatIsNotPublic(t *testing.T) {
 		"its name is":             {[]string{"localhost:" + port}, "", "localhost:" + port, true},
 		"it is a proxy's address": {[]string{"*"}, asked.URL, address, true},
 	} {
-		names, err := parseAllowed(c.patterns, nil)
+		names, err := ParseAllowed(c.patterns, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		g, transport := &guard{allowed: names}, &http.Transport{}
+		transport := &http.Transport{}
 		if c.proxy != "" {
 			by, err := url.Parse(c.proxy)
 			if err != nil {
@@ -137,7 +137,7 @@ func TestADialStopsAtAnAddressThatIsNotPublic(t *testing.T) {
 			}
 			transport.Proxy = http.ProxyURL(by)
 		}
-		g.over(transport)
+		Guard(transport, names)
 		if c.proxy != "" {
 			if _, err := transport.Proxy(httptest.NewRequest(http.MethodGet, "https://ghcr.io/v2/", nil)); err != nil {
 				t.Fatal(err)
@@ -268,7 +268,7 @@ func TestANameThatResolvesToThisMachine(t *testing.T) {
 	inside := httptest.NewServer(http.NotFoundHandler())
 	defer inside.Close()
 	transport := &http.Transport{}
-	(&guard{}).over(transport)
+	Guard(transport, nil)
 	for from, reached := range map[string]bool{"": true, "https://127.0.0.1/": true, "https://registry.example.com/": false} {
 		req := httptest.NewRequest(http.MethodGet, "https://name.example.com/", nil)
 		if from != "" {

@@ -12,15 +12,15 @@ import (
 // there is ErrNotFound, and what repeats the credentials that its registry was shown
 // is ErrMalformed.
 type Attachments struct {
-	from   attachments
-	to     sink
-	digest v1.Hash
-	shown  *shown
+	from    attachments
+	to      sink
+	digest  v1.Hash
+	secrets *Secrets
 }
 
 // Attachments opens those of r. It asks the registry nothing yet.
 func (c *Client) Attachments(r Resolved) (*Attachments, error) {
-	digest, err := parseDigest(r.Digest)
+	digest, err := ParseDigest(r.Digest)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func (c *Client) Attachments(r Resolved) (*Attachments, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Attachments{from: from, to: to, digest: digest, shown: c.shown}, nil
+	return &Attachments{from: from, to: to, digest: digest, secrets: c.secrets}, nil
 }
 
 // Elsewhere opens those of a digest in a repository that is not an image's own, such as
@@ -50,40 +50,40 @@ func (c *Client) Elsewhere(repository, digest string) (*Attachments, error) {
 // lacks the API, those of the tag that stands in for it. A registry's pages are
 // followed within bounds; more is true where there are further ones.
 func (a *Attachments) Referrers(ctx context.Context) (found []v1.Descriptor, more bool, err error) {
-	return a.from.referrers(ctx, a.digest)
+	return a.from.Referrers(ctx, a.digest)
 }
 
 // Tagged returns the manifest that a tag of the image's repository names now.
 func (a *Attachments) Tagged(ctx context.Context, tag string) ([]byte, error) {
-	return a.discreet(a.from.tagged(ctx, tag))
+	return a.discreet(a.from.Tagged(ctx, tag))
 }
 
 // Manifest returns a manifest of the image's repository.
 func (a *Attachments) Manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
-	return a.discreet(a.from.manifest(ctx, digest))
+	return a.discreet(a.from.Manifest(ctx, digest))
 }
 
 // Blob returns exactly the descriptor's bytes.
 func (a *Attachments) Blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-	return a.discreet(a.from.blob(ctx, d))
+	return a.discreet(a.from.Blob(ctx, d))
 }
 
 // discreet refuses content that repeats a secret: what is said of it is shown to
 // people who may see no credentials.
 func (a *Attachments) discreet(content []byte, err error) ([]byte, error) {
-	if err == nil && a.shown.inContent(content) {
-		return nil, malformed("read an attachment: it repeats credentials that its registry was shown")
+	if err == nil && a.secrets.InContent(content) {
+		return nil, Malformed("read an attachment: it repeats credentials that its registry was shown")
 	}
 	return content, err
 }
 
 // PutBlob writes a blob beside the image.
 func (a *Attachments) PutBlob(ctx context.Context, d v1.Descriptor, data []byte) error {
-	return a.to.putBlob(ctx, d, data)
+	return a.to.PutBlob(ctx, d, data)
 }
 
 // PutManifest writes a manifest beside the image, under a tag if there is one,
 // and makes it a referrer where it has a subject.
 func (a *Attachments) PutManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) error {
-	return a.to.putManifest(ctx, d, data, tag)
+	return a.to.PutManifest(ctx, d, data, tag)
 }

@@ -52,15 +52,15 @@ func TestAttachments(t *testing.T) {
 
 func write(t *testing.T, a *Attachments, b *Built, tag string) {
 	t.Helper()
-	for digest, data := range b.blobs {
-		if digest == b.root.Digest {
+	for digest, data := range b.Blobs {
+		if digest == b.Root.Digest {
 			continue
 		}
 		if err := a.PutBlob(t.Context(), v1.Descriptor{Digest: digest, Size: int64(len(data))}, data); err != nil {
 			t.Fatalf("PutBlob: %v", err)
 		}
 	}
-	if err := a.PutManifest(t.Context(), b.root, b.blobs[b.root.Digest], tag); err != nil {
+	if err := a.PutManifest(t.Context(), b.Root, b.Blobs[b.Root.Digest], tag); err != nil {
 		t.Fatalf("PutManifest: %v", err)
 	}
 }
@@ -68,11 +68,11 @@ func write(t *testing.T, a *Attachments, b *Built, tag string) {
 func readBack(t *testing.T, a *Attachments, signature, bundle *Built, tag string) {
 	t.Helper()
 	data, err := a.Tagged(t.Context(), tag)
-	if err != nil || sum(data) != signature.root.Digest {
-		t.Errorf("Tagged: %s, %v", sum(data), err)
+	if err != nil || Sum(data) != signature.Root.Digest {
+		t.Errorf("Tagged: %s, %v", Sum(data), err)
 	}
 	found, _, err := a.Referrers(t.Context())
-	if err != nil || len(found) != 1 || found[0].Digest != bundle.root.Digest {
+	if err != nil || len(found) != 1 || found[0].Digest != bundle.Root.Digest {
 		t.Fatalf("Referrers: %v, %v", found, err)
 	}
 	if data, err = a.Manifest(t.Context(), found[0].Digest); err != nil {
@@ -98,7 +98,7 @@ func TestAttachmentsOfNothing(t *testing.T) {
 	c := newTestClient(t)
 	for name, r := range map[string]Resolved{
 		"an unresolved reference": {Registry: "example.com", Repository: "x"},
-		"a bad repository":        {Registry: "example.com", Repository: "X", Digest: sum(nil).String()},
+		"a bad repository":        {Registry: "example.com", Repository: "X", Digest: Sum(nil).String()},
 	} {
 		if _, err := c.Attachments(r); !errors.Is(err, ErrMalformed) {
 			t.Errorf("Attachments of %s: %v, want ErrMalformed", name, err)

@@ -49,28 +49,28 @@ type BuildOptions struct {
 // Built is a packed image in memory, ready for Push. The same objects and
 // options give the same digests.
 type Built struct {
-	root  v1.Descriptor
-	blobs map[v1.Hash][]byte
+	Root  v1.Descriptor
+	Blobs map[v1.Hash][]byte
 }
 
 // Digest is that of the manifest or index, as sha256:….
-func (b *Built) Digest() string { return b.root.Digest.String() }
+func (b *Built) Digest() string { return b.Root.Digest.String() }
 
-func (b *Built) manifest(_ context.Context, digest v1.Hash) ([]byte, error) {
-	data, ok := b.blobs[digest]
+func (b *Built) Manifest(_ context.Context, digest v1.Hash) ([]byte, error) {
+	data, ok := b.Blobs[digest]
 	if !ok {
-		return nil, notFound("read %s: it is no part of the image", digest)
+		return nil, NotFound("read %s: it is no part of the image", digest)
 	}
 	return data, nil
 }
 
-func (b *Built) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-	return b.manifest(ctx, d.Digest)
+func (b *Built) Blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	return b.Manifest(ctx, d.Digest)
 }
 
-func (b *Built) add(mediaType types.MediaType, data []byte) v1.Descriptor {
-	d := v1.Descriptor{MediaType: mediaType, Digest: sum(data), Size: int64(len(data))}
-	b.blobs[d.Digest] = data
+func (b *Built) Add(mediaType types.MediaType, data []byte) v1.Descriptor {
+	d := v1.Descriptor{MediaType: mediaType, Digest: Sum(data), Size: int64(len(data))}
+	b.Blobs[d.Digest] = data
 	return d
 }
 
@@ -79,15 +79,15 @@ func (b *Built) addJSON(mediaType types.MediaType, value any) (v1.Descriptor, er
 	if err != nil {
 		return v1.Descriptor{}, fmt.Errorf("encode %s: %w", mediaType, err)
 	}
-	return b.add(mediaType, data), nil
+	return b.Add(mediaType, data), nil
 }
 
 // Build packs one object. It refuses what Pull would refuse: anything but a
 // relocatable ELF object for BPF.
 func Build(object []byte, options BuildOptions) (*Built, error) {
-	b := &Built{blobs: map[v1.Hash][]byte{}}
+	b := &Built{Blobs: map[v1.Hash][]byte{}}
 	var err error
-	b.root, err = b.pack(object, v1.Platform{OS: "linux", Architecture: defaultArchitecture}, options)
+	b.Root, err = b.pack(object, v1.Platform{OS: "linux", Architecture: defaultArchitecture}, options)
 	if err != nil {
 		return nil, fmt.Errorf("build image: %w", err)
 	}
@@ -98,14 +98,14 @@ func Build(object []byte, options BuildOptions) (*Built, error) {
 // index over them.
 func BuildIndex(objects map[string][]byte, options BuildOptions) (*Built, error) {
 	if len(objects) == 0 {
-		return nil, malformed("build index: it has no object: name at least one platform")
+		return nil, Malformed("build index: it has no object: name at least one platform")
 	}
-	b := &Built{blobs: map[v1.Hash][]byte{}}
+	b := &Built{Blobs: map[v1.Hash][]byte{}}
 	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
 	for _, platform := range slices.Sorted(maps.Keys(objects)) {
 		p, err := v1.ParsePlatform(platform)
 		if err != nil {
-			return nil, malformed("build index: platform %q: %w", platform, err)
+			return nil, Malformed("build index: platform %q: %w", platform, err)
 		}
 		o := options
 		o.Labels = maps.Clone(options.Labels)
@@ -121,17 +121,17 @@ func BuildIndex(objects map[string][]byte, options BuildOptions) (*Built, error)
 		index.Manifests = append(index.Manifests, d)
 	}
 	var err error
-	b.root, err = b.addJSON(types.OCIImageIndex, index)
+	b.Root, err = b.addJSON(types.OCIImageIndex, index)
 	return b, err
 }
 
 func (b *Built) pack(object []byte, p v1.Platform, o BuildOptions) (v1.Descriptor, error) {
 	if err := checkELF(object); err != nil {
-		return v1.Descriptor{}, malformed("pack object: %w", err)
+		return v1.Descriptor{}, Malformed("pack object: %w", err)
 	}
 	name := cmp.Or(o.Filename, defaultFilename)
 	if name != path.Base(name) || name == ".." || name == "." || name == "/" {
-		return v1.Descriptor{}, malformed("pack object: file name %q must have no folder: the object lies at the layer's root", name)
+		return v1.Descriptor{}, Malformed("pack object: file name %q must have no folder: the object lies at the layer's root", name)
 	}
 	created := o.Created.UTC().Truncate(time.Second)
 	if o.Created.IsZero() {
@@ -149,13 +149,13 @@ func (b *Built) packArtifact(object []byte, name string, created time.Time, labe
 		annotations = map[string]string{}
 	}
 	annotations["org.opencontainers.image.created"] = created.Format(time.RFC3339)
-	layer := b.add(ObjectMediaType, object)
+	layer := b.Add(ObjectMediaType, object)
 	layer.Annotations = map[string]string{"org.opencontainers.image.title": name}
 	d, err := b.addJSON(types.OCIManifestSchema1, v1.Manifest{
 		SchemaVersion: 2,
 		MediaType:     types.OCIManifestSchema1,
 		ArtifactType:  ArtifactType,
-		Config:        b.add(types.OCIEmptyJSON, []byte("{}")),
+		Config:        b.Add(types.OCIEmptyJSON, []byte("{}")),
 		Layers:        []v1.Descriptor{layer},
 		Annotations:   annotations,
 	})
@@ -175,7 +175,7 @@ func (b *Built) packImage(object []byte, name string, created time.Time, p v1.Pl
 		OS:           p.OS,
 		Created:      stamp,
 		Config:       v1.Config{Labels: labels},
-		RootFS:       v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{sum(plain)}},
+		RootFS:       v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{Sum(plain)}},
 		History:      []v1.History{{Created: stamp, CreatedBy: "skep image build", Comment: name}},
 	})
 	if err != nil {
@@ -185,7 +185,7 @@ func (b *Built) packImage(object []byte, name string, created time.Time, p v1.Pl
 		SchemaVersion: 2,
 		MediaType:     types.OCIManifestSchema1,
 		Config:        config,
-		Layers:        []v1.Descriptor{b.add(types.OCILayer, packed)},
+		Layers:        []v1.Descriptor{b.Add(types.OCILayer, packed)},
 	})
 }
 

@@ -17,46 +17,67 @@ import (
 	"github.com/skep-dev/skep/atomicfile"
 )
 
-// cache keeps blobs by digest in DIR/blobs/sha256, as an OCI layout does:
+// Cache keeps blobs by digest in DIR/blobs/sha256, as an OCI layout does:
 // indexes, manifests, configs and layers as stored, and the objects out of
 // them. A digest leads from one to the next, so nothing in the folder needs to
-// be believed: every blob is hashed again when it is read. What DIR/links is for
-// stands at Shared.
-type cache struct {
+// be believed: every blob is hashed again when it is read. DIR/links says which
+// repository held which image.
+type Cache struct {
 	dir, links string
 	// most bounds what is put, by what is held: counted when the folder is listed,
 	// and added to since. Zero is no bound.
 	most int64
 	held atomic.Int64
+	// manifestBytes bounds what is read as a manifest when the cache is pruned.
+	manifestBytes int64
+}
+
+// CacheOptions say where a cache is and what it holds.
+type CacheOptions struct {
+	// Dir is the cache's folder, made when it is missing.
+	Dir string
+	// MaxBytes is what the cache holds at most: beyond it, what is put is not kept
+	// until Prune has dropped something. Zero means no bound.
+	MaxBytes int64
+	// ManifestBytes bounds a manifest or an index.
+	ManifestBytes int64
+	// Writing is how long a blob may take to be written: what is older and half
+	// written was left by a process that is gone.
+	Writing time.Duration
 }
 
 const cacheMode = 0o700
 
-func openCache(dir string) (*cache, error) {
-	c := &cache{dir: filepath.Join(dir, "blobs", "sha256"), links: filepath.Join(dir, "links")}
+// OpenCache opens a cache, and counts what it holds where that is bounded.
+func OpenCache(o CacheOptions) (*Cache, error) {
+	c := &Cache{dir: filepath.Join(o.Dir, "blobs", "sha256"), links: filepath.Join(o.Dir, "links"), most: o.MaxBytes, manifestBytes: o.ManifestBytes}
 	for _, folder := range []string{c.dir, c.links} {
 		if err := os.MkdirAll(folder, cacheMode); err != nil {
-			return nil, &kindError{kind: ErrCache, err: fmt.Errorf("make cache folder: %w", err)}
+			return nil, OfKind(ErrCache, fmt.Errorf("make cache folder: %w", err))
+		}
+	}
+	if c.most > 0 {
+		if err := c.count(o.Writing); err != nil {
+			return nil, OfKind(ErrCache, fmt.Errorf("list cache: %w", err))
 		}
 	}
 	return c, nil
 }
 
-func (c *cache) path(digest v1.Hash) string { return filepath.Join(c.dir, digest.Hex) }
+func (c *Cache) path(digest v1.Hash) string { return filepath.Join(c.dir, digest.Hex) }
 
-// get returns the blob of that digest, or fs.ErrNotExist where there is none of
+// Get returns the blob of that digest, or fs.ErrNotExist where there is none of
 // at most limit bytes. A blob that has another digest is dropped and counts as
 // missing, and so is what is no file. Any other error says nothing about the blob,
 // which stays.
-func (c *cache) get(digest v1.Hash, limit int64) ([]byte, error) {
+func (c *Cache) Get(digest v1.Hash, limit int64) ([]byte, error) {
 	data, err := readRegular(c.path(digest), limit)
-	var long *tooLongError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, err
-	case errors.As(err, &long):
+	case errors.Is(err, ErrTooLong):
 		return nil, fs.ErrNotExist
-	case err == nil && sum(data) == digest:
+	case err == nil && Sum(data) == digest:
 		c.touch(digest)
 		return data, nil
 	case err != nil && !errors.Is(err, errNotRegular):
@@ -68,10 +89,10 @@ func (c *cache) get(digest v1.Hash, limit int64) ([]byte, error) {
 	return nil, fs.ErrNotExist
 }
 
-// put stores a blob under its digest, where there is room. It is there whole or
+// Put stores a blob under its digest, where there is room. It is there whole or
 // not at all, whatever happens on the way, and two writers of one digest do not
 // disturb each other.
-func (c *cache) put(digest v1.Hash, data []byte) error {
+func (c *Cache) Put(digest v1.Hash, data []byte) error {
 	// The lock keeps Prune, in whichever process, from dropping what is seen here.
 	unlock, err := lockDir(c.dir, syscall.LOCK_SH)
 	if err != nil {
@@ -94,13 +115,13 @@ func (c *cache) put(digest v1.Hash, data []byte) error {
 
 // touch notes that a blob is in use; Prune spares what was used lately. It
 // reports whether the blob is there.
-func (c *cache) touch(digest v1.Hash) bool {
+func (c *Cache) touch(digest v1.Hash) bool {
 	now := time.Now()
 	return os.Chtimes(c.path(digest), now, now) == nil
 }
 
 func cacheError(verb string, digest v1.Hash, err error) error {
-	return &kindError{kind: ErrCache, err: fmt.Errorf("%s %s in the cache: %w", verb, digest, err)}
+	return OfKind(ErrCache, fmt.Errorf("%s %s in the cache: %w", verb, digest, err))
 }
 
 // lockDir takes flock's lock on a folder, LOCK_SH or LOCK_EX, and waits for it.
@@ -145,87 +166,87 @@ func readFile(file *os.File, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: %w", file.Name(), errNotRegular)
 	}
 	if info.Size() > limit {
-		return nil, fmt.Errorf("read %s: %w", file.Name(), &tooLongError{bound: limit})
+		return nil, fmt.Errorf("read %s: %w", file.Name(), TooLong(limit))
 	}
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
-// reading says how a Pull goes about the cache.
-type reading int
+// Reading says how a Pull goes about the cache.
+type Reading int
 
 const (
-	// throughCache asks the source for what the cache lacks; pastCache asks it for
+	// ThroughCache asks the source for what the cache lacks; pastCache asks it for
 	// everything, and fills the cache; fromCache asks nobody.
-	throughCache reading = iota
-	pastCache
-	fromCache
+	ThroughCache Reading = iota
+	PastCache
+	FromCache
 )
 
-// cachedSource looks into the cache first and fills it from the source behind.
-type cachedSource struct {
-	cache         *cache
-	next          source
-	manifestBytes int64
-	reading       reading
+// CachedSource looks into the cache first and fills it from the source behind.
+type CachedSource struct {
+	Cache         *Cache
+	Next          Source
+	ManifestBytes int64
+	Reading       Reading
 }
 
 // cached is a blob of the cache; fs.ErrNotExist where the source is to be asked.
-func (s *cachedSource) cached(digest v1.Hash, limit int64) ([]byte, error) {
-	if s.reading == pastCache {
+func (s *CachedSource) cached(digest v1.Hash, limit int64) ([]byte, error) {
+	if s.Reading == PastCache {
 		return nil, fs.ErrNotExist
 	}
-	data, err := s.cache.get(digest, limit)
+	data, err := s.Cache.Get(digest, limit)
 	switch {
-	case s.reading == fromCache && errors.Is(err, fs.ErrNotExist):
-		return nil, notFound("read %s: it is not in the cache", digest)
-	case s.reading == throughCache && err != nil:
+	case s.Reading == FromCache && errors.Is(err, fs.ErrNotExist):
+		return nil, NotFound("read %s: it is not in the cache", digest)
+	case s.Reading == ThroughCache && err != nil:
 		// What the cache cannot read now, the source has as well.
 		return nil, fs.ErrNotExist
 	}
 	return data, err
 }
 
-// has reports whether a blob is to be read from the cache alone.
-func (s *cachedSource) has(d v1.Descriptor) bool {
-	info, err := os.Lstat(s.cache.path(d.Digest))
-	return s.reading != pastCache && err == nil && info.Mode().IsRegular() && info.Size() == d.Size
+// Has reports whether a blob is to be read from the cache alone.
+func (s *CachedSource) Has(d v1.Descriptor) bool {
+	info, err := os.Lstat(s.Cache.path(d.Digest))
+	return s.Reading != PastCache && err == nil && info.Mode().IsRegular() && info.Size() == d.Size
 }
 
-func (s *cachedSource) manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
-	data, err := s.cached(digest, s.manifestBytes)
+func (s *CachedSource) Manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
+	data, err := s.cached(digest, s.ManifestBytes)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return data, err
 	}
-	if data, err = s.next.manifest(ctx, digest); err != nil {
+	if data, err = s.Next.Manifest(ctx, digest); err != nil {
 		return nil, err
 	}
-	return data, s.cache.put(digest, data)
+	return data, s.Cache.Put(digest, data)
 }
 
-// kept is a blob of the cache, as long as its descriptor says; fs.ErrNotExist
+// Kept is a blob of the cache, as long as its descriptor says; fs.ErrNotExist
 // where the source is to be asked.
-func (s *cachedSource) kept(d v1.Descriptor) ([]byte, error) {
+func (s *CachedSource) Kept(d v1.Descriptor) ([]byte, error) {
 	data, err := s.cached(d.Digest, d.Size)
 	switch {
 	case err != nil:
 		return nil, err
 	case int64(len(data)) == d.Size:
 		return data, nil
-	case s.reading == fromCache:
-		return nil, notFound("read %s: the cache has one of another size", d.Digest)
+	case s.Reading == FromCache:
+		return nil, NotFound("read %s: the cache has one of another size", d.Digest)
 	}
 	// A descriptor that gives another size than the blob has is refused the same
 	// way, cached or not: by the source.
 	return nil, fs.ErrNotExist
 }
 
-func (s *cachedSource) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-	data, err := s.kept(d)
+func (s *CachedSource) Blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	data, err := s.Kept(d)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return data, err
 	}
-	if data, err = s.next.blob(ctx, d); err != nil {
+	if data, err = s.Next.Blob(ctx, d); err != nil {
 		return nil, err
 	}
-	return data, s.cache.put(d.Digest, data)
+	return data, s.Cache.Put(d.Digest, data)
 }

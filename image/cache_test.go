@@ -177,21 +177,21 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 	if _, err := NewClient(Options{CacheDir: dir + "/file/cache"}); !errors.Is(err, ErrCache) {
 		t.Errorf("a cache below a file: %v, want ErrCache", err)
 	}
-	c, err := openCache(dir)
+	c, err := OpenCache(CacheOptions{Dir: dir})
 	if err != nil {
 		t.Fatalf("openCache: %v", err)
 	}
 	// A full folder in a blob's place makes the last step, the rename, fail.
-	if err := os.MkdirAll(c.path(sum(littleEndian))+"/full", 0o700); err != nil {
+	if err := os.MkdirAll(c.path(Sum(littleEndian))+"/full", 0o700); err != nil {
 		t.Fatalf("mkdir: %v", err)
 	}
-	if err := c.put(sum(littleEndian), littleEndian); !errors.Is(err, ErrCache) {
+	if err := c.Put(Sum(littleEndian), littleEndian); !errors.Is(err, ErrCache) {
 		t.Errorf("put: %v, want ErrCache", err)
 	}
 	if left := blobsOf(t, dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	if _, err := c.get(sum(littleEndian), mib); !errors.Is(err, ErrCache) {
+	if _, err := c.Get(Sum(littleEndian), mib); !errors.Is(err, ErrCache) {
 		t.Errorf("get: %v, want ErrCache", err)
 	}
 }
@@ -236,24 +236,24 @@ func TestWhatCannotBeReadNowStaysInTheCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	withoutFiles(t, func() {
-		if kept, err := c.kept(blobs, func(digest string) bool { return digest == r.Digest }); !errors.Is(err, ErrCache) {
+		if kept, err := c.cache.kept(blobs, func(digest string) bool { return digest == r.Digest }); !errors.Is(err, ErrCache) {
 			t.Errorf("what is kept with too many open files: %v, %v; want ErrCache", kept, err)
 		}
 	})
-	if kept, err := c.kept(blobs, func(digest string) bool { return digest == r.Digest }); err != nil || len(kept) != 3 {
+	if kept, err := c.cache.kept(blobs, func(digest string) bool { return digest == r.Digest }); err != nil || len(kept) != 3 {
 		t.Errorf("what is kept: %v, %v; want manifest, config and layer", kept, err)
 	}
 }
 
 func TestObjectWithoutCache(t *testing.T) {
 	c := newTestClient(t)
-	if _, err := c.Object(t.Context(), sum(nil).String()); !errors.Is(err, ErrNotFound) {
+	if _, err := c.Object(t.Context(), Sum(nil).String()); !errors.Is(err, ErrNotFound) {
 		t.Errorf("Object without a cache: %v, want ErrNotFound", err)
 	}
 	if _, err := c.Object(t.Context(), "sha256:short"); !errors.Is(err, ErrMalformed) {
 		t.Errorf("Object of no digest: %v, want ErrMalformed", err)
 	}
-	if got, err := c.Prune(t.Context(), PruneOptions{}); err != nil || got != (Pruned{}) {
+	if got, err := c.Cache().Prune(t.Context(), PruneOptions{}); err != nil || got != (Pruned{}) {
 		t.Errorf("Prune without a cache: %v, %v", got, err)
 	}
 }
@@ -286,7 +286,7 @@ func TestProcessesShareACache(t *testing.T) {
 	var pruning sync.WaitGroup
 	pruning.Go(func() {
 		for done.Err() == nil {
-			if _, err := c.Prune(t.Context(), PruneOptions{MinAge: time.Nanosecond}); err != nil {
+			if _, err := c.Cache().Prune(t.Context(), PruneOptions{MinAge: time.Nanosecond}); err != nil {
 				t.Errorf("Prune: %v", err)
 			}
 		}
@@ -374,7 +374,7 @@ func TestPrune(t *testing.T) {
 					t.Fatalf("chtimes: %v", err)
 				}
 			}
-			got, err := c.Prune(t.Context(), test.options(kept))
+			got, err := c.Cache().Prune(t.Context(), test.options(kept))
 			if err != nil {
 				t.Fatalf("Prune: %v", err)
 			}
@@ -402,20 +402,20 @@ func TestPruneDropsTheLeastRecentlyUsedFirst(t *testing.T) {
 	var digests []v1.Hash
 	for i := range 4 {
 		data := bytes.Repeat([]byte{byte(i)}, 1000)
-		digests = append(digests, sum(data))
-		if err := c.cache.put(sum(data), data); err != nil {
+		digests = append(digests, Sum(data))
+		if err := c.cache.Put(Sum(data), data); err != nil {
 			t.Fatalf("put: %v", err)
 		}
 		used := time.Now().Add(time.Duration(i-10) * time.Hour)
-		if err := os.Chtimes(c.cache.path(sum(data)), used, used); err != nil {
+		if err := os.Chtimes(c.cache.path(Sum(data)), used, used); err != nil {
 			t.Fatalf("chtimes: %v", err)
 		}
 	}
 	// Reading the oldest makes it the youngest.
-	if _, err := c.cache.get(digests[0], mib); err != nil {
+	if _, err := c.cache.Get(digests[0], mib); err != nil {
 		t.Fatalf("get: %v", err)
 	}
-	if _, err := c.Prune(t.Context(), PruneOptions{MaxBytes: 2000}); err != nil {
+	if _, err := c.Cache().Prune(t.Context(), PruneOptions{MaxBytes: 2000}); err != nil {
 		t.Fatalf("Prune: %v", err)
 	}
 	want := map[string]int64{digests[0].Hex: 1000, digests[3].Hex: 1000}
@@ -442,7 +442,7 @@ func TestACacheThatIsFullKeepsNoMore(t *testing.T) {
 	if _, err := full.Object(t.Context(), object.ObjectDigest); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a full cache kept an object: %v", err)
 	}
-	if _, err := full.Prune(t.Context(), PruneOptions{MinAge: time.Nanosecond}); err != nil {
+	if _, err := full.Cache().Prune(t.Context(), PruneOptions{MinAge: time.Nanosecond}); err != nil {
 		t.Fatal(err)
 	}
 	mustPull(t, full, second)
@@ -464,7 +464,7 @@ func TestPruneClearsUpAfterKilledProcesses(t *testing.T) {
 	if err := os.Chtimes(old, hour, hour); err != nil {
 		t.Fatalf("chtimes: %v", err)
 	}
-	if _, err := c.Prune(t.Context(), PruneOptions{}); err != nil {
+	if _, err := c.Cache().Prune(t.Context(), PruneOptions{}); err != nil {
 		t.Fatalf("Prune: %v", err)
 	}
 	if diff := cmp.Diff(map[string]int64{filepath.Base(young): 4}, blobsOf(t, dir)); diff != "" {
@@ -474,12 +474,12 @@ func TestPruneClearsUpAfterKilledProcesses(t *testing.T) {
 
 func TestPruneEndsWithItsContext(t *testing.T) {
 	c := newTestClient(t, cachedIn(t.TempDir()))
-	if err := c.cache.put(sum(littleEndian), littleEndian); err != nil {
+	if err := c.cache.Put(Sum(littleEndian), littleEndian); err != nil {
 		t.Fatalf("put: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.Prune(ctx, PruneOptions{MinAge: time.Nanosecond}); !errors.Is(err, context.Canceled) {
+	if _, err := c.Cache().Prune(ctx, PruneOptions{MinAge: time.Nanosecond}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Prune: %v, want context.Canceled", err)
 	}
 }

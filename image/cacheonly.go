@@ -5,10 +5,6 @@ import (
 	"errors"
 )
 
-// ErrNotAsked: the context is one of CacheOnly, and only a registry knows the
-// answer.
-var ErrNotAsked = errors.New("registry not asked")
-
 // cacheOnly is the key of a context value.
 type cacheOnly struct{}
 
@@ -23,15 +19,5 @@ func mayAsk(ctx context.Context) error {
 	if ctx.Value(cacheOnly{}) == nil {
 		return nil
 	}
-	return &kindError{kind: ErrNotAsked, err: errors.New("the registry was not asked")}
-}
-
-// RegistryOf returns the registry of a reference, as Resolved.Registry has it;
-// empty for a layout on disk and for a reference that is malformed.
-func RegistryOf(reference string) string {
-	r, err := Named(reference)
-	if err != nil {
-		return ""
-	}
-	return r.Registry
+	return OfKind(ErrNotAsked, errors.New("the registry was not asked"))
 }

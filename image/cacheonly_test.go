@@ -31,7 +31,7 @@ func TestUnderCacheOnlyNoRegistryIsAsked(t *testing.T) {
 	}
 	_, _, referrers := attached.Referrers(ctx)
 	_, tagged := attached.Tagged(ctx, "sha256-a.sig")
-	_, blob := attached.Blob(ctx, v1.Descriptor{Digest: built.root.Digest, Size: 1})
+	_, blob := attached.Blob(ctx, v1.Descriptor{Digest: built.Root.Digest, Size: 1})
 	for name, err := range map[string]error{"referrers": referrers, "a tag": tagged, "a blob": blob} {
 		if !errors.Is(err, ErrNotAsked) {
 			t.Errorf("%s: %v, want ErrNotAsked", name, err)

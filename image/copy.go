@@ -12,34 +12,34 @@ import (
 // sink is where an image's parts go. Blobs come before the manifests that name
 // them.
 type sink interface {
-	putBlob(ctx context.Context, d v1.Descriptor, data []byte) error
-	// putChild stores a manifest that an index lists.
-	putChild(ctx context.Context, d v1.Descriptor, data []byte) error
-	// putManifest stores a manifest or index, under a tag if there is one.
-	putManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) error
+	PutBlob(ctx context.Context, d v1.Descriptor, data []byte) error
+	// PutChild stores a manifest that an index lists.
+	PutChild(ctx context.Context, d v1.Descriptor, data []byte) error
+	// PutManifest stores a manifest or index, under a tag if there is one.
+	PutManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) error
 }
 
 func (c *Client) sink(r Resolved) (sink, error) {
 	if r.Registry == "" {
 		return c.layout(r.Repository), nil
 	}
-	repo, err := r.repository()
+	repo, err := r.RepositoryName()
 	if err != nil {
 		return nil, err
 	}
-	return &registrySink{pusher: c.pusher, repo: repo, shown: c.shown}, nil
+	return &registrySink{pusher: c.pusher, repo: repo, secrets: c.secrets}, nil
 }
 
 // Push writes a built image to a registry's repository:tag or to oci:DIR[:TAG]
 // and tells what the reference stands for afterwards.
 func (c *Client) Push(ctx context.Context, reference string, b *Built) (Resolved, error) {
-	return c.write(ctx, reference, b, b.root.Digest, func(context.Context, sink) error { return nil })
+	return c.write(ctx, reference, b, b.Root.Digest, func(context.Context, sink) error { return nil })
 }
 
 // Copy copies an image with all its platforms, and the signatures and other
 // referrers it has, from one registry or layout to another. Digests stay.
 func (c *Client) Copy(ctx context.Context, from Resolved, to string) (Resolved, error) {
-	digest, err := parseDigest(from.Digest)
+	digest, err := ParseDigest(from.Digest)
 	if err != nil {
 		return Resolved{}, err
 	}
@@ -53,13 +53,13 @@ func (c *Client) Copy(ctx context.Context, from Resolved, to string) (Resolved, 
 }
 
 // write transfers one image, then whatever belongs to it, within the timeout.
-func (c *Client) write(ctx context.Context, to string, src source, digest v1.Hash, then func(context.Context, sink) error) (Resolved, error) {
-	r, err := c.parse(to)
+func (c *Client) write(ctx context.Context, to string, src Source, digest v1.Hash, then func(context.Context, sink) error) (Resolved, error) {
+	r, err := c.Parse(to)
 	if err != nil {
 		return Resolved{}, err
 	}
 	if r.Digest != "" && r.Digest != digest.String() {
-		return Resolved{}, malformed("write %s: the image has digest %s: name a tag, or this digest", to, digest)
+		return Resolved{}, Malformed("write %s: the image has digest %s: name a tag, or this digest", to, digest)
 	}
 	r.Digest = digest.String()
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
@@ -75,39 +75,39 @@ func (c *Client) write(ctx context.Context, to string, src source, digest v1.Has
 }
 
 // transfer copies a manifest with its blobs, or an index with its manifests.
-func (c *Client) transfer(ctx context.Context, src source, dst sink, digest v1.Hash, tag string, mayIndex bool) error {
-	data, err := src.manifest(ctx, digest)
+func (c *Client) transfer(ctx context.Context, src Source, dst sink, digest v1.Hash, tag string, mayIndex bool) error {
+	data, err := src.Manifest(ctx, digest)
 	if err != nil {
 		return err
 	}
-	doc, err := parseDocument(digest, data)
+	doc, err := ParseDocument(digest, data)
 	if err != nil {
 		return err
 	}
 	switch {
-	case doc.image != nil:
-		err = c.transferBlobs(ctx, src, dst, doc.image)
+	case doc.Image != nil:
+		err = c.transferBlobs(ctx, src, dst, doc.Image)
 	case mayIndex:
-		err = c.transferIndex(ctx, src, dst, digest, doc.index)
+		err = c.transferIndex(ctx, src, dst, digest, doc.Index)
 	default:
-		err = malformed("copy index %s: it lies within another index: only one level is followed", digest)
+		err = Malformed("copy index %s: it lies within another index: only one level is followed", digest)
 	}
 	if err != nil {
 		return err
 	}
-	d := v1.Descriptor{MediaType: doc.mediaType, Digest: digest, Size: int64(len(data))}
+	d := v1.Descriptor{MediaType: doc.MediaType, Digest: digest, Size: int64(len(data))}
 	if !mayIndex {
-		return dst.putChild(ctx, d, data)
+		return dst.PutChild(ctx, d, data)
 	}
-	return dst.putManifest(ctx, d, data, tag)
+	return dst.PutManifest(ctx, d, data, tag)
 }
 
-func (c *Client) transferIndex(ctx context.Context, src source, dst sink, digest v1.Hash, index *v1.IndexManifest) error {
+func (c *Client) transferIndex(ctx context.Context, src Source, dst sink, digest v1.Hash, index *v1.IndexManifest) error {
 	if len(index.Manifests) > c.options.IndexEntries {
-		return malformed("copy index %s: its %d entries are more than the limit of %d", digest, len(index.Manifests), c.options.IndexEntries)
+		return Malformed("copy index %s: its %d entries are more than the limit of %d", digest, len(index.Manifests), c.options.IndexEntries)
 	}
 	for _, d := range index.Manifests {
-		if err := checkSize("manifest", d, c.options.ManifestBytes); err != nil {
+		if err := CheckSize("manifest", d, c.options.ManifestBytes); err != nil {
 			return err
 		}
 		if err := c.transfer(ctx, src, dst, d.Digest, "", false); err != nil {
@@ -117,19 +117,19 @@ func (c *Client) transferIndex(ctx context.Context, src source, dst sink, digest
 	return nil
 }
 
-func (c *Client) transferBlobs(ctx context.Context, src source, dst sink, m *v1.Manifest) error {
+func (c *Client) transferBlobs(ctx context.Context, src Source, dst sink, m *v1.Manifest) error {
 	if len(m.Layers) > c.options.IndexEntries {
-		return malformed("copy manifest: its %d layers are more than the limit of %d", len(m.Layers), c.options.IndexEntries)
+		return Malformed("copy manifest: its %d layers are more than the limit of %d", len(m.Layers), c.options.IndexEntries)
 	}
 	for _, d := range append([]v1.Descriptor{m.Config}, m.Layers...) {
-		if err := checkSize("blob", d, c.options.LayerBytes); err != nil {
+		if err := CheckSize("blob", d, c.options.LayerBytes); err != nil {
 			return err
 		}
-		data, err := src.blob(ctx, d)
+		data, err := src.Blob(ctx, d)
 		if err != nil {
 			return err
 		}
-		if err := dst.putBlob(ctx, d, data); err != nil {
+		if err := dst.PutBlob(ctx, d, data); err != nil {
 			return err
 		}
 	}
@@ -141,15 +141,15 @@ func attachedSuffixes() []string { return []string{".sig", ".att"} }
 
 // copyAttached copies the referrers of a digest and what cosign's tags name.
 func (c *Client) copyAttached(ctx context.Context, src attachments, dst sink, digest v1.Hash) error {
-	referrers, more, err := src.referrers(ctx, digest)
+	referrers, more, err := src.Referrers(ctx, digest)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return err
 	}
 	if len(referrers) > c.options.IndexEntries {
-		return malformed("copy referrers of %s: their number %d is more than the limit of %d", digest, len(referrers), c.options.IndexEntries)
+		return Malformed("copy referrers of %s: their number %d is more than the limit of %d", digest, len(referrers), c.options.IndexEntries)
 	}
 	if more {
-		return malformed("copy referrers of %s: the list of them is longer than the limit of %d pages or %d bytes", digest, pageLimit, listBytes)
+		return Malformed("copy referrers of %s: the list of them is longer than the limit of %d pages or %d bytes", digest, PageLimit, ListBytes)
 	}
 	for _, d := range referrers {
 		if err := c.transfer(ctx, src, dst, d.Digest, "", true); err != nil {
@@ -158,12 +158,12 @@ func (c *Client) copyAttached(ctx context.Context, src attachments, dst sink, di
 	}
 	for _, suffix := range attachedSuffixes() {
 		tag := strings.Replace(digest.String(), ":", "-", 1) + suffix
-		data, err := src.tagged(ctx, tag)
+		data, err := src.Tagged(ctx, tag)
 		if errors.Is(err, ErrNotFound) {
 			continue
 		}
 		if err == nil {
-			err = c.transfer(ctx, &cachedManifest{source: src, data: data}, dst, sum(data), tag, true)
+			err = c.transfer(ctx, &cachedManifest{Source: src, data: data}, dst, Sum(data), tag, true)
 		}
 		if err != nil {
 			return fmt.Errorf("copy %s: %w", tag, err)
@@ -174,13 +174,13 @@ func (c *Client) copyAttached(ctx context.Context, src attachments, dst sink, di
 
 // cachedManifest answers for one manifest that is at hand.
 type cachedManifest struct {
-	source
+	Source
 	data []byte
 }
 
-func (m *cachedManifest) manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
-	if sum(m.data) == digest {
+func (m *cachedManifest) Manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
+	if Sum(m.data) == digest {
 		return m.data, nil
 	}
-	return m.source.manifest(ctx, digest)
+	return m.Source.Manifest(ctx, digest)
 }

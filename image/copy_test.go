@@ -34,7 +34,7 @@ func listening(t *testing.T, logs io.Reader) string {
 
 func sumOf(t *testing.T, digest string) v1.Hash {
 	t.Helper()
-	h, err := parseDigest(digest)
+	h, err := ParseDigest(digest)
 	if err != nil {
 		t.Fatalf("parse digest: %v", err)
 	}
@@ -52,7 +52,7 @@ func attach(t *testing.T, c *Client, r Resolved) *Built {
 	if err != nil {
 		t.Fatalf("sink: %v", err)
 	}
-	if err := c.transfer(t.Context(), b, dst, b.root.Digest, "", true); err != nil {
+	if err := c.transfer(t.Context(), b, dst, b.Root.Digest, "", true); err != nil {
 		t.Fatalf("push referrer: %v", err)
 	}
 	return b
@@ -78,9 +78,9 @@ func TestCopyKeepsSignatures(t *testing.T) {
 	if err != nil || again.Digest != r.Digest {
 		t.Errorf("the only image beside its signatures resolves to %s, %v", again.Digest, err)
 	}
-	data, err := c.layout(copied.Repository).tagged(t.Context(), tag)
-	if err != nil || sum(data) != signature.root.Digest {
-		t.Errorf("the copy's %s is %s, %v", tag, sum(data), err)
+	data, err := c.layout(copied.Repository).Tagged(t.Context(), tag)
+	if err != nil || Sum(data) != signature.Root.Digest {
+		t.Errorf("the copy's %s is %s, %v", tag, Sum(data), err)
 	}
 	path, err := c.Layout(copied)
 	if err != nil {
@@ -190,7 +190,7 @@ func executable() []byte {
 func TestPushAndCopyRefuse(t *testing.T) {
 	c := newTestClient(t)
 	b := mustBuild(t, littleEndian, BuildOptions{})
-	if _, err := c.Push(t.Context(), "oci:"+t.TempDir()+"@"+sum(nil).String(), b); !errors.Is(err, ErrMalformed) {
+	if _, err := c.Push(t.Context(), "oci:"+t.TempDir()+"@"+Sum(nil).String(), b); !errors.Is(err, ErrMalformed) {
 		t.Errorf("Push to another digest: %v, want ErrMalformed", err)
 	}
 	if _, err := c.Copy(t.Context(), Resolved{Reference: "x"}, "oci:"+t.TempDir()); !errors.Is(err, ErrMalformed) {
@@ -252,11 +252,11 @@ func TestDamagedLayouts(t *testing.T) {
 	b := mustBuild(t, littleEndian, BuildOptions{})
 	blob := func(dir string, h v1.Hash) string { return filepath.Join(dir, blobName(h)) }
 	layer := func() v1.Hash {
-		doc, err := parseDocument(b.root.Digest, b.blobs[b.root.Digest])
+		doc, err := ParseDocument(b.Root.Digest, b.Blobs[b.Root.Digest])
 		if err != nil {
 			t.Fatalf("parse: %v", err)
 		}
-		return doc.image.Layers[0].Digest
+		return doc.Image.Layers[0].Digest
 	}()
 	write := func(path string, data []byte) error { return os.WriteFile(path, data, 0o600) }
 	tests := map[string]struct {
@@ -267,10 +267,10 @@ func TestDamagedLayouts(t *testing.T) {
 		"index.json lists no image":   {func(d string) error { return write(d+"/index.json", []byte(`{"schemaVersion":2}`)) }, ErrNotFound},
 		"index.json has a bad digest": {func(d string) error { return write(d+"/index.json", []byte(`{"manifests":[{"digest":"x"}]}`)) }, ErrMalformed},
 		"index.json is gone":          {func(d string) error { return os.Remove(d + "/index.json") }, ErrNotFound},
-		"the manifest is another":     {func(d string) error { return write(blob(d, b.root.Digest), []byte("{}")) }, ErrUnavailable},
-		"the manifest is gone":        {func(d string) error { return os.Remove(blob(d, b.root.Digest)) }, ErrNotFound},
+		"the manifest is another":     {func(d string) error { return write(blob(d, b.Root.Digest), []byte("{}")) }, ErrUnavailable},
+		"the manifest is gone":        {func(d string) error { return os.Remove(blob(d, b.Root.Digest)) }, ErrNotFound},
 		"the manifest is a folder": {func(d string) error {
-			return swap(blob(d, b.root.Digest), func(p string) error { return os.Mkdir(p, 0o700) })
+			return swap(blob(d, b.Root.Digest), func(p string) error { return os.Mkdir(p, 0o700) })
 		}, ErrUnavailable},
 		"the layer is altered":   {func(d string) error { return flip(blob(d, layer)) }, ErrUnavailable},
 		"the layer is cut short": {func(d string) error { return os.Truncate(blob(d, layer), 10) }, ErrUnavailable},

@@ -60,15 +60,15 @@ func (d *descriptions) note(digest string, one described) {
 // before, and that the cache has still, is returned without its object. The caller
 // releases it.
 func (c *Client) Describe(ctx context.Context, r Resolved) (*Image, error) {
-	return c.describe(ctx, r, throughCache)
+	return c.DescribeVia(ctx, r, ThroughCache)
 }
 
-// describe is pull where it must not be: where the registry is to show what it has, or
+// DescribeVia is pull where it must not be: where the registry is to show what it has, or
 // where a blob is gone that Pull would read.
-func (c *Client) describe(ctx context.Context, r Resolved, how reading) (*Image, error) {
+func (c *Client) DescribeVia(ctx context.Context, r Resolved, how Reading) (*Image, error) {
 	known, ok := c.described.of(r.Digest)
-	if !ok || how == pastCache || c.cache == nil || !c.cache.uses(known.blobs) {
-		return c.pull(ctx, r, how)
+	if !ok || how == PastCache || c.cache == nil || !c.cache.Uses(known.blobs) {
+		return c.PullVia(ctx, r, how)
 	}
 	if err := c.permit(r); r.Registry != "" && err != nil {
 		return nil, err
@@ -78,8 +78,8 @@ func (c *Client) describe(ctx context.Context, r Resolved, how reading) (*Image,
 	return &image, nil
 }
 
-// uses reports whether blobs are in the cache, and notes that they are in use.
-func (c *cache) uses(blobs []v1.Hash) bool {
+// Uses reports whether blobs are in the cache, and notes that they are in use.
+func (c *Cache) Uses(blobs []v1.Hash) bool {
 	for _, digest := range blobs {
 		if info, err := os.Lstat(c.path(digest)); err != nil || !info.Mode().IsRegular() || !c.touch(digest) {
 			return false

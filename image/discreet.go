@@ -15,7 +15,7 @@ const wordsLimit = 64 << 10
 
 // discreet takes the words from a registry's refusal where they repeat what it
 // was shown: errors show those words to people who may see no credentials.
-func (s *shown) discreet(req *http.Request, resp *http.Response) {
+func (s *Secrets) discreet(req *http.Request, resp *http.Response) {
 	if resp.StatusCode < http.StatusBadRequest {
 		return
 	}

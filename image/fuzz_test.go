@@ -29,8 +29,8 @@ func FuzzLayer(f *testing.F) {
 	f.Add(littleEndian, true)
 	f.Add(bigEndian, true)
 	f.Fuzz(func(t *testing.T, layer []byte, artifact bool) {
-		d := v1.Descriptor{MediaType: types.OCILayer, Digest: sum(layer), Size: int64(len(layer))}
-		object, err := objectOf(d, layer, artifact, limit)
+		d := v1.Descriptor{MediaType: types.OCILayer, Digest: Sum(layer), Size: int64(len(layer))}
+		object, err := ObjectOf(d, layer, artifact, limit)
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) {
 				t.Fatalf("got %v, want ErrMalformed", err)
@@ -43,7 +43,7 @@ func FuzzLayer(f *testing.F) {
 		if err := checkELF(object); err != nil {
 			t.Fatalf("the object is none: %v", err)
 		}
-		again, err := objectOf(d, layer, artifact, limit)
+		again, err := ObjectOf(d, layer, artifact, limit)
 		if err != nil || !bytes.Equal(object, again) {
 			t.Fatalf("the second reading differs: %v", err)
 		}
@@ -53,7 +53,7 @@ func FuzzLayer(f *testing.F) {
 // memory is a source of what it holds.
 type memory map[v1.Hash][]byte
 
-func (m memory) manifest(_ context.Context, digest v1.Hash) ([]byte, error) {
+func (m memory) Manifest(_ context.Context, digest v1.Hash) ([]byte, error) {
 	data, ok := m[digest]
 	if !ok {
 		return nil, fs.ErrNotExist
@@ -61,8 +61,8 @@ func (m memory) manifest(_ context.Context, digest v1.Hash) ([]byte, error) {
 	return data, nil
 }
 
-func (m memory) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-	return m.manifest(ctx, d.Digest)
+func (m memory) Blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	return m.Manifest(ctx, d.Digest)
 }
 
 // FuzzManifest holds that no manifest or index makes the reader panic, and that
@@ -74,7 +74,7 @@ func FuzzManifest(f *testing.F) {
 		f.Fatalf("BuildIndex: %v", err)
 	}
 	for _, b := range []*Built{good, index, indexOver(index), mustBuild(f, littleEndian, BuildOptions{Artifact: true}), handmade(types.DockerLayer, nil)} {
-		f.Add(b.blobs[b.root.Digest])
+		f.Add(b.Blobs[b.Root.Digest])
 	}
 	f.Add([]byte(`{"schemaVersion":2,"config":null,"layers":null,"manifests":null}`))
 	f.Add([]byte(strings.Repeat(`{"a":`, 1000)))
@@ -83,11 +83,11 @@ func FuzzManifest(f *testing.F) {
 		f.Fatalf("NewClient: %v", err)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		parts := memory{sum(data): data}
+		parts := memory{Sum(data): data}
 		for _, b := range []*Built{good, index} {
-			maps.Copy(parts, b.blobs)
+			maps.Copy(parts, b.Blobs)
 		}
-		digest, m, err := c.descend(t.Context(), parts, sum(data))
+		digest, m, err := c.descend(t.Context(), parts, Sum(data))
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) && !errors.Is(err, fs.ErrNotExist) {
 				t.Fatalf("got %v, want ErrMalformed", err)
@@ -111,7 +111,7 @@ func FuzzScrub(f *testing.F) {
 	f.Add("failed to parse Location header \"http://a b?c=%zz\"")
 	f.Add("//user:password@host/")
 	f.Fuzz(func(t *testing.T, text string) {
-		got := scrub(text)
+		got := Scrub(text)
 		if len(got) > errorTextLimit+len("…") {
 			t.Fatalf("%d bytes", len(got))
 		}
@@ -132,7 +132,7 @@ func FuzzReference(f *testing.F) {
 		f.Fatalf("NewClient: %v", err)
 	}
 	f.Fuzz(func(t *testing.T, reference string) {
-		r, err := c.parse(reference)
+		r, err := c.Parse(reference)
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) {
 				t.Fatalf("got %v, want ErrMalformed", err)
@@ -146,7 +146,7 @@ func FuzzReference(f *testing.F) {
 			t.Fatalf("encode: %v", err)
 		}
 		if r.Registry != "" {
-			if _, err := r.repository(); err != nil {
+			if _, err := r.RepositoryName(); err != nil {
 				t.Fatalf("the repository of %+v: %v", r, err)
 			}
 		}

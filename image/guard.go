@@ -17,14 +17,15 @@ import (
 // unless this machine sent the redirect. The address is looked at after the name was
 // resolved: a name that resolves to another address the second time gets no further.
 type guard struct {
-	allowed *allowed
+	allowed *Allowed
 	// proxies are those that requests were sent to, host:port: whoever set them
 	// trusts them.
 	proxies sync.Map
 }
 
-// over has a transport dial by the guard.
-func (g *guard) over(t *http.Transport) {
+// Guard has a transport dial where a is allowed to, and nowhere else.
+func Guard(t *http.Transport, a *Allowed) {
+	g := &guard{allowed: a}
 	t.DialContext, t.DialTLSContext, t.Dial, t.DialTLS = g.dial, nil, nil, nil //nolint:staticcheck // none may go around it
 	proxy := t.Proxy
 	if proxy == nil {

@@ -179,11 +179,11 @@ func TestRefusedManifests(t *testing.T) {
 	good := gzipped(t, archived(t, file{name: "a.o", data: littleEndian}))
 	image := func(change func(*v1.Manifest)) *Built { return handmade(types.OCILayer, good, change) }
 	raw := func(text string) *Built {
-		b := &Built{blobs: map[v1.Hash][]byte{}}
-		b.root = b.add(types.OCIManifestSchema1, []byte(text))
+		b := &Built{Blobs: map[v1.Hash][]byte{}}
+		b.Root = b.Add(types.OCIManifestSchema1, []byte(text))
 		return b
 	}
-	platform := func(b *Built, p v1.Platform) *Built { b.root.Platform = &p; return b }
+	platform := func(b *Built, p v1.Platform) *Built { b.Root.Platform = &p; return b }
 	amd64 := v1.Platform{OS: "linux", Architecture: "amd64"}
 	many := make([]*Built, 257)
 	for i := range many {
@@ -191,7 +191,7 @@ func TestRefusedManifests(t *testing.T) {
 	}
 	labels := []byte(`{"config":{"Labels":{"io.ebpf.maps":"{}","abc":"` + strings.Repeat("x", 1<<16-14) + `"}}}`)
 	config := handmade(types.OCILayer, good)
-	config.blobs[sum([]byte("not json"))] = []byte("not json")
+	config.Blobs[Sum([]byte("not json"))] = []byte("not json")
 	tests := map[string]struct {
 		image *Built
 		want  string
@@ -225,13 +225,13 @@ func TestRefusedManifests(t *testing.T) {
 		"an index that says it is a manifest, within an index": {
 			indexOver(platform(func() *Built {
 				b := indexOver(image(func(*v1.Manifest) {}))
-				b.root.MediaType = types.OCIManifestSchema1
+				b.Root.MediaType = types.OCIManifestSchema1
 				return b
 			}(), amd64)), "is an index again"},
 		"an index with an entry of 2 GiB": {
 			indexOver(platform(func() *Built {
 				b := image(func(*v1.Manifest) {})
-				b.root.Size = 2 << 30
+				b.Root.Size = 2 << 30
 				return b
 			}(), amd64)), "more than the limit"},
 		"an index without the platform": {
@@ -239,23 +239,23 @@ func TestRefusedManifests(t *testing.T) {
 				platform(image(func(*v1.Manifest) {}), v1.Platform{OS: "linux", Architecture: "arm64", Variant: "v8"})),
 			"nothing for linux/amd64, only linux/arm64/v8, linux/s390x"},
 		"an index of a million nothings": {func() *Built {
-			b := &Built{blobs: map[v1.Hash][]byte{}}
-			b.root = b.add(types.OCIImageIndex, []byte(`{"schemaVersion":2,"manifests":[{}`+strings.Repeat(",{}", 1_000_000)+`]}`))
+			b := &Built{Blobs: map[v1.Hash][]byte{}}
+			b.Root = b.Add(types.OCIImageIndex, []byte(`{"schemaVersion":2,"manifests":[{}`+strings.Repeat(",{}", 1_000_000)+`]}`))
 			return b
 		}(), "2000004 values, more than the limit"},
 		"an index of nothing":           {indexOver(), "entries without a platform"},
 		"an index with too many images": {indexOver(many...), "257 entries"},
 		"labels that nobody reads": {func() *Built {
-			b := image(func(m *v1.Manifest) { m.Config.Digest, m.Config.Size = sum(labels), int64(len(labels)) })
-			b.blobs[sum(labels)] = labels
+			b := image(func(m *v1.Manifest) { m.Config.Digest, m.Config.Size = Sum(labels), int64(len(labels)) })
+			b.Blobs[Sum(labels)] = labels
 			return b
 		}(), "its labels have 65539 bytes together"},
 		"annotations that nobody reads": {image(func(m *v1.Manifest) {
 			m.Config.MediaType, m.Annotations = types.OCIEmptyJSON, map[string]string{"note": strings.Repeat("x", 1<<16)}
 		}), "its labels have 65540 bytes together"},
 		"a config that is not JSON": {func() *Built {
-			b := image(func(m *v1.Manifest) { m.Config.Digest, m.Config.Size = sum([]byte("not json")), 8 })
-			b.blobs[sum([]byte("not json"))] = []byte("not json")
+			b := image(func(m *v1.Manifest) { m.Config.Digest, m.Config.Size = Sum([]byte("not json")), 8 })
+			b.Blobs[Sum([]byte("not json"))] = []byte("not json")
 			return b
 		}(), "parse config"},
 	}
@@ -280,11 +280,11 @@ func TestRefusedManifests(t *testing.T) {
 // error that says so. None may be ErrMalformed, which is remembered.
 func TestRegistriesThatMisbehave(t *testing.T) {
 	b := mustBuild(t, littleEndian, BuildOptions{})
-	doc, err := parseDocument(b.root.Digest, b.blobs[b.root.Digest])
+	doc, err := ParseDocument(b.Root.Digest, b.Blobs[b.Root.Digest])
 	if err != nil {
 		t.Fatalf("parse: %v", err)
 	}
-	layer := doc.image.Layers[0].Digest.String()
+	layer := doc.Image.Layers[0].Digest.String()
 	status := func(code int, body string) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Path == "/v2/" {
@@ -322,7 +322,7 @@ func TestRegistriesThatMisbehave(t *testing.T) {
 		"another manifest":                {at("/manifests/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"schemaVersion":2}`) }), ErrUnavailable, "does not match"},
 		"a manifest that never ends":      {at("/manifests/", endless), ErrUnavailable, "longer than the limit"},
 		"a layer that never ends":         {at(layer, endless), ErrUnavailable, ""},
-		"another layer of equal length":   {at(layer, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, doc.image.Layers[0].Size)) }), ErrUnavailable, ""},
+		"another layer of equal length":   {at(layer, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, doc.Image.Layers[0].Size)) }), ErrUnavailable, ""},
 		"a layer that is too short":       {at(layer, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")) }), ErrUnavailable, ""},
 		"silence at the first word":       {func(w http.ResponseWriter, r *http.Request) bool { hang(w, r); return true }, ErrUnavailable, "stopped sending"},
 		"silence at the manifest":         {at("/manifests/", hang), ErrUnavailable, "stopped sending for 1s"},

@@ -8,7 +8,6 @@ package image
 
 import (
 	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
 // The labels of bpfman's bytecode image format: JSON objects that map program
@@ -39,39 +38,11 @@ type Resolved struct {
 	Insecure bool
 }
 
-// Image is one object and where it came from.
-type Image struct {
-	Resolved
-	// ManifestDigest is that of the platform's manifest; equal to Digest where
-	// there is no index.
-	ManifestDigest string
-	// Labels of the image's config, or annotations of an artifact's manifest.
-	Labels map[string]string
-	// Size of the layer as stored, in bytes.
-	Size int64
-	// Object is the ELF file, ObjectDigest its sha256 as sha256:…, and ObjectSize how
-	// many bytes it has.
-	Object       []byte
-	ObjectDigest string
-	ObjectSize   int64
-	// blobs lead from Digest to the object, as the registry has them.
-	blobs []v1.Hash
-	// release gives back the object's room.
-	release func()
-}
-
-// Release drops the object, and gives its room to another: where Options.Objects
-// bounds how many are open, whoever pulls an image releases it.
-func (i *Image) Release() {
-	i.Object = nil
-	i.release()
-}
-
 // ByDigest returns the registry reference repository@digest; an error for an
 // OCI layout, which has none.
 func (r Resolved) ByDigest() (name.Digest, error) {
 	if r.Registry == "" {
-		return name.Digest{}, malformed("name %s by digest: it is in a layout on disk, not in a registry", r.Reference)
+		return name.Digest{}, Malformed("name %s by digest: it is in a layout on disk, not in a registry", r.Reference)
 	}
 	return name.NewDigest(r.Registry+"/"+r.Repository+"@"+r.Digest, nameOptions(r.Insecure)...)
 }

@@ -45,29 +45,29 @@ func layerTypes() []types.MediaType {
 	}
 }
 
-// objectOf returns the one eBPF object in a verified layer. An artifact's layer
+// ObjectOf returns the one eBPF object in a verified layer. An artifact's layer
 // is the object itself; an image's is an archive with the object at its root.
-func objectOf(d v1.Descriptor, data []byte, artifact bool, limit int64) ([]byte, error) {
+func ObjectOf(d v1.Descriptor, data []byte, artifact bool, limit int64) ([]byte, error) {
 	if artifact {
 		if int64(len(data)) > limit {
-			return nil, malformed("read layer %s: its %d bytes are more than the limit of %d for an object", d.Digest, len(data), limit)
+			return nil, Malformed("read layer %s: its %d bytes are more than the limit of %d for an object", d.Digest, len(data), limit)
 		}
 		if err := checkELF(data); err != nil {
-			return nil, malformed("read layer %s of type %q: %w: an artifact's layer must be the object itself", d.Digest, d.MediaType, err)
+			return nil, Malformed("read layer %s of type %q: %w: an artifact's layer must be the object itself", d.Digest, d.MediaType, err)
 		}
 		return data, nil
 	}
 	if !slices.Contains(layerTypes(), d.MediaType) {
-		return nil, malformed("read layer %s: its media type %q is none of an image layer", d.Digest, d.MediaType)
+		return nil, Malformed("read layer %s: its media type %q is none of an image layer", d.Digest, d.MediaType)
 	}
 	archive, err := expand(data)
 	if err != nil {
-		return nil, malformed("expand layer %s: %w", d.Digest, err)
+		return nil, Malformed("expand layer %s: %w", d.Digest, err)
 	}
 	defer archive.Close()
 	object, err := search(&expanded{inner: archive, left: limit + tarOverhead, limit: limit}, limit)
 	if err != nil {
-		return nil, malformed("read layer %s: %w", d.Digest, err)
+		return nil, Malformed("read layer %s: %w", d.Digest, err)
 	}
 	return object, nil
 }

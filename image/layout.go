@@ -31,18 +31,18 @@ const (
 // digest.
 var attachedTag = regexp.MustCompile(`^sha256-[0-9a-f]{64}(\.[a-z]+)?$`)
 
-// diskLayout is an OCI layout: index.json and blobs/sha256 in a folder. It
+// Layout is an OCI layout: index.json and blobs/sha256 in a folder. It
 // follows no symlink out of the folder and hashes what it reads.
-type diskLayout struct {
-	dir           string
-	manifestBytes int64
-	layerBytes    int64
-	entries       int
+type Layout struct {
+	Dir           string
+	ManifestBytes int64
+	LayerBytes    int64
+	Entries       int
 }
 
-func (c *Client) layout(dir string) *diskLayout {
-	return &diskLayout{
-		dir: dir, manifestBytes: c.options.ManifestBytes, layerBytes: c.options.LayerBytes, entries: c.options.IndexEntries,
+func (c *Client) layout(dir string) *Layout {
+	return &Layout{
+		Dir: dir, ManifestBytes: c.options.ManifestBytes, LayerBytes: c.options.LayerBytes, Entries: c.options.IndexEntries,
 	}
 }
 
@@ -50,17 +50,17 @@ func (c *Client) layout(dir string) *diskLayout {
 // image of a registry.
 func (c *Client) Layout(r Resolved) (layout.Path, error) {
 	if r.Registry != "" {
-		return "", malformed("open layout of %s: it is in a registry", r.Reference)
+		return "", Malformed("open layout of %s: it is in a registry", r.Reference)
 	}
 	p, err := layout.FromPath(r.Repository)
 	if err != nil {
-		return "", notFound("open layout %s: %w", r.Repository, err)
+		return "", NotFound("open layout %s: %w", r.Repository, err)
 	}
 	return p, nil
 }
 
-func (l *diskLayout) read(name string, limit int64) ([]byte, error) {
-	root, err := os.OpenRoot(l.dir)
+func (l *Layout) read(name string, limit int64) ([]byte, error) {
+	root, err := os.OpenRoot(l.Dir)
 	if err != nil {
 		return nil, diskError(err)
 	}
@@ -79,33 +79,33 @@ func (l *diskLayout) read(name string, limit int64) ([]byte, error) {
 
 func diskError(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return &kindError{kind: ErrNotFound, err: err}
+		return OfKind(ErrNotFound, err)
 	}
-	return &kindError{kind: ErrUnavailable, err: err}
+	return OfKind(ErrUnavailable, err)
 }
 
 func blobName(digest v1.Hash) string { return filepath.Join("blobs", digest.Algorithm, digest.Hex) }
 
-func (l *diskLayout) index() (*v1.IndexManifest, error) {
-	data, err := l.read("index.json", l.manifestBytes)
+func (l *Layout) index() (*v1.IndexManifest, error) {
+	data, err := l.read("index.json", l.ManifestBytes)
 	if err != nil {
-		return nil, fmt.Errorf("open layout %s: %w", l.dir, err)
+		return nil, fmt.Errorf("open layout %s: %w", l.Dir, err)
 	}
 	index := new(v1.IndexManifest)
-	if err = checkValues(sum(data), data); err == nil {
+	if err = CheckValues(Sum(data), data); err == nil {
 		err = json.Unmarshal(data, index)
 	}
 	if err != nil {
-		return nil, malformed("parse index.json of layout %s: %w", l.dir, err)
+		return nil, Malformed("parse index.json of layout %s: %w", l.Dir, err)
 	}
-	if len(index.Manifests) > l.entries {
-		return nil, malformed("read index.json of layout %s: its %d entries are more than the limit of %d", l.dir, len(index.Manifests), l.entries)
+	if len(index.Manifests) > l.Entries {
+		return nil, Malformed("read index.json of layout %s: its %d entries are more than the limit of %d", l.Dir, len(index.Manifests), l.Entries)
 	}
 	return index, nil
 }
 
-// resolve finds the digest of a tag, or of the only image where there is none.
-func (l *diskLayout) resolve(tag string) (v1.Hash, error) {
+// Resolve finds the digest of a tag, or of the only image where there is none.
+func (l *Layout) Resolve(tag string) (v1.Hash, error) {
 	index, err := l.index()
 	if err != nil {
 		return v1.Hash{}, err
@@ -127,20 +127,20 @@ func (l *diskLayout) resolve(tag string) (v1.Hash, error) {
 	found = slices.CompactFunc(found, func(a, b v1.Descriptor) bool { return a.Digest == b.Digest })
 	switch {
 	case len(found) == 1:
-		return parseDigest(found[0].Digest.String())
+		return ParseDigest(found[0].Digest.String())
 	case len(found) == 0 && tag == "":
-		return v1.Hash{}, notFound("resolve layout %s: it holds no image", l.dir)
+		return v1.Hash{}, NotFound("resolve layout %s: it holds no image", l.Dir)
 	case len(found) == 0:
-		return v1.Hash{}, notFound("resolve layout %s: it has no tag %q, only: %s", l.dir, tag, strings.Join(tags, ", "))
+		return v1.Hash{}, NotFound("resolve layout %s: it has no tag %q, only: %s", l.Dir, tag, strings.Join(tags, ", "))
 	}
 	if tag != "" {
-		return v1.Hash{}, malformed("resolve layout %s: its tag %q names %d images: name one as oci:DIR@sha256:…", l.dir, tag, len(found))
+		return v1.Hash{}, Malformed("resolve layout %s: its tag %q names %d images: name one as oci:DIR@sha256:…", l.Dir, tag, len(found))
 	}
-	return v1.Hash{}, malformed("resolve layout %s: it holds %d images: name one as oci:DIR:TAG of: %s, or as oci:DIR@sha256:…", l.dir, len(found), strings.Join(tags, ", "))
+	return v1.Hash{}, Malformed("resolve layout %s: it holds %d images: name one as oci:DIR:TAG of: %s, or as oci:DIR@sha256:…", l.Dir, len(found), strings.Join(tags, ", "))
 }
 
 // isAttached tells signatures and other referrers from images.
-func (l *diskLayout) isAttached(d v1.Descriptor) bool {
+func (l *Layout) isAttached(d v1.Descriptor) bool {
 	if attachedTag.MatchString(d.Annotations[annotationRefName]) {
 		return true
 	}
@@ -148,8 +148,8 @@ func (l *diskLayout) isAttached(d v1.Descriptor) bool {
 	return err == nil && subject != nil
 }
 
-func (l *diskLayout) subject(d v1.Descriptor) (*v1.Descriptor, error) {
-	data, err := l.manifest(context.Background(), d.Digest)
+func (l *Layout) subject(d v1.Descriptor) (*v1.Descriptor, error) {
+	data, err := l.Manifest(context.Background(), d.Digest)
 	if err != nil {
 		return nil, err
 	}
@@ -157,49 +157,49 @@ func (l *diskLayout) subject(d v1.Descriptor) (*v1.Descriptor, error) {
 		Subject *v1.Descriptor `json:"subject"`
 	}
 	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, malformed("parse manifest %s: %w", d.Digest, err)
+		return nil, Malformed("parse manifest %s: %w", d.Digest, err)
 	}
 	return m.Subject, nil
 }
 
-func (l *diskLayout) manifest(_ context.Context, digest v1.Hash) ([]byte, error) {
-	data, err := l.read(blobName(digest), l.manifestBytes)
+func (l *Layout) Manifest(_ context.Context, digest v1.Hash) ([]byte, error) {
+	data, err := l.read(blobName(digest), l.ManifestBytes)
 	if err != nil {
-		return nil, fmt.Errorf("read manifest %s of layout %s: %w", digest, l.dir, err)
+		return nil, fmt.Errorf("read manifest %s of layout %s: %w", digest, l.Dir, err)
 	}
-	if got := sum(data); got != digest {
-		return nil, unavailable("read manifest %s of layout %s: its digest is %s: the layout is damaged", digest, l.dir, got)
+	if got := Sum(data); got != digest {
+		return nil, Unavailable("read manifest %s of layout %s: its digest is %s: the layout is damaged", digest, l.Dir, got)
 	}
-	if err := checkValues(digest, data); err != nil {
-		return nil, malformed("read manifest %s of layout %s: %w", digest, l.dir, err)
+	if err := CheckValues(digest, data); err != nil {
+		return nil, Malformed("read manifest %s of layout %s: %w", digest, l.Dir, err)
 	}
 	return data, nil
 }
 
-func (l *diskLayout) blob(_ context.Context, d v1.Descriptor) ([]byte, error) {
-	data, err := l.read(blobName(d.Digest), l.layerBytes)
+func (l *Layout) Blob(_ context.Context, d v1.Descriptor) ([]byte, error) {
+	data, err := l.read(blobName(d.Digest), l.LayerBytes)
 	if err != nil {
-		return nil, fmt.Errorf("read blob %s of layout %s: %w", d.Digest, l.dir, err)
+		return nil, fmt.Errorf("read blob %s of layout %s: %w", d.Digest, l.Dir, err)
 	}
-	if int64(len(data)) != d.Size && sum(data) == d.Digest {
-		wrong := &sizeError{got: fmt.Sprint(len(data)), want: d.Size, verified: true}
-		return nil, unavailable("read blob %s of layout %s: %w", d.Digest, l.dir, wrong)
+	if int64(len(data)) != d.Size && Sum(data) == d.Digest {
+		wrong := &SizeError{Got: fmt.Sprint(len(data)), Want: d.Size, Verified: true}
+		return nil, Unavailable("read blob %s of layout %s: %w", d.Digest, l.Dir, wrong)
 	}
-	if data, err = readVerified(bytes.NewReader(data), d); err != nil {
-		return nil, unavailable("read blob %s of layout %s: %w: the layout is damaged", d.Digest, l.dir, err)
+	if data, err = ReadVerified(bytes.NewReader(data), d); err != nil {
+		return nil, Unavailable("read blob %s of layout %s: %w: the layout is damaged", d.Digest, l.Dir, err)
 	}
 	return data, nil
 }
 
-func (l *diskLayout) tagged(ctx context.Context, tag string) ([]byte, error) {
-	digest, err := l.resolve(tag)
+func (l *Layout) Tagged(ctx context.Context, tag string) ([]byte, error) {
+	digest, err := l.Resolve(tag)
 	if err != nil {
 		return nil, err
 	}
-	return l.manifest(ctx, digest)
+	return l.Manifest(ctx, digest)
 }
 
-func (l *diskLayout) referrers(_ context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error) {
+func (l *Layout) Referrers(_ context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error) {
 	index, err := l.index()
 	if err != nil {
 		return nil, false, err
@@ -215,9 +215,9 @@ func (l *diskLayout) referrers(_ context.Context, digest v1.Hash) (found []v1.De
 	return found, false, nil
 }
 
-// putBlob writes a blob whole or not at all.
-func (l *diskLayout) putBlob(_ context.Context, d v1.Descriptor, data []byte) error {
-	path := filepath.Join(l.dir, blobName(d.Digest))
+// PutBlob writes a blob whole or not at all.
+func (l *Layout) PutBlob(_ context.Context, d v1.Descriptor, data []byte) error {
+	path := filepath.Join(l.Dir, blobName(d.Digest))
 	if old, err := readRegular(path, int64(len(data))); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
@@ -225,25 +225,25 @@ func (l *diskLayout) putBlob(_ context.Context, d v1.Descriptor, data []byte) er
 		return fmt.Errorf("make layout: %w", err)
 	}
 	if err := atomicfile.Write(path, data); err != nil {
-		return fmt.Errorf("write blob %s of layout %s: %w", d.Digest, l.dir, err)
+		return fmt.Errorf("write blob %s of layout %s: %w", d.Digest, l.Dir, err)
 	}
 	return nil
 }
 
-// putChild writes a manifest and does not list it: a layout lists whole images.
-func (l *diskLayout) putChild(ctx context.Context, d v1.Descriptor, data []byte) error {
-	return l.putBlob(ctx, d, data)
+// PutChild writes a manifest and does not list it: a layout lists whole images.
+func (l *Layout) PutChild(ctx context.Context, d v1.Descriptor, data []byte) error {
+	return l.PutBlob(ctx, d, data)
 }
 
-// putManifest writes a manifest and lists it: under the tag if there is one,
+// PutManifest writes a manifest and lists it: under the tag if there is one,
 // which another manifest then loses.
-func (l *diskLayout) putManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) error {
-	if err := l.putBlob(ctx, d, data); err != nil {
+func (l *Layout) PutManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) error {
+	if err := l.PutBlob(ctx, d, data); err != nil {
 		return err
 	}
-	release, err := lockDir(l.dir, syscall.LOCK_EX)
+	release, err := lockDir(l.Dir, syscall.LOCK_EX)
 	if err != nil {
-		return fmt.Errorf("lock layout %s: %w", l.dir, err)
+		return fmt.Errorf("lock layout %s: %w", l.Dir, err)
 	}
 	defer release()
 	index, err := l.index()
@@ -266,8 +266,8 @@ func (l *diskLayout) putManifest(ctx context.Context, d v1.Descriptor, data []by
 		return fmt.Errorf("encode index.json: %w", err)
 	}
 	for name, content := range map[string][]byte{"oci-layout": []byte(layoutVersion), "index.json": raw} {
-		if err := atomicfile.Write(filepath.Join(l.dir, name), content); err != nil {
-			return fmt.Errorf("write %s of layout %s: %w", name, l.dir, err)
+		if err := atomicfile.Write(filepath.Join(l.Dir, name), content); err != nil {
+			return fmt.Errorf("write %s of layout %s: %w", name, l.Dir, err)
 		}
 	}
 	return nil

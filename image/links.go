@@ -26,9 +26,9 @@ const openly = "open"
 // linkAge is how long a link is kept that nobody uses.
 const linkAge = 24 * time.Hour
 
-// link is the path of an image's link; empty where there can be none.
-func (c *cache) link(r Resolved) string {
-	digest, err := parseDigest(r.Digest)
+// linkPath is the path of an image's link; empty where there can be none.
+func (c *Cache) linkPath(r Resolved) string {
+	digest, err := ParseDigest(r.Digest)
 	if c == nil || err != nil {
 		return ""
 	}
@@ -36,10 +36,10 @@ func (c *cache) link(r Resolved) string {
 	return filepath.Join(c.links, hex.EncodeToString(sum[:16])+"-"+digest.Hex)
 }
 
-// linked reports whether the repository was seen to hold the image, and whether it
+// Linked reports whether the repository was seen to hold the image, and whether it
 // is open.
-func (c *cache) linked(r Resolved) (known, open bool) {
-	path := c.link(r)
+func (c *Cache) Linked(r Resolved) (known, open bool) {
+	path := c.linkPath(r)
 	if path == "" {
 		return false, false
 	}
@@ -52,9 +52,9 @@ func (c *cache) linked(r Resolved) (known, open bool) {
 	return true, string(data) == openly
 }
 
-// setLink notes that the repository holds the image.
-func (c *cache) setLink(r Resolved, open bool) error {
-	path := c.link(r)
+// Link notes that the repository holds the image.
+func (c *Cache) Link(r Resolved, open bool) error {
+	path := c.linkPath(r)
 	if path == "" {
 		return nil
 	}
@@ -68,14 +68,14 @@ func (c *cache) setLink(r Resolved, open bool) error {
 		err = atomicfile.Write(path, []byte(content))
 	}
 	if err != nil {
-		return &kindError{kind: ErrCache, err: fmt.Errorf("link %s to its repository: %w", r.Digest, err)}
+		return OfKind(ErrCache, fmt.Errorf("link %s to its repository: %w", r.Digest, err))
 	}
 	return nil
 }
 
 // sweepLinks drops the links of images that the cache does not have any more,
 // and those that nobody used for long.
-func (c *cache) sweepLinks(minAge time.Duration) error {
+func (c *Cache) sweepLinks(minAge time.Duration) error {
 	entries, err := os.ReadDir(c.links)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -9,19 +10,19 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// document is a manifest or an index: exactly one of the two is set.
-type document struct {
-	image     *v1.Manifest
-	index     *v1.IndexManifest
-	mediaType types.MediaType
+// Document is a manifest or an index: exactly one of the two is set.
+type Document struct {
+	Image     *v1.Manifest
+	Index     *v1.IndexManifest
+	MediaType types.MediaType
 }
 
-// parseDocument tells a manifest from an index by its own words. A document
+// ParseDocument tells a manifest from an index by its own words. A document
 // that could pass for both is refused: readers would disagree about what was
 // signed (CVE-2021-41190).
-func parseDocument(digest v1.Hash, data []byte) (document, error) {
-	if err := checkValues(digest, data); err != nil {
-		return document{}, malformed("parse manifest %s: %w", digest, err)
+func ParseDocument(digest v1.Hash, data []byte) (Document, error) {
+	if err := CheckValues(digest, data); err != nil {
+		return Document{}, Malformed("parse manifest %s: %w", digest, err)
 	}
 	var shape struct {
 		SchemaVersion int             `json:"schemaVersion"`
@@ -31,47 +32,47 @@ func parseDocument(digest v1.Hash, data []byte) (document, error) {
 		Manifests     json.RawMessage `json:"manifests"`
 	}
 	if err := json.Unmarshal(data, &shape); err != nil {
-		return document{}, malformed("parse manifest %s: %w", digest, err)
+		return Document{}, Malformed("parse manifest %s: %w", digest, err)
 	}
 	if shape.SchemaVersion != 2 {
-		return document{}, malformed("parse manifest %s: schemaVersion %d is not supported: push the image again as an OCI image or Docker schema 2", digest, shape.SchemaVersion)
+		return Document{}, Malformed("parse manifest %s: schemaVersion %d is not supported: push the image again as an OCI image or Docker schema 2", digest, shape.SchemaVersion)
 	}
 	isImage, isIndex := shape.Config != nil || shape.Layers != nil, shape.Manifests != nil
 	if isImage == isIndex {
-		return document{}, malformed("parse manifest %s: it must have either config and layers, or manifests, and not both", digest)
+		return Document{}, Malformed("parse manifest %s: it must have either config and layers, or manifests, and not both", digest)
 	}
-	doc := document{mediaType: shape.MediaType}
+	doc := Document{MediaType: shape.MediaType}
 	var err error
 	if isIndex {
-		orDefault(&doc.mediaType, types.OCIImageIndex)
-		doc.index = new(v1.IndexManifest)
-		err = json.Unmarshal(data, doc.index)
+		doc.MediaType = cmp.Or(doc.MediaType, types.OCIImageIndex)
+		doc.Index = new(v1.IndexManifest)
+		err = json.Unmarshal(data, doc.Index)
 	} else {
-		orDefault(&doc.mediaType, types.OCIManifestSchema1)
-		doc.image = new(v1.Manifest)
-		err = json.Unmarshal(data, doc.image)
+		doc.MediaType = cmp.Or(doc.MediaType, types.OCIManifestSchema1)
+		doc.Image = new(v1.Manifest)
+		err = json.Unmarshal(data, doc.Image)
 	}
 	if err != nil {
-		return document{}, malformed("parse manifest %s: %w", digest, err)
+		return Document{}, Malformed("parse manifest %s: %w", digest, err)
 	}
-	if isIndex != doc.mediaType.IsIndex() || isImage != doc.mediaType.IsImage() {
-		return document{}, malformed("parse manifest %s: its media type %q does not fit its content", digest, shape.MediaType)
+	if isIndex != doc.MediaType.IsIndex() || isImage != doc.MediaType.IsImage() {
+		return Document{}, Malformed("parse manifest %s: its media type %q does not fit its content", digest, shape.MediaType)
 	}
 	return doc, nil
 }
 
-// choose picks the entry of an index for a platform: the first that fits, as
+// ChooseManifest picks the entry of an index for a platform: the first that fits, as
 // the OCI image specification says, or the only one if it names no platform.
-func choose(digest v1.Hash, index *v1.IndexManifest, want v1.Platform, limit int) (v1.Descriptor, error) {
+func ChooseManifest(digest v1.Hash, index *v1.IndexManifest, want v1.Platform, limit int) (v1.Descriptor, error) {
 	if len(index.Manifests) > limit {
-		return v1.Descriptor{}, malformed("read index %s: its %d entries are more than the limit of %d", digest, len(index.Manifests), limit)
+		return v1.Descriptor{}, Malformed("read index %s: its %d entries are more than the limit of %d", digest, len(index.Manifests), limit)
 	}
 	var available []string
 	for _, d := range index.Manifests {
 		switch {
 		case d.Platform == nil && len(index.Manifests) == 1, d.Platform != nil && fits(*d.Platform, want):
 			if !d.MediaType.IsImage() {
-				return v1.Descriptor{}, malformed("read index %s: entry %s has media type %q: only image manifests are followed, and no index within an index", digest, d.Digest, d.MediaType)
+				return v1.Descriptor{}, Malformed("read index %s: entry %s has media type %q: only image manifests are followed, and no index within an index", digest, d.Digest, d.MediaType)
 			}
 			return d, nil
 		case d.Platform != nil && d.Platform.OS != "unknown":
@@ -83,7 +84,7 @@ func choose(digest v1.Hash, index *v1.IndexManifest, want v1.Platform, limit int
 	if list == "" {
 		list = "entries without a platform"
 	}
-	return v1.Descriptor{}, malformed("read index %s: it has nothing for %s, only %s: build the image for that platform too", digest, want, list)
+	return v1.Descriptor{}, Malformed("read index %s: it has nothing for %s, only %s: build the image for that platform too", digest, want, list)
 }
 
 // fits compares what matters for bytecode: the system, the architecture, and
@@ -92,45 +93,45 @@ func fits(got, want v1.Platform) bool {
 	return got.OS == want.OS && got.Architecture == want.Architecture && (want.Variant == "" || got.Variant == want.Variant)
 }
 
-// checkSize holds a descriptor to a limit before anything is fetched.
-func checkSize(what string, d v1.Descriptor, limit int64) error {
+// CheckSize holds a descriptor to a limit before anything is fetched.
+func CheckSize(what string, d v1.Descriptor, limit int64) error {
 	if d.Digest.Algorithm != "sha256" {
-		return malformed("read %s %s: only sha256 digests are accepted", what, d.Digest)
+		return Malformed("read %s %s: only sha256 digests are accepted", what, d.Digest)
 	}
 	if d.Size < 0 {
-		return malformed("read %s %s: its size %d is negative", what, d.Digest, d.Size)
+		return Malformed("read %s %s: its size %d is negative", what, d.Digest, d.Size)
 	}
 	if d.Size > limit {
-		return malformed("read %s %s: its %d bytes are more than the limit of %d", what, d.Digest, d.Size, limit)
+		return Malformed("read %s %s: its %d bytes are more than the limit of %d", what, d.Digest, d.Size, limit)
 	}
 	return nil
 }
 
-// onlyLayer returns the one layer a bytecode image has.
-func onlyLayer(digest v1.Hash, m *v1.Manifest, limit int64) (v1.Descriptor, error) {
+// OnlyLayer returns the one layer a bytecode image has.
+func OnlyLayer(digest v1.Hash, m *v1.Manifest, limit int64) (v1.Descriptor, error) {
 	if len(m.Layers) != 1 {
-		return v1.Descriptor{}, malformed("read manifest %s: it has %d layers, and a bytecode image has exactly one: build it FROM scratch with one COPY, or with skep image build", digest, len(m.Layers))
+		return v1.Descriptor{}, Malformed("read manifest %s: it has %d layers, and a bytecode image has exactly one: build it FROM scratch with one COPY, or with skep image build", digest, len(m.Layers))
 	}
 	layer := m.Layers[0]
 	if !layer.MediaType.IsDistributable() || len(layer.URLs) != 0 {
-		return v1.Descriptor{}, malformed("read manifest %s: its layer lies outside the registry, and Skep fetches none from other addresses", digest)
+		return v1.Descriptor{}, Malformed("read manifest %s: its layer lies outside the registry, and Skep fetches none from other addresses", digest)
 	}
-	return layer, checkSize("layer", layer, limit)
+	return layer, CheckSize("layer", layer, limit)
 }
 
-// labelsOf reads the labels out of an image's config.
-func labelsOf(d v1.Descriptor, data []byte) (map[string]string, error) {
+// LabelsOf reads the labels out of an image's config.
+func LabelsOf(d v1.Descriptor, data []byte) (map[string]string, error) {
 	var config struct {
 		Config struct {
 			Labels map[string]string `json:"Labels"`
 		} `json:"config"`
 	}
-	err := checkValues(d.Digest, data)
+	err := CheckValues(d.Digest, data)
 	if err == nil {
 		err = json.Unmarshal(data, &config)
 	}
 	if err != nil {
-		return nil, malformed("parse config %s: %w", d.Digest, err)
+		return nil, Malformed("parse config %s: %w", d.Digest, err)
 	}
 	return config.Config.Labels, nil
 }
@@ -138,14 +139,14 @@ func labelsOf(d v1.Descriptor, data []byte) (map[string]string, error) {
 // labelsLimit bounds an image's labels together, in bytes: policies see them all.
 const labelsLimit = 64 << 10
 
-// checkLabels holds labels to the limit.
-func checkLabels(manifest v1.Hash, labels map[string]string) error {
+// CheckLabels holds labels to the limit.
+func CheckLabels(manifest v1.Hash, labels map[string]string) error {
 	size := 0
 	for name, value := range labels {
 		size += len(name) + len(value)
 	}
 	if size > labelsLimit {
-		return malformed("read manifest %s: its labels have %d bytes together, more than the limit of %d: leave out what is for no reader", manifest, size, labelsLimit)
+		return Malformed("read manifest %s: its labels have %d bytes together, more than the limit of %d: leave out what is for no reader", manifest, size, labelsLimit)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -39,7 +40,7 @@ type Options struct {
 	ObjectBytes int64
 	// LayersBytes bounds together the layers of more than a MiB that are read from
 	// registries at once; a third of it is the most that one registry, or one party
-	// of a Shared, takes. Zero means no bound.
+	// For a Shared, takes. Zero means no bound.
 	LayersBytes int64
 	// Objects is how many objects may be open at once: expanded, and not yet
 	// released. Zero means no bound.
@@ -97,15 +98,8 @@ const (
 	headerBytes = 64 << 10
 )
 
-func orDefault[T comparable](value *T, otherwise T) {
-	var zero T
-	if *value == zero {
-		*value = otherwise
-	}
-}
-
 // ForInspection returns the options with bounds for images that a gate inspects: objects
-// of up to 16 MiB, since bytecode.Inspect reads no larger ones, and two of them open at a
+// For up to 16 MiB, since bytecode.Inspect reads no larger ones, and two of them open at a
 // time. Whoever may write a definition names what is read.
 func (o Options) ForInspection() Options {
 	o.ManifestBytes, o.LayerBytes, o.ObjectBytes = mib, 18*mib, 16*mib
@@ -114,17 +108,17 @@ func (o Options) ForInspection() Options {
 }
 
 func (o Options) withDefaults() Options {
-	orDefault(&o.ManifestBytes, defaultManifestBytes)
-	orDefault(&o.LayerBytes, defaultLayerBytes)
-	orDefault(&o.ObjectBytes, defaultObjectBytes)
-	orDefault(&o.IndexEntries, defaultIndexEntries)
-	orDefault(&o.Silence, defaultSilence)
-	orDefault(&o.Timeout, defaultTimeout)
-	orDefault(&o.Attempts, defaultAttempts)
-	orDefault(&o.Backoff, defaultBackoff)
-	orDefault(&o.UserAgent, "skep")
-	orDefault(&o.Platform.OS, "linux")
-	orDefault(&o.Platform.Architecture, runtime.GOARCH)
+	o.ManifestBytes = cmp.Or(o.ManifestBytes, defaultManifestBytes)
+	o.LayerBytes = cmp.Or(o.LayerBytes, defaultLayerBytes)
+	o.ObjectBytes = cmp.Or(o.ObjectBytes, defaultObjectBytes)
+	o.IndexEntries = cmp.Or(o.IndexEntries, defaultIndexEntries)
+	o.Silence = cmp.Or(o.Silence, defaultSilence)
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.Attempts = cmp.Or(o.Attempts, defaultAttempts)
+	o.Backoff = cmp.Or(o.Backoff, defaultBackoff)
+	o.UserAgent = cmp.Or(o.UserAgent, "skep")
+	o.Platform.OS = cmp.Or(o.Platform.OS, "linux")
+	o.Platform.Architecture = cmp.Or(o.Platform.Architecture, runtime.GOARCH)
 	if o.Answered == nil {
 		o.Answered = func(int) {}
 	}
@@ -159,18 +153,18 @@ func (o Options) check() error {
 // Client reads and writes images. It is safe for concurrent use; processes may
 // share one cache directory.
 type Client struct {
-	options Options
-	allowed *allowed
-	pullers *pullers
-	pusher  *remote.Pusher
-	cache   *cache
-	room    *room
-	refused *refusedImages
-	shown   *shown
+	options   Options
+	allowed   *Allowed
+	pullers   *pullers
+	pusher    *remote.Pusher
+	cache     *Cache
+	budget    *budget
+	malformed *malformedImages
+	secrets   *Secrets
 	// described are images that were read, for its platform.
 	described *descriptions
-	// party is whom it reads for; empty where that is nobody in particular.
-	party string
+	// tenant is whom it reads for; empty where that is nobody in particular.
+	tenant string
 }
 
 // NewClient makes a client. It fails on negative limits and when the cache
@@ -179,18 +173,18 @@ func NewClient(options Options) (*Client, error) {
 	if err := options.check(); err != nil {
 		return nil, err
 	}
-	names, err := parseAllowed(options.AllowedRegistries, options.InsecureRegistries)
+	names, err := ParseAllowed(options.AllowedRegistries, options.InsecureRegistries)
 	if err != nil {
 		return nil, err
 	}
 	o := options.withDefaults()
 	if own, ok := o.Transport.(*http.Transport); ok && options.Transport == nil {
-		(&guard{allowed: names}).over(own)
+		Guard(own, names)
 	}
-	c := &Client{options: o, allowed: names, room: newRoom(o), refused: &refusedImages{}, shown: &shown{}, described: &descriptions{}}
+	c := &Client{options: o, allowed: names, budget: newBudget(o), malformed: &malformedImages{}, secrets: &Secrets{}, described: &descriptions{}}
 	how := []remote.Option{
 		remote.WithAuthFromKeychain(o.Keychain),
-		remote.WithTransport(newBounded(o, names, c.shown)),
+		remote.WithTransport(newTransport(o, names, c.secrets)),
 		remote.WithUserAgent(o.UserAgent),
 		remote.WithPlatform(o.Platform),
 		// The transport retries by itself, and minds the context while it waits.
@@ -204,36 +198,43 @@ func NewClient(options Options) (*Client, error) {
 		return nil, fmt.Errorf("make pusher: %w", err)
 	}
 	if o.CacheDir != "" {
-		if c.cache, err = openCache(o.CacheDir); err != nil {
+		c.cache, err = OpenCache(CacheOptions{Dir: o.CacheDir, MaxBytes: o.CacheBytes, ManifestBytes: o.ManifestBytes, Writing: o.Timeout})
+		if err != nil {
 			return nil, err
-		}
-		if c.cache.most = o.CacheBytes; c.cache.most > 0 {
-			if err := c.cache.count(o.Timeout); err != nil {
-				return nil, &kindError{kind: ErrCache, err: fmt.Errorf("list cache: %w", err)}
-			}
 		}
 	}
 	return c, nil
 }
 
-// as is the same client with other credentials, and connections and tokens of
-// its own making. Cache and room are shared.
-func (c *Client) as(k authn.Keychain) (*Client, error) {
+// newTransport is the way to registries under the options.
+func newTransport(o Options, a *Allowed, s *Secrets) *Bounded {
+	return &Bounded{
+		Inner: o.Transport, Answered: o.Answered, Silence: o.Silence, Attempts: o.Attempts, Backoff: o.Backoff,
+		ManifestBytes: o.ManifestBytes, LayerBytes: o.LayerBytes, Insecure: o.InsecureRegistries, Allowed: a, Secrets: s,
+	}
+}
+
+// WithKeychain is the same client with other credentials, and connections and tokens of
+// its own making. Cache and budget are shared.
+func (c *Client) WithKeychain(k authn.Keychain) (*Client, error) {
 	o := c.options
 	o.Keychain, o.CacheDir = k, ""
 	other, err := NewClient(o)
 	if err == nil {
-		other.cache, other.room, other.refused, other.described = c.cache, c.room, c.refused, c.described
+		other.cache, other.budget, other.malformed, other.described = c.cache, c.budget, c.malformed, c.described
 	}
 	return other, err
 }
 
-// of is the same client, reading for a party.
-func (c *Client) of(party string) *Client {
+// For is the same client, reading for a tenant.
+func (c *Client) For(tenant string) *Client {
 	other := *c
-	other.party = party
+	other.tenant = tenant
 	return &other
 }
+
+// Cache is the client's cache; nil without one.
+func (c *Client) Cache() *Cache { return c.cache }
 
 // Keychain gives the client's credentials.
 func (c *Client) Keychain() authn.Keychain { return c.options.Keychain }

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// pageLimit bounds the pages that are read of one list of referrers. Together
+	// PageLimit bounds the pages that are read of one list of referrers. Together
 	// they have no more bytes and values than one answer may have.
-	pageLimit = 16
-	// listBytes bounds a list of referrers. It is decoded one manifest at a time, and
+	PageLimit = 16
+	// ListBytes bounds a list of referrers. It is decoded one manifest at a time, and
 	// holds what each says of itself: two times what a registry accepts as one.
-	listBytes = 8 * mib
+	ListBytes = 8 * mib
 )
 
-// annotationMore marks a list of referrers that goes on beyond a bound.
-const annotationMore = "dev.skep.referrers.more"
+// AnnotationMore marks a list of referrers that goes on beyond a bound.
+const AnnotationMore = "dev.skep.referrers.more"
 
 func forReferrers(req *http.Request) bool {
 	first, _ := origin(req)
@@ -35,7 +35,7 @@ func forReferrers(req *http.Request) bool {
 // go-containerregistry understands: it neither follows pages nor takes 405 and 501
 // for what they are, a registry without that API. What is beyond the bounds is cut
 // off: whoever may push beside an image must not keep all of it from being read.
-func (t *bounded) listed(req *http.Request, resp *http.Response) (*http.Response, error) {
+func (t *Bounded) listed(req *http.Request, resp *http.Response) (*http.Response, error) {
 	switch resp.StatusCode {
 	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		resp.StatusCode, resp.Status = http.StatusNotFound, "404 Not Found"
@@ -61,14 +61,14 @@ func (t *bounded) listed(req *http.Request, resp *http.Response) (*http.Response
 }
 
 // pages reads a list of referrers that begins with an answer, up to the bounds.
-func (t *bounded) pages(req *http.Request, resp *http.Response) (*v1.IndexManifest, error) {
+func (t *Bounded) pages(req *http.Request, resp *http.Response) (*v1.IndexManifest, error) {
 	all := &v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{}}
-	read := &reader{left: listBytes}
+	read := &reader{left: ListBytes}
 	for page := 1; ; page++ {
 		found, err := read.page(resp.Body)
 		_ = resp.Body.Close()
 		all.Manifests = append(all.Manifests, found...)
-		var full *overfullError
+		var full *TooManyValuesError
 		cut := errors.As(err, &full) || errors.Is(err, ErrTooLong)
 		if err != nil && (!cut || len(all.Manifests) == 0) {
 			return nil, err
@@ -77,8 +77,8 @@ func (t *bounded) pages(req *http.Request, resp *http.Response) (*v1.IndexManife
 		if next == "" && !cut {
 			return all, nil
 		}
-		if cut || page == pageLimit {
-			all.Annotations = map[string]string{annotationMore: "true"}
+		if cut || page == PageLimit {
+			all.Annotations = map[string]string{AnnotationMore: "true"}
 			return all, nil
 		}
 		if req, resp, err = t.page(req, next); err != nil {
@@ -90,7 +90,7 @@ func (t *bounded) pages(req *http.Request, resp *http.Response) (*v1.IndexManife
 // reader reads the pages of one list, and bounds what they have together.
 type reader struct {
 	from   io.Reader
-	values values
+	values ValueCounter
 	left   int64
 }
 
@@ -102,8 +102,8 @@ func (r *reader) Read(p []byte) (int, error) {
 	switch {
 	case r.left < 0:
 		return 0, ErrTooLong
-	case r.values.count > referrerLimit:
-		return 0, &overfullError{count: r.values.count, limit: referrerLimit}
+	case r.values.Count > ReferrerLimit:
+		return 0, &TooManyValuesError{count: r.values.Count, limit: ReferrerLimit}
 	}
 	return n, err
 }
@@ -111,7 +111,7 @@ func (r *reader) Read(p []byte) (int, error) {
 // page reads the manifests of one page, up to where an error ends it. What is
 // written beside their digest, type and size is left out.
 func (r *reader) page(body io.Reader) (found []v1.Descriptor, err error) {
-	r.from, r.values.text, r.values.escaped = body, false, false
+	r.from, r.values = body, ValueCounter{Count: r.values.Count}
 	decoder := json.NewDecoder(r)
 	if err := expect(decoder, '{'); err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func expect(decoder *json.Decoder, want json.Delim) error {
 
 // page asks for one more page: of the same list, at the same registry, with the
 // credentials that are good for it.
-func (t *bounded) page(req *http.Request, next string) (*http.Request, *http.Response, error) {
+func (t *Bounded) page(req *http.Request, next string) (*http.Request, *http.Response, error) {
 	to, err := req.URL.Parse(next)
 	if err != nil || to.Scheme != req.URL.Scheme || to.Host != req.URL.Host || to.Path != req.URL.Path {
 		return nil, nil, errors.New("the registry names a next page that is not of this list")

@@ -37,14 +37,14 @@ func FuzzReferrers(f *testing.F) {
 	for _, seed := range []string{
 		`{"schemaVersion":2,"manifests":[{"digest":` + digest + `,"size":1,"annotations":{"a":"b"}}]}`,
 		`{"manifests":null}`, `{}`, `{"manifests":{}}`, `{"manifests":[{}`, `{"a":[{}],"manifests":[{"digest":"sha512:00"}]}`, `[]`,
-		`{"manifests":[` + strings.Repeat("{},", referrerLimit) + `{}]}`,
+		`{"manifests":[` + strings.Repeat("{},", ReferrerLimit) + `{}]}`,
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, list []byte) {
 		r := &reader{left: 1 << 20}
 		found, err := r.page(bytes.NewReader(list))
-		if len(found) > referrerLimit || len(list) > 1<<20 && err == nil && r.left < 0 {
+		if len(found) > ReferrerLimit || len(list) > 1<<20 && err == nil && r.left < 0 {
 			t.Fatalf("%d manifests, %v", len(found), err)
 		}
 		var whole struct {

@@ -55,20 +55,20 @@ type cached struct {
 }
 
 // Prune drops blobs from the cache until it is within bounds, and what killed
-// processes left half-written. It does nothing without a cache.
-func (c *Client) Prune(ctx context.Context, options PruneOptions) (Pruned, error) {
-	if c.cache == nil {
+// processes left half-written. It does nothing where the cache is nil.
+func (c *Cache) Prune(ctx context.Context, options PruneOptions) (Pruned, error) {
+	if c == nil {
 		return Pruned{}, nil
 	}
-	orDefault(&options.MinAge, defaultMinAge)
-	release, err := lockDir(c.cache.dir, syscall.LOCK_EX)
+	options.MinAge = cmp.Or(options.MinAge, defaultMinAge)
+	release, err := lockDir(c.dir, syscall.LOCK_EX)
 	if err != nil {
-		return Pruned{}, &kindError{kind: ErrCache, err: fmt.Errorf("prune cache: %w", err)}
+		return Pruned{}, OfKind(ErrCache, fmt.Errorf("prune cache: %w", err))
 	}
 	defer release()
-	blobs, err := c.cache.list(options.MinAge)
+	blobs, err := c.list(options.MinAge)
 	if err != nil {
-		return Pruned{}, &kindError{kind: ErrCache, err: fmt.Errorf("prune cache: %w", err)}
+		return Pruned{}, OfKind(ErrCache, fmt.Errorf("prune cache: %w", err))
 	}
 	var result Pruned
 	for _, b := range blobs {
@@ -92,32 +92,32 @@ func (c *Client) Prune(ctx context.Context, options PruneOptions) (Pruned, error
 		if err := ctx.Err(); err != nil {
 			return result, err
 		}
-		if err := os.Remove(c.cache.path(b.digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(c.path(b.digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return result, cacheError("drop blob", b.digest, err)
 		}
 		result.Blobs++
 		result.Bytes += b.size
 		result.Left -= b.size
 	}
-	c.cache.held.Store(result.Left)
-	if err := c.cache.sweepLinks(options.MinAge); err != nil {
-		return result, &kindError{kind: ErrCache, err: fmt.Errorf("prune links: %w", err)}
+	c.held.Store(result.Left)
+	if err := c.sweepLinks(options.MinAge); err != nil {
+		return result, OfKind(ErrCache, fmt.Errorf("prune links: %w", err))
 	}
 	return result, nil
 }
 
-// Cached returns how many bytes the cache holds, as this process counted them: when it
+// Bytes returns how many bytes the cache holds, as this process counted them: when it
 // was pruned, and what was put into it since. It is zero without a cache.
-func (c *Client) Cached() int64 {
-	if c.cache == nil {
+func (c *Cache) Bytes() int64 {
+	if c == nil {
 		return 0
 	}
-	return c.cache.held.Load()
+	return c.held.Load()
 }
 
 // count counts what is held. No other process writes meanwhile, so what it has half
 // written stays.
-func (c *cache) count(minAge time.Duration) error {
+func (c *Cache) count(minAge time.Duration) error {
 	release, err := lockDir(c.dir, syscall.LOCK_EX)
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (c *cache) count(minAge time.Duration) error {
 
 // list returns the blobs, least recently used first, and removes what a writer
 // that is gone left behind.
-func (c *cache) list(minAge time.Duration) ([]cached, error) {
+func (c *Cache) list(minAge time.Duration) ([]cached, error) {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func (c *cache) list(minAge time.Duration) ([]cached, error) {
 
 // kept marks what Keep names and everything that leads on from there. Where that
 // cannot be read, it is not known what leads on, and nothing is to go.
-func (c *Client) kept(blobs []cached, keep func(string) bool) (map[v1.Hash]bool, error) {
+func (c *Cache) kept(blobs []cached, keep func(string) bool) (map[v1.Hash]bool, error) {
 	marked := map[v1.Hash]bool{}
 	if keep == nil {
 		return marked, nil
@@ -176,7 +176,7 @@ func (c *Client) kept(blobs []cached, keep func(string) bool) (map[v1.Hash]bool,
 		if depth == 0 {
 			return nil
 		}
-		next, err := c.cache.references(digest, c.options.ManifestBytes)
+		next, err := c.references(digest, c.manifestBytes)
 		for _, d := range next {
 			err = errors.Join(err, mark(d, depth-1))
 		}
@@ -194,29 +194,28 @@ func (c *Client) kept(blobs []cached, keep func(string) bool) (map[v1.Hash]bool,
 }
 
 // references are the digests that a cached manifest or index names.
-func (c *cache) references(digest v1.Hash, limit int64) ([]v1.Hash, error) {
+func (c *Cache) references(digest v1.Hash, limit int64) ([]v1.Hash, error) {
 	data, err := readRegular(c.path(digest), limit)
-	var long *tooLongError
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotRegular), errors.As(err, &long):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotRegular), errors.Is(err, ErrTooLong):
 		return nil, nil
 	case err != nil:
 		return nil, cacheError("read blob", digest, err)
 	case !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")):
 		return nil, nil
 	}
-	doc, err := parseDocument(digest, data)
+	doc, err := ParseDocument(digest, data)
 	if err != nil {
 		return nil, nil //nolint:nilerr // what is no manifest names nothing
 	}
 	var found []v1.Hash
-	if doc.index != nil {
-		for _, d := range doc.index.Manifests {
+	if doc.Index != nil {
+		for _, d := range doc.Index.Manifests {
 			found = append(found, d.Digest)
 		}
 		return found, nil
 	}
-	for _, d := range append([]v1.Descriptor{doc.image.Config}, doc.image.Layers...) {
+	for _, d := range append([]v1.Descriptor{doc.Image.Config}, doc.Image.Layers...) {
 		found = append(found, d.Digest)
 	}
 	return found, nil

@@ -13,7 +13,7 @@ import (
 // Resolve tells which digest a reference stands for now. A reference with a
 // digest needs no network, a tag takes one HEAD, a layout its index.json.
 func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error) {
-	r, err := c.parse(reference)
+	r, err := c.Parse(reference)
 	if err != nil || r.Digest != "" {
 		return r, err
 	}
@@ -21,7 +21,7 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error
 	defer cancel()
 	var hash v1.Hash
 	if r.Registry == "" {
-		hash, err = c.layout(r.Repository).resolve(r.Tag)
+		hash, err = c.layout(r.Repository).Resolve(r.Tag)
 	} else {
 		var s *registrySource
 		if s, err = c.registry(r); err == nil {
@@ -35,11 +35,11 @@ func (c *Client) Resolve(ctx context.Context, reference string) (Resolved, error
 	return r, nil
 }
 
-// reads asks the registry of a resolved image whether it may be read: one HEAD.
-func (c *Client) reads(ctx context.Context, r Resolved) error {
+// Readable asks the registry of a resolved image whether it may be read: one HEAD.
+func (c *Client) Readable(ctx context.Context, r Resolved) error {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
-	digest, err := parseDigest(r.Digest)
+	digest, err := ParseDigest(r.Digest)
 	if err != nil {
 		return err
 	}
@@ -54,12 +54,12 @@ func (c *Client) registry(r Resolved) (*registrySource, error) {
 	if err := c.permit(r); err != nil {
 		return nil, err
 	}
-	repo, err := r.repository()
+	repo, err := r.RepositoryName()
 	if err != nil {
 		return nil, err
 	}
 	puller, err := c.pullers.of(repo)
-	return &registrySource{puller: puller, repo: repo, shown: c.shown, report: c.report()}, err
+	return &registrySource{puller: puller, repo: repo, secrets: c.secrets, report: c.report()}, err
 }
 
 // report is Options.Unreachable for causes that repeat no secret.
@@ -68,20 +68,20 @@ func (c *Client) report() func(registry string, cause error) {
 		return nil
 	}
 	return func(registry string, cause error) {
-		c.shown.hide(&cause, registry)
+		c.secrets.Hide(&cause, registry)
 		c.options.Unreachable(registry, cause)
 	}
 }
 
 // permit refuses an image of a registry that may not be named.
 func (c *Client) permit(r Resolved) error {
-	if c.allowed.repository(r.Registry, r.Repository) {
+	if c.allowed.Repository(r.Registry, r.Repository) {
 		return nil
 	}
 	if c.options.Unreachable == nil {
-		return fmt.Errorf("parse reference %q: %w", r.Reference, c.allowed.refuse(r.Registry, r.Repository))
+		return fmt.Errorf("parse reference %q: %w", r.Reference, c.allowed.Refuse(r.Registry, r.Repository))
 	}
-	return &kindError{kind: ErrNotAllowed, err: fmt.Errorf("parse reference %q: "+unreachableText, r.Reference, r.Registry)}
+	return OfKind(ErrNotAllowed, fmt.Errorf("parse reference %q: "+unreachableText, r.Reference, r.Registry))
 }
 
 // attached is the source of a resolved image and of what is attached to it,
@@ -94,22 +94,22 @@ func (c *Client) attached(r Resolved) (attachments, error) {
 }
 
 // source is the like around, through or out of the cache.
-func (c *Client) source(r Resolved, how reading) (source, error) {
+func (c *Client) source(r Resolved, how Reading) (Source, error) {
 	direct, err := c.attached(r)
 	if err != nil || c.cache == nil {
 		return direct, err
 	}
-	return &cachedSource{cache: c.cache, next: direct, manifestBytes: c.options.ManifestBytes, reading: how}, nil
+	return &CachedSource{Cache: c.cache, Next: direct, ManifestBytes: c.options.ManifestBytes, Reading: how}, nil
 }
 
 // Pull fetches the object of a resolved image, by digest only and verified at
 // every step. An image in the cache needs no network at all. The caller releases
 // it.
 func (c *Client) Pull(ctx context.Context, r Resolved) (*Image, error) {
-	return c.pull(ctx, r, throughCache)
+	return c.PullVia(ctx, r, ThroughCache)
 }
 
-func (c *Client) pull(ctx context.Context, r Resolved, how reading) (*Image, error) {
+func (c *Client) PullVia(ctx context.Context, r Resolved, how Reading) (*Image, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
 	src, err := c.source(r, how)
@@ -131,8 +131,8 @@ func (c *Client) pull(ctx context.Context, r Resolved, how reading) (*Image, err
 
 // keep puts an object that was pulled into the cache, and remembers its image.
 func (c *Client) keep(image *Image) error {
-	object := sum(image.Object)
-	if err := c.cache.put(object, image.Object); err != nil {
+	object := Sum(image.Object)
+	if err := c.cache.Put(object, image.Object); err != nil {
 		return err
 	}
 	known := described{image: *image, blobs: append(slices.Clone(image.blobs), object)}
@@ -142,9 +142,9 @@ func (c *Client) keep(image *Image) error {
 }
 
 // read goes from the digest to the object.
-func (c *Client) read(ctx context.Context, src source, r Resolved) (_ *Image, err error) {
-	defer c.shown.hide(&err, r.Registry+"/"+r.Repository)
-	digest, err := parseDigest(r.Digest)
+func (c *Client) read(ctx context.Context, src Source, r Resolved) (_ *Image, err error) {
+	defer c.secrets.Hide(&err, r.Registry+"/"+r.Repository)
+	digest, err := ParseDigest(r.Digest)
 	if err != nil {
 		return nil, err
 	}
@@ -154,12 +154,12 @@ func (c *Client) read(ctx context.Context, src source, r Resolved) (_ *Image, er
 	}
 	image := &Image{Resolved: r, ManifestDigest: manifest.String(), blobs: taken(digest, manifest, m)}
 	if err := c.fill(ctx, src, image, manifest, m); err != nil {
-		if c.shown.hide(&err); errors.Is(err, ErrMalformed) {
-			c.refused.note(image.ManifestDigest, err)
+		if c.secrets.Hide(&err); errors.Is(err, ErrMalformed) {
+			c.malformed.note(image.ManifestDigest, err)
 		}
 		return nil, err
 	}
-	image.ObjectDigest, image.ObjectSize = sum(image.Object).String(), int64(len(image.Object))
+	image.ObjectDigest, image.ObjectSize = Sum(image.Object).String(), int64(len(image.Object))
 	return image, nil
 }
 
@@ -176,63 +176,63 @@ func taken(digest, manifest v1.Hash, m *v1.Manifest) []v1.Hash {
 }
 
 // descend finds the manifest of the platform, through at most one index.
-func (c *Client) descend(ctx context.Context, src source, digest v1.Hash) (v1.Hash, *v1.Manifest, error) {
+func (c *Client) descend(ctx context.Context, src Source, digest v1.Hash) (v1.Hash, *v1.Manifest, error) {
 	doc, err := c.document(ctx, src, digest)
-	if err != nil || doc.image != nil {
-		return digest, doc.image, err
+	if err != nil || doc.Image != nil {
+		return digest, doc.Image, err
 	}
-	d, err := choose(digest, doc.index, c.options.Platform, c.options.IndexEntries)
+	d, err := ChooseManifest(digest, doc.Index, c.options.Platform, c.options.IndexEntries)
 	if err == nil {
-		err = checkSize("manifest", d, c.options.ManifestBytes)
+		err = CheckSize("manifest", d, c.options.ManifestBytes)
 	}
 	if err != nil {
 		return v1.Hash{}, nil, err
 	}
 	inner, err := c.document(ctx, src, d.Digest)
-	if err == nil && inner.image == nil {
-		err = malformed("read index %s: its entry %s is an index again: only one level is followed", digest, d.Digest)
+	if err == nil && inner.Image == nil {
+		err = Malformed("read index %s: its entry %s is an index again: only one level is followed", digest, d.Digest)
 	}
-	return d.Digest, inner.image, err
+	return d.Digest, inner.Image, err
 }
 
 // document reads a manifest or an index, and remembers one that is neither.
-func (c *Client) document(ctx context.Context, src source, digest v1.Hash) (document, error) {
-	data, err := src.manifest(ctx, digest)
+func (c *Client) document(ctx context.Context, src Source, digest v1.Hash) (Document, error) {
+	data, err := src.Manifest(ctx, digest)
 	if err == nil {
-		err = c.refused.known(digest.String())
+		err = c.malformed.known(digest.String())
 	}
 	if err != nil {
-		return document{}, err
+		return Document{}, err
 	}
-	doc, err := parseDocument(digest, data)
+	doc, err := ParseDocument(digest, data)
 	if err != nil {
-		c.shown.hide(&err)
-		c.refused.note(digest.String(), err)
+		c.secrets.Hide(&err)
+		c.malformed.note(digest.String(), err)
 	}
 	return doc, err
 }
 
 // fill reads the layer and, of an image, the config.
-func (c *Client) fill(ctx context.Context, src source, image *Image, digest v1.Hash, m *v1.Manifest) error {
-	layer, err := onlyLayer(digest, m, c.options.LayerBytes)
+func (c *Client) fill(ctx context.Context, src Source, image *Image, digest v1.Hash, m *v1.Manifest) error {
+	layer, err := OnlyLayer(digest, m, c.options.LayerBytes)
 	if err != nil {
 		return err
 	}
 	artifact := !m.Config.MediaType.IsConfig()
 	image.Labels = m.Annotations
 	if !artifact {
-		if err := checkSize("config", m.Config, c.options.ManifestBytes); err != nil {
+		if err := CheckSize("config", m.Config, c.options.ManifestBytes); err != nil {
 			return err
 		}
-		config, err := src.blob(ctx, m.Config)
+		config, err := src.Blob(ctx, m.Config)
 		if err != nil {
 			return err
 		}
-		if image.Labels, err = labelsOf(m.Config, config); err != nil {
+		if image.Labels, err = LabelsOf(m.Config, config); err != nil {
 			return err
 		}
 	}
-	if err := checkLabels(digest, image.Labels); err != nil {
+	if err := CheckLabels(digest, image.Labels); err != nil {
 		return err
 	}
 	data, release, err := c.layer(ctx, src, image.Registry, layer)
@@ -246,7 +246,7 @@ func (c *Client) fill(ctx context.Context, src source, image *Image, digest v1.H
 			release()
 		}
 	}()
-	if image.Object, err = objectOf(layer, data, artifact, c.options.ObjectBytes); err != nil {
+	if image.Object, err = ObjectOf(layer, data, artifact, c.options.ObjectBytes); err != nil {
 		return err
 	}
 	image.Size, image.release = layer.Size, release
@@ -256,28 +256,28 @@ func (c *Client) fill(ctx context.Context, src source, image *Image, digest v1.H
 // layer reads a layer, and returns it with room for its object. One that is in
 // the cache is read when there is room; one that is not, or is gone by then, comes
 // first, so that no registry has another image wait for it.
-func (c *Client) layer(ctx context.Context, src source, registry string, d v1.Descriptor) (data []byte, release func(), err error) {
-	if cached, ok := src.(*cachedSource); ok && (cached.reading == fromCache || cached.has(d)) {
+func (c *Client) layer(ctx context.Context, src Source, registry string, d v1.Descriptor) (data []byte, release func(), err error) {
+	if cached, ok := src.(*CachedSource); ok && (cached.Reading == FromCache || cached.Has(d)) {
 		if data, release, err = c.cachedLayer(ctx, cached, d); !errors.Is(err, fs.ErrNotExist) {
 			return data, release, err
 		}
 	}
-	arrived, err := c.room.forLayer(ctx, d.Size, c.party, registry)
+	arrived, err := c.budget.forLayer(ctx, d.Size, c.tenant, registry)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer arrived()
-	if data, err = src.blob(ctx, d); err != nil {
+	if data, err = src.Blob(ctx, d); err != nil {
 		return nil, nil, err
 	}
-	release, err = c.room.forObject(ctx)
+	release, err = c.budget.forObject(ctx)
 	return data, release, err
 }
 
 // cachedLayer is a layer of the cache with room for its object; without the layer, there
 // is no room taken either.
-func (c *Client) cachedLayer(ctx context.Context, cached *cachedSource, d v1.Descriptor) (data []byte, release func(), err error) {
-	room, err := c.room.forObject(ctx)
+func (c *Client) cachedLayer(ctx context.Context, cached *CachedSource, d v1.Descriptor) (data []byte, release func(), err error) {
+	room, err := c.budget.forObject(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -286,7 +286,7 @@ func (c *Client) cachedLayer(ctx context.Context, cached *cachedSource, d v1.Des
 			room()
 		}
 	}()
-	if data, err = cached.kept(d); err != nil {
+	if data, err = cached.Kept(d); err != nil {
 		return nil, nil, err
 	}
 	return data, room, nil
@@ -295,16 +295,16 @@ func (c *Client) cachedLayer(ctx context.Context, cached *cachedSource, d v1.Des
 // Object returns an object that an earlier Pull left in the cache, by its own
 // digest and hashed again; ErrNotFound where there is none.
 func (c *Client) Object(_ context.Context, objectDigest string) ([]byte, error) {
-	digest, err := parseDigest(objectDigest)
+	digest, err := ParseDigest(objectDigest)
 	if err != nil {
 		return nil, err
 	}
 	if c.cache == nil {
-		return nil, notFound("read object %s: there is no cache: set a cache folder", digest)
+		return nil, NotFound("read object %s: there is no cache: set a cache folder", digest)
 	}
-	data, err := c.cache.get(digest, c.options.ObjectBytes)
+	data, err := c.cache.Get(digest, c.options.ObjectBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, notFound("read object %s: it is not in the cache: pull its image first", digest)
+		return nil, NotFound("read object %s: it is not in the cache: pull its image first", digest)
 	}
 	return data, err
 }
@@ -312,14 +312,14 @@ func (c *Client) Object(_ context.Context, objectDigest string) ([]byte, error) 
 // Keep puts an object that came another way into the cache; an error where it
 // has another digest than it should.
 func (c *Client) Keep(objectDigest string, object []byte) error {
-	digest, err := parseDigest(objectDigest)
+	digest, err := ParseDigest(objectDigest)
 	switch {
 	case err != nil:
 		return err
-	case sum(object) != digest:
-		return malformed("keep object %s: its digest is %s", digest, sum(object))
+	case Sum(object) != digest:
+		return Malformed("keep object %s: its digest is %s", digest, Sum(object))
 	case c.cache == nil:
 		return nil
 	}
-	return c.cache.put(digest, object)
+	return c.cache.Put(digest, object)
 }

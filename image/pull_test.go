@@ -74,8 +74,8 @@ func TestRoundTrip(t *testing.T) {
 				if !bytes.Equal(got.Object, test.want) {
 					t.Errorf("the object that came out is not the one that went in")
 				}
-				if got.ObjectDigest != sum(test.want).String() {
-					t.Errorf("object digest %s, want %s", got.ObjectDigest, sum(test.want))
+				if got.ObjectDigest != Sum(test.want).String() {
+					t.Errorf("object digest %s, want %s", got.ObjectDigest, Sum(test.want))
 				}
 				if test.indexed == (got.ManifestDigest == got.Digest) {
 					t.Errorf("manifest digest %s with digest %s", got.ManifestDigest, got.Digest)
@@ -193,8 +193,8 @@ func TestImagesOfOtherBuilders(t *testing.T) {
 		"an index with one entry for no platform": indexOver(handmade(types.OCILayer, gzipped(t, plain))),
 		"an index that also holds an attestation": func() *Built {
 			image, attestation := handmade(types.OCILayer, gzipped(t, plain)), handmade("application/vnd.in-toto+json", []byte("{}"))
-			image.root.Platform = &v1.Platform{OS: "linux", Architecture: "amd64"}
-			attestation.root.Platform = &v1.Platform{OS: "unknown", Architecture: "unknown"}
+			image.Root.Platform = &v1.Platform{OS: "linux", Architecture: "amd64"}
+			attestation.Root.Platform = &v1.Platform{OS: "unknown", Architecture: "unknown"}
 			return indexOver(attestation, image)
 		}(),
 	}
@@ -277,7 +277,7 @@ func TestDebianRegistry(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Copy: %v", err)
 			}
-			if found, _, err := c.layout(copied.Repository).referrers(t.Context(), sumOf(t, r.Digest)); err != nil || len(found) != 1 {
+			if found, _, err := c.layout(copied.Repository).Referrers(t.Context(), sumOf(t, r.Digest)); err != nil || len(found) != 1 {
 				t.Errorf("the copy has referrers %v, %v; want one", found, err)
 			}
 		})
@@ -321,11 +321,11 @@ func TestPullWithAndWithoutReferrersAPI(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Copy: %v", err)
 			}
-			found, _, err := c.layout(copied.Repository).referrers(t.Context(), sumOf(t, r.Digest))
+			found, _, err := c.layout(copied.Repository).Referrers(t.Context(), sumOf(t, r.Digest))
 			if err != nil {
 				t.Fatalf("referrers: %v", err)
 			}
-			if !slices.ContainsFunc(found, func(d v1.Descriptor) bool { return d.Digest == attached.root.Digest }) {
+			if !slices.ContainsFunc(found, func(d v1.Descriptor) bool { return d.Digest == attached.Root.Digest }) {
 				t.Errorf("the copy has referrers %v, not %s", found, attached.Digest())
 			}
 			back, err := c.Copy(t.Context(), copied, srv.host+"/bpf/back:v1")
@@ -336,7 +336,7 @@ func TestPullWithAndWithoutReferrersAPI(t *testing.T) {
 			if err != nil {
 				t.Fatalf("registry: %v", err)
 			}
-			if found, _, err = src.referrers(t.Context(), sumOf(t, r.Digest)); err != nil || len(found) != 1 || found[0].Digest != attached.root.Digest {
+			if found, _, err = src.Referrers(t.Context(), sumOf(t, r.Digest)); err != nil || len(found) != 1 || found[0].Digest != attached.Root.Digest {
 				t.Errorf("the copy of the copy has referrers %v, %v", found, err)
 			}
 		})

@@ -36,7 +36,7 @@ func TestNobodyWaitsForAnothersPing(t *testing.T) {
 		"Pull":      func(ctx context.Context) error { _, err := c.Pull(ctx, r); return err },
 		"Referrers": func(ctx context.Context) error { _, _, err := at.Referrers(ctx); return err },
 		"Tagged":    func(ctx context.Context) error { _, err := at.Tagged(ctx, "v1"); return err },
-		"Blob":      func(ctx context.Context) error { _, err := at.Blob(ctx, handmade("", nil).root); return err },
+		"Blob":      func(ctx context.Context) error { _, err := at.Blob(ctx, handmade("", nil).Root); return err },
 	} {
 		err := ask(soon(t))
 		refused(t, err, ErrUnavailable, "deadline exceeded")

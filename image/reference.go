@@ -12,32 +12,30 @@ import (
 // tagPattern is the grammar of tags in the OCI distribution specification.
 var tagPattern = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
 
-// parse splits a reference without asking anybody: Digest is set only where the
-// reference names one, Tag everywhere else, but for a layout without tag.
-func (c *Client) parse(reference string) (Resolved, error) {
+// Parse splits a reference, of which insecure registries may be spoken to over plain
+// HTTP. Digest is set only where the reference names one, Tag everywhere else, but for
+// a layout without tag.
+func Parse(reference string, insecure []string) (Resolved, error) {
 	if dir, ok := strings.CutPrefix(reference, LayoutPrefix); ok {
 		return parseLayout(reference, dir)
 	}
 	if strings.HasPrefix(reference, "/") || strings.HasPrefix(reference, ".") || strings.HasPrefix(reference, "~") {
-		return Resolved{}, malformed("parse reference %q: it is a folder: write it as %s%s", reference, LayoutPrefix, reference)
+		return Resolved{}, Malformed("parse reference %q: it is a folder: write it as %s%s", reference, LayoutPrefix, reference)
 	}
 	host, _, _ := strings.Cut(reference, "/")
-	insecure := slices.Contains(c.options.InsecureRegistries, host)
-	ref, err := name.ParseReference(reference, nameOptions(insecure)...)
+	plain := slices.Contains(insecure, host)
+	ref, err := name.ParseReference(reference, nameOptions(plain)...)
 	if err != nil {
-		return Resolved{}, malformed("parse reference %q: %s: write it as registry/repository:tag or registry/repository@sha256:…, or as oci:DIR", reference, scrub(err.Error()))
+		return Resolved{}, Malformed("parse reference %q: %s: write it as registry/repository:tag or registry/repository@sha256:…, or as oci:DIR", reference, Scrub(err.Error()))
 	}
 	r := Resolved{
 		Reference:  reference,
 		Registry:   ref.Context().RegistryStr(),
 		Repository: ref.Context().RepositoryStr(),
-		Insecure:   insecure,
-	}
-	if err := c.permit(r); err != nil {
-		return Resolved{}, err
+		Insecure:   plain,
 	}
 	if digest, ok := ref.(name.Digest); ok {
-		hash, err := parseDigest(digest.DigestStr())
+		hash, err := ParseDigest(digest.DigestStr())
 		if err != nil {
 			return Resolved{}, err
 		}
@@ -58,7 +56,7 @@ func nameOptions(insecure bool) []name.Option {
 func parseLayout(reference, rest string) (Resolved, error) {
 	r := Resolved{Reference: reference, Repository: rest}
 	if i := strings.LastIndex(rest, "@"); i >= 0 && strings.Contains(rest[i:], ":") {
-		hash, err := parseDigest(rest[i+1:])
+		hash, err := ParseDigest(rest[i+1:])
 		if err != nil {
 			return Resolved{}, err
 		}
@@ -67,29 +65,43 @@ func parseLayout(reference, rest string) (Resolved, error) {
 		r.Repository, r.Tag = rest[:i], rest[i+1:]
 	}
 	if r.Repository == "" {
-		return Resolved{}, malformed("parse reference %q: it names no directory: write it as oci:DIR, oci:DIR:TAG or oci:DIR@sha256:…", reference)
+		return Resolved{}, Malformed("parse reference %q: it names no directory: write it as oci:DIR, oci:DIR:TAG or oci:DIR@sha256:…", reference)
 	}
 	return r, nil
 }
 
-// parseDigest accepts only sha256, the digest that signatures and the cache are
+// ParseDigest accepts only sha256, the digest that signatures and the cache are
 // about.
-func parseDigest(digest string) (v1.Hash, error) {
+func ParseDigest(digest string) (v1.Hash, error) {
 	hash, err := v1.NewHash(digest)
 	if err != nil {
-		return v1.Hash{}, malformed("parse digest %q: %w", digest, err)
+		return v1.Hash{}, Malformed("parse digest %q: %w", digest, err)
 	}
 	if hash.Algorithm != "sha256" {
-		return v1.Hash{}, malformed("parse digest %q: only sha256 is accepted, since signatures are made over it: name the image by its sha256 digest", digest)
+		return v1.Hash{}, Malformed("parse digest %q: only sha256 is accepted, since signatures are made over it: name the image by its sha256 digest", digest)
 	}
 	return hash, nil
 }
 
-// repository is the registry's side of a resolved reference.
-func (r Resolved) repository() (name.Repository, error) {
+// RepositoryName is the registry's side of a resolved reference.
+func (r Resolved) RepositoryName() (name.Repository, error) {
 	repo, err := name.NewRepository(r.Registry+"/"+r.Repository, nameOptions(r.Insecure)...)
 	if err != nil {
-		return name.Repository{}, malformed("parse repository of %q: %s", r.Reference, scrub(err.Error()))
+		return name.Repository{}, Malformed("parse repository of %q: %s", r.Reference, Scrub(err.Error()))
 	}
 	return repo, nil
+}
+
+// Named is what a reference says by itself: Resolve's answer, without a digest
+// where it names a tag alone.
+func Named(reference string) (Resolved, error) { return Parse(reference, nil) }
+
+// RegistryOf returns the registry of a reference, as Resolved.Registry has it;
+// empty for a layout on disk and for a reference that is malformed.
+func RegistryOf(reference string) string {
+	r, err := Named(reference)
+	if err != nil {
+		return ""
+	}
+	return r.Registry
 }

@@ -47,7 +47,7 @@ func TestReferences(t *testing.T) {
 	c := newTestClient(t, func(o *Options) { o.InsecureRegistries = []string{"registry.lan"} })
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := c.parse(test.reference)
+			got, err := c.Parse(test.reference)
 			if test.want == (Resolved{}) {
 				refused(t, err, ErrMalformed, test.refused)
 				return
@@ -158,8 +158,8 @@ func TestClassify(t *testing.T) {
 		"a status":              {&transport.Error{StatusCode: 404}, ErrNotFound, "get x: status 404 Not Found"},
 		"a wrapped status":      {fmt.Errorf("a: %w", &transport.Error{StatusCode: 410}), ErrNotFound, "get x: status 410 Gone"},
 		"the registry's words":  {&transport.Error{StatusCode: 403, Errors: []transport.Diagnostic{{Code: "DENIED", Message: "see http://x/?t=SECRET", Detail: "SECRET"}}}, ErrUnauthorized, "get x: status 403 Forbidden; DENIED: see http://x/"},
-		"an error with a kind":  {malformed("it is odd"), ErrMalformed, "get x: it is odd"},
-		"a kind behind a URL":   {request(malformed("see https://x/?SECRET")), ErrUnavailable, `get x: Get "https://blobs.example.com/x": see https://x/`},
+		"an error with a kind":  {Malformed("it is odd"), ErrMalformed, "get x: it is odd"},
+		"a kind behind a URL":   {request(Malformed("see https://x/?SECRET")), ErrUnavailable, `get x: Get "https://blobs.example.com/x": see https://x/`},
 		"something quite other": {errors.New("strange\nthing"), ErrUnavailable, "get x: strange thing"},
 	}
 	for name, test := range tests {

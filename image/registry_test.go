@@ -109,8 +109,8 @@ type fakeRegistry struct {
 
 // fake serves a built image under the tag v1.
 func fake(b *Built) *fakeRegistry {
-	f := &fakeRegistry{content: map[string][]byte{"v1": b.blobs[b.root.Digest]}, types: map[string]types.MediaType{"v1": b.root.MediaType}}
-	for digest, data := range b.blobs {
+	f := &fakeRegistry{content: map[string][]byte{"v1": b.Blobs[b.Root.Digest]}, types: map[string]types.MediaType{"v1": b.Root.MediaType}}
+	for digest, data := range b.Blobs {
 		f.content[digest.String()] = data
 		var m struct {
 			MediaType types.MediaType `json:"mediaType"`
@@ -140,7 +140,7 @@ func (f *fakeRegistry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if mt := f.types[key]; mt != "" {
 		w.Header().Set("Content-Type", string(mt))
 	}
-	w.Header().Set("Docker-Content-Digest", sum(data).String())
+	w.Header().Set("Docker-Content-Digest", Sum(data).String())
 	w.Header().Set("Content-Length", fmt.Sprint(len(data)))
 	if r.Method == http.MethodGet {
 		_, _ = w.Write(data)
@@ -176,12 +176,12 @@ func mustPull(t *testing.T, c *Client, r Resolved) *Image {
 
 // handmade is an image around one layer that Build would not make.
 func handmade(mediaType types.MediaType, layer []byte, change ...func(*v1.Manifest)) *Built {
-	b := &Built{blobs: map[v1.Hash][]byte{}}
+	b := &Built{Blobs: map[v1.Hash][]byte{}}
 	m := v1.Manifest{
 		SchemaVersion: 2,
 		MediaType:     types.OCIManifestSchema1,
-		Config:        b.add(types.OCIConfigJSON, []byte(`{"config":{"Labels":{"a":"b"}}}`)),
-		Layers:        []v1.Descriptor{b.add(mediaType, layer)},
+		Config:        b.Add(types.OCIConfigJSON, []byte(`{"config":{"Labels":{"a":"b"}}}`)),
+		Layers:        []v1.Descriptor{b.Add(mediaType, layer)},
 	}
 	for _, c := range change {
 		c(&m)
@@ -190,23 +190,23 @@ func handmade(mediaType types.MediaType, layer []byte, change ...func(*v1.Manife
 	if err != nil {
 		panic(err)
 	}
-	b.root = b.add(types.OCIManifestSchema1, data)
+	b.Root = b.Add(types.OCIManifestSchema1, data)
 	return b
 }
 
 // indexOver is an index of images for platforms, in the order given.
 func indexOver(parts ...*Built) *Built {
-	b := &Built{blobs: map[v1.Hash][]byte{}}
+	b := &Built{Blobs: map[v1.Hash][]byte{}}
 	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
 	for _, part := range parts {
-		maps.Copy(b.blobs, part.blobs)
-		index.Manifests = append(index.Manifests, part.root)
+		maps.Copy(b.Blobs, part.Blobs)
+		index.Manifests = append(index.Manifests, part.Root)
 	}
 	data, err := json.Marshal(index)
 	if err != nil {
 		panic(err)
 	}
-	b.root = b.add(types.OCIImageIndex, data)
+	b.Root = b.Add(types.OCIImageIndex, data)
 	return b
 }
 

@@ -18,10 +18,10 @@ const smallLayer = mib
 // for layers: one that is slow holds up no other.
 const sharers = 3
 
-// room bounds what Pulls take of the memory together. A registry that sends
+// budget bounds what Pulls take of the memory together. A registry that sends
 // slowly takes some of layers only: nobody asks for room among objects before
 // all that is to be read from the network is there.
-type room struct {
+type budget struct {
 	// layersBytes are those of layers that may be on their way, objects how many
 	// objects may be open; zero is no bound.
 	layersBytes, objects int64
@@ -29,12 +29,14 @@ type room struct {
 	shares limit.PerName
 }
 
-func newRoom(o Options) *room { return &room{layersBytes: o.LayersBytes, objects: int64(o.Objects)} }
+func newBudget(o Options) *budget {
+	return &budget{layersBytes: o.LayersBytes, objects: int64(o.Objects)}
+}
 
 // forLayer waits until a layer of so many bytes may be read from a registry for
 // a party; an empty one shares with nobody. Who waits for the party's share holds
 // nothing else, and who waits for the registry's holds the party's alone.
-func (r *room) forLayer(ctx context.Context, bytes int64, party, registry string) (release func(), err error) {
+func (r *budget) forLayer(ctx context.Context, bytes int64, party, registry string) (release func(), err error) {
 	if bytes <= smallLayer || r.layersBytes == 0 {
 		return func() {}, nil
 	}
@@ -64,7 +66,7 @@ func (r *room) forLayer(ctx context.Context, bytes int64, party, registry string
 }
 
 // forObject waits until one more object may be open.
-func (r *room) forObject(ctx context.Context) (release func(), err error) {
+func (r *budget) forObject(ctx context.Context) (release func(), err error) {
 	if r.objects == 0 {
 		return func() {}, nil
 	}
@@ -73,10 +75,10 @@ func (r *room) forObject(ctx context.Context) (release func(), err error) {
 
 // take waits for a share no longer than the context. What it returns gives the
 // share back, however often it is called.
-func (r *room) take(ctx context.Context, name string, weight, most int64) (release func(), err error) {
+func (r *budget) take(ctx context.Context, name string, weight, most int64) (release func(), err error) {
 	release, err = r.shares.Acquire(ctx, name, weight, most)
 	if err != nil {
-		return nil, &kindError{kind: ErrUnavailable, err: fmt.Errorf("wait for room to read an image, as many are read at once: %w", err)}
+		return nil, OfKind(ErrUnavailable, fmt.Errorf("wait for room to read an image, as many are read at once: %w", err))
 	}
 	return release, nil
 }
@@ -88,26 +90,26 @@ const (
 	maxRefusedText = 1024
 )
 
-// refusedImages remembers by the digest of a manifest why its image is none, so
+// malformedImages remembers by the digest of a manifest why its image is none, so
 // that its layer is not read again. It is asked after the manifest was read, by
 // whoever may read that.
-type refusedImages struct {
+type malformedImages struct {
 	mu  sync.Mutex
 	why map[string]string
 }
 
 // known is why an image is none; nil where nothing is known of it.
-func (r *refusedImages) known(manifest string) error {
+func (r *malformedImages) known(manifest string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if why, ok := r.why[manifest]; ok {
-		return malformed("%s", why)
+		return Malformed("%s", why)
 	}
 	return nil
 }
 
 // note remembers why an image is none.
-func (r *refusedImages) note(manifest string, why error) {
+func (r *malformedImages) note(manifest string, why error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.why == nil || len(r.why) >= maxRefused {

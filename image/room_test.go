@@ -241,7 +241,7 @@ func TestNoRegistryAndNoPartyTakesAllRoomForLayers(t *testing.T) {
 	waiting = append(waiting, pull("team-a", mine), pull("team-b", at))
 	patience, done := context.WithTimeout(t.Context(), time.Minute)
 	defer done()
-	for users := c.room.shares.Users(); users["party team-a"] < 2 || users["registry "+slow.host] < 2; users = c.room.shares.Users() {
+	for users := c.budget.shares.Users(); users["party team-a"] < 2 || users["registry "+slow.host] < 2; users = c.budget.shares.Users() {
 		if runtime.Gosched(); patience.Err() != nil {
 			t.Fatal("nobody waits for a share")
 		}
@@ -256,13 +256,13 @@ func TestNoRegistryAndNoPartyTakesAllRoomForLayers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if users := c.room.shares.Users(); len(users) != 0 {
+	if users := c.budget.shares.Users(); len(users) != 0 {
 		t.Errorf("shares are kept that nobody uses: %v", users)
 	}
 }
 
 func TestSharesOfTheRoomForLayers(t *testing.T) {
-	r := newRoom(Options{LayersBytes: 9 * mib})
+	r := newBudget(Options{LayersBytes: 9 * mib})
 	take := func(party, registry string) func() {
 		t.Helper()
 		release, err := r.forLayer(t.Context(), 3*mib, party, registry)

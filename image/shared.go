@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -32,7 +33,7 @@ type Shared struct {
 	salt    [sha256.Size]byte
 
 	mu      sync.Mutex
-	parties map[string]*party
+	tenants map[string]*tenant
 	down    map[string]time.Time
 }
 
@@ -57,7 +58,7 @@ type SharedOptions struct {
 // of reach. A party that brings ever new credentials forgets its own rights and
 // nobody else's.
 const (
-	maxParties = 1024
+	maxTenants = 1024
 	maxRights  = 128
 	maxDown    = 256
 	// spared is how long a registry out of reach is not asked for what is known;
@@ -66,8 +67,8 @@ const (
 	shortly = 3 * time.Second
 )
 
-// party is what one party has shown a right to, and when.
-type party struct {
+// tenant is what one party has shown a right to, and when.
+type tenant struct {
 	rights map[right]time.Time
 	used   time.Time
 }
@@ -81,12 +82,12 @@ type right struct {
 
 // NewShared shares a client whose own credentials are everybody's.
 func NewShared(own *Client, o SharedOptions) *Shared {
-	orDefault(&o.FreshFor, 10*time.Minute)
-	orDefault(&o.StaleFor, 24*time.Hour)
+	o.FreshFor = cmp.Or(o.FreshFor, 10*time.Minute)
+	o.StaleFor = cmp.Or(o.StaleFor, 24*time.Hour)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Shared{own: own, options: o, parties: map[string]*party{}, down: map[string]time.Time{}}
+	s := &Shared{own: own, options: o, tenants: map[string]*tenant{}, down: map[string]time.Time{}}
 	_, _ = rand.Read(s.salt[:])
 	return s
 }
@@ -108,7 +109,7 @@ func (s *Shared) right(r Resolved, a *authn.AuthConfig) (right, error) {
 func (s *Shared) age(name string, of right) (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.parties[name]
+	p := s.tenants[name]
 	if p == nil {
 		return 0, false
 	}
@@ -126,11 +127,11 @@ func (s *Shared) note(name string, of right, taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.options.Now()
-	p := s.parties[name]
+	p := s.tenants[name]
 	if p == nil {
-		makeRoom(s.parties, maxParties, func(p *party) time.Time { return p.used })
-		p = &party{rights: map[right]time.Time{}}
-		s.parties[name] = p
+		makeRoom(s.tenants, maxTenants, func(p *tenant) time.Time { return p.used })
+		p = &tenant{rights: map[right]time.Time{}}
+		s.tenants[name] = p
 	}
 	p.used = now
 	delete(p.rights, of)
@@ -158,7 +159,7 @@ func (s *Shared) noteAway(registry string) {
 // Open reports whether everybody may read an image that was pulled, and not only
 // who showed credentials of their own.
 func (s *Shared) Open(image Resolved) bool {
-	_, open := s.own.cache.linked(image)
+	_, open := s.own.cache.Linked(image)
 	return open
 }
 
@@ -184,7 +185,7 @@ type Credential struct {
 // safe for concurrent use.
 type Reader struct {
 	shared      *Shared
-	party       string
+	tenant      string
 	credentials []Credential
 	broken      error
 	sealed      bool
@@ -199,25 +200,25 @@ type Reader struct {
 // Client's own last. A broken one, whose credentials could not be had, reads
 // nothing: broken is the answer to everything.
 func (s *Shared) Reader(party string, broken error, credentials ...Credential) *Reader {
-	return &Reader{shared: s, party: party, broken: broken, credentials: credentials,
-		chosen: map[string]*Client{}, opened: map[string]*Client{"": s.own.of(party)}}
+	return &Reader{shared: s, tenant: party, broken: broken, credentials: credentials,
+		chosen: map[string]*Client{}, opened: map[string]*Client{"": s.own.For(party)}}
 }
 
 // Sealed reads for the party what it showed a right to before: what is in the
 // cache is not asked for again.
 func (r *Reader) Sealed() *Reader {
-	s := r.shared.Reader(r.party, r.broken, r.credentials...)
+	s := r.shared.Reader(r.tenant, r.broken, r.credentials...)
 	s.sealed = true
 	return s
 }
 
 // parse reads a reference without asking anybody. Folders of this host are no
-// party's.
+// tenant's.
 func (r *Reader) parse(reference string) (Resolved, error) {
 	if strings.HasPrefix(reference, LayoutPrefix) {
-		return Resolved{}, malformed("parse reference %q: it is a folder of the host, which only node mode reads: push the image to a registry", reference)
+		return Resolved{}, Malformed("parse reference %q: it is a folder of the host, which only node mode reads: push the image to a registry", reference)
 	}
-	return r.shared.own.parse(reference)
+	return r.shared.own.Parse(reference)
 }
 
 // Resolve is Client.Resolve.
@@ -247,45 +248,45 @@ func (r *Reader) Pin(reference, digest string) (Resolved, error) {
 
 // Pull is Client.Pull, once the party has shown its right.
 func (r *Reader) Pull(ctx context.Context, image Resolved) (*Image, error) {
-	return r.read(ctx, image, (*Client).pull)
+	return r.read(ctx, image, (*Client).PullVia)
 }
 
 // Describe is Client.Describe, once the party has shown its right.
 func (r *Reader) Describe(ctx context.Context, image Resolved) (*Image, error) {
-	return r.read(ctx, image, (*Client).describe)
+	return r.read(ctx, image, (*Client).DescribeVia)
 }
 
 // read pulls or describes.
-func (r *Reader) read(ctx context.Context, image Resolved, read func(*Client, context.Context, Resolved, reading) (*Image, error)) (*Image, error) {
+func (r *Reader) read(ctx context.Context, image Resolved, read func(*Client, context.Context, Resolved, Reading) (*Image, error)) (*Image, error) {
 	cache := r.shared.own.cache
 	if r.sealed && cache != nil {
-		pulled, err := read(r.shared.own, ctx, image, fromCache)
+		pulled, err := read(r.shared.own, ctx, image, FromCache)
 		if errors.Is(err, ErrNotFound) && r.shared.recall(ctx, image) {
-			pulled, err = read(r.shared.own, ctx, image, fromCache)
+			pulled, err = read(r.shared.own, ctx, image, FromCache)
 		}
 		if !errors.Is(err, ErrNotFound) {
 			return pulled, err
 		}
 	}
-	known, open := cache.linked(image)
+	known, open := cache.Linked(image)
 	if !known && r.shared.recall(ctx, image) {
-		known, open = cache.linked(image)
+		known, open = cache.Linked(image)
 	}
 	if known {
 		if err := r.permit(ctx, image, open); err != nil {
 			return nil, err
 		}
-		return read(r.client(image), ctx, image, throughCache)
+		return read(r.client(image), ctx, image, ThroughCache)
 	}
 	var pulled *Image
 	k, err := r.try(ctx, image, func(c *Client) (err error) {
-		pulled, err = c.pull(ctx, image, pastCache)
+		pulled, err = c.PullVia(ctx, image, PastCache)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(r.took(k, image), cache.setLink(image, k.own())); err != nil {
+	if err := errors.Join(r.took(k, image), cache.Link(image, k.own())); err != nil {
 		pulled.Release()
 		return nil, err
 	}
@@ -306,7 +307,7 @@ func (r *Reader) Attachments(image Resolved) (*Attachments, error) {
 // Elsewhere is Client.Elsewhere, with the Client's own credentials: whoever names the
 // repository is no party.
 func (r *Reader) Elsewhere(repository, digest string) (*Attachments, error) {
-	return r.shared.own.of(r.party).Elsewhere(repository, digest)
+	return r.shared.own.For(r.tenant).Elsewhere(repository, digest)
 }
 
 // permit lets the party read an image that its repository is known to hold, and
@@ -330,11 +331,11 @@ func (r *Reader) permit(ctx context.Context, image Resolved, open bool) error {
 		ctx, cancel = context.WithTimeout(ctx, shortly)
 		defer cancel()
 	}
-	k, err := r.try(ctx, image, func(c *Client) error { return c.reads(ctx, image) })
+	k, err := r.try(ctx, image, func(c *Client) error { return c.Readable(ctx, image) })
 	if err == nil {
 		err = r.took(k, image)
 		if k.own() {
-			err = errors.Join(err, r.shared.own.cache.setLink(image, true))
+			err = errors.Join(err, r.shared.own.cache.Link(image, true))
 		}
 		return err
 	}
@@ -359,7 +360,7 @@ func (r *Reader) shown(image Resolved) (lately, before *key, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		age, known := r.shared.age(r.party, of)
+		age, known := r.shared.age(r.tenant, of)
 		switch {
 		case known && age < r.shared.options.FreshFor:
 			return &k, nil, nil
@@ -388,7 +389,7 @@ func (r *Reader) try(ctx context.Context, image Resolved, do func(*Client) error
 			return key{}, err
 		}
 		if of, err := r.shared.right(image, k.shown); err == nil && !k.own() {
-			r.shared.note(r.party, of, false)
+			r.shared.note(r.tenant, of, false)
 		}
 		refused = append(refused, err)
 	}
@@ -432,7 +433,7 @@ func (r *Reader) took(k key, image Resolved) error {
 		if err != nil {
 			return err
 		}
-		r.shared.note(r.party, of, true)
+		r.shared.note(r.tenant, of, true)
 	}
 	return r.choose(k, image)
 }
@@ -483,7 +484,7 @@ func (k key) own() bool { return k.Name == "" }
 // own.
 func (r *Reader) keys(image Resolved) []key {
 	var fit []key
-	repo, err := image.repository()
+	repo, err := image.RepositoryName()
 	for _, c := range r.credentials {
 		if err != nil {
 			break
@@ -506,11 +507,11 @@ func (r *Reader) open(k key) (*Client, error) {
 	if c := r.opened[k.Name]; c != nil {
 		return c, nil
 	}
-	c, err := r.shared.own.as(k.Keychain)
+	c, err := r.shared.own.WithKeychain(k.Keychain)
 	if err != nil {
 		return nil, err
 	}
-	c = c.of(r.party)
+	c = c.For(r.tenant)
 	r.opened[k.Name] = c
 	return c, nil
 }

@@ -315,7 +315,7 @@ func TestAFloodOfSecretsIsBounded(t *testing.T) {
 		w.shared.note(fmt.Sprint("flood-", i), of, true)
 		w.shared.noteAway(fmt.Sprint("registry-", i))
 	}
-	if n := len(w.shared.parties["flood"].rights); n > maxRights {
+	if n := len(w.shared.tenants["flood"].rights); n > maxRights {
 		t.Errorf("%d rights of one party are kept", n)
 	}
 	if n := len(w.shared.down); n > maxDown {
@@ -327,10 +327,10 @@ func TestAFloodOfSecretsIsBounded(t *testing.T) {
 	if lately, _, _ := w.owner().shown(w.image); lately == nil {
 		t.Error("a flood made another party's right forgotten")
 	}
-	for i := range 2 * maxParties {
+	for i := range 2 * maxTenants {
 		w.shared.note(fmt.Sprint("party-", i), right{}, true)
 	}
-	if n := len(w.shared.parties); n > maxParties {
+	if n := len(w.shared.tenants); n > maxTenants {
 		t.Errorf("%d parties are kept", n)
 	}
 }
@@ -353,16 +353,16 @@ func TestLinksGoWithTheirImages(t *testing.T) {
 	prune := func(o PruneOptions) {
 		t.Helper()
 		o.MinAge = time.Nanosecond
-		if _, err := w.client.Prune(t.Context(), o); err != nil {
+		if _, err := w.client.Cache().Prune(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
 	}
 	prune(PruneOptions{MaxBytes: mib})
-	if known, _ := w.client.cache.linked(w.image); !known {
+	if known, _ := w.client.cache.Linked(w.image); !known {
 		t.Error("the link of an image in the cache went")
 	}
 	prune(PruneOptions{})
-	if known, _ := w.client.cache.linked(w.image); known {
+	if known, _ := w.client.cache.Linked(w.image); known {
 		t.Error("the link of an image that went stayed")
 	}
 }
@@ -398,7 +398,7 @@ func TestARefusalThatRepeatsASecretLosesItsWords(t *testing.T) {
 				req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			}
 			req.Header.Set("Authorization", c.header)
-			resp, err := newBounded(quick(func(o *Options) { o.Attempts = 1 }).withDefaults(), nil, &shown{}).RoundTrip(req)
+			resp, err := newTransport(quick(func(o *Options) { o.Attempts = 1 }).withDefaults(), nil, &Secrets{}).RoundTrip(req)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -28,10 +28,10 @@ const (
 	maxEscapes = 3
 )
 
-// shown are the secrets that a client has shown to registries and token services.
+// Secrets are the secrets that a client has shown to registries and token services.
 // Whoever runs one may repeat them, and errors, logs and statuses are read by people
 // who may see no credentials.
-type shown struct {
+type Secrets struct {
 	mu sync.Mutex
 	// secrets are sorted by when they were shown, the last at the end.
 	secrets []secret
@@ -45,14 +45,14 @@ type secret struct {
 }
 
 // note keeps what a request shows.
-func (s *shown) note(req *http.Request) {
+func (s *Secrets) note(req *http.Request) {
 	for _, plain := range shownBy(req) {
 		s.keep(plain)
 	}
 }
 
 // keep remembers a secret as the last that was shown.
-func (s *shown) keep(plain string) {
+func (s *Secrets) keep(plain string) {
 	if len(plain) < shownInWords {
 		return
 	}
@@ -72,7 +72,7 @@ func (s *shown) keep(plain string) {
 // Repeats reports whether a text, such as a server's answer, repeats one of up to 16
 // secrets of at least 4 bytes: as it is, escaped, in hex or in base64.
 func Repeats(text string, secrets ...string) bool {
-	var s shown
+	var s Secrets
 	for _, plain := range secrets {
 		s.keep(plain)
 	}
@@ -96,7 +96,7 @@ func formsOf(plain string) []string {
 }
 
 // all are the forms of the secrets of at least some length.
-func (s *shown) all(atLeast int) []string {
+func (s *Secrets) all(atLeast int) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var forms []string
@@ -110,7 +110,7 @@ func (s *shown) all(atLeast int) []string {
 
 // inWords reports whether a text repeats a secret, escaped or not. One that is cut
 // off with an ellipsis may end within it.
-func (s *shown) inWords(text string) bool {
+func (s *Secrets) inWords(text string) bool {
 	forms := s.all(shownInWords)
 	for range maxEscapes + 1 {
 		ends := strings.TrimSuffix(text, "…")
@@ -128,8 +128,8 @@ func (s *shown) inWords(text string) bool {
 	return false
 }
 
-// inContent reports whether bytes repeat a secret.
-func (s *shown) inContent(data []byte) bool {
+// InContent reports whether bytes repeat a secret.
+func (s *Secrets) InContent(data []byte) bool {
 	return slices.ContainsFunc(s.all(shownInContent), func(form string) bool { return bytes.Contains(data, []byte(form)) })
 }
 
@@ -163,9 +163,9 @@ func unescape(text string) string {
 	})
 }
 
-// hide takes the words from an error that repeats a secret, own words such as the
+// Hide takes the words from an error that repeats a secret, own words such as the
 // image's name aside. What kind of error it is stays.
-func (s *shown) hide(err *error, own ...string) {
+func (s *Secrets) Hide(err *error, own ...string) {
 	if *err == nil {
 		return
 	}

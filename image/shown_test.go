@@ -172,7 +172,7 @@ func manifest(content map[string]any) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		body, _ := json.Marshal(content)
 		w.Header().Set("Content-Type", string(types.OCIManifestSchema1))
-		w.Header().Set("Docker-Content-Digest", sum(body).String())
+		w.Header().Set("Docker-Content-Digest", Sum(body).String())
 		_, _ = w.Write(body)
 	}
 }
@@ -244,7 +244,7 @@ func TestASignatureRepeatsCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.SetBasicAuth("owner", password)
-	c.shown.note(req)
+	c.secrets.note(req)
 	for content, repeats := range map[string]bool{
 		`{"type":"` + password + `"}`: true,
 		`{"payload":"` + base64.StdEncoding.EncodeToString([]byte(`{"x":"`+password+`"}`)) + `"}`: true,
@@ -252,7 +252,7 @@ func TestASignatureRepeatsCredentials(t *testing.T) {
 		`{"type":"correct-horse"}`: false,
 		`{}`:                       false,
 	} {
-		_, err := (&Attachments{shown: c.shown}).discreet([]byte(content), nil)
+		_, err := (&Attachments{secrets: c.secrets}).discreet([]byte(content), nil)
 		if errors.Is(err, ErrMalformed) != repeats {
 			t.Errorf("%s: %v, want an error: %v", content, err, repeats)
 		}
@@ -261,7 +261,7 @@ func TestASignatureRepeatsCredentials(t *testing.T) {
 
 // TestFewSecretsAreKept: a registry may have as many tokens as it likes.
 func TestFewSecretsAreKept(t *testing.T) {
-	s := &shown{}
+	s := &Secrets{}
 	for i := range 100 {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://registry.example.com/v2/", nil)
 		if err != nil {

@@ -3,10 +3,7 @@ package image
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 
@@ -17,74 +14,21 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// source is where an image's parts come from. What it returns has the digest
-// that was asked for.
-type source interface {
-	// manifest returns a manifest or index of at most Options.ManifestBytes.
-	manifest(ctx context.Context, digest v1.Hash) ([]byte, error)
-	// blob returns a config or layer of exactly the descriptor's size.
-	blob(ctx context.Context, d v1.Descriptor) ([]byte, error)
-}
-
 // attachments is where signatures and the like of an image come from.
 type attachments interface {
-	source
-	// tagged returns the manifest that a tag names now.
-	tagged(ctx context.Context, tag string) ([]byte, error)
-	// referrers returns the manifests whose subject is the digest, and whether
+	Source
+	// Tagged returns the manifest that a tag names now.
+	Tagged(ctx context.Context, tag string) ([]byte, error)
+	// Referrers returns the manifests whose subject is the digest, and whether
 	// there are more than were read.
-	referrers(ctx context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error)
-}
-
-// sum is the sha256 of data.
-func sum(data []byte) v1.Hash {
-	h := sha256.Sum256(data)
-	return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(h[:])}
-}
-
-// sizeError is what has another size than its descriptor says.
-type sizeError struct {
-	got  string
-	want int64
-	// verified is true where it has the descriptor's digest.
-	verified bool
-}
-
-func (e *sizeError) Error() string {
-	return fmt.Sprintf("it has %s bytes, and its descriptor says %d", e.got, e.want)
-}
-
-// Is reports whether it is ErrSize: the blob has the digest, and so its size is known.
-func (e *sizeError) Is(target error) bool { return e.verified && target == ErrSize }
-
-// readVerified reads exactly the descriptor's bytes and compares their digest.
-func readVerified(r io.Reader, d v1.Descriptor) ([]byte, error) {
-	// The buffer grows with what really comes, not with what is claimed.
-	data, err := io.ReadAll(io.LimitReader(r, d.Size+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) != d.Size {
-		return nil, &sizeError{got: lengthText(int64(len(data)), d.Size), want: d.Size, verified: sum(data) == d.Digest}
-	}
-	if got := sum(data); got != d.Digest {
-		return nil, fmt.Errorf("its digest is %s, not the one asked for", got)
-	}
-	return data, nil
-}
-
-func lengthText(got, want int64) string {
-	if got > want {
-		return fmt.Sprintf("more than %d", want)
-	}
-	return fmt.Sprint(got)
+	Referrers(ctx context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error)
 }
 
 // registrySource reads one repository of a registry.
 type registrySource struct {
-	puller *remote.Puller
-	repo   name.Repository
-	shown  *shown
+	puller  *remote.Puller
+	repo    name.Repository
+	secrets *Secrets
 	// report is Options.Unreachable.
 	report func(registry string, cause error)
 }
@@ -98,25 +42,25 @@ func (s *registrySource) get(ctx context.Context, ref name.Reference) (*remote.D
 	return within(ctx, func() (*remote.Descriptor, error) { return s.puller.Get(ctx, ref) })
 }
 
-func (s *registrySource) manifest(ctx context.Context, digest v1.Hash) (raw []byte, err error) {
-	defer s.shown.hide(&err, s.repo.Name())
+func (s *registrySource) Manifest(ctx context.Context, digest v1.Hash) (raw []byte, err error) {
+	defer s.secrets.Hide(&err, s.repo.Name())
 	ref := s.repo.Digest(digest.String())
 	got, err := s.get(ctx, ref)
-	var full *overfullError
+	var full *TooManyValuesError
 	if errors.As(err, &full) && full.digest == digest {
-		return nil, malformed("fetch manifest %s: %w", ref, full)
+		return nil, Malformed("fetch manifest %s: %w", ref, full)
 	}
 	if err != nil {
 		return nil, s.classify("fetch manifest", ref, err)
 	}
-	if h := sum(got.Manifest); h != digest {
-		return nil, unavailable("fetch manifest %s: the registry sent one with digest %s", ref, h)
+	if h := Sum(got.Manifest); h != digest {
+		return nil, Unavailable("fetch manifest %s: the registry sent one with digest %s", ref, h)
 	}
 	return got.Manifest, nil
 }
 
-func (s *registrySource) blob(ctx context.Context, d v1.Descriptor) (data []byte, err error) {
-	defer s.shown.hide(&err, s.repo.Name())
+func (s *registrySource) Blob(ctx context.Context, d v1.Descriptor) (data []byte, err error) {
+	defer s.secrets.Hide(&err, s.repo.Name())
 	ref := s.repo.Digest(d.Digest.String())
 	layer, err := within(ctx, func() (v1.Layer, error) { return s.puller.Layer(ctx, ref) })
 	if err != nil {
@@ -127,30 +71,30 @@ func (s *registrySource) blob(ctx context.Context, d v1.Descriptor) (data []byte
 		return nil, s.classify("fetch blob", ref, err)
 	}
 	defer func() { _ = body.Close() }()
-	data, err = readVerified(body, d)
-	var wrong *sizeError
+	data, err = ReadVerified(body, d)
+	var wrong *SizeError
 	if !errors.As(err, &wrong) {
 		return data, s.classify("fetch blob", ref, err)
 	}
-	if !wrong.verified {
+	if !wrong.Verified {
 		// Of what is longer no more is read than was asked for: the registry tells
 		// whether the blob that it has is another's length.
 		size, err := layer.Size()
 		if err != nil {
 			return nil, s.classify("fetch blob", ref, err)
 		}
-		wrong.verified = size >= 0 && size > d.Size
+		wrong.Verified = size >= 0 && size > d.Size
 	}
-	return nil, unavailable("fetch blob %s: %w", ref, wrong)
+	return nil, Unavailable("fetch blob %s: %w", ref, wrong)
 }
 
-func (s *registrySource) tagged(ctx context.Context, tag string) (raw []byte, err error) {
-	defer s.shown.hide(&err, s.repo.Name())
+func (s *registrySource) Tagged(ctx context.Context, tag string) (raw []byte, err error) {
+	defer s.secrets.Hide(&err, s.repo.Name())
 	ref := s.repo.Tag(tag)
 	got, err := s.get(ctx, ref)
-	var full *overfullError
+	var full *TooManyValuesError
 	if errors.As(err, &full) {
-		return nil, malformed("fetch manifest %s: %w", ref, full)
+		return nil, Malformed("fetch manifest %s: %w", ref, full)
 	}
 	if err != nil {
 		return nil, s.classify("fetch manifest", ref, err)
@@ -158,8 +102,8 @@ func (s *registrySource) tagged(ctx context.Context, tag string) (raw []byte, er
 	return got.Manifest, nil
 }
 
-func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error) {
-	defer s.shown.hide(&err, s.repo.Name())
+func (s *registrySource) Referrers(ctx context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error) {
+	defer s.secrets.Hide(&err, s.repo.Name())
 	ref := s.repo.Digest(digest.String())
 	index, err := within(ctx, func() (v1.ImageIndex, error) {
 		return remote.Referrers(ref, remote.Reuse(s.puller), remote.WithContext(ctx))
@@ -171,16 +115,16 @@ func (s *registrySource) referrers(ctx context.Context, digest v1.Hash) (found [
 	if err != nil {
 		return nil, false, s.classify("list referrers of", ref, err)
 	}
-	return list.Manifests, list.Annotations[annotationMore] != "", nil
+	return list.Manifests, list.Annotations[AnnotationMore] != "", nil
 }
 
 // head asks what a reference stands for: one HEAD, and a GET where the registry
 // answers that with less than a digest.
 func (s *registrySource) head(ctx context.Context, ref name.Reference) (digest v1.Hash, err error) {
-	defer s.shown.hide(&err, s.repo.Name())
+	defer s.secrets.Hide(&err, s.repo.Name())
 	d, err := within(ctx, func() (*v1.Descriptor, error) { return s.puller.Head(ctx, ref) })
 	if err == nil && d.Digest.Algorithm != "sha256" {
-		return v1.Hash{}, unavailable("resolve %s: the registry names it by %s, and only sha256 is accepted: name the image by its sha256 digest", ref, d.Digest.Algorithm)
+		return v1.Hash{}, Unavailable("resolve %s: the registry names it by %s, and only sha256 is accepted: name the image by its sha256 digest", ref, d.Digest.Algorithm)
 	}
 	if err == nil {
 		return d.Digest, nil
@@ -193,7 +137,7 @@ func (s *registrySource) head(ctx context.Context, ref name.Reference) (digest v
 		return v1.Hash{}, s.classify("resolve", ref, err)
 	}
 	// The digest is of what was sent, not what a header says.
-	return sum(got.Manifest), nil
+	return Sum(got.Manifest), nil
 }
 
 // worthGet reports whether a failed HEAD may be the registry's dislike of HEAD.
@@ -215,23 +159,23 @@ func worthGet(ctx context.Context, err error) bool {
 
 // registrySink writes to one repository of a registry.
 type registrySink struct {
-	pusher *remote.Pusher
-	repo   name.Repository
-	shown  *shown
+	pusher  *remote.Pusher
+	repo    name.Repository
+	secrets *Secrets
 }
 
-func (s *registrySink) putBlob(ctx context.Context, d v1.Descriptor, data []byte) (err error) {
-	defer s.shown.hide(&err, s.repo.Name())
+func (s *registrySink) PutBlob(ctx context.Context, d v1.Descriptor, data []byte) (err error) {
+	defer s.secrets.Hide(&err, s.repo.Name())
 	layer := &rawLayer{descriptor: d, data: data}
 	return Classify("push blob", s.repo.Digest(d.Digest.String()).String(), s.pusher.Upload(ctx, s.repo, layer))
 }
 
-func (s *registrySink) putChild(ctx context.Context, d v1.Descriptor, data []byte) error {
-	return s.putManifest(ctx, d, data, "")
+func (s *registrySink) PutChild(ctx context.Context, d v1.Descriptor, data []byte) error {
+	return s.PutManifest(ctx, d, data, "")
 }
 
-func (s *registrySink) putManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) (err error) {
-	defer s.shown.hide(&err, s.repo.Name())
+func (s *registrySink) PutManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) (err error) {
+	defer s.secrets.Hide(&err, s.repo.Name())
 	var ref name.Reference = s.repo.Digest(d.Digest.String())
 	if tag != "" {
 		ref = s.repo.Tag(tag)

@@ -16,30 +16,23 @@ import (
 	"time"
 )
 
-// bounded is the one way to registries: it refuses plain HTTP where it was not
+// Bounded is the one way to registries: it refuses plain HTTP where it was not
 // asked for, ends answers that stall or never end, and retries what may pass.
-type bounded struct {
-	inner         http.RoundTripper
-	answered      func(status int)
-	silence       time.Duration
-	attempts      int
-	backoff       time.Duration
-	manifestBytes int64
-	layerBytes    int64
-	insecure      []string
-	allowed       *allowed
-	shown         *shown
-}
-
-func newBounded(o Options, a *allowed, s *shown) *bounded {
-	return &bounded{
-		inner: o.Transport, answered: o.Answered, silence: o.Silence, attempts: o.Attempts, backoff: o.Backoff,
-		manifestBytes: o.ManifestBytes, layerBytes: o.LayerBytes, insecure: o.InsecureRegistries, allowed: a, shown: s,
-	}
+type Bounded struct {
+	Inner         http.RoundTripper
+	Answered      func(status int)
+	Silence       time.Duration
+	Attempts      int
+	Backoff       time.Duration
+	ManifestBytes int64
+	LayerBytes    int64
+	Insecure      []string
+	Allowed       *Allowed
+	Secrets       *Secrets
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t *Bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := t.permit(req.URL); err != nil {
 		return nil, err
 	}
@@ -49,11 +42,11 @@ func (t *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if before := sender(req); before != nil && leadsInside(before, req.URL) {
 		return nil, fmt.Errorf("redirect to %s is not allowed: %s is on another machine", req.URL.Host, before.Host)
 	}
-	t.shown.note(req)
+	t.Secrets.note(req)
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
-		resp, err := t.inner.RoundTrip(req)
+		resp, err := t.Inner.RoundTrip(req)
 		if err == nil {
-			t.shown.discreet(req, resp)
+			t.Secrets.discreet(req, resp)
 		}
 		return resp, err
 	}
@@ -65,7 +58,7 @@ func (t *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // tried makes one attempt after the other.
-func (t *bounded) tried(req *http.Request) (*http.Response, error) {
+func (t *Bounded) tried(req *http.Request) (*http.Response, error) {
 	for attempt := 1; ; attempt++ {
 		resp, err := t.once(req)
 		wait, again := t.again(req.Context(), resp, err, attempt)
@@ -89,8 +82,8 @@ func (t *bounded) tried(req *http.Request) (*http.Response, error) {
 // by name, and plain HTTP to any that is neither loopback nor listed.
 // go-containerregistry by itself also falls back to it for private addresses
 // and .local names.
-func (t *bounded) permit(u *url.URL) error {
-	if !t.allowed.host(u.Host) {
+func (t *Bounded) permit(u *url.URL) error {
+	if !t.Allowed.host(u.Host) {
 		return fmt.Errorf("host %s is not allowed: it is not public: list it as an allowed registry (--allowed-registry)", u.Host)
 	}
 	if u.Scheme == "https" {
@@ -99,7 +92,7 @@ func (t *bounded) permit(u *url.URL) error {
 	if u.Scheme != "http" {
 		return fmt.Errorf("scheme %q to %s is not allowed: use https", u.Scheme, u.Host)
 	}
-	if isLoopback(u.Hostname()) || slices.Contains(t.insecure, u.Host) {
+	if isLoopback(u.Hostname()) || slices.Contains(t.Insecure, u.Host) {
 		return nil
 	}
 	return fmt.Errorf("plain HTTP to %s is not allowed: credentials could be read and tags forged on the way: use HTTPS, or list the host as an insecure registry", u.Host)
@@ -116,27 +109,27 @@ func isLoopback(host string) bool {
 
 // once makes one attempt. The answer's body keeps the watch on silence and the
 // bound on length.
-func (t *bounded) once(req *http.Request) (*http.Response, error) {
+func (t *Bounded) once(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(markSent(req))
-	watch := time.AfterFunc(t.silence, func() { cancel(ErrSilent) })
-	resp, err := t.inner.RoundTrip(req.WithContext(ctx))
+	watch := time.AfterFunc(t.Silence, func() { cancel(ErrSilent) })
+	resp, err := t.Inner.RoundTrip(req.WithContext(ctx))
 	if err != nil {
-		t.answered(0)
+		t.Answered(0)
 		watch.Stop()
 		defer cancel(nil)
-		return nil, silentOr(ctx, t.silence, err)
+		return nil, silentOr(ctx, t.Silence, err)
 	}
-	t.answered(resp.StatusCode)
+	t.Answered(resp.StatusCode)
 	noteAnswer(ctx, resp.StatusCode)
 	watch.Stop()
 	resp.Body = &boundedBody{
-		inner: resp.Body, ctx: ctx, cancel: cancel, watch: watch, silence: t.silence,
+		inner: resp.Body, ctx: ctx, cancel: cancel, watch: watch, silence: t.Silence,
 		left: t.bound(req), bound: t.bound(req),
 	}
 	if resp.StatusCode != http.StatusOK || !forBlob(req) {
 		resp.Body = counted(resp.Body, valuesOf(req))
 	}
-	t.shown.discreet(req, resp)
+	t.Secrets.discreet(req, resp)
 	if err := refuseRealm(req.URL, resp); err != nil {
 		_ = resp.Body.Close()
 		return nil, err
@@ -189,14 +182,14 @@ func origin(req *http.Request) (first *http.Request, redirects int) {
 
 // bound is the most bytes an answer may have: a layer's where a blob was asked
 // for, a list's where referrers were.
-func (t *bounded) bound(req *http.Request) int64 {
+func (t *Bounded) bound(req *http.Request) int64 {
 	switch {
 	case forBlob(req):
-		return max(t.layerBytes, t.manifestBytes)
+		return max(t.LayerBytes, t.ManifestBytes)
 	case forReferrers(req):
-		return max(listBytes, t.manifestBytes)
+		return max(ListBytes, t.ManifestBytes)
 	}
-	return t.manifestBytes
+	return t.ManifestBytes
 }
 
 // forBlob reports whether a blob was asked for, by this request or by the one that
@@ -209,9 +202,9 @@ func forBlob(req *http.Request) bool {
 // valuesOf is the most values that what was asked for may hold.
 func valuesOf(req *http.Request) int {
 	if forReferrers(req) {
-		return referrerLimit
+		return ReferrerLimit
 	}
-	return valueLimit
+	return ValueLimit
 }
 
 // retryAfterLimit bounds the wait a registry may ask for.
@@ -219,11 +212,11 @@ const retryAfterLimit = 10 * time.Second
 
 // again reports whether and after what wait to try once more: on failures of the
 // network and on answers that mean "not now", as long as the context allows.
-func (t *bounded) again(ctx context.Context, resp *http.Response, err error, attempt int) (time.Duration, bool) {
-	if attempt >= t.attempts || ctx.Err() != nil {
+func (t *Bounded) again(ctx context.Context, resp *http.Response, err error, attempt int) (time.Duration, bool) {
+	if attempt >= t.Attempts || ctx.Err() != nil {
 		return 0, false
 	}
-	wait := t.backoff << (attempt - 1)
+	wait := t.Backoff << (attempt - 1)
 	switch {
 	case err != nil:
 		if !isBroken(err) {
@@ -261,16 +254,6 @@ func silentOr(ctx context.Context, silence time.Duration, err error) error {
 	return err
 }
 
-// tooLongError is an answer longer than the limit.
-type tooLongError struct{ bound int64 }
-
-func (e *tooLongError) Error() string {
-	return fmt.Sprintf("it is longer than the limit of %d bytes", e.bound)
-}
-
-// Is reports whether it is ErrTooLong.
-func (e *tooLongError) Is(target error) bool { return target == ErrTooLong }
-
 // boundedBody ends with an error at the bound, and when nothing comes for too
 // long.
 type boundedBody struct {
@@ -287,7 +270,7 @@ type boundedBody struct {
 // Read implements io.Reader.
 func (b *boundedBody) Read(p []byte) (int, error) {
 	if b.left < 0 {
-		return 0, &tooLongError{bound: b.bound}
+		return 0, TooLong(b.bound)
 	}
 	// One byte more than allowed tells an answer of just the allowed length
 	// from a longer one.
@@ -299,7 +282,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	b.watch.Stop()
 	b.left -= int64(n)
 	if b.left < 0 {
-		return 0, &tooLongError{bound: b.bound}
+		return 0, TooLong(b.bound)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = silentOr(b.ctx, b.silence, err)

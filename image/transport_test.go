@@ -54,7 +54,7 @@ func TestRetries(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
-			transport := newBounded(quick(func(o *Options) {
+			transport := newTransport(quick(func(o *Options) {
 				o.Transport = transportFunc(func(*http.Request) (*http.Response, error) {
 					asked++
 					if test.err != nil {
@@ -62,7 +62,7 @@ func TestRetries(t *testing.T) {
 					}
 					return answer(test.code, test.headers...), nil
 				})
-			}).withDefaults(), nil, &shown{})
+			}).withDefaults(), nil, &Secrets{})
 			ctx := t.Context()
 			if test.timeout > 0 {
 				var cancel context.CancelFunc
@@ -99,13 +99,13 @@ func TestRetries(t *testing.T) {
 
 func TestWaitsEndWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	transport := newBounded(quick(func(o *Options) {
+	transport := newTransport(quick(func(o *Options) {
 		o.Backoff = time.Hour
 		o.Transport = transportFunc(func(*http.Request) (*http.Response, error) {
 			cancel()
 			return answer(503), nil
 		})
-	}).withDefaults(), nil, &shown{})
+	}).withDefaults(), nil, &Secrets{})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://registry.example.com/v2/", nil)
 	if err != nil {
 		t.Fatalf("request: %v", err)
@@ -133,7 +133,7 @@ func TestPlainHTTP(t *testing.T) {
 		"a name that begins like loopback": {"http://127.0.0.1.example.com/v2/", false},
 		"another scheme":                   {"file:///etc/passwd", false},
 	}
-	transport := newBounded(quick(func(o *Options) { o.InsecureRegistries = []string{"registry.lan:5000"} }).withDefaults(), nil, &shown{})
+	transport := newTransport(quick(func(o *Options) { o.InsecureRegistries = []string{"registry.lan:5000"} }).withDefaults(), nil, &Secrets{})
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			u, err := url.Parse(test.target)
@@ -189,12 +189,12 @@ func TestBodiesAreBounded(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			transport := newBounded(quick(func(o *Options) {
+			transport := newTransport(quick(func(o *Options) {
 				o.ManifestBytes, o.LayerBytes = 100, 1000
 				o.Transport = transportFunc(func(*http.Request) (*http.Response, error) {
 					return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", test.length)))}, nil
 				})
-			}).withDefaults(), nil, &shown{})
+			}).withDefaults(), nil, &Secrets{})
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://registry.example.com"+test.path, nil)
 			if err != nil {
 				t.Fatalf("request: %v", err)

@@ -18,12 +18,12 @@ func TestValues(t *testing.T) {
 		if got := Values([]byte(text)); got != want {
 			t.Errorf("%s holds %d values, want %d", text, got, want)
 		}
-		var parts values
+		var parts ValueCounter
 		for i := range len(text) {
 			_, _ = parts.Write([]byte{text[i]})
 		}
-		if parts.count != want {
-			t.Errorf("%s holds %d values byte by byte, want %d", text, parts.count, want)
+		if parts.Count != want {
+			t.Errorf("%s holds %d values byte by byte, want %d", text, parts.Count, want)
 		}
 	}
 }
@@ -48,8 +48,8 @@ func documents() map[string][]byte {
 func TestADocumentOfManyValuesIsNotDecoded(t *testing.T) {
 	for name, data := range documents() {
 		t.Run(name, func(t *testing.T) {
-			b := &Built{blobs: map[v1.Hash][]byte{}}
-			b.root = b.add(types.OCIManifestSchema1, data)
+			b := &Built{Blobs: map[v1.Hash][]byte{}}
+			b.Root = b.Add(types.OCIManifestSchema1, data)
 			srv := serve(t, fake(b))
 			c := newTestClient(t, cachedIn(t.TempDir()), func(o *Options) { o.ManifestBytes = mib })
 			r := Resolved{Registry: srv.host, Repository: "bpf/many", Digest: b.Digest()}
@@ -62,7 +62,7 @@ func TestADocumentOfManyValuesIsNotDecoded(t *testing.T) {
 			if grown := after.TotalAlloc - before.TotalAlloc; grown > 32*mib {
 				t.Errorf("refusing it allocated %d MiB", grown/mib)
 			}
-			if _, err := parseDocument(b.root.Digest, data); err == nil {
+			if _, err := ParseDocument(b.Root.Digest, data); err == nil {
 				t.Error("it is decoded where it came another way")
 			}
 
@@ -101,24 +101,24 @@ func TestManyReferrersAreNotDecoded(t *testing.T) {
 
 func TestAConfigOfManyValuesIsNotDecoded(t *testing.T) {
 	config := megabyte(`{"config":{"Labels":{`, `"a":"",`, `"b":""}}}`)
-	b := handmade(types.OCILayer, nil, func(m *v1.Manifest) { m.Config.Digest, m.Config.Size = sum(config), int64(len(config)) })
-	b.blobs[sum(config)] = config
+	b := handmade(types.OCILayer, nil, func(m *v1.Manifest) { m.Config.Digest, m.Config.Size = Sum(config), int64(len(config)) })
+	b.Blobs[Sum(config)] = config
 	srv := serve(t, fake(b))
 	_, err := newTestClient(t).Pull(t.Context(), Resolved{Registry: srv.host, Repository: "bpf/many", Digest: b.Digest()})
 	refused(t, err, ErrMalformed, "values, more than the limit of 8192")
 }
 
 func TestWhatIsNoManifestIsRemembered(t *testing.T) {
-	b := &Built{blobs: map[v1.Hash][]byte{}}
-	b.root = b.add(types.OCIManifestSchema1, []byte(`{"schemaVersion":2,"config":{},"layers":[0]}`))
+	b := &Built{Blobs: map[v1.Hash][]byte{}}
+	b.Root = b.Add(types.OCIManifestSchema1, []byte(`{"schemaVersion":2,"config":{},"layers":[0]}`))
 	srv := serve(t, fake(b))
 	c := newTestClient(t)
-	if err := c.refused.known(b.Digest()); err != nil {
+	if err := c.malformed.known(b.Digest()); err != nil {
 		t.Fatal(err)
 	}
 	_, err := c.Pull(t.Context(), Resolved{Registry: srv.host, Repository: "bpf/none", Digest: b.Digest()})
 	refused(t, err, ErrMalformed, "parse manifest")
-	refused(t, c.refused.known(b.Digest()), ErrMalformed, "parse manifest")
+	refused(t, c.malformed.known(b.Digest()), ErrMalformed, "parse manifest")
 	// Whoever may not read it is not told.
 	srv.Config.Handler = http.NotFoundHandler()
 	_, err = c.Pull(t.Context(), Resolved{Registry: srv.host, Repository: "bpf/none", Digest: b.Digest()})

@@ -35,7 +35,7 @@ const staleFor = 24 * time.Hour
 // old to count or too many. What cannot be pruned is no reason to stop.
 func (h *Host) prune(ctx context.Context) {
 	since := h.opts.Now().Sub(h.pruned)
-	full := h.images.Cached() > cacheBytes || h.memory.held.Load() > memoryBytes
+	full := h.images.Cache().Bytes() > cacheBytes || h.memory.held.Load() > memoryBytes
 	if since < pruneSoon || since < pruneEvery && !full {
 		return
 	}
@@ -45,7 +45,7 @@ func (h *Host) prune(ctx context.Context) {
 		needed[p.ImageDigest], needed[p.ObjectDigest] = true, true
 	}
 	keep := func(d string) bool { return needed[d] }
-	if _, err := h.images.Prune(ctx, image.PruneOptions{MaxBytes: cacheBytes, MinAge: cacheSpares, Keep: keep}); err != nil {
+	if _, err := h.images.Cache().Prune(ctx, image.PruneOptions{MaxBytes: cacheBytes, MinAge: cacheSpares, Keep: keep}); err != nil {
 		h.opts.Log.Warn("prune bytecode cache", "error", err)
 	}
 	if err := h.memory.prune(memoryBytes, keep); err != nil {

@@ -98,7 +98,7 @@ func TestAnObjectIsExpandedWithinTheGatesBounds(t *testing.T) {
 	s.define("large", ref)
 	h := s.open(func(o *Options) { o.DryRun = true })
 	wantConditions(t, s.pass(h)["large"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks})
-	if n := h.images.Cached(); n > 1<<20 {
+	if n := h.images.Cache().Bytes(); n > 1<<20 {
 		t.Errorf("the cache holds %d bytes of it", n)
 	}
 }

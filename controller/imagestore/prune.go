@@ -22,7 +22,7 @@ type Pruner struct {
 	Reader client.Reader
 	// Open opens an intent's seal; false where it does not hold. Needed.
 	Open func(*v1alpha1.BpfIntent) (intent.Payload, bool)
-	// Cache is what to prune; *image.Client is one. Needed.
+	// Cache is what to prune; *image.Cache is one. Needed.
 	Cache interface {
 		Prune(context.Context, image.PruneOptions) (image.Pruned, error)
 	}

@@ -122,7 +122,7 @@ func TestBytecodeThatNothingNeedsLeavesTheDisk(t *testing.T) {
 		}
 	}
 	ring := sealing.NewRing(c.keys())
-	pruner := imagestore.Pruner{Reader: c.Client, Open: ring.OpenIntent, Cache: registries, MaxBytes: 1 << 30}
+	pruner := imagestore.Pruner{Reader: c.Client, Open: ring.OpenIntent, Cache: registries.Cache(), MaxBytes: 1 << 30}
 	age(23 * time.Hour)
 	if err := pruner.Prune(t.Context()); err != nil || !there(digest) {
 		t.Errorf("an image went within a day, %v", err)
