@@ -48,7 +48,7 @@ import (
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
 	gatemetrics "github.com/skep-dev/skep/gate/metrics"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/kubeauth"
 	"github.com/skep-dev/skep/policies"
@@ -75,7 +75,7 @@ type Options struct {
 	// InsecureRegistries are reached over plain http.
 	InsecureRegistries []string
 	// AllowedRegistries are the registries that applications may name; see
-	// image.Options. Empty means every one at a public address.
+	// registry.Options. Empty means every one at a public address.
 	AllowedRegistries []string
 	// LeaderElection lets one of several replicas write.
 	LeaderElection bool
@@ -159,8 +159,8 @@ func Scheme() (*runtime.Scheme, error) {
 }
 
 // registries reads images, and caches them in the room there is.
-func (o Options) registries(room int64, counts *gatemetrics.Metrics) (*image.Client, error) {
-	return image.NewClient(image.Options{
+func (o Options) registries(room int64, counts *gatemetrics.Metrics) (*registry.Client, error) {
+	return registry.NewClient(registry.Options{
 		CacheBytes: room / 4 * 3, CacheDir: filepath.Join(o.Cache, "bytecode"),
 		InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller", Answered: counts.Answered,
 		AllowedRegistries: o.allowedRegistries(), Unreachable: newUnreachable().log,
@@ -171,7 +171,7 @@ func (o Options) registries(room int64, counts *gatemetrics.Metrics) (*image.Cli
 // have a controller ask what it reaches inside.
 func (o Options) allowedRegistries() []string {
 	if len(o.AllowedRegistries) == 0 {
-		return []string{image.AnyPublic}
+		return []string{registry.AnyPublic}
 	}
 	return o.AllowedRegistries
 }
@@ -269,7 +269,7 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 }
 
 // registerServers has the manager serve the webhook and the mirror.
-func registerServers(ctx context.Context, mgr ctrl.Manager, o Options, ring *sealing.Ring, registries *image.Client, secrets *pull.Secrets, parts admission.Parts) error {
+func registerServers(ctx context.Context, mgr ctrl.Manager, o Options, ring *sealing.Ring, registries *registry.Client, secrets *pull.Secrets, parts admission.Parts) error {
 	if o.Mirror.served() && o.Mirror.Certificate == nil {
 		o.Mirror.Certificate, parts.Tell = parts.Certificates.Get, tellAgents(mgr, o.Namespace)
 	}
@@ -311,9 +311,9 @@ func newElector(mgr ctrl.Manager, o Options, recorder events.EventRecorder) (*le
 
 // remembering joins what replicas remember of images with where they read them:
 // each fills the other.
-func remembering(c client.Client, ring *sealing.Ring, registries *image.Client) (*imagestore.Memory, *image.Shared) {
+func remembering(c client.Client, ring *sealing.Ring, registries *registry.Client) (*imagestore.Memory, *registry.Shared) {
 	memory := &imagestore.Memory{Client: c, Keys: ring.Keys, Gather: time.Second}
-	shared := image.NewShared(registries, image.SharedOptions{Recall: memory.Recall})
+	shared := registry.NewShared(registries, registry.SharedOptions{Recall: memory.Recall})
 	memory.Remember, memory.Open = shared.Remember, shared.Open
 	return memory, shared
 }
@@ -481,7 +481,7 @@ func newRing(ctx context.Context, mgr ctrl.Manager, o Options) (*sealing.Ring, e
 }
 
 // registerMirror has the manager serve bytecode, where it is asked to.
-func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *sealing.Ring, registries *image.Client, secrets *pull.Secrets) error {
+func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *sealing.Ring, registries *registry.Client, secrets *pull.Secrets) error {
 	m := o.Mirror
 	if !m.served() {
 		return nil

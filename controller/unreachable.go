@@ -20,7 +20,7 @@ type unreachable struct{ logged *cache.LRUExpireCache }
 
 func newUnreachable() unreachable { return unreachable{cache.NewLRUExpireCache(maxUnreachable)} }
 
-// log is image.Options.Unreachable.
+// log is registry.Options.Unreachable.
 func (u unreachable) log(registry string, cause error) {
 	key := [2]string{registry, cause.Error()}
 	if _, known := u.logged.Get(key); known {

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/registry"
+	containerregistry "github.com/google/go-containerregistry/pkg/registry"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +22,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/demo/story"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/signing"
 )
@@ -39,7 +39,7 @@ type show struct {
 	story.Narrator
 	dir      string
 	registry string
-	client   *image.Client
+	client   *registry.Client
 	key      *signing.PrivateKey
 	repo     *repository
 	host     *nodemode.Host
@@ -132,13 +132,13 @@ func (s *show) openRegistry(ctx context.Context) error {
 		return fmt.Errorf("start registry: %w", err)
 	}
 	server := &http.Server{
-		Handler:           registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0))),
+		Handler:           containerregistry.New(containerregistry.WithReferrersSupport(true), containerregistry.Logger(log.New(io.Discard, "", 0))),
 		ReadHeaderTimeout: patience,
 	}
 	go func() { _ = server.Serve(l) }()
 	s.stop = append(s.stop, server.Close)
 	s.registry = l.Addr().String()
-	s.client, err = image.NewClient(image.Options{})
+	s.client, err = registry.NewClient(registry.Options{})
 	return err
 }
 

@@ -11,12 +11,13 @@ import (
 
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 )
 
 // trickling is the registry under another address, which answers requests whose
 // path has the part in it one byte at a time while slow is set, and a client of it
 // whose requests end with their context.
-func (w *world) trickling(part string, slowly *atomic.Bool) (address string, client *image.Client) {
+func (w *world) trickling(part string, slowly *atomic.Bool) (address string, client *registry.Client) {
 	w.t.Helper()
 	inner := w.server.Config.Handler
 	slow := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -38,7 +39,7 @@ func (w *world) trickling(part string, slowly *atomic.Bool) (address string, cli
 		}
 	}))
 	w.t.Cleanup(slow.Close)
-	client, err := image.NewClient(image.Options{CacheDir: w.t.TempDir()})
+	client, err := registry.NewClient(registry.Options{CacheDir: w.t.TempDir()})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -133,14 +134,14 @@ func TestARegistryTooSlowForSignaturesIsOutOfReach(t *testing.T) {
 	req.Digest = v.Image().Digest
 	w.now = w.now.Add(time.Hour)
 	slowly.Store(true)
-	if v, err := j.Evaluate(image.CacheOnly(t.Context()), req); !errors.Is(err, image.ErrNotAsked) {
+	if v, err := j.Evaluate(registry.CacheOnly(t.Context()), req); !errors.Is(err, image.ErrNotAsked) {
 		t.Errorf("without a registry: allowed %v, %v; want ErrNotAsked", v.Allowed(), err)
 	}
 	v, err = j.Evaluate(t.Context(), req)
 	if err != nil || !v.Allowed() || v.Stale().IsZero() {
 		t.Errorf("allowed %v, stale since %v, %v; want what was collected an hour ago", v.Allowed(), v.Stale(), err)
 	}
-	if v, err := j.Evaluate(image.CacheOnly(t.Context()), req); err != nil || !v.Allowed() {
+	if v, err := j.Evaluate(registry.CacheOnly(t.Context()), req); err != nil || !v.Allowed() {
 		t.Errorf("while the registry is out of reach: allowed %v, %v", v.Allowed(), err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -93,7 +94,7 @@ func (e *Evaluator) withoutRegistry(ctx context.Context, req Request) (policies.
 
 // inCache is a request with what its bytecode says, where that is in the cache.
 func (e *Evaluator) inCache(ctx context.Context, s Shaped) (Inspected, error) {
-	ctx, cancel := beforeEnd(image.CacheOnly(ctx))
+	ctx, cancel := beforeEnd(registry.CacheOnly(ctx))
 	defer cancel()
 	resolved, err := e.Resolve(ctx, s)
 	if err != nil {

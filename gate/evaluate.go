@@ -15,7 +15,7 @@ import (
 // told, such as a registry out of reach, and that trying again may help. What is
 // denied by its definition alone is so even then; see Foregone. It takes
 // no longer than Options.Timeout, and asks no registry where the context is one
-// of image.CacheOnly.
+// of registry.CacheOnly.
 func (e *Evaluator) Evaluate(ctx context.Context, req Request) (Verdict, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Timeout)

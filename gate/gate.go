@@ -14,12 +14,13 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 )
 
 // Images resolves references, fetches objects, and opens what is attached to
-// them; *image.Client is one. Its errors are of the kinds of package image.
+// them; *registry.Client is one. Its errors are of the kinds of package image.
 type Images interface {
 	signing.Source
 	// Resolve turns a tag into a digest.
@@ -28,9 +29,9 @@ type Images interface {
 	Pin(ref, digest string) (image.Resolved, error)
 	// Pull fetches by digest, from a cache where it can. What it returns is
 	// released.
-	Pull(ctx context.Context, r image.Resolved) (*image.Image, error)
+	Pull(ctx context.Context, r image.Resolved) (*registry.Image, error)
 	// Describe is Pull, but for the object where the image was pulled before.
-	Describe(ctx context.Context, r image.Resolved) (*image.Image, error)
+	Describe(ctx context.Context, r image.Resolved) (*registry.Image, error)
 }
 
 // Options says what a Evaluator asks and what it trusts.

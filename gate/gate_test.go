@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-containerregistry/pkg/registry"
+	containerregistry "github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +32,7 @@ import (
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
@@ -48,7 +49,7 @@ type world struct {
 	// lost is a blob that the registry does not hand out.
 	lost     atomic.Value
 	underWay atomic.Int64
-	client   *image.Client
+	client   *registry.Client
 	now      time.Time
 	keys     map[string]*signing.PrivateKey
 	raw      map[string]*ecdsa.PrivateKey
@@ -97,7 +98,7 @@ func newWorld(t testing.TB) *world { return newWorldOf(t, true) }
 func newWorldOf(t testing.TB, referrers bool) *world {
 	t.Helper()
 	w := &world{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), keys: map[string]*signing.PrivateKey{}, raw: map[string]*ecdsa.PrivateKey{}, memory: memory{}}
-	real := registry.New(registry.WithReferrersSupport(referrers), registry.Logger(log.New(io.Discard, "", 0)))
+	real := containerregistry.New(containerregistry.WithReferrersSupport(referrers), containerregistry.Logger(log.New(io.Discard, "", 0)))
 	w.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.requests.Add(1)
 		lost, _ := w.lost.Load().(string)
@@ -128,7 +129,7 @@ func newWorldOf(t testing.TB, referrers bool) *world {
 func (w *world) renew() {
 	w.t.Helper()
 	var err error
-	if w.client, err = image.NewClient(image.Options{CacheDir: w.t.TempDir(), Transport: w}); err != nil {
+	if w.client, err = registry.NewClient(registry.Options{CacheDir: w.t.TempDir(), Transport: w}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -827,7 +828,7 @@ func TestADenialIsNoLessOneWhileTheRegistryIsAway(t *testing.T) {
 		t.Error("what was just collected is outdated")
 	}
 	w.now = w.now.Add(31 * time.Second)
-	v, err := j.Evaluate(image.CacheOnly(t.Context()), req)
+	v, err := j.Evaluate(registry.CacheOnly(t.Context()), req)
 	if err != nil || v.Allowed() || !v.Outdated() {
 		t.Errorf("without a registry: allowed %v, outdated %v, %v", v.Allowed(), v.Outdated(), err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -53,7 +54,7 @@ func imageRefusal(object string, err error) error {
 	if errors.Is(err, image.ErrNotFound) {
 		r.missing, fix = err, "check the tag or the digest of the reference, or push the image"
 	}
-	if refused := (*image.NotAllowedError)(nil); errors.As(err, &refused) {
+	if refused := (*registry.NotAllowedError)(nil); errors.As(err, &refused) {
 		fix = "to allow it, add --allowed-registry " + refused.Pattern + "; the first one that is given ends the default, --allowed-registry '*'"
 	}
 	r.add("resolve/image", "spec.bytecode.image", fix, "%v", err)
@@ -63,7 +64,7 @@ func imageRefusal(object string, err error) error {
 // object is what is known of a request's bytecode once it was read. The bytes
 // are not among it: they are many, and registries are waited for later.
 type object struct {
-	*image.Image
+	*registry.Image
 	facts reading
 	// incompatible are the variables that the definition sets and the object lacks, or
 	// has of another type.
@@ -111,7 +112,7 @@ func (r reading) known() bool { return r.Refused == nil && r.Broken == "" }
 
 // inspect finds out the facts of an object and remembers them, whether it comes to facts
 // or not: the same bytes come to the same again.
-func (e *Evaluator) inspect(pulled *image.Image) reading {
+func (e *Evaluator) inspect(pulled *registry.Image) reading {
 	var read reading
 	var err error
 	if read.Facts, err = bytecode.Inspect(bytes.NewReader(pulled.Object), e.inspects()); err != nil && !errors.As(err, &read.Refused) {

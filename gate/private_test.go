@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 )
 
 // locked lets nobody read one repository who shows no password.
@@ -39,11 +39,11 @@ func TestWhatAPullSecretOpensIsNotHandedOn(t *testing.T) {
 	w := newWorld(t)
 	private, public := w.signed("xdp_pass"), w.signed("xdp_count")
 	var err error
-	if w.client, err = image.NewClient(image.Options{CacheDir: t.TempDir(), Transport: &locked{world: w, repository: "bpf/xdp-pass"}}); err != nil {
+	if w.client, err = registry.NewClient(registry.Options{CacheDir: t.TempDir(), Transport: &locked{world: w, repository: "bpf/xdp-pass"}}); err != nil {
 		t.Fatal(err)
 	}
-	shared, j := image.NewShared(w.client, image.SharedOptions{}), w.evaluator()
-	evaluator := func(ref, program string, credentials ...image.Credential) {
+	shared, j := registry.NewShared(w.client, registry.SharedOptions{}), w.evaluator()
+	evaluator := func(ref, program string, credentials ...registry.Credential) {
 		t.Helper()
 		v, err := j.Evaluate(t.Context(), gate.Request{Application: app(ref, program, onEth0()), Reader: shared.Reader("team-a", nil, credentials...)})
 		if err != nil || !v.Allowed() {
@@ -51,7 +51,7 @@ func TestWhatAPullSecretOpensIsNotHandedOn(t *testing.T) {
 		}
 	}
 	for range 2 {
-		evaluator(private, "xdp_pass", image.Credential{Name: "Secret team-a/pull", Keychain: password{}})
+		evaluator(private, "xdp_pass", registry.Credential{Name: "Secret team-a/pull", Keychain: password{}})
 	}
 	if len(w.memory) != 0 {
 		t.Errorf("%d entries are stored of an image that only a Secret opens", len(w.memory))

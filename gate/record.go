@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
@@ -88,6 +88,6 @@ func (e *Evaluator) fromRecord(ctx context.Context, definition Request, running 
 		i, err = e.Inspect(ctx, v)
 		return i, true, err
 	}
-	v.object = &object{Image: &image.Image{Resolved: resolved.image}}
+	v.object = &object{Image: &registry.Image{Resolved: resolved.image}}
 	return Inspected{Verified: v, programs: running.Programs}, false, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -32,7 +33,7 @@ func TestNoObjectIsOpenWhileARegistryIsWaitedFor(t *testing.T) {
 	slow, quick := app(w.signed("xdp_pass"), "xdp_pass", onEth0()), app(w.signed("xdp_count"), "count_packets", onEth0())
 	h := &heldUp{world: w, repository: "bpf/xdp-pass", asked: make(chan struct{}, 1), let: make(chan struct{})}
 	var err error
-	if w.client, err = image.NewClient(image.Options{CacheDir: t.TempDir(), Transport: h, Objects: 1}); err != nil {
+	if w.client, err = registry.NewClient(registry.Options{CacheDir: t.TempDir(), Transport: h, Objects: 1}); err != nil {
 		t.Fatal(err)
 	}
 	j := w.evaluator()

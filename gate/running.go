@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -139,7 +139,7 @@ const recordTimeout = 10 * time.Second
 // cacheOnly returns a context for what asks no registry. It does not end with ctx: a
 // registry may have used up all of its time.
 func cacheOnly(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(image.CacheOnly(context.WithoutCancel(ctx)), recordTimeout)
+	return context.WithTimeout(registry.CacheOnly(context.WithoutCancel(ctx)), recordTimeout)
 }
 
 // Reevaluate evaluates a version that was sealed before as if it were defined today:

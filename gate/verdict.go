@@ -189,7 +189,7 @@ func (v Verdict) Unevaluated() error { return v.unevaluated }
 func (v Verdict) Missing() error { return v.missing }
 
 // Outdated reports whether it denies for signatures or attestations that the registry is
-// to be asked about again, and was not: the context was one of image.CacheOnly.
+// to be asked about again, and was not: the context was one of registry.CacheOnly.
 func (v Verdict) Outdated() bool { return v.outdated }
 
 // Facts is what the bytecode does; empty where the verdict fell before that.

@@ -1,14 +1,13 @@
-// Package image moves eBPF objects in and out of OCI images: bpfman's bytecode
-// image format, multi-arch indexes of it, and OCI artifacts with one object.
+// Package image is the format of images that hold eBPF objects: bpfman's bytecode image
+// format, multi-arch indexes of it, and OCI artifacts with one object. It parses
+// references, builds images, and reads objects out of what others built.
 //
-// It owns the network side of bytecode and its content-addressed cache, and
-// keeps everything it reads within bounds. It verifies no signature and reads
-// no ELF beyond what the object's architecture takes.
+// It owns the bounds of everything that is decoded and the kinds of error. It asks no
+// registry, reads no file, verifies no signature, and reads no ELF beyond what the
+// object's architecture takes.
 package image
 
-import (
-	"github.com/google/go-containerregistry/pkg/name"
-)
+import "github.com/google/go-containerregistry/pkg/name"
 
 // The labels of bpfman's bytecode image format: JSON objects that map program
 // names to types and map names to types. They are claims, not facts.

@@ -32,9 +32,9 @@ const (
 	// entryLimit bounds the entries of a layer, which has one file that counts.
 	entryLimit = 1024
 	// tarOverhead is what the archive around an object may add to its size.
-	tarOverhead = 2 * mib
+	tarOverhead = 2 << 20
 	// zstdMemory bounds the window a zstd frame may ask for.
-	zstdMemory = 64 * mib
+	zstdMemory = 64 << 20
 )
 
 // layerTypes are the media types of image layers, all of them tar archives.

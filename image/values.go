@@ -50,18 +50,18 @@ func Values(data []byte) int {
 
 // TooManyValuesError is a document that holds more values than are read.
 type TooManyValuesError struct {
-	digest       v1.Hash
-	count, limit int
+	Digest       v1.Hash
+	Count, Limit int
 }
 
 func (e *TooManyValuesError) Error() string {
-	return fmt.Sprintf("it holds %d values, more than the limit of %d", e.count, e.limit)
+	return fmt.Sprintf("it holds %d values, more than the limit of %d", e.Count, e.Limit)
 }
 
 // CheckValues refuses a document that holds too many, before it is decoded.
 func CheckValues(digest v1.Hash, data []byte) error {
 	if n := Values(data); n > ValueLimit {
-		return &TooManyValuesError{digest: digest, count: n, limit: ValueLimit}
+		return &TooManyValuesError{Digest: digest, Count: n, Limit: ValueLimit}
 	}
 	return nil
 }

@@ -24,12 +24,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/registry"
+	containerregistry "github.com/google/go-containerregistry/pkg/registry"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
@@ -51,7 +52,7 @@ type stage struct {
 	down     atomic.Bool
 	// slow is another name of the registry, whose answers trickle where trickles says so.
 	slow    *slowRegistry
-	client  *image.Client
+	client  *registry.Client
 	keys    map[string]*signing.PrivateKey
 	signers map[string]*v1alpha1.BpfSigner
 	// defs, policies and signersFile are what the host reads.
@@ -70,7 +71,7 @@ func newStage(t testing.TB) *stage {
 	s := &stage{t: t, keys: map[string]*signing.PrivateKey{}, signers: map[string]*v1alpha1.BpfSigner{},
 		defs: filepath.Join(dir, "defs"), policies: filepath.Join(dir, "policies"), signersFile: filepath.Join(dir, "signers.yaml"),
 		state: filepath.Join(dir, "state"), bpffs: bpffs(t), now: time.Now()}
-	real := registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0)))
+	real := containerregistry.New(containerregistry.WithReferrersSupport(true), containerregistry.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.down.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -82,7 +83,7 @@ func newStage(t testing.TB) *stage {
 	s.slow = newSlowRegistry(t, real)
 	s.registry = strings.TrimPrefix(server.URL, "http://")
 	var err error
-	if s.client, err = image.NewClient(image.Options{}); err != nil {
+	if s.client, err = registry.NewClient(registry.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range []string{s.defs, s.policies} {
@@ -235,7 +236,7 @@ func (s *stage) open(change ...func(*Options)) *Host {
 	s.t.Helper()
 	o := Options{
 		Source: s.defs, Policies: []string{s.policies}, Signers: []string{s.signersFile},
-		State: s.state, BPFFS: s.bpffs, AllowedRegistries: []string{image.AnyPublic, "127.0.0.1:*", "localhost:*"}, Log: slog.New(slog.DiscardHandler),
+		State: s.state, BPFFS: s.bpffs, AllowedRegistries: []string{registry.AnyPublic, "127.0.0.1:*", "localhost:*"}, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return s.now },
 	}
 	for _, c := range change {

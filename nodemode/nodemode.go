@@ -23,7 +23,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/policies"
@@ -70,7 +70,7 @@ type Options struct {
 	// slowly they answer. Zero means two minutes.
 	EvaluationTimeout time.Duration
 	// AllowedRegistries are the registries that definitions may name; see
-	// image.Options. Empty means every one at a public address.
+	// registry.Options. Empty means every one at a public address.
 	AllowedRegistries []string
 	// DryRun evaluates and loads nothing.
 	DryRun bool
@@ -95,7 +95,7 @@ type Host struct {
 	opts   Options
 	lock   *os.File
 	source source.Source
-	images *image.Client
+	images *registry.Client
 	sealer *intent.Sealer
 	// memory keeps what registries offered as signatures.
 	memory *diskMemory
@@ -166,7 +166,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if h.source, err = source.New(o.source()); err != nil {
 		return nil, err
 	}
-	h.images, err = image.NewClient(image.Options{
+	h.images, err = registry.NewClient(registry.Options{
 		CacheDir: filepath.Join(o.State, "bytecode"), CacheBytes: maxCacheBytes, InsecureRegistries: o.InsecureRegistries, UserAgent: "skep",
 		AllowedRegistries: allowedRegistries(o.AllowedRegistries), Answered: h.metrics.gate.Answered,
 	}.ForInspection())
@@ -403,7 +403,7 @@ func (h *Host) DryRun() bool { return h.agent == nil }
 // have a process of root ask what it reaches inside.
 func allowedRegistries(listed []string) []string {
 	if len(listed) == 0 {
-		return []string{image.AnyPublic}
+		return []string{registry.AnyPublic}
 	}
 	return listed
 }

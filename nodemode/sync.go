@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
@@ -313,7 +314,7 @@ func (h *Host) question(s standing, about string, req gate.Request, digest strin
 // was asked for, else with an error that says what is waited for.
 func (h *Host) evaluate(ctx context.Context, q question, req gate.Request, anew bool) (gate.Verdict, error) {
 	evaluator := h.settings.evaluator
-	verdict, err := evaluator.Evaluate(image.CacheOnly(ctx), req)
+	verdict, err := evaluator.Evaluate(registry.CacheOnly(ctx), req)
 	if !errors.Is(err, image.ErrNotAsked) {
 		h.evaluations.note(q, reply{verdict: verdict, err: err})
 		if !verdict.Outdated() || !anew {

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 )
 
 // What Collect takes in at most for one digest, from the referrers and from the
@@ -59,13 +60,13 @@ const bundlePrefix = "application/vnd.dev.sigstore.bundle"
 // emptyType is the media type of the config of an artifact that has none.
 const emptyType = "application/vnd.oci.empty.v1+json"
 
-// Source is where signatures are read from and written to; *image.Client is
+// Source is where signatures are read from and written to; *registry.Client is
 // one. The client that resolved the image spares the ping and the token.
 type Source interface {
 	// Attachments opens what belongs to one image.
-	Attachments(r image.Resolved) (*image.Attachments, error)
+	Attachments(r image.Resolved) (*registry.Attachments, error)
 	// Elsewhere opens what belongs to one digest in a repository that an admin names.
-	Elsewhere(repository, digest string) (*image.Attachments, error)
+	Elsewhere(repository, digest string) (*registry.Attachments, error)
 }
 
 // ArtifactKind says in which form a signature or attestation was stored.
@@ -390,7 +391,7 @@ func gatherFrom(ctx context.Context, source Source, repository, digest string) (
 		return Collected{}, fmt.Errorf("digest %q: %w", digest, err)
 	}
 	// What answers there says nothing of the image's own registry.
-	ctx, _ = image.Answers(ctx)
+	ctx, _ = registry.Answers(ctx)
 	from, err := source.Elsewhere(repository, digest)
 	if err != nil {
 		return Collected{}, err
@@ -468,7 +469,7 @@ func (l layer) descriptor() v1.Descriptor { return v1.Descriptor{Digest: l.diges
 
 // collector gathers from one place in three steps: which manifests, which layers, their bytes.
 type collector struct {
-	from   *image.Attachments
+	from   *registry.Attachments
 	digest v1.Hash
 	// where ends the origin of what is found; empty beside the image.
 	where string
@@ -485,7 +486,7 @@ type collector struct {
 	failed error
 }
 
-func newCollector(from *image.Attachments, digest v1.Hash, where string) *collector {
+func newCollector(from *registry.Attachments, digest v1.Hash, where string) *collector {
 	return &collector{
 		from: from, digest: digest, where: where, left: maxTotal,
 		noted: map[[sha256.Size]byte]bool{}, blobs: map[v1.Hash][]byte{},

@@ -83,8 +83,8 @@ func wordyLayer() mutate.Addendum {
 }
 
 func TestOneHundredSignatures(t *testing.T) {
-	registry := newRegistry(t, true)
-	r := pushed(t, registry)
+	srv := newRegistry(t, true)
+	r := pushed(t, srv)
 	key, alice := newKey(t, "alice")
 	sign(t, r, key, signing.SignOptions{})
 	good := collect(t, r).Artifacts[0]
@@ -95,9 +95,9 @@ func TestOneHundredSignatures(t *testing.T) {
 	// Cosign appends what is new.
 	layers = append(layers, simpleLayer(good.Content, good.Annotations[static.SignatureAnnotationKey]))
 	put(t, r, signatureTag(t, r), nil, layers...)
-	registry.asked()
+	srv.asked()
 	c := collect(t, r)
-	if asked := registry.asked(); len(asked) > 4+64 {
+	if asked := srv.asked(); len(asked) > 4+64 {
 		t.Errorf("took %d requests", len(asked))
 	}
 	e := verify(t, trustOf(t, alice), c)
@@ -113,15 +113,15 @@ func TestOneHundredSignatures(t *testing.T) {
 }
 
 func TestOneHundredReferrers(t *testing.T) {
-	registry := newRegistry(t, true)
-	r := pushed(t, registry)
+	srv := newRegistry(t, true)
+	r := pushed(t, srv)
 	subject := descriptorOf(t, r)
 	for i := range 100 {
 		put(t, r, "", &subject, mutate.Addendum{Layer: ggcrstatic.NewLayer([]byte(fmt.Sprint(i)), "application/vnd.dev.sigstore.bundle.v0.3+json")})
 	}
-	registry.asked()
+	srv.asked()
 	c := collect(t, r)
-	if asked := registry.asked(); len(asked) > 4+2*64 {
+	if asked := srv.asked(); len(asked) > 4+2*64 {
 		t.Errorf("took %d requests", len(asked))
 	}
 	if len(c.Artifacts) != 64 || len(c.Skipped) != 1 || !strings.Contains(c.Skipped[0], "36 of 100 referrers") {
@@ -212,11 +212,11 @@ func TestARegistryThatMisbehaves(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			t.Parallel()
-			registry := newRegistry(t, true)
-			r := pushed(t, registry)
+			srv := newRegistry(t, true)
+			r := pushed(t, srv)
 			key, _ := newKey(t, "alice")
 			sign(t, r, key, signing.SignOptions{Annotations: map[string]string{"env": "prod"}})
-			registry.answer(func(w http.ResponseWriter, req *http.Request) bool {
+			srv.answer(func(w http.ResponseWriter, req *http.Request) bool {
 				if strings.Contains(req.URL.Path, c.path) {
 					c.answer(w, req)
 					return true
@@ -249,21 +249,21 @@ func endless(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestAReferrerOfAnotherImage(t *testing.T) {
-	registry := newRegistry(t, true)
-	r := pushed(t, registry)
+	srv := newRegistry(t, true)
+	r := pushed(t, srv)
 	key, alice := newKey(t, "alice")
 	sign(t, r, key, signing.SignOptions{Bundle: true})
 	other := r
-	registry.answer(func(w http.ResponseWriter, req *http.Request) bool {
+	srv.answer(func(w http.ResponseWriter, req *http.Request) bool {
 		if !strings.Contains(req.URL.Path, "/referrers/") || !strings.HasSuffix(req.URL.Path, other.Digest) {
 			return false
 		}
 		// The registry lists another image's referrer under this one.
 		req.URL.Path = strings.Replace(req.URL.Path, other.Digest, r.Digest, 1)
-		registry.handler.ServeHTTP(w, req)
+		srv.handler.ServeHTTP(w, req)
 		return true
 	})
-	other = pushedAs(t, registry, "bpf/counter:v2")
+	other = pushedAs(t, srv, "bpf/counter:v2")
 	c := collect(t, other)
 	if len(c.Artifacts) != 0 || !strings.Contains(strings.Join(c.Skipped, " "), "its subject is another image") {
 		t.Errorf("got %+v", c)

@@ -59,9 +59,9 @@ func TestSkepVerifiesWhatCosignMade(t *testing.T) {
 				t.Fatal(err)
 			}
 			g := readGolden(t, archive)
-			registry := newRegistry(t, true)
-			g.push(t, registry)
-			collected := collect(t, g.resolved(registry))
+			srv := newRegistry(t, true)
+			g.push(t, srv)
+			collected := collect(t, g.resolved(srv))
 			if diff := cmp.Diff(g.evidence, evidenceText(t, verify(t, trustOf(t, g.signer), collected))); diff != "" {
 				t.Errorf("evidence (-want +got):\n%s", diff)
 			}
@@ -365,16 +365,16 @@ func TestCosignMakesGoldenFiles(t *testing.T) {
 // make has cosign sign an image, and writes what it pushed and what Skep makes of it.
 func (c *cosigns) make(name string, signer v1alpha1.BpfSigner, generation string, args []string) {
 	c.t.Helper()
-	registry, pushes := recorded(c.t)
-	r := pushed(c.t, registry)
+	srv, pushes := recorded(c.t)
+	r := pushed(c.t, srv)
 	pushes()
 	line, err := c.run(generation, append(args, r.Registry+"/"+r.Repository+"@"+r.Digest)...)
 	if err != nil {
 		c.t.Errorf("%s: %v", name, err)
 		return
 	}
-	g := golden{command: strings.ReplaceAll(line, registry.host, "registry.example.com") + "\n", digest: r.Digest, signer: signer, manifests: pushes()}
-	g.blobs = blobsOf(c.t, registry, g.manifests)
+	g := golden{command: strings.ReplaceAll(line, srv.host, "registry.example.com") + "\n", digest: r.Digest, signer: signer, manifests: pushes()}
+	g.blobs = blobsOf(c.t, srv, g.manifests)
 	e := verify(c.t, trustOf(c.t, signer), collect(c.t, r))
 	if len(e.Signatures)+len(e.Attestations) != 1 || len(e.Rejected) > 0 {
 		c.t.Errorf("%s: %s: %+v", name, line, e)
@@ -471,7 +471,7 @@ func TestCosignSignsInAnotherRepository(t *testing.T) {
 // generation, with the key as its command line reads it.
 func TestCosignsLibraryVerifiesEveryKeyOfSkep(t *testing.T) {
 	material := trustedMaterial(t, newAuthority(t).trustedRoot(t))
-	registry := newRegistry(t, true)
+	srv := newRegistry(t, true)
 	for kind, raw := range keyKinds(t) {
 		key, signer := parsedKey(t, "alice", raw)
 		public, err := cryptoutils.UnmarshalPEMToPublicKey([]byte(signer.Spec.Key.PublicKey))
@@ -483,7 +483,7 @@ func TestCosignsLibraryVerifiesEveryKeyOfSkep(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, bundle := range []bool{false, true} {
-			r := pushed(t, registry)
+			r := pushed(t, srv)
 			sign(t, r, key, signing.SignOptions{Bundle: bundle})
 			options := &cosign.CheckOpts{SigVerifier: verifier, IgnoreTlog: true, Offline: true, ClaimVerifier: cosign.SimpleClaimVerifier}
 			if bundle {

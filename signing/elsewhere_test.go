@@ -13,6 +13,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/signing"
 )
 
@@ -20,8 +21,8 @@ import (
 // or in a bundle. It returns the image in a registry that has no signature.
 func signElsewhere(t *testing.T, raw *ecdsa.PrivateKey, elsewhere *counting, repository string, bundle bool) image.Resolved {
 	t.Helper()
-	registry, pushes := recorded(t)
-	r := pushed(t, registry)
+	srv, pushes := recorded(t)
+	r := pushed(t, srv)
 	pushes()
 	if bundle {
 		writeCosignBundle(t, r, raw, statementOf(t, r.Digest, cosignPredicate, map[string]any{}, nil), cosignPredicate)
@@ -29,12 +30,12 @@ func signElsewhere(t *testing.T, raw *ecdsa.PrivateKey, elsewhere *counting, rep
 		writeCosignSignature(t, r, raw, nil)
 	}
 	g := golden{digest: r.Digest, manifests: pushes()}
-	g.blobs = blobsOf(t, registry, g.manifests)
+	g.blobs = blobsOf(t, srv, g.manifests)
 	g.pushTo(t, elsewhere, repository)
 	return g.resolved(newRegistry(t, true))
 }
 
-func collectFor(t *testing.T, client *image.Client, r image.Resolved, trust *signing.Trust) (signing.Collected, error) {
+func collectFor(t *testing.T, client *registry.Client, r image.Resolved, trust *signing.Trust) (signing.Collected, error) {
 	t.Helper()
 	return signing.Collect(t.Context(), client, r, trust.Repositories()...)
 }
@@ -106,7 +107,7 @@ func TestARepositoryOfASignerIsOneThatIsAllowed(t *testing.T) {
 	r, elsewhere := pushed(t, newRegistry(t, true)), newRegistry(t, true)
 	_, alice := newKey(t, "alice")
 	alice.Spec.Repository = elsewhere.host + "/signatures"
-	client, err := image.NewClient(image.Options{Attempts: 1, AllowedRegistries: []string{r.Registry}})
+	client, err := registry.NewClient(registry.Options{Attempts: 1, AllowedRegistries: []string{r.Registry}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/signing"
 )
 
@@ -36,7 +37,7 @@ func blobOf(t *testing.T, r image.Resolved, content []byte, kind types.MediaType
 	return d
 }
 
-func attachmentsOf(t *testing.T, r image.Resolved) *image.Attachments {
+func attachmentsOf(t *testing.T, r image.Resolved) *registry.Attachments {
 	t.Helper()
 	a, err := newClient(t).Attachments(r)
 	if err != nil {
@@ -147,13 +148,13 @@ func TestASignedImageStaysSigned(t *testing.T) {
 		"a manifest that is longer than is read": {func(t *testing.T, _ *counting, r image.Resolved) {
 			refer(t, r, func(m *v1.Manifest) { m.Annotations = map[string]string{"a": strings.Repeat("x", 3<<19)} })
 		}, 8},
-		"a manifest by another hash": {func(t *testing.T, registry *counting, r image.Resolved) {
-			registry.answer(func(w http.ResponseWriter, req *http.Request) bool {
+		"a manifest by another hash": {func(t *testing.T, srv *counting, r image.Resolved) {
+			srv.answer(func(w http.ResponseWriter, req *http.Request) bool {
 				if !strings.Contains(req.URL.Path, "/referrers/") {
 					return false
 				}
 				recorder := httptest.NewRecorder()
-				registry.handler.ServeHTTP(recorder, req)
+				srv.handler.ServeHTTP(recorder, req)
 				w.Header().Set("Content-Type", string(types.OCIImageIndex))
 				_, _ = w.Write([]byte(strings.Replace(recorder.Body.String(), "[", `[{"digest":"sha512:`+strings.Repeat("a", 128)+`"},`, 1)))
 				return true
@@ -181,14 +182,14 @@ func TestASignedImageStaysSigned(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			t.Parallel()
-			registry := newRegistry(t, true)
-			r := pushed(t, registry)
+			srv := newRegistry(t, true)
+			r := pushed(t, srv)
 			alice := newHand(t, "alice")
 			signs(signing.SignOptions{Bundle: true})(t, r, alice)
-			listedLast(t, registry, r)
-			c.beside(t, registry, r)
-			registry.asked()
-			client, err := image.NewClient(image.Options{Attempts: 1, ManifestBytes: 1 << 20})
+			listedLast(t, srv, r)
+			c.beside(t, srv, r)
+			srv.asked()
+			client, err := registry.NewClient(registry.Options{Attempts: 1, ManifestBytes: 1 << 20})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -196,7 +197,7 @@ func TestASignedImageStaysSigned(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if asked := registry.asked(); len(asked) > c.requests {
+			if asked := srv.asked(); len(asked) > c.requests {
 				t.Errorf("took %d requests, want %d at most:\n%s", len(asked), c.requests, strings.Join(asked, "\n"))
 			}
 			if e := verify(t, trustOf(t, alice.signer), got); !slices.Equal(e.Signers(), []string{"alice"}) {
@@ -218,8 +219,8 @@ func TestCandidatesAreCounted(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			t.Parallel()
-			registry := newRegistry(t, true)
-			r := pushed(t, registry)
+			srv := newRegistry(t, true)
+			r := pushed(t, srv)
 			d := blobOf(t, r, simplePayload(t, r.Digest, nil), "application/vnd.dev.cosign.simplesigning.v1+json")
 			for i := range 64 {
 				layers := slices.Repeat([]v1.Descriptor{d}, 64)
@@ -399,9 +400,9 @@ func TestEverySignerOfOnePayloadCounts(t *testing.T) {
 func TestRegistriesWithoutTheReferrersAPI(t *testing.T) {
 	for _, status := range []int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			registry := newRegistry(t, false)
-			r := pushed(t, registry)
-			registry.answer(func(w http.ResponseWriter, req *http.Request) bool {
+			srv := newRegistry(t, false)
+			r := pushed(t, srv)
+			srv.answer(func(w http.ResponseWriter, req *http.Request) bool {
 				if strings.Contains(req.URL.Path, "/referrers/") {
 					w.WriteHeader(status)
 					return true
@@ -410,9 +411,9 @@ func TestRegistriesWithoutTheReferrersAPI(t *testing.T) {
 			})
 			alice := newHand(t, "alice")
 			signs(signing.SignOptions{Bundle: true})(t, r, alice)
-			registry.asked()
+			srv.asked()
 			got := collect(t, r)
-			if asked := registry.asked(); len(asked) != 7 {
+			if asked := srv.asked(); len(asked) != 7 {
 				t.Errorf("took %d requests, want 7: %v", len(asked), asked)
 			}
 			if e := verify(t, trustOf(t, alice.signer), got); !slices.Equal(e.Signers(), []string{"alice"}) {
@@ -468,19 +469,19 @@ func TestPagesOfReferrers(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			t.Parallel()
-			registry := newRegistry(t, true)
-			r := pushed(t, registry)
+			srv := newRegistry(t, true)
+			r := pushed(t, srv)
 			alice, bob := newHand(t, "alice"), newHand(t, "bob")
 			signs(signing.SignOptions{Bundle: true})(t, r, alice)
 			signs(signing.SignOptions{Bundle: true})(t, r, bob)
-			paged(t, registry, c.empty, c.next)
-			registry.asked()
+			paged(t, srv, c.empty, c.next)
+			srv.asked()
 			got, err := signing.Collect(t.Context(), newClient(t), r)
 			if !errors.Is(err, c.kind) {
 				t.Fatalf("got error %v, want %v", err, c.kind)
 			}
 			lists := 0
-			for _, asked := range registry.asked() {
+			for _, asked := range srv.asked() {
 				if strings.Contains(asked, "/referrers/") {
 					lists++
 				}
@@ -504,13 +505,13 @@ func TestPagesOfReferrers(t *testing.T) {
 // TestABlobThatIsNotHandedOut holds that one bad blob hides no other one from who
 // asks whether somebody signed, and is an error to who asks for everything.
 func TestABlobThatIsNotHandedOut(t *testing.T) {
-	registry := newRegistry(t, true)
-	r := pushed(t, registry)
+	srv := newRegistry(t, true)
+	r := pushed(t, srv)
 	alice, bob := newHand(t, "alice"), newHand(t, "bob")
 	signs(signing.SignOptions{Bundle: true})(t, r, alice)
 	lost := blobOf(t, r, noise(t, 100), bundleType)
 	refer(t, r, nil, lost)
-	registry.answer(func(w http.ResponseWriter, req *http.Request) bool {
+	srv.answer(func(w http.ResponseWriter, req *http.Request) bool {
 		if !strings.HasSuffix(req.URL.Path, lost.Digest.String()) {
 			return false
 		}
@@ -532,7 +533,7 @@ func TestABlobThatIsNotHandedOut(t *testing.T) {
 	if _, err := signing.Complete(t.Context(), newClient(t), r, part); !errors.As(err, &blob) {
 		t.Errorf("Complete: %v", err)
 	}
-	registry.answer(nil)
+	srv.answer(nil)
 	whole, err := signing.Complete(t.Context(), newClient(t), r, part)
 	if err != nil || whole.Partial || whole.Unread || len(whole.Artifacts) != 2 {
 		t.Errorf("Complete afterwards: %+v, %v", whole, err)

@@ -56,11 +56,11 @@ func keyKinds(t *testing.T) map[string]any {
 }
 
 func TestEveryKindOfKeySigns(t *testing.T) {
-	registry := newRegistry(t, true)
+	srv := newRegistry(t, true)
 	for kind, raw := range keyKinds(t) {
 		for form, options := range map[string]signing.SignOptions{"legacy": {}, "bundled": {Bundle: true}} {
 			t.Run(kind+" "+form, func(t *testing.T) {
-				r := pushed(t, registry)
+				r := pushed(t, srv)
 				key, alice := parsedKey(t, "alice", raw)
 				_, bob := newKey(t, "bob")
 				sign(t, r, key, options)
@@ -212,8 +212,8 @@ func TestSigningTwiceChangesNothing(t *testing.T) {
 }
 
 func TestNoMoreSignaturesThanAreRead(t *testing.T) {
-	registry := newRegistry(t, true)
-	r := pushed(t, registry)
+	srv := newRegistry(t, true)
+	r := pushed(t, srv)
 	var err error
 	key, _ := newKey(t, "alice")
 	for i := 0; err == nil && i < 100; i++ {
@@ -228,9 +228,9 @@ func TestNoMoreSignaturesThanAreRead(t *testing.T) {
 }
 
 func TestSignRefuses(t *testing.T) {
-	registry := newRegistry(t, true)
+	srv := newRegistry(t, true)
 	key, _ := newKey(t, "alice")
-	r := pushed(t, registry)
+	r := pushed(t, srv)
 	unresolved := r
 	unresolved.Digest = ""
 	if err := signing.Sign(t.Context(), newClient(t), unresolved, key, signing.SignOptions{}); err == nil || !strings.Contains(err.Error(), "resolve the reference first") {
@@ -247,8 +247,8 @@ func TestSignRefuses(t *testing.T) {
 	if err := signing.Sign(t.Context(), newClient(t), r, key, signing.SignOptions{}); err == nil || !strings.Contains(err.Error(), "something other than signatures") {
 		t.Errorf("an index under the tag: got error %v", err)
 	}
-	r = pushedAs(t, registry, "bpf/another:v1")
-	registry.answer(refuseWrites)
+	r = pushedAs(t, srv, "bpf/another:v1")
+	srv.answer(refuseWrites)
 	for _, options := range []signing.SignOptions{{}, {Bundle: true}} {
 		if err := signing.Sign(t.Context(), newClient(t), r, key, options); err == nil || !strings.Contains(err.Error(), r.Reference) {
 			t.Errorf("a registry that refuses: got error %v", err)

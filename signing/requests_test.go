@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/signing"
 )
 
@@ -99,8 +100,8 @@ type requestsCase struct {
 
 // run collects for one signer, and for fifteen with a revoked one.
 func (c requestsCase) run(t *testing.T, referrers bool) {
-	registry := newRegistry(t, referrers)
-	r := pushed(t, registry)
+	srv := newRegistry(t, referrers)
+	r := pushed(t, srv)
 	hands := map[string]hand{}
 	for _, name := range []string{"alice", "bob", "mallory", "scanner"} {
 		hands[name] = newHand(t, name)
@@ -121,27 +122,27 @@ func (c requestsCase) run(t *testing.T, referrers bool) {
 	}
 	for _, signers := range [][]v1alpha1.BpfSigner{one, fifteen} {
 		client, trust := newClient(t), trustOf(t, signers...)
-		registry.asked()
+		srv.asked()
 		got, err := signing.CollectUntil(t.Context(), client, r, counts(t, trust))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if asked := registry.asked(); len(asked) != c.want {
+		if asked := srv.asked(); len(asked) != c.want {
 			t.Errorf("%d signers took %d requests, want %d:\n%s", len(signers), len(asked), c.want, strings.Join(asked, "\n"))
 		}
 		e := verify(t, trust, got)
 		if !slices.Equal(e.Signers(), c.signers) || got.Partial != c.partial || e.Partial != c.partial {
 			t.Errorf("signed by %v, partial %v; want %v, %v", e.Signers(), got.Partial, c.signers, c.partial)
 		}
-		isWhole(t, registry, client, r, got)
+		isWhole(t, srv, client, r, got)
 	}
 }
 
 // isWhole holds that what was collected, once completed, is what Collect finds,
 // and costs no request twice.
-func isWhole(t *testing.T, registry *counting, client *image.Client, r image.Resolved, got signing.Collected) {
+func isWhole(t *testing.T, srv *counting, client *registry.Client, r image.Resolved, got signing.Collected) {
 	t.Helper()
-	registry.asked()
+	srv.asked()
 	whole, err := signing.Complete(t.Context(), client, r, got)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +151,7 @@ func isWhole(t *testing.T, registry *counting, client *image.Client, r image.Res
 	if got.Partial {
 		want = 2
 	}
-	if asked := registry.asked(); len(asked) != want {
+	if asked := srv.asked(); len(asked) != want {
 		t.Errorf("the rest took %d requests, want %d:\n%s", len(asked), want, strings.Join(asked, "\n"))
 	}
 	if all := collect(t, r); hashOf(t, whole) != hashOf(t, all) || whole.Partial {
@@ -179,19 +180,19 @@ func TestWhatStopsCollectingIsNotHidden(t *testing.T) {
 // TestResolveSharesThePing holds that whoever resolved the image with the same
 // client has pinged the registry already.
 func TestResolveSharesThePing(t *testing.T) {
-	registry := newRegistry(t, true)
-	r := pushed(t, registry)
+	srv := newRegistry(t, true)
+	r := pushed(t, srv)
 	key, _ := newKey(t, "alice")
 	sign(t, r, key, signing.SignOptions{})
 	client := newClient(t)
 	if _, err := client.Resolve(t.Context(), r.Reference); err != nil {
 		t.Fatal(err)
 	}
-	registry.asked()
+	srv.asked()
 	if _, err := signing.Collect(t.Context(), client, r); err != nil {
 		t.Fatal(err)
 	}
-	if asked := registry.asked(); len(asked) != 3 {
+	if asked := srv.asked(); len(asked) != 3 {
 		t.Errorf("took %d requests, want 3: %v", len(asked), asked)
 	}
 }

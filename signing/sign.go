@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 )
 
 // SignOptions say how a signature is made. The zero value is what cosign sign
@@ -66,7 +67,7 @@ func Sign(ctx context.Context, target Source, r image.Resolved, key *PrivateKey,
 }
 
 // signLegacy adds a layer to the manifest of the tag sha256-….sig.
-func signLegacy(ctx context.Context, to *image.Attachments, r image.Resolved, digest v1.Hash, key *PrivateKey, options SignOptions) error {
+func signLegacy(ctx context.Context, to *registry.Attachments, r image.Resolved, digest v1.Hash, key *PrivateKey, options SignOptions) error {
 	content, err := simplePayload(r, digest, options.Annotations)
 	if err != nil {
 		return err
@@ -138,7 +139,7 @@ func anyOf(in map[string]string) map[string]any {
 }
 
 // readSignatures returns the manifest that holds the signatures so far.
-func readSignatures(ctx context.Context, to *image.Attachments, digest v1.Hash) (*v1.Manifest, error) {
+func readSignatures(ctx context.Context, to *registry.Attachments, digest v1.Hash) (*v1.Manifest, error) {
 	raw, err := to.Tagged(ctx, SignatureTag(digest))
 	if errors.Is(err, image.ErrNotFound) {
 		return &v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1}, nil
@@ -175,7 +176,7 @@ func configOf(layers []v1.Descriptor) *v1.ConfigFile {
 
 // signBundle writes a sigstore bundle, v0.3, with an in-toto statement of
 // cosign's own predicate type, as a referrer.
-func signBundle(ctx context.Context, to *image.Attachments, _ image.Resolved, digest v1.Hash, key *PrivateKey, options SignOptions) error {
+func signBundle(ctx context.Context, to *registry.Attachments, _ image.Resolved, digest v1.Hash, key *PrivateKey, options SignOptions) error {
 	content, err := makeBundle(digest, key, options.Annotations)
 	if err != nil {
 		return err
@@ -262,7 +263,7 @@ func sealBundle(key *PrivateKey, content []byte) ([]byte, error) {
 }
 
 // put writes a config and the manifest that names it.
-func put(ctx context.Context, to *image.Attachments, m *v1.Manifest, config []byte, tag string) error {
+func put(ctx context.Context, to *registry.Attachments, m *v1.Manifest, config []byte, tag string) error {
 	if err := to.PutBlob(ctx, m.Config, config); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
+	containerregistry "github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/random"
@@ -22,6 +22,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/signing"
 )
 
@@ -38,7 +39,7 @@ type counting struct {
 
 func newRegistry(t *testing.T, referrers bool) *counting {
 	t.Helper()
-	c := &counting{handler: registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(referrers))}
+	c := &counting{handler: containerregistry.New(containerregistry.Logger(log.New(io.Discard, "", 0)), containerregistry.WithReferrersSupport(referrers))}
 	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)
 	c.host = strings.TrimPrefix(server.URL, "http://")
@@ -71,9 +72,9 @@ func (c *counting) answer(instead func(http.ResponseWriter, *http.Request) bool)
 	c.instead = instead
 }
 
-func newClient(t *testing.T) *image.Client {
+func newClient(t *testing.T) *registry.Client {
 	t.Helper()
-	client, err := image.NewClient(image.Options{Attempts: 1})
+	client, err := registry.NewClient(registry.Options{Attempts: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/command"
 )
@@ -22,7 +23,7 @@ func BenchmarkResident(b *testing.B) {
 	}
 	const applications = 10
 	dir := b.TempDir()
-	client, err := image.NewClient(image.Options{})
+	client, err := registry.NewClient(registry.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 )
 
 // registryFlags are how a command reaches registries.
@@ -42,7 +42,7 @@ func within(ctx context.Context, limit time.Duration, what string, run func(cont
 }
 
 // client opens the images the flags speak of.
-func (f *registryFlags) client() (*image.Client, error) {
+func (f *registryFlags) client() (*registry.Client, error) {
 	dir := f.cacheDir
 	if dir == "" {
 		base, err := os.UserCacheDir()
@@ -51,7 +51,7 @@ func (f *registryFlags) client() (*image.Client, error) {
 		}
 		dir = filepath.Join(base, "skep", "bytecode")
 	}
-	c, err := image.NewClient(image.Options{CacheDir: dir, InsecureRegistries: slices.Clone(f.insecure), UserAgent: "skep/" + thisBuild().Version})
+	c, err := registry.NewClient(registry.Options{CacheDir: dir, InsecureRegistries: slices.Clone(f.insecure), UserAgent: "skep/" + thisBuild().Version})
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/test/fixture/programs"
@@ -49,7 +49,7 @@ func TestANamespaceThatWaitsHoldsNoMoreWorkers(t *testing.T) {
 	})}
 	go func() { _ = server.Serve(hanging) }()
 	t.Cleanup(func() { _ = server.Close() })
-	images, err := image.NewClient(image.Options{Backoff: time.Millisecond})
+	images, err := registry.NewClient(registry.Options{Backoff: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
@@ -54,7 +54,7 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{t: t, Chain: supply.New(t), clock: time.Now(), events: events.NewFakeRecorder(100)}
 	scheme := runtime.NewScheme()
-	images, err := image.NewClient(image.Options{Backoff: time.Millisecond})
+	images, err := registry.NewClient(registry.Options{Backoff: time.Millisecond})
 	trust, trustErr := signing.NewTrust(nil)
 	set, compileErr := engine.Compile(t.Context(), nil, policies.Options{})
 	if err := errors.Join(err, trustErr, compileErr, corev1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {

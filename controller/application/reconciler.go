@@ -30,7 +30,7 @@ import (
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
@@ -47,7 +47,7 @@ type Reconciler struct {
 	Keeper    *policy.Keeper
 	// Images reads an application's image with the pull Secrets it names; nil
 	// means as the Evaluator does.
-	Images func(context.Context, v1alpha1.Application) *image.Reader
+	Images func(context.Context, v1alpha1.Application) *registry.Reader
 	// Keys seal, and open what this controller, or one before it, sealed.
 	Keys func() sealing.Keys
 	// Events tells people; Metrics counts.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -223,12 +223,12 @@ func TestWhatIsSuspendedFailsNobodyWhoWaits(t *testing.T) {
 
 func TestATagThatMovedIsToldAndNotFollowed(t *testing.T) {
 	b := newBench(t)
-	registries, err := image.NewClient(image.Options{CacheDir: t.TempDir()})
+	registries, err := registry.NewClient(registry.Options{CacheDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	shared := image.NewShared(registries, image.SharedOptions{})
-	b.Images = func(context.Context, v1alpha1.Application) *image.Reader { return shared.Reader("", nil) }
+	shared := registry.NewShared(registries, registry.SharedOptions{})
+	b.Images = func(context.Context, v1alpha1.Application) *registry.Reader { return shared.Reader("", nil) }
 	app := b.application("app")
 	b.reconcile(app.Identity())
 	first := b.intent(app).ImageDigest

@@ -15,7 +15,7 @@ import (
 	"github.com/skep-dev/skep/controller/rollout"
 	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
 )
@@ -411,7 +411,7 @@ func (r *Reconciler) hold(ctx context.Context, s *lifecycle.Observation) {
 	}
 	namespace := s.Request.Application.GetNamespace()
 	if r.limiter.full(namespace) {
-		ctx = image.CacheOnly(ctx)
+		ctx = registry.CacheOnly(ctx)
 	}
 	ctx, done := r.limitEvaluation(ctx, namespace)
 	defer done()

@@ -15,7 +15,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/test/fixture/programs"
@@ -26,7 +26,7 @@ import (
 func evaluated(t *testing.T, m *Memory) gate.Verdict {
 	t.Helper()
 	chain := supply.New(t)
-	registries, err := image.NewClient(image.Options{Backoff: time.Millisecond})
+	registries, err := registry.NewClient(registry.Options{Backoff: time.Millisecond})
 	trust, trustErr := signing.NewTrust(nil)
 	engine := policies.NewEngine(policies.EngineOptions{})
 	t.Cleanup(engine.Close)

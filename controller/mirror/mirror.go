@@ -33,7 +33,7 @@ import (
 // Audience is what the tokens of agents are made for.
 const Audience = "skep-mirror"
 
-// Cache has what was pulled; *image.Client is one.
+// Cache has what was pulled; *registry.Client is one.
 type Cache interface {
 	// Object is an object of the cache; image.ErrNotFound where it is not there.
 	Object(ctx context.Context, objectDigest string) ([]byte, error)

@@ -58,7 +58,7 @@ func (m *Metrics) Looked(what gate.Recall, remembered bool) {
 	m.lookups.WithLabelValues(string(what), result).Inc()
 }
 
-// Answered counts an answer of a registry, as image.Options has it told. What
+// Answered counts an answer of a registry, as registry.Options has it told. What
 // no server should say is none of the label's values.
 func (m *Metrics) Answered(status int) {
 	code := none

@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/examples"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
@@ -158,7 +159,7 @@ func newAuthor() (author, error) {
 func newBench(t *testing.T, by author, name string, e example) bench {
 	t.Helper()
 	folder := t.TempDir()
-	client, err := image.NewClient(image.Options{CacheDir: filepath.Join(folder, "cache")})
+	client, err := registry.NewClient(registry.Options{CacheDir: filepath.Join(folder, "cache")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +181,7 @@ func newBench(t *testing.T, by author, name string, e example) bench {
 }
 
 // publish packs and signs an object.
-func publish(t *testing.T, client *image.Client, key *signing.PrivateKey, reference, file string) {
+func publish(t *testing.T, client *registry.Client, key *signing.PrivateKey, reference, file string) {
 	t.Helper()
 	object, err := fs.ReadFile(examples.FS, file)
 	if err != nil {

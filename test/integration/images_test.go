@@ -16,7 +16,7 @@ import (
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/imagestore"
 	"github.com/skep-dev/skep/controller/sealing"
-	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
@@ -92,7 +92,7 @@ func TestBytecodeThatNothingNeedsLeavesTheDisk(t *testing.T) {
 	c.image(app.Status.Digest)
 	stop()
 	folder := filepath.Join(cache, "bytecode")
-	registries, err := image.NewClient(image.Options{CacheDir: folder})
+	registries, err := registry.NewClient(registry.Options{CacheDir: folder})
 	if err != nil {
 		t.Fatal(err)
 	}

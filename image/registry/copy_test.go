@@ -1,0 +1,328 @@
+package registry
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+
+	"github.com/skep-dev/skep/image"
+
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+)
+
+// listening waits for the line in which docker-registry says where it listens.
+func listening(t *testing.T, logs io.Reader) string {
+	t.Helper()
+	at := regexp.MustCompile(`listening on (127\.0\.0\.1:\d+)`)
+	lines := bufio.NewScanner(logs)
+	for lines.Scan() {
+		if found := at.FindStringSubmatch(lines.Text()); found != nil {
+			go func() { _, _ = io.Copy(io.Discard, logs) }()
+			return found[1]
+		}
+	}
+	t.Fatal("docker-registry ended without saying where it listens")
+	return ""
+}
+
+func sumOf(t *testing.T, digest string) v1.Hash {
+	t.Helper()
+	h, err := image.ParseDigest(digest)
+	if err != nil {
+		t.Fatalf("parse digest: %v", err)
+	}
+	return h
+}
+
+// attach pushes something whose subject is the image.
+func attach(t *testing.T, c *Client, r image.Resolved) *image.Built {
+	t.Helper()
+	b := handmade("application/vnd.dev.sigstore.bundle.v0.3+json", []byte("bundle"), func(m *v1.Manifest) {
+		m.ArtifactType = "application/vnd.dev.sigstore.bundle.v0.3+json"
+		m.Subject = &v1.Descriptor{MediaType: "application/vnd.oci.image.manifest.v1+json", Digest: sumOf(t, r.Digest), Size: 1}
+	})
+	dst, err := c.sink(r)
+	if err != nil {
+		t.Fatalf("sink: %v", err)
+	}
+	if err := c.transfer(t.Context(), b, dst, b.Root.Digest, "", true); err != nil {
+		t.Fatalf("push referrer: %v", err)
+	}
+	return b
+}
+
+func TestCopyKeepsSignatures(t *testing.T) {
+	srv := realRegistry(t)
+	c := newTestClient(t)
+	r := mustPush(t, c, srv.host+"/bpf/signed:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
+	tag := strings.Replace(r.Digest, ":", "-", 1) + ".sig"
+	signature := handmade("application/vnd.dev.cosign.simplesigning.v1+json", []byte("payload"))
+	mustPush(t, c, srv.host+"/bpf/signed:"+tag, signature)
+	attach(t, c, r)
+
+	copied, err := c.Copy(t.Context(), r, "oci:"+t.TempDir()+"/copy")
+	if err != nil {
+		t.Fatalf("Copy: %v", err)
+	}
+	if got := mustPull(t, c, copied); got.Digest != r.Digest {
+		t.Errorf("the copy has digest %s, want %s", got.Digest, r.Digest)
+	}
+	again, err := c.Resolve(t.Context(), copied.Reference)
+	if err != nil || again.Digest != r.Digest {
+		t.Errorf("the only image beside its signatures resolves to %s, %v", again.Digest, err)
+	}
+	data, err := c.layout(copied.Repository).Tagged(t.Context(), tag)
+	if err != nil || image.Sum(data) != signature.Root.Digest {
+		t.Errorf("the copy's %s is %s, %v", tag, image.Sum(data), err)
+	}
+	path, err := c.Layout(copied)
+	if err != nil {
+		t.Fatalf("Layout: %v", err)
+	}
+	index, err := path.ImageIndex()
+	if err != nil {
+		t.Fatalf("read layout: %v", err)
+	}
+	m, err := index.IndexManifest()
+	if err != nil || len(m.Manifests) != 3 {
+		t.Errorf("the copy lists %d manifests, %v; want image, signature and referrer", len(m.Manifests), err)
+	}
+}
+
+func TestOtherToolsReadOurLayouts(t *testing.T) {
+	c := newTestClient(t)
+	dir := t.TempDir() + "/layout"
+	b, err := image.BuildIndex(map[string][]byte{"linux/amd64": littleEndian, "linux/arm64": littleEndian, "linux/s390x": bigEndian}, image.BuildOptions{})
+	if err != nil {
+		t.Fatalf("BuildIndex: %v", err)
+	}
+	mustPush(t, c, "oci:"+dir+":multi", b)
+	mustPush(t, c, "oci:"+dir+":single", mustBuild(t, littleEndian, image.BuildOptions{}))
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatalf("ImageIndexFromPath: %v", err)
+	}
+	if err := validate.Index(index); err != nil {
+		t.Errorf("go-containerregistry finds fault with the layout: %v", err)
+	}
+	if got := files(t, dir)["oci-layout"]; got == 0 {
+		t.Error("the layout has no oci-layout file")
+	}
+}
+
+func TestBuildIsReproducible(t *testing.T) {
+	objects := map[string][]byte{"linux/amd64": littleEndian, "linux/s390x": bigEndian}
+	build := func(o image.BuildOptions) string {
+		b, err := image.BuildIndex(objects, o)
+		if err != nil {
+			t.Fatalf("BuildIndex: %v", err)
+		}
+		return b.Digest()
+	}
+	labels := map[string]string{"a": "1", "b": "2", "c": "3"}
+	first := build(image.BuildOptions{Labels: labels})
+	for range 5 {
+		if again := build(image.BuildOptions{Labels: labels}); again != first {
+			t.Fatalf("digest %s, then %s", first, again)
+		}
+	}
+	if labelled := build(image.BuildOptions{}); labelled == first {
+		t.Error("labels make no difference")
+	}
+	own := build(image.BuildOptions{Labels: labels, PlatformLabels: map[string]map[string]string{"linux/s390x": {"a": "9"}}})
+	if own == first {
+		t.Error("labels of one platform make no difference")
+	}
+	if labels["a"] != "1" {
+		t.Error("BuildIndex changed the labels it was given")
+	}
+}
+
+func TestBuildRefuses(t *testing.T) {
+	x86 := append([]byte(nil), littleEndian...)
+	x86[18] = 62
+	tests := map[string]struct {
+		object  []byte
+		options image.BuildOptions
+		want    string
+	}{
+		"something that is not ELF":      {[]byte("#!/bin/sh"), image.BuildOptions{}, "it is not ELF"},
+		"an ELF file for another CPU":    {x86, image.BuildOptions{}, "machine 62"},
+		"an ELF file cut short":          {littleEndian[:20], image.BuildOptions{}, "cut short"},
+		"an artifact that is not ELF":    {[]byte("text"), image.BuildOptions{Artifact: true}, "it is not ELF"},
+		"a file name with a folder":      {littleEndian, image.BuildOptions{Filename: "a/b.o"}, "must have no folder"},
+		"a file name that goes upwards":  {littleEndian, image.BuildOptions{Filename: ".."}, "must have no folder"},
+		"nothing at all":                 {nil, image.BuildOptions{}, "it is not ELF"},
+		"an executable in place of a .o": {executable(), image.BuildOptions{}, "type 2"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := image.Build(test.object, test.options)
+			if !errors.Is(err, image.ErrMalformed) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want ErrMalformed with %q", err, test.want)
+			}
+		})
+	}
+	for name, objects := range map[string]map[string][]byte{
+		"no object":       nil,
+		"a bad platform":  {"a/b/c/d": littleEndian},
+		"a broken object": {"linux/amd64": []byte("no")},
+	} {
+		if _, err := image.BuildIndex(objects, image.BuildOptions{}); !errors.Is(err, image.ErrMalformed) {
+			t.Errorf("BuildIndex of %s: %v, want ErrMalformed", name, err)
+		}
+	}
+}
+
+func executable() []byte {
+	object := append([]byte(nil), littleEndian...)
+	object[16] = 2
+	return object
+}
+
+func TestPushAndCopyRefuse(t *testing.T) {
+	c := newTestClient(t)
+	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	if _, err := c.Push(t.Context(), "oci:"+t.TempDir()+"@"+image.Sum(nil).String(), b); !errors.Is(err, image.ErrMalformed) {
+		t.Errorf("Push to another digest: %v, want ErrMalformed", err)
+	}
+	if _, err := c.Copy(t.Context(), image.Resolved{Reference: "x"}, "oci:"+t.TempDir()); !errors.Is(err, image.ErrMalformed) {
+		t.Errorf("Copy of what is not resolved: %v, want ErrMalformed", err)
+	}
+	nested := indexOver(indexOver(b))
+	if _, err := c.Push(t.Context(), "oci:"+t.TempDir()+"/l:v1", nested); !errors.Is(err, image.ErrMalformed) {
+		t.Errorf("Push of an index in an index: %v, want ErrMalformed", err)
+	}
+	tight := newTestClient(t, func(o *Options) { o.LayerBytes = 10 })
+	if _, err := tight.Push(t.Context(), "oci:"+t.TempDir()+"/l:v1", b); !errors.Is(err, image.ErrMalformed) {
+		t.Errorf("Push of a layer beyond the limit: %v, want ErrMalformed", err)
+	}
+	if _, err := c.Push(t.Context(), "oci:/proc/nowhere/x:v1", b); err == nil {
+		t.Error("Push to where nothing can be written went well")
+	}
+}
+
+func TestLayoutReferences(t *testing.T) {
+	c := newTestClient(t)
+	dir := t.TempDir() + "/layout"
+	one := mustBuild(t, littleEndian, image.BuildOptions{})
+	two := mustBuild(t, bigEndian, image.BuildOptions{})
+	mustPush(t, c, "oci:"+dir+":one", one)
+	resolve := func(ref string) (string, error) {
+		r, err := c.Resolve(t.Context(), ref)
+		return r.Digest, err
+	}
+	if got, err := resolve("oci:" + dir); err != nil || got != one.Digest() {
+		t.Errorf("the only image: %s, %v", got, err)
+	}
+	mustPush(t, c, "oci:"+dir+":also-one", one)
+	if got, err := resolve("oci:" + dir); err != nil || got != one.Digest() {
+		t.Errorf("the only image under two tags: %s, %v", got, err)
+	}
+	mustPush(t, c, "oci:"+dir+":two", two)
+	if _, err := resolve("oci:" + dir); !errors.Is(err, image.ErrMalformed) || !strings.Contains(err.Error(), "also-one, one, two") {
+		t.Errorf("two images and no tag: %v, want ErrMalformed with the tags", err)
+	}
+	if _, err := resolve("oci:" + dir + ":three"); !errors.Is(err, image.ErrNotFound) || !strings.Contains(err.Error(), "two") {
+		t.Errorf("a tag that is not there: %v, want ErrNotFound with the tags", err)
+	}
+	mustPush(t, c, "oci:"+dir+":one", two)
+	if got, err := resolve("oci:" + dir + ":one"); err != nil || got != two.Digest() {
+		t.Errorf("a tag that moved: %s, %v", got, err)
+	}
+	if got, err := resolve("oci:" + dir + "@" + one.Digest()); err != nil || got != one.Digest() {
+		t.Errorf("a digest: %s, %v", got, err)
+	}
+	if _, err := resolve("oci:" + t.TempDir() + "/nothing:v1"); !errors.Is(err, image.ErrNotFound) {
+		t.Errorf("a folder that is not there: %v, want ErrNotFound", err)
+	}
+	if _, err := c.Layout(image.Resolved{Registry: "example.com"}); !errors.Is(err, image.ErrMalformed) {
+		t.Errorf("Layout of a registry's image: %v", err)
+	}
+}
+
+func TestDamagedLayouts(t *testing.T) {
+	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	blob := func(dir string, h v1.Hash) string { return filepath.Join(dir, blobName(h)) }
+	layer := func() v1.Hash {
+		doc, err := image.ParseDocument(b.Root.Digest, b.Blobs[b.Root.Digest])
+		if err != nil {
+			t.Fatalf("parse: %v", err)
+		}
+		return doc.Image.Layers[0].Digest
+	}()
+	write := func(path string, data []byte) error { return os.WriteFile(path, data, 0o600) }
+	tests := map[string]struct {
+		damage func(dir string) error
+		want   error
+	}{
+		"index.json is not JSON":      {func(d string) error { return write(d+"/index.json", []byte("{")) }, image.ErrMalformed},
+		"index.json lists no image":   {func(d string) error { return write(d+"/index.json", []byte(`{"schemaVersion":2}`)) }, image.ErrNotFound},
+		"index.json has a bad digest": {func(d string) error { return write(d+"/index.json", []byte(`{"manifests":[{"digest":"x"}]}`)) }, image.ErrMalformed},
+		"index.json is gone":          {func(d string) error { return os.Remove(d + "/index.json") }, image.ErrNotFound},
+		"the manifest is another":     {func(d string) error { return write(blob(d, b.Root.Digest), []byte("{}")) }, image.ErrUnavailable},
+		"the manifest is gone":        {func(d string) error { return os.Remove(blob(d, b.Root.Digest)) }, image.ErrNotFound},
+		"the manifest is a folder": {func(d string) error {
+			return swap(blob(d, b.Root.Digest), func(p string) error { return os.Mkdir(p, 0o700) })
+		}, image.ErrUnavailable},
+		"the layer is altered":   {func(d string) error { return flip(blob(d, layer)) }, image.ErrUnavailable},
+		"the layer is cut short": {func(d string) error { return os.Truncate(blob(d, layer), 10) }, image.ErrUnavailable},
+		"the layer is a link to /etc": {func(d string) error {
+			return swap(blob(d, layer), func(p string) error { return os.Symlink("/etc/hostname", p) })
+		}, image.ErrUnavailable},
+		"the layer is larger than all": {func(d string) error { return os.Truncate(blob(d, layer), 1<<40) }, image.ErrUnavailable},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := newTestClient(t)
+			dir := t.TempDir() + "/layout"
+			mustPush(t, c, "oci:"+dir+":v1", b)
+			if err := test.damage(dir); err != nil {
+				t.Fatalf("damage: %v", err)
+			}
+			r, err := c.Resolve(t.Context(), "oci:"+dir+":v1")
+			if err == nil {
+				_, err = c.Pull(t.Context(), r)
+			}
+			if !errors.Is(err, test.want) {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+		})
+	}
+}
+
+// swap puts something else in a file's place.
+func swap(path string, with func(string) error) error {
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return with(path)
+}
+
+func TestLayoutMendsABlobThatWasLeftHalfWritten(t *testing.T) {
+	c := newTestClient(t)
+	dir := t.TempDir() + "/layout"
+	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	mustPush(t, c, "oci:"+dir+":v1", b)
+	before := files(t, dir)
+	for name := range before {
+		if strings.HasPrefix(name, "blobs/") {
+			if err := os.Truncate(filepath.Join(dir, name), 1); err != nil {
+				t.Fatalf("truncate: %v", err)
+			}
+		}
+	}
+	mustPush(t, c, "oci:"+dir+":v1", b)
+	if diff := cmp.Diff(before, files(t, dir)); diff != "" {
+		t.Errorf("files after pushing again (-before +after):\n%s", diff)
+	}
+}

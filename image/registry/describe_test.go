@@ -1,0 +1,100 @@
+package registry
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/skep-dev/skep/image"
+)
+
+// TestAnImageIsDescribedWithoutItsObject has images pulled once: as long as every blob is
+// there, nothing is read but what is remembered.
+func TestAnImageIsDescribedWithoutItsObject(t *testing.T) {
+	srv := realRegistry(t)
+	c := newTestClient(t)
+	object := mustBuild(t, littleEndian, image.BuildOptions{})
+	for name, b := range map[string]*image.Built{
+		"an image":    object,
+		"an index":    indexOver(object),
+		"an artifact": mustBuild(t, littleEndian, image.BuildOptions{Artifact: true}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			reader := newTestClient(t, cachedIn(dir))
+			r := mustPush(t, c, srv.host+"/bpf/described:v1", b)
+			describe := func(whole bool) *Image {
+				t.Helper()
+				srv.taken()
+				img, err := reader.Describe(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				img.Release()
+				if asked := srv.taken(); whole != (len(asked) > 0) {
+					t.Errorf("the registry was asked for %v", asked)
+				}
+				return img
+			}
+			first := describe(true)
+			again := describe(false)
+			if diff := cmp.Diff(first, again, cmpopts.IgnoreUnexported(Image{})); diff != "" {
+				t.Errorf("described anew (-first +again):\n%s", diff)
+			}
+			if first.ObjectSize != int64(len(littleEndian)) {
+				t.Errorf("the object has %d bytes", first.ObjectSize)
+			}
+			blobs := blobsOf(t, dir)
+			if len(blobs) < 2 {
+				t.Fatalf("the cache has %v", blobs)
+			}
+			for blob := range blobs {
+				path := filepath.Join(dir, "blobs", "sha256", blob)
+				for what, damage := range map[string]func() error{
+					"is gone":   func() error { return os.Remove(path) },
+					"is a link": func() error { return swap(path, func(p string) error { return os.Symlink("/etc/hostname", p) }) },
+				} {
+					if err := damage(); err != nil {
+						t.Fatal(err)
+					}
+					img, err := reader.Describe(t.Context(), r)
+					if err != nil {
+						t.Fatalf("%s %s: %v", blob, what, err)
+					}
+					if len(img.Object) == 0 {
+						t.Errorf("%s %s, and the image is not read again", blob, what)
+					}
+					img.Release()
+				}
+			}
+			describe(false)
+		})
+	}
+}
+
+// TestWhatIsRememberedOfImagesIsBounded describes more than there is room for.
+func TestWhatIsRememberedOfImagesIsBounded(t *testing.T) {
+	var d descriptions
+	sized := func(bytes int) described {
+		return described{image: Image{Labels: map[string]string{"l": strings.Repeat("x", bytes)}}}
+	}
+	const many, each = 3 * maxDescribed / (4 << 10), 4 << 10
+	for i := range many {
+		d.note(fmt.Sprint(i), sized(each))
+		if d.bytes > maxDescribed || len(d.all)*each > maxDescribed {
+			t.Fatalf("after %d images, %d bytes of %d are remembered", i+1, d.bytes, len(d.all))
+		}
+	}
+	if _, ok := d.of(fmt.Sprint(many - 1)); !ok {
+		t.Error("the last one is forgotten")
+	}
+	d.note("large", sized(maxDescription))
+	if _, ok := d.of("large"); ok {
+		t.Error("one with large labels is remembered")
+	}
+}

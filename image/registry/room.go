@@ -1,0 +1,121 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/limit"
+)
+
+// smallLayer is the size in bytes up to which a layer is read from a registry
+// whatever else is read: nearly all are smaller, and none is to wait for a
+// registry that sends a large one slowly.
+const smallLayer = mib
+
+// sharers is how many registries, and how many parties, it takes to fill the room
+// for layers: one that is slow holds up no other.
+const sharers = 3
+
+// budget bounds what Pulls take of the memory together. A registry that sends
+// slowly takes some of layers only: nobody asks for room among objects before
+// all that is to be read from the network is there.
+type budget struct {
+	// layersBytes are those of layers that may be on their way, objects how many
+	// objects may be open; zero is no bound.
+	layersBytes, objects int64
+
+	shares limit.PerName
+}
+
+func newBudget(o Options) *budget {
+	return &budget{layersBytes: o.LayersBytes, objects: int64(o.Objects)}
+}
+
+// forLayer waits until a layer of so many bytes may be read from a registry for
+// a party; an empty one shares with nobody. Who waits for the party's share holds
+// nothing else, and who waits for the registry's holds the party's alone.
+func (r *budget) forLayer(ctx context.Context, bytes int64, party, registry string) (release func(), err error) {
+	if bytes <= smallLayer || r.layersBytes == 0 {
+		return func() {}, nil
+	}
+	var taken []func()
+	release = func() {
+		for _, give := range taken {
+			give()
+		}
+	}
+	for _, of := range []struct {
+		name string
+		most int64
+	}{
+		{"party " + party, r.layersBytes / sharers}, {"registry " + registry, r.layersBytes / sharers}, {"layers", r.layersBytes},
+	} {
+		if of.name == "party " {
+			continue
+		}
+		give, err := r.take(ctx, of.name, bytes, of.most)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		taken = append(taken, give)
+	}
+	return release, nil
+}
+
+// forObject waits until one more object may be open.
+func (r *budget) forObject(ctx context.Context) (release func(), err error) {
+	if r.objects == 0 {
+		return func() {}, nil
+	}
+	return r.take(ctx, "objects", 1, r.objects)
+}
+
+// take waits for a share no longer than the context. What it returns gives the
+// share back, however often it is called.
+func (r *budget) take(ctx context.Context, name string, weight, most int64) (release func(), err error) {
+	release, err = r.shares.Acquire(ctx, name, weight, most)
+	if err != nil {
+		return nil, image.OfKind(image.ErrUnavailable, fmt.Errorf("wait for room to read an image, as many are read at once: %w", err))
+	}
+	return release, nil
+}
+
+// How many images are known to be no bytecode images, and how many bytes are
+// remembered of why.
+const (
+	maxRefused     = 4096
+	maxRefusedText = 1024
+)
+
+// malformedImages remembers by the digest of a manifest why its image is none, so
+// that its layer is not read again. It is asked after the manifest was read, by
+// whoever may read that.
+type malformedImages struct {
+	mu  sync.Mutex
+	why map[string]string
+}
+
+// known is why an image is none; nil where nothing is known of it.
+func (r *malformedImages) known(manifest string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if why, ok := r.why[manifest]; ok {
+		return image.Malformed("%s", why)
+	}
+	return nil
+}
+
+// note remembers why an image is none.
+func (r *malformedImages) note(manifest string, why error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.why == nil || len(r.why) >= maxRefused {
+		r.why = map[string]string{}
+	}
+	text := why.Error()
+	r.why[manifest] = strings.ToValidUTF8(text[:min(len(text), maxRefusedText)], "")
+}
