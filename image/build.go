@@ -56,6 +56,7 @@ type Built struct {
 // Digest is that of the manifest or index, as sha256:….
 func (b *Built) Digest() string { return b.Root.Digest.String() }
 
+// Manifest implements Source.
 func (b *Built) Manifest(_ context.Context, digest v1.Hash) ([]byte, error) {
 	data, ok := b.Blobs[digest]
 	if !ok {
@@ -64,10 +65,12 @@ func (b *Built) Manifest(_ context.Context, digest v1.Hash) ([]byte, error) {
 	return data, nil
 }
 
+// Blob implements Source.
 func (b *Built) Blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	return b.Manifest(ctx, d.Digest)
 }
 
+// Add adds a blob and returns its descriptor.
 func (b *Built) Add(mediaType types.MediaType, data []byte) v1.Descriptor {
 	d := v1.Descriptor{MediaType: mediaType, Digest: Sum(data), Size: int64(len(data))}
 	b.Blobs[d.Digest] = data

@@ -54,6 +54,7 @@ type TooManyValuesError struct {
 	Count, Limit int
 }
 
+// Error implements error.
 func (e *TooManyValuesError) Error() string {
 	return fmt.Sprintf("it holds %d values, more than the limit of %d", e.Count, e.Limit)
 }

@@ -33,6 +33,7 @@ type SizeError struct {
 	Verified bool
 }
 
+// Error implements error.
 func (e *SizeError) Error() string {
 	return fmt.Sprintf("it has %s bytes, and its descriptor says %d", e.Got, e.Want)
 }

@@ -172,14 +172,15 @@ func readFile(file *os.File, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
-// Reading says how a Pull goes about the cache.
+// Reading says how a blob is read by way of the cache.
 type Reading int
 
 const (
-	// ThroughCache asks the source for what the cache lacks; pastCache asks it for
-	// everything, and fills the cache; fromCache asks nobody.
+	// ThroughCache asks the source for what the cache lacks.
 	ThroughCache Reading = iota
+	// PastCache asks the source for everything, and fills the cache.
 	PastCache
+	// FromCache asks nobody.
 	FromCache
 )
 
@@ -213,6 +214,7 @@ func (s *CachedSource) Has(d v1.Descriptor) bool {
 	return s.Reading != PastCache && err == nil && info.Mode().IsRegular() && info.Size() == d.Size
 }
 
+// Manifest implements image.Source.
 func (s *CachedSource) Manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
 	data, err := s.cached(digest, s.ManifestBytes)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -241,6 +243,7 @@ func (s *CachedSource) Kept(d v1.Descriptor) ([]byte, error) {
 	return nil, fs.ErrNotExist
 }
 
+// Blob implements image.Source.
 func (s *CachedSource) Blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	data, err := s.Kept(d)
 	if !errors.Is(err, fs.ErrNotExist) {

@@ -163,6 +163,7 @@ func (l *Layout) subject(d v1.Descriptor) (*v1.Descriptor, error) {
 	return m.Subject, nil
 }
 
+// Manifest implements image.Source.
 func (l *Layout) Manifest(_ context.Context, digest v1.Hash) ([]byte, error) {
 	data, err := l.read(blobName(digest), l.ManifestBytes)
 	if err != nil {
@@ -177,6 +178,7 @@ func (l *Layout) Manifest(_ context.Context, digest v1.Hash) ([]byte, error) {
 	return data, nil
 }
 
+// Blob implements image.Source.
 func (l *Layout) Blob(_ context.Context, d v1.Descriptor) ([]byte, error) {
 	data, err := l.read(blobName(d.Digest), l.LayerBytes)
 	if err != nil {
@@ -192,6 +194,7 @@ func (l *Layout) Blob(_ context.Context, d v1.Descriptor) ([]byte, error) {
 	return data, nil
 }
 
+// Tagged returns the manifest that a tag names now.
 func (l *Layout) Tagged(ctx context.Context, tag string) ([]byte, error) {
 	digest, err := l.Resolve(tag)
 	if err != nil {
@@ -200,6 +203,7 @@ func (l *Layout) Tagged(ctx context.Context, tag string) ([]byte, error) {
 	return l.Manifest(ctx, digest)
 }
 
+// Referrers returns the listed manifests whose subject is the digest, all of them.
 func (l *Layout) Referrers(_ context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error) {
 	index, err := l.index()
 	if err != nil {

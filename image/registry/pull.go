@@ -111,6 +111,7 @@ func (c *Client) Pull(ctx context.Context, r image.Resolved) (*Image, error) {
 	return c.PullVia(ctx, r, ThroughCache)
 }
 
+// PullVia is Pull with a way to use the cache.
 func (c *Client) PullVia(ctx context.Context, r image.Resolved, how Reading) (*Image, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
