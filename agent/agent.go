@@ -7,6 +7,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 	"github.com/skep-dev/skep/agent/statedir"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -199,15 +201,11 @@ func fillDefaults(o *Options) {
 	if o.BPFFS == "" {
 		o.BPFFS = "/sys/fs/bpf/skep"
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Observer == nil {
 		o.Observer = nop{}
 	}
-	if o.Clock == nil {
-		o.Clock = time.Now
-	}
+	o.Clock = clock.OrSystem(o.Clock)
 	if o.FetchTimeout == 0 {
 		o.FetchTimeout = time.Minute
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -172,7 +171,6 @@ func (s *show) openHost(ctx context.Context, bpffs, signers string) error {
 		Interval: time.Second,
 		// It is at loopback, where no definition may send a process of root unasked.
 		AllowedRegistries: []string{s.registry},
-		Log:               slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err

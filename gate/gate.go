@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/policies"
@@ -91,9 +92,7 @@ func New(o Options) (*Evaluator, error) {
 	case o.Policies == nil:
 		return nil, errors.New("make evaluator: no Policies given")
 	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
+	o.Now = clock.OrSystem(o.Now)
 	if o.FreshFor == 0 {
 		o.FreshFor = 10 * time.Minute
 	}

@@ -7,6 +7,7 @@
 package nodemode
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/atomicfile"
+	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
@@ -74,7 +76,7 @@ type Options struct {
 	AllowedRegistries []string
 	// DryRun evaluates and loads nothing.
 	DryRun bool
-	// Log is needed; slog.DiscardHandler keeps it quiet.
+	// Log gets what happens; nil discards it.
 	Log *slog.Logger
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
@@ -150,9 +152,8 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if o.Interval == 0 {
 		o.Interval = 30 * time.Second
 	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
+	o.Now = clock.OrSystem(o.Now)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: newEvaluations(o.Now)}
 	defer func() {
 		if err != nil {

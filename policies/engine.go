@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/skep-dev/skep/clock"
 )
 
 // DefaultMemory is how much memory compiling or evaluating one policy may take, in
@@ -113,9 +115,7 @@ func (p *pools) all() []*pool {
 // NewEngine returns an Engine, which starts children when they are needed. Close
 // ends them.
 func NewEngine(o EngineOptions) *Engine {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
+	o.Now = clock.OrSystem(o.Now)
 	return &Engine{
 		memory: cmp.Or(o.MemoryBytes, DefaultMemory), kept: keptBytes, patience: compileTimeout, now: o.Now,
 		penalties: penalties{now: o.Now}, pools: newPools(cmp.Or(o.Evaluators, defaultEvaluators)),

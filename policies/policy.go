@@ -39,10 +39,7 @@ type Policy struct {
 // String is name for a ClusterBpfPolicy and namespace/name for a BpfPolicy. It
 // is the first part of the ids of the policy's rules.
 func (p Policy) String() string {
-	if p.Namespace == "" {
-		return p.Name
-	}
-	return p.Namespace + "/" + p.Name
+	return v1alpha1.Identity{Namespace: p.Namespace, Name: p.Name}.String()
 }
 
 // file is the name that errors give the policy's Rego.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -91,9 +92,7 @@ func (e *Engine) Assemble(ctx context.Context, proven []Proven, opts Options) (*
 	if opts.Timeout <= 0 {
 		opts.Timeout = DefaultTimeout
 	}
-	if opts.Now == nil {
-		opts.Now = time.Now
-	}
+	opts.Now = clock.OrSystem(opts.Now)
 	proven = slices.Clone(proven)
 	slices.SortStableFunc(proven, func(a, b Proven) int {
 		return cmp.Or(cmp.Compare(a.policy.Namespace, b.policy.Namespace), cmp.Compare(a.policy.Name, b.policy.Name))

@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/skep-dev/skep/agent/kernel"
 )
 
 // Inventory is every BPF object on the host, each list in the order of ids.
@@ -46,7 +48,7 @@ type Program struct {
 	Managed bool `json:"managed"`
 	// Owner is what is written in bpf_metadata_skep beside it, or nil. Whoever
 	// loads a program can write anything there: it is a label, not a proof.
-	Owner *Owner `json:"owner,omitempty"`
+	Owner *kernel.Owner `json:"owner,omitempty"`
 	// LoadedAt is when it was loaded, to the second.
 	LoadedAt time.Time `json:"loadedAt"`
 	// UID is the user who loaded it.

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -423,9 +424,9 @@ func TestListTellsSkepFromForeignByPins(t *testing.T) {
 func TestListReadsOwners(t *testing.T) {
 	for name, tc := range map[string]struct {
 		value string
-		want  *inventory.Owner
+		want  *kernel.Owner
 	}{
-		"an application":   {`{"app":"default/counter","uid":"u","revision":"r"}`, &inventory.Owner{App: "default/counter", UID: "u", Revision: "r"}},
+		"an application":   {`{"app":"default/counter","uid":"u","revision":"r"}`, &kernel.Owner{App: "default/counter", UID: "u", Revision: "r"}},
 		"no application":   {`{"uid":"u"}`, nil},
 		"no JSON":          {"skep", nil},
 		"nothing":          {"", nil},

@@ -1,37 +1,23 @@
 package inventory
 
 import (
-	"bytes"
-	"encoding/json"
-
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/kernel"
 )
 
-// Owner is what Skep writes beside the programs it loads.
-type Owner struct {
-	// App is the application's identity, or those of all members of a chain,
-	// with commas between.
-	App string `json:"app"`
-	// UID and Revision name what was loaded; empty for a chain.
-	UID      string `json:"uid,omitempty"`
-	Revision string `json:"revision,omitempty"`
-}
-
-// The variable that names the owner, and a bound on it, so that no foreign
-// object makes this process read much.
-const (
-	ownerVariable = "bpf_metadata_skep"
-	ownerMaxSize  = 4096
-)
+// ownerMaxSize bounds a map that may name an owner, so that no unmanaged object makes this
+// process read much.
+const ownerMaxSize = 4096
 
 // ownerReader reads each map once, however many programs share it.
 type ownerReader struct {
-	known map[ebpf.MapID]*Owner
+	known map[ebpf.MapID]*kernel.Owner
 }
 
 // of is the owner named in one of a program's maps, or nil.
-func (r ownerReader) of(maps []uint32) *Owner {
+func (r ownerReader) of(maps []uint32) *kernel.Owner {
 	for _, id := range maps {
 		o, ok := r.known[ebpf.MapID(id)]
 		if !ok {
@@ -47,7 +33,7 @@ func (r ownerReader) of(maps []uint32) *Owner {
 
 // readOwner returns nil for a map that names no owner, and for one that cannot
 // be read: the label is no more than that.
-func readOwner(id ebpf.MapID) *Owner {
+func readOwner(id ebpf.MapID) *kernel.Owner {
 	m, err := ebpf.NewMapFromID(id)
 	if err != nil {
 		return nil
@@ -64,7 +50,7 @@ func readOwner(id ebpf.MapID) *Owner {
 	if err != nil || at >= uint32(len(value)) {
 		return nil
 	}
-	return parseOwner(value[at:])
+	return kernel.ParseOwner(value[at:])
 }
 
 // ownerOffset finds the variable in a data section.
@@ -85,7 +71,7 @@ func ownerOffset(m *ebpf.Map) (uint32, bool) {
 		}
 		if s, ok := t.(*btf.Datasec); ok {
 			section = s
-			if at, ok := variable(section, ownerVariable); ok {
+			if at, ok := variable(section, kernel.OwnerVariable); ok {
 				return at, true
 			}
 		}
@@ -100,14 +86,4 @@ func variable(section *btf.Datasec, name string) (uint32, bool) {
 		}
 	}
 	return 0, false
-}
-
-// parseOwner reads a string of JSON that ends at a zero byte.
-func parseOwner(value []byte) *Owner {
-	text, _, _ := bytes.Cut(value, []byte{0})
-	var o Owner
-	if err := json.Unmarshal(text, &o); err != nil || o.App == "" {
-		return nil
-	}
-	return &o
 }

@@ -135,10 +135,3 @@ func TestHooksOfAttachTypes(t *testing.T) {
 		t.Error("an unknown attach type has no name at all")
 	}
 }
-
-func TestAnOwnerEndsAtItsZeroByte(t *testing.T) {
-	got := parseOwner([]byte("{\"app\":\"a\"}\x00{\"app\":\"b\"}"))
-	if diff := cmp.Diff(&Owner{App: "a"}, got); diff != "" {
-		t.Errorf("owner (-want +got):\n%s", diff)
-	}
-}

@@ -8,6 +8,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -162,12 +163,8 @@ func New(o Options) (*Agent, error) {
 }
 
 func fillDefaults(o *Options) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Node.Log == nil {
-		o.Node.Log = o.Log
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Node.Log = cmp.Or(o.Node.Log, o.Log)
 	if o.TrustInterval == 0 {
 		o.TrustInterval = 5 * time.Second
 	}

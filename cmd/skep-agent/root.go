@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
-	"runtime/debug"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -23,11 +22,10 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/kube"
+	"github.com/skep-dev/skep/cmd/internal/logging"
+	"github.com/skep-dev/skep/cmd/internal/version"
 	"github.com/skep-dev/skep/listen"
 )
-
-// version is set by the linker for a release.
-var version string
 
 // flags are those that are not kube.Options themselves.
 type flags struct {
@@ -62,7 +60,7 @@ func newRoot(out, err io.Writer) *cobra.Command {
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       versionString(),
+		Version:       version.This().String(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case f.mount != "":
@@ -103,34 +101,20 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	return cmd
 }
 
-// versionString is the release's version, or the commit the binary was built
-// from.
-func versionString() string {
-	info, ok := debug.ReadBuildInfo()
-	if version != "" || !ok {
-		return version
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return "devel+" + s.Value
-		}
-	}
-	return info.Main.Version
-}
-
 // hold is the command without its flags.
 func hold(ctx context.Context, to io.Writer, o kube.Options, f flags) error {
-	log, err := logger(to, f)
+	log, err := logging.New(to, f.logFormat, f.verbose)
 	if err != nil {
 		return err
 	}
+	setClientLog(log, f.verbose)
 	config, err := config(f.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	config.UserAgent = "skep-agent/" + versionString()
+	config.UserAgent = "skep-agent/" + version.This().Version
 	o.Node.MapMemory = mapMemory(log, f.maps, f.memory)
-	o.Config, o.Log, o.Version, o.InsecureMetrics = config, log, versionString(), !f.secureMetrics
+	o.Config, o.Log, o.Version, o.InsecureMetrics = config, log, version.This().Version, !f.secureMetrics
 	agent, err := kube.New(o)
 	if err != nil {
 		return err
@@ -145,28 +129,12 @@ func hold(ctx context.Context, to io.Writer, o kube.Options, f flags) error {
 	return errors.Join(group.Wait(), agent.Close())
 }
 
-// logger writes one line an event. What client-go says is for --verbose: what
-// matters of it is said by package kube.
-func logger(to io.Writer, f flags) (*slog.Logger, error) {
-	o := &slog.HandlerOptions{Level: slog.LevelInfo}
-	if f.verbose {
-		o.Level = slog.LevelDebug
+// setClientLog has client-go log with --verbose only: package kube logs what matters of it.
+func setClientLog(log *slog.Logger, verbose bool) {
+	if !verbose {
+		log = slog.New(slog.DiscardHandler)
 	}
-	var log *slog.Logger
-	switch f.logFormat {
-	case "text":
-		log = slog.New(slog.NewTextHandler(to, o))
-	case "json":
-		log = slog.New(slog.NewJSONHandler(to, o))
-	default:
-		return nil, fmt.Errorf("unknown log format %q; use text, json", f.logFormat)
-	}
-	theirs := slog.New(slog.DiscardHandler)
-	if f.verbose {
-		theirs = log
-	}
-	klog.SetSlogLogger(theirs)
-	return log, nil
+	klog.SetSlogLogger(log)
 }
 
 // config finds the API server.

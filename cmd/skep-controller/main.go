@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -23,6 +22,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/skep-dev/skep/cmd/internal/logging"
+	"github.com/skep-dev/skep/cmd/internal/version"
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/policies"
@@ -43,9 +44,6 @@ func execute() int {
 	}
 	return 0
 }
-
-// version is set by the linker for a release.
-var version string
 
 // flags are those that are not controller.Options themselves.
 type flags struct {
@@ -70,7 +68,7 @@ func newCommand() *cobra.Command {
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       versionString(),
+		Version:       version.This().String(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			boundMemory(f.memory)
 			return run(cmd.Context(), o, f)
@@ -103,21 +101,6 @@ func newCommand() *cobra.Command {
 	return cmd
 }
 
-// versionString is the release's version, or the commit the binary was built
-// from.
-func versionString() string {
-	info, ok := debug.ReadBuildInfo()
-	if version != "" || !ok {
-		return version
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return "devel+" + s.Value
-		}
-	}
-	return info.Main.Version
-}
-
 // boundMemory has Go collect what it can before the kernel ends the process, which
 // counts more than Go does: the processes that evaluate policies, and a tenth for what
 // the kernel itself takes and the binary. Under a limit that is small beside those
@@ -147,11 +130,11 @@ func run(ctx context.Context, o controller.Options, f flags) error {
 		}
 		o.Agents.Selector = selector
 	}
-	log, err := logger(f)
+	log, err := logging.New(os.Stderr, f.format, f.verbose)
 	if err != nil {
 		return err
 	}
-	ctrl.SetLogger(log)
+	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
 	if o.Config, err = config(f.kubeconfig); err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
@@ -168,19 +151,4 @@ func config(file string) (*rest.Config, error) {
 		return rest.InClusterConfig()
 	}
 	return clientcmd.BuildConfigFromFlags("", file)
-}
-
-func logger(f flags) (logr.Logger, error) {
-	level := slog.LevelInfo
-	if f.verbose {
-		level = slog.LevelDebug
-	}
-	options := &slog.HandlerOptions{Level: level}
-	switch f.format {
-	case "json":
-		return logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, options)), nil
-	case "text":
-		return logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, options)), nil
-	}
-	return logr.Logger{}, fmt.Errorf("--log-format %q: use text or json", f.format)
 }

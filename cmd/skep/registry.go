@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/skep-dev/skep/cmd/internal/version"
 	"github.com/skep-dev/skep/image/registry"
 )
 
@@ -51,7 +52,7 @@ func (f *registryFlags) client() (*registry.Client, error) {
 		}
 		dir = filepath.Join(base, "skep", "bytecode")
 	}
-	c, err := registry.NewClient(registry.Options{CacheDir: dir, InsecureRegistries: slices.Clone(f.insecure), UserAgent: "skep/" + thisBuild().Version})
+	c, err := registry.NewClient(registry.Options{CacheDir: dir, InsecureRegistries: slices.Clone(f.insecure), UserAgent: "skep/" + version.This().Version})
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}

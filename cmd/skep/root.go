@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/skep-dev/skep/cmd/internal/version"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -28,7 +29,7 @@ func newRoot(s streams) *cobra.Command {
 		Short: "Admit, verify and run eBPF programs, from git to kernel",
 		Long: "Skep validates a program definition, checks who signed its bytecode image, reads the bytecode\n" +
 			"itself, lets the admins' policies decide on all of that, and keeps what is allowed loaded.",
-		Version:       thisBuild().String(),
+		Version:       version.This().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"slices"
 	"time"
@@ -15,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/internal/logging"
+	"github.com/skep-dev/skep/cmd/internal/version"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/policies"
@@ -49,7 +49,11 @@ func newRun() *cobra.Command {
 			"  skep run --source ./definitions --signers ./signers.yaml --once",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.Log, o.MapMemory = logger(cmd.ErrOrStderr(), f.verbose), f.maps.Value()
+			log, err := logging.New(cmd.ErrOrStderr(), "text", f.verbose)
+			if err != nil {
+				return err
+			}
+			o.Log, o.MapMemory = log, f.maps.Value()
 			logStart(o)
 			h, err := nodemode.New(cmd.Context(), o)
 			if err != nil {
@@ -91,17 +95,8 @@ func logStart(o nodemode.Options) {
 	if !slices.Contains(slices.Concat(o.Policies, o.Replaces), policies.ProfileBaseline) {
 		active = append([]string{policies.ProfileBaseline}, active...)
 	}
-	o.Log.Info("skep run", "version", thisBuild().String(), "source", source.Redact(o.Source), "ref", or(o.Ref, "-"), "path", or(o.Path, "-"),
+	o.Log.Info("skep run", "version", version.This().String(), "source", source.Redact(o.Source), "ref", or(o.Ref, "-"), "path", or(o.Path, "-"),
 		"policies", joined(active), "signers", or(joined(o.Signers), "none"), "state", o.State, "dryRun", o.DryRun)
-}
-
-// logger writes text, one line an event.
-func logger(w io.Writer, verbose bool) *slog.Logger {
-	level := slog.LevelInfo
-	if verbose {
-		level = slog.LevelDebug
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
 func runHost(cmd *cobra.Command, h *nodemode.Host, f runFlags) error {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/skep-dev/skep/cmd/internal/version"
 	"github.com/skep-dev/skep/schemas"
 )
 
@@ -88,7 +89,7 @@ func artifact(root, file string) string {
 // rule "schema", a warning a warning, what a policy in Audit mode would deny a note, and
 // what could not be determined an error of the rule "unknown".
 func sarif(results []vetResult) sarifLog {
-	run := sarifRun{Tool: sarifTool{Driver: sarifDriver{Name: "skep", Version: thisBuild().Version, Rules: []sarifRule{}}}, Results: []sarifResult{}}
+	run := sarifRun{Tool: sarifTool{Driver: sarifDriver{Name: "skep", Version: version.This().Version, Rules: []sarifRule{}}}, Results: []sarifResult{}}
 	seen := map[string]bool{}
 	add := func(r vetResult, level, rule, path, text string, from schemas.Position) {
 		if !seen[rule] {

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/controller/leader"
 )
 
@@ -230,9 +231,4 @@ func (c *Certificates) show(p pair) {
 	}
 }
 
-func (c *Certificates) now() time.Time {
-	if c.Now == nil {
-		return time.Now()
-	}
-	return c.Now()
-}
+func (c *Certificates) now() time.Time { return clock.OrSystem(c.Now)() }

@@ -25,6 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/skep-dev/skep/clock"
 )
 
 // Options says which Pods are agents'.
@@ -219,9 +221,4 @@ func (w *Watch) Reconcile(ctx context.Context, _ reconcile.Request) (ctrl.Result
 	return ctrl.Result{RequeueAfter: next}, nil
 }
 
-func (w *Watch) now() time.Time {
-	if w.Now == nil {
-		return time.Now()
-	}
-	return w.Now()
-}
+func (w *Watch) now() time.Time { return clock.OrSystem(w.Now)() }

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/controller/sealing"
@@ -580,9 +581,4 @@ func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live inten
 	return standing.Err == nil && !standing.Verdict.Allowed(), unloads, byCluster
 }
 
-func (r *Reconciler) now() time.Time {
-	if r.Now == nil {
-		return time.Now()
-	}
-	return r.Now()
-}
+func (r *Reconciler) now() time.Time { return clock.OrSystem(r.Now)() }

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/clock"
 )
 
 // Sweeper deletes the BpfImages that nothing has used for long. It runs on the
@@ -38,10 +39,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	if err := s.Client.List(ctx, &all); err != nil {
 		return fmt.Errorf("list images: %w", err)
 	}
-	keepFor, now := cmp.Or(s.KeepFor, 24*time.Hour), time.Now
-	if s.Now != nil {
-		now = s.Now
-	}
+	keepFor, now := cmp.Or(s.KeepFor, 24*time.Hour), clock.OrSystem(s.Now)
 	for i := range all.Items {
 		o := &all.Items[i]
 		if used[digestOf(o.Name)] != nil || now().Sub(o.CreationTimestamp.Time) < keepFor {

@@ -48,7 +48,7 @@ func newLane(o laneOptions, now func() time.Time) *lane {
 	if o.perSecond > 0 {
 		all = rate.NewLimiter(rate.Limit(o.perSecond), int(2*o.perSecond))
 	}
-	return &lane{options: o, now: now, all: all, places: semaphore.NewWeighted(o.atOnce), names: cache.NewLRUExpireCacheWithClock(maxNames, clock(now))}
+	return &lane{options: o, now: now, all: all, places: semaphore.NewWeighted(o.atOnce), names: cache.NewLRUExpireCacheWithClock(maxNames, cacheClock(now))}
 }
 
 // enter takes a place for a token of that name, and returns how to give it back;

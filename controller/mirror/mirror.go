@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/limit"
@@ -375,11 +376,7 @@ func (s *Server) live(ctx context.Context, digest string) ([]intent.Payload, err
 // reviewer decides whose tokens are; it is made on first use.
 func (s *Server) reviewer() *reviewer {
 	s.once.Do(func() {
-		now := s.Now
-		if now == nil {
-			now = time.Now
-		}
-		s.tokens = newReviewer(s.Client, s.Agent, s.Replica, s.SigningKeys, now)
+		s.tokens = newReviewer(s.Client, s.Agent, s.Replica, s.SigningKeys, clock.OrSystem(s.Now))
 	})
 	return s.tokens
 }

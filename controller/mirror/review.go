@@ -68,7 +68,7 @@ const (
 )
 
 func newReviewer(c client.Client, agent, replica string, keys func(context.Context) ([]byte, error), now func() time.Time) *reviewer {
-	remember := func(most int) *cache.LRUExpireCache { return cache.NewLRUExpireCacheWithClock(most, clock(now)) }
+	remember := func(most int) *cache.LRUExpireCache { return cache.NewLRUExpireCacheWithClock(most, cacheClock(now)) }
 	return &reviewer{
 		client: c, agent: agent, replica: replica, now: now, keys: &signingKeys{fetch: keys},
 		accepted: remember(maxAnswers), refused: remember(maxAnswers), addresses: remember(maxAddresses),
@@ -78,11 +78,11 @@ func newReviewer(c client.Client, agent, replica string, keys func(context.Conte
 	}
 }
 
-// clock is a function as a cache asks for the time.
-type clock func() time.Time
+// cacheClock is a function as a cache asks for the time.
+type cacheClock func() time.Time
 
 // Now implements cache.Clock.
-func (c clock) Now() time.Time { return c() }
+func (c cacheClock) Now() time.Time { return c() }
 
 // admit returns whose the token of a request is.
 func (v *reviewer) admit(r *http.Request) (asker, error) {

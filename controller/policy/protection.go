@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/lifecycle"
 )
 
@@ -234,9 +235,4 @@ func (k *Keeper) Protected() int {
 	return held
 }
 
-func (k *Keeper) now() time.Time {
-	if k.Now == nil {
-		return time.Now()
-	}
-	return k.Now()
-}
+func (k *Keeper) now() time.Time { return clock.OrSystem(k.Now)() }

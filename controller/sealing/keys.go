@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -244,12 +245,7 @@ func (s *Store) overlapped(o *corev1.Secret, annotation string) bool {
 	return err == nil && s.now().Sub(since) >= overlap
 }
 
-func (s *Store) now() time.Time {
-	if s.Now == nil {
-		return time.Now()
-	}
-	return s.Now()
-}
+func (s *Store) now() time.Time { return clock.OrSystem(s.Now)() }
 
 // publics is every public key of a Secret, as PEM.
 func publics(o *corev1.Secret) ([]byte, error) {

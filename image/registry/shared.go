@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 
+	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/image"
 )
 
@@ -86,9 +87,7 @@ type right struct {
 func NewShared(own *Client, o SharedOptions) *Shared {
 	o.FreshFor = cmp.Or(o.FreshFor, 10*time.Minute)
 	o.StaleFor = cmp.Or(o.StaleFor, 24*time.Hour)
-	if o.Now == nil {
-		o.Now = time.Now
-	}
+	o.Now = clock.OrSystem(o.Now)
 	s := &Shared{own: own, options: o, tenants: map[string]*tenant{}, down: map[string]time.Time{}}
 	_, _ = rand.Read(s.salt[:])
 	return s

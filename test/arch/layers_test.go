@@ -23,7 +23,7 @@ const anything = "*"
 // folders below it; no arrow runs up.
 func layers() []row {
 	with := func(packages []string, more ...string) []string { return slices.Concat(packages, more) }
-	one := []string{"api/v1alpha1", "hook", "atomicfile", "limit", "text"}
+	one := []string{"api/v1alpha1", "hook", "atomicfile", "clock", "limit", "text"}
 	two := with(one, "schemas", "bytecode", "image", "intent")
 	three := with(two, "signing")
 	four := with(three, "policies")
@@ -40,6 +40,7 @@ func layers() []row {
 		{"schemas", with(one, "confined")},
 		{"bytecode", one},
 		{"atomicfile", nil},
+		{"clock", nil},
 		{"limit", nil},
 		{"text", nil},
 		{"kubeauth", nil},

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,8 +14,8 @@ import (
 	"github.com/skep-dev/skep/agent/plan"
 )
 
-// Owner is what Skep writes into the kernel beside each program, so that
-// others can tell whose it is: bpftool prog show prints it.
+// Owner names the application of a program. Skep writes it into the kernel beside each
+// program; bpftool prog show and skep inventory print it.
 type Owner struct {
 	// App is the application's identity; for a chain those of its members, with
 	// commas between, and how many more there are.
@@ -24,9 +25,20 @@ type Owner struct {
 	Revision string `json:"revision,omitempty"`
 }
 
-// ownerVariable is printed by bpftool without its first part, as "skep"
+// OwnerVariable is printed by bpftool without its first part, as "skep"
 // (bpf_metadata_ of tools/bpf/bpftool/prog.c).
-const ownerVariable = "bpf_metadata_skep"
+const OwnerVariable = "bpf_metadata_skep"
+
+// ParseOwner reads what is at OwnerVariable, a string of JSON that ends at a zero byte. It
+// returns nil if the string names no owner.
+func ParseOwner(value []byte) *Owner {
+	text, _, _ := bytes.Cut(value, []byte{0})
+	var o Owner
+	if err := json.Unmarshal(text, &o); err != nil || o.App == "" {
+		return nil
+	}
+	return &o
+}
 
 func ownerOf(p *Prepared) Owner {
 	return Owner{App: p.Application.String(), UID: p.UID, Revision: p.Revision}
@@ -75,7 +87,7 @@ func bindOwner(programs []*ebpf.Program, o Owner) error {
 // ownerType is the variable that holds an owner of so many bytes.
 func ownerType(size uint32) *btf.Var {
 	char := &btf.Int{Name: "char", Size: 1, Encoding: btf.Char}
-	return &btf.Var{Name: ownerVariable, Linkage: btf.GlobalVar,
+	return &btf.Var{Name: OwnerVariable, Linkage: btf.GlobalVar,
 		Type: &btf.Array{Index: &btf.Int{Name: "int", Size: 4}, Type: char, Nelems: size}}
 }
 

@@ -1,4 +1,4 @@
-package main
+package version
 
 import (
 	"runtime/debug"
@@ -24,7 +24,7 @@ func TestVersionTellsTheCommit(t *testing.T) {
 		"a build that looked at no git": {&debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, "", "(devel)", ""},
 		"a build that knows nothing":    {nil, "", "unknown", ""},
 	} {
-		b := buildOf(c.info, c.release)
+		b := of(c.info, c.release)
 		if b.String() != c.says || b.Time != c.when || !strings.HasPrefix(b.Go, "go") || !strings.Contains(b.Platform, "/") {
 			t.Errorf("%s: %q, %+v; want %q", name, b, b, c.says)
 		}

@@ -1,0 +1,25 @@
+// Package logging makes the logger of a command from its flags. It sets no default of other
+// packages.
+package logging
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+)
+
+// New returns a logger that writes one line per event to w. The format is text or json;
+// verbose adds what is for debugging.
+func New(w io.Writer, format string, verbose bool) (*slog.Logger, error) {
+	o := &slog.HandlerOptions{Level: slog.LevelInfo}
+	if verbose {
+		o.Level = slog.LevelDebug
+	}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, o)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, o)), nil
+	}
+	return nil, fmt.Errorf("unknown log format %q; use text, json", format)
+}

@@ -1,0 +1,64 @@
+// Package version knows which build a command is. It prints nothing.
+package version
+
+import (
+	"cmp"
+	"runtime"
+	"runtime/debug"
+)
+
+// release is set by the linker for a release.
+var release string
+
+// Build is what a binary knows of itself. Its keys are part of the command line's contract.
+type Build struct {
+	// Version is the release's, or what Go made of the commit.
+	Version string `json:"version"`
+	// Revision is the commit; empty if Go did not read git.
+	Revision string `json:"revision,omitempty"`
+	// Time is when the commit was made.
+	Time string `json:"time,omitempty"`
+	// Modified reports whether files differed from the commit.
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// This returns the build of the running binary.
+func This() Build {
+	info, _ := debug.ReadBuildInfo()
+	return of(info, release)
+}
+
+// of reads what Go wrote into the binary; info is nil if Go wrote nothing. A release has a
+// version of its own.
+func of(info *debug.BuildInfo, release string) Build {
+	b := Build{Version: release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info != nil {
+		b.Version = cmp.Or(release, info.Main.Version)
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				b.Revision = s.Value
+			case "vcs.time":
+				b.Time = s.Value
+			case "vcs.modified":
+				b.Modified = s.Value == "true"
+			}
+		}
+	}
+	b.Version = cmp.Or(b.Version, "unknown")
+	return b
+}
+
+// String returns the version and, if known, the commit.
+func (b Build) String() string {
+	s := b.Version
+	if b.Revision != "" {
+		s += " " + b.Revision[:min(12, len(b.Revision))]
+	}
+	if b.Modified {
+		s += " with changes"
+	}
+	return s
+}
