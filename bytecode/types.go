@@ -16,6 +16,10 @@ import (
 // each variable gets its own copy of every type it reaches.
 const maxTypeCopies = 1 << 20
 
+// textNoType is how the library says that an object has no type of that id. A type that
+// refers to none is btf.ErrNotFound as well.
+func textNoType(id btf.TypeID) string { return fmt.Sprintf("type id %d: %v", id, btf.ErrNotFound) }
+
 // checkTypes looks at every type, in order. The parser looks only at those it
 // comes across, in an order that changes from run to run, and takes a type that
 // it failed on for a good one when it meets it again: broken type information
@@ -33,7 +37,7 @@ func checkTypes(object []byte) error {
 		t, err := types.TypeByID(id)
 		switch {
 		case err == nil:
-		case errors.Is(err, btf.ErrNotFound) && strings.HasSuffix(err.Error(), fmt.Sprintf("type id %d: %v", id, btf.ErrNotFound)):
+		case errors.Is(err, btf.ErrNotFound) && strings.HasSuffix(err.Error(), textNoType(id)):
 			return nil // that was the last
 		default:
 			// A type that refers to none: Spec.All would end here in silence.

@@ -27,6 +27,20 @@ const (
 	maxValue   = 80
 )
 
+// CUE's errors have no types. These are the texts and formats that tell them apart.
+const (
+	textNotAllowed = "field not allowed"
+	textRequired   = "field is required but not present"
+	textNoneFits   = "errors in empty disjunction"
+	textInvalid    = "invalid value"
+	textListLength = "incompatible list lengths"
+	textConflict   = "conflicting values"
+	textIncomplete = "incomplete value"
+	textNoModule   = "cannot find module"
+	textNoTag      = "no tag for %q"
+	textUnusedTag  = "tag %q not used in any file"
+)
+
 // explain turns CUE's errors into problems, one for each path. v is the
 // definition they are about, where there is one.
 func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem {
@@ -54,7 +68,7 @@ func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem
 			if strings.Contains(at, "@") && strings.Contains(at, "/") {
 				p.Path = "" // It is the import path of the package.
 			}
-			if strings.Contains(p.Message, "cannot find module") || strings.Contains(p.Message, noNetwork) {
+			if strings.Contains(p.Message, textNoModule) || strings.Contains(p.Message, noNetwork) {
 				p.Fix = "put the package below cue.mod/pkg"
 			}
 		}
@@ -87,7 +101,7 @@ func (s *scope) text(e errors.Error) string {
 // that the schema has above the field.
 func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1.Identity) (message, fix string) {
 	format, _ := e.Msg()
-	if said, cure, ok := strings.Cut(s.text(e), "; "); ok && inSchema(e.Position()) && !strings.HasPrefix(format, "invalid value") {
+	if said, cure, ok := strings.Cut(s.text(e), "; "); ok && inSchema(e.Position()) && !strings.HasPrefix(format, textInvalid) {
 		// The schema's own words: what is wrong; what would fix it.
 		return said, cure
 	}
@@ -100,22 +114,22 @@ func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1
 	switch {
 	case len(fields) == 1 && last == "apiVersion":
 		return s.text(e) + s.elsewhere(e), rightVersion
-	case format == "field not allowed":
+	case format == textNotAllowed:
 		parent, _ := lookup(def, fields[:max(len(fields)-1, 0)])
 		return fmt.Sprintf("field %s is not known here", or(last, `""`)), suggest(last, fieldNames(parent), "Remove it, or use one of ")
-	case format == "field is required but not present":
+	case format == textRequired:
 		return fmt.Sprintf("field %s is missing", last), or(doc, "Add the field.")
-	case strings.Contains(format, "errors in empty disjunction"):
+	case strings.Contains(format, textNoneFits):
 		given := written(v, fields)
 		if values := alternatives(nodes); len(values) > 0 {
 			fix = " " + suggest(unquote(given), values, "Use one of ")
 		}
 		return given + " is not an accepted value", or(strings.TrimSpace(doc+fix), "Give a value the schema accepts.")
-	case doc != "" && (strings.HasPrefix(format, "invalid value") || strings.HasPrefix(format, "incompatible list lengths")):
+	case doc != "" && (strings.HasPrefix(format, textInvalid) || strings.HasPrefix(format, textListLength)):
 		return written(v, fields) + " is not an accepted value", doc
-	case strings.HasPrefix(format, "conflicting values"):
+	case strings.HasPrefix(format, textConflict):
 		return s.text(e) + s.elsewhere(e), or(doc, "Correct the value.")
-	case strings.HasPrefix(format, "incomplete value"):
+	case strings.HasPrefix(format, textIncomplete):
 		return "the value is not concrete: " + s.text(e), or(doc, "Give it a concrete value.")
 	}
 	return s.text(e), or(doc, "Correct the value.")
@@ -153,7 +167,7 @@ const nestedFix = "a CUE package of a subfolder has the files of the same packag
 // nested reports whether values conflict that stand in a folder and in one below
 // it, in packages of one name, which CUE joins.
 func (s *scope) nested(e errors.Error) bool {
-	if format, _ := e.Msg(); !strings.HasPrefix(format, "conflicting values") {
+	if format, _ := e.Msg(); !strings.HasPrefix(format, textConflict) {
 		return false
 	}
 	places := s.places(e)

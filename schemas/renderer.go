@@ -147,7 +147,7 @@ func (r *renderer) argument(u unit) string {
 func unusedTag(err error) string {
 	for _, e := range errors.Errors(err) {
 		format, args := e.Msg()
-		if format == "no tag for %q" || format == "tag %q not used in any file" {
+		if format == textNoTag || format == textUnusedTag {
 			if key, ok := args[0].(string); ok {
 				return key
 			}

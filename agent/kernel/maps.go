@@ -58,6 +58,10 @@ func (p *Prepared) carry(old *Revision, layouts *layout.Hasher) (map[string]*ebp
 	return shared, reports
 }
 
+// textIncompatible ends what the library says of a map that does not fit; the reasons before
+// it have no type.
+func textIncompatible() string { return ": " + ebpf.ErrMapIncompatible.Error() }
+
 // differs says why the contents of m cannot stay, or nothing.
 func (p *Prepared) differs(name string, m *ebpf.Map, had string, layouts *layout.Hasher) string {
 	ms := p.Spec.Maps[name].Copy()
@@ -74,7 +78,7 @@ func (p *Prepared) differs(name string, m *ebpf.Map, had string, layouts *layout
 		ms.Flags |= m.Flags() & unix.BPF_F_MMAPABLE
 	}
 	if err := ms.Compatible(m); err != nil {
-		return strings.TrimSuffix(err.Error(), ": "+ebpf.ErrMapIncompatible.Error())
+		return strings.TrimSuffix(err.Error(), textIncompatible())
 	}
 	if !layouts.Same(had, p.Spec.Maps[name]) {
 		return "the layout of its key or value changed"
