@@ -60,7 +60,7 @@ func (p *pass) ends(a plan.Action) bool {
 	case plan.Detach, plan.Drop, plan.Forget:
 		return true
 	case plan.SetChain:
-		return len(changes(a.Members, p.givenTo(a.Ifindex))) == 0
+		return len(changes(a.Members, p.live.GivenTo(a.Ifindex))) == 0
 	}
 	return false
 }
@@ -100,7 +100,7 @@ func (p *pass) standsIn(uid, revision string) bool {
 // concerned are the applications that a chain has and those that it is to have.
 func (p *pass) concerned(a plan.Action) []string {
 	members := slices.Clone(a.Members)
-	if c := p.owned.chains[a.Ifindex]; c != nil && c.Version != nil {
+	if c := p.live.Chains[a.Ifindex]; c != nil && c.Version != nil {
 		members = append(members, c.Version.Members...)
 	}
 	return uidsOf(members)
@@ -108,7 +108,7 @@ func (p *pass) concerned(a plan.Action) []string {
 
 // runsYet reports whether a chain runs what is to be dropped.
 func (p *pass) runsYet(a plan.Action) bool {
-	return slices.ContainsFunc(p.chained(a.UID), func(m plan.Member) bool {
+	return slices.ContainsFunc(p.live.Members(a.UID), func(m plan.Member) bool {
 		return a.Verb == plan.Forget || m.Revision == a.Revision
 	})
 }
@@ -274,7 +274,7 @@ func (p *pass) do(a plan.Action) error {
 	case plan.Drop:
 		return p.drop(a)
 	case plan.Forget:
-		return p.forget(a)
+		return p.live.Forget(a.UID)
 	}
 	return fmt.Errorf("do %s: no such action", a)
 }
@@ -289,7 +289,7 @@ func (p *pass) attach(a plan.Action) error {
 }
 
 func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
-	old := p.owned.links[a.UID][a.Attachment.Key()]
+	old := p.live.Links[a.UID][a.Attachment.Key()]
 	target, err := p.targets.Find(a.Attachment)
 	if err != nil {
 		return err
@@ -303,8 +303,8 @@ func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	p.owned.putLink(pinned)
-	delete(p.facts, pinned.Path)
+	p.live.PutLink(pinned)
+	p.look.Changed(pinned.Path)
 	if old != nil {
 		p.logClose("replaced link", old)
 	}
@@ -312,7 +312,7 @@ func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
 }
 
 func (p *pass) programOf(a plan.Action) (*ebpf.Program, error) {
-	r := p.owned.revisions[a.UID][a.Revision]
+	r := p.live.Revisions[a.UID][a.Revision]
 	if r == nil || r.Programs[a.Attachment.Instance] == nil {
 		return nil, fmt.Errorf("attach %s: revision %s of it is not in the kernel", a.Attachment.Instance, a.Revision)
 	}
@@ -325,13 +325,13 @@ func (p *pass) neighbours(a plan.Action) attach.Neighbours {
 	if h, ok := hook.Lookup(a.Attachment.Hook); !ok || h.Sharing != hook.Ordered {
 		return n
 	}
-	for uid, links := range p.owned.links {
+	for uid, links := range p.live.Links {
 		for _, l := range links {
 			at := l.Attachment
 			if at.Hook != a.Attachment.Hook || at.Ifindex != a.Attachment.Ifindex || uid == a.UID && at.Key() == a.Attachment.Key() {
 				continue
 			}
-			id := p.factsOf(l.Path, l.Link).ID
+			id := p.look.Facts(l.Path, l.Link).ID
 			if cmp.Or(plan.Compare(at, a.Attachment), cmp.Compare(uid, a.UID)) < 0 {
 				n.Before = append(n.Before, id)
 			} else {
@@ -348,7 +348,7 @@ func (p *pass) move(a plan.Action) error {
 	if _, err := p.programOf(a); err != nil {
 		return err
 	}
-	r := p.owned.revisions[a.UID][a.Revision]
+	r := p.live.Revisions[a.UID][a.Revision]
 	for _, program := range r.Copies(a.Attachment.Instance) {
 		err := p.attachProgram(a, program)
 		if !errors.Is(err, unix.EEXIST) {
@@ -364,7 +364,7 @@ func (p *pass) move(a plan.Action) error {
 
 // update swaps the program under a link that stays.
 func (p *pass) update(a plan.Action) error {
-	l := p.owned.links[a.UID][a.Attachment.Key()]
+	l := p.live.Links[a.UID][a.Attachment.Key()]
 	program, err := p.programOf(a)
 	if err != nil {
 		return err
@@ -378,7 +378,7 @@ func (p *pass) update(a plan.Action) error {
 		return err
 	}
 	l.Attachment = a.Attachment
-	delete(p.facts, l.Path)
+	p.look.Changed(l.Path)
 	return nil
 }
 
@@ -406,12 +406,12 @@ func isUnusable(err error) bool {
 
 // setChain gives an interface's link the program of the members.
 func (p *pass) setChain(a plan.Action) error {
-	c := p.owned.chains[a.Ifindex]
+	c := p.live.Chains[a.Ifindex]
 	if len(a.Members) == 0 {
 		if err := p.store.RemoveChain(c); err != nil {
 			return err
 		}
-		delete(p.owned.chains, a.Ifindex)
+		delete(p.live.Chains, a.Ifindex)
 		return nil
 	}
 	v, err := p.versionOf(a, c)
@@ -419,14 +419,14 @@ func (p *pass) setChain(a plan.Action) error {
 		return err
 	}
 	if err := p.runVersion(a, v, c); err != nil {
-		if c = p.owned.chains[a.Ifindex]; c == nil || c.Version != v {
+		if c = p.live.Chains[a.Ifindex]; c == nil || c.Version != v {
 			p.logClose("chain that was not attached", v)
 		}
 		return err
 	}
 	// Who waited for this one is next.
 	p.again = p.again || p.behind[a.Ifindex]
-	return p.dropFormer(p.owned.chains[a.Ifindex])
+	return p.dropFormer(p.live.Chains[a.Ifindex])
 }
 
 // runVersion pins a version and has the interface's link run it.
@@ -502,8 +502,8 @@ func (p *pass) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Ch
 		}
 		p.logClose("severed chain", old)
 	}
-	p.owned.chains[a.Ifindex] = c
-	delete(p.facts, p.store.ChainPath(a.Ifindex))
+	p.live.Chains[a.Ifindex] = c
+	p.look.Changed(p.store.ChainPath(a.Ifindex))
 	return nil
 }
 

@@ -34,9 +34,9 @@ var errQueued = errors.New("it waits for another application")
 // oldest application. What does not fit is taken out of the pass, with an error.
 // Only what can be counted is looked at here; the verifier has its say later.
 func (p *pass) admit() {
-	p.present = p.presence(p.state.Links, p.state.Chains)
+	p.present = p.presence(p.look.State.Links, p.look.State.Chains)
 	p.leaveOutAsBefore()
-	for range 3*len(p.apps) + len(p.want.Applications)*(len(p.state.Interfaces)+1) {
+	for range 3*len(p.apps) + len(p.want.Applications)*(len(p.look.State.Interfaces)+1) {
 		if !p.refuseUnfit() {
 			return
 		}
@@ -94,8 +94,8 @@ func (p *pass) claims() map[plan.Place][]claim {
 		}
 	}
 	for at, one := range p.present {
-		if i := slices.IndexFunc(p.state.Interfaces, func(i plan.Interface) bool { return i.Name == at.iface }); i >= 0 && slices.Contains(p.want.Frozen, at.uid) {
-			place := plan.Place{Hook: at.hook, Ifindex: p.state.Interfaces[i].Index, Interface: at.iface}
+		if i := slices.IndexFunc(p.look.State.Interfaces, func(i plan.Interface) bool { return i.Name == at.iface }); i >= 0 && slices.Contains(p.want.Frozen, at.uid) {
+			place := plan.Place{Hook: at.hook, Ifindex: p.look.State.Interfaces[i].Index, Interface: at.iface}
 			all[place] = append(all[place], p.frozenClaim(at, one))
 		}
 	}
@@ -185,7 +185,7 @@ func (p *pass) needOf(uid, hookName, revision string, programs []string) plan.Ne
 	need := plan.Need{Programs: len(programs)}
 	switch hookName {
 	case plan.MapMemory().Hook:
-		return memoryOf(map[string]*kernel.Revision{revision: p.owned.revisions[uid][revision]})
+		return memoryOf(map[string]*kernel.Revision{revision: p.live.Revisions[uid][revision]})
 	case plan.XDP:
 	default:
 		return need
@@ -215,10 +215,10 @@ func (p *pass) limits(place plan.Place) plan.Limits {
 		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: p.opts.NamespaceShare}
 	}
 	ours := map[link.ID]bool{}
-	for _, links := range p.owned.links {
+	for _, links := range p.live.Links {
 		for _, l := range links {
 			if l.Attachment.Hook == place.Hook && l.Attachment.Ifindex == place.Ifindex {
-				ours[p.factsOf(l.Path, l.Link).ID] = true
+				ours[p.look.Facts(l.Path, l.Link).ID] = true
 			}
 		}
 	}
@@ -265,7 +265,7 @@ func (p *pass) runsElsewhere(here ranAt, revision string) bool {
 		if limited(a.Hook) {
 			return at != here && (p.present[at].covers(revision, []string{a.Program}) || p.ran[at].covers(revision, []string{a.Program}))
 		}
-		return slices.ContainsFunc(p.state.Links, func(l plan.Link) bool {
+		return slices.ContainsFunc(p.look.State.Links, func(l plan.Link) bool {
 			return l.UID == here.uid && l.Revision == revision && l.Attachment.Key() == a.Key()
 		})
 	})
@@ -407,7 +407,7 @@ func (p *pass) addPending(app *application) {
 			if h, ok := hook.Lookup(at.Hook); !ok || h.Shape != hook.NetworkDevice || !limited(at.Hook) {
 				continue
 			}
-			found, err := targets.OnInterfaces(plan.Attachment{Hook: at.Hook}, at, p.state.Interfaces)
+			found, err := targets.OnInterfaces(plan.Attachment{Hook: at.Hook}, at, p.look.State.Interfaces)
 			if err != nil {
 				continue
 			}

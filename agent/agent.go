@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/retry"
@@ -107,8 +108,8 @@ type Agent struct {
 
 	// work is held by whoever changes the kernel.
 	work sync.Mutex
-	// owned is what is open, under work.
-	owned ownedState
+	// live is what is open, under work.
+	live *live.Set
 	// loads run beside the loop, under work.
 	loads *loads.Queue
 	// conflicts are links that were put back, under work.
@@ -142,12 +143,6 @@ type Agent struct {
 	// hindered are the interfaces, by index, whose chain cannot be loaded without a
 	// member that is to be unloaded; under work.
 	hindered map[int]*hindered
-	// boot is that of the machine, and keptRemnants what is on disk of the links that
-	// were taken away; under work.
-	boot         string
-	keptRemnants []keptRemnant
-	// told are the paths of the strays that were logged, under work.
-	told map[string]bool
 
 	// intake is held while intents are accepted that a pass is to see together.
 	intake sync.Mutex
@@ -182,7 +177,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a := &Agent{opts: o, store: store, dir: dir, wake: make(chan struct{}, 1), loads: loads.NewQueue(o.Clock, o.Log, observeLoads(o.Observer)),
+	a := &Agent{opts: o, store: store, dir: dir, live: live.New(store, dir.Path(statedir.Remnants), o.Log), wake: make(chan struct{}, 1), loads: loads.NewQueue(o.Clock, o.Log, observeLoads(o.Observer)),
 		conflicts: retry.NewConflicts(o.BackOff), attempts: retry.NewAttempts(o.BackOff), waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain,
 		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}, apps: map[string]*application{}, settled: make(chan struct{}),
 		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
@@ -191,7 +186,7 @@ func New(o Options) (*Agent, error) {
 	if a.ran, err = readRan(a.dir.Path(statedir.Ran)); err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
 	}
-	if err := errors.Join(a.checkMount(), a.restore(), a.adopt()); err != nil {
+	if err := errors.Join(a.checkMount(), a.restore(), a.live.Adopt(a.nameOf)); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
 	}
 	return a, nil
@@ -228,12 +223,9 @@ func fillDefaults(o *Options) {
 	}
 }
 
-// bootID changes with every start of the machine; see random(4).
-const bootID = "/proc/sys/kernel/random/boot_id"
-
 // checkMount warns of a second bpf file system.
 func (a *Agent) checkMount() error {
-	boot, err := os.ReadFile(bootID)
+	boot, err := os.ReadFile(live.BootID)
 	if err != nil {
 		return fmt.Errorf("read boot id: %w", err)
 	}
@@ -256,5 +248,5 @@ func (a *Agent) Close() error {
 	a.work.Lock()
 	defer a.work.Unlock()
 	a.lookups.Close()
-	return errors.Join(a.loads.Close(), a.owned.close(), a.store.Close())
+	return errors.Join(a.loads.Close(), a.live.Close(), a.store.Close())
 }

@@ -28,11 +28,11 @@ type begun struct {
 // followStartedChains looks at what was begun, and what it is good for by now.
 func (p *pass) followStartedChains() {
 	wanted := map[int][]plan.Member{}
-	for _, c := range plan.WantedChains(p.want, p.state) {
+	for _, c := range plan.WantedChains(p.want, p.look.State) {
 		wanted[c.Ifindex] = c.Members
 	}
 	for index, b := range p.begun {
-		want, running := wanted[index], p.givenTo(index)
+		want, running := wanted[index], p.live.GivenTo(index)
 		if len(want) == 0 || slices.Equal(running, want) {
 			delete(p.begun, index)
 			continue

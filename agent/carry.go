@@ -11,9 +11,9 @@ import (
 // that are about to run for the first time.
 func (p *pass) carryVariables() {
 	for _, want := range p.want.Applications {
-		old := p.liveRevision(want.UID)
-		next := p.owned.revisions[want.UID][want.Revision]
-		if old == nil || next == nil || old == next || p.runs(want.UID, want.Revision) {
+		old := p.look.Revision(want.UID)
+		next := p.live.Revisions[want.UID][want.Revision]
+		if old == nil || next == nil || old == next || p.look.Runs(want.UID, want.Revision) {
 			continue
 		}
 		if err := p.carry(want, old, next); err != nil {
@@ -55,12 +55,4 @@ func (p *pass) carry(want plan.Application, old, next *kernel.Revision) error {
 		}
 	}
 	return err
-}
-
-// runs reports whether any link runs the revision.
-func (p *pass) runs(uid, revision string) bool {
-	return slices.ContainsFunc(p.state.Links, func(l plan.Link) bool { return l.UID == uid && l.Revision == revision }) ||
-		slices.ContainsFunc(p.state.Chains, func(c plan.Chain) bool {
-			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision == revision })
-		})
 }

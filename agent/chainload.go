@@ -41,7 +41,7 @@ func (p *pass) loadChain(ifindex int, members, running []plan.Member, suspect st
 
 // loneMember is the version of a chain with one member: its own program.
 func (p *pass) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
-	r := p.owned.revisions[m.UID][m.Revision]
+	r := p.live.Revisions[m.UID][m.Revision]
 	if r == nil || r.Programs[plan.Instance(m.Program, plan.XDP, "")] == nil {
 		return nil, &memberError{m.UID, fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
 	}
@@ -58,7 +58,7 @@ func (p *pass) chainKey(ifindex int, members []plan.Member, suspect string) stri
 	var key strings.Builder
 	fmt.Fprintf(&key, "chain %d %s", ifindex, suspect)
 	for _, m := range members {
-		fmt.Fprintf(&key, " %+v of %q", m, p.owned.revisions[m.UID][m.Revision].Key())
+		fmt.Fprintf(&key, " %+v of %q", m, p.live.Revisions[m.UID][m.Revision].Key())
 	}
 	return key.String()
 }
@@ -111,15 +111,6 @@ func (p *pass) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
 // changes lists the applications with a member that does not run exactly so.
 func changes(members, running []plan.Member) []string {
 	return uidsOf(slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return slices.Contains(running, m) }))
-}
-
-// givenTo are the members of the program that an interface's link was given,
-// whether or not the link runs it now.
-func (p *pass) givenTo(ifindex int) []plan.Member {
-	if c := p.owned.chains[ifindex]; c != nil && c.Version != nil {
-		return c.Version.Members
-	}
-	return nil
 }
 
 // urgencyOf is what the load of a chain is for.
@@ -292,7 +283,7 @@ func revisionKey(uid, revision string) string { return uid + "@" + revision }
 // runsOf reads how often the members of the running chain ran, so that their
 // counts go on.
 func (p *pass) runsOf(ifindex int) map[string]uint64 {
-	c := p.owned.chains[ifindex]
+	c := p.live.Chains[ifindex]
 	if c == nil || c.Version == nil || c.Version.Counters == nil {
 		return nil
 	}
@@ -338,7 +329,7 @@ func (p *pass) shareMaps(members []plan.Member) (sharedMaps, error) {
 		if shared[key] != nil {
 			continue
 		}
-		r, err := p.owned.revisions[m.UID][m.Revision].Share()
+		r, err := p.live.Revisions[m.UID][m.Revision].Share()
 		if err != nil {
 			shared.close()
 			return nil, fmt.Errorf("load chain: %w", err)

@@ -16,7 +16,7 @@ func (p *pass) fitChains() {
 	p.followStartedChains()
 	p.excludeAgain()
 	// Each turn refuses, takes out or leaves something more.
-	for range (len(p.apps) + 2) * (len(plan.WantedChains(p.want, p.state)) + 1) {
+	for range (len(p.apps) + 2) * (len(plan.WantedChains(p.want, p.look.State)) + 1) {
 		misfit := p.loadChains()
 		if misfit == nil {
 			return
@@ -30,9 +30,9 @@ type unfitChain func()
 
 // loadChains loads what changed, up to the first that does not fit.
 func (p *pass) loadChains() unfitChain {
-	for _, want := range plan.WantedChains(p.want, p.state) {
-		have := p.chainOf(want.Ifindex)
-		running := p.givenTo(want.Ifindex)
+	for _, want := range plan.WantedChains(p.want, p.look.State) {
+		have := p.look.Chain(want.Ifindex)
+		running := p.live.GivenTo(want.Ifindex)
 		// What the link was given needs no load where only the link is healed.
 		if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
 			continue
@@ -107,14 +107,4 @@ func isNew(m plan.Member, running []plan.Member) bool {
 
 func without(members []plan.Member, uids []string) []plan.Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return slices.Contains(uids, m.UID) })
-}
-
-// chainOf finds the interface's chain that runs.
-func (p *pass) chainOf(ifindex int) *plan.Chain {
-	for i, c := range p.state.Chains {
-		if c.Ifindex == ifindex && !c.Severed {
-			return &p.state.Chains[i]
-		}
-	}
-	return nil
 }

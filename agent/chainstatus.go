@@ -51,9 +51,9 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.state.Interfaces = interfaces
+	p.look.State.Interfaces = interfaces
 	all := []ChainStatus{}
-	for _, c := range a.owned.chains {
+	for _, c := range a.live.Chains {
 		if c.Version == nil {
 			continue
 		}
@@ -72,7 +72,7 @@ func (p *pass) chainStatus(c *kernel.Chain) (ChainStatus, error) {
 	if err != nil {
 		return ChainStatus{}, fmt.Errorf("tell chain of interface %d: %w", c.Ifindex, err)
 	}
-	s := ChainStatus{Interface: p.interfaceName(c.Ifindex), Ifindex: c.Ifindex, LinkID: uint32(facts.ID),
+	s := ChainStatus{Interface: p.look.InterfaceName(c.Ifindex), Ifindex: c.Ifindex, LinkID: uint32(facts.ID),
 		ProgramID: uint32(facts.Program), Severed: facts.Severed}
 	var runs []uint64
 	if c.Version.Counters != nil {

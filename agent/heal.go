@@ -25,20 +25,20 @@ func (p *pass) drifted(a plan.Action) (string, Drift) {
 		unmanaged bool
 	)
 	if a.Verb == plan.SetChain {
-		c, seen := p.owned.chains[a.Ifindex], p.chainOf(a.Ifindex)
+		c, seen := p.live.Chains[a.Ifindex], p.look.Chain(a.Ifindex)
 		if c == nil || c.Version == nil || len(a.Members) == 0 {
 			return "", ""
 		}
 		path, unmanaged = p.store.ChainPath(a.Ifindex), seen != nil && seen.Members == nil
 	} else {
-		l := p.owned.links[a.UID][a.Attachment.Key()]
+		l := p.live.Links[a.UID][a.Attachment.Key()]
 		if l == nil || a.Verb == plan.Detach {
 			return "", ""
 		}
-		path, unmanaged = l.Path, p.revisionOf(l, p.facts[l.Path]) == ""
+		path, unmanaged = l.Path, p.look.RevisionOf(l, p.look.Seen(l.Path)) == ""
 	}
 	switch {
-	case p.facts[path].Severed:
+	case p.look.Seen(path).Severed:
 		return path, Detached
 	case unmanaged:
 		return path, Replaced

@@ -48,12 +48,12 @@ func (p *pass) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
 // is to be unloaded has gone from it.
 func (p *pass) excludeAgain() {
 	wanted := map[int]plan.Chain{}
-	for _, c := range plan.WantedChains(p.want, p.state) {
+	for _, c := range plan.WantedChains(p.want, p.look.State) {
 		wanted[c.Ifindex] = c
 	}
 	for index, h := range p.hindered {
 		want, ok := wanted[index]
-		if !ok || !p.unloads(want.Members, p.givenTo(index)) {
+		if !ok || !p.unloads(want.Members, p.live.GivenTo(index)) {
 			delete(p.hindered, index)
 			continue
 		}

@@ -35,13 +35,13 @@ func newIdle(p *pass) *idle {
 		return nil
 	}
 	r := &idle{}
-	for _, links := range p.owned.links {
+	for _, links := range p.live.Links {
 		for _, l := range links {
-			r.links = append(r.links, idleLink{l.Link, p.facts[l.Path]})
+			r.links = append(r.links, idleLink{l.Link, p.look.Seen(l.Path)})
 		}
 	}
-	for index, c := range p.owned.chains {
-		r.links = append(r.links, idleLink{c.Link, p.facts[p.store.ChainPath(index)]})
+	for index, c := range p.live.Chains {
+		r.links = append(r.links, idleLink{c.Link, p.look.Seen(p.store.ChainPath(index))})
 	}
 	return r
 }
@@ -49,11 +49,11 @@ func newIdle(p *pass) *idle {
 // isDone reports whether the pass had nothing to do, and no later one has before
 // something changes.
 func (p *pass) isDone() bool {
-	if !p.observed || p.acted || p.again || p.ending || p.fetching || p.loads.HasAsked() || len(p.unreadable) > 0 ||
-		p.ranErr != "" || len(p.owned.remnants) > 0 {
+	if !p.observed || p.acted || p.again || p.ending || p.fetching || p.loads.HasAsked() || p.look.HasUnreadable() ||
+		p.ranErr != "" || p.live.HasRemnants() {
 		return false
 	}
-	for _, c := range p.owned.chains {
+	for _, c := range p.live.Chains {
 		if c.Version == nil || len(c.Former) > 0 {
 			return false
 		}

@@ -26,14 +26,14 @@ func matchLabels(s *metav1.LabelSelector, node map[string]string) (bool, error) 
 // running tells what runs where.
 func (p *pass) running() targets.Running {
 	now := targets.Running{UIDs: map[int][]string{}, AsPrimary: p.asPrimary}
-	for uid, links := range p.owned.links {
+	for uid, links := range p.live.Links {
 		for _, l := range links {
 			if index := l.Attachment.Ifindex; index != 0 {
 				now.UIDs[index] = append(now.UIDs[index], uid)
 			}
 		}
 	}
-	for index, c := range p.owned.chains {
+	for index, c := range p.live.Chains {
 		if c.Version != nil {
 			now.UIDs[index] = append(now.UIDs[index], uidsOf(c.Version.Members)...)
 		} else if now.UIDs[index] == nil {

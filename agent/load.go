@@ -35,10 +35,10 @@ type loadedRevision struct {
 // a *noRoomError where the node has no memory for its maps.
 func (p *pass) load(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
-	broken := p.owned.revisions[uid][revision]
+	broken := p.live.Revisions[uid][revision]
 	old := broken
 	if old == nil {
-		old = p.liveRevision(uid)
+		old = p.look.Revision(uid)
 	}
 	key := fmt.Sprintf("revision %s after %q", revisionKey(uid, revision), old.Key())
 	got, err := loads.Get[*loadedRevision](p.loads, key, func() (loads.Request, error) { return p.askWithin(key, o, old) })
@@ -63,9 +63,9 @@ func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revis
 	if broken != nil {
 		p.logClose("broken revision", broken)
 	}
-	p.owned.putRevision(r.Revision)
-	if !slices.Contains(p.state.Revisions[r.UID], r.Name) {
-		p.state.Revisions[r.UID] = append(p.state.Revisions[r.UID], r.Name)
+	p.live.PutRevision(r.Revision)
+	if !slices.Contains(p.look.State.Revisions[r.UID], r.Name) {
+		p.look.State.Revisions[r.UID] = append(p.look.State.Revisions[r.UID], r.Name)
 	}
 	if r.profile != nil {
 		p.profiles[[2]string{r.UID, r.Name}] = *r.profile
@@ -82,7 +82,7 @@ func (p *pass) askRevision(o intent.Opened, old *kernel.Revision) (loads.Request
 	if err := p.available(payload); err != nil {
 		return loads.Request{}, err
 	}
-	why, runs := loads.ForNew, p.nowLive(payload.UID)
+	why, runs := loads.ForNew, p.look.RevisionName(payload.UID)
 	if runs != "" && runs != o.Revision() && p.withdrawn(payload.UID, runs) {
 		why = loads.ForReplacing
 	}

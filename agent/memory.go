@@ -94,7 +94,7 @@ func (p *pass) memoryClaim(o intent.Opened, memory uint64) *plan.Claim {
 	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
 		Need: plan.Need{Memory: int(memory)}}
 	before, ran := p.ran[inMemory(payload.UID)]
-	held := p.owned.revisions[payload.UID]
+	held := p.live.Revisions[payload.UID]
 	switch {
 	case ran && before.covers(o.Revision(), nil):
 		c.Seniority = plan.Remembered
@@ -166,7 +166,7 @@ func (p *pass) noteRoom(was, now error) {
 func (p *pass) memoryClaims() []plan.Claim {
 	var all []plan.Claim
 	here := map[string]bool{}
-	for uid, revisions := range p.owned.revisions {
+	for uid, revisions := range p.live.Revisions {
 		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryOf(revisions)}
 		if app := p.applicationOf(uid); app != nil {
 			c.Identity = app.newest.Payload().Application
@@ -210,7 +210,7 @@ func (p *pass) unweighed() []plan.Claim {
 	for _, app := range p.apps {
 		uid := app.newest.Payload().UID
 		out := p.outcomes[uid]
-		if out == nil || !out.pending || app.faltered || weighed[uid] || len(p.owned.revisions[uid]) > 0 {
+		if out == nil || !out.pending || app.faltered || weighed[uid] || len(p.live.Revisions[uid]) > 0 {
 			continue
 		}
 		if c := p.memoryClaim(app.newest, 0); c.Seniority != plan.Remembered {
@@ -248,7 +248,7 @@ func (p *pass) addMemory(now map[ranAt]ran) {
 	if p.opts.MapMemory == 0 {
 		return
 	}
-	for uid, revisions := range p.owned.revisions {
+	for uid, revisions := range p.live.Revisions {
 		one := ran{UID: uid, Hook: plan.MapMemory().Hook}
 		for name := range revisions {
 			one.Revision = name

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/targets"
@@ -27,8 +28,9 @@ type pass struct {
 	apps []*application
 	// labels are the node's at the turn's begin.
 	labels map[string]string
-	state  plan.State
-	want   plan.Want
+	// look is what the kernel said.
+	look *live.Look
+	want plan.Want
 	// versions are the chains that were loaded for this turn, and versionKeys
 	// name the loads they came from; those without one were not loaded.
 	versions    map[int]*kernel.ChainVersion
@@ -41,10 +43,6 @@ type pass struct {
 	ending bool
 	// awaited are the revisions, by uid, that only wait for the load of a chain.
 	awaited map[[2]string]bool
-	// facts of links by their pin.
-	facts map[string]kernel.Facts
-	// unreadable are the pins whose links could not be read.
-	unreadable map[string]bool
 	// outcomes by uid.
 	outcomes map[string]*outcome
 	// targets are the look-ups of this reconcile.
@@ -98,7 +96,7 @@ func (a *Agent) pass() *pass {
 	a.loads.Collect()
 	p := a.newPass()
 	defer p.finish()
-	p.findUnmanagedFiles()
+	p.unmanagedFiles = p.live.UnmanagedFiles()
 	if err := p.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel", "error", err)
 		return p
@@ -107,7 +105,7 @@ func (a *Agent) pass() *pass {
 	p.decide()
 	p.admit()
 	p.fitChains()
-	actions := plan.Make(p.want, p.state)
+	actions := plan.Make(p.want, p.look.State)
 	p.acted = len(actions) > 0
 	p.act(actions)
 	p.finishUnloads()
@@ -120,10 +118,10 @@ func (a *Agent) pass() *pass {
 func (a *Agent) newPass() *pass {
 	now := a.opts.Clock()
 	apps, labels := a.snapshot()
-	return &pass{Agent: a, now: now, apps: apps, labels: labels, targets: a.lookups.Begin(now),
+	return &pass{Agent: a, now: now, apps: apps, labels: labels, look: a.live.Look(), targets: a.lookups.Begin(now),
 		loads: a.loads.Begin(), awaited: map[[2]string]bool{},
-		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{}, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{},
-		outcomes: map[string]*outcome{}, unmanagedFiles: map[string][]string{}, lost: map[ranAt]bool{},
+		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{},
+		outcomes: map[string]*outcome{}, lost: map[ranAt]bool{},
 		visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}
 }
 
@@ -146,6 +144,28 @@ func (a *Agent) snapshot() ([]*application, map[string]string) {
 	return apps, a.labels
 }
 
+// observe repairs pins and reads what is in the kernel.
+func (p *pass) observe() error {
+	p.live.Repin(p.repinned)
+	interfaces, err := targets.Interfaces(wantsPrimary(p.apps), p.running())
+	if err != nil {
+		return err
+	}
+	p.look.Observe(interfaces)
+	return nil
+}
+
+// repinned notes that a pin was made again, or could not be.
+func (p *pass) repinned(what string, made bool, err error) {
+	switch {
+	case err != nil:
+		p.opts.Log.Error("pin again", "what", what, "error", err)
+	case made:
+		p.opts.Observer.Healed(Unpinned)
+		p.opts.Log.Warn("pinned again what was removed", "what", what)
+	}
+}
+
 // decide chooses for each application what is to be live: the newest intent's
 // version, else what instead says.
 func (p *pass) decide() {
@@ -156,12 +176,12 @@ func (p *pass) decide() {
 		p.outcomes[payload.UID] = &outcome{}
 		p.choose(app)
 	}
-	for uid := range p.state.Revisions {
+	for uid := range p.look.State.Revisions {
 		if !known[uid] {
 			p.want.Frozen = append(p.want.Frozen, uid)
 		}
 	}
-	for uid := range p.owned.links {
+	for uid := range p.live.Links {
 		if !known[uid] && !slices.Contains(p.want.Frozen, uid) {
 			p.want.Frozen = append(p.want.Frozen, uid)
 		}
@@ -202,7 +222,7 @@ func (p *pass) choose(app *application) {
 func (p *pass) fallBack(app *application) {
 	uid := app.newest.Payload().UID
 	out := p.outcomes[uid]
-	other, stays := p.fallback(app, p.nowLive(uid), out.pending)
+	other, stays := p.fallback(app, p.look.RevisionName(uid), out.pending)
 	if other != nil {
 		err := p.have(app, *other)
 		if err == nil {
@@ -222,7 +242,7 @@ func (p *pass) fallBack(app *application) {
 // outlasts reports whether what runs goes on where another version that was to take
 // its place cannot be had: that very version, and in node mode any.
 func (p *pass) outlasts(uid string, other *intent.Opened) bool {
-	return p.opts.Node == "" || p.nowLive(uid) == other.Revision()
+	return p.opts.Node == "" || p.look.RevisionName(uid) == other.Revision()
 }
 
 // rest leaves what runs of an application as it is, or has it go.
@@ -232,14 +252,6 @@ func (p *pass) rest(uid string, stays bool) {
 		return
 	}
 	p.want.Gone = append(p.want.Gone, uid)
-}
-
-// nowLive names the revision that runs; empty where none does.
-func (p *pass) nowLive(uid string) string {
-	if r := p.liveRevision(uid); r != nil {
-		return r.Name
-	}
-	return ""
 }
 
 // fallback is what a node goes on with that cannot have the newest version while
@@ -288,24 +300,24 @@ func (p *pass) takes(o intent.Opened) bool {
 	return err == nil && ok
 }
 
-// have makes sure that the intent's revision is in the kernel, whole. One that is
-// held is relied on until it is checked.
+// have makes sure that the intent's revision is in the kernel, whole. One that was
+// found pinned is relied on until it is checked.
 func (p *pass) have(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
-	held := p.owned.revisions[uid][revision]
+	loaded := p.live.Revisions[uid][revision]
 	if err := p.fits(app, o); err != nil {
 		return err
 	}
 	if err := app.refused[o.Payload().Serial]; err != nil && p.now.Before(app.retryAt) {
 		return &backingOffError{err}
 	}
-	if held != nil && app.checked[revision] {
+	if loaded != nil && app.checked[revision] {
 		return nil
 	}
 	whole := false
-	if held != nil {
+	if loaded != nil {
 		var err error
-		if whole, err = p.isWhole(o, held); errors.Is(err, loads.ErrLoading) {
+		if whole, err = p.isWhole(o, loaded); errors.Is(err, loads.ErrLoading) {
 			p.outcomes[uid].unsettled = true
 			return nil
 		} else if err != nil {
@@ -340,28 +352,6 @@ func explain(payload intent.Payload, err error) error {
 		}
 	}
 	return err
-}
-
-// liveRevision is the revision whose maps a new one goes on with: the one that
-// links run, or the only one there is.
-func (p *pass) liveRevision(uid string) *kernel.Revision {
-	for _, l := range p.state.Links {
-		if l.UID == uid && l.Revision != "" {
-			return p.owned.revisions[uid][l.Revision]
-		}
-	}
-	for _, c := range p.state.Chains {
-		for _, m := range c.Members {
-			if r := p.owned.revisions[uid][m.Revision]; m.UID == uid && r != nil {
-				return r
-			}
-		}
-	}
-	held := p.owned.revisions[uid]
-	for _, name := range slices.Sorted(maps.Keys(held)) {
-		return held[name]
-	}
-	return nil
 }
 
 // intentOf finds the intent with the revision.

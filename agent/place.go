@@ -53,7 +53,7 @@ func (p *pass) wantApplication(o intent.Opened, out *outcome) error {
 // resolve turns one attachment of a definition into those on this node. Where a file
 // system does not answer, the target of the application's link counts.
 func (p *pass) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	all, err := targets.Expand(app.Identity, program, at, p.state.Interfaces)
+	all, err := targets.Expand(app.Identity, program, at, p.look.State.Interfaces)
 	if err != nil || all[0].Ifindex != 0 {
 		return all, err
 	}
@@ -72,7 +72,7 @@ func (p *pass) resolve(app plan.Application, program string, at v1alpha1.Attachm
 // madeOn returns the target of the application's link for an attachment; of several
 // links, that of one that runs.
 func (p *pass) madeOn(uid string, a plan.Attachment) (target plan.Target, ok bool) {
-	for _, l := range p.state.Links {
+	for _, l := range p.look.State.Links {
 		is := l.Attachment
 		is.BinaryID, is.NetnsID = "", 0
 		if l.UID == uid && is.Program == a.Program && is.Hook == a.Hook && is.Target == a.Target && (!ok || !l.Severed) {

@@ -34,7 +34,7 @@ func (p *pass) profileOf(uid, revision string) chain.Profile {
 		return known
 	}
 	o := p.intentOf(uid, revision)
-	if o == nil || p.owned.revisions[uid][revision] == nil || p.now.Sub(p.unmeasured[id]) < measureAgain {
+	if o == nil || p.live.Revisions[uid][revision] == nil || p.now.Sub(p.unmeasured[id]) < measureAgain {
 		return chain.Profile{}
 	}
 	// Nothing is fetched for this.

@@ -104,7 +104,7 @@ func writeRan(path string, all map[ranAt]ran) error {
 // that runs two revisions at one place has none there.
 func (p *pass) presence(links []plan.Link, chains []plan.Chain) map[ranAt]ran {
 	now, names := map[ranAt]ran{}, map[int]string{}
-	for _, i := range p.state.Interfaces {
+	for _, i := range p.look.State.Interfaces {
 		names[i.Index] = i.Name
 	}
 	add := func(uid, hook string, ifindex int, revision, program string) {
@@ -144,16 +144,16 @@ func (p *pass) presence(links []plan.Link, chains []plan.Chain) map[ranAt]ran {
 // attached is what the kernel has taken by the end of the pass.
 func (p *pass) attached() map[ranAt]ran {
 	var links []plan.Link
-	for _, all := range p.owned.links {
+	for _, all := range p.live.Links {
 		for _, l := range all {
 			if limited(l.Attachment.Hook) {
-				facts := p.factsOf(l.Path, l.Link)
-				links = append(links, plan.Link{UID: l.UID, Attachment: l.Attachment, Revision: p.revisionOf(l, facts), Severed: facts.Severed})
+				facts := p.look.Facts(l.Path, l.Link)
+				links = append(links, plan.Link{UID: l.UID, Attachment: l.Attachment, Revision: p.look.RevisionOf(l, facts), Severed: facts.Severed})
 			}
 		}
 	}
 	var chains []plan.Chain
-	for index, c := range p.owned.chains {
+	for index, c := range p.live.Chains {
 		if c.Version != nil {
 			chains = append(chains, plan.Chain{Ifindex: index, Members: c.Version.Members})
 		}
@@ -183,7 +183,7 @@ func (p *pass) remember() {
 	}
 	// The node's memory is of no interface.
 	there := map[string]bool{"": true}
-	for _, i := range p.state.Interfaces {
+	for _, i := range p.look.State.Interfaces {
 		there[i.Name] = true
 	}
 	for at, one := range next {

@@ -80,7 +80,7 @@ func (a *Agent) Settled(ctx context.Context) error {
 func (a *Agent) Unload() error {
 	a.work.Lock()
 	defer a.work.Unlock()
-	return errors.Join(a.loads.Clear(), a.owned.close(), a.store.Clear(), a.adopt())
+	return errors.Join(a.loads.Clear(), a.live.Close(), a.store.Clear(), a.live.Adopt(a.nameOf))
 }
 
 // The bounds of a turn. A load cannot be cancelled while the verifier works, so

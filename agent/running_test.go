@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
@@ -54,9 +55,9 @@ func TestWhatRunsIsToldByInterface(t *testing.T) {
 	at := func(index int) *kernel.Link {
 		return &kernel.Link{Attachment: plan.Attachment{Target: plan.Target{Ifindex: index}}}
 	}
-	p := &pass{Agent: &Agent{owned: ownedState{
-		links: map[string]map[string]*kernel.Link{"a": {"x": at(2), "y": at(0)}},
-		chains: map[int]*kernel.Chain{
+	p := &pass{Agent: &Agent{live: &live.Set{
+		Links: map[string]map[string]*kernel.Link{"a": {"x": at(2), "y": at(0)}},
+		Chains: map[int]*kernel.Chain{
 			3: {Version: &kernel.ChainVersion{Members: []plan.Member{{UID: "b"}, {UID: "c"}, {UID: "b"}}}},
 			4: {},
 		},

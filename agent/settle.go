@@ -98,7 +98,7 @@ func (p *pass) finish() {
 	p.targets.End()
 	p.pruneObjects()
 	var orphans []ApplicationStatus
-	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.want.Frozen, p.unloading())))) {
+	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.want.Frozen, p.live.WithRemnants())))) {
 		if p.applicationOf(uid) == nil {
 			orphans = append(orphans, p.orphanStatus(uid))
 		}
@@ -187,7 +187,7 @@ func (p *pass) settle(app *application) {
 		out.errs = []error{&repeated{app.status.Error, app.status.Unsupported}}
 	}
 	app.status = p.status(app, out)
-	app.loaded = slices.Sorted(maps.Keys(p.owned.revisions[payload.UID]))
+	app.loaded = slices.Sorted(maps.Keys(p.live.Revisions[payload.UID]))
 	app.exhausted = payload.Tombstone && app.deployed == nil && len(out.errs) == 0 && !p.leaves(payload.UID)
 }
 

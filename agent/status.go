@@ -175,19 +175,19 @@ func (p *pass) orphanStatus(uid string) ApplicationStatus {
 func (p *pass) remains(uid string) ApplicationStatus {
 	s := ApplicationStatus{UID: uid, Programs: []ProgramStatus{}, UnmanagedFiles: p.unmanagedFiles[uid]}
 	names := map[string]bool{}
-	for _, l := range p.owned.links[uid] {
+	for _, l := range p.live.Links[uid] {
 		s.Application, names[l.Attachment.Program] = l.Attachment.Application, true
-		s.Revision = cmp.Or(p.revisionOf(l, p.factsOf(l.Path, l.Link)), s.Revision)
+		s.Revision = cmp.Or(p.look.RevisionOf(l, p.look.Facts(l.Path, l.Link)), s.Revision)
 	}
-	for _, m := range p.chained(uid) {
+	for _, m := range p.live.Members(uid) {
 		s.Application, s.Revision, names[m.Program] = m.Identity, m.Revision, true
 	}
-	for _, r := range p.owned.remnants[uid] {
+	for _, r := range p.live.Remnants(uid) {
 		s.Application = r.Attachment.Application
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		one := ProgramStatus{Name: name, Links: p.linksOf(uid, name)}
-		for _, r := range p.owned.revisions[uid] {
+		for _, r := range p.live.Revisions[uid] {
 			one.ID, one.Tag = r.Identify(name)
 		}
 		s.Programs = append(s.Programs, one)
@@ -197,12 +197,12 @@ func (p *pass) remains(uid string) ApplicationStatus {
 
 // links reports whether a link of the application runs the revision.
 func (p *pass) links(uid, revision string) bool {
-	for _, l := range p.owned.links[uid] {
-		if p.revisionOf(l, p.factsOf(l.Path, l.Link)) == revision {
+	for _, l := range p.live.Links[uid] {
+		if p.look.RevisionOf(l, p.look.Facts(l.Path, l.Link)) == revision {
 			return true
 		}
 	}
-	return slices.ContainsFunc(p.chained(uid), func(m plan.Member) bool { return m.Revision == revision })
+	return slices.ContainsFunc(p.live.Members(uid), func(m plan.Member) bool { return m.Revision == revision })
 }
 
 // describeAll joins errors, one a line.
@@ -239,7 +239,7 @@ func (p *pass) status(app *application, out *outcome) ApplicationStatus {
 	if out.live != nil && (left.Revision == "" || len(out.errs) == 0 || p.links(payload.UID, out.live.Revision())) {
 		s.Revision = out.live.Revision()
 	}
-	s.Unloading = payload.Tombstone && p.inKernel(payload.UID)
+	s.Unloading = payload.Tombstone && p.live.Has(payload.UID)
 	s.Error = describeAll(append(slices.Clip(out.errs), app.conflict))
 	s.Unsupported = errors.Is(errors.Join(out.errs...), ebpf.ErrNotSupported)
 	s.Conditions = []metav1.Condition{p.deployedCondition(app, out, s)}
@@ -252,7 +252,7 @@ func (p *pass) programs(o intent.Opened, out *outcome) []ProgramStatus {
 	payload := o.Payload()
 	for _, program := range payload.Programs {
 		one := ProgramStatus{Name: program.Name, Links: []LinkStatus{}}
-		if r := p.owned.revisions[payload.UID][o.Revision()]; r != nil {
+		if r := p.live.Revisions[payload.UID][o.Revision()]; r != nil {
 			one.ID, one.Tag = r.Identify(program.Name)
 		}
 		one.Links = append(one.Links, p.linksOf(payload.UID, program.Name)...)
@@ -283,19 +283,19 @@ func addUnmade(links []LinkStatus, u LinkStatus) []LinkStatus {
 
 func (p *pass) linksOf(uid, program string) []LinkStatus {
 	var all []LinkStatus
-	for _, l := range p.owned.links[uid] {
+	for _, l := range p.live.Links[uid] {
 		if l.Attachment.Program == program {
 			all = append(all, p.linkStatus(l.Attachment.Hook, l.Attachment.Target.String(), l.Path, l.Link))
 		}
 	}
-	for index, c := range p.owned.chains {
+	for index, c := range p.live.Chains {
 		if c.Version == nil {
 			continue
 		}
 		for _, m := range c.Version.Members {
 			if m.UID == uid && m.Program == program {
 				path := p.store.ChainPath(index)
-				all = append(all, p.linkStatus(plan.XDP, p.interfaceName(index), path, c.Link))
+				all = append(all, p.linkStatus(plan.XDP, p.look.InterfaceName(index), path, c.Link))
 			}
 		}
 	}
@@ -306,21 +306,12 @@ func (p *pass) linksOf(uid, program string) []LinkStatus {
 }
 
 func (p *pass) linkStatus(hook, target, path string, l link.Link) LinkStatus {
-	facts := p.factsOf(path, l)
+	facts := p.look.Facts(path, l)
 	s := LinkStatus{Hook: hook, Target: target, ID: uint32(facts.ID), Pin: path, State: Attached}
 	if facts.Severed {
 		s.State, s.Error = Failed, "somebody else detached it, or its target went"
 	}
 	return s
-}
-
-func (p *pass) interfaceName(index int) string {
-	for _, i := range p.state.Interfaces {
-		if i.Index == index {
-			return i.Name
-		}
-	}
-	return fmt.Sprintf("#%d", index)
 }
 
 // maxUnmanagedFiles bounds how many strays a condition names.

@@ -61,7 +61,7 @@ func (p *pass) canFallBack(uid string) bool {
 	if app == nil || out == nil || out.live != &app.newest {
 		return false
 	}
-	other, _ := p.fallback(app, p.nowLive(uid), out.pending)
+	other, _ := p.fallback(app, p.look.RevisionName(uid), out.pending)
 	return other != nil
 }
 
@@ -158,22 +158,4 @@ func (p *pass) lostLately(uid string) error {
 		return lost.err
 	}
 	return nil
-}
-
-// chained are the application's members of chains, by what is held: what the
-// links were given, and what is pinned still.
-func (p *pass) chained(uid string) []plan.Member {
-	var all []plan.Member
-	for _, c := range p.owned.chains {
-		members := c.Former
-		if c.Version != nil {
-			members = slices.Concat(c.Version.Members, c.Former)
-		}
-		for _, m := range members {
-			if m.UID == uid {
-				all = append(all, m)
-			}
-		}
-	}
-	return all
 }

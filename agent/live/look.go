@@ -1,0 +1,230 @@
+package live
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/hook"
+)
+
+// Look is what the kernel said of a Set in one reconcile. It is a copy: what changes
+// afterwards is not in State.
+type Look struct {
+	// State is what Observe read.
+	State plan.State
+
+	set *Set
+	// facts of links by their pin.
+	facts map[string]kernel.Facts
+	// unreadable are the pins whose links could not be read.
+	unreadable map[string]bool
+}
+
+// Look begins to look. The State is empty until Observe.
+func (s *Set) Look() *Look {
+	return &Look{set: s, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{}}
+}
+
+// Observe asks the kernel about every link and chain. interfaces are those of the node.
+func (l *Look) Observe(interfaces []plan.Interface) {
+	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
+	for uid := range l.set.Revisions {
+		// Without a revision, the application's directory is left.
+		l.State.Revisions[uid] = l.set.RevisionNames(uid)
+	}
+	for uid, links := range l.set.Links {
+		if _, known := l.State.Revisions[uid]; !known {
+			l.State.Revisions[uid] = nil
+		}
+		for _, one := range links {
+			facts := l.inspect(one.Path, one.Link)
+			l.State.Links = append(l.State.Links, plan.Link{UID: one.UID, Attachment: one.Attachment,
+				Revision: l.RevisionOf(one, facts), Severed: facts.Severed})
+		}
+	}
+	slices.SortFunc(l.State.Links, func(a, b plan.Link) int {
+		return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Attachment.Key(), b.Attachment.Key()))
+	})
+	l.observeOrder()
+	l.observeChains()
+}
+
+// inspect asks the kernel about a link. One that cannot be read ends no reconcile: it
+// runs nothing that is known, and what is to be done about that can fail alone.
+func (l *Look) inspect(pin string, one link.Link) kernel.Facts {
+	facts, err := kernel.Inspect(one)
+	if err != nil {
+		l.set.log.Error("look at link; others are not affected", "pin", pin, "error", err)
+		l.unreadable[pin] = true
+		return kernel.Facts{}
+	}
+	l.facts[pin] = facts
+	return facts
+}
+
+// observeOrder reads the place of each link on an ordered hook.
+func (l *Look) observeOrder() {
+	orders := map[string][]link.ID{}
+	for i := range l.State.Links {
+		one := &l.State.Links[i]
+		if h, ok := hook.Lookup(one.Attachment.Hook); !ok || h.Sharing != hook.Ordered || one.Severed {
+			continue
+		}
+		at := fmt.Sprint(one.Attachment.Hook, one.Attachment.Ifindex)
+		if orders[at] == nil {
+			order, err := attach.OrderTCX(one.Attachment.Hook, one.Attachment.Ifindex)
+			if err != nil && !errors.Is(err, attach.ErrTarget) {
+				l.set.log.Error("read the order of programs; they stay as they are", "hook", one.Attachment.Hook, "interface", one.Attachment.Interface, "error", err)
+				one.Unplaced = true
+				continue
+			}
+			orders[at] = order
+		}
+		pin := l.set.Links[one.UID][one.Attachment.Key()].Path
+		one.Position = slices.Index(orders[at], l.facts[pin].ID)
+		one.Unplaced = l.facts[pin].ID == 0
+	}
+}
+
+// RevisionOf names the revision whose program a link runs.
+func (l *Look) RevisionOf(one *kernel.Link, facts kernel.Facts) string {
+	for name, r := range l.set.Revisions[one.UID] {
+		if instance, ok := r.Instance(facts.Program); ok && instance == one.Attachment.Instance {
+			return name
+		}
+	}
+	return ""
+}
+
+func (l *Look) observeChains() {
+	for index, c := range l.set.Chains {
+		facts := l.inspect(l.set.pins.ChainPath(index), c.Link)
+		one := plan.Chain{Ifindex: index, Severed: facts.Severed}
+		// A program somebody else put under the link is not the members'.
+		switch {
+		case c.Version == nil:
+			one.Unknown, one.Users = true, l.usersOf(facts.Program)
+		case facts.Program != 0 && l.programID(c.Version) == facts.Program:
+			one.Members = c.Version.Members
+		default:
+			one.Given = c.Version.Members
+		}
+		l.State.Chains = append(l.State.Chains, one)
+	}
+	slices.SortFunc(l.State.Chains, func(a, b plan.Chain) int { return cmp.Compare(a.Ifindex, b.Ifindex) })
+}
+
+// usersOf are the applications whose program a link runs, or whose maps that program
+// uses: all, where the kernel does not tell.
+func (l *Look) usersOf(program ebpf.ProgramID) []string {
+	used, err := kernel.MapsOf(program)
+	if err != nil {
+		l.set.log.Error("look whose program a chain runs that is not pinned", "error", err)
+	}
+	var uids []string
+	for uid, revisions := range l.set.Revisions {
+		for _, r := range revisions {
+			if _, own := r.Instance(program); own || err != nil || r.HasMap(used) {
+				uids = append(uids, uid)
+				break
+			}
+		}
+	}
+	slices.Sort(uids)
+	return uids
+}
+
+// programID is the kernel's id of a chain's program, 0 where it cannot be read.
+func (l *Look) programID(v *kernel.ChainVersion) ebpf.ProgramID {
+	id, err := kernel.ProgramID(v.Program)
+	if err != nil {
+		l.set.log.Error("look at chain", "error", err)
+	}
+	return id
+}
+
+// Facts asks the kernel about a link, once a reconcile where it is unchanged.
+func (l *Look) Facts(pin string, one link.Link) kernel.Facts {
+	if f, ok := l.facts[pin]; ok && f.ID != 0 || l.unreadable[pin] {
+		return f
+	}
+	f, err := kernel.Inspect(one)
+	if err != nil {
+		l.set.log.Error("look at link", "pin", pin, "error", err)
+	}
+	return f
+}
+
+// Seen returns the facts of a link that Observe read.
+func (l *Look) Seen(pin string) kernel.Facts { return l.facts[pin] }
+
+// HasUnreadable reports whether a link could not be read.
+func (l *Look) HasUnreadable() bool { return len(l.unreadable) > 0 }
+
+// Changed forgets the facts of a link that is another now.
+func (l *Look) Changed(pin string) { delete(l.facts, pin) }
+
+// Chain returns the interface's chain that runs; nil where none does.
+func (l *Look) Chain(ifindex int) *plan.Chain {
+	for i, c := range l.State.Chains {
+		if c.Ifindex == ifindex && !c.Severed {
+			return &l.State.Chains[i]
+		}
+	}
+	return nil
+}
+
+// Runs reports whether any link or chain ran the revision.
+func (l *Look) Runs(uid, revision string) bool {
+	return slices.ContainsFunc(l.State.Links, func(one plan.Link) bool { return one.UID == uid && one.Revision == revision }) ||
+		slices.ContainsFunc(l.State.Chains, func(c plan.Chain) bool {
+			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision == revision })
+		})
+}
+
+// Revision returns the revision whose maps a new one goes on with: the one that
+// links run, or the only one there is; nil where there is none.
+func (l *Look) Revision(uid string) *kernel.Revision {
+	for _, one := range l.State.Links {
+		if one.UID == uid && one.Revision != "" {
+			return l.set.Revisions[uid][one.Revision]
+		}
+	}
+	for _, c := range l.State.Chains {
+		for _, m := range c.Members {
+			if r := l.set.Revisions[uid][m.Revision]; m.UID == uid && r != nil {
+				return r
+			}
+		}
+	}
+	for _, name := range l.set.RevisionNames(uid) {
+		return l.set.Revisions[uid][name]
+	}
+	return nil
+}
+
+// RevisionName names the application's Revision; empty where there is none.
+func (l *Look) RevisionName(uid string) string {
+	if r := l.Revision(uid); r != nil {
+		return r.Name
+	}
+	return ""
+}
+
+// InterfaceName names an interface for people.
+func (l *Look) InterfaceName(index int) string {
+	for _, i := range l.State.Interfaces {
+		if i.Index == index {
+			return i.Name
+		}
+	}
+	return fmt.Sprintf("#%d", index)
+}

@@ -1,0 +1,158 @@
+package live
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/atomicfile"
+)
+
+// BootID changes with every start of the machine; see random(4).
+const BootID = "/proc/sys/kernel/random/boot_id"
+
+// Remnant is a link that was taken away and that the kernel may run still.
+type Remnant struct {
+	kernel.Remnant
+	// Since is when it was taken away.
+	Since time.Time
+}
+
+// remnants are those of all applications, and the file that keeps them: no pin tells of
+// them.
+type remnants struct {
+	byUID map[string][]Remnant
+	file  string
+	// boot is that of the machine, and kept what is on disk.
+	boot string
+	kept []keptRemnant
+}
+
+// keptRemnants is the content of the file. It counts for one boot: after it, no link
+// is left, and its ids are others'.
+type keptRemnants struct {
+	Boot     string        `json:"boot"`
+	Remnants []keptRemnant `json:"remnants"`
+}
+
+// keptRemnant is one link.
+type keptRemnant struct {
+	UID string `json:"uid"`
+	kernel.Remnant
+	// Since is when it was taken away, in unix milliseconds.
+	Since int64 `json:"since"`
+}
+
+// restore takes over the links that an earlier agent took away and the kernel may run
+// still.
+func (r *remnants) restore() error {
+	boot, err := os.ReadFile(BootID)
+	if err != nil {
+		return err
+	}
+	r.boot = strings.TrimSpace(string(boot))
+	r.byUID, err = readRemnants(r.file, r.boot)
+	return err
+}
+
+// readRemnants reads what an earlier agent of this boot left; nothing where there is
+// no file.
+func readRemnants(path, boot string) (map[string][]Remnant, error) {
+	all := map[string][]Remnant{}
+	body, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	var kept keptRemnants
+	if err == nil {
+		err = json.Unmarshal(body, &kept)
+	}
+	if err != nil {
+		return all, fmt.Errorf("read what is to be unloaded still: %w", err)
+	}
+	if kept.Boot != boot {
+		return all, nil
+	}
+	for _, r := range kept.Remnants {
+		all[r.UID] = append(all[r.UID], Remnant{r.Remnant, time.UnixMilli(r.Since)})
+	}
+	return all, nil
+}
+
+// Detach takes a link away. It is forgotten when the kernel agreed, and is a remnant
+// until the kernel runs it no more. facts are those of the link, if they are known.
+func (s *Set) Detach(l *kernel.Link, facts kernel.Facts, now time.Time) error {
+	if facts.ID == 0 {
+		var err error
+		if facts, err = l.Identify(); err != nil {
+			s.log.Error("look at link that is to go", "pin", l.Path, "error", err)
+		}
+	}
+	if err := s.pins.RemoveLink(l); err != nil {
+		return err
+	}
+	delete(s.Links[l.UID], l.Attachment.Key())
+	if s.remnants.byUID == nil {
+		s.remnants.byUID = map[string][]Remnant{}
+	}
+	s.remnants.byUID[l.UID] = append(s.remnants.byUID[l.UID], Remnant{kernel.Remnant{Attachment: l.Attachment, Facts: facts}, now})
+	return nil
+}
+
+// Remnants returns the application's links that were taken away and may run still.
+func (s *Set) Remnants(uid string) []Remnant { return s.remnants.byUID[uid] }
+
+// HasRemnants reports whether any application has a link that was taken away and may run
+// still.
+func (s *Set) HasRemnants() bool { return len(s.remnants.byUID) > 0 }
+
+// WithRemnants returns the UIDs of the applications that have remnants, sorted.
+func (s *Set) WithRemnants() []string { return slices.Sorted(maps.Keys(s.remnants.byUID)) }
+
+// FollowRemnants forgets the links that the kernel ended, and reports each other one to
+// runs.
+func (s *Set) FollowRemnants(runs func(uid string, r Remnant, err error)) {
+	for _, uid := range s.WithRemnants() {
+		var left []Remnant
+		for _, r := range s.remnants.byUID[uid] {
+			if is, err := r.Runs(); is || err != nil {
+				left = append(left, r)
+				runs(uid, r, err)
+			}
+		}
+		if s.remnants.byUID[uid] = left; len(left) == 0 {
+			delete(s.remnants.byUID, uid)
+		}
+	}
+	s.keepRemnants()
+}
+
+// keepRemnants writes the file where it changed. It is not synced: it tells nothing
+// after a crash of the machine. The next reconcile tries again what could not be written.
+func (s *Set) keepRemnants() {
+	now := keptRemnants{Boot: s.remnants.boot, Remnants: []keptRemnant{}}
+	for _, uid := range s.WithRemnants() {
+		for _, r := range s.remnants.byUID[uid] {
+			now.Remnants = append(now.Remnants, keptRemnant{uid, r.Remnant, r.Since.UnixMilli()})
+		}
+	}
+	if slices.Equal(now.Remnants, s.remnants.kept) {
+		return
+	}
+	body, err := json.Marshal(now)
+	if err == nil {
+		err = atomicfile.WriteUnsynced(s.remnants.file, body)
+	}
+	if err != nil {
+		s.log.Error("remember what is to be unloaded still", "error", err)
+		return
+	}
+	s.remnants.kept = now.Remnants
+}

@@ -1,0 +1,269 @@
+// Package live holds open what Skep has in the kernel of this node: revisions, links and
+// chains with their pins, and links that were taken away and that the kernel has not
+// ended. It decides nothing.
+//
+// Nothing leaves a Set before the kernel and the BPF file system confirmed that it is gone.
+package live
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+// Set is everything that is open. The caller serializes all calls.
+type Set struct {
+	// Revisions by UID and name.
+	Revisions map[string]map[string]*kernel.Revision
+	// Links by UID and key, but for XDP.
+	Links map[string]map[string]*kernel.Link
+	// Chains by interface index.
+	Chains map[int]*kernel.Chain
+
+	pins     *kernel.Store
+	log      *slog.Logger
+	remnants remnants
+	// unread are pins that could not be opened.
+	unread []kernel.Stray
+	// logged are the paths of the unmanaged files that were logged.
+	logged map[string]bool
+}
+
+// New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
+// away and may run still.
+func New(pins *kernel.Store, remnantsFile string, log *slog.Logger) *Set {
+	return &Set{pins: pins, log: log, remnants: remnants{file: remnantsFile}}
+}
+
+// Close closes everything. What is pinned runs on.
+func (s *Set) Close() error {
+	var errs []error
+	for _, revisions := range s.Revisions {
+		for _, r := range revisions {
+			errs = append(errs, r.Close())
+		}
+	}
+	for _, links := range s.Links {
+		for _, l := range links {
+			errs = append(errs, l.Close())
+		}
+	}
+	for _, c := range s.Chains {
+		errs = append(errs, c.Close())
+	}
+	s.Revisions, s.Links, s.Chains, s.remnants.byUID, s.unread = nil, nil, nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// PutRevision adds a revision that is pinned.
+func (s *Set) PutRevision(r *kernel.Revision) {
+	if s.Revisions[r.UID] == nil {
+		s.Revisions[r.UID] = map[string]*kernel.Revision{}
+	}
+	s.Revisions[r.UID][r.Name] = r
+}
+
+// PutLink adds a link that is pinned.
+func (s *Set) PutLink(l *kernel.Link) {
+	if s.Links[l.UID] == nil {
+		s.Links[l.UID] = map[string]*kernel.Link{}
+	}
+	s.Links[l.UID][l.Attachment.Key()] = l
+}
+
+// Adopt opens everything that is pinned. It notes and leaves out what cannot be read.
+// nameOf names an application for the log.
+func (s *Set) Adopt(nameOf func(uid string) string) error {
+	s.Revisions, s.Links, s.Chains = map[string]map[string]*kernel.Revision{}, map[string]map[string]*kernel.Link{}, map[int]*kernel.Chain{}
+	s.unread = nil
+	if err := s.remnants.restore(); err != nil {
+		s.log.Error("what an earlier agent took away is not looked after", "error", err)
+	}
+	uids, err := s.pins.Applications()
+	if err != nil {
+		return err
+	}
+	for _, uid := range uids {
+		if err := s.adoptApplication(uid, nameOf); err != nil {
+			return err
+		}
+	}
+	indexes, err := s.pins.ChainDevices()
+	if err != nil {
+		return err
+	}
+	for _, index := range indexes {
+		if err := s.adoptChain(index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adoptChain opens the chain of an interface.
+func (s *Set) adoptChain(index int) error {
+	c, strays, err := s.pins.OpenChain(index)
+	if err != nil {
+		return err
+	}
+	s.unread = append(s.unread, strays...)
+	if c == nil {
+		return nil
+	}
+	s.Chains[index] = c
+	// A kill between the swap and the drop leaves the old program pinned, and
+	// one before the swap the new one, which is made again.
+	if c.Version == nil {
+		return nil
+	}
+	if err := s.pins.DropChainVersions(c); err != nil {
+		// Every reconcile tries it again.
+		s.log.Error("drop what a chain does not run any more", "error", err)
+		return nil
+	}
+	c.Former = nil
+	return nil
+}
+
+// adoptApplication opens what one application has pinned.
+func (s *Set) adoptApplication(uid string, nameOf func(uid string) string) error {
+	revisions, err := s.pins.Revisions(uid)
+	if err != nil {
+		return err
+	}
+	for _, name := range revisions {
+		r, strays, err := s.pins.OpenRevision(uid, name)
+		if err != nil {
+			return err
+		}
+		s.unread = append(s.unread, strays...)
+		s.PutRevision(r)
+	}
+	links, strays, err := s.pins.Links(uid)
+	if err != nil {
+		return err
+	}
+	s.unread = append(s.unread, strays...)
+	for _, l := range links {
+		s.PutLink(l)
+	}
+	if err := s.pins.DropEmpty(uid); err != nil {
+		// The next start tries again: an empty directory runs nothing.
+		s.log.Warn("remove the empty directories of an application", "application", nameOf(uid), "error", err)
+	}
+	return nil
+}
+
+// UnmanagedFiles looks for files among the pins that are not Skep's, or that could not
+// be read when the agent started, by the UID they lie under. It logs each once.
+func (s *Set) UnmanagedFiles() map[string][]string {
+	strays, err := s.pins.Strays()
+	if err != nil {
+		s.log.Error("look among the pins", "error", err)
+	}
+	s.unread = slices.DeleteFunc(s.unread, func(one kernel.Stray) bool { return !one.There() })
+	all, found := map[string][]string{}, map[string]bool{}
+	for _, one := range append(strays, s.unread...) {
+		all[one.UID] = append(all[one.UID], one.String())
+		found[one.Path] = true
+		if s.logged[one.Path] {
+			continue
+		}
+		if one.Err != nil {
+			s.log.Error("cannot read a pin; what it held is made anew where an intent asks for it", "path", one.Path, "error", one.Err)
+			continue
+		}
+		s.log.Warn("what lies among the pins is not Skep's, and is left alone", "path", one.Path)
+	}
+	s.logged = found
+	return all
+}
+
+// Members returns the application's members of chains: those that the links were given,
+// and those that are pinned still.
+func (s *Set) Members(uid string) []plan.Member {
+	var all []plan.Member
+	for _, c := range s.Chains {
+		members := c.Former
+		if c.Version != nil {
+			members = slices.Concat(c.Version.Members, c.Former)
+		}
+		for _, m := range members {
+			if m.UID == uid {
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}
+
+// GivenTo returns the members of the program that an interface's link was given,
+// whether or not the link runs it now.
+func (s *Set) GivenTo(ifindex int) []plan.Member {
+	if c := s.Chains[ifindex]; c != nil && c.Version != nil {
+		return c.Version.Members
+	}
+	return nil
+}
+
+// Has reports whether anything that Skep made for an application is left.
+func (s *Set) Has(uid string) bool {
+	_, links := s.Links[uid]
+	_, revisions := s.Revisions[uid]
+	return links || revisions || len(s.Members(uid)) > 0 || len(s.remnants.byUID[uid]) > 0
+}
+
+// RevisionNames returns the names of the application's revisions, sorted.
+func (s *Set) RevisionNames(uid string) []string { return slices.Sorted(maps.Keys(s.Revisions[uid])) }
+
+// DropRevision removes a revision that nothing runs any more, and returns it to be closed;
+// nil where it is not open.
+func (s *Set) DropRevision(uid, name string) (*kernel.Revision, error) {
+	if err := s.pins.DropRevision(uid, name); err != nil {
+		return nil, err
+	}
+	r := s.Revisions[uid][name]
+	if r != nil {
+		delete(s.Revisions[uid], name)
+	}
+	return r, nil
+}
+
+// Forget removes the last trace of an application.
+func (s *Set) Forget(uid string) error {
+	if err := s.pins.Forget(uid); err != nil {
+		return err
+	}
+	delete(s.Links, uid)
+	delete(s.Revisions, uid)
+	return nil
+}
+
+// Repin makes again the pins that someone removed, and reports each that it made, or
+// could not make, to done.
+func (s *Set) Repin(done func(what string, made bool, err error)) {
+	for _, revisions := range s.Revisions {
+		for _, r := range revisions {
+			made, err := s.pins.Repin(r)
+			done("revision "+r.Name, made > 0, err)
+		}
+	}
+	for _, links := range s.Links {
+		for _, l := range links {
+			made, err := s.pins.RepinLink(l)
+			done("link of "+l.Attachment.Program, made, err)
+		}
+	}
+	for index, c := range s.Chains {
+		if c.Version == nil {
+			continue
+		}
+		made, err := s.pins.RepinChain(c)
+		done(fmt.Sprintf("chain of interface %d", index), made, err)
+	}
+}
