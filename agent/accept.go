@@ -5,25 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/statedir"
+	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
 
 // application is one application and what became of it.
 type application struct {
-	// newest and deployed are as they concern this node; see Opened.For.
-	newest intent.Opened
+	version.Known
 	// envelope is the newest intent as it was sealed, and unkept tells that it
 	// is worked on and not on disk.
 	envelope intent.Envelope
 	unkept   bool
-	deployed *intent.Opened
 	// tried is the serial of the newest intent that was worked on once.
 	tried int64
 	// loaded are the revisions that were in the kernel after the last pass.
@@ -125,9 +123,9 @@ func (a *Agent) storeAccepted(o intent.Opened, e intent.Envelope) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	app, old := &application{newest: o, envelope: e}, a.apps[p.UID]
+	app, old := &application{Known: version.Known{Newest: o}, envelope: e}, a.apps[p.UID]
 	if old != nil {
-		switch have := old.newest.Payload().Serial; {
+		switch have := old.Newest.Payload().Serial; {
 		case p.Serial < have:
 			return fmt.Errorf("serial %d after %d: %w", p.Serial, have, intent.ErrOlder)
 		case p.Serial == have:
@@ -135,7 +133,7 @@ func (a *Agent) storeAccepted(o intent.Opened, e intent.Envelope) error {
 		}
 		app.inherit(old)
 	}
-	ends := p.Tombstone || a.withdraws(o, app)
+	ends := p.Tombstone || version.Node{Name: a.opts.Node}.Withdraws(o, app.Known, app.loaded)
 	err := a.keepAccepted(p, e, ends)
 	if err != nil && !ends {
 		return err
@@ -147,30 +145,10 @@ func (a *Agent) storeAccepted(o intent.Opened, e intent.Envelope) error {
 	return err
 }
 
-// withdraws reports whether something is in the kernel that may not run beside the
-// intent. Node mode goes on with what ran last, and what its intent names matters
-// in a cluster alone.
-func (a *Agent) withdraws(o intent.Opened, app *application) bool {
-	return a.opts.Node != "" && slices.ContainsFunc(app.loaded, func(revision string) bool {
-		return len(o.Names(revision)) == 0 && (revision != o.Revision() || app.sameBytesElsewhere(o))
-	})
-}
-
-// sameBytesElsewhere reports whether what was whole here last is another version than an intent's
-// own with the same bytes, at other places or for other nodes: no revision tells the
-// two apart.
-func (app *application) sameBytesElsewhere(o intent.Opened) bool {
-	if app.deployed == nil || app.deployed.Revision() != o.Revision() {
-		return false
-	}
-	was, is := app.deployed.Payload(), o.Payload()
-	return !was.SameVersion(&is)
-}
-
 // acceptAgain takes an intent under the serial of the newest one. It has to be the
 // same: a sealer uses a serial once, so that neither of two is the newer one.
 func (a *Agent) acceptAgain(app *application, p intent.Payload, e intent.Envelope) error {
-	if !reflect.DeepEqual(p, app.newest.Payload()) {
+	if !reflect.DeepEqual(p, app.Newest.Payload()) {
 		app.conflict = fmt.Errorf("serial %d: %w; what runs is kept: change the application, which seals a newer one", p.Serial, intent.ErrConflict)
 		a.unsettle()
 		return app.conflict
@@ -191,7 +169,7 @@ func (a *Agent) keepAnew(app *application, p intent.Payload, e intent.Envelope) 
 	ends := p.Tombstone || app.unkept
 	err := a.keepAccepted(p, e, ends)
 	app.unkept = err != nil && ends
-	if err == nil && app.deployed != nil && app.deployed.Payload().Serial == p.Serial {
+	if err == nil && app.Deployed != nil && app.Deployed.Payload().Serial == p.Serial {
 		err = a.dir.PutIntent(p.UID, statedir.Deployed, e)
 	}
 	if err == nil {
@@ -212,7 +190,7 @@ func (a *Agent) Forget(there func(uid string) bool) {
 			continue
 		}
 		if err := a.dir.DropIntent(uid, statedir.Newest); err != nil {
-			a.opts.Log.Error("forget a tombstone", "application", app.newest.Payload().Application.String(), "error", err)
+			a.opts.Log.Error("forget a tombstone", "application", app.Newest.Payload().Application.String(), "error", err)
 			continue
 		}
 		delete(a.apps, uid)
@@ -222,7 +200,7 @@ func (a *Agent) Forget(there func(uid string) bool) {
 // inherit takes over what was found out about the application while an older
 // intent of its was the newest.
 func (app *application) inherit(old *application) {
-	app.deployed, app.checked, app.lacks, app.maps, app.status = old.deployed, old.checked, old.lacks, old.maps, old.status
+	app.Deployed, app.checked, app.lacks, app.maps, app.status = old.Deployed, old.checked, old.lacks, old.maps, old.status
 	app.loaded, app.faltered = old.loaded, old.faltered
 }
 
@@ -257,14 +235,14 @@ func (a *Agent) restore() error {
 		}
 		app := a.apps[uid]
 		if app == nil {
-			app = &application{newest: o, envelope: k.Envelope}
+			app = &application{Known: version.Known{Newest: o}, envelope: k.Envelope}
 			a.apps[uid] = app
 		}
 		if k.Kind == statedir.Deployed {
-			app.deployed = &o
+			app.Deployed = &o
 		}
-		if o.Payload().Serial > app.newest.Payload().Serial {
-			app.newest, app.envelope = o, k.Envelope
+		if o.Payload().Serial > app.Newest.Payload().Serial {
+			app.Newest, app.envelope = o, k.Envelope
 		}
 	}
 	return nil

@@ -70,7 +70,7 @@ func (p *pass) ends(a plan.Action) bool {
 func (p *pass) incomplete() map[string]bool {
 	all := map[string]bool{}
 	for _, app := range p.apps {
-		uid := app.newest.Payload().UID
+		uid := app.Newest.Payload().UID
 		all[uid] = len(p.outcomes[uid].errs) > 0 && p.unproven(uid)
 	}
 	return all
@@ -80,11 +80,7 @@ func (p *pass) incomplete() map[string]bool {
 // while another one was.
 func (p *pass) unproven(uid string) bool {
 	app, out := p.applicationOf(uid), p.outcomes[uid]
-	if app == nil || out == nil || out.live != &app.newest || app.deployed == nil {
-		return false
-	}
-	was, is := app.deployed.Payload(), app.newest.Payload()
-	return was.VersionSerial() != is.VersionSerial()
+	return app != nil && out != nil && out.live == &app.Newest && app.IsUpdate()
 }
 
 // standsIn reports whether links of a revision stay until the newest version is
@@ -94,7 +90,7 @@ func (p *pass) standsIn(uid, revision string) bool {
 	if !p.unproven(uid) || p.opts.Node == "" {
 		return p.unproven(uid)
 	}
-	return slices.ContainsFunc(p.applicationOf(uid).newest.Names(revision), p.takes)
+	return slices.ContainsFunc(p.applicationOf(uid).Newest.Names(revision), p.node.MayHave)
 }
 
 // concerned are the applications that a chain has and those that it is to have.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
@@ -34,7 +35,7 @@ var errQueued = errors.New("it waits for another application")
 // oldest application. What does not fit is taken out of the pass, with an error.
 // Only what can be counted is looked at here; the verifier has its say later.
 func (p *pass) admit() {
-	p.present = p.presence(p.look.State.Links, p.look.State.Chains)
+	p.present = history.Present(p.look.State.Interfaces, p.look.State.Links, p.look.State.Chains)
 	p.leaveOutAsBefore()
 	for range 3*len(p.apps) + len(p.want.Applications)*(len(p.look.State.Interfaces)+1) {
 		if !p.refuseUnfit() {
@@ -84,7 +85,7 @@ func (p *pass) claims() map[plan.Place][]claim {
 	for _, app := range p.want.Applications {
 		programs := map[plan.Place][]string{}
 		for _, a := range app.Attachments {
-			if limited(a.Hook) {
+			if history.IsLimited(a.Hook) {
 				place := plan.Place{Hook: a.Hook, Ifindex: a.Ifindex, Interface: a.Interface}
 				programs[place] = append(programs[place], a.Program)
 			}
@@ -94,8 +95,8 @@ func (p *pass) claims() map[plan.Place][]claim {
 		}
 	}
 	for at, one := range p.present {
-		if i := slices.IndexFunc(p.look.State.Interfaces, func(i plan.Interface) bool { return i.Name == at.iface }); i >= 0 && slices.Contains(p.want.Frozen, at.uid) {
-			place := plan.Place{Hook: at.hook, Ifindex: p.look.State.Interfaces[i].Index, Interface: at.iface}
+		if i := slices.IndexFunc(p.look.State.Interfaces, func(i plan.Interface) bool { return i.Name == at.Interface }); i >= 0 && slices.Contains(p.want.Frozen, at.UID) {
+			place := plan.Place{Hook: at.Hook, Ifindex: p.look.State.Interfaces[i].Index, Interface: at.Interface}
 			all[place] = append(all[place], p.frozenClaim(at, one))
 		}
 	}
@@ -106,13 +107,13 @@ func (p *pass) claims() map[plan.Place][]claim {
 func (p *pass) claimOf(app plan.Application, place plan.Place, programs []string) claim {
 	slices.Sort(programs)
 	c := claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity}, revision: app.Revision, programs: programs}
-	at := ranAt{app.UID, place.Hook, place.Interface}
+	at := history.At{UID: app.UID, Hook: place.Hook, Interface: place.Interface}
 	now, runs := p.present[at]
-	before, ran := p.ran[at]
+	before, ran := p.history.Records[at]
 	switch {
-	case runs && now.covers(app.Revision, programs):
+	case runs && now.Covers(app.Revision, programs):
 		c.Seniority = plan.Running
-	case ran && before.covers(app.Revision, programs):
+	case ran && before.Covers(app.Revision, programs):
 		c.Seniority = plan.Remembered
 	case runs || ran:
 		c.Seniority, c.Held = plan.Replacing, before.Need
@@ -123,10 +124,10 @@ func (p *pass) claimOf(app plan.Application, place plan.Place, programs []string
 }
 
 // frozenClaim is that of what runs and is left as it is.
-func (p *pass) frozenClaim(at ranAt, now ran) claim {
-	c := claim{Claim: plan.Claim{UID: at.uid, Seniority: plan.Running}, revision: now.Revision, programs: now.Programs}
-	if app := p.applicationOf(at.uid); app != nil {
-		c.Identity = app.newest.Payload().Application
+func (p *pass) frozenClaim(at history.At, now history.Record) claim {
+	c := claim{Claim: plan.Claim{UID: at.UID, Seniority: plan.Running}, revision: now.Revision, programs: now.Programs}
+	if app := p.applicationOf(at.UID); app != nil {
+		c.Identity = app.Newest.Payload().Application
 	}
 	return c
 }
@@ -136,7 +137,7 @@ func (p *pass) createdAt(uid string) int64 {
 	if p.created == nil {
 		p.created = map[string]int64{}
 		for _, app := range p.apps {
-			payload := app.newest.Payload()
+			payload := app.Newest.Payload()
 			p.created[payload.UID] = payload.CreatedAt()
 		}
 	}
@@ -160,23 +161,16 @@ func (p *pass) measured(place plan.Place, claims []claim) []plan.Claim {
 // those that are here.
 func (p *pass) keptRoom(place plan.Place, here map[string]bool) []plan.Claim {
 	var all []plan.Claim
-	for at, one := range p.ran {
-		if at.hook != place.Hook || at.iface != place.Interface || here[at.uid] || p.forgets(at, true) {
+	for at, one := range p.history.Records {
+		if at.Hook != place.Hook || at.Interface != place.Interface || here[at.UID] || p.forgets(at, true) {
 			continue
 		}
-		if app := p.applicationOf(at.uid); app != nil && p.mayRun(app, one.Revision) {
-			all = append(all, plan.Claim{UID: at.uid, Identity: app.newest.Payload().Application, Seniority: plan.Remembered,
-				Created: p.createdAt(at.uid), Need: one.Need})
+		if app := p.applicationOf(at.UID); app != nil && p.node.MayRun(app.Known, one.Revision) {
+			all = append(all, plan.Claim{UID: at.UID, Identity: app.Newest.Payload().Application, Seniority: plan.Remembered,
+				Created: p.createdAt(at.UID), Need: one.Need})
 		}
 	}
 	return all
-}
-
-// mayRun reports whether a revision is one that an application may run: its
-// newest, one that its intent names beside that, or, in node mode, what ran last.
-func (p *pass) mayRun(app *application, revision string) bool {
-	return revision == app.newest.Revision() || len(app.newest.Names(revision)) > 0 ||
-		p.opts.Node == "" && app.deployed != nil && revision == app.deployed.Revision()
 }
 
 // needOf is what programs of a revision take of a place. What is not measured counts
@@ -201,8 +195,8 @@ func (p *pass) needOf(uid, hookName, revision string, programs []string) plan.Ne
 
 // knownNeed finds what the same programs took where they ran.
 func (p *pass) knownNeed(uid, revision string, programs []string) (plan.Need, bool) {
-	for at, one := range p.ran {
-		if at.uid == uid && at.hook == plan.XDP && one.covers(revision, programs) && len(one.Programs) == len(programs) && one.measured() {
+	for at, one := range p.history.Records {
+		if at.UID == uid && at.Hook == plan.XDP && one.Equals(revision, programs) {
 			return one.Need, true
 		}
 	}
@@ -234,7 +228,7 @@ func (p *pass) limits(place plan.Place) plan.Limits {
 // runs or ran at other places is left out of this one alone: who fills one
 // interface takes nobody away from another.
 func (p *pass) refuseAt(place plan.Place, c claim, err error) {
-	at := ranAt{c.UID, place.Hook, place.Interface}
+	at := history.At{UID: c.UID, Hook: place.Hook, Interface: place.Interface}
 	if c.Seniority == plan.Remembered && crowded(err) {
 		// Others run in its place now.
 		p.lost[at] = true
@@ -258,15 +252,15 @@ func crowded(err error) bool {
 
 // runsElsewhere reports whether the version that an application is to have runs, or
 // ran last, at another of the places that it is to have.
-func (p *pass) runsElsewhere(here ranAt, revision string) bool {
-	i := slices.IndexFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == here.uid })
+func (p *pass) runsElsewhere(here history.At, revision string) bool {
+	i := slices.IndexFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == here.UID })
 	return i >= 0 && slices.ContainsFunc(p.want.Applications[i].Attachments, func(a plan.Attachment) bool {
-		at := ranAt{here.uid, a.Hook, a.Interface}
-		if limited(a.Hook) {
-			return at != here && (p.present[at].covers(revision, []string{a.Program}) || p.ran[at].covers(revision, []string{a.Program}))
+		at := history.At{UID: here.UID, Hook: a.Hook, Interface: a.Interface}
+		if history.IsLimited(a.Hook) {
+			return at != here && (p.present[at].Covers(revision, []string{a.Program}) || p.history.Records[at].Covers(revision, []string{a.Program}))
 		}
 		return slices.ContainsFunc(p.look.State.Links, func(l plan.Link) bool {
-			return l.UID == here.uid && l.Revision == revision && l.Attachment.Key() == a.Key()
+			return l.UID == here.UID && l.Revision == revision && l.Attachment.Key() == a.Key()
 		})
 	})
 }
@@ -296,7 +290,7 @@ func (p *pass) leaveOut(place plan.Place, uid string, err error) {
 		app.leftOut = map[plan.Place]error{}
 	}
 	app.leftOut[place] = err
-	p.opts.Log.Error("leave out", "application", app.newest.Payload().Application.String(), "place", place.String(), "error", err)
+	p.opts.Log.Error("leave out", "application", app.Newest.Payload().Application.String(), "place", place.String(), "error", err)
 }
 
 // leaveOutAsBefore leaves out what did not fit a short while ago, without another
@@ -311,7 +305,7 @@ func (p *pass) leaveOutAsBefore() {
 			continue
 		}
 		for _, place := range slices.SortedFunc(maps.Keys(app.leftOut), comparePlaces) {
-			uid := app.newest.Payload().UID
+			uid := app.Newest.Payload().UID
 			if p.wantsAt(uid, place) {
 				p.leaveOut(place, uid, app.leftOut[place])
 			}
@@ -344,7 +338,7 @@ func (p *pass) postponeYounger(place plan.Place, claims []claim) bool {
 	}
 	found := false
 	for _, c := range claims {
-		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !p.waitedEnough(ranAt{c.UID, place.Hook, place.Interface}) {
+		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !p.waitedEnough(history.At{UID: c.UID, Hook: place.Hook, Interface: place.Interface}) {
 			p.postpone(c.UID, waitsFor(place))
 			found = true
 		}
@@ -363,7 +357,7 @@ const orderWaits = 2
 
 // waitedEnough reports whether an application waited at a place for as long as it
 // has to, and else counts from now, unless it waits already.
-func (p *pass) waitedEnough(at ranAt) bool {
+func (p *pass) waitedEnough(at history.At) bool {
 	since, waits := p.waiting[at]
 	if !waits {
 		p.waiting[at] = p.now
@@ -374,9 +368,9 @@ func (p *pass) waitedEnough(at ranAt) bool {
 
 // forgetWaits forgets since when those wait that run by now, or are not to run any
 // more. Who only was let in for a while has waited all the same.
-func (p *pass) forgetWaits(now map[ranAt]ran) {
+func (p *pass) forgetWaits(now map[history.At]history.Record) {
 	for at := range p.waiting {
-		if _, runs := now[at]; runs || p.applicationOf(at.uid) == nil || slices.Contains(p.want.Gone, at.uid) {
+		if _, runs := now[at]; runs || p.applicationOf(at.UID) == nil || slices.Contains(p.want.Gone, at.UID) {
 			delete(p.waiting, at)
 		}
 	}
@@ -391,7 +385,7 @@ func (p *pass) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
 	}
 	p.pendingClaims = map[plan.Place][]plan.Claim{}
 	for _, app := range p.apps {
-		if out := p.outcomes[app.newest.Payload().UID]; out != nil && out.pending && !app.faltered {
+		if out := p.outcomes[app.Newest.Payload().UID]; out != nil && out.pending && !app.faltered {
 			p.addPending(app)
 		}
 	}
@@ -400,11 +394,11 @@ func (p *pass) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
 
 // addPending adds the claims of an application that is on its way.
 func (p *pass) addPending(app *application) {
-	payload := app.newest.Payload()
+	payload := app.Newest.Payload()
 	programs := map[plan.Place][]string{}
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
-			if h, ok := hook.Lookup(at.Hook); !ok || h.Shape != hook.NetworkDevice || !limited(at.Hook) {
+			if h, ok := hook.Lookup(at.Hook); !ok || h.Shape != hook.NetworkDevice || !history.IsLimited(at.Hook) {
 				continue
 			}
 			found, err := targets.OnInterfaces(plan.Attachment{Hook: at.Hook}, at, p.look.State.Interfaces)
@@ -417,9 +411,9 @@ func (p *pass) addPending(app *application) {
 			}
 		}
 	}
-	one := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: app.newest.Revision()}
+	one := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: app.Newest.Revision()}
 	for place, names := range programs {
-		if _, runs := p.present[ranAt{payload.UID, place.Hook, place.Interface}]; runs {
+		if _, runs := p.present[history.At{UID: payload.UID, Hook: place.Hook, Interface: place.Interface}]; runs {
 			continue
 		}
 		c := p.claimOf(one, place, names).Claim
@@ -458,7 +452,7 @@ func (p *pass) precedence(want plan.Chain, newcomers []string) []claim {
 	for _, uid := range newcomers {
 		if !slices.ContainsFunc(all, func(c claim) bool { return c.UID == uid }) {
 			// It is left as it was, and its link is made anew.
-			all = append(all, p.frozenClaim(ranAt{uid: uid}, ran{}))
+			all = append(all, p.frozenClaim(history.At{UID: uid}, history.Record{}))
 		}
 	}
 	slices.SortFunc(all, func(x, y claim) int { return x.Precedes(y.Claim) })

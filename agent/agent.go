@@ -19,6 +19,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
@@ -114,10 +115,8 @@ type Agent struct {
 	loads *loads.Queue
 	// conflicts are links that were put back, under work.
 	conflicts *retry.Conflicts
-	// ran is what last ran at each place, under work; ranErr says why it is not on
-	// disk.
-	ran    map[ranAt]ran
-	ranErr string
+	// history is what last ran at each place, under work.
+	history *history.History
 	// noRoom says why the last pass had no memory for the maps of a load, by its key;
 	// under work.
 	noRoom map[string]error
@@ -126,7 +125,7 @@ type Agent struct {
 	idle *idle
 	// waiting is since when applications wait at a place for who has precedence,
 	// under work.
-	waiting map[ranAt]time.Time
+	waiting map[history.At]time.Time
 	// profiles are what revisions in the kernel take of a chain, by uid and name, and
 	// unmeasured those that could not be measured, and when; under work.
 	profiles   map[[2]string]chain.Profile
@@ -178,12 +177,12 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a := &Agent{opts: o, store: store, dir: dir, live: live.New(store, dir.Path(statedir.Remnants), o.Log), wake: make(chan struct{}, 1), loads: loads.NewQueue(o.Clock, o.Log, observeLoads(o.Observer)),
-		conflicts: retry.NewConflicts(o.BackOff), attempts: retry.NewAttempts(o.BackOff), waiting: map[ranAt]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain,
+		conflicts: retry.NewConflicts(o.BackOff), attempts: retry.NewAttempts(o.BackOff), waiting: map[history.At]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain,
 		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}, apps: map[string]*application{}, settled: make(chan struct{}),
 		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
 	a.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Wake: a.wakeUp})
 	a.lookups = targets.NewLookups(o.host(), o.Log, a.wakeUp)
-	if a.ran, err = readRan(a.dir.Path(statedir.Ran)); err != nil {
+	if a.history, err = history.Open(a.dir.Path(statedir.Ran)); err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
 	}
 	if err := errors.Join(a.checkMount(), a.restore(), a.live.Adopt(a.nameOf)); err != nil {

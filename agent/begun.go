@@ -61,7 +61,7 @@ func (p *pass) spoiled(members, want, running []plan.Member) []string {
 // of its application.
 func (p *pass) withdrawn(uid, revision string) bool {
 	app := p.applicationOf(uid)
-	return p.opts.Node != "" && app != nil && revision != app.newest.Revision() && len(app.newest.Names(revision)) == 0
+	return app != nil && p.node.Withdrew(app.Known, revision)
 }
 
 // waitForReplacements has those wait that are to change on an interface after others: after the

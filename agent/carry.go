@@ -44,7 +44,7 @@ func (p *pass) carry(want plan.Application, old, next *kernel.Revision) error {
 	}
 	carried, err := kernel.CarryVariables(prepared, was, old, next)
 	for _, app := range p.apps {
-		if app.newest.Payload().UID != want.UID {
+		if app.Newest.Payload().UID != want.UID {
 			continue
 		}
 		app.maps = slices.Clone(app.maps)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -15,17 +16,12 @@ import (
 func (a *Agent) Relabel(labels map[string]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if sameLabels(a.labels, labels) {
+	if version.SameLabels(a.labels, labels) {
 		return
 	}
 	a.labels = maps.Clone(labels)
 	a.unsettle()
 	a.wakeUp()
-}
-
-// sameLabels reports whether nodes with the labels are chosen alike.
-func sameLabels(x, y map[string]string) bool {
-	return (x == nil) == (y == nil) && maps.Equal(x, y)
 }
 
 // Retrust replaces the keys whose seals count. What was accepted before stays;

@@ -50,7 +50,7 @@ func newIdle(p *pass) *idle {
 // something changes.
 func (p *pass) isDone() bool {
 	if !p.observed || p.acted || p.again || p.ending || p.fetching || p.loads.HasAsked() || p.look.HasUnreadable() ||
-		p.ranErr != "" || p.live.HasRemnants() {
+		!p.history.IsKept() || p.live.HasRemnants() {
 		return false
 	}
 	for _, c := range p.live.Chains {
@@ -59,7 +59,7 @@ func (p *pass) isDone() bool {
 		}
 	}
 	for _, app := range p.apps {
-		out := p.outcomes[app.newest.Payload().UID]
+		out := p.outcomes[app.Newest.Payload().UID]
 		if app.unkept || out == nil || len(out.errs) > 0 || out.refused || out.tried || out.pending || out.unsettled {
 			return false
 		}

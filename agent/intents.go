@@ -14,7 +14,7 @@ func (a *Agent) Intents() []intent.Opened {
 	defer a.mu.Unlock()
 	all := make([]intent.Opened, 0, len(a.apps))
 	for _, app := range a.apps {
-		all = append(all, app.newest)
+		all = append(all, app.Newest)
 	}
 	slices.SortFunc(all, func(x, y intent.Opened) int { return strings.Compare(x.Payload().UID, y.Payload().UID) })
 	return all
@@ -26,7 +26,7 @@ func (a *Agent) nameOf(uid string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if app := a.apps[uid]; app != nil {
-		return app.newest.Payload().Application.String()
+		return app.Newest.Payload().Application.String()
 	}
 	return uid
 }

@@ -1,27 +1,13 @@
 package agent
 
 import (
-	"fmt"
 	"slices"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
-
-// matchLabels reports whether the node's labels match the selector.
-func matchLabels(s *metav1.LabelSelector, node map[string]string) (bool, error) {
-	selector, err := metav1.LabelSelectorAsSelector(s)
-	if err != nil {
-		return false, fmt.Errorf("read selector: %w", err)
-	}
-	return selector.Matches(labels.Set(node)), nil
-}
 
 // running tells what runs where.
 func (p *pass) running() targets.Running {
@@ -46,10 +32,10 @@ func (p *pass) running() targets.Running {
 // asPrimary looks at what the application's intents choose by name.
 func (p *pass) asPrimary(uid string, on plan.Interface) bool {
 	for _, app := range p.apps {
-		if app.newest.Payload().UID != uid {
+		if app.Newest.Payload().UID != uid {
 			continue
 		}
-		for _, s := range append(selections(&app.newest), selections(app.deployed)...) {
+		for _, s := range append(selections(&app.Newest), selections(app.Deployed)...) {
 			byName, err := plan.Select(&v1alpha1.Interfaces{Names: s.Names}, []plan.Interface{on})
 			if s.Primary && (err != nil || len(byName) == 0) {
 				return true
@@ -62,7 +48,7 @@ func (p *pass) asPrimary(uid string, on plan.Interface) bool {
 // wantsPrimary reports whether an intent chooses the primary interface.
 func wantsPrimary(apps []*application) bool {
 	return slices.ContainsFunc(apps, func(app *application) bool {
-		return slices.ContainsFunc(append(selections(&app.newest), selections(app.deployed)...),
+		return slices.ContainsFunc(append(selections(&app.Newest), selections(app.Deployed)...),
 			func(s v1alpha1.Interfaces) bool { return s.Primary })
 	})
 }

@@ -71,7 +71,7 @@ func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revis
 		p.profiles[[2]string{r.UID, r.Name}] = *r.profile
 	}
 	app.maps = r.reports
-	p.opts.Log.Info("loaded", "application", app.newest.Payload().Application.String(), "revision", r.Name)
+	p.opts.Log.Info("loaded", "application", app.Newest.Payload().Application.String(), "revision", r.Name)
 	return nil
 }
 

@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/history"
+	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/plan"
 )
 
@@ -25,10 +27,10 @@ func TestAPlaceIsLostToOthersAlone(t *testing.T) {
 		"something else":                            {errors.New("load chain: no"), false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			p := &pass{Agent: &Agent{}, lost: map[ranAt]bool{}}
+			p := &pass{Agent: &Agent{history: &history.History{}}, look: (&live.Set{}).Look(), lost: map[history.At]bool{}}
 			place := plan.Place{Hook: plan.XDP, Ifindex: 2, Interface: "eth0"}
 			p.refuseAt(place, claim{Claim: plan.Claim{UID: "u", Seniority: plan.Remembered}}, c.err)
-			if p.lost[ranAt{"u", plan.XDP, "eth0"}] != c.lost {
+			if p.lost[history.At{UID: "u", Hook: plan.XDP, Interface: "eth0"}] != c.lost {
 				t.Errorf("lost is %v", p.lost)
 			}
 		})

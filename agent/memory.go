@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/objects"
@@ -93,10 +94,10 @@ func (p *pass) memoryClaim(o intent.Opened, memory uint64) *plan.Claim {
 	payload := o.Payload()
 	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
 		Need: plan.Need{Memory: int(memory)}}
-	before, ran := p.ran[inMemory(payload.UID)]
+	before, ran := p.history.Records[history.InMemory(payload.UID)]
 	held := p.live.Revisions[payload.UID]
 	switch {
-	case ran && before.covers(o.Revision(), nil):
+	case ran && before.Covers(o.Revision(), nil):
 		c.Seniority = plan.Remembered
 	case len(held) == 1:
 		// It runs beside what it replaces. Of two that run so, no third is owed room.
@@ -108,9 +109,6 @@ func (p *pass) memoryClaim(o intent.Opened, memory uint64) *plan.Claim {
 	}
 	return c
 }
-
-// inMemory names the place of an application in the memory for maps.
-func inMemory(uid string) ranAt { return ranAt{uid: uid, hook: plan.MapMemory().Hook} }
 
 // memoryOf is what the maps of revisions may take.
 func memoryOf(revisions map[string]*kernel.Revision) plan.Need {
@@ -169,7 +167,7 @@ func (p *pass) memoryClaims() []plan.Claim {
 	for uid, revisions := range p.live.Revisions {
 		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryOf(revisions)}
 		if app := p.applicationOf(uid); app != nil {
-			c.Identity = app.newest.Payload().Application
+			c.Identity = app.Newest.Payload().Application
 		}
 		all, here[uid] = append(all, c), len(revisions) > 0
 	}
@@ -208,12 +206,12 @@ func (p *pass) unweighed() []plan.Claim {
 	}
 	var all []plan.Claim
 	for _, app := range p.apps {
-		uid := app.newest.Payload().UID
+		uid := app.Newest.Payload().UID
 		out := p.outcomes[uid]
 		if out == nil || !out.pending || app.faltered || weighed[uid] || len(p.live.Revisions[uid]) > 0 {
 			continue
 		}
-		if c := p.memoryClaim(app.newest, 0); c.Seniority != plan.Remembered {
+		if c := p.memoryClaim(app.Newest, 0); c.Seniority != plan.Remembered {
 			all = append(all, *c)
 		}
 	}
@@ -224,7 +222,7 @@ func (p *pass) unweighed() []plan.Claim {
 // not known yet: for no longer than it waits at any other place.
 func (p *pass) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
 	precedes := func(older plan.Claim) bool { return older.Precedes(*c) < 0 }
-	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || p.waitedEnough(inMemory(c.UID)) {
+	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || p.waitedEnough(history.InMemory(c.UID)) {
 		return nil
 	}
 	return errQueued
@@ -244,12 +242,12 @@ func (p *pass) roomFor(key, uid string, pending error) error {
 
 // addMemory adds what has maps in the kernel to what runs, where the memory for them is
 // limited. An application with two revisions is in the middle of an update.
-func (p *pass) addMemory(now map[ranAt]ran) {
+func (p *pass) addMemory(now map[history.At]history.Record) {
 	if p.opts.MapMemory == 0 {
 		return
 	}
 	for uid, revisions := range p.live.Revisions {
-		one := ran{UID: uid, Hook: plan.MapMemory().Hook}
+		one := history.Record{UID: uid, Hook: plan.MapMemory().Hook}
 		for name := range revisions {
 			one.Revision = name
 		}
@@ -257,7 +255,7 @@ func (p *pass) addMemory(now map[ranAt]ran) {
 			one.Revision = ""
 		}
 		if memoryOf(revisions).Memory > 0 {
-			now[one.at()] = one
+			now[one.At()] = one
 		}
 	}
 }

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/targets"
+	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
@@ -26,8 +28,8 @@ type pass struct {
 	*Agent
 	now  time.Time
 	apps []*application
-	// labels are the node's at the turn's begin.
-	labels map[string]string
+	// node has the labels that it had when the reconcile began.
+	node version.Node
 	// look is what the kernel said.
 	look *live.Look
 	want plan.Want
@@ -50,7 +52,7 @@ type pass struct {
 	// unmanagedFiles by the uid they lie under.
 	unmanagedFiles map[string][]string
 	// present is what ran at each place when the pass began.
-	present map[ranAt]ran
+	present map[history.At]history.Record
 	// created is when each application was created, by uid.
 	created map[string]int64
 	// pendingClaims are those of applications whose objects are on their way; nil
@@ -62,7 +64,7 @@ type pass struct {
 	visited, behind map[int]bool
 	wanted          map[int][]plan.Member
 	// lost are the places that others run at now which an application had before.
-	lost map[ranAt]bool
+	lost map[history.At]bool
 	// again means that something was put off that the next pass can do at once.
 	again bool
 	// acted reports that the pass had actions to do.
@@ -118,10 +120,10 @@ func (a *Agent) pass() *pass {
 func (a *Agent) newPass() *pass {
 	now := a.opts.Clock()
 	apps, labels := a.snapshot()
-	return &pass{Agent: a, now: now, apps: apps, labels: labels, look: a.live.Look(), targets: a.lookups.Begin(now),
+	return &pass{Agent: a, now: now, apps: apps, node: version.Node{Name: a.opts.Node, Labels: labels}, look: a.live.Look(), targets: a.lookups.Begin(now),
 		loads: a.loads.Begin(), awaited: map[[2]string]bool{},
 		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{},
-		outcomes: map[string]*outcome{}, lost: map[ranAt]bool{},
+		outcomes: map[string]*outcome{}, lost: map[history.At]bool{},
 		visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}
 }
 
@@ -138,7 +140,7 @@ func (a *Agent) snapshot() ([]*application, map[string]string) {
 		apps = append(apps, &one)
 	}
 	slices.SortFunc(apps, func(x, y *application) int {
-		p, q := x.newest.Payload(), y.newest.Payload()
+		p, q := x.Newest.Payload(), y.Newest.Payload()
 		return cmp.Or(cmp.Compare(p.Application.String(), q.Application.String()), cmp.Compare(p.UID, q.UID))
 	})
 	return apps, a.labels
@@ -171,7 +173,7 @@ func (p *pass) repinned(what string, made bool, err error) {
 func (p *pass) decide() {
 	known := map[string]bool{}
 	for _, app := range p.apps {
-		payload := app.newest.Payload()
+		payload := app.Newest.Payload()
 		known[payload.UID] = true
 		p.outcomes[payload.UID] = &outcome{}
 		p.choose(app)
@@ -190,9 +192,9 @@ func (p *pass) decide() {
 }
 
 func (p *pass) choose(app *application) {
-	payload := app.newest.Payload()
+	payload := app.Newest.Payload()
 	out := p.outcomes[payload.UID]
-	selected, err := p.selects(payload)
+	selected, err := p.node.Selects(payload)
 	if err != nil {
 		// Nobody can report whether it is for this node.
 		out.errs, out.refused = append(out.errs, err), true
@@ -203,16 +205,16 @@ func (p *pass) choose(app *application) {
 		p.want.Gone = append(p.want.Gone, payload.UID)
 		return
 	}
-	err = p.have(app, app.newest)
+	err = p.have(app, app.Newest)
 	if err == nil {
-		err = p.wantApplication(app.newest, out)
+		err = p.wantApplication(app.Newest, out)
 	}
 	if err == nil {
-		out.live = &app.newest
+		out.live = &app.Newest
 		return
 	}
 	out.pending, out.loading = isPending(err), errors.Is(err, loads.ErrLoading)
-	p.cannotHave(app, app.newest, err)
+	p.cannotHave(app, app.Newest, err)
 	out.refused = true
 	p.fallBack(app)
 }
@@ -220,9 +222,9 @@ func (p *pass) choose(app *application) {
 // fallBack goes on without the newest intent's version: with another, with what
 // runs as it is, or with nothing.
 func (p *pass) fallBack(app *application) {
-	uid := app.newest.Payload().UID
+	uid := app.Newest.Payload().UID
 	out := p.outcomes[uid]
-	other, stays := p.fallback(app, p.look.RevisionName(uid), out.pending)
+	other, stays := p.node.Fallback(app.Known, p.look.RevisionName(uid), out.pending)
 	if other != nil {
 		err := p.have(app, *other)
 		if err == nil {
@@ -234,15 +236,9 @@ func (p *pass) fallBack(app *application) {
 		}
 		out.unsettled = isPending(err)
 		p.cannotHave(app, *other, err)
-		stays = p.outlasts(uid, other) || isPending(err)
+		stays = p.node.StaysWithout(other, p.look.RevisionName(uid)) || isPending(err)
 	}
 	p.rest(uid, stays)
-}
-
-// outlasts reports whether what runs goes on where another version that was to take
-// its place cannot be had: that very version, and in node mode any.
-func (p *pass) outlasts(uid string, other *intent.Opened) bool {
-	return p.opts.Node == "" || p.look.RevisionName(uid) == other.Revision()
 }
 
 // rest leaves what runs of an application as it is, or has it go.
@@ -252,52 +248,6 @@ func (p *pass) rest(uid string, stays bool) {
 		return
 	}
 	p.want.Gone = append(p.want.Gone, uid)
-}
-
-// fallback is what a node goes on with that cannot have the newest version while
-// another revision runs, or none: a version, or, where that is nil and stays is
-// true, what runs as it is. Node mode goes on with what ran last. In a cluster the
-// intent says which versions may run beside its own; what it does not name goes,
-// but is waited for while the newest is on its way, in which time nothing else is
-// loaded. A version that is not for this node is none.
-func (p *pass) fallback(app *application, runs string, pending bool) (other *intent.Opened, stays bool) {
-	if p.opts.Node == "" {
-		last := app.deployed
-		if last != nil && last.Payload().Serial == app.newest.Payload().Serial {
-			last = nil
-		}
-		return last, true
-	}
-	named := app.newest.Names(runs)
-	mine := slices.IndexFunc(named, p.takes)
-	before, isBefore := app.newest.Before()
-	switch {
-	case mine >= 0:
-		return &named[mine], true
-	case pending || runs == app.newest.Revision() && !app.sameBytesElsewhere(app.newest):
-		return nil, true
-	case isBefore && p.takes(before):
-		return &before, true
-	}
-	return nil, false
-}
-
-// selects reports whether the intent is for this node.
-func (p *pass) selects(payload intent.Payload) (bool, error) {
-	if p.labels == nil || payload.Tombstone || payload.NodeSelector == nil {
-		return true, nil
-	}
-	ok, err := matchLabels(payload.NodeSelector, p.labels)
-	if err != nil {
-		return false, fmt.Errorf("choose nodes for %s: %w", payload.Application, err)
-	}
-	return ok, nil
-}
-
-// takes reports whether a version is known to be for this node.
-func (p *pass) takes(o intent.Opened) bool {
-	ok, err := p.selects(o.Payload())
-	return err == nil && ok
 }
 
 // have makes sure that the intent's revision is in the kernel, whole. One that was
@@ -354,21 +304,10 @@ func explain(payload intent.Payload, err error) error {
 	return err
 }
 
-// intentOf finds the intent with the revision.
+// intentOf finds the intent with the revision; nil where none is known.
 func (p *pass) intentOf(uid, revision string) *intent.Opened {
-	for _, app := range p.apps {
-		if app.newest.Payload().UID != uid {
-			continue
-		}
-		if !app.newest.Payload().Tombstone && app.newest.Revision() == revision {
-			return &app.newest
-		}
-		if app.deployed != nil && app.deployed.Revision() == revision {
-			return app.deployed
-		}
-		if named := app.newest.Names(revision); len(named) > 0 {
-			return &named[0]
-		}
+	if app := p.applicationOf(uid); app != nil {
+		return app.Intent(revision)
 	}
 	return nil
 }

@@ -39,6 +39,6 @@ func (p *pass) fits(app *application, o intent.Opened) error {
 // describeUnfit logs once that a version is not for this node's kernel.
 func (p *pass) describeUnfit(app *application, err *unfitError) {
 	if !strings.Contains(app.status.Error, err.lacks) {
-		p.opts.Log.Warn("this node cannot hold it", "application", app.newest.Payload().Application.String(), "error", err.lacks)
+		p.opts.Log.Warn("this node cannot hold it", "application", app.Newest.Payload().Application.String(), "error", err.lacks)
 	}
 }

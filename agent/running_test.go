@@ -8,6 +8,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/seals"
@@ -16,11 +17,11 @@ import (
 // choosing is an application that chooses interfaces so.
 func choosing(t *testing.T, uid string, s v1alpha1.Interfaces) *application {
 	t.Helper()
-	return &application{newest: seals.New(t).Open(t, intent.Payload{
+	return &application{Known: version.Known{Newest: seals.New(t).Open(t, intent.Payload{
 		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: uid}, UID: uid, Serial: 1,
 		ObjectDigest: "sha256:object",
 		Programs:     []v1alpha1.Program{{Name: "f", Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &s}, {Hook: "raw_tp", Tracepoint: "sys_enter"}}}},
-	})}
+	})}}
 }
 
 func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/statedir"
+	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -26,8 +27,8 @@ func (b *backingOffError) Unwrap() error { return b.err }
 // would have taken its place. What is no matter of the kernel's profile or of the memory
 // for maps is not tried again before a while.
 func (p *pass) cannotHave(app *application, o intent.Opened, err error) {
-	newest := o.Payload().Serial == app.newest.Payload().Serial
-	out := p.outcomes[app.newest.Payload().UID]
+	newest := o.Payload().Serial == app.Newest.Payload().Serial
+	out := p.outcomes[app.Newest.Payload().UID]
 	unfit, late, noRoom := new(unfitError), new(backingOffError), new(noRoomError)
 	switch {
 	case isPending(err):
@@ -58,7 +59,7 @@ func (p *pass) fail(app *application, o intent.Opened, err error) {
 		app.refused = map[int64]error{}
 	}
 	app.refused[payload.Serial], app.faltered = err, true
-	if payload.Serial == app.newest.Payload().Serial || app.log == "" {
+	if payload.Serial == app.Newest.Payload().Serial || app.log == "" {
 		app.log = kernel.LogOf(err)
 	}
 	p.opts.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", err)
@@ -74,16 +75,16 @@ func (p *pass) refuse(uid string, err error) {
 	if isPending(err) && was.live != nil {
 		p.awaited[[2]string{uid, was.live.Revision()}] = true
 	}
-	newest := was.live == nil || was.live == &app.newest
+	newest := was.live == nil || was.live == &app.Newest
 	p.outcomes[uid] = &outcome{errs: was.errs, refused: true, tried: was.tried,
 		pending: was.pending || newest && isPending(err), loading: was.loading || newest && errors.Is(err, loads.ErrLoading),
 		unsettled: isPending(err)}
-	p.cannotHave(app, *cmp.Or(was.live, &app.newest), err)
-	if was.live == &app.newest {
+	p.cannotHave(app, *cmp.Or(was.live, &app.Newest), err)
+	if was.live == &app.Newest {
 		p.fallBack(app)
 		return
 	}
-	p.rest(uid, was.live == nil || p.outlasts(uid, was.live) || isPending(err))
+	p.rest(uid, was.live == nil || p.node.StaysWithout(was.live, p.look.RevisionName(uid)) || isPending(err))
 }
 
 // finish writes what the pass found out back, and wakes who waits for it.
@@ -109,15 +110,15 @@ func (p *pass) finish() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.orphans = orphans
-	all := sameLabels(p.labels, p.Agent.labels)
+	all := version.SameLabels(p.node.Labels, p.Agent.labels)
 	for _, app := range p.apps {
-		uid := app.newest.Payload().UID
+		uid := app.Newest.Payload().UID
 		now := p.Agent.apps[uid]
 		if now == nil {
 			// Forgotten meanwhile.
 			continue
 		}
-		if now.newest.Payload().Serial != app.newest.Payload().Serial {
+		if now.Newest.Payload().Serial != app.Newest.Payload().Serial {
 			// Overtaken meanwhile. What now runs is what the newer one falls back to.
 			now.inherit(app)
 			all = false
@@ -151,15 +152,15 @@ func (p *pass) pruneObjects() {
 	defer p.mu.Unlock()
 	used := map[string]bool{}
 	for _, app := range p.Agent.apps {
-		used[app.newest.Payload().ObjectDigest] = true
+		used[app.Newest.Payload().ObjectDigest] = true
 	}
 	for _, app := range p.apps {
-		payload := app.newest.Payload()
+		payload := app.Newest.Payload()
 		for _, version := range payload.Versions() {
 			used[version.ObjectDigest] = true
 		}
-		if app.deployed != nil {
-			used[app.deployed.Payload().ObjectDigest] = true
+		if app.Deployed != nil {
+			used[app.Deployed.Payload().ObjectDigest] = true
 		}
 	}
 	if err := p.objects.Prune(used); err != nil {
@@ -169,7 +170,7 @@ func (p *pass) pruneObjects() {
 
 // settle works out back-off and status of one application.
 func (p *pass) settle(app *application) {
-	payload := app.newest.Payload()
+	payload := app.Newest.Payload()
 	out := p.outcomes[payload.UID]
 	if out == nil {
 		return
@@ -188,22 +189,22 @@ func (p *pass) settle(app *application) {
 	}
 	app.status = p.status(app, out)
 	app.loaded = slices.Sorted(maps.Keys(p.live.Revisions[payload.UID]))
-	app.exhausted = payload.Tombstone && app.deployed == nil && len(out.errs) == 0 && !p.leaves(payload.UID)
+	app.exhausted = payload.Tombstone && app.Deployed == nil && len(out.errs) == 0 && !p.leaves(payload.UID)
 }
 
 // keepDeployed remembers the intent that now runs in whole.
 func (p *pass) keepDeployed(app *application, out *outcome) {
-	payload := app.newest.Payload()
+	payload := app.Newest.Payload()
 	var err error
 	switch {
-	case (payload.Tombstone || len(payload.Programs) == 0) && app.deployed != nil:
+	case (payload.Tombstone || len(payload.Programs) == 0) && app.Deployed != nil:
 		if err = p.dir.DropIntent(payload.UID, statedir.Deployed); err == nil {
-			app.deployed, p.prune = nil, true
+			app.Deployed, p.prune = nil, true
 		}
-	case out.live != nil && (app.deployed == nil || app.deployed.Payload().Serial != payload.Serial):
+	case out.live != nil && (app.Deployed == nil || app.Deployed.Payload().Serial != payload.Serial):
 		if err = p.dir.PutIntent(payload.UID, statedir.Deployed, app.envelope); err == nil {
-			o := app.newest
-			app.deployed, p.prune = &o, true
+			o := app.Newest
+			app.Deployed, p.prune = &o, true
 		}
 	}
 	if err != nil {

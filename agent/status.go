@@ -215,15 +215,15 @@ func describeAll(errs []error) string {
 
 // status puts together what is told of one application.
 func (p *pass) status(app *application, out *outcome) ApplicationStatus {
-	payload := app.newest.Payload()
+	payload := app.Newest.Payload()
 	s := ApplicationStatus{
 		Application: payload.Application, UID: payload.UID,
-		Serial: payload.Serial, Version: payload.VersionSerial(), Tombstone: payload.Tombstone, Held: app.newest.Held(),
+		Serial: payload.Serial, Version: payload.VersionSerial(), Tombstone: payload.Tombstone, Held: app.Newest.Held(),
 		Image: payload.Image, Digest: payload.ImageDigest, Signers: payload.Signers,
 		Programs: []ProgramStatus{}, Maps: app.maps, VerifierLog: app.log, UnmanagedFiles: p.unmanagedFiles[payload.UID],
 	}
 	if !payload.Tombstone {
-		s.Wanted = app.newest.Revision()
+		s.Wanted = app.Newest.Revision()
 	}
 	// What is to go, cannot be had or is not whole leaves something else running.
 	left := p.remains(payload.UID)
@@ -322,12 +322,12 @@ func (p *pass) deployedCondition(app *application, out *outcome, s ApplicationSt
 	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: "Deployed",
 		Message: "every program runs", LastTransitionTime: metav1.NewTime(p.now)}
 	switch {
-	case app.newest.Payload().Tombstone && s.Revision != "":
+	case app.Newest.Payload().Tombstone && s.Revision != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go and runs still: "+cmp.Or(s.Error, "a chain that it is in waits for another member's object")
-	case s.Unloading || app.newest.Payload().Tombstone && s.Error != "":
+	case s.Unloading || app.Newest.Payload().Tombstone && s.Error != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go, and something of it is left: "+cmp.Or(s.Error, "the kernel frees it")
-	case app.newest.Payload().Tombstone:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.newest.Payload().Reason
+	case app.Newest.Payload().Tombstone:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.Newest.Payload().Reason
 	case out.pending && out.waits != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Queued", out.waits
 	case out.loading:

@@ -58,16 +58,16 @@ func (p *pass) isOnItsWay(uid string) bool {
 // newest one.
 func (p *pass) canFallBack(uid string) bool {
 	app, out := p.applicationOf(uid), p.outcomes[uid]
-	if app == nil || out == nil || out.live != &app.newest {
+	if app == nil || out == nil || out.live != &app.Newest {
 		return false
 	}
-	other, _ := p.fallback(app, p.look.RevisionName(uid), out.pending)
+	other, _ := p.node.Fallback(app.Known, p.look.RevisionName(uid), out.pending)
 	return other != nil
 }
 
 func (p *pass) applicationOf(uid string) *application {
 	for _, app := range p.apps {
-		if app.newest.Payload().UID == uid {
+		if app.Newest.Payload().UID == uid {
 			return app
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )
@@ -22,9 +23,9 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			app := choosing(t, "a", v1alpha1.Interfaces{Primary: true})
-			a := &Agent{opts: Options{Log: slog.New(slog.DiscardHandler), BackOff: BackOff{First: time.Minute, Most: time.Hour}}}
-			p := &pass{Agent: a, apps: []*application{app}, outcomes: map[string]*outcome{"a": {}}}
-			p.cannotHave(app, app.newest, tc.err)
+			a := &Agent{live: &live.Set{}, opts: Options{Log: slog.New(slog.DiscardHandler), BackOff: BackOff{First: time.Minute, Most: time.Hour}}}
+			p := &pass{Agent: a, look: a.live.Look(), apps: []*application{app}, outcomes: map[string]*outcome{"a": {}}}
+			p.cannotHave(app, app.Newest, tc.err)
 			p.settle(app)
 			first := app.status
 			p.outcomes["a"] = &outcome{refused: true}

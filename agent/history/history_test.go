@@ -1,4 +1,4 @@
-package agent
+package history
 
 import (
 	"fmt"
@@ -8,16 +8,15 @@ import (
 // TestWhatIsThereIsRememberedBeforeWhatIsGone bounds records of applications that are
 // not known, on interfaces that are there and on others.
 func TestWhatIsThereIsRememberedBeforeWhatIsGone(t *testing.T) {
-	all := map[ranAt]ran{}
+	all := map[At]Record{}
 	for i := range 2 * maxUnknown {
-		one := ran{UID: fmt.Sprintf("u%04d", i), Hook: "xdp", Interface: "eth0", Gone: int64(i)}
+		one := Record{UID: fmt.Sprintf("u%04d", i), Hook: "xdp", Interface: "eth0", Gone: int64(i)}
 		if i%4 == 0 {
 			one.Gone = 0
 		}
-		all[one.at()] = one
+		all[one.At()] = one
 	}
-	p := &pass{Agent: &Agent{}}
-	p.boundRan(all)
+	Bound(all, func(string) bool { return false })
 	there, oldest := 0, int64(0)
 	for _, one := range all {
 		if one.Gone == 0 {

@@ -1,0 +1,31 @@
+package agent
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+func TestNewcomersAreToldFromWhoRuns(t *testing.T) {
+	m := func(uid, revision string) plan.Member {
+		return plan.Member{UID: uid, Identity: v1alpha1.Identity{Name: uid}, Revision: revision, Program: "f"}
+	}
+	running := []plan.Member{m("a", "1"), m("b", "1")}
+	all := []plan.Member{m("c", "1"), m("a", "1"), m("b", "2"), m("c", "2")}
+	if got := newcomersOf(all, running); !slices.Equal(got, []string{"c", "b"}) {
+		t.Errorf("newcomersOf = %v", got)
+	}
+	if got := without(all, []string{"c"}); len(got) != 2 || got[0].UID != "a" || len(all) != 4 {
+		t.Errorf("without = %v", got)
+	}
+	moved := m("a", "1")
+	moved.Priority, moved.ProceedOn = 7, 3
+	if isNew(moved, running) {
+		t.Error("a new priority makes a newcomer")
+	}
+	if got := memberKeys([]plan.Member{m("a", "1"), {UID: "a2", Identity: v1alpha1.Identity{Name: "a"}, Program: "f"}, m("b", "1")}); !slices.Equal(got, []string{"a f (a)", "a f (a2)", "b f"}) {
+		t.Errorf("memberKeys = %v", got)
+	}
+}
