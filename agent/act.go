@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/retry"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/hook"
@@ -71,7 +72,7 @@ func (p *pass) incomplete() map[string]bool {
 	all := map[string]bool{}
 	for _, app := range p.apps {
 		uid := app.Newest.Payload().UID
-		all[uid] = len(p.outcomes[uid].errs) > 0 && p.unproven(uid)
+		all[uid] = len(p.outcomes[uid].Errs) > 0 && p.unproven(uid)
 	}
 	return all
 }
@@ -80,7 +81,7 @@ func (p *pass) incomplete() map[string]bool {
 // while another one was.
 func (p *pass) unproven(uid string) bool {
 	app, out := p.applicationOf(uid), p.outcomes[uid]
-	return app != nil && out != nil && out.live == &app.Newest && app.IsUpdate()
+	return app != nil && out != nil && out.Live == &app.Newest && app.IsUpdate()
 }
 
 // standsIn reports whether links of a revision stay until the newest version is
@@ -184,7 +185,7 @@ func (p *pass) backedOff(owners []string, a plan.Action) error {
 	lately := p.failedLately(a)
 	for _, uid := range owners {
 		if out := p.outcomes[uid]; out != nil && lately != nil {
-			out.failed(uid, a, lately)
+			out.Fail(uid, a, lately)
 		}
 	}
 	return lately
@@ -206,22 +207,22 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 	if err != nil {
 		out := p.outcomes[uid]
 		if out == nil {
-			out = &outcome{}
+			out = &report.Outcome{}
 			p.outcomes[uid] = out
 		}
 		if isPending(err) {
-			out.pending, out.refused, out.loading = true, true, errors.Is(err, loads.ErrLoading)
+			out.Pending, out.Refused, out.Loading = true, true, errors.Is(err, loads.ErrLoading)
 			return
 		}
-		out.failed(uid, a, err)
+		out.Fail(uid, a, err)
 		if wait := new(retry.ConflictError); errors.As(err, &wait) {
 			return
 		}
 		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-			out.unsettled = out.unsettled || !unanswered.Late
+			out.Unsettled = out.Unsettled || !unanswered.Late
 			return
 		}
-		out.tried = true
+		out.Tried = true
 		p.opts.Log.Error("act", "application", p.named(a), "action", a.String(), "error", err)
 	}
 	if app := p.applicationOf(uid); app != nil && a.Verb != plan.SetChain {
@@ -230,26 +231,6 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 			app.failed = map[string]error{}
 		}
 		app.failed[a.String()] = err
-	}
-}
-
-// failed notes an action that has no success.
-func (o *outcome) failed(uid string, a plan.Action, err error) {
-	o.errs = append(o.errs, err)
-	state := Failed
-	if wait := new(retry.ConflictError); errors.As(err, &wait) {
-		state = DriftConflict
-	} else if errors.Is(err, targets.ErrWaiting) {
-		state = Waiting
-	}
-	if a.Attachment.Hook != "" && a.Verb != plan.Detach {
-		o.links = append(o.links, unmade{a.Attachment.Program, LinkStatus{Hook: a.Attachment.Hook,
-			Target: a.Attachment.Target.String(), State: state, Error: err.Error()}})
-	}
-	for _, m := range a.Members {
-		if m.UID == uid {
-			o.links = append(o.links, unmade{m.Program, LinkStatus{Hook: plan.XDP, Target: a.Interface, State: state, Error: err.Error()}})
-		}
 	}
 }
 

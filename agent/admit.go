@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/hook"
 )
@@ -276,15 +277,15 @@ func (p *pass) leaveOut(place plan.Place, uid string, err error) {
 	attachments := p.want.Applications[i].Attachments
 	for _, a := range attachments {
 		if isThere(a) {
-			out.links = append(out.links, unmade{a.Program, LinkStatus{Hook: a.Hook, Target: a.Interface, State: Failed, Error: err.Error()}})
+			out.Links = append(out.Links, report.Unmade{Program: a.Program, Status: LinkStatus{Hook: a.Hook, Target: a.Interface, State: Failed, Error: err.Error()}})
 		}
 	}
 	p.want.Applications[i].Attachments = slices.DeleteFunc(slices.Clone(attachments), isThere)
-	out.errs = append(out.errs, err)
+	out.Errs = append(out.Errs, err)
 	if p.now.Before(app.retryAt) && app.leftOut[place] != nil {
 		return
 	}
-	out.tried = true
+	out.Tried = true
 	app.leftOut = maps.Clone(app.leftOut)
 	if app.leftOut == nil {
 		app.leftOut = map[plan.Place]error{}
@@ -385,7 +386,7 @@ func (p *pass) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
 	}
 	p.pendingClaims = map[plan.Place][]plan.Claim{}
 	for _, app := range p.apps {
-		if out := p.outcomes[app.Newest.Payload().UID]; out != nil && out.pending && !app.faltered {
+		if out := p.outcomes[app.Newest.Payload().UID]; out != nil && out.Pending && !app.faltered {
 			p.addPending(app)
 		}
 	}
@@ -427,7 +428,7 @@ func (p *pass) addPending(app *application) {
 func (p *pass) postpone(uid, why string) {
 	p.refuse(uid, errQueued)
 	if out := p.outcomes[uid]; out != nil {
-		out.waits = why
+		out.Waits = why
 	}
 }
 

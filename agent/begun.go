@@ -188,7 +188,7 @@ func (p *pass) waitForWantedChain(uid string, want, interim []plan.Member) {
 		return
 	}
 	if out := p.outcomes[uid]; out != nil {
-		out.pending, out.refused, out.loading = true, true, true
+		out.Pending, out.Refused, out.Loading = true, true, true
 	}
 }
 

@@ -60,7 +60,7 @@ func (p *pass) isDone() bool {
 	}
 	for _, app := range p.apps {
 		out := p.outcomes[app.Newest.Payload().UID]
-		if app.unkept || out == nil || len(out.errs) > 0 || out.refused || out.tried || out.pending || out.unsettled {
+		if app.unkept || out == nil || len(out.Errs) > 0 || out.Refused || out.Tried || out.Pending || out.Unsettled {
 			return false
 		}
 	}

@@ -208,7 +208,7 @@ func (p *pass) unweighed() []plan.Claim {
 	for _, app := range p.apps {
 		uid := app.Newest.Payload().UID
 		out := p.outcomes[uid]
-		if out == nil || !out.pending || app.faltered || weighed[uid] || len(p.live.Revisions[uid]) > 0 {
+		if out == nil || !out.Pending || app.faltered || weighed[uid] || len(p.live.Revisions[uid]) > 0 {
 			continue
 		}
 		if c := p.memoryClaim(app.Newest, 0); c.Seniority != plan.Remembered {
@@ -235,7 +235,7 @@ func (p *pass) roomFor(key, uid string, pending error) error {
 		return pending
 	}
 	if out := p.outcomes[uid]; isPending(err) && out != nil {
-		out.waits = waitsFor(plan.MapMemory())
+		out.Waits = waitsFor(plan.MapMemory())
 	}
 	return err
 }

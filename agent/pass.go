@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/hook"
@@ -46,7 +47,7 @@ type pass struct {
 	// awaited are the revisions, by uid, that only wait for the load of a chain.
 	awaited map[[2]string]bool
 	// outcomes by uid.
-	outcomes map[string]*outcome
+	outcomes map[string]*report.Outcome
 	// targets are the look-ups of this reconcile.
 	targets *targets.Round
 	// unmanagedFiles by the uid they lie under.
@@ -123,7 +124,7 @@ func (a *Agent) newPass() *pass {
 	return &pass{Agent: a, now: now, apps: apps, node: version.Node{Name: a.opts.Node, Labels: labels}, look: a.live.Look(), targets: a.lookups.Begin(now),
 		loads: a.loads.Begin(), awaited: map[[2]string]bool{},
 		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{},
-		outcomes: map[string]*outcome{}, lost: map[history.At]bool{},
+		outcomes: map[string]*report.Outcome{}, lost: map[history.At]bool{},
 		visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}
 }
 
@@ -175,7 +176,7 @@ func (p *pass) decide() {
 	for _, app := range p.apps {
 		payload := app.Newest.Payload()
 		known[payload.UID] = true
-		p.outcomes[payload.UID] = &outcome{}
+		p.outcomes[payload.UID] = &report.Outcome{}
 		p.choose(app)
 	}
 	for uid := range p.look.State.Revisions {
@@ -197,7 +198,7 @@ func (p *pass) choose(app *application) {
 	selected, err := p.node.Selects(payload)
 	if err != nil {
 		// Nobody can report whether it is for this node.
-		out.errs, out.refused = append(out.errs, err), true
+		out.Errs, out.Refused = append(out.Errs, err), true
 		p.want.Frozen = append(p.want.Frozen, payload.UID)
 		return
 	}
@@ -210,12 +211,12 @@ func (p *pass) choose(app *application) {
 		err = p.wantApplication(app.Newest, out)
 	}
 	if err == nil {
-		out.live = &app.Newest
+		out.Live = &app.Newest
 		return
 	}
-	out.pending, out.loading = isPending(err), errors.Is(err, loads.ErrLoading)
+	out.Pending, out.Loading = isPending(err), errors.Is(err, loads.ErrLoading)
 	p.cannotHave(app, app.Newest, err)
-	out.refused = true
+	out.Refused = true
 	p.fallBack(app)
 }
 
@@ -224,17 +225,17 @@ func (p *pass) choose(app *application) {
 func (p *pass) fallBack(app *application) {
 	uid := app.Newest.Payload().UID
 	out := p.outcomes[uid]
-	other, stays := p.node.Fallback(app.Known, p.look.RevisionName(uid), out.pending)
+	other, stays := p.node.Fallback(app.Known, p.look.RevisionName(uid), out.Pending)
 	if other != nil {
 		err := p.have(app, *other)
 		if err == nil {
 			err = p.wantApplication(*other, out)
 		}
 		if err == nil {
-			out.live = other
+			out.Live = other
 			return
 		}
-		out.unsettled = isPending(err)
+		out.Unsettled = isPending(err)
 		p.cannotHave(app, *other, err)
 		stays = p.node.StaysWithout(other, p.look.RevisionName(uid)) || isPending(err)
 	}
@@ -268,7 +269,7 @@ func (p *pass) have(app *application, o intent.Opened) error {
 	if loaded != nil {
 		var err error
 		if whole, err = p.isWhole(o, loaded); errors.Is(err, loads.ErrLoading) {
-			p.outcomes[uid].unsettled = true
+			p.outcomes[uid].Unsettled = true
 			return nil
 		} else if err != nil {
 			return err

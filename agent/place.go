@@ -6,6 +6,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
@@ -14,19 +15,19 @@ import (
 // wantApplication turns an intent into resolved attachments. A target that is
 // not there is told and waited for; what the definition says wrongly refuses
 // the intent.
-func (p *pass) wantApplication(o intent.Opened, out *outcome) error {
+func (p *pass) wantApplication(o intent.Opened, out *report.Outcome) error {
 	payload := o.Payload()
 	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision()}
-	var absent []unmade
+	var absent []report.Unmade
 	seen := map[string]bool{}
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
 			found, err := p.resolve(app, program.Name, at)
 			if errors.Is(err, targets.ErrWaiting) || errors.Is(err, attach.ErrTarget) {
-				absent = append(absent, unresolved(program.Name, at, err))
+				absent = append(absent, report.Unresolved(program.Name, at, err))
 				if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-					out.unsettled = out.unsettled || !unanswered.Late
-					out.errs = append(out.errs, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err))
+					out.Unsettled = out.Unsettled || !unanswered.Late
+					out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err))
 				}
 			} else if err != nil {
 				return fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
@@ -41,9 +42,9 @@ func (p *pass) wantApplication(o intent.Opened, out *outcome) error {
 		}
 	}
 	for _, u := range absent {
-		out.links = append(out.links, u)
-		if u.status.State == Failed {
-			out.errs = append(out.errs, fmt.Errorf("place program %s of %s: %s", u.program, payload.Application, u.status.Error))
+		out.Links = append(out.Links, u)
+		if u.Status.State == Failed {
+			out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: %s", u.Program, payload.Application, u.Status.Error))
 		}
 	}
 	p.want.Applications = append(p.want.Applications, app)

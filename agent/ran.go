@@ -87,7 +87,7 @@ func (p *pass) forgets(at history.At, there bool) bool {
 	if i < 0 || !there {
 		return false
 	}
-	if out := p.outcomes[at.UID]; out != nil && len(out.links) > 0 {
+	if out := p.outcomes[at.UID]; out != nil && len(out.Links) > 0 {
 		// A target of its is not there: it may be this one, once it is primary.
 		return false
 	}

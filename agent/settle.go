@@ -9,6 +9,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/statedir"
 	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/intent"
@@ -43,17 +44,17 @@ func (p *pass) cannotHave(app *application, o intent.Opened, err error) {
 	}
 	switch {
 	case newest:
-		out.errs = append(out.errs, err)
-	case !out.pending:
+		out.Errs = append(out.Errs, err)
+	case !out.Pending:
 		// Its words alone: what it lacks is not what the newest version lacks.
-		out.errs = append(out.errs, errors.New("go on with the version before: "+err.Error()))
+		out.Errs = append(out.Errs, errors.New("go on with the version before: "+err.Error()))
 	}
 }
 
 // fail notes what was tried in vain.
 func (p *pass) fail(app *application, o intent.Opened, err error) {
 	payload := o.Payload()
-	p.outcomes[payload.UID].tried = true
+	p.outcomes[payload.UID].Tried = true
 	app.refused = maps.Clone(app.refused)
 	if app.refused == nil {
 		app.refused = map[int64]error{}
@@ -72,19 +73,19 @@ func (p *pass) refuse(uid string, err error) {
 	if app == nil {
 		return
 	}
-	if isPending(err) && was.live != nil {
-		p.awaited[[2]string{uid, was.live.Revision()}] = true
+	if isPending(err) && was.Live != nil {
+		p.awaited[[2]string{uid, was.Live.Revision()}] = true
 	}
-	newest := was.live == nil || was.live == &app.Newest
-	p.outcomes[uid] = &outcome{errs: was.errs, refused: true, tried: was.tried,
-		pending: was.pending || newest && isPending(err), loading: was.loading || newest && errors.Is(err, loads.ErrLoading),
-		unsettled: isPending(err)}
-	p.cannotHave(app, *cmp.Or(was.live, &app.Newest), err)
-	if was.live == &app.Newest {
+	newest := was.Live == nil || was.Live == &app.Newest
+	p.outcomes[uid] = &report.Outcome{Errs: was.Errs, Refused: true, Tried: was.Tried,
+		Pending: was.Pending || newest && isPending(err), Loading: was.Loading || newest && errors.Is(err, loads.ErrLoading),
+		Unsettled: isPending(err)}
+	p.cannotHave(app, *cmp.Or(was.Live, &app.Newest), err)
+	if was.Live == &app.Newest {
 		p.fallBack(app)
 		return
 	}
-	p.rest(uid, was.live == nil || p.node.StaysWithout(was.live, p.look.RevisionName(uid)) || isPending(err))
+	p.rest(uid, was.Live == nil || p.node.StaysWithout(was.Live, p.look.RevisionName(uid)) || isPending(err))
 }
 
 // finish writes what the pass found out back, and wakes who waits for it.
@@ -92,8 +93,9 @@ func (p *pass) finish() {
 	for index := range p.versions {
 		p.releaseChosen(index)
 	}
+	view := report.View{Look: p.look, UnmanagedFiles: p.unmanagedFiles, Now: p.now}
 	for _, app := range p.apps {
-		p.settle(app)
+		p.settle(app, view)
 	}
 	p.conflicts.Sweep(p.now)
 	p.targets.End()
@@ -101,7 +103,7 @@ func (p *pass) finish() {
 	var orphans []ApplicationStatus
 	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.want.Frozen, p.live.WithRemnants())))) {
 		if p.applicationOf(uid) == nil {
-			orphans = append(orphans, p.orphanStatus(uid))
+			orphans = append(orphans, view.Orphan(uid, p.outcomes[uid]))
 		}
 	}
 	if p.again {
@@ -130,7 +132,7 @@ func (p *pass) finish() {
 			app.conflict, all = now.conflict, false
 		}
 		p.Agent.apps[uid] = app
-		if out := p.outcomes[uid]; out == nil || out.pending || out.unsettled {
+		if out := p.outcomes[uid]; out == nil || out.Pending || out.Unsettled {
 			all = false
 		}
 	}
@@ -169,7 +171,7 @@ func (p *pass) pruneObjects() {
 }
 
 // settle works out back-off and status of one application.
-func (p *pass) settle(app *application) {
+func (p *pass) settle(app *application, view report.View) {
 	payload := app.Newest.Payload()
 	out := p.outcomes[payload.UID]
 	if out == nil {
@@ -177,23 +179,23 @@ func (p *pass) settle(app *application) {
 	}
 	app.tried = payload.Serial
 	switch {
-	case len(out.errs) == 0 && !out.refused:
+	case len(out.Errs) == 0 && !out.Refused:
 		app.failures, app.refused, app.failed, app.log, app.faltered = 0, nil, nil, "", false
 		p.keepDeployed(app, out)
-	case out.tried:
+	case out.Tried:
 		app.failures++
 		app.retryAt = p.now.Add(p.opts.BackOff.After(app.failures))
-	case len(out.errs) == 0 && app.status.Error != "":
+	case len(out.Errs) == 0 && app.status.Error != "":
 		// On its way: the old words stay.
-		out.errs = []error{&repeated{app.status.Error, app.status.Unsupported}}
+		out.Errs = []error{&repeated{app.status.Error, app.status.Unsupported}}
 	}
-	app.status = p.status(app, out)
+	app.status = view.Application(report.Application{Known: app.Known, Maps: app.maps, VerifierLog: app.log, Conflict: app.conflict, Before: app.status}, out)
 	app.loaded = slices.Sorted(maps.Keys(p.live.Revisions[payload.UID]))
-	app.exhausted = payload.Tombstone && app.Deployed == nil && len(out.errs) == 0 && !p.leaves(payload.UID)
+	app.exhausted = payload.Tombstone && app.Deployed == nil && len(out.Errs) == 0 && !p.leaves(payload.UID)
 }
 
 // keepDeployed remembers the intent that now runs in whole.
-func (p *pass) keepDeployed(app *application, out *outcome) {
+func (p *pass) keepDeployed(app *application, out *report.Outcome) {
 	payload := app.Newest.Payload()
 	var err error
 	switch {
@@ -201,7 +203,7 @@ func (p *pass) keepDeployed(app *application, out *outcome) {
 		if err = p.dir.DropIntent(payload.UID, statedir.Deployed); err == nil {
 			app.Deployed, p.prune = nil, true
 		}
-	case out.live != nil && (app.Deployed == nil || app.Deployed.Payload().Serial != payload.Serial):
+	case out.Live != nil && (app.Deployed == nil || app.Deployed.Payload().Serial != payload.Serial):
 		if err = p.dir.PutIntent(payload.UID, statedir.Deployed, app.envelope); err == nil {
 			o := app.Newest
 			app.Deployed, p.prune = &o, true

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
 )
 
 // memberError: a chain cannot be made because one member's object, intent or
@@ -51,17 +52,17 @@ func (p *pass) without(want plan.Chain, running []plan.Member, lost *memberError
 // runs of it.
 func (p *pass) isOnItsWay(uid string) bool {
 	app, out := p.applicationOf(uid), p.outcomes[uid]
-	return app != nil && out != nil && out.pending && !app.faltered
+	return app != nil && out != nil && out.Pending && !app.faltered
 }
 
 // canFallBack reports whether a version may take the place of the application's
 // newest one.
 func (p *pass) canFallBack(uid string) bool {
 	app, out := p.applicationOf(uid), p.outcomes[uid]
-	if app == nil || out == nil || out.live != &app.Newest {
+	if app == nil || out == nil || out.Live != &app.Newest {
 		return false
 	}
-	other, _ := p.node.Fallback(app.Known, p.look.RevisionName(uid), out.pending)
+	other, _ := p.node.Fallback(app.Known, p.look.RevisionName(uid), out.Pending)
 	return other != nil
 }
 
@@ -105,7 +106,7 @@ func (p *pass) await(c plan.Chain, running []plan.Member, loading bool) {
 	p.want.Left = append(p.want.Left, c.Ifindex)
 	for _, uid := range append(changes(c.Members, running), leavers(c.Members, running)...) {
 		if out := p.outcomes[uid]; out != nil {
-			out.pending, out.refused, out.loading = true, true, loading
+			out.Pending, out.Refused, out.Loading = true, true, loading
 		}
 	}
 }
@@ -120,14 +121,14 @@ func leavers(members, running []plan.Member) []string {
 func (p *pass) blame(uid string, c plan.Chain, cause, err error) {
 	out := p.outcomes[uid]
 	if out == nil {
-		out = &outcome{}
+		out = &report.Outcome{}
 		p.outcomes[uid] = out
 	}
-	out.failed(uid, plan.Action{Verb: plan.SetChain, Interface: c.Interface, Members: c.Members}, err)
+	out.Fail(uid, plan.Action{Verb: plan.SetChain, Interface: c.Interface, Members: c.Members}, err)
 	if p.isLate(cause) {
 		return
 	}
-	out.tried = true
+	out.Tried = true
 	p.opts.Log.Error("make chain", "application", p.nameOf(uid), "interface", c.Interface, "error", err)
 	if app := p.applicationOf(uid); app != nil {
 		app.failed = maps.Clone(app.failed)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
 )
 
 // remnantGrace is how long the kernel may take to end a link that was closed: it
@@ -60,11 +61,11 @@ func (p *pass) finishUnloads() {
 func (p *pass) reportRemnant(uid string, r live.Remnant, err error) {
 	out := p.outcomes[uid]
 	if out == nil {
-		out = &outcome{}
+		out = &report.Outcome{}
 		p.outcomes[uid] = out
 	}
 	if err == nil && p.now.Sub(r.Since) < remnantGrace {
-		out.unsettled, p.ending = true, true
+		out.Unsettled, p.ending = true, true
 		return
 	}
 	at := r.Attachment
@@ -72,7 +73,7 @@ func (p *pass) reportRemnant(uid string, r live.Remnant, err error) {
 		err = fmt.Errorf("detach %s from %s %s: its pin is removed, and link %d runs on, because another pin or process holds it; find it with bpftool link show id %d, and end it",
 			at.Program, at.Hook, strings.TrimSpace(at.Target.String()), r.Facts.ID, r.Facts.ID)
 	}
-	out.errs = append(out.errs, err)
+	out.Errs = append(out.Errs, err)
 }
 
 // leaves reports whether anything of an application is left on the node.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/live"
+	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )
@@ -24,12 +25,12 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 		t.Run(sentence, func(t *testing.T) {
 			app := choosing(t, "a", v1alpha1.Interfaces{Primary: true})
 			a := &Agent{live: &live.Set{}, opts: Options{Log: slog.New(slog.DiscardHandler), BackOff: BackOff{First: time.Minute, Most: time.Hour}}}
-			p := &pass{Agent: a, look: a.live.Look(), apps: []*application{app}, outcomes: map[string]*outcome{"a": {}}}
+			p := &pass{Agent: a, look: a.live.Look(), apps: []*application{app}, outcomes: map[string]*report.Outcome{"a": {}}}
 			p.cannotHave(app, app.Newest, tc.err)
-			p.settle(app)
+			p.settle(app, report.View{Look: p.look})
 			first := app.status
-			p.outcomes["a"] = &outcome{refused: true}
-			p.settle(app)
+			p.outcomes["a"] = &report.Outcome{Refused: true}
+			p.settle(app, report.View{Look: p.look})
 			for when, s := range map[string]ApplicationStatus{"at once": first, "backing off": app.status} {
 				if s.Unsupported != tc.unsupported || s.Error != tc.err.Error() {
 					t.Errorf("%s: unsupported: %v, %q", when, s.Unsupported, s.Error)

@@ -15,13 +15,14 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// Look is what the kernel said of a Set in one reconcile. It is a copy: what changes
-// afterwards is not in State.
+// Look is what the kernel said of a Set in one reconcile. State and facts are copies: what
+// changes afterwards is not in them.
 type Look struct {
+	// Set is what is open. It changes while the reconcile acts.
+	Set *Set
 	// State is what Observe read.
 	State plan.State
 
-	set *Set
 	// facts of links by their pin.
 	facts map[string]kernel.Facts
 	// unreadable are the pins whose links could not be read.
@@ -30,17 +31,17 @@ type Look struct {
 
 // Look begins to look. The State is empty until Observe.
 func (s *Set) Look() *Look {
-	return &Look{set: s, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{}}
+	return &Look{Set: s, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{}}
 }
 
 // Observe asks the kernel about every link and chain. interfaces are those of the node.
 func (l *Look) Observe(interfaces []plan.Interface) {
 	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
-	for uid := range l.set.Revisions {
+	for uid := range l.Set.Revisions {
 		// Without a revision, the application's directory is left.
-		l.State.Revisions[uid] = l.set.RevisionNames(uid)
+		l.State.Revisions[uid] = l.Set.RevisionNames(uid)
 	}
-	for uid, links := range l.set.Links {
+	for uid, links := range l.Set.Links {
 		if _, known := l.State.Revisions[uid]; !known {
 			l.State.Revisions[uid] = nil
 		}
@@ -62,7 +63,7 @@ func (l *Look) Observe(interfaces []plan.Interface) {
 func (l *Look) inspect(pin string, one link.Link) kernel.Facts {
 	facts, err := kernel.Inspect(one)
 	if err != nil {
-		l.set.log.Error("look at link; others are not affected", "pin", pin, "error", err)
+		l.Set.log.Error("look at link; others are not affected", "pin", pin, "error", err)
 		l.unreadable[pin] = true
 		return kernel.Facts{}
 	}
@@ -82,13 +83,13 @@ func (l *Look) observeOrder() {
 		if orders[at] == nil {
 			order, err := attach.OrderTCX(one.Attachment.Hook, one.Attachment.Ifindex)
 			if err != nil && !errors.Is(err, attach.ErrTarget) {
-				l.set.log.Error("read the order of programs; they stay as they are", "hook", one.Attachment.Hook, "interface", one.Attachment.Interface, "error", err)
+				l.Set.log.Error("read the order of programs; they stay as they are", "hook", one.Attachment.Hook, "interface", one.Attachment.Interface, "error", err)
 				one.Unplaced = true
 				continue
 			}
 			orders[at] = order
 		}
-		pin := l.set.Links[one.UID][one.Attachment.Key()].Path
+		pin := l.Set.Links[one.UID][one.Attachment.Key()].Path
 		one.Position = slices.Index(orders[at], l.facts[pin].ID)
 		one.Unplaced = l.facts[pin].ID == 0
 	}
@@ -96,7 +97,7 @@ func (l *Look) observeOrder() {
 
 // RevisionOf names the revision whose program a link runs.
 func (l *Look) RevisionOf(one *kernel.Link, facts kernel.Facts) string {
-	for name, r := range l.set.Revisions[one.UID] {
+	for name, r := range l.Set.Revisions[one.UID] {
 		if instance, ok := r.Instance(facts.Program); ok && instance == one.Attachment.Instance {
 			return name
 		}
@@ -105,8 +106,8 @@ func (l *Look) RevisionOf(one *kernel.Link, facts kernel.Facts) string {
 }
 
 func (l *Look) observeChains() {
-	for index, c := range l.set.Chains {
-		facts := l.inspect(l.set.pins.ChainPath(index), c.Link)
+	for index, c := range l.Set.Chains {
+		facts := l.inspect(l.Set.pins.ChainPath(index), c.Link)
 		one := plan.Chain{Ifindex: index, Severed: facts.Severed}
 		// A program somebody else put under the link is not the members'.
 		switch {
@@ -127,10 +128,10 @@ func (l *Look) observeChains() {
 func (l *Look) usersOf(program ebpf.ProgramID) []string {
 	used, err := kernel.MapsOf(program)
 	if err != nil {
-		l.set.log.Error("look whose program a chain runs that is not pinned", "error", err)
+		l.Set.log.Error("look whose program a chain runs that is not pinned", "error", err)
 	}
 	var uids []string
-	for uid, revisions := range l.set.Revisions {
+	for uid, revisions := range l.Set.Revisions {
 		for _, r := range revisions {
 			if _, own := r.Instance(program); own || err != nil || r.HasMap(used) {
 				uids = append(uids, uid)
@@ -146,7 +147,7 @@ func (l *Look) usersOf(program ebpf.ProgramID) []string {
 func (l *Look) programID(v *kernel.ChainVersion) ebpf.ProgramID {
 	id, err := kernel.ProgramID(v.Program)
 	if err != nil {
-		l.set.log.Error("look at chain", "error", err)
+		l.Set.log.Error("look at chain", "error", err)
 	}
 	return id
 }
@@ -158,7 +159,7 @@ func (l *Look) Facts(pin string, one link.Link) kernel.Facts {
 	}
 	f, err := kernel.Inspect(one)
 	if err != nil {
-		l.set.log.Error("look at link", "pin", pin, "error", err)
+		l.Set.log.Error("look at link", "pin", pin, "error", err)
 	}
 	return f
 }
@@ -195,18 +196,18 @@ func (l *Look) Runs(uid, revision string) bool {
 func (l *Look) Revision(uid string) *kernel.Revision {
 	for _, one := range l.State.Links {
 		if one.UID == uid && one.Revision != "" {
-			return l.set.Revisions[uid][one.Revision]
+			return l.Set.Revisions[uid][one.Revision]
 		}
 	}
 	for _, c := range l.State.Chains {
 		for _, m := range c.Members {
-			if r := l.set.Revisions[uid][m.Revision]; m.UID == uid && r != nil {
+			if r := l.Set.Revisions[uid][m.Revision]; m.UID == uid && r != nil {
 				return r
 			}
 		}
 	}
-	for _, name := range l.set.RevisionNames(uid) {
-		return l.set.Revisions[uid][name]
+	for _, name := range l.Set.RevisionNames(uid) {
+		return l.Set.Revisions[uid][name]
 	}
 	return nil
 }

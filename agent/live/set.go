@@ -221,6 +221,9 @@ func (s *Set) Has(uid string) bool {
 // RevisionNames returns the names of the application's revisions, sorted.
 func (s *Set) RevisionNames(uid string) []string { return slices.Sorted(maps.Keys(s.Revisions[uid])) }
 
+// ChainPin returns the path of the pin of an interface's chain.
+func (s *Set) ChainPin(ifindex int) string { return s.pins.ChainPath(ifindex) }
+
 // DropRevision removes a revision that nothing runs any more, and returns it to be closed;
 // nil where it is not open.
 func (s *Set) DropRevision(uid, name string) (*kernel.Revision, error) {
