@@ -161,7 +161,7 @@ func TestWhatIsKeptCountsByItsSerialAndUnderItsOwnName(t *testing.T) {
 	}
 	older, newer := w.intent("app", "raw_tp_count", rawProgram()), w.intent("app", "raw_tp_count", rawProgram())
 	stray := w.intent("app", "raw_tp_count", rawProgram())
-	for name, p := range map[string]intent.Payload{"uid-app.Newest": older, "uid-app.Deployed": newer, "uid-zzz.Newest": stray} {
+	for name, p := range map[string]intent.Payload{"uid-app.newest": older, "uid-app.deployed": newer, "uid-zzz.newest": stray} {
 		if err := os.WriteFile(filepath.Join(dir, name), w.seal(p), 0o600); err != nil {
 			t.Fatal(err)
 		}

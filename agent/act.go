@@ -61,7 +61,7 @@ func (p *pass) ends(a plan.Action) bool {
 	case plan.Detach, plan.Drop, plan.Forget:
 		return true
 	case plan.SetChain:
-		return len(changes(a.Members, p.live.GivenTo(a.Ifindex))) == 0
+		return len(plan.Changed(a.Members, p.live.GivenTo(a.Ifindex))) == 0
 	}
 	return false
 }
@@ -100,7 +100,7 @@ func (p *pass) concerned(a plan.Action) []string {
 	if c := p.live.Chains[a.Ifindex]; c != nil && c.Version != nil {
 		members = append(members, c.Version.Members...)
 	}
-	return uidsOf(members)
+	return plan.UIDsOf(members)
 }
 
 // runsYet reports whether a chain runs what is to be dropped.
@@ -167,16 +167,6 @@ func (p *pass) timed(a plan.Action, drift Drift) error {
 		p.opts.Observer.Healed(drift)
 	}
 	return err
-}
-
-func uidsOf(members []plan.Member) []string {
-	var uids []string
-	for _, m := range members {
-		if !slices.Contains(uids, m.UID) {
-			uids = append(uids, m.UID)
-		}
-	}
-	return uids
 }
 
 // backedOff returns the error of an action that failed a short while ago, and notes

@@ -468,7 +468,7 @@ func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim
 	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
 	for fits+1 < refused {
 		middle := (fits + refused) / 2
-		key, v, failed := p.loadChain(want.Ifindex, without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
+		key, v, failed := p.loadChain(want.Ifindex, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
 		if errors.Is(failed, loads.ErrLoading) {
 			return p.awaitChain(want, running)
 		}

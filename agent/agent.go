@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
@@ -138,7 +139,7 @@ type Agent struct {
 	// begun is what is being loaded for an interface, by index, under work.
 	begun map[int]*begun
 	// buildChain links and loads a chain.
-	buildChain func([]chainPart, *objects.Cache, chain.Options, sharedMaps) (*kernel.ChainVersion, error)
+	buildChain func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps) (*kernel.ChainVersion, error)
 	// hindered are the interfaces, by index, whose chain cannot be loaded without a
 	// member that is to be unloaded; under work.
 	hindered map[int]*hindered
@@ -177,7 +178,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a := &Agent{opts: o, store: store, dir: dir, live: live.New(store, dir.Path(statedir.Remnants), o.Log), wake: make(chan struct{}, 1), loads: loads.NewQueue(o.Clock, o.Log, observeLoads(o.Observer)),
-		conflicts: retry.NewConflicts(o.BackOff), attempts: retry.NewAttempts(o.BackOff), waiting: map[history.At]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: buildChain,
+		conflicts: retry.NewConflicts(o.BackOff), attempts: retry.NewAttempts(o.BackOff), waiting: map[history.At]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: build.Chain,
 		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}, apps: map[string]*application{}, settled: make(chan struct{}),
 		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
 	a.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Wake: a.wakeUp})

@@ -49,8 +49,8 @@ func (p *pass) followStartedChains() {
 func (p *pass) spoiled(members, want, running []plan.Member) []string {
 	var namespaces []string
 	for _, m := range members {
-		replaced := !isNew(m, running) && slices.Contains(uidsOf(want), m.UID) && !p.withdrawn(m.UID, m.Revision)
-		if isNew(m, want) && !replaced {
+		replaced := !plan.IsNew(m, running) && slices.Contains(plan.UIDsOf(want), m.UID) && !p.withdrawn(m.UID, m.Revision)
+		if plan.IsNew(m, want) && !replaced {
 			namespaces = append(namespaces, m.Identity.Namespace)
 		}
 	}
@@ -72,7 +72,7 @@ func (p *pass) waitForReplacements(want plan.Chain, running []plan.Member) unfit
 	if b != nil && b.members != nil && !p.visited[want.Ifindex] {
 		return nil
 	}
-	changed := changes(want.Members, running)
+	changed := plan.Changed(want.Members, running)
 	later := slices.DeleteFunc(slices.Clone(changed), func(uid string) bool { return p.replaces(uid, want.Members, running) })
 	if len(later) == len(changed) {
 		later = slices.DeleteFunc(later, func(uid string) bool {
@@ -94,7 +94,7 @@ func (p *pass) waitForReplacements(want plan.Chain, running []plan.Member) unfit
 // more, and that is to go from it.
 func (p *pass) replaces(uid string, members, running []plan.Member) bool {
 	return slices.ContainsFunc(running, func(m plan.Member) bool {
-		return m.UID == uid && isNew(m, members) && p.withdrawn(m.UID, m.Revision)
+		return m.UID == uid && plan.IsNew(m, members) && p.withdrawn(m.UID, m.Revision)
 	})
 }
 
@@ -166,7 +166,7 @@ func (p *pass) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) u
 			p.want.Interim = map[int][]plan.Member{}
 		}
 		p.want.Interim[index] = chain.Members
-		for _, uid := range uidsOf(slices.Concat(want, chain.Members)) {
+		for _, uid := range plan.UIDsOf(slices.Concat(want, chain.Members)) {
 			p.waitForWantedChain(uid, want, chain.Members)
 		}
 	}
@@ -183,7 +183,7 @@ func (p *pass) waitForWantedChain(uid string, want, interim []plan.Member) {
 	if slices.Equal(is, runs) {
 		return
 	}
-	if len(newcomersOf(is, runs))+len(newcomersOf(runs, is)) > 0 {
+	if len(plan.Newcomers(is, runs))+len(plan.Newcomers(runs, is)) > 0 {
 		p.refuse(uid, loads.ErrLoading)
 		return
 	}
@@ -199,7 +199,7 @@ const endRetry = 2 * time.Second
 // patience is how long at most a chain is not loaded again that could not be loaded.
 func (p *pass) patience(want, running []plan.Member) time.Duration {
 	for _, m := range running {
-		if isNew(m, want) && (slices.Contains(p.want.Gone, m.UID) || p.withdrawn(m.UID, m.Revision)) {
+		if plan.IsNew(m, want) && (slices.Contains(p.want.Gone, m.UID) || p.withdrawn(m.UID, m.Revision)) {
 			return endRetry
 		}
 	}

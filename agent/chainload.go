@@ -1,24 +1,18 @@
 package agent
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
-	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/rights"
-	"github.com/skep-dev/skep/bytecode"
-	"github.com/skep-dev/skep/intent"
 )
 
 // loadChain makes one program of the members. One alone is attached as it is,
@@ -43,7 +37,7 @@ func (p *pass) loadChain(ifindex int, members, running []plan.Member, suspect st
 func (p *pass) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
 	r := p.live.Revisions[m.UID][m.Revision]
 	if r == nil || r.Programs[plan.Instance(m.Program, plan.XDP, "")] == nil {
-		return nil, &memberError{m.UID, fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
+		return nil, &build.MemberError{UID: m.UID, Err: fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
 	}
 	program, err := r.Programs[plan.Instance(m.Program, plan.XDP, "")].Clone()
 	if err != nil {
@@ -90,10 +84,10 @@ func (p *pass) takeLoaded(ifindex int) *kernel.ChainVersion {
 // change wait as they are, so that those that are to go need not wait for them.
 // What only goes has the chain without it loaded at once, and waits for that.
 func (p *pass) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
-	changed, others := changes(chain.Members, running), p.wanted[chain.Ifindex]
+	changed, others := plan.Changed(chain.Members, running), p.wanted[chain.Ifindex]
 	delete(p.wanted, chain.Ifindex)
 	leaves := len(changed) == 0
-	for _, uid := range changes(others, running) {
+	for _, uid := range plan.Changed(others, running) {
 		if !slices.Contains(changed, uid) {
 			changed = append(changed, uid)
 		}
@@ -108,16 +102,11 @@ func (p *pass) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
 	}
 }
 
-// changes lists the applications with a member that does not run exactly so.
-func changes(members, running []plan.Member) []string {
-	return uidsOf(slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return slices.Contains(running, m) }))
-}
-
 // urgencyOf is what the load of a chain is for.
 func (p *pass) urgencyOf(members, running []plan.Member) loads.Urgency {
-	changed := changes(members, running)
+	changed := plan.Changed(members, running)
 	switch {
-	case len(changed) == 0 && len(leavers(members, running)) > 0:
+	case len(changed) == 0 && len(plan.Leavers(members, running)) > 0:
 		return loads.ForEnding
 	case slices.ContainsFunc(changed, func(uid string) bool { return p.replaces(uid, members, running) }):
 		return loads.ForReplacing
@@ -131,24 +120,24 @@ func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect str
 	if err != nil {
 		return loads.Request{}, err
 	}
-	changed := changes(members, running)
+	changed := plan.Changed(members, running)
 	options := chain.Options{}
 	if options.Owner, err = kernel.ChainOwner(members); err != nil {
 		return loads.Request{}, err
 	}
 	return loads.Request{
 		Line: fmt.Sprintf("chain of interface %d", ifindex), What: string(LoadChain),
-		Urgency: p.urgencyOf(members, running), Tenants: namespacesOf(members, changed),
+		Urgency: p.urgencyOf(members, running), Tenants: plan.NamespacesOf(members, changed),
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			options.Runs = p.runsOf(ifindex)
-			shared, err := p.shareMaps(members)
+			shared, err := build.Share(p.live.Revisions, members)
 			if err != nil {
 				return nil, err
 			}
-			files, build := p.objects, p.buildChain
+			files, load := p.objects, p.buildChain
 			return func(*btf.Cache) (io.Closer, error) {
-				defer shared.close()
-				v, err := build(parts, files, options, shared)
+				defer shared.Close()
+				v, err := load(parts, files, options, shared)
 				if err != nil {
 					return nil, err
 				}
@@ -158,127 +147,26 @@ func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect str
 	}, nil
 }
 
-// namespacesOf are the namespaces of the members of some applications, or of all
-// where none is named.
-func namespacesOf(members []plan.Member, uids []string) []string {
-	var all []string
-	for _, m := range members {
-		if (len(uids) == 0 || slices.Contains(uids, m.UID)) && !slices.Contains(all, m.Identity.Namespace) {
-			all = append(all, m.Identity.Namespace)
-		}
-	}
-	return all
-}
-
-// buildChain links a chain and loads it. It runs beside the loop.
-func buildChain(parts []chainPart, files *objects.Cache, o chain.Options, shared sharedMaps) (*kernel.ChainVersion, error) {
-	linked, err := linkChain(parts, files, o)
-	if err != nil {
-		return nil, err
-	}
-	loaded, err := chain.Load(linked, shared.open, ebpf.ProgramOptions{})
-	if err != nil {
-		return nil, rights.ExplainLoad(err, rights.ToLoad(ebpf.XDP))
-	}
-	var members []plan.Member
-	for _, part := range parts {
-		members = append(members, part.member)
-	}
-	return &kernel.ChainVersion{Members: members, Program: loaded.Program, Counters: loaded.Counters}, nil
-}
-
-// chainPart is one member of a chain with all that linking needs of it but for its
-// object.
-type chainPart struct {
-	key    string
-	member plan.Member
-	intent intent.Opened
-	// isNew: it is blamed where the chain does not fit.
-	isNew bool
-}
-
 // chainParts finds the intents that name the members' revisions, and sees to it that
 // their objects are at hand.
-func (p *pass) chainParts(members []plan.Member, suspect string) ([]chainPart, error) {
-	var parts []chainPart
-	keys := memberKeys(members)
+func (p *pass) chainParts(members []plan.Member, suspect string) ([]build.Part, error) {
+	var parts []build.Part
+	keys := build.MemberKeys(members)
 	for i, m := range members {
 		o := p.intentOf(m.UID, m.Revision)
 		if o == nil {
-			return nil, &memberError{m.UID, fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity)}
+			return nil, &build.MemberError{UID: m.UID, Err: fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity)}
 		}
 		if err := p.lostLately(m.UID); err != nil {
-			return nil, &memberError{m.UID, err}
+			return nil, &build.MemberError{UID: m.UID, Err: err}
 		}
 		if err := p.available(o.Payload()); err != nil {
-			return nil, &memberError{m.UID, err}
+			return nil, &build.MemberError{UID: m.UID, Err: err}
 		}
-		parts = append(parts, chainPart{key: keys[i], member: m, intent: *o, isNew: m.UID == suspect})
+		parts = append(parts, build.Part{Key: keys[i], Member: m, Intent: *o, IsNew: m.UID == suspect})
 	}
 	return parts, nil
 }
-
-// linkChain makes one program of the members. It touches no kernel.
-func linkChain(parts []chainPart, files *objects.Cache, o chain.Options) (*chain.Linked, error) {
-	var members []chain.Member
-	read := map[string]*memberObject{}
-	for _, part := range parts {
-		m := part.member
-		key := revisionKey(m.UID, m.Revision)
-		if read[key] == nil {
-			one, err := readMember(part.intent, files)
-			if err != nil {
-				return nil, &memberError{m.UID, err}
-			}
-			read[key] = one
-		}
-		one, err := read[key].member(m)
-		if err != nil {
-			return nil, &memberError{m.UID, err}
-		}
-		one.Key, one.New = part.key, part.isNew
-		members = append(members, one)
-	}
-	return chain.Link(members, o)
-}
-
-// memberObject is the object of a revision with what is known of it. All members of
-// the revision share it.
-type memberObject struct {
-	spec  *ebpf.CollectionSpec
-	facts bytecode.Facts
-}
-
-// readMember reads the object of an intent whose programs are members of a chain.
-func readMember(o intent.Opened, files *objects.Cache) (*memberObject, error) {
-	object, err := files.Read(o.Payload().ObjectDigest)
-	if err != nil {
-		return nil, err
-	}
-	prepared, err := kernel.Prepare(o, object)
-	if err != nil {
-		return nil, err
-	}
-	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
-	if err != nil {
-		return nil, fmt.Errorf("inspect object of %s: %w", o.Payload().Application, err)
-	}
-	return &memberObject{prepared.Spec, facts}, nil
-}
-
-// member is one program of the object as package chain takes it.
-func (o *memberObject) member(m plan.Member) (chain.Member, error) {
-	program, ok := o.facts.Program(m.Program)
-	if !ok {
-		return chain.Member{}, fmt.Errorf("link chain: the object of %s has no program %s", m.Identity, m.Program)
-	}
-	return chain.Member{
-		Application: revisionKey(m.UID, m.Revision), Object: o.spec, Program: plan.Instance(m.Program, plan.XDP, ""), Facts: program,
-		ProceedOn: m.ProceedOn, Tenant: m.Identity.Namespace,
-	}, nil
-}
-
-func revisionKey(uid, revision string) string { return uid + "@" + revision }
 
 // runsOf reads how often the members of the running chain ran, so that their
 // counts go on.
@@ -292,67 +180,8 @@ func (p *pass) runsOf(ifindex int) map[string]uint64 {
 		return nil
 	}
 	runs := map[string]uint64{}
-	for i, key := range memberKeys(c.Version.Members) {
+	for i, key := range build.MemberKeys(c.Version.Members) {
 		runs[key] = counts[i]
 	}
 	return runs
-}
-
-// memberKeys names the members for people. Two applications of one name, one
-// of them about to go, are told apart by their uids.
-func memberKeys(members []plan.Member) []string {
-	seen := map[string]int{}
-	for _, m := range members {
-		seen[m.Identity.String()+" "+m.Program]++
-	}
-	var keys []string
-	for _, m := range members {
-		key := m.Identity.String() + " " + m.Program
-		if seen[key] > 1 {
-			key += " (" + m.UID + ")"
-		}
-		keys = append(keys, key)
-	}
-	return keys
-}
-
-// sharedMaps are the maps of the members' revisions, held open apart from the
-// agent's, by revisionKey.
-type sharedMaps map[string]*kernel.Revision
-
-// shareMaps opens the maps of the members' revisions once more, for a load that
-// runs beside the loop.
-func (p *pass) shareMaps(members []plan.Member) (sharedMaps, error) {
-	shared := sharedMaps{}
-	for _, m := range members {
-		key := revisionKey(m.UID, m.Revision)
-		if shared[key] != nil {
-			continue
-		}
-		r, err := p.live.Revisions[m.UID][m.Revision].Share()
-		if err != nil {
-			shared.close()
-			return nil, fmt.Errorf("load chain: %w", err)
-		}
-		if r == nil {
-			shared.close()
-			return nil, &memberError{m.UID, fmt.Errorf("load chain: revision %s of %s is not in the kernel", m.Revision, m.Identity)}
-		}
-		shared[key] = r
-	}
-	return shared, nil
-}
-
-func (s sharedMaps) close() {
-	for _, r := range s {
-		_ = r.Close()
-	}
-}
-
-// open finds the map of a member's revision.
-func (s sharedMaps) open(ref chain.MapRef) (*ebpf.Map, error) {
-	if r := s[ref.Application]; r != nil && r.Maps[ref.Name] != nil {
-		return r.Maps[ref.Name], nil
-	}
-	return nil, errors.New("revision " + ref.Application + " has no map " + ref.Name + " pinned")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
@@ -55,7 +56,7 @@ func (p *pass) loadChains() unfitChain {
 
 // fit loads one chain.
 func (p *pass) fit(want plan.Chain, running []plan.Member) unfitChain {
-	newcomers, suspect := p.inOrder(want, newcomersOf(want.Members, running)), ""
+	newcomers, suspect := p.inOrder(want, plan.Newcomers(want.Members, running)), ""
 	if n := len(newcomers); n > 0 {
 		suspect = newcomers[n-1].UID
 	}
@@ -72,12 +73,12 @@ func (p *pass) fit(want plan.Chain, running []plan.Member) unfitChain {
 	if errors.Is(err, loads.ErrLoading) {
 		return p.awaitChain(want, running)
 	}
-	if lost := new(memberError); errors.As(err, &lost) {
+	if lost := new(build.MemberError); errors.As(err, &lost) {
 		p.loads.Take(key)
 		if !errors.Is(lost, objects.ErrFetching) {
 			p.abandonChain(want)
 		}
-		return p.without(want, running, lost)
+		return p.goOnWithout(want, running, lost)
 	}
 	if len(newcomers) == 0 {
 		p.loads.Take(key)
@@ -86,25 +87,4 @@ func (p *pass) fit(want plan.Chain, running []plan.Member) unfitChain {
 		return func() { p.keepOrDetach(want, running, err) }
 	}
 	return p.exclude(want, running, newcomers, key, attempted, err)
-}
-
-// newcomersOf lists the applications with a member that does not run now.
-func newcomersOf(members, running []plan.Member) []string {
-	var uids []string
-	for _, m := range members {
-		if isNew(m, running) && !slices.Contains(uids, m.UID) {
-			uids = append(uids, m.UID)
-		}
-	}
-	return uids
-}
-
-func isNew(m plan.Member, running []plan.Member) bool {
-	return !slices.ContainsFunc(running, func(r plan.Member) bool {
-		return r.UID == m.UID && r.Revision == m.Revision && r.Program == m.Program
-	})
-}
-
-func without(members []plan.Member, uids []string) []plan.Member {
-	return slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return slices.Contains(uids, m.UID) })
 }

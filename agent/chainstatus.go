@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/targets"
@@ -99,7 +100,7 @@ func (p *pass) measure(s *ChainStatus, c *kernel.Chain) {
 		s.Error = err.Error()
 		return
 	}
-	linked, err := linkChain(parts, p.objects, chain.Options{Runs: p.runsOf(c.Ifindex)})
+	linked, err := build.Link(parts, p.objects, chain.Options{Runs: p.runsOf(c.Ifindex)})
 	if err != nil {
 		s.Error = err.Error()
 		return

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/objects"
@@ -14,15 +15,15 @@ func (a *Agent) IsIdle() bool { return a.isIdle() }
 func (a *Agent) RefuseChains(refuse func(members []string) error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.buildChain = func(parts []chainPart, files *objects.Cache, o chain.Options, shared sharedMaps) (*kernel.ChainVersion, error) {
+	a.buildChain = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*kernel.ChainVersion, error) {
 		var members []string
 		for _, part := range parts {
-			members = append(members, part.member.Identity.Name)
+			members = append(members, part.Member.Identity.Name)
 		}
 		if err := refuse(members); err != nil {
 			return nil, err
 		}
-		return buildChain(parts, files, o, shared)
+		return build.Chain(parts, files, o, shared)
 	}
 }
 

@@ -56,7 +56,7 @@ func TestATombstoneIsForgottenOnceNothingIsLeftAndNobodyHasIt(t *testing.T) {
 		}
 	}
 	all := []string{goes.UID, litters.UID, stays.UID}
-	files := []string{goes.UID + ".Newest", litters.UID + ".Newest", stays.UID + ".Deployed", stays.UID + ".Newest"}
+	files := []string{goes.UID + ".newest", litters.UID + ".newest", stays.UID + ".deployed", stays.UID + ".newest"}
 	a.Forget(func(string) bool { return true })
 	check("while its intent is there", all, files)
 	a.Forget(func(string) bool { return false })

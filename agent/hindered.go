@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/plan"
 )
@@ -19,7 +20,7 @@ type hindered struct {
 	since time.Time
 	// out are the applications that are taken out so that the member goes, each with
 	// the reason; the last one last.
-	out []*memberError
+	out []*build.MemberError
 }
 
 // keepOrDetach keeps a chain that cannot be loaded as it is. Where a member is to be
@@ -39,7 +40,7 @@ func (p *pass) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
 		p.leave(want, running, err)
 		return
 	}
-	lost := &memberError{p.culprit(want, err), err}
+	lost := &build.MemberError{UID: p.culprit(want, err), Err: err}
 	h.out = append(h.out, lost)
 	p.takeOut(want, lost)
 }
@@ -65,17 +66,17 @@ func (p *pass) excludeAgain() {
 
 // unloads reports whether a chain ends a member that is to be unloaded.
 func (p *pass) unloads(members, running []plan.Member) bool {
-	return slices.ContainsFunc(leavers(members, running), func(uid string) bool { return slices.Contains(p.want.Gone, uid) })
+	return slices.ContainsFunc(plan.Leavers(members, running), func(uid string) bool { return slices.Contains(p.want.Gone, uid) })
 }
 
 // culprit is the application to take out of a chain that cannot be loaded: the one
 // whose own program is at fault, else the last in precedence.
 func (p *pass) culprit(want plan.Chain, err error) string {
 	if refusal := new(chain.Refusal); errors.As(err, &refusal) && refusal.Limit == chain.LimitType {
-		if i := slices.Index(memberKeys(want.Members), refusal.Member); i >= 0 {
+		if i := slices.Index(build.MemberKeys(want.Members), refusal.Member); i >= 0 {
 			return want.Members[i].UID
 		}
 	}
-	claims := p.precedence(want, uidsOf(want.Members))
+	claims := p.precedence(want, plan.UIDsOf(want.Members))
 	return claims[len(claims)-1].UID
 }

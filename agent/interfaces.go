@@ -21,7 +21,7 @@ func (p *pass) running() targets.Running {
 	}
 	for index, c := range p.live.Chains {
 		if c.Version != nil {
-			now.UIDs[index] = append(now.UIDs[index], uidsOf(c.Version.Members)...)
+			now.UIDs[index] = append(now.UIDs[index], plan.UIDsOf(c.Version.Members)...)
 		} else if now.UIDs[index] == nil {
 			now.UIDs[index] = []string{}
 		}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,24 +10,12 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
-	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/placement"
 )
-
-// loadedRevision is a revision in the kernel that is not pinned yet.
-type loadedRevision struct {
-	*kernel.Revision
-	reports []kernel.MapReport
-	// profile is what its programs take of a chain; nil where that is not known.
-	profile *chain.Profile
-}
 
 // load brings the intent's revision into the kernel, with the maps of the one
 // that runs, and pins it. It fails with loads.ErrLoading until the verifier is done, and with
@@ -40,14 +27,14 @@ func (p *pass) load(app *application, o intent.Opened) error {
 	if old == nil {
 		old = p.look.Revision(uid)
 	}
-	key := fmt.Sprintf("revision %s after %q", revisionKey(uid, revision), old.Key())
-	got, err := loads.Get[*loadedRevision](p.loads, key, func() (loads.Request, error) { return p.askWithin(key, o, old) })
+	key := fmt.Sprintf("revision %s after %q", build.Key(uid, revision), old.Key())
+	got, err := loads.Get[*build.LoadedRevision](p.loads, key, func() (loads.Request, error) { return p.askWithin(key, o, old) })
 	if isPending(err) {
 		return p.roomFor(key, uid, err)
 	}
 	p.loads.Take(key)
-	if unfit := new(unfitError); errors.As(err, &unfit) {
-		app.lack(revision, unfit.lacks)
+	if unfit := new(build.UnfitError); errors.As(err, &unfit) {
+		app.lack(revision, unfit.Lacks)
 	}
 	if err != nil {
 		return err
@@ -56,7 +43,7 @@ func (p *pass) load(app *application, o intent.Opened) error {
 }
 
 // install pins a loaded revision and holds it.
-func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revision) error {
+func (p *pass) install(app *application, r *build.LoadedRevision, broken *kernel.Revision) error {
 	if err := p.store.PinRevision(r.Revision); err != nil {
 		return errors.Join(err, r.Close())
 	}
@@ -67,10 +54,10 @@ func (p *pass) install(app *application, r *loadedRevision, broken *kernel.Revis
 	if !slices.Contains(p.look.State.Revisions[r.UID], r.Name) {
 		p.look.State.Revisions[r.UID] = append(p.look.State.Revisions[r.UID], r.Name)
 	}
-	if r.profile != nil {
-		p.profiles[[2]string{r.UID, r.Name}] = *r.profile
+	if r.Profile != nil {
+		p.profiles[[2]string{r.UID, r.Name}] = *r.Profile
 	}
-	app.maps = r.reports
+	app.maps = r.Reports
 	p.opts.Log.Info("loaded", "application", app.Newest.Payload().Application.String(), "revision", r.Name)
 	return nil
 }
@@ -96,57 +83,10 @@ func (p *pass) askRevision(o intent.Opened, old *kernel.Revision) (loads.Request
 			files, profile := p.objects, p.opts.Profile
 			return func(types *btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				r, err := loadRevision(o, files, profile, from, types)
-				if err != nil {
-					return nil, err
-				}
-				return r, nil
+				return build.Revision(o, files, profile, from, types)
 			}, nil
 		},
 	}, nil
-}
-
-// loadRevision reads an object, prepares it and loads it. It runs beside the loop:
-// until its turn comes, a load holds no more of its object than the digest.
-func loadRevision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelProfile, old *kernel.Revision, types *btf.Cache) (*loadedRevision, error) {
-	object, err := files.Read(o.Payload().ObjectDigest)
-	if err != nil {
-		return nil, err
-	}
-	prepared, err := kernel.Prepare(o, object)
-	if err != nil {
-		return nil, err
-	}
-	facts := inspect(object)
-	if err := objectFits(o, facts, profile); err != nil {
-		return nil, err
-	}
-	r, reports, err := kernel.Load(prepared, old, types)
-	if err != nil {
-		return nil, err
-	}
-	return &loadedRevision{Revision: r, reports: reports, profile: measureLoaded(o.Payload(), prepared.Spec, facts)}, nil
-}
-
-// inspect returns what is known of an object, or nil where it cannot be inspected.
-func inspect(object []byte) *bytecode.Facts {
-	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
-	if err != nil {
-		return nil
-	}
-	return &facts
-}
-
-// objectFits reports what of the object's needs the node's kernel lacks, as an
-// *unfitError. An object that cannot be inspected is left to the kernel.
-func objectFits(o intent.Opened, facts *bytecode.Facts, profile *v1alpha1.KernelProfile) error {
-	if profile == nil || facts == nil {
-		return nil
-	}
-	if lacks := placement.Of(o.Payload(), facts).Missing(*profile); lacks != "" {
-		return &unfitError{lacks}
-	}
-	return nil
 }
 
 // lack remembers what this node's kernel lacks for a revision.
@@ -193,19 +133,7 @@ func (p *pass) askCopy(r *kernel.Revision, a plan.Action) (loads.Request, error)
 			}
 			return func(types *btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				object, err := files.Read(opened.Payload().ObjectDigest)
-				if err != nil {
-					return nil, err
-				}
-				prepared, err := kernel.Prepare(opened, object)
-				if err != nil {
-					return nil, err
-				}
-				program, err := kernel.LoadCopy(prepared, from, a.Attachment.Instance, types)
-				if err != nil {
-					return nil, err
-				}
-				return program, nil
+				return build.Copy(opened, files, from, a.Attachment.Instance, types)
 			}, nil
 		},
 	}, nil

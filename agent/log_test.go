@@ -39,7 +39,7 @@ func TestTheLogNamesApplications(t *testing.T) {
 	}
 	stop()
 	intents := filepath.Join(w.dir, "state", "intents")
-	if err := os.Link(filepath.Join(intents, second.UID+".Newest"), filepath.Join(intents, "uid-other.Newest")); err != nil {
+	if err := os.Link(filepath.Join(intents, second.UID+".newest"), filepath.Join(intents, "uid-other.newest")); err != nil {
 		t.Fatal(err)
 	}
 	lock()

@@ -7,10 +7,10 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
-	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/intent"
 )
@@ -25,12 +25,6 @@ func (n *noRoomError) Error() string { return n.err.Error() }
 // Unwrap returns why.
 func (n *noRoomError) Unwrap() error { return n.err }
 
-// weight is what the maps may take that a load makes, in bytes.
-type weight uint64
-
-// Close implements io.Closer: there is nothing to free.
-func (weight) Close() error { return nil }
-
 // askWithin asks for the load of an intent's revision with its claim to the memory for
 // maps, where that is limited. It fails with loads.ErrLoading until the maps are weighed.
 func (p *pass) askWithin(key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
@@ -39,7 +33,7 @@ func (p *pass) askWithin(key string, o intent.Opened, old *kernel.Revision) (loa
 		return r, err
 	}
 	key = "memory of " + key
-	got, err := loads.Get[weight](p.loads, key, func() (loads.Request, error) { return p.askWeight(r, o, old), nil })
+	got, err := loads.Get[build.Memory](p.loads, key, func() (loads.Request, error) { return p.askWeight(r, o, old), nil })
 	if isPending(err) {
 		return loads.Request{}, err
 	}
@@ -48,7 +42,7 @@ func (p *pass) askWithin(key string, o intent.Opened, old *kernel.Revision) (loa
 		return loads.Request{}, err
 	}
 	// The weight stays among the results for as long as the load is asked for.
-	r.Claim = p.memoryClaim(o, uint64(got))
+	r.Claim = p.memoryClaim(o, got.Bytes)
 	return r, nil
 }
 
@@ -66,27 +60,10 @@ func (p *pass) askWeight(load loads.Request, o intent.Opened, old *kernel.Revisi
 			}
 			return func(*btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				return weigh(o, files, from)
+				return build.Weigh(o, files, from)
 			}, nil
 		},
 	}
-}
-
-// weigh reads an object and adds up its maps. It runs beside the loop.
-func weigh(o intent.Opened, files *objects.Cache, old *kernel.Revision) (io.Closer, error) {
-	object, err := files.Read(o.Payload().ObjectDigest)
-	if err != nil {
-		return nil, err
-	}
-	prepared, err := kernel.Prepare(o, object)
-	if err != nil {
-		return nil, err
-	}
-	memory, err := prepared.Memory(old)
-	if err != nil {
-		return nil, fmt.Errorf("weigh maps of %s: %w", o.Payload().Application, err)
-	}
-	return weight(memory), nil
 }
 
 // memoryClaim is the claim of a revision that is to be loaded.

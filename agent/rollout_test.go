@@ -106,7 +106,7 @@ func TestANodeThatARolloutHasNotComeToKeepsTheVersionBefore(t *testing.T) {
 	stop()
 	// The intent itself says what was before.
 	w.reboot("ro0")
-	if err := os.Remove(filepath.Join(w.dir, "state", "intents", first.UID+".Deployed")); err != nil {
+	if err := os.Remove(filepath.Join(w.dir, "state", "intents", first.UID+".deployed")); err != nil {
 		t.Fatal(err)
 	}
 	a, _ = w.run(w.named())

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
@@ -30,7 +31,7 @@ func (b *backingOffError) Unwrap() error { return b.err }
 func (p *pass) cannotHave(app *application, o intent.Opened, err error) {
 	newest := o.Payload().Serial == app.Newest.Payload().Serial
 	out := p.outcomes[app.Newest.Payload().UID]
-	unfit, late, noRoom := new(unfitError), new(backingOffError), new(noRoomError)
+	unfit, late, noRoom := new(build.UnfitError), new(backingOffError), new(noRoomError)
 	switch {
 	case isPending(err):
 		return

@@ -6,39 +6,29 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/report"
 )
 
-// memberError: a chain cannot be made because one member's object, intent or
-// program cannot be had.
-type memberError struct {
-	uid string
-	err error
-}
-
-func (e *memberError) Error() string { return e.err.Error() }
-
-func (e *memberError) Unwrap() error { return e.err }
-
-// without makes the pass go on where one member cannot be had. It stays as long
+// goOnWithout makes the pass go on where one member cannot be had. It stays as long
 // as the chain can stay as it is: who is new then waits. What is to be unloaded
 // does not wait for others, so that a member that cannot be had goes, too.
-func (p *pass) without(want plan.Chain, running []plan.Member, lost *memberError) unfitChain {
+func (p *pass) goOnWithout(want plan.Chain, running []plan.Member, lost *build.MemberError) unfitChain {
 	if errors.Is(lost, objects.ErrFetching) {
 		return func() { p.await(want, running, false) }
 	}
-	runs := slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == lost.uid })
+	runs := slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == lost.UID })
 	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return slices.Contains(p.want.Gone, m.UID) })
-	if !runs && p.canFallBack(lost.uid) {
-		return func() { p.refuse(lost.uid, lost) }
+	if !runs && p.canFallBack(lost.UID) {
+		return func() { p.refuse(lost.UID, lost) }
 	}
 	if !runs || leaves {
 		return func() { p.takeOut(want, lost) }
 	}
-	if newcomers := newcomersOf(want.Members, running); len(newcomers) > 0 {
-		if p.isOnItsWay(lost.uid) {
+	if newcomers := plan.Newcomers(want.Members, running); len(newcomers) > 0 {
+		if p.isOnItsWay(lost.UID) {
 			return func() {
 				p.postpone(newcomers[0], fmt.Sprintf("it waits for a version that is on its way and changes the chain of %s: %v", want.Interface, lost))
 			}
@@ -76,27 +66,27 @@ func (p *pass) applicationOf(uid string) *application {
 }
 
 // takeOut leaves a member out of a chain that cannot be made with it.
-func (p *pass) takeOut(c plan.Chain, lost *memberError) {
+func (p *pass) takeOut(c plan.Chain, lost *build.MemberError) {
 	if p.want.Out == nil {
 		p.want.Out = map[int][]string{}
 	}
-	p.want.Out[c.Ifindex] = append(p.want.Out[c.Ifindex], lost.uid)
-	p.blame(lost.uid, c, lost, fmt.Errorf("run in the chain of %s: it is left out, since the chain is to change and cannot be made with it: %w", c.Interface, lost.err))
+	p.want.Out[c.Ifindex] = append(p.want.Out[c.Ifindex], lost.UID)
+	p.blame(lost.UID, c, lost, fmt.Errorf("run in the chain of %s: it is left out, since the chain is to change and cannot be made with it: %w", c.Interface, lost.Err))
 }
 
 // leave keeps a chain as it is, and says so to the member that cannot be had,
 // else to those that were to change places, and to those that were to go.
 func (p *pass) leave(c plan.Chain, running []plan.Member, err error) {
 	p.want.Left = append(p.want.Left, c.Ifindex)
-	lost := new(memberError)
-	blamed := uidsOf(slices.DeleteFunc(slices.Clone(c.Members), func(m plan.Member) bool { return slices.Contains(running, m) }))
+	lost := new(build.MemberError)
+	blamed := plan.UIDsOf(slices.DeleteFunc(slices.Clone(c.Members), func(m plan.Member) bool { return slices.Contains(running, m) }))
 	if errors.As(err, &lost) {
-		blamed = []string{lost.uid}
+		blamed = []string{lost.UID}
 	}
 	for _, uid := range blamed {
 		p.blame(uid, c, err, fmt.Errorf("change the chain of %s: it stays as it is: %w", c.Interface, err))
 	}
-	for _, uid := range leavers(c.Members, running) {
+	for _, uid := range plan.Leavers(c.Members, running) {
 		p.blame(uid, c, err, fmt.Errorf("leave the chain of %s: it runs there still: %w", c.Interface, err))
 	}
 }
@@ -104,16 +94,11 @@ func (p *pass) leave(c plan.Chain, running []plan.Member, err error) {
 // await keeps a chain as it is until an object has come, or a load ended.
 func (p *pass) await(c plan.Chain, running []plan.Member, loading bool) {
 	p.want.Left = append(p.want.Left, c.Ifindex)
-	for _, uid := range append(changes(c.Members, running), leavers(c.Members, running)...) {
+	for _, uid := range append(plan.Changed(c.Members, running), plan.Leavers(c.Members, running)...) {
 		if out := p.outcomes[uid]; out != nil {
 			out.Pending, out.Refused, out.Loading = true, true, loading
 		}
 	}
-}
-
-// leavers are the applications that run and are to run no more.
-func leavers(members, running []plan.Member) []string {
-	return uidsOf(without(running, uidsOf(members)))
 }
 
 // blame tells an application that it is not in a chain as it is to be. The
@@ -141,8 +126,8 @@ func (p *pass) blame(uid string, c plan.Chain, cause, err error) {
 
 // isLate reports whether what a chain cannot be made for was found a short while ago.
 func (p *pass) isLate(cause error) bool {
-	late, lost := new(backingOffError), new(memberError)
-	return errors.As(cause, &late) || errors.As(cause, &lost) && p.lostLately(lost.uid) != nil
+	late, lost := new(backingOffError), new(build.MemberError)
+	return errors.As(cause, &late) || errors.As(cause, &lost) && p.lostLately(lost.UID) != nil
 }
 
 // lostMember is what failed where a member cannot be had.
@@ -155,8 +140,8 @@ func (p *pass) lostLately(uid string) error {
 	if app == nil || !p.now.Before(app.retryAt) {
 		return nil
 	}
-	if lost := new(memberError); errors.As(app.failed[lostMember], &lost) && lost.uid == uid {
-		return lost.err
+	if lost := new(build.MemberError); errors.As(app.failed[lostMember], &lost) && lost.UID == uid {
+		return lost.Err
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func (p *pass) finishUnloads() {
 			continue
 		}
 		a := plan.Action{Verb: plan.SetChain, Ifindex: index, Interface: p.look.InterfaceName(index), Members: c.Version.Members}
-		owners := uidsOf(c.Former)
+		owners := plan.UIDsOf(c.Former)
 		if p.backedOff(owners, a) != nil {
 			continue
 		}

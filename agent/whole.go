@@ -6,28 +6,22 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
-	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/intent"
 )
-
-// wholeness reports whether a revision has everything that its object needs.
-type wholeness bool
-
-// Close implements io.Closer: it holds nothing.
-func (wholeness) Close() error { return nil }
 
 // isWhole reports whether a revision that was found pinned has everything that its
 // object needs. That takes the object, which may take memory and time: the revisions
 // are checked beside the loop, one at a time, and it fails with loads.ErrLoading until then.
 // A program that is to be attached and is missing is found at once.
-func (p *pass) isWhole(o intent.Opened, held *kernel.Revision) (bool, error) {
-	if lacksProgram(held, o.Payload()) {
+func (p *pass) isWhole(o intent.Opened, loaded *kernel.Revision) (bool, error) {
+	if build.LacksProgram(loaded, o.Payload()) {
 		return false, nil
 	}
-	key := "check of " + revisionKey(held.UID, held.Key())
-	got, err := loads.Get[wholeness](p.loads, key, func() (loads.Request, error) { return p.askWhole(o, held) })
+	key := "check of " + build.Key(loaded.UID, loaded.Key())
+	got, err := loads.Get[build.Wholeness](p.loads, key, func() (loads.Request, error) { return p.askWhole(o, loaded) })
 	if isPending(err) {
 		return false, err
 	}
@@ -35,23 +29,11 @@ func (p *pass) isWhole(o intent.Opened, held *kernel.Revision) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return bool(got), nil
-}
-
-// lacksProgram reports whether a revision lacks a program that its intent attaches.
-func lacksProgram(held *kernel.Revision, payload intent.Payload) bool {
-	for _, program := range payload.Programs {
-		for _, at := range program.Attach {
-			if held.Programs[plan.Instance(program.Name, at.Hook, at.Tracepoint)] == nil {
-				return true
-			}
-		}
-	}
-	return false
+	return got.IsWhole, nil
 }
 
 // askWhole asks for the check of a revision.
-func (p *pass) askWhole(o intent.Opened, held *kernel.Revision) (loads.Request, error) {
+func (p *pass) askWhole(o intent.Opened, loaded *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
 	if err := p.available(payload); err != nil {
 		return loads.Request{}, err
@@ -61,15 +43,7 @@ func (p *pass) askWhole(o intent.Opened, held *kernel.Revision) (loads.Request, 
 		Line: fmt.Sprintf("check of application %s", payload.UID), Tenants: []string{payload.Application.Namespace},
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			return func(*btf.Cache) (io.Closer, error) {
-				object, err := files.Read(payload.ObjectDigest)
-				if err != nil {
-					return nil, err
-				}
-				prepared, err := kernel.Prepare(o, object)
-				if err != nil {
-					return nil, err
-				}
-				return wholeness(held.Whole(prepared)), nil
+				return build.Check(o, files, loaded)
 			}, nil
 		},
 	}, nil

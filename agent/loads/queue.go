@@ -52,7 +52,7 @@ type Request struct {
 	What string
 	// Start collects on the loop what the load needs, which is no object: thousands
 	// may wait. The function it returns runs beside the loop, reads the object, owns
-	// what it uses, and frees it.
+	// what it uses, and frees it; its value counts only without an error.
 	Start func() (func(*btf.Cache) (io.Closer, error), error)
 }
 
@@ -288,7 +288,11 @@ func (q *Queue) begin(one *lane, r Request) bool {
 	types, now := one.types, &load{request: r, began: q.clock(), done: make(chan struct{})}
 	one.load = now
 	q.wait.Go(func() {
-		now.result.value, now.result.err = run(types)
+		value, err := run(types)
+		if err == nil {
+			now.result.value = value
+		}
+		now.result.err = err
 		now.took = q.clock().Sub(now.began)
 		close(now.done)
 		q.notify()

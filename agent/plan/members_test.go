@@ -1,4 +1,4 @@
-package agent
+package plan_test
 
 import (
 	"slices"
@@ -14,18 +14,15 @@ func TestNewcomersAreToldFromWhoRuns(t *testing.T) {
 	}
 	running := []plan.Member{m("a", "1"), m("b", "1")}
 	all := []plan.Member{m("c", "1"), m("a", "1"), m("b", "2"), m("c", "2")}
-	if got := newcomersOf(all, running); !slices.Equal(got, []string{"c", "b"}) {
-		t.Errorf("newcomersOf = %v", got)
+	if got := plan.Newcomers(all, running); !slices.Equal(got, []string{"c", "b"}) {
+		t.Errorf("Newcomers = %v", got)
 	}
-	if got := without(all, []string{"c"}); len(got) != 2 || got[0].UID != "a" || len(all) != 4 {
-		t.Errorf("without = %v", got)
+	if got := plan.Without(all, []string{"c"}); len(got) != 2 || got[0].UID != "a" || len(all) != 4 {
+		t.Errorf("Without = %v", got)
 	}
 	moved := m("a", "1")
 	moved.Priority, moved.ProceedOn = 7, 3
-	if isNew(moved, running) {
+	if plan.IsNew(moved, running) {
 		t.Error("a new priority makes a newcomer")
-	}
-	if got := memberKeys([]plan.Member{m("a", "1"), {UID: "a2", Identity: v1alpha1.Identity{Name: "a"}, Program: "f"}, m("b", "1")}); !slices.Equal(got, []string{"a f (a)", "a f (a2)", "b f"}) {
-		t.Errorf("memberKeys = %v", got)
 	}
 }
