@@ -1,7 +1,6 @@
 package application
 
 import (
-	"strconv"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -56,11 +55,4 @@ func (g *generations) forget(id v1alpha1.Identity) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.byID, id)
-}
-
-// wantsUndo reports whether people asked for an undo of what an application asks for.
-func (r *Reconciler) wantsUndo(app application, definition int64) bool {
-	since := r.generations.firstSeen(app, definition)
-	asked, err := strconv.ParseInt(app.GetAnnotations()[v1alpha1.AnnotationUndo], 10, 64)
-	return err == nil && since <= asked && asked <= app.GetGeneration()
 }

@@ -11,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/nodereports"
+	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
 )
@@ -105,13 +107,17 @@ func BenchmarkFold(b *testing.B) {
 		}
 		cache.nodes, cache.reports = append(cache.nodes, corev1.Node{ObjectMeta: name}), append(cache.reports, report)
 	}
-	r := &Reconciler{Client: cache}
 	for _, copies := range []bool{true, false} {
 		b.Run(map[bool]string{true: "of copies", false: "of what the cache has"}[copies], func(b *testing.B) {
 			b.ReportAllocs()
 			cache.copies = copies
 			for b.Loop() {
-				if _, err := r.fold(b.Context(), intent.Payload{UID: fmt.Sprintf("%036d", manyApplications-1), Serial: 1}, lifecycle.Observation{}); err != nil {
+				nodes, err := nodereports.Gather(b.Context(), cache, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				last := intent.Payload{UID: fmt.Sprintf("%036d", manyApplications-1), Serial: 1}
+				if _, err := status.Fold(wanted(last, lifecycle.Observation{}), nodes.Nodes); err != nil {
 					b.Fatal(err)
 				}
 			}

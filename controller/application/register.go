@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/nodereports"
 	"github.com/skep-dev/skep/controller/policy"
 )
 
@@ -86,7 +87,7 @@ func applicationOfIntent(_ context.Context, o client.Object) []v1alpha1.Identity
 func (r *Reconciler) applicationsOnNode() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
 	enqueue := func(ctx context.Context, q queue, before, now client.Object) {
 		x, y := before.(*v1alpha1.BpfNode), now.(*v1alpha1.BpfNode)
-		for _, id := range append(changed(x, y), r.changedShortReports(ctx, x, y)...) {
+		for _, id := range append(changed(x, y), r.changedInShort(ctx, x, y)...) {
 			q.AddAfter(id, r.gathering.delay(id, r.now()))
 		}
 	}
@@ -98,27 +99,25 @@ func (r *Reconciler) applicationsOnNode() handler.TypedEventHandler[client.Objec
 	}
 }
 
-// changed lists the applications of which a node says something else than
-// before.
-func changed(before, now *v1alpha1.BpfNode) []v1alpha1.Identity {
-	said := map[string]v1alpha1.NodeApplication{}
-	for _, a := range before.Status.Applications {
-		said[a.UID] = a
-	}
-	var ids []v1alpha1.Identity
-	add := func(a v1alpha1.NodeApplication) {
-		if id := (v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}); newApplication(id) != nil {
+// changed lists the applications that two reports of one node say different things about,
+// unless the node made them up.
+func changed(before, now *v1alpha1.BpfNode) (ids []v1alpha1.Identity) {
+	for _, id := range nodereports.Changed(before, now) {
+		if newApplication(id) != nil {
 			ids = append(ids, id)
 		}
 	}
-	for _, a := range now.Status.Applications {
-		if said[a.UID] != a {
-			add(a)
+	return ids
+}
+
+// changedInShort is changed for reports in short. They have no names, but UIDs, which are
+// the names of intents.
+func (r *Reconciler) changedInShort(ctx context.Context, before, now *v1alpha1.BpfNode) (ids []v1alpha1.Identity) {
+	for _, uid := range nodereports.ChangedInShort(before, now) {
+		var o v1alpha1.BpfIntent
+		if err := r.Client.Get(ctx, client.ObjectKey{Name: uid}, &o); err == nil {
+			ids = append(ids, o.Spec.Application)
 		}
-		delete(said, a.UID)
-	}
-	for _, a := range said {
-		add(a)
 	}
 	return ids
 }
@@ -302,6 +301,6 @@ func kernelChanged() predicate.Predicate {
 func nodeChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, now := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-		return ready(before) != ready(now) || !maps.Equal(before.Labels, now.Labels)
+		return nodereports.Ready(before) != nodereports.Ready(now) || !maps.Equal(before.Labels, now.Labels)
 	}}
 }

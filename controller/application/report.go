@@ -35,42 +35,41 @@ const ReasonSuspended = "Suspended"
 // others of its namespace, which nobody is to be warned of.
 const ReasonQueued = "Queued"
 
-// report patches the status, where it says anything else than before, and tells
-// people what changed for them. What waits with others to be told is told later,
-// and wait is when.
-func (r *Reconciler) report(ctx context.Context, before application, mine sealed, s lifecycle.Observation, p rollout.Progress, why string) (wait time.Duration, err error) {
-	app := before.DeepCopyObject().(application)
-	if err := r.describe(ctx, app, mine, s, p, why); err != nil {
-		return 0, err
+// report patches the status once, if it says anything new, and sends an event about what
+// changed. A change that waits for others is written after st.delay.
+func (r *Reconciler) report(ctx context.Context, st *state) error {
+	before, app := st.app, st.app.DeepCopyObject().(application)
+	if err := r.setStatus(app, st); err != nil {
+		return err
 	}
-	r.Metrics.observe(app, s)
+	r.Metrics.observe(app, st.observed)
 	// One write with all of it: fluxcd's patch helper writes conditions and the
 	// rest apart, and whoever looks in between sees a status that never was.
 	if equality.Semantic.DeepEqual(before, app) {
-		return 0, nil
+		return nil
 	}
-	if wait := max(r.progress.wait(before, app, r.now()), r.readyDelay(before, app, mine)); wait > 0 {
-		return wait, nil
+	if st.delay = max(r.progress.wait(before, app, r.now()), r.readyDelay(before, app, st.sealed)); st.delay > 0 {
+		return nil
 	}
 	// What differs is worked out from the cache, and is wrong over anything newer.
-	err = r.Client.Status().Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err := r.Client.Status().Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsNotFound(err):
-		return 0, nil
+		return nil
 	case err != nil:
-		return 0, fmt.Errorf("patch status of %s: %w", app.Identity(), err)
+		return fmt.Errorf("patch status of %s: %w", app.Identity(), err)
 	}
 	r.patched.keep(app)
 	r.progress.written(before, app, r.now())
-	r.tell(before, app)
-	return 0, nil
+	r.sendEvent(before, app)
+	return nil
 }
 
 // readyDelay is how long the status of a version waits that was sealed a moment ago
 // and is on its way to the nodes; zero where it is to be written now. Until then
 // status.observedGeneration is older than the object, which kstatus reads as
 // InProgress, so nothing is lost on a reader.
-func (r *Reconciler) readyDelay(before, app application, mine sealed) time.Duration {
+func (r *Reconciler) readyDelay(before, app application, mine sealedIntent) time.Duration {
 	reason := conditions.GetReason(app, v1alpha1.ConditionReady)
 	current := before.Report().ObservedGeneration == app.GetGeneration()
 	if current || mine.payload == nil || reason != status.ReasonProgressing && reason != "Rollout"+string(v1alpha1.RolloutProgressing) {
@@ -84,10 +83,10 @@ func (r *Reconciler) readyDelay(before, app application, mine sealed) time.Durat
 	return max(0, r.ReadyWithin-age)
 }
 
-// describe writes into an application's status what is known of it.
-func (r *Reconciler) describe(ctx context.Context, app application, mine sealed, s lifecycle.Observation, p rollout.Progress, why string) error {
-	report := app.Report()
-	verified, allowed := s.Verified(why), s.Allowed(why)
+// setStatus sets the status of app, a copy of the application, to what is known of it.
+func (r *Reconciler) setStatus(app application, st *state) error {
+	report, s := app.Report(), st.observed
+	verified, allowed := s.Verified(st.why), s.Allowed(st.why)
 	if moved := r.tags.moved(app.Identity()); moved != "" && s.Err == nil {
 		verified.Message += fmt.Sprintf("; the tag stands for %s now, and is not followed: change the definition, or its annotation %s, to take that", moved, gate.AnnotationRequestedAt)
 	}
@@ -102,28 +101,30 @@ func (r *Reconciler) describe(ctx context.Context, app application, mine sealed,
 	report.LastHandledReconcileAt = app.GetAnnotations()[meta.ReconcileRequestAnnotation]
 	report.Nodes, report.ObservedGeneration = nil, app.GetGeneration()
 	report.Rollout, report.PreviousDigest = nil, ""
-	if mine.payload != nil {
+	if st.sealed.payload != nil {
 		// Of an intent that was lost its serial is all there is to tell, and what a
 		// resume is about.
 		report.Serial = 0
 	}
-	if p.Status.State != "" {
-		report.Rollout = &p.Status
+	if st.progress.Status.State != "" {
+		report.Rollout = &st.progress.Status
 	}
 	deployed := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: status.ReasonNotDeployed, Message: "nothing is deployed"}
-	if p := mine.payload; p != nil && !p.Tombstone {
-		counts, err := r.fold(ctx, *p, s)
+	if p := st.sealed.payload; p != nil && !p.Tombstone {
+		counts, err := status.Fold(wanted(*p, s), st.nodes.Nodes)
 		if err != nil {
 			return err
 		}
 		report.Nodes, report.Serial = &counts, p.Serial
-		if before, err := undoTarget(app, p); err == nil && before != nil && before.Undone == 0 {
-			report.PreviousDigest = before.ImageDigest
+		if generation, err := gate.Generation(app); err == nil {
+			if before := rollout.UndoTarget(generation, p); before != nil && before.Undone == 0 {
+				report.PreviousDigest = before.ImageDigest
+			}
 		}
 		deployed = status.Deployed(counts)
 	}
 	conditions.Set(app, &deployed)
-	conclude(app, mine, s, why)
+	setReady(app, st)
 	return nil
 }
 
@@ -138,15 +139,6 @@ func signedBy(signers []string) string {
 	return line
 }
 
-// fold counts what the nodes say of an intent.
-func (r *Reconciler) fold(ctx context.Context, p intent.Payload, s lifecycle.Observation) (v1alpha1.NodesStatus, error) {
-	nodes, err := r.nodes(ctx)
-	if err != nil {
-		return v1alpha1.NodesStatus{}, err
-	}
-	return status.Fold(wanted(p, s), nodes)
-}
-
 // wanted is what nodes are to have of a version, and its kernels to be able to.
 func wanted(p intent.Payload, s lifecycle.Observation) status.Wanted {
 	var facts *bytecode.Facts
@@ -156,69 +148,12 @@ func wanted(p intent.Payload, s lifecycle.Observation) status.Wanted {
 	return status.Wanted{UID: p.UID, Serial: p.VersionSerial(), Revision: p.Revision(), Selector: p.NodeSelector, Needs: placement.Of(p, facts), Reaches: p.Reaches}
 }
 
-// nodes are the cluster's nodes with what their agents say, as the cache has
-// them: nobody may change them.
-func (r *Reconciler) nodes(ctx context.Context) ([]status.Node, error) {
-	var list corev1.NodeList
-	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	var reports v1alpha1.BpfNodeList
-	if err := r.Client.List(ctx, &reports, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list what nodes report: %w", err)
-	}
-	reported := map[string]*v1alpha1.BpfNodeStatus{}
-	for i := range reports.Items {
-		reported[reports.Items[i].Name] = &reports.Items[i].Status
-	}
-	var (
-		agents map[string]bool
-		gone   map[string]time.Time
-	)
-	if r.Agents != nil {
-		var err error
-		if agents, gone, err = r.Agents(ctx); err != nil {
-			return nil, err
-		}
-	}
-	nodes := make([]status.Node, 0, len(list.Items))
-	for i := range list.Items {
-		n := &list.Items[i]
-		alive := ready(n) && (r.Agents == nil || agents[n.Name])
-		nodes = append(nodes, status.Node{Name: n.Name, Labels: n.Labels, Ready: alive, Gone: unreachableSince(n, alive, gone), Reported: reported[n.Name]})
-	}
-	return nodes, nil
-}
-
-// unreachableSince is when a node went away: as its kubelet's silence has it, else when its
-// agent did; nil where that is not known.
-func unreachableSince(n *corev1.Node, alive bool, agents map[string]time.Time) *time.Time {
-	if alive {
-		return nil
-	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && !c.LastTransitionTime.IsZero() {
-			return &c.LastTransitionTime.Time
-		}
-	}
-	if at, known := agents[n.Name]; known {
-		return &at
-	}
-	return nil
-}
-
-// ready reports whether the kubelet of a node says that it is well.
-func ready(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
-}
-
-// conclude sets Ready, and Reconciling or Stalled beside it, from what the
+// setReady sets Ready, and Reconciling or Stalled beside it, from what the
 // pipeline's conditions say: the first that is not true says why. One that stays
 // keeps the time it came to be, so that nothing is written where nothing is new;
 // marking one of the two deletes the other.
-func conclude(app application, mine sealed, s lifecycle.Observation, why string) {
+func setReady(app application, st *state) {
+	s := st.observed
 	allowed, deployed := conditions.Get(app, v1alpha1.ConditionAllowed), conditions.Get(app, v1alpha1.ConditionDeployed)
 	stalled := func(reason, message string) {
 		conditions.MarkStalled(app, reason, "%s", message)
@@ -234,7 +169,7 @@ func conclude(app application, mine sealed, s lifecycle.Observation, why string)
 		conditions.MarkTrue(app, v1alpha1.ConditionReady, reason, "%s", message)
 	}
 	switch {
-	case app.Body().Suspend && mine.payload == nil && (mine.report.runs || app.Report().Serial > 0):
+	case app.Body().Suspend && st.sealed.payload == nil && (st.sealed.report.Runs || app.Report().Serial > 0):
 		ready(ReasonSuspended, "it is suspended; "+runsOn)
 	case app.Body().Suspend && deployed.Reason == status.ReasonNotDeployed:
 		ready(ReasonSuspended, "it is suspended, and nothing of it is deployed")
@@ -245,7 +180,7 @@ func conclude(app application, mine sealed, s lifecycle.Observation, why string)
 	case s.Err != nil:
 		waiting(lifecycle.ReasonEvaluationFailed, s.Err.Error())
 	case allowed.Status != metav1.ConditionTrue:
-		stalled(allowed.Reason, strings.TrimSuffix(allowed.Message+"; "+why, "; "))
+		stalled(allowed.Reason, strings.TrimSuffix(allowed.Message+"; "+st.why, "; "))
 	case stopped(app.Report().Rollout):
 		stalled(string("Rollout"+app.Report().Rollout.State), app.Report().Rollout.Message)
 	case app.Report().Rollout != nil:
@@ -264,9 +199,8 @@ func stopped(r *v1alpha1.RolloutStatus) bool {
 	return r != nil && slices.Contains([]v1alpha1.RolloutState{v1alpha1.RolloutStopped, v1alpha1.RolloutNoMatchingNodes, v1alpha1.RolloutRolledBack}, r.State)
 }
 
-// tell writes an event where Ready says something new, and the digest that runs
-// where it changed.
-func (r *Reconciler) tell(before, now application) {
+// sendEvent writes an event if Ready says something new, or another digest runs.
+func (r *Reconciler) sendEvent(before, now application) {
 	was, is := conditions.Get(before, v1alpha1.ConditionReady), conditions.Get(now, v1alpha1.ConditionReady)
 	if is == nil || was != nil && was.Status == is.Status && was.Reason == is.Reason && before.Report().Digest == now.Report().Digest {
 		return

@@ -1,0 +1,153 @@
+package application
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/controller/nodereports"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/lifecycle"
+)
+
+// tookItsPlace is why an application is unloaded whose name another one bears.
+const tookItsPlace = "another application of the same name took its place"
+
+// A tombstone is kept for keepTombstone whatever the nodes say: one whose Node
+// object is gone says nothing, and may be back. Then it is looked at each
+// untilUnloaded whether a node still runs what it is of.
+const (
+	keepTombstone = 24 * time.Hour
+	untilUnloaded = 10 * time.Minute
+)
+
+// retireIntent has an intent whose application is gone unloaded, and drops the
+// tombstone once it is old enough and no node runs what it is of.
+func (r *Reconciler) retireIntent(ctx context.Context, st *state, s sealedIntent) (time.Duration, error) {
+	switch {
+	case !s.payload.Tombstone && s.gone == "":
+		return 0, r.unloadRevokedVersions(ctx, st.nodes, s)
+	case !s.payload.Tombstone:
+		_, err := r.unload(ctx, s, s.gone)
+		return 0, err
+	}
+	overtaken, wait := r.nodesAreAhead(s)
+	if overtaken {
+		_, err := r.unload(ctx, s, lifecycle.UnloadedAgain(s.payload.Reason))
+		return minBetween, err
+	}
+	if left := time.UnixMilli(s.payload.Serial).Add(keepTombstone).Sub(r.now()); left > 0 {
+		return earlier(wait, left), nil
+	}
+	if st.nodes.MayRun(s.payload.UID, s.payload.Serial) {
+		return untilUnloaded, nil
+	}
+	err := r.Client.Delete(ctx, s.object, client.Preconditions{UID: &s.object.UID, ResourceVersion: &s.object.ResourceVersion})
+	return 0, client.IgnoreNotFound(err)
+}
+
+// unloadRevokedVersions has the versions unloaded of what vanished with its CRD that were
+// admitted by nobody who is not revoked, and those of which one signer is revoked
+// and that are denied now: nothing else is evaluated of it.
+func (r *Reconciler) unloadRevokedVersions(ctx context.Context, nodes nodereports.Snapshot, s sealedIntent) error {
+	revoked := r.Keeper.Revoked()
+	namespace, err := r.namespace(ctx, s.payload.Application)
+	if err != nil {
+		return err
+	}
+	kept, err := r.dropDeniedVersions(ctx, nodes, s, func(v *intent.Payload) bool {
+		if lifecycle.LostAllSigners(v, revoked) {
+			return false
+		}
+		return !lifecycle.LostASigner(v, revoked) || r.versionVerdict(ctx, gate.Request{Namespace: namespace}, *v).Keeps
+	})
+	if err != nil || kept {
+		return err
+	}
+	_, err = r.unload(ctx, s, lifecycle.RevocationReason(s.payload, revoked))
+	return err
+}
+
+// waitsForSuccessor reports whether what an application left behind runs on until the one that
+// took its place is evaluated: its author must not gain a gap by creating it anew,
+// nor keep by that what a revocation or a policy would have unloaded.
+func (r *Reconciler) waitsForSuccessor(ctx context.Context, st *state, s sealedIntent) (bool, error) {
+	if s.payload.Tombstone {
+		return false, nil
+	}
+	request, err := r.request(ctx, st.app, nil)
+	if err != nil {
+		// The successor is evaluated later, and so is this.
+		return true, nil
+	}
+	evaluating, cancel := context.WithTimeout(ctx, cmp.Or(r.EvaluationTimeout, evaluationTimeout))
+	defer cancel()
+	return r.dropDeniedVersions(ctx, st.nodes, s, func(v *intent.Payload) bool { return r.mayKeep(evaluating, request, *v) })
+}
+
+// dropDeniedVersions takes the versions from an intent that may run no more, where nothing is
+// sealed over it for now: false where all that runs by it is to be unloaded.
+func (r *Reconciler) dropDeniedVersions(ctx context.Context, nodes nodereports.Snapshot, s sealedIntent, keeps func(*intent.Payload) bool) (kept bool, err error) {
+	live, own := s.payload, !keeps(s.payload)
+	var gone []int64
+	for _, v := range live.Beside() {
+		if !keeps(v) {
+			gone = append(gone, v.VersionSerial())
+		}
+	}
+	if r.rulesChanged(s.payload.Application.Namespace) {
+		return true, errOverruled
+	}
+	switch {
+	case own && (live.Rollout == nil || live.Previous == nil || slices.Contains(gone, live.Previous.VersionSerial())):
+		return false, nil
+	case own && live.Rollout.Through != "":
+		_, err = r.withdrawRollout(ctx, s)
+	default:
+		_, err = r.withdrawVersions(ctx, nodes, s, otherVersions{intent: live.Serial, gone: gone, own: own})
+	}
+	return true, err
+}
+
+// errOrphan says that an intent outlived its application's CRD.
+var errOrphan = errors.New("the CRD of the application was deleted since, so that its absence says nothing; what runs is kept. Create the application again, or delete it by hand")
+
+// errBehind says that the cache does not show what the API server has, or did not a
+// moment ago.
+var errBehind = errors.New("the cache has yet to show what there is; looking again")
+
+// unloadReason tells why an intent that is no tombstone is to be unloaded whose
+// application the cache does not show: it was deleted on its own account, which
+// the API server itself is asked. An application that vanished with its CRD was not
+// deleted, and the reason is empty: what runs is kept, but for what a revocation
+// takes, and the same application created anew takes its place.
+func (r *Reconciler) unloadReason(ctx context.Context, s sealedIntent) (why string, err error) {
+	if s.payload.Tombstone {
+		return "", nil
+	}
+	id := s.payload.Application
+	app, err := r.application(ctx, r.Live, id)
+	switch {
+	case err != nil:
+		return "", err
+	case app != nil && string(app.GetUID()) == s.payload.UID:
+		return "", fmt.Errorf("unload %s: %w", id, errBehind)
+	case app != nil:
+		return tookItsPlace, nil
+	}
+	// After the application: had its CRD been on its way out then, it would be so
+	// now.
+	crd, err := r.crd(ctx, id.Kind)
+	if err == nil && (crd == "" || crd != s.object.Annotations[annotationCRD]) {
+		ctrl.LoggerFrom(ctx).Info(errOrphan.Error(), "application", id.String(), "intent", s.object.Name)
+		return "", nil
+	}
+	return "it was deleted", err
+}
