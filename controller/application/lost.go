@@ -1,6 +1,12 @@
 package application
 
 import (
+	"sync"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
 	"context"
 	"fmt"
 	"maps"
@@ -46,11 +52,12 @@ func (r *Reconciler) replaceLostIntent(ctx context.Context, st *state) error {
 	for _, s := range st.former {
 		known[s.payload.UID] = true
 	}
+	defined := sync.OnceValues(func() (map[types.UID]bool, error) { return r.applicationUIDs(ctx) })
 	for _, uid := range slices.Sorted(maps.Keys(st.reports)) {
 		if known[uid] || !st.reports[uid].Runs || len(known) > maxTombstones || len(validation.IsDNS1123Subdomain(uid)) > 0 {
 			continue
 		}
-		lost, err := r.isAbandoned(ctx, uid)
+		lost, err := r.isAbandoned(ctx, uid, defined)
 		if err != nil {
 			return err
 		}
@@ -75,9 +82,9 @@ func (r *Reconciler) replaceLostIntent(ctx context.Context, st *state) error {
 	return nil
 }
 
-// isAbandoned reports whether nothing stands for a UID any more: neither an application
-// nor an intent whose seal holds.
-func (r *Reconciler) isAbandoned(ctx context.Context, uid string) (bool, error) {
+// isAbandoned reports whether neither an intent whose seal holds nor an application has a
+// UID; defined are the UIDs of applications.
+func (r *Reconciler) isAbandoned(ctx context.Context, uid string, defined func() (map[types.UID]bool, error)) (bool, error) {
 	var o v1alpha1.BpfIntent
 	err := r.Live.Get(ctx, client.ObjectKey{Name: uid}, &o)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -86,15 +93,21 @@ func (r *Reconciler) isAbandoned(ctx context.Context, uid string) (bool, error) 
 	if _, holds := r.openIntent(&o); holds && err == nil {
 		return false, nil
 	}
-	var (
-		namespaced v1alpha1.BpfApplicationList
-		cluster    v1alpha1.ClusterBpfApplicationList
-	)
-	for _, list := range []client.ObjectList{&namespaced, &cluster} {
+	uids, err := defined()
+	return err == nil && !uids[types.UID(uid)], err
+}
+
+// applicationUIDs are the UIDs of all applications.
+func (r *Reconciler) applicationUIDs(ctx context.Context) (map[types.UID]bool, error) {
+	uids := map[types.UID]bool{}
+	for _, list := range []client.ObjectList{&v1alpha1.BpfApplicationList{}, &v1alpha1.ClusterBpfApplicationList{}} {
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return false, fmt.Errorf("list applications: %w", err)
+			return nil, fmt.Errorf("list applications: %w", err)
 		}
+		_ = apimeta.EachListItem(list, func(o runtime.Object) error {
+			uids[o.(application).GetUID()] = true
+			return nil
+		})
 	}
-	return !slices.ContainsFunc(namespaced.Items, func(a v1alpha1.BpfApplication) bool { return string(a.UID) == uid }) &&
-		!slices.ContainsFunc(cluster.Items, func(a v1alpha1.ClusterBpfApplication) bool { return string(a.UID) == uid }), nil
+	return uids, nil
 }
