@@ -41,6 +41,7 @@ import (
 	"github.com/skep-dev/skep/controller/agents"
 	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/controller/imagestore"
+	"github.com/skep-dev/skep/controller/intents"
 	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/controller/policy"
@@ -242,10 +243,12 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	if err != nil {
 		return nil, fmt.Errorf("elect a leader: %w", err)
 	}
+	counted := application.NewMetrics(registry)
 	applications := &application.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Evaluator: evaluator, Keeper: keeper, Images: secrets.Reader,
-		Keys: ring.Keys, Interval: o.Interval, ReadyWithin: time.Second, Describe: memory.Describe,
-		Events: told, Metrics: application.NewMetrics(registry), Leader: elector,
+		Intents: &intents.Store{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Keys: ring.Keys, Wrote: counted.Sealed},
+		Client:  mgr.GetClient(), Live: mgr.GetAPIReader(), Evaluator: evaluator, Keeper: keeper, Images: secrets.Reader,
+		Interval: o.Interval, ReadyWithin: time.Second, Describe: memory.Describe,
+		Events: told, Metrics: counted, Leader: elector,
 	}
 	again, err := registerApplications(ctx, mgr, o.Agents, applications)
 	if err != nil {

@@ -26,7 +26,7 @@ func (r *Reconciler) evaluate(ctx context.Context, st *state) (err error) {
 	app, o := st.app, &st.observed
 	timeout := cmp.Or(r.EvaluationTimeout, evaluationTimeout)
 	weighed := r.Keeper.Weighed(app.GetNamespace())
-	o.Live = st.sealed.payload
+	o.Live = st.sealed.Payload
 	if o.Request, err = r.request(ctx, app, o.Live); err != nil {
 		return err
 	}

@@ -185,11 +185,11 @@ func TestAKeyThatIsTrustedLateFindsWhatItSealed(t *testing.T) {
 	f := newFleet(t)
 	f.answers(v1alpha1.NodeLoaded)
 	before := f.version(1)
-	trusted, others := f.Keys, newRing(t).Keys
+	trusted, others := f.Intents.Keys, newRing(t).Keys
 	f.cached.List = func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 		if _, ok := list.(*v1alpha1.BpfIntentList); ok {
-			f.Keys = others
-			defer func() { f.Keys = trusted }()
+			f.Intents.Keys = others
+			defer func() { f.Intents.Keys = trusted }()
 		}
 		return c.List(ctx, list, opts...)
 	}

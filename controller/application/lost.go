@@ -19,8 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/controller/intents"
 )
 
 // What nodes say is believed this far, since one of them may have been taken
@@ -35,11 +34,11 @@ const (
 // nodesAreAhead reports whether nodes have seen a newer intent than the one that is
 // to be kept: they refuse it, and run something else. It is sealed again then,
 // unless it was a moment ago: wait is when to look again.
-func (r *Reconciler) nodesAreAhead(s sealedIntent) (yes bool, wait time.Duration) {
-	if !s.isBehindNodes() {
+func (r *Reconciler) nodesAreAhead(s intents.Intent) (yes bool, wait time.Duration) {
+	if !s.IsBehindNodes() {
 		return false, 0
 	}
-	wait = time.UnixMilli(s.payload.Serial).Add(minBetween).Sub(r.now())
+	wait = time.UnixMilli(s.Payload.Serial).Add(minBetween).Sub(r.now())
 	return wait <= 0, max(wait, 0)
 }
 
@@ -50,7 +49,7 @@ func (r *Reconciler) replaceLostIntent(ctx context.Context, st *state) error {
 	app := st.app
 	known := map[string]bool{string(app.GetUID()): true}
 	for _, s := range st.former {
-		known[s.payload.UID] = true
+		known[s.Payload.UID] = true
 	}
 	defined := sync.OnceValues(func() (map[types.UID]bool, error) { return r.applicationUIDs(ctx) })
 	for _, uid := range slices.Sorted(maps.Keys(st.reports)) {
@@ -65,17 +64,12 @@ func (r *Reconciler) replaceLostIntent(ctx context.Context, st *state) error {
 			continue
 		}
 		known[uid] = true
-		crd, err := r.crd(ctx, app.Identity().Kind)
+		crd, err := r.Intents.CRD(ctx, app.Identity().Kind)
 		if err != nil {
 			return err
 		}
 		ctrl.LoggerFrom(ctx).Info("unloading application whose intent was lost", "application", app.Identity().String(), "uid", uid)
-		before := sealedIntent{payload: &intent.Payload{Application: app.Identity(), UID: uid}, report: st.reports[uid]}
-		envelope, err := gate.SealTombstone(r.Keys().Sealer, app.Identity(), gate.Stamp{UID: uid, Serial: r.serial(before)}, tookItsPlace)
-		if err != nil {
-			return err
-		}
-		if _, err := r.putEnvelope(ctx, before, envelope, crd); err != nil {
+		if err := r.Intents.UnloadLost(ctx, app.Identity(), uid, st.reports[uid], crd, tookItsPlace); err != nil {
 			return err
 		}
 	}
@@ -90,7 +84,7 @@ func (r *Reconciler) isAbandoned(ctx context.Context, uid string, defined func()
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("get intent %s: %w", uid, err)
 	}
-	if _, holds := r.openIntent(&o); holds && err == nil {
+	if _, holds := r.Intents.Open(&o); holds && err == nil {
 		return false, nil
 	}
 	uids, err := defined()

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/intents"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
@@ -64,11 +65,12 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Reconciler = &Reconciler{Evaluator: evaluator, Keys: newRing(t).Keys, Events: b.events, Metrics: NewMetrics(prometheus.NewRegistry()), Now: func() time.Time { return b.clock }}
+	b.Reconciler = &Reconciler{Evaluator: evaluator, Events: b.events, Metrics: NewMetrics(prometheus.NewRegistry()), Now: func() time.Time { return b.clock }}
+	b.Intents = &intents.Store{Keys: newRing(t).Keys, Now: b.now, Wrote: b.Metrics.Sealed}
 	b.api = fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).
 		WithStatusSubresource(&v1alpha1.BpfApplication{}, &v1alpha1.ClusterBpfApplication{}).
-		WithIndex(&v1alpha1.BpfIntent{}, byApplication, b.indexIntent).Build()
-	b.Live, b.Keeper = b.api, policy.NewKeeper(policy.Options{Reader: b.api, Direct: b.api, Namespace: "skep", Evaluator: evaluator, Engine: engine})
+		WithIndex(&v1alpha1.BpfIntent{}, intents.ByApplication, b.Intents.Index).Build()
+	b.Live, b.Intents.Live, b.Keeper = b.api, b.api, policy.NewKeeper(policy.Options{Reader: b.api, Direct: b.api, Namespace: "skep", Evaluator: evaluator, Engine: engine})
 	b.Client = interceptor.NewClient(b.api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if b.cached.Get != nil {
@@ -83,6 +85,7 @@ func newBench(t *testing.T) *bench {
 			return c.List(ctx, list, opts...)
 		},
 	})
+	b.Intents.Client = b.Client
 	for _, name := range []string{"bpfapplications.", "clusterbpfapplications.", "bpfsigners."} {
 		b.create(&apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name + v1alpha1.Group, UID: "crd"}})
 	}
@@ -177,11 +180,11 @@ func (b *bench) intent(app application) *intent.Payload {
 		}
 		return nil
 	}
-	s, ok := b.openIntent(&o)
+	s, ok := b.Intents.Open(&o)
 	if !ok {
 		b.t.Fatalf("the seal of %s does not hold", o.Name)
 	}
-	return s.payload
+	return s.Payload
 }
 
 // reconcile brings an application up to date.

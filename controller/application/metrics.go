@@ -45,8 +45,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// sealed counts one intent written.
-func (m *Metrics) sealed(tombstone bool) {
+// Sealed counts one intent that was written.
+func (m *Metrics) Sealed(tombstone bool) {
 	move := lifecycle.Seal
 	if tombstone {
 		move = lifecycle.Unload

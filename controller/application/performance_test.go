@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/intents"
 	"github.com/skep-dev/skep/controller/nodereports"
 	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/intent"
@@ -75,14 +76,14 @@ func BenchmarkEvery(b *testing.B) {
 		cache.intents = append(cache.intents, v1alpha1.BpfIntent{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)},
 			Spec: v1alpha1.BpfIntentSpec{Envelope: envelope, Application: id}})
 	}
-	r := &Reconciler{Client: cache, Keys: ring.Keys}
+	r := &Reconciler{Client: cache, Intents: &intents.Store{Keys: ring.Keys}}
 	b.Run("opening every seal", func(b *testing.B) {
 		b.ReportAllocs()
 		cache.copies = true
 		for b.Loop() {
 			r.allIdentities(b.Context())
 			for i := range cache.intents {
-				r.openIntent(&cache.intents[i])
+				r.Intents.Open(&cache.intents[i])
 			}
 		}
 	})

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,11 +25,11 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/clock"
+	"github.com/skep-dev/skep/controller/intents"
 	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/controller/nodereports"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/controller/rollout"
-	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/lifecycle"
@@ -48,8 +47,8 @@ type Reconciler struct {
 	// Images reads an application's image with the pull Secrets it names; nil
 	// means as the Evaluator does.
 	Images func(context.Context, v1alpha1.Application) *registry.Reader
-	// Keys seal, and open what this controller, or one before it, sealed.
-	Keys func() sealing.Keys
+	// Intents are what agents act on.
+	Intents *intents.Store
 	// Events tells people; Metrics counts.
 	Events  events.EventRecorder
 	Metrics *Metrics
@@ -75,7 +74,6 @@ type Reconciler struct {
 	gathering gathering
 	patched   patched
 	limiter   limiter
-	crds      singleflight.Group
 
 	generations generations
 }
@@ -124,7 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (again
 
 // outdated reports whether what was looked at was out of date.
 func outdated(err error) bool {
-	return errors.Is(err, errBehind) || errors.Is(err, errOverruled) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
+	return errors.Is(err, intents.ErrBehind) || errors.Is(err, errOverruled) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.Result, error) {
@@ -137,8 +135,8 @@ func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 	}
 	next, evaluated, err := r.reconcileApplication(ctx, id, st)
 	errs := []error{err}
-	for _, former := range st.former {
-		after, err := r.retireOrWait(ctx, st, former, evaluated)
+	for _, f := range st.former {
+		after, err := r.retireOrWait(ctx, st, f, evaluated)
 		next, errs = earlier(next, after), append(errs, err)
 	}
 	return ctrl.Result{RequeueAfter: next}, errors.Join(errs...)
@@ -150,8 +148,8 @@ type state struct {
 	// app has the name now; nil if none does.
 	app application
 	// sealed is its intent, former are those of applications that had the name before.
-	sealed sealedIntent
-	former []sealedIntent
+	sealed intents.Intent
+	former []former
 	// nodes are the cluster's, reports what they report on the name, by UID.
 	nodes   nodereports.Snapshot
 	reports map[string]nodereports.Report
@@ -168,6 +166,14 @@ type state struct {
 	delay time.Duration
 }
 
+// former is the intent of an application that had the name before.
+type former struct {
+	intents.Intent
+
+	// unload is why it is to be unloaded; empty if it is kept, or is a tombstone.
+	unload string
+}
+
 // gather reads all that is known of a name.
 func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *state, err error) {
 	st = &state{}
@@ -177,27 +183,28 @@ func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *stat
 	if st.app != nil {
 		st.app = r.patched.newest(st.app)
 	}
-	intents, err := r.intents(ctx, id)
+	sealed, err := r.Intents.Of(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	if st.nodes, err = nodereports.Gather(ctx, r.Client, r.Agents); err != nil {
 		return nil, err
 	}
-	st.reports = st.nodes.Of(id, uidsOf(st.app, intents), r.now().Add(maxAhead).UnixMilli())
-	for _, s := range intents {
-		s.report = st.reports[s.payload.UID]
-		if st.app != nil && s.payload.UID == string(st.app.GetUID()) {
+	st.reports = st.nodes.Of(id, uidsOf(st.app, sealed), r.now().Add(maxAhead).UnixMilli())
+	for _, s := range sealed {
+		s.Report = st.reports[s.Payload.UID]
+		if st.app != nil && s.Payload.UID == string(st.app.GetUID()) {
 			st.sealed = s
 			continue
 		}
-		if s.gone, err = r.unloadReason(ctx, s); err != nil {
+		why, err := r.unloadReason(ctx, s)
+		if err != nil {
 			return nil, err
 		}
-		st.former = append(st.former, s)
+		st.former = append(st.former, former{Intent: s, unload: why})
 	}
 	if st.app != nil {
-		st.sealed.report = st.reports[string(st.app.GetUID())]
+		st.sealed.Report = st.reports[string(st.app.GetUID())]
 	}
 	return st, nil
 }
@@ -210,13 +217,13 @@ func (st *state) runsName() bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(st.former, func(s sealedIntent) bool { return !s.payload.Tombstone })
+	return slices.ContainsFunc(st.former, func(f former) bool { return !f.Payload.Tombstone })
 }
 
 // lost reports whether nodes run the application by an intent that is gone, or whose seal
 // does not hold.
 func (st *state) lost() bool {
-	return st.sealed.payload == nil && len(st.former) == 0 && st.runsName()
+	return st.sealed.Payload == nil && len(st.former) == 0 && st.runsName()
 }
 
 // reconcileApplication takes the application of a name through all steps. evaluated is
@@ -231,7 +238,7 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		r.generations.forget(id)
 		r.Metrics.forget(id)
 		return 0, true, nil
-	case st.sealed.payload == nil && r.limiter.full(id.Namespace):
+	case st.sealed.Payload == nil && r.limiter.full(id.Namespace):
 		return retryAfter(), false, nil
 	}
 	for _, step := range []func(context.Context, *state) error{
@@ -271,25 +278,25 @@ func (r *Reconciler) describe(ctx context.Context, st *state) error {
 
 // retireOrWait retires the intent of a former application. It waits while the application
 // that has the name now is not evaluated.
-func (r *Reconciler) retireOrWait(ctx context.Context, st *state, former sealedIntent, evaluated bool) (time.Duration, error) {
+func (r *Reconciler) retireOrWait(ctx context.Context, st *state, f former, evaluated bool) (time.Duration, error) {
 	if !evaluated {
-		if waits, err := r.waitsForSuccessor(ctx, st, former); waits || err != nil {
+		if waits, err := r.waitsForSuccessor(ctx, st, f.Intent); waits || err != nil {
 			return 0, err
 		}
 	}
-	return r.retireIntent(ctx, st, former)
+	return r.retireIntent(ctx, st, f)
 }
 
 // uidsOf are the UIDs of an application, if there is one, and of intents of its name. They
 // are true if an intent was sealed: the status of an application still says so of one
 // that was lost.
-func uidsOf(app application, intents []sealedIntent) map[string]bool {
+func uidsOf(app application, sealed []intents.Intent) map[string]bool {
 	all := map[string]bool{}
 	if app != nil {
 		all[string(app.GetUID())] = app.Report().Serial > 0
 	}
-	for _, s := range intents {
-		all[s.payload.UID] = true
+	for _, s := range sealed {
+		all[s.Payload.UID] = true
 	}
 	return all
 }
@@ -321,9 +328,6 @@ func (r *Reconciler) application(ctx context.Context, from client.Reader, id v1a
 	return app, nil
 }
 
-// errUnsealable says that a verdict cannot be sealed: trying again does not help.
-var errUnsealable = errors.New("it is allowed and cannot be sealed")
-
 // errOverruled says that the policies changed while an application was evaluated.
 var errOverruled = errors.New("signers or policies changed meanwhile; evaluating again")
 
@@ -337,7 +341,7 @@ func (r *Reconciler) settle(ctx context.Context, st *state) error {
 		r.evaluateRunning(ctx, o)
 		err = errors.Join(failed, r.act(ctx, st, cmp.Or(st.blocked.Message, failed.Error())))
 	}
-	if errors.Is(err, errUnsealable) {
+	if errors.Is(err, intents.ErrUnsealable) {
 		o.Err, err = err, nil
 	}
 	return err
@@ -356,7 +360,7 @@ func (r *Reconciler) act(ctx context.Context, st *state, blocked string) error {
 		return err
 	}
 	action, why := st.observed.Decide(r.Keeper.Revoked(), protected)
-	reason, live := why, st.sealed.payload
+	reason, live := why, st.sealed.Payload
 	others.own = action == lifecycle.Unload
 	switch ahead, _ := r.nodesAreAhead(st.sealed); {
 	case protected && st.observed.Unloads() && action == lifecycle.Keep:
@@ -395,3 +399,27 @@ func (r *Reconciler) requeueAfter(s lifecycle.Observation) time.Duration {
 }
 
 func (r *Reconciler) now() time.Time { return clock.OrSystem(r.Now)() }
+
+// write seals what an action asks for and writes it, in one request.
+func (r *Reconciler) write(ctx context.Context, st *state, action lifecycle.Action, why string) (err error) {
+	switch action {
+	case lifecycle.Keep:
+		return nil
+	case lifecycle.Unload:
+		if rolledBack, err := r.rollBack(ctx, st); rolledBack || err != nil {
+			return err
+		}
+		st.sealed, err = r.Intents.Unload(ctx, st.sealed, why)
+		return err
+	}
+	crd, err := r.Intents.CRDToSeal(ctx, st.app.Identity().Kind)
+	if err != nil {
+		return err
+	}
+	stamp, err := r.stamp(ctx, st)
+	if err != nil {
+		return err
+	}
+	st.sealed, err = r.Intents.Seal(ctx, st.sealed, st.observed.Verdict, stamp, crd)
+	return err
+}

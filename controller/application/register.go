@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/intents"
 	"github.com/skep-dev/skep/controller/nodereports"
 	"github.com/skep-dev/skep/controller/policy"
 )
@@ -40,7 +41,7 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		mgr = r.Leader.Manager(mgr)
 		r.Leader.Reset(r.reset)
 	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.BpfIntent{}, byApplication, r.indexIntent); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.BpfIntent{}, intents.ByApplication, r.Intents.Index); err != nil {
 		return nil, err
 	}
 	everything, rules := make(signal, 1), changes{raised: make(signal, 1)}

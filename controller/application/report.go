@@ -19,6 +19,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/controller/intents"
 	"github.com/skep-dev/skep/controller/rollout"
 	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/gate"
@@ -69,13 +70,13 @@ func (r *Reconciler) report(ctx context.Context, st *state) error {
 // and is on its way to the nodes; zero where it is to be written now. Until then
 // status.observedGeneration is older than the object, which kstatus reads as
 // InProgress, so nothing is lost on a reader.
-func (r *Reconciler) readyDelay(before, app application, mine sealedIntent) time.Duration {
+func (r *Reconciler) readyDelay(before, app application, sealed intents.Intent) time.Duration {
 	reason := conditions.GetReason(app, v1alpha1.ConditionReady)
 	current := before.Report().ObservedGeneration == app.GetGeneration()
-	if current || mine.payload == nil || reason != status.ReasonProgressing && reason != "Rollout"+string(v1alpha1.RolloutProgressing) {
+	if current || sealed.Payload == nil || reason != status.ReasonProgressing && reason != "Rollout"+string(v1alpha1.RolloutProgressing) {
 		return 0
 	}
-	age := r.now().Sub(time.UnixMilli(mine.payload.VersionSerial()))
+	age := r.now().Sub(time.UnixMilli(sealed.Payload.VersionSerial()))
 	if age < 0 {
 		// Sealed by a clock that is ahead.
 		return 0
@@ -101,7 +102,7 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 	report.LastHandledReconcileAt = app.GetAnnotations()[meta.ReconcileRequestAnnotation]
 	report.Nodes, report.ObservedGeneration = nil, app.GetGeneration()
 	report.Rollout, report.PreviousDigest = nil, ""
-	if st.sealed.payload != nil {
+	if st.sealed.Payload != nil {
 		// Of an intent that was lost its serial is all there is to tell, and what a
 		// resume is about.
 		report.Serial = 0
@@ -110,7 +111,7 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 		report.Rollout = &st.progress.Status
 	}
 	deployed := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: status.ReasonNotDeployed, Message: "nothing is deployed"}
-	if p := st.sealed.payload; p != nil && !p.Tombstone {
+	if p := st.sealed.Payload; p != nil && !p.Tombstone {
 		counts, err := status.Fold(wanted(*p, s), st.nodes.Nodes)
 		if err != nil {
 			return err
@@ -169,7 +170,7 @@ func setReady(app application, st *state) {
 		conditions.MarkTrue(app, v1alpha1.ConditionReady, reason, "%s", message)
 	}
 	switch {
-	case app.Body().Suspend && st.sealed.payload == nil && (st.sealed.report.Runs || app.Report().Serial > 0):
+	case app.Body().Suspend && st.sealed.Payload == nil && (st.sealed.Report.Runs || app.Report().Serial > 0):
 		ready(ReasonSuspended, "it is suspended; "+runsOn)
 	case app.Body().Suspend && deployed.Reason == status.ReasonNotDeployed:
 		ready(ReasonSuspended, "it is suspended, and nothing of it is deployed")

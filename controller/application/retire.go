@@ -11,6 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/skep-dev/skep/controller/intents"
 	"github.com/skep-dev/skep/controller/nodereports"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
@@ -30,35 +31,35 @@ const (
 
 // retireIntent has an intent whose application is gone unloaded, and drops the
 // tombstone once it is old enough and no node runs what it is of.
-func (r *Reconciler) retireIntent(ctx context.Context, st *state, s sealedIntent) (time.Duration, error) {
+func (r *Reconciler) retireIntent(ctx context.Context, st *state, s former) (time.Duration, error) {
 	switch {
-	case !s.payload.Tombstone && s.gone == "":
-		return 0, r.unloadRevokedVersions(ctx, st.nodes, s)
-	case !s.payload.Tombstone:
-		_, err := r.unload(ctx, s, s.gone)
+	case !s.Payload.Tombstone && s.unload == "":
+		return 0, r.unloadRevokedVersions(ctx, st.nodes, s.Intent)
+	case !s.Payload.Tombstone:
+		_, err := r.Intents.Unload(ctx, s.Intent, s.unload)
 		return 0, err
 	}
-	overtaken, wait := r.nodesAreAhead(s)
+	overtaken, wait := r.nodesAreAhead(s.Intent)
 	if overtaken {
-		_, err := r.unload(ctx, s, lifecycle.UnloadedAgain(s.payload.Reason))
+		_, err := r.Intents.Unload(ctx, s.Intent, lifecycle.UnloadedAgain(s.Payload.Reason))
 		return minBetween, err
 	}
-	if left := time.UnixMilli(s.payload.Serial).Add(keepTombstone).Sub(r.now()); left > 0 {
+	if left := time.UnixMilli(s.Payload.Serial).Add(keepTombstone).Sub(r.now()); left > 0 {
 		return earlier(wait, left), nil
 	}
-	if st.nodes.MayRun(s.payload.UID, s.payload.Serial) {
+	if st.nodes.MayRun(s.Payload.UID, s.Payload.Serial) {
 		return untilUnloaded, nil
 	}
-	err := r.Client.Delete(ctx, s.object, client.Preconditions{UID: &s.object.UID, ResourceVersion: &s.object.ResourceVersion})
+	err := r.Client.Delete(ctx, s.Object, client.Preconditions{UID: &s.Object.UID, ResourceVersion: &s.Object.ResourceVersion})
 	return 0, client.IgnoreNotFound(err)
 }
 
 // unloadRevokedVersions has the versions unloaded of what vanished with its CRD that were
 // admitted by nobody who is not revoked, and those of which one signer is revoked
 // and that are denied now: nothing else is evaluated of it.
-func (r *Reconciler) unloadRevokedVersions(ctx context.Context, nodes nodereports.Snapshot, s sealedIntent) error {
+func (r *Reconciler) unloadRevokedVersions(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent) error {
 	revoked := r.Keeper.Revoked()
-	namespace, err := r.namespace(ctx, s.payload.Application)
+	namespace, err := r.namespace(ctx, s.Payload.Application)
 	if err != nil {
 		return err
 	}
@@ -71,15 +72,15 @@ func (r *Reconciler) unloadRevokedVersions(ctx context.Context, nodes nodereport
 	if err != nil || kept {
 		return err
 	}
-	_, err = r.unload(ctx, s, lifecycle.RevocationReason(s.payload, revoked))
+	_, err = r.Intents.Unload(ctx, s, lifecycle.RevocationReason(s.Payload, revoked))
 	return err
 }
 
 // waitsForSuccessor reports whether what an application left behind runs on until the one that
 // took its place is evaluated: its author must not gain a gap by creating it anew,
 // nor keep by that what a revocation or a policy would have unloaded.
-func (r *Reconciler) waitsForSuccessor(ctx context.Context, st *state, s sealedIntent) (bool, error) {
-	if s.payload.Tombstone {
+func (r *Reconciler) waitsForSuccessor(ctx context.Context, st *state, s intents.Intent) (bool, error) {
+	if s.Payload.Tombstone {
 		return false, nil
 	}
 	request, err := r.request(ctx, st.app, nil)
@@ -94,22 +95,22 @@ func (r *Reconciler) waitsForSuccessor(ctx context.Context, st *state, s sealedI
 
 // dropDeniedVersions takes the versions from an intent that may run no more, where nothing is
 // sealed over it for now: false where all that runs by it is to be unloaded.
-func (r *Reconciler) dropDeniedVersions(ctx context.Context, nodes nodereports.Snapshot, s sealedIntent, keeps func(*intent.Payload) bool) (kept bool, err error) {
-	live, own := s.payload, !keeps(s.payload)
+func (r *Reconciler) dropDeniedVersions(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent, keeps func(*intent.Payload) bool) (kept bool, err error) {
+	live, own := s.Payload, !keeps(s.Payload)
 	var gone []int64
 	for _, v := range live.Beside() {
 		if !keeps(v) {
 			gone = append(gone, v.VersionSerial())
 		}
 	}
-	if r.rulesChanged(s.payload.Application.Namespace) {
+	if r.rulesChanged(s.Payload.Application.Namespace) {
 		return true, errOverruled
 	}
 	switch {
 	case own && (live.Rollout == nil || live.Previous == nil || slices.Contains(gone, live.Previous.VersionSerial())):
 		return false, nil
 	case own && live.Rollout.Through != "":
-		_, err = r.withdrawRollout(ctx, s)
+		_, err = r.Intents.WithdrawRollout(ctx, s)
 	default:
 		_, err = r.withdrawVersions(ctx, nodes, s, otherVersions{intent: live.Serial, gone: gone, own: own})
 	}
@@ -119,34 +120,30 @@ func (r *Reconciler) dropDeniedVersions(ctx context.Context, nodes nodereports.S
 // errOrphan says that an intent outlived its application's CRD.
 var errOrphan = errors.New("the CRD of the application was deleted since, so that its absence says nothing; what runs is kept. Create the application again, or delete it by hand")
 
-// errBehind says that the cache does not show what the API server has, or did not a
-// moment ago.
-var errBehind = errors.New("the cache has yet to show what there is; looking again")
-
 // unloadReason tells why an intent that is no tombstone is to be unloaded whose
 // application the cache does not show: it was deleted on its own account, which
 // the API server itself is asked. An application that vanished with its CRD was not
 // deleted, and the reason is empty: what runs is kept, but for what a revocation
 // takes, and the same application created anew takes its place.
-func (r *Reconciler) unloadReason(ctx context.Context, s sealedIntent) (why string, err error) {
-	if s.payload.Tombstone {
+func (r *Reconciler) unloadReason(ctx context.Context, s intents.Intent) (why string, err error) {
+	if s.Payload.Tombstone {
 		return "", nil
 	}
-	id := s.payload.Application
+	id := s.Payload.Application
 	app, err := r.application(ctx, r.Live, id)
 	switch {
 	case err != nil:
 		return "", err
-	case app != nil && string(app.GetUID()) == s.payload.UID:
-		return "", fmt.Errorf("unload %s: %w", id, errBehind)
+	case app != nil && string(app.GetUID()) == s.Payload.UID:
+		return "", fmt.Errorf("unload %s: %w", id, intents.ErrBehind)
 	case app != nil:
 		return tookItsPlace, nil
 	}
 	// After the application: had its CRD been on its way out then, it would be so
 	// now.
-	crd, err := r.crd(ctx, id.Kind)
-	if err == nil && (crd == "" || crd != s.object.Annotations[annotationCRD]) {
-		ctrl.LoggerFrom(ctx).Info(errOrphan.Error(), "application", id.String(), "intent", s.object.Name)
+	crd, err := r.Intents.CRD(ctx, id.Kind)
+	if err == nil && (crd == "" || crd != s.CRD()) {
+		ctrl.LoggerFrom(ctx).Info(errOrphan.Error(), "application", id.String(), "intent", s.Object.Name)
 		return "", nil
 	}
 	return "it was deleted", err

@@ -7,6 +7,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/intents"
 	"github.com/skep-dev/skep/controller/rollout"
 	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/gate"
@@ -22,9 +23,9 @@ func (st *state) fleet(version intent.Payload) (rollout.Fleet, error) {
 
 // advanceRollout takes the next step of a rollout, if it can go on, and notes its progress.
 func (r *Reconciler) advanceRollout(ctx context.Context, st *state) error {
-	live, o := st.sealed.payload, st.observed
+	live, o := st.sealed.Payload, st.observed
 	var rests bool
-	if st.progress, rests = rollout.AtRest(live, o.Undone, st.sealed.isBehindNodes(), st.blocked); rests {
+	if st.progress, rests = rollout.AtRest(live, o.Undone, st.sealed.IsBehindNodes(), st.blocked); rests {
 		return nil
 	}
 	fleet, err := st.fleet(*live)
@@ -43,9 +44,9 @@ func (r *Reconciler) advanceRollout(ctx context.Context, st *state) error {
 	stamp := gate.Stamp{UID: live.UID, Version: live.VersionSerial(), Rollout: st.progress.Next, Previous: live.Previous, Withdrawn: live.Withdrawn}
 	ctrl.LoggerFrom(ctx).Info("rollout moves on", "application", live.Application.String(), "step", stamp.Rollout)
 	st.progress = rollout.Progress{}
-	st.sealed, err = r.seal(ctx, st.sealed, o.Verdict, stamp, st.sealed.object.Annotations[annotationCRD])
+	st.sealed, err = r.Intents.Seal(ctx, st.sealed, o.Verdict, stamp, st.sealed.CRD())
 	if err == nil && stamp.Rollout != nil {
-		st.progress = fleet.Look(*st.sealed.payload, r.now(), false)
+		st.progress = fleet.Look(*st.sealed.Payload, r.now(), false)
 	}
 	return err
 }
@@ -54,15 +55,15 @@ func (r *Reconciler) advanceRollout(ctx context.Context, st *state) error {
 // previous version may run. It returns false if all is to be unloaded. The previous
 // version replaces it for good once it can be evaluated, and would be admitted.
 func (r *Reconciler) rollBack(ctx context.Context, st *state) (rolledBack bool, err error) {
-	live := st.sealed.payload
+	live := st.sealed.Payload
 	if !st.observed.Runs() || live.Rollout == nil || live.Previous == nil {
 		return false, nil
 	}
 	if v, err := r.reevaluate(ctx, st.observed.Request, *live.Previous); err == nil && v.Allowed() {
-		now, err := r.seal(ctx, st.sealed, v, gate.Stamp{
+		now, err := r.Intents.Seal(ctx, st.sealed, v, gate.Stamp{
 			UID: live.UID, Version: live.Previous.VersionSerial(), Withdrawn: r.withdrawn(ctx, st, live.Previous, live),
-		}, st.sealed.object.Annotations[annotationCRD])
-		if !errors.Is(err, errUnsealable) {
+		}, st.sealed.CRD())
+		if !errors.Is(err, intents.ErrUnsealable) {
 			st.sealed = now
 			return true, err
 		}
@@ -73,7 +74,7 @@ func (r *Reconciler) rollBack(ctx context.Context, st *state) (rolledBack bool, 
 	case live.Rollout.Through == "":
 		return true, nil
 	}
-	st.sealed, err = r.withdrawRollout(ctx, st.sealed)
+	st.sealed, err = r.Intents.WithdrawRollout(ctx, st.sealed)
 	return true, err
 }
 
@@ -82,9 +83,9 @@ func (r *Reconciler) rollBack(ctx context.Context, st *state) (rolledBack bool, 
 // keep a version, since an intent was lost, since the first version is being rolled out,
 // or since it is the previous version, which has no steps.
 func (st *state) noMatchingNodesReason() (blocked v1alpha1.RolloutStatus, err error) {
-	live, o := st.sealed.payload, st.observed
+	live, o := st.sealed.Payload, st.observed
 	unloads := st.lost() || live != nil && !o.Verdict.SameVersion(*live) &&
-		(st.sealed.isBehindNodes() || o.Runs() && (rollout.LastEverywhere(live) == nil || reverts(o.Verdict, live)))
+		(st.sealed.IsBehindNodes() || o.Runs() && (rollout.LastEverywhere(live) == nil || reverts(o.Verdict, live)))
 	if !unloads || !o.Verdict.Allowed() || resumed(st.app, st.app.Report().Serial) {
 		return blocked, nil
 	}
@@ -112,8 +113,8 @@ func (st *state) matchesNoNode(version intent.Payload) (why string, err error) {
 // report that they run something, or should run it and have not reported on it.
 func (st *state) nodesWouldUnload() (bool, error) {
 	s := st.sealed
-	if s.report.Runs || st.lost() || s.payload == nil || s.payload.Tombstone {
-		return s.report.Runs || st.lost(), nil
+	if s.Report.Runs || st.lost() || s.Payload == nil || s.Payload.Tombstone {
+		return s.Report.Runs || st.lost(), nil
 	}
-	return st.nodes.AwaitsReport(s.payload)
+	return st.nodes.AwaitsReport(s.Payload)
 }

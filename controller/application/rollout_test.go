@@ -115,11 +115,11 @@ func (f *fleet) nodeSays(name string, said ...v1alpha1.NodeApplication) {
 // revision is what nodes call a version.
 func (f *fleet) revision(v *intent.Payload) string {
 	f.t.Helper()
-	envelope, err := f.Keys().Sealer.Seal(v.Alone())
+	envelope, err := f.Intents.Keys().Sealer.Seal(v.Alone())
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	o, err := f.Keys().Trust.Open(envelope)
+	o, err := f.Intents.Keys().Trust.Open(envelope)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -632,7 +632,7 @@ func TestALostIntentIsNotSealedOverANewerOneToForsakeAVersion(t *testing.T) {
 func TestALostIntentOfASelectorThatChoosesNoNodeUnloadsNothing(t *testing.T) {
 	f := newFleet(t)
 	f.answers(v1alpha1.NodeLoaded)
-	f.Keys = newRing(t).Keys
+	f.Intents.Keys = newRing(t).Keys
 	choosing := &metav1.LabelSelector{MatchLabels: map[string]string{"rloe": "edge"}}
 	f.change(f.app, func() { f.app.Spec.NodeSelector = choosing; f.app.Generation++ })
 	read := func() *intent.Payload {
@@ -647,8 +647,8 @@ func TestALostIntentOfASelectorThatChoosesNoNodeUnloadsNothing(t *testing.T) {
 		if err := f.api.Get(t.Context(), client.ObjectKeyFromObject(f.app), f.app); err != nil {
 			t.Fatal(err)
 		}
-		s, _ := f.openIntent(&o)
-		return s.payload
+		s, _ := f.Intents.Open(&o)
+		return s.Payload
 	}
 	if p := read(); p != nil || f.state().State != v1alpha1.RolloutNoMatchingNodes || !strings.Contains(f.state().Message, "chooses no node") {
 		t.Errorf("sealed %+v; %+v", p, f.state())

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/intents"
 	"github.com/skep-dev/skep/controller/rollout"
 	"github.com/skep-dev/skep/gate"
 )
@@ -25,7 +26,7 @@ func (r *Reconciler) applyRequests(ctx context.Context, st *state) (err error) {
 	if err != nil {
 		return err
 	}
-	if st.blocked.State != "" && (st.sealed.payload == nil || st.sealed.isBehindNodes()) {
+	if st.blocked.State != "" && (st.sealed.Payload == nil || st.sealed.IsBehindNodes()) {
 		st.blocked.Message += "; " + runsOn
 	}
 	if st.observed.Frozen = st.blocked.State != ""; st.observed.Frozen || st.observed.Undone {
@@ -39,7 +40,7 @@ func (r *Reconciler) applyRequests(ctx context.Context, st *state) (err error) {
 // records an undo that was done, and the status one that was not. What was unloaded
 // since stays unloaded. blocked is why it could not be done; the rollout stops then too.
 func (r *Reconciler) undo(ctx context.Context, st *state) (blocked v1alpha1.RolloutStatus, err error) {
-	live := st.sealed.payload
+	live := st.sealed.Payload
 	generation, err := gate.Generation(st.app)
 	if err != nil {
 		return blocked, err
@@ -56,7 +57,7 @@ func (r *Reconciler) undo(ctx context.Context, st *state) (blocked v1alpha1.Roll
 		if why, err := r.sealUndo(ctx, st, generation); why != "" || err != nil {
 			return v1alpha1.RolloutStatus{State: v1alpha1.RolloutStopped, Message: why, BlockedDefinition: generation}, err
 		}
-		st.observed.Live, st.observed.Running = st.sealed.payload, gate.RunningVerdict{}
+		st.observed.Live, st.observed.Running = st.sealed.Payload, gate.RunningVerdict{}
 	}
 	st.observed.Undone = true
 	return blocked, nil
@@ -68,7 +69,7 @@ const nothingBefore = "there is no version before to bring back: change the defi
 // sealUndo seals what an undo of the definition of a generation brings back. why is why
 // it does not.
 func (r *Reconciler) sealUndo(ctx context.Context, st *state, generation int64) (why string, err error) {
-	live := st.sealed.payload
+	live := st.sealed.Payload
 	before := rollout.UndoTarget(generation, live)
 	switch {
 	case st.app.Body().Suspend:
@@ -92,8 +93,8 @@ func (r *Reconciler) sealUndo(ctx context.Context, st *state, generation int64) 
 	if before != live {
 		stamp.Withdrawn = r.withdrawn(ctx, st, before)
 	}
-	st.sealed, err = r.seal(ctx, st.sealed, v, stamp, st.sealed.object.Annotations[annotationCRD])
-	if errors.Is(err, errUnsealable) {
+	st.sealed, err = r.Intents.Seal(ctx, st.sealed, v, stamp, st.sealed.CRD())
+	if errors.Is(err, intents.ErrUnsealable) {
 		return "the version before is not brought back: " + err.Error(), nil
 	}
 	return "", err
@@ -107,7 +108,7 @@ func (r *Reconciler) sealUndo(ctx context.Context, st *state, generation int64) 
 func (r *Reconciler) lostIntentReason(st *state) (blocked v1alpha1.RolloutStatus, err error) {
 	generation, err := gate.Generation(st.app)
 	report := st.app.Report()
-	if err != nil || st.sealed.payload != nil || resumed(st.app, report.Serial) {
+	if err != nil || st.sealed.Payload != nil || resumed(st.app, report.Serial) {
 		return blocked, err
 	}
 	reported, current := cmp.Or(report.Rollout, &v1alpha1.RolloutStatus{}), report.ObservedGeneration == st.app.GetGeneration()

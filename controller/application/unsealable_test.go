@@ -38,7 +38,7 @@ func TestWhatCannotBeSealedKeepsNothing(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			f := newFleet(t)
-			f.Client = interceptor.NewClient(f.Client.(client.WithWatch), interceptor.Funcs{
+			f.Intents.Client = interceptor.NewClient(f.Intents.Client.(client.WithWatch), interceptor.Funcs{
 				Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
 					if i, ok := o.(*v1alpha1.BpfIntent); ok && !i.Spec.Tombstone {
 						return apierrors.NewRequestEntityTooLargeError("an intent")

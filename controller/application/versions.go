@@ -4,8 +4,7 @@ import (
 	"context"
 	"slices"
 
-	ctrl "sigs.k8s.io/controller-runtime"
-
+	"github.com/skep-dev/skep/controller/intents"
 	"github.com/skep-dev/skep/controller/nodereports"
 	"github.com/skep-dev/skep/controller/rollout"
 	"github.com/skep-dev/skep/gate"
@@ -20,7 +19,7 @@ import (
 // previous one. A previous version comes back to all nodes at once. Other versions that
 // nodes may still run keep running where they do.
 func (r *Reconciler) stamp(ctx context.Context, st *state) (gate.Stamp, error) {
-	stamp, live := gate.Stamp{UID: string(st.app.GetUID())}, st.sealed.payload
+	stamp, live := gate.Stamp{UID: string(st.app.GetUID())}, st.sealed.Payload
 	through := ""
 	if live != nil && !live.Tombstone {
 		if st.observed.Verdict.SameVersion(*live) {
@@ -41,7 +40,7 @@ func (r *Reconciler) stamp(ctx context.Context, st *state) (gate.Stamp, error) {
 		}
 		stamp.Previous = before
 	}
-	if live == nil && st.runsName() || st.sealed.isBehindNodes() {
+	if live == nil && st.runsName() || st.sealed.IsBehindNodes() {
 		// Nodes run what this replaces, or a newer intent that was lost: steps would
 		// unload that meanwhile.
 		return stamp, nil
@@ -59,10 +58,10 @@ func (r *Reconciler) stamp(ctx context.Context, st *state) (gate.Stamp, error) {
 // on and the version may run where it does. Else all nodes should run it, since the
 // others would unload it.
 func (r *Reconciler) carryOver(ctx context.Context, st *state) gate.Stamp {
-	live := st.sealed.payload
+	live := st.sealed.Payload
 	stamp := gate.Stamp{UID: live.UID, Version: live.VersionSerial(), Rollout: live.Rollout, Previous: live.Previous, Withdrawn: live.Withdrawn}
 	switch {
-	case !st.sealed.isBehindNodes() || live.Rollout == nil:
+	case !st.sealed.IsBehindNodes() || live.Rollout == nil:
 	case live.Previous != nil && r.mayKeep(ctx, st.observed.Request, *live.Previous):
 		stamp.Withdrawn = r.withdrawn(ctx, st, live.Previous)
 	default:
@@ -83,12 +82,12 @@ const maxWithdrawn = 4
 // some: its own, which nodes may have begun to run unreported, and those beside it that
 // nodes report. If there is room, those follow of which a node may run a part.
 func (r *Reconciler) withdrawn(ctx context.Context, st *state, except ...*intent.Payload) []intent.Payload {
-	reported, parts := []*intent.Payload{st.sealed.payload}, []*intent.Payload{}
-	for _, v := range st.sealed.payload.Beside() {
+	reported, parts := []*intent.Payload{st.sealed.Payload}, []*intent.Payload{}
+	for _, v := range st.sealed.Payload.Beside() {
 		switch {
-		case st.sealed.report.RunsVersion(v):
+		case st.sealed.Report.RunsVersion(v):
 			reported = append(reported, v)
-		case st.sealed.report.Partial:
+		case st.sealed.Report.Partial:
 			parts = append(parts, v)
 		}
 	}
@@ -150,25 +149,20 @@ func (r *Reconciler) evaluateOtherVersions(ctx context.Context, o lifecycle.Obse
 // the definition is suspended, undone, broken or out of reach. If nodes have seen a newer
 // intent, what a policy denies waits until this one is sealed over it; what a revocation
 // took does not.
-func (r *Reconciler) withdrawVersions(ctx context.Context, nodes nodereports.Snapshot, s sealedIntent, others otherVersions) (sealedIntent, error) {
+func (r *Reconciler) withdrawVersions(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent, others otherVersions) (intents.Intent, error) {
 	gone := slices.Clone(others.gone)
-	if !s.isBehindNodes() {
+	if !s.IsBehindNodes() {
 		for _, v := range others.denied {
 			gone = append(gone, v.serial)
 		}
 	}
-	if len(gone) == 0 || s.payload == nil || s.payload.Serial != others.intent {
+	if len(gone) == 0 || s.Payload == nil || s.Payload.Serial != others.intent {
 		return s, nil
 	}
-	live := *s.payload
+	live := *s.Payload
 	// A version of the intent that may run no more itself comes to no further node.
-	if s.isBehindNodes() && live.Rollout != nil && !others.own {
+	if s.IsBehindNodes() && live.Rollout != nil && !others.own {
 		live.Rollout = &intent.Rollout{Step: live.Rollout.Step, Through: max(live.Rollout.Through, nodes.Furthest(live)), Since: live.Rollout.Since}
 	}
-	envelope, err := gate.WithdrawVersions(r.Keys().Sealer, live, r.serial(s), gone)
-	if err != nil {
-		return s, err
-	}
-	ctrl.LoggerFrom(ctx).Info("a version beside the newest may run no more, and is unloaded where it runs", "application", s.payload.Application.String())
-	return r.putEnvelope(ctx, s, envelope, s.object.Annotations[annotationCRD])
+	return r.Intents.WithdrawVersions(ctx, s, live, gone)
 }

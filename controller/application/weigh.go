@@ -64,20 +64,20 @@ func (r *Reconciler) weighIntent(ctx context.Context, o *v1alpha1.BpfIntent, eff
 	if ctx.Err() != nil {
 		return
 	}
-	s, ok := r.openIntent(o)
-	if !ok || s.payload.Tombstone {
+	s, ok := r.Intents.Open(o)
+	if !ok || s.Payload.Tombstone {
 		return
 	}
-	id := s.payload.Application
+	id := s.Payload.Application
 	app, err := r.application(ctx, r.Client, id)
-	if err != nil || app == nil || string(app.GetUID()) != s.payload.UID {
+	if err != nil || app == nil || string(app.GetUID()) != s.Payload.UID {
 		return
 	}
-	request, err := r.request(ctx, app, s.payload)
+	request, err := r.request(ctx, app, s.Payload)
 	if err != nil {
 		return
 	}
-	denies, unloads, byCluster := r.weigh(ctx, request, *s.payload)
+	denies, unloads, byCluster := r.weigh(ctx, request, *s.Payload)
 	if denies && conditions.IsTrue(app, v1alpha1.ConditionAllowed) {
 		effect.Denies = append(effect.Denies, id)
 	}
