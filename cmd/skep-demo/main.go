@@ -8,11 +8,10 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"github.com/skep-dev/skep/cmd/internal/signals"
+	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/demo"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
@@ -27,20 +26,12 @@ func main() {
 
 // run is main without the process around it. Its exit codes are those of skep.
 func run() int {
-	ctx, signalled := signals.Until(context.Background())
+	ctx, signalled := exit.OnSignal(context.Background())
 	err := newRoot().ExecuteContext(ctx)
-	code, line := 2, ""
-	switch by := signalled(); {
-	case by == syscall.SIGINT:
-		code, line = 128+int(by), "interrupted"
-	case err == nil:
-		return 0
-	case by != 0:
-		code, line = 128+int(by), by.String()
-	default:
-		line = text.Printable(err.Error())
+	code, line := exit.Of(err, signalled())
+	if line != "" {
+		fmt.Fprintln(os.Stderr, "skep: "+text.Printable(line))
 	}
-	fmt.Fprintln(os.Stderr, "skep: "+line)
 	return code
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -52,9 +53,7 @@ func BenchmarkResident(b *testing.B) {
 		if err := run.Start(); err != nil {
 			b.Fatal(err)
 		}
-		var l local
-		l.state = dir + "/state"
-		for !loaded(b, l, applications) {
+		for !loaded(b, binary, dir+"/state", applications) {
 			<-time.After(50 * time.Millisecond)
 		}
 		m := command.MemoryOf(b, run.Process.Pid)
@@ -78,13 +77,14 @@ func write(b *testing.B, path, text string) {
 }
 
 // loaded reports whether so many applications are ready.
-func loaded(b *testing.B, l local, want int) bool {
+func loaded(b *testing.B, binary, state string, want int) bool {
 	var s struct {
 		Applications []struct {
 			Programs []struct{ ID uint32 }
 		}
 	}
-	if l.do(b.Context(), "GET", "status", &s) != nil {
+	out, err := exec.CommandContext(b.Context(), binary, "status", "--state", state, "-o", "json").Output()
+	if err != nil || json.Unmarshal(out, &s) != nil {
 		return false
 	}
 	n := 0

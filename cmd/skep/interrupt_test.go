@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/images"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/signing"
 )
@@ -69,7 +71,7 @@ func TestInterruptIsOneLineAndExitCode130(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signers, err := yamlOf(signerObject("s", string(public)))
+	signers, err := display.YAML(images.Signer("s", string(public)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,32 +123,6 @@ func TestInterruptEndsReadingStandardInput(t *testing.T) {
 	time.AfterFunc(10*time.Millisecond, cancel)
 	if _, err := (&interruptible{ctx: ctx, from: from}).Read(make([]byte, 1)); !errors.Is(err, context.Canceled) {
 		t.Errorf("read: %v, want the context's end", err)
-	}
-}
-
-func TestEndings(t *testing.T) {
-	leaves := &errStopped{"2 programs of 1 application stay loaded and attached"}
-	for name, test := range map[string]struct {
-		err  error
-		by   syscall.Signal
-		code int
-		line string
-	}{
-		"it went well":                   {nil, 0, 0, ""},
-		"the answer is no":               {errRefused, 0, 1, ""},
-		"it could not be told":           {errors.New("away"), 0, 2, "away"},
-		"interrupted":                    {errors.New("took longer than 2m0s"), syscall.SIGINT, 130, "interrupted"},
-		"interrupted at the end":         {nil, syscall.SIGINT, 130, "interrupted"},
-		"run is interrupted":             {errors.Join(leaves, nil), syscall.SIGINT, 130, "interrupted; " + leaves.leaves},
-		"run is stopped by its manager":  {leaves, syscall.SIGTERM, 0, "stopped; " + leaves.leaves},
-		"it is told to end":              {context.Canceled, syscall.SIGTERM, 143, "terminated"},
-		"it is told to end when it does": {nil, syscall.SIGTERM, 0, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if code, line := ending(test.err, test.by); code != test.code || line != test.line {
-				t.Errorf("exit code %d, line %q; want %d, %q", code, line, test.code, test.line)
-			}
-		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
 )
 
 func newInventory() *cobra.Command {
@@ -31,13 +33,13 @@ func newInventory() *cobra.Command {
 				return err
 			}
 			if output == "json" {
-				return printJSON(cmd.OutOrStdout(), all)
+				return display.JSON(cmd.OutOrStdout(), all)
 			}
 			return printInventory(cmd.OutOrStdout(), all)
 		},
 	}
 	cmd.Flags().StringVar(&o.Managed, "bpffs", "", "folder of Skep's pins (default /sys/fs/bpf/skep)")
-	outputFlag(cmd, &output, "text", "json")
+	display.OutputFlag(cmd, &output, "text", "json")
 	return cmd
 }
 
@@ -61,13 +63,13 @@ func printInventory(w io.Writer, all inventory.Inventory) error {
 				owner = "skep " + p.Owner.App
 			}
 		}
-		attached, held := joined(places), joined(holders)
-		if terminal(w) {
-			attached, held = fitting(places, 22), fitting(holders, 16)
+		attached, held := display.List(places), display.List(holders)
+		if display.Terminal(w) {
+			attached, held = display.Fit(places, 22), display.Fit(holders, 16)
 		}
-		rows = append(rows, []string{strconv.Itoa(int(p.ID)), p.Type, p.Name, or(attached, "-"), owner, or(held, "-")})
+		rows = append(rows, []string{strconv.Itoa(int(p.ID)), p.Type, p.Name, cmp.Or(attached, "-"), owner, cmp.Or(held, "-")})
 	}
-	if err := table(w, []string{"ID", "TYPE", "NAME", "ATTACHED", "OWNER", "HELD BY"}, rows); err != nil {
+	if err := display.Table(w, []string{"ID", "TYPE", "NAME", "ATTACHED", "OWNER", "HELD BY"}, rows); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\n%d programs, %d links, %d maps; -o json tells all\n", len(all.Programs), len(all.Links), len(all.Maps))

@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/images"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/test/fixture/programs"
@@ -56,7 +58,7 @@ func TestCommands(t *testing.T) {
 			"object":   object,
 			"cut":      cutShort,
 			"plainkey": plainKey,
-			"exit":     exit,
+			"exit":     exitsWith,
 			"json":     jsonValue,
 		},
 	})
@@ -85,7 +87,7 @@ func plainKey(ts *testscript.TestScript, _ bool, args []string) {
 	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
-	signer := signerObject(args[0], string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})))
+	signer := images.Signer(args[0], string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})))
 	for _, f := range []struct {
 		suffix string
 		change func(*v1alpha1.BpfSigner)
@@ -99,14 +101,14 @@ func plainKey(ts *testscript.TestScript, _ bool, args []string) {
 	} {
 		object := signer.DeepCopy()
 		f.change(object)
-		doc, err := yamlOf(object)
+		doc, err := display.YAML(object)
 		ts.Check(err)
 		ts.Check(os.WriteFile(ts.MkAbs(args[0]+f.suffix), doc, 0o600))
 	}
 }
 
-// exit runs skep and wants an exit code: exit CODE ARGS...
-func exit(ts *testscript.TestScript, _ bool, args []string) {
+// exitsWith runs skep and wants an exit code: exit CODE ARGS...
+func exitsWith(ts *testscript.TestScript, _ bool, args []string) {
 	err := ts.Exec("skep", args[1:]...)
 	got := "0"
 	if err != nil {

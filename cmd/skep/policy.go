@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/skep-dev/skep/cmd/internal/exit"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
@@ -58,18 +60,18 @@ func newPolicyTest() *cobra.Command {
 				return fmt.Errorf("test policies in %s: there is no test; those of NAME.rego stand in NAME_test.rego and begin with test_", args[0])
 			}
 			if output == "json" {
-				err = printJSON(cmd.OutOrStdout(), report)
+				err = display.JSON(cmd.OutOrStdout(), report)
 			} else {
 				printReport(cmd, report)
 			}
 			if err == nil && !report.Passed() {
-				return errRefused
+				return exit.ErrDenied
 			}
 			return err
 		},
 	}
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print how OPA evaluated each failed test")
-	outputFlag(cmd, &output, "text", "json")
+	display.OutputFlag(cmd, &output, "text", "json")
 	return cmd
 }
 
@@ -78,11 +80,11 @@ func printReport(cmd *cobra.Command, report policies.Report) {
 	counts := map[policies.Outcome]int{}
 	for _, r := range report.Results {
 		counts[r.Outcome]++
-		colour := green
+		colour := display.Green
 		if r.Outcome == policies.Failed || r.Outcome == policies.Errored {
-			colour = red
+			colour = display.Red
 		}
-		fmt.Fprintf(w, "%s %s/%s (%s:%d)\n", paint(w, colour, string(r.Outcome)), r.Policy, r.Name, r.File, r.Line)
+		fmt.Fprintf(w, "%s %s/%s (%s:%d)\n", display.Paint(w, colour, string(r.Outcome)), r.Policy, r.Name, r.File, r.Line)
 		if r.Message != "" {
 			fmt.Fprintf(w, "  %s\n", r.Message)
 		}
@@ -94,7 +96,7 @@ func printReport(cmd *cobra.Command, report policies.Report) {
 		}
 	}
 	for _, name := range report.Untested {
-		fmt.Fprintf(w, "%s %s has no test\n", paint(w, faint, "untested"), name)
+		fmt.Fprintf(w, "%s %s has no test\n", display.Paint(w, display.Faint, "untested"), name)
 	}
 	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", counts[policies.Passed], counts[policies.Failed]+counts[policies.Errored], counts[policies.Skipped])
 }
@@ -135,7 +137,7 @@ func newPolicyInput() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := printJSON(cmd.OutOrStdout(), json.RawMessage(doc)); err != nil {
+				if err := display.JSON(cmd.OutOrStdout(), json.RawMessage(doc)); err != nil {
 					return err
 				}
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,15 +14,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/internal/logging"
 	"github.com/skep-dev/skep/cmd/internal/version"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/host"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/policies"
 )
-
-// defaultState is where a host keeps what it has to remember.
-const defaultState = "/var/lib/skep"
 
 // runFlags are those of skep run that are not nodemode.Options themselves.
 type runFlags struct {
@@ -67,7 +68,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.Ref, "ref", "", "branch, tag or commit (default: the repository's HEAD)")
 	flags.StringVar(&o.Path, "path", "", "folder of the definitions within the source")
 	settingsFlags(cmd, &o.Policies, &o.Replaces, &o.Signers)
-	flags.StringVar(&o.State, "state", defaultState, "folder for keys, caches and the socket")
+	flags.StringVar(&o.State, "state", host.DefaultState, "folder for keys, caches and the socket")
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
 	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and evaluate again")
 	flags.IntVar(&o.NamespaceShare, "namespace-share", nodemode.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
@@ -85,7 +86,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.Auth.CAFile, "git-ca", "", "PEM bundle the git server's certificate may be signed by")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	_ = cmd.MarkFlagRequired("source")
-	outputFlag(cmd, &f.output, "text", "json")
+	display.OutputFlag(cmd, &f.output, "text", "json")
 	return cmd
 }
 
@@ -95,8 +96,8 @@ func logStart(o nodemode.Options) {
 	if !slices.Contains(slices.Concat(o.Policies, o.Replaces), policies.ProfileBaseline) {
 		active = append([]string{policies.ProfileBaseline}, active...)
 	}
-	o.Log.Info("skep run", "version", version.This().String(), "source", source.Redact(o.Source), "ref", or(o.Ref, "-"), "path", or(o.Path, "-"),
-		"policies", joined(active), "signers", or(joined(o.Signers), "none"), "state", o.State, "dryRun", o.DryRun)
+	o.Log.Info("skep run", "version", version.This().String(), "source", source.Redact(o.Source), "ref", cmp.Or(o.Ref, "-"), "path", cmp.Or(o.Path, "-"),
+		"policies", display.List(active), "signers", cmp.Or(display.List(o.Signers), "none"), "state", o.State, "dryRun", o.DryRun)
 }
 
 func runHost(cmd *cobra.Command, h *nodemode.Host, f runFlags) error {
@@ -117,7 +118,7 @@ func runHost(cmd *cobra.Command, h *nodemode.Host, f runFlags) error {
 		}
 		return leaves(s)
 	}
-	if err := printStatus(cmd.OutOrStdout(), f.output, confirmLater, s); err != nil {
+	if err := host.PrintStatus(cmd.OutOrStdout(), f.output, host.ConfirmLater, s); err != nil {
 		return err
 	}
 	return onceError(s, h.DryRun())
@@ -138,9 +139,9 @@ func leaves(s nodemode.Status) error {
 		}
 	}
 	if programs == 0 {
-		return &errStopped{"no program is loaded"}
+		return &exit.Stopped{Leaves: "no program is loaded"}
 	}
-	return &errStopped{fmt.Sprintf("%s of %s stay loaded and attached", counted(programs, "program"), counted(applications, "application"))}
+	return &exit.Stopped{Leaves: fmt.Sprintf("%s of %s stay loaded and attached", counted(programs, "program"), counted(applications, "application"))}
 }
 
 // counted is a number of things.
@@ -167,7 +168,7 @@ func onceError(s nodemode.Status, dry bool) error {
 	}
 	for _, a := range s.Applications {
 		if never := a.Suspended && a.Agent == nil; !never && a.Condition(wanted).Status != metav1.ConditionTrue {
-			return errRefused
+			return exit.ErrDenied
 		}
 	}
 	return nil

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -42,16 +42,16 @@ func newSchemaHooks() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output == "json" {
-				return printJSON(cmd.OutOrStdout(), hook.All())
+				return display.JSON(cmd.OutOrStdout(), hook.All())
 			}
 			var rows [][]string
 			for _, h := range hook.All() {
 				rows = append(rows, []string{h.Name, string(h.Shape), h.MinKernel, string(h.Sharing), string(h.Risk), yes(h.Namespaceable), yes(h.Attachable)})
 			}
-			return table(cmd.OutOrStdout(), []string{"HOOK", "TARGET", "KERNEL", "SHARING", "RISK", "NAMESPACED", "ATTACHABLE"}, rows)
+			return display.Table(cmd.OutOrStdout(), []string{"HOOK", "TARGET", "KERNEL", "SHARING", "RISK", "NAMESPACED", "ATTACHABLE"}, rows)
 		},
 	}
-	outputFlag(cmd, &output, "text", "json")
+	display.OutputFlag(cmd, &output, "text", "json")
 	return cmd
 }
 
@@ -61,8 +61,6 @@ func yes(b bool) string {
 	}
 	return "-"
 }
-
-func joined(s []string) string { return strings.Join(s, ", ") }
 
 func newRender() *cobra.Command {
 	var (
@@ -94,7 +92,7 @@ func newRender() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVarP(&tags, "tag", "t", nil, "value for a CUE @tag: key=value")
-	outputFlag(cmd, &output, "yaml", "json")
+	display.OutputFlag(cmd, &output, "yaml", "json")
 	return cmd
 }
 
@@ -106,10 +104,10 @@ func printObjects(w io.Writer, format string, objects []schemas.Object) error {
 		items = append(items, o.JSON)
 	}
 	if format == "json" {
-		return printJSON(w, map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+		return display.JSON(w, map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 	}
 	for _, item := range items {
-		doc, err := yamlOf(item)
+		doc, err := display.YAML(item)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/cmd/skep/internal/host"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/text"
 )
@@ -40,7 +41,7 @@ func newUnload() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "every program of Skep's on this host")
-	cmd.Flags().StringVar(&state, "state", defaultState, "state folder of skep run")
+	cmd.Flags().StringVar(&state, "state", host.DefaultState, "state folder of skep run")
 	cmd.Flags().StringVar(&bpffs, "bpffs", defaultPins, "folder of Skep's pins")
 	return cmd
 }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/cmd/internal/version"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
 )
 
 func newVersion() *cobra.Command {
@@ -18,12 +20,12 @@ func newVersion() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b := version.This()
 			if output == "json" {
-				return printJSON(cmd.OutOrStdout(), b)
+				return display.JSON(cmd.OutOrStdout(), b)
 			}
 			return printBuild(cmd.OutOrStdout(), b)
 		},
 	}
-	outputFlag(cmd, &output, "text", "json")
+	display.OutputFlag(cmd, &output, "text", "json")
 	return cmd
 }
 
@@ -31,6 +33,6 @@ func printBuild(w io.Writer, b version.Build) error {
 	if _, err := fmt.Fprintf(w, "skep %s\n", b); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "commit of %s, built with %s for %s\n", or(b.Time, "a time not known"), b.Go, b.Platform)
+	_, err := fmt.Fprintf(w, "commit of %s, built with %s for %s\n", cmp.Or(b.Time, "a time not known"), b.Go, b.Platform)
 	return err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/skep-dev/skep/cmd/internal/exit"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/images"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
@@ -21,12 +25,12 @@ import (
 // gateFlags are what a command needs to evaluate definitions.
 type gateFlags struct {
 	nodemode.SettingsOptions
-	reg registryFlags
+	reg images.RegistryFlags
 }
 
 func (f *gateFlags) register(cmd *cobra.Command) {
 	settingsFlags(cmd, &f.Policies, &f.Replaces, &f.Signers)
-	f.reg.register(cmd)
+	f.reg.Register(cmd)
 }
 
 // settingsFlags are those that say which policies decide and whose signatures count.
@@ -44,7 +48,7 @@ func (f *gateFlags) evaluator(cmd *cobra.Command, engine *policies.Engine) (*gat
 		return nil, err
 	}
 	warn(cmd, settings.Cautions)
-	client, err := f.reg.client()
+	client, err := f.reg.Client()
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +129,7 @@ func newVet() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				done := working(cmd, "evaluating %s", path)
+				done := display.Working(cmd, "evaluating %s", path)
 				some, misplaced, err := vetSource(cmd.Context(), evaluator, from)
 				done()
 				if err != nil {
@@ -144,7 +148,7 @@ func newVet() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder, or - for standard input, as PATH; may be given several times")
-	outputFlag(cmd, &output, "text", "json", "sarif")
+	display.OutputFlag(cmd, &output, "text", "json", "sarif")
 	flags.register(cmd)
 	return cmd
 }
@@ -212,16 +216,16 @@ func vetOne(ctx context.Context, evaluator *gate.Evaluator, d schemas.Definition
 func vetError(results []vetResult) error {
 	var none []string
 	if invalid := applications(results, vetResult.invalid); len(invalid) > 0 {
-		none = append(none, joined(invalid)+": invalid")
+		none = append(none, display.List(invalid)+": invalid")
 	}
 	if unknown := applications(results, vetResult.unknown); len(unknown) > 0 {
-		none = append(none, joined(unknown)+": could not be determined")
+		none = append(none, display.List(unknown)+": could not be determined")
 	}
 	if len(none) > 0 {
 		return fmt.Errorf("vet %s; the reasons are above", strings.Join(none, "; "))
 	}
 	if slices.ContainsFunc(results, func(r vetResult) bool { return !r.Allowed }) {
-		return errRefused
+		return exit.ErrDenied
 	}
 	return nil
 }
@@ -240,9 +244,9 @@ func applications(results []vetResult, so func(vetResult) bool) []string {
 func printVet(w io.Writer, format string, results []vetResult) error {
 	switch format {
 	case "json":
-		return printJSON(w, map[string]any{"results": results})
+		return display.JSON(w, map[string]any{"results": results})
 	case "sarif":
-		return printJSON(w, sarif(results))
+		return display.JSON(w, sarifOf(results))
 	}
 	for _, r := range results {
 		printVetResult(w, r)
@@ -251,27 +255,27 @@ func printVet(w io.Writer, format string, results []vetResult) error {
 }
 
 func printVetResult(w io.Writer, r vetResult) {
-	answer, kind := paint(w, green, "ALLOWED"), "denied"
+	answer, kind := display.Paint(w, display.Green, "ALLOWED"), "denied"
 	switch {
 	case r.invalid():
-		answer, kind = paint(w, red, "INVALID"), "invalid"
+		answer, kind = display.Paint(w, display.Red, "INVALID"), "invalid"
 	case r.unknown():
-		answer = paint(w, red, "UNKNOWN")
+		answer = display.Paint(w, display.Red, "UNKNOWN")
 	case !r.Allowed:
-		answer = paint(w, red, "DENIED")
+		answer = display.Paint(w, display.Red, "DENIED")
 	}
-	fmt.Fprintf(w, "%s %s %s %s\n", answer, or(r.Kind, "file"), r.Application, paint(w, faint, r.Source.String()))
+	fmt.Fprintf(w, "%s %s %s %s\n", answer, cmp.Or(r.Kind, "file"), r.Application, display.Paint(w, display.Faint, r.Source.String()))
 	if r.Digest != "" {
-		fmt.Fprintf(w, "  image   %s\n  signers %s\n", r.Digest, or(joined(r.Signers), "none"))
+		fmt.Fprintf(w, "  image   %s\n  signers %s\n", r.Digest, cmp.Or(display.List(r.Signers), "none"))
 	}
 	for _, why := range r.Reasons {
-		r.printReason(w, paint(w, red, kind), why)
+		r.printReason(w, display.Paint(w, display.Red, kind), why)
 	}
 	if r.unknown() {
 		fmt.Fprintf(w, "  could not be evaluated\n          %s\n          fix: %s\n", text.Printable(r.Error), "fix what it names, such as a registry out of reach, and vet again")
 	}
 	for _, why := range r.Rejected {
-		fmt.Fprintf(w, "  %s %s\n", paint(w, faint, "signature did not count:"), text.Printable(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))
+		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Faint, "signature did not count:"), text.Printable(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))
 	}
 	for _, why := range r.Warnings {
 		r.printReason(w, "warning", why)
@@ -287,34 +291,5 @@ func (r vetResult) printReason(w io.Writer, kind string, why placedReason) {
 	if why.Source == r.Source {
 		place = ""
 	}
-	printReasonAt(w, kind, why.Reason, place)
-}
-
-// printAside says what refuses nothing: warnings, and what policies in Audit mode would
-// refuse.
-func printAside(w io.Writer, warnings, audited []policies.Reason) {
-	for _, r := range warnings {
-		printReason(w, "warning", r)
-	}
-	for _, r := range audited {
-		printReason(w, "audit", r)
-	}
-}
-
-// printReason says rule, path, message and fix on lines a person reads.
-func printReason(w io.Writer, kind string, r policies.Reason) { printReasonAt(w, kind, r, "") }
-
-// printReasonAt is printReason, with the place of the field that the reason names.
-func printReasonAt(w io.Writer, kind string, r policies.Reason, place string) {
-	fmt.Fprintf(w, "  %s  %s", kind, text.Printable(r.Rule))
-	if r.Path != "" {
-		fmt.Fprintf(w, " at %s", text.Printable(r.Path))
-	}
-	if place != "" {
-		fmt.Fprintf(w, " %s", paint(w, faint, "("+text.Printable(place)+")"))
-	}
-	fmt.Fprintf(w, "\n          %s\n", text.Printable(r.Message))
-	if r.Fix != "" {
-		fmt.Fprintf(w, "          fix: %s\n", text.Printable(r.Fix))
-	}
+	display.Reason(w, kind, why.Reason, place)
 }

@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"bytes"
@@ -12,8 +12,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
 )
+
+// TestMain makes the test binary the child processes of the command too.
+func TestMain(m *testing.M) {
+	schemas.MaybeRenderChild()
+	policies.MaybeWorkerChild()
+	os.Exit(m.Run())
+}
 
 // TestSigningAndVerifyingEnd has a registry that answers nothing.
 func TestSigningAndVerifyingEnd(t *testing.T) {
@@ -23,7 +33,7 @@ func TestSigningAndVerifyingEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	doc, err := yamlOf(signerObject("alice", string(public)))
+	doc, err := display.YAML(Signer("alice", string(public)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,8 +49,8 @@ func TestSigningAndVerifyingEnd(t *testing.T) {
 		make func(time.Duration) *cobra.Command
 		args []string
 	}{
-		"signing":   {newSign, []string{"--key", key}},
-		"verifying": {newVerify, []string{"--signers", signer}},
+		"signing":   {NewSign, []string{"--key", key}},
+		"verifying": {NewVerify, []string{"--signers", signer}},
 	} {
 		cmd := c.make(100 * time.Millisecond)
 		cmd.SetArgs(append(c.args, "--cache", t.TempDir(), ref))

@@ -1,4 +1,6 @@
-package main
+// Package rollout has the commands that follow and steer a rollout in a cluster. They write
+// annotations alone; the controller does the rest.
+package rollout
 
 import (
 	"context"
@@ -19,10 +21,13 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/internal/exit"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/text"
 )
 
-func newRollout() *cobra.Command {
+// New returns skep rollout.
+func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout",
 		Short: "Follow and steer how a new version comes to the nodes of a cluster",
@@ -97,7 +102,7 @@ func (k *kubeconfig) find(ctx context.Context, arg string) (*rolled, error) {
 func (r *rolled) get(ctx context.Context) error {
 	found, err := r.api.Get(ctx, r.named.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return absent("get %s: %w", r.named, err)
+		return exit.Absent("get %s: %w", r.named, err)
 	}
 	if err != nil {
 		return fmt.Errorf("get %s: %w", r.named, err)
@@ -254,7 +259,7 @@ func newRolloutUndo() *cobra.Command {
 			if err := app.annotate(cmd.Context(), map[string]*string{v1alpha1.AnnotationUndo: &generation}); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: the version before comes back to every node: image %s\n", app.named, short(app.Status.PreviousDigest))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: the version before comes back to every node: image %s\n", app.named, display.Short(app.Status.PreviousDigest))
 			return err
 		},
 	}

@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"context"
@@ -15,20 +15,21 @@ import (
 	"github.com/skep-dev/skep/image/registry"
 )
 
-// registryFlags are how a command reaches registries.
-type registryFlags struct {
+// RegistryFlags are how a command reaches registries.
+type RegistryFlags struct {
 	cacheDir string
 	insecure []string
 }
 
-func (f *registryFlags) register(cmd *cobra.Command) {
+// Register adds the flags to a command.
+func (f *RegistryFlags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.cacheDir, "cache", "", "folder of the bytecode cache (default: the user's cache folder)")
 	cmd.Flags().StringSliceVar(&f.insecure, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
 }
 
-// registryTimeout bounds all that skep sign and skep verify ask of registries, however
+// Timeout bounds all that skep sign and skep verify ask of registries, however
 // slowly one answers.
-const registryTimeout = 2 * time.Minute
+const Timeout = 2 * time.Minute
 
 // within runs what takes no longer than a limit, and names it in the error where it was
 // ended by that.
@@ -42,8 +43,8 @@ func within(ctx context.Context, limit time.Duration, what string, run func(cont
 	return err
 }
 
-// client opens the images the flags speak of.
-func (f *registryFlags) client() (*registry.Client, error) {
+// Client opens the images the flags speak of.
+func (f *RegistryFlags) Client() (*registry.Client, error) {
 	dir := f.cacheDir
 	if dir == "" {
 		base, err := os.UserCacheDir()

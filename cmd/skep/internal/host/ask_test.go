@@ -1,4 +1,4 @@
-package main
+package host
 
 import (
 	"bytes"
@@ -14,10 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -58,7 +60,10 @@ func running() nodemode.Status {
 
 // ask runs a command and returns what it printed.
 func ask(ctx context.Context, out *locked, args ...string) error {
-	root := newRoot(streams{in: strings.NewReader(""), out: out, err: out})
+	root := &cobra.Command{SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(NewStatus(), NewExplain(), NewChain())
+	root.SetOut(out)
+	root.SetErr(out)
 	root.SetArgs(args)
 	return root.ExecuteContext(ctx)
 }
@@ -124,8 +129,8 @@ func TestWhatDoesNotExistIsSaidWithExitCode1(t *testing.T) {
 	state := answering(t, &status)
 	for _, args := range [][]string{{"status", "nothing"}, {"explain", "nothing"}, {"chain", "nothing"}} {
 		var out locked
-		code, line := ending(ask(t.Context(), &out, append(args, "--state", state)...), 0)
-		if code != exitRefused || !strings.Contains(line, "nothing: ") || out.String() != "" {
+		code, line := exit.Of(ask(t.Context(), &out, append(args, "--state", state)...), 0)
+		if code != exit.Denied || !strings.Contains(line, "nothing: ") || out.String() != "" {
 			t.Errorf("%v: exit code %d, it says %q and %q; want 1 and what does not exist", args, code, line, out.String())
 		}
 	}
@@ -169,18 +174,7 @@ func TestStatusIsWatched(t *testing.T) {
 	}
 }
 
-func TestNothingIsCutInsideAWord(t *testing.T) {
-	for want, items := range map[string][]string{
-		"":                              nil,
-		"xdp@a-very-long-interface":     {"xdp@a-very-long-interface"},
-		"xdp@a-very-long-interface, +1": {"xdp@a-very-long-interface", "xdp@b"},
-		"xdp@a, xdp@b":                  {"xdp@a", "xdp@b"},
-		"xdp@a, +2":                     {"xdp@a", "xdp@b", "xdp@c"},
-	} {
-		if got := fitting(items, 14); got != want {
-			t.Errorf("%q is shown as %q, want %q", items, got, want)
-		}
-	}
+func TestNoCellIsCutInsideAWord(t *testing.T) {
 	a := running().Applications[0]
 	a.Name = strings.Repeat("n", 60)
 	if row := statusRow(a, false); row[0] != a.Name || row[2] != "abababababab" || row[3] != "release-of-the-team, +1" {

@@ -1,6 +1,7 @@
-package main
+package images
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/internal/exit"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
@@ -23,7 +26,8 @@ import (
 // passwordVariable is where cosign looks for the password of a key, too.
 const passwordVariable = "COSIGN_PASSWORD"
 
-func newKey() *cobra.Command {
+// NewKey returns skep key.
+func NewKey() *cobra.Command {
 	cmd := &cobra.Command{Use: "key", Short: "Make signing keys"}
 	cmd.AddCommand(newKeyGenerate())
 	return cmd
@@ -48,7 +52,7 @@ func newKeyGenerate() *cobra.Command {
 			if signer == "" {
 				signer = filepath.Base(prefix)
 			}
-			doc, err := yamlOf(signerObject(signer, string(public)))
+			doc, err := display.YAML(Signer(signer, string(public)))
 			if err != nil {
 				return err
 			}
@@ -73,8 +77,8 @@ func newKeyGenerate() *cobra.Command {
 	return cmd
 }
 
-// signerObject is the BpfSigner that trusts a public key.
-func signerObject(name, public string) *v1alpha1.BpfSigner {
+// Signer returns the BpfSigner that trusts a public key.
+func Signer(name, public string) *v1alpha1.BpfSigner {
 	s := &v1alpha1.BpfSigner{}
 	s.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindBpfSigner}
 	s.Name = name
@@ -121,12 +125,13 @@ func writeNew(name string, data []byte, mode os.FileMode) error {
 	return f.Close()
 }
 
-func newSign(limit time.Duration) *cobra.Command {
+// NewSign returns skep sign, which asks registries no longer than limit.
+func NewSign(limit time.Duration) *cobra.Command {
 	var (
 		key         string
 		annotations map[string]string
 		bundle      bool
-		reg         registryFlags
+		reg         RegistryFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "sign --key KEY REF|oci:DIR",
@@ -143,7 +148,7 @@ func newSign(limit time.Duration) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			client, err := reg.client()
+			client, err := reg.Client()
 			if err != nil {
 				return err
 			}
@@ -164,15 +169,16 @@ func newSign(limit time.Duration) *cobra.Command {
 	cmd.Flags().StringToStringVarP(&annotations, "annotations", "a", nil, "key=value pairs to sign along")
 	cmd.Flags().BoolVar(&bundle, "bundle", false, "write a sigstore bundle as an OCI 1.1 referrer instead of cosign's tag")
 	_ = cmd.MarkFlagRequired("key")
-	reg.register(cmd)
+	reg.Register(cmd)
 	return cmd
 }
 
-func newVerify(limit time.Duration) *cobra.Command {
+// NewVerify returns skep verify, which asks registries no longer than limit.
+func NewVerify(limit time.Duration) *cobra.Command {
 	var (
 		signers []string
 		output  string
-		reg     registryFlags
+		reg     RegistryFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "verify --signers FILE REF|oci:DIR",
@@ -185,7 +191,7 @@ func newVerify(limit time.Duration) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			client, err := reg.client()
+			client, err := reg.Client()
 			if err != nil {
 				return err
 			}
@@ -195,7 +201,7 @@ func newVerify(limit time.Duration) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				done := working(cmd, "collecting signatures of %s", args[0])
+				done := display.Working(cmd, "collecting signatures of %s", args[0])
 				found, err := signing.Collect(ctx, client, r, settings.Trust.Repositories()...)
 				done()
 				if err == nil {
@@ -207,20 +213,20 @@ func newVerify(limit time.Duration) *cobra.Command {
 				return err
 			}
 			if output == "json" {
-				err = printJSON(cmd.OutOrStdout(), evidence)
+				err = display.JSON(cmd.OutOrStdout(), evidence)
 			} else {
 				printEvidence(cmd, evidence)
 			}
 			if err == nil && len(evidence.Signatures) == 0 {
-				return errRefused
+				return exit.ErrDenied
 			}
 			return err
 		},
 	}
 	cmd.Flags().StringSliceVar(&signers, "signers", nil, "file or folder of BpfSigner objects")
 	_ = cmd.MarkFlagRequired("signers")
-	outputFlag(cmd, &output, "text", "json")
-	reg.register(cmd)
+	display.OutputFlag(cmd, &output, "text", "json")
+	reg.Register(cmd)
 	return cmd
 }
 
@@ -239,22 +245,22 @@ func madeBy(kind, subject string, claims signing.Claims, at time.Time) string {
 func printEvidence(cmd *cobra.Command, e signing.Evidence) {
 	w := cmd.OutOrStdout()
 	if len(e.Signatures) == 0 {
-		fmt.Fprintf(w, "%s no known signer signed %s\n", paint(w, red, "DENIED"), e.Digest)
+		fmt.Fprintf(w, "%s no known signer signed %s\n", display.Paint(w, display.Red, "DENIED"), e.Digest)
 	}
 	for _, s := range e.Signatures {
 		verb := "signed"
 		if s.PredicateType != "" {
 			verb = "attested"
 		}
-		fmt.Fprintf(w, "%s %s %s %s (%s)\n", paint(w, green, "VERIFIED"), s.Signer, verb, e.Digest, madeBy(s.Kind, s.Subject, s.Claims, s.Time))
+		fmt.Fprintf(w, "%s %s %s %s (%s)\n", display.Paint(w, display.Green, "VERIFIED"), s.Signer, verb, e.Digest, madeBy(s.Kind, s.Subject, s.Claims, s.Time))
 	}
 	for _, a := range e.Attestations {
 		fmt.Fprintf(w, "ATTESTED %s says %s (%s)\n", a.Signer, text.Printable(a.PredicateType), madeBy(a.Kind, a.Subject, a.Claims, a.Time))
 	}
 	if names := e.Attesters(); len(e.Signatures) == 0 && len(names) > 0 {
-		fmt.Fprintf(w, "%s\n", paint(w, faint, "attestations alone do not count: set countAttestations on BpfSigner "+strings.Join(names, ", ")+" to have them count"))
+		fmt.Fprintf(w, "%s\n", display.Paint(w, display.Faint, "attestations alone do not count: set countAttestations on BpfSigner "+strings.Join(names, ", ")+" to have them count"))
 	}
 	for _, r := range e.Rejected {
-		fmt.Fprintf(w, "%s %s %s\n", paint(w, faint, "did not count:"), or(r.Signer, "-"), text.Printable(r.Reason))
+		fmt.Fprintf(w, "%s %s %s\n", display.Paint(w, display.Faint, "did not count:"), cmp.Or(r.Signer, "-"), text.Printable(r.Reason))
 	}
 }

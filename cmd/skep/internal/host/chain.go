@@ -1,4 +1,4 @@
-package main
+package host
 
 import (
 	"fmt"
@@ -9,11 +9,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/cmd/internal/exit"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
 )
 
-func newChain() *cobra.Command {
+// NewChain returns skep chain.
+func NewChain() *cobra.Command {
 	var (
-		l      local
+		l      client
 		output string
 	)
 	cmd := &cobra.Command{
@@ -32,10 +35,10 @@ func newChain() *cobra.Command {
 				}
 			}
 			if len(args) == 1 && len(chosen) == 0 {
-				return absent("show chain of %s: no XDP program of Skep's runs there; see skep inventory for others", args[0])
+				return exit.Absent("show chain of %s: no XDP program of Skep's runs there; see skep inventory for others", args[0])
 			}
 			if output == "json" {
-				return printJSON(cmd.OutOrStdout(), chosen)
+				return display.JSON(cmd.OutOrStdout(), chosen)
 			}
 			for _, c := range chosen {
 				if err := printChain(cmd.OutOrStdout(), c); err != nil {
@@ -45,7 +48,7 @@ func newChain() *cobra.Command {
 			return nil
 		},
 	}
-	outputFlag(cmd, &output, "text", "json")
+	display.OutputFlag(cmd, &output, "text", "json")
 	l.register(cmd, clusterShows)
 	return cmd
 }
@@ -58,9 +61,9 @@ func printChain(w io.Writer, c agent.ChainStatus) error {
 		if m.Runs != nil {
 			runs = strconv.FormatUint(*m.Runs, 10)
 		}
-		rows = append(rows, []string{strconv.Itoa(i + 1), strconv.Itoa(int(m.Priority)), m.Application, m.Program, joined(m.ProceedOn), runs})
+		rows = append(rows, []string{strconv.Itoa(i + 1), strconv.Itoa(int(m.Priority)), m.Application, m.Program, display.List(m.ProceedOn), runs})
 	}
-	if err := table(w, []string{"#", "PRIORITY", "APPLICATION", "PROGRAM", "PROCEED ON", "RUNS"}, rows); err != nil {
+	if err := display.Table(w, []string{"#", "PRIORITY", "APPLICATION", "PROGRAM", "PROCEED ON", "RUNS"}, rows); err != nil {
 		return err
 	}
 	if c.Error != "" {

@@ -1,6 +1,9 @@
-package main
+// Package host has the commands that ask skep run on this host: status, explain, chain and
+// confirm. They change nothing themselves.
+package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,17 +22,22 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/internal/exit"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/text"
 )
 
+// DefaultState is where a host keeps what it has to remember.
+const DefaultState = "/var/lib/skep"
+
 // How a change is confirmed that unload protection holds: where skep run answers, and
 // where it ended.
 const (
 	confirmHere  = "skep confirm"
-	confirmLater = "start skep run without --once, and run: skep confirm"
+	ConfirmLater = "start skep run without --once, and run: skep confirm"
 )
 
 // How a cluster is asked, and how a change is confirmed there.
@@ -38,31 +46,31 @@ const (
 	clusterConfirms = "This command is for a host; in a cluster, the message of the application names the annotation that confirms"
 )
 
-// local is the skep run of a state folder, seen through its socket.
-type local struct {
+// client asks the skep run of a state folder through its socket.
+type client struct {
 	state string
 	// cluster says how the same is done in a cluster.
 	cluster string
 }
 
 // register adds the flags; cluster says how the same is done in a cluster.
-func (l *local) register(cmd *cobra.Command, cluster string) {
+func (l *client) register(cmd *cobra.Command, cluster string) {
 	l.cluster = cluster
-	cmd.Flags().StringVar(&l.state, "state", defaultState, "state folder of the skep run to ask")
+	cmd.Flags().StringVar(&l.state, "state", DefaultState, "state folder of the skep run to ask")
 }
 
 // do sends one request to the socket and reads its JSON into v.
-func (l *local) do(ctx context.Context, method, path string, v any) error {
+func (l *client) do(ctx context.Context, method, path string, v any) error {
 	socket := filepath.Join(l.state, nodemode.SocketName)
 	var dialer net.Dialer
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "unix", socket)
 	}}}
 	req, err := http.NewRequestWithContext(ctx, method, "http://skep/v1/"+path, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := client.Do(req)
+	resp, err := c.Do(req)
 	if err != nil {
 		return fmt.Errorf("skep run does not answer; is it running with this --state, without --once, and are you root? %s (%s: %w)", l.cluster, socket, errors.Unwrap(err))
 	}
@@ -74,9 +82,10 @@ func (l *local) do(ctx context.Context, method, path string, v any) error {
 	return json.NewDecoder(resp.Body).Decode(v)
 }
 
-func newStatus() *cobra.Command {
+// NewStatus returns skep status.
+func NewStatus() *cobra.Command {
 	var (
-		l      local
+		l      client
 		output string
 		watch  bool
 	)
@@ -93,17 +102,17 @@ func newStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printStatus(cmd.OutOrStdout(), output, confirmHere, s)
+			return PrintStatus(cmd.OutOrStdout(), output, confirmHere, s)
 		},
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print the status again whenever it changes, until Ctrl-C")
-	outputFlag(cmd, &output, "text", "wide", "json", "yaml")
+	display.OutputFlag(cmd, &output, "text", "wide", "json", "yaml")
 	l.register(cmd, clusterShows)
 	return cmd
 }
 
 // status is that of skep run, of the named applications alone where any are.
-func (l *local) status(ctx context.Context, names []string) (nodemode.Status, error) {
+func (l *client) status(ctx context.Context, names []string) (nodemode.Status, error) {
 	var s nodemode.Status
 	if err := l.do(ctx, http.MethodGet, "status", &s); err != nil || len(names) == 0 {
 		return s, err
@@ -122,7 +131,7 @@ func (l *local) status(ctx context.Context, names []string) (nodemode.Status, er
 
 // noApplication says that there is no application of a name.
 func noApplication(verb, name string) error {
-	return absent("%s %s: there is no such application; see skep status", verb, name)
+	return exit.Absent("%s %s: there is no such application; see skep status", verb, name)
 }
 
 // find returns an application by its name as skep status prints it. One that does not run
@@ -146,7 +155,7 @@ func find(s nodemode.Status, name string) (a nodemode.Application, known bool) {
 const watchInterval = time.Second
 
 // watch prints the status whenever it changed, until it cannot be had or ctx ends.
-func (l *local) watch(cmd *cobra.Command, output string, names []string) error {
+func (l *client) watch(cmd *cobra.Command, output string, names []string) error {
 	var last string
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
@@ -159,7 +168,7 @@ func (l *local) watch(cmd *cobra.Command, output string, names []string) error {
 		same := s
 		same.Synced = time.Time{}
 		var now strings.Builder
-		if err := printStatus(&now, output, confirmHere, same); err != nil {
+		if err := PrintStatus(&now, output, confirmHere, same); err != nil {
 			return err
 		}
 		if now.String() != last {
@@ -188,16 +197,16 @@ func printNext(w io.Writer, output string, first bool, s nodemode.Status) error 
 			return err
 		}
 	}
-	return printStatus(w, output, confirmHere, s)
+	return PrintStatus(w, output, confirmHere, s)
 }
 
-// printStatus says where definitions come from, what waits for a human and how it is
+// PrintStatus says where definitions come from, what waits for a human and how it is
 // confirmed, and how each application is doing.
-func printStatus(w io.Writer, format, confirm string, s nodemode.Status) error {
+func PrintStatus(w io.Writer, format, confirm string, s nodemode.Status) error {
 	if format == "json" || format == "yaml" {
-		return printData(w, format, s)
+		return display.Data(w, format, s)
 	}
-	whole := format == "wide" || !terminal(w)
+	whole := format == "wide" || !display.Terminal(w)
 	revision := s.Source.Revision
 	if !whole {
 		revision = text.CutRunes(revision, 13)
@@ -214,11 +223,11 @@ func printStatus(w io.Writer, format, confirm string, s nodemode.Status) error {
 	for _, b := range []*nodemode.UnloadProtection{s.Source.UnloadProtection, s.UnloadProtection} {
 		if b != nil {
 			fmt.Fprintf(w, "%s %s\n        kept until it is confirmed: %s\n        to unload: %s %s\n",
-				paint(w, red, "unload protection"), text.Printable(b.Reason), joined(b.Applications), confirm, b.Revision)
+				display.Paint(w, display.Red, "unload protection"), text.Printable(b.Reason), display.List(b.Applications), confirm, b.Revision)
 		}
 	}
 	for _, p := range s.Problems {
-		fmt.Fprintf(w, "%s %s\n", paint(w, red, "problem"), text.Printable(p.Error()))
+		fmt.Fprintf(w, "%s %s\n", display.Paint(w, display.Red, "problem"), text.Printable(p.Error()))
 	}
 	if len(s.Applications) == 0 {
 		_, err := fmt.Fprintln(w, "no application")
@@ -237,7 +246,7 @@ func printStatus(w io.Writer, format, confirm string, s nodemode.Status) error {
 // printFailure says why what the line before names could not be read, where it could not.
 func printFailure(w io.Writer, failure string) {
 	if failure != "" {
-		fmt.Fprintf(w, "        %s\n", paint(w, red, strings.ReplaceAll(text.Printable(failure), "\n", "\n        ")))
+		fmt.Fprintf(w, "        %s\n", display.Paint(w, display.Red, strings.ReplaceAll(text.Printable(failure), "\n", "\n        ")))
 	}
 }
 
@@ -258,7 +267,7 @@ func printWhy(w io.Writer, a nodemode.Application) {
 	}
 	printUnloaded(w, a)
 	for _, r := range a.Reasons {
-		printReason(w, paint(w, red, "denied"), r)
+		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
 	}
 	if v := a.Condition(v1alpha1.ConditionVerified); len(a.Reasons) > 0 && v.Status == metav1.ConditionFalse {
 		fmt.Fprintf(w, "  verified  %s\n", text.Printable(v.Message))
@@ -269,7 +278,7 @@ func printWhy(w io.Writer, a nodemode.Application) {
 // printUnloaded says why an application that is defined does not run any more.
 func printUnloaded(w io.Writer, a nodemode.Application) {
 	if a.Unloaded != "" {
-		fmt.Fprintf(w, "  %s %s\n", paint(w, red, "unloaded"), text.Printable(a.Unloaded))
+		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Red, "unloaded"), text.Printable(a.Unloaded))
 	}
 }
 
@@ -297,8 +306,8 @@ func printVersions(w io.Writer, a nodemode.Application) {
 		line("wanted", a.Image, a.Digest)
 		line("runs", "an earlier version, revision "+a.Agent.Revision, "")
 	default:
-		line("image", or(a.Image, "-"), "")
-		line("digest", or(a.Digest, "-"), "")
+		line("image", cmp.Or(a.Image, "-"), "")
+		line("digest", cmp.Or(a.Digest, "-"), "")
 	}
 }
 
@@ -313,12 +322,12 @@ func printApplications(w io.Writer, wide, whole bool, all []nodemode.Application
 	for _, a := range all {
 		row := statusRow(a, whole)
 		if wide {
-			row[len(row)-1] = or(row[len(row)-1], "-")
-			row = append(row, or(a.Image, "-"))
+			row[len(row)-1] = cmp.Or(row[len(row)-1], "-")
+			row = append(row, cmp.Or(a.Image, "-"))
 		}
 		rows = append(rows, row)
 	}
-	return table(w, header, rows)
+	return display.Table(w, header, rows)
 }
 
 // statusRow is an application on one line.
@@ -336,16 +345,17 @@ func statusRow(a nodemode.Application, whole bool) []string {
 	if ready.Status != metav1.ConditionTrue {
 		why = ready.Reason
 	}
-	digest, signers, places := a.Digest, joined(a.Signers), joined(programs)
+	digest, signers, places := a.Digest, display.List(a.Signers), display.List(programs)
 	if !whole {
-		digest, signers, places = short(digest), fitting(a.Signers, 14), fitting(programs, 24)
+		digest, signers, places = display.Short(digest), display.Fit(a.Signers, 14), display.Fit(programs, 24)
 	}
-	return []string{a.Identity().String(), string(ready.Status), or(digest, "-"), or(signers, "-"), or(places, "-"), why}
+	return []string{a.Identity().String(), string(ready.Status), cmp.Or(digest, "-"), cmp.Or(signers, "-"), cmp.Or(places, "-"), why}
 }
 
-func newExplain() *cobra.Command {
+// NewExplain returns skep explain.
+func NewExplain() *cobra.Command {
 	var (
-		l      local
+		l      client
 		output string
 	)
 	cmd := &cobra.Command{
@@ -363,7 +373,7 @@ func newExplain() *cobra.Command {
 			case !known:
 				return noApplication("explain", args[0])
 			case output != "text":
-				return printData(cmd.OutOrStdout(), output, a)
+				return display.Data(cmd.OutOrStdout(), output, a)
 			case len(a.Conditions) > 0:
 				explain(cmd.OutOrStdout(), a)
 				return nil
@@ -375,15 +385,15 @@ func newExplain() *cobra.Command {
 			return nil
 		},
 	}
-	outputFlag(cmd, &output, "text", "json", "yaml")
+	display.OutputFlag(cmd, &output, "text", "json", "yaml")
 	l.register(cmd, clusterShows)
 	return cmd
 }
 
 func explain(w io.Writer, a nodemode.Application) {
-	fmt.Fprintf(w, "%s %s\n  source   %s\n", a.Kind, a.Identity(), text.Printable(or(a.Source, "-")))
+	fmt.Fprintf(w, "%s %s\n  source   %s\n", a.Kind, a.Identity(), text.Printable(cmp.Or(a.Source, "-")))
 	printVersions(w, a)
-	fmt.Fprintf(w, "  signers  %s\n", or(joined(a.Signers), "none"))
+	fmt.Fprintf(w, "  signers  %s\n", cmp.Or(display.List(a.Signers), "none"))
 	printUnloaded(w, a)
 	for _, p := range a.Problems {
 		printProblem(w, p)
@@ -392,7 +402,7 @@ func explain(w io.Writer, a nodemode.Application) {
 		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, text.Printable(c.Message))
 	}
 	for _, r := range a.Reasons {
-		printReason(w, paint(w, red, "denied"), r)
+		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
 	}
 	printAside(w, a.Warnings, a.Audited)
 	for _, p := range a.Programs {
@@ -408,14 +418,14 @@ func explain(w io.Writer, a nodemode.Application) {
 		what := "contents kept"
 		switch {
 		case !m.Kept && len(m.Carried) > 0:
-			what = "variables carried over: " + joined(m.Carried) + "; the rest started anew: " + m.Reason
+			what = "variables carried over: " + display.List(m.Carried) + "; the rest started anew: " + m.Reason
 		case !m.Kept:
 			what = "started anew: " + m.Reason
 		}
 		fmt.Fprintf(w, "  map %s %s\n", m.Map, what)
 	}
 	if a.Agent.Error != "" {
-		fmt.Fprintf(w, "  %s %s\n", paint(w, red, "error"), text.Printable(a.Agent.Error))
+		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Red, "error"), text.Printable(a.Agent.Error))
 	}
 	if a.Agent.VerifierLog != "" {
 		fmt.Fprintf(w, "\nverifier log:\n%s\n", text.Printable(a.Agent.VerifierLog))
@@ -424,11 +434,12 @@ func explain(w io.Writer, a nodemode.Application) {
 
 // printProblem says place, message and fix as printReason does.
 func printProblem(w io.Writer, p schemas.Problem) {
-	printReason(w, paint(w, red, "problem"), policies.Reason{Rule: p.Source.String(), Path: p.Path, Message: p.Message, Fix: p.Fix})
+	display.Reason(w, display.Paint(w, display.Red, "problem"), policies.Reason{Rule: p.Source.String(), Path: p.Path, Message: p.Message, Fix: p.Fix}, "")
 }
 
-func newConfirm() *cobra.Command {
-	var l local
+// NewConfirm returns skep confirm.
+func NewConfirm() *cobra.Command {
+	var l client
 	cmd := &cobra.Command{
 		Use:   "confirm REVISION",
 		Short: "Let a change of policies or of the source that would unload much of what runs go through",
@@ -438,10 +449,21 @@ func newConfirm() *cobra.Command {
 			if err := l.do(cmd.Context(), http.MethodPost, "confirm?revision="+url.QueryEscape(args[0]), &released); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "confirmed: %s; skep run unloads %s\n", text.Printable(released.Reason), joined(released.Applications))
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "confirmed: %s; skep run unloads %s\n", text.Printable(released.Reason), display.List(released.Applications))
 			return err
 		},
 	}
 	l.register(cmd, clusterConfirms)
 	return cmd
+}
+
+// printAside says what denies nothing: warnings, and what policies in Audit mode would
+// deny.
+func printAside(w io.Writer, warnings, audited []policies.Reason) {
+	for _, r := range warnings {
+		display.Reason(w, "warning", r, "")
+	}
+	for _, r := range audited {
+		display.Reason(w, "audit", r, "")
+	}
 }

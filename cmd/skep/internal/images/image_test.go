@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"strings"
@@ -6,10 +6,10 @@ import (
 )
 
 func TestAnImageHasPrograms(t *testing.T) {
-	const without = "../../bytecode/testdata/no_programs.o"
+	const without = "../../../../bytecode/testdata/no_programs.o"
 	for name, files := range map[string][]string{
 		"an image":       {without},
-		"one of several": {"linux/amd64=../../test/fixture/programs/xdp_pass.o", "linux/arm64=" + without},
+		"one of several": {"linux/amd64=../../../../test/fixture/programs/xdp_pass.o", "linux/arm64=" + without},
 		"an artifact":    {without},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -19,7 +19,7 @@ func TestAnImageHasPrograms(t *testing.T) {
 			}
 		})
 	}
-	if _, err := pack([]string{"../../test/fixture/programs/xdp_pass.o"}, false); err != nil {
+	if _, err := pack([]string{"../../../../test/fixture/programs/xdp_pass.o"}, false); err != nil {
 		t.Error(err)
 	}
 }

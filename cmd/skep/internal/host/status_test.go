@@ -1,4 +1,4 @@
-package main
+package host
 
 import (
 	"bytes"
@@ -63,11 +63,11 @@ func TestStatusAndExplainTellWhatRunsFromWhatIsWanted(t *testing.T) {
 func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 	var out bytes.Buffer
 	protection := &nodemode.UnloadProtection{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one", "two"}}
-	if err := printStatus(&out, "text", confirmHere, nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
+	if err := PrintStatus(&out, "text", confirmHere, nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
 		t.Fatal(err)
 	}
 	var ended bytes.Buffer
-	if err := printStatus(&ended, "text", confirmLater, nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
+	if err := PrintStatus(&ended, "text", ConfirmLater, nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
 		t.Fatal(err)
 	}
 	if want := "        to unload: start skep run without --once, and run: skep confirm source:12\n"; !strings.Contains(ended.String(), want) {
@@ -82,7 +82,7 @@ func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 func TestStatusLabelsWhatIsWrongByWhatItIsAbout(t *testing.T) {
 	var out bytes.Buffer
 	s := nodemode.Status{Source: nodemode.SourceStatus{Address: "a", Error: "it is away"}, Settings: nodemode.SettingsStatus{Error: "read signers: z.yaml is broken\nso is y.yaml"}}
-	if err := printStatus(&out, "text", confirmHere, s); err != nil {
+	if err := PrintStatus(&out, "text", confirmHere, s); err != nil {
 		t.Fatal(err)
 	}
 	want := "source  a \n        it is away\nsettings\n        read signers: z.yaml is broken\n        so is y.yaml\nno application\n"

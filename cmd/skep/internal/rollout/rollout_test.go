@@ -1,4 +1,4 @@
-package main
+package rollout
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
@@ -72,7 +73,10 @@ func (f *fleet) says(ready metav1.ConditionStatus, message string, edit func(*v1
 // skep runs a command and returns what it printed.
 func (f *fleet) skep(ctx context.Context, args ...string) (string, error) {
 	var out bytes.Buffer
-	root := newRoot(streams{in: strings.NewReader(""), out: &out, err: os.Stderr})
+	root := &cobra.Command{SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(New())
+	root.SetOut(&out)
+	root.SetErr(os.Stderr)
 	root.SetArgs(append(args, "--kubeconfig="+f.config))
 	err := root.ExecuteContext(ctx)
 	return out.String(), err

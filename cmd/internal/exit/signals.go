@@ -1,6 +1,4 @@
-// Package signals ends the context of a command with the signal that ends the command. It
-// decides no exit code.
-package signals
+package exit
 
 import (
 	"context"
@@ -10,9 +8,9 @@ import (
 	"syscall"
 )
 
-// Until returns a context that ends with the first SIGINT or SIGTERM. The second one
+// OnSignal returns a context that ends with the first SIGINT or SIGTERM. The second one
 // ends the process. signalled returns the first signal, or 0 if there was none.
-func Until(parent context.Context) (ctx context.Context, signalled func() syscall.Signal) {
+func OnSignal(parent context.Context) (ctx context.Context, signalled func() syscall.Signal) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)

@@ -1,4 +1,6 @@
-package main
+// Package images has the commands that pack, move, sign and verify bytecode images. What they
+// do is done by packages image, bytecode and signing.
+package images
 
 import (
 	"bytes"
@@ -18,10 +20,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/image"
 )
 
-func newImage() *cobra.Command {
+// NewImage returns skep image.
+func NewImage() *cobra.Command {
 	cmd := &cobra.Command{Use: "image", Short: "Pack, move and look into bytecode images"}
 	cmd.AddCommand(newImageBuild(), newImageCopy("push", "Copy an image to a registry"), newImageCopy("pull", "Copy an image to an OCI layout on disk"), newImageInspect())
 	return cmd
@@ -31,7 +35,7 @@ func newImageBuild() *cobra.Command {
 	var (
 		files    []string
 		artifact bool
-		reg      registryFlags
+		reg      RegistryFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "build -f OBJ.o REF|oci:DIR[:TAG]",
@@ -42,7 +46,7 @@ func newImageBuild() *cobra.Command {
 		Example: "  skep image build -f counter.o registry.example.com/bpf/counter:v1\n  skep image build -f counter.o oci:./counter",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := reg.client()
+			client, err := reg.Client()
 			if err != nil {
 				return err
 			}
@@ -50,7 +54,7 @@ func newImageBuild() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			done := working(cmd, "pushing %s", args[0])
+			done := display.Working(cmd, "pushing %s", args[0])
 			r, err := client.Push(cmd.Context(), args[0], built)
 			done()
 			if err != nil {
@@ -63,7 +67,7 @@ func newImageBuild() *cobra.Command {
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "object file, or PLATFORM=FILE")
 	cmd.Flags().BoolVar(&artifact, "artifact", false, "make an OCI artifact instead of a bpfman bytecode image")
 	_ = cmd.MarkFlagRequired("file")
-	reg.register(cmd)
+	reg.Register(cmd)
 	return cmd
 }
 
@@ -119,18 +123,18 @@ func readFacts(where string, object []byte) (bytecode.Facts, error) {
 
 // newImageCopy is push and pull: the same copy, seen from two sides.
 func newImageCopy(name, what string) *cobra.Command {
-	var reg registryFlags
+	var reg RegistryFlags
 	cmd := &cobra.Command{
 		Use:   name + " FROM TO",
 		Short: what + ", with its signatures",
 		Long:  what + ". FROM and TO are each REGISTRY/REPOSITORY:TAG or oci:DIR[:TAG]. Digests stay, and signatures go along.",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := reg.client()
+			client, err := reg.Client()
 			if err != nil {
 				return err
 			}
-			done := working(cmd, "copying %s to %s", args[0], args[1])
+			done := display.Working(cmd, "copying %s to %s", args[0], args[1])
 			defer done()
 			from, err := client.Resolve(cmd.Context(), args[0])
 			if err != nil {
@@ -145,7 +149,7 @@ func newImageCopy(name, what string) *cobra.Command {
 			return err
 		},
 	}
-	reg.register(cmd)
+	reg.Register(cmd)
 	return cmd
 }
 
@@ -163,7 +167,7 @@ type inspection struct {
 func newImageInspect() *cobra.Command {
 	var (
 		output string
-		reg    registryFlags
+		reg    RegistryFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "inspect REF|oci:DIR|FILE.o",
@@ -177,18 +181,18 @@ func newImageInspect() *cobra.Command {
 				return err
 			}
 			if output == "json" {
-				return printJSON(cmd.OutOrStdout(), got)
+				return display.JSON(cmd.OutOrStdout(), got)
 			}
 			return printInspection(cmd.OutOrStdout(), got)
 		},
 	}
-	outputFlag(cmd, &output, "text", "json")
-	reg.register(cmd)
+	display.OutputFlag(cmd, &output, "text", "json")
+	reg.Register(cmd)
 	return cmd
 }
 
 // inspect reads an image, or a file where there is one of that name.
-func inspect(ctx context.Context, reg *registryFlags, where string) (inspection, error) {
+func inspect(ctx context.Context, reg *RegistryFlags, where string) (inspection, error) {
 	var got inspection
 	object, err := os.ReadFile(where)
 	switch {
@@ -199,7 +203,7 @@ func inspect(ctx context.Context, reg *registryFlags, where string) (inspection,
 	case namesFile(where):
 		return got, fmt.Errorf("inspect object: %w; an OCI layout is written oci:DIR", err)
 	default:
-		client, err := reg.client()
+		client, err := reg.Client()
 		if err != nil {
 			return got, err
 		}
@@ -229,21 +233,21 @@ func namesFile(where string) bool {
 func printInspection(w io.Writer, got inspection) error {
 	f := got.Facts
 	fmt.Fprintf(w, "Digest      %s\nLicense     %s\nBTF         %t, CO-RE %t\nMap memory  %s with %d CPUs\nMin kernel  %s (advice)\n",
-		got.Digest, or(f.License, "none"), f.BTF, f.CORE, size(f.MemoryBytes), f.CPUs, f.MinKernel)
+		got.Digest, cmp.Or(f.License, "none"), f.BTF, f.CORE, size(f.MemoryBytes), f.CPUs, f.MinKernel)
 	for _, why := range f.MinKernelReasons {
 		fmt.Fprintf(w, "            %s: %s %s\n", why.Kernel, why.Feature, why.Program)
 	}
 	rows := make([][]string, 0, len(f.Programs))
 	for _, p := range f.Programs {
 		calls := slices.Concat(p.Helpers, p.Kfuncs)
-		called := joined(calls)
-		if terminal(w) {
-			called = fitting(calls, 44)
+		called := display.List(calls)
+		if display.Terminal(w) {
+			called = display.Fit(calls, 44)
 		}
 		rows = append(rows, []string{p.Name, p.Section, strconv.Itoa(p.Instructions), called})
 	}
 	fmt.Fprintln(w)
-	if err := table(w, []string{"PROGRAM", "SECTION", "INSNS", "HELPERS AND KFUNCS"}, rows); err != nil {
+	if err := display.Table(w, []string{"PROGRAM", "SECTION", "INSNS", "HELPERS AND KFUNCS"}, rows); err != nil {
 		return err
 	}
 	if len(f.Maps) > 0 {
@@ -252,7 +256,7 @@ func printInspection(w io.Writer, got inspection) error {
 			rows = append(rows, []string{m.Name, m.Type, fmt.Sprint(m.KeySize), fmt.Sprint(m.ValueSize), fmt.Sprint(m.MaxEntries), size(m.MemoryBytes)})
 		}
 		fmt.Fprintln(w)
-		if err := table(w, []string{"MAP", "TYPE", "KEY", "VALUE", "ENTRIES", "MEMORY"}, rows); err != nil {
+		if err := display.Table(w, []string{"MAP", "TYPE", "KEY", "VALUE", "ENTRIES", "MEMORY"}, rows); err != nil {
 			return err
 		}
 	}
@@ -262,12 +266,12 @@ func printInspection(w io.Writer, got inspection) error {
 			rows = append(rows, []string{v.Name, cmp.Or(v.Type, "?"), v.Section})
 		}
 		fmt.Fprintln(w)
-		if err := table(w, []string{"VARIABLE", "TYPE", "SECTION"}, rows); err != nil {
+		if err := display.Table(w, []string{"VARIABLE", "TYPE", "SECTION"}, rows); err != nil {
 			return err
 		}
 	}
 	for _, m := range got.Mismatches {
-		fmt.Fprintln(w, paint(w, red, "label claims otherwise: ")+m.Message)
+		fmt.Fprintln(w, display.Paint(w, display.Red, "label claims otherwise: ")+m.Message)
 	}
 	return nil
 }

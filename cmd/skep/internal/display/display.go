@@ -1,0 +1,155 @@
+// Package display writes what commands print: JSON, YAML, tables, lists and reasons, in colours
+// where a person looks. It knows no command.
+package display
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/text"
+)
+
+// OutputFlag adds -o with the formats a command has.
+func OutputFlag(cmd *cobra.Command, to *string, formats ...string) {
+	cmd.Flags().StringVarP(to, "output", "o", formats[0], "format: "+strings.Join(formats, ", "))
+	run := cmd.RunE
+	cmd.RunE = func(c *cobra.Command, args []string) error {
+		if slices.Contains(formats, *to) {
+			return run(c, args)
+		}
+		return fmt.Errorf("unknown output %q; use %s", *to, strings.Join(formats, ", "))
+	}
+}
+
+// JSON writes v indented.
+func JSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// Data writes v as JSON or YAML.
+func Data(w io.Writer, format string, v any) error {
+	if format == "json" {
+		return JSON(w, v)
+	}
+	doc, err := YAML(v)
+	if err == nil {
+		_, err = w.Write(doc)
+	}
+	return err
+}
+
+// YAML returns v as one YAML document.
+func YAML(v any) ([]byte, error) {
+	out, err := yaml.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("write YAML: %w", err)
+	}
+	return out, nil
+}
+
+// Table writes rows in columns under a header. A cell that holds a list is shortened by
+// Fit on a terminal, and nowhere else; no other cell is cut: another command may need
+// the name, the digest or the path in it.
+func Table(w io.Writer, header []string, rows [][]string) error {
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, row := range append([][]string{header}, rows...) {
+		if _, err := fmt.Fprintln(tw, text.Printable(strings.Join(row, "\t"))); err != nil {
+			return err
+		}
+	}
+	return tw.Flush()
+}
+
+// Fit returns as many of a list's members as fit n runes, one at least, each whole, and how
+// many more there are.
+func Fit(items []string, n int) string {
+	for shown := len(items); shown > 1; shown-- {
+		s := List(items[:shown])
+		if more := len(items) - shown; more > 0 {
+			s += fmt.Sprintf(", +%d", more)
+		}
+		if len([]rune(s)) <= n {
+			return s
+		}
+	}
+	if len(items) > 1 {
+		return fmt.Sprintf("%s, +%d", items[0], len(items)-1)
+	}
+	return List(items)
+}
+
+// Short returns a digest as people compare it: twelve digits.
+func Short(digest string) string {
+	_, hex, ok := strings.Cut(digest, ":")
+	if !ok {
+		return digest
+	}
+	return text.CutRunes(hex, 13)[:min(12, len(hex))]
+}
+
+// Terminal reports whether w is one a person looks at.
+func Terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// Working shows a person at a terminal what takes its time; done removes the line. In a
+// pipe it writes nothing.
+func Working(cmd *cobra.Command, format string, args ...any) (done func()) {
+	w := cmd.ErrOrStderr()
+	if !Terminal(w) {
+		return func() {}
+	}
+	fmt.Fprintf(w, "%s…", text.CutRunes(fmt.Sprintf(format, args...), 98))
+	return func() { fmt.Fprint(w, "\r\x1b[K") }
+}
+
+// Paint colours s for a terminal, unless NO_COLOR is set (no-color.org).
+func Paint(w io.Writer, code, s string) string {
+	if os.Getenv("NO_COLOR") != "" || !Terminal(w) {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+// The colours, as terminals number them.
+const (
+	Green = "32"
+	Red   = "31"
+	Faint = "2"
+)
+
+// List returns a list in one line.
+func List(s []string) string { return strings.Join(s, ", ") }
+
+// Reason writes rule, path, message and fix on lines a person reads; place is that of the
+// field that the reason names, or empty.
+func Reason(w io.Writer, kind string, r policies.Reason, place string) {
+	fmt.Fprintf(w, "  %s  %s", kind, text.Printable(r.Rule))
+	if r.Path != "" {
+		fmt.Fprintf(w, " at %s", text.Printable(r.Path))
+	}
+	if place != "" {
+		fmt.Fprintf(w, " %s", Paint(w, Faint, "("+text.Printable(place)+")"))
+	}
+	fmt.Fprintf(w, "\n          %s\n", text.Printable(r.Message))
+	if r.Fix != "" {
+		fmt.Fprintf(w, "          fix: %s\n", text.Printable(r.Fix))
+	}
+}
