@@ -59,7 +59,7 @@ func newRoot() *cobra.Command {
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w\nSee '%s --help' for usage.", err, cmd.Name())
+		return fmt.Errorf("%w\n%s", err, "See '"+cmd.Name()+" --help' for usage.")
 	})
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "leave everything running until Ctrl-C, to look around")
 	cmd.Flags().StringVar(&inside, demo.InsideFlag, "", "")
