@@ -27,6 +27,9 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/nodemode/diskmemory"
+	"github.com/skep-dev/skep/nodemode/evaluations"
+	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/policies"
 )
@@ -46,7 +49,7 @@ type Options struct {
 	Path string
 	// Auth tells a git server who asks.
 	Auth source.GitAuth
-	// Policies, Replaces and Signers are those of SettingsOptions.
+	// Policies, Replaces and Signers are those of settings.Options.
 	Policies, Replaces, Signers []string
 	// State is a folder of the host's own: keys, caches, sealed intents and the
 	// socket. Needed.
@@ -82,9 +85,9 @@ type Options struct {
 	Now func() time.Time
 }
 
-// settings are the options of LoadSettings.
-func (o Options) settings() SettingsOptions {
-	return SettingsOptions{Policies: o.Policies, Replaces: o.Replaces, Signers: o.Signers}
+// settings are the options of settings.Load.
+func (o Options) settings() settings.Options {
+	return settings.Options{Policies: o.Policies, Replaces: o.Replaces, Signers: o.Signers}
 }
 
 // source are the options of the source.
@@ -100,7 +103,7 @@ type Host struct {
 	images *registry.Client
 	sealer *intent.Sealer
 	// memory keeps what registries offered as signatures.
-	memory *diskMemory
+	memory *diskmemory.Memory
 	// agent is nil on a dry run.
 	agent   *agent.Agent
 	metrics *metrics
@@ -130,7 +133,7 @@ type Host struct {
 	origin source.Origin
 
 	// evaluations asks registries beside the goroutine that passes.
-	evaluations *evaluations
+	evaluations *evaluations.Queue
 
 	// mu guards what the socket reads and writes.
 	mu     sync.Mutex
@@ -154,7 +157,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	}
 	o.Now = clock.OrSystem(o.Now)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: newEvaluations(o.Now)}
+	h := &Host{opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{}, wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: evaluations.NewQueue(o.Now)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
@@ -200,14 +203,14 @@ const (
 // openState makes the state folder, locks it, and reads the sealing key or
 // makes one on first use.
 func (h *Host) openState() error {
-	h.memory = &diskMemory{dir: filepath.Join(h.opts.State, "memory"), most: maxMemoryBytes}
+	h.memory = &diskmemory.Memory{Dir: filepath.Join(h.opts.State, "memory"), MaxBytes: maxMemoryBytes}
 	if err := os.MkdirAll(h.opts.State, 0o700); err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
 	if err := kernel.CloseToOthers(h.opts.State); err != nil {
 		return fmt.Errorf("open state %s: %w", h.opts.State, err)
 	}
-	if err := os.MkdirAll(h.memory.dir, 0o700); err != nil {
+	if err := os.MkdirAll(h.memory.Dir, 0o700); err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(h.opts.State, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
@@ -235,7 +238,7 @@ func (h *Host) openState() error {
 
 // openGate reads the settings for the first time.
 func (h *Host) openGate(ctx context.Context) error {
-	s, err := LoadSettings(ctx, h.engine, h.opts.settings())
+	s, err := settings.Load(ctx, h.engine, h.opts.settings())
 	if err != nil {
 		return err
 	}
@@ -319,7 +322,7 @@ func (h *Host) Run(ctx context.Context, listen net.Listener) error {
 	err := h.loop(ctx, fail, changed)
 	cancel()
 	group.Wait()
-	h.evaluations.group.Wait()
+	h.evaluations.Wait()
 	return err
 }
 
@@ -339,7 +342,7 @@ func (h *Host) loop(ctx context.Context, fail <-chan error, changed <-chan struc
 			return nil
 		case err := <-fail:
 			return err
-		case <-h.evaluations.ended:
+		case <-h.evaluations.Ended():
 			if gather == nil {
 				gather = time.After(gathered)
 			}
@@ -379,16 +382,16 @@ func (h *Host) Once(ctx context.Context) (Status, error) {
 func (h *Host) whole(ctx context.Context) {
 	h.Sync(ctx)
 	for ctx.Err() == nil {
-		if idle := h.evaluations.idle(); idle {
+		if idle := h.evaluations.Idle(); idle {
 			// An answer that came before this look was signalled before it.
 			select {
-			case <-h.evaluations.ended:
+			case <-h.evaluations.Ended():
 			default:
 				return
 			}
 		} else {
 			select {
-			case <-h.evaluations.ended:
+			case <-h.evaluations.Ended():
 			case <-ctx.Done():
 				return
 			}

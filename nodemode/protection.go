@@ -67,7 +67,7 @@ type weighing struct {
 func (h *Host) weighs(all []standing) bool {
 	if revision := h.settings.evaluator.Revision(); h.weighed.revision != revision {
 		h.weighed = weighing{revision: revision, since: time.Now()}
-		time.AfterFunc(weighFor, h.evaluations.signal)
+		time.AfterFunc(weighFor, h.evaluations.Signal)
 	}
 	return time.Since(h.weighed.since) < weighFor && slices.ContainsFunc(all, func(s standing) bool { return s.Pending() })
 }

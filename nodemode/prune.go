@@ -36,7 +36,7 @@ const staleFor = 24 * time.Hour
 // old to count or too many. What cannot be pruned is no reason to stop.
 func (h *Host) prune(ctx context.Context) {
 	since := h.opts.Now().Sub(h.pruned)
-	full := h.images.Cache().Bytes() > cacheBytes || h.memory.held.Load() > memoryBytes
+	full := h.images.Cache().Bytes() > cacheBytes || h.memory.Held() > memoryBytes
 	if since < pruneSoon || since < pruneEvery && !full {
 		return
 	}
@@ -49,7 +49,7 @@ func (h *Host) prune(ctx context.Context) {
 	if _, err := h.images.Cache().Prune(ctx, registry.PruneOptions{MaxBytes: cacheBytes, MinAge: cacheSpares, Keep: keep}); err != nil {
 		h.opts.Log.Warn("prune bytecode cache", "error", err)
 	}
-	if err := h.memory.prune(memoryBytes, keep); err != nil {
+	if err := h.memory.Prune(memoryBytes, staleFor, keep); err != nil {
 		h.opts.Log.Warn("prune remembered signatures", "error", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/nodemode/diskmemory"
 	"github.com/skep-dev/skep/test/fixture/gitrepo"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
@@ -105,7 +106,7 @@ func TestAnObjectIsExpandedWithinTheGatesBounds(t *testing.T) {
 
 func TestOldSignaturesAreNotKept(t *testing.T) {
 	dir := t.TempDir()
-	m := &diskMemory{dir: dir, most: 1 << 30}
+	m := &diskmemory.Memory{Dir: dir, MaxBytes: 1 << 30}
 	name := func(what string) string { return filepath.Join(dir, "signatures.0123456789abcdef-sha256:"+what) }
 	for i, what := range []string{"oldest", "older", "active", "newer", "newest"} {
 		lay(t, name(what), 100, time.Duration(10-i)*time.Minute)
@@ -114,7 +115,7 @@ func TestOldSignaturesAreNotKept(t *testing.T) {
 	lay(t, name("stale-and-active"), 1, staleFor+time.Minute)
 	lay(t, filepath.Join(dir, ".new-1"), 1, staleFor+time.Minute)
 	keep := func(digest string) bool { return digest == "sha256:active" }
-	if err := m.prune(300, keep); err != nil {
+	if err := m.Prune(300, staleFor, keep); err != nil {
 		t.Fatal(err)
 	}
 	left := gitrepo.Content(t, dir)
@@ -123,13 +124,13 @@ func TestOldSignaturesAreNotKept(t *testing.T) {
 			t.Errorf("%s is kept: %v, want %v", what, is, want)
 		}
 	}
-	if len(left) != 3 || m.held.Load() != 300 {
-		t.Errorf("%d files are left, counted as %d bytes", len(left), m.held.Load())
+	if len(left) != 3 || m.Held() != 300 {
+		t.Errorf("%d files are left, counted as %d bytes", len(left), m.Held())
 	}
 	// Without room, nothing is kept.
-	m.most = 350
-	if err := m.Store("signatures.x-sha256:much", make([]byte, 51)); err != nil || exists(name("much")) || m.held.Load() != 300 {
-		t.Errorf("beyond the bound: %v, %d bytes", err, m.held.Load())
+	m.MaxBytes = 350
+	if err := m.Store("signatures.x-sha256:much", make([]byte, 51)); err != nil || exists(name("much")) || m.Held() != 300 {
+		t.Errorf("beyond the bound: %v, %d bytes", err, m.Held())
 	}
 	if err := m.Store("signatures.x-sha256:little", make([]byte, 50)); err != nil || len(gitrepo.Content(t, dir)) != 4 {
 		t.Errorf("within the bound: %v", err)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/nodemode/evaluations"
 )
 
 // slowRegistry serves a registry under another address. What trickles matches is
@@ -214,11 +215,11 @@ func TestAHangingRegistryHoldsOnePlace(t *testing.T) {
 	s := newStage(t)
 	slow := strings.Replace(s.push(first, "slow:v1", "team-a"), s.registry, s.slow.address, 1)
 	s.slow.slowly("/blobs/")
-	for i := range placesInTotal + placesOfARegistry {
+	for i := range evaluations.MaxAtOnce + evaluations.MaxOfARegistry {
 		s.define(fmt.Sprintf("slow-%d", i), slow)
 	}
 	h := s.open(func(o *Options) { o.Now = nil })
-	h.evaluations.slowAfter = 50 * time.Millisecond
+	h.evaluations.SlowAfter = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx, nil) }()
@@ -241,7 +242,7 @@ func TestTouchingADefinitionKeepsNothingOfARevokedSigner(t *testing.T) {
 		o.Interval = 200 * time.Millisecond
 		o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	})
-	h.evaluations.revocationWaits = 10 * time.Second
+	h.evaluations.RevocationWaits = 10 * time.Second
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx, nil) }()

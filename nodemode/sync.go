@@ -20,6 +20,8 @@ import (
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
+	"github.com/skep-dev/skep/nodemode/evaluations"
+	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
@@ -171,7 +173,7 @@ func (h *Host) refreshSettings(ctx context.Context) {
 		}
 		return
 	}
-	s, err := LoadSettings(ctx, h.engine, h.opts.settings())
+	s, err := settings.Load(ctx, h.engine, h.opts.settings())
 	if err != nil {
 		if ctx.Err() == nil {
 			h.settings.fail(err)
@@ -185,7 +187,7 @@ func (h *Host) refreshSettings(ctx context.Context) {
 
 // settle notes settings that are active now, and logs what their author may not have
 // meant where that is new.
-func (h *Host) settle(s Settings) {
+func (h *Host) settle(s settings.Settings) {
 	for _, caution := range s.Cautions {
 		if !slices.Contains(h.settings.cautions, caution) {
 			h.opts.Log.Warn(caution)
@@ -247,7 +249,11 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *UnloadPro
 	protection := h.protectSource(all)
 	revoked := h.settings.trust.Revoked()
 	atOnce(all, func(s *standing) { s.Running = h.hold(ctx, *s, revoked, anew) })
-	h.evaluations.retain(all)
+	there := map[string]bool{}
+	for _, one := range all {
+		there[uidOf(one.id)] = true
+	}
+	h.evaluations.Retain(there)
 	return all, protection
 }
 
@@ -272,15 +278,15 @@ func (h *Host) hold(ctx context.Context, s standing, revoked signing.Revocations
 	waits := false
 	held := h.settings.evaluator.EvaluateRunningBy(ctx, s.Request, s.RunningToEvaluate(), func(ctx context.Context, req gate.Request) (gate.Verdict, error) {
 		q := h.question(s, "running", req, req.Digest)
-		q.urgent = lifecycle.LostASigner(s.Live, revoked)
+		q.Urgent = lifecycle.LostASigner(s.Live, revoked)
 		verdict, err := h.evaluate(ctx, q, req, anew)
-		if waits = q.urgent && errors.Is(err, gate.ErrPending); waits && h.evaluations.overdue(q) {
-			err = errOverdue
+		if waits = q.Urgent && errors.Is(err, gate.ErrPending); waits && h.evaluations.Overdue(q) {
+			err = evaluations.ErrOverdue
 		}
 		return verdict, err
 	})
 	if !waits {
-		h.evaluations.waitsNoMore(uidOf(s.id))
+		h.evaluations.Decided(uidOf(s.id))
 	}
 	return held
 }
@@ -300,33 +306,33 @@ func atOnce(all []standing, do func(*standing)) {
 
 // question is what is asked about one application: about its definition, or about
 // what runs.
-func (h *Host) question(s standing, about string, req gate.Request, digest string) question {
+func (h *Host) question(s standing, about string, req gate.Request, digest string) evaluations.Question {
 	// An application that was read, or sealed, is JSON.
 	body, _ := json.Marshal(req.Application)
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %q", body, req.Requester.Username, digest))
-	return question{
-		name: uidOf(s.id) + "/" + about, subject: hex.EncodeToString(sum[:]), revision: h.settings.evaluator.Revision(),
-		registry: image.RegistryOf(req.Application.Body().Bytecode.Image),
+	return evaluations.Question{
+		Name: uidOf(s.id) + "/" + about, Subject: hex.EncodeToString(sum[:]), Revision: h.settings.evaluator.Revision(),
+		Registry: image.RegistryOf(req.Application.Body().Bytecode.Image),
 	}
 }
 
 // evaluate answers a question from memory, else by the last answer that a registry
 // was asked for, else with an error that says what is waited for.
-func (h *Host) evaluate(ctx context.Context, q question, req gate.Request, anew bool) (gate.Verdict, error) {
+func (h *Host) evaluate(ctx context.Context, q evaluations.Question, req gate.Request, anew bool) (gate.Verdict, error) {
 	evaluator := h.settings.evaluator
 	verdict, err := evaluator.Evaluate(registry.CacheOnly(ctx), req)
 	if !errors.Is(err, image.ErrNotAsked) {
-		h.evaluations.note(q, reply{verdict: verdict, err: err})
+		h.evaluations.Note(q, evaluations.Answer{Verdict: verdict, Err: err})
 		if !verdict.Outdated() || !anew {
 			return verdict, err
 		}
 	}
-	q.ask = func(ctx context.Context) (r reply) {
-		r.verdict, r.err = evaluator.Evaluate(ctx, req)
+	q.Ask = func(ctx context.Context) (r evaluations.Answer) {
+		r.Verdict, r.Err = evaluator.Evaluate(ctx, req)
 		return r
 	}
-	r := h.evaluations.ask(ctx, q, anew)
-	return r.verdict, r.err
+	r := h.evaluations.Ask(ctx, q, anew)
+	return r.Verdict, r.Err
 }
 
 // whyHidden is why an application was settled as it was, in words that name
@@ -441,22 +447,22 @@ func (h *Host) remember(ctx context.Context, all []standing) {
 // look asks what a tag stands for now, and notes the answer to the last such
 // question. Where nobody answers, what was found out before stays.
 func (h *Host) look(ctx context.Context, uid string, known *tag, ref string) {
-	q := question{name: uid + "/tag", subject: ref, registry: image.RegistryOf(ref)}
-	q.ask = func(ctx context.Context) reply {
+	q := evaluations.Question{Name: uid + "/tag", Subject: ref, Registry: image.RegistryOf(ref)}
+	q.Ask = func(ctx context.Context) evaluations.Answer {
 		ctx, cancel := context.WithTimeout(ctx, tagCheckTimeout)
 		defer cancel()
 		now, err := h.images.Resolve(ctx, ref)
-		return reply{digest: now.Digest, err: err}
+		return evaluations.Answer{Digest: now.Digest, Err: err}
 	}
-	if r, ok := h.evaluations.answered(q); ok && r.err == nil {
+	if r, ok := h.evaluations.Answered(q); ok && r.Err == nil {
 		known.moved = ""
-		if r.digest != known.digest {
-			known.moved = r.digest
+		if r.Digest != known.digest {
+			known.moved = r.Digest
 		}
 	}
 	if h.opts.Now().Sub(known.checked) >= tagCheckEvery {
 		known.checked = h.opts.Now()
-		h.evaluations.ask(ctx, q, true)
+		h.evaluations.Ask(ctx, q, true)
 	}
 }
 

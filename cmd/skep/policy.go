@@ -13,7 +13,7 @@ import (
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/nodemode"
+	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/text"
@@ -51,7 +51,7 @@ func newPolicyTest() *cobra.Command {
 			report, err := test(cmd.Context(), os.DirFS(args[0]))
 			if err != nil {
 				// The settings know the places of what is wrong in objects.
-				if _, placed := nodemode.LoadSettings(cmd.Context(), engine, nodemode.SettingsOptions{Policies: args}); placed != nil {
+				if _, placed := settings.Load(cmd.Context(), engine, settings.Options{Policies: args}); placed != nil {
 					return placed
 				}
 				return fmt.Errorf("test policies in %s: %w", args[0], err)

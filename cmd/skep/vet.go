@@ -15,7 +15,7 @@ import (
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/images"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/nodemode"
+	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
@@ -24,7 +24,7 @@ import (
 
 // gateFlags are what a command needs to evaluate definitions.
 type gateFlags struct {
-	nodemode.SettingsOptions
+	settings.Options
 	reg images.RegistryFlags
 }
 
@@ -43,19 +43,19 @@ func settingsFlags(cmd *cobra.Command, policies, replaces, signers *[]string) {
 // evaluate puts a gate together, of use until engine is closed, and warns of what the author of
 // signers and policies may not have meant.
 func (f *gateFlags) evaluator(cmd *cobra.Command, engine *policies.Engine) (*gate.Evaluator, error) {
-	settings, err := nodemode.LoadSettings(cmd.Context(), engine, f.SettingsOptions)
+	active, err := settings.Load(cmd.Context(), engine, f.Options)
 	if err != nil {
 		return nil, err
 	}
-	warn(cmd, settings.Cautions)
+	warn(cmd, active.Cautions)
 	client, err := f.reg.Client()
 	if err != nil {
 		return nil, err
 	}
 	return gate.New(gate.Options{
 		Images:   client,
-		Trust:    settings.Trust,
-		Policies: settings.Policies,
+		Trust:    active.Trust,
+		Policies: active.Policies,
 	})
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
-	"github.com/skep-dev/skep/nodemode"
+	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/text"
@@ -187,7 +187,7 @@ func NewVerify(limit time.Duration) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			engine := policies.NewEngine(policies.EngineOptions{})
 			defer engine.Close()
-			settings, err := nodemode.LoadSettings(cmd.Context(), engine, nodemode.SettingsOptions{Signers: signers})
+			active, err := settings.Load(cmd.Context(), engine, settings.Options{Signers: signers})
 			if err != nil {
 				return err
 			}
@@ -202,10 +202,10 @@ func NewVerify(limit time.Duration) *cobra.Command {
 					return err
 				}
 				done := display.Working(cmd, "collecting signatures of %s", args[0])
-				found, err := signing.Collect(ctx, client, r, settings.Trust.Repositories()...)
+				found, err := signing.Collect(ctx, client, r, active.Trust.Repositories()...)
 				done()
 				if err == nil {
-					evidence, err = settings.Trust.Verify(ctx, found, time.Now())
+					evidence, err = active.Trust.Verify(ctx, found, time.Now())
 				}
 				return err
 			})

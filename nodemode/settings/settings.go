@@ -1,4 +1,7 @@
-package nodemode
+// Package settings reads the admins' side of node mode: policies, and signers.
+//
+// It reads them whole or not at all, and decides nothing by them.
+package settings
 
 import (
 	"context"
@@ -24,8 +27,8 @@ type Settings struct {
 	Cautions []string
 }
 
-// SettingsOptions say where settings are read from.
-type SettingsOptions struct {
+// Options say where settings are read from.
+type Options struct {
 	// Policies are folders that policies.Load reads, and names of profiles that ship
 	// with Skep. The built-in baseline is added to them.
 	Policies []string
@@ -36,9 +39,9 @@ type SettingsOptions struct {
 	Signers []string
 }
 
-// LoadSettings reads them whole or not at all. The Set is of use until engine is
+// Load reads them whole or not at all. The Set is of use until engine is
 // closed.
-func LoadSettings(ctx context.Context, engine *policies.Engine, o SettingsOptions) (Settings, error) {
+func Load(ctx context.Context, engine *policies.Engine, o Options) (Settings, error) {
 	all, err := o.policies(ctx)
 	if err != nil {
 		return Settings{}, err
@@ -78,7 +81,7 @@ func cautions(all []policies.Policy, trust *signing.Trust) []string {
 }
 
 // policies reads those that are named.
-func (o SettingsOptions) policies(ctx context.Context) ([]policies.Policy, error) {
+func (o Options) policies(ctx context.Context) ([]policies.Policy, error) {
 	replaces := make([]v1alpha1.BuiltinPolicy, len(o.Replaces))
 	for i, name := range o.Replaces {
 		if slices.Contains(o.Policies, name) {
