@@ -24,7 +24,7 @@ type application struct {
 	unkept   bool
 	// tried is the serial of the newest intent that was worked on once.
 	tried int64
-	// loaded are the revisions that were in the kernel after the last pass.
+	// loaded are the revisions that were in the kernel after the last reconcile.
 	loaded []string
 	// exhausted tells that it is a tombstone and that nothing is left of what it is of.
 	exhausted bool
@@ -37,9 +37,9 @@ type application struct {
 
 	failures int
 	retryAt  time.Time
-	// faltered tells that a version of it could not be had, and none was whole since:
+	// failedBefore tells that a version of it could not be had, and none was whole since:
 	// nobody waits for it.
-	faltered bool
+	failedBefore bool
 	// refused says, by serial, why a version could not be had; failed are the
 	// actions that failed. Neither is tried again before retryAt.
 	refused map[int64]error
@@ -105,7 +105,7 @@ func (a *Agent) Batch(accept func()) {
 }
 
 func (a *Agent) accept(e intent.Envelope) error {
-	o, err := a.trusted().Open(e)
+	o, err := a.accepted.trusted().Open(e)
 	if err != nil {
 		return fmt.Errorf("accept intent: %w", err)
 	}
@@ -121,9 +121,9 @@ func (a *Agent) storeAccepted(o intent.Opened, e intent.Envelope) error {
 	if err := kernel.CheckName("uid", p.UID); err != nil {
 		return err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	app, old := &application{Known: version.Known{Newest: o}, envelope: e}, a.apps[p.UID]
+	a.accepted.mu.Lock()
+	defer a.accepted.mu.Unlock()
+	app, old := &application{Known: version.Known{Newest: o}, envelope: e}, a.accepted.apps[p.UID]
 	if old != nil {
 		switch have := old.Newest.Payload().Serial; {
 		case p.Serial < have:
@@ -140,8 +140,8 @@ func (a *Agent) storeAccepted(o intent.Opened, e intent.Envelope) error {
 	}
 	// What is to run no more goes though the disk is full.
 	app.unkept = err != nil
-	a.apps[p.UID] = app
-	a.unsettle()
+	a.accepted.apps[p.UID] = app
+	a.accepted.unsettle()
 	return err
 }
 
@@ -150,12 +150,12 @@ func (a *Agent) storeAccepted(o intent.Opened, e intent.Envelope) error {
 func (a *Agent) acceptAgain(app *application, p intent.Payload, e intent.Envelope) error {
 	if !reflect.DeepEqual(p, app.Newest.Payload()) {
 		app.conflict = fmt.Errorf("serial %d: %w; what runs is kept: change the application, which seals a newer one", p.Serial, intent.ErrConflict)
-		a.unsettle()
+		a.accepted.unsettle()
 		return app.conflict
 	}
 	if app.conflict != nil {
 		app.conflict = nil
-		a.unsettle()
+		a.accepted.unsettle()
 	}
 	if !app.unkept && bytes.Equal(e, app.envelope) {
 		return nil
@@ -183,9 +183,9 @@ func (a *Agent) keepAnew(app *application, p intent.Payload, e intent.Envelope) 
 // has an intent where intents come from, which is to know all of them: an older
 // one that came back from there would be as good as new.
 func (a *Agent) Forget(there func(uid string) bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for uid, app := range a.apps {
+	a.accepted.mu.Lock()
+	defer a.accepted.mu.Unlock()
+	for uid, app := range a.accepted.apps {
 		if !app.exhausted || there(uid) {
 			continue
 		}
@@ -193,7 +193,7 @@ func (a *Agent) Forget(there func(uid string) bool) {
 			a.opts.Log.Error("forget a tombstone", "application", app.Newest.Payload().Application.String(), "error", err)
 			continue
 		}
-		delete(a.apps, uid)
+		delete(a.accepted.apps, uid)
 	}
 }
 
@@ -201,7 +201,7 @@ func (a *Agent) Forget(there func(uid string) bool) {
 // intent of its was the newest.
 func (app *application) inherit(old *application) {
 	app.Deployed, app.checked, app.lacks, app.maps, app.status = old.Deployed, old.checked, old.lacks, old.maps, old.status
-	app.loaded, app.faltered = old.loaded, old.faltered
+	app.loaded, app.failedBefore = old.loaded, old.failedBefore
 }
 
 // keepAccepted writes an accepted intent to disk. By one that ends what may run
@@ -222,7 +222,7 @@ func (a *Agent) restore() error {
 		return err
 	}
 	for _, k := range all {
-		o, err := a.trusted().Open(k.Envelope)
+		o, err := a.accepted.trusted().Open(k.Envelope)
 		if err != nil {
 			a.opts.Log.Error("kept intent does not open; what runs by it is kept", "path", k.Path, "error", err)
 			continue
@@ -233,10 +233,10 @@ func (a *Agent) restore() error {
 			a.opts.Log.Error("kept intent is another application's than its file's name says; it is passed over", "application", o.Payload().Application.String(), "path", k.Path)
 			continue
 		}
-		app := a.apps[uid]
+		app := a.accepted.apps[uid]
 		if app == nil {
 			app = &application{Known: version.Known{Newest: o}, envelope: k.Envelope}
-			a.apps[uid] = app
+			a.accepted.apps[uid] = app
 		}
 		if k.Kind == statedir.Deployed {
 			app.Deployed = &o
@@ -249,15 +249,15 @@ func (a *Agent) restore() error {
 }
 
 // wakeUp wakes Run.
-func (a *Agent) wakeUp() {
+func (e *env) wakeUp() {
 	select {
-	case a.wake <- struct{}{}:
+	case e.wake <- struct{}{}:
 	default:
 	}
 }
 
 // unsettle makes Settled wait again. The caller holds mu.
-func (a *Agent) unsettle() {
+func (a *accepted) unsettle() {
 	select {
 	case <-a.settled:
 		a.settled = make(chan struct{})

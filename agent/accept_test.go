@@ -28,7 +28,7 @@ func TestAnIntentThatComesDuringAPassFallsBackToWhatThatPassMadeRun(t *testing.T
 	o := w.options()
 	attached := 0
 	o.Observer = attachments(func() {
-		// The pass that attaches version two does not know of version three.
+		// The reconcile that attaches version two does not know of version three.
 		if attached++; attached == 2 {
 			if err := a.Accept(three); err != nil {
 				t.Error(err)

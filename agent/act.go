@@ -25,7 +25,7 @@ import (
 // act does the actions in order. One that fails stops no other, but keeps what
 // its application runs from being dropped, and links of the version before from
 // being detached.
-func (p *pass) act(actions []plan.Action) {
+func (p *reconcile) act(actions []plan.Action) {
 	stuck, carried := p.incomplete(), false
 	for _, a := range actions {
 		if !carried && !p.ends(a) {
@@ -56,7 +56,7 @@ func (p *pass) act(actions []plan.Action) {
 }
 
 // ends reports whether an action starts nothing.
-func (p *pass) ends(a plan.Action) bool {
+func (p *reconcile) ends(a plan.Action) bool {
 	switch a.Verb {
 	case plan.Detach, plan.Drop, plan.Forget:
 		return true
@@ -68,7 +68,7 @@ func (p *pass) ends(a plan.Action) bool {
 
 // incomplete are the applications whose newest version lacks a target that is to
 // be there, and was never whole here.
-func (p *pass) incomplete() map[string]bool {
+func (p *reconcile) incomplete() map[string]bool {
 	all := map[string]bool{}
 	for _, app := range p.apps {
 		uid := app.Newest.Payload().UID
@@ -79,7 +79,7 @@ func (p *pass) incomplete() map[string]bool {
 
 // unproven reports whether the newest version is to run, and was never whole here
 // while another one was.
-func (p *pass) unproven(uid string) bool {
+func (p *reconcile) unproven(uid string) bool {
 	app, out := p.applicationOf(uid), p.outcomes[uid]
 	return app != nil && out != nil && out.Live == &app.Newest && app.IsUpdate()
 }
@@ -87,7 +87,7 @@ func (p *pass) unproven(uid string) bool {
 // standsIn reports whether links of a revision stay until the newest version is
 // whole here: in a cluster where the intent names it, and it is for this node. The
 // newest version's bytes at other places than it has are no longer its own.
-func (p *pass) standsIn(uid, revision string) bool {
+func (p *reconcile) standsIn(uid, revision string) bool {
 	if !p.unproven(uid) || p.opts.Node == "" {
 		return p.unproven(uid)
 	}
@@ -95,7 +95,7 @@ func (p *pass) standsIn(uid, revision string) bool {
 }
 
 // concerned are the applications that a chain has and those that it is to have.
-func (p *pass) concerned(a plan.Action) []string {
+func (p *reconcile) concerned(a plan.Action) []string {
 	members := slices.Clone(a.Members)
 	if c := p.live.Chains[a.Ifindex]; c != nil && c.Version != nil {
 		members = append(members, c.Version.Members...)
@@ -104,7 +104,7 @@ func (p *pass) concerned(a plan.Action) []string {
 }
 
 // runsYet reports whether a chain runs what is to be dropped.
-func (p *pass) runsYet(a plan.Action) bool {
+func (p *reconcile) runsYet(a plan.Action) bool {
 	return slices.ContainsFunc(p.live.Members(a.UID), func(m plan.Member) bool {
 		return a.Verb == plan.Forget || m.Revision == a.Revision
 	})
@@ -112,7 +112,7 @@ func (p *pass) runsYet(a plan.Action) bool {
 
 // named says which applications an action is about, by their names; by the UID of one
 // that is not known any more.
-func (p *pass) named(a plan.Action) string {
+func (p *reconcile) named(a plan.Action) string {
 	uids := []string{a.UID}
 	if a.Verb == plan.SetChain {
 		uids = nil
@@ -122,13 +122,13 @@ func (p *pass) named(a plan.Action) string {
 	}
 	names := make([]string, len(uids))
 	for i, uid := range uids {
-		names[i] = p.nameOf(uid)
+		names[i] = p.accepted.nameOf(uid)
 	}
 	return strings.Join(names, ", ")
 }
 
 // try does an action and notes how it went.
-func (p *pass) try(owners []string, a plan.Action) error {
+func (p *reconcile) try(owners []string, a plan.Action) error {
 	err := p.awaitTarget(a)
 	var drift Drift
 	if err == nil {
@@ -147,7 +147,7 @@ func (p *pass) try(owners []string, a plan.Action) error {
 
 // awaitTarget fails with a *targets.UnansweredError while the target of an action is not
 // found.
-func (p *pass) awaitTarget(a plan.Action) error {
+func (p *reconcile) awaitTarget(a plan.Action) error {
 	switch a.Verb {
 	case plan.Attach, plan.Overlap, plan.Move:
 		return p.targets.Await(a.Attachment)
@@ -157,7 +157,7 @@ func (p *pass) awaitTarget(a plan.Action) error {
 }
 
 // timed does an action, and tells how long it took and what it healed.
-func (p *pass) timed(a plan.Action, drift Drift) error {
+func (p *reconcile) timed(a plan.Action, drift Drift) error {
 	began := p.opts.Clock()
 	err := p.do(a)
 	if hook := attaches(a); hook != "" {
@@ -171,7 +171,7 @@ func (p *pass) timed(a plan.Action, drift Drift) error {
 
 // backedOff returns the error of an action that failed a short while ago, and notes
 // it for its owners: it is not tried for any of them.
-func (p *pass) backedOff(owners []string, a plan.Action) error {
+func (p *reconcile) backedOff(owners []string, a plan.Action) error {
 	lately := p.failedLately(a)
 	for _, uid := range owners {
 		if out := p.outcomes[uid]; out != nil && lately != nil {
@@ -182,7 +182,7 @@ func (p *pass) backedOff(owners []string, a plan.Action) error {
 }
 
 // failedLately returns the error of an action that is not to be tried again yet.
-func (p *pass) failedLately(a plan.Action) error {
+func (p *reconcile) failedLately(a plan.Action) error {
 	if a.Verb == plan.SetChain {
 		return p.attempts.Last(a.String(), p.now, p.opts.BackOff.Longest())
 	}
@@ -193,7 +193,7 @@ func (p *pass) failedLately(a plan.Action) error {
 }
 
 // note remembers how an action went.
-func (p *pass) note(uid string, a plan.Action, err error) {
+func (p *reconcile) note(uid string, a plan.Action, err error) {
 	if err != nil {
 		out := p.outcomes[uid]
 		if out == nil {
@@ -224,7 +224,7 @@ func (p *pass) note(uid string, a plan.Action, err error) {
 	}
 }
 
-func (p *pass) do(a plan.Action) error {
+func (p *reconcile) do(a plan.Action) error {
 	switch a.Verb {
 	case plan.Attach:
 		return p.attach(a)
@@ -247,7 +247,7 @@ func (p *pass) do(a plan.Action) error {
 }
 
 // attach makes a link and lets the one go that it stands in for.
-func (p *pass) attach(a plan.Action) error {
+func (p *reconcile) attach(a plan.Action) error {
 	program, err := p.programOf(a)
 	if err != nil {
 		return err
@@ -255,7 +255,7 @@ func (p *pass) attach(a plan.Action) error {
 	return p.attachProgram(a, program)
 }
 
-func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
+func (p *reconcile) attachProgram(a plan.Action, program *ebpf.Program) error {
 	old := p.live.Links[a.UID][a.Attachment.Key()]
 	target, err := p.targets.Find(a.Attachment)
 	if err != nil {
@@ -266,7 +266,7 @@ func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
 	if err != nil {
 		return err
 	}
-	pinned, err := p.store.PinLink(a.UID, a.Attachment, l)
+	pinned, err := p.pins.PinLink(a.UID, a.Attachment, l)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -278,7 +278,7 @@ func (p *pass) attachProgram(a plan.Action, program *ebpf.Program) error {
 	return nil
 }
 
-func (p *pass) programOf(a plan.Action) (*ebpf.Program, error) {
+func (p *reconcile) programOf(a plan.Action) (*ebpf.Program, error) {
 	r := p.live.Revisions[a.UID][a.Revision]
 	if r == nil || r.Programs[a.Attachment.Instance] == nil {
 		return nil, fmt.Errorf("attach %s: revision %s of it is not in the kernel", a.Attachment.Instance, a.Revision)
@@ -287,7 +287,7 @@ func (p *pass) programOf(a plan.Action) (*ebpf.Program, error) {
 }
 
 // neighbours are our links on the same ordered hook and interface.
-func (p *pass) neighbours(a plan.Action) attach.Neighbours {
+func (p *reconcile) neighbours(a plan.Action) attach.Neighbours {
 	var n attach.Neighbours
 	if h, ok := hook.Lookup(a.Attachment.Hook); !ok || h.Sharing != hook.Ordered {
 		return n
@@ -311,7 +311,7 @@ func (p *pass) neighbours(a plan.Action) attach.Neighbours {
 
 // move gives a link another place on its hook: a second copy runs there before
 // the first one goes, since the kernel moves none.
-func (p *pass) move(a plan.Action) error {
+func (p *reconcile) move(a plan.Action) error {
 	if _, err := p.programOf(a); err != nil {
 		return err
 	}
@@ -330,7 +330,7 @@ func (p *pass) move(a plan.Action) error {
 }
 
 // update swaps the program under a link that stays.
-func (p *pass) update(a plan.Action) error {
+func (p *reconcile) update(a plan.Action) error {
 	l := p.live.Links[a.UID][a.Attachment.Key()]
 	program, err := p.programOf(a)
 	if err != nil {
@@ -341,7 +341,7 @@ func (p *pass) update(a plan.Action) error {
 	} else if err != nil {
 		return fmt.Errorf("update %s on %s %s: %w", a.Attachment.Program, a.Attachment.Hook, a.Attachment.Target, err)
 	}
-	if err := p.store.Describe(a.UID, a.Attachment); err != nil {
+	if err := p.pins.Describe(a.UID, a.Attachment); err != nil {
 		return err
 	}
 	l.Attachment = a.Attachment
@@ -372,10 +372,10 @@ func isUnusable(err error) bool {
 }
 
 // setChain gives an interface's link the program of the members.
-func (p *pass) setChain(a plan.Action) error {
+func (p *reconcile) setChain(a plan.Action) error {
 	c := p.live.Chains[a.Ifindex]
 	if len(a.Members) == 0 {
-		if err := p.store.RemoveChain(c); err != nil {
+		if err := p.pins.RemoveChain(c); err != nil {
 			return err
 		}
 		delete(p.live.Chains, a.Ifindex)
@@ -392,13 +392,13 @@ func (p *pass) setChain(a plan.Action) error {
 		return err
 	}
 	// Who waited for this one is next.
-	p.again = p.again || p.behind[a.Ifindex]
+	p.again = p.again || p.chains.behind[a.Ifindex]
 	return p.dropFormer(p.live.Chains[a.Ifindex])
 }
 
 // runVersion pins a version and has the interface's link run it.
-func (p *pass) runVersion(a plan.Action, v *kernel.ChainVersion, c *kernel.Chain) error {
-	if err := p.store.PinChainVersion(a.Ifindex, v); err != nil {
+func (p *reconcile) runVersion(a plan.Action, v *kernel.ChainVersion, c *kernel.Chain) error {
+	if err := p.pins.PinChainVersion(a.Ifindex, v); err != nil {
 		return err
 	}
 	if c == nil {
@@ -417,8 +417,8 @@ func (p *pass) runVersion(a plan.Action, v *kernel.ChainVersion, c *kernel.Chain
 
 // dropFormer removes the pins of the versions that an interface's link does not
 // run any more.
-func (p *pass) dropFormer(c *kernel.Chain) error {
-	if err := p.store.DropChainVersions(c); err != nil {
+func (p *reconcile) dropFormer(c *kernel.Chain) error {
+	if err := p.pins.DropChainVersions(c); err != nil {
 		return err
 	}
 	c.Former = nil
@@ -427,8 +427,8 @@ func (p *pass) dropFormer(c *kernel.Chain) error {
 
 // versionOf returns the chain that was loaded for the action, or the one that
 // runs, where only its link is to be made anew.
-func (p *pass) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, error) {
-	if v := p.versions[a.Ifindex]; v != nil && slices.Equal(v.Members, a.Members) {
+func (p *reconcile) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, error) {
+	if v := p.chains.versions[a.Ifindex]; v != nil && slices.Equal(v.Members, a.Members) {
 		return p.takeLoaded(a.Ifindex), nil
 	}
 	if c != nil && c.Version != nil && slices.Equal(c.Version.Members, a.Members) {
@@ -441,7 +441,7 @@ func (p *pass) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, 
 	return v, err
 }
 
-func (p *pass) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
+func (p *reconcile) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
 	if c.Version != nil && c.Version != v {
 		c.Former = append(c.Former, c.Version.Members...)
 		p.logClose("replaced chain", c.Version)
@@ -449,14 +449,14 @@ func (p *pass) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
 	c.Version = v
 }
 
-func (p *pass) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Chain) error {
+func (p *reconcile) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Chain) error {
 	l, err := attach.To(attach.Request{Program: v.Program,
 		Attachment: plan.Attachment{Program: describeMembers(a.Members), Hook: plan.XDP,
 			Target: plan.Target{Ifindex: a.Ifindex, Interface: a.Interface}}})
 	if err != nil {
 		return err
 	}
-	if err := p.store.PinChainLink(a.Ifindex, l); err != nil {
+	if err := p.pins.PinChainLink(a.Ifindex, l); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	c := &kernel.Chain{Ifindex: a.Ifindex, Link: l, Version: v}
@@ -470,7 +470,7 @@ func (p *pass) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Ch
 		p.logClose("severed chain", old)
 	}
 	p.live.Chains[a.Ifindex] = c
-	p.look.Changed(p.store.ChainPath(a.Ifindex))
+	p.look.Changed(p.pins.ChainPath(a.Ifindex))
 	return nil
 }
 
@@ -482,7 +482,7 @@ func describeMembers(members []plan.Member) string {
 }
 
 // noteChain remembers how an action on a chain went.
-func (p *pass) noteChain(a plan.Action, err error) {
+func (p *reconcile) noteChain(a plan.Action, err error) {
 	if a.Verb != plan.SetChain || isPending(err) {
 		return
 	}

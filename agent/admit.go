@@ -33,10 +33,10 @@ var errQueued = errors.New("it waits for another application")
 
 // admit grants the limits of each place before anything is loaded: first to what
 // runs there, then to what this node remembers to have run there, then to the
-// oldest application. What does not fit is taken out of the pass, with an error.
+// oldest application. What does not fit is taken out of the reconcile, with an error.
 // Only what can be counted is looked at here; the verifier has its say later.
-func (p *pass) admit() {
-	p.present = history.Present(p.look.State.Interfaces, p.look.State.Links, p.look.State.Chains)
+func (p *reconcile) admit() {
+	p.admission.present = history.Present(p.look.State.Interfaces, p.look.State.Links, p.look.State.Chains)
 	p.leaveOutAsBefore()
 	for range 3*len(p.apps) + len(p.want.Applications)*(len(p.look.State.Interfaces)+1) {
 		if !p.refuseUnfit() {
@@ -48,7 +48,7 @@ func (p *pass) admit() {
 // refuseUnfit refuses what does not fit at the first place where anything does
 // not, and reports whether it did. A version that takes the place of what was
 // refused may change what fits elsewhere.
-func (p *pass) refuseUnfit() bool {
+func (p *reconcile) refuseUnfit() bool {
 	places := p.claims()
 	for _, place := range slices.SortedFunc(maps.Keys(places), comparePlaces) {
 		claims := places[place]
@@ -81,7 +81,7 @@ func comparePlaces(a, b plan.Place) int {
 }
 
 // claims are those of the applications that are to run, by place.
-func (p *pass) claims() map[plan.Place][]claim {
+func (p *reconcile) claims() map[plan.Place][]claim {
 	all := map[plan.Place][]claim{}
 	for _, app := range p.want.Applications {
 		programs := map[plan.Place][]string{}
@@ -95,7 +95,7 @@ func (p *pass) claims() map[plan.Place][]claim {
 			all[place] = append(all[place], p.claimOf(app, place, names))
 		}
 	}
-	for at, one := range p.present {
+	for at, one := range p.admission.present {
 		if i := slices.IndexFunc(p.look.State.Interfaces, func(i plan.Interface) bool { return i.Name == at.Interface }); i >= 0 && slices.Contains(p.want.Frozen, at.UID) {
 			place := plan.Place{Hook: at.Hook, Ifindex: p.look.State.Interfaces[i].Index, Interface: at.Interface}
 			all[place] = append(all[place], p.frozenClaim(at, one))
@@ -105,11 +105,11 @@ func (p *pass) claims() map[plan.Place][]claim {
 }
 
 // claimOf is the claim of one application to one place.
-func (p *pass) claimOf(app plan.Application, place plan.Place, programs []string) claim {
+func (p *reconcile) claimOf(app plan.Application, place plan.Place, programs []string) claim {
 	slices.Sort(programs)
 	c := claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity}, revision: app.Revision, programs: programs}
 	at := history.At{UID: app.UID, Hook: place.Hook, Interface: place.Interface}
-	now, runs := p.present[at]
+	now, runs := p.admission.present[at]
 	before, ran := p.history.Records[at]
 	switch {
 	case runs && now.Covers(app.Revision, programs):
@@ -125,7 +125,7 @@ func (p *pass) claimOf(app plan.Application, place plan.Place, programs []string
 }
 
 // frozenClaim is that of what runs and is left as it is.
-func (p *pass) frozenClaim(at history.At, now history.Record) claim {
+func (p *reconcile) frozenClaim(at history.At, now history.Record) claim {
 	c := claim{Claim: plan.Claim{UID: at.UID, Seniority: plan.Running}, revision: now.Revision, programs: now.Programs}
 	if app := p.applicationOf(at.UID); app != nil {
 		c.Identity = app.Newest.Payload().Application
@@ -134,20 +134,20 @@ func (p *pass) frozenClaim(at history.At, now history.Record) claim {
 }
 
 // createdAt is when an application was created, as its newest intent says.
-func (p *pass) createdAt(uid string) int64 {
-	if p.created == nil {
-		p.created = map[string]int64{}
+func (p *reconcile) createdAt(uid string) int64 {
+	if p.admission.created == nil {
+		p.admission.created = map[string]int64{}
 		for _, app := range p.apps {
 			payload := app.Newest.Payload()
-			p.created[payload.UID] = payload.CreatedAt()
+			p.admission.created[payload.UID] = payload.CreatedAt()
 		}
 	}
-	return p.created[uid]
+	return p.admission.created[uid]
 }
 
 // measured are the claims with what they take, and those of applications that ran
 // at the place and will again, which cannot be had at present: their room is kept.
-func (p *pass) measured(place plan.Place, claims []claim) []plan.Claim {
+func (p *reconcile) measured(place plan.Place, claims []claim) []plan.Claim {
 	var all []plan.Claim
 	here := map[string]bool{}
 	for _, c := range claims {
@@ -155,12 +155,12 @@ func (p *pass) measured(place plan.Place, claims []claim) []plan.Claim {
 		c.Need = p.needOf(c.UID, place.Hook, c.revision, c.programs)
 		all = append(all, c.Claim)
 	}
-	return append(all, p.keptRoom(place, here)...)
+	return append(all, p.keptClaims(place, here)...)
 }
 
-// keptRoom are the claims of applications that ran at a place and will again, but for
+// keptClaims are the claims of applications that ran at a place and will again, but for
 // those that are here.
-func (p *pass) keptRoom(place plan.Place, here map[string]bool) []plan.Claim {
+func (p *reconcile) keptClaims(place plan.Place, here map[string]bool) []plan.Claim {
 	var all []plan.Claim
 	for at, one := range p.history.Records {
 		if at.Hook != place.Hook || at.Interface != place.Interface || here[at.UID] || p.forgets(at, true) {
@@ -176,7 +176,7 @@ func (p *pass) keptRoom(place plan.Place, here map[string]bool) []plan.Claim {
 
 // needOf is what programs of a revision take of a place. What is not measured counts
 // as its programs alone: the kernel tells what is wrong with it.
-func (p *pass) needOf(uid, hookName, revision string, programs []string) plan.Need {
+func (p *reconcile) needOf(uid, hookName, revision string, programs []string) plan.Need {
 	need := plan.Need{Programs: len(programs)}
 	switch hookName {
 	case plan.MapMemory().Hook:
@@ -195,7 +195,7 @@ func (p *pass) needOf(uid, hookName, revision string, programs []string) plan.Ne
 }
 
 // knownNeed finds what the same programs took where they ran.
-func (p *pass) knownNeed(uid, revision string, programs []string) (plan.Need, bool) {
+func (p *reconcile) knownNeed(uid, revision string, programs []string) (plan.Need, bool) {
 	for at, one := range p.history.Records {
 		if at.UID == uid && at.Hook == plan.XDP && one.Equals(revision, programs) {
 			return one.Need, true
@@ -205,7 +205,7 @@ func (p *pass) knownNeed(uid, revision string, programs []string) (plan.Need, bo
 }
 
 // limits are those of a place.
-func (p *pass) limits(place plan.Place) plan.Limits {
+func (p *reconcile) limits(place plan.Place) plan.Limits {
 	if place.Hook == plan.XDP {
 		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: p.opts.NamespaceShare}
 	}
@@ -225,16 +225,16 @@ func (p *pass) limits(place plan.Place) plan.Limits {
 	return plan.Limits{Programs: max(1, attach.MaxTCX-others), SharePercent: p.opts.NamespaceShare}
 }
 
-// refuseAt takes a version out of the pass that does not fit at a place. One that
+// refuseAt takes a version out of the reconcile that does not fit at a place. One that
 // runs or ran at other places is left out of this one alone: who fills one
 // interface takes nobody away from another.
-func (p *pass) refuseAt(place plan.Place, c claim, err error) {
+func (p *reconcile) refuseAt(place plan.Place, c claim, err error) {
 	at := history.At{UID: c.UID, Hook: place.Hook, Interface: place.Interface}
 	if c.Seniority == plan.Remembered && crowded(err) {
 		// Others run in its place now.
-		p.lost[at] = true
+		p.admission.lost[at] = true
 	}
-	if _, runs := p.present[at]; !runs && p.runsElsewhere(at, c.revision) {
+	if _, runs := p.admission.present[at]; !runs && p.runsElsewhere(at, c.revision) {
 		p.leaveOut(place, c.UID, err)
 		return
 	}
@@ -253,12 +253,12 @@ func crowded(err error) bool {
 
 // runsElsewhere reports whether the version that an application is to have runs, or
 // ran last, at another of the places that it is to have.
-func (p *pass) runsElsewhere(here history.At, revision string) bool {
+func (p *reconcile) runsElsewhere(here history.At, revision string) bool {
 	i := slices.IndexFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == here.UID })
 	return i >= 0 && slices.ContainsFunc(p.want.Applications[i].Attachments, func(a plan.Attachment) bool {
 		at := history.At{UID: here.UID, Hook: a.Hook, Interface: a.Interface}
 		if history.IsLimited(a.Hook) {
-			return at != here && (p.present[at].Covers(revision, []string{a.Program}) || p.history.Records[at].Covers(revision, []string{a.Program}))
+			return at != here && (p.admission.present[at].Covers(revision, []string{a.Program}) || p.history.Records[at].Covers(revision, []string{a.Program}))
 		}
 		return slices.ContainsFunc(p.look.State.Links, func(l plan.Link) bool {
 			return l.UID == here.UID && l.Revision == revision && l.Attachment.Key() == a.Key()
@@ -267,7 +267,7 @@ func (p *pass) runsElsewhere(here history.At, revision string) bool {
 }
 
 // leaveOut goes on with an application at its other places.
-func (p *pass) leaveOut(place plan.Place, uid string, err error) {
+func (p *reconcile) leaveOut(place plan.Place, uid string, err error) {
 	i := slices.IndexFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == uid })
 	app, out := p.applicationOf(uid), p.outcomes[uid]
 	if i < 0 || app == nil || out == nil {
@@ -296,7 +296,7 @@ func (p *pass) leaveOut(place plan.Place, uid string, err error) {
 
 // leaveOutAsBefore leaves out what did not fit a short while ago, without another
 // look.
-func (p *pass) leaveOutAsBefore() {
+func (p *reconcile) leaveOutAsBefore() {
 	for _, app := range p.apps {
 		if len(app.leftOut) == 0 {
 			continue
@@ -315,7 +315,7 @@ func (p *pass) leaveOutAsBefore() {
 }
 
 // wantsAt reports whether an application is to run at a place.
-func (p *pass) wantsAt(uid string, place plan.Place) bool {
+func (p *reconcile) wantsAt(uid string, place plan.Place) bool {
 	return slices.ContainsFunc(p.want.Applications, func(a plan.Application) bool {
 		return a.UID == uid && slices.ContainsFunc(a.Attachments, func(at plan.Attachment) bool {
 			return at.Hook == place.Hook && at.Ifindex == place.Ifindex
@@ -327,7 +327,7 @@ func (p *pass) wantsAt(uid string, place plan.Place) bool {
 // and is fetched or loaded: what they take is not known yet. Nobody waits for an
 // application that failed, and nobody for longer than orderWait: who changes again
 // and again would keep a place for ever.
-func (p *pass) postponeYounger(place plan.Place, claims []claim) bool {
+func (p *reconcile) postponeYounger(place plan.Place, claims []claim) bool {
 	oldest, waits := plan.Claim{}, false
 	for _, c := range p.newcomersOnTheirWay()[place] {
 		if !waits || c.Precedes(oldest) < 0 {
@@ -358,7 +358,7 @@ const orderWaits = 2
 
 // waitedEnough reports whether an application waited at a place for as long as it
 // has to, and else counts from now, unless it waits already.
-func (p *pass) waitedEnough(at history.At) bool {
+func (p *reconcile) waitedEnough(at history.At) bool {
 	since, waits := p.waiting[at]
 	if !waits {
 		p.waiting[at] = p.now
@@ -369,7 +369,7 @@ func (p *pass) waitedEnough(at history.At) bool {
 
 // forgetWaits forgets since when those wait that run by now, or are not to run any
 // more. Who only was let in for a while has waited all the same.
-func (p *pass) forgetWaits(now map[history.At]history.Record) {
+func (p *reconcile) forgetWaits(now map[history.At]history.Record) {
 	for at := range p.waiting {
 		if _, runs := now[at]; runs || p.applicationOf(at.UID) == nil || slices.Contains(p.want.Gone, at.UID) {
 			delete(p.waiting, at)
@@ -380,21 +380,21 @@ func (p *pass) forgetWaits(now map[history.At]history.Record) {
 // newcomersOnTheirWay are the claims of applications that do not run at a place, and
 // whose newest version is being fetched or loaded for the first time: what failed
 // before may fail for ever.
-func (p *pass) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
-	if p.pendingClaims != nil {
-		return p.pendingClaims
+func (p *reconcile) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
+	if p.admission.pendingClaims != nil {
+		return p.admission.pendingClaims
 	}
-	p.pendingClaims = map[plan.Place][]plan.Claim{}
+	p.admission.pendingClaims = map[plan.Place][]plan.Claim{}
 	for _, app := range p.apps {
-		if out := p.outcomes[app.Newest.Payload().UID]; out != nil && out.Pending && !app.faltered {
+		if out := p.outcomes[app.Newest.Payload().UID]; out != nil && out.Pending && !app.failedBefore {
 			p.addPending(app)
 		}
 	}
-	return p.pendingClaims
+	return p.admission.pendingClaims
 }
 
 // addPending adds the claims of an application that is on its way.
-func (p *pass) addPending(app *application) {
+func (p *reconcile) addPending(app *application) {
 	payload := app.Newest.Payload()
 	programs := map[plan.Place][]string{}
 	for _, program := range payload.Programs {
@@ -414,18 +414,18 @@ func (p *pass) addPending(app *application) {
 	}
 	one := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: app.Newest.Revision()}
 	for place, names := range programs {
-		if _, runs := p.present[history.At{UID: payload.UID, Hook: place.Hook, Interface: place.Interface}]; runs {
+		if _, runs := p.admission.present[history.At{UID: payload.UID, Hook: place.Hook, Interface: place.Interface}]; runs {
 			continue
 		}
 		c := p.claimOf(one, place, names).Claim
 		c.Created = payload.CreatedAt()
-		p.pendingClaims[place] = append(p.pendingClaims[place], c)
+		p.admission.pendingClaims[place] = append(p.admission.pendingClaims[place], c)
 	}
 }
 
-// postpone leaves the version of an application that is to run for a later pass.
+// postpone leaves the version of an application that is to run for a later reconcile.
 // What runs goes on meanwhile.
-func (p *pass) postpone(uid, why string) {
+func (p *reconcile) postpone(uid, why string) {
 	p.refuse(uid, errQueued)
 	if out := p.outcomes[uid]; out != nil {
 		out.Waits = why
@@ -433,7 +433,7 @@ func (p *pass) postpone(uid, why string) {
 }
 
 // precedence orders the newcomers of a chain: who is refused last comes first.
-func (p *pass) precedence(want plan.Chain, newcomers []string) []claim {
+func (p *reconcile) precedence(want plan.Chain, newcomers []string) []claim {
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
 	var all []claim
 	for _, app := range p.want.Applications {
@@ -460,11 +460,11 @@ func (p *pass) precedence(want plan.Chain, newcomers []string) []claim {
 	return all
 }
 
-// exclude takes the newcomer out of the pass that a chain cannot be loaded with:
+// exclude takes the newcomer out of the reconcile that a chain cannot be loaded with:
 // the last of the shortest run of newcomers, in their order of precedence, that the
 // kernel refuses. It is searched by halves, so that n newcomers cost log n loads;
-// those after it are tried in the next pass, when it is not.
-func (p *pass) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) unfitChain {
+// those after it are tried in the next reconcile, when it is not.
+func (p *reconcile) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) unfitChain {
 	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
 	for fits+1 < refused {
 		middle := (fits + refused) / 2

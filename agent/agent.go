@@ -101,59 +101,65 @@ type BackOff = retry.BackOff
 
 // Agent holds one node's kernel to the intents it was given.
 type Agent struct {
-	opts  Options
-	store *kernel.Store
-	dir   *statedir.Dir
-	wake  chan struct{}
-	// objects are those of intents; its own lock guards it.
-	objects *objects.Cache
-
-	// work is held by whoever changes the kernel.
+	*env
+	// intake is held while intents are accepted that one reconcile is to see together.
+	intake   sync.Mutex
+	accepted *accepted
+	// work is held by whoever changes the kernel. It guards loop.
 	work sync.Mutex
-	// live is what is open, under work.
-	live *live.Set
-	// loads run beside the loop, under work.
-	loads *loads.Queue
-	// conflicts are links that were put back, under work.
-	conflicts *retry.Conflicts
-	// history is what last ran at each place, under work.
-	history *history.History
-	// noRoom says why the last pass had no memory for the maps of a load, by its key;
-	// under work.
-	noRoom map[string]error
-	// idle is how the last turn left the node, nil where something is left to do; under
-	// work.
-	idle *idle
-	// waiting is since when applications wait at a place for who has precedence,
-	// under work.
-	waiting map[history.At]time.Time
-	// profiles are what revisions in the kernel take of a chain, by uid and name, and
-	// unmeasured those that could not be measured, and when; under work.
-	profiles   map[[2]string]chain.Profile
-	unmeasured map[[2]string]time.Time
-	// attempts are the loads of chains, by key, and the actions on chains, by their
-	// words, that failed; under work.
-	attempts *retry.Attempts
-	// lookups finds targets in the file system, under work.
-	lookups *targets.Lookups
-	// begun is what is being loaded for an interface, by index, under work.
-	begun map[int]*begun
-	// buildChain links and loads a chain.
-	buildChain func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps) (*kernel.ChainVersion, error)
-	// hindered are the interfaces, by index, whose chain cannot be loaded without a
-	// member that is to be unloaded; under work.
-	hindered map[int]*hindered
+	loop *loop
+	// reconciled holds a value after a Reconcile.
+	reconciled chan struct{}
+}
 
-	// intake is held while intents are accepted that a pass is to see together.
-	intake sync.Mutex
-	// mu guards what others read.
+// env is what does not change while the agent runs. Its parts have locks of their own.
+type env struct {
+	opts    Options
+	pins    *kernel.Store
+	dir     *statedir.Dir
+	objects *objects.Cache
+	wake    chan struct{}
+}
+
+// accepted is what Accept and Relabel share with the loop, which works on copies.
+type accepted struct {
 	mu      sync.Mutex
 	apps    map[string]*application
 	orphans []ApplicationStatus
+	// settled is closed while every intent was worked on once.
 	settled chan struct{}
 	labels  map[string]string
 	trust   *intent.Trust
-	passed  chan struct{}
+}
+
+// loop is what the loop keeps from one reconcile to the next. Agent.work guards it.
+type loop struct {
+	// live is what is open.
+	live *live.Set
+	// queue runs loads beside the loop, and lookups finds targets in the file system.
+	queue   *loads.Queue
+	lookups *targets.Lookups
+	// history is what last ran at each place.
+	history *history.History
+	// conflicts are links that were put back. attempts are the loads of chains, and the
+	// actions on chains, that failed.
+	conflicts *retry.Conflicts
+	attempts  *retry.Attempts
+	// started and blocked are what is known of chains, by interface index.
+	started map[int]*startedChain
+	blocked map[int]*blockedChain
+	// buildChain links and loads a chain.
+	buildChain func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps) (*kernel.ChainVersion, error)
+	// waiting is since when applications wait at a place for one that has precedence.
+	waiting map[history.At]time.Time
+	// noMemory says why the last reconcile had no memory for the maps of a load, by its key.
+	noMemory map[string]error
+	// profiles are what revisions in the kernel take of a chain, by uid and name, and
+	// unmeasured those that could not be measured, and when.
+	profiles   map[[2]string]chain.Profile
+	unmeasured map[[2]string]time.Time
+	// idle is how the last reconcile left the node, nil where something is left to do.
+	idle *idle
 }
 
 // New makes an agent: it locks the pins and reads what is cached. It fails with
@@ -173,23 +179,33 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	store, err := kernel.OpenStore(o.BPFFS)
+	pins, err := kernel.OpenStore(o.BPFFS)
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a := &Agent{opts: o, store: store, dir: dir, live: live.New(store, dir.Path(statedir.Remnants), o.Log), wake: make(chan struct{}, 1), loads: loads.NewQueue(o.Clock, o.Log, observeLoads(o.Observer)),
-		conflicts: retry.NewConflicts(o.BackOff), attempts: retry.NewAttempts(o.BackOff), waiting: map[history.At]time.Time{}, begun: map[int]*begun{}, hindered: map[int]*hindered{}, buildChain: build.Chain,
-		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}, apps: map[string]*application{}, settled: make(chan struct{}),
-		labels: maps.Clone(o.Labels), trust: o.Trust, passed: make(chan struct{}, 1)}
-	a.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Wake: a.wakeUp})
-	a.lookups = targets.NewLookups(o.host(), o.Log, a.wakeUp)
-	if a.history, err = history.Open(a.dir.Path(statedir.Ran)); err != nil {
+	e := &env{opts: o, pins: pins, dir: dir, wake: make(chan struct{}, 1)}
+	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Wake: e.wakeUp})
+	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1), accepted: &accepted{
+		apps: map[string]*application{}, settled: make(chan struct{}), labels: maps.Clone(o.Labels), trust: o.Trust}}
+	if a.loop.history, err = history.Open(dir.Path(statedir.Ran)); err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
 	}
-	if err := errors.Join(a.checkMount(), a.restore(), a.live.Adopt(a.nameOf)); err != nil {
+	if err := errors.Join(a.checkMount(), a.restore(), a.loop.live.Adopt(a.accepted.nameOf)); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
 	}
 	return a, nil
+}
+
+func newLoop(e *env) *loop {
+	o := &e.opts
+	return &loop{
+		live:    live.New(e.pins, e.dir.Path(statedir.Remnants), o.Log),
+		queue:   loads.NewQueue(o.Clock, o.Log, observeLoads(o.Observer)),
+		lookups: targets.NewLookups(o.host(), o.Log, e.wakeUp), buildChain: build.Chain,
+		conflicts: retry.NewConflicts(o.BackOff), attempts: retry.NewAttempts(o.BackOff),
+		started: map[int]*startedChain{}, blocked: map[int]*blockedChain{}, waiting: map[history.At]time.Time{},
+		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{},
+	}
 }
 
 func fillDefaults(o *Options) {
@@ -229,14 +245,14 @@ func (a *Agent) checkMount() error {
 	if err != nil {
 		return fmt.Errorf("read boot id: %w", err)
 	}
-	device, err := a.store.Device()
+	device, err := a.pins.Device()
 	if err != nil {
 		return err
 	}
 	other, err := a.dir.NoteMount(string(boot), device)
 	if other {
 		a.opts.Log.Warn("another bpf file system held the pins earlier in this boot; what it holds runs on beside what is loaded now. Unmount the one too many, and start again",
-			"path", a.store.Root())
+			"path", a.pins.Root())
 	}
 	return err
 }
@@ -247,6 +263,6 @@ func (a *Agent) Close() error {
 	a.objects.Close()
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.lookups.Close()
-	return errors.Join(a.loads.Close(), a.live.Close(), a.store.Close())
+	a.loop.lookups.Close()
+	return errors.Join(a.loop.queue.Close(), a.loop.live.Close(), a.pins.Close())
 }

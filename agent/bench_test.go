@@ -16,7 +16,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// BenchmarkLoadAndAttach takes one program from its bytes to its hook, by a turn
+// BenchmarkLoadAndAttach takes one program from its bytes to its hook, by a reconcile
 // of the agent's loop (look, load, pin, attach, tell) and with the library alone,
 // one after the other, and reports how many times longer the agent takes. What
 // Accept does before, a synced write, is reported apart.

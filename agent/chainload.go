@@ -20,7 +20,7 @@ import (
 // setChain takes them. It fails with loads.ErrLoading until the verifier is done.
 //
 // What does not fit is blamed on the suspect, else on the last member.
-func (p *pass) loadChain(ifindex int, members, running []plan.Member, suspect string) (string, *kernel.ChainVersion, error) {
+func (p *reconcile) loadChain(ifindex int, members, running []plan.Member, suspect string) (string, *kernel.ChainVersion, error) {
 	if len(members) == 1 {
 		v, err := p.loneMember(members[0])
 		return "", v, err
@@ -34,7 +34,7 @@ func (p *pass) loadChain(ifindex int, members, running []plan.Member, suspect st
 }
 
 // loneMember is the version of a chain with one member: its own program.
-func (p *pass) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
+func (p *reconcile) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
 	r := p.live.Revisions[m.UID][m.Revision]
 	if r == nil || r.Programs[plan.Instance(m.Program, plan.XDP, "")] == nil {
 		return nil, &build.MemberError{UID: m.UID, Err: fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
@@ -48,7 +48,7 @@ func (p *pass) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
 
 // chainKey names a chain of exactly these members, on exactly the maps that their
 // revisions have now.
-func (p *pass) chainKey(ifindex int, members []plan.Member, suspect string) string {
+func (p *reconcile) chainKey(ifindex int, members []plan.Member, suspect string) string {
 	var key strings.Builder
 	fmt.Fprintf(&key, "chain %d %s", ifindex, suspect)
 	for _, m := range members {
@@ -57,35 +57,35 @@ func (p *pass) chainKey(ifindex int, members []plan.Member, suspect string) stri
 	return key.String()
 }
 
-// endUse ends the use of a version in this pass. One without a key is freed.
-func (p *pass) endUse(key string, v *kernel.ChainVersion) {
+// endUse ends the use of a version in this reconcile. One without a key is freed.
+func (p *reconcile) endUse(key string, v *kernel.ChainVersion) {
 	if key == "" {
 		p.logClose("chain", v)
 	}
 }
 
 // releaseChosen ends the use of the version that was chosen for an interface.
-func (p *pass) releaseChosen(ifindex int) {
-	p.endUse(p.versionKeys[ifindex], p.versions[ifindex])
-	delete(p.versions, ifindex)
-	delete(p.versionKeys, ifindex)
+func (p *reconcile) releaseChosen(ifindex int) {
+	p.endUse(p.chains.versionKeys[ifindex], p.chains.versions[ifindex])
+	delete(p.chains.versions, ifindex)
+	delete(p.chains.versionKeys, ifindex)
 }
 
 // takeLoaded hands over the version that was chosen for an interface.
-func (p *pass) takeLoaded(ifindex int) *kernel.ChainVersion {
-	v := p.versions[ifindex]
-	p.loads.Take(p.versionKeys[ifindex])
-	delete(p.versions, ifindex)
-	delete(p.versionKeys, ifindex)
+func (p *reconcile) takeLoaded(ifindex int) *kernel.ChainVersion {
+	v := p.chains.versions[ifindex]
+	p.loads.Take(p.chains.versionKeys[ifindex])
+	delete(p.chains.versions, ifindex)
+	delete(p.chains.versionKeys, ifindex)
 	return v
 }
 
-// awaitChain makes the pass go on until a chain is loaded: the applications that
+// awaitChain makes the reconcile go on until a chain is loaded: the applications that
 // change wait as they are, so that those that are to go need not wait for them.
 // What only goes has the chain without it loaded at once, and waits for that.
-func (p *pass) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
-	changed, others := plan.Changed(chain.Members, running), p.wanted[chain.Ifindex]
-	delete(p.wanted, chain.Ifindex)
+func (p *reconcile) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
+	changed, others := plan.Changed(chain.Members, running), p.chains.wanted[chain.Ifindex]
+	delete(p.chains.wanted, chain.Ifindex)
 	leaves := len(changed) == 0
 	for _, uid := range plan.Changed(others, running) {
 		if !slices.Contains(changed, uid) {
@@ -103,7 +103,7 @@ func (p *pass) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
 }
 
 // urgencyOf is what the load of a chain is for.
-func (p *pass) urgencyOf(members, running []plan.Member) loads.Urgency {
+func (p *reconcile) urgencyOf(members, running []plan.Member) loads.Urgency {
 	changed := plan.Changed(members, running)
 	switch {
 	case len(changed) == 0 && len(plan.Leavers(members, running)) > 0:
@@ -115,7 +115,7 @@ func (p *pass) urgencyOf(members, running []plan.Member) loads.Urgency {
 }
 
 // askChain asks for the load of a chain.
-func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect string) (loads.Request, error) {
+func (p *reconcile) askChain(ifindex int, members, running []plan.Member, suspect string) (loads.Request, error) {
 	parts, err := p.chainParts(members, suspect)
 	if err != nil {
 		return loads.Request{}, err
@@ -149,7 +149,7 @@ func (p *pass) askChain(ifindex int, members, running []plan.Member, suspect str
 
 // chainParts finds the intents that name the members' revisions, and sees to it that
 // their objects are at hand.
-func (p *pass) chainParts(members []plan.Member, suspect string) ([]build.Part, error) {
+func (p *reconcile) chainParts(members []plan.Member, suspect string) ([]build.Part, error) {
 	var parts []build.Part
 	keys := build.MemberKeys(members)
 	for i, m := range members {
@@ -170,7 +170,7 @@ func (p *pass) chainParts(members []plan.Member, suspect string) ([]build.Part, 
 
 // runsOf reads how often the members of the running chain ran, so that their
 // counts go on.
-func (p *pass) runsOf(ifindex int) map[string]uint64 {
+func (p *reconcile) runsOf(ifindex int) map[string]uint64 {
 	c := p.live.Chains[ifindex]
 	if c == nil || c.Version == nil || c.Version.Counters == nil {
 		return nil

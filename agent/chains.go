@@ -13,10 +13,10 @@ import (
 // fitChains loads the chain of every interface whose members change, before
 // any link is touched. A newcomer that does not fit is refused alone: its
 // application goes on as it was, and the others as they are to.
-func (p *pass) fitChains() {
+func (p *reconcile) fitChains() {
 	p.followStartedChains()
-	p.excludeAgain()
-	// Each turn refuses, takes out or leaves something more.
+	p.takeOutAgain()
+	// Each reconcile refuses, takes out or leaves something more.
 	for range (len(p.apps) + 2) * (len(plan.WantedChains(p.want, p.look.State)) + 1) {
 		misfit := p.loadChains()
 		if misfit == nil {
@@ -26,11 +26,11 @@ func (p *pass) fitChains() {
 	}
 }
 
-// unfitChain makes the pass go on without what does not fit into a chain.
+// unfitChain makes the reconcile go on without what does not fit into a chain.
 type unfitChain func()
 
 // loadChains loads what changed, up to the first that does not fit.
-func (p *pass) loadChains() unfitChain {
+func (p *reconcile) loadChains() unfitChain {
 	for _, want := range plan.WantedChains(p.want, p.look.State) {
 		have := p.look.Chain(want.Ifindex)
 		running := p.live.GivenTo(want.Ifindex)
@@ -38,7 +38,7 @@ func (p *pass) loadChains() unfitChain {
 		if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
 			continue
 		}
-		if v := p.versions[want.Ifindex]; v != nil {
+		if v := p.chains.versions[want.Ifindex]; v != nil {
 			if slices.Equal(v.Members, want.Members) {
 				continue
 			}
@@ -55,7 +55,7 @@ func (p *pass) loadChains() unfitChain {
 }
 
 // fit loads one chain.
-func (p *pass) fit(want plan.Chain, running []plan.Member) unfitChain {
+func (p *reconcile) fit(want plan.Chain, running []plan.Member) unfitChain {
 	newcomers, suspect := p.inOrder(want, plan.Newcomers(want.Members, running)), ""
 	if n := len(newcomers); n > 0 {
 		suspect = newcomers[n-1].UID

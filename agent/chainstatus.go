@@ -47,14 +47,14 @@ type MemberStatus struct {
 func (a *Agent) Chains() ([]ChainStatus, error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	p := a.newPass()
+	p := a.newReconcile()
 	interfaces, err := targets.Interfaces(false, p.running())
 	if err != nil {
 		return nil, err
 	}
 	p.look.State.Interfaces = interfaces
 	all := []ChainStatus{}
-	for _, c := range a.live.Chains {
+	for _, c := range a.loop.live.Chains {
 		if c.Version == nil {
 			continue
 		}
@@ -68,7 +68,7 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 	return all, nil
 }
 
-func (p *pass) chainStatus(c *kernel.Chain) (ChainStatus, error) {
+func (p *reconcile) chainStatus(c *kernel.Chain) (ChainStatus, error) {
 	facts, err := kernel.Inspect(c.Link)
 	if err != nil {
 		return ChainStatus{}, fmt.Errorf("tell chain of interface %d: %w", c.Ifindex, err)
@@ -94,7 +94,7 @@ func (p *pass) chainStatus(c *kernel.Chain) (ChainStatus, error) {
 
 // measure fills in what the chain takes of the kernel's limits. Linking touches
 // no kernel; it is asked here for its figures.
-func (p *pass) measure(s *ChainStatus, c *kernel.Chain) {
+func (p *reconcile) measure(s *ChainStatus, c *kernel.Chain) {
 	parts, err := p.chainParts(c.Version.Members, "")
 	if err != nil {
 		s.Error = err.Error()

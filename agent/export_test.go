@@ -7,7 +7,7 @@ import (
 	"github.com/skep-dev/skep/agent/objects"
 )
 
-// IsIdle is what a sweep of Run asks before it spends a turn.
+// IsIdle is what a sweep of Run asks before it spends a reconcile.
 func (a *Agent) IsIdle() bool { return a.isIdle() }
 
 // RefuseChains has chains fail to load as refuse says of the names of their members'
@@ -15,7 +15,7 @@ func (a *Agent) IsIdle() bool { return a.isIdle() }
 func (a *Agent) RefuseChains(refuse func(members []string) error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.buildChain = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*kernel.ChainVersion, error) {
+	a.loop.buildChain = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*kernel.ChainVersion, error) {
 		var members []string
 		for _, part := range parts {
 			members = append(members, part.Member.Identity.Name)
@@ -31,12 +31,12 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 func (a *Agent) IsLoading() bool {
 	a.work.Lock()
 	defer a.work.Unlock()
-	return a.loads.IsLoading()
+	return a.loop.queue.IsLoading()
 }
 
 // Lookups returns how many look-ups of targets wait for a file system.
 func (a *Agent) Lookups() int {
 	a.work.Lock()
 	defer a.work.Unlock()
-	return a.lookups.Waiting()
+	return a.loop.lookups.Waiting()
 }

@@ -491,7 +491,7 @@ func TestWhatStandsInStaysOnANodeThatIsHeldAtWhatItCannotHave(t *testing.T) {
 			check := func(when string, a *agent.Agent) {
 				t.Helper()
 				for range 3 {
-					<-a.Passed()
+					<-a.Reconciled()
 				}
 				if diff := cmp.Diff(c.want, targets(a)); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", when, diff)
@@ -556,7 +556,7 @@ func TestWhatRanStaysUntilTheNewVersionIsAttachedInWhole(t *testing.T) {
 				t.Fatal("it is attached in whole")
 			}
 			for range 3 {
-				<-a.Passed()
+				<-a.Reconciled()
 			}
 			if s, is := deployed(t, a); c.kept != (is.Reason == "KeptPrevious") || !c.kept && s.Revision != s.Wanted {
 				t.Errorf("it is told as %+v", s)

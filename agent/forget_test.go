@@ -78,7 +78,7 @@ func TestATombstoneIsForgottenOnceNothingIsLeftAndNobodyHasIt(t *testing.T) {
 	check("when nothing is left, after a restart", all[2:], files[2:])
 }
 
-// TestWhatIsForgottenDuringAPassStaysSo: the clock is read after the pass looked
+// TestWhatIsForgottenDuringAPassStaysSo: the clock is read after the reconcile looked
 // which applications there are.
 func TestWhatIsForgottenDuringAPassStaysSo(t *testing.T) {
 	needKernel(t)

@@ -5,7 +5,7 @@ import "github.com/skep-dev/skep/agent/plan"
 // heal counts an action that puts back what somebody else changed. It fails with a
 // *retry.ConflictError where the link was put back too often. Where nothing drifted, the
 // drift is empty.
-func (p *pass) heal(a plan.Action) (Drift, error) {
+func (p *reconcile) heal(a plan.Action) (Drift, error) {
 	pin, drift := p.drifted(a)
 	if drift == "" {
 		return "", nil
@@ -19,7 +19,7 @@ func (p *pass) heal(a plan.Action) (Drift, error) {
 
 // drifted names the link that an action puts back, and how it drifted; nothing
 // where the action does what an intent changed.
-func (p *pass) drifted(a plan.Action) (string, Drift) {
+func (p *reconcile) drifted(a plan.Action) (string, Drift) {
 	var (
 		path      string
 		unmanaged bool
@@ -29,7 +29,7 @@ func (p *pass) drifted(a plan.Action) (string, Drift) {
 		if c == nil || c.Version == nil || len(a.Members) == 0 {
 			return "", ""
 		}
-		path, unmanaged = p.store.ChainPath(a.Ifindex), seen != nil && seen.Members == nil
+		path, unmanaged = p.pins.ChainPath(a.Ifindex), seen != nil && seen.Members == nil
 	} else {
 		l := p.live.Links[a.UID][a.Attachment.Key()]
 		if l == nil || a.Verb == plan.Detach {

@@ -24,13 +24,13 @@ type idleLink struct {
 	facts kernel.Facts
 }
 
-// newIdle returns the state that a pass left, or nil where it changed something or
+// newIdle returns the state that a reconcile left, or nil where it changed something or
 // left something to do.
-func newIdle(p *pass) *idle {
-	// The applications of a pass that is finished are the agent's, which Accept changes.
-	p.mu.Lock()
+func newIdle(p *reconcile) *idle {
+	// The applications of a reconcile that is finished are the agent's, which Accept changes.
+	p.accepted.mu.Lock()
 	done := p.isDone()
-	p.mu.Unlock()
+	p.accepted.mu.Unlock()
 	if !done {
 		return nil
 	}
@@ -41,14 +41,14 @@ func newIdle(p *pass) *idle {
 		}
 	}
 	for index, c := range p.live.Chains {
-		r.links = append(r.links, idleLink{c.Link, p.look.Seen(p.store.ChainPath(index))})
+		r.links = append(r.links, idleLink{c.Link, p.look.Seen(p.pins.ChainPath(index))})
 	}
 	return r
 }
 
-// isDone reports whether the pass had nothing to do, and no later one has before
+// isDone reports whether the reconcile had nothing to do, and no later one has before
 // something changes.
-func (p *pass) isDone() bool {
+func (p *reconcile) isDone() bool {
 	if !p.observed || p.acted || p.again || p.ending || p.fetching || p.loads.HasAsked() || p.look.HasUnreadable() ||
 		!p.history.IsKept() || p.live.HasRemnants() {
 		return false
@@ -67,16 +67,16 @@ func (p *pass) isDone() bool {
 	return true
 }
 
-// isIdle reports whether every link is as the last turn left it, so that this sweep
-// needs no turn.
+// isIdle reports whether every link is as the last reconcile left it, so that this sweep
+// needs no reconcile.
 func (a *Agent) isIdle() bool {
 	a.work.Lock()
 	defer a.work.Unlock()
-	if a.idle == nil || a.idle.sweeps >= resyncAfter {
+	if a.loop.idle == nil || a.loop.idle.sweeps >= resyncAfter {
 		return false
 	}
-	a.idle.sweeps++
-	for _, l := range a.idle.links {
+	a.loop.idle.sweeps++
+	for _, l := range a.loop.idle.links {
 		if facts, err := kernel.Inspect(l.link); err != nil || facts != l.facts {
 			return false
 		}

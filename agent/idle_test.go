@@ -21,7 +21,7 @@ func reconciled(t *testing.T, a *agent.Agent) {
 	t.Fatalf("ten turns left something to do: %+v", a.Status())
 }
 
-// TestASweepSparesATurnWhereEveryLinkIsUnchanged has no turn spent on a node at rest
+// TestASweepSparesATurnWhereEveryLinkIsUnchanged has no reconcile spent on a node at rest
 // but for one sweep in thirty, and one at once where a link changed.
 func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
 	needKernel(t)

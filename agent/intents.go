@@ -10,10 +10,10 @@ import (
 // Intents returns the newest accepted intent of every application, tombstones
 // included, ordered by UID.
 func (a *Agent) Intents() []intent.Opened {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	all := make([]intent.Opened, 0, len(a.apps))
-	for _, app := range a.apps {
+	a.accepted.mu.Lock()
+	defer a.accepted.mu.Unlock()
+	all := make([]intent.Opened, 0, len(a.accepted.apps))
+	for _, app := range a.accepted.apps {
 		all = append(all, app.Newest)
 	}
 	slices.SortFunc(all, func(x, y intent.Opened) int { return strings.Compare(x.Payload().UID, y.Payload().UID) })
@@ -22,7 +22,7 @@ func (a *Agent) Intents() []intent.Opened {
 
 // nameOf returns an application's name for the log, or its UID where no intent of it is
 // known.
-func (a *Agent) nameOf(uid string) string {
+func (a *accepted) nameOf(uid string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if app := a.apps[uid]; app != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // running tells what runs where.
-func (p *pass) running() targets.Running {
+func (p *reconcile) running() targets.Running {
 	now := targets.Running{UIDs: map[int][]string{}, AsPrimary: p.asPrimary}
 	for uid, links := range p.live.Links {
 		for _, l := range links {
@@ -30,7 +30,7 @@ func (p *pass) running() targets.Running {
 }
 
 // asPrimary looks at what the application's intents choose by name.
-func (p *pass) asPrimary(uid string, on plan.Interface) bool {
+func (p *reconcile) asPrimary(uid string, on plan.Interface) bool {
 	for _, app := range p.apps {
 		if app.Newest.Payload().UID != uid {
 			continue

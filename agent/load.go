@@ -19,8 +19,8 @@ import (
 
 // load brings the intent's revision into the kernel, with the maps of the one
 // that runs, and pins it. It fails with loads.ErrLoading until the verifier is done, and with
-// a *noRoomError where the node has no memory for its maps.
-func (p *pass) load(app *application, o intent.Opened) error {
+// a *noMemoryError where the node has no memory for its maps.
+func (p *reconcile) load(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	broken := p.live.Revisions[uid][revision]
 	old := broken
@@ -30,7 +30,7 @@ func (p *pass) load(app *application, o intent.Opened) error {
 	key := fmt.Sprintf("revision %s after %q", build.Key(uid, revision), old.Key())
 	got, err := loads.Get[*build.LoadedRevision](p.loads, key, func() (loads.Request, error) { return p.askWithin(key, o, old) })
 	if isPending(err) {
-		return p.roomFor(key, uid, err)
+		return p.whyNoMemory(key, uid, err)
 	}
 	p.loads.Take(key)
 	if unfit := new(build.UnfitError); errors.As(err, &unfit) {
@@ -43,8 +43,8 @@ func (p *pass) load(app *application, o intent.Opened) error {
 }
 
 // install pins a loaded revision and holds it.
-func (p *pass) install(app *application, r *build.LoadedRevision, broken *kernel.Revision) error {
-	if err := p.store.PinRevision(r.Revision); err != nil {
+func (p *reconcile) install(app *application, r *build.LoadedRevision, broken *kernel.Revision) error {
+	if err := p.pins.PinRevision(r.Revision); err != nil {
 		return errors.Join(err, r.Close())
 	}
 	if broken != nil {
@@ -64,7 +64,7 @@ func (p *pass) install(app *application, r *build.LoadedRevision, broken *kernel
 
 // askRevision asks for the load of an intent's revision. It replaces what runs where
 // that may run no more.
-func (p *pass) askRevision(o intent.Opened, old *kernel.Revision) (loads.Request, error) {
+func (p *reconcile) askRevision(o intent.Opened, old *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
 	if err := p.available(payload); err != nil {
 		return loads.Request{}, err
@@ -100,7 +100,7 @@ func (app *application) lack(revision, lacks string) {
 
 // copyOf returns one more program of an instance, pinned. It fails with
 // loads.ErrLoading until the verifier is done.
-func (p *pass) copyOf(r *kernel.Revision, a plan.Action) (*ebpf.Program, error) {
+func (p *reconcile) copyOf(r *kernel.Revision, a plan.Action) (*ebpf.Program, error) {
 	instance := a.Attachment.Instance
 	key := fmt.Sprintf("copy %d of %s of %s", len(r.Copies(instance)), instance, r.Key())
 	program, err := loads.Get[*ebpf.Program](p.loads, key, func() (loads.Request, error) { return p.askCopy(r, a) })
@@ -112,10 +112,10 @@ func (p *pass) copyOf(r *kernel.Revision, a plan.Action) (*ebpf.Program, error) 
 		return nil, err
 	}
 
-	return program, p.store.AddCopy(r, instance, program)
+	return program, p.pins.AddCopy(r, instance, program)
 }
 
-func (p *pass) askCopy(r *kernel.Revision, a plan.Action) (loads.Request, error) {
+func (p *reconcile) askCopy(r *kernel.Revision, a plan.Action) (loads.Request, error) {
 	o := p.intentOf(r.UID, r.Name)
 	if o == nil {
 		return loads.Request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)

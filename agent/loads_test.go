@@ -61,7 +61,7 @@ func TestASlowLoadDelaysNeitherHealingNorUnloading(t *testing.T) {
 	}
 	w.startSlow(a)
 	select {
-	case <-a.Passed():
+	case <-a.Reconciled():
 	default:
 	}
 	l, err := link.NewFromID(link.ID(chainsOf(t, a)[0].LinkID))
@@ -76,7 +76,7 @@ func TestASlowLoadDelaysNeitherHealingNorUnloading(t *testing.T) {
 		"the link that somebody severed to come back":                   func() bool { return !chainsOf(t, a)[0].Severed },
 		"the tombstone to act":                                          func() bool { return statusOf(a, "gone") == nil },
 		"the tombstone of a member, whose chain is loaded anew, to act": func() bool { return statusOf(a, "ca") == nil },
-		"the agent to go round":                                         func() bool { return len(a.Passed()) > 0 },
+		"the agent to go round":                                         func() bool { return len(a.Reconciled()) > 0 },
 	} {
 		until(t, what, time.Minute, done)
 	}

@@ -27,11 +27,11 @@ func TestAPlaceIsLostToOthersAlone(t *testing.T) {
 		"something else":                            {errors.New("load chain: no"), false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			p := &pass{Agent: &Agent{history: &history.History{}}, look: (&live.Set{}).Look(), lost: map[history.At]bool{}}
+			p := &reconcile{loop: &loop{history: &history.History{}}, look: (&live.Set{}).Look(), admission: admission{lost: map[history.At]bool{}}}
 			place := plan.Place{Hook: plan.XDP, Ifindex: 2, Interface: "eth0"}
 			p.refuseAt(place, claim{Claim: plan.Claim{UID: "u", Seniority: plan.Remembered}}, c.err)
-			if p.lost[history.At{UID: "u", Hook: plan.XDP, Interface: "eth0"}] != c.lost {
-				t.Errorf("lost is %v", p.lost)
+			if p.admission.lost[history.At{UID: "u", Hook: plan.XDP, Interface: "eth0"}] != c.lost {
+				t.Errorf("lost is %v", p.admission.lost)
 			}
 		})
 	}

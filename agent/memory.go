@@ -15,19 +15,19 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// noRoomError: the maps of a version do not fit, or wait for older ones, in the memory
-// that this node has for maps. Every pass looks again, since that takes no attempt.
-type noRoomError struct{ err error }
+// noMemoryError: the maps of a version do not fit, or wait for older ones, in the memory
+// that this node has for maps. Every reconcile looks again, since that takes no attempt.
+type noMemoryError struct{ err error }
 
 // Error implements error.
-func (n *noRoomError) Error() string { return n.err.Error() }
+func (n *noMemoryError) Error() string { return n.err.Error() }
 
 // Unwrap returns why.
-func (n *noRoomError) Unwrap() error { return n.err }
+func (n *noMemoryError) Unwrap() error { return n.err }
 
 // askWithin asks for the load of an intent's revision with its claim to the memory for
 // maps, where that is limited. It fails with loads.ErrLoading until the maps are weighed.
-func (p *pass) askWithin(key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
+func (p *reconcile) askWithin(key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
 	r, err := p.askRevision(o, old)
 	if err != nil || p.opts.MapMemory == 0 {
 		return r, err
@@ -47,9 +47,9 @@ func (p *pass) askWithin(key string, o intent.Opened, old *kernel.Revision) (loa
 }
 
 // askWeight asks for the maps to be weighed that a load makes. It waits in turn with
-// loads, so that no more objects are open at once, but costs its namespace no turn of
+// loads, so that no more objects are open at once, but costs its namespace no reconcile of
 // theirs.
-func (p *pass) askWeight(load loads.Request, o intent.Opened, old *kernel.Revision) loads.Request {
+func (p *reconcile) askWeight(load loads.Request, o intent.Opened, old *kernel.Revision) loads.Request {
 	files := p.objects
 	return loads.Request{
 		Line: "memory of " + load.Line, Tenants: []string{"memory of " + o.Payload().Application.Namespace}, Urgency: load.Urgency,
@@ -67,7 +67,7 @@ func (p *pass) askWeight(load loads.Request, o intent.Opened, old *kernel.Revisi
 }
 
 // memoryClaim is the claim of a revision that is to be loaded.
-func (p *pass) memoryClaim(o intent.Opened, memory uint64) *plan.Claim {
+func (p *reconcile) memoryClaim(o intent.Opened, memory uint64) *plan.Claim {
 	payload := o.Payload()
 	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
 		Need: plan.Need{Memory: int(memory)}}
@@ -94,10 +94,10 @@ func memoryOf(revisions map[string]*kernel.Revision) plan.Need {
 
 // admitLoads grants the memory for maps to what is to be loaded: first to what is in
 // the kernel, then to what this node remembers to have run, then to the oldest
-// application. What does not fit leaves the queue, and the next pass has the error.
-func (p *pass) admitLoads() {
-	was := p.noRoom
-	p.Agent.noRoom = map[string]error{}
+// application. What does not fit leaves the queue, and the next reconcile has the error.
+func (p *reconcile) admitLoads() {
+	was := p.noMemory
+	p.noMemory = map[string]error{}
 	if !slices.ContainsFunc(p.loads.Queued, func(r loads.Request) bool { return r.Claim != nil }) {
 		return
 	}
@@ -121,15 +121,15 @@ func (p *pass) admitLoads() {
 		if err == nil {
 			return false
 		}
-		p.noRoom[r.Key()] = &noRoomError{fmt.Errorf("load %s: %w", r.Claim.Identity, err)}
-		p.noteRoom(was[r.Key()], p.noRoom[r.Key()])
+		p.noMemory[r.Key()] = &noMemoryError{fmt.Errorf("load %s: %w", r.Claim.Identity, err)}
+		p.noteNoMemory(was[r.Key()], p.noMemory[r.Key()])
 		return true
 	})
 }
 
-// noteRoom has the next pass say why there is no room, and logs once that there is
+// noteNoMemory has the next reconcile say why there is no room, and logs once that there is
 // none.
-func (p *pass) noteRoom(was, now error) {
+func (p *reconcile) noteNoMemory(was, now error) {
 	if was == nil && !isPending(now) {
 		p.opts.Log.Warn("no room for maps; it is loaded when there is", "error", now)
 	}
@@ -138,7 +138,7 @@ func (p *pass) noteRoom(was, now error) {
 
 // memoryClaims are the claims to the memory for maps. Those of the queue have the keys
 // of their loads as UID.
-func (p *pass) memoryClaims() []plan.Claim {
+func (p *reconcile) memoryClaims() []plan.Claim {
 	var all []plan.Claim
 	here := map[string]bool{}
 	for uid, revisions := range p.live.Revisions {
@@ -169,12 +169,12 @@ func (p *pass) memoryClaims() []plan.Claim {
 		}
 		asked[r.Key()] = true
 	}
-	return append(all, p.keptRoom(plan.MapMemory(), here)...)
+	return append(all, p.keptClaims(plan.MapMemory(), here)...)
 }
 
 // unweighed are the claims of applications that have no maps here, and whose object is
 // being fetched or weighed: what they need is not known yet.
-func (p *pass) unweighed() []plan.Claim {
+func (p *reconcile) unweighed() []plan.Claim {
 	weighed := map[string]bool{}
 	for _, r := range append(p.loads.Current(), p.loads.Queued...) {
 		if r.Claim != nil {
@@ -185,7 +185,7 @@ func (p *pass) unweighed() []plan.Claim {
 	for _, app := range p.apps {
 		uid := app.Newest.Payload().UID
 		out := p.outcomes[uid]
-		if out == nil || !out.Pending || app.faltered || weighed[uid] || len(p.live.Revisions[uid]) > 0 {
+		if out == nil || !out.Pending || app.failedBefore || weighed[uid] || len(p.live.Revisions[uid]) > 0 {
 			continue
 		}
 		if c := p.memoryClaim(app.Newest, 0); c.Seniority != plan.Remembered {
@@ -197,7 +197,7 @@ func (p *pass) unweighed() []plan.Claim {
 
 // waitFor returns errQueued where an application waits for an older one, whose need is
 // not known yet: for no longer than it waits at any other place.
-func (p *pass) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
+func (p *reconcile) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
 	precedes := func(older plan.Claim) bool { return older.Precedes(*c) < 0 }
 	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || p.waitedEnough(history.InMemory(c.UID)) {
 		return nil
@@ -205,9 +205,9 @@ func (p *pass) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
 	return errQueued
 }
 
-// roomFor returns why a load that is pending has no room, else pending itself.
-func (p *pass) roomFor(key, uid string, pending error) error {
-	err := p.noRoom[key]
+// whyNoMemory returns why a load that is pending has no room, else pending itself.
+func (p *reconcile) whyNoMemory(key, uid string, pending error) error {
+	err := p.noMemory[key]
 	if err == nil {
 		return pending
 	}
@@ -219,7 +219,7 @@ func (p *pass) roomFor(key, uid string, pending error) error {
 
 // addMemory adds what has maps in the kernel to what runs, where the memory for them is
 // limited. An application with two revisions is in the middle of an update.
-func (p *pass) addMemory(now map[history.At]history.Record) {
+func (p *reconcile) addMemory(now map[history.At]history.Record) {
 	if p.opts.MapMemory == 0 {
 		return
 	}

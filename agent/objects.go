@@ -11,7 +11,7 @@ import (
 
 // available returns nil where the object of an intent is on disk, else has it fetched. It
 // fails with objects.ErrFetching until then.
-func (p *pass) available(payload intent.Payload) error {
+func (p *reconcile) available(payload intent.Payload) error {
 	err := p.objects.Available(payload.ObjectDigest)
 	if errors.Is(err, objects.ErrFetching) {
 		p.fetching = true
@@ -24,7 +24,7 @@ func (p *pass) available(payload intent.Payload) error {
 }
 
 // object reads an intent's object, or has it fetched, as available does.
-func (p *pass) object(payload intent.Payload) ([]byte, error) {
+func (p *reconcile) object(payload intent.Payload) ([]byte, error) {
 	if err := p.available(payload); err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (p *pass) object(payload intent.Payload) ([]byte, error) {
 
 // prepare reads and parses the intent's object. What it returns may be as large as
 // the sections that the object declares: it is not kept.
-func (p *pass) prepare(o intent.Opened) (*kernel.Prepared, error) {
+func (p *reconcile) prepare(o intent.Opened) (*kernel.Prepared, error) {
 	object, err := p.object(o.Payload())
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ const measureAgain = time.Minute
 
 // profileOf returns what is known of a revision in the kernel, and has it measured
 // where nothing is.
-func (p *pass) profileOf(uid, revision string) chain.Profile {
+func (p *reconcile) profileOf(uid, revision string) chain.Profile {
 	id := [2]string{uid, revision}
 	if known, ok := p.profiles[id]; ok {
 		return known
@@ -47,7 +47,7 @@ func (p *pass) profileOf(uid, revision string) chain.Profile {
 
 // askProfile asks for a revision to be measured. It waits in turn with the loads of
 // its namespace.
-func (p *pass) askProfile(o intent.Opened) loads.Request {
+func (p *reconcile) askProfile(o intent.Opened) loads.Request {
 	files := p.objects
 	return loads.Request{
 		Line: "profile of application " + o.Payload().UID, Tenants: []string{o.Payload().Application.Namespace},
@@ -60,8 +60,8 @@ func (p *pass) askProfile(o intent.Opened) loads.Request {
 }
 
 // forgetProfile forgets what is known of a revision that is no more in the kernel.
-func (a *Agent) forgetProfile(uid, revision string) {
+func (l *loop) forgetProfile(uid, revision string) {
 	id := [2]string{uid, revision}
-	delete(a.profiles, id)
-	delete(a.unmeasured, id)
+	delete(l.profiles, id)
+	delete(l.unmeasured, id)
 }

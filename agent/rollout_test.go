@@ -464,7 +464,7 @@ func TestAVersionBeforeThatCannotBeHadIsNotTriedAllTheTime(t *testing.T) {
 	a := w.startWith(o)
 	_ = w.accept(a, next)
 	for range 50 {
-		<-a.Passed()
+		<-a.Reconciled()
 	}
 	if n := asked.Load(); n > 3 {
 		t.Errorf("it is asked for %d times", n)

@@ -21,15 +21,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	for {
 		a.Reconcile(ctx)
 		w.followPins()
-		if !a.awaitTurn(ctx, sweep.C) {
+		if !a.awaitWork(ctx, sweep.C) {
 			return nil
 		}
 	}
 }
 
-// awaitTurn waits until there may be something to do, and reports false when the
+// awaitWork waits until there may be something to do, and reports false when the
 // context ends.
-func (a *Agent) awaitTurn(ctx context.Context, sweep <-chan time.Time) bool {
+func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 	for {
 		select {
 		case <-ctx.Done():
@@ -40,7 +40,7 @@ func (a *Agent) awaitTurn(ctx context.Context, sweep <-chan time.Time) bool {
 			}
 		case <-a.wake:
 			return true
-		case <-a.loads.Ended():
+		case <-a.loop.queue.Ended():
 			return true
 		}
 	}
@@ -51,17 +51,17 @@ func (a *Agent) awaitTurn(ctx context.Context, sweep <-chan time.Time) bool {
 // error joins what failed; Status tells more.
 func (a *Agent) Settled(ctx context.Context) error {
 	for {
-		a.mu.Lock()
-		wait := a.settled
-		a.mu.Unlock()
+		a.accepted.mu.Lock()
+		wait := a.accepted.settled
+		a.accepted.mu.Unlock()
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for applications: %w", context.Cause(ctx))
 		case <-wait:
 		}
-		a.mu.Lock()
-		done := wait == a.settled
-		a.mu.Unlock()
+		a.accepted.mu.Lock()
+		done := wait == a.accepted.settled
+		a.accepted.mu.Unlock()
 		if done {
 			break
 		}
@@ -80,18 +80,18 @@ func (a *Agent) Settled(ctx context.Context) error {
 func (a *Agent) Unload() error {
 	a.work.Lock()
 	defer a.work.Unlock()
-	return errors.Join(a.loads.Clear(), a.live.Close(), a.store.Clear(), a.live.Adopt(a.nameOf))
+	return errors.Join(a.loop.queue.Clear(), a.loop.live.Close(), a.pins.Clear(), a.loop.live.Adopt(a.accepted.nameOf))
 }
 
-// The bounds of a turn. A load cannot be cancelled while the verifier works, so
-// every load runs beside the loop, and a turn waits only a little for it.
+// The bounds of a reconcile. A load cannot be cancelled while the verifier works, so
+// every load runs beside the loop, and a reconcile waits only a little for it.
 const (
-	// turnGrace is how long a turn waits for objects and loads on their way.
-	turnGrace = 250 * time.Millisecond
+	// reconcileGrace is how long a reconcile waits for objects and loads on their way.
+	reconcileGrace = 250 * time.Millisecond
 	// loadSlice is how long loads follow each other before the kernel is
 	// observed again.
 	loadSlice = 50 * time.Millisecond
-	// endingPause is how long a turn waits before it looks again for links that the
+	// endingPause is how long a reconcile waits before it looks again for links that the
 	// kernel ends in the background.
 	endingPause = 20 * time.Millisecond
 )
@@ -102,12 +102,12 @@ func isPending(err error) bool {
 	return errors.Is(err, objects.ErrFetching) || errors.Is(err, loads.ErrLoading) || errors.Is(err, errQueued)
 }
 
-// advance starts the loads that a pass needs, one after the other, and waits for
-// them and for objects until the context ends. It reports whether another pass
+// advance starts the loads that a reconcile needs, one after the other, and waits for
+// them and for objects until the context ends. It reports whether another reconcile
 // has something to do. An intent or an interface that comes ends the wait at once.
-func (a *Agent) advance(ctx context.Context, p *pass) bool {
+func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 	if p.observed {
-		if err := a.loads.Keep(p.loads); err != nil {
+		if err := a.loop.queue.Keep(p.loads); err != nil {
 			a.opts.Log.Error("free a load that is not needed any more", "error", err)
 		}
 	}
@@ -115,9 +115,9 @@ func (a *Agent) advance(ctx context.Context, p *pass) bool {
 	queue, fresh := p.loads.Queued, false
 	for {
 		var found bool
-		queue, found = a.loads.StartNext(queue)
+		queue, found = a.loop.queue.StartNext(queue)
 		fresh = fresh || found
-		if len(a.loads.Current()) == 0 && (fresh || !p.fetching && !p.ending) {
+		if len(a.loop.queue.Current()) == 0 && (fresh || !p.fetching && !p.ending) {
 			return fresh
 		}
 		var again <-chan time.Time
@@ -125,8 +125,8 @@ func (a *Agent) advance(ctx context.Context, p *pass) bool {
 			again = time.After(endingPause)
 		}
 		select {
-		case <-a.loads.Ended():
-			fresh = a.loads.Collect() || fresh
+		case <-a.loop.queue.Ended():
+			fresh = a.loop.queue.Collect() || fresh
 			if fresh && (len(queue) == 0 || !a.opts.Clock().Before(slice)) {
 				return true
 			}

@@ -38,7 +38,7 @@ func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			app := choosing(t, "a", tc.chooses)
-			p := &pass{Agent: &Agent{}, apps: []*application{app}}
+			p := &reconcile{apps: []*application{app}}
 			if got := p.asPrimary("a", eth0); got != tc.asPrimary {
 				t.Errorf("asPrimary = %v", got)
 			}
@@ -56,7 +56,7 @@ func TestWhatRunsIsToldByInterface(t *testing.T) {
 	at := func(index int) *kernel.Link {
 		return &kernel.Link{Attachment: plan.Attachment{Target: plan.Target{Ifindex: index}}}
 	}
-	p := &pass{Agent: &Agent{live: &live.Set{
+	p := &reconcile{loop: &loop{live: &live.Set{
 		Links: map[string]map[string]*kernel.Link{"a": {"x": at(2), "y": at(0)}},
 		Chains: map[int]*kernel.Chain{
 			3: {Version: &kernel.ChainVersion{Members: []plan.Member{{UID: "b"}, {UID: "c"}, {UID: "b"}}}},

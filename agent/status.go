@@ -36,10 +36,10 @@ func (a *Agent) Status() []ApplicationStatus {
 
 // Report is Status and every tombstone that was worked off.
 func (a *Agent) Report() []ApplicationStatus {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	all := append([]ApplicationStatus{}, a.orphans...)
-	for _, app := range a.apps {
+	a.accepted.mu.Lock()
+	defer a.accepted.mu.Unlock()
+	all := append([]ApplicationStatus{}, a.accepted.orphans...)
+	for _, app := range a.accepted.apps {
 		if app.status.UID != "" {
 			all = append(all, app.status)
 		}

@@ -16,7 +16,7 @@ const remnantGrace = 10 * time.Second
 
 // detach takes a link away. It is forgotten when the kernel agreed, and reported
 // until the kernel runs it no more.
-func (p *pass) detach(a plan.Action) error {
+func (p *reconcile) detach(a plan.Action) error {
 	l := p.live.Links[a.UID][a.Attachment.Key()]
 	if l == nil {
 		return nil
@@ -25,7 +25,7 @@ func (p *pass) detach(a plan.Action) error {
 }
 
 // drop removes a revision nothing runs any more.
-func (p *pass) drop(a plan.Action) error {
+func (p *reconcile) drop(a plan.Action) error {
 	r, err := p.live.DropRevision(a.UID, a.Revision)
 	if r != nil {
 		p.forgetProfile(a.UID, a.Revision)
@@ -34,9 +34,9 @@ func (p *pass) drop(a plan.Action) error {
 	return err
 }
 
-// finishUnloads looks after what actions of this pass or of earlier ones left: the
+// finishUnloads looks after what actions of this reconcile or of earlier ones left: the
 // pins of former chains, and links that somebody else holds.
-func (p *pass) finishUnloads() {
+func (p *reconcile) finishUnloads() {
 	for index, c := range p.live.Chains {
 		if len(c.Former) == 0 || c.Version == nil {
 			continue
@@ -58,7 +58,7 @@ func (p *pass) finishUnloads() {
 
 // reportRemnant reports a link that the kernel runs still. Nothing can be done about a
 // link that somebody else holds but to say so.
-func (p *pass) reportRemnant(uid string, r live.Remnant, err error) {
+func (p *reconcile) reportRemnant(uid string, r live.Remnant, err error) {
 	out := p.outcomes[uid]
 	if out == nil {
 		out = &report.Outcome{}
@@ -77,6 +77,6 @@ func (p *pass) reportRemnant(uid string, r live.Remnant, err error) {
 }
 
 // leaves reports whether anything of an application is left on the node.
-func (p *pass) leaves(uid string) bool {
+func (p *reconcile) leaves(uid string) bool {
 	return p.live.Has(uid) || len(p.unmanagedFiles[uid]) > 0
 }

@@ -97,7 +97,7 @@ func TestAnUnloadThatFailsIsReportedAndTriedAgain(t *testing.T) {
 				t.Errorf("Settled = %v", err)
 			}
 			for range 3 {
-				<-a.Passed()
+				<-a.Reconciled()
 				s := reportOf(a, "app")
 				if !s.Unloading || s.Conditions[0].Reason != "Unloading" || !strings.Contains(s.Error, "read-only file system") {
 					t.Fatalf("it is told as %+v", s)

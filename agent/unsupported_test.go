@@ -24,13 +24,14 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			app := choosing(t, "a", v1alpha1.Interfaces{Primary: true})
-			a := &Agent{live: &live.Set{}, opts: Options{Log: slog.New(slog.DiscardHandler), BackOff: BackOff{First: time.Minute, Most: time.Hour}}}
-			p := &pass{Agent: a, look: a.live.Look(), apps: []*application{app}, outcomes: map[string]*report.Outcome{"a": {}}}
-			p.cannotHave(app, app.Newest, tc.err)
-			p.settle(app, report.View{Look: p.look})
+			e := &env{opts: Options{Log: slog.New(slog.DiscardHandler), BackOff: BackOff{First: time.Minute, Most: time.Hour}}}
+			set := &live.Set{}
+			p := &reconcile{env: e, loop: &loop{live: set}, look: set.Look(), apps: []*application{app}, outcomes: map[string]*report.Outcome{"a": {}}}
+			p.noteUnavailable(app, app.Newest, tc.err)
+			p.finishApplication(app, report.View{Look: p.look})
 			first := app.status
 			p.outcomes["a"] = &report.Outcome{Refused: true}
-			p.settle(app, report.View{Look: p.look})
+			p.finishApplication(app, report.View{Look: p.look})
 			for when, s := range map[string]ApplicationStatus{"at once": first, "backing off": app.status} {
 				if s.Unsupported != tc.unsupported || s.Error != tc.err.Error() {
 					t.Errorf("%s: unsupported: %v, %q", when, s.Unsupported, s.Error)

@@ -156,7 +156,7 @@ func (w *watch) followPins() {
 	if w.pins == nil {
 		return
 	}
-	dirs, err := w.agent.store.Directories()
+	dirs, err := w.agent.pins.Directories()
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			w.agent.opts.Log.Warn("watch pins", "error", err)

@@ -14,7 +14,7 @@ import (
 // in time.
 func TestASubscriptionThatEndsIsMadeAgain(t *testing.T) {
 	var log bytes.Buffer
-	a := &Agent{opts: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, wake: make(chan struct{}, 1)}
+	a := &Agent{env: &env{opts: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, wake: make(chan struct{}, 1)}}
 	w := &watch{agent: a, done: make(chan struct{})}
 	var mu sync.Mutex
 	var made []chan<- int

@@ -38,9 +38,9 @@ type Holder interface {
 	// Relabel and Retrust replace the node's labels and the keys that count.
 	Relabel(labels map[string]string)
 	Retrust(t *intent.Trust)
-	// Run holds the kernel until the context ends; Passed yields after a turn.
+	// Run holds the kernel until the context ends; Reconciled yields after a Reconcile.
 	Run(ctx context.Context) error
-	Passed() <-chan struct{}
+	Reconciled() <-chan struct{}
 }
 
 // Options are what an agent of a cluster is told once.

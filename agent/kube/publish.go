@@ -128,7 +128,7 @@ func (a *Agent) followPasses(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.holder.Passed():
+		case <-a.holder.Reconciled():
 			a.health.passed()
 			poke(a.passed)
 		}

@@ -94,8 +94,8 @@ func (s *stub) Run(ctx context.Context) error {
 	}
 }
 
-// Passed implements kube.Holder.
-func (s *stub) Passed() <-chan struct{} { return s.passed }
+// Reconciled implements kube.Holder.
+func (s *stub) Reconciled() <-chan struct{} { return s.passed }
 
 // says sets what Report tells of one application.
 func (s *stub) says(uid, failure string) {

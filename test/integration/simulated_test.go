@@ -98,8 +98,8 @@ func (m *memory) Relabel(map[string]string) {}
 // Forget implements kube.Holder.
 func (m *memory) Forget(func(string) bool) {}
 
-// Passed implements kube.Holder.
-func (m *memory) Passed() <-chan struct{} { return m.passed }
+// Reconciled implements kube.Holder.
+func (m *memory) Reconciled() <-chan struct{} { return m.passed }
 
 // Run implements kube.Holder. It looks around as often as a real one.
 func (m *memory) Run(ctx context.Context) error {

@@ -9,22 +9,22 @@ import (
 
 // carryVariables takes the values of global variables over to the revisions
 // that are about to run for the first time.
-func (p *pass) carryVariables() {
+func (p *reconcile) carryVariables() {
 	for _, want := range p.want.Applications {
 		old := p.look.Revision(want.UID)
 		next := p.live.Revisions[want.UID][want.Revision]
 		if old == nil || next == nil || old == next || p.look.Runs(want.UID, want.Revision) {
 			continue
 		}
-		if err := p.carry(want, old, next); err != nil {
+		if err := p.carryVariablesOf(want, old, next); err != nil {
 			p.opts.Log.Error("carry variables", "application", want.Identity.String(), "error", err)
 		}
 	}
 }
 
-// carry holds the parsed objects of both revisions, and reads them only where a data
+// carryVariablesOf holds the parsed objects of both revisions, and reads them only where a data
 // section of theirs is not shared.
-func (p *pass) carry(want plan.Application, old, next *kernel.Revision) error {
+func (p *reconcile) carryVariablesOf(want plan.Application, old, next *kernel.Revision) error {
 	o := p.intentOf(want.UID, want.Revision)
 	if o == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 
 // fits reports whether this node's kernel can hold the intent, as far as the intent
 // says and its object was found to: else the error is an *build.UnfitError.
-func (p *pass) fits(app *application, o intent.Opened) error {
+func (p *reconcile) fits(app *application, o intent.Opened) error {
 	if p.opts.Profile == nil {
 		return nil
 	}
@@ -25,7 +25,7 @@ func (p *pass) fits(app *application, o intent.Opened) error {
 }
 
 // describeUnfit logs once that a version is not for this node's kernel.
-func (p *pass) describeUnfit(app *application, err *build.UnfitError) {
+func (p *reconcile) describeUnfit(app *application, err *build.UnfitError) {
 	if !strings.Contains(app.status.Error, err.Lacks) {
 		p.opts.Log.Warn("this node cannot hold it", "application", app.Newest.Payload().Application.String(), "error", err.Lacks)
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/skep-dev/skep/agent/plan"
 )
 
-// begun is what is known of an interface whose chain is being loaded. A load takes
+// startedChain is what is known of an interface whose chain is being loaded. A load takes
 // seconds, and who changes in less than that must not have it begin again for ever:
 // what was begun is finished while it may run, and then comes what is wanted by then.
-type begun struct {
+type startedChain struct {
 	// members are those of the chain; nil where none is being loaded. order are the
 	// newcomers among them by precedence, as it was when the load began.
 	members []plan.Member
@@ -26,15 +26,15 @@ type begun struct {
 }
 
 // followStartedChains looks at what was begun, and what it is good for by now.
-func (p *pass) followStartedChains() {
+func (p *reconcile) followStartedChains() {
 	wanted := map[int][]plan.Member{}
 	for _, c := range plan.WantedChains(p.want, p.look.State) {
 		wanted[c.Ifindex] = c.Members
 	}
-	for index, b := range p.begun {
+	for index, b := range p.started {
 		want, running := wanted[index], p.live.GivenTo(index)
 		if len(want) == 0 || slices.Equal(running, want) {
-			delete(p.begun, index)
+			delete(p.started, index)
 			continue
 		}
 		for _, namespace := range p.spoiled(b.members, want, running) {
@@ -46,7 +46,7 @@ func (p *pass) followStartedChains() {
 // spoiled lists the namespaces for whose members a chain that was begun may not run
 // any more: programs that are neither wanted nor run until others take their place.
 // Who left and came back meanwhile comes with the next one.
-func (p *pass) spoiled(members, want, running []plan.Member) []string {
+func (p *reconcile) spoiled(members, want, running []plan.Member) []string {
 	var namespaces []string
 	for _, m := range members {
 		replaced := !plan.IsNew(m, running) && slices.Contains(plan.UIDsOf(want), m.UID) && !p.withdrawn(m.UID, m.Revision)
@@ -59,7 +59,7 @@ func (p *pass) spoiled(members, want, running []plan.Member) []string {
 
 // withdrawn reports whether a revision may not run any more beside the newest intent
 // of its application.
-func (p *pass) withdrawn(uid, revision string) bool {
+func (p *reconcile) withdrawn(uid, revision string) bool {
 	app := p.applicationOf(uid)
 	return app != nil && p.node.Withdrew(app.Known, revision)
 }
@@ -67,9 +67,9 @@ func (p *pass) withdrawn(uid, revision string) bool {
 // waitForReplacements has those wait that are to change on an interface after others: after the
 // versions that take the place of withdrawn ones, and those who spoiled a load after
 // all others.
-func (p *pass) waitForReplacements(want plan.Chain, running []plan.Member) unfitChain {
-	b := p.begun[want.Ifindex]
-	if b != nil && b.members != nil && !p.visited[want.Ifindex] {
+func (p *reconcile) waitForReplacements(want plan.Chain, running []plan.Member) unfitChain {
+	b := p.started[want.Ifindex]
+	if b != nil && b.members != nil && !p.chains.visited[want.Ifindex] {
 		return nil
 	}
 	changed := plan.Changed(want.Members, running)
@@ -83,7 +83,7 @@ func (p *pass) waitForReplacements(want plan.Chain, running []plan.Member) unfit
 		return nil
 	}
 	return func() {
-		p.behind[want.Ifindex] = true
+		p.chains.behind[want.Ifindex] = true
 		for _, uid := range later {
 			p.postpone(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
 		}
@@ -92,38 +92,38 @@ func (p *pass) waitForReplacements(want plan.Chain, running []plan.Member) unfit
 
 // replaces reports whether an application runs a version in a chain that may run no
 // more, and that is to go from it.
-func (p *pass) replaces(uid string, members, running []plan.Member) bool {
+func (p *reconcile) replaces(uid string, members, running []plan.Member) bool {
 	return slices.ContainsFunc(running, func(m plan.Member) bool {
 		return m.UID == uid && plan.IsNew(m, members) && p.withdrawn(m.UID, m.Revision)
 	})
 }
 
 // chainToLoad is the chain to load for an interface: the one that was begun, else the one
-// that is wanted. A pass goes on once with what was begun, and then does what need
+// that is wanted. A reconcile goes on once with what was begun, and then does what need
 // not wait for it.
-func (p *pass) chainToLoad(want plan.Chain) plan.Chain {
-	if p.visited[want.Ifindex] {
+func (p *reconcile) chainToLoad(want plan.Chain) plan.Chain {
+	if p.chains.visited[want.Ifindex] {
 		return want
 	}
-	p.visited[want.Ifindex] = true
-	b := p.begun[want.Ifindex]
+	p.chains.visited[want.Ifindex] = true
+	b := p.started[want.Ifindex]
 	if b == nil {
-		b = &begun{spoilers: map[string]bool{}}
-		p.begun[want.Ifindex] = b
+		b = &startedChain{spoilers: map[string]bool{}}
+		p.started[want.Ifindex] = b
 	}
 	if b.members == nil {
 		b.members = want.Members
 		return want
 	}
-	p.wanted[want.Ifindex] = want.Members
+	p.chains.wanted[want.Ifindex] = want.Members
 	want.Members = b.members
 	return want
 }
 
 // inOrder are the newcomers of a chain by precedence. The order stays while the chain
 // is loaded: another one would be another load.
-func (p *pass) inOrder(chain plan.Chain, newcomers []string) []claim {
-	claims, b := p.precedence(chain, newcomers), p.begun[chain.Ifindex]
+func (p *reconcile) inOrder(chain plan.Chain, newcomers []string) []claim {
+	claims, b := p.precedence(chain, newcomers), p.started[chain.Ifindex]
 	switch {
 	case b == nil || !slices.Equal(b.members, chain.Members):
 	case b.order == nil:
@@ -138,25 +138,25 @@ func (p *pass) inOrder(chain plan.Chain, newcomers []string) []claim {
 
 // abandonChain ends what was begun for an interface: it cannot be made, and something else
 // is to be tried at once.
-func (p *pass) abandonChain(chain plan.Chain) {
-	if b := p.begun[chain.Ifindex]; b != nil && slices.Equal(b.members, chain.Members) {
+func (p *reconcile) abandonChain(chain plan.Chain) {
+	if b := p.started[chain.Ifindex]; b != nil && slices.Equal(b.members, chain.Members) {
 		b.members, b.order = nil, nil
-		delete(p.visited, chain.Ifindex)
-		delete(p.wanted, chain.Ifindex)
+		delete(p.chains.visited, chain.Ifindex)
+		delete(p.chains.wanted, chain.Ifindex)
 	}
 }
 
 // useLoaded takes a chain that was loaded. Where something else is wanted by now, it runs
 // until that is loaded, and who changed meanwhile waits for that.
-func (p *pass) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) unfitChain {
+func (p *reconcile) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) unfitChain {
 	index := chain.Ifindex
-	p.versions[index], p.versionKeys[index] = v, key
-	want, others := p.wanted[index]
-	if b := p.begun[index]; b != nil && slices.Equal(b.members, chain.Members) {
-		delete(p.begun, index)
+	p.chains.versions[index], p.chains.versionKeys[index] = v, key
+	want, others := p.chains.wanted[index]
+	if b := p.started[index]; b != nil && slices.Equal(b.members, chain.Members) {
+		delete(p.started, index)
 	}
-	delete(p.wanted, index)
-	p.behind[index] = p.behind[index] || others && !slices.Equal(want, chain.Members)
+	delete(p.chains.wanted, index)
+	p.chains.behind[index] = p.chains.behind[index] || others && !slices.Equal(want, chain.Members)
 	if !others || slices.Equal(want, chain.Members) {
 		return nil
 	}
@@ -175,7 +175,7 @@ func (p *pass) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) u
 // waitForWantedChain has an application wait for another chain than the one that runs in the
 // interim, where it is in that otherwise than it is to be. Where only its place is
 // another, all else of it goes on.
-func (p *pass) waitForWantedChain(uid string, want, interim []plan.Member) {
+func (p *reconcile) waitForWantedChain(uid string, want, interim []plan.Member) {
 	of := func(members []plan.Member) []plan.Member {
 		return slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return m.UID != uid })
 	}
@@ -197,7 +197,7 @@ func (p *pass) waitForWantedChain(uid string, want, interim []plan.Member) {
 const endRetry = 2 * time.Second
 
 // patience is how long at most a chain is not loaded again that could not be loaded.
-func (p *pass) patience(want, running []plan.Member) time.Duration {
+func (p *reconcile) patience(want, running []plan.Member) time.Duration {
 	for _, m := range running {
 		if plan.IsNew(m, want) && (slices.Contains(p.want.Gone, m.UID) || p.withdrawn(m.UID, m.Revision)) {
 			return endRetry

@@ -150,7 +150,7 @@ func TestATombstoneThatWasWorkedOffIsReportedThoughItIsNoStatusAnyMore(t *testin
 	stop()
 	a, _ = w.start()
 	select {
-	case <-a.Passed():
+	case <-a.Reconciled():
 	case <-time.After(time.Minute):
 		t.Fatal("no pass")
 	}

@@ -16,7 +16,7 @@ import (
 // object needs. That takes the object, which may take memory and time: the revisions
 // are checked beside the loop, one at a time, and it fails with loads.ErrLoading until then.
 // A program that is to be attached and is missing is found at once.
-func (p *pass) isWhole(o intent.Opened, loaded *kernel.Revision) (bool, error) {
+func (p *reconcile) isWhole(o intent.Opened, loaded *kernel.Revision) (bool, error) {
 	if build.LacksProgram(loaded, o.Payload()) {
 		return false, nil
 	}
@@ -33,7 +33,7 @@ func (p *pass) isWhole(o intent.Opened, loaded *kernel.Revision) (bool, error) {
 }
 
 // askWhole asks for the check of a revision.
-func (p *pass) askWhole(o intent.Opened, loaded *kernel.Revision) (loads.Request, error) {
+func (p *reconcile) askWhole(o intent.Opened, loaded *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
 	if err := p.available(payload); err != nil {
 		return loads.Request{}, err

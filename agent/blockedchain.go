@@ -14,9 +14,9 @@ import (
 // a member is to be unloaded. What hinders it may pass, as a want of memory does.
 const endGrace = 30 * time.Second
 
-// hindered is an interface whose chain cannot be loaded without a member that is to be
+// blockedChain is an interface whose chain cannot be loaded without a member that is to be
 // unloaded.
-type hindered struct {
+type blockedChain struct {
 	since time.Time
 	// out are the applications that are taken out so that the member goes, each with
 	// the reason; the last one last.
@@ -26,15 +26,15 @@ type hindered struct {
 // keepOrDetach keeps a chain that cannot be loaded as it is. Where a member is to be
 // unloaded, it does so for endGrace, and then takes out one member after the other, each
 // after an attempt of its own: the last one left needs no load.
-func (p *pass) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
+func (p *reconcile) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
 	if !p.unloads(want.Members, running) {
 		p.leave(want, running, err)
 		return
 	}
-	h := p.hindered[want.Ifindex]
+	h := p.blocked[want.Ifindex]
 	if h == nil {
-		h = &hindered{since: p.now}
-		p.hindered[want.Ifindex] = h
+		h = &blockedChain{since: p.now}
+		p.blocked[want.Ifindex] = h
 	}
 	if late := new(backingOffError); errors.As(err, &late) || p.now.Sub(h.since) < endGrace {
 		p.leave(want, running, err)
@@ -45,17 +45,17 @@ func (p *pass) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
 	p.takeOut(want, lost)
 }
 
-// excludeAgain leaves out what was taken out of a chain in an earlier pass, until what
+// takeOutAgain leaves out what was taken out of a chain in an earlier reconcile, until what
 // is to be unloaded has gone from it.
-func (p *pass) excludeAgain() {
+func (p *reconcile) takeOutAgain() {
 	wanted := map[int]plan.Chain{}
 	for _, c := range plan.WantedChains(p.want, p.look.State) {
 		wanted[c.Ifindex] = c
 	}
-	for index, h := range p.hindered {
+	for index, h := range p.blocked {
 		want, ok := wanted[index]
 		if !ok || !p.unloads(want.Members, p.live.GivenTo(index)) {
-			delete(p.hindered, index)
+			delete(p.blocked, index)
 			continue
 		}
 		for _, lost := range h.out {
@@ -65,13 +65,13 @@ func (p *pass) excludeAgain() {
 }
 
 // unloads reports whether a chain ends a member that is to be unloaded.
-func (p *pass) unloads(members, running []plan.Member) bool {
+func (p *reconcile) unloads(members, running []plan.Member) bool {
 	return slices.ContainsFunc(plan.Leavers(members, running), func(uid string) bool { return slices.Contains(p.want.Gone, uid) })
 }
 
 // culprit is the application to take out of a chain that cannot be loaded: the one
 // whose own program is at fault, else the last in precedence.
-func (p *pass) culprit(want plan.Chain, err error) string {
+func (p *reconcile) culprit(want plan.Chain, err error) string {
 	if refusal := new(chain.Refusal); errors.As(err, &refusal) && refusal.Limit == chain.LimitType {
 		if i := slices.Index(build.MemberKeys(want.Members), refusal.Member); i >= 0 {
 			return want.Members[i].UID

@@ -14,34 +14,34 @@ import (
 // what does is loaded. Nil means, as in Options, that every intent is for this
 // node.
 func (a *Agent) Relabel(labels map[string]string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if version.SameLabels(a.labels, labels) {
+	a.accepted.mu.Lock()
+	defer a.accepted.mu.Unlock()
+	if version.SameLabels(a.accepted.labels, labels) {
 		return
 	}
-	a.labels = maps.Clone(labels)
-	a.unsettle()
+	a.accepted.labels = maps.Clone(labels)
+	a.accepted.unsettle()
 	a.wakeUp()
 }
 
 // Retrust replaces the keys whose seals count. What was accepted before stays;
 // an envelope that was refused counts when it is sent again.
 func (a *Agent) Retrust(t *intent.Trust) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.trust = t
+	a.accepted.mu.Lock()
+	defer a.accepted.mu.Unlock()
+	a.accepted.trust = t
 }
 
 // trusted are the keys that count now.
-func (a *Agent) trusted() *intent.Trust {
+func (a *accepted) trusted() *intent.Trust {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.trust
 }
 
-// Passed yields after a turn of Run; several since the last read count once. It
+// Reconciled yields after a Reconcile; several since the last read count once. It
 // is for one reader.
-func (a *Agent) Passed() <-chan struct{} { return a.passed }
+func (a *Agent) Reconciled() <-chan struct{} { return a.reconciled }
 
 // repeated is what was said at the last attempt, while the next one is waited
 // for.

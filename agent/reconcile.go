@@ -23,21 +23,20 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// pass is one turn of the loop: look, decide, act, tell. It holds what is only
-// of use within the turn.
-type pass struct {
-	*Agent
-	now  time.Time
+// reconcile is one look at the node and what follows from it. Its fields last as long.
+type reconcile struct {
+	*env
+	*loop
+	// accepted is read under its lock, and written by finish alone.
+	accepted *accepted
+	now      time.Time
+	// apps are copies, until finish hands them over; ordered by name.
 	apps []*application
 	// node has the labels that it had when the reconcile began.
 	node version.Node
 	// look is what the kernel said.
 	look *live.Look
 	want plan.Want
-	// versions are the chains that were loaded for this turn, and versionKeys
-	// name the loads they came from; those without one were not loaded.
-	versions    map[int]*kernel.ChainVersion
-	versionKeys map[int]string
 	// loads are those that the reconcile needs. fetching reports that an object is on its
 	// way, and observed that the kernel could be read.
 	loads              *loads.Round
@@ -52,52 +51,71 @@ type pass struct {
 	targets *targets.Round
 	// unmanagedFiles by the uid they lie under.
 	unmanagedFiles map[string][]string
-	// present is what ran at each place when the pass began.
+	chains         chainRound
+	admission      admission
+	// again means that something was put off that the next reconcile can do at once.
+	again bool
+	// acted reports that the reconcile had actions to do.
+	acted bool
+	// prune tells that cached objects may have lost their last intent.
+	prune bool
+}
+
+// chainRound is what one reconcile chose for the chains of interfaces, by index.
+type chainRound struct {
+	// versions are the chains that were loaded for it, and versionKeys name their loads;
+	// a chain of one program has none.
+	versions    map[int]*kernel.ChainVersion
+	versionKeys map[int]string
+	// visited are the interfaces whose chain was looked at. wanted is what is wanted where
+	// a chain that was started comes first. behind are the interfaces where applications
+	// wait until the chain of others is set.
+	visited, behind map[int]bool
+	wanted          map[int][]plan.Member
+}
+
+// admission is what one reconcile knows of the places that applications claim.
+type admission struct {
+	// present is what ran at each place when the reconcile began.
 	present map[history.At]history.Record
 	// created is when each application was created, by uid.
 	created map[string]int64
 	// pendingClaims are those of applications whose objects are on their way; nil
 	// until they are asked for.
 	pendingClaims map[plan.Place][]plan.Claim
-	// visited are the interfaces whose chain the pass looked at, wanted what was
-	// wanted there where a chain that was begun comes first, and behind those where
-	// applications wait until the chain of others is set.
-	visited, behind map[int]bool
-	wanted          map[int][]plan.Member
 	// lost are the places that others run at now which an application had before.
 	lost map[history.At]bool
-	// again means that something was put off that the next pass can do at once.
-	again bool
-	// acted reports that the pass had actions to do.
-	acted bool
-	// prune tells that cached objects may have lost their last intent.
-	prune bool
 }
 
 // Reconcile looks, and does what is to be done: first what needs no load, then,
-// for as long as turnGrace, one load after the other. What takes longer goes on
+// for as long as reconcileGrace, one load after the other. What takes longer goes on
 // beside it. Run calls it; a caller of its own needs it only to choose the moment.
 func (a *Agent) Reconcile(ctx context.Context) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	grace, cancel := context.WithTimeout(ctx, turnGrace)
+	grace, cancel := context.WithTimeout(ctx, reconcileGrace)
 	defer cancel()
-	p := a.pass()
+	p := a.reconcileOnce()
 	for a.advance(grace, p) && ctx.Err() == nil {
-		p = a.pass()
+		p = a.reconcileOnce()
 	}
-	a.idle = newIdle(p)
-	// Not after each pass: what is loaded within the turn is reported once.
+	a.loop.idle = newIdle(p)
+	// Not after each look: all that is loaded by one Reconcile is reported once.
 	select {
-	case a.passed <- struct{}{}:
+	case a.reconciled <- struct{}{}:
 	default:
 	}
 }
 
-// pass looks once, and does what can be done without waiting for anything.
-func (a *Agent) pass() *pass {
-	a.loads.Collect()
-	p := a.newPass()
+// reconcileOnce looks once, and does what can be done without waiting for anything.
+//
+// Three rules hold. Actions that end something come first; nothing that reads an object or
+// waits for a load is before them. The kernel's answer comes before bookkeeping: no link,
+// revision or chain is forgotten before the kernel confirmed that it is gone. Nothing is
+// written back to what was accepted before finish.
+func (a *Agent) reconcileOnce() *reconcile {
+	a.loop.queue.Collect()
+	p := a.newReconcile()
 	defer p.finish()
 	p.unmanagedFiles = p.live.UnmanagedFiles()
 	if err := p.observe(); err != nil {
@@ -105,7 +123,7 @@ func (a *Agent) pass() *pass {
 		return p
 	}
 	p.observed = true
-	p.decide()
+	p.choose()
 	p.admit()
 	p.fitChains()
 	actions := plan.Make(p.want, p.look.State)
@@ -117,15 +135,15 @@ func (a *Agent) pass() *pass {
 	return p
 }
 
-// newPass makes a pass over the applications as they are now.
-func (a *Agent) newPass() *pass {
+// newReconcile begins a reconcile of the applications as they are now.
+func (a *Agent) newReconcile() *reconcile {
 	now := a.opts.Clock()
 	apps, labels := a.snapshot()
-	return &pass{Agent: a, now: now, apps: apps, node: version.Node{Name: a.opts.Node, Labels: labels}, look: a.live.Look(), targets: a.lookups.Begin(now),
-		loads: a.loads.Begin(), awaited: map[[2]string]bool{},
-		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{},
-		outcomes: map[string]*report.Outcome{}, lost: map[history.At]bool{},
-		visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}
+	return &reconcile{env: a.env, loop: a.loop, accepted: a.accepted, now: now, apps: apps,
+		node: version.Node{Name: a.opts.Node, Labels: labels}, look: a.loop.live.Look(), targets: a.loop.lookups.Begin(now), loads: a.loop.queue.Begin(),
+		outcomes: map[string]*report.Outcome{}, awaited: map[[2]string]bool{}, admission: admission{lost: map[history.At]bool{}},
+		chains: chainRound{versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{},
+			visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}}
 }
 
 // snapshot copies what Accept and Relabel may change meanwhile; applications
@@ -133,10 +151,10 @@ func (a *Agent) newPass() *pass {
 func (a *Agent) snapshot() ([]*application, map[string]string) {
 	a.intake.Lock()
 	defer a.intake.Unlock()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	apps := make([]*application, 0, len(a.apps))
-	for _, app := range a.apps {
+	a.accepted.mu.Lock()
+	defer a.accepted.mu.Unlock()
+	apps := make([]*application, 0, len(a.accepted.apps))
+	for _, app := range a.accepted.apps {
 		one := *app
 		apps = append(apps, &one)
 	}
@@ -144,11 +162,11 @@ func (a *Agent) snapshot() ([]*application, map[string]string) {
 		p, q := x.Newest.Payload(), y.Newest.Payload()
 		return cmp.Or(cmp.Compare(p.Application.String(), q.Application.String()), cmp.Compare(p.UID, q.UID))
 	})
-	return apps, a.labels
+	return apps, a.accepted.labels
 }
 
 // observe repairs pins and reads what is in the kernel.
-func (p *pass) observe() error {
+func (p *reconcile) observe() error {
 	p.live.Repin(p.repinned)
 	interfaces, err := targets.Interfaces(wantsPrimary(p.apps), p.running())
 	if err != nil {
@@ -159,7 +177,7 @@ func (p *pass) observe() error {
 }
 
 // repinned notes that a pin was made again, or could not be.
-func (p *pass) repinned(what string, made bool, err error) {
+func (p *reconcile) repinned(what string, made bool, err error) {
 	switch {
 	case err != nil:
 		p.opts.Log.Error("pin again", "what", what, "error", err)
@@ -169,15 +187,15 @@ func (p *pass) repinned(what string, made bool, err error) {
 	}
 }
 
-// decide chooses for each application what is to be live: the newest intent's
-// version, else what instead says.
-func (p *pass) decide() {
+// choose chooses for each application what is to be live: the newest intent's
+// version, else what fallBack says.
+func (p *reconcile) choose() {
 	known := map[string]bool{}
 	for _, app := range p.apps {
 		payload := app.Newest.Payload()
 		known[payload.UID] = true
 		p.outcomes[payload.UID] = &report.Outcome{}
-		p.choose(app)
+		p.chooseVersion(app)
 	}
 	for uid := range p.look.State.Revisions {
 		if !known[uid] {
@@ -192,7 +210,8 @@ func (p *pass) decide() {
 	slices.Sort(p.want.Frozen)
 }
 
-func (p *pass) choose(app *application) {
+// chooseVersion chooses for one application.
+func (p *reconcile) chooseVersion(app *application) {
 	payload := app.Newest.Payload()
 	out := p.outcomes[payload.UID]
 	selected, err := p.node.Selects(payload)
@@ -206,44 +225,44 @@ func (p *pass) choose(app *application) {
 		p.want.Gone = append(p.want.Gone, payload.UID)
 		return
 	}
-	err = p.have(app, app.Newest)
+	err = p.ensureLoaded(app, app.Newest)
 	if err == nil {
-		err = p.wantApplication(app.Newest, out)
+		err = p.resolveAttachments(app.Newest, out)
 	}
 	if err == nil {
 		out.Live = &app.Newest
 		return
 	}
 	out.Pending, out.Loading = isPending(err), errors.Is(err, loads.ErrLoading)
-	p.cannotHave(app, app.Newest, err)
+	p.noteUnavailable(app, app.Newest, err)
 	out.Refused = true
 	p.fallBack(app)
 }
 
 // fallBack goes on without the newest intent's version: with another, with what
 // runs as it is, or with nothing.
-func (p *pass) fallBack(app *application) {
+func (p *reconcile) fallBack(app *application) {
 	uid := app.Newest.Payload().UID
 	out := p.outcomes[uid]
 	other, stays := p.node.Fallback(app.Known, p.look.RevisionName(uid), out.Pending)
 	if other != nil {
-		err := p.have(app, *other)
+		err := p.ensureLoaded(app, *other)
 		if err == nil {
-			err = p.wantApplication(*other, out)
+			err = p.resolveAttachments(*other, out)
 		}
 		if err == nil {
 			out.Live = other
 			return
 		}
 		out.Unsettled = isPending(err)
-		p.cannotHave(app, *other, err)
+		p.noteUnavailable(app, *other, err)
 		stays = p.node.StaysWithout(other, p.look.RevisionName(uid)) || isPending(err)
 	}
-	p.rest(uid, stays)
+	p.keepOrUnload(uid, stays)
 }
 
-// rest leaves what runs of an application as it is, or has it go.
-func (p *pass) rest(uid string, stays bool) {
+// keepOrUnload leaves what runs of an application as it is, or has it go.
+func (p *reconcile) keepOrUnload(uid string, stays bool) {
 	if stays {
 		p.want.Frozen = append(p.want.Frozen, uid)
 		return
@@ -251,9 +270,9 @@ func (p *pass) rest(uid string, stays bool) {
 	p.want.Gone = append(p.want.Gone, uid)
 }
 
-// have makes sure that the intent's revision is in the kernel, whole. One that was
+// ensureLoaded makes sure that the intent's revision is in the kernel, whole. One that was
 // found pinned is relied on until it is checked.
-func (p *pass) have(app *application, o intent.Opened) error {
+func (p *reconcile) ensureLoaded(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	loaded := p.live.Revisions[uid][revision]
 	if err := p.fits(app, o); err != nil {
@@ -306,14 +325,14 @@ func explain(payload intent.Payload, err error) error {
 }
 
 // intentOf finds the intent with the revision; nil where none is known.
-func (p *pass) intentOf(uid, revision string) *intent.Opened {
+func (p *reconcile) intentOf(uid, revision string) *intent.Opened {
 	if app := p.applicationOf(uid); app != nil {
 		return app.Intent(revision)
 	}
 	return nil
 }
 
-func (p *pass) logClose(what string, c io.Closer) {
+func (p *reconcile) logClose(what string, c io.Closer) {
 	if err := c.Close(); err != nil {
 		p.opts.Log.Error("let go", "what", what, "error", err)
 	}

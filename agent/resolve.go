@@ -12,10 +12,10 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// wantApplication turns an intent into resolved attachments. A target that is
+// resolveAttachments turns an intent into resolved attachments. A target that is
 // not there is told and waited for; what the definition says wrongly refuses
 // the intent.
-func (p *pass) wantApplication(o intent.Opened, out *report.Outcome) error {
+func (p *reconcile) resolveAttachments(o intent.Opened, out *report.Outcome) error {
 	payload := o.Payload()
 	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision()}
 	var absent []report.Unmade
@@ -53,7 +53,7 @@ func (p *pass) wantApplication(o intent.Opened, out *report.Outcome) error {
 
 // resolve turns one attachment of a definition into those on this node. Where a file
 // system does not answer, the target of the application's link counts.
-func (p *pass) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
+func (p *reconcile) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
 	all, err := targets.Expand(app.Identity, program, at, p.look.State.Interfaces)
 	if err != nil || all[0].Ifindex != 0 {
 		return all, err
@@ -72,7 +72,7 @@ func (p *pass) resolve(app plan.Application, program string, at v1alpha1.Attachm
 
 // madeOn returns the target of the application's link for an attachment; of several
 // links, that of one that runs.
-func (p *pass) madeOn(uid string, a plan.Attachment) (target plan.Target, ok bool) {
+func (p *reconcile) madeOn(uid string, a plan.Attachment) (target plan.Target, ok bool) {
 	for _, l := range p.look.State.Links {
 		is := l.Attachment
 		is.BinaryID, is.NetnsID = "", 0

@@ -12,10 +12,10 @@ import (
 	"github.com/skep-dev/skep/agent/report"
 )
 
-// goOnWithout makes the pass go on where one member cannot be had. It stays as long
+// goOnWithout makes the reconcile go on where one member cannot be had. It stays as long
 // as the chain can stay as it is: who is new then waits. What is to be unloaded
 // does not wait for others, so that a member that cannot be had goes, too.
-func (p *pass) goOnWithout(want plan.Chain, running []plan.Member, lost *build.MemberError) unfitChain {
+func (p *reconcile) goOnWithout(want plan.Chain, running []plan.Member, lost *build.MemberError) unfitChain {
 	if errors.Is(lost, objects.ErrFetching) {
 		return func() { p.await(want, running, false) }
 	}
@@ -40,14 +40,14 @@ func (p *pass) goOnWithout(want plan.Chain, running []plan.Member, lost *build.M
 
 // isOnItsWay reports whether a version of the application is about to replace what
 // runs of it.
-func (p *pass) isOnItsWay(uid string) bool {
+func (p *reconcile) isOnItsWay(uid string) bool {
 	app, out := p.applicationOf(uid), p.outcomes[uid]
-	return app != nil && out != nil && out.Pending && !app.faltered
+	return app != nil && out != nil && out.Pending && !app.failedBefore
 }
 
 // canFallBack reports whether a version may take the place of the application's
 // newest one.
-func (p *pass) canFallBack(uid string) bool {
+func (p *reconcile) canFallBack(uid string) bool {
 	app, out := p.applicationOf(uid), p.outcomes[uid]
 	if app == nil || out == nil || out.Live != &app.Newest {
 		return false
@@ -56,7 +56,7 @@ func (p *pass) canFallBack(uid string) bool {
 	return other != nil
 }
 
-func (p *pass) applicationOf(uid string) *application {
+func (p *reconcile) applicationOf(uid string) *application {
 	for _, app := range p.apps {
 		if app.Newest.Payload().UID == uid {
 			return app
@@ -66,7 +66,7 @@ func (p *pass) applicationOf(uid string) *application {
 }
 
 // takeOut leaves a member out of a chain that cannot be made with it.
-func (p *pass) takeOut(c plan.Chain, lost *build.MemberError) {
+func (p *reconcile) takeOut(c plan.Chain, lost *build.MemberError) {
 	if p.want.Out == nil {
 		p.want.Out = map[int][]string{}
 	}
@@ -76,7 +76,7 @@ func (p *pass) takeOut(c plan.Chain, lost *build.MemberError) {
 
 // leave keeps a chain as it is, and says so to the member that cannot be had,
 // else to those that were to change places, and to those that were to go.
-func (p *pass) leave(c plan.Chain, running []plan.Member, err error) {
+func (p *reconcile) leave(c plan.Chain, running []plan.Member, err error) {
 	p.want.Left = append(p.want.Left, c.Ifindex)
 	lost := new(build.MemberError)
 	blamed := plan.UIDsOf(slices.DeleteFunc(slices.Clone(c.Members), func(m plan.Member) bool { return slices.Contains(running, m) }))
@@ -92,7 +92,7 @@ func (p *pass) leave(c plan.Chain, running []plan.Member, err error) {
 }
 
 // await keeps a chain as it is until an object has come, or a load ended.
-func (p *pass) await(c plan.Chain, running []plan.Member, loading bool) {
+func (p *reconcile) await(c plan.Chain, running []plan.Member, loading bool) {
 	p.want.Left = append(p.want.Left, c.Ifindex)
 	for _, uid := range append(plan.Changed(c.Members, running), plan.Leavers(c.Members, running)...) {
 		if out := p.outcomes[uid]; out != nil {
@@ -103,7 +103,7 @@ func (p *pass) await(c plan.Chain, running []plan.Member, loading bool) {
 
 // blame tells an application that it is not in a chain as it is to be. The
 // cause is tried again after a while.
-func (p *pass) blame(uid string, c plan.Chain, cause, err error) {
+func (p *reconcile) blame(uid string, c plan.Chain, cause, err error) {
 	out := p.outcomes[uid]
 	if out == nil {
 		out = &report.Outcome{}
@@ -114,7 +114,7 @@ func (p *pass) blame(uid string, c plan.Chain, cause, err error) {
 		return
 	}
 	out.Tried = true
-	p.opts.Log.Error("make chain", "application", p.nameOf(uid), "interface", c.Interface, "error", err)
+	p.opts.Log.Error("make chain", "application", p.accepted.nameOf(uid), "interface", c.Interface, "error", err)
 	if app := p.applicationOf(uid); app != nil {
 		app.failed = maps.Clone(app.failed)
 		if app.failed == nil {
@@ -125,7 +125,7 @@ func (p *pass) blame(uid string, c plan.Chain, cause, err error) {
 }
 
 // isLate reports whether what a chain cannot be made for was found a short while ago.
-func (p *pass) isLate(cause error) bool {
+func (p *reconcile) isLate(cause error) bool {
 	late, lost := new(backingOffError), new(build.MemberError)
 	return errors.As(cause, &late) || errors.As(cause, &lost) && p.lostLately(lost.UID) != nil
 }
@@ -135,7 +135,7 @@ const lostMember = "link"
 
 // lostLately returns the error of an object that could not be had a short while
 // ago.
-func (p *pass) lostLately(uid string) error {
+func (p *reconcile) lostLately(uid string) error {
 	app := p.applicationOf(uid)
 	if app == nil || !p.now.Before(app.retryAt) {
 		return nil

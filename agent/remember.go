@@ -8,8 +8,8 @@ import (
 	"github.com/skep-dev/skep/agent/plan"
 )
 
-// attached is what the kernel has taken by the end of the pass.
-func (p *pass) attached() map[history.At]history.Record {
+// attached is what the kernel has taken by the end of the reconcile.
+func (p *reconcile) attached() map[history.At]history.Record {
 	var links []plan.Link
 	for _, all := range p.live.Links {
 		for _, l := range all {
@@ -31,7 +31,7 @@ func (p *pass) attached() map[history.At]history.Record {
 // remember keeps what runs at each place, for the next start: only what the
 // kernel has taken. What an application no longer asks for, or lost to others, is
 // forgotten; what is away with its interface is not.
-func (p *pass) remember() {
+func (p *reconcile) remember() {
 	now, next := p.attached(), maps.Clone(p.history.Records)
 	p.addMemory(now)
 	p.forgetWaits(now)
@@ -76,8 +76,8 @@ func (p *pass) remember() {
 
 // forgets reports whether what ran at a place and does not now has no claim to it
 // any more.
-func (p *pass) forgets(at history.At, there bool) bool {
-	if slices.Contains(p.want.Gone, at.UID) || p.lost[at] {
+func (p *reconcile) forgets(at history.At, there bool) bool {
+	if slices.Contains(p.want.Gone, at.UID) || p.admission.lost[at] {
 		return true
 	}
 	if at == history.InMemory(at.UID) {

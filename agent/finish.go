@@ -25,17 +25,17 @@ func (b *backingOffError) Error() string { return b.err.Error() }
 // Unwrap returns why.
 func (b *backingOffError) Unwrap() error { return b.err }
 
-// cannotHave notes why a version cannot be had: the newest intent's, or one that
+// noteUnavailable notes why a version cannot be had: the newest intent's, or one that
 // would have taken its place. What is no matter of the kernel's profile or of the memory
 // for maps is not tried again before a while.
-func (p *pass) cannotHave(app *application, o intent.Opened, err error) {
+func (p *reconcile) noteUnavailable(app *application, o intent.Opened, err error) {
 	newest := o.Payload().Serial == app.Newest.Payload().Serial
 	out := p.outcomes[app.Newest.Payload().UID]
-	unfit, late, noRoom := new(build.UnfitError), new(backingOffError), new(noRoomError)
+	unfit, late, noMemory := new(build.UnfitError), new(backingOffError), new(noMemoryError)
 	switch {
 	case isPending(err):
 		return
-	case errors.As(err, &noRoom):
+	case errors.As(err, &noMemory):
 	case errors.As(err, &late):
 		err = late.err
 	case errors.As(err, &unfit):
@@ -53,22 +53,22 @@ func (p *pass) cannotHave(app *application, o intent.Opened, err error) {
 }
 
 // fail notes what was tried in vain.
-func (p *pass) fail(app *application, o intent.Opened, err error) {
+func (p *reconcile) fail(app *application, o intent.Opened, err error) {
 	payload := o.Payload()
 	p.outcomes[payload.UID].Tried = true
 	app.refused = maps.Clone(app.refused)
 	if app.refused == nil {
 		app.refused = map[int64]error{}
 	}
-	app.refused[payload.Serial], app.faltered = err, true
+	app.refused[payload.Serial], app.failedBefore = err, true
 	if payload.Serial == app.Newest.Payload().Serial || app.log == "" {
 		app.log = kernel.LogOf(err)
 	}
 	p.opts.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", err)
 }
 
-// refuse takes the version of an application that is to run out of this pass.
-func (p *pass) refuse(uid string, err error) {
+// refuse takes the version of an application that is to run out of this reconcile.
+func (p *reconcile) refuse(uid string, err error) {
 	p.want.Applications = slices.DeleteFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == uid })
 	app, was := p.applicationOf(uid), p.outcomes[uid]
 	if app == nil {
@@ -81,22 +81,22 @@ func (p *pass) refuse(uid string, err error) {
 	p.outcomes[uid] = &report.Outcome{Errs: was.Errs, Refused: true, Tried: was.Tried,
 		Pending: was.Pending || newest && isPending(err), Loading: was.Loading || newest && errors.Is(err, loads.ErrLoading),
 		Unsettled: isPending(err)}
-	p.cannotHave(app, *cmp.Or(was.Live, &app.Newest), err)
+	p.noteUnavailable(app, *cmp.Or(was.Live, &app.Newest), err)
 	if was.Live == &app.Newest {
 		p.fallBack(app)
 		return
 	}
-	p.rest(uid, was.Live == nil || p.node.StaysWithout(was.Live, p.look.RevisionName(uid)) || isPending(err))
+	p.keepOrUnload(uid, was.Live == nil || p.node.StaysWithout(was.Live, p.look.RevisionName(uid)) || isPending(err))
 }
 
-// finish writes what the pass found out back, and wakes who waits for it.
-func (p *pass) finish() {
-	for index := range p.versions {
+// finish writes what the reconcile found out back, and wakes who waits for it.
+func (p *reconcile) finish() {
+	for index := range p.chains.versions {
 		p.releaseChosen(index)
 	}
 	view := report.View{Look: p.look, UnmanagedFiles: p.unmanagedFiles, Now: p.now}
 	for _, app := range p.apps {
-		p.settle(app, view)
+		p.finishApplication(app, view)
 	}
 	p.conflicts.Sweep(p.now)
 	p.targets.End()
@@ -110,13 +110,13 @@ func (p *pass) finish() {
 	if p.again {
 		p.wakeUp()
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.orphans = orphans
-	all := version.SameLabels(p.node.Labels, p.Agent.labels)
+	p.accepted.mu.Lock()
+	defer p.accepted.mu.Unlock()
+	p.accepted.orphans = orphans
+	all := version.SameLabels(p.node.Labels, p.accepted.labels)
 	for _, app := range p.apps {
 		uid := app.Newest.Payload().UID
-		now := p.Agent.apps[uid]
+		now := p.accepted.apps[uid]
 		if now == nil {
 			// Forgotten meanwhile.
 			continue
@@ -129,32 +129,32 @@ func (p *pass) finish() {
 		}
 		app.unkept, app.envelope = now.unkept, now.envelope
 		if !errors.Is(app.conflict, now.conflict) {
-			// The next pass reports it.
+			// The next reconcile reports it.
 			app.conflict, all = now.conflict, false
 		}
-		p.Agent.apps[uid] = app
+		p.accepted.apps[uid] = app
 		if out := p.outcomes[uid]; out == nil || out.Pending || out.Unsettled {
 			all = false
 		}
 	}
-	if all && len(p.apps) == len(p.Agent.apps) {
+	if all && len(p.apps) == len(p.accepted.apps) {
 		select {
-		case <-p.settled:
+		case <-p.accepted.settled:
 		default:
-			close(p.settled)
+			close(p.accepted.settled)
 		}
 	}
 }
 
 // pruneObjects drops the cached objects of intents that were replaced.
-func (p *pass) pruneObjects() {
+func (p *reconcile) pruneObjects() {
 	if !p.prune {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.accepted.mu.Lock()
+	defer p.accepted.mu.Unlock()
 	used := map[string]bool{}
-	for _, app := range p.Agent.apps {
+	for _, app := range p.accepted.apps {
 		used[app.Newest.Payload().ObjectDigest] = true
 	}
 	for _, app := range p.apps {
@@ -171,8 +171,8 @@ func (p *pass) pruneObjects() {
 	}
 }
 
-// settle works out back-off and status of one application.
-func (p *pass) settle(app *application, view report.View) {
+// finishApplication works out back-off and status of one application.
+func (p *reconcile) finishApplication(app *application, view report.View) {
 	payload := app.Newest.Payload()
 	out := p.outcomes[payload.UID]
 	if out == nil {
@@ -181,7 +181,7 @@ func (p *pass) settle(app *application, view report.View) {
 	app.tried = payload.Serial
 	switch {
 	case len(out.Errs) == 0 && !out.Refused:
-		app.failures, app.refused, app.failed, app.log, app.faltered = 0, nil, nil, "", false
+		app.failures, app.refused, app.failed, app.log, app.failedBefore = 0, nil, nil, "", false
 		p.keepDeployed(app, out)
 	case out.Tried:
 		app.failures++
@@ -196,7 +196,7 @@ func (p *pass) settle(app *application, view report.View) {
 }
 
 // keepDeployed remembers the intent that now runs in whole.
-func (p *pass) keepDeployed(app *application, out *report.Outcome) {
+func (p *reconcile) keepDeployed(app *application, out *report.Outcome) {
 	payload := app.Newest.Payload()
 	var err error
 	switch {
