@@ -35,11 +35,11 @@ var errQueued = errors.New("it waits for another application")
 // runs there, then to what this node remembers to have run there, then to the
 // oldest application. What does not fit is taken out of the reconcile, with an error.
 // Only what can be counted is looked at here; the verifier has its say later.
-func (p *reconcile) admit() {
-	p.admission.present = history.Present(p.look.State.Interfaces, p.look.State.Links, p.look.State.Chains)
-	p.leaveOutAsBefore()
-	for range 3*len(p.apps) + len(p.want.Applications)*(len(p.look.State.Interfaces)+1) {
-		if !p.refuseUnfit() {
+func (rec *reconcile) admit() {
+	rec.admission.present = history.Present(rec.look.State.Interfaces, rec.look.State.Links, rec.look.State.Chains)
+	rec.leaveOutAsBefore()
+	for range 3*len(rec.apps) + len(rec.want.Applications)*(len(rec.look.State.Interfaces)+1) {
+		if !rec.refuseUnfit() {
 			return
 		}
 	}
@@ -48,24 +48,24 @@ func (p *reconcile) admit() {
 // refuseUnfit refuses what does not fit at the first place where anything does
 // not, and reports whether it did. A version that takes the place of what was
 // refused may change what fits elsewhere.
-func (p *reconcile) refuseUnfit() bool {
-	places := p.claims()
+func (rec *reconcile) refuseUnfit() bool {
+	places := rec.claims()
 	for _, place := range slices.SortedFunc(maps.Keys(places), comparePlaces) {
 		claims := places[place]
 		if !slices.ContainsFunc(claims, func(c claim) bool { return c.Seniority != plan.Running }) {
 			continue
 		}
 		for i := range claims {
-			claims[i].Created = p.createdAt(claims[i].UID)
+			claims[i].Created = rec.createdAt(claims[i].UID)
 		}
-		if p.postponeYounger(place, claims) {
+		if rec.postponeYounger(place, claims) {
 			return true
 		}
-		refused := plan.Admit(place, p.measured(place, claims), p.limits(place))
+		refused := plan.Admit(place, rec.measured(place, claims), rec.limits(place))
 		found := false
 		for _, c := range claims {
 			if err := refused[c.UID]; err != nil {
-				p.refuseAt(place, c, err)
+				rec.refuseAt(place, c, err)
 				found = true
 			}
 		}
@@ -81,9 +81,9 @@ func comparePlaces(a, b plan.Place) int {
 }
 
 // claims are those of the applications that are to run, by place.
-func (p *reconcile) claims() map[plan.Place][]claim {
+func (rec *reconcile) claims() map[plan.Place][]claim {
 	all := map[plan.Place][]claim{}
-	for _, app := range p.want.Applications {
+	for _, app := range rec.want.Applications {
 		programs := map[plan.Place][]string{}
 		for _, a := range app.Attachments {
 			if history.IsLimited(a.Hook) {
@@ -92,25 +92,25 @@ func (p *reconcile) claims() map[plan.Place][]claim {
 			}
 		}
 		for place, names := range programs {
-			all[place] = append(all[place], p.claimOf(app, place, names))
+			all[place] = append(all[place], rec.claimOf(app, place, names))
 		}
 	}
-	for at, one := range p.admission.present {
-		if i := slices.IndexFunc(p.look.State.Interfaces, func(i plan.Interface) bool { return i.Name == at.Interface }); i >= 0 && slices.Contains(p.want.Frozen, at.UID) {
-			place := plan.Place{Hook: at.Hook, Ifindex: p.look.State.Interfaces[i].Index, Interface: at.Interface}
-			all[place] = append(all[place], p.frozenClaim(at, one))
+	for at, one := range rec.admission.present {
+		if i := slices.IndexFunc(rec.look.State.Interfaces, func(i plan.Interface) bool { return i.Name == at.Interface }); i >= 0 && slices.Contains(rec.want.Frozen, at.UID) {
+			place := plan.Place{Hook: at.Hook, Ifindex: rec.look.State.Interfaces[i].Index, Interface: at.Interface}
+			all[place] = append(all[place], rec.frozenClaim(at, one))
 		}
 	}
 	return all
 }
 
 // claimOf is the claim of one application to one place.
-func (p *reconcile) claimOf(app plan.Application, place plan.Place, programs []string) claim {
+func (rec *reconcile) claimOf(app plan.Application, place plan.Place, programs []string) claim {
 	slices.Sort(programs)
 	c := claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity}, revision: app.Revision, programs: programs}
 	at := history.At{UID: app.UID, Hook: place.Hook, Interface: place.Interface}
-	now, runs := p.admission.present[at]
-	before, ran := p.history.Records[at]
+	now, runs := rec.admission.present[at]
+	before, ran := rec.history.Records[at]
 	switch {
 	case runs && now.Covers(app.Revision, programs):
 		c.Seniority = plan.Running
@@ -125,50 +125,50 @@ func (p *reconcile) claimOf(app plan.Application, place plan.Place, programs []s
 }
 
 // frozenClaim is that of what runs and is left as it is.
-func (p *reconcile) frozenClaim(at history.At, now history.Record) claim {
+func (rec *reconcile) frozenClaim(at history.At, now history.Record) claim {
 	c := claim{Claim: plan.Claim{UID: at.UID, Seniority: plan.Running}, revision: now.Revision, programs: now.Programs}
-	if app := p.applicationOf(at.UID); app != nil {
+	if app := rec.applicationOf(at.UID); app != nil {
 		c.Identity = app.Newest.Payload().Application
 	}
 	return c
 }
 
 // createdAt is when an application was created, as its newest intent says.
-func (p *reconcile) createdAt(uid string) int64 {
-	if p.admission.created == nil {
-		p.admission.created = map[string]int64{}
-		for _, app := range p.apps {
+func (rec *reconcile) createdAt(uid string) int64 {
+	if rec.admission.created == nil {
+		rec.admission.created = map[string]int64{}
+		for _, app := range rec.apps {
 			payload := app.Newest.Payload()
-			p.admission.created[payload.UID] = payload.CreatedAt()
+			rec.admission.created[payload.UID] = payload.CreatedAt()
 		}
 	}
-	return p.admission.created[uid]
+	return rec.admission.created[uid]
 }
 
 // measured are the claims with what they take, and those of applications that ran
 // at the place and will again, which cannot be had at present: their room is kept.
-func (p *reconcile) measured(place plan.Place, claims []claim) []plan.Claim {
+func (rec *reconcile) measured(place plan.Place, claims []claim) []plan.Claim {
 	var all []plan.Claim
 	here := map[string]bool{}
 	for _, c := range claims {
 		here[c.UID] = true
-		c.Need = p.needOf(c.UID, place.Hook, c.revision, c.programs)
+		c.Need = rec.needOf(c.UID, place.Hook, c.revision, c.programs)
 		all = append(all, c.Claim)
 	}
-	return append(all, p.keptClaims(place, here)...)
+	return append(all, rec.keptClaims(place, here)...)
 }
 
 // keptClaims are the claims of applications that ran at a place and will again, but for
 // those that are here.
-func (p *reconcile) keptClaims(place plan.Place, here map[string]bool) []plan.Claim {
+func (rec *reconcile) keptClaims(place plan.Place, here map[string]bool) []plan.Claim {
 	var all []plan.Claim
-	for at, one := range p.history.Records {
-		if at.Hook != place.Hook || at.Interface != place.Interface || here[at.UID] || p.forgets(at, true) {
+	for at, one := range rec.history.Records {
+		if at.Hook != place.Hook || at.Interface != place.Interface || here[at.UID] || rec.forgets(at, true) {
 			continue
 		}
-		if app := p.applicationOf(at.UID); app != nil && p.node.MayRun(app.Known, one.Revision) {
+		if app := rec.applicationOf(at.UID); app != nil && rec.node.MayRun(app.Known, one.Revision) {
 			all = append(all, plan.Claim{UID: at.UID, Identity: app.Newest.Payload().Application, Seniority: plan.Remembered,
-				Created: p.createdAt(at.UID), Need: one.Need})
+				Created: rec.createdAt(at.UID), Need: one.Need})
 		}
 	}
 	return all
@@ -176,27 +176,27 @@ func (p *reconcile) keptClaims(place plan.Place, here map[string]bool) []plan.Cl
 
 // needOf is what programs of a revision take of a place. What is not measured counts
 // as its programs alone: the kernel tells what is wrong with it.
-func (p *reconcile) needOf(uid, hookName, revision string, programs []string) plan.Need {
+func (rec *reconcile) needOf(uid, hookName, revision string, programs []string) plan.Need {
 	need := plan.Need{Programs: len(programs)}
 	switch hookName {
 	case plan.MapMemory().Hook:
-		return memoryOf(map[string]*kernel.Revision{revision: p.live.Revisions[uid][revision]})
+		return memoryOf(map[string]*kernel.Revision{revision: rec.live.Revisions[uid][revision]})
 	case plan.XDP:
 	default:
 		return need
 	}
-	if r, ok := p.knownNeed(uid, revision, programs); ok {
+	if r, ok := rec.knownNeed(uid, revision, programs); ok {
 		return r
 	}
-	if taken, ok := p.profileOf(uid, revision).Need(programs...); ok {
+	if taken, ok := rec.profileOf(uid, revision).Need(programs...); ok {
 		need.Maps, need.Functions, need.Closed, need.GPLOnly = taken.Maps, taken.Functions, taken.Closed, taken.GPLOnly
 	}
 	return need
 }
 
 // knownNeed finds what the same programs took where they ran.
-func (p *reconcile) knownNeed(uid, revision string, programs []string) (plan.Need, bool) {
-	for at, one := range p.history.Records {
+func (rec *reconcile) knownNeed(uid, revision string, programs []string) (plan.Need, bool) {
+	for at, one := range rec.history.Records {
 		if at.UID == uid && at.Hook == plan.XDP && one.Equals(revision, programs) {
 			return one.Need, true
 		}
@@ -205,40 +205,40 @@ func (p *reconcile) knownNeed(uid, revision string, programs []string) (plan.Nee
 }
 
 // limits are those of a place.
-func (p *reconcile) limits(place plan.Place) plan.Limits {
+func (rec *reconcile) limits(place plan.Place) plan.Limits {
 	if place.Hook == plan.XDP {
-		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: p.opts.NamespaceShare}
+		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: rec.opts.NamespaceShare}
 	}
 	ours := map[link.ID]bool{}
-	for _, links := range p.live.Links {
+	for _, links := range rec.live.Links {
 		for _, l := range links {
 			if l.Attachment.Hook == place.Hook && l.Attachment.Ifindex == place.Ifindex {
-				ours[p.look.Facts(l.Path, l.Link).ID] = true
+				ours[rec.look.Facts(l.Path, l.Link).ID] = true
 			}
 		}
 	}
 	others, err := attach.OthersOnTCX(place.Hook, place.Ifindex, ours)
 	if err != nil {
 		// The kernel counts for itself when a program is attached.
-		p.opts.Log.Debug("count programs", "place", place.String(), "error", err)
+		rec.opts.Log.Debug("count programs", "place", place.String(), "error", err)
 	}
-	return plan.Limits{Programs: max(1, attach.MaxTCX-others), SharePercent: p.opts.NamespaceShare}
+	return plan.Limits{Programs: max(1, attach.MaxTCX-others), SharePercent: rec.opts.NamespaceShare}
 }
 
 // refuseAt takes a version out of the reconcile that does not fit at a place. One that
 // runs or ran at other places is left out of this one alone: who fills one
 // interface takes nobody away from another.
-func (p *reconcile) refuseAt(place plan.Place, c claim, err error) {
+func (rec *reconcile) refuseAt(place plan.Place, c claim, err error) {
 	at := history.At{UID: c.UID, Hook: place.Hook, Interface: place.Interface}
 	if c.Seniority == plan.Remembered && crowded(err) {
 		// Others run in its place now.
-		p.admission.lost[at] = true
+		rec.admission.lost[at] = true
 	}
-	if _, runs := p.admission.present[at]; !runs && p.runsElsewhere(at, c.revision) {
-		p.leaveOut(place, c.UID, err)
+	if _, runs := rec.admission.present[at]; !runs && rec.runsElsewhere(at, c.revision) {
+		rec.leaveOut(place, c.UID, err)
 		return
 	}
-	p.refuse(c.UID, err)
+	rec.refuse(c.UID, err)
 }
 
 // crowded reports whether an application is refused for what others hold. Any other
@@ -253,36 +253,36 @@ func crowded(err error) bool {
 
 // runsElsewhere reports whether the version that an application is to have runs, or
 // ran last, at another of the places that it is to have.
-func (p *reconcile) runsElsewhere(here history.At, revision string) bool {
-	i := slices.IndexFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == here.UID })
-	return i >= 0 && slices.ContainsFunc(p.want.Applications[i].Attachments, func(a plan.Attachment) bool {
+func (rec *reconcile) runsElsewhere(here history.At, revision string) bool {
+	i := slices.IndexFunc(rec.want.Applications, func(a plan.Application) bool { return a.UID == here.UID })
+	return i >= 0 && slices.ContainsFunc(rec.want.Applications[i].Attachments, func(a plan.Attachment) bool {
 		at := history.At{UID: here.UID, Hook: a.Hook, Interface: a.Interface}
 		if history.IsLimited(a.Hook) {
-			return at != here && (p.admission.present[at].Covers(revision, []string{a.Program}) || p.history.Records[at].Covers(revision, []string{a.Program}))
+			return at != here && (rec.admission.present[at].Covers(revision, []string{a.Program}) || rec.history.Records[at].Covers(revision, []string{a.Program}))
 		}
-		return slices.ContainsFunc(p.look.State.Links, func(l plan.Link) bool {
+		return slices.ContainsFunc(rec.look.State.Links, func(l plan.Link) bool {
 			return l.UID == here.UID && l.Revision == revision && l.Attachment.Key() == a.Key()
 		})
 	})
 }
 
 // leaveOut goes on with an application at its other places.
-func (p *reconcile) leaveOut(place plan.Place, uid string, err error) {
-	i := slices.IndexFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == uid })
-	app, out := p.applicationOf(uid), p.outcomes[uid]
+func (rec *reconcile) leaveOut(place plan.Place, uid string, err error) {
+	i := slices.IndexFunc(rec.want.Applications, func(a plan.Application) bool { return a.UID == uid })
+	app, out := rec.applicationOf(uid), rec.outcomes[uid]
 	if i < 0 || app == nil || out == nil {
 		return
 	}
 	isThere := func(a plan.Attachment) bool { return a.Hook == place.Hook && a.Ifindex == place.Ifindex }
-	attachments := p.want.Applications[i].Attachments
+	attachments := rec.want.Applications[i].Attachments
 	for _, a := range attachments {
 		if isThere(a) {
 			out.Links = append(out.Links, report.Unmade{Program: a.Program, Status: LinkStatus{Hook: a.Hook, Target: a.Interface, State: Failed, Error: err.Error()}})
 		}
 	}
-	p.want.Applications[i].Attachments = slices.DeleteFunc(slices.Clone(attachments), isThere)
+	rec.want.Applications[i].Attachments = slices.DeleteFunc(slices.Clone(attachments), isThere)
 	out.Errs = append(out.Errs, err)
-	if p.now.Before(app.retryAt) && app.leftOut[place] != nil {
+	if rec.now.Before(app.retryAt) && app.leftOut[place] != nil {
 		return
 	}
 	out.Tried = true
@@ -291,32 +291,32 @@ func (p *reconcile) leaveOut(place plan.Place, uid string, err error) {
 		app.leftOut = map[plan.Place]error{}
 	}
 	app.leftOut[place] = err
-	p.opts.Log.Error("leave out", "application", app.Newest.Payload().Application.String(), "place", place.String(), "error", err)
+	rec.opts.Log.Error("leave out", "application", app.Newest.Payload().Application.String(), "place", place.String(), "error", err)
 }
 
 // leaveOutAsBefore leaves out what did not fit a short while ago, without another
 // look.
-func (p *reconcile) leaveOutAsBefore() {
-	for _, app := range p.apps {
+func (rec *reconcile) leaveOutAsBefore() {
+	for _, app := range rec.apps {
 		if len(app.leftOut) == 0 {
 			continue
 		}
-		if !p.now.Before(app.retryAt) {
+		if !rec.now.Before(app.retryAt) {
 			app.leftOut = nil
 			continue
 		}
 		for _, place := range slices.SortedFunc(maps.Keys(app.leftOut), comparePlaces) {
 			uid := app.Newest.Payload().UID
-			if p.wantsAt(uid, place) {
-				p.leaveOut(place, uid, app.leftOut[place])
+			if rec.wantsAt(uid, place) {
+				rec.leaveOut(place, uid, app.leftOut[place])
 			}
 		}
 	}
 }
 
 // wantsAt reports whether an application is to run at a place.
-func (p *reconcile) wantsAt(uid string, place plan.Place) bool {
-	return slices.ContainsFunc(p.want.Applications, func(a plan.Application) bool {
+func (rec *reconcile) wantsAt(uid string, place plan.Place) bool {
+	return slices.ContainsFunc(rec.want.Applications, func(a plan.Application) bool {
 		return a.UID == uid && slices.ContainsFunc(a.Attachments, func(at plan.Attachment) bool {
 			return at.Hook == place.Hook && at.Ifindex == place.Ifindex
 		})
@@ -327,9 +327,9 @@ func (p *reconcile) wantsAt(uid string, place plan.Place) bool {
 // and is fetched or loaded: what they take is not known yet. Nobody waits for an
 // application that failed, and nobody for longer than orderWait: who changes again
 // and again would keep a place for ever.
-func (p *reconcile) postponeYounger(place plan.Place, claims []claim) bool {
+func (rec *reconcile) postponeYounger(place plan.Place, claims []claim) bool {
 	oldest, waits := plan.Claim{}, false
-	for _, c := range p.newcomersOnTheirWay()[place] {
+	for _, c := range rec.newcomersOnTheirWay()[place] {
 		if !waits || c.Precedes(oldest) < 0 {
 			oldest, waits = c, true
 		}
@@ -339,8 +339,8 @@ func (p *reconcile) postponeYounger(place plan.Place, claims []claim) bool {
 	}
 	found := false
 	for _, c := range claims {
-		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !p.waitedEnough(history.At{UID: c.UID, Hook: place.Hook, Interface: place.Interface}) {
-			p.postpone(c.UID, waitsFor(place))
+		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !rec.waitedEnough(history.At{UID: c.UID, Hook: place.Hook, Interface: place.Interface}) {
+			rec.postpone(c.UID, waitsFor(place))
 			found = true
 		}
 	}
@@ -358,21 +358,21 @@ const orderWaits = 2
 
 // waitedEnough reports whether an application waited at a place for as long as it
 // has to, and else counts from now, unless it waits already.
-func (p *reconcile) waitedEnough(at history.At) bool {
-	since, waits := p.waiting[at]
+func (rec *reconcile) waitedEnough(at history.At) bool {
+	since, waits := rec.waiting[at]
 	if !waits {
-		p.waiting[at] = p.now
+		rec.waiting[at] = rec.now
 		return false
 	}
-	return p.now.Sub(since) >= orderWaits*p.opts.FetchTimeout
+	return rec.now.Sub(since) >= orderWaits*rec.opts.FetchTimeout
 }
 
 // forgetWaits forgets since when those wait that run by now, or are not to run any
 // more. Who only was let in for a while has waited all the same.
-func (p *reconcile) forgetWaits(now map[history.At]history.Record) {
-	for at := range p.waiting {
-		if _, runs := now[at]; runs || p.applicationOf(at.UID) == nil || slices.Contains(p.want.Gone, at.UID) {
-			delete(p.waiting, at)
+func (rec *reconcile) forgetWaits(now map[history.At]history.Record) {
+	for at := range rec.waiting {
+		if _, runs := now[at]; runs || rec.applicationOf(at.UID) == nil || slices.Contains(rec.want.Gone, at.UID) {
+			delete(rec.waiting, at)
 		}
 	}
 }
@@ -380,21 +380,21 @@ func (p *reconcile) forgetWaits(now map[history.At]history.Record) {
 // newcomersOnTheirWay are the claims of applications that do not run at a place, and
 // whose newest version is being fetched or loaded for the first time: what failed
 // before may fail for ever.
-func (p *reconcile) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
-	if p.admission.pendingClaims != nil {
-		return p.admission.pendingClaims
+func (rec *reconcile) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
+	if rec.admission.pendingClaims != nil {
+		return rec.admission.pendingClaims
 	}
-	p.admission.pendingClaims = map[plan.Place][]plan.Claim{}
-	for _, app := range p.apps {
-		if out := p.outcomes[app.Newest.Payload().UID]; out != nil && out.Pending && !app.failedBefore {
-			p.addPending(app)
+	rec.admission.pendingClaims = map[plan.Place][]plan.Claim{}
+	for _, app := range rec.apps {
+		if out := rec.outcomes[app.Newest.Payload().UID]; out != nil && out.Pending && !app.failedBefore {
+			rec.addPending(app)
 		}
 	}
-	return p.admission.pendingClaims
+	return rec.admission.pendingClaims
 }
 
 // addPending adds the claims of an application that is on its way.
-func (p *reconcile) addPending(app *application) {
+func (rec *reconcile) addPending(app *application) {
 	payload := app.Newest.Payload()
 	programs := map[plan.Place][]string{}
 	for _, program := range payload.Programs {
@@ -402,7 +402,7 @@ func (p *reconcile) addPending(app *application) {
 			if h, ok := hook.Lookup(at.Hook); !ok || h.Shape != hook.NetworkDevice || !history.IsLimited(at.Hook) {
 				continue
 			}
-			found, err := targets.OnInterfaces(plan.Attachment{Hook: at.Hook}, at, p.look.State.Interfaces)
+			found, err := targets.OnInterfaces(plan.Attachment{Hook: at.Hook}, at, rec.look.State.Interfaces)
 			if err != nil {
 				continue
 			}
@@ -414,29 +414,29 @@ func (p *reconcile) addPending(app *application) {
 	}
 	one := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: app.Newest.Revision()}
 	for place, names := range programs {
-		if _, runs := p.admission.present[history.At{UID: payload.UID, Hook: place.Hook, Interface: place.Interface}]; runs {
+		if _, runs := rec.admission.present[history.At{UID: payload.UID, Hook: place.Hook, Interface: place.Interface}]; runs {
 			continue
 		}
-		c := p.claimOf(one, place, names).Claim
+		c := rec.claimOf(one, place, names).Claim
 		c.Created = payload.CreatedAt()
-		p.admission.pendingClaims[place] = append(p.admission.pendingClaims[place], c)
+		rec.admission.pendingClaims[place] = append(rec.admission.pendingClaims[place], c)
 	}
 }
 
 // postpone leaves the version of an application that is to run for a later reconcile.
 // What runs goes on meanwhile.
-func (p *reconcile) postpone(uid, why string) {
-	p.refuse(uid, errQueued)
-	if out := p.outcomes[uid]; out != nil {
+func (rec *reconcile) postpone(uid, why string) {
+	rec.refuse(uid, errQueued)
+	if out := rec.outcomes[uid]; out != nil {
 		out.Waits = why
 	}
 }
 
 // precedence orders the newcomers of a chain: who is refused last comes first.
-func (p *reconcile) precedence(want plan.Chain, newcomers []string) []claim {
+func (rec *reconcile) precedence(want plan.Chain, newcomers []string) []claim {
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
 	var all []claim
-	for _, app := range p.want.Applications {
+	for _, app := range rec.want.Applications {
 		if !slices.Contains(newcomers, app.UID) {
 			continue
 		}
@@ -446,14 +446,14 @@ func (p *reconcile) precedence(want plan.Chain, newcomers []string) []claim {
 				programs = append(programs, a.Program)
 			}
 		}
-		c := p.claimOf(app, place, programs)
-		c.Created = p.createdAt(app.UID)
+		c := rec.claimOf(app, place, programs)
+		c.Created = rec.createdAt(app.UID)
 		all = append(all, c)
 	}
 	for _, uid := range newcomers {
 		if !slices.ContainsFunc(all, func(c claim) bool { return c.UID == uid }) {
 			// It is left as it was, and its link is made anew.
-			all = append(all, p.frozenClaim(history.At{UID: uid}, history.Record{}))
+			all = append(all, rec.frozenClaim(history.At{UID: uid}, history.Record{}))
 		}
 	}
 	slices.SortFunc(all, func(x, y claim) int { return x.Precedes(y.Claim) })
@@ -464,37 +464,37 @@ func (p *reconcile) precedence(want plan.Chain, newcomers []string) []claim {
 // the last of the shortest run of newcomers, in their order of precedence, that the
 // kernel refuses. It is searched by halves, so that n newcomers cost log n loads;
 // those after it are tried in the next reconcile, when it is not.
-func (p *reconcile) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) unfitChain {
+func (rec *reconcile) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) unfitChain {
 	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
 	for fits+1 < refused {
 		middle := (fits + refused) / 2
-		key, v, failed := p.loadChain(want.Ifindex, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
+		key, v, failed := rec.loadChain(want.Ifindex, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
 		if errors.Is(failed, loads.ErrLoading) {
-			return p.awaitChain(want, running)
+			return rec.awaitChain(want, running)
 		}
 		if failed != nil {
 			refused, err, failures = middle, failed, append(failures, key)
 			continue
 		}
 		fits = middle
-		p.endUse(key, v)
+		rec.endUse(key, v)
 	}
 	for _, key := range failures {
 		// Its error was used: the next attempt is another load.
-		p.loads.Take(key)
+		rec.loads.Take(key)
 	}
-	p.abandonChain(want)
+	rec.abandonChain(want)
 	culprit, later := newcomers[refused-1], newcomers[refused:]
 	if culprit.Seniority == plan.Running {
-		p.attempts.Failed(attempted, p.now, err)
-		return func() { p.keepOrDetach(want, running, err) }
+		rec.attempts.Failed(attempted, rec.now, err)
+		return func() { rec.keepOrDetach(want, running, err) }
 	}
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
 	return func() {
-		p.refuseAt(place, culprit, err)
+		rec.refuseAt(place, culprit, err)
 		for _, c := range later {
-			p.postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
-			p.again = true
+			rec.postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
+			rec.again = true
 		}
 	}
 }

@@ -1,9 +1,14 @@
 // Package agent takes sealed intents, keeps them across restarts, and keeps the
 // kernel of one node as they say.
 //
-// It joins what the other rooms of the agent do: plan decides, kernel loads and
-// pins, chain joins, attach attaches. It evaluates no intent beyond its seal and
-// its serial, and links neither policies nor signatures.
+// It is the loop: observe, choose versions, admit, fit chains, plan, act, report; see
+// reconcileOnce. The parts of the loop that need nothing of it are packages below it: plan
+// decides, version chooses, loads runs the verifier beside it, live holds what is open,
+// report makes the status. It evaluates no intent beyond its seal and its serial, and
+// links neither policies nor signatures.
+//
+// It has more than 1,500 lines, because admission, chains and fallback versions decide
+// about each other: a refusal chooses another version, which claims other places.
 package agent
 
 import (

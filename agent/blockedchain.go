@@ -26,57 +26,57 @@ type blockedChain struct {
 // keepOrDetach keeps a chain that cannot be loaded as it is. Where a member is to be
 // unloaded, it does so for endGrace, and then takes out one member after the other, each
 // after an attempt of its own: the last one left needs no load.
-func (p *reconcile) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
-	if !p.unloads(want.Members, running) {
-		p.leave(want, running, err)
+func (rec *reconcile) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
+	if !rec.unloads(want.Members, running) {
+		rec.leave(want, running, err)
 		return
 	}
-	h := p.blocked[want.Ifindex]
+	h := rec.blocked[want.Ifindex]
 	if h == nil {
-		h = &blockedChain{since: p.now}
-		p.blocked[want.Ifindex] = h
+		h = &blockedChain{since: rec.now}
+		rec.blocked[want.Ifindex] = h
 	}
-	if late := new(backingOffError); errors.As(err, &late) || p.now.Sub(h.since) < endGrace {
-		p.leave(want, running, err)
+	if late := new(backingOffError); errors.As(err, &late) || rec.now.Sub(h.since) < endGrace {
+		rec.leave(want, running, err)
 		return
 	}
-	lost := &build.MemberError{UID: p.culprit(want, err), Err: err}
+	lost := &build.MemberError{UID: rec.culprit(want, err), Err: err}
 	h.out = append(h.out, lost)
-	p.takeOut(want, lost)
+	rec.takeOut(want, lost)
 }
 
 // takeOutAgain leaves out what was taken out of a chain in an earlier reconcile, until what
 // is to be unloaded has gone from it.
-func (p *reconcile) takeOutAgain() {
+func (rec *reconcile) takeOutAgain() {
 	wanted := map[int]plan.Chain{}
-	for _, c := range plan.WantedChains(p.want, p.look.State) {
+	for _, c := range plan.WantedChains(rec.want, rec.look.State) {
 		wanted[c.Ifindex] = c
 	}
-	for index, h := range p.blocked {
+	for index, h := range rec.blocked {
 		want, ok := wanted[index]
-		if !ok || !p.unloads(want.Members, p.live.GivenTo(index)) {
-			delete(p.blocked, index)
+		if !ok || !rec.unloads(want.Members, rec.live.GivenTo(index)) {
+			delete(rec.blocked, index)
 			continue
 		}
 		for _, lost := range h.out {
-			p.takeOut(want, lost)
+			rec.takeOut(want, lost)
 		}
 	}
 }
 
 // unloads reports whether a chain ends a member that is to be unloaded.
-func (p *reconcile) unloads(members, running []plan.Member) bool {
-	return slices.ContainsFunc(plan.Leavers(members, running), func(uid string) bool { return slices.Contains(p.want.Gone, uid) })
+func (rec *reconcile) unloads(members, running []plan.Member) bool {
+	return slices.ContainsFunc(plan.Leavers(members, running), func(uid string) bool { return slices.Contains(rec.want.Gone, uid) })
 }
 
 // culprit is the application to take out of a chain that cannot be loaded: the one
 // whose own program is at fault, else the last in precedence.
-func (p *reconcile) culprit(want plan.Chain, err error) string {
+func (rec *reconcile) culprit(want plan.Chain, err error) string {
 	if refusal := new(chain.Refusal); errors.As(err, &refusal) && refusal.Limit == chain.LimitType {
 		if i := slices.Index(build.MemberKeys(want.Members), refusal.Member); i >= 0 {
 			return want.Members[i].UID
 		}
 	}
-	claims := p.precedence(want, plan.UIDsOf(want.Members))
+	claims := rec.precedence(want, plan.UIDsOf(want.Members))
 	return claims[len(claims)-1].UID
 }

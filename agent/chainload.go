@@ -20,13 +20,13 @@ import (
 // setChain takes them. It fails with loads.ErrLoading until the verifier is done.
 //
 // What does not fit is blamed on the suspect, else on the last member.
-func (p *reconcile) loadChain(ifindex int, members, running []plan.Member, suspect string) (string, *kernel.ChainVersion, error) {
+func (rec *reconcile) loadChain(ifindex int, members, running []plan.Member, suspect string) (string, *kernel.ChainVersion, error) {
 	if len(members) == 1 {
-		v, err := p.loneMember(members[0])
+		v, err := rec.loneMember(members[0])
 		return "", v, err
 	}
-	key := p.chainKey(ifindex, members, suspect)
-	v, err := loads.Get[*kernel.ChainVersion](p.loads, key, func() (loads.Request, error) { return p.askChain(ifindex, members, running, suspect) })
+	key := rec.chainKey(ifindex, members, suspect)
+	v, err := loads.Get[*kernel.ChainVersion](rec.loads, key, func() (loads.Request, error) { return rec.askChain(ifindex, members, running, suspect) })
 	if err != nil {
 		return key, nil, err
 	}
@@ -34,8 +34,8 @@ func (p *reconcile) loadChain(ifindex int, members, running []plan.Member, suspe
 }
 
 // loneMember is the version of a chain with one member: its own program.
-func (p *reconcile) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
-	r := p.live.Revisions[m.UID][m.Revision]
+func (rec *reconcile) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
+	r := rec.live.Revisions[m.UID][m.Revision]
 	if r == nil || r.Programs[plan.Instance(m.Program, plan.XDP, "")] == nil {
 		return nil, &build.MemberError{UID: m.UID, Err: fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
 	}
@@ -48,44 +48,44 @@ func (p *reconcile) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
 
 // chainKey names a chain of exactly these members, on exactly the maps that their
 // revisions have now.
-func (p *reconcile) chainKey(ifindex int, members []plan.Member, suspect string) string {
+func (rec *reconcile) chainKey(ifindex int, members []plan.Member, suspect string) string {
 	var key strings.Builder
 	fmt.Fprintf(&key, "chain %d %s", ifindex, suspect)
 	for _, m := range members {
-		fmt.Fprintf(&key, " %+v of %q", m, p.live.Revisions[m.UID][m.Revision].Key())
+		fmt.Fprintf(&key, " %+v of %q", m, rec.live.Revisions[m.UID][m.Revision].Key())
 	}
 	return key.String()
 }
 
 // endUse ends the use of a version in this reconcile. One without a key is freed.
-func (p *reconcile) endUse(key string, v *kernel.ChainVersion) {
+func (rec *reconcile) endUse(key string, v *kernel.ChainVersion) {
 	if key == "" {
-		p.logClose("chain", v)
+		rec.logClose("chain", v)
 	}
 }
 
 // releaseChosen ends the use of the version that was chosen for an interface.
-func (p *reconcile) releaseChosen(ifindex int) {
-	p.endUse(p.chains.versionKeys[ifindex], p.chains.versions[ifindex])
-	delete(p.chains.versions, ifindex)
-	delete(p.chains.versionKeys, ifindex)
+func (rec *reconcile) releaseChosen(ifindex int) {
+	rec.endUse(rec.chains.versionKeys[ifindex], rec.chains.versions[ifindex])
+	delete(rec.chains.versions, ifindex)
+	delete(rec.chains.versionKeys, ifindex)
 }
 
 // takeLoaded hands over the version that was chosen for an interface.
-func (p *reconcile) takeLoaded(ifindex int) *kernel.ChainVersion {
-	v := p.chains.versions[ifindex]
-	p.loads.Take(p.chains.versionKeys[ifindex])
-	delete(p.chains.versions, ifindex)
-	delete(p.chains.versionKeys, ifindex)
+func (rec *reconcile) takeLoaded(ifindex int) *kernel.ChainVersion {
+	v := rec.chains.versions[ifindex]
+	rec.loads.Take(rec.chains.versionKeys[ifindex])
+	delete(rec.chains.versions, ifindex)
+	delete(rec.chains.versionKeys, ifindex)
 	return v
 }
 
 // awaitChain makes the reconcile go on until a chain is loaded: the applications that
 // change wait as they are, so that those that are to go need not wait for them.
 // What only goes has the chain without it loaded at once, and waits for that.
-func (p *reconcile) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
-	changed, others := plan.Changed(chain.Members, running), p.chains.wanted[chain.Ifindex]
-	delete(p.chains.wanted, chain.Ifindex)
+func (rec *reconcile) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
+	changed, others := plan.Changed(chain.Members, running), rec.chains.wanted[chain.Ifindex]
+	delete(rec.chains.wanted, chain.Ifindex)
 	leaves := len(changed) == 0
 	for _, uid := range plan.Changed(others, running) {
 		if !slices.Contains(changed, uid) {
@@ -94,29 +94,29 @@ func (p *reconcile) awaitChain(chain plan.Chain, running []plan.Member) unfitCha
 	}
 	return func() {
 		for _, uid := range changed {
-			p.refuse(uid, loads.ErrLoading)
+			rec.refuse(uid, loads.ErrLoading)
 		}
 		if leaves {
-			p.await(chain, running, true)
+			rec.await(chain, running, true)
 		}
 	}
 }
 
 // urgencyOf is what the load of a chain is for.
-func (p *reconcile) urgencyOf(members, running []plan.Member) loads.Urgency {
+func (rec *reconcile) urgencyOf(members, running []plan.Member) loads.Urgency {
 	changed := plan.Changed(members, running)
 	switch {
 	case len(changed) == 0 && len(plan.Leavers(members, running)) > 0:
 		return loads.ForEnding
-	case slices.ContainsFunc(changed, func(uid string) bool { return p.replaces(uid, members, running) }):
+	case slices.ContainsFunc(changed, func(uid string) bool { return rec.replaces(uid, members, running) }):
 		return loads.ForReplacing
 	}
 	return loads.ForNew
 }
 
 // askChain asks for the load of a chain.
-func (p *reconcile) askChain(ifindex int, members, running []plan.Member, suspect string) (loads.Request, error) {
-	parts, err := p.chainParts(members, suspect)
+func (rec *reconcile) askChain(ifindex int, members, running []plan.Member, suspect string) (loads.Request, error) {
+	parts, err := rec.chainParts(members, suspect)
 	if err != nil {
 		return loads.Request{}, err
 	}
@@ -127,14 +127,14 @@ func (p *reconcile) askChain(ifindex int, members, running []plan.Member, suspec
 	}
 	return loads.Request{
 		Line: fmt.Sprintf("chain of interface %d", ifindex), What: string(LoadChain),
-		Urgency: p.urgencyOf(members, running), Tenants: plan.NamespacesOf(members, changed),
+		Urgency: rec.urgencyOf(members, running), Tenants: plan.NamespacesOf(members, changed),
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
-			options.Runs = p.runsOf(ifindex)
-			shared, err := build.Share(p.live.Revisions, members)
+			options.Runs = rec.runsOf(ifindex)
+			shared, err := build.Share(rec.live.Revisions, members)
 			if err != nil {
 				return nil, err
 			}
-			files, load := p.objects, p.buildChain
+			files, load := rec.objects, rec.buildChain
 			return func(*btf.Cache) (io.Closer, error) {
 				defer shared.Close()
 				v, err := load(parts, files, options, shared)
@@ -149,18 +149,18 @@ func (p *reconcile) askChain(ifindex int, members, running []plan.Member, suspec
 
 // chainParts finds the intents that name the members' revisions, and sees to it that
 // their objects are at hand.
-func (p *reconcile) chainParts(members []plan.Member, suspect string) ([]build.Part, error) {
+func (rec *reconcile) chainParts(members []plan.Member, suspect string) ([]build.Part, error) {
 	var parts []build.Part
 	keys := build.MemberKeys(members)
 	for i, m := range members {
-		o := p.intentOf(m.UID, m.Revision)
+		o := rec.intentOf(m.UID, m.Revision)
 		if o == nil {
 			return nil, &build.MemberError{UID: m.UID, Err: fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity)}
 		}
-		if err := p.lostLately(m.UID); err != nil {
+		if err := rec.lostLately(m.UID); err != nil {
 			return nil, &build.MemberError{UID: m.UID, Err: err}
 		}
-		if err := p.available(o.Payload()); err != nil {
+		if err := rec.available(o.Payload()); err != nil {
 			return nil, &build.MemberError{UID: m.UID, Err: err}
 		}
 		parts = append(parts, build.Part{Key: keys[i], Member: m, Intent: *o, IsNew: m.UID == suspect})
@@ -170,8 +170,8 @@ func (p *reconcile) chainParts(members []plan.Member, suspect string) ([]build.P
 
 // runsOf reads how often the members of the running chain ran, so that their
 // counts go on.
-func (p *reconcile) runsOf(ifindex int) map[string]uint64 {
-	c := p.live.Chains[ifindex]
+func (rec *reconcile) runsOf(ifindex int) map[string]uint64 {
+	c := rec.live.Chains[ifindex]
 	if c == nil || c.Version == nil || c.Version.Counters == nil {
 		return nil
 	}

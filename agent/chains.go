@@ -13,12 +13,12 @@ import (
 // fitChains loads the chain of every interface whose members change, before
 // any link is touched. A newcomer that does not fit is refused alone: its
 // application goes on as it was, and the others as they are to.
-func (p *reconcile) fitChains() {
-	p.followStartedChains()
-	p.takeOutAgain()
+func (rec *reconcile) fitChains() {
+	rec.followStartedChains()
+	rec.takeOutAgain()
 	// Each reconcile refuses, takes out or leaves something more.
-	for range (len(p.apps) + 2) * (len(plan.WantedChains(p.want, p.look.State)) + 1) {
-		misfit := p.loadChains()
+	for range (len(rec.apps) + 2) * (len(plan.WantedChains(rec.want, rec.look.State)) + 1) {
+		misfit := rec.loadChains()
 		if misfit == nil {
 			return
 		}
@@ -30,24 +30,24 @@ func (p *reconcile) fitChains() {
 type unfitChain func()
 
 // loadChains loads what changed, up to the first that does not fit.
-func (p *reconcile) loadChains() unfitChain {
-	for _, want := range plan.WantedChains(p.want, p.look.State) {
-		have := p.look.Chain(want.Ifindex)
-		running := p.live.GivenTo(want.Ifindex)
+func (rec *reconcile) loadChains() unfitChain {
+	for _, want := range plan.WantedChains(rec.want, rec.look.State) {
+		have := rec.look.Chain(want.Ifindex)
+		running := rec.live.GivenTo(want.Ifindex)
 		// What the link was given needs no load where only the link is healed.
 		if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
 			continue
 		}
-		if v := p.chains.versions[want.Ifindex]; v != nil {
+		if v := rec.chains.versions[want.Ifindex]; v != nil {
 			if slices.Equal(v.Members, want.Members) {
 				continue
 			}
-			p.releaseChosen(want.Ifindex)
+			rec.releaseChosen(want.Ifindex)
 		}
-		if m := p.waitForReplacements(want, running); m != nil {
+		if m := rec.waitForReplacements(want, running); m != nil {
 			return m
 		}
-		if m := p.fit(p.chainToLoad(want), running); m != nil {
+		if m := rec.fit(rec.chainToLoad(want), running); m != nil {
 			return m
 		}
 	}
@@ -55,36 +55,36 @@ func (p *reconcile) loadChains() unfitChain {
 }
 
 // fit loads one chain.
-func (p *reconcile) fit(want plan.Chain, running []plan.Member) unfitChain {
-	newcomers, suspect := p.inOrder(want, plan.Newcomers(want.Members, running)), ""
+func (rec *reconcile) fit(want plan.Chain, running []plan.Member) unfitChain {
+	newcomers, suspect := rec.inOrder(want, plan.Newcomers(want.Members, running)), ""
 	if n := len(newcomers); n > 0 {
 		suspect = newcomers[n-1].UID
 	}
-	attempted := p.chainKey(want.Ifindex, want.Members, suspect)
-	if err := p.attempts.Last(attempted, p.now, p.patience(want.Members, running)); err != nil {
-		p.abandonChain(want)
-		return func() { p.keepOrDetach(want, running, &backingOffError{err}) }
+	attempted := rec.chainKey(want.Ifindex, want.Members, suspect)
+	if err := rec.attempts.Last(attempted, rec.now, rec.patience(want.Members, running)); err != nil {
+		rec.abandonChain(want)
+		return func() { rec.keepOrDetach(want, running, &backingOffError{err}) }
 	}
-	key, v, err := p.loadChain(want.Ifindex, want.Members, running, suspect)
+	key, v, err := rec.loadChain(want.Ifindex, want.Members, running, suspect)
 	if err == nil {
-		p.attempts.Forget(attempted)
-		return p.useLoaded(want, key, v)
+		rec.attempts.Forget(attempted)
+		return rec.useLoaded(want, key, v)
 	}
 	if errors.Is(err, loads.ErrLoading) {
-		return p.awaitChain(want, running)
+		return rec.awaitChain(want, running)
 	}
 	if lost := new(build.MemberError); errors.As(err, &lost) {
-		p.loads.Take(key)
+		rec.loads.Take(key)
 		if !errors.Is(lost, objects.ErrFetching) {
-			p.abandonChain(want)
+			rec.abandonChain(want)
 		}
-		return p.goOnWithout(want, running, lost)
+		return rec.goOnWithout(want, running, lost)
 	}
 	if len(newcomers) == 0 {
-		p.loads.Take(key)
-		p.abandonChain(want)
-		p.attempts.Failed(attempted, p.now, err)
-		return func() { p.keepOrDetach(want, running, err) }
+		rec.loads.Take(key)
+		rec.abandonChain(want)
+		rec.attempts.Failed(attempted, rec.now, err)
+		return func() { rec.keepOrDetach(want, running, err) }
 	}
-	return p.exclude(want, running, newcomers, key, attempted, err)
+	return rec.exclude(want, running, newcomers, key, attempted, err)
 }

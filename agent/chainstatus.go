@@ -47,18 +47,18 @@ type MemberStatus struct {
 func (a *Agent) Chains() ([]ChainStatus, error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	p := a.newReconcile()
-	interfaces, err := targets.Interfaces(false, p.running())
+	rec := a.newReconcile()
+	interfaces, err := targets.Interfaces(false, rec.running())
 	if err != nil {
 		return nil, err
 	}
-	p.look.State.Interfaces = interfaces
+	rec.look.State.Interfaces = interfaces
 	all := []ChainStatus{}
 	for _, c := range a.loop.live.Chains {
 		if c.Version == nil {
 			continue
 		}
-		one, err := p.chainStatus(c)
+		one, err := rec.chainStatus(c)
 		if err != nil {
 			return nil, err
 		}
@@ -68,12 +68,12 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 	return all, nil
 }
 
-func (p *reconcile) chainStatus(c *kernel.Chain) (ChainStatus, error) {
+func (rec *reconcile) chainStatus(c *kernel.Chain) (ChainStatus, error) {
 	facts, err := kernel.Inspect(c.Link)
 	if err != nil {
 		return ChainStatus{}, fmt.Errorf("tell chain of interface %d: %w", c.Ifindex, err)
 	}
-	s := ChainStatus{Interface: p.look.InterfaceName(c.Ifindex), Ifindex: c.Ifindex, LinkID: uint32(facts.ID),
+	s := ChainStatus{Interface: rec.look.InterfaceName(c.Ifindex), Ifindex: c.Ifindex, LinkID: uint32(facts.ID),
 		ProgramID: uint32(facts.Program), Severed: facts.Severed}
 	var runs []uint64
 	if c.Version.Counters != nil {
@@ -88,19 +88,19 @@ func (p *reconcile) chainStatus(c *kernel.Chain) (ChainStatus, error) {
 		}
 		s.Members = append(s.Members, one)
 	}
-	p.measure(&s, c)
+	rec.measure(&s, c)
 	return s, nil
 }
 
 // measure fills in what the chain takes of the kernel's limits. Linking touches
 // no kernel; it is asked here for its figures.
-func (p *reconcile) measure(s *ChainStatus, c *kernel.Chain) {
-	parts, err := p.chainParts(c.Version.Members, "")
+func (rec *reconcile) measure(s *ChainStatus, c *kernel.Chain) {
+	parts, err := rec.chainParts(c.Version.Members, "")
 	if err != nil {
 		s.Error = err.Error()
 		return
 	}
-	linked, err := build.Link(parts, p.objects, chain.Options{Runs: p.runsOf(c.Ifindex)})
+	linked, err := build.Link(parts, rec.objects, chain.Options{Runs: rec.runsOf(c.Ifindex)})
 	if err != nil {
 		s.Error = err.Error()
 		return

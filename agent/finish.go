@@ -28,9 +28,9 @@ func (b *backingOffError) Unwrap() error { return b.err }
 // noteUnavailable notes why a version cannot be had: the newest intent's, or one that
 // would have taken its place. What is no matter of the kernel's profile or of the memory
 // for maps is not tried again before a while.
-func (p *reconcile) noteUnavailable(app *application, o intent.Opened, err error) {
+func (rec *reconcile) noteUnavailable(app *application, o intent.Opened, err error) {
 	newest := o.Payload().Serial == app.Newest.Payload().Serial
-	out := p.outcomes[app.Newest.Payload().UID]
+	out := rec.outcomes[app.Newest.Payload().UID]
 	unfit, late, noMemory := new(build.UnfitError), new(backingOffError), new(noMemoryError)
 	switch {
 	case isPending(err):
@@ -39,9 +39,9 @@ func (p *reconcile) noteUnavailable(app *application, o intent.Opened, err error
 	case errors.As(err, &late):
 		err = late.err
 	case errors.As(err, &unfit):
-		p.describeUnfit(app, unfit)
+		rec.describeUnfit(app, unfit)
 	default:
-		p.fail(app, o, err)
+		rec.fail(app, o, err)
 	}
 	switch {
 	case newest:
@@ -53,9 +53,9 @@ func (p *reconcile) noteUnavailable(app *application, o intent.Opened, err error
 }
 
 // fail notes what was tried in vain.
-func (p *reconcile) fail(app *application, o intent.Opened, err error) {
+func (rec *reconcile) fail(app *application, o intent.Opened, err error) {
 	payload := o.Payload()
-	p.outcomes[payload.UID].Tried = true
+	rec.outcomes[payload.UID].Tried = true
 	app.refused = maps.Clone(app.refused)
 	if app.refused == nil {
 		app.refused = map[int64]error{}
@@ -64,59 +64,59 @@ func (p *reconcile) fail(app *application, o intent.Opened, err error) {
 	if payload.Serial == app.Newest.Payload().Serial || app.log == "" {
 		app.log = kernel.LogOf(err)
 	}
-	p.opts.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", err)
+	rec.opts.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", err)
 }
 
 // refuse takes the version of an application that is to run out of this reconcile.
-func (p *reconcile) refuse(uid string, err error) {
-	p.want.Applications = slices.DeleteFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == uid })
-	app, was := p.applicationOf(uid), p.outcomes[uid]
+func (rec *reconcile) refuse(uid string, err error) {
+	rec.want.Applications = slices.DeleteFunc(rec.want.Applications, func(a plan.Application) bool { return a.UID == uid })
+	app, was := rec.applicationOf(uid), rec.outcomes[uid]
 	if app == nil {
 		return
 	}
 	if isPending(err) && was.Live != nil {
-		p.awaited[[2]string{uid, was.Live.Revision()}] = true
+		rec.awaited[[2]string{uid, was.Live.Revision()}] = true
 	}
 	newest := was.Live == nil || was.Live == &app.Newest
-	p.outcomes[uid] = &report.Outcome{Errs: was.Errs, Refused: true, Tried: was.Tried,
+	rec.outcomes[uid] = &report.Outcome{Errs: was.Errs, Refused: true, Tried: was.Tried,
 		Pending: was.Pending || newest && isPending(err), Loading: was.Loading || newest && errors.Is(err, loads.ErrLoading),
 		Unsettled: isPending(err)}
-	p.noteUnavailable(app, *cmp.Or(was.Live, &app.Newest), err)
+	rec.noteUnavailable(app, *cmp.Or(was.Live, &app.Newest), err)
 	if was.Live == &app.Newest {
-		p.fallBack(app)
+		rec.fallBack(app)
 		return
 	}
-	p.keepOrUnload(uid, was.Live == nil || p.node.StaysWithout(was.Live, p.look.RevisionName(uid)) || isPending(err))
+	rec.keepOrUnload(uid, was.Live == nil || rec.node.StaysWithout(was.Live, rec.look.RevisionName(uid)) || isPending(err))
 }
 
 // finish writes what the reconcile found out back, and wakes who waits for it.
-func (p *reconcile) finish() {
-	for index := range p.chains.versions {
-		p.releaseChosen(index)
+func (rec *reconcile) finish() {
+	for index := range rec.chains.versions {
+		rec.releaseChosen(index)
 	}
-	view := report.View{Look: p.look, UnmanagedFiles: p.unmanagedFiles, Now: p.now}
-	for _, app := range p.apps {
-		p.finishApplication(app, view)
+	view := report.View{Look: rec.look, UnmanagedFiles: rec.unmanagedFiles, Now: rec.now}
+	for _, app := range rec.apps {
+		rec.finishApplication(app, view)
 	}
-	p.conflicts.Sweep(p.now)
-	p.targets.End()
-	p.pruneObjects()
+	rec.conflicts.Sweep(rec.now)
+	rec.targets.End()
+	rec.pruneObjects()
 	var orphans []ApplicationStatus
-	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.want.Frozen, p.live.WithRemnants())))) {
-		if p.applicationOf(uid) == nil {
-			orphans = append(orphans, view.Orphan(uid, p.outcomes[uid]))
+	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.want.Frozen, rec.live.WithRemnants())))) {
+		if rec.applicationOf(uid) == nil {
+			orphans = append(orphans, view.Orphan(uid, rec.outcomes[uid]))
 		}
 	}
-	if p.again {
-		p.wakeUp()
+	if rec.again {
+		rec.wakeUp()
 	}
-	p.accepted.mu.Lock()
-	defer p.accepted.mu.Unlock()
-	p.accepted.orphans = orphans
-	all := version.SameLabels(p.node.Labels, p.accepted.labels)
-	for _, app := range p.apps {
+	rec.accepted.mu.Lock()
+	defer rec.accepted.mu.Unlock()
+	rec.accepted.orphans = orphans
+	all := version.SameLabels(rec.node.Labels, rec.accepted.labels)
+	for _, app := range rec.apps {
 		uid := app.Newest.Payload().UID
-		now := p.accepted.apps[uid]
+		now := rec.accepted.apps[uid]
 		if now == nil {
 			// Forgotten meanwhile.
 			continue
@@ -132,32 +132,32 @@ func (p *reconcile) finish() {
 			// The next reconcile reports it.
 			app.conflict, all = now.conflict, false
 		}
-		p.accepted.apps[uid] = app
-		if out := p.outcomes[uid]; out == nil || out.Pending || out.Unsettled {
+		rec.accepted.apps[uid] = app
+		if out := rec.outcomes[uid]; out == nil || out.Pending || out.Unsettled {
 			all = false
 		}
 	}
-	if all && len(p.apps) == len(p.accepted.apps) {
+	if all && len(rec.apps) == len(rec.accepted.apps) {
 		select {
-		case <-p.accepted.settled:
+		case <-rec.accepted.settled:
 		default:
-			close(p.accepted.settled)
+			close(rec.accepted.settled)
 		}
 	}
 }
 
 // pruneObjects drops the cached objects of intents that were replaced.
-func (p *reconcile) pruneObjects() {
-	if !p.prune {
+func (rec *reconcile) pruneObjects() {
+	if !rec.prune {
 		return
 	}
-	p.accepted.mu.Lock()
-	defer p.accepted.mu.Unlock()
+	rec.accepted.mu.Lock()
+	defer rec.accepted.mu.Unlock()
 	used := map[string]bool{}
-	for _, app := range p.accepted.apps {
+	for _, app := range rec.accepted.apps {
 		used[app.Newest.Payload().ObjectDigest] = true
 	}
-	for _, app := range p.apps {
+	for _, app := range rec.apps {
 		payload := app.Newest.Payload()
 		for _, version := range payload.Versions() {
 			used[version.ObjectDigest] = true
@@ -166,15 +166,15 @@ func (p *reconcile) pruneObjects() {
 			used[app.Deployed.Payload().ObjectDigest] = true
 		}
 	}
-	if err := p.objects.Prune(used); err != nil {
-		p.opts.Log.Error("drop cached objects", "error", err)
+	if err := rec.objects.Prune(used); err != nil {
+		rec.opts.Log.Error("drop cached objects", "error", err)
 	}
 }
 
 // finishApplication works out back-off and status of one application.
-func (p *reconcile) finishApplication(app *application, view report.View) {
+func (rec *reconcile) finishApplication(app *application, view report.View) {
 	payload := app.Newest.Payload()
-	out := p.outcomes[payload.UID]
+	out := rec.outcomes[payload.UID]
 	if out == nil {
 		return
 	}
@@ -182,35 +182,35 @@ func (p *reconcile) finishApplication(app *application, view report.View) {
 	switch {
 	case len(out.Errs) == 0 && !out.Refused:
 		app.failures, app.refused, app.failed, app.log, app.failedBefore = 0, nil, nil, "", false
-		p.keepDeployed(app, out)
+		rec.keepDeployed(app, out)
 	case out.Tried:
 		app.failures++
-		app.retryAt = p.now.Add(p.opts.BackOff.After(app.failures))
+		app.retryAt = rec.now.Add(rec.opts.BackOff.After(app.failures))
 	case len(out.Errs) == 0 && app.status.Error != "":
 		// On its way: the old words stay.
 		out.Errs = []error{&repeated{app.status.Error, app.status.Unsupported}}
 	}
 	app.status = view.Application(report.Application{Known: app.Known, Maps: app.maps, VerifierLog: app.log, Conflict: app.conflict, Before: app.status}, out)
-	app.loaded = slices.Sorted(maps.Keys(p.live.Revisions[payload.UID]))
-	app.exhausted = payload.Tombstone && app.Deployed == nil && len(out.Errs) == 0 && !p.leaves(payload.UID)
+	app.loaded = slices.Sorted(maps.Keys(rec.live.Revisions[payload.UID]))
+	app.exhausted = payload.Tombstone && app.Deployed == nil && len(out.Errs) == 0 && !rec.leaves(payload.UID)
 }
 
 // keepDeployed remembers the intent that now runs in whole.
-func (p *reconcile) keepDeployed(app *application, out *report.Outcome) {
+func (rec *reconcile) keepDeployed(app *application, out *report.Outcome) {
 	payload := app.Newest.Payload()
 	var err error
 	switch {
 	case (payload.Tombstone || len(payload.Programs) == 0) && app.Deployed != nil:
-		if err = p.dir.DropIntent(payload.UID, statedir.Deployed); err == nil {
-			app.Deployed, p.prune = nil, true
+		if err = rec.dir.DropIntent(payload.UID, statedir.Deployed); err == nil {
+			app.Deployed, rec.prune = nil, true
 		}
 	case out.Live != nil && (app.Deployed == nil || app.Deployed.Payload().Serial != payload.Serial):
-		if err = p.dir.PutIntent(payload.UID, statedir.Deployed, app.envelope); err == nil {
+		if err = rec.dir.PutIntent(payload.UID, statedir.Deployed, app.envelope); err == nil {
 			o := app.Newest
-			app.Deployed, p.prune = &o, true
+			app.Deployed, rec.prune = &o, true
 		}
 	}
 	if err != nil {
-		p.opts.Log.Error("remember what runs", "application", payload.Application.String(), "error", err)
+		rec.opts.Log.Error("remember what runs", "application", payload.Application.String(), "error", err)
 	}
 }

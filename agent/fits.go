@@ -10,11 +10,11 @@ import (
 
 // fits reports whether this node's kernel can hold the intent, as far as the intent
 // says and its object was found to: else the error is an *build.UnfitError.
-func (p *reconcile) fits(app *application, o intent.Opened) error {
-	if p.opts.Profile == nil {
+func (rec *reconcile) fits(app *application, o intent.Opened) error {
+	if rec.opts.Profile == nil {
 		return nil
 	}
-	lacks := placement.Of(o.Payload(), nil).Missing(*p.opts.Profile)
+	lacks := placement.Of(o.Payload(), nil).Missing(*rec.opts.Profile)
 	if lacks == "" {
 		lacks = app.lacks[o.Revision()]
 	}
@@ -25,8 +25,8 @@ func (p *reconcile) fits(app *application, o intent.Opened) error {
 }
 
 // describeUnfit logs once that a version is not for this node's kernel.
-func (p *reconcile) describeUnfit(app *application, err *build.UnfitError) {
+func (rec *reconcile) describeUnfit(app *application, err *build.UnfitError) {
 	if !strings.Contains(app.status.Error, err.Lacks) {
-		p.opts.Log.Warn("this node cannot hold it", "application", app.Newest.Payload().Application.String(), "error", err.Lacks)
+		rec.opts.Log.Warn("this node cannot hold it", "application", app.Newest.Payload().Application.String(), "error", err.Lacks)
 	}
 }

@@ -5,40 +5,40 @@ import "github.com/skep-dev/skep/agent/plan"
 // heal counts an action that puts back what somebody else changed. It fails with a
 // *retry.ConflictError where the link was put back too often. Where nothing drifted, the
 // drift is empty.
-func (p *reconcile) heal(a plan.Action) (Drift, error) {
-	pin, drift := p.drifted(a)
+func (rec *reconcile) heal(a plan.Action) (Drift, error) {
+	pin, drift := rec.drifted(a)
 	if drift == "" {
 		return "", nil
 	}
-	times, err := p.conflicts.Heal(pin, p.now)
+	times, err := rec.conflicts.Heal(pin, rec.now)
 	if err == nil {
-		p.opts.Log.Warn("put back what somebody else changed", "action", a.String(), "times", times)
+		rec.opts.Log.Warn("put back what somebody else changed", "action", a.String(), "times", times)
 	}
 	return drift, err
 }
 
 // drifted names the link that an action puts back, and how it drifted; nothing
 // where the action does what an intent changed.
-func (p *reconcile) drifted(a plan.Action) (string, Drift) {
+func (rec *reconcile) drifted(a plan.Action) (string, Drift) {
 	var (
 		path      string
 		unmanaged bool
 	)
 	if a.Verb == plan.SetChain {
-		c, seen := p.live.Chains[a.Ifindex], p.look.Chain(a.Ifindex)
+		c, seen := rec.live.Chains[a.Ifindex], rec.look.Chain(a.Ifindex)
 		if c == nil || c.Version == nil || len(a.Members) == 0 {
 			return "", ""
 		}
-		path, unmanaged = p.pins.ChainPath(a.Ifindex), seen != nil && seen.Members == nil
+		path, unmanaged = rec.pins.ChainPath(a.Ifindex), seen != nil && seen.Members == nil
 	} else {
-		l := p.live.Links[a.UID][a.Attachment.Key()]
+		l := rec.live.Links[a.UID][a.Attachment.Key()]
 		if l == nil || a.Verb == plan.Detach {
 			return "", ""
 		}
-		path, unmanaged = l.Path, p.look.RevisionOf(l, p.look.Seen(l.Path)) == ""
+		path, unmanaged = l.Path, rec.look.RevisionOf(l, rec.look.Seen(l.Path)) == ""
 	}
 	switch {
-	case p.look.Seen(path).Severed:
+	case rec.look.Seen(path).Severed:
 		return path, Detached
 	case unmanaged:
 		return path, Replaced

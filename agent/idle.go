@@ -48,18 +48,18 @@ func newIdle(p *reconcile) *idle {
 
 // isDone reports whether the reconcile had nothing to do, and no later one has before
 // something changes.
-func (p *reconcile) isDone() bool {
-	if !p.observed || p.acted || p.again || p.ending || p.fetching || p.loads.HasAsked() || p.look.HasUnreadable() ||
-		!p.history.IsKept() || p.live.HasRemnants() {
+func (rec *reconcile) isDone() bool {
+	if !rec.observed || rec.acted || rec.again || rec.ending || rec.fetching || rec.loads.HasAsked() || rec.look.HasUnreadable() ||
+		!rec.history.IsKept() || rec.live.HasRemnants() {
 		return false
 	}
-	for _, c := range p.live.Chains {
+	for _, c := range rec.live.Chains {
 		if c.Version == nil || len(c.Former) > 0 {
 			return false
 		}
 	}
-	for _, app := range p.apps {
-		out := p.outcomes[app.Newest.Payload().UID]
+	for _, app := range rec.apps {
+		out := rec.outcomes[app.Newest.Payload().UID]
 		if app.unkept || out == nil || len(out.Errs) > 0 || out.Refused || out.Tried || out.Pending || out.Unsettled {
 			return false
 		}

@@ -10,16 +10,16 @@ import (
 )
 
 // running tells what runs where.
-func (p *reconcile) running() targets.Running {
-	now := targets.Running{UIDs: map[int][]string{}, AsPrimary: p.asPrimary}
-	for uid, links := range p.live.Links {
+func (rec *reconcile) running() targets.Running {
+	now := targets.Running{UIDs: map[int][]string{}, AsPrimary: rec.asPrimary}
+	for uid, links := range rec.live.Links {
 		for _, l := range links {
 			if index := l.Attachment.Ifindex; index != 0 {
 				now.UIDs[index] = append(now.UIDs[index], uid)
 			}
 		}
 	}
-	for index, c := range p.live.Chains {
+	for index, c := range rec.live.Chains {
 		if c.Version != nil {
 			now.UIDs[index] = append(now.UIDs[index], plan.UIDsOf(c.Version.Members)...)
 		} else if now.UIDs[index] == nil {
@@ -30,8 +30,8 @@ func (p *reconcile) running() targets.Running {
 }
 
 // asPrimary looks at what the application's intents choose by name.
-func (p *reconcile) asPrimary(uid string, on plan.Interface) bool {
-	for _, app := range p.apps {
+func (rec *reconcile) asPrimary(uid string, on plan.Interface) bool {
+	for _, app := range rec.apps {
 		if app.Newest.Payload().UID != uid {
 			continue
 		}

@@ -27,30 +27,30 @@ func (n *noMemoryError) Unwrap() error { return n.err }
 
 // askWithin asks for the load of an intent's revision with its claim to the memory for
 // maps, where that is limited. It fails with loads.ErrLoading until the maps are weighed.
-func (p *reconcile) askWithin(key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
-	r, err := p.askRevision(o, old)
-	if err != nil || p.opts.MapMemory == 0 {
+func (rec *reconcile) askWithin(key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
+	r, err := rec.askRevision(o, old)
+	if err != nil || rec.opts.MapMemory == 0 {
 		return r, err
 	}
 	key = "memory of " + key
-	got, err := loads.Get[build.Memory](p.loads, key, func() (loads.Request, error) { return p.askWeight(r, o, old), nil })
+	got, err := loads.Get[build.Memory](rec.loads, key, func() (loads.Request, error) { return rec.askWeight(r, o, old), nil })
 	if isPending(err) {
 		return loads.Request{}, err
 	}
 	if err != nil {
-		p.loads.Take(key)
+		rec.loads.Take(key)
 		return loads.Request{}, err
 	}
 	// The weight stays among the results for as long as the load is asked for.
-	r.Claim = p.memoryClaim(o, got.Bytes)
+	r.Claim = rec.memoryClaim(o, got.Bytes)
 	return r, nil
 }
 
 // askWeight asks for the maps to be weighed that a load makes. It waits in turn with
 // loads, so that no more objects are open at once, but costs its namespace no reconcile of
 // theirs.
-func (p *reconcile) askWeight(load loads.Request, o intent.Opened, old *kernel.Revision) loads.Request {
-	files := p.objects
+func (rec *reconcile) askWeight(load loads.Request, o intent.Opened, old *kernel.Revision) loads.Request {
+	files := rec.objects
 	return loads.Request{
 		Line: "memory of " + load.Line, Tenants: []string{"memory of " + o.Payload().Application.Namespace}, Urgency: load.Urgency,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
@@ -67,12 +67,12 @@ func (p *reconcile) askWeight(load loads.Request, o intent.Opened, old *kernel.R
 }
 
 // memoryClaim is the claim of a revision that is to be loaded.
-func (p *reconcile) memoryClaim(o intent.Opened, memory uint64) *plan.Claim {
+func (rec *reconcile) memoryClaim(o intent.Opened, memory uint64) *plan.Claim {
 	payload := o.Payload()
 	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
 		Need: plan.Need{Memory: int(memory)}}
-	before, ran := p.history.Records[history.InMemory(payload.UID)]
-	held := p.live.Revisions[payload.UID]
+	before, ran := rec.history.Records[history.InMemory(payload.UID)]
+	held := rec.live.Revisions[payload.UID]
 	switch {
 	case ran && before.Covers(o.Revision(), nil):
 		c.Seniority = plan.Remembered
@@ -95,55 +95,55 @@ func memoryOf(revisions map[string]*kernel.Revision) plan.Need {
 // admitLoads grants the memory for maps to what is to be loaded: first to what is in
 // the kernel, then to what this node remembers to have run, then to the oldest
 // application. What does not fit leaves the queue, and the next reconcile has the error.
-func (p *reconcile) admitLoads() {
-	was := p.noMemory
-	p.noMemory = map[string]error{}
-	if !slices.ContainsFunc(p.loads.Queued, func(r loads.Request) bool { return r.Claim != nil }) {
+func (rec *reconcile) admitLoads() {
+	was := rec.noMemory
+	rec.noMemory = map[string]error{}
+	if !slices.ContainsFunc(rec.loads.Queued, func(r loads.Request) bool { return r.Claim != nil }) {
 		return
 	}
-	claims := p.memoryClaims()
-	refused := plan.Admit(plan.MapMemory(), claims, plan.Limits{Memory: int(p.opts.MapMemory), SharePercent: p.opts.NamespaceShare})
+	claims := rec.memoryClaims()
+	refused := plan.Admit(plan.MapMemory(), claims, plan.Limits{Memory: int(rec.opts.MapMemory), SharePercent: rec.opts.NamespaceShare})
 	taken := 0
 	for _, c := range claims {
 		if refused[c.UID] == nil {
 			taken += c.Need.Memory
 		}
 	}
-	unweighed := p.unweighed()
-	p.loads.Queued = slices.DeleteFunc(p.loads.Queued, func(r loads.Request) bool {
+	unweighed := rec.unweighed()
+	rec.loads.Queued = slices.DeleteFunc(rec.loads.Queued, func(r loads.Request) bool {
 		if r.Claim == nil {
 			return false
 		}
 		err := refused[r.Key()]
-		if err == nil && int64(taken) > p.opts.MapMemory/2 {
-			err = p.waitFor(unweighed, r.Claim)
+		if err == nil && int64(taken) > rec.opts.MapMemory/2 {
+			err = rec.waitFor(unweighed, r.Claim)
 		}
 		if err == nil {
 			return false
 		}
-		p.noMemory[r.Key()] = &noMemoryError{fmt.Errorf("load %s: %w", r.Claim.Identity, err)}
-		p.noteNoMemory(was[r.Key()], p.noMemory[r.Key()])
+		rec.noMemory[r.Key()] = &noMemoryError{fmt.Errorf("load %s: %w", r.Claim.Identity, err)}
+		rec.noteNoMemory(was[r.Key()], rec.noMemory[r.Key()])
 		return true
 	})
 }
 
 // noteNoMemory has the next reconcile say why there is no room, and logs once that there is
 // none.
-func (p *reconcile) noteNoMemory(was, now error) {
+func (rec *reconcile) noteNoMemory(was, now error) {
 	if was == nil && !isPending(now) {
-		p.opts.Log.Warn("no room for maps; it is loaded when there is", "error", now)
+		rec.opts.Log.Warn("no room for maps; it is loaded when there is", "error", now)
 	}
-	p.again = p.again || was == nil || was.Error() != now.Error()
+	rec.again = rec.again || was == nil || was.Error() != now.Error()
 }
 
 // memoryClaims are the claims to the memory for maps. Those of the queue have the keys
 // of their loads as UID.
-func (p *reconcile) memoryClaims() []plan.Claim {
+func (rec *reconcile) memoryClaims() []plan.Claim {
 	var all []plan.Claim
 	here := map[string]bool{}
-	for uid, revisions := range p.live.Revisions {
+	for uid, revisions := range rec.live.Revisions {
 		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryOf(revisions)}
-		if app := p.applicationOf(uid); app != nil {
+		if app := rec.applicationOf(uid); app != nil {
 			c.Identity = app.Newest.Payload().Application
 		}
 		all, here[uid] = append(all, c), len(revisions) > 0
@@ -159,36 +159,36 @@ func (p *reconcile) memoryClaims() []plan.Claim {
 		}
 		all = append(all, c)
 	}
-	for _, r := range p.loads.Current() {
+	for _, r := range rec.loads.Current() {
 		add(r, true)
 	}
 	asked := map[string]bool{}
-	for _, r := range p.loads.Queued {
+	for _, r := range rec.loads.Queued {
 		if !asked[r.Key()] {
 			add(r, false)
 		}
 		asked[r.Key()] = true
 	}
-	return append(all, p.keptClaims(plan.MapMemory(), here)...)
+	return append(all, rec.keptClaims(plan.MapMemory(), here)...)
 }
 
 // unweighed are the claims of applications that have no maps here, and whose object is
 // being fetched or weighed: what they need is not known yet.
-func (p *reconcile) unweighed() []plan.Claim {
+func (rec *reconcile) unweighed() []plan.Claim {
 	weighed := map[string]bool{}
-	for _, r := range append(p.loads.Current(), p.loads.Queued...) {
+	for _, r := range append(rec.loads.Current(), rec.loads.Queued...) {
 		if r.Claim != nil {
 			weighed[r.Claim.UID] = true
 		}
 	}
 	var all []plan.Claim
-	for _, app := range p.apps {
+	for _, app := range rec.apps {
 		uid := app.Newest.Payload().UID
-		out := p.outcomes[uid]
-		if out == nil || !out.Pending || app.failedBefore || weighed[uid] || len(p.live.Revisions[uid]) > 0 {
+		out := rec.outcomes[uid]
+		if out == nil || !out.Pending || app.failedBefore || weighed[uid] || len(rec.live.Revisions[uid]) > 0 {
 			continue
 		}
-		if c := p.memoryClaim(app.Newest, 0); c.Seniority != plan.Remembered {
+		if c := rec.memoryClaim(app.Newest, 0); c.Seniority != plan.Remembered {
 			all = append(all, *c)
 		}
 	}
@@ -197,21 +197,21 @@ func (p *reconcile) unweighed() []plan.Claim {
 
 // waitFor returns errQueued where an application waits for an older one, whose need is
 // not known yet: for no longer than it waits at any other place.
-func (p *reconcile) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
+func (rec *reconcile) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
 	precedes := func(older plan.Claim) bool { return older.Precedes(*c) < 0 }
-	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || p.waitedEnough(history.InMemory(c.UID)) {
+	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || rec.waitedEnough(history.InMemory(c.UID)) {
 		return nil
 	}
 	return errQueued
 }
 
 // whyNoMemory returns why a load that is pending has no room, else pending itself.
-func (p *reconcile) whyNoMemory(key, uid string, pending error) error {
-	err := p.noMemory[key]
+func (rec *reconcile) whyNoMemory(key, uid string, pending error) error {
+	err := rec.noMemory[key]
 	if err == nil {
 		return pending
 	}
-	if out := p.outcomes[uid]; isPending(err) && out != nil {
+	if out := rec.outcomes[uid]; isPending(err) && out != nil {
 		out.Waits = waitsFor(plan.MapMemory())
 	}
 	return err
@@ -219,11 +219,11 @@ func (p *reconcile) whyNoMemory(key, uid string, pending error) error {
 
 // addMemory adds what has maps in the kernel to what runs, where the memory for them is
 // limited. An application with two revisions is in the middle of an update.
-func (p *reconcile) addMemory(now map[history.At]history.Record) {
-	if p.opts.MapMemory == 0 {
+func (rec *reconcile) addMemory(now map[history.At]history.Record) {
+	if rec.opts.MapMemory == 0 {
 		return
 	}
-	for uid, revisions := range p.live.Revisions {
+	for uid, revisions := range rec.live.Revisions {
 		one := history.Record{UID: uid, Hook: plan.MapMemory().Hook}
 		for name := range revisions {
 			one.Revision = name

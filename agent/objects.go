@@ -11,10 +11,10 @@ import (
 
 // available returns nil where the object of an intent is on disk, else has it fetched. It
 // fails with objects.ErrFetching until then.
-func (p *reconcile) available(payload intent.Payload) error {
-	err := p.objects.Available(payload.ObjectDigest)
+func (rec *reconcile) available(payload intent.Payload) error {
+	err := rec.objects.Available(payload.ObjectDigest)
 	if errors.Is(err, objects.ErrFetching) {
-		p.fetching = true
+		rec.fetching = true
 		return err
 	}
 	if err != nil {
@@ -24,25 +24,25 @@ func (p *reconcile) available(payload intent.Payload) error {
 }
 
 // object reads an intent's object, or has it fetched, as available does.
-func (p *reconcile) object(payload intent.Payload) ([]byte, error) {
-	if err := p.available(payload); err != nil {
+func (rec *reconcile) object(payload intent.Payload) ([]byte, error) {
+	if err := rec.available(payload); err != nil {
 		return nil, err
 	}
-	body, err := p.objects.Read(payload.ObjectDigest)
+	body, err := rec.objects.Read(payload.ObjectDigest)
 	if !errors.Is(err, objects.ErrFetching) {
 		return body, err
 	}
 	// It was torn, and may have been fetched again by now.
-	if err := p.available(payload); err != nil {
+	if err := rec.available(payload); err != nil {
 		return nil, err
 	}
-	return p.objects.Read(payload.ObjectDigest)
+	return rec.objects.Read(payload.ObjectDigest)
 }
 
 // prepare reads and parses the intent's object. What it returns may be as large as
 // the sections that the object declares: it is not kept.
-func (p *reconcile) prepare(o intent.Opened) (*kernel.Prepared, error) {
-	object, err := p.object(o.Payload())
+func (rec *reconcile) prepare(o intent.Opened) (*kernel.Prepared, error) {
+	object, err := rec.object(o.Payload())
 	if err != nil {
 		return nil, err
 	}

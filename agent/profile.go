@@ -17,38 +17,38 @@ const measureAgain = time.Minute
 
 // profileOf returns what is known of a revision in the kernel, and has it measured
 // where nothing is.
-func (p *reconcile) profileOf(uid, revision string) chain.Profile {
+func (rec *reconcile) profileOf(uid, revision string) chain.Profile {
 	id := [2]string{uid, revision}
-	if known, ok := p.profiles[id]; ok {
+	if known, ok := rec.profiles[id]; ok {
 		return known
 	}
-	o := p.intentOf(uid, revision)
-	if o == nil || p.live.Revisions[uid][revision] == nil || p.now.Sub(p.unmeasured[id]) < measureAgain {
+	o := rec.intentOf(uid, revision)
+	if o == nil || rec.live.Revisions[uid][revision] == nil || rec.now.Sub(rec.unmeasured[id]) < measureAgain {
 		return chain.Profile{}
 	}
 	// Nothing is fetched for this.
-	if !p.objects.Has(o.Payload().ObjectDigest) {
+	if !rec.objects.Has(o.Payload().ObjectDigest) {
 		return chain.Profile{}
 	}
 	key := "profile of " + build.Key(uid, revision)
-	got, err := loads.Get[build.Profile](p.loads, key, func() (loads.Request, error) { return p.askProfile(*o), nil })
+	got, err := loads.Get[build.Profile](rec.loads, key, func() (loads.Request, error) { return rec.askProfile(*o), nil })
 	if isPending(err) {
 		return chain.Profile{}
 	}
-	p.loads.Take(key)
+	rec.loads.Take(key)
 	if err != nil {
-		p.opts.Log.Error("measure what programs take; they count as programs alone", "application", o.Payload().Application.String(), "error", err)
-		p.unmeasured[id] = p.now
+		rec.opts.Log.Error("measure what programs take; they count as programs alone", "application", o.Payload().Application.String(), "error", err)
+		rec.unmeasured[id] = rec.now
 		return chain.Profile{}
 	}
-	p.profiles[id] = got.Profile
-	return p.profiles[id]
+	rec.profiles[id] = got.Profile
+	return rec.profiles[id]
 }
 
 // askProfile asks for a revision to be measured. It waits in turn with the loads of
 // its namespace.
-func (p *reconcile) askProfile(o intent.Opened) loads.Request {
-	files := p.objects
+func (rec *reconcile) askProfile(o intent.Opened) loads.Request {
+	files := rec.objects
 	return loads.Request{
 		Line: "profile of application " + o.Payload().UID, Tenants: []string{o.Payload().Application.Namespace},
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {

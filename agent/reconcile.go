@@ -95,11 +95,11 @@ func (a *Agent) Reconcile(ctx context.Context) {
 	defer a.work.Unlock()
 	grace, cancel := context.WithTimeout(ctx, reconcileGrace)
 	defer cancel()
-	p := a.reconcileOnce()
-	for a.advance(grace, p) && ctx.Err() == nil {
-		p = a.reconcileOnce()
+	rec := a.reconcileOnce()
+	for a.advance(grace, rec) && ctx.Err() == nil {
+		rec = a.reconcileOnce()
 	}
-	a.loop.idle = newIdle(p)
+	a.loop.idle = newIdle(rec)
 	// Not after each look: all that is loaded by one Reconcile is reported once.
 	select {
 	case a.reconciled <- struct{}{}:
@@ -115,24 +115,24 @@ func (a *Agent) Reconcile(ctx context.Context) {
 // written back to what was accepted before finish.
 func (a *Agent) reconcileOnce() *reconcile {
 	a.loop.queue.Collect()
-	p := a.newReconcile()
-	defer p.finish()
-	p.unmanagedFiles = p.live.UnmanagedFiles()
-	if err := p.observe(); err != nil {
+	rec := a.newReconcile()
+	defer rec.finish()
+	rec.unmanagedFiles = rec.live.UnmanagedFiles()
+	if err := rec.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel", "error", err)
-		return p
+		return rec
 	}
-	p.observed = true
-	p.choose()
-	p.admit()
-	p.fitChains()
-	actions := plan.Make(p.want, p.look.State)
-	p.acted = len(actions) > 0
-	p.act(actions)
-	p.finishUnloads()
-	p.admitLoads()
-	p.remember()
-	return p
+	rec.observed = true
+	rec.choose()
+	rec.admit()
+	rec.fitChains()
+	actions := plan.Make(rec.want, rec.look.State)
+	rec.acted = len(actions) > 0
+	rec.act(actions)
+	rec.finishUnloads()
+	rec.admitLoads()
+	rec.remember()
+	return rec
 }
 
 // newReconcile begins a reconcile of the applications as they are now.
@@ -166,119 +166,119 @@ func (a *Agent) snapshot() ([]*application, map[string]string) {
 }
 
 // observe repairs pins and reads what is in the kernel.
-func (p *reconcile) observe() error {
-	p.live.Repin(p.repinned)
-	interfaces, err := targets.Interfaces(wantsPrimary(p.apps), p.running())
+func (rec *reconcile) observe() error {
+	rec.live.Repin(rec.repinned)
+	interfaces, err := targets.Interfaces(wantsPrimary(rec.apps), rec.running())
 	if err != nil {
 		return err
 	}
-	p.look.Observe(interfaces)
+	rec.look.Observe(interfaces)
 	return nil
 }
 
 // repinned notes that a pin was made again, or could not be.
-func (p *reconcile) repinned(what string, made bool, err error) {
+func (rec *reconcile) repinned(what string, made bool, err error) {
 	switch {
 	case err != nil:
-		p.opts.Log.Error("pin again", "what", what, "error", err)
+		rec.opts.Log.Error("pin again", "what", what, "error", err)
 	case made:
-		p.opts.Observer.Healed(Unpinned)
-		p.opts.Log.Warn("pinned again what was removed", "what", what)
+		rec.opts.Observer.Healed(Unpinned)
+		rec.opts.Log.Warn("pinned again what was removed", "what", what)
 	}
 }
 
 // choose chooses for each application what is to be live: the newest intent's
 // version, else what fallBack says.
-func (p *reconcile) choose() {
+func (rec *reconcile) choose() {
 	known := map[string]bool{}
-	for _, app := range p.apps {
+	for _, app := range rec.apps {
 		payload := app.Newest.Payload()
 		known[payload.UID] = true
-		p.outcomes[payload.UID] = &report.Outcome{}
-		p.chooseVersion(app)
+		rec.outcomes[payload.UID] = &report.Outcome{}
+		rec.chooseVersion(app)
 	}
-	for uid := range p.look.State.Revisions {
+	for uid := range rec.look.State.Revisions {
 		if !known[uid] {
-			p.want.Frozen = append(p.want.Frozen, uid)
+			rec.want.Frozen = append(rec.want.Frozen, uid)
 		}
 	}
-	for uid := range p.live.Links {
-		if !known[uid] && !slices.Contains(p.want.Frozen, uid) {
-			p.want.Frozen = append(p.want.Frozen, uid)
+	for uid := range rec.live.Links {
+		if !known[uid] && !slices.Contains(rec.want.Frozen, uid) {
+			rec.want.Frozen = append(rec.want.Frozen, uid)
 		}
 	}
-	slices.Sort(p.want.Frozen)
+	slices.Sort(rec.want.Frozen)
 }
 
 // chooseVersion chooses for one application.
-func (p *reconcile) chooseVersion(app *application) {
+func (rec *reconcile) chooseVersion(app *application) {
 	payload := app.Newest.Payload()
-	out := p.outcomes[payload.UID]
-	selected, err := p.node.Selects(payload)
+	out := rec.outcomes[payload.UID]
+	selected, err := rec.node.Selects(payload)
 	if err != nil {
 		// Nobody can report whether it is for this node.
 		out.Errs, out.Refused = append(out.Errs, err), true
-		p.want.Frozen = append(p.want.Frozen, payload.UID)
+		rec.want.Frozen = append(rec.want.Frozen, payload.UID)
 		return
 	}
 	if payload.Tombstone || len(payload.Programs) == 0 || !selected {
-		p.want.Gone = append(p.want.Gone, payload.UID)
+		rec.want.Gone = append(rec.want.Gone, payload.UID)
 		return
 	}
-	err = p.ensureLoaded(app, app.Newest)
+	err = rec.ensureLoaded(app, app.Newest)
 	if err == nil {
-		err = p.resolveAttachments(app.Newest, out)
+		err = rec.resolveAttachments(app.Newest, out)
 	}
 	if err == nil {
 		out.Live = &app.Newest
 		return
 	}
 	out.Pending, out.Loading = isPending(err), errors.Is(err, loads.ErrLoading)
-	p.noteUnavailable(app, app.Newest, err)
+	rec.noteUnavailable(app, app.Newest, err)
 	out.Refused = true
-	p.fallBack(app)
+	rec.fallBack(app)
 }
 
 // fallBack goes on without the newest intent's version: with another, with what
 // runs as it is, or with nothing.
-func (p *reconcile) fallBack(app *application) {
+func (rec *reconcile) fallBack(app *application) {
 	uid := app.Newest.Payload().UID
-	out := p.outcomes[uid]
-	other, stays := p.node.Fallback(app.Known, p.look.RevisionName(uid), out.Pending)
+	out := rec.outcomes[uid]
+	other, stays := rec.node.Fallback(app.Known, rec.look.RevisionName(uid), out.Pending)
 	if other != nil {
-		err := p.ensureLoaded(app, *other)
+		err := rec.ensureLoaded(app, *other)
 		if err == nil {
-			err = p.resolveAttachments(*other, out)
+			err = rec.resolveAttachments(*other, out)
 		}
 		if err == nil {
 			out.Live = other
 			return
 		}
 		out.Unsettled = isPending(err)
-		p.noteUnavailable(app, *other, err)
-		stays = p.node.StaysWithout(other, p.look.RevisionName(uid)) || isPending(err)
+		rec.noteUnavailable(app, *other, err)
+		stays = rec.node.StaysWithout(other, rec.look.RevisionName(uid)) || isPending(err)
 	}
-	p.keepOrUnload(uid, stays)
+	rec.keepOrUnload(uid, stays)
 }
 
 // keepOrUnload leaves what runs of an application as it is, or has it go.
-func (p *reconcile) keepOrUnload(uid string, stays bool) {
+func (rec *reconcile) keepOrUnload(uid string, stays bool) {
 	if stays {
-		p.want.Frozen = append(p.want.Frozen, uid)
+		rec.want.Frozen = append(rec.want.Frozen, uid)
 		return
 	}
-	p.want.Gone = append(p.want.Gone, uid)
+	rec.want.Gone = append(rec.want.Gone, uid)
 }
 
 // ensureLoaded makes sure that the intent's revision is in the kernel, whole. One that was
 // found pinned is relied on until it is checked.
-func (p *reconcile) ensureLoaded(app *application, o intent.Opened) error {
+func (rec *reconcile) ensureLoaded(app *application, o intent.Opened) error {
 	uid, revision := o.Payload().UID, o.Revision()
-	loaded := p.live.Revisions[uid][revision]
-	if err := p.fits(app, o); err != nil {
+	loaded := rec.live.Revisions[uid][revision]
+	if err := rec.fits(app, o); err != nil {
 		return err
 	}
-	if err := app.refused[o.Payload().Serial]; err != nil && p.now.Before(app.retryAt) {
+	if err := app.refused[o.Payload().Serial]; err != nil && rec.now.Before(app.retryAt) {
 		return &backingOffError{err}
 	}
 	if loaded != nil && app.checked[revision] {
@@ -287,15 +287,15 @@ func (p *reconcile) ensureLoaded(app *application, o intent.Opened) error {
 	whole := false
 	if loaded != nil {
 		var err error
-		if whole, err = p.isWhole(o, loaded); errors.Is(err, loads.ErrLoading) {
-			p.outcomes[uid].Unsettled = true
+		if whole, err = rec.isWhole(o, loaded); errors.Is(err, loads.ErrLoading) {
+			rec.outcomes[uid].Unsettled = true
 			return nil
 		} else if err != nil {
 			return err
 		}
 	}
 	if !whole {
-		if err := p.load(app, o); err != nil {
+		if err := rec.load(app, o); err != nil {
 			return explain(o.Payload(), err)
 		}
 	}
@@ -325,15 +325,15 @@ func explain(payload intent.Payload, err error) error {
 }
 
 // intentOf finds the intent with the revision; nil where none is known.
-func (p *reconcile) intentOf(uid, revision string) *intent.Opened {
-	if app := p.applicationOf(uid); app != nil {
+func (rec *reconcile) intentOf(uid, revision string) *intent.Opened {
+	if app := rec.applicationOf(uid); app != nil {
 		return app.Intent(revision)
 	}
 	return nil
 }
 
-func (p *reconcile) logClose(what string, c io.Closer) {
+func (rec *reconcile) logClose(what string, c io.Closer) {
 	if err := c.Close(); err != nil {
-		p.opts.Log.Error("let go", "what", what, "error", err)
+		rec.opts.Log.Error("let go", "what", what, "error", err)
 	}
 }

@@ -9,32 +9,32 @@ import (
 )
 
 // attached is what the kernel has taken by the end of the reconcile.
-func (p *reconcile) attached() map[history.At]history.Record {
+func (rec *reconcile) attached() map[history.At]history.Record {
 	var links []plan.Link
-	for _, all := range p.live.Links {
+	for _, all := range rec.live.Links {
 		for _, l := range all {
 			if history.IsLimited(l.Attachment.Hook) {
-				facts := p.look.Facts(l.Path, l.Link)
-				links = append(links, plan.Link{UID: l.UID, Attachment: l.Attachment, Revision: p.look.RevisionOf(l, facts), Severed: facts.Severed})
+				facts := rec.look.Facts(l.Path, l.Link)
+				links = append(links, plan.Link{UID: l.UID, Attachment: l.Attachment, Revision: rec.look.RevisionOf(l, facts), Severed: facts.Severed})
 			}
 		}
 	}
 	var chains []plan.Chain
-	for index, c := range p.live.Chains {
+	for index, c := range rec.live.Chains {
 		if c.Version != nil {
 			chains = append(chains, plan.Chain{Ifindex: index, Members: c.Version.Members})
 		}
 	}
-	return history.Present(p.look.State.Interfaces, links, chains)
+	return history.Present(rec.look.State.Interfaces, links, chains)
 }
 
 // remember keeps what runs at each place, for the next start: only what the
 // kernel has taken. What an application no longer asks for, or lost to others, is
 // forgotten; what is away with its interface is not.
-func (p *reconcile) remember() {
-	now, next := p.attached(), maps.Clone(p.history.Records)
-	p.addMemory(now)
-	p.forgetWaits(now)
+func (rec *reconcile) remember() {
+	now, next := rec.attached(), maps.Clone(rec.history.Records)
+	rec.addMemory(now)
+	rec.forgetWaits(now)
 	for at, one := range now {
 		before, known := next[at]
 		if one.Revision == "" {
@@ -44,13 +44,13 @@ func (p *reconcile) remember() {
 		if known && before.Equals(one.Revision, one.Programs) {
 			one.Need = before.Need
 		} else {
-			one.Need = p.needOf(at.UID, at.Hook, one.Revision, one.Programs)
+			one.Need = rec.needOf(at.UID, at.Hook, one.Revision, one.Programs)
 		}
 		next[at] = one
 	}
 	// The node's memory is of no interface.
 	there := map[string]bool{"": true}
-	for _, i := range p.look.State.Interfaces {
+	for _, i := range rec.look.State.Interfaces {
 		there[i.Name] = true
 	}
 	for at, one := range next {
@@ -58,40 +58,40 @@ func (p *reconcile) remember() {
 			continue
 		}
 		switch {
-		case p.forgets(at, there[at.Interface]):
+		case rec.forgets(at, there[at.Interface]):
 			delete(next, at)
 		case there[at.Interface]:
 			one.Gone = 0
 			next[at] = one
 		case one.Gone == 0:
-			one.Gone = p.now.UnixMilli()
+			one.Gone = rec.now.UnixMilli()
 			next[at] = one
 		}
 	}
-	history.Bound(next, func(uid string) bool { return p.applicationOf(uid) != nil })
-	if err := p.history.Keep(next); err != nil {
-		p.opts.Log.Error("remember what runs", "error", err)
+	history.Bound(next, func(uid string) bool { return rec.applicationOf(uid) != nil })
+	if err := rec.history.Keep(next); err != nil {
+		rec.opts.Log.Error("remember what runs", "error", err)
 	}
 }
 
 // forgets reports whether what ran at a place and does not now has no claim to it
 // any more.
-func (p *reconcile) forgets(at history.At, there bool) bool {
-	if slices.Contains(p.want.Gone, at.UID) || p.admission.lost[at] {
+func (rec *reconcile) forgets(at history.At, there bool) bool {
+	if slices.Contains(rec.want.Gone, at.UID) || rec.admission.lost[at] {
 		return true
 	}
 	if at == history.InMemory(at.UID) {
-		return p.opts.MapMemory == 0
+		return rec.opts.MapMemory == 0
 	}
-	i := slices.IndexFunc(p.want.Applications, func(a plan.Application) bool { return a.UID == at.UID })
+	i := slices.IndexFunc(rec.want.Applications, func(a plan.Application) bool { return a.UID == at.UID })
 	if i < 0 || !there {
 		return false
 	}
-	if out := p.outcomes[at.UID]; out != nil && len(out.Links) > 0 {
+	if out := rec.outcomes[at.UID]; out != nil && len(out.Links) > 0 {
 		// A target of its is not there: it may be this one, once it is primary.
 		return false
 	}
-	return !slices.ContainsFunc(p.want.Applications[i].Attachments, func(a plan.Attachment) bool {
+	return !slices.ContainsFunc(rec.want.Applications[i].Attachments, func(a plan.Attachment) bool {
 		return a.Hook == at.Hook && a.Interface == at.Interface
 	})
 }

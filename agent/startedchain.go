@@ -26,18 +26,18 @@ type startedChain struct {
 }
 
 // followStartedChains looks at what was begun, and what it is good for by now.
-func (p *reconcile) followStartedChains() {
+func (rec *reconcile) followStartedChains() {
 	wanted := map[int][]plan.Member{}
-	for _, c := range plan.WantedChains(p.want, p.look.State) {
+	for _, c := range plan.WantedChains(rec.want, rec.look.State) {
 		wanted[c.Ifindex] = c.Members
 	}
-	for index, b := range p.started {
-		want, running := wanted[index], p.live.GivenTo(index)
+	for index, b := range rec.started {
+		want, running := wanted[index], rec.live.GivenTo(index)
 		if len(want) == 0 || slices.Equal(running, want) {
-			delete(p.started, index)
+			delete(rec.started, index)
 			continue
 		}
-		for _, namespace := range p.spoiled(b.members, want, running) {
+		for _, namespace := range rec.spoiled(b.members, want, running) {
 			b.members, b.order, b.spoilers[namespace] = nil, nil, true
 		}
 	}
@@ -46,10 +46,10 @@ func (p *reconcile) followStartedChains() {
 // spoiled lists the namespaces for whose members a chain that was begun may not run
 // any more: programs that are neither wanted nor run until others take their place.
 // Who left and came back meanwhile comes with the next one.
-func (p *reconcile) spoiled(members, want, running []plan.Member) []string {
+func (rec *reconcile) spoiled(members, want, running []plan.Member) []string {
 	var namespaces []string
 	for _, m := range members {
-		replaced := !plan.IsNew(m, running) && slices.Contains(plan.UIDsOf(want), m.UID) && !p.withdrawn(m.UID, m.Revision)
+		replaced := !plan.IsNew(m, running) && slices.Contains(plan.UIDsOf(want), m.UID) && !rec.withdrawn(m.UID, m.Revision)
 		if plan.IsNew(m, want) && !replaced {
 			namespaces = append(namespaces, m.Identity.Namespace)
 		}
@@ -59,21 +59,21 @@ func (p *reconcile) spoiled(members, want, running []plan.Member) []string {
 
 // withdrawn reports whether a revision may not run any more beside the newest intent
 // of its application.
-func (p *reconcile) withdrawn(uid, revision string) bool {
-	app := p.applicationOf(uid)
-	return app != nil && p.node.Withdrew(app.Known, revision)
+func (rec *reconcile) withdrawn(uid, revision string) bool {
+	app := rec.applicationOf(uid)
+	return app != nil && rec.node.Withdrew(app.Known, revision)
 }
 
 // waitForReplacements has those wait that are to change on an interface after others: after the
 // versions that take the place of withdrawn ones, and those who spoiled a load after
 // all others.
-func (p *reconcile) waitForReplacements(want plan.Chain, running []plan.Member) unfitChain {
-	b := p.started[want.Ifindex]
-	if b != nil && b.members != nil && !p.chains.visited[want.Ifindex] {
+func (rec *reconcile) waitForReplacements(want plan.Chain, running []plan.Member) unfitChain {
+	b := rec.started[want.Ifindex]
+	if b != nil && b.members != nil && !rec.chains.visited[want.Ifindex] {
 		return nil
 	}
 	changed := plan.Changed(want.Members, running)
-	later := slices.DeleteFunc(slices.Clone(changed), func(uid string) bool { return p.replaces(uid, want.Members, running) })
+	later := slices.DeleteFunc(slices.Clone(changed), func(uid string) bool { return rec.replaces(uid, want.Members, running) })
 	if len(later) == len(changed) {
 		later = slices.DeleteFunc(later, func(uid string) bool {
 			return b == nil || !slices.ContainsFunc(want.Members, func(m plan.Member) bool { return m.UID == uid && b.spoilers[m.Identity.Namespace] })
@@ -83,47 +83,47 @@ func (p *reconcile) waitForReplacements(want plan.Chain, running []plan.Member) 
 		return nil
 	}
 	return func() {
-		p.chains.behind[want.Ifindex] = true
+		rec.chains.behind[want.Ifindex] = true
 		for _, uid := range later {
-			p.postpone(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
+			rec.postpone(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
 		}
 	}
 }
 
 // replaces reports whether an application runs a version in a chain that may run no
 // more, and that is to go from it.
-func (p *reconcile) replaces(uid string, members, running []plan.Member) bool {
+func (rec *reconcile) replaces(uid string, members, running []plan.Member) bool {
 	return slices.ContainsFunc(running, func(m plan.Member) bool {
-		return m.UID == uid && plan.IsNew(m, members) && p.withdrawn(m.UID, m.Revision)
+		return m.UID == uid && plan.IsNew(m, members) && rec.withdrawn(m.UID, m.Revision)
 	})
 }
 
 // chainToLoad is the chain to load for an interface: the one that was begun, else the one
 // that is wanted. A reconcile goes on once with what was begun, and then does what need
 // not wait for it.
-func (p *reconcile) chainToLoad(want plan.Chain) plan.Chain {
-	if p.chains.visited[want.Ifindex] {
+func (rec *reconcile) chainToLoad(want plan.Chain) plan.Chain {
+	if rec.chains.visited[want.Ifindex] {
 		return want
 	}
-	p.chains.visited[want.Ifindex] = true
-	b := p.started[want.Ifindex]
+	rec.chains.visited[want.Ifindex] = true
+	b := rec.started[want.Ifindex]
 	if b == nil {
 		b = &startedChain{spoilers: map[string]bool{}}
-		p.started[want.Ifindex] = b
+		rec.started[want.Ifindex] = b
 	}
 	if b.members == nil {
 		b.members = want.Members
 		return want
 	}
-	p.chains.wanted[want.Ifindex] = want.Members
+	rec.chains.wanted[want.Ifindex] = want.Members
 	want.Members = b.members
 	return want
 }
 
 // inOrder are the newcomers of a chain by precedence. The order stays while the chain
 // is loaded: another one would be another load.
-func (p *reconcile) inOrder(chain plan.Chain, newcomers []string) []claim {
-	claims, b := p.precedence(chain, newcomers), p.started[chain.Ifindex]
+func (rec *reconcile) inOrder(chain plan.Chain, newcomers []string) []claim {
+	claims, b := rec.precedence(chain, newcomers), rec.started[chain.Ifindex]
 	switch {
 	case b == nil || !slices.Equal(b.members, chain.Members):
 	case b.order == nil:
@@ -138,36 +138,36 @@ func (p *reconcile) inOrder(chain plan.Chain, newcomers []string) []claim {
 
 // abandonChain ends what was begun for an interface: it cannot be made, and something else
 // is to be tried at once.
-func (p *reconcile) abandonChain(chain plan.Chain) {
-	if b := p.started[chain.Ifindex]; b != nil && slices.Equal(b.members, chain.Members) {
+func (rec *reconcile) abandonChain(chain plan.Chain) {
+	if b := rec.started[chain.Ifindex]; b != nil && slices.Equal(b.members, chain.Members) {
 		b.members, b.order = nil, nil
-		delete(p.chains.visited, chain.Ifindex)
-		delete(p.chains.wanted, chain.Ifindex)
+		delete(rec.chains.visited, chain.Ifindex)
+		delete(rec.chains.wanted, chain.Ifindex)
 	}
 }
 
 // useLoaded takes a chain that was loaded. Where something else is wanted by now, it runs
 // until that is loaded, and who changed meanwhile waits for that.
-func (p *reconcile) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) unfitChain {
+func (rec *reconcile) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) unfitChain {
 	index := chain.Ifindex
-	p.chains.versions[index], p.chains.versionKeys[index] = v, key
-	want, others := p.chains.wanted[index]
-	if b := p.started[index]; b != nil && slices.Equal(b.members, chain.Members) {
-		delete(p.started, index)
+	rec.chains.versions[index], rec.chains.versionKeys[index] = v, key
+	want, others := rec.chains.wanted[index]
+	if b := rec.started[index]; b != nil && slices.Equal(b.members, chain.Members) {
+		delete(rec.started, index)
 	}
-	delete(p.chains.wanted, index)
-	p.chains.behind[index] = p.chains.behind[index] || others && !slices.Equal(want, chain.Members)
+	delete(rec.chains.wanted, index)
+	rec.chains.behind[index] = rec.chains.behind[index] || others && !slices.Equal(want, chain.Members)
 	if !others || slices.Equal(want, chain.Members) {
 		return nil
 	}
 	return func() {
-		p.want.Interim = maps.Clone(p.want.Interim)
-		if p.want.Interim == nil {
-			p.want.Interim = map[int][]plan.Member{}
+		rec.want.Interim = maps.Clone(rec.want.Interim)
+		if rec.want.Interim == nil {
+			rec.want.Interim = map[int][]plan.Member{}
 		}
-		p.want.Interim[index] = chain.Members
+		rec.want.Interim[index] = chain.Members
 		for _, uid := range plan.UIDsOf(slices.Concat(want, chain.Members)) {
-			p.waitForWantedChain(uid, want, chain.Members)
+			rec.waitForWantedChain(uid, want, chain.Members)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func (p *reconcile) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersi
 // waitForWantedChain has an application wait for another chain than the one that runs in the
 // interim, where it is in that otherwise than it is to be. Where only its place is
 // another, all else of it goes on.
-func (p *reconcile) waitForWantedChain(uid string, want, interim []plan.Member) {
+func (rec *reconcile) waitForWantedChain(uid string, want, interim []plan.Member) {
 	of := func(members []plan.Member) []plan.Member {
 		return slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return m.UID != uid })
 	}
@@ -184,10 +184,10 @@ func (p *reconcile) waitForWantedChain(uid string, want, interim []plan.Member) 
 		return
 	}
 	if len(plan.Newcomers(is, runs))+len(plan.Newcomers(runs, is)) > 0 {
-		p.refuse(uid, loads.ErrLoading)
+		rec.refuse(uid, loads.ErrLoading)
 		return
 	}
-	if out := p.outcomes[uid]; out != nil {
+	if out := rec.outcomes[uid]; out != nil {
 		out.Pending, out.Refused, out.Loading = true, true, true
 	}
 }
@@ -197,11 +197,11 @@ func (p *reconcile) waitForWantedChain(uid string, want, interim []plan.Member) 
 const endRetry = 2 * time.Second
 
 // patience is how long at most a chain is not loaded again that could not be loaded.
-func (p *reconcile) patience(want, running []plan.Member) time.Duration {
+func (rec *reconcile) patience(want, running []plan.Member) time.Duration {
 	for _, m := range running {
-		if plan.IsNew(m, want) && (slices.Contains(p.want.Gone, m.UID) || p.withdrawn(m.UID, m.Revision)) {
+		if plan.IsNew(m, want) && (slices.Contains(rec.want.Gone, m.UID) || rec.withdrawn(m.UID, m.Revision)) {
 			return endRetry
 		}
 	}
-	return p.opts.BackOff.Longest()
+	return rec.opts.BackOff.Longest()
 }

@@ -16,56 +16,56 @@ const remnantGrace = 10 * time.Second
 
 // detach takes a link away. It is forgotten when the kernel agreed, and reported
 // until the kernel runs it no more.
-func (p *reconcile) detach(a plan.Action) error {
-	l := p.live.Links[a.UID][a.Attachment.Key()]
+func (rec *reconcile) detach(a plan.Action) error {
+	l := rec.live.Links[a.UID][a.Attachment.Key()]
 	if l == nil {
 		return nil
 	}
-	return p.live.Detach(l, p.look.Facts(l.Path, l.Link), p.now)
+	return rec.live.Detach(l, rec.look.Facts(l.Path, l.Link), rec.now)
 }
 
 // drop removes a revision nothing runs any more.
-func (p *reconcile) drop(a plan.Action) error {
-	r, err := p.live.DropRevision(a.UID, a.Revision)
+func (rec *reconcile) drop(a plan.Action) error {
+	r, err := rec.live.DropRevision(a.UID, a.Revision)
 	if r != nil {
-		p.forgetProfile(a.UID, a.Revision)
-		p.logClose("dropped revision", r)
+		rec.forgetProfile(a.UID, a.Revision)
+		rec.logClose("dropped revision", r)
 	}
 	return err
 }
 
 // finishUnloads looks after what actions of this reconcile or of earlier ones left: the
 // pins of former chains, and links that somebody else holds.
-func (p *reconcile) finishUnloads() {
-	for index, c := range p.live.Chains {
+func (rec *reconcile) finishUnloads() {
+	for index, c := range rec.live.Chains {
 		if len(c.Former) == 0 || c.Version == nil {
 			continue
 		}
-		a := plan.Action{Verb: plan.SetChain, Ifindex: index, Interface: p.look.InterfaceName(index), Members: c.Version.Members}
+		a := plan.Action{Verb: plan.SetChain, Ifindex: index, Interface: rec.look.InterfaceName(index), Members: c.Version.Members}
 		owners := plan.UIDsOf(c.Former)
-		if p.backedOff(owners, a) != nil {
+		if rec.backedOff(owners, a) != nil {
 			continue
 		}
-		err := p.dropFormer(c)
-		p.noteChain(a, err)
+		err := rec.dropFormer(c)
+		rec.noteChain(a, err)
 		for _, uid := range owners {
-			p.note(uid, a, err)
+			rec.note(uid, a, err)
 		}
 	}
-	p.attempts.Sweep(p.now)
-	p.live.FollowRemnants(p.reportRemnant)
+	rec.attempts.Sweep(rec.now)
+	rec.live.FollowRemnants(rec.reportRemnant)
 }
 
 // reportRemnant reports a link that the kernel runs still. Nothing can be done about a
 // link that somebody else holds but to say so.
-func (p *reconcile) reportRemnant(uid string, r live.Remnant, err error) {
-	out := p.outcomes[uid]
+func (rec *reconcile) reportRemnant(uid string, r live.Remnant, err error) {
+	out := rec.outcomes[uid]
 	if out == nil {
 		out = &report.Outcome{}
-		p.outcomes[uid] = out
+		rec.outcomes[uid] = out
 	}
-	if err == nil && p.now.Sub(r.Since) < remnantGrace {
-		out.Unsettled, p.ending = true, true
+	if err == nil && rec.now.Sub(r.Since) < remnantGrace {
+		out.Unsettled, rec.ending = true, true
 		return
 	}
 	at := r.Attachment
@@ -77,6 +77,6 @@ func (p *reconcile) reportRemnant(uid string, r live.Remnant, err error) {
 }
 
 // leaves reports whether anything of an application is left on the node.
-func (p *reconcile) leaves(uid string) bool {
-	return p.live.Has(uid) || len(p.unmanagedFiles[uid]) > 0
+func (rec *reconcile) leaves(uid string) bool {
+	return rec.live.Has(uid) || len(rec.unmanagedFiles[uid]) > 0
 }

@@ -9,41 +9,41 @@ import (
 
 // carryVariables takes the values of global variables over to the revisions
 // that are about to run for the first time.
-func (p *reconcile) carryVariables() {
-	for _, want := range p.want.Applications {
-		old := p.look.Revision(want.UID)
-		next := p.live.Revisions[want.UID][want.Revision]
-		if old == nil || next == nil || old == next || p.look.Runs(want.UID, want.Revision) {
+func (rec *reconcile) carryVariables() {
+	for _, want := range rec.want.Applications {
+		old := rec.look.Revision(want.UID)
+		next := rec.live.Revisions[want.UID][want.Revision]
+		if old == nil || next == nil || old == next || rec.look.Runs(want.UID, want.Revision) {
 			continue
 		}
-		if err := p.carryVariablesOf(want, old, next); err != nil {
-			p.opts.Log.Error("carry variables", "application", want.Identity.String(), "error", err)
+		if err := rec.carryVariablesOf(want, old, next); err != nil {
+			rec.opts.Log.Error("carry variables", "application", want.Identity.String(), "error", err)
 		}
 	}
 }
 
 // carryVariablesOf holds the parsed objects of both revisions, and reads them only where a data
 // section of theirs is not shared.
-func (p *reconcile) carryVariablesOf(want plan.Application, old, next *kernel.Revision) error {
-	o := p.intentOf(want.UID, want.Revision)
+func (rec *reconcile) carryVariablesOf(want plan.Application, old, next *kernel.Revision) error {
+	o := rec.intentOf(want.UID, want.Revision)
 	if o == nil {
 		return nil
 	}
 	if sections, err := kernel.SeparateSections(old, next); err != nil || len(sections) == 0 {
 		return err
 	}
-	prepared, err := p.prepare(*o)
+	prepared, err := rec.prepare(*o)
 	if err != nil {
 		return err
 	}
 	var was *kernel.Prepared
-	if o := p.intentOf(want.UID, old.Name); o != nil {
-		if was, err = p.prepare(*o); err != nil {
-			p.opts.Log.Debug("read the object that runs; the kernel is asked", "application", want.Identity.String(), "error", err)
+	if o := rec.intentOf(want.UID, old.Name); o != nil {
+		if was, err = rec.prepare(*o); err != nil {
+			rec.opts.Log.Debug("read the object that runs; the kernel is asked", "application", want.Identity.String(), "error", err)
 		}
 	}
 	carried, err := kernel.CarryVariables(prepared, was, old, next)
-	for _, app := range p.apps {
+	for _, app := range rec.apps {
 		if app.Newest.Payload().UID != want.UID {
 			continue
 		}
