@@ -16,7 +16,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// MemberError: a chain cannot be made because one member's object, intent or
+// MemberError is the error of a chain that cannot be made because one member's object, intent or
 // program cannot be had.
 type MemberError struct {
 	UID string
