@@ -13,20 +13,21 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 // TestAttachments writes a referrer and a tag beside an image and reads them
 // back, wherever an image can be.
 func TestAttachments(t *testing.T) {
 	places := map[string]string{
-		"a registry with the referrers API": realRegistry(t, registry.WithReferrersSupport(true)).host + "/bpf/x:v1",
-		"a registry without it":             realRegistry(t).host + "/bpf/x:v1",
+		"a registry with the referrers API": images.Real(t, registry.WithReferrersSupport(true)).Host + "/bpf/x:v1",
+		"a registry without it":             images.Real(t).Host + "/bpf/x:v1",
 		"a layout":                          "oci:" + t.TempDir() + "/layout:v1",
 	}
 	for name, reference := range places {
 		t.Run(name, func(t *testing.T) {
 			c := newTestClient(t)
-			r := mustPush(t, c, reference, mustBuild(t, littleEndian, image.BuildOptions{}))
+			r := mustPush(t, c, reference, images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 			a, err := c.Attachments(r)
 			if err != nil {
 				t.Fatalf("Attachments: %v", err)
@@ -113,7 +114,7 @@ func TestAttachmentsOfNothing(t *testing.T) {
 
 func TestManyWritersOfOneLayout(t *testing.T) {
 	dir := t.TempDir() + "/layout"
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	var group sync.WaitGroup
 	want := map[string]bool{}
 	for i := range 12 {

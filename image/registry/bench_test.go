@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 // BenchmarkPullCached is what every verdict pays for an image it has seen: four
@@ -13,7 +14,7 @@ func BenchmarkPullCached(b *testing.B) {
 	if err != nil {
 		b.Fatalf("NewClient: %v", err)
 	}
-	r, err := c.Push(b.Context(), "oci:"+b.TempDir()+"/layout:v1", mustBuild(b, littleEndian, image.BuildOptions{}))
+	r, err := c.Push(b.Context(), "oci:"+b.TempDir()+"/layout:v1", images.MustBuild(b, images.LittleEndian, image.BuildOptions{}))
 	if err != nil {
 		b.Fatalf("Push: %v", err)
 	}

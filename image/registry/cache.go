@@ -121,6 +121,16 @@ func (c *Cache) touch(digest v1.Hash) bool {
 	return os.Chtimes(c.path(digest), now, now) == nil
 }
 
+// Uses reports whether blobs are in the cache, and notes that they are in use.
+func (c *Cache) Uses(blobs []v1.Hash) bool {
+	for _, digest := range blobs {
+		if info, err := os.Lstat(c.path(digest)); err != nil || !info.Mode().IsRegular() || !c.touch(digest) {
+			return false
+		}
+	}
+	return true
+}
+
 func cacheError(verb string, digest v1.Hash, err error) error {
 	return image.OfKind(image.ErrCache, fmt.Errorf("%s %s in the cache: %w", verb, digest, err))
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 // padded is an object of about that many bytes that does not compress.
@@ -29,7 +30,7 @@ func padded(t *testing.T, n int) []byte {
 	if _, err := rand.Read(noise); err != nil {
 		t.Fatalf("read noise: %v", err)
 	}
-	return append(append([]byte(nil), littleEndian...), noise...)
+	return append(append([]byte(nil), images.LittleEndian...), noise...)
 }
 
 // blobsOf names the files of a cache, without lock and folders.
@@ -54,14 +55,14 @@ func TestDamagedCacheIsFetchedAgain(t *testing.T) {
 		"a pipe":         func(p string) error { return swap(p, func(p string) error { return syscall.Mkfifo(p, 0o600) }) },
 		"an empty place": os.Remove,
 	}
-	srv := realRegistry(t)
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
-	mustPush(t, newTestClient(t), srv.host+"/bpf/damage:v1", b)
+	srv := images.Real(t)
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
+	mustPush(t, newTestClient(t), srv.Host+"/bpf/damage:v1", b)
 	for name, damage := range damages {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			c := newTestClient(t, cachedIn(dir))
-			r := image.Resolved{Registry: srv.host, Repository: "bpf/damage", Digest: b.Digest()}
+			r := image.Resolved{Registry: srv.Host, Repository: "bpf/damage", Digest: b.Digest()}
 			first := mustPull(t, c, r)
 			before := blobsOf(t, dir)
 			for blob := range before {
@@ -72,11 +73,11 @@ func TestDamagedCacheIsFetchedAgain(t *testing.T) {
 			if _, err := c.Object(t.Context(), first.ObjectDigest); !errors.Is(err, image.ErrNotFound) {
 				t.Errorf("Object from a damaged cache: %v, want ErrNotFound", err)
 			}
-			srv.taken()
+			srv.Taken()
 			if diff := cmp.Diff(first, mustPull(t, c, r), cmpopts.IgnoreUnexported(Image{})); diff != "" {
 				t.Errorf("pulled another image (-first +again):\n%s", diff)
 			}
-			if got := len(srv.taken()); got != 3 {
+			if got := len(srv.Taken()); got != 3 {
 				t.Errorf("%d requests to fix the cache, want 3", got)
 			}
 			if diff := cmp.Diff(before, blobsOf(t, dir)); diff != "" {
@@ -99,11 +100,11 @@ func flip(path string) error {
 // TestForgedCacheLeadsNowhereElse: whoever writes the cache cannot make one
 // digest yield another's object, since each step is hashed.
 func TestForgedCacheLeadsNowhereElse(t *testing.T) {
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	dir := t.TempDir()
 	c := newTestClient(t, cachedIn(dir))
-	good := mustPush(t, c, srv.host+"/bpf/good:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
-	evil := mustPush(t, c, srv.host+"/bpf/evil:v1", mustBuild(t, bigEndian, image.BuildOptions{}))
+	good := mustPush(t, c, srv.Host+"/bpf/good:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
+	evil := mustPush(t, c, srv.Host+"/bpf/evil:v1", images.MustBuild(t, images.BigEndian, image.BuildOptions{}))
 	mustPull(t, c, good)
 	mustPull(t, c, evil)
 	from, to := c.cache.path(sumOf(t, evil.Digest)), c.cache.path(sumOf(t, good.Digest))
@@ -114,7 +115,7 @@ func TestForgedCacheLeadsNowhereElse(t *testing.T) {
 	if err := os.WriteFile(to, data, 0o600); err != nil {
 		t.Fatalf("write: %v", err)
 	}
-	if got := mustPull(t, c, good); !bytes.Equal(got.Object, littleEndian) {
+	if got := mustPull(t, c, good); !bytes.Equal(got.Object, images.LittleEndian) {
 		t.Error("a forged cache changed what a digest stands for")
 	}
 }
@@ -132,13 +133,13 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("unmount: %v", err)
 		}
 	})
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	c := newTestClient(t, cachedIn(dir+"/cache"))
-	small := mustPush(t, c, srv.host+"/bpf/small:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
+	small := mustPush(t, c, srv.Host+"/bpf/small:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 	mustPull(t, c, small)
 	before := blobsOf(t, dir+"/cache")
 
-	big := mustPush(t, c, srv.host+"/bpf/big:v1", mustBuild(t, padded(t, 400<<10), image.BuildOptions{}))
+	big := mustPush(t, c, srv.Host+"/bpf/big:v1", images.MustBuild(t, padded(t, 400<<10), image.BuildOptions{}))
 	_, err := c.Pull(t.Context(), big)
 	refused(t, err, image.ErrCache, "no space left on device")
 	if !errors.Is(err, syscall.ENOSPC) || errors.Is(err, image.ErrMalformed) || errors.Is(err, image.ErrUnavailable) {
@@ -149,9 +150,9 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("left half-written: %s, %d bytes", blob, size)
 		}
 	}
-	srv.taken()
+	srv.Taken()
 	mustPull(t, c, small)
-	if got := srv.taken(); len(got) != 0 {
+	if got := srv.Taken(); len(got) != 0 {
 		t.Errorf("what was cached before the disk was full takes requests: %v", got)
 	}
 
@@ -183,16 +184,16 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 		t.Fatalf("openCache: %v", err)
 	}
 	// A full folder in a blob's place makes the last step, the rename, fail.
-	if err := os.MkdirAll(c.path(image.Sum(littleEndian))+"/full", 0o700); err != nil {
+	if err := os.MkdirAll(c.path(image.Sum(images.LittleEndian))+"/full", 0o700); err != nil {
 		t.Fatalf("mkdir: %v", err)
 	}
-	if err := c.Put(image.Sum(littleEndian), littleEndian); !errors.Is(err, image.ErrCache) {
+	if err := c.Put(image.Sum(images.LittleEndian), images.LittleEndian); !errors.Is(err, image.ErrCache) {
 		t.Errorf("put: %v, want ErrCache", err)
 	}
 	if left := blobsOf(t, dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	if _, err := c.Get(image.Sum(littleEndian), mib); !errors.Is(err, image.ErrCache) {
+	if _, err := c.Get(image.Sum(images.LittleEndian), mib); !errors.Is(err, image.ErrCache) {
 		t.Errorf("get: %v, want ErrCache", err)
 	}
 }
@@ -218,9 +219,9 @@ func withoutFiles(t *testing.T, f func()) {
 func TestWhatCannotBeReadNowStaysInTheCache(t *testing.T) {
 	dir := t.TempDir()
 	c := newTestClient(t, cachedIn(dir))
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
-	srv := realRegistry(t)
-	r := mustPush(t, c, srv.host+"/bpf/kept:v1", b)
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
+	srv := images.Real(t)
+	r := mustPush(t, c, srv.Host+"/bpf/kept:v1", b)
 	object := mustPull(t, c, r).ObjectDigest
 	before := blobsOf(t, dir)
 	withoutFiles(t, func() {
@@ -271,17 +272,17 @@ func TestChildProcess(t *testing.T) {
 	for range 30 {
 		c := newTestClient(t, cachedIn(dir))
 		img := mustPull(t, c, image.Resolved{Registry: os.Getenv("SKEP_TEST_HOST"), Repository: "bpf/shared", Digest: os.Getenv("SKEP_TEST_DIGEST")})
-		if !bytes.Equal(img.Object, littleEndian) {
+		if !bytes.Equal(img.Object, images.LittleEndian) {
 			t.Fatal("pulled something else")
 		}
 	}
 }
 
 func TestProcessesShareACache(t *testing.T) {
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	dir := t.TempDir()
 	c := newTestClient(t, cachedIn(dir))
-	r := mustPush(t, c, srv.host+"/bpf/shared:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
+	r := mustPush(t, c, srv.Host+"/bpf/shared:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 	done, stop := context.WithCancel(t.Context())
 	defer stop()
 	var pruning sync.WaitGroup
@@ -296,7 +297,7 @@ func TestProcessesShareACache(t *testing.T) {
 	for range 4 {
 		children.Go(func() {
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChildProcess$", "-test.count=1")
-			cmd.Env = append(os.Environ(), childCache+"="+dir, "SKEP_TEST_HOST="+srv.host, "SKEP_TEST_DIGEST="+r.Digest)
+			cmd.Env = append(os.Environ(), childCache+"="+dir, "SKEP_TEST_HOST="+srv.Host, "SKEP_TEST_DIGEST="+r.Digest)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("child: %v\n%s", err, out)
 			}
@@ -313,13 +314,13 @@ func TestProcessesShareACache(t *testing.T) {
 }
 
 func TestManyPullsAtOnce(t *testing.T) {
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	c := newTestClient(t, cachedIn(t.TempDir()))
-	r := mustPush(t, c, srv.host+"/bpf/many:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
+	r := mustPush(t, c, srv.Host+"/bpf/many:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 	var group sync.WaitGroup
 	for range 16 {
 		group.Go(func() {
-			if img, err := c.Pull(t.Context(), r); err != nil || !bytes.Equal(img.Object, littleEndian) {
+			if img, err := c.Pull(t.Context(), r); err != nil || !bytes.Equal(img.Object, images.LittleEndian) {
 				t.Errorf("Pull: %v", err)
 			}
 		})
@@ -358,14 +359,14 @@ func TestPrune(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			c := newTestClient(t, cachedIn(dir))
-			index, err := image.BuildIndex(map[string][]byte{"linux/amd64": littleEndian, "linux/s390x": bigEndian}, image.BuildOptions{})
+			index, err := image.BuildIndex(map[string][]byte{"linux/amd64": images.LittleEndian, "linux/s390x": images.BigEndian}, image.BuildOptions{})
 			if err != nil {
 				t.Fatalf("BuildIndex: %v", err)
 			}
 			// The index leaves 5 blobs: itself, a manifest, config, layer, object.
 			kept := mustPull(t, c, mustPush(t, c, "oci:"+t.TempDir()+"/one:v1", index))
 			// The image leaves 4.
-			mustPull(t, c, mustPush(t, c, "oci:"+t.TempDir()+"/two:v1", mustBuild(t, bigEndian, image.BuildOptions{})))
+			mustPull(t, c, mustPush(t, c, "oci:"+t.TempDir()+"/two:v1", images.MustBuild(t, images.BigEndian, image.BuildOptions{})))
 			before := blobsOf(t, dir)
 			if len(before) != 9 {
 				t.Fatalf("%d blobs before, want 9", len(before))
@@ -427,10 +428,10 @@ func TestPruneDropsTheLeastRecentlyUsedFirst(t *testing.T) {
 
 func TestACacheThatIsFullKeepsNoMore(t *testing.T) {
 	dir := t.TempDir()
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	plain := newTestClient(t, cachedIn(dir))
-	first := mustPush(t, plain, srv.host+"/bpf/first:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
-	second := mustPush(t, plain, srv.host+"/bpf/second:v1", mustBuild(t, bigEndian, image.BuildOptions{}))
+	first := mustPush(t, plain, srv.Host+"/bpf/first:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
+	second := mustPush(t, plain, srv.Host+"/bpf/second:v1", images.MustBuild(t, images.BigEndian, image.BuildOptions{}))
 	mustPull(t, plain, first)
 	before := blobsOf(t, dir)
 	held := int64(0)
@@ -475,7 +476,7 @@ func TestPruneClearsUpAfterKilledProcesses(t *testing.T) {
 
 func TestPruneEndsWithItsContext(t *testing.T) {
 	c := newTestClient(t, cachedIn(t.TempDir()))
-	if err := c.cache.Put(image.Sum(littleEndian), littleEndian); err != nil {
+	if err := c.cache.Put(image.Sum(images.LittleEndian), images.LittleEndian); err != nil {
 		t.Fatalf("put: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -8,18 +8,19 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 func TestUnderCacheOnlyNoRegistryIsAsked(t *testing.T) {
-	built := mustBuild(t, littleEndian, image.BuildOptions{})
-	s := serve(t, fake(built))
+	built := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
+	s := images.Serve(t, fake(built))
 	c := newTestClient(t, cachedIn(t.TempDir()))
-	reference := s.host + "/a:v1"
+	reference := s.Host + "/a:v1"
 	resolved, err := c.Resolve(t.Context(), reference)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.taken()
+	s.Taken()
 	ctx := CacheOnly(t.Context())
 	if _, err := c.Resolve(ctx, reference); !errors.Is(err, image.ErrNotAsked) {
 		t.Errorf("a tag is resolved: %v", err)
@@ -39,16 +40,16 @@ func TestUnderCacheOnlyNoRegistryIsAsked(t *testing.T) {
 			t.Errorf("%s: %v, want ErrNotAsked", name, err)
 		}
 	}
-	if asked := s.taken(); len(asked) > 0 {
+	if asked := s.Taken(); len(asked) > 0 {
 		t.Errorf("the registry was asked: %v", asked)
 	}
 	if _, err := c.Pull(t.Context(), resolved); err != nil {
 		t.Fatal(err)
 	}
-	s.taken()
+	s.Taken()
 	pulled, err := c.Pull(ctx, resolved)
-	if err != nil || !bytes.Equal(pulled.Object, littleEndian) || len(s.taken()) > 0 {
-		t.Errorf("what is in the cache: %v, %d requests", err, len(s.taken()))
+	if err != nil || !bytes.Equal(pulled.Object, images.LittleEndian) || len(s.Taken()) > 0 {
+		t.Errorf("what is in the cache: %v, %d requests", err, len(s.Taken()))
 	}
 }
 

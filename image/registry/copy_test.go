@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
@@ -61,12 +62,12 @@ func attach(t *testing.T, c *Client, r image.Resolved) *image.Built {
 }
 
 func TestCopyKeepsSignatures(t *testing.T) {
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	c := newTestClient(t)
-	r := mustPush(t, c, srv.host+"/bpf/signed:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
+	r := mustPush(t, c, srv.Host+"/bpf/signed:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 	tag := strings.Replace(r.Digest, ":", "-", 1) + ".sig"
 	signature := handmade("application/vnd.dev.cosign.simplesigning.v1+json", []byte("payload"))
-	mustPush(t, c, srv.host+"/bpf/signed:"+tag, signature)
+	mustPush(t, c, srv.Host+"/bpf/signed:"+tag, signature)
 	attach(t, c, r)
 
 	copied, err := c.Copy(t.Context(), r, "oci:"+t.TempDir()+"/copy")
@@ -101,12 +102,12 @@ func TestCopyKeepsSignatures(t *testing.T) {
 func TestOtherToolsReadOurLayouts(t *testing.T) {
 	c := newTestClient(t)
 	dir := t.TempDir() + "/layout"
-	b, err := image.BuildIndex(map[string][]byte{"linux/amd64": littleEndian, "linux/arm64": littleEndian, "linux/s390x": bigEndian}, image.BuildOptions{})
+	b, err := image.BuildIndex(map[string][]byte{"linux/amd64": images.LittleEndian, "linux/arm64": images.LittleEndian, "linux/s390x": images.BigEndian}, image.BuildOptions{})
 	if err != nil {
 		t.Fatalf("BuildIndex: %v", err)
 	}
 	mustPush(t, c, "oci:"+dir+":multi", b)
-	mustPush(t, c, "oci:"+dir+":single", mustBuild(t, littleEndian, image.BuildOptions{}))
+	mustPush(t, c, "oci:"+dir+":single", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
 		t.Fatalf("ImageIndexFromPath: %v", err)
@@ -120,7 +121,7 @@ func TestOtherToolsReadOurLayouts(t *testing.T) {
 }
 
 func TestBuildIsReproducible(t *testing.T) {
-	objects := map[string][]byte{"linux/amd64": littleEndian, "linux/s390x": bigEndian}
+	objects := map[string][]byte{"linux/amd64": images.LittleEndian, "linux/s390x": images.BigEndian}
 	build := func(o image.BuildOptions) string {
 		b, err := image.BuildIndex(objects, o)
 		if err != nil {
@@ -148,7 +149,7 @@ func TestBuildIsReproducible(t *testing.T) {
 }
 
 func TestBuildRefuses(t *testing.T) {
-	x86 := append([]byte(nil), littleEndian...)
+	x86 := append([]byte(nil), images.LittleEndian...)
 	x86[18] = 62
 	tests := map[string]struct {
 		object  []byte
@@ -157,10 +158,10 @@ func TestBuildRefuses(t *testing.T) {
 	}{
 		"something that is not ELF":      {[]byte("#!/bin/sh"), image.BuildOptions{}, "it is not ELF"},
 		"an ELF file for another CPU":    {x86, image.BuildOptions{}, "machine 62"},
-		"an ELF file cut short":          {littleEndian[:20], image.BuildOptions{}, "cut short"},
+		"an ELF file cut short":          {images.LittleEndian[:20], image.BuildOptions{}, "cut short"},
 		"an artifact that is not ELF":    {[]byte("text"), image.BuildOptions{Artifact: true}, "it is not ELF"},
-		"a file name with a folder":      {littleEndian, image.BuildOptions{Filename: "a/b.o"}, "must have no folder"},
-		"a file name that goes upwards":  {littleEndian, image.BuildOptions{Filename: ".."}, "must have no folder"},
+		"a file name with a folder":      {images.LittleEndian, image.BuildOptions{Filename: "a/b.o"}, "must have no folder"},
+		"a file name that goes upwards":  {images.LittleEndian, image.BuildOptions{Filename: ".."}, "must have no folder"},
 		"nothing at all":                 {nil, image.BuildOptions{}, "it is not ELF"},
 		"an executable in place of a .o": {executable(), image.BuildOptions{}, "type 2"},
 	}
@@ -174,7 +175,7 @@ func TestBuildRefuses(t *testing.T) {
 	}
 	for name, objects := range map[string]map[string][]byte{
 		"no object":       nil,
-		"a bad platform":  {"a/b/c/d": littleEndian},
+		"a bad platform":  {"a/b/c/d": images.LittleEndian},
 		"a broken object": {"linux/amd64": []byte("no")},
 	} {
 		if _, err := image.BuildIndex(objects, image.BuildOptions{}); !errors.Is(err, image.ErrMalformed) {
@@ -184,14 +185,14 @@ func TestBuildRefuses(t *testing.T) {
 }
 
 func executable() []byte {
-	object := append([]byte(nil), littleEndian...)
+	object := append([]byte(nil), images.LittleEndian...)
 	object[16] = 2
 	return object
 }
 
 func TestPushAndCopyRefuse(t *testing.T) {
 	c := newTestClient(t)
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	if _, err := c.Push(t.Context(), "oci:"+t.TempDir()+"@"+image.Sum(nil).String(), b); !errors.Is(err, image.ErrMalformed) {
 		t.Errorf("Push to another digest: %v, want ErrMalformed", err)
 	}
@@ -214,8 +215,8 @@ func TestPushAndCopyRefuse(t *testing.T) {
 func TestLayoutReferences(t *testing.T) {
 	c := newTestClient(t)
 	dir := t.TempDir() + "/layout"
-	one := mustBuild(t, littleEndian, image.BuildOptions{})
-	two := mustBuild(t, bigEndian, image.BuildOptions{})
+	one := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
+	two := images.MustBuild(t, images.BigEndian, image.BuildOptions{})
 	mustPush(t, c, "oci:"+dir+":one", one)
 	resolve := func(ref string) (string, error) {
 		r, err := c.Resolve(t.Context(), ref)
@@ -251,7 +252,7 @@ func TestLayoutReferences(t *testing.T) {
 }
 
 func TestDamagedLayouts(t *testing.T) {
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	blob := func(dir string, h v1.Hash) string { return filepath.Join(dir, blobName(h)) }
 	layer := func() v1.Hash {
 		doc, err := image.ParseDocument(b.Root.Digest, b.Blobs[b.Root.Digest])
@@ -311,7 +312,7 @@ func swap(path string, with func(string) error) error {
 func TestLayoutMendsABlobThatWasLeftHalfWritten(t *testing.T) {
 	c := newTestClient(t)
 	dir := t.TempDir() + "/layout"
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	mustPush(t, c, "oci:"+dir+":v1", b)
 	before := files(t, dir)
 	for name := range before {

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"os"
 	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -78,14 +77,4 @@ func (c *Client) DescribeVia(ctx context.Context, r image.Resolved, how Reading)
 	img := known.image
 	img.Resolved, img.release = r, func() {}
 	return &img, nil
-}
-
-// Uses reports whether blobs are in the cache, and notes that they are in use.
-func (c *Cache) Uses(blobs []v1.Hash) bool {
-	for _, digest := range blobs {
-		if info, err := os.Lstat(c.path(digest)); err != nil || !info.Mode().IsRegular() || !c.touch(digest) {
-			return false
-		}
-	}
-	return true
 }

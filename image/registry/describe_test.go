@@ -11,32 +11,33 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 // TestAnImageIsDescribedWithoutItsObject has images pulled once: as long as every blob is
 // there, nothing is read but what is remembered.
 func TestAnImageIsDescribedWithoutItsObject(t *testing.T) {
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	c := newTestClient(t)
-	object := mustBuild(t, littleEndian, image.BuildOptions{})
+	object := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	for name, b := range map[string]*image.Built{
 		"an image":    object,
 		"an index":    indexOver(object),
-		"an artifact": mustBuild(t, littleEndian, image.BuildOptions{Artifact: true}),
+		"an artifact": images.MustBuild(t, images.LittleEndian, image.BuildOptions{Artifact: true}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			reader := newTestClient(t, cachedIn(dir))
-			r := mustPush(t, c, srv.host+"/bpf/described:v1", b)
+			r := mustPush(t, c, srv.Host+"/bpf/described:v1", b)
 			describe := func(whole bool) *Image {
 				t.Helper()
-				srv.taken()
+				srv.Taken()
 				img, err := reader.Describe(t.Context(), r)
 				if err != nil {
 					t.Fatal(err)
 				}
 				img.Release()
-				if asked := srv.taken(); whole != (len(asked) > 0) {
+				if asked := srv.Taken(); whole != (len(asked) > 0) {
 					t.Errorf("the registry was asked for %v", asked)
 				}
 				return img
@@ -46,7 +47,7 @@ func TestAnImageIsDescribedWithoutItsObject(t *testing.T) {
 			if diff := cmp.Diff(first, again, cmpopts.IgnoreUnexported(Image{})); diff != "" {
 				t.Errorf("described anew (-first +again):\n%s", diff)
 			}
-			if first.ObjectSize != int64(len(littleEndian)) {
+			if first.ObjectSize != int64(len(images.LittleEndian)) {
 				t.Errorf("the object has %d bytes", first.ObjectSize)
 			}
 			blobs := blobsOf(t, dir)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 // FuzzLayer holds that no layer makes the reader panic, exceed its limit or
@@ -25,11 +26,11 @@ func FuzzLayer(f *testing.F) {
 	for _, seed := range seeds {
 		f.Add(seed.layer, false)
 	}
-	plain := archived(f, file{name: "./a.o", data: littleEndian})
+	plain := archived(f, file{name: "./a.o", data: images.LittleEndian})
 	f.Add(plain, false)
 	f.Add(gzipped(f, plain), false)
-	f.Add(littleEndian, true)
-	f.Add(bigEndian, true)
+	f.Add(images.LittleEndian, true)
+	f.Add(images.BigEndian, true)
 	f.Fuzz(func(t *testing.T, layer []byte, artifact bool) {
 		d := v1.Descriptor{MediaType: types.OCILayer, Digest: image.Sum(layer), Size: int64(len(layer))}
 		object, err := image.ObjectOf(d, layer, artifact, limit)
@@ -70,12 +71,12 @@ func (m memory) Blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 // FuzzManifest holds that no manifest or index makes the reader panic, and that
 // what it follows is within the limits.
 func FuzzManifest(f *testing.F) {
-	good := mustBuild(f, littleEndian, image.BuildOptions{})
-	index, err := image.BuildIndex(map[string][]byte{"linux/amd64": littleEndian, "linux/arm64": littleEndian}, image.BuildOptions{})
+	good := images.MustBuild(f, images.LittleEndian, image.BuildOptions{})
+	index, err := image.BuildIndex(map[string][]byte{"linux/amd64": images.LittleEndian, "linux/arm64": images.LittleEndian}, image.BuildOptions{})
 	if err != nil {
 		f.Fatalf("BuildIndex: %v", err)
 	}
-	for _, b := range []*image.Built{good, index, indexOver(index), mustBuild(f, littleEndian, image.BuildOptions{Artifact: true}), handmade(types.DockerLayer, nil)} {
+	for _, b := range []*image.Built{good, index, indexOver(index), images.MustBuild(f, images.LittleEndian, image.BuildOptions{Artifact: true}), handmade(types.DockerLayer, nil)} {
 		f.Add(b.Blobs[b.Root.Digest])
 	}
 	f.Add([]byte(`{"schemaVersion":2,"config":null,"layers":null,"manifests":null}`))

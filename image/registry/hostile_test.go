@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 // zeros is a gzip stream of that many zero bytes.
@@ -60,7 +61,7 @@ func hugeEntry(t testing.TB, name string, size int64) []byte {
 // pax 0.1. The writer refuses such keys, so they are put in afterwards.
 func sparse(t testing.TB) []byte {
 	t.Helper()
-	plain := archived(t, file{name: "x.o", data: littleEndian, pax: map[string]string{
+	plain := archived(t, file{name: "x.o", data: images.LittleEndian, pax: map[string]string{
 		"XYZ.sparse.numblocks": "1", "XYZ.sparse.map": "0,704", "XYZ.sparse.size": "8589934592",
 	}})
 	return bytes.ReplaceAll(plain, []byte("XYZ.sparse."), []byte("GNU.sparse."))
@@ -86,7 +87,7 @@ type badLayer struct {
 func bombs(t testing.TB, size int64) map[string]badLayer {
 	t.Helper()
 	return map[string]badLayer{
-		"a gzip bomb after the object": {zeros(t, archived(t, file{name: "a.o", data: littleEndian}), size), "expands beyond the limit"},
+		"a gzip bomb after the object": {zeros(t, archived(t, file{name: "a.o", data: images.LittleEndian}), size), "expands beyond the limit"},
 		"a gzip bomb in the object":    {zeros(t, hugeEntry(t, "a.o", size), size), "more than the limit"},
 		"a gzip bomb in another file":  {zeros(t, hugeEntry(t, "a.txt", size), size), "more than the limit"},
 	}
@@ -95,10 +96,10 @@ func bombs(t testing.TB, size int64) map[string]badLayer {
 // refusedLayers are further ones, and small.
 func refusedLayers(t testing.TB) map[string]badLayer {
 	t.Helper()
-	x86 := append([]byte(nil), littleEndian...)
+	x86 := append([]byte(nil), images.LittleEndian...)
 	x86[18] = 62
 	layer := func(entries ...file) []byte { return gzipped(t, archived(t, entries...)) }
-	object := file{name: "a.o", data: littleEndian}
+	object := file{name: "a.o", data: images.LittleEndian}
 	good := layer(object)
 	return map[string]badLayer{
 		"an entry that claims 8 EiB": {gzipped(t, hugeEntry(t, "a.o", 1<<62)), "more than the limit"},
@@ -108,15 +109,15 @@ func refusedLayers(t testing.TB) map[string]badLayer {
 		"a device":                   {layer(object, file{name: "null", kind: tar.TypeChar}), `"null" is a device`},
 		"a pipe":                     {layer(object, file{name: "p", kind: tar.TypeFifo}), `"p" is a pipe`},
 		"an entry of unknown type":   {layer(object, file{name: "u", kind: 'Q'}), `"u" is of unknown type`},
-		"two objects":                {layer(object, file{name: "b.o", data: bigEndian}), `"a.o", "b.o"`},
+		"two objects":                {layer(object, file{name: "b.o", data: images.BigEndian}), `"a.o", "b.o"`},
 		"two objects of one name":    {layer(object, object), `2 ELF files`},
-		"an object in a folder":      {layer(file{name: "lib/a.o", data: littleEndian}), `"lib/a.o" lies in a folder`},
-		"an object that pretends to lie elsewhere": {layer(file{name: "../../lib/a.o", data: littleEndian}), `"lib/a.o" lies in a folder`},
+		"an object in a folder":      {layer(file{name: "lib/a.o", data: images.LittleEndian}), `"lib/a.o" lies in a folder`},
+		"an object that pretends to lie elsewhere": {layer(file{name: "../../lib/a.o", data: images.LittleEndian}), `"lib/a.o" lies in a folder`},
 		"no object":                                    {layer(file{name: "README", data: []byte("text")}), `"README"`},
 		"a text that is called an object":              {layer(file{name: "a.o", data: []byte("text")}), `none of its files is ELF ("a.o")`},
 		"no file":                                      {layer(), "holds no file"},
 		"an object for another CPU":                    {layer(file{name: "a.o", data: x86}), "machine 62"},
-		"an object cut short":                          {layer(file{name: "a.o", data: littleEndian[:10]}), "cut short"},
+		"an object cut short":                          {layer(file{name: "a.o", data: images.LittleEndian[:10]}), "cut short"},
 		"more folders than any image needs":            {gzipped(t, manyEntries(t, 1025)), "more than 1024 entries"},
 		"an archive cut short":                         {gzipped(t, archived(t, object)[:700]), "unexpected EOF"},
 		"gzip cut short":                               {good[:len(good)-20], "unexpected EOF"},
@@ -125,8 +126,8 @@ func refusedLayers(t testing.TB) map[string]badLayer {
 		"zstd that is none":                            {[]byte("\x28\xb5\x2f\xfdnonsense"), "read archive"},
 		"no archive":                                   {[]byte(strings.Repeat("no archive", 100)), "read archive"},
 		"nothing":                                      {nil, "holds no file"},
-		"the object itself, where an archive must be":  {littleEndian, "read archive"},
-		"a name that would redraw the user's terminal": {layer(object, file{name: "\x1b[2Jb.o", data: littleEndian}), `\x1b[2J`},
+		"the object itself, where an archive must be":  {images.LittleEndian, "read archive"},
+		"a name that would redraw the user's terminal": {layer(object, file{name: "\x1b[2Jb.o", data: images.LittleEndian}), `\x1b[2J`},
 	}
 }
 
@@ -135,10 +136,10 @@ func TestRefusedLayers(t *testing.T) {
 	maps.Copy(layers, bombs(t, 1<<27))
 	for name, test := range layers {
 		t.Run(name, func(t *testing.T) {
-			srv := serve(t, fake(handmade(types.OCILayer, test.layer)))
+			srv := images.Serve(t, fake(handmade(types.OCILayer, test.layer)))
 			c := newTestClient(t, func(o *Options) { o.ObjectBytes = 32 * mib })
 			_, err := c.Pull(t.Context(), image.Resolved{
-				Registry: srv.host, Repository: "bpf/bad", Digest: handmade(types.OCILayer, test.layer).Digest(),
+				Registry: srv.Host, Repository: "bpf/bad", Digest: handmade(types.OCILayer, test.layer).Digest(),
 			})
 			refused(t, err, image.ErrMalformed, test.want)
 			if strings.Contains(err.Error(), "\x1b") {
@@ -149,12 +150,12 @@ func TestRefusedLayers(t *testing.T) {
 }
 
 func TestBombsTakeLittleMemory(t *testing.T) {
-	bomb := handmade(types.OCILayer, zeros(t, archived(t, file{name: "a.o", data: littleEndian}), 1<<28))
-	srv := serve(t, fake(bomb))
+	bomb := handmade(types.OCILayer, zeros(t, archived(t, file{name: "a.o", data: images.LittleEndian}), 1<<28))
+	srv := images.Serve(t, fake(bomb))
 	c := newTestClient(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := c.Pull(t.Context(), image.Resolved{Registry: srv.host, Repository: "bpf/bomb", Digest: bomb.Digest()})
+	_, err := c.Pull(t.Context(), image.Resolved{Registry: srv.Host, Repository: "bpf/bomb", Digest: bomb.Digest()})
 	runtime.ReadMemStats(&after)
 	refused(t, err, image.ErrMalformed, "expands beyond the limit")
 	// Reading the bomb's own megabyte grows a few buffers; expanding it none.
@@ -178,7 +179,7 @@ func refused(t *testing.T, err, kind error, words string) {
 }
 
 func TestRefusedManifests(t *testing.T) {
-	good := gzipped(t, archived(t, file{name: "a.o", data: littleEndian}))
+	good := gzipped(t, archived(t, file{name: "a.o", data: images.LittleEndian}))
 	img := func(change func(*v1.Manifest)) *image.Built { return handmade(types.OCILayer, good, change) }
 	raw := func(text string) *image.Built {
 		b := &image.Built{Blobs: map[v1.Hash][]byte{}}
@@ -263,15 +264,15 @@ func TestRefusedManifests(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			srv := serve(t, fake(test.image))
+			srv := images.Serve(t, fake(test.image))
 			c := newTestClient(t, cachedIn(t.TempDir()))
-			r := image.Resolved{Registry: srv.host, Repository: "bpf/bad", Digest: test.image.Digest()}
+			r := image.Resolved{Registry: srv.Host, Repository: "bpf/bad", Digest: test.image.Digest()}
 			_, err := c.Pull(t.Context(), r)
 			refused(t, err, image.ErrMalformed, test.want)
-			asked := len(srv.taken())
+			asked := len(srv.Taken())
 			_, again := c.Pull(t.Context(), r)
 			refused(t, again, image.ErrMalformed, test.want)
-			if got := len(srv.taken()); got != 0 && got >= asked {
+			if got := len(srv.Taken()); got != 0 && got >= asked {
 				t.Errorf("the second refusal took %d requests, the first %d", got, asked)
 			}
 		})
@@ -281,7 +282,7 @@ func TestRefusedManifests(t *testing.T) {
 // TestRegistriesThatMisbehave holds what a registry does wrong to the kind of
 // error that says so. None may be ErrMalformed, which is remembered.
 func TestRegistriesThatMisbehave(t *testing.T) {
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	doc, err := image.ParseDocument(b.Root.Digest, b.Blobs[b.Root.Digest])
 	if err != nil {
 		t.Fatalf("parse: %v", err)
@@ -342,9 +343,9 @@ func TestRegistriesThatMisbehave(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := fake(b)
 			f.first = test.first
-			srv := serve(t, f)
+			srv := images.Serve(t, f)
 			c := newTestClient(t, func(o *Options) { o.Silence, o.CacheDir = time.Second, t.TempDir() })
-			_, err := c.Pull(t.Context(), image.Resolved{Registry: srv.host, Repository: "bpf/x", Digest: b.Digest()})
+			_, err := c.Pull(t.Context(), image.Resolved{Registry: srv.Host, Repository: "bpf/x", Digest: b.Digest()})
 			refused(t, err, test.kind, test.want)
 			if errors.Is(err, image.ErrMalformed) {
 				t.Errorf("what was not verified counts as malformed: %v", err)
@@ -380,7 +381,7 @@ func hangUp(w http.ResponseWriter, _ *http.Request) {
 }
 
 func TestResolveOfBadAnswers(t *testing.T) {
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	head := func(digest string) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method != http.MethodHead {
@@ -409,8 +410,8 @@ func TestResolveOfBadAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := fake(b)
 			f.first = test.first
-			srv := serve(t, f)
-			_, err := newTestClient(t).Resolve(t.Context(), srv.host+"/bpf/x:v1")
+			srv := images.Serve(t, f)
+			_, err := newTestClient(t).Resolve(t.Context(), srv.Host+"/bpf/x:v1")
 			refused(t, err, test.kind, "")
 		})
 	}
@@ -430,7 +431,7 @@ func TestNobodyListens(t *testing.T) {
 }
 
 func TestTheCallersTimeIsKept(t *testing.T) {
-	srv := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	srv := images.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	tests := map[string]struct {
 		client *Client
 		end    func(context.Context) (context.Context, context.CancelFunc)
@@ -452,7 +453,7 @@ func TestTheCallersTimeIsKept(t *testing.T) {
 			ctx, cancel := test.end(t.Context())
 			defer cancel()
 			begun := time.Now()
-			_, err := test.client.Resolve(ctx, srv.host+"/bpf/x:v1")
+			_, err := test.client.Resolve(ctx, srv.Host+"/bpf/x:v1")
 			refused(t, err, image.ErrUnavailable, "")
 			if !errors.Is(err, test.cause) {
 				t.Errorf("got %v, want %v", err, test.cause)
@@ -476,7 +477,7 @@ func TestNoSecretInErrors(t *testing.T) {
 	if err := closed.Close(); err != nil {
 		t.Fatalf("close: %v", err)
 	}
-	store := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	store := images.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = io.WriteString(w, "<Error><AWSAccessKeyId>"+secret+"</AWSAccessKeyId></Error>")
 	}))
@@ -488,7 +489,7 @@ func TestNoSecretInErrors(t *testing.T) {
 		"a presigned URL that cannot be followed":  "gopher://blobs.example.com/x?X-Amz-Signature=" + secret,
 		"a presigned URL that is broken":           "http://blobs.example.com/a b\"c%zz?sig=" + secret,
 	}
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	for name, target := range tests {
 		for _, part := range []string{"/blobs/", "/manifests/"} {
 			t.Run(name+" at "+part, func(t *testing.T) {
@@ -501,15 +502,15 @@ func TestNoSecretInErrors(t *testing.T) {
 					w.WriteHeader(http.StatusTemporaryRedirect)
 					return true
 				}
-				srv := serve(t, f)
+				srv := images.Serve(t, f)
 				c := newTestClient(t)
-				_, pull := c.Pull(t.Context(), image.Resolved{Registry: srv.host, Repository: "bpf/x", Digest: b.Digest()})
+				_, pull := c.Pull(t.Context(), image.Resolved{Registry: srv.Host, Repository: "bpf/x", Digest: b.Digest()})
 				if pull == nil {
 					t.Fatal("Pull went well")
 				}
 				noSecret(t, pull, secret)
 				if part == "/manifests/" {
-					_, resolve := c.Resolve(t.Context(), srv.host+"/bpf/x:v1")
+					_, resolve := c.Resolve(t.Context(), srv.Host+"/bpf/x:v1")
 					noSecret(t, resolve, secret)
 				}
 			})

@@ -15,7 +15,6 @@ import (
 	"syscall"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/skep-dev/skep/atomicfile"
@@ -39,25 +38,6 @@ type Layout struct {
 	ManifestBytes int64
 	LayerBytes    int64
 	Entries       int
-}
-
-func (c *Client) layout(dir string) *Layout {
-	return &Layout{
-		Dir: dir, ManifestBytes: c.options.ManifestBytes, LayerBytes: c.options.LayerBytes, Entries: c.options.IndexEntries,
-	}
-}
-
-// Layout is the folder of an image that was resolved from one; an error for an
-// image of a registry.
-func (c *Client) Layout(r image.Resolved) (layout.Path, error) {
-	if r.Registry != "" {
-		return "", image.Malformed("open layout of %s: it is in a registry", r.Reference)
-	}
-	p, err := layout.FromPath(r.Repository)
-	if err != nil {
-		return "", image.NotFound("open layout %s: %w", r.Repository, err)
-	}
-	return p, nil
 }
 
 func (l *Layout) read(name string, limit int64) ([]byte, error) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 
 	"github.com/skep-dev/skep/image"
 )
@@ -325,4 +326,24 @@ func (c *Client) Keep(objectDigest string, object []byte) error {
 		return nil
 	}
 	return c.cache.Put(digest, object)
+}
+
+// layout is an OCI layout, read within the bounds.
+func (c *Client) layout(dir string) *Layout {
+	return &Layout{
+		Dir: dir, ManifestBytes: c.options.ManifestBytes, LayerBytes: c.options.LayerBytes, Entries: c.options.IndexEntries,
+	}
+}
+
+// Layout is the folder of an image that was resolved from one; an error for an
+// image of a registry.
+func (c *Client) Layout(r image.Resolved) (layout.Path, error) {
+	if r.Registry != "" {
+		return "", image.Malformed("open layout of %s: it is in a registry", r.Reference)
+	}
+	p, err := layout.FromPath(r.Repository)
+	if err != nil {
+		return "", image.NotFound("open layout %s: %w", r.Repository, err)
+	}
+	return p, nil
 }

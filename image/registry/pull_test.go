@@ -19,12 +19,13 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 func TestRoundTrip(t *testing.T) {
 	labels := map[string]string{image.LabelPrograms: `{"pass":"xdp"}`, image.LabelMaps: `{}`}
 	index := func(t *testing.T) *image.Built {
-		b, err := image.BuildIndex(map[string][]byte{"linux/amd64": littleEndian, "linux/s390x": bigEndian}, image.BuildOptions{Labels: labels})
+		b, err := image.BuildIndex(map[string][]byte{"linux/amd64": images.LittleEndian, "linux/s390x": images.BigEndian}, image.BuildOptions{Labels: labels})
 		if err != nil {
 			t.Fatalf("BuildIndex: %v", err)
 		}
@@ -37,17 +38,19 @@ func TestRoundTrip(t *testing.T) {
 		indexed  bool
 	}{
 		"an image of one platform": {
-			build: func(t *testing.T) *image.Built { return mustBuild(t, littleEndian, image.BuildOptions{Labels: labels}) }, want: littleEndian,
+			build: func(t *testing.T) *image.Built {
+				return images.MustBuild(t, images.LittleEndian, image.BuildOptions{Labels: labels})
+			}, want: images.LittleEndian,
 		},
 		"an artifact": {
 			build: func(t *testing.T) *image.Built {
-				return mustBuild(t, littleEndian, image.BuildOptions{Labels: labels, Artifact: true})
-			}, want: littleEndian,
+				return images.MustBuild(t, images.LittleEndian, image.BuildOptions{Labels: labels, Artifact: true})
+			}, want: images.LittleEndian,
 		},
-		"an index, seen from a little-endian machine": {build: index, platform: "amd64", want: littleEndian, indexed: true},
-		"an index, seen from a big-endian machine":    {build: index, platform: "s390x", want: bigEndian, indexed: true},
+		"an index, seen from a little-endian machine": {build: index, platform: "amd64", want: images.LittleEndian, indexed: true},
+		"an index, seen from a big-endian machine":    {build: index, platform: "s390x", want: images.BigEndian, indexed: true},
 	}
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	for name, test := range tests {
 		for _, where := range []string{"registry", "layout"} {
 			t.Run(name+" in a "+where, func(t *testing.T) {
@@ -56,7 +59,7 @@ func TestRoundTrip(t *testing.T) {
 						o.Platform.Architecture = test.platform
 					}
 				})
-				ref := srv.host + "/bpf/" + strings.ToLower(filepath.Base(t.TempDir())) + ":v1"
+				ref := srv.Host + "/bpf/" + strings.ToLower(filepath.Base(t.TempDir())) + ":v1"
 				if where == "layout" {
 					ref = "oci:" + t.TempDir() + "/layout:v1"
 				}
@@ -96,11 +99,11 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestRequestsThatARegistryGets(t *testing.T) {
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	writer := newTestClient(t)
-	single := mustBuild(t, littleEndian, image.BuildOptions{})
-	mustPush(t, writer, srv.host+"/bpf/count:v1", single)
-	srv.taken()
+	single := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
+	mustPush(t, writer, srv.Host+"/bpf/count:v1", single)
+	srv.Taken()
 
 	dir := t.TempDir()
 	c := newTestClient(t, cachedIn(dir))
@@ -110,25 +113,25 @@ func TestRequestsThatARegistryGets(t *testing.T) {
 		want int
 	}{
 		{"resolve a tag: ping and HEAD", func(t *testing.T) image.Resolved {
-			r, err := c.Resolve(t.Context(), srv.host+"/bpf/count:v1")
+			r, err := c.Resolve(t.Context(), srv.Host+"/bpf/count:v1")
 			if err != nil {
 				t.Fatalf("Resolve: %v", err)
 			}
 			return r
 		}, 2},
 		{"pull: manifest, config, layer", func(t *testing.T) image.Resolved {
-			r := image.Resolved{Registry: srv.host, Repository: "bpf/count", Digest: single.Digest()}
+			r := image.Resolved{Registry: srv.Host, Repository: "bpf/count", Digest: single.Digest()}
 			mustPull(t, c, r)
 			return r
 		}, 3},
 		{"pull again: nothing", func(t *testing.T) image.Resolved {
-			r := image.Resolved{Registry: srv.host, Repository: "bpf/count", Digest: single.Digest()}
+			r := image.Resolved{Registry: srv.Host, Repository: "bpf/count", Digest: single.Digest()}
 			mustPull(t, c, r)
 			return r
 		}, 0},
 		{"resolve a digest and pull with another process's cache: nothing", func(t *testing.T) image.Resolved {
 			other := newTestClient(t, cachedIn(dir))
-			r, err := other.Resolve(t.Context(), srv.host+"/bpf/count@"+single.Digest())
+			r, err := other.Resolve(t.Context(), srv.Host+"/bpf/count@"+single.Digest())
 			if err != nil {
 				t.Fatalf("Resolve: %v", err)
 			}
@@ -141,27 +144,27 @@ func TestRequestsThatARegistryGets(t *testing.T) {
 		if r.Digest != single.Digest() {
 			t.Errorf("%s: digest %s, want %s", step.does, r.Digest, single.Digest())
 		}
-		if got := srv.taken(); len(got) != step.want {
+		if got := srv.Taken(); len(got) != step.want {
 			t.Errorf("%s: %d requests, want %d: %v", step.does, len(got), step.want, got)
 		}
 	}
 }
 
 func TestCachedImageOutlivesItsRegistry(t *testing.T) {
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	c := newTestClient(t, cachedIn(t.TempDir()))
-	b, err := image.BuildIndex(map[string][]byte{"linux/amd64": littleEndian, "linux/arm64": littleEndian}, image.BuildOptions{})
+	b, err := image.BuildIndex(map[string][]byte{"linux/amd64": images.LittleEndian, "linux/arm64": images.LittleEndian}, image.BuildOptions{})
 	if err != nil {
 		t.Fatalf("BuildIndex: %v", err)
 	}
-	r := mustPush(t, c, srv.host+"/bpf/gone:v1", b)
+	r := mustPush(t, c, srv.Host+"/bpf/gone:v1", b)
 	first := mustPull(t, c, r)
 	srv.Close()
 	if diff := cmp.Diff(first, mustPull(t, c, r), cmpopts.IgnoreUnexported(Image{})); diff != "" {
 		t.Errorf("the image differs without its registry (-with +without):\n%s", diff)
 	}
 	object, err := c.Object(t.Context(), first.ObjectDigest)
-	if err != nil || !bytes.Equal(object, littleEndian) {
+	if err != nil || !bytes.Equal(object, images.LittleEndian) {
 		t.Errorf("Object: %d bytes, %v", len(object), err)
 	}
 	if _, err := c.Resolve(t.Context(), r.Reference); !errors.Is(err, image.ErrUnavailable) {
@@ -170,7 +173,7 @@ func TestCachedImageOutlivesItsRegistry(t *testing.T) {
 }
 
 func TestImagesOfOtherBuilders(t *testing.T) {
-	plain := archived(t, file{name: "./", kind: '5'}, file{name: "./prog.bpf.o", data: littleEndian})
+	plain := archived(t, file{name: "./", kind: '5'}, file{name: "./prog.bpf.o", data: images.LittleEndian})
 	encoder, err := zstd.NewWriter(nil)
 	if err != nil {
 		t.Fatalf("zstd: %v", err)
@@ -188,9 +191,9 @@ func TestImagesOfOtherBuilders(t *testing.T) {
 		}),
 		"other files beside the object": handmade(types.OCILayer, gzipped(t, archived(t,
 			file{name: "etc/", kind: '5'}, file{name: "etc/motd", data: []byte("hi")}, file{name: "README", data: []byte("read me")},
-			file{name: "empty"}, file{name: "/prog.o", data: littleEndian}))),
-		"an artifact of octets": handmade("application/octet-stream", littleEndian, empty("application/vnd.example.bpf")),
-		"an artifact whose pusher named no type": handmade(types.OCIUncompressedLayer, littleEndian,
+			file{name: "empty"}, file{name: "/prog.o", data: images.LittleEndian}))),
+		"an artifact of octets": handmade("application/octet-stream", images.LittleEndian, empty("application/vnd.example.bpf")),
+		"an artifact whose pusher named no type": handmade(types.OCIUncompressedLayer, images.LittleEndian,
 			empty("application/vnd.unknown.artifact.v1")),
 		"an index with one entry for no platform": indexOver(handmade(types.OCILayer, gzipped(t, plain))),
 		"an index that also holds an attestation": func() *image.Built {
@@ -202,13 +205,13 @@ func TestImagesOfOtherBuilders(t *testing.T) {
 	}
 	for name, b := range tests {
 		t.Run(name, func(t *testing.T) {
-			srv := serve(t, fake(b))
+			srv := images.Serve(t, fake(b))
 			c := newTestClient(t)
-			r, err := c.Resolve(t.Context(), srv.host+"/bpf/other:v1")
+			r, err := c.Resolve(t.Context(), srv.Host+"/bpf/other:v1")
 			if err != nil {
 				t.Fatalf("Resolve: %v", err)
 			}
-			if got := mustPull(t, c, r); !bytes.Equal(got.Object, littleEndian) {
+			if got := mustPull(t, c, r); !bytes.Equal(got.Object, images.LittleEndian) {
 				t.Errorf("pulled %d bytes, want the object", len(got.Object))
 			}
 		})
@@ -216,7 +219,7 @@ func TestImagesOfOtherBuilders(t *testing.T) {
 }
 
 func TestResolveFallsBackToGet(t *testing.T) {
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	tests := map[string]func(w http.ResponseWriter, r *http.Request) bool{
 		"the registry does not do HEAD": func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method == http.MethodHead {
@@ -238,8 +241,8 @@ func TestResolveFallsBackToGet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := fake(b)
 			f.first = first
-			srv := serve(t, f)
-			r, err := newTestClient(t).Resolve(t.Context(), srv.host+"/bpf/get:v1")
+			srv := images.Serve(t, f)
+			r, err := newTestClient(t).Resolve(t.Context(), srv.Host+"/bpf/get:v1")
 			if err != nil {
 				t.Fatalf("Resolve: %v", err)
 			}
@@ -247,7 +250,7 @@ func TestResolveFallsBackToGet(t *testing.T) {
 				t.Errorf("digest %s, want %s", r.Digest, b.Digest())
 			}
 			want := []string{"GET /v2/", "HEAD /v2/bpf/get/manifests/v1", "GET /v2/bpf/get/manifests/v1"}
-			if diff := cmp.Diff(want, srv.taken()); diff != "" {
+			if diff := cmp.Diff(want, srv.Taken()); diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
 			}
 		})
@@ -265,13 +268,13 @@ func TestDebianRegistry(t *testing.T) {
 	c := newTestClient(t, cachedIn(t.TempDir()))
 	for name, options := range map[string]image.BuildOptions{"image": {}, "artifact": {Artifact: true}} {
 		t.Run(name, func(t *testing.T) {
-			b := mustBuild(t, littleEndian, options)
+			b := images.MustBuild(t, images.LittleEndian, options)
 			mustPush(t, c, host+"/bpf/"+name+":v1", b)
 			r, err := c.Resolve(t.Context(), host+"/bpf/"+name+":v1")
 			if err != nil {
 				t.Fatalf("Resolve: %v", err)
 			}
-			if got := mustPull(t, c, r); got.Digest != b.Digest() || !bytes.Equal(got.Object, littleEndian) {
+			if got := mustPull(t, c, r); got.Digest != b.Digest() || !bytes.Equal(got.Object, images.LittleEndian) {
 				t.Errorf("pulled %s, want %s", got.Digest, b.Digest())
 			}
 			attach(t, c, r)
@@ -315,9 +318,9 @@ func startDebianRegistry(t *testing.T, binary string) string {
 func TestPullWithAndWithoutReferrersAPI(t *testing.T) {
 	for name, supported := range map[string]bool{"with the referrers API": true, "without it": false} {
 		t.Run(name, func(t *testing.T) {
-			srv := realRegistry(t, registry.WithReferrersSupport(supported))
+			srv := images.Real(t, registry.WithReferrersSupport(supported))
 			c := newTestClient(t)
-			r := mustPush(t, c, srv.host+"/bpf/signed:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
+			r := mustPush(t, c, srv.Host+"/bpf/signed:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 			attached := attach(t, c, r)
 			copied, err := c.Copy(t.Context(), r, "oci:"+t.TempDir()+"/copy:v1")
 			if err != nil {
@@ -330,7 +333,7 @@ func TestPullWithAndWithoutReferrersAPI(t *testing.T) {
 			if !slices.ContainsFunc(found, func(d v1.Descriptor) bool { return d.Digest == attached.Root.Digest }) {
 				t.Errorf("the copy has referrers %v, not %s", found, attached.Digest())
 			}
-			back, err := c.Copy(t.Context(), copied, srv.host+"/bpf/back:v1")
+			back, err := c.Copy(t.Context(), copied, srv.Host+"/bpf/back:v1")
 			if err != nil {
 				t.Fatalf("Copy back: %v", err)
 			}

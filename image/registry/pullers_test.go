@@ -10,11 +10,12 @@ import (
 	"testing"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 func TestNobodyWaitsForAnothersPing(t *testing.T) {
 	asked, let := make(chan struct{}, 16), make(chan struct{})
-	srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	srv := images.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked <- struct{}{}
 		<-let
 		w.WriteHeader(http.StatusNotFound)
@@ -22,7 +23,7 @@ func TestNobodyWaitsForAnothersPing(t *testing.T) {
 	answer := sync.OnceFunc(func() { close(let) })
 	t.Cleanup(answer)
 	c := newTestClient(t)
-	r := image.Resolved{Registry: srv.host, Repository: "bpf/x", Digest: "sha256:" + strings.Repeat("a", 64)}
+	r := image.Resolved{Registry: srv.Host, Repository: "bpf/x", Digest: "sha256:" + strings.Repeat("a", 64)}
 	first := make(chan error, 1)
 	go func() {
 		_, err := c.Pull(t.Context(), r)
@@ -34,7 +35,7 @@ func TestNobodyWaitsForAnothersPing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, ask := range map[string]func(context.Context) error{
-		"Resolve":   func(ctx context.Context) error { _, err := c.Resolve(ctx, srv.host+"/bpf/x:v1"); return err },
+		"Resolve":   func(ctx context.Context) error { _, err := c.Resolve(ctx, srv.Host+"/bpf/x:v1"); return err },
 		"Pull":      func(ctx context.Context) error { _, err := c.Pull(ctx, r); return err },
 		"Referrers": func(ctx context.Context) error { _, _, err := at.Referrers(ctx); return err },
 		"Tagged":    func(ctx context.Context) error { _, err := at.Tagged(ctx, "v1"); return err },
@@ -69,9 +70,9 @@ func TestNobodyFailsForWhoGaveUp(t *testing.T) {
 }
 
 func TestRepositoriesNeverSeenAgainAreForgotten(t *testing.T) {
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	c := newTestClient(t)
-	r := mustPush(t, c, srv.host+"/bpf/one:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
+	r := mustPush(t, c, srv.Host+"/bpf/one:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 	mustPull(t, c, r)
 	before := c.pullers.now
 	for i := range 4 * maxRepositories {
@@ -85,9 +86,9 @@ func TestRepositoriesNeverSeenAgainAreForgotten(t *testing.T) {
 		t.Errorf("one Puller remembers %d repositories", len(c.pullers.asked))
 	}
 	mustPull(t, c, r)
-	srv.taken()
+	srv.Taken()
 	mustPull(t, c, r)
-	for _, request := range srv.taken() {
+	for _, request := range srv.Taken() {
 		if request == "GET /v2/" {
 			t.Error("a repository that is in use is pinged each time")
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 func TestReferences(t *testing.T) {
@@ -114,7 +115,7 @@ func TestOptions(t *testing.T) {
 }
 
 func TestCredentialsComeFromTheKeychain(t *testing.T) {
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	f := fake(b)
 	f.first = func(w http.ResponseWriter, r *http.Request) bool {
 		if user, password, ok := r.BasicAuth(); ok && user == "me" && password == "mine" {
@@ -124,16 +125,16 @@ func TestCredentialsComeFromTheKeychain(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return true
 	}
-	srv := serve(t, f)
+	srv := images.Serve(t, f)
 	known := newTestClient(t, func(o *Options) { o.Keychain = keychain{"me", "mine"} })
-	if _, err := known.Resolve(t.Context(), srv.host+"/bpf/x:v1"); err != nil {
+	if _, err := known.Resolve(t.Context(), srv.Host+"/bpf/x:v1"); err != nil {
 		t.Errorf("Resolve with credentials: %v", err)
 	}
 	for name, c := range map[string]*Client{
 		"none":  newTestClient(t),
 		"wrong": newTestClient(t, func(o *Options) { o.Keychain = keychain{"me", "PASSWORD"} }),
 	} {
-		_, err := c.Resolve(t.Context(), srv.host+"/bpf/x:v1")
+		_, err := c.Resolve(t.Context(), srv.Host+"/bpf/x:v1")
 		if !errors.Is(err, image.ErrUnauthorized) || strings.Contains(err.Error(), "PASSWORD") {
 			t.Errorf("Resolve with %s credentials: %v, want ErrUnauthorized", name, err)
 		}

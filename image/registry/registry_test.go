@@ -7,31 +7,20 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"io"
-	"log"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/skep-dev/skep/image"
 )
-
-//go:embed testdata/pass_bpfel.o
-var littleEndian []byte
-
-//go:embed testdata/pass_bpfeb.o
-var bigEndian []byte
 
 // anonymous keeps the credentials of whoever runs the tests out of them.
 type anonymous struct{}
@@ -61,45 +50,6 @@ func newTestClient(t *testing.T, change ...func(*Options)) *Client {
 
 // cachedIn makes a client keep a cache in a folder.
 func cachedIn(dir string) func(*Options) { return func(o *Options) { o.CacheDir = dir } }
-
-// server is an HTTP server that counts what it is asked for.
-type server struct {
-	*httptest.Server
-	host string
-
-	mu       sync.Mutex
-	requests []string
-}
-
-func serve(t *testing.T, handler http.Handler) *server {
-	t.Helper()
-	s := new(server)
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		s.requests = append(s.requests, r.Method+" "+r.URL.Path)
-		s.mu.Unlock()
-		handler.ServeHTTP(w, r)
-	}))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0)
-	t.Cleanup(s.Close)
-	s.host = strings.TrimPrefix(s.URL, "http://")
-	return s
-}
-
-// taken returns the requests since the last call.
-func (s *server) taken() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	taken := s.requests
-	s.requests = nil
-	return taken
-}
-
-// realRegistry is go-containerregistry's own registry.
-func realRegistry(t *testing.T, options ...registry.Option) *server {
-	t.Helper()
-	return serve(t, registry.New(append(options, registry.Logger(log.New(io.Discard, "", 0)))...))
-}
 
 // fakeRegistry answers with what it is given, however wrong: path of a manifest
 // or blob, by its last part, to content. first may answer in its place.
@@ -147,15 +97,6 @@ func (f *fakeRegistry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		_, _ = w.Write(data)
 	}
-}
-
-func mustBuild(t testing.TB, object []byte, options image.BuildOptions) *image.Built {
-	t.Helper()
-	b, err := image.Build(object, options)
-	if err != nil {
-		t.Fatalf("Build: %v", err)
-	}
-	return b
 }
 
 func mustPush(t *testing.T, c *Client, reference string, b *image.Built) image.Resolved {

@@ -78,12 +78,12 @@ func TestWhatIsHandedOnIsNobodyElses(t *testing.T) {
 	if _, err := other.Reader("team-b", nil).Pull(t.Context(), w.image); !errors.Is(err, image.ErrUnauthorized) {
 		t.Errorf("who showed no right reads it: %v", err)
 	}
-	w.taken()
+	w.Taken()
 	owner := other.Reader("team-a", nil, w.credential("owner", "owners-password"))
 	if _, err := owner.Pull(t.Context(), w.image); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range w.taken() {
+	for _, r := range w.Taken() {
 		if strings.HasPrefix(r, http.MethodGet) && !strings.HasSuffix(r, "/v2/") {
 			t.Errorf("it is fetched again: %s", r)
 		}

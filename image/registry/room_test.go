@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 // soon is a context that ends while a test waits for it.
@@ -26,9 +27,9 @@ func soon(t *testing.T) context.Context {
 }
 
 func TestNoMoreObjectsAreOpenThanAllowed(t *testing.T) {
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	c := newTestClient(t, cachedIn(t.TempDir()), func(o *Options) { o.Objects = 2 })
-	r := mustPush(t, c, srv.host+"/bpf/one:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
+	r := mustPush(t, c, srv.Host+"/bpf/one:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 	shared := NewShared(c, SharedOptions{})
 	first, second := mustPull(t, c, r), mustPull(t, c, r)
 	for name, pull := range map[string]func(context.Context, image.Resolved) (*Image, error){
@@ -46,7 +47,7 @@ func TestNoMoreObjectsAreOpenThanAllowed(t *testing.T) {
 	if _, err := c.Pull(soon(t), r); err == nil {
 		t.Error("an image that was released twice made room for two")
 	}
-	if first.Object != nil || !bytes.Equal(third.Object, littleEndian) {
+	if first.Object != nil || !bytes.Equal(third.Object, images.LittleEndian) {
 		t.Errorf("%d bytes are held of what was released, %d of what was not", len(first.Object), len(third.Object))
 	}
 	second.Release()
@@ -54,9 +55,9 @@ func TestNoMoreObjectsAreOpenThanAllowed(t *testing.T) {
 
 	// What comes to no image takes no room, whatever became of it.
 	bad := handmade(types.OCILayer, []byte("no archive"))
-	worse := serve(t, fake(bad))
+	worse := images.Serve(t, fake(bad))
 	for range 4 {
-		_, err := c.Pull(t.Context(), image.Resolved{Registry: worse.host, Repository: "bpf/bad", Digest: bad.Digest()})
+		_, err := c.Pull(t.Context(), image.Resolved{Registry: worse.Host, Repository: "bpf/bad", Digest: bad.Digest()})
 		refused(t, err, image.ErrMalformed, "read archive")
 	}
 	mustPull(t, c, r).Release()
@@ -78,7 +79,7 @@ func TestNoMoreObjectsAreOpenThanAllowed(t *testing.T) {
 
 // slowLayers is a registry that sends the first byte of each layer, and the rest
 // when it is let.
-func slowLayers(t *testing.T, b *image.Built) (srv *server, asked chan struct{}, let func()) {
+func slowLayers(t *testing.T, b *image.Built) (srv *images.Server, asked chan struct{}, let func()) {
 	t.Helper()
 	asked = make(chan struct{}, 1)
 	rest := make(chan struct{})
@@ -98,21 +99,21 @@ func slowLayers(t *testing.T, b *image.Built) (srv *server, asked chan struct{},
 		}
 		return true
 	}
-	return serve(t, f), asked, func() { close(rest) }
+	return images.Serve(t, f), asked, func() { close(rest) }
 }
 
 func TestALayerThatComesSlowlyHoldsUpNoOther(t *testing.T) {
-	large := mustBuild(t, padded(t, 3*mib), image.BuildOptions{})
+	large := images.MustBuild(t, padded(t, 3*mib), image.BuildOptions{})
 	slow, asked, let := slowLayers(t, large)
-	quick := realRegistry(t)
+	quick := images.Real(t)
 	c := newTestClient(t, cachedIn(t.TempDir()), func(o *Options) { o.Objects, o.LayersBytes = 1, 3*mib })
-	small := mustPush(t, c, quick.host+"/bpf/small:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
-	known := mustPush(t, c, quick.host+"/bpf/known:v1", mustBuild(t, padded(t, 2*mib), image.BuildOptions{}))
+	small := mustPush(t, c, quick.Host+"/bpf/small:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
+	known := mustPush(t, c, quick.Host+"/bpf/known:v1", images.MustBuild(t, padded(t, 2*mib), image.BuildOptions{}))
 	mustPull(t, c, known).Release()
 
 	pulled := make(chan error)
 	go func() {
-		img, err := c.Pull(t.Context(), image.Resolved{Registry: slow.host, Repository: "bpf/slow", Digest: large.Digest()})
+		img, err := c.Pull(t.Context(), image.Resolved{Registry: slow.Host, Repository: "bpf/slow", Digest: large.Digest()})
 		if err == nil {
 			img.Release()
 		}
@@ -122,7 +123,7 @@ func TestALayerThatComesSlowlyHoldsUpNoOther(t *testing.T) {
 	// What is small, and what is known, comes meanwhile; what is neither waits.
 	mustPull(t, c, small).Release()
 	mustPull(t, c, known).Release()
-	other := mustPush(t, c, quick.host+"/bpf/other:v1", mustBuild(t, append(padded(t, 2*mib), 1), image.BuildOptions{}))
+	other := mustPush(t, c, quick.Host+"/bpf/other:v1", images.MustBuild(t, append(padded(t, 2*mib), 1), image.BuildOptions{}))
 	_, err := c.Pull(soon(t), other)
 	refused(t, err, image.ErrUnavailable, "wait for room")
 	let()
@@ -134,12 +135,12 @@ func TestALayerThatComesSlowlyHoldsUpNoOther(t *testing.T) {
 
 func TestALayerThatIsNoneIsReadOnce(t *testing.T) {
 	bomb := handmade(types.OCILayer, zeros(t, hugeEntry(t, "a.o", 1<<27), 1<<27))
-	srv := serve(t, fake(bomb))
+	srv := images.Serve(t, fake(bomb))
 	c := newTestClient(t)
 	layers := func() (n int) {
-		_, err := c.Pull(t.Context(), image.Resolved{Registry: srv.host, Repository: "bpf/bomb", Digest: bomb.Digest()})
+		_, err := c.Pull(t.Context(), image.Resolved{Registry: srv.Host, Repository: "bpf/bomb", Digest: bomb.Digest()})
 		refused(t, err, image.ErrMalformed, "more than the limit")
-		for _, request := range srv.taken() {
+		for _, request := range srv.Taken() {
 			if strings.Contains(request, "/blobs/") {
 				n++
 			}
@@ -152,14 +153,14 @@ func TestALayerThatIsNoneIsReadOnce(t *testing.T) {
 }
 
 func TestALayerThatIsGoneFromTheCacheHoldsUpNoOther(t *testing.T) {
-	large := mustBuild(t, padded(t, 3*mib), image.BuildOptions{})
+	large := images.MustBuild(t, padded(t, 3*mib), image.BuildOptions{})
 	slow, asked, let := slowLayers(t, large)
-	quick := realRegistry(t)
+	quick := images.Real(t)
 	dir := t.TempDir()
 	c := newTestClient(t, cachedIn(dir), func(o *Options) { o.Objects, o.Silence, o.Timeout = 1, time.Minute, 2*time.Minute })
-	small := mustPush(t, c, quick.host+"/bpf/small:v1", mustBuild(t, littleEndian, image.BuildOptions{}))
+	small := mustPush(t, c, quick.Host+"/bpf/small:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 	mustPull(t, c, small).Release()
-	r := mustPush(t, c, quick.host+"/bpf/large:v1", large)
+	r := mustPush(t, c, quick.Host+"/bpf/large:v1", large)
 	mustPull(t, c, r).Release()
 	// The disk keeps its length and nothing else of it.
 	damaged := 0
@@ -177,7 +178,7 @@ func TestALayerThatIsGoneFromTheCacheHoldsUpNoOther(t *testing.T) {
 
 	pulled := make(chan error)
 	go func() {
-		r.Registry = slow.host
+		r.Registry = slow.Host
 		img, err := c.Pull(t.Context(), r)
 		if err == nil {
 			img.Release()
@@ -193,10 +194,10 @@ func TestALayerThatIsGoneFromTheCacheHoldsUpNoOther(t *testing.T) {
 }
 
 func TestAPanicGivesItsRoomBack(t *testing.T) {
-	b := handmade(types.OCILayer, archived(t, file{name: "a.o", data: littleEndian}))
-	srv := serve(t, fake(b))
+	b := handmade(types.OCILayer, archived(t, file{name: "a.o", data: images.LittleEndian}))
+	srv := images.Serve(t, fake(b))
 	c := newTestClient(t, func(o *Options) { o.Objects = 1 })
-	r := image.Resolved{Registry: srv.host, Repository: "bpf/one", Digest: b.Digest()}
+	r := image.Resolved{Registry: srv.Host, Repository: "bpf/one", Digest: b.Digest()}
 	limit := c.options.ObjectBytes
 	// No option is negative, so this is no way to have the reader panic but here.
 	c.options.ObjectBytes = -4 * mib
@@ -214,9 +215,9 @@ func TestAPanicGivesItsRoomBack(t *testing.T) {
 }
 
 func TestNoRegistryAndNoPartyTakesAllRoomForLayers(t *testing.T) {
-	large := mustBuild(t, padded(t, 3*mib), image.BuildOptions{})
+	large := images.MustBuild(t, padded(t, 3*mib), image.BuildOptions{})
 	slow, asked, let := slowLayers(t, large)
-	quick := realRegistry(t)
+	quick := images.Real(t)
 	c := newTestClient(t, cachedIn(t.TempDir()), func(o *Options) {
 		o.LayersBytes, o.Silence, o.Timeout = 9*mib, time.Minute, 2*time.Minute
 	})
@@ -234,16 +235,16 @@ func TestNoRegistryAndNoPartyTakesAllRoomForLayers(t *testing.T) {
 	}
 	// Each of the others is another image, since what is known is not waited for.
 	push := func(name string, more byte) image.Resolved {
-		return mustPush(t, c, quick.host+"/bpf/"+name+":v1", mustBuild(t, append(padded(t, 3*mib), more), image.BuildOptions{}))
+		return mustPush(t, c, quick.Host+"/bpf/"+name+":v1", images.MustBuild(t, append(padded(t, 3*mib), more), image.BuildOptions{}))
 	}
 	mine, other := push("mine", 1), push("other", 2)
-	at := image.Resolved{Registry: slow.host, Repository: "bpf/slow", Digest: large.Digest()}
+	at := image.Resolved{Registry: slow.Host, Repository: "bpf/slow", Digest: large.Digest()}
 	waiting := []<-chan error{pull("team-a", at)}
 	<-asked
 	waiting = append(waiting, pull("team-a", mine), pull("team-b", at))
 	patience, done := context.WithTimeout(t.Context(), time.Minute)
 	defer done()
-	for users := c.budget.shares.Users(); users["party team-a"] < 2 || users["registry "+slow.host] < 2; users = c.budget.shares.Users() {
+	for users := c.budget.shares.Users(); users["party team-a"] < 2 || users["registry "+slow.Host] < 2; users = c.budget.shares.Users() {
 		if runtime.Gosched(); patience.Err() != nil {
 			t.Fatal("nobody waits for a share")
 		}

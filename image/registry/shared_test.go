@@ -15,12 +15,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 // private is a registry that lets in whom it knows, by user and password, and
 // repeats to the others what they showed.
 type private struct {
-	*server
+	*images.Server
 	mu sync.Mutex
 	// users are let read everything; open lets in everybody, down nobody.
 	users      map[string]string
@@ -31,7 +32,7 @@ func newPrivate(t *testing.T) *private {
 	t.Helper()
 	p := &private{users: map[string]string{"owner": "owners-password"}}
 	inner := registry.New(registry.WithReferrersSupport(true))
-	p.server = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p.Server = images.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()
 		p.mu.Lock()
 		known, down := p.open || user != "" && p.users[user] == password, p.down
@@ -69,7 +70,7 @@ func (s shows) Resolve(r authn.Resource) (authn.Authenticator, error) {
 
 // credential is that of a user at the registry.
 func (p *private) credential(user, password string) Credential {
-	return Credential{Name: "Secret " + user, Keychain: shows{p.host, user, password}}
+	return Credential{Name: "Secret " + user, Keychain: shows{p.Host, user, password}}
 }
 
 // world is a private registry with an image, and what parties read it through.
@@ -85,15 +86,15 @@ type sharing struct {
 func newSharing(t *testing.T) *sharing {
 	t.Helper()
 	w := &sharing{private: newPrivate(t), now: time.Now()}
-	owner := newTestClient(t, func(o *Options) { o.Keychain = shows{w.host, "owner", "owners-password"} })
-	w.ref = w.host + "/bpf/app:v1"
+	owner := newTestClient(t, func(o *Options) { o.Keychain = shows{w.Host, "owner", "owners-password"} })
+	w.ref = w.Host + "/bpf/app:v1"
 	var err error
-	if w.image, err = owner.Push(t.Context(), w.ref, mustBuild(t, littleEndian, image.BuildOptions{})); err != nil {
+	if w.image, err = owner.Push(t.Context(), w.ref, images.MustBuild(t, images.LittleEndian, image.BuildOptions{})); err != nil {
 		t.Fatal(err)
 	}
 	w.client = newTestClient(t, cachedIn(t.TempDir()), func(o *Options) { o.Attempts = 1 })
 	w.shared = NewShared(w.client, SharedOptions{Now: func() time.Time { return w.now }})
-	w.taken()
+	w.Taken()
 	return w
 }
 
@@ -150,7 +151,7 @@ func TestNobodyGetsWhatAnotherPulled(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := c.reader(w)
-			byDigest := w.host + "/bpf/app@" + w.image.Digest
+			byDigest := w.Host + "/bpf/app@" + w.image.Digest
 			pinned, err := r.Pin(w.ref, w.image.Digest)
 			if err != nil {
 				t.Fatal(err)
@@ -181,7 +182,7 @@ func TestARegistryThatClaimsADigestOpensNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It says yes to everything, and sends what it was given: nothing.
-	liar := serve(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	liar := images.Serve(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Docker-Content-Digest", w.image.Digest)
 		rw.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
 		rw.Header().Set("Content-Length", "2")
@@ -189,11 +190,11 @@ func TestARegistryThatClaimsADigestOpensNothing(t *testing.T) {
 			_, _ = rw.Write([]byte("{}"))
 		}
 	}))
-	r := w.shared.Reader("team-b", nil, Credential{"Secret liar", shows{liar.host, "liar", "x"}})
-	if err := reads(t.Context(), r, liar.host+"/bpf/app:v1"); err == nil {
+	r := w.shared.Reader("team-b", nil, Credential{"Secret liar", shows{liar.Host, "liar", "x"}})
+	if err := reads(t.Context(), r, liar.Host+"/bpf/app:v1"); err == nil {
 		t.Error("a claim was believed")
 	}
-	if err := reads(t.Context(), r, liar.host+"/bpf/app@"+w.image.Digest); err == nil {
+	if err := reads(t.Context(), r, liar.Host+"/bpf/app@"+w.image.Digest); err == nil {
 		t.Error("a claim of a digest was believed")
 	}
 }
@@ -211,7 +212,7 @@ func testRight(t *testing.T, read func(*Reader, context.Context, image.Resolved)
 	}
 	again := func() error {
 		t.Helper()
-		w.taken()
+		w.Taken()
 		pinned, err := w.owner().Pin(w.ref, w.image.Digest)
 		if err != nil {
 			t.Fatal(err)
@@ -219,22 +220,22 @@ func testRight(t *testing.T, read func(*Reader, context.Context, image.Resolved)
 		_, err = read(w.owner(), t.Context(), pinned)
 		return err
 	}
-	if err := again(); err != nil || len(w.taken()) != 0 {
+	if err := again(); err != nil || len(w.Taken()) != 0 {
 		t.Errorf("at once, it was asked for again: %v", err)
 	}
 	w.now = w.now.Add(11 * time.Minute)
 	if err := again(); err != nil {
 		t.Error(err)
 	}
-	if asked := w.taken(); len(asked) == 0 || asked[len(asked)-1] != "HEAD /v2/bpf/app/manifests/"+w.image.Digest {
+	if asked := w.Taken(); len(asked) == 0 || asked[len(asked)-1] != "HEAD /v2/bpf/app/manifests/"+w.image.Digest {
 		t.Errorf("later, %v was asked", asked)
 	}
 	w.set(func() { w.down = true })
 	w.now = w.now.Add(11 * time.Minute)
-	if err := again(); err != nil || len(w.taken()) == 0 {
+	if err := again(); err != nil || len(w.Taken()) == 0 {
 		t.Errorf("with the registry away: %v", err)
 	}
-	if err := again(); err != nil || len(w.taken()) != 0 {
+	if err := again(); err != nil || len(w.Taken()) != 0 {
 		t.Errorf("with the registry away a moment ago, it was asked again: %v", err)
 	}
 	w.now = w.now.Add(24 * time.Hour)
@@ -268,19 +269,19 @@ func TestWhatEverybodyMayReadIsAskedForOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.set(func() { w.open = true })
-	if err := reads(t.Context(), w.shared.Reader("team-b", nil), w.host+"/bpf/app@"+w.image.Digest); err != nil {
+	if err := reads(t.Context(), w.shared.Reader("team-b", nil), w.Host+"/bpf/app@"+w.image.Digest); err != nil {
 		t.Fatal(err)
 	}
 	w.now = w.now.Add(48 * time.Hour)
 	w.set(func() { w.down = true })
-	w.taken()
+	w.Taken()
 	for _, party := range []string{"team-b", "team-c"} {
 		again := NewShared(w.client, SharedOptions{Now: func() time.Time { return w.now }})
-		if err := reads(t.Context(), again.Reader(party, nil), w.host+"/bpf/app@"+w.image.Digest); err != nil {
+		if err := reads(t.Context(), again.Reader(party, nil), w.Host+"/bpf/app@"+w.image.Digest); err != nil {
 			t.Error(err)
 		}
 	}
-	if asked := w.taken(); len(asked) != 0 {
+	if asked := w.Taken(); len(asked) != 0 {
 		t.Errorf("it was asked for again: %v", asked)
 	}
 }
@@ -384,7 +385,7 @@ func TestARefusalThatRepeatsASecretLosesItsWords(t *testing.T) {
 		"nothing was shown, all stay": {body: "t0ken", kept: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			s := images.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(http.StatusUnauthorized)
 				_, _ = w.Write([]byte(c.body))
 			}))

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 // echoed are ways to repeat a password, and what gives it away in each.
@@ -48,7 +49,7 @@ func echoed(password string) map[string]string {
 // at what is told of a registry that cannot be reached.
 func TestARegistryRepeatsCredentials(t *testing.T) {
 	const password = "tr0ub4dor/&3 correct-horse"
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	words := func(status int, text string) func(http.ResponseWriter, *http.Request) {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -98,7 +99,7 @@ func TestARegistryRepeatsCredentials(t *testing.T) {
 					}
 					return true
 				}
-				srv := serve(t, f)
+				srv := images.Serve(t, f)
 				var told atomic.Pointer[error]
 				for _, withhold := range []bool{false, true} {
 					c := newTestClient(t, func(o *Options) {
@@ -107,12 +108,12 @@ func TestARegistryRepeatsCredentials(t *testing.T) {
 							o.Unreachable = func(_ string, cause error) { told.Store(&cause) }
 						}
 					})
-					_, err := c.Resolve(t.Context(), srv.host+"/bpf/x:v1")
+					_, err := c.Resolve(t.Context(), srv.Host+"/bpf/x:v1")
 					if err == nil {
-						_, err = c.Pull(t.Context(), resolveBy(t, srv.host))
+						_, err = c.Pull(t.Context(), resolveBy(t, srv.Host))
 					}
 					notRepeated(t, err, password, echo)
-					r := image.Resolved{Registry: srv.host, Repository: "bpf/x", Digest: b.Digest()}
+					r := image.Resolved{Registry: srv.Host, Repository: "bpf/x", Digest: b.Digest()}
 					_, err = c.Pull(t.Context(), r)
 					notRepeated(t, err, password, echo)
 					attached, err := c.Attachments(r)
@@ -212,7 +213,7 @@ func notRepeated(t *testing.T, err error, password, echo string) {
 func TestADigestRepeatsCredentials(t *testing.T) {
 	password := strings.Repeat("s3cr3t-", 5)[:32]
 	digest := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString([]byte(password))}
-	srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := images.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, _, shown := r.BasicAuth(); !shown {
 			w.Header().Set("WWW-Authenticate", "Basic")
 			w.WriteHeader(http.StatusUnauthorized)
@@ -223,7 +224,7 @@ func TestADigestRepeatsCredentials(t *testing.T) {
 		}
 	}))
 	c := newTestClient(t, func(o *Options) { o.Keychain, o.Attempts = keychain{"owner", password}, 1 })
-	attached, err := c.Attachments(resolveBy(t, srv.host))
+	attached, err := c.Attachments(resolveBy(t, srv.Host))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +232,7 @@ func TestADigestRepeatsCredentials(t *testing.T) {
 	_, ofBlob := attached.Blob(t.Context(), v1.Descriptor{Digest: digest, Size: 3})
 	for _, err := range []error{ofManifest, ofBlob} {
 		notRepeated(t, err, password, digest.Hex)
-		if !errors.Is(err, image.ErrUnavailable) || !strings.Contains(err.Error(), srv.host+"/bpf/x") {
+		if !errors.Is(err, image.ErrUnavailable) || !strings.Contains(err.Error(), srv.Host+"/bpf/x") {
 			t.Errorf("it is told as %v", err)
 		}
 	}

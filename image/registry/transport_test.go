@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 // transportFunc is a function as an http.RoundTripper.
@@ -152,17 +153,17 @@ func TestPlainHTTP(t *testing.T) {
 // TestInsecureRegistry goes over plain HTTP to a host by a name that is not
 // loopback, which only the option allows.
 func TestInsecureRegistry(t *testing.T) {
-	srv := realRegistry(t)
+	srv := images.Real(t)
 	// The name leads to the test's server, and its scheme stays what it is.
 	to := transportFunc(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Scheme != "http" {
 			return nil, errors.New("nobody speaks TLS here")
 		}
 		r = r.Clone(r.Context())
-		r.URL.Host = srv.host
+		r.URL.Host = srv.Host
 		return http.DefaultTransport.RoundTrip(r)
 	})
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	trusting := newTestClient(t, func(o *Options) { o.Transport, o.InsecureRegistries = to, []string{"registry.lan:5000"} })
 	r := mustPush(t, trusting, "registry.lan:5000/bpf/x:v1", b)
 	mustPull(t, trusting, r)

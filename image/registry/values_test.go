@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 func TestValues(t *testing.T) {
@@ -52,9 +53,9 @@ func TestADocumentOfManyValuesIsNotDecoded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := &image.Built{Blobs: map[v1.Hash][]byte{}}
 			b.Root = b.Add(types.OCIManifestSchema1, data)
-			srv := serve(t, fake(b))
+			srv := images.Serve(t, fake(b))
 			c := newTestClient(t, cachedIn(t.TempDir()), func(o *Options) { o.ManifestBytes = mib })
-			r := image.Resolved{Registry: srv.host, Repository: "bpf/many", Digest: b.Digest()}
+			r := image.Resolved{Registry: srv.Host, Repository: "bpf/many", Digest: b.Digest()}
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			_, err := c.Pull(t.Context(), r)
@@ -81,7 +82,7 @@ func TestADocumentOfManyValuesIsNotDecoded(t *testing.T) {
 
 func TestManyReferrersAreNotDecoded(t *testing.T) {
 	list := megabyte(`{"schemaVersion":2,"manifests":[`, "{},", "{}]}")
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	f := fake(b)
 	f.first = func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/referrers/") {
@@ -91,9 +92,9 @@ func TestManyReferrersAreNotDecoded(t *testing.T) {
 		_, _ = w.Write(list)
 		return true
 	}
-	srv := serve(t, f)
+	srv := images.Serve(t, f)
 	c := newTestClient(t)
-	attached, err := c.Attachments(image.Resolved{Registry: srv.host, Repository: "bpf/many", Digest: b.Digest()})
+	attached, err := c.Attachments(image.Resolved{Registry: srv.Host, Repository: "bpf/many", Digest: b.Digest()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,30 +106,30 @@ func TestAConfigOfManyValuesIsNotDecoded(t *testing.T) {
 	config := megabyte(`{"config":{"Labels":{`, `"a":"",`, `"b":""}}}`)
 	b := handmade(types.OCILayer, nil, func(m *v1.Manifest) { m.Config.Digest, m.Config.Size = image.Sum(config), int64(len(config)) })
 	b.Blobs[image.Sum(config)] = config
-	srv := serve(t, fake(b))
-	_, err := newTestClient(t).Pull(t.Context(), image.Resolved{Registry: srv.host, Repository: "bpf/many", Digest: b.Digest()})
+	srv := images.Serve(t, fake(b))
+	_, err := newTestClient(t).Pull(t.Context(), image.Resolved{Registry: srv.Host, Repository: "bpf/many", Digest: b.Digest()})
 	refused(t, err, image.ErrMalformed, "values, more than the limit of 8192")
 }
 
 func TestWhatIsNoManifestIsRemembered(t *testing.T) {
 	b := &image.Built{Blobs: map[v1.Hash][]byte{}}
 	b.Root = b.Add(types.OCIManifestSchema1, []byte(`{"schemaVersion":2,"config":{},"layers":[0]}`))
-	srv := serve(t, fake(b))
+	srv := images.Serve(t, fake(b))
 	c := newTestClient(t)
 	if err := c.malformed.known(b.Digest()); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.Pull(t.Context(), image.Resolved{Registry: srv.host, Repository: "bpf/none", Digest: b.Digest()})
+	_, err := c.Pull(t.Context(), image.Resolved{Registry: srv.Host, Repository: "bpf/none", Digest: b.Digest()})
 	refused(t, err, image.ErrMalformed, "parse manifest")
 	refused(t, c.malformed.known(b.Digest()), image.ErrMalformed, "parse manifest")
 	// Whoever may not read it is not told.
 	srv.Config.Handler = http.NotFoundHandler()
-	_, err = c.Pull(t.Context(), image.Resolved{Registry: srv.host, Repository: "bpf/none", Digest: b.Digest()})
+	_, err = c.Pull(t.Context(), image.Resolved{Registry: srv.Host, Repository: "bpf/none", Digest: b.Digest()})
 	refused(t, err, image.ErrNotFound, "404")
 }
 
 func TestALongHeaderIsNotRead(t *testing.T) {
-	b := mustBuild(t, littleEndian, image.BuildOptions{})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	f := fake(b)
 	f.first = func(w http.ResponseWriter, r *http.Request) bool {
 		if strings.Contains(r.URL.Path, "/manifests/") {
@@ -136,7 +137,7 @@ func TestALongHeaderIsNotRead(t *testing.T) {
 		}
 		return false
 	}
-	srv := serve(t, f)
-	_, err := newTestClient(t).Pull(t.Context(), image.Resolved{Registry: srv.host, Repository: "bpf/header", Digest: b.Digest()})
+	srv := images.Serve(t, f)
+	_, err := newTestClient(t).Pull(t.Context(), image.Resolved{Registry: srv.Host, Repository: "bpf/header", Digest: b.Digest()})
 	refused(t, err, image.ErrUnavailable, "headers exceeded")
 }
