@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -33,16 +32,9 @@ func padded(t *testing.T, n int) []byte {
 	return append(append([]byte(nil), images.LittleEndian...), noise...)
 }
 
-// blobsOf names the files of a cache, without lock and folders.
-func blobsOf(t *testing.T, dir string) map[string]int64 {
-	t.Helper()
-	found := map[string]int64{}
-	for name, size := range files(t, dir) {
-		if blob, ok := strings.CutPrefix(name, "blobs/sha256/"); ok {
-			found[blob] = size
-		}
-	}
-	return found
+// blobPath is where a cache or a layout keeps a blob.
+func blobPath(dir string, digest v1.Hash) string {
+	return filepath.Join(dir, "blobs", "sha256", digest.Hex)
 }
 
 func TestDamagedCacheIsFetchedAgain(t *testing.T) {
@@ -64,7 +56,7 @@ func TestDamagedCacheIsFetchedAgain(t *testing.T) {
 			c := newTestClient(t, cachedIn(dir))
 			r := image.Resolved{Registry: srv.Host, Repository: "bpf/damage", Digest: b.Digest()}
 			first := mustPull(t, c, r)
-			before := blobsOf(t, dir)
+			before := images.Blobs(t, dir)
 			for blob := range before {
 				if err := damage(filepath.Join(dir, "blobs", "sha256", blob)); err != nil {
 					t.Fatalf("damage: %v", err)
@@ -80,7 +72,7 @@ func TestDamagedCacheIsFetchedAgain(t *testing.T) {
 			if got := len(srv.Taken()); got != 3 {
 				t.Errorf("%d requests to fix the cache, want 3", got)
 			}
-			if diff := cmp.Diff(before, blobsOf(t, dir)); diff != "" {
+			if diff := cmp.Diff(before, images.Blobs(t, dir)); diff != "" {
 				t.Errorf("the cache was not fixed (-before +after):\n%s", diff)
 			}
 		})
@@ -107,7 +99,7 @@ func TestForgedCacheLeadsNowhereElse(t *testing.T) {
 	evil := mustPush(t, c, srv.Host+"/bpf/evil:v1", images.MustBuild(t, images.BigEndian, image.BuildOptions{}))
 	mustPull(t, c, good)
 	mustPull(t, c, evil)
-	from, to := c.cache.path(sumOf(t, evil.Digest)), c.cache.path(sumOf(t, good.Digest))
+	from, to := blobPath(dir, sumOf(t, evil.Digest)), blobPath(dir, sumOf(t, good.Digest))
 	data, err := os.ReadFile(from)
 	if err != nil {
 		t.Fatalf("read: %v", err)
@@ -137,7 +129,7 @@ func TestFullDisk(t *testing.T) {
 	c := newTestClient(t, cachedIn(dir+"/cache"))
 	small := mustPush(t, c, srv.Host+"/bpf/small:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 	mustPull(t, c, small)
-	before := blobsOf(t, dir+"/cache")
+	before := images.Blobs(t, dir+"/cache")
 
 	big := mustPush(t, c, srv.Host+"/bpf/big:v1", images.MustBuild(t, padded(t, 400<<10), image.BuildOptions{}))
 	_, err := c.Pull(t.Context(), big)
@@ -145,7 +137,7 @@ func TestFullDisk(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) || errors.Is(err, image.ErrMalformed) || errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("got %v, want ENOSPC that is no fault of image or registry", err)
 	}
-	for blob, size := range blobsOf(t, dir+"/cache") {
+	for blob, size := range images.Blobs(t, dir+"/cache") {
 		if atomicfile.IsTemporary(blob) || before[blob] == 0 && size > 100<<10 {
 			t.Errorf("left half-written: %s, %d bytes", blob, size)
 		}
@@ -160,7 +152,7 @@ func TestFullDisk(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("Copy to a full disk: %v, want ENOSPC", err)
 	}
-	for name := range files(t, dir) {
+	for name := range images.Files(t, dir) {
 		if atomicfile.IsTemporary(filepath.Base(name)) {
 			t.Errorf("left half-written: %s", name)
 		}
@@ -179,41 +171,6 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 	if _, err := NewClient(Options{CacheDir: dir + "/file/cache"}); !errors.Is(err, image.ErrCache) {
 		t.Errorf("a cache below a file: %v, want ErrCache", err)
 	}
-	c, err := OpenCache(CacheOptions{Dir: dir})
-	if err != nil {
-		t.Fatalf("openCache: %v", err)
-	}
-	// A full folder in a blob's place makes the last step, the rename, fail.
-	if err := os.MkdirAll(c.path(image.Sum(images.LittleEndian))+"/full", 0o700); err != nil {
-		t.Fatalf("mkdir: %v", err)
-	}
-	if err := c.Put(image.Sum(images.LittleEndian), images.LittleEndian); !errors.Is(err, image.ErrCache) {
-		t.Errorf("put: %v, want ErrCache", err)
-	}
-	if left := blobsOf(t, dir); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
-	if _, err := c.Get(image.Sum(images.LittleEndian), mib); !errors.Is(err, image.ErrCache) {
-		t.Errorf("get: %v, want ErrCache", err)
-	}
-}
-
-// withoutFiles has the process open no file while f runs.
-func withoutFiles(t *testing.T, f func()) {
-	t.Helper()
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-			t.Fatal(err)
-		}
-	}()
-	f()
 }
 
 func TestWhatCannotBeReadNowStaysInTheCache(t *testing.T) {
@@ -223,27 +180,14 @@ func TestWhatCannotBeReadNowStaysInTheCache(t *testing.T) {
 	srv := images.Real(t)
 	r := mustPush(t, c, srv.Host+"/bpf/kept:v1", b)
 	object := mustPull(t, c, r).ObjectDigest
-	before := blobsOf(t, dir)
-	withoutFiles(t, func() {
+	before := images.Blobs(t, dir)
+	images.WithoutFiles(t, func() {
 		if _, err := c.Object(t.Context(), object); !errors.Is(err, image.ErrCache) || !errors.Is(err, syscall.EMFILE) {
 			t.Errorf("Object with too many open files: %v, want ErrCache", err)
 		}
 	})
-	if diff := cmp.Diff(before, blobsOf(t, dir)); diff != "" {
+	if diff := cmp.Diff(before, images.Blobs(t, dir)); diff != "" {
 		t.Errorf("blobs (-want +got):\n%s", diff)
-	}
-	// What cannot be read may lead on to anything.
-	blobs, err := c.cache.list(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	withoutFiles(t, func() {
-		if kept, err := c.cache.kept(blobs, func(digest string) bool { return digest == r.Digest }); !errors.Is(err, image.ErrCache) {
-			t.Errorf("what is kept with too many open files: %v, %v; want ErrCache", kept, err)
-		}
-	})
-	if kept, err := c.cache.kept(blobs, func(digest string) bool { return digest == r.Digest }); err != nil || len(kept) != 3 {
-		t.Errorf("what is kept: %v, %v; want manifest, config and layer", kept, err)
 	}
 }
 
@@ -306,7 +250,7 @@ func TestProcessesShareACache(t *testing.T) {
 	children.Wait()
 	stop()
 	pruning.Wait()
-	for blob := range blobsOf(t, dir) {
+	for blob := range images.Blobs(t, dir) {
 		if atomicfile.IsTemporary(blob) {
 			t.Errorf("left half-written: %s", blob)
 		}
@@ -367,12 +311,12 @@ func TestPrune(t *testing.T) {
 			kept := mustPull(t, c, mustPush(t, c, "oci:"+t.TempDir()+"/one:v1", index))
 			// The image leaves 4.
 			mustPull(t, c, mustPush(t, c, "oci:"+t.TempDir()+"/two:v1", images.MustBuild(t, images.BigEndian, image.BuildOptions{})))
-			before := blobsOf(t, dir)
+			before := images.Blobs(t, dir)
 			if len(before) != 9 {
 				t.Fatalf("%d blobs before, want 9", len(before))
 			}
 			for blob := range before {
-				if err := os.Chtimes(filepath.Join(c.cache.dir, blob), hour, hour); err != nil {
+				if err := os.Chtimes(filepath.Join(dir, "blobs", "sha256", blob), hour, hour); err != nil {
 					t.Fatalf("chtimes: %v", err)
 				}
 			}
@@ -380,7 +324,7 @@ func TestPrune(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Prune: %v", err)
 			}
-			after := blobsOf(t, dir)
+			after := images.Blobs(t, dir)
 			if len(after) != test.left || got.Blobs != len(before)-test.left {
 				t.Errorf("%d blobs are left, want %d; Prune says it dropped %d", len(after), test.left, got.Blobs)
 			}
@@ -398,34 +342,6 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-func TestPruneDropsTheLeastRecentlyUsedFirst(t *testing.T) {
-	dir := t.TempDir()
-	c := newTestClient(t, cachedIn(dir))
-	var digests []v1.Hash
-	for i := range 4 {
-		data := bytes.Repeat([]byte{byte(i)}, 1000)
-		digests = append(digests, image.Sum(data))
-		if err := c.cache.Put(image.Sum(data), data); err != nil {
-			t.Fatalf("put: %v", err)
-		}
-		used := time.Now().Add(time.Duration(i-10) * time.Hour)
-		if err := os.Chtimes(c.cache.path(image.Sum(data)), used, used); err != nil {
-			t.Fatalf("chtimes: %v", err)
-		}
-	}
-	// Reading the oldest makes it the youngest.
-	if _, err := c.cache.Get(digests[0], mib); err != nil {
-		t.Fatalf("get: %v", err)
-	}
-	if _, err := c.Cache().Prune(t.Context(), PruneOptions{MaxBytes: 2000}); err != nil {
-		t.Fatalf("Prune: %v", err)
-	}
-	want := map[string]int64{digests[0].Hex: 1000, digests[3].Hex: 1000}
-	if diff := cmp.Diff(want, blobsOf(t, dir)); diff != "" {
-		t.Errorf("what is left (-want +got):\n%s", diff)
-	}
-}
-
 func TestACacheThatIsFullKeepsNoMore(t *testing.T) {
 	dir := t.TempDir()
 	srv := images.Real(t)
@@ -433,7 +349,7 @@ func TestACacheThatIsFullKeepsNoMore(t *testing.T) {
 	first := mustPush(t, plain, srv.Host+"/bpf/first:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
 	second := mustPush(t, plain, srv.Host+"/bpf/second:v1", images.MustBuild(t, images.BigEndian, image.BuildOptions{}))
 	mustPull(t, plain, first)
-	before := blobsOf(t, dir)
+	before := images.Blobs(t, dir)
 	held := int64(0)
 	for _, size := range before {
 		held += size
@@ -450,38 +366,5 @@ func TestACacheThatIsFullKeepsNoMore(t *testing.T) {
 	mustPull(t, full, second)
 	if _, err := full.Object(t.Context(), object.ObjectDigest); err != nil {
 		t.Errorf("with room again: %v", err)
-	}
-}
-
-func TestPruneClearsUpAfterKilledProcesses(t *testing.T) {
-	dir := t.TempDir()
-	c := newTestClient(t, cachedIn(dir))
-	old, young := filepath.Join(c.cache.dir, ".new-1"), filepath.Join(c.cache.dir, ".new-2")
-	for _, path := range []string{old, young} {
-		if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
-			t.Fatalf("write: %v", err)
-		}
-	}
-	hour := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(old, hour, hour); err != nil {
-		t.Fatalf("chtimes: %v", err)
-	}
-	if _, err := c.Cache().Prune(t.Context(), PruneOptions{}); err != nil {
-		t.Fatalf("Prune: %v", err)
-	}
-	if diff := cmp.Diff(map[string]int64{filepath.Base(young): 4}, blobsOf(t, dir)); diff != "" {
-		t.Errorf("what is left (-want +got):\n%s", diff)
-	}
-}
-
-func TestPruneEndsWithItsContext(t *testing.T) {
-	c := newTestClient(t, cachedIn(t.TempDir()))
-	if err := c.cache.Put(image.Sum(images.LittleEndian), images.LittleEndian); err != nil {
-		t.Fatalf("put: %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := c.Cache().Prune(ctx, PruneOptions{MinAge: time.Nanosecond}); !errors.Is(err, context.Canceled) {
-		t.Errorf("Prune: %v, want context.Canceled", err)
 	}
 }

@@ -115,7 +115,7 @@ func TestOtherToolsReadOurLayouts(t *testing.T) {
 	if err := validate.Index(index); err != nil {
 		t.Errorf("go-containerregistry finds fault with the layout: %v", err)
 	}
-	if got := files(t, dir)["oci-layout"]; got == 0 {
+	if got := images.Files(t, dir)["oci-layout"]; got == 0 {
 		t.Error("the layout has no oci-layout file")
 	}
 }
@@ -253,7 +253,7 @@ func TestLayoutReferences(t *testing.T) {
 
 func TestDamagedLayouts(t *testing.T) {
 	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
-	blob := func(dir string, h v1.Hash) string { return filepath.Join(dir, blobName(h)) }
+	blob := blobPath
 	layer := func() v1.Hash {
 		doc, err := image.ParseDocument(b.Root.Digest, b.Blobs[b.Root.Digest])
 		if err != nil {
@@ -314,7 +314,7 @@ func TestLayoutMendsABlobThatWasLeftHalfWritten(t *testing.T) {
 	dir := t.TempDir() + "/layout"
 	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
 	mustPush(t, c, "oci:"+dir+":v1", b)
-	before := files(t, dir)
+	before := images.Files(t, dir)
 	for name := range before {
 		if strings.HasPrefix(name, "blobs/") {
 			if err := os.Truncate(filepath.Join(dir, name), 1); err != nil {
@@ -323,7 +323,7 @@ func TestLayoutMendsABlobThatWasLeftHalfWritten(t *testing.T) {
 		}
 	}
 	mustPush(t, c, "oci:"+dir+":v1", b)
-	if diff := cmp.Diff(before, files(t, dir)); diff != "" {
+	if diff := cmp.Diff(before, images.Files(t, dir)); diff != "" {
 		t.Errorf("files after pushing again (-before +after):\n%s", diff)
 	}
 }

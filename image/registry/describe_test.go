@@ -50,7 +50,7 @@ func TestAnImageIsDescribedWithoutItsObject(t *testing.T) {
 			if first.ObjectSize != int64(len(images.LittleEndian)) {
 				t.Errorf("the object has %d bytes", first.ObjectSize)
 			}
-			blobs := blobsOf(t, dir)
+			blobs := images.Blobs(t, dir)
 			if len(blobs) < 2 {
 				t.Fatalf("the cache has %v", blobs)
 			}

@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -197,20 +195,4 @@ func gzipped(t testing.TB, data []byte) []byte {
 		t.Fatalf("gzip: %v", err)
 	}
 	return out.Bytes()
-}
-
-// files lists the regular files below a folder, with their sizes.
-func files(t *testing.T, dir string) map[string]int64 {
-	t.Helper()
-	found := map[string]int64{}
-	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
-		if err == nil && info.Mode().IsRegular() {
-			found[strings.TrimPrefix(path, dir+"/")] = info.Size()
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatalf("list %s: %v", dir, err)
-	}
-	return found
 }

@@ -164,7 +164,7 @@ func TestALayerThatIsGoneFromTheCacheHoldsUpNoOther(t *testing.T) {
 	mustPull(t, c, r).Release()
 	// The disk keeps its length and nothing else of it.
 	damaged := 0
-	for name, size := range files(t, filepath.Join(dir, "blobs", "sha256")) {
+	for name, size := range images.Files(t, filepath.Join(dir, "blobs", "sha256")) {
 		if size > smallLayer {
 			damaged++
 			if err := os.WriteFile(filepath.Join(dir, "blobs", "sha256", name), make([]byte, size), 0o600); err != nil {
