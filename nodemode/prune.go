@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/image"
-	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/disk"
 )
 
 // What is on disk is looked at every pruneEvery, and every pruneSoon while there is more
@@ -46,7 +46,7 @@ func (h *Host) prune(ctx context.Context) {
 		needed[p.ImageDigest], needed[p.ObjectDigest] = true, true
 	}
 	keep := func(d string) bool { return needed[d] }
-	if _, err := h.images.Cache().Prune(ctx, registry.PruneOptions{MaxBytes: cacheBytes, MinAge: cacheSpares, Keep: keep}); err != nil {
+	if _, err := h.images.Cache().Prune(ctx, disk.PruneOptions{MaxBytes: cacheBytes, MinAge: cacheSpares, Keep: keep}); err != nil {
 		h.opts.Log.Warn("prune bytecode cache", "error", err)
 	}
 	if err := h.memory.Prune(memoryBytes, staleFor, keep); err != nil {

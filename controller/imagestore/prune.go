@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/disk"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -24,7 +24,7 @@ type Pruner struct {
 	Open func(*v1alpha1.BpfIntent) (intent.Payload, bool)
 	// Cache is what to prune; *registry.Cache is one. Needed.
 	Cache interface {
-		Prune(context.Context, registry.PruneOptions) (registry.Pruned, error)
+		Prune(context.Context, disk.PruneOptions) (disk.Pruned, error)
 	}
 	// MaxBytes is what the cache holds before anything goes before its time; what is
 	// needed counts.
@@ -78,7 +78,7 @@ func (p *Pruner) Prune(ctx context.Context) error {
 			needed.add(version.ObjectDigest, tenantOf(payload.Application))
 		}
 	}
-	dropped, err := p.Cache.Prune(ctx, registry.PruneOptions{
+	dropped, err := p.Cache.Prune(ctx, disk.PruneOptions{
 		MaxBytes: p.MaxBytes, MaxAge: maxAge, MinAge: minAge, Keep: func(digest string) bool { return needed[digest] != nil },
 	})
 	if dropped.Blobs > 0 {

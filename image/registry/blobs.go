@@ -7,12 +7,13 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/disk"
 )
 
 // Blobs returns from the cache what leads from an image to its object, as stored: index,
 // manifest, config and layer. An image that has more than most bytes is an error.
 func (c *Client) Blobs(ctx context.Context, r image.Resolved, most int) ([][]byte, error) {
-	all := &recorder{Source: &CachedSource{Cache: c.cache, ManifestBytes: c.options.ManifestBytes, Reading: FromCache}, most: most}
+	all := &recorder{Source: &disk.CachedSource{Cache: c.cache, ManifestBytes: c.options.ManifestBytes, Reading: disk.FromCache}, most: most}
 	// Nothing is on its way here, and what is too large is not read at all.
 	own := *c
 	own.budget = &budget{objects: c.budget.objects}

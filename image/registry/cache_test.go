@@ -19,6 +19,7 @@ import (
 
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/disk"
 	"github.com/skep-dev/skep/test/fixture/images"
 )
 
@@ -199,7 +200,7 @@ func TestObjectWithoutCache(t *testing.T) {
 	if _, err := c.Object(t.Context(), "sha256:short"); !errors.Is(err, image.ErrMalformed) {
 		t.Errorf("Object of no digest: %v, want ErrMalformed", err)
 	}
-	if got, err := c.Cache().Prune(t.Context(), PruneOptions{}); err != nil || got != (Pruned{}) {
+	if got, err := c.Cache().Prune(t.Context(), disk.PruneOptions{}); err != nil || got != (disk.Pruned{}) {
 		t.Errorf("Prune without a cache: %v, %v", got, err)
 	}
 }
@@ -232,7 +233,7 @@ func TestProcessesShareACache(t *testing.T) {
 	var pruning sync.WaitGroup
 	pruning.Go(func() {
 		for done.Err() == nil {
-			if _, err := c.Cache().Prune(t.Context(), PruneOptions{MinAge: time.Nanosecond}); err != nil {
+			if _, err := c.Cache().Prune(t.Context(), disk.PruneOptions{MinAge: time.Nanosecond}); err != nil {
 				t.Errorf("Prune: %v", err)
 			}
 		}
@@ -275,29 +276,29 @@ func TestManyPullsAtOnce(t *testing.T) {
 func TestPrune(t *testing.T) {
 	hour := time.Now().Add(-time.Hour)
 	tests := map[string]struct {
-		options func(kept *Image) PruneOptions
+		options func(kept *Image) disk.PruneOptions
 		left    int
 	}{
 		"nothing is kept": {
-			func(*Image) PruneOptions { return PruneOptions{} }, 0},
+			func(*Image) disk.PruneOptions { return disk.PruneOptions{} }, 0},
 		"an image is kept with all that it leads to": {
-			func(kept *Image) PruneOptions {
-				return PruneOptions{Keep: func(d string) bool { return d == kept.Digest }}
+			func(kept *Image) disk.PruneOptions {
+				return disk.PruneOptions{Keep: func(d string) bool { return d == kept.Digest }}
 			}, 4},
 		"an image and its object are kept": {
-			func(kept *Image) PruneOptions {
-				return PruneOptions{Keep: func(d string) bool { return d == kept.Digest || d == kept.ObjectDigest }}
+			func(kept *Image) disk.PruneOptions {
+				return disk.PruneOptions{Keep: func(d string) bool { return d == kept.Digest || d == kept.ObjectDigest }}
 			}, 5},
 		"what was used lately is spared": {
-			func(*Image) PruneOptions { return PruneOptions{MinAge: 2 * time.Hour} }, 9},
+			func(*Image) disk.PruneOptions { return disk.PruneOptions{MinAge: 2 * time.Hour} }, 9},
 		"the cache is within its bound": {
-			func(*Image) PruneOptions { return PruneOptions{MaxBytes: mib} }, 9},
+			func(*Image) disk.PruneOptions { return disk.PruneOptions{MaxBytes: mib} }, 9},
 		"it is, and what nobody used for long goes": {
-			func(kept *Image) PruneOptions {
-				return PruneOptions{MaxBytes: mib, MaxAge: 50 * time.Minute, Keep: func(d string) bool { return d == kept.Digest }}
+			func(kept *Image) disk.PruneOptions {
+				return disk.PruneOptions{MaxBytes: mib, MaxAge: 50 * time.Minute, Keep: func(d string) bool { return d == kept.Digest }}
 			}, 4},
 		"it is, and nothing was unused for so long": {
-			func(*Image) PruneOptions { return PruneOptions{MaxBytes: mib, MaxAge: 2 * time.Hour} }, 9},
+			func(*Image) disk.PruneOptions { return disk.PruneOptions{MaxBytes: mib, MaxAge: 2 * time.Hour} }, 9},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -360,7 +361,7 @@ func TestACacheThatIsFullKeepsNoMore(t *testing.T) {
 	if _, err := full.Object(t.Context(), object.ObjectDigest); !errors.Is(err, image.ErrNotFound) {
 		t.Errorf("a full cache kept an object: %v", err)
 	}
-	if _, err := full.Cache().Prune(t.Context(), PruneOptions{MinAge: time.Nanosecond}); err != nil {
+	if _, err := full.Cache().Prune(t.Context(), disk.PruneOptions{MinAge: time.Nanosecond}); err != nil {
 		t.Fatal(err)
 	}
 	mustPull(t, full, second)

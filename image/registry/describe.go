@@ -7,6 +7,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/disk"
 )
 
 // maxDescribed is how many bytes are remembered of images that were read, and
@@ -61,14 +62,14 @@ func (d *descriptions) note(digest string, one described) {
 // before, and that the cache has still, is returned without its object. The caller
 // releases it.
 func (c *Client) Describe(ctx context.Context, r image.Resolved) (*Image, error) {
-	return c.DescribeVia(ctx, r, ThroughCache)
+	return c.DescribeVia(ctx, r, disk.ThroughCache)
 }
 
 // DescribeVia is pull where it must not be: where the registry is to show what it has, or
 // where a blob is gone that Pull would read.
-func (c *Client) DescribeVia(ctx context.Context, r image.Resolved, how Reading) (*Image, error) {
+func (c *Client) DescribeVia(ctx context.Context, r image.Resolved, how disk.Reading) (*Image, error) {
 	known, ok := c.described.of(r.Digest)
-	if !ok || how == PastCache || c.cache == nil || !c.cache.Uses(known.blobs) {
+	if !ok || how == disk.PastCache || c.cache == nil || !c.cache.Uses(known.blobs) {
 		return c.PullVia(ctx, r, how)
 	}
 	if err := c.permit(r); r.Registry != "" && err != nil {

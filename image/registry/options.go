@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/skep-dev/skep/image/disk"
 )
 
 // Options say how a Client reaches registries and what it accepts from them.
@@ -161,7 +163,7 @@ type Client struct {
 	allowed   *Allowed
 	pullers   *pullers
 	pusher    *remote.Pusher
-	cache     *Cache
+	cache     *disk.Cache
 	budget    *budget
 	malformed *malformedImages
 	secrets   *Secrets
@@ -202,7 +204,7 @@ func NewClient(options Options) (*Client, error) {
 		return nil, fmt.Errorf("make pusher: %w", err)
 	}
 	if o.CacheDir != "" {
-		c.cache, err = OpenCache(CacheOptions{Dir: o.CacheDir, MaxBytes: o.CacheBytes, ManifestBytes: o.ManifestBytes, Writing: o.Timeout})
+		c.cache, err = disk.OpenCache(disk.CacheOptions{Dir: o.CacheDir, MaxBytes: o.CacheBytes, ManifestBytes: o.ManifestBytes, Writing: o.Timeout})
 		if err != nil {
 			return nil, err
 		}
@@ -238,7 +240,7 @@ func (c *Client) For(tenant string) *Client {
 }
 
 // Cache is the client's cache; nil without one.
-func (c *Client) Cache() *Cache { return c.cache }
+func (c *Client) Cache() *disk.Cache { return c.cache }
 
 // Keychain gives the client's credentials.
 func (c *Client) Keychain() authn.Keychain { return c.options.Keychain }

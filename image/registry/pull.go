@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/disk"
 )
 
 // Resolve tells which digest a reference stands for now. A reference with a
@@ -97,23 +98,23 @@ func (c *Client) attached(r image.Resolved) (attachments, error) {
 }
 
 // source is the like around, through or out of the cache.
-func (c *Client) source(r image.Resolved, how Reading) (image.Source, error) {
+func (c *Client) source(r image.Resolved, how disk.Reading) (image.Source, error) {
 	direct, err := c.attached(r)
 	if err != nil || c.cache == nil {
 		return direct, err
 	}
-	return &CachedSource{Cache: c.cache, Next: direct, ManifestBytes: c.options.ManifestBytes, Reading: how}, nil
+	return &disk.CachedSource{Cache: c.cache, Next: direct, ManifestBytes: c.options.ManifestBytes, Reading: how}, nil
 }
 
 // Pull fetches the object of a resolved image, by digest only and verified at
 // every step. An image in the cache needs no network at all. The caller releases
 // it.
 func (c *Client) Pull(ctx context.Context, r image.Resolved) (*Image, error) {
-	return c.PullVia(ctx, r, ThroughCache)
+	return c.PullVia(ctx, r, disk.ThroughCache)
 }
 
 // PullVia is Pull with a way to use the cache.
-func (c *Client) PullVia(ctx context.Context, r image.Resolved, how Reading) (*Image, error) {
+func (c *Client) PullVia(ctx context.Context, r image.Resolved, how disk.Reading) (*Image, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
 	src, err := c.source(r, how)
@@ -261,7 +262,7 @@ func (c *Client) fill(ctx context.Context, src image.Source, img *Image, digest 
 // the cache is read when there is room; one that is not, or is gone by then, comes
 // first, so that no registry has another image wait for it.
 func (c *Client) layer(ctx context.Context, src image.Source, registry string, d v1.Descriptor) (data []byte, release func(), err error) {
-	if cached, ok := src.(*CachedSource); ok && (cached.Reading == FromCache || cached.Has(d)) {
+	if cached, ok := src.(*disk.CachedSource); ok && (cached.Reading == disk.FromCache || cached.Has(d)) {
 		if data, release, err = c.cachedLayer(ctx, cached, d); !errors.Is(err, fs.ErrNotExist) {
 			return data, release, err
 		}
@@ -280,7 +281,7 @@ func (c *Client) layer(ctx context.Context, src image.Source, registry string, d
 
 // cachedLayer is a layer of the cache with room for its object; without the layer, there
 // is no room taken either.
-func (c *Client) cachedLayer(ctx context.Context, cached *CachedSource, d v1.Descriptor) (data []byte, release func(), err error) {
+func (c *Client) cachedLayer(ctx context.Context, cached *disk.CachedSource, d v1.Descriptor) (data []byte, release func(), err error) {
 	room, err := c.budget.forObject(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -329,8 +330,8 @@ func (c *Client) Keep(objectDigest string, object []byte) error {
 }
 
 // layout is an OCI layout, read within the bounds.
-func (c *Client) layout(dir string) *Layout {
-	return &Layout{
+func (c *Client) layout(dir string) *disk.Layout {
+	return &disk.Layout{
 		Dir: dir, ManifestBytes: c.options.ManifestBytes, LayerBytes: c.options.LayerBytes, Entries: c.options.IndexEntries,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/disk"
 )
 
 // Remembered is an image as one Shared hands it to another, which has another
@@ -49,7 +50,7 @@ func (s *Shared) recall(ctx context.Context, img image.Resolved) bool {
 			return false
 		}
 	}
-	pulled, err := s.own.PullVia(ctx, img, FromCache)
+	pulled, err := s.own.PullVia(ctx, img, disk.FromCache)
 	if err != nil {
 		return false
 	}

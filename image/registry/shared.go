@@ -19,6 +19,7 @@ import (
 
 	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/disk"
 )
 
 // Shared lets parties that may not all read the same use one Client. The
@@ -258,12 +259,12 @@ func (r *Reader) Describe(ctx context.Context, img image.Resolved) (*Image, erro
 }
 
 // read pulls or describes.
-func (r *Reader) read(ctx context.Context, img image.Resolved, read func(*Client, context.Context, image.Resolved, Reading) (*Image, error)) (*Image, error) {
+func (r *Reader) read(ctx context.Context, img image.Resolved, read func(*Client, context.Context, image.Resolved, disk.Reading) (*Image, error)) (*Image, error) {
 	cache := r.shared.own.cache
 	if r.sealed && cache != nil {
-		pulled, err := read(r.shared.own, ctx, img, FromCache)
+		pulled, err := read(r.shared.own, ctx, img, disk.FromCache)
 		if errors.Is(err, image.ErrNotFound) && r.shared.recall(ctx, img) {
-			pulled, err = read(r.shared.own, ctx, img, FromCache)
+			pulled, err = read(r.shared.own, ctx, img, disk.FromCache)
 		}
 		if !errors.Is(err, image.ErrNotFound) {
 			return pulled, err
@@ -277,11 +278,11 @@ func (r *Reader) read(ctx context.Context, img image.Resolved, read func(*Client
 		if err := r.permit(ctx, img, open); err != nil {
 			return nil, err
 		}
-		return read(r.client(img), ctx, img, ThroughCache)
+		return read(r.client(img), ctx, img, disk.ThroughCache)
 	}
 	var pulled *Image
 	k, err := r.try(ctx, img, func(c *Client) (err error) {
-		pulled, err = c.PullVia(ctx, img, PastCache)
+		pulled, err = c.PullVia(ctx, img, disk.PastCache)
 		return err
 	})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/disk"
 	"github.com/skep-dev/skep/test/fixture/images"
 )
 
@@ -353,18 +354,18 @@ func TestLinksGoWithTheirImages(t *testing.T) {
 	if err := reads(t.Context(), w.owner(), w.ref); err != nil {
 		t.Fatal(err)
 	}
-	prune := func(o PruneOptions) {
+	prune := func(o disk.PruneOptions) {
 		t.Helper()
 		o.MinAge = time.Nanosecond
 		if _, err := w.client.Cache().Prune(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
 	}
-	prune(PruneOptions{MaxBytes: mib})
+	prune(disk.PruneOptions{MaxBytes: mib})
 	if known, _ := w.client.cache.Linked(w.image); !known {
 		t.Error("the link of an image in the cache went")
 	}
-	prune(PruneOptions{})
+	prune(disk.PruneOptions{})
 	if known, _ := w.client.cache.Linked(w.image); known {
 		t.Error("the link of an image that went stayed")
 	}

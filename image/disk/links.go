@@ -1,4 +1,4 @@
-package registry
+package disk
 
 import (
 	"crypto/sha256"

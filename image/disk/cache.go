@@ -1,4 +1,8 @@
-package registry
+// Package disk keeps images in folders: a cache of blobs by digest, and OCI layouts.
+//
+// It owns the files below those folders, believes none of them, and shares them with other
+// processes. It asks no registry.
+package disk
 
 import (
 	"context"
