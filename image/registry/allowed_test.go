@@ -6,14 +6,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 func TestWhichRegistriesMayBeNamed(t *testing.T) {
@@ -106,71 +105,6 @@ func TestPatternsAreRead(t *testing.T) {
 
 // TestADialStopsAtAnAddressThatIsNotPublic: what a name resolves to is seen by the
 // dial alone.
-func TestADialStopsAtAnAddressThatIsNotPublic(t *testing.T) {
-	asked := httptest.NewServer(http.NotFoundHandler())
-	defer asked.Close()
-	address := strings.TrimPrefix(asked.URL, "http://")
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		patterns []string
-		proxy    string
-		to       string
-		reached  bool
-	}{
-		"it is not named":         {[]string{"*"}, "", address, false},
-		"its name resolves to it": {[]string{"*"}, "", "localhost:" + port, false},
-		"another port is":         {[]string{"*", "127.0.0.1:1"}, "", address, false},
-		"it is named":             {[]string{"*", address}, "", address, true},
-		"its name is":             {[]string{"localhost:" + port}, "", "localhost:" + port, true},
-		"it is a proxy's address": {[]string{"*"}, asked.URL, address, true},
-	} {
-		names, err := ParseAllowed(c.patterns, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		transport := &http.Transport{}
-		if c.proxy != "" {
-			by, err := url.Parse(c.proxy)
-			if err != nil {
-				t.Fatal(err)
-			}
-			transport.Proxy = http.ProxyURL(by)
-		}
-		Guard(transport, names)
-		if c.proxy != "" {
-			if _, err := transport.Proxy(httptest.NewRequest(http.MethodGet, "https://ghcr.io/v2/", nil)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		conn, err := transport.DialContext(t.Context(), "tcp", c.to)
-		if err == nil {
-			_ = conn.Close()
-		}
-		if (err == nil) != c.reached {
-			t.Errorf("%s: %v", name, err)
-		}
-		if !c.reached && !strings.Contains(err.Error(), "it is not public") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestWhichAddressesArePublic(t *testing.T) {
-	for address, public := range map[string]bool{
-		"1.1.1.1": true, "2606:4700::1111": true, "::ffff:1.1.1.1": true, "172.32.0.1": true, "100.128.0.1": true,
-		"127.0.0.1": false, "10.1.2.3": false, "172.16.0.1": false, "192.168.0.1": false, "169.254.169.254": false, "0.0.0.0": false, "100.64.0.1": false,
-		"224.0.0.1": false, "255.255.255.255": false, "::1": false, "::": false, "fe80::1": false, "fd00:ec2::254": false, "::ffff:127.0.0.1": false,
-		"64:ff9b::a00:1": false, "2002:a00:1::": false, "ff02::1": false, "fe80::1%eth0": false, "168.63.129.16": false,
-	} {
-		if isPublic(netip.MustParseAddr(address)) != public {
-			t.Errorf("%s: public is not %v", address, public)
-		}
-	}
-}
-
 // TestARegistrySendsNobodyInside has a registry that is allowed send on to a server
 // that is not: for a blob, and for a token.
 func TestARegistrySendsNobodyInside(t *testing.T) {
@@ -261,28 +195,6 @@ func TestARedirectToThisMachineComesFromThisMachine(t *testing.T) {
 				t.Errorf("it is told as %v", err)
 			}
 		})
-	}
-}
-
-// TestANameThatResolvesToThisMachine is dialled for whoever names it, and for no
-// redirect from elsewhere.
-func TestANameThatResolvesToThisMachine(t *testing.T) {
-	inside := httptest.NewServer(http.NotFoundHandler())
-	defer inside.Close()
-	transport := &http.Transport{}
-	Guard(transport, nil)
-	for from, reached := range map[string]bool{"": true, "https://127.0.0.1/": true, "https://registry.example.com/": false} {
-		req := httptest.NewRequest(http.MethodGet, "https://name.example.com/", nil)
-		if from != "" {
-			req.Response = &http.Response{Request: httptest.NewRequest(http.MethodGet, from, nil)}
-		}
-		conn, err := transport.DialContext(markSent(req), "tcp", inside.Listener.Addr().String())
-		if err == nil {
-			_ = conn.Close()
-		}
-		if (err == nil) != reached {
-			t.Errorf("from %q: %v", from, err)
-		}
 	}
 }
 
@@ -380,3 +292,33 @@ func TestWhatARegistryAnswersIsNotWithheld(t *testing.T) {
 		})
 	}
 }
+
+func TestInsecureRegistry(t *testing.T) {
+	srv := images.Real(t)
+	// The name leads to the test's server, and its scheme stays what it is.
+	to := roundTrips(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Scheme != "http" {
+			return nil, errors.New("nobody speaks TLS here")
+		}
+		r = r.Clone(r.Context())
+		r.URL.Host = srv.Host
+		return http.DefaultTransport.RoundTrip(r)
+	})
+	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
+	trusting := newTestClient(t, func(o *Options) { o.Transport, o.InsecureRegistries = to, []string{"registry.lan:5000"} })
+	r := mustPush(t, trusting, "registry.lan:5000/bpf/x:v1", b)
+	mustPull(t, trusting, r)
+	d, err := r.ByDigest()
+	if err != nil || d.Context().Scheme() != "http" {
+		t.Errorf("ByDigest gives scheme %s, %v; want http", d.Context().Scheme(), err)
+	}
+	wary := newTestClient(t, func(o *Options) { o.Transport = to })
+	_, err = wary.Resolve(t.Context(), "registry.lan:5000/bpf/x:v1")
+	refused(t, err, image.ErrUnavailable, "TLS")
+	_, err = wary.Resolve(t.Context(), "192.168.1.10:5000/bpf/x:v1")
+	refused(t, err, image.ErrUnavailable, "plain HTTP to 192.168.1.10:5000 is not allowed")
+}
+
+type roundTrips func(*http.Request) (*http.Response, error)
+
+func (f roundTrips) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

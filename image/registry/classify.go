@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	remotetransport "github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/skep-dev/skep/image"
 )
@@ -33,7 +33,7 @@ func withheld(registry string, err error, report func(registry string, cause err
 // answeredBy reports whether an error is what a registry said of what it was asked
 // for: not what stands in its place, nor where it sent on to, nor how it was reached.
 func answeredBy(registry string, err error) bool {
-	var status *transport.Error
+	var status *remotetransport.Error
 	if !errors.As(err, &status) {
 		return !isNetwork(err) && !errors.Is(err, image.ErrSilent) || image.HasKind(err) && !errors.Is(err, image.ErrUnavailable)
 	}
@@ -92,7 +92,7 @@ func endOf(err error) (end error) {
 // kindOf never answers ErrMalformed: a registry's answer that could not be
 // verified says nothing about the digest.
 func kindOf(err error) error {
-	var status *transport.Error
+	var status *remotetransport.Error
 	if !errors.As(err, &status) {
 		return image.ErrUnavailable
 	}
@@ -117,7 +117,7 @@ func isNetwork(err error) bool {
 // status and the registry's own codes and messages, never the body: object
 // stores put access keys and signatures there.
 func describe(err error) string {
-	var status *transport.Error
+	var status *remotetransport.Error
 	if errors.As(err, &status) {
 		parts := []string{fmt.Sprintf("status %d %s", status.StatusCode, http.StatusText(status.StatusCode))}
 		for _, d := range status.Errors {

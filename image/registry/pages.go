@@ -22,7 +22,7 @@ const (
 	PageLimit = 16
 	// ListBytes bounds a list of referrers. It is decoded one manifest at a time, and
 	// holds what each says of itself: two times what a registry accepts as one.
-	ListBytes = 8 * mib
+	ListBytes = 8 << 20
 )
 
 // AnnotationMore marks a list of referrers that goes on beyond a bound.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	remotetransport "github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/test/fixture/images"
@@ -158,9 +158,9 @@ func TestClassify(t *testing.T) {
 	}{
 		"a timeout":             {request(context.DeadlineExceeded), image.ErrUnavailable, `get x: Get "https://blobs.example.com/x": context deadline exceeded`},
 		"an unexpected end":     {io.ErrUnexpectedEOF, image.ErrUnavailable, "get x: unexpected EOF"},
-		"a status":              {&transport.Error{StatusCode: 404}, image.ErrNotFound, "get x: status 404 Not Found"},
-		"a wrapped status":      {fmt.Errorf("a: %w", &transport.Error{StatusCode: 410}), image.ErrNotFound, "get x: status 410 Gone"},
-		"the registry's words":  {&transport.Error{StatusCode: 403, Errors: []transport.Diagnostic{{Code: "DENIED", Message: "see http://x/?t=SECRET", Detail: "SECRET"}}}, image.ErrUnauthorized, "get x: status 403 Forbidden; DENIED: see http://x/"},
+		"a status":              {&remotetransport.Error{StatusCode: 404}, image.ErrNotFound, "get x: status 404 Not Found"},
+		"a wrapped status":      {fmt.Errorf("a: %w", &remotetransport.Error{StatusCode: 410}), image.ErrNotFound, "get x: status 410 Gone"},
+		"the registry's words":  {&remotetransport.Error{StatusCode: 403, Errors: []remotetransport.Diagnostic{{Code: "DENIED", Message: "see http://x/?t=SECRET", Detail: "SECRET"}}}, image.ErrUnauthorized, "get x: status 403 Forbidden; DENIED: see http://x/"},
 		"an error with a kind":  {image.Malformed("it is odd"), image.ErrMalformed, "get x: it is odd"},
 		"a kind behind a URL":   {request(image.Malformed("see https://x/?SECRET")), image.ErrUnavailable, `get x: Get "https://blobs.example.com/x": see https://x/`},
 		"something quite other": {errors.New("strange\nthing"), image.ErrUnavailable, "get x: strange thing"},

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	remotetransport "github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/skep-dev/skep/image"
@@ -147,7 +147,7 @@ func worthGet(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	var status *transport.Error
+	var status *remotetransport.Error
 	if errors.As(err, &status) {
 		switch status.StatusCode {
 		case http.StatusMethodNotAllowed, http.StatusNotImplemented, http.StatusBadRequest:

@@ -44,7 +44,7 @@ func (t *Bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if before := sender(req); before != nil && leadsInside(before, req.URL) {
 		return nil, fmt.Errorf("redirect to %s is not allowed: %s is on another machine", req.URL.Host, before.Host)
 	}
-	t.Secrets.note(req)
+	t.Secrets.Note(req)
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		resp, err := t.Inner.RoundTrip(req)
 		if err == nil {

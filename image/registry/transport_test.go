@@ -11,12 +11,19 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/skep-dev/skep/image"
-	"github.com/skep-dev/skep/test/fixture/images"
 )
 
 // transportFunc is a function as an http.RoundTripper.
+// bounded is a transport under which a test that goes wrong ends soon.
+func bounded(change func(*Bounded)) *Bounded {
+	b := &Bounded{
+		Inner: &http.Transport{}, Answered: func(int) {}, Silence: 10 * time.Second, Attempts: 3, Backoff: time.Millisecond,
+		ManifestBytes: 4 << 20, LayerBytes: 64 << 20, Secrets: &Secrets{},
+	}
+	change(b)
+	return b
+}
+
 type transportFunc func(*http.Request) (*http.Response, error)
 
 func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -57,15 +64,15 @@ func TestRetries(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
-			transport := newTransport(quick(func(o *Options) {
-				o.Transport = transportFunc(func(*http.Request) (*http.Response, error) {
+			transport := bounded(func(o *Bounded) {
+				o.Inner = transportFunc(func(*http.Request) (*http.Response, error) {
 					asked++
 					if test.err != nil {
 						return nil, test.err
 					}
 					return answer(test.code, test.headers...), nil
 				})
-			}).withDefaults(), nil, &Secrets{})
+			})
 			ctx := t.Context()
 			if test.timeout > 0 {
 				var cancel context.CancelFunc
@@ -102,13 +109,13 @@ func TestRetries(t *testing.T) {
 
 func TestWaitsEndWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	transport := newTransport(quick(func(o *Options) {
+	transport := bounded(func(o *Bounded) {
 		o.Backoff = time.Hour
-		o.Transport = transportFunc(func(*http.Request) (*http.Response, error) {
+		o.Inner = transportFunc(func(*http.Request) (*http.Response, error) {
 			cancel()
 			return answer(503), nil
 		})
-	}).withDefaults(), nil, &Secrets{})
+	})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://registry.example.com/v2/", nil)
 	if err != nil {
 		t.Fatalf("request: %v", err)
@@ -136,7 +143,7 @@ func TestPlainHTTP(t *testing.T) {
 		"a name that begins like loopback": {"http://127.0.0.1.example.com/v2/", false},
 		"another scheme":                   {"file:///etc/passwd", false},
 	}
-	transport := newTransport(quick(func(o *Options) { o.InsecureRegistries = []string{"registry.lan:5000"} }).withDefaults(), nil, &Secrets{})
+	transport := bounded(func(o *Bounded) { o.Insecure = []string{"registry.lan:5000"} })
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			u, err := url.Parse(test.target)
@@ -152,32 +159,6 @@ func TestPlainHTTP(t *testing.T) {
 
 // TestInsecureRegistry goes over plain HTTP to a host by a name that is not
 // loopback, which only the option allows.
-func TestInsecureRegistry(t *testing.T) {
-	srv := images.Real(t)
-	// The name leads to the test's server, and its scheme stays what it is.
-	to := transportFunc(func(r *http.Request) (*http.Response, error) {
-		if r.URL.Scheme != "http" {
-			return nil, errors.New("nobody speaks TLS here")
-		}
-		r = r.Clone(r.Context())
-		r.URL.Host = srv.Host
-		return http.DefaultTransport.RoundTrip(r)
-	})
-	b := images.MustBuild(t, images.LittleEndian, image.BuildOptions{})
-	trusting := newTestClient(t, func(o *Options) { o.Transport, o.InsecureRegistries = to, []string{"registry.lan:5000"} })
-	r := mustPush(t, trusting, "registry.lan:5000/bpf/x:v1", b)
-	mustPull(t, trusting, r)
-	d, err := r.ByDigest()
-	if err != nil || d.Context().Scheme() != "http" {
-		t.Errorf("ByDigest gives scheme %s, %v; want http", d.Context().Scheme(), err)
-	}
-	wary := newTestClient(t, func(o *Options) { o.Transport = to })
-	_, err = wary.Resolve(t.Context(), "registry.lan:5000/bpf/x:v1")
-	refused(t, err, image.ErrUnavailable, "TLS")
-	_, err = wary.Resolve(t.Context(), "192.168.1.10:5000/bpf/x:v1")
-	refused(t, err, image.ErrUnavailable, "plain HTTP to 192.168.1.10:5000 is not allowed")
-}
-
 func TestBodiesAreBounded(t *testing.T) {
 	tests := map[string]struct {
 		path   string
@@ -192,12 +173,12 @@ func TestBodiesAreBounded(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			transport := newTransport(quick(func(o *Options) {
+			transport := bounded(func(o *Bounded) {
 				o.ManifestBytes, o.LayerBytes = 100, 1000
-				o.Transport = transportFunc(func(*http.Request) (*http.Response, error) {
+				o.Inner = transportFunc(func(*http.Request) (*http.Response, error) {
 					return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", test.length)))}, nil
 				})
-			}).withDefaults(), nil, &Secrets{})
+			})
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://registry.example.com"+test.path, nil)
 			if err != nil {
 				t.Fatalf("request: %v", err)

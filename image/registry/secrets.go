@@ -46,8 +46,8 @@ type secret struct {
 	forms []string
 }
 
-// note keeps what a request shows.
-func (s *Secrets) note(req *http.Request) {
+// Note keeps what a request shows.
+func (s *Secrets) Note(req *http.Request) {
 	for _, plain := range shownBy(req) {
 		s.keep(plain)
 	}
