@@ -50,6 +50,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	gatemetrics "github.com/skep-dev/skep/gate/metrics"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/kubeauth"
 	"github.com/skep-dev/skep/policies"
@@ -172,7 +173,7 @@ func (o Options) registries(room int64, counts *gatemetrics.Metrics) (*registry.
 // have a controller ask what it reaches inside.
 func (o Options) allowedRegistries() []string {
 	if len(o.AllowedRegistries) == 0 {
-		return []string{registry.AnyPublic}
+		return []string{transport.AnyPublic}
 	}
 	return o.AllowedRegistries
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -54,7 +55,7 @@ func imageRefusal(object string, err error) error {
 	if errors.Is(err, image.ErrNotFound) {
 		r.missing, fix = err, "check the tag or the digest of the reference, or push the image"
 	}
-	if refused := (*registry.NotAllowedError)(nil); errors.As(err, &refused) {
+	if refused := (*transport.NotAllowedError)(nil); errors.As(err, &refused) {
 		fix = "to allow it, add --allowed-registry " + refused.Pattern + "; the first one that is given ends the default, --allowed-registry '*'"
 	}
 	r.add("resolve/image", "spec.bytecode.image", fix, "%v", err)

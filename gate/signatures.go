@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/image"
-	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 )
@@ -173,7 +173,7 @@ func (e *Evaluator) find(ctx context.Context, trust *signing.Trust, r Resolved) 
 // collectAgain asks the registry for what is missing from what was collected before, which goes on
 // to count where the registry cannot be asked and is excused.
 func (e *Evaluator) collectAgain(ctx context.Context, trust *signing.Trust, r Resolved, have collectedAt, excused bool) (collectedAt, Origin, error) {
-	noting, answered := registry.Answers(ctx)
+	noting, answered := transport.Answers(ctx)
 	now, err := e.collectRest(noting, trust, r, have)
 	err = ignoreSignerRepositories(err)
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) && !errors.Is(err, image.ErrNotAsked) {

@@ -31,6 +31,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
@@ -236,7 +237,7 @@ func (s *stage) open(change ...func(*Options)) *Host {
 	s.t.Helper()
 	o := Options{
 		Source: s.defs, Policies: []string{s.policies}, Signers: []string{s.signersFile},
-		State: s.state, BPFFS: s.bpffs, AllowedRegistries: []string{registry.AnyPublic, "127.0.0.1:*", "localhost:*"}, Log: slog.New(slog.DiscardHandler),
+		State: s.state, BPFFS: s.bpffs, AllowedRegistries: []string{transport.AnyPublic, "127.0.0.1:*", "localhost:*"}, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return s.now },
 	}
 	for _, c := range change {

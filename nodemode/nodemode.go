@@ -26,6 +26,7 @@ import (
 	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/nodemode/diskmemory"
 	"github.com/skep-dev/skep/nodemode/evaluations"
@@ -407,7 +408,7 @@ func (h *Host) DryRun() bool { return h.agent == nil }
 // have a process of root ask what it reaches inside.
 func allowedRegistries(listed []string) []string {
 	if len(listed) == 0 {
-		return []string{registry.AnyPublic}
+		return []string{transport.AnyPublic}
 	}
 	return listed
 }

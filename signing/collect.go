@@ -22,6 +22,7 @@ import (
 
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/transport"
 )
 
 // What Collect takes in at most for one digest, from the referrers and from the
@@ -391,7 +392,7 @@ func gatherFrom(ctx context.Context, source Source, repository, digest string) (
 		return Collected{}, fmt.Errorf("digest %q: %w", digest, err)
 	}
 	// What answers there says nothing of the image's own registry.
-	ctx, _ = registry.Answers(ctx)
+	ctx, _ = transport.Answers(ctx)
 	from, err := source.Elsewhere(repository, digest)
 	if err != nil {
 		return Collected{}, err

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/test/fixture/images"
 )
 
@@ -69,7 +70,7 @@ func TestARefusalSaysWhyWhereItIsNotWithheld(t *testing.T) {
 	} {
 		client := newTestClient(t, func(o *Options) { o.AllowedRegistries = c.patterns })
 		_, err := client.Parse(reference)
-		why := (*NotAllowedError)(nil)
+		why := (*transport.NotAllowedError)(nil)
 		if !errors.As(err, &why) || why.Pattern != c.pattern {
 			t.Errorf("%s: %v, %+v", reference, err, why)
 			continue

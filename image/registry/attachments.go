@@ -6,6 +6,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/transport"
 )
 
 // Attachments reads and writes what belongs to one image, in its registry or
@@ -17,7 +18,7 @@ type Attachments struct {
 	from    attachments
 	to      sink
 	digest  v1.Hash
-	secrets *Secrets
+	secrets *transport.Secrets
 }
 
 // Attachments opens those of r. It asks the registry nothing yet.

@@ -9,6 +9,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/transport"
 )
 
 // sink is where an image's parts go. Blobs come before the manifests that name
@@ -151,7 +152,7 @@ func (c *Client) copyAttached(ctx context.Context, src attachments, dst sink, di
 		return image.Malformed("copy referrers of %s: their number %d is more than the limit of %d", digest, len(referrers), c.options.IndexEntries)
 	}
 	if more {
-		return image.Malformed("copy referrers of %s: the list of them is longer than the limit of %d pages or %d bytes", digest, PageLimit, ListBytes)
+		return image.Malformed("copy referrers of %s: the list of them is longer than the limit of %d pages or %d bytes", digest, transport.PageLimit, transport.ListBytes)
 	}
 	for _, d := range referrers {
 		if err := c.transfer(ctx, src, dst, d.Digest, "", true); err != nil {

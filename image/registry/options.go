@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/skep-dev/skep/image/disk"
+	"github.com/skep-dev/skep/image/transport"
 )
 
 // Options say how a Client reaches registries and what it accepts from them.
@@ -160,13 +161,13 @@ func (o Options) check() error {
 // share one cache directory.
 type Client struct {
 	options   Options
-	allowed   *Allowed
+	allowed   *transport.Allowed
 	pullers   *pullers
 	pusher    *remote.Pusher
 	cache     *disk.Cache
 	budget    *budget
 	malformed *malformedImages
-	secrets   *Secrets
+	secrets   *transport.Secrets
 	// described are images that were read, for its platform.
 	described *descriptions
 	// tenant is whom it reads for; empty where that is nobody in particular.
@@ -179,15 +180,15 @@ func NewClient(options Options) (*Client, error) {
 	if err := options.check(); err != nil {
 		return nil, err
 	}
-	names, err := ParseAllowed(options.AllowedRegistries, options.InsecureRegistries)
+	names, err := transport.ParseAllowed(options.AllowedRegistries, options.InsecureRegistries)
 	if err != nil {
 		return nil, err
 	}
 	o := options.withDefaults()
 	if own, ok := o.Transport.(*http.Transport); ok && options.Transport == nil {
-		Guard(own, names)
+		transport.Guard(own, names)
 	}
-	c := &Client{options: o, allowed: names, budget: newBudget(o), malformed: &malformedImages{}, secrets: &Secrets{}, described: &descriptions{}}
+	c := &Client{options: o, allowed: names, budget: newBudget(o), malformed: &malformedImages{}, secrets: &transport.Secrets{}, described: &descriptions{}}
 	how := []remote.Option{
 		remote.WithAuthFromKeychain(o.Keychain),
 		remote.WithTransport(newTransport(o, names, c.secrets)),
@@ -213,8 +214,8 @@ func NewClient(options Options) (*Client, error) {
 }
 
 // newTransport is the way to registries under the options.
-func newTransport(o Options, a *Allowed, s *Secrets) *Bounded {
-	return &Bounded{
+func newTransport(o Options, a *transport.Allowed, s *transport.Secrets) *transport.Bounded {
+	return &transport.Bounded{
 		Inner: o.Transport, Answered: o.Answered, Silence: o.Silence, Attempts: o.Attempts, Backoff: o.Backoff,
 		ManifestBytes: o.ManifestBytes, LayerBytes: o.LayerBytes, Insecure: o.InsecureRegistries, Allowed: a, Secrets: s,
 	}

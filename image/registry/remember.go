@@ -24,7 +24,7 @@ type Remembered struct {
 // Remember hands on an image that was pulled; false where the cache does not
 // have all of it, or has more than most bytes.
 func (s *Shared) Remember(ctx context.Context, img image.Resolved, most int) (Remembered, bool) {
-	known, open := s.own.cache.Linked(img)
+	known, open := s.own.Cache().Linked(img)
 	if !known {
 		return Remembered{}, false
 	}
@@ -38,7 +38,7 @@ func (s *Shared) Remember(ctx context.Context, img image.Resolved, most int) (Re
 // recall fills the cache with an image that is remembered elsewhere; false where
 // it is not.
 func (s *Shared) recall(ctx context.Context, img image.Resolved) bool {
-	if s.options.Recall == nil || s.own.cache == nil {
+	if s.options.Recall == nil || s.own.Cache() == nil {
 		return false
 	}
 	r, ok := s.options.Recall(ctx, img)
@@ -46,7 +46,7 @@ func (s *Shared) recall(ctx context.Context, img image.Resolved) bool {
 		return false
 	}
 	for _, blob := range r.Blobs {
-		if s.own.cache.Put(image.Sum(blob), blob) != nil {
+		if s.own.Cache().Put(image.Sum(blob), blob) != nil {
 			return false
 		}
 	}
@@ -55,5 +55,5 @@ func (s *Shared) recall(ctx context.Context, img image.Resolved) bool {
 		return false
 	}
 	pulled.Release()
-	return s.own.cache.Link(img, r.Open) == nil
+	return s.own.Cache().Link(img, r.Open) == nil
 }

@@ -15,7 +15,7 @@ import (
 // has, changed.
 func (w *sharing) another(t *testing.T, change func(*Remembered)) *Shared {
 	t.Helper()
-	empty := newTestClient(t, cachedIn(t.TempDir()), func(o *Options) { o.Attempts = 1 })
+	empty := newClient(t, cachedAt(t.TempDir()), func(o *Options) { o.Attempts = 1 })
 	return NewShared(empty, SharedOptions{Recall: func(ctx context.Context, r image.Resolved) (Remembered, bool) {
 		kept, ok := w.shared.Remember(ctx, r, 1<<20)
 		if change != nil {

@@ -161,7 +161,7 @@ func (s *Shared) noteAway(registry string) {
 // Open reports whether everybody may read an image that was pulled, and not only
 // who showed credentials of their own.
 func (s *Shared) Open(img image.Resolved) bool {
-	_, open := s.own.cache.Linked(img)
+	_, open := s.own.Cache().Linked(img)
 	return open
 }
 
@@ -260,7 +260,7 @@ func (r *Reader) Describe(ctx context.Context, img image.Resolved) (*Image, erro
 
 // read pulls or describes.
 func (r *Reader) read(ctx context.Context, img image.Resolved, read func(*Client, context.Context, image.Resolved, disk.Reading) (*Image, error)) (*Image, error) {
-	cache := r.shared.own.cache
+	cache := r.shared.own.Cache()
 	if r.sealed && cache != nil {
 		pulled, err := read(r.shared.own, ctx, img, disk.FromCache)
 		if errors.Is(err, image.ErrNotFound) && r.shared.recall(ctx, img) {
@@ -337,7 +337,7 @@ func (r *Reader) permit(ctx context.Context, img image.Resolved, open bool) erro
 	if err == nil {
 		err = r.took(k, img)
 		if k.own() {
-			err = errors.Join(err, r.shared.own.cache.Link(img, true))
+			err = errors.Join(err, r.shared.own.Cache().Link(img, true))
 		}
 		return err
 	}

@@ -12,11 +12,37 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/disk"
 	"github.com/skep-dev/skep/test/fixture/images"
 )
+
+// nobody keeps the credentials of whoever runs the tests out of them.
+type nobody struct{}
+
+func (nobody) Resolve(authn.Resource) (authn.Authenticator, error) { return authn.Anonymous, nil }
+
+// newClient makes a client under which a test that goes wrong ends soon.
+func newClient(t *testing.T, change ...func(*Options)) *Client {
+	t.Helper()
+	o := Options{
+		Keychain: nobody{}, Timeout: 20 * time.Second, Silence: 10 * time.Second, Backoff: time.Millisecond,
+		Platform: v1.Platform{OS: "linux", Architecture: "amd64"},
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	c, err := NewClient(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// cachedAt makes a client keep a cache in a folder.
+func cachedAt(dir string) func(*Options) { return func(o *Options) { o.CacheDir = dir } }
 
 // private is a registry that lets in whom it knows, by user and password, and
 // repeats to the others what they showed.
@@ -86,13 +112,13 @@ type sharing struct {
 func newSharing(t *testing.T) *sharing {
 	t.Helper()
 	w := &sharing{private: newPrivate(t), now: time.Now()}
-	owner := newTestClient(t, func(o *Options) { o.Keychain = shows{w.Host, "owner", "owners-password"} })
+	owner := newClient(t, func(o *Options) { o.Keychain = shows{w.Host, "owner", "owners-password"} })
 	w.ref = w.Host + "/bpf/app:v1"
 	var err error
 	if w.image, err = owner.Push(t.Context(), w.ref, images.MustBuild(t, images.LittleEndian, image.BuildOptions{})); err != nil {
 		t.Fatal(err)
 	}
-	w.client = newTestClient(t, cachedIn(t.TempDir()), func(o *Options) { o.Attempts = 1 })
+	w.client = newClient(t, cachedAt(t.TempDir()), func(o *Options) { o.Attempts = 1 })
 	w.shared = NewShared(w.client, SharedOptions{Now: func() time.Time { return w.now }})
 	w.Taken()
 	return w
@@ -360,12 +386,12 @@ func TestLinksGoWithTheirImages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	prune(disk.PruneOptions{MaxBytes: mib})
-	if known, _ := w.client.cache.Linked(w.image); !known {
+	prune(disk.PruneOptions{MaxBytes: 1 << 20})
+	if known, _ := w.client.Cache().Linked(w.image); !known {
 		t.Error("the link of an image in the cache went")
 	}
 	prune(disk.PruneOptions{})
-	if known, _ := w.client.cache.Linked(w.image); known {
+	if known, _ := w.client.Cache().Linked(w.image); known {
 		t.Error("the link of an image that went stayed")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/transport"
 )
 
 // attachments is where signatures and the like of an image come from.
@@ -30,7 +31,7 @@ type attachments interface {
 type registrySource struct {
 	puller  *remote.Puller
 	repo    name.Repository
-	secrets *Secrets
+	secrets *transport.Secrets
 	// report is Options.Unreachable.
 	report func(registry string, cause error)
 }
@@ -117,7 +118,7 @@ func (s *registrySource) Referrers(ctx context.Context, digest v1.Hash) (found [
 	if err != nil {
 		return nil, false, s.classify("list referrers of", ref, err)
 	}
-	return list.Manifests, list.Annotations[AnnotationMore] != "", nil
+	return list.Manifests, list.Annotations[transport.AnnotationMore] != "", nil
 }
 
 // head asks what a reference stands for: one HEAD, and a GET where the registry
@@ -163,7 +164,7 @@ func worthGet(ctx context.Context, err error) bool {
 type registrySink struct {
 	pusher  *remote.Pusher
 	repo    name.Repository
-	secrets *Secrets
+	secrets *transport.Secrets
 }
 
 func (s *registrySink) PutBlob(ctx context.Context, d v1.Descriptor, data []byte) (err error) {

@@ -19,7 +19,7 @@ import (
 	"github.com/go-git/go-git/v5/storage"
 	"github.com/go-git/go-git/v5/storage/memory"
 
-	"github.com/skep-dev/skep/image/registry"
+	imagetransport "github.com/skep-dev/skep/image/transport"
 )
 
 // gitSource takes the tree of one ref out of a repository that open brings up
@@ -275,7 +275,7 @@ func (r *gitRemote) told(err error, auth transport.AuthMethod) error {
 	if basic, ok := auth.(*githttp.BasicAuth); ok {
 		secrets = append(secrets, basic.Password)
 	}
-	if registry.Repeats(err.Error(), secrets...) {
+	if imagetransport.Repeats(err.Error(), secrets...) {
 		return errors.New("the server's answer repeats a secret; its words are left out")
 	}
 	return err

@@ -1,4 +1,9 @@
-package registry
+// Package transport is the one way to registries: an HTTP transport with bounds.
+//
+// It owns which hosts may be asked and dialled, how long and how large an answer may be,
+// what is tried again, and the secrets that were shown, which no answer may repeat. It knows
+// no image.
+package transport
 
 import (
 	"context"
