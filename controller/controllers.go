@@ -49,6 +49,7 @@ import (
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
 	gatemetrics "github.com/skep-dev/skep/gate/metrics"
+	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/intent"
@@ -315,9 +316,9 @@ func newElector(mgr ctrl.Manager, o Options, recorder events.EventRecorder) (*le
 
 // remembering joins what replicas remember of images with where they read them:
 // each fills the other.
-func remembering(c client.Client, ring *sealing.Ring, registries *registry.Client) (*imagestore.Memory, *registry.Shared) {
+func remembering(c client.Client, ring *sealing.Ring, registries *registry.Client) (*imagestore.Memory, *access.Shared) {
 	memory := &imagestore.Memory{Client: c, Keys: ring.Keys, Gather: time.Second}
-	shared := registry.NewShared(registries, registry.SharedOptions{Recall: memory.Recall})
+	shared := access.NewShared(registries, access.SharedOptions{Recall: memory.Recall})
 	memory.Remember, memory.Open = shared.Remember, shared.Open
 	return memory, shared
 }

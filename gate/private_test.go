@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/image/registry"
 )
 
@@ -42,8 +43,8 @@ func TestWhatAPullSecretOpensIsNotHandedOn(t *testing.T) {
 	if w.client, err = registry.NewClient(registry.Options{CacheDir: t.TempDir(), Transport: &locked{world: w, repository: "bpf/xdp-pass"}}); err != nil {
 		t.Fatal(err)
 	}
-	shared, j := registry.NewShared(w.client, registry.SharedOptions{}), w.evaluator()
-	evaluator := func(ref, program string, credentials ...registry.Credential) {
+	shared, j := access.NewShared(w.client, access.SharedOptions{}), w.evaluator()
+	evaluator := func(ref, program string, credentials ...access.Credential) {
 		t.Helper()
 		v, err := j.Evaluate(t.Context(), gate.Request{Application: app(ref, program, onEth0()), Reader: shared.Reader("team-a", nil, credentials...)})
 		if err != nil || !v.Allowed() {
@@ -51,7 +52,7 @@ func TestWhatAPullSecretOpensIsNotHandedOn(t *testing.T) {
 		}
 	}
 	for range 2 {
-		evaluator(private, "xdp_pass", registry.Credential{Name: "Secret team-a/pull", Keychain: password{}})
+		evaluator(private, "xdp_pass", access.Credential{Name: "Secret team-a/pull", Keychain: password{}})
 	}
 	if len(w.memory) != 0 {
 		t.Errorf("%d entries are stored of an image that only a Secret opens", len(w.memory))

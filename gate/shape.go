@@ -11,7 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
-	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 )
@@ -26,7 +26,7 @@ type Request struct {
 	Namespace policies.Namespace
 	// Reader reads the image with the application's own credentials; nil means the
 	// Judge's Images.
-	Reader *registry.Reader
+	Reader *access.Reader
 	// Digest is what the image's tag stood for when this generation was first
 	// evaluated, as sha256:…. Empty means to ask the registry now.
 	Digest string

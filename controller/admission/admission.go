@@ -28,7 +28,7 @@ import (
 	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/access"
 )
 
 // The paths below which is served what nobody finds who was not told, the name of
@@ -108,7 +108,7 @@ type Parts struct {
 	Evaluator *gate.Evaluator
 	Keeper    *policy.Keeper
 	// Images is the reconcilers' own too; see Validator.
-	Images func(context.Context, v1alpha1.Application) *registry.Reader
+	Images func(context.Context, v1alpha1.Application) *access.Reader
 	// Certificates is what Options.Server was given.
 	Certificates *Certificates
 	// Metrics is where metrics are registered.

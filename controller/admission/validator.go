@@ -23,7 +23,7 @@ import (
 	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/text"
@@ -42,7 +42,7 @@ type Validator struct {
 	Keeper    *policy.Keeper
 	// Images reads an application's image with the pull Secrets it names; nil
 	// means as the Evaluator does.
-	Images func(context.Context, v1alpha1.Application) *registry.Reader
+	Images func(context.Context, v1alpha1.Application) *access.Reader
 	// Budget is how long one request may take to learn what is not known.
 	Budget  time.Duration
 	Metrics *Metrics

@@ -31,7 +31,7 @@ import (
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/controller/rollout"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/lifecycle"
 )
 
@@ -46,7 +46,7 @@ type Reconciler struct {
 	Keeper    *policy.Keeper
 	// Images reads an application's image with the pull Secrets it names; nil
 	// means as the Evaluator does.
-	Images func(context.Context, v1alpha1.Application) *registry.Reader
+	Images func(context.Context, v1alpha1.Application) *access.Reader
 	// Intents are what agents act on.
 	Intents *intents.Store
 	// Events tells people; Metrics counts.

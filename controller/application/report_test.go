@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
@@ -227,8 +228,8 @@ func TestATagThatMovedIsToldAndNotFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shared := registry.NewShared(registries, registry.SharedOptions{})
-	b.Images = func(context.Context, v1alpha1.Application) *registry.Reader { return shared.Reader("", nil) }
+	shared := access.NewShared(registries, access.SharedOptions{})
+	b.Images = func(context.Context, v1alpha1.Application) *access.Reader { return shared.Reader("", nil) }
 	app := b.application("app")
 	b.reconcile(app.Identity())
 	first := b.intent(app).ImageDigest

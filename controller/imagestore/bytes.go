@@ -10,7 +10,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/image"
-	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/access"
 )
 
 // payloadType is the DSSE type of an image in a BpfImage. The seal says that a
@@ -33,19 +33,19 @@ func repositoryOf(r image.Resolved) string {
 }
 
 // Recall is an image that a replica pulled, this one or another, before or after
-// a restart; false where none that is kept did. It is registry.SharedOptions.Recall.
-func (m *Memory) Recall(ctx context.Context, r image.Resolved) (registry.Remembered, bool) {
+// a restart; false where none that is kept did. It is access.SharedOptions.Recall.
+func (m *Memory) Recall(ctx context.Context, r image.Resolved) (access.Remembered, bool) {
 	var o v1alpha1.BpfImage
 	if err := m.Client.Get(ctx, client.ObjectKey{Name: objectName(r.Digest)}, &o); err != nil {
-		return registry.Remembered{}, false
+		return access.Remembered{}, false
 	}
 	return m.unseal(o.Spec.Memory[placeOf(r)])
 }
 
 // unseal opens what seal made; false where it is nothing, or its seal does not
 // hold.
-func (m *Memory) unseal(packed []byte) (registry.Remembered, bool) {
-	var kept registry.Remembered
+func (m *Memory) unseal(packed []byte) (access.Remembered, bool) {
+	var kept access.Remembered
 	if len(packed) == 0 || m.Keys == nil {
 		return kept, false
 	}

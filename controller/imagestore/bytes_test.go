@@ -11,7 +11,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/image"
-	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/test/fixture/seals"
 )
 
@@ -27,13 +27,13 @@ func TestAnImageIsKeptForTheReplicasAndNobodyElse(t *testing.T) {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	of := func(digit string, open bool) (image.Resolved, registry.Remembered) {
+	of := func(digit string, open bool) (image.Resolved, access.Remembered) {
 		r := image.Resolved{Registry: "registry.example.com", Repository: "bpf/app", Digest: "sha256:" + strings.Repeat(digit, 64)}
-		return r, registry.Remembered{Registry: r.Registry, Repository: r.Repository, Digest: r.Digest, Open: open, Blobs: [][]byte{[]byte("layer " + digit)}}
+		return r, access.Remembered{Registry: r.Registry, Repository: r.Repository, Digest: r.Digest, Open: open, Blobs: [][]byte{[]byte("layer " + digit)}}
 	}
 	asked := 0
 	m := &Memory{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Keys: newKeys(t)}
-	m.Remember = func(_ context.Context, r image.Resolved, most int) (registry.Remembered, bool) {
+	m.Remember = func(_ context.Context, r image.Resolved, most int) (access.Remembered, bool) {
 		asked++
 		_, kept := of(r.Digest[7:8], !strings.HasPrefix(r.Digest, "sha256:b"))
 		return kept, most == maxBlobs

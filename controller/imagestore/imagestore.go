@@ -28,7 +28,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/image"
-	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/access"
 )
 
 // The bounds of what is kept of one image in one repository, packed and
@@ -56,7 +56,7 @@ type Memory struct {
 	MaxImages, MaxBytes int
 	// Remember is an image as this replica's cache has it, and Keys seal it; where
 	// one is nil, no image's bytes are kept.
-	Remember func(ctx context.Context, r image.Resolved, most int) (registry.Remembered, bool)
+	Remember func(ctx context.Context, r image.Resolved, most int) (access.Remembered, bool)
 	Keys     func() sealing.Keys
 
 	// Open reports whether everybody may read an image: of others nothing is written

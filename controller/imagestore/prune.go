@@ -22,7 +22,7 @@ type Pruner struct {
 	Reader client.Reader
 	// Open opens an intent's seal; false where it does not hold. Needed.
 	Open func(*v1alpha1.BpfIntent) (intent.Payload, bool)
-	// Cache is what to prune; *registry.Cache is one. Needed.
+	// Cache is what to prune; *disk.Cache is one. Needed.
 	Cache interface {
 		Prune(context.Context, disk.PruneOptions) (disk.Pruned, error)
 	}

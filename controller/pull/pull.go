@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -33,13 +33,13 @@ type Secrets struct {
 	// Namespace is Skep's own.
 	Namespace string
 	// Shared is what all applications read from. Needed.
-	Shared *registry.Shared
+	Shared *access.Shared
 }
 
 // Reader reads the image of an application. Where a Secret that it names cannot
 // be had, every use of the Reader says so.
-func (s *Secrets) Reader(ctx context.Context, app v1alpha1.Application) *registry.Reader {
-	var credentials []registry.Credential
+func (s *Secrets) Reader(ctx context.Context, app v1alpha1.Application) *access.Reader {
+	var credentials []access.Credential
 	var errs []error
 	party := app.Identity().Namespace
 	for _, named := range app.Body().Bytecode.ImagePullSecrets {
@@ -83,23 +83,23 @@ func (s *Secrets) Again(ctx context.Context, p intent.Payload) error {
 }
 
 // credential is what one Secret holds.
-func (s *Secrets) credential(ctx context.Context, key types.NamespacedName) (registry.Credential, error) {
+func (s *Secrets) credential(ctx context.Context, key types.NamespacedName) (access.Credential, error) {
 	var secret corev1.Secret
 	switch err := s.Live.Get(ctx, key, &secret); {
 	case apierrors.IsNotFound(err):
-		return registry.Credential{}, fmt.Errorf("get Secret %s: it is not there: create it, or take it out of spec.bytecode.imagePullSecrets", key)
+		return access.Credential{}, fmt.Errorf("get Secret %s: it is not there: create it, or take it out of spec.bytecode.imagePullSecrets", key)
 	case apierrors.IsForbidden(err):
-		return registry.Credential{}, fmt.Errorf("get Secret %s: Skep may not read it: let it by the chart's registries.pullSecretNamespaces, or by a Role for this Secret", key)
+		return access.Credential{}, fmt.Errorf("get Secret %s: Skep may not read it: let it by the chart's registries.pullSecretNamespaces, or by a Role for this Secret", key)
 	case err != nil:
-		return registry.Credential{}, fmt.Errorf("get Secret %s: %w", key, err)
+		return access.Credential{}, fmt.Errorf("get Secret %s: %w", key, err)
 	}
 	if secret.Type != corev1.SecretTypeDockerConfigJson {
-		return registry.Credential{}, fmt.Errorf("read Secret %s: it is of type %s: name one of type %s", key, secret.Type, corev1.SecretTypeDockerConfigJson)
+		return access.Credential{}, fmt.Errorf("read Secret %s: it is of type %s: name one of type %s", key, secret.Type, corev1.SecretTypeDockerConfigJson)
 	}
 	keychain, err := kubernetes.NewFromPullSecrets(ctx, []corev1.Secret{secret})
 	if err != nil {
 		// The cause may repeat a piece of what is in the Secret.
-		return registry.Credential{}, fmt.Errorf("read Secret %s: it holds no Docker configuration: create it with kubectl create secret docker-registry", key)
+		return access.Credential{}, fmt.Errorf("read Secret %s: it holds no Docker configuration: create it with kubectl create secret docker-registry", key)
 	}
-	return registry.Credential{Name: "Secret " + key.String(), Keychain: keychain}, nil
+	return access.Credential{Name: "Secret " + key.String(), Keychain: keychain}, nil
 }

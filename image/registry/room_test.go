@@ -30,10 +30,9 @@ func TestNoMoreObjectsAreOpenThanAllowed(t *testing.T) {
 	srv := images.Real(t)
 	c := newTestClient(t, cachedIn(t.TempDir()), func(o *Options) { o.Objects = 2 })
 	r := mustPush(t, c, srv.Host+"/bpf/one:v1", images.MustBuild(t, images.LittleEndian, image.BuildOptions{}))
-	shared := NewShared(c, SharedOptions{})
 	first, second := mustPull(t, c, r), mustPull(t, c, r)
 	for name, pull := range map[string]func(context.Context, image.Resolved) (*Image, error){
-		"by the client": c.Pull, "by a party": shared.Reader("team-a", nil).Pull,
+		"by the client": c.Pull, "for a tenant": c.For("team-a").Pull,
 	} {
 		_, err := pull(soon(t), r)
 		refused(t, err, image.ErrUnavailable, "wait for room")
@@ -61,18 +60,9 @@ func TestNoMoreObjectsAreOpenThanAllowed(t *testing.T) {
 		refused(t, err, image.ErrMalformed, "read archive")
 	}
 	mustPull(t, c, r).Release()
-	if _, ok := shared.Remember(t.Context(), r, mib); ok {
-		t.Error("an image is remembered that no party pulled")
-	}
-	reader := shared.Reader("team-a", nil)
 	for range 4 {
-		pulled, err := reader.Pull(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pulled.Release()
-		if _, ok := shared.Remember(t.Context(), r, mib); !ok {
-			t.Error("what a party pulled is not remembered")
+		if _, err := c.Blobs(t.Context(), r, mib); err != nil {
+			t.Error(err)
 		}
 	}
 }
@@ -221,11 +211,10 @@ func TestNoRegistryAndNoPartyTakesAllRoomForLayers(t *testing.T) {
 	c := newTestClient(t, cachedIn(t.TempDir()), func(o *Options) {
 		o.LayersBytes, o.Silence, o.Timeout = 9*mib, time.Minute, 2*time.Minute
 	})
-	shared := NewShared(c, SharedOptions{})
 	pull := func(party string, r image.Resolved) <-chan error {
 		done := make(chan error, 1)
 		go func() {
-			pulled, err := shared.Reader(party, nil).Pull(t.Context(), r)
+			pulled, err := c.For(party).Pull(t.Context(), r)
 			if err == nil {
 				pulled.Release()
 			}

@@ -1,4 +1,8 @@
-package registry
+// Package access decides which tenant may read which image.
+//
+// It owns what each tenant has shown a right to, and when. It reads through one client of
+// package registry, whose cache knows no tenants.
+package access
 
 import (
 	"cmp"
@@ -20,6 +24,7 @@ import (
 	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/disk"
+	"github.com/skep-dev/skep/image/registry"
 )
 
 // Shared lets parties that may not all read the same use one Client. The
@@ -32,7 +37,7 @@ import (
 // A party is let read a repository's image only with credentials that the
 // registry took: some of its own, lately, or the Client's, which are everybody's.
 type Shared struct {
-	own     *Client
+	own     *registry.Client
 	options SharedOptions
 	salt    [sha256.Size]byte
 
@@ -85,7 +90,7 @@ type right struct {
 }
 
 // NewShared shares a client whose own credentials are everybody's.
-func NewShared(own *Client, o SharedOptions) *Shared {
+func NewShared(own *registry.Client, o SharedOptions) *Shared {
 	o.FreshFor = cmp.Or(o.FreshFor, 10*time.Minute)
 	o.StaleFor = cmp.Or(o.StaleFor, 24*time.Hour)
 	o.Now = clock.OrSystem(o.Now)
@@ -195,7 +200,7 @@ type Reader struct {
 	mu sync.Mutex
 	// chosen are the clients that were let read an image, by its digest; opened
 	// are those made so far, by the name of their credential.
-	chosen, opened map[string]*Client
+	chosen, opened map[string]*registry.Client
 }
 
 // Reader reads for a party. Its credentials are tried in their order, and the
@@ -203,7 +208,7 @@ type Reader struct {
 // nothing: broken is the answer to everything.
 func (s *Shared) Reader(party string, broken error, credentials ...Credential) *Reader {
 	return &Reader{shared: s, tenant: party, broken: broken, credentials: credentials,
-		chosen: map[string]*Client{}, opened: map[string]*Client{"": s.own.For(party)}}
+		chosen: map[string]*registry.Client{}, opened: map[string]*registry.Client{"": s.own.For(party)}}
 }
 
 // Sealed reads for the party what it showed a right to before: what is in the
@@ -230,7 +235,7 @@ func (r *Reader) Resolve(ctx context.Context, reference string) (image.Resolved,
 		return parsed, err
 	}
 	var resolved image.Resolved
-	k, err := r.try(ctx, parsed, func(c *Client) (err error) {
+	k, err := r.try(ctx, parsed, func(c *registry.Client) (err error) {
 		resolved, err = c.Resolve(ctx, reference)
 		return err
 	})
@@ -249,17 +254,17 @@ func (r *Reader) Pin(reference, digest string) (image.Resolved, error) {
 }
 
 // Pull is Client.Pull, once the party has shown its right.
-func (r *Reader) Pull(ctx context.Context, img image.Resolved) (*Image, error) {
-	return r.read(ctx, img, (*Client).PullVia)
+func (r *Reader) Pull(ctx context.Context, img image.Resolved) (*registry.Image, error) {
+	return r.read(ctx, img, (*registry.Client).PullVia)
 }
 
 // Describe is Client.Describe, once the party has shown its right.
-func (r *Reader) Describe(ctx context.Context, img image.Resolved) (*Image, error) {
-	return r.read(ctx, img, (*Client).DescribeVia)
+func (r *Reader) Describe(ctx context.Context, img image.Resolved) (*registry.Image, error) {
+	return r.read(ctx, img, (*registry.Client).DescribeVia)
 }
 
 // read pulls or describes.
-func (r *Reader) read(ctx context.Context, img image.Resolved, read func(*Client, context.Context, image.Resolved, disk.Reading) (*Image, error)) (*Image, error) {
+func (r *Reader) read(ctx context.Context, img image.Resolved, read func(*registry.Client, context.Context, image.Resolved, disk.Reading) (*registry.Image, error)) (*registry.Image, error) {
 	cache := r.shared.own.Cache()
 	if r.sealed && cache != nil {
 		pulled, err := read(r.shared.own, ctx, img, disk.FromCache)
@@ -280,8 +285,8 @@ func (r *Reader) read(ctx context.Context, img image.Resolved, read func(*Client
 		}
 		return read(r.client(img), ctx, img, disk.ThroughCache)
 	}
-	var pulled *Image
-	k, err := r.try(ctx, img, func(c *Client) (err error) {
+	var pulled *registry.Image
+	k, err := r.try(ctx, img, func(c *registry.Client) (err error) {
 		pulled, err = c.PullVia(ctx, img, disk.PastCache)
 		return err
 	})
@@ -299,7 +304,7 @@ func (r *Reader) read(ctx context.Context, img image.Resolved, read func(*Client
 func (r *Reader) Open(img image.Resolved) bool { return r.shared.Open(img) }
 
 // Attachments is Client.Attachments.
-func (r *Reader) Attachments(img image.Resolved) (*Attachments, error) {
+func (r *Reader) Attachments(img image.Resolved) (*registry.Attachments, error) {
 	if r.broken != nil {
 		return nil, r.broken
 	}
@@ -308,7 +313,7 @@ func (r *Reader) Attachments(img image.Resolved) (*Attachments, error) {
 
 // Elsewhere is Client.Elsewhere, with the Client's own credentials: whoever names the
 // repository is no party.
-func (r *Reader) Elsewhere(repository, digest string) (*Attachments, error) {
+func (r *Reader) Elsewhere(repository, digest string) (*registry.Attachments, error) {
 	return r.shared.own.For(r.tenant).Elsewhere(repository, digest)
 }
 
@@ -333,7 +338,7 @@ func (r *Reader) permit(ctx context.Context, img image.Resolved, open bool) erro
 		ctx, cancel = context.WithTimeout(ctx, shortly)
 		defer cancel()
 	}
-	k, err := r.try(ctx, img, func(c *Client) error { return c.Readable(ctx, img) })
+	k, err := r.try(ctx, img, func(c *registry.Client) error { return c.Readable(ctx, img) })
 	if err == nil {
 		err = r.took(k, img)
 		if k.own() {
@@ -374,7 +379,7 @@ func (r *Reader) shown(img image.Resolved) (lately, before *key, err error) {
 }
 
 // try does something with the keys in turn, until one is taken.
-func (r *Reader) try(ctx context.Context, img image.Resolved, do func(*Client) error) (key, error) {
+func (r *Reader) try(ctx context.Context, img image.Resolved, do func(*registry.Client) error) (key, error) {
 	if r.broken != nil {
 		return key{}, r.broken
 	}
@@ -460,7 +465,7 @@ func (r *Reader) let(img image.Resolved) bool {
 
 // client is the one that was let read the image; before that, the first whose
 // credentials are for its registry.
-func (r *Reader) client(img image.Resolved) *Client {
+func (r *Reader) client(img image.Resolved) *registry.Client {
 	r.mu.Lock()
 	chosen := r.chosen[img.Digest]
 	r.mu.Unlock()
@@ -503,7 +508,7 @@ func (r *Reader) keys(img image.Resolved) []key {
 }
 
 // open is a client with the key.
-func (r *Reader) open(k key) (*Client, error) {
+func (r *Reader) open(k key) (*registry.Client, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.opened[k.Name]; c != nil {

@@ -1,4 +1,4 @@
-package registry
+package access
 
 import (
 	"context"
@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/registry"
+	containerregistry "github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/disk"
+	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/test/fixture/images"
 )
 
@@ -25,16 +26,16 @@ type nobody struct{}
 func (nobody) Resolve(authn.Resource) (authn.Authenticator, error) { return authn.Anonymous, nil }
 
 // newClient makes a client under which a test that goes wrong ends soon.
-func newClient(t *testing.T, change ...func(*Options)) *Client {
+func newClient(t *testing.T, change ...func(*registry.Options)) *registry.Client {
 	t.Helper()
-	o := Options{
+	o := registry.Options{
 		Keychain: nobody{}, Timeout: 20 * time.Second, Silence: 10 * time.Second, Backoff: time.Millisecond,
 		Platform: v1.Platform{OS: "linux", Architecture: "amd64"},
 	}
 	for _, c := range change {
 		c(&o)
 	}
-	c, err := NewClient(o)
+	c, err := registry.NewClient(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,9 @@ func newClient(t *testing.T, change ...func(*Options)) *Client {
 }
 
 // cachedAt makes a client keep a cache in a folder.
-func cachedAt(dir string) func(*Options) { return func(o *Options) { o.CacheDir = dir } }
+func cachedAt(dir string) func(*registry.Options) {
+	return func(o *registry.Options) { o.CacheDir = dir }
+}
 
 // private is a registry that lets in whom it knows, by user and password, and
 // repeats to the others what they showed.
@@ -57,7 +60,7 @@ type private struct {
 func newPrivate(t *testing.T) *private {
 	t.Helper()
 	p := &private{users: map[string]string{"owner": "owners-password"}}
-	inner := registry.New(registry.WithReferrersSupport(true))
+	inner := containerregistry.New(containerregistry.WithReferrersSupport(true))
 	p.Server = images.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()
 		p.mu.Lock()
@@ -103,7 +106,7 @@ func (p *private) credential(user, password string) Credential {
 type sharing struct {
 	*private
 	shared *Shared
-	client *Client
+	client *registry.Client
 	ref    string
 	image  image.Resolved
 	now    time.Time
@@ -112,13 +115,13 @@ type sharing struct {
 func newSharing(t *testing.T) *sharing {
 	t.Helper()
 	w := &sharing{private: newPrivate(t), now: time.Now()}
-	owner := newClient(t, func(o *Options) { o.Keychain = shows{w.Host, "owner", "owners-password"} })
+	owner := newClient(t, func(o *registry.Options) { o.Keychain = shows{w.Host, "owner", "owners-password"} })
 	w.ref = w.Host + "/bpf/app:v1"
 	var err error
 	if w.image, err = owner.Push(t.Context(), w.ref, images.MustBuild(t, images.LittleEndian, image.BuildOptions{})); err != nil {
 		t.Fatal(err)
 	}
-	w.client = newClient(t, cachedAt(t.TempDir()), func(o *Options) { o.Attempts = 1 })
+	w.client = newClient(t, cachedAt(t.TempDir()), func(o *registry.Options) { o.Attempts = 1 })
 	w.shared = NewShared(w.client, SharedOptions{Now: func() time.Time { return w.now }})
 	w.Taken()
 	return w
@@ -226,12 +229,12 @@ func TestARegistryThatClaimsADigestOpensNothing(t *testing.T) {
 }
 
 func TestARightIsBelievedForAWhile(t *testing.T) {
-	for name, read := range map[string]func(*Reader, context.Context, image.Resolved) (*Image, error){"Pull": (*Reader).Pull, "Describe": (*Reader).Describe} {
+	for name, read := range map[string]func(*Reader, context.Context, image.Resolved) (*registry.Image, error){"Pull": (*Reader).Pull, "Describe": (*Reader).Describe} {
 		t.Run(name, func(t *testing.T) { testRight(t, read) })
 	}
 }
 
-func testRight(t *testing.T, read func(*Reader, context.Context, image.Resolved) (*Image, error)) {
+func testRight(t *testing.T, read func(*Reader, context.Context, image.Resolved) (*registry.Image, error)) {
 	w := newSharing(t)
 	if err := reads(t.Context(), w.owner(), w.ref); err != nil {
 		t.Fatal(err)

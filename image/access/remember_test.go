@@ -1,4 +1,4 @@
-package registry
+package access
 
 import (
 	"bytes"
@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 )
 
 // another is a Shared with a cache of its own, which is handed what the world's
 // has, changed.
 func (w *sharing) another(t *testing.T, change func(*Remembered)) *Shared {
 	t.Helper()
-	empty := newClient(t, cachedAt(t.TempDir()), func(o *Options) { o.Attempts = 1 })
+	empty := newClient(t, cachedAt(t.TempDir()), func(o *registry.Options) { o.Attempts = 1 })
 	return NewShared(empty, SharedOptions{Recall: func(ctx context.Context, r image.Resolved) (Remembered, bool) {
 		kept, ok := w.shared.Remember(ctx, r, 1<<20)
 		if change != nil {
