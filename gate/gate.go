@@ -1,10 +1,11 @@
-// Package gate is the one pipeline every definition passes, whichever door it
-// came in by: shape, resolve, verify, inspect, decide.
+// Package gate is the one pipeline that evaluates definitions, whoever calls it: shape,
+// resolve, verify, inspect, decide.
 //
-// Each step takes what only the step before it makes, so a skipped check does
-// not compile; only a Verdict that allows can be sealed. The package loads
-// nothing into a kernel and knows no cluster. It decides nothing by itself
-// beyond what is legal: that is package policies.
+// Each step takes a type that only the step before makes, so a skipped check does not
+// compile. Only a Verdict that allows can be sealed. For that the steps are one package,
+// which is larger than others. It loads nothing into a kernel and knows no cluster.
+// It only decides what is legal: package policies decides what is allowed, and package
+// lifecycle what becomes of an application.
 package gate
 
 import (

@@ -1,9 +1,10 @@
-// Package application brings applications from their definition to a sealed
-// intent, and tells how they are doing.
+// Package application reconciles applications: from the definition to a sealed intent and a
+// status.
 //
-// It is one reconciler for both scopes. It decides nothing the gate decides and
-// counts nothing the status room counts: it says when, writes one BpfIntent per
-// application, and patches one status.
+// It is one reconciler for both scopes. A reconcile gathers a state once, takes it through a
+// list of steps, and patches the status once. What to decide is in packages gate,
+// lifecycle and rollout, what to count in package status. It is larger than others:
+// the steps share that state, and undo, rollout and lost intents depend on each other.
 package application
 
 import (
@@ -35,7 +36,7 @@ import (
 	"github.com/skep-dev/skep/lifecycle"
 )
 
-// Reconciler holds intents and statuses to the applications of a cluster.
+// Reconciler keeps intents and statuses up to date with the applications of a cluster.
 type Reconciler struct {
 	// Client reads from the cache and writes.
 	Client client.Client
@@ -101,10 +102,9 @@ func newApplication(id v1alpha1.Identity) application {
 // errNobody says that no application can have an identity.
 var errNobody = errors.New("nothing can bear that name")
 
-// Reconcile brings one application up to date, whether it is still there or
-// not. What it looked at may have been out of date, which is nobody's fault: it
-// looks again in a moment. A replica that does not lead does nothing: when it comes to
-// lead, it looks at all there is.
+// Reconcile brings one application up to date, also if it is gone. If the cache was out of
+// date, it reconciles again in a moment. A replica that does not lead does nothing;
+// when it leads, it reconciles all.
 func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (again ctrl.Result, err error) {
 	led, err := r.Leader.Do(ctx, func(ctx context.Context) error {
 		again, err = r.reconcile(ctx, id)
