@@ -133,17 +133,25 @@ func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	next, evaluated, err := r.reconcileApplication(ctx, id, st)
+	failed := r.evaluate(ctx, st) // the definition, and what runs
+	// Only now: an evaluation may take long, and a step of a rollout needs new reports.
+	if err := r.gatherReports(ctx, id, st); err != nil {
+		return ctrl.Result{}, errors.Join(failed, err)
+	}
+	next, err := time.Duration(0), failed
+	if err == nil {
+		next, err = r.reconcileApplication(ctx, id, st)
+	}
 	errs := []error{err}
 	for _, f := range st.former {
-		after, err := r.retireOrWait(ctx, st, f, evaluated)
+		after, err := r.retireOrWait(ctx, st, f)
 		next, errs = earlier(next, after), append(errs, err)
 	}
 	return ctrl.Result{RequeueAfter: next}, errors.Join(errs...)
 }
 
-// state is what one reconcile knows of the applications of one name. gather fills in the
-// first part, once; each step of reconcileApplication adds to the second.
+// state is what one reconcile knows of the applications of one name. gather and gatherReports
+// fill in the first part, once each; each step adds to the second.
 type state struct {
 	// app has the name now; nil if none does.
 	app application
@@ -154,6 +162,9 @@ type state struct {
 	nodes   nodereports.Snapshot
 	reports map[string]nodereports.Report
 
+	// evaluated reports whether the application was evaluated. If not, it has to wait for
+	// that, could not be, or is gone.
+	evaluated bool
 	// observed has the verdicts on the definition and on what runs.
 	observed lifecycle.Observation
 	// blocked is why no version is rolled out for now; the zero value if nothing keeps it.
@@ -174,7 +185,7 @@ type former struct {
 	unload string
 }
 
-// gather reads all that is known of a name.
+// gather reads the application of a name, and its intents.
 func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *state, err error) {
 	st = &state{}
 	if st.app, err = r.application(ctx, r.Client, id); err != nil {
@@ -187,12 +198,7 @@ func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *stat
 	if err != nil {
 		return nil, err
 	}
-	if st.nodes, err = nodereports.Gather(ctx, r.Client, r.Agents); err != nil {
-		return nil, err
-	}
-	st.reports = st.nodes.Of(id, uidsOf(st.app, sealed), r.now().Add(maxAhead).UnixMilli())
 	for _, s := range sealed {
-		s.Report = st.reports[s.Payload.UID]
 		if st.app != nil && s.Payload.UID == string(st.app.GetUID()) {
 			st.sealed = s
 			continue
@@ -203,10 +209,36 @@ func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *stat
 		}
 		st.former = append(st.former, former{Intent: s, unload: why})
 	}
+	return st, nil
+}
+
+// gatherReports reads what nodes report on a name.
+func (r *Reconciler) gatherReports(ctx context.Context, id v1alpha1.Identity, st *state) (err error) {
+	if st.nodes, err = nodereports.Gather(ctx, r.Client, r.Agents); err != nil {
+		return err
+	}
+	st.reports = st.nodes.Of(id, st.uids(), r.now().Add(maxAhead).UnixMilli())
 	if st.app != nil {
 		st.sealed.Report = st.reports[string(st.app.GetUID())]
 	}
-	return st, nil
+	for i := range st.former {
+		st.former[i].Report = st.reports[st.former[i].Payload.UID]
+	}
+	return nil
+}
+
+// uids are the UIDs of the application, if there is one, and of intents of its name. They are
+// true if an intent was sealed: the status of an application still says so of one that was
+// lost.
+func (st *state) uids() map[string]bool {
+	all := map[string]bool{}
+	if st.app != nil {
+		all[string(st.app.GetUID())] = st.sealed.Payload != nil || st.app.Report().Serial > 0
+	}
+	for _, f := range st.former {
+		all[f.Payload.UID] = true
+	}
+	return all
 }
 
 // runsName reports whether nodes run an application of the name: they report one, or a
@@ -226,10 +258,9 @@ func (st *state) lost() bool {
 	return st.sealed.Payload == nil && len(st.former) == 0 && st.runsName()
 }
 
-// reconcileApplication takes the application of a name through all steps. evaluated is
-// false if it could not be evaluated, or has to wait for that. It returns when to come
-// back.
-func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Identity, st *state) (next time.Duration, evaluated bool, err error) {
+// reconcileApplication takes the application of a name, once it is evaluated, through the
+// other steps. It returns when to come back.
+func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Identity, st *state) (next time.Duration, err error) {
 	switch {
 	case st.app == nil:
 		r.tags.forget(id)
@@ -237,12 +268,11 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		r.patched.forget(id)
 		r.generations.forget(id)
 		r.Metrics.forget(id)
-		return 0, true, nil
-	case st.sealed.Payload == nil && r.limiter.full(id.Namespace):
-		return retryAfter(), false, nil
+		return 0, nil
+	case !st.evaluated:
+		return retryAfter(), nil
 	}
 	for _, step := range []func(context.Context, *state) error{
-		r.evaluate,      // the definition, and what runs
 		r.applyRequests, // an undo; or what blocks the rollout
 		r.settle,        // keep, seal or unload
 		r.advanceRollout,
@@ -250,7 +280,8 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		r.describe,
 	} {
 		if err := step(ctx, st); err != nil {
-			return 0, false, err
+			st.evaluated = false
+			return 0, err
 		}
 	}
 	_, wait := r.nodesAreAhead(st.sealed)
@@ -258,7 +289,7 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		wait = earlier(wait, soon)
 	}
 	next = earlier(earlier(r.requeueAfter(st.observed), wait), earlier(st.progress.After, st.delay))
-	return next, true, r.replaceLostIntent(ctx, st)
+	return next, r.replaceLostIntent(ctx, st)
 }
 
 // describe writes down what the verdict rests on.
@@ -278,27 +309,13 @@ func (r *Reconciler) describe(ctx context.Context, st *state) error {
 
 // retireOrWait retires the intent of a former application. It waits while the application
 // that has the name now is not evaluated.
-func (r *Reconciler) retireOrWait(ctx context.Context, st *state, f former, evaluated bool) (time.Duration, error) {
-	if !evaluated {
+func (r *Reconciler) retireOrWait(ctx context.Context, st *state, f former) (time.Duration, error) {
+	if st.app != nil && !st.evaluated {
 		if waits, err := r.waitsForSuccessor(ctx, st, f.Intent); waits || err != nil {
 			return 0, err
 		}
 	}
 	return r.retireIntent(ctx, st, f)
-}
-
-// uidsOf are the UIDs of an application, if there is one, and of intents of its name. They
-// are true if an intent was sealed: the status of an application still says so of one
-// that was lost.
-func uidsOf(app application, sealed []intents.Intent) map[string]bool {
-	all := map[string]bool{}
-	if app != nil {
-		all[string(app.GetUID())] = app.Report().Serial > 0
-	}
-	for _, s := range sealed {
-		all[s.Payload.UID] = true
-	}
-	return all
 }
 
 // earlier is the earlier of two times to come back; zero means never.
