@@ -22,7 +22,7 @@ import (
 	"github.com/skep-dev/skep/examples"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/nodemode"
-	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 //go:generate go run ../test/fixture/programs/compile objects objects
@@ -139,7 +139,7 @@ func (s *show) signed(ctx context.Context, name, repository string) (string, err
 	if err != nil {
 		return "", err
 	}
-	if err := signing.Sign(ctx, s.client, r, s.key, signing.SignOptions{}); err != nil {
+	if err := sign.Image(ctx, s.client, r, s.key, sign.Options{}); err != nil {
 		return "", err
 	}
 	s.Good("packed and signed %s  %s", ref, s.Paint(story.Faint, story.Shorten(r.Digest)))

@@ -23,7 +23,7 @@ import (
 	"github.com/skep-dev/skep/demo/story"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/nodemode"
-	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 // The two ends of the wire: packets leave at sender and reach receiver, where
@@ -39,7 +39,7 @@ type show struct {
 	dir      string
 	registry string
 	client   *registry.Client
-	key      *signing.PrivateKey
+	key      *sign.PrivateKey
 	repo     *repository
 	host     *nodemode.Host
 	wire     *wire
@@ -143,11 +143,11 @@ func (s *show) openRegistry(ctx context.Context) error {
 
 // openKey makes a key pair and the signer file that trusts it.
 func (s *show) openKey() (string, error) {
-	private, public, err := signing.GenerateKey(nil)
+	private, public, err := sign.GenerateKey(nil)
 	if err != nil {
 		return "", err
 	}
-	if s.key, err = signing.ParsePrivateKey(private, nil); err != nil {
+	if s.key, err = sign.ParsePrivateKey(private, nil); err != nil {
 		return "", err
 	}
 	signer := v1alpha1.BpfSigner{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindBpfSigner}}

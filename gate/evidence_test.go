@@ -23,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 const scanned = "https://example.com/scanned/v1"
@@ -59,7 +60,7 @@ func (w *world) attest(ref, signer string) {
 		err = errors.Join(
 			to.PutBlob(w.t.Context(), describe(config, types.OCIConfigJSON), config),
 			to.PutBlob(w.t.Context(), describe(envelope, ""), envelope),
-			to.PutManifest(w.t.Context(), describe(manifest, types.OCIManifestSchema1), manifest, signing.AttestationTag(digest)))
+			to.PutManifest(w.t.Context(), describe(manifest, types.OCIManifestSchema1), manifest, collect.AttestationTag(digest)))
 	}
 	if err != nil {
 		w.t.Fatal(err)

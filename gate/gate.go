@@ -19,12 +19,13 @@ import (
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 // Images resolves references, fetches objects, and opens what is attached to
 // them; *registry.Client is one. Its errors are of the kinds of package image.
 type Images interface {
-	signing.Source
+	collect.Source
 	// Resolve turns a tag into a digest.
 	Resolve(ctx context.Context, ref string) (image.Resolved, error)
 	// Pin is Resolve with the digest known, and asks nobody.

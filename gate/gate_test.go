@@ -37,6 +37,7 @@ import (
 	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/sign"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -51,7 +52,7 @@ type world struct {
 	underWay atomic.Int64
 	client   *registry.Client
 	now      time.Time
-	keys     map[string]*signing.PrivateKey
+	keys     map[string]*sign.PrivateKey
 	raw      map[string]*ecdsa.PrivateKey
 	signers  []v1alpha1.BpfSigner
 	memory   memory
@@ -97,7 +98,7 @@ func newWorld(t testing.TB) *world { return newWorldOf(t, true) }
 // newWorldOf is newWorld with or without the referrers API.
 func newWorldOf(t testing.TB, referrers bool) *world {
 	t.Helper()
-	w := &world{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), keys: map[string]*signing.PrivateKey{}, raw: map[string]*ecdsa.PrivateKey{}, memory: memory{}}
+	w := &world{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), keys: map[string]*sign.PrivateKey{}, raw: map[string]*ecdsa.PrivateKey{}, memory: memory{}}
 	real := containerregistry.New(containerregistry.WithReferrersSupport(referrers), containerregistry.Logger(log.New(io.Discard, "", 0)))
 	w.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.requests.Add(1)
@@ -111,7 +112,7 @@ func newWorldOf(t testing.TB, referrers bool) *world {
 	t.Cleanup(w.server.Close)
 	w.renew()
 	for _, name := range []string{"team-a", "team-b"} {
-		var key *signing.PrivateKey
+		var key *sign.PrivateKey
 		w.raw[name], key = plainKey(t)
 		public, err := key.Public()
 		if err != nil {
@@ -136,7 +137,7 @@ func (w *world) renew() {
 
 // plainKey makes a key without a password: cosign's own format takes a second
 // of scrypt.
-func plainKey(t testing.TB) (*ecdsa.PrivateKey, *signing.PrivateKey) {
+func plainKey(t testing.TB) (*ecdsa.PrivateKey, *sign.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -146,7 +147,7 @@ func plainKey(t testing.TB) (*ecdsa.PrivateKey, *signing.PrivateKey) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	private, err := signing.ParsePrivateKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil)
+	private, err := sign.ParsePrivateKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,14 +174,14 @@ func (w *world) push(object, tag string) string {
 }
 
 // sign signs what a reference stands for, under cosign's tag.
-func (w *world) sign(ref, signer string) { w.signAs(ref, signer, signing.SignOptions{}) }
+func (w *world) sign(ref, signer string) { w.signAs(ref, signer, sign.Options{}) }
 
 // bundle signs what a reference stands for, in a bundle.
-func (w *world) bundle(ref, signer string) { w.signAs(ref, signer, signing.SignOptions{Bundle: true}) }
+func (w *world) bundle(ref, signer string) { w.signAs(ref, signer, sign.Options{Bundle: true}) }
 
-func (w *world) signAs(ref, signer string, options signing.SignOptions) {
+func (w *world) signAs(ref, signer string, options sign.Options) {
 	w.t.Helper()
-	if err := signing.Sign(w.t.Context(), w.client, w.resolve(ref), w.keys[signer], options); err != nil {
+	if err := sign.Image(w.t.Context(), w.client, w.resolve(ref), w.keys[signer], options); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 // Memory keeps bytes by name over restarts. What comes out of it is believed
@@ -26,7 +27,7 @@ type Memory interface {
 
 // collectedAt is what a registry offered as signatures, and when.
 type collectedAt struct {
-	Collected signing.Collected `json:"collected"`
+	Collected collect.Collected `json:"collected"`
 	At        time.Time         `json:"at"`
 	// hash is Collected's; empty where it was not worked out yet.
 	hash string

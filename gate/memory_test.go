@@ -8,13 +8,14 @@ import (
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 func TestWhatAPusherMakesLargeIsForgotten(t *testing.T) {
 	r := newRecent(4*recentBytes, collectedAt.bytes)
 	const each = 8 << 20
 	for i := range 100 {
-		r.put(fmt.Sprint(i), collectedAt{Collected: signing.Collected{Artifacts: []signing.Artifact{{Content: make([]byte, each)}}}})
+		r.put(fmt.Sprint(i), collectedAt{Collected: collect.Collected{Artifacts: []collect.Artifact{{Content: make([]byte, each)}}}})
 	}
 	if held := (len(r.new) + len(r.old)) * each; held > r.most {
 		t.Errorf("%d bytes are held, want no more than %d", held, r.most)
@@ -27,7 +28,7 @@ func TestWhatAPusherMakesLargeIsForgotten(t *testing.T) {
 	}
 	// The same image again and again takes the place of itself.
 	for range 100 {
-		r.put("99", collectedAt{Collected: signing.Collected{Artifacts: []signing.Artifact{{Content: make([]byte, each)}}}})
+		r.put("99", collectedAt{Collected: collect.Collected{Artifacts: []collect.Artifact{{Content: make([]byte, each)}}}})
 	}
 	if r.bytes > r.most/2 {
 		t.Errorf("one entry counts for %d bytes", r.bytes)
@@ -40,7 +41,7 @@ func TestAnnotationsAreCounted(t *testing.T) {
 	known := newRemembered(nop{})
 	long := strings.Repeat("x", 1<<20)
 	for i := range 200 {
-		known.signatures.put(fmt.Sprint(i), collectedAt{Collected: signing.Collected{Artifacts: []signing.Artifact{{Annotations: map[string]string{"a": long}}}}})
+		known.signatures.put(fmt.Sprint(i), collectedAt{Collected: collect.Collected{Artifacts: []collect.Artifact{{Annotations: map[string]string{"a": long}}}}})
 	}
 	if held := (len(known.signatures.new) + len(known.signatures.old)) << 20; held > known.signatures.most || held == 0 {
 		t.Errorf("%d bytes are held, want some, and no more than %d", held, known.signatures.most)

@@ -15,7 +15,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
-	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 // wantsTwo refuses what fewer than two signers signed.
@@ -41,7 +41,7 @@ func (w *world) untag(ref string) {
 		w.t.Fatal(err)
 	}
 	repository, _, _ := strings.Cut(strings.TrimPrefix(ref, strings.TrimPrefix(w.server.URL, "http://")+"/"), ":")
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodDelete, w.server.URL+"/v2/"+repository+"/manifests/"+signing.SignatureTag(digest), nil)
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodDelete, w.server.URL+"/v2/"+repository+"/manifests/"+collect.SignatureTag(digest), nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestStrangersHideNoRevocation(t *testing.T) {
 	w := newWorld(t)
 	ref := w.push("xdp_count", "v1")
 	w.sign(ref, "team-a")
-	collected, err := signing.Collect(t.Context(), w.client, w.resolve(ref))
+	collected, err := collect.All(t.Context(), w.client, w.resolve(ref))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestStrangersHideNoRevocation(t *testing.T) {
 	_, w.keys["stranger"] = plainKey(t)
 	w.untag(ref)
 	w.sign(ref, "stranger")
-	if collected, err = signing.Collect(t.Context(), w.client, w.resolve(ref)); err != nil || len(collected.Artifacts) != 1 {
+	if collected, err = collect.All(t.Context(), w.client, w.resolve(ref)); err != nil || len(collected.Artifacts) != 1 {
 		t.Fatal(err, len(collected.Artifacts))
 	}
 	strange := collected.Artifacts[0]

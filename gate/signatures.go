@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 // Verified is a resolved request whose object was fetched and whose signers
@@ -61,7 +62,7 @@ func (e *Evaluator) complete(ctx context.Context, i Inspected) (Inspected, error
 	if !errors.Is(err, image.ErrNotAsked) {
 		e.opts.Observer.Signatures(asked(err))
 	}
-	var elsewhere *signing.RepositoryError
+	var elsewhere *collect.RepositoryError
 	if errors.As(err, &elsewhere) {
 		_, _ = e.keepCollected(i.Resolved, now, ignoreSignerRepositories(err))
 	}
@@ -179,7 +180,7 @@ func (e *Evaluator) collectAgain(ctx context.Context, trust *signing.Trust, r Re
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) && !errors.Is(err, image.ErrNotAsked) {
 		// What one application may not read says nothing about the registry, and one
 		// blob that it does not hand out does not either.
-		var blob *signing.BlobError
+		var blob *collect.BlobError
 		if !errors.Is(err, image.ErrUnauthorized) && !errors.As(err, &blob) {
 			e.known.down.put(outOfReach(r.image, answered()), e.opts.Now())
 		}
@@ -192,7 +193,7 @@ func (e *Evaluator) collectAgain(ctx context.Context, trust *signing.Trust, r Re
 // ignoreSignerRepositories excuses the repositories of signers that could not be read: what was
 // collected of the others is a part.
 func ignoreSignerRepositories(err error) error {
-	var elsewhere *signing.RepositoryError
+	var elsewhere *collect.RepositoryError
 	if errors.As(err, &elsewhere) {
 		return nil
 	}
@@ -202,7 +203,7 @@ func ignoreSignerRepositories(err error) error {
 // noteUnread has the repositories of signers that were asked, and could not be read,
 // not be waited for again for a while. One that was not asked says nothing: it would
 // never be asked again.
-func (e *Evaluator) noteUnread(asked []string, found signing.Collected, err error) {
+func (e *Evaluator) noteUnread(asked []string, found collect.Collected, err error) {
 	if ignoreSignerRepositories(err) != nil || err == nil {
 		return
 	}
@@ -248,7 +249,7 @@ func (e *Evaluator) collectFirst(ctx context.Context, trust *signing.Trust, r Re
 	at := e.opts.Now()
 	collecting, cancel := context.WithTimeout(ctx, e.opts.CollectTimeout)
 	defer cancel()
-	found, err := signing.CollectUntil(collecting, e.images(r.req), r.image, func(part signing.Collected) (bool, error) {
+	found, err := collect.Until(collecting, e.images(r.req), r.image, func(part collect.Collected) (bool, error) {
 		ev, err := e.evidence(ctx, trust, collectedAt{Collected: part})
 		return len(ev.Signatures) > 0, err
 	}, trust.Repositories()...)
@@ -266,14 +267,14 @@ func (e *Evaluator) collectRest(ctx context.Context, trust *signing.Trust, r Res
 	var err error
 	if age := now.At.Sub(have.At); have.Collected.Partial && age > -clockSkew && age < e.opts.FreshFor {
 		now.At = have.At
-		now.Collected, err = signing.Complete(collecting, e.images(r.req), r.image, have.Collected, asked...)
+		now.Collected, err = collect.Complete(collecting, e.images(r.req), r.image, have.Collected, asked...)
 	} else {
-		now.Collected, err = signing.Collect(collecting, e.images(r.req), r.image, asked...)
+		now.Collected, err = collect.All(collecting, e.images(r.req), r.image, asked...)
 	}
 	e.noteUnread(asked, now.Collected, err)
 	now.Collected = now.Collected.For(trust.Repositories())
 	if lacks := now.Collected.Lacks(trust.Repositories()); err == nil && len(lacks) > 0 {
-		err = &signing.RepositoryError{Repository: lacks[0], Err: errors.New("it could not be read a moment ago")}
+		err = &collect.RepositoryError{Repository: lacks[0], Err: errors.New("it could not be read a moment ago")}
 	}
 	return now, e.tooSlow(collecting, r, err)
 }
@@ -281,7 +282,7 @@ func (e *Evaluator) collectRest(ctx context.Context, trust *signing.Trust, r Res
 // tooSlow names the registry and the deadline in an error of collecting signatures
 // that took too long.
 func (e *Evaluator) tooSlow(collecting context.Context, r Resolved, err error) error {
-	var elsewhere *signing.RepositoryError
+	var elsewhere *collect.RepositoryError
 	if err == nil || errors.As(err, &elsewhere) || !errors.Is(collecting.Err(), context.DeadlineExceeded) {
 		return err
 	}

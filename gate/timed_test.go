@@ -33,6 +33,7 @@ import (
 	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 // clock is a transparency log, as far as it gives signatures a trusted time.
@@ -120,7 +121,7 @@ func (w *world) tagSignature(ref string, content []byte, annotations map[string]
 	err = errors.Join(
 		to.PutBlob(w.t.Context(), describe(config, types.OCIConfigJSON), config),
 		to.PutBlob(w.t.Context(), describe(content, layer.MediaType), content),
-		to.PutManifest(w.t.Context(), describe(manifest, types.OCIManifestSchema1), manifest, signing.SignatureTag(digest)),
+		to.PutManifest(w.t.Context(), describe(manifest, types.OCIManifestSchema1), manifest, collect.SignatureTag(digest)),
 	)
 	if err != nil {
 		w.t.Fatal(err)
@@ -306,7 +307,7 @@ func TestARepositoryOfASigner(t *testing.T) {
 	req.Digest = before.Image().Digest
 	e.away.Store(true)
 	j.SetTrust(w.trust(e.signers...))
-	var away *signing.RepositoryError
+	var away *collect.RepositoryError
 	if v, err := j.Evaluate(t.Context(), req); !errors.As(err, &away) || !errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("while it is away: allowed %v, %v; want that it cannot be told", v.Allowed(), err)
 	}

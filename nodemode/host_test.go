@@ -34,7 +34,7 @@ import (
 	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/schemas"
-	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/sign"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/series"
 	"github.com/skep-dev/skep/test/harness/workers"
@@ -54,7 +54,7 @@ type stage struct {
 	// slow is another name of the registry, whose answers trickle where trickles says so.
 	slow    *slowRegistry
 	client  *registry.Client
-	keys    map[string]*signing.PrivateKey
+	keys    map[string]*sign.PrivateKey
 	signers map[string]*v1alpha1.BpfSigner
 	// defs, policies and signersFile are what the host reads.
 	defs, policies, signersFile string
@@ -69,7 +69,7 @@ func newStage(t testing.TB) *stage {
 		t.Skip("SKIPPED: loading programs into the kernel needs root")
 	}
 	dir := t.TempDir()
-	s := &stage{t: t, keys: map[string]*signing.PrivateKey{}, signers: map[string]*v1alpha1.BpfSigner{},
+	s := &stage{t: t, keys: map[string]*sign.PrivateKey{}, signers: map[string]*v1alpha1.BpfSigner{},
 		defs: filepath.Join(dir, "defs"), policies: filepath.Join(dir, "policies"), signersFile: filepath.Join(dir, "signers.yaml"),
 		state: filepath.Join(dir, "state"), bpffs: bpffs(t), now: time.Now()}
 	real := containerregistry.New(containerregistry.WithReferrersSupport(true), containerregistry.Logger(log.New(io.Discard, "", 0)))
@@ -124,7 +124,7 @@ func (s *stage) makeSigner(name string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if s.keys[name], err = signing.ParsePrivateKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil); err != nil {
+	if s.keys[name], err = sign.ParsePrivateKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil); err != nil {
 		s.t.Fatal(err)
 	}
 	public, err := s.keys[name].Public()
@@ -191,7 +191,7 @@ func (s *stage) push(version, tag string, signers ...string) string {
 		s.t.Fatal(err)
 	}
 	for _, name := range signers {
-		if err := signing.Sign(s.t.Context(), s.client, r, s.keys[name], signing.SignOptions{}); err != nil {
+		if err := sign.Image(s.t.Context(), s.client, r, s.keys[name], sign.Options{}); err != nil {
 			s.t.Fatal(err)
 		}
 	}

@@ -47,7 +47,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 const (
@@ -400,7 +400,7 @@ type witness struct {
 }
 
 // legacy is a keyless signature as cosign stores it under its tag.
-func (a *authority) legacy(t *testing.T, i identity, content []byte, w witness) signing.Artifact {
+func (a *authority) legacy(t *testing.T, i identity, content []byte, w witness) collect.Artifact {
 	t.Helper()
 	sig := i.sign(t, content)
 	annotations := map[string]string{
@@ -409,7 +409,7 @@ func (a *authority) legacy(t *testing.T, i identity, content []byte, w witness) 
 		static.ChainAnnotationKey:       string(pemOf(t, a.intermediate, a.root)),
 	}
 	a.annotate(t, annotations, i, content, sig, sig, w)
-	return signing.Artifact{Kind: signing.LegacySignature, Origin: "tag", Content: content, Annotations: annotations}
+	return collect.Artifact{Kind: collect.LegacySignature, Origin: "tag", Content: content, Annotations: annotations}
 }
 
 func (a *authority) annotate(t *testing.T, annotations map[string]string, i identity, content, sig, stamped []byte, w witness) {
@@ -446,16 +446,16 @@ func (i identity) envelope(t *testing.T, content []byte) []byte {
 }
 
 // legacyAttestation is a keyless attestation as cosign stores it under its tag.
-func (a *authority) legacyAttestation(t *testing.T, i identity, content []byte, w witness) signing.Artifact {
+func (a *authority) legacyAttestation(t *testing.T, i identity, content []byte, w witness) collect.Artifact {
 	t.Helper()
 	envelope := i.envelope(t, content)
 	annotations := map[string]string{static.CertificateAnnotationKey: string(pemOf(t, i.cert))}
 	a.annotate(t, annotations, i, envelope, nil, envelope, w)
-	return signing.Artifact{Kind: signing.LegacyAttestation, Origin: "tag", Content: envelope, Annotations: annotations}
+	return collect.Artifact{Kind: collect.LegacyAttestation, Origin: "tag", Content: envelope, Annotations: annotations}
 }
 
 // bundle is a sigstore bundle, v0.3, of a statement.
-func (a *authority) bundle(t *testing.T, i identity, content []byte, w witness) signing.Artifact {
+func (a *authority) bundle(t *testing.T, i identity, content []byte, w witness) collect.Artifact {
 	t.Helper()
 	envelope := i.envelope(t, content)
 	var entry *models.LogEntryAnon
@@ -470,12 +470,12 @@ func (a *authority) bundle(t *testing.T, i identity, content []byte, w witness) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return signing.Artifact{Kind: signing.Bundle, Origin: "referrer", Content: b}
+	return collect.Artifact{Kind: collect.Bundle, Origin: "referrer", Content: b}
 }
 
 // keyed is a word about an image that a key gives, in one of forms, with an entry of
 // the log and a timestamp where the witness has them.
-func (a *authority) keyed(t *testing.T, raw *ecdsa.PrivateKey, form, digest string, w witness) signing.Artifact {
+func (a *authority) keyed(t *testing.T, raw *ecdsa.PrivateKey, form, digest string, w witness) collect.Artifact {
 	t.Helper()
 	i := identity{key: signerOf(t, raw), raw: raw}
 	public, err := cryptoutils.MarshalPublicKeyToPEM(raw.Public())
@@ -493,11 +493,11 @@ func (a *authority) keyed(t *testing.T, raw *ecdsa.PrivateKey, form, digest stri
 		sig := i.sign(t, content)
 		annotations := map[string]string{static.SignatureAnnotationKey: base64.StdEncoding.EncodeToString(sig)}
 		a.annotateBy(t, annotations, public, content, sig, sig, w)
-		return signing.Artifact{Kind: signing.LegacySignature, Origin: "tag", Content: content, Annotations: annotations}
+		return collect.Artifact{Kind: collect.LegacySignature, Origin: "tag", Content: content, Annotations: annotations}
 	case "legacy attestation":
 		annotations := map[string]string{}
 		a.annotateBy(t, annotations, public, envelope, nil, envelope, w)
-		return signing.Artifact{Kind: signing.LegacyAttestation, Origin: "tag", Content: envelope, Annotations: annotations}
+		return collect.Artifact{Kind: collect.LegacyAttestation, Origin: "tag", Content: envelope, Annotations: annotations}
 	}
 	var entry *models.LogEntryAnon
 	if w.logged {
@@ -511,7 +511,7 @@ func (a *authority) keyed(t *testing.T, raw *ecdsa.PrivateKey, form, digest stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	return signing.Artifact{Kind: signing.Bundle, Origin: "referrer", Content: b}
+	return collect.Artifact{Kind: collect.Bundle, Origin: "referrer", Content: b}
 }
 
 func signatureOf(t *testing.T, envelope []byte) []byte {

@@ -10,11 +10,13 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/sigstore/sigstore-go/pkg/bundle"
 	"github.com/sigstore/sigstore-go/pkg/verify"
+
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 // readBundle reads a sigstore bundle: a DSSE envelope with an in-toto
 // statement, or a signature of the image's manifest itself.
-func readBundle(a *Artifact, digest v1.Hash) (*claim, error) {
+func readBundle(a *collect.Artifact, digest v1.Hash) (*claim, error) {
 	var b bundle.Bundle
 	if err := b.UnmarshalJSON(a.Content); err != nil {
 		return nil, fmt.Errorf("it is not a sigstore bundle: %w", err)

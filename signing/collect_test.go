@@ -28,6 +28,8 @@ import (
 
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 // put writes layers under a tag of the image's repository, or as a referrer.
@@ -63,7 +65,7 @@ func signatureTag(t *testing.T, r image.Resolved) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return signing.SignatureTag(h)
+	return collect.SignatureTag(h)
 }
 
 func simpleLayer(content []byte, sig string) mutate.Addendum {
@@ -86,8 +88,8 @@ func TestOneHundredSignatures(t *testing.T) {
 	srv := newRegistry(t, true)
 	r := pushed(t, srv)
 	key, alice := newKey(t, "alice")
-	sign(t, r, key, signing.SignOptions{})
-	good := collect(t, r).Artifacts[0]
+	signed(t, r, key, sign.Options{})
+	good := collected(t, r).Artifacts[0]
 	var layers []mutate.Addendum
 	for i := range 100 {
 		layers = append(layers, simpleLayer(simplePayload(t, r.Digest, map[string]any{"n": fmt.Sprint(i)}), "AAAA"))
@@ -96,7 +98,7 @@ func TestOneHundredSignatures(t *testing.T) {
 	layers = append(layers, simpleLayer(good.Content, good.Annotations[static.SignatureAnnotationKey]))
 	put(t, r, signatureTag(t, r), nil, layers...)
 	srv.asked()
-	c := collect(t, r)
+	c := collected(t, r)
 	if asked := srv.asked(); len(asked) > 4+64 {
 		t.Errorf("took %d requests", len(asked))
 	}
@@ -120,7 +122,7 @@ func TestOneHundredReferrers(t *testing.T) {
 		put(t, r, "", &subject, mutate.Addendum{Layer: ggcrstatic.NewLayer([]byte(fmt.Sprint(i)), "application/vnd.dev.sigstore.bundle.v0.3+json")})
 	}
 	srv.asked()
-	c := collect(t, r)
+	c := collected(t, r)
 	if asked := srv.asked(); len(asked) > 4+2*64 {
 		t.Errorf("took %d requests", len(asked))
 	}
@@ -169,7 +171,7 @@ func TestWhatIsMalformedIsSkipped(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			r := pushed(t, newRegistry(t, true))
 			c.put(t, r)
-			got := collect(t, r)
+			got := collected(t, r)
 			if len(got.Artifacts) != 0 || (c.want == "") != (len(got.Skipped) == 0) || !strings.Contains(strings.Join(got.Skipped, " "), c.want) {
 				t.Errorf("got %+v, want nothing, with the reason %q", got, c.want)
 			}
@@ -215,7 +217,7 @@ func TestARegistryThatMisbehaves(t *testing.T) {
 			srv := newRegistry(t, true)
 			r := pushed(t, srv)
 			key, _ := newKey(t, "alice")
-			sign(t, r, key, signing.SignOptions{Annotations: map[string]string{"env": "prod"}})
+			signed(t, r, key, sign.Options{Annotations: map[string]string{"env": "prod"}})
 			srv.answer(func(w http.ResponseWriter, req *http.Request) bool {
 				if strings.Contains(req.URL.Path, c.path) {
 					c.answer(w, req)
@@ -229,7 +231,7 @@ func TestARegistryThatMisbehaves(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			got, err := signing.Collect(ctx, newClient(t), r)
+			got, err := collect.All(ctx, newClient(t), r)
 			if !errors.Is(err, c.kind) {
 				t.Errorf("got error %v, want %v", err, c.kind)
 			}
@@ -252,7 +254,7 @@ func TestAReferrerOfAnotherImage(t *testing.T) {
 	srv := newRegistry(t, true)
 	r := pushed(t, srv)
 	key, alice := newKey(t, "alice")
-	sign(t, r, key, signing.SignOptions{Bundle: true})
+	signed(t, r, key, sign.Options{Bundle: true})
 	other := r
 	srv.answer(func(w http.ResponseWriter, req *http.Request) bool {
 		if !strings.Contains(req.URL.Path, "/referrers/") || !strings.HasSuffix(req.URL.Path, other.Digest) {
@@ -264,7 +266,7 @@ func TestAReferrerOfAnotherImage(t *testing.T) {
 		return true
 	})
 	other = pushedAs(t, srv, "bpf/counter:v2")
-	c := collect(t, other)
+	c := collected(t, other)
 	if len(c.Artifacts) != 0 || !strings.Contains(strings.Join(c.Skipped, " "), "its subject is another image") {
 		t.Errorf("got %+v", c)
 	}
@@ -277,15 +279,15 @@ func TestCollectedIsKeptAndVerifiedAgain(t *testing.T) {
 	for where, r := range places(t) {
 		t.Run(where, func(t *testing.T) {
 			key, alice := newKey(t, "alice")
-			sign(t, r, key, signing.SignOptions{})
-			sign(t, r, key, signing.SignOptions{Bundle: true})
-			first := collect(t, r)
-			second := collect(t, r)
+			signed(t, r, key, sign.Options{})
+			signed(t, r, key, sign.Options{Bundle: true})
+			first := collected(t, r)
+			second := collected(t, r)
 			kept, err := json.Marshal(first)
 			if err != nil {
 				t.Fatal(err)
 			}
-			var back signing.Collected
+			var back collect.Collected
 			if err := json.Unmarshal(kept, &back); err != nil {
 				t.Fatal(err)
 			}
@@ -307,7 +309,7 @@ func TestCollectedIsKeptAndVerifiedAgain(t *testing.T) {
 	}
 }
 
-func hashOf(t *testing.T, c signing.Collected) string {
+func hashOf(t *testing.T, c collect.Collected) string {
 	t.Helper()
 	h, err := c.Hash()
 	if err != nil {
@@ -319,10 +321,10 @@ func hashOf(t *testing.T, c signing.Collected) string {
 func TestCollectRefusesWhatIsNotResolved(t *testing.T) {
 	for _, digest := range []string{"", "sha256:12", "sha512:" + strings.Repeat("1", 128), "v1"} {
 		r := image.Resolved{Reference: "registry.example.com/bpf/counter:v1", Registry: "registry.example.com", Repository: "bpf/counter", Digest: digest}
-		if _, err := signing.Collect(t.Context(), newClient(t), r); err == nil || !strings.Contains(err.Error(), "resolve the reference first") {
+		if _, err := collect.All(t.Context(), newClient(t), r); err == nil || !strings.Contains(err.Error(), "resolve the reference first") {
 			t.Errorf("digest %q: got error %v", digest, err)
 		}
-		if _, err := new(signing.Trust).Verify(t.Context(), signing.Collected{Digest: digest}, time.Now()); err == nil {
+		if _, err := new(signing.Trust).Verify(t.Context(), collect.Collected{Digest: digest}, time.Now()); err == nil {
 			t.Errorf("digest %q: verified", digest)
 		}
 	}
@@ -337,10 +339,10 @@ func TestLayoutsThatAreDamaged(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			r := laidOut(t)
 			key, _ := newKey(t, "alice")
-			sign(t, r, key, signing.SignOptions{})
-			sign(t, r, key, signing.SignOptions{Bundle: true})
+			signed(t, r, key, sign.Options{})
+			signed(t, r, key, sign.Options{Bundle: true})
 			damage(t, r.Repository)
-			if c, err := signing.Collect(t.Context(), newClient(t), r); err == nil && len(c.Artifacts) > 0 {
+			if c, err := collect.All(t.Context(), newClient(t), r); err == nil && len(c.Artifacts) > 0 {
 				t.Errorf("got %+v, want an error or nothing", c)
 			}
 		})

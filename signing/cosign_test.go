@@ -29,6 +29,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 // withCosign is a folder with the programs themselves, as cosign2/cosign and
@@ -61,7 +62,7 @@ func TestSkepVerifiesWhatCosignMade(t *testing.T) {
 			g := readGolden(t, archive)
 			srv := newRegistry(t, true)
 			g.push(t, srv)
-			collected := collect(t, g.resolved(srv))
+			collected := collected(t, g.resolved(srv))
 			if diff := cmp.Diff(g.evidence, evidenceText(t, verify(t, trustOf(t, g.signer), collected))); diff != "" {
 				t.Errorf("evidence (-want +got):\n%s", diff)
 			}
@@ -375,7 +376,7 @@ func (c *cosigns) make(name string, signer v1alpha1.BpfSigner, generation string
 	}
 	g := golden{command: strings.ReplaceAll(line, srv.host, "registry.example.com") + "\n", digest: r.Digest, signer: signer, manifests: pushes()}
 	g.blobs = blobsOf(c.t, srv, g.manifests)
-	e := verify(c.t, trustOf(c.t, signer), collect(c.t, r))
+	e := verify(c.t, trustOf(c.t, signer), collected(c.t, r))
 	if len(e.Signatures)+len(e.Attestations) != 1 || len(e.Rejected) > 0 {
 		c.t.Errorf("%s: %s: %+v", name, line, e)
 	}
@@ -411,19 +412,19 @@ func formFlags(c *cosigns) map[string]flags {
 func TestCosignVerifiesEveryKeyOfSkep(t *testing.T) {
 	c := newCosigns(t)
 	for kind, raw := range keyKinds(t) {
-		for form, options := range map[string]signing.SignOptions{"tag": {}, "bundle": {Bundle: true}} {
+		for form, options := range map[string]sign.Options{"tag": {}, "bundle": {Bundle: true}} {
 			private, public := c.pair(kind, raw)
 			for how, data := range map[string]string{"plain": filepath.Join(c.dir, "plain.pem"), "encrypted": private} {
 				text, err := os.ReadFile(data)
 				if err != nil {
 					t.Fatal(err)
 				}
-				key, err := signing.ParsePrivateKey(text, nil)
+				key, err := sign.ParsePrivateKey(text, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				r := pushed(t, newRegistry(t, true))
-				sign(t, r, key, options)
+				signed(t, r, key, options)
 				for _, generation := range generations {
 					args := []string{"verify", "--key", public, "--insecure-ignore-tlog=true", fmt.Sprintf("--new-bundle-format=%v", options.Bundle)}
 					if options.Bundle {
@@ -484,7 +485,7 @@ func TestCosignsLibraryVerifiesEveryKeyOfSkep(t *testing.T) {
 		}
 		for _, bundle := range []bool{false, true} {
 			r := pushed(t, srv)
-			sign(t, r, key, signing.SignOptions{Bundle: bundle})
+			signed(t, r, key, sign.Options{Bundle: bundle})
 			options := &cosign.CheckOpts{SigVerifier: verifier, IgnoreTlog: true, Offline: true, ClaimVerifier: cosign.SimpleClaimVerifier}
 			if bundle {
 				options.NewBundleFormat, options.TrustedMaterial, options.ClaimVerifier = true, material, cosign.IntotoSubjectClaimVerifier

@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 // github are the claims of a certificate of GitHub Actions, by the last number of their
@@ -34,9 +35,9 @@ var githubClaims = signing.Claims{
 }
 
 // one is what a single artifact amounts to for one signer.
-func one(t *testing.T, signer v1alpha1.BpfSigner, a signing.Artifact) signing.Evidence {
+func one(t *testing.T, signer v1alpha1.BpfSigner, a collect.Artifact) signing.Evidence {
 	t.Helper()
-	return verify(t, trustOf(t, signer), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{a}})
+	return verify(t, trustOf(t, signer), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{a}})
 }
 
 // TestAttestationsThatCount is an image that has an attestation and no signature, as
@@ -258,7 +259,7 @@ func TestRevokedAfter(t *testing.T) {
 		for form := range forms {
 			t.Run(form+": "+sentence, func(t *testing.T) {
 				artifact := a.keyed(t, raw, form, thisImage, c.w)
-				e := verify(t, trustOf(t, c.signer, twin), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{artifact}})
+				e := verify(t, trustOf(t, c.signer, twin), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{artifact}})
 				if c.counts {
 					if len(e.Signatures)+len(e.Attestations) != 2 || len(e.RevokedSigners()) != 0 {
 						t.Errorf("it does not count for both: %+v", e)

@@ -15,6 +15,8 @@ import (
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 // signElsewhere signs an image as cosign sign does under COSIGN_REPOSITORY: in a tag,
@@ -35,9 +37,9 @@ func signElsewhere(t *testing.T, raw *ecdsa.PrivateKey, elsewhere *counting, rep
 	return g.resolved(newRegistry(t, true))
 }
 
-func collectFor(t *testing.T, client *registry.Client, r image.Resolved, trust *signing.Trust) (signing.Collected, error) {
+func collectFor(t *testing.T, client *registry.Client, r image.Resolved, trust *signing.Trust) (collect.Collected, error) {
 	t.Helper()
-	return signing.Collect(t.Context(), client, r, trust.Repositories()...)
+	return collect.All(t.Context(), client, r, trust.Repositories()...)
 }
 
 func TestSignaturesInAnotherRepository(t *testing.T) {
@@ -79,25 +81,25 @@ func TestARepositoryOfASignerIsAway(t *testing.T) {
 	_, bob := newKey(t, "bob")
 	bob.Spec.Repository = elsewhere.host + "/signatures"
 	trust := trustOf(t, alice, bob)
-	sign(t, r, key, signing.SignOptions{})
+	signed(t, r, key, sign.Options{})
 	elsewhere.answer(func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusBadGateway)
 		return true
 	})
 	c, err := collectFor(t, newClient(t), r, trust)
-	var away *signing.RepositoryError
+	var away *collect.RepositoryError
 	if !errors.As(err, &away) || away.Repository != bob.Spec.Repository || !errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("got error %v", err)
 	}
 	if e := verify(t, trust, c); !slices.Equal(e.Signers(), []string{"alice"}) || !c.Partial || !slices.Equal(c.Lacks(trust.Repositories()), trust.Repositories()) {
 		t.Errorf("got %+v", c)
 	}
-	enough := func(signing.Collected) (bool, error) { return false, nil }
-	if c, err := signing.CollectUntil(t.Context(), newClient(t), r, enough, trust.Repositories()...); !errors.As(err, &away) || len(c.Artifacts) != 1 || !c.Partial {
+	enough := func(collect.Collected) (bool, error) { return false, nil }
+	if c, err := collect.Until(t.Context(), newClient(t), r, enough, trust.Repositories()...); !errors.As(err, &away) || len(c.Artifacts) != 1 || !c.Partial {
 		t.Errorf("got %v, %+v", err, c)
 	}
 	elsewhere.answer(nil)
-	if c, err = signing.Complete(t.Context(), newClient(t), r, c, trust.Repositories()...); err != nil || c.Partial || len(c.Artifacts) != 1 {
+	if c, err = collect.Complete(t.Context(), newClient(t), r, c, trust.Repositories()...); err != nil || c.Partial || len(c.Artifacts) != 1 {
 		t.Errorf("got %v, %+v", err, c)
 	}
 }
@@ -124,7 +126,7 @@ func TestFewRepositoriesOfSignersAreRead(t *testing.T) {
 	for _, letter := range "abcdefgh" {
 		repositories = append(repositories, elsewhere.host+"/signatures/"+string(letter))
 	}
-	c, err := signing.Collect(t.Context(), newClient(t), r, repositories...)
+	c, err := collect.All(t.Context(), newClient(t), r, repositories...)
 	if err != nil || !slices.Equal(c.Repositories, repositories[:4]) || c.Partial || len(c.Skipped) != 1 || !strings.Contains(c.Skipped[0], "4 of 8 repositories") {
 		t.Errorf("got %v, %+v", err, c)
 	}
@@ -183,7 +185,7 @@ func TestOneRepositoryHidesNothingOfAnother(t *testing.T) {
 			c.push(t, beside)
 			got, err := collectFor(t, newClient(t), r, trust)
 			want := []string{elsewhere.host + "/vendor-a", elsewhere.host + "/vendor-b"}
-			var short *signing.RepositoryError
+			var short *collect.RepositoryError
 			if c.short != errors.As(err, &short) || c.short && (short.Repository != want[0] || !errors.Is(err, image.ErrTooLong)) || !c.short && err != nil {
 				t.Errorf("got error %v", err)
 			}
@@ -210,7 +212,7 @@ func TestWhatIsClaimedTakesNoBytes(t *testing.T) {
 	if err != nil || got.Partial {
 		t.Errorf("partial %v, %v", got.Partial, err)
 	}
-	if !slices.ContainsFunc(got.Artifacts, func(a signing.Artifact) bool { return len(a.Content) == len(content) }) {
+	if !slices.ContainsFunc(got.Artifacts, func(a collect.Artifact) bool { return len(a.Content) == len(content) }) {
 		t.Errorf("got %d artifacts; skipped %v", len(got.Artifacts), got.Skipped)
 	}
 }

@@ -7,15 +7,16 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 // FuzzVerify holds that nothing a stranger can store beside an image counts, or
 // stops the others from counting, or brings the process down.
 func FuzzVerify(f *testing.F) {
-	for kind, content := range map[signing.ArtifactKind]string{
-		signing.LegacySignature:   `{"critical":{"identity":{},"image":{"docker-manifest-digest":"` + thisImage + `"},"type":"cosign container image signature"},"optional":{"env":"prod"}}`,
-		signing.LegacyAttestation: `{"payloadType":"application/vnd.in-toto+json","payload":"e30=","signatures":[{"sig":"AAAA"}]}`,
-		signing.Bundle: `{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"publicKey":{"hint":"a"}},` +
+	for kind, content := range map[collect.Kind]string{
+		collect.LegacySignature:   `{"critical":{"identity":{},"image":{"docker-manifest-digest":"` + thisImage + `"},"type":"cosign container image signature"},"optional":{"env":"prod"}}`,
+		collect.LegacyAttestation: `{"payloadType":"application/vnd.in-toto+json","payload":"e30=","signatures":[{"sig":"AAAA"}]}`,
+		collect.Bundle: `{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"publicKey":{"hint":"a"}},` +
 			`"messageSignature":{"messageDigest":{"algorithm":"SHA2_256","digest":"ERERERERERERERERERERERERERERERERERERERERERE="},"signature":"AAAA"}}`,
 	} {
 		f.Add(string(kind), []byte(content), []byte(`{}`))
@@ -23,7 +24,7 @@ func FuzzVerify(f *testing.F) {
 			`"dev.sigstore.cosign/bundle":"{\"Payload\":{\"body\":\"`+badKeyEntry+`\"}}","dev.sigstore.cosign/rfc3161timestamp":"{\"SignedRFC3161Timestamp\":\"AAAA\"}"}`))
 	}
 	var trust *signing.Trust
-	var good signing.Artifact
+	var good collect.Artifact
 	f.Fuzz(func(t *testing.T, kind string, content, annotations []byte) {
 		if trust == nil {
 			a := newAuthority(t)
@@ -34,11 +35,11 @@ func FuzzVerify(f *testing.F) {
 				k.InsecureIgnoreTlog, k.InsecureIgnoreSCT = true, true
 			}))
 		}
-		strange := signing.Artifact{Kind: signing.ArtifactKind(kind), Origin: "fuzz", Content: content}
+		strange := collect.Artifact{Kind: collect.Kind(kind), Origin: "fuzz", Content: content}
 		if json.Unmarshal(annotations, &strange.Annotations) != nil {
 			strange.Annotations = nil
 		}
-		e := verify(t, trust, signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{strange, good}})
+		e := verify(t, trust, collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{strange, good}})
 		if len(e.Signatures) != 2 || len(e.Attestations) != 0 || len(e.Rejected) == 0 {
 			t.Errorf("got %+v", e)
 		}

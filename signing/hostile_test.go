@@ -21,7 +21,8 @@ import (
 
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
-	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 const bundleType = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -138,7 +139,7 @@ func TestASignedImageStaysSigned(t *testing.T) {
 		}, 10},
 		"the signature's own bundle, said to be of another size": {func(t *testing.T, _ *counting, r image.Resolved) {
 			for _, size := range []int64{1, 4 << 20} {
-				for _, a := range collect(t, r).Artifacts {
+				for _, a := range collected(t, r).Artifacts {
 					d := blobOf(t, r, a.Content, bundleType)
 					d.Size = size
 					refer(t, r, nil, d)
@@ -185,7 +186,7 @@ func TestASignedImageStaysSigned(t *testing.T) {
 			srv := newRegistry(t, true)
 			r := pushed(t, srv)
 			alice := newHand(t, "alice")
-			signs(signing.SignOptions{Bundle: true})(t, r, alice)
+			signs(sign.Options{Bundle: true})(t, r, alice)
 			listedLast(t, srv, r)
 			c.beside(t, srv, r)
 			srv.asked()
@@ -193,7 +194,7 @@ func TestASignedImageStaysSigned(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := signing.Collect(t.Context(), client, r)
+			got, err := collect.All(t.Context(), client, r)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -232,7 +233,7 @@ func TestCandidatesAreCounted(t *testing.T) {
 				}
 				refer(t, r, func(m *v1.Manifest) { m.Annotations = map[string]string{"n": fmt.Sprint(i)} }, layers...)
 			}
-			got := collect(t, r)
+			got := collected(t, r)
 			if len(got.Artifacts) != c.want {
 				t.Errorf("%d candidates, want %d; skipped %v", len(got.Artifacts), c.want, got.Skipped)
 			}
@@ -293,8 +294,8 @@ func TestWhatIsCollectedIsBoundedInBytes(t *testing.T) {
 			r := pushed(t, newRegistry(t, true))
 			alice := newHand(t, "alice")
 			c.push(t, r)
-			signs(signing.SignOptions{Bundle: true})(t, r, alice)
-			got := collect(t, r)
+			signs(sign.Options{Bundle: true})(t, r, alice)
+			got := collected(t, r)
 			size := 0
 			for _, a := range got.Artifacts {
 				size += len(a.Content)
@@ -354,9 +355,9 @@ func tagAs(t *testing.T, r image.Resolved, ending string, layers ...v1.Descripto
 // TestAHashHoldsNothingTwice has many artifacts share one content.
 func TestAHashHoldsNothingTwice(t *testing.T) {
 	content := bytes.Repeat([]byte("x"), 4<<20)
-	c := signing.Collected{Digest: thisImage}
+	c := collect.Collected{Digest: thisImage}
 	for i := range 64 {
-		c.Artifacts = append(c.Artifacts, signing.Artifact{Kind: signing.LegacyAttestation, Origin: fmt.Sprint(i), Content: content})
+		c.Artifacts = append(c.Artifacts, collect.Artifact{Kind: collect.LegacyAttestation, Origin: fmt.Sprint(i), Content: content})
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -369,13 +370,13 @@ func TestAHashHoldsNothingTwice(t *testing.T) {
 	if got := hashOf(t, c); got != first {
 		t.Error("it depends on where the contents lie")
 	}
-	for sentence, change := range map[string]func(*signing.Artifact){
-		"another content":         func(a *signing.Artifact) { a.Content = append(bytes.Clone(content[1:]), 'y') },
-		"the beginning of it":     func(a *signing.Artifact) { a.Content = content[:len(content)-1] },
-		"no content":              func(a *signing.Artifact) { a.Content = nil },
-		"another origin":          func(a *signing.Artifact) { a.Origin = "another" },
-		"another kind":            func(a *signing.Artifact) { a.Kind = signing.Bundle },
-		"an annotation beside it": func(a *signing.Artifact) { a.Annotations = map[string]string{"a": "b"} },
+	for sentence, change := range map[string]func(*collect.Artifact){
+		"another content":         func(a *collect.Artifact) { a.Content = append(bytes.Clone(content[1:]), 'y') },
+		"the beginning of it":     func(a *collect.Artifact) { a.Content = content[:len(content)-1] },
+		"no content":              func(a *collect.Artifact) { a.Content = nil },
+		"another origin":          func(a *collect.Artifact) { a.Origin = "another" },
+		"another kind":            func(a *collect.Artifact) { a.Kind = collect.Bundle },
+		"an annotation beside it": func(a *collect.Artifact) { a.Annotations = map[string]string{"a": "b"} },
 	} {
 		changed := c
 		changed.Artifacts = slices.Clone(c.Artifacts)
@@ -390,9 +391,9 @@ func TestEverySignerOfOnePayloadCounts(t *testing.T) {
 	r := pushed(t, newRegistry(t, true))
 	alice, bob := newHand(t, "alice"), newHand(t, "bob")
 	for _, by := range []hand{alice, bob, alice} {
-		signs(signing.SignOptions{})(t, r, by)
+		signs(sign.Options{})(t, r, by)
 	}
-	if e := verify(t, trustOf(t, alice.signer, bob.signer), collect(t, r)); !slices.Equal(e.Signers(), []string{"alice", "bob"}) {
+	if e := verify(t, trustOf(t, alice.signer, bob.signer), collected(t, r)); !slices.Equal(e.Signers(), []string{"alice", "bob"}) {
 		t.Errorf("signed by %v", e.Signers())
 	}
 }
@@ -410,9 +411,9 @@ func TestRegistriesWithoutTheReferrersAPI(t *testing.T) {
 				return false
 			})
 			alice := newHand(t, "alice")
-			signs(signing.SignOptions{Bundle: true})(t, r, alice)
+			signs(sign.Options{Bundle: true})(t, r, alice)
 			srv.asked()
-			got := collect(t, r)
+			got := collected(t, r)
 			if asked := srv.asked(); len(asked) != 7 {
 				t.Errorf("took %d requests, want 7: %v", len(asked), asked)
 			}
@@ -472,11 +473,11 @@ func TestPagesOfReferrers(t *testing.T) {
 			srv := newRegistry(t, true)
 			r := pushed(t, srv)
 			alice, bob := newHand(t, "alice"), newHand(t, "bob")
-			signs(signing.SignOptions{Bundle: true})(t, r, alice)
-			signs(signing.SignOptions{Bundle: true})(t, r, bob)
+			signs(sign.Options{Bundle: true})(t, r, alice)
+			signs(sign.Options{Bundle: true})(t, r, bob)
 			paged(t, srv, c.empty, c.next)
 			srv.asked()
-			got, err := signing.Collect(t.Context(), newClient(t), r)
+			got, err := collect.All(t.Context(), newClient(t), r)
 			if !errors.Is(err, c.kind) {
 				t.Fatalf("got error %v, want %v", err, c.kind)
 			}
@@ -508,7 +509,7 @@ func TestABlobThatIsNotHandedOut(t *testing.T) {
 	srv := newRegistry(t, true)
 	r := pushed(t, srv)
 	alice, bob := newHand(t, "alice"), newHand(t, "bob")
-	signs(signing.SignOptions{Bundle: true})(t, r, alice)
+	signs(sign.Options{Bundle: true})(t, r, alice)
 	lost := blobOf(t, r, noise(t, 100), bundleType)
 	refer(t, r, nil, lost)
 	srv.answer(func(w http.ResponseWriter, req *http.Request) bool {
@@ -518,23 +519,23 @@ func TestABlobThatIsNotHandedOut(t *testing.T) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return true
 	})
-	var blob *signing.BlobError
-	if _, err := signing.Collect(t.Context(), newClient(t), r); !errors.As(err, &blob) || !errors.Is(err, image.ErrUnavailable) {
+	var blob *collect.BlobError
+	if _, err := collect.All(t.Context(), newClient(t), r); !errors.As(err, &blob) || !errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("Collect: %v", err)
 	}
-	if _, err := signing.CollectUntil(t.Context(), newClient(t), r, counts(t, trustOf(t, bob.signer))); !errors.As(err, &blob) {
+	if _, err := collect.Until(t.Context(), newClient(t), r, counts(t, trustOf(t, bob.signer))); !errors.As(err, &blob) {
 		t.Errorf("CollectUntil where nobody counts: %v", err)
 	}
-	part, err := signing.CollectUntil(t.Context(), newClient(t), r, counts(t, trustOf(t, alice.signer)))
+	part, err := collect.Until(t.Context(), newClient(t), r, counts(t, trustOf(t, alice.signer)))
 	if err != nil || !part.Partial || !part.Unread {
 		t.Fatalf("CollectUntil: %+v, %v", part, err)
 	}
 	// Nobody is told that there is nothing else.
-	if _, err := signing.Complete(t.Context(), newClient(t), r, part); !errors.As(err, &blob) {
+	if _, err := collect.Complete(t.Context(), newClient(t), r, part); !errors.As(err, &blob) {
 		t.Errorf("Complete: %v", err)
 	}
 	srv.answer(nil)
-	whole, err := signing.Complete(t.Context(), newClient(t), r, part)
+	whole, err := collect.Complete(t.Context(), newClient(t), r, part)
 	if err != nil || whole.Partial || whole.Unread || len(whole.Artifacts) != 2 {
 		t.Errorf("Complete afterwards: %+v, %v", whole, err)
 	}

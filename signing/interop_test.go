@@ -22,7 +22,8 @@ import (
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 
 	"github.com/skep-dev/skep/image"
-	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 func digestOf(t *testing.T, r image.Resolved) name.Digest {
@@ -135,7 +136,7 @@ func TestCosignVerifiesWhatSkepSigned(t *testing.T) {
 	raw := newECKey(t)
 	key, _ := parsedKey(t, "alice", raw)
 	annotations := map[string]string{"env": "prod"}
-	sign(t, r, key, signing.SignOptions{Annotations: annotations})
+	signed(t, r, key, sign.Options{Annotations: annotations})
 	options := cosignOptions(t, raw)
 	options.Annotations = map[string]any{"env": "prod"}
 	sigs, _, err := cosign.VerifyImageSignatures(t.Context(), digestOf(t, r), options)
@@ -153,7 +154,7 @@ func TestCosignReadsTheBundlesThatSkepWrites(t *testing.T) {
 		r := pushed(t, newRegistry(t, referrers))
 		raw := newECKey(t)
 		key, _ := parsedKey(t, "alice", raw)
-		sign(t, r, key, signing.SignOptions{Bundle: true})
+		signed(t, r, key, sign.Options{Bundle: true})
 		trusted := newAuthority(t).signer(t, "unused").Spec.Keyless.TrustedRoot
 		options := cosignOptions(t, raw)
 		options.NewBundleFormat, options.TrustedMaterial = true, trustedMaterial(t, trusted)
@@ -173,7 +174,7 @@ func TestSkepVerifiesWhatCosignSigned(t *testing.T) {
 		writeCosignSignature(t, r, raw, map[string]any{"by": "tag"})
 		content := statementOf(t, r.Digest, cosignPredicate, nil, map[string]any{"by": "bundle"})
 		writeCosignBundle(t, r, raw, content, cosignPredicate)
-		e := verify(t, trustOf(t, alice), collect(t, r))
+		e := verify(t, trustOf(t, alice), collected(t, r))
 		var by []string
 		for _, s := range e.Signatures {
 			by = append(by, s.Annotations["by"])
@@ -193,9 +194,9 @@ func TestSkepAndCosignSignOneImage(t *testing.T) {
 	bobKey, bob := parsedKey(t, "bob", bobRaw)
 	_, carol := parsedKey(t, "carol", carolRaw)
 	writeCosignSignature(t, r, aliceRaw, nil)
-	sign(t, r, bobKey, signing.SignOptions{})
+	signed(t, r, bobKey, sign.Options{})
 	writeCosignSignature(t, r, carolRaw, nil)
-	e := verify(t, trustOf(t, alice, bob, carol), collect(t, r))
+	e := verify(t, trustOf(t, alice, bob, carol), collected(t, r))
 	if got := e.Signers(); !slices.Equal(got, []string{"alice", "bob", "carol"}) || len(e.Rejected) != 0 {
 		t.Errorf("got %+v", e)
 	}
@@ -224,8 +225,8 @@ func TestMessageSignatureOfTheManifest(t *testing.T) {
 		"of another image": {otherImage, false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			artifact := signing.Artifact{Kind: signing.Bundle, Origin: "referrer", Content: messageBundle(t, raw, manifest, h)}
-			e := verify(t, trustOf(t, alice), signing.Collected{Digest: c.digest, Artifacts: []signing.Artifact{artifact}})
+			artifact := collect.Artifact{Kind: collect.Bundle, Origin: "referrer", Content: messageBundle(t, raw, manifest, h)}
+			e := verify(t, trustOf(t, alice), collect.Collected{Digest: c.digest, Artifacts: []collect.Artifact{artifact}})
 			if got := len(e.Signatures) == 1; got != c.counts {
 				t.Errorf("counts: %v, want %v: %+v", got, c.counts, e)
 			}

@@ -28,6 +28,8 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 func generated(t *testing.T, generate func() (any, error)) any {
@@ -58,13 +60,13 @@ func keyKinds(t *testing.T) map[string]any {
 func TestEveryKindOfKeySigns(t *testing.T) {
 	srv := newRegistry(t, true)
 	for kind, raw := range keyKinds(t) {
-		for form, options := range map[string]signing.SignOptions{"legacy": {}, "bundled": {Bundle: true}} {
+		for form, options := range map[string]sign.Options{"legacy": {}, "bundled": {Bundle: true}} {
 			t.Run(kind+" "+form, func(t *testing.T) {
 				r := pushed(t, srv)
 				key, alice := parsedKey(t, "alice", raw)
 				_, bob := newKey(t, "bob")
-				sign(t, r, key, options)
-				c := collect(t, r)
+				signed(t, r, key, options)
+				c := collected(t, r)
 				if e := verify(t, trustOf(t, alice, bob), c); !slices.Equal(e.Signers(), []string{"alice"}) || len(e.Rejected) != 0 {
 					t.Errorf("got %+v", e)
 				}
@@ -102,8 +104,8 @@ func TestEveryWayToUseAKey(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, alice := parsedKey(t, "alice", kinds[c.kind])
-			e := verify(t, trustOf(t, alice), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{{
-				Kind: signing.LegacySignature, Origin: "tag", Content: content,
+			e := verify(t, trustOf(t, alice), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{{
+				Kind: collect.LegacySignature, Origin: "tag", Content: content,
 				Annotations: map[string]string{static.SignatureAnnotationKey: base64.StdEncoding.EncodeToString(sig)},
 			}}})
 			if !slices.Equal(e.Signers(), []string{"alice"}) {
@@ -114,7 +116,7 @@ func TestEveryWayToUseAKey(t *testing.T) {
 }
 
 func TestGeneratedKeysAreCosigns(t *testing.T) {
-	private, public, err := signing.GenerateKey([]byte("secret"))
+	private, public, err := sign.GenerateKey([]byte("secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,14 +135,14 @@ func TestGeneratedKeysAreCosigns(t *testing.T) {
 	if err != nil || !ours.Equal(theirs) {
 		t.Errorf("the public half is another: %v", err)
 	}
-	key, err := signing.ParsePrivateKey(private, []byte("secret"))
+	key, err := sign.ParsePrivateKey(private, []byte("secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if again, err := key.Public(); err != nil || !bytes.Equal(again, public) {
 		t.Errorf("public half of the parsed key is %s, want %s: %v", again, public, err)
 	}
-	if _, err := signing.ParsePrivateKey(private, []byte("wrong")); err == nil || strings.Contains(err.Error(), "wrong") {
+	if _, err := sign.ParsePrivateKey(private, []byte("wrong")); err == nil || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("with the wrong password, got error %v", err)
 	}
 }
@@ -159,7 +161,7 @@ func TestPrivateKeysThatCannotBeUsed(t *testing.T) {
 		"an RSA key that can be factored": {string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(weak)})), "too weak"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			_, err := signing.ParsePrivateKey([]byte(c.data), []byte("hunter2"))
+			_, err := sign.ParsePrivateKey([]byte(c.data), []byte("hunter2"))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got error %v, want %q", err, c.want)
 			}
@@ -183,7 +185,7 @@ func TestPlainKeysInEveryEncoding(t *testing.T) {
 		{Type: "EC PRIVATE KEY", Bytes: sec1},
 		{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(pkcs1)},
 	} {
-		if _, err := signing.ParsePrivateKey(pem.EncodeToMemory(block), nil); err != nil {
+		if _, err := sign.ParsePrivateKey(pem.EncodeToMemory(block), nil); err != nil {
 			t.Errorf("%s: %v", block.Type, err)
 		}
 	}
@@ -195,15 +197,15 @@ func TestSigningTwiceChangesNothing(t *testing.T) {
 			key, _ := newKey(t, "alice")
 			other, _ := newKey(t, "bob")
 			for _, want := range []struct {
-				key         *signing.PrivateKey
+				key         *sign.PrivateKey
 				annotations map[string]string
 				count       int
 			}{
 				{key, nil, 1}, {key, nil, 1}, {other, nil, 2}, {key, map[string]string{"env": "prod"}, 3},
 				{key, map[string]string{"env": "prod"}, 3}, {other, nil, 3},
 			} {
-				sign(t, r, want.key, signing.SignOptions{Annotations: want.annotations})
-				if got := len(collect(t, r).Artifacts); got != want.count {
+				signed(t, r, want.key, sign.Options{Annotations: want.annotations})
+				if got := len(collected(t, r).Artifacts); got != want.count {
 					t.Fatalf("%d signatures, want %d", got, want.count)
 				}
 			}
@@ -217,12 +219,12 @@ func TestNoMoreSignaturesThanAreRead(t *testing.T) {
 	var err error
 	key, _ := newKey(t, "alice")
 	for i := 0; err == nil && i < 100; i++ {
-		err = signing.Sign(t.Context(), newClient(t), r, key, signing.SignOptions{Annotations: map[string]string{"n": strings.Repeat("n", i)}})
+		err = sign.Image(t.Context(), newClient(t), r, key, sign.Options{Annotations: map[string]string{"n": strings.Repeat("n", i)}})
 	}
 	if err == nil || !strings.Contains(err.Error(), "64 signatures already") {
 		t.Errorf("got error %v", err)
 	}
-	if c := collect(t, r); len(c.Artifacts) != 64 || len(c.Skipped) != 0 {
+	if c := collected(t, r); len(c.Artifacts) != 64 || len(c.Skipped) != 0 {
 		t.Errorf("got %d artifacts, skipped %v", len(c.Artifacts), c.Skipped)
 	}
 }
@@ -233,7 +235,7 @@ func TestSignRefuses(t *testing.T) {
 	r := pushed(t, srv)
 	unresolved := r
 	unresolved.Digest = ""
-	if err := signing.Sign(t.Context(), newClient(t), unresolved, key, signing.SignOptions{}); err == nil || !strings.Contains(err.Error(), "resolve the reference first") {
+	if err := sign.Image(t.Context(), newClient(t), unresolved, key, sign.Options{}); err == nil || !strings.Contains(err.Error(), "resolve the reference first") {
 		t.Errorf("unresolved: got error %v", err)
 	}
 	repo := digestOf(t, r).Repository
@@ -244,13 +246,13 @@ func TestSignRefuses(t *testing.T) {
 	if err := remote.WriteIndex(repo.Tag(signatureTag(t, r)), index); err != nil {
 		t.Fatal(err)
 	}
-	if err := signing.Sign(t.Context(), newClient(t), r, key, signing.SignOptions{}); err == nil || !strings.Contains(err.Error(), "something other than signatures") {
+	if err := sign.Image(t.Context(), newClient(t), r, key, sign.Options{}); err == nil || !strings.Contains(err.Error(), "something other than signatures") {
 		t.Errorf("an index under the tag: got error %v", err)
 	}
 	r = pushedAs(t, srv, "bpf/another:v1")
 	srv.answer(refuseWrites)
-	for _, options := range []signing.SignOptions{{}, {Bundle: true}} {
-		if err := signing.Sign(t.Context(), newClient(t), r, key, options); err == nil || !strings.Contains(err.Error(), r.Reference) {
+	for _, options := range []sign.Options{{}, {Bundle: true}} {
+		if err := sign.Image(t.Context(), newClient(t), r, key, options); err == nil || !strings.Contains(err.Error(), r.Reference) {
 			t.Errorf("a registry that refuses: got error %v", err)
 		}
 	}
@@ -271,10 +273,10 @@ func payloads(t *testing.T) map[string][]byte {
 }
 
 // legacyKey is a key's signature as cosign stores it under its tag.
-func legacyKey(t *testing.T, raw *ecdsa.PrivateKey, content []byte) signing.Artifact {
+func legacyKey(t *testing.T, raw *ecdsa.PrivateKey, content []byte) collect.Artifact {
 	t.Helper()
-	return signing.Artifact{
-		Kind: signing.LegacySignature, Origin: "tag", Content: content,
+	return collect.Artifact{
+		Kind: collect.LegacySignature, Origin: "tag", Content: content,
 		Annotations: map[string]string{static.SignatureAnnotationKey: base64Signature(t, raw, content)},
 	}
 }
@@ -295,7 +297,7 @@ func TestKeySignatures(t *testing.T) {
 	for sentence, c := range map[string]struct {
 		signers []v1alpha1.BpfSigner
 		payload string
-		alter   func(*signing.Artifact)
+		alter   func(*collect.Artifact)
 		counts  []string
 		because string
 		revoked []string
@@ -316,25 +318,25 @@ func TestKeySignatures(t *testing.T) {
 		"a revoked signer whose annotation is not there": {
 			signers: keys(revokedProd, alice), payload: "this image", counts: []string{"alice"},
 		},
-		"the payload was altered": {signers: keys(alice), payload: "this image", because: "no key of alice", alter: func(a *signing.Artifact) {
+		"the payload was altered": {signers: keys(alice), payload: "this image", because: "no key of alice", alter: func(a *collect.Artifact) {
 			a.Content = append(slices.Clone(a.Content), ' ')
 		}},
-		"the signature was altered": {signers: keys(alice), payload: "this image", because: "no key of alice", alter: func(a *signing.Artifact) {
+		"the signature was altered": {signers: keys(alice), payload: "this image", because: "no key of alice", alter: func(a *collect.Artifact) {
 			a.Annotations[static.SignatureAnnotationKey] = base64Signature(t, raw, []byte("another"))
 		}},
-		"the signature is not base64": {signers: keys(alice), payload: "this image", because: "no key of alice", alter: func(a *signing.Artifact) {
+		"the signature is not base64": {signers: keys(alice), payload: "this image", because: "no key of alice", alter: func(a *collect.Artifact) {
 			a.Annotations[static.SignatureAnnotationKey] = "%%%"
 		}},
-		"there is no signature": {signers: keys(alice), payload: "this image", because: "it has no signature", alter: func(a *signing.Artifact) {
+		"there is no signature": {signers: keys(alice), payload: "this image", because: "it has no signature", alter: func(a *collect.Artifact) {
 			a.Annotations = nil
 		}},
-		"its kind is unknown": {signers: keys(alice), payload: "this image", because: `kind "poem" is unknown`, alter: func(a *signing.Artifact) {
+		"its kind is unknown": {signers: keys(alice), payload: "this image", because: `kind "poem" is unknown`, alter: func(a *collect.Artifact) {
 			a.Kind = "poem"
 		}},
-		"a log entry that nobody can check is beside it": {signers: keys(alice), payload: "this image", counts: []string{"alice"}, alter: func(a *signing.Artifact) {
+		"a log entry that nobody can check is beside it": {signers: keys(alice), payload: "this image", counts: []string{"alice"}, alter: func(a *collect.Artifact) {
 			a.Annotations[static.BundleAnnotationKey] = `{"SignedEntryTimestamp":"AAAA","Payload":{"body":"e30=","integratedTime":1,"logIndex":1,"logID":"00"}}`
 		}},
-		"an expired certificate is beside it": {signers: keys(alice), payload: "this image", counts: []string{"alice"}, alter: func(a *signing.Artifact) {
+		"an expired certificate is beside it": {signers: keys(alice), payload: "this image", counts: []string{"alice"}, alter: func(a *collect.Artifact) {
 			a.Annotations[static.CertificateAnnotationKey] = string(pemOf(t, newAuthority(t).stamper))
 		}},
 	} {
@@ -343,7 +345,7 @@ func TestKeySignatures(t *testing.T) {
 			if c.alter != nil {
 				c.alter(&artifact)
 			}
-			e := verify(t, trustOf(t, c.signers...), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{artifact}})
+			e := verify(t, trustOf(t, c.signers...), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{artifact}})
 			if got := e.Signers(); !slices.Equal(got, c.counts) {
 				t.Errorf("counts for %v, want %v: %+v", got, c.counts, e)
 			}
@@ -365,7 +367,7 @@ func TestGoodAndBadSignaturesTogether(t *testing.T) {
 	_, b := parsedKey(t, "bob", bob)
 	b.Spec.Revoked = true
 	all := payloads(t)
-	e := verify(t, trustOf(t, a, b), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{
+	e := verify(t, trustOf(t, a, b), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{
 		legacyKey(t, mallory, all["this image"]),
 		legacyKey(t, alice, all["another image"]),
 		legacyKey(t, bob, all["this image"]),
@@ -400,10 +402,10 @@ func BenchmarkVerify(b *testing.B) {
 		b.Fatal(err)
 	}
 	content := `{"critical":{"identity":{},"image":{"docker-manifest-digest":"` + thisImage + `"},"type":"cosign container image signature"}}`
-	c := signing.Collected{Digest: thisImage}
+	c := collect.Collected{Digest: thisImage}
 	for range 64 {
 		// A well-formed signature of something else.
-		c.Artifacts = append(c.Artifacts, signing.Artifact{Kind: signing.LegacySignature, Content: []byte(content), Annotations: map[string]string{
+		c.Artifacts = append(c.Artifacts, collect.Artifact{Kind: collect.LegacySignature, Content: []byte(content), Annotations: map[string]string{
 			static.SignatureAnnotationKey: "MEUCIQDG/nrjhpx6yrzvBqt0V0VFwEGHD5u0dcT0B5WhdO9NZQIgItPevZ01jNmkkew6fAoFJHERAX7sy2jwJMHT46tNMbw=",
 		}})
 	}
@@ -424,7 +426,7 @@ func TestAttestationsOfAKey(t *testing.T) {
 	writeCosignBundle(t, r, raw, about, provenance)
 	other := statementOf(t, otherImage, provenance, predicate, nil)
 	writeCosignBundle(t, r, raw, other, provenance)
-	e := verify(t, trustOf(t, alice), collect(t, r))
+	e := verify(t, trustOf(t, alice), collected(t, r))
 	if len(e.Signatures) != 0 || len(e.Attestations) != 1 {
 		t.Fatalf("got %+v, want one attestation, which was found twice", e)
 	}

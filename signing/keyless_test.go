@@ -13,6 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 const (
@@ -60,17 +61,17 @@ func statementOf(t *testing.T, digest, predicateType string, predicate any, anno
 
 // forms are the three ways to store a keyless word about an image. Each makes
 // an artifact about a digest.
-var forms = map[string]func(*testing.T, *authority, identity, string, witness) signing.Artifact{
-	"legacy signature": func(t *testing.T, a *authority, i identity, digest string, w witness) signing.Artifact {
+var forms = map[string]func(*testing.T, *authority, identity, string, witness) collect.Artifact{
+	"legacy signature": func(t *testing.T, a *authority, i identity, digest string, w witness) collect.Artifact {
 		return a.legacy(t, i, simplePayload(t, digest, nil), w)
 	},
-	"bundled signature": func(t *testing.T, a *authority, i identity, digest string, w witness) signing.Artifact {
+	"bundled signature": func(t *testing.T, a *authority, i identity, digest string, w witness) collect.Artifact {
 		return a.bundle(t, i, statementOf(t, digest, cosignPredicate, map[string]any{}, nil), w)
 	},
-	"legacy attestation": func(t *testing.T, a *authority, i identity, digest string, w witness) signing.Artifact {
+	"legacy attestation": func(t *testing.T, a *authority, i identity, digest string, w witness) collect.Artifact {
 		return a.legacyAttestation(t, i, statementOf(t, digest, "https://example.com/scan/v1", map[string]any{"found": 0}, nil), w)
 	},
-	"bundled attestation": func(t *testing.T, a *authority, i identity, digest string, w witness) signing.Artifact {
+	"bundled attestation": func(t *testing.T, a *authority, i identity, digest string, w witness) collect.Artifact {
 		return a.bundle(t, i, statementOf(t, digest, "https://example.com/scan/v1", map[string]any{"found": 0}, nil), w)
 	},
 }
@@ -158,7 +159,7 @@ func TestKeyless(t *testing.T) {
 				if c.signer != nil {
 					c.signer(signer.Spec.Keyless)
 				}
-				e := verify(t, trustOf(t, signer), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{artifact}})
+				e := verify(t, trustOf(t, signer), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{artifact}})
 				if !c.counts {
 					mustReject(t, e, c.because)
 					return
@@ -191,7 +192,7 @@ func TestValidNowEnds(t *testing.T) {
 		} {
 			t.Run(form+" "+sentence, func(t *testing.T) {
 				i := a.certify(t, issuer, subject, at, false)
-				found := signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{make(t, a, i, thisImage, c.witness)}}
+				found := collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{make(t, a, i, thisImage, c.witness)}}
 				e := verifyAt(t, trustOf(t, signer), found, at.Add(c.later))
 				if !c.counts {
 					mustReject(t, e, "its certificate was valid until")
@@ -249,36 +250,36 @@ func TestKeylessMaterialThatWasAltered(t *testing.T) {
 	i := a.certify(t, issuer, subject, now.Add(-time.Minute), false)
 	w := witness{at: now, logged: true}
 	other := a.legacy(t, a.certify(t, issuer, subject, now.Add(-time.Minute), false), simplePayload(t, thisImage, nil), w)
-	for sentence, alter := range map[string]func(signing.Artifact){
-		"the certificate of another signature": func(s signing.Artifact) {
+	for sentence, alter := range map[string]func(collect.Artifact){
+		"the certificate of another signature": func(s collect.Artifact) {
 			s.Annotations[static.CertificateAnnotationKey] = other.Annotations[static.CertificateAnnotationKey]
 		},
-		"the log entry of another signature": func(s signing.Artifact) {
+		"the log entry of another signature": func(s collect.Artifact) {
 			s.Annotations[static.BundleAnnotationKey] = other.Annotations[static.BundleAnnotationKey]
 		},
-		"another signature": func(s signing.Artifact) {
+		"another signature": func(s collect.Artifact) {
 			s.Annotations[static.SignatureAnnotationKey] = other.Annotations[static.SignatureAnnotationKey]
 		},
-		"no certificate": func(s signing.Artifact) { delete(s.Annotations, static.CertificateAnnotationKey) },
-		"a certificate that is none": func(s signing.Artifact) {
+		"no certificate": func(s collect.Artifact) { delete(s.Annotations, static.CertificateAnnotationKey) },
+		"a certificate that is none": func(s collect.Artifact) {
 			s.Annotations[static.CertificateAnnotationKey] = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 		},
-		"PEM without a certificate":          func(s signing.Artifact) { s.Annotations[static.CertificateAnnotationKey] = "nothing" },
-		"a log entry whose body is a number": func(s signing.Artifact) { s.Annotations[static.BundleAnnotationKey] = `{"Payload":{"body":7}}` },
-		"a log entry whose body is no entry": func(s signing.Artifact) { s.Annotations[static.BundleAnnotationKey] = `{"Payload":{"body":"e30="}}` },
-		"a log entry that is no JSON":        func(s signing.Artifact) { s.Annotations[static.BundleAnnotationKey] = `{` },
-		"a timestamp that is no JSON":        func(s signing.Artifact) { s.Annotations[static.RFC3161TimestampAnnotationKey] = `{` },
-		"a log entry whose log moved it in time": func(s signing.Artifact) {
+		"PEM without a certificate":          func(s collect.Artifact) { s.Annotations[static.CertificateAnnotationKey] = "nothing" },
+		"a log entry whose body is a number": func(s collect.Artifact) { s.Annotations[static.BundleAnnotationKey] = `{"Payload":{"body":7}}` },
+		"a log entry whose body is no entry": func(s collect.Artifact) { s.Annotations[static.BundleAnnotationKey] = `{"Payload":{"body":"e30="}}` },
+		"a log entry that is no JSON":        func(s collect.Artifact) { s.Annotations[static.BundleAnnotationKey] = `{` },
+		"a timestamp that is no JSON":        func(s collect.Artifact) { s.Annotations[static.RFC3161TimestampAnnotationKey] = `{` },
+		"a log entry whose log moved it in time": func(s collect.Artifact) {
 			s.Annotations[static.BundleAnnotationKey] = later(t, s.Annotations[static.BundleAnnotationKey])
 		},
-		"a log entry with a key that is no PEM": func(s signing.Artifact) {
+		"a log entry with a key that is no PEM": func(s collect.Artifact) {
 			s.Annotations[static.BundleAnnotationKey] = `{"Payload":{"body":"` + badKeyEntry + `"}}`
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			s := a.legacy(t, i, simplePayload(t, thisImage, nil), w)
 			alter(s)
-			e := verify(t, trustOf(t, a.signer(t, "ci")), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{s}})
+			e := verify(t, trustOf(t, a.signer(t, "ci")), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{s}})
 			mustReject(t, e, "tag: ")
 			if reason := e.Rejected[0].Reason; strings.ContainsAny(reason, "\n\t") || strings.Contains(reason, "BEGIN") {
 				t.Errorf("the reason is not fit to print: %q", reason)
@@ -304,7 +305,7 @@ func TestATimestampThatIsNone(t *testing.T) {
 			s := a.legacy(t, a.certify(t, issuer, subject, at, false), simplePayload(t, thisImage, nil), witness{at: at, logged: c.logged})
 			s.Annotations[static.RFC3161TimestampAnnotationKey] = `{"SignedRFC3161Timestamp":"AAAA"}`
 			signer := a.signer(t, "ci", func(k *v1alpha1.KeylessSigner) { k.InsecureIgnoreTlog = true })
-			e := verify(t, trustOf(t, signer), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{s}})
+			e := verify(t, trustOf(t, signer), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{s}})
 			if got := len(e.Signatures) == 1; got != c.counts {
 				t.Errorf("counts: %v, want %v: %+v", got, c.counts, e)
 			}
@@ -353,8 +354,8 @@ func TestBundlesThatAreMalformed(t *testing.T) {
 		"deeper nesting":                         {strings.Repeat(`{"a":`, 100000), "it holds 100000 values"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			artifact := signing.Artifact{Kind: signing.Bundle, Origin: "referrer", Content: []byte(c.content)}
-			e := verify(t, trustOf(t, a.signer(t, "ci")), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{artifact, good}})
+			artifact := collect.Artifact{Kind: collect.Bundle, Origin: "referrer", Content: []byte(c.content)}
+			e := verify(t, trustOf(t, a.signer(t, "ci")), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{artifact, good}})
 			if len(e.Signatures) != 1 || len(e.Rejected) != 1 || !strings.Contains(e.Rejected[0].Reason, c.want) {
 				t.Errorf("want the good one to count and the other rejected, got %+v", e)
 			}
@@ -395,12 +396,12 @@ func TestKeylessAnnotations(t *testing.T) {
 		"the annotation is not there":      {nil, false},
 		"the annotation is not a string":   {map[string]any{"env": []any{"prod"}}, false},
 	} {
-		for form, artifact := range map[string]signing.Artifact{
+		for form, artifact := range map[string]collect.Artifact{
 			"legacy":  a.legacy(t, i, simplePayload(t, thisImage, c.annotations), w),
 			"bundled": a.bundle(t, i, statementOf(t, thisImage, cosignPredicate, map[string]any{}, c.annotations), w),
 		} {
 			t.Run(fmt.Sprintf("%s: %s", form, sentence), func(t *testing.T) {
-				e := verify(t, trustOf(t, signer), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{artifact}})
+				e := verify(t, trustOf(t, signer), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{artifact}})
 				if !c.counts {
 					mustReject(t, e, "env=prod")
 					if e.Rejected[0].Signer != "ci" {

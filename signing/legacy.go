@@ -14,12 +14,14 @@ import (
 	"github.com/sigstore/cosign/v2/pkg/oci/static"
 	"github.com/sigstore/sigstore-go/pkg/fulcio/certificate"
 	"github.com/sigstore/sigstore/pkg/signature/payload"
+
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 // readLegacySignature reads a simple signing payload. Its digest and its type
 // are checked here: cosign's own check leaves the type aside, and a key may
 // sign other things than images.
-func readLegacySignature(a *Artifact, digest v1.Hash) (*claim, error) {
+func readLegacySignature(a *collect.Artifact, digest v1.Hash) (*claim, error) {
 	var p payload.SimpleContainerImage
 	if err := json.Unmarshal(a.Content, &p); err != nil {
 		return nil, errors.New("its payload is not JSON")
@@ -42,7 +44,7 @@ func readLegacySignature(a *Artifact, digest v1.Hash) (*claim, error) {
 }
 
 // readLegacyAttestation reads a DSSE envelope with an in-toto statement.
-func readLegacyAttestation(a *Artifact, digest v1.Hash) (*claim, error) {
+func readLegacyAttestation(a *collect.Artifact, digest v1.Hash) (*claim, error) {
 	var envelope dsse.Envelope
 	if err := json.Unmarshal(a.Content, &envelope); err != nil {
 		return nil, errors.New("it is not a DSSE envelope")
@@ -73,7 +75,7 @@ type legacyMaterial struct {
 type legacyCheck func(context.Context, oci.Signature, *cosign.CheckOpts) error
 
 // readLegacyMaterial reads what the annotations hold, and has the claim proven by it.
-func (c *claim) readLegacyMaterial(a *Artifact, b64 string, check legacyCheck) error {
+func (c *claim) readLegacyMaterial(a *collect.Artifact, b64 string, check legacyCheck) error {
 	options, err := readLegacyWitnesses(a)
 	if err != nil {
 		return err
@@ -94,7 +96,7 @@ func (c *claim) readLegacyMaterial(a *Artifact, b64 string, check legacyCheck) e
 }
 
 // readLegacyWitnesses reads the log's entry and the timestamp.
-func readLegacyWitnesses(a *Artifact) ([]static.Option, error) {
+func readLegacyWitnesses(a *collect.Artifact) ([]static.Option, error) {
 	var options []static.Option
 	if text := a.Annotations[static.BundleAnnotationKey]; text != "" {
 		var entry rekor.RekorBundle

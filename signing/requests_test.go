@@ -14,12 +14,14 @@ import (
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 // hand is somebody who can write beside an image.
 type hand struct {
 	raw    *ecdsa.PrivateKey
-	key    *signing.PrivateKey
+	key    *sign.PrivateKey
 	signer v1alpha1.BpfSigner
 }
 
@@ -33,8 +35,8 @@ func newHand(t *testing.T, name string) hand {
 // write is one thing that a hand leaves beside an image.
 type write func(*testing.T, image.Resolved, hand)
 
-func signs(options signing.SignOptions) write {
-	return func(t *testing.T, r image.Resolved, by hand) { sign(t, r, by.key, options) }
+func signs(options sign.Options) write {
+	return func(t *testing.T, r image.Resolved, by hand) { signed(t, r, by.key, options) }
 }
 
 // attests writes a bundle as cosign attest does.
@@ -50,8 +52,8 @@ type deed struct {
 }
 
 // counts stops collecting at a signature that counts, as the gate does.
-func counts(t *testing.T, trust *signing.Trust) func(signing.Collected) (bool, error) {
-	return func(part signing.Collected) (bool, error) {
+func counts(t *testing.T, trust *signing.Trust) func(collect.Collected) (bool, error) {
+	return func(part collect.Collected) (bool, error) {
 		if !part.Partial {
 			t.Error("a part does not say that it is one")
 		}
@@ -61,9 +63,9 @@ func counts(t *testing.T, trust *signing.Trust) func(signing.Collected) (bool, e
 }
 
 func TestRequestsForOneImage(t *testing.T) {
-	legacy, bundle := signs(signing.SignOptions{}), signs(signing.SignOptions{Bundle: true})
+	legacy, bundle := signs(sign.Options{}), signs(sign.Options{Bundle: true})
 	annotations := map[string]string{"env": "prod"}
-	annotated, annotatedBundle := signs(signing.SignOptions{Annotations: annotations}), signs(signing.SignOptions{Bundle: true, Annotations: annotations})
+	annotated, annotatedBundle := signs(sign.Options{Annotations: annotations}), signs(sign.Options{Bundle: true, Annotations: annotations})
 	for sentence, c := range map[string]requestsCase{
 		"no signature":                            {nil, 4, nil, false},
 		"a legacy signature":                      {[]deed{{"alice", legacy}}, 4, []string{"alice"}, false},
@@ -123,7 +125,7 @@ func (c requestsCase) run(t *testing.T, referrers bool) {
 	for _, signers := range [][]v1alpha1.BpfSigner{one, fifteen} {
 		client, trust := newClient(t), trustOf(t, signers...)
 		srv.asked()
-		got, err := signing.CollectUntil(t.Context(), client, r, counts(t, trust))
+		got, err := collect.Until(t.Context(), client, r, counts(t, trust))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,10 +142,10 @@ func (c requestsCase) run(t *testing.T, referrers bool) {
 
 // isWhole holds that what was collected, once completed, is what Collect finds,
 // and costs no request twice.
-func isWhole(t *testing.T, srv *counting, client *registry.Client, r image.Resolved, got signing.Collected) {
+func isWhole(t *testing.T, srv *counting, client *registry.Client, r image.Resolved, got collect.Collected) {
 	t.Helper()
 	srv.asked()
-	whole, err := signing.Complete(t.Context(), client, r, got)
+	whole, err := collect.Complete(t.Context(), client, r, got)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +156,7 @@ func isWhole(t *testing.T, srv *counting, client *registry.Client, r image.Resol
 	if asked := srv.asked(); len(asked) != want {
 		t.Errorf("the rest took %d requests, want %d:\n%s", len(asked), want, strings.Join(asked, "\n"))
 	}
-	if all := collect(t, r); hashOf(t, whole) != hashOf(t, all) || whole.Partial {
+	if all := collected(t, r); hashOf(t, whole) != hashOf(t, all) || whole.Partial {
 		t.Errorf("completed %+v, want %+v", whole, all)
 	}
 }
@@ -162,17 +164,17 @@ func isWhole(t *testing.T, srv *counting, client *registry.Client, r image.Resol
 func TestWhatStopsCollectingIsNotHidden(t *testing.T) {
 	r := pushed(t, newRegistry(t, true))
 	stumble := errors.New("stumbled")
-	_, err := signing.CollectUntil(t.Context(), newClient(t), r, func(signing.Collected) (bool, error) { return true, stumble })
+	_, err := collect.Until(t.Context(), newClient(t), r, func(collect.Collected) (bool, error) { return true, stumble })
 	if !errors.Is(err, stumble) {
 		t.Errorf("got error %v, want %v", err, stumble)
 	}
-	other := signing.Collected{Digest: otherImage, Partial: true}
-	if _, err := signing.Complete(t.Context(), newClient(t), r, other); err == nil {
+	other := collect.Collected{Digest: otherImage, Partial: true}
+	if _, err := collect.Complete(t.Context(), newClient(t), r, other); err == nil {
 		t.Error("what was collected of one image was completed with another's")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := signing.Complete(ctx, newClient(t), r, signing.Collected{Digest: r.Digest, Partial: true}); !errors.Is(err, context.Canceled) {
+	if _, err := collect.Complete(ctx, newClient(t), r, collect.Collected{Digest: r.Digest, Partial: true}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
 }
@@ -183,13 +185,13 @@ func TestResolveSharesThePing(t *testing.T) {
 	srv := newRegistry(t, true)
 	r := pushed(t, srv)
 	key, _ := newKey(t, "alice")
-	sign(t, r, key, signing.SignOptions{})
+	signed(t, r, key, sign.Options{})
 	client := newClient(t)
 	if _, err := client.Resolve(t.Context(), r.Reference); err != nil {
 		t.Fatal(err)
 	}
 	srv.asked()
-	if _, err := signing.Collect(t.Context(), client, r); err != nil {
+	if _, err := collect.All(t.Context(), client, r); err != nil {
 		t.Fatal(err)
 	}
 	if asked := srv.asked(); len(asked) != 3 {

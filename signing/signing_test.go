@@ -24,6 +24,8 @@ import (
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 // counting is a real registry in this process that notes what it is asked.
@@ -134,18 +136,18 @@ func resolved(t *testing.T, reference string) image.Resolved {
 
 // newKey makes a key and the signer it stands for. The key is plain: scrypt
 // takes half a second.
-func newKey(t *testing.T, signer string) (*signing.PrivateKey, v1alpha1.BpfSigner) {
+func newKey(t *testing.T, signer string) (*sign.PrivateKey, v1alpha1.BpfSigner) {
 	t.Helper()
 	return parsedKey(t, signer, newECKey(t))
 }
 
-func parsedKey(t *testing.T, signer string, raw any) (*signing.PrivateKey, v1alpha1.BpfSigner) {
+func parsedKey(t *testing.T, signer string, raw any) (*sign.PrivateKey, v1alpha1.BpfSigner) {
 	t.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := signing.ParsePrivateKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil)
+	key, err := sign.ParsePrivateKey(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,28 +174,28 @@ func trustOf(t *testing.T, signers ...v1alpha1.BpfSigner) *signing.Trust {
 	return trust
 }
 
-func sign(t *testing.T, r image.Resolved, key *signing.PrivateKey, options signing.SignOptions) {
+func signed(t *testing.T, r image.Resolved, key *sign.PrivateKey, options sign.Options) {
 	t.Helper()
-	if err := signing.Sign(t.Context(), newClient(t), r, key, options); err != nil {
+	if err := sign.Image(t.Context(), newClient(t), r, key, options); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func collect(t *testing.T, r image.Resolved) signing.Collected {
+func collected(t *testing.T, r image.Resolved) collect.Collected {
 	t.Helper()
-	c, err := signing.Collect(t.Context(), newClient(t), r)
+	c, err := collect.All(t.Context(), newClient(t), r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-func verify(t *testing.T, trust *signing.Trust, c signing.Collected) signing.Evidence {
+func verify(t *testing.T, trust *signing.Trust, c collect.Collected) signing.Evidence {
 	t.Helper()
 	return verifyAt(t, trust, c, time.Now())
 }
 
-func verifyAt(t *testing.T, trust *signing.Trust, c signing.Collected, now time.Time) signing.Evidence {
+func verifyAt(t *testing.T, trust *signing.Trust, c collect.Collected, now time.Time) signing.Evidence {
 	t.Helper()
 	e, err := trust.Verify(t.Context(), c, now)
 	if err != nil {
@@ -217,12 +219,12 @@ func TestWhatSignWritesVerifyCounts(t *testing.T) {
 			key, alice := newKey(t, "alice")
 			_, bob := newKey(t, "bob")
 			trust := trustOf(t, bob, alice)
-			if e := verify(t, trust, collect(t, r)); len(e.Signatures) != 0 {
+			if e := verify(t, trust, collected(t, r)); len(e.Signatures) != 0 {
 				t.Fatalf("an unsigned image has signatures: %v", e.Signatures)
 			}
-			sign(t, r, key, signing.SignOptions{})
-			sign(t, r, key, signing.SignOptions{Bundle: true, Annotations: map[string]string{"env": "prod"}})
-			c := collect(t, r)
+			signed(t, r, key, sign.Options{})
+			signed(t, r, key, sign.Options{Bundle: true, Annotations: map[string]string{"env": "prod"}})
+			c := collected(t, r)
 			e := verify(t, trust, c)
 			if len(e.Signatures) != 2 || len(e.Rejected) != 0 {
 				t.Fatalf("got %+v", e)

@@ -18,6 +18,7 @@ import (
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/signing/collect"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -108,7 +109,7 @@ func (c *claim) recognise(ctx context.Context, p *signer) (found proof, err erro
 //
 // A signature that does not count is not an error but a Rejection. An error
 // means that c is not what Collect returns, or that ctx ended.
-func (t *Trust) Verify(ctx context.Context, c Collected, now time.Time) (Evidence, error) {
+func (t *Trust) Verify(ctx context.Context, c collect.Collected, now time.Time) (Evidence, error) {
 	digest, err := v1.NewHash(c.Digest)
 	if err != nil || digest.Algorithm != "sha256" {
 		return Evidence{}, fmt.Errorf("verify signatures: digest %q is not sha256:…: collect them again", c.Digest)
@@ -131,7 +132,7 @@ func (t *Trust) Verify(ctx context.Context, c Collected, now time.Time) (Evidenc
 }
 
 // evaluate adds to e what one artifact amounts to.
-func (t *Trust) evaluator(ctx context.Context, e *Evidence, a *Artifact, digest v1.Hash, now time.Time) {
+func (t *Trust) evaluator(ctx context.Context, e *Evidence, a *collect.Artifact, digest v1.Hash, now time.Time) {
 	var c *claim
 	err := guarded(func() (err error) {
 		c, err = readClaim(a, digest)
@@ -241,7 +242,7 @@ func (p *signer) until(found proof) time.Time {
 
 // explain rejects an artifact that no signer recognised. Keys have nothing to
 // say but no; of a certificate, every keyless signer says what is wrong.
-func (e *Evidence) explain(a *Artifact, c *claim, tried trial) {
+func (e *Evidence) explain(a *collect.Artifact, c *claim, tried trial) {
 	switch {
 	case len(tried.keys) == 0 && len(tried.failed) == 0:
 		e.reject(a, "", "no signer is known that it could be from: name one in a BpfSigner")
@@ -256,7 +257,7 @@ func (e *Evidence) explain(a *Artifact, c *claim, tried trial) {
 	}
 }
 
-func (e *Evidence) reject(a *Artifact, signer, format string, args ...any) {
+func (e *Evidence) reject(a *collect.Artifact, signer, format string, args ...any) {
 	e.Rejected = append(e.Rejected, Rejection{Signer: signer, Reason: oneLine(a.Origin + ": " + fmt.Sprintf(format, args...))})
 }
 
@@ -360,7 +361,7 @@ func counted(what string, data []byte, most int) error {
 
 // readClaim reads what an artifact says and refuses what is not about the
 // digest.
-func readClaim(a *Artifact, digest v1.Hash) (*claim, error) {
+func readClaim(a *collect.Artifact, digest v1.Hash) (*claim, error) {
 	if err := counted("it", a.Content, maxValues); err != nil {
 		return nil, err
 	}
@@ -370,11 +371,11 @@ func readClaim(a *Artifact, digest v1.Hash) (*claim, error) {
 		}
 	}
 	switch a.Kind {
-	case LegacySignature:
+	case collect.LegacySignature:
 		return readLegacySignature(a, digest)
-	case LegacyAttestation:
+	case collect.LegacyAttestation:
 		return readLegacyAttestation(a, digest)
-	case Bundle:
+	case collect.Bundle:
 		return readBundle(a, digest)
 	}
 	return nil, fmt.Errorf("its kind %q is unknown", a.Kind)

@@ -9,13 +9,13 @@ import (
 	"github.com/sigstore/cosign/v2/pkg/oci/static"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 // entryOf takes the log's entry of an artifact, to be altered.
-func entryOf(t *testing.T, a signing.Artifact) map[string]any {
+func entryOf(t *testing.T, a collect.Artifact) map[string]any {
 	t.Helper()
-	if a.Kind != signing.Bundle {
+	if a.Kind != collect.Bundle {
 		return decoded(t, []byte(a.Annotations[static.BundleAnnotationKey]))
 	}
 	material := decoded(t, a.Content)["verificationMaterial"].(map[string]any)
@@ -23,9 +23,9 @@ func entryOf(t *testing.T, a signing.Artifact) map[string]any {
 }
 
 // withEntry is the artifact with another entry of a log.
-func withEntry(t *testing.T, a signing.Artifact, entry map[string]any) signing.Artifact {
+func withEntry(t *testing.T, a collect.Artifact, entry map[string]any) collect.Artifact {
 	t.Helper()
-	if a.Kind != signing.Bundle {
+	if a.Kind != collect.Bundle {
 		a.Annotations = maps.Clone(a.Annotations)
 		a.Annotations[static.BundleAnnotationKey] = string(encoded(t, entry))
 		return a
@@ -86,7 +86,7 @@ func TestALogEntryThatIsFalse(t *testing.T) {
 		} {
 			t.Run(form+": "+sentence, func(t *testing.T) {
 				artifact := withEntry(t, good, c.alter(entryOf(t, good)))
-				e := verify(t, trustOf(t, signer), signing.Collected{Digest: thisImage, Artifacts: []signing.Artifact{artifact}})
+				e := verify(t, trustOf(t, signer), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{artifact}})
 				if !c.counts {
 					mustReject(t, e, "is not true of it")
 				} else if len(e.Signatures)+len(e.Attestations) != 1 {

@@ -19,7 +19,7 @@ import (
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/images"
 	"github.com/skep-dev/skep/nodemode"
-	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 // skepProcess is this binary as the command skep, in a folder of its own.
@@ -67,7 +67,7 @@ func TestInterruptIsOneLineAndExitCode130(t *testing.T) {
 	host, asked := hangingRegistry(t)
 	app := "apiVersion: skep.dev/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: app}\n" +
 		"spec: {bytecode: {image: \"" + host + "/x:v1\"}, programs: [{name: f}]}\n"
-	_, public, err := signing.GenerateKey(nil)
+	_, public, err := sign.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

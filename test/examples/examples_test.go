@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/sign"
 	"github.com/skep-dev/skep/test/harness/workers"
 )
 
@@ -138,19 +139,19 @@ type bench struct {
 
 // author signs the images; signer is how others know them.
 type author struct {
-	key    *signing.PrivateKey
+	key    *sign.PrivateKey
 	signer v1alpha1.BpfSigner
 }
 
 func newAuthor() (author, error) {
-	private, public, err := signing.GenerateKey(nil)
+	private, public, err := sign.GenerateKey(nil)
 	if err != nil {
 		return author{}, err
 	}
 	var a author
 	a.signer.Name = "author"
 	a.signer.Spec.Key = &v1alpha1.KeySigner{PublicKey: string(public)}
-	a.key, err = signing.ParsePrivateKey(private, nil)
+	a.key, err = sign.ParsePrivateKey(private, nil)
 	return a, err
 }
 
@@ -181,7 +182,7 @@ func newBench(t *testing.T, by author, name string, e example) bench {
 }
 
 // publish packs and signs an object.
-func publish(t *testing.T, client *registry.Client, key *signing.PrivateKey, reference, file string) {
+func publish(t *testing.T, client *registry.Client, key *sign.PrivateKey, reference, file string) {
 	t.Helper()
 	object, err := fs.ReadFile(examples.FS, file)
 	if err != nil {
@@ -199,7 +200,7 @@ func publish(t *testing.T, client *registry.Client, key *signing.PrivateKey, ref
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := signing.Sign(t.Context(), client, r, key, signing.SignOptions{}); err != nil {
+	if err := sign.Image(t.Context(), client, r, key, sign.Options{}); err != nil {
 		t.Fatal(err)
 	}
 }

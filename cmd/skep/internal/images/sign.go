@@ -20,6 +20,8 @@ import (
 	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
+	"github.com/skep-dev/skep/signing/sign"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -45,7 +47,7 @@ func newKeyGenerate() *cobra.Command {
 			if err := nothingAt(prefix); err != nil {
 				return err
 			}
-			private, public, err := signing.GenerateKey([]byte(os.Getenv(passwordVariable)))
+			private, public, err := sign.GenerateKey([]byte(os.Getenv(passwordVariable)))
 			if err != nil {
 				return err
 			}
@@ -144,7 +146,7 @@ func NewSign(limit time.Duration) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("read key: %w", err)
 			}
-			private, err := signing.ParsePrivateKey(data, []byte(os.Getenv(passwordVariable)))
+			private, err := sign.ParsePrivateKey(data, []byte(os.Getenv(passwordVariable)))
 			if err != nil {
 				return err
 			}
@@ -157,7 +159,7 @@ func NewSign(limit time.Duration) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := signing.Sign(ctx, client, r, private, signing.SignOptions{Annotations: annotations, Bundle: bundle}); err != nil {
+				if err := sign.Image(ctx, client, r, private, sign.Options{Annotations: annotations, Bundle: bundle}); err != nil {
 					return err
 				}
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), digestReference(r))
@@ -202,7 +204,7 @@ func NewVerify(limit time.Duration) *cobra.Command {
 					return err
 				}
 				done := display.Working(cmd, "collecting signatures of %s", args[0])
-				found, err := signing.Collect(ctx, client, r, active.Trust.Repositories()...)
+				found, err := collect.All(ctx, client, r, active.Trust.Repositories()...)
 				done()
 				if err == nil {
 					evidence, err = active.Trust.Verify(ctx, found, time.Now())

@@ -15,7 +15,7 @@ import (
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
-	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/sign"
 )
 
 // TestMain makes the test binary the child processes of the command too.
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 func TestSigningAndVerifyingEnd(t *testing.T) {
 	registry := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer registry.Close()
-	private, public, err := signing.GenerateKey(nil)
+	private, public, err := sign.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

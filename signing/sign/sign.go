@@ -1,4 +1,7 @@
-package signing
+// Package sign signs images with a key, in cosign's formats, and makes keys.
+//
+// It shows no private key, and stores none.
+package sign
 
 import (
 	"bytes"
@@ -26,11 +29,12 @@ import (
 
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
-// SignOptions say how a signature is made. The zero value is what cosign sign
+// Options say how a signature is made. The zero value is what cosign sign
 // does with a key and without a log.
-type SignOptions struct {
+type Options struct {
 	// Annotations go into the signed payload.
 	Annotations map[string]string
 	// Bundle writes a sigstore bundle as an OCI referrer instead of a layer of
@@ -41,13 +45,13 @@ type SignOptions struct {
 	Now time.Time
 }
 
-// Sign signs r.Digest with a key and writes the signature beside the image, in
+// Image signs r.Digest with a key and writes the signature beside the image, in
 // its registry or layout, without any transparency log. What others signed
 // stays. Signing twice with one key and the same annotations changes nothing.
 //
 // Two writers that add to the tag sha256-….sig at once can lose one of the
 // signatures, as with cosign: the registry has no means against it.
-func Sign(ctx context.Context, target Source, r image.Resolved, key *PrivateKey, options SignOptions) error {
+func Image(ctx context.Context, target collect.Source, r image.Resolved, key *PrivateKey, options Options) error {
 	digest, err := v1.NewHash(r.Digest)
 	if err != nil || digest.Algorithm != "sha256" {
 		return fmt.Errorf("sign %s: digest %q is not sha256:…: resolve the reference first", r.Reference, r.Digest)
@@ -67,7 +71,7 @@ func Sign(ctx context.Context, target Source, r image.Resolved, key *PrivateKey,
 }
 
 // signLegacy adds a layer to the manifest of the tag sha256-….sig.
-func signLegacy(ctx context.Context, to *registry.Attachments, r image.Resolved, digest v1.Hash, key *PrivateKey, options SignOptions) error {
+func signLegacy(ctx context.Context, to *registry.Attachments, r image.Resolved, digest v1.Hash, key *PrivateKey, options Options) error {
 	content, err := simplePayload(r, digest, options.Annotations)
 	if err != nil {
 		return err
@@ -82,8 +86,8 @@ func signLegacy(ctx context.Context, to *registry.Attachments, r image.Resolved,
 			return nil
 		}
 	}
-	if len(m.Layers) >= maxLayers {
-		return fmt.Errorf("it has %d signatures already, and no more than %d are read: delete the tag %s and sign again", len(m.Layers), maxLayers, SignatureTag(digest))
+	if len(m.Layers) >= collect.MaxLayers {
+		return fmt.Errorf("it has %d signatures already, and no more than %d are read: delete the tag %s and sign again", len(m.Layers), collect.MaxLayers, collect.SignatureTag(digest))
 	}
 	raw, err := key.signer.SignMessage(bytes.NewReader(content))
 	if err != nil {
@@ -104,7 +108,7 @@ func signLegacy(ctx context.Context, to *registry.Attachments, r image.Resolved,
 		configType = types.OCIConfigJSON
 	}
 	m.Config = describe(config, configType)
-	return put(ctx, to, m, config, SignatureTag(digest))
+	return put(ctx, to, m, config, collect.SignatureTag(digest))
 }
 
 // simplePayload is cosign's. The identity it claims is the repository, and
@@ -140,7 +144,7 @@ func anyOf(in map[string]string) map[string]any {
 
 // readSignatures returns the manifest that holds the signatures so far.
 func readSignatures(ctx context.Context, to *registry.Attachments, digest v1.Hash) (*v1.Manifest, error) {
-	raw, err := to.Tagged(ctx, SignatureTag(digest))
+	raw, err := to.Tagged(ctx, collect.SignatureTag(digest))
 	if errors.Is(err, image.ErrNotFound) {
 		return &v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1}, nil
 	}
@@ -153,7 +157,7 @@ func readSignatures(ctx context.Context, to *registry.Attachments, digest v1.Has
 		m.MediaType = types.OCIManifestSchema1
 	}
 	if err != nil || !m.MediaType.IsImage() {
-		return nil, fmt.Errorf("the tag %s holds something other than signatures: delete it and sign again", SignatureTag(digest))
+		return nil, fmt.Errorf("the tag %s holds something other than signatures: delete it and sign again", collect.SignatureTag(digest))
 	}
 	return &m, nil
 }
@@ -176,7 +180,7 @@ func configOf(layers []v1.Descriptor) *v1.ConfigFile {
 
 // signBundle writes a sigstore bundle, v0.3, with an in-toto statement of
 // cosign's own predicate type, as a referrer.
-func signBundle(ctx context.Context, to *registry.Attachments, _ image.Resolved, digest v1.Hash, key *PrivateKey, options SignOptions) error {
+func signBundle(ctx context.Context, to *registry.Attachments, _ image.Resolved, digest v1.Hash, key *PrivateKey, options Options) error {
 	content, err := makeBundle(digest, key, options.Annotations)
 	if err != nil {
 		return err

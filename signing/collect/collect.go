@@ -1,0 +1,276 @@
+// Package collect reads from registries what may be a signature or an attestation of an
+// image, within bounds.
+//
+// It verifies nothing, and decides nothing.
+package collect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/sigstore/sigstore/pkg/signature/payload"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/transport"
+)
+
+// What All takes in at most for one digest, from the referrers and from the
+// tags each. Whoever can push to the repository can write what is read here, so
+// all of it is bounded; what is beyond a bound is skipped and said so.
+const (
+	// maxReferrers is how many referring manifests are read.
+	maxReferrers = 64
+	// MaxLayers is how many signatures of one manifest are read: the newest, which
+	// cosign appends.
+	MaxLayers = 64
+	// maxCandidates is how many signatures are read from one place, whatever the
+	// number of manifests that name them: each is tried with every signer. Two tags
+	// hold as many at most.
+	maxCandidates = 2 * MaxLayers
+	// maxBlob is the size of one signature, attestation or bundle, in bytes.
+	maxBlob = 4 << 20
+	// maxAnnotation is the size of one annotation of a layer, in bytes. Cosign's
+	// certificates, chains, entries of logs and timestamps take 10 KiB at most.
+	maxAnnotation = 64 << 10
+	// maxTotal is the size of them all in one place, in bytes: of what is read, and of
+	// what is kept, annotations and repeated contents included.
+	maxTotal = 8 << 20
+	// maxRequests is how many requests are under way at once.
+	maxRequests = 4
+	// maxSkipped is how many reasons are kept.
+	maxSkipped = 32
+	// maxRepositories is how many repositories of signers are read, beside the image's
+	// own. Each has the bytes of one place.
+	maxRepositories = 4
+)
+
+// bundlePrefix begins the media type of every version of a sigstore bundle.
+const bundlePrefix = "application/vnd.dev.sigstore.bundle"
+
+// emptyType is the media type of the config of an artifact that has none.
+const emptyType = "application/vnd.oci.empty.v1+json"
+
+// All reads everything about r.Digest that might be a signature or an
+// attestation: OCI referrers, or the tag that stands in for them where the
+// registry lacks the API, and cosign's tags sha256-….sig and .att, all at once, and the
+// same in the repositories of signers. The media type of a referrer is not asked:
+// registries report some bundles as empty. It verifies nothing.
+//
+// One image with one signature by cosign's defaults takes 4 requests, ping
+// included, and 5 where the referrers API is missing; every bundle takes 2
+// more, and so does the first payload that carries annotations take 1. How many
+// signers there are does not matter; each of their repositories takes 3, ping aside.
+//
+// The error means that it could not be determined what there is (the registry did not
+// answer, or answered garbage), and is of a kind of package image. With a
+// *RepositoryError comes what else there is, as a part. What is missing is no error,
+// and what is malformed or too big is in Skipped. The time limit is ctx's.
+func All(ctx context.Context, source Source, r image.Resolved, repositories ...string) (Collected, error) {
+	return together(ctx, func(ctx context.Context) (Collected, error) {
+		return gather(ctx, source, r, (*collector).readReferrers)
+	}, func(ctx context.Context) (Collected, error) {
+		return gatherRest(ctx, source, r, repositories)
+	})
+}
+
+// together joins what is read at once. A *RepositoryError comes with what else was
+// read.
+func together(ctx context.Context, reads ...func(context.Context) (Collected, error)) (all Collected, err error) {
+	found, failed := make([]Collected, len(reads)), make([]error, len(reads))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, read := range reads {
+		group.Go(func() error {
+			var elsewhere *RepositoryError
+			if found[i], failed[i] = read(ctx); errors.As(failed[i], &elsewhere) {
+				return nil
+			}
+			return failed[i]
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return Collected{}, err
+	}
+	for _, one := range found {
+		all = join(all, one)
+	}
+	return all, errors.Join(failed...)
+}
+
+// Until is All that reads the referrers first, and leaves cosign's
+// tags and the repositories of signers alone where enough says so of what they hold. An image with one bundle
+// then takes 4 requests, 5 where the referrers API is missing, and one with a
+// legacy signature what it takes anyway, one round trip later.
+//
+// What comes back may be Partial: it shows who signed, and not that nobody else
+// did. Whoever would refuse because of what is missing completes it first. A blob
+// that the registry does not hand out is an error only where enough says no of the
+// others.
+func Until(ctx context.Context, source Source, r image.Resolved, enough func(Collected) (bool, error), repositories ...string) (Collected, error) {
+	part, unread := gather(ctx, source, r, (*collector).readReferrers)
+	var blob *BlobError
+	if unread != nil && !errors.As(unread, &blob) {
+		return Collected{}, unread
+	}
+	part.Partial, part.Unread = true, unread != nil
+	stop, err := enough(part)
+	switch {
+	case err != nil:
+		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
+	case stop:
+		return part, nil
+	case unread != nil:
+		return Collected{}, unread
+	}
+	return Complete(ctx, source, r, part, repositories...)
+}
+
+// Complete adds what Until left out: 2 requests, and one for every
+// attestation and for every payload with annotations. What is not Partial comes
+// back as it is.
+func Complete(ctx context.Context, source Source, r image.Resolved, part Collected, repositories ...string) (Collected, error) {
+	if !part.Partial {
+		return part, nil
+	}
+	if part.Digest != r.Digest {
+		return Collected{}, fmt.Errorf("collect signatures of %s: what was collected so far is about %s", r.Reference, part.Digest)
+	}
+	if part.Unread {
+		return All(ctx, source, r, repositories...)
+	}
+	part.Partial = false
+	return together(ctx, func(context.Context) (Collected, error) { return part, nil }, func(ctx context.Context) (Collected, error) {
+		return gatherRest(ctx, source, r, repositories)
+	})
+}
+
+// place reads one of the places where signatures are kept.
+type place func(*collector, context.Context) error
+
+// gather reads one place. With a *BlobError comes what else was read.
+func gather(ctx context.Context, source Source, r image.Resolved, read place) (Collected, error) {
+	digest, err := v1.NewHash(r.Digest)
+	if err != nil || digest.Algorithm != "sha256" {
+		return Collected{}, fmt.Errorf("collect signatures of %s: digest %q is not sha256:…: resolve the reference first", r.Reference, r.Digest)
+	}
+	from, err := source.Attachments(r)
+	if err != nil {
+		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
+	}
+	c := newCollector(from, digest, "")
+	c.know(guessPayload(r))
+	if err := read(c, ctx); err != nil {
+		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
+	}
+	if c.failed != nil {
+		err = fmt.Errorf("collect signatures of %s: %w", r.Reference, &BlobError{c.failed})
+	}
+	return Collected{Digest: r.Digest, Artifacts: c.artifacts(), Skipped: c.skipped}, err
+}
+
+// gatherRest reads what is left beside the referrers: cosign's tags, and the
+// repositories of signers.
+func gatherRest(ctx context.Context, source Source, r image.Resolved, repositories []string) (Collected, error) {
+	return together(ctx, func(ctx context.Context) (Collected, error) {
+		return gather(ctx, source, r, (*collector).readTags)
+	}, func(ctx context.Context) (Collected, error) {
+		return gatherElsewhere(ctx, source, r, repositories)
+	})
+}
+
+// gatherElsewhere reads the repositories of signers, all at once: none has another wait.
+// The error is of *RepositoryErrors.
+func gatherElsewhere(ctx context.Context, source Source, r image.Resolved, repositories []string) (Collected, error) {
+	var reads []func(context.Context) (Collected, error)
+	for _, repository := range readable(repositories) {
+		reads = append(reads, func(ctx context.Context) (Collected, error) {
+			found, err := gatherFrom(ctx, source, repository, r.Digest)
+			switch {
+			case errors.Is(err, image.ErrNotAllowed):
+				found.Skipped = []string{fmt.Sprintf("repository %s: it is not among the registries that are allowed", repository)}
+			case err != nil:
+				return found, &RepositoryError{Repository: repository, Err: err}
+			}
+			found.Repositories = []string{repository}
+			return found, nil
+		})
+	}
+	all, err := together(ctx, reads...)
+	all.Digest = r.Digest
+	if more := len(repositories) - maxRepositories; more > 0 {
+		all.Skipped = append(all.Skipped, fmt.Sprintf("%d of %d repositories of signers: no more than %d are read", more, len(repositories), maxRepositories))
+	}
+	if err != nil {
+		all = all.For(repositories)
+	}
+	return all, err
+}
+
+// gatherFrom reads one repository of a signer. Where there is more in it than the bytes
+// of one place, an error comes with what was read: what is missing may be what counts.
+func gatherFrom(ctx context.Context, source Source, repository, digest string) (Collected, error) {
+	hash, err := v1.NewHash(digest)
+	if err != nil {
+		return Collected{}, fmt.Errorf("digest %q: %w", digest, err)
+	}
+	// What answers there says nothing of the image's own registry.
+	ctx, _ = transport.Answers(ctx)
+	from, err := source.Elsewhere(repository, digest)
+	if err != nil {
+		return Collected{}, err
+	}
+	c := newCollector(from, hash, " in "+repository)
+	for _, read := range []place{(*collector).readReferrers, (*collector).readTags} {
+		if err := read(c, ctx); err != nil && !errors.Is(err, image.ErrNotFound) {
+			return Collected{}, err
+		}
+	}
+	if c.failed != nil {
+		return Collected{}, &BlobError{c.failed}
+	}
+	found := Collected{Digest: digest, Artifacts: c.artifacts(), Skipped: c.skipped}
+	if c.overfull {
+		err = fmt.Errorf("more than %d bytes are about %s, and no more are read: remove what is not needed: %w", maxTotal, digest, image.ErrTooLong)
+	}
+	return found, err
+}
+
+// join puts together what two places hold.
+func join(a, b Collected) Collected {
+	return Collected{
+		Digest:       cmp.Or(a.Digest, b.Digest),
+		Artifacts:    inOrder(slices.Concat(a.Artifacts, b.Artifacts)),
+		Skipped:      slices.Concat(a.Skipped, b.Skipped),
+		Repositories: slices.Concat(a.Repositories, b.Repositories),
+		Partial:      a.Partial || b.Partial,
+		Unread:       a.Unread || b.Unread,
+	}
+}
+
+// inOrder sorts artifacts, so that their order does not depend on the
+// registry's.
+func inOrder(artifacts []Artifact) []Artifact {
+	slices.SortStableFunc(artifacts, func(a, b Artifact) int {
+		return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Origin, b.Origin))
+	})
+	return artifacts
+}
+
+// guessPayload is what cosign signs for r when nobody asks for annotations. It
+// is used only where its hash is the one asked for, and saves a request.
+func guessPayload(r image.Resolved) []byte {
+	d, err := r.ByDigest()
+	if err != nil {
+		return nil
+	}
+	b, err := payload.Cosign{Image: d}.MarshalJSON()
+	if err != nil {
+		return nil
+	}
+	return b
+}

@@ -1,0 +1,411 @@
+package collect
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/sigstore/cosign/v2/pkg/oci/static"
+	ctypes "github.com/sigstore/cosign/v2/pkg/types"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
+)
+
+// layer is one layer that looks like a signature, before it is read.
+type layer struct {
+	kind   Kind
+	origin string
+	digest v1.Hash
+	// size is what its descriptor says.
+	size        int64
+	annotations map[string]string
+	// behind is how many layers of its manifest come before it.
+	behind int
+}
+
+// bytes is what it takes of the memory by its descriptor.
+func (l layer) bytes() int64 { return l.size + bytesOf(l.annotations) }
+
+// shares reports whether another layer names the same content by the same size.
+func (l layer) shares(other layer) bool { return l.digest == other.digest && l.size == other.size }
+
+func (l layer) descriptor() v1.Descriptor { return v1.Descriptor{Digest: l.digest, Size: l.size} }
+
+// collector gathers from one place in three steps: which manifests, which layers, their bytes.
+type collector struct {
+	from   *registry.Attachments
+	digest v1.Hash
+	// where ends the origin of what is found; empty beside the image.
+	where string
+	// left is how many bytes may be read still.
+	left    int64
+	layers  []layer
+	noted   map[[sha256.Size]byte]bool
+	blobs   map[v1.Hash][]byte
+	skipped []string
+	// overfull is true where more is there than the bytes of one place.
+	overfull bool
+	// failed is why the registry did not hand out one of the blobs.
+	mu     sync.Mutex
+	failed error
+}
+
+func newCollector(from *registry.Attachments, digest v1.Hash, where string) *collector {
+	return &collector{
+		from: from, digest: digest, where: where, left: maxTotal,
+		noted: map[[sha256.Size]byte]bool{}, blobs: map[v1.Hash][]byte{},
+	}
+}
+
+func (c *collector) know(content []byte) {
+	if content != nil {
+		sum := sha256.Sum256(content)
+		c.blobs[v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}] = content
+	}
+}
+
+func (c *collector) skip(format string, args ...any) {
+	if len(c.skipped) < maxSkipped {
+		c.skipped = append(c.skipped, fmt.Sprintf(format, args...))
+	}
+}
+
+// skipOverfull skips a layer since what is there takes more bytes than one place has.
+func (c *collector) skipOverfull(l layer) {
+	c.overfull = true
+	c.skip("%s: %d bytes, annotations included, and no more than %d are read together", l.origin, l.bytes(), maxTotal)
+}
+
+// readTags reads what stands under cosign's own tags.
+func (c *collector) readTags(ctx context.Context) error {
+	tags := []string{SignatureTag(c.digest), AttestationTag(c.digest)}
+	manifests, err := readAll(ctx, tags, c.from.Tagged)
+	if err != nil {
+		return err
+	}
+	for i, tag := range tags {
+		c.read("tag "+tag+c.where, manifests[i], false)
+	}
+	return c.fetch(ctx)
+}
+
+// readReferrers reads what refers to the image.
+func (c *collector) readReferrers(ctx context.Context) error {
+	all, more, err := c.from.Referrers(ctx)
+	if err != nil {
+		return err
+	}
+	if more {
+		c.skip("the list of referrers: it is longer than is read, and its first %d are", len(all))
+	}
+	referrers := inTurn(all)
+	if len(referrers) > maxReferrers {
+		c.skip("%d of %d referrers: no more than %d are read", len(referrers)-maxReferrers, len(referrers), maxReferrers)
+		referrers = referrers[:maxReferrers]
+	}
+	manifests, err := readAll(ctx, referrers, func(ctx context.Context, digest v1.Hash) ([]byte, error) {
+		raw, err := c.from.Manifest(ctx, digest)
+		if errors.Is(err, image.ErrTooLong) {
+			return []byte{}, nil
+		}
+		return raw, err
+	})
+	if err != nil {
+		return err
+	}
+	for i, manifest := range manifests {
+		c.read("referrer "+referrers[i].String()+c.where, manifest, true)
+	}
+	return c.fetch(ctx)
+}
+
+// inTurn lists the manifests to read, each once: those that say of themselves that
+// they are a bundle, then those that say nothing, since registries report some
+// bundles as empty, then the others, such as lists of what is in an image.
+func inTurn(all []v1.Descriptor) []v1.Hash {
+	rank := func(d v1.Descriptor) int {
+		switch kind := d.ArtifactType; {
+		case strings.HasPrefix(kind, bundlePrefix):
+			return 0
+		case kind == "" || kind == emptyType || types.MediaType(kind).IsConfig():
+			return 1
+		}
+		return 2
+	}
+	sorted := slices.Clone(all)
+	slices.SortStableFunc(sorted, func(a, b v1.Descriptor) int { return cmp.Compare(rank(a), rank(b)) })
+	known := map[v1.Hash]bool{}
+	var digests []v1.Hash
+	for _, d := range sorted {
+		if d.Digest.Algorithm == "sha256" && !known[d.Digest] {
+			known[d.Digest] = true
+			digests = append(digests, d.Digest)
+		}
+	}
+	return digests
+}
+
+// read notes the layers of a manifest that look like signatures. A referrer
+// must say itself what it refers to; a tag's name says it.
+func (c *collector) read(origin string, raw []byte, referrer bool) {
+	if raw == nil {
+		return
+	}
+	var m v1.Manifest
+	if err := json.Unmarshal(raw, &m); err != nil {
+		c.skip("%s: it is not a manifest", origin)
+		return
+	}
+	if referrer && (m.Subject == nil || m.Subject.Digest != c.digest) {
+		c.skip("%s: its subject is another image", origin)
+		return
+	}
+	if len(m.Layers) > MaxLayers {
+		c.skip("%s: %d of %d layers: no more than %d are read", origin, len(m.Layers)-MaxLayers, len(m.Layers), MaxLayers)
+	}
+	for i, d := range slices.Backward(m.Layers) {
+		behind := len(m.Layers) - 1 - i
+		if behind == MaxLayers {
+			break
+		}
+		kind := kindOf(d.MediaType)
+		if kind == "" {
+			continue
+		}
+		where := origin
+		if len(m.Layers) > 1 {
+			where = fmt.Sprintf("%s, layer %d", origin, i)
+		}
+		c.add(layer{
+			kind: kind, origin: where, digest: d.Digest, size: d.Size,
+			annotations: readAnnotations(kind, d.Annotations), behind: behind,
+		})
+	}
+}
+
+// add notes a layer, unless it is none to read, or one that is equal was noted.
+func (c *collector) add(l layer) {
+	key := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %q", l.kind, l.digest, l.size, l.annotations))
+	switch long := tooLong(l.annotations); {
+	case l.digest.Algorithm != "sha256":
+		c.skip("%s: its digest is not sha256", l.origin)
+	case l.size < 0 || l.size > maxBlob:
+		c.skip("%s: %d bytes, and no more than %d are read", l.origin, l.size, maxBlob)
+	case long != "":
+		c.skip("%s: its annotation %s has %d bytes, and no more than %d are read", l.origin, long, len(l.annotations[long]), maxAnnotation)
+	case !c.noted[key]:
+		c.noted[key] = true
+		c.layers = append(c.layers, l)
+	}
+}
+
+// kindOf returns the form a layer's media type stands for, or nothing.
+func kindOf(t types.MediaType) Kind {
+	switch {
+	case t == ctypes.SimpleSigningMediaType:
+		return LegacySignature
+	case t == ctypes.DssePayloadType:
+		return LegacyAttestation
+	case strings.HasPrefix(string(t), bundlePrefix):
+		return Bundle
+	}
+	return ""
+}
+
+// choose bounds the layers that are read. Every manifest has its turn before one
+// has a second, so that none keeps the others out by what it names; and what is
+// small comes first, so that a large attestation keeps no signature out.
+func (c *collector) choose() {
+	slices.SortStableFunc(c.layers, func(a, b layer) int {
+		return cmp.Or(cmp.Compare(a.behind, b.behind), cmp.Compare(a.bytes(), b.bytes()))
+	})
+	if more := len(c.layers) - maxCandidates; more > 0 {
+		c.skip("%d of %d layers: no more than %d are read", more, len(c.layers), maxCandidates)
+		c.layers = c.layers[:maxCandidates]
+	}
+	slices.SortStableFunc(c.layers, func(a, b layer) int { return cmp.Compare(a.bytes(), b.bytes()) })
+}
+
+// fetch reads the layers, each content once, in as few turns as there is room for them
+// by the sizes that they claim. What a turn did not take leaves room for the next, so
+// that a layer that is not there keeps no other out.
+func (c *collector) fetch(ctx context.Context) error {
+	c.choose()
+	for waiting := c.unread(c.layers); len(waiting) > 0; {
+		now, later := c.fitting(waiting)
+		if len(now) == 0 {
+			c.leaveOut(later)
+			return nil
+		}
+		contents, err := readAll(ctx, now, func(ctx context.Context, l layer) ([]byte, error) { return c.blob(ctx, l.descriptor()) })
+		if err != nil {
+			return err
+		}
+		for i, content := range contents {
+			c.take(now[i], content)
+		}
+		waiting = c.unread(later)
+	}
+	return nil
+}
+
+// unread are the layers whose content is not there yet, each content once. One whose
+// descriptor gives another size is another request: whoever names it beside a signature
+// may lie.
+func (c *collector) unread(layers []layer) (unread []layer) {
+	for _, l := range layers {
+		if c.blobs[l.digest] == nil && !slices.ContainsFunc(unread, l.shares) {
+			unread = append(unread, l)
+		}
+	}
+	return unread
+}
+
+// leaveOut drops the layers for whose content there is no room.
+func (c *collector) leaveOut(unread []layer) {
+	c.layers = slices.DeleteFunc(c.layers, func(l layer) bool {
+		out := slices.ContainsFunc(unread, l.shares)
+		if out {
+			c.skipOverfull(l)
+		}
+		return out
+	})
+}
+
+// fitting are those of some layers that may be read by the sizes that they claim, and
+// the others.
+func (c *collector) fitting(layers []layer) (now, later []layer) {
+	left := c.left
+	for _, l := range layers {
+		if l.size > left {
+			later = append(later, l)
+			continue
+		}
+		left -= l.size
+		now = append(now, l)
+	}
+	return now, later
+}
+
+// take keeps the content of a layer, and counts what was read for it: nothing of what
+// is not there (nil), and as much as it claims of what is not as it claims (empty).
+func (c *collector) take(l layer, content []byte) {
+	switch {
+	case content == nil:
+	case len(content) == 0:
+		c.left -= l.size
+	default:
+		c.left -= int64(len(content))
+		c.blobs[l.digest] = content
+	}
+}
+
+// blob reads one blob. Where the registry answers, and not with it, the others are
+// read all the same; where it is silent, or time is up, nothing is.
+func (c *collector) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	content, err := c.from.Blob(ctx, d)
+	passing := []error{image.ErrNotFound, image.ErrMalformed, image.ErrSize, image.ErrSilent, image.ErrNotAsked, context.Canceled, context.DeadlineExceeded}
+	if err == nil || ctx.Err() != nil || slices.ContainsFunc(passing, func(known error) bool { return errors.Is(err, known) }) {
+		return content, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed == nil {
+		c.failed = err
+	}
+	return []byte{}, nil
+}
+
+// readAll reads some things at a time. What is not there is nil, what is malformed
+// empty: whoever may push beside an image must not keep all of it from being read.
+// After an error there is nothing.
+func readAll[T any](ctx context.Context, all []T, read func(context.Context, T) ([]byte, error)) ([][]byte, error) {
+	contents := make([][]byte, len(all))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxRequests)
+	for i, one := range all {
+		group.Go(func() (err error) {
+			contents[i], err = read(ctx, one)
+			switch {
+			case errors.Is(err, image.ErrNotFound):
+				return nil
+			case errors.Is(err, image.ErrMalformed), errors.Is(err, image.ErrSize):
+				contents[i] = []byte{}
+				return nil
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return contents, nil
+}
+
+// artifacts joins layers and contents. Each takes its bytes of one place's, since it is
+// verified and stored by itself, whatever it shares with others.
+func (c *collector) artifacts() []Artifact {
+	artifacts, left := make([]Artifact, 0, len(c.layers)), int64(maxTotal)
+	for _, l := range c.layers {
+		a := Artifact{Kind: l.kind, Origin: l.origin, Content: c.blobs[l.digest], Annotations: l.annotations}
+		switch {
+		case a.Content == nil:
+			c.skip("%s: its content could not be had", l.origin)
+		case a.bytes() > left:
+			c.skipOverfull(l)
+		default:
+			left -= a.bytes()
+			artifacts = append(artifacts, a)
+		}
+	}
+	return inOrder(artifacts)
+}
+
+// readAnnotations keeps the annotations that cosign puts its material in. A bundle has
+// all of it in itself.
+func readAnnotations(kind Kind, all map[string]string) map[string]string {
+	if kind == Bundle {
+		return nil
+	}
+	var kept map[string]string
+	for _, key := range []string{
+		static.SignatureAnnotationKey, static.CertificateAnnotationKey, static.ChainAnnotationKey,
+		static.BundleAnnotationKey, static.RFC3161TimestampAnnotationKey,
+	} {
+		if v, ok := all[key]; ok {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[key] = v
+		}
+	}
+	return kept
+}
+
+// tooLong names an annotation that is longer than is read; empty where none is.
+func tooLong(annotations map[string]string) string {
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		if len(annotations[key]) > maxAnnotation {
+			return key
+		}
+	}
+	return ""
+}
+
+// SignatureTag is the tag under which cosign keeps signatures of a digest.
+func SignatureTag(digest v1.Hash) string { return digest.Algorithm + "-" + digest.Hex + ".sig" }
+
+// AttestationTag is the tag under which cosign keeps attestations of a digest.
+func AttestationTag(digest v1.Hash) string { return digest.Algorithm + "-" + digest.Hex + ".att" }
