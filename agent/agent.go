@@ -7,8 +7,8 @@
 // report makes the status. It evaluates no intent beyond its seal and its serial, and
 // links neither policies nor signatures.
 //
-// It has more than 1,500 lines, because admission, chains and fallback versions decide
-// about each other: a refusal chooses another version, which claims other places.
+// Size: admission, chains and fallback versions decide about each other. A version that
+// does not fit chooses another version, which claims other places.
 package agent
 
 import (

@@ -2,10 +2,11 @@
 // resolve, verify, inspect, decide.
 //
 // Each step takes a type that only the step before makes, so a skipped check does not
-// compile. Only a Verdict that allows can be sealed. For that the steps are one package,
-// which is larger than others. It loads nothing into a kernel and knows no cluster.
-// It only decides what is legal: package policies decides what is allowed, and package
-// lifecycle what becomes of an application.
+// compile. Only a Verdict that allows can be sealed. It loads nothing into a kernel and
+// knows no cluster. It only decides what is legal: package policies decides what is
+// allowed, and package lifecycle what becomes of an application.
+//
+// Size: only within one package can a step keep others from making the type it needs.
 package gate
 
 import (

@@ -2,8 +2,10 @@
 // from a git repository or a folder, lets the gate evaluate them, seals what is
 // allowed, and hands it to the agent in the same process.
 //
-// It is the only room that joins both halves of the house. It decides nothing
-// the gate or the agent decides: it says when, and what of the answers is kept.
+// It is the only package that joins the controller's half and the agent's. It decides
+// nothing that the gate or the agent decides: it says when, and what of the answers is kept.
+//
+// Size: the steps of a sync share the state of one loop.
 package nodemode
 
 import (

@@ -1,8 +1,11 @@
 // Package policies decides: it compiles the admins' Rego, evaluates it over one
-// document, and says which rule refused what, where, and what would fix it.
+// document, and says which rule denied what, where, and what would fix it.
 //
-// It is the only room that imports OPA. It fetches nothing and reads no clock:
+// It is the only package that imports OPA. It fetches nothing and reads no clock:
 // everything a policy may know is in Input.
+//
+// Size: the engine, its protocol and its workers share the types of compiled programs and
+// of verdicts. Nothing else may see these types.
 package policies
 
 import (

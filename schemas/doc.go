@@ -2,7 +2,7 @@
 // JSON, checked against the CUE module skep.dev/schemas@v1 that stands in the
 // folder module and in the binary.
 //
-// It is the only room that imports CUE. What it reads is not trusted: the files
+// It is the only package that imports CUE. What it reads is not trusted: the files
 // are copied into memory, without symbolic links and within bounds, and a child
 // process of the same binary renders them with a memory limit and a kill on
 // timeout (see MaybeRenderChild). It resolves no image, evaluates no policy and
@@ -38,6 +38,9 @@
 // whatever is vendored or named as a dependency. There is no registry, and
 // cue.mod/local-module.cue does not count. A source without a module file is
 // read as CUE v0.14.0.
+//
+// Size: rendering and the explanation of its errors both work on CUE's values, which no
+// other package may import.
 package schemas
 
 import "embed"

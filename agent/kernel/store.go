@@ -5,6 +5,9 @@
 // store's directory tells which revision of which application is there, and a
 // link's program id tells which one is live. The package decides nothing (that
 // is package plan) and attaches nothing (package attach).
+//
+// Size: revisions, links and chains are in one tree of pins. The order in which the tree
+// changes is what makes a crash at any moment harmless.
 package kernel
 
 import (

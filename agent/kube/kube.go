@@ -1,10 +1,13 @@
 // Package kube is the agent as a client of the API server: it hands sealed
-// intents to package agent, and tells in the node's BpfNode how they are doing.
+// intents to package agent, and reports in the node's BpfNode how they are doing.
 //
 // It believes nothing of what it watches but the seal of an intent, unloads
 // nothing because something is absent, and needs nobody to bring back what ran:
 // intents, objects, and the labels of the node are on its disk. It evaluates
 // nothing and writes no object but the BpfNode of its own node.
+//
+// Size: receiving intents, fetching objects and publishing the BpfNode share one connection
+// and one record of what was published.
 package kube
 
 import (

@@ -3,8 +3,9 @@
 //
 // It is one reconciler for both scopes. A reconcile gathers a state once, takes it through a
 // list of steps, and patches the status once. What to decide is in packages gate,
-// lifecycle and rollout, what to count in package status. It is larger than others:
-// the steps share that state, and undo, rollout and lost intents depend on each other.
+// lifecycle and rollout, what to count in package status.
+//
+// Size: the steps share one state, and undo, rollout and lost intents depend on each other.
 package application
 
 import (
