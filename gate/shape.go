@@ -16,11 +16,11 @@ import (
 	"github.com/skep-dev/skep/policies"
 )
 
-// Request is one application as a door hands it in.
+// Request is one application as a caller hands it in.
 type Request struct {
 	// Application is the definition. It is not changed.
 	Application v1alpha1.Application
-	// Requester is who last changed it, as far as the door knows.
+	// Requester is who last changed it, as far as the caller knows.
 	Requester policies.Requester
 	// Namespace is the application's, with its labels.
 	Namespace policies.Namespace

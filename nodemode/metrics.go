@@ -24,7 +24,7 @@ type metrics struct {
 	problems     prometheus.Gauge
 	sourceUp     prometheus.Gauge
 	protected    prometheus.Gauge
-	// gate and agent are those of the rooms underneath.
+	// gate and agent are those of the packages underneath.
 	gate  *gatemetrics.Metrics
 	agent *agentmetrics.Metrics
 }

@@ -15,7 +15,7 @@ const maxInputBytes = 4 << 20
 // Document returns the input as Rego sees it: JSON of the schema that
 // InputSchema returns. A list or a map that is nil in Go is empty in it and
 // never null, since a rule that counts null would not fire. The namespace's name
-// is the application's where the door gave none. Beyond 4 MiB it is an error
+// is the application's where the caller gave none. Beyond 4 MiB it is an error
 // that Decide takes for a refusal.
 func (in Input) Document() ([]byte, error) {
 	in.Version = InputVersion

@@ -21,14 +21,14 @@ import (
 // InputVersion is the version of the Input document.
 const InputVersion = "v1"
 
-// Input is the one document Rego sees, the same at every door. Its JSON schema
+// Input is the one document Rego sees, the same at every entry point. Its JSON schema
 // is published beside the policies.
 type Input struct {
 	// Version is InputVersion.
 	Version string `json:"version"`
 	// Application is the definition with its defaults filled in.
 	Application Application `json:"application"`
-	// Requester is who last changed the definition, as far as the door knows.
+	// Requester is who last changed the definition, as far as the caller knows.
 	Requester Requester `json:"requester"`
 	// Namespace is the application's; empty for a cluster-scoped one.
 	Namespace Namespace `json:"namespace"`

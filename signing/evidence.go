@@ -1,8 +1,8 @@
-// Package signing tells who signed an image: it collects signatures and
-// attestations once per digest, then tries every named signer in memory.
+// Package signing says who signed an image: it tries every named signer on what package
+// collect read once per digest, in memory.
 //
-// It is the only room that imports sigstore. It decides nothing: an image
-// nobody signed yields empty Evidence, and package policies refuses it.
+// It and the packages below it are the only ones that import sigstore. It decides nothing:
+// an image that nobody signed yields empty Evidence, and package policies denies it.
 package signing
 
 import (

@@ -482,7 +482,7 @@ type NodeFailure struct {
 	Message string    `json:"message"`
 }
 
-// Application is either scope's application, seen alike. It is what every door
+// Application is either scope's application, seen alike. It is what every entry point
 // hands to the gate.
 //
 // +kubebuilder:object:generate=false

@@ -1,4 +1,4 @@
-// Package admission is the gate's door at the API server: it looks at what
+// Package admission is the gate at the API server: it looks at what
 // people write before it is stored.
 //
 // It denies what is known to be bad and lets in what could not be determined in time.
@@ -104,7 +104,7 @@ func (o Options) Server(certificates *Certificates) webhook.Server {
 
 // Parts is what admission asks.
 type Parts struct {
-	// Evaluator and Keeper are the reconcilers' own, so that both doors say the same.
+	// Evaluator and Keeper are the reconcilers' own, so that both say the same.
 	Evaluator *gate.Evaluator
 	Keeper    *policy.Keeper
 	// Images is the reconcilers' own too; see Validator.

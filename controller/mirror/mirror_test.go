@@ -100,7 +100,7 @@ func (e *emptied) pull(ctx context.Context, p intent.Payload) error {
 	}
 }
 
-// asked is a Server, asked at its door.
+// asked is a Server, asked over HTTP.
 type asked struct {
 	*Server
 	issuer  *issuer

@@ -1,5 +1,5 @@
 // Package metrics counts for Prometheus what a gate asks and what it remembers,
-// at whichever door it stands. It knows nothing of applications, so its series
+// whoever calls it. It knows nothing of applications, so its series
 // are as many on a large cluster as on one host.
 package metrics
 

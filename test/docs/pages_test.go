@@ -211,7 +211,7 @@ func TestTheTutorialsPolicyPassesItsTests(t *testing.T) {
 	}
 }
 
-// named returns what a pattern's group finds in the Go files of a room.
+// named returns what a pattern's group finds in the Go files of a package.
 func named(t *testing.T, room, pattern string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, room, "*.go"))

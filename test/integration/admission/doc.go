@@ -1,4 +1,4 @@
-// Package admission tests the cluster's front door on a real API server: two
+// Package admission tests the webhooks on a real API server: two
 // controllers with the rights that the chart gives them, behind the chart's
 // webhooks and policies.
 //
