@@ -67,13 +67,13 @@ func (e *Evaluator) decideByDefinition(ctx context.Context, set *policies.Set, r
 	if err != nil {
 		return policies.Decision{}, unknown, err
 	}
-	if decision, known := e.known.decisions.get(key); known {
+	if decision, known := e.known.decisions.Get(key); known {
 		return decision, unknown, nil
 	}
 	input.Now = e.opts.Now()
 	decision, err := set.Foregone(ctx, input, unknown)
 	if err == nil && !decision.TimeDependent {
-		e.known.decisions.put(key, decision)
+		e.known.decisions.Put(key, decision)
 	}
 	return decision, unknown, err
 }

@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"sync"
 	"time"
 
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/recent"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/signing/collect"
 )
@@ -77,14 +77,14 @@ func (c collectedAt) key(trust string) (string, error) {
 // bytes is how much of the memory c takes.
 func (c collectedAt) bytes() int { return c.Collected.Bytes() }
 
-// remembered is what a Evaluator learned in this process.
+// remembered is what an Evaluator learned in this process.
 type remembered struct {
-	signatures *recent[collectedAt]
-	evidence   *recent[signing.Evidence]
-	facts      *recent[reading]
-	decisions  *recent[policies.Decision]
+	signatures *counted[collectedAt]
+	evidence   *counted[signing.Evidence]
+	facts      *counted[reading]
+	decisions  *counted[policies.Decision]
 	// down is when a registry, or a repository, was last found out of reach, by its name.
-	down *recent[time.Time]
+	down *counted[time.Time]
 }
 
 func newRemembered(o Observer) remembered {
@@ -123,7 +123,7 @@ func memoryName(r image.Resolved) string {
 // empty where nothing was.
 func (k remembered) collected(m Memory, r image.Resolved) (collectedAt, Origin) {
 	name := memoryName(r)
-	if c, ok := k.signatures.get(name); ok {
+	if c, ok := k.signatures.Get(name); ok {
 		return c, FromMemory
 	}
 	if m == nil {
@@ -144,7 +144,7 @@ func (k remembered) collected(m Memory, r image.Resolved) (collectedAt, Origin) 
 		return collectedAt{}, ""
 	}
 	c.stored, c.since = c.At, c.At
-	k.signatures.put(name, c)
+	k.signatures.Put(name, c)
 	return c, FromStore
 }
 
@@ -152,7 +152,7 @@ func (k remembered) collected(m Memory, r image.Resolved) (collectedAt, Origin) 
 // something new.
 func (k remembered) keep(m Memory, r image.Resolved, c collectedAt) error {
 	name := memoryName(r)
-	before, known := k.signatures.get(name)
+	before, known := k.signatures.Get(name)
 	c.stored, c.since = time.Time{}, c.At
 	if known && before.hash == c.hash {
 		c.stored, c.since = before.stored, before.since
@@ -161,7 +161,7 @@ func (k remembered) keep(m Memory, r image.Resolved, c collectedAt) error {
 	if m != nil && !same {
 		c.stored = c.At
 	}
-	k.signatures.put(name, c)
+	k.signatures.Put(name, c)
 	if m == nil || same {
 		return nil
 	}
@@ -175,7 +175,7 @@ func (k remembered) keep(m Memory, r image.Resolved, c collectedAt) error {
 	return nil
 }
 
-// recentEntries bounds each memory of a Evaluator, in entries: a thousand
+// recentEntries bounds each memory of an Evaluator, in entries: a thousand
 // applications with their updates fit. Whoever may push to a registry can make
 // one large, so multiples of recentBytes bound them too.
 const (
@@ -183,71 +183,22 @@ const (
 	recentBytes   = 16 << 20
 )
 
-// recent is a bounded map that forgets the older half of its entries when it
-// is full.
-type recent[V any] struct {
-	// most is how many bytes are kept.
-	most int
-	// size is how many bytes a value takes.
-	size func(V) int
-	// looked is told of each look; nil means nobody.
+// counted is a memory whose looks are counted.
+type counted[V any] struct {
+	*recent.Cache[V]
+	// looked is called with the result of each look; nil counts nothing.
 	looked func(found bool)
-
-	mu       sync.Mutex
-	new, old map[string]sized[V]
-	// bytes is the size of what is in new.
-	bytes int
 }
 
-// sized is a value and how many bytes it takes.
-type sized[V any] struct {
-	value V
-	bytes int
+func newRecent[V any](bytes int, size func(V) int) *counted[V] {
+	return &counted[V]{Cache: recent.New(recent.Options[V]{Entries: recentEntries, Bytes: bytes, Size: size})}
 }
 
-func newRecent[V any](most int, size func(V) int) *recent[V] {
-	return &recent[V]{most: most, size: size, new: map[string]sized[V]{}}
-}
-
-// get finds a value and keeps it from being forgotten soon.
-func (r *recent[V]) get(key string) (V, bool) {
-	v, ok := r.find(key)
-	if r.looked != nil {
-		r.looked(ok)
+// Get finds a value, and counts the look.
+func (c *counted[V]) Get(key string) (V, bool) {
+	v, ok := c.Cache.Get(key)
+	if c.looked != nil {
+		c.looked(ok)
 	}
 	return v, ok
-}
-
-func (r *recent[V]) find(key string) (V, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, ok := r.new[key]
-	if !ok {
-		if v, ok = r.old[key]; ok {
-			r.insert(key, v)
-		}
-	}
-	return v.value, ok
-}
-
-func (r *recent[V]) put(key string, v V) {
-	entry := sized[V]{value: v, bytes: r.size(v)}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.insert(key, entry)
-}
-
-// insert makes room for an entry among the newer ones. What takes more than a
-// half by itself is not kept.
-func (r *recent[V]) insert(key string, entry sized[V]) {
-	r.bytes -= r.new[key].bytes
-	delete(r.new, key)
-	if entry.bytes > r.most/2 {
-		return
-	}
-	if len(r.new) >= recentEntries/2 || entry.bytes > r.most/2-r.bytes {
-		r.old, r.new, r.bytes = r.new, map[string]sized[V]{}, 0
-	}
-	r.new[key] = entry
-	r.bytes += entry.bytes
 }

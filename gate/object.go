@@ -91,7 +91,7 @@ func (e *Evaluator) open(ctx context.Context, r Resolved) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	facts, known := e.known.facts.get(e.factsKey(pulled.ObjectDigest))
+	facts, known := e.known.facts.Get(e.factsKey(pulled.ObjectDigest))
 	if !known && pulled.Object == nil {
 		pulled.Release()
 		if pulled, err = images.Pull(ctx, r.image); err != nil {
@@ -119,7 +119,7 @@ func (e *Evaluator) inspect(pulled *registry.Image) reading {
 	if read.Facts, err = bytecode.Inspect(bytes.NewReader(pulled.Object), e.inspects()); err != nil && !errors.As(err, &read.Refused) {
 		read.Broken = err.Error()
 	}
-	e.known.facts.put(e.factsKey(pulled.ObjectDigest), read)
+	e.known.facts.Put(e.factsKey(pulled.ObjectDigest), read)
 	return read
 }
 

@@ -182,7 +182,7 @@ func (e *Evaluator) collectAgain(ctx context.Context, trust *signing.Trust, r Re
 		// blob that it does not hand out does not either.
 		var blob *collect.BlobError
 		if !errors.Is(err, image.ErrUnauthorized) && !errors.As(err, &blob) {
-			e.known.down.put(outOfReach(r.image, answered()), e.opts.Now())
+			e.known.down.Put(outOfReach(r.image, answered()), e.opts.Now())
 		}
 		return have, FromStale, nil
 	}
@@ -208,7 +208,7 @@ func (e *Evaluator) noteUnread(asked []string, found collect.Collected, err erro
 		return
 	}
 	for _, repository := range found.Lacks(asked) {
-		e.known.down.put(repository, e.opts.Now())
+		e.known.down.Put(repository, e.opts.Now())
 	}
 }
 
@@ -239,7 +239,7 @@ func (e *Evaluator) unreachable(r image.Resolved) bool {
 // isDown reports whether a registry or repository of that name was out of reach a moment
 // ago.
 func (e *Evaluator) isDown(name string) bool {
-	since, ok := e.known.down.get(name)
+	since, ok := e.known.down.Get(name)
 	return ok && e.opts.Now().Sub(since) < incompleteFor
 }
 
@@ -328,13 +328,13 @@ func (e *Evaluator) evidence(ctx context.Context, trust *signing.Trust, c collec
 		return signing.Evidence{}, err
 	}
 	now := e.opts.Now()
-	if ev, ok := e.known.evidence.get(key); ok && ev.Holds(now) {
+	if ev, ok := e.known.evidence.Get(key); ok && ev.Holds(now) {
 		return ev, nil
 	}
 	ev, err := trust.Verify(ctx, c.Collected, now)
 	if err != nil {
 		return signing.Evidence{}, err
 	}
-	e.known.evidence.put(key, ev)
+	e.known.evidence.Put(key, ev)
 	return ev, nil
 }

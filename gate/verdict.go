@@ -123,13 +123,13 @@ func (e *Evaluator) decision(ctx context.Context, i Inspected) (policies.Decisio
 	if err != nil {
 		return policies.Decision{}, err
 	}
-	if decision, known := e.known.decisions.get(key); known {
+	if decision, known := e.known.decisions.Get(key); known {
 		return decision, nil
 	}
 	input.Now = e.opts.Now()
 	decision, err := i.policies.Decide(ctx, input)
 	if err == nil && !decision.TimeDependent {
-		e.known.decisions.put(key, decision)
+		e.known.decisions.Put(key, decision)
 	}
 	return decision, err
 }

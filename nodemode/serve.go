@@ -26,7 +26,7 @@ func (h *Host) serveSocket(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, h.Status()) })
-	mux.HandleFunc("GET /v1/chains", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /v1/chains", func(w http.ResponseWriter, _ *http.Request) {
 		chains, err := h.agent.Chains()
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -39,7 +39,7 @@ func (r *Reconciler) advanceRollout(ctx context.Context, st *state) error {
 	}
 	// What cannot be evaluated does not move, nor what is denied or suspended.
 	if !st.progress.Moves || o.Err != nil || st.app.Body().Suspend || !o.Verdict.Same(*live) {
-		return nil
+		return nil //nolint:nilerr // What could not be evaluated is told by describe.
 	}
 	stamp := gate.Stamp{UID: live.UID, Version: live.VersionSerial(), Rollout: st.progress.Next, Previous: live.Previous, Withdrawn: live.Withdrawn}
 	ctrl.LoggerFrom(ctx).Info("rollout moves on", "application", live.Application.String(), "step", stamp.Rollout)

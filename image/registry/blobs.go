@@ -32,11 +32,13 @@ type recorder struct {
 	blobs [][]byte
 }
 
+// Manifest implements image.Source.
 func (r *recorder) Manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
 	data, err := r.Source.Manifest(ctx, digest)
 	return r.keep(data, err)
 }
 
+// Blob implements image.Source.
 func (r *recorder) Blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	if d.Size > int64(r.most) {
 		return nil, errTooMuch

@@ -181,6 +181,7 @@ type cachedManifest struct {
 	data []byte
 }
 
+// Manifest implements image.Source.
 func (m *cachedManifest) Manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
 	if image.Sum(m.data) == digest {
 		return m.data, nil

@@ -80,22 +80,19 @@ func TestAnImageIsDescribedWithoutItsObject(t *testing.T) {
 
 // TestWhatIsRememberedOfImagesIsBounded describes more than there is room for.
 func TestWhatIsRememberedOfImagesIsBounded(t *testing.T) {
-	var d descriptions
-	sized := func(bytes int) described {
-		return described{image: Image{Labels: map[string]string{"l": strings.Repeat("x", bytes)}}}
-	}
+	d := newDescriptions()
 	const many, each = 3 * maxDescribed / (4 << 10), 4 << 10
 	for i := range many {
-		d.note(fmt.Sprint(i), sized(each))
-		if d.bytes > maxDescribed || len(d.all)*each > maxDescribed {
-			t.Fatalf("after %d images, %d bytes of %d are remembered", i+1, d.bytes, len(d.all))
+		d.Put(fmt.Sprint(i), described{image: Image{Labels: map[string]string{"l": strings.Repeat("x", each)}}})
+		if held, bytes := d.Held(); bytes > maxDescribed || held*each > maxDescribed {
+			t.Fatalf("after %d images, %d bytes of %d are remembered", i+1, bytes, held)
 		}
 	}
-	if _, ok := d.of(fmt.Sprint(many - 1)); !ok {
+	if _, ok := d.Get(fmt.Sprint(many - 1)); !ok {
 		t.Error("the last one is forgotten")
 	}
-	d.note("large", sized(maxDescription))
-	if _, ok := d.of("large"); ok {
+	d.Put("large", described{image: Image{Labels: map[string]string{"l": strings.Repeat("x", maxDescription)}}})
+	if _, ok := d.Get("large"); ok {
 		t.Error("one with large labels is remembered")
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/skep-dev/skep/image/disk"
 	"github.com/skep-dev/skep/image/transport"
+	"github.com/skep-dev/skep/recent"
 )
 
 // Options say how a Client reaches registries and what it accepts from them.
@@ -166,10 +167,10 @@ type Client struct {
 	pusher    *remote.Pusher
 	cache     *disk.Cache
 	budget    *budget
-	malformed *malformedImages
+	malformed *recent.Cache[string]
 	secrets   *transport.Secrets
 	// described are images that were read, for its platform.
-	described *descriptions
+	described *recent.Cache[described]
 	// tenant is whom it reads for; empty where that is nobody in particular.
 	tenant string
 }
@@ -188,7 +189,7 @@ func NewClient(options Options) (*Client, error) {
 	if own, ok := o.Transport.(*http.Transport); ok && options.Transport == nil {
 		transport.Guard(own, names)
 	}
-	c := &Client{options: o, allowed: names, budget: newBudget(o), malformed: &malformedImages{}, secrets: &transport.Secrets{}, described: &descriptions{}}
+	c := &Client{options: o, allowed: names, budget: newBudget(o), malformed: newMalformed(), secrets: &transport.Secrets{}, described: newDescriptions()}
 	how := []remote.Option{
 		remote.WithAuthFromKeychain(o.Keychain),
 		remote.WithTransport(newTransport(o, names, c.secrets)),

@@ -142,7 +142,7 @@ func (c *Client) keep(img *Image) error {
 	}
 	known := described{image: *img, blobs: append(slices.Clone(img.blobs), object)}
 	known.image.Object, known.image.Resolved, known.image.release = nil, image.Resolved{}, nil
-	c.described.note(img.Digest, known)
+	c.described.Put(img.Digest, known)
 	return nil
 }
 
@@ -160,7 +160,7 @@ func (c *Client) read(ctx context.Context, src image.Source, r image.Resolved) (
 	img := &Image{Resolved: r, ManifestDigest: manifest.String(), blobs: taken(digest, manifest, m)}
 	if err := c.fill(ctx, src, img, manifest, m); err != nil {
 		if c.secrets.Hide(&err); errors.Is(err, image.ErrMalformed) {
-			c.malformed.note(img.ManifestDigest, err)
+			c.noteMalformed(img.ManifestDigest, err)
 		}
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (c *Client) descend(ctx context.Context, src image.Source, digest v1.Hash) 
 func (c *Client) document(ctx context.Context, src image.Source, digest v1.Hash) (image.Document, error) {
 	data, err := src.Manifest(ctx, digest)
 	if err == nil {
-		err = c.malformed.known(digest.String())
+		err = c.knownMalformed(digest.String())
 	}
 	if err != nil {
 		return image.Document{}, err
@@ -212,7 +212,7 @@ func (c *Client) document(ctx context.Context, src image.Source, digest v1.Hash)
 	doc, err := image.ParseDocument(digest, data)
 	if err != nil {
 		c.secrets.Hide(&err)
-		c.malformed.note(digest.String(), err)
+		c.noteMalformed(digest.String(), err)
 	}
 	return doc, err
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/limit"
+	"github.com/skep-dev/skep/recent"
 )
 
 // smallLayer is the size in bytes up to which a layer is read from a registry
@@ -91,31 +91,23 @@ const (
 	maxRefusedText = 1024
 )
 
-// malformedImages remembers by the digest of a manifest why its image is none, so
-// that its layer is not read again. It is asked after the manifest was read, by
-// whoever may read that.
-type malformedImages struct {
-	mu  sync.Mutex
-	why map[string]string
+// newMalformed remembers by the digest of a manifest why its image is none, so that its
+// layer is not read again.
+func newMalformed() *recent.Cache[string] {
+	return recent.New(recent.Options[string]{Entries: maxRefused, Bytes: maxRefused * maxRefusedText, Size: func(why string) int { return len(why) }})
 }
 
-// known is why an image is none; nil where nothing is known of it.
-func (r *malformedImages) known(manifest string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if why, ok := r.why[manifest]; ok {
+// knownMalformed is why an image is none; nil if nothing is known of it. It is asked after
+// the manifest was read, by those who may read that.
+func (c *Client) knownMalformed(manifest string) error {
+	if why, ok := c.malformed.Get(manifest); ok {
 		return image.Malformed("%s", why)
 	}
 	return nil
 }
 
-// note remembers why an image is none.
-func (r *malformedImages) note(manifest string, why error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.why == nil || len(r.why) >= maxRefused {
-		r.why = map[string]string{}
-	}
+// noteMalformed remembers why an image is none.
+func (c *Client) noteMalformed(manifest string, why error) {
 	text := why.Error()
-	r.why[manifest] = strings.ToValidUTF8(text[:min(len(text), maxRefusedText)], "")
+	c.malformed.Put(manifest, strings.ToValidUTF8(text[:min(len(text), maxRefusedText)], ""))
 }

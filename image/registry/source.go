@@ -45,6 +45,7 @@ func (s *registrySource) get(ctx context.Context, ref name.Reference) (*remote.D
 	return within(ctx, func() (*remote.Descriptor, error) { return s.puller.Get(ctx, ref) })
 }
 
+// Manifest implements image.Source.
 func (s *registrySource) Manifest(ctx context.Context, digest v1.Hash) (raw []byte, err error) {
 	defer s.secrets.Hide(&err, s.repo.Name())
 	ref := s.repo.Digest(digest.String())
@@ -62,6 +63,7 @@ func (s *registrySource) Manifest(ctx context.Context, digest v1.Hash) (raw []by
 	return got.Manifest, nil
 }
 
+// Blob implements image.Source.
 func (s *registrySource) Blob(ctx context.Context, d v1.Descriptor) (data []byte, err error) {
 	defer s.secrets.Hide(&err, s.repo.Name())
 	ref := s.repo.Digest(d.Digest.String())
@@ -91,6 +93,7 @@ func (s *registrySource) Blob(ctx context.Context, d v1.Descriptor) (data []byte
 	return nil, image.Unavailable("fetch blob %s: %w", ref, wrong)
 }
 
+// Tagged implements attachments.
 func (s *registrySource) Tagged(ctx context.Context, tag string) (raw []byte, err error) {
 	defer s.secrets.Hide(&err, s.repo.Name())
 	ref := s.repo.Tag(tag)
@@ -105,6 +108,7 @@ func (s *registrySource) Tagged(ctx context.Context, tag string) (raw []byte, er
 	return got.Manifest, nil
 }
 
+// Referrers implements attachments.
 func (s *registrySource) Referrers(ctx context.Context, digest v1.Hash) (found []v1.Descriptor, more bool, err error) {
 	defer s.secrets.Hide(&err, s.repo.Name())
 	ref := s.repo.Digest(digest.String())
@@ -167,16 +171,19 @@ type registrySink struct {
 	secrets *transport.Secrets
 }
 
+// PutBlob implements sink.
 func (s *registrySink) PutBlob(ctx context.Context, d v1.Descriptor, data []byte) (err error) {
 	defer s.secrets.Hide(&err, s.repo.Name())
 	layer := &rawLayer{descriptor: d, data: data}
 	return Classify("push blob", s.repo.Digest(d.Digest.String()).String(), s.pusher.Upload(ctx, s.repo, layer))
 }
 
+// PutChild implements sink.
 func (s *registrySink) PutChild(ctx context.Context, d v1.Descriptor, data []byte) error {
 	return s.PutManifest(ctx, d, data, "")
 }
 
+// PutManifest implements sink.
 func (s *registrySink) PutManifest(ctx context.Context, d v1.Descriptor, data []byte, tag string) (err error) {
 	defer s.secrets.Hide(&err, s.repo.Name())
 	var ref name.Reference = s.repo.Digest(d.Digest.String())

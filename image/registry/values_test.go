@@ -116,12 +116,12 @@ func TestWhatIsNoManifestIsRemembered(t *testing.T) {
 	b.Root = b.Add(types.OCIManifestSchema1, []byte(`{"schemaVersion":2,"config":{},"layers":[0]}`))
 	srv := images.Serve(t, fake(b))
 	c := newTestClient(t)
-	if err := c.malformed.known(b.Digest()); err != nil {
+	if err := c.knownMalformed(b.Digest()); err != nil {
 		t.Fatal(err)
 	}
 	_, err := c.Pull(t.Context(), image.Resolved{Registry: srv.Host, Repository: "bpf/none", Digest: b.Digest()})
 	refused(t, err, image.ErrMalformed, "parse manifest")
-	refused(t, c.malformed.known(b.Digest()), image.ErrMalformed, "parse manifest")
+	refused(t, c.knownMalformed(b.Digest()), image.ErrMalformed, "parse manifest")
 	// Whoever may not read it is not told.
 	srv.Config.Handler = http.NotFoundHandler()
 	_, err = c.Pull(t.Context(), image.Resolved{Registry: srv.Host, Repository: "bpf/none", Digest: b.Digest()})

@@ -60,6 +60,7 @@ func keepOnly(dir, name string) error {
 	return errors.Join(errs...)
 }
 
+// Fetch implements Source.
 func (g *gitSource) Fetch(ctx context.Context) (Tree, error) {
 	repo, err := g.open(ctx)
 	if err != nil {

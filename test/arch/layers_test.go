@@ -23,7 +23,7 @@ const anything = "*"
 // folders below it; no arrow runs up.
 func layers() []row {
 	with := func(packages []string, more ...string) []string { return slices.Concat(packages, more) }
-	one := []string{"api/v1alpha1", "hook", "atomicfile", "clock", "limit", "text"}
+	one := []string{"api/v1alpha1", "hook", "atomicfile", "clock", "limit", "recent", "text"}
 	two := with(one, "schemas", "bytecode", "image", "intent")
 	three := with(two, "signing")
 	four := with(three, "policies")
@@ -42,6 +42,7 @@ func layers() []row {
 		{"atomicfile", nil},
 		{"clock", nil},
 		{"limit", nil},
+		{"recent", nil},
 		{"text", nil},
 		{"kubeauth", nil},
 		{"listen", nil},
@@ -172,6 +173,8 @@ func restricted() []restriction {
 		{"github.com/vishvananda", []string{"agent", "nodemode", "demo"}},
 		{"github.com/cilium/ebpf/link", []string{"agent"}},
 		{"github.com/secure-systems-lab", []string{"intent", "signing"}},
+		// Its parts moved to the one above.
+		{"github.com/theupdateframework", nil},
 		// Nothing shells out. Two packages start their own binary again: for CUE and
 		// Rego, and for a network namespace of the demo. Package release runs go build.
 		{"os/exec", []string{"confined", "demo", "release"}},

@@ -1,4 +1,4 @@
-module github.com/skep-dev/skep/test/harness/controlplane/kubernetes
+module github.com/skep-dev/skep/test/controlplane/kubernetes
 
 go 1.26.0
 
