@@ -21,13 +21,9 @@ import (
 // evaluationTimeout bounds one evaluation where nothing else is asked for.
 const evaluationTimeout = 20 * time.Second
 
-// evaluate has the gate evaluate the definition, and what runs. It leaves that out
-// if there is no definition, or if too many new ones of its namespace wait.
+// evaluate has the gate evaluate the definition, and what runs.
 func (r *Reconciler) evaluate(ctx context.Context, st *state) (err error) {
 	app, o := st.app, &st.observed
-	if app == nil || st.sealed.Payload == nil && r.limiter.full(app.GetNamespace()) {
-		return nil
-	}
 	timeout := cmp.Or(r.EvaluationTimeout, evaluationTimeout)
 	weighed := r.Keeper.Weighed(app.GetNamespace())
 	o.Live = st.sealed.Payload
@@ -44,7 +40,6 @@ func (r *Reconciler) evaluate(ctx context.Context, st *state) (err error) {
 	if by := o.Verdict.Revision(); by != "" && by != weighed || r.Keeper.Weighed(app.GetNamespace()) != weighed || r.rulesChanged(app.GetNamespace()) {
 		return errOverruled
 	}
-	st.evaluated = true
 	return nil
 }
 

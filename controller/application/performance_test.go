@@ -117,8 +117,12 @@ func BenchmarkFold(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
+				all, err := nodes.Nodes()
+				if err != nil {
+					b.Fatal(err)
+				}
 				last := intent.Payload{UID: fmt.Sprintf("%036d", manyApplications-1), Serial: 1}
-				if _, err := status.Fold(wanted(last, lifecycle.Observation{}), nodes.Nodes); err != nil {
+				if _, err := status.Fold(wanted(last, lifecycle.Observation{}), all); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -134,38 +134,29 @@ func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	failed := r.evaluate(ctx, st) // the definition, and what runs
-	// Only now: an evaluation may take long, and a step of a rollout needs new reports.
-	if err := r.gatherReports(ctx, id, st); err != nil {
-		return ctrl.Result{}, errors.Join(failed, err)
-	}
-	next, err := time.Duration(0), failed
-	if err == nil {
-		next, err = r.reconcileApplication(ctx, id, st)
-	}
+	next, evaluated, err := r.reconcileApplication(ctx, id, st)
 	errs := []error{err}
 	for _, f := range st.former {
-		after, err := r.retireOrWait(ctx, st, f)
+		after, err := r.retireOrWait(ctx, st, f, evaluated)
 		next, errs = earlier(next, after), append(errs, err)
 	}
 	return ctrl.Result{RequeueAfter: next}, errors.Join(errs...)
 }
 
-// state is what one reconcile knows of the applications of one name. gather and gatherReports
-// fill in the first part, once each; each step adds to the second.
+// state is what one reconcile knows of the applications of one name. gather fills in the
+// first part, once; each step of reconcileApplication adds to the second.
 type state struct {
 	// app has the name now; nil if none does.
 	app application
 	// sealed is its intent, former are those of applications that had the name before.
 	sealed intents.Intent
 	former []former
-	// nodes are the cluster's, reports what they report on the name, by UID.
-	nodes   nodereports.Snapshot
-	reports map[string]nodereports.Report
+	// nodes are the cluster's, read at the time gathered. reports is what they reported on
+	// the name when the reconcile began, by UID.
+	nodes    nodereports.Snapshot
+	gathered time.Time
+	reports  map[string]nodereports.Report
 
-	// evaluated reports whether the application was evaluated. If not, it has to wait for
-	// that, could not be, or is gone.
-	evaluated bool
 	// observed has the verdicts on the definition and on what runs.
 	observed lifecycle.Observation
 	// blocked is why no version is rolled out for now; the zero value if nothing keeps it.
@@ -186,7 +177,7 @@ type former struct {
 	unload string
 }
 
-// gather reads the application of a name, and its intents.
+// gather reads all that is known of a name.
 func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *state, err error) {
 	st = &state{}
 	if st.app, err = r.application(ctx, r.Client, id); err != nil {
@@ -199,7 +190,12 @@ func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *stat
 	if err != nil {
 		return nil, err
 	}
+	if err = r.gatherNodes(ctx, st); err != nil {
+		return nil, err
+	}
+	st.reports = st.nodes.Of(id, uidsOf(st.app, sealed), r.now().Add(maxAhead).UnixMilli())
 	for _, s := range sealed {
+		s.Report = st.reports[s.Payload.UID]
 		if st.app != nil && s.Payload.UID == string(st.app.GetUID()) {
 			st.sealed = s
 			continue
@@ -210,36 +206,26 @@ func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *stat
 		}
 		st.former = append(st.former, former{Intent: s, unload: why})
 	}
-	return st, nil
-}
-
-// gatherReports reads what nodes report on a name.
-func (r *Reconciler) gatherReports(ctx context.Context, id v1alpha1.Identity, st *state) (err error) {
-	if st.nodes, err = nodereports.Gather(ctx, r.Client, r.Agents); err != nil {
-		return err
-	}
-	st.reports = st.nodes.Of(id, st.uids(), r.now().Add(maxAhead).UnixMilli())
 	if st.app != nil {
 		st.sealed.Report = st.reports[string(st.app.GetUID())]
 	}
-	for i := range st.former {
-		st.former[i].Report = st.reports[st.former[i].Payload.UID]
-	}
-	return nil
+	return st, nil
 }
 
-// uids are the UIDs of the application, if there is one, and of intents of its name. They are
-// true if an intent was sealed: the status of an application still says so of one that was
-// lost.
-func (st *state) uids() map[string]bool {
-	all := map[string]bool{}
-	if st.app != nil {
-		all[string(st.app.GetUID())] = st.sealed.Payload != nil || st.app.Report().Serial > 0
+// fresh is how old a look at the nodes may be for a step of a rollout, and for the end of a
+// tombstone. It is long enough for evaluations from memory.
+const fresh = time.Second
+
+// gatherNodes reads nodes and their reports, unless they were read just now. A reconcile
+// reads them once, and again if an evaluation took long.
+func (r *Reconciler) gatherNodes(ctx context.Context, st *state) (err error) {
+	now := r.now()
+	if !st.gathered.IsZero() && now.Sub(st.gathered) <= fresh {
+		return nil
 	}
-	for _, f := range st.former {
-		all[f.Payload.UID] = true
-	}
-	return all
+	st.gathered = now
+	st.nodes, err = nodereports.Gather(ctx, r.Client, r.Agents)
+	return err
 }
 
 // runsName reports whether nodes run an application of the name: they report one, or a
@@ -259,9 +245,10 @@ func (st *state) lost() bool {
 	return st.sealed.Payload == nil && len(st.former) == 0 && st.runsName()
 }
 
-// reconcileApplication takes the application of a name, once it is evaluated, through the
-// other steps. It returns when to come back.
-func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Identity, st *state) (next time.Duration, err error) {
+// reconcileApplication takes the application of a name through all steps. evaluated is
+// false if it could not be evaluated, or has to wait for that. It returns when to come
+// back.
+func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Identity, st *state) (next time.Duration, evaluated bool, err error) {
 	switch {
 	case st.app == nil:
 		r.tags.forget(id)
@@ -269,11 +256,12 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		r.patched.forget(id)
 		r.generations.forget(id)
 		r.Metrics.forget(id)
-		return 0, nil
-	case !st.evaluated:
-		return retryAfter(), nil
+		return 0, true, nil
+	case st.sealed.Payload == nil && r.limiter.full(id.Namespace):
+		return retryAfter(), false, nil
 	}
 	for _, step := range []func(context.Context, *state) error{
+		r.evaluate,      // the definition, and what runs
 		r.applyRequests, // an undo; or what blocks the rollout
 		r.settle,        // keep, seal or unload
 		r.advanceRollout,
@@ -281,8 +269,7 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		r.describe,
 	} {
 		if err := step(ctx, st); err != nil {
-			st.evaluated = false
-			return 0, err
+			return 0, false, err
 		}
 	}
 	_, wait := r.nodesAreAhead(st.sealed)
@@ -290,7 +277,7 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		wait = earlier(wait, soon)
 	}
 	next = earlier(earlier(r.requeueAfter(st.observed), wait), earlier(st.progress.After, st.delay))
-	return next, r.replaceLostIntent(ctx, st)
+	return next, true, r.replaceLostIntent(ctx, st)
 }
 
 // describe writes down what the verdict rests on.
@@ -310,13 +297,27 @@ func (r *Reconciler) describe(ctx context.Context, st *state) error {
 
 // retireOrWait retires the intent of a former application. It waits while the application
 // that has the name now is not evaluated.
-func (r *Reconciler) retireOrWait(ctx context.Context, st *state, f former) (time.Duration, error) {
-	if st.app != nil && !st.evaluated {
+func (r *Reconciler) retireOrWait(ctx context.Context, st *state, f former, evaluated bool) (time.Duration, error) {
+	if !evaluated {
 		if waits, err := r.waitsForSuccessor(ctx, st, f.Intent); waits || err != nil {
 			return 0, err
 		}
 	}
 	return r.retireIntent(ctx, st, f)
+}
+
+// uidsOf are the UIDs of an application, if there is one, and of intents of its name. They
+// are true if an intent was sealed: the status of an application still says so of one
+// that was lost.
+func uidsOf(app application, sealed []intents.Intent) map[string]bool {
+	all := map[string]bool{}
+	if app != nil {
+		all[string(app.GetUID())] = app.Report().Serial > 0
+	}
+	for _, s := range sealed {
+		all[s.Payload.UID] = true
+	}
+	return all
 }
 
 // earlier is the earlier of two times to come back; zero means never.

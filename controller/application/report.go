@@ -112,7 +112,11 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 	}
 	deployed := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: status.ReasonNotDeployed, Message: "nothing is deployed"}
 	if p := st.sealed.Payload; p != nil && !p.Tombstone {
-		counts, err := status.Fold(wanted(*p, s), st.nodes.Nodes)
+		nodes, err := st.nodes.Nodes()
+		if err != nil {
+			return err
+		}
+		counts, err := status.Fold(wanted(*p, s), nodes)
 		if err != nil {
 			return err
 		}

@@ -47,6 +47,9 @@ func (r *Reconciler) retireIntent(ctx context.Context, st *state, s former) (tim
 	if left := time.UnixMilli(s.Payload.Serial).Add(keepTombstone).Sub(r.now()); left > 0 {
 		return earlier(wait, left), nil
 	}
+	if err := r.gatherNodes(ctx, st); err != nil {
+		return 0, err
+	}
 	if st.nodes.MayRun(s.Payload.UID, s.Payload.Serial) {
 		return untilUnloaded, nil
 	}

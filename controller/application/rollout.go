@@ -17,7 +17,11 @@ import (
 // fleet orders the nodes that a version is meant for.
 func (st *state) fleet(version intent.Payload) (rollout.Fleet, error) {
 	version.UID = string(st.app.GetUID())
-	answers, err := status.Answers(wanted(version, st.observed), st.nodes.Nodes)
+	nodes, err := st.nodes.Nodes()
+	if err != nil {
+		return rollout.Fleet{}, err
+	}
+	answers, err := status.Answers(wanted(version, st.observed), nodes)
 	return rollout.Of(st.app.Body().Rollout, version.UID, answers), err
 }
 
@@ -27,6 +31,9 @@ func (r *Reconciler) advanceRollout(ctx context.Context, st *state) error {
 	var rests bool
 	if st.progress, rests = rollout.AtRest(live, o.Undone, st.sealed.IsBehindNodes(), st.blocked); rests {
 		return nil
+	}
+	if err := r.gatherNodes(ctx, st); err != nil {
+		return err
 	}
 	fleet, err := st.fleet(*live)
 	if err != nil {

@@ -26,44 +26,56 @@ type Agents func(ctx context.Context) (runs map[string]bool, gone map[string]tim
 // Snapshot is what was known of the nodes at one time. It shares the memory of the cache:
 // nobody may change it.
 type Snapshot struct {
-	// Nodes are the nodes of the cluster, with their reports.
-	Nodes []status.Node
 	// reports are all reports, also of nodes that are gone.
 	reports []v1alpha1.BpfNode
+	// nodes are the nodes of the cluster, with their reports; err is why they are not known.
+	nodes []status.Node
+	err   error
 }
 
-// Gather reads nodes, reports and agents from the cache. With nil agents, one is taken to
-// run on every node.
-func Gather(ctx context.Context, cache client.Reader, agents Agents) (s Snapshot, err error) {
-	var nodes corev1.NodeList
-	if err := cache.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return s, fmt.Errorf("list nodes: %w", err)
-	}
+// Gather reads reports, nodes and agents from the cache. With nil agents, one is taken to
+// run on every node. It fails if there are no reports. To unload needs no more than reports:
+// why the nodes are not known is an error of Nodes.
+func Gather(ctx context.Context, cache client.Reader, agents Agents) (Snapshot, error) {
 	var reports v1alpha1.BpfNodeList
 	if err := cache.List(ctx, &reports, client.UnsafeDisableDeepCopy); err != nil {
-		return s, fmt.Errorf("list what nodes report: %w", err)
+		return Snapshot{}, fmt.Errorf("list what nodes report: %w", err)
+	}
+	s := Snapshot{reports: reports.Items}
+	s.nodes, s.err = s.gatherNodes(ctx, cache, agents)
+	return s, nil
+}
+
+// Nodes are the nodes of the cluster, with their reports.
+func (s Snapshot) Nodes() ([]status.Node, error) { return s.nodes, s.err }
+
+// gatherNodes reads the nodes, and adds where agents run and what is reported.
+func (s Snapshot) gatherNodes(ctx context.Context, cache client.Reader, agents Agents) ([]status.Node, error) {
+	var nodes corev1.NodeList
+	if err := cache.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	var (
 		runs map[string]bool
 		gone map[string]time.Time
 	)
 	if agents != nil {
+		var err error
 		if runs, gone, err = agents(ctx); err != nil {
-			return s, err
+			return nil, err
 		}
 	}
-	s.reports = reports.Items
 	reported := make(map[string]*v1alpha1.BpfNodeStatus, len(s.reports))
 	for i := range s.reports {
 		reported[s.reports[i].Name] = &s.reports[i].Status
 	}
-	s.Nodes = make([]status.Node, 0, len(nodes.Items))
+	all := make([]status.Node, 0, len(nodes.Items))
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		alive := Ready(n) && (agents == nil || runs[n.Name])
-		s.Nodes = append(s.Nodes, status.Node{Name: n.Name, Labels: n.Labels, Ready: alive, Gone: unreachableSince(n, alive, gone), Reported: reported[n.Name]})
+		all = append(all, status.Node{Name: n.Name, Labels: n.Labels, Ready: alive, Gone: unreachableSince(n, alive, gone), Reported: reported[n.Name]})
 	}
-	return s, nil
+	return all, nil
 }
 
 // unreachableSince is when a node went away: since its kubelet is silent, else since its
@@ -162,7 +174,10 @@ func (s Snapshot) Furthest(live intent.Payload) (through string) {
 // reported on it: it is away, or its report was lost. A node that never had an agent
 // runs nothing.
 func (s Snapshot) AwaitsReport(live *intent.Payload) (bool, error) {
-	for _, n := range s.Nodes {
+	if s.err != nil {
+		return false, s.err
+	}
+	for _, n := range s.nodes {
 		if awaited, err := awaitsReport(live, n); err != nil || awaited {
 			return awaited, err
 		}
