@@ -235,7 +235,7 @@ func fillDefaults(o *Options) {
 		o.BackOff = BackOff{First: time.Second, Most: 5 * time.Minute}
 	}
 	if o.CgroupRoot == "" {
-		root, err := targets.FindCgroup2()
+		root, err := targets.FindCgroup2("/proc/self/mountinfo")
 		if err != nil {
 			// Hooks of other kinds need none; those of cgroups say so.
 			o.Log.Warn("no cgroup hook can be attached", "error", err)

@@ -12,7 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -61,8 +61,10 @@ const (
 // Dir is an open state directory. Its methods may be called from several goroutines.
 type Dir struct {
 	path string
-	// unsynced is set while Flush, and not each PutIntent, has intents survive a crash.
-	unsynced atomic.Bool
+	// writes guards deferred, and is read-locked while an intent is written. deferred reports
+	// whether intents are written without being synced.
+	writes   sync.RWMutex
+	deferred bool
 }
 
 // Open makes the folder where it is not there, and removes what a killed agent was
@@ -109,8 +111,10 @@ func (d *Dir) intentPath(uid string, kind Kind) string {
 // PutIntent keeps an envelope as the one of its kind. The one before it stays until the
 // new one is whole on disk.
 func (d *Dir) PutIntent(uid string, kind Kind, e intent.Envelope) error {
+	d.writes.RLock()
+	defer d.writes.RUnlock()
 	write := atomicfile.Write
-	if d.unsynced.Load() {
+	if d.deferred {
 		write = atomicfile.WriteUnsynced
 	}
 	if err := write(d.intentPath(uid, kind), e); err != nil {
@@ -134,11 +138,18 @@ func (d *Dir) PutEnding(uid string, e intent.Envelope) error {
 }
 
 // DeferSync has intents survive a crash of the machine only from the next Flush on.
-func (d *Dir) DeferSync() { d.unsynced.Store(true) }
+func (d *Dir) DeferSync() {
+	d.writes.Lock()
+	defer d.writes.Unlock()
+	d.deferred = true
+}
 
 // Flush has all intents that were kept survive a crash of the machine, and ends DeferSync.
 func (d *Dir) Flush() error {
-	d.unsynced.Store(false)
+	// Writes in progress end first.
+	d.writes.Lock()
+	d.deferred = false
+	d.writes.Unlock()
 	folder, err := os.Open(d.Path(intentsFolder))
 	if err != nil {
 		return fmt.Errorf("keep intents: %w", err)

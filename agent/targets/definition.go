@@ -3,6 +3,7 @@ package targets
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -91,9 +92,14 @@ func describeInterfaces(s *v1alpha1.Interfaces) string {
 	return strings.Join(parts, ", ")
 }
 
-// FindCgroup2 returns the mount point of cgroup2.
-func FindCgroup2() (string, error) {
-	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup2"))
+// FindCgroup2 returns the mount point of cgroup2, from a mountinfo file (proc(5)).
+func FindCgroup2(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", fmt.Errorf("find cgroup2: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	mounts, err := mountinfo.GetMountsFromReader(f, mountinfo.FSTypeFilter("cgroup2"))
 	if err != nil {
 		return "", fmt.Errorf("find cgroup2: %w", err)
 	}

@@ -9,13 +9,26 @@ import (
 )
 
 func TestCgroup2IsFoundWhereItIsMounted(t *testing.T) {
-	root, err := FindCgroup2()
-	if err != nil {
-		t.Fatal(err)
+	for sentence, c := range map[string]struct{ mounts, want string }{
+		"alone": {"31 23 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n", "/sys/fs/cgroup"},
+		"beside version one": {"30 23 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n" +
+			"32 30 0:28 / /sys/fs/cgroup/unified rw shared:10 - cgroup2 cgroup2 rw\n", "/sys/fs/cgroup/unified"},
+		"at a path with a space": {"31 23 0:27 / /mnt/my\\040cgroup rw - cgroup2 cgroup2 rw\n", "/mnt/my cgroup"},
+		"not at all":             {"30 23 0:26 / / rw - ext4 /dev/vda rw\n", ""},
+		"nothing":                {"", ""},
+		"garbage":                {" - cgroup2 x\nx\n - \n", ""},
+	} {
+		path := filepath.Join(t.TempDir(), "mountinfo")
+		if err := os.WriteFile(path, []byte(c.mounts), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := FindCgroup2(path)
+		if got != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("%s: %q, %v", sentence, got, err)
+		}
 	}
-	// Only the root of a cgroup2 file system has the file; see cgroups(7).
-	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
-		t.Errorf("%s: %v", root, err)
+	if _, err := FindCgroup2("/nope"); err == nil {
+		t.Error("a file that is not there is read")
 	}
 }
 
