@@ -13,6 +13,9 @@ import (
 // Blobs returns from the cache what leads from an image to its object, as stored: index,
 // manifest, config and layer. An image that has more than most bytes is an error.
 func (c *Client) Blobs(ctx context.Context, r image.Resolved, most int) ([][]byte, error) {
+	if c.cache == nil {
+		return nil, image.NotFound("read %s from the cache: this client has none", r.Reference)
+	}
 	all := &recorder{Source: &disk.CachedSource{Cache: c.cache, ManifestBytes: c.options.ManifestBytes, Reading: disk.FromCache}, most: most}
 	// Nothing is on its way here, and what is too large is not read at all.
 	own := *c

@@ -100,8 +100,13 @@ func (c *Client) attached(r image.Resolved) (attachments, error) {
 // source is the like around, through or out of the cache.
 func (c *Client) source(r image.Resolved, how disk.Reading) (image.Source, error) {
 	direct, err := c.attached(r)
-	if err != nil || c.cache == nil {
-		return direct, err
+	switch {
+	case err != nil:
+		return nil, err
+	case c.cache == nil && how == disk.FromCache:
+		return nil, image.NotFound("read %s from the cache: this client has none", r.Reference)
+	case c.cache == nil:
+		return direct, nil
 	}
 	return &disk.CachedSource{Cache: c.cache, Next: direct, ManifestBytes: c.options.ManifestBytes, Reading: how}, nil
 }

@@ -46,7 +46,11 @@ func layers() []row {
 		{"text", nil},
 		{"kubeauth", nil},
 		{"listen", nil},
-		{"image", with(one, "bytecode")},
+		{"image", with(one, "!image/transport", "!image/disk", "!image/registry", "!image/access")},
+		{"image/transport", with(one, "image", "!image/disk", "!image/registry", "!image/access")},
+		{"image/disk", with(one, "image", "!image/transport", "!image/registry", "!image/access")},
+		{"image/registry", with(one, "image", "!image/access")},
+		{"image/access", with(one, "image")},
 		{"intent", one},
 		{"placement", with(one, "intent", "bytecode")},
 		{"signing", with(one, "image")},
@@ -134,7 +138,8 @@ func TestForbiddenImportsAreSeen(t *testing.T) {
 		"the agent imports pure bytecode":                  {"agent/kernel", "bytecode/values", false},
 		"the cluster's agent imports the controller":       {"agent/kube", "controller", true},
 		"bytecode imports the registry below it":           {"bytecode", "image", true},
-		"the registry imports bytecode":                    {"image", "bytecode", false},
+		"the format of images imports the registry":        {"image", "image/registry", true},
+		"files on disk import the registry":                {"image/disk", "image/registry", true},
 		"node mode joins both halves":                      {"nodemode", "agent", false},
 		"the demo is not for packages below":               {"nodemode", "demo", true},
 		"the command imports everything":                   {"cmd/skep", "nodemode", false},
@@ -178,7 +183,7 @@ func restricted() []restriction {
 		// Nothing shells out. Two packages start their own binary again: for CUE and
 		// Rego, and for a network namespace of the demo. Package release runs go build.
 		{"os/exec", []string{"confined", "demo", "release"}},
-		{"net/http", []string{"kubeauth", "listen", "image", "signing", "nodemode", "controller", "demo", "cmd", "agent/kube"}},
+		{"net/http", []string{"kubeauth", "listen", "image/transport", "image/registry", "signing", "nodemode", "controller", "demo", "cmd", "agent/kube"}},
 		// For tests and the demo. Libraries link testing and httptest all the same.
 		{"testing", nil},
 		{"net/http/httptest", nil},
@@ -327,7 +332,7 @@ func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
 
 // purePackages decide and do no I/O.
 func purePackages() []string {
-	return []string{"api/v1alpha1", "hook", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/values", "placement", "agent/plan", "lifecycle", "controller/status", "controller/rollout"}
+	return []string{"api/v1alpha1", "hook", "image", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/values", "placement", "agent/plan", "lifecycle", "controller/status", "controller/rollout"}
 }
 
 // impure lists what a package that only decides has no use for.
