@@ -16,7 +16,7 @@ import (
 func (rec *reconcile) fitChains() {
 	rec.followStartedChains()
 	rec.takeOutAgain()
-	// Each reconcile refuses, takes out or leaves something more.
+	// Each turn of this loop refuses, takes out or leaves something more.
 	for range (len(rec.apps) + 2) * (len(plan.WantedChains(rec.want, rec.look.State)) + 1) {
 		misfit := rec.loadChains()
 		if misfit == nil {

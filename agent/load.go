@@ -25,7 +25,7 @@ func (rec *reconcile) load(app *application, o intent.Opened) error {
 	broken := rec.live.Revisions[uid][revision]
 	old := broken
 	if old == nil {
-		old = rec.look.Revision(uid)
+		old = rec.look.BaseRevision(uid)
 	}
 	key := fmt.Sprintf("revision %s after %q", build.Key(uid, revision), old.Key())
 	got, err := loads.Get[*build.LoadedRevision](rec.loads, key, func() (loads.Request, error) { return rec.askWithin(key, o, old) })

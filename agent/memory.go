@@ -47,8 +47,8 @@ func (rec *reconcile) askWithin(key string, o intent.Opened, old *kernel.Revisio
 }
 
 // askWeight asks for the maps to be weighed that a load makes. It waits in turn with
-// loads, so that no more objects are open at once, but costs its namespace no reconcile of
-// theirs.
+// loads, so that no more objects are open at once, but does not use up the turn of its
+// namespace.
 func (rec *reconcile) askWeight(load loads.Request, o intent.Opened, old *kernel.Revision) loads.Request {
 	files := rec.objects
 	return loads.Request{

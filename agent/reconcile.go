@@ -27,7 +27,7 @@ import (
 type reconcile struct {
 	*env
 	*loop
-	// accepted is read under its lock, and written by finish alone.
+	// accepted is read under its lock. Within a reconcile, only finish writes it.
 	accepted *accepted
 	now      time.Time
 	// apps are copies, until finish hands them over; ordered by name.
@@ -109,8 +109,8 @@ func (a *Agent) Reconcile(ctx context.Context) {
 
 // reconcileOnce looks once, and does what can be done without waiting for anything.
 //
-// Three rules hold. Actions that end something come first; nothing that reads an object or
-// waits for a load is before them. The kernel's answer comes before bookkeeping: no link,
+// Three rules hold. Among the actions, those that end something come first. No reading of an
+// object and no load is before them, and look-ups delay them by a bounded time. The kernel's answer comes before bookkeeping: no link,
 // revision or chain is forgotten before the kernel confirmed that it is gone. Nothing is
 // written back to what was accepted before finish.
 func (a *Agent) reconcileOnce() *reconcile {

@@ -11,7 +11,7 @@ import (
 // that are about to run for the first time.
 func (rec *reconcile) carryVariables() {
 	for _, want := range rec.want.Applications {
-		old := rec.look.Revision(want.UID)
+		old := rec.look.BaseRevision(want.UID)
 		next := rec.live.Revisions[want.UID][want.Revision]
 		if old == nil || next == nil || old == next || rec.look.Runs(want.UID, want.Revision) {
 			continue

@@ -14,9 +14,9 @@ import (
 	"github.com/skep-dev/skep/policies"
 )
 
-// kept is how much of an evaluation's time registries leave for the policies, to be
+// reservedForPolicies is how much of an evaluation's time registries leave for the policies, to be
 // asked about the definition alone: a quarter, and a second at most.
-const kept = time.Second
+const reservedForPolicies = time.Second
 
 // beforeEnd returns a context for what comes before the policies are asked, which ends
 // before ctx does.
@@ -25,7 +25,7 @@ func beforeEnd(ctx context.Context) (context.Context, context.CancelFunc) {
 	if !ok {
 		return context.WithCancel(ctx)
 	}
-	return context.WithDeadline(ctx, deadline.Add(-min(kept, time.Until(deadline)/4)))
+	return context.WithDeadline(ctx, deadline.Add(-min(reservedForPolicies, time.Until(deadline)/4)))
 }
 
 // DeniedByDefinition is the verdict on a request that could not be evaluated, for the cause,

@@ -13,7 +13,7 @@ import (
 // Evaluate runs every step. A definition that is refused, by a step or by a
 // policy, is a Verdict that does not allow; an error means that it could not be
 // told, such as a registry out of reach, and that trying again may help. What is
-// denied by its definition alone is so even then; see Foregone. It takes
+// denied by its definition alone is so even then; see DeniedByDefinition. It takes
 // no longer than Options.Timeout, and asks no registry where the context is one
 // of registry.CacheOnly.
 func (e *Evaluator) Evaluate(ctx context.Context, req Request) (Verdict, error) {

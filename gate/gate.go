@@ -38,7 +38,7 @@ type Images interface {
 	Describe(ctx context.Context, r image.Resolved) (*registry.Image, error)
 }
 
-// Options says what a Evaluator asks and what it trusts.
+// Options says what an Evaluator asks and what it trusts.
 type Options struct {
 	// Images is needed.
 	Images Images
@@ -85,7 +85,7 @@ type Evaluator struct {
 	known remembered
 }
 
-// New returns a Evaluator.
+// New returns an Evaluator.
 func New(o Options) (*Evaluator, error) {
 	switch {
 	case o.Images == nil:

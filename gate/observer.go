@@ -1,6 +1,6 @@
 package gate
 
-// Observer counts what a Evaluator does. It is called from many goroutines.
+// Observer counts what an Evaluator does. It is called from many goroutines.
 type Observer interface {
 	// Signatures is told where those of an image came from.
 	Signatures(from Origin)
@@ -30,7 +30,7 @@ func Origins() []Origin {
 	return []Origin{FromMemory, FromStore, FromRegistry, FromStale, FromNowhere}
 }
 
-// Recall is a kind of what a Evaluator remembers in its process.
+// Recall is a kind of what an Evaluator remembers in its process.
 type Recall string
 
 // The kinds of what is remembered.

@@ -16,7 +16,7 @@ import (
 	"github.com/skep-dev/skep/test/harness/series"
 )
 
-// counted is a Evaluator, and a function that tells what it counted since it was
+// counted is an Evaluator, and a function that tells what it counted since it was
 // last asked.
 func (w *world) counted(t *testing.T) (*gate.Evaluator, func() map[string]float64) {
 	t.Helper()

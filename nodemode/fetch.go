@@ -21,12 +21,12 @@ type fetched struct {
 	err     error
 }
 
-// errFetching is what a pass goes on with where a fetch takes its time.
+// errFetching is what a sync goes on with where a fetch takes its time.
 var errFetching = errors.New("the source has not answered yet; what was read last stays active")
 
 // fetch brings the source up to date beside the loop, and renders it there, so
 // that neither a server nor a disk that hangs keeps a revocation or a changed
-// policy waiting. A fetch is waited for once: passes after that only look whether
+// policy waiting. A fetch is waited for once: syncs after that only look whether
 // it has ended.
 func (h *Host) fetch(ctx context.Context) (fetched, error) {
 	wait := time.Duration(0)

@@ -56,12 +56,12 @@ func newMetrics() *metrics {
 	return m
 }
 
-// synced records one pass.
+// synced records one sync.
 func (m *metrics) synced(took time.Duration, s Status, outcomes []outcome) {
 	m.syncs.Observe(took.Seconds())
 	for _, o := range outcomes {
-		if o.move != lifecycle.Keep {
-			m.moves.WithLabelValues(string(o.move)).Inc()
+		if o.action != lifecycle.Keep {
+			m.moves.WithLabelValues(string(o.action)).Inc()
 		}
 	}
 	m.denials.Reset()

@@ -111,7 +111,7 @@ type Host struct {
 	agent   *agent.Agent
 	metrics *metrics
 
-	// What follows belongs to the goroutine that passes.
+	// What follows belongs to the goroutine that syncs.
 	settings settingsState
 	tree     source.Tree
 	defs     definitions
@@ -122,7 +122,7 @@ type Host struct {
 	places map[string]string
 	pruned time.Time
 	// fetching is where a fetch that is under way will leave its result; nil
-	// where none is. waited is how long a pass waits for one.
+	// where none is. waited is how long a sync waits for one.
 	fetching chan fetched
 	waited   time.Duration
 	began    time.Time
@@ -135,7 +135,7 @@ type Host struct {
 	// origin is the source from which absence counts; another one's is held by unload protection.
 	origin source.Origin
 
-	// evaluations asks registries beside the goroutine that passes.
+	// evaluations asks registries beside the goroutine that syncs.
 	evaluations *evaluations.Queue
 
 	// mu guards what the socket reads and writes.
@@ -299,7 +299,7 @@ func (h *Host) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run passes until ctx ends: at once, at every interval, and soon after a
+// Run syncs until ctx ends: at once, at every interval, and soon after a
 // folder, a policy or a signer changed. listen, where not nil, serves metrics
 // and health. Programs stay when it returns.
 func (h *Host) Run(ctx context.Context, listen net.Listener) error {
@@ -333,7 +333,7 @@ func (h *Host) Run(ctx context.Context, listen net.Listener) error {
 // on: at a start there are many.
 const gathered = 50 * time.Millisecond
 
-// loop passes whenever there is a reason to, until ctx ends.
+// loop syncs whenever there is a reason to, until ctx ends.
 func (h *Host) loop(ctx context.Context, fail <-chan error, changed <-chan struct{}) error {
 	h.Sync(ctx)
 	next := time.NewTimer(h.opts.Interval)
@@ -363,7 +363,7 @@ func (h *Host) loop(ctx context.Context, fail <-chan error, changed <-chan struc
 	}
 }
 
-// Once passes once and waits until the agent has done, or tried once, what
+// Once syncs once and waits until the agent has done, or tried once, what
 // follows from it.
 func (h *Host) Once(ctx context.Context) (Status, error) {
 	h.waited = fetchTimeout
@@ -380,7 +380,7 @@ func (h *Host) Once(ctx context.Context) (Status, error) {
 	return h.Status(), errors.Join(err, <-done)
 }
 
-// whole passes once and acts on every answer that the pass had registries asked
+// whole syncs once and acts on every answer that the sync had registries asked
 // for.
 func (h *Host) whole(ctx context.Context) {
 	h.Sync(ctx)

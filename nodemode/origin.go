@@ -48,7 +48,7 @@ func (h *Host) settleOrigin() error {
 // protectSource holds what a source does not define that is not the one the state
 // was last run with, where that is much of what runs and nobody confirmed it. It
 // marks what is held and returns nil where nothing is.
-func (h *Host) protectSource(all []standing) *UnloadProtection {
+func (h *Host) protectSource(all []observation) *UnloadProtection {
 	now := h.opts.source().Origin()
 	if h.origin == now {
 		return nil

@@ -25,7 +25,7 @@ const unloadsCountFor = time.Hour
 
 // protect holds a change of policies that would unload much of what runs, until
 // it is confirmed. It returns nil where there is nothing to hold.
-func (h *Host) protect(all []standing) *UnloadProtection {
+func (h *Host) protect(all []observation) *UnloadProtection {
 	b := &UnloadProtection{Revision: h.settings.evaluator.Revision(), Reason: "the policies or signers changed", Applications: []string{}}
 	running, earlier := 0, 0
 	for _, s := range all {
@@ -64,12 +64,12 @@ type weighing struct {
 
 // weighs reports whether the settings active are so new that the unload
 // protection cannot know yet how much they deny. It never holds a revocation.
-func (h *Host) weighs(all []standing) bool {
+func (h *Host) weighs(all []observation) bool {
 	if revision := h.settings.evaluator.Revision(); h.weighed.revision != revision {
 		h.weighed = weighing{revision: revision, since: time.Now()}
 		time.AfterFunc(weighFor, h.evaluations.Signal)
 	}
-	return time.Since(h.weighed.since) < weighFor && slices.ContainsFunc(all, func(s standing) bool { return s.Pending() })
+	return time.Since(h.weighed.since) < weighFor && slices.ContainsFunc(all, func(s observation) bool { return s.Pending() })
 }
 
 // Confirm lets a change that unload protection holds go through and returns what was

@@ -57,7 +57,7 @@ func (h *Host) serveMetrics(ctx context.Context, l net.Listener) error {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(h.metrics.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if late := h.late(); late > 0 {
-			http.Error(w, fmt.Sprintf("no pass for %s", late.Round(time.Second)), http.StatusServiceUnavailable)
+			http.Error(w, fmt.Sprintf("no sync for %s", late.Round(time.Second)), http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ok\n"))
@@ -65,8 +65,8 @@ func (h *Host) serveMetrics(ctx context.Context, l net.Listener) error {
 	return listen.Serve(ctx, l, nil, mux)
 }
 
-// late tells how long ago the last pass was, where that is too long: a host
-// that passes no more is not healthy, while a source out of reach is no reason
+// late tells how long ago the last sync was, where that is too long: a host
+// that syncs no more is not healthy, while a source out of reach is no reason
 // to restart it.
 func (h *Host) late() time.Duration {
 	h.mu.Lock()

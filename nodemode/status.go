@@ -27,7 +27,7 @@ type Status struct {
 	// Problems are definitions and files that cannot be read.
 	Problems     []schemas.Problem `json:"problems"`
 	Applications []Application     `json:"applications"`
-	// Synced is when the last pass ended.
+	// Synced is when the last sync ended.
 	Synced time.Time `json:"synced"`
 }
 
@@ -118,7 +118,7 @@ func (a Application) Condition(kind string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown}
 }
 
-// Status is the gate's side as of the last pass, and the agent's side as of
+// Status is the gate's side as of the last sync, and the agent's side as of
 // now.
 func (h *Host) Status() Status {
 	h.mu.Lock()
@@ -240,7 +240,7 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sour
 		was[a.Identity()] = a
 	}
 	for _, o := range outcomes {
-		if o.def.app == nil && o.err == nil && (!o.Runs() || o.move == lifecycle.Unload) {
+		if o.def.app == nil && o.err == nil && (!o.Runs() || o.action == lifecycle.Unload) {
 			continue
 		}
 		a := h.describe(o, was[o.id].Conditions)
@@ -277,9 +277,9 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 		Conditions: append([]metav1.Condition{}, before...), Error: text(o.err),
 	}
 	switch {
-	case o.move == lifecycle.Unload:
+	case o.action == lifecycle.Unload:
 		a.Unloaded = o.why
-	case o.def.app != nil && o.move == lifecycle.Keep && o.Live != nil && o.Live.Tombstone:
+	case o.def.app != nil && o.action == lifecycle.Keep && o.Live != nil && o.Live.Tombstone:
 		a.Unloaded = o.Live.Reason
 	}
 	if o.def.app == nil && o.Hidden {

@@ -100,28 +100,28 @@ func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
 		h.publish(began, nil, protections{}, sourceErr)
 		return
 	}
-	standings, held := h.standings(ctx, anew)
+	observations, held := h.observations(ctx, anew)
 	if ctx.Err() != nil {
 		return
 	}
-	on := protections{policies: h.protect(standings), source: held}
-	weighing := h.weighs(standings)
-	outcomes := make([]outcome, 0, len(standings))
-	for _, s := range standings {
-		o := outcome{standing: s}
-		o.move, o.why = s.Decide(h.settings.trust.Revoked(), on.policies != nil || weighing)
-		if weighing && on.policies == nil && o.move == lifecycle.Keep && s.Unloads() {
+	on := protections{policies: h.protect(observations), source: held}
+	weighing := h.weighs(observations)
+	outcomes := make([]outcome, 0, len(observations))
+	for _, s := range observations {
+		o := outcome{observation: s}
+		o.action, o.why = s.Decide(h.settings.trust.Revoked(), on.policies != nil || weighing)
+		if weighing && on.policies == nil && o.action == lifecycle.Keep && s.Unloads() {
 			o.why = "a policy denies it; it is kept until the rest of what runs is evaluated, for " + weighFor.String() + " at most"
 		}
 		o.why = h.whyHidden(o, on.source, sourceErr)
 		if o.err = h.handOver(s, o); o.err != nil {
 			h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", o.err)
-		} else if o.move == lifecycle.Unload && s.Unloads() {
+		} else if o.action == lifecycle.Unload && s.Unloads() {
 			h.unloaded[uidOf(s.id)] = unload{revision: h.settings.evaluator.Revision(), at: h.opts.Now()}
 		}
 		outcomes = append(outcomes, o)
 	}
-	if sourceErr == nil && !slices.ContainsFunc(standings, standing.waits) {
+	if sourceErr == nil && !slices.ContainsFunc(observations, observation.waits) {
 		if err := h.settleOrigin(); err != nil {
 			h.opts.Log.Error("remember the source", "error", err)
 		}
@@ -130,8 +130,8 @@ func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
 	h.prune(ctx)
 }
 
-// standing is one application as a pass finds it.
-type standing struct {
+// observation is one application as a sync finds it.
+type observation struct {
 	lifecycle.Observation
 	id v1alpha1.Identity
 	// def is the definition; the zero value where the source has none.
@@ -139,22 +139,22 @@ type standing struct {
 }
 
 // waits reports whether it runs and its absence does not count yet.
-func (s standing) waits() bool { return s.def.app == nil && s.Runs() && s.Hidden }
+func (s observation) waits() bool { return s.def.app == nil && s.Runs() && s.Hidden }
 
 // missing reports whether it runs and was looked for in vain.
-func (s standing) missing() bool { return s.def.app == nil && s.Runs() && !s.Hidden }
+func (s observation) missing() bool { return s.def.app == nil && s.Runs() && !s.Hidden }
 
-// outcome is one application after a pass.
+// outcome is one application after a sync.
 type outcome struct {
-	standing
-	move lifecycle.Action
+	observation
+	action lifecycle.Action
 	why  string
-	// err is why the agent did not get to know of the move.
+	// err is why the agent did not get to know of the action.
 	err error
 }
 
-// handOver tells the agent of a move, where there is anything to tell.
-func (h *Host) handOver(s standing, o outcome) error {
+// handOver tells the agent of an action, where there is anything to tell.
+func (h *Host) handOver(s observation, o outcome) error {
 	envelope, err := h.envelope(s, o)
 	if err != nil || envelope == nil || h.agent == nil {
 		return err
@@ -218,19 +218,19 @@ func (h *Host) refreshDefinitions(ctx context.Context) error {
 	return nil
 }
 
-// standings joins definitions, verdicts and what the agent holds. While the
+// observations joins definitions, verdicts and what the agent holds. While the
 // source has never been read, absence from it says nothing; where it is another
 // than before, much of it waits behind unload protection that is returned.
-func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *UnloadProtection) {
+func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *UnloadProtection) {
 	live := h.live()
-	all := make([]standing, len(h.defs.all))
+	all := make([]observation, len(h.defs.all))
 	for i, d := range h.defs.all {
 		id := d.app.Identity()
-		all[i] = standing{id: id, def: d, Observation: lifecycle.Observation{Live: live[uidOf(id)]}}
+		all[i] = observation{id: id, def: d, Observation: lifecycle.Observation{Live: live[uidOf(id)]}}
 		all[i].Request = h.request(d, all[i].Live)
 		delete(live, uidOf(id))
 	}
-	atOnce(all, func(s *standing) {
+	atOnce(all, func(s *observation) {
 		s.Verdict, s.Err = h.evaluate(ctx, h.question(*s, "definition", s.Request, ""), s.Request, anew)
 		if errors.Is(s.Err, gate.ErrPending) && !s.Runs() {
 			// What a change of policies denies of what runs is counted whole.
@@ -242,13 +242,13 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *UnloadPro
 	h.remember(ctx, all)
 	for uid, p := range live {
 		hidden := h.sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, or(h.places[uid], p.Source))
-		all = append(all, standing{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: hidden}})
+		all = append(all, observation{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: hidden}})
 	}
 	h.forget(all)
-	slices.SortFunc(all, func(a, b standing) int { return a.id.Compare(b.id) })
+	slices.SortFunc(all, func(a, b observation) int { return a.id.Compare(b.id) })
 	protection := h.protectSource(all)
 	revoked := h.settings.trust.Revoked()
-	atOnce(all, func(s *standing) { s.Running = h.hold(ctx, *s, revoked, anew) })
+	atOnce(all, func(s *observation) { s.Running = h.evaluateRunning(ctx, *s, revoked, anew) })
 	there := map[string]bool{}
 	for _, one := range all {
 		there[uidOf(one.id)] = true
@@ -260,7 +260,7 @@ func (h *Host) standings(ctx context.Context, anew bool) ([]standing, *UnloadPro
 // forget drops what is known of applications that are gone: the tags, and the times, of what is not
 // defined, since a definition that comes back is new, and the places of what neither is
 // nor runs.
-func (h *Host) forget(all []standing) {
+func (h *Host) forget(all []observation) {
 	defined, there := map[string]bool{}, map[string]bool{}
 	for _, s := range all {
 		uid := uidOf(s.id)
@@ -272,9 +272,9 @@ func (h *Host) forget(all []standing) {
 	maps.DeleteFunc(h.places, func(uid, _ string) bool { return !there[uid] })
 }
 
-// hold is what the gate says of what runs. Where a signer of it is revoked and the answer
+// evaluateRunning is what the gate says of what runs. Where a signer of it is revoked and the answer
 // takes too long, there is none, and the sealed record decides.
-func (h *Host) hold(ctx context.Context, s standing, revoked signing.Revocations, anew bool) gate.RunningVerdict {
+func (h *Host) evaluateRunning(ctx context.Context, s observation, revoked signing.Revocations, anew bool) gate.RunningVerdict {
 	waits := false
 	held := h.settings.evaluator.EvaluateRunningBy(ctx, s.Request, s.RunningToEvaluate(), func(ctx context.Context, req gate.Request) (gate.Verdict, error) {
 		q := h.question(s, "running", req, req.Digest)
@@ -291,8 +291,8 @@ func (h *Host) hold(ctx context.Context, s standing, revoked signing.Revocations
 	return held
 }
 
-// atOnce does something with every standing, a few at a time.
-func atOnce(all []standing, do func(*standing)) {
+// atOnce does something with every observation, a few at a time.
+func atOnce(all []observation, do func(*observation)) {
 	group := errgroup.Group{}
 	group.SetLimit(evaluationsAtOnce)
 	for i := range all {
@@ -306,7 +306,7 @@ func atOnce(all []standing, do func(*standing)) {
 
 // question is what is asked about one application: about its definition, or about
 // what runs.
-func (h *Host) question(s standing, about string, req gate.Request, digest string) evaluations.Question {
+func (h *Host) question(s observation, about string, req gate.Request, digest string) evaluations.Question {
 	// An application that was read, or sealed, is JSON.
 	body, _ := json.Marshal(req.Application)
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %q", body, req.Requester.Username, digest))
@@ -338,7 +338,7 @@ func (h *Host) evaluate(ctx context.Context, q evaluations.Question, req gate.Re
 // whyHidden is why an application was settled as it was, in words that name
 // what keeps its absence from counting.
 func (h *Host) whyHidden(o outcome, held *UnloadProtection, sourceErr error) string {
-	if o.def.app != nil || !o.Hidden || o.move != lifecycle.Keep || o.Unloads() {
+	if o.def.app != nil || !o.Hidden || o.action != lifecycle.Keep || o.Unloads() {
 		return o.why
 	}
 	switch {
@@ -423,7 +423,7 @@ func (h *Host) changed(d definition) time.Time {
 // remember keeps what tags were resolved to, and asks now and then whether one
 // moved, which is reported and never followed. A digest that is known from
 // before this process was started is asked about at once.
-func (h *Host) remember(ctx context.Context, all []standing) {
+func (h *Host) remember(ctx context.Context, all []observation) {
 	for _, s := range all {
 		resolved := s.Verdict.Image()
 		if s.Err != nil || resolved.Digest == "" {
@@ -468,7 +468,7 @@ func (h *Host) look(ctx context.Context, uid string, known *tag, ref string) {
 
 // envelope is what the agent is to get for an outcome; nil where it is to get
 // nothing.
-func (h *Host) envelope(s standing, o outcome) (intent.Envelope, error) {
+func (h *Host) envelope(s observation, o outcome) (intent.Envelope, error) {
 	last := int64(0)
 	if s.Live != nil {
 		last = s.Live.Serial
@@ -478,7 +478,7 @@ func (h *Host) envelope(s standing, o outcome) (intent.Envelope, error) {
 		// A definition that was taken out and comes back is a new application.
 		stamp.Created = s.Live.CreatedAt()
 	}
-	switch o.move {
+	switch o.action {
 	case lifecycle.Seal:
 		stamp.Source = s.def.place()
 		return s.Verdict.Seal(h.sealer, stamp)
@@ -489,7 +489,7 @@ func (h *Host) envelope(s standing, o outcome) (intent.Envelope, error) {
 	return nil, nil
 }
 
-// poke has Run pass soon.
+// poke has Run sync soon.
 func (h *Host) poke() {
 	select {
 	case h.wake <- struct{}{}:

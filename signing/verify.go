@@ -108,7 +108,7 @@ func (c *claim) recognise(ctx context.Context, p *signer) (found proof, err erro
 // clock, and by this machine's.
 //
 // A signature that does not count is not an error but a Rejection. An error
-// means that c is not what Collect returns, or that ctx ended.
+// means that c is not what package collect returns, or that ctx ended.
 func (t *Trust) Verify(ctx context.Context, c collect.Collected, now time.Time) (Evidence, error) {
 	digest, err := v1.NewHash(c.Digest)
 	if err != nil || digest.Algorithm != "sha256" {

@@ -191,9 +191,9 @@ func (l *Look) Runs(uid, revision string) bool {
 		})
 }
 
-// Revision returns the revision whose maps a new one goes on with: the one that
+// BaseRevision returns the revision whose maps a new one goes on with: the one that
 // links run, or the only one there is; nil where there is none.
-func (l *Look) Revision(uid string) *kernel.Revision {
+func (l *Look) BaseRevision(uid string) *kernel.Revision {
 	for _, one := range l.State.Links {
 		if one.UID == uid && one.Revision != "" {
 			return l.Set.Revisions[uid][one.Revision]
@@ -212,9 +212,9 @@ func (l *Look) Revision(uid string) *kernel.Revision {
 	return nil
 }
 
-// RevisionName names the application's Revision; empty where there is none.
+// RevisionName names the application's BaseRevision; empty where there is none.
 func (l *Look) RevisionName(uid string) string {
-	if r := l.Revision(uid); r != nil {
+	if r := l.BaseRevision(uid); r != nil {
 		return r.Name
 	}
 	return ""

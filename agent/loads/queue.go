@@ -336,7 +336,7 @@ func (r *Round) HasAsked() bool { return len(r.asked) > 0 }
 // Take hands over a result: the caller owns it.
 func (r *Round) Take(key string) { r.queue.Take(key) }
 
-// Current returns the loads in progress.
+// Current returns the loads in progress, and those that ended and were not collected.
 func (r *Round) Current() []Request { return r.queue.Current() }
 
 // Get returns what was loaded under the key, or queues the load that ask returns and

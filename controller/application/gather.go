@@ -7,18 +7,18 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// settle is how long node reports are gathered before the next status is computed
+// reportSpacing is how long node reports are gathered before the next status is computed
 // from them: a thousand nodes that load at once make a few patches, not a thousand.
-const settle = 500 * time.Millisecond
+const reportSpacing = 500 * time.Millisecond
 
 // moment is how long the first report after silence waits. It lets the reports that
 // arrive with it be read together.
 const moment = 5 * time.Millisecond
 
-// gathering spaces the reconciles that node reports ask for. The first report after
+// reportDebounce spaces the reconciles that node reports ask for. The first report after
 // silence is reconciled at once. Reports that follow are reconciled together, one
-// settle after the reconcile before.
-type gathering struct {
+// reportSpacing after the reconcile before.
+type reportDebounce struct {
 	mu sync.Mutex
 	// due is when the last reconcile of an application was, or is, due.
 	due map[v1alpha1.Identity]time.Time
@@ -30,14 +30,14 @@ type gathering struct {
 const minGathered = 1024
 
 // delay returns how long a reconcile has to wait that is asked for now.
-func (g *gathering) delay(id v1alpha1.Identity, now time.Time) time.Duration {
+func (g *reportDebounce) delay(id v1alpha1.Identity, now time.Time) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	due := g.due[id]
 	switch since := now.Sub(due); {
 	case since < 0:
-	case since < settle:
-		due = due.Add(settle)
+	case since < reportSpacing:
+		due = due.Add(reportSpacing)
 	default:
 		due = now.Add(moment)
 	}
@@ -46,14 +46,14 @@ func (g *gathering) delay(id v1alpha1.Identity, now time.Time) time.Duration {
 	return due.Sub(now)
 }
 
-func (g *gathering) reset() {
+func (g *reportDebounce) reset() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.due, g.limit = nil, 0
 }
 
 // drop makes room: a node may report applications that never existed.
-func (g *gathering) drop(now time.Time) {
+func (g *reportDebounce) drop(now time.Time) {
 	if g.due == nil {
 		g.due = map[v1alpha1.Identity]time.Time{}
 	}
@@ -61,7 +61,7 @@ func (g *gathering) drop(now time.Time) {
 		return
 	}
 	for id, due := range g.due {
-		if now.Sub(due) >= settle {
+		if now.Sub(due) >= reportSpacing {
 			delete(g.due, id)
 		}
 	}

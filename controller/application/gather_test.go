@@ -17,16 +17,16 @@ func TestReportsAreGathered(t *testing.T) {
 		"the first report is read at once":        {[]time.Duration{0}, []time.Duration{moment}},
 		"reports that come with it are read then": {[]time.Duration{0, moment / 2}, []time.Duration{moment, moment}},
 		"those after it are read together": {
-			[]time.Duration{0, 2 * moment, settle / 2, settle - 1}, []time.Duration{moment, moment + settle, moment + settle, moment + settle},
+			[]time.Duration{0, 2 * moment, reportSpacing / 2, reportSpacing - 1}, []time.Duration{moment, moment + reportSpacing, moment + reportSpacing, moment + reportSpacing},
 		},
 		"reports without end are read once a settle": {
-			[]time.Duration{0, settle / 2, settle + 2*moment, 2*settle + 3*moment},
-			[]time.Duration{moment, moment + settle, moment + 2*settle, moment + 3*settle},
+			[]time.Duration{0, reportSpacing / 2, reportSpacing + 2*moment, 2*reportSpacing + 3*moment},
+			[]time.Duration{moment, moment + reportSpacing, moment + 2*reportSpacing, moment + 3*reportSpacing},
 		},
-		"after silence, at once again": {[]time.Duration{0, 3 * settle}, []time.Duration{moment, 3*settle + moment}},
+		"after silence, at once again": {[]time.Duration{0, 3 * reportSpacing}, []time.Duration{moment, 3*reportSpacing + moment}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var g gathering
+			var g reportDebounce
 			start := time.Now()
 			for i, at := range c.at {
 				if due := at + g.delay(id, start.Add(at)); due != c.want[i] {
@@ -38,7 +38,7 @@ func TestReportsAreGathered(t *testing.T) {
 }
 
 func TestAReportOfOneApplicationDelaysNoOther(t *testing.T) {
-	var g gathering
+	var g reportDebounce
 	now := time.Now()
 	for i := range 3 * minGathered {
 		if wait := g.delay(v1alpha1.Identity{Name: fmt.Sprint(i)}, now); wait != moment {

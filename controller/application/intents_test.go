@@ -52,7 +52,7 @@ func TestACacheThatLagsBuriesNothingThatLives(t *testing.T) {
 
 	// As after a change of leader, with informers on two API servers.
 	b.showing(first)
-	if again := b.reconcile(second.Identity()); again.RequeueAfter != settle {
+	if again := b.reconcile(second.Identity()); again.RequeueAfter != reportSpacing {
 		t.Errorf("it is looked at again after %s", again.RequeueAfter)
 	}
 	if p := b.intent(second); p == nil || p.Tombstone {
@@ -169,7 +169,7 @@ func TestACacheThatHasYetToShowAnIntentIsLookedAtAgain(t *testing.T) {
 				}
 				return c.Get(ctx, key, o, opts...)
 			}
-			if again := f.reconcile(f.app.Identity()); again.RequeueAfter != settle {
+			if again := f.reconcile(f.app.Identity()); again.RequeueAfter != reportSpacing {
 				t.Errorf("it is looked at again after %s", again.RequeueAfter)
 			}
 			if p := f.intent(f.app); p.Serial != before.Serial {
@@ -194,7 +194,7 @@ func TestAKeyThatIsTrustedLateFindsWhatItSealed(t *testing.T) {
 		return c.List(ctx, list, opts...)
 	}
 	again := f.reconcile(f.app.Identity())
-	if p := f.intent(f.app); p.Serial != before.Serial || again.RequeueAfter == settle {
+	if p := f.intent(f.app); p.Serial != before.Serial || again.RequeueAfter == reportSpacing {
 		t.Errorf("%s is sealed, and looked at again after %s", f.say(p), again.RequeueAfter)
 	}
 }

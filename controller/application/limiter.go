@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A evaluation that takes slowAfter waits for a registry. slowAtOnce of one
+// An evaluation that takes slowAfter waits for a registry. slowAtOnce of one
 // namespace may; beyond them one that would is given up after hasty, which is
 // long for what is known, and one of what does not run yet is not begun.
 const (
@@ -20,7 +20,7 @@ const (
 // errQueued says why an evaluation was given up.
 var errQueued = errors.New("it takes long, and so many others of its namespace do that it has to wait; trying again")
 
-// limiter keep one namespace, whose registries hang, from holding up the others
+// limiter keeps one namespace, whose registries hang, from holding up the others
 // and what a revocation has to reach: who may apply may name any host.
 type limiter struct {
 	mu   sync.Mutex
@@ -34,7 +34,7 @@ func (l *limiter) full(namespace string) bool {
 	return l.slow[namespace] >= slowAtOnce
 }
 
-// retryAfter is when to ask again whether a lane is full.
+// retryAfter is when to ask again whether the limiter of a namespace is full.
 func retryAfter() time.Duration {
 	return 5*time.Second + rand.N(10*time.Second) //nolint:gosec // jitter guards no secret
 }

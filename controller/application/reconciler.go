@@ -73,7 +73,7 @@ type Reconciler struct {
 
 	tags      tags
 	progress  progress
-	gathering gathering
+	gathering reportDebounce
 	patched   patched
 	limiter   limiter
 
@@ -100,8 +100,8 @@ func newApplication(id v1alpha1.Identity) application {
 	return nil
 }
 
-// errNobody says that no application can have an identity.
-var errNobody = errors.New("nothing can bear that name")
+// errNoSuchApplication says that no application can have an identity.
+var errNoSuchApplication = errors.New("nothing can bear that name")
 
 // Reconcile brings one application up to date, also if it is gone. If the cache was out of
 // date, it reconciles again in a moment. A replica that does not lead does nothing;
@@ -116,7 +116,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, id v1alpha1.Identity) (again
 	}
 	if outdated(err) {
 		ctrl.LoggerFrom(ctx).V(1).Info("looking again", "application", id.String(), "reason", err.Error())
-		return ctrl.Result{RequeueAfter: settle}, nil
+		return ctrl.Result{RequeueAfter: reportSpacing}, nil
 	}
 	return again, err
 }
@@ -333,7 +333,7 @@ func earlier(a, b time.Duration) time.Duration {
 func (r *Reconciler) application(ctx context.Context, from client.Reader, id v1alpha1.Identity) (application, error) {
 	app := newApplication(id)
 	if app == nil {
-		return nil, reconcile.TerminalError(fmt.Errorf("get %s %s: %w", id.Kind, id, errNobody))
+		return nil, reconcile.TerminalError(fmt.Errorf("get %s %s: %w", id.Kind, id, errNoSuchApplication))
 	}
 	err := from.Get(ctx, types.NamespacedName{Namespace: id.Namespace, Name: id.Name}, app)
 	switch {

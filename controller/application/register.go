@@ -177,7 +177,7 @@ func (c *changes) take() policy.Where {
 func (r *Reconciler) all(raised signal, changed func() policy.Where) source.TypedFunc[v1alpha1.Identity] {
 	return func(ctx context.Context, q queue) error {
 		go func() {
-			for wait(ctx, raised) && wait(ctx, time.After(settle)) {
+			for wait(ctx, raised) && wait(ctx, time.After(reportSpacing)) {
 				select {
 				case <-raised:
 				default:

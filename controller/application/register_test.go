@@ -42,7 +42,7 @@ func TestWhatANodeMadeUpIsNoApplication(t *testing.T) {
 			if diff := cmp.Diff(want, changed(&v1alpha1.BpfNode{}, said)); diff != "" {
 				t.Errorf("what is looked at (-want +got):\n%s", diff)
 			}
-			if _, err := b.Reconcile(t.Context(), c.id); errors.Is(err, errNobody) == c.real {
+			if _, err := b.Reconcile(t.Context(), c.id); errors.Is(err, errNoSuchApplication) == c.real {
 				t.Errorf("it says %v", err)
 			}
 		})
@@ -76,12 +76,12 @@ func TestAThousandNodesAreOneChange(t *testing.T) {
 			everything.Create(ctx, event.CreateEvent{}, q)
 			synctest.Wait()
 		}
-		<-time.After(2 * settle)
+		<-time.After(2 * reportSpacing)
 		if n := len(q.asked); n != 1 {
 			t.Errorf("the application is asked for %d times", n)
 		}
 		everything.raise()
-		<-time.After(2 * settle)
+		<-time.After(2 * reportSpacing)
 		if n := len(q.asked); n != 2 {
 			t.Errorf("after another change it was asked for %d times", n)
 		}
@@ -118,7 +118,7 @@ func TestAPolicyOfANamespaceHasItsOwnEvaluatedAgain(t *testing.T) {
 			for _, where := range c.changes {
 				rules.add(where)
 			}
-			<-time.After(2 * settle)
+			<-time.After(2 * reportSpacing)
 			var got []v1alpha1.Identity
 			for len(q.asked) > 0 {
 				got = append(got, <-q.asked)

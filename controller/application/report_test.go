@@ -108,7 +108,7 @@ func TestAStatusIsNotWorkedOutFromAnOldOne(t *testing.T) {
 	if n := b.status(app).Status.Nodes; n.Failed > 0 && n.Pending > 0 || len(n.Failing) > int(n.Failed) {
 		t.Errorf("nodes are %+v", n)
 	}
-	if again.RequeueAfter != settle || len(b.events.Events) > 0 {
+	if again.RequeueAfter != reportSpacing || len(b.events.Events) > 0 {
 		t.Errorf("it is looked at again after %s; people were told %d times", again.RequeueAfter, len(b.events.Events))
 	}
 	b.showing(nil)
@@ -133,7 +133,7 @@ func TestTheOwnStatusIsNotWaitedFor(t *testing.T) {
 	}
 	b.node("one", b.says(app, v1alpha1.NodeLoaded))
 	again := b.reconcile(app.Identity())
-	if ready := condition(b.status(app), v1alpha1.ConditionReady); ready.Status != metav1.ConditionTrue || again.RequeueAfter == settle {
+	if ready := condition(b.status(app), v1alpha1.ConditionReady); ready.Status != metav1.ConditionTrue || again.RequeueAfter == reportSpacing {
 		t.Errorf("Ready is %+v, again after %s", ready, again.RequeueAfter)
 	}
 }

@@ -90,14 +90,14 @@ func (r *Reconciler) weighIntent(ctx context.Context, o *v1alpha1.BpfIntent, eff
 // would have what runs unloaded, be it only where nodes are held at the version
 // before. One that hangs is not to take the time of the others.
 func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live intent.Payload) (denies, unloads, byCluster bool) {
-	standing := lifecycle.Observation{Request: request, Live: &live}
-	standing.Verdict, standing.Err = r.evaluateDefinition(ctx, request, slowAfter)
+	o := lifecycle.Observation{Request: request, Live: &live}
+	o.Verdict, o.Err = r.evaluateDefinition(ctx, request, slowAfter)
 	// Whether another version was undone or is held back is not asked here.
-	standing.Frozen = !standing.Verdict.SameVersion(live)
+	o.Frozen = !o.Verdict.SameVersion(live)
 	ctx, cancel := context.WithTimeout(ctx, slowAfter)
 	defer cancel()
-	standing.Running = r.Evaluator.WeighRunning(ctx, standing.Request, standing.RunningToEvaluate())
-	unloads, byCluster = standing.Unloads(), standing.UnloadsByCluster()
+	o.Running = r.Evaluator.WeighRunning(ctx, o.Request, o.RunningToEvaluate())
+	unloads, byCluster = o.Unloads(), o.UnloadsByCluster()
 	for _, v := range live.Beside() {
 		if unloads {
 			break
@@ -107,5 +107,5 @@ func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live inten
 		verdict := beside.VersionVerdict(r.Keeper.Revoked())
 		unloads, byCluster = verdict.Denied, verdict.ByCluster
 	}
-	return standing.Err == nil && !standing.Verdict.Allowed(), unloads, byCluster
+	return o.Err == nil && !o.Verdict.Allowed(), unloads, byCluster
 }

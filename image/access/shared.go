@@ -27,14 +27,14 @@ import (
 	"github.com/skep-dev/skep/image/registry"
 )
 
-// Shared lets parties that may not all read the same use one Client. The
+// Shared lets tenants that may not all read the same use one Client. The
 // Client's cache goes by digest and knows no owners; a Reader gets out of it
-// what its party has shown a right to, by two things:
+// what its tenant has shown a right to, by two things:
 //
 // A repository is believed to hold an image only once every byte of it came from
 // there. Whoever runs a registry can have it answer to any digest.
 //
-// A party is let read a repository's image only with credentials that the
+// A tenant may read a repository's image only with credentials that the
 // registry took: some of its own, lately, or the Client's, which are everybody's.
 type Shared struct {
 	own     *registry.Client
@@ -63,8 +63,8 @@ type SharedOptions struct {
 	Now func() time.Time
 }
 
-// What is remembered at most: parties, rights of one party, and registries out
-// of reach. A party that brings ever new credentials forgets its own rights and
+// What is remembered at most: tenants, rights of one tenant, and registries out
+// of reach. A tenant that brings ever new credentials forgets its own rights and
 // nobody else's.
 const (
 	maxTenants = 1024
@@ -76,7 +76,7 @@ const (
 	shortly = 3 * time.Second
 )
 
-// tenant is what one party has shown a right to, and when.
+// tenant is what one tenant has shown a right to, and when.
 type tenant struct {
 	rights map[right]time.Time
 	used   time.Time
@@ -112,7 +112,7 @@ func (s *Shared) right(r image.Resolved, a *authn.AuthConfig) (right, error) {
 	return right{credentials: [sha256.Size]byte(mac.Sum(nil)), image: r.Registry + "/" + r.Repository + "@" + r.Digest}, nil
 }
 
-// age is how long ago a party showed a right; false where it never did.
+// age is how long ago a tenant showed a right; false where it never did.
 func (s *Shared) age(name string, of right) (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *Shared) age(name string, of right) (time.Duration, bool) {
 	return 0, false
 }
 
-// note keeps that credentials of a party were taken, or that they were not.
+// note keeps that credentials of a tenant were taken, or that they were not.
 func (s *Shared) note(name string, of right, taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +179,7 @@ func makeRoom[K comparable, V any](m map[K]V, most int, at func(V) time.Time) {
 	delete(m, oldest)
 }
 
-// Credential is what a party may show to registries.
+// Credential is what a tenant may show to registries.
 type Credential struct {
 	// Name is what errors call it, such as Secret team-a/pull.
 	Name string
@@ -188,7 +188,7 @@ type Credential struct {
 	Keychain authn.Keychain
 }
 
-// Reader is the Client as one party may use it. It serves one evaluation, and is
+// Reader is the Client as one tenant may use it. It serves one evaluation, and is
 // safe for concurrent use.
 type Reader struct {
 	shared      *Shared
@@ -203,15 +203,15 @@ type Reader struct {
 	chosen, opened map[string]*registry.Client
 }
 
-// Reader reads for a party. Its credentials are tried in their order, and the
+// Reader reads for a tenant. Its credentials are tried in their order, and the
 // Client's own last. A broken one, whose credentials could not be had, reads
 // nothing: broken is the answer to everything.
-func (s *Shared) Reader(party string, broken error, credentials ...Credential) *Reader {
-	return &Reader{shared: s, tenant: party, broken: broken, credentials: credentials,
-		chosen: map[string]*registry.Client{}, opened: map[string]*registry.Client{"": s.own.For(party)}}
+func (s *Shared) Reader(tenant string, broken error, credentials ...Credential) *Reader {
+	return &Reader{shared: s, tenant: tenant, broken: broken, credentials: credentials,
+		chosen: map[string]*registry.Client{}, opened: map[string]*registry.Client{"": s.own.For(tenant)}}
 }
 
-// Sealed reads for the party what it showed a right to before: what is in the
+// Sealed reads for the tenant what it showed a right to before: what is in the
 // cache is not asked for again.
 func (r *Reader) Sealed() *Reader {
 	s := r.shared.Reader(r.tenant, r.broken, r.credentials...)
@@ -253,12 +253,12 @@ func (r *Reader) Pin(reference, digest string) (image.Resolved, error) {
 	return r.shared.own.Pin(reference, digest)
 }
 
-// Pull is Client.Pull, once the party has shown its right.
+// Pull is Client.Pull, once the tenant has shown its right.
 func (r *Reader) Pull(ctx context.Context, img image.Resolved) (*registry.Image, error) {
 	return r.read(ctx, img, (*registry.Client).PullVia)
 }
 
-// Describe is Client.Describe, once the party has shown its right.
+// Describe is Client.Describe, once the tenant has shown its right.
 func (r *Reader) Describe(ctx context.Context, img image.Resolved) (*registry.Image, error) {
 	return r.read(ctx, img, (*registry.Client).DescribeVia)
 }
@@ -312,12 +312,12 @@ func (r *Reader) Attachments(img image.Resolved) (*registry.Attachments, error) 
 }
 
 // Elsewhere is Client.Elsewhere, with the Client's own credentials: whoever names the
-// repository is no party.
+// repository is no tenant.
 func (r *Reader) Elsewhere(repository, digest string) (*registry.Attachments, error) {
 	return r.shared.own.For(r.tenant).Elsewhere(repository, digest)
 }
 
-// permit lets the party read an image that its repository is known to hold, and
+// permit lets the tenant read an image that its repository is known to hold, and
 // asks the registry where it has to.
 func (r *Reader) permit(ctx context.Context, img image.Resolved, open bool) error {
 	if r.broken != nil || r.let(img) {

@@ -102,7 +102,7 @@ func (p *private) credential(user, password string) Credential {
 	return Credential{Name: "Secret " + user, Keychain: shows{p.Host, user, password}}
 }
 
-// world is a private registry with an image, and what parties read it through.
+// world is a private registry with an image, and what tenants read it through.
 type sharing struct {
 	*private
 	shared *Shared
@@ -146,27 +146,27 @@ func TestNobodyGetsWhatAnotherPulled(t *testing.T) {
 		reader func(*sharing) *Reader
 		says   []string
 	}{
-		"a party without a Secret": {
+		"a tenant without a Secret": {
 			func(w *sharing) *Reader { return w.shared.Reader("team-b", nil) },
 			[]string{"401", "name a Secret that may pull it in spec.bytecode.imagePullSecrets"},
 		},
-		"a party with a wrong password": {
+		"a tenant with a wrong password": {
 			func(w *sharing) *Reader {
 				return w.shared.Reader("team-b", nil, w.credential("owner", "guessed-password"))
 			},
 			[]string{"Secret owner was not taken", "correct it, or name another"},
 		},
-		"a party with a Secret for another registry": {
+		"a tenant with a Secret for another registry": {
 			func(w *sharing) *Reader {
 				return w.shared.Reader("team-b", nil, Credential{"Secret other", shows{"registry.invalid", "owner", "owners-password"}})
 			},
 			[]string{"Secret other holds nothing for 127.0.0.1"},
 		},
-		"a party whose Secret is not there": {
+		"a tenant whose Secret is not there": {
 			func(w *sharing) *Reader { return w.shared.Reader("team-b", errors.New("get Secret team-b/pull: gone")) },
 			[]string{"get Secret team-b/pull: gone"},
 		},
-		"the owner's credentials in another party's name, once they are revoked": {
+		"the owner's credentials in another tenant's name, once they are revoked": {
 			func(w *sharing) *Reader {
 				w.set(func() { w.users["owner"] = "another" })
 				return w.shared.Reader("team-b", nil, w.credential("owner", "owners-password"))
@@ -304,9 +304,9 @@ func TestWhatEverybodyMayReadIsAskedForOnce(t *testing.T) {
 	w.now = w.now.Add(48 * time.Hour)
 	w.set(func() { w.down = true })
 	w.Taken()
-	for _, party := range []string{"team-b", "team-c"} {
+	for _, tenant := range []string{"team-b", "team-c"} {
 		again := NewShared(w.client, SharedOptions{Now: func() time.Time { return w.now }})
-		if err := reads(t.Context(), again.Reader(party, nil), w.Host+"/bpf/app@"+w.image.Digest); err != nil {
+		if err := reads(t.Context(), again.Reader(tenant, nil), w.Host+"/bpf/app@"+w.image.Digest); err != nil {
 			t.Error(err)
 		}
 	}
@@ -348,7 +348,7 @@ func TestAFloodOfSecretsIsBounded(t *testing.T) {
 		w.shared.noteAway(fmt.Sprint("registry-", i))
 	}
 	if n := len(w.shared.tenants["flood"].rights); n > maxRights {
-		t.Errorf("%d rights of one party are kept", n)
+		t.Errorf("%d rights of one tenant are kept", n)
 	}
 	if n := len(w.shared.down); n > maxDown {
 		t.Errorf("%d registries are kept", n)
@@ -357,13 +357,13 @@ func TestAFloodOfSecretsIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if lately, _, _ := w.owner().shown(w.image); lately == nil {
-		t.Error("a flood made another party's right forgotten")
+		t.Error("a flood made another tenant's right forgotten")
 	}
 	for i := range 2 * maxTenants {
-		w.shared.note(fmt.Sprint("party-", i), right{}, true)
+		w.shared.note(fmt.Sprint("tenant-", i), right{}, true)
 	}
 	if n := len(w.shared.tenants); n > maxTenants {
-		t.Errorf("%d parties are kept", n)
+		t.Errorf("%d tenants are kept", n)
 	}
 }
 

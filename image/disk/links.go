@@ -20,8 +20,7 @@ import (
 
 // A link says in the cache that a repository held every byte of an image: an
 // empty file DIR/links/REPOSITORY-DIGEST, by hashes. One that says openly is of
-// an image that the Client's own credentials may read, and so everybody who uses
-// it.
+// an image that Skep's own credentials may read: every tenant may read it then.
 const openly = "open"
 
 // linkAge is how long a link is kept that nobody uses.
@@ -53,7 +52,8 @@ func (c *Cache) Linked(r image.Resolved) (known, open bool) {
 	return true, string(data) == openly
 }
 
-// Link notes that the repository holds the image.
+// Link notes that the repository holds the image. With open, every tenant may read it from
+// the cache: only package access calls it.
 func (c *Cache) Link(r image.Resolved, open bool) error {
 	path := c.linkPath(r)
 	if path == "" {

@@ -104,8 +104,6 @@ func TestPatternsAreRead(t *testing.T) {
 	}
 }
 
-// TestADialStopsAtAnAddressThatIsNotPublic: what a name resolves to is seen by the
-// dial alone.
 // TestARegistrySendsNobodyInside has a registry that is allowed send on to a server
 // that is not: for a blob, and for a token.
 func TestARegistrySendsNobodyInside(t *testing.T) {

@@ -47,8 +47,8 @@ type Options struct {
 	// ObjectBytes bounds the expanded layer and so the object. Zero means 64 MiB.
 	ObjectBytes int64
 	// LayersBytes bounds together the layers of more than a MiB that are read from
-	// registries at once; a third of it is the most that one registry, or one party
-	// For a Shared, takes. Zero means no bound.
+	// registries at once; a third of it is the most that one registry, or one
+	// tenant, takes. Zero means no bound.
 	LayersBytes int64
 	// Objects is how many objects may be open at once: expanded, and not yet
 	// released. Zero means no bound.
@@ -107,7 +107,7 @@ const (
 )
 
 // ForInspection returns the options with bounds for images that a gate inspects: objects
-// For up to 16 MiB, since bytecode.Inspect reads no larger ones, and two of them open at a
+// of up to 16 MiB, since bytecode.Inspect reads no larger ones, and two of them open at a
 // time. Whoever may write a definition names what is read.
 func (o Options) ForInspection() Options {
 	o.ManifestBytes, o.LayerBytes, o.ObjectBytes = mib, 18*mib, 16*mib

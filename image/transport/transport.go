@@ -1,7 +1,7 @@
 // Package transport is the one way to registries: an HTTP transport with bounds.
 //
 // It owns which hosts may be asked and dialled, how long and how large an answer may be,
-// what is tried again, and the secrets that were shown, which no answer may repeat. It knows
+// what is tried again, and the secrets that were shown, which no answer may repeat. It reads
 // no image.
 package transport
 

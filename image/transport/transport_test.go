@@ -13,7 +13,6 @@ import (
 	"time"
 )
 
-// transportFunc is a function as an http.RoundTripper.
 // bounded is a transport under which a test that goes wrong ends soon.
 func bounded(change func(*Bounded)) *Bounded {
 	b := &Bounded{
@@ -157,8 +156,6 @@ func TestPlainHTTP(t *testing.T) {
 	}
 }
 
-// TestInsecureRegistry goes over plain HTTP to a host by a name that is not
-// loopback, which only the option allows.
 func TestBodiesAreBounded(t *testing.T) {
 	tests := map[string]struct {
 		path   string

@@ -19,7 +19,7 @@ import (
 )
 
 // How many evaluations wait for registries at once: in total, and for one
-// Registry. An evaluation is slow after slowAfter, and one slow evaluation is left
+// registry. An evaluation is slow after slowAfter, and one slow evaluation is left
 // to a registry: a registry that hangs holds one place. Evaluations that a
 // revocation waits for have places of their own.
 const (
@@ -59,7 +59,7 @@ func (e *pendingError) Error() string {
 func (e *pendingError) Is(target error) bool { return target == gate.ErrPending }
 
 // Question is what is asked of one application. Its answer holds for an equal
-// Question only: a slow answer to an older question is never taken for an answer
+// question only: a slow answer to an older question is never taken for an answer
 // to a newer one.
 type Question struct {
 	// Name says of what it is one of the questions; a newer one takes the place of
@@ -102,8 +102,8 @@ type known struct {
 	Answer
 }
 
-// Queue asks registries beside the loop that acts. No method waits for a
-// Registry but settled.
+// Queue asks registries beside the loop that acts. Only Wait waits for
+// registries.
 type Queue struct {
 	// SlowAfter is how long an evaluation takes that counts as slow, RevocationWaits how
 	// long a revocation waits for an answer. They are set before the first question.

@@ -87,7 +87,7 @@ func (g *gitSource) Fetch(ctx context.Context) (Tree, error) {
 	return t, nil
 }
 
-// Rewritten reports whether the last head is neither the commit nor among its
+// rewritten reports whether the last head is neither the commit nor among its
 // ancestors, as far as the repository holds them: a shallow one ends somewhere.
 func (g *gitSource) rewritten(repo *git.Repository, commit *object.Commit) bool {
 	if g.head.IsZero() {
@@ -208,7 +208,7 @@ func (r *gitRemote) copied(wanted plumbing.Hash) (*git.Repository, bool) {
 	return repo, err == nil
 }
 
-// Fetch makes a copy beside the one there is, and puts it into its place once it is
+// fetch makes a copy beside the one there is, and puts it into its place once it is
 // whole.
 func (r *gitRemote) fetch(ctx context.Context, o *git.FetchOptions) error {
 	fresh := r.dir + ".new"

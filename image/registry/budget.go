@@ -15,7 +15,7 @@ import (
 // registry that sends a large one slowly.
 const smallLayer = mib
 
-// sharers is how many registries, and how many parties, it takes to fill the room
+// sharers is how many registries, and how many tenants, it takes to fill the room
 // for layers: one that is slow holds up no other.
 const sharers = 3
 
@@ -35,9 +35,9 @@ func newBudget(o Options) *budget {
 }
 
 // forLayer waits until a layer of so many bytes may be read from a registry for
-// a party; an empty one shares with nobody. Who waits for the party's share holds
-// nothing else, and who waits for the registry's holds the party's alone.
-func (r *budget) forLayer(ctx context.Context, bytes int64, party, registry string) (release func(), err error) {
+// a tenant; an empty one shares with nobody. Who waits for the tenant's share holds
+// nothing else, and who waits for the registry's holds the tenant's alone.
+func (r *budget) forLayer(ctx context.Context, bytes int64, tenant, registry string) (release func(), err error) {
 	if bytes <= smallLayer || r.layersBytes == 0 {
 		return func() {}, nil
 	}
@@ -51,9 +51,9 @@ func (r *budget) forLayer(ctx context.Context, bytes int64, party, registry stri
 		name string
 		most int64
 	}{
-		{"party " + party, r.layersBytes / sharers}, {"registry " + registry, r.layersBytes / sharers}, {"layers", r.layersBytes},
+		{"tenant " + tenant, r.layersBytes / sharers}, {"registry " + registry, r.layersBytes / sharers}, {"layers", r.layersBytes},
 	} {
-		if of.name == "party " {
+		if of.name == "tenant " {
 			continue
 		}
 		give, err := r.take(ctx, of.name, bytes, of.most)

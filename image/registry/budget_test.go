@@ -211,10 +211,10 @@ func TestNoRegistryAndNoPartyTakesAllRoomForLayers(t *testing.T) {
 	c := newTestClient(t, cachedIn(t.TempDir()), func(o *Options) {
 		o.LayersBytes, o.Silence, o.Timeout = 9*mib, time.Minute, 2*time.Minute
 	})
-	pull := func(party string, r image.Resolved) <-chan error {
+	pull := func(tenant string, r image.Resolved) <-chan error {
 		done := make(chan error, 1)
 		go func() {
-			pulled, err := c.For(party).Pull(t.Context(), r)
+			pulled, err := c.For(tenant).Pull(t.Context(), r)
 			if err == nil {
 				pulled.Release()
 			}
@@ -233,7 +233,7 @@ func TestNoRegistryAndNoPartyTakesAllRoomForLayers(t *testing.T) {
 	waiting = append(waiting, pull("team-a", mine), pull("team-b", at))
 	patience, done := context.WithTimeout(t.Context(), time.Minute)
 	defer done()
-	for users := c.budget.shares.Users(); users["party team-a"] < 2 || users["registry "+slow.Host] < 2; users = c.budget.shares.Users() {
+	for users := c.budget.shares.Users(); users["tenant team-a"] < 2 || users["registry "+slow.Host] < 2; users = c.budget.shares.Users() {
 		if runtime.Gosched(); patience.Err() != nil {
 			t.Fatal("nobody waits for a share")
 		}
@@ -255,17 +255,17 @@ func TestNoRegistryAndNoPartyTakesAllRoomForLayers(t *testing.T) {
 
 func TestSharesOfTheRoomForLayers(t *testing.T) {
 	r := newBudget(Options{LayersBytes: 9 * mib})
-	take := func(party, registry string) func() {
+	take := func(tenant, registry string) func() {
 		t.Helper()
-		release, err := r.forLayer(t.Context(), 3*mib, party, registry)
+		release, err := r.forLayer(t.Context(), 3*mib, tenant, registry)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return release
 	}
-	wait := func(party, registry string) {
+	wait := func(tenant, registry string) {
 		t.Helper()
-		_, err := r.forLayer(soon(t), 2*mib, party, registry)
+		_, err := r.forLayer(soon(t), 2*mib, tenant, registry)
 		refused(t, err, image.ErrUnavailable, "wait for room")
 	}
 	a := take("team-a", "one.example.com")
