@@ -30,7 +30,7 @@ func run() int {
 	err := newRoot().ExecuteContext(ctx)
 	code, line := exit.Of(err, signalled())
 	if line != "" {
-		fmt.Fprintln(os.Stderr, "skep: "+text.Printable(line))
+		fmt.Fprintln(os.Stderr, "skep-demo: "+text.Printable(line))
 	}
 	return code
 }

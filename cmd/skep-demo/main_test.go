@@ -120,7 +120,7 @@ func TestTheDemoInterruptedSaysSoOnceAndCleansUp(t *testing.T) {
 			if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 {
 				t.Errorf("it ends with %v, want exit code 130", err)
 			}
-			if stderr.String() != "skep: interrupted\n" {
+			if stderr.String() != "skep-demo: interrupted\n" {
 				t.Errorf("it says %q, want one line", stderr.String())
 			}
 			gone(t, folder)

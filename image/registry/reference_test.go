@@ -90,12 +90,6 @@ func TestPin(t *testing.T) {
 	}
 }
 
-func TestByDigestOfALayout(t *testing.T) {
-	if _, err := (image.Resolved{Repository: "dir", Digest: "sha256:" + strings.Repeat("1", 64)}).ByDigest(); err == nil {
-		t.Error("a layout has a reference in a registry")
-	}
-}
-
 func TestOptions(t *testing.T) {
 	for name, o := range map[string]Options{"bytes": {LayerBytes: -1}, "time": {Silence: -1}, "number": {Attempts: -1}} {
 		if _, err := NewClient(o); err == nil {
