@@ -158,10 +158,12 @@ func (c *Cache) fetch(digest string) *fetch {
 	if f := c.fetches[digest]; f != nil {
 		return f
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), c.opts.Timeout)
 	if c.closed {
-		cancel()
+		f := &fetch{cancel: func() {}, done: make(chan struct{}), err: context.Canceled}
+		close(f.done)
+		return f
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), c.opts.Timeout)
 	f := &fetch{cancel: cancel, done: make(chan struct{})}
 	c.fetches[digest] = f
 	c.wait.Go(func() {

@@ -1,12 +1,14 @@
 package objects
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 func digestOf(body string) string {
@@ -77,5 +79,21 @@ func TestObjectsThatNoIntentNamesAreDropped(t *testing.T) {
 		if c.Has(digestOf(body)) != there {
 			t.Errorf("object %s is there: %v", body, !there)
 		}
+	}
+}
+
+func TestAClosedCacheFetchesNothing(t *testing.T) {
+	asked := false
+	c := New(Options{Dir: t.TempDir(), Timeout: time.Minute, Wake: func() { asked = true }, Fetch: func(context.Context, string) ([]byte, error) {
+		asked = true
+		return nil, nil
+	}})
+	c.Close()
+	if _, err := c.Read(digestOf("object")); err == nil {
+		t.Error("it has an object")
+	}
+	c.Close()
+	if asked {
+		t.Error("it was fetched")
 	}
 }
