@@ -40,16 +40,16 @@ type application struct {
 	// failedBefore tells that a version of it could not be had, and none was whole since:
 	// nobody waits for it.
 	failedBefore bool
-	// refused says, by serial, why a version could not be had; failed are the
+	// rejected says, by serial, why a version could not be had; failed are the
 	// actions that failed. Neither is tried again before retryAt.
-	refused map[int64]error
-	failed  map[string]error
+	rejected map[int64]error
+	failed   map[string]error
 	// conflict says that another intent was sent under the newest one's serial, and
 	// nothing since that settles which of them holds.
 	conflict error
 	// leftOut says why it is left out of a place, also until retryAt.
 	leftOut map[plan.Place]error
-	// log is what the verifier said at the last refusal.
+	// log is what the verifier said at the last rejection.
 	log string
 	// status is what Status tells.
 	status ApplicationStatus
@@ -72,13 +72,13 @@ func (e *AcceptError) Error() string {
 func (e *AcceptError) Unwrap() error { return e.Err }
 
 // Accept takes sealed intents: a seal that does not hold, a serial that was
-// overtaken (intent.ErrOlder) or bears another intent (intent.ErrConflict) and a format not known refuse the one envelope
+// overtaken (intent.ErrOlder) or bears another intent (intent.ErrConflict) and a format not known reject the one envelope
 // and not the others. What is accepted is on disk when Accept returns, and Run
 // works on it soon after; see Settled. A tombstone, or an intent that does not
 // name what runs, is worked on even where it cannot be kept, which is told still,
 // and tried again when it is sent again. Nothing is unloaded because it is absent.
 //
-// The error joins one for each envelope that was refused: an *AcceptError where
+// The error joins one for each envelope that was rejected: an *AcceptError where
 // the seal holds.
 func (a *Agent) Accept(envelopes ...intent.Envelope) error {
 	var errs []error

@@ -16,7 +16,7 @@ import (
 )
 
 // TestAnIntentThatComesDuringAPassFallsBackToWhatThatPassMadeRun: one runs, two
-// is being loaded, and three, which the verifier refuses, comes meanwhile.
+// is being loaded, and three, which the verifier rejects, comes meanwhile.
 func TestAnIntentThatComesDuringAPassFallsBackToWhatThatPassMadeRun(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t)

@@ -39,16 +39,16 @@ func (rec *reconcile) admit() {
 	rec.admission.present = history.Present(rec.look.State.Interfaces, rec.look.State.Links, rec.look.State.Chains)
 	rec.leaveOutAsBefore()
 	for range 3*len(rec.apps) + len(rec.want.Applications)*(len(rec.look.State.Interfaces)+1) {
-		if !rec.refuseUnfit() {
+		if !rec.rejectUnfit() {
 			return
 		}
 	}
 }
 
-// refuseUnfit refuses what does not fit at the first place where anything does
+// rejectUnfit rejects what does not fit at the first place where anything does
 // not, and reports whether it did. A version that takes the place of what was
-// refused may change what fits elsewhere.
-func (rec *reconcile) refuseUnfit() bool {
+// rejected may change what fits elsewhere.
+func (rec *reconcile) rejectUnfit() bool {
 	places := rec.claims()
 	for _, place := range slices.SortedFunc(maps.Keys(places), comparePlaces) {
 		claims := places[place]
@@ -65,7 +65,7 @@ func (rec *reconcile) refuseUnfit() bool {
 		found := false
 		for _, c := range claims {
 			if err := refused[c.UID]; err != nil {
-				rec.refuseAt(place, c, err)
+				rec.rejectAt(place, c, err)
 				found = true
 			}
 		}
@@ -225,10 +225,10 @@ func (rec *reconcile) limits(place plan.Place) plan.Limits {
 	return plan.Limits{Programs: max(1, attach.MaxTCX-others), SharePercent: rec.opts.NamespaceShare}
 }
 
-// refuseAt takes a version out of the reconcile that does not fit at a place. One that
+// rejectAt takes a version out of the reconcile that does not fit at a place. One that
 // runs or ran at other places is left out of this one alone: who fills one
 // interface takes nobody away from another.
-func (rec *reconcile) refuseAt(place plan.Place, c claim, err error) {
+func (rec *reconcile) rejectAt(place plan.Place, c claim, err error) {
 	at := history.At{UID: c.UID, Hook: place.Hook, Interface: place.Interface}
 	if c.Seniority == plan.Remembered && crowded(err) {
 		// Others run in its place now.
@@ -238,16 +238,16 @@ func (rec *reconcile) refuseAt(place plan.Place, c claim, err error) {
 		rec.leaveOut(place, c.UID, err)
 		return
 	}
-	rec.refuse(c.UID, err)
+	rec.reject(c.UID, err)
 }
 
-// crowded reports whether an application is refused for what others hold. Any other
+// crowded reports whether an application is rejected for what others hold. Any other
 // error of the kernel may be gone at the next attempt, and gives no place away.
 func crowded(err error) bool {
 	if over := new(plan.OverLimitError); errors.As(err, &over) {
 		return true
 	}
-	refusal := new(chain.Refusal)
+	refusal := new(chain.Rejection)
 	return errors.As(err, &refusal) && refusal.Queued()
 }
 
@@ -426,13 +426,13 @@ func (rec *reconcile) addPending(app *application) {
 // postpone leaves the version of an application that is to run for a later reconcile.
 // What runs goes on meanwhile.
 func (rec *reconcile) postpone(uid, why string) {
-	rec.refuse(uid, errQueued)
+	rec.reject(uid, errQueued)
 	if out := rec.outcomes[uid]; out != nil {
 		out.Waits = why
 	}
 }
 
-// precedence orders the newcomers of a chain: who is refused last comes first.
+// precedence orders the newcomers of a chain: who is rejected last comes first.
 func (rec *reconcile) precedence(want plan.Chain, newcomers []string) []claim {
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
 	var all []claim
@@ -462,7 +462,7 @@ func (rec *reconcile) precedence(want plan.Chain, newcomers []string) []claim {
 
 // exclude takes the newcomer out of the reconcile that a chain cannot be loaded with:
 // the last of the shortest run of newcomers, in their order of precedence, that the
-// kernel refuses. It is searched by halves, so that n newcomers cost log n loads;
+// kernel rejects. It is searched by halves, so that n newcomers cost log n loads;
 // those after it are tried in the next reconcile, when it is not.
 func (rec *reconcile) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) unfitChain {
 	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
@@ -491,7 +491,7 @@ func (rec *reconcile) exclude(want plan.Chain, running []plan.Member, newcomers 
 	}
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
 	return func() {
-		rec.refuseAt(place, culprit, err)
+		rec.rejectAt(place, culprit, err)
 		for _, c := range later {
 			rec.postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
 			rec.again = true

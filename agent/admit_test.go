@@ -30,7 +30,7 @@ var (
 // attack is a pair of applications that no interface holds together.
 type attack struct {
 	victim, attacker func(w *world, iface string) intent.Payload
-	// says is what the refusal has to name.
+	// says is what the rejection has to name.
 	says string
 }
 
@@ -189,7 +189,7 @@ func looks(t testing.TB, a *agent.Agent) {
 	})
 }
 
-// TestWhoRanKeepsItsPlace refuses an attacker beside a victim that runs, and has
+// TestWhoRanKeepsItsPlace rejects an attacker beside a victim that runs, and has
 // all that is in the kernel go, or be asked for on a node that ran neither.
 func TestWhoRanKeepsItsPlace(t *testing.T) {
 	needKernel(t)
@@ -315,7 +315,7 @@ func (*chainLoads) Attached(string, time.Duration, error) {}
 func (*chainLoads) Healed(agent.Drift) {}
 
 // TestManyThatDoNotFitCostFewLoads has applications arrive at once of which the
-// verifier alone can refuse some, between older and younger ones that fit.
+// verifier alone can reject some, between older and younger ones that fit.
 func TestManyThatDoNotFitCostFewLoads(t *testing.T) {
 	needKernel(t)
 	for sentence, c := range map[string]struct{ early, bad, most int }{

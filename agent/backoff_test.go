@@ -59,7 +59,7 @@ func TestWhatFailedOfAnotherDelaysNoRetryOnAnInterface(t *testing.T) {
 }
 
 // TestAChainThatCannotBeLoadedIsNotTriedAgainAtEachTurn stops the clock after the kernel
-// refused a change of a chain.
+// rejected a change of a chain.
 func TestAChainThatCannotBeLoadedIsNotTriedAgainAtEachTurn(t *testing.T) {
 	needKernel(t)
 	for sentence, change := range map[string]func(w *world) []intent.Payload{
@@ -112,7 +112,7 @@ func TestAChainThatCannotBeLoadedIsNotTriedAgainAtEachTurn(t *testing.T) {
 	}
 }
 
-// TestWhatIsToBeUnloadedWaitsForNoBackOff has the chain without a member refused for
+// TestWhatIsToBeUnloadedWaitsForNoBackOff has the chain without a member rejected for
 // long, which is then to be unloaded.
 func TestWhatIsToBeUnloadedWaitsForNoBackOff(t *testing.T) {
 	needKernel(t)
@@ -147,8 +147,8 @@ func TestWhatIsToBeUnloadedWaitsForNoBackOff(t *testing.T) {
 	until(t, "it to be gone", time.Minute, func() bool { a.Reconcile(t.Context()); return membersOf(t, a) == "cb cc" })
 }
 
-// refuseThree runs ca, cb and cc in a chain, has the kernel refuse every other chain that
-// is refused, and counts the attempts.
+// refuseThree runs ca, cb and cc in a chain, has the kernel reject every other chain that
+// is rejected, and counts the attempts.
 func (w *world) refuseThree(a *agent.Agent, refused func(members []string) bool) (loads func() int) {
 	w.t.Helper()
 	all := []intent.Payload{w.member("ca", "xdp_count", "count_packets", 1), w.member("cb", "xdp_pass", "xdp_pass", 2), w.member("cc", "xdp_gpl", "xdp_gpl", 3)}

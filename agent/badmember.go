@@ -22,7 +22,7 @@ func (rec *reconcile) goOnWithout(want plan.Chain, running []plan.Member, lost *
 	runs := slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == lost.UID })
 	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return slices.Contains(rec.want.Gone, m.UID) })
 	if !runs && rec.canFallBack(lost.UID) {
-		return func() { rec.refuse(lost.UID, lost) }
+		return func() { rec.reject(lost.UID, lost) }
 	}
 	if !runs || leaves {
 		return func() { rec.takeOut(want, lost) }
@@ -33,7 +33,7 @@ func (rec *reconcile) goOnWithout(want plan.Chain, running []plan.Member, lost *
 				rec.postpone(newcomers[0], fmt.Sprintf("it waits for a version that is on its way and changes the chain of %s: %v", want.Interface, lost))
 			}
 		}
-		return func() { rec.refuse(newcomers[0], lost) }
+		return func() { rec.reject(newcomers[0], lost) }
 	}
 	return func() { rec.leave(want, running, lost) }
 }

@@ -72,7 +72,7 @@ func (rec *reconcile) unloads(members, running []plan.Member) bool {
 // culprit is the application to take out of a chain that cannot be loaded: the one
 // whose own program is at fault, else the last in precedence.
 func (rec *reconcile) culprit(want plan.Chain, err error) string {
-	if refusal := new(chain.Refusal); errors.As(err, &refusal) && refusal.Limit == chain.LimitType {
+	if refusal := new(chain.Rejection); errors.As(err, &refusal) && refusal.Limit == chain.LimitType {
 		if i := slices.Index(build.MemberKeys(want.Members), refusal.Member); i >= 0 {
 			return want.Members[i].UID
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded has the kernel refuse every
+// TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded has the kernel reject every
 // chain without the member that is to go, as for want of memory.
 func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 	needKernel(t)

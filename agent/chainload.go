@@ -94,7 +94,7 @@ func (rec *reconcile) awaitChain(chain plan.Chain, running []plan.Member) unfitC
 	}
 	return func() {
 		for _, uid := range changed {
-			rec.refuse(uid, loads.ErrLoading)
+			rec.reject(uid, loads.ErrLoading)
 		}
 		if leaves {
 			rec.await(chain, running, true)

@@ -11,12 +11,12 @@ import (
 )
 
 // fitChains loads the chain of every interface whose members change, before
-// any link is touched. A newcomer that does not fit is refused alone: its
+// any link is touched. A newcomer that does not fit is rejected alone: its
 // application goes on as it was, and the others as they are to.
 func (rec *reconcile) fitChains() {
 	rec.followStartedChains()
 	rec.takeOutAgain()
-	// Each turn of this loop refuses, takes out or leaves something more.
+	// Each turn of this loop rejects, takes out or leaves something more.
 	for range (len(rec.apps) + 2) * (len(plan.WantedChains(rec.want, rec.look.State)) + 1) {
 		misfit := rec.loadChains()
 		if misfit == nil {

@@ -10,7 +10,7 @@ import (
 // IsIdle is what a sweep of Run asks before it spends a reconcile.
 func (a *Agent) IsIdle() bool { return a.isIdle() }
 
-// RefuseChains has chains fail to load as refuse says of the names of their members'
+// RefuseChains has chains fail to load as reject says of the names of their members'
 // applications.
 func (a *Agent) RefuseChains(refuse func(members []string) error) {
 	a.work.Lock()

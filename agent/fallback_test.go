@@ -180,7 +180,7 @@ func TestANodeSelectorThatCannotBeReadChangesNothingHere(t *testing.T) {
 }
 
 // TestWhatMayRunNoMoreGoesWhereNothingCanBeKept: by an intent that does not name
-// what runs, as by a tombstone. One that names it is refused, and all stays.
+// what runs, as by a tombstone. One that names it is rejected, and all stays.
 func TestWhatMayRunNoMoreGoesWhereNothingCanBeKept(t *testing.T) {
 	needKernel(t)
 	held := func(w *world, first *intent.Payload) intent.Payload {
@@ -376,7 +376,7 @@ func TestWhatCannotTakeTheNewestVersionsPlaceIsToldAndBacksOff(t *testing.T) {
 	}
 }
 
-// TestNothingUnnamedRunsOnWhereNeitherVersionFitsAChain has the kernel refuse the
+// TestNothingUnnamedRunsOnWhereNeitherVersionFitsAChain has the kernel reject the
 // newest version, and a neighbour's licence the one before.
 func TestNothingUnnamedRunsOnWhereNeitherVersionFitsAChain(t *testing.T) {
 	needKernel(t)

@@ -56,19 +56,19 @@ func (rec *reconcile) noteUnavailable(app *application, o intent.Opened, err err
 func (rec *reconcile) fail(app *application, o intent.Opened, err error) {
 	payload := o.Payload()
 	rec.outcomes[payload.UID].Tried = true
-	app.refused = maps.Clone(app.refused)
-	if app.refused == nil {
-		app.refused = map[int64]error{}
+	app.rejected = maps.Clone(app.rejected)
+	if app.rejected == nil {
+		app.rejected = map[int64]error{}
 	}
-	app.refused[payload.Serial], app.failedBefore = err, true
+	app.rejected[payload.Serial], app.failedBefore = err, true
 	if payload.Serial == app.Newest.Payload().Serial || app.log == "" {
 		app.log = kernel.LogOf(err)
 	}
 	rec.opts.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", err)
 }
 
-// refuse takes the version of an application that is to run out of this reconcile.
-func (rec *reconcile) refuse(uid string, err error) {
+// reject takes the version of an application that is to run out of this reconcile.
+func (rec *reconcile) reject(uid string, err error) {
 	rec.want.Applications = slices.DeleteFunc(rec.want.Applications, func(a plan.Application) bool { return a.UID == uid })
 	app, was := rec.applicationOf(uid), rec.outcomes[uid]
 	if app == nil {
@@ -181,7 +181,7 @@ func (rec *reconcile) finishApplication(app *application, view report.View) {
 	app.tried = payload.Serial
 	switch {
 	case len(out.Errs) == 0 && !out.Refused:
-		app.failures, app.refused, app.failed, app.log, app.failedBefore = 0, nil, nil, "", false
+		app.failures, app.rejected, app.failed, app.log, app.failedBefore = 0, nil, nil, "", false
 		rec.keepDeployed(app, out)
 	case out.Tried:
 		app.failures++

@@ -19,9 +19,9 @@ func TestAPlaceIsLostToOthersAlone(t *testing.T) {
 		lost bool
 	}{
 		"the limits are held":                       {&plan.OverLimitError{Limit: "maps"}, true},
-		"the verifier walks too much for all":       {fmt.Errorf("load: %w", &chain.Refusal{Limit: chain.LimitInstructions}), true},
-		"the stack does not suffice":                {&chain.Refusal{Limit: chain.LimitStack}, true},
-		"the verifier refuses it for another cause": {&chain.Refusal{Limit: chain.LimitVerifier}, false},
+		"the verifier walks too much for all":       {fmt.Errorf("load: %w", &chain.Rejection{Limit: chain.LimitInstructions}), true},
+		"the stack does not suffice":                {&chain.Rejection{Limit: chain.LimitStack}, true},
+		"the verifier refuses it for another cause": {&chain.Rejection{Limit: chain.LimitVerifier}, false},
 		"the kernel has no memory":                  {fmt.Errorf("load chain: %w", unix.ENOMEM), false},
 		"a right is missing":                        {fmt.Errorf("load chain: %w", unix.EPERM), false},
 		"something else":                            {errors.New("load chain: no"), false},
@@ -29,7 +29,7 @@ func TestAPlaceIsLostToOthersAlone(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			p := &reconcile{loop: &loop{history: &history.History{}}, look: (&live.Set{}).Look(), admission: admission{lost: map[history.At]bool{}}}
 			place := plan.Place{Hook: plan.XDP, Ifindex: 2, Interface: "eth0"}
-			p.refuseAt(place, claim{Claim: plan.Claim{UID: "u", Seniority: plan.Remembered}}, c.err)
+			p.rejectAt(place, claim{Claim: plan.Claim{UID: "u", Seniority: plan.Remembered}}, c.err)
 			if p.admission.lost[history.At{UID: "u", Hook: plan.XDP, Interface: "eth0"}] != c.lost {
 				t.Errorf("lost is %v", p.admission.lost)
 			}

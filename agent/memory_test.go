@@ -128,7 +128,7 @@ func TestRoomThatIsFreedIsGivenAtOnce(t *testing.T) {
 	until(t, "the second to be in", time.Minute, func() bool { return isIn(a, second) && isAt(a, less) })
 }
 
-// TestWhoRanKeepsItsMemory refuses a newcomer beside what runs, and has the agent start
+// TestWhoRanKeepsItsMemory rejects a newcomer beside what runs, and has the agent start
 // again.
 func TestWhoRanKeepsItsMemory(t *testing.T) {
 	for sentence, c := range map[string]struct {

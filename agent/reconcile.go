@@ -278,7 +278,7 @@ func (rec *reconcile) ensureLoaded(app *application, o intent.Opened) error {
 	if err := rec.fits(app, o); err != nil {
 		return err
 	}
-	if err := app.refused[o.Payload().Serial]; err != nil && rec.now.Before(app.retryAt) {
+	if err := app.rejected[o.Payload().Serial]; err != nil && rec.now.Before(app.retryAt) {
 		return &backingOffError{err}
 	}
 	if loaded != nil && app.checked[revision] {
@@ -307,7 +307,7 @@ func (rec *reconcile) ensureLoaded(app *application, o intent.Opened) error {
 	return nil
 }
 
-// explain says which hook of the intent the kernel lacks, where it refused to
+// explain says which hook of the intent the kernel lacks, where it rejected to
 // load a program for that.
 func explain(payload intent.Payload, err error) error {
 	if refused := new(kernel.LoadError); !errors.As(err, &refused) || refused.Log != "" {

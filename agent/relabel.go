@@ -25,7 +25,7 @@ func (a *Agent) Relabel(labels map[string]string) {
 }
 
 // Retrust replaces the keys whose seals count. What was accepted before stays;
-// an envelope that was refused counts when it is sent again.
+// an envelope that was rejected counts when it is sent again.
 func (a *Agent) Retrust(t *intent.Trust) {
 	a.accepted.mu.Lock()
 	defer a.accepted.mu.Unlock()

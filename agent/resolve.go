@@ -13,7 +13,7 @@ import (
 )
 
 // resolveAttachments turns an intent into resolved attachments. A target that is
-// not there is told and waited for; what the definition says wrongly refuses
+// not there is told and waited for; what the definition says wrongly rejects
 // the intent.
 func (rec *reconcile) resolveAttachments(o intent.Opened, out *report.Outcome) error {
 	payload := o.Payload()

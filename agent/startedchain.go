@@ -184,7 +184,7 @@ func (rec *reconcile) waitForWantedChain(uid string, want, interim []plan.Member
 		return
 	}
 	if len(plan.Newcomers(is, runs))+len(plan.Newcomers(runs, is)) > 0 {
-		rec.refuse(uid, loads.ErrLoading)
+		rec.reject(uid, loads.ErrLoading)
 		return
 	}
 	if out := rec.outcomes[uid]; out != nil {

@@ -17,7 +17,7 @@ const maxName = 512
 // would take a book to describe, the book is not written first.
 type telling struct{ most, bytes int }
 
-// count adds the texts of one more fact of a kind, and refuses the object where
+// count adds the texts of one more fact of a kind, and rejects the object where
 // they are too many.
 func (t *telling) count(kind string, read, of int, texts iter.Seq[string]) error {
 	for text := range texts {
@@ -28,7 +28,7 @@ func (t *telling) count(kind string, read, of int, texts iter.Seq[string]) error
 	return nil
 }
 
-// checkFacts refuses an object whose facts are too many as they are written.
+// checkFacts rejects an object whose facts are too many as they are written.
 func checkFacts(f Facts, most int) error {
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -41,7 +41,7 @@ func checkFacts(f Facts, most int) error {
 }
 
 func tooManyFacts(reason string) error {
-	return &Refusal{Rule: "bytecode/too-many-facts", Object: "object", Reason: reason, Fix: "split it into several objects"}
+	return &Rejection{Rule: "bytecode/too-many-facts", Object: "object", Reason: reason, Fix: "split it into several objects"}
 }
 
 // texts are all that a program's facts say in words.
@@ -68,7 +68,7 @@ func inTurn(lists ...[]string) iter.Seq[string] {
 	}
 }
 
-// checkNames refuses names that no kernel takes, and those that JSON, a terminal
+// checkNames rejects names that no kernel takes, and those that JSON, a terminal
 // or a label would show as something else: two programs must not look like one,
 // nor move the cursor.
 func checkNames(f Facts) error {
@@ -100,7 +100,7 @@ func (v *Variable) texts() iter.Seq[string] { return inTurn([]string{v.Name, v.S
 func checkEach(names iter.Seq[string]) error {
 	for name := range names {
 		if len(name) > maxName {
-			return &Refusal{
+			return &Rejection{
 				Rule:   "bytecode/long-name",
 				Object: "name " + printable(name),
 				Reason: fmt.Sprintf("it has %d bytes, more than %d", len(name), maxName),
@@ -108,7 +108,7 @@ func checkEach(names iter.Seq[string]) error {
 			}
 		}
 		if !utf8.ValidString(name) || strings.ContainsFunc(name, unprintable) {
-			return &Refusal{
+			return &Rejection{
 				Rule:   "bytecode/unprintable-name",
 				Object: "name " + printable(name),
 				Reason: "it is not printable text",

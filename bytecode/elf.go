@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// checkELF refuses what would make the parser spend more memory than the file
+// checkELF rejects what would make the parser spend more memory than the file
 // has bytes: sections that say they are huge, that unpack, or whose functions
 // overlap a thousand times. It runs before cilium/ebpf, which trusts its input
 // there.
@@ -37,7 +37,7 @@ func checkELF(object []byte, opts Options) error {
 		}
 	}
 	if packed > uint64(len(object)) {
-		return &Refusal{
+		return &Rejection{
 			Rule:   "bytecode/overlapping-sections",
 			Object: "object",
 			Reason: fmt.Sprintf("its sections have %d bytes together, more than the %d of the file", packed, len(object)),
@@ -45,7 +45,7 @@ func checkELF(object []byte, opts Options) error {
 		}
 	}
 	if unpacked > uint64(opts.MaxSize) {
-		return &Refusal{
+		return &Rejection{
 			Rule:   "bytecode/too-large",
 			Object: "sections without contents",
 			Reason: fmt.Sprintf("they ask for %d bytes together, more than %d", unpacked, opts.MaxSize),
@@ -58,7 +58,7 @@ func checkELF(object []byte, opts Options) error {
 	return checkSymbols(f, opts)
 }
 
-// checkSection refuses sections that unpack to more than the file holds.
+// checkSection rejects sections that unpack to more than the file holds.
 // Compilers compress nothing but DWARF, which nobody reads.
 func checkSection(s *elf.Section, opts Options) error {
 	if isDWARF(s) {
@@ -72,7 +72,7 @@ func checkSection(s *elf.Section, opts Options) error {
 		limit, fix = uint64(opts.MaxBTF), "declare only the types that the programs use, or strip BTF with llvm-objcopy -R .BTF -R .BTF.ext"
 	}
 	if s.Size > limit {
-		return &Refusal{
+		return &Rejection{
 			Rule:   "bytecode/too-large",
 			Object: "section " + printable(s.Name),
 			Reason: fmt.Sprintf("it asks for %d bytes, more than %d", s.Size, limit),
@@ -91,7 +91,7 @@ func isDWARF(s *elf.Section) bool {
 }
 
 func compressedSection(object string) error {
-	return &Refusal{
+	return &Rejection{
 		Rule:   "bytecode/compressed-section",
 		Object: object,
 		Reason: "it is compressed",
@@ -147,7 +147,7 @@ func checkOverlap(f *elf.File, symbols []elf.Symbol, opts Options) error {
 	if named <= 2*uint64(opts.MaxSize) {
 		return nil
 	}
-	return &Refusal{
+	return &Rejection{
 		Rule:   "bytecode/overlapping-symbols",
 		Object: "object",
 		Reason: fmt.Sprintf("its symbols name %d bytes, the same ones over and over", named),
@@ -179,7 +179,7 @@ const (
 	sourceKfunc    = 2    // BPF_PSEUDO_KFUNC_CALL
 )
 
-// checkReferences refuses code that names maps, kfuncs or kernel objects by
+// checkReferences rejects code that names maps, kfuncs or kernel objects by
 // number. The parser would pass the number on to the kernel, which looks it up
 // among the loader's own file descriptors: a raw "map 7" would reach into
 // whatever map the agent has open as 7, another application's included.
@@ -224,7 +224,7 @@ func sourceRegister(b byte, order binary.ByteOrder) byte {
 type relocations map[elf.SectionIndex]map[uint64]uint32
 
 // relocated finds the relocations of an object's code. The parser takes the last of several tables for one section, and takes
-// tables with the names of other sections for those: both are refused, since
+// tables with the names of other sections for those: both are rejected, since
 // no compiler makes them and they could show two readers two programs.
 func relocated(f *elf.File) (relocations, error) {
 	tables := relocations{}
@@ -234,7 +234,7 @@ func relocated(f *elf.File) (relocations, error) {
 			continue
 		}
 		if tables[target] != nil || !strings.HasPrefix(s.Name, ".rel") {
-			return nil, &Refusal{
+			return nil, &Rejection{
 				Rule:   "bytecode/ambiguous-relocations",
 				Object: "section " + printable(s.Name),
 				Reason: fmt.Sprintf("it relocates section %s in a way that readers may disagree on", printable(f.Sections[target].Name)),
@@ -253,9 +253,9 @@ func relocated(f *elf.File) (relocations, error) {
 	return tables, nil
 }
 
-// tooMany refuses a count.
+// tooMany rejects a count.
 func tooMany(what string, have, limit int) error {
-	return &Refusal{
+	return &Rejection{
 		Rule:   "bytecode/too-many-" + what,
 		Object: "object",
 		Reason: fmt.Sprintf("it has %d %s, more than %d", have, what, limit),

@@ -109,7 +109,7 @@ type Program struct {
 	// GPL-compatible programs. A joined XDP chain hides this from the kernel.
 	GPLOnly []string `json:"gplOnly,omitempty"`
 	// PoisonedCalls counts calls that CO-RE replaced by 0xbad2310; the verifier
-	// refuses them where they are reachable.
+	// rejects them where they are reachable.
 	PoisonedCalls int `json:"poisonedCalls,omitempty"`
 }
 
@@ -135,7 +135,7 @@ type Map struct {
 }
 
 // OpenSizes reports which sizes of the map the object leaves to its loader: the
-// kernel refuses zero, and nothing else in the object says how large it is.
+// kernel rejects zero, and nothing else in the object says how large it is.
 func (m Map) OpenSizes() (entries, value bool) {
 	switch mapType(m.Type) {
 	case ebpf.PerfEventArray, ebpf.CPUMap:

@@ -40,7 +40,7 @@ func FuzzInspect(f *testing.F) {
 			t.Fatalf("first %v, then %v", err, errAgain)
 		}
 		if err != nil {
-			var r *Refusal
+			var r *Rejection
 			if errors.As(err, &r) && (r.Rule == "" || r.Object == "" || r.Reason == "" || r.Fix == "") {
 				t.Fatalf("a refusal without all its parts: %+v", r)
 			}

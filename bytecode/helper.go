@@ -36,7 +36,7 @@ type Helper struct {
 	Name string `json:"name"`
 	// MinKernel is the first mainline kernel with the helper, as major.minor.
 	MinKernel string `json:"minKernel"`
-	// GPLOnly helpers are refused to programs without a GPL-compatible licence,
+	// GPLOnly helpers are rejected to programs without a GPL-compatible licence,
 	// in every program type but where Program.GPLOnly knows better.
 	GPLOnly bool `json:"gplOnly"`
 	// Risk is the class of harm; empty for most.
@@ -65,7 +65,7 @@ func helperByID(id int64) (Helper, bool) {
 	return helperTable[id-1], true
 }
 
-// gplOnlyIn reports whether the kernel refuses the helper to a program of that
+// gplOnlyIn reports whether the kernel rejects the helper to a program of that
 // type under a licence it does not count as compatible. Perf event programs
 // have a bpf_get_stackid of their own, which asks for none
 // (bpf_get_stackid_proto_pe in kernel/bpf/stackmap.c).

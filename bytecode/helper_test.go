@@ -135,8 +135,8 @@ func TestRiskyKfuncsAreThoseOfTheKernel(t *testing.T) {
 }
 
 // TestHelpersAgreeWithTheKernel asks the verifier of this machine about every
-// helper in every program type it has: the names in its refusals, and whether
-// it refuses a proprietary program for its licence.
+// helper in every program type it has: the names in its rejections, and whether
+// it rejects a proprietary program for its licence.
 func TestHelpersAgreeWithTheKernel(t *testing.T) {
 	needKernel(t)
 	asked, gpl, answered := 0, 0, map[string]bool{}

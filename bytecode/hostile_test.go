@@ -103,11 +103,11 @@ func chained(t *testing.T, programs, functions, nameBytes int) []byte {
 	)
 }
 
-// refusal is what Inspect refuses an object for.
-func refusal(t *testing.T, object []byte) *Refusal {
+// rejection is what Inspect rejects an object for.
+func refusal(t *testing.T, object []byte) *Rejection {
 	t.Helper()
 	_, err := Inspect(bytes.NewReader(object), Options{})
-	var r *Refusal
+	var r *Rejection
 	if !errors.As(err, &r) {
 		t.Fatalf("got %v, want a refusal", err)
 	}

@@ -72,10 +72,10 @@ func (o Options) Key(digest string) string {
 	return fmt.Sprintf("%s/inspector-%s/cpus-%d", digest, InspectorRevision, o.withDefaults().CPUs)
 }
 
-// Refusal is an object that Inspect will not make facts of, because they would
+// Rejection is an object that Inspect will not make facts of, because they would
 // not be the truth. Any other error of Inspect means that the bytes are not a
 // BPF object, or one that no loader takes.
-type Refusal struct {
+type Rejection struct {
 	// Rule is a stable name, such as bytecode/too-large.
 	Rule string
 	// Object is the program, section or file it is about.
@@ -86,7 +86,7 @@ type Refusal struct {
 }
 
 // Error names object, rule, reason and fix in one line.
-func (r *Refusal) Error() string {
+func (r *Rejection) Error() string {
 	return fmt.Sprintf("%s denied by %s: %s; %s", r.Object, r.Rule, r.Reason, r.Fix)
 }
 
@@ -94,7 +94,7 @@ func (r *Refusal) Error() string {
 // The same bytes and CPUs give the same Facts, on every machine. Both byte
 // orders are read.
 //
-// An error that holds a *Refusal says why an object will not be evaluated.
+// An error that holds a *Rejection says why an object will not be evaluated.
 func Inspect(r io.ReaderAt, opts Options) (Facts, error) {
 	opts = opts.withDefaults()
 	object, err := readObject(r, opts)
@@ -168,7 +168,7 @@ func readObject(r io.ReaderAt, opts Options) ([]byte, error) {
 		return nil, fmt.Errorf("read object: %w", err)
 	}
 	if int64(len(b)) > opts.MaxSize {
-		return nil, &Refusal{
+		return nil, &Rejection{
 			Rule:   "bytecode/too-large",
 			Object: "object",
 			Reason: fmt.Sprintf("it has more than %d bytes", opts.MaxSize),
@@ -201,7 +201,7 @@ func parse(object []byte, opts Options) (*objectfile.Object, error) {
 	}
 	read, err := bound.Parse()
 	if err != nil {
-		if legacy := legacyRefusal(object, err); legacy != nil {
+		if legacy := legacyError(object, err); legacy != nil {
 			return nil, legacy
 		}
 		return nil, &parseError{err}

@@ -269,7 +269,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Inspect(bytes.NewReader(test.object), test.opts)
-			var r *Refusal
+			var r *Rejection
 			if !errors.As(err, &r) {
 				t.Fatalf("got %v, want a refusal", err)
 			}
@@ -527,7 +527,7 @@ func BenchmarkInspect(b *testing.B) {
 			b.SetBytes(int64(len(object)))
 			b.ReportAllocs()
 			for b.Loop() {
-				// Some are broken on purpose; refusing them takes time too.
+				// Some are broken on purpose; rejecting them takes time too.
 				_, _ = Inspect(bytes.NewReader(object), Options{})
 			}
 		})

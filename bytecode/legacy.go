@@ -10,11 +10,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// legacyRefusal is that of an object that the parser does not take and that shows
+// legacyError is that of an object that the parser does not take and that shows
 // by its sections that it was built by tools of long ago, with what the parser
 // said of it; nil for other objects. The words of the parser name what is missing
 // and not that building the object anew adds it.
-func legacyRefusal(object []byte, cause error) error {
+func legacyError(object []byte, cause error) error {
 	f, err := elf.NewFile(bytes.NewReader(object))
 	if err != nil {
 		return nil //nolint:nilerr // what is no ELF file is the parser's to name
@@ -26,7 +26,7 @@ func legacyRefusal(object []byte, cause error) error {
 	return tooOld(fmt.Sprintf("%s (%v)", trait, &parseError{cause}))
 }
 
-// legacyMaps refuses maps with fields that other loaders had of their own, such as
+// legacyMaps rejects maps with fields that other loaders had of their own, such as
 // iproute2's: the agent's does not know them and creates no such map.
 func legacyMaps(spec *ebpf.CollectionSpec) error {
 	for _, name := range sortedKeys(spec.Maps) {
@@ -45,9 +45,9 @@ func legacyMaps(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// tooOld refuses an object that shows by a trait who built it.
+// tooOld rejects an object that shows by a trait who built it.
 func tooOld(trait string) error {
-	return &Refusal{
+	return &Rejection{
 		Rule:   "bytecode/legacy-object",
 		Object: "object",
 		Reason: "it was built by a compiler or libbpf that is too old: " + trait,

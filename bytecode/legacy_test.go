@@ -51,7 +51,7 @@ func TestLegacyObjectsAreToBeRebuilt(t *testing.T) {
 		t.Errorf("maps are %v", f.Maps)
 	}
 	// What is merely broken is not old.
-	var r *Refusal
+	var r *Rejection
 	if _, err := Inspect(bytes.NewReader(referring(t, "elsewhere")), Options{}); err == nil || errors.As(err, &r) {
 		t.Errorf("a map in no section of maps: %v", err)
 	}

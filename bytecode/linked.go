@@ -47,7 +47,7 @@ type place struct {
 // linker counts what linking makes of an object's functions, by the rules of the
 // parser: each program gets its own copy of every function that it reaches.
 // Functions are told apart by their names, as there; where two have the same, what
-// they have is added up, and the parser refuses the object later.
+// they have is added up, and the parser rejects the object later.
 type linker struct {
 	f       *elf.File
 	symbols []elf.Symbol
@@ -141,7 +141,7 @@ func (l *linker) checkLinked(opts Options) error {
 	if sum(once, copied) <= uint64(opts.MaxInstructions) {
 		return nil
 	}
-	return &Refusal{
+	return &Rejection{
 		Rule:   "bytecode/too-many-instructions",
 		Object: "object",
 		Reason: fmt.Sprintf("its %d programs, each with a copy of every function that it calls, have more than %d instructions", programs, opts.MaxInstructions),

@@ -33,9 +33,9 @@ func (n *names) take(table []byte, at uint64) bool {
 	return n.left >= 0
 }
 
-// refusal is that of an object of which names of some kind are too long.
-func (n *names) refusal(kind string) error {
-	return &Refusal{
+// rejection is that of an object of which names of some kind are too long.
+func (n *names) rejection(kind string) error {
+	return &Rejection{
 		Rule:   "bytecode/long-name",
 		Object: "object",
 		Reason: fmt.Sprintf("the names of its %s take more than %d bytes together", kind, n.most),
@@ -44,7 +44,7 @@ func (n *names) refusal(kind string) error {
 }
 
 // checkSections bounds number and names of the sections, before debug/elf reads
-// them. What it refuses by itself is left to it.
+// them. What it rejects by itself is left to it.
 func checkSections(object []byte, opts Options) error {
 	var header elf.Header64
 	if !bytes.HasPrefix(object, []byte(elf.ELFMAG)) || len(object) < binary.Size(header) {
@@ -83,7 +83,7 @@ func checkSections(object []byte, opts Options) error {
 	all := newNames(int(opts.MaxSize))
 	for _, s := range sections {
 		if !all.take(part(object, table.Off, table.Size), uint64(s.Name)) {
-			return all.refusal("sections")
+			return all.rejection("sections")
 		}
 	}
 	return nil
@@ -114,7 +114,7 @@ func checkSymbolNames(f *elf.File, opts Options) error {
 	all := newNames(int(opts.MaxSize))
 	for ; len(symbols) >= elf.Sym64Size; symbols = symbols[elf.Sym64Size:] {
 		if !all.take(table, uint64(f.ByteOrder.Uint32(symbols))) {
-			return all.refusal("symbols")
+			return all.rejection("symbols")
 		}
 	}
 	return nil
@@ -145,7 +145,7 @@ func checkTypeNames(f *elf.File) error {
 		for ; len(data) >= 4; data = data[4:] {
 			at := uint64(f.ByteOrder.Uint32(data))
 			if at > 0 && at < uint64(len(table)) && table[at-1] == 0 && !all.take(table, at) {
-				return all.refusal("types")
+				return all.rejection("types")
 			}
 		}
 	}

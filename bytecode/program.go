@@ -161,7 +161,7 @@ func (p *inspected) function(ins *asm.Instruction, at int) error {
 }
 
 // load notes what a 64-bit load refers to: a map, a function, a kernel symbol
-// or nothing. Loads of anything by number do not get here: checkELF refuses
+// or nothing. Loads of anything by number do not get here: checkELF rejects
 // them.
 func (p *inspected) load(spec *ebpf.CollectionSpec, ins *asm.Instruction, at int) error {
 	name := ins.Reference()
@@ -223,11 +223,11 @@ func optional(m map[string]bool) []string {
 	return sortedKeys(m)
 }
 
-// byNumber refuses an instruction that names something in the kernel or in its
+// byNumber rejects an instruction that names something in the kernel or in its
 // loader by number. Compilers emit symbols; a number would mean whatever map or
 // function happens to bear it in the process that loads the program.
 func byNumber(where, does string) error {
-	return &Refusal{
+	return &Rejection{
 		Rule:   "bytecode/reference-by-number",
 		Object: where,
 		Reason: "it " + does + " by number instead of by symbol, so nobody can tell what it will mean",

@@ -45,7 +45,7 @@ func checkTypes(object []byte) error {
 		}
 		if section, ok := t.(*btf.Datasec); ok && dataSection(section.Name) {
 			if budget -= copies(section, budget); budget <= 0 {
-				return &Refusal{
+				return &Rejection{
 					Rule:   "bytecode/too-many-types",
 					Object: "section " + printable(section.Name),
 					Reason: fmt.Sprintf("its variables reach more than %d types, each counted anew", maxTypeCopies),
@@ -56,13 +56,13 @@ func checkTypes(object []byte) error {
 	}
 }
 
-// checkLayouts refuses maps whose types are beyond what the agent compares when
+// checkLayouts rejects maps whose types are beyond what the agent compares when
 // another object replaces this one.
 func checkLayouts(spec *ebpf.CollectionSpec) error {
 	layouts := layout.New()
 	for _, name := range sortedKeys(spec.Maps) {
 		if _, err := layouts.Map(spec.Maps[name]); err != nil {
-			return &Refusal{
+			return &Rejection{
 				Rule:   "bytecode/type-too-large",
 				Object: "map " + printable(name),
 				Reason: "the type of its key or value is too large to compare: " + err.Error(),

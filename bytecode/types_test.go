@@ -42,7 +42,7 @@ func TestTypesThatMultiply(t *testing.T) {
 		t.Errorf("a hundred variables of a large type: %v", err)
 	}
 	err := checkTypes(dataOf(t, 1000, chain(1000)))
-	var r *Refusal
+	var r *Rejection
 	if !errors.As(err, &r) || r.Rule != "bytecode/too-many-types" {
 		t.Errorf("got %v; the parser would copy two million types for a few kilobytes", err)
 	}

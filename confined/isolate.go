@@ -93,7 +93,7 @@ func closeInherited() error {
 	return nil
 }
 
-// forbidFiles has the kernel refuse every thread every file and every TCP
+// forbidFiles has the kernel reject every thread every file and every TCP
 // connection from here on, by a Landlock ruleset without a rule. Kernels without
 // Landlock, and binaries that link C, go on without.
 func forbidFiles() error {

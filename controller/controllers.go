@@ -390,7 +390,7 @@ func (o Options) metricsServer(certificates *admission.Certificates) metricsserv
 	return served
 }
 
-// modern refuses TLS before 1.3.
+// modern denies TLS before 1.3.
 func modern(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }
 
 // orOff is controller-runtime's word for an address that is not served.

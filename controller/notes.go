@@ -9,7 +9,7 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
-// maxNote is how many bytes of an event's note the API server takes: it refuses
+// maxNote is how many bytes of an event's note the API server takes: it rejects
 // an event that has more (noteLengthLimit of its validation), and nobody would
 // hear of what has the most to say.
 const maxNote = 1024

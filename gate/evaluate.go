@@ -10,7 +10,7 @@ import (
 	"github.com/skep-dev/skep/policies"
 )
 
-// Evaluate runs every step. A definition that is refused, by a step or by a
+// Evaluate runs every step. A definition that is denied, by a step or by a
 // policy, is a Verdict that does not allow; an error means that it could not be
 // told, such as a registry out of reach, and that trying again may help. What is
 // denied by its definition alone is so even then; see DeniedByDefinition. It takes
@@ -26,9 +26,9 @@ func (e *Evaluator) Evaluate(ctx context.Context, req Request) (Verdict, error) 
 	if errors.Is(asking.Err(), context.DeadlineExceeded) {
 		err = overdue(ctx, req, began, err)
 	}
-	var refusal *Refusal
+	var refusal *Denial
 	if errors.As(err, &refusal) {
-		return refusedVerdict(req, verdict, refusal), nil
+		return deniedVerdict(req, verdict, refusal), nil
 	}
 	if err != nil && req.Application != nil && !errors.Is(err, image.ErrNotAsked) {
 		if denied, ok := e.DeniedByDefinition(ctx, req, err); ok {
@@ -51,7 +51,7 @@ func overdue(ctx context.Context, req Request, began time.Time, err error) error
 }
 
 // Input is the document the policies would see of a request, with all of its
-// evidence. A definition that an earlier step refuses has none, and the error is the *Refusal.
+// evidence. A definition that an earlier step denies has none, and the error is the *Denial.
 func (e *Evaluator) Input(ctx context.Context, req Request) (policies.Input, error) {
 	inspected, _, err := e.runUntilDecision(ctx, req)
 	if err != nil {
@@ -65,7 +65,7 @@ func (e *Evaluator) Input(ctx context.Context, req Request) (policies.Input, err
 	return input, nil
 }
 
-// run is the pipeline. On a refusal it returns what was learned until then.
+// run is the pipeline. On a denial it returns what was learned until then.
 func (e *Evaluator) run(ctx context.Context, req Request) (Verdict, error) {
 	inspected, learned, err := e.runUntilDecision(ctx, req)
 	if err != nil {

@@ -86,12 +86,12 @@ func rego(body string) policies.Policy {
 	return policies.Policy{Name: "p", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + body}}
 }
 
-// wantsSigner refuses what one signer did not sign.
+// wantsSigner denies what one signer did not sign.
 func wantsSigner(name string) policies.Policy {
 	return rego(fmt.Sprintf("deny contains \"not signed\" if not %q in {s.signer | some s in input.signatures}", name))
 }
 
-// wantsSomebody refuses what nobody signed, refusesScanned what was scanned.
+// wantsSomebody denies what nobody signed, refusesScanned what was scanned.
 var (
 	wantsSomebody  = rego("deny contains \"unsigned\" if count(input.signatures) == 0")
 	refusesScanned = rego(fmt.Sprintf("deny contains \"scanned\" if %q in {a.predicateType | some a in input.attestations}", scanned))
@@ -392,7 +392,7 @@ func TestEvidenceFromTheFutureDoesNotCountForEver(t *testing.T) {
 	}
 }
 
-// TestAPolicyThatComesLaterIsNotAskedAboutAPart lets a policy that refuses for
+// TestAPolicyThatComesLaterIsNotAskedAboutAPart lets a policy that denies for
 // an attestation come while only a part was collected.
 func TestAPolicyThatComesLaterIsNotAskedAboutAPart(t *testing.T) {
 	w := newWorld(t)
@@ -417,7 +417,7 @@ func TestAPolicyThatComesLaterIsNotAskedAboutAPart(t *testing.T) {
 }
 
 // TestAPartWithoutASignerIsNone revokes the signer whose bundle ended the first
-// look, under a policy that refuses nothing unsigned.
+// look, under a policy that denies nothing unsigned.
 func TestAPartWithoutASignerIsNone(t *testing.T) {
 	w := newWorld(t)
 	ref := w.push("xdp_count", "v1")

@@ -25,15 +25,15 @@ type Inspected struct {
 
 // Inspect fits the definition to the bytecode that was read: functions, maps and
 // variables the object has, hooks its programs were built for. It returns a
-// *Refusal with every reason.
+// *Denial with every reason.
 func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	if v.object == nil {
 		return Inspected{}, fmt.Errorf("inspect: %w", errSkipped)
 	}
 	id, spec := v.req.Application.Identity(), v.req.Application.Body()
-	r := &refusals{object: id.String()}
+	r := &denials{object: id.String()}
 	if !v.object.facts.known() {
-		refuseObject(r, v.object.facts)
+		denyObject(r, v.object.facts)
 		return Inspected{}, r.err()
 	}
 	facts := v.object.facts.Facts
@@ -54,12 +54,12 @@ func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	return Inspected{Verified: v, facts: facts, programs: programs}, nil
 }
 
-// refuseObject says what is wrong with an object: in the inspector's own words
+// denyObject says what is wrong with an object: in the inspector's own words
 // where it has any.
-func refuseObject(r *refusals, read reading) {
+func denyObject(r *denials, read reading) {
 	const path = "spec.bytecode.image"
-	if read.Refused != nil {
-		r.add(read.Refused.Rule, path, read.Refused.Fix, "%s: %s", read.Refused.Object, read.Refused.Reason)
+	if read.Rejected != nil {
+		r.add(read.Rejected.Rule, path, read.Rejected.Fix, "%s: %s", read.Rejected.Object, read.Rejected.Reason)
 		return
 	}
 	r.add("inspect/object", path, "build the object with clang -g -O2 -target bpf and pack it anew", "the object cannot be read: %s", read.Broken)
@@ -74,7 +74,7 @@ func programNames(f bytecode.Facts) []string {
 }
 
 // fitProgram fills in what the section says and checks the result.
-func fitProgram(r *refusals, id v1alpha1.Identity, i int, p v1alpha1.Program, fact bytecode.Program) v1alpha1.Program {
+func fitProgram(r *denials, id v1alpha1.Identity, i int, p v1alpha1.Program, fact bytecode.Program) v1alpha1.Program {
 	if kind, ok := hook.ForMapEntries(fact.Section); ok {
 		r.add("inspect/hook", fmt.Sprintf("spec.programs[%d]", i), "take it out of programs, or build it for section xdp",
 			"program %s of section %q is for entries of a %s, and attaches nowhere", p.Name, fact.Section, kind)
@@ -111,9 +111,9 @@ func fitProgram(r *refusals, id v1alpha1.Identity, i int, p v1alpha1.Program, fa
 	return filled
 }
 
-// fitHook refuses a hook that takes another kind of program. A program whose
+// fitHook denies a hook that takes another kind of program. A program whose
 // section says of no type is of the hook's, and the kernel verifies it as that.
-func fitHook(r *refusals, at string, h hook.Hook, fact bytecode.Program) {
+func fitHook(r *denials, at string, h hook.Hook, fact bytecode.Program) {
 	if fact.Type == ebpf.UnspecifiedProgram.String() {
 		return
 	}
@@ -189,10 +189,10 @@ func binaryTarget(target string) *v1alpha1.UserBinary {
 	return b
 }
 
-// fitMaps refuses overrides of maps the object lacks or that have a fixed
+// fitMaps denies overrides of maps the object lacks or that have a fixed
 // size, and maps without a size: all of them at once, since the kernel would name
 // one for each attempt.
-func fitMaps(r *refusals, overrides map[string]v1alpha1.Map, facts bytecode.Facts) {
+func fitMaps(r *denials, overrides map[string]v1alpha1.Map, facts bytecode.Facts) {
 	have := map[string]bytecode.Map{}
 	var names []string
 	for _, m := range facts.Maps {
@@ -210,9 +210,9 @@ func fitMaps(r *refusals, overrides map[string]v1alpha1.Map, facts bytecode.Fact
 	}
 }
 
-// fitSizes refuses a map of which neither object nor definition says a size that
+// fitSizes denies a map of which neither object nor definition says a size that
 // the kernel needs, and a size of values that is the object's to say.
-func fitSizes(r *refusals, m bytecode.Map, override v1alpha1.Map) {
+func fitSizes(r *denials, m bytecode.Map, override v1alpha1.Map) {
 	at := "spec.maps." + m.Name
 	entries, value := m.OpenSizes()
 	if entries && override.MaxEntries == nil {

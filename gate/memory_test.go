@@ -64,7 +64,7 @@ func TestWhatAnObjectMakesLargeIsForgotten(t *testing.T) {
 }
 
 func TestARefusalIsNoBook(t *testing.T) {
-	r := &refusals{object: "app"}
+	r := &denials{object: "app"}
 	name := strings.Repeat("n", 1<<20)
 	for range 100 {
 		r.add("inspect/map", "spec.maps."+name, "use one of: "+name, "the object has no map %q", name)

@@ -29,7 +29,7 @@ func (e *Evaluator) Resolve(ctx context.Context, s Shaped) (Resolved, error) {
 	if s.req.Digest != "" {
 		pinned, err := e.images(s.req).Pin(ref, s.req.Digest)
 		if err != nil {
-			return Resolved{}, imageRefusal(id.String(), err)
+			return Resolved{}, imageDenial(id.String(), err)
 		}
 		return Resolved{Shaped: s, image: pinned}, nil
 	}
@@ -40,18 +40,18 @@ func (e *Evaluator) Resolve(ctx context.Context, s Shaped) (Resolved, error) {
 	return Resolved{Shaped: s, image: r}, nil
 }
 
-// imageError tells a fault of the image, which is a refusal, from a registry
+// imageError tells a fault of the image, which is a denial, from a registry
 // that could not be asked, which is an error.
 func imageError(object, verb string, err error) error {
 	if errors.Is(err, image.ErrMalformed) || errors.Is(err, image.ErrNotFound) || errors.Is(err, image.ErrNotAllowed) {
-		return imageRefusal(object, err)
+		return imageDenial(object, err)
 	}
 	return fmt.Errorf("%s image of %s: %w", verb, object, err)
 }
 
-// imageRefusal refuses an image that is not there or not what it should be.
-func imageRefusal(object string, err error) error {
-	r, fix := &refusals{object: object}, "check the reference, and that the image is an eBPF bytecode image (skep image inspect)"
+// imageDenial denies an image that is not there or not what it should be.
+func imageDenial(object string, err error) error {
+	r, fix := &denials{object: object}, "check the reference, and that the image is an eBPF bytecode image (skep image inspect)"
 	if errors.Is(err, image.ErrNotFound) {
 		r.missing, fix = err, "check the tag or the digest of the reference, or push the image"
 	}
@@ -74,9 +74,9 @@ type object struct {
 
 // reading is the facts of an object, or why there are none.
 type reading struct {
-	Facts   bytecode.Facts
-	Refused *bytecode.Refusal
-	Broken  string
+	Facts    bytecode.Facts
+	Rejected *bytecode.Rejection
+	Broken   string
 }
 
 // open reads all that is asked of an object, before another may be pulled. It is pulled
@@ -109,14 +109,14 @@ func (e *Evaluator) open(ctx context.Context, r Resolved) (*object, error) {
 	return o, nil
 }
 
-func (r reading) known() bool { return r.Refused == nil && r.Broken == "" }
+func (r reading) known() bool { return r.Rejected == nil && r.Broken == "" }
 
 // inspect finds out the facts of an object and remembers them, whether it comes to facts
 // or not: the same bytes come to the same again.
 func (e *Evaluator) inspect(pulled *registry.Image) reading {
 	var read reading
 	var err error
-	if read.Facts, err = bytecode.Inspect(bytes.NewReader(pulled.Object), e.inspects()); err != nil && !errors.As(err, &read.Refused) {
+	if read.Facts, err = bytecode.Inspect(bytes.NewReader(pulled.Object), e.inspects()); err != nil && !errors.As(err, &read.Rejected) {
 		read.Broken = err.Error()
 	}
 	e.known.facts.Put(e.factsKey(pulled.ObjectDigest), read)

@@ -35,7 +35,7 @@ func (e *Evaluator) deniedByRecord(ctx context.Context, definition Request, runn
 	defer cancel()
 	i, known, err := e.fromRecord(ctx, definition, running)
 	if err != nil {
-		var refusal *Refusal
+		var refusal *Denial
 		return errors.As(err, &refusal)
 	}
 	signed, revoked := running.Signed(), i.trust.Revoked()

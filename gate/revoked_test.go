@@ -18,7 +18,7 @@ import (
 	"github.com/skep-dev/skep/signing/collect"
 )
 
-// wantsTwo refuses what fewer than two signers signed.
+// wantsTwo denies what fewer than two signers signed.
 var wantsTwo = rego("deny contains \"fewer than two\" if count({s.signer | some s in input.signatures}) < 2")
 
 // fails is a policy that cannot be evaluated, on anything.

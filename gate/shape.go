@@ -49,13 +49,13 @@ var errSkipped = errors.New("the step before this one did not run")
 
 // Shape checks what can be checked in the definition alone: hooks that exist
 // and that the agent attaches, fields that fit their hook's target shape,
-// hooks that a namespace can hold. It returns a *Refusal with every reason.
+// hooks that a namespace can hold. It returns a *Denial with every reason.
 func Shape(req Request) (Shaped, error) {
 	if req.Application == nil {
 		return Shaped{}, errors.New("shape: no application")
 	}
 	id, spec := req.Application.Identity(), req.Application.Body()
-	r := &refusals{object: id.String()}
+	r := &denials{object: id.String()}
 	if spec.Bytecode.Image == "" {
 		r.add("shape/image", "spec.bytecode.image", "name an image", "no image is named")
 	}
@@ -89,7 +89,7 @@ func Shape(req Request) (Shaped, error) {
 
 // shapeBounds denies more attachments than an API server would take: an object
 // that was stored before the bounds existed has no others than a new one.
-func shapeBounds(r *refusals, programs []v1alpha1.Program) {
+func shapeBounds(r *denials, programs []v1alpha1.Program) {
 	all := 0
 	for i, p := range programs {
 		all += len(p.Attach)
@@ -108,7 +108,7 @@ func shapeBounds(r *refusals, programs []v1alpha1.Program) {
 const shapeRest = 64 << 10
 
 // shapeSize denies a definition that no intent has room for.
-func shapeSize(r *refusals, app v1alpha1.Application) {
+func shapeSize(r *denials, app v1alpha1.Application) {
 	spec, most := app.Body(), intent.MaxPayloadBytes-shapeRest
 	n, err := intent.Payload{
 		Application: app.Identity(), Image: spec.Bytecode.Image, NodeSelector: spec.NodeSelector,
@@ -124,7 +124,7 @@ func shapeSize(r *refusals, app v1alpha1.Application) {
 
 // shapeAttachment checks one attachment as written. Where it names no hook,
 // the object's section decides later and completeAttachment checks it then.
-func shapeAttachment(r *refusals, id v1alpha1.Identity, at string, a v1alpha1.Attachment) {
+func shapeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment) {
 	if a.Hook == "" {
 		return
 	}
@@ -139,7 +139,7 @@ func shapeAttachment(r *refusals, id v1alpha1.Identity, at string, a v1alpha1.At
 
 // completeAttachment checks an attachment whose hook and target were filled in
 // from the object.
-func completeAttachment(r *refusals, id v1alpha1.Identity, at string, a v1alpha1.Attachment) {
+func completeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment) {
 	shapeAttachment(r, id, at, a)
 	h, _ := hook.Lookup(a.Hook)
 	for _, f := range fields {
@@ -149,8 +149,8 @@ func completeAttachment(r *refusals, id v1alpha1.Identity, at string, a v1alpha1
 	}
 }
 
-// checkHook refuses hooks the agent cannot attach or the scope cannot hold.
-func checkHook(r *refusals, id v1alpha1.Identity, at string, h hook.Hook) {
+// checkHook denies hooks the agent cannot attach or the scope cannot hold.
+func checkHook(r *denials, id v1alpha1.Identity, at string, h hook.Hook) {
 	if !h.Attachable {
 		r.add("shape/hook", at+".hook", "use a hook that skep schema hooks marks attachable", "hook %s is known, but this version of Skep does not attach it", h.Name)
 	}
@@ -199,9 +199,9 @@ var fields = []field{
 	{"networkNamespace", func(a v1alpha1.Attachment) bool { return a.NetworkNamespace != "" }, hasShape(hook.NetworkNamespace), never, legalNamespace},
 }
 
-// checkFields refuses fields the hook does not take and values that are not
+// checkFields denies fields the hook does not take and values that are not
 // legal.
-func checkFields(r *refusals, at string, h hook.Hook, a v1alpha1.Attachment) {
+func checkFields(r *denials, at string, h hook.Hook, a v1alpha1.Attachment) {
 	for _, f := range fields {
 		if !f.given(a) {
 			continue

@@ -133,7 +133,7 @@ func TestValuesThatAreNoneAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := gate.Shape(gate.Request{Application: app("registry.example.com/a:v1", "p", a)})
-			var refusal *gate.Refusal
+			var refusal *gate.Denial
 			if !errors.As(err, &refusal) {
 				t.Fatalf("Shape = %v, want a refusal", err)
 			}
@@ -152,7 +152,7 @@ func TestValuesThatAreNoneAreRefused(t *testing.T) {
 func TestAllReasonsAreToldAtOnce(t *testing.T) {
 	a := app("", "", v1alpha1.Attachment{Hook: "xpd"}, v1alpha1.Attachment{Hook: "tcx/ingress", ProceedOn: []string{"Pass"}})
 	_, err := gate.Shape(gate.Request{Application: a})
-	var refusal *gate.Refusal
+	var refusal *gate.Denial
 	if !errors.As(err, &refusal) {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestMoreAttachmentsThanAnAPIServerTakesAreDenied(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := gate.Shape(gate.Request{Application: c.app})
-			var refusal *gate.Refusal
+			var refusal *gate.Denial
 			switch errors.As(err, &refusal); {
 			case c.path == "" && err != nil:
 				t.Error(err)

@@ -31,7 +31,7 @@ type Verified struct {
 }
 
 // Verify fetches the object and works out who signed it. An image nobody
-// signed passes with empty evidence; policies refuse it.
+// signed passes with empty evidence; policies deny it.
 func (e *Evaluator) Verify(ctx context.Context, r Resolved) (Verified, error) {
 	if r.image.Digest == "" {
 		return Verified{}, fmt.Errorf("verify: %w", errSkipped)
@@ -53,7 +53,7 @@ func (e *Evaluator) Verify(ctx context.Context, r Resolved) (Verified, error) {
 }
 
 // complete collects the rest where only a part was collected: what is missing
-// from a part is no reason to refuse.
+// from a part is no reason to deny.
 func (e *Evaluator) complete(ctx context.Context, i Inspected) (Inspected, error) {
 	if !i.evidence.Partial {
 		return i, nil

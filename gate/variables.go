@@ -8,13 +8,13 @@ import (
 	"github.com/skep-dev/skep/policies"
 )
 
-// incompatibleVariables refuses values that the object's variables cannot take, by the same
+// incompatibleVariables denies values that the object's variables cannot take, by the same
 // code that sets them on the node.
 func incompatibleVariables(object []byte, variables map[string]apiextensionsv1.JSON) []policies.Reason {
 	if len(variables) == 0 {
 		return nil
 	}
-	var r refusals
+	var r denials
 	read, err := objectfile.Read(object)
 	if err != nil {
 		r.add("inspect/variable", "spec.variables", "build the object anew", "the object cannot be read: %v", err)

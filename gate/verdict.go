@@ -95,7 +95,7 @@ func (e *Evaluator) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 }
 
 // needsAllEvidence reports whether a decision on a part of the evidence is none: it
-// refuses, a policy reads what the rest may add to, or nobody who signed the
+// denies, a policy reads what the rest may add to, or nobody who signed the
 // part counts any more.
 func needsAllEvidence(d policies.Decision, part signing.Evidence) bool {
 	return !d.Allowed() || d.AllEvidence || len(part.Signatures) == 0
@@ -107,7 +107,7 @@ func revokedWarnings(d policies.Decision, i Inspected) []policies.Reason {
 	if d.Allowed() {
 		return nil
 	}
-	var r refusals
+	var r denials
 	revoked := i.trust.Revoked()
 	for _, name := range i.evidence.RevokedSigners() {
 		r.add("verify/revoked", "spec.bytecode.image", "have a signer who is not revoked sign the image; a new signature of the revoked key does not count",
@@ -145,8 +145,8 @@ func decisionKey(input policies.Input, revision string) (string, error) {
 	return revision + "/" + hex.EncodeToString(sum[:]), nil
 }
 
-// refusedVerdict is a step's refusal as a verdict, with what was learned.
-func refusedVerdict(req Request, learned Verdict, refusal *Refusal) Verdict {
+// deniedVerdict is a step's denial as a verdict, with what was learned.
+func deniedVerdict(req Request, learned Verdict, refusal *Denial) Verdict {
 	learned.req = req
 	learned.decision = policies.Decision{Denied: refusal.Reasons}
 	learned.allowed, learned.missing = false, refusal.missing

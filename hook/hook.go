@@ -98,7 +98,7 @@ type Hook struct {
 	// Risk is for policies to weigh.
 	Risk Risk `json:"risk"`
 	// Attachable hooks are those the agent attaches today; asking for another
-	// is refused.
+	// is rejected.
 	Attachable bool `json:"attachable"`
 }
 

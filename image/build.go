@@ -85,7 +85,7 @@ func (b *Built) addJSON(mediaType types.MediaType, value any) (v1.Descriptor, er
 	return b.Add(mediaType, data), nil
 }
 
-// Build packs one object. It refuses what Pull would refuse: anything but a
+// Build packs one object. It rejects what Pull would reject: anything but a
 // relocatable ELF object for BPF.
 func Build(object []byte, options BuildOptions) (*Built, error) {
 	b := &Built{Blobs: map[v1.Hash][]byte{}}

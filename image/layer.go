@@ -169,7 +169,7 @@ func readEntry(archive *tar.Reader, header *tar.Header) (data []byte, isELF bool
 	return data, true, nil
 }
 
-// checkEntry refuses what no bytecode layer needs.
+// checkEntry rejects what no bytecode layer needs.
 func checkEntry(header *tar.Header, limit int64) error {
 	switch header.Typeflag {
 	case tar.TypeDir, tar.TypeXGlobalHeader:

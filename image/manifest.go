@@ -18,7 +18,7 @@ type Document struct {
 }
 
 // ParseDocument tells a manifest from an index by its own words. A document
-// that could pass for both is refused: readers would disagree about what was
+// that could pass for both is rejected: readers would disagree about what was
 // signed (CVE-2021-41190).
 func ParseDocument(digest v1.Hash, data []byte) (Document, error) {
 	if err := CheckValues(digest, data); err != nil {

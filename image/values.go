@@ -59,7 +59,7 @@ func (e *TooManyValuesError) Error() string {
 	return fmt.Sprintf("it holds %d values, more than the limit of %d", e.Count, e.Limit)
 }
 
-// CheckValues refuses a document that holds too many, before it is decoded.
+// CheckValues rejects a document that holds too many, before it is decoded.
 func CheckValues(digest v1.Hash, data []byte) error {
 	if n := Values(data); n > ValueLimit {
 		return &TooManyValuesError{Digest: digest, Count: n, Limit: ValueLimit}

@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "write testdata/format-N anew")
 
 // TestAFormatIsItsFields fails where a field comes, goes or changes its name or
-// type: agents of the format would refuse such a payload, or read it wrongly.
+// type: agents of the format would reject such a payload, or read it wrongly.
 func TestAFormatIsItsFields(t *testing.T) {
 	file := filepath.Join("testdata", fmt.Sprintf("format-%d", intent.FormatVersion))
 	lines := map[string]bool{}

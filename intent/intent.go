@@ -32,7 +32,7 @@ type Payload struct {
 	// one UID.
 	Application v1alpha1.Identity `json:"application"`
 	UID         string            `json:"uid"`
-	// Serial is max(last + 1, unix milliseconds). An older envelope is refused.
+	// Serial is max(last + 1, unix milliseconds). An older envelope is rejected.
 	Serial int64 `json:"serial"`
 	// Created is when the application was created, in unix milliseconds: in a
 	// cluster as the API server recorded it, in node mode when its first intent was

@@ -92,7 +92,7 @@ func (p *Payload) version() ([]byte, error) {
 	})
 }
 
-// checkRollout refuses what no honest sealer makes of a rollout.
+// checkRollout rejects what no honest sealer makes of a rollout.
 func (p *Payload) checkRollout() error {
 	if p.Rollout != nil && p.Rollout.Step < 1 {
 		return errors.New("a rollout without a step")

@@ -221,7 +221,7 @@ func decode(body []byte) (Opened, error) {
 	return o, nil
 }
 
-// check refuses payloads that no honest sealer makes.
+// check rejects payloads that no honest sealer makes.
 func (p *Payload) check() error {
 	switch {
 	case p.Application.Kind == "" || p.Application.Name == "":

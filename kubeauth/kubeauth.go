@@ -55,7 +55,7 @@ type Guard struct {
 	// post writes an object to the API server, and reads its answer into another.
 	post func(ctx context.Context, path string, in, out any) error
 	// allowed has for each token that is known the time.Time at which it was allowed.
-	// It and refused are apart, so that a flood of bad tokens drops no good one.
+	// It and rejected are apart, so that a flood of bad tokens drops no good one.
 	allowed, refused *cache.LRUExpireCache
 	// flights are the reviews under way, one for each token and path.
 	flights singleflight.Group
@@ -65,7 +65,7 @@ type Guard struct {
 	begins           *rate.Limiter
 }
 
-// The ways a request is refused.
+// The ways a request is rejected.
 var (
 	errUnauthenticated = errors.New("show a token of the API server's")
 	errForbidden       = errors.New("you may not get this path; bind the ClusterRole skep-metrics-reader")

@@ -73,7 +73,7 @@ func (h *Host) weighs(all []observation) bool {
 }
 
 // Confirm lets a change that unload protection holds go through and returns what was
-// held. The revision is the one the status names; another is refused, since
+// held. The revision is the one the status names; another is denied, since
 // something changed since.
 func (h *Host) Confirm(revision string) (UnloadProtection, error) {
 	h.mu.Lock()

@@ -87,7 +87,7 @@ type Application struct {
 	// Reasons and Warnings are the gate's, of the newest definition.
 	Reasons  []policies.Reason `json:"reasons"`
 	Warnings []policies.Reason `json:"warnings"`
-	// Audited are what policies in Audit mode would refuse.
+	// Audited are what policies in Audit mode would deny.
 	Audited []policies.Reason `json:"audited"`
 	// Problems are why its definition cannot be read, where it runs without one.
 	Problems []schemas.Problem `json:"problems,omitempty"`

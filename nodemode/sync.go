@@ -148,7 +148,7 @@ func (s observation) missing() bool { return s.def.app == nil && s.Runs() && !s.
 type outcome struct {
 	observation
 	action lifecycle.Action
-	why  string
+	why    string
 	// err is why the agent did not get to know of the action.
 	err error
 }

@@ -2,7 +2,7 @@
 // what of it a node lacks. Controller and agent ask it alike, so both say of a
 // node the same words.
 //
-// It is pure, and knows no version of Linux that it would refuse: a node lacks
+// It is pure, and knows no version of Linux that it would reject: a node lacks
 // what its profile, which was probed, does not list.
 package placement
 

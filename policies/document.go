@@ -16,7 +16,7 @@ const maxInputBytes = 4 << 20
 // InputSchema returns. A list or a map that is nil in Go is empty in it and
 // never null, since a rule that counts null would not fire. The namespace's name
 // is the application's where the caller gave none. Beyond 4 MiB it is an error
-// that Decide takes for a refusal.
+// that Decide takes for a denial.
 func (in Input) Document() ([]byte, error) {
 	in.Version = InputVersion
 	in.Application.Spec.Programs = list(in.Application.Spec.Programs)
@@ -51,7 +51,7 @@ func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("write policy input of %s: %d bytes, at most %d are evaluated", e.object, e.bytes, maxInputBytes)
 }
 
-// decision refuses what cannot be evaluated: another time it is as large.
+// decision denies what cannot be evaluated: another time it is as large.
 func (e *tooLargeError) decision() Decision {
 	return Decision{
 		Denied: []Reason{{

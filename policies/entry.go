@@ -21,7 +21,7 @@ const (
 	keyAttestations = "attestations"
 )
 
-// entryPoints finds deny and warn in a module and refuses what could silently
+// entryPoints finds deny and warn in a module and denies what could silently
 // say nothing: another package, an entry point that is no set, and an object
 // with a misspelt key.
 func entryPoints(module *ast.Module) ([]string, error) {
@@ -123,7 +123,7 @@ func refReadsNow(ref ast.Ref) bool {
 // were parsed, may decide by an attestation or signature beyond whether somebody
 // signed: what such a policy says of a part of the evidence need not be what it
 // says of all. It errs on the side of yes, as readsNow does, and an alias for
-// the whole input counts too. A profile may read signatures: none refuses
+// the whole input counts too. A profile may read signatures: none denies
 // because of one, which a test holds them to.
 func readsEvidence(modules map[string]*ast.Module, profile bool) bool {
 	found := false

@@ -92,7 +92,7 @@ type Image struct {
 	Mismatches []bytecode.Mismatch `json:"mismatches"`
 }
 
-// Reason is one refusal or warning.
+// Reason is one denial or warning.
 type Reason struct {
 	// Rule is policy/rule, such as baseline/signed. A policy that does not
 	// compile, fails or takes too long denies by the rule policy/error.
@@ -120,9 +120,9 @@ func Rules(reasons []Reason) []string {
 
 // Decision is what a set of policies says of one Input.
 type Decision struct {
-	// Denied lists the reasons to refuse; empty means allowed.
+	// Denied lists the reasons to deny; empty means allowed.
 	Denied []Reason `json:"denied"`
-	// Warnings do not refuse.
+	// Warnings do not deny.
 	Warnings []Reason `json:"warnings"`
 	// Audited are denials of policies in Audit mode.
 	Audited []Reason `json:"audited,omitempty"`
@@ -147,7 +147,7 @@ type Decision struct {
 	TimeDependent bool `json:"timeDependent,omitempty"`
 	// AllEvidence is true where a policy that was evaluated reads attestations,
 	// or more of the signatures than whether there are any: more evidence may
-	// make it refuse or warn, so that an answer about a part of it is none.
+	// make it deny or warn, so that an answer about a part of it is none.
 	AllEvidence bool `json:"allEvidence,omitempty"`
 	// Foregone is true where the definition alone is denied: parts of the input were
 	// unknown, and there may be more reasons.
@@ -166,7 +166,7 @@ func (d Decision) Unloads(defined bool) (unloads, byCluster bool) {
 	return d.UnloadUndefined, d.UnloadUndefinedByCluster
 }
 
-// Allowed reports whether nothing refused.
+// Allowed reports whether nothing denied.
 func (d Decision) Allowed() bool { return len(d.Denied) == 0 }
 
 // Known reports whether the policies that could be evaluated answer: they deny, or

@@ -145,7 +145,7 @@ func (s scope) coversNamespace(namespace string) bool {
 	})
 }
 
-// check refuses what the fields of a spec cannot mean, before any Rego is read.
+// check denies what the fields of a spec cannot mean, before any Rego is read.
 func (p Policy) check() error {
 	spec := p.Spec
 	switch {
@@ -169,7 +169,7 @@ func (p Policy) check() error {
 	return p.checkReplaces()
 }
 
-// checkReplaces refuses what would let somebody else than an admin of the cluster
+// checkReplaces denies what would let somebody else than an admin of the cluster
 // switch a built-in policy off, and what would do so by mistake.
 func (p Policy) checkReplaces() error {
 	if len(p.Replaces) == 0 {

@@ -140,8 +140,8 @@ func (e *Engine) fallback(ctx context.Context) (*compiled, error) {
 	return &proven.compiled, nil
 }
 
-// refusal is the verdict of a broken policy.
-func (c *compiled) refusal() verdict {
+// denial is the verdict of a broken policy.
+func (c *compiled) denial() verdict {
 	if c.unusable == "" {
 		return fails(c.id, "does not compile", "its author is to fix it; skep policy test shows where it is wrong")
 	}
@@ -346,7 +346,7 @@ func (s *Set) decide(ctx context.Context, in Input, unknown []string, covering [
 	fold := folding{decision: Decision{Denied: []Reason{}, Warnings: []Reason{}, Policies: []string{}}}
 	for _, c := range covering {
 		if c.broken {
-			fold.add(c, c.refusal())
+			fold.add(c, c.denial())
 			continue
 		}
 		fold.add(c, verdicts[0])

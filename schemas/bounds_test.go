@@ -91,7 +91,7 @@ func (b *bounds) compare(path []string, props *apiextensionsv1.JSONSchemaProps) 
 	}
 }
 
-// check has the schema accept one of the values at the bound, and refuse all of
+// check has the schema accept one of the values at the bound, and reject all of
 // those one step beyond.
 func (b *bounds) check(path []string, value func(int64) []string, bound *int64, step int64) {
 	b.t.Helper()
@@ -113,7 +113,7 @@ func (b *bounds) check(path []string, value func(int64) []string, bound *int64, 
 	}
 }
 
-// refuses reports whether the schema finds fault with a value at that path, or
+// rejects reports whether the schema finds fault with a value at that path, or
 // with what is in it.
 func (b *bounds) refuses(path []string, value string) bool {
 	b.t.Helper()

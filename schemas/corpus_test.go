@@ -20,8 +20,8 @@ var update = flag.Bool("update", false, "rewrite the golden parts of testdata")
 
 // The corpus has one definition a case. Its comment says why the case stands
 // there, and on a line of its own what a CRD made from the Go types is to say
-// of it: "crd: accepts", "crd: refuses", or "crd: none" where nothing can be sent. The golden part is "render.yaml"
-// where the schema accepts and "problems" where it refuses.
+// of it: "crd: accepts", "crd: rejects", or "crd: none" where nothing can be sent. The golden part is "render.yaml"
+// where the schema accepts and "problems" where it rejects.
 var crdLine = regexp.MustCompile(`(?m)^crd: (accepts|refuses|none)$`)
 
 func TestCorpus(t *testing.T) {

@@ -27,13 +27,13 @@ func (r *renderer) data(u unit) {
 			err = repeatedKeys(file)
 		}
 		if err != nil {
-			s.refuseUnit(err, name)
+			s.rejectUnit(err, name)
 			continue
 		}
 		s.found = nil
 		v := s.ctx.BuildFile(file)
 		if v.Err() != nil && v.Kind() == cue.BottomKind && !v.LookupPath(cue.MakePath(cue.Str("apiVersion"))).Exists() {
-			s.refuseUnit(v.Err(), name)
+			s.rejectUnit(v.Err(), name)
 			continue
 		}
 		s.walkAll(v, name)
@@ -120,7 +120,7 @@ func marker(line []byte, m string) bool {
 	return ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n"))
 }
 
-// wideIntegers refuses integers that no field and no variable takes. YAML reads one of
+// wideIntegers rejects integers that no field and no variable takes. YAML reads one of
 // more than 64 bits as a float, which CUE's reader writes as an expression.
 func wideIntegers(file *ast.File) error {
 	var found errors.Error
@@ -140,7 +140,7 @@ func wideIntegers(file *ast.File) error {
 	return found
 }
 
-// repeatedKeys refuses a mapping that has a key twice: CUE would unify the two
+// repeatedKeys rejects a mapping that has a key twice: CUE would unify the two
 // values where every other reader takes one of them.
 func repeatedKeys(file *ast.File) error {
 	var found errors.Error

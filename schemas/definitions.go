@@ -33,7 +33,7 @@ func (p Position) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }
 
-// Problem is one reason why a definition, or a whole file, is refused.
+// Problem is one reason why a definition, or a whole file, is rejected.
 type Problem struct {
 	// Source is the place in the source that is at fault.
 	Source Position `json:"source"`
@@ -144,11 +144,11 @@ func sortProblems(p []Problem) {
 	})
 }
 
-// refuseTwins takes out every identity that is defined more than once and
+// rejectTwins takes out every identity that is defined more than once and
 // reports it at each place, naming the others. A CUE package below another of
 // the same name contains its files too: what comes from the same place and is
 // the same is one definition.
-func refuseTwins(objects []Object) (good []Object, problems []Problem) {
+func rejectTwins(objects []Object) (good []Object, problems []Problem) {
 	groups := map[v1alpha1.Identity][]Object{}
 	for _, o := range objects {
 		same := func(p Object) bool {

@@ -116,7 +116,7 @@ func renderTree(ctx context.Context, o Options) (*tree, []Object, []Problem, err
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	good, twins := refuseTwins(out.objects)
+	good, twins := rejectTwins(out.objects)
 	problems := slices.Concat(out.problems, twins)
 	for _, tag := range o.Tags {
 		if key, _, _ := strings.Cut(tag, "="); !out.usedTags[tag] && !out.usedTags[key] {
@@ -144,7 +144,7 @@ func (o Options) read() (*tree, []unit, error) {
 }
 
 // Load reads every definition at o.Path. One bad definition hides no good one:
-// it becomes a problem. Two definitions of one identity are both refused. The
+// it becomes a problem. Two definitions of one identity are both rejected. The
 // error is as for Render.
 func Load(ctx context.Context, o Options) (Definitions, error) {
 	t, objects, problems, err := renderTree(ctx, o)

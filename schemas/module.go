@@ -172,22 +172,22 @@ const noNetwork = "rendering has no network"
 // no answer.
 type noRegistry struct{}
 
-// refuse is what every method says.
-func (noRegistry) refuse(what string) error {
+// reject is what every method says.
+func (noRegistry) reject(what string) error {
 	return fmt.Errorf("module %s would have to be fetched, and %s", what, noNetwork)
 }
 
 // ModFile implements modconfig.Registry.
 func (r noRegistry) ModFile(_ context.Context, v module.Version) (*modfile.File, error) {
-	return nil, r.refuse(v.String())
+	return nil, r.reject(v.String())
 }
 
 // Fetch implements modconfig.Registry.
 func (r noRegistry) Fetch(_ context.Context, v module.Version) (module.SourceLoc, error) {
-	return module.SourceLoc{}, r.refuse(v.String())
+	return module.SourceLoc{}, r.reject(v.String())
 }
 
 // ModuleVersions implements modconfig.Registry.
 func (r noRegistry) ModuleVersions(_ context.Context, p string) ([]string, error) {
-	return nil, r.refuse(p)
+	return nil, r.reject(p)
 }

@@ -98,7 +98,7 @@ func (r *renderer) cue(u unit) {
 	for _, inst := range r.instances(u, module) {
 		s := r.newScope()
 		if inst.Err != nil {
-			s.refuseUnit(inst.Err, u.Path)
+			s.rejectUnit(inst.Err, u.Path)
 			continue
 		}
 		s.walkAll(s.ctx.BuildInstance(inst), u.Path)
@@ -175,8 +175,8 @@ func (r *renderer) newScope() *scope {
 	return &scope{r: r, ctx: ctx, schema: ctx.BuildInstance(r.schema)}
 }
 
-// refuseUnit reports why nothing of a unit could be read.
-func (s *scope) refuseUnit(err error, file string) {
+// rejectUnit reports why nothing of a unit could be read.
+func (s *scope) rejectUnit(err error, file string) {
 	if s.lenient {
 		return
 	}
@@ -200,7 +200,7 @@ func (s *scope) walkAll(v cue.Value, file string) {
 		}
 	}
 	if outside != nil {
-		s.refuseUnit(outside, file)
+		s.rejectUnit(outside, file)
 	}
 }
 
@@ -220,7 +220,7 @@ func (s *scope) walk(v cue.Value) {
 	if err := v.Err(); err != nil && v.Validate() == nil {
 		// Incomplete: an undefined field, or a comprehension over what is not
 		// known. What would have stood here may be any number of definitions.
-		s.refuseUnit(err, s.r.position(v).File)
+		s.rejectUnit(err, s.r.position(v).File)
 	}
 	if fields, err := v.Fields(); err == nil {
 		for fields.Next() {

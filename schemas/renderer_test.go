@@ -170,7 +170,7 @@ func FuzzLoad(f *testing.F) {
 		}
 		for _, name := range []string{"a.yaml", "a.json"} {
 			out := renderBytes(t, name, []byte(data))
-			good, _ := refuseTwins(out.objects)
+			good, _ := rejectTwins(out.objects)
 			for _, o := range good {
 				if err := new(Definitions).add(o); err != nil {
 					t.Errorf("%s does not decode: %v", o.JSON, err)

@@ -113,7 +113,7 @@ func readStream(from io.Reader) (*tree, []unit, error) {
 	data, err := readBounded(from)
 	switch {
 	case errors.Is(err, errTooLarge):
-		t.refuse(StreamName, fmt.Sprintf("the stream is larger than %d MiB and is not read", maxFileBytes>>20), "split it")
+		t.reject(StreamName, fmt.Sprintf("the stream is larger than %d MiB and is not read", maxFileBytes>>20), "split it")
 		return t, nil, nil
 	case err != nil:
 		return nil, nil, fmt.Errorf("read the definitions on %s: %w", StreamName, err)
@@ -159,11 +159,11 @@ func (t *tree) walk(root *os.Root, dir string) error {
 		case strings.HasPrefix(e.Name(), "."), !slices.Contains(copied, path.Ext(name)), !below(t.sub, name) && path.Ext(name) != ".cue":
 			return nil
 		case text.Line(name) != name:
-			t.refuse(text.Line(name), "the file's name has control characters and is not read", "rename it")
+			t.reject(text.Line(name), "the file's name has control characters and is not read", "rename it")
 			return nil
 		case !e.Type().IsRegular():
 			if path.Ext(name) == ".cue" || isData(name) {
-				t.refuse(name, "the file is a link or a device and is not read", "put the file itself there")
+				t.reject(name, "the file is a link or a device and is not read", "put the file itself there")
 			}
 			return nil
 		}
@@ -180,10 +180,10 @@ func (t *tree) add(root *os.Root, name string) error {
 	data, err := readFile(root, name)
 	switch {
 	case errors.Is(err, errTooLarge):
-		t.refuse(name, fmt.Sprintf("the file is larger than %d MiB and is not read", maxFileBytes>>20), "split it")
+		t.reject(name, fmt.Sprintf("the file is larger than %d MiB and is not read", maxFileBytes>>20), "split it")
 		return nil
 	case err != nil:
-		t.refuse(name, "the file cannot be read: "+cause(err).Error(), "make it readable")
+		t.reject(name, "the file cannot be read: "+cause(err).Error(), "make it readable")
 		return nil
 	}
 	t.files[name] = data
@@ -198,8 +198,8 @@ func (t *tree) add(root *os.Root, name string) error {
 	return fmt.Errorf("more than %d files or %d MiB; name a smaller folder", maxTreeFiles, maxTreeBytes>>20)
 }
 
-// refuse records a file that is not copied.
-func (t *tree) refuse(name, message, fix string) {
+// reject records a file that is not copied.
+func (t *tree) reject(name, message, fix string) {
 	t.problems = append(t.problems, Problem{Source: Position{File: name}, Message: message, Fix: fix})
 }
 

@@ -279,7 +279,7 @@ func newParty(s *v1alpha1.BpfSigner) (*signer, error) {
 // repositoryShape is that of the API's field: a registry, and a repository there.
 var repositoryShape = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$`)
 
-// checkSpec refuses what a signer of either kind cannot mean.
+// checkSpec rejects what a signer of either kind cannot mean.
 func checkSpec(s v1alpha1.BpfSignerSpec) error {
 	_, err := name.NewRepository(s.Repository, name.StrictValidation)
 	if s.Repository != "" && (err != nil || !repositoryShape.MatchString(s.Repository)) {
@@ -327,7 +327,7 @@ func (p *signer) useKey(k *v1alpha1.KeySigner) error {
 	return nil
 }
 
-// parseWitnesses reads the trusted root of a key, and refuses one that could never
+// parseWitnesses reads the trusted root of a key, and rejects one that could never
 // vouch for what is asked for.
 func parseWitnesses(k *v1alpha1.KeySigner) (*root.TrustedRoot, error) {
 	material, err := parseRoot("spec.key.trustedRoot", k.TrustedRoot)
@@ -404,7 +404,7 @@ func parseRoot(field, text string) (material *root.TrustedRoot, err error) {
 	return material, nil
 }
 
-// parseTrustedRoot reads the trusted root and refuses one that could never
+// parseTrustedRoot reads the trusted root and rejects one that could never
 // vouch for anything, because what is asked for is not in it.
 func parseTrustedRoot(k *v1alpha1.KeylessSigner) (*root.TrustedRoot, error) {
 	if strings.TrimSpace(k.TrustedRoot) == "" {

@@ -351,7 +351,7 @@ const (
 	maxStatementValues = 1 << 18
 )
 
-// counted refuses JSON that holds more values than are decoded.
+// counted rejects JSON that holds more values than are decoded.
 func counted(what string, data []byte, most int) error {
 	if n := image.Values(data); n > most {
 		return fmt.Errorf("%s holds %d values, and no more than %d are read", what, n, most)
@@ -359,7 +359,7 @@ func counted(what string, data []byte, most int) error {
 	return nil
 }
 
-// readClaim reads what an artifact says and refuses what is not about the
+// readClaim reads what an artifact says and rejects what is not about the
 // digest.
 func readClaim(a *collect.Artifact, digest v1.Hash) (*claim, error) {
 	if err := counted("it", a.Content, maxValues); err != nil {
@@ -399,7 +399,7 @@ type subject struct {
 // statementPrefix begins the type of every version of a statement.
 const statementPrefix = "https://in-toto.io/Statement/"
 
-// readStatement reads an in-toto statement and refuses one about something
+// readStatement reads an in-toto statement and rejects one about something
 // else. A statement with cosign's own predicate type is a signature: its
 // annotations stand beside the subject.
 func readStatement(payloadType string, raw []byte, digest v1.Hash) (*claim, error) {

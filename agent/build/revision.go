@@ -77,7 +77,7 @@ func objectFits(o intent.Opened, facts *bytecode.Facts, profile *v1alpha1.Kernel
 }
 
 // UnfitError says what of an application's needs this node's profile lacks. It
-// is an ebpf.ErrNotSupported, as the kernel's own refusal would be, and nothing
+// is an ebpf.ErrNotSupported, as the kernel's own rejection would be, and nothing
 // is tried again: the profile stays as it is while the agent runs.
 type UnfitError struct{ Lacks string }
 

@@ -4,7 +4,7 @@
 //
 // Each member becomes a function that a small generated dispatcher calls; the
 // dispatcher reads each verdict against the member's proceedOn and counts runs.
-// Link is pure: it turns members into a program specification and refuses what
+// Link is pure: it turns members into a program specification and rejects what
 // the kernel's limits cannot hold. Load is the only part that talks to the
 // kernel. The package attaches nothing, pins nothing and decides no order: the
 // caller hands the members over sorted.
@@ -51,7 +51,7 @@ const frags = 1 << 5
 
 // Member is one place in a chain.
 type Member struct {
-	// Key names the place in counters and refusals, such as
+	// Key names the place in counters and rejections, such as
 	// "default/xdp-counter count_packets". It is unique in a chain.
 	Key string
 	// Application tells whose symbols and maps are shared: members of one
@@ -70,11 +70,11 @@ type Member struct {
 	// ProceedOn has bit v set when the next member runs after verdict v of enum
 	// xdp_action. It has no meaning for the last member.
 	ProceedOn uint32
-	// Tenant is whose member it is: a refusal names no member of another tenant.
-	// Empty is the cluster's own, whose refusals may name any.
+	// Tenant is whose member it is: a rejection names no member of another tenant.
+	// Empty is the cluster's own, whose rejections may name any.
 	Tenant string
 	// New marks a member that the running chain does not have. Where members do
-	// not fit together, the new one is refused.
+	// not fit together, the new one is rejected.
 	New bool
 }
 

@@ -74,7 +74,7 @@ func proceed(i int, mask uint32) asm.Instructions {
 		}
 	}
 	if len(insns) == 0 {
-		// The members behind are never reached. The verifier refuses code that no
+		// The members behind are never reached. The verifier rejects code that no
 		// path leads to, but drops a branch that is never taken.
 		insns = append(insns, asm.Mov.Imm(asm.R1, 0), asm.JNE.Imm(asm.R1, 0, next))
 	}

@@ -25,7 +25,7 @@ func TestVerifierWordsBecomeLimits(t *testing.T) {
 		t.Run(log, func(t *testing.T) {
 			kernel := &ebpf.VerifierError{Cause: syscall.EACCES, Log: []string{"0: R1=ctx()", log, "processed 7 insns"}}
 			err := explain(members, fmt.Errorf("program: %w", kernel))
-			var refusal *Refusal
+			var refusal *Rejection
 			if !errors.As(err, &refusal) {
 				t.Fatalf("got error %v, want a refusal", err)
 			}
@@ -41,7 +41,7 @@ func TestVerifierWordsBecomeLimits(t *testing.T) {
 
 func TestAnErrorThatIsNotTheVerifiersBlamesNobody(t *testing.T) {
 	err := explain([]Member{{Key: "new", New: true}}, syscall.ENOMEM)
-	var refusal *Refusal
+	var refusal *Rejection
 	if errors.As(err, &refusal) || !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("got %v, want the kernel's error and no refusal", err)
 	}

@@ -39,7 +39,7 @@ func callGraph(insns asm.Instructions, starts map[string]bool) graph {
 
 // depth is the number of functions along the deepest path from one, that one
 // included. A function that reaches itself counts as too deep for any limit:
-// the verifier refuses it.
+// the verifier rejects it.
 func (g graph) depth(from string) int {
 	return g.walk(from, map[string]int{})
 }

@@ -295,7 +295,7 @@ func TestCountersGoOnAcrossLinks(t *testing.T) {
 }
 
 func TestKernelSeesOneLicenceForAllMembers(t *testing.T) {
-	// The reason for checking licences from facts: this member is refused alone
+	// The reason for checking licences from facts: this member is rejected alone
 	// and would load in a chain that says GPL.
 	needKernel(t)
 	hidden := member(t, "hidden", "xdp_proprietary_gpl")

@@ -24,12 +24,12 @@ const (
 	LimitVerifier     Limit = "verifier"
 )
 
-// Refusal says which member does not fit into a chain, and why. The rest of
+// Rejection says which member does not fit into a chain, and why. The rest of
 // the chain is not at fault and goes on without it.
-type Refusal struct {
-	// Member is the key of the member that is refused.
+type Rejection struct {
+	// Member is the key of the member that is rejected.
 	Member string
-	// Limit is the rule that refused it.
+	// Limit is the rule that rejected it.
 	Limit Limit
 	// Reason says in figures what is too much.
 	Reason string
@@ -40,7 +40,7 @@ type Refusal struct {
 }
 
 // Error implements error.
-func (r *Refusal) Error() string {
+func (r *Rejection) Error() string {
 	msg := fmt.Sprintf("link %q into chain: %s: %s; %s", r.Member, r.Limit, r.Reason, r.Fix)
 	if r.Err != nil {
 		msg += ": " + r.Err.Error()
@@ -49,12 +49,12 @@ func (r *Refusal) Error() string {
 }
 
 // Unwrap returns the kernel's error.
-func (r *Refusal) Unwrap() error { return r.Err }
+func (r *Rejection) Unwrap() error { return r.Err }
 
 // Queued reports whether the member would fit if fewer others were in the chain, or
-// none: what they hold leaves it no room. Else the kernel refuses it for another
+// none: what they hold leaves it no room. Else the kernel rejects it for another
 // reason.
-func (r *Refusal) Queued() bool { return r.Limit != LimitType && r.Limit != LimitVerifier }
+func (r *Rejection) Queued() bool { return r.Limit != LimitType && r.Limit != LimitVerifier }
 
 // Usage is what a chain takes of the limits its members share.
 type Usage struct {
@@ -98,7 +98,7 @@ type Room struct {
 	Verified int `json:"verified"`
 }
 
-// newcomer is the member to refuse when members do not fit together: the last
+// newcomer is the member to reject when members do not fit together: the last
 // new one, or the last where none is marked.
 func newcomer(members []Member) Member {
 	for i := len(members) - 1; i >= 0; i-- {
@@ -127,24 +127,24 @@ func license(members []Member) (string, error) {
 	if len(needy) == 0 {
 		return "Proprietary", nil
 	}
-	return "", refuseLicense(members, closed, needy)
+	return "", rejectLicense(members, closed, needy)
 }
 
-func refuseLicense(members, closed, needy []Member) error {
+func rejectLicense(members, closed, needy []Member) error {
 	for _, m := range needy {
 		if !m.Facts.GPLCompatible {
-			return &Refusal{Member: m.Key, Limit: LimitLicense,
+			return &Rejection{Member: m.Key, Limit: LimitLicense,
 				Reason: fmt.Sprintf("its licence %q is not GPL compatible, and it calls %s, which the kernel gives only to such programs", m.Facts.License, strings.Join(m.Facts.GPLOnly, ", ")),
 				Fix:    "declare a GPL compatible licence in the object, or do without the call"}
 		}
 	}
 	latest := newcomer(members)
 	if latest.Facts.GPLCompatible {
-		return &Refusal{Member: latest.Key, Limit: LimitLicense,
+		return &Rejection{Member: latest.Key, Limit: LimitLicense,
 			Reason: fmt.Sprintf("%s calls %s, which needs every member of the chain to be GPL compatible, and %s has licence %q", quoteKey(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", "), nameOf(latest, closed[0]), closed[0].Facts.License),
 			Fix:    "do without the call, or attach to another interface"}
 	}
-	return &Refusal{Member: latest.Key, Limit: LimitLicense,
+	return &Rejection{Member: latest.Key, Limit: LimitLicense,
 		Reason: fmt.Sprintf("its licence %q is not GPL compatible, and %s of the same chain calls %s, which needs every member to be", latest.Facts.License, nameOf(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", ")),
 		Fix:    "declare a GPL compatible licence in the object, or attach to another interface"}
 }
@@ -156,7 +156,7 @@ func quoteKey(subject, m Member) string {
 	return nameOf(subject, m)
 }
 
-// nameOf names a member in the refusal of another. Who else has programs on an
+// nameOf names a member in the rejection of another. Who else has programs on an
 // interface is no tenant's business.
 func nameOf(subject, m Member) string {
 	if subject.Tenant != "" && subject.Tenant != m.Tenant {
@@ -165,7 +165,7 @@ func nameOf(subject, m Member) string {
 	return fmt.Sprintf("%q", m.Key)
 }
 
-// checkFrags refuses a mixture the kernel would not load: a prog array takes
+// checkFrags rejects a mixture the kernel would not load: a prog array takes
 // programs and callers of one kind only, and the chain is not frags-aware
 // unless every member is.
 func checkFrags(members []Member) error {
@@ -186,7 +186,7 @@ func checkFrags(members []Member) error {
 		return nil
 	}
 	latest := newcomer(members)
-	return &Refusal{Member: latest.Key, Limit: LimitFrags,
+	return &Rejection{Member: latest.Key, Limit: LimitFrags,
 		Reason: fmt.Sprintf("%s takes packets of several buffers and makes tail calls, so all members must take such packets, and %s does not", nameOf(latest, *tail), nameOf(latest, *unaware)),
 		Fix:    `put all programs into section "xdp.frags", or none`}
 }
@@ -206,7 +206,7 @@ func usesProgArray(m *Member) bool {
 // mapsUsed counts the members' maps and the counters.
 func (l *linker) mapsUsed(kconfigs int) int { return 1 + len(l.refs) + kconfigs }
 
-// usage counts what the members take and refuses what is too much.
+// usage counts what the members take and rejects what is too much.
 func (l *linker) usage(members []Member, insns asm.Instructions, kconfigs int) (Usage, error) {
 	u := Usage{
 		Members:      len(members),
@@ -218,7 +218,7 @@ func (l *linker) usage(members []Member, insns asm.Instructions, kconfigs int) (
 	for i, entry := range l.calls {
 		u.Frames = max(u.Frames, 1+graph.depth(entry))
 		if u.Frames > MaxFrames {
-			return u, &Refusal{Member: members[i].Key, Limit: LimitFrames,
+			return u, &Rejection{Member: members[i].Key, Limit: LimitFrames,
 				Reason: fmt.Sprintf("with the dispatcher its calls nest %d deep, and the kernel takes %d", u.Frames, MaxFrames),
 				Fix:    inline}
 		}
@@ -229,7 +229,7 @@ func (l *linker) usage(members []Member, insns asm.Instructions, kconfigs int) (
 // inline is the fix for too many functions and too deep calls.
 const inline = "let the compiler inline functions (static __always_inline)"
 
-// check refuses the newcomer where the members together take too much.
+// check rejects the newcomer where the members together take too much.
 func (u Usage) check(latest string) error {
 	for _, c := range []struct {
 		limit     Limit
@@ -242,7 +242,7 @@ func (u Usage) check(latest string) error {
 		{LimitInstructions, u.Instructions, MaxInstructions, "instructions", "make the program shorter, or attach to another interface"},
 	} {
 		if c.has > c.most {
-			return &Refusal{Member: latest, Limit: c.limit,
+			return &Rejection{Member: latest, Limit: c.limit,
 				Reason: fmt.Sprintf("with it the chain has %d %s, and the kernel takes %d", c.has, c.what, c.most),
 				Fix:    c.fix}
 		}

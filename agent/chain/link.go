@@ -55,7 +55,7 @@ type MapRef struct {
 }
 
 // Link joins the members, in the given order, into one program. The error is a
-// *Refusal where the members do not fit into a chain, and names the one that
+// *Rejection where the members do not fit into a chain, and names the one that
 // does not.
 func Link(members []Member, opts Options) (*Linked, error) {
 	if err := check(members); err != nil {
@@ -105,7 +105,7 @@ func Link(members []Member, opts Options) (*Linked, error) {
 	}, nil
 }
 
-// check refuses members that no chain can hold.
+// check rejects members that no chain can hold.
 func check(members []Member) error {
 	if len(members) == 0 {
 		return errors.New("link chain: it has no members")
@@ -138,19 +138,19 @@ func checkProgram(m Member) error {
 	spec := m.Object.Programs[m.Program]
 	switch {
 	case spec.Type != ebpf.XDP:
-		return &Refusal{Member: m.Key, Limit: LimitType,
+		return &Rejection{Member: m.Key, Limit: LimitType,
 			Reason: fmt.Sprintf("program %s is of type %s, and an XDP chain holds XDP programs", m.Program, spec.Type),
 			Fix:    `put it into section "xdp"`}
 	case spec.AttachType != ebpf.AttachXDP && spec.AttachType != ebpf.AttachNone:
-		return &Refusal{Member: m.Key, Limit: LimitType,
+		return &Rejection{Member: m.Key, Limit: LimitType,
 			Reason: fmt.Sprintf("program %s is made for %s, not for an interface", m.Program, spec.AttachType),
 			Fix:    `put it into section "xdp" or "xdp.frags"`}
 	case spec.Flags&^frags != 0:
-		return &Refusal{Member: m.Key, Limit: LimitType,
+		return &Rejection{Member: m.Key, Limit: LimitType,
 			Reason: fmt.Sprintf("program %s asks for load flags %#x, which would bind every member of the chain", m.Program, spec.Flags&^frags),
 			Fix:    "load it without them"}
 	case throws(spec.Instructions):
-		return &Refusal{Member: m.Key, Limit: LimitType,
+		return &Rejection{Member: m.Key, Limit: LimitType,
 			Reason: fmt.Sprintf("program %s calls bpf_throw, and an exception leaves the whole chain, not the member", m.Program),
 			Fix:    "return a verdict in place of throwing"}
 	case len(spec.Instructions) == 0:

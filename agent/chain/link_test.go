@@ -28,14 +28,14 @@ func of(application string) edit {
 // both are two members in one slice with others.
 func both(groups ...[]chain.Member) []chain.Member { return slices.Concat(groups...) }
 
-// refused are members that do not fit, and what is said about it.
+// rejected are members that do not fit, and what is said about it.
 type refused struct {
 	members []chain.Member
 	edit    edit
-	want    chain.Refusal
+	want    chain.Rejection
 }
 
-// check links the members and compares the refusal with what is wanted, in
+// check links the members and compares the rejection with what is wanted, in
 // fields and in words. The edit, which may take long, changes the last member.
 func (r refused) check(t *testing.T) {
 	t.Helper()
@@ -57,9 +57,9 @@ func (r refused) check(t *testing.T) {
 	}
 }
 
-func asRefusal(t *testing.T, err error) *chain.Refusal {
+func asRefusal(t *testing.T, err error) *chain.Rejection {
 	t.Helper()
-	var refusal *chain.Refusal
+	var refusal *chain.Rejection
 	if !errors.As(err, &refusal) {
 		t.Fatalf("got error %v, want a refusal", err)
 	}
@@ -76,7 +76,7 @@ func TestLinkRefusesWhatNoChainHolds(t *testing.T) {
 	for name, tc := range map[string]refused{
 		"a program of another type": {
 			members: both(verdict(t, "a"), verdict(t, "b", func(_ testing.TB, m *chain.Member) { m.Object.Programs["xdp_verdict"].Type = ebpf.SchedCLS })),
-			want: chain.Refusal{Member: "b", Limit: chain.LimitType,
+			want: chain.Rejection{Member: "b", Limit: chain.LimitType,
 				Reason: "program xdp_verdict is of type SchedCLS, and an XDP chain holds XDP programs",
 				Fix:    `put it into section "xdp"`},
 		},
@@ -84,7 +84,7 @@ func TestLinkRefusesWhatNoChainHolds(t *testing.T) {
 			members: verdict(t, "a", func(_ testing.TB, m *chain.Member) {
 				m.Object.Programs["xdp_verdict"].AttachType = ebpf.AttachXDPCPUMap
 			}),
-			want: chain.Refusal{Member: "a", Limit: chain.LimitType,
+			want: chain.Rejection{Member: "a", Limit: chain.LimitType,
 				Reason: "program xdp_verdict is made for XDPCPUMap, not for an interface",
 				Fix:    `put it into section "xdp" or "xdp.frags"`},
 		},
@@ -93,13 +93,13 @@ func TestLinkRefusesWhatNoChainHolds(t *testing.T) {
 				asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoKfuncCall, Constant: -1}.WithReference("bpf_throw"),
 				asm.Return(),
 			}, nil)),
-			want: chain.Refusal{Member: "b", Limit: chain.LimitType,
+			want: chain.Rejection{Member: "b", Limit: chain.LimitType,
 				Reason: "program prog calls bpf_throw, and an exception leaves the whole chain, not the member",
 				Fix:    "return a verdict in place of throwing"},
 		},
 		"a program that asks for flags of its own": {
 			members: verdict(t, "a", func(_ testing.TB, m *chain.Member) { m.Object.Programs["xdp_verdict"].Flags = fragsFlag | 1<<6 }),
-			want: chain.Refusal{Member: "a", Limit: chain.LimitType,
+			want: chain.Rejection{Member: "a", Limit: chain.LimitType,
 				Reason: "program xdp_verdict asks for load flags 0x40, which would bind every member of the chain",
 				Fix:    "load it without them"},
 		},
@@ -112,25 +112,25 @@ func TestLinkRefusesLicencesThatDoNotGoTogether(t *testing.T) {
 	for name, tc := range map[string]refused{
 		"a closed program that needs the GPL for itself": {
 			members: both(verdict(t, "a"), verdict(t, "b", closed, needing("bpf_trace_printk")), verdict(t, "c", newcomer)),
-			want: chain.Refusal{Member: "b", Limit: chain.LimitLicense,
+			want: chain.Rejection{Member: "b", Limit: chain.LimitLicense,
 				Reason: `its licence "Proprietary" is not GPL compatible, and it calls bpf_trace_printk, which the kernel gives only to such programs`,
 				Fix:    "declare a GPL compatible licence in the object, or do without the call"},
 		},
 		"a new closed program beside one that needs the GPL": {
 			members: both(verdict(t, "a", closed, newcomer), verdict(t, "b", needing("bpf_trace_printk", "bpf_ktime_get_ns"))),
-			want: chain.Refusal{Member: "a", Limit: chain.LimitLicense,
+			want: chain.Rejection{Member: "a", Limit: chain.LimitLicense,
 				Reason: `its licence "Proprietary" is not GPL compatible, and "b" of the same chain calls bpf_trace_printk, bpf_ktime_get_ns, which needs every member to be`,
 				Fix:    "declare a GPL compatible licence in the object, or attach to another interface"},
 		},
 		"a new program that needs the GPL beside a closed one": {
 			members: both(verdict(t, "a", needing("bpf_trace_printk"), newcomer), verdict(t, "b", closed)),
-			want: chain.Refusal{Member: "a", Limit: chain.LimitLicense,
+			want: chain.Rejection{Member: "a", Limit: chain.LimitLicense,
 				Reason: `it calls bpf_trace_printk, which needs every member of the chain to be GPL compatible, and "b" has licence "Proprietary"`,
 				Fix:    "do without the call, or attach to another interface"},
 		},
 		"tail calls of a frags-aware program beside an unaware one": {
 			members: both([]chain.Member{member(t, "a", "xdp_tailcall", inFrags)}, verdict(t, "b", newcomer)),
-			want: chain.Refusal{Member: "b", Limit: chain.LimitFrags,
+			want: chain.Rejection{Member: "b", Limit: chain.LimitFrags,
 				Reason: `"a" takes packets of several buffers and makes tail calls, so all members must take such packets, and "b" does not`,
 				Fix:    `put all programs into section "xdp.frags", or none`},
 		},
@@ -143,32 +143,32 @@ func TestLinkRefusesWhatPassesALimit(t *testing.T) {
 	for name, tc := range map[string]refused{
 		"the thirteenth program of five maps": {
 			members: several(t, 13, "xdp_maps"),
-			want: chain.Refusal{Member: "default/app-12 xdp_maps", Limit: chain.LimitMaps,
+			want: chain.Rejection{Member: "default/app-12 xdp_maps", Limit: chain.LimitMaps,
 				Reason: "with it the chain has 66 maps, data sections and the chain's counters included, and the kernel takes 64",
 				Fix:    "use fewer maps or data sections, or attach to another interface"},
 		},
 		"the new one of thirteen, wherever it stands": {
 			members: both(verdict(t, "new", newcomer), several(t, 13, "xdp_maps")),
-			want: chain.Refusal{Member: "new", Limit: chain.LimitMaps,
+			want: chain.Rejection{Member: "new", Limit: chain.LimitMaps,
 				Reason: "with it the chain has 68 maps, data sections and the chain's counters included, and the kernel takes 64",
 				Fix:    "use fewer maps or data sections, or attach to another interface"},
 		},
 		"the sixteenth program of sixteen functions": {
 			members: several(t, 16, "functions"),
-			want: chain.Refusal{Member: "default/app-15 functions", Limit: chain.LimitSubprograms,
+			want: chain.Rejection{Member: "default/app-15 functions", Limit: chain.LimitSubprograms,
 				Reason: "with it the chain has 257 functions, the dispatcher included, and the kernel takes 256",
 				Fix:    "let the compiler inline functions (static __always_inline), or attach to another interface"},
 		},
 		"a program whose calls nest eight deep, not the new one": {
 			members: both([]chain.Member{member(t, "a", "deep")}, verdict(t, "b", newcomer)),
-			want: chain.Refusal{Member: "a", Limit: chain.LimitFrames,
+			want: chain.Rejection{Member: "a", Limit: chain.LimitFrames,
 				Reason: "with the dispatcher its calls nest 9 deep, and the kernel takes 8",
 				Fix:    "let the compiler inline functions (static __always_inline)"},
 		},
 		"a million instructions": {
 			members: both(verdict(t, "a"), verdict(t, "b")),
 			edit:    long(1_000_000),
-			want: chain.Refusal{Member: "b", Limit: chain.LimitInstructions,
+			want: chain.Rejection{Member: "b", Limit: chain.LimitInstructions,
 				Reason: "with it the chain has 1000052 instructions, and the kernel takes 1000000",
 				Fix:    "make the program shorter, or attach to another interface"},
 		},
@@ -214,7 +214,7 @@ func TestLinkReportsMistakesOfItsCaller(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got error %v, want one with %q", err, tc.want)
 			}
-			var refusal *chain.Refusal
+			var refusal *chain.Rejection
 			if errors.As(err, &refusal) {
 				t.Errorf("got refusal %v; a mistake of the caller is nobody's fault in the chain", refusal)
 			}

@@ -27,7 +27,7 @@ func (l *Loaded) Close() error {
 // Load puts a linked chain into the kernel. It asks open for each map the
 // members use, which the caller keeps and closes.
 //
-// A rejection by the verifier is a *Refusal of the newcomer, with the kernel's
+// A rejection by the verifier is a *Rejection of the newcomer, with the kernel's
 // words about it: every member is expected to have been loaded alone before.
 // The level and size of the log in opts hold for rejections this package has no
 // words for; a shared limit is told in a line.
@@ -88,7 +88,7 @@ func (l *Linked) program(spec *ebpf.ProgramSpec, opts ebpf.ProgramOptions) (*ebp
 		return program, nil
 	}
 	err = explain(l.members, err)
-	var refusal *Refusal
+	var refusal *Rejection
 	if !errors.As(err, &refusal) || refusal.Limit != LimitVerifier {
 		return nil, err
 	}
@@ -189,14 +189,14 @@ func joint() []struct {
 	}
 }
 
-// explain turns the kernel's rejection of a chain into a refusal of the
+// explain turns the kernel's rejection of a chain into a rejection of the
 // newcomer. An error that is not about the program stays what it is.
 func explain(members []Member, err error) error {
 	var verifier *ebpf.VerifierError
 	if !errors.As(err, &verifier) {
 		return fmt.Errorf("load chain: %w", err)
 	}
-	refusal := &Refusal{Member: newcomer(members).Key, Limit: LimitVerifier,
+	refusal := &Rejection{Member: newcomer(members).Key, Limit: LimitVerifier,
 		Reason: "the kernel rejects the chain with it",
 		Fix:    "attach it to another interface, or see the verifier's log",
 		Err:    err}

@@ -76,7 +76,7 @@ func TestProgramsOfOneObjectShareItsMaps(t *testing.T) {
 	}
 }
 
-// TestARefusalNamesNoOtherTenant refuses one tenant's member for another's.
+// TestARefusalNamesNoOtherTenant rejects one tenant's member for another's.
 func TestARefusalNamesNoOtherTenant(t *testing.T) {
 	for sentence, c := range map[string]struct {
 		mine, other string

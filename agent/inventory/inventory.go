@@ -181,7 +181,7 @@ func List(ctx context.Context, opts Options) (Inventory, error) {
 	return inv, nil
 }
 
-// explain says what a refusal by the kernel asks for.
+// explain says what a rejection by the kernel asks for.
 func explain(what string, err error) error {
 	if errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("list BPF %s: %w: looking objects up by id needs CAP_SYS_ADMIN; run as root or grant it", what, err)

@@ -125,7 +125,7 @@ func (r *Revision) all() map[string]*ebpf.Program {
 	return all
 }
 
-// LoadError is the kernel's refusal of a program or map.
+// LoadError is the kernel's rejection of a program or map.
 type LoadError struct {
 	// Application, as its identity is written.
 	Application string
@@ -140,8 +140,8 @@ func (e *LoadError) Error() string { return fmt.Sprintf("load %s: %v", e.Applica
 // Unwrap returns the library's error.
 func (e *LoadError) Unwrap() error { return e.err }
 
-// refused says what the kernel refused, and for want of which right.
-func (p *Prepared) refused(err error) *LoadError {
+// rejection says what the kernel rejected, and for want of which right.
+func (p *Prepared) rejection(err error) *LoadError {
 	var types []ebpf.ProgramType
 	for _, ps := range p.Spec.Programs {
 		types = append(types, ps.Type)
@@ -167,7 +167,7 @@ func Load(p *Prepared, old *Revision, cache *btf.Cache) (*Revision, []MapReport,
 	replacements, reports := p.carry(old, hasher)
 	coll, err := ebpf.NewCollectionWithOptions(loadable(p.Spec, replacements), ebpf.CollectionOptions{MapReplacements: replacements, Cache: cache})
 	if err != nil {
-		return nil, nil, p.refused(err)
+		return nil, nil, p.rejection(err)
 	}
 	r := &Revision{UID: p.UID, Name: p.Revision, Programs: coll.Programs, Maps: coll.Maps, layouts: map[string]string{}}
 	for name, ms := range p.Spec.Maps {
@@ -396,7 +396,7 @@ func LoadCopy(p *Prepared, r *Revision, instance string, cache *btf.Cache) (*ebp
 	spec.Maps = loadable(p.Spec, r.Maps).Maps
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: r.Maps, Cache: cache})
 	if err != nil {
-		return nil, p.refused(err)
+		return nil, p.rejection(err)
 	}
 	program := coll.DetachProgram(instance)
 	coll.Close()

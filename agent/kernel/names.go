@@ -9,7 +9,7 @@ import (
 // maxName keeps a name with its prefix and suffix below NAME_MAX, which is 255.
 const maxName = 240
 
-// escape makes any string a name that a BPF file system takes: it refuses dots
+// escape makes any string a name that a BPF file system takes: it rejects dots
 // and slashes (kernel/bpf/inode.c, bpf_lookup). Letters, digits, _ and - stay;
 // any other byte becomes %xx.
 func escape(name string) string {
@@ -25,7 +25,7 @@ func escape(name string) string {
 	return b.String()
 }
 
-// CheckName refuses a name that is too long for a pin.
+// CheckName rejects a name that is too long for a pin.
 func CheckName(what, name string) error {
 	if len(escape(name)) > maxName {
 		return fmt.Errorf("%s %.40s… is too long for a pin: it takes %d bytes, and %d fit; shorten it", what, name, len(escape(name)), maxName)

@@ -44,7 +44,7 @@ func CloseToOthers(dir string) error {
 }
 
 // closeToOthers takes all rights of group and others from a directory of the
-// process's own user, and refuses that of another.
+// process's own user, and rejects that of another.
 func closeToOthers(f *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -64,7 +64,7 @@ func closeToOthers(f *os.File) error {
 	return nil
 }
 
-// checkParent refuses a directory in which others could put another in the place
+// checkParent rejects a directory in which others could put another in the place
 // of an entry: one that belongs to neither root nor the process's own user, or that
 // others may write to without the sticky bit.
 func checkParent(dir string) error {

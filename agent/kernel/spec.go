@@ -34,7 +34,7 @@ type Prepared struct {
 
 // Prepare reads the object and applies the intent to it: programs, attach
 // targets, map sizes and variables. It asks the kernel nothing but, for objects
-// that read it, how it was configured; what is wrong is refused with the names
+// that read it, how it was configured; what is wrong is rejected with the names
 // the definition uses.
 func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
 	p := o.Payload()
@@ -69,7 +69,7 @@ func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
 	return prepared, prepared.checkNames()
 }
 
-// checkNames refuses what cannot be pinned.
+// checkNames rejects what cannot be pinned.
 func (p *Prepared) checkNames() error {
 	var errs []error
 	for name := range p.Spec.Programs {
@@ -123,7 +123,7 @@ func overrideMaps(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map) error
 }
 
 // ownMaps takes pinning by name away, since pins go where the store says, and
-// refuses maps the agent cannot look after.
+// rejects maps the agent cannot look after.
 func ownMaps(spec *ebpf.CollectionSpec) error {
 	for name, ms := range spec.Maps {
 		ms.Pinning = ebpf.PinNone

@@ -99,7 +99,7 @@ func (s *intents) awaitAgain(ctx context.Context) {
 	}
 }
 
-// rekey notes that other keys count now, by which what was refused may hold.
+// rekey notes that other keys count now, by which what was rejected may hold.
 func (s *intents) rekey() {
 	s.mu.Lock()
 	s.keys++
@@ -108,7 +108,7 @@ func (s *intents) rekey() {
 }
 
 // forget drops what is known of envelopes that fared so, and of those that were
-// refused by keys before, and reports whether there were any.
+// rejected by keys before, and reports whether there were any.
 func (s *intents) forget(fare string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +195,7 @@ func (s *intents) together(take func()) {
 // Resync implements cache.ReflectorStore.
 func (s *intents) Resync() error { return nil }
 
-// take hands an envelope over that was not seen before. What is refused or cannot
+// take hands an envelope over that was not seen before. What is rejected or cannot
 // be kept is told once.
 func (s *intents) take(i *v1alpha1.BpfIntent) {
 	s.mu.Lock()

@@ -255,7 +255,7 @@ func (w *world) road() *road {
 	return r
 }
 
-// close refuses connections, and breaks those that there are.
+// close rejects connections, and breaks those that there are.
 func (r *road) close() {
 	_ = r.listener.Close()
 	r.mu.Lock()

@@ -63,7 +63,7 @@ func kinds[K kind](first, last K, probe func(K) error) []string {
 }
 
 // programTypes are those that the kernel has, as the hooks of the profile show
-// and else by trying: a program of a type that is refused at one hook may be
+// and else by trying: a program of a type that is rejected at one hook may be
 // taken at another.
 func programTypes(probe func(ebpf.ProgramType) error, p v1alpha1.KernelProfile) []string {
 	shown := map[ebpf.ProgramType]bool{}

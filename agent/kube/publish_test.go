@@ -28,7 +28,7 @@ import (
 type stub struct {
 	mu       sync.Mutex
 	accepted []intent.Envelope
-	// refuse is what Accept says of all but the first envelope.
+	// reject is what Accept says of all but the first envelope.
 	refuse error
 	// hold keeps Run from its first turn until it is closed, where it is there.
 	hold   chan struct{}
@@ -316,7 +316,7 @@ func TestForeignProgramsAreToldWhereTheyCanBeListed(t *testing.T) {
 }
 
 // TestAReportHasRoomBesideWhatOthersAdded: labels and annotations count against the
-// bound of a BpfNode, which the API server refuses beyond it.
+// bound of a BpfNode, which the API server rejects beyond it.
 func TestAReportHasRoomBesideWhatOthersAdded(t *testing.T) {
 	needKernel(t)
 	w, s := newWorld(t, plane), newStub()

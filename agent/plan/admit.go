@@ -120,8 +120,8 @@ func (e *OverLimitError) Error() string {
 }
 
 // Admit grants the limits of a place to claims in the order of Precedes. A claim
-// that does not fit is refused alone, and takes nothing from those after it. It
-// returns the errors of the refused claims by UID. What runs is never refused.
+// that does not fit is rejected alone, and takes nothing from those after it. It
+// returns the errors of the rejected claims by UID. What runs is never rejected.
 func Admit(place Place, claims []Claim, limits Limits) map[string]error {
 	claims = slices.Clone(claims)
 	slices.SortStableFunc(claims, Claim.Precedes)

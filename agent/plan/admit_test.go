@@ -49,7 +49,7 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 	for sentence, c := range map[string]struct {
 		claims []plan.Claim
 		limits plan.Limits
-		// refused are parts of the errors, by UID.
+		// rejected are parts of the errors, by UID.
 		refused map[string]string
 	}{
 		"one program alone has all maps, since nothing dispatches it": {

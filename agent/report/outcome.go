@@ -17,7 +17,7 @@ type Outcome struct {
 	// Links are attachments without a link, and Errs what went wrong.
 	Links []Unmade
 	Errs  []error
-	// Refused: this node cannot have the newest intent. Tried: something was tried in
+	// Rejected: this node cannot have the newest intent. Tried: something was tried in
 	// this reconcile, and failed.
 	Refused, Tried bool
 	// Pending: the newest intent's object or load is on its way. Loading: it is

@@ -58,7 +58,7 @@ type ApplicationStatus struct {
 	// Unsupported tells that the kernel lacks what the newest intent needs, as
 	// Error says.
 	Unsupported bool `json:"unsupported,omitempty"`
-	// VerifierLog is all the verifier said at the last refusal.
+	// VerifierLog is all the verifier said at the last rejection.
 	VerifierLog string `json:"verifierLog,omitempty"`
 	// UnmanagedFiles are the paths among its pins that are not Skep's or cannot be read,
 	// each with why. They are left alone.
@@ -85,7 +85,7 @@ const (
 	Attached LinkState = "Attached"
 	// Waiting has no target yet.
 	Waiting LinkState = "Waiting"
-	// Failed was refused; Error says why.
+	// Failed was rejected; Error says why.
 	Failed LinkState = "Failed"
 	// DriftConflict was taken away so often that it is put back ever more slowly.
 	DriftConflict LinkState = "DriftConflict"
@@ -108,7 +108,7 @@ type Application struct {
 	version.Known
 	// Maps are what became of the maps at the last change of revision.
 	Maps []kernel.MapReport
-	// VerifierLog is what the verifier said at the last refusal.
+	// VerifierLog is what the verifier said at the last rejection.
 	VerifierLog string
 	// Conflict says that another intent was sent under the newest one's serial.
 	Conflict error

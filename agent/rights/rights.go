@@ -1,4 +1,4 @@
-// Package rights says which capability is missing where the kernel refuses a
+// Package rights says which capability is missing where the kernel rejects a
 // program, a map or an attachment without a word of its own.
 //
 // It reads what this process may do and asks for nothing more.
@@ -65,13 +65,13 @@ func ToLoad(types ...ebpf.ProgramType) []Capability {
 	return slices.Compact(need)
 }
 
-// Error is a refusal for want of a right. Its text is the kernel's without what
+// Error is a rejection for want of a right. Its text is the kernel's without what
 // the library guesses, and says what is missing.
 type Error struct {
 	// Missing are the capabilities that this process lacks; none where it has
-	// all and is refused still.
+	// all and is rejected still.
 	Missing []Capability
-	// Why says what else refuses, where no capability is missing.
+	// Why says what else rejects, where no capability is missing.
 	Why string
 	err error
 }
@@ -108,7 +108,7 @@ func Check(need []Capability) error {
 	return nil
 }
 
-// ExplainLoad says what is missing where loading was refused for want of a
+// ExplainLoad says what is missing where loading was rejected for want of a
 // right. Any other error it returns as it is.
 func ExplainLoad(err error, need []Capability) error {
 	if !errors.Is(err, unix.EPERM) || saidByVerifier(err) {
@@ -118,8 +118,8 @@ func ExplainLoad(err error, need []Capability) error {
 	return &Error{Missing: now.lacks(need), Why: now.otherwise(), err: err}
 }
 
-// ExplainAttach does so where attaching was refused. A cgroup or a device may
-// refuse a program of a process that has every right, so where none is missing
+// ExplainAttach does so where attaching was rejected. A cgroup or a device may
+// reject a program of a process that has every right, so where none is missing
 // the error stays as it is.
 func ExplainAttach(err error, need []Capability) error {
 	if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) || saidByVerifier(err) {
@@ -184,7 +184,7 @@ func (p process) lacks(need []Capability) []Capability {
 	return slices.Compact(missing)
 }
 
-// otherwise says what refuses a process that has the capabilities.
+// otherwise says what rejects a process that has the capabilities.
 func (p process) otherwise() string {
 	switch {
 	case p.nested:

@@ -2,7 +2,7 @@
 // inspector, the gate and the agent. Two readers that take one file for two
 // different programs would make a check of the first worthless.
 //
-// It is pure, bounds nothing and checks nothing: bytecode.Inspect refuses
+// It is pure, bounds nothing and checks nothing: bytecode.Inspect rejects
 // hostile files before it parses them.
 package objectfile
 
@@ -60,7 +60,7 @@ func Kconfig(spec *ebpf.CollectionSpec) *btf.Datasec {
 const maxKconfig = 1 << 20
 
 // settle gives the __kconfig variables their plain types and true sizes, and
-// refuses those that lie outside of their section. The loader writes where the
+// rejects those that lie outside of their section. The loader writes where the
 // type information says, and has no bounds of its own: sizes that lie, or that
 // add up to more than 32 bits, would end the process that loads the object.
 func settle(ds *btf.Datasec) error {
@@ -96,7 +96,7 @@ func plain(t btf.Type) btf.Type {
 // symbolInfo is where a symbol of a 64-bit ELF file has its binding and type.
 const symbolInfo = 4
 
-// Bound is an object file without weak symbols that the library refuses.
+// Bound is an object file without weak symbols that the library rejects.
 type Bound struct {
 	// File is the object, and Changed tells that it is not the one that was given.
 	File    []byte

@@ -235,7 +235,7 @@ func bounds(size uint32, signed bool) (low, high *big.Int) {
 }
 
 // integer reads a JSON number or a decimal or 0x string. A fraction or an
-// exponent is refused: it may not be the number that was meant.
+// exponent is rejected: it may not be the number that was meant.
 func integer(value any) (*big.Int, error) {
 	var text string
 	base := 10

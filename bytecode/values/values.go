@@ -2,8 +2,8 @@
 // object's global variables, by the object's own BTF.
 //
 // It is pure: it changes the parsed object it is given and touches neither
-// kernel nor file. The gate calls it to refuse early what the agent would
-// refuse late.
+// kernel nor file. The gate calls it to reject early what the agent would
+// reject late.
 package values
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 // Apply sets the variables in the object. It checks all of them and returns
-// every refusal, each naming the variable, what is wrong and what would fix
+// every rejection, each naming the variable, what is wrong and what would fix
 // it; the object is then not to be used.
 func Apply(spec *ebpf.CollectionSpec, variables map[string]apiextensionsv1.JSON) error {
 	names := make([]string, 0, len(variables))

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// fail is a refusal about the part of a variable that the path leads to.
+// fail is a rejection about the part of a variable that the path leads to.
 func fail(path, format string, args ...any) error {
 	msg := fmt.Sprintf(format, args...)
 	if path != "" {

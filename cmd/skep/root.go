@@ -43,7 +43,7 @@ func newRoot(s streams) *cobra.Command {
 	)
 	nameArguments(root)
 	root.SetFlagErrorFunc(flagError)
-	refuseUnknown(root)
+	rejectUnknown(root)
 	return root
 }
 
@@ -56,10 +56,10 @@ func flagError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w\n%s", err, seeHelp(cmd))
 }
 
-// refuseUnknown has every command that only has commands below it refuse others.
-func refuseUnknown(cmd *cobra.Command) {
+// rejectUnknown has every command that only has commands below it deny others.
+func rejectUnknown(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
-		refuseUnknown(c)
+		rejectUnknown(c)
 	}
 	if !cmd.HasSubCommands() {
 		return

@@ -160,7 +160,7 @@ func warn(cmd *cobra.Command, cautions []string) {
 	}
 }
 
-// invalid reports whether the definition, or the file, was refused before the gate saw it.
+// invalid reports whether the definition, or the file, was rejected before the gate saw it.
 func (r vetResult) invalid() bool { return r.Error != "" && len(r.Reasons) > 0 }
 
 // unknown reports whether the gate could not come to a verdict.

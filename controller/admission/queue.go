@@ -29,7 +29,7 @@ type queue struct {
 	reviews  limit.PerName
 }
 
-// before hands on requests when there is room for them, and refuses who waits too
+// before hands on requests when there is room for them, and denies who waits too
 // long for that.
 func (q *queue) before(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -67,7 +67,7 @@ const (
 	annotationReasons = "denial-reasons"
 )
 
-// Handle implements admission.Handler. A refusal is 403 Forbidden and never 422,
+// Handle implements admission.Handler. A denial is 403 Forbidden and never 422,
 // which Flux takes for a field that cannot change, and then may delete the
 // object to make it anew.
 func (v *Validator) Handle(ctx context.Context, req webhook.AdmissionRequest) webhook.AdmissionResponse {
@@ -140,7 +140,7 @@ func name(req webhook.AdmissionRequest) string {
 	return req.Kind.Kind + " " + id.String()
 }
 
-// deny is a refusal with its reasons on one line.
+// deny is a denial with its reasons on one line.
 func deny(object string, reasons ...string) answer {
 	return answer{outcome: denied, message: text.Line(object + ": " + strings.Join(reasons, "; "))}
 }

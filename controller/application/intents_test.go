@@ -224,7 +224,7 @@ func TestATombstoneThatWasOvertakenIsSealedOverInTime(t *testing.T) {
 }
 
 // TestATombstoneIsSealedOverWhileAVersionIsHeldBack has an undo that cannot be done
-// keep the next version from being sealed over a tombstone that nodes refuse.
+// keep the next version from being sealed over a tombstone that nodes deny.
 func TestATombstoneIsSealedOverWhileAVersionIsHeldBack(t *testing.T) {
 	f := newFleet(t)
 	p := f.revoke("team-a")

@@ -30,7 +30,7 @@ const (
 )
 
 // nodesAreAhead reports whether nodes have seen a newer intent than the one that is
-// to be kept: they refuse it, and run something else. It is sealed again then,
+// to be kept: they deny it, and run something else. It is sealed again then,
 // unless it was a moment ago: wait is when to look again.
 func (r *Reconciler) nodesAreAhead(s intents.Intent) (yes bool, wait time.Duration) {
 	if !s.IsBehindNodes() {

@@ -19,7 +19,7 @@ const maxPatched = 1024
 
 // patched keeps the status of each application as this controller patched it last, until
 // the cache shows it. The event of an intent often arrives before the status that was
-// patched with it; a status computed from the older object would be refused with a
+// patched with it; a status computed from the older object would be denied with a
 // conflict.
 type patched struct {
 	mu   sync.Mutex
@@ -50,7 +50,7 @@ func (p *patched) keep(app application) {
 }
 
 // newest returns what the cache has, with the status that was patched where that is
-// newer. A patch changes nothing else, and is refused where anything else has changed.
+// newer. A patch changes nothing else, and is denied where anything else has changed.
 func (p *patched) newest(cached application) application {
 	p.mu.Lock()
 	defer p.mu.Unlock()

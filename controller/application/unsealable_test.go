@@ -27,7 +27,7 @@ func probes(with rune) []v1alpha1.Program {
 }
 
 // TestWhatCannotBeSealedKeepsNothing has a version take the place of what runs that
-// cannot be sealed, whoever refuses it.
+// cannot be sealed, whoever denies it.
 func TestWhatCannotBeSealedKeepsNothing(t *testing.T) {
 	for sentence, act := range map[string]func(*fleet){
 		"of a revoked signer": func(f *fleet) { f.revoke("team-a") },

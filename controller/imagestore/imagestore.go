@@ -51,7 +51,7 @@ type Memory struct {
 	// for again.
 	Gather time.Duration
 	// MaxImages and MaxBytes are how many are remembered, and of how many bytes, before
-	// one gives way; zero means 4096 and 256 MiB. What is refused is remembered too, so
+	// one gives way; zero means 4096 and 256 MiB. What is denied is remembered too, so
 	// whoever may ask could fill etcd.
 	MaxImages, MaxBytes int
 	// Remember is an image as this replica's cache has it, and Keys seal it; where
@@ -110,7 +110,7 @@ func (m *Memory) Load(name string) ([]byte, bool) {
 }
 
 // Store implements gate.Memory. What cannot be kept is asked for again, and no
-// reason to refuse anybody anything: it is logged.
+// reason to deny anybody anything: it is logged.
 func (m *Memory) Store(name string, data []byte) error {
 	kept, object, ok := split(name)
 	if !ok {

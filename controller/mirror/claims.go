@@ -43,7 +43,7 @@ func algorithms() []jose.SignatureAlgorithm {
 }
 
 // parse reads what a token says of itself. One that no API server could accept for
-// the mirror is refused without asking one: it is no JSON Web Token, too large,
+// the mirror is denied without asking one: it is no JSON Web Token, too large,
 // too old, of another audience, or of another account.
 func (v *reviewer) parse(token string) (claims, error) {
 	if len(token) > maxToken {

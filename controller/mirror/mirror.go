@@ -147,17 +147,17 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("GET /v1/objects/{digest}", func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.reviewer().admit(r)
 		if err != nil {
-			refuse(w, r, err)
+			reject(w, r, err)
 			return
 		}
 		object, giveBack, err := s.object(r.Context(), r.PathValue("digest"), who)
 		if err != nil {
-			refuse(w, r, err)
+			reject(w, r, err)
 			return
 		}
 		defer giveBack()
 		if err := send(w, object); err != nil {
-			refuse(w, r, err)
+			reject(w, r, err)
 		}
 	})
 	return mux
@@ -179,7 +179,7 @@ func send(w http.ResponseWriter, object []byte) error {
 	return nil
 }
 
-// The ways a request is refused.
+// The ways a request is denied.
 var (
 	errUnauthorized = errors.New("show a token of audience " + Audience)
 	errForbidden    = errors.New("the token is not an agent's")
@@ -188,9 +188,9 @@ var (
 	errBusy         = errors.New("too many tokens wait for review; try again")
 )
 
-// refuse answers with a status and a line; what went wrong inside is logged and
+// reject answers with a status and a line; what went wrong inside is logged and
 // not told.
-func refuse(w http.ResponseWriter, r *http.Request, err error) {
+func reject(w http.ResponseWriter, r *http.Request, err error) {
 	status, line := http.StatusServiceUnavailable, "the object cannot be had now; try again"
 	switch {
 	case errors.Is(err, errUnauthorized):

@@ -33,7 +33,7 @@ type reviewer struct {
 	now            func() time.Time
 
 	flights singleflight.Group
-	// accepted and refused are answers by the hash of the token. They are apart, so
+	// accepted and denied are answers by the hash of the token. They are apart, so
 	// that a flood of bad tokens drops no good one.
 	accepted, refused *cache.LRUExpireCache
 	// addresses are those from which a token was accepted.
@@ -42,7 +42,7 @@ type reviewer struct {
 	proven, familiar, strange *lane
 }
 
-// answer is whose a token is, or why it was refused.
+// answer is whose a token is, or why it was denied.
 type answer struct {
 	asker asker
 	err   error
@@ -150,7 +150,7 @@ func (v *reviewer) remember(key [sha256.Size]byte, address string, a answer) {
 }
 
 // decide has the API server review a token, once its lane has a place for it. A
-// forged one is refused without.
+// forged one is denied without.
 func (v *reviewer) decide(ctx context.Context, token, address string, c claims) (asker, error) {
 	proof := v.keys.verify(ctx, c, v.now())
 	if proof == forged {

@@ -143,7 +143,7 @@ func TestARotationIsTrustedBeforeItSeals(t *testing.T) {
 
 // TestASecondRotationIsNotSwallowed has the Secret leak while a rotation is under
 // way: neither of its keys may seal in the end.
-// TestANewKeyWaitsFromWhenItIsPublished has the ConfigMap refuse the new key for
+// TestANewKeyWaitsFromWhenItIsPublished has the ConfigMap deny the new key for
 // long, over a restart, and lose it later.
 func TestANewKeyWaitsFromWhenItIsPublished(t *testing.T) {
 	now := time.Now()

@@ -400,11 +400,11 @@ func (r *Reader) try(ctx context.Context, img image.Resolved, do func(*registry.
 		}
 		refused = append(refused, err)
 	}
-	return key{}, r.refusal(img, refused)
+	return key{}, r.rejection(img, refused)
 }
 
-// refusal is what all keys came to, with the fix.
-func (r *Reader) refusal(img image.Resolved, refused []error) error {
+// rejection is what all keys came to, with the fix.
+func (r *Reader) rejection(img image.Resolved, refused []error) error {
 	err := refused[0]
 	for _, e := range refused {
 		if errors.Is(e, image.ErrUnauthorized) {

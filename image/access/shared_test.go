@@ -275,7 +275,7 @@ func testRight(t *testing.T, read func(*Reader, context.Context, image.Resolved)
 	if err := again(); err != nil {
 		t.Error(err)
 	}
-	// What is refused once is refused with the registry away as well.
+	// What is rejected once is rejected with the registry away as well.
 	w.set(func() { w.users["owner"] = "another" })
 	w.now = w.now.Add(11 * time.Minute)
 	if err := again(); !errors.Is(err, image.ErrUnauthorized) {

@@ -252,7 +252,7 @@ func (s *CachedSource) Kept(d v1.Descriptor) ([]byte, error) {
 	case s.Reading == FromCache:
 		return nil, image.NotFound("read %s: the cache has one of another size", d.Digest)
 	}
-	// A descriptor that gives another size than the blob has is refused the same
+	// A descriptor that gives another size than the blob has is rejected the same
 	// way, cached or not: by the source.
 	return nil, fs.ErrNotExist
 }

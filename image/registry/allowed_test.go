@@ -51,7 +51,7 @@ func TestWhichRegistriesMayBeNamed(t *testing.T) {
 	}
 }
 
-// TestARefusalSaysWhyWhereItIsNotWithheld, and which pattern allows what was refused.
+// TestARefusalSaysWhyWhereItIsNotWithheld, and which pattern allows what was rejected.
 func TestARefusalSaysWhyWhereItIsNotWithheld(t *testing.T) {
 	listed := []string{"*", "10.0.0.1/bpf"}
 	for reference, c := range map[string]struct {

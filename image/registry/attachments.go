@@ -71,7 +71,7 @@ func (a *Attachments) Blob(ctx context.Context, d v1.Descriptor) ([]byte, error)
 	return a.discreet(a.from.Blob(ctx, d))
 }
 
-// discreet refuses content that repeats a secret: what is said of it is shown to
+// discreet rejects content that repeats a secret: what is said of it is shown to
 // people who may see no credentials.
 func (a *Attachments) discreet(content []byte, err error) ([]byte, error) {
 	if err == nil && a.secrets.InContent(content) {

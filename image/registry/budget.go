@@ -87,14 +87,14 @@ func (r *budget) take(ctx context.Context, name string, weight, most int64) (rel
 // How many images are known to be no bytecode images, and how many bytes are
 // remembered of why.
 const (
-	maxRefused     = 4096
-	maxRefusedText = 1024
+	maxMalformed     = 4096
+	maxMalformedText = 1024
 )
 
 // newMalformed remembers by the digest of a manifest why its image is none, so that its
 // layer is not read again.
 func newMalformed() *recent.Cache[string] {
-	return recent.New(recent.Options[string]{Entries: maxRefused, Bytes: maxRefused * maxRefusedText, Size: func(why string) int { return len(why) }})
+	return recent.New(recent.Options[string]{Entries: maxMalformed, Bytes: maxMalformed * maxMalformedText, Size: func(why string) int { return len(why) }})
 }
 
 // knownMalformed is why an image is none; nil if nothing is known of it. It is asked after
@@ -109,5 +109,5 @@ func (c *Client) knownMalformed(manifest string) error {
 // noteMalformed remembers why an image is none.
 func (c *Client) noteMalformed(manifest string, why error) {
 	text := why.Error()
-	c.malformed.Put(manifest, strings.ToValidUTF8(text[:min(len(text), maxRefusedText)], ""))
+	c.malformed.Put(manifest, strings.ToValidUTF8(text[:min(len(text), maxMalformedText)], ""))
 }

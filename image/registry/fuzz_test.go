@@ -124,7 +124,7 @@ func FuzzScrub(f *testing.F) {
 	})
 }
 
-// FuzzReference holds that references are parsed or refused, and that whatever
+// FuzzReference holds that references are parsed or rejected, and that whatever
 // is parsed can be written again.
 func FuzzReference(f *testing.F) {
 	for _, seed := range []string{"a/b:c", "oci:dir:tag", "oci:@sha256:" + strings.Repeat("a", 64), "localhost:5000/x@sha256:" + strings.Repeat("a", 64), "oci::", "@", ":"} {

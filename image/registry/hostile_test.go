@@ -58,7 +58,7 @@ func hugeEntry(t testing.TB, name string, size int64) []byte {
 }
 
 // sparse is an archive whose entry claims 8 GiB in a few bytes, in the form of
-// pax 0.1. The writer refuses such keys, so they are put in afterwards.
+// pax 0.1. The writer rejects such keys, so they are put in afterwards.
 func sparse(t testing.TB) []byte {
 	t.Helper()
 	plain := archived(t, file{name: "x.o", data: images.LittleEndian, pax: map[string]string{
@@ -164,7 +164,7 @@ func TestBombsTakeLittleMemory(t *testing.T) {
 	}
 }
 
-// refused checks kind and words of an error.
+// rejected checks kind and words of an error.
 func refused(t *testing.T, err, kind error, words string) {
 	t.Helper()
 	if err == nil {

@@ -72,7 +72,7 @@ type Options struct {
 	InsecureRegistries []string
 	// AllowedRegistries are the registries that may be named, as host, host:port,
 	// host:* for every port, or host/prefix of the repository; *.example.com is every name below a domain, and
-	// AnyPublic every registry. Before anything is dialled any other is refused
+	// AnyPublic every registry. Before anything is dialled any other is rejected
 	// with ErrNotAllowed. A registry that stands there by name, or in
 	// InsecureRegistries, may be at any address; what AnyPublic allows, and what a
 	// registry sends on to, at a public one alone, which is checked when it is

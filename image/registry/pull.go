@@ -77,13 +77,13 @@ func (c *Client) report() func(registry string, cause error) {
 	}
 }
 
-// permit refuses an image of a registry that may not be named.
+// permit rejects an image of a registry that may not be named.
 func (c *Client) permit(r image.Resolved) error {
 	if c.allowed.Repository(r.Registry, r.Repository) {
 		return nil
 	}
 	if c.options.Unreachable == nil {
-		return fmt.Errorf("parse reference %q: %w", r.Reference, c.allowed.Refuse(r.Registry, r.Repository))
+		return fmt.Errorf("parse reference %q: %w", r.Reference, c.allowed.Reject(r.Registry, r.Repository))
 	}
 	return image.OfKind(image.ErrNotAllowed, fmt.Errorf("parse reference %q: "+unreachableText, r.Reference, r.Registry))
 }

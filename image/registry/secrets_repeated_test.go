@@ -209,7 +209,7 @@ func notRepeated(t *testing.T, err error, password, echo string) {
 }
 
 // TestADigestRepeatsCredentials has a registry list a referrer by a digest that is the
-// password in hex, and refuse to hand it out.
+// password in hex, and reject to hand it out.
 func TestADigestRepeatsCredentials(t *testing.T) {
 	password := strings.Repeat("s3cr3t-", 5)[:32]
 	digest := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString([]byte(password))}

@@ -93,8 +93,8 @@ func (e *NotAllowedError) Error() string {
 // Unwrap is the kind.
 func (e *NotAllowedError) Unwrap() error { return image.ErrNotAllowed }
 
-// Refuse says why a repository that may not be named may not.
-func (a *Allowed) Refuse(registry, repository string) *NotAllowedError {
+// Reject says why a repository that may not be named may not.
+func (a *Allowed) Reject(registry, repository string) *NotAllowedError {
 	e := &NotAllowedError{Registry: registry, Pattern: registry}
 	switch {
 	case a.trusted(registry):

@@ -33,7 +33,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	if b.values.Count <= b.limit {
 		return n, err
 	}
-	// The rest is of no use but for the digest, by which all of it is refused.
+	// The rest is of no use but for the digest, by which all of it is rejected.
 	if err == nil {
 		_, err = io.Copy(all, b.ReadCloser)
 	}

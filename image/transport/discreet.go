@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// wordsLimit bounds what is read of a refusal, in bytes; errors show less.
+// wordsLimit bounds what is read of a rejection, in bytes; errors show less.
 const wordsLimit = 64 << 10
 
-// discreet takes the words from a registry's refusal where they repeat what it
+// discreet takes the words from a registry's rejection where they repeat what it
 // was shown: errors show those words to people who may see no credentials.
 func (s *Secrets) discreet(req *http.Request, resp *http.Response) {
 	if resp.StatusCode < http.StatusBadRequest {

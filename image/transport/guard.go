@@ -54,9 +54,9 @@ func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, er
 	switch _, proxy := g.proxies.Load(address); {
 	case proxy:
 	case !g.allowed.trusted(address):
-		d.ControlContext = refusePrivate
+		d.ControlContext = rejectPrivate
 	case wasSent(ctx):
-		d.ControlContext = refuseLoopback
+		d.ControlContext = rejectLoopback
 	}
 	return d.DialContext(ctx, network, address)
 }
@@ -75,9 +75,9 @@ func markSent(req *http.Request) context.Context {
 
 func wasSent(ctx context.Context) bool { return ctx.Value(sentKey{}) != nil }
 
-// refuseLoopback is a net.Dialer's ControlContext. A name that resolves to this
+// rejectLoopback is a net.Dialer's ControlContext. A name that resolves to this
 // machine leads there as well as its address does.
-func refuseLoopback(_ context.Context, _, address string, _ syscall.RawConn) error {
+func rejectLoopback(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return fmt.Errorf("read address %s: %w", address, err)
@@ -88,9 +88,9 @@ func refuseLoopback(_ context.Context, _, address string, _ syscall.RawConn) err
 	return nil
 }
 
-// refusePrivate is a net.Dialer's ControlContext: it sees the address that is about
+// rejectPrivate is a net.Dialer's ControlContext: it sees the address that is about
 // to be connected to.
-func refusePrivate(_ context.Context, _, address string, _ syscall.RawConn) error {
+func rejectPrivate(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return fmt.Errorf("read address %s: %w", address, err)

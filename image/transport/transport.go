@@ -23,7 +23,7 @@ import (
 	"github.com/skep-dev/skep/image"
 )
 
-// Bounded is the one way to registries: it refuses plain HTTP where it was not
+// Bounded is the one way to registries: it rejects plain HTTP where it was not
 // asked for, ends answers that stall or never end, and retries what may pass.
 type Bounded struct {
 	Inner         http.RoundTripper
@@ -85,7 +85,7 @@ func (t *Bounded) tried(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// permit refuses a host whose name tells that it is not public, unless it is allowed
+// permit rejects a host whose name tells that it is not public, unless it is allowed
 // by name, and plain HTTP to any that is neither loopback nor listed.
 // go-containerregistry by itself also falls back to it for private addresses
 // and .local names.
@@ -137,7 +137,7 @@ func (t *Bounded) once(req *http.Request) (*http.Response, error) {
 		resp.Body = counted(resp.Body, valuesOf(req))
 	}
 	t.Secrets.discreet(req, resp)
-	if err := refuseRealm(req.URL, resp); err != nil {
+	if err := rejectRealm(req.URL, resp); err != nil {
 		_ = resp.Body.Close()
 		return nil, err
 	}
@@ -162,9 +162,9 @@ func leadsInside(from, to *url.URL) bool {
 	return isLoopback(to.Hostname()) && !isLoopback(from.Hostname())
 }
 
-// refuseRealm refuses a registry that is not on this machine and names a token
+// rejectRealm rejects a registry that is not on this machine and names a token
 // service that is.
-func refuseRealm(from *url.URL, resp *http.Response) error {
+func rejectRealm(from *url.URL, resp *http.Response) error {
 	if resp.StatusCode != http.StatusUnauthorized {
 		return nil
 	}

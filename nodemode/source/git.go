@@ -150,7 +150,7 @@ type gitRemote struct {
 	url, ref, dir string
 	auth          GitAuth
 	bounds        packBounds
-	// refused is a commit that exceeds a bound, and why; it is not fetched again.
+	// denied is a commit that exceeds a bound, and why; it is not fetched again.
 	refused struct {
 		commit plumbing.Hash
 		err    error
@@ -263,7 +263,7 @@ func (r *gitRemote) wanted(ctx context.Context, auth transport.AuthMethod, ca []
 	return plumbing.ZeroHash, "", fmt.Errorf("list %s: no branch or tag %q", Redact(r.url), r.ref)
 }
 
-// told is a server's refusal for people who may see no secret. Of one that go-git knows
+// told is a server's rejection for people who may see no secret. Of one that go-git knows
 // it is that alone: go-git adds the whole answer.
 func (r *gitRemote) told(err error, auth transport.AuthMethod) error {
 	for _, known := range []error{transport.ErrAuthenticationRequired, transport.ErrAuthorizationFailed, transport.ErrRepositoryNotFound} {

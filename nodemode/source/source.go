@@ -60,7 +60,7 @@ type GitAuth struct {
 	// IdentityFile is an ssh private key; empty means the ssh agent.
 	IdentityFile string
 	// KnownHostsFile lists the ssh servers' keys; empty means the user's own. A
-	// server that is not listed is refused.
+	// server that is not listed is rejected.
 	KnownHostsFile string
 	// CAFile is a PEM bundle the server's certificate may be signed by.
 	CAFile string

@@ -108,7 +108,7 @@ func together(ctx context.Context, reads ...func(context.Context) (Collected, er
 // legacy signature what it takes anyway, one round trip later.
 //
 // What comes back may be Partial: it shows who signed, and not that nobody else
-// did. Whoever would refuse because of what is missing completes it first. A blob
+// did. Whoever would reject because of what is missing completes it first. A blob
 // that the registry does not hand out is an error only where enough says no of the
 // others.
 func Until(ctx context.Context, source Source, r image.Resolved, enough func(Collected) (bool, error), repositories ...string) (Collected, error) {

@@ -270,7 +270,7 @@ func (i *install) start(binary string, c corev1.Container, env []string, more ..
 	return p
 }
 
-// stop ends a process as a kubelet does, and holds it to have been refused
+// stop ends a process as a kubelet does, and holds it to have been rejected
 // nothing.
 func (i *install) stop(p *process) {
 	i.t.Helper()

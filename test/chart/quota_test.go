@@ -16,7 +16,7 @@ import (
 	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
-// limited has an API server refuse critical Pods where no quota speaks of them,
+// limited has an API server reject critical Pods where no quota speaks of them,
 // as GKE's does.
 const limited = `apiVersion: apiserver.config.k8s.io/v1
 kind: AdmissionConfiguration

@@ -39,7 +39,7 @@ type example struct {
 	applications int
 	// object is the file its image is built from.
 	object string
-	// spoil makes a definition that the folder's policy refuses by rule.
+	// spoil makes a definition that the folder's policy rejects by rule.
 	spoil func(v1alpha1.Application)
 	rule  string
 }

@@ -57,7 +57,7 @@ func TestDemo(t *testing.T) {
 	}
 	at := netip.MustParseAddrPort(webhook)
 	served, _ := s.serve(t.TempDir(), func(o *controller.Options) {
-		// A busy machine is no reason to store what is refused in the show.
+		// A busy machine is no reason to store what is rejected in the show.
 		o.Admission = admission.Options{Host: at.Addr().String(), Port: int(at.Port()), Names: []string{at.Addr().String()}, Budget: 7 * time.Second}
 	})
 	defer s.admits(webhook)()
@@ -112,7 +112,7 @@ func (s *show) admits(webhook string) func() {
 	}
 }
 
-// admitted tells by dry runs whether a signer without a key is refused, and
+// admitted tells by dry runs whether a signer without a key is rejected, and
 // whether it is recorded who asks for an application.
 func (s *show) admitted(want bool) error {
 	keyless := s.Signer("tried")
@@ -141,7 +141,7 @@ func (s *show) kubectl(args ...string) {
 	}
 }
 
-// refused is kubectl where the answer is to be no, of which all words are shown.
+// rejected is kubectl where the answer is to be no, of which all words are shown.
 func (s *show) refused(words string, args ...string) {
 	s.t.Helper()
 	out, err := s.types(args...)

@@ -92,7 +92,7 @@ func (r *rotation) published(want int) (trust []byte) {
 }
 
 // changes asks for something else, and waits until machines run it: every one
-// has gone on counting, and has refused nothing for its seal.
+// has gone on counting, and has rejected nothing for its seal.
 func (r *rotation) changes(what string, on ...*machine) {
 	r.t.Helper()
 	r.t.Log(what)

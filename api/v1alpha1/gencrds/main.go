@@ -101,7 +101,7 @@ func boundSteps(schema *apiextensionsv1.JSONSchemaProps) error {
 	return nil
 }
 
-// nameVariables refuses a variable without a name. CEL cannot: it sees no map
+// nameVariables rejects a variable without a name. CEL cannot: it sees no map
 // whose values may be anything.
 func nameVariables(schema *apiextensionsv1.JSONSchemaProps) error {
 	variables, err := at(schema, "spec", "variables")

@@ -22,11 +22,11 @@ import (
 	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
-// crdLine is what a case of the corpus says of the API server: accepts, refuses,
+// crdLine is what a case of the corpus says of the API server: accepts, rejects,
 // or none where nothing comes out that could be sent to one.
 var crdLine = regexp.MustCompile(`(?m)^crd: (accepts|refuses|none)$`)
 
-// apart are the definitions that CUE refuses and the API server does not, each
+// apart are the definitions that CUE rejects and the API server does not, each
 // with the reason why it cannot.
 var apart = map[string]string{
 	"status":           accepted + "it drops a status that comes with an object: who may write one writes it apart",
@@ -60,7 +60,7 @@ const (
 )
 
 // TestCorpus sends every definition of the schemas' corpus to a real API
-// server. What CUE accepts, the CRD accepts; what CUE refuses, the CRD refuses,
+// server. What CUE accepts, the CRD accepts; what CUE rejects, the CRD rejects,
 // but for those set apart.
 func TestCorpus(t *testing.T) {
 	c := newClient(t)
@@ -106,13 +106,13 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// refusal reports whether the API server found fault with the object itself.
+// rejection reports whether the API server found fault with the object itself.
 func refusal(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 }
 
 // definition is what a case would send: what the schema made of it, or the YAML
-// or JSON it was refused in; nil where there is none.
+// or JSON it was rejected in; nil where there is none.
 func definition(ar *txtar.Archive) []byte {
 	var found []byte
 	for _, f := range ar.Files {

@@ -1,5 +1,5 @@
 // Package drop takes capabilities away from a test for a while, so that the
-// real kernel refuses what it would refuse a process without them. It adds none,
+// real kernel rejects what it would reject a process without them. It adds none,
 // and is for tests alone.
 package drop
 

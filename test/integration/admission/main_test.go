@@ -159,7 +159,7 @@ func inForce(ctx context.Context) error {
 }
 
 // requesterRecorded reports whether an application that is created bears its
-// requester, or is refused since it does not.
+// requester, or is rejected since it does not.
 func requesterRecorded(ctx context.Context, want bool) error {
 	app := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}
 	app.Spec.Bytecode.Image = "127.0.0.1:1/none@sha256:" + string(slices.Repeat([]byte("0"), 64))

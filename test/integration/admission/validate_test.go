@@ -71,7 +71,7 @@ func TestADenialNamesRuleReasonAndFix(t *testing.T) {
 	}
 }
 
-// TestANamespaceReachesNoPodOfANode: the API server refuses a namespace's hook
+// TestANamespaceReachesNoPodOfANode: the API server rejects a namespace's hook
 // on a cgroup by the CRD, and the webhook one that only the object names.
 func TestANamespaceReachesNoPodOfANode(t *testing.T) {
 	w := newWorld(t)
@@ -153,7 +153,7 @@ func TestPoliciesAndSignersAreReadAtOnce(t *testing.T) {
 }
 
 // TestWhoSwitchesBaselineOffIsWarned: a policy that is added is not warned of, and one
-// that replaces baseline is, or is refused where it may not.
+// that replaces baseline is, or is rejected where it may not.
 func TestWhoSwitchesBaselineOffIsWarned(t *testing.T) {
 	w := newWorld(t)
 	erin, said := w.user("erin", "skep-policy-admin")
@@ -200,8 +200,8 @@ func TestWhoSwitchesBaselineOffIsWarned(t *testing.T) {
 	}
 }
 
-// TestWhatAPolicyInAuditModeDeniesIsRecorded: nobody is refused, nor warned, and the audit
-// log, the application's condition and the metrics say what would be refused.
+// TestWhatAPolicyInAuditModeDeniesIsRecorded: nobody is rejected, nor warned, and the audit
+// log, the application's condition and the metrics say what would be rejected.
 func TestWhatAPolicyInAuditModeDeniesIsRecorded(t *testing.T) {
 	w := newWorld(t)
 	alice, said := w.user("alice", "skep-application-editor")

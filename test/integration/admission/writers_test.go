@@ -179,7 +179,7 @@ func filled(t *testing.T, name string, most int, add func(n *v1alpha1.BpfNode, i
 }
 
 // TestABpfNodeHasABound: one agent that was taken over keeps no more of etcd and of
-// the controllers' memory than another, and none that keeps to the bound is refused.
+// the controllers' memory than another, and none that keeps to the bound is rejected.
 func TestABpfNodeHasABound(t *testing.T) {
 	w := newWorld(t)
 	name := w.namespace + "-full"

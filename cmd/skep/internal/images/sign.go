@@ -95,7 +95,7 @@ const (
 	signerEnding = ".signer.yaml"
 )
 
-// nothingAt refuses a prefix with which a file of a key exists.
+// nothingAt rejects a prefix with which a file of a key exists.
 func nothingAt(prefix string) error {
 	for _, ending := range []string{keyEnding, publicEnding, signerEnding} {
 		if _, err := os.Lstat(prefix + ending); err == nil {

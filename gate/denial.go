@@ -8,7 +8,7 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
-// What a refusal holds at most: names in it come from objects and definitions
+// What a denial holds at most: names in it come from objects and definitions
 // that anybody may write. The bounds are those of what policies say.
 const (
 	maxReasons   = 64
@@ -16,9 +16,9 @@ const (
 	maxPathBytes = 256
 )
 
-// refusals gathers every reason a step finds, so that one round tells the
+// denials gathers every reason a step finds, so that one round tells the
 // author all there is to fix.
-type refusals struct {
+type denials struct {
 	// object names the application, for the messages.
 	object  string
 	reasons []policies.Reason
@@ -29,7 +29,7 @@ type refusals struct {
 
 // add records one reason, cut to its bounds. The message is a format that need
 // not name the object.
-func (r *refusals) add(rule, path, fix, format string, args ...any) {
+func (r *denials) add(rule, path, fix, format string, args ...any) {
 	if len(r.reasons) == maxReasons {
 		r.reasons = append(r.reasons, policies.Reason{
 			Rule: rule, Path: "spec", Message: "there are more reasons", Fix: "fix what is told first",
@@ -46,17 +46,17 @@ func (r *refusals) add(rule, path, fix, format string, args ...any) {
 	})
 }
 
-// err returns a *Refusal, or nil where there is no reason.
-func (r *refusals) err() error {
+// err returns a *Denial, or nil where there is no reason.
+func (r *denials) err() error {
 	if len(r.reasons) == 0 {
 		return nil
 	}
-	return &Refusal{Object: r.object, Reasons: r.reasons, missing: r.missing}
+	return &Denial{Object: r.object, Reasons: r.reasons, missing: r.missing}
 }
 
-// Refusal is the error of a step that found the definition itself at fault. It
+// Denial is the error of a step that found the definition itself at fault. It
 // is final for that definition: trying again changes nothing.
-type Refusal struct {
+type Denial struct {
 	// Object names the application.
 	Object string
 	// Reasons has at least one member.
@@ -66,7 +66,7 @@ type Refusal struct {
 }
 
 // Error names object, rule, reason and fix of every reason.
-func (r *Refusal) Error() string {
+func (r *Denial) Error() string {
 	lines := make([]string, 0, len(r.Reasons))
 	for _, why := range r.Reasons {
 		lines = append(lines, Sentence(why))
