@@ -272,7 +272,7 @@ func draw(all []box, arrows map[int][]int) []byte {
 
 const pictureStyle = `  <style>
     .panel { fill: #ffffff; stroke: #d0d7de; }
-    .box { fill: #f6f8fa; stroke: #8c959f; }
+    .box { fill: #f6f8fa; fill-opacity: 0.8; stroke: #8c959f; }
     text { fill: #1f2328; font-size: 14px; }
     .s { font-size: 12px; fill: #59636e; }
     .m { text-anchor: middle; }

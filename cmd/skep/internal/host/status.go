@@ -442,7 +442,7 @@ func NewConfirm() *cobra.Command {
 	var l client
 	cmd := &cobra.Command{
 		Use:   "confirm REVISION",
-		Short: "Let a change of policies or of the source that would unload much of what runs go through",
+		Short: "Confirm a change of policies or of the source that unload protection holds back",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var released nodemode.UnloadProtection
