@@ -181,7 +181,7 @@ func TestAnImportThatGoesUpIsSeen(t *testing.T) {
 
 // Sizes of the picture, in pixels.
 const (
-	pictureWidth = 1120
+	pictureWidth = 1320
 	margin       = 44
 	boxHeight    = 34
 	maxGap       = 120
