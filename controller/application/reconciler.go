@@ -190,7 +190,7 @@ func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *stat
 	if err != nil {
 		return nil, err
 	}
-	if err = r.gatherNodes(ctx, st); err != nil {
+	if err := r.gatherNodes(ctx, st); err != nil {
 		return nil, err
 	}
 	st.reports = st.nodes.Of(id, uidsOf(st.app, sealed), r.now().Add(maxAhead).UnixMilli())
