@@ -32,7 +32,7 @@ import (
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/test/fixture/supply"
-	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // patience bounds what a test waits for; far more than anything takes.
@@ -57,7 +57,7 @@ func newInstall(t *testing.T, values ...string) *install {
 	i := &install{Chain: supply.New(t), t: t, dir: t.TempDir(), webhook: freeAddress(t), mirror: freeAddress(t)}
 	i.objects = setting{values: values}.objects(t)
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", i.dir, "./cmd/skep-controller", "./cmd/skep-agent")
-	build.Dir, build.Env = controlplane.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	build.Dir, build.Env = module.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}

@@ -27,19 +27,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // namespace is where the chart is installed.
 const namespace = "skep-system"
 
 // folder is the chart's.
-func folder() string { return filepath.Join(controlplane.Root(), "charts", "skep") }
+func folder() string { return filepath.Join(module.Root(), "charts", "skep") }
 
 // binary is helm's, built once.
 var binary = sync.OnceValues(func() (string, error) {
 	cmd := exec.CommandContext(context.Background(), "go", "tool", "-modfile=tools.mod", "-n", "helm")
-	cmd.Dir = controlplane.Root()
+	cmd.Dir = module.Root()
 	// One build for all, whatever the caller's flags.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	out, err := cmd.Output()

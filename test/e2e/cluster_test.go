@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // pins is where the agent keeps what it loaded.
@@ -457,7 +457,7 @@ func killBelow(dir string) (found int) {
 func (n *node) helm(args ...string) {
 	n.t.Helper()
 	cmd := exec.CommandContext(n.t.Context(), "helm", namespaced(args...)...)
-	cmd.Dir = controlplane.Root()
+	cmd.Dir = module.Root()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		n.t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // The test runs in three processes. The one that go test starts builds, makes
@@ -108,7 +109,7 @@ func build(ctx context.Context) error {
 	}
 	run := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Dir, cmd.Env = controlplane.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+		cmd.Dir, cmd.Env = module.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 		out, err := cmd.Output()
 		if failed := new(exec.ExitError); errors.As(err, &failed) {
 			err = fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, failed.Stderr)

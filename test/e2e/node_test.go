@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // patience bounds what a test waits for; far more than anything takes.
@@ -77,7 +77,7 @@ func (n *node) file(name, content string) {
 // mount gives the node the folders of a machine of its own.
 func (n *node) mount() {
 	n.t.Helper()
-	dist := filepath.Join(controlplane.Root(), "dist")
+	dist := filepath.Join(module.Root(), "dist")
 	if err := os.MkdirAll(dist, 0o755); err != nil {
 		n.t.Fatal(err)
 	}

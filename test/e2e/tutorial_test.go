@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // step is a command of a page with what the page shows of its output, or a file
@@ -88,11 +88,11 @@ var late = regexp.MustCompile(`(?m)^Warning: .* is not verified yet, and nothing
 // home is empty.
 func (n *node) walk(from, to string) {
 	n.t.Helper()
-	body, err := os.ReadFile(filepath.Join(controlplane.Root(), "docs", "getting-started-cluster.md"))
+	body, err := os.ReadFile(filepath.Join(module.Root(), "docs", "getting-started-cluster.md"))
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	at := controlplane.Root()
+	at := module.Root()
 	for _, s := range steps(n.t, string(body), from, to) {
 		if s.file != "" {
 			if err := os.WriteFile(filepath.Join(at, s.file), []byte(s.content), 0o600); err != nil {
@@ -157,7 +157,7 @@ func TestWhatAPageShowsIsCompared(t *testing.T) {
 // TestTheTutorialHasStepsToWalk needs no cluster: it holds the page to the headings and blocks
 // that walk reads.
 func TestTheTutorialHasStepsToWalk(t *testing.T) {
-	body, err := os.ReadFile(filepath.Join(controlplane.Root(), "docs", "getting-started-cluster.md"))
+	body, err := os.ReadFile(filepath.Join(module.Root(), "docs", "getting-started-cluster.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

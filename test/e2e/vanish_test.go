@@ -12,7 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // namespaceGoes deletes the namespace that the editor left an application in.
@@ -43,7 +43,7 @@ func (n *node) namespaceOfSkepGoes() {
 	n.must("delete", "namespace", "skep-system", "--timeout=3m")
 	n.still(id)
 	n.sees(counter...)
-	n.helm("install", "skep", "charts/skep", "--create-namespace", "--values="+filepath.Join(controlplane.Root(), "dist", "images.yaml"),
+	n.helm("install", "skep", "charts/skep", "--create-namespace", "--values="+filepath.Join(module.Root(), "dist", "images.yaml"),
 		"--set-string=registries.allowed={registry.example.com,private.example.com:8443}", "--wait")
 	if n.key() == key {
 		n.t.Fatal("the key came back, so that nothing is tested")

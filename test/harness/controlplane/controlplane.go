@@ -28,6 +28,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // Assets returns a folder with kube-apiserver, kubectl and etcd.
@@ -42,7 +44,7 @@ func Assets(ctx context.Context) (string, error) {
 // included. The first caller on a machine builds it, which takes minutes; others
 // wait for it.
 func Built(ctx context.Context) (string, error) {
-	modules := filepath.Join(Root(), "test", "harness", "controlplane", "kubernetes")
+	modules := filepath.Join(module.Root(), "test", "harness", "controlplane", "kubernetes")
 	sum, err := os.ReadFile(filepath.Join(modules, "go.mod"))
 	if err != nil {
 		return "", fmt.Errorf("find control plane modules: %w", err)
@@ -96,14 +98,8 @@ func build(ctx context.Context, modules, dir string) error {
 	return os.Rename(aside, dir)
 }
 
-// Root is the folder of the module's sources.
-func Root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..")
-}
-
 // CRDs is the folder of the CRDs the chart installs.
-func CRDs() string { return filepath.Join(Root(), "charts", "skep", "files", "crds") }
+func CRDs() string { return filepath.Join(module.Root(), "charts", "skep", "files", "crds") }
 
 // CRDInstall is how Skep's CRDs are installed and taken away: with more time than
 // envtest's own ten seconds, which a busy machine exceeds.

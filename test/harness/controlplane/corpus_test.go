@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // crdLine is what a case of the corpus says of the API server: accepts, rejects,
@@ -67,7 +67,7 @@ func TestCorpus(t *testing.T) {
 	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}); err != nil {
 		t.Fatal(err)
 	}
-	names, err := filepath.Glob(filepath.Join(controlplane.Root(), "schemas", "testdata", "*", "*.txtar"))
+	names, err := filepath.Glob(filepath.Join(module.Root(), "schemas", "testdata", "*", "*.txtar"))
 	if err != nil || len(names) < 90 {
 		t.Fatalf("%d cases, %v", len(names), err)
 	}

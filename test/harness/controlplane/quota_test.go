@@ -20,13 +20,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // documentedQuota is the quota that the page about installing shows.
 func documentedQuota(t *testing.T) *corev1.ResourceQuota {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(controlplane.Root(), "docs", "operations", "install.md"))
+	page, err := os.ReadFile(filepath.Join(module.Root(), "docs", "operations", "install.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
-	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // Versions are what helm calls .Capabilities.APIVersions.
@@ -37,7 +37,7 @@ func Mutates() Versions { return Versions{"admissionregistration.k8s.io/v1/Mutat
 // Render is a template that is plain enough for text/template, as objects: that
 // of requester.yaml, roles.yaml, rbac.yaml, webhook.yaml or writers.yaml.
 func (c Chart) Render(file string) ([]*unstructured.Unstructured, error) {
-	source, err := os.ReadFile(filepath.Join(controlplane.Root(), "charts", "skep", "templates", file))
+	source, err := os.ReadFile(filepath.Join(module.Root(), "charts", "skep", "templates", file))
 	if err != nil {
 		return nil, err
 	}
