@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -14,9 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/retry"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/hook"
@@ -77,13 +74,6 @@ func (rec *reconcile) incomplete() map[string]bool {
 	return all
 }
 
-// unproven reports whether the newest version is to run, and was never whole here
-// while another one was.
-func (rec *reconcile) unproven(uid string) bool {
-	app, out := rec.applicationOf(uid), rec.outcomes[uid]
-	return app != nil && out != nil && out.Live == &app.Newest && app.IsUpdate()
-}
-
 // standsIn reports whether links of a revision stay until the newest version is
 // whole here: in a cluster where the intent names it, and it is for this node. The
 // newest version's bytes at other places than it has are no longer its own.
@@ -91,7 +81,7 @@ func (rec *reconcile) standsIn(uid, revision string) bool {
 	if !rec.unproven(uid) || rec.opts.Node == "" {
 		return rec.unproven(uid)
 	}
-	return slices.ContainsFunc(rec.applicationOf(uid).Newest.Names(revision), rec.node.MayHave)
+	return slices.ContainsFunc(rec.application(uid).Newest.Names(revision), rec.node.MayHave)
 }
 
 // concerned are the applications that a chain has and those that it is to have.
@@ -122,7 +112,7 @@ func (rec *reconcile) named(a plan.Action) string {
 	}
 	names := make([]string, len(uids))
 	for i, uid := range uids {
-		names[i] = rec.accepted.nameOf(uid)
+		names[i] = rec.nameOf(uid)
 	}
 	return strings.Join(names, ", ")
 }
@@ -186,22 +176,15 @@ func (rec *reconcile) failedLately(a plan.Action) error {
 	if a.Verb == plan.SetChain {
 		return rec.attempts.Last(a.String(), rec.now, rec.opts.BackOff.Longest())
 	}
-	if app := rec.applicationOf(a.UID); app != nil && rec.now.Before(app.retryAt) {
-		return app.failed[a.String()]
-	}
-	return nil
+	return rec.decisions.failedLately(a.UID, a.String())
 }
 
 // note remembers how an action went.
 func (rec *reconcile) note(uid string, a plan.Action, err error) {
 	if err != nil {
-		out := rec.outcomes[uid]
-		if out == nil {
-			out = &report.Outcome{}
-			rec.outcomes[uid] = out
-		}
+		out := rec.outcome(uid)
 		if isPending(err) {
-			out.Pending, out.Refused, out.Loading = true, true, errors.Is(err, loads.ErrLoading)
+			rec.notePending(uid, err)
 			return
 		}
 		out.Fail(uid, a, err)
@@ -215,12 +198,8 @@ func (rec *reconcile) note(uid string, a plan.Action, err error) {
 		out.Tried = true
 		rec.opts.Log.Error("act", "application", rec.named(a), "action", a.String(), "error", err)
 	}
-	if app := rec.applicationOf(uid); app != nil && a.Verb != plan.SetChain {
-		app.failed = maps.Clone(app.failed)
-		if app.failed == nil {
-			app.failed = map[string]error{}
-		}
-		app.failed[a.String()] = err
+	if a.Verb != plan.SetChain {
+		rec.noteAction(uid, a.String(), err)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/hook"
 )
@@ -27,9 +26,6 @@ type claim struct {
 	revision string
 	programs []string
 }
-
-// errQueued: it waits for another application.
-var errQueued = errors.New("it waits for another application")
 
 // admit grants the limits of each place before anything is loaded: first to what
 // runs there, then to what this node remembers to have run there, then to the
@@ -127,7 +123,7 @@ func (rec *reconcile) claimOf(app plan.Application, place plan.Place, programs [
 // frozenClaim is that of what runs and is left as it is.
 func (rec *reconcile) frozenClaim(at history.At, now history.Record) claim {
 	c := claim{Claim: plan.Claim{UID: at.UID, Seniority: plan.Running}, revision: now.Revision, programs: now.Programs}
-	if app := rec.applicationOf(at.UID); app != nil {
+	if app := rec.application(at.UID); app != nil {
 		c.Identity = app.Newest.Payload().Application
 	}
 	return c
@@ -135,14 +131,12 @@ func (rec *reconcile) frozenClaim(at history.At, now history.Record) claim {
 
 // createdAt is when an application was created, as its newest intent says.
 func (rec *reconcile) createdAt(uid string) int64 {
-	if rec.admission.created == nil {
-		rec.admission.created = map[string]int64{}
-		for _, app := range rec.apps {
-			payload := app.Newest.Payload()
-			rec.admission.created[payload.UID] = payload.CreatedAt()
-		}
+	app := rec.application(uid)
+	if app == nil {
+		return 0
 	}
-	return rec.admission.created[uid]
+	payload := app.Newest.Payload()
+	return payload.CreatedAt()
 }
 
 // measured are the claims with what they take, and those of applications that ran
@@ -166,7 +160,7 @@ func (rec *reconcile) keptClaims(place plan.Place, here map[string]bool) []plan.
 		if at.Hook != place.Hook || at.Interface != place.Interface || here[at.UID] || rec.forgets(at, true) {
 			continue
 		}
-		if app := rec.applicationOf(at.UID); app != nil && rec.node.MayRun(app.Known, one.Revision) {
+		if app := rec.application(at.UID); app != nil && rec.node.MayRun(app.Known, one.Revision) {
 			all = append(all, plan.Claim{UID: at.UID, Identity: app.Newest.Payload().Application, Seniority: plan.Remembered,
 				Created: rec.createdAt(at.UID), Need: one.Need})
 		}
@@ -254,7 +248,7 @@ func crowded(err error) bool {
 // runsElsewhere reports whether the version that an application is to have runs, or
 // ran last, at another of the places that it is to have.
 func (rec *reconcile) runsElsewhere(here history.At, revision string) bool {
-	i := slices.IndexFunc(rec.want.Applications, func(a plan.Application) bool { return a.UID == here.UID })
+	i := rec.wanted(here.UID)
 	return i >= 0 && slices.ContainsFunc(rec.want.Applications[i].Attachments, func(a plan.Attachment) bool {
 		at := history.At{UID: here.UID, Hook: a.Hook, Interface: a.Interface}
 		if history.IsLimited(a.Hook) {
@@ -262,63 +256,6 @@ func (rec *reconcile) runsElsewhere(here history.At, revision string) bool {
 		}
 		return slices.ContainsFunc(rec.look.State.Links, func(l plan.Link) bool {
 			return l.UID == here.UID && l.Revision == revision && l.Attachment.Key() == a.Key()
-		})
-	})
-}
-
-// leaveOut goes on with an application at its other places.
-func (rec *reconcile) leaveOut(place plan.Place, uid string, err error) {
-	i := slices.IndexFunc(rec.want.Applications, func(a plan.Application) bool { return a.UID == uid })
-	app, out := rec.applicationOf(uid), rec.outcomes[uid]
-	if i < 0 || app == nil || out == nil {
-		return
-	}
-	isThere := func(a plan.Attachment) bool { return a.Hook == place.Hook && a.Ifindex == place.Ifindex }
-	attachments := rec.want.Applications[i].Attachments
-	for _, a := range attachments {
-		if isThere(a) {
-			out.Links = append(out.Links, report.Unmade{Program: a.Program, Status: LinkStatus{Hook: a.Hook, Target: a.Interface, State: Failed, Error: err.Error()}})
-		}
-	}
-	rec.want.Applications[i].Attachments = slices.DeleteFunc(slices.Clone(attachments), isThere)
-	out.Errs = append(out.Errs, err)
-	if rec.now.Before(app.retryAt) && app.leftOut[place] != nil {
-		return
-	}
-	out.Tried = true
-	app.leftOut = maps.Clone(app.leftOut)
-	if app.leftOut == nil {
-		app.leftOut = map[plan.Place]error{}
-	}
-	app.leftOut[place] = err
-	rec.opts.Log.Error("leave out", "application", app.Newest.Payload().Application.String(), "place", place.String(), "error", err)
-}
-
-// leaveOutAsBefore leaves out what did not fit a short while ago, without another
-// look.
-func (rec *reconcile) leaveOutAsBefore() {
-	for _, app := range rec.apps {
-		if len(app.leftOut) == 0 {
-			continue
-		}
-		if !rec.now.Before(app.retryAt) {
-			app.leftOut = nil
-			continue
-		}
-		for _, place := range slices.SortedFunc(maps.Keys(app.leftOut), comparePlaces) {
-			uid := app.Newest.Payload().UID
-			if rec.wantsAt(uid, place) {
-				rec.leaveOut(place, uid, app.leftOut[place])
-			}
-		}
-	}
-}
-
-// wantsAt reports whether an application is to run at a place.
-func (rec *reconcile) wantsAt(uid string, place plan.Place) bool {
-	return slices.ContainsFunc(rec.want.Applications, func(a plan.Application) bool {
-		return a.UID == uid && slices.ContainsFunc(a.Attachments, func(at plan.Attachment) bool {
-			return at.Hook == place.Hook && at.Ifindex == place.Ifindex
 		})
 	})
 }
@@ -371,7 +308,7 @@ func (rec *reconcile) waitedEnough(at history.At) bool {
 // more. Who only was let in for a while has waited all the same.
 func (rec *reconcile) forgetWaits(now map[history.At]history.Record) {
 	for at := range rec.waiting {
-		if _, runs := now[at]; runs || rec.applicationOf(at.UID) == nil || slices.Contains(rec.want.Gone, at.UID) {
+		if _, runs := now[at]; runs || rec.application(at.UID) == nil || rec.isGone(at.UID) {
 			delete(rec.waiting, at)
 		}
 	}
@@ -386,7 +323,7 @@ func (rec *reconcile) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
 	}
 	rec.admission.pendingClaims = map[plan.Place][]plan.Claim{}
 	for _, app := range rec.apps {
-		if out := rec.outcomes[app.Newest.Payload().UID]; out != nil && out.Pending && !app.failedBefore {
+		if rec.isOnItsWay(app.Newest.Payload().UID) {
 			rec.addPending(app)
 		}
 	}
@@ -420,15 +357,6 @@ func (rec *reconcile) addPending(app *application) {
 		c := rec.claimOf(one, place, names).Claim
 		c.Created = payload.CreatedAt()
 		rec.admission.pendingClaims[place] = append(rec.admission.pendingClaims[place], c)
-	}
-}
-
-// postpone leaves the version of an application that is to run for a later reconcile.
-// What runs goes on meanwhile.
-func (rec *reconcile) postpone(uid, why string) {
-	rec.reject(uid, errQueued)
-	if out := rec.outcomes[uid]; out != nil {
-		out.Waits = why
 	}
 }
 

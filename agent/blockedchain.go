@@ -66,7 +66,7 @@ func (rec *reconcile) takeOutAgain() {
 
 // unloads reports whether a chain ends a member that is to be unloaded.
 func (rec *reconcile) unloads(members, running []plan.Member) bool {
-	return slices.ContainsFunc(plan.Leavers(members, running), func(uid string) bool { return slices.Contains(rec.want.Gone, uid) })
+	return slices.ContainsFunc(plan.Leavers(members, running), rec.isGone)
 }
 
 // culprit is the application to take out of a chain that cannot be loaded: the one

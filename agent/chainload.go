@@ -97,7 +97,7 @@ func (rec *reconcile) awaitChain(chain plan.Chain, running []plan.Member) unfitC
 			rec.reject(uid, loads.ErrLoading)
 		}
 		if leaves {
-			rec.await(chain, running, true)
+			rec.await(chain, running, loads.ErrLoading)
 		}
 	}
 }

@@ -1,93 +1,14 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 	"maps"
 	"slices"
 
-	"github.com/skep-dev/skep/agent/build"
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/loads"
-	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/statedir"
 	"github.com/skep-dev/skep/agent/version"
-	"github.com/skep-dev/skep/intent"
 )
-
-// backingOffError: the version could not be had a short while ago, for err.
-type backingOffError struct{ err error }
-
-// Error implements error.
-func (b *backingOffError) Error() string { return b.err.Error() }
-
-// Unwrap returns why.
-func (b *backingOffError) Unwrap() error { return b.err }
-
-// noteUnavailable notes why a version cannot be had: the newest intent's, or one that
-// would have taken its place. What is no matter of the kernel's profile or of the memory
-// for maps is not tried again before a while.
-func (rec *reconcile) noteUnavailable(app *application, o intent.Opened, err error) {
-	newest := o.Payload().Serial == app.Newest.Payload().Serial
-	out := rec.outcomes[app.Newest.Payload().UID]
-	unfit, late, noMemory := new(build.UnfitError), new(backingOffError), new(noMemoryError)
-	switch {
-	case isPending(err):
-		return
-	case errors.As(err, &noMemory):
-	case errors.As(err, &late):
-		err = late.err
-	case errors.As(err, &unfit):
-		rec.describeUnfit(app, unfit)
-	default:
-		rec.fail(app, o, err)
-	}
-	switch {
-	case newest:
-		out.Errs = append(out.Errs, err)
-	case !out.Pending:
-		// Its words alone: what it lacks is not what the newest version lacks.
-		out.Errs = append(out.Errs, errors.New("go on with the version before: "+err.Error()))
-	}
-}
-
-// fail notes what was tried in vain.
-func (rec *reconcile) fail(app *application, o intent.Opened, err error) {
-	payload := o.Payload()
-	rec.outcomes[payload.UID].Tried = true
-	app.rejected = maps.Clone(app.rejected)
-	if app.rejected == nil {
-		app.rejected = map[int64]error{}
-	}
-	app.rejected[payload.Serial], app.failedBefore = err, true
-	if payload.Serial == app.Newest.Payload().Serial || app.log == "" {
-		app.log = kernel.LogOf(err)
-	}
-	rec.opts.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", err)
-}
-
-// reject takes the version of an application that is to run out of this reconcile.
-func (rec *reconcile) reject(uid string, err error) {
-	rec.want.Applications = slices.DeleteFunc(rec.want.Applications, func(a plan.Application) bool { return a.UID == uid })
-	app, was := rec.applicationOf(uid), rec.outcomes[uid]
-	if app == nil {
-		return
-	}
-	if isPending(err) && was.Live != nil {
-		rec.awaited[[2]string{uid, was.Live.Revision()}] = true
-	}
-	newest := was.Live == nil || was.Live == &app.Newest
-	rec.outcomes[uid] = &report.Outcome{Errs: was.Errs, Refused: true, Tried: was.Tried,
-		Pending: was.Pending || newest && isPending(err), Loading: was.Loading || newest && errors.Is(err, loads.ErrLoading),
-		Unsettled: isPending(err)}
-	rec.noteUnavailable(app, *cmp.Or(was.Live, &app.Newest), err)
-	if was.Live == &app.Newest {
-		rec.fallBack(app)
-		return
-	}
-	rec.keepOrUnload(uid, was.Live == nil || rec.node.StaysWithout(was.Live, rec.look.RevisionName(uid)) || isPending(err))
-}
 
 // finish writes what the reconcile found out back, and wakes who waits for it.
 func (rec *reconcile) finish() {
@@ -103,7 +24,7 @@ func (rec *reconcile) finish() {
 	rec.pruneObjects()
 	var orphans []ApplicationStatus
 	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.want.Frozen, rec.live.WithRemnants())))) {
-		if rec.applicationOf(uid) == nil {
+		if rec.application(uid) == nil {
 			orphans = append(orphans, view.Orphan(uid, rec.outcomes[uid]))
 		}
 	}

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"strings"
-
 	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/placement"
@@ -22,11 +20,4 @@ func (rec *reconcile) fits(app *application, o intent.Opened) error {
 		return &build.UnfitError{Lacks: lacks}
 	}
 	return nil
-}
-
-// describeUnfit logs once that a version is not for this node's kernel.
-func (rec *reconcile) describeUnfit(app *application, err *build.UnfitError) {
-	if !strings.Contains(app.status.Error, err.Lacks) {
-		rec.opts.Log.Warn("this node cannot hold it", "application", app.Newest.Payload().Application.String(), "error", err.Lacks)
-	}
 }

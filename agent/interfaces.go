@@ -31,18 +31,11 @@ func (rec *reconcile) running() targets.Running {
 
 // asPrimary looks at what the application's intents choose by name.
 func (rec *reconcile) asPrimary(uid string, on plan.Interface) bool {
-	for _, app := range rec.apps {
-		if app.Newest.Payload().UID != uid {
-			continue
-		}
-		for _, s := range append(selections(&app.Newest), selections(app.Deployed)...) {
-			byName, err := plan.Select(&v1alpha1.Interfaces{Names: s.Names}, []plan.Interface{on})
-			if s.Primary && (err != nil || len(byName) == 0) {
-				return true
-			}
-		}
-	}
-	return false
+	app := rec.application(uid)
+	return app != nil && slices.ContainsFunc(append(selections(&app.Newest), selections(app.Deployed)...), func(s v1alpha1.Interfaces) bool {
+		byName, err := plan.Select(&v1alpha1.Interfaces{Names: s.Names}, []plan.Interface{on})
+		return s.Primary && (err != nil || len(byName) == 0)
+	})
 }
 
 // wantsPrimary reports whether an intent chooses the primary interface.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -70,7 +69,7 @@ func (rec *reconcile) askRevision(o intent.Opened, old *kernel.Revision) (loads.
 		return loads.Request{}, err
 	}
 	why, runs := loads.ForNew, rec.look.RevisionName(payload.UID)
-	if runs != "" && runs != o.Revision() && rec.withdrawn(payload.UID, runs) {
+	if runs != "" && runs != o.Revision() && rec.withdrew(payload.UID, runs) {
 		why = loads.ForReplacing
 	}
 	return loads.Request{
@@ -91,11 +90,7 @@ func (rec *reconcile) askRevision(o intent.Opened, old *kernel.Revision) (loads.
 
 // lack remembers what this node's kernel lacks for a revision.
 func (app *application) lack(revision, lacks string) {
-	app.lacks = maps.Clone(app.lacks)
-	if app.lacks == nil {
-		app.lacks = map[string]string{}
-	}
-	app.lacks[revision] = lacks
+	app.lacks = with(app.lacks, revision, lacks)
 }
 
 // copyOf returns one more program of an instance, pinned. It fails with

@@ -143,7 +143,7 @@ func (rec *reconcile) memoryClaims() []plan.Claim {
 	here := map[string]bool{}
 	for uid, revisions := range rec.live.Revisions {
 		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryOf(revisions)}
-		if app := rec.applicationOf(uid); app != nil {
+		if app := rec.application(uid); app != nil {
 			c.Identity = app.Newest.Payload().Application
 		}
 		all, here[uid] = append(all, c), len(revisions) > 0
@@ -184,8 +184,7 @@ func (rec *reconcile) unweighed() []plan.Claim {
 	var all []plan.Claim
 	for _, app := range rec.apps {
 		uid := app.Newest.Payload().UID
-		out := rec.outcomes[uid]
-		if out == nil || !out.Pending || app.failedBefore || weighed[uid] || len(rec.live.Revisions[uid]) > 0 {
+		if !rec.isOnItsWay(uid) || weighed[uid] || len(rec.live.Revisions[uid]) > 0 {
 			continue
 		}
 		if c := rec.memoryClaim(app.Newest, 0); c.Seniority != plan.Remembered {

@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
-	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/report"
@@ -27,34 +24,21 @@ import (
 type reconcile struct {
 	*env
 	*loop
+	*decisions
 	// accepted is read under its lock. Within a reconcile, only finish writes it.
 	accepted *accepted
-	now      time.Time
-	// apps are copies, until finish hands them over; ordered by name.
-	apps []*application
-	// node has the labels that it had when the reconcile began.
-	node version.Node
-	// look is what the kernel said.
-	look *live.Look
-	want plan.Want
 	// loads are those that the reconcile needs. fetching reports that an object is on its
 	// way, and observed that the kernel could be read.
 	loads              *loads.Round
 	fetching, observed bool
 	// ending reports that the kernel has yet to end links that were closed.
 	ending bool
-	// awaited are the revisions, by uid, that only wait for the load of a chain.
-	awaited map[[2]string]bool
-	// outcomes by uid.
-	outcomes map[string]*report.Outcome
 	// targets are the look-ups of this reconcile.
 	targets *targets.Round
 	// unmanagedFiles by the uid they lie under.
 	unmanagedFiles map[string][]string
 	chains         chainRound
 	admission      admission
-	// again means that something was put off that the next reconcile can do at once.
-	again bool
 	// acted reports that the reconcile had actions to do.
 	acted bool
 	// prune tells that cached objects may have lost their last intent.
@@ -78,8 +62,6 @@ type chainRound struct {
 type admission struct {
 	// present is what ran at each place when the reconcile began.
 	present map[history.At]history.Record
-	// created is when each application was created, by uid.
-	created map[string]int64
 	// pendingClaims are those of applications whose objects are on their way; nil
 	// until they are asked for.
 	pendingClaims map[plan.Place][]plan.Claim
@@ -139,11 +121,13 @@ func (a *Agent) reconcileOnce() *reconcile {
 func (a *Agent) newReconcile() *reconcile {
 	now := a.opts.Clock()
 	apps, labels := a.snapshot()
-	return &reconcile{env: a.env, loop: a.loop, accepted: a.accepted, now: now, apps: apps,
-		node: version.Node{Name: a.opts.Node, Labels: labels}, look: a.loop.live.Look(), targets: a.loop.lookups.Begin(now), loads: a.loop.queue.Begin(),
-		outcomes: map[string]*report.Outcome{}, awaited: map[[2]string]bool{}, admission: admission{lost: map[history.At]bool{}},
+	rec := &reconcile{env: a.env, loop: a.loop, accepted: a.accepted, targets: a.loop.lookups.Begin(now), loads: a.loop.queue.Begin(),
+		admission: admission{lost: map[history.At]bool{}},
 		chains: chainRound{versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{},
 			visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}}
+	rec.decisions = newDecisions(decisions{log: a.opts.Log, now: now, node: version.Node{Name: a.opts.Node, Labels: labels},
+		look: a.loop.live.Look(), prepare: rec.prepareVersion, apps: apps})
+	return rec
 }
 
 // snapshot copies what Accept and Relabel may change meanwhile; applications
@@ -187,87 +171,12 @@ func (rec *reconcile) repinned(what string, made bool, err error) {
 	}
 }
 
-// choose chooses for each application what is to be live: the newest intent's
-// version, else what fallBack says.
-func (rec *reconcile) choose() {
-	known := map[string]bool{}
-	for _, app := range rec.apps {
-		payload := app.Newest.Payload()
-		known[payload.UID] = true
-		rec.outcomes[payload.UID] = &report.Outcome{}
-		rec.chooseVersion(app)
+// prepareVersion brings a version into the kernel and finds its targets.
+func (rec *reconcile) prepareVersion(app *application, o intent.Opened, out *report.Outcome) (plan.Application, error) {
+	if err := rec.ensureLoaded(app, o); err != nil {
+		return plan.Application{}, err
 	}
-	for uid := range rec.look.State.Revisions {
-		if !known[uid] {
-			rec.want.Frozen = append(rec.want.Frozen, uid)
-		}
-	}
-	for uid := range rec.live.Links {
-		if !known[uid] && !slices.Contains(rec.want.Frozen, uid) {
-			rec.want.Frozen = append(rec.want.Frozen, uid)
-		}
-	}
-	slices.Sort(rec.want.Frozen)
-}
-
-// chooseVersion chooses for one application.
-func (rec *reconcile) chooseVersion(app *application) {
-	payload := app.Newest.Payload()
-	out := rec.outcomes[payload.UID]
-	selected, err := rec.node.Selects(payload)
-	if err != nil {
-		// Nobody can report whether it is for this node.
-		out.Errs, out.Refused = append(out.Errs, err), true
-		rec.want.Frozen = append(rec.want.Frozen, payload.UID)
-		return
-	}
-	if payload.Tombstone || len(payload.Programs) == 0 || !selected {
-		rec.want.Gone = append(rec.want.Gone, payload.UID)
-		return
-	}
-	err = rec.ensureLoaded(app, app.Newest)
-	if err == nil {
-		err = rec.resolveAttachments(app.Newest, out)
-	}
-	if err == nil {
-		out.Live = &app.Newest
-		return
-	}
-	out.Pending, out.Loading = isPending(err), errors.Is(err, loads.ErrLoading)
-	rec.noteUnavailable(app, app.Newest, err)
-	out.Refused = true
-	rec.fallBack(app)
-}
-
-// fallBack goes on without the newest intent's version: with another, with what
-// runs as it is, or with nothing.
-func (rec *reconcile) fallBack(app *application) {
-	uid := app.Newest.Payload().UID
-	out := rec.outcomes[uid]
-	other, stays := rec.node.Fallback(app.Known, rec.look.RevisionName(uid), out.Pending)
-	if other != nil {
-		err := rec.ensureLoaded(app, *other)
-		if err == nil {
-			err = rec.resolveAttachments(*other, out)
-		}
-		if err == nil {
-			out.Live = other
-			return
-		}
-		out.Unsettled = isPending(err)
-		rec.noteUnavailable(app, *other, err)
-		stays = rec.node.StaysWithout(other, rec.look.RevisionName(uid)) || isPending(err)
-	}
-	rec.keepOrUnload(uid, stays)
-}
-
-// keepOrUnload leaves what runs of an application as it is, or has it go.
-func (rec *reconcile) keepOrUnload(uid string, stays bool) {
-	if stays {
-		rec.want.Frozen = append(rec.want.Frozen, uid)
-		return
-	}
-	rec.want.Gone = append(rec.want.Gone, uid)
+	return rec.resolveAttachments(o, out)
 }
 
 // ensureLoaded makes sure that the intent's revision is in the kernel, whole. One that was
@@ -299,11 +208,7 @@ func (rec *reconcile) ensureLoaded(app *application, o intent.Opened) error {
 			return explain(o.Payload(), err)
 		}
 	}
-	app.checked = maps.Clone(app.checked)
-	if app.checked == nil {
-		app.checked = map[string]bool{}
-	}
-	app.checked[revision] = true
+	app.checked = with(app.checked, revision, true)
 	return nil
 }
 
@@ -322,14 +227,6 @@ func explain(payload intent.Payload, err error) error {
 		}
 	}
 	return err
-}
-
-// intentOf finds the intent with the revision; nil where none is known.
-func (rec *reconcile) intentOf(uid, revision string) *intent.Opened {
-	if app := rec.applicationOf(uid); app != nil {
-		return app.Intent(revision)
-	}
-	return nil
 }
 
 func (rec *reconcile) logClose(what string, c io.Closer) {

@@ -68,7 +68,7 @@ func (rec *reconcile) remember() {
 			next[at] = one
 		}
 	}
-	history.Bound(next, func(uid string) bool { return rec.applicationOf(uid) != nil })
+	history.Bound(next, func(uid string) bool { return rec.application(uid) != nil })
 	if err := rec.history.Keep(next); err != nil {
 		rec.opts.Log.Error("remember what runs", "error", err)
 	}
@@ -77,13 +77,13 @@ func (rec *reconcile) remember() {
 // forgets reports whether what ran at a place and does not now has no claim to it
 // any more.
 func (rec *reconcile) forgets(at history.At, there bool) bool {
-	if slices.Contains(rec.want.Gone, at.UID) || rec.admission.lost[at] {
+	if rec.isGone(at.UID) || rec.admission.lost[at] {
 		return true
 	}
 	if at == history.InMemory(at.UID) {
 		return rec.opts.MapMemory == 0
 	}
-	i := slices.IndexFunc(rec.want.Applications, func(a plan.Application) bool { return a.UID == at.UID })
+	i := rec.wanted(at.UID)
 	if i < 0 || !there {
 		return false
 	}

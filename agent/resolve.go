@@ -15,7 +15,7 @@ import (
 // resolveAttachments turns an intent into resolved attachments. A target that is
 // not there is told and waited for; what the definition says wrongly rejects
 // the intent.
-func (rec *reconcile) resolveAttachments(o intent.Opened, out *report.Outcome) error {
+func (rec *reconcile) resolveAttachments(o intent.Opened, out *report.Outcome) (plan.Application, error) {
 	payload := o.Payload()
 	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision()}
 	var absent []report.Unmade
@@ -30,11 +30,11 @@ func (rec *reconcile) resolveAttachments(o intent.Opened, out *report.Outcome) e
 					out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err))
 				}
 			} else if err != nil {
-				return fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
+				return app, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
 			}
 			for _, a := range found {
 				if seen[a.Key()] {
-					return fmt.Errorf("place program %s of %s: the definition attaches it to %s %s twice; once is enough", a.Program, payload.Application, a.Hook, a.Target)
+					return app, fmt.Errorf("place program %s of %s: the definition attaches it to %s %s twice; once is enough", a.Program, payload.Application, a.Hook, a.Target)
 				}
 				seen[a.Key()] = true
 				app.Attachments = append(app.Attachments, a)
@@ -47,8 +47,7 @@ func (rec *reconcile) resolveAttachments(o intent.Opened, out *report.Outcome) e
 			out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: %s", u.Program, payload.Application, u.Status.Error))
 		}
 	}
-	rec.want.Applications = append(rec.want.Applications, app)
-	return nil
+	return app, nil
 }
 
 // resolve turns one attachment of a definition into those on this node. Where a file

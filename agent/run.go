@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/skep-dev/skep/agent/loads"
-	"github.com/skep-dev/skep/agent/objects"
 )
 
 // Run holds the kernel to the intents until the context ends: at once when an
@@ -95,12 +92,6 @@ const (
 	// kernel ends in the background.
 	endingPause = 20 * time.Millisecond
 )
-
-// isPending reports whether an error only says that something is on its way, or
-// has to wait for what is.
-func isPending(err error) bool {
-	return errors.Is(err, objects.ErrFetching) || errors.Is(err, loads.ErrLoading) || errors.Is(err, errQueued)
-}
 
 // advance starts the loads that a reconcile needs, one after the other, and waits for
 // them and for objects until the context ends. It reports whether another reconcile

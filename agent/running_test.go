@@ -38,7 +38,7 @@ func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			app := choosing(t, "a", tc.chooses)
-			p := &reconcile{apps: []*application{app}}
+			p := &reconcile{decisions: newDecisions(decisions{apps: []*application{app}})}
 			if got := p.asPrimary("a", eth0); got != tc.asPrimary {
 				t.Errorf("asPrimary = %v", got)
 			}

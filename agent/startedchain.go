@@ -3,12 +3,10 @@ package agent
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 )
 
@@ -49,19 +47,12 @@ func (rec *reconcile) followStartedChains() {
 func (rec *reconcile) spoiled(members, want, running []plan.Member) []string {
 	var namespaces []string
 	for _, m := range members {
-		replaced := !plan.IsNew(m, running) && slices.Contains(plan.UIDsOf(want), m.UID) && !rec.withdrawn(m.UID, m.Revision)
+		replaced := !plan.IsNew(m, running) && slices.Contains(plan.UIDsOf(want), m.UID) && !rec.withdrew(m.UID, m.Revision)
 		if plan.IsNew(m, want) && !replaced {
 			namespaces = append(namespaces, m.Identity.Namespace)
 		}
 	}
 	return namespaces
-}
-
-// withdrawn reports whether a revision may not run any more beside the newest intent
-// of its application.
-func (rec *reconcile) withdrawn(uid, revision string) bool {
-	app := rec.applicationOf(uid)
-	return app != nil && rec.node.Withdrew(app.Known, revision)
 }
 
 // waitForReplacements has those wait that are to change on an interface after others: after the
@@ -94,7 +85,7 @@ func (rec *reconcile) waitForReplacements(want plan.Chain, running []plan.Member
 // more, and that is to go from it.
 func (rec *reconcile) replaces(uid string, members, running []plan.Member) bool {
 	return slices.ContainsFunc(running, func(m plan.Member) bool {
-		return m.UID == uid && plan.IsNew(m, members) && rec.withdrawn(m.UID, m.Revision)
+		return m.UID == uid && plan.IsNew(m, members) && rec.withdrew(m.UID, m.Revision)
 	})
 }
 
@@ -160,36 +151,7 @@ func (rec *reconcile) useLoaded(chain plan.Chain, key string, v *kernel.ChainVer
 	if !others || slices.Equal(want, chain.Members) {
 		return nil
 	}
-	return func() {
-		rec.want.Interim = maps.Clone(rec.want.Interim)
-		if rec.want.Interim == nil {
-			rec.want.Interim = map[int][]plan.Member{}
-		}
-		rec.want.Interim[index] = chain.Members
-		for _, uid := range plan.UIDsOf(slices.Concat(want, chain.Members)) {
-			rec.waitForWantedChain(uid, want, chain.Members)
-		}
-	}
-}
-
-// waitForWantedChain has an application wait for another chain than the one that runs in the
-// interim, where it is in that otherwise than it is to be. Where only its place is
-// another, all else of it goes on.
-func (rec *reconcile) waitForWantedChain(uid string, want, interim []plan.Member) {
-	of := func(members []plan.Member) []plan.Member {
-		return slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return m.UID != uid })
-	}
-	is, runs := of(want), of(interim)
-	if slices.Equal(is, runs) {
-		return
-	}
-	if len(plan.Newcomers(is, runs))+len(plan.Newcomers(runs, is)) > 0 {
-		rec.reject(uid, loads.ErrLoading)
-		return
-	}
-	if out := rec.outcomes[uid]; out != nil {
-		out.Pending, out.Refused, out.Loading = true, true, true
-	}
+	return func() { rec.runInterim(chain, want) }
 }
 
 // endRetry is how long at most what ends a member waits for another attempt to load its
@@ -199,7 +161,7 @@ const endRetry = 2 * time.Second
 // patience is how long at most a chain is not loaded again that could not be loaded.
 func (rec *reconcile) patience(want, running []plan.Member) time.Duration {
 	for _, m := range running {
-		if plan.IsNew(m, want) && (slices.Contains(rec.want.Gone, m.UID) || rec.withdrawn(m.UID, m.Revision)) {
+		if plan.IsNew(m, want) && (rec.isGone(m.UID) || rec.withdrew(m.UID, m.Revision)) {
 			return endRetry
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/report"
 )
 
 // remnantGrace is how long the kernel may take to end a link that was closed: it
@@ -59,11 +58,7 @@ func (rec *reconcile) finishUnloads() {
 // reportRemnant reports a link that the kernel runs still. Nothing can be done about a
 // link that somebody else holds but to say so.
 func (rec *reconcile) reportRemnant(uid string, r live.Remnant, err error) {
-	out := rec.outcomes[uid]
-	if out == nil {
-		out = &report.Outcome{}
-		rec.outcomes[uid] = out
-	}
+	out := rec.outcome(uid)
 	if err == nil && rec.now.Sub(r.Since) < remnantGrace {
 		out.Unsettled, rec.ending = true, true
 		return

@@ -24,9 +24,10 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			app := choosing(t, "a", v1alpha1.Interfaces{Primary: true})
-			e := &env{opts: Options{Log: slog.New(slog.DiscardHandler), BackOff: BackOff{First: time.Minute, Most: time.Hour}}}
+			e, log := &env{opts: Options{BackOff: BackOff{First: time.Minute, Most: time.Hour}}}, slog.New(slog.DiscardHandler)
 			set := &live.Set{}
-			p := &reconcile{env: e, loop: &loop{live: set}, look: set.Look(), apps: []*application{app}, outcomes: map[string]*report.Outcome{"a": {}}}
+			p := &reconcile{env: e, loop: &loop{live: set}, decisions: newDecisions(decisions{log: log, look: set.Look(), apps: []*application{app}})}
+			p.outcomes["a"] = &report.Outcome{}
 			p.noteUnavailable(app, app.Newest, tc.err)
 			p.finishApplication(app, report.View{Look: p.look})
 			first := app.status

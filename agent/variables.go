@@ -43,10 +43,7 @@ func (rec *reconcile) carryVariablesOf(want plan.Application, old, next *kernel.
 		}
 	}
 	carried, err := kernel.CarryVariables(prepared, was, old, next)
-	for _, app := range rec.apps {
-		if app.Newest.Payload().UID != want.UID {
-			continue
-		}
+	if app := rec.application(want.UID); app != nil {
 		app.maps = slices.Clone(app.maps)
 		for i := range app.maps {
 			if names := carried[app.maps[i].Map]; len(names) > 0 {
