@@ -140,7 +140,7 @@ func (rec *reconcile) try(owners []string, a plan.Action) error {
 func (rec *reconcile) awaitTarget(a plan.Action) error {
 	switch a.Verb {
 	case plan.Attach, plan.Overlap, plan.Move:
-		return rec.targets.Await(a.Attachment)
+		return rec.lookups.Await(a.Attachment)
 	case plan.Update, plan.SetChain, plan.Detach, plan.Drop, plan.Forget:
 	}
 	return nil
@@ -236,7 +236,7 @@ func (rec *reconcile) attach(a plan.Action) error {
 
 func (rec *reconcile) attachProgram(a plan.Action, program *ebpf.Program) error {
 	old := rec.live.Links[a.UID][a.Attachment.Key()]
-	target, err := rec.targets.Find(a.Attachment)
+	target, err := rec.lookups.Find(a.Attachment)
 	if err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func (rec *reconcile) attachProgram(a plan.Action, program *ebpf.Program) error 
 	rec.live.PutLink(pinned)
 	rec.look.Changed(pinned.Path)
 	if old != nil {
-		rec.logClose("replaced link", old)
+		logClose(rec.opts.Log, "replaced link", old)
 	}
 	return nil
 }
@@ -366,7 +366,7 @@ func (rec *reconcile) setChain(a plan.Action) error {
 	}
 	if err := rec.runVersion(a, v, c); err != nil {
 		if c = rec.live.Chains[a.Ifindex]; c == nil || c.Version != v {
-			rec.logClose("chain that was not attached", v)
+			logClose(rec.opts.Log, "chain that was not attached", v)
 		}
 		return err
 	}
@@ -423,7 +423,7 @@ func (rec *reconcile) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVe
 func (rec *reconcile) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
 	if c.Version != nil && c.Version != v {
 		c.Former = append(c.Former, c.Version.Members...)
-		rec.logClose("replaced chain", c.Version)
+		logClose(rec.opts.Log, "replaced chain", c.Version)
 	}
 	c.Version = v
 }
@@ -446,7 +446,7 @@ func (rec *reconcile) attachChain(a plan.Action, v *kernel.ChainVersion, old *ke
 		} else if old.Version != nil {
 			c.Former = append(c.Former, old.Version.Members...)
 		}
-		rec.logClose("severed chain", old)
+		logClose(rec.opts.Log, "severed chain", old)
 	}
 	rec.live.Chains[a.Ifindex] = c
 	rec.look.Changed(rec.pins.ChainPath(a.Ifindex))

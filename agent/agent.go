@@ -144,8 +144,6 @@ type loop struct {
 	// queue runs loads beside the loop, and lookups finds targets in the file system.
 	queue   *loads.Queue
 	lookups *targets.Lookups
-	// history is what last ran at each place.
-	history *history.History
 	// conflicts are links that were put back. attempts are the loads of chains, and the
 	// actions on chains, that failed.
 	conflicts *retry.Conflicts
@@ -155,14 +153,7 @@ type loop struct {
 	blocked map[int]*blockedChain
 	// buildChain links and loads a chain.
 	buildChain func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps) (*kernel.ChainVersion, error)
-	// waiting is since when applications wait at a place for one that has precedence.
-	waiting map[history.At]time.Time
-	// noMemory says why the last reconcile had no memory for the maps of a load, by its key.
-	noMemory map[string]error
-	// profiles are what revisions in the kernel take of a chain, by uid and name, and
-	// unmeasured those that could not be measured, and when.
-	profiles   map[[2]string]chain.Profile
-	unmeasured map[[2]string]time.Time
+	admission  *admission
 	// idle is how the last reconcile left the node, nil where something is left to do.
 	idle *idle
 }
@@ -192,9 +183,6 @@ func New(o Options) (*Agent, error) {
 	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Wake: e.wakeUp})
 	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1), accepted: &accepted{
 		apps: map[string]*application{}, settled: make(chan struct{}), labels: maps.Clone(o.Labels), trust: o.Trust}}
-	if a.loop.history, err = history.Open(dir.Path(statedir.Ran)); err != nil {
-		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
-	}
 	if err := errors.Join(a.checkMount(), a.restore(), a.loop.live.Adopt(a.accepted.nameOf)); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
 	}
@@ -203,13 +191,20 @@ func New(o Options) (*Agent, error) {
 
 func newLoop(e *env) *loop {
 	o := &e.opts
+	open := live.New(e.pins, e.dir.Path(statedir.Remnants), o.Log)
+	ran, err := history.Open(e.dir.Path(statedir.Ran))
+	if err != nil {
+		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
+	}
 	return &loop{
-		live:    live.New(e.pins, e.dir.Path(statedir.Remnants), o.Log),
+		live:    open,
 		queue:   loads.NewQueue(o.Clock, o.Log, observeLoads(o.Observer)),
 		lookups: targets.NewLookups(o.host(), o.Log, e.wakeUp), buildChain: build.Chain,
 		conflicts: retry.NewConflicts(o.BackOff), attempts: retry.NewAttempts(o.BackOff),
-		started: map[int]*startedChain{}, blocked: map[int]*blockedChain{}, waiting: map[history.At]time.Time{},
-		profiles: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{},
+		started: map[int]*startedChain{}, blocked: map[int]*blockedChain{},
+		admission: &admission{log: o.Log, sharePercent: o.NamespaceShare, patience: orderWaits * o.FetchTimeout, objects: e.objects,
+			history: ran, memory: &mapMemory{limit: o.MapMemory, history: ran, live: open},
+			profiles: &profiles{byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}}, waiting: map[history.At]time.Time{}},
 	}
 }
 

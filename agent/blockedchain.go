@@ -77,6 +77,6 @@ func (rec *reconcile) culprit(want plan.Chain, err error) string {
 			return want.Members[i].UID
 		}
 	}
-	claims := rec.precedence(want, plan.UIDsOf(want.Members))
+	claims := rec.admission.precedence(want, plan.UIDsOf(want.Members))
 	return claims[len(claims)-1].UID
 }

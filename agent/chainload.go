@@ -60,7 +60,7 @@ func (rec *reconcile) chainKey(ifindex int, members []plan.Member, suspect strin
 // endUse ends the use of a version in this reconcile. One without a key is freed.
 func (rec *reconcile) endUse(key string, v *kernel.ChainVersion) {
 	if key == "" {
-		rec.logClose("chain", v)
+		logClose(rec.opts.Log, "chain", v)
 	}
 }
 
@@ -134,7 +134,7 @@ func (rec *reconcile) askChain(ifindex int, members, running []plan.Member, susp
 			if err != nil {
 				return nil, err
 			}
-			files, load := rec.objects, rec.buildChain
+			files, load := rec.objects.cache, rec.buildChain
 			return func(*btf.Cache) (io.Closer, error) {
 				defer shared.Close()
 				v, err := load(parts, files, options, shared)
@@ -160,7 +160,7 @@ func (rec *reconcile) chainParts(members []plan.Member, suspect string) ([]build
 		if err := rec.lostLately(m.UID); err != nil {
 			return nil, &build.MemberError{UID: m.UID, Err: err}
 		}
-		if err := rec.available(o.Payload()); err != nil {
+		if err := rec.objects.available(o.Payload()); err != nil {
 			return nil, &build.MemberError{UID: m.UID, Err: err}
 		}
 		parts = append(parts, build.Part{Key: keys[i], Member: m, Intent: *o, IsNew: m.UID == suspect})

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/skep-dev/skep/agent/build"
@@ -87,4 +88,51 @@ func (rec *reconcile) fit(want plan.Chain, running []plan.Member) unfitChain {
 		return func() { rec.keepOrDetach(want, running, err) }
 	}
 	return rec.exclude(want, running, newcomers, key, attempted, err)
+}
+
+// exclude takes the newcomer out of the reconcile that a chain cannot be loaded with:
+// the last of the shortest run of newcomers, in their order of precedence, that the
+// kernel rejects. It is searched by halves, so that n newcomers cost log n loads;
+// those after it are tried in the next reconcile, when it is not.
+func (rec *reconcile) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) unfitChain {
+	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
+	for fits+1 < refused {
+		middle := (fits + refused) / 2
+		key, v, failed := rec.loadChain(want.Ifindex, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
+		if errors.Is(failed, loads.ErrLoading) {
+			return rec.awaitChain(want, running)
+		}
+		if failed != nil {
+			refused, err, failures = middle, failed, append(failures, key)
+			continue
+		}
+		fits = middle
+		rec.endUse(key, v)
+	}
+	for _, key := range failures {
+		// Its error was used: the next attempt is another load.
+		rec.loads.Take(key)
+	}
+	rec.abandonChain(want)
+	culprit, later := newcomers[refused-1], newcomers[refused:]
+	if culprit.Seniority == plan.Running {
+		rec.attempts.Failed(attempted, rec.now, err)
+		return func() { rec.keepOrDetach(want, running, err) }
+	}
+	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
+	return func() {
+		rec.admission.rejectAt(place, culprit, err)
+		for _, c := range later {
+			rec.postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
+			rec.again = true
+		}
+	}
+}
+
+func uidsOfClaims(claims []claim) []string {
+	var uids []string
+	for _, c := range claims {
+		uids = append(uids, c.UID)
+	}
+	return uids
 }

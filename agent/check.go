@@ -16,16 +16,16 @@ import (
 // object needs. That takes the object, which may take memory and time: the revisions
 // are checked beside the loop, one at a time, and it fails with loads.ErrLoading until then.
 // A program that is to be attached and is missing is found at once.
-func (rec *reconcile) isWhole(o intent.Opened, loaded *kernel.Revision) (bool, error) {
+func (v *versions) isWhole(o intent.Opened, loaded *kernel.Revision) (bool, error) {
 	if build.LacksProgram(loaded, o.Payload()) {
 		return false, nil
 	}
 	key := "check of " + build.Key(loaded.UID, loaded.Key())
-	got, err := loads.Get[build.Wholeness](rec.loads, key, func() (loads.Request, error) { return rec.askWhole(o, loaded) })
+	got, err := loads.Get[build.Wholeness](v.loads, key, func() (loads.Request, error) { return v.askWhole(o, loaded) })
 	if isPending(err) {
 		return false, err
 	}
-	rec.loads.Take(key)
+	v.loads.Take(key)
 	if err != nil {
 		return false, err
 	}
@@ -33,12 +33,12 @@ func (rec *reconcile) isWhole(o intent.Opened, loaded *kernel.Revision) (bool, e
 }
 
 // askWhole asks for the check of a revision.
-func (rec *reconcile) askWhole(o intent.Opened, loaded *kernel.Revision) (loads.Request, error) {
+func (v *versions) askWhole(o intent.Opened, loaded *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
-	if err := rec.available(payload); err != nil {
+	if err := v.objects.available(payload); err != nil {
 		return loads.Request{}, err
 	}
-	files := rec.objects
+	files := v.objects.cache
 	return loads.Request{
 		Line: fmt.Sprintf("check of application %s", payload.UID), Tenants: []string{payload.Application.Namespace},
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {

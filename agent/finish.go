@@ -20,7 +20,7 @@ func (rec *reconcile) finish() {
 		rec.finishApplication(app, view)
 	}
 	rec.conflicts.Sweep(rec.now)
-	rec.targets.End()
+	rec.lookups.End()
 	rec.pruneObjects()
 	var orphans []ApplicationStatus
 	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.want.Frozen, rec.live.WithRemnants())))) {
@@ -87,7 +87,7 @@ func (rec *reconcile) pruneObjects() {
 			used[app.Deployed.Payload().ObjectDigest] = true
 		}
 	}
-	if err := rec.objects.Prune(used); err != nil {
+	if err := rec.objects.cache.Prune(used); err != nil {
 		rec.opts.Log.Error("drop cached objects", "error", err)
 	}
 }

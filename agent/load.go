@@ -6,70 +6,69 @@ import (
 	"io"
 	"slices"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
-	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/intent"
 )
 
 // load brings the intent's revision into the kernel, with the maps of the one
 // that runs, and pins it. It fails with loads.ErrLoading until the verifier is done, and with
 // a *noMemoryError where the node has no memory for its maps.
-func (rec *reconcile) load(app *application, o intent.Opened) error {
+func (v *versions) load(app *application, o intent.Opened, out *report.Outcome) error {
 	uid, revision := o.Payload().UID, o.Revision()
-	broken := rec.live.Revisions[uid][revision]
+	broken := v.look.Set.Revisions[uid][revision]
 	old := broken
 	if old == nil {
-		old = rec.look.BaseRevision(uid)
+		old = v.look.BaseRevision(uid)
 	}
 	key := fmt.Sprintf("revision %s after %q", build.Key(uid, revision), old.Key())
-	got, err := loads.Get[*build.LoadedRevision](rec.loads, key, func() (loads.Request, error) { return rec.askWithin(key, o, old) })
+	got, err := loads.Get[*build.LoadedRevision](v.loads, key, func() (loads.Request, error) { return v.askWithin(app, key, o, old) })
 	if isPending(err) {
-		return rec.whyNoMemory(key, uid, err)
+		return v.memory.explain(key, out, err)
 	}
-	rec.loads.Take(key)
+	v.loads.Take(key)
 	if unfit := new(build.UnfitError); errors.As(err, &unfit) {
 		app.lack(revision, unfit.Lacks)
 	}
 	if err != nil {
 		return err
 	}
-	return rec.install(app, got, broken)
+	return v.install(app, got, broken)
 }
 
 // install pins a loaded revision and holds it.
-func (rec *reconcile) install(app *application, r *build.LoadedRevision, broken *kernel.Revision) error {
-	if err := rec.pins.PinRevision(r.Revision); err != nil {
+func (v *versions) install(app *application, r *build.LoadedRevision, broken *kernel.Revision) error {
+	if err := v.pins.PinRevision(r.Revision); err != nil {
 		return errors.Join(err, r.Close())
 	}
 	if broken != nil {
-		rec.logClose("broken revision", broken)
+		logClose(v.log, "broken revision", broken)
 	}
-	rec.live.PutRevision(r.Revision)
-	if !slices.Contains(rec.look.State.Revisions[r.UID], r.Name) {
-		rec.look.State.Revisions[r.UID] = append(rec.look.State.Revisions[r.UID], r.Name)
+	v.look.Set.PutRevision(r.Revision)
+	if !slices.Contains(v.look.State.Revisions[r.UID], r.Name) {
+		v.look.State.Revisions[r.UID] = append(v.look.State.Revisions[r.UID], r.Name)
 	}
 	if r.Profile != nil {
-		rec.profiles[[2]string{r.UID, r.Name}] = *r.Profile
+		v.measured.byRevision[[2]string{r.UID, r.Name}] = *r.Profile
 	}
 	app.maps = r.Reports
-	rec.opts.Log.Info("loaded", "application", app.Newest.Payload().Application.String(), "revision", r.Name)
+	v.log.Info("loaded", "application", app.Newest.Payload().Application.String(), "revision", r.Name)
 	return nil
 }
 
 // askRevision asks for the load of an intent's revision. It replaces what runs where
 // that may run no more.
-func (rec *reconcile) askRevision(o intent.Opened, old *kernel.Revision) (loads.Request, error) {
+func (v *versions) askRevision(app *application, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
-	if err := rec.available(payload); err != nil {
+	if err := v.objects.available(payload); err != nil {
 		return loads.Request{}, err
 	}
-	why, runs := loads.ForNew, rec.look.RevisionName(payload.UID)
-	if runs != "" && runs != o.Revision() && rec.withdrew(payload.UID, runs) {
+	why, runs := loads.ForNew, v.look.RevisionName(payload.UID)
+	if runs != "" && runs != o.Revision() && v.node.Withdrew(app.Known, runs) {
 		why = loads.ForReplacing
 	}
 	return loads.Request{
@@ -79,7 +78,7 @@ func (rec *reconcile) askRevision(o intent.Opened, old *kernel.Revision) (loads.
 			if err != nil {
 				return nil, err
 			}
-			files, profile := rec.objects, rec.opts.Profile
+			files, profile := v.objects.cache, v.profile
 			return func(types *btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
 				return build.Revision(o, files, profile, from, types)
@@ -93,43 +92,43 @@ func (app *application) lack(revision, lacks string) {
 	app.lacks = with(app.lacks, revision, lacks)
 }
 
-// copyOf returns one more program of an instance, pinned. It fails with
-// loads.ErrLoading until the verifier is done.
-func (rec *reconcile) copyOf(r *kernel.Revision, a plan.Action) (*ebpf.Program, error) {
-	instance := a.Attachment.Instance
-	key := fmt.Sprintf("copy %d of %s of %s", len(r.Copies(instance)), instance, r.Key())
-	program, err := loads.Get[*ebpf.Program](rec.loads, key, func() (loads.Request, error) { return rec.askCopy(r, a) })
+// askWithin asks for the load of an intent's revision with its claim to the memory for
+// maps, where that is limited. It fails with loads.ErrLoading until the maps are weighed.
+func (v *versions) askWithin(app *application, key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
+	r, err := v.askRevision(app, o, old)
+	if err != nil || v.memory.limit == 0 {
+		return r, err
+	}
+	key = "memory of " + key
+	got, err := loads.Get[build.Memory](v.loads, key, func() (loads.Request, error) { return v.askWeight(r, o, old), nil })
 	if isPending(err) {
-		return nil, err
-	}
-	rec.loads.Take(key)
-	if err != nil {
-		return nil, err
-	}
-
-	return program, rec.pins.AddCopy(r, instance, program)
-}
-
-func (rec *reconcile) askCopy(r *kernel.Revision, a plan.Action) (loads.Request, error) {
-	o := rec.intentOf(r.UID, r.Name)
-	if o == nil {
-		return loads.Request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
-	}
-	if err := rec.available(o.Payload()); err != nil {
 		return loads.Request{}, err
 	}
-	opened, files := *o, rec.objects
+	if err != nil {
+		v.loads.Take(key)
+		return loads.Request{}, err
+	}
+	// The weight stays among the results for as long as the load is asked for.
+	r.Claim = v.memory.claim(o, got.Bytes)
+	return r, nil
+}
+
+// askWeight asks for the maps to be weighed that a load makes. It waits in turn with
+// loads, so that no more objects are open at once, but does not use up the turn of its
+// namespace.
+func (v *versions) askWeight(load loads.Request, o intent.Opened, old *kernel.Revision) loads.Request {
+	files := v.objects.cache
 	return loads.Request{
-		Line: "application " + r.UID, Tenants: []string{o.Payload().Application.Namespace}, What: string(LoadRevision),
+		Line: "memory of " + load.Line, Tenants: []string{"memory of " + o.Payload().Application.Namespace}, Urgency: load.Urgency,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
-			from, err := r.Share()
+			from, err := old.Share()
 			if err != nil {
 				return nil, err
 			}
-			return func(types *btf.Cache) (io.Closer, error) {
+			return func(*btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				return build.Copy(opened, files, from, a.Attachment.Instance, types)
+				return build.Weigh(o, files, from)
 			}, nil
 		},
-	}, nil
+	}
 }

@@ -27,11 +27,12 @@ func TestAPlaceIsLostToOthersAlone(t *testing.T) {
 		"something else":                            {errors.New("load chain: no"), false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			p := &reconcile{loop: &loop{history: &history.History{}}, decisions: newDecisions(decisions{look: (&live.Set{}).Look()}), admission: admission{lost: map[history.At]bool{}}}
+			look := (&live.Set{}).Look()
+			adm := &admissionRound{admission: &admission{history: &history.History{}}, decisions: newDecisions(decisions{look: look}), look: look, lost: map[history.At]bool{}}
 			place := plan.Place{Hook: plan.XDP, Ifindex: 2, Interface: "eth0"}
-			p.rejectAt(place, claim{Claim: plan.Claim{UID: "u", Seniority: plan.Remembered}}, c.err)
-			if p.admission.lost[history.At{UID: "u", Hook: plan.XDP, Interface: "eth0"}] != c.lost {
-				t.Errorf("lost is %v", p.admission.lost)
+			adm.rejectAt(place, claim{Claim: plan.Claim{UID: "u", Seniority: plan.Remembered}}, c.err)
+			if adm.lost[history.At{UID: "u", Hook: plan.XDP, Interface: "eth0"}] != c.lost {
+				t.Errorf("lost is %v", adm.lost)
 			}
 		})
 	}

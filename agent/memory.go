@@ -2,18 +2,26 @@ package agent
 
 import (
 	"fmt"
-	"io"
 	"slices"
 
-	"github.com/cilium/ebpf/btf"
-
-	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/intent"
 )
+
+// mapMemory is the memory that this node has for maps, where it is limited.
+type mapMemory struct {
+	// limit is in bytes; 0 sets none.
+	limit   int64
+	history *history.History
+	live    *live.Set
+	// refused says why the last reconcile had no memory for the maps of a load, by its key.
+	refused map[string]error
+}
 
 // noMemoryError: the maps of a version do not fit, or wait for older ones, in the memory
 // that this node has for maps. Every reconcile looks again, since that takes no attempt.
@@ -25,54 +33,13 @@ func (n *noMemoryError) Error() string { return n.err.Error() }
 // Unwrap returns why.
 func (n *noMemoryError) Unwrap() error { return n.err }
 
-// askWithin asks for the load of an intent's revision with its claim to the memory for
-// maps, where that is limited. It fails with loads.ErrLoading until the maps are weighed.
-func (rec *reconcile) askWithin(key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
-	r, err := rec.askRevision(o, old)
-	if err != nil || rec.opts.MapMemory == 0 {
-		return r, err
-	}
-	key = "memory of " + key
-	got, err := loads.Get[build.Memory](rec.loads, key, func() (loads.Request, error) { return rec.askWeight(r, o, old), nil })
-	if isPending(err) {
-		return loads.Request{}, err
-	}
-	if err != nil {
-		rec.loads.Take(key)
-		return loads.Request{}, err
-	}
-	// The weight stays among the results for as long as the load is asked for.
-	r.Claim = rec.memoryClaim(o, got.Bytes)
-	return r, nil
-}
-
-// askWeight asks for the maps to be weighed that a load makes. It waits in turn with
-// loads, so that no more objects are open at once, but does not use up the turn of its
-// namespace.
-func (rec *reconcile) askWeight(load loads.Request, o intent.Opened, old *kernel.Revision) loads.Request {
-	files := rec.objects
-	return loads.Request{
-		Line: "memory of " + load.Line, Tenants: []string{"memory of " + o.Payload().Application.Namespace}, Urgency: load.Urgency,
-		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
-			from, err := old.Share()
-			if err != nil {
-				return nil, err
-			}
-			return func(*btf.Cache) (io.Closer, error) {
-				defer func() { _ = from.Close() }()
-				return build.Weigh(o, files, from)
-			}, nil
-		},
-	}
-}
-
-// memoryClaim is the claim of a revision that is to be loaded.
-func (rec *reconcile) memoryClaim(o intent.Opened, memory uint64) *plan.Claim {
+// claim is the claim of a revision that is to be loaded.
+func (m *mapMemory) claim(o intent.Opened, memory uint64) *plan.Claim {
 	payload := o.Payload()
 	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
 		Need: plan.Need{Memory: int(memory)}}
-	before, ran := rec.history.Records[history.InMemory(payload.UID)]
-	held := rec.live.Revisions[payload.UID]
+	before, ran := m.history.Records[history.InMemory(payload.UID)]
+	held := m.live.Revisions[payload.UID]
 	switch {
 	case ran && before.Covers(o.Revision(), nil):
 		c.Seniority = plan.Remembered
@@ -87,6 +54,18 @@ func (rec *reconcile) memoryClaim(o intent.Opened, memory uint64) *plan.Claim {
 	return c
 }
 
+// explain returns why a load that is pending has no room, else pending itself.
+func (m *mapMemory) explain(key string, out *report.Outcome, pending error) error {
+	err := m.refused[key]
+	if err == nil {
+		return pending
+	}
+	if isPending(err) {
+		out.Waits = waitsFor(plan.MapMemory())
+	}
+	return err
+}
+
 // memoryOf is what the maps of revisions may take.
 func memoryOf(revisions map[string]*kernel.Revision) plan.Need {
 	return plan.Need{Memory: int(kernel.MapMemory(revisions))}
@@ -95,55 +74,55 @@ func memoryOf(revisions map[string]*kernel.Revision) plan.Need {
 // admitLoads grants the memory for maps to what is to be loaded: first to what is in
 // the kernel, then to what this node remembers to have run, then to the oldest
 // application. What does not fit leaves the queue, and the next reconcile has the error.
-func (rec *reconcile) admitLoads() {
-	was := rec.noMemory
-	rec.noMemory = map[string]error{}
-	if !slices.ContainsFunc(rec.loads.Queued, func(r loads.Request) bool { return r.Claim != nil }) {
+func (adm *admissionRound) admitLoads() {
+	was := adm.memory.refused
+	adm.memory.refused = map[string]error{}
+	if !slices.ContainsFunc(adm.loads.Queued, func(r loads.Request) bool { return r.Claim != nil }) {
 		return
 	}
-	claims := rec.memoryClaims()
-	refused := plan.Admit(plan.MapMemory(), claims, plan.Limits{Memory: int(rec.opts.MapMemory), SharePercent: rec.opts.NamespaceShare})
+	claims := adm.memoryClaims()
+	refused := plan.Admit(plan.MapMemory(), claims, plan.Limits{Memory: int(adm.memory.limit), SharePercent: adm.sharePercent})
 	taken := 0
 	for _, c := range claims {
 		if refused[c.UID] == nil {
 			taken += c.Need.Memory
 		}
 	}
-	unweighed := rec.unweighed()
-	rec.loads.Queued = slices.DeleteFunc(rec.loads.Queued, func(r loads.Request) bool {
+	unweighed := adm.unweighed()
+	adm.loads.Queued = slices.DeleteFunc(adm.loads.Queued, func(r loads.Request) bool {
 		if r.Claim == nil {
 			return false
 		}
 		err := refused[r.Key()]
-		if err == nil && int64(taken) > rec.opts.MapMemory/2 {
-			err = rec.waitFor(unweighed, r.Claim)
+		if err == nil && int64(taken) > adm.memory.limit/2 {
+			err = adm.waitFor(unweighed, r.Claim)
 		}
 		if err == nil {
 			return false
 		}
-		rec.noMemory[r.Key()] = &noMemoryError{fmt.Errorf("load %s: %w", r.Claim.Identity, err)}
-		rec.noteNoMemory(was[r.Key()], rec.noMemory[r.Key()])
+		adm.memory.refused[r.Key()] = &noMemoryError{fmt.Errorf("load %s: %w", r.Claim.Identity, err)}
+		adm.noteNoMemory(was[r.Key()], adm.memory.refused[r.Key()])
 		return true
 	})
 }
 
 // noteNoMemory has the next reconcile say why there is no room, and logs once that there is
 // none.
-func (rec *reconcile) noteNoMemory(was, now error) {
+func (adm *admissionRound) noteNoMemory(was, now error) {
 	if was == nil && !isPending(now) {
-		rec.opts.Log.Warn("no room for maps; it is loaded when there is", "error", now)
+		adm.log.Warn("no room for maps; it is loaded when there is", "error", now)
 	}
-	rec.again = rec.again || was == nil || was.Error() != now.Error()
+	adm.decisions.again = adm.decisions.again || was == nil || was.Error() != now.Error()
 }
 
 // memoryClaims are the claims to the memory for maps. Those of the queue have the keys
 // of their loads as UID.
-func (rec *reconcile) memoryClaims() []plan.Claim {
+func (adm *admissionRound) memoryClaims() []plan.Claim {
 	var all []plan.Claim
 	here := map[string]bool{}
-	for uid, revisions := range rec.live.Revisions {
+	for uid, revisions := range adm.look.Set.Revisions {
 		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryOf(revisions)}
-		if app := rec.application(uid); app != nil {
+		if app := adm.decisions.application(uid); app != nil {
 			c.Identity = app.Newest.Payload().Application
 		}
 		all, here[uid] = append(all, c), len(revisions) > 0
@@ -159,35 +138,35 @@ func (rec *reconcile) memoryClaims() []plan.Claim {
 		}
 		all = append(all, c)
 	}
-	for _, r := range rec.loads.Current() {
+	for _, r := range adm.loads.Current() {
 		add(r, true)
 	}
 	asked := map[string]bool{}
-	for _, r := range rec.loads.Queued {
+	for _, r := range adm.loads.Queued {
 		if !asked[r.Key()] {
 			add(r, false)
 		}
 		asked[r.Key()] = true
 	}
-	return append(all, rec.keptClaims(plan.MapMemory(), here)...)
+	return append(all, adm.keptClaims(plan.MapMemory(), here)...)
 }
 
 // unweighed are the claims of applications that have no maps here, and whose object is
 // being fetched or weighed: what they need is not known yet.
-func (rec *reconcile) unweighed() []plan.Claim {
+func (adm *admissionRound) unweighed() []plan.Claim {
 	weighed := map[string]bool{}
-	for _, r := range append(rec.loads.Current(), rec.loads.Queued...) {
+	for _, r := range append(adm.loads.Current(), adm.loads.Queued...) {
 		if r.Claim != nil {
 			weighed[r.Claim.UID] = true
 		}
 	}
 	var all []plan.Claim
-	for _, app := range rec.apps {
+	for _, app := range adm.decisions.apps {
 		uid := app.Newest.Payload().UID
-		if !rec.isOnItsWay(uid) || weighed[uid] || len(rec.live.Revisions[uid]) > 0 {
+		if !adm.decisions.isOnItsWay(uid) || weighed[uid] || len(adm.look.Set.Revisions[uid]) > 0 {
 			continue
 		}
-		if c := rec.memoryClaim(app.Newest, 0); c.Seniority != plan.Remembered {
+		if c := adm.memory.claim(app.Newest, 0); c.Seniority != plan.Remembered {
 			all = append(all, *c)
 		}
 	}
@@ -196,33 +175,21 @@ func (rec *reconcile) unweighed() []plan.Claim {
 
 // waitFor returns errQueued where an application waits for an older one, whose need is
 // not known yet: for no longer than it waits at any other place.
-func (rec *reconcile) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
+func (adm *admissionRound) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
 	precedes := func(older plan.Claim) bool { return older.Precedes(*c) < 0 }
-	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || rec.waitedEnough(history.InMemory(c.UID)) {
+	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || adm.waitedEnough(history.InMemory(c.UID)) {
 		return nil
 	}
 	return errQueued
 }
 
-// whyNoMemory returns why a load that is pending has no room, else pending itself.
-func (rec *reconcile) whyNoMemory(key, uid string, pending error) error {
-	err := rec.noMemory[key]
-	if err == nil {
-		return pending
-	}
-	if out := rec.outcomes[uid]; isPending(err) && out != nil {
-		out.Waits = waitsFor(plan.MapMemory())
-	}
-	return err
-}
-
 // addMemory adds what has maps in the kernel to what runs, where the memory for them is
 // limited. An application with two revisions is in the middle of an update.
-func (rec *reconcile) addMemory(now map[history.At]history.Record) {
-	if rec.opts.MapMemory == 0 {
+func (adm *admissionRound) addMemory(now map[history.At]history.Record) {
+	if adm.memory.limit == 0 {
 		return
 	}
-	for uid, revisions := range rec.live.Revisions {
+	for uid, revisions := range adm.look.Set.Revisions {
 		one := history.Record{UID: uid, Hook: plan.MapMemory().Hook}
 		for name := range revisions {
 			one.Revision = name

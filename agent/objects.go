@@ -9,12 +9,19 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
+// objectRound is what one reconcile asks for of the objects of intents.
+type objectRound struct {
+	cache *objects.Cache
+	// fetching reports that an object is on its way.
+	fetching bool
+}
+
 // available returns nil where the object of an intent is on disk, else has it fetched. It
 // fails with objects.ErrFetching until then.
-func (rec *reconcile) available(payload intent.Payload) error {
-	err := rec.objects.Available(payload.ObjectDigest)
+func (r *objectRound) available(payload intent.Payload) error {
+	err := r.cache.Available(payload.ObjectDigest)
 	if errors.Is(err, objects.ErrFetching) {
-		rec.fetching = true
+		r.fetching = true
 		return err
 	}
 	if err != nil {
@@ -23,26 +30,26 @@ func (rec *reconcile) available(payload intent.Payload) error {
 	return nil
 }
 
-// object reads an intent's object, or has it fetched, as available does.
-func (rec *reconcile) object(payload intent.Payload) ([]byte, error) {
-	if err := rec.available(payload); err != nil {
+// read reads an intent's object, or has it fetched, as available does.
+func (r *objectRound) read(payload intent.Payload) ([]byte, error) {
+	if err := r.available(payload); err != nil {
 		return nil, err
 	}
-	body, err := rec.objects.Read(payload.ObjectDigest)
+	body, err := r.cache.Read(payload.ObjectDigest)
 	if !errors.Is(err, objects.ErrFetching) {
 		return body, err
 	}
 	// It was torn, and may have been fetched again by now.
-	if err := rec.available(payload); err != nil {
+	if err := r.available(payload); err != nil {
 		return nil, err
 	}
-	return rec.objects.Read(payload.ObjectDigest)
+	return r.cache.Read(payload.ObjectDigest)
 }
 
 // prepare reads and parses the intent's object. What it returns may be as large as
 // the sections that the object declares: it is not kept.
-func (rec *reconcile) prepare(o intent.Opened) (*kernel.Prepared, error) {
-	object, err := rec.object(o.Payload())
+func (r *objectRound) prepare(o intent.Opened) (*kernel.Prepared, error) {
+	object, err := r.read(o.Payload())
 	if err != nil {
 		return nil, err
 	}

@@ -15,40 +15,54 @@ import (
 // measureAgain is how long a revision that could not be measured is left alone.
 const measureAgain = time.Minute
 
+// profiles are what revisions in the kernel take of a chain, by uid and name.
+type profiles struct {
+	byRevision map[[2]string]chain.Profile
+	// unmeasured is when those could not be measured that could not.
+	unmeasured map[[2]string]time.Time
+}
+
+// forget forgets what is known of a revision that is no more in the kernel.
+func (p *profiles) forget(uid, revision string) {
+	id := [2]string{uid, revision}
+	delete(p.byRevision, id)
+	delete(p.unmeasured, id)
+}
+
 // profileOf returns what is known of a revision in the kernel, and has it measured
 // where nothing is.
-func (rec *reconcile) profileOf(uid, revision string) chain.Profile {
+func (adm *admissionRound) profileOf(uid, revision string) chain.Profile {
 	id := [2]string{uid, revision}
-	if known, ok := rec.profiles[id]; ok {
+	if known, ok := adm.profiles.byRevision[id]; ok {
 		return known
 	}
-	o := rec.intentOf(uid, revision)
-	if o == nil || rec.live.Revisions[uid][revision] == nil || rec.now.Sub(rec.unmeasured[id]) < measureAgain {
+	o := adm.decisions.intentOf(uid, revision)
+	if o == nil || adm.look.Set.Revisions[uid][revision] == nil || adm.now.Sub(adm.profiles.unmeasured[id]) < measureAgain {
 		return chain.Profile{}
 	}
 	// Nothing is fetched for this.
-	if !rec.objects.Has(o.Payload().ObjectDigest) {
+	if !adm.objects.Has(o.Payload().ObjectDigest) {
 		return chain.Profile{}
 	}
 	key := "profile of " + build.Key(uid, revision)
-	got, err := loads.Get[build.Profile](rec.loads, key, func() (loads.Request, error) { return rec.askProfile(*o), nil })
+	got, err := loads.Get[build.Profile](adm.loads, key, func() (loads.Request, error) { return adm.askProfile(*o), nil })
 	if isPending(err) {
 		return chain.Profile{}
 	}
-	rec.loads.Take(key)
+	adm.loads.Take(key)
 	if err != nil {
-		rec.opts.Log.Error("measure what programs take; they count as programs alone", "application", o.Payload().Application.String(), "error", err)
-		rec.unmeasured[id] = rec.now
+		adm.log.Error("measure what programs take; they count as programs alone", "application", o.Payload().Application.String(), "error", err)
+		adm.profiles.unmeasured[id] = adm.now
 		return chain.Profile{}
 	}
-	rec.profiles[id] = got.Profile
-	return rec.profiles[id]
+	adm.profiles.byRevision[id] = got.Profile
+	return adm.profiles.byRevision[id]
 }
 
 // askProfile asks for a revision to be measured. It waits in turn with the loads of
 // its namespace.
-func (rec *reconcile) askProfile(o intent.Opened) loads.Request {
-	files := rec.objects
+func (adm *admissionRound) askProfile(o intent.Opened) loads.Request {
+	files := adm.objects
 	return loads.Request{
 		Line: "profile of application " + o.Payload().UID, Tenants: []string{o.Payload().Application.Namespace},
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
@@ -57,11 +71,4 @@ func (rec *reconcile) askProfile(o intent.Opened) loads.Request {
 			}, nil
 		},
 	}
-}
-
-// forgetProfile forgets what is known of a revision that is no more in the kernel.
-func (l *loop) forgetProfile(uid, revision string) {
-	id := [2]string{uid, revision}
-	delete(l.profiles, id)
-	delete(l.unmeasured, id)
 }

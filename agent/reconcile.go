@@ -3,21 +3,16 @@ package agent
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 
-	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/agent/version"
-	"github.com/skep-dev/skep/hook"
-	"github.com/skep-dev/skep/intent"
 )
 
 // reconcile is one look at the node and what follows from it. Its fields last as long.
@@ -27,18 +22,18 @@ type reconcile struct {
 	*decisions
 	// accepted is read under its lock. Within a reconcile, only finish writes it.
 	accepted *accepted
-	// loads are those that the reconcile needs. fetching reports that an object is on its
-	// way, and observed that the kernel could be read.
-	loads              *loads.Round
-	fetching, observed bool
+	// objects, loads and lookups are what the reconcile asks for.
+	objects *objectRound
+	loads   *loads.Round
+	lookups *targets.Round
+	// observed reports that the kernel could be read.
+	observed bool
 	// ending reports that the kernel has yet to end links that were closed.
 	ending bool
-	// targets are the look-ups of this reconcile.
-	targets *targets.Round
 	// unmanagedFiles by the uid they lie under.
 	unmanagedFiles map[string][]string
 	chains         chainRound
-	admission      admission
+	admission      *admissionRound
 	// acted reports that the reconcile had actions to do.
 	acted bool
 	// prune tells that cached objects may have lost their last intent.
@@ -56,17 +51,6 @@ type chainRound struct {
 	// wait until the chain of others is set.
 	visited, behind map[int]bool
 	wanted          map[int][]plan.Member
-}
-
-// admission is what one reconcile knows of the places that applications claim.
-type admission struct {
-	// present is what ran at each place when the reconcile began.
-	present map[history.At]history.Record
-	// pendingClaims are those of applications whose objects are on their way; nil
-	// until they are asked for.
-	pendingClaims map[plan.Place][]plan.Claim
-	// lost are the places that others run at now which an application had before.
-	lost map[history.At]bool
 }
 
 // Reconcile looks, and does what is to be done: first what needs no load, then,
@@ -106,14 +90,14 @@ func (a *Agent) reconcileOnce() *reconcile {
 	}
 	rec.observed = true
 	rec.choose()
-	rec.admit()
+	rec.admission.admit()
 	rec.fitChains()
 	actions := plan.Make(rec.want, rec.look.State)
 	rec.acted = len(actions) > 0
 	rec.act(actions)
 	rec.finishUnloads()
-	rec.admitLoads()
-	rec.remember()
+	rec.admission.admitLoads()
+	rec.admission.remember()
 	return rec
 }
 
@@ -121,12 +105,14 @@ func (a *Agent) reconcileOnce() *reconcile {
 func (a *Agent) newReconcile() *reconcile {
 	now := a.opts.Clock()
 	apps, labels := a.snapshot()
-	rec := &reconcile{env: a.env, loop: a.loop, accepted: a.accepted, targets: a.loop.lookups.Begin(now), loads: a.loop.queue.Begin(),
-		admission: admission{lost: map[history.At]bool{}},
+	look, node := a.loop.live.Look(), version.Node{Name: a.opts.Node, Labels: labels}
+	rec := &reconcile{env: a.env, loop: a.loop, accepted: a.accepted, objects: &objectRound{cache: a.objects}, loads: a.loop.queue.Begin(), lookups: a.loop.lookups.Begin(now),
 		chains: chainRound{versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{},
 			visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}}
-	rec.decisions = newDecisions(decisions{log: a.opts.Log, now: now, node: version.Node{Name: a.opts.Node, Labels: labels},
-		look: a.loop.live.Look(), prepare: rec.prepareVersion, apps: apps})
+	v := &versions{log: a.opts.Log, now: now, node: node, profile: a.opts.Profile, pins: a.pins, look: look,
+		memory: a.loop.admission.memory, measured: a.loop.admission.profiles, objects: rec.objects, loads: rec.loads, lookups: rec.lookups}
+	rec.decisions = newDecisions(decisions{log: a.opts.Log, now: now, node: node, look: look, prepare: v.prepare, apps: apps})
+	rec.admission = &admissionRound{admission: a.loop.admission, now: now, decisions: rec.decisions, look: look, loads: rec.loads, lost: map[history.At]bool{}}
 	return rec
 }
 
@@ -171,66 +157,9 @@ func (rec *reconcile) repinned(what string, made bool, err error) {
 	}
 }
 
-// prepareVersion brings a version into the kernel and finds its targets.
-func (rec *reconcile) prepareVersion(app *application, o intent.Opened, out *report.Outcome) (plan.Application, error) {
-	if err := rec.ensureLoaded(app, o); err != nil {
-		return plan.Application{}, err
-	}
-	return rec.resolveAttachments(o, out)
-}
-
-// ensureLoaded makes sure that the intent's revision is in the kernel, whole. One that was
-// found pinned is relied on until it is checked.
-func (rec *reconcile) ensureLoaded(app *application, o intent.Opened) error {
-	uid, revision := o.Payload().UID, o.Revision()
-	loaded := rec.live.Revisions[uid][revision]
-	if err := rec.fits(app, o); err != nil {
-		return err
-	}
-	if err := app.rejected[o.Payload().Serial]; err != nil && rec.now.Before(app.retryAt) {
-		return &backingOffError{err}
-	}
-	if loaded != nil && app.checked[revision] {
-		return nil
-	}
-	whole := false
-	if loaded != nil {
-		var err error
-		if whole, err = rec.isWhole(o, loaded); errors.Is(err, loads.ErrLoading) {
-			rec.outcomes[uid].Unsettled = true
-			return nil
-		} else if err != nil {
-			return err
-		}
-	}
-	if !whole {
-		if err := rec.load(app, o); err != nil {
-			return explain(o.Payload(), err)
-		}
-	}
-	app.checked = with(app.checked, revision, true)
-	return nil
-}
-
-// explain says which hook of the intent the kernel lacks, where it rejected to
-// load a program for that.
-func explain(payload intent.Payload, err error) error {
-	if refused := new(kernel.LoadError); !errors.As(err, &refused) || refused.Log != "" {
-		return err
-	}
-	for _, program := range payload.Programs {
-		for _, at := range program.Attach {
-			h, ok := hook.Lookup(at.Hook)
-			if lacks := new(attach.LackingError); ok && errors.As(attach.Explain(h, err), &lacks) {
-				return fmt.Errorf("load program %s of %s: %w", program.Name, payload.Application, lacks)
-			}
-		}
-	}
-	return err
-}
-
-func (rec *reconcile) logClose(what string, c io.Closer) {
+// logClose closes what is not needed any more. That it cannot be closed helps nobody but is logged.
+func logClose(log *slog.Logger, what string, c io.Closer) {
 	if err := c.Close(); err != nil {
-		rec.opts.Log.Error("let go", "what", what, "error", err)
+		log.Error("let go", "what", what, "error", err)
 	}
 }

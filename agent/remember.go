@@ -9,32 +9,32 @@ import (
 )
 
 // attached is what the kernel has taken by the end of the reconcile.
-func (rec *reconcile) attached() map[history.At]history.Record {
+func (adm *admissionRound) attached() map[history.At]history.Record {
 	var links []plan.Link
-	for _, all := range rec.live.Links {
+	for _, all := range adm.look.Set.Links {
 		for _, l := range all {
 			if history.IsLimited(l.Attachment.Hook) {
-				facts := rec.look.Facts(l.Path, l.Link)
-				links = append(links, plan.Link{UID: l.UID, Attachment: l.Attachment, Revision: rec.look.RevisionOf(l, facts), Severed: facts.Severed})
+				facts := adm.look.Facts(l.Path, l.Link)
+				links = append(links, plan.Link{UID: l.UID, Attachment: l.Attachment, Revision: adm.look.RevisionOf(l, facts), Severed: facts.Severed})
 			}
 		}
 	}
 	var chains []plan.Chain
-	for index, c := range rec.live.Chains {
+	for index, c := range adm.look.Set.Chains {
 		if c.Version != nil {
 			chains = append(chains, plan.Chain{Ifindex: index, Members: c.Version.Members})
 		}
 	}
-	return history.Present(rec.look.State.Interfaces, links, chains)
+	return history.Present(adm.look.State.Interfaces, links, chains)
 }
 
 // remember keeps what runs at each place, for the next start: only what the
 // kernel has taken. What an application no longer asks for, or lost to others, is
 // forgotten; what is away with its interface is not.
-func (rec *reconcile) remember() {
-	now, next := rec.attached(), maps.Clone(rec.history.Records)
-	rec.addMemory(now)
-	rec.forgetWaits(now)
+func (adm *admissionRound) remember() {
+	now, next := adm.attached(), maps.Clone(adm.history.Records)
+	adm.addMemory(now)
+	adm.forgetWaits(now)
 	for at, one := range now {
 		before, known := next[at]
 		if one.Revision == "" {
@@ -44,13 +44,13 @@ func (rec *reconcile) remember() {
 		if known && before.Equals(one.Revision, one.Programs) {
 			one.Need = before.Need
 		} else {
-			one.Need = rec.needOf(at.UID, at.Hook, one.Revision, one.Programs)
+			one.Need = adm.needOf(at.UID, at.Hook, one.Revision, one.Programs)
 		}
 		next[at] = one
 	}
 	// The node's memory is of no interface.
 	there := map[string]bool{"": true}
-	for _, i := range rec.look.State.Interfaces {
+	for _, i := range adm.look.State.Interfaces {
 		there[i.Name] = true
 	}
 	for at, one := range next {
@@ -58,40 +58,40 @@ func (rec *reconcile) remember() {
 			continue
 		}
 		switch {
-		case rec.forgets(at, there[at.Interface]):
+		case adm.forgets(at, there[at.Interface]):
 			delete(next, at)
 		case there[at.Interface]:
 			one.Gone = 0
 			next[at] = one
 		case one.Gone == 0:
-			one.Gone = rec.now.UnixMilli()
+			one.Gone = adm.now.UnixMilli()
 			next[at] = one
 		}
 	}
-	history.Bound(next, func(uid string) bool { return rec.application(uid) != nil })
-	if err := rec.history.Keep(next); err != nil {
-		rec.opts.Log.Error("remember what runs", "error", err)
+	history.Bound(next, func(uid string) bool { return adm.decisions.application(uid) != nil })
+	if err := adm.history.Keep(next); err != nil {
+		adm.log.Error("remember what runs", "error", err)
 	}
 }
 
 // forgets reports whether what ran at a place and does not now has no claim to it
 // any more.
-func (rec *reconcile) forgets(at history.At, there bool) bool {
-	if rec.isGone(at.UID) || rec.admission.lost[at] {
+func (adm *admissionRound) forgets(at history.At, there bool) bool {
+	if adm.decisions.isGone(at.UID) || adm.lost[at] {
 		return true
 	}
 	if at == history.InMemory(at.UID) {
-		return rec.opts.MapMemory == 0
+		return adm.memory.limit == 0
 	}
-	i := rec.wanted(at.UID)
+	i := adm.decisions.wanted(at.UID)
 	if i < 0 || !there {
 		return false
 	}
-	if out := rec.outcomes[at.UID]; out != nil && len(out.Links) > 0 {
+	if out := adm.decisions.outcomes[at.UID]; out != nil && len(out.Links) > 0 {
 		// A target of its is not there: it may be this one, once it is primary.
 		return false
 	}
-	return !slices.ContainsFunc(rec.want.Applications[i].Attachments, func(a plan.Attachment) bool {
+	return !slices.ContainsFunc(adm.decisions.want.Applications[i].Attachments, func(a plan.Attachment) bool {
 		return a.Hook == at.Hook && a.Interface == at.Interface
 	})
 }

@@ -15,14 +15,14 @@ import (
 // resolveAttachments turns an intent into resolved attachments. A target that is
 // not there is told and waited for; what the definition says wrongly rejects
 // the intent.
-func (rec *reconcile) resolveAttachments(o intent.Opened, out *report.Outcome) (plan.Application, error) {
+func (v *versions) resolveAttachments(o intent.Opened, out *report.Outcome) (plan.Application, error) {
 	payload := o.Payload()
 	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision()}
 	var absent []report.Unmade
 	seen := map[string]bool{}
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
-			found, err := rec.resolve(app, program.Name, at)
+			found, err := v.resolve(app, program.Name, at)
 			if errors.Is(err, targets.ErrWaiting) || errors.Is(err, attach.ErrTarget) {
 				absent = append(absent, report.Unresolved(program.Name, at, err))
 				if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
@@ -52,14 +52,14 @@ func (rec *reconcile) resolveAttachments(o intent.Opened, out *report.Outcome) (
 
 // resolve turns one attachment of a definition into those on this node. Where a file
 // system does not answer, the target of the application's link counts.
-func (rec *reconcile) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	all, err := targets.Expand(app.Identity, program, at, rec.look.State.Interfaces)
+func (v *versions) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
+	all, err := targets.Expand(app.Identity, program, at, v.look.State.Interfaces)
 	if err != nil || all[0].Ifindex != 0 {
 		return all, err
 	}
-	one, err := rec.targets.Resolve(all[0])
+	one, err := v.lookups.Resolve(all[0])
 	if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-		if target, ok := rec.madeOn(app.UID, one); ok {
+		if target, ok := v.madeOn(app.UID, one); ok {
 			one.Target, err = target, nil
 		}
 	}
@@ -71,8 +71,8 @@ func (rec *reconcile) resolve(app plan.Application, program string, at v1alpha1.
 
 // madeOn returns the target of the application's link for an attachment; of several
 // links, that of one that runs.
-func (rec *reconcile) madeOn(uid string, a plan.Attachment) (target plan.Target, ok bool) {
-	for _, l := range rec.look.State.Links {
+func (v *versions) madeOn(uid string, a plan.Attachment) (target plan.Target, ok bool) {
+	for _, l := range v.look.State.Links {
 		is := l.Attachment
 		is.BinaryID, is.NetnsID = "", 0
 		if l.UID == uid && is.Program == a.Program && is.Hook == a.Hook && is.Target == a.Target && (!ok || !l.Severed) {

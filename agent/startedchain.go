@@ -114,7 +114,7 @@ func (rec *reconcile) chainToLoad(want plan.Chain) plan.Chain {
 // inOrder are the newcomers of a chain by precedence. The order stays while the chain
 // is loaded: another one would be another load.
 func (rec *reconcile) inOrder(chain plan.Chain, newcomers []string) []claim {
-	claims, b := rec.precedence(chain, newcomers), rec.started[chain.Ifindex]
+	claims, b := rec.admission.precedence(chain, newcomers), rec.started[chain.Ifindex]
 	switch {
 	case b == nil || !slices.Equal(b.members, chain.Members):
 	case b.order == nil:

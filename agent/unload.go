@@ -27,8 +27,8 @@ func (rec *reconcile) detach(a plan.Action) error {
 func (rec *reconcile) drop(a plan.Action) error {
 	r, err := rec.live.DropRevision(a.UID, a.Revision)
 	if r != nil {
-		rec.forgetProfile(a.UID, a.Revision)
-		rec.logClose("dropped revision", r)
+		rec.admission.profiles.forget(a.UID, a.Revision)
+		logClose(rec.opts.Log, "dropped revision", r)
 	}
 	return err
 }

@@ -32,13 +32,13 @@ func (rec *reconcile) carryVariablesOf(want plan.Application, old, next *kernel.
 	if sections, err := kernel.SeparateSections(old, next); err != nil || len(sections) == 0 {
 		return err
 	}
-	prepared, err := rec.prepare(*o)
+	prepared, err := rec.objects.prepare(*o)
 	if err != nil {
 		return err
 	}
 	var was *kernel.Prepared
 	if o := rec.intentOf(want.UID, old.Name); o != nil {
-		if was, err = rec.prepare(*o); err != nil {
+		if was, err = rec.objects.prepare(*o); err != nil {
 			rec.opts.Log.Debug("read the object that runs; the kernel is asked", "application", want.Identity.String(), "error", err)
 		}
 	}

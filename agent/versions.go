@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/build"
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/live"
+	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
+	"github.com/skep-dev/skep/agent/targets"
+	"github.com/skep-dev/skep/agent/version"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/placement"
+)
+
+// versions makes versions of applications ready to run: their revision is in the kernel and
+// pinned, and their targets are found. It asks for the fetches and loads that this needs, and
+// fails with an error that isPending until they ended. It ends nothing, and does not choose.
+type versions struct {
+	log  *slog.Logger
+	now  time.Time
+	node version.Node
+	// profile is what the node's kernel can do; nil where that is not known.
+	profile *v1alpha1.KernelProfile
+	pins    *kernel.Store
+	look    *live.Look
+	// memory and measured are told what is loaded, and memory says what has no room.
+	memory   *mapMemory
+	measured *profiles
+	// objects, loads and lookups are what the reconcile asks for.
+	objects *objectRound
+	loads   *loads.Round
+	lookups *targets.Round
+}
+
+// prepare returns a version as it is to run, once it is in the kernel. What is missing or on
+// its way beside that is noted in the outcome.
+func (v *versions) prepare(app *application, o intent.Opened, out *report.Outcome) (plan.Application, error) {
+	if err := v.ensureLoaded(app, o, out); err != nil {
+		return plan.Application{}, err
+	}
+	return v.resolveAttachments(o, out)
+}
+
+// ensureLoaded makes sure that the intent's revision is in the kernel, whole. One that was
+// found pinned is relied on until it is checked.
+func (v *versions) ensureLoaded(app *application, o intent.Opened, out *report.Outcome) error {
+	uid, revision := o.Payload().UID, o.Revision()
+	loaded := v.look.Set.Revisions[uid][revision]
+	if err := v.fits(app, o); err != nil {
+		return err
+	}
+	if err := app.rejected[o.Payload().Serial]; err != nil && v.now.Before(app.retryAt) {
+		return &backingOffError{err}
+	}
+	if loaded != nil && app.checked[revision] {
+		return nil
+	}
+	whole := false
+	if loaded != nil {
+		var err error
+		if whole, err = v.isWhole(o, loaded); errors.Is(err, loads.ErrLoading) {
+			out.Unsettled = true
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	if !whole {
+		if err := v.load(app, o, out); err != nil {
+			return explain(o.Payload(), err)
+		}
+	}
+	app.checked = with(app.checked, revision, true)
+	return nil
+}
+
+// explain says which hook of the intent the kernel lacks, where it rejected to
+// load a program for that.
+func explain(payload intent.Payload, err error) error {
+	if refused := new(kernel.LoadError); !errors.As(err, &refused) || refused.Log != "" {
+		return err
+	}
+	for _, program := range payload.Programs {
+		for _, at := range program.Attach {
+			h, ok := hook.Lookup(at.Hook)
+			if lacks := new(attach.LackingError); ok && errors.As(attach.Explain(h, err), &lacks) {
+				return fmt.Errorf("load program %s of %s: %w", program.Name, payload.Application, lacks)
+			}
+		}
+	}
+	return err
+}
+
+// fits reports whether this node's kernel can hold the intent, as far as the intent
+// says and its object was found to: else the error is an *build.UnfitError.
+func (v *versions) fits(app *application, o intent.Opened) error {
+	if v.profile == nil {
+		return nil
+	}
+	lacks := placement.Of(o.Payload(), nil).Missing(*v.profile)
+	if lacks == "" {
+		lacks = app.lacks[o.Revision()]
+	}
+	if lacks != "" {
+		return &build.UnfitError{Lacks: lacks}
+	}
+	return nil
+}
