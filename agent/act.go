@@ -174,7 +174,7 @@ func (rec *reconcile) backedOff(owners []string, a plan.Action) error {
 // failedLately returns the error of an action that is not to be tried again yet.
 func (rec *reconcile) failedLately(a plan.Action) error {
 	if a.Verb == plan.SetChain {
-		return rec.attempts.Last(a.String(), rec.now, rec.opts.BackOff.Longest())
+		return rec.chains.attempts.Last(a.String(), rec.now, rec.opts.BackOff.Longest())
 	}
 	return rec.decisions.failedLately(a.UID, a.String())
 }
@@ -408,12 +408,12 @@ func (rec *reconcile) dropFormer(c *kernel.Chain) error {
 // runs, where only its link is to be made anew.
 func (rec *reconcile) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, error) {
 	if v := rec.chains.versions[a.Ifindex]; v != nil && slices.Equal(v.Members, a.Members) {
-		return rec.takeLoaded(a.Ifindex), nil
+		return rec.chains.takeLoaded(a.Ifindex), nil
 	}
 	if c != nil && c.Version != nil && slices.Equal(c.Version.Members, a.Members) {
 		return c.Version, nil
 	}
-	key, v, err := rec.loadChain(a.Ifindex, a.Members, nil, "")
+	key, v, err := rec.chains.load(a.Ifindex, a.Members, nil, "")
 	if err == nil {
 		rec.loads.Take(key)
 	}
@@ -467,8 +467,8 @@ func (rec *reconcile) noteChain(a plan.Action, err error) {
 	}
 	if wait := new(retry.ConflictError); err == nil || errors.As(err, &wait) {
 		// Who is contested says when it is tried again.
-		rec.attempts.Forget(a.String())
+		rec.chains.attempts.Forget(a.String())
 		return
 	}
-	rec.attempts.Failed(a.String(), rec.now, err)
+	rec.chains.attempts.Failed(a.String(), rec.now, err)
 }

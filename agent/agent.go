@@ -144,16 +144,10 @@ type loop struct {
 	// queue runs loads beside the loop, and lookups finds targets in the file system.
 	queue   *loads.Queue
 	lookups *targets.Lookups
-	// conflicts are links that were put back. attempts are the loads of chains, and the
-	// actions on chains, that failed.
+	// conflicts are links that were put back.
 	conflicts *retry.Conflicts
-	attempts  *retry.Attempts
-	// started and blocked are what is known of chains, by interface index.
-	started map[int]*startedChain
-	blocked map[int]*blockedChain
-	// buildChain links and loads a chain.
-	buildChain func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps) (*kernel.ChainVersion, error)
-	admission  *admission
+	chains    *chains
+	admission *admission
 	// idle is how the last reconcile left the node, nil where something is left to do.
 	idle *idle
 }
@@ -197,11 +191,12 @@ func newLoop(e *env) *loop {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
 	}
 	return &loop{
-		live:    open,
-		queue:   loads.NewQueue(o.Clock, o.Log, observeLoads(o.Observer)),
-		lookups: targets.NewLookups(o.host(), o.Log, e.wakeUp), buildChain: build.Chain,
-		conflicts: retry.NewConflicts(o.BackOff), attempts: retry.NewAttempts(o.BackOff),
-		started: map[int]*startedChain{}, blocked: map[int]*blockedChain{},
+		live:      open,
+		queue:     loads.NewQueue(o.Clock, o.Log, observeLoads(o.Observer)),
+		lookups:   targets.NewLookups(o.host(), o.Log, e.wakeUp),
+		conflicts: retry.NewConflicts(o.BackOff),
+		chains: &chains{log: o.Log, longest: o.BackOff.Longest(), build: build.Chain, attempts: retry.NewAttempts(o.BackOff),
+			started: map[int]*startedChain{}, blocked: map[int]*blockedChain{}},
 		admission: &admission{log: o.Log, sharePercent: o.NamespaceShare, patience: orderWaits * o.FetchTimeout, objects: e.objects,
 			history: ran, memory: &mapMemory{limit: o.MapMemory, history: ran, live: open},
 			profiles: &profiles{byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}}, waiting: map[history.At]time.Time{}},

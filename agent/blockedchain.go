@@ -26,57 +26,57 @@ type blockedChain struct {
 // keepOrDetach keeps a chain that cannot be loaded as it is. Where a member is to be
 // unloaded, it does so for endGrace, and then takes out one member after the other, each
 // after an attempt of its own: the last one left needs no load.
-func (rec *reconcile) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
-	if !rec.unloads(want.Members, running) {
-		rec.leave(want, running, err)
+func (r *chainRound) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
+	if !r.unloads(want.Members, running) {
+		r.decisions.leave(want, running, err)
 		return
 	}
-	h := rec.blocked[want.Ifindex]
+	h := r.blocked[want.Ifindex]
 	if h == nil {
-		h = &blockedChain{since: rec.now}
-		rec.blocked[want.Ifindex] = h
+		h = &blockedChain{since: r.now}
+		r.blocked[want.Ifindex] = h
 	}
-	if late := new(backingOffError); errors.As(err, &late) || rec.now.Sub(h.since) < endGrace {
-		rec.leave(want, running, err)
+	if late := new(backingOffError); errors.As(err, &late) || r.now.Sub(h.since) < endGrace {
+		r.decisions.leave(want, running, err)
 		return
 	}
-	lost := &build.MemberError{UID: rec.culprit(want, err), Err: err}
+	lost := &build.MemberError{UID: r.culprit(want, err), Err: err}
 	h.out = append(h.out, lost)
-	rec.takeOut(want, lost)
+	r.decisions.takeOut(want, lost)
 }
 
 // takeOutAgain leaves out what was taken out of a chain in an earlier reconcile, until what
 // is to be unloaded has gone from it.
-func (rec *reconcile) takeOutAgain() {
+func (r *chainRound) takeOutAgain() {
 	wanted := map[int]plan.Chain{}
-	for _, c := range plan.WantedChains(rec.want, rec.look.State) {
+	for _, c := range plan.WantedChains(r.decisions.want, r.look.State) {
 		wanted[c.Ifindex] = c
 	}
-	for index, h := range rec.blocked {
+	for index, h := range r.blocked {
 		want, ok := wanted[index]
-		if !ok || !rec.unloads(want.Members, rec.live.GivenTo(index)) {
-			delete(rec.blocked, index)
+		if !ok || !r.unloads(want.Members, r.look.Set.GivenTo(index)) {
+			delete(r.blocked, index)
 			continue
 		}
 		for _, lost := range h.out {
-			rec.takeOut(want, lost)
+			r.decisions.takeOut(want, lost)
 		}
 	}
 }
 
 // unloads reports whether a chain ends a member that is to be unloaded.
-func (rec *reconcile) unloads(members, running []plan.Member) bool {
-	return slices.ContainsFunc(plan.Leavers(members, running), rec.isGone)
+func (r *chainRound) unloads(members, running []plan.Member) bool {
+	return slices.ContainsFunc(plan.Leavers(members, running), r.decisions.isGone)
 }
 
 // culprit is the application to take out of a chain that cannot be loaded: the one
 // whose own program is at fault, else the last in precedence.
-func (rec *reconcile) culprit(want plan.Chain, err error) string {
+func (r *chainRound) culprit(want plan.Chain, err error) string {
 	if refusal := new(chain.Rejection); errors.As(err, &refusal) && refusal.Limit == chain.LimitType {
 		if i := slices.Index(build.MemberKeys(want.Members), refusal.Member); i >= 0 {
 			return want.Members[i].UID
 		}
 	}
-	claims := rec.admission.precedence(want, plan.UIDsOf(want.Members))
+	claims := r.admission.precedence(want, plan.UIDsOf(want.Members))
 	return claims[len(claims)-1].UID
 }

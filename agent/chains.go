@@ -3,23 +3,72 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/skep-dev/skep/agent/build"
+	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/retry"
 )
 
-// fitChains loads the chain of every interface whose members change, before
+// chains fits the XDP programs of applications into one chain for each interface. It lasts
+// as long as the agent.
+type chains struct {
+	log *slog.Logger
+	// longest is how long a load that failed is at most not tried again.
+	longest time.Duration
+	// build links and loads a chain.
+	build func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps) (*kernel.ChainVersion, error)
+	// attempts are the loads of chains, and the actions on chains, that failed.
+	attempts *retry.Attempts
+	// started and blocked are what is known of chains, by interface index.
+	started map[int]*startedChain
+	blocked map[int]*blockedChain
+}
+
+// chainRound is what one reconcile chooses for the chains of interfaces, by index. It loads
+// them and sets none.
+type chainRound struct {
+	*chains
+	now       time.Time
+	decisions *decisions
+	admission *admissionRound
+	look      *live.Look
+	objects   *objectRound
+	loads     *loads.Round
+	// versions are the chains that were loaded for it, and versionKeys name their loads;
+	// a chain of one program has none.
+	versions    map[int]*kernel.ChainVersion
+	versionKeys map[int]string
+	// visited are the interfaces whose chain was looked at. wanted is what is wanted where
+	// a chain that was started comes first. behind are the interfaces where applications
+	// wait until the chain of others is set.
+	visited, behind map[int]bool
+	wanted          map[int][]plan.Member
+}
+
+// newChainRound begins to choose.
+func newChainRound(r chainRound) *chainRound {
+	r.versions, r.versionKeys = map[int]*kernel.ChainVersion{}, map[int]string{}
+	r.visited, r.behind, r.wanted = map[int]bool{}, map[int]bool{}, map[int][]plan.Member{}
+	return &r
+}
+
+// fit loads the chain of every interface whose members change, before
 // any link is touched. A newcomer that does not fit is rejected alone: its
 // application goes on as it was, and the others as they are to.
-func (rec *reconcile) fitChains() {
-	rec.followStartedChains()
-	rec.takeOutAgain()
+func (r *chainRound) fit() {
+	r.followStartedChains()
+	r.takeOutAgain()
 	// Each turn of this loop rejects, takes out or leaves something more.
-	for range (len(rec.apps) + 2) * (len(plan.WantedChains(rec.want, rec.look.State)) + 1) {
-		misfit := rec.loadChains()
+	for range (len(r.decisions.apps) + 2) * (len(plan.WantedChains(r.decisions.want, r.look.State)) + 1) {
+		misfit := r.fitChanged()
 		if misfit == nil {
 			return
 		}
@@ -30,101 +79,101 @@ func (rec *reconcile) fitChains() {
 // unfitChain makes the reconcile go on without what does not fit into a chain.
 type unfitChain func()
 
-// loadChains loads what changed, up to the first that does not fit.
-func (rec *reconcile) loadChains() unfitChain {
-	for _, want := range plan.WantedChains(rec.want, rec.look.State) {
-		have := rec.look.Chain(want.Ifindex)
-		running := rec.live.GivenTo(want.Ifindex)
+// fitChanged loads what changed, up to the first that does not r.
+func (r *chainRound) fitChanged() unfitChain {
+	for _, want := range plan.WantedChains(r.decisions.want, r.look.State) {
+		have := r.look.Chain(want.Ifindex)
+		running := r.look.Set.GivenTo(want.Ifindex)
 		// What the link was given needs no load where only the link is healed.
 		if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
 			continue
 		}
-		if v := rec.chains.versions[want.Ifindex]; v != nil {
+		if v := r.versions[want.Ifindex]; v != nil {
 			if slices.Equal(v.Members, want.Members) {
 				continue
 			}
-			rec.releaseChosen(want.Ifindex)
+			r.releaseChosen(want.Ifindex)
 		}
-		if m := rec.waitForReplacements(want, running); m != nil {
+		if m := r.waitForReplacements(want, running); m != nil {
 			return m
 		}
-		if m := rec.fit(rec.chainToLoad(want), running); m != nil {
+		if m := r.fitOne(r.chainToLoad(want), running); m != nil {
 			return m
 		}
 	}
 	return nil
 }
 
-// fit loads one chain.
-func (rec *reconcile) fit(want plan.Chain, running []plan.Member) unfitChain {
-	newcomers, suspect := rec.inOrder(want, plan.Newcomers(want.Members, running)), ""
+// fitOne loads one chain.
+func (r *chainRound) fitOne(want plan.Chain, running []plan.Member) unfitChain {
+	newcomers, suspect := r.inOrder(want, plan.Newcomers(want.Members, running)), ""
 	if n := len(newcomers); n > 0 {
 		suspect = newcomers[n-1].UID
 	}
-	attempted := rec.chainKey(want.Ifindex, want.Members, suspect)
-	if err := rec.attempts.Last(attempted, rec.now, rec.patience(want.Members, running)); err != nil {
-		rec.abandonChain(want)
-		return func() { rec.keepOrDetach(want, running, &backingOffError{err}) }
+	attempted := r.chainKey(want.Ifindex, want.Members, suspect)
+	if err := r.attempts.Last(attempted, r.now, r.patience(want.Members, running)); err != nil {
+		r.abandonChain(want)
+		return func() { r.keepOrDetach(want, running, &backingOffError{err}) }
 	}
-	key, v, err := rec.loadChain(want.Ifindex, want.Members, running, suspect)
+	key, v, err := r.load(want.Ifindex, want.Members, running, suspect)
 	if err == nil {
-		rec.attempts.Forget(attempted)
-		return rec.useLoaded(want, key, v)
+		r.attempts.Forget(attempted)
+		return r.useLoaded(want, key, v)
 	}
 	if errors.Is(err, loads.ErrLoading) {
-		return rec.awaitChain(want, running)
+		return r.awaitChain(want, running)
 	}
 	if lost := new(build.MemberError); errors.As(err, &lost) {
-		rec.loads.Take(key)
+		r.loads.Take(key)
 		if !errors.Is(lost, objects.ErrFetching) {
-			rec.abandonChain(want)
+			r.abandonChain(want)
 		}
-		return rec.goOnWithout(want, running, lost)
+		return r.goOnWithout(want, running, lost)
 	}
 	if len(newcomers) == 0 {
-		rec.loads.Take(key)
-		rec.abandonChain(want)
-		rec.attempts.Failed(attempted, rec.now, err)
-		return func() { rec.keepOrDetach(want, running, err) }
+		r.loads.Take(key)
+		r.abandonChain(want)
+		r.attempts.Failed(attempted, r.now, err)
+		return func() { r.keepOrDetach(want, running, err) }
 	}
-	return rec.exclude(want, running, newcomers, key, attempted, err)
+	return r.exclude(want, running, newcomers, key, attempted, err)
 }
 
 // exclude takes the newcomer out of the reconcile that a chain cannot be loaded with:
 // the last of the shortest run of newcomers, in their order of precedence, that the
 // kernel rejects. It is searched by halves, so that n newcomers cost log n loads;
 // those after it are tried in the next reconcile, when it is not.
-func (rec *reconcile) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) unfitChain {
+func (r *chainRound) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) unfitChain {
 	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
 	for fits+1 < refused {
 		middle := (fits + refused) / 2
-		key, v, failed := rec.loadChain(want.Ifindex, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
+		key, v, failed := r.load(want.Ifindex, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
 		if errors.Is(failed, loads.ErrLoading) {
-			return rec.awaitChain(want, running)
+			return r.awaitChain(want, running)
 		}
 		if failed != nil {
 			refused, err, failures = middle, failed, append(failures, key)
 			continue
 		}
 		fits = middle
-		rec.endUse(key, v)
+		r.endUse(key, v)
 	}
 	for _, key := range failures {
 		// Its error was used: the next attempt is another load.
-		rec.loads.Take(key)
+		r.loads.Take(key)
 	}
-	rec.abandonChain(want)
+	r.abandonChain(want)
 	culprit, later := newcomers[refused-1], newcomers[refused:]
 	if culprit.Seniority == plan.Running {
-		rec.attempts.Failed(attempted, rec.now, err)
-		return func() { rec.keepOrDetach(want, running, err) }
+		r.attempts.Failed(attempted, r.now, err)
+		return func() { r.keepOrDetach(want, running, err) }
 	}
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
 	return func() {
-		rec.admission.rejectAt(place, culprit, err)
+		r.admission.rejectAt(place, culprit, err)
 		for _, c := range later {
-			rec.postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
-			rec.again = true
+			r.decisions.postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
+			r.decisions.again = true
 		}
 	}
 }

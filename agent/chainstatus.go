@@ -95,12 +95,12 @@ func (rec *reconcile) chainStatus(c *kernel.Chain) (ChainStatus, error) {
 // measure fills in what the chain takes of the kernel's limits. Linking touches
 // no kernel; it is asked here for its figures.
 func (rec *reconcile) measure(s *ChainStatus, c *kernel.Chain) {
-	parts, err := rec.chainParts(c.Version.Members, "")
+	parts, err := rec.chains.parts(c.Version.Members, "")
 	if err != nil {
 		s.Error = err.Error()
 		return
 	}
-	linked, err := build.Link(parts, rec.objects.cache, chain.Options{Runs: rec.runsOf(c.Ifindex)})
+	linked, err := build.Link(parts, rec.objects.cache, chain.Options{Runs: rec.chains.runsOf(c.Ifindex)})
 	if err != nil {
 		s.Error = err.Error()
 		return

@@ -13,7 +13,7 @@ import (
 // finish writes what the reconcile found out back, and wakes who waits for it.
 func (rec *reconcile) finish() {
 	for index := range rec.chains.versions {
-		rec.releaseChosen(index)
+		rec.chains.releaseChosen(index)
 	}
 	view := report.View{Look: rec.look, UnmanagedFiles: rec.unmanagedFiles, Now: rec.now}
 	for _, app := range rec.apps {

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/skep-dev/skep/agent/history"
-	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/targets"
@@ -32,25 +31,12 @@ type reconcile struct {
 	ending bool
 	// unmanagedFiles by the uid they lie under.
 	unmanagedFiles map[string][]string
-	chains         chainRound
+	chains         *chainRound
 	admission      *admissionRound
 	// acted reports that the reconcile had actions to do.
 	acted bool
 	// prune tells that cached objects may have lost their last intent.
 	prune bool
-}
-
-// chainRound is what one reconcile chose for the chains of interfaces, by index.
-type chainRound struct {
-	// versions are the chains that were loaded for it, and versionKeys name their loads;
-	// a chain of one program has none.
-	versions    map[int]*kernel.ChainVersion
-	versionKeys map[int]string
-	// visited are the interfaces whose chain was looked at. wanted is what is wanted where
-	// a chain that was started comes first. behind are the interfaces where applications
-	// wait until the chain of others is set.
-	visited, behind map[int]bool
-	wanted          map[int][]plan.Member
 }
 
 // Reconcile looks, and does what is to be done: first what needs no load, then,
@@ -91,7 +77,7 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec.observed = true
 	rec.choose()
 	rec.admission.admit()
-	rec.fitChains()
+	rec.chains.fit()
 	actions := plan.Make(rec.want, rec.look.State)
 	rec.acted = len(actions) > 0
 	rec.act(actions)
@@ -106,13 +92,12 @@ func (a *Agent) newReconcile() *reconcile {
 	now := a.opts.Clock()
 	apps, labels := a.snapshot()
 	look, node := a.loop.live.Look(), version.Node{Name: a.opts.Node, Labels: labels}
-	rec := &reconcile{env: a.env, loop: a.loop, accepted: a.accepted, objects: &objectRound{cache: a.objects}, loads: a.loop.queue.Begin(), lookups: a.loop.lookups.Begin(now),
-		chains: chainRound{versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{},
-			visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}}
+	rec := &reconcile{env: a.env, loop: a.loop, accepted: a.accepted, objects: &objectRound{cache: a.objects}, loads: a.loop.queue.Begin(), lookups: a.loop.lookups.Begin(now)}
 	v := &versions{log: a.opts.Log, now: now, node: node, profile: a.opts.Profile, pins: a.pins, look: look,
 		memory: a.loop.admission.memory, measured: a.loop.admission.profiles, objects: rec.objects, loads: rec.loads, lookups: rec.lookups}
 	rec.decisions = newDecisions(decisions{log: a.opts.Log, now: now, node: node, look: look, prepare: v.prepare, apps: apps})
 	rec.admission = &admissionRound{admission: a.loop.admission, now: now, decisions: rec.decisions, look: look, loads: rec.loads, lost: map[history.At]bool{}}
+	rec.chains = newChainRound(chainRound{chains: a.loop.chains, now: now, decisions: rec.decisions, admission: rec.admission, look: look, objects: rec.objects, loads: rec.loads})
 	return rec
 }
 

@@ -24,18 +24,18 @@ type startedChain struct {
 }
 
 // followStartedChains looks at what was begun, and what it is good for by now.
-func (rec *reconcile) followStartedChains() {
+func (r *chainRound) followStartedChains() {
 	wanted := map[int][]plan.Member{}
-	for _, c := range plan.WantedChains(rec.want, rec.look.State) {
+	for _, c := range plan.WantedChains(r.decisions.want, r.look.State) {
 		wanted[c.Ifindex] = c.Members
 	}
-	for index, b := range rec.started {
-		want, running := wanted[index], rec.live.GivenTo(index)
+	for index, b := range r.started {
+		want, running := wanted[index], r.look.Set.GivenTo(index)
 		if len(want) == 0 || slices.Equal(running, want) {
-			delete(rec.started, index)
+			delete(r.started, index)
 			continue
 		}
-		for _, namespace := range rec.spoiled(b.members, want, running) {
+		for _, namespace := range r.spoiled(b.members, want, running) {
 			b.members, b.order, b.spoilers[namespace] = nil, nil, true
 		}
 	}
@@ -44,10 +44,10 @@ func (rec *reconcile) followStartedChains() {
 // spoiled lists the namespaces for whose members a chain that was begun may not run
 // any more: programs that are neither wanted nor run until others take their place.
 // Who left and came back meanwhile comes with the next one.
-func (rec *reconcile) spoiled(members, want, running []plan.Member) []string {
+func (r *chainRound) spoiled(members, want, running []plan.Member) []string {
 	var namespaces []string
 	for _, m := range members {
-		replaced := !plan.IsNew(m, running) && slices.Contains(plan.UIDsOf(want), m.UID) && !rec.withdrew(m.UID, m.Revision)
+		replaced := !plan.IsNew(m, running) && slices.Contains(plan.UIDsOf(want), m.UID) && !r.decisions.withdrew(m.UID, m.Revision)
 		if plan.IsNew(m, want) && !replaced {
 			namespaces = append(namespaces, m.Identity.Namespace)
 		}
@@ -58,13 +58,13 @@ func (rec *reconcile) spoiled(members, want, running []plan.Member) []string {
 // waitForReplacements has those wait that are to change on an interface after others: after the
 // versions that take the place of withdrawn ones, and those who spoiled a load after
 // all others.
-func (rec *reconcile) waitForReplacements(want plan.Chain, running []plan.Member) unfitChain {
-	b := rec.started[want.Ifindex]
-	if b != nil && b.members != nil && !rec.chains.visited[want.Ifindex] {
+func (r *chainRound) waitForReplacements(want plan.Chain, running []plan.Member) unfitChain {
+	b := r.started[want.Ifindex]
+	if b != nil && b.members != nil && !r.visited[want.Ifindex] {
 		return nil
 	}
 	changed := plan.Changed(want.Members, running)
-	later := slices.DeleteFunc(slices.Clone(changed), func(uid string) bool { return rec.replaces(uid, want.Members, running) })
+	later := slices.DeleteFunc(slices.Clone(changed), func(uid string) bool { return r.replaces(uid, want.Members, running) })
 	if len(later) == len(changed) {
 		later = slices.DeleteFunc(later, func(uid string) bool {
 			return b == nil || !slices.ContainsFunc(want.Members, func(m plan.Member) bool { return m.UID == uid && b.spoilers[m.Identity.Namespace] })
@@ -74,47 +74,47 @@ func (rec *reconcile) waitForReplacements(want plan.Chain, running []plan.Member
 		return nil
 	}
 	return func() {
-		rec.chains.behind[want.Ifindex] = true
+		r.behind[want.Ifindex] = true
 		for _, uid := range later {
-			rec.postpone(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
+			r.decisions.postpone(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
 		}
 	}
 }
 
 // replaces reports whether an application runs a version in a chain that may run no
 // more, and that is to go from it.
-func (rec *reconcile) replaces(uid string, members, running []plan.Member) bool {
+func (r *chainRound) replaces(uid string, members, running []plan.Member) bool {
 	return slices.ContainsFunc(running, func(m plan.Member) bool {
-		return m.UID == uid && plan.IsNew(m, members) && rec.withdrew(m.UID, m.Revision)
+		return m.UID == uid && plan.IsNew(m, members) && r.decisions.withdrew(m.UID, m.Revision)
 	})
 }
 
 // chainToLoad is the chain to load for an interface: the one that was begun, else the one
 // that is wanted. A reconcile goes on once with what was begun, and then does what need
 // not wait for it.
-func (rec *reconcile) chainToLoad(want plan.Chain) plan.Chain {
-	if rec.chains.visited[want.Ifindex] {
+func (r *chainRound) chainToLoad(want plan.Chain) plan.Chain {
+	if r.visited[want.Ifindex] {
 		return want
 	}
-	rec.chains.visited[want.Ifindex] = true
-	b := rec.started[want.Ifindex]
+	r.visited[want.Ifindex] = true
+	b := r.started[want.Ifindex]
 	if b == nil {
 		b = &startedChain{spoilers: map[string]bool{}}
-		rec.started[want.Ifindex] = b
+		r.started[want.Ifindex] = b
 	}
 	if b.members == nil {
 		b.members = want.Members
 		return want
 	}
-	rec.chains.wanted[want.Ifindex] = want.Members
+	r.wanted[want.Ifindex] = want.Members
 	want.Members = b.members
 	return want
 }
 
 // inOrder are the newcomers of a chain by precedence. The order stays while the chain
 // is loaded: another one would be another load.
-func (rec *reconcile) inOrder(chain plan.Chain, newcomers []string) []claim {
-	claims, b := rec.admission.precedence(chain, newcomers), rec.started[chain.Ifindex]
+func (r *chainRound) inOrder(chain plan.Chain, newcomers []string) []claim {
+	claims, b := r.admission.precedence(chain, newcomers), r.started[chain.Ifindex]
 	switch {
 	case b == nil || !slices.Equal(b.members, chain.Members):
 	case b.order == nil:
@@ -129,29 +129,29 @@ func (rec *reconcile) inOrder(chain plan.Chain, newcomers []string) []claim {
 
 // abandonChain ends what was begun for an interface: it cannot be made, and something else
 // is to be tried at once.
-func (rec *reconcile) abandonChain(chain plan.Chain) {
-	if b := rec.started[chain.Ifindex]; b != nil && slices.Equal(b.members, chain.Members) {
+func (r *chainRound) abandonChain(chain plan.Chain) {
+	if b := r.started[chain.Ifindex]; b != nil && slices.Equal(b.members, chain.Members) {
 		b.members, b.order = nil, nil
-		delete(rec.chains.visited, chain.Ifindex)
-		delete(rec.chains.wanted, chain.Ifindex)
+		delete(r.visited, chain.Ifindex)
+		delete(r.wanted, chain.Ifindex)
 	}
 }
 
 // useLoaded takes a chain that was loaded. Where something else is wanted by now, it runs
 // until that is loaded, and who changed meanwhile waits for that.
-func (rec *reconcile) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) unfitChain {
+func (r *chainRound) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) unfitChain {
 	index := chain.Ifindex
-	rec.chains.versions[index], rec.chains.versionKeys[index] = v, key
-	want, others := rec.chains.wanted[index]
-	if b := rec.started[index]; b != nil && slices.Equal(b.members, chain.Members) {
-		delete(rec.started, index)
+	r.versions[index], r.versionKeys[index] = v, key
+	want, others := r.wanted[index]
+	if b := r.started[index]; b != nil && slices.Equal(b.members, chain.Members) {
+		delete(r.started, index)
 	}
-	delete(rec.chains.wanted, index)
-	rec.chains.behind[index] = rec.chains.behind[index] || others && !slices.Equal(want, chain.Members)
+	delete(r.wanted, index)
+	r.behind[index] = r.behind[index] || others && !slices.Equal(want, chain.Members)
 	if !others || slices.Equal(want, chain.Members) {
 		return nil
 	}
-	return func() { rec.runInterim(chain, want) }
+	return func() { r.decisions.runInterim(chain, want) }
 }
 
 // endRetry is how long at most what ends a member waits for another attempt to load its
@@ -159,11 +159,11 @@ func (rec *reconcile) useLoaded(chain plan.Chain, key string, v *kernel.ChainVer
 const endRetry = 2 * time.Second
 
 // patience is how long at most a chain is not loaded again that could not be loaded.
-func (rec *reconcile) patience(want, running []plan.Member) time.Duration {
+func (r *chainRound) patience(want, running []plan.Member) time.Duration {
 	for _, m := range running {
-		if plan.IsNew(m, want) && (rec.isGone(m.UID) || rec.withdrew(m.UID, m.Revision)) {
+		if plan.IsNew(m, want) && (r.decisions.isGone(m.UID) || r.decisions.withdrew(m.UID, m.Revision)) {
 			return endRetry
 		}
 	}
-	return rec.opts.BackOff.Longest()
+	return r.longest
 }

@@ -51,7 +51,7 @@ func (rec *reconcile) finishUnloads() {
 			rec.note(uid, a, err)
 		}
 	}
-	rec.attempts.Sweep(rec.now)
+	rec.chains.attempts.Sweep(rec.now)
 	rec.live.FollowRemnants(rec.reportRemnant)
 }
 
