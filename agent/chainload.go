@@ -17,7 +17,7 @@ import (
 
 // load makes one program of the members. One alone is attached as it is,
 // and has no key; others are loaded beside the loop, and belong to it until
-// setChain takes them. It fails with loads.ErrLoading until the verifier is done.
+// it is taken. It fails with loads.ErrLoading until the verifier is done.
 //
 // What does not fit is blamed on the suspect, else on the last member.
 func (r *chainRound) load(ifindex int, members, running []plan.Member, suspect string) (string, *kernel.ChainVersion, error) {
@@ -71,13 +71,26 @@ func (r *chainRound) releaseChosen(ifindex int) {
 	delete(r.versionKeys, ifindex)
 }
 
-// takeLoaded hands over the version that was chosen for an interface.
-func (r *chainRound) takeLoaded(ifindex int) *kernel.ChainVersion {
+// take hands over the version that was chosen for an interface, where it has these members;
+// else it returns nil.
+func (r *chainRound) take(ifindex int, members []plan.Member) *kernel.ChainVersion {
 	v := r.versions[ifindex]
+	if v == nil || !slices.Equal(v.Members, members) {
+		return nil
+	}
 	r.loads.Take(r.versionKeys[ifindex])
 	delete(r.versions, ifindex)
 	delete(r.versionKeys, ifindex)
 	return v
+}
+
+// loadPlanned loads and hands over a chain that is planned and was not fitted, as load does.
+func (r *chainRound) loadPlanned(ifindex int, members []plan.Member) (*kernel.ChainVersion, error) {
+	key, v, err := r.load(ifindex, members, nil, "")
+	if err == nil {
+		r.loads.Take(key)
+	}
+	return v, err
 }
 
 // awaitChain makes the reconcile go on until a chain is loaded: the applications that

@@ -15,30 +15,30 @@ import (
 
 // copyOf returns one more program of an instance, pinned. It fails with
 // loads.ErrLoading until the verifier is done.
-func (rec *reconcile) copyOf(r *kernel.Revision, a plan.Action) (*ebpf.Program, error) {
+func (act *actor) copyOf(r *kernel.Revision, a plan.Action) (*ebpf.Program, error) {
 	instance := a.Attachment.Instance
 	key := fmt.Sprintf("copy %d of %s of %s", len(r.Copies(instance)), instance, r.Key())
-	program, err := loads.Get[*ebpf.Program](rec.loads, key, func() (loads.Request, error) { return rec.askCopy(r, a) })
+	program, err := loads.Get[*ebpf.Program](act.loads, key, func() (loads.Request, error) { return act.askCopy(r, a) })
 	if isPending(err) {
 		return nil, err
 	}
-	rec.loads.Take(key)
+	act.loads.Take(key)
 	if err != nil {
 		return nil, err
 	}
 
-	return program, rec.pins.AddCopy(r, instance, program)
+	return program, act.pins.AddCopy(r, instance, program)
 }
 
-func (rec *reconcile) askCopy(r *kernel.Revision, a plan.Action) (loads.Request, error) {
-	o := rec.intentOf(r.UID, r.Name)
+func (act *actor) askCopy(r *kernel.Revision, a plan.Action) (loads.Request, error) {
+	o := act.decisions.intentOf(r.UID, r.Name)
 	if o == nil {
 		return loads.Request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
 	}
-	if err := rec.objects.available(o.Payload()); err != nil {
+	if err := act.objects.available(o.Payload()); err != nil {
 		return loads.Request{}, err
 	}
-	opened, files := *o, rec.objects.cache
+	opened, files := *o, act.objects.cache
 	return loads.Request{
 		Line: "application " + r.UID, Tenants: []string{o.Payload().Application.Namespace}, What: string(LoadRevision),
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {

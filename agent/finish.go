@@ -135,3 +135,8 @@ func (rec *reconcile) keepDeployed(app *application, out *report.Outcome) {
 		rec.opts.Log.Error("remember what runs", "application", payload.Application.String(), "error", err)
 	}
 }
+
+// leaves reports whether anything of an application is left on the node.
+func (rec *reconcile) leaves(uid string) bool {
+	return rec.live.Has(uid) || len(rec.unmanagedFiles[uid]) > 0
+}

@@ -27,11 +27,10 @@ type reconcile struct {
 	lookups *targets.Round
 	// observed reports that the kernel could be read.
 	observed bool
-	// ending reports that the kernel has yet to end links that were closed.
-	ending bool
 	// unmanagedFiles by the uid they lie under.
 	unmanagedFiles map[string][]string
 	chains         *chainRound
+	actor          *actor
 	admission      *admissionRound
 	// acted reports that the reconcile had actions to do.
 	acted bool
@@ -80,8 +79,8 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec.chains.fit()
 	actions := plan.Make(rec.want, rec.look.State)
 	rec.acted = len(actions) > 0
-	rec.act(actions)
-	rec.finishUnloads()
+	rec.actor.act(actions)
+	rec.actor.finishUnloads()
 	rec.admission.admitLoads()
 	rec.admission.remember()
 	return rec
@@ -98,6 +97,9 @@ func (a *Agent) newReconcile() *reconcile {
 	rec.decisions = newDecisions(decisions{log: a.opts.Log, now: now, node: node, look: look, prepare: v.prepare, apps: apps})
 	rec.admission = &admissionRound{admission: a.loop.admission, now: now, decisions: rec.decisions, look: look, loads: rec.loads, lost: map[history.At]bool{}}
 	rec.chains = newChainRound(chainRound{chains: a.loop.chains, now: now, decisions: rec.decisions, admission: rec.admission, look: look, objects: rec.objects, loads: rec.loads})
+	rec.actor = &actor{log: a.opts.Log, clock: a.opts.Clock, now: now, observer: a.opts.Observer, pins: a.pins, decisions: rec.decisions, look: look,
+		chains: rec.chains, attempts: a.loop.chains.attempts, conflicts: a.loop.conflicts, measured: a.loop.admission.profiles,
+		objects: rec.objects, loads: rec.loads, lookups: rec.lookups}
 	return rec
 }
 

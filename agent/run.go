@@ -108,11 +108,11 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 		var found bool
 		queue, found = a.loop.queue.StartNext(queue)
 		fresh = fresh || found
-		if len(a.loop.queue.Current()) == 0 && (fresh || !p.objects.fetching && !p.ending) {
+		if len(a.loop.queue.Current()) == 0 && (fresh || !p.objects.fetching && !p.actor.ending) {
 			return fresh
 		}
 		var again <-chan time.Time
-		if p.ending {
+		if p.actor.ending {
 			again = time.After(endingPause)
 		}
 		select {

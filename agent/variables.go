@@ -9,41 +9,41 @@ import (
 
 // carryVariables takes the values of global variables over to the revisions
 // that are about to run for the first time.
-func (rec *reconcile) carryVariables() {
-	for _, want := range rec.want.Applications {
-		old := rec.look.BaseRevision(want.UID)
-		next := rec.live.Revisions[want.UID][want.Revision]
-		if old == nil || next == nil || old == next || rec.look.Runs(want.UID, want.Revision) {
+func (act *actor) carryVariables() {
+	for _, want := range act.decisions.want.Applications {
+		old := act.look.BaseRevision(want.UID)
+		next := act.look.Set.Revisions[want.UID][want.Revision]
+		if old == nil || next == nil || old == next || act.look.Runs(want.UID, want.Revision) {
 			continue
 		}
-		if err := rec.carryVariablesOf(want, old, next); err != nil {
-			rec.opts.Log.Error("carry variables", "application", want.Identity.String(), "error", err)
+		if err := act.carryVariablesOf(want, old, next); err != nil {
+			act.log.Error("carry variables", "application", want.Identity.String(), "error", err)
 		}
 	}
 }
 
 // carryVariablesOf holds the parsed objects of both revisions, and reads them only where a data
 // section of theirs is not shared.
-func (rec *reconcile) carryVariablesOf(want plan.Application, old, next *kernel.Revision) error {
-	o := rec.intentOf(want.UID, want.Revision)
+func (act *actor) carryVariablesOf(want plan.Application, old, next *kernel.Revision) error {
+	o := act.decisions.intentOf(want.UID, want.Revision)
 	if o == nil {
 		return nil
 	}
 	if sections, err := kernel.SeparateSections(old, next); err != nil || len(sections) == 0 {
 		return err
 	}
-	prepared, err := rec.objects.prepare(*o)
+	prepared, err := act.objects.prepare(*o)
 	if err != nil {
 		return err
 	}
 	var was *kernel.Prepared
-	if o := rec.intentOf(want.UID, old.Name); o != nil {
-		if was, err = rec.objects.prepare(*o); err != nil {
-			rec.opts.Log.Debug("read the object that runs; the kernel is asked", "application", want.Identity.String(), "error", err)
+	if o := act.decisions.intentOf(want.UID, old.Name); o != nil {
+		if was, err = act.objects.prepare(*o); err != nil {
+			act.log.Debug("read the object that runs; the kernel is asked", "application", want.Identity.String(), "error", err)
 		}
 	}
 	carried, err := kernel.CarryVariables(prepared, was, old, next)
-	if app := rec.application(want.UID); app != nil {
+	if app := act.decisions.application(want.UID); app != nil {
 		app.maps = slices.Clone(app.maps)
 		for i := range app.maps {
 			if names := carried[app.maps[i].Map]; len(names) > 0 {
