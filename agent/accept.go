@@ -5,54 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"time"
 
 	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/statedir"
 	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
 
-// application is one application and what became of it.
+// application is one application and what became of it. Accept has the one, and a reconcile
+// has a copy, until finish replaces the one by it.
 type application struct {
-	version.Known
+	Application
 	// envelope is the newest intent as it was sealed, and unkept tells that it
 	// is worked on and not on disk.
 	envelope intent.Envelope
 	unkept   bool
-	// tried is the serial of the newest intent that was worked on once.
-	tried int64
 	// loaded are the revisions that were in the kernel after the last reconcile.
 	loaded []string
 	// exhausted tells that it is a tombstone and that nothing is left of what it is of.
 	exhausted bool
-	// checked are the revisions whose pins were found whole, and lacks says of
-	// others what this node's kernel lacks for their object.
-	checked map[string]bool
-	lacks   map[string]string
-	// maps tell what became of the maps at the last change of revision.
-	maps []kernel.MapReport
-
-	failures int
-	retryAt  time.Time
-	// failedBefore tells that a version of it could not be had, and none was whole since:
-	// nobody waits for it.
-	failedBefore bool
-	// rejected says, by serial, why a version could not be had; failed are the
-	// actions that failed. Neither is tried again before retryAt.
-	rejected map[int64]error
-	failed   map[string]error
 	// conflict says that another intent was sent under the newest one's serial, and
 	// nothing since that settles which of them holds.
 	conflict error
-	// leftOut says why it is left out of a place, also until retryAt.
-	leftOut map[plan.Place]error
-	// log is what the verifier said at the last rejection.
-	log string
-	// status is what Status tells.
-	status ApplicationStatus
 }
 
 // AcceptError says which application's intent was not accepted, or not kept.
@@ -123,7 +98,7 @@ func (a *Agent) storeAccepted(o intent.Opened, e intent.Envelope) error {
 	}
 	a.accepted.mu.Lock()
 	defer a.accepted.mu.Unlock()
-	app, old := &application{Known: version.Known{Newest: o}, envelope: e}, a.accepted.apps[p.UID]
+	app, old := &application{Application: Application{Known: version.Known{Newest: o}}, envelope: e}, a.accepted.apps[p.UID]
 	if old != nil {
 		switch have := old.Newest.Payload().Serial; {
 		case p.Serial < have:
@@ -235,7 +210,7 @@ func (a *Agent) restore() error {
 		}
 		app := a.accepted.apps[uid]
 		if app == nil {
-			app = &application{Known: version.Known{Newest: o}, envelope: k.Envelope}
+			app = &application{Application: Application{Known: version.Known{Newest: o}}, envelope: k.Envelope}
 			a.accepted.apps[uid] = app
 		}
 		if k.Kind == statedir.Deployed {

@@ -95,7 +95,7 @@ func (act *actor) ends(a plan.Action) bool {
 // be there, and was never whole here.
 func (act *actor) incomplete() map[string]bool {
 	all := map[string]bool{}
-	for _, app := range act.decisions.apps {
+	for _, app := range act.decisions.applications {
 		uid := app.Newest.Payload().UID
 		all[uid] = len(act.decisions.outcomes[uid].Errs) > 0 && act.decisions.unproven(uid)
 	}

@@ -72,7 +72,7 @@ type admissionRound struct {
 func (adm *admissionRound) admit() {
 	adm.present = history.Present(adm.look.State.Interfaces, adm.look.State.Links, adm.look.State.Chains)
 	adm.decisions.leaveOutAsBefore()
-	for range 3*len(adm.decisions.apps) + len(adm.decisions.want.Applications)*(len(adm.look.State.Interfaces)+1) {
+	for range 3*len(adm.decisions.applications) + len(adm.decisions.want.Applications)*(len(adm.look.State.Interfaces)+1) {
 		if !adm.rejectUnfit() {
 			return
 		}
@@ -360,7 +360,7 @@ func (adm *admissionRound) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
 		return adm.pendingClaims
 	}
 	adm.pendingClaims = map[plan.Place][]plan.Claim{}
-	for _, app := range adm.decisions.apps {
+	for _, app := range adm.decisions.applications {
 		if adm.decisions.isOnItsWay(app.Newest.Payload().UID) {
 			adm.addPending(app)
 		}
@@ -369,7 +369,7 @@ func (adm *admissionRound) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
 }
 
 // addPending adds the claims of an application that is on its way.
-func (adm *admissionRound) addPending(app *application) {
+func (adm *admissionRound) addPending(app *Application) {
 	payload := app.Newest.Payload()
 	programs := map[plan.Place][]string{}
 	for _, program := range payload.Programs {

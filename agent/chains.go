@@ -67,7 +67,7 @@ func (r *chainRound) fit() {
 	r.followStartedChains()
 	r.takeOutAgain()
 	// Each turn of this loop rejects, takes out or leaves something more.
-	for range (len(r.decisions.apps) + 2) * (len(plan.WantedChains(r.decisions.want, r.look.State)) + 1) {
+	for range (len(r.decisions.applications) + 2) * (len(plan.WantedChains(r.decisions.want, r.look.State)) + 1) {
 		misfit := r.fitChanged()
 		if misfit == nil {
 			return

@@ -21,6 +21,35 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
+// Application is what a node knows of an application, from one reconcile to the next. What is
+// decided for it changes copies: a map in it is replaced, and never written.
+type Application struct {
+	version.Known
+	// checked are the revisions whose pins were found whole, and lacks says of
+	// others what this node's kernel lacks for their object.
+	checked map[string]bool
+	lacks   map[string]string
+	// maps tell what became of the maps at the last change of revision.
+	maps []kernel.MapReport
+
+	// failures counts those in a row, and retryAt is when it is tried again.
+	failures int
+	retryAt  time.Time
+	// failedBefore tells that a version of it could not be had, and none was whole since:
+	// nobody waits for it.
+	failedBefore bool
+	// rejected says, by serial, why a version could not be had; failed are the
+	// actions that failed. Neither is tried again before retryAt.
+	rejected map[int64]error
+	failed   map[string]error
+	// leftOut says why it is left out of a place, also until retryAt.
+	leftOut map[plan.Place]error
+	// log is what the verifier said at the last rejection.
+	log string
+	// status is that of the last reconcile.
+	status ApplicationStatus
+}
+
 // decisions are what one reconcile decides for applications. want is what plan.Make plans
 // for, and outcomes are what status and back-off follow from. The verbs change both:
 //
@@ -45,10 +74,10 @@ type decisions struct {
 	// look is the kernel's state. It is only read.
 	look *live.Look
 	// prepare brings a version into the kernel and finds its targets; see versions.
-	prepare func(app *application, o intent.Opened, out *report.Outcome) (plan.Application, error)
-	// apps are copies, until finish hands them over; ordered by name.
-	apps  []*application
-	byUID map[string]*application
+	prepare func(app *Application, o intent.Opened, out *report.Outcome) (plan.Application, error)
+	// applications are copies, ordered by name.
+	applications []*Application
+	byUID        map[string]*Application
 
 	want     plan.Want
 	outcomes map[string]*report.Outcome
@@ -60,15 +89,15 @@ type decisions struct {
 
 // newDecisions begins the decisions of a reconcile: nothing is wanted.
 func newDecisions(d decisions) *decisions {
-	d.byUID, d.outcomes, d.awaited = map[string]*application{}, map[string]*report.Outcome{}, map[[2]string]bool{}
-	for _, app := range d.apps {
+	d.byUID, d.outcomes, d.awaited = map[string]*Application{}, map[string]*report.Outcome{}, map[[2]string]bool{}
+	for _, app := range d.applications {
 		d.byUID[app.Newest.Payload().UID] = app
 	}
 	return &d
 }
 
 // application returns the copy of an application, or nil where no intent of it is known.
-func (d *decisions) application(uid string) *application { return d.byUID[uid] }
+func (d *decisions) application(uid string) *Application { return d.byUID[uid] }
 
 // intentOf finds the intent with the revision; nil where none is known.
 func (d *decisions) intentOf(uid, revision string) *intent.Opened {
@@ -138,7 +167,7 @@ func (d *decisions) unproven(uid string) bool {
 // choose chooses for each application what is to be live: the newest intent's
 // version, else what fallBack says.
 func (d *decisions) choose() {
-	for _, app := range d.apps {
+	for _, app := range d.applications {
 		d.outcomes[app.Newest.Payload().UID] = &report.Outcome{}
 		d.chooseVersion(app)
 	}
@@ -156,7 +185,7 @@ func (d *decisions) choose() {
 }
 
 // chooseVersion chooses for one application.
-func (d *decisions) chooseVersion(app *application) {
+func (d *decisions) chooseVersion(app *Application) {
 	payload := app.Newest.Payload()
 	out := d.outcomes[payload.UID]
 	selected, err := d.node.Selects(payload)
@@ -180,7 +209,7 @@ func (d *decisions) chooseVersion(app *application) {
 }
 
 // run wants a version of an application to run, where it can be had.
-func (d *decisions) run(app *application, o *intent.Opened, out *report.Outcome) error {
+func (d *decisions) run(app *Application, o *intent.Opened, out *report.Outcome) error {
 	wanted, err := d.prepare(app, *o, out)
 	if err != nil {
 		return err
@@ -191,7 +220,7 @@ func (d *decisions) run(app *application, o *intent.Opened, out *report.Outcome)
 
 // fallBack goes on without the newest intent's version: with another, with what
 // runs as it is, or with nothing.
-func (d *decisions) fallBack(app *application) {
+func (d *decisions) fallBack(app *Application) {
 	uid := app.Newest.Payload().UID
 	out := d.outcomes[uid]
 	other, stays := d.node.Fallback(app.Known, d.look.RevisionName(uid), out.Pending)
@@ -219,7 +248,7 @@ func (d *decisions) keepOrUnload(uid string, stays bool) {
 // noteUnavailable notes why a version cannot be had: the newest intent's, or one that
 // would have taken its place. What is no matter of the kernel's profile or of the memory
 // for maps is not tried again before a while.
-func (d *decisions) noteUnavailable(app *application, o intent.Opened, err error) {
+func (d *decisions) noteUnavailable(app *Application, o intent.Opened, err error) {
 	newest := o.Payload().Serial == app.Newest.Payload().Serial
 	out := d.outcomes[app.Newest.Payload().UID]
 	unfit, late, noMemory := new(build.UnfitError), new(backingOffError), new(noMemoryError)
@@ -244,14 +273,14 @@ func (d *decisions) noteUnavailable(app *application, o intent.Opened, err error
 }
 
 // logUnfit logs once that a version is not for this node's kernel.
-func (d *decisions) logUnfit(app *application, err *build.UnfitError) {
+func (d *decisions) logUnfit(app *Application, err *build.UnfitError) {
 	if !strings.Contains(app.status.Error, err.Lacks) {
 		d.log.Warn("this node cannot hold it", "application", app.Newest.Payload().Application.String(), "error", err.Lacks)
 	}
 }
 
 // fail notes what was tried in vain.
-func (d *decisions) fail(app *application, o intent.Opened, err error) {
+func (d *decisions) fail(app *Application, o intent.Opened, err error) {
 	payload := o.Payload()
 	d.outcomes[payload.UID].Tried = true
 	app.rejected, app.failedBefore = with(app.rejected, payload.Serial, err), true
@@ -318,7 +347,7 @@ func (d *decisions) leaveOut(place plan.Place, uid string, err error) {
 // leaveOutAsBefore leaves out what did not fit a short while ago, without another
 // look.
 func (d *decisions) leaveOutAsBefore() {
-	for _, app := range d.apps {
+	for _, app := range d.applications {
 		if len(app.leftOut) == 0 {
 			continue
 		}

@@ -15,26 +15,26 @@ func (rec *reconcile) finish() {
 	for index := range rec.chains.versions {
 		rec.chains.releaseChosen(index)
 	}
-	view := report.View{Look: rec.look, UnmanagedFiles: rec.unmanagedFiles, Now: rec.now}
+	view := report.View{Look: rec.look, UnmanagedFiles: rec.unmanagedFiles, Now: rec.decisions.now}
 	for _, app := range rec.apps {
 		rec.finishApplication(app, view)
 	}
-	rec.conflicts.Sweep(rec.now)
+	rec.conflicts.Sweep(rec.decisions.now)
 	rec.lookups.End()
 	rec.pruneObjects()
 	var orphans []ApplicationStatus
-	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.want.Frozen, rec.live.WithRemnants())))) {
-		if rec.application(uid) == nil {
-			orphans = append(orphans, view.Orphan(uid, rec.outcomes[uid]))
+	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.decisions.want.Frozen, rec.live.WithRemnants())))) {
+		if rec.decisions.application(uid) == nil {
+			orphans = append(orphans, view.Orphan(uid, rec.decisions.outcomes[uid]))
 		}
 	}
-	if rec.again {
+	if rec.decisions.again {
 		rec.wakeUp()
 	}
 	rec.accepted.mu.Lock()
 	defer rec.accepted.mu.Unlock()
 	rec.accepted.orphans = orphans
-	all := version.SameLabels(rec.node.Labels, rec.accepted.labels)
+	all := version.SameLabels(rec.decisions.node.Labels, rec.accepted.labels)
 	for _, app := range rec.apps {
 		uid := app.Newest.Payload().UID
 		now := rec.accepted.apps[uid]
@@ -54,7 +54,7 @@ func (rec *reconcile) finish() {
 			app.conflict, all = now.conflict, false
 		}
 		rec.accepted.apps[uid] = app
-		if out := rec.outcomes[uid]; out == nil || out.Pending || out.Unsettled {
+		if out := rec.decisions.outcomes[uid]; out == nil || out.Pending || out.Unsettled {
 			all = false
 		}
 	}
@@ -95,18 +95,17 @@ func (rec *reconcile) pruneObjects() {
 // finishApplication works out back-off and status of one application.
 func (rec *reconcile) finishApplication(app *application, view report.View) {
 	payload := app.Newest.Payload()
-	out := rec.outcomes[payload.UID]
+	out := rec.decisions.outcomes[payload.UID]
 	if out == nil {
 		return
 	}
-	app.tried = payload.Serial
 	switch {
 	case len(out.Errs) == 0 && !out.Refused:
 		app.failures, app.rejected, app.failed, app.log, app.failedBefore = 0, nil, nil, "", false
 		rec.keepDeployed(app, out)
 	case out.Tried:
 		app.failures++
-		app.retryAt = rec.now.Add(rec.opts.BackOff.After(app.failures))
+		app.retryAt = rec.decisions.now.Add(rec.opts.BackOff.After(app.failures))
 	case len(out.Errs) == 0 && app.status.Error != "":
 		// On its way: the old words stay.
 		out.Errs = []error{&repeated{app.status.Error, app.status.Unsupported}}

@@ -49,7 +49,7 @@ func newIdle(p *reconcile) *idle {
 // isDone reports whether the reconcile had nothing to do, and no later one has before
 // something changes.
 func (rec *reconcile) isDone() bool {
-	if !rec.observed || rec.acted || rec.again || rec.actor.ending || rec.objects.fetching || rec.loads.HasAsked() || rec.look.HasUnreadable() ||
+	if !rec.observed || rec.acted || rec.decisions.again || rec.actor.ending || rec.objects.fetching || rec.loads.HasAsked() || rec.look.HasUnreadable() ||
 		!rec.admission.history.IsKept() || rec.live.HasRemnants() {
 		return false
 	}
@@ -59,7 +59,7 @@ func (rec *reconcile) isDone() bool {
 		}
 	}
 	for _, app := range rec.apps {
-		out := rec.outcomes[app.Newest.Payload().UID]
+		out := rec.decisions.outcomes[app.Newest.Payload().UID]
 		if app.unkept || out == nil || len(out.Errs) > 0 || out.Refused || out.Tried || out.Pending || out.Unsettled {
 			return false
 		}

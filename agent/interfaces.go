@@ -31,7 +31,7 @@ func (rec *reconcile) running() targets.Running {
 
 // asPrimary looks at what the application's intents choose by name.
 func (rec *reconcile) asPrimary(uid string, on plan.Interface) bool {
-	app := rec.application(uid)
+	app := rec.decisions.application(uid)
 	return app != nil && slices.ContainsFunc(append(selections(&app.Newest), selections(app.Deployed)...), func(s v1alpha1.Interfaces) bool {
 		byName, err := plan.Select(&v1alpha1.Interfaces{Names: s.Names}, []plan.Interface{on})
 		return s.Primary && (err != nil || len(byName) == 0)

@@ -18,7 +18,7 @@ import (
 // load brings the intent's revision into the kernel, with the maps of the one
 // that runs, and pins it. It fails with loads.ErrLoading until the verifier is done, and with
 // a *noMemoryError where the node has no memory for its maps.
-func (v *versions) load(app *application, o intent.Opened, out *report.Outcome) error {
+func (v *versions) load(app *Application, o intent.Opened, out *report.Outcome) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	broken := v.look.Set.Revisions[uid][revision]
 	old := broken
@@ -32,7 +32,7 @@ func (v *versions) load(app *application, o intent.Opened, out *report.Outcome) 
 	}
 	v.loads.Take(key)
 	if unfit := new(build.UnfitError); errors.As(err, &unfit) {
-		app.lack(revision, unfit.Lacks)
+		app.lacks = with(app.lacks, revision, unfit.Lacks)
 	}
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func (v *versions) load(app *application, o intent.Opened, out *report.Outcome) 
 }
 
 // install pins a loaded revision and holds it.
-func (v *versions) install(app *application, r *build.LoadedRevision, broken *kernel.Revision) error {
+func (v *versions) install(app *Application, r *build.LoadedRevision, broken *kernel.Revision) error {
 	if err := v.pins.PinRevision(r.Revision); err != nil {
 		return errors.Join(err, r.Close())
 	}
@@ -62,7 +62,7 @@ func (v *versions) install(app *application, r *build.LoadedRevision, broken *ke
 
 // askRevision asks for the load of an intent's revision. It replaces what runs where
 // that may run no more.
-func (v *versions) askRevision(app *application, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
+func (v *versions) askRevision(app *Application, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
 	if err := v.objects.available(payload); err != nil {
 		return loads.Request{}, err
@@ -87,14 +87,9 @@ func (v *versions) askRevision(app *application, o intent.Opened, old *kernel.Re
 	}, nil
 }
 
-// lack remembers what this node's kernel lacks for a revision.
-func (app *application) lack(revision, lacks string) {
-	app.lacks = with(app.lacks, revision, lacks)
-}
-
 // askWithin asks for the load of an intent's revision with its claim to the memory for
 // maps, where that is limited. It fails with loads.ErrLoading until the maps are weighed.
-func (v *versions) askWithin(app *application, key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
+func (v *versions) askWithin(app *Application, key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
 	r, err := v.askRevision(app, o, old)
 	if err != nil || v.memory.limit == 0 {
 		return r, err

@@ -161,7 +161,7 @@ func (adm *admissionRound) unweighed() []plan.Claim {
 		}
 	}
 	var all []plan.Claim
-	for _, app := range adm.decisions.apps {
+	for _, app := range adm.decisions.applications {
 		uid := app.Newest.Payload().UID
 		if !adm.decisions.isOnItsWay(uid) || weighed[uid] || len(adm.look.Set.Revisions[uid]) > 0 {
 			continue

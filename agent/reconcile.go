@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/skep-dev/skep/agent/history"
+	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/targets"
@@ -18,7 +19,8 @@ import (
 type reconcile struct {
 	*env
 	*loop
-	*decisions
+	// apps are copies, until finish hands them over; ordered by name.
+	apps []*application
 	// accepted is read under its lock. Within a reconcile, only finish writes it.
 	accepted *accepted
 	// objects, loads and lookups are what the reconcile asks for.
@@ -29,6 +31,8 @@ type reconcile struct {
 	observed bool
 	// unmanagedFiles by the uid they lie under.
 	unmanagedFiles map[string][]string
+	look           *live.Look
+	decisions      *decisions
 	chains         *chainRound
 	actor          *actor
 	admission      *admissionRound
@@ -74,10 +78,10 @@ func (a *Agent) reconcileOnce() *reconcile {
 		return rec
 	}
 	rec.observed = true
-	rec.choose()
+	rec.decisions.choose()
 	rec.admission.admit()
 	rec.chains.fit()
-	actions := plan.Make(rec.want, rec.look.State)
+	actions := plan.Make(rec.decisions.want, rec.look.State)
 	rec.acted = len(actions) > 0
 	rec.actor.act(actions)
 	rec.actor.finishUnloads()
@@ -91,10 +95,10 @@ func (a *Agent) newReconcile() *reconcile {
 	now := a.opts.Clock()
 	apps, labels := a.snapshot()
 	look, node := a.loop.live.Look(), version.Node{Name: a.opts.Node, Labels: labels}
-	rec := &reconcile{env: a.env, loop: a.loop, accepted: a.accepted, objects: &objectRound{cache: a.objects}, loads: a.loop.queue.Begin(), lookups: a.loop.lookups.Begin(now)}
+	rec := &reconcile{apps: apps, look: look, env: a.env, loop: a.loop, accepted: a.accepted, objects: &objectRound{cache: a.objects}, loads: a.loop.queue.Begin(), lookups: a.loop.lookups.Begin(now)}
 	v := &versions{log: a.opts.Log, now: now, node: node, profile: a.opts.Profile, pins: a.pins, look: look,
 		memory: a.loop.admission.memory, measured: a.loop.admission.profiles, objects: rec.objects, loads: rec.loads, lookups: rec.lookups}
-	rec.decisions = newDecisions(decisions{log: a.opts.Log, now: now, node: node, look: look, prepare: v.prepare, apps: apps})
+	rec.decisions = newDecisions(decisions{log: a.opts.Log, now: now, node: node, look: look, prepare: v.prepare, applications: stateOf(apps)})
 	rec.admission = &admissionRound{admission: a.loop.admission, now: now, decisions: rec.decisions, look: look, loads: rec.loads, lost: map[history.At]bool{}}
 	rec.chains = newChainRound(chainRound{chains: a.loop.chains, now: now, decisions: rec.decisions, admission: rec.admission, look: look, objects: rec.objects, loads: rec.loads})
 	rec.actor = &actor{log: a.opts.Log, clock: a.opts.Clock, now: now, observer: a.opts.Observer, pins: a.pins, decisions: rec.decisions, look: look,
@@ -120,6 +124,15 @@ func (a *Agent) snapshot() ([]*application, map[string]string) {
 		return cmp.Or(cmp.Compare(p.Application.String(), q.Application.String()), cmp.Compare(p.UID, q.UID))
 	})
 	return apps, a.accepted.labels
+}
+
+// stateOf are the applications as the parts of a reconcile see them.
+func stateOf(apps []*application) []*Application {
+	all := make([]*Application, len(apps))
+	for i, app := range apps {
+		all[i] = &app.Application
+	}
+	return all
 }
 
 // observe repairs pins and reads what is in the kernel.

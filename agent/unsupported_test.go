@@ -26,13 +26,13 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 			app := choosing(t, "a", v1alpha1.Interfaces{Primary: true})
 			e, log := &env{opts: Options{BackOff: BackOff{First: time.Minute, Most: time.Hour}}}, slog.New(slog.DiscardHandler)
 			set := &live.Set{}
-			p := &reconcile{env: e, loop: &loop{live: set}, decisions: newDecisions(decisions{log: log, look: set.Look(), apps: []*application{app}})}
-			p.outcomes["a"] = &report.Outcome{}
-			p.noteUnavailable(app, app.Newest, tc.err)
-			p.finishApplication(app, report.View{Look: p.look})
+			p := &reconcile{env: e, loop: &loop{live: set}, decisions: newDecisions(decisions{log: log, look: set.Look(), applications: stateOf([]*application{app})})}
+			p.decisions.outcomes["a"] = &report.Outcome{}
+			p.decisions.noteUnavailable(&app.Application, app.Newest, tc.err)
+			p.finishApplication(app, report.View{Look: p.decisions.look})
 			first := app.status
-			p.outcomes["a"] = &report.Outcome{Refused: true}
-			p.finishApplication(app, report.View{Look: p.look})
+			p.decisions.outcomes["a"] = &report.Outcome{Refused: true}
+			p.finishApplication(app, report.View{Look: p.decisions.look})
 			for when, s := range map[string]ApplicationStatus{"at once": first, "backing off": app.status} {
 				if s.Unsupported != tc.unsupported || s.Error != tc.err.Error() {
 					t.Errorf("%s: unsupported: %v, %q", when, s.Unsupported, s.Error)

@@ -43,7 +43,7 @@ type versions struct {
 
 // prepare returns a version as it is to run, once it is in the kernel. What is missing or on
 // its way beside that is noted in the outcome.
-func (v *versions) prepare(app *application, o intent.Opened, out *report.Outcome) (plan.Application, error) {
+func (v *versions) prepare(app *Application, o intent.Opened, out *report.Outcome) (plan.Application, error) {
 	if err := v.ensureLoaded(app, o, out); err != nil {
 		return plan.Application{}, err
 	}
@@ -52,7 +52,7 @@ func (v *versions) prepare(app *application, o intent.Opened, out *report.Outcom
 
 // ensureLoaded makes sure that the intent's revision is in the kernel, whole. One that was
 // found pinned is relied on until it is checked.
-func (v *versions) ensureLoaded(app *application, o intent.Opened, out *report.Outcome) error {
+func (v *versions) ensureLoaded(app *Application, o intent.Opened, out *report.Outcome) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	loaded := v.look.Set.Revisions[uid][revision]
 	if err := v.fits(app, o); err != nil {
@@ -102,7 +102,7 @@ func explain(payload intent.Payload, err error) error {
 
 // fits reports whether this node's kernel can hold the intent, as far as the intent
 // says and its object was found to: else the error is an *build.UnfitError.
-func (v *versions) fits(app *application, o intent.Opened) error {
+func (v *versions) fits(app *Application, o intent.Opened) error {
 	if v.profile == nil {
 		return nil
 	}
