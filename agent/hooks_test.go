@@ -63,7 +63,7 @@ func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
 		}
 		at.Binary = &v1alpha1.UserBinary{Path: path, Symbol: symbol, Offset: offset}
 	case hook.Tracepoint:
-		at.Tracepoint = map[string]string{"tracepoint": "syscalls/sys_enter_getpgid"}[h.Name]
+		at.Tracepoint = map[string]string{"tracepoint": "syscalls/sys_enter_getpgid", "raw_tp.w": "bpf_test_finish"}[h.Name]
 		if at.Tracepoint == "" {
 			at.Tracepoint = "sys_enter"
 		}
@@ -100,8 +100,13 @@ func (w *world) version(n string, at v1alpha1.Attachment) intent.Payload {
 		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "hooks"},
 		UID:         "uid-hooks", Serial: w.serial, ObjectDigest: w.object(hooksObject),
 		Variables: versioned(n),
-		Programs:  []v1alpha1.Program{{Name: "on_" + strings.ReplaceAll(at.Hook, "/", "_"), Attach: []v1alpha1.Attachment{at}}},
+		Programs:  []v1alpha1.Program{{Name: functionFor(at.Hook), Attach: []v1alpha1.Attachment{at}}},
 	}
+}
+
+// functionFor names the function of hooks.o for a hook.
+func functionFor(name string) string {
+	return "on_" + strings.NewReplacer("/", "_", ".", "_").Replace(name)
 }
 
 // versioned sets the variable by which revisions of hooks.o differ.

@@ -26,7 +26,7 @@ var table = []Hook{
 	{"netkit/peer", []string{"netkit/peer"}, ebpf.SchedCLS, ebpf.AttachNetkitPeer, NetworkDevice, "6.7", false, Ordered, ByLinkUpdate, Traffic, false},
 	{"tracepoint", []string{"tracepoint", "tp"}, ebpf.TracePoint, ebpf.AttachNone, Tracepoint, "5.15", false, Parallel, ByOverlap, Observe, true},
 	{"raw_tp", []string{"raw_tp", "raw_tracepoint"}, ebpf.RawTracepoint, ebpf.AttachNone, Tracepoint, "5.7", false, Parallel, ByOverlap, Observe, true},
-	{"raw_tp.w", []string{"raw_tp.w", "raw_tracepoint.w"}, ebpf.RawTracepointWritable, ebpf.AttachNone, Tracepoint, "5.7", false, Parallel, ByOverlap, Control, false},
+	{"raw_tp.w", []string{"raw_tp.w", "raw_tracepoint.w"}, ebpf.RawTracepointWritable, ebpf.AttachNone, Tracepoint, "5.7", false, Parallel, ByOverlap, Control, true},
 	{"tp_btf", []string{"tp_btf"}, ebpf.Tracing, ebpf.AttachTraceRawTp, Tracepoint, "5.7", false, Parallel, ByOverlap, Observe, true},
 	{"kprobe", []string{"kprobe", "ksyscall"}, ebpf.Kprobe, ebpf.AttachNone, KernelFunction, "5.15", false, Parallel, ByOverlap, Observe, false},
 	{"kretprobe", []string{"kretprobe", "kretsyscall"}, ebpf.Kprobe, ebpf.AttachNone, KernelFunction, "5.15", false, Parallel, ByOverlap, Observe, false},

@@ -63,6 +63,7 @@ var attachers = map[string]attacher{
 
 	"tracepoint": tracepoint,
 	"raw_tp":     rawTracepoint,
+	"raw_tp.w":   rawTracepoint,
 	"tp_btf":     tracing,
 
 	"uprobe":    uprobe,

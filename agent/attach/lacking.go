@@ -15,11 +15,14 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// LackingError says that the running kernel does not have the hook. It is an
-// ebpf.ErrNotSupported.
+// LackingError says that the running kernel does not have the hook, or a part of
+// it. It is an ebpf.ErrNotSupported.
 type LackingError struct {
 	// Hook is the row that says since which Linux there is one.
 	Hook hook.Hook
+	// Part says what the kernel lacks of a hook that it has, and the fix; empty where it
+	// lacks the hook.
+	Part string
 	// Running is the kernel's version as linux/version.h encodes it, 0 where it
 	// cannot be told.
 	Running uint32
@@ -31,6 +34,8 @@ type LackingError struct {
 func (e *LackingError) Error() string {
 	running := fmt.Sprintf("%d.%d", e.Running>>16, e.Running>>8&0xff)
 	switch {
+	case e.Part != "":
+		return fmt.Sprintf("this node's kernel %s, or keep the application away with nodeSelector", e.Part)
 	case e.Running == 0:
 		return fmt.Sprintf("hook %s needs Linux %s or newer, and this node's kernel does not have it; use another hook, or keep the application away with nodeSelector", e.Hook.Name, e.Hook.MinKernel)
 	case e.Older():
@@ -65,6 +70,11 @@ func Explain(h hook.Hook, err error) error {
 		return err
 	}
 	return lacking(h, err)
+}
+
+// lackingPart returns a *LackingError for a part of a hook that the kernel has.
+func lackingPart(h hook.Hook, part string, cause error) error {
+	return &LackingError{Hook: h, Part: part, Cause: cause}
 }
 
 func lacking(h hook.Hook, cause error) error {

@@ -50,6 +50,16 @@ func TestAKernelThatLacksAHookIsToldWhichHasIt(t *testing.T) {
 	}
 }
 
+func TestAKernelThatLacksAPartOfAHookIsSaid(t *testing.T) {
+	err := &attach.LackingError{Hook: row(t, "raw_tp.w"), Part: "lets no program write to tracepoint x; name another"}
+	if want := "this node's kernel lets no program write to tracepoint x; name another, or keep the application away with nodeSelector"; err.Error() != want {
+		t.Errorf("Error = %q, want %q", err, want)
+	}
+	if !errors.Is(err, ebpf.ErrNotSupported) || err.Older() {
+		t.Errorf("%v is not what it is", err)
+	}
+}
+
 // TestTheTableKnowsWhichHooksThisKernelHas fails where the kernel lacks a hook
 // that the table gives it.
 func TestTheTableKnowsWhichHooksThisKernelHas(t *testing.T) {

@@ -7,7 +7,9 @@ import (
 	"os"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/hook"
 )
@@ -24,8 +26,13 @@ func tracepoint(_ hook.Hook, r Request) (link.Link, error) {
 	return l, missing(err)
 }
 
-func rawTracepoint(_ hook.Hook, r Request) (link.Link, error) {
+func rawTracepoint(h hook.Hook, r Request) (link.Link, error) {
 	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: r.Attachment.Tracepoint, Program: r.Program})
+	if h.ProgramType == ebpf.RawTracepointWritable && errors.Is(err, unix.EINVAL) {
+		// __bpf_probe_register of kernel/trace/bpf_trace.c compares what the program accesses.
+		return nil, lackingPart(h, fmt.Sprintf("lets no program write to tracepoint %s, or fewer bytes than this one accesses; name a writable tracepoint, such as bpf_test_finish",
+			r.Attachment.Tracepoint), err)
+	}
 	return l, missing(err)
 }
 

@@ -41,10 +41,10 @@ func (inv *Inventory) join(managed string, held map[object][]Process, pinned map
 	for i := range inv.Links {
 		l := &inv.Links[i]
 		o := object{ofLink, l.ID}
-		if l.Place.Hook == "raw_tp" && types[l.Program] == ebpf.Tracing.String() {
-			// The kernel ties typed programs to tracepoints by links of the same
-			// type as untyped ones.
-			l.Place.Hook = "tp_btf"
+		if l.Place.Hook == "raw_tp" {
+			// The kernel ties typed and writing programs to tracepoints by links of
+			// the same type as the others.
+			l.Place.Hook = cmp.Or(tracepointHook(types[l.Program]), l.Place.Hook)
 		}
 		l.Holders, l.Pins, l.Managed = list(held[o]), list(pinned[o]), ours[o]
 		if l.Managed {
@@ -64,6 +64,18 @@ func (inv *Inventory) join(managed string, held map[object][]Process, pinned map
 		m.Holders, m.Pins, m.Programs = list(held[o]), list(pinned[o]), list(users[m.ID])
 		m.Managed = ours[o] || slices.ContainsFunc(m.Programs, func(id uint32) bool { return ours[object{ofProgram, id}] })
 	}
+}
+
+// tracepointHook names the hook of programs of a type that a raw tracepoint's link
+// runs, where that type has one of its own.
+func tracepointHook(programType string) string {
+	switch programType {
+	case ebpf.Tracing.String():
+		return "tp_btf"
+	case ebpf.RawTracepointWritable.String():
+		return "raw_tp.w"
+	}
+	return ""
 }
 
 // users are the programs of each map.

@@ -91,9 +91,10 @@ func write(t *testing.T, path, text string) {
 
 func TestJoinBringsKnowledgeTogether(t *testing.T) {
 	inv := Inventory{
-		Programs: []Program{{ID: 1, Type: "XDP", Maps: []uint32{7}}, {ID: 2, Type: "Tracing", Maps: []uint32{7, 8}}, {ID: 3, Type: "XDP"}},
-		Links:    []Link{{ID: 4, Program: 1, Place: Place{Hook: "xdp", Target: "eth0"}}, {ID: 5, Program: 2, Place: Place{Hook: "raw_tp", Target: "sys_enter"}}},
-		Maps:     []Map{{ID: 7}, {ID: 8}, {ID: 9}},
+		Programs: []Program{{ID: 1, Type: "XDP", Maps: []uint32{7}}, {ID: 2, Type: "Tracing", Maps: []uint32{7, 8}}, {ID: 3, Type: "XDP"}, {ID: 6, Type: "RawTracepointWritable"}},
+		Links: []Link{{ID: 4, Program: 1, Place: Place{Hook: "xdp", Target: "eth0"}}, {ID: 5, Program: 2, Place: Place{Hook: "raw_tp", Target: "sys_enter"}},
+			{ID: 10, Program: 6, Place: Place{Hook: "raw_tp", Target: "bpf_test_finish"}}},
+		Maps: []Map{{ID: 7}, {ID: 8}, {ID: 9}},
 	}
 	revision := "/sys/fs/bpf/skep/u/" + strings.Repeat("0a", 16)
 	inv.join("/sys/fs/bpf/skep",
@@ -105,10 +106,12 @@ func TestJoinBringsKnowledgeTogether(t *testing.T) {
 			{ID: 1, Type: "XDP", Maps: []uint32{7}, Managed: true, Attached: []Place{{"xdp", "eth0", 4}}, Holders: []Process{}, Pins: []string{}},
 			{ID: 2, Type: "Tracing", Maps: []uint32{7, 8}, Attached: []Place{{"tp_btf", "sys_enter", 5}}, Holders: []Process{}, Pins: []string{}},
 			{ID: 3, Type: "XDP", Attached: []Place{{"xdp", "eth1", 0}}, Holders: []Process{}, Pins: []string{}},
+			{ID: 6, Type: "RawTracepointWritable", Attached: []Place{{"raw_tp.w", "bpf_test_finish", 10}}, Holders: []Process{}, Pins: []string{}},
 		},
 		Links: []Link{
 			{ID: 4, Program: 1, Place: Place{Hook: "xdp", Target: "eth0"}, Managed: true, Holders: []Process{}, Pins: []string{"/sys/fs/bpf/skep/+xdp/3/link"}},
 			{ID: 5, Program: 2, Place: Place{Hook: "tp_btf", Target: "sys_enter"}, Holders: []Process{}, Pins: []string{}},
+			{ID: 10, Program: 6, Place: Place{Hook: "raw_tp.w", Target: "bpf_test_finish"}, Holders: []Process{}, Pins: []string{}},
 		},
 		Maps: []Map{
 			{ID: 7, Programs: []uint32{1, 2}, Managed: true, Holders: []Process{}, Pins: []string{}},

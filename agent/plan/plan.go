@@ -24,7 +24,8 @@ type Target struct {
 	// Ifindex and Interface are a network device.
 	Ifindex   int    `json:"ifindex,omitempty"`
 	Interface string `json:"interface,omitempty"`
-	// Tracepoint is category/name for tracepoint, a name for raw_tp and tp_btf.
+	// Tracepoint is category/name for tracepoint, a name for raw_tp, raw_tp.w and
+	// tp_btf.
 	Tracepoint string `json:"tracepoint,omitempty"`
 	// Cgroup is a path below the cgroup2 mount, CgroupID its inode.
 	Cgroup   string `json:"cgroup,omitempty"`

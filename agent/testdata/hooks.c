@@ -22,6 +22,20 @@ PROGRAM(on_tcx_ingress, "tcx/ingress", -1)
 PROGRAM(on_tcx_egress, "tcx/egress", -1)
 PROGRAM(on_tracepoint, "tracepoint/syscalls/sys_enter_getpgid", 0)
 PROGRAM(on_raw_tp, "raw_tp/sys_enter", 0)
+/* The process for which on_raw_tp_w changes the result of a program's test run. */
+const volatile __u32 changes_for;
+
+SEC("raw_tp.w/bpf_test_finish")
+int on_raw_tp_w(struct bpf_raw_tracepoint_args *ctx)
+{
+	int *result = (int *)ctx->args[0];
+
+	last = version;
+	if (changes_for && bpf_get_current_pid_tgid() >> 32 == changes_for)
+		*result = -61; /* ENODATA */
+	return 0;
+}
+
 PROGRAM(on_tp_btf, "tp_btf/sys_enter", 0)
 PROGRAM(on_uprobe, "uprobe", 0)
 PROGRAM(on_uretprobe, "uretprobe", 0)

@@ -241,8 +241,8 @@ type Attachment struct {
 	// +kubebuilder:validation:MaxLength=256
 	Function string `json:"function,omitempty"`
 
-	// Tracepoint is category/name for tracepoint, and a name for raw_tp and
-	// tp_btf (shape Tracepoint).
+	// Tracepoint is category/name for tracepoint, and a name for raw_tp, raw_tp.w
+	// and tp_btf (shape Tracepoint).
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_]+(/[A-Za-z0-9_]+)?$`

@@ -18,7 +18,7 @@ const floor = "6.1"
 // a row.
 var (
 	column   = regexp.MustCompile(`Linux ([0-9]+\.[0-9]+)`)
-	hookName = regexp.MustCompile("`([a-z_/*4-6]+)`")
+	hookName = regexp.MustCompile("`([a-z_/.*4-6]+)`")
 )
 
 // supported is README's table: of each pattern of hooks, whether each kernel has

@@ -1,0 +1,124 @@
+package agent_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// lastRun returns the version of hooks.o whose program ran last; 0 before any did.
+func lastRun(t *testing.T, a *agent.Agent) uint32 {
+	t.Helper()
+	status := a.Status()[0].Programs[0]
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(status.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = program.Close() }()
+	info, err := program.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown, err := m.Info()
+		var value []byte
+		if err == nil && shown.Name == ".bss" {
+			value, err = m.LookupBytes(uint32(0))
+		}
+		if err := errors.Join(err, m.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if value != nil {
+			return binary.NativeEndian.Uint32(value)
+		}
+	}
+	t.Fatalf("program %d has no global variables", status.ID)
+	return 0
+}
+
+// fires has an agent attach one version of the hook's program and then the next, and
+// causes an event until each of them ran.
+func fires(t *testing.T, at v1alpha1.Attachment, cause func()) {
+	t.Helper()
+	needKernel(t)
+	needHook(t, at.Hook)
+	w := newWorld(t)
+	a, _ := w.start()
+	for _, version := range []uint32{1, 2} {
+		if err := w.accept(a, w.version(fmt.Sprint(version), at)); err != nil {
+			t.Fatal(err)
+		}
+		until(t, fmt.Sprintf("version %d to run", version), 10*time.Second, func() bool {
+			cause()
+			return lastRun(t, a) == version
+		})
+	}
+}
+
+// testRun runs a program that returns 0 once for a packet, by BPF_PROG_TEST_RUN.
+func testRun(t *testing.T) error {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }()
+	_, _, err = p.Test(make([]byte, 14))
+	return err
+}
+
+func TestAWritableTracepointFires(t *testing.T) {
+	fires(t, v1alpha1.Attachment{Hook: "raw_tp.w", Tracepoint: "bpf_test_finish"}, func() {
+		if err := testRun(t); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// writing is an intent for a program that changes the result of test runs of this process.
+func (w *world) writing(tracepoint string) intent.Payload {
+	p := w.version("1", v1alpha1.Attachment{Hook: "raw_tp.w", Tracepoint: tracepoint})
+	p.Variables["changes_for"] = apiextensionsv1.JSON{Raw: fmt.Append(nil, os.Getpid())}
+	return p
+}
+
+func TestAProgramWritesToAWritableTracepoint(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, _ := w.start()
+	if err := w.accept(a, w.writing("bpf_test_finish")); err != nil {
+		t.Fatal(err)
+	}
+	if err := testRun(t); !errors.Is(err, unix.ENODATA) {
+		t.Errorf("the test run ends with %v; the program made it ENODATA", err)
+	}
+}
+
+func TestATracepointThatIsNotWritableIsUnsupported(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, _ := w.start()
+	err := w.accept(a, w.writing("sys_enter"))
+	want := "this node's kernel lets no program write to tracepoint sys_enter, or fewer bytes than this one accesses; name a writable tracepoint"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the agent says %v, not %q", err, want)
+	}
+}
