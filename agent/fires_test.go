@@ -4,13 +4,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
@@ -83,6 +87,104 @@ func testRun(t *testing.T) error {
 	defer func() { _ = p.Close() }()
 	_, _, err = p.Test(make([]byte, 14))
 	return err
+}
+
+// within calls do on a thread in the network namespace.
+func within(t *testing.T, path string, do func() error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		// Never unlocked: the thread is of no use to others, and ends with this.
+		runtime.LockOSThread()
+		ns, err := os.Open(path)
+		if err != nil {
+			done <- err
+			return
+		}
+		defer func() { _ = ns.Close() }()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			done <- err
+			return
+		}
+		done <- do()
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// loopbackUp brings up the loopback device of the thread's network namespace.
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+// sendFrame sends a packet with its link header on the loopback device: the kernel
+// dissects it to find its transport header (packet_parse_headers of
+// net/packet/af_packet.c).
+func sendFrame() error {
+	protocol := uint16(unix.ETH_P_IP<<8&0xff00 | unix.ETH_P_IP>>8)
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(protocol))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	frame := make([]byte, 64)
+	frame[12], frame[14], frame[17], frame[23] = unix.ETH_P_IP>>8, 0x45, 50, unix.IPPROTO_UDP
+	return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: 1})
+}
+
+func TestAFlowDissectorFires(t *testing.T) {
+	path := namespace(t)
+	within(t, path, loopbackUp)
+	fires(t, v1alpha1.Attachment{Hook: "flow_dissector", NetworkNamespace: path}, func() { within(t, path, sendFrame) })
+}
+
+// TestAFlowDissectorDisplacesNone has another program at the place before the agent.
+func TestAFlowDissectorDisplacesNone(t *testing.T) {
+	needKernel(t)
+	other, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.FlowDissector, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	for sentence, c := range map[string]struct {
+		attach func(ns int) (io.Closer, error)
+		want   string
+	}{
+		"by a link": {func(ns int) (io.Closer, error) { return link.AttachNetNs(ns, other) }, "has a flow_dissector program, and takes one; detach that one"},
+		"without a link": {func(int) (io.Closer, error) {
+			// In the namespace of the thread, which is the target.
+			return nil, link.RawAttachProgram(link.RawAttachProgramOptions{Program: other, Attach: ebpf.AttachFlowDissector})
+		}, "is attached to this network namespace without a link"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			path := namespace(t)
+			var placed io.Closer
+			within(t, path, func() (err error) {
+				ns, err := os.Open(path)
+				if err != nil {
+					return err
+				}
+				placed, err = c.attach(int(ns.Fd()))
+				return errors.Join(err, ns.Close())
+			})
+			w := newWorld(t)
+			a, _ := w.start()
+			err := w.accept(a, w.version("1", v1alpha1.Attachment{Hook: "flow_dissector", NetworkNamespace: path}))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("the agent says %v, not %q", err, c.want)
+			}
+			if placed != nil {
+				if err := placed.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
 }
 
 func TestAWritableTracepointFires(t *testing.T) {

@@ -62,6 +62,11 @@ func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
 			t.Fatal(err)
 		}
 		at.Binary = &v1alpha1.UserBinary{Path: path, Symbol: symbol, Offset: offset}
+	case hook.NetworkNamespace:
+		if h.Name != "sk_lookup" {
+			// One of its own: the initial one has this machine's traffic.
+			at.NetworkNamespace = namespace(t)
+		}
 	case hook.Tracepoint:
 		at.Tracepoint = map[string]string{"tracepoint": "syscalls/sys_enter_getpgid", "raw_tp.w": "bpf_test_finish"}[h.Name]
 		if at.Tracepoint == "" {

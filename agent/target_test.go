@@ -91,7 +91,7 @@ func TestABinaryThatIsReplacedIsProbedAnew(t *testing.T) {
 }
 
 // namespace makes a network namespace and names it by a file, as ip netns does.
-func namespace(t *testing.T) string {
+func namespace(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "blue")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {

@@ -74,7 +74,7 @@ var table = []Hook{
 	{"cgroup/dev", []string{"cgroup/dev"}, ebpf.CGroupDevice, ebpf.AttachCGroupDevice, Cgroup, "5.7", false, Parallel, ByLinkUpdate, Control, true},
 	{"sockops", []string{"sockops"}, ebpf.SockOps, ebpf.AttachCGroupSockOps, Cgroup, "5.7", false, Parallel, ByLinkUpdate, Traffic, true},
 	{"sk_lookup", []string{"sk_lookup"}, ebpf.SkLookup, ebpf.AttachSkLookup, NetworkNamespace, "5.9", false, Parallel, ByLinkUpdate, Traffic, true},
-	{"flow_dissector", []string{"flow_dissector"}, ebpf.FlowDissector, ebpf.AttachFlowDissector, NetworkNamespace, "5.8", false, Exclusive, ByLinkUpdate, Traffic, false},
+	{"flow_dissector", []string{"flow_dissector"}, ebpf.FlowDissector, ebpf.AttachFlowDissector, NetworkNamespace, "5.8", false, Exclusive, ByLinkUpdate, Traffic, true},
 	{"netfilter", []string{"netfilter"}, ebpf.Netfilter, ebpf.AttachNetfilter, NetworkNamespace, "6.4", false, Ordered, ByOverlap, Traffic, false},
 	{"perf_event", []string{"perf_event"}, ebpf.PerfEvent, ebpf.AttachNone, PerfEvent, "5.15", false, Parallel, ByOverlap, Observe, false},
 	{"socket", []string{"socket"}, ebpf.SocketFilter, ebpf.AttachNone, None, "3.19", false, Exclusive, ByOverlap, Observe, false},

@@ -69,8 +69,9 @@ var attachers = map[string]attacher{
 	"uprobe":    uprobe,
 	"uretprobe": uretprobe,
 
-	"sk_lookup": netns,
-	"iter":      iter,
+	"sk_lookup":      netns,
+	"flow_dissector": netns,
+	"iter":           iter,
 
 	"cgroup_skb/ingress":      cgroup,
 	"cgroup_skb/egress":       cgroup,

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/hook"
 )
@@ -13,17 +14,31 @@ import (
 // ownNetns is the network namespace of the agent.
 const ownNetns = "/proc/self/ns/net"
 
-func netns(_ hook.Hook, r Request) (link.Link, error) {
+func netns(h hook.Hook, r Request) (link.Link, error) {
 	ns, err := os.Open(r.Found.target.path())
 	if err != nil {
 		return nil, missing(err)
 	}
 	l, err := link.AttachNetNs(int(ns.Fd()), r.Program)
 	if err != nil {
-		return nil, errors.Join(err, ns.Close())
+		return nil, errors.Join(occupied(h, err), ns.Close())
 	}
 	if err := ns.Close(); err != nil {
 		return nil, fmt.Errorf("close network namespace: %w", err)
 	}
 	return l, nil
+}
+
+// occupied says who has the one place of a network namespace. The kernel's answers are
+// those of netns_bpf_link_attach and flow_dissector_bpf_prog_attach_check.
+func occupied(h hook.Hook, err error) error {
+	switch {
+	case h.Sharing != hook.Exclusive:
+	case errors.Is(err, unix.E2BIG):
+		return fmt.Errorf("the network namespace has a %s program, and takes one; detach that one (skep inventory and bpftool link show it): %w", h.Name, err)
+	case errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("a %s program is attached to this network namespace without a link, or to the initial one, which excludes those of all others; detach it (bpftool prog detach): %w",
+			h.Name, err)
+	}
+	return err
 }

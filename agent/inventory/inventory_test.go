@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
@@ -281,6 +282,37 @@ func TestListTellsOfProgramsAttachedWithoutLinks(t *testing.T) {
 		if diff := cmp.Diff([]inventory.Place{want}, got); diff != "" {
 			t.Errorf("attached (-want +got):\n%s", diff)
 		}
+	}
+}
+
+func TestListTellsOfAFlowDissectorByALinkAndWithout(t *testing.T) {
+	dissector := func() *ebpf.Program {
+		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.FlowDissector, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+		must(t, err)
+		t.Cleanup(func() { must(t, program.Close()) })
+		return program
+	}
+	newHost(t)
+	program := dissector()
+	own, err := os.Open("/proc/thread-self/ns/net")
+	must(t, err)
+	defer own.Close()
+	l, err := link.AttachNetNs(int(own.Fd()), program)
+	must(t, err)
+	info, err := l.Info()
+	must(t, err)
+	inv := list(t, inventory.Options{})
+	want := []inventory.Place{{Hook: "flow_dissector", Target: netns(t), Link: uint32(info.ID)}}
+	if diff := cmp.Diff(want, find(t, inv.Programs, idOf(t, program), programID).Attached); diff != "" {
+		t.Errorf("attached by a link (-want +got):\n%s", diff)
+	}
+	must(t, l.Close())
+	program = dissector()
+	must(t, link.RawAttachProgram(link.RawAttachProgramOptions{Program: program, Attach: ebpf.AttachFlowDissector}))
+	inv = list(t, inventory.Options{})
+	want = []inventory.Place{{Hook: "flow_dissector", Target: netns(t)}}
+	if diff := cmp.Diff(want, find(t, inv.Programs, idOf(t, program), programID).Attached); diff != "" {
+		t.Errorf("attached without a link (-want +got):\n%s", diff)
 	}
 }
 

@@ -79,6 +79,16 @@ type namespaces struct {
 	known map[uint64]string
 }
 
+// ownNetns is the network namespace of the calling thread, whose devices readDevices
+// reads.
+const ownNetns = "/proc/thread-self/ns/net"
+
+// own is the name of that namespace.
+func (n *namespaces) own() string {
+	inode, _ := inodeOf(ownNetns)
+	return n.name(inode)
+}
+
 // name is the path below /run/netns, "this" for the process's own, or the
 // number.
 func (n *namespaces) name(inode uint64) string {

@@ -12,8 +12,8 @@ import (
 )
 
 // unlinked are the places of programs that no link attaches: XDP programs of
-// ip-link and the like, clsact filters and TCX programs, in this network
-// namespace, and programs attached to cgroups the old way, as systemd does.
+// ip-link and the like, clsact filters, TCX programs and flow dissectors, in this
+// network namespace, and programs attached to cgroups the old way, as systemd does.
 func (p *places) unlinked(ctx context.Context, inv Inventory) map[uint32][]Place {
 	found := map[uint32][]Place{}
 	add := func(id uint32, place Place) {
@@ -39,10 +39,23 @@ func (p *places) unlinked(ctx context.Context, inv Inventory) map[uint32][]Place
 			}
 		}
 	}
+	for _, id := range flowDissectors() {
+		add(id, Place{Hook: hookOf(ebpf.AttachFlowDissector), Target: p.netns.own()})
+	}
 	if rows := cgroupHooks(inv); len(rows) > 0 {
 		p.cgroups.unlinked(ctx, rows, add)
 	}
 	return found
+}
+
+// flowDissectors are the programs that dissect packets in this network namespace.
+func flowDissectors() []uint32 {
+	own, err := os.Open(ownNetns)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = own.Close() }()
+	return queried(int(own.Fd()), ebpf.AttachFlowDissector)
 }
 
 // queried are the programs that a target, an interface's index or a cgroup's
