@@ -22,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/userbinary"
 )
 
 //go:generate go run ../test/fixture/programs/compile testdata testdata
@@ -56,6 +57,10 @@ func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
 		t.Cleanup(func() { _ = os.Remove(dir) })
 		at.Cgroup = "/" + filepath.Base(dir)
 	case hook.UserBinary:
+		if h.InBinary() == hook.InSymbols {
+			at.Binary = &v1alpha1.UserBinary{Path: install(t, userbinary.Make(workers(), userbinary.Options{})), Symbols: &v1alpha1.Symbols{Names: []string{"work_*"}}}
+			break
+		}
 		body, symbol, offset := probed(t)
 		path := filepath.Join(t.TempDir(), "binary")
 		if err := os.WriteFile(path, body, 0o755); err != nil {

@@ -168,15 +168,19 @@ func fillTarget(a *v1alpha1.Attachment, h hook.Hook, target string) {
 	case h.Shape == hook.KernelFunction && a.Function == "":
 		a.Function = target
 	case h.Shape == hook.UserBinary && a.Binary == nil:
-		a.Binary = binaryTarget(target)
+		a.Binary = binaryTarget(h, target)
 	}
 }
 
-// binaryTarget reads libbpf's path:symbol[+offset]; nil where it is not that.
-func binaryTarget(target string) *v1alpha1.UserBinary {
+// binaryTarget reads libbpf's path:symbol[+offset], or path:glob where the hook
+// attaches to many functions; nil where it is not that.
+func binaryTarget(h hook.Hook, target string) *v1alpha1.UserBinary {
 	file, symbol, ok := strings.Cut(target, ":")
 	if !ok || !strings.HasPrefix(file, "/") {
 		return nil
+	}
+	if h.InBinary() == hook.InSymbols {
+		return &v1alpha1.UserBinary{Path: file, Symbols: &v1alpha1.Symbols{Names: []string{symbol}}}
 	}
 	b := &v1alpha1.UserBinary{Path: file, Symbol: symbol}
 	if name, off, ok := strings.Cut(symbol, "+"); ok {

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -184,6 +186,12 @@ func hasShape(s hook.Shape) func(hook.Hook) bool {
 	return func(h hook.Hook) bool { return h.Shape == s }
 }
 
+// attachesIn makes a predicate over the field that says where in a binary a hook
+// attaches.
+func attachesIn(field string) func(hook.Hook) bool {
+	return func(h hook.Hook) bool { return h.InBinary() == field }
+}
+
 func never(hook.Hook) bool { return false }
 
 // fields is the table of the fields that depend on the hook. All rules about
@@ -196,6 +204,9 @@ var fields = []field{
 	{"tracepoint", func(a v1alpha1.Attachment) bool { return a.Tracepoint != "" }, hasShape(hook.Tracepoint), hasShape(hook.Tracepoint), legalTracepoint},
 	{"cgroup", func(a v1alpha1.Attachment) bool { return a.Cgroup != "" }, hasShape(hook.Cgroup), hasShape(hook.Cgroup), legalCgroup},
 	{"binary", func(a v1alpha1.Attachment) bool { return a.Binary != nil }, hasShape(hook.UserBinary), hasShape(hook.UserBinary), legalBinary},
+	{"binary.symbol", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbol != "" }, attachesIn(hook.InSymbol), never, nil},
+	{"binary.offset", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Offset != 0 }, attachesIn(hook.InSymbol), never, nil},
+	{"binary.symbols", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbols != nil }, attachesIn(hook.InSymbols), attachesIn(hook.InSymbols), legalSymbols},
 	{"networkNamespace", func(a v1alpha1.Attachment) bool { return a.NetworkNamespace != "" }, hasShape(hook.NetworkNamespace), never, legalNamespace},
 }
 
@@ -284,10 +295,31 @@ func legalBinary(a v1alpha1.Attachment) (string, string) {
 	switch {
 	case !path.IsAbs(b.Path) || path.Clean(b.Path) != b.Path:
 		return fmt.Sprintf("binary path %q is not a clean absolute path", b.Path), "write the full path, such as /usr/bin/bash"
-	case b.Symbol == "" && b.Offset == 0:
-		return "neither symbol nor offset is given", "set symbol, offset or both"
+	case b.Symbol == "" && b.Offset == 0 && b.Symbols == nil:
+		return "none of symbol, offset and symbols is given", "set symbol, offset or both, or for a hook with .multi set symbols"
 	case b.PID < 0:
 		return fmt.Sprintf("pid %d is negative", b.PID), "use a process id, or 0 for every process"
+	}
+	return "", ""
+}
+
+func legalSymbols(a v1alpha1.Attachment) (string, string) {
+	s := a.Binary.Symbols
+	if len(s.Names) == 0 {
+		return "no function is chosen", "set names"
+	}
+	if s.Limit != nil && (*s.Limit < 1 || *s.Limit > v1alpha1.MaxFunctions) {
+		return fmt.Sprintf("limit %d is out of range", *s.Limit), fmt.Sprintf("use 1 to %d", v1alpha1.MaxFunctions)
+	}
+	n := 0
+	for _, name := range slices.Concat(s.Names, s.Exclude) {
+		n += len(name)
+		if name == "" || strings.ContainsAny(name[:1], "!<") || strings.ContainsFunc(name, unicode.IsSpace) {
+			return fmt.Sprintf("%q is not the name of a function or a glob", name), "write a name such as SSL_read or a glob such as SSL_*"
+		}
+	}
+	if n > v1alpha1.MaxSymbolNames {
+		return fmt.Sprintf("names and exclude have %d bytes together, and at most %d fit", n, v1alpha1.MaxSymbolNames), "use globs, or several attachments"
 	}
 	return "", ""
 }

@@ -27,8 +27,11 @@ var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
 		}
 	},
 	"cgroup": func(a *v1alpha1.Attachment, _ hook.Hook) { a.Cgroup = "/" },
-	"binary": func(a *v1alpha1.Attachment, _ hook.Hook) {
+	"binary": func(a *v1alpha1.Attachment, h hook.Hook) {
 		a.Binary = &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main"}
+		if strings.HasSuffix(h.Name, ".multi") {
+			a.Binary = &v1alpha1.UserBinary{Path: "/bin/sh", Symbols: &v1alpha1.Symbols{Names: []string{"main*"}}}
+		}
 	},
 	"networkNamespace": func(a *v1alpha1.Attachment, _ hook.Hook) { a.NetworkNamespace = "/run/netns/blue" },
 }
@@ -110,7 +113,20 @@ func TestValuesThatAreNoneAreRefused(t *testing.T) {
 	probe := func(b v1alpha1.UserBinary) v1alpha1.Attachment {
 		return v1alpha1.Attachment{Hook: "uprobe", Binary: &b}
 	}
+	many := func(names, exclude []string, limit int32) v1alpha1.Attachment {
+		return v1alpha1.Attachment{Hook: "uprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbols: &v1alpha1.Symbols{Names: names, Exclude: exclude, Limit: &limit}}}
+	}
 	for name, a := range map[string]v1alpha1.Attachment{
+		"one place for many":             {Hook: "uprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main"}},
+		"an offset for many":             {Hook: "uretprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Offset: 4096}},
+		"many places for one":            probe(v1alpha1.UserBinary{Path: "/bin/sh", Symbols: &v1alpha1.Symbols{Names: []string{"main"}}}),
+		"no function of many":            many(nil, []string{"a"}, 1),
+		"a function without a name":      many([]string{""}, nil, 1),
+		"a function that is a limit":     many([]string{"<=7"}, nil, 1),
+		"an exclusion with a blank":      many([]string{"a"}, []string{"a b"}, 1),
+		"a limit of none":                many([]string{"a"}, nil, 0),
+		"a limit too high":               many([]string{"a"}, nil, 10001),
+		"names too long together":        many([]string{strings.Repeat("a", 2048)}, []string{"a"}, 1),
 		"no interface at all":            nic(nil, nil),
 		"an empty interface name":        nic([]string{""}, nil),
 		"a broken glob":                  nic([]string{"eth[0"}, nil),

@@ -102,6 +102,26 @@ type Hook struct {
 	Attachable bool `json:"attachable"`
 }
 
+// The fields of a binary that say where in it a hook attaches.
+const (
+	// InSymbol is a symbol, an offset, or both.
+	InSymbol = "symbol"
+	// InSymbols chooses many functions.
+	InSymbols = "symbols"
+)
+
+// InBinary is the field that says where in a binary the hook attaches; empty where
+// its target is no binary.
+func (h Hook) InBinary() string {
+	switch {
+	case h.Shape != UserBinary:
+		return ""
+	case h.AttachType == ebpf.AttachTraceUprobeMulti:
+		return InSymbols
+	}
+	return InSymbol
+}
+
 // Lookup finds a row by name.
 func Lookup(name string) (Hook, bool) {
 	for _, h := range table {

@@ -94,6 +94,9 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 		var docs strings.Builder
 		for field, value := range values {
 			takes := shapeField[h.Shape] == field || field == "priority" && h.Sharing == hook.Ordered || field == "proceedOn" && h.Name == "xdp"
+			if field == "binary" && strings.HasSuffix(h.Name, ".multi") {
+				value = "{path: /b, symbols: {names: [s]}}"
+			}
 			attach := "hook: " + h.Name + ", " + field + ": " + value
 			if h.Name == "tracepoint" && field == "tracepoint" {
 				attach += "/b"

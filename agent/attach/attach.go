@@ -66,8 +66,10 @@ var attachers = map[string]attacher{
 	"raw_tp.w":   rawTracepoint,
 	"tp_btf":     tracing,
 
-	"uprobe":    uprobe,
-	"uretprobe": uretprobe,
+	"uprobe":          uprobe,
+	"uretprobe":       uretprobe,
+	"uprobe.multi":    uprobeMulti,
+	"uretprobe.multi": uretprobeMulti,
 
 	"sk_lookup":      netns,
 	"flow_dissector": netns,

@@ -15,8 +15,9 @@ import (
 type Found struct {
 	target     *heldTarget
 	executable *link.Executable
-	// address is where the function lies in the file, in bytes.
-	address uint64
+	// addresses are where the functions lie in the file, in bytes: one, but for a choice
+	// of many.
+	addresses []uint64
 }
 
 // Find looks for the target of the attachment. It opens files of the node's and reads

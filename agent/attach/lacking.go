@@ -97,6 +97,8 @@ func try(h hook.Hook) error {
 		return tryTyped(h, "sched_switch")
 	case h.Name == "iter":
 		return tryTyped(h, "task")
+	case h.AttachType == ebpf.AttachTraceUprobeMulti:
+		return features.HaveBPFLinkUprobeMulti()
 	}
 	return features.HaveProgramType(h.ProgramType)
 }

@@ -36,8 +36,11 @@ func Probe(h hook.Hook) error {
 func toAttach(h hook.Hook) []rights.Capability {
 	switch h.Shape {
 	case hook.UserBinary:
-		// perf_uprobe_event_init of kernel/events/core.c asks for no less.
-		return []rights.Capability{rights.SysAdmin}
+		// perf_uprobe_event_init of kernel/events/core.c asks for no less, and
+		// bpf_uprobe_multi_link_attach of kernel/trace/bpf_trace.c for nothing.
+		if h.AttachType == ebpf.AttachNone {
+			return []rights.Capability{rights.SysAdmin}
+		}
 	case hook.Cgroup:
 		// Loading a cgroup_skb program takes none (bpf_prog_attach_check_attach_type
 		// of kernel/bpf/syscall.c).

@@ -40,6 +40,9 @@ func (p *heldTarget) identify(h hook.Hook, a plan.Attachment) plan.Attachment {
 		a.CgroupID = p.stat.Ino
 	case hook.UserBinary:
 		a.BinaryID = fmt.Sprintf("%d:%d", p.stat.Dev, p.stat.Ino)
+		if h.InBinary() != hook.InSymbol {
+			a.BinaryID += fmt.Sprintf(":%d:%d", p.stat.Mtim.Nano(), p.stat.Size)
+		}
 	case hook.NetworkNamespace:
 		a.NetnsID = p.stat.Ino
 	}

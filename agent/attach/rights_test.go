@@ -2,16 +2,21 @@ package attach_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/userbinary"
 	"github.com/skep-dev/skep/test/harness/drop"
 )
 
@@ -60,5 +65,34 @@ func TestARefusedAttachmentNamesTheMissingCapability(t *testing.T) {
 				t.Errorf("To = %v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestManyFunctionsTakeNoCapabilityToAttachTo(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root and a kernel to load into")
+	}
+	if lacks := new(attach.LackingError); errors.As(attach.Probe(row(t, "uprobe.multi")), &lacks) && lacks.Older() {
+		t.Skip("SKIPPED:", lacks)
+	}
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Kprobe, AttachType: ebpf.AttachTraceUprobeMulti, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	path := filepath.Join(t.TempDir(), "binary")
+	if err := os.WriteFile(path, userbinary.Make([]userbinary.Function{{Name: "one"}, {Name: "two"}}, userbinary.Options{}), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	at := plan.Attachment{Hook: "uprobe.multi", Target: plan.Target{Binary: path, Symbols: "*"}}
+	drop.Capabilities(t, func() {
+		var l link.Link
+		if l, err = attach.To(attach.Request{Attachment: at, Program: p}); err == nil {
+			err = l.Close()
+		}
+	}, unix.CAP_SYS_ADMIN)
+	if err != nil {
+		t.Error(err)
 	}
 }

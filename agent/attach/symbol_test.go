@@ -6,11 +6,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/userbinary"
 )
 
 // library returns a binary with symbols, and one of its functions.
@@ -110,4 +115,74 @@ func TestManySymbolsOfOneLongNameTakeNoMemory(t *testing.T) {
 	if _, err := addressIn(bytes.NewReader(body.Bytes()), string(names[1:len(names)-1]), 0); err == nil || errors.Is(err, link.ErrNoSymbol) {
 		t.Errorf("the name that they share: %v", err)
 	}
+}
+
+func TestAGlobIsThatOfLibbpf(t *testing.T) {
+	for glob, names := range map[string]map[string]bool{
+		"SSL_*":          {"SSL_read": true, "SSL_": true, "xSSL_": false},
+		"*read*":         {"SSL_read_ex": true, "read": true, "rea": false},
+		"a?c":            {"abc": true, "ac": false, "abcd": false},
+		"*":              {"": true, "net/http.(*Server).Serve": true},
+		"net/*.Serve":    {"net/http.(*Server).Serve": true, "net/http.Server": false},
+		"f[int]":         {"f[int]": true, "fi": false},
+		"*a*b*c":         {"xaybzc": true, "abcabc": true, "acb": false},
+		"exact":          {"exact": true, "exactly": false},
+		"":               {"": true, "a": false},
+		"main.(*T).*run": {"main.(*T).rerun": true, "main.T.run": false},
+	} {
+		for name, want := range names {
+			if matches(glob, name) != want {
+				t.Errorf("%q matches %q: %v", glob, name, !want)
+			}
+		}
+	}
+}
+
+func TestChosenFunctionsAreFoundOnce(t *testing.T) {
+	functions := []userbinary.Function{{Name: "a_one"}, {Name: "a_two", Code: []byte{0x90}}, {Name: "b"}, {Name: "a_three"}, {}}
+	offsets := func(of ...int) (all []uint64) {
+		for _, i := range of {
+			all = append(all, userbinary.Offset(functions, i))
+		}
+		return all
+	}
+	for _, o := range []userbinary.Options{{}, {Dynamic: true}, {Bias: 0x400000}} {
+		body := bytes.NewReader(userbinary.Make(functions, o))
+		for chosen, want := range map[plan.Symbols][]uint64{
+			"a_*":               offsets(0, 1, 3),
+			"a_* a_one b":       offsets(0, 1, 2, 3),
+			"* !a_t*":           offsets(0, 2),
+			"b":                 offsets(2),
+			"a_* <=3":           offsets(0, 1, 3),
+			"a_* <=2":           nil,
+			"a_* c":             nil,
+			"* !*":              nil,
+			"a_one.*":           nil,
+			"a_* z* !a_* !b":    nil,
+			"a_one a_one a_one": offsets(0),
+		} {
+			got, err := addressesIn(body, chosen)
+			if !slices.Equal(got, want) || (err == nil) != (want != nil) {
+				t.Errorf("%+v: %s is at %v (%v), want %v", o, chosen, got, err, want)
+			}
+		}
+		if at, err := addressIn(body, "a_two", 1); err != nil || at != offsets(1)[0] {
+			t.Errorf("%+v: a_two is at %d, %v", o, at, err)
+		}
+	}
+}
+
+// FuzzFunctionsOfABinary looks for functions in what may be no binary at all.
+func FuzzFunctionsOfABinary(f *testing.F) {
+	f.Add(userbinary.Make([]userbinary.Function{{Name: "one"}, {Name: "two"}}, userbinary.Options{}), "o* !two")
+	f.Add([]byte(elf.ELFMAG), "*")
+	path := filepath.Join(f.TempDir(), "binary")
+	f.Fuzz(func(t *testing.T, body []byte, chosen string) {
+		if err := os.WriteFile(path, body, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := chosenAddresses(path, plan.Symbols(chosen)); err == nil && (len(got) == 0 || len(got) > v1alpha1.MaxFunctions) {
+			t.Errorf("%d places without an error", len(got))
+		}
+	})
 }

@@ -20,25 +20,46 @@ func uretprobe(h hook.Hook, r Request) (link.Link, error) {
 }
 
 func probe(_ hook.Hook, r Request, attach prober) (link.Link, error) {
-	opts := &link.UprobeOptions{PID: int(r.Attachment.PID), Address: r.Found.address}
+	opts := &link.UprobeOptions{PID: int(r.Attachment.PID), Address: r.Found.addresses[0]}
 	if r.Attachment.Symbol != "" {
 		opts.Offset = r.Attachment.Offset
 	}
 	return attach(r.Found.executable, r.Attachment.Symbol, r.Program, opts)
 }
 
-// read resolves the symbol by the binary's own tables: the library reads none where it
+func uprobeMulti(_ hook.Hook, r Request) (link.Link, error) {
+	return probeAll(r, (*link.Executable).UprobeMulti)
+}
+
+func uretprobeMulti(_ hook.Hook, r Request) (link.Link, error) {
+	return probeAll(r, (*link.Executable).UretprobeMulti)
+}
+
+// probeAll makes one link for all functions.
+func probeAll(r Request, attach multiProber) (link.Link, error) {
+	l, err := attach(r.Found.executable, nil, r.Program, &link.UprobeMultiOptions{Addresses: r.Found.addresses, PID: uint32(r.Attachment.PID)})
+	return l, missing(err)
+}
+
+// multiProber is what the two kinds of probe on many functions have in common.
+type multiProber func(*link.Executable, []string, *ebpf.Program, *link.UprobeMultiOptions) (link.Link, error)
+
+// read resolves the symbols by the binary's own tables: the library reads none where it
 // is given an address. Without a symbol, the offset is that in the file.
 func (f *Found) read(a plan.Attachment) error {
 	var err error
 	if f.executable, err = link.OpenExecutable(f.target.path()); err != nil {
 		return missing(err)
 	}
-	f.address = a.Offset
-	if a.Symbol == "" {
-		return nil
+	switch {
+	case a.Symbols != "":
+		f.addresses, err = chosenAddresses(f.target.path(), a.Symbols)
+	case a.Symbol != "":
+		f.addresses = make([]uint64, 1)
+		f.addresses[0], err = symbolAddress(f.target.path(), a.Symbol, a.Offset)
+	default:
+		f.addresses = []uint64{a.Offset}
 	}
-	f.address, err = symbolAddress(f.target.path(), a.Symbol, a.Offset)
 	return missing(err)
 }
 

@@ -27,6 +27,10 @@ func note(links []Link, managed string, pinned map[object][]string) {
 // uprobe from one of a return, and leaves a tracepoint's category out; before
 // 6.6 it says nothing of any.
 func adds(at plan.Attachment, l Link) bool {
+	switch at.Hook {
+	case "uprobe.multi", "uretprobe.multi":
+		return l.Type == "uprobe_multi"
+	}
 	if l.Type != "perf_event" {
 		return false
 	}

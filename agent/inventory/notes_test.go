@@ -1,11 +1,14 @@
 package inventory_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/test/fixture/userbinary"
 )
 
 func TestListTellsOfSkepsLinksWhatTheKernelDoesNot(t *testing.T) {
@@ -87,5 +91,33 @@ func TestATextThatContradictsTheKernelIsNotBelieved(t *testing.T) {
 	must(t, err)
 	if got := placeOf(t, l, inventory.Options{BPFFS: h.pins}); strings.Contains(got.Target, "false") {
 		t.Errorf("place is %+v", got)
+	}
+}
+
+func TestListTellsOfALinkOnManyFunctionsWhichTheyAre(t *testing.T) {
+	h := newHost(t)
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Kprobe, AttachType: ebpf.AttachTraceUprobeMulti, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	must(t, err)
+	t.Cleanup(func() { must(t, p.Close()) })
+	store, err := kernel.OpenStore(filepath.Join(h.pins, "skep"))
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	path := filepath.Join(t.TempDir(), "binary")
+	must(t, os.WriteFile(path, userbinary.Make([]userbinary.Function{{Name: "one"}, {Name: "two"}}, userbinary.Options{}), 0o755))
+	at := plan.Attachment{Program: "f", Hook: "uretprobe.multi", Target: plan.Target{Binary: path, Symbols: "* !one"}}
+	l, err := attach.To(attach.Request{Attachment: at, Program: p})
+	if lacks := new(attach.LackingError); errors.As(err, &lacks) && lacks.Older() {
+		t.Skip("SKIPPED:", lacks)
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
+	if got := placeOf(t, l, inventory.Options{BPFFS: h.pins}); got.Hook != "uprobe.multi" || !strings.HasSuffix(got.Target, "1 places") {
+		t.Errorf("without a pin it is on %+v", got)
+	}
+	_, err = store.PinLink("uid", at, l)
+	must(t, err)
+	if got, want := placeOf(t, l, inventory.Options{BPFFS: h.pins}), (inventory.Place{Hook: at.Hook, Target: path + ":* !one"}); got != want {
+		t.Errorf("it is on %+v, want %+v", got, want)
 	}
 }

@@ -31,12 +31,14 @@ type Target struct {
 	Cgroup   string `json:"cgroup,omitempty"`
 	CgroupID uint64 `json:"cgroupId,omitempty"`
 	// Binary is a file, BinaryID its device and inode, and the rest a place in
-	// it and the one process it counts for, or 0.
-	Binary   string `json:"binary,omitempty"`
-	BinaryID string `json:"binaryId,omitempty"`
-	Symbol   string `json:"symbol,omitempty"`
-	Offset   uint64 `json:"offset,omitempty"`
-	PID      int32  `json:"pid,omitempty"`
+	// it, or several, and the one process it counts for, or 0. Where the places
+	// follow from what the file says, BinaryID has its time and size as well.
+	Binary   string  `json:"binary,omitempty"`
+	BinaryID string  `json:"binaryId,omitempty"`
+	Symbol   string  `json:"symbol,omitempty"`
+	Offset   uint64  `json:"offset,omitempty"`
+	Symbols  Symbols `json:"symbols,omitempty"`
+	PID      int32   `json:"pid,omitempty"`
 	// NetworkNamespace is a path, or empty for the agent's own; NetnsID its
 	// inode.
 	NetworkNamespace string `json:"networkNamespace,omitempty"`
@@ -56,6 +58,9 @@ func (t Target) String() string {
 		place := t.Binary
 		if t.Symbol != "" {
 			place += ":" + t.Symbol
+		}
+		if t.Symbols != "" {
+			place += ":" + string(t.Symbols)
 		}
 		if t.Offset != 0 {
 			place += fmt.Sprintf("+%#x", t.Offset)

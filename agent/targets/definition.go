@@ -38,7 +38,7 @@ func Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachmen
 	}
 	base.Tracepoint, base.Cgroup, base.NetworkNamespace = at.Tracepoint, at.Cgroup, at.NetworkNamespace
 	if b := at.Binary; b != nil {
-		base.Binary, base.Symbol, base.Offset, base.PID = b.Path, b.Symbol, b.Offset, b.PID
+		base.Binary, base.Symbol, base.Offset, base.Symbols, base.PID = b.Path, b.Symbol, b.Offset, plan.ChooseSymbols(b.Symbols), b.PID
 	}
 	return []plan.Attachment{base}, nil
 }

@@ -206,6 +206,11 @@ const (
 	MaxSelectorRequirements = 64
 	// MaxSelectorValues bounds the values of one of them.
 	MaxSelectorValues = 256
+	// MaxFunctions is the greatest limit of a choice of functions.
+	MaxFunctions = 10000
+	// MaxSymbolNames bounds the bytes of all names and globs of one choice of symbols
+	// together: the agent keeps them beside the pin of the link.
+	MaxSymbolNames = 2048
 )
 
 // Attachment is one hook and the fields of its target shape. The
@@ -291,9 +296,11 @@ type Interfaces struct {
 	Primary bool `json:"primary,omitempty"`
 }
 
-// UserBinary is a place in an executable or a shared library.
+// UserBinary is a place in an executable or a shared library, or several places. The
+// hook decides which of symbol, with or without offset, and symbols it takes.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.symbol) || has(self.offset) && self.offset > 0",message="none of symbol and offset is given; give one"
+// +kubebuilder:validation:XValidation:rule="has(self.symbol) || has(self.offset) && self.offset > 0 || has(self.symbols)",message="none of symbol, offset and symbols is given; give one"
+// +kubebuilder:validation:XValidation:rule="!has(self.symbols) || !has(self.symbol) && !has(self.offset)",message="symbols is given beside symbol or offset; give one of them"
 type UserBinary struct {
 	// Path is absolute, in the node's file system.
 	// +kubebuilder:validation:MaxLength=4096
@@ -312,11 +319,44 @@ type UserBinary struct {
 	// +kubebuilder:validation:Minimum=0
 	Offset uint64 `json:"offset,omitempty"`
 
+	// Symbols chooses many functions of the binary for uprobe.multi and
+	// uretprobe.multi.
+	// +optional
+	Symbols *Symbols `json:"symbols,omitempty"`
+
 	// PID limits the probe to one process; 0 means every process.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	PID int32 `json:"pid,omitempty"`
+}
+
+// DefaultFunctions is how many functions may be chosen where no limit is given.
+const DefaultFunctions = 100
+
+// Symbols chooses functions of a binary by name.
+type Symbols struct {
+	// Names are names of functions or globs, such as SSL_*: * stands for any
+	// characters, ? for one. One that chooses no function is an error.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:Pattern=`^[^\s!<]\S*$`
+	Names []string `json:"names"`
+
+	// Exclude takes away what Names chose; same syntax.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:Pattern=`^[^\s!<]\S*$`
+	Exclude []string `json:"exclude,omitempty"`
+
+	// Limit is how many functions may be chosen; more is an error. Range 1 to
+	// 10000, default 100.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	Limit *int32 `json:"limit,omitempty"`
 }
 
 // BpfApplicationStatus is what Skep knows of an application.

@@ -32,10 +32,14 @@ func writeCUE(w io.Writer, rows []hook.Hook, verdicts []hook.Verdict) error {
 	disjunction(&b, "#Verdict", words)
 	b.WriteString("// #Hooks is the table of hooks: the shape of the target, whether programs run\n" +
 		"// by priority, whether they chain by proceedOn, whether a tracepoint is named\n" +
-		"// with its category, and the first kernel with the hook.\n#Hooks: {\n")
+		"// with its category, where in a binary it attaches, and the first kernel with the\n// hook.\n#Hooks: {\n")
 	for _, h := range rows {
-		fmt.Fprintf(&b, "\t%q: {shape: %q, ordered: %t, chained: %t, category: %t, namespaceable: %t, minKernel: %q}\n",
-			h.Name, h.Shape, h.Sharing == hook.Ordered, h.ProgramType == ebpf.XDP, h.ProgramType == ebpf.TracePoint, h.Namespaceable, h.MinKernel)
+		var binary string
+		if in := h.InBinary(); in != "" {
+			binary = fmt.Sprintf(", binary: %q", in)
+		}
+		fmt.Fprintf(&b, "\t%q: {shape: %q, ordered: %t, chained: %t, category: %t%s, namespaceable: %t, minKernel: %q}\n",
+			h.Name, h.Shape, h.Sharing == hook.Ordered, h.ProgramType == ebpf.XDP, h.ProgramType == ebpf.TracePoint, binary, h.Namespaceable, h.MinKernel)
 	}
 	b.WriteString("}\n")
 	if _, err := io.WriteString(w, b.String()); err != nil {

@@ -40,7 +40,7 @@ No field names a namespace's own pods yet, so a ` + "`BpfApplication`" + ` may u
 | NetworkDevice | ` + "`interfaces`" + `: names or globs, exclusions, or the primary one; ` + "`priority`" + ` where the hook is ordered; ` + "`proceedOn`" + ` for xdp |
 | Tracepoint | ` + "`tracepoint`" + `: category/name for ` + "`tracepoint`" + `, a name for the others |
 | Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount |
-| UserBinary | ` + "`binary`" + `: path, symbol or offset, pid |
+| UserBinary | ` + "`binary`" + `: path, pid, and where in it: symbol or offset; for the hooks with ` + "`.multi`" + `, symbols: names or globs, exclusions, a limit |
 | NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own |
 | KernelFunction | ` + "`function`" + ` |
 | PerfEvent, None | none |

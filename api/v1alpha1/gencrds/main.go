@@ -311,8 +311,20 @@ func fitsHook(h hook.Hook) string {
 		}
 		conditions = append(conditions, fmt.Sprintf("(!has(self.tracepoint) || %sself.tracepoint.contains('/'))", not))
 	}
+	if in := h.InBinary(); in != "" {
+		conditions = append(conditions, fmt.Sprintf("(!has(self.binary) || %s)", hasPlace(in)))
+	}
 	conditions = append(conditions, fmt.Sprintf("size(dyn(self)) == %d%s", given, optional.String()))
 	return strings.Join(conditions, " && ")
+}
+
+// hasPlace is the condition that a binary has the field that says where in it a hook
+// attaches; rules of the binary itself see to it that it has no other.
+func hasPlace(in string) string {
+	if in == hook.InSymbol {
+		return "has(self.binary.symbol) || has(self.binary.offset)"
+	}
+	return "has(self.binary." + in + ")"
 }
 
 // misfit says which field is one too many or missing; it is evaluated for an
@@ -326,6 +338,7 @@ func misfit() string {
 			fmt.Fprintf(&message, "!%s && %s ? self.hook + ' needs %s; give it' : ", has, takes, f.field)
 		}
 	}
+	fmt.Fprint(&message, "has(self.binary) ? 'the hooks with .multi take binary.symbols, the others binary.symbol or binary.offset' : ")
 	return message.String() + "'the hook tracepoint takes category/name, the others take a name alone'"
 }
 

@@ -1,0 +1,32 @@
+package gate
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
+)
+
+func TestTheBinaryOfASectionIsThatOfTheAttachment(t *testing.T) {
+	for section, want := range map[string]*v1alpha1.UserBinary{
+		"uprobe//bin/bash:readline":              {Path: "/bin/bash", Symbol: "readline"},
+		"uretprobe//bin/bash:readline+0x10":      {Path: "/bin/bash", Symbol: "readline", Offset: 16},
+		"uprobe//bin/bash:readline+x":            nil,
+		"uprobe/libc.so.6:malloc":                nil,
+		"uprobe.multi//usr/lib/libssl.so:SSL_*":  {Path: "/usr/lib/libssl.so", Symbols: &v1alpha1.Symbols{Names: []string{"SSL_*"}}},
+		"uretprobe.multi.s//usr/lib/libssl.so:f": {Path: "/usr/lib/libssl.so", Symbols: &v1alpha1.Symbols{Names: []string{"f"}}},
+		"uprobe.multi/libssl.so:f":               nil,
+	} {
+		h, target, ok := hook.FromSection(section)
+		if !ok {
+			t.Fatalf("section %s implies no hook", section)
+		}
+		var a v1alpha1.Attachment
+		fillTarget(&a, h, target)
+		if diff := cmp.Diff(want, a.Binary); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", section, diff)
+		}
+	}
+}
