@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/retry"
 	"github.com/skep-dev/skep/agent/targets"
@@ -40,7 +41,7 @@ type actor struct {
 	// conflicts are links that were put back.
 	conflicts *retry.Conflicts
 	measured  *profiles
-	objects   *objectRound
+	objects   *objects.Round
 	loads     *loads.Round
 	lookups   *targets.Round
 	// ending reports that the kernel has yet to end links that were closed.
@@ -280,7 +281,7 @@ func (act *actor) attachProgram(a plan.Action, program *ebpf.Program) error {
 	act.look.Set.PutLink(pinned)
 	act.look.Changed(pinned.Path)
 	if old != nil {
-		logClose(act.log, "replaced link", old)
+		act.look.Set.Release("replaced link", old)
 	}
 	return nil
 }
@@ -394,7 +395,7 @@ func (act *actor) setChain(a plan.Action) error {
 	}
 	if err := act.runVersion(a, v, c); err != nil {
 		if c = act.look.Set.Chains[a.Ifindex]; c == nil || c.Version != v {
-			logClose(act.log, "chain that was not attached", v)
+			act.look.Set.Release("chain that was not attached", v)
 		}
 		return err
 	}
@@ -447,7 +448,7 @@ func (act *actor) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersio
 func (act *actor) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
 	if c.Version != nil && c.Version != v {
 		c.Former = append(c.Former, c.Version.Members...)
-		logClose(act.log, "replaced chain", c.Version)
+		act.look.Set.Release("replaced chain", c.Version)
 	}
 	c.Version = v
 }
@@ -470,7 +471,7 @@ func (act *actor) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel
 		} else if old.Version != nil {
 			c.Former = append(c.Former, old.Version.Members...)
 		}
-		logClose(act.log, "severed chain", old)
+		act.look.Set.Release("severed chain", old)
 	}
 	act.look.Set.Chains[a.Ifindex] = c
 	act.look.Changed(act.pins.ChainPath(a.Ifindex))
@@ -495,4 +496,19 @@ func (act *actor) noteChain(a plan.Action, err error) {
 		return
 	}
 	act.attempts.Failed(a.String(), act.now, err)
+}
+
+// attaches names the hook that an action attaches a program to; empty where it
+// attaches none.
+func attaches(a plan.Action) string {
+	switch a.Verb {
+	case plan.Attach, plan.Update, plan.Overlap, plan.Move:
+		return a.Attachment.Hook
+	case plan.SetChain:
+		if len(a.Members) > 0 {
+			return plan.XDP
+		}
+	case plan.Detach, plan.Drop, plan.Forget:
+	}
+	return ""
 }

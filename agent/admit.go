@@ -71,7 +71,7 @@ type admissionRound struct {
 // Only what can be counted is looked at here; the verifier has its say later.
 func (adm *admissionRound) admit() {
 	adm.present = history.Present(adm.look.State.Interfaces, adm.look.State.Links, adm.look.State.Chains)
-	adm.decisions.leaveOutAsBefore()
+	adm.leaveOutAsBefore()
 	for range 3*len(adm.decisions.applications) + len(adm.decisions.want.Applications)*(len(adm.look.State.Interfaces)+1) {
 		if !adm.rejectUnfit() {
 			return
@@ -424,4 +424,32 @@ func (adm *admissionRound) precedence(want plan.Chain, newcomers []string) []cla
 	}
 	slices.SortFunc(all, func(x, y claim) int { return x.Precedes(y.Claim) })
 	return all
+}
+
+// leaveOutAsBefore leaves out what did not fit a short while ago, without another
+// look.
+func (adm *admissionRound) leaveOutAsBefore() {
+	for _, app := range adm.decisions.applications {
+		if len(app.leftOut) == 0 {
+			continue
+		}
+		if !adm.now.Before(app.retryAt) {
+			app.leftOut = nil
+			continue
+		}
+		for _, place := range slices.SortedFunc(maps.Keys(app.leftOut), comparePlaces) {
+			uid := app.Newest.Payload().UID
+			if adm.wantsAt(uid, place) {
+				adm.decisions.leaveOut(place, uid, app.leftOut[place])
+			}
+		}
+	}
+}
+
+// wantsAt reports whether an application is to run at a place.
+func (adm *admissionRound) wantsAt(uid string, place plan.Place) bool {
+	i := adm.decisions.wanted(uid)
+	return i >= 0 && slices.ContainsFunc(adm.decisions.want.Applications[i].Attachments, func(at plan.Attachment) bool {
+		return at.Hook == place.Hook && at.Ifindex == place.Ifindex
+	})
 }

@@ -192,7 +192,7 @@ func newLoop(e *env) *loop {
 	}
 	return &loop{
 		live:      open,
-		queue:     loads.NewQueue(o.Clock, o.Log, observeLoads(o.Observer)),
+		queue:     loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded),
 		lookups:   targets.NewLookups(o.host(), o.Log, e.wakeUp),
 		conflicts: retry.NewConflicts(o.BackOff),
 		chains: &chains{log: o.Log, longest: o.BackOff.Longest(), build: build.Chain, attempts: retry.NewAttempts(o.BackOff),

@@ -60,7 +60,7 @@ func (r *chainRound) chainKey(ifindex int, members []plan.Member, suspect string
 // endUse ends the use of a version in this reconcile. One without a key is freed.
 func (r *chainRound) endUse(key string, v *kernel.ChainVersion) {
 	if key == "" {
-		logClose(r.log, "chain", v)
+		r.look.Set.Release("chain", v)
 	}
 }
 
@@ -139,7 +139,7 @@ func (r *chainRound) askChain(ifindex int, members, running []plan.Member, suspe
 		return loads.Request{}, err
 	}
 	return loads.Request{
-		Line: fmt.Sprintf("chain of interface %d", ifindex), What: string(LoadChain),
+		Line: fmt.Sprintf("chain of interface %d", ifindex), What: loads.ChainLoad,
 		Urgency: r.urgencyOf(members, running), Tenants: plan.NamespacesOf(members, changed),
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			options.Runs = r.runsOf(ifindex)
@@ -147,7 +147,7 @@ func (r *chainRound) askChain(ifindex int, members, running []plan.Member, suspe
 			if err != nil {
 				return nil, err
 			}
-			files, load := r.objects.cache, r.build
+			files, load := r.objects.Cache, r.build
 			return func(*btf.Cache) (io.Closer, error) {
 				defer shared.Close()
 				v, err := load(parts, files, options, shared)
@@ -173,7 +173,7 @@ func (r *chainRound) parts(members []plan.Member, suspect string) ([]build.Part,
 		if err := r.decisions.lostLately(m.UID); err != nil {
 			return nil, &build.MemberError{UID: m.UID, Err: err}
 		}
-		if err := r.objects.available(o.Payload()); err != nil {
+		if err := r.objects.Available(o.Payload()); err != nil {
 			return nil, &build.MemberError{UID: m.UID, Err: err}
 		}
 		parts = append(parts, build.Part{Key: keys[i], Member: m, Intent: *o, IsNew: m.UID == suspect})

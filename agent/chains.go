@@ -40,7 +40,7 @@ type chainRound struct {
 	decisions *decisions
 	admission *admissionRound
 	look      *live.Look
-	objects   *objectRound
+	objects   *objects.Round
 	loads     *loads.Round
 	// versions are the chains that were loaded for it, and versionKeys name their loads;
 	// a chain of one program has none.

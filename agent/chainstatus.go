@@ -100,7 +100,7 @@ func (rec *reconcile) measure(s *ChainStatus, c *kernel.Chain) {
 		s.Error = err.Error()
 		return
 	}
-	linked, err := build.Link(parts, rec.objects.cache, chain.Options{Runs: rec.chains.runsOf(c.Ifindex)})
+	linked, err := build.Link(parts, rec.objects.Cache, chain.Options{Runs: rec.chains.runsOf(c.Ifindex)})
 	if err != nil {
 		s.Error = err.Error()
 		return

@@ -35,10 +35,10 @@ func (v *versions) isWhole(o intent.Opened, loaded *kernel.Revision) (bool, erro
 // askWhole asks for the check of a revision.
 func (v *versions) askWhole(o intent.Opened, loaded *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
-	if err := v.objects.available(payload); err != nil {
+	if err := v.objects.Available(payload); err != nil {
 		return loads.Request{}, err
 	}
-	files := v.objects.cache
+	files := v.objects.Cache
 	return loads.Request{
 		Line: fmt.Sprintf("check of application %s", payload.UID), Tenants: []string{payload.Application.Namespace},
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {

@@ -35,12 +35,12 @@ func (act *actor) askCopy(r *kernel.Revision, a plan.Action) (loads.Request, err
 	if o == nil {
 		return loads.Request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
 	}
-	if err := act.objects.available(o.Payload()); err != nil {
+	if err := act.objects.Available(o.Payload()); err != nil {
 		return loads.Request{}, err
 	}
-	opened, files := *o, act.objects.cache
+	opened, files := *o, act.objects.Cache
 	return loads.Request{
-		Line: "application " + r.UID, Tenants: []string{o.Payload().Application.Namespace}, What: string(LoadRevision),
+		Line: "application " + r.UID, Tenants: []string{o.Payload().Application.Namespace}, What: loads.RevisionLoad,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			from, err := r.Share()
 			if err != nil {

@@ -344,34 +344,6 @@ func (d *decisions) leaveOut(place plan.Place, uid string, err error) {
 	d.log.Error("leave out", "application", app.Newest.Payload().Application.String(), "place", place.String(), "error", err)
 }
 
-// leaveOutAsBefore leaves out what did not fit a short while ago, without another
-// look.
-func (d *decisions) leaveOutAsBefore() {
-	for _, app := range d.applications {
-		if len(app.leftOut) == 0 {
-			continue
-		}
-		if !d.now.Before(app.retryAt) {
-			app.leftOut = nil
-			continue
-		}
-		for _, place := range slices.SortedFunc(maps.Keys(app.leftOut), comparePlaces) {
-			uid := app.Newest.Payload().UID
-			if d.wantsAt(uid, place) {
-				d.leaveOut(place, uid, app.leftOut[place])
-			}
-		}
-	}
-}
-
-// wantsAt reports whether an application is to run at a place.
-func (d *decisions) wantsAt(uid string, place plan.Place) bool {
-	i := d.wanted(uid)
-	return i >= 0 && slices.ContainsFunc(d.want.Applications[i].Attachments, func(at plan.Attachment) bool {
-		return at.Hook == place.Hook && at.Ifindex == place.Ifindex
-	})
-}
-
 // takeOut leaves a member out of a chain that cannot be made with it.
 func (d *decisions) takeOut(c plan.Chain, lost *build.MemberError) {
 	if d.want.Out == nil {

@@ -87,7 +87,7 @@ func (rec *reconcile) pruneObjects() {
 			used[app.Deployed.Payload().ObjectDigest] = true
 		}
 	}
-	if err := rec.objects.cache.Prune(used); err != nil {
+	if err := rec.objects.Cache.Prune(used); err != nil {
 		rec.opts.Log.Error("drop cached objects", "error", err)
 	}
 }

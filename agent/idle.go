@@ -49,7 +49,7 @@ func newIdle(p *reconcile) *idle {
 // isDone reports whether the reconcile had nothing to do, and no later one has before
 // something changes.
 func (rec *reconcile) isDone() bool {
-	if !rec.observed || rec.acted || rec.decisions.again || rec.actor.ending || rec.objects.fetching || rec.loads.HasAsked() || rec.look.HasUnreadable() ||
+	if !rec.observed || rec.acted || rec.decisions.again || rec.actor.ending || rec.objects.Fetching || rec.loads.HasAsked() || rec.look.HasUnreadable() ||
 		!rec.admission.history.IsKept() || rec.live.HasRemnants() {
 		return false
 	}

@@ -46,7 +46,7 @@ func (v *versions) install(app *Application, r *build.LoadedRevision, broken *ke
 		return errors.Join(err, r.Close())
 	}
 	if broken != nil {
-		logClose(v.log, "broken revision", broken)
+		v.look.Set.Release("broken revision", broken)
 	}
 	v.look.Set.PutRevision(r.Revision)
 	if !slices.Contains(v.look.State.Revisions[r.UID], r.Name) {
@@ -64,7 +64,7 @@ func (v *versions) install(app *Application, r *build.LoadedRevision, broken *ke
 // that may run no more.
 func (v *versions) askRevision(app *Application, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
-	if err := v.objects.available(payload); err != nil {
+	if err := v.objects.Available(payload); err != nil {
 		return loads.Request{}, err
 	}
 	why, runs := loads.ForNew, v.look.RevisionName(payload.UID)
@@ -72,13 +72,13 @@ func (v *versions) askRevision(app *Application, o intent.Opened, old *kernel.Re
 		why = loads.ForReplacing
 	}
 	return loads.Request{
-		Line: "application " + payload.UID, Tenants: []string{payload.Application.Namespace}, Urgency: why, What: string(LoadRevision),
+		Line: "application " + payload.UID, Tenants: []string{payload.Application.Namespace}, Urgency: why, What: loads.RevisionLoad,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			from, err := old.Share()
 			if err != nil {
 				return nil, err
 			}
-			files, profile := v.objects.cache, v.profile
+			files, profile := v.objects.Cache, v.profile
 			return func(types *btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
 				return build.Revision(o, files, profile, from, types)
@@ -112,7 +112,7 @@ func (v *versions) askWithin(app *Application, key string, o intent.Opened, old 
 // loads, so that no more objects are open at once, but does not use up the turn of its
 // namespace.
 func (v *versions) askWeight(load loads.Request, o intent.Opened, old *kernel.Revision) loads.Request {
-	files := v.objects.cache
+	files := v.objects.Cache
 	return loads.Request{
 		Line: "memory of " + load.Line, Tenants: []string{"memory of " + o.Payload().Application.Namespace}, Urgency: load.Urgency,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {

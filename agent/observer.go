@@ -3,7 +3,7 @@ package agent
 import (
 	"time"
 
-	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/loads"
 )
 
 // Observer counts what an agent does to its kernel. It is called from one
@@ -19,13 +19,13 @@ type Observer interface {
 }
 
 // Loadable is what is loaded into the kernel at once.
-type Loadable string
+type Loadable = loads.Loadable
 
 // What is loaded: the programs and maps of an application, or one program out
 // of several applications' for one interface.
 const (
-	LoadRevision Loadable = "revision"
-	LoadChain    Loadable = "chain"
+	LoadRevision = loads.RevisionLoad
+	LoadChain    = loads.ChainLoad
 )
 
 // Loadables are all of them.
@@ -56,23 +56,3 @@ func (nop) Attached(string, time.Duration, error) {}
 
 // Healed implements Observer.
 func (nop) Healed(Drift) {}
-
-// observeLoads tells the observer of loads.
-func observeLoads(o Observer) func(what string, took time.Duration, err error) {
-	return func(what string, took time.Duration, err error) { o.Loaded(Loadable(what), took, err) }
-}
-
-// attaches names the hook that an action attaches a program to; empty where it
-// attaches none.
-func attaches(a plan.Action) string {
-	switch a.Verb {
-	case plan.Attach, plan.Update, plan.Overlap, plan.Move:
-		return a.Attachment.Hook
-	case plan.SetChain:
-		if len(a.Members) > 0 {
-			return plan.XDP
-		}
-	case plan.Detach, plan.Drop, plan.Forget:
-	}
-	return ""
-}

@@ -3,13 +3,12 @@ package agent
 import (
 	"cmp"
 	"context"
-	"io"
-	"log/slog"
 	"slices"
 
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/agent/version"
@@ -24,7 +23,7 @@ type reconcile struct {
 	// accepted is read under its lock. Within a reconcile, only finish writes it.
 	accepted *accepted
 	// objects, loads and lookups are what the reconcile asks for.
-	objects *objectRound
+	objects *objects.Round
 	loads   *loads.Round
 	lookups *targets.Round
 	// observed reports that the kernel could be read.
@@ -95,7 +94,7 @@ func (a *Agent) newReconcile() *reconcile {
 	now := a.opts.Clock()
 	apps, labels := a.snapshot()
 	look, node := a.loop.live.Look(), version.Node{Name: a.opts.Node, Labels: labels}
-	rec := &reconcile{apps: apps, look: look, env: a.env, loop: a.loop, accepted: a.accepted, objects: &objectRound{cache: a.objects}, loads: a.loop.queue.Begin(), lookups: a.loop.lookups.Begin(now)}
+	rec := &reconcile{apps: apps, look: look, env: a.env, loop: a.loop, accepted: a.accepted, objects: a.objects.Begin(), loads: a.loop.queue.Begin(), lookups: a.loop.lookups.Begin(now)}
 	v := &versions{log: a.opts.Log, now: now, node: node, profile: a.opts.Profile, pins: a.pins, look: look,
 		memory: a.loop.admission.memory, measured: a.loop.admission.profiles, objects: rec.objects, loads: rec.loads, lookups: rec.lookups}
 	rec.decisions = newDecisions(decisions{log: a.opts.Log, now: now, node: node, look: look, prepare: v.prepare, applications: stateOf(apps)})
@@ -154,12 +153,5 @@ func (rec *reconcile) repinned(what string, made bool, err error) {
 	case made:
 		rec.opts.Observer.Healed(Unpinned)
 		rec.opts.Log.Warn("pinned again what was removed", "what", what)
-	}
-}
-
-// logClose closes what is not needed any more. That it cannot be closed helps nobody but is logged.
-func logClose(log *slog.Logger, what string, c io.Closer) {
-	if err := c.Close(); err != nil {
-		log.Error("let go", "what", what, "error", err)
 	}
 }

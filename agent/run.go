@@ -108,7 +108,7 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 		var found bool
 		queue, found = a.loop.queue.StartNext(queue)
 		fresh = fresh || found
-		if len(a.loop.queue.Current()) == 0 && (fresh || !p.objects.fetching && !p.actor.ending) {
+		if len(a.loop.queue.Current()) == 0 && (fresh || !p.objects.Fetching && !p.actor.ending) {
 			return fresh
 		}
 		var again <-chan time.Time

@@ -28,7 +28,7 @@ func (act *actor) drop(a plan.Action) error {
 	r, err := act.look.Set.DropRevision(a.UID, a.Revision)
 	if r != nil {
 		act.measured.forget(a.UID, a.Revision)
-		logClose(act.log, "dropped revision", r)
+		act.look.Set.Release("dropped revision", r)
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/intent"
 )
 
 // carryVariables takes the values of global variables over to the revisions
@@ -32,13 +33,13 @@ func (act *actor) carryVariablesOf(want plan.Application, old, next *kernel.Revi
 	if sections, err := kernel.SeparateSections(old, next); err != nil || len(sections) == 0 {
 		return err
 	}
-	prepared, err := act.objects.prepare(*o)
+	prepared, err := act.prepare(*o)
 	if err != nil {
 		return err
 	}
 	var was *kernel.Prepared
 	if o := act.decisions.intentOf(want.UID, old.Name); o != nil {
-		if was, err = act.objects.prepare(*o); err != nil {
+		if was, err = act.prepare(*o); err != nil {
 			act.log.Debug("read the object that runs; the kernel is asked", "application", want.Identity.String(), "error", err)
 		}
 	}
@@ -52,4 +53,14 @@ func (act *actor) carryVariablesOf(want plan.Application, old, next *kernel.Revi
 		}
 	}
 	return err
+}
+
+// prepare reads and parses the intent's object. What it returns may be as large as
+// the sections that the object declares: it is not kept.
+func (act *actor) prepare(o intent.Opened) (*kernel.Prepared, error) {
+	object, err := act.objects.Read(o.Payload())
+	if err != nil {
+		return nil, err
+	}
+	return kernel.Prepare(o, object)
 }

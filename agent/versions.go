@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/targets"
@@ -36,7 +37,7 @@ type versions struct {
 	memory   *mapMemory
 	measured *profiles
 	// objects, loads and lookups are what the reconcile asks for.
-	objects *objectRound
+	objects *objects.Round
 	loads   *loads.Round
 	lookups *targets.Round
 }

@@ -8,6 +8,7 @@ package live
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -223,6 +224,13 @@ func (s *Set) RevisionNames(uid string) []string { return slices.Sorted(maps.Key
 
 // ChainPin returns the path of the pin of an interface's chain.
 func (s *Set) ChainPin(ifindex int) string { return s.pins.ChainPath(ifindex) }
+
+// Release closes what is not needed any more, and logs where that fails.
+func (s *Set) Release(what string, c io.Closer) {
+	if err := c.Close(); err != nil {
+		s.log.Error("let go", "what", what, "error", err)
+	}
+}
 
 // DropRevision removes a revision that nothing runs any more, and returns it to be closed;
 // nil where it is not open.

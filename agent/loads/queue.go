@@ -37,6 +37,16 @@ const (
 	ForEnding
 )
 
+// Loadable is what is loaded into the kernel at once.
+type Loadable string
+
+// What is loaded: the programs and maps of an application, or one program out
+// of several applications' for one interface.
+const (
+	RevisionLoad Loadable = "revision"
+	ChainLoad    Loadable = "chain"
+)
+
 // Request is one load that a reconcile needs.
 type Request struct {
 	// key names exactly what is loaded.
@@ -49,7 +59,7 @@ type Request struct {
 	// Claim is that to the memory for maps; nil where nothing is claimed.
 	Claim *plan.Claim
 	// What is loaded, for the observer; empty where nothing is.
-	What string
+	What Loadable
 	// Start collects on the loop what the load needs, which is no object: thousands
 	// may wait. The function it returns runs beside the loop, reads the object, owns
 	// what it uses, and frees it; its value counts only without an error.
@@ -109,7 +119,7 @@ type Queue struct {
 	wait    sync.WaitGroup
 	clock   func() time.Time
 	log     *slog.Logger
-	observe func(what string, took time.Duration, err error)
+	observe func(what Loadable, took time.Duration, err error)
 	// results by key, until a reconcile takes them or needs them no more.
 	results map[string]result
 	// served is the sequence number of the last load of a namespace, and since the
@@ -120,7 +130,7 @@ type Queue struct {
 
 // NewQueue returns an empty queue. It calls observe, from Collect, for each load that ended
 // and that names what it loads.
-func NewQueue(clock func() time.Time, log *slog.Logger, observe func(what string, took time.Duration, err error)) *Queue {
+func NewQueue(clock func() time.Time, log *slog.Logger, observe func(what Loadable, took time.Duration, err error)) *Queue {
 	return &Queue{lanes: []*lane{{urgency: ForEnding}, {urgency: ForReplacing}, {urgency: ForNew}}, ended: make(chan struct{}, 1),
 		clock: clock, log: log, observe: observe, results: map[string]result{}, served: map[string]uint64{}, since: map[string]uint64{}}
 }

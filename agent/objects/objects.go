@@ -1,6 +1,6 @@
 // Package objects keeps bytecode objects on disk by digest, and fetches those that are not
-// there beside the agent's loop. It hashes what it fetches and what it reads. It does not
-// know which intents name an object.
+// there beside the agent's loop. It hashes what it fetches and what it reads. A Cache
+// does not know which intents name an object.
 package objects
 
 import (
