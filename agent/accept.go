@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/statedir"
 	"github.com/skep-dev/skep/agent/version"
@@ -16,7 +17,7 @@ import (
 // application is one application and what became of it. Accept has the one, and a reconcile
 // has a copy, until finish replaces the one by it.
 type application struct {
-	Application
+	decide.Application
 	// envelope is the newest intent as it was sealed, and unkept tells that it
 	// is worked on and not on disk.
 	envelope intent.Envelope
@@ -98,7 +99,7 @@ func (a *Agent) storeAccepted(o intent.Opened, e intent.Envelope) error {
 	}
 	a.accepted.mu.Lock()
 	defer a.accepted.mu.Unlock()
-	app, old := &application{Application: Application{Known: version.Known{Newest: o}}, envelope: e}, a.accepted.apps[p.UID]
+	app, old := &application{Application: decide.Application{Known: version.Known{Newest: o}}, envelope: e}, a.accepted.apps[p.UID]
 	if old != nil {
 		switch have := old.Newest.Payload().Serial; {
 		case p.Serial < have:
@@ -175,8 +176,8 @@ func (a *Agent) Forget(there func(uid string) bool) {
 // inherit takes over what was found out about the application while an older
 // intent of its was the newest.
 func (app *application) inherit(old *application) {
-	app.Deployed, app.checked, app.lacks, app.maps, app.status = old.Deployed, old.checked, old.lacks, old.maps, old.status
-	app.loaded, app.failedBefore = old.loaded, old.failedBefore
+	app.Deployed, app.Checked, app.Lacks, app.Maps, app.Status = old.Deployed, old.Checked, old.Lacks, old.Maps, old.Status
+	app.loaded, app.FailedBefore = old.loaded, old.FailedBefore
 }
 
 // keepAccepted writes an accepted intent to disk. By one that ends what may run
@@ -210,7 +211,7 @@ func (a *Agent) restore() error {
 		}
 		app := a.accepted.apps[uid]
 		if app == nil {
-			app = &application{Application: Application{Known: version.Known{Newest: o}}, envelope: k.Envelope}
+			app = &application{Application: decide.Application{Known: version.Known{Newest: o}}, envelope: k.Envelope}
 			a.accepted.apps[uid] = app
 		}
 		if k.Kind == statedir.Deployed {

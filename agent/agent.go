@@ -2,13 +2,17 @@
 // kernel of one node as they say.
 //
 // It is the loop: observe, choose versions, admit, fit chains, plan, act, report; see
-// reconcileOnce. The parts of the loop that need nothing of it are packages below it: plan
-// decides, version chooses, loads runs the verifier beside it, live holds what is open,
-// report makes the status. It evaluates no intent beyond its seal and its serial, and
-// links neither policies nor signatures.
+// reconcileOnce. Its parts are packages below it, in this order of imports:
 //
-// Size: admission, chains and fallback versions decide about each other. A version that
-// does not fit chooses another version, which claims other places.
+//   - decide holds what is decided for applications, and the verbs that change it;
+//   - admission grants limits, and rejects, leaves out and postpones by those verbs;
+//   - prepare brings versions into the kernel, for decide to choose them;
+//   - chainfit loads the chains of interfaces, of what was admitted;
+//   - act does what was planned, and alone ends anything.
+//
+// What it keeps here is what a lock protects (accepted), what lasts (env, loop), and what one
+// reconcile has (reconcile). It evaluates no intent beyond its seal and its serial, and links
+// neither policies nor signatures.
 package agent
 
 import (
@@ -22,9 +26,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/attach"
-	"github.com/skep-dev/skep/agent/build"
-	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/chainfit"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
@@ -144,10 +148,12 @@ type loop struct {
 	// queue runs loads beside the loop, and lookups finds targets in the file system.
 	queue   *loads.Queue
 	lookups *targets.Lookups
-	// conflicts are links that were put back.
+	// attempts are the loads of chains, and the actions on chains, that failed. conflicts are
+	// links that were put back.
+	attempts  *retry.Attempts
 	conflicts *retry.Conflicts
-	chains    *chains
-	admission *admission
+	admission *admission.Admission
+	chains    *chainfit.Fitter
 	// idle is how the last reconcile left the node, nil where something is left to do.
 	idle *idle
 }
@@ -190,16 +196,13 @@ func newLoop(e *env) *loop {
 	if err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
 	}
+	attempts := retry.NewAttempts(o.BackOff)
 	return &loop{
-		live:      open,
-		queue:     loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded),
-		lookups:   targets.NewLookups(o.host(), o.Log, e.wakeUp),
-		conflicts: retry.NewConflicts(o.BackOff),
-		chains: &chains{log: o.Log, longest: o.BackOff.Longest(), build: build.Chain, attempts: retry.NewAttempts(o.BackOff),
-			started: map[int]*startedChain{}, blocked: map[int]*blockedChain{}},
-		admission: &admission{log: o.Log, sharePercent: o.NamespaceShare, patience: orderWaits * o.FetchTimeout, objects: e.objects,
-			history: ran, memory: &mapMemory{limit: o.MapMemory, history: ran, live: open},
-			profiles: &profiles{byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}}, waiting: map[history.At]time.Time{}},
+		live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded), lookups: targets.NewLookups(o.host(), o.Log, e.wakeUp),
+		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
+		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
+			Objects: e.objects, History: ran, Live: open}),
+		chains: chainfit.New(o.BackOff.Longest(), attempts),
 	}
 }
 

@@ -2,45 +2,19 @@ package agent
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
-	"github.com/cilium/ebpf"
-
-	"github.com/skep-dev/skep/agent/build"
-	"github.com/skep-dev/skep/agent/chain"
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/chainfit"
 	"github.com/skep-dev/skep/agent/targets"
 )
 
-// ChainStatus is the XDP chain of one interface, as skep chain prints it.
-type ChainStatus struct {
-	Interface string `json:"interface"`
-	Ifindex   int    `json:"ifindex"`
-	// LinkID and ProgramID are the kernel's.
-	LinkID    uint32 `json:"linkId"`
-	ProgramID uint32 `json:"programId"`
-	// Severed chains run nothing until they are healed.
-	Severed bool `json:"severed,omitempty"`
-	// Members in the order in which they run.
-	Members []MemberStatus `json:"members"`
-	// Usage is what the chain takes of the kernel's limits, Room what is left.
-	Usage chain.Usage `json:"usage"`
-	Room  chain.Room  `json:"room"`
-	// Error says why usage and room are not known.
-	Error string `json:"error,omitempty"`
-}
-
-// MemberStatus is one program of a chain.
-type MemberStatus struct {
-	Application string   `json:"application"`
-	Program     string   `json:"program"`
-	Priority    int32    `json:"priority"`
-	ProceedOn   []string `json:"proceedOn"`
-	// Runs counts since the chain was first made; absent where the program is
-	// alone, since it is then attached as it is and nothing counts.
-	Runs *uint64 `json:"runs,omitempty"`
-}
+// The status of a chain and of its members.
+type (
+	// ChainStatus is the XDP chain of one interface, as skep chain prints it.
+	ChainStatus = chainfit.Status
+	// MemberStatus is one program of a chain.
+	MemberStatus = chainfit.MemberStatus
+)
 
 // Chains tells what runs on each interface with XDP programs of Skep's, by
 // index.
@@ -58,7 +32,7 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 		if c.Version == nil {
 			continue
 		}
-		one, err := rec.chainStatus(c)
+		one, err := rec.chains.Status(c)
 		if err != nil {
 			return nil, err
 		}
@@ -66,57 +40,4 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 	}
 	slices.SortFunc(all, func(x, y ChainStatus) int { return cmp.Compare(x.Ifindex, y.Ifindex) })
 	return all, nil
-}
-
-func (rec *reconcile) chainStatus(c *kernel.Chain) (ChainStatus, error) {
-	facts, err := kernel.Inspect(c.Link)
-	if err != nil {
-		return ChainStatus{}, fmt.Errorf("tell chain of interface %d: %w", c.Ifindex, err)
-	}
-	s := ChainStatus{Interface: rec.look.InterfaceName(c.Ifindex), Ifindex: c.Ifindex, LinkID: uint32(facts.ID),
-		ProgramID: uint32(facts.Program), Severed: facts.Severed}
-	var runs []uint64
-	if c.Version.Counters != nil {
-		if runs, err = chain.ReadRuns(c.Version.Counters); err != nil {
-			return ChainStatus{}, fmt.Errorf("tell chain of %s: %w", s.Interface, err)
-		}
-	}
-	for i, m := range c.Version.Members {
-		one := MemberStatus{Application: m.Identity.String(), Program: m.Program, Priority: m.Priority, ProceedOn: chain.Verdicts(m.ProceedOn)}
-		if i < len(runs) {
-			one.Runs = &runs[i]
-		}
-		s.Members = append(s.Members, one)
-	}
-	rec.measure(&s, c)
-	return s, nil
-}
-
-// measure fills in what the chain takes of the kernel's limits. Linking touches
-// no kernel; it is asked here for its figures.
-func (rec *reconcile) measure(s *ChainStatus, c *kernel.Chain) {
-	parts, err := rec.chains.parts(c.Version.Members, "")
-	if err != nil {
-		s.Error = err.Error()
-		return
-	}
-	linked, err := build.Link(parts, rec.objects.Cache, chain.Options{Runs: rec.chains.runsOf(c.Ifindex)})
-	if err != nil {
-		s.Error = err.Error()
-		return
-	}
-	s.Usage = linked.Usage
-	s.Usage.Verified = verifiedInstructions(c.Version.Program)
-	s.Room = s.Usage.Left()
-}
-
-// verifiedInstructions is how much of the verifier's budget a program took, or
-// 0 where the kernel does not tell.
-func verifiedInstructions(p *ebpf.Program) int {
-	info, err := p.Info()
-	if err != nil {
-		return 0
-	}
-	n, _ := info.VerifiedInstructions()
-	return int(n)
 }

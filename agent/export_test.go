@@ -15,7 +15,7 @@ func (a *Agent) IsIdle() bool { return a.isIdle() }
 func (a *Agent) RefuseChains(refuse func(members []string) error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.loop.chains.build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*kernel.ChainVersion, error) {
+	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*kernel.ChainVersion, error) {
 		var members []string
 		for _, part := range parts {
 			members = append(members, part.Member.Identity.Name)

@@ -12,29 +12,27 @@ import (
 
 // finish writes what the reconcile found out back, and wakes who waits for it.
 func (rec *reconcile) finish() {
-	for index := range rec.chains.versions {
-		rec.chains.releaseChosen(index)
-	}
-	view := report.View{Look: rec.look, UnmanagedFiles: rec.unmanagedFiles, Now: rec.decisions.now}
+	rec.chains.End()
+	view := report.View{Look: rec.look, UnmanagedFiles: rec.unmanagedFiles, Now: rec.decisions.Now}
 	for _, app := range rec.apps {
 		rec.finishApplication(app, view)
 	}
-	rec.conflicts.Sweep(rec.decisions.now)
-	rec.lookups.End()
+	rec.loop.conflicts.Sweep(rec.decisions.Now)
+	rec.lookupRound.End()
 	rec.pruneObjects()
 	var orphans []ApplicationStatus
-	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.decisions.want.Frozen, rec.live.WithRemnants())))) {
-		if rec.decisions.application(uid) == nil {
-			orphans = append(orphans, view.Orphan(uid, rec.decisions.outcomes[uid]))
+	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.decisions.Want.Frozen, rec.loop.live.WithRemnants())))) {
+		if rec.decisions.Application(uid) == nil {
+			orphans = append(orphans, view.Orphan(uid, rec.decisions.Outcomes[uid]))
 		}
 	}
-	if rec.decisions.again {
-		rec.wakeUp()
+	if rec.decisions.Again {
+		rec.env.wakeUp()
 	}
 	rec.accepted.mu.Lock()
 	defer rec.accepted.mu.Unlock()
 	rec.accepted.orphans = orphans
-	all := version.SameLabels(rec.decisions.node.Labels, rec.accepted.labels)
+	all := version.SameLabels(rec.decisions.Node.Labels, rec.accepted.labels)
 	for _, app := range rec.apps {
 		uid := app.Newest.Payload().UID
 		now := rec.accepted.apps[uid]
@@ -54,7 +52,7 @@ func (rec *reconcile) finish() {
 			app.conflict, all = now.conflict, false
 		}
 		rec.accepted.apps[uid] = app
-		if out := rec.decisions.outcomes[uid]; out == nil || out.Pending || out.Unsettled {
+		if out := rec.decisions.Outcomes[uid]; out == nil || out.Pending || out.Unsettled {
 			all = false
 		}
 	}
@@ -87,31 +85,31 @@ func (rec *reconcile) pruneObjects() {
 			used[app.Deployed.Payload().ObjectDigest] = true
 		}
 	}
-	if err := rec.objects.Cache.Prune(used); err != nil {
-		rec.opts.Log.Error("drop cached objects", "error", err)
+	if err := rec.objectRound.Cache.Prune(used); err != nil {
+		rec.env.opts.Log.Error("drop cached objects", "error", err)
 	}
 }
 
 // finishApplication works out back-off and status of one application.
 func (rec *reconcile) finishApplication(app *application, view report.View) {
 	payload := app.Newest.Payload()
-	out := rec.decisions.outcomes[payload.UID]
+	out := rec.decisions.Outcomes[payload.UID]
 	if out == nil {
 		return
 	}
 	switch {
 	case len(out.Errs) == 0 && !out.Refused:
-		app.failures, app.rejected, app.failed, app.log, app.failedBefore = 0, nil, nil, "", false
+		app.Failures, app.Rejected, app.FailedActions, app.VerifierLog, app.FailedBefore = 0, nil, nil, "", false
 		rec.keepDeployed(app, out)
 	case out.Tried:
-		app.failures++
-		app.retryAt = rec.decisions.now.Add(rec.opts.BackOff.After(app.failures))
-	case len(out.Errs) == 0 && app.status.Error != "":
+		app.Failures++
+		app.RetryAt = rec.decisions.Now.Add(rec.env.opts.BackOff.After(app.Failures))
+	case len(out.Errs) == 0 && app.Status.Error != "":
 		// On its way: the old words stay.
-		out.Errs = []error{&repeated{app.status.Error, app.status.Unsupported}}
+		out.Errs = []error{&repeated{app.Status.Error, app.Status.Unsupported}}
 	}
-	app.status = view.Application(report.Application{Known: app.Known, Maps: app.maps, VerifierLog: app.log, Conflict: app.conflict, Before: app.status}, out)
-	app.loaded = slices.Sorted(maps.Keys(rec.live.Revisions[payload.UID]))
+	app.Status = view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog, Conflict: app.conflict, Before: app.Status}, out)
+	app.loaded = slices.Sorted(maps.Keys(rec.loop.live.Revisions[payload.UID]))
 	app.exhausted = payload.Tombstone && app.Deployed == nil && len(out.Errs) == 0 && !rec.leaves(payload.UID)
 }
 
@@ -121,21 +119,21 @@ func (rec *reconcile) keepDeployed(app *application, out *report.Outcome) {
 	var err error
 	switch {
 	case (payload.Tombstone || len(payload.Programs) == 0) && app.Deployed != nil:
-		if err = rec.dir.DropIntent(payload.UID, statedir.Deployed); err == nil {
+		if err = rec.env.dir.DropIntent(payload.UID, statedir.Deployed); err == nil {
 			app.Deployed, rec.prune = nil, true
 		}
 	case out.Live != nil && (app.Deployed == nil || app.Deployed.Payload().Serial != payload.Serial):
-		if err = rec.dir.PutIntent(payload.UID, statedir.Deployed, app.envelope); err == nil {
+		if err = rec.env.dir.PutIntent(payload.UID, statedir.Deployed, app.envelope); err == nil {
 			o := app.Newest
 			app.Deployed, rec.prune = &o, true
 		}
 	}
 	if err != nil {
-		rec.opts.Log.Error("remember what runs", "application", payload.Application.String(), "error", err)
+		rec.env.opts.Log.Error("remember what runs", "application", payload.Application.String(), "error", err)
 	}
 }
 
 // leaves reports whether anything of an application is left on the node.
 func (rec *reconcile) leaves(uid string) bool {
-	return rec.live.Has(uid) || len(rec.unmanagedFiles[uid]) > 0
+	return rec.loop.live.Has(uid) || len(rec.unmanagedFiles[uid]) > 0
 }

@@ -35,13 +35,13 @@ func newIdle(p *reconcile) *idle {
 		return nil
 	}
 	r := &idle{}
-	for _, links := range p.live.Links {
+	for _, links := range p.loop.live.Links {
 		for _, l := range links {
 			r.links = append(r.links, idleLink{l.Link, p.look.Seen(l.Path)})
 		}
 	}
-	for index, c := range p.live.Chains {
-		r.links = append(r.links, idleLink{c.Link, p.look.Seen(p.pins.ChainPath(index))})
+	for index, c := range p.loop.live.Chains {
+		r.links = append(r.links, idleLink{c.Link, p.look.Seen(p.env.pins.ChainPath(index))})
 	}
 	return r
 }
@@ -49,17 +49,17 @@ func newIdle(p *reconcile) *idle {
 // isDone reports whether the reconcile had nothing to do, and no later one has before
 // something changes.
 func (rec *reconcile) isDone() bool {
-	if !rec.observed || rec.acted || rec.decisions.again || rec.actor.ending || rec.objects.Fetching || rec.loads.HasAsked() || rec.look.HasUnreadable() ||
-		!rec.admission.history.IsKept() || rec.live.HasRemnants() {
+	if !rec.observed || rec.acted || rec.decisions.Again || rec.actor.Ending || rec.objectRound.Fetching || rec.loadRound.HasAsked() || rec.look.HasUnreadable() ||
+		!rec.loop.admission.History.IsKept() || rec.loop.live.HasRemnants() {
 		return false
 	}
-	for _, c := range rec.live.Chains {
+	for _, c := range rec.loop.live.Chains {
 		if c.Version == nil || len(c.Former) > 0 {
 			return false
 		}
 	}
 	for _, app := range rec.apps {
-		out := rec.decisions.outcomes[app.Newest.Payload().UID]
+		out := rec.decisions.Outcomes[app.Newest.Payload().UID]
 		if app.unkept || out == nil || len(out.Errs) > 0 || out.Refused || out.Tried || out.Pending || out.Unsettled {
 			return false
 		}

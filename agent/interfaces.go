@@ -12,14 +12,14 @@ import (
 // running tells what runs where.
 func (rec *reconcile) running() targets.Running {
 	now := targets.Running{UIDs: map[int][]string{}, AsPrimary: rec.asPrimary}
-	for uid, links := range rec.live.Links {
+	for uid, links := range rec.loop.live.Links {
 		for _, l := range links {
 			if index := l.Attachment.Ifindex; index != 0 {
 				now.UIDs[index] = append(now.UIDs[index], uid)
 			}
 		}
 	}
-	for index, c := range rec.live.Chains {
+	for index, c := range rec.loop.live.Chains {
 		if c.Version != nil {
 			now.UIDs[index] = append(now.UIDs[index], plan.UIDsOf(c.Version.Members)...)
 		} else if now.UIDs[index] == nil {
@@ -31,7 +31,7 @@ func (rec *reconcile) running() targets.Running {
 
 // asPrimary looks at what the application's intents choose by name.
 func (rec *reconcile) asPrimary(uid string, on plan.Interface) bool {
-	app := rec.decisions.application(uid)
+	app := rec.decisions.Application(uid)
 	return app != nil && slices.ContainsFunc(append(selections(&app.Newest), selections(app.Deployed)...), func(s v1alpha1.Interfaces) bool {
 		byName, err := plan.Select(&v1alpha1.Interfaces{Names: s.Names}, []plan.Interface{on})
 		return s.Primary && (err != nil || len(byName) == 0)

@@ -3,6 +3,7 @@ package agent
 import (
 	"time"
 
+	"github.com/skep-dev/skep/agent/act"
 	"github.com/skep-dev/skep/agent/loads"
 )
 
@@ -32,14 +33,14 @@ const (
 func Loadables() []Loadable { return []Loadable{LoadRevision, LoadChain} }
 
 // Drift says how the kernel differs from what was made of it.
-type Drift string
+type Drift = act.Drift
 
 // The kinds of drift: a pin is gone, a link was severed, or another program
 // runs under it.
 const (
-	Unpinned Drift = "unpinned"
-	Detached Drift = "detached"
-	Replaced Drift = "replaced"
+	Unpinned = act.Unpinned
+	Detached = act.Detached
+	Replaced = act.Replaced
 )
 
 // Drifts are all of them.

@@ -5,38 +5,41 @@ import (
 	"context"
 	"slices"
 
-	"github.com/skep-dev/skep/agent/history"
+	"github.com/skep-dev/skep/agent/act"
+	"github.com/skep-dev/skep/agent/admission"
+	"github.com/skep-dev/skep/agent/chainfit"
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/prepare"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/agent/version"
 )
 
 // reconcile is one look at the node and what follows from it. Its fields last as long.
 type reconcile struct {
-	*env
-	*loop
-	// apps are copies, until finish hands them over; ordered by name.
-	apps []*application
+	env  *env
+	loop *loop
 	// accepted is read under its lock. Within a reconcile, only finish writes it.
 	accepted *accepted
-	// objects, loads and lookups are what the reconcile asks for.
-	objects *objects.Round
-	loads   *loads.Round
-	lookups *targets.Round
-	// observed reports that the kernel could be read.
-	observed bool
+	// apps are copies, until finish hands them over; ordered by name.
+	apps []*application
+	look *live.Look
+	// The rounds are what this reconcile asks for.
+	objectRound *objects.Round
+	loadRound   *loads.Round
+	lookupRound *targets.Round
+	// The parts have their own state. They share the decisions, which they change by its verbs.
+	decisions *decide.Decisions
+	admission *admission.Round
+	chains    *chainfit.Round
+	actor     *act.Actor
 	// unmanagedFiles by the uid they lie under.
 	unmanagedFiles map[string][]string
-	look           *live.Look
-	decisions      *decisions
-	chains         *chainRound
-	actor          *actor
-	admission      *admissionRound
-	// acted reports that the reconcile had actions to do.
-	acted bool
+	// observed reports that the kernel could be read, and acted that there were actions to do.
+	observed, acted bool
 	// prune tells that cached objects may have lost their last intent.
 	prune bool
 }
@@ -64,45 +67,47 @@ func (a *Agent) Reconcile(ctx context.Context) {
 // reconcileOnce looks once, and does what can be done without waiting for anything.
 //
 // Three rules hold. Among the actions, those that end something come first. No reading of an
-// object and no load is before them, and look-ups delay them by a bounded time. The kernel's answer comes before bookkeeping: no link,
-// revision or chain is forgotten before the kernel confirmed that it is gone. Nothing is
-// written back to what was accepted before finish.
+// object and no load is before them, and look-ups delay them by a bounded time. The kernel's
+// answer comes before bookkeeping: no link, revision or chain is forgotten before the kernel
+// confirmed that it is gone. Nothing is written back to what was accepted before finish.
 func (a *Agent) reconcileOnce() *reconcile {
 	a.loop.queue.Collect()
 	rec := a.newReconcile()
 	defer rec.finish()
-	rec.unmanagedFiles = rec.live.UnmanagedFiles()
+	rec.unmanagedFiles = rec.loop.live.UnmanagedFiles()
 	if err := rec.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel", "error", err)
 		return rec
 	}
 	rec.observed = true
-	rec.decisions.choose()
-	rec.admission.admit()
-	rec.chains.fit()
-	actions := plan.Make(rec.decisions.want, rec.look.State)
+	rec.decisions.Choose()
+	rec.admission.Admit()
+	rec.chains.Fit()
+	actions := plan.Make(rec.decisions.Want, rec.look.State)
 	rec.acted = len(actions) > 0
-	rec.actor.act(actions)
-	rec.actor.finishUnloads()
-	rec.admission.admitLoads()
-	rec.admission.remember()
+	rec.actor.Act(actions)
+	rec.actor.FinishUnloads()
+	rec.admission.AdmitLoads()
+	rec.admission.Remember()
 	return rec
 }
 
 // newReconcile begins a reconcile of the applications as they are now.
 func (a *Agent) newReconcile() *reconcile {
-	now := a.opts.Clock()
+	now, o, l := a.opts.Clock(), &a.opts, a.loop
 	apps, labels := a.snapshot()
-	look, node := a.loop.live.Look(), version.Node{Name: a.opts.Node, Labels: labels}
-	rec := &reconcile{apps: apps, look: look, env: a.env, loop: a.loop, accepted: a.accepted, objects: a.objects.Begin(), loads: a.loop.queue.Begin(), lookups: a.loop.lookups.Begin(now)}
-	v := &versions{log: a.opts.Log, now: now, node: node, profile: a.opts.Profile, pins: a.pins, look: look,
-		memory: a.loop.admission.memory, measured: a.loop.admission.profiles, objects: rec.objects, loads: rec.loads, lookups: rec.lookups}
-	rec.decisions = newDecisions(decisions{log: a.opts.Log, now: now, node: node, look: look, prepare: v.prepare, applications: stateOf(apps)})
-	rec.admission = &admissionRound{admission: a.loop.admission, now: now, decisions: rec.decisions, look: look, loads: rec.loads, lost: map[history.At]bool{}}
-	rec.chains = newChainRound(chainRound{chains: a.loop.chains, now: now, decisions: rec.decisions, admission: rec.admission, look: look, objects: rec.objects, loads: rec.loads})
-	rec.actor = &actor{log: a.opts.Log, clock: a.opts.Clock, now: now, observer: a.opts.Observer, pins: a.pins, decisions: rec.decisions, look: look,
-		chains: rec.chains, attempts: a.loop.chains.attempts, conflicts: a.loop.conflicts, measured: a.loop.admission.profiles,
-		objects: rec.objects, loads: rec.loads, lookups: rec.lookups}
+	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, look: l.live.Look(),
+		objectRound: a.objects.Begin(), loadRound: l.queue.Begin(), lookupRound: l.lookups.Begin(now)}
+	node := version.Node{Name: o.Node, Labels: labels}
+	versions := &prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look,
+		Memory: l.admission.Memory, Measured: l.admission.Profiles,
+		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound}
+	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: statesOf(apps)})
+	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound)
+	rec.chains = l.chains.Begin(rec.decisions, rec.admission, rec.objectRound, rec.loadRound)
+	rec.actor = &act.Actor{Log: o.Log, Clock: o.Clock, Now: now, Observer: o.Observer, Pins: a.pins, Decisions: rec.decisions, Look: rec.look,
+		Chains: rec.chains, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles,
+		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound}
 	return rec
 }
 
@@ -125,9 +130,9 @@ func (a *Agent) snapshot() ([]*application, map[string]string) {
 	return apps, a.accepted.labels
 }
 
-// stateOf are the applications as the parts of a reconcile see them.
-func stateOf(apps []*application) []*Application {
-	all := make([]*Application, len(apps))
+// statesOf are the applications as the parts of a reconcile see them.
+func statesOf(apps []*application) []*decide.Application {
+	all := make([]*decide.Application, len(apps))
 	for i, app := range apps {
 		all[i] = &app.Application
 	}
@@ -136,7 +141,7 @@ func stateOf(apps []*application) []*Application {
 
 // observe repairs pins and reads what is in the kernel.
 func (rec *reconcile) observe() error {
-	rec.live.Repin(rec.repinned)
+	rec.loop.live.Repin(rec.repinned)
 	interfaces, err := targets.Interfaces(wantsPrimary(rec.apps), rec.running())
 	if err != nil {
 		return err
@@ -149,9 +154,9 @@ func (rec *reconcile) observe() error {
 func (rec *reconcile) repinned(what string, made bool, err error) {
 	switch {
 	case err != nil:
-		rec.opts.Log.Error("pin again", "what", what, "error", err)
+		rec.env.opts.Log.Error("pin again", "what", what, "error", err)
 	case made:
-		rec.opts.Observer.Healed(Unpinned)
-		rec.opts.Log.Warn("pinned again what was removed", "what", what)
+		rec.env.opts.Observer.Healed(Unpinned)
+		rec.env.opts.Log.Warn("pinned again what was removed", "what", what)
 	}
 }

@@ -98,21 +98,21 @@ const (
 // has something to do. An intent or an interface that comes ends the wait at once.
 func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 	if p.observed {
-		if err := a.loop.queue.Keep(p.loads); err != nil {
+		if err := a.loop.queue.Keep(p.loadRound); err != nil {
 			a.opts.Log.Error("free a load that is not needed any more", "error", err)
 		}
 	}
 	slice := a.opts.Clock().Add(loadSlice)
-	queue, fresh := p.loads.Queued, false
+	queue, fresh := p.loadRound.Queued, false
 	for {
 		var found bool
 		queue, found = a.loop.queue.StartNext(queue)
 		fresh = fresh || found
-		if len(a.loop.queue.Current()) == 0 && (fresh || !p.objects.Fetching && !p.actor.ending) {
+		if len(a.loop.queue.Current()) == 0 && (fresh || !p.objectRound.Fetching && !p.actor.Ending) {
 			return fresh
 		}
 		var again <-chan time.Time
-		if p.actor.ending {
+		if p.actor.Ending {
 			again = time.After(endingPause)
 		}
 		select {

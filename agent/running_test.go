@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/plan"
@@ -17,7 +18,7 @@ import (
 // choosing is an application that chooses interfaces so.
 func choosing(t *testing.T, uid string, s v1alpha1.Interfaces) *application {
 	t.Helper()
-	return &application{Application: Application{Known: version.Known{Newest: seals.New(t).Open(t, intent.Payload{
+	return &application{Application: decide.Application{Known: version.Known{Newest: seals.New(t).Open(t, intent.Payload{
 		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: uid}, UID: uid, Serial: 1,
 		ObjectDigest: "sha256:object",
 		Programs:     []v1alpha1.Program{{Name: "f", Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &s}, {Hook: "raw_tp", Tracepoint: "sys_enter"}}}},
@@ -38,7 +39,7 @@ func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			app := choosing(t, "a", tc.chooses)
-			p := &reconcile{decisions: newDecisions(decisions{applications: stateOf([]*application{app})}), apps: []*application{app}}
+			p := &reconcile{decisions: decide.New(decide.Options{Applications: statesOf([]*application{app})}), apps: []*application{app}}
 			if got := p.asPrimary("a", eth0); got != tc.asPrimary {
 				t.Errorf("asPrimary = %v", got)
 			}

@@ -40,8 +40,8 @@ func (a *Agent) Report() []ApplicationStatus {
 	defer a.accepted.mu.Unlock()
 	all := append([]ApplicationStatus{}, a.accepted.orphans...)
 	for _, app := range a.accepted.apps {
-		if app.status.UID != "" {
-			all = append(all, app.status)
+		if app.Status.UID != "" {
+			all = append(all, app.Status)
 		}
 	}
 	slices.SortFunc(all, func(x, y ApplicationStatus) int {

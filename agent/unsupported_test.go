@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -26,14 +27,14 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 			app := choosing(t, "a", v1alpha1.Interfaces{Primary: true})
 			e, log := &env{opts: Options{BackOff: BackOff{First: time.Minute, Most: time.Hour}}}, slog.New(slog.DiscardHandler)
 			set := &live.Set{}
-			p := &reconcile{env: e, loop: &loop{live: set}, decisions: newDecisions(decisions{log: log, look: set.Look(), applications: stateOf([]*application{app})})}
-			p.decisions.outcomes["a"] = &report.Outcome{}
-			p.decisions.noteUnavailable(&app.Application, app.Newest, tc.err)
-			p.finishApplication(app, report.View{Look: p.decisions.look})
-			first := app.status
-			p.decisions.outcomes["a"] = &report.Outcome{Refused: true}
-			p.finishApplication(app, report.View{Look: p.decisions.look})
-			for when, s := range map[string]ApplicationStatus{"at once": first, "backing off": app.status} {
+			p := &reconcile{env: e, loop: &loop{live: set}, decisions: decide.New(decide.Options{Log: log, Look: set.Look(), Applications: statesOf([]*application{app})})}
+			p.decisions.Outcomes["a"] = &report.Outcome{}
+			p.decisions.Reject("a", tc.err)
+			p.finishApplication(app, report.View{Look: p.decisions.Look})
+			first := app.Status
+			p.decisions.Outcomes["a"] = &report.Outcome{Refused: true}
+			p.finishApplication(app, report.View{Look: p.decisions.Look})
+			for when, s := range map[string]ApplicationStatus{"at once": first, "backing off": app.Status} {
 				if s.Unsupported != tc.unsupported || s.Error != tc.err.Error() {
 					t.Errorf("%s: unsupported: %v, %q", when, s.Unsupported, s.Error)
 				}

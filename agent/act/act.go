@@ -1,4 +1,8 @@
-package agent
+// Package act does what was planned: it alone changes links and chains, and it alone ends
+// anything. It does the actions in their order, takes chains that were loaded, and notes how each
+// action went. It forgets nothing before the kernel and the BPF file system confirmed that it is
+// gone.
+package act
 
 import (
 	"cmp"
@@ -13,7 +17,10 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/chainfit"
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
@@ -24,34 +31,35 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// actor does what was planned. It alone changes links and chains, and ends anything; versions
-// only adds revisions. It forgets nothing before the kernel confirmed that it is gone.
-type actor struct {
-	log      *slog.Logger
-	clock    func() time.Time
-	now      time.Time
-	observer Observer
-	pins     *kernel.Store
-	// decisions say what was planned for, and are told how it went.
-	decisions *decisions
-	look      *live.Look
-	// chains has those that were loaded, and attempts the actions on chains that failed.
-	chains   *chainRound
-	attempts *retry.Attempts
-	// conflicts are links that were put back.
-	conflicts *retry.Conflicts
-	measured  *profiles
-	objects   *objects.Round
-	loads     *loads.Round
-	lookups   *targets.Round
-	// ending reports that the kernel has yet to end links that were closed.
-	ending bool
+// Actor does the actions of one reconcile.
+type Actor struct {
+	Log      *slog.Logger
+	Clock    func() time.Time
+	Now      time.Time
+	Observer Observer
+	Pins     *kernel.Store
+	// Decisions say what was planned for, and are told how it went.
+	Decisions *decide.Decisions
+	Look      *live.Look
+	// Chains has those that were loaded. Attempts are the actions on chains that failed, and
+	// Longest is how long they are at most not tried again.
+	Chains   *chainfit.Round
+	Attempts *retry.Attempts
+	Longest  time.Duration
+	// Conflicts are links that were put back.
+	Conflicts   *retry.Conflicts
+	Measured    *admission.Profiles
+	ObjectRound *objects.Round
+	LoadRound   *loads.Round
+	LookupRound *targets.Round
+	// Ending reports that the kernel has yet to end links that were closed.
+	Ending bool
 }
 
-// act does the actions in order. One that fails stops no other, but keeps what
+// Act does the actions in order. One that fails stops no other, but keeps what
 // its application runs from being dropped, and links of the version before from
 // being detached.
-func (act *actor) act(actions []plan.Action) {
+func (act *Actor) Act(actions []plan.Action) {
 	stuck, carried := act.incomplete(), false
 	for _, a := range actions {
 		if !carried && !act.ends(a) {
@@ -63,7 +71,7 @@ func (act *actor) act(actions []plan.Action) {
 		if a.Verb == plan.SetChain {
 			owners = act.concerned(a)
 		}
-		if (a.Verb == plan.Drop || a.Verb == plan.Forget) && (stuck[a.UID] || act.runsYet(a) || act.decisions.awaited[[2]string{a.UID, a.Revision}]) {
+		if (a.Verb == plan.Drop || a.Verb == plan.Forget) && (stuck[a.UID] || act.runsYet(a) || act.Decisions.Awaited[[2]string{a.UID, a.Revision}]) {
 			continue
 		}
 		if a.Verb == plan.Detach && stuck[a.UID] && act.standsIn(a.UID, a.Revision) {
@@ -82,23 +90,23 @@ func (act *actor) act(actions []plan.Action) {
 }
 
 // ends reports whether an action starts nothing.
-func (act *actor) ends(a plan.Action) bool {
+func (act *Actor) ends(a plan.Action) bool {
 	switch a.Verb {
 	case plan.Detach, plan.Drop, plan.Forget:
 		return true
 	case plan.SetChain:
-		return len(plan.Changed(a.Members, act.look.Set.GivenTo(a.Ifindex))) == 0
+		return len(plan.Changed(a.Members, act.Look.Set.GivenTo(a.Ifindex))) == 0
 	}
 	return false
 }
 
 // incomplete are the applications whose newest version lacks a target that is to
 // be there, and was never whole here.
-func (act *actor) incomplete() map[string]bool {
+func (act *Actor) incomplete() map[string]bool {
 	all := map[string]bool{}
-	for _, app := range act.decisions.applications {
+	for _, app := range act.Decisions.Applications {
 		uid := app.Newest.Payload().UID
-		all[uid] = len(act.decisions.outcomes[uid].Errs) > 0 && act.decisions.unproven(uid)
+		all[uid] = len(act.Decisions.Outcomes[uid].Errs) > 0 && act.Decisions.IsUnproven(uid)
 	}
 	return all
 }
@@ -106,32 +114,32 @@ func (act *actor) incomplete() map[string]bool {
 // standsIn reports whether links of a revision stay until the newest version is
 // whole here: in a cluster where the intent names it, and it is for this node. The
 // newest version's bytes at other places than it has are no longer its own.
-func (act *actor) standsIn(uid, revision string) bool {
-	if !act.decisions.unproven(uid) || act.decisions.node.Name == "" {
-		return act.decisions.unproven(uid)
+func (act *Actor) standsIn(uid, revision string) bool {
+	if !act.Decisions.IsUnproven(uid) || act.Decisions.Node.Name == "" {
+		return act.Decisions.IsUnproven(uid)
 	}
-	return slices.ContainsFunc(act.decisions.application(uid).Newest.Names(revision), act.decisions.node.MayHave)
+	return slices.ContainsFunc(act.Decisions.Application(uid).Newest.Names(revision), act.Decisions.Node.MayHave)
 }
 
 // concerned are the applications that a chain has and those that it is to have.
-func (act *actor) concerned(a plan.Action) []string {
+func (act *Actor) concerned(a plan.Action) []string {
 	members := slices.Clone(a.Members)
-	if c := act.look.Set.Chains[a.Ifindex]; c != nil && c.Version != nil {
+	if c := act.Look.Set.Chains[a.Ifindex]; c != nil && c.Version != nil {
 		members = append(members, c.Version.Members...)
 	}
 	return plan.UIDsOf(members)
 }
 
 // runsYet reports whether a chain runs what is to be dropped.
-func (act *actor) runsYet(a plan.Action) bool {
-	return slices.ContainsFunc(act.look.Set.Members(a.UID), func(m plan.Member) bool {
+func (act *Actor) runsYet(a plan.Action) bool {
+	return slices.ContainsFunc(act.Look.Set.Members(a.UID), func(m plan.Member) bool {
 		return a.Verb == plan.Forget || m.Revision == a.Revision
 	})
 }
 
 // named says which applications an action is about, by their names; by the UID of one
 // that is not known any more.
-func (act *actor) named(a plan.Action) string {
+func (act *Actor) named(a plan.Action) string {
 	uids := []string{a.UID}
 	if a.Verb == plan.SetChain {
 		uids = nil
@@ -141,20 +149,20 @@ func (act *actor) named(a plan.Action) string {
 	}
 	names := make([]string, len(uids))
 	for i, uid := range uids {
-		names[i] = act.decisions.nameOf(uid)
+		names[i] = act.Decisions.NameOf(uid)
 	}
 	return strings.Join(names, ", ")
 }
 
 // try does an action and notes how it went.
-func (act *actor) try(owners []string, a plan.Action) error {
+func (act *Actor) try(owners []string, a plan.Action) error {
 	err := act.awaitTarget(a)
 	var drift Drift
 	if err == nil {
 		drift, err = act.heal(a)
 	}
 	if err == nil {
-		act.log.Info("act", "application", act.named(a), "action", a.String())
+		act.Log.Info("act", "application", act.named(a), "action", a.String())
 		err = act.timed(a, drift)
 	}
 	act.noteChain(a, err)
@@ -166,34 +174,34 @@ func (act *actor) try(owners []string, a plan.Action) error {
 
 // awaitTarget fails with a *targets.UnansweredError while the target of an action is not
 // found.
-func (act *actor) awaitTarget(a plan.Action) error {
+func (act *Actor) awaitTarget(a plan.Action) error {
 	switch a.Verb {
 	case plan.Attach, plan.Overlap, plan.Move:
-		return act.lookups.Await(a.Attachment)
+		return act.LookupRound.Await(a.Attachment)
 	case plan.Update, plan.SetChain, plan.Detach, plan.Drop, plan.Forget:
 	}
 	return nil
 }
 
 // timed does an action, and tells how long it took and what it healed.
-func (act *actor) timed(a plan.Action, drift Drift) error {
-	began := act.clock()
+func (act *Actor) timed(a plan.Action, drift Drift) error {
+	began := act.Clock()
 	err := act.do(a)
 	if hook := attaches(a); hook != "" {
-		act.observer.Attached(hook, act.clock().Sub(began), err)
+		act.Observer.Attached(hook, act.Clock().Sub(began), err)
 	}
 	if drift != "" && err == nil {
-		act.observer.Healed(drift)
+		act.Observer.Healed(drift)
 	}
 	return err
 }
 
 // backedOff returns the error of an action that failed a short while ago, and notes
 // it for its owners: it is not tried for any of them.
-func (act *actor) backedOff(owners []string, a plan.Action) error {
+func (act *Actor) backedOff(owners []string, a plan.Action) error {
 	lately := act.failedLately(a)
 	for _, uid := range owners {
-		if out := act.decisions.outcomes[uid]; out != nil && lately != nil {
+		if out := act.Decisions.Outcomes[uid]; out != nil && lately != nil {
 			out.Fail(uid, a, lately)
 		}
 	}
@@ -201,19 +209,19 @@ func (act *actor) backedOff(owners []string, a plan.Action) error {
 }
 
 // failedLately returns the error of an action that is not to be tried again yet.
-func (act *actor) failedLately(a plan.Action) error {
+func (act *Actor) failedLately(a plan.Action) error {
 	if a.Verb == plan.SetChain {
-		return act.attempts.Last(a.String(), act.now, act.chains.longest)
+		return act.Attempts.Last(a.String(), act.Now, act.Longest)
 	}
-	return act.decisions.failedLately(a.UID, a.String())
+	return act.Decisions.FailedLately(a.UID, a.String())
 }
 
 // note remembers how an action went.
-func (act *actor) note(uid string, a plan.Action, err error) {
+func (act *Actor) note(uid string, a plan.Action, err error) {
 	if err != nil {
-		out := act.decisions.outcome(uid)
-		if isPending(err) {
-			act.decisions.notePending(uid, err)
+		out := act.Decisions.Outcome(uid)
+		if decide.IsPending(err) {
+			act.Decisions.NotePending(uid, err)
 			return
 		}
 		out.Fail(uid, a, err)
@@ -225,14 +233,14 @@ func (act *actor) note(uid string, a plan.Action, err error) {
 			return
 		}
 		out.Tried = true
-		act.log.Error("act", "application", act.named(a), "action", a.String(), "error", err)
+		act.Log.Error("act", "application", act.named(a), "action", a.String(), "error", err)
 	}
 	if a.Verb != plan.SetChain {
-		act.decisions.noteAction(uid, a.String(), err)
+		act.Decisions.NoteAction(uid, a.String(), err)
 	}
 }
 
-func (act *actor) do(a plan.Action) error {
+func (act *Actor) do(a plan.Action) error {
 	switch a.Verb {
 	case plan.Attach:
 		return act.attach(a)
@@ -249,13 +257,13 @@ func (act *actor) do(a plan.Action) error {
 	case plan.Drop:
 		return act.drop(a)
 	case plan.Forget:
-		return act.look.Set.Forget(a.UID)
+		return act.Look.Set.Forget(a.UID)
 	}
 	return fmt.Errorf("do %s: no such action", a)
 }
 
 // attach makes a link and lets the one go that it stands in for.
-func (act *actor) attach(a plan.Action) error {
+func (act *Actor) attach(a plan.Action) error {
 	program, err := act.programOf(a)
 	if err != nil {
 		return err
@@ -263,9 +271,9 @@ func (act *actor) attach(a plan.Action) error {
 	return act.attachProgram(a, program)
 }
 
-func (act *actor) attachProgram(a plan.Action, program *ebpf.Program) error {
-	old := act.look.Set.Links[a.UID][a.Attachment.Key()]
-	target, err := act.lookups.Find(a.Attachment)
+func (act *Actor) attachProgram(a plan.Action, program *ebpf.Program) error {
+	old := act.Look.Set.Links[a.UID][a.Attachment.Key()]
+	target, err := act.LookupRound.Find(a.Attachment)
 	if err != nil {
 		return err
 	}
@@ -274,20 +282,20 @@ func (act *actor) attachProgram(a plan.Action, program *ebpf.Program) error {
 	if err != nil {
 		return err
 	}
-	pinned, err := act.pins.PinLink(a.UID, a.Attachment, l)
+	pinned, err := act.Pins.PinLink(a.UID, a.Attachment, l)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	act.look.Set.PutLink(pinned)
-	act.look.Changed(pinned.Path)
+	act.Look.Set.PutLink(pinned)
+	act.Look.Changed(pinned.Path)
 	if old != nil {
-		act.look.Set.Release("replaced link", old)
+		act.Look.Set.Release("replaced link", old)
 	}
 	return nil
 }
 
-func (act *actor) programOf(a plan.Action) (*ebpf.Program, error) {
-	r := act.look.Set.Revisions[a.UID][a.Revision]
+func (act *Actor) programOf(a plan.Action) (*ebpf.Program, error) {
+	r := act.Look.Set.Revisions[a.UID][a.Revision]
 	if r == nil || r.Programs[a.Attachment.Instance] == nil {
 		return nil, fmt.Errorf("attach %s: revision %s of it is not in the kernel", a.Attachment.Instance, a.Revision)
 	}
@@ -295,18 +303,18 @@ func (act *actor) programOf(a plan.Action) (*ebpf.Program, error) {
 }
 
 // neighbours are our links on the same ordered hook and interface.
-func (act *actor) neighbours(a plan.Action) attach.Neighbours {
+func (act *Actor) neighbours(a plan.Action) attach.Neighbours {
 	var n attach.Neighbours
 	if h, ok := hook.Lookup(a.Attachment.Hook); !ok || h.Sharing != hook.Ordered {
 		return n
 	}
-	for uid, links := range act.look.Set.Links {
+	for uid, links := range act.Look.Set.Links {
 		for _, l := range links {
 			at := l.Attachment
 			if at.Hook != a.Attachment.Hook || at.Ifindex != a.Attachment.Ifindex || uid == a.UID && at.Key() == a.Attachment.Key() {
 				continue
 			}
-			id := act.look.Facts(l.Path, l.Link).ID
+			id := act.Look.Facts(l.Path, l.Link).ID
 			if cmp.Or(plan.Compare(at, a.Attachment), cmp.Compare(uid, a.UID)) < 0 {
 				n.Before = append(n.Before, id)
 			} else {
@@ -319,11 +327,11 @@ func (act *actor) neighbours(a plan.Action) attach.Neighbours {
 
 // move gives a link another place on its hook: a second copy runs there before
 // the first one goes, since the kernel moves none.
-func (act *actor) move(a plan.Action) error {
+func (act *Actor) move(a plan.Action) error {
 	if _, err := act.programOf(a); err != nil {
 		return err
 	}
-	r := act.look.Set.Revisions[a.UID][a.Revision]
+	r := act.Look.Set.Revisions[a.UID][a.Revision]
 	for _, program := range r.Copies(a.Attachment.Instance) {
 		err := act.attachProgram(a, program)
 		if !errors.Is(err, unix.EEXIST) {
@@ -338,8 +346,8 @@ func (act *actor) move(a plan.Action) error {
 }
 
 // update swaps the program under a link that stays.
-func (act *actor) update(a plan.Action) error {
-	l := act.look.Set.Links[a.UID][a.Attachment.Key()]
+func (act *Actor) update(a plan.Action) error {
+	l := act.Look.Set.Links[a.UID][a.Attachment.Key()]
 	program, err := act.programOf(a)
 	if err != nil {
 		return err
@@ -349,11 +357,11 @@ func (act *actor) update(a plan.Action) error {
 	} else if err != nil {
 		return fmt.Errorf("update %s on %s %s: %w", a.Attachment.Program, a.Attachment.Hook, a.Attachment.Target, err)
 	}
-	if err := act.pins.Describe(a.UID, a.Attachment); err != nil {
+	if err := act.Pins.Describe(a.UID, a.Attachment); err != nil {
 		return err
 	}
 	l.Attachment = a.Attachment
-	act.look.Changed(l.Path)
+	act.Look.Changed(l.Path)
 	return nil
 }
 
@@ -380,13 +388,13 @@ func isUnusable(err error) bool {
 }
 
 // setChain gives an interface's link the program of the members.
-func (act *actor) setChain(a plan.Action) error {
-	c := act.look.Set.Chains[a.Ifindex]
+func (act *Actor) setChain(a plan.Action) error {
+	c := act.Look.Set.Chains[a.Ifindex]
 	if len(a.Members) == 0 {
-		if err := act.pins.RemoveChain(c); err != nil {
+		if err := act.Pins.RemoveChain(c); err != nil {
 			return err
 		}
-		delete(act.look.Set.Chains, a.Ifindex)
+		delete(act.Look.Set.Chains, a.Ifindex)
 		return nil
 	}
 	v, err := act.versionOf(a, c)
@@ -394,19 +402,19 @@ func (act *actor) setChain(a plan.Action) error {
 		return err
 	}
 	if err := act.runVersion(a, v, c); err != nil {
-		if c = act.look.Set.Chains[a.Ifindex]; c == nil || c.Version != v {
-			act.look.Set.Release("chain that was not attached", v)
+		if c = act.Look.Set.Chains[a.Ifindex]; c == nil || c.Version != v {
+			act.Look.Set.Release("chain that was not attached", v)
 		}
 		return err
 	}
 	// Who waited for this one is next.
-	act.decisions.again = act.decisions.again || act.chains.behind[a.Ifindex]
-	return act.dropFormer(act.look.Set.Chains[a.Ifindex])
+	act.Decisions.Again = act.Decisions.Again || act.Chains.HasWaiting(a.Ifindex)
+	return act.dropFormer(act.Look.Set.Chains[a.Ifindex])
 }
 
 // runVersion pins a version and has the interface's link run it.
-func (act *actor) runVersion(a plan.Action, v *kernel.ChainVersion, c *kernel.Chain) error {
-	if err := act.pins.PinChainVersion(a.Ifindex, v); err != nil {
+func (act *Actor) runVersion(a plan.Action, v *kernel.ChainVersion, c *kernel.Chain) error {
+	if err := act.Pins.PinChainVersion(a.Ifindex, v); err != nil {
 		return err
 	}
 	if c == nil {
@@ -425,8 +433,8 @@ func (act *actor) runVersion(a plan.Action, v *kernel.ChainVersion, c *kernel.Ch
 
 // dropFormer removes the pins of the versions that an interface's link does not
 // run any more.
-func (act *actor) dropFormer(c *kernel.Chain) error {
-	if err := act.pins.DropChainVersions(c); err != nil {
+func (act *Actor) dropFormer(c *kernel.Chain) error {
+	if err := act.Pins.DropChainVersions(c); err != nil {
 		return err
 	}
 	c.Former = nil
@@ -435,32 +443,32 @@ func (act *actor) dropFormer(c *kernel.Chain) error {
 
 // versionOf returns the chain that was loaded for the action, or the one that
 // runs, where only its link is to be made anew.
-func (act *actor) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, error) {
-	if v := act.chains.take(a.Ifindex, a.Members); v != nil {
+func (act *Actor) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, error) {
+	if v := act.Chains.Take(a.Ifindex, a.Members); v != nil {
 		return v, nil
 	}
 	if c != nil && c.Version != nil && slices.Equal(c.Version.Members, a.Members) {
 		return c.Version, nil
 	}
-	return act.chains.loadPlanned(a.Ifindex, a.Members)
+	return act.Chains.Load(a.Ifindex, a.Members)
 }
 
-func (act *actor) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
+func (act *Actor) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
 	if c.Version != nil && c.Version != v {
 		c.Former = append(c.Former, c.Version.Members...)
-		act.look.Set.Release("replaced chain", c.Version)
+		act.Look.Set.Release("replaced chain", c.Version)
 	}
 	c.Version = v
 }
 
-func (act *actor) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Chain) error {
+func (act *Actor) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Chain) error {
 	l, err := attach.To(attach.Request{Program: v.Program,
 		Attachment: plan.Attachment{Program: describeMembers(a.Members), Hook: plan.XDP,
 			Target: plan.Target{Ifindex: a.Ifindex, Interface: a.Interface}}})
 	if err != nil {
 		return err
 	}
-	if err := act.pins.PinChainLink(a.Ifindex, l); err != nil {
+	if err := act.Pins.PinChainLink(a.Ifindex, l); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	c := &kernel.Chain{Ifindex: a.Ifindex, Link: l, Version: v}
@@ -471,10 +479,10 @@ func (act *actor) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel
 		} else if old.Version != nil {
 			c.Former = append(c.Former, old.Version.Members...)
 		}
-		act.look.Set.Release("severed chain", old)
+		act.Look.Set.Release("severed chain", old)
 	}
-	act.look.Set.Chains[a.Ifindex] = c
-	act.look.Changed(act.pins.ChainPath(a.Ifindex))
+	act.Look.Set.Chains[a.Ifindex] = c
+	act.Look.Changed(act.Pins.ChainPath(a.Ifindex))
 	return nil
 }
 
@@ -486,16 +494,16 @@ func describeMembers(members []plan.Member) string {
 }
 
 // noteChain remembers how an action on a chain went.
-func (act *actor) noteChain(a plan.Action, err error) {
-	if a.Verb != plan.SetChain || isPending(err) {
+func (act *Actor) noteChain(a plan.Action, err error) {
+	if a.Verb != plan.SetChain || decide.IsPending(err) {
 		return
 	}
 	if wait := new(retry.ConflictError); err == nil || errors.As(err, &wait) {
 		// Who is contested says when it is tried again.
-		act.attempts.Forget(a.String())
+		act.Attempts.Forget(a.String())
 		return
 	}
-	act.attempts.Failed(a.String(), act.now, err)
+	act.Attempts.Failed(a.String(), act.Now, err)
 }
 
 // attaches names the hook that an action attaches a program to; empty where it

@@ -1,4 +1,4 @@
-package agent
+package admission
 
 import (
 	"maps"
@@ -9,7 +9,7 @@ import (
 )
 
 // attached is what the kernel has taken by the end of the reconcile.
-func (adm *admissionRound) attached() map[history.At]history.Record {
+func (adm *Round) attached() map[history.At]history.Record {
 	var links []plan.Link
 	for _, all := range adm.look.Set.Links {
 		for _, l := range all {
@@ -28,11 +28,11 @@ func (adm *admissionRound) attached() map[history.At]history.Record {
 	return history.Present(adm.look.State.Interfaces, links, chains)
 }
 
-// remember keeps what runs at each place, for the next start: only what the
+// Remember keeps what runs at each place, for the next start: only what the
 // kernel has taken. What an application no longer asks for, or lost to others, is
 // forgotten; what is away with its interface is not.
-func (adm *admissionRound) remember() {
-	now, next := adm.attached(), maps.Clone(adm.history.Records)
+func (adm *Round) Remember() {
+	now, next := adm.attached(), maps.Clone(adm.History.Records)
 	adm.addMemory(now)
 	adm.forgetWaits(now)
 	for at, one := range now {
@@ -68,30 +68,30 @@ func (adm *admissionRound) remember() {
 			next[at] = one
 		}
 	}
-	history.Bound(next, func(uid string) bool { return adm.decisions.application(uid) != nil })
-	if err := adm.history.Keep(next); err != nil {
-		adm.log.Error("remember what runs", "error", err)
+	history.Bound(next, func(uid string) bool { return adm.decisions.Application(uid) != nil })
+	if err := adm.History.Keep(next); err != nil {
+		adm.Log.Error("remember what runs", "error", err)
 	}
 }
 
 // forgets reports whether what ran at a place and does not now has no claim to it
 // any more.
-func (adm *admissionRound) forgets(at history.At, there bool) bool {
-	if adm.decisions.isGone(at.UID) || adm.lost[at] {
+func (adm *Round) forgets(at history.At, there bool) bool {
+	if adm.decisions.IsGone(at.UID) || adm.lost[at] {
 		return true
 	}
 	if at == history.InMemory(at.UID) {
-		return adm.memory.limit == 0
+		return adm.Memory.Limit == 0
 	}
-	i := adm.decisions.wanted(at.UID)
+	i := adm.decisions.IndexOf(at.UID)
 	if i < 0 || !there {
 		return false
 	}
-	if out := adm.decisions.outcomes[at.UID]; out != nil && len(out.Links) > 0 {
+	if out := adm.decisions.Outcomes[at.UID]; out != nil && len(out.Links) > 0 {
 		// A target of its is not there: it may be this one, once it is primary.
 		return false
 	}
-	return !slices.ContainsFunc(adm.decisions.want.Applications[i].Attachments, func(a plan.Attachment) bool {
+	return !slices.ContainsFunc(adm.decisions.Want.Applications[i].Attachments, func(a plan.Attachment) bool {
 		return a.Hook == at.Hook && a.Interface == at.Interface
 	})
 }

@@ -1,4 +1,7 @@
-package agent
+// Package prepare makes versions of applications ready to run: their revision is in the kernel
+// and pinned, and their targets are found. It asks for the fetches and loads that this needs, and
+// fails with an error that decide.IsPending until they ended. It chooses nothing, and ends nothing.
+package prepare
 
 import (
 	"errors"
@@ -6,8 +9,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/build"
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
@@ -22,29 +27,28 @@ import (
 	"github.com/skep-dev/skep/placement"
 )
 
-// versions makes versions of applications ready to run: their revision is in the kernel and
-// pinned, and their targets are found. It asks for the fetches and loads that this needs, and
-// fails with an error that isPending until they ended. It ends nothing, and does not choose.
-type versions struct {
-	log  *slog.Logger
-	now  time.Time
-	node version.Node
-	// profile is what the node's kernel can do; nil where that is not known.
-	profile *v1alpha1.KernelProfile
-	pins    *kernel.Store
-	look    *live.Look
-	// memory and measured are told what is loaded, and memory says what has no room.
-	memory   *mapMemory
-	measured *profiles
-	// objects, loads and lookups are what the reconcile asks for.
-	objects *objects.Round
-	loads   *loads.Round
-	lookups *targets.Round
+// Versions makes versions ready in one reconcile. All fields but Profile are required.
+type Versions struct {
+	Log  *slog.Logger
+	Now  time.Time
+	Node version.Node
+	// Profile is what the node's kernel can do; nil where that is not known.
+	Profile *v1alpha1.KernelProfile
+	// Pin pins a revision that was loaded.
+	Pin  func(*kernel.Revision) error
+	Look *live.Look
+	// Memory says what has no room, and Measured is told what a loaded revision takes.
+	Memory   *admission.Memory
+	Measured *admission.Profiles
+	// ObjectRound, LoadRound and LookupRound are what the reconcile asks for.
+	ObjectRound *objects.Round
+	LoadRound   *loads.Round
+	LookupRound *targets.Round
 }
 
-// prepare returns a version as it is to run, once it is in the kernel. What is missing or on
+// Prepare returns a version as it is to run, once it is in the kernel. What is missing or on
 // its way beside that is noted in the outcome.
-func (v *versions) prepare(app *Application, o intent.Opened, out *report.Outcome) (plan.Application, error) {
+func (v *Versions) Prepare(app *decide.Application, o intent.Opened, out *report.Outcome) (plan.Application, error) {
 	if err := v.ensureLoaded(app, o, out); err != nil {
 		return plan.Application{}, err
 	}
@@ -53,16 +57,16 @@ func (v *versions) prepare(app *Application, o intent.Opened, out *report.Outcom
 
 // ensureLoaded makes sure that the intent's revision is in the kernel, whole. One that was
 // found pinned is relied on until it is checked.
-func (v *versions) ensureLoaded(app *Application, o intent.Opened, out *report.Outcome) error {
+func (v *Versions) ensureLoaded(app *decide.Application, o intent.Opened, out *report.Outcome) error {
 	uid, revision := o.Payload().UID, o.Revision()
-	loaded := v.look.Set.Revisions[uid][revision]
+	loaded := v.Look.Set.Revisions[uid][revision]
 	if err := v.fits(app, o); err != nil {
 		return err
 	}
-	if err := app.rejected[o.Payload().Serial]; err != nil && v.now.Before(app.retryAt) {
-		return &backingOffError{err}
+	if err := app.Rejected[o.Payload().Serial]; err != nil && v.Now.Before(app.RetryAt) {
+		return &decide.BackingOffError{Err: err}
 	}
-	if loaded != nil && app.checked[revision] {
+	if loaded != nil && app.Checked[revision] {
 		return nil
 	}
 	whole := false
@@ -80,7 +84,7 @@ func (v *versions) ensureLoaded(app *Application, o intent.Opened, out *report.O
 			return explain(o.Payload(), err)
 		}
 	}
-	app.checked = with(app.checked, revision, true)
+	app.NoteWhole(revision)
 	return nil
 }
 
@@ -103,13 +107,13 @@ func explain(payload intent.Payload, err error) error {
 
 // fits reports whether this node's kernel can hold the intent, as far as the intent
 // says and its object was found to: else the error is an *build.UnfitError.
-func (v *versions) fits(app *Application, o intent.Opened) error {
-	if v.profile == nil {
+func (v *Versions) fits(app *decide.Application, o intent.Opened) error {
+	if v.Profile == nil {
 		return nil
 	}
-	lacks := placement.Of(o.Payload(), nil).Missing(*v.profile)
+	lacks := placement.Of(o.Payload(), nil).Missing(*v.Profile)
 	if lacks == "" {
-		lacks = app.lacks[o.Revision()]
+		lacks = app.Lacks[o.Revision()]
 	}
 	if lacks != "" {
 		return &build.UnfitError{Lacks: lacks}

@@ -1,4 +1,4 @@
-package agent
+package chainfit
 
 import (
 	"fmt"
@@ -20,13 +20,13 @@ import (
 // it is taken. It fails with loads.ErrLoading until the verifier is done.
 //
 // What does not fit is blamed on the suspect, else on the last member.
-func (r *chainRound) load(ifindex int, members, running []plan.Member, suspect string) (string, *kernel.ChainVersion, error) {
+func (r *Round) load(ifindex int, members, running []plan.Member, suspect string) (string, *kernel.ChainVersion, error) {
 	if len(members) == 1 {
 		v, err := r.loneMember(members[0])
 		return "", v, err
 	}
 	key := r.chainKey(ifindex, members, suspect)
-	v, err := loads.Get[*kernel.ChainVersion](r.loads, key, func() (loads.Request, error) { return r.askChain(ifindex, members, running, suspect) })
+	v, err := loads.Get[*kernel.ChainVersion](r.loadRound, key, func() (loads.Request, error) { return r.askChain(ifindex, members, running, suspect) })
 	if err != nil {
 		return key, nil, err
 	}
@@ -34,7 +34,7 @@ func (r *chainRound) load(ifindex int, members, running []plan.Member, suspect s
 }
 
 // loneMember is the version of a chain with one member: its own program.
-func (r *chainRound) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
+func (r *Round) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
 	revision := r.look.Set.Revisions[m.UID][m.Revision]
 	if revision == nil || revision.Programs[plan.Instance(m.Program, plan.XDP, "")] == nil {
 		return nil, &build.MemberError{UID: m.UID, Err: fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
@@ -48,7 +48,7 @@ func (r *chainRound) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
 
 // chainKey names a chain of exactly these members, on exactly the maps that their
 // revisions have now.
-func (r *chainRound) chainKey(ifindex int, members []plan.Member, suspect string) string {
+func (r *Round) chainKey(ifindex int, members []plan.Member, suspect string) string {
 	var key strings.Builder
 	fmt.Fprintf(&key, "chain %d %s", ifindex, suspect)
 	for _, m := range members {
@@ -58,37 +58,37 @@ func (r *chainRound) chainKey(ifindex int, members []plan.Member, suspect string
 }
 
 // endUse ends the use of a version in this reconcile. One without a key is freed.
-func (r *chainRound) endUse(key string, v *kernel.ChainVersion) {
+func (r *Round) endUse(key string, v *kernel.ChainVersion) {
 	if key == "" {
 		r.look.Set.Release("chain", v)
 	}
 }
 
 // releaseChosen ends the use of the version that was chosen for an interface.
-func (r *chainRound) releaseChosen(ifindex int) {
+func (r *Round) releaseChosen(ifindex int) {
 	r.endUse(r.versionKeys[ifindex], r.versions[ifindex])
 	delete(r.versions, ifindex)
 	delete(r.versionKeys, ifindex)
 }
 
-// take hands over the version that was chosen for an interface, where it has these members;
+// Take hands over the version that was chosen for an interface, where it has these members;
 // else it returns nil.
-func (r *chainRound) take(ifindex int, members []plan.Member) *kernel.ChainVersion {
+func (r *Round) Take(ifindex int, members []plan.Member) *kernel.ChainVersion {
 	v := r.versions[ifindex]
 	if v == nil || !slices.Equal(v.Members, members) {
 		return nil
 	}
-	r.loads.Take(r.versionKeys[ifindex])
+	r.loadRound.Take(r.versionKeys[ifindex])
 	delete(r.versions, ifindex)
 	delete(r.versionKeys, ifindex)
 	return v
 }
 
-// loadPlanned loads and hands over a chain that is planned and was not fitted, as load does.
-func (r *chainRound) loadPlanned(ifindex int, members []plan.Member) (*kernel.ChainVersion, error) {
+// Load loads and hands over a chain that is planned and was not fitted, as load does.
+func (r *Round) Load(ifindex int, members []plan.Member) (*kernel.ChainVersion, error) {
 	key, v, err := r.load(ifindex, members, nil, "")
 	if err == nil {
-		r.loads.Take(key)
+		r.loadRound.Take(key)
 	}
 	return v, err
 }
@@ -96,7 +96,7 @@ func (r *chainRound) loadPlanned(ifindex int, members []plan.Member) (*kernel.Ch
 // awaitChain makes the reconcile go on until a chain is loaded: the applications that
 // change wait as they are, so that those that are to go need not wait for them.
 // What only goes has the chain without it loaded at once, and waits for that.
-func (r *chainRound) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
+func (r *Round) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
 	changed, others := plan.Changed(chain.Members, running), r.wanted[chain.Ifindex]
 	delete(r.wanted, chain.Ifindex)
 	leaves := len(changed) == 0
@@ -107,16 +107,16 @@ func (r *chainRound) awaitChain(chain plan.Chain, running []plan.Member) unfitCh
 	}
 	return func() {
 		for _, uid := range changed {
-			r.decisions.reject(uid, loads.ErrLoading)
+			r.decisions.Reject(uid, loads.ErrLoading)
 		}
 		if leaves {
-			r.decisions.await(chain, running, loads.ErrLoading)
+			r.decisions.Await(chain, running, loads.ErrLoading)
 		}
 	}
 }
 
 // urgencyOf is what the load of a chain is for.
-func (r *chainRound) urgencyOf(members, running []plan.Member) loads.Urgency {
+func (r *Round) urgencyOf(members, running []plan.Member) loads.Urgency {
 	changed := plan.Changed(members, running)
 	switch {
 	case len(changed) == 0 && len(plan.Leavers(members, running)) > 0:
@@ -128,7 +128,7 @@ func (r *chainRound) urgencyOf(members, running []plan.Member) loads.Urgency {
 }
 
 // askChain asks for the load of a chain.
-func (r *chainRound) askChain(ifindex int, members, running []plan.Member, suspect string) (loads.Request, error) {
+func (r *Round) askChain(ifindex int, members, running []plan.Member, suspect string) (loads.Request, error) {
 	parts, err := r.parts(members, suspect)
 	if err != nil {
 		return loads.Request{}, err
@@ -147,7 +147,7 @@ func (r *chainRound) askChain(ifindex int, members, running []plan.Member, suspe
 			if err != nil {
 				return nil, err
 			}
-			files, load := r.objects.Cache, r.build
+			files, load := r.objectRound.Cache, r.Build
 			return func(*btf.Cache) (io.Closer, error) {
 				defer shared.Close()
 				v, err := load(parts, files, options, shared)
@@ -162,18 +162,18 @@ func (r *chainRound) askChain(ifindex int, members, running []plan.Member, suspe
 
 // parts finds the intents that name the members' revisions, and sees to it that
 // their objects are at hand.
-func (r *chainRound) parts(members []plan.Member, suspect string) ([]build.Part, error) {
+func (r *Round) parts(members []plan.Member, suspect string) ([]build.Part, error) {
 	var parts []build.Part
 	keys := build.MemberKeys(members)
 	for i, m := range members {
-		o := r.decisions.intentOf(m.UID, m.Revision)
+		o := r.decisions.IntentOf(m.UID, m.Revision)
 		if o == nil {
 			return nil, &build.MemberError{UID: m.UID, Err: fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity)}
 		}
-		if err := r.decisions.lostLately(m.UID); err != nil {
+		if err := r.decisions.LostLately(m.UID); err != nil {
 			return nil, &build.MemberError{UID: m.UID, Err: err}
 		}
-		if err := r.objects.Available(o.Payload()); err != nil {
+		if err := r.objectRound.Available(o.Payload()); err != nil {
 			return nil, &build.MemberError{UID: m.UID, Err: err}
 		}
 		parts = append(parts, build.Part{Key: keys[i], Member: m, Intent: *o, IsNew: m.UID == suspect})
@@ -183,7 +183,7 @@ func (r *chainRound) parts(members []plan.Member, suspect string) ([]build.Part,
 
 // runsOf reads how often the members of the running chain ran, so that their
 // counts go on.
-func (r *chainRound) runsOf(ifindex int) map[string]uint64 {
+func (r *Round) runsOf(ifindex int) map[string]uint64 {
 	c := r.look.Set.Chains[ifindex]
 	if c == nil || c.Version == nil || c.Version.Counters == nil {
 		return nil

@@ -1,9 +1,10 @@
-package agent
+package admission
 
 import (
 	"fmt"
 	"slices"
 
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
@@ -13,28 +14,18 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// mapMemory is the memory that this node has for maps, where it is limited.
-type mapMemory struct {
-	// limit is in bytes; 0 sets none.
-	limit   int64
+// Memory is the memory that this node has for maps, where it is limited.
+type Memory struct {
+	// Limit is in bytes; 0 sets none.
+	Limit   int64
 	history *history.History
 	live    *live.Set
 	// refused says why the last reconcile had no memory for the maps of a load, by its key.
 	refused map[string]error
 }
 
-// noMemoryError: the maps of a version do not fit, or wait for older ones, in the memory
-// that this node has for maps. Every reconcile looks again, since that takes no attempt.
-type noMemoryError struct{ err error }
-
-// Error implements error.
-func (n *noMemoryError) Error() string { return n.err.Error() }
-
-// Unwrap returns why.
-func (n *noMemoryError) Unwrap() error { return n.err }
-
-// claim is the claim of a revision that is to be loaded.
-func (m *mapMemory) claim(o intent.Opened, memory uint64) *plan.Claim {
+// Claim is the claim of a revision that is to be loaded.
+func (m *Memory) Claim(o intent.Opened, memory uint64) *plan.Claim {
 	payload := o.Payload()
 	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
 		Need: plan.Need{Memory: int(memory)}}
@@ -54,13 +45,13 @@ func (m *mapMemory) claim(o intent.Opened, memory uint64) *plan.Claim {
 	return c
 }
 
-// explain returns why a load that is pending has no room, else pending itself.
-func (m *mapMemory) explain(key string, out *report.Outcome, pending error) error {
+// Explain returns why a load that is pending has no room, else pending itself.
+func (m *Memory) Explain(key string, out *report.Outcome, pending error) error {
 	err := m.refused[key]
 	if err == nil {
 		return pending
 	}
-	if isPending(err) {
+	if decide.IsPending(err) {
 		out.Waits = waitsFor(plan.MapMemory())
 	}
 	return err
@@ -71,17 +62,17 @@ func memoryOf(revisions map[string]*kernel.Revision) plan.Need {
 	return plan.Need{Memory: int(kernel.MapMemory(revisions))}
 }
 
-// admitLoads grants the memory for maps to what is to be loaded: first to what is in
+// AdmitLoads grants the memory for maps to what is to be loaded: first to what is in
 // the kernel, then to what this node remembers to have run, then to the oldest
 // application. What does not fit leaves the queue, and the next reconcile has the error.
-func (adm *admissionRound) admitLoads() {
-	was := adm.memory.refused
-	adm.memory.refused = map[string]error{}
-	if !slices.ContainsFunc(adm.loads.Queued, func(r loads.Request) bool { return r.Claim != nil }) {
+func (adm *Round) AdmitLoads() {
+	was := adm.Memory.refused
+	adm.Memory.refused = map[string]error{}
+	if !slices.ContainsFunc(adm.loadRound.Queued, func(r loads.Request) bool { return r.Claim != nil }) {
 		return
 	}
 	claims := adm.memoryClaims()
-	refused := plan.Admit(plan.MapMemory(), claims, plan.Limits{Memory: int(adm.memory.limit), SharePercent: adm.sharePercent})
+	refused := plan.Admit(plan.MapMemory(), claims, plan.Limits{Memory: int(adm.Memory.Limit), SharePercent: adm.SharePercent})
 	taken := 0
 	for _, c := range claims {
 		if refused[c.UID] == nil {
@@ -89,40 +80,40 @@ func (adm *admissionRound) admitLoads() {
 		}
 	}
 	unweighed := adm.unweighed()
-	adm.loads.Queued = slices.DeleteFunc(adm.loads.Queued, func(r loads.Request) bool {
+	adm.loadRound.Queued = slices.DeleteFunc(adm.loadRound.Queued, func(r loads.Request) bool {
 		if r.Claim == nil {
 			return false
 		}
 		err := refused[r.Key()]
-		if err == nil && int64(taken) > adm.memory.limit/2 {
+		if err == nil && int64(taken) > adm.Memory.Limit/2 {
 			err = adm.waitFor(unweighed, r.Claim)
 		}
 		if err == nil {
 			return false
 		}
-		adm.memory.refused[r.Key()] = &noMemoryError{fmt.Errorf("load %s: %w", r.Claim.Identity, err)}
-		adm.noteNoMemory(was[r.Key()], adm.memory.refused[r.Key()])
+		adm.Memory.refused[r.Key()] = &decide.NoMemoryError{Err: fmt.Errorf("load %s: %w", r.Claim.Identity, err)}
+		adm.noteNoMemory(was[r.Key()], adm.Memory.refused[r.Key()])
 		return true
 	})
 }
 
 // noteNoMemory has the next reconcile say why there is no room, and logs once that there is
 // none.
-func (adm *admissionRound) noteNoMemory(was, now error) {
-	if was == nil && !isPending(now) {
-		adm.log.Warn("no room for maps; it is loaded when there is", "error", now)
+func (adm *Round) noteNoMemory(was, now error) {
+	if was == nil && !decide.IsPending(now) {
+		adm.Log.Warn("no room for maps; it is loaded when there is", "error", now)
 	}
-	adm.decisions.again = adm.decisions.again || was == nil || was.Error() != now.Error()
+	adm.decisions.Again = adm.decisions.Again || was == nil || was.Error() != now.Error()
 }
 
 // memoryClaims are the claims to the memory for maps. Those of the queue have the keys
 // of their loads as UID.
-func (adm *admissionRound) memoryClaims() []plan.Claim {
+func (adm *Round) memoryClaims() []plan.Claim {
 	var all []plan.Claim
 	here := map[string]bool{}
 	for uid, revisions := range adm.look.Set.Revisions {
 		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryOf(revisions)}
-		if app := adm.decisions.application(uid); app != nil {
+		if app := adm.decisions.Application(uid); app != nil {
 			c.Identity = app.Newest.Payload().Application
 		}
 		all, here[uid] = append(all, c), len(revisions) > 0
@@ -138,11 +129,11 @@ func (adm *admissionRound) memoryClaims() []plan.Claim {
 		}
 		all = append(all, c)
 	}
-	for _, r := range adm.loads.Current() {
+	for _, r := range adm.loadRound.Current() {
 		add(r, true)
 	}
 	asked := map[string]bool{}
-	for _, r := range adm.loads.Queued {
+	for _, r := range adm.loadRound.Queued {
 		if !asked[r.Key()] {
 			add(r, false)
 		}
@@ -153,20 +144,20 @@ func (adm *admissionRound) memoryClaims() []plan.Claim {
 
 // unweighed are the claims of applications that have no maps here, and whose object is
 // being fetched or weighed: what they need is not known yet.
-func (adm *admissionRound) unweighed() []plan.Claim {
+func (adm *Round) unweighed() []plan.Claim {
 	weighed := map[string]bool{}
-	for _, r := range append(adm.loads.Current(), adm.loads.Queued...) {
+	for _, r := range append(adm.loadRound.Current(), adm.loadRound.Queued...) {
 		if r.Claim != nil {
 			weighed[r.Claim.UID] = true
 		}
 	}
 	var all []plan.Claim
-	for _, app := range adm.decisions.applications {
+	for _, app := range adm.decisions.Applications {
 		uid := app.Newest.Payload().UID
-		if !adm.decisions.isOnItsWay(uid) || weighed[uid] || len(adm.look.Set.Revisions[uid]) > 0 {
+		if !adm.decisions.IsOnItsWay(uid) || weighed[uid] || len(adm.look.Set.Revisions[uid]) > 0 {
 			continue
 		}
-		if c := adm.memory.claim(app.Newest, 0); c.Seniority != plan.Remembered {
+		if c := adm.Memory.Claim(app.Newest, 0); c.Seniority != plan.Remembered {
 			all = append(all, *c)
 		}
 	}
@@ -175,18 +166,18 @@ func (adm *admissionRound) unweighed() []plan.Claim {
 
 // waitFor returns errQueued where an application waits for an older one, whose need is
 // not known yet: for no longer than it waits at any other place.
-func (adm *admissionRound) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
+func (adm *Round) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
 	precedes := func(older plan.Claim) bool { return older.Precedes(*c) < 0 }
 	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || adm.waitedEnough(history.InMemory(c.UID)) {
 		return nil
 	}
-	return errQueued
+	return decide.ErrQueued
 }
 
 // addMemory adds what has maps in the kernel to what runs, where the memory for them is
 // limited. An application with two revisions is in the middle of an update.
-func (adm *admissionRound) addMemory(now map[history.At]history.Record) {
-	if adm.memory.limit == 0 {
+func (adm *Round) addMemory(now map[history.At]history.Record) {
+	if adm.Memory.Limit == 0 {
 		return
 	}
 	for uid, revisions := range adm.look.Set.Revisions {

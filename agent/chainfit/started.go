@@ -1,4 +1,4 @@
-package agent
+package chainfit
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 )
@@ -24,9 +25,9 @@ type startedChain struct {
 }
 
 // followStartedChains looks at what was begun, and what it is good for by now.
-func (r *chainRound) followStartedChains() {
+func (r *Round) followStartedChains() {
 	wanted := map[int][]plan.Member{}
-	for _, c := range plan.WantedChains(r.decisions.want, r.look.State) {
+	for _, c := range plan.WantedChains(r.decisions.Want, r.look.State) {
 		wanted[c.Ifindex] = c.Members
 	}
 	for index, b := range r.started {
@@ -44,10 +45,10 @@ func (r *chainRound) followStartedChains() {
 // spoiled lists the namespaces for whose members a chain that was begun may not run
 // any more: programs that are neither wanted nor run until others take their place.
 // Who left and came back meanwhile comes with the next one.
-func (r *chainRound) spoiled(members, want, running []plan.Member) []string {
+func (r *Round) spoiled(members, want, running []plan.Member) []string {
 	var namespaces []string
 	for _, m := range members {
-		replaced := !plan.IsNew(m, running) && slices.Contains(plan.UIDsOf(want), m.UID) && !r.decisions.withdrew(m.UID, m.Revision)
+		replaced := !plan.IsNew(m, running) && slices.Contains(plan.UIDsOf(want), m.UID) && !r.decisions.Withdrew(m.UID, m.Revision)
 		if plan.IsNew(m, want) && !replaced {
 			namespaces = append(namespaces, m.Identity.Namespace)
 		}
@@ -58,7 +59,7 @@ func (r *chainRound) spoiled(members, want, running []plan.Member) []string {
 // waitForReplacements has those wait that are to change on an interface after others: after the
 // versions that take the place of withdrawn ones, and those who spoiled a load after
 // all others.
-func (r *chainRound) waitForReplacements(want plan.Chain, running []plan.Member) unfitChain {
+func (r *Round) waitForReplacements(want plan.Chain, running []plan.Member) unfitChain {
 	b := r.started[want.Ifindex]
 	if b != nil && b.members != nil && !r.visited[want.Ifindex] {
 		return nil
@@ -76,23 +77,23 @@ func (r *chainRound) waitForReplacements(want plan.Chain, running []plan.Member)
 	return func() {
 		r.behind[want.Ifindex] = true
 		for _, uid := range later {
-			r.decisions.postpone(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
+			r.decisions.Postpone(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
 		}
 	}
 }
 
 // replaces reports whether an application runs a version in a chain that may run no
 // more, and that is to go from it.
-func (r *chainRound) replaces(uid string, members, running []plan.Member) bool {
+func (r *Round) replaces(uid string, members, running []plan.Member) bool {
 	return slices.ContainsFunc(running, func(m plan.Member) bool {
-		return m.UID == uid && plan.IsNew(m, members) && r.decisions.withdrew(m.UID, m.Revision)
+		return m.UID == uid && plan.IsNew(m, members) && r.decisions.Withdrew(m.UID, m.Revision)
 	})
 }
 
 // chainToLoad is the chain to load for an interface: the one that was begun, else the one
 // that is wanted. A reconcile goes on once with what was begun, and then does what need
 // not wait for it.
-func (r *chainRound) chainToLoad(want plan.Chain) plan.Chain {
+func (r *Round) chainToLoad(want plan.Chain) plan.Chain {
 	if r.visited[want.Ifindex] {
 		return want
 	}
@@ -113,14 +114,14 @@ func (r *chainRound) chainToLoad(want plan.Chain) plan.Chain {
 
 // inOrder are the newcomers of a chain by precedence. The order stays while the chain
 // is loaded: another one would be another load.
-func (r *chainRound) inOrder(chain plan.Chain, newcomers []string) []claim {
-	claims, b := r.admission.precedence(chain, newcomers), r.started[chain.Ifindex]
+func (r *Round) inOrder(chain plan.Chain, newcomers []string) []admission.Claim {
+	claims, b := r.admission.Precedence(chain, newcomers), r.started[chain.Ifindex]
 	switch {
 	case b == nil || !slices.Equal(b.members, chain.Members):
 	case b.order == nil:
 		b.order = uidsOfClaims(claims)
 	default:
-		slices.SortStableFunc(claims, func(x, y claim) int {
+		slices.SortStableFunc(claims, func(x, y admission.Claim) int {
 			return cmp.Compare(slices.Index(b.order, x.UID), slices.Index(b.order, y.UID))
 		})
 	}
@@ -129,7 +130,7 @@ func (r *chainRound) inOrder(chain plan.Chain, newcomers []string) []claim {
 
 // abandonChain ends what was begun for an interface: it cannot be made, and something else
 // is to be tried at once.
-func (r *chainRound) abandonChain(chain plan.Chain) {
+func (r *Round) abandonChain(chain plan.Chain) {
 	if b := r.started[chain.Ifindex]; b != nil && slices.Equal(b.members, chain.Members) {
 		b.members, b.order = nil, nil
 		delete(r.visited, chain.Ifindex)
@@ -139,7 +140,7 @@ func (r *chainRound) abandonChain(chain plan.Chain) {
 
 // useLoaded takes a chain that was loaded. Where something else is wanted by now, it runs
 // until that is loaded, and who changed meanwhile waits for that.
-func (r *chainRound) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) unfitChain {
+func (r *Round) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) unfitChain {
 	index := chain.Ifindex
 	r.versions[index], r.versionKeys[index] = v, key
 	want, others := r.wanted[index]
@@ -151,7 +152,7 @@ func (r *chainRound) useLoaded(chain plan.Chain, key string, v *kernel.ChainVers
 	if !others || slices.Equal(want, chain.Members) {
 		return nil
 	}
-	return func() { r.decisions.runInterim(chain, want) }
+	return func() { r.decisions.RunInterim(chain, want) }
 }
 
 // endRetry is how long at most what ends a member waits for another attempt to load its
@@ -159,9 +160,9 @@ func (r *chainRound) useLoaded(chain plan.Chain, key string, v *kernel.ChainVers
 const endRetry = 2 * time.Second
 
 // patience is how long at most a chain is not loaded again that could not be loaded.
-func (r *chainRound) patience(want, running []plan.Member) time.Duration {
+func (r *Round) patience(want, running []plan.Member) time.Duration {
 	for _, m := range running {
-		if plan.IsNew(m, want) && (r.decisions.isGone(m.UID) || r.decisions.withdrew(m.UID, m.Revision)) {
+		if plan.IsNew(m, want) && (r.decisions.IsGone(m.UID) || r.decisions.Withdrew(m.UID, m.Revision)) {
 			return endRetry
 		}
 	}

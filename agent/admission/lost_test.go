@@ -1,4 +1,4 @@
-package agent
+package admission
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/plan"
@@ -27,10 +28,9 @@ func TestAPlaceIsLostToOthersAlone(t *testing.T) {
 		"something else":                            {errors.New("load chain: no"), false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			look := (&live.Set{}).Look()
-			adm := &admissionRound{admission: &admission{history: &history.History{}}, decisions: newDecisions(decisions{look: look}), look: look, lost: map[history.At]bool{}}
+			adm := New(Options{History: &history.History{}}).Begin(decide.New(decide.Options{Look: (&live.Set{}).Look()}), nil)
 			place := plan.Place{Hook: plan.XDP, Ifindex: 2, Interface: "eth0"}
-			adm.rejectAt(place, claim{Claim: plan.Claim{UID: "u", Seniority: plan.Remembered}}, c.err)
+			adm.RejectAt(place, Claim{Claim: plan.Claim{UID: "u", Seniority: plan.Remembered}}, c.err)
 			if adm.lost[history.At{UID: "u", Hook: plan.XDP, Interface: "eth0"}] != c.lost {
 				t.Errorf("lost is %v", adm.lost)
 			}

@@ -1,4 +1,4 @@
-package agent
+package prepare
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/build"
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/report"
@@ -17,22 +18,22 @@ import (
 
 // load brings the intent's revision into the kernel, with the maps of the one
 // that runs, and pins it. It fails with loads.ErrLoading until the verifier is done, and with
-// a *noMemoryError where the node has no memory for its maps.
-func (v *versions) load(app *Application, o intent.Opened, out *report.Outcome) error {
+// a *decide.NoMemoryError where the node has no memory for its maps.
+func (v *Versions) load(app *decide.Application, o intent.Opened, out *report.Outcome) error {
 	uid, revision := o.Payload().UID, o.Revision()
-	broken := v.look.Set.Revisions[uid][revision]
+	broken := v.Look.Set.Revisions[uid][revision]
 	old := broken
 	if old == nil {
-		old = v.look.BaseRevision(uid)
+		old = v.Look.BaseRevision(uid)
 	}
 	key := fmt.Sprintf("revision %s after %q", build.Key(uid, revision), old.Key())
-	got, err := loads.Get[*build.LoadedRevision](v.loads, key, func() (loads.Request, error) { return v.askWithin(app, key, o, old) })
-	if isPending(err) {
-		return v.memory.explain(key, out, err)
+	got, err := loads.Get[*build.LoadedRevision](v.LoadRound, key, func() (loads.Request, error) { return v.askWithin(app, key, o, old) })
+	if decide.IsPending(err) {
+		return v.Memory.Explain(key, out, err)
 	}
-	v.loads.Take(key)
+	v.LoadRound.Take(key)
 	if unfit := new(build.UnfitError); errors.As(err, &unfit) {
-		app.lacks = with(app.lacks, revision, unfit.Lacks)
+		app.NoteLack(revision, unfit.Lacks)
 	}
 	if err != nil {
 		return err
@@ -41,34 +42,34 @@ func (v *versions) load(app *Application, o intent.Opened, out *report.Outcome) 
 }
 
 // install pins a loaded revision and holds it.
-func (v *versions) install(app *Application, r *build.LoadedRevision, broken *kernel.Revision) error {
-	if err := v.pins.PinRevision(r.Revision); err != nil {
+func (v *Versions) install(app *decide.Application, r *build.LoadedRevision, broken *kernel.Revision) error {
+	if err := v.Pin(r.Revision); err != nil {
 		return errors.Join(err, r.Close())
 	}
 	if broken != nil {
-		v.look.Set.Release("broken revision", broken)
+		v.Look.Set.Release("broken revision", broken)
 	}
-	v.look.Set.PutRevision(r.Revision)
-	if !slices.Contains(v.look.State.Revisions[r.UID], r.Name) {
-		v.look.State.Revisions[r.UID] = append(v.look.State.Revisions[r.UID], r.Name)
+	v.Look.Set.PutRevision(r.Revision)
+	if !slices.Contains(v.Look.State.Revisions[r.UID], r.Name) {
+		v.Look.State.Revisions[r.UID] = append(v.Look.State.Revisions[r.UID], r.Name)
 	}
 	if r.Profile != nil {
-		v.measured.byRevision[[2]string{r.UID, r.Name}] = *r.Profile
+		v.Measured.Put(r.UID, r.Name, *r.Profile)
 	}
-	app.maps = r.Reports
-	v.log.Info("loaded", "application", app.Newest.Payload().Application.String(), "revision", r.Name)
+	app.Maps = r.Reports
+	v.Log.Info("loaded", "application", app.Newest.Payload().Application.String(), "revision", r.Name)
 	return nil
 }
 
 // askRevision asks for the load of an intent's revision. It replaces what runs where
 // that may run no more.
-func (v *versions) askRevision(app *Application, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
+func (v *Versions) askRevision(app *decide.Application, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
-	if err := v.objects.Available(payload); err != nil {
+	if err := v.ObjectRound.Available(payload); err != nil {
 		return loads.Request{}, err
 	}
-	why, runs := loads.ForNew, v.look.RevisionName(payload.UID)
-	if runs != "" && runs != o.Revision() && v.node.Withdrew(app.Known, runs) {
+	why, runs := loads.ForNew, v.Look.RevisionName(payload.UID)
+	if runs != "" && runs != o.Revision() && v.Node.Withdrew(app.Known, runs) {
 		why = loads.ForReplacing
 	}
 	return loads.Request{
@@ -78,7 +79,7 @@ func (v *versions) askRevision(app *Application, o intent.Opened, old *kernel.Re
 			if err != nil {
 				return nil, err
 			}
-			files, profile := v.objects.Cache, v.profile
+			files, profile := v.ObjectRound.Cache, v.Profile
 			return func(types *btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
 				return build.Revision(o, files, profile, from, types)
@@ -89,30 +90,30 @@ func (v *versions) askRevision(app *Application, o intent.Opened, old *kernel.Re
 
 // askWithin asks for the load of an intent's revision with its claim to the memory for
 // maps, where that is limited. It fails with loads.ErrLoading until the maps are weighed.
-func (v *versions) askWithin(app *Application, key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
+func (v *Versions) askWithin(app *decide.Application, key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
 	r, err := v.askRevision(app, o, old)
-	if err != nil || v.memory.limit == 0 {
+	if err != nil || v.Memory.Limit == 0 {
 		return r, err
 	}
 	key = "memory of " + key
-	got, err := loads.Get[build.Memory](v.loads, key, func() (loads.Request, error) { return v.askWeight(r, o, old), nil })
-	if isPending(err) {
+	got, err := loads.Get[build.Memory](v.LoadRound, key, func() (loads.Request, error) { return v.askWeight(r, o, old), nil })
+	if decide.IsPending(err) {
 		return loads.Request{}, err
 	}
 	if err != nil {
-		v.loads.Take(key)
+		v.LoadRound.Take(key)
 		return loads.Request{}, err
 	}
 	// The weight stays among the results for as long as the load is asked for.
-	r.Claim = v.memory.claim(o, got.Bytes)
+	r.Claim = v.Memory.Claim(o, got.Bytes)
 	return r, nil
 }
 
 // askWeight asks for the maps to be weighed that a load makes. It waits in turn with
 // loads, so that no more objects are open at once, but does not use up the turn of its
 // namespace.
-func (v *versions) askWeight(load loads.Request, o intent.Opened, old *kernel.Revision) loads.Request {
-	files := v.objects.Cache
+func (v *Versions) askWeight(load loads.Request, o intent.Opened, old *kernel.Revision) loads.Request {
+	files := v.ObjectRound.Cache
 	return loads.Request{
 		Line: "memory of " + load.Line, Tenants: []string{"memory of " + o.Payload().Application.Namespace}, Urgency: load.Urgency,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {

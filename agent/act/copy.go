@@ -1,4 +1,4 @@
-package agent
+package act
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/build"
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
@@ -15,30 +16,30 @@ import (
 
 // copyOf returns one more program of an instance, pinned. It fails with
 // loads.ErrLoading until the verifier is done.
-func (act *actor) copyOf(r *kernel.Revision, a plan.Action) (*ebpf.Program, error) {
+func (act *Actor) copyOf(r *kernel.Revision, a plan.Action) (*ebpf.Program, error) {
 	instance := a.Attachment.Instance
 	key := fmt.Sprintf("copy %d of %s of %s", len(r.Copies(instance)), instance, r.Key())
-	program, err := loads.Get[*ebpf.Program](act.loads, key, func() (loads.Request, error) { return act.askCopy(r, a) })
-	if isPending(err) {
+	program, err := loads.Get[*ebpf.Program](act.LoadRound, key, func() (loads.Request, error) { return act.askCopy(r, a) })
+	if decide.IsPending(err) {
 		return nil, err
 	}
-	act.loads.Take(key)
+	act.LoadRound.Take(key)
 	if err != nil {
 		return nil, err
 	}
 
-	return program, act.pins.AddCopy(r, instance, program)
+	return program, act.Pins.AddCopy(r, instance, program)
 }
 
-func (act *actor) askCopy(r *kernel.Revision, a plan.Action) (loads.Request, error) {
-	o := act.decisions.intentOf(r.UID, r.Name)
+func (act *Actor) askCopy(r *kernel.Revision, a plan.Action) (loads.Request, error) {
+	o := act.Decisions.IntentOf(r.UID, r.Name)
 	if o == nil {
 		return loads.Request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
 	}
-	if err := act.objects.Available(o.Payload()); err != nil {
+	if err := act.ObjectRound.Available(o.Payload()); err != nil {
 		return loads.Request{}, err
 	}
-	opened, files := *o, act.objects.Cache
+	opened, files := *o, act.ObjectRound.Cache
 	return loads.Request{
 		Line: "application " + r.UID, Tenants: []string{o.Payload().Application.Namespace}, What: loads.RevisionLoad,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {

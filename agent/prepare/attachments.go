@@ -1,4 +1,4 @@
-package agent
+package prepare
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 // resolveAttachments turns an intent into resolved attachments. A target that is
 // not there is told and waited for; what the definition says wrongly rejects
 // the intent.
-func (v *versions) resolveAttachments(o intent.Opened, out *report.Outcome) (plan.Application, error) {
+func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (plan.Application, error) {
 	payload := o.Payload()
 	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision()}
 	var absent []report.Unmade
@@ -43,7 +43,7 @@ func (v *versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 	}
 	for _, u := range absent {
 		out.Links = append(out.Links, u)
-		if u.Status.State == Failed {
+		if u.Status.State == report.Failed {
 			out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: %s", u.Program, payload.Application, u.Status.Error))
 		}
 	}
@@ -52,12 +52,12 @@ func (v *versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 
 // resolve turns one attachment of a definition into those on this node. Where a file
 // system does not answer, the target of the application's link counts.
-func (v *versions) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	all, err := targets.Expand(app.Identity, program, at, v.look.State.Interfaces)
+func (v *Versions) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
+	all, err := targets.Expand(app.Identity, program, at, v.Look.State.Interfaces)
 	if err != nil || all[0].Ifindex != 0 {
 		return all, err
 	}
-	one, err := v.lookups.Resolve(all[0])
+	one, err := v.LookupRound.Resolve(all[0])
 	if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
 		if target, ok := v.madeOn(app.UID, one); ok {
 			one.Target, err = target, nil
@@ -71,8 +71,8 @@ func (v *versions) resolve(app plan.Application, program string, at v1alpha1.Att
 
 // madeOn returns the target of the application's link for an attachment; of several
 // links, that of one that runs.
-func (v *versions) madeOn(uid string, a plan.Attachment) (target plan.Target, ok bool) {
-	for _, l := range v.look.State.Links {
+func (v *Versions) madeOn(uid string, a plan.Attachment) (target plan.Target, ok bool) {
+	for _, l := range v.Look.State.Links {
 		is := l.Attachment
 		is.BinaryID, is.NetnsID = "", 0
 		if l.UID == uid && is.Program == a.Program && is.Hook == a.Hook && is.Target == a.Target && (!ok || !l.Severed) {

@@ -1,4 +1,4 @@
-package agent
+package chainfit
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/plan"
 )
 
@@ -26,9 +27,9 @@ type blockedChain struct {
 // keepOrDetach keeps a chain that cannot be loaded as it is. Where a member is to be
 // unloaded, it does so for endGrace, and then takes out one member after the other, each
 // after an attempt of its own: the last one left needs no load.
-func (r *chainRound) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
+func (r *Round) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
 	if !r.unloads(want.Members, running) {
-		r.decisions.leave(want, running, err)
+		r.decisions.Leave(want, running, err)
 		return
 	}
 	h := r.blocked[want.Ifindex]
@@ -36,20 +37,20 @@ func (r *chainRound) keepOrDetach(want plan.Chain, running []plan.Member, err er
 		h = &blockedChain{since: r.now}
 		r.blocked[want.Ifindex] = h
 	}
-	if late := new(backingOffError); errors.As(err, &late) || r.now.Sub(h.since) < endGrace {
-		r.decisions.leave(want, running, err)
+	if late := new(decide.BackingOffError); errors.As(err, &late) || r.now.Sub(h.since) < endGrace {
+		r.decisions.Leave(want, running, err)
 		return
 	}
 	lost := &build.MemberError{UID: r.culprit(want, err), Err: err}
 	h.out = append(h.out, lost)
-	r.decisions.takeOut(want, lost)
+	r.decisions.TakeOut(want, lost)
 }
 
 // takeOutAgain leaves out what was taken out of a chain in an earlier reconcile, until what
 // is to be unloaded has gone from it.
-func (r *chainRound) takeOutAgain() {
+func (r *Round) takeOutAgain() {
 	wanted := map[int]plan.Chain{}
-	for _, c := range plan.WantedChains(r.decisions.want, r.look.State) {
+	for _, c := range plan.WantedChains(r.decisions.Want, r.look.State) {
 		wanted[c.Ifindex] = c
 	}
 	for index, h := range r.blocked {
@@ -59,24 +60,24 @@ func (r *chainRound) takeOutAgain() {
 			continue
 		}
 		for _, lost := range h.out {
-			r.decisions.takeOut(want, lost)
+			r.decisions.TakeOut(want, lost)
 		}
 	}
 }
 
 // unloads reports whether a chain ends a member that is to be unloaded.
-func (r *chainRound) unloads(members, running []plan.Member) bool {
-	return slices.ContainsFunc(plan.Leavers(members, running), r.decisions.isGone)
+func (r *Round) unloads(members, running []plan.Member) bool {
+	return slices.ContainsFunc(plan.Leavers(members, running), r.decisions.IsGone)
 }
 
 // culprit is the application to take out of a chain that cannot be loaded: the one
 // whose own program is at fault, else the last in precedence.
-func (r *chainRound) culprit(want plan.Chain, err error) string {
+func (r *Round) culprit(want plan.Chain, err error) string {
 	if refusal := new(chain.Rejection); errors.As(err, &refusal) && refusal.Limit == chain.LimitType {
 		if i := slices.Index(build.MemberKeys(want.Members), refusal.Member); i >= 0 {
 			return want.Members[i].UID
 		}
 	}
-	claims := r.admission.precedence(want, plan.UIDsOf(want.Members))
+	claims := r.admission.Precedence(want, plan.UIDsOf(want.Members))
 	return claims[len(claims)-1].UID
 }

@@ -1,4 +1,4 @@
-package agent
+package prepare
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/build"
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/intent"
@@ -16,16 +17,16 @@ import (
 // object needs. That takes the object, which may take memory and time: the revisions
 // are checked beside the loop, one at a time, and it fails with loads.ErrLoading until then.
 // A program that is to be attached and is missing is found at once.
-func (v *versions) isWhole(o intent.Opened, loaded *kernel.Revision) (bool, error) {
+func (v *Versions) isWhole(o intent.Opened, loaded *kernel.Revision) (bool, error) {
 	if build.LacksProgram(loaded, o.Payload()) {
 		return false, nil
 	}
 	key := "check of " + build.Key(loaded.UID, loaded.Key())
-	got, err := loads.Get[build.Wholeness](v.loads, key, func() (loads.Request, error) { return v.askWhole(o, loaded) })
-	if isPending(err) {
+	got, err := loads.Get[build.Wholeness](v.LoadRound, key, func() (loads.Request, error) { return v.askWhole(o, loaded) })
+	if decide.IsPending(err) {
 		return false, err
 	}
-	v.loads.Take(key)
+	v.LoadRound.Take(key)
 	if err != nil {
 		return false, err
 	}
@@ -33,12 +34,12 @@ func (v *versions) isWhole(o intent.Opened, loaded *kernel.Revision) (bool, erro
 }
 
 // askWhole asks for the check of a revision.
-func (v *versions) askWhole(o intent.Opened, loaded *kernel.Revision) (loads.Request, error) {
+func (v *Versions) askWhole(o intent.Opened, loaded *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
-	if err := v.objects.Available(payload); err != nil {
+	if err := v.ObjectRound.Available(payload); err != nil {
 		return loads.Request{}, err
 	}
-	files := v.objects.Cache
+	files := v.ObjectRound.Cache
 	return loads.Request{
 		Line: fmt.Sprintf("check of application %s", payload.UID), Tenants: []string{payload.Application.Namespace},
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {

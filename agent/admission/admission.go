@@ -1,4 +1,7 @@
-package agent
+// Package admission grants the limits of places to applications: of the hooks of interfaces, and
+// of the memory for maps. It counts, remembers what ran, and rejects by the verbs of decide; it
+// loads and attaches nothing. The verifier has its say later.
+package admission
 
 import (
 	"cmp"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
@@ -24,38 +28,52 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// claim is an application's claim to a place, with what it is of.
-type claim struct {
+// Claim is an application's claim to a place, with what it is of.
+type Claim struct {
 	plan.Claim
 	revision string
 	programs []string
 }
 
-// admission grants the limits of places: of the hooks of interfaces, and of the memory for
-// maps. It lasts as long as the agent.
-type admission struct {
-	log *slog.Logger
-	// sharePercent is Options.NamespaceShare.
-	sharePercent int
-	// patience is how long an application waits at a place, in all, for those that have
-	// precedence there.
-	patience time.Duration
-	objects  *objects.Cache
-	// history is what last ran at each place.
-	history  *history.History
-	memory   *mapMemory
-	profiles *profiles
+// Options are those of an Admission. All are required.
+type Options struct {
+	Log *slog.Logger
+	// SharePercent is how much of each limit the applications of one namespace may have
+	// together.
+	SharePercent int
+	// MapMemory is what the maps of all applications may take, in bytes; 0 sets no limit.
+	MapMemory int64
+	// FetchTimeout is how long a fetch of an object takes at most.
+	FetchTimeout time.Duration
+	Objects      *objects.Cache
+	// History is what last ran at each place.
+	History *history.History
+	Live    *live.Set
+}
+
+// Admission is what is known of places and of those that want them. It lasts as long as the
+// agent.
+type Admission struct {
+	Options
+	Memory   *Memory
+	Profiles *Profiles
 	// waiting is since when applications wait at a place for one that has precedence.
 	waiting map[history.At]time.Time
 }
 
-// admissionRound is the admission of one reconcile. It rejects, leaves out and postpones.
-type admissionRound struct {
-	*admission
+// New returns an Admission where nobody waits.
+func New(o Options) *Admission {
+	return &Admission{Options: o, Memory: &Memory{Limit: o.MapMemory, history: o.History, live: o.Live},
+		Profiles: &Profiles{byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}}, waiting: map[history.At]time.Time{}}
+}
+
+// Round is the admission of one reconcile.
+type Round struct {
+	*Admission
 	now       time.Time
-	decisions *decisions
+	decisions *decide.Decisions
 	look      *live.Look
-	loads     *loads.Round
+	loadRound *loads.Round
 	// present is what ran at each place when the reconcile began.
 	present map[history.At]history.Record
 	// pendingClaims are those of applications whose objects are on their way; nil
@@ -65,14 +83,19 @@ type admissionRound struct {
 	lost map[history.At]bool
 }
 
-// admit grants the limits of each place before anything is loaded: first to what
+// Begin begins the admission of one reconcile.
+func (a *Admission) Begin(d *decide.Decisions, loadRound *loads.Round) *Round {
+	return &Round{Admission: a, now: d.Now, decisions: d, look: d.Look, loadRound: loadRound, lost: map[history.At]bool{}}
+}
+
+// Admit grants the limits of each place before anything is loaded: first to what
 // runs there, then to what this node remembers to have run there, then to the
 // oldest application. What does not fit is taken out of the reconcile, with an error.
 // Only what can be counted is looked at here; the verifier has its say later.
-func (adm *admissionRound) admit() {
+func (adm *Round) Admit() {
 	adm.present = history.Present(adm.look.State.Interfaces, adm.look.State.Links, adm.look.State.Chains)
 	adm.leaveOutAsBefore()
-	for range 3*len(adm.decisions.applications) + len(adm.decisions.want.Applications)*(len(adm.look.State.Interfaces)+1) {
+	for range 3*len(adm.decisions.Applications) + len(adm.decisions.Want.Applications)*(len(adm.look.State.Interfaces)+1) {
 		if !adm.rejectUnfit() {
 			return
 		}
@@ -82,11 +105,11 @@ func (adm *admissionRound) admit() {
 // rejectUnfit rejects what does not fit at the first place where anything does
 // not, and reports whether it did. A version that takes the place of what was
 // rejected may change what fits elsewhere.
-func (adm *admissionRound) rejectUnfit() bool {
+func (adm *Round) rejectUnfit() bool {
 	places := adm.claims()
 	for _, place := range slices.SortedFunc(maps.Keys(places), comparePlaces) {
 		claims := places[place]
-		if !slices.ContainsFunc(claims, func(c claim) bool { return c.Seniority != plan.Running }) {
+		if !slices.ContainsFunc(claims, func(c Claim) bool { return c.Seniority != plan.Running }) {
 			continue
 		}
 		for i := range claims {
@@ -99,7 +122,7 @@ func (adm *admissionRound) rejectUnfit() bool {
 		found := false
 		for _, c := range claims {
 			if err := refused[c.UID]; err != nil {
-				adm.rejectAt(place, c, err)
+				adm.RejectAt(place, c, err)
 				found = true
 			}
 		}
@@ -115,9 +138,9 @@ func comparePlaces(a, b plan.Place) int {
 }
 
 // claims are those of the applications that are to run, by place.
-func (adm *admissionRound) claims() map[plan.Place][]claim {
-	all := map[plan.Place][]claim{}
-	for _, app := range adm.decisions.want.Applications {
+func (adm *Round) claims() map[plan.Place][]Claim {
+	all := map[plan.Place][]Claim{}
+	for _, app := range adm.decisions.Want.Applications {
 		programs := map[plan.Place][]string{}
 		for _, a := range app.Attachments {
 			if history.IsLimited(a.Hook) {
@@ -130,7 +153,7 @@ func (adm *admissionRound) claims() map[plan.Place][]claim {
 		}
 	}
 	for at, one := range adm.present {
-		if i := slices.IndexFunc(adm.look.State.Interfaces, func(i plan.Interface) bool { return i.Name == at.Interface }); i >= 0 && slices.Contains(adm.decisions.want.Frozen, at.UID) {
+		if i := slices.IndexFunc(adm.look.State.Interfaces, func(i plan.Interface) bool { return i.Name == at.Interface }); i >= 0 && slices.Contains(adm.decisions.Want.Frozen, at.UID) {
 			place := plan.Place{Hook: at.Hook, Ifindex: adm.look.State.Interfaces[i].Index, Interface: at.Interface}
 			all[place] = append(all[place], adm.frozenClaim(at, one))
 		}
@@ -139,12 +162,12 @@ func (adm *admissionRound) claims() map[plan.Place][]claim {
 }
 
 // claimOf is the claim of one application to one place.
-func (adm *admissionRound) claimOf(app plan.Application, place plan.Place, programs []string) claim {
+func (adm *Round) claimOf(app plan.Application, place plan.Place, programs []string) Claim {
 	slices.Sort(programs)
-	c := claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity}, revision: app.Revision, programs: programs}
+	c := Claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity}, revision: app.Revision, programs: programs}
 	at := history.At{UID: app.UID, Hook: place.Hook, Interface: place.Interface}
 	now, runs := adm.present[at]
-	before, ran := adm.history.Records[at]
+	before, ran := adm.History.Records[at]
 	switch {
 	case runs && now.Covers(app.Revision, programs):
 		c.Seniority = plan.Running
@@ -159,17 +182,17 @@ func (adm *admissionRound) claimOf(app plan.Application, place plan.Place, progr
 }
 
 // frozenClaim is that of what runs and is left as it is.
-func (adm *admissionRound) frozenClaim(at history.At, now history.Record) claim {
-	c := claim{Claim: plan.Claim{UID: at.UID, Seniority: plan.Running}, revision: now.Revision, programs: now.Programs}
-	if app := adm.decisions.application(at.UID); app != nil {
+func (adm *Round) frozenClaim(at history.At, now history.Record) Claim {
+	c := Claim{Claim: plan.Claim{UID: at.UID, Seniority: plan.Running}, revision: now.Revision, programs: now.Programs}
+	if app := adm.decisions.Application(at.UID); app != nil {
 		c.Identity = app.Newest.Payload().Application
 	}
 	return c
 }
 
 // createdAt is when an application was created, as its newest intent says.
-func (adm *admissionRound) createdAt(uid string) int64 {
-	app := adm.decisions.application(uid)
+func (adm *Round) createdAt(uid string) int64 {
+	app := adm.decisions.Application(uid)
 	if app == nil {
 		return 0
 	}
@@ -179,7 +202,7 @@ func (adm *admissionRound) createdAt(uid string) int64 {
 
 // measured are the claims with what they take, and those of applications that ran
 // at the place and will again, which cannot be had at present: their room is kept.
-func (adm *admissionRound) measured(place plan.Place, claims []claim) []plan.Claim {
+func (adm *Round) measured(place plan.Place, claims []Claim) []plan.Claim {
 	var all []plan.Claim
 	here := map[string]bool{}
 	for _, c := range claims {
@@ -192,13 +215,13 @@ func (adm *admissionRound) measured(place plan.Place, claims []claim) []plan.Cla
 
 // keptClaims are the claims of applications that ran at a place and will again, but for
 // those that are here.
-func (adm *admissionRound) keptClaims(place plan.Place, here map[string]bool) []plan.Claim {
+func (adm *Round) keptClaims(place plan.Place, here map[string]bool) []plan.Claim {
 	var all []plan.Claim
-	for at, one := range adm.history.Records {
+	for at, one := range adm.History.Records {
 		if at.Hook != place.Hook || at.Interface != place.Interface || here[at.UID] || adm.forgets(at, true) {
 			continue
 		}
-		if app := adm.decisions.application(at.UID); app != nil && adm.decisions.node.MayRun(app.Known, one.Revision) {
+		if app := adm.decisions.Application(at.UID); app != nil && adm.decisions.Node.MayRun(app.Known, one.Revision) {
 			all = append(all, plan.Claim{UID: at.UID, Identity: app.Newest.Payload().Application, Seniority: plan.Remembered,
 				Created: adm.createdAt(at.UID), Need: one.Need})
 		}
@@ -208,7 +231,7 @@ func (adm *admissionRound) keptClaims(place plan.Place, here map[string]bool) []
 
 // needOf is what programs of a revision take of a place. What is not measured counts
 // as its programs alone: the kernel tells what is wrong with it.
-func (adm *admissionRound) needOf(uid, hookName, revision string, programs []string) plan.Need {
+func (adm *Round) needOf(uid, hookName, revision string, programs []string) plan.Need {
 	need := plan.Need{Programs: len(programs)}
 	switch hookName {
 	case plan.MapMemory().Hook:
@@ -227,8 +250,8 @@ func (adm *admissionRound) needOf(uid, hookName, revision string, programs []str
 }
 
 // knownNeed finds what the same programs took where they ran.
-func (adm *admissionRound) knownNeed(uid, revision string, programs []string) (plan.Need, bool) {
-	for at, one := range adm.history.Records {
+func (adm *Round) knownNeed(uid, revision string, programs []string) (plan.Need, bool) {
+	for at, one := range adm.History.Records {
 		if at.UID == uid && at.Hook == plan.XDP && one.Equals(revision, programs) {
 			return one.Need, true
 		}
@@ -237,9 +260,9 @@ func (adm *admissionRound) knownNeed(uid, revision string, programs []string) (p
 }
 
 // limits are those of a place.
-func (adm *admissionRound) limits(place plan.Place) plan.Limits {
+func (adm *Round) limits(place plan.Place) plan.Limits {
 	if place.Hook == plan.XDP {
-		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: adm.sharePercent}
+		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: adm.SharePercent}
 	}
 	ours := map[link.ID]bool{}
 	for _, links := range adm.look.Set.Links {
@@ -252,25 +275,25 @@ func (adm *admissionRound) limits(place plan.Place) plan.Limits {
 	others, err := attach.OthersOnTCX(place.Hook, place.Ifindex, ours)
 	if err != nil {
 		// The kernel counts for itself when a program is attached.
-		adm.log.Debug("count programs", "place", place.String(), "error", err)
+		adm.Log.Debug("count programs", "place", place.String(), "error", err)
 	}
-	return plan.Limits{Programs: max(1, attach.MaxTCX-others), SharePercent: adm.sharePercent}
+	return plan.Limits{Programs: max(1, attach.MaxTCX-others), SharePercent: adm.SharePercent}
 }
 
-// rejectAt takes a version out of the reconcile that does not fit at a place. One that
+// RejectAt takes a version out of the reconcile that does not fit at a place. One that
 // runs or ran at other places is left out of this one alone: who fills one
 // interface takes nobody away from another.
-func (adm *admissionRound) rejectAt(place plan.Place, c claim, err error) {
+func (adm *Round) RejectAt(place plan.Place, c Claim, err error) {
 	at := history.At{UID: c.UID, Hook: place.Hook, Interface: place.Interface}
 	if c.Seniority == plan.Remembered && crowded(err) {
 		// Others run in its place now.
 		adm.lost[at] = true
 	}
 	if _, runs := adm.present[at]; !runs && adm.runsElsewhere(at, c.revision) {
-		adm.decisions.leaveOut(place, c.UID, err)
+		adm.decisions.LeaveOut(place, c.UID, err)
 		return
 	}
-	adm.decisions.reject(c.UID, err)
+	adm.decisions.Reject(c.UID, err)
 }
 
 // crowded reports whether an application is rejected for what others hold. Any other
@@ -285,12 +308,12 @@ func crowded(err error) bool {
 
 // runsElsewhere reports whether the version that an application is to have runs, or
 // ran last, at another of the places that it is to have.
-func (adm *admissionRound) runsElsewhere(here history.At, revision string) bool {
-	i := adm.decisions.wanted(here.UID)
-	return i >= 0 && slices.ContainsFunc(adm.decisions.want.Applications[i].Attachments, func(a plan.Attachment) bool {
+func (adm *Round) runsElsewhere(here history.At, revision string) bool {
+	i := adm.decisions.IndexOf(here.UID)
+	return i >= 0 && slices.ContainsFunc(adm.decisions.Want.Applications[i].Attachments, func(a plan.Attachment) bool {
 		at := history.At{UID: here.UID, Hook: a.Hook, Interface: a.Interface}
 		if history.IsLimited(a.Hook) {
-			return at != here && (adm.present[at].Covers(revision, []string{a.Program}) || adm.history.Records[at].Covers(revision, []string{a.Program}))
+			return at != here && (adm.present[at].Covers(revision, []string{a.Program}) || adm.History.Records[at].Covers(revision, []string{a.Program}))
 		}
 		return slices.ContainsFunc(adm.look.State.Links, func(l plan.Link) bool {
 			return l.UID == here.UID && l.Revision == revision && l.Attachment.Key() == a.Key()
@@ -302,7 +325,7 @@ func (adm *admissionRound) runsElsewhere(here history.At, revision string) bool 
 // and is fetched or loaded: what they take is not known yet. Nobody waits for an
 // application that failed, and nobody for longer than orderWait: who changes again
 // and again would keep a place for ever.
-func (adm *admissionRound) postponeYounger(place plan.Place, claims []claim) bool {
+func (adm *Round) postponeYounger(place plan.Place, claims []Claim) bool {
 	oldest, waits := plan.Claim{}, false
 	for _, c := range adm.newcomersOnTheirWay()[place] {
 		if !waits || c.Precedes(oldest) < 0 {
@@ -315,7 +338,7 @@ func (adm *admissionRound) postponeYounger(place plan.Place, claims []claim) boo
 	found := false
 	for _, c := range claims {
 		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !adm.waitedEnough(history.At{UID: c.UID, Hook: place.Hook, Interface: place.Interface}) {
-			adm.decisions.postpone(c.UID, waitsFor(place))
+			adm.decisions.Postpone(c.UID, waitsFor(place))
 			found = true
 		}
 	}
@@ -333,20 +356,20 @@ const orderWaits = 2
 
 // waitedEnough reports whether an application waited at a place for as long as it
 // has to, and else counts from now, unless it waits already.
-func (adm *admissionRound) waitedEnough(at history.At) bool {
+func (adm *Round) waitedEnough(at history.At) bool {
 	since, waits := adm.waiting[at]
 	if !waits {
 		adm.waiting[at] = adm.now
 		return false
 	}
-	return adm.now.Sub(since) >= adm.patience
+	return adm.now.Sub(since) >= orderWaits*adm.FetchTimeout
 }
 
 // forgetWaits forgets since when those wait that run by now, or are not to run any
 // more. Who only was let in for a while has waited all the same.
-func (adm *admissionRound) forgetWaits(now map[history.At]history.Record) {
+func (adm *Round) forgetWaits(now map[history.At]history.Record) {
 	for at := range adm.waiting {
-		if _, runs := now[at]; runs || adm.decisions.application(at.UID) == nil || adm.decisions.isGone(at.UID) {
+		if _, runs := now[at]; runs || adm.decisions.Application(at.UID) == nil || adm.decisions.IsGone(at.UID) {
 			delete(adm.waiting, at)
 		}
 	}
@@ -355,13 +378,13 @@ func (adm *admissionRound) forgetWaits(now map[history.At]history.Record) {
 // newcomersOnTheirWay are the claims of applications that do not run at a place, and
 // whose newest version is being fetched or loaded for the first time: what failed
 // before may fail for ever.
-func (adm *admissionRound) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
+func (adm *Round) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
 	if adm.pendingClaims != nil {
 		return adm.pendingClaims
 	}
 	adm.pendingClaims = map[plan.Place][]plan.Claim{}
-	for _, app := range adm.decisions.applications {
-		if adm.decisions.isOnItsWay(app.Newest.Payload().UID) {
+	for _, app := range adm.decisions.Applications {
+		if adm.decisions.IsOnItsWay(app.Newest.Payload().UID) {
 			adm.addPending(app)
 		}
 	}
@@ -369,7 +392,7 @@ func (adm *admissionRound) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
 }
 
 // addPending adds the claims of an application that is on its way.
-func (adm *admissionRound) addPending(app *Application) {
+func (adm *Round) addPending(app *decide.Application) {
 	payload := app.Newest.Payload()
 	programs := map[plan.Place][]string{}
 	for _, program := range payload.Programs {
@@ -398,11 +421,11 @@ func (adm *admissionRound) addPending(app *Application) {
 	}
 }
 
-// precedence orders the newcomers of a chain: who is rejected last comes first.
-func (adm *admissionRound) precedence(want plan.Chain, newcomers []string) []claim {
+// Precedence orders the newcomers of a chain: who is rejected last comes first.
+func (adm *Round) Precedence(want plan.Chain, newcomers []string) []Claim {
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
-	var all []claim
-	for _, app := range adm.decisions.want.Applications {
+	var all []Claim
+	for _, app := range adm.decisions.Want.Applications {
 		if !slices.Contains(newcomers, app.UID) {
 			continue
 		}
@@ -417,39 +440,39 @@ func (adm *admissionRound) precedence(want plan.Chain, newcomers []string) []cla
 		all = append(all, c)
 	}
 	for _, uid := range newcomers {
-		if !slices.ContainsFunc(all, func(c claim) bool { return c.UID == uid }) {
+		if !slices.ContainsFunc(all, func(c Claim) bool { return c.UID == uid }) {
 			// It is left as it was, and its link is made anew.
 			all = append(all, adm.frozenClaim(history.At{UID: uid}, history.Record{}))
 		}
 	}
-	slices.SortFunc(all, func(x, y claim) int { return x.Precedes(y.Claim) })
+	slices.SortFunc(all, func(x, y Claim) int { return x.Precedes(y.Claim) })
 	return all
 }
 
 // leaveOutAsBefore leaves out what did not fit a short while ago, without another
-// look.
-func (adm *admissionRound) leaveOutAsBefore() {
-	for _, app := range adm.decisions.applications {
-		if len(app.leftOut) == 0 {
+// Look.
+func (adm *Round) leaveOutAsBefore() {
+	for _, app := range adm.decisions.Applications {
+		if len(app.LeftOut) == 0 {
 			continue
 		}
-		if !adm.now.Before(app.retryAt) {
-			app.leftOut = nil
+		if !adm.now.Before(app.RetryAt) {
+			app.LeftOut = nil
 			continue
 		}
-		for _, place := range slices.SortedFunc(maps.Keys(app.leftOut), comparePlaces) {
+		for _, place := range slices.SortedFunc(maps.Keys(app.LeftOut), comparePlaces) {
 			uid := app.Newest.Payload().UID
 			if adm.wantsAt(uid, place) {
-				adm.decisions.leaveOut(place, uid, app.leftOut[place])
+				adm.decisions.LeaveOut(place, uid, app.LeftOut[place])
 			}
 		}
 	}
 }
 
 // wantsAt reports whether an application is to run at a place.
-func (adm *admissionRound) wantsAt(uid string, place plan.Place) bool {
-	i := adm.decisions.wanted(uid)
-	return i >= 0 && slices.ContainsFunc(adm.decisions.want.Applications[i].Attachments, func(at plan.Attachment) bool {
+func (adm *Round) wantsAt(uid string, place plan.Place) bool {
+	i := adm.decisions.IndexOf(uid)
+	return i >= 0 && slices.ContainsFunc(adm.decisions.Want.Applications[i].Attachments, func(at plan.Attachment) bool {
 		return at.Hook == place.Hook && at.Ifindex == place.Ifindex
 	})
 }

@@ -1,4 +1,4 @@
-package agent
+package act
 
 import (
 	"slices"
@@ -10,23 +10,23 @@ import (
 
 // carryVariables takes the values of global variables over to the revisions
 // that are about to run for the first time.
-func (act *actor) carryVariables() {
-	for _, want := range act.decisions.want.Applications {
-		old := act.look.BaseRevision(want.UID)
-		next := act.look.Set.Revisions[want.UID][want.Revision]
-		if old == nil || next == nil || old == next || act.look.Runs(want.UID, want.Revision) {
+func (act *Actor) carryVariables() {
+	for _, want := range act.Decisions.Want.Applications {
+		old := act.Look.BaseRevision(want.UID)
+		next := act.Look.Set.Revisions[want.UID][want.Revision]
+		if old == nil || next == nil || old == next || act.Look.Runs(want.UID, want.Revision) {
 			continue
 		}
 		if err := act.carryVariablesOf(want, old, next); err != nil {
-			act.log.Error("carry variables", "application", want.Identity.String(), "error", err)
+			act.Log.Error("carry variables", "application", want.Identity.String(), "error", err)
 		}
 	}
 }
 
 // carryVariablesOf holds the parsed objects of both revisions, and reads them only where a data
 // section of theirs is not shared.
-func (act *actor) carryVariablesOf(want plan.Application, old, next *kernel.Revision) error {
-	o := act.decisions.intentOf(want.UID, want.Revision)
+func (act *Actor) carryVariablesOf(want plan.Application, old, next *kernel.Revision) error {
+	o := act.Decisions.IntentOf(want.UID, want.Revision)
 	if o == nil {
 		return nil
 	}
@@ -38,17 +38,17 @@ func (act *actor) carryVariablesOf(want plan.Application, old, next *kernel.Revi
 		return err
 	}
 	var was *kernel.Prepared
-	if o := act.decisions.intentOf(want.UID, old.Name); o != nil {
+	if o := act.Decisions.IntentOf(want.UID, old.Name); o != nil {
 		if was, err = act.prepare(*o); err != nil {
-			act.log.Debug("read the object that runs; the kernel is asked", "application", want.Identity.String(), "error", err)
+			act.Log.Debug("read the object that runs; the kernel is asked", "application", want.Identity.String(), "error", err)
 		}
 	}
 	carried, err := kernel.CarryVariables(prepared, was, old, next)
-	if app := act.decisions.application(want.UID); app != nil {
-		app.maps = slices.Clone(app.maps)
-		for i := range app.maps {
-			if names := carried[app.maps[i].Map]; len(names) > 0 {
-				app.maps[i].Carried = names
+	if app := act.Decisions.Application(want.UID); app != nil {
+		app.Maps = slices.Clone(app.Maps)
+		for i := range app.Maps {
+			if names := carried[app.Maps[i].Map]; len(names) > 0 {
+				app.Maps[i].Carried = names
 			}
 		}
 	}
@@ -57,8 +57,8 @@ func (act *actor) carryVariablesOf(want plan.Application, old, next *kernel.Revi
 
 // prepare reads and parses the intent's object. What it returns may be as large as
 // the sections that the object declares: it is not kept.
-func (act *actor) prepare(o intent.Opened) (*kernel.Prepared, error) {
-	object, err := act.objects.Read(o.Payload())
+func (act *Actor) prepare(o intent.Opened) (*kernel.Prepared, error) {
+	object, err := act.ObjectRound.Read(o.Payload())
 	if err != nil {
 		return nil, err
 	}

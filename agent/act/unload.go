@@ -1,4 +1,4 @@
-package agent
+package act
 
 import (
 	"fmt"
@@ -15,32 +15,32 @@ const remnantGrace = 10 * time.Second
 
 // detach takes a link away. It is forgotten when the kernel agreed, and reported
 // until the kernel runs it no more.
-func (act *actor) detach(a plan.Action) error {
-	l := act.look.Set.Links[a.UID][a.Attachment.Key()]
+func (act *Actor) detach(a plan.Action) error {
+	l := act.Look.Set.Links[a.UID][a.Attachment.Key()]
 	if l == nil {
 		return nil
 	}
-	return act.look.Set.Detach(l, act.look.Facts(l.Path, l.Link), act.now)
+	return act.Look.Set.Detach(l, act.Look.Facts(l.Path, l.Link), act.Now)
 }
 
 // drop removes a revision nothing runs any more.
-func (act *actor) drop(a plan.Action) error {
-	r, err := act.look.Set.DropRevision(a.UID, a.Revision)
+func (act *Actor) drop(a plan.Action) error {
+	r, err := act.Look.Set.DropRevision(a.UID, a.Revision)
 	if r != nil {
-		act.measured.forget(a.UID, a.Revision)
-		act.look.Set.Release("dropped revision", r)
+		act.Measured.Forget(a.UID, a.Revision)
+		act.Look.Set.Release("dropped revision", r)
 	}
 	return err
 }
 
-// finishUnloads looks after what actions of this reconcile or of earlier ones left: the
+// FinishUnloads looks after what actions of this reconcile or of earlier ones left: the
 // pins of former chains, and links that somebody else holds.
-func (act *actor) finishUnloads() {
-	for index, c := range act.look.Set.Chains {
+func (act *Actor) FinishUnloads() {
+	for index, c := range act.Look.Set.Chains {
 		if len(c.Former) == 0 || c.Version == nil {
 			continue
 		}
-		a := plan.Action{Verb: plan.SetChain, Ifindex: index, Interface: act.look.InterfaceName(index), Members: c.Version.Members}
+		a := plan.Action{Verb: plan.SetChain, Ifindex: index, Interface: act.Look.InterfaceName(index), Members: c.Version.Members}
 		owners := plan.UIDsOf(c.Former)
 		if act.backedOff(owners, a) != nil {
 			continue
@@ -51,16 +51,16 @@ func (act *actor) finishUnloads() {
 			act.note(uid, a, err)
 		}
 	}
-	act.attempts.Sweep(act.now)
-	act.look.Set.FollowRemnants(act.reportRemnant)
+	act.Attempts.Sweep(act.Now)
+	act.Look.Set.FollowRemnants(act.reportRemnant)
 }
 
 // reportRemnant reports a link that the kernel runs still. Nothing can be done about a
 // link that somebody else holds but to say so.
-func (act *actor) reportRemnant(uid string, r live.Remnant, err error) {
-	out := act.decisions.outcome(uid)
-	if err == nil && act.now.Sub(r.Since) < remnantGrace {
-		out.Unsettled, act.ending = true, true
+func (act *Actor) reportRemnant(uid string, r live.Remnant, err error) {
+	out := act.Decisions.Outcome(uid)
+	if err == nil && act.Now.Sub(r.Since) < remnantGrace {
+		out.Unsettled, act.Ending = true, true
 		return
 	}
 	at := r.Attachment

@@ -1,14 +1,18 @@
-package agent
+// Package chainfit fits the XDP programs of applications into one chain for each interface. It
+// has chains loaded, finds the member that one cannot be loaded with, and keeps what runs until
+// the next chain is loaded. It sets no chain: package act does.
+package chainfit
 
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
+	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
@@ -17,31 +21,34 @@ import (
 	"github.com/skep-dev/skep/agent/retry"
 )
 
-// chains fits the XDP programs of applications into one chain for each interface. It lasts
-// as long as the agent.
-type chains struct {
-	log *slog.Logger
+// Fitter is what is known of the chains of interfaces. It lasts as long as the agent.
+type Fitter struct {
 	// longest is how long a load that failed is at most not tried again.
 	longest time.Duration
-	// build links and loads a chain.
-	build func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps) (*kernel.ChainVersion, error)
-	// attempts are the loads of chains, and the actions on chains, that failed.
+	// Build links and loads a chain; tests replace it.
+	Build func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps) (*kernel.ChainVersion, error)
+	// attempts are the loads of chains that failed.
 	attempts *retry.Attempts
-	// started and blocked are what is known of chains, by interface index.
+	// started and blocked are by interface index.
 	started map[int]*startedChain
 	blocked map[int]*blockedChain
 }
 
-// chainRound is what one reconcile chooses for the chains of interfaces, by index. It loads
-// them and sets none.
-type chainRound struct {
-	*chains
+// New returns a Fitter that knows nothing yet. attempts are the loads of chains that failed.
+func New(longest time.Duration, attempts *retry.Attempts) *Fitter {
+	return &Fitter{longest: longest, Build: build.Chain, attempts: attempts, started: map[int]*startedChain{}, blocked: map[int]*blockedChain{}}
+}
+
+// Round is what one reconcile chooses for the chains of interfaces, by index.
+type Round struct {
+	*Fitter
 	now       time.Time
-	decisions *decisions
-	admission *admissionRound
-	look      *live.Look
-	objects   *objects.Round
-	loads     *loads.Round
+	decisions *decide.Decisions
+	// admission says which newcomer has precedence.
+	admission   *admission.Round
+	look        *live.Look
+	objectRound *objects.Round
+	loadRound   *loads.Round
 	// versions are the chains that were loaded for it, and versionKeys name their loads;
 	// a chain of one program has none.
 	versions    map[int]*kernel.ChainVersion
@@ -53,21 +60,32 @@ type chainRound struct {
 	wanted          map[int][]plan.Member
 }
 
-// newChainRound begins to choose.
-func newChainRound(r chainRound) *chainRound {
-	r.versions, r.versionKeys = map[int]*kernel.ChainVersion{}, map[int]string{}
-	r.visited, r.behind, r.wanted = map[int]bool{}, map[int]bool{}, map[int][]plan.Member{}
-	return &r
+// Begin begins to choose.
+func (f *Fitter) Begin(d *decide.Decisions, adm *admission.Round, objectRound *objects.Round, loadRound *loads.Round) *Round {
+	return &Round{Fitter: f, now: d.Now, decisions: d, admission: adm, look: d.Look, objectRound: objectRound, loadRound: loadRound,
+		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{},
+		visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}
 }
 
-// fit loads the chain of every interface whose members change, before
+// End ends the use of the chains that were loaded and not taken.
+func (r *Round) End() {
+	for index := range r.versions {
+		r.releaseChosen(index)
+	}
+}
+
+// HasWaiting reports whether applications wait until the chain of others is set on an
+// interface.
+func (r *Round) HasWaiting(ifindex int) bool { return r.behind[ifindex] }
+
+// Fit loads the chain of every interface whose members change, before
 // any link is touched. A newcomer that does not fit is rejected alone: its
 // application goes on as it was, and the others as they are to.
-func (r *chainRound) fit() {
+func (r *Round) Fit() {
 	r.followStartedChains()
 	r.takeOutAgain()
 	// Each turn of this loop rejects, takes out or leaves something more.
-	for range (len(r.decisions.applications) + 2) * (len(plan.WantedChains(r.decisions.want, r.look.State)) + 1) {
+	for range (len(r.decisions.Applications) + 2) * (len(plan.WantedChains(r.decisions.Want, r.look.State)) + 1) {
 		misfit := r.fitChanged()
 		if misfit == nil {
 			return
@@ -79,9 +97,9 @@ func (r *chainRound) fit() {
 // unfitChain makes the reconcile go on without what does not fit into a chain.
 type unfitChain func()
 
-// fitChanged loads what changed, up to the first that does not r.
-func (r *chainRound) fitChanged() unfitChain {
-	for _, want := range plan.WantedChains(r.decisions.want, r.look.State) {
+// fitChanged loads what changed, up to the first that does not fit.
+func (r *Round) fitChanged() unfitChain {
+	for _, want := range plan.WantedChains(r.decisions.Want, r.look.State) {
 		have := r.look.Chain(want.Ifindex)
 		running := r.look.Set.GivenTo(want.Ifindex)
 		// What the link was given needs no load where only the link is healed.
@@ -105,7 +123,7 @@ func (r *chainRound) fitChanged() unfitChain {
 }
 
 // fitOne loads one chain.
-func (r *chainRound) fitOne(want plan.Chain, running []plan.Member) unfitChain {
+func (r *Round) fitOne(want plan.Chain, running []plan.Member) unfitChain {
 	newcomers, suspect := r.inOrder(want, plan.Newcomers(want.Members, running)), ""
 	if n := len(newcomers); n > 0 {
 		suspect = newcomers[n-1].UID
@@ -113,7 +131,7 @@ func (r *chainRound) fitOne(want plan.Chain, running []plan.Member) unfitChain {
 	attempted := r.chainKey(want.Ifindex, want.Members, suspect)
 	if err := r.attempts.Last(attempted, r.now, r.patience(want.Members, running)); err != nil {
 		r.abandonChain(want)
-		return func() { r.keepOrDetach(want, running, &backingOffError{err}) }
+		return func() { r.keepOrDetach(want, running, &decide.BackingOffError{Err: err}) }
 	}
 	key, v, err := r.load(want.Ifindex, want.Members, running, suspect)
 	if err == nil {
@@ -124,14 +142,14 @@ func (r *chainRound) fitOne(want plan.Chain, running []plan.Member) unfitChain {
 		return r.awaitChain(want, running)
 	}
 	if lost := new(build.MemberError); errors.As(err, &lost) {
-		r.loads.Take(key)
+		r.loadRound.Take(key)
 		if !errors.Is(lost, objects.ErrFetching) {
 			r.abandonChain(want)
 		}
 		return r.goOnWithout(want, running, lost)
 	}
 	if len(newcomers) == 0 {
-		r.loads.Take(key)
+		r.loadRound.Take(key)
 		r.abandonChain(want)
 		r.attempts.Failed(attempted, r.now, err)
 		return func() { r.keepOrDetach(want, running, err) }
@@ -143,7 +161,7 @@ func (r *chainRound) fitOne(want plan.Chain, running []plan.Member) unfitChain {
 // the last of the shortest run of newcomers, in their order of precedence, that the
 // kernel rejects. It is searched by halves, so that n newcomers cost log n loads;
 // those after it are tried in the next reconcile, when it is not.
-func (r *chainRound) exclude(want plan.Chain, running []plan.Member, newcomers []claim, all, attempted string, failure error) unfitChain {
+func (r *Round) exclude(want plan.Chain, running []plan.Member, newcomers []admission.Claim, all, attempted string, failure error) unfitChain {
 	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
 	for fits+1 < refused {
 		middle := (fits + refused) / 2
@@ -160,7 +178,7 @@ func (r *chainRound) exclude(want plan.Chain, running []plan.Member, newcomers [
 	}
 	for _, key := range failures {
 		// Its error was used: the next attempt is another load.
-		r.loads.Take(key)
+		r.loadRound.Take(key)
 	}
 	r.abandonChain(want)
 	culprit, later := newcomers[refused-1], newcomers[refused:]
@@ -170,15 +188,15 @@ func (r *chainRound) exclude(want plan.Chain, running []plan.Member, newcomers [
 	}
 	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
 	return func() {
-		r.admission.rejectAt(place, culprit, err)
+		r.admission.RejectAt(place, culprit, err)
 		for _, c := range later {
-			r.decisions.postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
-			r.decisions.again = true
+			r.decisions.Postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
+			r.decisions.Again = true
 		}
 	}
 }
 
-func uidsOfClaims(claims []claim) []string {
+func uidsOfClaims(claims []admission.Claim) []string {
 	var uids []string
 	for _, c := range claims {
 		uids = append(uids, c.UID)

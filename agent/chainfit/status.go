@@ -1,0 +1,94 @@
+package chainfit
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/agent/build"
+	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/kernel"
+)
+
+// Status is the XDP chain of one interface, as skep chain prints it.
+type Status struct {
+	Interface string `json:"interface"`
+	Ifindex   int    `json:"ifindex"`
+	// LinkID and ProgramID are the kernel's.
+	LinkID    uint32 `json:"linkId"`
+	ProgramID uint32 `json:"programId"`
+	// Severed chains run nothing until they are healed.
+	Severed bool `json:"severed,omitempty"`
+	// Members in the order in which they run.
+	Members []MemberStatus `json:"members"`
+	// Usage is what the chain takes of the kernel's limits, Room what is left.
+	Usage chain.Usage `json:"usage"`
+	Room  chain.Room  `json:"room"`
+	// Error says why usage and room are not known.
+	Error string `json:"error,omitempty"`
+}
+
+// MemberStatus is one program of a chain.
+type MemberStatus struct {
+	Application string   `json:"application"`
+	Program     string   `json:"program"`
+	Priority    int32    `json:"priority"`
+	ProceedOn   []string `json:"proceedOn"`
+	// Runs counts since the chain was first made; absent where the program is
+	// alone, since it is then attached as it is and nothing counts.
+	Runs *uint64 `json:"runs,omitempty"`
+}
+
+// Status tells what a chain runs and what it takes.
+func (r *Round) Status(c *kernel.Chain) (Status, error) {
+	facts, err := kernel.Inspect(c.Link)
+	if err != nil {
+		return Status{}, fmt.Errorf("tell chain of interface %d: %w", c.Ifindex, err)
+	}
+	s := Status{Interface: r.look.InterfaceName(c.Ifindex), Ifindex: c.Ifindex, LinkID: uint32(facts.ID),
+		ProgramID: uint32(facts.Program), Severed: facts.Severed}
+	var runs []uint64
+	if c.Version.Counters != nil {
+		if runs, err = chain.ReadRuns(c.Version.Counters); err != nil {
+			return Status{}, fmt.Errorf("tell chain of %s: %w", s.Interface, err)
+		}
+	}
+	for i, m := range c.Version.Members {
+		one := MemberStatus{Application: m.Identity.String(), Program: m.Program, Priority: m.Priority, ProceedOn: chain.Verdicts(m.ProceedOn)}
+		if i < len(runs) {
+			one.Runs = &runs[i]
+		}
+		s.Members = append(s.Members, one)
+	}
+	r.measure(&s, c)
+	return s, nil
+}
+
+// measure fills in what the chain takes of the kernel's limits. Linking touches
+// no kernel; it is asked here for its figures.
+func (r *Round) measure(s *Status, c *kernel.Chain) {
+	parts, err := r.parts(c.Version.Members, "")
+	if err != nil {
+		s.Error = err.Error()
+		return
+	}
+	linked, err := build.Link(parts, r.objectRound.Cache, chain.Options{Runs: r.runsOf(c.Ifindex)})
+	if err != nil {
+		s.Error = err.Error()
+		return
+	}
+	s.Usage = linked.Usage
+	s.Usage.Verified = verifiedInstructions(c.Version.Program)
+	s.Room = s.Usage.Left()
+}
+
+// verifiedInstructions is how much of the verifier's budget a program took, or
+// 0 where the kernel does not tell.
+func verifiedInstructions(p *ebpf.Program) int {
+	info, err := p.Info()
+	if err != nil {
+		return 0
+	}
+	n, _ := info.VerifiedInstructions()
+	return int(n)
+}
