@@ -60,7 +60,7 @@ func lastRun(t *testing.T, a *agent.Agent) uint32 {
 
 // fires has an agent attach one version of the hook's program and then the next, and
 // causes an event until each of them ran.
-func fires(t *testing.T, at v1alpha1.Attachment, cause func()) {
+func fires(t *testing.T, at v1alpha1.Attachment, cause func()) *agent.Agent {
 	t.Helper()
 	needKernel(t)
 	needHook(t, at.Hook)
@@ -75,6 +75,7 @@ func fires(t *testing.T, at v1alpha1.Attachment, cause func()) {
 			return lastRun(t, a) == version
 		})
 	}
+	return a
 }
 
 // testRun runs a program that returns 0 once for a packet, by BPF_PROG_TEST_RUN.

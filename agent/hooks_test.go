@@ -67,6 +67,8 @@ func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
 			t.Fatal(err)
 		}
 		at.Binary = &v1alpha1.UserBinary{Path: path, Symbol: symbol, Offset: offset}
+	case hook.PerfEvent:
+		at.PerfEvent = &v1alpha1.PerfEvent{Event: "context-switches", Period: 1, PID: singleThread(t)}
 	case hook.NetworkNamespace:
 		if h.Name != "sk_lookup" {
 			// One of its own: the initial one has this machine's traffic.

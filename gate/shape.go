@@ -208,6 +208,7 @@ var fields = []field{
 	{"binary.offset", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Offset != 0 }, attachesIn(hook.InSymbol), never, nil},
 	{"binary.symbols", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbols != nil }, attachesIn(hook.InSymbols), attachesIn(hook.InSymbols), legalSymbols},
 	{"networkNamespace", func(a v1alpha1.Attachment) bool { return a.NetworkNamespace != "" }, hasShape(hook.NetworkNamespace), never, legalNamespace},
+	{"perfEvent", func(a v1alpha1.Attachment) bool { return a.PerfEvent != nil }, hasShape(hook.PerfEvent), hasShape(hook.PerfEvent), legalPerfEvent},
 }
 
 // checkFields denies fields the hook does not take and values that are not
@@ -327,6 +328,32 @@ func legalSymbols(a v1alpha1.Attachment) (string, string) {
 func legalNamespace(a v1alpha1.Attachment) (string, string) {
 	if n := a.NetworkNamespace; !path.IsAbs(n) || path.Clean(n) != n {
 		return fmt.Sprintf("network namespace %q is not a clean absolute path", n), "write a path such as /run/netns/blue"
+	}
+	return "", ""
+}
+
+func legalPerfEvent(a v1alpha1.Attachment) (string, string) {
+	e := a.PerfEvent
+	event, known := hook.LookupEvent(e.Event)
+	// A clock's period is in nanoseconds.
+	const shortest = 1_000_000_000 / v1alpha1.MaxFrequency
+	switch {
+	case !known:
+		var names []string
+		for _, e := range hook.Events() {
+			names = append(names, e.Name)
+		}
+		return fmt.Sprintf("perf event %q is not known", e.Event), "use one of: " + strings.Join(names, ", ")
+	case (e.Period == 0) == (e.Frequency == 0):
+		return "not exactly one of period and frequency is given", "set period or frequency"
+	case e.Period < 0 || e.Period > v1alpha1.MaxPeriod:
+		return fmt.Sprintf("period %d is out of range", e.Period), fmt.Sprintf("use 1 to %d", v1alpha1.MaxPeriod)
+	case event.IsClock() && e.Period != 0 && e.Period < shortest:
+		return fmt.Sprintf("a period of %d ns samples %s more than %d times a second", e.Period, e.Event, v1alpha1.MaxFrequency), fmt.Sprintf("use %d or more", shortest)
+	case e.Frequency < 0 || e.Frequency > v1alpha1.MaxFrequency:
+		return fmt.Sprintf("frequency %d is out of range", e.Frequency), fmt.Sprintf("use 1 to %d a second", v1alpha1.MaxFrequency)
+	case e.PID < 0:
+		return fmt.Sprintf("pid %d is negative", e.PID), "use a process id, or 0 for every CPU"
 	}
 	return "", ""
 }

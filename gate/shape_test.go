@@ -34,6 +34,9 @@ var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
 		}
 	},
 	"networkNamespace": func(a *v1alpha1.Attachment, _ hook.Hook) { a.NetworkNamespace = "/run/netns/blue" },
+	"perfEvent": func(a *v1alpha1.Attachment, _ hook.Hook) {
+		a.PerfEvent = &v1alpha1.PerfEvent{Event: "cpu-clock", Frequency: 99}
+	},
 }
 
 // takes says which fields a hook takes, written out apart from the gate's own
@@ -41,7 +44,7 @@ var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
 func takes(h hook.Hook) []string {
 	fields := map[hook.Shape][]string{
 		hook.NetworkDevice: {"interfaces"}, hook.KernelFunction: {"function"}, hook.Tracepoint: {"tracepoint"},
-		hook.Cgroup: {"cgroup"}, hook.UserBinary: {"binary"}, hook.NetworkNamespace: {"networkNamespace"},
+		hook.Cgroup: {"cgroup"}, hook.UserBinary: {"binary"}, hook.NetworkNamespace: {"networkNamespace"}, hook.PerfEvent: {"perfEvent"},
 	}[h.Shape]
 	if h.Sharing == hook.Ordered {
 		fields = append(fields, "priority")
@@ -116,6 +119,9 @@ func TestValuesThatAreNoneAreRefused(t *testing.T) {
 	many := func(names, exclude []string, limit int32) v1alpha1.Attachment {
 		return v1alpha1.Attachment{Hook: "uprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbols: &v1alpha1.Symbols{Names: names, Exclude: exclude, Limit: &limit}}}
 	}
+	sampled := func(e v1alpha1.PerfEvent) v1alpha1.Attachment {
+		return v1alpha1.Attachment{Hook: "perf_event", PerfEvent: &e}
+	}
 	for name, a := range map[string]v1alpha1.Attachment{
 		"one place for many":             {Hook: "uprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main"}},
 		"an offset for many":             {Hook: "uretprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Offset: 4096}},
@@ -145,6 +151,15 @@ func TestValuesThatAreNoneAreRefused(t *testing.T) {
 		"no place in the binary":         probe(v1alpha1.UserBinary{Path: "/bin/sh"}),
 		"a negative pid":                 probe(v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main", PID: -1}),
 		"a relative network namespace":   {Hook: "sk_lookup", NetworkNamespace: "blue"},
+		"an event that perf lacks":       sampled(v1alpha1.PerfEvent{Event: "cycles", Frequency: 99}),
+		"neither period nor frequency":   sampled(v1alpha1.PerfEvent{Event: "cpu-clock"}),
+		"both period and frequency":      sampled(v1alpha1.PerfEvent{Event: "cpu-clock", Period: 1_000_000, Frequency: 99}),
+		"a negative period":              sampled(v1alpha1.PerfEvent{Event: "page-faults", Period: -1}),
+		"a period too long":              sampled(v1alpha1.PerfEvent{Event: "page-faults", Period: v1alpha1.MaxPeriod + 1}),
+		"a clock's period too short":     sampled(v1alpha1.PerfEvent{Event: "cpu-clock", Period: 9_999}),
+		"a negative frequency":           sampled(v1alpha1.PerfEvent{Event: "cpu-clock", Frequency: -1}),
+		"a frequency too high":           sampled(v1alpha1.PerfEvent{Event: "cpu-clock", Frequency: v1alpha1.MaxFrequency + 1}),
+		"a negative pid of an event":     sampled(v1alpha1.PerfEvent{Event: "cpu-clock", Frequency: 99, PID: -1}),
 		"a network namespace out of run": {Hook: "sk_lookup", NetworkNamespace: "/run/netns/../../proc/1/ns/net"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -31,7 +31,7 @@ const (
 	UserBinary Shape = "UserBinary"
 	// NetworkNamespace takes networkNamespace.
 	NetworkNamespace Shape = "NetworkNamespace"
-	// PerfEvent takes a perf event.
+	// PerfEvent takes perfEvent.
 	PerfEvent Shape = "PerfEvent"
 	// None takes nothing: the object says all there is to say.
 	None Shape = "None"

@@ -78,12 +78,13 @@ func TestSchemaHasTheHooksOfTheTable(t *testing.T) {
 var shapeField = map[hook.Shape]string{
 	hook.NetworkDevice: "interfaces", hook.KernelFunction: "function", hook.Tracepoint: "tracepoint",
 	hook.Cgroup: "cgroup", hook.UserBinary: "binary", hook.NetworkNamespace: "networkNamespace",
+	hook.PerfEvent: "perfEvent",
 }
 
 func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	values := map[string]string{
 		"interfaces": "{primary: true}", "function": "f", "tracepoint": "a", "cgroup": "/", "binary": "{path: /b, symbol: s}",
-		"networkNamespace": "/run/netns/x", "priority": "1", "proceedOn": "[Pass]",
+		"networkNamespace": "/run/netns/x", "perfEvent": "{event: cpu-clock, frequency: 99}", "priority": "1", "proceedOn": "[Pass]",
 	}
 	type combination struct {
 		hook, field, kind string
@@ -101,7 +102,7 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 			if h.Name == "tracepoint" && field == "tracepoint" {
 				attach += "/b"
 			}
-			if own := shapeField[h.Shape]; own != field && (own == "interfaces" || own == "cgroup") {
+			if own := shapeField[h.Shape]; own != field && (own == "interfaces" || own == "cgroup" || own == "perfEvent") {
 				attach += ", " + own + ": " + values[own]
 			}
 			for _, kind := range []string{v1alpha1.KindBpfApplication, v1alpha1.KindClusterBpfApplication} {

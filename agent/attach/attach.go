@@ -71,6 +71,8 @@ var attachers = map[string]attacher{
 	"uprobe.multi":    uprobeMulti,
 	"uretprobe.multi": uretprobeMulti,
 
+	"perf_event": perfEvent,
+
 	"sk_lookup":      netns,
 	"flow_dissector": netns,
 	"iter":           iter,

@@ -41,6 +41,9 @@ func toAttach(h hook.Hook) []rights.Capability {
 		if h.AttachType == ebpf.AttachNone {
 			return []rights.Capability{rights.SysAdmin}
 		}
+	case hook.PerfEvent:
+		// perf_event_open asks for it where the sysctl perf_event_paranoid is above 0.
+		return []rights.Capability{rights.Perfmon}
 	case hook.Cgroup:
 		// Loading a cgroup_skb program takes none (bpf_prog_attach_check_attach_type
 		// of kernel/bpf/syscall.c).

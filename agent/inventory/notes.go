@@ -24,8 +24,8 @@ func note(links []Link, managed string, pinned map[object][]string) {
 // adds reports whether the text says more than the kernel and does not contradict
 // it. The kernel knows a uprobe's binary by the name it was given when it was
 // opened (the agent opens it first, and gives that descriptor), does not tell a
-// uprobe from one of a return, and leaves a tracepoint's category out; before
-// 6.6 it says nothing of any.
+// uprobe from one of a return, and leaves out a tracepoint's category and how often
+// and where an event is sampled; before 6.6 it says nothing of any.
 func adds(at plan.Attachment, l Link) bool {
 	switch at.Hook {
 	case "uprobe.multi", "uretprobe.multi":
@@ -37,6 +37,8 @@ func adds(at plan.Attachment, l Link) bool {
 	switch at.Hook {
 	case "uprobe", "uretprobe":
 		return l.Place.Hook == "uprobe" || l.Place.Hook == ""
+	case "perf_event":
+		return l.Place.Hook == "perf_event" || l.Place.Hook == ""
 	case "tracepoint":
 		return l.Place.Hook == "tracepoint" || l.Place.Hook == ""
 	}

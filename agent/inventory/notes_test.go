@@ -66,6 +66,31 @@ func TestListTellsOfSkepsLinksWhatTheKernelDoesNot(t *testing.T) {
 	}
 }
 
+func TestAPerfEventIsNamedByTheKernelAndInFullByTheText(t *testing.T) {
+	h := newHost(t)
+	managed := filepath.Join(h.pins, "skep")
+	store, err := kernel.OpenStore(managed)
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.PerfEvent, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	must(t, err)
+	t.Cleanup(func() { must(t, program.Close()) })
+	at := plan.Attachment{Program: "f", Hook: "perf_event", Target: plan.Target{Event: "page-faults", Period: 1_000_000_000}}
+	l, err := attach.To(attach.Request{Attachment: at, Program: program})
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
+	check := func(target string) {
+		t.Helper()
+		if got := placeOf(t, l, inventory.Options{BPFFS: h.pins}); !older(got) && got != (inventory.Place{Hook: "perf_event", Target: target}) {
+			t.Errorf("place is %+v, want perf_event %s", got, target)
+		}
+	}
+	check("page-faults")
+	_, err = store.PinLink("uid", at, l)
+	must(t, err)
+	check("page-faults every 1000000000 (CPU 0)")
+}
+
 // older tells of a link that nobody tells about: kernels before 6.6 do not.
 func older(p inventory.Place) bool { return p == inventory.Place{} }
 

@@ -68,9 +68,20 @@ func perfPlace(e *link.PerfEventInfo) Place {
 	case e.Tracepoint() != nil:
 		return Place{Hook: "tracepoint", Target: e.Tracepoint().Tracepoint}
 	case e.Event() != nil:
-		return Place{Hook: "perf_event", Target: fmt.Sprintf("type %d config %d", e.Event().Type, e.Event().Config)}
+		return Place{Hook: "perf_event", Target: eventName(e.Event())}
 	}
 	return Place{}
+}
+
+// eventName is perf(1)'s name of an event, or the kernel's numbers where that is no
+// single word.
+func eventName(e *link.EventInfo) string {
+	for _, known := range hook.Events() {
+		if known.Type == uint32(e.Type) && known.Config == e.Config {
+			return known.Name
+		}
+	}
+	return fmt.Sprintf("type %d config %d", e.Type, e.Config)
 }
 
 func otherPlace(info *link.Info) Place {

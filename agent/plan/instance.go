@@ -17,7 +17,7 @@ func Instance(program, hookName, tracepoint string) string {
 		return program
 	}
 	switch h.ProgramType {
-	case ebpf.XDP, ebpf.SchedCLS, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.RawTracepointWritable, ebpf.SkLookup, ebpf.SockOps:
+	case ebpf.XDP, ebpf.SchedCLS, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.RawTracepointWritable, ebpf.SkLookup, ebpf.SockOps, ebpf.PerfEvent:
 		return program
 	case ebpf.Kprobe:
 		if h.AttachType == ebpf.AttachNone {

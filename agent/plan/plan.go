@@ -43,6 +43,15 @@ type Target struct {
 	// inode.
 	NetworkNamespace string `json:"networkNamespace,omitempty"`
 	NetnsID          uint64 `json:"netnsId,omitempty"`
+	// Event is what a program samples, once for so many events or so many times a
+	// second: on one CPU or, where PID is not 0, in one Thread of that process,
+	// which Began so many clock ticks after boot.
+	Event     string `json:"event,omitempty"`
+	Period    int64  `json:"period,omitempty"`
+	Frequency int32  `json:"frequency,omitempty"`
+	CPU       int    `json:"cpu,omitempty"`
+	Thread    int32  `json:"thread,omitempty"`
+	Began     uint64 `json:"began,omitempty"`
 }
 
 // String says the target in words of the definition.
@@ -69,10 +78,24 @@ func (t Target) String() string {
 			place += fmt.Sprintf(" (pid %d)", t.PID)
 		}
 		return place
+	case t.Event != "":
+		return t.describeEvent()
 	case t.NetworkNamespace != "":
 		return t.NetworkNamespace
 	}
 	return "-"
+}
+
+// describeEvent says what is sampled, how often and where.
+func (t Target) describeEvent() string {
+	often, where := fmt.Sprintf("every %d", t.Period), fmt.Sprintf("CPU %d", t.CPU)
+	if t.Frequency != 0 {
+		often = fmt.Sprintf("%d Hz", t.Frequency)
+	}
+	if t.PID != 0 {
+		where = fmt.Sprintf("pid %d, thread %d", t.PID, t.Thread)
+	}
+	return fmt.Sprintf("%s %s (%s)", t.Event, often, where)
 }
 
 // Attachment is one program on one hook of one target.

@@ -275,6 +275,8 @@ func TestTargetsAreSaidAsInTheDefinition(t *testing.T) {
 		"/run/netns/blue":             {NetworkNamespace: "/run/netns/blue", NetnsID: 4},
 		"-":                           {NetnsID: 4},
 		"/usr/lib/libc.so.6+0x200000": {Binary: "/usr/lib/libc.so.6", Offset: 1 << 21},
+		"cpu-clock 99 Hz (CPU 0)":     {Event: "cpu-clock", Frequency: 99},
+		"page-faults every 100 (pid 7, thread 8)": {Event: "page-faults", Period: 100, PID: 7, Thread: 8, Began: 9},
 	} {
 		if got := target.String(); got != want {
 			t.Errorf("String = %q, want %q", got, want)

@@ -54,7 +54,7 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 // system does not answer, the target of the application's link counts.
 func (v *Versions) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
 	all, err := targets.Expand(app.Identity, program, at, v.Look.State.Interfaces)
-	if err != nil || all[0].Ifindex != 0 {
+	if err != nil || all[0].Ifindex != 0 || all[0].Event != "" {
 		return all, err
 	}
 	one, err := v.LookupRound.Resolve(all[0])

@@ -8,6 +8,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
+	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -35,6 +36,10 @@ func Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachmen
 	}
 	if h.Shape == hook.NetworkDevice {
 		return OnInterfaces(base, at, interfaces)
+	}
+	if e := at.PerfEvent; h.Shape == hook.PerfEvent && e != nil {
+		base.Event, base.Period, base.Frequency, base.PID = e.Event, e.Period, e.Frequency, e.PID
+		return attach.OnEvent(base)
 	}
 	base.Tracepoint, base.Cgroup, base.NetworkNamespace = at.Tracepoint, at.Cgroup, at.NetworkNamespace
 	if b := at.Binary; b != nil {
@@ -73,6 +78,8 @@ func Describe(at v1alpha1.Attachment) string {
 		return at.Cgroup
 	case at.Binary != nil:
 		return at.Binary.Path
+	case at.PerfEvent != nil:
+		return at.PerfEvent.Event
 	}
 	return at.NetworkNamespace
 }

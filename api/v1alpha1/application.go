@@ -270,6 +270,11 @@ type Attachment struct {
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:Pattern=`^(/|(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+)$`
 	NetworkNamespace string `json:"networkNamespace,omitempty"`
+
+	// PerfEvent is a counter of the processor or the kernel, and how often it is
+	// sampled (shape PerfEvent).
+	// +optional
+	PerfEvent *PerfEvent `json:"perfEvent,omitempty"`
 }
 
 // Interfaces chooses network devices of a node. At least one of Names and
@@ -357,6 +362,43 @@ type Symbols struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Limit *int32 `json:"limit,omitempty"`
+}
+
+// The bounds of a perf event.
+const (
+	// MaxPeriod bounds PerfEvent.Period.
+	MaxPeriod = 1_000_000_000_000
+	// MaxFrequency bounds PerfEvent.Frequency: as many samples a second as Linux
+	// allows unless its administrator allows more.
+	MaxFrequency = 100_000
+)
+
+// PerfEvent is what a program samples: on every CPU, or in the threads of one
+// process. Either Period or Frequency is given.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.period) != has(self.frequency)",message="give either period or frequency"
+type PerfEvent struct {
+	// Event is a name of perf(1), such as cpu-clock, page-faults or cache-misses.
+	Event string `json:"event"`
+
+	// Period runs the program once for so many events; for cpu-clock and
+	// task-clock, once for so many nanoseconds.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000000
+	Period int64 `json:"period,omitempty"`
+
+	// Frequency runs the program about so many times a second.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	Frequency int32 `json:"frequency,omitempty"`
+
+	// PID limits sampling to the threads of one process; 0 means every CPU.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
+	PID int32 `json:"pid,omitempty"`
 }
 
 // BpfApplicationStatus is what Skep knows of an application.

@@ -16,13 +16,14 @@ func TestEveryColumnOfTheSchemaIsTakenFromTheRow(t *testing.T) {
 		{Name: "two", ProgramType: ebpf.TracePoint, Shape: hook.Tracepoint, Sharing: hook.Parallel, MinKernel: "4.7"},
 	}
 	var got bytes.Buffer
-	if err := writeCUE(&got, rows, []hook.Verdict{{Name: "Pass"}}); err != nil {
+	if err := writeCUE(&got, rows, []hook.Verdict{{Name: "Pass"}}, []hook.Event{{Name: "cpu-clock"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"#Hook: \"one\" |\n\t\"two\"\n",
 		"#NamespacedHook: \"one\"\n",
 		"#Verdict: \"Pass\"\n",
+		"#Event: \"cpu-clock\"\n",
 		`"one": {shape: "NetworkDevice", ordered: true, chained: true, category: false, namespaceable: true, minKernel: "5.9"}`,
 		`"two": {shape: "Tracepoint", ordered: false, chained: false, category: true, namespaceable: false, minKernel: "4.7"}`,
 	} {

@@ -23,7 +23,7 @@ type output struct {
 // outputs are the files by what they are called on the command line.
 func outputs() map[string]output {
 	return map[string]output{
-		"cue":  {"../module/hooks_gen.cue", func(w io.Writer) error { return writeCUE(w, hook.All(), hook.XDPVerdicts()) }},
+		"cue":  {"../module/hooks_gen.cue", func(w io.Writer) error { return writeCUE(w, hook.All(), hook.XDPVerdicts(), hook.Events()) }},
 		"page": {"../../docs/hooks.md", func(w io.Writer) error { return writePage(w, hook.All()) }},
 	}
 }

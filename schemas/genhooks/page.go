@@ -43,7 +43,25 @@ No field names a namespace's own pods yet, so a ` + "`BpfApplication`" + ` may u
 | UserBinary | ` + "`binary`" + `: path, pid, and where in it: symbol or offset; for the hooks with ` + "`.multi`" + `, symbols: names or globs, exclusions, a limit |
 | NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own |
 | KernelFunction | ` + "`function`" + ` |
-| PerfEvent, None | none |
+| PerfEvent | ` + "`perfEvent`" + `: event, period or frequency, pid; see [perf events](#perf-events) |
+| None | none |
+`
+
+const perfEvents = `
+## Perf events
+
+A ` + "`perf_event`" + ` program runs each time that a counter overflows: after ` + "`period`" + ` events, or about ` + "`frequency`" + ` times a second.
+
+- Without ` + "`pid`" + `, every online CPU has a link. With it, every thread of the process has one, up to 256. CPUs and threads that come or go are
+  followed at the next sync, within 30 seconds.
+- ` + "`pid`" + ` is a process of the node. An agent in a PID namespace of its own rejects it; set ` + "`agent.hostPID`" + ` of the chart.
+- The period of ` + "`cpu-clock` and `task-clock`" + ` is in nanoseconds, 10000 or more. A clock that samples more often than the node's sysctl
+  ` + "`kernel.perf_event_max_sample_rate`" + ` allows is an error. The kernel throttles the periods of other events.
+- The agent needs CAP_PERFMON, whatever ` + "`kernel.perf_event_paranoid`" + ` says.
+- Virtual machines often have no counters of the processor. Such an event is then an error that says so.
+
+| counted by | events, named as in perf(1) |
+|---|---|
 `
 
 // writePage renders the rows in the table's order: those the agent attaches, then
@@ -53,6 +71,17 @@ func writePage(w io.Writer, rows []hook.Hook) error {
 	b.WriteString(intro)
 	section(&b, "Attached today", "", rows, true)
 	section(&b, "Known, and not supported today", "The rule `shape/hook` denies a definition with one of these hooks, before anything is fetched.\n\n", rows, false)
+	b.WriteString(perfEvents)
+	var kernel, processor []string
+	for _, e := range hook.Events() {
+		name := "`" + e.Name + "`"
+		if e.IsHardware() {
+			processor = append(processor, name)
+		} else {
+			kernel = append(kernel, name)
+		}
+	}
+	fmt.Fprintf(&b, "| the kernel | %s |\n| the processor | %s |\n", strings.Join(kernel, ", "), strings.Join(processor, ", "))
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("write the page of hooks: %w", err)
 	}

@@ -205,6 +205,16 @@ func completeAttachment(schema *apiextensionsv1.JSONSchemaProps, namespaced bool
 		}
 		attach.Properties[name] = *field
 	}
+	event, err := at(attach, "perfEvent", "event")
+	if err != nil {
+		return err
+	}
+	for _, e := range hook.Events() {
+		event.Enum = append(event.Enum, quoted(e.Name))
+	}
+	if err := set(attach, *event, "perfEvent", "event"); err != nil {
+		return err
+	}
 	if namespaced {
 		name, err := at(attach, "hook")
 		if err != nil {
@@ -250,6 +260,7 @@ func takenFields() []taken {
 		{"cgroup", shaped(hook.Cgroup), true},
 		{"binary", shaped(hook.UserBinary), false},
 		{"networkNamespace", shaped(hook.NetworkNamespace), false},
+		{"perfEvent", shaped(hook.PerfEvent), true},
 		{"priority", func(h hook.Hook) bool { return h.Sharing == hook.Ordered }, false},
 		{"proceedOn", func(h hook.Hook) bool { return h.Name == "xdp" }, false},
 	}
