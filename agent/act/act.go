@@ -242,12 +242,10 @@ func (act *Actor) note(uid string, a plan.Action, err error) {
 
 func (act *Actor) do(a plan.Action) error {
 	switch a.Verb {
-	case plan.Attach:
+	case plan.Attach, plan.Overlap:
 		return act.attach(a)
 	case plan.Update:
 		return act.update(a)
-	case plan.Overlap:
-		return act.attach(a)
 	case plan.Move:
 		return act.move(a)
 	case plan.SetChain:
