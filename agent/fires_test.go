@@ -188,6 +188,64 @@ func TestAFlowDissectorDisplacesNone(t *testing.T) {
 	}
 }
 
+// sendLocally sends a UDP packet to this host.
+func sendLocally(family int, to unix.Sockaddr) error {
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return unix.Sendto(fd, []byte("x"), 0, to)
+}
+
+func TestNetfilterFires(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		n      v1alpha1.Netfilter
+		family int
+		to     unix.Sockaddr
+	}{
+		"IPv4 that comes in":             {v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn", Priority: -5}, unix.AF_INET, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}},
+		"IPv4 that goes out":             {v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalOut"}, unix.AF_INET, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}},
+		"IPv4 before routing":            {v1alpha1.Netfilter{Family: "IPv4", Hook: "PreRouting", Priority: 2147483646}, unix.AF_INET, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}},
+		"IPv6 behind routing, and whole": {v1alpha1.Netfilter{Family: "IPv6", Hook: "PostRouting", Defragment: true}, unix.AF_INET6, &unix.SockaddrInet6{Port: 9, Addr: [16]byte{15: 1}}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			path := namespace(t)
+			within(t, path, loopbackUp)
+			a := fires(t, v1alpha1.Attachment{Hook: "netfilter", NetworkNamespace: path, Netfilter: &c.n}, func() {
+				within(t, path, func() error { return sendLocally(c.family, c.to) })
+			})
+			if _, l := one(t, a); !strings.HasPrefix(l.Target, fmt.Sprintf("%s %s priority %d in /", c.n.Family, c.n.Hook, c.n.Priority)) {
+				t.Errorf("link = %+v", l)
+			}
+		})
+	}
+}
+
+func TestAPriorityThatAnotherProgramHasIsSaid(t *testing.T) {
+	needKernel(t)
+	needHook(t, "netfilter")
+	other, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Netfilter, AttachType: ebpf.AttachNetfilter, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	path := namespace(t)
+	var taken link.Link
+	within(t, path, func() (err error) {
+		taken, err = link.AttachNetfilter(link.NetfilterOptions{Program: other, ProtocolFamily: link.NetfilterProtoIPv4, Hook: link.NetfilterInetLocalIn, Priority: 7})
+		return err
+	})
+	defer func() { _ = taken.Close() }()
+	w := newWorld(t)
+	a, _ := w.start()
+	err = w.accept(a, w.version("1", v1alpha1.Attachment{Hook: "netfilter", NetworkNamespace: path, Netfilter: &v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn", Priority: 7}}))
+	if want := "another program or rule has priority 7 at LocalIn of IPv4; choose another priority"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the agent says %v, not %q", err, want)
+	}
+}
+
 func TestAWritableTracepointFires(t *testing.T) {
 	fires(t, v1alpha1.Attachment{Hook: "raw_tp.w", Tracepoint: "bpf_test_finish"}, func() {
 		if err := testRun(t); err != nil {

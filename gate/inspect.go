@@ -149,7 +149,7 @@ func fillAttachment(a v1alpha1.Attachment, fact bytecode.Program) v1alpha1.Attac
 	if fact.Target != "" && fact.Hook == a.Hook {
 		fillTarget(&a, h, fact.Target)
 	}
-	if h.Sharing == hook.Ordered && a.Priority == nil {
+	if h.TakesPriority() && a.Priority == nil {
 		priority := v1alpha1.DefaultPriority
 		a.Priority = &priority
 	}

@@ -3,12 +3,14 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 
+	"github.com/cilium/ebpf"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -194,11 +196,13 @@ func attachesIn(field string) func(hook.Hook) bool {
 
 func never(hook.Hook) bool { return false }
 
+func isNetfilter(h hook.Hook) bool { return h.ProgramType == ebpf.Netfilter }
+
 // fields is the table of the fields that depend on the hook. All rules about
 // which hook takes what are here.
 var fields = []field{
 	{"interfaces", func(a v1alpha1.Attachment) bool { return a.Interfaces != nil }, hasShape(hook.NetworkDevice), hasShape(hook.NetworkDevice), legalInterfaces},
-	{"priority", func(a v1alpha1.Attachment) bool { return a.Priority != nil }, func(h hook.Hook) bool { return h.Sharing == hook.Ordered }, never, legalPriority},
+	{"priority", func(a v1alpha1.Attachment) bool { return a.Priority != nil }, hook.Hook.TakesPriority, never, legalPriority},
 	{"proceedOn", func(a v1alpha1.Attachment) bool { return a.ProceedOn != nil }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalProceedOn},
 	{"function", func(a v1alpha1.Attachment) bool { return a.Function != "" }, hasShape(hook.KernelFunction), hasShape(hook.KernelFunction), nil},
 	{"tracepoint", func(a v1alpha1.Attachment) bool { return a.Tracepoint != "" }, hasShape(hook.Tracepoint), hasShape(hook.Tracepoint), legalTracepoint},
@@ -208,6 +212,7 @@ var fields = []field{
 	{"binary.offset", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Offset != 0 }, attachesIn(hook.InSymbol), never, nil},
 	{"binary.symbols", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbols != nil }, attachesIn(hook.InSymbols), attachesIn(hook.InSymbols), legalSymbols},
 	{"networkNamespace", func(a v1alpha1.Attachment) bool { return a.NetworkNamespace != "" }, hasShape(hook.NetworkNamespace), never, legalNamespace},
+	{"netfilter", func(a v1alpha1.Attachment) bool { return a.Netfilter != nil }, isNetfilter, isNetfilter, legalNetfilter},
 	{"perfEvent", func(a v1alpha1.Attachment) bool { return a.PerfEvent != nil }, hasShape(hook.PerfEvent), hasShape(hook.PerfEvent), legalPerfEvent},
 }
 
@@ -354,6 +359,22 @@ func legalPerfEvent(a v1alpha1.Attachment) (string, string) {
 		return fmt.Sprintf("frequency %d is out of range", e.Frequency), fmt.Sprintf("use 1 to %d a second", v1alpha1.MaxFrequency)
 	case e.PID < 0:
 		return fmt.Sprintf("pid %d is negative", e.PID), "use a process id, or 0 for every CPU"
+	}
+	return "", ""
+}
+
+func legalNetfilter(a v1alpha1.Attachment) (string, string) {
+	n, families := a.Netfilter, hook.NetfilterFamilies()
+	switch _, known := families[n.Family]; {
+	case !known:
+		return fmt.Sprintf("netfilter family %q is not known", n.Family), "use one of: " + strings.Join(sortedKeys(families), ", ")
+	case !slices.Contains(hook.NetfilterHooks(), n.Hook):
+		return fmt.Sprintf("netfilter hook %q is not known", n.Hook), "use one of: " + strings.Join(hook.NetfilterHooks(), ", ")
+	case n.Priority == math.MinInt32 || n.Priority == math.MaxInt32:
+		return fmt.Sprintf("the kernel keeps netfilter priority %d for itself", n.Priority), "use one between"
+	case n.Defragment && n.Priority <= v1alpha1.DefragmentPriority:
+		return fmt.Sprintf("packets are defragmented at priority %d, and the program would run before at %d", v1alpha1.DefragmentPriority, n.Priority),
+			"use a higher priority, or remove defragment"
 	}
 	return "", ""
 }

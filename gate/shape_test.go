@@ -3,6 +3,7 @@ package gate_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -34,6 +35,9 @@ var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
 		}
 	},
 	"networkNamespace": func(a *v1alpha1.Attachment, _ hook.Hook) { a.NetworkNamespace = "/run/netns/blue" },
+	"netfilter": func(a *v1alpha1.Attachment, _ hook.Hook) {
+		a.Netfilter = &v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn"}
+	},
 	"perfEvent": func(a *v1alpha1.Attachment, _ hook.Hook) {
 		a.PerfEvent = &v1alpha1.PerfEvent{Event: "cpu-clock", Frequency: 99}
 	},
@@ -46,8 +50,11 @@ func takes(h hook.Hook) []string {
 		hook.NetworkDevice: {"interfaces"}, hook.KernelFunction: {"function"}, hook.Tracepoint: {"tracepoint"},
 		hook.Cgroup: {"cgroup"}, hook.UserBinary: {"binary"}, hook.NetworkNamespace: {"networkNamespace"}, hook.PerfEvent: {"perfEvent"},
 	}[h.Shape]
-	if h.Sharing == hook.Ordered {
+	if h.Sharing == hook.Ordered && h.Name != "netfilter" {
 		fields = append(fields, "priority")
+	}
+	if h.Name == "netfilter" {
+		fields = append(fields, "netfilter")
 	}
 	if h.Name == "xdp" {
 		fields = append(fields, "proceedOn")
@@ -119,6 +126,9 @@ func TestValuesThatAreNoneAreRefused(t *testing.T) {
 	many := func(names, exclude []string, limit int32) v1alpha1.Attachment {
 		return v1alpha1.Attachment{Hook: "uprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbols: &v1alpha1.Symbols{Names: names, Exclude: exclude, Limit: &limit}}}
 	}
+	filter := func(n v1alpha1.Netfilter) v1alpha1.Attachment {
+		return v1alpha1.Attachment{Hook: "netfilter", Netfilter: &n}
+	}
 	sampled := func(e v1alpha1.PerfEvent) v1alpha1.Attachment {
 		return v1alpha1.Attachment{Hook: "perf_event", PerfEvent: &e}
 	}
@@ -151,6 +161,11 @@ func TestValuesThatAreNoneAreRefused(t *testing.T) {
 		"no place in the binary":         probe(v1alpha1.UserBinary{Path: "/bin/sh"}),
 		"a negative pid":                 probe(v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main", PID: -1}),
 		"a relative network namespace":   {Hook: "sk_lookup", NetworkNamespace: "blue"},
+		"a family without packets":       filter(v1alpha1.Netfilter{Family: "inet", Hook: "LocalIn"}),
+		"a hook of nftables' name":       filter(v1alpha1.Netfilter{Family: "IPv4", Hook: "input"}),
+		"the kernel's first priority":    filter(v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn", Priority: math.MinInt32}),
+		"the kernel's last priority":     filter(v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn", Priority: math.MaxInt32}),
+		"whole packets too early":        filter(v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn", Priority: -400, Defragment: true}),
 		"an event that perf lacks":       sampled(v1alpha1.PerfEvent{Event: "cycles", Frequency: 99}),
 		"neither period nor frequency":   sampled(v1alpha1.PerfEvent{Event: "cpu-clock"}),
 		"both period and frequency":      sampled(v1alpha1.PerfEvent{Event: "cpu-clock", Period: 1_000_000, Frequency: 99}),

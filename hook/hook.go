@@ -29,7 +29,7 @@ const (
 	Cgroup Shape = "Cgroup"
 	// UserBinary takes binary.
 	UserBinary Shape = "UserBinary"
-	// NetworkNamespace takes networkNamespace.
+	// NetworkNamespace takes networkNamespace, and netfilter where the hook is its.
 	NetworkNamespace Shape = "NetworkNamespace"
 	// PerfEvent takes perfEvent.
 	PerfEvent Shape = "PerfEvent"
@@ -121,6 +121,10 @@ func (h Hook) InBinary() string {
 	}
 	return InSymbol
 }
+
+// TakesPriority reports whether attachments have a priority, by which Skep orders the
+// programs of a target. Netfilter orders its programs itself, by priorities of its own.
+func (h Hook) TakesPriority() bool { return h.Sharing == Ordered && h.Shape == NetworkDevice }
 
 // Lookup finds a row by name.
 func Lookup(name string) (Hook, bool) {

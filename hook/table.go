@@ -75,7 +75,7 @@ var table = []Hook{
 	{"sockops", []string{"sockops"}, ebpf.SockOps, ebpf.AttachCGroupSockOps, Cgroup, "5.7", false, Parallel, ByLinkUpdate, Traffic, true},
 	{"sk_lookup", []string{"sk_lookup"}, ebpf.SkLookup, ebpf.AttachSkLookup, NetworkNamespace, "5.9", false, Parallel, ByLinkUpdate, Traffic, true},
 	{"flow_dissector", []string{"flow_dissector"}, ebpf.FlowDissector, ebpf.AttachFlowDissector, NetworkNamespace, "5.8", false, Exclusive, ByLinkUpdate, Traffic, true},
-	{"netfilter", []string{"netfilter"}, ebpf.Netfilter, ebpf.AttachNetfilter, NetworkNamespace, "6.4", false, Ordered, ByOverlap, Traffic, false},
+	{"netfilter", []string{"netfilter"}, ebpf.Netfilter, ebpf.AttachNetfilter, NetworkNamespace, "6.4", false, Ordered, ByOverlap, Traffic, true},
 	{"perf_event", []string{"perf_event"}, ebpf.PerfEvent, ebpf.AttachNone, PerfEvent, "5.15", false, Parallel, ByOverlap, Observe, true},
 	{"socket", []string{"socket"}, ebpf.SocketFilter, ebpf.AttachNone, None, "3.19", false, Exclusive, ByOverlap, Observe, false},
 	{"sk_skb/stream_parser", []string{"sk_skb/stream_parser"}, ebpf.SkSKB, ebpf.AttachSkSKBStreamParser, None, "6.10", false, Exclusive, ByOverlap, Traffic, false},

@@ -84,7 +84,7 @@ var shapeField = map[hook.Shape]string{
 func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	values := map[string]string{
 		"interfaces": "{primary: true}", "function": "f", "tracepoint": "a", "cgroup": "/", "binary": "{path: /b, symbol: s}",
-		"networkNamespace": "/run/netns/x", "perfEvent": "{event: cpu-clock, frequency: 99}", "priority": "1", "proceedOn": "[Pass]",
+		"networkNamespace": "/run/netns/x", "netfilter": "{family: IPv4, hook: LocalIn}", "perfEvent": "{event: cpu-clock, frequency: 99}", "priority": "1", "proceedOn": "[Pass]",
 	}
 	type combination struct {
 		hook, field, kind string
@@ -94,7 +94,7 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	for _, h := range hook.All() {
 		var docs strings.Builder
 		for field, value := range values {
-			takes := shapeField[h.Shape] == field || field == "priority" && h.Sharing == hook.Ordered || field == "proceedOn" && h.Name == "xdp"
+			takes := shapeField[h.Shape] == field || field == "priority" && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field || field == "proceedOn" && h.Name == "xdp"
 			if field == "binary" && strings.HasSuffix(h.Name, ".multi") {
 				value = "{path: /b, symbols: {names: [s]}}"
 			}
@@ -104,6 +104,9 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 			}
 			if own := shapeField[h.Shape]; own != field && (own == "interfaces" || own == "cgroup" || own == "perfEvent") {
 				attach += ", " + own + ": " + values[own]
+			}
+			if h.Name == "netfilter" && field != "netfilter" {
+				attach += ", netfilter: " + values["netfilter"]
 			}
 			for _, kind := range []string{v1alpha1.KindBpfApplication, v1alpha1.KindClusterBpfApplication} {
 				fmt.Fprintf(&docs, "---\napiVersion: skep.dev/v1alpha1\nkind: %s\nmetadata: {name: %s}\nspec: {bytecode: {image: x}, programs: [{name: f, attach: [{%s}]}]}\n",

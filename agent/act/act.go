@@ -276,7 +276,11 @@ func (act *Actor) attachProgram(a plan.Action, program *ebpf.Program) error {
 		return err
 	}
 	defer target.Close()
-	l, err := attach.To(attach.Request{Attachment: a.Attachment, Program: program, Found: target, Neighbours: act.neighbours(a)})
+	request := attach.Request{Attachment: a.Attachment, Program: program, Found: target, Neighbours: act.neighbours(a)}
+	if old != nil {
+		request.Replaces = old.Link
+	}
+	l, err := attach.To(request)
 	if err != nil {
 		return err
 	}
@@ -303,7 +307,7 @@ func (act *Actor) programOf(a plan.Action) (*ebpf.Program, error) {
 // neighbours are our links on the same ordered hook and interface.
 func (act *Actor) neighbours(a plan.Action) attach.Neighbours {
 	var n attach.Neighbours
-	if h, ok := hook.Lookup(a.Attachment.Hook); !ok || h.Sharing != hook.Ordered {
+	if h, ok := hook.Lookup(a.Attachment.Hook); !ok || !h.TakesPriority() {
 		return n
 	}
 	for uid, links := range act.Look.Set.Links {

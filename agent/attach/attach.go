@@ -32,6 +32,9 @@ type Request struct {
 	Host Host
 	// Found is what Find found; nil has To look for it. The caller closes it.
 	Found *Found
+	// Replaces is the link that the new one takes the place of; nil where there is none.
+	// Netfilter detaches it, since both cannot have the same priority.
+	Replaces link.Link
 	// Neighbours are our own links on the same ordered hook, in the order in
 	// which they are to run, with the new link's place among them.
 	Neighbours Neighbours
@@ -75,6 +78,7 @@ var attachers = map[string]attacher{
 
 	"sk_lookup":      netns,
 	"flow_dissector": netns,
+	"netfilter":      netfilter,
 	"iter":           iter,
 
 	"cgroup_skb/ingress":      cgroup,

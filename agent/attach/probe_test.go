@@ -78,7 +78,7 @@ func TestAProbeTellsAMissingRightFromAMissingHook(t *testing.T) {
 		}, lost...)
 		return missing
 	}
-	names := []string{"xdp", "raw_tp", "tp_btf", "iter", "uprobe", "uprobe.multi", "cgroup/connect4", "cgroup_skb/egress", "sk_lookup", "raw_tp.w", "perf_event", "flow_dissector"}
+	names := []string{"xdp", "raw_tp", "tp_btf", "iter", "uprobe", "uprobe.multi", "cgroup/connect4", "cgroup_skb/egress", "sk_lookup", "raw_tp.w", "perf_event", "flow_dissector", "netfilter"}
 	for sentence, tc := range map[string]struct {
 		lost []int
 		want map[string][]rights.Capability
@@ -91,7 +91,7 @@ func TestAProbeTellsAMissingRightFromAMissingHook(t *testing.T) {
 			"raw_tp.w": {rights.Perfmon}, "perf_event": {rights.Perfmon}}},
 		"without CAP_NET_ADMIN also": {[]int{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}, map[string][]rights.Capability{
 			"uprobe": {rights.SysAdmin}, "xdp": {rights.NetAdmin}, "cgroup/connect4": {rights.NetAdmin}, "cgroup_skb/egress": {rights.NetAdmin},
-			"flow_dissector": {rights.NetAdmin}}},
+			"flow_dissector": {rights.NetAdmin}, "netfilter": {rights.NetAdmin}}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, probe(names, tc.lost...)); diff != "" {

@@ -316,6 +316,26 @@ func TestListTellsOfAFlowDissectorByALinkAndWithout(t *testing.T) {
 	}
 }
 
+func TestListTellsWhereANetfilterLinkAttaches(t *testing.T) {
+	newHost(t)
+	if err := features.HaveProgramType(ebpf.Netfilter); errors.Is(err, ebpf.ErrNotSupported) {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Netfilter, AttachType: ebpf.AttachNetfilter, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
+	must(t, err)
+	t.Cleanup(func() { must(t, program.Close()) })
+	l, err := link.AttachNetfilter(link.NetfilterOptions{Program: program, ProtocolFamily: link.NetfilterProtoIPv6, Hook: link.NetfilterInetForward, Priority: -5})
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
+	info, err := l.Info()
+	must(t, err)
+	want := []inventory.Place{{Hook: "netfilter", Target: "IPv6 Forward priority -5", Link: uint32(info.ID)}}
+	if diff := cmp.Diff(want, find(t, list(t, inventory.Options{}).Programs, idOf(t, program), programID).Attached); diff != "" {
+		t.Errorf("attached (-want +got):\n%s", diff)
+	}
+}
+
 func TestListTellsOfTCXProgramsWithoutLinks(t *testing.T) {
 	h := newHost(t)
 	program := only(t, load(t, "tcx_count"))

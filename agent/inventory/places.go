@@ -88,7 +88,7 @@ func otherPlace(info *link.Info) Place {
 	switch {
 	case info.Netfilter() != nil:
 		n := info.Netfilter()
-		return Place{Hook: "netfilter", Target: fmt.Sprintf("family %d hook %d priority %d", n.ProtocolFamily, n.Hook, n.Priority)}
+		return Place{Hook: "netfilter", Target: fmt.Sprintf("%s %s priority %d", familyName(uint32(n.ProtocolFamily)), netfilterHook(uint32(n.Hook)), n.Priority)}
 	case info.KprobeMulti() != nil:
 		return Place{Hook: "kprobe.multi", Target: fmt.Sprintf("%d functions", info.KprobeMulti().Count)}
 	case info.UprobeMulti() != nil:
@@ -98,6 +98,24 @@ func otherPlace(info *link.Info) Place {
 		return Place{Hook: name}
 	}
 	return Place{}
+}
+
+// familyName is the name of a family of netfilter, or the kernel's number.
+func familyName(number uint32) string {
+	for name, is := range hook.NetfilterFamilies() {
+		if is == number {
+			return name
+		}
+	}
+	return fmt.Sprintf("family %d", number)
+}
+
+// netfilterHook is the name of a place of netfilter, or the kernel's number.
+func netfilterHook(number uint32) string {
+	if names := hook.NetfilterHooks(); number < uint32(len(names)) {
+		return names[number]
+	}
+	return fmt.Sprintf("hook %d", number)
 }
 
 func offset(name string, bytes uint64) string {

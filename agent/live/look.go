@@ -76,7 +76,7 @@ func (l *Look) observeOrder() {
 	orders := map[string][]link.ID{}
 	for i := range l.State.Links {
 		one := &l.State.Links[i]
-		if h, ok := hook.Lookup(one.Attachment.Hook); !ok || h.Sharing != hook.Ordered || one.Severed {
+		if h, ok := hook.Lookup(one.Attachment.Hook); !ok || !h.TakesPriority() || one.Severed {
 			continue
 		}
 		at := fmt.Sprint(one.Attachment.Hook, one.Attachment.Ifindex)

@@ -34,7 +34,7 @@ func (p *planner) misplaced(found map[[2]string]Link) map[[2]string]bool {
 		for _, a := range app.Attachments {
 			h, ok := hook.Lookup(a.Hook)
 			old, have := found[[2]string{app.UID, a.Key()}]
-			if !ok || !have || old.Severed || old.Unplaced || h.Sharing != hook.Ordered || a.Hook == XDP {
+			if !ok || !have || old.Severed || old.Unplaced || !h.TakesPriority() || a.Hook == XDP {
 				continue
 			}
 			at := Target{Ifindex: a.Ifindex}

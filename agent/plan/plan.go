@@ -43,6 +43,8 @@ type Target struct {
 	// inode.
 	NetworkNamespace string `json:"networkNamespace,omitempty"`
 	NetnsID          uint64 `json:"netnsId,omitempty"`
+	// Netfilter is a place of netfilter in a network namespace.
+	Netfilter v1alpha1.Netfilter `json:"netfilter,omitzero"`
 	// Event is what a program samples, once for so many events or so many times a
 	// second: on one CPU or, where PID is not 0, in one Thread of that process,
 	// which Began so many clock ticks after boot.
@@ -80,6 +82,12 @@ func (t Target) String() string {
 		return place
 	case t.Event != "":
 		return t.describeEvent()
+	case t.Netfilter != v1alpha1.Netfilter{}:
+		place := fmt.Sprintf("%s %s priority %d", t.Netfilter.Family, t.Netfilter.Hook, t.Netfilter.Priority)
+		if t.NetworkNamespace != "" {
+			place += " in " + t.NetworkNamespace
+		}
+		return place
 	case t.NetworkNamespace != "":
 		return t.NetworkNamespace
 	}

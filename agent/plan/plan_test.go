@@ -275,7 +275,9 @@ func TestTargetsAreSaidAsInTheDefinition(t *testing.T) {
 		"/run/netns/blue":             {NetworkNamespace: "/run/netns/blue", NetnsID: 4},
 		"-":                           {NetnsID: 4},
 		"/usr/lib/libc.so.6+0x200000": {Binary: "/usr/lib/libc.so.6", Offset: 1 << 21},
-		"cpu-clock 99 Hz (CPU 0)":     {Event: "cpu-clock", Frequency: 99},
+		"IPv4 LocalIn priority -5":    {Netfilter: v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn", Priority: -5}, NetnsID: 3},
+		"IPv6 Forward priority 0 in /run/netns/x": {Netfilter: v1alpha1.Netfilter{Family: "IPv6", Hook: "Forward"}, NetworkNamespace: "/run/netns/x"},
+		"cpu-clock 99 Hz (CPU 0)":                 {Event: "cpu-clock", Frequency: 99},
 		"page-faults every 100 (pid 7, thread 8)": {Event: "page-faults", Period: 100, PID: 7, Thread: 8, Began: 9},
 	} {
 		if got := target.String(); got != want {

@@ -42,6 +42,9 @@ func Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachmen
 		return attach.OnEvent(base)
 	}
 	base.Tracepoint, base.Cgroup, base.NetworkNamespace = at.Tracepoint, at.Cgroup, at.NetworkNamespace
+	if n := at.Netfilter; n != nil {
+		base.Netfilter = *n
+	}
 	if b := at.Binary; b != nil {
 		base.Binary, base.Symbol, base.Offset, base.Symbols, base.PID = b.Path, b.Symbol, b.Offset, plan.ChooseSymbols(b.Symbols), b.PID
 	}
@@ -80,6 +83,8 @@ func Describe(at v1alpha1.Attachment) string {
 		return at.Binary.Path
 	case at.PerfEvent != nil:
 		return at.PerfEvent.Event
+	case at.Netfilter != nil:
+		return plan.Target{Netfilter: *at.Netfilter, NetworkNamespace: at.NetworkNamespace}.String()
 	}
 	return at.NetworkNamespace
 }

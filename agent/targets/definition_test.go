@@ -38,6 +38,7 @@ func TestSelectionsAndTargetsAreSaidInWords(t *testing.T) {
 		"primary":                    {Interfaces: &v1alpha1.Interfaces{Primary: true}},
 		"sched/switch":               {Tracepoint: "sched/switch"},
 		"/pods":                      {Cgroup: "/pods"},
+		"IPv4 LocalIn priority 0":    {Netfilter: &v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn"}},
 		"page-faults":                {PerfEvent: &v1alpha1.PerfEvent{Event: "page-faults", Period: 1}},
 		"/bin/sh":                    {Binary: &v1alpha1.UserBinary{Path: "/bin/sh"}},
 		"/run/netns/x":               {NetworkNamespace: "/run/netns/x"},

@@ -271,6 +271,10 @@ type Attachment struct {
 	// +kubebuilder:validation:Pattern=`^(/|(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+)$`
 	NetworkNamespace string `json:"networkNamespace,omitempty"`
 
+	// Netfilter is a place of netfilter in the network namespace (hook netfilter).
+	// +optional
+	Netfilter *Netfilter `json:"netfilter,omitempty"`
+
 	// PerfEvent is a counter of the processor or the kernel, and how often it is
 	// sampled (shape PerfEvent).
 	// +optional

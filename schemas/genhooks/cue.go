@@ -37,14 +37,17 @@ func writeCUE(w io.Writer, rows []hook.Hook, verdicts []hook.Verdict, events []h
 	disjunction(&b, "#Event", counted)
 	b.WriteString("// #Hooks is the table of hooks: the shape of the target, whether programs run\n" +
 		"// by priority, whether they chain by proceedOn, whether a tracepoint is named\n" +
-		"// with its category, where in a binary it attaches, and the first kernel with the\n// hook.\n#Hooks: {\n")
+		"// with its category, where in a binary it attaches, whether it is a place of\n// netfilter, and the first kernel with the hook.\n#Hooks: {\n")
 	for _, h := range rows {
-		var binary string
+		var own string
 		if in := h.InBinary(); in != "" {
-			binary = fmt.Sprintf(", binary: %q", in)
+			own = fmt.Sprintf(", binary: %q", in)
+		}
+		if h.ProgramType == ebpf.Netfilter {
+			own = ", netfilter: true"
 		}
 		fmt.Fprintf(&b, "\t%q: {shape: %q, ordered: %t, chained: %t, category: %t%s, namespaceable: %t, minKernel: %q}\n",
-			h.Name, h.Shape, h.Sharing == hook.Ordered, h.ProgramType == ebpf.XDP, h.ProgramType == ebpf.TracePoint, binary, h.Namespaceable, h.MinKernel)
+			h.Name, h.Shape, h.TakesPriority(), h.ProgramType == ebpf.XDP, h.ProgramType == ebpf.TracePoint, own, h.Namespaceable, h.MinKernel)
 	}
 	b.WriteString("}\n")
 	if _, err := io.WriteString(w, b.String()); err != nil {

@@ -41,10 +41,26 @@ No field names a namespace's own pods yet, so a ` + "`BpfApplication`" + ` may u
 | Tracepoint | ` + "`tracepoint`" + `: category/name for ` + "`tracepoint`" + `, a name for the others |
 | Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount |
 | UserBinary | ` + "`binary`" + `: path, pid, and where in it: symbol or offset; for the hooks with ` + "`.multi`" + `, symbols: names or globs, exclusions, a limit |
-| NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own |
+| NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own; ` + "`netfilter`" + ` for [netfilter](#netfilter) |
 | KernelFunction | ` + "`function`" + ` |
 | PerfEvent | ` + "`perfEvent`" + `: event, period or frequency, pid; see [perf events](#perf-events) |
 | None | none |
+`
+
+const netfilter = `
+## Netfilter
+
+The field ` + "`netfilter`" + ` has a family (` + "`IPv4`, `IPv6`" + `), a hook (` + "`PreRouting`, `LocalIn`, `Forward`, `LocalOut`, `PostRouting`" + `), a priority and
+` + "`defragment`" + `.
+
+- The priority is netfilter's own number, among the hooks of nftables, iptables and connection tracking: lower runs first. Filters have 0,
+  which is the default, destination NAT has -100, source NAT 100.
+- A BPF program has a priority alone. If another program or rule has it, the attachment fails with an error that says so.
+- An update attaches the new version at a priority up to 16 away for a moment, so that no packet is missed.
+- ` + "`defragment: true`" + ` shows whole packets, at priorities above -400.
+- In a network namespace that a path names, the agent needs CAP_SYS_ADMIN, because it enters the namespace. The link keeps the namespace alive
+  until the path is gone at the next sync.
+- The kernel does not tell that somebody else detached the link (` + "`bpftool link detach`" + `), so Skep does not repair that.
 `
 
 const perfEvents = `
@@ -71,7 +87,7 @@ func writePage(w io.Writer, rows []hook.Hook) error {
 	b.WriteString(intro)
 	section(&b, "Attached today", "", rows, true)
 	section(&b, "Known, and not supported today", "The rule `shape/hook` denies a definition with one of these hooks, before anything is fetched.\n\n", rows, false)
-	b.WriteString(perfEvents)
+	b.WriteString(netfilter + perfEvents)
 	var kernel, processor []string
 	for _, e := range hook.Events() {
 		name := "`" + e.Name + "`"

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -260,8 +261,9 @@ func takenFields() []taken {
 		{"cgroup", shaped(hook.Cgroup), true},
 		{"binary", shaped(hook.UserBinary), false},
 		{"networkNamespace", shaped(hook.NetworkNamespace), false},
+		{"netfilter", func(h hook.Hook) bool { return h.ProgramType == ebpf.Netfilter }, true},
 		{"perfEvent", shaped(hook.PerfEvent), true},
-		{"priority", func(h hook.Hook) bool { return h.Sharing == hook.Ordered }, false},
+		{"priority", hook.Hook.TakesPriority, false},
 		{"proceedOn", func(h hook.Hook) bool { return h.Name == "xdp" }, false},
 	}
 }

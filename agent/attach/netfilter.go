@@ -1,0 +1,109 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/hook"
+)
+
+// defragments is BPF_F_NETFILTER_IP_DEFRAG of include/uapi/linux/bpf.h. The library's
+// constant of that name is 0.
+const defragments link.NetfilterAttachFlags = 1
+
+// nearby bounds the priorities that are tried for the time of an update.
+const nearby = 16
+
+// netfilter attaches at a priority, which the kernel gives to one BPF program. The program
+// that takes the place of another one runs beside it at a priority nearby, until that one
+// is detached.
+func netfilter(h hook.Hook, r Request) (l link.Link, err error) {
+	err = r.Found.within(r.Attachment.NetworkNamespace, func() error {
+		if l, err = r.atPriority(h, r.Attachment.Netfilter.Priority); !errors.Is(err, unix.EBUSY) || r.Replaces == nil {
+			return err
+		}
+		between, err := r.nearby(h)
+		if err != nil {
+			return err
+		}
+		if err = r.Replaces.Detach(); err == nil {
+			l, err = r.atPriority(h, r.Attachment.Netfilter.Priority)
+		}
+		return errors.Join(err, between.Detach(), between.Close())
+	})
+	if err != nil && l != nil {
+		err = errors.Join(err, l.Close())
+	}
+	return l, err
+}
+
+// nearby attaches at the first free priority behind that of the attachment, else before it.
+func (r Request) nearby(h hook.Hook) (l link.Link, err error) {
+	for _, direction := range []int64{1, -1} {
+		for distance := range int64(nearby) {
+			at := int64(r.Attachment.Netfilter.Priority) + direction*(distance+1)
+			if at != int64(int32(at)) {
+				break
+			}
+			// ERANGE is that of priorities which the kernel keeps for itself.
+			if l, err = r.atPriority(h, int32(at)); !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ERANGE) {
+				return l, err
+			}
+		}
+	}
+	return nil, fmt.Errorf("the %d priorities on either side of %d are taken, and an update needs one of them: %w", nearby, r.Attachment.Netfilter.Priority, unix.EBUSY)
+}
+
+// atPriority attaches in the network namespace of the thread.
+func (r Request) atPriority(h hook.Hook, priority int32) (link.Link, error) {
+	n := r.Attachment.Netfilter
+	o := link.NetfilterOptions{Program: r.Program, ProtocolFamily: link.NetfilterProtocolFamily(hook.NetfilterFamilies()[n.Family]),
+		Hook: link.NetfilterInetHook(slices.Index(hook.NetfilterHooks(), n.Hook)), Priority: priority}
+	if n.Defragment {
+		o.NetfilterFlags = defragments
+	}
+	l, err := link.AttachNetfilter(o)
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, unix.EBUSY):
+		return nil, fmt.Errorf("another program or rule has priority %d at %s of %s; choose another priority (nft list hooks and skep inventory show them): %w", priority, n.Hook, n.Family, err)
+	case errors.Is(err, unix.ENOENT) && n.Defragment:
+		return nil, lackingPart(h, fmt.Sprintf("defragments no %s packets; load its module nf_defrag_ipv4 or nf_defrag_ipv6, leave out defragment", n.Family), err)
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		return nil, lackingPart(h, fmt.Sprintf("has no %s; name the other family", n.Family), err)
+	}
+	return nil, err
+}
+
+// within calls do on a thread that is in the network namespace that was found. Without a
+// path, that is the agent's own.
+func (f *Found) within(path string, do func() error) error {
+	if path == "" {
+		return do()
+	}
+	done := make(chan error, 1)
+	go func() {
+		// Never unlocked: the thread is of no use to others, and ends with this.
+		runtime.LockOSThread()
+		ns, err := os.Open(f.target.path())
+		if err != nil {
+			done <- missing(err)
+			return
+		}
+		defer func() { _ = ns.Close() }()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter network namespace %s: %w", path, rights.ExplainAttach(err, []rights.Capability{rights.SysAdmin}))
+			return
+		}
+		done <- do()
+	}()
+	return <-done
+}
