@@ -61,6 +61,10 @@ func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
 			at.Binary = &v1alpha1.UserBinary{Path: install(t, userbinary.Make(workers(), userbinary.Options{})), Symbols: &v1alpha1.Symbols{Names: []string{"work_*"}}}
 			break
 		}
+		if h.InBinary() == hook.InUSDT {
+			at.Binary = &v1alpha1.UserBinary{Path: install(t, userbinary.Make(declaring(), userbinary.Options{})), USDT: &v1alpha1.USDT{Provider: "skep", Name: "one"}}
+			break
+		}
 		body, symbol, offset := probed(t)
 		path := filepath.Join(t.TempDir(), "binary")
 		if err := os.WriteFile(path, body, 0o755); err != nil {

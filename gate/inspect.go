@@ -172,15 +172,19 @@ func fillTarget(a *v1alpha1.Attachment, h hook.Hook, target string) {
 	}
 }
 
-// binaryTarget reads libbpf's path:symbol[+offset], or path:glob where the hook
-// attaches to many functions; nil where it is not that.
+// binaryTarget reads libbpf's path:symbol[+offset], path:glob where the hook attaches to
+// many functions, or path:provider:name of a USDT probe; nil where it is not that.
 func binaryTarget(h hook.Hook, target string) *v1alpha1.UserBinary {
 	file, symbol, ok := strings.Cut(target, ":")
 	if !ok || !strings.HasPrefix(file, "/") {
 		return nil
 	}
-	if h.InBinary() == hook.InSymbols {
+	switch h.InBinary() {
+	case hook.InSymbols:
 		return &v1alpha1.UserBinary{Path: file, Symbols: &v1alpha1.Symbols{Names: []string{symbol}}}
+	case hook.InUSDT:
+		provider, name, _ := strings.Cut(symbol, ":")
+		return &v1alpha1.UserBinary{Path: file, USDT: &v1alpha1.USDT{Provider: provider, Name: name}}
 	}
 	b := &v1alpha1.UserBinary{Path: file, Symbol: symbol}
 	if name, off, ok := strings.Cut(symbol, "+"); ok {

@@ -211,6 +211,7 @@ var fields = []field{
 	{"binary.symbol", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbol != "" }, attachesIn(hook.InSymbol), never, nil},
 	{"binary.offset", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Offset != 0 }, attachesIn(hook.InSymbol), never, nil},
 	{"binary.symbols", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbols != nil }, attachesIn(hook.InSymbols), attachesIn(hook.InSymbols), legalSymbols},
+	{"binary.usdt", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.USDT != nil }, attachesIn(hook.InUSDT), attachesIn(hook.InUSDT), legalUSDT},
 	{"networkNamespace", func(a v1alpha1.Attachment) bool { return a.NetworkNamespace != "" }, hasShape(hook.NetworkNamespace), never, legalNamespace},
 	{"netfilter", func(a v1alpha1.Attachment) bool { return a.Netfilter != nil }, isNetfilter, isNetfilter, legalNetfilter},
 	{"perfEvent", func(a v1alpha1.Attachment) bool { return a.PerfEvent != nil }, hasShape(hook.PerfEvent), hasShape(hook.PerfEvent), legalPerfEvent},
@@ -301,8 +302,8 @@ func legalBinary(a v1alpha1.Attachment) (string, string) {
 	switch {
 	case !path.IsAbs(b.Path) || path.Clean(b.Path) != b.Path:
 		return fmt.Sprintf("binary path %q is not a clean absolute path", b.Path), "write the full path, such as /usr/bin/bash"
-	case b.Symbol == "" && b.Offset == 0 && b.Symbols == nil:
-		return "none of symbol, offset and symbols is given", "set symbol, offset or both, or for a hook with .multi set symbols"
+	case b.Symbol == "" && b.Offset == 0 && b.Symbols == nil && b.USDT == nil:
+		return "none of symbol, offset, symbols and usdt is given", "set symbol, offset or both; for a hook with .multi symbols, and for usdt usdt"
 	case b.PID < 0:
 		return fmt.Sprintf("pid %d is negative", b.PID), "use a process id, or 0 for every process"
 	}
@@ -326,6 +327,15 @@ func legalSymbols(a v1alpha1.Attachment) (string, string) {
 	}
 	if n > v1alpha1.MaxSymbolNames {
 		return fmt.Sprintf("names and exclude have %d bytes together, and at most %d fit", n, v1alpha1.MaxSymbolNames), "use globs, or several attachments"
+	}
+	return "", ""
+}
+
+func legalUSDT(a v1alpha1.Attachment) (string, string) {
+	for _, part := range []string{a.Binary.USDT.Provider, a.Binary.USDT.Name} {
+		if part == "" || strings.ContainsFunc(part, func(r rune) bool { return r == ':' || unicode.IsSpace(r) }) {
+			return fmt.Sprintf("%q is not the provider or the name of a probe", part), "write both as bpftrace -l lists them: path:provider:name"
+		}
 	}
 	return "", ""
 }

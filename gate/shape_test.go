@@ -32,6 +32,8 @@ var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
 		a.Binary = &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main"}
 		if strings.HasSuffix(h.Name, ".multi") {
 			a.Binary = &v1alpha1.UserBinary{Path: "/bin/sh", Symbols: &v1alpha1.Symbols{Names: []string{"main*"}}}
+		} else if h.Name == "usdt" {
+			a.Binary = &v1alpha1.UserBinary{Path: "/bin/sh", USDT: &v1alpha1.USDT{Provider: "sh", Name: "main"}}
 		}
 	},
 	"networkNamespace": func(a *v1alpha1.Attachment, _ hook.Hook) { a.NetworkNamespace = "/run/netns/blue" },
@@ -133,6 +135,10 @@ func TestValuesThatAreNoneAreRefused(t *testing.T) {
 		return v1alpha1.Attachment{Hook: "perf_event", PerfEvent: &e}
 	}
 	for name, a := range map[string]v1alpha1.Attachment{
+		"a symbol for a USDT probe":      {Hook: "usdt", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main"}},
+		"a USDT probe for a symbol":      probe(v1alpha1.UserBinary{Path: "/bin/sh", USDT: &v1alpha1.USDT{Provider: "sh", Name: "main"}}),
+		"a USDT probe without a name":    {Hook: "usdt", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", USDT: &v1alpha1.USDT{Provider: "sh"}}},
+		"a USDT probe with a colon":      {Hook: "usdt", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", USDT: &v1alpha1.USDT{Provider: "sh:x", Name: "main"}}},
 		"one place for many":             {Hook: "uprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main"}},
 		"an offset for many":             {Hook: "uretprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Offset: 4096}},
 		"many places for one":            probe(v1alpha1.UserBinary{Path: "/bin/sh", Symbols: &v1alpha1.Symbols{Names: []string{"main"}}}),

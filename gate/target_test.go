@@ -17,6 +17,7 @@ func TestTheBinaryOfASectionIsThatOfTheAttachment(t *testing.T) {
 		"uprobe/libc.so.6:malloc":                nil,
 		"uprobe.multi//usr/lib/libssl.so:SSL_*":  {Path: "/usr/lib/libssl.so", Symbols: &v1alpha1.Symbols{Names: []string{"SSL_*"}}},
 		"uretprobe.multi.s//usr/lib/libssl.so:f": {Path: "/usr/lib/libssl.so", Symbols: &v1alpha1.Symbols{Names: []string{"f"}}},
+		"usdt//usr/bin/python3:python:line":      {Path: "/usr/bin/python3", USDT: &v1alpha1.USDT{Provider: "python", Name: "line"}},
 		"uprobe.multi/libssl.so:f":               nil,
 	} {
 		h, target, ok := hook.FromSection(section)

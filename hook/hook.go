@@ -108,6 +108,8 @@ const (
 	InSymbol = "symbol"
 	// InSymbols chooses many functions.
 	InSymbols = "symbols"
+	// InUSDT is a probe that the binary declares.
+	InUSDT = "usdt"
 )
 
 // InBinary is the field that says where in a binary the hook attaches; empty where
@@ -118,6 +120,8 @@ func (h Hook) InBinary() string {
 		return ""
 	case h.AttachType == ebpf.AttachTraceUprobeMulti:
 		return InSymbols
+	case h.Name == "usdt":
+		return InUSDT
 	}
 	return InSymbol
 }

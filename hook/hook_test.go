@@ -22,6 +22,7 @@ func TestFromSection(t *testing.T) {
 		"raw_tp.w/foo":                          {"raw_tp.w", "foo"},
 		"?uprobe.s//bin/bash:readline":          {"uprobe", "/bin/bash:readline"},
 		"uprobe.multi//bin/true:*":              {"uprobe.multi", "/bin/true:*"},
+		"usdt//usr/bin/python3:python:line":     {"usdt", "/usr/bin/python3:python:line"},
 		"cgroup/connect4":                       {"cgroup/connect4", ""},
 		"cgroup/sock":                           {"cgroup/sock_create", ""},
 		"cgroup_skb/ingress":                    {"cgroup_skb/ingress", ""},

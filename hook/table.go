@@ -41,7 +41,7 @@ var table = []Hook{
 	{"uretprobe", []string{"uretprobe"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "5.15", false, Parallel, ByOverlap, Observe, true},
 	{"uprobe.multi", []string{"uprobe.multi"}, ebpf.Kprobe, ebpf.AttachTraceUprobeMulti, UserBinary, "6.6", false, Parallel, ByOverlap, Observe, true},
 	{"uretprobe.multi", []string{"uretprobe.multi"}, ebpf.Kprobe, ebpf.AttachTraceUprobeMulti, UserBinary, "6.6", false, Parallel, ByOverlap, Observe, true},
-	{"usdt", []string{"usdt"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "5.15", false, Parallel, ByOverlap, Observe, false},
+	{"usdt", []string{"usdt"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "5.15", false, Parallel, ByOverlap, Observe, true},
 	{"lsm", []string{"lsm"}, ebpf.LSM, ebpf.AttachLSMMac, KernelFunction, "5.7", false, Parallel, ByOverlap, Control, false},
 	{"lsm_cgroup", []string{"lsm_cgroup"}, ebpf.LSM, ebpf.AttachLSMCgroup, Cgroup, "6.0", false, Parallel, ByLinkUpdate, Control, false},
 	{"iter", []string{"iter"}, ebpf.Tracing, ebpf.AttachTraceIter, None, "5.8", false, Parallel, ByOverlap, Observe, true},

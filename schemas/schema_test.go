@@ -97,6 +97,8 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 			takes := shapeField[h.Shape] == field || field == "priority" && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field || field == "proceedOn" && h.Name == "xdp"
 			if field == "binary" && strings.HasSuffix(h.Name, ".multi") {
 				value = "{path: /b, symbols: {names: [s]}}"
+			} else if field == "binary" && h.Name == "usdt" {
+				value = "{path: /b, usdt: {provider: p, name: n}}"
 			}
 			attach := "hook: " + h.Name + ", " + field + ": " + value
 			if h.Name == "tracepoint" && field == "tracepoint" {

@@ -28,6 +28,7 @@ import (
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/retry"
 	"github.com/skep-dev/skep/agent/targets"
+	"github.com/skep-dev/skep/agent/usdt"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -276,7 +277,8 @@ func (act *Actor) attachProgram(a plan.Action, program *ebpf.Program) error {
 		return err
 	}
 	defer target.Close()
-	request := attach.Request{Attachment: a.Attachment, Program: program, Found: target, Neighbours: act.neighbours(a)}
+	request := attach.Request{Attachment: a.Attachment, Program: program, Found: target, Neighbours: act.neighbours(a),
+		Specs: act.Look.Set.Revisions[a.UID][a.Revision].Maps[usdt.SpecsMap], SpecID: act.Look.Set.SpecID(a.UID, a.Attachment.Target)}
 	if old != nil {
 		request.Replaces = old.Link
 	}
@@ -284,7 +286,7 @@ func (act *Actor) attachProgram(a plan.Action, program *ebpf.Program) error {
 	if err != nil {
 		return err
 	}
-	pinned, err := act.Pins.PinLink(a.UID, a.Attachment, l)
+	pinned, err := act.Pins.PinLink(a.UID, a.Attachment, request.SpecID, l)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -359,10 +361,12 @@ func (act *Actor) update(a plan.Action) error {
 	} else if err != nil {
 		return fmt.Errorf("update %s on %s %s: %w", a.Attachment.Program, a.Attachment.Hook, a.Attachment.Target, err)
 	}
-	if err := act.Pins.Describe(a.UID, a.Attachment); err != nil {
+	before := l.Attachment
+	l.Attachment = a.Attachment
+	if err := act.Pins.Describe(l); err != nil {
+		l.Attachment = before
 		return err
 	}
-	l.Attachment = a.Attachment
 	act.Look.Changed(l.Path)
 	return nil
 }

@@ -32,6 +32,10 @@ type Request struct {
 	Host Host
 	// Found is what Find found; nil has To look for it. The caller closes it.
 	Found *Found
+	// Specs is the map in which the program looks up the arguments of a USDT probe, by
+	// SpecID; nil where the program reads none.
+	Specs  *ebpf.Map
+	SpecID uint32
 	// Replaces is the link that the new one takes the place of; nil where there is none.
 	// Netfilter detaches it, since both cannot have the same priority.
 	Replaces link.Link
@@ -73,6 +77,7 @@ var attachers = map[string]attacher{
 	"uretprobe":       uretprobe,
 	"uprobe.multi":    uprobeMulti,
 	"uretprobe.multi": uretprobeMulti,
+	"usdt":            usdtProbe,
 
 	"perf_event": perfEvent,
 

@@ -56,7 +56,7 @@ func TestTargetsAreResolvedByWhatTheyAre(t *testing.T) {
 	write()
 	resolve := func(a plan.Attachment) plan.Attachment {
 		t.Helper()
-		got, err := attach.Resolve(a, attach.Host{CgroupRoot: root})
+		got, err := resolve(a, attach.Host{CgroupRoot: root})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,11 +92,11 @@ func TestATargetThatIsNotThereMayCome(t *testing.T) {
 		"a binary":            {Hook: "uprobe", Target: plan.Target{Binary: "/nope"}},
 		"a network namespace": {Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: "/run/netns/nope"}},
 	} {
-		if _, err := attach.Resolve(a, attach.Host{CgroupRoot: t.TempDir()}); !errors.Is(err, attach.ErrTarget) {
+		if _, err := resolve(a, attach.Host{CgroupRoot: t.TempDir()}); !errors.Is(err, attach.ErrTarget) {
 			t.Errorf("%s: Resolve = %v", sentence, err)
 		}
 	}
-	if _, err := attach.Resolve(plan.Attachment{Hook: "nope"}, attach.Host{}); err == nil || errors.Is(err, attach.ErrTarget) {
+	if _, err := resolve(plan.Attachment{Hook: "nope"}, attach.Host{}); err == nil || errors.Is(err, attach.ErrTarget) {
 		t.Errorf("an unknown hook: Resolve = %v", err)
 	}
 }
@@ -143,7 +143,7 @@ func TestATargetOfAnotherKindIsRefusedAtOnce(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			for name, try := range map[string]func() error{
-				"Resolve": func() error { _, err := attach.Resolve(c.at, attach.Host{CgroupRoot: c.root}); return err },
+				"Resolve": func() error { _, err := resolve(c.at, attach.Host{CgroupRoot: c.root}); return err },
 				"To": func() error {
 					_, err := attach.To(attach.Request{Attachment: c.at, Host: attach.Host{CgroupRoot: c.root}})
 					return err
@@ -172,10 +172,19 @@ func TestATargetOfAnotherKindIsRefusedAtOnce(t *testing.T) {
 
 func TestWithoutAMountedHierarchyOnlyCgroupsAreRefused(t *testing.T) {
 	at := plan.Attachment{Hook: "cgroup/bind4", Target: plan.Target{Cgroup: "/"}}
-	if _, err := attach.Resolve(at, attach.Host{}); err == nil || !strings.Contains(err.Error(), "mount -t cgroup2") {
+	if _, err := resolve(at, attach.Host{}); err == nil || !strings.Contains(err.Error(), "mount -t cgroup2") {
 		t.Errorf("Resolve of a cgroup = %v", err)
 	}
-	if _, err := attach.Resolve(plan.Attachment{Hook: "sk_lookup"}, attach.Host{}); err != nil {
+	if _, err := resolve(plan.Attachment{Hook: "sk_lookup"}, attach.Host{}); err != nil {
 		t.Errorf("Resolve of a network namespace = %v", err)
 	}
+}
+
+// resolve returns the attachment with its one target.
+func resolve(a plan.Attachment, host attach.Host) (plan.Attachment, error) {
+	all, err := attach.Resolve(a, host)
+	if err == nil {
+		a.Target = all[0]
+	}
+	return a, err
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/usdt"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -18,6 +19,9 @@ type Found struct {
 	// addresses are where the functions lie in the file, in bytes: one, but for a choice
 	// of many.
 	addresses []uint64
+	// site is the place of a USDT probe, and arguments are where its arguments are.
+	site      usdt.Site
+	arguments usdt.Spec
 }
 
 // Find looks for the target of the attachment. It opens files of the node's and reads

@@ -63,7 +63,7 @@ func TestFilesOfTheNodeAreFoundBelowItsRootAndNowhereElse(t *testing.T) {
 		"a file": "/usr/bin/app", "by a link that is absolute": "/bin/app", "by a link to the file": "/usr/bin/alias",
 		"by dots": "/../../usr/bin/app",
 	} {
-		got, err := attach.Resolve(plan.Attachment{Hook: "uprobe", Target: plan.Target{Binary: path}}, host)
+		got, err := resolve(plan.Attachment{Hook: "uprobe", Target: plan.Target{Binary: path}}, host)
 		_, id, _ := strings.Cut(got.BinaryID, ":")
 		if want := inode(t, filepath.Join(root, "usr/bin/app")); err != nil || id != strconv.FormatUint(want, 10) {
 			t.Errorf("%s: %s is %q, %v; want inode %d", sentence, path, got.BinaryID, err, want)
@@ -75,18 +75,18 @@ func TestFilesOfTheNodeAreFoundBelowItsRootAndNowhereElse(t *testing.T) {
 		"a link that leads out":        {Hook: "uprobe", Target: plan.Target{Binary: "/usr/bin/out"}},
 		"a namespace of the container": {Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: "/proc/self/ns/net"}},
 	} {
-		if got, err := attach.Resolve(at, host); !errors.Is(err, attach.ErrTarget) {
+		if got, err := resolve(at, host); !errors.Is(err, attach.ErrTarget) {
 			t.Errorf("%s: %+v, %v", sentence, got, err)
 		}
 	}
-	own, err := attach.Resolve(plan.Attachment{Hook: "sk_lookup"}, host)
+	own, err := resolve(plan.Attachment{Hook: "sk_lookup"}, host)
 	if err != nil || own.NetnsID != inode(t, "/proc/self/ns/net") {
 		t.Errorf("the own network namespace is %d, %v", own.NetnsID, err)
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: the rest needs root, to mount a namespace")
 	}
-	blue, err := attach.Resolve(plan.Attachment{Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: "/run/netns/blue"}}, host)
+	blue, err := resolve(plan.Attachment{Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: "/run/netns/blue"}}, host)
 	if err != nil || blue.NetnsID != own.NetnsID {
 		t.Errorf("the named network namespace is %d, %v", blue.NetnsID, err)
 	}

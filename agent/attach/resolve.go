@@ -8,24 +8,38 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// Resolve fills in what identifies the target on this node: a file that was
-// replaced, or a cgroup made anew, is another target under the same name. It
-// fails with ErrTarget where the target does not exist, or another thing is in
-// its place. Network devices are resolved by their index already.
-func Resolve(a plan.Attachment, host Host) (plan.Attachment, error) {
+// Resolve returns the targets of an attachment on this node, with what identifies them: a
+// file that was replaced, or a cgroup made anew, is another target under the same name.
+// They are several for the places of a USDT probe, and else one. It fails with ErrTarget
+// where the target does not exist, or another thing is in its place. Network devices are
+// resolved by their index already.
+func Resolve(a plan.Attachment, host Host) ([]plan.Target, error) {
 	h, ok := hook.Lookup(a.Hook)
 	if !ok {
-		return a, fmt.Errorf("resolve %s: no such hook", a.Hook)
+		return nil, fmt.Errorf("resolve %s: no such hook", a.Hook)
 	}
 	if !inFiles(h) {
-		return a, nil
+		return []plan.Target{a.Target}, nil
 	}
 	target, err := host.holdTarget(h, a)
 	if err != nil {
-		return a, fmt.Errorf("resolve target: %w", err)
+		return nil, fmt.Errorf("resolve target: %w", err)
 	}
 	defer target.close()
-	return target.identify(h, a), nil
+	one := target.identify(h, a).Target
+	if h.InBinary() != hook.InUSDT {
+		return []plan.Target{one}, nil
+	}
+	probe, err := readProbe(target.path(), a.USDT)
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w: %w", one, ErrTarget, err)
+	}
+	var all []plan.Target
+	for _, site := range probe.sites {
+		one.Offset = site.Offset
+		all = append(all, one)
+	}
+	return all, nil
 }
 
 // inFiles reports whether targets of the hook are found in the file system.

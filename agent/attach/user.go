@@ -52,6 +52,8 @@ func (f *Found) read(a plan.Attachment) error {
 		return missing(err)
 	}
 	switch {
+	case a.USDT != "":
+		return f.readPlace(a)
 	case a.Symbols != "":
 		f.addresses, err = chosenAddresses(f.target.path(), a.Symbols)
 	case a.Symbol != "":

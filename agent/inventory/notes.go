@@ -35,7 +35,7 @@ func adds(at plan.Attachment, l Link) bool {
 		return false
 	}
 	switch at.Hook {
-	case "uprobe", "uretprobe":
+	case "uprobe", "uretprobe", "usdt":
 		return l.Place.Hook == "uprobe" || l.Place.Hook == ""
 	case "perf_event":
 		return l.Place.Hook == "perf_event" || l.Place.Hook == ""

@@ -50,7 +50,7 @@ func TestListTellsOfSkepsLinksWhatTheKernelDoesNot(t *testing.T) {
 			l, err := attach.To(attach.Request{Attachment: tc.at, Program: only(t, load(t, tc.object))})
 			must(t, err)
 			t.Cleanup(func() { must(t, l.Close()) })
-			pinned, err := store.PinLink("uid", tc.at, l)
+			pinned, err := store.PinLink("uid", tc.at, 0, l)
 			must(t, err)
 			if tc.foreign {
 				aside := filepath.Join(filepath.Dir(pinned.Path), "theirs")
@@ -86,7 +86,7 @@ func TestAPerfEventIsNamedByTheKernelAndInFullByTheText(t *testing.T) {
 		}
 	}
 	check("page-faults")
-	_, err = store.PinLink("uid", at, l)
+	_, err = store.PinLink("uid", at, 0, l)
 	must(t, err)
 	check("page-faults every 1000000000 (CPU 0)")
 }
@@ -112,7 +112,7 @@ func TestATextThatContradictsTheKernelIsNotBelieved(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Close()) })
 	says := plan.Attachment{Program: "f", Hook: "uprobe", Target: plan.Target{Binary: "/bin/false"}}
-	_, err = store.PinLink("uid", says, l)
+	_, err = store.PinLink("uid", says, 0, l)
 	must(t, err)
 	if got := placeOf(t, l, inventory.Options{BPFFS: h.pins}); strings.Contains(got.Target, "false") {
 		t.Errorf("place is %+v", got)
@@ -140,7 +140,7 @@ func TestListTellsOfALinkOnManyFunctionsWhichTheyAre(t *testing.T) {
 	if got := placeOf(t, l, inventory.Options{BPFFS: h.pins}); got.Hook != "uprobe.multi" || !strings.HasSuffix(got.Target, "1 places") {
 		t.Errorf("without a pin it is on %+v", got)
 	}
-	_, err = store.PinLink("uid", at, l)
+	_, err = store.PinLink("uid", at, 0, l)
 	must(t, err)
 	if got, want := placeOf(t, l, inventory.Options{BPFFS: h.pins}), (inventory.Place{Hook: at.Hook, Target: path + ":* !one"}); got != want {
 		t.Errorf("it is on %+v, want %+v", got, want)

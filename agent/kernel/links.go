@@ -26,7 +26,9 @@ const maxText = 4095
 type Link struct {
 	UID        string
 	Attachment plan.Attachment
-	Link       link.Link
+	// SpecID is the entry of a USDT probe's arguments in the map of its program.
+	SpecID uint32
+	Link   link.Link
 	// Path is the pin.
 	Path string
 }
@@ -36,38 +38,46 @@ func (l *Link) Close() error { return l.Link.Close() }
 
 // PinLink pins a new link under its attachment's key, in the place of the one
 // that has been there. The text is written first: a pin without its text is
-// never found.
-func (s *Store) PinLink(uid string, a plan.Attachment, l link.Link) (*Link, error) {
+// never found. spec is the link's SpecID.
+func (s *Store) PinLink(uid string, a plan.Attachment, spec uint32, l link.Link) (*Link, error) {
 	dir := s.linksDir(uid)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make pin directory: %w", err)
 	}
-	if err := s.Describe(uid, a); err != nil {
+	pinned := &Link{UID: uid, Attachment: a, SpecID: spec, Link: l, Path: filepath.Join(dir, a.Key())}
+	if err := s.Describe(pinned); err != nil {
 		return nil, err
 	}
-	path, aside := filepath.Join(dir, a.Key()), filepath.Join(dir, newPrefix+a.Key())
+	aside := filepath.Join(dir, newPrefix+a.Key())
 	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove leftover pin: %w", err)
 	}
 	if err := l.Pin(aside); err != nil {
 		return nil, fmt.Errorf("pin link: %w", err)
 	}
-	if err := os.Rename(aside, path); err != nil {
+	if err := os.Rename(aside, pinned.Path); err != nil {
 		return nil, fmt.Errorf("pin link: %w", err)
 	}
-	return &Link{UID: uid, Attachment: a, Link: l, Path: path}, nil
+	return pinned, nil
 }
 
-// Describe writes an attachment beside its pin, in the place of what was there.
-func (s *Store) Describe(uid string, a plan.Attachment) error {
-	text, err := json.Marshal(a)
+// linkText is what the text beside a link's pin says.
+type linkText struct {
+	plan.Attachment
+	SpecID uint32 `json:"specId,omitempty"`
+}
+
+// Describe writes what a link is beside its pin, in the place of what was there.
+func (s *Store) Describe(l *Link) error {
+	a := l.Attachment
+	text, err := json.Marshal(linkText{a, l.SpecID})
 	if err != nil {
 		return fmt.Errorf("describe link: %w", err)
 	}
 	if len(text) > maxText {
 		return fmt.Errorf("describe link of %s to %s: its target takes %d bytes to write down, and a pin's text holds %d; shorten its paths", a.Program, a.Hook, len(text), maxText)
 	}
-	if err := replaceSymlink(string(text), filepath.Join(s.linksDir(uid), a.Key()+textSuffix)); err != nil {
+	if err := replaceSymlink(string(text), filepath.Join(s.linksDir(l.UID), a.Key()+textSuffix)); err != nil {
 		return fmt.Errorf("describe link: %w", err)
 	}
 	return nil
@@ -125,7 +135,7 @@ func (s *Store) Links(uid string) ([]*Link, []Stray, error) {
 // openLink opens one pin by its text, or removes the pin where its text does
 // not say what it is.
 func openLink(uid, path string) (*Link, error) {
-	a, ok := ReadText(path)
+	text, ok := readText(path)
 	if !ok {
 		return nil, remove(path, inLinks)
 	}
@@ -133,17 +143,22 @@ func openLink(uid, path string) (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Link{UID: uid, Attachment: a, Link: l, Path: path}, nil
+	return &Link{UID: uid, Attachment: text.Attachment, SpecID: text.SpecID, Link: l, Path: path}, nil
 }
 
 // ReadText reads the attachment that Describe wrote beside a link's pin. It is
 // not ok where there is none, or where it is another link's.
 func ReadText(path string) (a plan.Attachment, ok bool) {
-	text, err := os.Readlink(path + textSuffix)
-	if err != nil || json.Unmarshal([]byte(text), &a) != nil {
-		return plan.Attachment{}, false
+	text, ok := readText(path)
+	return text.Attachment, ok
+}
+
+func readText(path string) (text linkText, ok bool) {
+	body, err := os.Readlink(path + textSuffix)
+	if err != nil || json.Unmarshal([]byte(body), &text) != nil {
+		return linkText{}, false
 	}
-	return a, a.Key() == filepath.Base(path)
+	return text, text.Key() == filepath.Base(path)
 }
 
 // loadLink opens a pin, and asks the kernel about it.
@@ -229,7 +244,7 @@ func (s *Store) RepinLink(l *Link) (bool, error) {
 	if err := os.MkdirAll(filepath.Dir(l.Path), 0o700); err != nil {
 		return false, fmt.Errorf("make pin directory: %w", err)
 	}
-	if err := s.Describe(l.UID, l.Attachment); err != nil {
+	if err := s.Describe(l); err != nil {
 		return false, err
 	}
 	if pinGone {

@@ -203,7 +203,7 @@ func TestALinkIsPinnedFoundAndTakenAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := s.PinLink("uid", at, trace(r.Programs["tracepoint_count"]))
+	first, err := s.PinLink("uid", at, 0, trace(r.Programs["tracepoint_count"]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestALinkIsPinnedFoundAndTakenAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A second one takes the first one's place.
-	second, err := s.PinLink("uid", at, trace(extra))
+	second, err := s.PinLink("uid", at, 0, trace(extra))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestALinkIsPinnedFoundAndTakenAway(t *testing.T) {
 	}
 	long := at
 	long.Tracepoint = strings.Repeat("x", 5000)
-	if err := s.Describe("uid", long); err == nil || !strings.Contains(err.Error(), "shorten") {
+	if err := s.Describe(&Link{UID: "uid", Attachment: long}); err == nil || !strings.Contains(err.Error(), "shorten") {
 		t.Errorf("Describe of a long target = %v", err)
 	}
 }

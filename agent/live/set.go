@@ -77,6 +77,29 @@ func (s *Set) PutLink(l *kernel.Link) {
 	s.Links[l.UID][l.Attachment.Key()] = l
 }
 
+// SpecID returns the entry of the arguments of a USDT probe at a target, among those of the
+// application: that of its link there, or the first one that no link has. Versions of the
+// application may share the map, and a link that runs keeps its entry; 0 for other hooks.
+func (s *Set) SpecID(uid string, t plan.Target) uint32 {
+	if t.USDT == "" {
+		return 0
+	}
+	taken := map[uint32]bool{}
+	for _, l := range s.Links[uid] {
+		if l.Attachment.Target == t {
+			return l.SpecID
+		}
+		if l.Attachment.USDT != "" {
+			taken[l.SpecID] = true
+		}
+	}
+	var id uint32
+	for taken[id] {
+		id++
+	}
+	return id
+}
+
 // Adopt opens everything that is pinned. It notes and leaves out what cannot be read.
 // nameOf names an application for the log.
 func (s *Set) Adopt(nameOf func(uid string) string) error {

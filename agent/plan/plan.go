@@ -38,7 +38,9 @@ type Target struct {
 	Symbol   string  `json:"symbol,omitempty"`
 	Offset   uint64  `json:"offset,omitempty"`
 	Symbols  Symbols `json:"symbols,omitempty"`
-	PID      int32   `json:"pid,omitempty"`
+	// USDT is provider:name of a probe of the binary; Offset is one place of it then.
+	USDT string `json:"usdt,omitempty"`
+	PID  int32  `json:"pid,omitempty"`
 	// NetworkNamespace is a path, or empty for the agent's own; NetnsID its
 	// inode.
 	NetworkNamespace string `json:"networkNamespace,omitempty"`
@@ -54,6 +56,16 @@ type Target struct {
 	CPU       int    `json:"cpu,omitempty"`
 	Thread    int32  `json:"thread,omitempty"`
 	Began     uint64 `json:"began,omitempty"`
+}
+
+// Asked is the target as the definition asks for it, without what was found on the node of
+// a file or a namespace.
+func (t Target) Asked() Target {
+	t.BinaryID, t.NetnsID = "", 0
+	if t.USDT != "" {
+		t.Offset = 0
+	}
+	return t
 }
 
 // String says the target in words of the definition.
@@ -72,6 +84,9 @@ func (t Target) String() string {
 		}
 		if t.Symbols != "" {
 			place += ":" + string(t.Symbols)
+		}
+		if t.USDT != "" {
+			place += ":" + t.USDT
 		}
 		if t.Offset != 0 {
 			place += fmt.Sprintf("+%#x", t.Offset)

@@ -3,6 +3,7 @@ package prepare
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
@@ -57,27 +58,41 @@ func (v *Versions) resolve(app plan.Application, program string, at v1alpha1.Att
 	if err != nil || all[0].Ifindex != 0 || all[0].Event != "" {
 		return all, err
 	}
-	one, err := v.LookupRound.Resolve(all[0])
+	found, err := v.LookupRound.Resolve(all[0])
 	if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-		if target, ok := v.madeOn(app.UID, one); ok {
-			one.Target, err = target, nil
+		if made := v.madeOn(app.UID, all[0]); len(made) > 0 {
+			found, err = made, nil
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	return []plan.Attachment{one}, nil
+	resolved := make([]plan.Attachment, 0, len(found))
+	for _, target := range found {
+		one := all[0]
+		one.Target = target
+		resolved = append(resolved, one)
+	}
+	return resolved, nil
 }
 
-// madeOn returns the target of the application's link for an attachment; of several
-// links, that of one that runs.
-func (v *Versions) madeOn(uid string, a plan.Attachment) (target plan.Target, ok bool) {
+// madeOn returns the targets of the application's links for an attachment: of one that
+// runs, and those that were found in the same file.
+func (v *Versions) madeOn(uid string, a plan.Attachment) []plan.Target {
+	var made []plan.Target
+	var best plan.Target
 	for _, l := range v.Look.State.Links {
 		is := l.Attachment
-		is.BinaryID, is.NetnsID = "", 0
-		if l.UID == uid && is.Program == a.Program && is.Hook == a.Hook && is.Target == a.Target && (!ok || !l.Severed) {
-			target, ok = l.Attachment.Target, true
+		if l.UID != uid || is.Program != a.Program || is.Hook != a.Hook || is.Target.Asked() != a.Target {
+			continue
 		}
+		if len(made) == 0 || !l.Severed {
+			best = is.Target
+		}
+		made = append(made, is.Target)
 	}
-	return target, ok
+	if len(made) > 0 && best.USDT == "" {
+		return []plan.Target{best}
+	}
+	return slices.DeleteFunc(made, func(t plan.Target) bool { return t.BinaryID != best.BinaryID })
 }

@@ -47,6 +47,9 @@ func Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachmen
 	}
 	if b := at.Binary; b != nil {
 		base.Binary, base.Symbol, base.Offset, base.Symbols, base.PID = b.Path, b.Symbol, b.Offset, plan.ChooseSymbols(b.Symbols), b.PID
+		if b.USDT != nil {
+			base.USDT = b.USDT.Provider + ":" + b.USDT.Name
+		}
 	}
 	return []plan.Attachment{base}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -59,15 +60,15 @@ func (u *UnansweredError) Unwrap() error { return ErrWaiting }
 
 // answer is the result of a look-up.
 type answer struct {
-	// target identifies the target. found is the target itself, opened.
-	target plan.Target
-	found  *attach.Found
-	err    error
+	// targets are those that Resolve found. found is the target of Find, opened.
+	targets []plan.Target
+	found   *attach.Found
+	err     error
 }
 
 // same reports whether two answers say the same.
 func (a *answer) same(b *answer) bool {
-	return a.target == b.target && (a.err == nil) == (b.err == nil) && (a.err == nil || a.err.Error() == b.err.Error())
+	return slices.Equal(a.targets, b.targets) && (a.err == nil) == (b.err == nil) && (a.err == nil || a.err.Error() == b.err.Error())
 }
 
 // lookup is one look-up.
@@ -180,9 +181,10 @@ func byPath(a plan.Attachment) bool {
 	return h.Shape == hook.UserBinary || h.Shape == hook.NetworkNamespace && a.NetworkNamespace != ""
 }
 
-// Resolve fills in what identifies the target of an attachment. Where a file system does
-// not answer now, its last answer counts; without one the error is an *UnansweredError.
-func (r *Round) Resolve(a plan.Attachment) (plan.Attachment, error) {
+// Resolve returns the targets of an attachment, with what identifies them. Where a file
+// system does not answer now, its last answer counts; without one the error is an
+// *UnansweredError.
+func (r *Round) Resolve(a plan.Attachment) ([]plan.Target, error) {
 	if !byPath(a) {
 		return attach.Resolve(a, r.host)
 	}
@@ -190,18 +192,13 @@ func (r *Round) Resolve(a plan.Attachment) (plan.Attachment, error) {
 	// The goroutine has its own copies.
 	copied, host := a, r.host
 	one, err := r.lookUp(key, !r.sought[key], a, func() (got answer) {
-		var is plan.Attachment
-		is, got.err = attach.Resolve(copied, host)
-		got.target = is.Target
+		got.targets, got.err = attach.Resolve(copied, host)
 		return got
 	})
 	if err != nil {
-		return a, err
+		return nil, err
 	}
-	if one.err == nil {
-		a.Target = one.target
-	}
-	return a, one.err
+	return one.targets, one.err
 }
 
 // Find finds what an attachment is attached to. The caller closes it.

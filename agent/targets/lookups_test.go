@@ -72,7 +72,7 @@ func at(application, path string) plan.Attachment {
 func TestASlowPathIsAnswered(t *testing.T) {
 	l := newLooking(t)
 	resolves, finds := make(slowly), make(slowly)
-	one, other := answer{target: plan.Target{NetnsID: 1}}, answer{target: plan.Target{NetnsID: 2}}
+	one, other := answer{targets: []plan.Target{{NetnsID: 1}}}, answer{targets: []plan.Target{plan.Target{NetnsID: 2}}}
 	resolve := func(p *Round) (*answer, error) {
 		return p.lookUp("resolve", !p.sought["resolve"], at("a", "/slow"), resolves.look)
 	}
@@ -95,7 +95,7 @@ func TestASlowPathIsAnswered(t *testing.T) {
 	for range 3 {
 		p = l.next(p, 3*time.Second)
 		for range 2 {
-			if is, err := resolve(p); err != nil || is.target != one.target {
+			if is, err := resolve(p); err != nil || !is.same(&one) {
 				t.Fatalf("%+v, %v", is, err)
 			}
 		}
@@ -123,7 +123,7 @@ func TestASlowPathIsAnswered(t *testing.T) {
 		t.Error("another answer wakes nobody")
 	}
 	p = l.next(p, time.Second)
-	if is, err := resolve(p); err != nil || is.target != other.target {
+	if is, err := resolve(p); err != nil || !is.same(&other) {
 		t.Errorf("%+v, %v", is, err)
 	}
 	resolves <- other
@@ -146,7 +146,7 @@ func TestAnApplicationWhosePathsHangTakesNoOthersLookUps(t *testing.T) {
 			t.Errorf("path %d: %v", i, err)
 		}
 	}
-	if is, err := p.lookUp("healthy", true, at("other", "/healthy"), func() answer { return answer{target: plan.Target{NetnsID: 1}} }); err != nil || is.target.NetnsID != 1 {
+	if is, err := p.lookUp("healthy", true, at("other", "/healthy"), func() answer { return answer{targets: []plan.Target{{NetnsID: 1}}} }); err != nil || is.targets[0].NetnsID != 1 {
 		t.Errorf("another application: %+v, %v", is, err)
 	}
 }

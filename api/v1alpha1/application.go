@@ -306,10 +306,10 @@ type Interfaces struct {
 }
 
 // UserBinary is a place in an executable or a shared library, or several places. The
-// hook decides which of symbol, with or without offset, and symbols it takes.
+// hook decides which of symbol, with or without offset, symbols and usdt it takes.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.symbol) || has(self.offset) && self.offset > 0 || has(self.symbols)",message="none of symbol, offset and symbols is given; give one"
-// +kubebuilder:validation:XValidation:rule="!has(self.symbols) || !has(self.symbol) && !has(self.offset)",message="symbols is given beside symbol or offset; give one of them"
+// +kubebuilder:validation:XValidation:rule="has(self.symbol) || has(self.offset) && self.offset > 0 || has(self.symbols) || has(self.usdt)",message="none of symbol, offset, symbols and usdt is given; give one"
+// +kubebuilder:validation:XValidation:rule="(has(self.symbols) ? 1 : 0) + (has(self.usdt) ? 1 : 0) + (has(self.symbol) || has(self.offset) ? 1 : 0) <= 1",message="several of symbol, symbols and usdt are given; give one of them"
 type UserBinary struct {
 	// Path is absolute, in the node's file system.
 	// +kubebuilder:validation:MaxLength=4096
@@ -333,11 +333,30 @@ type UserBinary struct {
 	// +optional
 	Symbols *Symbols `json:"symbols,omitempty"`
 
+	// USDT is a probe that the binary declares, for the hook usdt: every place of it.
+	// +optional
+	USDT *USDT `json:"usdt,omitempty"`
+
 	// PID limits the probe to one process; 0 means every process.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	PID int32 `json:"pid,omitempty"`
+}
+
+// USDT names a probe of a binary, as bpftrace -l and readelf -n list it.
+type USDT struct {
+	// Provider is what the probe belongs to, such as python.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[^\s:]+$`
+	Provider string `json:"provider"`
+
+	// Name is the probe's, such as function__entry.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[^\s:]+$`
+	Name string `json:"name"`
 }
 
 // DefaultFunctions is how many functions may be chosen where no limit is given.

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 )
 
@@ -102,6 +103,8 @@ type Bound struct {
 	File    []byte
 	Changed bool
 	weak    map[string]bool
+	// hidden are functions that no other object may call.
+	hidden  map[string]bool
 	license string
 }
 
@@ -109,7 +112,7 @@ type Bound struct {
 // variables global. In an object on its own nothing else defines them, so weak
 // means global.
 func Bind(object []byte) (*Bound, error) {
-	b := &Bound{File: object, weak: map[string]bool{}}
+	b := &Bound{File: object, weak: map[string]bool{}, hidden: map[string]bool{}}
 	f, err := elf.NewFile(bytes.NewReader(object))
 	if err != nil {
 		return nil, fmt.Errorf("read ELF: %w", err)
@@ -130,6 +133,9 @@ func Bind(object []byte) (*Bound, error) {
 		return nil, err
 	}
 	for i, s := range symbols {
+		if elf.ST_TYPE(s.Info) == elf.STT_FUNC && elf.ST_VISIBILITY(s.Other) == elf.STV_HIDDEN {
+			b.hidden[s.Name] = true
+		}
 		extern := s.Section == elf.SHN_UNDEF && externs[s.Name]
 		if elf.ST_BIND(s.Info) != elf.STB_WEAK || !extern && !definesMap(f, s) {
 			continue
@@ -157,7 +163,20 @@ func (b *Bound) Parse() (*Object, error) {
 			return nil, fmt.Errorf("section %s: %w", KconfigSection, err)
 		}
 	}
+	for _, p := range spec.Programs {
+		b.hide(p.Instructions)
+	}
 	return &Object{Spec: spec, WeakKconfig: b.weak, License: b.license}, nil
+}
+
+// hide makes hidden functions static, as libbpf does: the kernel then checks them for the
+// arguments that they are called with, and not for any.
+func (b *Bound) hide(instructions asm.Instructions) {
+	for i := range instructions {
+		if fn := btf.FuncMetadata(&instructions[i]); fn != nil && b.hidden[fn.Name] {
+			fn.Linkage = btf.StaticFunc
+		}
+	}
 }
 
 // license reads the licence section, as the library does: the last of those whose

@@ -40,7 +40,7 @@ No field names a namespace's own pods yet, so a ` + "`BpfApplication`" + ` may u
 | NetworkDevice | ` + "`interfaces`" + `: names or globs, exclusions, or the primary one; ` + "`priority`" + ` where the hook is ordered; ` + "`proceedOn`" + ` for xdp |
 | Tracepoint | ` + "`tracepoint`" + `: category/name for ` + "`tracepoint`" + `, a name for the others |
 | Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount |
-| UserBinary | ` + "`binary`" + `: path, pid, and where in it: symbol or offset; for the hooks with ` + "`.multi`" + `, symbols: names or globs, exclusions, a limit |
+| UserBinary | ` + "`binary`" + `: path, pid, and where in it: symbol or offset; for the hooks with ` + "`.multi`" + `, symbols: names or globs, exclusions, a limit; for ` + "`usdt`" + `, usdt: provider and name |
 | NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own; ` + "`netfilter`" + ` for [netfilter](#netfilter) |
 | KernelFunction | ` + "`function`" + ` |
 | PerfEvent | ` + "`perfEvent`" + `: event, period or frequency, pid; see [perf events](#perf-events) |

@@ -351,7 +351,7 @@ func misfit() string {
 			fmt.Fprintf(&message, "!%s && %s ? self.hook + ' needs %s; give it' : ", has, takes, f.field)
 		}
 	}
-	fmt.Fprint(&message, "has(self.binary) ? 'the hooks with .multi take binary.symbols, the others binary.symbol or binary.offset' : ")
+	fmt.Fprint(&message, "has(self.binary) ? 'the hooks with .multi take binary.symbols, usdt takes binary.usdt, the others binary.symbol or binary.offset' : ")
 	return message.String() + "'the hook tracepoint takes category/name, the others take a name alone'"
 }
 
