@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -123,10 +126,9 @@ func loopbackUp() error {
 	return netlink.LinkSetUp(lo)
 }
 
-// sendFrame sends a packet with its link header on the loopback device: the kernel
-// dissects it to find its transport header (packet_parse_headers of
-// net/packet/af_packet.c).
-func sendFrame() error {
+// sendFrame sends a packet with its link header on a device: the kernel dissects it to
+// find its transport header (packet_parse_headers of net/packet/af_packet.c).
+func sendFrame(ifindex int) error {
 	protocol := uint16(unix.ETH_P_IP<<8&0xff00 | unix.ETH_P_IP>>8)
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(protocol))
 	if err != nil {
@@ -135,13 +137,13 @@ func sendFrame() error {
 	defer func() { _ = unix.Close(fd) }()
 	frame := make([]byte, 64)
 	frame[12], frame[14], frame[17], frame[23] = unix.ETH_P_IP>>8, 0x45, 50, unix.IPPROTO_UDP
-	return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: 1})
+	return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: ifindex})
 }
 
 func TestAFlowDissectorFires(t *testing.T) {
 	path := namespace(t)
 	within(t, path, loopbackUp)
-	fires(t, v1alpha1.Attachment{Hook: "flow_dissector", NetworkNamespace: path}, func() { within(t, path, sendFrame) })
+	fires(t, v1alpha1.Attachment{Hook: "flow_dissector", NetworkNamespace: path}, func() { within(t, path, func() error { return sendFrame(1) }) })
 }
 
 // TestAFlowDissectorDisplacesNone has another program at the place before the agent.
@@ -185,6 +187,89 @@ func TestAFlowDissectorDisplacesNone(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// pair makes the two devices that a hook is tried on: the hook is the first one's. A
+// kernel without netkit gets others.
+func pair(t *testing.T, h hook.Hook, name, peer string) {
+	t.Helper()
+	if !strings.HasPrefix(h.Name, "netkit/") || lacking(t, h) != nil {
+		veth(t, name, peer)
+		return
+	}
+	l := &netlink.Netkit{LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.NETKIT_MODE_L2}
+	l.SetPeerAttrs(&netlink.LinkAttrs{Name: peer})
+	if err := netlink.LinkAdd(l); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netlink.LinkDel(l) })
+	for _, n := range []string{name, peer} {
+		one, err := netlink.LinkByName(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkSetUp(one); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestNetkitFires(t *testing.T) {
+	needKernel(t)
+	for name, sender := range map[string]string{"netkit/primary": "nk0", "netkit/peer": "nk1"} {
+		t.Run(name, func(t *testing.T) {
+			needHook(t, name)
+			h, _ := hook.Lookup(name)
+			pair(t, h, "nk0", "nk1")
+			fires(t, on(name, "nk0")[0], func() {
+				if err := sendFrame(index(t, sender)); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestNetkitIsRefusedWhereTheDeviceIsNoPrimaryOne(t *testing.T) {
+	needKernel(t)
+	needHook(t, "netkit/primary")
+	h, _ := hook.Lookup("netkit/primary")
+	pair(t, h, "nk0", "nk1")
+	veth(t, "nv0", "nv1")
+	for name, want := range map[string]string{"nk1": "interface nk1 is the peer of a netkit pair", "nv0": "interface nv0 is no netkit device"} {
+		w := newWorld(t)
+		a, _ := w.start()
+		if err := w.accept(a, w.version("1", on("netkit/primary", name)[0])); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the agent says %v, not %q", err, want)
+		}
+	}
+}
+
+// TestProgramsOfNetkitRunByPriority has the later of two applications run first.
+func TestProgramsOfNetkitRunByPriority(t *testing.T) {
+	needKernel(t)
+	needHook(t, "netkit/primary")
+	h, _ := hook.Lookup("netkit/primary")
+	pair(t, h, "nk0", "nk1")
+	w := newWorld(t)
+	a, _ := w.start()
+	var links []link.ID
+	for i, priority := range []int32{500, 5} {
+		at := on("netkit/primary", "nk0")[0]
+		at.Priority = &priority
+		p := w.version("1", at)
+		p.UID, p.Application.Name = fmt.Sprint("uid-", i), fmt.Sprint("nk-", i)
+		if err := w.accept(a, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range a.Status() {
+		links = append(links, link.ID(s.Programs[0].Links[0].ID))
+	}
+	got, err := attach.Order("netkit/primary", index(t, "nk0"))
+	if want := []link.ID{links[1], links[0]}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("links %v run, %v; want %v", got, err, want)
 	}
 }
 

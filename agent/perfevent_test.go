@@ -58,9 +58,9 @@ func fork(parent uintptr) (uintptr, syscall.Errno) {
 	}
 	for {
 		if is, _, _ := syscall.RawSyscall(unix.SYS_GETPPID, 0, 0, 0); is != parent {
-			syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0) //nolint:errcheck // nothing could be done
+			syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 		}
-		syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&pause)), 0, 0) //nolint:errcheck // nothing could be done
+		syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&pause)), 0, 0)
 	}
 }
 

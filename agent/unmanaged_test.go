@@ -64,7 +64,7 @@ func send(t testing.TB, iface string, frames int) {
 // G for the foreign programs.
 func order(t testing.TB, a *agent.Agent, foreign map[link.ID]string) string {
 	t.Helper()
-	ids, err := attach.OrderTCX("tcx/ingress", index(t, "fo0"))
+	ids, err := attach.Order("tcx/ingress", index(t, "fo0"))
 	if err != nil {
 		t.Fatal(err)
 	}

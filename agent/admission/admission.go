@@ -272,12 +272,12 @@ func (adm *Round) limits(place plan.Place) plan.Limits {
 			}
 		}
 	}
-	others, err := attach.OthersOnTCX(place.Hook, place.Ifindex, ours)
+	others, err := attach.OthersOn(place.Hook, place.Ifindex, ours)
 	if err != nil {
 		// The kernel counts for itself when a program is attached.
 		adm.Log.Debug("count programs", "place", place.String(), "error", err)
 	}
-	return plan.Limits{Programs: max(1, attach.MaxTCX-others), SharePercent: adm.SharePercent}
+	return plan.Limits{Programs: max(1, attach.MaxOrdered-others), SharePercent: adm.SharePercent}
 }
 
 // RejectAt takes a version out of the reconcile that does not fit at a place. One that

@@ -65,8 +65,11 @@ type attacher func(hook.Hook, Request) (link.Link, error)
 // attachers has a row for every hook the agent attaches today.
 var attachers = map[string]attacher{
 	"xdp":         xdp,
-	"tcx/ingress": tcx,
-	"tcx/egress":  tcx,
+	"tcx/ingress": ordered,
+	"tcx/egress":  ordered,
+
+	"netkit/primary": ordered,
+	"netkit/peer":    ordered,
 
 	"tracepoint": tracepoint,
 	"raw_tp":     rawTracepoint,

@@ -112,8 +112,8 @@ func TestMalformedTargetsAreRefused(t *testing.T) {
 	if !errors.Is(err, attach.ErrTarget) {
 		t.Errorf("a binary that is not there: To = %v", err)
 	}
-	if _, err := attach.OrderTCX("tcx/ingress", 1<<30); err == nil {
-		t.Error("OrderTCX of an interface that is not there succeeds")
+	if _, err := attach.Order("tcx/ingress", 1<<30); err == nil {
+		t.Error("Order of an interface that is not there succeeds")
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -89,8 +88,8 @@ func lacking(h hook.Hook, cause error) error {
 // it does not, any other error that it cannot be told.
 func try(h hook.Hook) error {
 	switch {
-	case strings.HasPrefix(h.Name, "tcx/"):
-		return tryTCX(h)
+	case IsOrdered(h.Name):
+		return tryOrdered(h)
 	case h.Shape == hook.Cgroup && h.Attachable:
 		return tryTyped(h, "")
 	case h.Name == "tp_btf":
@@ -103,14 +102,14 @@ func try(h hook.Hook) error {
 	return features.HaveProgramType(h.ProgramType)
 }
 
-// tryTCX asks for a link to a device that there is not: a kernel that has the
+// tryOrdered asks for a link to a device that there is not: a kernel that has the
 // hook says so, and upon another answer the library finds out what it has.
-func tryTCX(h hook.Hook) error {
+func tryOrdered(h hook.Hook) error {
 	p, err := trivial(h, "")
 	if err != nil {
 		return err
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: p, Attach: h.AttachType})
+	l, err := attachOrdered(h, link.TCXOptions{Interface: math.MaxInt32, Program: p, Attach: h.AttachType})
 	switch {
 	case err == nil:
 		err = l.Close()

@@ -27,20 +27,26 @@ func xdp(_ hook.Hook, r Request) (link.Link, error) {
 	return l, err
 }
 
-// tcx attaches in the kernel's own order. The revision makes the look and the
+// ordered attaches to TCX and netkit, in the kernel's own order. The revision makes the look and the
 // attach one step: whoever changes the hook in between makes it fail with
 // ESTALE (kernel/bpf/mprog.c), and the look is taken again.
-func tcx(h hook.Hook, r Request) (link.Link, error) {
+func ordered(h hook.Hook, r Request) (link.Link, error) {
 	var err error
 	for range retries {
 		var seen *link.QueryResult
-		if seen, err = queryTCX(r.Attachment.Ifindex, h.AttachType); err != nil {
-			return nil, err
+		if seen, err = query(r.Attachment.Ifindex, h.AttachType); err != nil {
+			return nil, notNetkit(h, r.Attachment.Interface, err)
+		}
+		revision := seen.Revision
+		if isNetkit(h) && len(seen.Programs) == 0 {
+			// An empty hook of netkit tells 1, and compares with the number of all changes
+			// before (bpf_mprog_query of kernel/bpf/mprog.c, netkit_entry_fetch).
+			revision = 0
 		}
 		var l link.Link
-		l, err = link.AttachTCX(link.TCXOptions{
+		l, err = attachOrdered(h, link.TCXOptions{
 			Interface: r.Attachment.Ifindex, Program: r.Program, Attach: h.AttachType,
-			Anchor: place(r.Neighbours, seen), ExpectedRevision: seen.Revision,
+			Anchor: place(r.Neighbours, seen), ExpectedRevision: revision,
 		})
 		if err == nil {
 			return l, nil
@@ -50,13 +56,36 @@ func tcx(h hook.Hook, r Request) (link.Link, error) {
 		}
 	}
 	if errors.Is(err, unix.ERANGE) {
-		return nil, fmt.Errorf("the hook is full; the kernel takes %d programs: %w", MaxTCX, err)
+		return nil, fmt.Errorf("the hook is full; the kernel takes %d programs: %w", MaxOrdered, err)
 	}
 	return nil, err
 }
 
-// queryTCX reads what is attached, in order.
-func queryTCX(ifindex int, at ebpf.AttachType) (*link.QueryResult, error) {
+// attachOrdered makes the link. The options of TCX and netkit are the same.
+func attachOrdered(h hook.Hook, o link.TCXOptions) (link.Link, error) {
+	if isNetkit(h) {
+		return link.AttachNetkit(link.NetkitOptions(o))
+	}
+	return link.AttachTCX(o)
+}
+
+func isNetkit(h hook.Hook) bool {
+	return h.AttachType == ebpf.AttachNetkitPrimary || h.AttachType == ebpf.AttachNetkitPeer
+}
+
+// notNetkit says what netkit_dev_fetch of drivers/net/netkit.c rejects.
+func notNetkit(h hook.Hook, name string, err error) error {
+	switch {
+	case isNetkit(h) && errors.Is(err, unix.ENXIO):
+		return fmt.Errorf("interface %s is no netkit device; name the primary device of a netkit pair: %w", name, err)
+	case isNetkit(h) && errors.Is(err, unix.EACCES):
+		return fmt.Errorf("interface %s is the peer of a netkit pair, whose programs are attached through its primary device; name that one: %w", name, err)
+	}
+	return err
+}
+
+// query reads what is attached, in order.
+func query(ifindex int, at ebpf.AttachType) (*link.QueryResult, error) {
 	seen, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: at})
 	if errors.Is(err, unix.ENODEV) {
 		return nil, errors.Join(ErrTarget, err)
@@ -82,31 +111,32 @@ func place(n Neighbours, seen *link.QueryResult) link.Anchor {
 	return link.Tail()
 }
 
-// OrderTCX returns the ids of all links on a TCX hook, ours and others', in the
-// order in which they run.
-func OrderTCX(hookName string, ifindex int) ([]link.ID, error) {
+// Order returns the ids of all links on a hook whose order the kernel keeps, ours and
+// others', in the order in which they run.
+func Order(hookName string, ifindex int) ([]link.ID, error) {
 	h, _ := hook.Lookup(hookName)
-	seen, err := queryTCX(ifindex, h.AttachType)
+	seen, err := query(ifindex, h.AttachType)
 	if err != nil {
 		return nil, fmt.Errorf("read order of %s: %w", hookName, err)
 	}
 	return linkIDs(seen), nil
 }
 
-// MaxTCX is how many programs the kernel takes on one TCX hook: BPF_MPROG_MAX of
-// include/linux/bpf_mprog.h, of which one is left free.
-const MaxTCX = 63
+// MaxOrdered is how many programs the kernel takes on one hook of TCX or netkit:
+// BPF_MPROG_MAX of include/linux/bpf_mprog.h, of which one is left free.
+const MaxOrdered = 63
 
-// IsTCX reports whether a hook is one of TCX.
-func IsTCX(hookName string) bool {
+// IsOrdered reports whether the kernel keeps the order of a hook's programs: whether it is
+// one of TCX or netkit.
+func IsOrdered(hookName string) bool {
 	h, _ := hook.Lookup(hookName)
-	return h.AttachType == ebpf.AttachTCXIngress || h.AttachType == ebpf.AttachTCXEgress
+	return h.AttachType == ebpf.AttachTCXIngress || h.AttachType == ebpf.AttachTCXEgress || isNetkit(h)
 }
 
-// OthersOnTCX counts the programs on a TCX hook that are not of our links.
-func OthersOnTCX(hookName string, ifindex int, ours map[link.ID]bool) (int, error) {
+// OthersOn counts the programs on such a hook that are not of our links.
+func OthersOn(hookName string, ifindex int, ours map[link.ID]bool) (int, error) {
 	h, _ := hook.Lookup(hookName)
-	seen, err := queryTCX(ifindex, h.AttachType)
+	seen, err := query(ifindex, h.AttachType)
 	if err != nil {
 		return 0, fmt.Errorf("count programs on %s: %w", hookName, err)
 	}

@@ -70,7 +70,7 @@ func (r Record) equal(other Record) bool {
 }
 
 // IsLimited reports whether the programs of a hook share the limits of an interface.
-func IsLimited(hook string) bool { return hook == plan.XDP || attach.IsTCX(hook) }
+func IsLimited(hook string) bool { return hook == plan.XDP || attach.IsOrdered(hook) }
 
 // History is what ran, and the file that keeps it. The caller serializes all calls.
 type History struct {

@@ -77,7 +77,7 @@ func perfPlace(e *link.PerfEventInfo) Place {
 // single word.
 func eventName(e *link.EventInfo) string {
 	for _, known := range hook.Events() {
-		if known.Type == uint32(e.Type) && known.Config == e.Config {
+		if known.Type == e.Type && known.Config == e.Config {
 			return known.Name
 		}
 	}

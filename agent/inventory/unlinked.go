@@ -12,7 +12,7 @@ import (
 )
 
 // unlinked are the places of programs that no link attaches: XDP programs of
-// ip-link and the like, clsact filters, TCX programs and flow dissectors, in this
+// ip-link and the like, clsact filters, programs of TCX and netkit, and flow dissectors, in this
 // network namespace, and programs attached to cgroups the old way, as systemd does.
 func (p *places) unlinked(ctx context.Context, inv Inventory) map[uint32][]Place {
 	found := map[uint32][]Place{}
@@ -33,7 +33,11 @@ func (p *places) unlinked(ctx context.Context, inv Inventory) map[uint32][]Place
 				add(id, Place{Hook: hook, Target: device.Attrs().Name})
 			}
 		}
-		for _, attach := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+		ordered := []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
+		if device.Type() == "netkit" {
+			ordered = append(ordered, ebpf.AttachNetkitPrimary, ebpf.AttachNetkitPeer)
+		}
+		for _, attach := range ordered {
 			for _, id := range queried(device.Attrs().Index, attach) {
 				add(id, Place{Hook: hookOf(attach), Target: device.Attrs().Name})
 			}

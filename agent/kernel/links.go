@@ -294,6 +294,10 @@ func Inspect(l link.Link) (Facts, error) {
 		if x := info.TCX(); x != nil {
 			f.Severed = x.Ifindex == 0
 		}
+	case link.NetkitType:
+		if x := info.Netkit(); x != nil {
+			f.Severed = x.Ifindex == 0
+		}
 	case link.CgroupType:
 		if x := info.Cgroup(); x != nil {
 			f.Severed = x.CgroupId == 0

@@ -81,7 +81,7 @@ func (l *Look) observeOrder() {
 		}
 		at := fmt.Sprint(one.Attachment.Hook, one.Attachment.Ifindex)
 		if orders[at] == nil {
-			order, err := attach.OrderTCX(one.Attachment.Hook, one.Attachment.Ifindex)
+			order, err := attach.Order(one.Attachment.Hook, one.Attachment.Ifindex)
 			if err != nil && !errors.Is(err, attach.ErrTarget) {
 				l.Set.log.Error("read the order of programs; they stay as they are", "hook", one.Attachment.Hook, "interface", one.Attachment.Interface, "error", err)
 				one.Unplaced = true

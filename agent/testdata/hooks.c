@@ -20,6 +20,8 @@ __u32 last;
 PROGRAM(on_xdp, "xdp", XDP_PASS)
 PROGRAM(on_tcx_ingress, "tcx/ingress", -1)
 PROGRAM(on_tcx_egress, "tcx/egress", -1)
+PROGRAM(on_netkit_primary, "netkit/primary", -1)
+PROGRAM(on_netkit_peer, "netkit/peer", -1)
 PROGRAM(on_tracepoint, "tracepoint/syscalls/sys_enter_getpgid", 0)
 PROGRAM(on_raw_tp, "raw_tp/sys_enter", 0)
 /* The process for which on_raw_tp_w changes the result of a program's test run. */
