@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -15,6 +16,8 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
 	"github.com/skep-dev/skep/test/harness/drop"
@@ -63,6 +66,56 @@ func TestARefusedAttachmentNamesTheMissingCapability(t *testing.T) {
 			drop.Capabilities(t, func() { err = try() }, tc.lost...)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("To = %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestWhatEachHookTakes loads a program and attaches it, in a network namespace of the
+// test's own.
+func TestWhatEachHookTakes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root and a kernel to load into")
+	}
+	tracing, network := []int{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}, []int{unix.CAP_SYS_ADMIN, unix.CAP_PERFMON}
+	for name, tc := range map[string]struct {
+		enough, less []int
+		missing      string
+		target       plan.Target
+	}{
+		"raw_tp.w":       {tracing, []int{unix.CAP_SYS_ADMIN, unix.CAP_PERFMON}, "CAP_PERFMON", plan.Target{Tracepoint: "bpf_test_finish"}},
+		"perf_event":     {tracing, []int{unix.CAP_SYS_ADMIN, unix.CAP_PERFMON}, "CAP_PERFMON", plan.Target{Event: "cpu-clock", Frequency: 1}},
+		"flow_dissector": {network, []int{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}, "CAP_NET_ADMIN", plan.Target{NetworkNamespace: "/proc/thread-self/ns/net"}},
+		"netfilter":      {network, []int{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}, "CAP_NET_ADMIN", plan.Target{Netfilter: v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := row(t, name)
+			if lacks := new(attach.LackingError); errors.As(attach.Probe(h), &lacks) && lacks.Older() {
+				t.Skip("SKIPPED:", lacks)
+			}
+			// Never unlocked: the thread ends with the test.
+			runtime.LockOSThread()
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				t.Fatal(err)
+			}
+			try := func() error {
+				p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: h.ProgramType, AttachType: h.AttachType, License: "GPL",
+					Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
+				if err != nil {
+					return rights.ExplainLoad(err, rights.ToLoad(h.ProgramType))
+				}
+				l, err := attach.To(attach.Request{Attachment: plan.Attachment{Program: "f", Hook: name, Target: tc.target}, Program: p})
+				if err == nil {
+					err = l.Close()
+				}
+				return errors.Join(err, p.Close())
+			}
+			var err error
+			if drop.Capabilities(t, func() { err = try() }, tc.enough...); err != nil {
+				t.Errorf("with enough rights: %v", err)
+			}
+			if drop.Capabilities(t, func() { err = try() }, tc.less...); err == nil || !strings.Contains(err.Error(), "lacks "+tc.missing) {
+				t.Errorf("with less: %v, want %s to be missing", err, tc.missing)
 			}
 		})
 	}
