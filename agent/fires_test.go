@@ -307,6 +307,67 @@ func TestNetfilterFires(t *testing.T) {
 	}
 }
 
+// TestAnUpdateOfNetfilterMissesNoPacket has every version drop what comes in.
+func TestAnUpdateOfNetfilterMissesNoPacket(t *testing.T) {
+	needKernel(t)
+	needHook(t, "netfilter")
+	path := namespace(t)
+	within(t, path, loopbackUp)
+	var receiver int
+	within(t, path, func() (err error) {
+		receiver, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		return errors.Join(err, unix.Bind(receiver, &unix.SockaddrInet4{Port: 999, Addr: [4]byte{127, 0, 0, 1}}))
+	})
+	defer func() { _ = unix.Close(receiver) }()
+	send := func() error {
+		return sendLocally(unix.AF_INET, &unix.SockaddrInet4{Port: 999, Addr: [4]byte{127, 0, 0, 1}})
+	}
+	received := func() bool {
+		n, _, err := unix.Recvfrom(receiver, make([]byte, 8), 0)
+		return err == nil && n > 0
+	}
+	if within(t, path, send); !received() {
+		t.Fatal("no packet comes in before there is a program")
+	}
+	w := newWorld(t)
+	a, _ := w.start()
+	dropping := func(n int) intent.Payload {
+		p := w.version(fmt.Sprint(n), v1alpha1.Attachment{Hook: "netfilter", NetworkNamespace: path, Netfilter: &v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn"}})
+		p.Variables["netfilter_verdict"] = apiextensionsv1.JSON{Raw: []byte("0")}
+		return p
+	}
+	if err := w.accept(a, dropping(1)); err != nil {
+		t.Fatal(err)
+	}
+	sent, stop, done := 0, make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		within(t, path, func() error {
+			for {
+				select {
+				case <-stop:
+					return nil
+				default:
+				}
+				if err := send(); err != nil && !errors.Is(err, unix.EPERM) {
+					return err
+				}
+				sent++
+			}
+		})
+	}()
+	for n := range 10 {
+		if err := w.accept(a, dropping(n+2)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	<-done
+	if received() || sent < 100 {
+		t.Errorf("of %d packets that were sent, one came in while the program was updated", sent)
+	}
+}
+
 func TestAPriorityThatAnotherProgramHasIsSaid(t *testing.T) {
 	needKernel(t)
 	needHook(t, "netfilter")

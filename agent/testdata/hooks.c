@@ -47,7 +47,10 @@ PROGRAM(on_usdt, "usdt", 0)
 PROGRAM(on_perf_event, "perf_event", 0)
 PROGRAM(on_iter, "iter/task", 0)
 PROGRAM(on_sk_lookup, "sk_lookup", SK_PASS)
-PROGRAM(on_netfilter, "netfilter", 1)
+/* NF_ACCEPT, or NF_DROP where it is set to 0. */
+const volatile __u32 netfilter_verdict = 1;
+
+PROGRAM(on_netfilter, "netfilter", netfilter_verdict ? 1 : 0)
 PROGRAM(on_flow_dissector, "flow_dissector", BPF_FLOW_DISSECTOR_CONTINUE)
 PROGRAM(on_cgroup_skb_ingress, "cgroup_skb/ingress", 1)
 PROGRAM(on_cgroup_skb_egress, "cgroup_skb/egress", 1)
