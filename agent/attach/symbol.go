@@ -141,12 +141,11 @@ func notFound(file *elf.File, name string) error {
 	for _, kind := range symbolTables {
 		// A table that cannot be read to its end has names as well.
 		_ = eachFunction(file, kind, func(s elf.Symbol, at nameAt) error {
-			if is, err := at.read(); err != nil || s.Value == 0 {
-				return err
-			} else {
+			is, err := at.read()
+			if err == nil && s.Value != 0 {
 				near.Add(is)
 			}
-			return nil
+			return err
 		})
 	}
 	return fmt.Errorf("%w%s", link.ErrNoSymbol, near)

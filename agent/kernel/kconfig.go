@@ -36,6 +36,10 @@ func settleKconfig(o *objectfile.Object) error {
 	if ds == nil {
 		return nil
 	}
+	if len(ds.Vars) == 1 && ds.Vars[0].Type.TypeName() == hasCookie && haveCookies() == nil {
+		setCookieFlag(o.Spec)
+		return nil
+	}
 	options, err := kernelOptions(o.WeakKconfig)
 	if err != nil {
 		return err
@@ -62,11 +66,40 @@ func settleKconfig(o *objectfile.Object) error {
 	return nil
 }
 
+// haveCookies fails with ebpf.ErrNotSupported where the kernel has no
+// bpf_get_attach_cookie.
+func haveCookies() error { return features.HaveProgramHelper(ebpf.Kprobe, asm.FnGetAttachCookie) }
+
+// cookieMap is the map that setCookieFlag makes.
+const cookieMap = ".kconfig.cookie"
+
+// setCookieFlag has the programs read the flag, which is their only __kconfig variable, from
+// a map of its own. So no configuration of the kernel needs to be at hand, which the library
+// looks for in files that a container lacks. The library names no variable in the
+// instructions that it loads one by: nothing else is without a name there.
+func setCookieFlag(spec *ebpf.CollectionSpec) {
+	spec.Maps[cookieMap] = &ebpf.MapSpec{Name: cookieMap, Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: unix.BPF_F_RDONLY_PROG,
+		Contents: []ebpf.MapKV{{Key: uint32(0), Value: []byte{1, 0, 0, 0, 0, 0, 0, 0}}}}
+	for _, p := range spec.Programs {
+		for i := range p.Instructions {
+			ins := &p.Instructions[i]
+			if !ins.OpCode.IsDWordLoad() || ins.Src != asm.PseudoMapValue || ins.Reference() != "" {
+				continue
+			}
+			load := asm.LoadMapValue(ins.Dst, 0, 0).WithReference(cookieMap).WithSource(ins.Source())
+			if fn := btf.FuncMetadata(ins); fn != nil {
+				load = btf.WithFuncMetadata(load, fn)
+			}
+			*ins = load.WithSymbol(ins.Symbol())
+		}
+	}
+}
+
 // cookieFlag is a variable that the library sets to 1 in the place of flag, or nil
 // where the kernel has no bpf_get_attach_cookie. The library tells variables apart
 // by their names, so it is called none of all.
 func cookieFlag(flag *btf.Var, all []btf.VarSecinfo) (btf.Type, error) {
-	err := features.HaveProgramHelper(ebpf.Kprobe, asm.FnGetAttachCookie)
+	err := haveCookies()
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return nil, nil
 	}

@@ -30,7 +30,7 @@ func ChooseSymbols(s *v1alpha1.Symbols) Symbols {
 // Parts reads the choice.
 func (s Symbols) Parts() (names, exclude []string, limit int) {
 	limit = v1alpha1.DefaultFunctions
-	for _, word := range strings.Fields(string(s)) {
+	for word := range strings.FieldsSeq(string(s)) {
 		if name, ok := strings.CutPrefix(word, "!"); ok {
 			exclude = append(exclude, name)
 		} else if n, ok := strings.CutPrefix(word, "<="); !ok {

@@ -72,7 +72,7 @@ func at(application, path string) plan.Attachment {
 func TestASlowPathIsAnswered(t *testing.T) {
 	l := newLooking(t)
 	resolves, finds := make(slowly), make(slowly)
-	one, other := answer{targets: []plan.Target{{NetnsID: 1}}}, answer{targets: []plan.Target{plan.Target{NetnsID: 2}}}
+	one, other := answer{targets: []plan.Target{{NetnsID: 1}}}, answer{targets: []plan.Target{{NetnsID: 2}}}
 	resolve := func(p *Round) (*answer, error) {
 		return p.lookUp("resolve", !p.sought["resolve"], at("a", "/slow"), resolves.look)
 	}
