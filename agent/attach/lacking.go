@@ -94,6 +94,8 @@ func try(h hook.Hook) error {
 		return tryTyped(h, "")
 	case h.Name == "tp_btf":
 		return tryTyped(h, "sched_switch")
+	case h.Shape == hook.PerfEvent:
+		return tryEvent(h)
 	case h.Name == "iter":
 		return tryTyped(h, "task")
 	case h.AttachType == ebpf.AttachTraceUprobeMulti:

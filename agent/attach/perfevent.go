@@ -9,10 +9,12 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -68,10 +70,42 @@ func openEvent(h hook.Hook, at plan.Attachment) (int, error) {
 		return -1, fmt.Errorf("sample %s: %w: %w", at.Target, ErrTarget, err)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
 		return -1, lackingPart(h, fmt.Sprintf("counts no %s: the machine has no such counter, as is usual in a virtual machine; name an event of the kernel, such as cpu-clock", event.Name), err)
+	case errors.Is(err, unix.EACCES) && paranoid() > 2:
+		return -1, fmt.Errorf("sample %s where kernel.perf_event_paranoid is above 2: %w", at.Target, rights.ExplainAttach(err, []rights.Capability{rights.SysAdmin}))
 	case err != nil:
 		return -1, fmt.Errorf("sample %s: %w", at.Target, err)
 	}
 	return fd, nil
+}
+
+// paranoid is the sysctl kernel.perf_event_paranoid, 0 where it cannot be read. Above 2,
+// kernels of Debian and its kin ask for CAP_SYS_ADMIN.
+func paranoid() int {
+	text, err := os.ReadFile("/proc/sys/kernel/perf_event_paranoid")
+	if err != nil {
+		return 0
+	}
+	level, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0
+	}
+	return level
+}
+
+// tryEvent opens an event that every kernel counts, which some kernels deny.
+func tryEvent(h hook.Hook) error {
+	if err := features.HaveProgramType(h.ProgramType); err != nil {
+		return err
+	}
+	all, err := OnEvent(plan.Attachment{Target: plan.Target{Event: "cpu-clock", Frequency: 1}})
+	if err != nil {
+		return err
+	}
+	fd, err := openEvent(h, all[0])
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
 }
 
 // tooOften fails where a program would run more often in a second than the kernel allows.

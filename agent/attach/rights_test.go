@@ -110,9 +110,18 @@ func TestWhatEachHookTakes(t *testing.T) {
 				}
 				return errors.Join(err, p.Close())
 			}
-			var err error
-			if drop.Capabilities(t, func() { err = try() }, tc.enough...); err != nil {
-				t.Errorf("with enough rights: %v", err)
+			var err, probed error
+			drop.Capabilities(t, func() { err, probed = try(), attach.Probe(h) }, tc.enough...)
+			switch {
+			case name == "perf_event" && err != nil:
+				// Kernels of Debian deny it so where kernel.perf_event_paranoid is 3.
+				for _, denied := range []error{err, probed} {
+					if denied == nil || !strings.Contains(denied.Error(), "where kernel.perf_event_paranoid is above 2: permission denied: this process lacks CAP_SYS_ADMIN; grant it") || !errors.As(denied, new(*rights.Error)) {
+						t.Errorf("without CAP_SYS_ADMIN: %v", denied)
+					}
+				}
+			case err != nil || probed != nil:
+				t.Errorf("with enough rights: %v, and the probe %v", err, probed)
 			}
 			if drop.Capabilities(t, func() { err = try() }, tc.less...); err == nil || !strings.Contains(err.Error(), "lacks "+tc.missing) {
 				t.Errorf("with less: %v, want %s to be missing", err, tc.missing)

@@ -73,7 +73,7 @@ A ` + "`perf_event`" + ` program runs each time that a counter overflows: after 
 - ` + "`pid`" + ` is a process of the node. An agent in a PID namespace of its own rejects it; set ` + "`agent.hostPID`" + ` of the chart.
 - The period of ` + "`cpu-clock` and `task-clock`" + ` is in nanoseconds, 10000 or more. A clock that samples more often than the node's sysctl
   ` + "`kernel.perf_event_max_sample_rate`" + ` allows is an error. The kernel throttles the periods of other events.
-- The agent needs CAP_PERFMON, whatever ` + "`kernel.perf_event_paranoid`" + ` says.
+- The agent needs CAP_PERFMON. Where ` + "`kernel.perf_event_paranoid`" + ` is above 2, kernels of Debian and Ubuntu ask for CAP_SYS_ADMIN.
 - Virtual machines often have no counters of the processor. Such an event is then an error that says so.
 
 | counted by | events, named as in perf(1) |

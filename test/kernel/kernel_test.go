@@ -21,7 +21,9 @@ func packages() []string {
 
 // modules are what the tests need and Debian builds as modules, in the order
 // they depend on each other.
-func modules() []string { return []string{"veth", "nf_defrag_ipv4", "nf_defrag_ipv6", "sch_ingress", "cls_bpf", "act_bpf"} }
+func modules() []string {
+	return []string{"veth", "nf_defrag_ipv4", "nf_defrag_ipv6", "sch_ingress", "cls_bpf", "act_bpf"}
+}
 
 func TestPackagesOnOtherKernels(t *testing.T) {
 	wanted := os.Getenv("SKEP_VM_KERNELS")
