@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -221,4 +222,34 @@ func TestAProbeThatABinaryLacksIsNamedWithThoseNearIt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestThePlacesOfAProbeStayWhereTheirPathDoesNotAnswer mounts a file system that hangs over
+// the folder of the binary, and starts the agent anew.
+func TestThePlacesOfAProbeStayWhereTheirPathDoesNotAnswer(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, stop := w.start()
+	path := install(t, userbinary.Make(declaring(), userbinary.Options{}))
+	if err := w.accept(a, w.probing("1", path, "two")); err != nil {
+		t.Fatal(err)
+	}
+	first := linkIDs(a)
+	stop()
+	silent(t, filepath.Dir(path))
+	a, _ = w.start()
+	until(t, "the look-up to wait", time.Minute, func() bool { return a.Lookups() == 1 })
+	turns(t, a, 3)
+	if diff := cmp.Diff(first, linkIDs(a)); diff != "" || len(first) != 2 {
+		t.Errorf("links (-before +after):\n%s", diff)
+	}
+}
+
+// linkIDs are the kernel's ids of the links of the only program, by their targets.
+func linkIDs(a *agent.Agent) map[string]uint32 {
+	all := map[string]uint32{}
+	for _, l := range a.Status()[0].Programs[0].Links {
+		all[l.Target] = l.ID
+	}
+	return all
 }

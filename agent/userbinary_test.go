@@ -125,3 +125,31 @@ func TestAFunctionThatABinaryLacksIsNamedWithThoseNearIt(t *testing.T) {
 		})
 	}
 }
+
+// TestABinaryThatIsRewrittenInItsPlaceIsReadAgain: the file is the same one, and its
+// functions lie elsewhere.
+func TestABinaryThatIsRewrittenInItsPlaceIsReadAgain(t *testing.T) {
+	needKernel(t)
+	needHook(t, "uprobe.multi")
+	w := newWorld(t)
+	a, _ := w.start()
+	path := install(t, userbinary.Make(workers(), userbinary.Options{}))
+	b := v1alpha1.UserBinary{Path: path, Symbols: &v1alpha1.Symbols{Names: []string{"work_*"}}}
+	if err := w.accept(a, w.inBinary("1", "on_entry", "uprobe.multi", b)); err != nil {
+		t.Fatal(err)
+	}
+	_, first := one(t, a)
+	moved := append([]userbinary.Function{{Name: "work_more", Code: []byte{0x90}}}, workers()...)
+	if err := os.WriteFile(path, userbinary.Make(moved, userbinary.Options{}), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the functions to be found again", time.Minute, func() bool {
+		_, l := one(t, a)
+		return l.ID != first.ID && l.State == agent.Attached && runs(t, first.ID) == 0
+	})
+	before := word(w.section(a, "%2ebss"))
+	execute(t, path)
+	if got := word(w.section(a, "%2ebss")) - before; got != 4 {
+		t.Errorf("the program ran %d times for four functions", got)
+	}
+}

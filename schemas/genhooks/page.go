@@ -40,11 +40,32 @@ No field names a namespace's own pods yet, so a ` + "`BpfApplication`" + ` may u
 | NetworkDevice | ` + "`interfaces`" + `: names or globs, exclusions, or the primary one; ` + "`priority`" + ` where the hook is ordered; ` + "`proceedOn`" + ` for xdp |
 | Tracepoint | ` + "`tracepoint`" + `: category/name for ` + "`tracepoint`" + `, a name for the others |
 | Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount |
-| UserBinary | ` + "`binary`" + `: path, pid, and where in it: symbol or offset; for the hooks with ` + "`.multi`" + `, symbols: names or globs, exclusions, a limit; for ` + "`usdt`" + `, usdt: provider and name |
+| UserBinary | ` + "`binary`" + `: path, pid, and where in it; see [binaries](#binaries) |
 | NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own; ` + "`netfilter`" + ` for [netfilter](#netfilter) |
 | KernelFunction | ` + "`function`" + ` |
 | PerfEvent | ` + "`perfEvent`" + `: event, period or frequency, pid; see [perf events](#perf-events) |
 | None | none |
+`
+
+const binaries = `
+## Binaries
+
+The field ` + "`binary`" + ` has a path in the node's file system, a pid for one process, and one of these:
+
+| field | hook | attaches to |
+|---|---|---|
+| ` + "`symbol`, `offset`" + ` | ` + "`uprobe`, `uretprobe`" + ` | one place |
+| ` + "`symbols: {names, exclude, limit}`" + ` | ` + "`uprobe.multi`, `uretprobe.multi`" + ` | every chosen function, by one link |
+| ` + "`usdt: {provider, name}`" + ` | ` + "`usdt`" + ` | every place of a probe that the binary declares, by a link each, up to 256 |
+
+- In names, ` + "`*`" + ` stands for any characters and ` + "`?`" + ` for one. A name or glob that chooses no function is an error, and so is a choice of more
+  functions than ` + "`limit`" + `, which is 100 by default.
+- If the binary lacks a function or a probe, the error names those near it. ` + "`readelf -n`" + ` lists the probes of a binary.
+- A binary that is replaced or written again is read again, and gets new links.
+- A program reads the arguments of a probe with ` + "`bpf_usdt_arg`" + ` of libbpf's ` + "`usdt.bpf.h`" + `. Its map ` + "`__bpf_usdt_specs`" + ` has an entry for each place,
+  256 unless the object or ` + "`maps.__bpf_usdt_specs.maxEntries`" + ` says otherwise. Arguments in floating-point registers, and those that need an
+  address of the binary, are an error.
+- The kernel counts the semaphore of a probe up while a link is attached.
 `
 
 const netfilter = `
@@ -87,7 +108,7 @@ func writePage(w io.Writer, rows []hook.Hook) error {
 	b.WriteString(intro)
 	section(&b, "Attached today", "", rows, true)
 	section(&b, "Known, and not supported today", "The rule `shape/hook` denies a definition with one of these hooks, before anything is fetched.\n\n", rows, false)
-	b.WriteString(netfilter + perfEvents)
+	b.WriteString(binaries + netfilter + perfEvents)
 	var kernel, processor []string
 	for _, e := range hook.Events() {
 		name := "`" + e.Name + "`"
