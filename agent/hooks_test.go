@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/running"
 )
 
 //go:generate go run ../test/fixture/programs/compile testdata testdata
@@ -65,7 +67,7 @@ func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
 			at.Binary = &v1alpha1.UserBinary{Path: install(t, userbinary.Make(declaring(), userbinary.Options{})), USDT: &v1alpha1.USDT{Provider: "skep", Name: "one"}}
 			break
 		}
-		body, symbol, offset := probed(t)
+		body, symbol, offset := probed(t, h.Name == "uretprobe")
 		path := filepath.Join(t.TempDir(), "binary")
 		if err := os.WriteFile(path, body, 0o755); err != nil {
 			t.Fatal(err)
@@ -87,14 +89,28 @@ func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
 			at.Tracepoint = "sys_enter"
 		}
 	}
+	if h.TakesFunctions() {
+		at.Functions = &v1alpha1.Functions{Names: []string{"security_task_getpgid"}}
+		switch {
+		case h.TakesSyscalls():
+			at.Functions.Names = []string{"getpgid"}
+		case h.AttachesAtOnce():
+			at.Functions.Names = []string{"security_task_getp*"}
+		case h.Name == "lsm":
+			at.Functions.Names = []string{"task_getpgid"}
+		case h.Name == "lsm_cgroup":
+			at.Functions.Names = []string{"socket_bind"}
+		}
+	}
 	return at
 }
 
-// probed is a program to copy and probe: a shell at a symbol or, on a machine
-// without one, this test at its first instruction, since it may have no symbols.
-func probed(t testing.TB) (body []byte, symbol string, offset uint64) {
+// probed is a program to copy and probe: a shell at a symbol or, where there is none or
+// the function has to return, this test at one of its functions, since it may have no
+// symbols.
+func probed(t testing.TB, returns bool) (body []byte, symbol string, offset uint64) {
 	t.Helper()
-	if body, err := os.ReadFile("/bin/bash"); err == nil {
+	if body, err := os.ReadFile("/bin/bash"); err == nil && !returns {
 		return body, "main", 0
 	}
 	body, err := os.ReadFile("/proc/self/exe")
@@ -105,11 +121,14 @@ func probed(t testing.TB) (body []byte, symbol string, offset uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := file.Section(".text")
-	if text == nil {
-		t.Fatal("this test has no section of instructions")
+	address := uint64(reflect.ValueOf(probedFunction).Pointer())
+	for _, p := range file.Progs {
+		if p.Type == elf.PT_LOAD && p.Vaddr <= address && address-p.Vaddr < p.Filesz {
+			return body, "", address - p.Vaddr + p.Off
+		}
 	}
-	return body, "", text.Offset
+	t.Fatal("this test is not at the addresses of its file; build it without -buildmode=pie")
+	return nil, "", 0
 }
 
 // version is an intent for the one attachment; versions differ in a variable.
@@ -161,16 +180,15 @@ func runs(t testing.TB, id uint32) ebpf.ProgramID {
 	return info.Program
 }
 
-// lacking returns what the agent is to say where this kernel comes before the
-// hook, else nil. A kernel that lacks it although the table gives it the hook
-// fails the test.
+// lacking returns what the agent is to say where this kernel does not have the hook, else
+// nil. A whole kernel that lacks it although the table gives it the hook fails the test.
 func lacking(t testing.TB, h hook.Hook) *attach.LackingError {
 	t.Helper()
 	lacks := new(attach.LackingError)
 	if !errors.As(attach.Probe(h), &lacks) {
 		return nil
 	}
-	if !lacks.Older() && !strings.HasPrefix(h.Name, "netkit/") {
+	if !lacks.Older() && !strings.HasPrefix(h.Name, "netkit/") && running.HasEveryHook(t) {
 		// Many kernels are built without netkit (CONFIG_NETKIT).
 		t.Fatalf("the table says Linux %s: %v", h.MinKernel, lacks)
 	}
@@ -219,7 +237,9 @@ func TestEveryHookConforms(t *testing.T) {
 			if got := runs(t, first.ID); uint32(got) != program.ID || program.ID == 0 {
 				t.Fatalf("link %d runs program %d, not %d", first.ID, got, program.ID)
 			}
+			runsOn(t, a, at, 1)
 			updates(t, w, a, h, at)
+			runsOn(t, a, at, 2)
 			healsPin(t, a)
 			healsDetach(t, a)
 			_, before := one(t, a)
@@ -231,6 +251,7 @@ func TestEveryHookConforms(t *testing.T) {
 			if _, after := one(t, a); after.ID != before.ID {
 				t.Errorf("the restarted agent has link %d and not %d", after.ID, before.ID)
 			}
+			runsOn(t, a, at, 2)
 			unloads(t, w, a, before.ID)
 		})
 	}

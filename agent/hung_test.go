@@ -59,7 +59,7 @@ func TestAPathThatDoesNotAnswerDelaysNobodyElse(t *testing.T) {
 			veth(t, "cn0", "cn1")
 			a, _ := w.start()
 			dir := t.TempDir()
-			body, symbol, offset := probed(t)
+			body, symbol, offset := probed(t, false)
 			shell := filepath.Join(t.TempDir(), "shell")
 			if err := os.WriteFile(shell, body, 0o755); err != nil {
 				t.Fatal(err)
@@ -117,7 +117,7 @@ func TestALinkStaysWhereItsPathDoesNotAnswerAnyMore(t *testing.T) {
 	needKernel(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "shell")
-	body, symbol, offset := probed(t)
+	body, symbol, offset := probed(t, false)
 	if err := os.WriteFile(path, body, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func TestACgroupThatComesLateOrAnewIsAttachedTo(t *testing.T) {
 func TestABinaryThatIsReplacedIsProbedAnew(t *testing.T) {
 	needKernel(t)
 	path := filepath.Join(t.TempDir(), "shell")
-	body, symbol, offset := probed(t)
+	body, symbol, offset := probed(t, false)
 	install := func() {
 		t.Helper()
 		if err := os.WriteFile(path+".new", body, 0o755); err != nil {

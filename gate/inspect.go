@@ -165,11 +165,30 @@ func fillTarget(a *v1alpha1.Attachment, h hook.Hook, target string) {
 	switch {
 	case h.Shape == hook.Tracepoint && a.Tracepoint == "":
 		a.Tracepoint = target
-	case h.Shape == hook.KernelFunction && a.Function == "":
-		a.Function = target
+	case h.TakesFunctions() && a.Functions == nil:
+		a.Functions = functionTarget(target)
 	case h.Shape == hook.UserBinary && a.Binary == nil:
 		a.Binary = binaryTarget(h, target)
 	}
+}
+
+// functionTarget reads libbpf's function[+offset].
+func functionTarget(target string) *v1alpha1.Functions {
+	name, offset := cutOffset(target)
+	return &v1alpha1.Functions{Names: []string{name}, Offset: offset}
+}
+
+// cutOffset splits name+offset. What is no number stays in the name.
+func cutOffset(place string) (name string, offset uint64) {
+	name, text, found := strings.Cut(place, "+")
+	if !found {
+		return place, 0
+	}
+	offset, err := strconv.ParseUint(text, 0, 64)
+	if err != nil {
+		return place, 0
+	}
+	return name, offset
 }
 
 // binaryTarget reads libbpf's path:symbol[+offset], path:glob where the hook attaches to

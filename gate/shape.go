@@ -204,7 +204,7 @@ var fields = []field{
 	{"interfaces", func(a v1alpha1.Attachment) bool { return a.Interfaces != nil }, hasShape(hook.NetworkDevice), hasShape(hook.NetworkDevice), legalInterfaces},
 	{"priority", func(a v1alpha1.Attachment) bool { return a.Priority != nil }, hook.Hook.TakesPriority, never, legalPriority},
 	{"proceedOn", func(a v1alpha1.Attachment) bool { return a.ProceedOn != nil }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalProceedOn},
-	{"function", func(a v1alpha1.Attachment) bool { return a.Function != "" }, hasShape(hook.KernelFunction), hasShape(hook.KernelFunction), nil},
+	{"functions", func(a v1alpha1.Attachment) bool { return a.Functions != nil }, hook.Hook.TakesFunctions, hook.Hook.TakesFunctions, legalFunctions},
 	{"tracepoint", func(a v1alpha1.Attachment) bool { return a.Tracepoint != "" }, hasShape(hook.Tracepoint), hasShape(hook.Tracepoint), legalTracepoint},
 	{"cgroup", func(a v1alpha1.Attachment) bool { return a.Cgroup != "" }, hasShape(hook.Cgroup), hasShape(hook.Cgroup), legalCgroup},
 	{"binary", func(a v1alpha1.Attachment) bool { return a.Binary != nil }, hasShape(hook.UserBinary), hasShape(hook.UserBinary), legalBinary},
@@ -277,6 +277,41 @@ func legalProceedOn(a v1alpha1.Attachment) (string, string) {
 		if !known {
 			return fmt.Sprintf("verdict %q is not one an XDP program returns", want), "use " + strings.Join(names, ", ")
 		}
+	}
+	return "", ""
+}
+
+// maxLinks is how many functions may be attached to by a link each.
+const maxLinks = 1000
+
+func legalFunctions(a v1alpha1.Attachment) (string, string) {
+	f := a.Functions
+	h, _ := hook.Lookup(a.Hook)
+	if len(f.Names) == 0 {
+		return "no function is named", "list functions.names"
+	}
+	for _, name := range slices.Concat(f.Names, f.Exclude) {
+		// An empty or broken pattern must not come to mean every function.
+		if _, err := path.Match(name, "tcp_connect"); err != nil || name == "" {
+			return fmt.Sprintf("function pattern %q is not a name or a glob", name), "write a name such as tcp_connect or a glob such as tcp_*"
+		}
+		if !h.FindsFunctions() && strings.ContainsAny(name, `*?[\`) {
+			return fmt.Sprintf("%q is a glob, and hook %s takes names", name, h.Name), "list the functions by name, or use kprobe.multi"
+		}
+	}
+	limit := int32(v1alpha1.DefaultFunctions)
+	if f.Limit != nil {
+		limit = *f.Limit
+	}
+	switch {
+	case f.Module != "" && !h.FindsFunctions():
+		return fmt.Sprintf("hook %s finds its functions by name in all modules", h.Name), "remove functions.module"
+	case f.Offset != 0 && (h.Name != "kprobe" || len(f.Names) != 1 || strings.ContainsAny(f.Names[0], `*?[\`)):
+		return fmt.Sprintf("offset %d is that in one function that is named, on hook kprobe", f.Offset), "name one function on hook kprobe, or remove functions.offset"
+	case limit < 1 || limit > maxLinks && !h.AttachesAtOnce():
+		return fmt.Sprintf("limit %d is out of range: hook %s makes a link for each function", limit, h.Name), fmt.Sprintf("use 1 to %d, or kprobe.multi for more", maxLinks)
+	case len(f.Names) > int(limit):
+		return fmt.Sprintf("%d functions are named, and the limit is %d", len(f.Names), limit), "raise functions.limit"
 	}
 	return "", ""
 }

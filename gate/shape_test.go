@@ -20,7 +20,9 @@ var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
 	"interfaces": func(a *v1alpha1.Attachment, _ hook.Hook) { a.Interfaces = &v1alpha1.Interfaces{Primary: true} },
 	"priority":   func(a *v1alpha1.Attachment, _ hook.Hook) { p := int32(0); a.Priority = &p },
 	"proceedOn":  func(a *v1alpha1.Attachment, _ hook.Hook) { a.ProceedOn = []string{"Drop", "Tx"} },
-	"function":   func(a *v1alpha1.Attachment, _ hook.Hook) { a.Function = "tcp_connect" },
+	"functions": func(a *v1alpha1.Attachment, _ hook.Hook) {
+		a.Functions = &v1alpha1.Functions{Names: []string{"tcp_connect"}}
+	},
 	"tracepoint": func(a *v1alpha1.Attachment, h hook.Hook) {
 		a.Tracepoint = "sched_switch"
 		if h.Name == "tracepoint" {
@@ -49,7 +51,7 @@ var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
 // table.
 func takes(h hook.Hook) []string {
 	fields := map[hook.Shape][]string{
-		hook.NetworkDevice: {"interfaces"}, hook.KernelFunction: {"function"}, hook.Tracepoint: {"tracepoint"},
+		hook.NetworkDevice: {"interfaces"}, hook.KernelFunction: {"functions"}, hook.Tracepoint: {"tracepoint"},
 		hook.Cgroup: {"cgroup"}, hook.UserBinary: {"binary"}, hook.NetworkNamespace: {"networkNamespace"}, hook.PerfEvent: {"perfEvent"},
 	}[h.Shape]
 	if h.Sharing == hook.Ordered && h.Name != "netfilter" {
@@ -60,6 +62,9 @@ func takes(h hook.Hook) []string {
 	}
 	if h.Name == "xdp" {
 		fields = append(fields, "proceedOn")
+	}
+	if h.Name == "lsm_cgroup" {
+		fields = append(fields, "functions")
 	}
 	return fields
 }

@@ -21,7 +21,7 @@ type Shape string
 const (
 	// NetworkDevice takes interfaces, and priority where the hook is ordered.
 	NetworkDevice Shape = "NetworkDevice"
-	// KernelFunction takes function.
+	// KernelFunction takes functions.
 	KernelFunction Shape = "KernelFunction"
 	// Tracepoint takes tracepoint.
 	Tracepoint Shape = "Tracepoint"
@@ -129,6 +129,32 @@ func (h Hook) InBinary() string {
 // TakesPriority reports whether attachments have a priority, by which Skep orders the
 // programs of a target. Netfilter orders its programs itself, by priorities of its own.
 func (h Hook) TakesPriority() bool { return h.Sharing == Ordered && h.Shape == NetworkDevice }
+
+// TakesFunctions reports whether an attachment to the hook names functions of the
+// kernel. lsm_cgroup does so beside its cgroup.
+func (h Hook) TakesFunctions() bool {
+	return h.Shape == KernelFunction || h.AttachType == ebpf.AttachLSMCgroup
+}
+
+// FindsFunctions reports whether the hook's functions are found on the node when a
+// program is attached, so that globs, a module and an offset can say which.
+func (h Hook) FindsFunctions() bool {
+	return h.Shape == KernelFunction && h.ProgramType == ebpf.Kprobe && !h.TakesSyscalls()
+}
+
+// TakesSyscalls reports whether the functions are named as system calls.
+func (h Hook) TakesSyscalls() bool { return h.Name == "ksyscall" || h.Name == "kretsyscall" }
+
+// AttachesAtOnce reports whether one link attaches to all functions of an attachment.
+func (h Hook) AttachesAtOnce() bool {
+	return h.AttachType == ebpf.AttachTraceKprobeMulti || h.AttachType == ebpf.AttachTraceKprobeSession
+}
+
+// LoadsForTarget reports whether the kernel is told the function or tracepoint when it
+// loads a program, and not when the program is attached.
+func (h Hook) LoadsForTarget() bool {
+	return h.ProgramType == ebpf.LSM || h.ProgramType == ebpf.Tracing && h.Shape != None
+}
 
 // Lookup finds a row by name.
 func Lookup(name string) (Hook, bool) {

@@ -12,11 +12,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
 )
 
 // MaxEnvelopeBytes bounds what Open reads, of which envelopeRest are left for
@@ -257,7 +259,7 @@ func (p *Payload) revision() (string, error) {
 	for _, pr := range p.Programs {
 		one := program{Name: pr.Name}
 		for _, a := range pr.Attach {
-			one.Targets = append(one.Targets, target{a.Hook, a.Function, a.Tracepoint})
+			one.Targets = append(one.Targets, target{a.Hook, loadedFor(a), a.Tracepoint})
 		}
 		programs = append(programs, one)
 	}
@@ -272,6 +274,14 @@ func (p *Payload) revision() (string, error) {
 	}
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:16]), nil
+}
+
+// loadedFor are the functions that the kernel is told when it loads the program.
+func loadedFor(a v1alpha1.Attachment) string {
+	if h, ok := hook.Lookup(a.Hook); !ok || !h.LoadsForTarget() || a.Functions == nil {
+		return ""
+	}
+	return strings.Join(a.Functions.Names, ",")
 }
 
 // signer is an ed25519 key as the dsse package wants it.

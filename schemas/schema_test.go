@@ -76,14 +76,14 @@ func TestSchemaHasTheHooksOfTheTable(t *testing.T) {
 // shapeField is the field that each shape of target has, told apart from what
 // the schema and the gate say.
 var shapeField = map[hook.Shape]string{
-	hook.NetworkDevice: "interfaces", hook.KernelFunction: "function", hook.Tracepoint: "tracepoint",
+	hook.NetworkDevice: "interfaces", hook.KernelFunction: "functions", hook.Tracepoint: "tracepoint",
 	hook.Cgroup: "cgroup", hook.UserBinary: "binary", hook.NetworkNamespace: "networkNamespace",
 	hook.PerfEvent: "perfEvent",
 }
 
 func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	values := map[string]string{
-		"interfaces": "{primary: true}", "function": "f", "tracepoint": "a", "cgroup": "/", "binary": "{path: /b, symbol: s}",
+		"interfaces": "{primary: true}", "functions": "{names: [f]}", "tracepoint": "a", "cgroup": "/", "binary": "{path: /b, symbol: s}",
 		"networkNamespace": "/run/netns/x", "netfilter": "{family: IPv4, hook: LocalIn}", "perfEvent": "{event: cpu-clock, frequency: 99}", "priority": "1", "proceedOn": "[Pass]",
 	}
 	type combination struct {
@@ -94,7 +94,7 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	for _, h := range hook.All() {
 		var docs strings.Builder
 		for field, value := range values {
-			takes := shapeField[h.Shape] == field || field == "priority" && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field || field == "proceedOn" && h.Name == "xdp"
+			takes := shapeField[h.Shape] == field || field == "functions" && h.Name == "lsm_cgroup" || field == "priority" && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field || field == "proceedOn" && h.Name == "xdp"
 			if field == "binary" && strings.HasSuffix(h.Name, ".multi") {
 				value = "{path: /b, symbols: {names: [s]}}"
 			} else if field == "binary" && h.Name == "usdt" {

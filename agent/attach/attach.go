@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/skep-dev/skep/agent/functions"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/hook"
@@ -51,6 +52,8 @@ type Host struct {
 	// Root is the folder that has the node's files: of a container, what is
 	// mounted there of them. Empty where the process sees the node's own.
 	Root string
+	// Functions finds functions of the kernel; nil where nobody asks for any.
+	Functions *functions.Kernel
 }
 
 // Neighbours are links on one ordered hook.
@@ -75,6 +78,19 @@ var attachers = map[string]attacher{
 	"raw_tp":     rawTracepoint,
 	"raw_tp.w":   rawTracepoint,
 	"tp_btf":     tracing,
+
+	"kprobe":          kprobe,
+	"kretprobe":       kretprobe,
+	"ksyscall":        kprobe,
+	"kretsyscall":     kretprobe,
+	"kprobe.multi":    kprobeMulti,
+	"kretprobe.multi": kprobeMulti,
+	"kprobe.session":  kprobeMulti,
+	"fentry":          tracing,
+	"fexit":           tracing,
+	"fmod_ret":        tracing,
+	"lsm":             lsm,
+	"lsm_cgroup":      cgroup,
 
 	"uprobe":          uprobe,
 	"uretprobe":       uretprobe,

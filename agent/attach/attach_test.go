@@ -31,7 +31,7 @@ func TestTheAttachersAreTheHooksThatTheTableCallsAttachable(t *testing.T) {
 }
 
 func TestAHookTheAgentDoesNotAttachIsRefused(t *testing.T) {
-	for _, name := range []string{"lsm", "kprobe", "nope"} {
+	for _, name := range []string{"struct_ops", "freplace", "nope"} {
 		_, err := attach.To(attach.Request{Attachment: plan.Attachment{Program: "f", Hook: name}})
 		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "tcx/ingress") {
 			t.Errorf("To %s = %v", name, err)

@@ -22,6 +22,8 @@ type Found struct {
 	// site is the place of a USDT probe, and arguments are where its arguments are.
 	site      usdt.Site
 	arguments usdt.Spec
+	// functions are those of the kernel that one link attaches to.
+	functions []string
 }
 
 // Find looks for the target of the attachment. It opens files of the node's and reads
@@ -39,7 +41,7 @@ func Find(a plan.Attachment, host Host) (*Found, error) {
 
 func (host Host) find(h hook.Hook, a plan.Attachment) (*Found, error) {
 	if !inFiles(h) {
-		return &Found{}, nil
+		return host.findFunctions(h, a)
 	}
 	if err := reachable(a); err != nil {
 		return nil, err
@@ -59,6 +61,18 @@ func (host Host) find(h hook.Hook, a plan.Attachment) (*Found, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// findFunctions finds the functions of an attachment that has one link for them all.
+func (host Host) findFunctions(h hook.Hook, a plan.Attachment) (*Found, error) {
+	if !h.AttachesAtOnce() || host.Functions == nil {
+		return &Found{}, nil
+	}
+	names := host.Functions.Names(a.FunctionsID)
+	if len(names) == 0 {
+		return nil, fmt.Errorf("find functions %s: %w: other modules are loaded by now", a.Function, ErrTarget)
+	}
+	return &Found{functions: names}, nil
 }
 
 // isResolved reports whether Resolve found the target.

@@ -14,8 +14,8 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// LackingError says that the running kernel does not have the hook, or a part of
-// it. It is an ebpf.ErrNotSupported.
+// LackingError says that the running kernel does not have the hook, or a part of it, or
+// forbids it. It is an ebpf.ErrNotSupported.
 type LackingError struct {
 	// Hook is the row that says since which Linux there is one.
 	Hook hook.Hook
@@ -25,6 +25,9 @@ type LackingError struct {
 	// Running is the kernel's version as linux/version.h encodes it, 0 where it
 	// cannot be told.
 	Running uint32
+	// Forbidden reports that the kernel rejects programs of the hook from a process that
+	// has every capability for it.
+	Forbidden bool
 	// Cause is what the kernel said, or nil.
 	Cause error
 }
@@ -35,6 +38,8 @@ func (e *LackingError) Error() string {
 	switch {
 	case e.Part != "":
 		return fmt.Sprintf("this node's kernel %s, or keep the application away with nodeSelector", e.Part)
+	case e.Forbidden:
+		return fmt.Sprintf("hook %s is forbidden by this node's kernel, although Skep has the capabilities for it; see whether it is locked down (kernel_lockdown(7)), or keep the application away with nodeSelector", e.Hook.Name)
 	case e.Running == 0:
 		return fmt.Sprintf("hook %s needs Linux %s or newer, and this node's kernel does not have it; use another hook, or keep the application away with nodeSelector", e.Hook.Name, e.Hook.MinKernel)
 	case e.Older():
@@ -65,10 +70,12 @@ func (e *LackingError) Older() bool {
 // have the hook that something failed on, else the error as it is. It tries the
 // hook out: versions tell nothing where a distribution ported it back.
 func Explain(h hook.Hook, err error) error {
-	if err == nil || !errors.Is(try(h), ebpf.ErrNotSupported) {
+	lacks := new(LackingError)
+	if err == nil || !errors.As(Probe(h), &lacks) {
 		return err
 	}
-	return lacking(h, err)
+	lacks.Cause = err
+	return lacks
 }
 
 // lackingPart returns a *LackingError for a part of a hook that the kernel has.
@@ -76,7 +83,7 @@ func lackingPart(h hook.Hook, part string, cause error) error {
 	return &LackingError{Hook: h, Part: part, Cause: cause}
 }
 
-func lacking(h hook.Hook, cause error) error {
+func lacking(h hook.Hook, cause error) *LackingError {
 	running, err := features.LinuxVersionCode()
 	if err != nil {
 		running = 0
@@ -90,6 +97,8 @@ func try(h hook.Hook) error {
 	switch {
 	case IsOrdered(h.Name):
 		return tryOrdered(h)
+	case h.TakesFunctions():
+		return tryFunction(h)
 	case h.Shape == hook.Cgroup && h.Attachable:
 		return tryTyped(h, "")
 	case h.Name == "tp_btf":
@@ -121,12 +130,16 @@ func tryOrdered(h hook.Hook) error {
 	return errors.Join(err, p.Close())
 }
 
-// trivial loads a program that returns 1, which every hook of a cgroup takes:
-// it lets the call go on. So only an attach type the kernel does not know makes
-// it invalid. The target is that of a program typed by BTF.
+// trivial loads a program that returns 1, which every hook of a cgroup takes, or 0 for a
+// function of the kernel: it lets the call go on. So only an attach type the kernel does
+// not know makes it invalid. The target is that of a program typed by BTF.
 func trivial(h hook.Hook, target string) (*ebpf.Program, error) {
+	verdict := int32(1)
+	if h.Shape == hook.KernelFunction {
+		verdict = 0
+	}
 	return ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
 		Name: "skep_try", Type: h.ProgramType, AttachType: h.AttachType, AttachTo: target, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()},
 	}, ebpf.ProgramOptions{LogDisabled: true})
 }

@@ -26,6 +26,10 @@ func Probe(h hook.Hook) error {
 	switch {
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return lacking(h, err)
+	case errors.Is(err, unix.EPERM) && h.TakesFunctions():
+		lacks := lacking(h, err)
+		lacks.Forbidden = true
+		return lacks
 	case err != nil:
 		return fmt.Errorf("try hook %s: %w", h.Name, rights.ExplainLoad(err, rights.ToLoad(h.ProgramType)))
 	}
@@ -39,6 +43,12 @@ func toAttach(h hook.Hook) []rights.Capability {
 		// perf_uprobe_event_init of kernel/events/core.c asks for no less, and
 		// bpf_uprobe_multi_link_attach of kernel/trace/bpf_trace.c for nothing.
 		if h.AttachType == ebpf.AttachNone {
+			return []rights.Capability{rights.SysAdmin}
+		}
+	case hook.KernelFunction:
+		// perf_kprobe_event_init asks for no less; tracing programs and links to many
+		// functions take none beside those for loading.
+		if h.ProgramType == ebpf.Kprobe && h.AttachType == ebpf.AttachNone {
 			return []rights.Capability{rights.SysAdmin}
 		}
 	case hook.PerfEvent:

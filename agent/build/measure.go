@@ -107,7 +107,7 @@ func Check(o intent.Opened, files *objects.Cache, r *kernel.Revision) (Wholeness
 func LacksProgram(r *kernel.Revision, payload intent.Payload) bool {
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
-			if r.Programs[plan.Instance(program.Name, at.Hook, at.Tracepoint)] == nil {
+			if slices.ContainsFunc(plan.Loads(program.Name, at), func(l plan.Load) bool { return r.Programs[l.Instance] == nil }) {
 				return true
 			}
 		}

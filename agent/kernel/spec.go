@@ -150,11 +150,12 @@ func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) (map[stri
 			if err != nil {
 				return nil, fmt.Errorf("program %s: %w", p.Name, err)
 			}
-			name := plan.Instance(p.Name, a.Hook, a.Tracepoint)
-			if before := out[name]; before != nil && before.Type != one.Type {
-				return nil, fmt.Errorf("program %s: its section %q says of no type, and its hooks make it %s and %s; name hooks for one type", p.Name, ps.SectionName, before.Type, one.Type)
+			for _, load := range plan.Loads(p.Name, a) {
+				if before := out[load.Instance]; before != nil && before.Type != one.Type {
+					return nil, fmt.Errorf("program %s: its section %q says of no type, and its hooks make it %s and %s; name hooks for one type", p.Name, ps.SectionName, before.Type, one.Type)
+				}
+				out[load.Instance] = loadedFor(one, load)
 			}
-			out[name] = one
 		}
 	}
 	for _, name := range tailCalled(spec) {
@@ -184,10 +185,17 @@ func instance(ps *ebpf.ProgramSpec, a v1alpha1.Attachment) (*ebpf.ProgramSpec, e
 	if h.AttachType != ebpf.AttachNone && h.ProgramType != ebpf.SchedCLS {
 		one.AttachType = h.AttachType
 	}
-	if h.Shape == hook.Tracepoint && h.ProgramType == ebpf.Tracing {
-		one.AttachTo = a.Tracepoint
-	}
 	return one, nil
+}
+
+// loadedFor is the program as it is loaded for a target.
+func loadedFor(ps *ebpf.ProgramSpec, load plan.Load) *ebpf.ProgramSpec {
+	if load.Target == "" {
+		return ps
+	}
+	one := ps.Copy()
+	one.AttachTo = load.Target
+	return one
 }
 
 // tailCalled lists the programs that prog arrays of the object name.

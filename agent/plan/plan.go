@@ -24,6 +24,10 @@ type Target struct {
 	// Ifindex and Interface are a network device.
 	Ifindex   int    `json:"ifindex,omitempty"`
 	Interface string `json:"interface,omitempty"`
+	// Function is a function of the kernel. Where one link attaches to many, it repeats
+	// what the definition says of them, and FunctionsID says which they are.
+	Function    string `json:"function,omitempty"`
+	FunctionsID string `json:"functionsId,omitempty"`
 	// Tracepoint is category/name for tracepoint, a name for raw_tp, raw_tp.w and
 	// tp_btf.
 	Tracepoint string `json:"tracepoint,omitempty"`
@@ -32,7 +36,8 @@ type Target struct {
 	CgroupID uint64 `json:"cgroupId,omitempty"`
 	// Binary is a file, BinaryID its device and inode, and the rest a place in
 	// it, or several, and the one process it counts for, or 0. Where the places
-	// follow from what the file says, BinaryID has its time and size as well.
+	// follow from what the file says, BinaryID has its time and size as well. Offset is
+	// that in a function of the kernel, too.
 	Binary   string  `json:"binary,omitempty"`
 	BinaryID string  `json:"binaryId,omitempty"`
 	Symbol   string  `json:"symbol,omitempty"`
@@ -75,8 +80,14 @@ func (t Target) String() string {
 		return t.Interface
 	case t.Tracepoint != "":
 		return t.Tracepoint
+	case t.Cgroup != "" && t.Function != "":
+		return t.Cgroup + ":" + t.Function
 	case t.Cgroup != "":
 		return t.Cgroup
+	case t.Function != "" && t.Offset != 0:
+		return fmt.Sprintf("%s+%#x", t.Function, t.Offset)
+	case t.Function != "":
+		return t.Function
 	case t.Binary != "":
 		place := t.Binary
 		if t.Symbol != "" {

@@ -54,24 +54,25 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 // resolve turns one attachment of a definition into those on this node. Where a file
 // system does not answer, the target of the application's link counts.
 func (v *Versions) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	all, err := targets.Expand(app.Identity, program, at, v.Look.State.Interfaces)
-	if err != nil || all[0].Ifindex != 0 || all[0].Event != "" {
-		return all, err
-	}
-	found, err := v.LookupRound.Resolve(all[0])
-	if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-		if made := v.madeOn(app.UID, all[0]); len(made) > 0 {
-			found, err = made, nil
-		}
-	}
+	all, err := v.LookupRound.Expand(app.Identity, program, at, v.Look.State.Interfaces)
 	if err != nil {
 		return nil, err
 	}
-	resolved := make([]plan.Attachment, 0, len(found))
-	for _, target := range found {
-		one := all[0]
-		one.Target = target
-		resolved = append(resolved, one)
+	resolved := make([]plan.Attachment, 0, len(all))
+	for _, one := range all {
+		found, err := v.LookupRound.Resolve(one)
+		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
+			if made := v.madeOn(app.UID, one); len(made) > 0 {
+				found, err = made, nil
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, target := range found {
+			one.Target = target
+			resolved = append(resolved, one)
+		}
 	}
 	return resolved, nil
 }

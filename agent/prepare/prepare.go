@@ -81,16 +81,16 @@ func (v *Versions) ensureLoaded(app *decide.Application, o intent.Opened, out *r
 	}
 	if !whole {
 		if err := v.load(app, o, out); err != nil {
-			return explain(o.Payload(), err)
+			return v.explain(o.Payload(), err)
 		}
 	}
 	app.NoteWhole(revision)
 	return nil
 }
 
-// explain says which hook of the intent the kernel lacks, where it rejected to
-// load a program for that.
-func explain(payload intent.Payload, err error) error {
+// explain says which hook of the intent the kernel lacks, or which function, where it
+// rejected to load a program for that.
+func (v *Versions) explain(payload intent.Payload, err error) error {
 	if refused := new(kernel.LoadError); !errors.As(err, &refused) || refused.Log != "" {
 		return err
 	}
@@ -99,6 +99,9 @@ func explain(payload intent.Payload, err error) error {
 			h, ok := hook.Lookup(at.Hook)
 			if lacks := new(attach.LackingError); ok && errors.As(attach.Explain(h, err), &lacks) {
 				return fmt.Errorf("load program %s of %s: %w", program.Name, payload.Application, lacks)
+			}
+			if missing := v.LookupRound.ExplainLoad(h, at.Functions, err); errors.Is(missing, attach.ErrTarget) {
+				return fmt.Errorf("load program %s of %s: %w", program.Name, payload.Application, missing)
 			}
 		}
 	}

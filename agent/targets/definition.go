@@ -10,6 +10,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/agent/functions"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
@@ -17,7 +18,7 @@ import (
 
 // Expand turns one attachment of an application's definition into those on this node, but for
 // what Resolve fills in.
-func Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachment, interfaces []plan.Interface) ([]plan.Attachment, error) {
+func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachment, interfaces []plan.Interface) ([]plan.Attachment, error) {
 	base := plan.Attachment{Application: application, Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
 		Hook: at.Hook, Priority: v1alpha1.DefaultPriority}
 	if at.Priority != nil {
@@ -51,7 +52,35 @@ func Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachmen
 			base.USDT = b.USDT.Provider + ":" + b.USDT.Name
 		}
 	}
+	if h.TakesFunctions() {
+		return r.onFunctions(base, h, at)
+	}
 	return []plan.Attachment{base}, nil
+}
+
+// onFunctions returns an attachment for each function that the definition chooses, or one
+// for all where the hook has one link for them.
+func (r *Round) onFunctions(base plan.Attachment, h hook.Hook, at v1alpha1.Attachment) ([]plan.Attachment, error) {
+	chosen, err := r.host.Functions.Choose(at.Functions)
+	if missing := new(functions.MissingError); errors.As(err, &missing) {
+		return nil, fmt.Errorf("%w: %w", attach.ErrTarget, err)
+	} else if err != nil {
+		return nil, err
+	}
+	if h.AttachesAtOnce() {
+		base.Function, base.FunctionsID = describeFunctions(at.Functions), chosen.ID
+		return []plan.Attachment{base}, nil
+	}
+	var all []plan.Attachment
+	for _, name := range chosen.Names {
+		one := base
+		one.Function, one.Offset = name, at.Functions.Offset
+		if h.LoadsForTarget() {
+			one.Instance = plan.Instance(base.Program, at.Hook, name)
+		}
+		all = append(all, one)
+	}
+	return all, nil
 }
 
 // OnInterfaces returns one attachment for each interface that the definition selects. Where
@@ -78,6 +107,8 @@ func Describe(at v1alpha1.Attachment) string {
 	switch {
 	case at.Interfaces != nil:
 		return describeInterfaces(at.Interfaces)
+	case at.Functions != nil:
+		return describeFunctions(at.Functions)
 	case at.Tracepoint != "":
 		return at.Tracepoint
 	case at.Cgroup != "":
@@ -105,6 +136,21 @@ func describeInterfaces(s *v1alpha1.Interfaces) string {
 		parts = append(parts, "without "+strings.Join(s.Exclude, ", "))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// maxDescribed is how many functions are named in a description.
+const maxDescribed = 3
+
+// describeFunctions repeats a choice of functions in a message.
+func describeFunctions(f *v1alpha1.Functions) string {
+	text := strings.Join(f.Names[:min(len(f.Names), maxDescribed)], ", ")
+	if more := len(f.Names) - maxDescribed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	if f.Module != "" {
+		text += " of module " + f.Module
+	}
+	return text
 }
 
 // FindCgroup2 returns the mount point of cgroup2, from a mountinfo file (proc(5)).

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/functions"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
@@ -98,6 +99,7 @@ type Lookups struct {
 // NewLookups returns Lookups of names on the host. It calls wake, from any goroutine, when
 // an answer comes that nobody waits for any more.
 func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
+	host.Functions = functions.New()
 	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}}
 }
 
@@ -172,7 +174,19 @@ type Round struct {
 }
 
 // End frees the answers that the reconcile did not seek.
-func (r *Round) End() { r.keep(r.sought) }
+func (r *Round) End() {
+	r.keep(r.sought)
+	r.host.Functions.Sweep()
+}
+
+// ExplainLoad returns a better error of a load that failed for a function that the kernel
+// has not.
+func (r *Round) ExplainLoad(h hook.Hook, f *v1alpha1.Functions, err error) error {
+	if f == nil {
+		return err
+	}
+	return attach.ExplainLoad(r.host, h, f.Names, err)
+}
 
 // byPath reports whether the target of an attachment is found by a path that may lie on
 // any file system.

@@ -240,11 +240,10 @@ type Attachment struct {
 	// +kubebuilder:validation:MaxItems=5
 	ProceedOn []string `json:"proceedOn,omitempty"`
 
-	// Function is a kernel function (shape KernelFunction).
+	// Functions chooses functions of the kernel (shape KernelFunction, and
+	// lsm_cgroup).
 	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=256
-	Function string `json:"function,omitempty"`
+	Functions *Functions `json:"functions,omitempty"`
 
 	// Tracepoint is category/name for tracepoint, and a name for raw_tp, raw_tp.w
 	// and tp_btf (shape Tracepoint).
@@ -305,6 +304,49 @@ type Interfaces struct {
 	Primary bool `json:"primary,omitempty"`
 }
 
+// DefaultFunctions is how many functions may be chosen where no limit is given.
+const DefaultFunctions = 100
+
+// Functions chooses functions of a node's kernel and its modules. For ksyscall and
+// kretsyscall they are system calls, and for lsm and lsm_cgroup LSM hooks.
+type Functions struct {
+	// Names are names of functions, such as tcp_connect. Hooks of kprobes take
+	// globs in path.Match syntax, too, such as tcp_*, which choose among the
+	// functions that the kernel can trace and that have a name of their own.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_.*?\[\]^-]+$`
+	Names []string `json:"names"`
+
+	// Exclude takes away what Names chose; same syntax.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_.*?\[\]^-]+$`
+	Exclude []string `json:"exclude,omitempty"`
+
+	// Module is the kernel module that has the functions, such as nf_conntrack.
+	// Absent, they are the kernel's own and those of every module.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_]*$`
+	Module string `json:"module,omitempty"`
+
+	// Offset is how many bytes into the function a kprobe lies.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1048576
+	Offset uint64 `json:"offset,omitempty"`
+
+	// Limit is how many functions may be chosen on a node; more is an error.
+	// Range 1 to 10000, default 100.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	Limit *int32 `json:"limit,omitempty"`
+}
+
 // UserBinary is a place in an executable or a shared library, or several places. The
 // hook decides which of symbol, with or without offset, symbols and usdt it takes.
 //
@@ -358,9 +400,6 @@ type USDT struct {
 	// +kubebuilder:validation:Pattern=`^[^\s:]+$`
 	Name string `json:"name"`
 }
-
-// DefaultFunctions is how many functions may be chosen where no limit is given.
-const DefaultFunctions = 100
 
 // Symbols chooses functions of a binary by name.
 type Symbols struct {

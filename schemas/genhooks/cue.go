@@ -37,14 +37,16 @@ func writeCUE(w io.Writer, rows []hook.Hook, verdicts []hook.Verdict, events []h
 	disjunction(&b, "#Event", counted)
 	b.WriteString("// #Hooks is the table of hooks: the shape of the target, whether programs run\n" +
 		"// by priority, whether they chain by proceedOn, whether a tracepoint is named\n" +
-		"// with its category, where in a binary it attaches, whether it is a place of\n// netfilter, and the first kernel with the hook.\n#Hooks: {\n")
+		"// with its category, whether functions of the kernel are named, where in a binary it\n// attaches, whether it is a place of netfilter, and the first kernel with the hook.\n#Hooks: {\n")
 	for _, h := range rows {
 		var own string
-		if in := h.InBinary(); in != "" {
-			own = fmt.Sprintf(", binary: %q", in)
-		}
-		if h.ProgramType == ebpf.Netfilter {
+		switch {
+		case h.InBinary() != "":
+			own = fmt.Sprintf(", binary: %q", h.InBinary())
+		case h.ProgramType == ebpf.Netfilter:
 			own = ", netfilter: true"
+		case h.TakesFunctions():
+			own = ", functions: true"
 		}
 		fmt.Fprintf(&b, "\t%q: {shape: %q, ordered: %t, chained: %t, category: %t%s, namespaceable: %t, minKernel: %q}\n",
 			h.Name, h.Shape, h.TakesPriority(), h.ProgramType == ebpf.XDP, h.ProgramType == ebpf.TracePoint, own, h.Namespaceable, h.MinKernel)

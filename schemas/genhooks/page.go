@@ -39,10 +39,10 @@ No field names a namespace's own pods yet, so a ` + "`BpfApplication`" + ` may u
 |---|---|
 | NetworkDevice | ` + "`interfaces`" + `: names or globs, exclusions, or the primary one; ` + "`priority`" + ` where the hook is ordered; ` + "`proceedOn`" + ` for xdp |
 | Tracepoint | ` + "`tracepoint`" + `: category/name for ` + "`tracepoint`" + `, a name for the others |
-| Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount |
+| Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount; for ` + "`lsm_cgroup`" + ` the LSM hook in ` + "`functions`" + `, too |
 | UserBinary | ` + "`binary`" + `: path, pid, and where in it; see [binaries](#binaries) |
 | NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own; ` + "`netfilter`" + ` for [netfilter](#netfilter) |
-| KernelFunction | ` + "`function`" + ` |
+| KernelFunction | ` + "`functions`" + `: names, which are system calls for ` + "`ksyscall`" + ` and LSM hooks for ` + "`lsm`" + `; for kprobes globs, exclusions, module, offset and limit, too |
 | PerfEvent | ` + "`perfEvent`" + `: event, period or frequency, pid; see [perf events](#perf-events) |
 | None | none |
 `

@@ -39,7 +39,7 @@ func TestPackagesOnOtherKernels(t *testing.T) {
 		t.Fatal(err)
 	}
 	bin := t.TempDir()
-	machine := Machine{Init: build(t, bin, "init", "build", "./init"), Tests: map[string][]byte{}}
+	machine := Machine{Only: os.Getenv("SKEP_VM_RUN"), Init: build(t, bin, "init", "build", "./init"), Tests: map[string][]byte{}}
 	for _, dir := range packages() {
 		name := strings.ReplaceAll(dir, "/", "-")
 		machine.Tests[name] = build(t, bin, name, "test", "-c", "../../"+dir)
@@ -146,7 +146,7 @@ func TestArchiveIsReadByCpio(t *testing.T) {
 	if _, err := exec.LookPath("cpio"); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	machine := Machine{Init: []byte("first"), Load: []string{"veth"}, Modules: map[string][]byte{"veth": []byte("module")}, Tests: map[string][]byte{"chain": []byte("test")}}
+	machine := Machine{Only: os.Getenv("SKEP_VM_RUN"), Init: []byte("first"), Load: []string{"veth"}, Modules: map[string][]byte{"veth": []byte("module")}, Tests: map[string][]byte{"chain": []byte("test")}}
 	cmd := exec.CommandContext(t.Context(), "cpio", "-it", "--quiet")
 	cmd.Stdin = strings.NewReader(string(machine.archive()))
 	out, err := cmd.CombinedOutput()

@@ -29,6 +29,8 @@ type Machine struct {
 	Kernel string
 	// Init is the static program that runs the tests: package test/kernel/init.
 	Init []byte
+	// Only chooses tests as go test -run does; empty for all.
+	Only string
 	// Modules are kernel modules, by name, in the order of Load.
 	Modules map[string][]byte
 	// Load is the order in which modules are loaded.
@@ -54,7 +56,7 @@ func (m Machine) Run(ctx context.Context, log io.Writer) (map[string]Result, err
 	var console bytes.Buffer
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max", "-m", "1G", "-smp", "2",
 		"-nographic", "-no-reboot", "-kernel", m.Kernel, "-initrd", initrd,
-		"-append", "console=ttyS0 quiet panic=-1 lsm=lockdown,bpf")
+		"-append", "console=ttyS0 quiet panic=-1 lsm=lockdown,bpf skep.run="+m.Only)
 	cmd.Stdout = io.MultiWriter(&console, log)
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("run qemu: %w", errors.Join(err, ctx.Err()))

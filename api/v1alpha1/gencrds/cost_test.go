@@ -125,7 +125,7 @@ func TestASpecIsBoundedInEveryDimension(t *testing.T) {
 			spec := installed(t, plural).Properties["spec"]
 			got := values(t, "spec", &spec)
 			t.Logf("a spec holds at most %d values", got)
-			if got > 125_000 {
+			if got > 165_000 {
 				t.Errorf("a spec can hold %d values: bound its lists", got)
 			}
 		})

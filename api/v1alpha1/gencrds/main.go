@@ -256,7 +256,7 @@ func shaped(s hook.Shape) func(hook.Hook) bool {
 func takenFields() []taken {
 	return []taken{
 		{"interfaces", shaped(hook.NetworkDevice), true},
-		{"function", shaped(hook.KernelFunction), false},
+		{"functions", hook.Hook.TakesFunctions, false},
 		{"tracepoint", shaped(hook.Tracepoint), false},
 		{"cgroup", shaped(hook.Cgroup), true},
 		{"binary", shaped(hook.UserBinary), false},
@@ -308,7 +308,7 @@ func fitsHook(h hook.Hook) string {
 	given, conditions := 1, []string(nil)
 	var optional strings.Builder
 	for _, f := range takenFields() {
-		switch has := "has(self." + escaped(f.field) + ")"; {
+		switch has := "has(self." + f.field + ")"; {
 		case !f.takes(h):
 		case f.required:
 			given++
@@ -345,7 +345,7 @@ func hasPlace(in string) string {
 func misfit() string {
 	var message strings.Builder
 	for _, f := range takenFields() {
-		has, takes := "has(self."+escaped(f.field)+")", "self.hook in "+list(namesOf(f.takes))
+		has, takes := "has(self."+f.field+")", "self.hook in "+list(namesOf(f.takes))
 		fmt.Fprintf(&message, "%s && !(%s) ? self.hook + ' takes no %s; remove it' : ", has, takes, f.field)
 		if f.required {
 			fmt.Fprintf(&message, "!%s && %s ? self.hook + ' needs %s; give it' : ", has, takes, f.field)
@@ -353,15 +353,6 @@ func misfit() string {
 	}
 	fmt.Fprint(&message, "has(self.binary) ? 'the hooks with .multi take binary.symbols, usdt takes binary.usdt, the others binary.symbol or binary.offset' : ")
 	return message.String() + "'the hook tracepoint takes category/name, the others take a name alone'"
-}
-
-// escaped is a field's name in CEL, where function is a reserved word. API
-// servers of 1.30 know such a field by no other name.
-func escaped(field string) string {
-	if field == "function" {
-		return "__function__"
-	}
-	return field
 }
 
 // namesOf are the names of the hooks chosen.

@@ -1,0 +1,144 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/hook"
+)
+
+func kprobe(h hook.Hook, r Request) (link.Link, error) {
+	return r.probeFunction(h, link.Kprobe)
+}
+
+func kretprobe(h hook.Hook, r Request) (link.Link, error) {
+	return r.probeFunction(h, link.Kretprobe)
+}
+
+// kprober is what the two kinds of probe have in common.
+type kprober func(string, *ebpf.Program, *link.KprobeOptions) (link.Link, error)
+
+func (r Request) probeFunction(h hook.Hook, attach kprober) (link.Link, error) {
+	symbol, err := symbolOf(h, r.Attachment.Function)
+	if err != nil {
+		return nil, err
+	}
+	l, err := attach(symbol, r.Program, &link.KprobeOptions{Offset: r.Attachment.Offset})
+	return l, r.missingFunction(h, err, r.Attachment.Function)
+}
+
+func kprobeMulti(h hook.Hook, r Request) (link.Link, error) {
+	names := r.Found.functions
+	attach := link.KprobeMulti
+	if h.Name == "kretprobe.multi" {
+		attach = link.KretprobeMulti
+	}
+	l, err := attach(r.Program, link.KprobeMultiOptions{Symbols: names, Session: h.AttachType == ebpf.AttachTraceKprobeSession})
+	return l, r.missingFunction(h, err, names...)
+}
+
+func lsm(_ hook.Hook, r Request) (link.Link, error) {
+	return link.AttachLSM(link.LSMOptions{Program: r.Program})
+}
+
+// syscallPrefixes are what the kernel calls the functions of system calls, by
+// architecture (libbpf's arch_specific_syscall_pfx).
+var syscallPrefixes = map[string]string{
+	"amd64": "__x64_sys_", "arm64": "__arm64_sys_", "s390x": "__s390x_sys_", "riscv64": "__riscv_sys_", "ppc64le": "__powerpc_sys_", "loong64": "__se_sys_",
+}
+
+// prefixOf is what the names of the kernel's functions begin with, and those of
+// definitions do not.
+func prefixOf(h hook.Hook) string {
+	switch {
+	case h.TakesSyscalls():
+		return syscallPrefixes[runtime.GOARCH]
+	case h.ProgramType == ebpf.LSM:
+		return "bpf_lsm_"
+	}
+	return ""
+}
+
+// symbolOf is what the kernel calls the function.
+func symbolOf(h hook.Hook, name string) (string, error) {
+	prefix := prefixOf(h)
+	if prefix == "" && h.TakesSyscalls() {
+		return "", fmt.Errorf("find system call %s: what the kernel calls it on %s is not known here; use hook kprobe with its function", name, runtime.GOARCH)
+	}
+	return prefix + name, nil
+}
+
+// missingFunction marks an error that comes of a function that the kernel has not, or
+// cannot trace. It may come with a module.
+func (r Request) missingFunction(h hook.Hook, err error, names ...string) error {
+	return missingFunctions(r.Host, h, err, names)
+}
+
+func missingFunctions(host Host, h hook.Hook, err error, names []string) error {
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, btf.ErrNotFound) {
+		return err
+	}
+	if host.Functions != nil {
+		if missing := host.Functions.Explain(prefixOf(h), names...); missing != nil {
+			return fmt.Errorf("%w: %w", ErrTarget, missing)
+		}
+	}
+	return missing(err)
+}
+
+// ExplainLoad returns an ErrTarget around the error of a load where the program was to be
+// loaded for a function that the kernel has not.
+func ExplainLoad(host Host, h hook.Hook, names []string, err error) error {
+	if !h.TakesFunctions() || !h.LoadsForTarget() {
+		return err
+	}
+	return missingFunctions(host, h, err, names)
+}
+
+// tryFunction finds out whether the kernel has a hook on its functions.
+func tryFunction(h hook.Hook) error {
+	switch {
+	case h.AttachType == ebpf.AttachTraceKprobeMulti:
+		return features.HaveBPFLinkKprobeMulti()
+	case h.AttachType == ebpf.AttachTraceKprobeSession:
+		return features.HaveBPFLinkKprobeSession()
+	case h.ProgramType == ebpf.Kprobe:
+		if _, err := os.Stat("/sys/bus/event_source/devices/kprobe"); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w: it has no kprobes", ebpf.ErrNotSupported)
+		}
+		return features.HaveProgramType(ebpf.Kprobe)
+	case h.ProgramType == ebpf.LSM:
+		if err := lsmActive(); err != nil {
+			return err
+		}
+		return tryTyped(h, "socket_bind")
+	case h.AttachType == ebpf.AttachModifyReturn:
+		return tryTyped(h, "bpf_modify_return_test")
+	}
+	return tryTyped(h, "bpf_fentry_test1")
+}
+
+// lsmActive fails with ebpf.ErrNotSupported where the kernel runs no programs of LSM
+// hooks, although it loads them. Where securityfs is not mounted nobody can tell.
+func lsmActive() error {
+	body, err := os.ReadFile("/sys/kernel/security/lsm")
+	if err != nil {
+		return nil
+	}
+	for name := range strings.SplitSeq(strings.TrimSpace(string(body)), ",") {
+		if name == "bpf" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: bpf is not among its security modules (%s); boot it with lsm=…,bpf", ebpf.ErrNotSupported, strings.TrimSpace(string(body)))
+}
