@@ -157,7 +157,7 @@ func TestPrepareRefusesInTheDefinitionsWords(t *testing.T) {
 		"a hook of another type":       {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "tcx/ingress", "")}, `section "xdp" makes it a XDP program`},
 		"an entry of a device map":     {programs.Object("xdp_map_entries"), intent.Payload{Programs: program("at_device", "xdp", "")}, `section "xdp/devmap" makes it a program for entries of a devmap`},
 		"one program of two types":     {programs.Object("plain_sections"), intent.Payload{Programs: append(program("unspecified", "xdp", ""), program("unspecified", "tcx/ingress", "")...)}, "its hooks make it XDP and SchedCLS"},
-		"a hook nobody attaches":       {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "lsm", "")}, `hook "struct_ops"`},
+		"a hook nobody attaches":       {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "struct_ops", "")}, `hook "struct_ops"`},
 		"a map that is not there":      {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{"x": {}}}, "maps.x: the object has no such map"},
 		"the size of a data section":   {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{".bss": {MaxEntries: &entries}}}, "maps..bss: a data section has one entry"},
 		"values of another size":       {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{"counts": {ValueSize: &entries}}}, "maps.counts: the object says that values have 8 bytes"},
