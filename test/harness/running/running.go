@@ -1,4 +1,5 @@
-// Package running tells tests of the kernel that they run on.
+// Package running says of which kind the kernel is that tests run on. It reads its release
+// alone, and probes nothing.
 package running
 
 import (
