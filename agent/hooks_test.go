@@ -98,8 +98,6 @@ func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
 			at.Functions.Names = []string{"security_task_getp*"}
 		case h.Name == "lsm":
 			at.Functions.Names = []string{"task_getpgid"}
-		case h.Name == "lsm_cgroup":
-			at.Functions.Names = []string{"socket_bind"}
 		}
 	}
 	return at

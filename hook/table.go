@@ -13,6 +13,9 @@ import "github.com/cilium/ebpf"
 // SEC("tc/ingress") means TCX to libbpf and so it does here; clsact is asked
 // for by naming the hook.
 //
+// lsm_cgroup is not attachable: cilium/ebpf 0.22 tells the kernel no function when it
+// loads a program of it.
+//
 // A namespace holds no hook on a cgroup or a user binary: the field takes any
 // path of the node, and none names the namespace's own pods
 // (docs/adr/0015-a-namespace-holds-no-hook-on-pods-it-cannot-name.md).
@@ -45,7 +48,7 @@ var table = []Hook{
 	{"uretprobe.multi", []string{"uretprobe.multi"}, ebpf.Kprobe, ebpf.AttachTraceUprobeMulti, UserBinary, "6.6", false, Parallel, ByOverlap, Observe, true},
 	{"usdt", []string{"usdt"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "5.15", false, Parallel, ByOverlap, Observe, true},
 	{"lsm", []string{"lsm"}, ebpf.LSM, ebpf.AttachLSMMac, KernelFunction, "5.7", false, Parallel, ByOverlap, Control, true},
-	{"lsm_cgroup", []string{"lsm_cgroup"}, ebpf.LSM, ebpf.AttachLSMCgroup, Cgroup, "6.0", false, Parallel, ByLinkUpdate, Control, true},
+	{"lsm_cgroup", []string{"lsm_cgroup"}, ebpf.LSM, ebpf.AttachLSMCgroup, Cgroup, "6.0", false, Parallel, ByLinkUpdate, Control, false},
 	{"iter", []string{"iter"}, ebpf.Tracing, ebpf.AttachTraceIter, None, "5.8", false, Parallel, ByOverlap, Observe, true},
 	{"cgroup_skb/ingress", []string{"cgroup_skb/ingress"}, ebpf.CGroupSKB, ebpf.AttachCGroupInetIngress, Cgroup, "5.7", false, Parallel, ByLinkUpdate, Traffic, true},
 	{"cgroup_skb/egress", []string{"cgroup_skb/egress"}, ebpf.CGroupSKB, ebpf.AttachCGroupInetEgress, Cgroup, "5.7", false, Parallel, ByLinkUpdate, Traffic, true},

@@ -121,7 +121,7 @@ func tryFunction(h hook.Hook) error {
 		if err := lsmActive(); err != nil {
 			return err
 		}
-		return tryTyped(h, "socket_bind")
+		return tryTyped(h, "task_getpgid")
 	case h.AttachType == ebpf.AttachModifyReturn:
 		return tryTyped(h, "bpf_modify_return_test")
 	}

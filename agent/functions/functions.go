@@ -19,29 +19,24 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agnivade/levenshtein"
-
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/text"
 )
 
 // MissingError says that the kernel has no function of a name.
 type MissingError struct {
-	// Name is what was asked for, and Near are names that are like it.
-	Name string
-	Near []string
+	// Name is what was asked for, and Near lists names that are like it, as text.Nearest does.
+	Name, Near string
 	// Untraceable reports that the kernel has the function, and cannot trace it.
 	Untraceable bool
 }
 
 // Error implements error.
 func (e *MissingError) Error() string {
-	switch {
-	case e.Untraceable:
+	if e.Untraceable {
 		return fmt.Sprintf("the kernel has a function %s and cannot trace it: it is marked notrace, or has several of that name; name a caller of it", e.Name)
-	case len(e.Near) > 0:
-		return fmt.Sprintf("the kernel has no function %s: it is inlined, of a module that is not loaded, or misspelled; near it are %s", e.Name, strings.Join(e.Near, ", "))
 	}
-	return fmt.Sprintf("the kernel has no function %s: it is inlined, of a module that is not loaded, or misspelled; look it up in /proc/kallsyms", e.Name)
+	return fmt.Sprintf("the kernel has no function %s: it is inlined, of a module that is not loaded, or misspelled; look it up in /proc/kallsyms%s", e.Name, e.Near)
 }
 
 // LimitError says that more functions are chosen than may be.
@@ -238,36 +233,14 @@ func cutPrefix(all []function, prefix string) []function {
 	return cut
 }
 
-// maxNear is how many names are told of those that are near, and maxDistance how many
-// characters they may differ in.
-const maxNear, maxDistance = 3, 3
-
-// missing says what is like a name: first what the compiler made of it, such as
-// tcp_ack.isra.0, then what differs in few characters.
+// missing says which functions are like the name: what the compiler made of it, such as
+// tcp_ack.isra.0, or what differs in few characters.
 func missing(name string, all []function) *MissingError {
-	near := map[string]int{}
+	near := text.NewNearest(strings.Trim(name, "*?"))
 	for _, one := range all {
-		base, _, _ := strings.Cut(one.name, ".")
-		switch {
-		case base == name:
-			near[one.name] = 0
-		case len(base)-len(name) <= maxDistance && len(name)-len(base) <= maxDistance:
-			if d := levenshtein.ComputeDistance(base, name); d <= maxDistance {
-				near[one.name] = d
-			}
-		}
+		near.Add([]byte(one.name))
 	}
-	names := make([]string, 0, len(near))
-	for n := range near {
-		names = append(names, n)
-	}
-	slices.SortFunc(names, func(x, y string) int {
-		if d := near[x] - near[y]; d != 0 {
-			return d
-		}
-		return strings.Compare(x, y)
-	})
-	return &MissingError{Name: name, Near: names[:min(len(names), maxNear)]}
+	return &MissingError{Name: name, Near: near.String()}
 }
 
 // function is one of the kernel's.
@@ -341,6 +314,6 @@ func parseSymbol(line string) (function, bool) {
 	return one, one.module != "bpf" && !strings.HasPrefix(one.module, "__builtin__")
 }
 
-func moduleOf(text string) string {
-	return strings.Clone(strings.Trim(strings.TrimSpace(text), "[]"))
+func moduleOf(field string) string {
+	return strings.Clone(strings.Trim(strings.TrimSpace(field), "[]"))
 }

@@ -137,12 +137,12 @@ func TestAMissingFunctionIsExplained(t *testing.T) {
 		prefix, name string
 		want         *MissingError
 	}{
-		"misspelled":                {"", "tcp_connet", &MissingError{Name: "tcp_connet", Near: []string{"tcp_connect"}}},
-		"renamed by the compiler":   {"", "tcp_ack", &MissingError{Name: "tcp_ack", Near: []string{"tcp_ack.isra.0"}}},
-		"inlined":                   {"", "inlined_function", &MissingError{Name: "inlined_function", Near: []string{}}},
+		"misspelled":                {"", "tcp_connet", &MissingError{Name: "tcp_connet", Near: "; near it are tcp_connect"}},
+		"renamed by the compiler":   {"", "tcp_ack", &MissingError{Name: "tcp_ack", Near: "; near it are tcp_ack.isra.0"}},
+		"inlined":                   {"", "inlined_function", &MissingError{Name: "inlined_function"}},
 		"not to be traced":          {"", "noinstr_function", &MissingError{Name: "noinstr_function", Untraceable: true}},
 		"one of two":                {"", "do_twice", &MissingError{Name: "do_twice", Untraceable: true}},
-		"an LSM hook":               {"bpf_lsm_", "file_opn", &MissingError{Name: "file_opn", Near: []string{"file_open"}}},
+		"an LSM hook":               {"bpf_lsm_", "file_opn", &MissingError{Name: "file_opn", Near: "; near it are file_open"}},
 		"there, without its prefix": {"bpf_lsm_", "file_open", nil},
 	} {
 		t.Run(sentence, func(t *testing.T) {

@@ -39,10 +39,10 @@ No field names a namespace's own pods yet, so a ` + "`BpfApplication`" + ` may u
 |---|---|
 | NetworkDevice | ` + "`interfaces`" + `: names or globs, exclusions, or the primary one; ` + "`priority`" + ` where the hook is ordered; ` + "`proceedOn`" + ` for xdp |
 | Tracepoint | ` + "`tracepoint`" + `: category/name for ` + "`tracepoint`" + `, a name for the others |
-| Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount; for ` + "`lsm_cgroup`" + ` the LSM hook in ` + "`functions`" + `, too |
+| Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount |
 | UserBinary | ` + "`binary`" + `: path, pid, and where in it; see [binaries](#binaries) |
 | NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own; ` + "`netfilter`" + ` for [netfilter](#netfilter) |
-| KernelFunction | ` + "`functions`" + `: names, which are system calls for ` + "`ksyscall`" + ` and LSM hooks for ` + "`lsm`" + `; for kprobes globs, exclusions, module, offset and limit, too |
+| KernelFunction | ` + "`functions`" + `: names, and for kprobes globs, exclusions, module, offset and limit; see [functions](#functions-of-the-kernel) |
 | PerfEvent | ` + "`perfEvent`" + `: event, period or frequency, pid; see [perf events](#perf-events) |
 | None | none |
 `
@@ -84,6 +84,31 @@ The field ` + "`netfilter`" + ` has a family (` + "`IPv4`, `IPv6`" + `), a hook 
 - The kernel does not tell that somebody else detached the link (` + "`bpftool link detach`" + `), so Skep does not repair that.
 `
 
+const functions = `
+## Functions of the kernel
+
+` + "`functions`" + ` chooses functions of the node's kernel and its modules. A section such as ` + "`SEC(\"kprobe/tcp_connect+0x10\")`" + ` fills it in.
+
+| hook | ` + "`functions.names`" + ` are | one link for |
+|---|---|---|
+| ` + "`kprobe`, `kretprobe`" + ` | names and globs | each function |
+| ` + "`kprobe.multi`, `kretprobe.multi`, `kprobe.session`" + ` | names and globs | all of them |
+| ` + "`ksyscall`, `kretsyscall`" + ` | system calls, such as openat | each system call |
+| ` + "`fentry`, `fexit`, `fmod_ret`" + ` | names; the program is loaded once for each | each function |
+| ` + "`lsm`, `lsm.s`" + ` | LSM hooks, such as file_open; the program is loaded once for each | each hook |
+
+- A glob has the syntax of Go's path.Match, as in ` + "`interfaces`" + `. It chooses among the functions that ftrace can trace
+  (` + "`available_filter_functions`" + ` of tracefs). Where the kernel does not show these, it chooses among all symbols. Functions that share their
+  name with another are left out.
+- ` + "`module`" + ` keeps the functions of one kernel module. When modules come or go, a glob is matched anew at the next sync, within 30 seconds.
+- ` + "`limit`" + ` is how many functions may be chosen, 100 unless given. More is an error, and nothing is attached. The hooks with one link for each
+  function take at most 1,000.
+- ` + "`offset`" + ` is in bytes from the start of one function, for ` + "`kprobe`" + `.
+- A function that the kernel lacks, inlined or cannot trace is an error that lists names near it. It is tried again: the function may come
+  with a module.
+- ` + "`lsm`" + ` needs a kernel that was booted with ` + "`bpf`" + ` among its security modules (` + "`lsm=…,bpf`" + `).
+`
+
 const perfEvents = `
 ## Perf events
 
@@ -108,7 +133,7 @@ func writePage(w io.Writer, rows []hook.Hook) error {
 	b.WriteString(intro)
 	section(&b, "Attached today", "", rows, true)
 	section(&b, "Known, and not supported today", "The rule `shape/hook` denies a definition with one of these hooks, before anything is fetched.\n\n", rows, false)
-	b.WriteString(binaries + netfilter + perfEvents)
+	b.WriteString(functions + binaries + netfilter + perfEvents)
 	var kernel, processor []string
 	for _, e := range hook.Events() {
 		name := "`" + e.Name + "`"
