@@ -209,7 +209,7 @@ func talkTCP(t *testing.T, address string) {
 // talkUnix does with sockets of the file system what hooks of those see.
 func talkUnix(t *testing.T) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "s"+strconv.Itoa(os.Getpid()))
+	dir, err := os.MkdirTemp("", "s"+strconv.Itoa(os.Getpid())) //nolint:usetesting // a socket's path has at most 108 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
