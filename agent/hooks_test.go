@@ -186,8 +186,7 @@ func lacking(t testing.TB, h hook.Hook) *attach.LackingError {
 	if !errors.As(attach.Probe(h), &lacks) {
 		return nil
 	}
-	if !lacks.Older() && !strings.HasPrefix(h.Name, "netkit/") && running.HasEveryHook(t) {
-		// Many kernels are built without netkit (CONFIG_NETKIT).
+	if !lacks.Older() && !running.MayLack(t, h.Name) {
 		t.Fatalf("the table says Linux %s: %v", h.MinKernel, lacks)
 	}
 	return lacks

@@ -123,6 +123,10 @@ func tryFunction(h hook.Hook) error {
 		}
 		return tryTyped(h, "task_getpgid")
 	case h.AttachType == ebpf.AttachModifyReturn:
+		// Each is of some kernels: those with security modules, and those since 6.2.
+		if err := tryTyped(h, "security_task_getpgid"); !errors.Is(err, ebpf.ErrNotSupported) {
+			return err
+		}
 		return tryTyped(h, "bpf_modify_return_test")
 	}
 	return tryTyped(h, "bpf_fentry_test1")

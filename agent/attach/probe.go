@@ -46,8 +46,8 @@ func toAttach(h hook.Hook) []rights.Capability {
 			return []rights.Capability{rights.SysAdmin}
 		}
 	case hook.KernelFunction:
-		// perf_kprobe_event_init asks for no less; tracing programs and links to many
-		// functions take none beside those for loading.
+		// perf_event_open asks for it where the sysctl perf_event_paranoid is above 2, as
+		// Debian has it. Links to many functions and tracing programs take none.
 		if h.ProgramType == ebpf.Kprobe && h.AttachType == ebpf.AttachNone {
 			return []rights.Capability{rights.SysAdmin}
 		}
