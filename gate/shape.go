@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -281,35 +282,50 @@ func legalProceedOn(a v1alpha1.Attachment) (string, string) {
 	return "", ""
 }
 
-// maxLinks is how many functions may be attached to by a link each.
-const maxLinks = 1000
+// The bounds of functions, which a section may exceed. maxLinks is how many may be
+// attached to by a link each.
+const (
+	maxLinks          = 1000
+	maxFunctionNames  = 16
+	maxFunctionOffset = 1 << 20
+)
+
+// functionPattern is what the API server takes as the name of a function, or a glob.
+var functionPattern = regexp.MustCompile(`^[A-Za-z0-9_.*?\[\]^-]{1,256}$`)
 
 func legalFunctions(a v1alpha1.Attachment) (string, string) {
 	f := a.Functions
 	h, _ := hook.Lookup(a.Hook)
-	if len(f.Names) == 0 {
-		return "no function is named", "list functions.names"
+	if len(f.Names) == 0 || max(len(f.Names), len(f.Exclude)) > maxFunctionNames {
+		return fmt.Sprintf("%d names and %d exclusions are listed", len(f.Names), len(f.Exclude)), fmt.Sprintf("list 1 to %d functions.names and at most %[1]d exclusions", maxFunctionNames)
 	}
 	for _, name := range slices.Concat(f.Names, f.Exclude) {
 		// An empty or broken pattern must not come to mean every function.
-		if _, err := path.Match(name, "tcp_connect"); err != nil || name == "" {
+		if _, err := path.Match(name, "tcp_connect"); err != nil || !functionPattern.MatchString(name) {
 			return fmt.Sprintf("function pattern %q is not a name or a glob", name), "write a name such as tcp_connect or a glob such as tcp_*"
 		}
-		if !h.FindsFunctions() && strings.ContainsAny(name, `*?[\`) {
+		if !h.FindsFunctions() && strings.ContainsAny(name, `*?[`) {
 			return fmt.Sprintf("%q is a glob, and hook %s takes names", name, h.Name), "list the functions by name, or use kprobe.multi"
 		}
 	}
-	limit := int32(v1alpha1.DefaultFunctions)
+	limit, most := int32(v1alpha1.DefaultFunctions), int32(maxLinks)
 	if f.Limit != nil {
 		limit = *f.Limit
 	}
+	if h.AttachesAtOnce() {
+		most = v1alpha1.MaxFunctions
+	}
 	switch {
+	case len(f.Exclude) > 0 && !h.FindsFunctions():
+		return fmt.Sprintf("hook %s takes names alone, of which none needs to be excluded", h.Name), "remove functions.exclude"
 	case f.Module != "" && !h.FindsFunctions():
 		return fmt.Sprintf("hook %s finds its functions by name in all modules", h.Name), "remove functions.module"
-	case f.Offset != 0 && (h.Name != "kprobe" || len(f.Names) != 1 || strings.ContainsAny(f.Names[0], `*?[\`)):
+	case f.Offset != 0 && (h.Name != "kprobe" || len(f.Names) != 1 || strings.ContainsAny(f.Names[0], `*?[`)):
 		return fmt.Sprintf("offset %d is that in one function that is named, on hook kprobe", f.Offset), "name one function on hook kprobe, or remove functions.offset"
-	case limit < 1 || limit > maxLinks && !h.AttachesAtOnce():
-		return fmt.Sprintf("limit %d is out of range: hook %s makes a link for each function", limit, h.Name), fmt.Sprintf("use 1 to %d, or kprobe.multi for more", maxLinks)
+	case f.Offset > maxFunctionOffset:
+		return fmt.Sprintf("offset %d is out of range", f.Offset), fmt.Sprintf("use at most %d", maxFunctionOffset)
+	case limit < 1 || limit > most:
+		return fmt.Sprintf("limit %d is out of range for hook %s", limit, h.Name), fmt.Sprintf("use 1 to %d", most)
 	case len(f.Names) > int(limit):
 		return fmt.Sprintf("%d functions are named, and the limit is %d", len(f.Names), limit), "raise functions.limit"
 	}

@@ -256,3 +256,40 @@ func TestMoreAttachmentsThanAnAPIServerTakesAreDenied(t *testing.T) {
 		})
 	}
 }
+
+func TestFunctionsAreThoseThatTheHookTakes(t *testing.T) {
+	limit := func(n int32) *int32 { return &n }
+	many := slices.Repeat([]string{"a"}, 17)
+	for sentence, c := range map[string]struct {
+		hook string
+		f    v1alpha1.Functions
+		want string
+	}{
+		"a name":                           {"fentry", v1alpha1.Functions{Names: []string{"tcp_connect"}}, ""},
+		"a glob of kprobes":                {"kprobe", v1alpha1.Functions{Names: []string{"tcp_*"}, Exclude: []string{"tcp_v6_*"}, Module: "ipv6", Limit: limit(1000)}, ""},
+		"an offset":                        {"kprobe", v1alpha1.Functions{Names: []string{"tcp_connect"}, Offset: 16}, ""},
+		"thousands by one link":            {"kprobe.multi", v1alpha1.Functions{Names: []string{"*"}, Limit: limit(10000)}, ""},
+		"a glob where a program is loaded": {"fentry", v1alpha1.Functions{Names: []string{"tcp_*"}}, "is a glob, and hook fentry takes names"},
+		"a glob of system calls":           {"ksyscall", v1alpha1.Functions{Names: []string{"open*"}}, "is a glob, and hook ksyscall takes names"},
+		"an exclusion of names":            {"lsm", v1alpha1.Functions{Names: []string{"file_open"}, Exclude: []string{"bpf"}}, "none needs to be excluded"},
+		"a module of fexit":                {"fexit", v1alpha1.Functions{Names: []string{"a"}, Module: "m"}, "in all modules"},
+		"an offset of many":                {"kprobe.multi", v1alpha1.Functions{Names: []string{"a"}, Offset: 4}, "name one function on hook kprobe"},
+		"an offset in a glob":              {"kprobe", v1alpha1.Functions{Names: []string{"a*"}, Offset: 4}, "name one function on hook kprobe"},
+		"an offset beyond any function":    {"kprobe", v1alpha1.Functions{Names: []string{"a"}, Offset: 1 << 40}, "out of range"},
+		"no limit":                         {"kprobe.multi", v1alpha1.Functions{Names: []string{"a*"}, Limit: limit(0)}, "use 1 to 10000"},
+		"a limit of links":                 {"kprobe", v1alpha1.Functions{Names: []string{"a*"}, Limit: limit(1001)}, "use 1 to 1000"},
+		"more names than the limit":        {"kprobe", v1alpha1.Functions{Names: []string{"a", "b"}, Limit: limit(1)}, "raise functions.limit"},
+		"no name":                          {"kprobe", v1alpha1.Functions{}, "list 1 to 16 functions.names"},
+		"too many names":                   {"kprobe", v1alpha1.Functions{Names: many}, "list 1 to 16 functions.names"},
+		"what is no name":                  {"kprobe.multi", v1alpha1.Functions{Names: []string{"foo bar"}}, "is not a name or a glob"},
+		"a broken glob":                    {"kprobe", v1alpha1.Functions{Names: []string{"tcp_["}}, "is not a name or a glob"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			a := app("registry.example.com/a:v1", "p", v1alpha1.Attachment{Hook: c.hook, Functions: &c.f})
+			_, err := gate.Shape(gate.Request{Application: a})
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("Shape = %v, want %q", err, c.want)
+			}
+		})
+	}
+}

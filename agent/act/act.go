@@ -1,5 +1,5 @@
 // Package act does what was planned: it alone changes links and chains, and it alone ends
-// anything. It does the actions in their order, takes chains that were loaded, and notes how each
+// them. It does the actions in their order, takes chains that were loaded, and notes how each
 // action went. It forgets nothing before the kernel and the BPF file system confirmed that it is
 // gone.
 package act

@@ -450,7 +450,7 @@ func (adm *Round) Precedence(want plan.Chain, newcomers []string) []Claim {
 }
 
 // leaveOutAsBefore leaves out what did not fit a short while ago, without another
-// Look.
+// look.
 func (adm *Round) leaveOutAsBefore() {
 	for _, app := range adm.decisions.Applications {
 		if len(app.LeftOut) == 0 {

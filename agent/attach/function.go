@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -47,7 +48,11 @@ func kprobeMulti(h hook.Hook, r Request) (link.Link, error) {
 	return l, r.missingFunction(h, err, names...)
 }
 
-func lsm(_ hook.Hook, r Request) (link.Link, error) {
+// lsm attaches only where the program would run: the kernel takes it otherwise, too.
+func lsm(h hook.Hook, r Request) (link.Link, error) {
+	if modules, active := lsmActive(); !active {
+		return nil, lackingPart(h, fmt.Sprintf("runs no programs of LSM hooks, since bpf is not among its security modules (%s); boot it with lsm=…,bpf", modules), nil)
+	}
 	return link.AttachLSM(link.LSMOptions{Program: r.Program})
 }
 
@@ -118,8 +123,8 @@ func tryFunction(h hook.Hook) error {
 		}
 		return features.HaveProgramType(ebpf.Kprobe)
 	case h.ProgramType == ebpf.LSM:
-		if err := lsmActive(); err != nil {
-			return err
+		if _, active := lsmActive(); !active {
+			return fmt.Errorf("%w: bpf is not among its security modules", ebpf.ErrNotSupported)
 		}
 		return tryTyped(h, "task_getpgid")
 	case h.AttachType == ebpf.AttachModifyReturn:
@@ -132,17 +137,10 @@ func tryFunction(h hook.Hook) error {
 	return tryTyped(h, "bpf_fentry_test1")
 }
 
-// lsmActive fails with ebpf.ErrNotSupported where the kernel runs no programs of LSM
-// hooks, although it loads them. Where securityfs is not mounted nobody can tell.
-func lsmActive() error {
+// lsmActive reports whether the kernel runs programs of LSM hooks, which it loads in any
+// case, and lists its security modules. Where securityfs is not mounted nobody can tell.
+func lsmActive() (modules string, active bool) {
 	body, err := os.ReadFile("/sys/kernel/security/lsm")
-	if err != nil {
-		return nil
-	}
-	for name := range strings.SplitSeq(strings.TrimSpace(string(body)), ",") {
-		if name == "bpf" {
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: bpf is not among its security modules (%s); boot it with lsm=…,bpf", ebpf.ErrNotSupported, strings.TrimSpace(string(body)))
+	modules = strings.TrimSpace(string(body))
+	return modules, err != nil || slices.Contains(strings.Split(modules, ","), "bpf")
 }

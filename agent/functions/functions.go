@@ -18,6 +18,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/text"
@@ -49,77 +50,126 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("%d functions of this kernel are chosen, and the limit is %d; narrow functions.names, or raise functions.limit", e.Chosen, e.Limit)
 }
 
+// ErrLater says that this round has looked for long enough. What is chosen is known in a
+// later round.
+var ErrLater = errors.New("functions of the kernel are looked up for others first")
+
+// roundGrace is how long the look-ups of one round take before others have to wait for the
+// next. One takes up to a second on a kernel with every module.
+const roundGrace = 200 * time.Millisecond
+
 // Choice is what a definition chooses of the running kernel.
 type Choice struct {
 	// Names of the functions, sorted, each once.
 	Names []string
-	// ID is another one for other names.
+	// ID names what the definition says, whatever that chooses.
 	ID string
 }
 
-// Kernel finds functions of the running kernel. The caller serializes all calls.
+// answer is a choice, or why there is none.
+type answer struct {
+	Choice
+	err error
+}
+
+// Kernel finds functions of the running kernel. The caller serializes all calls. What
+// was found is known until a module comes or goes. A round lasts from one Sweep to the
+// next, and looks for a bounded time.
 type Kernel struct {
 	// root is where procfs and sysfs are; empty but in tests.
 	root string
-	// modules are those that were loaded when chosen was filled. chosen is by what was
-	// asked, and sought is what was asked since Sweep.
+	// modules are those that were loaded when chosen and explained were filled.
 	modules string
-	chosen  map[string]Choice
-	sought  map[string]bool
+	// chosen is by what was asked, and sought is what was asked in this round. explained
+	// is by prefix and name, nil where there is nothing to explain.
+	chosen    map[string]answer
+	sought    map[string]bool
+	explained map[string]*MissingError
+	// lists are what was read in this round, and spent is how long that took.
+	lists   *lists
+	checked bool
+	spent   time.Duration
+}
+
+// lists are what the kernel tells of its functions.
+type lists struct {
+	// traceable can be traced by name, and names are theirs.
+	traceable []function
+	names     map[string]bool
 }
 
 // New returns a Kernel that knows nothing yet.
-func New() *Kernel { return &Kernel{chosen: map[string]Choice{}, sought: map[string]bool{}} }
+func New() *Kernel {
+	return &Kernel{chosen: map[string]answer{}, sought: map[string]bool{}, explained: map[string]*MissingError{}}
+}
 
-// Sweep forgets what was not chosen since the last Sweep.
+// Sweep begins a round. It forgets what was not chosen in the last one that chose any.
 func (k *Kernel) Sweep() {
-	maps.DeleteFunc(k.chosen, func(key string, _ Choice) bool { return !k.sought[key] })
-	clear(k.sought)
+	if len(k.sought) > 0 {
+		maps.DeleteFunc(k.chosen, func(id string, _ answer) bool { return !k.sought[id] })
+		clear(k.sought)
+	}
+	k.lists, k.checked, k.spent = nil, false, 0
 }
 
 // Names returns the functions of a choice that is remembered.
-func (k *Kernel) Names(id string) []string {
-	for _, c := range k.chosen {
-		if c.ID == id {
-			return c.Names
-		}
-	}
-	return nil
-}
+func (k *Kernel) Names(id string) []string { return k.chosen[id].Names }
 
 // Choose returns the functions that a definition chooses. Where it names them all, they
-// are returned unseen. It fails with *LimitError, or *MissingError where a glob or a
-// module has none.
+// are returned unseen. It fails with ErrLater, with *LimitError, or with *MissingError
+// where a glob or a module has none.
 func (k *Kernel) Choose(f *v1alpha1.Functions) (Choice, error) {
 	if f == nil || len(f.Names) == 0 {
 		return Choice{}, errors.New("functions: no name is given; list functions.names")
 	}
-	key, err := json.Marshal(f)
+	sorted := *f
+	sorted.Names, sorted.Exclude = slices.Sorted(slices.Values(f.Names)), slices.Sorted(slices.Values(f.Exclude))
+	key, err := json.Marshal(sorted)
 	if err != nil {
 		return Choice{}, fmt.Errorf("choose functions: %w", err)
 	}
-	if err := k.forget(); err != nil {
+	if err := k.checkModules(); err != nil {
 		return Choice{}, err
 	}
-	k.sought[string(key)] = true
-	if known, ok := k.chosen[string(key)]; ok {
-		return known, nil
-	}
-	names := f.Names
-	if f.Module != "" || len(f.Exclude) > 0 || slices.ContainsFunc(f.Names, isGlob) {
-		if names, err = k.match(f); err != nil {
-			return Choice{}, err
+	sum := sha256.Sum256(key)
+	id := hex.EncodeToString(sum[:8])
+	k.sought[id] = true
+	known, ok := k.chosen[id]
+	if !ok {
+		names := f.Names
+		if f.Module != "" || len(f.Exclude) > 0 || slices.ContainsFunc(f.Names, isGlob) {
+			if k.spent > roundGrace {
+				return Choice{}, ErrLater
+			}
+			names, err = k.match(f)
 		}
+		known = newAnswer(f, id, names, err)
+		k.chosen[id] = known
 	}
-	c, err := choice(f, names)
-	if err == nil {
-		k.chosen[string(key)] = c
-	}
-	return c, err
+	return known.Choice, known.err
 }
 
-// forget drops what was chosen with other modules.
-func (k *Kernel) forget() error {
+// newAnswer is what was chosen, unless that is too much.
+func newAnswer(f *v1alpha1.Functions, id string, names []string, err error) answer {
+	if err != nil {
+		return answer{err: err}
+	}
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	limit := v1alpha1.DefaultFunctions
+	if f.Limit != nil {
+		limit = int(*f.Limit)
+	}
+	if len(names) > limit {
+		return answer{err: &LimitError{Chosen: len(names), Limit: limit}}
+	}
+	return answer{Choice: Choice{Names: names, ID: id}}
+}
+
+// checkModules forgets what was found with other modules. It looks once in a round.
+func (k *Kernel) checkModules() error {
+	if k.checked {
+		return nil
+	}
 	body, err := os.ReadFile(k.root + "/proc/modules")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("list modules: %w", err)
@@ -132,26 +182,17 @@ func (k *Kernel) forget() error {
 	if k.modules != modules.String() {
 		k.modules = modules.String()
 		clear(k.chosen)
+		clear(k.explained)
 	}
+	k.checked = true
 	return nil
 }
 
+// spend adds to what the round spent since a time.
+func (k *Kernel) spend(began time.Time) { k.spent += time.Since(began) }
+
 // isGlob reports whether a name is a pattern.
 func isGlob(name string) bool { return strings.ContainsAny(name, `*?[\`) }
-
-// choice is what was chosen, unless that is too much.
-func choice(f *v1alpha1.Functions, names []string) (Choice, error) {
-	names = slices.Compact(slices.Sorted(slices.Values(names)))
-	limit := v1alpha1.DefaultFunctions
-	if f.Limit != nil {
-		limit = int(*f.Limit)
-	}
-	if len(names) > limit {
-		return Choice{}, &LimitError{Chosen: len(names), Limit: limit}
-	}
-	sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
-	return Choice{Names: names, ID: hex.EncodeToString(sum[:8])}, nil
-}
 
 // match returns the functions that the patterns choose. Each name and pattern has to
 // choose one.
@@ -161,13 +202,14 @@ func (k *Kernel) match(f *v1alpha1.Functions) ([]string, error) {
 			return nil, fmt.Errorf("functions: %q is not a pattern; write a name or a glob such as tcp_*", pattern)
 		}
 	}
-	all, err := k.traceable()
+	defer k.spend(time.Now())
+	all, err := k.list()
 	if err != nil {
 		return nil, err
 	}
 	var chosen []string
 	used := map[string]bool{}
-	for _, one := range all {
+	for _, one := range all.traceable {
 		if f.Module != "" && one.module != f.Module || matches(f.Exclude, one.name, nil) {
 			continue
 		}
@@ -177,8 +219,11 @@ func (k *Kernel) match(f *v1alpha1.Functions) ([]string, error) {
 	}
 	for _, pattern := range f.Names {
 		if !used[pattern] && !matches(f.Exclude, pattern, nil) {
-			return nil, missing(pattern, all)
+			return nil, missing("", pattern, all.traceable)
 		}
+	}
+	if len(chosen) == 0 {
+		return nil, errors.New("functions.exclude takes away every function that functions.names chooses; exclude fewer")
 	}
 	return chosen, nil
 }
@@ -198,44 +243,58 @@ func matches(patterns []string, name string, used map[string]bool) bool {
 	return found
 }
 
+// maxExplained is how many explanations are kept.
+const maxExplained = 1000
+
 // Explain returns a *MissingError for the first of the names that the kernel has not, or
-// cannot trace, and nil where it has them all or cannot be asked. The kernel's functions
-// begin with the prefix, which is told nowhere.
+// cannot trace. It returns nil where the kernel has them all or cannot be asked, and where
+// the round has looked for long enough. The kernel's functions begin with the prefix, which
+// is told nowhere.
 func (k *Kernel) Explain(prefix string, names ...string) error {
-	all, err := k.traceable()
-	all = cutPrefix(all, prefix)
-	have := map[string]bool{}
-	for _, one := range all {
-		have[one.name] = true
-	}
-	i := slices.IndexFunc(names, func(name string) bool { return !have[name] })
-	if err != nil || i < 0 {
+	if err := k.checkModules(); err != nil {
 		return nil //nolint:nilerr // nobody can tell
 	}
-	symbols, err := k.symbols()
-	if err == nil && slices.ContainsFunc(symbols, func(s function) bool { return s.name == prefix+names[i] }) {
-		return &MissingError{Name: names[i], Untraceable: true}
-	}
-	return missing(names[i], all)
-}
-
-// cutPrefix leaves the functions that begin with the prefix, without it.
-func cutPrefix(all []function, prefix string) []function {
-	var cut []function
-	for _, one := range all {
-		if name, ok := strings.CutPrefix(one.name, prefix); ok {
-			cut = append(cut, function{name, one.module})
+	for _, name := range names {
+		known, ok := k.explained[prefix+name]
+		if !ok {
+			if k.spent > roundGrace {
+				return nil
+			}
+			known = k.explain(prefix, name)
+			if len(k.explained) >= maxExplained {
+				clear(k.explained)
+			}
+			k.explained[prefix+name] = known
+		}
+		if known != nil {
+			return known
 		}
 	}
-	return cut
+	return nil
+}
+
+// explain returns what is to be said of one name, or nil.
+func (k *Kernel) explain(prefix, name string) *MissingError {
+	defer k.spend(time.Now())
+	all, err := k.list()
+	if err != nil || all.names[prefix+name] {
+		return nil
+	}
+	symbols, err := k.symbols()
+	if err == nil && slices.ContainsFunc(symbols, func(s function) bool { return s.name == prefix+name }) {
+		return &MissingError{Name: name, Untraceable: true}
+	}
+	return missing(prefix, name, all.traceable)
 }
 
 // missing says which functions are like the name: what the compiler made of it, such as
-// tcp_ack.isra.0, or what differs in few characters.
-func missing(name string, all []function) *MissingError {
+// tcp_ack.isra.0, or what differs in few characters. Functions without the prefix are none.
+func missing(prefix, name string, all []function) *MissingError {
 	near := text.NewNearest(strings.Trim(name, "*?"))
 	for _, one := range all {
-		near.Add([]byte(one.name))
+		if rest, ok := strings.CutPrefix(one.name, prefix); ok {
+			near.Add([]byte(rest))
+		}
 	}
 	return &MissingError{Name: name, Near: near.String()}
 }
@@ -246,20 +305,28 @@ type function struct {
 	name, module string
 }
 
-// traceable lists the functions that can be traced by name: those of ftrace or, where
-// the kernel does not tell these, all. One whose name another has, too, is none.
-func (k *Kernel) traceable() ([]function, error) {
+// list returns the functions that can be traced by name: those of ftrace or, where the
+// kernel does not tell these, all. One whose name another has, too, is none. It reads once
+// in a round.
+func (k *Kernel) list() (*lists, error) {
+	if k.lists != nil {
+		return k.lists, nil
+	}
 	all, err := k.read("/sys/kernel/tracing/available_filter_functions", parseTraceable)
 	if err != nil {
 		if all, err = k.symbols(); err != nil {
 			return nil, err
 		}
 	}
-	times := map[string]int{}
+	// False for a name that several have.
+	names := make(map[string]bool, len(all))
 	for _, one := range all {
-		times[one.name]++
+		_, again := names[one.name]
+		names[one.name] = !again
 	}
-	return slices.DeleteFunc(all, func(one function) bool { return times[one.name] > 1 }), nil
+	all = slices.DeleteFunc(all, func(one function) bool { return !names[one.name] })
+	k.lists = &lists{traceable: all, names: names}
+	return k.lists, nil
 }
 
 // symbols lists all functions.

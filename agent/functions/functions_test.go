@@ -80,6 +80,7 @@ func TestFunctionsAreChosen(t *testing.T) {
 		"of the symbols without ftrace":       {"", v1alpha1.Functions{Names: []string{"*"}}, []string{"nf_confirm", "noinstr_function", "tcp_connect"}, ""},
 		"within the limit":                    {traceable, v1alpha1.Functions{Names: []string{"tcp_c*"}, Limit: &two}, []string{"tcp_close", "tcp_connect"}, ""},
 		"not beyond the limit":                {traceable, v1alpha1.Functions{Names: []string{"tcp_*"}, Limit: &two}, nil, "4 functions of this kernel are chosen, and the limit is 2"},
+		"not if all are excluded":             {traceable, v1alpha1.Functions{Names: []string{"tcp_conn*"}, Exclude: []string{"tcp_*"}}, nil, "exclude fewer"},
 		"not by a broken pattern":             {traceable, v1alpha1.Functions{Names: []string{"tcp_["}}, nil, `"tcp_[" is not a pattern`},
 		"not by nothing":                      {traceable, v1alpha1.Functions{}, nil, "list functions.names"},
 		"not by an empty name beside another": {traceable, v1alpha1.Functions{Names: []string{"", "tcp_*"}}, nil, `"" is not a pattern`},
@@ -111,24 +112,54 @@ func TestAChoiceIsKeptUntilModulesChange(t *testing.T) {
 	}
 	before := choose()
 	write(t, k, "/sys/kernel/tracing/available_filter_functions", traceable+"nf_nat_setup_info [nf_nat]\n")
-	if same := choose(); same.ID != before.ID {
+	k.Sweep()
+	if same := choose(); len(same.Names) != len(before.Names) {
 		t.Error("the list was read again although no module was loaded")
 	}
 	write(t, k, "/proc/modules", "nf_nat 61440 0 - Live 0x0\nnf_conntrack 172032 2 - Live 0x0\n")
+	k.Sweep()
 	after := choose()
-	if after.ID == before.ID || len(after.Names) != len(before.Names)+1 {
+	if after.ID != before.ID || len(after.Names) != len(before.Names)+1 {
 		t.Errorf("a module was loaded, and the choice is %+v after %+v", after, before)
-	}
-	if k.Names(before.ID) != nil {
-		t.Error("the choice of before is still remembered")
 	}
 	k.Sweep()
 	if k.Names(after.ID) == nil {
 		t.Error("Sweep forgot what was sought")
 	}
+	if _, err := k.Choose(&v1alpha1.Functions{Names: []string{"udp_sendmsg"}}); err != nil {
+		t.Fatal(err)
+	}
 	k.Sweep()
 	if k.Names(after.ID) != nil {
 		t.Error("Sweep remembers what nobody sought")
+	}
+}
+
+func TestARoundLooksForABoundedTime(t *testing.T) {
+	k, known, other := kernel(t, traceable), &v1alpha1.Functions{Names: []string{"tcp_c*"}}, &v1alpha1.Functions{Names: []string{"nf_*"}}
+	none := &v1alpha1.Functions{Names: []string{"none_*"}}
+	if _, err := k.Choose(known); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Choose(none); !errors.As(err, new(*MissingError)) {
+		t.Fatalf("Choose = %v", err)
+	}
+	k.spent = 2 * roundGrace
+	if _, err := k.Choose(known); err != nil {
+		t.Errorf("what is known: Choose = %v", err)
+	}
+	if _, err := k.Choose(none); !errors.As(err, new(*MissingError)) {
+		t.Errorf("what is known to be missing: Choose = %v", err)
+	}
+	if _, err := k.Choose(other); !errors.Is(err, ErrLater) {
+		t.Errorf("what is not known: Choose = %v", err)
+	}
+	if err := k.Explain("", "tcp_connet"); err != nil {
+		t.Errorf("Explain = %v, although the round has looked for long enough", err)
+	}
+	k.Sweep()
+	if _, err := k.Choose(other); err != nil {
+		t.Errorf("in the next round: Choose = %v", err)
 	}
 }
 

@@ -25,7 +25,7 @@ type Target struct {
 	Ifindex   int    `json:"ifindex,omitempty"`
 	Interface string `json:"interface,omitempty"`
 	// Function is a function of the kernel. Where one link attaches to many, it repeats
-	// what the definition says of them, and FunctionsID says which they are.
+	// what the definition says of them in short, and FunctionsID stands for all of that.
 	Function    string `json:"function,omitempty"`
 	FunctionsID string `json:"functionsId,omitempty"`
 	// Tracepoint is category/name for tracepoint, a name for raw_tp, raw_tp.w and
@@ -84,6 +84,8 @@ func (t Target) String() string {
 		return t.Cgroup + ":" + t.Function
 	case t.Cgroup != "":
 		return t.Cgroup
+	case t.FunctionsID != "":
+		return fmt.Sprintf("%s (%.8s)", t.Function, t.FunctionsID)
 	case t.Function != "" && t.Offset != 0:
 		return fmt.Sprintf("%s+%#x", t.Function, t.Offset)
 	case t.Function != "":

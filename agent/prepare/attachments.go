@@ -13,6 +13,10 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
+// maxPlaces is how many attachments an application may have on a node. Each is a link, with
+// a descriptor and a pin, that every sweep looks at.
+const maxPlaces = 2000
+
 // resolveAttachments turns an intent into resolved attachments. A target that is
 // not there is told and waited for; what the definition says wrongly rejects
 // the intent.
@@ -39,6 +43,9 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 				}
 				seen[a.Key()] = true
 				app.Attachments = append(app.Attachments, a)
+			}
+			if len(app.Attachments) > maxPlaces {
+				return app, fmt.Errorf("place programs of %s: they have more than %d places on this node; choose fewer functions, or hooks with one link for many, such as kprobe.multi", payload.Application, maxPlaces)
 			}
 		}
 	}

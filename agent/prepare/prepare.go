@@ -1,6 +1,7 @@
 // Package prepare makes versions of applications ready to run: their revision is in the kernel
 // and pinned, and their targets are found. It asks for the fetches and loads that this needs, and
-// fails with an error that decide.IsPending until they ended. It chooses nothing, and ends nothing.
+// fails with an error that decide.IsPending until they ended. It chooses nothing, and ends no link; a
+// broken revision gives way to the same one that is whole.
 package prepare
 
 import (
@@ -97,11 +98,11 @@ func (v *Versions) explain(payload intent.Payload, err error) error {
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
 			h, ok := hook.Lookup(at.Hook)
-			if lacks := new(attach.LackingError); ok && errors.As(attach.Explain(h, err), &lacks) {
-				return fmt.Errorf("load program %s of %s: %w", program.Name, payload.Application, lacks)
-			}
 			if missing := v.LookupRound.ExplainLoad(h, at.Functions, err); errors.Is(missing, attach.ErrTarget) {
 				return fmt.Errorf("load program %s of %s: %w", program.Name, payload.Application, missing)
+			}
+			if lacks := new(attach.LackingError); ok && errors.As(attach.Explain(h, err), &lacks) {
+				return fmt.Errorf("load program %s of %s: %w", program.Name, payload.Application, lacks)
 			}
 		}
 	}

@@ -62,6 +62,11 @@ func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha
 // for all where the hook has one link for them.
 func (r *Round) onFunctions(base plan.Attachment, h hook.Hook, at v1alpha1.Attachment) ([]plan.Attachment, error) {
 	chosen, err := r.host.Functions.Choose(at.Functions)
+	if errors.Is(err, functions.ErrLater) {
+		// The next reconcile goes on.
+		r.wake()
+		return nil, err
+	}
 	if missing := new(functions.MissingError); errors.As(err, &missing) {
 		return nil, fmt.Errorf("%w: %w", attach.ErrTarget, err)
 	} else if err != nil {
