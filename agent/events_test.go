@@ -129,6 +129,10 @@ func TestWhatHooksOfACgroupSee(t *testing.T) {
 	if os.Getenv(isChild) == "" {
 		t.Skip("it is run by other tests, in a cgroup")
 	}
+	// Other tests do without IPv6.
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6", []byte("0"), 0); err != nil {
+		t.Log(err)
+	}
 	if err := loopbackUp(); err != nil {
 		t.Fatal(err)
 	}

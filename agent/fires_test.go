@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -96,23 +95,18 @@ func testRun(t *testing.T) error {
 // within calls do on a thread in the network namespace.
 func within(t *testing.T, path string, do func() error) {
 	t.Helper()
-	done := make(chan error, 1)
-	go func() {
-		// Never unlocked: the thread is of no use to others, and ends with this.
-		runtime.LockOSThread()
+	err := onThread(func() error {
 		ns, err := os.Open(path)
 		if err != nil {
-			done <- err
-			return
+			return err
 		}
 		defer func() { _ = ns.Close() }()
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- err
-			return
+			return err
 		}
-		done <- do()
-	}()
-	if err := <-done; err != nil {
+		return do()
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -39,8 +39,8 @@ func TestWhatCannotRunIsToldAndWhatRunsGoesOn(t *testing.T) {
 		"the function is for another hook": {func(w *world, p *intent.Payload) {
 			p.ObjectDigest, p.Programs[0].Name = w.object(programsObject("tcx_count")), "count_ingress"
 		}, []string{"SchedCLS", "hook xdp takes XDP"}, ""},
-		"the agent attaches no such hook": {func(w *world, p *intent.Payload) { p.Programs[0].Attach[0].Hook = "lsm" },
-			[]string{`hook "lsm"`}, ""},
+		"the agent attaches no such hook": {func(w *world, p *intent.Payload) { p.Programs[0].Attach[0].Hook = "struct_ops" },
+			[]string{`hook "struct_ops"`}, ""},
 		"the object is no ELF file": {func(w *world, p *intent.Payload) { p.ObjectDigest = w.object([]byte("nonsense")) },
 			[]string{"read object of app"}, ""},
 		"nobody has the object": {func(w *world, p *intent.Payload) { p.ObjectDigest = "sha256:0000" },

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -97,21 +98,39 @@ func namespace(t testing.TB) string {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	made := make(chan error, 1)
-	go func() {
-		// Never unlocked: the thread is of no use to others, and ends with this.
-		runtime.LockOSThread()
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
 		}
-		made <- err
-	}()
-	if err := <-made; err != nil {
+		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 	return path
+}
+
+// onThread calls do, which may change the network namespace, on a thread that is brought
+// back to its own: it may be the first one, whose namespace is that of /proc/self.
+func onThread(do func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		own, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			done <- err
+			return
+		}
+		defer func() { _ = own.Close() }()
+		err = do()
+		back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET)
+		if back == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- errors.Join(err, back)
+	}()
+	return <-done
 }
 
 func TestANamedNetworkNamespaceIsAttachedTo(t *testing.T) {

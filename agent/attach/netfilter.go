@@ -83,27 +83,44 @@ func (r Request) atPriority(h hook.Hook, priority int32) (link.Link, error) {
 	return nil, err
 }
 
-// within calls do on a thread that is in the network namespace that was found. Without a
-// path, that is the agent's own.
+// within calls do on a thread that is in the network namespace that was found, and brings
+// the thread back: it may be the first one, whose namespace is that of /proc/self. Without
+// a path, the namespace is the agent's own.
 func (f *Found) within(path string, do func() error) error {
 	if path == "" {
 		return do()
 	}
 	done := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread is of no use to others, and ends with this.
 		runtime.LockOSThread()
-		ns, err := os.Open(f.target.path())
-		if err != nil {
-			done <- missing(err)
-			return
+		there, back := f.enter(path, do)
+		if back == nil {
+			runtime.UnlockOSThread()
 		}
-		defer func() { _ = ns.Close() }()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter network namespace %s: %w", path, rights.ExplainAttach(err, []rights.Capability{rights.SysAdmin}))
-			return
-		}
-		done <- do()
+		done <- errors.Join(there, back)
 	}()
 	return <-done
+}
+
+// enter has the thread enter the network namespace, call do and come back. Where it cannot
+// come back, the thread is of no use to others.
+func (f *Found) enter(path string, do func() error) (there, back error) {
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return fmt.Errorf("open own network namespace: %w", err), nil
+	}
+	defer func() { _ = own.Close() }()
+	ns, err := os.Open(f.target.path())
+	if err != nil {
+		return missing(err), nil
+	}
+	defer func() { _ = ns.Close() }()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", path, rights.ExplainAttach(err, []rights.Capability{rights.SysAdmin})), nil
+	}
+	there = do()
+	if err := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); err != nil {
+		back = fmt.Errorf("leave network namespace %s: %w", path, err)
+	}
+	return there, back
 }

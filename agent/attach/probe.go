@@ -19,8 +19,12 @@ import (
 // it cannot be told. A hook whose row is not Attachable is asked for its program
 // type only.
 func Probe(h hook.Hook) error {
-	if err := rights.Check(append(rights.ToLoad(h.ProgramType), toAttach(h)...)); err != nil {
-		return fmt.Errorf("try hook %s: %w", h.Name, err)
+	if missing := rights.Check(append(rights.ToLoad(h.ProgramType), toAttach(h)...)); missing != nil {
+		// What takes no more than loading tells whether there is a hook to attach to.
+		if rights.Check(rights.ToLoad(h.ProgramType)) == nil && errors.Is(try(h), ebpf.ErrNotSupported) {
+			return lacking(h, nil)
+		}
+		return fmt.Errorf("try hook %s: %w", h.Name, missing)
 	}
 	err := try(h)
 	switch {
