@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -231,9 +232,8 @@ func TestTheProcessDoesWithFewRights(t *testing.T) {
 	w.apply(app)
 	w.awaits(app, v1alpha1.NodeLoaded)
 	s := w.report().Status
-	hooks := strings.Join(s.Kernel.Hooks, " ")
-	if strings.Contains(hooks, "uprobe") || !strings.Contains(hooks, "raw_tp") {
-		t.Errorf("hooks: %s", hooks)
+	if slices.Contains(s.Kernel.Hooks, "uprobe") || !slices.Contains(s.Kernel.Hooks, "raw_tp") {
+		t.Errorf("hooks: %v", s.Kernel.Hooks)
 	}
 	if s.Counts.Programs != 0 || s.Counts.Loaded != 1 {
 		t.Errorf("counts: %+v", s.Counts)
