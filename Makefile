@@ -21,12 +21,16 @@ FUZZTIME ?= 30s
 ARGS ?=
 # Where images pushes to, such as PUSH=registry.example.com/team.
 PUSH ?=
+# Kernels that test-kernels runs on: own is this machine's, the others are Debian's.
+KERNELS ?= own,6.1,6.12
+# UPDATE=1 has test-kernels write what it sees of each hook to hook/conformance.
+UPDATE ?=
 # Architecture of the nodes that images are for, such as ARCH=arm64; this
 # machine's unless given.
 ARCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build bin/skep bin/skep-demo images demo demo-cluster assets test test-integration test-race test-e2e test-vm fuzz bench bench-cluster cosign generate verify lint fmt clean
+.PHONY: help build bin/skep bin/skep-demo images demo demo-cluster assets test test-integration test-race test-e2e test-kernels corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,8 +75,17 @@ test-race: assets ## Run every test under the race detector (needs a C compiler)
 test-e2e: assets ## Install Skep into a real cluster of one node by the commands of docs/getting-started-cluster.md (root, containerd)
 	SKEP_E2E=1 go test -count 1 -timeout 15m $(TESTFLAGS) ./test/e2e
 
-test-vm: ## Run the kernel tests on Linux 6.1 and 6.12 in virtual machines (qemu)
-	SKEP_VM_KERNELS=6.1,6.12 SKEP_VM_PACKAGES=agent/attach,agent/chain,agent/inventory,agent/kernel,agent go test -v -count 1 -timeout 20m ./test/kernel
+test-kernels: ## Run the tests of every hook on Linux 6.1 and 6.12 in virtual machines (qemu) and on this kernel
+	@$(NOTE_ROOT)
+	@($(CAN_VM)) || echo '$(NO_VM)' >&2
+	SKEP_UPDATE='$(UPDATE)' SKEP_VM_KERNELS="$$( ($(CAN_VM)) && echo '$(KERNELS)' || echo own)" go test -v -count 1 -timeout 25m ./test/kernel -run OtherKernels
+	@($(CAN_VM)) || echo '$(NO_VM)' >&2
+
+corpus: ## Run the objects of test/corpus, and some that nobody here wrote, on Linux 6.12 (qemu) and on this kernel
+	go run ./test/corpus/gather bin/corpus
+	@$(NOTE_ROOT)
+	@($(CAN_VM)) || echo '$(NO_VM)' >&2
+	SKEP_VM_PACKAGES=test/corpus SKEP_VM_KERNELS="$$( ($(CAN_VM)) && echo own,6.12 || echo own)" go test -v -count 1 -timeout 25m ./test/kernel -run OtherKernels
 
 # Without a bound on it, the search for a smaller input of the same coverage takes
 # most of the time: one target ran 134 inputs a minute.
@@ -114,6 +127,10 @@ clean: ## Remove what the other targets built
 
 # test-e2e says itself what it lacks; test goes on without it.
 CAN_E2E = test "$$(id -u)" = 0 && ls /usr/bin/containerd /usr/sbin/runc /usr/sbin/nft /usr/lib/cni/bridge >/dev/null 2>&1
+
+# test-kernels goes on without virtual machines.
+CAN_VM = for c in qemu-system-x86_64 xz apt-cache dpkg; do command -v $$c >/dev/null || exit 1; done
+NO_VM = *** NO VIRTUAL MACHINES: the kernels of Debian are LEFT OUT. They need Debian, qemu-system-x86 and xz-utils. ***
 
 # Kernel tests skip themselves where they may not load programs, and go test
 # shows that only with -v; so say it before and after.

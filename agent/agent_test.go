@@ -10,11 +10,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,11 +22,9 @@ import (
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/seals"
+	"github.com/skep-dev/skep/test/harness/events"
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
-
-// inNamespace marks the child that runs the tests in a network namespace of
-// its own.
-const inNamespace = "SKEP_TEST_NETNS"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childDir) != "" {
@@ -38,55 +33,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(1)
 	}
-	if os.Getenv(inNamespace) != "" {
-		os.Exit(leaks(m.Run))
-	}
-	if os.Geteuid() != 0 {
-		os.Exit(m.Run())
-	}
-	self := exec.Command("/proc/self/exe", os.Args[1:]...)
-	self.Env = append(os.Environ(), inNamespace+"=1")
-	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
-	self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if err := self.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
-// leaks runs the tests and fails them for every descriptor of a program, map,
-// link, socket or watch that is open after them and was not before.
-func leaks(run func() int) int {
-	before := descriptors()
-	code := run()
-	var left []string
-	for fd, what := range descriptors() {
-		if before[fd] != what {
-			left = append(left, fd+" "+what)
-		}
-	}
-	if len(left) > 0 && code == 0 {
-		fmt.Fprintf(os.Stderr, "leaked descriptors: %v\n", left)
-		return 1
-	}
-	return code
-}
-
-func descriptors() map[string]string {
-	open := map[string]string{}
-	links, _ := filepath.Glob("/proc/self/fd/*")
-	for _, l := range links {
-		what, err := os.Readlink(l)
-		if err == nil && (strings.Contains(what, "bpf") || strings.Contains(what, "inotify") || strings.HasPrefix(what, "socket:") || strings.Contains(what, "perf")) {
-			open[l] = what
-		}
-	}
-	return open
+	events.MaybeChild()
+	leaks.Main(m)
 }
 
 func needKernel(t *testing.T) {
 	t.Helper()
-	if os.Getenv(inNamespace) == "" {
+	if !leaks.Isolated() {
 		t.Skip("SKIPPED: needs root and a kernel to load into")
 	}
 }

@@ -37,7 +37,7 @@ func targets(a *agent.Agent) []string {
 
 func TestInterfacesComeGoAndAreRenamed(t *testing.T) {
 	needKernel(t)
-	for _, hook := range []string{"xdp", "tcx/ingress"} {
+	for _, hook := range []string{"xdp", "tcx/ingress", "tc/egress"} {
 		t.Run(hook, func(t *testing.T) {
 			needHook(t, hook)
 			w := newWorld(t)
@@ -149,7 +149,7 @@ func TestWhatOthersPutUnderALinkIsPutRight(t *testing.T) {
 	needKernel(t)
 	for _, hook := range []string{"xdp", "tcx/ingress"} {
 		t.Run(hook, func(t *testing.T) {
-			needHook(t, hook)
+			needLink(t, hook)
 			w := newWorld(t)
 			veth(t, "dr0", "dr1")
 			a, _ := w.start()
@@ -220,13 +220,35 @@ func (w *world) pins() []string {
 	return all
 }
 
+// takeAway detaches a link or deletes a filter, and reports whether it was there.
+func takeAway(t *testing.T, l agent.LinkStatus) bool {
+	t.Helper()
+	if l.Filter != "" {
+		found := filtersOf(t, l.Target, strings.HasSuffix(l.Hook, "egress"))
+		return len(found) > 0 && netlink.FilterDel(found[0]) == nil
+	}
+	held, err := link.NewFromID(link.ID(l.ID))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = held.Close() }()
+	info, err := held.Info()
+	return err == nil && info.TCX().Ifindex != 0 && held.Detach() == nil
+}
+
 func TestALinkThatOthersKeepTakingAwayIsContested(t *testing.T) {
 	needKernel(t)
-	needHook(t, "tcx/ingress")
+	for _, hook := range []string{"tcx/ingress", "tc/ingress"} {
+		t.Run(hook, func(t *testing.T) { isContested(t, hook) })
+	}
+}
+
+func isContested(t *testing.T, hook string) {
+	needHook(t, hook)
 	w := newWorld(t)
 	veth(t, "dr0", "dr1")
 	a, _ := w.start()
-	at := v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"dr0"}}}
+	at := v1alpha1.Attachment{Hook: hook, Interfaces: &v1alpha1.Interfaces{Names: []string{"dr0"}}}
 	if err := w.accept(a, w.version("1", at)); err != nil {
 		t.Fatal(err)
 	}
@@ -236,12 +258,7 @@ func TestALinkThatOthersKeepTakingAwayIsContested(t *testing.T) {
 		if l.State == agent.DriftConflict {
 			return true
 		}
-		held, err := link.NewFromID(link.ID(l.ID))
-		if err != nil {
-			return false
-		}
-		defer func() { _ = held.Close() }()
-		if info, err := held.Info(); err == nil && info.TCX().Ifindex != 0 && held.Detach() == nil {
+		if takeAway(t, l) {
 			detached++
 		}
 		return false
@@ -255,7 +272,7 @@ func TestALinkThatOthersKeepTakingAwayIsContested(t *testing.T) {
 	}
 	until(t, "it to be put back once more", time.Minute, func() bool {
 		_, l := one(t, a)
-		return l.State == agent.Attached && runs(t, l.ID) != 0
+		return l.State == agent.Attached && runsUnder(t, l) != 0
 	})
 }
 

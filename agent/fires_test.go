@@ -23,13 +23,25 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/events"
 )
 
 // lastRun returns the version of hooks.o whose program ran last; 0 before any did.
 func lastRun(t *testing.T, a *agent.Agent) uint32 {
 	t.Helper()
-	status := a.Status()[0].Programs[0]
-	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(status.ID))
+	bss := globals(t, a.Status()[0].Programs[0].ID)
+	defer func() { _ = bss.Close() }()
+	value, err := bss.LookupBytes(uint32(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return binary.NativeEndian.Uint32(value)
+}
+
+// globals is the map of a program's global variables that begin as zero.
+func globals(t *testing.T, id uint32) *ebpf.Map {
+	t.Helper()
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,20 +56,17 @@ func lastRun(t *testing.T, a *agent.Agent) uint32 {
 		if err != nil {
 			t.Fatal(err)
 		}
-		shown, err := m.Info()
-		var value []byte
-		if err == nil && shown.Name == ".bss" {
-			value, err = m.LookupBytes(uint32(0))
+		if shown, err := m.Info(); err != nil {
+			t.Fatal(err)
+		} else if shown.Name == ".bss" {
+			return m
 		}
-		if err := errors.Join(err, m.Close()); err != nil {
+		if err := m.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if value != nil {
-			return binary.NativeEndian.Uint32(value)
-		}
 	}
-	t.Fatalf("program %d has no global variables", status.ID)
-	return 0
+	t.Fatalf("program %d has no global variables", id)
+	return nil
 }
 
 // fires has an agent attach one version of the hook's program and then the next, and
@@ -111,15 +120,6 @@ func within(t *testing.T, path string, do func() error) {
 	}
 }
 
-// loopbackUp brings up the loopback device of the thread's network namespace.
-func loopbackUp() error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	return netlink.LinkSetUp(lo)
-}
-
 // sendFrame sends a packet with its link header on a device: the kernel dissects it to
 // find its transport header (packet_parse_headers of net/packet/af_packet.c).
 func sendFrame(ifindex int) error {
@@ -136,7 +136,7 @@ func sendFrame(ifindex int) error {
 
 func TestAFlowDissectorFires(t *testing.T) {
 	path := namespace(t)
-	within(t, path, loopbackUp)
+	within(t, path, events.LoopbackUp)
 	fires(t, v1alpha1.Attachment{Hook: "flow_dissector", NetworkNamespace: path}, func() { within(t, path, func() error { return sendFrame(1) }) })
 }
 
@@ -152,7 +152,7 @@ func TestAFlowDissectorDisplacesNone(t *testing.T) {
 		attach func(ns int) (io.Closer, error)
 		want   string
 	}{
-		"by a link": {func(ns int) (io.Closer, error) { return link.AttachNetNs(ns, other) }, "has a flow_dissector program, and takes one; detach that one"},
+		"by a link": {func(ns int) (io.Closer, error) { return link.AttachNetNs(ns, other) }, "another program has the place of flow_dissector in the network namespace, which takes one program; remove that one"},
 		"without a link": {func(int) (io.Closer, error) {
 			// In the namespace of the thread, which is the target.
 			return nil, link.RawAttachProgram(link.RawAttachProgramOptions{Program: other, Attach: ebpf.AttachFlowDissector})
@@ -290,7 +290,7 @@ func TestNetfilterFires(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			path := namespace(t)
-			within(t, path, loopbackUp)
+			within(t, path, events.LoopbackUp)
 			a := fires(t, v1alpha1.Attachment{Hook: "netfilter", NetworkNamespace: path, Netfilter: &c.n}, func() {
 				within(t, path, func() error { return sendLocally(c.family, c.to) })
 			})
@@ -298,67 +298,6 @@ func TestNetfilterFires(t *testing.T) {
 				t.Errorf("link = %+v", l)
 			}
 		})
-	}
-}
-
-// TestAnUpdateOfNetfilterMissesNoPacket has every version drop what comes in.
-func TestAnUpdateOfNetfilterMissesNoPacket(t *testing.T) {
-	needKernel(t)
-	needHook(t, "netfilter")
-	path := namespace(t)
-	within(t, path, loopbackUp)
-	var receiver int
-	within(t, path, func() (err error) {
-		receiver, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		return errors.Join(err, unix.Bind(receiver, &unix.SockaddrInet4{Port: 999, Addr: [4]byte{127, 0, 0, 1}}))
-	})
-	defer func() { _ = unix.Close(receiver) }()
-	send := func() error {
-		return sendLocally(unix.AF_INET, &unix.SockaddrInet4{Port: 999, Addr: [4]byte{127, 0, 0, 1}})
-	}
-	received := func() bool {
-		n, _, err := unix.Recvfrom(receiver, make([]byte, 8), 0)
-		return err == nil && n > 0
-	}
-	if within(t, path, send); !received() {
-		t.Fatal("no packet comes in before there is a program")
-	}
-	w := newWorld(t)
-	a, _ := w.start()
-	dropping := func(n int) intent.Payload {
-		p := w.version(fmt.Sprint(n), v1alpha1.Attachment{Hook: "netfilter", NetworkNamespace: path, Netfilter: &v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn"}})
-		p.Variables["netfilter_verdict"] = apiextensionsv1.JSON{Raw: []byte("0")}
-		return p
-	}
-	if err := w.accept(a, dropping(1)); err != nil {
-		t.Fatal(err)
-	}
-	sent, stop, done := 0, make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		within(t, path, func() error {
-			for {
-				select {
-				case <-stop:
-					return nil
-				default:
-				}
-				if err := send(); err != nil && !errors.Is(err, unix.EPERM) {
-					return err
-				}
-				sent++
-			}
-		})
-	}()
-	for n := range 10 {
-		if err := w.accept(a, dropping(n+2)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	close(stop)
-	<-done
-	if received() || sent < 100 {
-		t.Errorf("of %d packets that were sent, one came in while the program was updated", sent)
 	}
 }
 

@@ -16,12 +16,14 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/hook/conformance"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
 	"github.com/skep-dev/skep/test/harness/running"
@@ -160,6 +162,44 @@ func one(t testing.TB, a *agent.Agent) (agent.ProgramStatus, agent.LinkStatus) {
 	return s[0].Programs[0], s[0].Programs[0].Links[0]
 }
 
+// runsUnder returns the program of a link or filter, or 0 where there is none.
+func runsUnder(t testing.TB, l agent.LinkStatus) ebpf.ProgramID {
+	t.Helper()
+	if l.Filter == "" {
+		return runs(t, l.ID)
+	}
+	for _, f := range filtersOf(t, l.Target, strings.HasSuffix(l.Hook, "egress")) {
+		if fmt.Sprintf("clsact pref %d handle %#x", f.Priority, f.Handle) == l.Filter {
+			return ebpf.ProgramID(f.Id)
+		}
+	}
+	return 0
+}
+
+// filtersOf are the BPF filters of one side of an interface.
+func filtersOf(t testing.TB, name string, egress bool) []*netlink.BpfFilter {
+	t.Helper()
+	device, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := uint32(netlink.HANDLE_MIN_INGRESS)
+	if egress {
+		parent = netlink.HANDLE_MIN_EGRESS
+	}
+	all, err := netlink.FilterList(device, parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []*netlink.BpfFilter
+	for _, f := range all {
+		if one, ok := f.(*netlink.BpfFilter); ok {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
 // runs returns the program under the kernel's link, or 0 where there is none.
 func runs(t testing.TB, id uint32) ebpf.ProgramID {
 	t.Helper()
@@ -204,6 +244,21 @@ func needHook(t testing.TB, name string) {
 	}
 }
 
+// hasTCX reports whether programs of tcx/* are attached by links, and not by filters.
+func hasTCX() bool {
+	_, err := attach.Order("tcx/ingress", 1)
+	return err == nil
+}
+
+// needLink skips the test where the kernel has no link for the hook.
+func needLink(t testing.TB, name string) {
+	t.Helper()
+	needHook(t, name)
+	if strings.HasPrefix(name, "tcx/") && !hasTCX() {
+		t.Skip("SKIPPED: the kernel has no TCX, and a filter is no link")
+	}
+}
+
 // TestEveryHookConforms takes each hook the table calls attachable through one
 // life: attach, update, drift, restart, unload.
 func TestEveryHookConforms(t *testing.T) {
@@ -225,13 +280,14 @@ func TestEveryHookConforms(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), lacks.Error()) {
 					t.Fatalf("the agent says %q, not %q", err, lacks)
 				}
+				conforms(t, h, outcome(lacks))
 				t.Skip("SKIPPED:", lacks)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 			program, first := one(t, a)
-			if got := runs(t, first.ID); uint32(got) != program.ID || program.ID == 0 {
+			if got := runsUnder(t, first); uint32(got) != program.ID || program.ID == 0 {
 				t.Fatalf("link %d runs program %d, not %d", first.ID, got, program.ID)
 			}
 			runsOn(t, a, at, 1)
@@ -245,11 +301,17 @@ func TestEveryHookConforms(t *testing.T) {
 			if err := w.accept(a); err != nil {
 				t.Fatal(err)
 			}
-			if _, after := one(t, a); after.ID != before.ID {
-				t.Errorf("the restarted agent has link %d and not %d", after.ID, before.ID)
+			if _, after := one(t, a); after.ID != before.ID || after.Filter != before.Filter {
+				t.Errorf("the restarted agent has %+v and not %+v", after, before)
 			}
 			runsOn(t, a, at, 2)
-			unloads(t, w, a, before.ID)
+			unloadsAll(t, w, a, before)
+			if h.Shape == hook.NetworkDevice {
+				hasNoQdisc(t, "hk0")
+			}
+			if !t.Failed() {
+				conforms(t, h, conformance.Fires)
+			}
 		})
 	}
 }
@@ -263,10 +325,10 @@ func updates(t *testing.T, w *world, a *agent.Agent, h hook.Hook, at v1alpha1.At
 		t.Fatal(err)
 	}
 	program, now := one(t, a)
-	if program.ID == oldProgram.ID || uint32(runs(t, now.ID)) != program.ID {
-		t.Errorf("after the update link %d runs %d; the new program is %d, the old one was %d", now.ID, runs(t, now.ID), program.ID, oldProgram.ID)
+	if program.ID == oldProgram.ID || uint32(runsUnder(t, now)) != program.ID {
+		t.Errorf("after the update %+v runs %d; the new program is %d, the old one was %d", now, runsUnder(t, now), program.ID, oldProgram.ID)
 	}
-	if same := now.ID == old.ID; same != (h.Replace == hook.ByLinkUpdate) {
+	if same := now.ID == old.ID && now.Filter == old.Filter; same != (h.Replace == hook.ByLinkUpdate) {
 		t.Errorf("hook replaces by %s, and the link went from %d to %d", h.Replace, old.ID, now.ID)
 	}
 	until(t, "the old program to go", time.Minute, func() bool {
@@ -294,12 +356,23 @@ func healsPin(t *testing.T, a *agent.Agent) {
 	}
 }
 
-// healsDetach severs the link by hand, where the kernel can. Of netfilter's links, the
-// kernel does not tell that they are severed.
+// healsDetach severs the link by hand, where the kernel can. Of netfilter's links, not every
+// kernel tells that they are severed.
 func healsDetach(t *testing.T, a *agent.Agent) {
 	t.Helper()
 	program, old := one(t, a)
-	if old.Hook == "netfilter" {
+	if _, err := os.Stat("/sys/module/nfnetlink_hook"); old.Hook == "netfilter" && err != nil {
+		return
+	}
+	if old.Filter != "" {
+		f := filtersOf(t, old.Target, strings.HasSuffix(old.Hook, "egress"))[0]
+		if err := netlink.FilterDel(f); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the filter to be made again", time.Minute, func() bool {
+			_, now := one(t, a)
+			return now.Filter != "" && uint32(runsUnder(t, now)) == program.ID
+		})
 		return
 	}
 	l, err := link.NewFromID(link.ID(old.ID))
@@ -323,16 +396,49 @@ func healsDetach(t *testing.T, a *agent.Agent) {
 	}
 }
 
-// unloads sends a tombstone and looks for what is left.
+// unloads sends a tombstone and looks for what is left, and for a link.
 func unloads(t *testing.T, w *world, a *agent.Agent, id uint32) {
+	t.Helper()
+	unloadsAll(t, w, a, agent.LinkStatus{ID: id})
+}
+
+// unloadsAll does so for a link or filter.
+func unloadsAll(t *testing.T, w *world, a *agent.Agent, l agent.LinkStatus) {
 	t.Helper()
 	w.serial++
 	tomb := intent.Payload{Application: a.Status()[0].Application, UID: a.Status()[0].UID, Serial: w.serial, Tombstone: true, Reason: "test"}
 	if err := w.accept(a, tomb); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the link to go", time.Minute, func() bool { return runs(t, id) == 0 })
+	until(t, "the link to go", time.Minute, func() bool { return runsUnder(t, l) == 0 })
 	w.leavesNothing()
+}
+
+// hasNoQdisc fails the test where the interface has a clsact qdisc.
+func hasNoQdisc(t testing.TB, name string) {
+	t.Helper()
+	if got := qdiscOf(t, name); got != "" {
+		t.Errorf("%s has a qdisc %s", name, got)
+	}
+}
+
+// qdiscOf is the kind of the interface's qdisc for filters; empty where it has none.
+func qdiscOf(t testing.TB, name string) string {
+	t.Helper()
+	device, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := netlink.QdiscList(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range all {
+		if q.Attrs().Parent == netlink.HANDLE_CLSACT {
+			return q.Type()
+		}
+	}
+	return ""
 }
 
 // leavesNothing fails the test for every pin there is.

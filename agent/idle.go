@@ -1,8 +1,7 @@
 package agent
 
 import (
-	"github.com/cilium/ebpf/link"
-
+	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/kernel"
 )
 
@@ -20,7 +19,7 @@ type idle struct {
 }
 
 type idleLink struct {
-	link  link.Link
+	link  kernel.Held
 	facts kernel.Facts
 }
 
@@ -37,7 +36,10 @@ func newIdle(p *reconcile) *idle {
 	r := &idle{}
 	for _, links := range p.loop.live.Links {
 		for _, l := range links {
-			r.links = append(r.links, idleLink{l.Link, p.look.Seen(l.Path)})
+			// Of filters, the kernel sends an event.
+			if _, ok := l.Link.(*clsact.Filter); !ok {
+				r.links = append(r.links, idleLink{l.Link, p.look.Seen(l.Path)})
+			}
 		}
 	}
 	for index, c := range p.loop.live.Chains {

@@ -25,7 +25,7 @@ func reconciled(t *testing.T, a *agent.Agent) {
 // but for one sweep in thirty, and one at once where a link changed.
 func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
 	needKernel(t)
-	needHook(t, "tcx/ingress")
+	needLink(t, "tcx/ingress")
 	w := newWorld(t)
 	veth(t, "id0", "id1")
 	a, err := agent.New(w.options())

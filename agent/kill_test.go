@@ -92,6 +92,8 @@ func (c *chaos) intent(name string) intent.Payload {
 		{Name: "on_xdp", Attach: []v1alpha1.Attachment{at("xdp")}},
 		{Name: "on_tcx_ingress", Attach: []v1alpha1.Attachment{at("tcx/ingress")}},
 		{Name: "on_tcx_egress", Attach: []v1alpha1.Attachment{at("tcx/egress")}},
+		{Name: "on_tc_ingress", Attach: []v1alpha1.Attachment{at("tc/ingress")}},
+		{Name: "on_tc_egress", Attach: []v1alpha1.Attachment{at("tc/egress")}},
 		{Name: "on_tracepoint", Attach: []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"}}},
 		{Name: "on_cgroup_bind4", Attach: []v1alpha1.Attachment{{Hook: "cgroup/bind4", Cgroup: c.cgroup}}},
 		{Name: "on_raw_tp", Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "sys_enter"}}},
@@ -166,6 +168,8 @@ func TestKillingTheAgentAtAnyPointConverges(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.leavesNothing()
+	hasNoQdisc(t, "kl0")
+	hasNoQdisc(t, "kl1")
 	until(t, "the programs to go", time.Minute, func() bool {
 		return !slices.ContainsFunc(loaded(t, "on_"), func(id ebpf.ProgramID) bool { return !slices.Contains(others, id) })
 	})
@@ -218,7 +222,7 @@ func (w *world) isAsWanted(a *agent.Agent, wanted map[string]intent.Payload) {
 				t.Errorf("%s: %s has %d links, want %d: %+v", name, program.Name, len(program.Links), want, program.Links)
 			}
 			for _, l := range program.Links {
-				if l.State != agent.Attached || runs(t, l.ID) == 0 {
+				if l.State != agent.Attached || runsUnder(t, l) == 0 {
 					t.Errorf("%s: %s: %+v", name, program.Name, l)
 				}
 			}

@@ -64,7 +64,7 @@ func TestDriftThatIsHealedIsCountedByKind(t *testing.T) {
 	needKernel(t)
 	for _, hook := range []string{"xdp", "tcx/ingress"} {
 		t.Run(hook, func(t *testing.T) {
-			needHook(t, hook)
+			needLink(t, hook)
 			w := newWorld(t)
 			veth(t, "ob0", "ob1")
 			a, counts := w.observed(t)

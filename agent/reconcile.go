@@ -9,6 +9,7 @@ import (
 	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/chainfit"
 	"github.com/skep-dev/skep/agent/decide"
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/objects"
@@ -147,6 +148,9 @@ func (rec *reconcile) observe() error {
 		return err
 	}
 	rec.look.Observe(interfaces)
+	rec.look.NoteSevered(func(l *plan.Link, facts kernel.Facts) bool {
+		return l.Attachment.Netfilter.Hook == "" || rec.lookupRound.Runs(l.Attachment, facts.Priority, facts.Program)
+	})
 	return nil
 }
 

@@ -15,12 +15,15 @@ type (
 	ProgramStatus = report.ProgramStatus
 	// LinkStatus is one attachment.
 	LinkStatus = report.LinkStatus
+	// LinkState says how one attachment is doing.
+	LinkState = report.LinkState
 )
 
 // The states of an attachment.
 const (
 	Attached      = report.Attached
 	Waiting       = report.Waiting
+	Skipped       = report.Skipped
 	Failed        = report.Failed
 	DriftConflict = report.DriftConflict
 )

@@ -85,7 +85,7 @@ func order(t testing.TB, a *agent.Agent, foreign map[link.ID]string) string {
 
 func TestTCXKeepsPriorityAndLeavesForeignProgramsInTheirPlaces(t *testing.T) {
 	needKernel(t)
-	needHook(t, "tcx/ingress")
+	needLink(t, "tcx/ingress")
 	w := newWorld(t)
 	veth(t, "fo0", "fo1")
 	foreign := map[link.ID]string{}

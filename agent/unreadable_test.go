@@ -50,7 +50,7 @@ func TestALinkThatCannotBeReadHoldsUpNoOther(t *testing.T) {
 	needKernel(t)
 	for _, hook := range []string{"xdp", "tcx/ingress"} {
 		t.Run(hook, func(t *testing.T) {
-			needHook(t, hook)
+			needLink(t, hook)
 			w := newWorld(t)
 			veth(t, "un0", "un1")
 			a, _ := w.start()

@@ -116,6 +116,7 @@ func TestAnUpdateMissesNoPacketAndCountersGoOn(t *testing.T) {
 	for hook, object := range map[string][2]string{
 		"xdp":         {"xdp_count", "xdp_count_v2"},
 		"tcx/ingress": {"tcx_count", "tcx_count_v2"},
+		"tc/ingress":  {"tcx_count", "tcx_count_v2"},
 	} {
 		for _, neighbour := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s with a neighbour %v", hook, neighbour), func(t *testing.T) {

@@ -253,3 +253,92 @@ func linkIDs(a *agent.Agent) map[string]uint32 {
 	}
 	return all
 }
+
+// full is an intent for the two places of a probe, with room for the arguments of so many.
+func (w *world) full(path string, entries uint32) intent.Payload {
+	p := w.probing("1", path, "two")
+	p.Maps = map[string]v1alpha1.Map{"__bpf_usdt_specs": {MaxEntries: &entries}}
+	return p
+}
+
+// replace puts another file in the place of a binary.
+func replace(t *testing.T, path string, functions []userbinary.Function) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", userbinary.Make(functions, userbinary.Options{}), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestABinaryWhoseProbesAreTheSameKeepsItsLinks(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, _ := w.start()
+	path := install(t, userbinary.Make(declaring(), userbinary.Options{}))
+	if err := w.accept(a, w.full(path, 2)); err != nil {
+		t.Fatal(err)
+	}
+	first := linkIDs(a)
+	later := time.Now().Add(time.Hour)
+	if err := os.Chtimes(path, later, later); err != nil {
+		t.Fatal(err)
+	}
+	turns(t, a, 3)
+	if diff := cmp.Diff(first, linkIDs(a)); diff != "" || len(first) != 2 {
+		t.Errorf("after touch, the links (-before +after):\n%s", diff)
+	}
+	replace(t, path, declaring())
+	until(t, "the links to be on the new binary", time.Minute, func() bool {
+		s := a.Status()[0]
+		return s.Error == "" && len(s.Programs[0].Links) == 2 && !slices.ContainsFunc(s.Programs[0].Links, func(l agent.LinkStatus) bool {
+			return l.ID == first[l.Target] || l.State != agent.Attached
+		})
+	})
+	execute(t, path)
+	if got := w.seen(a); got.Runs != 2 || got.Arguments[0] != 2 {
+		t.Errorf("in the new binary the program ran %d times, and read %d", got.Runs, got.Arguments[0])
+	}
+	w.pinsAreTidy(map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
+}
+
+// TestLinksStayWhereTheirReplacementFails has no room for other arguments beside those that
+// are there.
+func TestLinksStayWhereTheirReplacementFails(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, _ := w.start()
+	path := install(t, userbinary.Make(declaring(), userbinary.Options{}))
+	if err := w.accept(a, w.full(path, 2)); err != nil {
+		t.Fatal(err)
+	}
+	first := linkIDs(a)
+	others := declaring()
+	for i, arguments := range []string{"4@$3", "4@$4"} {
+		others[i+1].Probes[0].Args = arguments
+	}
+	replace(t, path, others)
+	until(t, "the failure to be said", time.Minute, func() bool {
+		return strings.Contains(a.Status()[0].Error, "__bpf_usdt_specs is for 2 places of probes; set maps.__bpf_usdt_specs.maxEntries")
+	})
+	turns(t, a, 3)
+	for target, id := range first {
+		if runs(t, id) == 0 {
+			t.Errorf("the link %d of %s is gone, and nothing is in its place", id, target)
+		}
+	}
+	if err := w.accept(a, w.full(path, 8)); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, path)
+	if got := w.seen(a); got.Arguments[0] != 4 {
+		t.Errorf("in the new binary the program read %d", got.Arguments[0])
+	}
+	for target, id := range first {
+		if runs(t, id) != 0 {
+			t.Errorf("the link %d of %s is left", id, target)
+		}
+	}
+	w.pinsAreTidy(map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
+}

@@ -10,10 +10,12 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/clsact"
 )
 
-// watch wakes the agent when an interface or a default route changes, and when
-// a pin is removed. It only makes repairs faster: what it misses the sweep
+// watch wakes the agent when an interface, a default route, a qdisc or a filter changes, and
+// when a pin is removed. It only makes repairs faster: what it misses the sweep
 // finds.
 type watch struct {
 	agent *Agent
@@ -49,7 +51,8 @@ const renewAfter = time.Second
 func (w *watch) interfaces() error {
 	return errors.Join(
 		follow(w, "interfaces", netlink.LinkSubscribe),
-		follow(w, "routes", netlink.RouteSubscribe))
+		follow(w, "routes", netlink.RouteSubscribe),
+		follow(w, "filters", clsact.Subscribe))
 }
 
 // subscription is one that yields events until it ends.

@@ -81,8 +81,13 @@ func checkNames(f Facts) error {
 		}
 	}
 	for _, m := range f.Maps {
-		if err := checkEach(inTurn([]string{m.Name})); err != nil {
+		if err := checkEach(inTurn([]string{m.Name, m.KeyType, m.ValueType})); err != nil {
 			return err
+		}
+		for _, c := range m.Contents {
+			if err := checkEach(inTurn([]string{c.Name})); err != nil {
+				return err
+			}
 		}
 	}
 	for _, v := range f.Variables {

@@ -122,6 +122,10 @@ type Map struct {
 	KeySize    uint32 `json:"keySize"`
 	ValueSize  uint32 `json:"valueSize"`
 	MaxEntries uint32 `json:"maxEntries"`
+	// KeyType and ValueType are the C types from BTF, such as "struct flow"; empty
+	// where the object says a size alone, and of data sections.
+	KeyType   string `json:"keyType,omitempty"`
+	ValueType string `json:"valueType,omitempty"`
 	// Flags are the map_flags.
 	Flags uint32 `json:"flags,omitempty"`
 	// Extra is map_extra: the hash functions of a bloom filter, or an arena's
@@ -132,6 +136,15 @@ type Map struct {
 	// Pinned tells that the object asks for pinning by name, which Skep does in
 	// its own directory instead.
 	Pinned bool `json:"pinned,omitempty"`
+	// Contents are the programs that the object itself puts into a prog array, which it
+	// tail calls, or the maps that it puts into a map of maps.
+	Contents []MapContent `json:"contents,omitempty"`
+}
+
+// MapContent is a program or a map that an object puts into one of its maps.
+type MapContent struct {
+	Index uint32 `json:"index"`
+	Name  string `json:"name"`
 }
 
 // OpenSizes reports which sizes of the map the object leaves to its loader: the

@@ -16,7 +16,7 @@ import (
 // InspectorRevision names the rules that turn an object into Facts. It is
 // raised when the same object would yield other facts: facts are remembered by
 // it.
-const InspectorRevision = "2"
+const InspectorRevision = "3"
 
 // DefaultCPUs is how many possible CPUs per-CPU maps are counted for where
 // nobody says: a large machine of today, so that estimates err on the high side.
@@ -186,12 +186,12 @@ func parse(object []byte, opts Options) (*objectfile.Object, error) {
 	if err := checkELF(object, opts); err != nil {
 		return nil, err
 	}
-	if err := checkTypes(object); err != nil {
-		return nil, err
-	}
 	bound, err := objectfile.Bind(object)
 	if err != nil {
 		return nil, &parseError{err}
+	}
+	if err := checkTypes(bound.File); err != nil {
+		return nil, err
 	}
 	if bound.Changed {
 		// A table of symbols that lies over code would change code that was checked.
@@ -267,6 +267,18 @@ func inspectMap(name string, m *ebpf.MapSpec, opts Options) Map {
 		Flags:      m.Flags,
 		Extra:      m.MapExtra,
 		Pinned:     m.Pinning != ebpf.PinNone,
+	}
+	for _, kv := range m.Contents {
+		index, numbered := kv.Key.(uint32)
+		if content, named := kv.Value.(string); numbered && named {
+			facts.Contents = append(facts.Contents, MapContent{index, content})
+		}
+	}
+	if m.Key != nil && !strings.HasPrefix(name, ".") {
+		facts.KeyType = cType(m.Key, 0)
+	}
+	if m.Value != nil && !strings.HasPrefix(name, ".") {
+		facts.ValueType = cType(m.Value, 0)
 	}
 	return facts.Resized(m.MaxEntries, opts.CPUs)
 }

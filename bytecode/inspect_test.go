@@ -41,7 +41,11 @@ func summary(name string, object []byte) string {
 	fmt.Fprintf(&b, "%s: kernel %s, %d bytes, %d variables, license %q, CO-RE %v\n",
 		name, f.MinKernel, f.MemoryBytes, len(f.Variables), f.License, f.CORE)
 	for _, m := range f.Maps {
-		fmt.Fprintf(&b, "  map %s %s\n", m.Name, m.Type)
+		fmt.Fprintf(&b, "  map %s %s", m.Name, m.Type)
+		for _, c := range m.Contents {
+			fmt.Fprintf(&b, " %d=%s", c.Index, c.Name)
+		}
+		fmt.Fprintln(&b)
 	}
 	for _, p := range f.Programs {
 		fmt.Fprintf(&b, "  program %s %s hook=%q instructions=%d\n", p.Name, p.Type, p.Hook, p.Instructions)

@@ -131,7 +131,7 @@ func definedPrograms(programs []v1alpha1.Program) (filled []v1alpha1.Program, wh
 		if len(p.Attach) == 0 || slices.ContainsFunc(p.Attach, asksTheObject) {
 			return programs, false
 		}
-		all := v1alpha1.Program{Name: p.Name}
+		all := v1alpha1.Program{Name: p.Name, Optional: p.Optional}
 		for _, a := range p.Attach {
 			all.Attach = append(all.Attach, fillAttachment(a, bytecode.Program{}))
 		}

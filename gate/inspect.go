@@ -84,7 +84,7 @@ func fitProgram(r *denials, id v1alpha1.Identity, i int, p v1alpha1.Program, fac
 	if len(attach) == 0 {
 		attach = []v1alpha1.Attachment{{}}
 	}
-	filled := v1alpha1.Program{Name: p.Name}
+	filled := v1alpha1.Program{Name: p.Name, Optional: p.Optional}
 	first := ebpf.UnspecifiedProgram
 	for k, a := range attach {
 		at := fmt.Sprintf("spec.programs[%d].attach[%d]", i, k)
@@ -166,14 +166,18 @@ func fillTarget(a *v1alpha1.Attachment, h hook.Hook, target string) {
 	case h.Shape == hook.Tracepoint && a.Tracepoint == "":
 		a.Tracepoint = target
 	case h.TakesFunctions() && a.Functions == nil:
-		a.Functions = functionTarget(target)
+		a.Functions = functionTarget(h, target)
 	case h.Shape == hook.UserBinary && a.Binary == nil:
 		a.Binary = binaryTarget(h, target)
 	}
 }
 
-// functionTarget reads libbpf's function[+offset].
-func functionTarget(target string) *v1alpha1.Functions {
+// functionTarget reads libbpf's function[+offset] or, where the kernel is told the function
+// when a program is loaded, [module:]function.
+func functionTarget(h hook.Hook, target string) *v1alpha1.Functions {
+	if module, name, ok := strings.Cut(target, ":"); ok && h.LoadsForTarget() && h.TakesModule() {
+		return &v1alpha1.Functions{Names: []string{name}, Module: module}
+	}
 	name, offset := cutOffset(target)
 	return &v1alpha1.Functions{Names: []string{name}, Offset: offset}
 }

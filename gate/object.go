@@ -67,8 +67,8 @@ func imageDenial(object string, err error) error {
 type object struct {
 	*registry.Image
 	facts reading
-	// incompatible are the variables that the definition sets and the object lacks, or
-	// has of another type.
+	// incompatible are the variables and contents of maps that the definition sets and
+	// the object lacks, or has of another type.
 	incompatible []policies.Reason
 }
 
@@ -80,11 +80,11 @@ type reading struct {
 }
 
 // open reads all that is asked of an object, before another may be pulled. It is pulled
-// where its facts are not known, or where values have to fit its variables.
+// where its facts are not known, or where values have to fit its variables and maps.
 func (e *Evaluator) open(ctx context.Context, r Resolved) (*object, error) {
-	images, variables := e.images(r.req), r.req.Application.Body().Variables
+	images, definition := e.images(r.req), r.req.Application.Body()
 	read := images.Describe
-	if len(variables) > 0 {
+	if setsValues(definition) {
 		read = images.Pull
 	}
 	pulled, err := read(ctx, r.image)
@@ -104,7 +104,7 @@ func (e *Evaluator) open(ctx context.Context, r Resolved) (*object, error) {
 	}
 	o := &object{Image: pulled, facts: facts}
 	if o.facts.known() {
-		o.incompatible = incompatibleVariables(pulled.Object, variables)
+		o.incompatible = incompatibleValues(pulled.Object, definition)
 	}
 	return o, nil
 }

@@ -167,7 +167,7 @@ func asSealed(request Request, version intent.Payload) Request {
 func asDefined(version intent.Payload) v1alpha1.Application {
 	spec := v1alpha1.BpfApplicationSpec{
 		Bytecode: v1alpha1.Bytecode{Image: version.Image}, NodeSelector: version.NodeSelector,
-		Variables: version.Variables, Maps: version.Maps, Programs: version.Programs,
+		Variables: version.Variables, Maps: version.Maps, Programs: version.Programs, Alternatives: version.Alternatives,
 	}
 	meta := metav1.ObjectMeta{Name: version.Application.Name, Namespace: version.Application.Namespace}
 	if version.Application.Kind == v1alpha1.KindBpfApplication {

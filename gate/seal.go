@@ -89,6 +89,7 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Variables:      spec.Variables,
 		Maps:           spec.Maps,
 		Programs:       v.programs,
+		Alternatives:   spec.Alternatives,
 		Signers:        v.evidence.Signers(),
 		SignedAt:       signedAt(v.evidence),
 		PolicyRevision: v.revision,

@@ -71,6 +71,7 @@ func Shape(req Request) (Shaped, error) {
 		r.add("shape/selector", "spec.nodeSelector", "give labels, and requirements of key, operator and values, as Kubernetes takes them", "no node can be chosen by it: %v", err)
 	}
 	shapeBounds(r, spec.Programs)
+	shapeMaps(r, spec.Maps)
 	shapeSize(r, req.Application)
 	seen := map[string]bool{}
 	for i, p := range spec.Programs {
@@ -86,6 +87,7 @@ func Shape(req Request) (Shaped, error) {
 			shapeAttachment(r, id, fmt.Sprintf("%s.attach[%d]", at, j), a)
 		}
 	}
+	shapeAlternatives(r, spec)
 	if err := r.err(); err != nil {
 		return Shaped{}, err
 	}
@@ -108,6 +110,77 @@ func shapeBounds(r *denials, programs []v1alpha1.Program) {
 	}
 }
 
+// shapeMaps denies more contents than nodes are given, and an onUpdate that nobody knows.
+func shapeMaps(r *denials, maps map[string]v1alpha1.Map) {
+	all := 0
+	for _, name := range sortedKeys(maps) {
+		m, at := maps[name], "spec.maps."+name
+		if n := len(m.Contents); n > v1alpha1.MaxMapEntries {
+			r.add("shape/maps", at+".contents", fmt.Sprintf("list at most %d entries of one map", v1alpha1.MaxMapEntries), "%d entries are listed", n)
+		}
+		for _, e := range m.Contents {
+			all += len(`{"key":,"value":},`) + len(e.Key.Raw) + len(e.Value.Raw)
+		}
+		if !slices.Contains([]v1alpha1.MapUpdate{"", v1alpha1.MapKeep, v1alpha1.MapReset}, m.OnUpdate) {
+			r.add("shape/maps", at+".onUpdate", fmt.Sprintf("use %s or %s", v1alpha1.MapKeep, v1alpha1.MapReset), "onUpdate %q is not known", m.OnUpdate)
+		}
+	}
+	if all > v1alpha1.MaxMapContents {
+		r.add("shape/maps", "spec.maps", "list fewer entries, or have a program of yours write them",
+			"the contents of all maps have %d bytes as JSON, at most %d are allowed", all, v1alpha1.MaxMapContents)
+	}
+}
+
+// shapeAlternatives denies alternatives that leave open what a node runs.
+func shapeAlternatives(r *denials, spec *v1alpha1.BpfApplicationSpec) {
+	const rule = "shape/alternatives"
+	if n := len(spec.Alternatives); n > v1alpha1.MaxAlternatives {
+		r.add(rule, "spec.alternatives", fmt.Sprintf("list at most %d alternatives", v1alpha1.MaxAlternatives), "%d alternatives are listed", n)
+		return
+	}
+	programs := map[string]v1alpha1.Program{}
+	for _, p := range spec.Programs {
+		programs[p.Name] = p
+	}
+	named, setOf := map[string]bool{}, map[string]string{}
+	for i, alternative := range spec.Alternatives {
+		at := fmt.Sprintf("spec.alternatives[%d]", i)
+		if alternative.Name == "" || named[alternative.Name] {
+			r.add(rule, at+".name", "give every alternative a name of its own, such as connect", "%q names no alternative, or another one", alternative.Name)
+		}
+		named[alternative.Name] = true
+		if n := len(alternative.AnyOf); n < 2 || n > v1alpha1.MaxAnyOf {
+			r.add(rule, at+".anyOf", fmt.Sprintf("list 2 to %d sets of programs", v1alpha1.MaxAnyOf), "%d sets are listed", n)
+			continue
+		}
+		for j, set := range alternative.AnyOf {
+			at := fmt.Sprintf("%s.anyOf[%d].programs", at, j)
+			if n := len(set.Programs); n < 1 || n > v1alpha1.MaxProgramSet {
+				r.add(rule, at, fmt.Sprintf("list 1 to %d programs", v1alpha1.MaxProgramSet), "%d programs are listed", n)
+				continue
+			}
+			for _, name := range set.Programs {
+				shapeChosen(r, rule, at, programs, name, setOf[name])
+				setOf[name] = at
+			}
+		}
+	}
+}
+
+// shapeChosen denies a program of a set that the definition does not list, or that would be
+// chosen twice.
+func shapeChosen(r *denials, rule, at string, programs map[string]v1alpha1.Program, name, other string) {
+	p, ok := programs[name]
+	switch {
+	case !ok:
+		r.add(rule, at, "list it in spec.programs, too, with its attachments", "program %q is not listed in spec.programs", name)
+	case other != "":
+		r.add(rule, at, "list every program in one set", "program %q is in %s already", name, other)
+	case p.Optional || slices.ContainsFunc(p.Attach, func(a v1alpha1.Attachment) bool { return a.Optional }):
+		r.add(rule, at, "remove optional: a set is left out as a whole", "program %q of a set is optional, or an attachment of it is", name)
+	}
+}
+
 // shapeRest is what a sealed intent has left for all that the definition does not say:
 // digests, signers, and for each attachment what its section says.
 const shapeRest = 64 << 10
@@ -117,7 +190,7 @@ func shapeSize(r *denials, app v1alpha1.Application) {
 	spec, most := app.Body(), intent.MaxPayloadBytes-shapeRest
 	n, err := intent.Payload{
 		Application: app.Identity(), Image: spec.Bytecode.Image, NodeSelector: spec.NodeSelector,
-		Variables: spec.Variables, Maps: spec.Maps, Programs: spec.Programs,
+		Variables: spec.Variables, Maps: spec.Maps, Programs: spec.Programs, Alternatives: spec.Alternatives,
 	}.Size()
 	switch {
 	case err != nil:
@@ -157,7 +230,11 @@ func completeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.
 // checkHook denies hooks the agent cannot attach or the scope cannot hold.
 func checkHook(r *denials, id v1alpha1.Identity, at string, h hook.Hook) {
 	if !h.Attachable {
-		r.add("shape/hook", at+".hook", "use a hook that skep schema hooks marks attachable", "hook %s is known, but this version of Skep does not attach it", h.Name)
+		why := ""
+		if obstacle := h.Obstacle(); obstacle != "" {
+			why = ": " + obstacle
+		}
+		r.add("shape/hook", at+".hook", "use a hook that skep schema hooks marks attachable", "hook %s is known, but this version of Skep does not attach it%s", h.Name, why)
 	}
 	if id.Kind == v1alpha1.KindBpfApplication && !h.Namespaceable {
 		r.add("shape/scope", at+".hook", "use a "+v1alpha1.KindClusterBpfApplication, "hook %s reaches beyond a namespace%s, and a %s may not use it", h.Name, beyond(h), id.Kind)
@@ -318,8 +395,8 @@ func legalFunctions(a v1alpha1.Attachment) (string, string) {
 	switch {
 	case len(f.Exclude) > 0 && !h.FindsFunctions():
 		return fmt.Sprintf("hook %s takes names alone, of which none needs to be excluded", h.Name), "remove functions.exclude"
-	case f.Module != "" && !h.FindsFunctions():
-		return fmt.Sprintf("hook %s finds its functions by name in all modules", h.Name), "remove functions.module"
+	case f.Module != "" && !h.TakesModule():
+		return fmt.Sprintf("hook %s takes no functions of modules", h.Name), "remove functions.module"
 	case f.Offset != 0 && (h.Name != "kprobe" || len(f.Names) != 1 || strings.ContainsAny(f.Names[0], `*?[`)):
 		return fmt.Sprintf("offset %d is that in one function that is named, on hook kprobe", f.Offset), "name one function on hook kprobe, or remove functions.offset"
 	case f.Offset > maxFunctionOffset:

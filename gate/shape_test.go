@@ -257,6 +257,50 @@ func TestMoreAttachmentsThanAnAPIServerTakesAreDenied(t *testing.T) {
 	}
 }
 
+func TestAlternativesLeaveNothingOpen(t *testing.T) {
+	set := func(names ...string) v1alpha1.ProgramSet { return v1alpha1.ProgramSet{Programs: names} }
+	of := func(name string, sets ...v1alpha1.ProgramSet) v1alpha1.Alternative {
+		return v1alpha1.Alternative{Name: name, AnyOf: sets}
+	}
+	for sentence, c := range map[string]struct {
+		alternatives []v1alpha1.Alternative
+		path         string
+	}{
+		"two sets":                           {[]v1alpha1.Alternative{of("x", set("a"), set("b", "c"))}, ""},
+		"two alternatives":                   {[]v1alpha1.Alternative{of("x", set("a"), set("b")), of("y", set("c"), set("d"))}, ""},
+		"no name":                            {[]v1alpha1.Alternative{of("", set("a"), set("b"))}, "spec.alternatives[0].name"},
+		"one name twice":                     {[]v1alpha1.Alternative{of("x", set("a"), set("b")), of("x", set("c"), set("d"))}, "spec.alternatives[1].name"},
+		"one set":                            {[]v1alpha1.Alternative{of("x", set("a"))}, "spec.alternatives[0].anyOf"},
+		"too many sets":                      {[]v1alpha1.Alternative{of("x", slices.Repeat([]v1alpha1.ProgramSet{set("a")}, 9)...)}, "spec.alternatives[0].anyOf"},
+		"an empty set":                       {[]v1alpha1.Alternative{of("x", set("a"), set())}, "spec.alternatives[0].anyOf[1].programs"},
+		"too many programs in a set":         {[]v1alpha1.Alternative{of("x", set("a"), set(slices.Repeat([]string{"b"}, 17)...))}, "spec.alternatives[0].anyOf[1].programs"},
+		"a program that is not listed":       {[]v1alpha1.Alternative{of("x", set("a"), set("nothing"))}, "spec.alternatives[0].anyOf[1].programs"},
+		"a program in two sets":              {[]v1alpha1.Alternative{of("x", set("a"), set("b")), of("y", set("c"), set("b"))}, "spec.alternatives[1].anyOf[1].programs"},
+		"a program twice in a set":           {[]v1alpha1.Alternative{of("x", set("a", "a"), set("b"))}, "spec.alternatives[0].anyOf[0].programs"},
+		"an optional program":                {[]v1alpha1.Alternative{of("x", set("a"), set("optional"))}, "spec.alternatives[0].anyOf[1].programs"},
+		"a program with an optional hook":    {[]v1alpha1.Alternative{of("x", set("a"), set("partly"))}, "spec.alternatives[0].anyOf[1].programs"},
+		"more than an API server would take": {slices.Repeat([]v1alpha1.Alternative{of("x", set("a"), set("b"))}, 17), "spec.alternatives"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			a := app("registry.example.com/a:v1", "a")
+			for _, name := range []string{"b", "c", "d"} {
+				a.Spec.Programs = append(a.Spec.Programs, v1alpha1.Program{Name: name})
+			}
+			a.Spec.Programs = append(a.Spec.Programs, v1alpha1.Program{Name: "optional", Optional: true},
+				v1alpha1.Program{Name: "partly", Attach: []v1alpha1.Attachment{{Hook: "iter", Optional: true}}})
+			a.Spec.Alternatives = c.alternatives
+			_, err := gate.Shape(gate.Request{Application: a})
+			var denial *gate.Denial
+			switch errors.As(err, &denial); {
+			case c.path == "" && err != nil:
+				t.Error(err)
+			case c.path != "" && (denial == nil || denial.Reasons[0].Rule != "shape/alternatives" || denial.Reasons[0].Path != c.path || denial.Reasons[0].Fix == ""):
+				t.Errorf("Shape = %v, want a denial at %s", err, c.path)
+			}
+		})
+	}
+}
+
 func TestFunctionsAreThoseThatTheHookTakes(t *testing.T) {
 	limit := func(n int32) *int32 { return &n }
 	many := slices.Repeat([]string{"a"}, 17)
@@ -272,7 +316,9 @@ func TestFunctionsAreThoseThatTheHookTakes(t *testing.T) {
 		"a glob where a program is loaded": {"fentry", v1alpha1.Functions{Names: []string{"tcp_*"}}, "is a glob, and hook fentry takes names"},
 		"a glob of system calls":           {"ksyscall", v1alpha1.Functions{Names: []string{"open*"}}, "is a glob, and hook ksyscall takes names"},
 		"an exclusion of names":            {"lsm", v1alpha1.Functions{Names: []string{"file_open"}, Exclude: []string{"bpf"}}, "none needs to be excluded"},
-		"a module of fexit":                {"fexit", v1alpha1.Functions{Names: []string{"a"}, Module: "m"}, "in all modules"},
+		"a module of fexit":                {"fexit", v1alpha1.Functions{Names: []string{"a"}, Module: "m"}, ""},
+		"a module of system calls":         {"ksyscall", v1alpha1.Functions{Names: []string{"a"}, Module: "m"}, "takes no functions of modules"},
+		"a module of lsm":                  {"lsm", v1alpha1.Functions{Names: []string{"a"}, Module: "m"}, "takes no functions of modules"},
 		"an offset of many":                {"kprobe.multi", v1alpha1.Functions{Names: []string{"a"}, Offset: 4}, "name one function on hook kprobe"},
 		"an offset in a glob":              {"kprobe", v1alpha1.Functions{Names: []string{"a*"}, Offset: 4}, "name one function on hook kprobe"},
 		"an offset beyond any function":    {"kprobe", v1alpha1.Functions{Names: []string{"a"}, Offset: 1 << 40}, "out of range"},

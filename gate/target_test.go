@@ -31,3 +31,25 @@ func TestTheBinaryOfASectionIsThatOfTheAttachment(t *testing.T) {
 		}
 	}
 }
+
+func TestTheFunctionOfASectionIsThatOfTheAttachment(t *testing.T) {
+	for section, want := range map[string]*v1alpha1.Functions{
+		"kprobe/tcp_connect+0x10":  {Names: []string{"tcp_connect"}, Offset: 16},
+		"fentry/tcp_connect":       {Names: []string{"tcp_connect"}},
+		"fentry/veth:veth_xmit":    {Names: []string{"veth_xmit"}, Module: "veth"},
+		"fexit.s/veth:veth_xmit":   {Names: []string{"veth_xmit"}, Module: "veth"},
+		"fmod_ret/veth:veth_xmit":  {Names: []string{"veth_xmit"}, Module: "veth"},
+		"kprobe.multi/nf_*":        {Names: []string{"nf_*"}},
+		"lsm/veth:not_of_a_module": {Names: []string{"veth:not_of_a_module"}},
+	} {
+		h, target, ok := hook.FromSection(section)
+		if !ok {
+			t.Fatalf("section %s implies no hook", section)
+		}
+		var a v1alpha1.Attachment
+		fillTarget(&a, h, target)
+		if diff := cmp.Diff(want, a.Functions); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", section, diff)
+		}
+	}
+}

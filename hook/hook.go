@@ -130,6 +130,16 @@ func (h Hook) InBinary() string {
 // programs of a target. Netfilter orders its programs itself, by priorities of its own.
 func (h Hook) TakesPriority() bool { return h.Sharing == Ordered && h.Shape == NetworkDevice }
 
+// TakesOne reports whether a place of the hook takes one program. A place of netfilter has
+// a priority, which the kernel gives to one program of BPF.
+func (h Hook) TakesOne() bool {
+	return h.Shape == NetworkNamespace && (h.Sharing == Exclusive || h.ProgramType == ebpf.Netfilter)
+}
+
+// IsFilter reports whether programs are always attached as filters of the clsact qdisc, whose
+// places among those of others follow from their priorities.
+func (h Hook) IsFilter() bool { return h.Name == "tc/ingress" || h.Name == "tc/egress" }
+
 // TakesFunctions reports whether an attachment to the hook names functions of the
 // kernel. lsm_cgroup does so beside its cgroup.
 func (h Hook) TakesFunctions() bool {
@@ -142,8 +152,22 @@ func (h Hook) FindsFunctions() bool {
 	return h.Shape == KernelFunction && h.ProgramType == ebpf.Kprobe && !h.TakesSyscalls()
 }
 
+// TakesModule reports whether the module of the functions can be named.
+func (h Hook) TakesModule() bool {
+	return h.FindsFunctions() || h.Shape == KernelFunction && h.ProgramType == ebpf.Tracing
+}
+
 // TakesSyscalls reports whether the functions are named as system calls.
 func (h Hook) TakesSyscalls() bool { return h.Name == "ksyscall" || h.Name == "kretsyscall" }
+
+// AtOnce returns the hook by which one link attaches a program for this one to many
+// functions; false where there is none.
+func (h Hook) AtOnce() (Hook, bool) {
+	if h.Name != "kprobe" && h.Name != "kretprobe" {
+		return Hook{}, false
+	}
+	return Lookup(h.Name + ".multi")
+}
 
 // AttachesAtOnce reports whether one link attaches to all functions of an attachment.
 func (h Hook) AttachesAtOnce() bool {

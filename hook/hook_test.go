@@ -2,6 +2,7 @@ package hook_test
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -82,7 +83,8 @@ func TestFirstKernelsAreThoseOfLinks(t *testing.T) {
 		ebpf.AttachCgroupUnixRecvmsg: "6.7", ebpf.AttachCgroupUnixGetpeername: "6.7", ebpf.AttachCgroupUnixGetsockname: "6.7",
 	}
 	// Held by no link: their first kernel is that of the program type.
-	unlinked := map[string]string{"tc/ingress": "4.1", "tc/egress": "4.1", "socket": "3.19", "lirc_mode2": "4.18"}
+	unlinked := map[string]string{"tc/ingress": "4.5", "tc/egress": "4.5", "socket": "3.19", "lirc_mode2": "4.18",
+		"sk_skb": "4.14", "sk_reuseport": "4.19", "sk_reuseport/migrate": "5.14", "lwt_in": "4.10", "lwt_out": "4.10", "lwt_xmit": "4.10", "lwt_seg6local": "4.18"}
 	for _, h := range hook.All() {
 		want, special := unlinked[h.Name]
 		if !special {
@@ -115,6 +117,10 @@ func TestTableIsWhole(t *testing.T) {
 		}
 		if h.Shape == "" || h.Sharing == "" || h.Replace == "" || h.Risk == "" {
 			t.Errorf("%s: a column is empty", h.Name)
+		}
+		// That Skep attaches what it does not yet is said by the hooks of clsact alone.
+		if isClsact := strings.HasPrefix(h.Name, "tc/"); (h.Obstacle() == "") != (h.Attachable || isClsact) {
+			t.Errorf("%s: attachable: %v, obstacle %q", h.Name, h.Attachable, h.Obstacle())
 		}
 	}
 	for _, must := range []string{"xdp", "tcx/ingress", "tcx/egress", "tracepoint", "raw_tp", "tp_btf", "uprobe", "uretprobe", "cgroup/connect4", "cgroup/bind6", "cgroup/sendmsg4", "cgroup/getsockopt", "cgroup/sock_create", "cgroup_skb/ingress", "cgroup_skb/egress", "sk_lookup", "iter"} {

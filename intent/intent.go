@@ -56,12 +56,13 @@ type Payload struct {
 	// ObjectDigest is the sha256 of the object file itself, as sha256:…; the
 	// agent hashes what it fetched against it.
 	ObjectDigest string `json:"objectDigest,omitempty"`
-	// NodeSelector, Variables, Maps and Programs are the definition's, with the
-	// hook, target and priority of every attachment filled in.
+	// NodeSelector, Variables, Maps, Programs and Alternatives are the definition's, with
+	// the hook, target and priority of every attachment filled in.
 	NodeSelector *metav1.LabelSelector           `json:"nodeSelector,omitempty"`
 	Variables    map[string]apiextensionsv1.JSON `json:"variables,omitempty"`
 	Maps         map[string]v1alpha1.Map         `json:"maps,omitempty"`
 	Programs     []v1alpha1.Program              `json:"programs,omitempty"`
+	Alternatives []v1alpha1.Alternative          `json:"alternatives,omitempty"`
 	// Signers, SignedAt and PolicyRevision record what the verdict rested on.
 	Signers []string `json:"signers,omitempty"`
 	// SignedAt has the trusted times of those of Signers that have one, in unix

@@ -88,7 +88,7 @@ func (p *Payload) Revision() string {
 func (p *Payload) version() ([]byte, error) {
 	return json.Marshal(Payload{
 		Tombstone: p.Tombstone, ObjectDigest: p.ObjectDigest, NodeSelector: p.NodeSelector,
-		Variables: p.Variables, Maps: p.Maps, Programs: p.Programs,
+		Variables: p.Variables, Maps: p.Maps, Programs: p.Programs, Alternatives: p.Alternatives,
 	})
 }
 

@@ -250,25 +250,30 @@ func (p *Payload) check() error {
 // revision hashes what decides the loaded bytes: the object, the values set in
 // it, and per program what the kernel is told at load time.
 func (p *Payload) revision() (string, error) {
-	type target struct{ Hook, Function, Tracepoint string }
+	type target struct {
+		Hook, Function, Tracepoint string
+		Optional                   bool `json:",omitempty"`
+	}
 	type program struct {
-		Name    string
-		Targets []target
+		Name     string
+		Targets  []target
+		Optional bool `json:",omitempty"`
 	}
 	programs := make([]program, 0, len(p.Programs))
 	for _, pr := range p.Programs {
-		one := program{Name: pr.Name}
+		one := program{Name: pr.Name, Optional: pr.Optional}
 		for _, a := range pr.Attach {
-			one.Targets = append(one.Targets, target{a.Hook, loadedFor(a), a.Tracepoint})
+			one.Targets = append(one.Targets, target{a.Hook, loadedFor(a), a.Tracepoint, a.Optional})
 		}
 		programs = append(programs, one)
 	}
 	body, err := json.Marshal(struct {
-		Object    string
-		Variables any
-		Maps      map[string]v1alpha1.Map
-		Programs  []program
-	}{p.ObjectDigest, p.Variables, p.Maps, programs})
+		Object       string
+		Variables    any
+		Maps         map[string]v1alpha1.Map
+		Programs     []program
+		Alternatives []v1alpha1.Alternative `json:",omitempty"`
+	}{p.ObjectDigest, p.Variables, p.Maps, programs, p.Alternatives})
 	if err != nil {
 		return "", err
 	}

@@ -91,6 +91,27 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	}
 }
 
+func TestOneSetOfAnAlternativeIsEnough(t *testing.T) {
+	p := wants("a", "fentry")
+	p.Programs = append(p.Programs, wants("b", "kprobe").Programs[0], wants("c", "xdp").Programs[0], wants("d", "lsm").Programs[0],
+		v1alpha1.Program{Name: "e", Attach: []v1alpha1.Attachment{{Hook: "xdp"}, {Hook: "iter", Optional: true}}})
+	p.Programs[3].Optional = true
+	p.Alternatives = []v1alpha1.Alternative{{Name: "connect", AnyOf: []v1alpha1.ProgramSet{{Programs: []string{"a"}}, {Programs: []string{"b"}}}}}
+	for sentence, c := range map[string]struct {
+		hooks []string
+		want  string
+	}{
+		"the first":                         {[]string{"xdp", "fentry"}, ""},
+		"the second":                        {[]string{"xdp", "kprobe"}, ""},
+		"none":                              {[]string{"xdp"}, "none of alternative connect can run (a: kernel 6.1.0 has no hook fentry; b: kernel 6.1.0 has no hook kprobe)"},
+		"what no set has, and nothing else": {[]string{"kprobe"}, "kernel 6.1.0 has no hook xdp"},
+	} {
+		if got := placement.Of(p, nil).Missing(v1alpha1.KernelProfile{Release: "6.1.0", Hooks: c.hooks}); got != c.want {
+			t.Errorf("%s: %q, want %q", sentence, got, c.want)
+		}
+	}
+}
+
 func TestAnOldKernelIsDoubted(t *testing.T) {
 	needs := placement.Needs{Helper: bytecode.Helper{Name: "bpf_x", MinKernel: "6.2"}}
 	for release, want := range map[string]string{

@@ -170,13 +170,15 @@ func lists(n int64) []string {
 	}
 }
 
-// structs have so many fields that are anything.
+// structs have so many fields that are anything, of any name and as an entry of a map
+// begins.
 func structs(n int64) []string {
-	var all strings.Builder
+	var all, entry strings.Builder
 	for i := range n {
 		fmt.Fprintf(&all, "k%d: _, ", i)
+		fmt.Fprintf(&entry, "%s: _, ", append([]string{"key", "value"}, fmt.Sprintf("k%d", i))[min(i, 2)])
 	}
-	return []string{"{" + all.String() + "}"}
+	return []string{"{" + all.String() + "}", "{" + entry.String() + "}"}
 }
 
 // numbers are the number itself.

@@ -101,7 +101,7 @@ spec: {bytecode: {image: x}, program: [{name: f}]}
 				`a.cue:8:62: ClusterBpfApplication two: two.spec.programs[0].name: conflicting values 3 and "f" (mismatched types int and string), given at a.cue:8:62 and a.cue:5:89 and a.cue:8:6 (name the function in the object, in 1 to 128 characters)`,
 				`a.cue:10:12: stray: conflicting values 2 and 1 (correct the file at this place)`,
 				`b.yaml:7:1: malformed YAML: did not find expected node content (correct the file at this place)`,
-				`b.yaml:17:30: ClusterBpfApplication six: spec.program: field program is not known here (remove it, or use one of bytecode, maps, nodeSelector, programs, rollout, suspend, variables)`,
+				`b.yaml:17:30: ClusterBpfApplication six: spec.program: field program is not known here (remove it, or use one of alternatives, bytecode, maps, nodeSelector, programs, rollout, suspend, variables)`,
 			},
 		},
 		"two of one identity are both refused, each with the other's place": {
@@ -328,7 +328,7 @@ app: schemas.#ClusterBpfApplication & {
 	spec: {bytecode: image: "x", programs: [{nam: "f"}]}
 }
 `,
-			told: []string{`a.cue:7:43: ClusterBpfApplication a: app.spec.programs[0].nam: field nam is not known here (remove it, or use one of attach, name)`},
+			told: []string{`a.cue:7:43: ClusterBpfApplication a: app.spec.programs[0].nam: field nam is not known here (remove it, or use one of attach, name, optional)`},
 		},
 		"several packages of one folder are all rendered": {
 			source: `

@@ -20,12 +20,14 @@ import (
 	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chainfit"
+	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/retry"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/agent/usdt"
@@ -53,41 +55,89 @@ type Actor struct {
 	ObjectRound *objects.Round
 	LoadRound   *loads.Round
 	LookupRound *targets.Round
+	// stuck are the applications of which an action was not done.
+	stuck map[string]bool
+	// failed are the targets that a version could not be attached to.
+	failed map[asked]string
 	// Ending reports that the kernel has yet to end links that were closed.
 	Ending bool
 }
 
-// Act does the actions in order. One that fails stops no other, but keeps what
-// its application runs from being dropped, and links of the version before from
-// being detached.
+// Act does the actions: first those that only end something, then what puts back what
+// somebody else changed, then the others. Each of these takes a bounded time, in which the
+// applications take turns; the next reconcile goes on, after it looked for what is to end
+// by then. One that fails stops no other, but keeps what its application runs from being
+// dropped, and links of the version before from being detached.
 func (act *Actor) Act(actions []plan.Action) {
-	stuck, carried := act.incomplete(), false
-	for _, a := range actions {
-		if !carried && !act.ends(a) {
-			// Only after what ends something: this reads objects.
-			act.carryVariables()
-			carried = true
-		}
-		owners := []string{a.UID}
-		if a.Verb == plan.SetChain {
-			owners = act.concerned(a)
-		}
-		if (a.Verb == plan.Drop || a.Verb == plan.Forget) && (stuck[a.UID] || act.runsYet(a) || act.Decisions.Awaited[[2]string{a.UID, a.Revision}]) {
-			continue
-		}
-		if a.Verb == plan.Detach && stuck[a.UID] && act.standsIn(a.UID, a.Revision) {
-			continue
-		}
-		err := act.backedOff(owners, a)
-		if err == nil {
-			err = act.try(owners, a)
-		}
-		if err != nil {
-			for _, uid := range owners {
-				stuck[uid] = true
-			}
-		}
+	act.stuck, act.failed = act.incomplete(), map[asked]string{}
+	begin := slices.IndexFunc(actions, func(a plan.Action) bool { return !act.ends(a) })
+	if begin < 0 {
+		begin = len(actions)
 	}
+	act.spend(actions[:begin])
+	starts, ends := split(actions[begin:], func(a plan.Action) bool { return !act.ends(a) })
+	if len(starts) > 0 {
+		// Only after what ends something: this reads objects.
+		act.carryVariables()
+	}
+	healing, others := split(starts, func(a plan.Action) bool {
+		_, drift := act.drifted(a)
+		return drift != ""
+	})
+	act.spend(healing)
+	act.spend(others)
+	act.spend(ends)
+}
+
+// one does an action, unless what its application has to keep forbids that.
+func (act *Actor) one(a plan.Action) {
+	if (a.Verb == plan.Drop || a.Verb == plan.Forget) && (act.stuck[a.UID] || act.runsYet(a) || act.Decisions.Awaited[[2]string{a.UID, a.Revision}]) {
+		return
+	}
+	if a.Verb == plan.Detach && (act.stuck[a.UID] && act.standsIn(a.UID, a.Revision) || act.replacementFailed(a)) {
+		return
+	}
+	owners := act.owners(a)
+	err := act.backedOff(owners, a)
+	if err == nil {
+		err = act.try(owners, a)
+	}
+	if err != nil {
+		act.stick(owners, a)
+	}
+}
+
+// stick notes that an action was not done.
+func (act *Actor) stick(owners []string, a plan.Action) {
+	for _, uid := range owners {
+		act.stuck[uid] = true
+	}
+	act.failed[askedBy(a)] = a.Revision
+}
+
+// owners are the applications that an action is about.
+func (act *Actor) owners(a plan.Action) []string {
+	if a.Verb == plan.SetChain {
+		return act.concerned(a)
+	}
+	return []string{a.UID}
+}
+
+// asked is what a definition asks for, wherever that is found.
+type asked struct {
+	uid, program, hook string
+	target             plan.Target
+}
+
+func askedBy(a plan.Action) asked {
+	return asked{a.UID, a.Attachment.Program, a.Attachment.Hook, a.Attachment.Target.Asked()}
+}
+
+// replacementFailed reports whether a link that is to go is of the version that is wanted,
+// and could not be attached to what is found now in the place of the link's target.
+func (act *Actor) replacementFailed(a plan.Action) bool {
+	revision, failed := act.failed[askedBy(a)]
+	return failed && revision == a.Revision
 }
 
 // ends reports whether an action starts nothing.
@@ -165,6 +215,12 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 	if err == nil {
 		act.Log.Info("act", "application", act.named(a), "action", a.String())
 		err = act.timed(a, drift)
+	}
+	// What runs in its place already is not to be dropped under it.
+	if a.Verb == plan.Attach && a.Attachment.Optional && report.IsAbsent(err) {
+		act.Decisions.Outcome(a.UID).Fail(a.UID, a, err)
+		act.failed[askedBy(a)] = a.Revision
+		return nil
 	}
 	act.noteChain(a, err)
 	for _, uid := range owners {
@@ -271,28 +327,46 @@ func (act *Actor) attach(a plan.Action) error {
 }
 
 func (act *Actor) attachProgram(a plan.Action, program *ebpf.Program) error {
-	old := act.Look.Set.Links[a.UID][a.Attachment.Key()]
 	target, err := act.LookupRound.Find(a.Attachment)
 	if err != nil {
 		return err
 	}
 	defer target.Close()
-	request := attach.Request{Attachment: a.Attachment, Program: program, Found: target, Neighbours: act.neighbours(a),
-		Specs: act.Look.Set.Revisions[a.UID][a.Revision].Maps[usdt.SpecsMap], SpecID: act.Look.Set.SpecID(a.UID, a.Attachment.Target)}
-	if old != nil {
-		request.Replaces = old.Link
-	}
+	request := attach.Request{UID: a.UID, Attachment: a.Attachment, Program: program, Host: act.LookupRound.Host(), Found: target, Neighbours: act.neighbours(a), Filters: act.Pins.Filters,
+		Specs: act.Look.Set.Revisions[a.UID][a.Revision].Maps[usdt.SpecsMap], SpecID: act.Look.Set.SpecID(a.UID, a.Attachment.Target),
+		HeldBy: act.heldBy(a)}
 	l, err := attach.To(request)
+	if held := act.holder(a); held != nil && errors.Is(err, unix.EBUSY) {
+		l, err = act.takePlace(request, held)
+	}
 	if err != nil {
 		return err
 	}
-	pinned, err := act.Pins.PinLink(a.UID, a.Attachment, request.SpecID, l)
+	if err := act.putLink(a.UID, a.Attachment, request.SpecID, l); err != nil {
+		return err
+	}
+	if old := act.Look.Set.Links[a.UID][a.Replaces]; old != nil {
+		return act.Look.Set.Detach(old, act.Look.Facts(old.Path, old.Link), act.Now)
+	}
+	return nil
+}
+
+// putLink pins a link and lets the one go that it stands in for. A link that cannot be
+// pinned is detached.
+func (act *Actor) putLink(uid string, at plan.Attachment, spec uint32, l kernel.Held) error {
+	old := act.Look.Set.Links[uid][at.Key()]
+	pinned, err := act.Pins.PinLink(uid, at, spec, l)
 	if err != nil {
+		kernel.Sever(l)
 		return errors.Join(err, l.Close())
 	}
 	act.Look.Set.PutLink(pinned)
 	act.Look.Changed(pinned.Path)
-	if old != nil {
+	if _, isFilter := l.(*clsact.Filter); old != nil && isFilter {
+		// The old one was taken away when the new one was made.
+		act.Look.Set.Release("replaced filter", old)
+	} else if old != nil {
+		kernel.Sever(old.Link)
 		act.Look.Set.Release("replaced link", old)
 	}
 	return nil
@@ -318,8 +392,12 @@ func (act *Actor) neighbours(a plan.Action) attach.Neighbours {
 			if at.Hook != a.Attachment.Hook || at.Ifindex != a.Attachment.Ifindex || uid == a.UID && at.Key() == a.Attachment.Key() {
 				continue
 			}
-			id := act.Look.Facts(l.Path, l.Link).ID
-			if cmp.Or(plan.Compare(at, a.Attachment), cmp.Compare(uid, a.UID)) < 0 {
+			isBefore := cmp.Or(plan.Compare(at, a.Attachment), cmp.Compare(uid, a.UID)) < 0
+			if f, ok := l.Link.(*clsact.Filter); ok && isBefore {
+				n.FiltersBefore = append(n.FiltersBefore, f)
+			} else if ok {
+				n.FiltersAfter = append(n.FiltersAfter, f)
+			} else if id := act.Look.Facts(l.Path, l.Link).ID; isBefore {
 				n.Before = append(n.Before, id)
 			} else {
 				n.After = append(n.After, id)
@@ -351,7 +429,7 @@ func (act *Actor) move(a plan.Action) error {
 
 // update swaps the program under a link that stays.
 func (act *Actor) update(a plan.Action) error {
-	l := act.Look.Set.Links[a.UID][a.Attachment.Key()]
+	l := act.Look.Set.Links[a.UID][cmp.Or(a.Replaces, a.Attachment.Key())]
 	program, err := act.programOf(a)
 	if err != nil {
 		return err
@@ -361,9 +439,12 @@ func (act *Actor) update(a plan.Action) error {
 	} else if err != nil {
 		return fmt.Errorf("update %s on %s %s: %w", a.Attachment.Program, a.Attachment.Hook, a.Attachment.Target, err)
 	}
+	if a.Replaces != "" {
+		return act.Look.Move(l, a.Attachment)
+	}
 	before := l.Attachment
 	l.Attachment = a.Attachment
-	if err := act.Pins.Describe(l); err != nil {
+	if err := act.Pins.Renew(l); err != nil {
 		l.Attachment = before
 		return err
 	}
@@ -372,7 +453,7 @@ func (act *Actor) update(a plan.Action) error {
 }
 
 // swap puts the program under the link, unless it is there.
-func swap(l link.Link, program *ebpf.Program) error {
+func swap(l kernel.Held, program *ebpf.Program) error {
 	facts, err := kernel.Inspect(l)
 	if err != nil {
 		return err
@@ -381,7 +462,7 @@ func swap(l link.Link, program *ebpf.Program) error {
 	if err != nil {
 		return err
 	}
-	if facts.Program == id && !facts.Severed {
+	if facts.Program == id && !facts.Severed && facts.Filter.Copies < 2 {
 		return nil
 	}
 	return l.Update(program)

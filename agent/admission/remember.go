@@ -37,7 +37,7 @@ func (adm *Round) Remember() {
 	adm.forgetWaits(now)
 	for at, one := range now {
 		before, known := next[at]
-		if one.Revision == "" {
+		if out := adm.decisions.Outcomes[at.UID]; one.Revision == "" || out != nil && out.PutOff {
 			// In the middle of an update: what ran whole counts on.
 			continue
 		}

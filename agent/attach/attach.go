@@ -17,7 +17,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/functions"
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/hook"
@@ -40,9 +42,12 @@ type Request struct {
 	// SpecID; nil where the program reads none.
 	Specs  *ebpf.Map
 	SpecID uint32
-	// Replaces is the link that the new one takes the place of; nil where there is none.
-	// Netfilter detaches it, since both cannot have the same priority.
-	Replaces link.Link
+	// HeldBy names the program of ours that has the place of the attachment, which takes
+	// one; empty where none of ours has it.
+	HeldBy string
+	// UID is the application's. Filters are those of the node; nil where none can be made.
+	UID     string
+	Filters *clsact.Table
 	// Neighbours are our own links on the same ordered hook, in the order in
 	// which they are to run, with the new link's place among them.
 	Neighbours Neighbours
@@ -57,22 +62,28 @@ type Host struct {
 	Root string
 	// Functions finds functions of the kernel; nil where nobody asks for any.
 	Functions *functions.Kernel
+	// Netfilter is what is known of the kernel's; nil where nobody asks.
+	Netfilter *Netfilter
 }
 
 // Neighbours are links on one ordered hook.
 type Neighbours struct {
-	// Before run ahead of the new link, After behind it; each in order.
+	// Before run ahead of the new link, After behind it.
 	Before, After []link.ID
+	// FiltersBefore and FiltersAfter are those that are filters.
+	FiltersBefore, FiltersAfter []*clsact.Filter
 }
 
-// attacher makes a link of one hook.
-type attacher func(hook.Hook, Request) (link.Link, error)
+// attacher makes a link of one hook, or what there is instead.
+type attacher func(hook.Hook, Request) (kernel.Held, error)
 
 // attachers has a row for every hook the agent attaches today.
 var attachers = map[string]attacher{
 	"xdp":         xdp,
-	"tcx/ingress": ordered,
-	"tcx/egress":  ordered,
+	"tcx/ingress": tcx,
+	"tcx/egress":  tcx,
+	"tc/ingress":  filter,
+	"tc/egress":   filter,
 
 	"netkit/primary": ordered,
 	"netkit/peer":    ordered,
@@ -147,10 +158,21 @@ func Hooks() []string {
 	return names
 }
 
+// Near makes a link like To, at the nearest place to that of the attachment that is free.
+// Only netfilter has such places.
+func Near(r Request) (kernel.Held, error) {
+	h, _ := hook.Lookup(r.Attachment.Hook)
+	l, err := attacher(nearby).found(h, r)
+	if err != nil {
+		return nil, describe(h, r.Attachment, err)
+	}
+	return l, nil
+}
+
 // To makes the link. The caller pins it: an unpinned link goes with the
-// process. It fails with ErrTarget where the target is not there, and with
+// process, and an unpinned filter with the next start of an agent. It fails with ErrTarget where the target is not there, and with
 // *LackingError where the kernel does not have the hook.
-func To(r Request) (link.Link, error) {
+func To(r Request) (kernel.Held, error) {
 	h, known := hook.Lookup(r.Attachment.Hook)
 	attach, ok := attachers[r.Attachment.Hook]
 	if !known || !ok {
@@ -169,7 +191,7 @@ func describe(h hook.Hook, a plan.Attachment, err error) error {
 }
 
 // found attaches to the target that was found, or looks for it first.
-func (attach attacher) found(h hook.Hook, r Request) (link.Link, error) {
+func (attach attacher) found(h hook.Hook, r Request) (kernel.Held, error) {
 	if r.Found != nil {
 		return attach(h, r)
 	}

@@ -51,6 +51,7 @@ func (host Host) find(h hook.Hook, a plan.Attachment) (*Found, error) {
 		return nil, err
 	}
 	f := &Found{target: target}
+	// Of a probe's place, what the file says of it is compared when it is read.
 	if is := target.identify(h, a).Target; is != a.Target && isResolved(a.Target) {
 		err = fmt.Errorf("find %s: %w: another has taken its place", target.file.Name(), ErrTarget)
 	} else if h.Shape == hook.UserBinary {

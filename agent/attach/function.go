@@ -15,14 +15,16 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/functions"
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/hook"
 )
 
-func kprobe(h hook.Hook, r Request) (link.Link, error) {
+func kprobe(h hook.Hook, r Request) (kernel.Held, error) {
 	return r.probeFunction(h, link.Kprobe)
 }
 
-func kretprobe(h hook.Hook, r Request) (link.Link, error) {
+func kretprobe(h hook.Hook, r Request) (kernel.Held, error) {
 	return r.probeFunction(h, link.Kretprobe)
 }
 
@@ -31,6 +33,9 @@ type kprober func(string, *ebpf.Program, *link.KprobeOptions) (link.Link, error)
 
 func (r Request) probeFunction(h hook.Hook, attach kprober) (link.Link, error) {
 	symbol, err := symbolOf(h, r.Attachment.Function)
+	if err == nil {
+		err = r.Host.notPrefixed(symbol)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +43,20 @@ func (r Request) probeFunction(h hook.Hook, attach kprober) (link.Link, error) {
 	return l, r.missingFunction(h, err, r.Attachment.Function)
 }
 
-func kprobeMulti(h hook.Hook, r Request) (link.Link, error) {
+// notPrefixed fails where the kernel has a function of a system call, and not the one that
+// is named: the library tries the name again behind the architecture's prefix.
+func (host Host) notPrefixed(symbol string) error {
+	if host.Functions == nil || !strings.HasPrefix(symbol, "sys_") {
+		return nil
+	}
+	err := host.Functions.Check("", symbol)
+	if missing := new(functions.MissingError); errors.As(err, &missing) {
+		return fmt.Errorf("%w: %w; hook ksyscall finds system calls by their names, such as %s", ErrTarget, err, strings.TrimPrefix(symbol, "sys_"))
+	}
+	return err
+}
+
+func kprobeMulti(h hook.Hook, r Request) (kernel.Held, error) {
 	names := r.Found.functions
 	attach := link.KprobeMulti
 	if h.Name == "kretprobe.multi" {
@@ -49,7 +67,7 @@ func kprobeMulti(h hook.Hook, r Request) (link.Link, error) {
 }
 
 // lsm attaches only where the program would run: the kernel takes it otherwise, too.
-func lsm(h hook.Hook, r Request) (link.Link, error) {
+func lsm(h hook.Hook, r Request) (kernel.Held, error) {
 	if modules, active := lsmActive(); !active {
 		return nil, lackingPart(h, fmt.Sprintf("runs no programs of LSM hooks, since bpf is not among its security modules (%s); boot it with lsm=…,bpf", modules), nil)
 	}
@@ -99,6 +117,16 @@ func missingFunctions(host Host, h hook.Hook, err error, names []string) error {
 		}
 	}
 	return missing(err)
+}
+
+// CheckFunctions fails with ErrTarget where the kernel lacks one of the functions that are
+// named, and with functions.ErrLater where that is not known yet.
+func CheckFunctions(host Host, h hook.Hook, names []string) error {
+	err := host.Functions.Check(prefixOf(h), slices.DeleteFunc(slices.Clone(names), functions.IsGlob)...)
+	if missing := new(functions.MissingError); errors.As(err, &missing) {
+		return fmt.Errorf("%w: %w", ErrTarget, err)
+	}
+	return err
 }
 
 // ExplainLoad returns an ErrTarget around the error of a load where the program was to be

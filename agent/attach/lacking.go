@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -26,7 +27,7 @@ type LackingError struct {
 	// cannot be told.
 	Running uint32
 	// Forbidden reports that the kernel rejects programs of the hook from a process that
-	// has every capability for it.
+	// has every capability for it, and neither a user namespace nor a seccomp filter.
 	Forbidden bool
 	// Cause is what the kernel said, or nil.
 	Cause error
@@ -95,8 +96,12 @@ func lacking(h hook.Hook, cause error) *LackingError {
 // it does not, any other error that it cannot be told.
 func try(h hook.Hook) error {
 	switch {
-	case IsOrdered(h.Name):
+	case h.IsFilter():
+		return clsact.Probe()
+	case isNetkit(h):
 		return tryOrdered(h)
+	case IsOrdered(h.Name):
+		return tryTCX(h)
 	case h.TakesFunctions():
 		return tryFunction(h)
 	case h.Shape == hook.Cgroup && h.Attachable:

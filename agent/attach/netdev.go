@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -16,7 +17,7 @@ import (
 // changed the hook meanwhile.
 const retries = 8
 
-func xdp(_ hook.Hook, r Request) (link.Link, error) {
+func xdp(_ hook.Hook, r Request) (kernel.Held, error) {
 	l, err := link.AttachXDP(link.XDPOptions{Program: r.Program, Interface: r.Attachment.Ifindex})
 	switch {
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
@@ -30,7 +31,7 @@ func xdp(_ hook.Hook, r Request) (link.Link, error) {
 // ordered attaches to TCX and netkit, in the kernel's own order. The revision makes the look and the
 // attach one step: whoever changes the hook in between makes it fail with
 // ESTALE (kernel/bpf/mprog.c), and the look is taken again.
-func ordered(h hook.Hook, r Request) (link.Link, error) {
+func ordered(h hook.Hook, r Request) (kernel.Held, error) {
 	var err error
 	for range retries {
 		var seen *link.QueryResult
@@ -123,7 +124,8 @@ func Order(hookName string, ifindex int) ([]link.ID, error) {
 }
 
 // MaxOrdered is how many programs the kernel takes on one hook of TCX or netkit:
-// BPF_MPROG_MAX of include/linux/bpf_mprog.h, of which one is left free.
+// BPF_MPROG_MAX of include/linux/bpf_mprog.h, of which one is left free. Skep makes no more
+// filters on one side of an interface either.
 const MaxOrdered = 63
 
 // IsOrdered reports whether the kernel keeps the order of a hook's programs: whether it is
@@ -133,9 +135,13 @@ func IsOrdered(hookName string) bool {
 	return h.AttachType == ebpf.AttachTCXIngress || h.AttachType == ebpf.AttachTCXEgress || isNetkit(h)
 }
 
-// OthersOn counts the programs on such a hook that are not of our links.
+// OthersOn counts the programs on a hook of TCX or netkit that are not of our links. Filters of
+// others take none of the places for ours.
 func OthersOn(hookName string, ifindex int, ours map[link.ID]bool) (int, error) {
 	h, _ := hook.Lookup(hookName)
+	if h.IsFilter() {
+		return 0, nil
+	}
 	seen, err := query(ifindex, h.AttachType)
 	if err != nil {
 		return 0, fmt.Errorf("count programs on %s: %w", hookName, err)

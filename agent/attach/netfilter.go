@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/hook"
 )
@@ -18,36 +19,35 @@ import (
 // constant of that name is 0.
 const defragments link.NetfilterAttachFlags = 1
 
-// nearby bounds the priorities that are tried for the time of an update.
-const nearby = 16
+// maxDistance bounds the priorities that are tried for the time of an update.
+const maxDistance = 16
 
-// netfilter attaches at a priority, which the kernel gives to one BPF program. The program
-// that takes the place of another one runs beside it at a priority nearby, until that one
-// is detached.
-func netfilter(h hook.Hook, r Request) (l link.Link, err error) {
-	err = r.Found.within(r.Attachment.NetworkNamespace, func() error {
-		if l, err = r.atPriority(h, r.Attachment.Netfilter.Priority); !errors.Is(err, unix.EBUSY) || r.Replaces == nil {
-			return err
-		}
-		between, err := r.nearby(h)
-		if err != nil {
-			return err
-		}
-		if err = r.Replaces.Detach(); err == nil {
-			l, err = r.atPriority(h, r.Attachment.Netfilter.Priority)
-		}
-		return errors.Join(err, between.Detach(), between.Close())
+// netfilter attaches at a priority, which the kernel gives to one BPF program.
+func netfilter(h hook.Hook, r Request) (kernel.Held, error) {
+	return r.inNamespace(func() (link.Link, error) { return r.atPriority(h, r.Attachment.Netfilter.Priority) })
+}
+
+// nearby attaches at the first free priority behind that of the attachment, else before it.
+func nearby(h hook.Hook, r Request) (kernel.Held, error) {
+	return r.inNamespace(func() (link.Link, error) { return r.nearPriority(h) })
+}
+
+// inNamespace makes a link on a thread that is in the network namespace of the attachment.
+func (r Request) inNamespace(do func() (link.Link, error)) (l link.Link, err error) {
+	err = r.Found.within(r.Attachment.NetworkNamespace, func() (err error) {
+		l, err = do()
+		return err
 	})
 	if err != nil && l != nil {
-		err = errors.Join(err, l.Close())
+		// The thread could not come back.
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, err
 }
 
-// nearby attaches at the first free priority behind that of the attachment, else before it.
-func (r Request) nearby(h hook.Hook) (l link.Link, err error) {
+func (r Request) nearPriority(h hook.Hook) (l link.Link, err error) {
 	for _, direction := range []int64{1, -1} {
-		for distance := range int64(nearby) {
+		for distance := range int64(maxDistance) {
 			at := int64(r.Attachment.Netfilter.Priority) + direction*(distance+1)
 			if at != int64(int32(at)) {
 				break
@@ -58,7 +58,7 @@ func (r Request) nearby(h hook.Hook) (l link.Link, err error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("the %d priorities on either side of %d are taken, and an update needs one of them: %w", nearby, r.Attachment.Netfilter.Priority, unix.EBUSY)
+	return nil, fmt.Errorf("the %d priorities on either side of %d are taken, and an update needs one of them: %w", maxDistance, r.Attachment.Netfilter.Priority, unix.EBUSY)
 }
 
 // atPriority attaches in the network namespace of the thread.
@@ -74,7 +74,8 @@ func (r Request) atPriority(h hook.Hook, priority int32) (link.Link, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, unix.EBUSY):
-		return nil, fmt.Errorf("another program or rule has priority %d at %s of %s; choose another priority (nft list hooks and skep inventory show them): %w", priority, n.Hook, n.Family, err)
+		return nil, fmt.Errorf("%s priority %d at %s of %s; choose another priority (nft list hooks and skep inventory show them): %w",
+			r.has("another program or rule"), priority, n.Hook, n.Family, err)
 	case errors.Is(err, unix.ENOENT) && n.Defragment:
 		return nil, lackingPart(h, fmt.Sprintf("defragments no %s packets; load its module nf_defrag_ipv4 or nf_defrag_ipv6, leave out defragment", n.Family), err)
 	case errors.Is(err, unix.EAFNOSUPPORT):

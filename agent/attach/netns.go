@@ -8,20 +8,21 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/hook"
 )
 
 // ownNetns is the network namespace of the agent.
 const ownNetns = "/proc/self/ns/net"
 
-func netns(h hook.Hook, r Request) (link.Link, error) {
+func netns(h hook.Hook, r Request) (kernel.Held, error) {
 	ns, err := os.Open(r.Found.target.path())
 	if err != nil {
 		return nil, missing(err)
 	}
 	l, err := link.AttachNetNs(int(ns.Fd()), r.Program)
 	if err != nil {
-		return nil, errors.Join(occupied(h, err), ns.Close())
+		return nil, errors.Join(r.occupied(h, err), ns.Close())
 	}
 	if err := ns.Close(); err != nil {
 		return nil, fmt.Errorf("close network namespace: %w", err)
@@ -31,14 +32,23 @@ func netns(h hook.Hook, r Request) (link.Link, error) {
 
 // occupied says who has the one place of a network namespace. The kernel's answers are
 // those of netns_bpf_link_attach and flow_dissector_bpf_prog_attach_check.
-func occupied(h hook.Hook, err error) error {
+func (r Request) occupied(h hook.Hook, err error) error {
 	switch {
 	case h.Sharing != hook.Exclusive:
 	case errors.Is(err, unix.E2BIG):
-		return fmt.Errorf("the network namespace has a %s program, and takes one; detach that one (skep inventory and bpftool link show it): %w", h.Name, err)
+		return fmt.Errorf("%s the place of %s in the network namespace, which takes one program; remove that one (skep inventory and bpftool link show it): %w",
+			r.has("another program"), h.Name, err)
 	case errors.Is(err, unix.EEXIST):
 		return fmt.Errorf("a %s program is attached to this network namespace without a link, or to the initial one, which excludes those of all others; detach it (bpftool prog detach): %w",
 			h.Name, err)
 	}
 	return err
+}
+
+// has says that the place belongs to a program of ours, or else to something else.
+func (r Request) has(other string) string {
+	if r.HeldBy == "" {
+		return other + " has"
+	}
+	return r.HeldBy + " has"
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/hook"
@@ -23,7 +24,7 @@ const maxThreads = 256
 
 // perfEvent opens the event and links the program to it. The link holds the event, which
 // so outlives this process.
-func perfEvent(h hook.Hook, r Request) (link.Link, error) {
+func perfEvent(h hook.Hook, r Request) (kernel.Held, error) {
 	at := r.Attachment
 	fd, err := openEvent(h, at)
 	if err != nil {
@@ -149,10 +150,20 @@ func OnEvent(base plan.Attachment) ([]plan.Attachment, error) {
 	}
 	var all []plan.Attachment
 	for _, cpu := range cpus {
-		base.CPU = cpu
+		base.CPU, base.Began = cpu, onlineSince(cpu)
 		all = append(all, base)
 	}
 	return all, nil
+}
+
+// onlineSince returns a number that is another one when a CPU went offline and came back,
+// which ends the events on it: sysfs makes its topology anew (drivers/base/topology.c).
+func onlineSince(cpu int) uint64 {
+	var st unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology", cpu), &st); err != nil {
+		return 0
+	}
+	return st.Ino
 }
 
 // parseCPUs reads a list such as 0-3,8 (Documentation/admin-guide/cputopology.rst).

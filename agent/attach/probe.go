@@ -31,6 +31,9 @@ func Probe(h hook.Hook) error {
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return lacking(h, err)
 	case errors.Is(err, unix.EPERM) && h.TakesFunctions():
+		if rights.Confined() {
+			return fmt.Errorf("try hook %s: %w", h.Name, rights.Explain(err, nil))
+		}
 		lacks := lacking(h, err)
 		lacks.Forbidden = true
 		return lacks

@@ -36,8 +36,7 @@ func Resolve(a plan.Attachment, host Host) ([]plan.Target, error) {
 	}
 	var all []plan.Target
 	for _, site := range probe.sites {
-		one.Offset = site.Offset
-		all = append(all, one)
+		all = append(all, probe.at(one, site))
 	}
 	return all, nil
 }
@@ -54,7 +53,7 @@ func (p *heldTarget) identify(h hook.Hook, a plan.Attachment) plan.Attachment {
 		a.CgroupID = p.stat.Ino
 	case hook.UserBinary:
 		a.BinaryID = fmt.Sprintf("%d:%d", p.stat.Dev, p.stat.Ino)
-		if h.InBinary() != hook.InSymbol {
+		if h.InBinary() == hook.InSymbols {
 			a.BinaryID += fmt.Sprintf(":%d:%d", p.stat.Mtim.Nano(), p.stat.Size)
 		}
 	case hook.NetworkNamespace:

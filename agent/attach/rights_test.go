@@ -3,15 +3,16 @@ package attach_test
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/attach"
@@ -21,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
 	"github.com/skep-dev/skep/test/harness/drop"
+	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/running"
 )
 
@@ -97,11 +99,7 @@ func TestWhatEachHookTakes(t *testing.T) {
 			if lacks := new(attach.LackingError); errors.As(attach.Probe(h), &lacks) && (lacks.Older() || running.MayLack(t, name)) {
 				t.Skip("SKIPPED:", lacks)
 			}
-			// Never unlocked: the thread ends with the test.
-			runtime.LockOSThread()
-			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				t.Fatal(err)
-			}
+			leaks.NetworkNamespace(t)
 			try := func() error {
 				spec := &ebpf.ProgramSpec{Type: h.ProgramType, AttachType: h.AttachType, License: "GPL",
 					Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}}
@@ -157,12 +155,37 @@ func TestManyFunctionsTakeNoCapabilityToAttachTo(t *testing.T) {
 	}
 	at := plan.Attachment{Hook: "uprobe.multi", Target: plan.Target{Binary: path, Symbols: "*"}}
 	drop.Capabilities(t, func() {
-		var l link.Link
+		var l io.Closer
 		if l, err = attach.To(attach.Request{Attachment: at, Program: p}); err == nil {
 			err = l.Close()
 		}
 	}, unix.CAP_SYS_ADMIN)
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWhatASeccompFilterMayDenyIsNotSaidToBeForbidden probes on a thread with a filter that
+// allows everything, where the kernel forbids a hook.
+func TestWhatASeccompFilterMayDenyIsNotSaidToBeForbidden(t *testing.T) {
+	h, lacks := row(t, "fentry"), new(attach.LackingError)
+	if os.Geteuid() != 0 || !errors.As(attach.Probe(h), &lacks) || !lacks.Forbidden {
+		t.Skip("SKIPPED: needs root, and a kernel that forbids fentry")
+	}
+	denied := make(chan error)
+	go func() {
+		// The thread ends with the goroutine, and the filter with it.
+		runtime.LockOSThread()
+		allow := unix.SockFilter{Code: unix.BPF_RET, K: 0x7fff0000}
+		program := unix.SockFprog{Len: 1, Filter: &allow}
+		err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
+		if err == nil {
+			err = attach.Probe(h)
+		}
+		denied <- err
+	}()
+	err := <-denied
+	if errors.As(err, &lacks) && lacks.Forbidden || !errors.As(err, new(*rights.Error)) || !strings.Contains(err.Error(), "or the seccomp filter of this process (Seccomp: 2 in /proc/") {
+		t.Errorf("Probe = %v", err)
 	}
 }

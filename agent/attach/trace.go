@@ -5,16 +5,18 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/hook"
 )
 
-func tracepoint(_ hook.Hook, r Request) (link.Link, error) {
+func tracepoint(_ hook.Hook, r Request) (kernel.Held, error) {
 	group, name, ok := strings.Cut(r.Attachment.Tracepoint, "/")
 	if !ok || group == "" || name == "" {
 		return nil, fmt.Errorf("tracepoint %q is not category/name, such as syscalls/sys_enter_execve", r.Attachment.Tracepoint)
@@ -26,7 +28,7 @@ func tracepoint(_ hook.Hook, r Request) (link.Link, error) {
 	return l, missing(err)
 }
 
-func rawTracepoint(h hook.Hook, r Request) (link.Link, error) {
+func rawTracepoint(h hook.Hook, r Request) (kernel.Held, error) {
 	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: r.Attachment.Tracepoint, Program: r.Program})
 	if h.ProgramType == ebpf.RawTracepointWritable && errors.Is(err, unix.EINVAL) {
 		// __bpf_probe_register of kernel/trace/bpf_trace.c compares what the program accesses.
@@ -36,10 +38,26 @@ func rawTracepoint(h hook.Hook, r Request) (link.Link, error) {
 	return l, missing(err)
 }
 
+// CheckTracepoint fails with ErrTarget where the kernel is known to lack a tracepoint.
+func CheckTracepoint(h hook.Hook, name string) error {
+	if h.Name != "tracepoint" || !tracefsMounted() {
+		return nil
+	}
+	for _, dir := range tracefsEvents {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: the kernel has no tracepoint %s", ErrTarget, name)
+}
+
+// tracefsEvents are where tracefs shows tracepoints.
+var tracefsEvents = []string{"/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"}
+
 // tracefsMounted reports whether the kernel's tracepoints are there, be it that they may
 // not be seen.
 func tracefsMounted() bool {
-	for _, dir := range []string{"/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"} {
+	for _, dir := range tracefsEvents {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 			return true
 		}
@@ -48,7 +66,7 @@ func tracefsMounted() bool {
 }
 
 // tracing attaches where the program was loaded for: its target is in it.
-func tracing(h hook.Hook, r Request) (link.Link, error) {
+func tracing(h hook.Hook, r Request) (kernel.Held, error) {
 	return link.AttachTracing(link.TracingOptions{Program: r.Program, AttachType: h.AttachType})
 }
 

@@ -1,7 +1,9 @@
 package attach
 
 import (
+	"crypto/sha256"
 	"debug/elf"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/usdt"
 	"github.com/skep-dev/skep/hook"
@@ -20,7 +23,7 @@ import (
 
 // usdtProbe makes the link of one place of a probe. The program finds the place's
 // arguments by the link's cookie, which no program can have read before they are written.
-func usdtProbe(_ hook.Hook, r Request) (link.Link, error) {
+func usdtProbe(_ hook.Hook, r Request) (kernel.Held, error) {
 	if r.Specs != nil {
 		if err := putSpec(r.Specs, r.SpecID, r.Found.arguments); err != nil {
 			return nil, err
@@ -87,6 +90,19 @@ func readProbe(path, name string) (found foundProbe, err error) {
 	return found, err
 }
 
+// at is the target of one place. The file may be written again in its place: what it says
+// of the place is part of the target, and its time is not.
+func (p foundProbe) at(t plan.Target, s usdt.Site) plan.Target {
+	t.Offset, t.Site, t.Arguments = s.Offset, short(fmt.Sprintf("%d %x", s.Semaphore, s.Code)), short(fmt.Sprint(p.machine, s.Arguments))
+	return t
+}
+
+// short stands for a text.
+func short(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
+}
+
 // machines are what binaries for this node say that they are for.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
@@ -99,7 +115,9 @@ func (f *Found) readPlace(a plan.Attachment) error {
 	if want, known := machines[runtime.GOARCH]; known && found.machine != want {
 		return fmt.Errorf("probe %s is in a binary for %s, which does not run here", a.USDT, found.machine)
 	}
-	i := slices.IndexFunc(found.sites, func(s usdt.Site) bool { return s.Offset == a.Offset })
+	i := slices.IndexFunc(found.sites, func(s usdt.Site) bool {
+		return found.at(a.Target, s) == a.Target || a.Site == "" && s.Offset == a.Offset
+	})
 	if i < 0 {
 		return fmt.Errorf("%w: probe %s has no place at %#x of the binary any more", ErrTarget, a.USDT, a.Offset)
 	}

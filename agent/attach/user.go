@@ -7,15 +7,16 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/hook"
 )
 
-func uprobe(h hook.Hook, r Request) (link.Link, error) {
+func uprobe(h hook.Hook, r Request) (kernel.Held, error) {
 	return probe(h, r, (*link.Executable).Uprobe)
 }
 
-func uretprobe(h hook.Hook, r Request) (link.Link, error) {
+func uretprobe(h hook.Hook, r Request) (kernel.Held, error) {
 	return probe(h, r, (*link.Executable).Uretprobe)
 }
 
@@ -27,11 +28,11 @@ func probe(_ hook.Hook, r Request, attach prober) (link.Link, error) {
 	return attach(r.Found.executable, r.Attachment.Symbol, r.Program, opts)
 }
 
-func uprobeMulti(_ hook.Hook, r Request) (link.Link, error) {
+func uprobeMulti(_ hook.Hook, r Request) (kernel.Held, error) {
 	return probeAll(r, (*link.Executable).UprobeMulti)
 }
 
-func uretprobeMulti(_ hook.Hook, r Request) (link.Link, error) {
+func uretprobeMulti(_ hook.Hook, r Request) (kernel.Held, error) {
 	return probeAll(r, (*link.Executable).UretprobeMulti)
 }
 

@@ -102,15 +102,16 @@ func Check(o intent.Opened, files *objects.Cache, r *kernel.Revision) (Wholeness
 	return Wholeness{IsWhole: r.Whole(prepared)}, nil
 }
 
-// LacksProgram reports whether a revision lacks a program that its intent attaches. It
-// needs no object.
+// LacksProgram reports whether a revision lacks a program that its intent attaches, or may
+// attach. It needs no object.
 func LacksProgram(r *kernel.Revision, payload intent.Payload) bool {
+	var instances []string
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
-			if slices.ContainsFunc(plan.Loads(program.Name, at), func(l plan.Load) bool { return r.Programs[l.Instance] == nil }) {
-				return true
+			for _, load := range plan.Loads(program.Name, at) {
+				instances = append(instances, load.Instance)
 			}
 		}
 	}
-	return false
+	return r.Lacks(plan.Choices(payload), instances)
 }

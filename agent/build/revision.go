@@ -39,7 +39,7 @@ type LoadedRevision struct {
 
 // Revision reads an object, prepares it and loads it. It runs beside the loop:
 // until its turn comes, a load holds no more of its object than the digest.
-func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelProfile, old *kernel.Revision, types *btf.Cache) (*LoadedRevision, error) {
+func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelProfile, old *kernel.Revision, lacks kernel.Lacks, types *btf.Cache) (*LoadedRevision, error) {
 	object, prepared, err := read(o, files)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelPro
 	if err := objectFits(o, facts, profile); err != nil {
 		return nil, err
 	}
-	r, reports, err := kernel.Load(prepared, old, types)
+	r, reports, err := kernel.Load(prepared, old, lacks, types)
 	if err != nil {
 		return nil, err
 	}

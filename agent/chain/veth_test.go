@@ -2,7 +2,6 @@ package chain_test
 
 import (
 	"net"
-	"runtime"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
 // wire is a pair of interfaces in a network namespace of the test's own.
@@ -20,15 +20,10 @@ type wire struct {
 	socket    int
 }
 
-// newWire leaves the test's thread in its namespace; the runtime ends the
-// thread with the test.
 func newWire(t *testing.T) wire {
 	t.Helper()
 	needKernel(t)
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatalf("make network namespace: %v", err)
-	}
+	leaks.NetworkNamespace(t)
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "near"}, PeerName: "far"}); err != nil {
 		t.Fatalf("make veth pair: %v", err)
 	}

@@ -20,6 +20,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/text"
 )
@@ -62,9 +64,16 @@ const roundGrace = 200 * time.Millisecond
 type Choice struct {
 	// Names of the functions, sorted, each once.
 	Names []string
-	// ID names what the definition says, whatever that chooses.
+	// ID is another one where the definition says something else, or chooses other
+	// functions, or where a module of theirs was loaded again.
 	ID string
+	// modules are those of the functions that are not the kernel's own.
+	modules map[string]string
 }
+
+// Module returns the module that has one of the functions, and what tells it from the same
+// one after it was loaded again, which ends every kprobe; empty for the kernel's own.
+func (c Choice) Module(name string) string { return c.modules[name] }
 
 // answer is a choice, or why there is none.
 type answer struct {
@@ -78,8 +87,10 @@ type answer struct {
 type Kernel struct {
 	// root is where procfs and sysfs are; empty but in tests.
 	root string
-	// modules are those that were loaded when chosen and explained were filled.
+	// modules are those that were loaded when chosen and explained were filled, and inodes
+	// tell them from the same ones after they were loaded again.
 	modules string
+	inodes  map[string]uint64
 	// chosen is by what was asked, and sought is what was asked in this round. explained
 	// is by prefix and name, nil where there is nothing to explain.
 	chosen    map[string]answer
@@ -96,6 +107,8 @@ type lists struct {
 	// traceable can be traced by name, and names are theirs.
 	traceable []function
 	names     map[string]bool
+	// modules are those of the functions that are not the kernel's own.
+	modules map[string]string
 }
 
 // New returns a Kernel that knows nothing yet.
@@ -113,10 +126,17 @@ func (k *Kernel) Sweep() {
 }
 
 // Names returns the functions of a choice that is remembered.
-func (k *Kernel) Names(id string) []string { return k.chosen[id].Names }
+func (k *Kernel) Names(id string) []string {
+	for _, one := range k.chosen {
+		if one.ID == id {
+			return one.Names
+		}
+	}
+	return nil
+}
 
 // Choose returns the functions that a definition chooses. Where it names them all, they
-// are returned unseen. It fails with ErrLater, with *LimitError, or with *MissingError
+// are returned though the kernel may not have them. It fails with ErrLater, with *LimitError, or with *MissingError
 // where a glob or a module has none.
 func (k *Kernel) Choose(f *v1alpha1.Functions) (Choice, error) {
 	if f == nil || len(f.Names) == 0 {
@@ -131,26 +151,24 @@ func (k *Kernel) Choose(f *v1alpha1.Functions) (Choice, error) {
 	if err := k.checkModules(); err != nil {
 		return Choice{}, err
 	}
-	sum := sha256.Sum256(key)
-	id := hex.EncodeToString(sum[:8])
-	k.sought[id] = true
-	known, ok := k.chosen[id]
+	k.sought[string(key)] = true
+	known, ok := k.chosen[string(key)]
 	if !ok {
-		names := f.Names
-		if f.Module != "" || len(f.Exclude) > 0 || slices.ContainsFunc(f.Names, isGlob) {
-			if k.spent > roundGrace {
-				return Choice{}, ErrLater
-			}
+		names, unseen := f.Names, f.Module == "" && len(f.Exclude) == 0 && !slices.ContainsFunc(f.Names, IsGlob)
+		if k.spent > roundGrace && (!unseen || k.lists == nil) {
+			return Choice{}, ErrLater
+		}
+		if !unseen {
 			names, err = k.match(f)
 		}
-		known = newAnswer(f, id, names, err)
-		k.chosen[id] = known
+		known = k.newAnswer(f, key, names, err)
+		k.chosen[string(key)] = known
 	}
 	return known.Choice, known.err
 }
 
 // newAnswer is what was chosen, unless that is too much.
-func newAnswer(f *v1alpha1.Functions, id string, names []string, err error) answer {
+func (k *Kernel) newAnswer(f *v1alpha1.Functions, key []byte, names []string, err error) answer {
 	if err != nil {
 		return answer{err: err}
 	}
@@ -162,10 +180,33 @@ func newAnswer(f *v1alpha1.Functions, id string, names []string, err error) answ
 	if len(names) > limit {
 		return answer{err: &LimitError{Chosen: len(names), Limit: limit}}
 	}
-	return answer{Choice: Choice{Names: names, ID: id}}
+	id, modules := sha256.New(), k.modulesOf(names)
+	_, _ = id.Write(key)
+	for _, name := range names {
+		_, _ = fmt.Fprintln(id, name, modules[name])
+	}
+	return answer{Choice: Choice{Names: names, ID: hex.EncodeToString(id.Sum(nil)[:8]), modules: modules}}
 }
 
-// checkModules forgets what was found with other modules. It looks once in a round.
+// modulesOf tells the modules of functions that can be traced. Where the kernel does not
+// list these, nobody can tell.
+func (k *Kernel) modulesOf(names []string) map[string]string {
+	defer k.spend(time.Now())
+	modules := map[string]string{}
+	all, err := k.list()
+	if err != nil {
+		return modules
+	}
+	for _, name := range names {
+		if module := all.modules[name]; module != "" {
+			modules[name] = fmt.Sprintf("%s:%d", module, k.inodes[module])
+		}
+	}
+	return modules
+}
+
+// checkModules forgets what was found with other modules. It looks once in a round. The
+// folder of a module in sysfs has another inode after the module was loaded again.
 func (k *Kernel) checkModules() error {
 	if k.checked {
 		return nil
@@ -175,12 +216,17 @@ func (k *Kernel) checkModules() error {
 		return fmt.Errorf("list modules: %w", err)
 	}
 	var modules strings.Builder
+	inodes := map[string]uint64{}
 	for line := range strings.Lines(string(body)) {
 		name, _, _ := strings.Cut(line, " ")
-		modules.WriteString(name + " ")
+		var st unix.Stat_t
+		if err := unix.Stat(k.root+"/sys/module/"+name, &st); err == nil {
+			inodes[name] = st.Ino
+		}
+		fmt.Fprintln(&modules, name, inodes[name])
 	}
 	if k.modules != modules.String() {
-		k.modules = modules.String()
+		k.modules, k.inodes = modules.String(), inodes
 		clear(k.chosen)
 		clear(k.explained)
 	}
@@ -191,8 +237,8 @@ func (k *Kernel) checkModules() error {
 // spend adds to what the round spent since a time.
 func (k *Kernel) spend(began time.Time) { k.spent += time.Since(began) }
 
-// isGlob reports whether a name is a pattern.
-func isGlob(name string) bool { return strings.ContainsAny(name, `*?[\`) }
+// IsGlob reports whether a name is a pattern.
+func IsGlob(name string) bool { return strings.ContainsAny(name, `*?[\`) }
 
 // match returns the functions that the patterns choose. Each name and pattern has to
 // choose one.
@@ -251,6 +297,14 @@ const maxExplained = 1000
 // the round has looked for long enough. The kernel's functions begin with the prefix, which
 // is told nowhere.
 func (k *Kernel) Explain(prefix string, names ...string) error {
+	if err := k.Check(prefix, names...); !errors.Is(err, ErrLater) {
+		return err
+	}
+	return nil
+}
+
+// Check is Explain, but fails with ErrLater where the round has looked for long enough.
+func (k *Kernel) Check(prefix string, names ...string) error {
 	if err := k.checkModules(); err != nil {
 		return nil //nolint:nilerr // nobody can tell
 	}
@@ -258,7 +312,7 @@ func (k *Kernel) Explain(prefix string, names ...string) error {
 		known, ok := k.explained[prefix+name]
 		if !ok {
 			if k.spent > roundGrace {
-				return nil
+				return ErrLater
 			}
 			known = k.explain(prefix, name)
 			if len(k.explained) >= maxExplained {
@@ -325,7 +379,13 @@ func (k *Kernel) list() (*lists, error) {
 		names[one.name] = !again
 	}
 	all = slices.DeleteFunc(all, func(one function) bool { return !names[one.name] })
-	k.lists = &lists{traceable: all, names: names}
+	modules := map[string]string{}
+	for _, one := range all {
+		if one.module != "" {
+			modules[one.name] = one.module
+		}
+	}
+	k.lists = &lists{traceable: all, names: names, modules: modules}
 	return k.lists, nil
 }
 

@@ -119,7 +119,7 @@ func TestAChoiceIsKeptUntilModulesChange(t *testing.T) {
 	write(t, k, "/proc/modules", "nf_nat 61440 0 - Live 0x0\nnf_conntrack 172032 2 - Live 0x0\n")
 	k.Sweep()
 	after := choose()
-	if after.ID != before.ID || len(after.Names) != len(before.Names)+1 {
+	if after.ID == before.ID || len(after.Names) != len(before.Names)+1 {
 		t.Errorf("a module was loaded, and the choice is %+v after %+v", after, before)
 	}
 	k.Sweep()

@@ -13,9 +13,9 @@ import (
 	"os"
 	"slices"
 
-	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/atomicfile"
+	"github.com/skep-dev/skep/hook"
 )
 
 // Bounds on what is remembered: interfaces that are gone, of one application, and
@@ -70,7 +70,10 @@ func (r Record) equal(other Record) bool {
 }
 
 // IsLimited reports whether the programs of a hook share the limits of an interface.
-func IsLimited(hook string) bool { return hook == plan.XDP || attach.IsOrdered(hook) }
+func IsLimited(name string) bool {
+	h, _ := hook.Lookup(name)
+	return h.TakesPriority()
+}
 
 // History is what ran, and the file that keeps it. The caller serializes all calls.
 type History struct {

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
 const bpffs = "/sys/fs/bpf"
@@ -40,8 +40,6 @@ type host struct {
 	cgroup string
 }
 
-// newHost leaves the test's thread in a namespace of its own; the runtime ends
-// the thread with the test.
 func newHost(t *testing.T) host {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -50,10 +48,7 @@ func newHost(t *testing.T) host {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatalf("make network namespace: %v", err)
-	}
+	leaks.NetworkNamespace(t)
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "inv0"}, PeerName: "inv1"}))
 	device, err := netlink.LinkByName("inv0")
 	must(t, err)

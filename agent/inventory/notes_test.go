@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
 )
 
@@ -57,7 +58,7 @@ func TestListTellsOfSkepsLinksWhatTheKernelDoesNot(t *testing.T) {
 				must(t, os.Rename(pinned.Path, aside))
 				must(t, os.Rename(pinned.Path+"+at", aside+"+at"))
 			}
-			if got := placeOf(t, l, inventory.Options{BPFFS: h.pins}); !older(got) {
+			if got := placeOf(t, l.(link.Link), inventory.Options{BPFFS: h.pins}); !older(got) {
 				if diff := cmp.Diff(tc.want, got); diff != "" {
 					t.Errorf("place (-want +got):\n%s", diff)
 				}
@@ -81,7 +82,7 @@ func TestAPerfEventIsNamedByTheKernelAndInFullByTheText(t *testing.T) {
 	t.Cleanup(func() { must(t, l.Close()) })
 	check := func(target string) {
 		t.Helper()
-		if got := placeOf(t, l, inventory.Options{BPFFS: h.pins}); !older(got) && got != (inventory.Place{Hook: "perf_event", Target: target}) {
+		if got := placeOf(t, l.(link.Link), inventory.Options{BPFFS: h.pins}); !older(got) && got != (inventory.Place{Hook: "perf_event", Target: target}) {
 			t.Errorf("place is %+v, want perf_event %s", got, target)
 		}
 	}
@@ -114,7 +115,7 @@ func TestATextThatContradictsTheKernelIsNotBelieved(t *testing.T) {
 	says := plan.Attachment{Program: "f", Hook: "uprobe", Target: plan.Target{Binary: "/bin/false"}}
 	_, err = store.PinLink("uid", says, 0, l)
 	must(t, err)
-	if got := placeOf(t, l, inventory.Options{BPFFS: h.pins}); strings.Contains(got.Target, "false") {
+	if got := placeOf(t, l.(link.Link), inventory.Options{BPFFS: h.pins}); strings.Contains(got.Target, "false") {
 		t.Errorf("place is %+v", got)
 	}
 }
@@ -137,12 +138,48 @@ func TestListTellsOfALinkOnManyFunctionsWhichTheyAre(t *testing.T) {
 	}
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Close()) })
-	if got := placeOf(t, l, inventory.Options{BPFFS: h.pins}); got.Hook != "uprobe.multi" || !strings.HasSuffix(got.Target, "1 places") {
+	if got := placeOf(t, l.(link.Link), inventory.Options{BPFFS: h.pins}); got.Hook != "uprobe.multi" || !strings.HasSuffix(got.Target, "1 places") {
 		t.Errorf("without a pin it is on %+v", got)
 	}
 	_, err = store.PinLink("uid", at, 0, l)
 	must(t, err)
-	if got, want := placeOf(t, l, inventory.Options{BPFFS: h.pins}), (inventory.Place{Hook: at.Hook, Target: path + ":* !one"}); got != want {
+	if got, want := placeOf(t, l.(link.Link), inventory.Options{BPFFS: h.pins}), (inventory.Place{Hook: at.Hook, Target: path + ":* !one"}); got != want {
 		t.Errorf("it is on %+v, want %+v", got, want)
+	}
+}
+
+// TestAKprobeIsNamedInFullByTheText attaches to the return of a system call, and to many
+// functions at once.
+func TestAKprobeIsNamedInFullByTheText(t *testing.T) {
+	for _, name := range []string{"kretsyscall", "kprobe.multi"} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			row, _ := hook.Lookup(name)
+			if lacks := new(attach.LackingError); errors.As(attach.Probe(row), &lacks) {
+				t.Skip("SKIPPED:", lacks)
+			}
+			store, err := kernel.OpenStore(filepath.Join(h.pins, "skep"))
+			must(t, err)
+			t.Cleanup(func() { must(t, store.Close()) })
+			p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: row.ProgramType, AttachType: row.AttachType, License: "GPL",
+				Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+			must(t, err)
+			t.Cleanup(func() { must(t, p.Close()) })
+			at := plan.Attachment{Program: "f", Hook: name, Target: plan.Target{Function: "getpgid"}}
+			var l kernel.Held
+			if row.AttachesAtOnce() {
+				at.Function, at.FunctionsID = "security_task_getp*", "0123456789abcdef"
+				l, err = link.KprobeMulti(p, link.KprobeMultiOptions{Symbols: []string{"security_task_getpgid"}})
+			} else {
+				l, err = attach.To(attach.Request{Attachment: at, Program: p})
+			}
+			must(t, err)
+			t.Cleanup(func() { must(t, l.Close()) })
+			_, err = store.PinLink("uid", at, 0, l)
+			must(t, err)
+			if got, want := placeOf(t, l.(link.Link), inventory.Options{BPFFS: h.pins}), (inventory.Place{Hook: name, Target: at.Target.String()}); got != want {
+				t.Errorf("it is on %+v, want %+v", got, want)
+			}
+		})
 	}
 }

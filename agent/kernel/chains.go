@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/plan"
 )
@@ -30,7 +29,7 @@ const (
 // Chain is the XDP link of one interface, held open, with the program it runs.
 type Chain struct {
 	Ifindex int
-	Link    link.Link
+	Link    Held
 	Version *ChainVersion
 	// Former are the members of versions that the link does not run any more, and
 	// whose pins are not removed yet.
@@ -148,7 +147,7 @@ func (v *ChainVersion) pin(dir string) error {
 }
 
 // PinChainLink pins an interface's new link, in the place of an old one.
-func (s *Store) PinChainLink(ifindex int, l link.Link) error {
+func (s *Store) PinChainLink(ifindex int, l Held) error {
 	path := s.ChainPath(ifindex)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove severed link's pin: %w", err)
@@ -301,7 +300,7 @@ func (s *Store) DropChainVersions(c *Chain) error {
 // removal can be tried again.
 func (s *Store) RemoveChain(c *Chain) error {
 	if c.Link != nil {
-		sever(c.Link)
+		Sever(c.Link)
 	}
 	// The link goes first: the kernel must not run what nobody can name.
 	if err := remove(s.ChainPath(c.Ifindex), inChain); err != nil {

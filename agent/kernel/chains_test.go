@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -16,19 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
-// loopback is the interface of a network namespace of the test's own, whose
-// thread ends with the test.
+// loopback is the interface of a network namespace of the test's own.
 const loopback = 1
-
-func ownNetns(t testing.TB) {
-	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatalf("make network namespace: %v", err)
-	}
-}
 
 // versionOf is a chain program of its own with members of the names.
 func versionOf(t testing.TB, names ...string) *ChainVersion {
@@ -54,7 +45,7 @@ func versionOf(t testing.TB, names ...string) *ChainVersion {
 // chained pins a version and attaches it to the loopback.
 func chained(t testing.TB, s *Store, v *ChainVersion) *Chain {
 	t.Helper()
-	ownNetns(t)
+	leaks.NetworkNamespace(t)
 	if err := s.PinChainVersion(loopback, v); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/plan"
 )
 
@@ -22,13 +23,23 @@ const textSuffix = "+at"
 // maxText is the longest text a symlink holds (PATH_MAX with its end).
 const maxText = 4095
 
+// Held attaches a program: a bpf_link or, where the hook has none, what the kernel offers
+// instead, whose pin is one of the program.
+type Held interface {
+	Update(*ebpf.Program) error
+	Pin(path string) error
+	Unpin() error
+	Detach() error
+	Close() error
+}
+
 // Link is a pinned link, held open.
 type Link struct {
 	UID        string
 	Attachment plan.Attachment
 	// SpecID is the entry of a USDT probe's arguments in the map of its program.
 	SpecID uint32
-	Link   link.Link
+	Link   Held
 	// Path is the pin.
 	Path string
 }
@@ -39,7 +50,7 @@ func (l *Link) Close() error { return l.Link.Close() }
 // PinLink pins a new link under its attachment's key, in the place of the one
 // that has been there. The text is written first: a pin without its text is
 // never found. spec is the link's SpecID.
-func (s *Store) PinLink(uid string, a plan.Attachment, spec uint32, l link.Link) (*Link, error) {
+func (s *Store) PinLink(uid string, a plan.Attachment, spec uint32, l Held) (*Link, error) {
 	dir := s.linksDir(uid)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make pin directory: %w", err)
@@ -59,6 +70,23 @@ func (s *Store) PinLink(uid string, a plan.Attachment, spec uint32, l link.Link)
 		return nil, fmt.Errorf("pin link: %w", err)
 	}
 	return pinned, nil
+}
+
+// MoveLink gives a link the name of another attachment.
+func (s *Store) MoveLink(l *Link, to plan.Attachment) error {
+	before := *l
+	l.Attachment, l.Path = to, filepath.Join(s.linksDir(l.UID), to.Key())
+	err := s.Describe(l)
+	if err == nil {
+		err = os.Rename(before.Path, l.Path)
+	}
+	if err != nil {
+		l.Attachment, l.Path = before.Attachment, before.Path
+		return fmt.Errorf("move pin of link: %w", err)
+	}
+	// A text without its pin is swept at the next start.
+	_ = remove(before.Path+textSuffix, inLinks)
+	return nil
 }
 
 // linkText is what the text beside a link's pin says.
@@ -117,7 +145,7 @@ func (s *Store) Links(uid string) ([]*Link, []Stray, error) {
 			}
 			continue
 		}
-		l, err := openLink(uid, path)
+		l, err := s.openLink(uid, path)
 		if err != nil {
 			stray, err := unreadable(uid, path, err)
 			if err != nil {
@@ -134,16 +162,38 @@ func (s *Store) Links(uid string) ([]*Link, []Stray, error) {
 
 // openLink opens one pin by its text, or removes the pin where its text does
 // not say what it is.
-func openLink(uid, path string) (*Link, error) {
+func (s *Store) openLink(uid, path string) (*Link, error) {
 	text, ok := readText(path)
 	if !ok {
 		return nil, remove(path, inLinks)
 	}
+	one := &Link{UID: uid, Attachment: text.Attachment, SpecID: text.SpecID, Path: path}
 	l, _, err := loadLink(path)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		one.Link = l
+		return one, nil
 	}
-	return &Link{UID: uid, Attachment: text.Attachment, SpecID: text.SpecID, Link: l, Path: path}, nil
+	if f := s.openFilter(one); f != nil {
+		one.Link = f
+		return one, nil
+	}
+	return nil, err
+}
+
+// openFilter returns the filter whose program is pinned in the place of a link; nil where there
+// is none.
+func (s *Store) openFilter(l *Link) *clsact.Filter {
+	program, err := ebpf.LoadPinnedProgram(l.Path, nil)
+	if err != nil {
+		return nil
+	}
+	a := l.Attachment
+	f, ok := s.Filters.Restore(clsact.Request{Hook: a.Hook, Ifindex: a.Ifindex, Owner: clsact.Owner{UID: l.UID, Instance: a.Instance}, Name: a.Program, Program: program})
+	if !ok {
+		_ = program.Close()
+		return nil
+	}
+	return f
 }
 
 // ReadText reads the attachment that Describe wrote beside a link's pin. It is
@@ -185,7 +235,12 @@ func closeLinks(links []*Link) error {
 // RemoveLink unpins the link and closes it, which detaches it. Where a pin cannot
 // be removed, the link stays open, so that the removal can be tried again.
 func (s *Store) RemoveLink(l *Link) error {
-	sever(l.Link)
+	if f, ok := l.Link.(*clsact.Filter); !ok {
+		Sever(l.Link)
+	} else if err := f.Detach(); err != nil {
+		// It would stay without its pin.
+		return fmt.Errorf("remove filter of %s: %w", l.Attachment.Program, err)
+	}
 	// The text goes first: a text without its pin is swept, a pin without its text
 	// is nobody's.
 	for _, path := range []string{l.Path + textSuffix, l.Path} {
@@ -199,10 +254,10 @@ func (s *Store) RemoveLink(l *Link) error {
 	return nil
 }
 
-// sever detaches at once, where the kernel can: a link that is only closed may
+// Sever detaches at once, where the kernel can: a link that is only closed may
 // hold its hook a little longer. Some links cannot be detached, so an error does
 // not matter: they end with their last descriptor and pin, see Remnant.
-func sever(l link.Link) {
+func Sever(l Held) {
 	_ = l.Detach()
 }
 
@@ -235,6 +290,16 @@ func (r Remnant) Runs() (bool, error) {
 	return facts.Program == r.Facts.Program && !facts.Severed, nil
 }
 
+// Renew writes down what changed under a link that stays: its attachment and, where a program
+// is pinned in the place of a link, the program.
+func (s *Store) Renew(l *Link) error {
+	if _, ok := l.Link.(*clsact.Filter); !ok {
+		return s.Describe(l)
+	}
+	_, err := s.PinLink(l.UID, l.Attachment, l.SpecID, l.Link)
+	return err
+}
+
 // RepinLink makes again a pin that someone removed, and reports whether it did.
 func (s *Store) RepinLink(l *Link) (bool, error) {
 	pinGone, textGone := missing(l.Path), missing(l.Path+textSuffix)
@@ -262,7 +327,20 @@ type Facts struct {
 	Program ebpf.ProgramID
 	// Severed links have lost their target and run nothing.
 	Severed bool
+	// Priority is that of a link of netfilter.
+	Priority int32 `json:",omitempty"`
+	// Filter is that of a program which no link attaches.
+	Filter clsact.Facts `json:",omitzero"`
 }
+
+// IsElsewhere reports whether a link runs at another place than its text says, or a filter at
+// several.
+func (l *Link) IsElsewhere(f Facts) bool {
+	return l.Attachment.Netfilter.Hook != "" && f.ID != 0 && f.Priority != l.Attachment.Netfilter.Priority || f.Filter.Copies > 1
+}
+
+// Known reports whether the kernel told which link or filter it is.
+func (f Facts) Known() bool { return f.ID != 0 || f.Filter.Copies > 0 }
 
 // Identify asks the kernel about a link by its descriptor, and where that fails by its
 // pin.
@@ -279,8 +357,16 @@ func (l *Link) Identify() (Facts, error) {
 }
 
 // Inspect asks the kernel about a link.
-func Inspect(l link.Link) (Facts, error) {
-	info, err := l.Info()
+func Inspect(l Held) (Facts, error) {
+	if f, ok := l.(*clsact.Filter); ok {
+		facts, err := f.Facts()
+		return Facts{Program: facts.Program, Severed: err == nil && facts.Copies == 0, Filter: facts}, err
+	}
+	one, ok := l.(link.Link)
+	if !ok {
+		return Facts{}, fmt.Errorf("read info of link: %T is none", l)
+	}
+	info, err := one.Info()
 	if err != nil {
 		return Facts{}, fmt.Errorf("read info of link: %w", err)
 	}
@@ -305,6 +391,10 @@ func Inspect(l link.Link) (Facts, error) {
 	case link.NetNsType:
 		if x := info.NetNs(); x != nil {
 			f.Severed = x.NetnsInode == 0
+		}
+	case link.NetfilterType:
+		if x := info.Netfilter(); x != nil {
+			f.Priority = x.Priority
 		}
 	}
 	return f, nil

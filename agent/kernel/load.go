@@ -12,8 +12,10 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/bytecode/layout"
+	"github.com/skep-dev/skep/bytecode/values"
 )
 
 // Revision is one revision of an application in the kernel, held open.
@@ -22,11 +24,15 @@ type Revision struct {
 	// Programs by the name of their instance, Maps by that in the object.
 	Programs map[string]*ebpf.Program
 	Maps     map[string]*ebpf.Map
+	// Skipped says, by instance, why a program that the intent leaves to the node is not
+	// loaded.
+	Skipped map[string]string
 	// copies are further programs of an instance, see LoadCopy.
 	copies map[string][]*ebpf.Program
-	// layouts of maps, as they are noted beside their pins.
-	layouts map[string]string
-	ids     map[ebpf.ProgramID]string
+	// layouts of maps, as they are noted beside their pins, and hashes of the contents
+	// that a definition gave them when they were made, of those that have some.
+	layouts, contents map[string]string
+	ids               map[ebpf.ProgramID]string
 	// memory is what each map may take, in bytes, by the kernel's id.
 	memory map[ebpf.MapID]uint64
 	// identities of instances.
@@ -161,19 +167,31 @@ func LogOf(err error) string {
 // Load puts a prepared object into the kernel. Maps whose contents can stay are
 // shared with old, the revision that runs now, or nil; the reports tell what
 // became of each. It pins and attaches nothing, and touches nothing but its
-// arguments. Errors about the object are *LoadError.
-func Load(p *Prepared, old *Revision, cache *btf.Cache) (*Revision, []MapReport, error) {
+// arguments. Of what the intent leaves to the node, it loads what the kernel supports;
+// lacks says what it is known not to. Errors about the object are *LoadError.
+func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision, []MapReport, error) {
 	hasher := layout.New()
 	replacements, reports := p.carry(old, hasher)
-	coll, err := ebpf.NewCollectionWithOptions(loadable(p.Spec, replacements), ebpf.CollectionOptions{MapReplacements: replacements, Cache: cache})
+	spec, err := loadable(p.Spec, replacements)
+	if err != nil {
+		return nil, nil, err
+	}
+	later := p.setChoicesAside(spec)
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements, Cache: cache})
 	if err != nil {
 		return nil, nil, p.rejection(err)
 	}
-	r := &Revision{UID: p.UID, Name: p.Revision, Programs: coll.Programs, Maps: coll.Maps, layouts: map[string]string{}}
+	r := &Revision{UID: p.UID, Name: p.Revision, Programs: coll.Programs, Maps: coll.Maps, Skipped: map[string]string{},
+		layouts: map[string]string{}, contents: map[string]string{}}
 	for name, ms := range p.Spec.Maps {
 		r.layouts[name] = layoutOf(hasher, ms)
+		if replacements[name] != nil {
+			r.contents[name] = old.contents[name]
+		} else {
+			r.contents[name] = p.contentsOf(name)
+		}
 	}
-	if err := errors.Join(r.index(), bindOwner(slices.Collect(maps.Values(r.Programs)), ownerOf(p))); err != nil {
+	if err := errors.Join(r.choose(p, lacks, later, cache), r.index(), bindOwner(slices.Collect(maps.Values(r.Programs)), ownerOf(p))); err != nil {
 		return nil, nil, errors.Join(err, r.Close())
 	}
 	return r, reports, nil
@@ -185,7 +203,7 @@ func (r *Revision) Share() (*Revision, error) {
 	if r == nil {
 		return nil, nil
 	}
-	shared := &Revision{UID: r.UID, Name: r.Name, Maps: map[string]*ebpf.Map{}, layouts: maps.Clone(r.layouts)}
+	shared := &Revision{UID: r.UID, Name: r.Name, Maps: map[string]*ebpf.Map{}, layouts: maps.Clone(r.layouts), contents: maps.Clone(r.contents)}
 	for name, m := range r.Maps {
 		c, err := m.Clone()
 		if err != nil {
@@ -210,18 +228,23 @@ func layoutOf(hasher *layout.Hasher, ms *ebpf.MapSpec) string {
 }
 
 // loadable is the spec as the library is to load it: a shared map must not be
-// written by loading.
-func loadable(spec *ebpf.CollectionSpec, replaced map[string]*ebpf.Map) *ebpf.CollectionSpec {
+// written by loading, and a per-CPU map is written for every CPU.
+func loadable(spec *ebpf.CollectionSpec, replaced map[string]*ebpf.Map) (*ebpf.CollectionSpec, error) {
+	cpus, err := countCPUs()
+	if err != nil {
+		return nil, err
+	}
 	c := *spec
+	c.Programs = maps.Clone(spec.Programs)
 	c.Maps = make(map[string]*ebpf.MapSpec, len(spec.Maps))
 	for name, ms := range spec.Maps {
 		if _, ok := replaced[name]; ok {
 			ms = ms.Copy()
 			ms.Contents = nil
 		}
-		c.Maps[name] = ms
+		c.Maps[name] = values.PerCPU(ms, cpus)
 	}
-	return &c
+	return &c, nil
 }
 
 // PinRevision pins what Load made: everything aside, which is then renamed into
@@ -262,12 +285,25 @@ func (r *Revision) pin(dir string) (int, error) {
 			return made, fmt.Errorf("pin program %s: %w", name, err)
 		}
 	}
+	for name, why := range r.Skipped {
+		path := filepath.Join(dir, progPrefix+escape(name)+skippedSuffix)
+		if !missing(path) {
+			continue
+		}
+		made++
+		if err := os.Symlink(why, path); err != nil {
+			return made, fmt.Errorf("note why program %s is skipped: %w", name, err)
+		}
+	}
 	for name, m := range r.Maps {
 		path := filepath.Join(dir, mapPrefix+escape(name))
-		if missing(path + layoutSuffix) {
+		for suffix, text := range map[string]string{layoutSuffix: r.layouts[name], contentsSuffix: r.contents[name]} {
+			if text == "" || !missing(path+suffix) {
+				continue
+			}
 			made++
-			if err := os.Symlink(r.layouts[name], path+layoutSuffix); err != nil {
-				return made, fmt.Errorf("note layout of map %s: %w", name, err)
+			if err := os.Symlink(text, path+suffix); err != nil {
+				return made, fmt.Errorf("note %s of map %s: %w", suffix[1:], name, err)
 			}
 		}
 		if missing(path) {
@@ -305,7 +341,7 @@ func (s *Store) OpenRevision(uid, revision string) (*Revision, []Stray, error) {
 		return nil, nil, err
 	}
 	r := &Revision{UID: uid, Name: revision, Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{},
-		copies: map[string][]*ebpf.Program{}, layouts: map[string]string{}}
+		Skipped: map[string]string{}, copies: map[string][]*ebpf.Program{}, layouts: map[string]string{}, contents: map[string]string{}}
 	slices.Sort(found)
 	var strays []Stray
 	for _, n := range found {
@@ -330,6 +366,14 @@ func (s *Store) OpenRevision(uid, revision string) (*Revision, []Stray, error) {
 func (r *Revision) open(path string) error {
 	pin := filepath.Base(path)
 	if name, ok := strings.CutPrefix(pin, progPrefix); ok {
+		if name, isSkipped := strings.CutSuffix(name, skippedSuffix); isSkipped {
+			why, err := os.Readlink(path)
+			if err != nil {
+				return fmt.Errorf("read why a program is skipped: %w", err)
+			}
+			r.Skipped[unescape(name)] = why
+			return nil
+		}
 		p, err := ebpf.LoadPinnedProgram(path, nil)
 		if err != nil {
 			return fmt.Errorf("open pinned program: %w", err)
@@ -342,12 +386,16 @@ func (r *Revision) open(path string) error {
 		return nil
 	}
 	name := strings.TrimPrefix(pin, mapPrefix)
-	if name, isLayout := strings.CutSuffix(name, layoutSuffix); isLayout {
+	for suffix, notes := range map[string]map[string]string{layoutSuffix: r.layouts, contentsSuffix: r.contents} {
+		name, isNote := strings.CutSuffix(name, suffix)
+		if !isNote {
+			continue
+		}
 		text, err := os.Readlink(path)
 		if err != nil {
-			return fmt.Errorf("read layout of map: %w", err)
+			return fmt.Errorf("read %s of map: %w", suffix[1:], err)
 		}
-		r.layouts[unescape(name)] = text
+		notes[unescape(name)] = text
 		return nil
 	}
 	m, err := ebpf.LoadPinnedMap(path, nil)
@@ -360,10 +408,8 @@ func (r *Revision) open(path string) error {
 
 // Whole reports whether the revision has everything the prepared object needs.
 func (r *Revision) Whole(p *Prepared) bool {
-	for name := range p.Spec.Programs {
-		if r.Programs[name] == nil {
-			return false
-		}
+	if r.Lacks(p.Choices, slices.Collect(maps.Keys(p.Spec.Programs))) {
+		return false
 	}
 	for name := range p.Spec.Maps {
 		if r.Maps[name] == nil {
@@ -371,6 +417,27 @@ func (r *Revision) Whole(p *Prepared) bool {
 		}
 	}
 	return true
+}
+
+// Lacks reports whether an instance is missing, or all sets of a choice are. That something is
+// skipped is noted where others may write: only what a choice leaves to the node may be.
+func (r *Revision) Lacks(choices []plan.Choice, instances []string) bool {
+	isMissing := func(instance string) bool { return r.Programs[instance] == nil }
+	chosen := map[string]bool{}
+	for _, c := range choices {
+		if !slices.ContainsFunc(c.Sets, func(s plan.Set) bool { return !slices.ContainsFunc(s.Instances, isMissing) }) {
+			return true
+		}
+		for _, set := range c.Sets {
+			for _, instance := range set.Instances {
+				if isMissing(instance) && r.Skipped[instance] == "" {
+					return true
+				}
+				chosen[instance] = true
+			}
+		}
+	}
+	return slices.ContainsFunc(instances, func(i string) bool { return isMissing(i) && !chosen[i] })
 }
 
 // Repin makes again the pins of a revision that someone removed, from what is
@@ -392,17 +459,29 @@ func (r *Revision) Copies(instance string) []*ebpf.Program {
 // LoadCopy loads one more program of an instance, on the maps of r. A TCX hook
 // takes a program once, so a link that moves needs another.
 func LoadCopy(p *Prepared, r *Revision, instance string, cache *btf.Cache) (*ebpf.Program, error) {
-	spec := &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{instance: p.Spec.Programs[instance]}, Types: p.Spec.Types, ByteOrder: p.Spec.ByteOrder}
-	spec.Maps = loadable(p.Spec, r.Maps).Maps
+	program, err := loadOne(p, r, instance, cache)
+	if err != nil {
+		return nil, err
+	}
+	if err := bindOwner([]*ebpf.Program{program}, ownerOf(p)); err != nil {
+		return nil, errors.Join(err, program.Close())
+	}
+	return program, nil
+}
+
+// loadOne loads a program of an instance on the maps of r.
+func loadOne(p *Prepared, r *Revision, instance string, cache *btf.Cache) (*ebpf.Program, error) {
+	spec, err := loadable(p.Spec, r.Maps)
+	if err != nil {
+		return nil, err
+	}
+	spec.Programs = map[string]*ebpf.ProgramSpec{instance: p.Spec.Programs[instance]}
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: r.Maps, Cache: cache})
 	if err != nil {
 		return nil, p.rejection(err)
 	}
 	program := coll.DetachProgram(instance)
 	coll.Close()
-	if err := bindOwner([]*ebpf.Program{program}, ownerOf(p)); err != nil {
-		return nil, errors.Join(err, program.Close())
-	}
 	return program, nil
 }
 

@@ -1,6 +1,9 @@
 package kernel
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,12 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/layout"
 )
 
-// layoutSuffix is appended to a map's pin for the symlink that notes the
-// layout of its key and value.
-const layoutSuffix = "+layout"
+// What is appended to a map's pin for the symlinks that note the layout of its key and
+// value, and the contents that a definition gave it.
+const (
+	layoutSuffix   = "+layout"
+	contentsSuffix = "+contents"
+)
 
 // MapReport tells what became of one map when a revision replaced another.
 type MapReport struct {
@@ -27,7 +34,8 @@ type MapReport struct {
 	// Kept, Carried are the variables whose values went on.
 	Kept    bool     `json:"kept"`
 	Carried []string `json:"carried,omitempty"`
-	// Reason says why contents started anew.
+	// Reason says why contents started anew, or of what is Kept how it differs from the
+	// definition.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -44,9 +52,12 @@ func (p *Prepared) carry(old *Revision, layouts *layout.Hasher) (map[string]*ebp
 		if m == nil || isConstant(name) {
 			continue
 		}
-		report := MapReport{Map: name, Reason: p.differs(name, m, old.layouts[name], layouts)}
+		report := MapReport{Map: name, Reason: p.differs(name, old, layouts)}
 		if report.Kept = report.Reason == ""; report.Kept {
 			shared[name] = m
+			if p.contentsOf(name) != old.contents[name] {
+				report.Reason = "the definition's contents changed, and only a map that is made anew gets them; set maps." + name + ".onUpdate to Reset"
+			}
 		}
 		reports = append(reports, report)
 	}
@@ -62,14 +73,33 @@ func (p *Prepared) carry(old *Revision, layouts *layout.Hasher) (map[string]*ebp
 // it have no type.
 func textIncompatible() string { return ": " + ebpf.ErrMapIncompatible.Error() }
 
-// differs says why the contents of m cannot stay, or nothing.
-func (p *Prepared) differs(name string, m *ebpf.Map, had string, layouts *layout.Hasher) string {
-	ms := p.Spec.Maps[name].Copy()
+// contentsOf hashes the contents that the definition gives a map; empty where it gives
+// none.
+func (p *Prepared) contentsOf(name string) string {
+	entries := p.Maps[name].Contents
+	if len(entries) == 0 {
+		return ""
+	}
+	text, err := json.Marshal(entries)
+	if err != nil {
+		// What was opened was JSON.
+		return "unknown"
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
+}
+
+// differs says why the contents of a map of old cannot stay, or nothing. A revision that
+// is loaded once more is no update.
+func (p *Prepared) differs(name string, old *Revision, layouts *layout.Hasher) string {
+	ms, m := p.Spec.Maps[name].Copy(), old.Maps[name]
 	switch {
+	case p.Maps[name].OnUpdate == v1alpha1.MapReset && old.Name != p.Revision:
+		return "the definition has it made anew for every version"
 	case ms.Type == ebpf.ProgramArray:
 		return "a prog array is made anew for every revision, with its own programs"
 	case isMapInMap(ms.Type) && len(ms.Contents) > 0:
-		return "the object says which maps it holds"
+		return "the object or the definition says which maps it holds"
 	case p.Set[name]:
 		return "a variable in it is set by the definition"
 	}
@@ -80,7 +110,7 @@ func (p *Prepared) differs(name string, m *ebpf.Map, had string, layouts *layout
 	if err := ms.Compatible(m); err != nil {
 		return strings.TrimSuffix(err.Error(), textIncompatible())
 	}
-	if !layouts.Same(had, p.Spec.Maps[name]) {
+	if !layouts.Same(old.layouts[name], p.Spec.Maps[name]) {
 		return "the layout of its key or value changed"
 	}
 	return ""

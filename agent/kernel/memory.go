@@ -17,9 +17,9 @@ const MostMapMemory = 1 << 45
 // Memory is what the maps may take, in bytes, that Load makes of the object when old
 // is the revision that runs now, or nil. Maps that are shared with old count nothing.
 func (p *Prepared) Memory(old *Revision) (uint64, error) {
-	cpus, err := ebpf.PossibleCPU()
+	cpus, err := countCPUs()
 	if err != nil {
-		return 0, fmt.Errorf("count CPUs: %w", err)
+		return 0, err
 	}
 	shared, _ := p.carry(old, layout.New())
 	var all uint64
@@ -36,15 +36,24 @@ func (p *Prepared) Memory(old *Revision) (uint64, error) {
 	return all, nil
 }
 
+// countCPUs counts the CPUs that a per-CPU map has values for.
+func countCPUs() (int, error) {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return 0, fmt.Errorf("count CPUs: %w", err)
+	}
+	return cpus, nil
+}
+
 // addMemory adds two figures, up to MostMapMemory.
 func addMemory(a, b uint64) uint64 { return min(a+min(b, MostMapMemory), MostMapMemory) }
 
 // weigh notes what each map of the revision may take when it is full. The kernel's own
 // figure is what a map takes now.
 func (r *Revision) weigh() error {
-	cpus, err := ebpf.PossibleCPU()
+	cpus, err := countCPUs()
 	if err != nil {
-		return fmt.Errorf("count CPUs: %w", err)
+		return err
 	}
 	r.memory = map[ebpf.MapID]uint64{}
 	for name, m := range r.Maps {

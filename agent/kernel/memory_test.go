@@ -12,10 +12,13 @@ import (
 )
 
 // bigMaps prepares an object of two maps, with these numbers of entries.
-func bigMaps(t *testing.T, rows, perCPU uint32) *Prepared {
+func bigMaps(t *testing.T, rows, perCPU uint32) *Prepared { return bigMapsThat(t, "", rows, perCPU) }
+
+// bigMapsThat are kept or reset in an update.
+func bigMapsThat(t *testing.T, update v1alpha1.MapUpdate, rows, perCPU uint32) *Prepared {
 	t.Helper()
 	p, err := Prepare(opened(t, intent.Payload{
-		Maps:     map[string]v1alpha1.Map{"big": {MaxEntries: &rows}, "big_per_cpu": {MaxEntries: &perCPU}},
+		Maps:     map[string]v1alpha1.Map{"big": {MaxEntries: &rows, OnUpdate: update}, "big_per_cpu": {MaxEntries: &perCPU, OnUpdate: update}},
 		Programs: program("xdp_big_map", "xdp", ""),
 	}), programs.Object("xdp_big_map"))
 	if err != nil {
@@ -74,6 +77,20 @@ func TestSharedMapsWeighOnce(t *testing.T) {
 	r := load(t, s, next, old)
 	if both := MapMemory(map[string]*Revision{"a": old, "b": r}); both != MapMemory(map[string]*Revision{"a": old})+add {
 		t.Errorf("both take %d, the first %d and the second %d more", both, MapMemory(map[string]*Revision{"a": old}), add)
+	}
+}
+
+// TestMapsThatAreResetWeighBesideThoseTheyReplace: both are there until the programs are
+// replaced. The revision itself that is loaded once more shares its maps.
+func TestMapsThatAreResetWeighBesideThoseTheyReplace(t *testing.T) {
+	s, _ := store(t)
+	old, next := load(t, s, bigMaps(t, 256, 8), nil), bigMapsThat(t, v1alpha1.MapReset, 256, 8)
+	if add, all := memory(t, next, old), memory(t, next, nil); add != all {
+		t.Errorf("beside the maps that it resets it takes %d, alone %d", add, all)
+	}
+	r := load(t, s, next, old)
+	if add, all := memory(t, next, r), memory(t, next, nil); add >= all {
+		t.Errorf("loaded once more it takes %d, alone %d", add, all)
 	}
 }
 

@@ -1,13 +1,14 @@
 package kernel
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -30,10 +31,14 @@ type Prepared struct {
 	Set map[string]bool
 	// SetVariables are those variables.
 	SetVariables map[string]bool
+	// Maps is what the intent says of maps, whose sizes and contents Spec has.
+	Maps map[string]v1alpha1.Map
+	// Choices are what of Spec is loaded only where the kernel supports it.
+	Choices []plan.Choice
 }
 
 // Prepare reads the object and applies the intent to it: programs, attach
-// targets, map sizes and variables. It asks the kernel nothing but, for objects
+// targets, sizes and contents of maps, and variables. It asks the kernel nothing but, for objects
 // that read it, how it was configured; what is wrong is rejected with the names
 // the definition uses.
 func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
@@ -46,10 +51,14 @@ func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
 	if err := settleKconfig(read); err != nil {
 		return nil, fmt.Errorf("read the kernel's configuration for %s: %w", p.Application, err)
 	}
+	if err := settleKsyms(read); err != nil {
+		return nil, fmt.Errorf("find variables of the kernel for %s: %w", p.Application, err)
+	}
 	if err := values.Apply(spec, p.Variables); err != nil {
 		return nil, fmt.Errorf("set variables of %s: %w", p.Application, err)
 	}
-	prepared := &Prepared{UID: p.UID, Revision: o.Revision(), Application: p.Application, Set: map[string]bool{}, SetVariables: map[string]bool{}}
+	prepared := &Prepared{UID: p.UID, Revision: o.Revision(), Application: p.Application, Maps: p.Maps, Set: map[string]bool{}, SetVariables: map[string]bool{},
+		Choices: plan.Choices(p)}
 	for name := range p.Variables {
 		prepared.Set[spec.Variables[name].SectionName] = true
 		prepared.SetVariables[name] = true
@@ -110,23 +119,35 @@ func overrideMaps(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map) error
 		switch {
 		case !ok:
 			errs = append(errs, fmt.Errorf("maps.%s: the object has no such map; it has %s", name, names(spec.Maps)))
-		case isData(name) && m != v1alpha1.Map{}:
-			errs = append(errs, fmt.Errorf("maps.%s: a data section has one entry, and its size is the object's; take maxEntries and valueSize away", name))
+		case isData(name) && !reflect.ValueOf(m).IsZero():
+			errs = append(errs, fmt.Errorf("maps.%s: a data section has one entry, which variables set; take all fields away", name))
 		case m.ValueSize != nil && ms.ValueSize != 0 && ms.ValueSize != *m.ValueSize:
 			errs = append(errs, fmt.Errorf("maps.%s: the object says that values have %d bytes; take valueSize away", name, ms.ValueSize))
 		default:
-			ms.MaxEntries = *cmp.Or(m.MaxEntries, &ms.MaxEntries)
-			ms.ValueSize = *cmp.Or(m.ValueSize, &ms.ValueSize)
+			values.Resize(ms, m)
+		}
+	}
+	if len(errs) == 0 {
+		for _, misfit := range values.Contents(spec, maps) {
+			errs = append(errs, misfit)
 		}
 	}
 	return errors.Join(errs...)
 }
+
+// arenaAddress is where processes see the memory of an arena, unless its object says where.
+// The kernel wants to know before it loads a program: libbpf maps the memory into its own
+// process, and the agent does not.
+const arenaAddress = 1 << 44
 
 // ownMaps takes pinning by name away, since pins go where the store says, and
 // rejects maps the agent cannot look after.
 func ownMaps(spec *ebpf.CollectionSpec) error {
 	for name, ms := range spec.Maps {
 		ms.Pinning = ebpf.PinNone
+		if ms.Type == ebpf.Arena && ms.MapExtra == 0 {
+			ms.MapExtra = arenaAddress
+		}
 		if ms.Type == ebpf.StructOpsMap {
 			return fmt.Errorf("map %s: struct_ops is not among the hooks the agent attaches; take it out of the object", name)
 		}
@@ -145,7 +166,13 @@ func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) (map[stri
 		if len(p.Attach) == 0 {
 			out[p.Name] = ps
 		}
+		attach := p.Attach
 		for _, a := range p.Attach {
+			if a, ok := plan.AtOnce(a); ok && !overridesReturn(ps) {
+				attach = append(slices.Clip(attach), a)
+			}
+		}
+		for _, a := range attach {
 			one, err := instance(ps, a)
 			if err != nil {
 				return nil, fmt.Errorf("program %s: %w", p.Name, err)
@@ -164,6 +191,14 @@ func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) (map[stri
 		}
 	}
 	return out, nil
+}
+
+// overridesReturn reports whether a program changes what functions return. Links to many
+// functions take no such program on many kernels.
+func overridesReturn(ps *ebpf.ProgramSpec) bool {
+	return slices.ContainsFunc(ps.Instructions, func(i asm.Instruction) bool {
+		return i.IsBuiltinCall() && asm.BuiltinFunc(i.Constant) == asm.FnOverrideReturn
+	})
 }
 
 // instance is the program as the hook wants it.
@@ -202,6 +237,9 @@ func loadedFor(ps *ebpf.ProgramSpec, load plan.Load) *ebpf.ProgramSpec {
 func tailCalled(spec *ebpf.CollectionSpec) []string {
 	var out []string
 	for _, ms := range spec.Maps {
+		if ms.Type != ebpf.ProgramArray {
+			continue
+		}
 		for _, kv := range ms.Contents {
 			if name, ok := kv.Value.(string); ok && spec.Programs[name] != nil {
 				out = append(out, name)

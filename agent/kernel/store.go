@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/clsact"
 )
 
 // ErrHeld: another agent holds the directory. Two agents on one directory would
@@ -38,6 +40,7 @@ const mountCommand = "mount -t bpf -o mode=0700 bpf /sys/fs/bpf"
 const (
 	linksDir   = "+links"
 	chainsDir  = "+xdp"
+	qdiscsDir  = "+clsact"
 	newPrefix  = "+new-"
 	oldPrefix  = "+old-"
 	progPrefix = "p-"
@@ -46,6 +49,9 @@ const (
 
 // Store is one directory of a BPF file system, held by one agent.
 type Store struct {
+	// Filters are those of this network namespace.
+	Filters *clsact.Table
+
 	root string
 	lock *os.File
 }
@@ -75,7 +81,7 @@ func OpenStore(root string) (*Store, error) {
 		}
 		return nil, fmt.Errorf("lock pin directory %s: %w", root, err)
 	}
-	s := &Store{root: root, lock: lock}
+	s := &Store{root: root, lock: lock, Filters: clsact.New(qdiscs{filepath.Join(root, qdiscsDir)})}
 	if err := s.sweepDebris(); err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -147,7 +153,7 @@ func (s *Store) Applications() ([]string, error) {
 	}
 	var uids []string
 	for _, n := range names {
-		if n != chainsDir {
+		if n != chainsDir && n != qdiscsDir {
 			uids = append(uids, unescape(n))
 		}
 	}
@@ -214,8 +220,11 @@ func (s *Store) DropEmpty(uid string) error {
 }
 
 // Clear removes every pin of Skep's below the directory, and with them every
-// link.
+// link. Filters go first: without the pins, nothing tells whose they are.
 func (s *Store) Clear() error {
+	if err := s.clearFilters(); err != nil {
+		return err
+	}
 	names, err := list(s.root, inRoot)
 	if err != nil {
 		return err

@@ -74,7 +74,7 @@ func tracer(t testing.TB, pid string) *Prepared {
 
 // loadAndPin does what an agent does in two steps.
 func loadAndPin(s *Store, p *Prepared, old *Revision) (*Revision, []MapReport, error) {
-	r, reports, err := Load(p, old, nil)
+	r, reports, err := Load(p, old, nil, nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -21,6 +21,9 @@ func inRoot(name string) (place, bool) {
 	if name == chainsDir {
 		return inChains, true
 	}
+	if name == qdiscsDir {
+		return inQdiscs, true
+	}
 	return inApplication, isEscaped(name)
 }
 
@@ -34,15 +37,17 @@ func inApplication(name string) (place, bool) {
 func inRevision(name string) (place, bool) {
 	if name, ok := strings.CutPrefix(name, progPrefix); ok {
 		name, number, isCopy := strings.Cut(name, copySuffix)
-		return nil, isEscaped(name) && (!isCopy || isNumber(number))
+		return nil, isEscaped(name) && (!isCopy || isNumber(number) || copySuffix+number == skippedSuffix)
 	}
 	name, ok := strings.CutPrefix(name, mapPrefix)
-	return nil, ok && isEscaped(strings.TrimSuffix(name, layoutSuffix))
+	return nil, ok && isEscaped(strings.TrimSuffix(strings.TrimSuffix(name, layoutSuffix), contentsSuffix))
 }
 
 func inLinks(name string) (place, bool) {
 	return nil, isHash(strings.TrimSuffix(name, textSuffix)) || isDebris(name)
 }
+
+func inQdiscs(name string) (place, bool) { return nil, isNumber(name) }
 
 func inChains(name string) (place, bool) { return inChain, isNumber(name) }
 

@@ -14,12 +14,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -40,33 +38,18 @@ import (
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/seals"
 	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
-
-// inNamespace marks the child that runs the tests in a network namespace of
-// its own.
-const inNamespace = "SKEP_TEST_NETNS"
 
 // plane is shared by the tests that leave it whole; each has names of its own.
 var plane *controlplane.Plane
 
-func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 {
-		os.Exit(m.Run())
-	}
-	if os.Getenv(inNamespace) != "" {
-		os.Exit(run(m))
-	}
-	self := exec.Command("/proc/self/exe", os.Args[1:]...)
-	self.Env = append(os.Environ(), inNamespace+"=1")
-	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
-	self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if err := self.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { leaks.Run(func() int { return run(m) }) }
 
 func run(m *testing.M) int {
+	if !leaks.Isolated() {
+		return m.Run()
+	}
 	err := network()
 	if err == nil {
 		err = startPlane()
@@ -107,7 +90,7 @@ func startPlane() (err error) {
 
 func needKernel(t testing.TB) {
 	t.Helper()
-	if os.Getenv(inNamespace) == "" {
+	if !leaks.Isolated() {
 		t.Skip("SKIPPED: needs root and a kernel to load into")
 	}
 }

@@ -52,7 +52,7 @@ func (w *world) run(command string, more ...string) *process {
 	if err := p.Start(); err != nil {
 		w.t.Fatal(err)
 	}
-	w.t.Cleanup(func() { _ = p.Process.Kill() })
+	w.t.Cleanup(func() { _ = errors.Join(p.Process.Kill(), p.Wait()) })
 	return p
 }
 

@@ -118,7 +118,7 @@ func describe(a agent.ApplicationStatus) v1alpha1.NodeApplication {
 	state, message := stateOf(a)
 	return v1alpha1.NodeApplication{
 		Kind: a.Application.Kind, Namespace: a.Application.Namespace, Name: a.Application.Name,
-		UID: a.UID, Serial: a.Version, Revision: a.Revision, State: state, Message: text.CutRunes(message, maxMessage),
+		UID: a.UID, Serial: a.Version, Revision: a.Revision, State: state, Message: text.CutRunes(message, maxMessage), Skipped: text.CutRunes(a.Skipped, maxMessage),
 	}
 }
 
@@ -178,6 +178,10 @@ func (f facts) fit(s *v1alpha1.BpfNodeStatus, most int) {
 	})
 	s.Applications = shortened(applications, longest)
 	if size(s) > most {
+		// Without its words, what runs without a part of it is told in short, too.
+		f.abridge(s)
+	}
+	if size(s) > most {
 		leaveOut(s, most)
 	}
 }
@@ -190,7 +194,7 @@ func (f facts) abridge(s *v1alpha1.BpfNodeStatus) {
 	for _, a := range s.Applications {
 		switch {
 		case a.State == v1alpha1.NodeNotSelected || a.State == v1alpha1.NodeRemoved:
-		case a.State == v1alpha1.NodeLoaded && a.Message == "" && f.fare(a.UID) == accepted:
+		case a.State == v1alpha1.NodeLoaded && a.Message == "" && a.Skipped == "" && f.fare(a.UID) == accepted:
 			s.Loaded = append(s.Loaded, v1alpha1.LoadedAs(a.UID, a.Serial))
 		default:
 			rest = append(rest, a)
@@ -237,7 +241,7 @@ func rank(s v1alpha1.NodeState) int {
 func shortened(all []v1alpha1.NodeApplication, most int) []v1alpha1.NodeApplication {
 	short := slices.Clone(all)
 	for i := range short {
-		short[i].Message = text.CutRunes(short[i].Message, most)
+		short[i].Message, short[i].Skipped = text.CutRunes(short[i].Message, most), text.CutRunes(short[i].Skipped, most)
 	}
 	return short
 }

@@ -141,6 +141,25 @@ func TestAReportFitsAndItsCountsStayRight(t *testing.T) {
 	}
 }
 
+func TestWhatANodeIsWithoutIsToldWhileThereIsRoom(t *testing.T) {
+	for n, told := range map[int]bool{10: true, 300: false} {
+		f := facts{applications: many(n, 0), fare: func(string) string { return accepted }}
+		for i := range f.applications {
+			f.applications[i] = deployed("True", "Deployed", "")
+			f.applications[i].UID = fmt.Sprintf("0f8fad5b-d9cb-469f-a165-%012d", i)
+			f.applications[i].Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "namespace", Name: fmt.Sprintf("application-%d", i)}
+			f.applications[i].Skipped = strings.Repeat("é", 2000)
+		}
+		s := f.status()
+		if s.Counts.NotReported > 0 || len(s.Applications)+len(s.Loaded) != n || size(&s) > v1alpha1.MaxBpfNodeBytes-reserve {
+			t.Errorf("%d applications: %d in full, %d in short, %d bytes", n, len(s.Applications), len(s.Loaded), size(&s))
+		}
+		if told != (len(s.Applications) == n && len([]rune(s.Applications[0].Skipped)) == maxMessage) {
+			t.Errorf("%d applications: %d in full", n, len(s.Applications))
+		}
+	}
+}
+
 // fiveHundred is how many applications a report is to have room for.
 const fiveHundred = 500
 

@@ -36,6 +36,7 @@ func (s *Set) Look() *Look {
 
 // Observe asks the kernel about every link and chain. interfaces are those of the node.
 func (l *Look) Observe(interfaces []plan.Interface) {
+	l.Set.pins.Filters.Look()
 	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
 	for uid := range l.Set.Revisions {
 		// Without a revision, the application's directory is left.
@@ -48,7 +49,7 @@ func (l *Look) Observe(interfaces []plan.Interface) {
 		for _, one := range links {
 			facts := l.inspect(one.Path, one.Link)
 			l.State.Links = append(l.State.Links, plan.Link{UID: one.UID, Attachment: one.Attachment,
-				Revision: l.RevisionOf(one, facts), Severed: facts.Severed})
+				Revision: l.RevisionOf(one, facts), Severed: facts.Severed, Elsewhere: one.IsElsewhere(facts)})
 		}
 	}
 	slices.SortFunc(l.State.Links, func(a, b plan.Link) int {
@@ -60,7 +61,7 @@ func (l *Look) Observe(interfaces []plan.Interface) {
 
 // inspect asks the kernel about a link. One that cannot be read ends no reconcile: it
 // runs nothing that is known, and what is to be done about that can fail alone.
-func (l *Look) inspect(pin string, one link.Link) kernel.Facts {
+func (l *Look) inspect(pin string, one kernel.Held) kernel.Facts {
 	facts, err := kernel.Inspect(one)
 	if err != nil {
 		l.Set.log.Error("look at link; others are not affected", "pin", pin, "error", err)
@@ -79,6 +80,12 @@ func (l *Look) observeOrder() {
 		if h, ok := hook.Lookup(one.Attachment.Hook); !ok || !h.TakesPriority() || one.Severed {
 			continue
 		}
+		pin := l.Set.Links[one.UID][one.Attachment.Key()].Path
+		facts := l.facts[pin]
+		if facts.Filter.Copies > 0 {
+			one.Position = int(facts.Filter.Pref)
+			continue
+		}
 		at := fmt.Sprint(one.Attachment.Hook, one.Attachment.Ifindex)
 		if orders[at] == nil {
 			order, err := attach.Order(one.Attachment.Hook, one.Attachment.Ifindex)
@@ -89,9 +96,8 @@ func (l *Look) observeOrder() {
 			}
 			orders[at] = order
 		}
-		pin := l.Set.Links[one.UID][one.Attachment.Key()].Path
-		one.Position = slices.Index(orders[at], l.facts[pin].ID)
-		one.Unplaced = l.facts[pin].ID == 0
+		one.Position = slices.Index(orders[at], facts.ID)
+		one.Unplaced = facts.ID == 0
 	}
 }
 
@@ -153,7 +159,7 @@ func (l *Look) programID(v *kernel.ChainVersion) ebpf.ProgramID {
 }
 
 // Facts asks the kernel about a link, once a reconcile where it is unchanged.
-func (l *Look) Facts(pin string, one link.Link) kernel.Facts {
+func (l *Look) Facts(pin string, one kernel.Held) kernel.Facts {
 	if f, ok := l.facts[pin]; ok && f.ID != 0 || l.unreadable[pin] {
 		return f
 	}
@@ -169,6 +175,31 @@ func (l *Look) Seen(pin string) kernel.Facts { return l.facts[pin] }
 
 // HasUnreadable reports whether a link could not be read.
 func (l *Look) HasUnreadable() bool { return len(l.unreadable) > 0 }
+
+// NoteSevered notes of each link that runs nothing any more what its info does not tell.
+func (l *Look) NoteSevered(runs func(*plan.Link, kernel.Facts) bool) {
+	for i := range l.State.Links {
+		one := &l.State.Links[i]
+		pin := l.Set.Links[one.UID][one.Attachment.Key()].Path
+		if facts := l.facts[pin]; facts.ID != 0 && !one.Severed && !runs(one, facts) {
+			one.Severed, facts.Severed = true, true
+			l.facts[pin] = facts
+		}
+	}
+}
+
+// Move gives a link the name of another attachment.
+func (l *Look) Move(one *kernel.Link, to plan.Attachment) error {
+	before := *one
+	if err := l.Set.pins.MoveLink(one, to); err != nil {
+		return err
+	}
+	delete(l.Set.Links[one.UID], before.Attachment.Key())
+	l.Set.PutLink(one)
+	l.Changed(before.Path)
+	l.Changed(one.Path)
+	return nil
+}
 
 // Changed forgets the facts of a link that is another now.
 func (l *Look) Changed(pin string) { delete(l.facts, pin) }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/atomicfile"
 )
@@ -89,7 +90,7 @@ func readRemnants(path, boot string) (map[string][]Remnant, error) {
 // Detach takes a link away. It is forgotten when the kernel agreed, and is a remnant
 // until the kernel runs it no more. facts are those of the link, if they are known.
 func (s *Set) Detach(l *kernel.Link, facts kernel.Facts, now time.Time) error {
-	if facts.ID == 0 {
+	if !facts.Known() {
 		var err error
 		if facts, err = l.Identify(); err != nil {
 			s.log.Error("look at link that is to go", "pin", l.Path, "error", err)
@@ -99,6 +100,10 @@ func (s *Set) Detach(l *kernel.Link, facts kernel.Facts, now time.Time) error {
 		return err
 	}
 	delete(s.Links[l.UID], l.Attachment.Key())
+	if _, ok := l.Link.(*clsact.Filter); ok {
+		// The kernel said that it is gone.
+		return nil
+	}
 	if s.remnants.byUID == nil {
 		s.remnants.byUID = map[string][]Remnant{}
 	}

@@ -13,6 +13,9 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 )
@@ -38,7 +41,25 @@ type Set struct {
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
 // away and may run still.
 func New(pins *kernel.Store, remnantsFile string, log *slog.Logger) *Set {
-	return &Set{pins: pins, log: log, remnants: remnants{file: remnantsFile}}
+	s := &Set{pins: pins, log: log, remnants: remnants{file: remnantsFile}}
+	pins.Filters.Owner = s.ownerOf
+	return s
+}
+
+// ownerOf says whose program has an id.
+func (s *Set) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
+	if id == 0 {
+		// That of a filter of another kind.
+		return clsact.Owner{}, false
+	}
+	for uid, revisions := range s.Revisions {
+		for _, r := range revisions {
+			if instance, ok := r.Instance(id); ok {
+				return clsact.Owner{UID: uid, Instance: instance}, true
+			}
+		}
+	}
+	return clsact.Owner{}, false
 }
 
 // Close closes everything. What is pinned runs on.
@@ -78,15 +99,16 @@ func (s *Set) PutLink(l *kernel.Link) {
 }
 
 // SpecID returns the entry of the arguments of a USDT probe at a target, among those of the
-// application: that of its link there, or the first one that no link has. Versions of the
-// application may share the map, and a link that runs keeps its entry; 0 for other hooks.
+// application: that of a link with the same arguments, or the first one that no link has.
+// Versions of the application may share the map, and a link that runs keeps its entry; 0 for
+// other hooks.
 func (s *Set) SpecID(uid string, t plan.Target) uint32 {
 	if t.USDT == "" {
 		return 0
 	}
 	taken := map[uint32]bool{}
 	for _, l := range s.Links[uid] {
-		if l.Attachment.Target == t {
+		if l.Attachment.USDT != "" && l.Attachment.Arguments == t.Arguments {
 			return l.SpecID
 		}
 		if l.Attachment.USDT != "" {
@@ -117,6 +139,7 @@ func (s *Set) Adopt(nameOf func(uid string) string) error {
 			return err
 		}
 	}
+	s.sweepFilters()
 	indexes, err := s.pins.ChainDevices()
 	if err != nil {
 		return err
@@ -127,6 +150,55 @@ func (s *Set) Adopt(nameOf func(uid string) string) error {
 		}
 	}
 	return nil
+}
+
+// sweepFilters takes away the filters that a kill left without a link: they were being made.
+func (s *Set) sweepFilters() {
+	s.pins.Filters.Owner = s.ownerOf
+	known := map[clsact.Side]map[clsact.Owner]bool{}
+	for uid, links := range s.Links {
+		for _, l := range links {
+			if err := s.follow(l); err != nil {
+				s.log.Error("pin the program of a filter", "pin", l.Path, "error", err)
+			}
+			if side, _, ok := clsact.Of(l.Attachment.Hook, l.Attachment.Ifindex); ok {
+				if known[side] == nil {
+					known[side] = map[clsact.Owner]bool{}
+				}
+				known[side][clsact.Owner{UID: uid, Instance: l.Attachment.Instance}] = true
+			}
+		}
+	}
+	sweep := s.pins.Filters.SweepQdiscs
+	if len(s.Revisions) > 0 {
+		sweep = func() error {
+			return s.pins.Filters.Sweep(func(side clsact.Side, owner clsact.Owner) bool { return known[side][owner] })
+		}
+	}
+	if err := sweep(); err != nil {
+		// The next start tries it again.
+		s.log.Error("take away filters that an earlier agent left", "error", err)
+	}
+}
+
+// follow pins the program that a filter runs, where it is another than the pinned one.
+func (s *Set) follow(l *kernel.Link) error {
+	f, ok := l.Link.(*clsact.Filter)
+	if !ok {
+		return nil
+	}
+	other, err := f.Follow(func(id ebpf.ProgramID) *ebpf.Program {
+		for _, r := range s.Revisions[l.UID] {
+			if instance, ok := r.Instance(id); ok {
+				return r.Programs[instance]
+			}
+		}
+		return nil
+	})
+	if other {
+		err = errors.Join(err, s.pins.Renew(l))
+	}
+	return err
 }
 
 // adoptChain opens the chain of an interface.

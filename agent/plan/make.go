@@ -31,8 +31,9 @@ type planner struct {
 	frozen  map[string]bool
 	gone    map[string]bool
 	actions []Action
-	// wanted are the keys of links that stay, by uid.
-	wanted map[[2]string]bool
+	// wanted are the keys of links that stay, by uid, and replaced those of links that go
+	// when another one of their application takes their place.
+	wanted, replaced map[[2]string]bool
 }
 
 func (p *planner) add(a Action) { p.actions = append(p.actions, a) }
@@ -54,25 +55,56 @@ func (p *planner) links() {
 	for _, l := range p.have.Links {
 		found[[2]string{l.UID, l.Attachment.Key()}] = l
 	}
-	p.wanted = map[[2]string]bool{}
-	misplaced := p.misplaced(found)
+	p.wanted, p.replaced = map[[2]string]bool{}, map[[2]string]bool{}
+	for _, app := range p.want.Applications {
+		for _, a := range app.Attachments {
+			p.wanted[[2]string{app.UID, a.Key()}] = true
+		}
+	}
+	misplaced, holders := p.misplaced(found), p.holders()
 	for _, app := range sorted(p.want.Applications) {
 		for _, a := range app.Attachments {
 			if a.Hook == XDP {
 				continue
 			}
 			id := [2]string{app.UID, a.Key()}
-			p.wanted[id] = true
 			old, ok := found[id]
-			verb := linkVerb(old, ok, app.Revision, a)
+			verb, replaces := linkVerb(old, ok, app.Revision, a), ""
 			if ok && !old.Severed && misplaced[id] {
 				verb = Move
 			}
+			if place, exclusive := a.Exclusive(); exclusive && verb == Attach {
+				at := holder{app.UID, place}
+				if held, is := holders[at]; is {
+					verb, replaces = linkVerb(held, true, app.Revision, a), held.Attachment.Key()
+					p.replaced[[2]string{app.UID, replaces}] = true
+					delete(holders, at)
+				}
+			}
 			if verb != "" {
-				p.add(Action{Verb: verb, UID: app.UID, Revision: app.Revision, Attachment: a})
+				p.add(Action{Verb: verb, UID: app.UID, Revision: app.Revision, Attachment: a, Replaces: replaces})
 			}
 		}
 	}
+}
+
+// holder is an application at a place that takes one program.
+type holder struct {
+	uid   string
+	place ExclusivePlace
+}
+
+// holders are the links that nobody wants any more and that have a place which takes one
+// program. What their application attaches there takes it over from them.
+func (p *planner) holders() map[holder]Link {
+	all := map[holder]Link{}
+	for _, l := range p.have.Links {
+		place, exclusive := l.Attachment.Exclusive()
+		if exclusive && !l.Severed && !p.frozen[l.UID] && !p.gone[l.UID] && !p.wanted[[2]string{l.UID, l.Attachment.Key()}] {
+			all[holder{l.UID, place}] = l
+		}
+	}
+	return all
 }
 
 // linkVerb says what a wanted attachment needs, or nothing.
@@ -80,13 +112,17 @@ func linkVerb(old Link, found bool, revision string, a Attachment) Verb {
 	if !found || old.Severed {
 		return Attach
 	}
-	if old.Revision == revision && old.Attachment == a {
+	if old.Revision == revision && old.Attachment == a && !old.Elsewhere {
 		return ""
 	}
-	if h, ok := hook.Lookup(a.Hook); ok && h.Replace == hook.ByLinkUpdate {
+	h, ok := hook.Lookup(a.Hook)
+	if ok && h.IsFilter() && old.Attachment.Priority != a.Priority {
+		return Move
+	}
+	if ok && h.Replace == hook.ByLinkUpdate {
 		return Update
 	}
-	if old.Revision == revision && old.Attachment.Instance == a.Instance {
+	if old.Revision == revision && old.Attachment.Instance == a.Instance && old.Attachment.Key() == a.Key() && !old.Elsewhere {
 		return Update
 	}
 	return Overlap
@@ -95,7 +131,8 @@ func linkVerb(old Link, found bool, revision string, a Attachment) Verb {
 // leftovers detaches the links nobody wants.
 func (p *planner) leftovers() {
 	for _, l := range p.have.Links {
-		if p.frozen[l.UID] || p.gone[l.UID] || p.wanted[[2]string{l.UID, l.Attachment.Key()}] {
+		id := [2]string{l.UID, l.Attachment.Key()}
+		if p.frozen[l.UID] || p.gone[l.UID] || p.wanted[id] || p.replaced[id] {
 			continue
 		}
 		p.add(Action{Verb: Detach, UID: l.UID, Revision: l.Revision, Attachment: l.Attachment})

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
 )
 
 // Target is one place in the kernel, resolved on this node: an interface by its
@@ -25,9 +26,12 @@ type Target struct {
 	Ifindex   int    `json:"ifindex,omitempty"`
 	Interface string `json:"interface,omitempty"`
 	// Function is a function of the kernel. Where one link attaches to many, it repeats
-	// what the definition says of them in short, and FunctionsID stands for all of that.
+	// what the definition says of them in short, and FunctionsID stands for all that it
+	// says and what was found. Module is the one of a function that a kprobe is on, and
+	// another one when it was loaded again.
 	Function    string `json:"function,omitempty"`
 	FunctionsID string `json:"functionsId,omitempty"`
+	Module      string `json:"module,omitempty"`
 	// Tracepoint is category/name for tracepoint, a name for raw_tp, raw_tp.w and
 	// tp_btf.
 	Tracepoint string `json:"tracepoint,omitempty"`
@@ -35,17 +39,21 @@ type Target struct {
 	Cgroup   string `json:"cgroup,omitempty"`
 	CgroupID uint64 `json:"cgroupId,omitempty"`
 	// Binary is a file, BinaryID its device and inode, and the rest a place in
-	// it, or several, and the one process it counts for, or 0. Where the places
-	// follow from what the file says, BinaryID has its time and size as well. Offset is
+	// it, or several, and the one process it counts for, or 0. Where several places
+	// follow from symbols, BinaryID has the file's time and size as well. Offset is
 	// that in a function of the kernel, too.
 	Binary   string  `json:"binary,omitempty"`
 	BinaryID string  `json:"binaryId,omitempty"`
 	Symbol   string  `json:"symbol,omitempty"`
 	Offset   uint64  `json:"offset,omitempty"`
 	Symbols  Symbols `json:"symbols,omitempty"`
-	// USDT is provider:name of a probe of the binary; Offset is one place of it then.
-	USDT string `json:"usdt,omitempty"`
-	PID  int32  `json:"pid,omitempty"`
+	// USDT is provider:name of a probe of the binary; Offset is one place of it then, Site
+	// stands for what else the binary says of the place, and Arguments for where the
+	// probe's arguments are there.
+	USDT      string `json:"usdt,omitempty"`
+	Site      string `json:"site,omitempty"`
+	Arguments string `json:"arguments,omitempty"`
+	PID       int32  `json:"pid,omitempty"`
 	// NetworkNamespace is a path, or empty for the agent's own; NetnsID its
 	// inode.
 	NetworkNamespace string `json:"networkNamespace,omitempty"`
@@ -53,8 +61,9 @@ type Target struct {
 	// Netfilter is a place of netfilter in a network namespace.
 	Netfilter v1alpha1.Netfilter `json:"netfilter,omitzero"`
 	// Event is what a program samples, once for so many events or so many times a
-	// second: on one CPU or, where PID is not 0, in one Thread of that process,
-	// which Began so many clock ticks after boot.
+	// second: on one CPU or, where PID is not 0, in one Thread of that process. Began
+	// says when: of a thread, so many clock ticks after boot, and of a CPU by a number
+	// that is another one when the CPU is brought online again.
 	Event     string `json:"event,omitempty"`
 	Period    int64  `json:"period,omitempty"`
 	Frequency int32  `json:"frequency,omitempty"`
@@ -64,9 +73,9 @@ type Target struct {
 }
 
 // Asked is the target as the definition asks for it, without what was found on the node of
-// a file or a namespace.
+// a file, a namespace or functions.
 func (t Target) Asked() Target {
-	t.BinaryID, t.NetnsID = "", 0
+	t.BinaryID, t.NetnsID, t.Site, t.Arguments, t.Module, t.FunctionsID = "", 0, "", "", "", ""
 	if t.USDT != "" {
 		t.Offset = 0
 	}
@@ -148,6 +157,8 @@ type Attachment struct {
 	Priority int32 `json:"priority,omitempty"`
 	// ProceedOn has bit v set where XDP verdict v lets the next program run.
 	ProceedOn uint32 `json:"proceedOn,omitempty"`
+	// Optional attachments are left out where the node lacks the hook or the target.
+	Optional bool `json:"optional,omitempty"`
 }
 
 // Key names the attachment within its application, whatever its revision,
@@ -165,6 +176,21 @@ func (a Attachment) Key() string {
 	}
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:16])
+}
+
+// ExclusivePlace is a place that takes one program, whatever else is said of it.
+type ExclusivePlace struct {
+	hook      string
+	netnsID   uint64
+	netfilter v1alpha1.Netfilter
+}
+
+// Exclusive returns the place of an attachment whose hook gives it to one program alone.
+func (a Attachment) Exclusive() (ExclusivePlace, bool) {
+	h, ok := hook.Lookup(a.Hook)
+	n := a.Netfilter
+	n.Defragment = false
+	return ExclusivePlace{a.Hook, a.NetnsID, n}, ok && h.TakesOne()
 }
 
 // Application is one application as it is wanted.
@@ -187,6 +213,9 @@ type Link struct {
 	Revision string
 	// Severed links run nothing any more.
 	Severed bool
+	// Elsewhere links run at another place than the text says, or filters at several: near it,
+	// where an update or a move did not end.
+	Elsewhere bool
 	// Position is the link's place on an ordered hook, counted with all others
 	// there; of no meaning elsewhere, and where Unplaced says that it is not known.
 	Position int
@@ -287,9 +316,12 @@ type Action struct {
 	UID        string
 	Revision   string
 	Attachment Attachment
-	Ifindex    int
-	Interface  string
-	Members    []Member
+	// Replaces is the key of another link of the application that has the place of the
+	// attachment, which takes one program. Nobody wants that link any more.
+	Replaces  string
+	Ifindex   int
+	Interface string
+	Members   []Member
 }
 
 // String is one line, for logs and tests.

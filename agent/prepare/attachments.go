@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/targets"
@@ -25,16 +26,26 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision()}
 	var absent []report.Unmade
 	seen := map[string]bool{}
+	revision := v.Look.Set.Revisions[payload.UID][o.Revision()]
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
+			at = v.atOnce(revision, program.Name, at)
+			if why := skipped(revision, program.Name, at); why != "" {
+				absent = append(absent, report.Skip(program.Name, at, why))
+				continue
+			}
+			at.Optional = at.Optional || program.Optional
 			found, err := v.resolve(app, program.Name, at)
-			if errors.Is(err, targets.ErrWaiting) || errors.Is(err, attach.ErrTarget) {
+			switch {
+			case report.IsAbsent(err) && at.Optional:
+				absent = append(absent, report.Skip(program.Name, at, err.Error()))
+			case errors.Is(err, targets.ErrWaiting) || errors.Is(err, attach.ErrTarget):
 				absent = append(absent, report.Unresolved(program.Name, at, err))
 				if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
 					out.Unsettled = out.Unsettled || !unanswered.Late
 					out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err))
 				}
-			} else if err != nil {
+			case err != nil:
 				return app, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
 			}
 			for _, a := range found {
@@ -58,9 +69,40 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 	return app, nil
 }
 
+// atOnce is the attachment by one link for all functions, where the program was loaded for
+// that. Where it was loaded for both, another attachment may be why.
+func (v *Versions) atOnce(r *kernel.Revision, program string, at v1alpha1.Attachment) v1alpha1.Attachment {
+	many, ok := plan.AtOnce(at)
+	if !ok || r == nil || r.Programs[plan.Instance(program, many.Hook, "")] == nil {
+		return at
+	}
+	if r.Programs[plan.Instance(program, at.Hook, "")] != nil && report.IsAbsent(v.LookupRound.Supports(many)) {
+		return at
+	}
+	return many
+}
+
+// skipped says why nothing is loaded for an attachment; empty where something is.
+func skipped(r *kernel.Revision, program string, at v1alpha1.Attachment) string {
+	if r == nil {
+		return ""
+	}
+	for _, load := range plan.Loads(program, at) {
+		if why := r.Skipped[load.Instance]; why != "" && r.Programs[load.Instance] == nil {
+			return why
+		}
+	}
+	return ""
+}
+
 // resolve turns one attachment of a definition into those on this node. Where a file
 // system does not answer, the target of the application's link counts.
 func (v *Versions) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
+	if at.Optional {
+		if err := v.LookupRound.Supports(at); err != nil {
+			return nil, err
+		}
+	}
 	all, err := v.LookupRound.Expand(app.Identity, program, at, v.Look.State.Interfaces)
 	if err != nil {
 		return nil, err
@@ -91,7 +133,7 @@ func (v *Versions) madeOn(uid string, a plan.Attachment) []plan.Target {
 	var best plan.Target
 	for _, l := range v.Look.State.Links {
 		is := l.Attachment
-		if l.UID != uid || is.Program != a.Program || is.Hook != a.Hook || is.Target.Asked() != a.Target {
+		if l.UID != uid || is.Program != a.Program || is.Hook != a.Hook || is.Target.Asked() != a.Target.Asked() {
 			continue
 		}
 		if len(made) == 0 || !l.Severed {

@@ -57,7 +57,13 @@ func (v *Versions) install(app *decide.Application, r *build.LoadedRevision, bro
 		v.Measured.Put(r.UID, r.Name, *r.Profile)
 	}
 	app.Maps = r.Reports
-	v.Log.Info("loaded", "application", app.Newest.Payload().Application.String(), "revision", r.Name)
+	identity := app.Newest.Payload().Application.String()
+	v.Log.Info("loaded", "application", identity, "revision", r.Name)
+	for _, m := range r.Reports {
+		if m.Kept && m.Reason != "" {
+			v.Log.Warn("map kept its contents", "application", identity, "map", m.Map, "reason", m.Reason)
+		}
+	}
 	return nil
 }
 
@@ -66,6 +72,10 @@ func (v *Versions) install(app *decide.Application, r *build.LoadedRevision, bro
 func (v *Versions) askRevision(app *decide.Application, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
 	payload := o.Payload()
 	if err := v.ObjectRound.Available(payload); err != nil {
+		return loads.Request{}, err
+	}
+	lacks, err := v.lacks(payload)
+	if err != nil {
 		return loads.Request{}, err
 	}
 	why, runs := loads.ForNew, v.Look.RevisionName(payload.UID)
@@ -82,7 +92,7 @@ func (v *Versions) askRevision(app *decide.Application, o intent.Opened, old *ke
 			files, profile := v.ObjectRound.Cache, v.Profile
 			return func(types *btf.Cache) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				return build.Revision(o, files, profile, from, types)
+				return build.Revision(o, files, profile, from, lacks, types)
 			}, nil
 		},
 	}, nil

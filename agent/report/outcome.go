@@ -3,6 +3,10 @@ package report
 import (
 	"errors"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/retry"
 	"github.com/skep-dev/skep/agent/targets"
@@ -23,6 +27,8 @@ type Outcome struct {
 	// Pending: the newest intent's object or load is on its way. Loading: it is
 	// the load.
 	Pending, Loading bool
+	// PutOff: some of its actions wait for the next reconcile.
+	PutOff bool
 	// Unsettled: the version that is to run in place of the newest is on its way.
 	Unsettled bool
 	// Waits says what the application waits for, where it is Pending for neither.
@@ -45,10 +51,25 @@ func Unresolved(program string, at v1alpha1.Attachment, err error) Unmade {
 	return Unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: state, Error: err.Error()}}
 }
 
+// IsAbsent reports whether an error says that the node lacks a hook or a target.
+func IsAbsent(err error) bool {
+	unanswered := new(targets.UnansweredError)
+	return errors.Is(err, attach.ErrTarget) || errors.Is(err, link.ErrNoSymbol) || errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, targets.ErrWaiting) && !errors.As(err, &unanswered)
+}
+
+// Skip is an attachment that the definition leaves to the node, and that it is without.
+func Skip(program string, at v1alpha1.Attachment, why string) Unmade {
+	return Unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: Skipped, Error: why}}
+}
+
 // Fail notes an action that failed for an application.
 func (o *Outcome) Fail(uid string, a plan.Action, err error) {
-	o.Errs = append(o.Errs, err)
 	state := Failed
+	if a.Attachment.Optional && IsAbsent(err) {
+		state = Skipped
+	} else {
+		o.Errs = append(o.Errs, err)
+	}
 	if wait := new(retry.ConflictError); errors.As(err, &wait) {
 		state = DriftConflict
 	} else if errors.Is(err, targets.ErrWaiting) {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent/kernel"
@@ -53,6 +52,9 @@ type ApplicationStatus struct {
 	Maps []kernel.MapReport `json:"maps,omitempty"`
 	// Conditions hold Deployed.
 	Conditions []metav1.Condition `json:"conditions"`
+	// Skipped says what the definition leaves to the node and the node is without; empty
+	// where that is nothing but later sets of alternatives.
+	Skipped string `json:"skipped,omitempty"`
 	// Error is the last one, in one line, with the kernel's own last words.
 	Error string `json:"error,omitempty"`
 	// Unsupported tells that the kernel lacks what the newest intent needs, as
@@ -87,6 +89,8 @@ const (
 	Waiting LinkState = "Waiting"
 	// Failed was rejected; Error says why.
 	Failed LinkState = "Failed"
+	// Skipped is left to the node by the definition, which is without it; Error says why.
+	Skipped LinkState = "Skipped"
 	// DriftConflict was taken away so often that it is put back ever more slowly.
 	DriftConflict LinkState = "DriftConflict"
 )
@@ -97,7 +101,9 @@ type LinkStatus struct {
 	Target string `json:"target"`
 	// ID is the kernel's id of the link, 0 where there is none.
 	ID uint32 `json:"linkId,omitempty"`
-	// Pin is the link's path; reading an iterator's runs it.
+	// Filter is that of a program which no link attaches, as tc filter show names it.
+	Filter string `json:"filter,omitempty"`
+	// Pin is the link's path, or that of the filter's program; reading an iterator's runs it.
 	Pin   string    `json:"pin,omitempty"`
 	State LinkState `json:"state"`
 	Error string    `json:"error,omitempty"`
@@ -204,6 +210,7 @@ func (v View) Application(app Application, out *Outcome) ApplicationStatus {
 	if out.Live != nil && (left.Revision == "" || len(out.Errs) == 0 || v.links(payload.UID, out.Live.Revision())) {
 		s.Revision = out.Live.Revision()
 	}
+	s.Skipped = describeSkipped(out)
 	s.Unloading = payload.Tombstone && v.Look.Set.Has(payload.UID)
 	s.Error = describeAll(append(slices.Clip(out.Errs), app.Conflict))
 	s.Unsupported = errors.Is(errors.Join(out.Errs...), ebpf.ErrNotSupported)
@@ -270,9 +277,12 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 	return all
 }
 
-func (v View) linkStatus(hook, target, path string, l link.Link) LinkStatus {
+func (v View) linkStatus(hook, target, path string, l kernel.Held) LinkStatus {
 	facts := v.Look.Facts(path, l)
 	s := LinkStatus{Hook: hook, Target: target, ID: uint32(facts.ID), Pin: path, State: Attached}
+	if f := facts.Filter; f.Copies > 0 {
+		s.Filter = fmt.Sprintf("clsact pref %d handle %#x", f.Pref, f.Handle)
+	}
 	if facts.Severed {
 		s.State, s.Error = Failed, "somebody else detached it, or its target went"
 	}
@@ -307,8 +317,10 @@ func (v View) deployedCondition(app Application, out *Outcome, s ApplicationStat
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Retained", "the rollout has not come to this node, and there was no version before"
 	case out.Live == nil:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NotSelected", "the node selector does not match this node"
-	case len(out.Links) > 0:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.Links[0].Status.Error
+	case out.waiting() != nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.waiting().Status.Error
+	case s.Skipped != "":
+		c.Message = "every program runs, but for what is optional: " + s.Skipped
 	}
 	if n := len(s.UnmanagedFiles); n > 0 {
 		c.Message += fmt.Sprintf("; %d among its pins are left alone: %s", n, strings.Join(s.UnmanagedFiles[:min(n, maxUnmanagedFiles)], "; "))

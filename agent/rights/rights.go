@@ -114,6 +114,12 @@ func ExplainLoad(err error, need []Capability) error {
 	if !errors.Is(err, unix.EPERM) || saidByVerifier(err) {
 		return err
 	}
+	return Explain(err, need)
+}
+
+// Explain says what is missing, or what else denies, of a rejection that is for want of a
+// right.
+func Explain(err error, need []Capability) error {
 	now := read()
 	return &Error{Missing: now.lacks(need), Why: now.otherwise(), err: err}
 }
@@ -141,6 +147,9 @@ type process struct {
 	known     bool
 	// nested: it runs in a user namespace of its own.
 	nested bool
+	// seccomp is its mode as proc_pid_status(5) has it, empty where that cannot be read:
+	// 0 is none, 2 a filter.
+	seccomp string
 	// lockdown is the kernel's mode.
 	lockdown string
 }
@@ -156,10 +165,30 @@ func read() process {
 	if ids, err := os.ReadFile("/proc/self/uid_map"); err == nil {
 		p.nested = !slices.Equal(strings.Fields(string(ids)), []string{"0", "0", "4294967295"})
 	}
+	if status, err := os.ReadFile("/proc/thread-self/status"); err == nil {
+		p.seccomp = seccompMode(string(status))
+	}
 	if modes, err := os.ReadFile("/sys/kernel/security/lockdown"); err == nil {
 		p.lockdown = chosen(string(modes))
 	}
 	return p
+}
+
+// seccompMode is the mode in a file as of proc_pid_status(5); empty where it has none.
+func seccompMode(status string) string {
+	for line := range strings.Lines(status) {
+		if mode, ok := strings.CutPrefix(line, "Seccomp:"); ok {
+			return strings.TrimSpace(mode)
+		}
+	}
+	return ""
+}
+
+// Confined reports whether something else than the kernel's own settings may deny this
+// process what it has the capabilities for: a user namespace, or a seccomp filter.
+func Confined() bool {
+	p := read()
+	return p.nested || p.seccomp != "0"
 }
 
 // chosen is the mode in brackets, or nothing for the one that is off.
@@ -190,7 +219,18 @@ func (p process) otherwise() string {
 	case p.nested:
 		return "this process has the capabilities within a user namespace, and the kernel asks for them in the first; run it there"
 	case p.lockdown != "":
-		return fmt.Sprintf("this process has the capabilities; the kernel is locked down (%s), or a security module or seccomp filter denies bpf(2)", p.lockdown)
+		return fmt.Sprintf("this process has the capabilities; the kernel is locked down (%s), or a security module%s denies bpf(2)", p.lockdown, p.filter())
 	}
-	return "this process has the capabilities; a security module or seccomp filter denies bpf(2)"
+	return fmt.Sprintf("this process has the capabilities; a security module%s denies bpf(2)", p.filter())
+}
+
+// filter says what is known of a seccomp filter.
+func (p process) filter() string {
+	switch p.seccomp {
+	case "0":
+		return ""
+	case "":
+		return " or seccomp filter"
+	}
+	return fmt.Sprintf(" or the seccomp filter of this process (Seccomp: %s in /proc/%d/status; seccompProfile Unconfined takes it away)", p.seccomp, os.Getpid())
 }

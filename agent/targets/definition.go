@@ -20,7 +20,7 @@ import (
 // what Resolve fills in.
 func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachment, interfaces []plan.Interface) ([]plan.Attachment, error) {
 	base := plan.Attachment{Application: application, Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
-		Hook: at.Hook, Priority: v1alpha1.DefaultPriority}
+		Hook: at.Hook, Priority: v1alpha1.DefaultPriority, Optional: at.Optional}
 	if at.Priority != nil {
 		base.Priority = *at.Priority
 	}
@@ -80,6 +80,9 @@ func (r *Round) onFunctions(base plan.Attachment, h hook.Hook, at v1alpha1.Attac
 	for _, name := range chosen.Names {
 		one := base
 		one.Function, one.Offset = name, at.Functions.Offset
+		if h.FindsFunctions() {
+			one.Module = chosen.Module(name)
+		}
 		if h.LoadsForTarget() {
 			one.Instance = plan.Instance(base.Program, at.Hook, name)
 		}

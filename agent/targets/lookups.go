@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/functions"
 	"github.com/skep-dev/skep/agent/plan"
@@ -65,6 +67,9 @@ type answer struct {
 	targets []plan.Target
 	found   *attach.Found
 	err     error
+	// registered and known are what Registered returned.
+	registered map[int32]ebpf.ProgramID
+	known      bool
 }
 
 // same reports whether two answers say the same.
@@ -99,13 +104,13 @@ type Lookups struct {
 // NewLookups returns Lookups of names on the host. It calls wake, from any goroutine, when
 // an answer comes that nobody waits for any more.
 func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
-	host.Functions = functions.New()
+	host.Functions, host.Netfilter = functions.New(), new(attach.Netfilter)
 	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}}
 }
 
 // Begin begins the look-ups of one reconcile.
 func (l *Lookups) Begin(now time.Time) *Round {
-	return &Round{Lookups: l, now: now, sought: map[string]bool{}, waited: map[v1alpha1.Identity]time.Duration{}}
+	return &Round{Lookups: l, now: now, sought: map[string]bool{}, started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{}}
 }
 
 // Waiting returns how many look-ups have no answer.
@@ -167,16 +172,37 @@ func (l *lookup) isLate(now time.Time) bool { return now.Sub(l.began) > lookupDe
 // Round is what one reconcile seeks, and how long it waited for that.
 type Round struct {
 	*Lookups
-	now       time.Time
-	sought    map[string]bool
+	now    time.Time
+	sought map[string]bool
+	// started are the look-ups that this reconcile began.
+	started   map[*lookup]bool
 	waited    map[v1alpha1.Identity]time.Duration
 	waitedAll time.Duration
 }
+
+// Host is where the names of targets are looked up.
+func (r *Round) Host() attach.Host { return r.host }
 
 // End frees the answers that the reconcile did not seek.
 func (r *Round) End() {
 	r.keep(r.sought)
 	r.host.Functions.Sweep()
+}
+
+// Supports fails with attach.ErrTarget where the kernel lacks the functions or the tracepoint
+// of an attachment, and with functions.ErrLater where that is not known yet.
+func (r *Round) Supports(at v1alpha1.Attachment) error {
+	h, _ := hook.Lookup(at.Hook)
+	switch {
+	case h.TakesFunctions():
+		if _, err := r.onFunctions(plan.Attachment{}, h, at); err != nil {
+			return err
+		}
+		return attach.CheckFunctions(r.host, h, at.Functions.Names)
+	case h.Shape == hook.Tracepoint:
+		return attach.CheckTracepoint(h, at.Tracepoint)
+	}
+	return nil
 }
 
 // ExplainLoad returns a better error of a load that failed for a function that the kernel
@@ -215,6 +241,23 @@ func (r *Round) Resolve(a plan.Attachment) ([]plan.Target, error) {
 	return one.targets, one.err
 }
 
+// Runs reports whether netfilter runs a program at a priority of the hook of an attachment.
+// Where that is not known now, it does. It asks once in a reconcile.
+func (r *Round) Runs(a plan.Attachment, priority int32, program ebpf.ProgramID) bool {
+	place := a
+	place.Program, place.Instance, place.Priority, place.Netfilter.Priority = "", "", 0, 0
+	key, host := fmt.Sprintf("registered %s %#v", a.Application, place.Target), r.host
+	is, err := r.lookUp(key, !r.sought[key], a, func() (got answer) {
+		got.registered, got.known = attach.Registered(place, host)
+		return got
+	})
+	// An answer from before may be older than the link.
+	if one := r.byKey[key]; err != nil || !is.known || one == nil || !r.started[one] || is != &one.answer {
+		return true
+	}
+	return is.registered[priority] == program
+}
+
 // Find finds what an attachment is attached to. The caller closes it.
 func (r *Round) Find(a plan.Attachment) (*attach.Found, error) {
 	if !byPath(a) {
@@ -227,6 +270,14 @@ func (r *Round) Find(a plan.Attachment) (*attach.Found, error) {
 	// The caller owns it now.
 	delete(r.byKey, findKey(a))
 	return one.found, one.err
+}
+
+// Keep keeps the target of an attachment that another reconcile will ask for, if it was
+// found already.
+func (r *Round) Keep(a plan.Attachment) {
+	if byPath(a) {
+		r.sought[findKey(a)] = true
+	}
 }
 
 // Await returns an *UnansweredError while Find has no answer.
@@ -263,7 +314,7 @@ func (r *Round) lookUp(key string, refresh bool, a plan.Attachment, do func() an
 		switch {
 		case !crowded:
 			one = r.start(a.Application, one, do)
-			r.byKey[key] = one
+			r.byKey[key], r.started[one] = one, true
 			r.await(one)
 		case one == nil:
 			return nil, &UnansweredError{path: path, crowded: true, Late: late}

@@ -18,8 +18,13 @@ __u32 last;
 	}
 
 PROGRAM(on_xdp, "xdp", XDP_PASS)
-PROGRAM(on_tcx_ingress, "tcx/ingress", -1)
+/* What programs for packets that come in decide: the next program is asked. */
+const volatile __s32 tc_verdict = -1;
+
+PROGRAM(on_tcx_ingress, "tcx/ingress", tc_verdict)
 PROGRAM(on_tcx_egress, "tcx/egress", -1)
+PROGRAM(on_tc_ingress, "tc", tc_verdict)
+PROGRAM(on_tc_egress, "tc", -1)
 PROGRAM(on_netkit_primary, "netkit/primary", -1)
 PROGRAM(on_netkit_peer, "netkit/peer", -1)
 PROGRAM(on_tracepoint, "tracepoint/syscalls/sys_enter_getpgid", 0)
@@ -63,6 +68,9 @@ const volatile __u32 netfilter_verdict = 1;
 
 PROGRAM(on_netfilter, "netfilter", netfilter_verdict ? 1 : 0)
 PROGRAM(on_flow_dissector, "flow_dissector", BPF_FLOW_DISSECTOR_CONTINUE)
+/* Others for the same place. */
+PROGRAM(other_netfilter, "netfilter", netfilter_verdict ? 1 : 0)
+PROGRAM(other_flow_dissector, "flow_dissector", BPF_FLOW_DISSECTOR_CONTINUE)
 PROGRAM(on_cgroup_skb_ingress, "cgroup_skb/ingress", 1)
 PROGRAM(on_cgroup_skb_egress, "cgroup_skb/egress", 1)
 PROGRAM(on_cgroup_sock_create, "cgroup/sock_create", 1)

@@ -10,6 +10,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/skep-dev/skep/text"
@@ -42,7 +43,12 @@ type Site struct {
 	Semaphore uint64
 	// Arguments are where its arguments are, as the note says.
 	Arguments string
+	// Code is what the file has at the place, up to the longest instruction's length.
+	Code string
 }
+
+// maxInstruction is how long an instruction may be, in bytes.
+const maxInstruction = 16
 
 // Sites returns the places of a probe, by their offset. An error names the probes that
 // are near one that the binary lacks.
@@ -141,26 +147,32 @@ func (n note) site(file *elf.File) (Site, error) {
 		moved = base.Addr - n.base
 	}
 	s := Site{Arguments: n.arguments}
-	var ok bool
-	if s.Offset, ok = inFile(file, n.location+moved, true); !ok {
+	segment, at, ok := inFile(file, n.location+moved, true)
+	if !ok {
 		return s, fmt.Errorf("its address %#x is no instruction of the binary", n.location+moved)
 	}
+	code := make([]byte, maxInstruction)
+	got, err := segment.ReadAt(code, int64(at-segment.Off))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return s, fmt.Errorf("read its instruction: %w", err)
+	}
+	s.Offset, s.Code = at, string(code[:got])
 	if n.semaphore == 0 {
 		return s, nil
 	}
-	if s.Semaphore, ok = inFile(file, n.semaphore+moved, false); !ok {
+	if _, s.Semaphore, ok = inFile(file, n.semaphore+moved, false); !ok {
 		return s, fmt.Errorf("the address %#x of its semaphore is no data of the binary", n.semaphore+moved)
 	}
 	return s, nil
 }
 
 // inFile is where an address of instructions, or of data, lies in the file.
-func inFile(file *elf.File, address uint64, instruction bool) (uint64, bool) {
+func inFile(file *elf.File, address uint64, instruction bool) (segment *elf.Prog, at uint64, ok bool) {
 	for _, p := range file.Progs {
 		if p.Type == elf.PT_LOAD && p.Vaddr <= address && address-p.Vaddr < p.Memsz {
 			at := address - p.Vaddr + p.Off
-			return at, at != 0 && (p.Flags&elf.PF_X != 0) == instruction
+			return p, at, at != 0 && (p.Flags&elf.PF_X != 0) == instruction
 		}
 	}
-	return 0, false
+	return nil, 0, false
 }

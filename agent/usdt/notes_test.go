@@ -31,8 +31,11 @@ func functions() []userbinary.Function {
 
 func TestThePlacesOfAProbeAreFoundHoweverTheBinaryIsLinked(t *testing.T) {
 	at := func(i int) uint64 { return userbinary.Offset(functions(), i) }
-	two := []Site{{Offset: at(0) + 1, Arguments: "8@%rax"}, {Offset: at(1)}}
-	guarded := []Site{{Offset: at(0), Semaphore: 0x1000}}
+	code := func(instructions string) string {
+		return instructions + strings.Repeat("\x00", maxInstruction-len(instructions))
+	}
+	two := []Site{{Offset: at(0) + 1, Arguments: "8@%rax", Code: code("\x90\xc3\xc3")}, {Offset: at(1), Code: code("\xc3")}}
+	guarded := []Site{{Offset: at(0), Semaphore: 0x1000, Code: code("\x90\x90\xc3\xc3")}}
 	for sentence, o := range map[string]userbinary.Options{
 		"at fixed addresses": {}, "position-independent": {Bias: 0x400000}, "moved up": {Prelinked: 0x10000}, "moved down": {Prelinked: ^uint64(0xffff), Bias: 0x200000},
 	} {

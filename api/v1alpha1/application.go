@@ -87,7 +87,7 @@ type BpfApplicationSpec struct {
 
 	// Maps overrides what the object says of its maps, by name.
 	// +optional
-	// +kubebuilder:validation:MaxProperties=256
+	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="self.all(name, name != '')",message="a map has no name; name it as the object does"
 	Maps map[string]Map `json:"maps,omitempty"`
 
@@ -99,6 +99,14 @@ type BpfApplicationSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	Programs []Program `json:"programs"`
+
+	// Alternatives are programs of which a node runs one set: the first that its kernel
+	// supports.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Alternatives []Alternative `json:"alternatives,omitempty"`
 
 	// Rollout is how a new version comes to the nodes; absent, it comes to one
 	// node first and then to all. On one host it has no effect.
@@ -178,6 +186,40 @@ type Map struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
 	ValueSize *uint32 `json:"valueSize,omitempty"`
+	// Contents are the entries, each with key and value, that the map has when it
+	// is made, before a program runs. A map that an update keeps gets none of them.
+	// See maps.md. All contents of an application have at most 128 KiB as JSON.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1024
+	Contents []MapEntry `json:"contents,omitempty"`
+	// OnUpdate says what becomes of the map when a new version replaces one that
+	// runs. Keep, the default, keeps the map and what is in it, if its type, sizes
+	// and layout are the same. Reset makes it anew, with its initial contents.
+	// +optional
+	OnUpdate MapUpdate `json:"onUpdate,omitempty"`
+}
+
+// MapUpdate is what becomes of a map when a new version comes.
+//
+// +kubebuilder:validation:Enum=Keep;Reset
+type MapUpdate string
+
+// The values of Map.OnUpdate. Empty means MapKeep.
+const (
+	MapKeep  MapUpdate = "Keep"
+	MapReset MapUpdate = "Reset"
+)
+
+// MapEntry is one entry of a map. Key and value are written as variables are, by the
+// types that the object's BTF gives them; without BTF, as the hex digits of their
+// bytes. The value of a prog array is the name of a program of the object, that of
+// a map of maps the name of a map.
+type MapEntry struct {
+	// Key of the entry; of an array, its index.
+	Key apiextensionsv1.JSON `json:"key"`
+	// Value of the entry; of a per-CPU map, that of every CPU.
+	Value apiextensionsv1.JSON `json:"value"`
 }
 
 // Program is one function of the object and the places it attaches to.
@@ -192,6 +234,39 @@ type Program struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	Attach []Attachment `json:"attach,omitempty"`
+
+	// Optional programs are left out on nodes whose kernel does not support them. The
+	// status says so, and the application does not fail.
+	// +optional
+	Optional bool `json:"optional,omitempty"`
+}
+
+// Alternative is one task that several sets of programs can do, such as fentry and fexit
+// programs on newer kernels, and kprobe and kretprobe programs on others.
+type Alternative struct {
+	// Name is what the sets do, such as connect.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+
+	// AnyOf are the sets, the best first. A node loads the first one that its kernel
+	// supports, and none of the others.
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=2
+	// +kubebuilder:validation:MaxItems=8
+	AnyOf []ProgramSet `json:"anyOf"`
+}
+
+// ProgramSet is programs that are loaded together or not at all.
+type ProgramSet struct {
+	// Programs are names of spec.programs, each in one set of one alternative.
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=128
+	Programs []string `json:"programs"`
 }
 
 // The bounds of an application. Whatever an API server has to validate is bounded,
@@ -202,6 +277,14 @@ const (
 	// MaxAttachments bounds the attachments that all programs of an application
 	// list together.
 	MaxAttachments = 256
+	// MaxMapEntries bounds the contents that a definition gives one map, in entries.
+	MaxMapEntries = 1024
+	// MaxMapContents bounds the contents of all maps of an application, in bytes of
+	// JSON. An intent has the version before as well, and those that nodes may run still.
+	MaxMapContents = 128 << 10
+	// MaxAlternatives bounds the alternatives of an application, MaxAnyOf the sets of one,
+	// and MaxProgramSet the programs of a set.
+	MaxAlternatives, MaxAnyOf, MaxProgramSet = 16, 8, 16
 	// MaxSelectorRequirements bounds the matchExpressions of a label selector.
 	MaxSelectorRequirements = 64
 	// MaxSelectorValues bounds the values of one of them.
@@ -278,6 +361,11 @@ type Attachment struct {
 	// sampled (shape PerfEvent).
 	// +optional
 	PerfEvent *PerfEvent `json:"perfEvent,omitempty"`
+
+	// Optional attachments are left out on nodes that lack the hook or the target. The
+	// status says so, and the application does not fail.
+	// +optional
+	Optional bool `json:"optional,omitempty"`
 }
 
 // Interfaces chooses network devices of a node. At least one of Names and
@@ -612,6 +700,10 @@ type NodesStatus struct {
 	// for that.
 	// +optional
 	KernelWarning string `json:"kernelWarning,omitempty"`
+	// Skipped names the first node that runs it without an optional program or attachment,
+	// or with a later set of an alternative, with the reason, and counts the others.
+	// +optional
+	Skipped string `json:"skipped,omitempty"`
 	// Failing names the first ten nodes that failed or cannot hold it, with the
 	// kernel's own words.
 	// +optional

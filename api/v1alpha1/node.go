@@ -233,6 +233,10 @@ type NodeApplication struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
+	// Skipped says what the definition leaves to the node and the node is without.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Skipped string `json:"skipped,omitempty"`
 }
 
 // NodeState says how an application is doing on a node.

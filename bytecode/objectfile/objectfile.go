@@ -30,6 +30,10 @@ type Object struct {
 	// WeakKconfig are the __kconfig variables that the object can do without:
 	// those that a kernel does not have are zero.
 	WeakKconfig map[string]bool
+	// TypedKsyms are the variables that the object takes from the kernel with their types,
+	// and whether it can do without: programs have pointers that the verifier knows, and no
+	// bare addresses.
+	TypedKsyms map[string]bool
 	// License is what the licence section says, or empty. Programs have it too;
 	// an object without programs has it nowhere else.
 	License string
@@ -37,7 +41,8 @@ type Object struct {
 
 // Read parses an object file. It takes the same files as libbpf where
 // cilium/ebpf takes less: weak map definitions, such as those of usdt.bpf.h,
-// weak __kconfig variables, and __kconfig variables behind a typedef.
+// weak __kconfig variables, __kconfig variables behind a typedef, and variables
+// of the kernel that have a type.
 func Read(object []byte) (*Object, error) {
 	bound, err := Bind(object)
 	if err != nil {
@@ -103,6 +108,8 @@ type Bound struct {
 	File    []byte
 	Changed bool
 	weak    map[string]bool
+	// typed are variables of the kernel whose types were taken away, and whether they are weak.
+	typed map[string]bool
 	// hidden are functions that no other object may call.
 	hidden  map[string]bool
 	license string
@@ -110,9 +117,9 @@ type Bound struct {
 
 // Bind makes the weak definitions of maps and the weak references to __kconfig
 // variables global. In an object on its own nothing else defines them, so weak
-// means global.
+// means global. It takes the types of the kernel's variables away.
 func Bind(object []byte) (*Bound, error) {
-	b := &Bound{File: object, weak: map[string]bool{}, hidden: map[string]bool{}}
+	b := &Bound{File: object, weak: map[string]bool{}, typed: map[string]bool{}, hidden: map[string]bool{}}
 	f, err := elf.NewFile(bytes.NewReader(object))
 	if err != nil {
 		return nil, fmt.Errorf("read ELF: %w", err)
@@ -124,17 +131,21 @@ func Bind(object []byte) (*Bound, error) {
 	if table == nil || table.Flags&elf.SHF_COMPRESSED != 0 || f.Class != elf.ELFCLASS64 {
 		return b, nil
 	}
+	b.untype(f)
 	symbols, err := f.Symbols()
 	if err != nil {
 		return nil, fmt.Errorf("read symbols: %w", err)
 	}
-	externs, err := weakExterns(object, symbols)
+	externs, err := weakExterns(b.File, symbols)
 	if err != nil {
 		return nil, err
 	}
 	for i, s := range symbols {
 		if elf.ST_TYPE(s.Info) == elf.STT_FUNC && elf.ST_VISIBILITY(s.Other) == elf.STV_HIDDEN {
 			b.hidden[s.Name] = true
+		}
+		if _, typed := b.typed[s.Name]; typed {
+			b.typed[s.Name] = elf.ST_BIND(s.Info) == elf.STB_WEAK
 		}
 		extern := s.Section == elf.SHN_UNDEF && externs[s.Name]
 		if elf.ST_BIND(s.Info) != elf.STB_WEAK || !extern && !definesMap(f, s) {
@@ -166,7 +177,7 @@ func (b *Bound) Parse() (*Object, error) {
 	for _, p := range spec.Programs {
 		b.hide(p.Instructions)
 	}
-	return &Object{Spec: spec, WeakKconfig: b.weak, License: b.license}, nil
+	return &Object{Spec: spec, WeakKconfig: b.weak, TypedKsyms: b.typed, License: b.license}, nil
 }
 
 // hide makes hidden functions static, as libbpf does: the kernel then checks them for the

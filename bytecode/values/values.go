@@ -1,5 +1,5 @@
 // Package values turns the plain values of a definition into the bytes of an
-// object's global variables, by the object's own BTF.
+// object's global variables and of the entries of its maps, by the object's own BTF.
 //
 // It is pure: it changes the parsed object it is given and touches neither
 // kernel nor file. The gate calls it to reject early what the agent would
@@ -10,24 +10,20 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/skep-dev/skep/bytecode/objectfile"
 )
 
 // Apply sets the variables in the object. It checks all of them and returns
 // every rejection, each naming the variable, what is wrong and what would fix
 // it; the object is then not to be used.
 func Apply(spec *ebpf.CollectionSpec, variables map[string]apiextensionsv1.JSON) error {
-	names := make([]string, 0, len(variables))
-	for n := range variables {
-		names = append(names, n)
-	}
-	slices.Sort(names)
 	var errs []error
-	for _, n := range names {
+	for _, n := range sorted(variables) {
 		if err := set(spec, n, variables[n].Raw); err != nil {
 			errs = append(errs, fmt.Errorf("variables.%s: %w", n, err))
 		}
@@ -55,25 +51,33 @@ func set(spec *ebpf.CollectionSpec, name string, raw []byte) error {
 }
 
 // unknown says why a name cannot be set: static variables have no symbol that
-// others see, and the compiler may have taken them apart.
+// others see, and the compiler may have taken them apart; the kernel sets those of
+// __kconfig.
 func unknown(spec *ebpf.CollectionSpec, name string) error {
-	if spec.Types != nil {
-		for t, err := range spec.Types.All() {
-			if err != nil {
-				break
-			}
-			if v, ok := t.(*btf.Var); ok && v.Name == name && v.Linkage == btf.StaticVar {
-				return errors.New("it is static, and the compiler may have folded it; declare it const volatile or volatile without static")
-			}
-		}
+	if isStatic(spec, name) {
+		return errors.New("it is static, and the compiler may have folded it; declare it const volatile or volatile without static")
+	}
+	if ds := objectfile.Kconfig(spec); ds != nil && slices.ContainsFunc(ds.Vars, func(v btf.VarSecinfo) bool { return v.Type.TypeName() == name }) {
+		return errors.New("it is a __kconfig variable, which has the value of each node's kernel; declare a variable of your own")
 	}
 	if len(spec.Variables) == 0 {
 		return errors.New("the object has no variable of that name, nor any other")
 	}
-	list := make([]string, 0, len(spec.Variables))
-	for n := range spec.Variables {
-		list = append(list, n)
+	return fmt.Errorf("the object has no variable of that name; it has %s", keys(spec.Variables))
+}
+
+// isStatic reports whether the object has a static variable of the name.
+func isStatic(spec *ebpf.CollectionSpec, name string) bool {
+	if spec.Types == nil {
+		return false
 	}
-	slices.Sort(list)
-	return fmt.Errorf("the object has no variable of that name; it has %s", strings.Join(list, ", "))
+	for t, err := range spec.Types.All() {
+		if err != nil {
+			return false
+		}
+		if v, ok := t.(*btf.Var); ok && v.Name == name && v.Linkage == btf.StaticVar {
+			return true
+		}
+	}
+	return false
 }

@@ -3,6 +3,7 @@ package values_test
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/values"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
@@ -114,7 +116,7 @@ func TestWhatCannotBeSetIsRefusedInWords(t *testing.T) {
 		"a field the struct lacks":           {"xdp_variables", "a_config", `{"form":{}}`, []string{`no field "form"`, "from, to, name, mode, on"}},
 		"a bad field deep inside":            {"xdp_variables", "a_config", `{"to":[{},{"x":40000}]}`, []string{"to[1].x: 40000 is out of range"}},
 		"a list for a struct":                {"xdp_variables", "a_config", `[]`, []string{"an object with its fields"}},
-		"a bit field":                        {"xdp_variables", "a_bits", `{"low":1}`, []string{"low: it is a bit field", "whole integer"}},
+		"a bit field out of range":           {"xdp_variables", "a_bits", `{"low":16}`, []string{"low: 16 is out of range", "a bit field of 4 bits of __u32 holds 0 to 15"}},
 		"no JSON":                            {"xdp_variables", "a_u8", `{`, []string{"not JSON"}},
 		"two documents":                      {"xdp_variables", "a_u8", `1 2`, []string{"more than one"}},
 		"nothing":                            {"xdp_variables", "a_u8", ``, []string{"not JSON"}},
@@ -156,6 +158,11 @@ func TestTypesWithoutObjects(t *testing.T) {
 	char := &btf.Int{Name: "char", Size: 1, Encoding: btf.Signed}
 	u128 := &btf.Int{Name: "unsigned __int128", Size: 16}
 	signed := &btf.Enum{Name: "level", Size: 4, Signed: true, Values: []btf.EnumValue{{Name: "LOW", Value: ^uint64(0)}}}
+	bits := &btf.Struct{Size: 2, Members: []btf.Member{
+		{Name: "a", Type: &btf.Int{Size: 2}, BitfieldSize: 3},
+		{Name: "b", Type: &btf.Int{Size: 2, Encoding: btf.Signed}, Offset: 3, BitfieldSize: 4},
+		{Name: "c", Type: &btf.Int{Size: 2}, Offset: 7, BitfieldSize: 3},
+	}}
 	anonymous := &btf.Struct{Size: 4, Members: []btf.Member{{Type: &btf.Int{Size: 4}}}}
 	for sentence, c := range map[string]struct {
 		t     btf.Type
@@ -177,7 +184,16 @@ func TestTypesWithoutObjects(t *testing.T) {
 		"a negative enum by number":   {signed, le, `-1`, []byte{255, 255, 255, 255}, ""},
 		"text in signed chars":        {&btf.Array{Type: char, Nelems: 3}, le, `"ab"`, []byte("ab\x00"), ""},
 		"a list of char codes":        {&btf.Array{Type: char, Nelems: 2}, le, `[65, -1]`, []byte{65, 255}, ""},
-		"a union":                     {&btf.Union{Name: "u", Size: 4}, le, `1`, nil, "it is a union"},
+		"a union":                     {&btf.Union{Name: "u", Size: 4}, le, `1`, nil, "1 is not union u"},
+		"bit fields in big endian":    {bits, be, `{"a":5,"b":-2,"c":1}`, []byte{0b10111100, 0b01000000}, ""},
+		"bit fields in little endian": {bits, le, `{"a":5,"b":-2,"c":1}`, []byte{0b11110101, 0b00000000}, ""},
+		"a field beyond its struct":   {&btf.Struct{Size: 4, Members: []btf.Member{{Name: "m", Type: &btf.Int{Size: 4}, Offset: 8}}}, le, `{"m":1}`, nil, "outside"},
+		"a bit field beyond":          {&btf.Struct{Size: 1, Members: []btf.Member{{Name: "m", Type: &btf.Int{Size: 1}, Offset: 6, BitfieldSize: 3}}}, le, `{"m":1}`, nil, "outside"},
+		"a bit field of a struct":     {&btf.Struct{Size: 4, Members: []btf.Member{{Name: "m", Type: anonymous, BitfieldSize: 3}}}, le, `{"m":1}`, nil, "is no number"},
+		"a struct between two bytes":  {&btf.Struct{Size: 8, Members: []btf.Member{{Name: "m", Type: anonymous, Offset: 3}}}, le, `{"m":{}}`, nil, "between two bytes"},
+		"an integer of no bytes":      {&btf.Int{Name: "none"}, le, `0`, nil, "of 0 bits is none"},
+		"an integer of many bytes":    {&btf.Int{Name: "many", Size: 1 << 20}, le, `0`, nil, "bits is none"},
+		"unions nested in each other": {nested(30), le, `{"x":1}`, nil, `no field "x"; it has none`},
 		"a pointer":                   {&btf.Pointer{Target: char}, le, `1`, nil, "it is a pointer"},
 		"no name for an unnamed part": {anonymous, le, `{"":1}`, nil, "it has none"},
 		"too large a value":           {&btf.Array{Type: u128, Nelems: 1 << 21}, le, `[]`, nil, "use a map"},
@@ -199,16 +215,53 @@ func TestTypesWithoutObjects(t *testing.T) {
 	}
 }
 
+// nested is a union without a name, of two of its like within each other: few types, and
+// more fields than there is memory.
+func nested(depth int) btf.Type {
+	if depth == 0 {
+		return &btf.Union{Size: 4}
+	}
+	inner := nested(depth - 1)
+	return &btf.Union{Size: 4, Members: []btf.Member{{Type: inner}, {Type: inner}}}
+}
+
 func FuzzEncode(f *testing.F) {
-	for _, seed := range []string{`1`, `"0x1"`, `{"from":{"x":1}}`, `[[1]]`, `"OFF"`, `null`, `1e9`} {
+	for _, seed := range []string{`1`, `"0x1"`, `{"from":{"x":1}}`, `[[1]]`, `"OFF"`, `null`, `1e9`, `[{"flags":{"level":-1}},{"port":1,"address":{"v4":1}}]`} {
 		f.Add(seed)
 	}
-	spec := object(f, "xdp_variables")
+	specs := []*ebpf.CollectionSpec{object(f, "xdp_variables"), object(f, "xdp_nested")}
 	f.Fuzz(func(t *testing.T, json string) {
-		for name, v := range spec.Variables {
-			got, err := values.Encode(v.Type.Type, spec.ByteOrder, []byte(json))
-			if err == nil && len(got) != int(v.Size()) {
-				t.Errorf("%s: %d bytes for a variable of %d", name, len(got), v.Size())
+		for _, spec := range specs {
+			for name, v := range spec.Variables {
+				got, err := values.Encode(v.Type.Type, spec.ByteOrder, []byte(json))
+				if err == nil && len(got) != int(v.Size()) {
+					t.Errorf("%s: %d bytes for a variable of %d", name, len(got), v.Size())
+				}
+			}
+		}
+	})
+}
+
+// FuzzContents gives every map of an object one entry twice: it fits, or it is said what
+// does not, and of no map both.
+func FuzzContents(f *testing.F) {
+	for _, seed := range [][2]string{{`0`, `1`}, {`{"proto":"TCP"}`, `{"rate":1}`}, {`{"prefixlen":33}`, `1`}, {`"01ff"`, `"000000"`}, {`1`, `"set_b"`}, {`1`, `"xdp_second"`}} {
+		f.Add(seed[0], seed[1])
+	}
+	spec := object(f, "xdp_contents")
+	f.Fuzz(func(t *testing.T, key, value string) {
+		entry := v1alpha1.MapEntry{Key: apiextensionsv1.JSON{Raw: []byte(key)}, Value: apiextensionsv1.JSON{Raw: []byte(value)}}
+		for name, ms := range spec.Maps {
+			one := &ebpf.CollectionSpec{Maps: maps.Clone(spec.Maps), Programs: spec.Programs, ByteOrder: spec.ByteOrder, Types: spec.Types}
+			one.Maps[name] = ms.Copy()
+			misfits := values.Contents(one, map[string]v1alpha1.Map{name: {Contents: []v1alpha1.MapEntry{entry}}})
+			contents := one.Maps[name].Contents
+			if len(misfits) > 0 || strings.HasPrefix(name, ".") {
+				continue
+			}
+			given, ok := contents[len(contents)-1].Key.([]byte)
+			if !ok || len(given) != int(ms.KeySize) || len(contents) > int(ms.MaxEntries) {
+				t.Errorf("%s: %d entries, the last is %v", name, len(contents), contents[len(contents)-1])
 			}
 		}
 	})

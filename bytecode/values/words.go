@@ -59,12 +59,11 @@ func describe(t btf.Type) string {
 	return fmt.Sprintf("%T", t)
 }
 
-func fields(t *btf.Struct) string {
+// fieldNames are the names that members and those without a name have.
+func fieldNames(all []btf.Member) string {
 	var names []string
-	for _, m := range t.Members {
-		if m.Name != "" {
-			names = append(names, m.Name)
-		}
+	for _, m := range members(all) {
+		names = append(names, m.Name)
 	}
 	if len(names) == 0 {
 		return "none"

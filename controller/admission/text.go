@@ -15,10 +15,10 @@ import (
 
 // Bounds on what one answer says. The API server cuts a warning beyond 256
 // characters and all of them beyond 4096, and drops those with control
-// characters whole. An answer has two lists of warnings at most.
+// characters whole. An answer has two lists of warnings and one more at most.
 const (
 	maxWarningRunes = 256
-	maxWarnings     = 7
+	maxWarnings     = 6
 	maxReasons      = 16
 )
 

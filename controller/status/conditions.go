@@ -64,7 +64,7 @@ func describe(n v1alpha1.NodesStatus) string {
 	if len(n.Failing) > 0 {
 		said = append(said, n.Failing[0].Node+": "+n.Failing[0].Message)
 	}
-	said = append(said, n.Waiting, n.KernelWarning)
+	said = append(said, n.Waiting, n.Skipped, n.KernelWarning)
 	return strings.Join(slices.DeleteFunc(said, func(s string) bool { return s == "" }), "; ")
 }
 

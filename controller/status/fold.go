@@ -65,6 +65,8 @@ type Answer struct {
 	// Tried tells that the node itself says so of this version, and not its profile
 	// alone.
 	Tried bool
+	// Skipped says what a node that runs it is without.
+	Skipped string
 	// KernelWarning says what its kernel may lack, where nothing says that it holds it.
 	KernelWarning string
 }
@@ -93,6 +95,9 @@ func Answers(w Wanted, nodes []Node) ([]Answer, error) {
 			a.Tried = a.State == v1alpha1.NodeUnsupported && w.Needs.Missing(n.Reported.Kernel) == ""
 			a.NotReported = a.State == ""
 			a.Reachable = !a.NotReported
+		}
+		if said := n.Reported; a.Reachable && a.State == v1alpha1.NodeLoaded {
+			a.Skipped = said.Of(w.UID).Skipped
 		}
 		if a.Reachable && a.State != v1alpha1.NodeLoaded && a.State != v1alpha1.NodeUnsupported {
 			a.KernelWarning = w.Needs.Doubt(n.Reported.Kernel.Release)
@@ -131,6 +136,7 @@ func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
 		}
 		return a.Message
 	})
+	s.Skipped = first(answers, func(a Answer) string { return a.Skipped })
 	s.KernelWarning = first(answers, func(a Answer) string { return a.KernelWarning })
 	return s, nil
 }

@@ -39,6 +39,11 @@ func TestNodesAreFolded(t *testing.T) {
 		return Node{Name: name, Labels: map[string]string{"role": "edge"}, Ready: true, Reported: &v1alpha1.BpfNodeStatus{
 			Counts: v1alpha1.NodeCounts{NotReported: untold}, Loaded: loaded}}
 	}
+	skips := func(name, what string) Node {
+		n := says(name, 7, v1alpha1.NodeLoaded, "")
+		n.Reported.Applications[0].Skipped = what
+		return n
+	}
 	for name, c := range map[string]struct {
 		wanted Wanted
 		nodes  []Node
@@ -104,6 +109,8 @@ func TestNodesAreFolded(t *testing.T) {
 			v1alpha1.NodesStatus{Summary: "0/2", Selected: 2, Retained: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
 		"waiting for a target": {Wanted{}, []Node{loaded, says("b", 7, v1alpha1.NodeWaiting, "no interface"), says("c", 7, v1alpha1.NodeWaiting, "none here")},
 			v1alpha1.NodesStatus{Summary: "1/3", Selected: 3, Loaded: 1, Pending: 2, Waiting: "b: no interface (and 1 more)"}, ReasonProgressing, false},
+		"one runs it without what is left to it": {Wanted{}, []Node{loaded, skips("b", "no fentry"), skips("c", "no kprobe")},
+			v1alpha1.NodesStatus{Summary: "3/3", Selected: 3, Loaded: 3, Skipped: "b: no fentry (and 1 more)"}, ReasonSucceeded, true},
 		"a label not seen yet": {Wanted{}, []Node{says("a", 7, v1alpha1.NodeNotSelected, "")},
 			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Pending: 1, FirstPending: "a"}, ReasonProgressing, false},
 	} {
@@ -116,7 +123,7 @@ func TestNodesAreFolded(t *testing.T) {
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("Fold (-want +got):\n%s", diff)
 			}
-			if d := Deployed(got); d.Reason != c.reason || (d.Status == metav1.ConditionTrue) != c.deploy || d.Message == "" || !strings.Contains(d.Message, got.KernelWarning) {
+			if d := Deployed(got); d.Reason != c.reason || (d.Status == metav1.ConditionTrue) != c.deploy || d.Message == "" || !strings.Contains(d.Message, got.KernelWarning) || !strings.Contains(d.Message, got.Skipped) {
 				t.Errorf("Deployed = %+v", d)
 			}
 		})

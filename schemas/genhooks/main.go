@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/hook/conformance"
 )
 
 // output is one of the files that are made from the table.
@@ -23,8 +24,14 @@ type output struct {
 // outputs are the files by what they are called on the command line.
 func outputs() map[string]output {
 	return map[string]output{
-		"cue":  {"../module/hooks_gen.cue", func(w io.Writer) error { return writeCUE(w, hook.All(), hook.XDPVerdicts(), hook.Events()) }},
-		"page": {"../../docs/hooks.md", func(w io.Writer) error { return writePage(w, hook.All()) }},
+		"cue": {"../module/hooks_gen.cue", func(w io.Writer) error { return writeCUE(w, hook.All(), hook.XDPVerdicts(), hook.Events()) }},
+		"page": {"../../docs/hooks.md", func(w io.Writer) error {
+			kernels, err := conformance.Kernels()
+			if err != nil {
+				return err
+			}
+			return writePage(w, hook.All(), kernels)
+		}},
 	}
 }
 

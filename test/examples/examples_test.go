@@ -53,6 +53,9 @@ func table() map[string]example {
 		"tcx-firewall": {1, "tcx-firewall/tcx_firewall.bpf.o", func(a v1alpha1.Application) {
 			a.Body().Variables["port"] = apiextensionsv1.JSON{Raw: []byte(`22`)}
 		}, "policy/kept-ports"},
+		"tcx-denylist": {1, "tcx-denylist/tcx_denylist.bpf.o", func(a v1alpha1.Application) {
+			a.Body().Maps["networks"].Contents[0].Key.Raw = []byte(`{"prefixlen":1}`)
+		}, "policy/long-prefixes"},
 		"exec-snoop": {1, "exec-snoop/exec_snoop.bpf.o", func(a v1alpha1.Application) {
 			a.SetLabels(nil)
 		}, "policy/owner"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,10 @@ type Tree struct {
 	Package string
 }
 
+// ErrNoPackage says that neither the cache nor the machine's package sources have a
+// kernel of the series.
+var ErrNoPackage = errors.New("no such cloud kernel in the cache or the machine's package sources; run apt-get update, or add the backports of Debian")
+
 // Fetch unpacks Debian's newest cloud kernel of a series, such as 6.1, below a
 // cache directory, and downloads it if it is not there yet.
 func Fetch(ctx context.Context, series, cache string) (Tree, error) {
@@ -30,7 +35,10 @@ func Fetch(ctx context.Context, series, cache string) (Tree, error) {
 	}
 	name := newest(series, names)
 	if name == "" {
-		return Tree{}, fmt.Errorf("find kernel %s: the machine's package sources have no such cloud kernel; run apt-get update", series)
+		name = newest(series, cached(series, cache))
+	}
+	if name == "" {
+		return Tree{}, fmt.Errorf("find kernel %s: %w", series, ErrNoPackage)
 	}
 	tree := Tree{Dir: filepath.Join(cache, name), Package: name}
 	if _, err := os.Stat(tree.Dir); err == nil {
@@ -52,10 +60,20 @@ func Fetch(ctx context.Context, series, cache string) (Tree, error) {
 	if _, err := output(ctx, scratch, "dpkg", "-x", debs[0], aside); err != nil {
 		return Tree{}, err
 	}
-	if err := os.Rename(aside, tree.Dir); err != nil {
+	if err := os.Rename(aside, tree.Dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return Tree{}, fmt.Errorf("unpack %s: %w", name, err)
 	}
 	return tree, nil
+}
+
+// cached lists the packages of a series in the cache as apt-cache would.
+func cached(series, cache string) string {
+	dirs, _ := filepath.Glob(filepath.Join(cache, "linux-image-"+series+".*cloud-amd64"))
+	var lines strings.Builder
+	for _, dir := range dirs {
+		lines.WriteString(filepath.Base(dir) + " - unpacked\n")
+	}
+	return lines.String()
 }
 
 // newest picks the package with the highest version out of apt-cache's lines.
@@ -86,6 +104,9 @@ func version(name string) []int {
 	}
 	return out
 }
+
+// Release is the kernel's name for itself, as uname -r prints it.
+func (t Tree) Release() string { return strings.TrimPrefix(t.Package, "linux-image-") }
 
 // Image is the kernel to boot.
 func (t Tree) Image() (string, error) {

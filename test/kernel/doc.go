@@ -3,15 +3,16 @@
 //
 // It owns how a kernel is fetched from the Debian archive, how the initial file
 // system is made and how the machine is run. The tests themselves are those of
-// the packages; nothing here knows what they test. It is run by
+// the packages; nothing here knows what they test. It is run by make test-kernels,
+// which is
 //
-//	SKEP_VM_KERNELS=6.1,6.12 go test -v ./test/kernel
+//	SKEP_VM_KERNELS=own,6.1,6.12 go test -v ./test/kernel
 //
-// on Debian with qemu-system-x86 and xz-utils, and skipped otherwise.
-// SKEP_VM_PACKAGES names other packages than the chain and the inventory.
+// on Debian with qemu-system-x86 and xz-utils, and skipped otherwise. "own" is the
+// machine's own kernel. SKEP_VM_PACKAGES=agent=TestX,agent/chain chooses packages and
+// tests, SKEP_VM_RUN the tests of all of them, and SKEP_VM_BENCH benchmarks. Test binaries are compiled once, into
+// bin/kernels, where the consoles are as well; kernels are kept in the user's cache.
 //
-// Seen to pass on 6.1.0-56 and 6.12.117 of Debian 12, in about a minute each
-// on two busy processors, as do agent/attach, agent/kernel and agent. 6.1
-// skips kfuncs on packets (6.4), TCX (6.6), cgroup/*_unix (6.7), the targets of
-// perf_event links (6.6) and what needs stack frames rounded to 16 bytes.
+// What the conformance test sees of each hook on each kernel is in hook/conformance;
+// SKEP_UPDATE=1 writes it.
 package kernel

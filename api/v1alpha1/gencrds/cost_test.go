@@ -125,7 +125,7 @@ func TestASpecIsBoundedInEveryDimension(t *testing.T) {
 			spec := installed(t, plural).Properties["spec"]
 			got := values(t, "spec", &spec)
 			t.Logf("a spec holds at most %d values", got)
-			if got > 165_000 {
+			if got > 230_000 {
 				t.Errorf("a spec can hold %d values: bound its lists", got)
 			}
 		})
@@ -236,7 +236,8 @@ func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 		"the same with a field that the hook takes not": {attaching(mostPrograms, each, misfit), 90_000, 160 * mib, "takes no proceedOn; remove it"},
 		"requirements of a node selector":               {with("nodeSelector", fields{"matchExpressions": repeat(v1alpha1.MaxSelectorRequirements, requirement)}), 10_000, 64 * mib, ""},
 		"labels of a node selector":                     {with("nodeSelector", fields{"matchLabels": keyed(64, "v")}), 10_000, 8 * mib, ""},
-		"maps":                                          {with("maps", keyed(256, fields{"maxEntries": int64(1)})), 10_000, 8 * mib, ""},
+		"maps":                                          {with("maps", keyed(64, fields{"maxEntries": int64(1)})), 10_000, 8 * mib, ""},
+		"contents of maps":                              {with("maps", keyed(64, fields{"contents": repeat(v1alpha1.MaxMapEntries, fields{"key": int64(1), "value": int64(1)})})), 10_000, 192 * mib, ""},
 		"variables":                                     {with("variables", keyed(256, int64(1))), 10_000, 8 * mib, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

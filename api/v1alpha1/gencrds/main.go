@@ -72,6 +72,9 @@ func complete(data []byte) ([]byte, error) {
 			if err := nameVariables(schema); err != nil {
 				return nil, err
 			}
+			if err := countEntries(schema); err != nil {
+				return nil, err
+			}
 			if err := completeSelector(schema, "spec", "nodeSelector"); err != nil {
 				return nil, err
 			}
@@ -111,6 +114,20 @@ func nameVariables(schema *apiextensionsv1.JSONSchemaProps) error {
 	}
 	variables.Not = &apiextensionsv1.JSONSchemaProps{Required: []string{""}}
 	return set(schema, *variables, "spec", "variables")
+}
+
+// countEntries has an API server check of the entries of maps no more than that each has
+// a key and a value, and nothing else: to look at the two takes it three times as much
+// memory, and it knows no type of theirs.
+func countEntries(schema *apiextensionsv1.JSONSchemaProps) error {
+	path := []string{"spec", "maps", ".*", "contents", "[]"}
+	entry, err := at(schema, path...)
+	if err != nil {
+		return err
+	}
+	most, opaque := int64(len(entry.Properties)), true
+	entry.Properties, entry.MaxProperties, entry.XPreserveUnknownFields = nil, &most, &opaque
+	return set(schema, *entry, path...)
 }
 
 // completeSelector limits a label selector to what Kubernetes takes for one.
@@ -384,6 +401,13 @@ func at(schema *apiextensionsv1.JSONSchemaProps, path ...string) (*apiextensions
 			schema = schema.Items.Schema
 			continue
 		}
+		if step == ".*" {
+			if schema.AdditionalProperties == nil {
+				return nil, fmt.Errorf("%v is no map", path)
+			}
+			schema = schema.AdditionalProperties.Schema
+			continue
+		}
 		next, ok := schema.Properties[step]
 		if !ok {
 			return nil, fmt.Errorf("%v has no %s", path, step)
@@ -406,7 +430,7 @@ func set(schema *apiextensionsv1.JSONSchemaProps, value apiextensionsv1.JSONSche
 	if err := set(next, value, path[1:]...); err != nil {
 		return err
 	}
-	if path[0] != "[]" {
+	if path[0] != "[]" && path[0] != ".*" {
 		schema.Properties[path[0]] = *next
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -114,7 +115,7 @@ func TestPoliciesThatWarn(t *testing.T) {
 	if want := "denied, and not loaded: " + w.namespace + "/soft/deny at spec: late (be early)"; len(heard) == 0 || heard[0] != want {
 		t.Errorf("heard %q, want first %q", heard, want)
 	}
-	if n := len(heard); n != 9 || !strings.Contains(heard[n-1], "more") {
+	if n := len(heard); n != 8 || !strings.Contains(heard[n-1], "more") {
 		t.Errorf("heard %d warnings: %q", n, heard)
 	}
 	for _, text := range heard {
@@ -531,5 +532,43 @@ func TestWhatIsDeniedStaysInItsOperatorsHands(t *testing.T) {
 	}
 	if err := change(func(a *v1alpha1.BpfApplication) { a.Finalizers = nil }); err != nil {
 		t.Errorf("take its finalizer: %v", err)
+	}
+}
+
+// TestContentsThatNoNodeWritesAreWarnedOf: whoever applies other contents of a map that is kept
+// hears it at once.
+func TestContentsThatNoNodeWritesAreWarnedOf(t *testing.T) {
+	w := newWorld(t)
+	alice, heard := w.user("alice", "skep-application-editor")
+	app := w.app("app", w.signed())
+	with := func(value string, update v1alpha1.MapUpdate) map[string]v1alpha1.Map {
+		entry := v1alpha1.MapEntry{Key: apiextensionsv1.JSON{Raw: []byte("0")}, Value: apiextensionsv1.JSON{Raw: []byte(value)}}
+		return map[string]v1alpha1.Map{"counts": {Contents: []v1alpha1.MapEntry{entry}, OnUpdate: update}}
+	}
+	app.Spec.Maps = with("1", "")
+	if err := alice.Create(t.Context(), app); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		maps  map[string]v1alpha1.Map
+		warns bool
+	}{
+		{with("2", ""), true},
+		{with("2", v1alpha1.MapReset), false},
+		{with("3", v1alpha1.MapReset), false},
+		{with("4", v1alpha1.MapKeep), true},
+		{nil, true},
+	} {
+		before := len(heard.all())
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
+			t.Fatal(err)
+		}
+		app.Spec.Maps = c.maps
+		if err := alice.Update(t.Context(), app); err != nil {
+			t.Fatal(err)
+		}
+		if got := heard.all()[before:]; strings.Contains(strings.Join(got, "\n"), "set onUpdate: Reset to write them: counts") != c.warns {
+			t.Errorf("%+v: heard %q", c.maps, got)
+		}
 	}
 }

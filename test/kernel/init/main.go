@@ -7,12 +7,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -64,26 +64,20 @@ func prepare() error {
 	return errors.Join(errs...)
 }
 
-// chosen is what the kernel's command line says of the tests to run.
-func chosen() string {
-	line, err := os.ReadFile("/proc/cmdline")
-	if err != nil {
-		fmt.Println("init:", err)
-	}
-	for word := range strings.FieldsSeq(string(line)) {
-		if run, ok := strings.CutPrefix(word, "skep.run="); ok {
-			return run
-		}
-	}
-	return ""
-}
-
 // run runs one test binary between two marks.
 func run(test string) {
 	name := filepath.Base(test)
+	var setting struct{ Dir, Run, Bench string }
+	body, err := os.ReadFile("/settings/" + name)
+	if err == nil {
+		err = json.Unmarshal(body, &setting)
+	}
+	if err != nil {
+		fmt.Println("init:", err)
+	}
 	fmt.Println("SKEP-VM begin", name)
-	cmd := exec.CommandContext(context.Background(), test, "-test.v", "-test.short", "-test.timeout=10m", "-test.run="+chosen())
-	cmd.Dir, cmd.Stdout, cmd.Stderr = "/tmp", os.Stdout, os.Stdout
+	cmd := exec.CommandContext(context.Background(), test, "-test.v", "-test.short", "-test.timeout=10m", "-test.run="+setting.Run, "-test.bench="+setting.Bench)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/"+setting.Dir, os.Stdout, os.Stdout
 	cmd.Env = append(os.Environ(), "PATH=/", "HOME=/tmp")
 	code := 0
 	if err := cmd.Run(); err != nil {

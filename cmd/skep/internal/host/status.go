@@ -408,7 +408,7 @@ func explain(w io.Writer, a nodemode.Application) {
 	for _, p := range a.Programs {
 		fmt.Fprintf(w, "  program %s id %d tag %s\n", p.Name, p.ID, p.Tag)
 		for _, l := range p.Links {
-			fmt.Fprintf(w, "    %-10s %s on %s %s\n", l.State, l.Hook, text.Printable(l.Target), text.Printable(l.Error))
+			fmt.Fprintf(w, "    %-10s %s on %s %s\n", l.State, l.Hook, text.Printable(l.Target), text.Printable(cmp.Or(l.Error, l.Filter)))
 		}
 	}
 	if a.Agent == nil {
@@ -421,6 +421,8 @@ func explain(w io.Writer, a nodemode.Application) {
 			what = "variables carried over: " + display.List(m.Carried) + "; the rest started anew: " + m.Reason
 		case !m.Kept:
 			what = "started anew: " + m.Reason
+		case m.Reason != "":
+			what += ": " + m.Reason
 		}
 		fmt.Fprintf(w, "  map %s %s\n", m.Map, what)
 	}

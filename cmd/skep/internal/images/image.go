@@ -253,7 +253,7 @@ func printInspection(w io.Writer, got inspection) error {
 	if len(f.Maps) > 0 {
 		rows = nil
 		for _, m := range f.Maps {
-			rows = append(rows, []string{m.Name, m.Type, fmt.Sprint(m.KeySize), fmt.Sprint(m.ValueSize), fmt.Sprint(m.MaxEntries), size(m.MemoryBytes)})
+			rows = append(rows, []string{m.Name, m.Type, sized(m.KeySize, m.KeyType), sized(m.ValueSize, m.ValueType), fmt.Sprint(m.MaxEntries), size(m.MemoryBytes)})
 		}
 		fmt.Fprintln(w)
 		if err := display.Table(w, []string{"MAP", "TYPE", "KEY", "VALUE", "ENTRIES", "MEMORY"}, rows); err != nil {
@@ -274,6 +274,11 @@ func printInspection(w io.Writer, got inspection) error {
 		fmt.Fprintln(w, display.Paint(w, display.Red, "label claims otherwise: ")+m.Message)
 	}
 	return nil
+}
+
+// sized is a number of bytes, and the type that they are where the object says it.
+func sized(bytes uint32, ctype string) string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", bytes, ctype))
 }
 
 // size is bytes as people read them.

@@ -1,0 +1,74 @@
+package act
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/skep-dev/skep/agent/decide"
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+// actSlice is how long actions of one kind follow each other before the node is looked at
+// again. Thousands of links take minutes.
+const actSlice = time.Second
+
+// spend does actions for a bounded time, one at least, and puts the others off.
+func (act *Actor) spend(actions []plan.Action) {
+	began, left := act.Clock(), 0
+	for i, a := range inTurn(actions) {
+		if i == 0 || act.Clock().Sub(began) < actSlice {
+			act.one(a)
+			continue
+		}
+		left++
+		owners := act.owners(a)
+		act.stick(owners, a)
+		act.LookupRound.Keep(a.Attachment)
+		for _, uid := range owners {
+			act.Decisions.NotePending(uid, decide.ErrQueued)
+			out := act.Decisions.Outcome(uid)
+			out.PutOff, out.Waits = true, "it has many links, and the next ones are made or ended soon"
+		}
+	}
+	if left > 0 {
+		act.Decisions.Again = true
+		act.Log.Info("go on in the next reconcile", "actions", len(actions), "left", left)
+	}
+}
+
+// inTurn has applications, and chains, take turns. Of each, the order stays.
+func inTurn(actions []plan.Action) []plan.Action {
+	var names []string
+	queues := map[string][]plan.Action{}
+	for _, a := range actions {
+		name := a.UID
+		if a.Verb == plan.SetChain {
+			name = fmt.Sprint("chain ", a.Ifindex)
+		}
+		if queues[name] == nil {
+			names = append(names, name)
+		}
+		queues[name] = append(queues[name], a)
+	}
+	all := make([]plan.Action, 0, len(actions))
+	for turn := 0; len(all) < len(actions); turn++ {
+		for _, name := range names {
+			if turn < len(queues[name]) {
+				all = append(all, queues[name][turn])
+			}
+		}
+	}
+	return all
+}
+
+// split divides actions, in their order, by whether they are of a kind.
+func split(actions []plan.Action, is func(plan.Action) bool) (those, others []plan.Action) {
+	for _, a := range actions {
+		if is(a) {
+			those = append(those, a)
+		} else {
+			others = append(others, a)
+		}
+	}
+	return those, others
+}

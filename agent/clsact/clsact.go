@@ -1,0 +1,213 @@
+// Package clsact attaches programs to the traffic of an interface by filters of its clsact
+// qdisc (cls_bpf with direct action), for the hooks tc/* and, where the kernel has no TCX, for
+// tcx/*.
+//
+// No bpf_link holds a filter: it stays until somebody deletes it. A filter is Skep's where the
+// kernel says that it runs a program of Skep's; a pref, handle or name that anybody can choose
+// proves nothing. Filters of others are never changed. The package decides neither what
+// attaches where nor what runs.
+package clsact
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Side is one direction of the traffic of an interface.
+type Side struct {
+	Ifindex int
+	Egress  bool
+}
+
+func (s Side) parent() uint32 {
+	if s.Egress {
+		return netlink.HANDLE_MIN_EGRESS
+	}
+	return netlink.HANDLE_MIN_INGRESS
+}
+
+// String names the side as tc(8) does.
+func (s Side) String() string {
+	if s.Egress {
+		return "egress"
+	}
+	return "ingress"
+}
+
+// Owner is what a filter runs: an instance of a program of an application.
+type Owner struct{ UID, Instance string }
+
+// Notes remember the interfaces whose clsact qdisc Skep made: the kernel does not tell.
+type Notes interface {
+	Noted() ([]int, error)
+	Note(ifindex int) error
+	Forget(ifindex int) error
+}
+
+// Table is the filters of this network namespace. Its lists are those of the last look. The
+// caller serializes all calls.
+type Table struct {
+	// Owner says whose program it is that has an id; not ok where it is not Skep's.
+	Owner func(ebpf.ProgramID) (Owner, bool)
+	notes Notes
+	seen  map[Side][]entry
+}
+
+// New returns a table. Owner is to be set before it is used.
+func New(notes Notes) *Table {
+	return &Table{notes: notes, Owner: func(ebpf.ProgramID) (Owner, bool) { return Owner{}, false }}
+}
+
+// Look forgets what was read, so that each list that is needed is read again, once.
+func (t *Table) Look() { t.seen = nil }
+
+// entry is a filter as the kernel lists it. Filters of another kind have no program.
+type entry struct {
+	pref    uint16
+	handle  uint32
+	chain   uint32
+	program ebpf.ProgramID
+}
+
+// list returns the filters of a side in the order in which they run, as they were read last.
+func (t *Table) list(s Side) ([]entry, error) {
+	if all, ok := t.seen[s]; ok {
+		return all, nil
+	}
+	all, err := read(s)
+	if err != nil {
+		return nil, err
+	}
+	if t.seen == nil {
+		t.seen = map[Side][]entry{}
+	}
+	t.seen[s] = all
+	return all, nil
+}
+
+// listAgain reads the filters of a side anew.
+func (t *Table) listAgain(s Side) ([]entry, error) {
+	delete(t.seen, s)
+	return t.list(s)
+}
+
+// dumpTries bounds how often a list is asked for again because it changed while it was read.
+const dumpTries = 5
+
+func read(s Side) ([]entry, error) {
+	var found []netlink.Filter
+	var err error
+	for range dumpTries {
+		found, err = netlink.FilterList(device(s.Ifindex), s.parent())
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s filters of interface %d: %w", s, s.Ifindex, err)
+	}
+	var all []entry
+	for _, f := range found {
+		a := f.Attrs()
+		if s.Egress && a.Parent != s.parent() {
+			// A qdisc of the kind ingress lists its filters for either side
+			// (ingress_tcf_block of net/sched/sch_ingress.c).
+			continue
+		}
+		e := entry{pref: a.Priority, handle: a.Handle}
+		if a.Chain != nil {
+			e.chain = *a.Chain
+		}
+		if bpf, ok := f.(*netlink.BpfFilter); ok {
+			e.program = ebpf.ProgramID(bpf.Id)
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// device is an interface by its index alone.
+func device(ifindex int) netlink.Link {
+	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
+}
+
+// filter is what the kernel is asked for at a pref and handle of a side.
+func filter(s Side, pref uint16, handle uint32) *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: s.Ifindex, Parent: s.parent(), Priority: pref, Handle: handle, Protocol: unix.ETH_P_ALL},
+		Fd:          -1, DirectAction: true,
+	}
+}
+
+// isOurs reports whether a filter is that of the owner at the hook's prefs.
+func (t *Table) isOurs(e entry, o Owner, b Band) bool {
+	whose, ok := t.Owner(e.program)
+	return ok && whose == o && e.chain == 0 && b.has(e.pref)
+}
+
+// Sweep deletes Skep's filters that keep does not name, on all interfaces, and the qdiscs that
+// they needed. Those are what a killed agent left.
+func (t *Table) Sweep(keep func(Side, Owner) bool) error {
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		for _, egress := range []bool{false, true} {
+			s := Side{l.Attrs().Index, egress}
+			errs = append(errs, t.sweep(s, keep))
+		}
+	}
+	return errors.Join(append(errs, t.SweepQdiscs())...)
+}
+
+// SweepQdiscs deletes the qdiscs that Skep made and nothing needs.
+func (t *Table) SweepQdiscs() error {
+	noted, err := t.notes.Noted()
+	errs := []error{err}
+	for _, ifindex := range noted {
+		errs = append(errs, t.tidy(ifindex))
+	}
+	return errors.Join(errs...)
+}
+
+func (t *Table) sweep(s Side, keep func(Side, Owner) bool) error {
+	all, err := read(s)
+	if err != nil {
+		return err
+	}
+	return t.remove(s, all, func(e entry) bool {
+		whose, ok := t.Owner(e.program)
+		return ok && !keep(s, whose)
+	})
+}
+
+// remove deletes the entries of a list that go, and makes sure that they went.
+func (t *Table) remove(s Side, all []entry, goes func(entry) bool) error {
+	var errs []error
+	for _, e := range all {
+		if goes(e) {
+			f := filter(s, e.pref, e.handle)
+			f.Chain = &e.chain
+			errs = append(errs, netlink.FilterDel(f))
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	// Somebody else may have deleted them, or the interface, meanwhile.
+	left, err := t.listAgain(s)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(left, goes) {
+		return fmt.Errorf("delete %s filter of interface %d: %w", s, s.Ifindex, errors.Join(append(errs, errors.New("it is there still"))...))
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package gate_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/test/fixture/seals"
+)
+
+var update = flag.Bool("update", false, "write the golden parts of testdata anew")
+
+// TestMapsOfADefinition evaluates what definitions say of the maps of one object.
+func TestMapsOfADefinition(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_contents")
+	evaluator := w.evaluator()
+	names, err := filepath.Glob("testdata/maps/*.txtar")
+	if err != nil || len(names) == 0 {
+		t.Fatal(names, err)
+	}
+	for _, name := range names {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
+			ar, err := txtar.ParseFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := app(ref, "xdp_contents", onEth0())
+			if err := yaml.UnmarshalStrict(ar.Files[0].Data, &a.Spec.Maps); err != nil {
+				t.Fatal(err)
+			}
+			v := mustEvaluate(t, evaluator, a)
+			got := fmt.Sprintf("allowed: %v\n", v.Allowed())
+			for _, r := range v.Decision().Denied {
+				got += gate.Sentence(r) + "\n"
+			}
+			if *update {
+				ar.Files = append(ar.Files[:1], txtar.File{Name: "want", Data: []byte(got)})
+				if err := os.WriteFile(name, txtar.Format(ar), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(string(ar.Files[1].Data), got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// entry is one of a map's contents.
+func entry(key, value string) v1alpha1.MapEntry {
+	return v1alpha1.MapEntry{Key: apiextensionsv1.JSON{Raw: []byte(key)}, Value: apiextensionsv1.JSON{Raw: []byte(value)}}
+}
+
+// TestMoreContentsThanNodesAreGivenAreDenied: by their number, and by their size as JSON.
+func TestMoreContentsThanNodesAreGivenAreDenied(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		entries int
+		value   string
+		denied  string
+	}{
+		"as many entries as a map may have": {v1alpha1.MaxMapEntries, "1", ""},
+		"one entry too many":                {v1alpha1.MaxMapEntries + 1, "1", "spec.maps.limits.contents"},
+		"as much text as there may be":      {1, `"` + strings.Repeat("x", v1alpha1.MaxMapContents-32) + `"`, ""},
+		"too much text":                     {2, `"` + strings.Repeat("x", v1alpha1.MaxMapContents/2) + `"`, "spec.maps"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			a := app("r.example.com/x:v1", "p", onEth0())
+			m := v1alpha1.Map{}
+			for range c.entries {
+				m.Contents = append(m.Contents, entry("1", c.value))
+			}
+			a.Spec.Maps = map[string]v1alpha1.Map{"limits": m}
+			_, err := gate.Shape(gate.Request{Application: a})
+			if c.denied == "" && err != nil || c.denied != "" && (err == nil || !strings.Contains(err.Error(), "shape/maps at "+c.denied+":")) {
+				t.Errorf("Shape = %v", err)
+			}
+		})
+	}
+}
+
+// TestContentsAreSealedAndMakeAVersion: whoever changes an entry, or onUpdate, asks nodes for
+// another version.
+func TestContentsAreSealedAndMakeAVersion(t *testing.T) {
+	w := newWorld(t)
+	ref, key := w.signed("xdp_contents"), seals.New(t)
+	sealed := func(m v1alpha1.Map) (revision string, has v1alpha1.Map) {
+		a := app(ref, "xdp_contents", onEth0())
+		a.Spec.Maps = map[string]v1alpha1.Map{"which": m}
+		v := mustEvaluate(t, w.evaluator(), a)
+		envelope, err := v.Seal(key.Sealer, gate.Stamp{UID: "u", Serial: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened, err := key.Trust.Open(envelope)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return opened.Revision(), opened.Payload().Maps["which"]
+	}
+	first := v1alpha1.Map{Contents: []v1alpha1.MapEntry{entry("0", "1")}}
+	revision, has := sealed(first)
+	if diff := cmp.Diff(first, has); diff != "" {
+		t.Error(diff)
+	}
+	if again, _ := sealed(first); again != revision {
+		t.Error("the same contents are another revision")
+	}
+	for sentence, other := range map[string]v1alpha1.Map{
+		"another value":    {Contents: []v1alpha1.MapEntry{entry("0", "2")}},
+		"another onUpdate": {Contents: first.Contents, OnUpdate: v1alpha1.MapReset},
+		"no contents":      {},
+	} {
+		if got, _ := sealed(other); got == revision {
+			t.Errorf("%s is the same revision", sentence)
+		}
+	}
+}
