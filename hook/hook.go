@@ -89,7 +89,8 @@ type Hook struct {
 	Shape Shape `json:"shape"`
 	// MinKernel is the first kernel with the hook, as major.minor.
 	MinKernel string `json:"minKernel"`
-	// Namespaceable hooks can be held by a namespaced application.
+	// Namespaceable hooks can be held by a namespaced application, in its own pods: they take
+	// the field pods, as those of a cluster-scoped application do.
 	Namespaceable bool `json:"namespaceable"`
 	// Sharing says how several programs live on one target.
 	Sharing Sharing `json:"sharing"`
@@ -111,6 +112,20 @@ const (
 	// InUSDT is a probe that the binary declares.
 	InUSDT = "usdt"
 )
+
+// IsGuarded reports whether a program that attaches in pods is guarded: the hook is reached by
+// tasks of every pod, and the loader puts a test of the task's cgroup before the program.
+func (h Hook) IsGuarded() bool {
+	return h.Namespaceable && (h.Shape == UserBinary || h.Shape == KernelFunction || h.Shape == Tracepoint)
+}
+
+// TakesContainers reports whether single containers of pods can be chosen: those of a pod share
+// its network.
+func (h Hook) TakesContainers() bool { return h.IsGuarded() || h.Namespaceable && h.Shape == Cgroup }
+
+// ReachesNode reports whether a namespaced application may name the node's own targets of the
+// hook where a policy grants them to its namespace.
+func (h Hook) ReachesNode() bool { return h.Namespaceable && h.Shape == NetworkDevice }
 
 // InBinary is the field that says where in a binary the hook attaches; empty where
 // its target is no binary.
