@@ -382,12 +382,12 @@ func wrongSelector(s *metav1.LabelSelector) string {
 	if s == nil {
 		return ""
 	}
-	if n := max(len(s.MatchLabels), len(s.MatchExpressions)); n > v1alpha1.MaxPodLabels {
-		return fmt.Sprintf("%d labels or requirements are listed, at most %d are allowed", n, v1alpha1.MaxPodLabels)
+	if n, m := len(s.MatchLabels), len(s.MatchExpressions); n > v1alpha1.MaxPodLabels || m > v1alpha1.MaxPodRequirements {
+		return fmt.Sprintf("%d labels and %d requirements are listed, at most %d and %d are allowed", n, m, v1alpha1.MaxPodLabels, v1alpha1.MaxPodRequirements)
 	}
 	for _, e := range s.MatchExpressions {
-		if n := len(e.Values); n > v1alpha1.MaxPodLabels {
-			return fmt.Sprintf("%d values of %s are listed, at most %d are allowed", n, e.Key, v1alpha1.MaxPodLabels)
+		if n := len(e.Values); n > v1alpha1.MaxPodValues {
+			return fmt.Sprintf("%d values of %s are listed, at most %d are allowed", n, e.Key, v1alpha1.MaxPodValues)
 		}
 	}
 	if _, err := metav1.LabelSelectorAsSelector(s); err != nil {

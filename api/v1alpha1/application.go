@@ -289,9 +289,10 @@ const (
 	MaxSelectorRequirements = 64
 	// MaxSelectorValues bounds the values of one of them.
 	MaxSelectorValues = 256
-	// MaxPodLabels bounds the labels, requirements and values of a selector of Pods, and
-	// MaxPodContainers the names and globs of containers.
-	MaxPodLabels, MaxPodContainers = 16, 16
+	// MaxPodLabels bounds the labels of a selector of Pods, MaxPodRequirements its
+	// matchExpressions, MaxPodValues the values of each, and MaxPodContainers the names
+	// and globs of containers. Every attachment may have two such selectors.
+	MaxPodLabels, MaxPodRequirements, MaxPodValues, MaxPodContainers = 8, 2, 4, 4
 	// MaxFunctions is the greatest limit of a choice of functions.
 	MaxFunctions = 10000
 	// MaxSymbolNames bounds the bytes of all names and globs of one choice of symbols
@@ -397,7 +398,7 @@ type Pods struct {
 	// absent means all of them. Hooks on network devices and namespaces, which a Pod's
 	// containers share, do not take it.
 	// +optional
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=4
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9*?\[\]^-]+$`

@@ -142,7 +142,7 @@ type selectorBounds struct {
 // nodeLabels bounds the selector of nodes, and that of a policy; podLabels those of Pods.
 var (
 	nodeLabels = selectorBounds{64, v1alpha1.MaxSelectorRequirements, v1alpha1.MaxSelectorValues, true}
-	podLabels  = selectorBounds{v1alpha1.MaxPodLabels, v1alpha1.MaxPodLabels, v1alpha1.MaxPodLabels, false}
+	podLabels  = selectorBounds{v1alpha1.MaxPodLabels, v1alpha1.MaxPodRequirements, v1alpha1.MaxPodValues, false}
 )
 
 // completeSelector limits a label selector to what Kubernetes takes for one.
@@ -439,26 +439,29 @@ func hasPlace(in string) string {
 // attachment that does not fit alone.
 func misfit(namespaced bool) string {
 	var message strings.Builder
+	beside := []string{}
 	for _, f := range takenFields() {
 		has := "has(self." + f.field + ")"
-		inHooks := func(chosen func(hook.Hook) bool) string { return "self.hook in " + list(namesOf(chosen)) }
-		needs := func(needs ...need) string {
-			return inHooks(func(h hook.Hook) bool { return f.takes(h) && slices.Contains(needs, f.needOf(h, namespaced)) })
-		}
-		fmt.Fprintf(&message, "%s && !(%s) ? self.hook + ' takes no %s; remove it' : ", has, inHooks(f.takes), f.field)
-		switch {
-		case f.field == "pods" && namespaced:
-			fmt.Fprintf(&message, "!%s && %s ? self.hook + ' reaches beyond a namespace without pods: give pods, or use a ClusterBpfApplication' : ", has, needs(required))
-		case f.need == required:
-			fmt.Fprintf(&message, "!%s && %s ? self.hook + ' needs %s; give it' : ", has, needs(required), f.field)
-		case f.need == unlessPods, f.need == notWithPods:
-			fmt.Fprintf(&message, "!%s && %s ? self.hook + ' needs %s; give it' : ", has, needs(required), f.field)
-			fmt.Fprintf(&message, "!%s && !has(self.pods) && %s ? self.hook + ' needs %s or pods; give one' : ", has, needs(unlessPods, notWithPods), f.field)
-		}
 		if f.need == notWithPods || f.need == neverWithPods {
-			fmt.Fprintf(&message, "%s && has(self.pods) ? self.hook + ' takes either %s or pods; remove one' : ", has, f.field)
+			beside = append(beside, has)
+		}
+		if takers := namesOf(f.takes); len(takers) < len(hook.All()) {
+			fmt.Fprintf(&message, "%s && !(self.hook in %s) ? self.hook + ' takes no %s; remove it' : ", has, list(takers), f.field)
+		}
+		needers := namesOf(func(h hook.Hook) bool {
+			return f.takes(h) && slices.Contains([]need{required, unlessPods, notWithPods}, f.needOf(h, namespaced))
+		})
+		switch {
+		case len(needers) == 0:
+		case f.field == "pods":
+			fmt.Fprint(&message, "!has(self.pods) && !has(self.interfaces) ? self.hook + ' reaches beyond a namespace without pods: give pods, or use a ClusterBpfApplication' : ")
+		case f.need == required:
+			fmt.Fprintf(&message, "!%s && self.hook in %s ? self.hook + ' needs %s; give it' : ", has, list(needers), f.field)
+		default:
+			fmt.Fprintf(&message, "!%s && !has(self.pods) && self.hook in %s ? self.hook + ' needs %s, or pods where it takes them; give one' : ", has, list(needers), f.field)
 		}
 	}
+	fmt.Fprintf(&message, "has(self.pods) && (%s) ? self.hook + ' takes pods or a place of the node; remove one' : ", strings.Join(beside, " || "))
 	fmt.Fprint(&message, "has(self.binary) ? 'the hooks with .multi take binary.symbols, usdt takes binary.usdt, the others binary.symbol or binary.offset' : ")
 	return message.String() + "'the hook tracepoint takes category/name, the others take a name alone'"
 }
