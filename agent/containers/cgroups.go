@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/process"
 )
 
 // The labels of a pod of NewCgroups.
@@ -132,7 +134,7 @@ func (w *walk) note(name string, plain bool) error {
 		w.found[id] = c
 		return nil
 	}
-	process, ok := w.process(at, plain, 0)
+	first, ok := w.member(at, plain, 0)
 	if !ok {
 		return nil
 	}
@@ -147,56 +149,58 @@ func (w *walk) note(name string, plain bool) error {
 	if plain {
 		p.Name, p.Labels = at.path, map[string]string{LabelCgroup: at.path}
 	}
-	c := Container{ID: id, Name: p.Name, Pod: p, Process: process, CgroupPath: at.path, CgroupID: at.id, Level: at.level}
-	if opened, err := openProcess(process.PID); err == nil {
-		c.Pod.NetnsID, _ = opened.netns()
-		opened.close()
+	c := Container{ID: id, Name: p.Name, Pod: p, Process: first, CgroupPath: at.path, CgroupID: at.id, Level: at.level}
+	if opened, err := process.Open(first.PID); err == nil {
+		c.Pod.NetnsID, _ = opened.NetnsID()
+		opened.Close()
 	}
 	c.Pod.HostNetwork = c.Pod.NetnsID != 0 && c.Pod.NetnsID == w.node.netns
 	w.found[id] = c
 	return nil
 }
 
-// process finds a process of the cgroup: one in it, or else one below, unless those are others'.
-func (w *walk) process(at place, plain bool, depth int) (Process, bool) {
+// member finds a process of the cgroup: one in it, or else one below, unless those are others'.
+func (w *walk) member(at place, plain bool, depth int) (process.Process, bool) {
 	for _, pid := range w.node.members(at.path) {
 		if p, err := w.node.see(pid, at.path); err == nil {
 			return p, true
 		}
 	}
 	if plain || depth >= maxDepth {
-		return Process{}, false
+		return process.Process{}, false
 	}
 	below, _ := w.node.children(at.path)
 	for _, child := range below {
 		if w.looked++; w.looked > maxWalked {
 			break
 		}
-		if p, ok := w.process(place{path: path.Join(at.path, child)}, plain, depth+1); ok {
+		if p, ok := w.member(place{path: path.Join(at.path, child)}, plain, depth+1); ok {
 			return p, true
 		}
 	}
-	return Process{}, false
+	return process.Process{}, false
 }
 
 // see looks at a process that is in the cgroup.
-func (n *node) see(pid int, cgroup string) (Process, error) {
-	opened, err := openProcess(pid)
+func (n *node) see(pid int, cgroup string) (process.Process, error) {
+	opened, err := process.Open(pid)
 	if err != nil {
-		return Process{}, err
+		return process.Process{}, err
 	}
-	defer opened.close()
-	p := Process{PID: pid}
-	if p.StartTime, err = opened.startTime(); err != nil {
+	defer opened.Close()
+	p := process.Process{PID: pid}
+	if p.StartTime, err = opened.StartTime(); err != nil {
 		return p, err
 	}
-	if p.cgroup, err = opened.cgroup(); err != nil {
+	in, err := opened.Cgroup()
+	if err != nil {
 		return p, err
 	}
-	if path.Join(n.origin, p.cgroup) != path.Join("/", cgroup) {
-		return p, errOther
+	if path.Join(n.origin, in) != path.Join("/", cgroup) {
+		return p, process.ErrOther
 	}
-	return p, opened.is(p)
+	p = p.Within(in)
+	return p, opened.Check(p)
 }
 
 // children are the cgroups directly below one, in order.

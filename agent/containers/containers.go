@@ -17,6 +17,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/skep-dev/skep/agent/process"
 )
 
 // Container is one running container, of any kind: init and sidecar containers too. The
@@ -29,8 +31,9 @@ type Container struct {
 	Name string
 	// Pod is the one that the runtime made the container in.
 	Pod Pod
-	// Process is the container's first process, which the runtime started.
-	Process
+	// Process is the container's first process, which the runtime started, and the way to its
+	// files and namespaces: Root, NetworkNamespace.
+	process.Process
 	// CgroupPath is the container's cgroup below the mount of cgroup2, without a slash at
 	// its begin or end.
 	CgroupPath string
@@ -47,17 +50,6 @@ type Container struct {
 	Created time.Time
 }
 
-// Process is a process of the node, which a recycled PID is not taken for.
-type Process struct {
-	// PID is its id in the PID namespace of this process; 0 is no process.
-	PID int
-	// StartTime is when it started, in clock ticks since the boot (field 22 of
-	// /proc/PID/stat).
-	StartTime uint64
-	// cgroup is the path in /proc/PID/cgroup that the process was in, or below.
-	cgroup string
-}
-
 // Pod is a group of containers. What identifies it is the metadata that the runtime got
 // with the pod's sandbox, which labels and annotations cannot change.
 type Pod struct {
@@ -71,7 +63,7 @@ type Pod struct {
 	SandboxID string
 	// Sandbox is the process that holds the pod's namespaces. It has PID 0 where the
 	// runtime keeps none.
-	Sandbox Process
+	Sandbox process.Process
 	// HostNetwork reports that the pod's network namespace is the node's.
 	HostNetwork bool
 	// NetnsID is the inode number of the pod's network namespace: the sandbox's, and where

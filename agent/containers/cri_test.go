@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/process"
 )
 
 const goarch = runtime.GOARCH
@@ -117,7 +119,7 @@ func (d *daemon) compare(c Container, p *pod) {
 		d.t.Fatal(err)
 	}
 	defer func() { _ = root.Close() }()
-	f, err := OpenIn(root, "tool")
+	f, err := process.OpenIn(root, "tool")
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -126,11 +128,11 @@ func (d *daemon) compare(c Container, p *pod) {
 	if want, _ := program(); err != nil || len(body) != len(want) {
 		d.t.Errorf("the container's program has %d bytes, %v", len(body), err)
 	}
-	if _, err := OpenIn(root, "/no/such"); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := process.OpenIn(root, "/no/such"); !errors.Is(err, fs.ErrNotExist) {
 		d.t.Errorf("OpenIn = %v", err)
 	}
-	for _, process := range []Process{c.Process, c.Pod.Sandbox} {
-		ns, id, err := process.NetworkNamespace()
+	for _, one := range []process.Process{c.Process, c.Pod.Sandbox} {
+		ns, id, err := one.NetworkNamespace()
 		if err != nil {
 			d.t.Fatal(err)
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/skep-dev/skep/agent/process"
 )
 
 // The bounds of an answer of the runtime. The kubelet's is 16 MiB for a message, too.
@@ -51,7 +53,7 @@ func parseDetails(info map[string]string) (details, error) {
 	if err := json.Unmarshal([]byte(text), &d); err != nil {
 		return details{}, fmt.Errorf("parse info: %w", err)
 	}
-	if d.PID < 0 || d.PID > maxPID {
+	if d.PID < 0 || d.PID > process.MaxPID {
 		return details{}, fmt.Errorf("parse info: %d is not the id of a process", d.PID)
 	}
 	if len(d.SandboxID) > maxName || len(d.RuntimeSpec.Linux.CgroupsPath) > 4096 {

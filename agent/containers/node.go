@@ -7,12 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/process"
 )
 
 // node is what the kernel shows of this node: processes, and cgroups below one mount.
@@ -48,9 +49,9 @@ func openNode(mount string) (*node, error) {
 		n.close()
 		return nil, fmt.Errorf("find own cgroup below %s: %w", mount, err)
 	}
-	if first, err := openProcess(1); err == nil {
-		n.netns, _ = first.netns()
-		first.close()
+	if first, err := process.Open(1); err == nil {
+		n.netns, _ = first.NetnsID()
+		first.Close()
 	}
 	return n, nil
 }
@@ -77,11 +78,11 @@ func (n *node) findOrigin() (string, error) {
 	if !strings.HasPrefix(mounted, "/..") {
 		return "", fmt.Errorf("the mount begins at the cgroup %s: mount the whole of cgroup2", mounted)
 	}
-	body, err := os.ReadFile(filepath.Join(procRoot, "thread-self/cgroup"))
+	body, err := os.ReadFile("/proc/thread-self/cgroup")
 	if err != nil {
 		return "", err
 	}
-	own, err := parseCgroup(body)
+	own, err := process.ParseCgroup(body)
 	if err != nil {
 		return "", err
 	}
@@ -102,7 +103,7 @@ func mountRoot(mount *os.File) (string, error) {
 	if err := unix.Statx(int(mount.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &stat); err != nil {
 		return "", fmt.Errorf("stat mount: %w", err)
 	}
-	f, err := os.Open(filepath.Join(procRoot, "thread-self/mountinfo"))
+	f, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
 		return "", err
 	}
@@ -219,7 +220,7 @@ func skipFor(reason Reason, err error) error { return &skip{reason, err} }
 
 // confirmed is a process that is in the cgroup of the container that the runtime says.
 type confirmed struct {
-	Process
+	process.Process
 	in    place
 	netns uint64
 	// pidfd becomes readable when the process ends. The caller closes it.
@@ -230,16 +231,16 @@ type confirmed struct {
 // the id another process's by now, so the kernel has to show the process in the container's
 // cgroup, before and after all else is read of it.
 func (n *node) confirm(pid int, id, record string) (*confirmed, error) {
-	p, err := openProcess(pid)
+	p, err := process.Open(pid)
 	if err != nil {
 		return nil, skipFor(NoProcess, hint(err))
 	}
-	defer p.close()
-	seen := Process{PID: pid}
-	if seen.StartTime, err = p.startTime(); err != nil {
+	defer p.Close()
+	seen := process.Process{PID: pid}
+	if seen.StartTime, err = p.StartTime(); err != nil {
 		return nil, skipFor(NoProcess, err)
 	}
-	in, err := p.cgroup()
+	in, err := p.Cgroup()
 	if err != nil {
 		return nil, skipFor(NoProcess, err)
 	}
@@ -248,19 +249,19 @@ func (n *node) confirm(pid int, id, record string) (*confirmed, error) {
 	if own == "" {
 		return nil, skipFor(OtherCgroup, fmt.Errorf("look at process %d: it is in the cgroup %s, and not in that of %s", pid, where, id))
 	}
-	seen.cgroup = strings.TrimSuffix(in, strings.TrimPrefix(where, own))
+	seen = seen.Within(strings.TrimSuffix(in, strings.TrimPrefix(where, own)))
 	c := &confirmed{Process: seen, pidfd: -1}
 	if c.in, err = n.locate(own); err != nil {
 		return nil, skipFor(NoCgroup, err)
 	}
-	if c.netns, err = p.netns(); err != nil {
+	if c.netns, err = p.NetnsID(); err != nil {
 		return nil, skipFor(Unreadable, err)
 	}
 	if c.pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
 		return nil, skipFor(NoProcess, fmt.Errorf("open process %d: %w", pid, err))
 	}
 	// The id belonged to the same process when it was opened, if that runs still.
-	if err := p.is(seen); err != nil {
+	if err := p.Check(seen); err != nil {
 		_ = unix.Close(c.pidfd)
 		return nil, skipFor(NoProcess, err)
 	}
@@ -273,7 +274,7 @@ const initialPIDs = "pid:[4026531836]"
 
 // hint adds what is usually the cause where the runtime's processes are not there.
 func hint(err error) error {
-	if name, e := os.Readlink(procRoot + "/self/ns/pid"); e == nil && name != initialPIDs {
+	if name, e := os.Readlink("/proc/self/ns/pid"); e == nil && name != initialPIDs {
 		return fmt.Errorf("%w; it has ended, or this process is not in the runtime's PID namespace (hostPID)", err)
 	}
 	return err
@@ -290,7 +291,7 @@ func ownCgroup(in, id, record string) string {
 			return in[:end]
 		}
 	}
-	if want := recorded(record); len(want) > 1 && below(in, want) {
+	if want := recorded(record); len(want) > 1 && process.Below(in, want) {
 		return want
 	}
 	return ""

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/skep-dev/skep/agent/process"
 )
 
 // state is what one run of a source knows. Its methods may be called from any goroutine.
@@ -160,7 +162,7 @@ func (s *state) remove(id string) {
 			return false
 		case s.used(id):
 			// There is no way into the pod by the sandbox any more.
-			p.Sandbox = Process{}
+			p.Sandbox = process.Process{}
 			s.pods[id] = p
 		default:
 			delete(s.pods, id)

@@ -1,4 +1,4 @@
-package containers
+package process
 
 import (
 	"errors"
@@ -43,19 +43,19 @@ func (p Process) NetworkNamespace() (*os.File, uint64, error) {
 
 // openOwn opens a file of the process, if that is the same process before and after.
 func (p Process) openOwn(name string, flags int) (*os.File, error) {
-	now, err := openProcess(p.PID)
+	now, err := Open(p.PID)
 	if err != nil {
 		return nil, err
 	}
-	defer now.close()
-	if err := now.is(p); err != nil {
+	defer now.Close()
+	if err := now.Check(p); err != nil {
 		return nil, err
 	}
 	f, err := now.open(name, flags)
 	if err != nil {
 		return nil, denied(err)
 	}
-	if err := now.is(p); err != nil {
+	if err := now.Check(p); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
@@ -63,12 +63,12 @@ func (p Process) openOwn(name string, flags int) (*os.File, error) {
 
 // IsRunning reports whether the process runs, in the cgroup that it was seen in.
 func (p Process) IsRunning() bool {
-	now, err := openProcess(p.PID)
+	now, err := Open(p.PID)
 	if err != nil {
 		return false
 	}
-	defer now.close()
-	return now.is(p) == nil
+	defer now.Close()
+	return now.Check(p) == nil
 }
 
 // NotFileError is the error of a path that leads to something else than a file that a
