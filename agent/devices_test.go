@@ -3,6 +3,7 @@ package agent_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -268,6 +270,7 @@ func TestProgramsRunInThePodsThatTheyAreFor(t *testing.T) {
 					t.Error(err)
 				}
 			}
+			w.isListed(hook, "eth0 in pod p", "eth0 in pod q", "eth0")
 			before := linksOf(a)
 			stop()
 			a, _ = w.startIn(known)
@@ -283,6 +286,27 @@ func TestProgramsRunInThePodsThatTheyAreFor(t *testing.T) {
 				t.Errorf("held: %v", held)
 			}
 		})
+	}
+}
+
+// isListed holds that the inventory names the targets of Skep's programs on a hook.
+func (w *world) isListed(hook string, targets ...string) {
+	w.t.Helper()
+	inv, err := inventory.List(w.t.Context(), inventory.Options{Managed: w.bpffs})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, p := range inv.Programs {
+		for _, place := range p.Attached {
+			if p.Managed && (place.Hook == hook || place.Hook == "tc/ingress" && !hasTCX()) {
+				found[place.Target] = true
+			}
+		}
+	}
+	got, want := slices.Sorted(maps.Keys(found)), slices.Sorted(slices.Values(targets))
+	if diff := gocmp.Diff(want, got); diff != "" {
+		w.t.Errorf("places (-want +got):\n%s", diff)
 	}
 }
 
