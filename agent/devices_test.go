@@ -680,3 +680,52 @@ func TestTheOrderInANamespaceIsRead(t *testing.T) {
 	}
 	events.Frame(t, p.peer)
 }
+
+// TestANamespaceHasItsShareOfEachPodsInterface: what an application takes of one pod's interface,
+// it does not take of another's.
+func TestANamespaceHasItsShareOfEachPodsInterface(t *testing.T) {
+	needKernel(t)
+	needHook(t, "tcx/ingress")
+	if !hasTCX() {
+		t.Skip("SKIPPED: the kernel has no TCX")
+	}
+	w, known := newWorld(t), newPods(t)
+	known.add("p")
+	known.add("q")
+	known.choose("one", "p")
+	known.choose("two", "q")
+	known.choose("more", "p")
+	a, _ := w.startIn(known)
+	one := tenant(w.tcx63("eth0", 31), "zone", "one", 1, 500)
+	two := tenant(w.tcx63("eth0", 31), "zone", "two", 2, 500)
+	w.must(a, one, two)
+	if links := linksOf(a); len(links) != 2 {
+		t.Errorf("links: %v", links)
+	}
+	err := w.accept(a, tenant(w.tcx63("eth0", 1), "zone", "more", 3, 500))
+	if err == nil || !strings.Contains(err.Error(), "place programs on tcx/ingress of eth0 in pod p: programs: it takes 1, namespace zone holds 31") {
+		t.Errorf("the third one is told %v", err)
+	}
+}
+
+// TestPinsOfBeforeHaveNoText: a chain whose link was pinned without a note of its interface is
+// adopted.
+func TestPinsOfBeforeHaveNoText(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	veth(t, "sk0", "sk1")
+	a, stop := w.start()
+	w.must(a, w.intent("counter", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "sk0")}))
+	before := linksOf(a)
+	stop()
+	pin := filepath.Join(w.bpffs, "+xdp", fmt.Sprint(index(t, "sk0")), "link")
+	if _, err := os.Stat(pin); err != nil {
+		t.Fatal(err)
+	}
+	must(t, os.Remove(pin+"+at"))
+	a, _ = w.start()
+	w.must(a)
+	if diff := gocmp.Diff(before, linksOf(a)); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
+	}
+}
