@@ -54,15 +54,9 @@ func (rec *reconcile) runsOn(application v1alpha1.Identity, program, hook string
 	return all
 }
 
-// lookForDevices reads the interfaces of the node, and ends what an earlier agent left in
-// network namespaces that are seen for the first time.
+// lookForDevices reads the interfaces of the node.
 func (rec *reconcile) lookForDevices() ([]plan.Interface, error) {
-	interfaces, err := rec.lookupRound.Look(rec.env.namespacesNow(), attachmentsOf(rec.apps), wantsPrimary(rec.apps), rec.running())
-	if err != nil {
-		return nil, err
-	}
-	rec.loop.live.SweepFilters(rec.lookupRound.Present())
-	return interfaces, nil
+	return rec.lookupRound.Look(rec.env.namespacesNow(), attachmentsOf(rec.apps), wantsPrimary(rec.apps), rec.running())
 }
 
 // namespacesNow are the network namespaces beside the agent's own.

@@ -147,6 +147,8 @@ func (rec *reconcile) observe() error {
 	if err != nil {
 		return err
 	}
+	// In network namespaces that are seen for the first time, this ends what an earlier agent left.
+	rec.loop.live.SweepFilters(rec.lookupRound.Present())
 	rec.look.Observe(interfaces, rec.loop.namespaces)
 	rec.look.NoteSevered(func(l *plan.Link, facts kernel.Facts) bool {
 		return l.Attachment.Netfilter.Hook == "" || rec.lookupRound.Runs(l.Attachment, facts.Priority, facts.Program)

@@ -151,19 +151,27 @@ func (v *ChainVersion) pin(dir string) error {
 // PinChainLink pins the new link of an interface, in the place of an old one, and notes which
 // interface it is: the kernel does not tell its network namespace.
 func (s *Store) PinChainLink(on plan.Target, l Held) error {
+	if err := s.describeChain(on); err != nil {
+		return err
+	}
 	path := s.ChainPath(on.Device())
-	text, err := json.Marshal(on)
-	if err == nil {
-		err = replaceSymlink(string(text), path+textSuffix)
-	}
-	if err != nil {
-		return fmt.Errorf("describe chain's link: %w", err)
-	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove severed link's pin: %w", err)
 	}
 	if err := l.Pin(path); err != nil {
 		return fmt.Errorf("pin chain's link: %w", err)
+	}
+	return nil
+}
+
+// describeChain notes beside a link's pin which interface it is.
+func (s *Store) describeChain(on plan.Target) error {
+	text, err := json.Marshal(on)
+	if err == nil {
+		err = replaceSymlink(string(text), s.ChainPath(on.Device())+textSuffix)
+	}
+	if err != nil {
+		return fmt.Errorf("describe chain's link: %w", err)
 	}
 	return nil
 }
@@ -179,7 +187,14 @@ func (s *Store) RepinChain(c *Chain) (bool, error) {
 		}
 		healed = true
 	}
-	if path := s.ChainPath(c.Device); missing(path) {
+	path := s.ChainPath(c.Device)
+	if c.Target.Ifindex != 0 && missing(path+textSuffix) {
+		if err := s.describeChain(c.Target); err != nil {
+			return healed, err
+		}
+		healed = true
+	}
+	if missing(path) {
 		if err := errors.Join(c.Link.Unpin(), c.Link.Pin(path)); err != nil {
 			return healed, fmt.Errorf("pin chain's link again: %w", err)
 		}

@@ -54,7 +54,7 @@ func inQdiscs(name string) (place, bool) { return nil, isDevice(name) }
 func inChains(name string) (place, bool) { return inChain, isDevice(name) }
 
 func inChain(name string) (place, bool) {
-	if name == chainLink || name == chainLink+textSuffix {
+	if name == chainLink || strings.TrimPrefix(name, newPrefix) == chainLink+textSuffix {
 		return nil, true
 	}
 	return inVersion, isHash(name) || isDebris(name)

@@ -14,7 +14,7 @@ import (
 )
 
 // another makes a network namespace and opens it.
-func another(t *testing.T) Namespace {
+func another(t testing.TB) Namespace {
 	t.Helper()
 	if !leaks.Isolated() {
 		t.Skip("SKIPPED: needs root")
@@ -193,5 +193,17 @@ func TestTheNamespacesOfTheNodeAreFound(t *testing.T) {
 	}
 	if !found[own] || !found[one.ID] || err != nil && !errors.Is(err, ErrUnknown) {
 		t.Errorf("OfNode = %v, %v", all, err)
+	}
+}
+
+func BenchmarkWorkInAnotherNamespace(b *testing.B) {
+	one := another(b)
+	table := NewTable()
+	table.Renew([]Namespace{one}, nil)
+	defer table.Close()
+	for b.Loop() {
+		if err := table.Do(one.ID, func() error { return nil }); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
