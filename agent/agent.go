@@ -33,6 +33,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/retry"
 	"github.com/skep-dev/skep/agent/statedir"
@@ -93,6 +94,11 @@ type Options struct {
 	// full, in bytes; 0 sets no limit. The kernel charges them to the agent. What is
 	// in the kernel is never taken away by it, and NamespaceShare holds for it.
 	MapMemory int64
+	// Namespaces tells, at each reconcile, which network namespaces the node has beside the
+	// agent's own, and which of them an attachment is for; nil means that every attachment
+	// is for the agent's own. It must not block. Whoever knows that they changed calls
+	// NamespacesChanged.
+	Namespaces func() Namespaces
 	// Observer counts what is done; default nobody.
 	Observer Observer
 }
@@ -104,6 +110,17 @@ const DefaultNamespaceShare = 50
 func (o *Options) host() attach.Host {
 	return attach.Host{CgroupRoot: o.CgroupRoot, Root: o.HostRoot}
 }
+
+// Namespaces are the network namespaces beside the agent's own, and Namespace is one.
+type (
+	// Namespaces are those that are known, and which of them an attachment is for.
+	Namespaces = targets.Namespaces
+	// Namespace is one of them.
+	Namespace = netns.Namespace
+)
+
+// NamespacesChanged has the agent look at the network namespaces of the node again, soon.
+func (a *Agent) NamespacesChanged() { a.wakeUp() }
 
 // BackOff is how long to wait after failures in a row.
 type BackOff = retry.BackOff
@@ -148,6 +165,9 @@ type loop struct {
 	// queue runs loads beside the loop, and lookups finds targets in the file system.
 	queue   *loads.Queue
 	lookups *targets.Lookups
+	// namespaces are the network namespaces beside the agent's own. None is open between
+	// reconciles.
+	namespaces *netns.Table
 	// attempts are the loads of chains, and the actions on chains, that failed. conflicts are
 	// links that were put back.
 	attempts  *retry.Attempts
@@ -196,9 +216,10 @@ func newLoop(e *env) *loop {
 	if err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
 	}
-	attempts := retry.NewAttempts(o.BackOff)
+	attempts, namespaces, host := retry.NewAttempts(o.BackOff), netns.NewTable(), o.host()
+	e.pins.Filters.Namespaces, host.Namespaces = namespaces, namespaces
 	return &loop{
-		live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded), lookups: targets.NewLookups(o.host(), o.Log, e.wakeUp),
+		namespaces: namespaces, live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded), lookups: targets.NewLookups(host, o.Log, e.wakeUp),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
 			Objects: e.objects, History: ran, Live: open}),

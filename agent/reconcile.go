@@ -104,7 +104,7 @@ func (a *Agent) newReconcile() *reconcile {
 		Memory: l.admission.Memory, Measured: l.admission.Profiles,
 		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound}
 	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: statesOf(apps)})
-	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound)
+	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound, rec.lookupRound)
 	rec.chains = l.chains.Begin(rec.decisions, rec.admission, rec.objectRound, rec.loadRound)
 	rec.actor = &act.Actor{Log: o.Log, Clock: o.Clock, Now: now, Observer: o.Observer, Pins: a.pins, Decisions: rec.decisions, Look: rec.look,
 		Chains: rec.chains, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles,
@@ -143,11 +143,13 @@ func statesOf(apps []*application) []*decide.Application {
 // observe repairs pins and reads what is in the kernel.
 func (rec *reconcile) observe() error {
 	rec.loop.live.Repin(rec.repinned)
-	interfaces, err := targets.Interfaces(wantsPrimary(rec.apps), rec.running())
+	interfaces, err := rec.lookForDevices()
 	if err != nil {
 		return err
 	}
-	rec.look.Observe(interfaces)
+	// In network namespaces that are seen for the first time, this ends what an earlier agent left.
+	rec.loop.live.SweepFilters(rec.lookupRound.Present())
+	rec.look.Observe(interfaces, rec.loop.namespaces)
 	rec.look.NoteSevered(func(l *plan.Link, facts kernel.Facts) bool {
 		return l.Attachment.Netfilter.Hook == "" || rec.lookupRound.Runs(l.Attachment, facts.Priority, facts.Program)
 	})

@@ -49,6 +49,9 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 				return app, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
 			}
 			for _, a := range found {
+				if seen[a.Key()] && errors.Is(err, targets.ErrNotKnown) {
+					continue
+				}
 				if seen[a.Key()] {
 					return app, fmt.Errorf("place program %s of %s: the definition attaches it to %s %s twice; once is enough", a.Program, payload.Application, a.Hook, a.Target)
 				}
@@ -103,9 +106,10 @@ func (v *Versions) resolve(app plan.Application, program string, at v1alpha1.Att
 			return nil, err
 		}
 	}
-	all, err := v.LookupRound.Expand(app.Identity, program, at, v.Look.State.Interfaces)
+	all, err := v.LookupRound.Expand(app.Identity, program, at)
 	if err != nil {
-		return nil, err
+		// In other network namespaces there may be targets nevertheless.
+		return all, err
 	}
 	resolved := make([]plan.Attachment, 0, len(all))
 	for _, one := range all {

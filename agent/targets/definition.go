@@ -17,8 +17,8 @@ import (
 )
 
 // Expand turns one attachment of an application's definition into those on this node, but for
-// what Resolve fills in.
-func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachment, interfaces []plan.Interface) ([]plan.Attachment, error) {
+// what Resolve fills in. Where it fails with ErrWaiting, those that it found stand beside the error.
+func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
 	base := plan.Attachment{Application: application, Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
 		Hook: at.Hook, Priority: v1alpha1.DefaultPriority, Optional: at.Optional}
 	if at.Priority != nil {
@@ -36,7 +36,7 @@ func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha
 		base.ProceedOn = mask
 	}
 	if h.Shape == hook.NetworkDevice {
-		return OnInterfaces(base, at, interfaces)
+		return r.OnInterfaces(base, at)
 	}
 	if e := at.PerfEvent; h.Shape == hook.PerfEvent && e != nil {
 		base.Event, base.Period, base.Frequency, base.PID = e.Event, e.Period, e.Frequency, e.PID
@@ -86,25 +86,6 @@ func (r *Round) onFunctions(base plan.Attachment, h hook.Hook, at v1alpha1.Attac
 		if h.LoadsForTarget() {
 			one.Instance = plan.Instance(base.Program, at.Hook, name)
 		}
-		all = append(all, one)
-	}
-	return all, nil
-}
-
-// OnInterfaces returns one attachment for each interface that the definition selects. Where
-// none is there it fails with ErrWaiting.
-func OnInterfaces(base plan.Attachment, at v1alpha1.Attachment, interfaces []plan.Interface) ([]plan.Attachment, error) {
-	chosen, err := plan.Select(at.Interfaces, interfaces)
-	if err != nil {
-		return nil, err
-	}
-	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: no interface of this node is chosen by %s", ErrWaiting, describeInterfaces(at.Interfaces))
-	}
-	var all []plan.Attachment
-	for _, i := range chosen {
-		one := base
-		one.Ifindex, one.Interface = i.Index, i.Name
 		all = append(all, one)
 	}
 	return all, nil

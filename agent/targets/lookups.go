@@ -1,4 +1,5 @@
-// Package targets finds what attachments name on this node: network devices, cgroups, and
+// Package targets finds what attachments name on this node: network devices, also in other
+// network namespaces, cgroups, and
 // binaries and network namespaces by their path.
 //
 // A path may lie on a file system that never answers. The package therefore looks beside
@@ -99,13 +100,15 @@ type Lookups struct {
 	log   *slog.Logger
 	wake  func()
 	byKey map[string]*lookup
+	// seen are the devices of other network namespaces as they were read last.
+	seen map[uint64][]plan.Interface
 }
 
 // NewLookups returns Lookups of names on the host. It calls wake, from any goroutine, when
 // an answer comes that nobody waits for any more.
 func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
 	host.Functions, host.Netfilter = functions.New(), new(attach.Netfilter)
-	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}}
+	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64][]plan.Interface{}}
 }
 
 // Begin begins the look-ups of one reconcile.
@@ -178,6 +181,13 @@ type Round struct {
 	started   map[*lookup]bool
 	waited    map[v1alpha1.Identity]time.Duration
 	waitedAll time.Duration
+	// What Look was told, and what it read: the devices, the other network namespaces that are
+	// there, and of those that could not be read, why.
+	namespaces Namespaces
+	running    Running
+	interfaces []plan.Interface
+	there      map[uint64]bool
+	unread     map[uint64]error
 }
 
 // Host is where the names of targets are looked up.
