@@ -180,6 +180,22 @@ func (h Hook) LoadsForTarget() bool {
 	return h.ProgramType == ebpf.LSM || h.ProgramType == ebpf.Tracing && h.Shape != None
 }
 
+// Guardable reports whether a scope guard can be put before programs of the hook, so that
+// they run for the tasks of chosen pods alone: where the kernel runs them in a task, of
+// which SubjectOf says whether it is the one that caused what they see. An iterator runs in
+// the task that reads it, and a program of freplace wherever the replaced function did.
+func (h Hook) Guardable() bool {
+	switch h.ProgramType {
+	case ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.RawTracepointWritable:
+		return true
+	case ebpf.Tracing:
+		return h.AttachType != ebpf.AttachTraceIter
+	case ebpf.LSM:
+		return h.AttachType == ebpf.AttachLSMMac
+	}
+	return false
+}
+
 // Lookup finds a row by name.
 func Lookup(name string) (Hook, bool) {
 	for _, h := range table {
