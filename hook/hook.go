@@ -113,15 +113,9 @@ const (
 	InUSDT = "usdt"
 )
 
-// IsGuarded reports whether a program that attaches in pods is guarded: the hook is reached by
-// tasks of every pod, and the loader puts a test of the task's cgroup before the program.
-func (h Hook) IsGuarded() bool {
-	return h.Namespaceable && (h.Shape == UserBinary || h.Shape == KernelFunction || h.Shape == Tracepoint)
-}
-
 // TakesContainers reports whether single containers of pods can be chosen: those of a pod share
 // its network.
-func (h Hook) TakesContainers() bool { return h.IsGuarded() || h.Namespaceable && h.Shape == Cgroup }
+func (h Hook) TakesContainers() bool { return h.Namespaceable && (h.Guardable() || h.Shape == Cgroup) }
 
 // ReachesNode reports whether a namespaced application may name the node's own targets of the
 // hook where a policy grants them to its namespace.
@@ -193,6 +187,22 @@ func (h Hook) AttachesAtOnce() bool {
 // loads a program, and not when the program is attached.
 func (h Hook) LoadsForTarget() bool {
 	return h.ProgramType == ebpf.LSM || h.ProgramType == ebpf.Tracing && h.Shape != None
+}
+
+// Guardable reports whether a scope guard can be put before programs of the hook, so that
+// they run for the tasks of chosen pods alone: where the kernel runs them in a task, of
+// which SubjectOf says whether it is the one that caused what they see. An iterator runs in
+// the task that reads it, and a program of freplace wherever the replaced function did.
+func (h Hook) Guardable() bool {
+	switch h.ProgramType {
+	case ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.RawTracepointWritable:
+		return true
+	case ebpf.Tracing:
+		return h.AttachType != ebpf.AttachTraceIter
+	case ebpf.LSM:
+		return h.AttachType == ebpf.AttachLSMMac
+	}
+	return false
 }
 
 // Lookup finds a row by name.

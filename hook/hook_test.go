@@ -135,7 +135,7 @@ func TestTableIsWhole(t *testing.T) {
 func TestANamespaceReachesItsOwnPods(t *testing.T) {
 	for _, h := range hook.All() {
 		inPod := h.Shape == hook.NetworkDevice || h.Shape == hook.Cgroup || h.Shape == hook.NetworkNamespace
-		if h.Namespaceable && inPod == h.IsGuarded() {
+		if h.Namespaceable && inPod == h.Guardable() {
 			t.Errorf("a namespace can hold %s: its target %s has to be a Pod's own, or its programs guarded", h.Name, h.Shape)
 		}
 		if (h.TakesContainers() || h.ReachesNode()) && !h.Namespaceable {

@@ -12,13 +12,21 @@ type Load struct {
 	// Instance names what is loaded, and Target the function or tracepoint that it is
 	// loaded for: empty where the kernel learns it when the program is attached.
 	Instance, Target string
+	// Scope names the scope whose guard is put before the program, so that it runs for the
+	// tasks of chosen pods alone; empty where it runs for all.
+	Scope string
 }
+
+// Scope names the scope of an attachment. Those that choose the same pods have the same
+// scope, and share its maps within a revision. No field of an attachment chooses pods
+// yet, so that none has a scope and no program is guarded.
+func Scope(v1alpha1.Attachment) string { return "" }
 
 // Loads lists what must be loaded of a program for an attachment of its definition.
 func Loads(program string, at v1alpha1.Attachment) []Load {
 	h, ok := hook.Lookup(at.Hook)
 	if !ok || !h.LoadsForTarget() {
-		return []Load{{Instance: Instance(program, at.Hook, "")}}
+		return []Load{{Instance: InstanceOf(program, at, ""), Scope: Scope(at)}}
 	}
 	names := []string{at.Tracepoint}
 	if at.Functions != nil {
@@ -26,9 +34,23 @@ func Loads(program string, at v1alpha1.Attachment) []Load {
 	}
 	var all []Load
 	for _, name := range names {
-		all = append(all, Load{Instance: Instance(program, at.Hook, name), Target: name})
+		all = append(all, Load{Instance: InstanceOf(program, at, name), Target: name, Scope: Scope(at)})
 	}
 	return all
+}
+
+// InstanceOf names what must be loaded of a program for an attachment to a target.
+func InstanceOf(program string, at v1alpha1.Attachment, target string) string {
+	return InScope(Instance(program, at.Hook, target), Scope(at))
+}
+
+// InScope names an instance with the guard of a scope before it. That without a guard, and
+// those of other scopes, are loaded apart.
+func InScope(instance, scope string) string {
+	if scope == "" {
+		return instance
+	}
+	return instance + "@scope/" + scope
 }
 
 // Instance names what must be loaded for a program to attach to a hook. A

@@ -161,6 +161,8 @@ type Attachment struct {
 	Instance string `json:"instance"`
 	Hook     string `json:"hook"`
 	Target
+	// Scope names the scope whose guard is before the program; empty where none is.
+	Scope string `json:"scope,omitempty"`
 	// Priority orders programs of ordered hooks, low first.
 	Priority int32 `json:"priority,omitempty"`
 	// ProceedOn has bit v set where XDP verdict v lets the next program run.
@@ -178,7 +180,8 @@ func (a Attachment) Key() string {
 	body, err := json.Marshal(struct {
 		Program, Hook string
 		Target        Target
-	}{a.Program, a.Hook, t})
+		Scope         string `json:",omitempty"`
+	}{a.Program, a.Hook, t, a.Scope})
 	if err != nil {
 		return ""
 	}

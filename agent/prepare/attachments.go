@@ -76,10 +76,10 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 // that. Where it was loaded for both, another attachment may be why.
 func (v *Versions) atOnce(r *kernel.Revision, program string, at v1alpha1.Attachment) v1alpha1.Attachment {
 	many, ok := plan.AtOnce(at)
-	if !ok || r == nil || r.Programs[plan.Instance(program, many.Hook, "")] == nil {
+	if !ok || r == nil || r.Programs[plan.InstanceOf(program, many, "")] == nil {
 		return at
 	}
-	if r.Programs[plan.Instance(program, at.Hook, "")] != nil && report.IsAbsent(v.LookupRound.Supports(many)) {
+	if r.Programs[plan.InstanceOf(program, at, "")] != nil && report.IsAbsent(v.LookupRound.Supports(many)) {
 		return at
 	}
 	return many
