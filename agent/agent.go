@@ -29,6 +29,7 @@ import (
 	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chainfit"
+	"github.com/skep-dev/skep/agent/containers"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
@@ -94,11 +95,13 @@ type Options struct {
 	// full, in bytes; 0 sets no limit. The kernel charges them to the agent. What is
 	// in the kernel is never taken away by it, and NamespaceShare holds for it.
 	MapMemory int64
-	// Namespaces tells, at each reconcile, which network namespaces the node has beside the
-	// agent's own, and which of them an attachment is for; nil means that every attachment
-	// is for the agent's own. It must not block. Whoever knows that they changed calls
-	// NamespacesChanged.
-	Namespaces func() Namespaces
+	// Containers makes the source of the node's containers, in which programs are attached that
+	// choose pods; nil means that nobody tells of them. The agent asks it while an intent chooses
+	// pods, and closes it. wake has the agent look again.
+	Containers func(wake func()) (containers.Source, error)
+	// NamespaceLabels returns the labels of a namespace of the cluster; false where they are
+	// not known. Nil means that there are no namespaces.
+	NamespaceLabels func(namespace string) (map[string]string, bool)
 	// Observer counts what is done; default nobody.
 	Observer Observer
 }
@@ -110,17 +113,6 @@ const DefaultNamespaceShare = 50
 func (o *Options) host() attach.Host {
 	return attach.Host{CgroupRoot: o.CgroupRoot, Root: o.HostRoot}
 }
-
-// Namespaces are the network namespaces beside the agent's own, and Namespace is one.
-type (
-	// Namespaces are those that are known, and which of them an attachment is for.
-	Namespaces = targets.Namespaces
-	// Namespace is one of them.
-	Namespace = netns.Namespace
-)
-
-// NamespacesChanged has the agent look at the network namespaces of the node again, soon.
-func (a *Agent) NamespacesChanged() { a.wakeUp() }
 
 // BackOff is how long to wait after failures in a row.
 type BackOff = retry.BackOff
@@ -145,6 +137,10 @@ type env struct {
 	dir     *statedir.Dir
 	objects *objects.Cache
 	wake    chan struct{}
+	// containers is the source of the node's containers; nil where there is none.
+	containers containers.Source
+	// namespaces is, in tests, what there is in the place of the pods' network namespaces.
+	namespaces func() targets.Namespaces
 }
 
 // accepted is what Accept and Relabel share with the loop, which works on copies.
@@ -201,6 +197,11 @@ func New(o Options) (*Agent, error) {
 	}
 	e := &env{opts: o, pins: pins, dir: dir, wake: make(chan struct{}, 1)}
 	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Wake: e.wakeUp})
+	if o.Containers != nil {
+		if e.containers, err = o.Containers(e.wakeUp); err != nil {
+			return nil, errors.Join(fmt.Errorf("make agent: %w", err), pins.Close())
+		}
+	}
 	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1), accepted: &accepted{
 		apps: map[string]*application{}, settled: make(chan struct{}), labels: maps.Clone(o.Labels), trust: o.Trust}}
 	if err := errors.Join(a.checkMount(), a.restore(), a.loop.live.Adopt(a.accepted.nameOf)); err != nil {
@@ -283,5 +284,9 @@ func (a *Agent) Close() error {
 	a.work.Lock()
 	defer a.work.Unlock()
 	a.loop.lookups.Close()
-	return errors.Join(a.loop.queue.Close(), a.loop.live.Close(), a.pins.Close())
+	var err error
+	if a.containers != nil {
+		err = a.containers.Close()
+	}
+	return errors.Join(err, a.loop.queue.Close(), a.loop.live.Close(), a.pins.Close())
 }

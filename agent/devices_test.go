@@ -119,7 +119,7 @@ func (p *pods) choose(application string, names ...string) {
 	p.of[application] = names
 }
 
-// namespaces is agent.Options.Namespaces.
+// namespaces are those of the pods.
 func (p *pods) namespaces() agent.Namespaces {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,9 +147,11 @@ func (p *pods) namespaces() agent.Namespaces {
 // startIn runs an agent that knows the pods.
 func (w *world) startIn(p *pods) (*agent.Agent, func()) {
 	w.t.Helper()
-	o := w.options()
-	o.Namespaces = p.namespaces
-	return w.run(o)
+	a, err := agent.New(w.options())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return a.InNamespaces(p.namespaces), w.serve(a)
 }
 
 // counter is an application that counts packets on eth0.
@@ -643,8 +645,9 @@ func TestUnloadingANodeLeavesNothingInPods(t *testing.T) {
 	p := known.add("p")
 	known.choose("x", "p")
 	known.choose("t", "p")
-	a, err := agent.New(func() agent.Options { o := w.options(); o.Namespaces = known.namespaces; return o }())
+	a, err := agent.New(w.options())
 	must(t, err)
+	a.InNamespaces(known.namespaces)
 	defer func() { must(t, a.Close()) }()
 	w.give(a, w.counter("x", "xdp", "xdp_count", 500), w.counter("t", "tc/ingress", "tcx_count", 500))
 	until(t, "the programs to run", 20*time.Second, func() bool { a.Reconcile(t.Context()); return len(linksOf(a)) == 2 })

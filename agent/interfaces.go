@@ -2,8 +2,11 @@ package agent
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
+	"github.com/skep-dev/skep/agent/containers"
+	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -56,15 +59,41 @@ func (rec *reconcile) runsOn(application v1alpha1.Identity, program, hook string
 
 // lookForDevices reads the interfaces of the node.
 func (rec *reconcile) lookForDevices() ([]plan.Interface, error) {
-	return rec.lookupRound.Look(rec.env.namespacesNow(), attachmentsOf(rec.apps), wantsPrimary(rec.apps), rec.running())
+	return rec.lookupRound.Look(rec.env.namespacesOf(rec.pods), attachmentsOf(rec.apps), wantsPrimary(rec.apps), rec.running())
 }
 
-// namespacesNow are the network namespaces beside the agent's own.
-func (e *env) namespacesNow() targets.Namespaces {
-	if e.opts.Namespaces == nil {
-		return targets.Namespaces{}
+// namespacesOf are the network namespaces of pods.
+func (e *env) namespacesOf(pods targets.Pods) targets.Namespaces {
+	if e.namespaces != nil {
+		return e.namespaces()
 	}
-	return e.opts.Namespaces()
+	return pods.Namespaces()
+}
+
+// podsNow are the pods of the node, if an intent chooses some, or something of Skep's is in one.
+func (e *env) podsNow(apps []*application, open *live.Set) targets.Pods {
+	pods := targets.Pods{NamespaceLabels: e.opts.NamespaceLabels}
+	if e.containers == nil || !slices.ContainsFunc(apps, choosesPods) && !open.IsInPods() {
+		return pods
+	}
+	var away *containers.AwayError
+	pods.Snapshot, pods.Err = e.containers.Snapshot()
+	if errors.As(pods.Err, &away) {
+		// What it knows is true all the same.
+		e.opts.Log.Debug("the container runtime does not answer; its containers are those that it named last", "error", pods.Err)
+		pods.Err = nil
+	}
+	return pods
+}
+
+// choosesPods reports whether an intent of an application chooses pods.
+func choosesPods(app *application) bool {
+	chooses := func(o *intent.Opened) bool {
+		return o != nil && slices.ContainsFunc(o.Payload().Programs, func(p v1alpha1.Program) bool {
+			return slices.ContainsFunc(p.Attach, func(at v1alpha1.Attachment) bool { return at.Pods != nil })
+		})
+	}
+	return chooses(&app.Newest) || chooses(app.Deployed)
 }
 
 // attachmentsOf are what the applications' intents attach to interfaces.

@@ -27,6 +27,8 @@ type reconcile struct {
 	accepted *accepted
 	// apps are copies, until finish hands them over; ordered by name.
 	apps []*application
+	// pods are those of the node.
+	pods targets.Pods
 	look *live.Look
 	// The rounds are what this reconcile asks for.
 	objectRound *objects.Round
@@ -97,8 +99,9 @@ func (a *Agent) reconcileOnce() *reconcile {
 func (a *Agent) newReconcile() *reconcile {
 	now, o, l := a.opts.Clock(), &a.opts, a.loop
 	apps, labels := a.snapshot()
-	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, look: l.live.Look(),
-		objectRound: a.objects.Begin(), loadRound: l.queue.Begin(), lookupRound: l.lookups.Begin(now)}
+	pods := a.podsNow(apps, l.live)
+	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, pods: pods, look: l.live.Look(),
+		objectRound: a.objects.Begin(), loadRound: l.queue.Begin(), lookupRound: l.lookups.Begin(now, pods)}
 	node := version.Node{Name: o.Node, Labels: labels}
 	versions := &prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look,
 		Memory: l.admission.Memory, Measured: l.admission.Profiles,

@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/clsact"
+	"github.com/skep-dev/skep/agent/containers"
 	"github.com/skep-dev/skep/agent/functions"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/netns"
@@ -65,6 +66,9 @@ type Host struct {
 	Functions *functions.Kernel
 	// Netfilter is what is known of the kernel's; nil where nobody asks.
 	Netfilter *Netfilter
+	// Containers are those of the node, in which targets are that have a Container; nil where
+	// they are not known. What looks beside the agent's loop reads it, too.
+	Containers *containers.Snapshot
 	// Namespaces are the network namespaces that have devices beside the agent's own; nil
 	// where there are none.
 	Namespaces *netns.Table

@@ -101,6 +101,23 @@ func (s *Set) PutLink(l *kernel.Link) {
 	s.Links[l.UID][l.Attachment.Key()] = l
 }
 
+// IsInPods reports whether a link or chain is in a pod.
+func (s *Set) IsInPods() bool {
+	for device := range s.Chains {
+		if device.NetnsID != 0 {
+			return true
+		}
+	}
+	for _, links := range s.Links {
+		for _, l := range links {
+			if l.Attachment.In != "" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // SpecID returns the entry of the arguments of a USDT probe at a target, among those of the
 // application: that of a link with the same arguments, or the first one that no link has.
 // Versions of the application may share the map, and a link that runs keeps its entry; 0 for

@@ -1,6 +1,10 @@
 package plan
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -17,10 +21,21 @@ type Load struct {
 	Scope string
 }
 
-// Scope names the scope of an attachment. Those that choose the same pods have the same
-// scope, and share its maps within a revision. No field of an attachment chooses pods
-// yet, so that none has a scope and no program is guarded.
-func Scope(v1alpha1.Attachment) string { return "" }
+// Scope names the scope of an attachment in pods, where all tasks of the node reach its hook.
+// Those that choose the same pods have the same scope, and share its maps within a revision. It
+// is empty where no guard is needed.
+func Scope(at v1alpha1.Attachment) string {
+	h, ok := hook.Lookup(at.Hook)
+	if !ok || at.Pods == nil || !h.Guardable() {
+		return ""
+	}
+	body, err := json.Marshal(at.Pods)
+	if err != nil {
+		return "pods"
+	}
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:8])
+}
 
 // Loads lists what must be loaded of a program for an attachment of its definition.
 func Loads(program string, at v1alpha1.Attachment) []Load {

@@ -23,10 +23,13 @@ import (
 // shape.
 type Target struct {
 	// Ifindex and Interface are a network device. Outside the agent's own network namespace,
-	// NetnsID is that of the device, and In says whose it is, as "pod team-a/web".
+	// NetnsID is that of the device.
 	Ifindex   int    `json:"ifindex,omitempty"`
 	Interface string `json:"interface,omitempty"`
+	// In says whose a target in a pod is, as "pod team-a/web". Container is the runtime's id
+	// of the container in whose files a binary is found.
 	In        string `json:"in,omitempty"`
+	Container string `json:"container,omitempty"`
 	// Function is a function of the kernel. Where one link attaches to many, it repeats
 	// what the definition says of them in short, and FunctionsID stands for all that it
 	// says and what was found. Module is the one of a function that a kprobe is on, and
@@ -90,8 +93,16 @@ func (t Target) Asked() Target {
 // Device returns the network device that the target is.
 func (t Target) Device() Device { return Device{NetnsID: t.NetnsID, Index: t.Ifindex} }
 
-// String says the target in words of the definition.
+// String says the target in words of the definition, and in which pod it is.
 func (t Target) String() string {
+	if t.Ifindex == 0 && t.In != "" {
+		in := t.In
+		t.In = ""
+		if t.NetnsID != 0 {
+			return in
+		}
+		return t.String() + " in " + in
+	}
 	switch {
 	case t.Ifindex != 0:
 		return Label(t.Interface, t.NetnsID, t.In)

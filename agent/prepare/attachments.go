@@ -107,25 +107,39 @@ func (v *Versions) resolve(app plan.Application, program string, at v1alpha1.Att
 		}
 	}
 	all, err := v.LookupRound.Expand(app.Identity, program, at)
+	if at.Pods != nil {
+		return v.resolveInPods(app, program, at, all, err)
+	}
 	if err != nil {
 		// In other network namespaces there may be targets nevertheless.
 		return all, err
 	}
 	resolved := make([]plan.Attachment, 0, len(all))
 	for _, one := range all {
-		found, err := v.LookupRound.Resolve(one)
-		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-			if made := v.madeOn(app.UID, one); len(made) > 0 {
-				found, err = made, nil
-			}
-		}
+		found, err := v.resolveOne(app.UID, one)
 		if err != nil {
 			return nil, err
 		}
-		for _, target := range found {
-			one.Target = target
-			resolved = append(resolved, one)
+		resolved = append(resolved, found...)
+	}
+	return resolved, nil
+}
+
+// resolveOne finds the targets of an attachment that Expand made.
+func (v *Versions) resolveOne(uid string, one plan.Attachment) ([]plan.Attachment, error) {
+	found, err := v.LookupRound.Resolve(one)
+	if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
+		if made := v.madeOn(uid, one); len(made) > 0 {
+			found, err = made, nil
 		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	resolved := make([]plan.Attachment, 0, len(found))
+	for _, target := range found {
+		one.Target = target
+		resolved = append(resolved, one)
 	}
 	return resolved, nil
 }

@@ -1,6 +1,7 @@
 package targets
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -35,6 +36,14 @@ func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha
 		}
 		base.ProceedOn = mask
 	}
+	if at.Pods != nil {
+		return r.inPods(base, h, at)
+	}
+	return r.expand(base, h, at)
+}
+
+// expand fills in what an attachment says of its target beside pods.
+func (r *Round) expand(base plan.Attachment, h hook.Hook, at v1alpha1.Attachment) ([]plan.Attachment, error) {
 	if h.Shape == hook.NetworkDevice {
 		return r.OnInterfaces(base, at)
 	}
@@ -42,7 +51,7 @@ func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha
 		base.Event, base.Period, base.Frequency, base.PID = e.Event, e.Period, e.Frequency, e.PID
 		return attach.OnEvent(base)
 	}
-	base.Tracepoint, base.Cgroup, base.NetworkNamespace = at.Tracepoint, at.Cgroup, at.NetworkNamespace
+	base.Tracepoint, base.Cgroup, base.NetworkNamespace = at.Tracepoint, cmp.Or(base.Cgroup, at.Cgroup), at.NetworkNamespace
 	if n := at.Netfilter; n != nil {
 		base.Netfilter = *n
 	}
@@ -106,6 +115,8 @@ func Describe(at v1alpha1.Attachment) string {
 		return at.Binary.Path
 	case at.PerfEvent != nil:
 		return at.PerfEvent.Event
+	case at.Pods != nil:
+		return "pods"
 	case at.Netfilter != nil:
 		return plan.Target{Netfilter: *at.Netfilter, NetworkNamespace: at.NetworkNamespace}.String()
 	}
