@@ -266,3 +266,39 @@ func TestAProgramThatFillsItsStackIsGuarded(t *testing.T) {
 		}
 	}
 }
+
+// TestAGuardedProgramDecidesForTheTasksOfItsScopeAlone has programs that deny every file.
+func TestAGuardedProgramDecidesForTheTasksOfItsScopeAlone(t *testing.T) {
+	denies := asm.Instructions{asm.Mov.Imm(asm.R0, -int32(unix.EPERM)).WithSymbol("denies"), asm.Return()}
+	for name, spec := range map[string]*ebpf.ProgramSpec{
+		"lsm":      {Name: "denies", Type: ebpf.LSM, AttachType: ebpf.AttachLSMMac, AttachTo: "file_open", License: "GPL", Instructions: denies},
+		"fmod_ret": {Name: "denies", Type: ebpf.Tracing, AttachType: ebpf.AttachModifyReturn, AttachTo: "security_file_open", License: "GPL", Instructions: denies},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tasks.Root(t)
+			attach := map[string]func(*ebpf.Program) (io.Closer, error){"lsm": lsm, "fmod_ret": tracing}[name]
+			lacks(t, counted(spec.Type, spec.AttachType, spec.AttachTo, 0), attach)
+			g, err := loadGuarded(t, spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, b := tasks.Cgroup(t, "skep-a"), tasks.Cgroup(t, "skep-b")
+			inside, outside := tasks.Start(t, a), tasks.Start(t, b)
+			set(t, g.scope, a)
+			l, err := attach(g.Programs["denies"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if inside.Can("open") || !outside.Can("open") {
+				t.Errorf("a member opens files: %v, another task: %v", inside.Can("open"), outside.Can("open"))
+			}
+			set(t, g.scope)
+			if !inside.Can("open") {
+				t.Error("it decides for a task of a scope without members")
+			}
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
