@@ -42,8 +42,8 @@ func (e *UnsupportedError) Error() string {
 
 // Sizes of the prologue, in instructions of 64 bits.
 const (
-	headSize    = 3
-	levelSize   = 11
+	headSize    = 5
+	levelSize   = 21
 	neutralAt   = headSize + MaxLevels*levelSize
 	neutralSize = 2
 	// Size is how many instructions the guard adds to a program.
@@ -70,7 +70,8 @@ func Put(spec *ebpf.ProgramSpec, scope string) error {
 	insns := make(asm.Instructions, 0, len(spec.Instructions)+Size)
 	insns = append(insns,
 		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.LoadMapValue(asm.R7, 0, 0).WithReference(levelsName(scope)))
+		asm.LoadMapValue(asm.R7, 0, 0).WithReference(levelsName(scope)),
+		asm.LoadImm(asm.R8, multiplier, asm.DWord))
 	for i := range MaxLevels {
 		insns = append(insns, level(scope, i)...)
 	}
@@ -107,21 +108,33 @@ func neutral(spec *ebpf.ProgramSpec) int32 {
 	return 0
 }
 
-// level compares the current task's cgroup at one of the scope's levels. Jumps are by
-// number: names of labels could be those of the object's functions.
+// level compares the current task's cgroup at one of the scope's levels: first with the
+// filter, which is in reach without a call, and what passes it with the cgroups. Jumps are
+// by number: names of labels could be those of the object's functions.
 func level(scope string, i int) asm.Instructions {
 	begin := headSize + i*levelSize
+	next := begin + levelSize
 	return asm.Instructions{
 		asm.LoadMem(asm.R1, asm.R7, int16(levelBytes*i), asm.Word),
 		jump(asm.JEq, asm.R1, begin+1, neutralAt),
 		asm.FnGetCurrentAncestorCgroupId.Call(),
-		jump(asm.JEq, asm.R0, begin+3, begin+levelSize),
+		jump(asm.JEq, asm.R0, begin+3, next),
 		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
+		asm.Mul.Reg(asm.R0, asm.R8),
+		asm.RSh.Imm(asm.R0, filterShift),
+		asm.Mov.Reg(asm.R2, asm.R0),
+		asm.RSh.Imm(asm.R2, 3),
+		asm.Add.Reg(asm.R2, asm.R7),
+		asm.LoadMem(asm.R2, asm.R2, filterAt, asm.Byte),
+		asm.And.Imm(asm.R0, 7),
+		asm.RSh.Reg(asm.R2, asm.R0),
+		asm.And.Imm(asm.R2, 1),
+		jump(asm.JEq, asm.R2, begin+14, next),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, -8),
 		asm.LoadMapPtr(asm.R1, 0).WithReference(cgroupsName(scope)),
 		asm.FnMapLookupElem.Call(),
-		jump(asm.JNE, asm.R0, begin+10, neutralAt+neutralSize),
+		jump(asm.JNE, asm.R0, begin+20, neutralAt+neutralSize),
 	}
 }
 

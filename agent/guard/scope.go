@@ -17,7 +17,7 @@ const (
 	// containers.
 	MaxMembers = 4096
 	// MaxLevels is at how many different depths its cgroups can lie. Each costs a program
-	// two calls of helpers for a task that does not match.
+	// a call of a helper for a task that does not match.
 	MaxLevels = 4
 )
 
@@ -29,8 +29,26 @@ const (
 	levelsSuffix  = "/levels"
 )
 
-// levelBytes is the size of one level in the map of levels.
-const levelBytes = 4
+// The value of the map of levels: the levels, of which 0 ends the list, and a filter. The
+// filter has a bit set for each cgroup of the scope, by the upper bits of the product of its
+// id and a multiplier (Knuth, The Art of Computer Programming 6.4). It spares a task whose
+// bit is not set the look-up, and decides nothing else.
+const (
+	levelBytes  = 4
+	filterAt    = levelBytes * MaxLevels
+	filterBits  = 12
+	filterShift = 64 - filterBits
+	valueBytes  = filterAt + 1<<filterBits/8
+	// multiplier is 2^64 divided by the golden ratio, as the 64-bit load takes it.
+	multiplier = -0x61c8864680b583eb
+)
+
+// bit is the one of a cgroup in the filter.
+func bit(id uint64) (at int, mask byte) {
+	const factor = 1<<64 + multiplier
+	n := id * factor >> filterShift
+	return filterAt + int(n/8), 1 << (n % 8)
+}
 
 func cgroupsName(scope string) string { return Prefix + scope + cgroupsSuffix }
 
@@ -46,7 +64,7 @@ func Maps(scope string) map[string]*ebpf.MapSpec {
 	return map[string]*ebpf.MapSpec{
 		// Preallocated, since kernels before 6.1 warn of other hashes in tracing programs.
 		cgroupsName(scope): {Name: "skep_cgroups", Type: ebpf.Hash, KeySize: 8, ValueSize: 1, MaxEntries: MaxMembers, Flags: unix.BPF_F_RDONLY_PROG},
-		levelsName(scope):  {Name: "skep_levels", Type: ebpf.Array, KeySize: 4, ValueSize: levelBytes * MaxLevels, MaxEntries: 1, Flags: unix.BPF_F_RDONLY_PROG},
+		levelsName(scope):  {Name: "skep_levels", Type: ebpf.Array, KeySize: 4, ValueSize: valueBytes, MaxEntries: 1, Flags: unix.BPF_F_RDONLY_PROG},
 	}
 }
 
@@ -84,11 +102,13 @@ func (e *LevelsError) Error() string {
 
 // Set makes the members those of the scope. Only one caller may set a scope at a time.
 //
-// A task matches by the id of a cgroup alone: a level says where to look, and a wrong one
-// finds nothing. So no order of the writes lets in a task that is neither of the former
-// members nor of the new ones, and a crash between them leaves some tasks out until Set is
-// called again. Cgroups that left are removed first, even where the rest is an error: of
-// members that are too many or not valid none is added.
+// A task matches by the id of a cgroup alone: a level says where to look, the filter whether
+// to look, and a wrong one finds nothing. So no order of the writes lets in a task that is
+// neither of the former members nor of the new ones, and a crash between them leaves some
+// tasks out until Set is called again. A run of a program that began before goes on.
+//
+// Cgroups that left are removed first, even where the rest is an error: of members that are
+// too many or not valid none is added.
 func (s Scope) Set(members []Member) error {
 	wanted, levels := map[uint64]bool{}, map[int]bool{}
 	for _, m := range members {
@@ -115,7 +135,7 @@ func (s Scope) Set(members []Member) error {
 			return fmt.Errorf("add cgroup %d to scope: %w", id, err)
 		}
 	}
-	return s.setLevels(slices.Sorted(maps.Keys(levels)))
+	return s.setLevels(slices.Sorted(maps.Keys(levels)), members)
 }
 
 // check rejects members that a scope cannot have.
@@ -137,11 +157,15 @@ func check(members []Member, levels map[int]bool) error {
 	return nil
 }
 
-// setLevels writes the levels where they differ.
-func (s Scope) setLevels(levels []int) error {
-	value := make([]byte, levelBytes*MaxLevels)
+// setLevels writes the levels and the filter where they differ.
+func (s Scope) setLevels(levels []int, members []Member) error {
+	value := make([]byte, valueBytes)
 	for i, level := range levels {
 		binary.NativeEndian.PutUint32(value[levelBytes*i:], uint32(level))
+	}
+	for _, m := range members {
+		at, mask := bit(m.CgroupID)
+		value[at] |= mask
 	}
 	has, err := s.levels.LookupBytes(uint32(0))
 	if err != nil {

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"errors"
+	"math/bits"
 	"slices"
 	"strings"
 	"testing"
@@ -39,9 +40,19 @@ func TestAScopeHoldsTheMembersThatWereSetLast(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var at [MaxLevels]uint32
-		if err := levels.Lookup(uint32(0), &at); err != nil {
+		var value struct {
+			At     [MaxLevels]uint32
+			Filter [valueBytes - filterAt]byte
+		}
+		if err := levels.Lookup(uint32(0), &value); err != nil {
 			t.Fatal(err)
+		}
+		at, set := value.At, 0
+		for _, b := range value.Filter {
+			set += bits.OnesCount8(b)
+		}
+		if set != len(step.ids) {
+			t.Errorf("%s: the filter has %d bits for %d cgroups", step.sentence, set, len(step.ids))
 		}
 		if diff := cmp.Diff(step.ids, ids) + cmp.Diff(step.levels, at); diff != "" {
 			t.Errorf("%s: %s", step.sentence, diff)

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"bytes"
 	"encoding/binary"
 	"io"
 	"os"
@@ -150,6 +151,15 @@ func TestASessionThatDoesNotRunOnEntryDoesNotRunOnReturn(t *testing.T) {
 		t.Errorf("of a member it ran %d times, not on entry and return", n)
 	}
 	set(t, g.scope, a)
+	// The filter lets all pass, since the other program adds to the cgroups alone.
+	value, err := loaded.Maps[levelsName("s")].LookupBytes(uint32(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(value[filterAt:], bytes.Repeat([]byte{0xff}, valueBytes-filterAt))
+	if err := loaded.Maps[levelsName("s")].Put(uint32(0), value); err != nil {
+		t.Fatal(err)
+	}
 	between, err := link.Kprobe("security_file_open", loaded.Programs["joins"], nil)
 	if err != nil {
 		t.Fatal(err)

@@ -265,6 +265,7 @@ func TestAKeyIsTheTargetAndNotItsName(t *testing.T) {
 		"another program":          {func(a *plan.Attachment) { a.Program = "g" }, false},
 		"another hook":             {func(a *plan.Attachment) { a.Hook = "tcx/egress" }, false},
 		"a file that was replaced": {func(a *plan.Attachment) { a.BinaryID = "1:2" }, false},
+		"another scope":            {func(a *plan.Attachment) { a.Scope = "x" }, false},
 		"a cgroup made anew":       {func(a *plan.Attachment) { a.CgroupID = 7 }, false},
 		"another process":          {func(a *plan.Attachment) { a.PID = 7 }, false},
 	} {

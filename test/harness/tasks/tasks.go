@@ -42,19 +42,28 @@ func serve() int {
 		if _, err := fmt.Sscan(in.Text(), &call, &times); err != nil {
 			return 1
 		}
+		answer := "done"
 		for range times {
-			switch call {
-			case "getpgid":
-				_, _ = unix.Getpgid(os.Getpid())
-			case "open":
-				if fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err == nil {
-					_ = unix.Close(fd)
-				}
+			if err := do(call); err != nil {
+				answer = "denied"
 			}
 		}
-		fmt.Println("done")
+		fmt.Println(answer)
 	}
 	return 0
+}
+
+// do makes a system call once.
+func do(call string) error {
+	if call == "getpgid" {
+		_, err := unix.Getpgid(os.Getpid())
+		return err
+	}
+	fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
 }
 
 // Task is a process in a cgroup.
@@ -103,12 +112,27 @@ func Into(t testing.TB, cmd *exec.Cmd, cgroup string, start func(*exec.Cmd) erro
 // Does has the process make a system call many times: getpgid, or open.
 func (p *Task) Does(call string, times int) {
 	p.t.Helper()
+	if answer := p.ask(call, times); answer != "done" {
+		p.t.Fatalf("the process says %s of %s", answer, call)
+	}
+}
+
+// Can reports whether the process can make a system call.
+func (p *Task) Can(call string) bool {
+	p.t.Helper()
+	return p.ask(call, 1) == "done"
+}
+
+func (p *Task) ask(call string, times int) string {
+	p.t.Helper()
 	if _, err := fmt.Fprintln(p.in, call, times); err != nil {
 		p.t.Fatal(err)
 	}
-	if line, err := p.out.ReadString('\n'); err != nil || line != "done\n" {
-		p.t.Fatalf("the process says %q: %v", line, err)
+	answer, err := p.out.ReadString('\n')
+	if err != nil {
+		p.t.Fatalf("read what the process says: %v", err)
 	}
+	return strings.TrimSpace(answer)
 }
 
 // Moves moves the process to another cgroup.
