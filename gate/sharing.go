@@ -66,7 +66,7 @@ const usdtMaps = "__bpf_usdt_"
 
 // fitSharing denies to share what belongs to the programs of one application.
 func fitSharing(r *denials, m bytecode.Map, override v1alpha1.Map) {
-	field := ""
+	var field string
 	switch {
 	case override.From != nil:
 		field = "from"
