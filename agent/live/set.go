@@ -32,6 +32,9 @@ type Set struct {
 	pins     *kernel.Store
 	log      *slog.Logger
 	remnants remnants
+	// former are the programs of a revision by uid that was loaded once more. Links may
+	// run them still.
+	former map[string][]ebpf.ProgramID
 	// unread are pins that could not be opened.
 	unread []kernel.Stray
 	// logged are the paths of the unmanaged files that were logged.
@@ -88,6 +91,23 @@ func (s *Set) PutRevision(r *kernel.Revision) {
 		s.Revisions[r.UID] = map[string]*kernel.Revision{}
 	}
 	s.Revisions[r.UID][r.Name] = r
+}
+
+// ReplaceRevision puts a revision that was loaded once more in the place of the same one, and
+// lets that go.
+func (s *Set) ReplaceRevision(old, r *kernel.Revision) {
+	if s.former == nil {
+		s.former = map[string][]ebpf.ProgramID{}
+	}
+	s.former[r.UID] = old.ProgramIDs()
+	s.Release("replaced revision", old)
+	s.PutRevision(r)
+}
+
+// IsFormer reports whether a program is one of a revision of the application that was loaded
+// once more.
+func (s *Set) IsFormer(uid string, program ebpf.ProgramID) bool {
+	return slices.Contains(s.former[uid], program)
 }
 
 // PutLink adds a link that is pinned.
@@ -347,6 +367,7 @@ func (s *Set) Forget(uid string) error {
 	}
 	delete(s.Links, uid)
 	delete(s.Revisions, uid)
+	delete(s.former, uid)
 	return nil
 }
 

@@ -198,7 +198,7 @@ func WantedChains(want Want, have State) []Chain {
 			if a.Hook == XDP {
 				chains[a.Ifindex] = append(chains[a.Ifindex], Member{
 					UID: app.UID, Identity: app.Identity, Revision: app.Revision,
-					Program: a.Program, Priority: a.Priority, ProceedOn: a.ProceedOn,
+					Program: a.Program, Priority: a.Priority, ProceedOn: a.ProceedOn, Taken: app.Taken,
 				})
 			}
 		}
