@@ -721,8 +721,8 @@ type NodesStatus struct {
 	// this one.
 	// +optional
 	NotReported int32 `json:"notReported,omitempty"`
-	// Waiting names the first node that has no target for it yet, with what it waits
-	// for, and counts the others.
+	// Waiting names the first node that has no target for it yet, or no map of another
+	// application, with what it waits for, and counts the others.
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
 	// KernelWarning names the first node that does not run it and whose kernel is older
@@ -734,6 +734,10 @@ type NodesStatus struct {
 	// or with a later set of an alternative, with the reason, and counts the others.
 	// +optional
 	Skipped string `json:"skipped,omitempty"`
+	// Notice names the first node that runs it and says more than that, such as that the
+	// application is gone whose map it uses, and counts the others.
+	// +optional
+	Notice string `json:"notice,omitempty"`
 	// Failing names the first ten nodes that failed or cannot hold it, with the
 	// kernel's own words.
 	// +optional
