@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"errors"
 	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
@@ -220,6 +221,7 @@ func TestTheOwnerIsUpdated(t *testing.T) {
 	for sentence, c := range map[string]struct{ object, program, hook string }{
 		"a chain":       {"xdp_count_v2", "count_packets", "xdp"},
 		"a TCX program": {"tcx_count", "count_ingress", "tcx/ingress"},
+		"a filter":      {"tcx_count", "count_ingress", "tc/ingress"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)
@@ -252,10 +254,40 @@ func TestTheOwnerIsUpdated(t *testing.T) {
 			if now := w.mapOf(a, "taker", "%2ebss"); now != own || (own == 0) != (c.hook != "xdp") {
 				t.Errorf("its own .bss is map %d, and was %d", now, own)
 			}
+			if n := len(filtersOf(t, "st0", false)); n > 1 {
+				t.Errorf("st0 has %d filters", n)
+			}
 			if n := drift.healed.Load(); n != 0 {
 				t.Errorf("%d updates of the agent's own count as drift", n)
 			}
 		})
+	}
+}
+
+// TestATracingProgramFollowsTheOwner: its link is made anew, and the former program is gone.
+func TestATracingProgramFollowsTheOwner(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	twoWays(t)
+	a, _ := w.start()
+	taker := w.taker("raw_tp_count", "raw_tp_count", "xdp")
+	taker.Programs = []v1alpha1.Program{rawProgram()}
+	w.must(a, w.owner("xdp_count", v1alpha1.Map{}, "taker"), taker)
+	id := w.shared(a)
+	before := statusOf(a, "taker").Programs[0]
+	w.must(a, w.owner("xdp_count", v1alpha1.Map{OnUpdate: v1alpha1.MapReset}, "taker"))
+	until(t, "another map", time.Minute, func() bool { return w.mapOf(a, "owner", "counts") != id })
+	w.shared(a)
+	until(t, "system calls in it", time.Minute, func() bool { return count(t, w.counts(a, "owner")) > 0 })
+	until(t, "the former program to be gone", time.Minute, func() bool {
+		p, err := ebpf.NewProgramFromID(ebpf.ProgramID(before.ID))
+		if err == nil {
+			_ = p.Close()
+		}
+		return errors.Is(err, os.ErrNotExist)
+	})
+	if now := statusOf(a, "taker").Programs[0]; now.ID == before.ID || len(now.Links) != 1 {
+		t.Errorf("the program is %+v, and was %+v", now, before)
 	}
 }
 

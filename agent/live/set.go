@@ -49,7 +49,7 @@ func New(pins *kernel.Store, remnantsFile string, log *slog.Logger) *Set {
 	return s
 }
 
-// ownerOf says whose program has an id.
+// ownerOf says whose program has an id: that of a revision, or of a filter that was made.
 func (s *Set) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
 	if id == 0 {
 		// That of a filter of another kind.
@@ -59,6 +59,14 @@ func (s *Set) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
 		for _, r := range revisions {
 			if instance, ok := r.Instance(id); ok {
 				return clsact.Owner{UID: uid, Instance: instance}, true
+			}
+		}
+	}
+	// Its revision was loaded once more, and the filter's turn has not come.
+	for uid, links := range s.Links {
+		for _, l := range links {
+			if f, ok := l.Link.(*clsact.Filter); ok && f.Holds(id) {
+				return clsact.Owner{UID: uid, Instance: l.Attachment.Instance}, true
 			}
 		}
 	}
