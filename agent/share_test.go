@@ -21,12 +21,24 @@ import (
 // The tests below have two applications: owner counts packets of so0 in its map counts, and
 // taker those of st0 in the same map.
 
-// twoWays makes the interfaces of both.
-func twoWays(t *testing.T) {
+// twoWays is a world with the interfaces of both.
+func twoWays(t *testing.T) *world {
 	t.Helper()
+	needKernel(t)
 	quiet(t)
+	w := newWorld(t)
 	veth(t, "so0", "so1")
 	veth(t, "st0", "st1")
+	return w
+}
+
+// both has the owner and the taker run, and returns their map.
+func both(t *testing.T) (w *world, a *agent.Agent, stop func(), id ebpf.MapID) {
+	t.Helper()
+	w = twoWays(t)
+	a, stop = w.start()
+	w.must(a, w.owner("xdp_count", v1alpha1.Map{}, "taker"), w.taker("xdp_count", "count_packets", "xdp"))
+	return w, a, stop, w.shared(a)
 }
 
 // owner shares its map with the applications.
@@ -108,7 +120,34 @@ func (w *world) bothCount(a *agent.Agent) {
 	}
 }
 
-// TestTwoApplicationsUseOneMap starts them in both orders and at once, by XDP and by TCX.
+// keeps holds that the taker has the map still, and counts in it.
+func (w *world) keeps(a *agent.Agent, id ebpf.MapID) {
+	w.t.Helper()
+	if now := w.mapOf(a, "taker", "counts"); now != id {
+		w.t.Errorf("the taker has map %d, and had %d", now, id)
+	}
+	before := count(w.t, w.counts(a, "taker"))
+	send(w.t, "st1", 2)
+	until(w.t, "the taker to count on", time.Minute, func() bool { return count(w.t, w.counts(a, "taker")) == before+2 })
+}
+
+// follows waits until both have another map than before.
+func (w *world) follows(a *agent.Agent, before ebpf.MapID) {
+	w.t.Helper()
+	until(w.t, "another map", time.Minute, func() bool { return w.mapOf(a, "owner", "counts") != before })
+	w.shared(a)
+}
+
+// isWell holds that nothing is to be said of the taker.
+func isWell(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	if s := statusOf(a, "taker"); s.Error != "" || s.KeepsMap() {
+		t.Errorf("the taker: %+v", s)
+	}
+}
+
+// TestTwoApplicationsUseOneMap starts them in both orders and at once, by XDP and by TCX. The
+// agent hardly ever sweeps: no order takes a second look.
 func TestTwoApplicationsUseOneMap(t *testing.T) {
 	needKernel(t)
 	for sentence, order := range map[string][][]string{
@@ -117,9 +156,10 @@ func TestTwoApplicationsUseOneMap(t *testing.T) {
 		"both at once":    {{"taker", "owner"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			twoWays(t)
-			a, stop := w.start()
+			w := twoWays(t)
+			o := w.options()
+			o.SweepInterval = time.Hour
+			a, stop := w.run(o)
 			for i, names := range order {
 				var payloads []intent.Payload
 				for _, name := range names {
@@ -136,7 +176,7 @@ func TestTwoApplicationsUseOneMap(t *testing.T) {
 						t.Errorf("deployed: %s", got)
 					}
 					stop()
-					a, stop = w.start()
+					a, stop = w.run(o)
 					w.must(a)
 					says(t, a, "taker", "waits for map counts of application owner")
 				}
@@ -144,7 +184,7 @@ func TestTwoApplicationsUseOneMap(t *testing.T) {
 			id := w.shared(a)
 			w.bothCount(a)
 			stop()
-			a, _ = w.start()
+			a, _ = w.run(o)
 			w.must(a)
 			if again := w.shared(a); again != id {
 				t.Errorf("a restart made map %d of %d", again, id)
@@ -156,15 +196,9 @@ func TestTwoApplicationsUseOneMap(t *testing.T) {
 
 // TestTheTakerGoes: the owner's map stays where it is.
 func TestTheTakerGoes(t *testing.T) {
-	needKernel(t)
-	w := newWorld(t)
-	twoWays(t)
-	a, _ := w.start()
-	owner, taker := w.owner("xdp_count", v1alpha1.Map{}, "taker"), w.taker("xdp_count", "count_packets", "xdp")
-	w.must(a, owner, taker)
-	id := w.shared(a)
-	w.must(a, w.tombstone(taker))
-	if _, err := os.Stat(filepath.Join(w.bpffs, taker.UID)); !os.IsNotExist(err) {
+	w, a, _, id := both(t)
+	w.must(a, w.tombstone(w.taker("xdp_count", "count_packets", "xdp")))
+	if _, err := os.Stat(filepath.Join(w.bpffs, "uid-taker")); !os.IsNotExist(err) {
 		t.Errorf("left of the taker: %v", err)
 	}
 	if now := w.mapOf(a, "owner", "counts"); now != id {
@@ -177,26 +211,15 @@ func TestTheTakerGoes(t *testing.T) {
 // TestTheOwnerGoes: it is gone at once, and the taker counts on in the map that it has, also
 // after a restart. The next owner of the name gives it its own.
 func TestTheOwnerGoes(t *testing.T) {
-	needKernel(t)
-	w := newWorld(t)
-	twoWays(t)
-	a, stop := w.start()
-	owner, taker := w.owner("xdp_count", v1alpha1.Map{}, "taker"), w.taker("xdp_count", "count_packets", "xdp")
-	w.must(a, owner, taker)
-	id := w.shared(a)
+	w, a, stop, id := both(t)
 	w.bothCount(a)
-	w.must(a, w.tombstone(owner))
-	if _, err := os.Stat(filepath.Join(w.bpffs, owner.UID)); !os.IsNotExist(err) {
+	w.must(a, w.tombstone(w.owner("xdp_count", v1alpha1.Map{})))
+	if _, err := os.Stat(filepath.Join(w.bpffs, "uid-owner")); !os.IsNotExist(err) {
 		t.Errorf("left of the owner: %v", err)
 	}
 	for range 2 {
 		says(t, a, "taker", "every program runs", "application owner, which had map counts, is gone", "the map stays until")
-		if now := w.mapOf(a, "taker", "counts"); now != id {
-			t.Errorf("the taker has map %d, and had %d", now, id)
-		}
-		before := count(t, w.counts(a, "taker"))
-		send(t, "st1", 2)
-		until(t, "the taker to count on", time.Minute, func() bool { return count(t, w.counts(a, "taker")) == before+2 })
+		w.keeps(a, id)
 		stop()
 		a, stop = w.start()
 		w.must(a)
@@ -209,13 +232,11 @@ func TestTheOwnerGoes(t *testing.T) {
 		t.Error("the next owner has the map of the one before")
 	}
 	w.bothCount(a)
-	if r := statusOf(a, "taker"); r.Error != "" || r.KeepsMap() {
-		t.Errorf("the taker: %+v", r)
-	}
+	isWell(t, a)
 }
 
 // TestTheOwnerIsUpdated: a map that stays is the same for both, and the taker follows to one
-// that is made anew, on every kind of hook, without a moment without its program.
+// that is made anew, under its link.
 func TestTheOwnerIsUpdated(t *testing.T) {
 	needKernel(t)
 	for sentence, c := range map[string]struct{ object, program, hook string }{
@@ -224,8 +245,7 @@ func TestTheOwnerIsUpdated(t *testing.T) {
 		"a filter":      {"tcx_count", "count_ingress", "tc/ingress"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			twoWays(t)
+			w := twoWays(t)
 			o, drift := w.options(), &drifts{}
 			o.Observer = drift
 			a := w.startWith(o)
@@ -241,16 +261,13 @@ func TestTheOwnerIsUpdated(t *testing.T) {
 			w.bothCount(a)
 
 			w.must(a, w.owner("xdp_count_v2", v1alpha1.Map{OnUpdate: v1alpha1.MapReset}, "taker"))
-			until(t, "another map", time.Minute, func() bool { return w.mapOf(a, "owner", "counts") != id })
-			w.shared(a)
+			w.follows(a, id)
 			w.bothCount(a)
 			s := statusOf(a, "taker")
 			if now := s.Programs[0].Links; len(now) != len(links) || now[0].ID != links[0].ID {
 				t.Errorf("the link is another: %+v, was %+v", now, links)
 			}
-			if s.Error != "" || s.KeepsMap() {
-				t.Errorf("the taker: %+v", s)
-			}
+			isWell(t, a)
 			if now := w.mapOf(a, "taker", "%2ebss"); now != own || (own == 0) != (c.hook != "xdp") {
 				t.Errorf("its own .bss is map %d, and was %d", now, own)
 			}
@@ -266,9 +283,7 @@ func TestTheOwnerIsUpdated(t *testing.T) {
 
 // TestATracingProgramFollowsTheOwner: its link is made anew, and the former program is gone.
 func TestATracingProgramFollowsTheOwner(t *testing.T) {
-	needKernel(t)
-	w := newWorld(t)
-	twoWays(t)
+	w := twoWays(t)
 	a, _ := w.start()
 	taker := w.taker("raw_tp_count", "raw_tp_count", "xdp")
 	taker.Programs = []v1alpha1.Program{rawProgram()}
@@ -276,8 +291,7 @@ func TestATracingProgramFollowsTheOwner(t *testing.T) {
 	id := w.shared(a)
 	before := statusOf(a, "taker").Programs[0]
 	w.must(a, w.owner("xdp_count", v1alpha1.Map{OnUpdate: v1alpha1.MapReset}, "taker"))
-	until(t, "another map", time.Minute, func() bool { return w.mapOf(a, "owner", "counts") != id })
-	w.shared(a)
+	w.follows(a, id)
 	until(t, "system calls in it", time.Minute, func() bool { return count(t, w.counts(a, "owner")) > 0 })
 	until(t, "the former program to be gone", time.Minute, func() bool {
 		p, err := ebpf.NewProgramFromID(ebpf.ProgramID(before.ID))
@@ -302,17 +316,14 @@ func (d *drifts) Healed(agent.Drift) { d.healed.Add(1) }
 
 // TestAChainOfBothFollowsTheOwner: owner and taker are members of one chain.
 func TestAChainOfBothFollowsTheOwner(t *testing.T) {
-	needKernel(t)
-	w := newWorld(t)
-	twoWays(t)
+	w := twoWays(t)
 	a, stop := w.start()
 	taker := w.taker("xdp_count", "count_packets", "xdp")
 	taker.Programs[0].Attach = on("xdp", "so0")
 	w.must(a, w.owner("xdp_count", v1alpha1.Map{OnUpdate: v1alpha1.MapReset}, "taker"), taker)
 	id := w.shared(a)
 	w.must(a, w.owner("xdp_count_v2", v1alpha1.Map{OnUpdate: v1alpha1.MapReset}, "taker"))
-	until(t, "another map", time.Minute, func() bool { return w.mapOf(a, "owner", "counts") != id })
-	w.shared(a)
+	w.follows(a, id)
 	counts := func() {
 		t.Helper()
 		before := count(t, w.counts(a, "owner"))
@@ -334,9 +345,7 @@ func TestAChainOfBothFollowsTheOwner(t *testing.T) {
 // TestTheOwnersMapIsOfAnotherShape: the taker is not loaded with it, and one that runs stays
 // as it is.
 func TestTheOwnersMapIsOfAnotherShape(t *testing.T) {
-	needKernel(t)
-	w := newWorld(t)
-	twoWays(t)
+	w := twoWays(t)
 	a, stop := w.start()
 	err := w.accept(a, w.owner("xdp_count_v3", v1alpha1.Map{}, "taker"), w.taker("xdp_count", "count_packets", "xdp"))
 	if err == nil || !strings.Contains(err.Error(), "map counts of application taker is not like map counts of owner: ") {
@@ -350,30 +359,21 @@ func TestTheOwnersMapIsOfAnotherShape(t *testing.T) {
 	w.must(a, w.owner("xdp_count_v3", v1alpha1.Map{}, "taker"))
 	for range 2 {
 		says(t, a, "taker", "every program runs", "map counts of application taker is not like map counts of owner")
-		if now := w.mapOf(a, "taker", "counts"); now != id {
-			t.Errorf("the taker has map %d, and had %d", now, id)
-		}
+		w.keeps(a, id)
 		stop()
 		a, stop = w.start()
 		w.must(a)
 	}
-	before := count(t, w.counts(a, "taker"))
-	send(t, "st1", 2)
-	until(t, "the taker to count on", time.Minute, func() bool { return count(t, w.counts(a, "taker")) == before+2 })
 	w.must(a, w.owner("xdp_count", v1alpha1.Map{}, "taker"))
 	w.shared(a)
 	w.bothCount(a)
-	if s := statusOf(a, "taker"); s.Error != "" || s.KeepsMap() {
-		t.Errorf("the taker: %+v", s)
-	}
+	isWell(t, a)
 }
 
 // TestNobodyReachesAMapAlone: an owner that does not list the taker, and one of another kind
 // or namespace.
 func TestNobodyReachesAMapAlone(t *testing.T) {
-	needKernel(t)
-	w := newWorld(t)
-	twoWays(t)
+	w := twoWays(t)
 	a, _ := w.start()
 	err := w.accept(a, w.owner("xdp_count", v1alpha1.Map{}, "other"), w.taker("xdp_count", "count_packets", "xdp"))
 	if err == nil || !strings.Contains(err.Error(), "application owner does not share its map counts with taker; add taker to spec.maps.counts.sharedWith of owner") {
@@ -389,9 +389,7 @@ func TestNobodyReachesAMapAlone(t *testing.T) {
 	// What is not shared any more stays where it runs, and is loaded nowhere anew.
 	w.must(a, w.owner("xdp_count", v1alpha1.Map{}))
 	says(t, a, "taker", "every program runs", "application owner does not share its map counts with taker")
-	if now := w.mapOf(a, "taker", "counts"); now != id {
-		t.Errorf("the taker has map %d, and had %d", now, id)
-	}
+	w.keeps(a, id)
 	if err := w.accept(a, w.taker("xdp_count_v2", "count_packets", "xdp")); err == nil || !strings.Contains(err.Error(), "does not share") {
 		t.Errorf("another version is accepted: %v", err)
 	}
@@ -400,9 +398,7 @@ func TestNobodyReachesAMapAlone(t *testing.T) {
 // TestAMapOfAnotherNamespaceIsOutOfReach: the name is that of an application of the taker's
 // own namespace and kind, whatever the others are called.
 func TestAMapOfAnotherNamespaceIsOutOfReach(t *testing.T) {
-	needKernel(t)
-	w := newWorld(t)
-	twoWays(t)
+	w := twoWays(t)
 	a, _ := w.start()
 	owner, taker := w.owner("xdp_count", v1alpha1.Map{}, "taker"), w.taker("xdp_count", "count_packets", "xdp")
 	for i, other := range []v1alpha1.Identity{
@@ -421,9 +417,7 @@ func TestAMapOfAnotherNamespaceIsOutOfReach(t *testing.T) {
 
 // TestApplicationsThatWaitForEachOtherAreTold: A takes a map of B, and B one of A.
 func TestApplicationsThatWaitForEachOtherAreTold(t *testing.T) {
-	needKernel(t)
-	w := newWorld(t)
-	twoWays(t)
+	w := twoWays(t)
 	a, _ := w.start()
 	crosswise := func(name, other, mine, theirs, iface string) intent.Payload {
 		p := w.intent(name, "xdp_contents", v1alpha1.Program{Name: "xdp_contents", Attach: on("xdp", iface)})
@@ -449,12 +443,7 @@ func TestApplicationsThatWaitForEachOtherAreTold(t *testing.T) {
 // TestAMapThatWasAnotherApplicationsIsNotKept: a version that declares the map itself has one
 // of its own.
 func TestAMapThatWasAnotherApplicationsIsNotKept(t *testing.T) {
-	needKernel(t)
-	w := newWorld(t)
-	twoWays(t)
-	a, stop := w.start()
-	w.must(a, w.owner("xdp_count", v1alpha1.Map{}, "taker"), w.taker("xdp_count", "count_packets", "xdp"))
-	id := w.shared(a)
+	w, a, stop, id := both(t)
 	stop()
 	a, _ = w.start()
 	own := w.taker("xdp_count", "count_packets", "xdp")
@@ -499,8 +488,7 @@ func TestKillingTheAgentLeavesBothWithOneMap(t *testing.T) {
 	if testing.Short() {
 		rounds = 6
 	}
-	w := newWorld(t)
-	twoWays(t)
+	w := twoWays(t)
 	for _, dir := range []string{"inbox", "objects"} {
 		if err := os.MkdirAll(filepath.Join(w.dir, dir), 0o755); err != nil {
 			t.Fatal(err)
