@@ -105,7 +105,7 @@ func (rec *reconcile) finishApplication(app *application, view report.View) {
 	case out.Tried:
 		app.Failures++
 		app.RetryAt = rec.decisions.Now.Add(rec.env.opts.BackOff.After(app.Failures))
-	case len(out.Errs) == 0 && app.Status.Error != "":
+	case len(out.Errs) == 0 && app.Status.Error != "" && out.AwaitsMap == "":
 		// On its way: the old words stay.
 		out.Errs = []error{&repeated{app.Status.Error, app.Status.Unsupported}}
 	}

@@ -62,7 +62,9 @@ func (rec *reconcile) isDone() bool {
 	}
 	for _, app := range rec.apps {
 		out := rec.decisions.Outcomes[app.Newest.Payload().UID]
-		if app.unkept || out == nil || len(out.Errs) > 0 || out.Refused || out.Tried || out.Pending || out.Unsettled {
+		// A map that is awaited comes with a load, or with an intent.
+		isRefused := out != nil && out.Refused && out.AwaitsMap == ""
+		if app.unkept || out == nil || len(out.Errs) > 0 || isRefused || out.Tried || out.Pending || out.Unsettled {
 			return false
 		}
 	}

@@ -44,7 +44,13 @@ func runChild() error {
 	}
 	dir := os.Getenv(childDir)
 	a, err := agent.New(agent.Options{BPFFS: os.Getenv(childPin), StateDir: filepath.Join(dir, "state"), Trust: trust,
-		Fetch: func(context.Context, string) ([]byte, error) { return hooksObject, nil }})
+		Fetch: func(_ context.Context, digest string) ([]byte, error) {
+			body, err := os.ReadFile(filepath.Join(dir, "objects", digest))
+			if errors.Is(err, fs.ErrNotExist) {
+				return hooksObject, nil
+			}
+			return body, err
+		}})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/prepare"
+	"github.com/skep-dev/skep/agent/sharing"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/agent/version"
 )
@@ -103,7 +104,7 @@ func (a *Agent) newReconcile() *reconcile {
 	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, pods: pods, look: l.live.Look(),
 		objectRound: a.objects.Begin(), loadRound: l.queue.Begin(), lookupRound: l.lookups.Begin(now, pods)}
 	node := version.Node{Name: o.Node, Labels: labels}
-	versions := &prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look,
+	versions := &prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look, Sharing: sharing.Of(node, knownOf(apps)),
 		Memory: l.admission.Memory, Measured: l.admission.Profiles,
 		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound}
 	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: statesOf(apps)})
@@ -139,6 +140,15 @@ func statesOf(apps []*application) []*decide.Application {
 	all := make([]*decide.Application, len(apps))
 	for i, app := range apps {
 		all[i] = &app.Application
+	}
+	return all
+}
+
+// knownOf are the intents of the applications.
+func knownOf(apps []*application) []version.Known {
+	all := make([]version.Known, len(apps))
+	for i, app := range apps {
+		all[i] = app.Known
 	}
 	return all
 }

@@ -79,7 +79,7 @@ func (w *world) counts(a *agent.Agent, name string) string {
 	w.t.Helper()
 	for _, s := range a.Status() {
 		if s.Application.Name == name {
-			return filepath.Join(w.bpffs, "uid-"+name, s.Revision, "m-counts")
+			return filepath.Join(w.bpffs, s.UID, s.Revision, "m-counts")
 		}
 	}
 	w.t.Fatalf("no application %s", name)

@@ -240,7 +240,10 @@ func fitMaps(r *denials, overrides map[string]v1alpha1.Map, facts bytecode.Facts
 		}
 	}
 	for _, name := range names {
-		fitSizes(r, have[name], overrides[name])
+		fitSharing(r, have[name], overrides[name])
+		if overrides[name].From == nil {
+			fitSizes(r, have[name], overrides[name])
+		}
 	}
 }
 

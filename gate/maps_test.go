@@ -120,9 +120,16 @@ func TestContentsAreSealedAndMakeAVersion(t *testing.T) {
 		"another value":    {Contents: []v1alpha1.MapEntry{entry("0", "2")}},
 		"another onUpdate": {Contents: first.Contents, OnUpdate: v1alpha1.MapReset},
 		"no contents":      {},
+		"another's map":    {From: &v1alpha1.MapSource{Application: "other", Map: "which"}},
 	} {
 		if got, _ := sealed(other); got == revision {
 			t.Errorf("%s is the same revision", sentence)
 		}
+	}
+	// Whom a map is shared with is sealed, and loads nothing anew.
+	shared := v1alpha1.Map{Contents: first.Contents, SharedWith: []string{"other"}}
+	got, has := sealed(shared)
+	if diff := cmp.Diff(shared, has); got != revision || diff != "" {
+		t.Errorf("shared, it is revision %s and was %s; (-want +got):\n%s", got, revision, diff)
 	}
 }

@@ -72,6 +72,7 @@ func Shape(req Request) (Shaped, error) {
 	}
 	shapeBounds(r, spec.Programs)
 	shapeMaps(r, spec.Maps)
+	shapeSharing(r, id, spec.Maps)
 	shapeSize(r, req.Application)
 	seen := map[string]bool{}
 	for i, p := range spec.Programs {

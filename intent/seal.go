@@ -12,6 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
@@ -273,12 +276,33 @@ func (p *Payload) revision() (string, error) {
 		Maps         map[string]v1alpha1.Map
 		Programs     []program
 		Alternatives []v1alpha1.Alternative `json:",omitempty"`
-	}{p.ObjectDigest, p.Variables, p.Maps, programs, p.Alternatives})
+	}{p.ObjectDigest, p.Variables, p.loadedMaps(), programs, p.Alternatives})
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:16]), nil
+}
+
+// loadedMaps is what the intent says of maps, without whom they are shared with: no program
+// is loaded again for that.
+func (p *Payload) loadedMaps() map[string]v1alpha1.Map {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(p.Maps)), func(m v1alpha1.Map) bool { return len(m.SharedWith) > 0 }) {
+		return p.Maps
+	}
+	var all map[string]v1alpha1.Map
+	for name, m := range p.Maps {
+		shared := len(m.SharedWith) > 0
+		if m.SharedWith = nil; shared && reflect.ValueOf(m).IsZero() {
+			// As if nothing was said of it.
+			continue
+		}
+		if all == nil {
+			all = map[string]v1alpha1.Map{}
+		}
+		all[name] = m
+	}
+	return all
 }
 
 // loadedFor are the functions that the kernel is told when it loads the program.

@@ -59,7 +59,8 @@ func (act *Actor) drifted(a plan.Action) (string, Drift) {
 		if l == nil || a.Verb == plan.Detach {
 			return "", ""
 		}
-		path, unmanaged = l.Path, act.Look.RevisionOf(l, act.Look.Seen(l.Path)) == ""
+		facts := act.Look.Seen(l.Path)
+		path, unmanaged = l.Path, act.Look.RevisionOf(l, facts) == "" && !act.Look.Set.IsFormer(a.UID, facts.Program)
 	}
 	switch {
 	case act.Look.Seen(path).Severed:

@@ -19,7 +19,6 @@ import (
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/decide"
 	"github.com/skep-dev/skep/agent/history"
-	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/objects"
@@ -241,7 +240,7 @@ func (adm *Round) needOf(uid, hookName, revision string, programs []string) plan
 	need := plan.Need{Programs: len(programs)}
 	switch hookName {
 	case plan.MapMemory().Hook:
-		return memoryOf(map[string]*kernel.Revision{revision: adm.look.Set.Revisions[uid][revision]})
+		return adm.memoryOf(uid, revision)
 	case plan.XDP:
 	default:
 		return need

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/skep-dev/skep/agent/decide"
@@ -30,14 +31,14 @@ func (m *Memory) Claim(o intent.Opened, memory uint64) *plan.Claim {
 	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
 		Need: plan.Need{Memory: int(memory)}}
 	before, ran := m.history.Records[history.InMemory(payload.UID)]
-	held := m.live.Revisions[payload.UID]
+	held := len(m.live.Revisions[payload.UID])
 	switch {
 	case ran && before.Covers(o.Revision(), nil):
 		c.Seniority = plan.Remembered
-	case len(held) == 1:
+	case held == 1:
 		// It runs beside what it replaces. Of two that run so, no third is owed room.
-		c.Seniority, c.Held = plan.Replacing, memoryOf(held)
-	case len(held) > 1:
+		c.Seniority, c.Held = plan.Replacing, memoryNeed(kernel.MapMemory(m.live.Revisions)[payload.UID])
+	case held > 1:
 		c.Seniority = plan.Replacing
 	case ran:
 		c.Seniority, c.Held = plan.Replacing, before.Need
@@ -57,9 +58,15 @@ func (m *Memory) Explain(key string, out *report.Outcome, pending error) error {
 	return err
 }
 
-// memoryOf is what the maps of revisions may take.
-func memoryOf(revisions map[string]*kernel.Revision) plan.Need {
-	return plan.Need{Memory: int(kernel.MapMemory(revisions))}
+// memoryNeed is a need of so many bytes for maps.
+func memoryNeed(bytes uint64) plan.Need { return plan.Need{Memory: int(bytes)} }
+
+// memoryOf is what the maps of one revision of an application may take, without those that
+// another application has.
+func (adm *Round) memoryOf(uid, revision string) plan.Need {
+	all := maps.Clone(adm.look.Set.Revisions)
+	all[uid] = map[string]*kernel.Revision{revision: all[uid][revision]}
+	return memoryNeed(kernel.MapMemory(all)[uid])
 }
 
 // AdmitLoads grants the memory for maps to what is to be loaded: first to what is in
@@ -110,9 +117,9 @@ func (adm *Round) noteNoMemory(was, now error) {
 // of their loads as UID.
 func (adm *Round) memoryClaims() []plan.Claim {
 	var all []plan.Claim
-	here := map[string]bool{}
+	here, memory := map[string]bool{}, kernel.MapMemory(adm.look.Set.Revisions)
 	for uid, revisions := range adm.look.Set.Revisions {
-		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryOf(revisions)}
+		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryNeed(memory[uid])}
 		if app := adm.decisions.Application(uid); app != nil {
 			c.Identity = app.Newest.Payload().Application
 		}
@@ -180,6 +187,7 @@ func (adm *Round) addMemory(now map[history.At]history.Record) {
 	if adm.Memory.Limit == 0 {
 		return
 	}
+	memory := kernel.MapMemory(adm.look.Set.Revisions)
 	for uid, revisions := range adm.look.Set.Revisions {
 		one := history.Record{UID: uid, Hook: plan.MapMemory().Hook}
 		for name := range revisions {
@@ -188,7 +196,7 @@ func (adm *Round) addMemory(now map[history.At]history.Record) {
 		if len(revisions) > 1 {
 			one.Revision = ""
 		}
-		if memoryOf(revisions).Memory > 0 {
+		if memory[uid] > 0 {
 			now[one.At()] = one
 		}
 	}

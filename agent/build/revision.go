@@ -5,6 +5,11 @@ package build
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -37,18 +42,67 @@ type LoadedRevision struct {
 	Profile *chain.Profile
 }
 
+// From has the maps that a revision does not make: those of the one that runs, Old, which may
+// be nil, and those that other applications share, by the name of the map whose place they have.
+type From struct {
+	Old  *kernel.Revision
+	Lent map[string]kernel.Lent
+}
+
+// Share returns the same maps, held open apart, for a load that runs beside the loop.
+func (f From) Share() (From, error) {
+	old, err := f.Old.Share()
+	if err != nil {
+		return From{}, err
+	}
+	lent, err := kernel.ShareLent(f.Lent)
+	if err != nil {
+		return From{}, errors.Join(err, old.Close())
+	}
+	return From{old, lent}, nil
+}
+
+// Close closes the maps.
+func (f From) Close() error { return errors.Join(f.Old.Close(), kernel.CloseLent(f.Lent)) }
+
+// Key names the maps as they are in the kernel.
+func (f From) Key() string {
+	parts := []string{f.Old.Key()}
+	for _, name := range slices.Sorted(maps.Keys(f.Lent)) {
+		parts = append(parts, fmt.Sprintf("%s=%d", name, f.Lent[name].ID))
+	}
+	return strings.Join(parts, " ")
+}
+
+// take reads the object of the application that has a map, and gives the map to another.
+func take(p *kernel.Prepared, name string, lent kernel.Lent, files *objects.Cache) error {
+	if lent.IsKept {
+		return p.Take(name, lent, nil)
+	}
+	object, err := files.Read(lent.Owner.Payload().ObjectDigest)
+	if err != nil {
+		return err
+	}
+	return p.Take(name, lent, object)
+}
+
 // Revision reads an object, prepares it and loads it. It runs beside the loop:
 // until its turn comes, a load holds no more of its object than the digest.
-func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelProfile, old *kernel.Revision, lacks kernel.Lacks, types *btf.Cache) (*LoadedRevision, error) {
+func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelProfile, from From, lacks kernel.Lacks, types *btf.Cache) (*LoadedRevision, error) {
 	object, prepared, err := read(o, files)
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(from.Lent)) {
+		if err := take(prepared, name, from.Lent[name], files); err != nil {
+			return nil, err
+		}
 	}
 	facts := inspect(object)
 	if err := objectFits(o, facts, profile); err != nil {
 		return nil, err
 	}
-	r, reports, err := kernel.Load(prepared, old, lacks, types)
+	r, reports, err := kernel.Load(prepared, from.Old, lacks, types)
 	if err != nil {
 		return nil, err
 	}

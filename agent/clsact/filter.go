@@ -23,6 +23,8 @@ type Filter struct {
 	owner   Owner
 	name    string
 	program *ebpf.Program
+	// id is the program's; 0 where it was not asked for.
+	id ebpf.ProgramID
 }
 
 // Facts are what the kernel says of a filter.
@@ -232,12 +234,8 @@ func (f *Filter) Follow(of func(ebpf.ProgramID) *ebpf.Program) (bool, error) {
 	if err != nil || facts.Copies == 0 {
 		return false, err
 	}
-	info, err := f.program.Info()
-	if err != nil {
-		return false, err
-	}
 	program := of(facts.Program)
-	if id, _ := info.ID(); id == facts.Program || program == nil {
+	if program == nil || f.Holds(facts.Program) {
 		return false, nil
 	}
 	next, err := program.Clone()
@@ -250,8 +248,20 @@ func (f *Filter) Follow(of func(ebpf.ProgramID) *ebpf.Program) (bool, error) {
 // hold takes the program over in the place of the one before.
 func (f *Filter) hold(program *ebpf.Program) error {
 	former := f.program
-	f.program = program
+	f.program, f.id = program, 0
 	return former.Close()
+}
+
+// Holds reports whether a program is the one that the filter was given last.
+func (f *Filter) Holds(program ebpf.ProgramID) bool {
+	if f.id == 0 {
+		info, err := f.program.Info()
+		if err != nil {
+			return false
+		}
+		f.id, _ = info.ID()
+	}
+	return f.id != 0 && f.id == program
 }
 
 // Pin pins the program of the filter.

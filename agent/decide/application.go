@@ -21,6 +21,10 @@ type Application struct {
 	// Maps tell what became of the maps at the last change of revision.
 	Maps []kernel.MapReport
 
+	// NotFollowed is the last attempt in vain to load what runs with the maps that other
+	// applications have now.
+	NotFollowed NotFollowed
+
 	// Failures counts those in a row, and RetryAt is when it is tried again.
 	Failures int
 	RetryAt  time.Time
@@ -37,6 +41,14 @@ type Application struct {
 	VerifierLog string
 	// Status is that of the last reconcile.
 	Status report.ApplicationStatus
+}
+
+// NotFollowed is a load that failed. What runs goes on with the maps that it has.
+type NotFollowed struct {
+	// Key names the load, and Err says why it failed. It is not tried again before RetryAt.
+	Key     string
+	Err     error
+	RetryAt time.Time
 }
 
 // NoteWhole remembers that a revision has everything that its object needs.

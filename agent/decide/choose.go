@@ -9,15 +9,20 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/report"
+	"github.com/skep-dev/skep/agent/sharing"
+	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/intent"
 )
 
 // Choose chooses for each application what is to be live: the newest intent's
 // version, else what fallBack says.
 func (d *Decisions) Choose() {
-	for _, app := range d.Applications {
-		d.Outcomes[app.Newest.Payload().UID] = &report.Outcome{}
-		d.chooseVersion(app)
+	known := make([]version.Known, len(d.Applications))
+	for i, app := range d.Applications {
+		known[i], d.Outcomes[app.Newest.Payload().UID] = app.Known, &report.Outcome{}
+	}
+	for _, i := range sharing.OwnersFirst(known) {
+		d.chooseVersion(d.Applications[i])
 	}
 	for uid := range d.Look.State.Revisions {
 		if d.byUID[uid] == nil {
@@ -94,16 +99,20 @@ func (d *Decisions) keepOrUnload(uid string, stays bool) {
 }
 
 // noteUnavailable notes why a version cannot be had: the newest intent's, or one that
-// would have taken its place. What is no matter of the kernel's profile or of the memory
-// for maps is not tried again before a while.
+// would have taken its place. What is no matter of the kernel's profile, of the memory for
+// maps or of a map of another application is not tried again before a while.
 func (d *Decisions) noteUnavailable(app *Application, o intent.Opened, err error) {
 	newest := o.Payload().Serial == app.Newest.Payload().Serial
 	out := d.Outcomes[app.Newest.Payload().UID]
 	unfit, late, noMemory := new(build.UnfitError), new(BackingOffError), new(NoMemoryError)
+	awaited, denied := new(sharing.WaitError), new(sharing.DeniedError)
 	switch {
 	case IsPending(err):
 		return
-	case errors.As(err, &noMemory):
+	case newest && errors.As(err, &awaited):
+		out.AwaitsMap = awaited.Error()
+		return
+	case errors.As(err, &noMemory) || errors.As(err, &awaited) || errors.As(err, &denied):
 	case errors.As(err, &late):
 		err = late.Err
 	case errors.As(err, &unfit):

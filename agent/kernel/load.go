@@ -33,9 +33,12 @@ type Revision struct {
 	// layouts of maps, as they are noted beside their pins, and hashes of the contents
 	// that a definition gave them when they were made, of those that have some.
 	layouts, contents map[string]string
-	ids               map[ebpf.ProgramID]string
-	// memory is what each map may take, in bytes, by the kernel's id.
+	// taken says of maps whose they are, of those that are another application's.
+	taken map[string]string
+	ids   map[ebpf.ProgramID]string
+	// memory is what each map may take, in bytes, by the kernel's id; mapIDs are those ids.
 	memory map[ebpf.MapID]uint64
+	mapIDs map[string]ebpf.MapID
 	// identities of instances.
 	identities map[string]identity
 }
@@ -79,10 +82,13 @@ func (r *Revision) Key() string {
 // before its programs are attached, or it misses what happens until then.
 func (r *Revision) Scopes() map[string]guard.Scope { return guard.Scopes(r.Maps) }
 
-// HasMap reports whether one of the maps is the revision's. One that cannot be read
-// counts as one.
-func (r *Revision) HasMap(ids []ebpf.MapID) bool {
-	for _, m := range r.Maps {
+// HasMap reports whether one of the maps is the revision's own, or with taken one that it
+// has from another application. One that cannot be read counts as one.
+func (r *Revision) HasMap(ids []ebpf.MapID, taken bool) bool {
+	for name, m := range r.Maps {
+		if (r.taken[name] != "") != taken {
+			continue
+		}
 		info, err := m.Info()
 		if err != nil {
 			return true
@@ -93,6 +99,9 @@ func (r *Revision) HasMap(ids []ebpf.MapID) bool {
 	}
 	return false
 }
+
+// ProgramIDs returns the kernel's ids of all programs.
+func (r *Revision) ProgramIDs() []ebpf.ProgramID { return slices.Collect(maps.Keys(r.ids)) }
 
 // Instance finds the name of the program with the kernel's id.
 func (r *Revision) Instance(id ebpf.ProgramID) (string, bool) {
@@ -171,13 +180,14 @@ func LogOf(err error) string {
 }
 
 // Load puts a prepared object into the kernel. Maps whose contents can stay are
-// shared with old, the revision that runs now, or nil; the reports tell what
-// became of each. It pins and attaches nothing, and touches nothing but its
+// shared with old, the revision that runs now, or nil, and what the object is to Take is
+// another application's; the reports tell what became of each other one. It pins and attaches nothing, and touches nothing but its
 // arguments. Of what the intent leaves to the node, it loads what the kernel supports;
 // lacks says what it is known not to. Errors about the object are *LoadError.
 func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision, []MapReport, error) {
 	hasher := layout.New()
 	replacements, reports := p.carry(old, hasher)
+	maps.Copy(replacements, p.taken)
 	spec, err := loadable(p.Spec, replacements)
 	if err != nil {
 		return nil, nil, err
@@ -189,9 +199,10 @@ func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision,
 	}
 	r := &Revision{UID: p.UID, Name: p.Revision, Programs: coll.Programs, Maps: coll.Maps, Skipped: map[string]string{},
 		layouts: map[string]string{}, contents: map[string]string{}}
+	r.MarkTaken(p.Application, p.Maps)
 	for name, ms := range p.Spec.Maps {
 		r.layouts[name] = layoutOf(hasher, ms)
-		if replacements[name] != nil {
+		if replacements[name] != nil && p.taken[name] == nil {
 			r.contents[name] = old.contents[name]
 		} else {
 			r.contents[name] = p.contentsOf(name)
@@ -209,7 +220,7 @@ func (r *Revision) Share() (*Revision, error) {
 	if r == nil {
 		return nil, nil
 	}
-	shared := &Revision{UID: r.UID, Name: r.Name, Maps: map[string]*ebpf.Map{}, layouts: maps.Clone(r.layouts), contents: maps.Clone(r.contents)}
+	shared := &Revision{UID: r.UID, Name: r.Name, Maps: map[string]*ebpf.Map{}, layouts: maps.Clone(r.layouts), contents: maps.Clone(r.contents), taken: maps.Clone(r.taken)}
 	for name, m := range r.Maps {
 		c, err := m.Clone()
 		if err != nil {
@@ -244,9 +255,10 @@ func loadable(spec *ebpf.CollectionSpec, replaced map[string]*ebpf.Map) (*ebpf.C
 	c.Programs = maps.Clone(spec.Programs)
 	c.Maps = make(map[string]*ebpf.MapSpec, len(spec.Maps))
 	for name, ms := range spec.Maps {
-		if _, ok := replaced[name]; ok {
+		if m, ok := replaced[name]; ok {
 			ms = ms.Copy()
 			ms.Contents = nil
+			fillOpen(ms, m)
 		}
 		c.Maps[name] = values.PerCPU(ms, cpus)
 	}
@@ -267,7 +279,11 @@ func (s *Store) PinRevision(r *Revision) error {
 	if err := fill(aside); err != nil {
 		return err
 	}
-	// What is there under the name already lacked something.
+	// What is there under the name already lacked something, or has other applications' maps
+	// that are not theirs any more. A kill leaves either of the two.
+	if swapped, err := swap(s.revisionDir(r.UID, r.Name), aside, inRevision); swapped || err != nil {
+		return err
+	}
 	if err := s.DropRevision(r.UID, r.Name); err != nil {
 		return err
 	}
@@ -303,7 +319,7 @@ func (r *Revision) pin(dir string) (int, error) {
 	}
 	for name, m := range r.Maps {
 		path := filepath.Join(dir, mapPrefix+escape(name))
-		for suffix, text := range map[string]string{layoutSuffix: r.layouts[name], contentsSuffix: r.contents[name]} {
+		for suffix, text := range map[string]string{layoutSuffix: r.layouts[name], contentsSuffix: r.contents[name], takenSuffix: r.taken[name]} {
 			if text == "" || !missing(path+suffix) {
 				continue
 			}
@@ -347,7 +363,7 @@ func (s *Store) OpenRevision(uid, revision string) (*Revision, []Stray, error) {
 		return nil, nil, err
 	}
 	r := &Revision{UID: uid, Name: revision, Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{},
-		Skipped: map[string]string{}, copies: map[string][]*ebpf.Program{}, layouts: map[string]string{}, contents: map[string]string{}}
+		Skipped: map[string]string{}, copies: map[string][]*ebpf.Program{}, layouts: map[string]string{}, contents: map[string]string{}, taken: map[string]string{}}
 	slices.Sort(found)
 	var strays []Stray
 	for _, n := range found {
@@ -392,7 +408,7 @@ func (r *Revision) open(path string) error {
 		return nil
 	}
 	name := strings.TrimPrefix(pin, mapPrefix)
-	for suffix, notes := range map[string]map[string]string{layoutSuffix: r.layouts, contentsSuffix: r.contents} {
+	for suffix, notes := range map[string]map[string]string{layoutSuffix: r.layouts, contentsSuffix: r.contents, takenSuffix: r.taken} {
 		name, isNote := strings.CutSuffix(name, suffix)
 		if !isNote {
 			continue

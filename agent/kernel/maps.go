@@ -43,14 +43,14 @@ type MapReport struct {
 // carry chooses the maps of old that the new revision goes on with. A map that
 // both have is shared, so that what is written while both run is not lost.
 func (p *Prepared) carry(old *Revision, layouts *layout.Hasher) (map[string]*ebpf.Map, []MapReport) {
-	if old == nil {
-		return nil, nil
-	}
 	shared := map[string]*ebpf.Map{}
+	if old == nil {
+		return shared, nil
+	}
 	var reports []MapReport
 	for _, name := range slices.Sorted(maps.Keys(p.Spec.Maps)) {
 		m := old.Maps[name]
-		if m == nil || isConstant(name) {
+		if m == nil || isConstant(name) || p.Maps[name].From != nil {
 			continue
 		}
 		if guard.IsMap(name) {
@@ -102,13 +102,15 @@ func (p *Prepared) contentsOf(name string) string {
 func (p *Prepared) differs(name string, old *Revision, layouts *layout.Hasher) string {
 	ms, m := p.Spec.Maps[name].Copy(), old.Maps[name]
 	switch {
+	case old.taken[name] != "":
+		return "it was a map of " + old.taken[name] + ", and is this application's own now"
 	case p.Maps[name].OnUpdate == v1alpha1.MapReset && old.Name != p.Revision:
 		return "the definition has it made anew for every version"
 	case ms.Type == ebpf.ProgramArray:
 		return "a prog array is made anew for every revision, with its own programs"
 	case isMapInMap(ms.Type) && len(ms.Contents) > 0:
 		return "the object or the definition says which maps it holds"
-	case p.Set[name]:
+	case p.Set[name] && old.Name != p.Revision:
 		return "a variable in it is set by the definition"
 	}
 	if isData(name) {

@@ -3,6 +3,7 @@ package kernel
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -15,7 +16,8 @@ import (
 const MostMapMemory = 1 << 45
 
 // Memory is what the maps may take, in bytes, that Load makes of the object when old
-// is the revision that runs now, or nil. Maps that are shared with old count nothing.
+// is the revision that runs now, or nil. Maps that are shared with old count nothing, nor
+// do those of other applications.
 func (p *Prepared) Memory(old *Revision) (uint64, error) {
 	cpus, err := countCPUs()
 	if err != nil {
@@ -24,7 +26,7 @@ func (p *Prepared) Memory(old *Revision) (uint64, error) {
 	shared, _ := p.carry(old, layout.New())
 	var all uint64
 	for name, ms := range p.Spec.Maps {
-		if shared[name] != nil {
+		if shared[name] != nil || p.Maps[name].From != nil {
 			continue
 		}
 		all = addMemory(all, bytecode.MapMemory(ms, cpus))
@@ -55,7 +57,7 @@ func (r *Revision) weigh() error {
 	if err != nil {
 		return err
 	}
-	r.memory = map[ebpf.MapID]uint64{}
+	r.memory, r.mapIDs = map[ebpf.MapID]uint64{}, map[string]ebpf.MapID{}
 	for name, m := range r.Maps {
 		info, err := m.Info()
 		if err != nil {
@@ -65,6 +67,7 @@ func (r *Revision) weigh() error {
 		if !ok {
 			return fmt.Errorf("read info of map %s: the kernel tells no id", name)
 		}
+		r.mapIDs[name] = id
 		extra, _ := info.MapExtra()
 		r.memory[id] = bytecode.MapMemory(&ebpf.MapSpec{Name: name, Type: m.Type(), KeySize: m.KeySize(), ValueSize: m.ValueSize(),
 			MaxEntries: m.MaxEntries(), Flags: m.Flags(), MapExtra: extra}, cpus)
@@ -72,18 +75,24 @@ func (r *Revision) weigh() error {
 	return nil
 }
 
-// MapMemory is what the maps of an application's revisions may take when they are
-// full, in bytes. A map that several share counts once.
-func MapMemory(revisions map[string]*Revision) uint64 {
-	each := map[ebpf.MapID]uint64{}
-	for _, r := range revisions {
-		if r != nil {
-			maps.Copy(each, r.memory)
+// MapMemory is what the maps of each application may take when they are full, in bytes and
+// by uid. A map counts once: for the application that made it, and where that is gone for
+// one of those that have it from there, the first by uid.
+func MapMemory(revisions map[string]map[string]*Revision) map[string]uint64 {
+	counted, all := map[ebpf.MapID]bool{}, map[string]uint64{}
+	for _, taken := range []bool{false, true} {
+		for _, uid := range slices.Sorted(maps.Keys(revisions)) {
+			for _, r := range revisions[uid] {
+				if r == nil {
+					continue
+				}
+				for name, id := range r.mapIDs {
+					if (r.taken[name] != "") == taken && !counted[id] {
+						counted[id], all[uid] = true, addMemory(all[uid], r.memory[id])
+					}
+				}
+			}
 		}
-	}
-	var all uint64
-	for _, one := range each {
-		all = addMemory(all, one)
 	}
 	return all
 }

@@ -27,6 +27,10 @@ func bigMapsThat(t *testing.T, update v1alpha1.MapUpdate, rows, perCPU uint32) *
 	return p
 }
 
+func memoryOf(revisions map[string]*Revision) uint64 {
+	return MapMemory(map[string]map[string]*Revision{"uid": revisions})["uid"]
+}
+
 func memory(t *testing.T, p *Prepared, old *Revision) uint64 {
 	t.Helper()
 	found, err := p.Memory(old)
@@ -54,11 +58,11 @@ func TestMapsWeighTheSameBeforeAndAfterTheyAreMade(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = again.Close() }()
-			loaded, found := MapMemory(map[string]*Revision{"a": r}), MapMemory(map[string]*Revision{"a": again})
+			loaded, found := memoryOf(map[string]*Revision{"a": r}), memoryOf(map[string]*Revision{"a": again})
 			if want == 0 || loaded != want || found != want {
 				t.Errorf("%d bytes before, %d when they are made, %d when they are found", want, loaded, found)
 			}
-			if both := MapMemory(map[string]*Revision{"a": r, "b": again}); both != want {
+			if both := memoryOf(map[string]*Revision{"a": r, "b": again}); both != want {
 				t.Errorf("the same maps twice weigh %d, want %d", both, want)
 			}
 		})
@@ -75,8 +79,8 @@ func TestSharedMapsWeighOnce(t *testing.T) {
 		t.Errorf("beside the maps that are shared it takes %d, alone %d", add, all)
 	}
 	r := load(t, s, next, old)
-	if both := MapMemory(map[string]*Revision{"a": old, "b": r}); both != MapMemory(map[string]*Revision{"a": old})+add {
-		t.Errorf("both take %d, the first %d and the second %d more", both, MapMemory(map[string]*Revision{"a": old}), add)
+	if both := memoryOf(map[string]*Revision{"a": old, "b": r}); both != memoryOf(map[string]*Revision{"a": old})+add {
+		t.Errorf("both take %d, the first %d and the second %d more", both, memoryOf(map[string]*Revision{"a": old}), add)
 	}
 }
 
@@ -112,7 +116,7 @@ func TestFiguresOfMemoryAddUp(t *testing.T) {
 			t.Errorf("%s: %d bytes, want %d to %d", sentence, got, c.low, c.high)
 		}
 	}
-	if got := MapMemory(map[string]*Revision{"none": nil}); got != 0 {
+	if got := memoryOf(map[string]*Revision{"none": nil}); got != 0 {
 		t.Errorf("no revision takes %d", got)
 	}
 }

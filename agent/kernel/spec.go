@@ -37,6 +37,8 @@ type Prepared struct {
 	Maps map[string]v1alpha1.Map
 	// Choices are what of Spec is loaded only where the kernel supports it.
 	Choices []plan.Choice
+	// taken are maps of other applications by the name of the one whose place they have.
+	taken map[string]*ebpf.Map
 }
 
 // Prepare reads the object and applies the intent to it: programs, attach

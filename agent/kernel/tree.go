@@ -42,7 +42,7 @@ func inRevision(name string) (place, bool) {
 		return nil, isEscaped(name) && (!isCopy || isNumber(number) || copySuffix+number == skippedSuffix)
 	}
 	name, ok := strings.CutPrefix(name, mapPrefix)
-	return nil, ok && isEscaped(strings.TrimSuffix(strings.TrimSuffix(name, layoutSuffix), contentsSuffix))
+	return nil, ok && isEscaped(strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, layoutSuffix), contentsSuffix), takenSuffix))
 }
 
 func inLinks(name string) (place, bool) {
@@ -267,6 +267,20 @@ func remove(path string, in place) error {
 		return fmt.Errorf("remove pin %s: %w", path, err)
 	}
 	return nil
+}
+
+// swap puts a directory that was filled aside in the place of another one at once, and removes
+// that. It reports false where there is none, or something in it is not Skep's.
+func swap(path, aside string, in place) (bool, error) {
+	own, foreign, err := sift(path, in)
+	if err != nil || len(foreign) > 0 || len(own) == 0 {
+		return false, err
+	}
+	// fs/libfs.c, simple_rename: since Linux 5.16.
+	if err := unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE); err != nil {
+		return false, fmt.Errorf("exchange pin directory %s: %w", path, err)
+	}
+	return true, clearDir(aside, in)
 }
 
 // takePlace gives a directory that was filled aside its name. Where something

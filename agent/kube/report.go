@@ -139,7 +139,7 @@ func stateOf(a agent.ApplicationStatus) (v1alpha1.NodeState, string) {
 		return v1alpha1.NodeFailed, message
 	case a.Tombstone && a.Revision == "" && !a.Unloading:
 		return v1alpha1.NodeRemoved, ""
-	case c.Status == metav1.ConditionTrue && len(a.UnmanagedFiles) == 0:
+	case c.Status == metav1.ConditionTrue && len(a.UnmanagedFiles) == 0 && !a.KeepsMap():
 		return v1alpha1.NodeLoaded, ""
 	case c.Status == metav1.ConditionTrue:
 		return v1alpha1.NodeLoaded, message

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )
@@ -32,6 +33,12 @@ func TestStateOf(t *testing.T) {
 		"it runs": {deployed("True", "Deployed", "every program runs"), nil, v1alpha1.NodeLoaded, ""},
 		"it runs among pins of others": {deployed("True", "Deployed", "it runs; 1 among its pins"),
 			func(a *agent.ApplicationStatus) { a.UnmanagedFiles = []string{"x"} }, v1alpha1.NodeLoaded, "it runs; 1 among its pins"},
+		"it keeps a map of an application that is gone": {deployed("True", "Deployed", "every program runs; map m: gone"),
+			func(a *agent.ApplicationStatus) {
+				a.TakenMaps = []report.TakenMap{{Map: "kept"}, {Map: "m", Message: "gone"}}
+			}, v1alpha1.NodeLoaded, "every program runs; map m: gone"},
+		"its map is the owner's": {deployed("True", "Deployed", "every program runs"),
+			func(a *agent.ApplicationStatus) { a.TakenMaps = []report.TakenMap{{Map: "m"}} }, v1alpha1.NodeLoaded, ""},
 		"its object is being fetched": {deployed("False", "Fetching", "the object is being fetched"), nil, v1alpha1.NodePending, "the object is being fetched"},
 		"it waits for an interface":   {deployed("False", "Waiting", "no interface"), nil, v1alpha1.NodeWaiting, "no interface"},
 		"it failed": {deployed("False", "Failed", "words"),

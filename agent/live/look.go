@@ -144,12 +144,18 @@ func (l *Look) usersOf(program ebpf.ProgramID) []string {
 		l.Set.log.Error("look whose program a chain runs that is not pinned", "error", err)
 	}
 	var uids []string
-	for uid, revisions := range l.Set.Revisions {
-		for _, r := range revisions {
-			if _, own := r.Instance(program); own || err != nil || r.HasMap(used) {
-				uids = append(uids, uid)
-				break
+	// Who only has a map from another application is none where that one has it.
+	for _, taken := range []bool{false, true} {
+		for uid, revisions := range l.Set.Revisions {
+			for _, r := range revisions {
+				if _, own := r.Instance(program); own || err != nil || r.HasMap(used, taken) {
+					uids = append(uids, uid)
+					break
+				}
 			}
+		}
+		if len(uids) > 0 {
+			break
 		}
 	}
 	slices.Sort(uids)
@@ -210,6 +216,17 @@ func (l *Look) Move(one *kernel.Link, to plan.Attachment) error {
 
 // Changed forgets the facts of a link that is another now.
 func (l *Look) Changed(pin string) { delete(l.facts, pin) }
+
+// Replaced notes that a revision of an application was loaded once more: links run what was
+// loaded before.
+func (l *Look) Replaced(uid string) {
+	for i := range l.State.Links {
+		if one := &l.State.Links[i]; one.UID == uid {
+			held := l.Set.Links[uid][one.Attachment.Key()]
+			one.Revision = l.RevisionOf(held, l.facts[held.Path])
+		}
+	}
+}
 
 // Chain returns the interface's chain that runs; nil where none does.
 func (l *Look) Chain(d plan.Device) *plan.Chain {

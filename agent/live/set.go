@@ -33,6 +33,9 @@ type Set struct {
 	pins     *kernel.Store
 	log      *slog.Logger
 	remnants remnants
+	// former are the programs of a revision by uid that was loaded once more. Links may
+	// run them still.
+	former map[string][]ebpf.ProgramID
 	// unread are pins that could not be opened.
 	unread []kernel.Stray
 	// swept are the network namespaces in which no filter is left of an earlier agent.
@@ -49,7 +52,7 @@ func New(pins *kernel.Store, remnantsFile string, log *slog.Logger) *Set {
 	return s
 }
 
-// ownerOf says whose program has an id.
+// ownerOf says whose program has an id: that of a revision, or of a filter that was made.
 func (s *Set) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
 	if id == 0 {
 		// That of a filter of another kind.
@@ -59,6 +62,14 @@ func (s *Set) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
 		for _, r := range revisions {
 			if instance, ok := r.Instance(id); ok {
 				return clsact.Owner{UID: uid, Instance: instance}, true
+			}
+		}
+	}
+	// Its revision was loaded once more, and the filter's turn has not come.
+	for uid, links := range s.Links {
+		for _, l := range links {
+			if f, ok := l.Link.(*clsact.Filter); ok && f.Holds(id) {
+				return clsact.Owner{UID: uid, Instance: l.Attachment.Instance}, true
 			}
 		}
 	}
@@ -91,6 +102,23 @@ func (s *Set) PutRevision(r *kernel.Revision) {
 		s.Revisions[r.UID] = map[string]*kernel.Revision{}
 	}
 	s.Revisions[r.UID][r.Name] = r
+}
+
+// ReplaceRevision puts a revision that was loaded once more in the place of the same one, and
+// lets that go.
+func (s *Set) ReplaceRevision(old, r *kernel.Revision) {
+	if s.former == nil {
+		s.former = map[string][]ebpf.ProgramID{}
+	}
+	s.former[r.UID] = old.ProgramIDs()
+	s.Release("replaced revision", old)
+	s.PutRevision(r)
+}
+
+// IsFormer reports whether a program is one of a revision of the application that was loaded
+// once more.
+func (s *Set) IsFormer(uid string, program ebpf.ProgramID) bool {
+	return slices.Contains(s.former[uid], program)
 }
 
 // PutLink adds a link that is pinned.
@@ -412,6 +440,7 @@ func (s *Set) Forget(uid string) error {
 	}
 	delete(s.Links, uid)
 	delete(s.Revisions, uid)
+	delete(s.former, uid)
 	return nil
 }
 

@@ -221,6 +221,9 @@ type Application struct {
 	Identity v1alpha1.Identity
 	// Revision is what is to be live; it is pinned already.
 	Revision string
+	// Taken names the maps that the revision has from other applications, as they are in the
+	// kernel: the revision may be loaded once more with others.
+	Taken string
 	// Attachments are where, with every target resolved.
 	Attachments []Attachment
 }
@@ -253,6 +256,8 @@ type Member struct {
 	Priority int32             `json:"priority"`
 	// ProceedOn has bit v set where verdict v lets the next member run.
 	ProceedOn uint32 `json:"proceedOn"`
+	// Taken names the maps of other applications that it was loaded with.
+	Taken string `json:"taken,omitempty"`
 }
 
 // Chain is the XDP link of one interface and what it runs, in order.

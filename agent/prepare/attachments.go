@@ -23,10 +23,10 @@ const maxPlaces = 2000
 // the intent.
 func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (plan.Application, error) {
 	payload := o.Payload()
-	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision()}
+	revision := v.Look.Set.Revisions[payload.UID][o.Revision()]
+	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision(), Taken: revision.TakenKey()}
 	var absent []report.Unmade
 	seen := map[string]bool{}
-	revision := v.Look.Set.Revisions[payload.UID][o.Revision()]
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
 			at = v.atOnce(revision, program.Name, at)

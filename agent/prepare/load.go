@@ -17,17 +17,18 @@ import (
 )
 
 // load brings the intent's revision into the kernel, with the maps of the one
-// that runs, and pins it. It fails with loads.ErrLoading until the verifier is done, and with
+// that runs and those that others lend, and pins it. It fails with loads.ErrLoading until the verifier is done, and with
 // a *decide.NoMemoryError where the node has no memory for its maps.
-func (v *Versions) load(app *decide.Application, o intent.Opened, out *report.Outcome) error {
+func (v *Versions) load(app *decide.Application, o intent.Opened, lent map[string]kernel.Lent, out *report.Outcome) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	broken := v.Look.Set.Revisions[uid][revision]
 	old := broken
 	if old == nil {
 		old = v.Look.BaseRevision(uid)
 	}
-	key := fmt.Sprintf("revision %s after %q", build.Key(uid, revision), old.Key())
-	got, err := loads.Get[*build.LoadedRevision](v.LoadRound, key, func() (loads.Request, error) { return v.askWithin(app, key, o, old) })
+	from := build.From{Old: old, Lent: lent}
+	key := fmt.Sprintf("revision %s after %q", build.Key(uid, revision), from.Key())
+	got, err := loads.Get[*build.LoadedRevision](v.LoadRound, key, func() (loads.Request, error) { return v.askWithin(app, key, o, from) })
 	if decide.IsPending(err) {
 		return v.Memory.Explain(key, out, err)
 	}
@@ -47,9 +48,11 @@ func (v *Versions) install(app *decide.Application, r *build.LoadedRevision, bro
 		return errors.Join(err, r.Close())
 	}
 	if broken != nil {
-		v.Look.Set.Release("broken revision", broken)
+		v.Look.Set.ReplaceRevision(broken, r.Revision)
+		v.Look.Replaced(r.UID)
+	} else {
+		v.Look.Set.PutRevision(r.Revision)
 	}
-	v.Look.Set.PutRevision(r.Revision)
 	if !slices.Contains(v.Look.State.Revisions[r.UID], r.Name) {
 		v.Look.State.Revisions[r.UID] = append(v.Look.State.Revisions[r.UID], r.Name)
 	}
@@ -69,10 +72,18 @@ func (v *Versions) install(app *decide.Application, r *build.LoadedRevision, bro
 
 // askRevision asks for the load of an intent's revision. It replaces what runs where
 // that may run no more.
-func (v *Versions) askRevision(app *decide.Application, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
+func (v *Versions) askRevision(app *decide.Application, o intent.Opened, maps build.From) (loads.Request, error) {
 	payload := o.Payload()
 	if err := v.ObjectRound.Available(payload); err != nil {
 		return loads.Request{}, err
+	}
+	for _, one := range maps.Lent {
+		if one.IsKept {
+			continue
+		}
+		if err := v.ObjectRound.Available(one.Owner.Payload()); err != nil {
+			return loads.Request{}, err
+		}
 	}
 	lacks, err := v.lacks(payload)
 	if err != nil {
@@ -85,7 +96,7 @@ func (v *Versions) askRevision(app *decide.Application, o intent.Opened, old *ke
 	return loads.Request{
 		Line: "application " + payload.UID, Tenants: []string{payload.Application.Namespace}, Urgency: why, What: loads.RevisionLoad,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
-			from, err := old.Share()
+			from, err := maps.Share()
 			if err != nil {
 				return nil, err
 			}
@@ -100,13 +111,13 @@ func (v *Versions) askRevision(app *decide.Application, o intent.Opened, old *ke
 
 // askWithin asks for the load of an intent's revision with its claim to the memory for
 // maps, where that is limited. It fails with loads.ErrLoading until the maps are weighed.
-func (v *Versions) askWithin(app *decide.Application, key string, o intent.Opened, old *kernel.Revision) (loads.Request, error) {
-	r, err := v.askRevision(app, o, old)
+func (v *Versions) askWithin(app *decide.Application, key string, o intent.Opened, from build.From) (loads.Request, error) {
+	r, err := v.askRevision(app, o, from)
 	if err != nil || v.Memory.Limit == 0 {
 		return r, err
 	}
 	key = "memory of " + key
-	got, err := loads.Get[build.Memory](v.LoadRound, key, func() (loads.Request, error) { return v.askWeight(r, o, old), nil })
+	got, err := loads.Get[build.Memory](v.LoadRound, key, func() (loads.Request, error) { return v.askWeight(r, o, from.Old), nil })
 	if decide.IsPending(err) {
 		return loads.Request{}, err
 	}

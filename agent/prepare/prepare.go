@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/report"
+	"github.com/skep-dev/skep/agent/sharing"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -38,6 +39,8 @@ type Versions struct {
 	// Pin pins a revision that was loaded.
 	Pin  func(*kernel.Revision) error
 	Look *live.Look
+	// Sharing says whose maps a version may use in place of its own.
+	Sharing *sharing.Applications
 	// Memory says what has no room, and Measured is told what a loaded revision takes.
 	Memory   *admission.Memory
 	Measured *admission.Profiles
@@ -67,14 +70,11 @@ func (v *Versions) ensureLoaded(app *decide.Application, o intent.Opened, out *r
 	if err := v.fits(app, o); err != nil {
 		return err
 	}
-	if err := app.Rejected[o.Payload().Serial]; err != nil && v.Now.Before(app.RetryAt) {
+	if err := app.Rejected[o.Payload().Serial]; err != nil && v.Now.Before(app.RetryAt) && !v.isOutdated(err) {
 		return &decide.BackingOffError{Err: err}
 	}
-	if loaded != nil && app.Checked[revision] {
-		return nil
-	}
-	whole := false
-	if loaded != nil {
+	whole := loaded != nil && app.Checked[revision]
+	if loaded != nil && !whole {
 		var err error
 		if whole, err = v.isWhole(o, loaded); errors.Is(err, loads.ErrLoading) {
 			out.Unsettled = true
@@ -83,12 +83,26 @@ func (v *Versions) ensureLoaded(app *decide.Application, o intent.Opened, out *r
 			return err
 		}
 	}
-	if !whole {
-		if err := v.load(app, o, out); err != nil {
-			return v.explain(o.Payload(), err)
-		}
+	if whole {
+		v.followOwners(app, o, loaded, out)
+	} else if err := v.loadAnew(app, o, out); err != nil {
+		return err
 	}
 	app.NoteWhole(revision)
+	return nil
+}
+
+// loadAnew loads a revision that is not in the kernel, or not whole.
+func (v *Versions) loadAnew(app *decide.Application, o intent.Opened, out *report.Outcome) error {
+	payload := o.Payload()
+	lent, err := v.lentTo(payload)
+	if err != nil {
+		return err
+	}
+	if err := v.load(app, o, lent, out); err != nil {
+		return v.explain(payload, err)
+	}
+	v.noteTaken(payload, nil, out)
 	return nil
 }
 

@@ -31,8 +31,22 @@ type Outcome struct {
 	PutOff bool
 	// Unsettled: the version that is to run in place of the newest is on its way.
 	Unsettled bool
+	// AwaitsMap says whose map the newest intent waits for.
+	AwaitsMap string
+	// TakenMaps are the maps that the version that is to run has from other applications.
+	TakenMaps []TakenMap
 	// Waits says what the application waits for, where it is Pending for neither.
 	Waits string
+}
+
+// TakenMap is a map that an application has from another one.
+type TakenMap struct {
+	// Map is its name in the application's object, OwnersMap that in the Owner's.
+	Map       string            `json:"map"`
+	Owner     v1alpha1.Identity `json:"owner"`
+	OwnersMap string            `json:"ownersMap"`
+	// Message says why it is not the map that the owner has now; empty where it is.
+	Message string `json:"message,omitempty"`
 }
 
 // Unmade is an attachment without a link.

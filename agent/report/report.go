@@ -50,6 +50,8 @@ type ApplicationStatus struct {
 	Programs []ProgramStatus `json:"programs"`
 	// Maps tells what became of each map at the last change of revision.
 	Maps []kernel.MapReport `json:"maps,omitempty"`
+	// TakenMaps are those that it has from other applications.
+	TakenMaps []TakenMap `json:"takenMaps,omitempty"`
 	// Conditions hold Deployed.
 	Conditions []metav1.Condition `json:"conditions"`
 	// Skipped says what the definition leaves to the node and the node is without; empty
@@ -210,7 +212,7 @@ func (v View) Application(app Application, out *Outcome) ApplicationStatus {
 	if out.Live != nil && (left.Revision == "" || len(out.Errs) == 0 || v.links(payload.UID, out.Live.Revision())) {
 		s.Revision = out.Live.Revision()
 	}
-	s.Skipped = describeSkipped(out)
+	s.Skipped, s.TakenMaps = describeSkipped(out), out.TakenMaps
 	s.Unloading = payload.Tombstone && v.Look.Set.Has(payload.UID)
 	s.Error = describeAll(append(slices.Clip(out.Errs), app.Conflict))
 	s.Unsupported = errors.Is(errors.Join(out.Errs...), ebpf.ErrNotSupported)
@@ -289,6 +291,11 @@ func (v View) linkStatus(hook, target, path string, l kernel.Held) LinkStatus {
 	return s
 }
 
+// KeepsMap reports whether a map of another application is not the one that it has now.
+func (s ApplicationStatus) KeepsMap() bool {
+	return slices.ContainsFunc(s.TakenMaps, func(m TakenMap) bool { return m.Message != "" })
+}
+
 // maxUnmanagedFiles bounds how many strays a condition names.
 const maxUnmanagedFiles = 3
 
@@ -307,6 +314,10 @@ func (v View) deployedCondition(app Application, out *Outcome, s ApplicationStat
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Queued", out.Waits
 	case out.Loading:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Loading", loads.ErrLoading.Error()
+	case out.AwaitsMap != "" && s.Error == "" && s.Revision != "" && s.Revision != s.Wanted:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", "the previous revision runs on, and the newest "+out.AwaitsMap
+	case out.AwaitsMap != "" && s.Error == "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.AwaitsMap
 	case out.Pending:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Fetching", "the object is being fetched"
 	case s.Error != "" && s.Revision != "" && s.Revision != s.Wanted:
@@ -321,6 +332,11 @@ func (v View) deployedCondition(app Application, out *Outcome, s ApplicationStat
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.waiting().Status.Error
 	case s.Skipped != "":
 		c.Message = "every program runs, but for what is optional: " + s.Skipped
+	}
+	for _, m := range s.TakenMaps {
+		if m.Message != "" {
+			c.Message += fmt.Sprintf("; map %s: %s", m.Map, m.Message)
+		}
 	}
 	if n := len(s.UnmanagedFiles); n > 0 {
 		c.Message += fmt.Sprintf("; %d among its pins are left alone: %s", n, strings.Join(s.UnmanagedFiles[:min(n, maxUnmanagedFiles)], "; "))

@@ -172,6 +172,8 @@ type LocalSecret struct {
 }
 
 // Map overrides the definition of one map of the object.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.from) || !(has(self.maxEntries) || has(self.valueSize) || has(self.contents) || has(self.onUpdate) || has(self.sharedWith))",message="a map with from is another application's, whose definition says the rest; set from alone"
 type Map struct {
 	// MaxEntries replaces the object's max_entries.
 	// +optional
@@ -198,6 +200,32 @@ type Map struct {
 	// and layout are the same. Reset makes it anew, with its initial contents.
 	// +optional
 	OnUpdate MapUpdate `json:"onUpdate,omitempty"`
+	// SharedWith names the applications of the same kind and namespace that may use
+	// this map by from. Absent, the map is this application's alone.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	SharedWith []string `json:"sharedWith,omitempty"`
+	// From is the map of another application that takes the place of this one. The
+	// programs wait on each node until it is there, and it has to be of the same type,
+	// sizes, flags and layout. That application lists this one in sharedWith.
+	// +optional
+	From *MapSource `json:"from,omitempty"`
+}
+
+// MapSource names a map of another application on the same node.
+type MapSource struct {
+	// Application is the name of the application whose map it is, of the same kind
+	// and namespace.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Application string `json:"application"`
+	// Map is the name of the map in that application's object.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Map string `json:"map"`
 }
 
 // MapUpdate is what becomes of a map when a new version comes.
@@ -279,6 +307,8 @@ const (
 	MaxAttachments = 256
 	// MaxMapEntries bounds the contents that a definition gives one map, in entries.
 	MaxMapEntries = 1024
+	// MaxSharedWith bounds the applications that may use one map.
+	MaxSharedWith = 16
 	// MaxMapContents bounds the contents of all maps of an application, in bytes of
 	// JSON. An intent has the version before as well, and those that nodes may run still.
 	MaxMapContents = 128 << 10
@@ -730,8 +760,8 @@ type NodesStatus struct {
 	// this one.
 	// +optional
 	NotReported int32 `json:"notReported,omitempty"`
-	// Waiting names the first node that has no target for it yet, with what it waits
-	// for, and counts the others.
+	// Waiting names the first node that has no target for it yet, or no map of another
+	// application, with what it waits for, and counts the others.
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
 	// KernelWarning names the first node that does not run it and whose kernel is older
@@ -743,6 +773,10 @@ type NodesStatus struct {
 	// or with a later set of an alternative, with the reason, and counts the others.
 	// +optional
 	Skipped string `json:"skipped,omitempty"`
+	// Notice names the first node that runs it and says more than that, such as that the
+	// application is gone whose map it uses, and counts the others.
+	// +optional
+	Notice string `json:"notice,omitempty"`
 	// Failing names the first ten nodes that failed or cannot hold it, with the
 	// kernel's own words.
 	// +optional

@@ -30,7 +30,8 @@ func keptContents(before client.Object, now v1alpha1.Application) []string {
 	maps.Copy(all, had)
 	var changed []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if has[name].OnUpdate != v1alpha1.MapReset && !equality.Semantic.DeepEqual(had[name].Contents, has[name].Contents) {
+		// A map that is another application's has none.
+		if has[name].From == nil && has[name].OnUpdate != v1alpha1.MapReset && !equality.Semantic.DeepEqual(had[name].Contents, has[name].Contents) {
 			changed = append(changed, name)
 		}
 	}

@@ -46,7 +46,7 @@ func Deployed(n v1alpha1.NodesStatus) metav1.Condition {
 }
 
 // describe is the counts in words, with the first nodes of which nothing else is said,
-// the first failure, what is waited for, and the first doubt.
+// the first failure, what is waited for, what else nodes say, and the first doubt.
 func describe(n v1alpha1.NodesStatus) string {
 	parts := []string{fmt.Sprintf("loaded on %d of %d nodes", n.Loaded, n.Selected)}
 	for _, p := range []struct {
@@ -64,7 +64,7 @@ func describe(n v1alpha1.NodesStatus) string {
 	if len(n.Failing) > 0 {
 		said = append(said, n.Failing[0].Node+": "+n.Failing[0].Message)
 	}
-	said = append(said, n.Waiting, n.Skipped, n.KernelWarning)
+	said = append(said, n.Waiting, n.Skipped, n.Notice, n.KernelWarning)
 	return strings.Join(slices.DeleteFunc(said, func(s string) bool { return s == "" }), "; ")
 }
 

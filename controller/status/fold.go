@@ -137,6 +137,12 @@ func Fold(w Wanted, nodes []Node) (v1alpha1.NodesStatus, error) {
 		return a.Message
 	})
 	s.Skipped = first(answers, func(a Answer) string { return a.Skipped })
+	s.Notice = first(answers, func(a Answer) string {
+		if a.State != v1alpha1.NodeLoaded {
+			return ""
+		}
+		return a.Message
+	})
 	s.KernelWarning = first(answers, func(a Answer) string { return a.KernelWarning })
 	return s, nil
 }

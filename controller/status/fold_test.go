@@ -111,6 +111,8 @@ func TestNodesAreFolded(t *testing.T) {
 			v1alpha1.NodesStatus{Summary: "1/3", Selected: 3, Loaded: 1, Pending: 2, Waiting: "b: no interface (and 1 more)"}, ReasonProgressing, false},
 		"one runs it without what is left to it": {Wanted{}, []Node{loaded, skips("b", "no fentry"), skips("c", "no kprobe")},
 			v1alpha1.NodesStatus{Summary: "3/3", Selected: 3, Loaded: 3, Skipped: "b: no fentry (and 1 more)"}, ReasonSucceeded, true},
+		"one runs it and says more than that": {Wanted{}, []Node{loaded, says("b", 7, v1alpha1.NodeLoaded, "application a, which had map m, is gone")},
+			v1alpha1.NodesStatus{Summary: "2/2", Selected: 2, Loaded: 2, Notice: "b: application a, which had map m, is gone"}, ReasonSucceeded, true},
 		"a label not seen yet": {Wanted{}, []Node{says("a", 7, v1alpha1.NodeNotSelected, "")},
 			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Pending: 1, FirstPending: "a"}, ReasonProgressing, false},
 	} {
@@ -123,7 +125,7 @@ func TestNodesAreFolded(t *testing.T) {
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("Fold (-want +got):\n%s", diff)
 			}
-			if d := Deployed(got); d.Reason != c.reason || (d.Status == metav1.ConditionTrue) != c.deploy || d.Message == "" || !strings.Contains(d.Message, got.KernelWarning) || !strings.Contains(d.Message, got.Skipped) {
+			if d := Deployed(got); d.Reason != c.reason || (d.Status == metav1.ConditionTrue) != c.deploy || d.Message == "" || !strings.Contains(d.Message, got.KernelWarning) || !strings.Contains(d.Message, got.Skipped) || !strings.Contains(d.Message, got.Notice) {
 				t.Errorf("Deployed = %+v", d)
 			}
 		})

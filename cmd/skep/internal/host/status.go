@@ -426,6 +426,13 @@ func explain(w io.Writer, a nodemode.Application) {
 		}
 		fmt.Fprintf(w, "  map %s %s\n", m.Map, what)
 	}
+	for _, m := range a.Agent.TakenMaps {
+		what := fmt.Sprintf("is map %s of application %s", m.OwnersMap, m.Owner.Name)
+		if m.Message != "" {
+			what += ", or was: " + m.Message
+		}
+		fmt.Fprintf(w, "  map %s %s\n", m.Map, text.Printable(what))
+	}
 	if a.Agent.Error != "" {
 		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Red, "error"), text.Printable(a.Agent.Error))
 	}
