@@ -81,8 +81,9 @@ type Pod struct {
 type Source interface {
 	// Snapshot returns the containers that run, without waiting for anything. The Snapshot
 	// is never nil. An error says why it may be incomplete or old: ErrNotRead before the
-	// first answer, an *AwayError while the runtime does not answer. The containers
-	// in the Snapshot run all the same, and none that ran before is absent for the error.
+	// first answer, an *AwayError while the runtime does not answer, and both for one that never
+	// did. Without ErrNotRead the containers in the Snapshot run all the same, and none that ran
+	// before is absent for the error.
 	Snapshot() (*Snapshot, error)
 	// Close ends all work and waits for its end.
 	Close() error

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -82,6 +83,25 @@ func TestARuntimeThatIsAwayTakesNothingAway(t *testing.T) {
 		d.stop(again)
 		await(t, s, "the runtime to go on", has(stays))
 	})
+}
+
+// TestARuntimeThatNeverAnsweredSaysNothing: no container is absent where nobody has told yet.
+func TestARuntimeThatNeverAnsweredSaysNothing(t *testing.T) {
+	s, err := NewCRI(Options{Endpoint: filepath.Join(t.TempDir(), "none.sock"), CgroupRoot: cgroup2Root(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	until(t, "the first attempt", func() error {
+		_, err := s.Snapshot()
+		if gone := new(AwayError); !errors.As(err, &gone) {
+			return fmt.Errorf("no attempt yet: %w", err)
+		}
+		return nil
+	})
+	if got, err := s.Snapshot(); !errors.Is(err, ErrNotRead) || len(got.Pods()) != 0 {
+		t.Errorf("Snapshot = %v, %v", got.Pods(), err)
+	}
 }
 
 // TestEventsAloneTell reads no list after the first ones.

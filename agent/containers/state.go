@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -39,6 +40,8 @@ func (s *state) snapshot() (*Snapshot, error) {
 		s.current = s.build()
 	}
 	switch {
+	case s.away != nil && !s.read:
+		return s.current, errors.Join(ErrNotRead, s.away)
 	case s.away != nil:
 		return s.current, s.away
 	case !s.read:
