@@ -2,8 +2,10 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/events"
 	"github.com/skep-dev/skep/test/harness/tasks"
 )
 
@@ -80,6 +83,9 @@ type podOf struct {
 	r      *runtimeOf
 	cgroup string
 	files  string
+	task   *tasks.Task
+	// peer is the other end of its device eth0.
+	peer string
 }
 
 // start starts a pod namespace/name with one container.
@@ -93,11 +99,24 @@ func (r *runtimeOf) start(namespace, name, container string, labels map[string]s
 		r.t.Skipf("SKIPPED: no overlay can be mounted here: %v", err)
 	}
 	r.t.Cleanup(func() { _ = unix.Unmount(p.files, unix.MNT_DETACH) })
-	task := tasks.Start(r.t, p.cgroup)
-	task.Enters(p.files)
-	p.Container = containers.Container{ID: id, Name: container, Process: r.see(task.PID()), CgroupPath: r.below(p.cgroup), CgroupID: inode(r.t, p.cgroup),
-		Pod: containers.Pod{UID: id, Namespace: namespace, Name: name, Labels: labels, SandboxID: id, CgroupPath: r.below(above), CgroupID: inode(r.t, above)}}
+	p.task = tasks.StartApart(r.t, p.cgroup)
+	p.task.Enters(p.files)
+	p.Container = containers.Container{ID: id, Name: container, Process: r.see(p.task.PID()), CgroupPath: r.below(p.cgroup), CgroupID: inode(r.t, p.cgroup),
+		Pod: containers.Pod{UID: id, Namespace: namespace, Name: name, Labels: labels, SandboxID: id, CgroupPath: r.below(above), CgroupID: inode(r.t, above),
+			Sandbox: r.see(p.task.PID()), NetnsID: inode(r.t, p.network())}}
 	r.tell(func() { r.all[id] = p.Container })
+	return p
+}
+
+// network is the path of the pod's network namespace.
+func (p *podOf) network() string { return fmt.Sprintf("/proc/%d/ns/net", p.task.PID()) }
+
+// connected gives the pod a device eth0, and the test the other end.
+func (p *podOf) connected(peer string) *podOf {
+	p.r.t.Helper()
+	p.peer = peer
+	eth0(p.r.t, p.network(), peer)
+	within(p.r.t, p.network(), events.LoopbackUp)
 	return p
 }
 
@@ -112,6 +131,12 @@ func (r *runtimeOf) tell(change func()) {
 
 // ends has the runtime say that the container ended.
 func (p *podOf) ends() { p.r.tell(func() { delete(p.r.all, p.ID) }) }
+
+// dies ends the container's process, of which the runtime tells afterwards.
+func (p *podOf) dies() {
+	p.task.Ends()
+	p.ends()
+}
 
 func (r *runtimeOf) below(dir string) string { return strings.TrimPrefix(dir, r.root+"/") }
 
@@ -188,8 +213,9 @@ func (w *world) counted(uid string) uint64 {
 	return sum
 }
 
-// hasLinks waits until an application has links at so many places, and is well.
-func hasLinks(t testing.TB, a *agent.Agent, uid string, n int) {
+// hasLinks waits until an application has links at so many places and none beside, and is well.
+func (w *world) hasLinks(a *agent.Agent, uid string, n int) {
+	t := w.t
 	t.Helper()
 	until(t, fmt.Sprintf("%s to have %d links", uid, n), 30*time.Second, func() bool {
 		for _, s := range a.Status() {
@@ -204,10 +230,18 @@ func hasLinks(t testing.TB, a *agent.Agent, uid string, n int) {
 					}
 				}
 			}
-			return have == n && s.Error == "" && meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionDeployed)
+			return have == n && w.linkPins(uid) == n && s.Error == "" && meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionDeployed)
 		}
 		return false
 	})
+}
+
+// linkPins counts the pins of an application's links, and of its filters and chains' programs.
+func (w *world) linkPins(uid string) int {
+	pins, _ := filepath.Glob(filepath.Join(w.bpffs, uid, "+links", "*"))
+	pins = slices.DeleteFunc(pins, func(pin string) bool { return strings.Contains(filepath.Base(pin), "+") })
+	chains, _ := filepath.Glob(filepath.Join(w.bpffs, "+xdp", "*", "link"))
+	return len(pins) + len(chains)
 }
 
 func inPods(pods v1alpha1.Pods) v1alpha1.Attachment {
@@ -231,7 +265,7 @@ func TestATeamTracesItsOwnPods(t *testing.T) {
 	a, stop := w.startOn(r)
 	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
 	must(t, w.accept(a, p))
-	hasLinks(t, a, p.UID, 1)
+	w.hasLinks(a, p.UID, 1)
 	sees := func(what string, want uint64) {
 		t.Helper()
 		if got := w.counted(p.UID); got != want {
@@ -250,24 +284,24 @@ func TestATeamTracesItsOwnPods(t *testing.T) {
 	ours.runs("app")
 	second.runs("app")
 	sees("two pods with one file have one probe", before+2*worked)
-	hasLinks(t, a, p.UID, 1)
+	w.hasLinks(a, p.UID, 1)
 
 	// The probe was made through the files of the first one.
 	ours.ends()
 	until(t, "the first pod to go", 10*time.Second, func() bool { before = w.counted(p.UID); ours.runs("app"); return w.counted(p.UID) == before })
-	hasLinks(t, a, p.UID, 1)
+	w.hasLinks(a, p.UID, 1)
 	second.runs("app")
 	sees("the second pod goes on", before+worked)
 
 	stop()
 	a, _ = w.startOn(r)
-	hasLinks(t, a, p.UID, 1)
+	w.hasLinks(a, p.UID, 1)
 	second.runs("app")
 	others.runs("app")
 	sees("after a restart", before+2*worked)
 
 	second.ends()
-	hasLinks(t, a, p.UID, 0)
+	w.hasLinks(a, p.UID, 0)
 	second.runs("app")
 	others.runs("app")
 	sees("no pod is left", before+2*worked)
@@ -317,7 +351,7 @@ func TestPodsAreChosen(t *testing.T) {
 		if slices.Contains(c.want, true) {
 			places = 1
 		}
-		hasLinks(t, a, payloads[i].UID, places)
+		w.hasLinks(a, payloads[i].UID, places)
 	}
 	for i, c := range cases {
 		for j, pod := range pods {
@@ -340,8 +374,8 @@ func TestWhatRunsStaysWhilePodsAreNotKnown(t *testing.T) {
 	probe := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
 	traced := w.ofTeam("team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid", Pods: &v1alpha1.Pods{}})
 	must(t, w.accept(a, probe, traced))
-	hasLinks(t, a, probe.UID, 1)
-	hasLinks(t, a, traced.UID, 1)
+	w.hasLinks(a, probe.UID, 1)
+	w.hasLinks(a, traced.UID, 1)
 	stop()
 
 	left := r.all
@@ -360,10 +394,89 @@ func TestWhatRunsStaysWhilePodsAreNotKnown(t *testing.T) {
 		t.Errorf("counted %d while the pods are not known, want %d", got, worked)
 	}
 	r.tell(func() { r.all, r.err = left, nil })
-	hasLinks(t, a, probe.UID, 1)
-	hasLinks(t, a, traced.UID, 1)
+	w.hasLinks(a, probe.UID, 1)
+	w.hasLinks(a, traced.UID, 1)
 	ours.runs("app")
 	if got := w.counted(probe.UID); got != 2*worked {
 		t.Errorf("counted %d afterwards, want %d", got, 2*worked)
+	}
+}
+
+// TestProgramsInPodsSeeTheirOwn has a team attach to the network, the cgroup and the sockets of
+// its pods, whose devices have the same number as those of another team's.
+func TestProgramsInPodsSeeTheirOwn(t *testing.T) {
+	needKernel(t)
+	quiet(t)
+	frame := func(p *podOf) {
+		peer, err := net.InterfaceByName(p.peer)
+		must(t, err)
+		must(t, sendFrame(peer.Index))
+	}
+	connects := func(p *podOf) { p.task.Does("connect", 1) }
+	listens := func(p *podOf) {
+		within(t, p.network(), func() error {
+			l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp4", "127.0.0.1:0")
+			if err != nil {
+				return err
+			}
+			c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp4", l.Addr().String())
+			if err != nil {
+				return err
+			}
+			return errors.Join(c.Close(), l.Close())
+		})
+	}
+	for hook, c := range map[string]struct {
+		object, program string
+		cause           func(*podOf)
+	}{
+		"xdp":             {"xdp_count", "count_packets", frame},
+		"tcx/ingress":     {"tcx_count", functionOf("tcx/ingress"), frame},
+		"tc/ingress":      {"tcx_count", functionOf("tc/ingress"), frame},
+		"cgroup/connect4": {"cgroup_connect4", "cgroup_connect4", connects},
+		"sk_lookup":       {"sk_lookup_count", "sk_lookup_count", listens},
+	} {
+		t.Run(hook, func(t *testing.T) {
+			needHook(t, hook)
+			w, r := newWorld(t), newRuntime(t)
+			ours, others := r.start("team-a", "web", "app", nil).connected("peer-a"), r.start("team-b", "web", "app", nil).connected("peer-b")
+			a, stop := w.startOn(r)
+			at := v1alpha1.Attachment{Hook: hook, Pods: &v1alpha1.Pods{}}
+			if !strings.Contains(hook, "cgroup") && hook != "sk_lookup" {
+				at.Interfaces = &v1alpha1.Interfaces{Names: []string{"eth0"}}
+			}
+			p := w.ofTeam("team-a", c.object, c.program, at)
+			must(t, w.accept(a, p))
+			sees := func(what string, pod *podOf, want bool) {
+				t.Helper()
+				before := w.counted(p.UID)
+				c.cause(pod)
+				got := func() bool { return w.counted(p.UID) > before }
+				if want {
+					until(t, what, 10*time.Second, got)
+				} else if c.cause(pod); got() {
+					t.Errorf("%s: it counts", what)
+				}
+			}
+			w.hasLinks(a, p.UID, 1)
+			sees("its own pod", ours, true)
+			sees("the other team's", others, false)
+			stop()
+			a, _ = w.startOn(r)
+			w.hasLinks(a, p.UID, 1)
+			sees("its own pod after a restart", ours, true)
+
+			id := ours.Pod.NetnsID
+			ours.dies()
+			w.hasLinks(a, p.UID, 0)
+			if held := heldNamespaces(t); held[fmt.Sprintf("net:[%d]", id)] > 0 {
+				t.Errorf("the network namespace of a pod that ended is held: %v", held)
+			}
+			next := r.start("team-a", "web", "app", nil).connected("peer-c")
+			r.tell(func() {})
+			w.hasLinks(a, p.UID, 1)
+			sees("the pod's next life", next, true)
+			sees("the other team's all the same", others, false)
+		})
 	}
 }
