@@ -130,15 +130,18 @@ func spawn(t testing.TB, cgroup string) int {
 	}
 	root := cgroup2Root(t)
 	path := filepath.Join(root, cgroup)
+	top, _, _ := strings.Cut(cgroup, "/")
+	if _, err := os.Stat(filepath.Join(root, top)); err != nil {
+		// The first of those in it is ended last.
+		t.Cleanup(func() {
+			if err := removeTree(filepath.Join(root, top)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	top, _, _ := strings.Cut(cgroup, "/")
-	t.Cleanup(func() {
-		if err := removeTree(filepath.Join(root, top)); err != nil {
-			t.Error(err)
-		}
-	})
 	dir, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)

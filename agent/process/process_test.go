@@ -124,7 +124,13 @@ func TestARecycledIDIsNotTakenForTheProcess(t *testing.T) {
 		t.Fatalf("of a running process: %v", err)
 	}
 	_ = root.Close()
-	kill(first)
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for p.IsRunning() {
+		// It has ended before anybody waits for it.
+	}
+	_ = first.Wait()
 	if _, err := p.Root(); err == nil || p.IsRunning() {
 		t.Error("a process that ended has a root")
 	}
