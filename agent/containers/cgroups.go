@@ -120,23 +120,25 @@ func (w *walk) visit(name string, depth int) (units bool, err error) {
 	if name == "." || isSlice(own) || isUnit(own) && units {
 		return units, nil
 	}
-	return units, w.note(name, plain)
+	w.note(name, plain)
+	return units, nil
 }
 
 // note notes a cgroup with processes in it.
-func (w *walk) note(name string, plain bool) error {
+func (w *walk) note(name string, plain bool) {
 	at, err := w.node.locate(name)
 	if err != nil {
-		return nil //nolint:nilerr // It was removed meanwhile.
+		// It was removed meanwhile.
+		return
 	}
 	id := fmt.Sprintf("cgroup-%d", at.id)
 	if c, ok := w.before[id]; ok && c.IsRunning() {
 		w.found[id] = c
-		return nil
+		return
 	}
 	first, ok := w.member(at, plain, 0)
 	if !ok {
-		return nil
+		return
 	}
 	p := Pod{UID: id, SandboxID: id, Name: path.Base(name), Labels: map[string]string{LabelUnit: path.Base(name)},
 		CgroupPath: at.path, CgroupID: at.id, Level: at.level}
@@ -156,7 +158,6 @@ func (w *walk) note(name string, plain bool) error {
 	}
 	c.Pod.HostNetwork = c.Pod.NetnsID != 0 && c.Pod.NetnsID == w.node.netns
 	w.found[id] = c
-	return nil
 }
 
 // member finds a process of the cgroup: one in it, or else one below, unless those are others'.

@@ -33,7 +33,9 @@ func TestUnitsArePods(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Close() }()
-	unit := func(name, slice string) map[string]string { return map[string]string{LabelUnit: name, LabelSlice: slice} }
+	unit := func(name, slice string) map[string]string {
+		return map[string]string{LabelUnit: name, LabelSlice: slice}
+	}
 	want := map[string]map[string]string{
 		"nginx.service": unit("nginx.service", "system.slice"), "php.service": unit("php.service", "system.slice"),
 		"shell.scope": unit("shell.scope", "app.slice"), "init.scope": unit("init.scope", "user-1.slice"),
@@ -189,7 +191,9 @@ func TestTheContainersOwnCgroup(t *testing.T) {
 }
 
 func TestSnapshotsAreInOrder(t *testing.T) {
-	pod := func(namespace, name, sandbox string) Pod { return Pod{Namespace: namespace, Name: name, SandboxID: sandbox} }
+	pod := func(namespace, name, sandbox string) Pod {
+		return Pod{Namespace: namespace, Name: name, SandboxID: sandbox}
+	}
 	s := NewSnapshot([]Container{
 		{ID: "4", Name: "a", Pod: pod("b", "web", "s2")}, {ID: "3", Name: "b", Pod: pod("a", "web", "s1")}, {ID: "2", Name: "a", Pod: pod("a", "web", "s1")},
 		{ID: "1", Name: "a", Pod: pod("a", "web", "s0"), Process: process.Process{PID: 1}},

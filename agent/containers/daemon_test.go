@@ -223,7 +223,7 @@ func (d *daemon) boot() {
 		d.t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	d.cmd = exec.Command(filepath.Join(d.bin, "containerd"), "--config", filepath.Join(d.dir, "config.toml")) //nolint:noctx // It outlives the test's context.
+	d.cmd = exec.Command(filepath.Join(d.bin, "containerd"), "--config", filepath.Join(d.dir, "config.toml"))
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.Env = append(os.Environ(), "PATH="+d.bin+":"+os.Getenv("PATH"))
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -289,7 +289,7 @@ var program = sync.OnceValues(func() ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	build := exec.Command("go", "build", "-o", dir+"/pause", "./test/e2e/pause") //nolint:noctx // It is for all tests.
+	build := exec.Command("go", "build", "-o", dir+"/pause", "./test/e2e/pause")
 	build.Dir, build.Env = module.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build: %w\n%s", err, out)

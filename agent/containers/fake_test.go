@@ -28,8 +28,10 @@ import (
 // faulty is a runtime that answers as no real one does. The processes in its answers are real.
 type faulty struct {
 	cri.UnimplementedRuntimeServiceServer
-	socket     string
-	lists      atomic.Int64
+	socket string
+	lists  atomic.Int64
+	// hangs is a container of which nothing is said.
+	hangs      string
 	mu         sync.Mutex
 	sandboxes  []*cri.PodSandbox
 	containers []*cri.Container
@@ -59,7 +61,11 @@ func (f *faulty) PodSandboxStatus(_ context.Context, q *cri.PodSandboxStatusRequ
 	return nil, errors.New("nobody knows this sandbox")
 }
 
-func (f *faulty) ContainerStatus(_ context.Context, q *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+func (f *faulty) ContainerStatus(ctx context.Context, q *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+	if q.GetContainerId() == f.hangs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if a := f.container[q.GetContainerId()]; a != nil {
@@ -147,7 +153,7 @@ func spawn(t testing.TB, cgroup string) int {
 		t.Fatal(err)
 	}
 	defer func() { _ = dir.Close() }()
-	cmd := exec.Command("sleep", "1000") //nolint:noctx // It is killed below.
+	cmd := exec.Command("sleep", "1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd()), Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -251,6 +257,17 @@ func TestTooMuchIsAnErrorAndTakesNothingAway(t *testing.T) {
 	}
 }
 
+func TestAContainerThatHangsTheRuntimeDelaysNoOther(t *testing.T) {
+	f := newFaulty(t, "hangs", "good")
+	f.hangs = "hangs"
+	f.serve(t)
+	s := f.source(t, func(o *Options) { o.Timeout = 100 * time.Millisecond })
+	got := await(t, s, "the other container", has("good"))
+	if left := got.Skipped(); len(left) != 1 || left[0].ID != "hangs" || left[0].Reason != NoAnswer {
+		t.Errorf("skipped: %v", left)
+	}
+}
+
 func TestNothingIsConnectedBeforeSomebodyAsks(t *testing.T) {
 	f := newFaulty(t, "good")
 	f.serve(t)
@@ -270,7 +287,7 @@ func TestNothingIsConnectedBeforeSomebodyAsks(t *testing.T) {
 		}
 		return nil
 	})
-	if got, err := s.Snapshot(); !errors.Is(err, ErrNotRead) || len(got.Containers()) != 0 {
+	if got, err := s.Snapshot(); !errors.Is(err, ErrNotRead) || len(got.Containers()) != 0 || got.IsWhole() {
 		t.Errorf("after a rest: %v, %v", got, err)
 	}
 	await(t, s, "the container again", has("good"))
@@ -307,6 +324,9 @@ func TestNoRuntimeIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Close() }()
+	if now, _ := s.Snapshot(); now.IsWhole() {
+		t.Error("a Snapshot without an answer is whole")
+	}
 	if gone := away(t, s); !strings.Contains(gone.Error(), "read containers of /no/such/socket: no valid answer since 2") {
 		t.Errorf("Snapshot = %v", gone)
 	}

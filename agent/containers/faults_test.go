@@ -117,7 +117,7 @@ func TestLivesOfContainersLeaveNothing(t *testing.T) {
 		p := d.run(&pod{namespace: "blue", name: "web", uid: "11111111-1111-1111-1111-111111111111", hostNetwork: true})
 		s := d.source(func(o *Options) { o.Interval = 20 * time.Millisecond })
 		live := func(attempt int) {
-			id := d.create(p, "main", uint32(attempt)) //nolint:gosec // It counts to 200.
+			id := d.create(p, "main", uint32(attempt))
 			d.begin(id)
 			await(t, s, "the container", has(id))
 			d.stop(id)
@@ -190,7 +190,7 @@ func BenchmarkSeen(b *testing.B) {
 				}
 			}
 			for i := range b.N {
-				id := d.create(p, "main", uint32(i)) //nolint:gosec // It counts little.
+				id := d.create(p, "main", uint32(i))
 				if _, err := d.StartContainer(b.Context(), &cri.StartContainerRequest{ContainerId: id}); err != nil {
 					b.Fatal(err)
 				}

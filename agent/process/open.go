@@ -81,7 +81,7 @@ func (p Process) IsRunning() bool {
 	if now.Check(p) != nil {
 		return false
 	}
-	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0) //nolint:gosec // A descriptor.
+	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
 	return ended == 0 && err == nil
 }
 

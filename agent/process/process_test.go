@@ -39,7 +39,7 @@ func cgroupFor(t testing.TB, name string) string {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			for end := 0; end < 1e6; end++ {
+			for range 1_000_000 {
 				if err := os.Remove(dir); err == nil {
 					return
 				}
