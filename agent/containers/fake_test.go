@@ -18,10 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/skep-dev/skep/test/harness/drop"
 	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
@@ -31,7 +33,9 @@ type faulty struct {
 	socket string
 	lists  atomic.Int64
 	// hangs is a container of which nothing is said.
-	hangs      string
+	hangs string
+	// events are sent; nil where the runtime has none.
+	events     chan *cri.ContainerEventResponse
 	mu         sync.Mutex
 	sandboxes  []*cri.PodSandbox
 	containers []*cri.Container
@@ -50,6 +54,25 @@ func (f *faulty) ListContainers(context.Context, *cri.ListContainersRequest) (*c
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return &cri.ListContainersResponse{Containers: slices.Clone(f.containers)}, nil
+}
+
+func (f *faulty) GetContainerEvents(q *cri.GetEventsRequest, to grpc.ServerStreamingServer[cri.ContainerEventResponse]) error {
+	if f.events == nil {
+		return f.UnimplementedRuntimeServiceServer.GetContainerEvents(q, to)
+	}
+	for {
+		select {
+		case e, ok := <-f.events:
+			if !ok {
+				return errors.New("events are off")
+			}
+			if err := to.Send(e); err != nil {
+				return err
+			}
+		case <-to.Context().Done():
+			return nil
+		}
+	}
 }
 
 func (f *faulty) PodSandboxStatus(_ context.Context, q *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
@@ -225,6 +248,112 @@ func TestWhatTheKernelDoesNotConfirmIsLeftOut(t *testing.T) {
 	f.container["d2"].Info["info"] = fmt.Sprintf(`{"pid": %d}`, spawn(t, "d2"))
 	f.mu.Unlock()
 	await(t, s, "the one that is right by now", has("good", "d2"))
+}
+
+// TestSystemdAndCRIO has the cgroups of systemd, and a sandbox without a process.
+func TestSystemdAndCRIO(t *testing.T) {
+	f := newFaulty(t)
+	for _, tc := range []struct{ sandbox, uid, id, cgroup, own string }{
+		{"one", "1-2", "abc", "kubepods.slice/kubepods-pod1_2.slice/cri-containerd-abc.scope", ""},
+		{"two", "3-4", "def", "kubepods.slice/kubepods-pod3_4.slice/crio-def.scope/container", "kubepods.slice/kubepods-pod3_4.slice/crio-def.scope"},
+	} {
+		f.pod(tc.sandbox, &cri.PodSandboxMetadata{Name: tc.sandbox, Namespace: "blue", Uid: tc.uid}, nil, `{"pid": 0}`)
+		f.add(tc.id, tc.sandbox, fmt.Sprintf(`{"pid": %d, "runtimeSpec": {"linux": {"cgroupsPath": "x.slice:y:z"}}}`, spawn(t, tc.cgroup)))
+	}
+	f.serve(t)
+	s := f.source(t, nil)
+	got := await(t, s, "both containers", has("abc", "def"))
+	for id, want := range map[string]string{"abc": "kubepods.slice/kubepods-pod1_2.slice/cri-containerd-abc.scope", "def": "kubepods.slice/kubepods-pod3_4.slice/crio-def.scope"} {
+		c, _ := got.Container(id)
+		if c.CgroupPath != want || c.Level != 3 || c.Pod.CgroupPath != filepath.Dir(want) || c.Pod.Level != 2 || c.Pod.CgroupID == 0 || c.Pod.NetnsID == 0 || c.Pod.Sandbox.PID != 0 {
+			t.Errorf("%+v", c)
+		}
+	}
+	// A pod without a process goes when the runtime has it no more.
+	if len(got.Pods()) != 3 {
+		t.Errorf("pods: %+v", got.Pods())
+	}
+	f.mu.Lock()
+	f.sandboxes = f.sandboxes[1:]
+	f.mu.Unlock()
+	await(t, s, "the pod to go", func(s *Snapshot) error {
+		if len(s.Pods()) != 2 {
+			return fmt.Errorf("pods: %+v", s.Pods())
+		}
+		return nil
+	})
+	// What has a process stays, although the runtime has lost it.
+	f.mu.Lock()
+	f.sandboxes, f.containers = nil, nil
+	f.mu.Unlock()
+	lists := f.lists.Load()
+	got = await(t, s, "lists without them", func(*Snapshot) error {
+		if f.lists.Load() < lists+3 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if err := has("abc", "def")(got); err != nil || len(got.Pods()) != 2 {
+		t.Errorf("a runtime that lost its record: %v, %+v", err, got.Pods())
+	}
+}
+
+// TestEventsOfAnyKind has events that name no sandbox, or nothing that is there.
+func TestEventsOfAnyKind(t *testing.T) {
+	f := newFaulty(t, "good")
+	f.events = make(chan *cri.ContainerEventResponse)
+	f.serve(t)
+	s := f.source(t, func(o *Options) { o.Interval, o.Relist = time.Hour, time.Hour })
+	await(t, s, "the container", has("good"))
+	send := func(id string, kind cri.ContainerEventType, sandbox string) {
+		e := &cri.ContainerEventResponse{ContainerId: id, ContainerEventType: kind}
+		if sandbox != "" {
+			e.PodSandboxStatus = &cri.PodSandboxStatus{Id: sandbox}
+		}
+		f.events <- e
+	}
+	started := cri.ContainerEventType_CONTAINER_STARTED_EVENT
+	send("ghost", started, "pod")
+	send("", started, "")
+	send("ghost", cri.ContainerEventType_CONTAINER_STOPPED_EVENT, "pod")
+	send("good", cri.ContainerEventType_CONTAINER_DELETED_EVENT, "pod")
+	send("good", 99, "")
+	until(t, "the list that an event without an id asks for", func() error {
+		if n := f.lists.Load(); n != 2 {
+			return fmt.Errorf("%d lists", n)
+		}
+		return nil
+	})
+	f.mu.Lock()
+	f.add("alone", "pod", fmt.Sprintf(`{"pid": %d}`, spawn(t, "alone")))
+	f.add("known", "pod", fmt.Sprintf(`{"pid": %d}`, spawn(t, "known")))
+	f.mu.Unlock()
+	lists := f.lists.Load()
+	send("known", started, "pod")
+	got := await(t, s, "the container of an event", has("good", "known"))
+	if len(got.Skipped()) != 0 || f.lists.Load() != lists {
+		t.Errorf("skipped: %v; %d lists for an event", got.Skipped(), f.lists.Load()-lists)
+	}
+	send("alone", started, "")
+	await(t, s, "the container of an event without a sandbox", has("good", "known", "alone"))
+	// Without events, the list is read.
+	close(f.events)
+	away := f.source(t, nil)
+	await(t, away, "the containers by the list", has("good", "known", "alone"))
+}
+
+func TestALookWithoutTheRightNamesTheCapability(t *testing.T) {
+	pid := spawn(t, "abc")
+	n, err := openNode(cgroup2Root(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.close()
+	drop.Capabilities(t, func() { _, err = n.confirm(pid, "abc", "") }, unix.CAP_SYS_PTRACE)
+	why := new(skip)
+	if !errors.As(err, &why) || why.reason != Unreadable || !strings.Contains(err.Error(), "this process lacks CAP_SYS_PTRACE; grant it") {
+		t.Errorf("confirm = %v", err)
+	}
 }
 
 func TestTooMuchIsAnErrorAndTakesNothingAway(t *testing.T) {
