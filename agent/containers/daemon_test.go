@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -76,8 +77,8 @@ type daemon struct {
 	cri.RuntimeServiceClient
 }
 
-// parent is the cgroup of all pods of tests, below every hierarchy's root.
-const parent = "/skep-containers-test"
+// parent is the cgroup of all pods of this process's tests, below every hierarchy's root.
+var parent = "/skep-containers-" + strconv.Itoa(os.Getpid())
 
 // daemons are the versions that the tests run with: Debian's, which has no events, and one of
 // the cache.
@@ -252,6 +253,11 @@ func (d *daemon) kill() {
 func (d *daemon) clear() {
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
+	// A test may have failed while it hung, or was killed.
+	_ = d.cmd.Process.Signal(unix.SIGCONT)
+	if d.cmd.ProcessState != nil {
+		d.boot()
+	}
 	all, err := d.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
 		d.t.Errorf("list what is left: %v", err)
