@@ -53,8 +53,8 @@ type Container struct {
 // Pod is a group of containers. What identifies it is the metadata that the runtime got
 // with the pod's sandbox, which labels and annotations cannot change.
 type Pod struct {
-	// UID, Namespace and Name are those of the API server's object. UID is another for each
-	// life of a pod.
+	// UID, Namespace and Name are those that the kubelet gave the sandbox: the API server's
+	// object has them, too, but for the UID of a static pod, which is a hash of its file.
 	UID, Namespace, Name string
 	// Labels are the pod's when its sandbox was made. A later change in the API server does
 	// not reach them. Shared by all copies: not to be changed.
