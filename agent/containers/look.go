@@ -138,6 +138,9 @@ func (r *reader) lookAtContainer(ctx context.Context, id, sandbox string) (Pod, 
 	if err != nil {
 		return p, skipFor(Malformed, err)
 	}
+	if more.PID == 0 {
+		return p, skipFor(NoProcess, fmt.Errorf("read container %s: the runtime names no process of it", id))
+	}
 	found, err := r.node.confirm(more.PID, id, more.RuntimeSpec.Linux.CgroupsPath)
 	if err != nil {
 		return p, err
