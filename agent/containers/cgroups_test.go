@@ -93,6 +93,36 @@ func TestUnitsArePods(t *testing.T) {
 	}
 }
 
+// TestTooManyCgroupsAreAnError has a walk that is given up, and one after it that is not.
+func TestTooManyCgroupsAreAnError(t *testing.T) {
+	spawn(t, "many/unit.service")
+	s, err := NewCgroups(Options{CgroupRoot: cgroup2Root(t), Interval: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	one := func(s *Snapshot) error {
+		if len(s.Containers()) != 1 {
+			return fmt.Errorf("%d containers", len(s.Containers()))
+		}
+		return nil
+	}
+	id := await(t, s, "the unit", one).Containers()[0].ID
+	many := filepath.Join(cgroup2Root(t), "many")
+	for i := range maxWalked {
+		if err := os.Mkdir(filepath.Join(many, fmt.Sprint(i)), 0o755); err != nil {
+			t.Skip("SKIPPED: so many cgroups cannot be made:", err)
+		}
+	}
+	if gone := away(t, s, id); !strings.Contains(gone.Error(), "walk cgroups: there are more than 8192") {
+		t.Errorf("Snapshot = %v", gone)
+	}
+	for i := range maxWalked {
+		_ = unix.Rmdir(filepath.Join(many, fmt.Sprint(i)))
+	}
+	await(t, s, "the unit again", one)
+}
+
 func TestAHostWithoutCgroup2IsAnError(t *testing.T) {
 	s, err := NewCgroups(Options{CgroupRoot: t.TempDir()})
 	if err != nil {
