@@ -49,7 +49,7 @@ func (s *state) snapshot() (*Snapshot, error) {
 
 func (s *state) build() *Snapshot {
 	if !s.read {
-		return NewSnapshot(nil)
+		return &Snapshot{partial: true}
 	}
 	all := make([]Container, 0, len(s.containers))
 	for _, c := range s.containers {

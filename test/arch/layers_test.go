@@ -177,6 +177,8 @@ func restricted() []restriction {
 		{"github.com/spf13/cobra", []string{"cmd"}},
 		{"github.com/vishvananda", []string{"agent", "nodemode", "demo"}},
 		{"github.com/cilium/ebpf/link", []string{"agent"}},
+		{"google.golang.org/grpc", []string{"agent/containers"}},
+		{"k8s.io/cri-api", []string{"agent/containers"}},
 		{"github.com/secure-systems-lab", []string{"intent", "signing"}},
 		// Its parts moved to the one above.
 		{"github.com/theupdateframework", nil},
