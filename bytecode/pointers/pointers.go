@@ -144,11 +144,19 @@ type place struct {
 // ways are followed once.
 type queue []int
 
-// Len, Less, Swap, Push and Pop implement heap.Interface.
-func (q queue) Len() int           { return len(q) }
+// Len implements heap.Interface.
+func (q queue) Len() int { return len(q) }
+
+// Less implements heap.Interface.
 func (q queue) Less(i, j int) bool { return q[i] < q[j] }
-func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)        { *q = append(*q, x.(int)) }
+
+// Swap implements heap.Interface.
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) { *q = append(*q, x.(int)) }
+
+// Pop implements heap.Interface.
 func (q *queue) Pop() any {
 	last := len(*q) - 1
 	x := (*q)[last]
