@@ -116,7 +116,7 @@ const flagUserStack = 1 << 8
 
 func (u userStacks) called(id int64, arguments [5]int) {
 	h, _ := helperByID(id)
-	flags := 0
+	var flags int
 	switch h.Name {
 	case "bpf_get_stackid":
 		flags = arguments[2]
