@@ -192,7 +192,7 @@ func TestGuardedObjectsRunForTheTasksOfTheirScope(t *testing.T) {
 				if err != nil {
 					t.Skipf("SKIPPED: this kernel does not attach it: %v", err)
 				}
-				defer func() { _ = l.Close() }()
+				t.Cleanup(func() { _ = l.Close() })
 			}
 			a, b := tasks.Cgroup(t, "skep-a"), tasks.Cgroup(t, "skep-b")
 			outside := tasks.Start(t, b)
