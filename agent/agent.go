@@ -29,10 +29,12 @@ import (
 	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chainfit"
+	"github.com/skep-dev/skep/agent/containers"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/retry"
 	"github.com/skep-dev/skep/agent/statedir"
@@ -93,6 +95,13 @@ type Options struct {
 	// full, in bytes; 0 sets no limit. The kernel charges them to the agent. What is
 	// in the kernel is never taken away by it, and NamespaceShare holds for it.
 	MapMemory int64
+	// Containers makes the source of the node's containers, in which programs are attached that
+	// choose pods; nil means that nobody tells of them. The agent asks it while an intent chooses
+	// pods, and closes it. wake has the agent look again.
+	Containers func(wake func()) (containers.Source, error)
+	// NamespaceLabels returns the labels of a namespace of the cluster; false where they are
+	// not known. Nil means that there are no namespaces.
+	NamespaceLabels func(namespace string) (map[string]string, bool)
 	// Observer counts what is done; default nobody.
 	Observer Observer
 }
@@ -128,6 +137,10 @@ type env struct {
 	dir     *statedir.Dir
 	objects *objects.Cache
 	wake    chan struct{}
+	// containers is the source of the node's containers; nil where there is none.
+	containers containers.Source
+	// namespaces is, in tests, what there is in the place of the pods' network namespaces.
+	namespaces func() targets.Namespaces
 }
 
 // accepted is what Accept and Relabel share with the loop, which works on copies.
@@ -148,6 +161,9 @@ type loop struct {
 	// queue runs loads beside the loop, and lookups finds targets in the file system.
 	queue   *loads.Queue
 	lookups *targets.Lookups
+	// namespaces are the network namespaces beside the agent's own. None is open between
+	// reconciles.
+	namespaces *netns.Table
 	// attempts are the loads of chains, and the actions on chains, that failed. conflicts are
 	// links that were put back.
 	attempts  *retry.Attempts
@@ -181,6 +197,11 @@ func New(o Options) (*Agent, error) {
 	}
 	e := &env{opts: o, pins: pins, dir: dir, wake: make(chan struct{}, 1)}
 	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Wake: e.wakeUp})
+	if o.Containers != nil {
+		if e.containers, err = o.Containers(e.wakeUp); err != nil {
+			return nil, errors.Join(fmt.Errorf("make agent: %w", err), pins.Close())
+		}
+	}
 	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1), accepted: &accepted{
 		apps: map[string]*application{}, settled: make(chan struct{}), labels: maps.Clone(o.Labels), trust: o.Trust}}
 	if err := errors.Join(a.checkMount(), a.restore(), a.loop.live.Adopt(a.accepted.nameOf)); err != nil {
@@ -196,9 +217,10 @@ func newLoop(e *env) *loop {
 	if err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
 	}
-	attempts := retry.NewAttempts(o.BackOff)
+	attempts, namespaces, host := retry.NewAttempts(o.BackOff), netns.NewTable(), o.host()
+	e.pins.Filters.Namespaces, host.Namespaces = namespaces, namespaces
 	return &loop{
-		live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded), lookups: targets.NewLookups(o.host(), o.Log, e.wakeUp),
+		namespaces: namespaces, live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded), lookups: targets.NewLookups(host, o.Log, e.wakeUp),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
 			Objects: e.objects, History: ran, Live: open}),
@@ -262,5 +284,9 @@ func (a *Agent) Close() error {
 	a.work.Lock()
 	defer a.work.Unlock()
 	a.loop.lookups.Close()
-	return errors.Join(a.loop.queue.Close(), a.loop.live.Close(), a.pins.Close())
+	var err error
+	if a.containers != nil {
+		err = a.containers.Close()
+	}
+	return errors.Join(err, a.loop.queue.Close(), a.loop.live.Close(), a.pins.Close())
 }

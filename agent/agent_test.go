@@ -152,11 +152,17 @@ func (w *world) run(o agent.Options) (*agent.Agent, func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	return a, w.serve(a)
+}
+
+// serve has an agent run until the returned function is called, or the test ends.
+func (w *world) serve(a *agent.Agent) (stop func()) {
+	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
 	stopped := false
-	stop := func() {
+	stop = func() {
 		if stopped {
 			return
 		}
@@ -170,7 +176,7 @@ func (w *world) run(o agent.Options) (*agent.Agent, func()) {
 		}
 	}
 	w.t.Cleanup(stop)
-	return a, stop
+	return stop
 }
 
 // accept hands intents over and waits until they were worked on.

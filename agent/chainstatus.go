@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/skep-dev/skep/agent/chainfit"
-	"github.com/skep-dev/skep/agent/targets"
 )
 
 // The status of a chain and of its members.
@@ -22,7 +21,8 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 	a.work.Lock()
 	defer a.work.Unlock()
 	rec := a.newReconcile()
-	interfaces, err := targets.Interfaces(false, rec.running())
+	defer a.loop.namespaces.Close()
+	interfaces, err := rec.lookForDevices()
 	if err != nil {
 		return nil, err
 	}
@@ -38,6 +38,8 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 		}
 		all = append(all, one)
 	}
-	slices.SortFunc(all, func(x, y ChainStatus) int { return cmp.Compare(x.Ifindex, y.Ifindex) })
+	slices.SortFunc(all, func(x, y ChainStatus) int {
+		return cmp.Or(cmp.Compare(x.NetnsID, y.NetnsID), cmp.Compare(x.Ifindex, y.Ifindex))
+	})
 	return all, nil
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/statedir"
 )
 
@@ -18,6 +19,10 @@ func Cleanup(bpffs, state string, files ...string) error {
 	if err != nil {
 		return err
 	}
+	namespaces := netns.NewTable()
+	namespaces.Renew(netns.OfNode("/run/netns"))
+	defer namespaces.Close()
+	store.Filters.Namespaces = namespaces
 	err = errors.Join(store.Clear(), store.Close(), statedir.Remove(state))
 	for _, name := range files {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(state, name)))

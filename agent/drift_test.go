@@ -210,7 +210,7 @@ func TestEveryPinThatIsRemovedComesBack(t *testing.T) {
 func (w *world) pins() []string {
 	w.t.Helper()
 	var all []string
-	for _, pattern := range []string{"*/*/p-*", "*/*/m-*", "*/+links/*", "+xdp/*/link", "+xdp/*/*/prog", "+xdp/*/*/runs"} {
+	for _, pattern := range []string{"*/*/p-*", "*/*/m-*", "*/+links/*", "+xdp/*/link", "+xdp/*/link+at", "+xdp/*/*/prog", "+xdp/*/*/runs"} {
 		found, err := filepath.Glob(filepath.Join(w.bpffs, pattern))
 		if err != nil {
 			w.t.Fatal(err)

@@ -4,8 +4,25 @@ import (
 	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/objects"
+	"github.com/skep-dev/skep/agent/targets"
 )
+
+// Namespaces are network namespaces beside the agent's own, and Namespace is one.
+type (
+	Namespaces = targets.Namespaces
+	Namespace  = netns.Namespace
+)
+
+// InNamespaces has the agent know network namespaces without pods.
+func (a *Agent) InNamespaces(known func() Namespaces) *Agent {
+	a.namespaces = known
+	return a
+}
+
+// NamespacesChanged has the agent look again.
+func (a *Agent) NamespacesChanged() { a.wakeUp() }
 
 // IsIdle is what a sweep of Run asks before it spends a reconcile.
 func (a *Agent) IsIdle() bool { return a.isIdle() }

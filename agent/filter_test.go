@@ -83,6 +83,12 @@ func filterOrder(t *testing.T, a *agent.Agent) string {
 // ran are the applications whose program runs for a packet that comes in on hk0.
 func ran(t *testing.T, a *agent.Agent) []string {
 	t.Helper()
+	return ranFor(t, a, "hk1")
+}
+
+// ranFor are the applications whose program runs for a packet that is sent on an interface.
+func ranFor(t *testing.T, a *agent.Agent, iface string) []string {
+	t.Helper()
 	last := map[string]*ebpf.Map{}
 	defer func() {
 		for _, m := range last {
@@ -96,7 +102,7 @@ func ran(t *testing.T, a *agent.Agent) []string {
 			t.Fatal(err)
 		}
 	}
-	events.Frame(t, "hk1")
+	events.Frame(t, iface)
 	has := func(name string) bool {
 		value, err := last[name].LookupBytes(uint32(0))
 		if err != nil {

@@ -19,6 +19,7 @@ func (rec *reconcile) finish() {
 	}
 	rec.loop.conflicts.Sweep(rec.decisions.Now)
 	rec.lookupRound.End()
+	rec.loop.namespaces.Close()
 	rec.pruneObjects()
 	var orphans []ApplicationStatus
 	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.decisions.Want.Frozen, rec.loop.live.WithRemnants())))) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
@@ -102,7 +103,7 @@ func testRun(t *testing.T) error {
 }
 
 // within calls do on a thread in the network namespace.
-func within(t *testing.T, path string, do func() error) {
+func within(t testing.TB, path string, do func() error) {
 	t.Helper()
 	err := onThread(func() error {
 		ns, err := os.Open(path)
@@ -261,7 +262,7 @@ func TestProgramsOfNetkitRunByPriority(t *testing.T) {
 	for _, s := range a.Status() {
 		links = append(links, link.ID(s.Programs[0].Links[0].ID))
 	}
-	got, err := attach.Order("netkit/primary", index(t, "nk0"))
+	got, err := attach.Order("netkit/primary", plan.Device{Index: index(t, "nk0")}, nil)
 	if want := []link.ID{links[1], links[0]}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("links %v run, %v; want %v", got, err, want)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/hook/conformance"
@@ -246,7 +247,7 @@ func needHook(t testing.TB, name string) {
 
 // hasTCX reports whether programs of tcx/* are attached by links, and not by filters.
 func hasTCX() bool {
-	_, err := attach.Order("tcx/ingress", 1)
+	_, err := attach.Order("tcx/ingress", plan.Device{Index: 1}, nil)
 	return err == nil
 }
 

@@ -42,8 +42,8 @@ func newIdle(p *reconcile) *idle {
 			}
 		}
 	}
-	for index, c := range p.loop.live.Chains {
-		r.links = append(r.links, idleLink{c.Link, p.look.Seen(p.env.pins.ChainPath(index))})
+	for device, c := range p.loop.live.Chains {
+		r.links = append(r.links, idleLink{c.Link, p.look.Seen(p.env.pins.ChainPath(device))})
 	}
 	return r
 }

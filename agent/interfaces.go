@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"cmp"
+	"errors"
 	"slices"
 
+	"github.com/skep-dev/skep/agent/containers"
+	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -11,22 +15,107 @@ import (
 
 // running tells what runs where.
 func (rec *reconcile) running() targets.Running {
-	now := targets.Running{UIDs: map[int][]string{}, AsPrimary: rec.asPrimary}
+	now := targets.Running{UIDs: map[plan.Device][]string{}, Targets: map[plan.Device]plan.Target{}, On: rec.runsOn, AsPrimary: rec.asPrimary}
 	for uid, links := range rec.loop.live.Links {
 		for _, l := range links {
-			if index := l.Attachment.Ifindex; index != 0 {
-				now.UIDs[index] = append(now.UIDs[index], uid)
+			if on := l.Attachment.Target.Device(); on.Index != 0 {
+				now.UIDs[on], now.Targets[on] = append(now.UIDs[on], uid), l.Attachment.Target
 			}
 		}
 	}
-	for index, c := range rec.loop.live.Chains {
+	for on, c := range rec.loop.live.Chains {
+		now.Targets[on] = cmp.Or(c.Target, now.Targets[on])
 		if c.Version != nil {
-			now.UIDs[index] = append(now.UIDs[index], plan.UIDsOf(c.Version.Members)...)
-		} else if now.UIDs[index] == nil {
-			now.UIDs[index] = []string{}
+			now.UIDs[on] = append(now.UIDs[on], plan.UIDsOf(c.Version.Members)...)
+		} else if now.UIDs[on] == nil {
+			now.UIDs[on] = []string{}
 		}
 	}
 	return now
+}
+
+// runsOn returns the devices outside the agent's own network namespace where a program of an
+// application runs on a hook.
+func (rec *reconcile) runsOn(application v1alpha1.Identity, program, hook string) []plan.Device {
+	var all []plan.Device
+	for _, links := range rec.loop.live.Links {
+		for _, l := range links {
+			is, on := l.Attachment, l.Attachment.Target.Device()
+			if is.Application == application && is.Program == program && is.Hook == hook && on.Index != 0 && on.NetnsID != 0 {
+				all = append(all, on)
+			}
+		}
+	}
+	for on, c := range rec.loop.live.Chains {
+		if hook != plan.XDP || on.NetnsID == 0 || c.Version == nil {
+			continue
+		}
+		if slices.ContainsFunc(c.Version.Members, func(m plan.Member) bool { return m.Identity == application && m.Program == program }) {
+			all = append(all, on)
+		}
+	}
+	return all
+}
+
+// lookForDevices reads the interfaces of the node.
+func (rec *reconcile) lookForDevices() ([]plan.Interface, error) {
+	return rec.lookupRound.Look(rec.env.namespacesOf(rec.pods), attachmentsOf(rec.apps), wantsPrimary(rec.apps), rec.running())
+}
+
+// namespacesOf are the network namespaces of pods.
+func (e *env) namespacesOf(pods targets.Pods) targets.Namespaces {
+	if e.namespaces != nil {
+		return e.namespaces()
+	}
+	return pods.Namespaces()
+}
+
+// podsNow are the pods of the node, if an intent chooses some, or something of Skep's is in one.
+func (e *env) podsNow(apps []*application, open *live.Set) targets.Pods {
+	pods := targets.Pods{NamespaceLabels: e.opts.NamespaceLabels}
+	if e.containers == nil || !slices.ContainsFunc(apps, choosesPods) && !open.IsInPods() {
+		return pods
+	}
+	var away *containers.AwayError
+	pods.Snapshot, pods.Err = e.containers.Snapshot()
+	if errors.As(pods.Err, &away) {
+		// What it knows is true all the same.
+		e.opts.Log.Debug("the container runtime does not answer; its containers are those that it named last", "error", pods.Err)
+		pods.Err = nil
+	}
+	return pods
+}
+
+// choosesPods reports whether an intent of an application chooses pods.
+func choosesPods(app *application) bool {
+	chooses := func(o *intent.Opened) bool {
+		return o != nil && slices.ContainsFunc(o.Payload().Programs, func(p v1alpha1.Program) bool {
+			return slices.ContainsFunc(p.Attach, func(at v1alpha1.Attachment) bool { return at.Pods != nil })
+		})
+	}
+	return chooses(&app.Newest) || chooses(app.Deployed)
+}
+
+// attachmentsOf are what the applications' intents attach to interfaces.
+func attachmentsOf(apps []*application) []targets.Asked {
+	var all []targets.Asked
+	add := func(o *intent.Opened) {
+		payload := o.Payload()
+		for _, program := range payload.Programs {
+			for _, at := range program.Attach {
+				if at.Interfaces != nil {
+					all = append(all, targets.Asked{Application: payload.Application, At: at})
+				}
+			}
+		}
+	}
+	for _, app := range apps {
+		add(&app.Newest)
+		if app.Deployed != nil {
+			add(app.Deployed)
+		}
+	}
+	return all
 }
 
 // asPrimary looks at what the application's intents choose by name.

@@ -253,8 +253,8 @@ func (w *world) pinsAreTidy(status map[string]agent.ApplicationStatus) {
 				w.t.Errorf("revision %s is pinned and %q is live", rel, s.Revision)
 			}
 		case len(parts) == 2 && parts[0] == "+xdp":
-			if entries, err := os.ReadDir(path); err != nil || len(entries) != 2 {
-				w.t.Errorf("%s holds %v, not a link and one version (%v)", rel, entries, err)
+			if entries, err := os.ReadDir(path); err != nil || len(entries) != 3 {
+				w.t.Errorf("%s holds %v, not a link with its text and one version (%v)", rel, entries, err)
 			}
 		}
 		return nil

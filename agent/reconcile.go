@@ -28,6 +28,8 @@ type reconcile struct {
 	accepted *accepted
 	// apps are copies, until finish hands them over; ordered by name.
 	apps []*application
+	// pods are those of the node.
+	pods targets.Pods
 	look *live.Look
 	// The rounds are what this reconcile asks for.
 	objectRound *objects.Round
@@ -98,14 +100,15 @@ func (a *Agent) reconcileOnce() *reconcile {
 func (a *Agent) newReconcile() *reconcile {
 	now, o, l := a.opts.Clock(), &a.opts, a.loop
 	apps, labels := a.snapshot()
-	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, look: l.live.Look(),
-		objectRound: a.objects.Begin(), loadRound: l.queue.Begin(), lookupRound: l.lookups.Begin(now)}
+	pods := a.podsNow(apps, l.live)
+	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, pods: pods, look: l.live.Look(),
+		objectRound: a.objects.Begin(), loadRound: l.queue.Begin(), lookupRound: l.lookups.Begin(now, pods)}
 	node := version.Node{Name: o.Node, Labels: labels}
 	versions := &prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look, Sharing: sharing.Of(node, knownOf(apps)),
 		Memory: l.admission.Memory, Measured: l.admission.Profiles,
 		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound}
 	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: statesOf(apps)})
-	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound)
+	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound, rec.lookupRound)
 	rec.chains = l.chains.Begin(rec.decisions, rec.admission, rec.objectRound, rec.loadRound)
 	rec.actor = &act.Actor{Log: o.Log, Clock: o.Clock, Now: now, Observer: o.Observer, Pins: a.pins, Decisions: rec.decisions, Look: rec.look,
 		Chains: rec.chains, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles,
@@ -153,11 +156,13 @@ func knownOf(apps []*application) []version.Known {
 // observe repairs pins and reads what is in the kernel.
 func (rec *reconcile) observe() error {
 	rec.loop.live.Repin(rec.repinned)
-	interfaces, err := targets.Interfaces(wantsPrimary(rec.apps), rec.running())
+	interfaces, err := rec.lookForDevices()
 	if err != nil {
 		return err
 	}
-	rec.look.Observe(interfaces)
+	// In network namespaces that are seen for the first time, this ends what an earlier agent left.
+	rec.loop.live.SweepFilters(rec.lookupRound.Present())
+	rec.look.Observe(interfaces, rec.loop.namespaces)
 	rec.look.NoteSevered(func(l *plan.Link, facts kernel.Facts) bool {
 		return l.Attachment.Netfilter.Hook == "" || rec.lookupRound.Runs(l.Attachment, facts.Priority, facts.Program)
 	})

@@ -77,6 +77,10 @@ func (a *Agent) Settled(ctx context.Context) error {
 func (a *Agent) Unload() error {
 	a.work.Lock()
 	defer a.work.Unlock()
+	apps, _ := a.snapshot()
+	known := a.namespacesOf(a.podsNow(apps, a.loop.live))
+	a.loop.namespaces.Renew(known.All, known.Err)
+	defer a.loop.namespaces.Close()
 	return errors.Join(a.loop.queue.Clear(), a.loop.live.Close(), a.pins.Clear(), a.loop.live.Adopt(a.accepted.nameOf))
 }
 

@@ -26,7 +26,7 @@ func choosing(t *testing.T, uid string, s v1alpha1.Interfaces) *application {
 }
 
 func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
-	eth0 := plan.Interface{Index: 2, Name: "eth0"}
+	eth0 := plan.Interface{Device: plan.Device{Index: 2}, Name: "eth0"}
 	for sentence, tc := range map[string]struct {
 		chooses         v1alpha1.Interfaces
 		asPrimary, asks bool
@@ -59,12 +59,12 @@ func TestWhatRunsIsToldByInterface(t *testing.T) {
 	}
 	p := &reconcile{loop: &loop{live: &live.Set{
 		Links: map[string]map[string]*kernel.Link{"a": {"x": at(2), "y": at(0)}},
-		Chains: map[int]*kernel.Chain{
-			3: {Version: &kernel.ChainVersion{Members: []plan.Member{{UID: "b"}, {UID: "c"}, {UID: "b"}}}},
-			4: {},
+		Chains: map[plan.Device]*kernel.Chain{
+			{Index: 3}: {Version: &kernel.ChainVersion{Members: []plan.Member{{UID: "b"}, {UID: "c"}, {UID: "b"}}}},
+			{Index: 4}: {},
 		},
 	}}}
-	want := map[int][]string{2: {"a"}, 3: {"b", "c"}, 4: {}}
+	want := map[plan.Device][]string{{Index: 2}: {"a"}, {Index: 3}: {"b", "c"}, {Index: 4}: {}}
 	if diff := cmp.Diff(want, p.running().UIDs); diff != "" {
 		t.Errorf("what runs (-want +got):\n%s", diff)
 	}

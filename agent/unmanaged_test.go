@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -64,7 +65,7 @@ func send(t testing.TB, iface string, frames int) {
 // G for the foreign programs.
 func order(t testing.TB, a *agent.Agent, foreign map[link.ID]string) string {
 	t.Helper()
-	ids, err := attach.Order("tcx/ingress", index(t, "fo0"))
+	ids, err := attach.Order("tcx/ingress", plan.Device{Index: index(t, "fo0")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

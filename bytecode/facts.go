@@ -10,7 +10,11 @@
 // an object, whose parts share what they resolved.
 package bytecode
 
-import "github.com/cilium/ebpf"
+import (
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/hook"
+)
 
 // FactsVersion is the version of the Facts document. It changes when a field
 // changes its meaning or goes away; new fields do not change it.
@@ -108,6 +112,20 @@ type Program struct {
 	// GPLOnly are the helpers and kfuncs that the kernel gives only to
 	// GPL-compatible programs. A joined XDP chain hides this from the kernel.
 	GPLOnly []string `json:"gplOnly,omitempty"`
+	// Subject is whose doing the program sees where its section has it attached: of the
+	// current task alone, of packets, or of any task. An attachment elsewhere has another one:
+	// see SubjectAt.
+	Subject hook.Subject `json:"subject"`
+	// AsyncCallbacks are the helpers and kfuncs by which parts of the program run later, for
+	// any task, so that Subject is any and no scope guard holds.
+	AsyncCallbacks []string `json:"asyncCallbacks,omitempty"`
+	// ReadsKernelMemory reports whether the program reads memory of the kernel, or of another
+	// process, that is not its own and that its hook does not hand out as a value. What is
+	// not known counts as reading.
+	ReadsKernelMemory bool `json:"readsKernelMemory"`
+	// ReadsKernelMemoryBy says how: helpers, kfuncs, variables of the kernel, and the first
+	// load through a pointer to it.
+	ReadsKernelMemoryBy []string `json:"readsKernelMemoryBy,omitempty"`
 	// PoisonedCalls counts calls that CO-RE replaced by 0xbad2310; the verifier
 	// rejects them where they are reachable.
 	PoisonedCalls int `json:"poisonedCalls,omitempty"`

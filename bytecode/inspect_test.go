@@ -48,13 +48,14 @@ func summary(name string, object []byte) string {
 		fmt.Fprintln(&b)
 	}
 	for _, p := range f.Programs {
-		fmt.Fprintf(&b, "  program %s %s hook=%q instructions=%d\n", p.Name, p.Type, p.Hook, p.Instructions)
+		fmt.Fprintf(&b, "  program %s %s hook=%q subject=%s instructions=%d\n", p.Name, p.Type, p.Hook, p.Subject, p.Instructions)
 		for _, list := range []struct {
 			what  string
 			names []string
 		}{
 			{"reaches", p.Subprograms}, {"helpers", p.Helpers}, {"kfuncs", p.Kfuncs},
 			{"ksyms", p.Ksyms}, {"unresolved", p.Unresolved}, {"GPL only", p.GPLOnly},
+			{"later", p.AsyncCallbacks}, {"reads the kernel by", p.ReadsKernelMemoryBy},
 		} {
 			if len(list.names) > 0 {
 				fmt.Fprintf(&b, "    %s: %s\n", list.what, strings.Join(list.names, " "))

@@ -69,6 +69,8 @@ func inspectProgram(spec *ebpf.CollectionSpec, name string) (*inspected, error) 
 		return nil, fmt.Errorf("program %s: %w", name, err)
 	}
 	p.finish(s.Type)
+	p.finishSubject(s.Type)
+	p.finishReads(s.Type, s.Instructions)
 	return p, nil
 }
 

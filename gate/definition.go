@@ -144,5 +144,5 @@ func definedPrograms(programs []v1alpha1.Program) (filled []v1alpha1.Program, wh
 // section of the program.
 func asksTheObject(a v1alpha1.Attachment) bool {
 	h, ok := hook.Lookup(a.Hook)
-	return !ok || slices.ContainsFunc(fields, func(f field) bool { return f.required(h) && !f.given(a) })
+	return !ok || slices.ContainsFunc(fields, func(f field) bool { return f.isMissing(h, a) })
 }

@@ -248,6 +248,13 @@ func onEth0() v1alpha1.Attachment {
 	return v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}}
 }
 
+// inPods is the same in the Pods of its namespace.
+func inPods() v1alpha1.Attachment {
+	a := onEth0()
+	a.Pods = &v1alpha1.Pods{}
+	return a
+}
+
 // mustJudge fails the test where it could not be determined.
 func mustEvaluate(t *testing.T, j *gate.Evaluator, a v1alpha1.Application) gate.Verdict {
 	t.Helper()
@@ -383,15 +390,16 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 			s.Programs = append(s.Programs, s.Programs[0])
 		}), "shape/programs", "spec.programs[1].name", "twice"},
 		"a helper that writes user memory": {app(w.signed("tp_write_user"), programOf(t, "tp_write_user")), "baseline/helpers", "spec.programs[0]", "bpf_probe_write_user"},
-		"a hook beyond the namespace":      {namespaced(app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count"))), "shape/scope", "spec.programs[0].attach[0].hook", "reaches beyond a namespace"},
+		"a hook beyond the namespace":      {namespaced(app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count"))), "shape/scope", "spec.programs[0].attach[0].pods", "reaches beyond the namespace"},
+		"network devices of the node, from a namespace": {namespaced(app(count, "count_packets", onEth0())), "baseline/node-interfaces", "spec.programs[0].attach[0].interfaces", "not granted to namespace shop"},
 		"every pod of a node by a cgroup, from a namespace": {namespaced(app(w.signed("cgroup_connect4"), programOf(t, "cgroup_connect4"), v1alpha1.Attachment{Hook: "cgroup/connect4", Cgroup: "/"})),
-			"shape/scope", "spec.programs[0].attach[0].hook", "no field names a namespace's own pods yet"},
+			"shape/scope", "spec.programs[0].attach[0].pods", "give pods"},
 		"every pod of a node by a cgroup, from a namespace that leaves the hook to the section": {
 			namespaced(app(w.signed("cgroup_connect4"), programOf(t, "cgroup_connect4"), v1alpha1.Attachment{Cgroup: "/"})),
-			"shape/scope", "spec.programs[0].attach[0].hook", "use a ClusterBpfApplication"},
+			"shape/scope", "spec.programs[0].attach[0].pods", "use a ClusterBpfApplication"},
 		"every process of a binary, from a namespace that leaves the hook to the section": {
 			namespaced(app(w.signed("uprobe_count"), programOf(t, "uprobe_count"), v1alpha1.Attachment{Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main"}})),
-			"shape/scope", "spec.programs[0].attach[0].hook", "no field names a namespace's own pods yet"},
+			"shape/scope", "spec.programs[0].attach[0].pods", "give pods"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := mustEvaluate(t, w.evaluator(), c.app)

@@ -149,6 +149,9 @@ func fillAttachment(a v1alpha1.Attachment, fact bytecode.Program) v1alpha1.Attac
 	if fact.Target != "" && fact.Hook == a.Hook {
 		fillTarget(&a, h, fact.Target)
 	}
+	if a.Pods != nil && h.Shape == hook.NetworkDevice && a.Interfaces == nil {
+		a.Interfaces = &v1alpha1.Interfaces{Names: []string{v1alpha1.PodInterface}}
+	}
 	if h.TakesPriority() && a.Priority == nil {
 		priority := v1alpha1.DefaultPriority
 		a.Priority = &priority
@@ -199,7 +202,7 @@ func cutOffset(place string) (name string, offset uint64) {
 // many functions, or path:provider:name of a USDT probe; nil where it is not that.
 func binaryTarget(h hook.Hook, target string) *v1alpha1.UserBinary {
 	file, symbol, ok := strings.Cut(target, ":")
-	if !ok || !strings.HasPrefix(file, "/") {
+	if !ok || wrongPath(file) {
 		return nil
 	}
 	switch h.InBinary() {

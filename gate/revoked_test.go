@@ -212,7 +212,7 @@ func TestSlowPoliciesOfANamespaceKeepNothingOfARevokedSigner(t *testing.T) {
 			ref := w.push("xdp_count", "v1")
 			w.sign(ref, "team-a")
 			w.bundle(ref, "team-b")
-			a := &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app"}, Spec: app(ref, "count_packets", onEth0()).Spec}
+			a := &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app"}, Spec: app(ref, "count_packets", inPods()).Spec}
 			j := w.evaluator()
 			j.SetPolicies(w.policy(wantsTwo))
 			runs := sealed(t, mustEvaluate(t, j, a), gate.Stamp{UID: "u", Serial: 7})

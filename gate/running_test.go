@@ -59,7 +59,7 @@ func TestWhosePolicyUnloads(t *testing.T) {
 			w := newWorld(t)
 			defined := &v1alpha1.BpfApplication{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app", Generation: 1},
-				Spec:       app(w.signed("xdp_count"), "count_packets", onEth0()).Spec,
+				Spec:       app(w.signed("xdp_count"), "count_packets", inPods()).Spec,
 			}
 			evaluator := w.evaluator()
 			runs := sealed(t, mustEvaluate(t, evaluator, defined), gate.Stamp{UID: "u", Serial: 7})
@@ -106,7 +106,7 @@ func TestADecisionOutlivesAnotherNamespacesEdit(t *testing.T) {
 	evaluator := w.evaluator()
 	defined := &v1alpha1.BpfApplication{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app", Generation: 1},
-		Spec:       app(w.signed("xdp_count"), "count_packets", onEth0()).Spec,
+		Spec:       app(w.signed("xdp_count"), "count_packets", inPods()).Spec,
 	}
 	for _, c := range []struct {
 		what string

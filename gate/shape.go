@@ -213,6 +213,7 @@ func shapeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Att
 		return
 	}
 	checkHook(r, id, at, h)
+	checkScope(r, id, at, h, a)
 	checkFields(r, at, h, a)
 }
 
@@ -222,7 +223,7 @@ func completeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.
 	shapeAttachment(r, id, at, a)
 	h, _ := hook.Lookup(a.Hook)
 	for _, f := range fields {
-		if f.required(h) && !f.given(a) {
+		if f.isMissing(h, a) {
 			r.add("shape/fields", at+"."+f.name, "set "+f.name, "hook %s needs %s, and neither the definition nor the program's section names it", h.Name, f.name)
 		}
 	}
@@ -237,19 +238,24 @@ func checkHook(r *denials, id v1alpha1.Identity, at string, h hook.Hook) {
 		}
 		r.add("shape/hook", at+".hook", "use a hook that skep schema hooks marks attachable", "hook %s is known, but this version of Skep does not attach it%s", h.Name, why)
 	}
-	if id.Kind == v1alpha1.KindBpfApplication && !h.Namespaceable {
-		r.add("shape/scope", at+".hook", "use a "+v1alpha1.KindClusterBpfApplication, "hook %s reaches beyond a namespace%s, and a %s may not use it", h.Name, beyond(h), id.Kind)
-	}
 }
 
-// beyond says of the hooks that a namespace could hold, were there a field for
-// its pods, that there is none.
-func beyond(h hook.Hook) string {
-	switch h.Shape {
-	case hook.Cgroup, hook.UserBinary:
-		return ", because no field names a namespace's own pods yet"
+// checkScope denies an attachment that reaches beyond its namespace. A policy decides whether a
+// namespace may have the node's own network devices.
+func checkScope(r *denials, id v1alpha1.Identity, at string, h hook.Hook, a v1alpha1.Attachment) {
+	if id.Kind != v1alpha1.KindBpfApplication {
+		return
 	}
-	return ""
+	switch {
+	case !h.Namespaceable:
+		r.add("shape/scope", at+".hook", "use a "+v1alpha1.KindClusterBpfApplication, "hook %s reaches beyond a namespace, and a %s may not use it", h.Name, id.Kind)
+	case a.Pods == nil && !h.ReachesNode():
+		r.add("shape/scope", at+".pods", "give pods, such as pods: {} for all Pods of the namespace, or use a "+v1alpha1.KindClusterBpfApplication,
+			"without pods, hook %s reaches beyond the namespace, and a %s may not use it", h.Name, id.Kind)
+	case a.Pods != nil && a.Pods.NamespaceSelector != nil:
+		r.add("shape/scope", at+".pods.namespaceSelector", "remove namespaceSelector, or use a "+v1alpha1.KindClusterBpfApplication,
+			"a %s reaches the Pods of its own namespace alone", id.Kind)
+	}
 }
 
 // field is one field of an attachment that only some hooks take.
@@ -260,6 +266,13 @@ type field struct {
 	required func(hook.Hook) bool
 	// legal returns what is wrong with a given value and its fix, or "".
 	legal func(v1alpha1.Attachment) (wrong, fix string)
+	// inPods fields need not be given with pods.
+	inPods bool
+}
+
+// isMissing reports whether an attachment to the hook needs the field and does not have it.
+func (f field) isMissing(h hook.Hook, a v1alpha1.Attachment) bool {
+	return f.required(h) && !f.given(a) && (a.Pods == nil || !f.inPods)
 }
 
 // hasShape makes a predicate over a hook's shape.
@@ -280,20 +293,21 @@ func isNetfilter(h hook.Hook) bool { return h.ProgramType == ebpf.Netfilter }
 // fields is the table of the fields that depend on the hook. All rules about
 // which hook takes what are here.
 var fields = []field{
-	{"interfaces", func(a v1alpha1.Attachment) bool { return a.Interfaces != nil }, hasShape(hook.NetworkDevice), hasShape(hook.NetworkDevice), legalInterfaces},
-	{"priority", func(a v1alpha1.Attachment) bool { return a.Priority != nil }, hook.Hook.TakesPriority, never, legalPriority},
-	{"proceedOn", func(a v1alpha1.Attachment) bool { return a.ProceedOn != nil }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalProceedOn},
-	{"functions", func(a v1alpha1.Attachment) bool { return a.Functions != nil }, hook.Hook.TakesFunctions, hook.Hook.TakesFunctions, legalFunctions},
-	{"tracepoint", func(a v1alpha1.Attachment) bool { return a.Tracepoint != "" }, hasShape(hook.Tracepoint), hasShape(hook.Tracepoint), legalTracepoint},
-	{"cgroup", func(a v1alpha1.Attachment) bool { return a.Cgroup != "" }, hasShape(hook.Cgroup), hasShape(hook.Cgroup), legalCgroup},
-	{"binary", func(a v1alpha1.Attachment) bool { return a.Binary != nil }, hasShape(hook.UserBinary), hasShape(hook.UserBinary), legalBinary},
-	{"binary.symbol", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbol != "" }, attachesIn(hook.InSymbol), never, nil},
-	{"binary.offset", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Offset != 0 }, attachesIn(hook.InSymbol), never, nil},
-	{"binary.symbols", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbols != nil }, attachesIn(hook.InSymbols), attachesIn(hook.InSymbols), legalSymbols},
-	{"binary.usdt", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.USDT != nil }, attachesIn(hook.InUSDT), attachesIn(hook.InUSDT), legalUSDT},
-	{"networkNamespace", func(a v1alpha1.Attachment) bool { return a.NetworkNamespace != "" }, hasShape(hook.NetworkNamespace), never, legalNamespace},
-	{"netfilter", func(a v1alpha1.Attachment) bool { return a.Netfilter != nil }, isNetfilter, isNetfilter, legalNetfilter},
-	{"perfEvent", func(a v1alpha1.Attachment) bool { return a.PerfEvent != nil }, hasShape(hook.PerfEvent), hasShape(hook.PerfEvent), legalPerfEvent},
+	{"interfaces", func(a v1alpha1.Attachment) bool { return a.Interfaces != nil }, hasShape(hook.NetworkDevice), hasShape(hook.NetworkDevice), legalInterfaces, true},
+	{"priority", func(a v1alpha1.Attachment) bool { return a.Priority != nil }, hook.Hook.TakesPriority, never, legalPriority, false},
+	{"proceedOn", func(a v1alpha1.Attachment) bool { return a.ProceedOn != nil }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalProceedOn, false},
+	{"functions", func(a v1alpha1.Attachment) bool { return a.Functions != nil }, hook.Hook.TakesFunctions, hook.Hook.TakesFunctions, legalFunctions, false},
+	{"tracepoint", func(a v1alpha1.Attachment) bool { return a.Tracepoint != "" }, hasShape(hook.Tracepoint), hasShape(hook.Tracepoint), legalTracepoint, false},
+	{"cgroup", func(a v1alpha1.Attachment) bool { return a.Cgroup != "" }, hasShape(hook.Cgroup), hasShape(hook.Cgroup), legalCgroup, true},
+	{"binary", func(a v1alpha1.Attachment) bool { return a.Binary != nil }, hasShape(hook.UserBinary), hasShape(hook.UserBinary), legalBinary, false},
+	{"binary.symbol", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbol != "" }, attachesIn(hook.InSymbol), never, nil, false},
+	{"binary.offset", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Offset != 0 }, attachesIn(hook.InSymbol), never, nil, false},
+	{"binary.symbols", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbols != nil }, attachesIn(hook.InSymbols), attachesIn(hook.InSymbols), legalSymbols, false},
+	{"binary.usdt", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.USDT != nil }, attachesIn(hook.InUSDT), attachesIn(hook.InUSDT), legalUSDT, false},
+	{"networkNamespace", func(a v1alpha1.Attachment) bool { return a.NetworkNamespace != "" }, hasShape(hook.NetworkNamespace), never, legalNamespace, false},
+	{"netfilter", func(a v1alpha1.Attachment) bool { return a.Netfilter != nil }, isNetfilter, isNetfilter, legalNetfilter, false},
+	{"perfEvent", func(a v1alpha1.Attachment) bool { return a.PerfEvent != nil }, hasShape(hook.PerfEvent), hasShape(hook.PerfEvent), legalPerfEvent, false},
+	{"pods", func(a v1alpha1.Attachment) bool { return a.Pods != nil }, func(h hook.Hook) bool { return h.Namespaceable }, never, legalPods, false},
 }
 
 // checkFields denies fields the hook does not take and values that are not
@@ -331,6 +345,56 @@ func legalInterfaces(a v1alpha1.Attachment) (string, string) {
 		}
 	}
 	return "", ""
+}
+
+// containerPattern is what the API server takes as the name of a container, or a glob.
+var containerPattern = regexp.MustCompile(`^[a-z0-9*?\[\]^-]{1,63}$`)
+
+// legalPods checks pods, and what the fields beside it mean in Pods.
+func legalPods(a v1alpha1.Attachment) (string, string) {
+	h, _ := hook.Lookup(a.Hook)
+	for _, s := range []*metav1.LabelSelector{a.Pods.Selector, a.Pods.NamespaceSelector} {
+		if wrong := wrongSelector(s); wrong != "" {
+			return "no Pod can be chosen by it: " + wrong, "give labels, and requirements of key, operator and values, as Kubernetes takes them"
+		}
+	}
+	for _, name := range a.Pods.Containers {
+		if _, err := path.Match(name, "app"); err != nil || !containerPattern.MatchString(name) {
+			return fmt.Sprintf("container pattern %q is not a name or a glob", name), "write a name such as app or a glob such as istio-*"
+		}
+	}
+	switch {
+	case len(a.Pods.Containers) > v1alpha1.MaxPodContainers:
+		return fmt.Sprintf("%d containers are named", len(a.Pods.Containers)), fmt.Sprintf("name at most %d", v1alpha1.MaxPodContainers)
+	case len(a.Pods.Containers) > 0 && !h.TakesContainers():
+		return fmt.Sprintf("hook %s attaches to what all containers of a Pod share", h.Name), "remove pods.containers"
+	case a.Cgroup != "":
+		return "both cgroup and pods are given", "remove one of them"
+	case a.NetworkNamespace != "":
+		return "both networkNamespace and pods are given", "remove one of them"
+	case a.Binary != nil && a.Binary.PID != 0:
+		return "both binary.pid, a process of the node, and pods are given", "remove one of them"
+	}
+	return "", ""
+}
+
+// wrongSelector says what is wrong with a selector of Pods, or returns "".
+func wrongSelector(s *metav1.LabelSelector) string {
+	if s == nil {
+		return ""
+	}
+	if n, m := len(s.MatchLabels), len(s.MatchExpressions); n > v1alpha1.MaxPodLabels || m > v1alpha1.MaxPodRequirements {
+		return fmt.Sprintf("%d labels and %d requirements are listed, at most %d and %d are allowed", n, m, v1alpha1.MaxPodLabels, v1alpha1.MaxPodRequirements)
+	}
+	for _, e := range s.MatchExpressions {
+		if n := len(e.Values); n > v1alpha1.MaxPodValues {
+			return fmt.Sprintf("%d values of %s are listed, at most %d are allowed", n, e.Key, v1alpha1.MaxPodValues)
+		}
+	}
+	if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 func legalPriority(a v1alpha1.Attachment) (string, string) {
@@ -426,11 +490,20 @@ func legalCgroup(a v1alpha1.Attachment) (string, string) {
 	return "", ""
 }
 
+// wrongPath reports whether a binary is named neither by a clean absolute path nor by a name to
+// look for.
+func wrongPath(file string) bool {
+	if strings.Contains(file, "/") {
+		return !path.IsAbs(file) || path.Clean(file) != file
+	}
+	return file == "" || file[0] == '.'
+}
+
 func legalBinary(a v1alpha1.Attachment) (string, string) {
 	b := a.Binary
 	switch {
-	case !path.IsAbs(b.Path) || path.Clean(b.Path) != b.Path:
-		return fmt.Sprintf("binary path %q is not a clean absolute path", b.Path), "write the full path, such as /usr/bin/bash"
+	case wrongPath(b.Path):
+		return fmt.Sprintf("binary path %q is neither a clean absolute path nor a name", b.Path), "write the full path, such as /usr/bin/bash, or a name to look for, such as libssl.so.3"
 	case b.Symbol == "" && b.Offset == 0 && b.Symbols == nil && b.USDT == nil:
 		return "none of symbol, offset, symbols and usdt is given", "set symbol, offset or both; for a hook with .multi symbols, and for usdt usdt"
 	case b.PID < 0:

@@ -45,6 +45,7 @@ var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
 	"perfEvent": func(a *v1alpha1.Attachment, _ hook.Hook) {
 		a.PerfEvent = &v1alpha1.PerfEvent{Event: "cpu-clock", Frequency: 99}
 	},
+	"pods": func(a *v1alpha1.Attachment, _ hook.Hook) { a.Pods = &v1alpha1.Pods{} },
 }
 
 // takes says which fields a hook takes, written out apart from the gate's own
@@ -65,6 +66,9 @@ func takes(h hook.Hook) []string {
 	}
 	if h.Name == "lsm_cgroup" {
 		fields = append(fields, "functions")
+	}
+	if h.Namespaceable {
+		fields = append(fields, "pods")
 	}
 	return fields
 }
@@ -107,18 +111,67 @@ func TestEveryHookTakesItsOwnFieldsAndNoOthers(t *testing.T) {
 
 func TestHooksBeyondTheScopeOrTheAgentAreRefused(t *testing.T) {
 	for _, h := range hook.All() {
-		wide := app("registry.example.com/a:v1", "p", v1alpha1.Attachment{Hook: h.Name})
-		for kind, a := range map[string]struct {
+		onNode := app("registry.example.com/a:v1", "p", v1alpha1.Attachment{Hook: h.Name})
+		inPods := app("registry.example.com/a:v1", "p", v1alpha1.Attachment{Hook: h.Name, Pods: &v1alpha1.Pods{}})
+		for what, a := range map[string]struct {
 			app   v1alpha1.Application
 			legal bool
 		}{
-			"namespaced":   {namespaced(wide), h.Attachable && h.Namespaceable},
-			"cluster-wide": {wide, h.Attachable},
+			"a namespace's on the node": {namespaced(onNode), h.Attachable && h.Namespaceable && h.Shape == hook.NetworkDevice},
+			"a namespace's in its Pods": {namespaced(inPods), h.Attachable && h.Namespaceable},
+			"a cluster's on the node":   {onNode, h.Attachable},
+			"a cluster's in Pods":       {inPods, h.Attachable && h.Namespaceable},
 		} {
 			if _, err := gate.Shape(gate.Request{Application: a.app}); (err == nil) != a.legal {
-				t.Errorf("%s, %s: %v, want it legal: %v", h.Name, kind, err, a.legal)
+				t.Errorf("%s, %s: %v, want it legal: %v", h.Name, what, err, a.legal)
 			}
 		}
+	}
+}
+
+func TestPodsAreTheNamespacesOwn(t *testing.T) {
+	connect := func(p v1alpha1.Pods) v1alpha1.Attachment {
+		return v1alpha1.Attachment{Hook: "cgroup/connect4", Pods: &p}
+	}
+	labels := func(n int) *metav1.LabelSelector {
+		all := map[string]string{}
+		for i := range n {
+			all[fmt.Sprint("l", i)] = ""
+		}
+		return &metav1.LabelSelector{MatchLabels: all}
+	}
+	for sentence, c := range map[string]struct {
+		at         v1alpha1.Attachment
+		namespaced bool
+		want       string
+	}{
+		"a namespace chooses none of others":    {connect(v1alpha1.Pods{NamespaceSelector: &metav1.LabelSelector{}}), true, "shape/scope at spec.programs[0].attach[0].pods.namespaceSelector"},
+		"a cluster chooses those of namespaces": {connect(v1alpha1.Pods{NamespaceSelector: labels(1)}), false, ""},
+		"a selector that is none":               {connect(v1alpha1.Pods{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a b"}}}), true, "no Pod can be chosen by it"},
+		"more labels than are looked for":       {connect(v1alpha1.Pods{Selector: labels(9)}), true, "9 labels and 0 requirements"},
+		"as many as are":                        {connect(v1alpha1.Pods{Selector: labels(8)}), true, ""},
+		"a broken glob of containers":           {connect(v1alpha1.Pods{Containers: []string{"[a"}}), true, `container pattern "[a"`},
+		"an empty name of a container":          {connect(v1alpha1.Pods{Containers: []string{""}}), true, `container pattern ""`},
+		"containers of a shared network":        {v1alpha1.Attachment{Hook: "xdp", Pods: &v1alpha1.Pods{Containers: []string{"a"}}}, true, "what all containers of a Pod share"},
+		"a cgroup beside them":                  {v1alpha1.Attachment{Hook: "sockops", Cgroup: "/", Pods: &v1alpha1.Pods{}}, true, "both cgroup and pods"},
+		"a network namespace beside them":       {v1alpha1.Attachment{Hook: "sk_lookup", NetworkNamespace: "/run/netns/a", Pods: &v1alpha1.Pods{}}, true, "both networkNamespace and pods"},
+		"a process of the node": {v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main", PID: 1}, Pods: &v1alpha1.Pods{}}, true,
+			"both binary.pid, a process of the node, and pods"},
+		"a binary by its name": {v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "libssl.so.3", Symbol: "SSL_read"}, Pods: &v1alpha1.Pods{}}, true, ""},
+		"a binary by a name with dots": {v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "..", Symbol: "SSL_read"}, Pods: &v1alpha1.Pods{}}, true,
+			"neither a clean absolute path nor a name"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			wide := app("registry.example.com/a:v1", "p", c.at)
+			var a v1alpha1.Application = wide
+			if c.namespaced {
+				a = namespaced(wide)
+			}
+			_, err := gate.Shape(gate.Request{Application: a})
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Shape = %v, want %q", err, c.want)
+			}
+		})
 	}
 }
 

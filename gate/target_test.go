@@ -14,11 +14,11 @@ func TestTheBinaryOfASectionIsThatOfTheAttachment(t *testing.T) {
 		"uprobe//bin/bash:readline":              {Path: "/bin/bash", Symbol: "readline"},
 		"uretprobe//bin/bash:readline+0x10":      {Path: "/bin/bash", Symbol: "readline", Offset: 16},
 		"uprobe//bin/bash:readline+x":            nil,
-		"uprobe/libc.so.6:malloc":                nil,
+		"uprobe/libc.so.6:malloc":                {Path: "libc.so.6", Symbol: "malloc"},
 		"uprobe.multi//usr/lib/libssl.so:SSL_*":  {Path: "/usr/lib/libssl.so", Symbols: &v1alpha1.Symbols{Names: []string{"SSL_*"}}},
 		"uretprobe.multi.s//usr/lib/libssl.so:f": {Path: "/usr/lib/libssl.so", Symbols: &v1alpha1.Symbols{Names: []string{"f"}}},
 		"usdt//usr/bin/python3:python:line":      {Path: "/usr/bin/python3", USDT: &v1alpha1.USDT{Provider: "python", Name: "line"}},
-		"uprobe.multi/libssl.so:f":               nil,
+		"uprobe.multi/lib/libssl.so:f":           nil,
 	} {
 		h, target, ok := hook.FromSection(section)
 		if !ok {

@@ -89,7 +89,8 @@ type Hook struct {
 	Shape Shape `json:"shape"`
 	// MinKernel is the first kernel with the hook, as major.minor.
 	MinKernel string `json:"minKernel"`
-	// Namespaceable hooks can be held by a namespaced application.
+	// Namespaceable hooks can be held by a namespaced application, in its own pods: they take
+	// the field pods, as those of a cluster-scoped application do.
 	Namespaceable bool `json:"namespaceable"`
 	// Sharing says how several programs live on one target.
 	Sharing Sharing `json:"sharing"`
@@ -111,6 +112,14 @@ const (
 	// InUSDT is a probe that the binary declares.
 	InUSDT = "usdt"
 )
+
+// TakesContainers reports whether single containers of pods can be chosen: those of a pod share
+// its network.
+func (h Hook) TakesContainers() bool { return h.Namespaceable && (h.Guardable() || h.Shape == Cgroup) }
+
+// ReachesNode reports whether a namespaced application may name the node's own targets of the
+// hook where a policy grants them to its namespace.
+func (h Hook) ReachesNode() bool { return h.Namespaceable && h.Shape == NetworkDevice }
 
 // InBinary is the field that says where in a binary the hook attaches; empty where
 // its target is no binary.
@@ -178,6 +187,22 @@ func (h Hook) AttachesAtOnce() bool {
 // loads a program, and not when the program is attached.
 func (h Hook) LoadsForTarget() bool {
 	return h.ProgramType == ebpf.LSM || h.ProgramType == ebpf.Tracing && h.Shape != None
+}
+
+// Guardable reports whether a scope guard can be put before programs of the hook, so that
+// they run for the tasks of chosen pods alone: where the kernel runs them in a task, of
+// which SubjectOf says whether it is the one that caused what they see. An iterator runs in
+// the task that reads it, and a program of freplace wherever the replaced function did.
+func (h Hook) Guardable() bool {
+	switch h.ProgramType {
+	case ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.RawTracepointWritable:
+		return true
+	case ebpf.Tracing:
+		return h.AttachType != ebpf.AttachTraceIter
+	case ebpf.LSM:
+		return h.AttachType == ebpf.AttachLSMMac
+	}
+	return false
 }
 
 // Lookup finds a row by name.

@@ -132,18 +132,17 @@ func TestTableIsWhole(t *testing.T) {
 
 // TestANamespaceHoldsNoHookOnEveryPodOfANode: what a hook on a cgroup, a user
 // binary or a network namespace attaches to is any path of the node.
-func TestANamespaceHoldsNoHookOnEveryPodOfANode(t *testing.T) {
-	held := 0
+func TestANamespaceReachesItsOwnPods(t *testing.T) {
 	for _, h := range hook.All() {
-		if !h.Namespaceable {
-			continue
+		inPod := h.Shape == hook.NetworkDevice || h.Shape == hook.Cgroup || h.Shape == hook.NetworkNamespace
+		if h.Namespaceable && inPod == h.Guardable() {
+			t.Errorf("a namespace can hold %s: its target %s has to be a Pod's own, or its programs guarded", h.Name, h.Shape)
 		}
-		held++
-		if h.Shape != hook.NetworkDevice {
-			t.Errorf("a namespace can hold %s, and no field of its target %s names the namespace's own pods", h.Name, h.Shape)
+		if (h.TakesContainers() || h.ReachesNode()) && !h.Namespaceable {
+			t.Errorf("%s takes no pods, and chooses containers or reaches the node from a namespace", h.Name)
 		}
-	}
-	if held == 0 {
-		t.Error("a namespace can hold no hook at all")
+		if h.Namespaceable && !h.Attachable {
+			t.Errorf("a namespace can hold %s, which is not attached", h.Name)
+		}
 	}
 }

@@ -29,7 +29,7 @@ func input(change ...func(*policies.Input)) policies.Input {
 			Spec: v1alpha1.BpfApplicationSpec{
 				Bytecode: v1alpha1.Bytecode{Image: "registry.example.com/bpf/counter:v1"},
 				Programs: []v1alpha1.Program{{Name: "count", Attach: []v1alpha1.Attachment{{
-					Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}, Priority: new(int32),
+					Hook: "xdp", Pods: &v1alpha1.Pods{}, Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}, Priority: new(int32),
 				}}}},
 			},
 		},

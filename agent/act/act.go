@@ -146,7 +146,7 @@ func (act *Actor) ends(a plan.Action) bool {
 	case plan.Detach, plan.Drop, plan.Forget:
 		return true
 	case plan.SetChain:
-		return len(plan.Changed(a.Members, act.Look.Set.GivenTo(a.Ifindex))) == 0
+		return len(plan.Changed(a.Members, act.Look.Set.GivenTo(a.Device))) == 0
 	}
 	return false
 }
@@ -175,7 +175,7 @@ func (act *Actor) standsIn(uid, revision string) bool {
 // concerned are the applications that a chain has and those that it is to have.
 func (act *Actor) concerned(a plan.Action) []string {
 	members := slices.Clone(a.Members)
-	if c := act.Look.Set.Chains[a.Ifindex]; c != nil && c.Version != nil {
+	if c := act.Look.Set.Chains[a.Device]; c != nil && c.Version != nil {
 		members = append(members, c.Version.Members...)
 	}
 	return plan.UIDsOf(members)
@@ -389,7 +389,7 @@ func (act *Actor) neighbours(a plan.Action) attach.Neighbours {
 	for uid, links := range act.Look.Set.Links {
 		for _, l := range links {
 			at := l.Attachment
-			if at.Hook != a.Attachment.Hook || at.Ifindex != a.Attachment.Ifindex || uid == a.UID && at.Key() == a.Attachment.Key() {
+			if at.Hook != a.Attachment.Hook || at.Target.Device() != a.Attachment.Target.Device() || uid == a.UID && at.Key() == a.Attachment.Key() {
 				continue
 			}
 			isBefore := cmp.Or(plan.Compare(at, a.Attachment), cmp.Compare(uid, a.UID)) < 0
@@ -476,12 +476,12 @@ func isUnusable(err error) bool {
 
 // setChain gives an interface's link the program of the members.
 func (act *Actor) setChain(a plan.Action) error {
-	c := act.Look.Set.Chains[a.Ifindex]
+	c := act.Look.Set.Chains[a.Device]
 	if len(a.Members) == 0 {
 		if err := act.Pins.RemoveChain(c); err != nil {
 			return err
 		}
-		delete(act.Look.Set.Chains, a.Ifindex)
+		delete(act.Look.Set.Chains, a.Device)
 		return nil
 	}
 	v, err := act.versionOf(a, c)
@@ -489,19 +489,19 @@ func (act *Actor) setChain(a plan.Action) error {
 		return err
 	}
 	if err := act.runVersion(a, v, c); err != nil {
-		if c = act.Look.Set.Chains[a.Ifindex]; c == nil || c.Version != v {
+		if c = act.Look.Set.Chains[a.Device]; c == nil || c.Version != v {
 			act.Look.Set.Release("chain that was not attached", v)
 		}
 		return err
 	}
 	// Who waited for this one is next.
-	act.Decisions.Again = act.Decisions.Again || act.Chains.HasWaiting(a.Ifindex)
-	return act.dropFormer(act.Look.Set.Chains[a.Ifindex])
+	act.Decisions.Again = act.Decisions.Again || act.Chains.HasWaiting(a.Device)
+	return act.dropFormer(act.Look.Set.Chains[a.Device])
 }
 
 // runVersion pins a version and has the interface's link run it.
 func (act *Actor) runVersion(a plan.Action, v *kernel.ChainVersion, c *kernel.Chain) error {
-	if err := act.Pins.PinChainVersion(a.Ifindex, v); err != nil {
+	if err := act.Pins.PinChainVersion(a.Device, v); err != nil {
 		return err
 	}
 	if c == nil {
@@ -531,13 +531,13 @@ func (act *Actor) dropFormer(c *kernel.Chain) error {
 // versionOf returns the chain that was loaded for the action, or the one that
 // runs, where only its link is to be made anew.
 func (act *Actor) versionOf(a plan.Action, c *kernel.Chain) (*kernel.ChainVersion, error) {
-	if v := act.Chains.Take(a.Ifindex, a.Members); v != nil {
+	if v := act.Chains.Take(a.Device, a.Members); v != nil {
 		return v, nil
 	}
 	if c != nil && c.Version != nil && slices.Equal(c.Version.Members, a.Members) {
 		return c.Version, nil
 	}
-	return act.Chains.Load(a.Ifindex, a.Members)
+	return act.Chains.Load(a.Device, a.Members)
 }
 
 func (act *Actor) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
@@ -549,16 +549,17 @@ func (act *Actor) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
 }
 
 func (act *Actor) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Chain) error {
-	l, err := attach.To(attach.Request{Program: v.Program,
+	on := act.targetOf(a)
+	l, err := attach.To(attach.Request{Program: v.Program, Host: act.LookupRound.Host(),
 		Attachment: plan.Attachment{Program: describeMembers(a.Members), Hook: plan.XDP,
-			Target: plan.Target{Ifindex: a.Ifindex, Interface: a.Interface}}})
+			Target: on}})
 	if err != nil {
 		return err
 	}
-	if err := act.Pins.PinChainLink(a.Ifindex, l); err != nil {
+	if err := act.Pins.PinChainLink(on, l); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	c := &kernel.Chain{Ifindex: a.Ifindex, Link: l, Version: v}
+	c := &kernel.Chain{Device: a.Device, Target: on, Link: l, Version: v}
 	if old != nil {
 		c.Former = old.Former
 		if old.Version == v {
@@ -568,9 +569,15 @@ func (act *Actor) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel
 		}
 		act.Look.Set.Release("severed chain", old)
 	}
-	act.Look.Set.Chains[a.Ifindex] = c
-	act.Look.Changed(act.Pins.ChainPath(a.Ifindex))
+	act.Look.Set.Chains[a.Device] = c
+	act.Look.Changed(act.Pins.ChainPath(a.Device))
 	return nil
+}
+
+// targetOf is the interface of an action on a chain.
+func (act *Actor) targetOf(a plan.Action) plan.Target {
+	i := act.Look.Interface(a.Device)
+	return plan.Target{Ifindex: i.Device.Index, Interface: i.Name, NetnsID: i.Device.NetnsID, In: i.In}
 }
 
 func describeMembers(members []plan.Member) string {

@@ -49,11 +49,11 @@ func (act *Actor) drifted(a plan.Action) (string, Drift) {
 		unmanaged bool
 	)
 	if a.Verb == plan.SetChain {
-		c, seen := act.Look.Set.Chains[a.Ifindex], act.Look.Chain(a.Ifindex)
+		c, seen := act.Look.Set.Chains[a.Device], act.Look.Chain(a.Device)
 		if c == nil || c.Version == nil || len(a.Members) == 0 {
 			return "", ""
 		}
-		path, unmanaged = act.Pins.ChainPath(a.Ifindex), seen != nil && seen.Members == nil
+		path, unmanaged = act.Pins.ChainPath(a.Device), seen != nil && seen.Members == nil
 	} else {
 		l := act.Look.Set.Links[a.UID][a.Attachment.Key()]
 		if l == nil || a.Verb == plan.Detach {

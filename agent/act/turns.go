@@ -1,7 +1,6 @@
 package act
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/skep-dev/skep/agent/decide"
@@ -43,7 +42,7 @@ func inTurn(actions []plan.Action) []plan.Action {
 	for _, a := range actions {
 		name := a.UID
 		if a.Verb == plan.SetChain {
-			name = fmt.Sprint("chain ", a.Ifindex)
+			name = "chain " + a.Device.String()
 		}
 		if queues[name] == nil {
 			names = append(names, name)

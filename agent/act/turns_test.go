@@ -12,7 +12,7 @@ func TestApplicationsAndChainsTakeTurns(t *testing.T) {
 	for _, uid := range []string{"a", "a", "a", "b"} {
 		actions = append(actions, plan.Action{Verb: plan.Drop, UID: uid, Revision: string(rune('0' + len(actions)))})
 	}
-	actions = append(actions, plan.Action{Verb: plan.SetChain, Interface: "eth0", Ifindex: 1}, plan.Action{Verb: plan.SetChain, Interface: "eth1", Ifindex: 2})
+	actions = append(actions, plan.Action{Verb: plan.SetChain, Interface: "eth0", Device: plan.Device{Index: 1}}, plan.Action{Verb: plan.SetChain, Interface: "eth1", Device: plan.Device{Index: 2}})
 	var got []string
 	for _, a := range inTurn(actions) {
 		got = append(got, a.String())

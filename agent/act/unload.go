@@ -36,11 +36,11 @@ func (act *Actor) drop(a plan.Action) error {
 // FinishUnloads looks after what actions of this reconcile or of earlier ones left: the
 // pins of former chains, and links that somebody else holds.
 func (act *Actor) FinishUnloads() {
-	for index, c := range act.Look.Set.Chains {
+	for device, c := range act.Look.Set.Chains {
 		if len(c.Former) == 0 || c.Version == nil {
 			continue
 		}
-		a := plan.Action{Verb: plan.SetChain, Ifindex: index, Interface: act.Look.InterfaceName(index), Members: c.Version.Members}
+		a := plan.Action{Verb: plan.SetChain, Device: device, Interface: act.Look.InterfaceName(device), Members: c.Version.Members}
 		owners := plan.UIDsOf(c.Former)
 		if act.backedOff(owners, a) != nil {
 			continue

@@ -73,6 +73,7 @@ type Round struct {
 	decisions *decide.Decisions
 	look      *live.Look
 	loadRound *loads.Round
+	lookups   *targets.Round
 	// present is what ran at each place when the reconcile began.
 	present map[history.At]history.Record
 	// pendingClaims are those of applications whose objects are on their way; nil
@@ -83,8 +84,8 @@ type Round struct {
 }
 
 // Begin begins the admission of one reconcile.
-func (a *Admission) Begin(d *decide.Decisions, loadRound *loads.Round) *Round {
-	return &Round{Admission: a, now: d.Now, decisions: d, look: d.Look, loadRound: loadRound, lost: map[history.At]bool{}}
+func (a *Admission) Begin(d *decide.Decisions, loadRound *loads.Round, lookups *targets.Round) *Round {
+	return &Round{Admission: a, now: d.Now, decisions: d, look: d.Look, loadRound: loadRound, lookups: lookups, lost: map[history.At]bool{}}
 }
 
 // Admit grants the limits of each place before anything is loaded: first to what
@@ -133,7 +134,7 @@ func (adm *Round) rejectUnfit() bool {
 }
 
 func comparePlaces(a, b plan.Place) int {
-	return cmp.Or(cmp.Compare(a.Ifindex, b.Ifindex), strings.Compare(a.Hook, b.Hook))
+	return cmp.Or(a.Device.Compare(b.Device), strings.Compare(a.Hook, b.Hook))
 }
 
 // claims are those of the applications that are to run, by place.
@@ -143,7 +144,7 @@ func (adm *Round) claims() map[plan.Place][]Claim {
 		programs := map[plan.Place][]string{}
 		for _, a := range app.Attachments {
 			if history.IsLimited(a.Hook) {
-				place := plan.Place{Hook: a.Hook, Ifindex: a.Ifindex, Interface: a.Interface}
+				place := plan.PlaceOf(a)
 				programs[place] = append(programs[place], a.Program)
 			}
 		}
@@ -152,9 +153,14 @@ func (adm *Round) claims() map[plan.Place][]Claim {
 		}
 	}
 	for at, one := range adm.present {
-		if i := slices.IndexFunc(adm.look.State.Interfaces, func(i plan.Interface) bool { return i.Name == at.Interface }); i >= 0 && slices.Contains(adm.decisions.Want.Frozen, at.UID) {
-			place := plan.Place{Hook: at.Hook, Ifindex: adm.look.State.Interfaces[i].Index, Interface: at.Interface}
-			all[place] = append(all[place], adm.frozenClaim(at, one))
+		if !slices.Contains(adm.decisions.Want.Frozen, at.UID) {
+			continue
+		}
+		for _, i := range adm.look.State.Interfaces {
+			if i.Label() == at.Interface {
+				place := plan.Place{Hook: at.Hook, Device: i.Device, Interface: at.Interface}
+				all[place] = append(all[place], adm.frozenClaim(at, one))
+			}
 		}
 	}
 	return all
@@ -266,12 +272,12 @@ func (adm *Round) limits(place plan.Place) plan.Limits {
 	ours := map[link.ID]bool{}
 	for _, links := range adm.look.Set.Links {
 		for _, l := range links {
-			if l.Attachment.Hook == place.Hook && l.Attachment.Ifindex == place.Ifindex {
+			if l.Attachment.Hook == place.Hook && l.Attachment.Target.Device() == place.Device {
 				ours[adm.look.Facts(l.Path, l.Link).ID] = true
 			}
 		}
 	}
-	others, err := attach.OthersOn(place.Hook, place.Ifindex, ours)
+	others, err := attach.OthersOn(place.Hook, place.Device, adm.lookups.Host().Namespaces, ours)
 	if err != nil {
 		// The kernel counts for itself when a program is attached.
 		adm.Log.Debug("count programs", "place", place.String(), "error", err)
@@ -310,7 +316,7 @@ func crowded(err error) bool {
 func (adm *Round) runsElsewhere(here history.At, revision string) bool {
 	i := adm.decisions.IndexOf(here.UID)
 	return i >= 0 && slices.ContainsFunc(adm.decisions.Want.Applications[i].Attachments, func(a plan.Attachment) bool {
-		at := history.At{UID: here.UID, Hook: a.Hook, Interface: a.Interface}
+		at := history.At{UID: here.UID, Hook: a.Hook, Interface: a.Target.String()}
 		if history.IsLimited(a.Hook) {
 			return at != here && (adm.present[at].Covers(revision, []string{a.Program}) || adm.History.Records[at].Covers(revision, []string{a.Program}))
 		}
@@ -399,12 +405,10 @@ func (adm *Round) addPending(app *decide.Application) {
 			if h, ok := hook.Lookup(at.Hook); !ok || h.Shape != hook.NetworkDevice || !history.IsLimited(at.Hook) {
 				continue
 			}
-			found, err := targets.OnInterfaces(plan.Attachment{Hook: at.Hook}, at, adm.look.State.Interfaces)
-			if err != nil {
-				continue
-			}
+			// What is chosen and not there yet takes no place.
+			found, _ := adm.lookups.OnInterfaces(plan.Attachment{Application: payload.Application, Program: program.Name, Hook: at.Hook}, at)
 			for _, a := range found {
-				place := plan.Place{Hook: a.Hook, Ifindex: a.Ifindex, Interface: a.Interface}
+				place := plan.PlaceOf(a)
 				programs[place] = append(programs[place], program.Name)
 			}
 		}
@@ -422,7 +426,7 @@ func (adm *Round) addPending(app *decide.Application) {
 
 // Precedence orders the newcomers of a chain: who is rejected last comes first.
 func (adm *Round) Precedence(want plan.Chain, newcomers []string) []Claim {
-	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
+	place := plan.Place{Hook: plan.XDP, Device: want.Device, Interface: want.Interface}
 	var all []Claim
 	for _, app := range adm.decisions.Want.Applications {
 		if !slices.Contains(newcomers, app.UID) {
@@ -430,7 +434,7 @@ func (adm *Round) Precedence(want plan.Chain, newcomers []string) []Claim {
 		}
 		var programs []string
 		for _, a := range app.Attachments {
-			if a.Hook == plan.XDP && a.Ifindex == want.Ifindex {
+			if a.Hook == plan.XDP && a.Target.Device() == want.Device {
 				programs = append(programs, a.Program)
 			}
 		}
@@ -472,6 +476,6 @@ func (adm *Round) leaveOutAsBefore() {
 func (adm *Round) wantsAt(uid string, place plan.Place) bool {
 	i := adm.decisions.IndexOf(uid)
 	return i >= 0 && slices.ContainsFunc(adm.decisions.Want.Applications[i].Attachments, func(at plan.Attachment) bool {
-		return at.Hook == place.Hook && at.Ifindex == place.Ifindex
+		return at.Hook == place.Hook && at.Target.Device() == place.Device
 	})
 }

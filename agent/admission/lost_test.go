@@ -28,8 +28,8 @@ func TestAPlaceIsLostToOthersAlone(t *testing.T) {
 		"something else":                            {errors.New("load chain: no"), false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			adm := New(Options{History: &history.History{}}).Begin(decide.New(decide.Options{Look: (&live.Set{}).Look()}), nil)
-			place := plan.Place{Hook: plan.XDP, Ifindex: 2, Interface: "eth0"}
+			adm := New(Options{History: &history.History{}}).Begin(decide.New(decide.Options{Look: (&live.Set{}).Look()}), nil, nil)
+			place := plan.Place{Hook: plan.XDP, Device: plan.Device{Index: 2}, Interface: "eth0"}
 			adm.RejectAt(place, Claim{Claim: plan.Claim{UID: "u", Seniority: plan.Remembered}}, c.err)
 			if adm.lost[history.At{UID: "u", Hook: plan.XDP, Interface: "eth0"}] != c.lost {
 				t.Errorf("lost is %v", adm.lost)

@@ -20,9 +20,9 @@ func (adm *Round) attached() map[history.At]history.Record {
 		}
 	}
 	var chains []plan.Chain
-	for index, c := range adm.look.Set.Chains {
+	for device, c := range adm.look.Set.Chains {
 		if c.Version != nil {
-			chains = append(chains, plan.Chain{Ifindex: index, Members: c.Version.Members})
+			chains = append(chains, plan.Chain{Device: device, Members: c.Version.Members})
 		}
 	}
 	return history.Present(adm.look.State.Interfaces, links, chains)
@@ -51,7 +51,7 @@ func (adm *Round) Remember() {
 	// The node's memory is of no interface.
 	there := map[string]bool{"": true}
 	for _, i := range adm.look.State.Interfaces {
-		there[i.Name] = true
+		there[i.Label()] = true
 	}
 	for at, one := range next {
 		if _, runs := now[at]; runs {
@@ -92,6 +92,6 @@ func (adm *Round) forgets(at history.At, there bool) bool {
 		return false
 	}
 	return !slices.ContainsFunc(adm.decisions.Want.Applications[i].Attachments, func(a plan.Attachment) bool {
-		return a.Hook == at.Hook && a.Interface == at.Interface
+		return a.Hook == at.Hook && a.Target.String() == at.Interface
 	})
 }

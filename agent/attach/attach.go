@@ -18,8 +18,10 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/clsact"
+	"github.com/skep-dev/skep/agent/containers"
 	"github.com/skep-dev/skep/agent/functions"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/hook"
@@ -64,6 +66,12 @@ type Host struct {
 	Functions *functions.Kernel
 	// Netfilter is what is known of the kernel's; nil where nobody asks.
 	Netfilter *Netfilter
+	// Containers are those of the node, in which targets are that have a Container; nil where
+	// they are not known. What looks beside the agent's loop reads it, too.
+	Containers *containers.Snapshot
+	// Namespaces are the network namespaces that have devices beside the agent's own; nil
+	// where there are none.
+	Namespaces *netns.Table
 }
 
 // Neighbours are links on one ordered hook.
@@ -113,8 +121,8 @@ var attachers = map[string]attacher{
 
 	"perf_event": perfEvent,
 
-	"sk_lookup":      netns,
-	"flow_dissector": netns,
+	"sk_lookup":      ofNamespace,
+	"flow_dissector": ofNamespace,
 	"netfilter":      netfilter,
 	"iter":           iter,
 

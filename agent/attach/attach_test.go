@@ -112,7 +112,7 @@ func TestMalformedTargetsAreRefused(t *testing.T) {
 	if !errors.Is(err, attach.ErrTarget) {
 		t.Errorf("a binary that is not there: To = %v", err)
 	}
-	if _, err := attach.Order("tcx/ingress", 1<<30); err == nil {
+	if _, err := attach.Order("tcx/ingress", plan.Device{Index: 1 << 30}, nil); err == nil {
 		t.Error("Order of an interface that is not there succeeds")
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -26,12 +27,12 @@ func filter(h hook.Hook, r Request) (kernel.Held, error) {
 	if r.Filters == nil {
 		return nil, fmt.Errorf("hook %s needs the filters of the node", h.Name)
 	}
-	f, err := r.Filters.Attach(clsact.Request{Hook: h.Name, Ifindex: a.Ifindex, Priority: a.Priority, Owner: clsact.Owner{UID: r.UID, Instance: a.Instance},
+	f, err := r.Filters.Attach(clsact.Request{Hook: h.Name, Device: a.Target.Device(), Priority: a.Priority, Owner: clsact.Owner{UID: r.UID, Instance: a.Instance},
 		Name: a.Program, Program: r.Program, Before: r.Neighbours.FiltersBefore, After: r.Neighbours.FiltersAfter})
 	switch {
 	case err == nil:
 		return f, nil
-	case errors.Is(err, unix.ENODEV):
+	case errors.Is(err, unix.ENODEV), errors.Is(err, netns.ErrGone):
 		return nil, errors.Join(ErrTarget, err)
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return nil, lacking(h, err)

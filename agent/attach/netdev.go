@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/netns"
+	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -17,7 +19,29 @@ import (
 // changed the hook meanwhile.
 const retries = 8
 
-func xdp(_ hook.Hook, r Request) (kernel.Held, error) {
+// onDevice makes a link on a thread that is in the network namespace of the interface.
+func (r Request) onDevice(do func() (link.Link, error)) (kernel.Held, error) {
+	l, err := makeWithin(func(do func() error) error { return withDevice(r.Attachment.Target.Device(), r.Host.Namespaces, do) }, do)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// withDevice calls do on a thread that is in the network namespace of a device. It fails with
+// ErrTarget where there is none.
+func withDevice(d plan.Device, in *netns.Table, do func() error) error {
+	err := in.Do(d.NetnsID, do)
+	if errors.Is(err, netns.ErrGone) {
+		return errors.Join(ErrTarget, err)
+	}
+	return err
+}
+
+func xdp(_ hook.Hook, r Request) (kernel.Held, error) { return r.onDevice(r.attachXDP) }
+
+// attachXDP attaches in the network namespace of the thread.
+func (r Request) attachXDP() (link.Link, error) {
 	l, err := link.AttachXDP(link.XDPOptions{Program: r.Program, Interface: r.Attachment.Ifindex})
 	switch {
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
@@ -32,6 +56,11 @@ func xdp(_ hook.Hook, r Request) (kernel.Held, error) {
 // attach one step: whoever changes the hook in between makes it fail with
 // ESTALE (kernel/bpf/mprog.c), and the look is taken again.
 func ordered(h hook.Hook, r Request) (kernel.Held, error) {
+	return r.onDevice(func() (link.Link, error) { return r.attachInOrder(h) })
+}
+
+// attachInOrder attaches in the network namespace of the thread.
+func (r Request) attachInOrder(h hook.Hook) (link.Link, error) {
 	var err error
 	for range retries {
 		var seen *link.QueryResult
@@ -112,11 +141,20 @@ func place(n Neighbours, seen *link.QueryResult) link.Anchor {
 	return link.Tail()
 }
 
+// queryWithin reads what is attached to an interface, in order.
+func queryWithin(hookName string, d plan.Device, in *netns.Table) (seen *link.QueryResult, err error) {
+	h, _ := hook.Lookup(hookName)
+	err = withDevice(d, in, func() (err error) {
+		seen, err = query(d.Index, h.AttachType)
+		return err
+	})
+	return seen, err
+}
+
 // Order returns the ids of all links on a hook whose order the kernel keeps, ours and
 // others', in the order in which they run.
-func Order(hookName string, ifindex int) ([]link.ID, error) {
-	h, _ := hook.Lookup(hookName)
-	seen, err := query(ifindex, h.AttachType)
+func Order(hookName string, d plan.Device, in *netns.Table) ([]link.ID, error) {
+	seen, err := queryWithin(hookName, d, in)
 	if err != nil {
 		return nil, fmt.Errorf("read order of %s: %w", hookName, err)
 	}
@@ -137,12 +175,12 @@ func IsOrdered(hookName string) bool {
 
 // OthersOn counts the programs on a hook of TCX or netkit that are not of our links. Filters of
 // others take none of the places for ours.
-func OthersOn(hookName string, ifindex int, ours map[link.ID]bool) (int, error) {
+func OthersOn(hookName string, d plan.Device, in *netns.Table, ours map[link.ID]bool) (int, error) {
 	h, _ := hook.Lookup(hookName)
 	if h.IsFilter() {
 		return 0, nil
 	}
-	seen, err := query(ifindex, h.AttachType)
+	seen, err := queryWithin(hookName, d, in)
 	if err != nil {
 		return 0, fmt.Errorf("count programs on %s: %w", hookName, err)
 	}

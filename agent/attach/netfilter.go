@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -33,8 +32,13 @@ func nearby(h hook.Hook, r Request) (kernel.Held, error) {
 }
 
 // inNamespace makes a link on a thread that is in the network namespace of the attachment.
-func (r Request) inNamespace(do func() (link.Link, error)) (l link.Link, err error) {
-	err = r.Found.within(r.Attachment.NetworkNamespace, func() (err error) {
+func (r Request) inNamespace(do func() (link.Link, error)) (link.Link, error) {
+	return makeWithin(func(do func() error) error { return r.Found.within(r.Attachment.NetworkNamespace, do) }, do)
+}
+
+// makeWithin makes a link where within calls it.
+func makeWithin(within func(func() error) error, do func() (link.Link, error)) (l link.Link, err error) {
+	err = within(func() (err error) {
 		l, err = do()
 		return err
 	})
@@ -84,44 +88,16 @@ func (r Request) atPriority(h hook.Hook, priority int32) (link.Link, error) {
 	return nil, err
 }
 
-// within calls do on a thread that is in the network namespace that was found, and brings
-// the thread back: it may be the first one, whose namespace is that of /proc/self. Without
-// a path, the namespace is the agent's own.
+// within calls do on a thread that is in the network namespace that was found. Without a
+// path, that is the agent's own.
 func (f *Found) within(path string, do func() error) error {
 	if path == "" {
 		return do()
 	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		there, back := f.enter(path, do)
-		if back == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- errors.Join(there, back)
-	}()
-	return <-done
-}
-
-// enter has the thread enter the network namespace, call do and come back. Where it cannot
-// come back, the thread is of no use to others.
-func (f *Found) enter(path string, do func() error) (there, back error) {
-	own, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		return fmt.Errorf("open own network namespace: %w", err), nil
-	}
-	defer func() { _ = own.Close() }()
 	ns, err := os.Open(f.target.path())
 	if err != nil {
-		return missing(err), nil
+		return missing(err)
 	}
 	defer func() { _ = ns.Close() }()
-	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter network namespace %s: %w", path, rights.ExplainAttach(err, []rights.Capability{rights.SysAdmin})), nil
-	}
-	there = do()
-	if err := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); err != nil {
-		back = fmt.Errorf("leave network namespace %s: %w", path, err)
-	}
-	return there, back
+	return netns.Do(ns, path, do)
 }

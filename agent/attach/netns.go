@@ -15,7 +15,7 @@ import (
 // ownNetns is the network namespace of the agent.
 const ownNetns = "/proc/self/ns/net"
 
-func netns(h hook.Hook, r Request) (kernel.Held, error) {
+func ofNamespace(h hook.Hook, r Request) (kernel.Held, error) {
 	ns, err := os.Open(r.Found.target.path())
 	if err != nil {
 		return nil, missing(err)

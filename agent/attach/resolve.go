@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/hook"
 )
@@ -18,7 +20,7 @@ func Resolve(a plan.Attachment, host Host) ([]plan.Target, error) {
 	if !ok {
 		return nil, fmt.Errorf("resolve %s: no such hook", a.Hook)
 	}
-	if !inFiles(h) {
+	if !inFiles(h) || isResolved(a.Target) {
 		return []plan.Target{a.Target}, nil
 	}
 	target, err := host.holdTarget(h, a)
@@ -52,7 +54,7 @@ func (p *heldTarget) identify(h hook.Hook, a plan.Attachment) plan.Attachment {
 	case hook.Cgroup:
 		a.CgroupID = p.stat.Ino
 	case hook.UserBinary:
-		a.BinaryID = fmt.Sprintf("%d:%d", p.stat.Dev, p.stat.Ino)
+		a.BinaryID = p.fileID()
 		if h.InBinary() == hook.InSymbols {
 			a.BinaryID += fmt.Sprintf(":%d:%d", p.stat.Mtim.Nano(), p.stat.Size)
 		}
@@ -60,6 +62,18 @@ func (p *heldTarget) identify(h hook.Hook, a plan.Attachment) plan.Attachment {
 		a.NetnsID = p.stat.Ino
 	}
 	return a
+}
+
+// fileID identifies the file. On overlayfs, containers of one image have it on a file system
+// each, and the kernel puts a probe into the one file below all of them. That one is told by its
+// number, which overlayfs passes through, and by its times and size, which another one made of it
+// by a write does not keep (Documentation/filesystems/overlayfs.rst, "Inode properties").
+func (p *heldTarget) fileID() string {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(p.file.Fd()), &fs); err == nil && fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		return fmt.Sprintf("overlay:%d:%d:%d:%d", p.stat.Ino, p.stat.Mtim.Nano(), p.stat.Ctim.Nano(), p.stat.Size)
+	}
+	return fmt.Sprintf("%d:%d", p.stat.Dev, p.stat.Ino)
 }
 
 // gone reports whether no interface has the index.

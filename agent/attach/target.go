@@ -1,12 +1,16 @@
 package attach
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/process"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -56,10 +60,79 @@ func (p *heldTarget) path() string { return fmt.Sprintf("/proc/self/fd/%d", p.fi
 // close lets it go. Closing what was never opened does nothing that could fail.
 func (p *heldTarget) close() { _ = p.file.Close() }
 
+// holdIn holds a file as the process of a container finds it.
+func (host Host) holdIn(a plan.Attachment) (*heldTarget, error) {
+	if host.Containers == nil {
+		return nil, fmt.Errorf("find %s: %w: the containers of the node are not known", a.Target, ErrTarget)
+	}
+	c, ok := host.Containers.Container(a.Container)
+	if !ok {
+		return nil, fmt.Errorf("find %s: %w: the container has ended", a.Target, ErrTarget)
+	}
+	root, err := c.Root()
+	if errors.Is(err, process.ErrOther) {
+		return nil, fmt.Errorf("find %s: %w: %w", a.Target, ErrTarget, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", a.Target, err)
+	}
+	defer func() { _ = root.Close() }()
+	return holdBelow(root, a)
+}
+
+// holdBelow holds a binary below a root: by its path, or by its name as libbpf looks for it.
+func holdBelow(root *os.File, a plan.Attachment) (*heldTarget, error) {
+	file, err := process.OpenIn(root, a.Binary)
+	wrong := new(process.NotFileError)
+	switch {
+	case errors.As(err, &wrong), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
+		return nil, fmt.Errorf("find %s: %w: %w", a.Target, ErrTarget, err)
+	case err != nil:
+		return nil, missing(err)
+	}
+	p := &heldTarget{file: file}
+	if err := unix.Fstat(int(file.Fd()), &p.stat); err != nil {
+		p.close()
+		return nil, fmt.Errorf("look at %s: %w", a.Target, err)
+	}
+	return p, nil
+}
+
+// holdNamespace holds the network namespace of a pod.
+func (host Host) holdNamespace(a plan.Attachment) (*heldTarget, error) {
+	one, ok := host.Namespaces.Lookup(a.NetnsID)
+	if !ok {
+		return nil, fmt.Errorf("find %s: %w: the pod has ended", a.Target, ErrTarget)
+	}
+	file, err := one.Open()
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w: %w", a.Target, ErrTarget, err)
+	}
+	p := &heldTarget{file: file}
+	if err := unix.Fstat(int(file.Fd()), &p.stat); err != nil {
+		p.close()
+		return nil, fmt.Errorf("look at %s: %w", a.Target, err)
+	}
+	return p, nil
+}
+
 // holdTarget holds the file-like target of the attachment and checks that it is
 // what its hook attaches to; another thing there fails with ErrTarget, since the
 // right one may come.
 func (host Host) holdTarget(h hook.Hook, a plan.Attachment) (*heldTarget, error) {
+	switch {
+	case a.Container != "":
+		return host.holdIn(a)
+	case h.Shape == hook.NetworkNamespace && a.In != "":
+		return host.holdNamespace(a)
+	case h.Shape == hook.UserBinary && !strings.Contains(a.Binary, "/"):
+		root, err := os.Open(cmp.Or(host.Root, "/"))
+		if err != nil {
+			return nil, fmt.Errorf("find %s: %w", a.Target, err)
+		}
+		defer func() { _ = root.Close() }()
+		return holdBelow(root, a)
+	}
 	path, root, check := a.Binary, host.Root, isBinary
 	switch h.Shape {
 	case hook.Cgroup:

@@ -32,10 +32,10 @@ func (r *Round) keepOrDetach(want plan.Chain, running []plan.Member, err error) 
 		r.decisions.Leave(want, running, err)
 		return
 	}
-	h := r.blocked[want.Ifindex]
+	h := r.blocked[want.Device]
 	if h == nil {
 		h = &blockedChain{since: r.now}
-		r.blocked[want.Ifindex] = h
+		r.blocked[want.Device] = h
 	}
 	if late := new(decide.BackingOffError); errors.As(err, &late) || r.now.Sub(h.since) < endGrace {
 		r.decisions.Leave(want, running, err)
@@ -49,9 +49,9 @@ func (r *Round) keepOrDetach(want plan.Chain, running []plan.Member, err error) 
 // takeOutAgain leaves out what was taken out of a chain in an earlier reconcile, until what
 // is to be unloaded has gone from it.
 func (r *Round) takeOutAgain() {
-	wanted := map[int]plan.Chain{}
+	wanted := map[plan.Device]plan.Chain{}
 	for _, c := range plan.WantedChains(r.decisions.Want, r.look.State) {
-		wanted[c.Ifindex] = c
+		wanted[c.Device] = c
 	}
 	for index, h := range r.blocked {
 		want, ok := wanted[index]

@@ -29,17 +29,17 @@ type Fitter struct {
 	Build func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps) (*kernel.ChainVersion, error)
 	// attempts are the loads of chains that failed.
 	attempts *retry.Attempts
-	// started and blocked are by interface index.
-	started map[int]*startedChain
-	blocked map[int]*blockedChain
+	// started and blocked are by device.
+	started map[plan.Device]*startedChain
+	blocked map[plan.Device]*blockedChain
 }
 
 // New returns a Fitter that knows nothing yet. attempts are the loads of chains that failed.
 func New(longest time.Duration, attempts *retry.Attempts) *Fitter {
-	return &Fitter{longest: longest, Build: build.Chain, attempts: attempts, started: map[int]*startedChain{}, blocked: map[int]*blockedChain{}}
+	return &Fitter{longest: longest, Build: build.Chain, attempts: attempts, started: map[plan.Device]*startedChain{}, blocked: map[plan.Device]*blockedChain{}}
 }
 
-// Round is what one reconcile chooses for the chains of interfaces, by index.
+// Round is what one reconcile chooses for the chains of interfaces, by device.
 type Round struct {
 	*Fitter
 	now       time.Time
@@ -51,20 +51,20 @@ type Round struct {
 	loadRound   *loads.Round
 	// versions are the chains that were loaded for it, and versionKeys name their loads;
 	// a chain of one program has none.
-	versions    map[int]*kernel.ChainVersion
-	versionKeys map[int]string
+	versions    map[plan.Device]*kernel.ChainVersion
+	versionKeys map[plan.Device]string
 	// visited are the interfaces whose chain was looked at. wanted is what is wanted where
 	// a chain that was started comes first. behind are the interfaces where applications
 	// wait until the chain of others is set.
-	visited, behind map[int]bool
-	wanted          map[int][]plan.Member
+	visited, behind map[plan.Device]bool
+	wanted          map[plan.Device][]plan.Member
 }
 
 // Begin begins to choose.
 func (f *Fitter) Begin(d *decide.Decisions, adm *admission.Round, objectRound *objects.Round, loadRound *loads.Round) *Round {
 	return &Round{Fitter: f, now: d.Now, decisions: d, admission: adm, look: d.Look, objectRound: objectRound, loadRound: loadRound,
-		versions: map[int]*kernel.ChainVersion{}, versionKeys: map[int]string{},
-		visited: map[int]bool{}, behind: map[int]bool{}, wanted: map[int][]plan.Member{}}
+		versions: map[plan.Device]*kernel.ChainVersion{}, versionKeys: map[plan.Device]string{},
+		visited: map[plan.Device]bool{}, behind: map[plan.Device]bool{}, wanted: map[plan.Device][]plan.Member{}}
 }
 
 // End ends the use of the chains that were loaded and not taken.
@@ -76,7 +76,7 @@ func (r *Round) End() {
 
 // HasWaiting reports whether applications wait until the chain of others is set on an
 // interface.
-func (r *Round) HasWaiting(ifindex int) bool { return r.behind[ifindex] }
+func (r *Round) HasWaiting(d plan.Device) bool { return r.behind[d] }
 
 // Fit loads the chain of every interface whose members change, before
 // any link is touched. A newcomer that does not fit is rejected alone: its
@@ -100,17 +100,17 @@ type unfitChain func()
 // fitChanged loads what changed, up to the first that does not fit.
 func (r *Round) fitChanged() unfitChain {
 	for _, want := range plan.WantedChains(r.decisions.Want, r.look.State) {
-		have := r.look.Chain(want.Ifindex)
-		running := r.look.Set.GivenTo(want.Ifindex)
+		have := r.look.Chain(want.Device)
+		running := r.look.Set.GivenTo(want.Device)
 		// What the link was given needs no load where only the link is healed.
 		if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
 			continue
 		}
-		if v := r.versions[want.Ifindex]; v != nil {
+		if v := r.versions[want.Device]; v != nil {
 			if slices.Equal(v.Members, want.Members) {
 				continue
 			}
-			r.releaseChosen(want.Ifindex)
+			r.releaseChosen(want.Device)
 		}
 		if m := r.waitForReplacements(want, running); m != nil {
 			return m
@@ -128,12 +128,12 @@ func (r *Round) fitOne(want plan.Chain, running []plan.Member) unfitChain {
 	if n := len(newcomers); n > 0 {
 		suspect = newcomers[n-1].UID
 	}
-	attempted := r.chainKey(want.Ifindex, want.Members, suspect)
+	attempted := r.chainKey(want.Device, want.Members, suspect)
 	if err := r.attempts.Last(attempted, r.now, r.patience(want.Members, running)); err != nil {
 		r.abandonChain(want)
 		return func() { r.keepOrDetach(want, running, &decide.BackingOffError{Err: err}) }
 	}
-	key, v, err := r.load(want.Ifindex, want.Members, running, suspect)
+	key, v, err := r.load(want.Device, want.Members, running, suspect)
 	if err == nil {
 		r.attempts.Forget(attempted)
 		return r.useLoaded(want, key, v)
@@ -165,7 +165,7 @@ func (r *Round) exclude(want plan.Chain, running []plan.Member, newcomers []admi
 	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
 	for fits+1 < refused {
 		middle := (fits + refused) / 2
-		key, v, failed := r.load(want.Ifindex, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
+		key, v, failed := r.load(want.Device, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
 		if errors.Is(failed, loads.ErrLoading) {
 			return r.awaitChain(want, running)
 		}
@@ -186,7 +186,7 @@ func (r *Round) exclude(want plan.Chain, running []plan.Member, newcomers []admi
 		r.attempts.Failed(attempted, r.now, err)
 		return func() { r.keepOrDetach(want, running, err) }
 	}
-	place := plan.Place{Hook: plan.XDP, Ifindex: want.Ifindex, Interface: want.Interface}
+	place := plan.Place{Hook: plan.XDP, Device: want.Device, Interface: want.Interface}
 	return func() {
 		r.admission.RejectAt(place, culprit, err)
 		for _, c := range later {

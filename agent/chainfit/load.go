@@ -20,13 +20,13 @@ import (
 // it is taken. It fails with loads.ErrLoading until the verifier is done.
 //
 // What does not fit is blamed on the suspect, else on the last member.
-func (r *Round) load(ifindex int, members, running []plan.Member, suspect string) (string, *kernel.ChainVersion, error) {
+func (r *Round) load(d plan.Device, members, running []plan.Member, suspect string) (string, *kernel.ChainVersion, error) {
 	if len(members) == 1 {
 		v, err := r.loneMember(members[0])
 		return "", v, err
 	}
-	key := r.chainKey(ifindex, members, suspect)
-	v, err := loads.Get[*kernel.ChainVersion](r.loadRound, key, func() (loads.Request, error) { return r.askChain(ifindex, members, running, suspect) })
+	key := r.chainKey(d, members, suspect)
+	v, err := loads.Get[*kernel.ChainVersion](r.loadRound, key, func() (loads.Request, error) { return r.askChain(d, members, running, suspect) })
 	if err != nil {
 		return key, nil, err
 	}
@@ -48,9 +48,9 @@ func (r *Round) loneMember(m plan.Member) (*kernel.ChainVersion, error) {
 
 // chainKey names a chain of exactly these members, on exactly the maps that their
 // revisions have now.
-func (r *Round) chainKey(ifindex int, members []plan.Member, suspect string) string {
+func (r *Round) chainKey(d plan.Device, members []plan.Member, suspect string) string {
 	var key strings.Builder
-	fmt.Fprintf(&key, "chain %d %s", ifindex, suspect)
+	fmt.Fprintf(&key, "chain %s %s", d, suspect)
 	for _, m := range members {
 		fmt.Fprintf(&key, " %+v of %q", m, r.look.Set.Revisions[m.UID][m.Revision].Key())
 	}
@@ -65,28 +65,28 @@ func (r *Round) endUse(key string, v *kernel.ChainVersion) {
 }
 
 // releaseChosen ends the use of the version that was chosen for an interface.
-func (r *Round) releaseChosen(ifindex int) {
-	r.endUse(r.versionKeys[ifindex], r.versions[ifindex])
-	delete(r.versions, ifindex)
-	delete(r.versionKeys, ifindex)
+func (r *Round) releaseChosen(d plan.Device) {
+	r.endUse(r.versionKeys[d], r.versions[d])
+	delete(r.versions, d)
+	delete(r.versionKeys, d)
 }
 
 // Take hands over the version that was chosen for an interface, where it has these members;
 // else it returns nil.
-func (r *Round) Take(ifindex int, members []plan.Member) *kernel.ChainVersion {
-	v := r.versions[ifindex]
+func (r *Round) Take(d plan.Device, members []plan.Member) *kernel.ChainVersion {
+	v := r.versions[d]
 	if v == nil || !slices.Equal(v.Members, members) {
 		return nil
 	}
-	r.loadRound.Take(r.versionKeys[ifindex])
-	delete(r.versions, ifindex)
-	delete(r.versionKeys, ifindex)
+	r.loadRound.Take(r.versionKeys[d])
+	delete(r.versions, d)
+	delete(r.versionKeys, d)
 	return v
 }
 
 // Load loads and hands over a chain that is planned and was not fitted, as load does.
-func (r *Round) Load(ifindex int, members []plan.Member) (*kernel.ChainVersion, error) {
-	key, v, err := r.load(ifindex, members, nil, "")
+func (r *Round) Load(d plan.Device, members []plan.Member) (*kernel.ChainVersion, error) {
+	key, v, err := r.load(d, members, nil, "")
 	if err == nil {
 		r.loadRound.Take(key)
 	}
@@ -97,8 +97,8 @@ func (r *Round) Load(ifindex int, members []plan.Member) (*kernel.ChainVersion, 
 // change wait as they are, so that those that are to go need not wait for them.
 // What only goes has the chain without it loaded at once, and waits for that.
 func (r *Round) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
-	changed, others := plan.Changed(chain.Members, running), r.wanted[chain.Ifindex]
-	delete(r.wanted, chain.Ifindex)
+	changed, others := plan.Changed(chain.Members, running), r.wanted[chain.Device]
+	delete(r.wanted, chain.Device)
 	leaves := len(changed) == 0
 	for _, uid := range plan.Changed(others, running) {
 		if !slices.Contains(changed, uid) {
@@ -128,7 +128,7 @@ func (r *Round) urgencyOf(members, running []plan.Member) loads.Urgency {
 }
 
 // askChain asks for the load of a chain.
-func (r *Round) askChain(ifindex int, members, running []plan.Member, suspect string) (loads.Request, error) {
+func (r *Round) askChain(d plan.Device, members, running []plan.Member, suspect string) (loads.Request, error) {
 	parts, err := r.parts(members, suspect)
 	if err != nil {
 		return loads.Request{}, err
@@ -139,10 +139,10 @@ func (r *Round) askChain(ifindex int, members, running []plan.Member, suspect st
 		return loads.Request{}, err
 	}
 	return loads.Request{
-		Line: fmt.Sprintf("chain of interface %d", ifindex), What: loads.ChainLoad,
+		Line: fmt.Sprintf("chain of interface %s", d), What: loads.ChainLoad,
 		Urgency: r.urgencyOf(members, running), Tenants: plan.NamespacesOf(members, changed),
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
-			options.Runs = r.runsOf(ifindex)
+			options.Runs = r.runsOf(d)
 			shared, err := build.Share(r.look.Set.Revisions, members)
 			if err != nil {
 				return nil, err
@@ -183,8 +183,8 @@ func (r *Round) parts(members []plan.Member, suspect string) ([]build.Part, erro
 
 // runsOf reads how often the members of the running chain ran, so that their
 // counts go on.
-func (r *Round) runsOf(ifindex int) map[string]uint64 {
-	c := r.look.Set.Chains[ifindex]
+func (r *Round) runsOf(d plan.Device) map[string]uint64 {
+	c := r.look.Set.Chains[d]
 	if c == nil || c.Version == nil || c.Version.Counters == nil {
 		return nil
 	}

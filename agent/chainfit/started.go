@@ -26,9 +26,9 @@ type startedChain struct {
 
 // followStartedChains looks at what was begun, and what it is good for by now.
 func (r *Round) followStartedChains() {
-	wanted := map[int][]plan.Member{}
+	wanted := map[plan.Device][]plan.Member{}
 	for _, c := range plan.WantedChains(r.decisions.Want, r.look.State) {
-		wanted[c.Ifindex] = c.Members
+		wanted[c.Device] = c.Members
 	}
 	for index, b := range r.started {
 		want, running := wanted[index], r.look.Set.GivenTo(index)
@@ -60,8 +60,8 @@ func (r *Round) spoiled(members, want, running []plan.Member) []string {
 // versions that take the place of withdrawn ones, and those who spoiled a load after
 // all others.
 func (r *Round) waitForReplacements(want plan.Chain, running []plan.Member) unfitChain {
-	b := r.started[want.Ifindex]
-	if b != nil && b.members != nil && !r.visited[want.Ifindex] {
+	b := r.started[want.Device]
+	if b != nil && b.members != nil && !r.visited[want.Device] {
 		return nil
 	}
 	changed := plan.Changed(want.Members, running)
@@ -75,7 +75,7 @@ func (r *Round) waitForReplacements(want plan.Chain, running []plan.Member) unfi
 		return nil
 	}
 	return func() {
-		r.behind[want.Ifindex] = true
+		r.behind[want.Device] = true
 		for _, uid := range later {
 			r.decisions.Postpone(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
 		}
@@ -94,20 +94,20 @@ func (r *Round) replaces(uid string, members, running []plan.Member) bool {
 // that is wanted. A reconcile goes on once with what was begun, and then does what need
 // not wait for it.
 func (r *Round) chainToLoad(want plan.Chain) plan.Chain {
-	if r.visited[want.Ifindex] {
+	if r.visited[want.Device] {
 		return want
 	}
-	r.visited[want.Ifindex] = true
-	b := r.started[want.Ifindex]
+	r.visited[want.Device] = true
+	b := r.started[want.Device]
 	if b == nil {
 		b = &startedChain{spoilers: map[string]bool{}}
-		r.started[want.Ifindex] = b
+		r.started[want.Device] = b
 	}
 	if b.members == nil {
 		b.members = want.Members
 		return want
 	}
-	r.wanted[want.Ifindex] = want.Members
+	r.wanted[want.Device] = want.Members
 	want.Members = b.members
 	return want
 }
@@ -115,7 +115,7 @@ func (r *Round) chainToLoad(want plan.Chain) plan.Chain {
 // inOrder are the newcomers of a chain by precedence. The order stays while the chain
 // is loaded: another one would be another load.
 func (r *Round) inOrder(chain plan.Chain, newcomers []string) []admission.Claim {
-	claims, b := r.admission.Precedence(chain, newcomers), r.started[chain.Ifindex]
+	claims, b := r.admission.Precedence(chain, newcomers), r.started[chain.Device]
 	switch {
 	case b == nil || !slices.Equal(b.members, chain.Members):
 	case b.order == nil:
@@ -131,17 +131,17 @@ func (r *Round) inOrder(chain plan.Chain, newcomers []string) []admission.Claim 
 // abandonChain ends what was begun for an interface: it cannot be made, and something else
 // is to be tried at once.
 func (r *Round) abandonChain(chain plan.Chain) {
-	if b := r.started[chain.Ifindex]; b != nil && slices.Equal(b.members, chain.Members) {
+	if b := r.started[chain.Device]; b != nil && slices.Equal(b.members, chain.Members) {
 		b.members, b.order = nil, nil
-		delete(r.visited, chain.Ifindex)
-		delete(r.wanted, chain.Ifindex)
+		delete(r.visited, chain.Device)
+		delete(r.wanted, chain.Device)
 	}
 }
 
 // useLoaded takes a chain that was loaded. Where something else is wanted by now, it runs
 // until that is loaded, and who changed meanwhile waits for that.
 func (r *Round) useLoaded(chain plan.Chain, key string, v *kernel.ChainVersion) unfitChain {
-	index := chain.Ifindex
+	index := chain.Device
 	r.versions[index], r.versionKeys[index] = v, key
 	want, others := r.wanted[index]
 	if b := r.started[index]; b != nil && slices.Equal(b.members, chain.Members) {

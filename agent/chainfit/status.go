@@ -8,12 +8,17 @@ import (
 	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/plan"
 )
 
 // Status is the XDP chain of one interface, as skep chain prints it.
 type Status struct {
 	Interface string `json:"interface"`
 	Ifindex   int    `json:"ifindex"`
+	// NetnsID is the inode of the interface's network namespace, where it is not the agent's
+	// own, and In says whose it is.
+	NetnsID uint64 `json:"netnsId,omitempty"`
+	In      string `json:"in,omitempty"`
 	// LinkID and ProgramID are the kernel's.
 	LinkID    uint32 `json:"linkId"`
 	ProgramID uint32 `json:"programId"`
@@ -27,6 +32,9 @@ type Status struct {
 	// Error says why usage and room are not known.
 	Error string `json:"error,omitempty"`
 }
+
+// Label names the chain's interface for people.
+func (s Status) Label() string { return plan.Label(s.Interface, s.NetnsID, s.In) }
 
 // MemberStatus is one program of a chain.
 type MemberStatus struct {
@@ -43,9 +51,10 @@ type MemberStatus struct {
 func (r *Round) Status(c *kernel.Chain) (Status, error) {
 	facts, err := kernel.Inspect(c.Link)
 	if err != nil {
-		return Status{}, fmt.Errorf("tell chain of interface %d: %w", c.Ifindex, err)
+		return Status{}, fmt.Errorf("tell chain of interface %s: %w", c.Device, err)
 	}
-	s := Status{Interface: r.look.InterfaceName(c.Ifindex), Ifindex: c.Ifindex, LinkID: uint32(facts.ID),
+	on := r.look.Interface(c.Device)
+	s := Status{Interface: on.Name, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, LinkID: uint32(facts.ID),
 		ProgramID: uint32(facts.Program), Severed: facts.Severed}
 	var runs []uint64
 	if c.Version.Counters != nil {
@@ -72,7 +81,7 @@ func (r *Round) measure(s *Status, c *kernel.Chain) {
 		s.Error = err.Error()
 		return
 	}
-	linked, err := build.Link(parts, r.objectRound.Cache, chain.Options{Runs: r.runsOf(c.Ifindex)})
+	linked, err := build.Link(parts, r.objectRound.Cache, chain.Options{Runs: r.runsOf(c.Device)})
 	if err != nil {
 		s.Error = err.Error()
 		return

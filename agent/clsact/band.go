@@ -3,6 +3,8 @@ package clsact
 import (
 	"maps"
 	"slices"
+
+	"github.com/skep-dev/skep/agent/plan"
 )
 
 // Band is the prefs that the filters of a hook may have, and how they follow from
@@ -20,12 +22,12 @@ var (
 )
 
 // Of returns the side and the prefs of a hook's filters; not ok where the hook has none.
-func Of(hook string, ifindex int) (Side, Band, bool) {
+func Of(hook string, device plan.Device) (Side, Band, bool) {
 	switch hook {
 	case "tc/ingress", "tc/egress":
-		return Side{ifindex, hook == "tc/egress"}, forTC, true
+		return Side{device, hook == "tc/egress"}, forTC, true
 	case "tcx/ingress", "tcx/egress":
-		return Side{ifindex, hook == "tcx/egress"}, forTCX, true
+		return Side{device, hook == "tcx/egress"}, forTCX, true
 	}
 	return Side{}, Band{}, false
 }

@@ -16,12 +16,15 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/netns"
+	"github.com/skep-dev/skep/agent/plan"
 )
 
 // Side is one direction of the traffic of an interface.
 type Side struct {
-	Ifindex int
-	Egress  bool
+	Device plan.Device
+	Egress bool
 }
 
 func (s Side) parent() uint32 {
@@ -44,18 +47,20 @@ type Owner struct{ UID, Instance string }
 
 // Notes remember the interfaces whose clsact qdisc Skep made: the kernel does not tell.
 type Notes interface {
-	Noted() ([]int, error)
-	Note(ifindex int) error
-	Forget(ifindex int) error
+	Noted() ([]plan.Device, error)
+	Note(plan.Device) error
+	Forget(plan.Device) error
 }
 
-// Table is the filters of this network namespace. Its lists are those of the last look. The
+// Table is the filters of interfaces. Its lists are those of the last look. The
 // caller serializes all calls.
 type Table struct {
 	// Owner says whose program it is that has an id; not ok where it is not Skep's.
 	Owner func(ebpf.ProgramID) (Owner, bool)
-	notes Notes
-	seen  map[Side][]entry
+	// Namespaces are those of the node; nil where all interfaces are in the agent's own.
+	Namespaces *netns.Table
+	notes      Notes
+	seen       map[Side][]entry
 }
 
 // New returns a table. Owner is to be set before it is used.
@@ -79,7 +84,7 @@ func (t *Table) list(s Side) ([]entry, error) {
 	if all, ok := t.seen[s]; ok {
 		return all, nil
 	}
-	all, err := read(s)
+	all, err := t.read(s)
 	if err != nil {
 		return nil, err
 	}
@@ -99,17 +104,26 @@ func (t *Table) listAgain(s Side) ([]entry, error) {
 // dumpTries bounds how often a list is asked for again because it changed while it was read.
 const dumpTries = 5
 
-func read(s Side) ([]entry, error) {
+// within calls do where the interface is.
+func (t *Table) within(d plan.Device, do func() error) error { return t.Namespaces.Do(d.NetnsID, do) }
+
+// read lists the filters of a side. With a network namespace, its filters went.
+func (t *Table) read(s Side) ([]entry, error) {
 	var found []netlink.Filter
-	var err error
-	for range dumpTries {
-		found, err = netlink.FilterList(device(s.Ifindex), s.parent())
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
+	err := t.within(s.Device, func() (err error) {
+		for range dumpTries {
+			found, err = netlink.FilterList(device(s.Device.Index), s.parent())
+			if !errors.Is(err, netlink.ErrDumpInterrupted) {
+				return err
+			}
 		}
+		return err
+	})
+	if errors.Is(err, netns.ErrGone) {
+		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list %s filters of interface %d: %w", s, s.Ifindex, err)
+		return nil, fmt.Errorf("list %s filters of interface %s: %w", s, s.Device, err)
 	}
 	var all []entry
 	for _, f := range found {
@@ -139,7 +153,7 @@ func device(ifindex int) netlink.Link {
 // filter is what the kernel is asked for at a pref and handle of a side.
 func filter(s Side, pref uint16, handle uint32) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: s.Ifindex, Parent: s.parent(), Priority: pref, Handle: handle, Protocol: unix.ETH_P_ALL},
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: s.Device.Index, Parent: s.parent(), Priority: pref, Handle: handle, Protocol: unix.ETH_P_ALL},
 		Fd:          -1, DirectAction: true,
 	}
 }
@@ -150,35 +164,54 @@ func (t *Table) isOurs(e entry, o Owner, b Band) bool {
 	return ok && whose == o && e.chain == 0 && b.has(e.pref)
 }
 
-// Sweep deletes Skep's filters that keep does not name, on all interfaces, and the qdiscs that
-// they needed. Those are what a killed agent left.
-func (t *Table) Sweep(keep func(Side, Owner) bool) error {
-	links, err := netlink.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+// Sweep deletes Skep's filters that keep does not name, on all interfaces of a network
+// namespace, and the qdiscs that they needed. Those are what a killed agent left.
+func (t *Table) Sweep(netnsID uint64, keep func(Side, Owner) bool) error {
+	var links []netlink.Link
+	err := t.Namespaces.Do(netnsID, func() (err error) {
+		links, err = netlink.LinkList()
+		return err
+	})
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, netns.ErrGone) {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
 	var errs []error
 	for _, l := range links {
 		for _, egress := range []bool{false, true} {
-			s := Side{l.Attrs().Index, egress}
+			s := Side{plan.Device{NetnsID: netnsID, Index: l.Attrs().Index}, egress}
 			errs = append(errs, t.sweep(s, keep))
 		}
 	}
-	return errors.Join(append(errs, t.SweepQdiscs())...)
+	return errors.Join(append(errs, t.SweepQdiscs(netnsID))...)
 }
 
-// SweepQdiscs deletes the qdiscs that Skep made and nothing needs.
-func (t *Table) SweepQdiscs() error {
+// SweepQdiscs deletes the qdiscs in a network namespace that Skep made and nothing needs.
+func (t *Table) SweepQdiscs(netnsID uint64) error {
 	noted, err := t.notes.Noted()
 	errs := []error{err}
-	for _, ifindex := range noted {
-		errs = append(errs, t.tidy(ifindex))
+	for _, d := range noted {
+		if d.NetnsID == netnsID {
+			errs = append(errs, t.tidy(d))
+		}
 	}
 	return errors.Join(errs...)
 }
 
+// NotedNamespaces returns the network namespaces, but for the agent's own, where Skep made a
+// qdisc.
+func (t *Table) NotedNamespaces() ([]uint64, error) {
+	noted, err := t.notes.Noted()
+	var all []uint64
+	for _, d := range noted {
+		if d.NetnsID != 0 && !slices.Contains(all, d.NetnsID) {
+			all = append(all, d.NetnsID)
+		}
+	}
+	return all, err
+}
+
 func (t *Table) sweep(s Side, keep func(Side, Owner) bool) error {
-	all, err := read(s)
+	all, err := t.read(s)
 	if err != nil {
 		return err
 	}
@@ -195,7 +228,7 @@ func (t *Table) remove(s Side, all []entry, goes func(entry) bool) error {
 		if goes(e) {
 			f := filter(s, e.pref, e.handle)
 			f.Chain = &e.chain
-			errs = append(errs, netlink.FilterDel(f))
+			errs = append(errs, t.within(s.Device, func() error { return netlink.FilterDel(f) }))
 		}
 	}
 	if len(errs) == 0 {
@@ -207,7 +240,7 @@ func (t *Table) remove(s Side, all []entry, goes func(entry) bool) error {
 		return err
 	}
 	if slices.ContainsFunc(left, goes) {
-		return fmt.Errorf("delete %s filter of interface %d: %w", s, s.Ifindex, errors.Join(append(errs, errors.New("it is there still"))...))
+		return fmt.Errorf("delete %s filter of interface %s: %w", s, s.Device, errors.Join(append(errs, errors.New("it is there still"))...))
 	}
 	return nil
 }

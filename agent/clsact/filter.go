@@ -9,6 +9,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/netns"
+	"github.com/skep-dev/skep/agent/plan"
 )
 
 // Filter is a filter of Skep's. It stands for one attachment: where a kill left the filter
@@ -28,8 +31,9 @@ type Filter struct {
 type Facts struct {
 	// Program is what it runs, 0 where there is none.
 	Program ebpf.ProgramID
-	Pref    uint16
-	Handle  uint32
+	// Pref is 0 where the filter could not be looked at.
+	Pref   uint16
+	Handle uint32
 	// Copies are how many filters there are.
 	Copies int
 }
@@ -37,7 +41,7 @@ type Facts struct {
 // Request is one filter to be made.
 type Request struct {
 	Hook     string
-	Ifindex  int
+	Device   plan.Device
 	Priority int32
 	Owner    Owner
 	// Name is shown by tc(8).
@@ -61,12 +65,13 @@ var ErrFull = errors.New("every pref for the hook is taken")
 // Restore returns the filter of an attachment that runs the program, or another version of it.
 // The filter takes the program over. It is not ok where the hook has no filters.
 func (t *Table) Restore(r Request) (*Filter, bool) {
-	side, band, ok := Of(r.Hook, r.Ifindex)
+	side, band, ok := Of(r.Hook, r.Device)
 	return &Filter{table: t, side: side, band: band, owner: r.Owner, name: r.Name, program: r.Program}, ok
 }
 
 // Attach makes a filter, and takes former ones of its owner away. The error wraps unix.ENODEV
-// where there is no such interface.
+// where there is no such interface, and
+// netns.ErrGone where there is no such network namespace.
 func (t *Table) Attach(r Request) (*Filter, error) {
 	program, err := r.Program.Clone()
 	if err != nil {
@@ -78,7 +83,7 @@ func (t *Table) Attach(r Request) (*Filter, error) {
 		err = f.attach(r)
 	}
 	if err != nil {
-		return nil, errors.Join(err, t.tidy(r.Ifindex), f.Close())
+		return nil, errors.Join(err, t.tidy(r.Device), f.Close())
 	}
 	return f, nil
 }
@@ -150,7 +155,7 @@ func (f *Filter) put(how func(netlink.Filter) error, pref uint16, handle uint32,
 	one := filter(f.side, pref, handle)
 	one.Fd, one.Name = program.FD(), f.name
 	delete(f.table.seen, f.side)
-	switch err := how(one); {
+	switch err := f.table.within(f.side.Device, func() error { return how(one) }); {
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("add filter: the %s filters of the interface are a block that it shares with others (tc qdisc show); attach to another interface: %w", f.side, err)
 	case errors.Is(err, unix.ENOENT):
@@ -174,9 +179,18 @@ func (f *Filter) move(m move) error {
 	return f.table.remove(f.side, all, func(e entry) bool { return f.is(e) && e.pref == m.from })
 }
 
-// Facts returns what the kernel said at the last look.
+// Facts returns what the kernel said at the last look. Where the filter's network namespace is
+// not known now, it is taken to be as it was left, with no pref.
 func (f *Filter) Facts() (Facts, error) {
 	all, err := f.table.list(f.side)
+	if errors.Is(err, netns.ErrUnknown) {
+		info, err := f.program.Info()
+		if err != nil {
+			return Facts{}, err
+		}
+		id, _ := info.ID()
+		return Facts{Program: id, Copies: 1}, nil
+	}
 	if err != nil {
 		return Facts{}, err
 	}
@@ -269,7 +283,7 @@ func (f *Filter) Detach() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.table.remove(f.side, all, f.is), f.table.tidy(f.side.Ifindex))
+	return errors.Join(f.table.remove(f.side, all, f.is), f.table.tidy(f.side.Device))
 }
 
 // Close lets the program go. The filter stays.

@@ -8,6 +8,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/netns"
+	"github.com/skep-dev/skep/agent/plan"
 )
 
 // qdisc is the clsact qdisc of an interface.
@@ -19,21 +22,21 @@ func qdisc(ifindex int) *netlink.GenericQdisc {
 // needQdisc makes the qdisc where the interface has none. The note is written first: after a
 // kill, Sweep takes away what it names and nobody uses.
 func (t *Table) needQdisc(s Side) error {
-	noted, err := t.isNoted(s.Ifindex)
+	noted, err := t.isNoted(s.Device)
 	if err != nil {
 		return err
 	}
 	if !noted {
-		if err := t.notes.Note(s.Ifindex); err != nil {
+		if err := t.notes.Note(s.Device); err != nil {
 			return err
 		}
 	}
-	err = netlink.QdiscAdd(qdisc(s.Ifindex))
+	err = t.within(s.Device, func() error { return netlink.QdiscAdd(qdisc(s.Device.Index)) })
 	if err == nil {
 		return nil
 	}
 	if !noted {
-		if err := t.notes.Forget(s.Ifindex); err != nil {
+		if err := t.notes.Forget(s.Device); err != nil {
 			return err
 		}
 	}
@@ -49,7 +52,7 @@ func (t *Table) needQdisc(s Side) error {
 // fits checks the qdisc that somebody else made: one of the kind ingress has no filters for
 // what goes out, and takes them for what comes in.
 func (t *Table) fits(s Side) error {
-	kind, err := kindOf(s.Ifindex)
+	kind, err := t.kindOf(s.Device)
 	if err == nil && s.Egress && kind != "clsact" {
 		err = fmt.Errorf("the interface has a qdisc %s of somebody else, which has no place for egress filters; replace it with clsact (tc qdisc), or attach to another interface", kind)
 	}
@@ -57,10 +60,17 @@ func (t *Table) fits(s Side) error {
 }
 
 // kindOf is the kind of the qdisc in the place of clsact; empty where there is none.
-func kindOf(ifindex int) (string, error) {
-	all, err := netlink.QdiscList(device(ifindex))
+func (t *Table) kindOf(d plan.Device) (string, error) {
+	var all []netlink.Qdisc
+	err := t.within(d, func() (err error) {
+		all, err = netlink.QdiscList(device(d.Index))
+		return err
+	})
+	if errors.Is(err, netns.ErrGone) {
+		return "", nil
+	}
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return "", fmt.Errorf("list qdiscs of interface %d: %w", ifindex, err)
+		return "", fmt.Errorf("list qdiscs of interface %s: %w", d, err)
 	}
 	for _, q := range all {
 		if q.Attrs().Parent == netlink.HANDLE_CLSACT {
@@ -70,20 +80,20 @@ func kindOf(ifindex int) (string, error) {
 	return "", err
 }
 
-func (t *Table) isNoted(ifindex int) (bool, error) {
+func (t *Table) isNoted(d plan.Device) (bool, error) {
 	noted, err := t.notes.Noted()
-	return slices.Contains(noted, ifindex), err
+	return slices.Contains(noted, d), err
 }
 
 // tidy deletes the qdisc that Skep made where it has no filter any more. One that others use is
 // theirs from now on, unless filters of Skep's are among them.
-func (t *Table) tidy(ifindex int) error {
-	if noted, err := t.isNoted(ifindex); err != nil || !noted {
+func (t *Table) tidy(d plan.Device) error {
+	if noted, err := t.isNoted(d); err != nil || !noted {
 		return err
 	}
 	used := false
 	for _, egress := range []bool{false, true} {
-		all, err := t.listAgain(Side{ifindex, egress})
+		all, err := t.listAgain(Side{d, egress})
 		if err != nil {
 			return err
 		}
@@ -93,16 +103,17 @@ func (t *Table) tidy(ifindex int) error {
 		used = used || len(all) > 0
 	}
 	if !used {
-		switch kind, err := kindOf(ifindex); {
+		switch kind, err := t.kindOf(d); {
 		case err != nil:
 			return err
 		case kind == "clsact":
-			if err := netlink.QdiscDel(qdisc(ifindex)); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
-				return fmt.Errorf("delete qdisc clsact of interface %d: %w", ifindex, err)
+			err := t.within(d, func() error { return netlink.QdiscDel(qdisc(d.Index)) })
+			if err != nil && !errors.Is(err, netns.ErrGone) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+				return fmt.Errorf("delete qdisc clsact of interface %s: %w", d, err)
 			}
 		}
 	}
-	return t.notes.Forget(ifindex)
+	return t.notes.Forget(d)
 }
 
 // Probe reports whether the kernel has the qdisc, and loads its module. It fails with

@@ -178,11 +178,11 @@ func (d *Decisions) LeaveOut(place plan.Place, uid string, err error) {
 	if i < 0 || app == nil || out == nil {
 		return
 	}
-	isThere := func(a plan.Attachment) bool { return a.Hook == place.Hook && a.Ifindex == place.Ifindex }
+	isThere := func(a plan.Attachment) bool { return a.Hook == place.Hook && a.Target.Device() == place.Device }
 	attachments := d.Want.Applications[i].Attachments
 	for _, a := range attachments {
 		if isThere(a) {
-			out.Links = append(out.Links, report.Unmade{Program: a.Program, Status: report.LinkStatus{Hook: a.Hook, Target: a.Interface, State: report.Failed, Error: err.Error()}})
+			out.Links = append(out.Links, report.Unmade{Program: a.Program, Status: report.LinkStatus{Hook: a.Hook, Target: a.Target.String(), State: report.Failed, Error: err.Error()}})
 		}
 	}
 	d.Want.Applications[i].Attachments = slices.DeleteFunc(slices.Clone(attachments), isThere)
@@ -197,16 +197,16 @@ func (d *Decisions) LeaveOut(place plan.Place, uid string, err error) {
 // TakeOut leaves a member out of a chain that cannot be made with it.
 func (d *Decisions) TakeOut(c plan.Chain, lost *build.MemberError) {
 	if d.Want.Out == nil {
-		d.Want.Out = map[int][]string{}
+		d.Want.Out = map[plan.Device][]string{}
 	}
-	d.Want.Out[c.Ifindex] = append(d.Want.Out[c.Ifindex], lost.UID)
+	d.Want.Out[c.Device] = append(d.Want.Out[c.Device], lost.UID)
 	d.blame(lost.UID, c, lost, fmt.Errorf("run in the chain of %s: it is left out, since the chain is to change and cannot be made with it: %w", c.Interface, lost.Err))
 }
 
 // Leave keeps a chain as it is, and says so to the member that cannot be had,
 // else to those that were to change places, and to those that were to go.
 func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
-	d.Want.Left = append(d.Want.Left, c.Ifindex)
+	d.Want.Left = append(d.Want.Left, c.Device)
 	lost := new(build.MemberError)
 	blamed := plan.Changed(c.Members, running)
 	if errors.As(err, &lost) {
@@ -222,7 +222,7 @@ func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
 
 // Await keeps a chain as it is until an object has come, or a load ended.
 func (d *Decisions) Await(c plan.Chain, running []plan.Member, err error) {
-	d.Want.Left = append(d.Want.Left, c.Ifindex)
+	d.Want.Left = append(d.Want.Left, c.Device)
 	for _, uid := range append(plan.Changed(c.Members, running), plan.Leavers(c.Members, running)...) {
 		d.NotePending(uid, err)
 	}
@@ -239,7 +239,7 @@ func (d *Decisions) NotePending(uid string, err error) {
 // RunInterim has a chain run that was loaded, until the wanted one is. The applications that
 // are in the two otherwise wait for the wanted one.
 func (d *Decisions) RunInterim(c plan.Chain, wanted []plan.Member) {
-	d.Want.Interim = with(d.Want.Interim, c.Ifindex, c.Members)
+	d.Want.Interim = with(d.Want.Interim, c.Device, c.Members)
 	for _, uid := range plan.UIDsOf(slices.Concat(wanted, c.Members)) {
 		of := func(members []plan.Member) []plan.Member {
 			return slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return m.UID != uid })

@@ -38,8 +38,8 @@ type state struct {
 // version 2 is the newest, and whose version 1 ran in whole last.
 func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 	failure := errors.New("no")
-	place := plan.Place{Hook: plan.XDP, Ifindex: 2, Interface: "eth0"}
-	chain := plan.Chain{Ifindex: 2, Interface: "eth0", Members: []plan.Member{{UID: "a", Revision: "2", Program: "f"}}}
+	place := plan.Place{Hook: plan.XDP, Device: plan.Device{Index: 2}, Interface: "eth0"}
+	chain := plan.Chain{Device: plan.Device{Index: 2}, Interface: "eth0", Members: []plan.Member{{UID: "a", Revision: "2", Program: "f"}}}
 	for sentence, c := range map[string]struct {
 		// unready says why a version cannot be had, by serial.
 		unready map[int64]error
@@ -68,7 +68,7 @@ func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 			want: state{Runs: 2, At: []string{"eth0", "eth1"}, Left: true, Errs: 1, Links: 1, Tried: true}},
 		"a chain that is awaited blames nobody": {verb: func(d *decide.Decisions) { d.Await(chain, nil, loads.ErrLoading) },
 			want: state{Runs: 2, At: []string{"eth0", "eth1"}, Left: true, Refused: true, Pending: true}},
-		"a chain in the interim has its newcomers wait": {first: true, verb: func(d *decide.Decisions) { d.RunInterim(plan.Chain{Ifindex: 2}, chain.Members) },
+		"a chain in the interim has its newcomers wait": {first: true, verb: func(d *decide.Decisions) { d.RunInterim(plan.Chain{Device: plan.Device{Index: 2}}, chain.Members) },
 			want: state{Frozen: true, Refused: true, Pending: true, Unsettled: true}},
 	} {
 		t.Run(sentence, func(t *testing.T) {

@@ -25,8 +25,8 @@ const (
 	maxUnknown = 1024
 )
 
-// At names a place of an application across reboots: an interface by its name, since
-// one that is made anew has another index.
+// At names a place of an application across reboots: an interface by its plan.Label, since
+// one that is made anew has another index, and a network namespace another inode.
 type At struct{ UID, Hook, Interface string }
 
 // InMemory names the place of an application in the memory for maps.
@@ -146,12 +146,12 @@ func (h *History) write() error {
 // Present returns what runs at the places of interfaces that exist. An application
 // that runs two revisions at one place has no revision there.
 func Present(interfaces []plan.Interface, links []plan.Link, chains []plan.Chain) map[At]Record {
-	now, names := map[At]Record{}, map[int]string{}
+	now, names := map[At]Record{}, map[plan.Device]string{}
 	for _, i := range interfaces {
-		names[i.Index] = i.Name
+		names[i.Device] = i.Label()
 	}
-	add := func(uid, hook string, ifindex int, revision, program string) {
-		name, there := names[ifindex]
+	add := func(uid, hook string, on plan.Device, revision, program string) {
+		name, there := names[on]
 		if !there {
 			return
 		}
@@ -163,18 +163,21 @@ func Present(interfaces []plan.Interface, links []plan.Link, chains []plan.Chain
 		if one.Revision != revision {
 			one.Revision = ""
 		}
-		one.Programs = append(one.Programs, program)
+		// A namespace may be there twice under one label while it is made anew.
+		if !slices.Contains(one.Programs, program) {
+			one.Programs = append(one.Programs, program)
+		}
 		now[at] = one
 	}
 	for _, l := range links {
 		if IsLimited(l.Attachment.Hook) && !l.Severed {
-			add(l.UID, l.Attachment.Hook, l.Attachment.Ifindex, l.Revision, l.Attachment.Program)
+			add(l.UID, l.Attachment.Hook, l.Attachment.Target.Device(), l.Revision, l.Attachment.Program)
 		}
 	}
 	for _, c := range chains {
 		for _, m := range c.Members {
 			if !c.Severed {
-				add(m.UID, plan.XDP, c.Ifindex, m.Revision, m.Program)
+				add(m.UID, plan.XDP, c.Device, m.Revision, m.Program)
 			}
 		}
 	}

@@ -177,7 +177,9 @@ func List(ctx context.Context, opts Options) (Inventory, error) {
 	}
 	note(links, opts.Managed, pinned)
 	inv := Inventory{Programs: programs, Links: links, Maps: maps}
-	inv.join(opts.Managed, held, pinned, places.unlinked(ctx, inv))
+	unlinked := places.unlinked(ctx, inv)
+	noteFilters(opts.Managed, pinned, unlinked)
+	inv.join(opts.Managed, held, pinned, unlinked)
 	return inv, nil
 }
 

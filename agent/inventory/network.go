@@ -30,6 +30,9 @@ func readDevices() devices {
 	return found
 }
 
+// goneTarget is the target of a link whose target went.
+const goneTarget = "gone"
+
 // place names an interface. An index means nothing outside its namespace, and
 // the kernel does not tell a link's: the name is used only where this
 // namespace's interface of that index does run the program.
@@ -37,7 +40,7 @@ func (d devices) place(hook string, attach ebpf.AttachType, index uint32, id ebp
 	device, ok := d[index]
 	switch {
 	case index == 0:
-		return Place{Hook: hook, Target: "gone"}
+		return Place{Hook: hook, Target: goneTarget}
 	case ok && d.runs(device, attach, id):
 		return Place{Hook: hook, Target: device.Attrs().Name}
 	}

@@ -17,8 +17,32 @@ func note(links []Link, managed string, pinned map[object][]string) {
 			if at, ok := kernel.ReadText(path); ok && adds(at, *l) {
 				l.Place = Place{Hook: at.Hook, Target: at.Target.String()}
 			}
+			if on, ok := kernel.ReadChainText(path); ok && l.Type == "xdp" && isElsewhere(on, l.Place) {
+				l.Place = Place{Hook: plan.XDP, Target: on.String()}
+			}
 		}
 	}
+}
+
+// noteFilters tells of Skep's own filters in other network namespaces, where nothing else looks:
+// their programs are pinned in the place of links.
+func noteFilters(managed string, pinned map[object][]string, unlinked map[uint32][]Place) {
+	for o, paths := range pinned {
+		for _, path := range paths {
+			if o.kind != ofProgram || !kernel.Owns(managed, path) {
+				continue
+			}
+			if at, ok := kernel.ReadText(path); ok && at.Ifindex != 0 && at.NetnsID != 0 {
+				unlinked[o.id] = append(unlinked[o.id], Place{Hook: at.Hook, Target: at.Target.String()})
+			}
+		}
+	}
+}
+
+// isElsewhere reports whether a text names a device in another network namespace than the agent's,
+// of which the kernel tells a number, and the link is on a device still.
+func isElsewhere(on plan.Target, told Place) bool {
+	return on.Ifindex != 0 && on.NetnsID != 0 && told.Target != goneTarget
 }
 
 // adds reports whether the text says more than the kernel and does not contradict
@@ -34,7 +58,7 @@ func adds(at plan.Attachment, l Link) bool {
 		return l.Type == "kprobe_multi"
 	}
 	if l.Type != "perf_event" {
-		return false
+		return (l.Type == "tcx" || l.Type == "netkit") && at.Hook == l.Place.Hook && isElsewhere(at.Target, l.Place)
 	}
 	switch at.Hook {
 	case "kprobe", "kretprobe", "ksyscall", "kretsyscall":

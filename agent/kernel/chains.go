@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -28,7 +27,10 @@ const (
 
 // Chain is the XDP link of one interface, held open, with the program it runs.
 type Chain struct {
-	Ifindex int
+	Device plan.Device
+	// Target is the interface by the name that it had when the link was made; it has none where an
+	// earlier version of Skep made it.
+	Target  plan.Target
 	Link    Held
 	Version *ChainVersion
 	// Former are the members of versions that the link does not run any more, and
@@ -67,28 +69,28 @@ func (c *Chain) Close() error {
 }
 
 // ChainPath is the pin of the interface's link.
-func (s *Store) ChainPath(ifindex int) string { return filepath.Join(s.chainDir(ifindex), chainLink) }
+func (s *Store) ChainPath(d plan.Device) string { return filepath.Join(s.chainDir(d), chainLink) }
 
-// ChainDevices lists the interface indexes that have a chain pinned.
-func (s *Store) ChainDevices() ([]int, error) {
+// ChainDevices lists the devices that have a chain pinned.
+func (s *Store) ChainDevices() ([]plan.Device, error) {
 	found, err := list(filepath.Join(s.root, chainsDir), inChains)
 	if err != nil {
 		return nil, err
 	}
-	var indexes []int
+	var devices []plan.Device
 	for _, n := range found {
-		if i, err := strconv.Atoi(n); err == nil {
-			indexes = append(indexes, i)
+		if d, ok := plan.ParseDevice(n); ok {
+			devices = append(devices, d)
 		}
 	}
-	slices.Sort(indexes)
-	return indexes, nil
+	slices.SortFunc(devices, plan.Device.Compare)
+	return devices, nil
 }
 
 // PinChainVersion pins a program with the names of its members, all at once,
 // so that it is known again after the link runs it.
-func (s *Store) PinChainVersion(ifindex int, v *ChainVersion) error {
-	dir, id := s.chainDir(ifindex), versionID(v.Members)
+func (s *Store) PinChainVersion(d plan.Device, v *ChainVersion) error {
+	dir, id := s.chainDir(d), versionID(v.Members)
 	aside, path := filepath.Join(dir, newPrefix+id), filepath.Join(dir, id)
 	if v.pinnedIn(path) {
 		return nil
@@ -146,9 +148,13 @@ func (v *ChainVersion) pin(dir string) error {
 	return nil
 }
 
-// PinChainLink pins an interface's new link, in the place of an old one.
-func (s *Store) PinChainLink(ifindex int, l Held) error {
-	path := s.ChainPath(ifindex)
+// PinChainLink pins the new link of an interface, in the place of an old one, and notes which
+// interface it is: the kernel does not tell its network namespace.
+func (s *Store) PinChainLink(on plan.Target, l Held) error {
+	if err := s.describeChain(on); err != nil {
+		return err
+	}
+	path := s.ChainPath(on.Device())
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove severed link's pin: %w", err)
 	}
@@ -158,18 +164,37 @@ func (s *Store) PinChainLink(ifindex int, l Held) error {
 	return nil
 }
 
+// describeChain notes beside a link's pin which interface it is.
+func (s *Store) describeChain(on plan.Target) error {
+	text, err := json.Marshal(on)
+	if err == nil {
+		err = replaceSymlink(string(text), s.ChainPath(on.Device())+textSuffix)
+	}
+	if err != nil {
+		return fmt.Errorf("describe chain's link: %w", err)
+	}
+	return nil
+}
+
 // RepinChain makes again what someone removed of a chain's pins, and tells
 // whether anything was missing.
 func (s *Store) RepinChain(c *Chain) (bool, error) {
-	dir := s.chainDir(c.Ifindex)
+	dir := s.chainDir(c.Device)
 	healed := false
 	if id := filepath.Join(dir, versionID(c.Version.Members)); missing(filepath.Join(id, chainProgram)) || c.Version.Counters != nil && missing(filepath.Join(id, chainRuns)) {
-		if err := s.PinChainVersion(c.Ifindex, c.Version); err != nil {
+		if err := s.PinChainVersion(c.Device, c.Version); err != nil {
 			return false, err
 		}
 		healed = true
 	}
-	if path := s.ChainPath(c.Ifindex); missing(path) {
+	path := s.ChainPath(c.Device)
+	if c.Target.Ifindex != 0 && missing(path+textSuffix) {
+		if err := s.describeChain(c.Target); err != nil {
+			return healed, err
+		}
+		healed = true
+	}
+	if missing(path) {
 		if err := errors.Join(c.Link.Unpin(), c.Link.Pin(path)); err != nil {
 			return healed, fmt.Errorf("pin chain's link again: %w", err)
 		}
@@ -182,17 +207,18 @@ func (s *Store) RepinChain(c *Chain) (bool, error) {
 // one with the program id the link tells. The version is nil where no pinned
 // program is the link's; there is no chain where there is no link. Pins that
 // cannot be read are left out and returned as strays.
-func (s *Store) OpenChain(ifindex int) (*Chain, []Stray, error) {
-	if missing(s.ChainPath(ifindex)) {
-		return nil, nil, s.RemoveChain(&Chain{Ifindex: ifindex})
+func (s *Store) OpenChain(d plan.Device) (*Chain, []Stray, error) {
+	if missing(s.ChainPath(d)) {
+		return nil, nil, s.RemoveChain(&Chain{Device: d})
 	}
-	l, facts, err := loadLink(s.ChainPath(ifindex))
+	l, facts, err := loadLink(s.ChainPath(d))
 	if err != nil {
-		stray, err := unreadable("", s.ChainPath(ifindex), err)
+		stray, err := unreadable("", s.ChainPath(d), err)
 		return nil, []Stray{stray}, err
 	}
-	c := &Chain{Ifindex: ifindex, Link: l}
-	ids, err := list(s.chainDir(ifindex), inChain)
+	c := &Chain{Device: d, Link: l}
+	c.Target, _ = ReadChainText(s.ChainPath(d))
+	ids, err := list(s.chainDir(d), inChain)
 	if err != nil {
 		return nil, nil, errors.Join(err, l.Close())
 	}
@@ -201,7 +227,7 @@ func (s *Store) OpenChain(ifindex int) (*Chain, []Stray, error) {
 		if !isHash(id) {
 			continue
 		}
-		dir := filepath.Join(s.chainDir(ifindex), id)
+		dir := filepath.Join(s.chainDir(d), id)
 		err := c.adopt(dir, facts.Program)
 		if err == nil {
 			continue
@@ -213,6 +239,16 @@ func (s *Store) OpenChain(ifindex int) (*Chain, []Stray, error) {
 		strays = append(strays, stray)
 	}
 	return c, strays, nil
+}
+
+// ReadChainText reads what PinChainLink noted beside a link's pin. It is not ok where there is
+// nothing, or where it is another's.
+func ReadChainText(path string) (on plan.Target, ok bool) {
+	body, err := os.Readlink(path + textSuffix)
+	if err != nil || json.Unmarshal([]byte(body), &on) != nil || on.Device().String() != filepath.Base(filepath.Dir(path)) {
+		return plan.Target{}, false
+	}
+	return on, true
 }
 
 // adopt opens one directory of a chain, and keeps the version where the link
@@ -280,15 +316,15 @@ func readMember(text string) (m plan.Member, ok bool) {
 
 // DropChainVersions removes the pins of all versions but the one that runs.
 func (s *Store) DropChainVersions(c *Chain) error {
-	found, err := list(s.chainDir(c.Ifindex), inChain)
+	found, err := list(s.chainDir(c.Device), inChain)
 	if err != nil {
 		return err
 	}
 	for _, n := range found {
-		if n == chainLink || c.Version != nil && n == versionID(c.Version.Members) {
+		if n == chainLink || n == chainLink+textSuffix || c.Version != nil && n == versionID(c.Version.Members) {
 			continue
 		}
-		if err := remove(filepath.Join(s.chainDir(c.Ifindex), n), inChain); err != nil {
+		if err := remove(filepath.Join(s.chainDir(c.Device), n), inChain); err != nil {
 			return fmt.Errorf("drop chain's old program: %w", err)
 		}
 	}
@@ -303,11 +339,11 @@ func (s *Store) RemoveChain(c *Chain) error {
 		Sever(c.Link)
 	}
 	// The link goes first: the kernel must not run what nobody can name.
-	if err := remove(s.ChainPath(c.Ifindex), inChain); err != nil {
+	if err := remove(s.ChainPath(c.Device), inChain); err != nil {
 		return fmt.Errorf("remove chain: %w", err)
 	}
 	// The last chain takes the directory of all with it.
-	if err := errors.Join(clearDir(s.chainDir(c.Ifindex), inChain), rmdir(filepath.Join(s.root, chainsDir))); err != nil {
+	if err := errors.Join(clearDir(s.chainDir(c.Device), inChain), rmdir(filepath.Join(s.root, chainsDir))); err != nil {
 		return fmt.Errorf("remove chain: %w", err)
 	}
 	return c.Close()

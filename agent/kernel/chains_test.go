@@ -18,8 +18,8 @@ import (
 	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
-// loopback is the interface of a network namespace of the test's own.
-const loopback = 1
+// loopback returns the interface of a network namespace of the test's own.
+func loopback() plan.Device { return plan.Device{Index: 1} }
 
 // versionOf is a chain program of its own with members of the names.
 func versionOf(t testing.TB, names ...string) *ChainVersion {
@@ -46,17 +46,17 @@ func versionOf(t testing.TB, names ...string) *ChainVersion {
 func chained(t testing.TB, s *Store, v *ChainVersion) *Chain {
 	t.Helper()
 	leaks.NetworkNamespace(t)
-	if err := s.PinChainVersion(loopback, v); err != nil {
+	if err := s.PinChainVersion(loopback(), v); err != nil {
 		t.Fatal(err)
 	}
-	l, err := link.AttachXDP(link.XDPOptions{Program: v.Program, Interface: loopback})
+	l, err := link.AttachXDP(link.XDPOptions{Program: v.Program, Interface: loopback().Index})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.PinChainLink(loopback, l); err != nil {
+	if err := s.PinChainLink(plan.Target{Ifindex: 1, Interface: "lo"}, l); err != nil {
 		t.Fatal(err)
 	}
-	c := &Chain{Ifindex: loopback, Link: l, Version: v}
+	c := &Chain{Device: loopback(), Link: l, Version: v}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -64,7 +64,7 @@ func chained(t testing.TB, s *Store, v *ChainVersion) *Chain {
 // found opens the loopback's chain as a restarted agent does.
 func found(t testing.TB, s *Store) (*Chain, []Stray) {
 	t.Helper()
-	c, strays, err := s.OpenChain(loopback)
+	c, strays, err := s.OpenChain(loopback())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,16 +79,16 @@ func TestTheVersionThatRunsKeepsItsPins(t *testing.T) {
 	s, _ := store(t)
 	v := versionOf(t, "a", "b")
 	chained(t, s, v)
-	pin := filepath.Join(s.chainDir(loopback), versionID(v.Members), chainProgram)
+	pin := filepath.Join(s.chainDir(loopback()), versionID(v.Members), chainProgram)
 	before := inodeOf(pin)
-	if err := s.PinChainVersion(loopback, v); err != nil {
+	if err := s.PinChainVersion(loopback(), v); err != nil {
 		t.Fatal(err)
 	}
 	if now := inodeOf(pin); now != before || before == 0 {
 		t.Errorf("its pin was inode %d, and is %d", before, now)
 	}
 	other := versionOf(t, "a", "b")
-	if err := s.PinChainVersion(loopback, other); err != nil {
+	if err := s.PinChainVersion(loopback(), other); err != nil {
 		t.Fatal(err)
 	}
 	if pinned, id, err := openVersion(filepath.Dir(pin)); err != nil || pinned.Close() != nil {
@@ -102,12 +102,12 @@ func TestTheVersionThatALinkRunsIsFoundAmongOthers(t *testing.T) {
 	s, _ := store(t)
 	old, now := versionOf(t, "a", "b"), versionOf(t, "a", "b", "c")
 	c := chained(t, s, old)
-	if err := s.PinChainVersion(loopback, now); err != nil {
+	if err := s.PinChainVersion(loopback(), now); err != nil {
 		t.Fatal(err)
 	}
 	members := func() []plan.Member {
 		t.Helper()
-		if indexes, err := s.ChainDevices(); err != nil || !slices.Equal(indexes, []int{loopback}) {
+		if indexes, err := s.ChainDevices(); err != nil || !slices.Equal(indexes, []plan.Device{loopback()}) {
 			t.Errorf("ChainDevices = %v, %v", indexes, err)
 		}
 		again, strays := found(t, s)
@@ -130,7 +130,7 @@ func TestTheVersionThatALinkRunsIsFoundAmongOthers(t *testing.T) {
 	if err := s.DropChainVersions(c); err != nil {
 		t.Fatal(err)
 	}
-	if !missing(filepath.Join(s.chainDir(loopback), versionID(old.Members))) || len(members()) != 3 {
+	if !missing(filepath.Join(s.chainDir(loopback()), versionID(old.Members))) || len(members()) != 3 {
 		t.Error("the old version is pinned still, or the new one is not")
 	}
 }
@@ -139,7 +139,7 @@ func TestWhatSomebodyTookOfAChainsPinsIsMadeAgain(t *testing.T) {
 	s, _ := store(t)
 	v := versionOf(t, "a", "b")
 	c := chained(t, s, v)
-	dir := s.chainDir(loopback)
+	dir := s.chainDir(loopback())
 	for sentence, gone := range map[string]string{
 		"the link":        chainLink,
 		"the program":     filepath.Join(versionID(v.Members), chainProgram),
@@ -190,7 +190,7 @@ func TestAChainThatCannotBeReadIsTold(t *testing.T) {
 			s, root := store(t)
 			v := versionOf(t, "a", "b")
 			chained(t, s, v)
-			dir := s.chainDir(loopback)
+			dir := s.chainDir(loopback())
 			tc.spoil(t, s, dir, filepath.Join(dir, versionID(v.Members)))
 			c, strays := found(t, s)
 			if (c != nil) != tc.chain || (len(strays) == 1) != (tc.stray != "") {
@@ -200,7 +200,7 @@ func TestAChainThatCannotBeReadIsTold(t *testing.T) {
 				t.Errorf("stray %s is there: %v", strays[0], strays[0].There())
 			}
 			// The test's end clears the rest.
-			if err := s.RemoveChain(&Chain{Ifindex: loopback}); err != nil {
+			if err := s.RemoveChain(&Chain{Device: loopback()}); err != nil {
 				t.Error(err)
 			}
 			if err := os.Remove(filepath.Join(dir, "theirs")); err == nil {

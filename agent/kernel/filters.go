@@ -6,34 +6,34 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent/clsact"
+	"github.com/skep-dev/skep/agent/plan"
 )
 
 // qdiscs are notes of the interfaces whose clsact qdisc Skep made, in a directory: symbolic
-// links, named by the index of the interface.
+// links, named by the device.
 type qdiscs struct{ dir string }
 
-// Noted returns the indexes of the interfaces.
-func (q qdiscs) Noted() ([]int, error) {
+// Noted returns the interfaces.
+func (q qdiscs) Noted() ([]plan.Device, error) {
 	names, err := list(q.dir, inQdiscs)
-	var all []int
+	var all []plan.Device
 	for _, name := range names {
-		// What is in the list is a number.
-		ifindex, _ := strconv.Atoi(name)
-		all = append(all, ifindex)
+		// What is in the list is a device.
+		d, _ := plan.ParseDevice(name)
+		all = append(all, d)
 	}
 	return all, err
 }
 
 // Note adds an interface.
-func (q qdiscs) Note(ifindex int) error {
+func (q qdiscs) Note(d plan.Device) error {
 	err := os.MkdirAll(q.dir, 0o700)
 	if err == nil {
-		err = os.Symlink("made", q.path(ifindex))
+		err = os.Symlink("made", q.path(d))
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("note qdisc: %w", err)
@@ -42,11 +42,11 @@ func (q qdiscs) Note(ifindex int) error {
 }
 
 // Forget takes an interface away.
-func (q qdiscs) Forget(ifindex int) error {
-	return errors.Join(remove(q.path(ifindex), inQdiscs), rmdir(q.dir))
+func (q qdiscs) Forget(d plan.Device) error {
+	return errors.Join(remove(q.path(d), inQdiscs), rmdir(q.dir))
 }
 
-func (q qdiscs) path(ifindex int) string { return filepath.Join(q.dir, strconv.Itoa(ifindex)) }
+func (q qdiscs) path(d plan.Device) string { return filepath.Join(q.dir, d.String()) }
 
 // clearFilters deletes the filters that run a program that is pinned here.
 func (s *Store) clearFilters() error {
@@ -69,13 +69,19 @@ func (s *Store) clearFilters() error {
 		return err
 	}
 	s.Filters.Owner = func(id ebpf.ProgramID) (clsact.Owner, bool) { return clsact.Owner{}, own[id] }
-	sweep := s.Filters.SweepQdiscs
-	if len(own) > 0 {
-		sweep = func() error {
-			return s.Filters.Sweep(func(clsact.Side, clsact.Owner) bool { return false })
-		}
+	noted, err := s.Filters.NotedNamespaces()
+	if err != nil {
+		return err
 	}
-	if err := sweep(); err != nil {
+	var errs []error
+	for _, id := range append(noted, 0) {
+		if len(own) == 0 {
+			errs = append(errs, s.Filters.SweepQdiscs(id))
+			continue
+		}
+		errs = append(errs, s.Filters.Sweep(id, func(clsact.Side, clsact.Owner) bool { return false }))
+	}
+	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("clear filters: %w", err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/agent/guard"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/bytecode/layout"
@@ -75,6 +76,11 @@ func (r *Revision) Key() string {
 	}
 	return fmt.Sprintf("%s@%s#%d", r.UID, r.Name, ids[0])
 }
+
+// Scopes are those of the revision's guarded programs, by their names. All are empty until
+// their members are set, and a revision that is loaded anew has others: they have to be set
+// before its programs are attached, or it misses what happens until then.
+func (r *Revision) Scopes() map[string]guard.Scope { return guard.Scopes(r.Maps) }
 
 // HasMap reports whether one of the maps is the revision's own, or with taken one that it
 // has from another application. One that cannot be read counts as one.

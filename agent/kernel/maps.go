@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/guard"
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/layout"
@@ -52,6 +53,13 @@ func (p *Prepared) carry(old *Revision, layouts *layout.Hasher) (map[string]*ebp
 		if m == nil || isConstant(name) || p.Maps[name].From != nil {
 			continue
 		}
+		if guard.IsMap(name) {
+			// Who is in a scope is set for every revision anew.
+			if old.Name == p.Revision && p.differs(name, old, layouts) == "" {
+				shared[name] = m
+			}
+			continue
+		}
 		report := MapReport{Map: name, Reason: p.differs(name, old, layouts)}
 		if report.Kept = report.Reason == ""; report.Kept {
 			shared[name] = m
@@ -62,7 +70,7 @@ func (p *Prepared) carry(old *Revision, layouts *layout.Hasher) (map[string]*ebp
 		reports = append(reports, report)
 	}
 	for _, name := range slices.Sorted(maps.Keys(old.Maps)) {
-		if p.Spec.Maps[name] == nil && !isConstant(name) {
+		if p.Spec.Maps[name] == nil && !isConstant(name) && !guard.IsMap(name) {
 			reports = append(reports, MapReport{Map: name, Reason: "the new revision has no such map"})
 		}
 	}

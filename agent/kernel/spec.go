@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/skep-dev/skep/agent/guard"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/objectfile"
@@ -44,6 +46,13 @@ type Prepared struct {
 // that read it, how it was configured; what is wrong is rejected with the names
 // the definition uses.
 func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
+	return prepare(o, object, plan.Loads)
+}
+
+// loader lists what must be loaded of a program for an attachment, as plan.Loads does.
+type loader func(program string, at v1alpha1.Attachment) []plan.Load
+
+func prepare(o intent.Opened, object []byte, loads loader) (*Prepared, error) {
 	p := o.Payload()
 	read, err := objectfile.Read(object)
 	if err != nil {
@@ -71,7 +80,7 @@ func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
 	if err := errors.Join(overrideMaps(spec, p.Maps), ownMaps(spec), ownConstants(spec, ownerOf(prepared))); err != nil {
 		return nil, fmt.Errorf("prepare maps of %s: %w", p.Application, err)
 	}
-	programs, err := instances(spec, p.Programs)
+	programs, err := instances(spec, p.Programs, loads)
 	if err != nil {
 		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
 	}
@@ -147,6 +156,9 @@ const arenaAddress = 1 << 44
 func ownMaps(spec *ebpf.CollectionSpec) error {
 	for name, ms := range spec.Maps {
 		ms.Pinning = ebpf.PinNone
+		if guard.IsMap(name) {
+			return fmt.Errorf("map %s: names that begin with %s are those of scope guards; rename it in the object", name, guard.Prefix)
+		}
 		if ms.Type == ebpf.Arena && ms.MapExtra == 0 {
 			ms.MapExtra = arenaAddress
 		}
@@ -157,8 +169,10 @@ func ownMaps(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// instances returns the programs to load, by the name they are pinned under.
-func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) (map[string]*ebpf.ProgramSpec, error) {
+// instances returns the programs to load, by the name they are pinned under, and adds the
+// maps of their scopes to the spec. What a guarded program tail calls has no guard: it runs
+// for the task that the caller's guard let in.
+func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program, loads loader) (map[string]*ebpf.ProgramSpec, error) {
 	out := map[string]*ebpf.ProgramSpec{}
 	for _, p := range programs {
 		ps, ok := spec.Programs[p.Name]
@@ -179,11 +193,16 @@ func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) (map[stri
 			if err != nil {
 				return nil, fmt.Errorf("program %s: %w", p.Name, err)
 			}
-			for _, load := range plan.Loads(p.Name, a) {
+			for _, load := range loads(p.Name, a) {
 				if before := out[load.Instance]; before != nil && before.Type != one.Type {
 					return nil, fmt.Errorf("program %s: its section %q says of no type, and its hooks make it %s and %s; name hooks for one type", p.Name, ps.SectionName, before.Type, one.Type)
 				}
-				out[load.Instance] = loadedFor(one, load)
+				if out[load.Instance], err = loadedFor(one, load); err != nil {
+					return nil, err
+				}
+				if load.Scope != "" {
+					maps.Copy(spec.Maps, guard.Maps(load.Scope))
+				}
 			}
 		}
 	}
@@ -225,14 +244,19 @@ func instance(ps *ebpf.ProgramSpec, a v1alpha1.Attachment) (*ebpf.ProgramSpec, e
 	return one, nil
 }
 
-// loadedFor is the program as it is loaded for a target.
-func loadedFor(ps *ebpf.ProgramSpec, load plan.Load) *ebpf.ProgramSpec {
-	if load.Target == "" {
-		return ps
+// loadedFor is the program as it is loaded for a target and a scope.
+func loadedFor(ps *ebpf.ProgramSpec, load plan.Load) (*ebpf.ProgramSpec, error) {
+	if load.Target == "" && load.Scope == "" {
+		return ps, nil
 	}
 	one := ps.Copy()
-	one.AttachTo = load.Target
-	return one
+	if load.Target != "" {
+		one.AttachTo = load.Target
+	}
+	if load.Scope == "" {
+		return one, nil
+	}
+	return one, guard.Put(one, load.Scope)
 }
 
 // tailCalled lists the programs that prog arrays of the object name.

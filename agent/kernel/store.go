@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/clsact"
+	"github.com/skep-dev/skep/agent/plan"
 )
 
 // ErrHeld: another agent holds the directory. Two agents on one directory would
@@ -49,7 +50,7 @@ const (
 
 // Store is one directory of a BPF file system, held by one agent.
 type Store struct {
-	// Filters are those of this network namespace.
+	// Filters are those of the node.
 	Filters *clsact.Table
 
 	root string
@@ -115,12 +116,12 @@ func (s *Store) sweepDebris() error {
 			return err
 		}
 	}
-	indexes, err := s.ChainDevices()
+	devices, err := s.ChainDevices()
 	if err != nil {
 		return err
 	}
-	for _, index := range indexes {
-		if err := removeDebris(s.chainDir(index), inChain); err != nil {
+	for _, d := range devices {
+		if err := removeDebris(s.chainDir(d), inChain); err != nil {
 			return err
 		}
 	}
@@ -245,6 +246,6 @@ func (s *Store) revisionDir(uid, revision string) string {
 	return filepath.Join(s.appDir(uid), revision)
 }
 
-func (s *Store) chainDir(index int) string {
-	return filepath.Join(s.root, chainsDir, fmt.Sprint(index))
+func (s *Store) chainDir(d plan.Device) string {
+	return filepath.Join(s.root, chainsDir, d.String())
 }

@@ -170,7 +170,7 @@ func TestWhatAKillLeftIsSweptAway(t *testing.T) {
 	if links, _, err := s.Links("uid"); err != nil || len(links) != 0 {
 		t.Errorf("Links = %v, %v", links, err)
 	}
-	if c, _, err := s.OpenChain(7); c != nil || err != nil {
+	if c, _, err := s.OpenChain(plan.Device{Index: 7}); c != nil || err != nil {
 		t.Errorf("OpenChain = %v, %v", c, err)
 	}
 	var left []string

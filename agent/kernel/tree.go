@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/plan"
 )
 
 // place knows the names that Skep gives in one sort of directory. It tells
@@ -47,12 +49,12 @@ func inLinks(name string) (place, bool) {
 	return nil, isHash(strings.TrimSuffix(name, textSuffix)) || isDebris(name)
 }
 
-func inQdiscs(name string) (place, bool) { return nil, isNumber(name) }
+func inQdiscs(name string) (place, bool) { return nil, isDevice(name) }
 
-func inChains(name string) (place, bool) { return inChain, isNumber(name) }
+func inChains(name string) (place, bool) { return inChain, isDevice(name) }
 
 func inChain(name string) (place, bool) {
-	if name == chainLink {
+	if name == chainLink || strings.TrimPrefix(name, newPrefix) == chainLink+textSuffix {
 		return nil, true
 	}
 	return inVersion, isHash(name) || isDebris(name)
@@ -73,6 +75,12 @@ func isDebris(name string) bool {
 // isHash tells a name that plan, package intent or versionID gave.
 func isHash(name string) bool {
 	return len(name) == 32 && strings.Trim(name, "0123456789abcdef") == ""
+}
+
+// isDevice tells a name that plan.Device gave.
+func isDevice(name string) bool {
+	_, ok := plan.ParseDevice(name)
+	return ok
 }
 
 func isNumber(name string) bool {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/hook"
 )
@@ -34,8 +35,9 @@ func (s *Set) Look() *Look {
 	return &Look{Set: s, facts: map[string]kernel.Facts{}, unreadable: map[string]bool{}}
 }
 
-// Observe asks the kernel about every link and chain. interfaces are those of the node.
-func (l *Look) Observe(interfaces []plan.Interface) {
+// Observe asks the kernel about every link and chain. interfaces are those of the node, and
+// namespaces those that they are in.
+func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 	l.Set.pins.Filters.Look()
 	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
 	for uid := range l.Set.Revisions {
@@ -55,7 +57,7 @@ func (l *Look) Observe(interfaces []plan.Interface) {
 	slices.SortFunc(l.State.Links, func(a, b plan.Link) int {
 		return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Attachment.Key(), b.Attachment.Key()))
 	})
-	l.observeOrder()
+	l.observeOrder(namespaces)
 	l.observeChains()
 }
 
@@ -73,7 +75,7 @@ func (l *Look) inspect(pin string, one kernel.Held) kernel.Facts {
 }
 
 // observeOrder reads the place of each link on an ordered hook.
-func (l *Look) observeOrder() {
+func (l *Look) observeOrder(namespaces *netns.Table) {
 	orders := map[string][]link.ID{}
 	for i := range l.State.Links {
 		one := &l.State.Links[i]
@@ -83,14 +85,19 @@ func (l *Look) observeOrder() {
 		pin := l.Set.Links[one.UID][one.Attachment.Key()].Path
 		facts := l.facts[pin]
 		if facts.Filter.Copies > 0 {
-			one.Position = int(facts.Filter.Pref)
+			one.Position, one.Unplaced = int(facts.Filter.Pref), facts.Filter.Pref == 0
 			continue
 		}
-		at := fmt.Sprint(one.Attachment.Hook, one.Attachment.Ifindex)
+		device := one.Attachment.Target.Device()
+		at := one.Attachment.Hook + " " + device.String()
 		if orders[at] == nil {
-			order, err := attach.Order(one.Attachment.Hook, one.Attachment.Ifindex)
+			order, err := attach.Order(one.Attachment.Hook, device, namespaces)
+			if errors.Is(err, netns.ErrUnknown) {
+				one.Unplaced = true
+				continue
+			}
 			if err != nil && !errors.Is(err, attach.ErrTarget) {
-				l.Set.log.Error("read the order of programs; they stay as they are", "hook", one.Attachment.Hook, "interface", one.Attachment.Interface, "error", err)
+				l.Set.log.Error("read the order of programs; they stay as they are", "hook", one.Attachment.Hook, "interface", one.Attachment.Target.String(), "error", err)
 				one.Unplaced = true
 				continue
 			}
@@ -112,9 +119,9 @@ func (l *Look) RevisionOf(one *kernel.Link, facts kernel.Facts) string {
 }
 
 func (l *Look) observeChains() {
-	for index, c := range l.Set.Chains {
-		facts := l.inspect(l.Set.pins.ChainPath(index), c.Link)
-		one := plan.Chain{Ifindex: index, Severed: facts.Severed}
+	for d, c := range l.Set.Chains {
+		facts := l.inspect(l.Set.pins.ChainPath(d), c.Link)
+		one := plan.Chain{Device: d, Severed: facts.Severed}
 		// A program somebody else put under the link is not the members'.
 		switch {
 		case c.Version == nil:
@@ -126,7 +133,7 @@ func (l *Look) observeChains() {
 		}
 		l.State.Chains = append(l.State.Chains, one)
 	}
-	slices.SortFunc(l.State.Chains, func(a, b plan.Chain) int { return cmp.Compare(a.Ifindex, b.Ifindex) })
+	slices.SortFunc(l.State.Chains, func(a, b plan.Chain) int { return a.Device.Compare(b.Device) })
 }
 
 // usersOf are the applications whose program a link runs, or whose maps that program
@@ -222,9 +229,9 @@ func (l *Look) Replaced(uid string) {
 }
 
 // Chain returns the interface's chain that runs; nil where none does.
-func (l *Look) Chain(ifindex int) *plan.Chain {
+func (l *Look) Chain(d plan.Device) *plan.Chain {
 	for i, c := range l.State.Chains {
-		if c.Ifindex == ifindex && !c.Severed {
+		if c.Device == d && !c.Severed {
 			return &l.State.Chains[i]
 		}
 	}
@@ -268,12 +275,15 @@ func (l *Look) RevisionName(uid string) string {
 	return ""
 }
 
-// InterfaceName names an interface for people.
-func (l *Look) InterfaceName(index int) string {
+// Interface returns an interface; one that is not there has no name but its index.
+func (l *Look) Interface(d plan.Device) plan.Interface {
 	for _, i := range l.State.Interfaces {
-		if i.Index == index {
-			return i.Name
+		if i.Device == d {
+			return i
 		}
 	}
-	return fmt.Sprintf("#%d", index)
+	return plan.Interface{Device: d, Name: fmt.Sprintf("#%d", d.Index)}
 }
+
+// InterfaceName is the label of an interface.
+func (l *Look) InterfaceName(d plan.Device) string { return l.Interface(d).Label() }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
 )
 
@@ -26,8 +27,8 @@ type Set struct {
 	Revisions map[string]map[string]*kernel.Revision
 	// Links by UID and key, but for XDP.
 	Links map[string]map[string]*kernel.Link
-	// Chains by interface index.
-	Chains map[int]*kernel.Chain
+	// Chains by device.
+	Chains map[plan.Device]*kernel.Chain
 
 	pins     *kernel.Store
 	log      *slog.Logger
@@ -37,6 +38,8 @@ type Set struct {
 	former map[string][]ebpf.ProgramID
 	// unread are pins that could not be opened.
 	unread []kernel.Stray
+	// swept are the network namespaces in which no filter is left of an earlier agent.
+	swept map[uint64]bool
 	// logged are the paths of the unmanaged files that were logged.
 	logged map[string]bool
 }
@@ -126,6 +129,23 @@ func (s *Set) PutLink(l *kernel.Link) {
 	s.Links[l.UID][l.Attachment.Key()] = l
 }
 
+// IsInPods reports whether a link or chain is in a pod.
+func (s *Set) IsInPods() bool {
+	for device := range s.Chains {
+		if device.NetnsID != 0 {
+			return true
+		}
+	}
+	for _, links := range s.Links {
+		for _, l := range links {
+			if l.Attachment.In != "" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // SpecID returns the entry of the arguments of a USDT probe at a target, among those of the
 // application: that of a link with the same arguments, or the first one that no link has.
 // Versions of the application may share the map, and a link that runs keeps its entry; 0 for
@@ -153,7 +173,7 @@ func (s *Set) SpecID(uid string, t plan.Target) uint32 {
 // Adopt opens everything that is pinned. It notes and leaves out what cannot be read.
 // nameOf names an application for the log.
 func (s *Set) Adopt(nameOf func(uid string) string) error {
-	s.Revisions, s.Links, s.Chains = map[string]map[string]*kernel.Revision{}, map[string]map[string]*kernel.Link{}, map[int]*kernel.Chain{}
+	s.Revisions, s.Links, s.Chains = map[string]map[string]*kernel.Revision{}, map[string]map[string]*kernel.Link{}, map[plan.Device]*kernel.Chain{}
 	s.unread = nil
 	if err := s.remnants.restore(); err != nil {
 		s.log.Error("what an earlier agent took away is not looked after", "error", err)
@@ -167,45 +187,90 @@ func (s *Set) Adopt(nameOf func(uid string) string) error {
 			return err
 		}
 	}
-	s.sweepFilters()
-	indexes, err := s.pins.ChainDevices()
+	s.adoptFilters()
+	devices, err := s.pins.ChainDevices()
 	if err != nil {
 		return err
 	}
-	for _, index := range indexes {
-		if err := s.adoptChain(index); err != nil {
+	for _, device := range devices {
+		if err := s.adoptChain(device); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sweepFilters takes away the filters that a kill left without a link: they were being made.
-func (s *Set) sweepFilters() {
-	s.pins.Filters.Owner = s.ownerOf
+// adoptFilters takes over the filters of the links, and takes away those that a kill left
+// without a link in the agent's own network namespace: they were being made.
+func (s *Set) adoptFilters() {
+	s.pins.Filters.Owner, s.swept = s.ownerOf, map[uint64]bool{}
+	for _, links := range s.Links {
+		for _, l := range links {
+			if l.Attachment.NetnsID == 0 {
+				s.followFilter(l)
+			}
+		}
+	}
+	s.SweepFilters([]uint64{0})
+}
+
+// SweepFilters does the same for network namespaces that were not looked at yet, and for those
+// that are gone. ids are those that are there.
+func (s *Set) SweepFilters(ids []uint64) {
+	s.forgetSwept(ids)
+	noted, err := s.pins.Filters.NotedNamespaces()
+	if err != nil {
+		s.log.Error("look for filters that an earlier agent left", "error", err)
+	}
+	for _, id := range append(slices.Clone(ids), noted...) {
+		if s.swept[id] {
+			continue
+		}
+		err := s.sweepFilters(id)
+		if errors.Is(err, netns.ErrUnknown) {
+			continue
+		}
+		if err != nil {
+			s.log.Error("take away filters that an earlier agent left; it is tried again", "network namespace", id, "error", err)
+			continue
+		}
+		s.swept[id] = slices.Contains(ids, id)
+	}
+}
+
+// forgetSwept forgets the namespaces that are not there: another may get the number.
+func (s *Set) forgetSwept(ids []uint64) {
+	maps.DeleteFunc(s.swept, func(id uint64, _ bool) bool { return id != 0 && !slices.Contains(ids, id) })
+}
+
+// sweepFilters takes away the filters without a link in one network namespace.
+func (s *Set) sweepFilters(id uint64) error {
 	known := map[clsact.Side]map[clsact.Owner]bool{}
 	for uid, links := range s.Links {
 		for _, l := range links {
-			if err := s.follow(l); err != nil {
-				s.log.Error("pin the program of a filter", "pin", l.Path, "error", err)
+			side, _, ok := clsact.Of(l.Attachment.Hook, l.Attachment.Target.Device())
+			if !ok || l.Attachment.NetnsID != id {
+				continue
 			}
-			if side, _, ok := clsact.Of(l.Attachment.Hook, l.Attachment.Ifindex); ok {
-				if known[side] == nil {
-					known[side] = map[clsact.Owner]bool{}
-				}
-				known[side][clsact.Owner{UID: uid, Instance: l.Attachment.Instance}] = true
+			if id != 0 {
+				s.followFilter(l)
 			}
+			if known[side] == nil {
+				known[side] = map[clsact.Owner]bool{}
+			}
+			known[side][clsact.Owner{UID: uid, Instance: l.Attachment.Instance}] = true
 		}
 	}
-	sweep := s.pins.Filters.SweepQdiscs
-	if len(s.Revisions) > 0 {
-		sweep = func() error {
-			return s.pins.Filters.Sweep(func(side clsact.Side, owner clsact.Owner) bool { return known[side][owner] })
-		}
+	if len(s.Revisions) == 0 {
+		return s.pins.Filters.SweepQdiscs(id)
 	}
-	if err := sweep(); err != nil {
-		// The next start tries it again.
-		s.log.Error("take away filters that an earlier agent left", "error", err)
+	return s.pins.Filters.Sweep(id, func(side clsact.Side, owner clsact.Owner) bool { return known[side][owner] })
+}
+
+// followFilter pins the program that a filter runs, and logs where that fails.
+func (s *Set) followFilter(l *kernel.Link) {
+	if err := s.follow(l); err != nil {
+		s.log.Error("pin the program of a filter", "pin", l.Path, "error", err)
 	}
 }
 
@@ -230,8 +295,8 @@ func (s *Set) follow(l *kernel.Link) error {
 }
 
 // adoptChain opens the chain of an interface.
-func (s *Set) adoptChain(index int) error {
-	c, strays, err := s.pins.OpenChain(index)
+func (s *Set) adoptChain(d plan.Device) error {
+	c, strays, err := s.pins.OpenChain(d)
 	if err != nil {
 		return err
 	}
@@ -239,7 +304,7 @@ func (s *Set) adoptChain(index int) error {
 	if c == nil {
 		return nil
 	}
-	s.Chains[index] = c
+	s.Chains[d] = c
 	// A kill between the swap and the drop leaves the old program pinned, and
 	// one before the swap the new one, which is made again.
 	if c.Version == nil {
@@ -328,8 +393,8 @@ func (s *Set) Members(uid string) []plan.Member {
 
 // GivenTo returns the members of the program that an interface's link was given,
 // whether or not the link runs it now.
-func (s *Set) GivenTo(ifindex int) []plan.Member {
-	if c := s.Chains[ifindex]; c != nil && c.Version != nil {
+func (s *Set) GivenTo(d plan.Device) []plan.Member {
+	if c := s.Chains[d]; c != nil && c.Version != nil {
 		return c.Version.Members
 	}
 	return nil
@@ -346,7 +411,7 @@ func (s *Set) Has(uid string) bool {
 func (s *Set) RevisionNames(uid string) []string { return slices.Sorted(maps.Keys(s.Revisions[uid])) }
 
 // ChainPin returns the path of the pin of an interface's chain.
-func (s *Set) ChainPin(ifindex int) string { return s.pins.ChainPath(ifindex) }
+func (s *Set) ChainPin(d plan.Device) string { return s.pins.ChainPath(d) }
 
 // Release closes what is not needed any more, and logs where that fails.
 func (s *Set) Release(what string, c io.Closer) {
@@ -394,11 +459,11 @@ func (s *Set) Repin(done func(what string, made bool, err error)) {
 			done("link of "+l.Attachment.Program, made, err)
 		}
 	}
-	for index, c := range s.Chains {
+	for d, c := range s.Chains {
 		if c.Version == nil {
 			continue
 		}
 		made, err := s.pins.RepinChain(c)
-		done(fmt.Sprintf("chain of interface %d", index), made, err)
+		done(fmt.Sprintf("chain of interface %s", d), made, err)
 	}
 }

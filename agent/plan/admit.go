@@ -12,10 +12,15 @@ import (
 // Place is one hook of one interface, whose programs share the kernel's limits, or
 // MapMemory.
 type Place struct {
-	Hook    string
-	Ifindex int
-	// Interface is the name of the interface.
+	Hook   string
+	Device Device
+	// Interface is the interface's Label.
 	Interface string
+}
+
+// PlaceOf returns the place of an attachment to an interface.
+func PlaceOf(a Attachment) Place {
+	return Place{Hook: a.Hook, Device: a.Target.Device(), Interface: a.Target.String()}
 }
 
 // MapMemory is the memory that a node has for the maps of all applications together.

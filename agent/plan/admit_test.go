@@ -113,7 +113,7 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 			map[string]string{"b": "memory: it takes 1 MiB, namespace x holds 1536 MiB, and one namespace may have 1536 MiB of the 3072 MiB (50 %)"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			place := plan.Place{Hook: "xdp", Ifindex: 3, Interface: "eth0"}
+			place := plan.Place{Hook: "xdp", Device: plan.Device{Index: 3}, Interface: "eth0"}
 			for _, order := range []string{"as given", "the other way round"} {
 				claims := slices.Clone(c.claims)
 				if order != "as given" {

@@ -1,6 +1,10 @@
 package plan
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -12,13 +16,32 @@ type Load struct {
 	// Instance names what is loaded, and Target the function or tracepoint that it is
 	// loaded for: empty where the kernel learns it when the program is attached.
 	Instance, Target string
+	// Scope names the scope whose guard is put before the program, so that it runs for the
+	// tasks of chosen pods alone; empty where it runs for all.
+	Scope string
+}
+
+// Scope names the scope of an attachment in pods, where all tasks of the node reach its hook.
+// Those that choose the same pods have the same scope, and share its maps within a revision. It
+// is empty where no guard is needed.
+func Scope(at v1alpha1.Attachment) string {
+	h, ok := hook.Lookup(at.Hook)
+	if !ok || at.Pods == nil || !h.Guardable() {
+		return ""
+	}
+	body, err := json.Marshal(at.Pods)
+	if err != nil {
+		return "pods"
+	}
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:8])
 }
 
 // Loads lists what must be loaded of a program for an attachment of its definition.
 func Loads(program string, at v1alpha1.Attachment) []Load {
 	h, ok := hook.Lookup(at.Hook)
 	if !ok || !h.LoadsForTarget() {
-		return []Load{{Instance: Instance(program, at.Hook, "")}}
+		return []Load{{Instance: InstanceOf(program, at, ""), Scope: Scope(at)}}
 	}
 	names := []string{at.Tracepoint}
 	if at.Functions != nil {
@@ -26,9 +49,23 @@ func Loads(program string, at v1alpha1.Attachment) []Load {
 	}
 	var all []Load
 	for _, name := range names {
-		all = append(all, Load{Instance: Instance(program, at.Hook, name), Target: name})
+		all = append(all, Load{Instance: InstanceOf(program, at, name), Target: name, Scope: Scope(at)})
 	}
 	return all
+}
+
+// InstanceOf names what must be loaded of a program for an attachment to a target.
+func InstanceOf(program string, at v1alpha1.Attachment, target string) string {
+	return InScope(Instance(program, at.Hook, target), Scope(at))
+}
+
+// InScope names an instance with the guard of a scope before it. That without a guard, and
+// those of other scopes, are loaded apart.
+func InScope(instance, scope string) string {
+	if scope == "" {
+		return instance
+	}
+	return instance + "@scope/" + scope
 }
 
 // Instance names what must be loaded for a program to attach to a hook. A

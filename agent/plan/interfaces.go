@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -8,12 +9,31 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// Interface is a network device of the node.
+// Interface is a network device that exists on the node.
 type Interface struct {
-	Index int
-	Name  string
+	Device Device
+	Name   string
+	// In says whose the network namespace is, where it is not the agent's own.
+	In string
 	// Primary devices carry a default route.
 	Primary bool
+}
+
+// Label names the interface for people and in what a node remembers; one without a name by its
+// index.
+func (i Interface) Label() string {
+	return Label(cmp.Or(i.Name, fmt.Sprintf("#%d", i.Device.Index)), i.Device.NetnsID, i.In)
+}
+
+// InterfacesIn returns the interfaces of one network namespace.
+func InterfacesIn(netnsID uint64, all []Interface) []Interface {
+	var those []Interface
+	for _, i := range all {
+		if i.Device.NetnsID == netnsID {
+			those = append(those, i)
+		}
+	}
+	return those
 }
 
 // Select returns the interfaces that a definition chooses, in the given order.

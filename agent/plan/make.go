@@ -145,19 +145,19 @@ func (p *planner) chains() { p.setChains(false) }
 
 // setChains sets the chains that only end something, or the others.
 func (p *planner) setChains(ending bool) {
-	found := map[int]Chain{}
+	found := map[Device]Chain{}
 	for _, c := range p.have.Chains {
-		found[c.Ifindex] = c
+		found[c.Device] = c
 	}
 	for _, c := range WantedChains(p.want, p.have) {
-		old, ok := found[c.Ifindex]
+		old, ok := found[c.Device]
 		if ok && !old.Severed && slices.Equal(old.Members, c.Members) && !p.abandoned(old, c) {
 			continue
 		}
 		if len(c.Members) == 0 && !ok || onlyEnds(old, c) != ending {
 			continue
 		}
-		p.add(Action{Verb: SetChain, Ifindex: c.Ifindex, Interface: c.Interface, Members: c.Members})
+		p.add(Action{Verb: SetChain, Device: c.Device, Interface: c.Interface, Members: c.Members})
 	}
 }
 
@@ -180,23 +180,24 @@ func (p *planner) abandoned(old, wanted Chain) bool {
 // members stay as they are found, and so does a chain that is left; one in the
 // interim is as it is given.
 func WantedChains(want Want, have State) []Chain {
-	exists := map[int]string{}
+	exists := map[Device]string{}
 	for _, i := range have.Interfaces {
-		exists[i.Index] = i.Name
+		exists[i.Device] = i.Label()
 	}
-	chains := map[int][]Member{}
+	chains := map[Device][]Member{}
 	for _, c := range have.Chains {
-		chains[c.Ifindex] = nil
+		chains[c.Device] = nil
 		for _, m := range c.given() {
 			if slices.Contains(want.Frozen, m.UID) {
-				chains[c.Ifindex] = append(chains[c.Ifindex], m)
+				chains[c.Device] = append(chains[c.Device], m)
 			}
 		}
 	}
 	for _, app := range want.Applications {
 		for _, a := range app.Attachments {
 			if a.Hook == XDP {
-				chains[a.Ifindex] = append(chains[a.Ifindex], Member{
+				on := a.Target.Device()
+				chains[on] = append(chains[on], Member{
 					UID: app.UID, Identity: app.Identity, Revision: app.Revision,
 					Program: a.Program, Priority: a.Priority, ProceedOn: a.ProceedOn, Taken: app.Taken,
 				})
@@ -204,22 +205,22 @@ func WantedChains(want Want, have State) []Chain {
 		}
 	}
 	result := make([]Chain, 0, len(chains))
-	for index, members := range chains {
-		isOut := func(m Member) bool { return slices.Contains(want.Out[index], m.UID) }
-		name, ok := exists[index]
+	for device, members := range chains {
+		isOut := func(m Member) bool { return slices.Contains(want.Out[device], m.UID) }
+		name, ok := exists[device]
 		if !ok {
-			members = nil
-		} else if i := slices.IndexFunc(have.Chains, func(c Chain) bool { return c.Ifindex == index }); i >= 0 && slices.Contains(want.Left, index) {
+			name, members = Interface{Device: device}.Label(), nil
+		} else if i := slices.IndexFunc(have.Chains, func(c Chain) bool { return c.Device == device }); i >= 0 && slices.Contains(want.Left, device) {
 			members = slices.Clone(have.Chains[i].given())
-		} else if interim, ok := want.Interim[index]; ok {
+		} else if interim, ok := want.Interim[device]; ok {
 			members = slices.DeleteFunc(slices.Clone(interim), isOut)
 		} else {
 			members = slices.DeleteFunc(members, isOut)
 		}
 		slices.SortFunc(members, compareMembers)
-		result = append(result, Chain{Ifindex: index, Interface: name, Members: members})
+		result = append(result, Chain{Device: device, Interface: name, Members: members})
 	}
-	slices.SortFunc(result, func(a, b Chain) int { return cmp.Compare(a.Ifindex, b.Ifindex) })
+	slices.SortFunc(result, func(a, b Chain) int { return a.Device.Compare(b.Device) })
 	return result
 }
 

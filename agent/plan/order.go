@@ -29,7 +29,7 @@ type place struct {
 // of those the fewest that need to move. Programs of others do not matter: ours
 // move around them.
 func (p *planner) misplaced(found map[[2]string]Link) map[[2]string]bool {
-	hooks := map[Target]map[string][]place{}
+	hooks := map[Device]map[string][]place{}
 	for _, app := range p.want.Applications {
 		for _, a := range app.Attachments {
 			h, ok := hook.Lookup(a.Hook)
@@ -37,7 +37,7 @@ func (p *planner) misplaced(found map[[2]string]Link) map[[2]string]bool {
 			if !ok || !have || old.Severed || old.Unplaced || !h.TakesPriority() || a.Hook == XDP {
 				continue
 			}
-			at := Target{Ifindex: a.Ifindex}
+			at := a.Target.Device()
 			if hooks[at] == nil {
 				hooks[at] = map[string][]place{}
 			}

@@ -22,9 +22,14 @@ import (
 // index, a file by its inode. Which fields are set is decided by the hook's
 // shape.
 type Target struct {
-	// Ifindex and Interface are a network device.
+	// Ifindex and Interface are a network device. Outside the agent's own network namespace,
+	// NetnsID is that of the device.
 	Ifindex   int    `json:"ifindex,omitempty"`
 	Interface string `json:"interface,omitempty"`
+	// In says whose a target in a pod is, as "pod team-a/web". Container is the runtime's id
+	// of the container in whose files a binary is found.
+	In        string `json:"in,omitempty"`
+	Container string `json:"container,omitempty"`
 	// Function is a function of the kernel. Where one link attaches to many, it repeats
 	// what the definition says of them in short, and FunctionsID stands for all that it
 	// says and what was found. Module is the one of a function that a kprobe is on, and
@@ -75,18 +80,32 @@ type Target struct {
 // Asked is the target as the definition asks for it, without what was found on the node of
 // a file, a namespace or functions.
 func (t Target) Asked() Target {
-	t.BinaryID, t.NetnsID, t.Site, t.Arguments, t.Module, t.FunctionsID = "", 0, "", "", "", ""
+	t.BinaryID, t.Site, t.Arguments, t.Module, t.FunctionsID = "", "", "", "", ""
+	if t.Ifindex == 0 {
+		t.NetnsID = 0
+	}
 	if t.USDT != "" {
 		t.Offset = 0
 	}
 	return t
 }
 
-// String says the target in words of the definition.
+// Device returns the network device that the target is.
+func (t Target) Device() Device { return Device{NetnsID: t.NetnsID, Index: t.Ifindex} }
+
+// String says the target in words of the definition, and in which pod it is.
 func (t Target) String() string {
+	if t.Ifindex == 0 && t.In != "" {
+		in := t.In
+		t.In = ""
+		if t.NetnsID != 0 {
+			return in
+		}
+		return t.String() + " in " + in
+	}
 	switch {
 	case t.Ifindex != 0:
-		return t.Interface
+		return Label(t.Interface, t.NetnsID, t.In)
 	case t.Tracepoint != "":
 		return t.Tracepoint
 	case t.Cgroup != "" && t.Function != "":
@@ -153,6 +172,8 @@ type Attachment struct {
 	Instance string `json:"instance"`
 	Hook     string `json:"hook"`
 	Target
+	// Scope names the scope whose guard is before the program; empty where none is.
+	Scope string `json:"scope,omitempty"`
 	// Priority orders programs of ordered hooks, low first.
 	Priority int32 `json:"priority,omitempty"`
 	// ProceedOn has bit v set where XDP verdict v lets the next program run.
@@ -163,14 +184,15 @@ type Attachment struct {
 
 // Key names the attachment within its application, whatever its revision,
 // priority and verdicts: those change under a link that stays. An interface
-// goes by its index, so that a renamed one keeps its links.
+// goes by its network namespace and index, so that a renamed one keeps its links.
 func (a Attachment) Key() string {
 	t := a.Target
-	t.Interface = ""
+	t.Interface, t.In = "", ""
 	body, err := json.Marshal(struct {
 		Program, Hook string
 		Target        Target
-	}{a.Program, a.Hook, t})
+		Scope         string `json:",omitempty"`
+	}{a.Program, a.Hook, t, a.Scope})
 	if err != nil {
 		return ""
 	}
@@ -240,7 +262,8 @@ type Member struct {
 
 // Chain is the XDP link of one interface and what it runs, in order.
 type Chain struct {
-	Ifindex   int
+	Device Device
+	// Interface is the interface's Label.
 	Interface string
 	Members   []Member
 	// Given are the members that the agent gave to a link that runs something else,
@@ -268,7 +291,7 @@ type State struct {
 	Revisions map[string][]string
 	Links     []Link
 	Chains    []Chain
-	// Interfaces are those that exist.
+	// Interfaces are those that exist, in the agent's own network namespace and in others.
 	Interfaces []Interface
 }
 
@@ -281,15 +304,14 @@ type Want struct {
 	// Frozen are the uids whose links and revisions are left as they are: their
 	// intent is not known here, or cannot be had at present.
 	Frozen []string
-	// Out are the uids, by interface index, that are left out of the chain there,
-	// which cannot be made with them.
-	Out map[int][]string
-	// Left are the indexes of the interfaces whose chain is left as it is found,
-	// since no other can be made.
-	Left []int
-	// Interim are the members of chains, by interface index, that run until those
-	// that the applications want can be made.
-	Interim map[int][]Member
+	// Out are the uids, by device, that are left out of the chain there, which cannot be
+	// made with them.
+	Out map[Device][]string
+	// Left are the devices whose chain is left as it is found, since no other can be made.
+	Left []Device
+	// Interim are the members of chains, by device, that run until those that the
+	// applications want can be made.
+	Interim map[Device][]Member
 }
 
 // Verb is what an action does.
@@ -323,8 +345,9 @@ type Action struct {
 	Attachment Attachment
 	// Replaces is the key of another link of the application that has the place of the
 	// attachment, which takes one program. Nobody wants that link any more.
-	Replaces  string
-	Ifindex   int
+	Replaces string
+	// Device and Interface are those of a chain, which gets Members.
+	Device    Device
 	Interface string
 	Members   []Member
 }

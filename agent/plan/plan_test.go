@@ -73,7 +73,7 @@ func TestMake(t *testing.T) {
 
 // parser reads the lines of a case:
 //
-//	interface NAME            an interface that exists
+//	interface NAME            an interface that exists: DEVICE@POD, with index 2, is that of a pod
 //	app UID REVISION          a wanted application
 //	gone|frozen UID
 //	at UID HOOK TARGET PRIORITY [PROGRAM]    a wanted attachment of UID
@@ -106,6 +106,13 @@ func (p *parser) number(s string) int {
 func (p *parser) target(hook, name string) plan.Target {
 	switch {
 	case strings.HasPrefix(hook, "xdp"), strings.HasPrefix(hook, "tcx"):
+		if device, pod, found := strings.Cut(name, "@"); found {
+			var id uint64
+			for _, c := range pod {
+				id = id<<8 + uint64(c)
+			}
+			return plan.Target{Ifindex: 2, Interface: device, NetnsID: id, In: "pod " + pod}
+		}
 		if p.interfaces[name] == 0 {
 			p.interfaces[name] = len(p.interfaces) + 1
 		}
@@ -152,7 +159,7 @@ func (p *parser) have(text string) {
 		switch f[0] {
 		case "interface":
 			at := p.target("xdp", f[1])
-			p.h.Interfaces = append(p.h.Interfaces, plan.Interface{Index: at.Ifindex, Name: at.Interface})
+			p.h.Interfaces = append(p.h.Interfaces, plan.Interface{Device: at.Device(), Name: at.Interface, In: at.In})
 		case "revision":
 			p.h.Revisions[f[1]] = append(p.h.Revisions[f[1]], f[2])
 		case "link":
@@ -160,7 +167,8 @@ func (p *parser) have(text string) {
 			p.h.Links = append(p.h.Links, plan.Link{UID: f[1], Revision: revision, Attachment: p.attachment(f[1], f[3], f[4], f[5]),
 				Position: p.number(f[6]), Severed: len(f) > 7})
 		case "chain":
-			c := plan.Chain{Ifindex: p.target("xdp", f[1]).Ifindex, Interface: f[1]}
+			on := p.target("xdp", f[1])
+			c := plan.Chain{Device: on.Device(), Interface: on.String()}
 			for _, m := range f[2:] {
 				if m == "severed" {
 					c.Severed = true
@@ -182,7 +190,7 @@ func (p *parser) have(text string) {
 }
 
 func TestSelect(t *testing.T) {
-	all := []plan.Interface{{Index: 1, Name: "lo"}, {Index: 2, Name: "eth0", Primary: true}, {Index: 3, Name: "eth1"}, {Index: 4, Name: "veth9"}}
+	all := []plan.Interface{{Name: "lo"}, {Name: "eth0", Primary: true}, {Name: "eth1"}, {Name: "veth9"}}
 	for sentence, c := range map[string]struct {
 		selection *v1alpha1.Interfaces
 		want      string
@@ -252,9 +260,12 @@ func TestAKeyIsTheTargetAndNotItsName(t *testing.T) {
 		"another priority":         {func(a *plan.Attachment) { a.Priority = 6 }, true},
 		"another verdict":          {func(a *plan.Attachment) { a.ProceedOn = 4 }, true},
 		"another interface":        {func(a *plan.Attachment) { a.Ifindex = 4 }, false},
+		"another namespace":        {func(a *plan.Attachment) { a.NetnsID = 4 }, false},
+		"other words for whose":    {func(a *plan.Attachment) { a.In = "pod a/b" }, true},
 		"another program":          {func(a *plan.Attachment) { a.Program = "g" }, false},
 		"another hook":             {func(a *plan.Attachment) { a.Hook = "tcx/egress" }, false},
 		"a file that was replaced": {func(a *plan.Attachment) { a.BinaryID = "1:2" }, false},
+		"another scope":            {func(a *plan.Attachment) { a.Scope = "x" }, false},
 		"a cgroup made anew":       {func(a *plan.Attachment) { a.CgroupID = 7 }, false},
 		"another process":          {func(a *plan.Attachment) { a.PID = 7 }, false},
 	} {
@@ -269,6 +280,8 @@ func TestAKeyIsTheTargetAndNotItsName(t *testing.T) {
 func TestTargetsAreSaidAsInTheDefinition(t *testing.T) {
 	for want, target := range map[string]plan.Target{
 		"eth0":                        {Ifindex: 2, Interface: "eth0"},
+		"eth0 in pod team-a/web":      {Ifindex: 2, Interface: "eth0", NetnsID: 7, In: "pod team-a/web"},
+		"eth0 in net:[7]":             {Ifindex: 2, Interface: "eth0", NetnsID: 7},
 		"sched/sched_switch":          {Tracepoint: "sched/sched_switch"},
 		"/pods":                       {Cgroup: "/pods", CgroupID: 5},
 		"/bin/sh:main+0x10 (pid 7)":   {Binary: "/bin/sh", Symbol: "main", Offset: 16, PID: 7},

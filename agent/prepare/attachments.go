@@ -49,6 +49,9 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 				return app, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
 			}
 			for _, a := range found {
+				if seen[a.Key()] && errors.Is(err, targets.ErrNotKnown) {
+					continue
+				}
 				if seen[a.Key()] {
 					return app, fmt.Errorf("place program %s of %s: the definition attaches it to %s %s twice; once is enough", a.Program, payload.Application, a.Hook, a.Target)
 				}
@@ -73,10 +76,10 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 // that. Where it was loaded for both, another attachment may be why.
 func (v *Versions) atOnce(r *kernel.Revision, program string, at v1alpha1.Attachment) v1alpha1.Attachment {
 	many, ok := plan.AtOnce(at)
-	if !ok || r == nil || r.Programs[plan.Instance(program, many.Hook, "")] == nil {
+	if !ok || r == nil || r.Programs[plan.InstanceOf(program, many, "")] == nil {
 		return at
 	}
-	if r.Programs[plan.Instance(program, at.Hook, "")] != nil && report.IsAbsent(v.LookupRound.Supports(many)) {
+	if r.Programs[plan.InstanceOf(program, at, "")] != nil && report.IsAbsent(v.LookupRound.Supports(many)) {
 		return at
 	}
 	return many
@@ -103,25 +106,40 @@ func (v *Versions) resolve(app plan.Application, program string, at v1alpha1.Att
 			return nil, err
 		}
 	}
-	all, err := v.LookupRound.Expand(app.Identity, program, at, v.Look.State.Interfaces)
+	all, err := v.LookupRound.Expand(app.Identity, program, at)
+	if at.Pods != nil {
+		return v.resolveInPods(app, program, at, all, err)
+	}
 	if err != nil {
-		return nil, err
+		// In other network namespaces there may be targets nevertheless.
+		return all, err
 	}
 	resolved := make([]plan.Attachment, 0, len(all))
 	for _, one := range all {
-		found, err := v.LookupRound.Resolve(one)
-		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-			if made := v.madeOn(app.UID, one); len(made) > 0 {
-				found, err = made, nil
-			}
-		}
+		found, err := v.resolveOne(app.UID, one)
 		if err != nil {
 			return nil, err
 		}
-		for _, target := range found {
-			one.Target = target
-			resolved = append(resolved, one)
+		resolved = append(resolved, found...)
+	}
+	return resolved, nil
+}
+
+// resolveOne finds the targets of an attachment that Expand made.
+func (v *Versions) resolveOne(uid string, one plan.Attachment) ([]plan.Attachment, error) {
+	found, err := v.LookupRound.Resolve(one)
+	if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
+		if made := v.madeOn(uid, one); len(made) > 0 {
+			found, err = made, nil
 		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	resolved := make([]plan.Attachment, 0, len(found))
+	for _, target := range found {
+		one.Target = target
+		resolved = append(resolved, one)
 	}
 	return resolved, nil
 }

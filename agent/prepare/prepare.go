@@ -56,6 +56,9 @@ func (v *Versions) Prepare(app *decide.Application, o intent.Opened, out *report
 	if err := v.ensureLoaded(app, o, out); err != nil {
 		return plan.Application{}, err
 	}
+	if err := v.setScopes(o, out); err != nil {
+		return plan.Application{}, err
+	}
 	return v.resolveAttachments(o, out)
 }
 

@@ -262,14 +262,14 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 			all = append(all, v.linkStatus(l.Attachment.Hook, l.Attachment.Target.String(), l.Path, l.Link))
 		}
 	}
-	for index, c := range v.Look.Set.Chains {
+	for device, c := range v.Look.Set.Chains {
 		if c.Version == nil {
 			continue
 		}
 		for _, m := range c.Version.Members {
 			if m.UID == uid && m.Program == program {
-				path := v.Look.Set.ChainPin(index)
-				all = append(all, v.linkStatus(plan.XDP, v.Look.InterfaceName(index), path, c.Link))
+				path := v.Look.Set.ChainPin(device)
+				all = append(all, v.linkStatus(plan.XDP, v.Look.InterfaceName(device), path, c.Link))
 			}
 		}
 	}
@@ -282,7 +282,7 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 func (v View) linkStatus(hook, target, path string, l kernel.Held) LinkStatus {
 	facts := v.Look.Facts(path, l)
 	s := LinkStatus{Hook: hook, Target: target, ID: uint32(facts.ID), Pin: path, State: Attached}
-	if f := facts.Filter; f.Copies > 0 {
+	if f := facts.Filter; f.Pref > 0 {
 		s.Filter = fmt.Sprintf("clsact pref %d handle %#x", f.Pref, f.Handle)
 	}
 	if facts.Severed {

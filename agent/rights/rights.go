@@ -18,7 +18,7 @@ import (
 // Capability is one of capabilities(7), by its number.
 type Capability int
 
-// The capabilities that BPF takes.
+// The capabilities that BPF takes, and looking for its targets.
 const (
 	// BPF makes maps and loads programs.
 	BPF Capability = unix.CAP_BPF
@@ -29,6 +29,8 @@ const (
 	// SysAdmin has the rights of the three, looks objects up by id, and opens
 	// the perf event of a uprobe.
 	SysAdmin Capability = unix.CAP_SYS_ADMIN
+	// SysPtrace looks into processes of other users: at their files and namespaces.
+	SysPtrace Capability = unix.CAP_SYS_PTRACE
 )
 
 // String is the name, as capabilities(7) has it.
@@ -42,6 +44,8 @@ func (c Capability) String() string {
 		return "CAP_PERFMON"
 	case SysAdmin:
 		return "CAP_SYS_ADMIN"
+	case SysPtrace:
+		return "CAP_SYS_PTRACE"
 	}
 	return fmt.Sprintf("capability %d", int(c))
 }
@@ -202,10 +206,12 @@ func chosen(modes string) string {
 }
 
 // lacks are the capabilities that the process has not. CAP_SYS_ADMIN stands for
-// the others.
+// those of BPF, and not for CAP_SYS_PTRACE.
 func (p process) lacks(need []Capability) []Capability {
-	has := func(c Capability) bool { return p.effective&(1<<c) != 0 }
-	if !p.known || has(SysAdmin) {
+	has := func(c Capability) bool {
+		return p.effective&(1<<c) != 0 || c != SysPtrace && p.effective&(1<<SysAdmin) != 0
+	}
+	if !p.known {
 		return nil
 	}
 	missing := slices.DeleteFunc(slices.Clone(need), has)

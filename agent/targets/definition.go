@@ -1,6 +1,7 @@
 package targets
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -17,10 +18,10 @@ import (
 )
 
 // Expand turns one attachment of an application's definition into those on this node, but for
-// what Resolve fills in.
-func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachment, interfaces []plan.Interface) ([]plan.Attachment, error) {
-	base := plan.Attachment{Application: application, Program: program, Instance: plan.Instance(program, at.Hook, at.Tracepoint),
-		Hook: at.Hook, Priority: v1alpha1.DefaultPriority, Optional: at.Optional}
+// what Resolve fills in. Where it fails with ErrWaiting, those that it found stand beside the error.
+func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
+	base := plan.Attachment{Application: application, Program: program, Instance: plan.InstanceOf(program, at, at.Tracepoint),
+		Hook: at.Hook, Scope: plan.Scope(at), Priority: v1alpha1.DefaultPriority, Optional: at.Optional}
 	if at.Priority != nil {
 		base.Priority = *at.Priority
 	}
@@ -35,14 +36,22 @@ func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha
 		}
 		base.ProceedOn = mask
 	}
+	if at.Pods != nil {
+		return r.inPods(base, h, at)
+	}
+	return r.expand(base, h, at)
+}
+
+// expand fills in what an attachment says of its target beside pods.
+func (r *Round) expand(base plan.Attachment, h hook.Hook, at v1alpha1.Attachment) ([]plan.Attachment, error) {
 	if h.Shape == hook.NetworkDevice {
-		return OnInterfaces(base, at, interfaces)
+		return r.OnInterfaces(base, at)
 	}
 	if e := at.PerfEvent; h.Shape == hook.PerfEvent && e != nil {
 		base.Event, base.Period, base.Frequency, base.PID = e.Event, e.Period, e.Frequency, e.PID
 		return attach.OnEvent(base)
 	}
-	base.Tracepoint, base.Cgroup, base.NetworkNamespace = at.Tracepoint, at.Cgroup, at.NetworkNamespace
+	base.Tracepoint, base.Cgroup, base.NetworkNamespace = at.Tracepoint, cmp.Or(base.Cgroup, at.Cgroup), at.NetworkNamespace
 	if n := at.Netfilter; n != nil {
 		base.Netfilter = *n
 	}
@@ -84,27 +93,8 @@ func (r *Round) onFunctions(base plan.Attachment, h hook.Hook, at v1alpha1.Attac
 			one.Module = chosen.Module(name)
 		}
 		if h.LoadsForTarget() {
-			one.Instance = plan.Instance(base.Program, at.Hook, name)
+			one.Instance = plan.InstanceOf(base.Program, at, name)
 		}
-		all = append(all, one)
-	}
-	return all, nil
-}
-
-// OnInterfaces returns one attachment for each interface that the definition selects. Where
-// none is there it fails with ErrWaiting.
-func OnInterfaces(base plan.Attachment, at v1alpha1.Attachment, interfaces []plan.Interface) ([]plan.Attachment, error) {
-	chosen, err := plan.Select(at.Interfaces, interfaces)
-	if err != nil {
-		return nil, err
-	}
-	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: no interface of this node is chosen by %s", ErrWaiting, describeInterfaces(at.Interfaces))
-	}
-	var all []plan.Attachment
-	for _, i := range chosen {
-		one := base
-		one.Ifindex, one.Interface = i.Index, i.Name
 		all = append(all, one)
 	}
 	return all, nil
@@ -125,6 +115,8 @@ func Describe(at v1alpha1.Attachment) string {
 		return at.Binary.Path
 	case at.PerfEvent != nil:
 		return at.PerfEvent.Event
+	case at.Pods != nil:
+		return "pods"
 	case at.Netfilter != nil:
 		return plan.Target{Netfilter: *at.Netfilter, NetworkNamespace: at.NetworkNamespace}.String()
 	}

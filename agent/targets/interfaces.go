@@ -7,7 +7,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // dumpTries bounds how often a list of the kernel's is asked for again because
@@ -16,25 +18,37 @@ const dumpTries = 5
 
 // devices asks the kernel about network devices and routes.
 type devices struct {
-	links   func() ([]netlink.Link, error)
-	byIndex func(int) (netlink.Link, error)
-	routes  func(link netlink.Link, family int) ([]netlink.Route, error)
+	// namespace is the one that the calling thread is in, named by zero for the agent's own.
+	namespace netns.Namespace
+	links     func() ([]netlink.Link, error)
+	byIndex   func(int) (netlink.Link, error)
+	routes    func(link netlink.Link, family int) ([]netlink.Route, error)
 }
 
 // Running is what of Skep's runs on network devices now. A list that the kernel
 // could not give in one piece takes none of it away.
 type Running struct {
-	// UIDs are those of applications, by the index of the device.
-	UIDs map[int][]string
+	// UIDs are those of applications, by device.
+	UIDs map[plan.Device][]string
+	// Targets are the devices as they were when something was attached to them.
+	Targets map[plan.Device]plan.Target
+	// On returns the devices outside the agent's own network namespace where a program of an
+	// application runs on a hook.
+	On func(application v1alpha1.Identity, program, hook string) []plan.Device
 	// AsPrimary reports whether an application chose the device for nothing but
 	// being a primary one.
 	AsPrimary func(uid string, on plan.Interface) bool
 }
 
-// Interfaces reads the network devices of the agent's network namespace, by index.
-// Which of them are primary is looked up only for withPrimary.
-func Interfaces(withPrimary bool, now Running) ([]plan.Interface, error) {
-	d := devices{links: netlink.LinkList, byIndex: netlink.LinkByIndex, routes: netlink.RouteList}
+// device returns a device of the namespace.
+func (d devices) device(index int) plan.Device {
+	return plan.Device{NetnsID: d.namespace.ID, Index: index}
+}
+
+// listDevices reads the network devices of a namespace, whose thread calls it, by index. Which of
+// them are primary is looked up only for withPrimary.
+func listDevices(of netns.Namespace, withPrimary bool, now Running) ([]plan.Interface, error) {
+	d := devices{namespace: of, links: netlink.LinkList, byIndex: netlink.LinkByIndex, routes: netlink.RouteList}
 	return d.list(withPrimary, now)
 }
 
@@ -55,7 +69,7 @@ func dump[T any](list func() ([]T, error)) (all []T, whole bool, err error) {
 	return all, false, nil
 }
 
-// list implements Interfaces.
+// list implements listDevices.
 func (d devices) list(withPrimary bool, now Running) ([]plan.Interface, error) {
 	links, whole, err := dump(d.links)
 	if err != nil {
@@ -78,15 +92,19 @@ func (d devices) list(withPrimary bool, now Running) ([]plan.Interface, error) {
 	}
 	all := make([]plan.Interface, 0, len(named))
 	for index, name := range named {
-		all = append(all, plan.Interface{Index: index, Name: name, Primary: primary[index]})
+		all = append(all, plan.Interface{Device: d.device(index), Name: name, In: d.namespace.In, Primary: primary[index]})
 	}
-	slices.SortFunc(all, func(a, b plan.Interface) int { return a.Index - b.Index })
+	slices.SortFunc(all, func(a, b plan.Interface) int { return a.Device.Compare(b.Device) })
 	return all, nil
 }
 
 // ask asks for each device in use by its index. No other change cuts that answer off.
 func (d devices) ask(now Running, named map[int]string) error {
-	for index := range now.UIDs {
+	for on := range now.UIDs {
+		index := on.Index
+		if on.NetnsID != d.namespace.ID {
+			continue
+		}
 		l, err := d.byIndex(index)
 		switch gone := new(netlink.LinkNotFoundError); {
 		case errors.As(err, gone):
@@ -109,7 +127,7 @@ func (d devices) primaries(now Running, named map[int]string) (map[int]bool, err
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		if !whole {
-			now.keepPrimary(named, out)
+			d.keepPrimary(now, named, out)
 		}
 		for _, r := range routes {
 			if r.Dst != nil && !isDefault(r) {
@@ -134,11 +152,11 @@ func isDefault(r netlink.Route) bool {
 
 // keepPrimary adds the devices that were primary when something was attached to
 // them as such.
-func (r Running) keepPrimary(named map[int]string, primary map[int]bool) {
-	for index, uids := range r.UIDs {
-		on := plan.Interface{Index: index, Name: named[index]}
-		if slices.ContainsFunc(uids, func(uid string) bool { return r.AsPrimary(uid, on) }) {
-			primary[index] = true
+func (d devices) keepPrimary(now Running, named map[int]string, primary map[int]bool) {
+	for device, uids := range now.UIDs {
+		on := plan.Interface{Device: device, Name: named[device.Index]}
+		if device.NetnsID == d.namespace.ID && slices.ContainsFunc(uids, func(uid string) bool { return now.AsPrimary(uid, on) }) {
+			primary[device.Index] = true
 		}
 	}
 }

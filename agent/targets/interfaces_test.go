@@ -75,7 +75,7 @@ func TestAListThatChangesWhileItIsReadIsAskedForAgain(t *testing.T) {
 // TestACutOffListTakesNoInterfaceAway has something run on eth1, which the list
 // lacks, and on interface 3, which is truly gone.
 func TestACutOffListTakesNoInterfaceAway(t *testing.T) {
-	now := Running{UIDs: map[int][]string{2: {"a"}, 3: {"a"}}}
+	now := Running{UIDs: map[plan.Device][]string{{Index: 2}: {"a"}, {Index: 3}: {"a"}}}
 	for sentence, tc := range map[string]struct {
 		links *churn[netlink.Link]
 		ask   error
@@ -83,15 +83,15 @@ func TestACutOffListTakesNoInterfaceAway(t *testing.T) {
 	}{
 		"a whole list is believed": {
 			&churn[netlink.Link]{whole: []netlink.Link{device(1, "lo")}}, errors.New("not asked"),
-			[]plan.Interface{{Index: 1, Name: "lo"}},
+			[]plan.Interface{{Device: plan.Device{Index: 1}, Name: "lo"}},
 		},
 		"a list cut off is asked about": {
 			always(device(1, "lo"), device(3, "old")), nil,
-			[]plan.Interface{{Index: 1, Name: "lo"}, {Index: 2, Name: "eth1"}},
+			[]plan.Interface{{Device: plan.Device{Index: 1}, Name: "lo"}, {Device: plan.Device{Index: 2}, Name: "eth1"}},
 		},
 		"an old name gives way": {
 			always(device(2, "eth0")), nil,
-			[]plan.Interface{{Index: 2, Name: "eth1"}},
+			[]plan.Interface{{Device: plan.Device{Index: 2}, Name: "eth1"}},
 		},
 		"who cannot tell takes nothing away": {
 			always(device(1, "lo")), errors.New("no buffers"), nil,
@@ -122,7 +122,7 @@ func TestACutOffListTakesNoInterfaceAway(t *testing.T) {
 // and b on eth2 by its name.
 func TestCutOffRoutesTakeNoPrimaryAway(t *testing.T) {
 	now := Running{
-		UIDs:      map[int][]string{2: {"a"}, 3: {"b"}},
+		UIDs:      map[plan.Device][]string{{Index: 2}: {"a"}, {Index: 3}: {"b"}},
 		AsPrimary: func(uid string, on plan.Interface) bool { return uid == "a" && on.Name == "eth1" },
 	}
 	links := &churn[netlink.Link]{whole: []netlink.Link{device(1, "eth0"), device(2, "eth1"), device(3, "eth2")}}

@@ -1,4 +1,5 @@
-// Package targets finds what attachments name on this node: network devices, cgroups, and
+// Package targets finds what attachments name on this node: network devices, also in other
+// network namespaces, cgroups, and
 // binaries and network namespaces by their path.
 //
 // A path may lie on a file system that never answers. The package therefore looks beside
@@ -18,6 +19,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/functions"
+	"github.com/skep-dev/skep/agent/guard"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
@@ -99,18 +101,23 @@ type Lookups struct {
 	log   *slog.Logger
 	wake  func()
 	byKey map[string]*lookup
+	// seen are the devices of other network namespaces as they were read last.
+	seen map[uint64][]plan.Interface
+	// hierarchy is where the mount of cgroup2 lies; nil until somebody asks.
+	hierarchy *guard.Hierarchy
 }
 
 // NewLookups returns Lookups of names on the host. It calls wake, from any goroutine, when
 // an answer comes that nobody waits for any more.
 func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
 	host.Functions, host.Netfilter = functions.New(), new(attach.Netfilter)
-	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}}
+	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64][]plan.Interface{}}
 }
 
-// Begin begins the look-ups of one reconcile.
-func (l *Lookups) Begin(now time.Time) *Round {
-	return &Round{Lookups: l, now: now, sought: map[string]bool{}, started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{}}
+// Begin begins the look-ups of one reconcile, in which the node has the pods.
+func (l *Lookups) Begin(now time.Time, pods Pods) *Round {
+	l.host.Containers = pods.Snapshot
+	return &Round{Lookups: l, now: now, pods: pods, sought: map[string]bool{}, started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{}}
 }
 
 // Waiting returns how many look-ups have no answer.
@@ -178,6 +185,14 @@ type Round struct {
 	started   map[*lookup]bool
 	waited    map[v1alpha1.Identity]time.Duration
 	waitedAll time.Duration
+	pods      Pods
+	// What Look was told, and what it read: the devices, the other network namespaces that are
+	// there, and of those that could not be read, why.
+	namespaces Namespaces
+	running    Running
+	interfaces []plan.Interface
+	there      map[uint64]bool
+	unread     map[uint64]error
 }
 
 // Host is where the names of targets are looked up.

@@ -32,10 +32,10 @@ func newLooking(t *testing.T) looking {
 // next is another reconcile, a while after the one before.
 func (l looking) next(last *Round, after time.Duration) *Round {
 	if last == nil {
-		return l.Begin(time.Now())
+		return l.Begin(time.Now(), Pods{})
 	}
 	last.End()
-	return l.Begin(last.now.Add(after))
+	return l.Begin(last.now.Add(after), Pods{})
 }
 
 // slowly is a look-up that gives each answer when it is sent.

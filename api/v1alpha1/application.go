@@ -319,6 +319,10 @@ const (
 	MaxSelectorRequirements = 64
 	// MaxSelectorValues bounds the values of one of them.
 	MaxSelectorValues = 256
+	// MaxPodLabels bounds the labels of a selector of Pods, MaxPodRequirements its
+	// matchExpressions, MaxPodValues the values of each, and MaxPodContainers the names
+	// and globs of containers. Every attachment may have two such selectors.
+	MaxPodLabels, MaxPodRequirements, MaxPodValues, MaxPodContainers = 8, 2, 4, 4
 	// MaxFunctions is the greatest limit of a choice of functions.
 	MaxFunctions = 10000
 	// MaxSymbolNames bounds the bytes of all names and globs of one choice of symbols
@@ -335,7 +339,14 @@ type Attachment struct {
 	// +optional
 	Hook string `json:"hook,omitempty"`
 
-	// Interfaces chooses network devices (shape NetworkDevice).
+	// Pods attaches the program in Pods of the node, and not in the node itself: to
+	// their network devices, cgroups, network namespaces or files, or to what their
+	// processes do. A BpfApplication reaches the Pods of its own namespace alone.
+	// +optional
+	Pods *Pods `json:"pods,omitempty"`
+
+	// Interfaces chooses network devices (shape NetworkDevice); with pods those of the
+	// Pods, eth0 unless named.
 	// +optional
 	Interfaces *Interfaces `json:"interfaces,omitempty"`
 
@@ -398,7 +409,33 @@ type Attachment struct {
 	Optional bool `json:"optional,omitempty"`
 }
 
-// Interfaces chooses network devices of a node. At least one of Names and
+// PodInterface is the network device of a Pod that is meant where none is named.
+const PodInterface = "eth0"
+
+// Pods chooses Pods that run on a node, by what the node's container runtime recorded
+// when they were started. Nothing of it is believed from the Pods themselves.
+type Pods struct {
+	// Selector chooses Pods by their labels; absent or empty means every Pod.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+
+	// NamespaceSelector chooses the namespaces of Pods by their labels, in a
+	// ClusterBpfApplication alone; absent or empty means every namespace.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+
+	// Containers chooses containers of the Pods by names or globs in path.Match syntax;
+	// absent means all of them. Hooks on network devices and namespaces, which a Pod's
+	// containers share, do not take it.
+	// +optional
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9*?\[\]^-]+$`
+	Containers []string `json:"containers,omitempty"`
+}
+
+// Interfaces chooses network devices of a node or a Pod. At least one of Names and
 // Primary is given.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.names) && size(self.names) > 0 || has(self.primary) && self.primary",message="none of names and primary is given; give one"
@@ -471,9 +508,11 @@ type Functions struct {
 // +kubebuilder:validation:XValidation:rule="has(self.symbol) || has(self.offset) && self.offset > 0 || has(self.symbols) || has(self.usdt)",message="none of symbol, offset, symbols and usdt is given; give one"
 // +kubebuilder:validation:XValidation:rule="(has(self.symbols) ? 1 : 0) + (has(self.usdt) ? 1 : 0) + (has(self.symbol) || has(self.offset) ? 1 : 0) <= 1",message="several of symbol, symbols and usdt are given; give one of them"
 type UserBinary struct {
-	// Path is absolute, in the node's file system.
+	// Path is absolute, in the node's file system; with pods in that of a container. A
+	// name without slashes is looked for as libbpf does: one with .so in it in the
+	// folders of libraries, another in those of programs.
 	// +kubebuilder:validation:MaxLength=4096
-	// +kubebuilder:validation:Pattern=`^(/|(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+)$`
+	// +kubebuilder:validation:Pattern=`^(/|(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+|[^/.][^/]*)$`
 	Path string `json:"path"`
 
 	// Symbol is a function of the binary. Symbol or Offset is given, or both,

@@ -28,7 +28,7 @@ func TestANamespaceThatWaitsHoldsNoMoreWorkers(t *testing.T) {
 	app := &v1alpha1.BpfApplication{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app", UID: types.UID("app"), Generation: 1},
 		Spec: v1alpha1.BpfApplicationSpec{Bytecode: v1alpha1.Bytecode{Image: ref}, Programs: []v1alpha1.Program{{Name: "count_packets",
-			Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Primary: true}}}}}},
+			Attach: []v1alpha1.Attachment{{Hook: "xdp", Pods: &v1alpha1.Pods{}}}}}},
 	}
 	b.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, app)
 	b.reconcile(app.Identity())

@@ -12,7 +12,7 @@ good := {
 			"bytecode": {"image": "registry.example.com/bpf/counter:v1"},
 			"programs": [{
 				"name": "count",
-				"attach": [{"hook": "xdp", "interfaces": {"names": ["eth0"]}, "priority": 150}],
+				"attach": [{"hook": "xdp", "pods": {}, "interfaces": {"names": ["eth0"]}, "priority": 150}],
 			}],
 		},
 	},

@@ -124,7 +124,7 @@ func build(ctx context.Context) error {
 		return err
 	}
 	// The same links as those that make images asks for later.
-	if _, err := run("build", "-ldflags", "-s -w", "-o", os.DevNull, "./cmd/skep-controller", "./cmd/skep-agent"); err != nil {
+	if _, err := run("build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", os.DevNull, "./cmd/skep-controller", "./cmd/skep-agent"); err != nil {
 		return err
 	}
 	return os.Setenv(helm, path)

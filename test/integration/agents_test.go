@@ -22,8 +22,14 @@ func agentLabels() map[string]string { return map[string]string{"component": "ag
 // pod makes a Pod that runs on a node, as a kubelet tells of it.
 func (c *cluster) pod(node string, labels map[string]string) *corev1.Pod {
 	c.t.Helper()
+	return c.podOf("", node, labels)
+}
+
+// podOf makes a Pod of a service account; empty means the default one.
+func (c *cluster) podOf(account, node string, labels map[string]string) *corev1.Pod {
+	c.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "pod-", Labels: labels}}
-	p.Spec.NodeName = node
+	p.Spec.ServiceAccountName, p.Spec.NodeName = account, node
 	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
 	c.create(p)
 	c.t.Cleanup(func() { _ = client.IgnoreNotFound(c.remove(p)) })

@@ -102,8 +102,8 @@ func TestAgentsFetchDuringAFloodOfBadTokens(t *testing.T) {
 		return nil
 	})
 	var before []time.Duration
-	for range 5 {
-		before = append(before, fetch("before the flood", c.token("skep-agent", mirror.Audience)))
+	for n := range 5 {
+		before = append(before, fetch("before the flood", c.tokenOn(fmt.Sprint("node-", n))))
 	}
 	fetch("a known agent", known)
 
@@ -137,9 +137,9 @@ func TestAgentsFetchDuringAFloodOfBadTokens(t *testing.T) {
 		return nil
 	})
 	var during []time.Duration
-	for range 5 {
+	for n := range 5 {
 		// The agent is known; the token is new each time, as after each hour.
-		during = append(during, fetch("a token that the API server made a moment ago", c.token("skep-agent", mirror.Audience)))
+		during = append(during, fetch("a token that the API server made a moment ago", c.tokenOn(fmt.Sprint("node-", n))))
 		fetch("a known agent", known)
 	}
 	close(over)

@@ -87,10 +87,29 @@ func (c *cluster) token(account, audience string) string {
 	if err := c.Create(c.t.Context(), sa); err == nil {
 		c.t.Cleanup(func() { _ = c.Delete(c.t.Context(), sa) })
 	}
-	request := &authenticationv1.TokenRequest{}
-	if audience != "" {
-		request.Spec.Audiences = []string{audience}
+	return c.tokenOf(sa, authenticationv1.TokenRequestSpec{Audiences: audiences(audience)})
+}
+
+// audiences lists an audience, unless it is the API server's own.
+func audiences(audience string) []string {
+	if audience == "" {
+		return nil
 	}
+	return []string{audience}
+}
+
+// tokenOn is a token of the agent on a node, which the API server names in it.
+func (c *cluster) tokenOn(node string) string {
+	c.t.Helper()
+	pod := c.podOf("skep-agent", node, nil)
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "skep-agent"}}
+	return c.tokenOf(sa, authenticationv1.TokenRequestSpec{Audiences: []string{mirror.Audience},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}})
+}
+
+func (c *cluster) tokenOf(sa *corev1.ServiceAccount, spec authenticationv1.TokenRequestSpec) string {
+	c.t.Helper()
+	request := &authenticationv1.TokenRequest{Spec: spec}
 	if err := c.SubResource("token").Create(c.t.Context(), sa, request); err != nil {
 		c.t.Fatal(err)
 	}

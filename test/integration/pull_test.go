@@ -88,7 +88,7 @@ func asks(namespace, name, image string, secrets ...string) *v1alpha1.BpfApplica
 		o.Spec.Bytecode.ImagePullSecrets = append(o.Spec.Bytecode.ImagePullSecrets, v1alpha1.LocalSecret{Name: s})
 	}
 	o.Spec.Programs = []v1alpha1.Program{{Name: "count_packets", Attach: []v1alpha1.Attachment{{
-		Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}},
+		Hook: "xdp", Pods: &v1alpha1.Pods{},
 	}}}}
 	return o
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -75,11 +76,11 @@ func complete(data []byte) ([]byte, error) {
 			if err := countEntries(schema); err != nil {
 				return nil, err
 			}
-			if err := completeSelector(schema, "spec", "nodeSelector"); err != nil {
+			if err := completeSelector(schema, nodeLabels, "spec", "nodeSelector"); err != nil {
 				return nil, err
 			}
 		case v1alpha1.KindBpfPolicy, v1alpha1.KindClusterBpfPolicy:
-			if err := completeSelector(schema, "spec", "match", "selector"); err != nil {
+			if err := completeSelector(schema, nodeLabels, "spec", "match", "selector"); err != nil {
 				return nil, err
 			}
 		}
@@ -130,8 +131,22 @@ func countEntries(schema *apiextensionsv1.JSONSchemaProps) error {
 	return set(schema, *entry, path...)
 }
 
+// selectorBounds are how many labels, requirements and values a label selector has at most.
+type selectorBounds struct {
+	labels, requirements, values int64
+	// rules has the API server check by CEL what no schema can say. An attachment's selectors
+	// are too many for that: the gate alone checks them.
+	rules bool
+}
+
+// nodeLabels bounds the selector of nodes, and that of a policy; podLabels those of Pods.
+var (
+	nodeLabels = selectorBounds{64, v1alpha1.MaxSelectorRequirements, v1alpha1.MaxSelectorValues, true}
+	podLabels  = selectorBounds{v1alpha1.MaxPodLabels, v1alpha1.MaxPodRequirements, v1alpha1.MaxPodValues, false}
+)
+
 // completeSelector limits a label selector to what Kubernetes takes for one.
-func completeSelector(schema *apiextensionsv1.JSONSchemaProps, path ...string) error {
+func completeSelector(schema *apiextensionsv1.JSONSchemaProps, most selectorBounds, path ...string) error {
 	selector, err := at(schema, path...)
 	if err != nil {
 		return err
@@ -149,7 +164,7 @@ func completeSelector(schema *apiextensionsv1.JSONSchemaProps, path ...string) e
 		},
 		"operator": func(p *apiextensionsv1.JSONSchemaProps) { p.Enum = operators() },
 		"values": func(p *apiextensionsv1.JSONSchemaProps) {
-			p.Items.Schema, p.MaxItems = &value, new(int64(v1alpha1.MaxSelectorValues))
+			p.Items.Schema, p.MaxItems = &value, &most.values
 		},
 	} {
 		field, err := at(expression, name)
@@ -159,27 +174,29 @@ func completeSelector(schema *apiextensionsv1.JSONSchemaProps, path ...string) e
 		limit(field)
 		expression.Properties[name] = *field
 	}
-	expression.XValidations = apiextensionsv1.ValidationRules{{
+	requirement := apiextensionsv1.ValidationRule{
 		Rule:    "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
 		Message: "In and NotIn take values, Exists and DoesNotExist take none",
-	}}
+	}
 	expressions, err := at(selector, "matchExpressions")
 	if err != nil {
 		return err
 	}
-	expressions.MaxItems = new(int64(v1alpha1.MaxSelectorRequirements))
+	expressions.MaxItems = &most.requirements
 	selector.Properties["matchExpressions"] = *expressions
 	labels, err := at(selector, "matchLabels")
 	if err != nil {
 		return err
 	}
 	// CEL counts what a rule may cost, and so wants to know how many there are.
-	most := int64(64)
-	labels.MaxProperties, labels.AdditionalProperties.Schema = &most, &value
-	labels.XValidations = apiextensionsv1.ValidationRules{{
+	labels.MaxProperties, labels.AdditionalProperties.Schema = &most.labels, &value
+	name := apiextensionsv1.ValidationRule{
 		Rule:    "self.all(key, key.matches(r'^" + key + "$') && key.matches(r'" + size + "'))",
 		Message: "a key is name or prefix/name, of letters, digits, '-', '_' and '.'",
-	}}
+	}
+	if most.rules {
+		expression.XValidations, labels.XValidations = append(expression.XValidations, requirement), append(labels.XValidations, name)
+	}
 	if err := set(selector, *expression, "matchExpressions", "[]"); err != nil {
 		return err
 	}
@@ -233,36 +250,68 @@ func completeAttachment(schema *apiextensionsv1.JSONSchemaProps, namespaced bool
 	if err := set(attach, *event, "perfEvent", "event"); err != nil {
 		return err
 	}
-	if namespaced {
-		name, err := at(attach, "hook")
-		if err != nil {
+	for _, selector := range []string{"selector", "namespaceSelector"} {
+		if err := completeSelector(attach, podLabels, "pods", selector); err != nil {
 			return err
 		}
-		name.XValidations = apiextensionsv1.ValidationRules{scope()}
-		attach.Properties["hook"] = *name
 	}
-	attach.XValidations = append(attach.XValidations, fieldsOfHook())
+	if namespaced {
+		if err := boundToNamespace(attach); err != nil {
+			return err
+		}
+	}
+	attach.XValidations = append(attach.XValidations, fieldsOfHook(namespaced))
 	return set(schema, *attach, "spec", "programs", "[]", "attach", "[]")
 }
 
-// scope limits a namespace to the hooks it can hold. As a rule, and not as a
-// shorter list of hooks, it tells the fix. It is a rule of the name of the hook
-// alone, which costs next to nothing.
-func scope() apiextensionsv1.ValidationRule {
+// boundToNamespace limits the attachments of a namespace to the hooks that it can hold, and to
+// its own Pods. As a rule, and not as a shorter list of hooks, it tells the fix. Each rule reads
+// one field alone, which costs next to nothing.
+func boundToNamespace(attach *apiextensionsv1.JSONSchemaProps) error {
 	forbidden := apiextensionsv1.FieldValueForbidden
-	return apiextensionsv1.ValidationRule{
-		Rule: "self in " + list(namesOf(func(h hook.Hook) bool { return h.Namespaceable })),
-		MessageExpression: "self + ' reaches beyond a namespace: use a ClusterBpfApplication; " +
-			"no field names the pods of a namespace yet, so it holds no cgroup and no binary'",
-		Reason: &forbidden,
+	for field, rule := range map[string]apiextensionsv1.ValidationRule{
+		"hook": {
+			Rule:              "self in " + list(namesOf(func(h hook.Hook) bool { return h.Namespaceable })),
+			MessageExpression: "self + ' reaches beyond a namespace: use a ClusterBpfApplication'",
+			Reason:            &forbidden,
+		},
+		"pods": {
+			Rule:    "!has(self.namespaceSelector)",
+			Message: "a BpfApplication reaches the Pods of its own namespace alone: remove namespaceSelector, or use a ClusterBpfApplication",
+			Reason:  &forbidden,
+		},
+	} {
+		schema, err := at(attach, field)
+		if err != nil {
+			return err
+		}
+		schema.XValidations = append(schema.XValidations, rule)
+		attach.Properties[field] = *schema
 	}
+	return nil
 }
+
+// need says when an attachment has a field that its hook takes.
+type need int
+
+const (
+	// optional fields may be given.
+	optional need = iota
+	// required fields are given.
+	required
+	// unlessPods fields are required without pods, and may be given with them.
+	unlessPods
+	// notWithPods fields are required without pods, and not given with them.
+	notWithPods
+	// neverWithPods fields may be given without pods.
+	neverWithPods
+)
 
 // taken is one field of an attachment and the hooks that take it.
 type taken struct {
-	field    string
-	takes    func(hook.Hook) bool
-	required bool
+	field string
+	takes func(hook.Hook) bool
+	need  need
 }
 
 func shaped(s hook.Shape) func(hook.Hook) bool {
@@ -272,17 +321,36 @@ func shaped(s hook.Shape) func(hook.Hook) bool {
 // takenFields are the fields of an attachment beside its hook.
 func takenFields() []taken {
 	return []taken{
-		{"interfaces", shaped(hook.NetworkDevice), true},
-		{"functions", hook.Hook.TakesFunctions, false},
-		{"tracepoint", shaped(hook.Tracepoint), false},
-		{"cgroup", shaped(hook.Cgroup), true},
-		{"binary", shaped(hook.UserBinary), false},
-		{"networkNamespace", shaped(hook.NetworkNamespace), false},
-		{"netfilter", func(h hook.Hook) bool { return h.ProgramType == ebpf.Netfilter }, true},
-		{"perfEvent", shaped(hook.PerfEvent), true},
-		{"priority", hook.Hook.TakesPriority, false},
-		{"proceedOn", func(h hook.Hook) bool { return h.Name == "xdp" }, false},
+		{"interfaces", shaped(hook.NetworkDevice), unlessPods},
+		{"functions", hook.Hook.TakesFunctions, optional},
+		{"tracepoint", shaped(hook.Tracepoint), optional},
+		{"cgroup", shaped(hook.Cgroup), notWithPods},
+		{"binary", shaped(hook.UserBinary), optional},
+		{"networkNamespace", shaped(hook.NetworkNamespace), neverWithPods},
+		{"netfilter", func(h hook.Hook) bool { return h.ProgramType == ebpf.Netfilter }, required},
+		{"perfEvent", shaped(hook.PerfEvent), required},
+		{"priority", hook.Hook.TakesPriority, optional},
+		{"proceedOn", func(h hook.Hook) bool { return h.Name == "xdp" }, optional},
+		{"pods", func(h hook.Hook) bool { return h.Namespaceable }, optional},
+		{"optional", func(hook.Hook) bool { return true }, optional},
 	}
+}
+
+// needOf is the need of a field for a hook, in the scope. A hook that takes no pods needs what
+// it needs without them, and one that reaches the node's targets by no grant needs pods in a
+// namespace.
+func (f taken) needOf(h hook.Hook, namespaced bool) need {
+	switch {
+	case f.field == "pods" && namespaced && !h.ReachesNode():
+		return required
+	case h.Namespaceable:
+		return f.need
+	case f.need == unlessPods, f.need == notWithPods:
+		return required
+	case f.need == neverWithPods:
+		return optional
+	}
+	return f.need
 }
 
 // fieldsOfHook is what CEL checks of an attachment that names its hook. Where it
@@ -292,21 +360,21 @@ func takenFields() []taken {
 // rule reads one of them, which takes microseconds. So there is one rule and not
 // one a field, and it reads the fields that the hook takes and no others: that
 // none of the others is given follows from the number of fields.
-func fieldsOfHook() apiextensionsv1.ValidationRule {
+func fieldsOfHook(namespaced bool) apiextensionsv1.ValidationRule {
 	return apiextensionsv1.ValidationRule{
-		Rule:              "!has(self.hook) || [self.hook].all(h, " + fits() + ")",
+		Rule:              "!has(self.hook) || [self.hook].all(h, " + fits(namespaced) + ")",
 		Message:           "an attachment has the fields that its hook takes, and those that it needs",
-		MessageExpression: misfit(),
+		MessageExpression: misfit(namespaced),
 	}
 }
 
 // fits compares an attachment with what its hook h takes: a branch for each set of
 // fields.
-func fits() string {
+func fits(namespaced bool) string {
 	var order []string
 	hooks := map[string][]string{}
 	for _, h := range hook.All() {
-		condition := fitsHook(h)
+		condition := fitsHook(h, namespaced)
 		if hooks[condition] == nil {
 			order = append(order, condition)
 		}
@@ -321,18 +389,28 @@ func fits() string {
 
 // fitsHook is the condition that an attachment to one hook meets. No API server
 // offers an object's number of fields without dyn.
-func fitsHook(h hook.Hook) string {
+func fitsHook(h hook.Hook, namespaced bool) string {
 	given, conditions := 1, []string(nil)
-	var optional strings.Builder
+	var counted strings.Builder
 	for _, f := range takenFields() {
-		switch has := "has(self." + f.field + ")"; {
-		case !f.takes(h):
-		case f.required:
+		if !f.takes(h) {
+			continue
+		}
+		has, n := "has(self."+f.field+")", f.needOf(h, namespaced)
+		switch n {
+		case required:
 			given++
 			conditions = append(conditions, has)
-		default:
-			fmt.Fprintf(&optional, " + (%s ? 1 : 0)", has)
+			continue
+		case unlessPods:
+			conditions = append(conditions, "("+has+" || has(self.pods))")
+		case notWithPods:
+			conditions = append(conditions, has+" != has(self.pods)")
+		case neverWithPods:
+			conditions = append(conditions, "!("+has+" && has(self.pods))")
+		case optional:
 		}
+		fmt.Fprintf(&counted, " + (%s ? 1 : 0)", has)
 	}
 	if h.Shape == hook.Tracepoint {
 		not := "!"
@@ -344,7 +422,7 @@ func fitsHook(h hook.Hook) string {
 	if in := h.InBinary(); in != "" {
 		conditions = append(conditions, fmt.Sprintf("(!has(self.binary) || %s)", hasPlace(in)))
 	}
-	conditions = append(conditions, fmt.Sprintf("size(dyn(self)) == %d%s", given, optional.String()))
+	conditions = append(conditions, fmt.Sprintf("size(dyn(self)) == %d%s", given, counted.String()))
 	return strings.Join(conditions, " && ")
 }
 
@@ -359,15 +437,31 @@ func hasPlace(in string) string {
 
 // misfit says which field is one too many or missing; it is evaluated for an
 // attachment that does not fit alone.
-func misfit() string {
+func misfit(namespaced bool) string {
 	var message strings.Builder
+	beside := []string{}
 	for _, f := range takenFields() {
-		has, takes := "has(self."+f.field+")", "self.hook in "+list(namesOf(f.takes))
-		fmt.Fprintf(&message, "%s && !(%s) ? self.hook + ' takes no %s; remove it' : ", has, takes, f.field)
-		if f.required {
-			fmt.Fprintf(&message, "!%s && %s ? self.hook + ' needs %s; give it' : ", has, takes, f.field)
+		has := "has(self." + f.field + ")"
+		if f.need == notWithPods || f.need == neverWithPods {
+			beside = append(beside, has)
+		}
+		if takers := namesOf(f.takes); len(takers) < len(hook.All()) {
+			fmt.Fprintf(&message, "%s && !(self.hook in %s) ? self.hook + ' takes no %s; remove it' : ", has, list(takers), f.field)
+		}
+		needers := namesOf(func(h hook.Hook) bool {
+			return f.takes(h) && slices.Contains([]need{required, unlessPods, notWithPods}, f.needOf(h, namespaced))
+		})
+		switch {
+		case len(needers) == 0:
+		case f.field == "pods":
+			fmt.Fprint(&message, "!has(self.pods) && !has(self.interfaces) ? self.hook + ' reaches beyond a namespace without pods: give pods, or use a ClusterBpfApplication' : ")
+		case f.need == required:
+			fmt.Fprintf(&message, "!%s && self.hook in %s ? self.hook + ' needs %s; give it' : ", has, list(needers), f.field)
+		default:
+			fmt.Fprintf(&message, "!%s && !has(self.pods) && self.hook in %s ? self.hook + ' needs %s, or pods where it takes them; give one' : ", has, list(needers), f.field)
 		}
 	}
+	fmt.Fprintf(&message, "has(self.pods) && (%s) ? self.hook + ' takes pods or a place of the node; remove one' : ", strings.Join(beside, " || "))
 	fmt.Fprint(&message, "has(self.binary) ? 'the hooks with .multi take binary.symbols, usdt takes binary.usdt, the others binary.symbol or binary.offset' : ")
 	return message.String() + "'the hook tracepoint takes category/name, the others take a name alone'"
 }

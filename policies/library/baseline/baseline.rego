@@ -10,11 +10,14 @@
 #   allowedHelpers    names of helpers and kernel functions that the rules helpers
 #                     and unknown-helpers allow, and numbers of helpers that have
 #                     no name. Default none.
+#   nodeInterfaces    network devices of the node that namespaces may attach to:
+#                     an object of lists of names and globs, by globs of
+#                     namespaces. Default none.
 package skep.policy
 
 import data.skep.lib
 
-known_parameters contains name if some name in ["maxMapMemory", "exemptNamespaces", "allowedHelpers"]
+known_parameters contains name if some name in ["maxMapMemory", "exemptNamespaces", "allowedHelpers", "nodeInterfaces"]
 
 # parameters: a misspelt parameter would silently be a default.
 deny contains lib.reason("parameters", "", msg, fix) if {
@@ -35,6 +38,20 @@ deny contains lib.reason("parameters", "", msg, fix) if {
 	not is_list(object.get(input.parameters, name, []), types)
 	msg := sprintf("the policy's parameter %s is not a list of names", [name])
 	fix := sprintf("in the policy's spec.parameters, write %s as a list", [name])
+}
+
+deny contains lib.reason("parameters", "", msg, fix) if {
+	not grants_are_lists
+	msg := "the policy's parameter nodeInterfaces is not an object of lists of names"
+	fix := "in the policy's spec.parameters, write nodeInterfaces as {namespace: [interface, …]}"
+}
+
+grants_are_lists if {
+	grants := object.get(input.parameters, "nodeInterfaces", {})
+	is_object(grants)
+	every names in grants {
+		is_list(names, {"string"})
+	}
 }
 
 is_list(value, types) if {
@@ -73,6 +90,29 @@ deny contains lib.reason("digest", lib.image_path, msg, fix) if {
 	not regex.match(`^sha256:[0-9a-f]{64}$`, input.image.digest)
 	msg := sprintf("no sha256 digest is recorded for %s", [lib.image_name(input.image)])
 	fix := "use an image whose reference resolves to a sha256 digest"
+}
+
+# node-interfaces: an application of a namespace reaches the Pods of its namespace, and of the
+# node what an admin granted to the namespace. No exemption of the namespace grants it.
+deny contains lib.reason("node-interfaces", sprintf("%s.interfaces", [at.path]), msg, fix) if {
+	input.namespace.name != ""
+	some at in lib.attachments(input.application.spec, input.bytecode)
+	data.hooks[at.hook].shape == "NetworkDevice"
+	not at.attach.pods
+	not interfaces_granted(object.get(at.attach, "interfaces", {}))
+	msg := sprintf("program %s attaches to network devices of the node, which are not granted to namespace %s", [at.program, input.namespace.name])
+	fix := "give pods, to attach to network devices of the namespace's own Pods, or have an admin add the interfaces to the policy's parameter nodeInterfaces"
+}
+
+interfaces_granted(chosen) if {
+	grants_are_lists
+	not object.get(chosen, "primary", false)
+	count(object.get(chosen, "names", [])) > 0
+	every name in chosen.names {
+		some pattern, names in object.get(input.parameters, "nodeInterfaces", {})
+		glob.match(pattern, null, input.namespace.name)
+		lib.interface_listed(names, name)
+	}
 }
 
 # helpers: nothing that reaches out of the program into processes or the kernel.

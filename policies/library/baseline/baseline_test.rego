@@ -13,6 +13,38 @@ test_unsigned_is_refused if {
 	paths(denied, "signed") == {"spec.bytecode.image"}
 }
 
+on_node := without_part(good, "/application/spec/programs/0/attach/0/pods")
+
+test_a_namespace_reaches_no_interface_of_the_node if {
+	denied := policy.deny with input as on_node
+	rules(denied) == {"node-interfaces"}
+	paths(denied, "node-interfaces") == {"spec.programs[0].attach[0].interfaces"}
+	rules(policy.deny) == {"node-interfaces"} with input as with_part(on_node, "/parameters/exemptNamespaces", ["*"])
+}
+
+test_a_cluster_does if {
+	count(policy.deny) == 0 with input as with_part(on_node, "/namespace/name", "")
+}
+
+test_an_interface_is_granted_to_a_namespace if {
+	every grant in [{"team-a": ["eth0"]}, {"team-*": ["eth*"]}, {"team-b": [], "*": ["lo", "eth0"]}] {
+		count(policy.deny) == 0 with input as with_part(on_node, "/parameters/nodeInterfaces", grant)
+	}
+	every grant in [{}, {"team-b": ["eth0"]}, {"team-a": ["eth1"]}, {"team-a": []}] {
+		rules(policy.deny) == {"node-interfaces"} with input as with_part(on_node, "/parameters/nodeInterfaces", grant)
+	}
+	granted := with_part(on_node, "/parameters/nodeInterfaces", {"team-a": ["eth0", "eth*"]})
+	every interfaces in [{"names": ["eth0", "lo"]}, {"names": ["e*"]}, {"names": []}, {"primary": true}, {"names": ["eth0"], "primary": true}] {
+		rules(policy.deny) == {"node-interfaces"} with input as with_part(granted, "/application/spec/programs/0/attach/0/interfaces", interfaces)
+	}
+}
+
+test_grants_of_another_type_allow_nothing if {
+	every grants in [["eth0"], {"team-a": "eth0"}, {"team-a": [1]}, "eth0"] {
+		"parameters" in rules(policy.deny) with input as with_part(on_node, "/parameters/nodeInterfaces", grants)
+	}
+}
+
 test_kfuncs_that_do_the_same_are_refused if {
 	every kfunc in ["bpf_send_signal_task", "crash_kexec", "bpf_set_dentry_xattr"] {
 		rules(policy.deny) == {"helpers"} with input as with_program(good, {"kfuncs": [kfunc]})

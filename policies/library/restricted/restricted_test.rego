@@ -97,22 +97,22 @@ test_a_hook_nobody_knows_is_refused_though_a_glob_lists_it if {
 }
 
 test_another_interface_is_refused if {
-	denied := policy.deny with input as attached({"hook": "xdp", "priority": 150, "interfaces": {"names": ["eth1", "lo"]}})
+	denied := policy.deny with input as attached({"hook": "xdp", "priority": 150, "pods": {}, "interfaces": {"names": ["eth1", "lo"]}})
 	rules(denied) == {"interfaces"}
 	paths(denied, "interfaces") == {"spec.programs[0].attach[0].interfaces.names[1]"}
 }
 
 test_a_glob_must_lie_within_the_list if {
 	every name in ["eth*", "eth1*", "eth[0-3]", "bond0"] {
-		count(policy.deny) == 0 with input as attached({"hook": "xdp", "priority": 150, "interfaces": {"names": [name]}})
+		count(policy.deny) == 0 with input as attached({"hook": "xdp", "priority": 150, "pods": {}, "interfaces": {"names": [name]}})
 	}
 	every name in ["*", "e*", "?th0", "bond*", "bond?", "[e]th0"] {
-		rules(policy.deny) == {"interfaces"} with input as attached({"hook": "xdp", "priority": 150, "interfaces": {"names": [name]}})
+		rules(policy.deny) == {"interfaces"} with input as attached({"hook": "xdp", "priority": 150, "pods": {}, "interfaces": {"names": [name]}})
 	}
 }
 
 test_the_primary_interface_is_asked_for_by_name if {
-	primary := attached({"hook": "xdp", "priority": 150, "interfaces": {"primary": true}})
+	primary := attached({"hook": "xdp", "priority": 150, "pods": {}, "interfaces": {"primary": true}})
 	rules(policy.deny) == {"interfaces"} with input as primary
 	rules(policy.deny) == {"interfaces"} with input as with_part(primary, "/parameters/primaryInterface", "yes")
 	count(policy.deny) == 0 with input as with_part(primary, "/parameters/primaryInterface", true)

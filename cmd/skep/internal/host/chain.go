@@ -54,7 +54,7 @@ func NewChain() *cobra.Command {
 }
 
 func printChain(w io.Writer, c agent.ChainStatus) error {
-	fmt.Fprintf(w, "%s  program %d, link %d\n", c.Interface, c.ProgramID, c.LinkID)
+	fmt.Fprintf(w, "%s  program %d, link %d\n", c.Label(), c.ProgramID, c.LinkID)
 	var rows [][]string
 	for i, m := range c.Members {
 		runs := "-"

@@ -244,11 +244,16 @@ func printInspection(w io.Writer, got inspection) error {
 		if display.Terminal(w) {
 			called = display.Fit(calls, 44)
 		}
-		rows = append(rows, []string{p.Name, p.Section, strconv.Itoa(p.Instructions), called})
+		rows = append(rows, []string{p.Name, p.Section, string(p.Subject), strconv.Itoa(p.Instructions), called})
 	}
 	fmt.Fprintln(w)
-	if err := display.Table(w, []string{"PROGRAM", "SECTION", "INSNS", "HELPERS AND KFUNCS"}, rows); err != nil {
+	if err := display.Table(w, []string{"PROGRAM", "SECTION", "SUBJECT", "INSNS", "HELPERS AND KFUNCS"}, rows); err != nil {
 		return err
+	}
+	for _, p := range f.Programs {
+		if p.ReadsKernelMemory {
+			fmt.Fprintf(w, "%s reads kernel memory: %s\n", p.Name, display.List(p.ReadsKernelMemoryBy))
+		}
 	}
 	if len(f.Maps) > 0 {
 		rows = nil

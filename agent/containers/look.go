@@ -1,0 +1,145 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// look reads a sandbox or a container that is not known, unless it was left out a moment ago.
+// It fails where the runtime does not answer at all.
+func (r *reader) look(ctx context.Context, id, sandbox string) error {
+	if r.state.has(id) {
+		delete(r.retries, id)
+		return nil
+	}
+	if one, ok := r.retries[id]; ok && one.at.After(r.opts.Clock()) {
+		return nil
+	}
+	var p Pod
+	var err error
+	if sandbox == "" {
+		p, err = r.lookAtSandbox(ctx, id)
+	} else {
+		p, err = r.lookAtContainer(ctx, id, sandbox)
+	}
+	if err == nil {
+		delete(r.retries, id)
+		return nil
+	}
+	why := new(skip)
+	if !errors.As(err, &why) {
+		why = &skip{NoAnswer, err}
+	}
+	r.leaveOut(Skipped{ID: id, Pod: p, Reason: why.reason, Err: err}, sandbox)
+	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Unavailable {
+		return err
+	}
+	return nil
+}
+
+// leaveOut notes when to look again.
+func (r *reader) leaveOut(one Skipped, sandbox string) {
+	next := retry{wait: firstWait, sandbox: sandbox}
+	if before, ok := r.retries[one.ID]; ok {
+		next.wait = min(2*before.wait, longestWait)
+	}
+	next.at = r.opts.Clock().Add(next.wait)
+	r.retries[one.ID] = next
+	r.state.skip(one)
+}
+
+// lookAtSandbox reads a pod, and the process that holds its namespaces where there is one.
+func (r *reader) lookAtSandbox(ctx context.Context, id string) (Pod, error) {
+	answer, err := call(ctx, r, r.client.PodSandboxStatus, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+	if err != nil {
+		return Pod{}, fmt.Errorf("read sandbox %.64q: %w", id, err)
+	}
+	p, err := podOf(answer.GetStatus())
+	if err == nil && p.SandboxID != id {
+		err = fmt.Errorf("read sandbox %.64q: the answer is of %.64q", id, p.SandboxID)
+	}
+	if err != nil {
+		return Pod{}, skipFor(Malformed, err)
+	}
+	more, err := parseDetails(answer.GetInfo())
+	if err != nil {
+		return p, skipFor(Malformed, fmt.Errorf("read sandbox %s: %w", id, err))
+	}
+	if more.PID == 0 {
+		r.state.addPod(p)
+		return p, nil
+	}
+	found, err := r.node.confirm(more.PID, id, more.RuntimeSpec.Linux.CgroupsPath)
+	if err != nil {
+		return p, err
+	}
+	p.Sandbox = found.Process
+	r.fillPod(&p, found)
+	r.state.addPod(p)
+	return p, r.watch(found, id)
+}
+
+// fillPod fills in the places of the pod, by a process in it.
+func (r *reader) fillPod(p *Pod, by *confirmed) {
+	p.NetnsID = by.netns
+	p.HostNetwork = p.HostNetwork || by.netns == r.node.netns
+	own := r.node.podCgroup(by.in, p.UID)
+	p.CgroupPath, p.CgroupID, p.Level = own.path, own.id, own.level
+}
+
+// watch has a container or a sandbox taken away when its process ends.
+func (r *reader) watch(found *confirmed, id string) error {
+	err := r.exits.add(found.pidfd, id)
+	if err != nil {
+		r.state.remove(id)
+		return skipFor(Unreadable, err)
+	}
+	return nil
+}
+
+// lookAtContainer reads a container, and first its pod where that is not known.
+func (r *reader) lookAtContainer(ctx context.Context, id, sandbox string) (Pod, error) {
+	p, ok := r.state.pod(sandbox)
+	if !ok {
+		if err := r.look(ctx, sandbox, ""); err != nil {
+			return Pod{}, err
+		}
+		if p, ok = r.state.pod(sandbox); !ok {
+			return Pod{}, skipFor(NoSandbox, fmt.Errorf("read container %.64q: its sandbox %.64q is left out", id, sandbox))
+		}
+	}
+	answer, err := call(ctx, r, r.client.ContainerStatus, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	if err != nil {
+		return p, fmt.Errorf("read container %.64q: %w", id, err)
+	}
+	c, err := containerOf(answer.GetStatus())
+	if err == nil && c.ID != id {
+		err = fmt.Errorf("read container %.64q: the answer is of %.64q", id, c.ID)
+	}
+	var more details
+	if err == nil {
+		more, err = parseDetails(answer.GetInfo())
+	}
+	if err == nil && more.SandboxID != "" && more.SandboxID != sandbox {
+		err = fmt.Errorf("read container %s: its sandbox is %.64q and %.64q", id, sandbox, more.SandboxID)
+	}
+	if err != nil {
+		return p, skipFor(Malformed, err)
+	}
+	found, err := r.node.confirm(more.PID, id, more.RuntimeSpec.Linux.CgroupsPath)
+	if err != nil {
+		return p, err
+	}
+	c.Pod, c.Process = p, found.Process
+	c.CgroupPath, c.CgroupID, c.Level = found.in.path, found.in.id, found.in.level
+	if p.NetnsID == 0 {
+		r.fillPod(&p, found)
+	}
+	r.state.add(c, p)
+	return p, r.watch(found, id)
+}

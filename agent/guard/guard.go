@@ -1,0 +1,144 @@
+// Package guard puts a scope guard before programs: instructions that end a program at
+// once unless the current task is in one of the cgroups of a scope. What a scope holds is
+// kept in two maps that the agent writes.
+//
+// It owns the instructions, the maps and how they are written. It does not know pods or
+// containers: who calls it says which cgroups belong to a scope. It guards nothing whose
+// subject is not the current task, such as a packet: see hook.Hook.Guardable.
+//
+// A tail call starts a program without its guard: it runs for the task that the caller's
+// guard let in. A timer, a work queue and task work run their callbacks later, for any
+// task, and the guard cannot see that: bytecode.Program.Subject says which programs do so.
+package guard
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/hook"
+)
+
+// UnsupportedError says that programs of a type are not guarded, because what they see is
+// not the doing of the current task.
+type UnsupportedError struct {
+	// Program is the function, Type and AttachType what it is loaded as.
+	Program    string
+	Type       ebpf.ProgramType
+	AttachType ebpf.AttachType
+}
+
+// Error implements error.
+func (e *UnsupportedError) Error() string {
+	kind := e.Type.String()
+	if e.AttachType != ebpf.AttachNone {
+		kind += " (" + e.AttachType.String() + ")"
+	}
+	return fmt.Sprintf("put a scope guard before %s: a %s program does not run for a task; attach it without pods, or to a hook of tasks", e.Program, kind)
+}
+
+// Sizes of the prologue, in instructions of 64 bits.
+const (
+	headSize    = 5
+	levelSize   = 21
+	neutralAt   = headSize + MaxLevels*levelSize
+	neutralSize = 2
+	// Size is how many instructions the guard adds to a program.
+	Size = neutralAt + neutralSize + 1
+)
+
+// Put puts the guard of a scope before the program's own instructions. The program then
+// refers to the maps that Maps returns for the scope.
+//
+// A task matches where one of its ancestor cgroups, or its own, is in the scope. For any
+// other the program returns what changes nothing: 0, which to LSM and fmod_ret means that
+// other programs and the kernel's own function decide, and 1 on kprobe.session, which is
+// not called then when the function returns.
+//
+// Put uses a slot of eight bytes of the stack, which the program may use as well, as it
+// reads only what it has written.
+func Put(spec *ebpf.ProgramSpec, scope string) error {
+	if !supports(spec) {
+		return &UnsupportedError{spec.Name, spec.Type, spec.AttachType}
+	}
+	if len(spec.Instructions) == 0 {
+		return errors.New("put a scope guard before " + spec.Name + ": it has no instructions")
+	}
+	insns := make(asm.Instructions, 0, len(spec.Instructions)+Size)
+	insns = append(insns,
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMapValue(asm.R7, 0, 0).WithReference(levelsName(scope)),
+		asm.LoadImm(asm.R8, multiplier, asm.DWord))
+	for i := range MaxLevels {
+		insns = append(insns, level(scope, i)...)
+	}
+	insns = append(insns, asm.Mov.Imm(asm.R0, neutral(spec)), asm.Return(), asm.Mov.Reg(asm.R1, asm.R6))
+
+	// The kernel wants the function's name, type and line where it begins.
+	first := spec.Instructions[0]
+	insns[0] = insns[0].WithSymbol(first.Symbol()).WithSource(first.Source())
+	first = first.WithSymbol("")
+	if f := btf.FuncMetadata(&first); f != nil {
+		insns[0] = btf.WithFuncMetadata(insns[0], f)
+		first = btf.WithFuncMetadata(first, nil)
+	}
+	insns = append(append(insns, first), spec.Instructions[1:]...)
+	spec.Instructions = insns
+	return nil
+}
+
+// supports reports whether a hook that programs of the kind attach to can be guarded.
+func supports(spec *ebpf.ProgramSpec) bool {
+	for _, h := range hook.All() {
+		if h.ProgramType == spec.Type && h.Guardable() && (h.AttachType == spec.AttachType || spec.Type != ebpf.Tracing && spec.Type != ebpf.LSM) {
+			return true
+		}
+	}
+	return false
+}
+
+// neutral is what the program returns for a task outside of the scope.
+func neutral(spec *ebpf.ProgramSpec) int32 {
+	if spec.AttachType == ebpf.AttachTraceKprobeSession {
+		return 1
+	}
+	return 0
+}
+
+// level compares the current task's cgroup at one of the scope's levels: first with the
+// filter, which is in reach without a call, and what passes it with the cgroups. Jumps are
+// by number: names of labels could be those of the object's functions.
+func level(scope string, i int) asm.Instructions {
+	begin := headSize + i*levelSize
+	next := begin + levelSize
+	return asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R7, int16(levelBytes*i), asm.Word),
+		jump(asm.JEq, asm.R1, begin+1, neutralAt),
+		asm.FnGetCurrentAncestorCgroupId.Call(),
+		jump(asm.JEq, asm.R0, begin+3, next),
+		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
+		asm.Mul.Reg(asm.R0, asm.R8),
+		asm.RSh.Imm(asm.R0, filterShift),
+		asm.Mov.Reg(asm.R2, asm.R0),
+		asm.RSh.Imm(asm.R2, 3),
+		asm.Add.Reg(asm.R2, asm.R7),
+		asm.LoadMem(asm.R2, asm.R2, filterAt, asm.Byte),
+		asm.And.Imm(asm.R0, 7),
+		asm.RSh.Reg(asm.R2, asm.R0),
+		asm.And.Imm(asm.R2, 1),
+		jump(asm.JEq, asm.R2, begin+14, next),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -8),
+		asm.LoadMapPtr(asm.R1, 0).WithReference(cgroupsName(scope)),
+		asm.FnMapLookupElem.Call(),
+		jump(asm.JNE, asm.R0, begin+20, neutralAt+neutralSize),
+	}
+}
+
+// jump compares a register with 0 at one place and goes on at another.
+func jump(op asm.JumpOp, register asm.Register, at, to int) asm.Instruction {
+	return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(op).SetSource(asm.ImmSource), Dst: register, Offset: int16(to - at - 1)}
+}

@@ -1,0 +1,122 @@
+package prepare
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/guard"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
+	"github.com/skep-dev/skep/agent/targets"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// resolveInPods resolves an attachment in pods, of which Expand found the places, or an error. A
+// container without the file or the function is no failure where another one has it. Where the
+// pods are not known, what runs stays.
+func (v *Versions) resolveInPods(app plan.Application, program string, at v1alpha1.Attachment, places []plan.Attachment, err error) ([]plan.Attachment, error) {
+	if errors.Is(err, targets.ErrNotKnown) && len(places) == 0 {
+		return v.madeInPods(app.UID, program, at), err
+	}
+	var resolved []plan.Attachment
+	var missing error
+	errs := []error{err}
+	for _, one := range places {
+		found, err := v.resolveOne(app.UID, one)
+		switch {
+		case err == nil:
+			resolved = append(resolved, found...)
+		case errors.Is(err, targets.ErrWaiting):
+			errs = append(errs, err)
+		case errors.Is(err, attach.ErrTarget):
+			missing = err
+		default:
+			return nil, err
+		}
+	}
+	if len(resolved) == 0 {
+		errs = append(errs, missing)
+	}
+	return v.oncePerFile(app.UID, resolved), errors.Join(errs...)
+}
+
+// madeInPods returns the attachments in pods that the application has.
+func (v *Versions) madeInPods(uid, program string, at v1alpha1.Attachment) []plan.Attachment {
+	var made []plan.Attachment
+	for _, l := range v.Look.State.Links {
+		is := l.Attachment
+		if l.UID == uid && is.Program == program && is.Hook == at.Hook && is.Scope == plan.Scope(at) && (is.In != "" || is.Scope != "") {
+			made = append(made, is)
+		}
+	}
+	return made
+}
+
+// oncePerFile keeps one of the attachments to the same place in the same file: the kernel runs a
+// probe in a file for the processes of all containers that share it. It keeps the one that is
+// there already.
+func (v *Versions) oncePerFile(uid string, all []plan.Attachment) []plan.Attachment {
+	made := map[string]bool{}
+	for _, l := range v.Look.State.Links {
+		if l.UID == uid && !l.Severed {
+			made[l.Attachment.Key()] = true
+		}
+	}
+	kept := map[plan.Target]int{}
+	var once []plan.Attachment
+	for _, one := range all {
+		place := one.Target
+		if place.Container == "" {
+			once = append(once, one)
+			continue
+		}
+		place.Container, place.In = "", ""
+		if i, twice := kept[place]; !twice {
+			kept[place] = len(once)
+			once = append(once, one)
+		} else if made[one.Key()] {
+			once[i] = one
+		}
+	}
+	return once
+}
+
+// setScopes tells the guards of an intent's programs which tasks are those of the chosen pods,
+// before anything is attached. A version that is loaded still has none.
+func (v *Versions) setScopes(o intent.Opened, out *report.Outcome) error {
+	payload := o.Payload()
+	revision := v.Look.Set.Revisions[payload.UID][o.Revision()]
+	if revision == nil {
+		return nil
+	}
+	members := map[string][]guard.Member{}
+	for _, program := range payload.Programs {
+		for _, at := range program.Attach {
+			scope := plan.Scope(at)
+			if _, known := members[scope]; scope == "" || known {
+				continue
+			}
+			found, err := v.LookupRound.Members(payload.Application, at)
+			if errors.Is(err, targets.ErrNotKnown) || errors.Is(err, targets.ErrNoPods) {
+				// They stay as they are.
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("find pods of %s: %w", payload.Application, err)
+			}
+			members[scope] = found
+		}
+	}
+	for name, scope := range revision.Scopes() {
+		found, known := members[name]
+		if !known {
+			continue
+		}
+		if err := scope.Set(found); err != nil {
+			out.Errs = append(out.Errs, fmt.Errorf("guard programs of %s: %w", payload.Application, err))
+		}
+	}
+	return nil
+}

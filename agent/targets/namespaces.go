@@ -1,0 +1,179 @@
+package targets
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/skep-dev/skep/agent/netns"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Namespaces are the network namespaces beside the agent's own, as they are known when a
+// reconcile begins. The zero value has none.
+type Namespaces struct {
+	// All are all that exist on the node. What runs in a namespace that is not one of them
+	// is forgotten.
+	All []netns.Namespace
+	// Choose returns the inodes of those that an attachment is for; not ok where it is for
+	// the agent's own. Nil has every attachment be for that. It must not block.
+	Choose func(application v1alpha1.Identity, at v1alpha1.Attachment) (ids []uint64, ok bool)
+	// Err says why they are not known now, as before the container runtime has answered. What
+	// runs in a namespace is left as it is then, and nothing is attached in another.
+	Err error
+}
+
+// chosen returns the namespaces of an attachment, each once; not ok where it is for the
+// agent's own.
+func (n Namespaces) chosen(application v1alpha1.Identity, at v1alpha1.Attachment) (ids []uint64, ok bool) {
+	if n.Choose == nil {
+		return nil, false
+	}
+	ids, ok = n.Choose(application, at)
+	ids = slices.Sorted(slices.Values(ids))
+	return slices.Compact(ids), ok
+}
+
+// Asked is one attachment of an application's definition.
+type Asked struct {
+	Application v1alpha1.Identity
+	At          v1alpha1.Attachment
+}
+
+// Look reads the network devices of the agent's own network namespace and of those others that
+// attachments choose or that programs of Skep's run in. Which of them are primary is looked up
+// only for withPrimary. The rest of the reconcile goes by what it read.
+func (r *Round) Look(known Namespaces, attachments []Asked, withPrimary bool, now Running) ([]plan.Interface, error) {
+	r.namespaces, r.running = known, now
+	r.there, r.unread = map[uint64]bool{}, map[uint64]error{}
+	r.host.Namespaces.Renew(known.All, known.Err)
+	all, err := listDevices(netns.Namespace{}, withPrimary, now)
+	if err != nil {
+		return nil, err
+	}
+	wanted := map[uint64]bool{}
+	for d := range now.UIDs {
+		wanted[d.NetnsID] = true
+	}
+	for _, one := range attachments {
+		ids, _ := known.chosen(one.Application, one.At)
+		for _, id := range ids {
+			wanted[id] = true
+		}
+	}
+	delete(wanted, 0)
+	for _, id := range slices.Sorted(maps.Keys(wanted)) {
+		all = append(all, r.lookInto(id, withPrimary, now)...)
+	}
+	maps.DeleteFunc(r.seen, func(id uint64, _ []plan.Interface) bool { return !wanted[id] })
+	r.interfaces = all
+	return all, nil
+}
+
+// lookInto reads the devices of another namespace. Of one that cannot be read, those that were
+// seen last count, and those on which something runs; one that is gone has none.
+func (r *Round) lookInto(id uint64, withPrimary bool, now Running) (all []plan.Interface) {
+	one, _ := r.host.Namespaces.Lookup(id)
+	err := r.host.Namespaces.Do(id, func() (err error) {
+		all, err = listDevices(one, withPrimary, now)
+		return err
+	})
+	switch {
+	case err == nil:
+		r.seen[id], r.there[id] = all, true
+		return all
+	case errors.Is(err, netns.ErrGone):
+		delete(r.seen, id)
+		return nil
+	case !errors.Is(err, netns.ErrUnknown):
+		r.log.Error("look into a network namespace; what runs there is left as it is", "of", one.In, "error", err)
+	}
+	r.unread[id], r.there[id] = err, true
+	all = slices.Clone(r.seen[id])
+	for d := range now.UIDs {
+		if d.NetnsID == id && !slices.ContainsFunc(all, func(i plan.Interface) bool { return i.Device == d }) {
+			was := now.Targets[d]
+			all = append(all, plan.Interface{Device: d, Name: cmp.Or(was.Interface, fmt.Sprintf("#%d", d.Index)), In: cmp.Or(one.In, was.In)})
+		}
+	}
+	slices.SortFunc(all, func(a, b plan.Interface) int { return a.Device.Compare(b.Device) })
+	return all
+}
+
+// Present returns the inodes of the other network namespaces that Look read.
+func (r *Round) Present() []uint64 {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(r.there)), func(id uint64) bool { return r.unread[id] != nil })
+}
+
+// ErrNotKnown is the error of an attachment whose network namespaces are not known now. What runs
+// in them stays. It is an ErrWaiting.
+var ErrNotKnown = fmt.Errorf("%w: it is not known which network namespaces are chosen", ErrWaiting)
+
+// OnInterfaces returns one attachment for each interface that the definition selects, in each
+// network namespace that it is for. Where it selects none of one, it fails with ErrWaiting, beside
+// those in others; where the namespaces are not known, with ErrNotKnown beside what runs.
+func (r *Round) OnInterfaces(base plan.Attachment, asked v1alpha1.Attachment) ([]plan.Attachment, error) {
+	ids, other := r.namespaces.chosen(base.Application, asked)
+	switch {
+	case !other:
+		return on(base, asked, "this node", plan.InterfacesIn(0, r.interfaces))
+	case r.namespaces.Err != nil:
+		return r.asItRuns(base), fmt.Errorf("%w: %w", ErrNotKnown, r.namespaces.Err)
+	}
+	var all []plan.Attachment
+	var errs []error
+	for _, id := range ids {
+		if !r.there[id] {
+			// It is gone, or the agent's own.
+			continue
+		}
+		one, _ := r.host.Namespaces.Lookup(id)
+		found, err := on(base, asked, one.In, plan.InterfacesIn(id, r.interfaces))
+		if err != nil && r.unread[id] != nil {
+			err = fmt.Errorf("%w: look into the network namespace of %s: %w", ErrWaiting, one.In, r.unread[id])
+		}
+		all, errs = append(all, found...), append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
+// asItRuns returns the attachments of a program in other network namespaces as they are.
+func (r *Round) asItRuns(base plan.Attachment) []plan.Attachment {
+	if r.running.On == nil {
+		return nil
+	}
+	devices := r.running.On(base.Application, base.Program, base.Hook)
+	var all []plan.Attachment
+	for _, i := range r.interfaces {
+		if slices.Contains(devices, i.Device) {
+			all = append(all, onInterface(base, i))
+		}
+	}
+	return all
+}
+
+// on returns one attachment for each interface that the definition selects among some. Where it
+// selects none of them it fails with ErrWaiting.
+func on(base plan.Attachment, asked v1alpha1.Attachment, of string, among []plan.Interface) ([]plan.Attachment, error) {
+	chosen, err := plan.Select(asked.Interfaces, among)
+	if err != nil {
+		return nil, err
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("%w: no interface of %s is chosen by %s", ErrWaiting, of, describeInterfaces(asked.Interfaces))
+	}
+	var all []plan.Attachment
+	for _, i := range chosen {
+		all = append(all, onInterface(base, i))
+	}
+	return all, nil
+}
+
+// onInterface is an attachment to an interface.
+func onInterface(base plan.Attachment, i plan.Interface) plan.Attachment {
+	base.Ifindex, base.Interface, base.NetnsID, base.In = i.Device.Index, i.Name, i.Device.NetnsID, i.In
+	return base
+}

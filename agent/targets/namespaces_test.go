@@ -1,0 +1,117 @@
+package targets
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/skep-dev/skep/agent/netns"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// known are two pods of which the application is for what it chooses.
+func known(err error, chosen ...uint64) Namespaces {
+	open := func() (*os.File, error) { return nil, os.ErrNotExist }
+	return Namespaces{Err: err, All: []netns.Namespace{{ID: 7, In: "pod a/p", Open: open}, {ID: 8, In: "pod a/q", Open: open}},
+		Choose: func(application v1alpha1.Identity, _ v1alpha1.Attachment) ([]uint64, bool) {
+			return chosen, application.Name == "pods"
+		}}
+}
+
+// TestInterfacesAreThoseOfTheNamespacesThatAreChosen has eth0 in the agent's own namespace and in
+// those of both pods, and net1 in that of q.
+func TestInterfacesAreThoseOfTheNamespacesThatAreChosen(t *testing.T) {
+	on := func(id uint64, index int, name string) plan.Interface {
+		i := plan.Interface{Device: plan.Device{NetnsID: id, Index: index}, Name: name}
+		if id == 7 {
+			i.In = "pod a/p"
+		} else if id == 8 {
+			i.In = "pod a/q"
+		}
+		return i
+	}
+	lost, broken := errors.New("no answer"), errors.New("no memory")
+	for sentence, c := range map[string]struct {
+		application, name string
+		known             Namespaces
+		unread            map[uint64]error
+		want              []string
+		err               error
+		says              string
+	}{
+		"the agent's own":                        {"node", "eth0", known(nil, 7), nil, []string{"eth0"}, nil, ""},
+		"the agent's own, whatever is known":     {"node", "eth0", known(lost, 7), nil, []string{"eth0"}, nil, ""},
+		"the agent's own, without others":        {"pods", "eth0", Namespaces{}, nil, []string{"eth0"}, nil, ""},
+		"one of the agent's own that is missing": {"node", "net1", known(nil), nil, nil, ErrWaiting, "no interface of this node is chosen by names net1"},
+		"those of one pod":                       {"pods", "eth0", known(nil, 7), nil, []string{"eth0 in pod a/p"}, nil, ""},
+		"those of both, each once":               {"pods", "eth0", known(nil, 8, 7, 8), nil, []string{"eth0 in pod a/p", "eth0 in pod a/q"}, nil, ""},
+		"those of the one that has it":           {"pods", "net1", known(nil, 7, 8), nil, []string{"net1 in pod a/q"}, ErrWaiting, "no interface of pod a/p is chosen by names net1"},
+		"those of a pod that is gone":            {"pods", "eth0", known(nil, 9), nil, nil, nil, ""},
+		"those of no pod":                        {"pods", "eth0", known(nil), nil, nil, nil, ""},
+		"what runs, where pods are not known":    {"pods", "eth0", known(lost), nil, []string{"net1 in pod a/q"}, ErrNotKnown, "no answer"},
+		"those of a pod that cannot be read":     {"pods", "net1", known(nil, 7), map[uint64]error{7: broken}, nil, ErrWaiting, "look into the network namespace of pod a/p: no memory"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			l := newLooking(t)
+			l.host.Namespaces = netns.NewTable()
+			l.host.Namespaces.Renew(c.known.All, c.known.Err)
+			r := l.next(nil, 0)
+			r.namespaces, r.unread, r.there = c.known, c.unread, map[uint64]bool{7: true, 8: true}
+			r.interfaces = []plan.Interface{on(0, 2, "eth0"), on(7, 2, "eth0"), on(8, 2, "eth0"), on(8, 3, "net1")}
+			r.running.On = func(application v1alpha1.Identity, program, hook string) []plan.Device {
+				if application.Name != "pods" || program != "f" || hook != "xdp" {
+					t.Errorf("asked for %s, %s, %s", application, program, hook)
+				}
+				return []plan.Device{{NetnsID: 8, Index: 3}}
+			}
+			all, err := r.OnInterfaces(plan.Attachment{Application: v1alpha1.Identity{Name: c.application}, Program: "f", Hook: "xdp"},
+				v1alpha1.Attachment{Interfaces: &v1alpha1.Interfaces{Names: []string{c.name}}})
+			var got []string
+			for _, a := range all {
+				got = append(got, a.Target.String())
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("targets (-want +got):\n%s", diff)
+			}
+			if !errors.Is(err, c.err) || c.says != "" && !strings.Contains(fmt.Sprint(err), c.says) {
+				t.Errorf("OnInterfaces fails with %v", err)
+			}
+		})
+	}
+}
+
+// TestANamespaceThatCannotBeReadIsAsItWas: one that is gone has no device, and of one that is not
+// known those count that were seen last or that something runs on.
+func TestANamespaceThatCannotBeReadIsAsItWas(t *testing.T) {
+	l := newLooking(t)
+	l.host.Namespaces = netns.NewTable()
+	seen := plan.Interface{Device: plan.Device{NetnsID: 7, Index: 2}, Name: "eth0", In: "pod a/p"}
+	now := Running{UIDs: map[plan.Device][]string{{NetnsID: 7, Index: 2}: {"a"}, {NetnsID: 7, Index: 3}: {"a"}, {NetnsID: 7, Index: 4}: {"b"}},
+		Targets: map[plan.Device]plan.Target{{NetnsID: 7, Index: 3}: {Interface: "net1", In: "pod a/was"}}}
+	look := func(known Namespaces) []plan.Interface {
+		t.Helper()
+		l.seen[7] = []plan.Interface{seen}
+		r := l.next(nil, 0)
+		all, err := r.Look(known, nil, false, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Present()) > 0 {
+			t.Errorf("present: %v", r.Present())
+		}
+		return plan.InterfacesIn(7, all)
+	}
+	if got := look(known(nil)); len(got) > 0 {
+		t.Errorf("a namespace that is gone has %v", got)
+	}
+	unknown := Namespaces{Err: errors.New("no answer")}
+	want := []plan.Interface{seen, {Device: plan.Device{NetnsID: 7, Index: 3}, Name: "net1", In: "pod a/was"}, {Device: plan.Device{NetnsID: 7, Index: 4}, Name: "#4"}}
+	if diff := cmp.Diff(want, look(unknown)); diff != "" {
+		t.Errorf("interfaces of one that is not known (-want +got):\n%s", diff)
+	}
+}

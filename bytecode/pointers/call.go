@@ -1,0 +1,91 @@
+package pointers
+
+import "github.com/cilium/ebpf/asm"
+
+// call does what a call does: of a function of the program, of a helper, or of a kfunc.
+func (w *walk) call(s *state, ins *asm.Instruction, from int) {
+	w.share(s)
+	returned := value{memory: Foreign}
+	switch {
+	case ins.OpCode.Source() == asm.RegSource:
+		s.lose()
+	case ins.Src == asm.R0:
+		w.callbacks(s, asm.BuiltinFunc(ins.Constant))
+		returned.memory = w.Helper(ins.Constant)
+	case ins.Src == asm.PseudoKfuncCall:
+		w.callbacks(s, kfunc)
+		returned.memory = w.Kfunc(ins.Reference())
+	default:
+		f, ok := w.named[ins.Reference()]
+		if ins.Src != asm.PseudoCall || !ok {
+			s.lose()
+			break
+		}
+		returned = w.into(f, arguments(s), from)
+	}
+	s.forget(returned)
+}
+
+// share forgets what the stack holds where the callee has a pointer to it, and functions
+// write pointers to memory that is not their own stack.
+func (w *walk) share(s *state) {
+	if !w.clobbers {
+		return
+	}
+	for r := asm.R1; r <= asm.R5; r++ {
+		if s.registers[r].memory == stack {
+			s.lose()
+			return
+		}
+	}
+}
+
+// arguments are the registers of a call as the callee sees them.
+func arguments(s *state) [5]value {
+	var all [5]value
+	for i := range all {
+		all[i] = outside(s.registers[int(asm.R1)+i])
+	}
+	return all
+}
+
+// into enters a function of the program, and returns what is known of what it returns.
+func (w *walk) into(f int, args [5]value, from int) value {
+	if !w.finding {
+		var s state
+		copy(s.registers[asm.R1:], args[:])
+		w.enter(w.functions[f].place, s)
+		w.functions[f].callers[from] = true
+	}
+	return w.functions[f].returns
+}
+
+// kfunc stands for any kfunc among the helpers that take callbacks.
+const kfunc = asm.BuiltinFunc(0)
+
+// callbacks enters the functions that are passed to a helper, with the arguments that it
+// calls them with (kernel/bpf/verifier.c, set_…_callback_state).
+func (w *walk) callbacks(s *state, helper asm.BuiltinFunc) {
+	foreign, own := value{memory: Foreign}, value{memory: Own}
+	args := arguments(s)
+	for r := asm.R1; r <= asm.R5; r++ {
+		v := s.registers[r]
+		if v.memory != function {
+			continue
+		}
+		passed := [5]value{foreign, foreign, foreign, foreign, foreign}
+		switch helper {
+		case asm.FnLoop:
+			passed = [5]value{{}, args[2]}
+		case asm.FnForEachMapElem:
+			passed = [5]value{foreign, own, own, args[2]}
+		case asm.FnUserRingbufDrain:
+			passed = [5]value{own, args[2]}
+		case asm.FnTimerSetCallback:
+			passed = [5]value{foreign, own, own}
+		case asm.FnFindVma:
+			passed = [5]value{foreign, foreign, args[3]}
+		}
+		_ = w.into(int(v.n), passed, 0)
+	}
+}

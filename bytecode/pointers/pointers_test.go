@@ -1,0 +1,176 @@
+package pointers
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf/asm"
+)
+
+// Rules of the tests: helper 1 returns memory of the program's own, 2 foreign memory.
+func rules(fields Memory) Rules {
+	return Rules{
+		Fields: fields,
+		Helper: func(id int64) Memory {
+			switch id {
+			case 1:
+				return Own
+			case 2:
+				return Foreign
+			}
+			return Number
+		},
+		Kfunc: func(name string) Memory { return map[string]Memory{"own": Own, "foreign": Foreign}[name] },
+	}
+}
+
+// Instructions of the tests, each one of 64 bits.
+var (
+	field   = asm.LoadMem(asm.R1, asm.R1, 0, asm.DWord)
+	deref   = asm.LoadMem(asm.R0, asm.R1, 8, asm.Word)
+	end     = asm.Return()
+	zero    = asm.Mov.Imm(asm.R0, 0)
+	spill   = asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord)
+	reload  = asm.LoadMem(asm.R1, asm.RFP, -8, asm.DWord)
+	lookup  = asm.BuiltinFunc(1).Call()
+	foreign = asm.BuiltinFunc(2).Call()
+	result  = asm.Mov.Reg(asm.R1, asm.R0)
+	passed  = asm.Mov.Reg(asm.R1, asm.RFP)
+)
+
+func kfuncCall(name string) asm.Instruction {
+	return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoKfuncCall}.WithReference(name)
+}
+
+// fn is a pointer to a function, which takes two instructions.
+func fn(r asm.Register, name string) asm.Instruction {
+	return asm.Instruction{OpCode: asm.LoadImmOp(asm.DWord), Dst: r, Src: asm.PseudoFunc}.WithReference(name)
+}
+
+func jump(op asm.JumpOp, distance int16) asm.Instruction {
+	return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(op).SetSource(asm.ImmSource), Dst: asm.R2, Offset: distance}
+}
+
+// at is an instruction with which a function begins.
+func at(name string, ins asm.Instruction) asm.Instruction { return ins.WithSymbol(name) }
+
+func TestForeignLoads(t *testing.T) {
+	call := func(name string) asm.Instruction { return asm.Call.Label(name) }
+	for sentence, c := range map[string]struct {
+		insns asm.Instructions
+		want  string
+	}{
+		"a pointer of the context is loaded, and not through":  {asm.Instructions{field, zero, end}, ""},
+		"a load through a pointer of the context":              {asm.Instructions{field, deref, end}, "a load at instruction 1"},
+		"through a sum with it":                                {asm.Instructions{field, asm.Add.Imm(asm.R1, 16), deref, end}, "a load at instruction 2"},
+		"through a number plus it":                             {asm.Instructions{field, asm.Mov.Imm(asm.R2, 4), asm.Add.Reg(asm.R2, asm.R1), asm.Mov.Reg(asm.R1, asm.R2), deref, end}, "a load at instruction 4"},
+		"through what it points to":                            {asm.Instructions{lookup, result, field, deref, end}, "a load at instruction 3"},
+		"through a value of a map":                             {asm.Instructions{lookup, result, deref, end}, ""},
+		"through what a helper of the kernel's memory returns": {asm.Instructions{foreign, result, deref, end}, "a load at instruction 2"},
+		"through what a kfunc returns":                         {asm.Instructions{kfuncCall("foreign"), result, deref, end}, "a load at instruction 2"},
+		"through memory of the program's own, by a kfunc":      {asm.Instructions{kfuncCall("own"), result, deref, end}, ""},
+		"a narrow field of the context is a number":            {asm.Instructions{asm.LoadMem(asm.R1, asm.R1, 0, asm.Word), zero, end}, ""},
+		"a global variable":                                    {asm.Instructions{asm.LoadMapValue(asm.R1, 0, 0), deref, end}, ""},
+		"the description of a map":                             {asm.Instructions{asm.LoadMapPtr(asm.R1, 0), deref, end}, "a load at instruction 1"},
+		"a variable of the kernel":                             {asm.Instructions{asm.LoadImm(asm.R1, 0, asm.DWord).WithReference("runqueues"), deref, end}, "a load at instruction 1"},
+		"after it was on the stack":                            {asm.Instructions{field, spill, lookup, reload, deref, end}, "a load at instruction 4"},
+		"a value of a map that was on the stack":               {asm.Instructions{lookup, result, spill, foreign, reload, deref, end}, ""},
+		"the context that was on the stack":                    {asm.Instructions{spill, foreign, reload, deref, end}, ""},
+		"a number took its place on the stack":                 {asm.Instructions{field, spill, asm.StoreImm(asm.RFP, -8, 0, asm.Word), reload, zero, end}, ""},
+		"on the stack at a place that is not known": {asm.Instructions{lookup, result, spill, asm.Mov.Reg(asm.R6, asm.RFP), asm.Add.Reg(asm.R6, asm.R2), foreign,
+			asm.StoreMem(asm.R6, 0, asm.R0, asm.DWord), reload, deref, end}, "a load at instruction 8"},
+		"on one of two ways":                       {asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), lookup, result, jump(asm.JEq, 2), asm.Mov.Reg(asm.R1, asm.R6), field, deref, end}, "a load at instruction 6"},
+		"a number on the other way":                {asm.Instructions{lookup, result, jump(asm.JEq, 1), asm.Mov.Imm(asm.R1, 0), deref, end}, ""},
+		"in the next round of a loop":              {asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), lookup, result, deref, asm.Mov.Reg(asm.R1, asm.R6), field, jump(asm.JEq, -4), zero, end}, "a load at instruction 3"},
+		"in code that nothing reaches":             {asm.Instructions{zero, end, field, deref, end}, ""},
+		"after a jump over a wide instruction":     {asm.Instructions{field, jump(asm.Ja, 2), asm.LoadMapPtr(asm.R1, 0), deref, end}, "a load at instruction 3"},
+		"by a call of a register":                  {asm.Instructions{{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call).SetSource(asm.RegSource)}, result, deref, end}, "a load at instruction 2"},
+		"in a function that gets it":               {asm.Instructions{field, call("f"), zero, end, at("f", deref), end}, "a load at instruction 4"},
+		"in a function that gets a value of a map": {asm.Instructions{lookup, result, call("f"), zero, end, at("f", deref), end}, ""},
+		"in a function that gets the stack":        {asm.Instructions{passed, asm.Add.Imm(asm.R1, -16), call("f"), zero, end, at("f", deref), end}, ""},
+		"a function returns it":                    {asm.Instructions{field, call("f"), result, deref, end, at("f", asm.Mov.Reg(asm.R0, asm.R1)), end}, "a load at instruction 3"},
+		"a function returns it before ways meet": {asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), lookup, result, jump(asm.JEq, 3), asm.Mov.Reg(asm.R1, asm.R6), call("f"), result, deref, end,
+			at("f", field), asm.Mov.Reg(asm.R0, asm.R1), end}, "a load at instruction 7"},
+		"a function returns a value of a map":         {asm.Instructions{call("f"), result, deref, end, at("f", lookup), end}, ""},
+		"a function that the object lacks returns it": {asm.Instructions{call("f"), result, deref, end}, "a load at instruction 2"},
+		"a function writes it to the caller's stack": {asm.Instructions{asm.Mov.Reg(asm.R2, asm.R1), lookup, result, spill, passed, asm.Add.Imm(asm.R1, -8), call("f"), reload, deref, end,
+			at("f", asm.Mov.Reg(asm.R6, asm.R1)), foreign, asm.StoreMem(asm.R6, 0, asm.R0, asm.DWord), zero, end}, "a load at instruction 8"},
+		"a callback of a loop gets the stack":  {asm.Instructions{fn(asm.R2, "f"), asm.Mov.Reg(asm.R3, asm.RFP), asm.FnLoop.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R2)), deref, end}, ""},
+		"a callback of a loop gets it":         {asm.Instructions{asm.LoadMem(asm.R3, asm.R1, 0, asm.DWord), fn(asm.R2, "f"), asm.FnLoop.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R2)), deref, end}, "a load at instruction 6"},
+		"a callback gets an entry of a map":    {asm.Instructions{fn(asm.R2, "f"), asm.FnForEachMapElem.Call(), zero, end, at("f", asm.LoadMem(asm.R0, asm.R3, 0, asm.DWord)), end}, ""},
+		"a callback gets a part of a process":  {asm.Instructions{fn(asm.R3, "f"), asm.FnFindVma.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R2)), deref, end}, "a load at instruction 5"},
+		"a callback of a timer gets an entry":  {asm.Instructions{fn(asm.R2, "f"), asm.FnTimerSetCallback.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R3)), deref, end}, ""},
+		"a callback of a kfunc gets anything":  {asm.Instructions{fn(asm.R2, "f"), kfuncCall("own"), zero, end, at("f", deref), end}, "a load at instruction 4"},
+		"a function that nothing calls loads":  {asm.Instructions{zero, end, at("f", deref), end}, "a load at instruction 2"},
+		"an atomic operation leaves a number":  {asm.Instructions{lookup, asm.FetchAdd.Mem(asm.R0, asm.R1, asm.DWord, 0), zero, end}, ""},
+		"the difference of two is a number":    {asm.Instructions{field, asm.Mov.Reg(asm.R2, asm.R1), asm.Sub.Reg(asm.R1, asm.R2), zero, end}, ""},
+		"bits of a pointer are nobody's":       {asm.Instructions{lookup, result, asm.And.Imm(asm.R1, -8), deref, end}, "a load at instruction 3"},
+		"a load through a number is not known": {asm.Instructions{asm.Mov.Imm(asm.R1, 5), deref, end}, "a load at instruction 1"},
+		"no instructions":                      {nil, "more branches than can be followed"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			if got := ForeignLoad(c.insns, rules(Foreign)); got != c.want {
+				t.Errorf("ForeignLoad = %q, want %q\n%v", got, c.want, c.insns)
+			}
+		})
+	}
+}
+
+func TestFieldsOfTheContext(t *testing.T) {
+	insns := asm.Instructions{field, deref, end}
+	for fields, reads := range map[Memory]bool{Foreign: true, Own: false, Number: true} {
+		if got := ForeignLoad(insns, rules(fields)); (got != "") != reads {
+			t.Errorf("where fields are %d: %q", fields, got)
+		}
+	}
+	packet := asm.Instructions{asm.LoadMem(asm.R1, asm.R1, 0, asm.Word), deref, end}
+	if got := ForeignLoad(packet, rules(Own)); got != "" {
+		t.Errorf("a packet is foreign: %s", got)
+	}
+}
+
+// TestTimeIsBounded has programs with as many branches as they can have.
+func TestTimeIsBounded(t *testing.T) {
+	var many asm.Instructions
+	for range maxPlaces + 1 {
+		many = append(many, jump(asm.JEq, 1), asm.Add.Imm(asm.R2, 1), jump(asm.JEq, -2))
+	}
+	start := time.Now()
+	if got := ForeignLoad(append(many, zero, end), rules(Foreign)); !strings.Contains(got, "more branches") {
+		t.Errorf("%q", got)
+	}
+	// Each word of the stack learns of a pointer a round later than the one before it.
+	slow := asm.Instructions{asm.LoadMem(asm.R3, asm.R1, 0, asm.DWord), asm.StoreMem(asm.RFP, -8, asm.R3, asm.DWord)}
+	for at := int16(-512); at < -8; at += 8 {
+		slow = append(slow, asm.LoadMem(asm.R4, asm.RFP, at+8, asm.DWord), asm.StoreMem(asm.RFP, at, asm.R4, asm.DWord))
+	}
+	slow = append(slow, jump(asm.JEq, int16(-len(slow)+1)), asm.LoadMem(asm.R1, asm.RFP, -512, asm.DWord), deref, end)
+	if got := ForeignLoad(slow, rules(Foreign)); got == "" {
+		t.Error("a pointer got lost on its way over the stack")
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+func FuzzForeignLoad(f *testing.F) {
+	f.Add([]byte{0x79, 0x11, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, code []byte) {
+		var insns asm.Instructions
+		for i := 0; i+8 <= len(code); i += 8 {
+			insns = append(insns, asm.Instruction{OpCode: asm.OpCode(code[i]), Dst: asm.Register(code[i+1] & 0xf % registers), Src: asm.Register(code[i+1] >> 4 % registers),
+				Offset: int16(code[i+2]) | int16(code[i+3])<<8, Constant: int64(code[i+4])})
+		}
+		first := ForeignLoad(insns, rules(Foreign))
+		if again := ForeignLoad(insns, rules(Foreign)); again != first {
+			t.Errorf("%q, and then %q", first, again)
+		}
+	})
+}
+
+func ExampleForeignLoad() {
+	fmt.Println(ForeignLoad(asm.Instructions{field, deref, end}, rules(Foreign)))
+	// Output: a load at instruction 1
+}

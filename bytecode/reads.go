@@ -1,0 +1,150 @@
+package bytecode
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/skep-dev/skep/bytecode/pointers"
+	"github.com/skep-dev/skep/hook"
+)
+
+// SubjectAt is whose doing the program sees where it is attached to a target of a hook: that
+// of hook.SubjectOf, unless some of it runs later, for any task.
+func (p Program) SubjectAt(hookName, target string) hook.Subject {
+	if len(p.AsyncCallbacks) > 0 {
+		return hook.Any
+	}
+	return hook.SubjectOf(hookName, target)
+}
+
+// isAsync reports whether a helper or kfunc has the kernel call a function of the program
+// later: a timer in an interrupt, a work queue in a kernel thread, task work in the task
+// that it is meant for. Callbacks of loops and of ring buffers run at once.
+func isAsync(name string) bool {
+	return slices.Contains([]string{"bpf_timer_set_callback", "bpf_wq_set_callback_impl", "bpf_wq_set_callback", "bpf_task_work_schedule_signal",
+		"bpf_task_work_schedule_resume", "bpf_task_work_schedule_signal_impl", "bpf_task_work_schedule_resume_impl"}, name)
+}
+
+// finishSubject says whose doing the program sees where its section has it attached.
+func (p *inspected) finishSubject(t ebpf.ProgramType) {
+	f := &p.facts
+	for _, name := range slices.Concat(f.Helpers, f.Kfuncs) {
+		if isAsync(name) {
+			f.AsyncCallbacks = append(f.AsyncCallbacks, name)
+		}
+	}
+	if f.Subject = f.SubjectAt(f.Hook, f.Target); f.Hook == "" && len(f.AsyncCallbacks) == 0 {
+		f.Subject = hook.SubjectOfType(t)
+	}
+}
+
+// helperReads reports whether a call of a helper reads memory of the kernel, or of another
+// process, that the hook does not hand out, or tells where it lies.
+func helperReads(h Helper) bool {
+	switch h.Name {
+	case "bpf_get_current_task_btf":
+		// The pointer alone is what task storage takes: loads through it are found.
+		return false
+	case "bpf_copy_from_user_task":
+		// Of any process.
+		return true
+	case "bpf_snprintf", "bpf_seq_printf":
+		// %s of a number reads at that address of the kernel, into the program's memory. What
+		// bpf_trace_printk writes no program reads.
+		return true
+	case "bpf_read_branch_records", "bpf_get_branch_snapshot":
+		// Addresses of the kernel's code.
+		return true
+	}
+	// bpf_probe_read and its like, the kernel's stack and its addresses, variables of each
+	// CPU, registers of a task, symbols. Not bpf_kptr_xchg, bpf_find_vma and bpf_skc_to_*:
+	// loads through what they return are found. Not task, inode and socket storage, which is
+	// the program's own, nor bpf_d_path, which is about the file that the hook hands out.
+	return h.Risk == ReadsKernelMemory
+}
+
+// kfuncReads is helperReads for kfuncs: of one that nobody noted, modules' own among them,
+// nobody knows.
+func kfuncReads(name string) bool {
+	switch name {
+	case "bpf_copy_from_user_task_str", "bpf_copy_from_user_task_dynptr", "bpf_copy_from_user_task_str_dynptr":
+		return true
+	}
+	return kfuncKernel(name) == "" || slices.ContainsFunc(RiskyKfuncs(), func(k Kfunc) bool { return k.Name == name && k.Risk == ReadsKernelMemory })
+}
+
+// finishReads says by what the program reads memory of the kernel.
+func (p *inspected) finishReads(t ebpf.ProgramType, insns asm.Instructions) {
+	f := &p.facts
+	var by []string
+	for _, name := range f.Helpers {
+		if helperReads(p.helpers[name]) {
+			by = append(by, name)
+		}
+	}
+	for _, id := range f.UnknownHelpers {
+		by = append(by, fmt.Sprintf("helper %d", id))
+	}
+	for _, name := range f.Kfuncs {
+		if kfuncReads(name) {
+			by = append(by, name)
+		}
+	}
+	for _, name := range f.Ksyms {
+		// A kfunc that is called is asked for here, too, where it may be missing.
+		if !p.kfuncs[name] {
+			by = append(by, "variable "+name)
+		}
+	}
+	if load := pointers.ForeignLoad(insns, pointers.Rules{Fields: fieldsOf(t), Helper: helperReturns, Kfunc: kfuncReturns}); load != "" {
+		by = append(by, load)
+	}
+	f.ReadsKernelMemory, f.ReadsKernelMemoryBy = len(by) > 0, by
+}
+
+// fieldsOf is what pointers in the context of a type of program lead to.
+func fieldsOf(t ebpf.ProgramType) pointers.Memory {
+	switch t {
+	case ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.PerfEvent, ebpf.Syscall, ebpf.LircMode2:
+		// To the verifier all fields are numbers.
+		return pointers.Number
+	case ebpf.Tracing, ebpf.LSM, ebpf.Extension, ebpf.StructOps, ebpf.UnspecifiedProgram, ebpf.Netfilter:
+		// Arguments of a function of the kernel.
+		return pointers.Foreign
+	}
+	// Packets, sockets by the fields that the kernel offers of them, and the buffer of a
+	// writable tracepoint.
+	return pointers.Own
+}
+
+// helperReturns is what pointers that a helper returns lead to.
+func helperReturns(id int64) pointers.Memory {
+	h, ok := helperByID(id)
+	if !ok {
+		return pointers.Foreign
+	}
+	switch h.Name {
+	case "bpf_map_lookup_elem", "bpf_map_lookup_percpu_elem", "bpf_ringbuf_reserve", "bpf_dynptr_data", "bpf_get_local_storage",
+		"bpf_sk_storage_get", "bpf_inode_storage_get", "bpf_task_storage_get", "bpf_cgrp_storage_get",
+		"bpf_sk_lookup_tcp", "bpf_sk_lookup_udp", "bpf_skc_lookup_tcp", "bpf_sk_fullsock", "bpf_tcp_sock", "bpf_get_listener_sock":
+		return pointers.Own
+	case "bpf_get_current_task_btf", "bpf_task_pt_regs", "bpf_kptr_xchg", "bpf_per_cpu_ptr", "bpf_this_cpu_ptr", "bpf_sock_from_file",
+		"bpf_skc_to_tcp6_sock", "bpf_skc_to_tcp_sock", "bpf_skc_to_tcp_timewait_sock", "bpf_skc_to_tcp_request_sock",
+		"bpf_skc_to_udp6_sock", "bpf_skc_to_unix_sock", "bpf_skc_to_mptcp_sock":
+		return pointers.Foreign
+	}
+	return pointers.Number
+}
+
+// kfuncReturns is what pointers that a kfunc returns lead to.
+func kfuncReturns(name string) pointers.Memory {
+	switch name {
+	case "bpf_dynptr_slice", "bpf_dynptr_slice_rdwr", "bpf_iter_num_next", "bpf_obj_new_impl", "bpf_percpu_obj_new_impl", "bpf_refcount_acquire_impl",
+		"bpf_list_pop_front", "bpf_list_pop_back", "bpf_rbtree_first", "bpf_rbtree_remove", "bpf_arena_alloc_pages", "bpf_session_cookie":
+		return pointers.Own
+	}
+	return pointers.Foreign
+}

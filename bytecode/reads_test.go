@@ -1,0 +1,110 @@
+package bytecode
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/test/fixture/programs"
+)
+
+// inspectedOne inspects a program of instructions alone.
+func inspectedOne(t *testing.T, kind ebpf.ProgramType, section string, insns ...asm.Instruction) Program {
+	t.Helper()
+	insns[0] = insns[0].WithSymbol("f")
+	p, err := inspectProgram(&ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{
+		"f": {Name: "f", Type: kind, SectionName: section, License: "GPL", Instructions: append(insns, asm.Mov.Imm(asm.R0, 0), asm.Return())},
+	}}, "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.facts
+}
+
+func TestWhatReadsKernelMemory(t *testing.T) {
+	kfunc := func(name string) asm.Instruction {
+		return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoKfuncCall}.WithReference(name)
+	}
+	through := []asm.Instruction{asm.LoadMem(asm.R1, asm.R1, 0, asm.DWord), asm.LoadMem(asm.R2, asm.R1, 8, asm.Word)}
+	after := asm.LoadMem(asm.R2, asm.R0, 8, asm.Word)
+	for sentence, c := range map[string]struct {
+		kind    ebpf.ProgramType
+		section string
+		insns   []asm.Instruction
+		by      []string
+	}{
+		"nothing":                        {ebpf.Kprobe, "kprobe/f", []asm.Instruction{asm.Mov.Imm(asm.R1, 0)}, nil},
+		"the arguments of a function":    {ebpf.Tracing, "fentry/f", through[:1:1], nil},
+		"what an argument points to":     {ebpf.Tracing, "fentry/f", through[:2:2], []string{"a load at instruction 1"}},
+		"the same of an LSM hook":        {ebpf.LSM, "lsm/file_open", through[:2:2], []string{"a load at instruction 1"}},
+		"a packet":                       {ebpf.XDP, "xdp", through[:2:2], nil},
+		"a writable tracepoint's buffer": {ebpf.RawTracepointWritable, "raw_tp.w/x", through[:2:2], nil},
+		"a helper that reads":            {ebpf.Kprobe, "kprobe/f", []asm.Instruction{asm.FnProbeReadKernel.Call()}, []string{"bpf_probe_read_kernel"}},
+		"another process's memory":       {ebpf.Kprobe, "uprobe.s/f", []asm.Instruction{asm.FnCopyFromUserTask.Call()}, []string{"bpf_copy_from_user_task"}},
+		"the process's own memory":       {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnProbeReadUser.Call()}, nil},
+		"text of an address":             {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnSnprintf.Call()}, []string{"bpf_snprintf"}},
+		"text for the kernel's log":      {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnTracePrintk.Call()}, nil},
+		"the task's address":             {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnGetCurrentTaskBtf.Call()}, nil},
+		"what the task holds":            {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnGetCurrentTaskBtf.Call(), after}, []string{"a load at instruction 1"}},
+		"task storage":                   {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnTaskStorageGet.Call(), after}, nil},
+		"the stack of the kernel":        {ebpf.Kprobe, "kprobe/f", []asm.Instruction{asm.FnGetStack.Call()}, []string{"bpf_get_stack"}},
+		"an unknown helper":              {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.BuiltinFunc(9999).Call()}, []string{"helper 9999"}},
+		"an unknown kfunc":               {ebpf.Kprobe, "uprobe/f", []asm.Instruction{kfunc("of_a_module")}, []string{"of_a_module"}},
+		"a kfunc that reads":             {ebpf.Kprobe, "uprobe/f", []asm.Instruction{kfunc("bpf_copy_from_user_task_str")}, []string{"bpf_copy_from_user_task_str"}},
+		"a kfunc that does not":          {ebpf.Kprobe, "uprobe/f", []asm.Instruction{kfunc("bpf_rcu_read_lock")}, nil},
+		"what a kfunc returns":           {ebpf.Kprobe, "uprobe/f", []asm.Instruction{kfunc("bpf_task_from_pid"), after}, []string{"a load at instruction 1"}},
+		"a variable": {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.LoadImm(asm.R1, 0, asm.DWord).WithReference("jiffies")},
+			[]string{"variable jiffies"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			p := inspectedOne(t, c.kind, c.section, c.insns...)
+			if diff := cmp.Diff(c.by, p.ReadsKernelMemoryBy); diff != "" || p.ReadsKernelMemory != (len(c.by) > 0) {
+				t.Errorf("reads %v (-want +got):\n%s", p.ReadsKernelMemory, diff)
+			}
+		})
+	}
+}
+
+// TestEveryHelperIsDecided has each helper that the table calls a reader of the kernel's
+// memory count as one, but for those whose result is followed.
+func TestEveryHelperIsDecided(t *testing.T) {
+	for _, h := range Helpers() {
+		if reads := helperReads(h); h.Risk == ReadsKernelMemory && !reads && h.Name != "bpf_get_current_task_btf" {
+			t.Errorf("%s reads the kernel's memory, and does not count", h.Name)
+		}
+	}
+}
+
+func TestSubjectsOfPrograms(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		kind    ebpf.ProgramType
+		section string
+		call    asm.Instruction
+		subject hook.Subject
+		async   []string
+	}{
+		"a uprobe":                         {ebpf.Kprobe, "uprobe//bin/x:f", asm.FnLoop.Call(), hook.Current, nil},
+		"one with a timer":                 {ebpf.Kprobe, "uprobe//bin/x:f", asm.FnTimerSetCallback.Call(), hook.Any, []string{"bpf_timer_set_callback"}},
+		"a packet with a timer":            {ebpf.XDP, "xdp", asm.FnTimerSetCallback.Call(), hook.Any, []string{"bpf_timer_set_callback"}},
+		"XDP for an entry of a device map": {ebpf.XDP, "xdp/devmap", asm.FnKtimeGetNs.Call(), hook.Packet, nil},
+		"a section that says of no hook":   {ebpf.Kprobe, "mine", asm.FnKtimeGetNs.Call(), hook.Any, nil},
+		"a section without a target":       {ebpf.TracePoint, "tracepoint", asm.FnKtimeGetNs.Call(), hook.Any, nil},
+	} {
+		p := inspectedOne(t, c.kind, c.section, c.call)
+		if p.Subject != c.subject || fmt.Sprint(p.AsyncCallbacks) != fmt.Sprint(c.async) {
+			t.Errorf("%s: %s, later by %v", sentence, p.Subject, p.AsyncCallbacks)
+		}
+	}
+	p := facts(t, programs.Object("tracepoint_bare")).Programs[0]
+	if at := p.SubjectAt("tracepoint", "syscalls/sys_enter_openat"); at != hook.Current {
+		t.Errorf("where it is attached it sees %s", at)
+	}
+	p.AsyncCallbacks = []string{"bpf_wq_set_callback_impl"}
+	if at := p.SubjectAt("tracepoint", "syscalls/sys_enter_openat"); at != hook.Any {
+		t.Errorf("with a work queue it sees %s", at)
+	}
+}

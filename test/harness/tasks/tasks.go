@@ -1,0 +1,183 @@
+// Package tasks makes cgroups and has processes in them make system calls, for tests of
+// what runs for some tasks alone.
+//
+// It owns how the processes are told what to do. They are the test's own binary, which
+// calls Main first.
+package tasks
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/test/harness/leaks"
+)
+
+// child is the environment variable of a process that does what it is told to.
+const child = "SKEP_TEST_CHILD"
+
+// Main is what a package's TestMain does: it runs the tests as leaks.Main, or is a task of
+// one. It never returns.
+func Main(m *testing.M) {
+	if os.Getenv(child) != "" {
+		os.Exit(serve())
+	}
+	leaks.Main(m)
+}
+
+// serve makes system calls, as often as each line of the input says, and answers each.
+func serve() int {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		var call string
+		var times int
+		if _, err := fmt.Sscan(in.Text(), &call, &times); err != nil {
+			return 1
+		}
+		answer := "done"
+		for range times {
+			if err := do(call); err != nil {
+				answer = "denied"
+			}
+		}
+		fmt.Println(answer)
+	}
+	return 0
+}
+
+// do makes a system call once.
+func do(call string) error {
+	if call == "getpgid" {
+		_, err := unix.Getpgid(os.Getpid())
+		return err
+	}
+	fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// Task is a process in a cgroup.
+type Task struct {
+	t   testing.TB
+	pid int
+	in  io.Writer
+	out *bufio.Reader
+}
+
+// Start starts a process in the cgroup, until the test ends.
+func Start(t testing.TB, cgroup string) *Task {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), child+"=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	Into(t, cmd, cgroup, (*exec.Cmd).Start)
+	t.Cleanup(func() {
+		// The test's context ended it, if the end of its input did not.
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	return &Task{t, cmd.Process.Pid, in, bufio.NewReader(out)}
+}
+
+// Into starts a command in a cgroup, or runs it there.
+func Into(t testing.TB, cmd *exec.Cmd, cgroup string, start func(*exec.Cmd) error) {
+	t.Helper()
+	dir, err := os.Open(cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.SysProcAttr = &unix.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	if err := errors.Join(start(cmd), dir.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Does has the process make a system call many times: getpgid, or open.
+func (p *Task) Does(call string, times int) {
+	p.t.Helper()
+	if answer := p.ask(call, times); answer != "done" {
+		p.t.Fatalf("the process says %s of %s", answer, call)
+	}
+}
+
+// Can reports whether the process can make a system call.
+func (p *Task) Can(call string) bool {
+	p.t.Helper()
+	return p.ask(call, 1) == "done"
+}
+
+func (p *Task) ask(call string, times int) string {
+	p.t.Helper()
+	if _, err := fmt.Fprintln(p.in, call, times); err != nil {
+		p.t.Fatal(err)
+	}
+	answer, err := p.out.ReadString('\n')
+	if err != nil {
+		p.t.Fatalf("read what the process says: %v", err)
+	}
+	return strings.TrimSpace(answer)
+}
+
+// Moves moves the process to another cgroup.
+func (p *Task) Moves(cgroup string) {
+	p.t.Helper()
+	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), fmt.Append(nil, p.pid), 0); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// Root is where cgroup2 is mounted. Where it is not, and where tests may not use the kernel,
+// the test is skipped.
+func Root(t testing.TB) string {
+	t.Helper()
+	if !leaks.Isolated() {
+		t.Skip("SKIPPED: needs root and a kernel to load into")
+	}
+	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
+			return root
+		}
+	}
+	t.Skip("SKIPPED: cgroup2 is not mounted")
+	return ""
+}
+
+// Cgroup makes a cgroup below the root, or below another one, until the test ends.
+func Cgroup(t testing.TB, path string) string {
+	t.Helper()
+	dir := path
+	if !strings.HasPrefix(path, "/") {
+		dir = filepath.Join(Root(t), path)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// A process that ended leaves its cgroup a moment later.
+		var err error = unix.EBUSY
+		for errors.Is(err, unix.EBUSY) {
+			err = unix.Rmdir(dir)
+		}
+		if err != nil {
+			t.Errorf("remove cgroup %s: %v", dir, err)
+		}
+	})
+	return dir
+}
