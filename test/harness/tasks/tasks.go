@@ -55,6 +55,9 @@ func serve() int {
 
 // do makes a system call once.
 func do(call string) error {
+	if root, is := strings.CutPrefix(call, "chroot:"); is {
+		return unix.Chroot(root)
+	}
 	if call == "getpgid" {
 		_, err := unix.Getpgid(os.Getpid())
 		return err
@@ -134,6 +137,12 @@ func (p *Task) ask(call string, times int) string {
 	}
 	return strings.TrimSpace(answer)
 }
+
+// PID is the id of the process.
+func (p *Task) PID() int { return p.pid }
+
+// Enters gives the process another root.
+func (p *Task) Enters(root string) { p.Does("chroot:"+root, 1) }
 
 // Moves moves the process to another cgroup.
 func (p *Task) Moves(cgroup string) {
