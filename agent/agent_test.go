@@ -24,6 +24,7 @@ import (
 	"github.com/skep-dev/skep/test/fixture/seals"
 	"github.com/skep-dev/skep/test/harness/events"
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/tasks"
 )
 
 func TestMain(m *testing.M) {
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	events.MaybeChild()
-	leaks.Main(m)
+	tasks.Main(m)
 }
 
 func needKernel(t *testing.T) {

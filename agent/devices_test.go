@@ -61,31 +61,37 @@ func (p *pods) add(name string) pod {
 		p.t.Fatal(err)
 	}
 	one.id = st.Ino
+	eth0(p.t, one.path, one.peer)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all[name] = one
+	return one
+}
+
+// eth0 makes a device eth0 in the network namespace at the path, and its peer in that of the test.
+func eth0(t testing.TB, path, name string) {
+	t.Helper()
 	own, err := os.Open("/proc/self/ns/net")
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	defer func() { _ = own.Close() }()
-	within(p.t, one.path, func() error {
-		quiet(p.t)
-		l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: one.peer, PeerNamespace: netlink.NsFd(int(own.Fd()))}
+	within(t, path, func() error {
+		quiet(t)
+		l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: name, PeerNamespace: netlink.NsFd(int(own.Fd()))}
 		if err := netlink.LinkAdd(l); err != nil {
 			return err
 		}
 		return netlink.LinkSetUp(l)
 	})
-	peer, err := netlink.LinkByName(one.peer)
-	p.t.Cleanup(func() { _ = netlink.LinkDel(peer) })
+	peer, err := netlink.LinkByName(name)
+	t.Cleanup(func() { _ = netlink.LinkDel(peer) })
 	if err == nil {
 		err = netlink.LinkSetUp(peer)
 	}
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.all[name] = one
-	return one
 }
 
 // end ends a pod as a container runtime does: its name goes, and what knows the pods tells so

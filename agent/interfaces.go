@@ -78,7 +78,7 @@ func (e *env) podsNow(apps []*application, open *live.Set) targets.Pods {
 	}
 	var away *containers.AwayError
 	pods.Snapshot, pods.Err = e.containers.Snapshot()
-	if errors.As(pods.Err, &away) && !errors.Is(pods.Err, containers.ErrNotRead) {
+	if errors.As(pods.Err, &away) && pods.Snapshot.IsWhole() {
 		// What it knows is true all the same.
 		e.opts.Log.Debug("the container runtime does not answer; its containers are those that it named last", "error", pods.Err)
 		pods.Err = nil

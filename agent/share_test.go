@@ -443,9 +443,9 @@ func TestApplicationsThatWaitForEachOtherAreTold(t *testing.T) {
 // TestAMapThatWasAnotherApplicationsIsNotKept: a version that declares the map itself has one
 // of its own.
 func TestAMapThatWasAnotherApplicationsIsNotKept(t *testing.T) {
-	w, a, stop, id := both(t)
+	w, _, stop, id := both(t)
 	stop()
-	a, _ = w.start()
+	a, _ := w.start()
 	own := w.taker("xdp_count", "count_packets", "xdp")
 	own.Maps = nil
 	w.must(a, own)

@@ -32,7 +32,6 @@ func TestPodsOfARuntimeThatIsAwayAreThoseThatItNamed(t *testing.T) {
 		"it answers":                       {nil, true},
 		"it went away after its answer":    {away, true},
 		"it has not answered yet":          {containers.ErrNotRead, false},
-		"it is away and has not answered":  {errors.Join(containers.ErrNotRead, away), false},
 		"the agent no longer asks for any": {containers.ErrClosed, false},
 	} {
 		t.Run(sentence, func(t *testing.T) {

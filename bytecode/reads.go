@@ -79,9 +79,11 @@ func kfuncReads(name string) bool {
 // finishReads says by what the program reads memory of the kernel.
 func (p *inspected) finishReads(t ebpf.ProgramType, insns asm.Instructions) {
 	f := &p.facts
+	stacks := userStacks{}
+	load := pointers.ForeignLoad(insns, pointers.Rules{Fields: fieldsOf(t), Helper: helperReturns, Kfunc: kfuncReturns, Called: stacks.called})
 	var by []string
 	for _, name := range f.Helpers {
-		if helperReads(p.helpers[name]) {
+		if helperReads(p.helpers[name]) && !stacks[name] {
 			by = append(by, name)
 		}
 	}
@@ -99,10 +101,32 @@ func (p *inspected) finishReads(t ebpf.ProgramType, insns asm.Instructions) {
 			by = append(by, "variable "+name)
 		}
 	}
-	if load := pointers.ForeignLoad(insns, pointers.Rules{Fields: fieldsOf(t), Helper: helperReturns, Kfunc: kfuncReturns}); load != "" {
+	if load != "" {
 		by = append(by, load)
 	}
 	f.ReadsKernelMemory, f.ReadsKernelMemoryBy = len(by) > 0, by
+}
+
+// userStacks are the helpers that read stacks, and whether all calls of one read that of the
+// current task in its own memory.
+type userStacks map[string]bool
+
+// flagUserStack is BPF_F_USER_STACK.
+const flagUserStack = 1 << 8
+
+func (u userStacks) called(id int64, arguments [5]int) {
+	h, _ := helperByID(id)
+	var flags int
+	switch h.Name {
+	case "bpf_get_stackid":
+		flags = arguments[2]
+	case "bpf_get_stack":
+		flags = arguments[3]
+	default:
+		return
+	}
+	before, seen := u[h.Name]
+	u[h.Name] = flags&flagUserStack != 0 && (before || !seen)
 }
 
 // fieldsOf is what pointers in the context of a type of program lead to.

@@ -84,7 +84,7 @@ var shapeField = map[hook.Shape]string{
 func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	values := map[string]string{
 		"interfaces": "{primary: true}", "functions": "{names: [f]}", "tracepoint": "a", "cgroup": "/", "binary": "{path: /b, symbol: s}",
-		"networkNamespace": "/run/netns/x", "netfilter": "{family: IPv4, hook: LocalIn}", "perfEvent": "{event: cpu-clock, frequency: 99}", "priority": "1", "proceedOn": "[Pass]",
+		"networkNamespace": "/run/netns/x", "netfilter": "{family: IPv4, hook: LocalIn}", "perfEvent": "{event: cpu-clock, frequency: 99}", "priority": "1", "proceedOn": "[Pass]", "pods": "{}",
 	}
 	type combination struct {
 		hook, field, kind string
@@ -94,7 +94,7 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	for _, h := range hook.All() {
 		var docs strings.Builder
 		for field, value := range values {
-			takes := shapeField[h.Shape] == field || field == "functions" && h.Name == "lsm_cgroup" || field == "priority" && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field || field == "proceedOn" && h.Name == "xdp"
+			takes := shapeField[h.Shape] == field || field == "functions" && h.Name == "lsm_cgroup" || field == "priority" && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field || field == "proceedOn" && h.Name == "xdp" || field == "pods" && h.Namespaceable
 			if field == "binary" && strings.HasSuffix(h.Name, ".multi") {
 				value = "{path: /b, symbols: {names: [s]}}"
 			} else if field == "binary" && h.Name == "usdt" {
@@ -104,7 +104,7 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 			if h.Name == "tracepoint" && field == "tracepoint" {
 				attach += "/b"
 			}
-			if own := shapeField[h.Shape]; own != field && (own == "interfaces" || own == "cgroup" || own == "perfEvent") {
+			if own := shapeField[h.Shape]; own != field && (field != "pods" && (own == "interfaces" || own == "cgroup") || own == "perfEvent") {
 				attach += ", " + own + ": " + values[own]
 			}
 			if h.Name == "netfilter" && field != "netfilter" {
@@ -113,7 +113,7 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 			for _, kind := range []string{v1alpha1.KindBpfApplication, v1alpha1.KindClusterBpfApplication} {
 				fmt.Fprintf(&docs, "---\napiVersion: skep.dev/v1alpha1\nkind: %s\nmetadata: {name: %s}\nspec: {bytecode: {image: x}, programs: [{name: f, attach: [{%s}]}]}\n",
 					kind, escape(h.Name+" "+field), attach)
-				want[combination{escape(h.Name), escape(field), kind}] = takes && (h.Namespaceable || kind == v1alpha1.KindClusterBpfApplication)
+				want[combination{escape(h.Name), escape(field), kind}] = takes && (field == "pods" || h.ReachesNode() || kind == v1alpha1.KindClusterBpfApplication)
 			}
 		}
 		name := escape(h.Name) + ".yaml"

@@ -46,23 +46,29 @@ func NewCgroups(o Options) (Source, error) {
 		return nil, errors.New("make source of cgroups: no mount of cgroup2 is named")
 	}
 	read := func(ctx context.Context, st *state) {
+		var n *node
 		for ctx.Err() == nil {
-			if err := readCgroups(o.CgroupRoot, st); err != nil {
+			var err error
+			if n == nil {
+				n, err = openNode(o.CgroupRoot)
+			}
+			if err == nil {
+				err = readCgroups(n, st)
+			}
+			if err != nil {
 				st.failed(o.CgroupRoot, o.Clock(), err)
 			}
 			rest(ctx, o.Interval)
+		}
+		if n != nil {
+			n.close()
 		}
 	}
 	return &source{opts: o, read: read}, nil
 }
 
 // readCgroups walks over the cgroups once, and notes what changed.
-func readCgroups(mount string, st *state) error {
-	n, err := openNode(mount)
-	if err != nil {
-		return err
-	}
-	defer n.close()
+func readCgroups(n *node, st *state) error {
 	w := &walk{node: n, before: st.all(), found: map[string]Container{}}
 	if _, err := w.visit(".", 0); err != nil {
 		return err
@@ -100,6 +106,9 @@ func (w *walk) visit(name string, depth int) (units bool, err error) {
 		return false, nil
 	}
 	below, err := w.node.children(name)
+	if errors.Is(err, errTooMany) {
+		return false, err
+	}
 	if err != nil {
 		// It was removed meanwhile.
 		return false, nil //nolint:nilerr // Cgroups come and go.
@@ -120,23 +129,25 @@ func (w *walk) visit(name string, depth int) (units bool, err error) {
 	if name == "." || isSlice(own) || isUnit(own) && units {
 		return units, nil
 	}
-	return units, w.note(name, plain)
+	w.note(name, plain)
+	return units, nil
 }
 
 // note notes a cgroup with processes in it.
-func (w *walk) note(name string, plain bool) error {
+func (w *walk) note(name string, plain bool) {
 	at, err := w.node.locate(name)
 	if err != nil {
-		return nil //nolint:nilerr // It was removed meanwhile.
+		// It was removed meanwhile.
+		return
 	}
 	id := fmt.Sprintf("cgroup-%d", at.id)
 	if c, ok := w.before[id]; ok && c.IsRunning() {
 		w.found[id] = c
-		return nil
+		return
 	}
 	first, ok := w.member(at, plain, 0)
 	if !ok {
-		return nil
+		return
 	}
 	p := Pod{UID: id, SandboxID: id, Name: path.Base(name), Labels: map[string]string{LabelUnit: path.Base(name)},
 		CgroupPath: at.path, CgroupID: at.id, Level: at.level}
@@ -156,7 +167,6 @@ func (w *walk) note(name string, plain bool) error {
 	}
 	c.Pod.HostNetwork = c.Pod.NetnsID != 0 && c.Pod.NetnsID == w.node.netns
 	w.found[id] = c
-	return nil
 }
 
 // member finds a process of the cgroup: one in it, or else one below, unless those are others'.
@@ -210,9 +220,13 @@ func (n *node) children(name string) ([]string, error) {
 		return nil, err
 	}
 	defer func() { _ = dir.Close() }()
-	entries, err := dir.ReadDir(maxWalked)
+	// The files of a cgroup count, too.
+	entries, err := dir.ReadDir(maxWalked + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("list cgroups: %w", err)
+	}
+	if len(entries) > maxWalked {
+		return nil, errTooMany
 	}
 	var names []string
 	for _, one := range entries {

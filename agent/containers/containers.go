@@ -53,8 +53,8 @@ type Container struct {
 // Pod is a group of containers. What identifies it is the metadata that the runtime got
 // with the pod's sandbox, which labels and annotations cannot change.
 type Pod struct {
-	// UID, Namespace and Name are those of the API server's object. UID is another for each
-	// life of a pod.
+	// UID, Namespace and Name are those that the kubelet gave the sandbox: the API server's
+	// object has them, too, but for the UID of a static pod, which is a hash of its file.
 	UID, Namespace, Name string
 	// Labels are the pod's when its sandbox was made. A later change in the API server does
 	// not reach them. Shared by all copies: not to be changed.
@@ -81,9 +81,9 @@ type Pod struct {
 type Source interface {
 	// Snapshot returns the containers that run, without waiting for anything. The Snapshot
 	// is never nil. An error says why it may be incomplete or old: ErrNotRead before the
-	// first answer, an *AwayError while the runtime does not answer, and both for one that never
-	// did. Without ErrNotRead the containers in the Snapshot run all the same, and none that ran
-	// before is absent for the error.
+	// first answer, an *AwayError while the runtime does not answer. The containers in the
+	// Snapshot run all the same, and none that was in one before is absent for the error. Where
+	// there was no answer yet, the Snapshot is empty and not whole.
 	Snapshot() (*Snapshot, error)
 	// Close ends all work and waits for its end.
 	Close() error
@@ -155,6 +155,7 @@ type Snapshot struct {
 	byCgroup   map[uint64]int
 	pods       []Pod
 	skipped    []Skipped
+	partial    bool
 }
 
 // NewSnapshot returns the Snapshot of the containers and of the pods that have none; those of
@@ -185,6 +186,10 @@ func NewSnapshot(containers []Container, pods ...Pod) *Snapshot {
 func comparePods(a, b Pod) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.SandboxID, b.SandboxID))
 }
+
+// IsWhole reports whether the whole list was read once, since when the Snapshot has followed
+// it. What is absent from one that is not whole may run all the same.
+func (s *Snapshot) IsWhole() bool { return !s.partial }
 
 // Containers are all, by namespace, pod, name and ID. The slice is shared: not to be changed.
 func (s *Snapshot) Containers() []Container { return s.containers }

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -76,8 +77,8 @@ type daemon struct {
 	cri.RuntimeServiceClient
 }
 
-// parent is the cgroup of all pods of tests, below every hierarchy's root.
-const parent = "/skep-containers-test"
+// parent is the cgroup of all pods of this process's tests, below every hierarchy's root.
+var parent = "/skep-containers-" + strconv.Itoa(os.Getpid())
 
 // daemons are the versions that the tests run with: Debian's, which has no events, and one of
 // the cache.
@@ -223,7 +224,7 @@ func (d *daemon) boot() {
 		d.t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	d.cmd = exec.Command(filepath.Join(d.bin, "containerd"), "--config", filepath.Join(d.dir, "config.toml")) //nolint:noctx // It outlives the test's context.
+	d.cmd = exec.Command(filepath.Join(d.bin, "containerd"), "--config", filepath.Join(d.dir, "config.toml"))
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.Env = append(os.Environ(), "PATH="+d.bin+":"+os.Getenv("PATH"))
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -252,6 +253,11 @@ func (d *daemon) kill() {
 func (d *daemon) clear() {
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
+	// A test may have failed while it hung, or was killed.
+	_ = d.cmd.Process.Signal(unix.SIGCONT)
+	if d.cmd.ProcessState != nil {
+		d.boot()
+	}
 	all, err := d.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
 		d.t.Errorf("list what is left: %v", err)
@@ -289,7 +295,7 @@ var program = sync.OnceValues(func() ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	build := exec.Command("go", "build", "-o", dir+"/pause", "./test/e2e/pause") //nolint:noctx // It is for all tests.
+	build := exec.Command("go", "build", "-o", dir+"/pause", "./test/e2e/pause")
 	build.Dir, build.Env = module.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build: %w\n%s", err, out)

@@ -46,11 +46,11 @@ func watchExits(ended func(key string)) (*exits, error) {
 // process ended.
 func (e *exits) add(pidfd int, key string) error {
 	e.mu.Lock()
-	e.keys[int32(pidfd)] = key //nolint:gosec // A descriptor.
+	e.keys[int32(pidfd)] = key
 	e.mu.Unlock()
-	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(pidfd)} //nolint:gosec // A descriptor.
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(pidfd)}
 	if err := e.control(unix.EPOLL_CTL_ADD, pidfd, &event); err != nil {
-		e.forget(int32(pidfd)) //nolint:gosec // A descriptor.
+		e.forget(int32(pidfd))
 		return fmt.Errorf("watch process: %w", err)
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -85,25 +86,6 @@ func TestARuntimeThatIsAwayTakesNothingAway(t *testing.T) {
 	})
 }
 
-// TestARuntimeThatNeverAnsweredSaysNothing: no container is absent where nobody has told yet.
-func TestARuntimeThatNeverAnsweredSaysNothing(t *testing.T) {
-	s, err := NewCRI(Options{Endpoint: filepath.Join(t.TempDir(), "none.sock"), CgroupRoot: cgroup2Root(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	until(t, "the first attempt", func() error {
-		_, err := s.Snapshot()
-		if gone := new(AwayError); !errors.As(err, &gone) {
-			return fmt.Errorf("no attempt yet: %w", err)
-		}
-		return nil
-	})
-	if got, err := s.Snapshot(); !errors.Is(err, ErrNotRead) || len(got.Pods()) != 0 {
-		t.Errorf("Snapshot = %v, %v", got.Pods(), err)
-	}
-}
-
 // TestEventsAloneTell reads no list after the first ones.
 func TestEventsAloneTell(t *testing.T) {
 	d := startDaemon(t, containerd2(t))
@@ -137,7 +119,7 @@ func TestLivesOfContainersLeaveNothing(t *testing.T) {
 		p := d.run(&pod{namespace: "blue", name: "web", uid: "11111111-1111-1111-1111-111111111111", hostNetwork: true})
 		s := d.source(func(o *Options) { o.Interval = 20 * time.Millisecond })
 		live := func(attempt int) {
-			id := d.create(p, "main", uint32(attempt)) //nolint:gosec // It counts to 200.
+			id := d.create(p, "main", uint32(attempt))
 			d.begin(id)
 			await(t, s, "the container", has(id))
 			d.stop(id)
@@ -210,7 +192,7 @@ func BenchmarkSeen(b *testing.B) {
 				}
 			}
 			for i := range b.N {
-				id := d.create(p, "main", uint32(i)) //nolint:gosec // It counts little.
+				id := d.create(p, "main", uint32(i))
 				if _, err := d.StartContainer(b.Context(), &cri.StartContainerRequest{ContainerId: id}); err != nil {
 					b.Fatal(err)
 				}
@@ -229,6 +211,40 @@ func BenchmarkSeen(b *testing.B) {
 			b.ReportMetric(float64(most)/float64(time.Millisecond), "ms-seen-most")
 			b.ReportMetric(float64(gone)/perMS, "ms-gone")
 			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkList reports what one more look at a list without a change costs, with so many pods of
+// one container each.
+func BenchmarkList(b *testing.B) {
+	for _, n := range []int{100, maxContainers} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			f := newFaulty(b)
+			f.sandboxes = nil
+			st := newState(func() {})
+			for i := range n {
+				id, labels := fmt.Sprintf("%064d", i), map[string]string{"app": "web", "pod-template-hash": "0123456789", "io.kubernetes.pod.name": "web-0123456789-abcde"}
+				f.sandboxes = append(f.sandboxes, &cri.PodSandbox{Id: id, Labels: labels})
+				f.containers = append(f.containers, &cri.Container{Id: "c" + id[1:], PodSandboxId: id, Labels: labels})
+				st.addPod(Pod{SandboxID: id})
+				st.add(Container{ID: "c" + id[1:], Pod: Pod{SandboxID: id}}, Pod{SandboxID: id})
+			}
+			f.serve(b)
+			conn, err := grpc.NewClient("unix://"+f.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			o := Options{}
+			o.fill()
+			r := &reader{opts: o, state: st, retries: map[string]retry{}, client: cri.NewRuntimeServiceClient(conn)}
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := r.list(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -35,18 +36,24 @@ func (r *reader) look(ctx context.Context, id, sandbox string) error {
 	if !errors.As(err, &why) {
 		why = &skip{NoAnswer, err}
 	}
-	r.leaveOut(Skipped{ID: id, Pod: p, Reason: why.reason, Err: err}, sandbox)
-	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Unavailable {
+	code := status.Code(err)
+	first := firstWait
+	if code == codes.DeadlineExceeded {
+		// Where the runtime hangs for this one alone, the others come first.
+		first = longestWait
+	}
+	r.leaveOut(Skipped{ID: id, Pod: p, Reason: why.reason, Err: err}, sandbox, first)
+	if code == codes.DeadlineExceeded || code == codes.Unavailable {
 		return err
 	}
 	return nil
 }
 
 // leaveOut notes when to look again.
-func (r *reader) leaveOut(one Skipped, sandbox string) {
-	next := retry{wait: firstWait, sandbox: sandbox}
+func (r *reader) leaveOut(one Skipped, sandbox string, first time.Duration) {
+	next := retry{wait: first, sandbox: sandbox}
 	if before, ok := r.retries[one.ID]; ok {
-		next.wait = min(2*before.wait, longestWait)
+		next.wait = max(first, min(2*before.wait, longestWait))
 	}
 	next.at = r.opts.Clock().Add(next.wait)
 	r.retries[one.ID] = next
@@ -130,6 +137,9 @@ func (r *reader) lookAtContainer(ctx context.Context, id, sandbox string) (Pod, 
 	}
 	if err != nil {
 		return p, skipFor(Malformed, err)
+	}
+	if more.PID == 0 {
+		return p, skipFor(NoProcess, fmt.Errorf("read container %s: the runtime names no process of it", id))
 	}
 	found, err := r.node.confirm(more.PID, id, more.RuntimeSpec.Linux.CgroupsPath)
 	if err != nil {

@@ -233,16 +233,16 @@ type confirmed struct {
 func (n *node) confirm(pid int, id, record string) (*confirmed, error) {
 	p, err := process.Open(pid)
 	if err != nil {
-		return nil, skipFor(NoProcess, hint(err))
+		return nil, skipFor(noProcess(err), hint(err))
 	}
 	defer p.Close()
 	seen := process.Process{PID: pid}
 	if seen.StartTime, err = p.StartTime(); err != nil {
-		return nil, skipFor(NoProcess, err)
+		return nil, skipFor(noProcess(err), err)
 	}
 	in, err := p.Cgroup()
 	if err != nil {
-		return nil, skipFor(NoProcess, err)
+		return nil, skipFor(noProcess(err), err)
 	}
 	where := path.Join(n.origin, in)
 	own := ownCgroup(where, id, record)
@@ -258,14 +258,24 @@ func (n *node) confirm(pid int, id, record string) (*confirmed, error) {
 		return nil, skipFor(Unreadable, err)
 	}
 	if c.pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
-		return nil, skipFor(NoProcess, fmt.Errorf("open process %d: %w", pid, err))
+		return nil, skipFor(noProcess(err), fmt.Errorf("open process %d: %w", pid, err))
 	}
 	// The id belonged to the same process when it was opened, if that runs still.
 	if err := p.Check(seen); err != nil {
 		_ = unix.Close(c.pidfd)
-		return nil, skipFor(NoProcess, err)
+		return nil, skipFor(noProcess(err), err)
 	}
 	return c, nil
+}
+
+// noProcess is why a process is not seen.
+func noProcess(err error) Reason {
+	for _, own := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EACCES, unix.EPERM} {
+		if errors.Is(err, own) {
+			return Unreadable
+		}
+	}
+	return NoProcess
 }
 
 // initialPIDs is the initial PID namespace, whose inode is the same on every Linux

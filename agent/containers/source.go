@@ -70,7 +70,7 @@ func (s *source) Snapshot() (*Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return NewSnapshot(nil), ErrClosed
+		return &Snapshot{partial: true}, ErrClosed
 	}
 	s.asked = s.opts.Clock()
 	if s.run == nil {

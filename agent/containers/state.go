@@ -1,7 +1,6 @@
 package containers
 
 import (
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -40,8 +39,6 @@ func (s *state) snapshot() (*Snapshot, error) {
 		s.current = s.build()
 	}
 	switch {
-	case s.away != nil && !s.read:
-		return s.current, errors.Join(ErrNotRead, s.away)
 	case s.away != nil:
 		return s.current, s.away
 	case !s.read:
@@ -52,7 +49,7 @@ func (s *state) snapshot() (*Snapshot, error) {
 
 func (s *state) build() *Snapshot {
 	if !s.read {
-		return NewSnapshot(nil)
+		return &Snapshot{partial: true}
 	}
 	all := make([]Container, 0, len(s.containers))
 	for _, c := range s.containers {

@@ -116,7 +116,7 @@ func level(scope string, i int) asm.Instructions {
 	next := begin + levelSize
 	return asm.Instructions{
 		asm.LoadMem(asm.R1, asm.R7, int16(levelBytes*i), asm.Word),
-		jump(asm.JEq, asm.R1, begin+1, neutralAt),
+		jump(asm.JEq, asm.R1, begin+1, next),
 		asm.FnGetCurrentAncestorCgroupId.Call(),
 		jump(asm.JEq, asm.R0, begin+3, next),
 		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),

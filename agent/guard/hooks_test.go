@@ -241,9 +241,9 @@ func TestAProgramThatFillsItsStackIsGuarded(t *testing.T) {
 	for at := int16(-8); at >= -480; at -= 8 {
 		insns = append(insns, asm.LoadMem(asm.R1, asm.RFP, at, asm.DWord), asm.Add.Reg(asm.R6, asm.R1))
 	}
-	insns = append(insns, asm.Mov.Reg(asm.R1, asm.R6), asm.Call.Label("same"), asm.Mov.Reg(asm.R6, asm.R0))
-	// 8 + 16 + … + 480, where nobody else wrote.
-	insns = append(insns, asm.JNE.Imm(asm.R6, 60*61/2*8, "out"))
+	insns = append(insns, asm.Mov.Reg(asm.R1, asm.R6), asm.Call.Label("same"), asm.Mov.Reg(asm.R6, asm.R0),
+		// 8 + 16 + … + 480, where nobody else wrote.
+		asm.JNE.Imm(asm.R6, 60*61/2*8, "out"))
 	rest := count(0)
 	rest[0] = rest[0].WithSymbol("")
 	insns = append(insns, rest...)
@@ -301,4 +301,38 @@ func TestAGuardedProgramDecidesForTheTasksOfItsScopeAlone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMembersChangeWithoutAGap has other cgroups come and go, at levels above and below,
+// while tasks of a member and of none make system calls.
+func TestMembersChangeWithoutAGap(t *testing.T) {
+	g, err := loadGuarded(t, counted(ebpf.TracePoint, ebpf.AttachNone, "", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := link.Tracepoint("syscalls", "sys_enter_getpgid", g.Programs["counts_runs"], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	high, outer, b := tasks.Cgroup(t, "skep-high"), tasks.Cgroup(t, "skep-outer"), tasks.Cgroup(t, "skep-b")
+	a := tasks.Cgroup(t, outer+"/a")
+	deep := tasks.Cgroup(t, tasks.Cgroup(t, outer+"/c")+"/deep")
+	stays, above, below := member(t, a), member(t, high), member(t, deep)
+	sets := [][]Member{{stays}, {above, stays}, {stays, below}, {above, below, stays}, {below, stays, above, {CgroupID: 1 << 40, Level: 30}}}
+	if err := g.scope.Set(sets[3]); err != nil {
+		t.Fatal(err)
+	}
+	inside, outside := tasks.Start(t, a), tasks.Start(t, b)
+	times := int(many(500_000))
+	meanwhile(t, func(round int) error { return g.scope.Set(sets[round%len(sets)]) }, func() {
+		outside.Does("getpgid", times)
+		if n := g.runs(0); n != 0 {
+			t.Errorf("it ran %d times for a task outside", n)
+		}
+		inside.Does("getpgid", times)
+		if n := g.runs(0); n != uint64(times) {
+			t.Errorf("it ran %d times for %d calls of a member that stays", n, times)
+		}
+	})
 }

@@ -40,6 +40,31 @@ func newMaps(t testing.TB, scope string) map[string]*ebpf.Map {
 	return all
 }
 
+// meanwhile calls do again and again, each time with a greater number, until what ends.
+func meanwhile(t testing.TB, do func(round int) error, what func()) {
+	t.Helper()
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for round := 0; ; round++ {
+			select {
+			case <-stop:
+				ended <- nil
+				return
+			default:
+			}
+			if err := do(round); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	what()
+	close(stop)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // set sets the members of a scope.
 func set(t testing.TB, s Scope, dirs ...string) {
 	t.Helper()

@@ -29,7 +29,7 @@ const (
 	levelsSuffix  = "/levels"
 )
 
-// The value of the map of levels: the levels, of which 0 ends the list, and a filter. The
+// The value of the map of levels: the levels, of which 0 is none, and a filter. The
 // filter has a bit set for each cgroup of the scope, by the upper bits of the product of its
 // id and a multiplier (Knuth, The Art of Computer Programming 6.4). It spares a task whose
 // bit is not set the look-up, and decides nothing else.
@@ -105,7 +105,7 @@ func (e *LevelsError) Error() string {
 // A task matches by the id of a cgroup alone: a level says where to look, the filter whether
 // to look, and a wrong one finds nothing. So no order of the writes lets in a task that is
 // neither of the former members nor of the new ones, and a crash between them leaves some
-// tasks out until Set is called again. A run of a program that began before goes on.
+// tasks out until Set is called again. A task of a cgroup that stays matches all the time. A run of a program that began before goes on.
 //
 // Cgroups that left are removed first, even where the rest is an error: of members that are
 // too many or not valid none is added.
@@ -157,19 +157,31 @@ func check(members []Member, levels map[int]bool) error {
 	return nil
 }
 
-// setLevels writes the levels and the filter where they differ.
+// setLevels writes the levels and the filter where they differ. A level that stays keeps its
+// place: the kernel writes the value while programs read it.
 func (s Scope) setLevels(levels []int, members []Member) error {
+	has, err := s.levels.LookupBytes(uint32(0))
+	if err != nil {
+		return fmt.Errorf("read levels of scope: %w", err)
+	}
 	value := make([]byte, valueBytes)
+	var free [][]byte
+	for i := range MaxLevels {
+		at := value[levelBytes*i:]
+		level := int(binary.NativeEndian.Uint32(has[levelBytes*i:]))
+		if !slices.Contains(levels, level) {
+			free = append(free, at)
+			continue
+		}
+		binary.NativeEndian.PutUint32(at, uint32(level))
+		levels = slices.DeleteFunc(levels, func(l int) bool { return l == level })
+	}
 	for i, level := range levels {
-		binary.NativeEndian.PutUint32(value[levelBytes*i:], uint32(level))
+		binary.NativeEndian.PutUint32(free[i], uint32(level))
 	}
 	for _, m := range members {
 		at, mask := bit(m.CgroupID)
 		value[at] |= mask
-	}
-	has, err := s.levels.LookupBytes(uint32(0))
-	if err != nil {
-		return fmt.Errorf("read levels of scope: %w", err)
 	}
 	if slices.Equal(has, value) {
 		return nil

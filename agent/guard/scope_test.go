@@ -29,8 +29,8 @@ func TestAScopeHoldsTheMembersThatWereSetLast(t *testing.T) {
 	}{
 		{"two at one level", []Member{{7, 3}, {5, 3}}, []uint64{5, 7}, [MaxLevels]uint32{3}},
 		{"again", []Member{{5, 3}, {7, 3}}, []uint64{5, 7}, [MaxLevels]uint32{3}},
-		{"one leaves, and one comes at another level", []Member{{7, 3}, {9, 2}}, []uint64{7, 9}, [MaxLevels]uint32{2, 3}},
-		{"as many levels as there can be", []Member{{7, 9}, {9, 2}, {10, 4}, {11, 3}}, []uint64{7, 9, 10, 11}, [MaxLevels]uint32{2, 3, 4, 9}},
+		{"one leaves, and one comes at another level", []Member{{7, 3}, {9, 2}}, []uint64{7, 9}, [MaxLevels]uint32{3, 2}},
+		{"as many levels as there can be", []Member{{7, 9}, {9, 2}, {10, 4}, {11, 3}}, []uint64{7, 9, 10, 11}, [MaxLevels]uint32{3, 2, 4, 9}},
 		{"none", nil, nil, [MaxLevels]uint32{}},
 	} {
 		if err := s.Set(step.members); err != nil {

@@ -192,7 +192,7 @@ func TestGuardedObjectsRunForTheTasksOfTheirScope(t *testing.T) {
 				if err != nil {
 					t.Skipf("SKIPPED: this kernel does not attach it: %v", err)
 				}
-				defer func() { _ = l.Close() }()
+				t.Cleanup(func() { _ = l.Close() })
 			}
 			a, b := tasks.Cgroup(t, "skep-a"), tasks.Cgroup(t, "skep-b")
 			outside := tasks.Start(t, b)
@@ -343,7 +343,7 @@ func TestScopesCountAsMemory(t *testing.T) {
 		t.Errorf("with a scope the maps take %d bytes, without one %d", with, without)
 	}
 	r := load(t, s, guarded, nil)
-	if all := MapMemory(map[string]*Revision{"a": r}); all < with {
+	if all := memoryOf(map[string]*Revision{"a": r}); all < with {
 		t.Errorf("loaded, the maps take %d bytes, not %d", all, with)
 	}
 }

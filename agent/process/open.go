@@ -61,14 +61,28 @@ func (p Process) openOwn(name string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// IsRunning reports whether the process runs, in the cgroup that it was seen in.
+// IsRunning reports whether the process runs, in the cgroup that it was seen in. One that ended
+// and that nobody waited for does not.
 func (p Process) IsRunning() bool {
+	if p.PID <= 0 {
+		return false
+	}
+	// The process is the oldest that had the id, so a pidfd from before the check is its own.
+	pidfd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(pidfd) }()
 	now, err := Open(p.PID)
 	if err != nil {
 		return false
 	}
 	defer now.Close()
-	return now.Check(p) == nil
+	if now.Check(p) != nil {
+		return false
+	}
+	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+	return ended == 0 && err == nil
 }
 
 // NotFileError is the error of a path that leads to something else than a file that a

@@ -154,9 +154,16 @@ func (f *Folder) NetnsID() (uint64, error) {
 }
 
 // denied names the capability that looking into another user's process takes
-// (PTRACE_MODE_READ of ptrace(2)), where it is missing.
+// (PTRACE_MODE_READ of ptrace(2)) where it is missing, and otherwise what denies it.
 func denied(err error) error {
-	return rights.ExplainAttach(err, []rights.Capability{rights.SysPtrace})
+	if !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	explained := rights.ExplainAttach(err, []rights.Capability{rights.SysPtrace})
+	if errors.As(explained, new(*rights.Error)) {
+		return explained
+	}
+	return fmt.Errorf("%w: this process has CAP_SYS_PTRACE; a security module such as AppArmor denies it (appArmorProfile Unconfined), or the process is outside of this one's user namespace", err)
 }
 
 // parseStartTime reads field 22 of /proc/PID/stat. The second field, the name of the

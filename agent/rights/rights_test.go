@@ -24,15 +24,16 @@ func TestARefusalSaysWhatIsMissing(t *testing.T) {
 		need []Capability
 		want string
 	}{
-		"one of two":              {process{known: true, effective: bits(BPF)}, []Capability{BPF, Perfmon}, "program f: load program: operation not permitted: this process lacks CAP_PERFMON; grant it"},
-		"both":                    {process{known: true}, []Capability{BPF, NetAdmin}, "this process lacks CAP_NET_ADMIN and CAP_BPF; grant it"},
-		"one that stands for all": {process{known: true, effective: bits(SysAdmin)}, []Capability{BPF, Perfmon}, "it has them; a security module or"},
-		"a user namespace":        {process{known: true, effective: ^uint64(0), nested: true}, []Capability{BPF}, "within a user namespace"},
-		"a locked kernel":         {process{known: true, effective: bits(BPF), lockdown: "integrity"}, []Capability{BPF}, "locked down (integrity)"},
-		"nothing can be read":     {process{}, []Capability{BPF}, "a security module or seccomp filter denies bpf(2)"},
-		"no filter":               {process{known: true, effective: ^uint64(0), seccomp: "0"}, []Capability{BPF}, "a security module denies bpf(2)"},
-		"a filter":                {process{known: true, effective: ^uint64(0), seccomp: "2"}, []Capability{BPF}, "or the seccomp filter of this process (Seccomp: 2 in /proc/"},
-		"a locked kernel, too":    {process{known: true, effective: ^uint64(0), seccomp: "0", lockdown: "integrity"}, []Capability{BPF}, "locked down (integrity), or a security module denies bpf(2)"},
+		"one of two":               {process{known: true, effective: bits(BPF)}, []Capability{BPF, Perfmon}, "program f: load program: operation not permitted: this process lacks CAP_PERFMON; grant it"},
+		"both":                     {process{known: true}, []Capability{BPF, NetAdmin}, "this process lacks CAP_NET_ADMIN and CAP_BPF; grant it"},
+		"one beside the great one": {process{known: true, effective: bits(SysAdmin)}, []Capability{BPF, SysPtrace}, "this process lacks CAP_SYS_PTRACE; grant it"},
+		"one that stands for all":  {process{known: true, effective: bits(SysAdmin)}, []Capability{BPF, Perfmon}, "it has them; a security module or"},
+		"a user namespace":         {process{known: true, effective: ^uint64(0), nested: true}, []Capability{BPF}, "within a user namespace"},
+		"a locked kernel":          {process{known: true, effective: bits(BPF), lockdown: "integrity"}, []Capability{BPF}, "locked down (integrity)"},
+		"nothing can be read":      {process{}, []Capability{BPF}, "a security module or seccomp filter denies bpf(2)"},
+		"no filter":                {process{known: true, effective: ^uint64(0), seccomp: "0"}, []Capability{BPF}, "a security module denies bpf(2)"},
+		"a filter":                 {process{known: true, effective: ^uint64(0), seccomp: "2"}, []Capability{BPF}, "or the seccomp filter of this process (Seccomp: 2 in /proc/"},
+		"a locked kernel, too":     {process{known: true, effective: ^uint64(0), seccomp: "0", lockdown: "integrity"}, []Capability{BPF}, "locked down (integrity), or a security module denies bpf(2)"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			err := &Error{Missing: tc.now.lacks(tc.need), Why: tc.now.otherwise(), err: refused}

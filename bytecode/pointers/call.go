@@ -11,6 +11,7 @@ func (w *walk) call(s *state, ins *asm.Instruction, from int) {
 		s.lose()
 	case ins.Src == asm.R0:
 		w.callbacks(s, asm.BuiltinFunc(ins.Constant))
+		w.tell(s, ins.Constant)
 		returned.memory = w.Helper(ins.Constant)
 	case ins.Src == asm.PseudoKfuncCall:
 		w.callbacks(s, kfunc)
@@ -24,6 +25,20 @@ func (w *walk) call(s *state, ins *asm.Instruction, from int) {
 		returned = w.into(f, arguments(s), from)
 	}
 	s.forget(returned)
+}
+
+// tell passes on a call of a helper.
+func (w *walk) tell(s *state, id int64) {
+	if !w.finding || w.Called == nil {
+		return
+	}
+	var known [5]int
+	for i, v := range arguments(s) {
+		if v.memory == Number {
+			known[i] = int(v.n)
+		}
+	}
+	w.Called(id, known)
 }
 
 // share forgets what the stack holds where the callee has a pointer to it, and functions

@@ -41,6 +41,10 @@ type Rules struct {
 	// Helper and Kfunc are what a call returns.
 	Helper func(id int64) Memory
 	Kfunc  func(name string) Memory
+	// Called is told of each call of a helper that the program can reach, with its arguments
+	// that are positive numbers, known and small; others are 0. It is told of none where the
+	// program could not be followed.
+	Called func(id int64, arguments [5]int)
 }
 
 // Bounds of the analysis. The kernel loads no program of more instructions.
@@ -59,8 +63,8 @@ const slots = 64
 // anywhere is an offset into the stack that is not known.
 const anywhere = 1 << 14
 
-// value is what a register or a word of the stack holds: n is an offset into the stack, or
-// the number of a function.
+// value is what a register or a word of the stack holds: n is an offset into the stack, the
+// number of a function, or a number itself where it is positive and known, else 0.
 type value struct {
 	memory Memory
 	n      int16
@@ -69,7 +73,11 @@ type value struct {
 // join is what a value is that is one or the other.
 func join(a, b value) value {
 	switch {
-	case a == b, b.memory == Number:
+	case a == b:
+		return a
+	case a.memory == Number && b.memory == Number:
+		return value{}
+	case b.memory == Number:
 		return a
 	case a.memory == Number:
 		return b
@@ -144,11 +152,19 @@ type place struct {
 // ways are followed once.
 type queue []int
 
-// Len, Less, Swap, Push and Pop implement heap.Interface.
-func (q queue) Len() int           { return len(q) }
+// Len implements heap.Interface.
+func (q queue) Len() int { return len(q) }
+
+// Less implements heap.Interface.
 func (q queue) Less(i, j int) bool { return q[i] < q[j] }
-func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)        { *q = append(*q, x.(int)) }
+
+// Swap implements heap.Interface.
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) { *q = append(*q, x.(int)) }
+
+// Pop implements heap.Interface.
 func (q *queue) Pop() any {
 	last := len(*q) - 1
 	x := (*q)[last]

@@ -43,10 +43,18 @@ func (w *walk) constant(ins *asm.Instruction) value {
 			return value{function, int16(f)}
 		}
 	case ins.Src == asm.R0 && ins.Reference() == "":
-		return value{}
+		return number(ins.Constant)
 	}
 	// A map, whose own description can be read, or a variable of the kernel.
 	return value{memory: Foreign}
+}
+
+// number is a number that an instruction gives.
+func number(n int64) value {
+	if n <= 0 || n >= anywhere {
+		return value{}
+	}
+	return value{Number, int16(n)}
 }
 
 // arithmetic is what an operation makes of its target.
@@ -57,6 +65,8 @@ func arithmetic(s *state, ins *asm.Instruction) value {
 		src = s.registers[ins.Src]
 	}
 	switch {
+	case op == asm.Mov && ins.OpCode.Source() != asm.RegSource:
+		return number(ins.Constant)
 	case ins.OpCode.Class() == asm.ALUClass, op == asm.Swap, op == asm.Neg:
 		return value{}
 	case op == asm.Mov:
@@ -88,6 +98,8 @@ func moved(dst, src value, ins *asm.Instruction, op asm.ALUOp) value {
 			n = anywhere
 		}
 		return value{stack, int16(n)}
+	case src.memory == Number && dst.memory == Number:
+		return value{}
 	case src.memory == Number:
 		if dst.memory == stack {
 			dst.n = anywhere
@@ -150,6 +162,10 @@ func (w *walk) load(s *state, ins *asm.Instruction, base value, at int) value {
 // store writes a value through a pointer.
 func (w *walk) store(s *state, ins *asm.Instruction, v value) {
 	base := s.registers[ins.Dst]
+	if v.memory == Number {
+		// A helper may write another number there.
+		v = value{}
+	}
 	if base.memory != stack {
 		w.spills = w.spills || v.memory != Number && size(ins) == 8
 		return

@@ -55,6 +55,16 @@ func serve() int {
 
 // do makes a system call once.
 func do(call string) error {
+	if root, is := strings.CutPrefix(call, "chroot:"); is {
+		return unix.Chroot(root)
+	}
+	if call == "connect" {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(unix.Connect(fd, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}), unix.Close(fd))
+	}
 	if call == "getpgid" {
 		_, err := unix.Getpgid(os.Getpid())
 		return err
@@ -70,14 +80,34 @@ func do(call string) error {
 type Task struct {
 	t   testing.TB
 	pid int
-	in  io.Writer
+	in  io.WriteCloser
 	out *bufio.Reader
+	// wait waits for its end.
+	wait func() error
+}
+
+// Ends ends the process, and waits until it is gone.
+func (p *Task) Ends() {
+	_ = p.in.Close()
+	_ = p.wait()
 }
 
 // Start starts a process in the cgroup, until the test ends.
 func Start(t testing.TB, cgroup string) *Task {
 	t.Helper()
+	return start(t, cgroup, 0)
+}
+
+// StartApart does so with a network namespace of its own.
+func StartApart(t testing.TB, cgroup string) *Task {
+	t.Helper()
+	return start(t, cgroup, unix.CLONE_NEWNET)
+}
+
+func start(t testing.TB, cgroup string, flags uintptr) *Task {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: flags}
 	cmd.Env = append(os.Environ(), child+"=1")
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -88,12 +118,10 @@ func Start(t testing.TB, cgroup string) *Task {
 		t.Fatal(err)
 	}
 	Into(t, cmd, cgroup, (*exec.Cmd).Start)
-	t.Cleanup(func() {
-		// The test's context ended it, if the end of its input did not.
-		_ = in.Close()
-		_ = cmd.Wait()
-	})
-	return &Task{t, cmd.Process.Pid, in, bufio.NewReader(out)}
+	task := &Task{t: t, pid: cmd.Process.Pid, in: in, out: bufio.NewReader(out), wait: cmd.Wait}
+	// The test's context ended it, if the end of its input did not.
+	t.Cleanup(task.Ends)
+	return task
 }
 
 // Into starts a command in a cgroup, or runs it there.
@@ -103,13 +131,16 @@ func Into(t testing.TB, cmd *exec.Cmd, cgroup string, start func(*exec.Cmd) erro
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.SysProcAttr = &unix.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &unix.SysProcAttr{}
+	}
+	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 	if err := errors.Join(start(cmd), dir.Close()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Does has the process make a system call many times: getpgid, or open.
+// Does has the process make a system call many times: getpgid, open, or connect.
 func (p *Task) Does(call string, times int) {
 	p.t.Helper()
 	if answer := p.ask(call, times); answer != "done" {
@@ -134,6 +165,12 @@ func (p *Task) ask(call string, times int) string {
 	}
 	return strings.TrimSpace(answer)
 }
+
+// PID is the id of the process.
+func (p *Task) PID() int { return p.pid }
+
+// Enters gives the process another root.
+func (p *Task) Enters(root string) { p.Does("chroot:"+root, 1) }
 
 // Moves moves the process to another cgroup.
 func (p *Task) Moves(cgroup string) {
