@@ -6,6 +6,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -18,18 +19,18 @@ import (
 const port = ":7000"
 
 func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "worker:", err)
-		os.Exit(1)
-	}
+	fmt.Fprintln(os.Stderr, "worker:", run())
+	os.Exit(1)
 }
 
+// run works until something fails, and returns why.
 func run() error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("make socket: %w", err)
 	}
-	l, err := net.Listen("tcp", port)
+	var config net.ListenConfig
+	l, err := config.Listen(context.Background(), "tcp", port)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -66,7 +67,8 @@ func serve(socket int, c net.Conn) error {
 	defer c.Close()
 	line, err := bufio.NewReader(c).ReadString('\n')
 	if err != nil {
-		return nil //nolint:nilerr // Whoever connected went away.
+		// Whoever connected went away.
+		return nil
 	}
 	var times int
 	if _, err := fmt.Sscan(line, &times); err != nil {
