@@ -32,16 +32,13 @@ A definition names a hook as libbpf names its section. If the program's section 
 | sharing | **Ordered** programs run by priority, **Parallel** ones all run in no defined order, **Exclusive** targets have one |
 | update | **LinkUpdate** swaps the program under its link or in its filter: no event is missed or seen twice. **Overlap** attaches the new one, then detaches the old: none is missed, and both see some |
 | risk | for policies to weigh: **Observe** sees, **Traffic** drops, redirects or rewrites packets, **Control** decides what the kernel or a process does |
-| namespaced | whether a ` + "`BpfApplication`" + ` may use it; others need a ` + "`ClusterBpfApplication`" + ` |
-
-No field names a namespace's own pods yet, so a ` + "`BpfApplication`" + ` may use no hook on a cgroup or a binary
-([ADR 15](adr/0015-a-namespace-holds-no-hook-on-pods-it-cannot-name.md)).
+| namespaced | whether it takes ` + "`pods`" + `, and a ` + "`BpfApplication`" + ` may use it in its own [pods](pods.md); others need a ` + "`ClusterBpfApplication`" + ` |
 
 | target | field of the attachment |
 |---|---|
 | NetworkDevice | ` + "`interfaces`" + `: names or globs, exclusions, or the primary one; ` + "`priority`" + ` where the hook is ordered, see [TCX and clsact](#tcx-and-clsact); ` + "`proceedOn`" + ` for xdp |
 | Tracepoint | ` + "`tracepoint`" + `: category/name for ` + "`tracepoint`" + `, a name for the others |
-| Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount |
+| Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount; or ` + "`pods`" + ` |
 | UserBinary | ` + "`binary`" + `: path, pid, and where in it; see [binaries](#binaries) |
 | NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own; ` + "`netfilter`" + ` for [netfilter](#netfilter) |
 | KernelFunction | ` + "`functions`" + `: names, and for kprobes globs, exclusions, module, offset and limit; see [functions](#functions-of-the-kernel) |
