@@ -121,6 +121,12 @@ func describeInterfaces(s *v1alpha1.Interfaces) string {
 	if s.Primary {
 		parts = append(parts, "primary")
 	}
+	if len(s.Kinds) > 0 {
+		parts = append(parts, "kinds "+strings.Join(s.Kinds, ", "))
+	}
+	if s.MemberOf != "" {
+		parts = append(parts, "members of "+s.MemberOf)
+	}
 	if len(s.Exclude) > 0 {
 		parts = append(parts, "without "+strings.Join(s.Exclude, ", "))
 	}

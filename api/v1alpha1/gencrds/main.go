@@ -282,6 +282,7 @@ func takenFields() []taken {
 		{"perfEvent", shaped(hook.PerfEvent), true},
 		{"priority", hook.Hook.TakesPriority, false},
 		{"proceedOn", func(h hook.Hook) bool { return h.Name == "xdp" }, false},
+		{"xdpMode", func(h hook.Hook) bool { return h.Name == "xdp" }, false},
 	}
 }
 
