@@ -9,6 +9,7 @@ import (
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // Status is the XDP chain of one interface, as skep chain prints it.
@@ -19,6 +20,8 @@ type Status struct {
 	// own, and In says whose it is.
 	NetnsID uint64 `json:"netnsId,omitempty"`
 	In      string `json:"in,omitempty"`
+	// XDPMode is how the interface runs the chain.
+	XDPMode v1alpha1.XDPMode `json:"xdpMode,omitempty"`
 	// LinkID and ProgramID are the kernel's.
 	LinkID    uint32 `json:"linkId"`
 	ProgramID uint32 `json:"programId"`
@@ -54,7 +57,7 @@ func (r *Round) Status(c *kernel.Chain) (Status, error) {
 		return Status{}, fmt.Errorf("tell chain of interface %s: %w", c.Device, err)
 	}
 	on := r.look.Interface(c.Device)
-	s := Status{Interface: on.Name, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, LinkID: uint32(facts.ID),
+	s := Status{Interface: on.Name, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, XDPMode: c.Mode, LinkID: uint32(facts.ID),
 		ProgramID: uint32(facts.Program), Severed: facts.Severed}
 	var runs []uint64
 	if c.Version.Counters != nil {

@@ -34,6 +34,9 @@ func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha
 			return nil, err
 		}
 		base.ProceedOn = mask
+		if at.XDPMode != v1alpha1.XDPAuto {
+			base.XDPMode = at.XDPMode
+		}
 	}
 	if h.Shape == hook.NetworkDevice {
 		return r.OnInterfaces(base, at)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -110,26 +111,12 @@ func (d devices) describe(l netlink.Link) plan.Interface {
 	if kind := l.Type(); kind != noKind {
 		one.Kind = kind
 	}
-	if at.Xdp != nil && at.Xdp.Attached {
-		one.XDPMode = xdpMode(at.Xdp.AttachMode)
-	}
+	one.XDPMode = attach.XDPMode(l)
 	return one
 }
 
 // noKind is what the library calls the kind of a device that has none.
 const noKind = "device"
-
-// xdpMode is how a device says that it runs an XDP program: XDP_ATTACHED_DRV and
-// XDP_ATTACHED_SKB of include/uapi/linux/if_link.h. Empty is another way.
-func xdpMode(attached uint32) v1alpha1.XDPMode {
-	switch attached {
-	case 1:
-		return v1alpha1.XDPNative
-	case 2:
-		return v1alpha1.XDPGeneric
-	}
-	return ""
-}
 
 // ask asks for each device in use by its index. No other change cuts that answer off.
 func (d devices) ask(now Running, found map[int]netlink.Link) error {

@@ -54,7 +54,11 @@ func NewChain() *cobra.Command {
 }
 
 func printChain(w io.Writer, c agent.ChainStatus) error {
-	fmt.Fprintf(w, "%s  program %d, link %d\n", c.Label(), c.ProgramID, c.LinkID)
+	fmt.Fprintf(w, "%s  program %d, link %d", c.Label(), c.ProgramID, c.LinkID)
+	if c.XDPMode != "" {
+		fmt.Fprintf(w, ", mode %s", c.XDPMode)
+	}
+	fmt.Fprintln(w)
 	var rows [][]string
 	for i, m := range c.Members {
 		runs := "-"
