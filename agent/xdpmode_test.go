@@ -71,7 +71,7 @@ func TestXDPRunsInTheModeThatIsAskedFor(t *testing.T) {
 			until(t, "the packets", 20*time.Second, func() bool { return count(t, w.counts(a, "v")) == 3 })
 			err := w.accept(a, w.inMode("b", "br0", mode, 2))
 			if c.onBridge == "" {
-				if err == nil || !strings.Contains(err.Error(), "the driver does not run the program at MTU 1500") {
+				if err == nil || !strings.Contains(err.Error(), "the driver runs no XDP programs") {
 					t.Errorf("on a bridge: %v", err)
 				}
 				return
@@ -165,7 +165,7 @@ func TestAModeThatChangesIsTakenOrLeft(t *testing.T) {
 	send(t, "mo1", 2)
 	until(t, "the packets in the other mode", 20*time.Second, func() bool { return count(t, w.counts(a, "v")) == 4 })
 	err := w.accept(a, w.inMode("b", "br0", v1alpha1.XDPNative, 2))
-	if err == nil || !strings.Contains(err.Error(), "the driver does not run the program") {
+	if err == nil || !strings.Contains(err.Error(), "the driver runs no XDP programs") {
 		t.Errorf("the one that needs the driver is told %v", err)
 	}
 	until(t, "the former version to run", 20*time.Second, func() bool {

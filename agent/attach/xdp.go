@@ -26,6 +26,9 @@ type DriverError struct {
 
 // Error implements error.
 func (e *DriverError) Error() string {
+	if errors.Is(e.Err, unix.EOPNOTSUPP) || errors.Is(e.Err, link.ErrNotSupported) {
+		return "the driver runs no XDP programs"
+	}
 	return fmt.Sprintf("the driver does not run the program at MTU %d: lower the MTU, build the program as SEC(\"xdp.frags\"), or turn off offloads that exclude XDP (ethtool -k): %v", e.MTU, e.Err)
 }
 
