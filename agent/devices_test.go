@@ -193,23 +193,32 @@ func chainsByLabel(t testing.TB, a *agent.Agent) []string {
 	return all
 }
 
-// heldNamespaces are the network namespaces that this process holds open.
-func heldNamespaces(t testing.TB) map[string]int {
-	t.Helper()
-	all := map[string]int{}
-	files, err := filepath.Glob("/proc/self/fd/*")
+// held returns how many descriptors of this process are of network namespaces of pods.
+func (p *pods) held() int {
+	p.t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
 	for _, f := range files {
-		if to, err := os.Readlink(f); err == nil && strings.HasPrefix(to, "net:[") {
-			all[to]++
+		var st unix.Stat_t
+		if unix.Stat("/proc/self/fd/"+f.Name(), &st) != nil {
+			continue
+		}
+		for _, one := range p.all {
+			var is unix.Statfs_t
+			if one.id == st.Ino && unix.Statfs("/proc/self/fd/"+f.Name(), &is) == nil && is.Type == unix.NSFS_MAGIC {
+				n++
+			}
 		}
 	}
-	return all
+	return n
 }
 
-// gone reports whether no interface of the test's namespace has the name.
+// hasNo reports whether no interface of the test's namespace has the name.
 func hasNo(name string) bool {
 	_, err := netlink.LinkByName(name)
 	return errors.As(err, new(netlink.LinkNotFoundError))
@@ -271,6 +280,7 @@ func TestProgramsRunInThePodsThatTheyAreFor(t *testing.T) {
 				}
 			}
 			w.isListed(hook, "eth0 in pod p", "eth0 in pod q", "eth0")
+			until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
 			before := linksOf(a)
 			stop()
 			a, _ = w.startIn(known)
@@ -282,9 +292,7 @@ func TestProgramsRunInThePodsThatTheyAreFor(t *testing.T) {
 			sums(map[string]uint64{"a": 15, "b": 4, "other": 2})
 			w.must(a, w.gone("a"), w.gone("b"), w.gone("other"))
 			w.leavesNothing()
-			if held := heldNamespaces(t); len(held) > 0 {
-				t.Errorf("held: %v", held)
-			}
+			until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
 		})
 	}
 }

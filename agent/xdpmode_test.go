@@ -126,6 +126,28 @@ func TestTheOlderOneChoosesTheMode(t *testing.T) {
 	}
 }
 
+// TestWhoRunsChangesNoModeOfAnOlderOne: an application that runs and asks for another mode has no
+// right to it. Its former version runs on.
+func TestWhoRunsChangesNoModeOfAnOlderOne(t *testing.T) {
+	needKernel(t)
+	quiet(t)
+	w := newWorld(t)
+	veth(t, "mo0", "mo1")
+	a, _ := w.start()
+	w.must(a, w.inMode("z-old", "mo0", v1alpha1.XDPNative, 1), w.inMode("a-young", "mo0", "", 2))
+	before := linkOf(t, a, "z-old")
+	err := w.accept(a, w.inMode("a-young", "mo0", v1alpha1.XDPGeneric, 2))
+	if err == nil || !strings.Contains(err.Error(), "it asks for Generic, and what has precedence on the interface for Native") {
+		t.Errorf("it is told %v", err)
+	}
+	if l := linkOf(t, a, "z-old"); l != before {
+		t.Errorf("link was %+v and is %+v", before, l)
+	}
+	if got := chainOf(t, a); got != "a-young:count_packets z-old:count_packets" {
+		t.Errorf("chain %s", got)
+	}
+}
+
 // TestWhoNeedsADriverThatThereIsNotIsRejectedAlone: what runs generically keeps its link.
 func TestWhoNeedsADriverThatThereIsNotIsRejectedAlone(t *testing.T) {
 	needKernel(t)
