@@ -469,8 +469,8 @@ func TestProgramsInPodsSeeTheirOwn(t *testing.T) {
 			id := ours.Pod.NetnsID
 			ours.dies()
 			w.hasLinks(a, p.UID, 0)
-			if held := heldNamespaces(t); held[fmt.Sprintf("net:[%d]", id)] > 0 {
-				t.Errorf("the network namespace of a pod that ended is held: %v", held)
+			if n := heldNamespaces(t, id); n > 0 {
+				t.Errorf("the network namespace of a pod that ended is held by %d descriptors", n)
 			}
 			next := r.start("team-a", "web", "app", nil).connected("peer-c")
 			r.tell(func() {})

@@ -27,13 +27,7 @@ func known(err error, chosen ...uint64) Namespaces {
 // those of both pods, and net1 in that of q.
 func TestInterfacesAreThoseOfTheNamespacesThatAreChosen(t *testing.T) {
 	on := func(id uint64, index int, name string) plan.Interface {
-		i := plan.Interface{Device: plan.Device{NetnsID: id, Index: index}, Name: name}
-		if id == 7 {
-			i.In = "pod a/p"
-		} else if id == 8 {
-			i.In = "pod a/q"
-		}
-		return i
+		return plan.Interface{Device: plan.Device{NetnsID: id, Index: index}, Name: name, In: map[uint64]string{7: "pod a/p", 8: "pod a/q"}[id]}
 	}
 	lost, broken := errors.New("no answer"), errors.New("no memory")
 	for sentence, c := range map[string]struct {

@@ -364,6 +364,13 @@ type Attachment struct {
 	// +kubebuilder:validation:MaxItems=5
 	ProceedOn []string `json:"proceedOn,omitempty"`
 
+	// XDPMode is how an XDP program runs on the interface: Native in its driver
+	// (xdpdrv of ip-link(8)), Generic behind it (xdpgeneric), or Auto, in the driver
+	// where that takes the program, else generically. Default Auto. The programs of
+	// an interface run in one mode.
+	// +optional
+	XDPMode XDPMode `json:"xdpMode,omitempty"`
+
 	// Functions chooses functions of the kernel (shape KernelFunction, and
 	// lsm_cgroup).
 	// +optional
@@ -457,7 +464,41 @@ type Interfaces struct {
 	// Primary chooses the interface of the default route.
 	// +optional
 	Primary bool `json:"primary,omitempty"`
+
+	// Kinds keeps, of what Names and Primary chose, the interfaces of these link types
+	// of ip-link(8), such as bond, bridge, veth and vlan. The kind physical is that of
+	// devices on a bus, such as network cards and those of a virtual machine.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=16
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9_]+$`
+	Kinds []string `json:"kinds,omitempty"`
+
+	// MemberOf keeps, of what Names and Primary chose, the members of this bond, team,
+	// bridge or VRF.
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[^\s/]+$`
+	MemberOf string `json:"memberOf,omitempty"`
 }
+
+// KindPhysical is the kind of network devices on a bus.
+const KindPhysical = "physical"
+
+// XDPMode is how an XDP program runs on an interface.
+// +kubebuilder:validation:Enum=Auto;Native;Generic
+type XDPMode string
+
+// The modes of XDP.
+const (
+	// XDPAuto is Native where the driver takes the program, else Generic.
+	XDPAuto XDPMode = "Auto"
+	// XDPNative runs in the driver.
+	XDPNative XDPMode = "Native"
+	// XDPGeneric runs behind the driver, on socket buffers.
+	XDPGeneric XDPMode = "Generic"
+)
 
 // DefaultFunctions is how many functions may be chosen where no limit is given.
 const DefaultFunctions = 100
