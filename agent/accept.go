@@ -224,6 +224,9 @@ func (a *Agent) restore() error {
 	return nil
 }
 
+// Wake has Run look again, as after labels of namespaces changed (Options.NamespaceLabels).
+func (a *Agent) Wake() { a.wakeUp() }
+
 // wakeUp wakes Run.
 func (e *env) wakeUp() {
 	select {

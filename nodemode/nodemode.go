@@ -61,6 +61,9 @@ type Options struct {
 	BPFFS string
 	// CgroupRoot is the cgroup2 mount; empty means where it is mounted.
 	CgroupRoot string
+	// RuntimeEndpoint is the socket of the host's container runtime, whose pods definitions
+	// choose; empty means the units of systemd and the cgroups of the host.
+	RuntimeEndpoint string
 	// NamespaceShare is how much of what programs share on a hook of an interface, and
 	// of MapMemory, one namespace may have, in percent; zero means DefaultNamespaceShare, 100 all of it.
 	NamespaceShare int
@@ -270,7 +273,7 @@ func (h *Host) openAgent() error {
 	if err != nil {
 		return err
 	}
-	h.agent, err = agent.New(agent.Options{
+	o := agent.Options{
 		BPFFS:      h.opts.BPFFS,
 		StateDir:   filepath.Join(h.opts.State, agentFolder),
 		Trust:      trust,
@@ -280,7 +283,11 @@ func (h *Host) openAgent() error {
 		Log:      h.opts.Log,
 		Clock:    h.opts.Now,
 		Observer: h.metrics.agent,
-	})
+	}
+	if o.Containers = o.HostContainers(); h.opts.RuntimeEndpoint != "" {
+		o.Containers = o.RuntimeContainers(h.opts.RuntimeEndpoint)
+	}
+	h.agent, err = agent.New(o)
 	return err
 }
 

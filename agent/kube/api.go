@@ -35,9 +35,9 @@ const writeTimeout = 30 * time.Second
 // api is what the agent asks of the API server. All of it goes over one
 // connection.
 type api struct {
-	name  string
-	skep  rest.Interface
-	nodes metadata.Getter
+	name string
+	skep rest.Interface
+	meta metadata.Interface
 }
 
 // newAPI connects to nothing yet.
@@ -63,7 +63,7 @@ func newAPI(config *rest.Config, name string) (*api, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach API server: %w", err)
 	}
-	return &api{name: name, skep: skep, nodes: meta.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})}, nil
+	return &api{name: name, skep: skep, meta: meta}, nil
 }
 
 // create makes the node's BpfNode.
@@ -108,14 +108,13 @@ func (c *api) ours(resource, named string, kind runtime.Object) source {
 	}
 }
 
-// node is the agent's Node, of which the metadata is enough.
-func (c *api) node() source {
+// metadata is the metadata of a resource of Kubernetes's own.
+func (c *api) metadata(resource, named string) source {
+	of := c.meta.Resource(schema.GroupVersionResource{Version: "v1", Resource: resource})
 	return source{
-		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.nodes.List(ctx, o) },
-		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return c.nodes.Watch(ctx, o)
-		},
-		named: c.name, what: "node", kind: &metav1.PartialObjectMetadata{},
+		list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return of.List(ctx, o) },
+		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return of.Watch(ctx, o) },
+		named: named, what: resource, kind: &metav1.PartialObjectMetadata{},
 	}
 }
 

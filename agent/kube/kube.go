@@ -63,8 +63,12 @@ type Options struct {
 	TrustInterval time.Duration
 	// Mirror is where objects come from.
 	Mirror Mirror
-	// Node are the options of the agent underneath; Trust, Labels, Fetch and
-	// Profile are filled in. StateDir is required.
+	// RuntimeEndpoint is the socket of the node's container runtime, such as
+	// unix:///run/containerd/containerd.sock, by which the agent finds the node's pods.
+	// Empty means that no program is attached in pods.
+	RuntimeEndpoint string
+	// Node are the options of the agent underneath; Trust, Labels, Fetch, Profile, Containers
+	// and NamespaceLabels are filled in. StateDir is required.
 	Node agent.Options
 	// Holder stands in for the agent underneath; default is one by Node.
 	Holder Holder
@@ -115,6 +119,8 @@ type Agent struct {
 	intents *intents
 	own     *own
 	metrics *metrics
+	// namespaces are those of the cluster, whose labels choose pods.
+	namespaces *namespaces
 	// changed wakes whoever reports, and passed tells them that a turn ended.
 	changed, passed chan struct{}
 	health          health
@@ -146,10 +152,9 @@ func New(o Options) (*Agent, error) {
 		a.opts.Profile = new(profile(o.Log))
 	}
 	a.self = openSelf(filepath.Join(o.Node.StateDir, labelsFile), o.NodeName, o.Log)
+	a.namespaces = newNamespaces(a.wake)
 	if a.holder = o.Holder; a.holder == nil {
-		a.opts.Node.Node, a.opts.Node.Trust, a.opts.Node.Fetch = o.NodeName, trust.parsed, a.fetch
-		a.opts.Node.Observer, a.opts.Node.Profile = a.metrics.kernel, a.opts.Profile
-		agent, err := agent.New(a.opts.Node)
+		agent, err := agent.New(a.node(trust.parsed))
 		if err != nil {
 			return nil, err
 		}
@@ -163,6 +168,28 @@ func New(o Options) (*Agent, error) {
 	a.own = &own{name: o.NodeName, changed: a.poke}
 	a.metrics.watch(a)
 	return a, nil
+}
+
+// node are the options of the agent underneath.
+func (a *Agent) node(trust *intent.Trust) agent.Options {
+	o := a.opts.Node
+	o.Node, o.Trust, o.Fetch = a.opts.NodeName, trust, a.fetch
+	o.Observer, o.Profile = a.metrics.kernel, a.opts.Profile
+	o.NamespaceLabels = a.namespaces.labels
+	if a.opts.RuntimeEndpoint != "" {
+		o.Containers = o.RuntimeContainers(a.opts.RuntimeEndpoint)
+	}
+	return o
+}
+
+// waker is a Holder that looks again at what is outside of the kernel and of its intents.
+type waker interface{ Wake() }
+
+// wake has the holder look again. It is called after New alone.
+func (a *Agent) wake() {
+	if w, ok := a.holder.(waker); ok {
+		w.Wake()
+	}
 }
 
 func fillDefaults(o *Options) {
@@ -207,7 +234,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		wait sync.WaitGroup
 		err  error
 	)
-	for _, follow := range []func(context.Context){a.followSelf, a.followIntents, a.followOwn, a.followTrust, a.followPasses, a.publish} {
+	for _, follow := range []func(context.Context){a.followSelf, a.followIntents, a.followNamespaces, a.followOwn, a.followTrust, a.followPasses, a.publish} {
 		wait.Go(func() { follow(ctx) })
 	}
 	if a.self.await(ctx) {

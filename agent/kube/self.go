@@ -81,7 +81,7 @@ func orEmpty(labels map[string]string) map[string]string {
 // followSelf watches the node.
 func (a *Agent) followSelf(ctx context.Context) {
 	a.self.relabel, a.self.changed = a.holder.Relabel, a.poke
-	a.api.node().follow(ctx, a.self, a.opts.Log)
+	a.api.metadata("nodes", a.self.name).follow(ctx, a.self, a.opts.Log)
 }
 
 // labels are the last ones known, nil where there are none.

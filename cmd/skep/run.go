@@ -70,6 +70,7 @@ func newRun() *cobra.Command {
 	settingsFlags(cmd, &o.Policies, &o.Replaces, &o.Signers)
 	flags.StringVar(&o.State, "state", host.DefaultState, "folder for keys, caches and the socket")
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
+	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "", "socket of this host's container runtime, such as unix:///run/containerd/containerd.sock, whose pods definitions choose (default: none; units of systemd and cgroups are in the place of pods)")
 	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and evaluate again")
 	flags.IntVar(&o.NamespaceShare, "namespace-share", nodemode.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
 	flags.Var(&f.maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound")

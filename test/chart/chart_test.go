@@ -176,6 +176,63 @@ func TestABPFFileSystemIsMountedForTheNodeWhereThatIsAskedFor(t *testing.T) {
 	}
 }
 
+// TestProgramsInPodsTakeTheRightsThatTheyNeed renders the agent with and without agent.pods.
+func TestProgramsInPodsTakeTheRightsThatTheyNeed(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		values       []string
+		capabilities []corev1.Capability
+		pods         bool
+		// folder is where the runtime's socket is, endpoint what the agent is told.
+		folder, endpoint string
+	}{
+		"none by default": {nil, []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN"}, false, "", ""},
+		"containerd":      {[]string{`agent.pods.enabled=true`}, []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN", "SYS_PTRACE"}, true, "/run/containerd", "/run/containerd/containerd.sock"},
+		"another runtime, and as few rights as can be": {
+			[]string{`agent.pods={"enabled":true,"runtimeEndpoint":"unix:///run/crio/crio.sock"}`, `agent.capabilities=["BPF"]`},
+			[]corev1.Capability{"BPF", "SYS_ADMIN", "SYS_PTRACE"}, true, "/run/crio", "unix:///run/crio/crio.sock"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			objects := setting{values: append(c.values, `openshift.enabled=true`, `uninstall.unload=true`)}.objects(t)
+			spec := typed[appsv1.DaemonSet](t, objects, "DaemonSet", "skep-agent").Spec.Template.Spec
+			agent := spec.Containers[0]
+			if diff := cmp.Diff(c.capabilities, agent.SecurityContext.Capabilities.Add); diff != "" || spec.HostPID != c.pods {
+				t.Errorf("hostPID is %t, capabilities (-want +got):\n%s", spec.HostPID, diff)
+			}
+			if cleaner := typed[appsv1.DaemonSet](t, objects, "DaemonSet", "skep-unload").Spec.Template.Spec; cleaner.HostPID != c.pods {
+				t.Errorf("what unloads has hostPID %t", cleaner.HostPID)
+			}
+			if told := slices.Contains(agent.Args, "--container-runtime-endpoint="+c.endpoint); told != c.pods {
+				t.Errorf("its arguments are %q", agent.Args)
+			}
+			var folders []string
+			for _, v := range spec.Volumes {
+				if v.Name == "runtime" {
+					folders = append(folders, v.HostPath.Path)
+				}
+			}
+			for _, m := range agent.VolumeMounts {
+				if m.Name == "runtime" && m.ReadOnly && *m.MountPropagation == corev1.MountPropagationHostToContainer {
+					folders = append(folders, m.MountPath)
+				}
+			}
+			if want := []string{c.folder, c.folder}; c.pods && !slices.Equal(folders, want) || !c.pods && len(folders) > 0 {
+				t.Errorf("it has the folders %v, want %v", folders, want)
+			}
+			reads := slices.ContainsFunc(typed[rbacv1.ClusterRole](t, objects, "ClusterRole", "skep-agent").Rules, func(r rbacv1.PolicyRule) bool {
+				return slices.Equal(r.Resources, []string{"namespaces"}) && slices.Equal(r.Verbs, []string{"list", "watch"})
+			})
+			if reads != c.pods {
+				t.Errorf("it may list namespaces: %t", reads)
+			}
+			scc := one(t, objects, "SecurityContextConstraints", "skep-agent").Object
+			allowed, _, _ := unstructured.NestedStringSlice(scc, "allowedCapabilities")
+			if len(allowed) != len(c.capabilities) || scc["allowHostPID"] != c.pods {
+				t.Errorf("OpenShift allows %v and hostPID: %v", allowed, scc["allowHostPID"])
+			}
+		})
+	}
+}
+
 func TestTheControllerHasTheEnvironmentThatIsGivenBesideItsOwn(t *testing.T) {
 	objects := setting{values: []string{`controller.env=[{"name":"HTTPS_PROXY","value":"http://proxy:3128"},{"name":"PASSWORD","valueFrom":{"secretKeyRef":{"name":"proxy","key":"password"}}}]`}}.objects(t)
 	has := map[string]corev1.EnvVar{}

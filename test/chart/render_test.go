@@ -90,6 +90,7 @@ func settings() map[string]setting {
 		"everything that can be had":         {values: rich, foreign: []string{"Certificate", "Certificate", "Issuer", "Issuer", "SecurityContextConstraints", "ServiceMonitor", "ServiceMonitor"}},
 		"cert-manager on the oldest cluster": {older: true, values: []string{`certificates.certManager=true`, `certificates.path="` + path + `"`},
 			foreign: []string{"Certificate", "Certificate", "Issuer", "Issuer"}},
+		"programs in pods":              {values: []string{`agent.pods.enabled=true`, `agent.pods.runtimeEndpoint="unix:///run/crio/crio.sock"`, `agent.capabilities=["BPF"]`}},
 		"pull Secrets of one namespace": {values: []string{`registries.pullSecretNamespaces=["default"]`}},
 	}
 }
@@ -112,7 +113,7 @@ var (
 		`agent.image.tag="v9"`, `agent.podAnnotations={"a":"b"}`, `agent.exposeMetrics=true`, `agent.port=19092`, `agent.pprofPort=6061`, `controller.pprofPort=6060`,
 		`agent.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role","operator":"Exists"}]}]}}}`,
 		`agent.hostPaths.cgroup="/sys/fs/cgroup/unified"`, `agent.maxUnavailable="100%"`,
-		`agent.probed=["/usr","/opt/app"]`, `agent.hostPID=true`, `agent.mountBPFFS=true`, `agent.namespaceSharePercent=100`, `agent.mapMemory="3Gi"`,
+		`agent.probed=["/usr","/opt/app"]`, `agent.hostPID=true`, `agent.pods.enabled=true`, `agent.mountBPFFS=true`, `agent.namespaceSharePercent=100`, `agent.mapMemory="3Gi"`,
 		`agent.extraVolumes=[{"name":"bin","hostPath":{"path":"/usr/bin"}}]`, `agent.extraVolumeMounts=[{"name":"bin","mountPath":"/usr/bin","readOnly":true}]`,
 		`registries.pullSecret="bytecode"`, `registries.pullSecretNamespaces=["*"]`, `registries.authorities="ca"`, `registries.insecure=["registry.local:5000"]`, `registries.allowed=["*","*.example.com","registry.local:5000/team"]`,
 		`certificates.certManager=true`, `certificates.path="` + path + `"`, `crds.keep=false`, `uninstall.unload=true`,
@@ -297,6 +298,8 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"maps that take all that the agent has":      {`agent.mapMemory="4Gi"`, "agent.mapMemory 4Gi leaves the agent itself less than 1Gi, or than half, of agent.resources.limits.memory 4Gi"},
 		"maps that leave the agent too little":       {`agent={"mapMemory":"3073Mi","resources":{"limits":{"memory":4294967296}}}`, "agent.mapMemory 3073Mi leaves"},
 		"maps that have more than half of a little":  {`agent={"mapMemory":"257Mi","resources":{"limits":{"memory":"512Mi"}}}`, "agent.mapMemory 257Mi leaves"},
+		"a runtime that is reached by no socket":     {`agent.pods.runtimeEndpoint="tcp://127.0.0.1:1"`, "runtimeEndpoint"},
+		"a runtime in the root folder":               {`agent.pods.runtimeEndpoint="/runtime.sock"`, "runtimeEndpoint"},
 		"a relative path":                            {`agent.hostPaths.state="var/lib"`, "state"},
 		"a number where a word is meant":             {`crds.keep=1`, "keep"},
 		"a path that can be guessed":                 {`certificates.path="validate"`, "path"},

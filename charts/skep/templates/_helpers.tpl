@@ -70,6 +70,22 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
+{{/* skep.capabilities are the agent's. To look at the processes of pods it needs SYS_PTRACE,
+and to enter their network namespaces SYS_ADMIN. */}}
+{{- define "skep.capabilities" -}}
+{{- toYaml (ternary (concat .Values.agent.capabilities (list "SYS_ADMIN" "SYS_PTRACE") | uniq) .Values.agent.capabilities .Values.agent.pods.enabled) }}
+{{- end }}
+
+{{/* skep.hostPID is whether the agent runs in the node's PID namespace. */}}
+{{- define "skep.hostPID" -}}
+{{ or .Values.agent.hostPID .Values.agent.pods.enabled }}
+{{- end }}
+
+{{/* skep.runtimeFolder is the folder of the container runtime's socket. */}}
+{{- define "skep.runtimeFolder" -}}
+{{ dir (trimPrefix "unix://" .Values.agent.pods.runtimeEndpoint) }}
+{{- end }}
+
 {{/* skep.rooted is the security context of a container that reaches the kernel.
 AppArmor's usual profile forbids to write below /sys, where the pins are. */}}
 {{- define "skep.rooted" -}}
@@ -81,7 +97,7 @@ readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
   add:
-  {{- toYaml .Values.agent.capabilities | nindent 2 }}
+  {{- include "skep.capabilities" . | nindent 2 }}
 seccompProfile:
   type: RuntimeDefault
 appArmorProfile:

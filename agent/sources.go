@@ -1,0 +1,55 @@
+package agent
+
+import (
+	"log/slog"
+	"os"
+
+	"github.com/skep-dev/skep/agent/containers"
+	"github.com/skep-dev/skep/agent/targets"
+)
+
+// RuntimeContainers is a value of Options.Containers: the containers of the runtime with the
+// socket, such as unix:///run/containerd/containerd.sock. The other options come first. An
+// agent in a PID namespace of its own finds none of their processes, which is logged.
+func (o Options) RuntimeContainers(endpoint string) func(wake func()) (containers.Source, error) {
+	if o.Log != nil {
+		warnOfOwnPIDs(o.Log, os.Getpid())
+	}
+	return func(wake func()) (containers.Source, error) {
+		return containers.NewCRI(containers.Options{Endpoint: endpoint, CgroupRoot: o.cgroups(), Wake: wake, Log: o.Log})
+	}
+}
+
+// HostContainers is a value of Options.Containers: the units of systemd and the cgroups of a host
+// without a container runtime. It is nil where no cgroup2 is mounted, since nothing else has
+// them. The other options come first.
+func (o Options) HostContainers() func(wake func()) (containers.Source, error) {
+	root := o.cgroups()
+	if root == "" {
+		return nil
+	}
+	return func(wake func()) (containers.Source, error) {
+		return containers.NewCgroups(containers.Options{CgroupRoot: root, Wake: wake, Log: o.Log})
+	}
+}
+
+// cgroups is the mount of cgroup2; empty where there is none, of which New warns.
+func (o Options) cgroups() string {
+	if o.CgroupRoot != "" {
+		return o.CgroupRoot
+	}
+	root, err := targets.FindCgroup2("/proc/self/mountinfo")
+	if err != nil {
+		return ""
+	}
+	return root
+}
+
+// warnOfOwnPIDs says what a process that is the first of its PID namespace cannot do: the first
+// process of a node is its init, and never an agent.
+func warnOfOwnPIDs(log *slog.Logger, pid int) {
+	if pid == 1 {
+		log.Error("programs cannot be attached in pods: the agent is in a PID namespace of its own, where it finds no process of a container. Run it in the node's " +
+			"(hostPID: true; agent.pods.enabled of the chart sets it)")
+	}
+}
