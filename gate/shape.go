@@ -212,7 +212,7 @@ func shapeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Att
 		r.add("shape/hook", at+".hook", "use one of: "+strings.Join(hook.Names(), ", "), "hook %q is not known", a.Hook)
 		return
 	}
-	checkHook(r, id, at, h)
+	checkHook(r, at, h)
 	checkScope(r, id, at, h, a)
 	checkFields(r, at, h, a)
 }
@@ -230,7 +230,7 @@ func completeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.
 }
 
 // checkHook denies hooks the agent cannot attach or the scope cannot hold.
-func checkHook(r *denials, id v1alpha1.Identity, at string, h hook.Hook) {
+func checkHook(r *denials, at string, h hook.Hook) {
 	if !h.Attachable {
 		why := ""
 		if obstacle := h.Obstacle(); obstacle != "" {

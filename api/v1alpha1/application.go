@@ -312,17 +312,25 @@ const (
 	// MaxMapContents bounds the contents of all maps of an application, in bytes of
 	// JSON. An intent has the version before as well, and those that nodes may run still.
 	MaxMapContents = 128 << 10
-	// MaxAlternatives bounds the alternatives of an application, MaxAnyOf the sets of one,
-	// and MaxProgramSet the programs of a set.
-	MaxAlternatives, MaxAnyOf, MaxProgramSet = 16, 8, 16
+	// MaxAlternatives bounds the alternatives of an application.
+	MaxAlternatives = 16
+	// MaxAnyOf bounds the sets of an alternative.
+	MaxAnyOf = 8
+	// MaxProgramSet bounds the programs of a set.
+	MaxProgramSet = 16
 	// MaxSelectorRequirements bounds the matchExpressions of a label selector.
 	MaxSelectorRequirements = 64
 	// MaxSelectorValues bounds the values of one of them.
 	MaxSelectorValues = 256
-	// MaxPodLabels bounds the labels of a selector of Pods, MaxPodRequirements its
-	// matchExpressions, MaxPodValues the values of each, and MaxPodContainers the names
-	// and globs of containers. Every attachment may have two such selectors.
-	MaxPodLabels, MaxPodRequirements, MaxPodValues, MaxPodContainers = 8, 2, 4, 4
+	// MaxPodLabels bounds the labels of a selector of Pods. Every attachment may have two
+	// such selectors.
+	MaxPodLabels = 8
+	// MaxPodRequirements bounds the matchExpressions of a selector of Pods.
+	MaxPodRequirements = 2
+	// MaxPodValues bounds the values of one of them.
+	MaxPodValues = 4
+	// MaxPodContainers bounds the names and globs of containers.
+	MaxPodContainers = 4
 	// MaxFunctions is the greatest limit of a choice of functions.
 	MaxFunctions = 10000
 	// MaxSymbolNames bounds the bytes of all names and globs of one choice of symbols
