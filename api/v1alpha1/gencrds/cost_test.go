@@ -242,7 +242,7 @@ func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 		"attachments to a binary":                       {attaching(programs, each, binary), 15_000, 28 * mib, ""},
 		"attachments to interfaces, every field used":   {attaching(programs, each, everything), 15_000, 64 * mib, ""},
 		"more attachments, which only a rule denies":    {attaching(mostPrograms, each, everything), 60_000, 192 * mib, "more than 256 attachments"},
-		"the same with a field that the hook takes not": {attaching(mostPrograms, each, misfit), 90_000, 176 * mib, "takes no proceedOn; remove it"},
+		"the same with a field that the hook takes not": {attaching(mostPrograms, each, misfit), 90_000, 192 * mib, "takes no proceedOn; remove it"},
 		"requirements of a node selector":               {with("nodeSelector", fields{"matchExpressions": repeat(v1alpha1.MaxSelectorRequirements, requirement)}), 10_000, 64 * mib, ""},
 		"labels of a node selector":                     {with("nodeSelector", fields{"matchLabels": keyed(64, "v")}), 10_000, 8 * mib, ""},
 		"maps":                                          {with("maps", keyed(64, fields{"maxEntries": int64(1)})), 10_000, 8 * mib, ""},
