@@ -138,14 +138,14 @@ func (p *pods) namespaces() agent.Namespaces {
 	for application, names := range p.of {
 		of[application] = slices.Clone(names)
 	}
-	known.Choose = func(application v1alpha1.Identity, _ v1alpha1.Attachment) (chosen []uint64, ok bool) {
+	known.Choose = func(application v1alpha1.Identity, _ v1alpha1.Attachment) (chosen []uint64, ok bool, err error) {
 		names, ok := of[application.Name]
 		for _, name := range names {
 			if ids[name] != 0 {
 				chosen = append(chosen, ids[name])
 			}
 		}
-		return chosen, ok
+		return chosen, ok, nil
 	}
 	return known
 }
