@@ -44,6 +44,7 @@ func TestAUserInstallsSkep(t *testing.T) {
 		{"the chart is upgraded under running programs", (*node).upgrading},
 		{"a registry is known by an authority the chart is told of", (*node).elsewhere},
 		{"programs of every kind attach from the agent's container", (*node).attaching},
+		{"teams trace their own pods", (*node).teams},
 		{"the chart goes and takes all programs with it", (*node).uninstalling},
 	} {
 		done := t.Run(chapter.says, func(t *testing.T) {
@@ -281,11 +282,23 @@ func (n *node) replaced(old ebpf.ProgramID) {
 // and returns how many there were.
 func (n *node) kill(name, environment string) int {
 	n.t.Helper()
+	pids := n.processes(name, environment)
+	for _, pid := range pids {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	return len(pids)
+}
+
+// processes are those of a name that have something in their environment.
+func (n *node) processes(name, environment string) []int {
+	n.t.Helper()
 	found, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	killed := 0
+	var pids []int
 	for _, dir := range found {
 		arguments, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 		body, _ := os.ReadFile(filepath.Join(dir, "environ"))
@@ -294,15 +307,12 @@ func (n *node) kill(name, environment string) int {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err == nil {
-			err = unix.Kill(pid, unix.SIGKILL)
-		}
 		if err != nil {
 			n.t.Fatal(err)
 		}
-		killed++
+		pids = append(pids, pid)
 	}
-	return killed
+	return pids
 }
 
 // ours is the application that the editor leaves in the namespace.
@@ -316,11 +326,18 @@ func (n *node) edits() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	namespaced := strings.NewReplacer("ClusterBpfApplication", "BpfApplication", "name: counter", "name: mine").Replace(string(page))
+	namespaced := strings.NewReplacer("ClusterBpfApplication", "BpfApplication", "name: counter", "name: mine", "primary: true", "names: [eth0]").Replace(string(page))
 	n.file("mine.yaml", namespaced)
 	n.file("ours.yaml", strings.ReplaceAll(namespaced, "name: mine", "name: ours"))
 	n.file("unsigned.yaml", strings.NewReplacer("counter:v1", "firewall:v1", "count_packets", "drop_port", "name: mine", "name: theirs").Replace(namespaced))
-	n.must(append(dev, n.path("mine.yaml")+","+n.path("ours.yaml"))...)
+	if _, err := n.kubectl(append(dev, n.path("mine.yaml"))...); err == nil || !strings.Contains(err.Error(), "baseline/node-interfaces") {
+		n.t.Errorf("the node's interface, which nobody granted: %v", err)
+	}
+	n.grants()
+	n.until("the interface to be granted", func() error {
+		_, err := n.kubectl(append(dev, n.path("mine.yaml")+","+n.path("ours.yaml"))...)
+		return err
+	})
 	mine := []string{"--namespace=team", "bpfapplication", "mine"}
 	n.ready(mine...)
 	n.ready(ours...)
@@ -348,6 +365,14 @@ func (n *node) edits() {
 		return nil
 	})
 	n.sees(counter...)
+}
+
+// grants has the admin give the node's interface to the editor's namespace.
+func (n *node) grants() {
+	n.t.Helper()
+	n.file("baseline.yaml", "apiVersion: skep.dev/v1alpha1\nkind: ClusterBpfPolicy\nmetadata: {name: baseline}\nspec:\n"+
+		"  profile: baseline\n  parameters: {nodeInterfaces: {team: [eth0]}}\n")
+	n.must("apply", "--filename", n.path("baseline.yaml"))
 }
 
 // rebooting takes from the node what a reboot takes, and starts it again.

@@ -120,7 +120,7 @@ func build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := run("build", "-o", filepath.Join(state, "bin")+"/", "./cmd/skep", "./test/e2e/pause"); err != nil {
+	if _, err := run("build", "-o", filepath.Join(state, "bin")+"/", "./cmd/skep", "./test/e2e/pause", "./test/e2e/worker"); err != nil {
 		return err
 	}
 	// The same links as those that make images asks for later.
@@ -234,8 +234,12 @@ func removeCgroups(root string) error {
 
 // until asks again and again, until there is no error or the time is over.
 func until(patience time.Duration, check func() error) error {
-	end := time.After(patience)
-	tick := time.NewTicker(100 * time.Millisecond)
+	return untilEach(100*time.Millisecond, patience, check)
+}
+
+// untilEach is until, with the pause between two checks.
+func untilEach(pause, patience time.Duration, check func() error) error {
+	end, tick := time.After(patience), time.NewTicker(pause)
 	defer tick.Stop()
 	for {
 		err := check()

@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -98,12 +99,18 @@ func (a *authority) issue(t *testing.T, usage x509.ExtKeyUsage, subject string, 
 		string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: body}))
 }
 
-// registry is a real one with an image in it that every Pod needs.
+// registry is a real one with the images in it that Pods need.
 func (n *node) registry(a *authority) {
 	n.t.Helper()
 	n.serve(a, "registry.example.com", "443")
-	if err := remote.Write(name.MustParseReference("registry.example.com/pause:1"), pause(n.t, n.path("bin/pause"))); err != nil {
-		n.t.Fatal(err)
+	for _, command := range []string{"pause", "worker"} {
+		ref, err := name.ParseReference("registry.example.com/" + command + ":1")
+		if err == nil {
+			err = remote.Write(ref, imageOf(n.t, n.path("bin/"+command)))
+		}
+		if err != nil {
+			n.t.Fatal(err)
+		}
 	}
 }
 
@@ -127,8 +134,8 @@ func (n *node) serve(a *authority, host, port string) {
 	go func() { _ = server.Serve(l) }()
 }
 
-// pause is the image of a Pod's sandbox.
-func pause(t *testing.T, path string) v1.Image {
+// imageOf is an image with one file, which runs.
+func imageOf(t *testing.T, path string) v1.Image {
 	t.Helper()
 	body, err := os.ReadFile(path)
 	if err != nil {
@@ -136,7 +143,7 @@ func pause(t *testing.T, path string) v1.Image {
 	}
 	var content bytes.Buffer
 	w := tar.NewWriter(&content)
-	_ = w.WriteHeader(&tar.Header{Name: "pause", Mode: 0o755, Size: int64(len(body))})
+	_ = w.WriteHeader(&tar.Header{Name: filepath.Base(path), Mode: 0o755, Size: int64(len(body))})
 	_, _ = w.Write(body)
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
@@ -147,7 +154,7 @@ func pause(t *testing.T, path string) v1.Image {
 	}
 	image, err := mutate.AppendLayers(empty.Image, layer)
 	if err == nil {
-		image, err = mutate.Config(image, v1.Config{Entrypoint: []string{"/pause"}})
+		image, err = mutate.Config(image, v1.Config{Entrypoint: []string{"/" + filepath.Base(path)}})
 	}
 	if err != nil {
 		t.Fatal(err)
