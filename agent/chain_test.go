@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,6 +75,10 @@ func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
 		chains, err := a.Chains()
 		return err == nil && *chains[0].Members[0].Runs == 10 && *chains[0].Members[2].Runs == 10
 	})
+	chains, err = a.Chains()
+	if err != nil || !maps.Equal(chains[0].Members[0].Verdicts, map[string]uint64{"Pass": 10}) {
+		t.Errorf("verdicts of %+v, %v", chains[0].Members, err)
+	}
 	if chains[0].Room.Maps <= 0 || chains[0].Usage.Verified == 0 {
 		t.Errorf("chain = %+v", chains[0])
 	}

@@ -138,14 +138,14 @@ func (p *pods) namespaces() agent.Namespaces {
 	for application, names := range p.of {
 		of[application] = slices.Clone(names)
 	}
-	known.Choose = func(application v1alpha1.Identity, _ v1alpha1.Attachment) (chosen []uint64, ok bool) {
+	known.Choose = func(application v1alpha1.Identity, _ v1alpha1.Attachment) (chosen []uint64, ok bool, err error) {
 		names, ok := of[application.Name]
 		for _, name := range names {
 			if ids[name] != 0 {
 				chosen = append(chosen, ids[name])
 			}
 		}
-		return chosen, ok
+		return chosen, ok, nil
 	}
 	return known
 }
@@ -201,23 +201,38 @@ func chainsByLabel(t testing.TB, a *agent.Agent) []string {
 	return all
 }
 
-// heldNamespaces are the network namespaces that this process holds open.
-func heldNamespaces(t testing.TB) map[string]int {
+// held returns how many descriptors of this process are of network namespaces of pods.
+func (p *pods) held() int {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var ids []uint64
+	for _, one := range p.all {
+		ids = append(ids, one.id)
+	}
+	return heldNamespaces(p.t, ids...)
+}
+
+// heldNamespaces counts the descriptors of this process that are of network namespaces.
+func heldNamespaces(t testing.TB, ids ...uint64) int {
 	t.Helper()
-	all := map[string]int{}
-	files, err := filepath.Glob("/proc/self/fd/*")
+	files, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
+	n := 0
 	for _, f := range files {
-		if to, err := os.Readlink(f); err == nil && strings.HasPrefix(to, "net:[") {
-			all[to]++
+		var st unix.Stat_t
+		var is unix.Statfs_t
+		path := "/proc/self/fd/" + f.Name()
+		if unix.Stat(path, &st) == nil && slices.Contains(ids, st.Ino) && unix.Statfs(path, &is) == nil && is.Type == unix.NSFS_MAGIC {
+			n++
 		}
 	}
-	return all
+	return n
 }
 
-// gone reports whether no interface of the test's namespace has the name.
+// hasNo reports whether no interface of the test's namespace has the name.
 func hasNo(name string) bool {
 	_, err := netlink.LinkByName(name)
 	return errors.As(err, new(netlink.LinkNotFoundError))
@@ -279,6 +294,7 @@ func TestProgramsRunInThePodsThatTheyAreFor(t *testing.T) {
 				}
 			}
 			w.isListed(hook, "eth0 in pod p", "eth0 in pod q", "eth0")
+			until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
 			before := linksOf(a)
 			stop()
 			a, _ = w.startIn(known)
@@ -290,9 +306,7 @@ func TestProgramsRunInThePodsThatTheyAreFor(t *testing.T) {
 			sums(map[string]uint64{"a": 15, "b": 4, "other": 2})
 			w.must(a, w.gone("a"), w.gone("b"), w.gone("other"))
 			w.leavesNothing()
-			if held := heldNamespaces(t); len(held) > 0 {
-				t.Errorf("held: %v", held)
-			}
+			until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
 		})
 	}
 }

@@ -98,6 +98,7 @@ func (rec *reconcile) finishApplication(app *application, view report.View) {
 	if out == nil {
 		return
 	}
+	out.SettlePods(payload.UID, func(program, hook string) bool { return rec.loop.live.IsInPod(payload.UID, program, hook) })
 	switch {
 	case len(out.Errs) == 0 && !out.Refused:
 		app.Failures, app.Rejected, app.FailedActions, app.VerifierLog, app.FailedBefore = 0, nil, nil, "", false

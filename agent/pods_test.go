@@ -469,8 +469,8 @@ func TestProgramsInPodsSeeTheirOwn(t *testing.T) {
 			id := ours.Pod.NetnsID
 			ours.dies()
 			w.hasLinks(a, p.UID, 0)
-			if held := heldNamespaces(t); held[fmt.Sprintf("net:[%d]", id)] > 0 {
-				t.Errorf("the network namespace of a pod that ended is held: %v", held)
+			if n := heldNamespaces(t, id); n > 0 {
+				t.Errorf("the network namespace of a pod that ended is held by %d descriptors", n)
 			}
 			next := r.start("team-a", "web", "app", nil).connected("peer-c")
 			r.tell(func() {})
@@ -478,5 +478,41 @@ func TestProgramsInPodsSeeTheirOwn(t *testing.T) {
 			sees("the pod's next life", next, true)
 			sees("the other team's all the same", others, false)
 		})
+	}
+}
+
+// TestAContainerThatIsInTheWayIsLeftOut has containers whose files are no binaries, lie where the
+// kernel may wait for them, or are not there. Nobody else is held up by them.
+func TestAContainerThatIsInTheWayIsLeftOut(t *testing.T) {
+	needKernel(t)
+	amd64(t)
+	w, r := newWorld(t), newRuntime(t)
+	ours := r.start("team-a", "web", "app", nil)
+	broken, gone, linked := r.start("team-a", "broken", "app", nil), r.start("team-a", "gone", "app", nil), r.start("team-a", "linked", "app", nil)
+	must(t, os.WriteFile(filepath.Join(broken.files, "app"), []byte("#!/bin/sh\n"), 0o755))
+	must(t, os.Remove(filepath.Join(linked.files, "app")))
+	must(t, os.Symlink("/proc/self/exe", filepath.Join(linked.files, "app")))
+	gone.task.Ends()
+	a, _ := w.startOn(r)
+	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+	must(t, w.accept(a, p))
+	w.hasLinks(a, p.UID, 1)
+	ours.runs("app")
+	if got := w.counted(p.UID); got != worked {
+		t.Errorf("counted %d, want %d", got, worked)
+	}
+
+	// A file system that a container mounted itself is none of the node's.
+	upper, work := r.t.TempDir(), r.t.TempDir()
+	mounted := r.start("team-b", "mounted", "app", nil)
+	over := filepath.Join(mounted.files, "own")
+	must(t, os.Mkdir(over, 0o755))
+	must(t, unix.Mount("overlay", over, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", r.image, upper, work)))
+	t.Cleanup(func() { _ = unix.Unmount(over, unix.MNT_DETACH) })
+	at := inPods(v1alpha1.Pods{})
+	at.Binary = &v1alpha1.UserBinary{Path: "/own/app", Symbol: "work"}
+	own := w.ofTeam("team-b", "uprobe_count", "uprobe_count", at)
+	if err := w.accept(a, own); err == nil || !strings.Contains(err.Error(), "its file system may not answer") {
+		t.Errorf("a file of another mount: %v", err)
 	}
 }

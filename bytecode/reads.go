@@ -80,7 +80,7 @@ func kfuncReads(name string) bool {
 func (p *inspected) finishReads(t ebpf.ProgramType, insns asm.Instructions) {
 	f := &p.facts
 	stacks := userStacks{}
-	load := pointers.ForeignLoad(insns, pointers.Rules{Fields: fieldsOf(t), Helper: helperReturns, Kfunc: kfuncReturns, Called: stacks.called})
+	load := pointers.ForeignLoad(insns, pointers.Rules{Fields: fieldsOf(t), Helper: helperReturns, Kfunc: kfuncReturns, Copied: helperCopies, Called: stacks.called})
 	var by []string
 	for _, name := range f.Helpers {
 		if helperReads(p.helpers[name]) && !stacks[name] {
@@ -142,6 +142,31 @@ func fieldsOf(t ebpf.ProgramType) pointers.Memory {
 	// Packets, sockets by the fields that the kernel offers of them, and the buffer of a
 	// writable tracepoint.
 	return pointers.Own
+}
+
+// helperCopies is which arguments of a helper point to memory that it copies: into maps, events,
+// packets, buffers, or numbers that the program reads.
+func helperCopies(id int64) []int {
+	h, _ := helperByID(id)
+	switch h.Name {
+	case "bpf_csum_diff":
+		return []int{0, 2}
+	case "bpf_strncmp":
+		return []int{0, 2}
+	case "bpf_strtol", "bpf_strtoul", "bpf_dynptr_from_mem", "bpf_trace_printk":
+		return []int{0}
+	case "bpf_map_update_elem":
+		return []int{1, 2}
+	case "bpf_map_lookup_elem", "bpf_map_delete_elem", "bpf_map_push_elem", "bpf_map_lookup_percpu_elem", "bpf_ringbuf_output", "bpf_seq_write",
+		"bpf_probe_write_user", "bpf_skb_set_tunnel_key", "bpf_skb_set_tunnel_opt", "bpf_sysctl_set_new_value", "bpf_bind", "bpf_fib_lookup":
+		return []int{1}
+	case "bpf_skb_store_bytes", "bpf_xdp_store_bytes", "bpf_dynptr_write", "bpf_lwt_push_encap", "bpf_sock_map_update", "bpf_sock_hash_update",
+		"bpf_msg_redirect_hash", "bpf_sk_redirect_hash", "bpf_sk_storage_get", "bpf_task_storage_get", "bpf_inode_storage_get", "bpf_cgrp_storage_get":
+		return []int{2}
+	case "bpf_perf_event_output", "bpf_skb_output", "bpf_xdp_output", "bpf_setsockopt":
+		return []int{3}
+	}
+	return nil
 }
 
 // helperReturns is what pointers that a helper returns lead to.

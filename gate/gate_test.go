@@ -389,8 +389,8 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 		"two programs of one name": {with(app(count, "count_packets", onEth0()), func(s *v1alpha1.BpfApplicationSpec) {
 			s.Programs = append(s.Programs, s.Programs[0])
 		}), "shape/programs", "spec.programs[1].name", "twice"},
-		"a helper that writes user memory": {app(w.signed("tp_write_user"), programOf(t, "tp_write_user")), "baseline/helpers", "spec.programs[0]", "bpf_probe_write_user"},
-		"a hook beyond the namespace":      {namespaced(app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count"))), "shape/scope", "spec.programs[0].attach[0].pods", "reaches beyond the namespace"},
+		"a helper that writes user memory":              {app(w.signed("tp_write_user"), programOf(t, "tp_write_user")), "baseline/helpers", "spec.programs[0]", "bpf_probe_write_user"},
+		"a hook beyond the namespace":                   {namespaced(app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count"))), "shape/scope", "spec.programs[0].attach[0].pods", "reaches beyond the namespace"},
 		"network devices of the node, from a namespace": {namespaced(app(count, "count_packets", onEth0())), "baseline/node-interfaces", "spec.programs[0].attach[0].interfaces", "not granted to namespace shop"},
 		"every pod of a node by a cgroup, from a namespace": {namespaced(app(w.signed("cgroup_connect4"), programOf(t, "cgroup_connect4"), v1alpha1.Attachment{Hook: "cgroup/connect4", Cgroup: "/"})),
 			"shape/scope", "spec.programs[0].attach[0].pods", "give pods"},

@@ -3,6 +3,7 @@ package gate
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -12,14 +13,15 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// fitScope denies programs by which a namespace would see more than its own Pods: those that read
-// memory of the kernel, and where a guard holds a program to the tasks of the Pods, those that see
-// what others do. No policy allows them.
+// fitScope denies programs by which a namespace would see more than its own Pods, or reach others:
+// those that read memory of the kernel or call what leads out of the Pods, and those that see what
+// others do. No policy allows them. A program that the definition does not name counts where it
+// may be tail called.
 func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, facts bytecode.Facts) {
 	if id.Kind != v1alpha1.KindBpfApplication {
 		return
 	}
-	named, guarded := map[string]string{}, false
+	named, guarded, besides := map[string]string{}, false, map[string]bool{}
 	for i, p := range programs {
 		at := fmt.Sprintf("spec.programs[%d]", i)
 		named[p.Name] = at
@@ -27,6 +29,10 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 		for k, a := range p.Attach {
 			h, _ := hook.Lookup(a.Hook)
 			guarded = guarded || h.Guardable()
+			if !h.Guardable() && hook.SubjectOf(h.Name, "") != hook.Current {
+				besides[h.ProgramType.String()] = true
+			}
+			fitOffset(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a)
 			fitSubject(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a, fact)
 		}
 	}
@@ -38,11 +44,74 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 		if at = cmp.Or(at, "spec.bytecode.image"); guarded && !isNamed && len(p.AsyncCallbacks) > 0 {
 			denyLater(r, id, at, p)
 		}
-		if !p.ReadsKernelMemory {
-			continue
+		fitCalls(r, id, at, p, besides[p.Type])
+		if p.ReadsKernelMemory {
+			denyProgram(r, id, at, p, "reads memory of the kernel, which belongs to all namespaces", p.ReadsKernelMemoryBy)
 		}
-		r.add("inspect/scope", at, "use a "+v1alpha1.KindClusterBpfApplication+", or an image whose programs do not do so",
-			"program %s reads memory of the kernel, which belongs to all namespaces, and a %s may not: %s", p.Name, id.Kind, strings.Join(p.ReadsKernelMemoryBy, ", "))
+	}
+}
+
+// denyProgram denies a program for what it does by some of its calls.
+func denyProgram(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, does string, by []string) {
+	r.add("inspect/scope", at, "use a "+v1alpha1.KindClusterBpfApplication+", or an image whose programs do not do so",
+		"program %s %s, and a %s may not: %s", p.Name, does, id.Kind, strings.Join(by, ", "))
+}
+
+// fitCalls denies calls that lead out of the Pods. besides says that the program does not run for
+// a task of them: the receive path of a packet runs in whatever task is interrupted, or sends it.
+func fitCalls(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, besides bool) {
+	for _, c := range []struct {
+		does string
+		is   func(name string) bool
+		when bool
+	}{
+		// They take the id of a network namespace, and a Pod's device has the node's as a peer.
+		{"finds sockets of other network namespaces", isOneOf("bpf_sk_lookup_tcp", "bpf_sk_lookup_udp", "bpf_skc_lookup_tcp"), true},
+		// A page of a file that does not come holds up the end of everybody's probes.
+		{"sleeps for as long as a file of the Pod takes", isOneOf("bpf_copy_from_user", "bpf_copy_from_user_task"), true},
+		{"sees the task that happens to run, which may be of any namespace", seesTask, besides},
+	} {
+		if by := slices.DeleteFunc(slices.Clone(p.Helpers), func(name string) bool { return !c.is(name) }); c.when && len(by) > 0 {
+			denyProgram(r, id, at, p, c.does, by)
+		}
+	}
+	if besides && len(p.AsyncCallbacks) > 0 {
+		denyLater(r, id, at, p)
+	}
+	if by := slices.DeleteFunc(slices.Clone(p.Kfuncs), isKfuncOfPods); len(by) > 0 {
+		denyProgram(r, id, at, p, "calls functions of the kernel that are not known to stay in its Pods", by)
+	}
+}
+
+func isOneOf(names ...string) func(string) bool {
+	return func(name string) bool { return slices.Contains(names, name) }
+}
+
+// seesTask reports whether a helper is about the current task or its memory.
+func seesTask(name string) bool {
+	return strings.HasPrefix(name, "bpf_get_current_") || strings.HasPrefix(name, "bpf_probe_read") ||
+		slices.Contains([]string{"bpf_current_task_under_cgroup", "bpf_get_task_stack", "bpf_get_stack", "bpf_get_stackid", "bpf_send_signal", "bpf_send_signal_thread",
+			"bpf_get_ns_current_pid_tgid", "bpf_probe_write_user", "bpf_task_pt_regs", "bpf_get_cgroup_classid", "bpf_skb_cgroup_classid"}, name)
+}
+
+// isKfuncOfPods reports whether a kfunc works on memory of the program, on its packet, or on
+// numbers: nothing of it leads to another namespace.
+func isKfuncOfPods(name string) bool {
+	for _, prefix := range []string{"bpf_dynptr_", "bpf_iter_num_", "bpf_list_", "bpf_rbtree_", "bpf_obj_", "bpf_percpu_obj_", "bpf_xdp_metadata_rx_", "bpf_session_",
+		"bpf_rcu_read_", "bpf_preempt_", "bpf_local_irq_", "bpf_arena_", "bpf_str"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return slices.Contains([]string{"bpf_refcount_acquire_impl", "bpf_refcount_acquire"}, name)
+}
+
+// fitOffset denies a probe in the middle of a function. It is written into a file that Pods of other
+// namespaces share, and their processes run what it makes of an instruction.
+func fitOffset(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment) {
+	if a.Binary != nil && a.Binary.Offset != 0 {
+		r.add("inspect/scope", at+".binary.offset", "give binary.symbol alone, or use a "+v1alpha1.KindClusterBpfApplication,
+			"an offset may lie inside of an instruction, and a %s attaches to the beginning of functions alone: other namespaces run the same file", id.Kind)
 	}
 }
 
@@ -58,8 +127,7 @@ func callsTails(facts bytecode.Facts) bool {
 
 // denyLater denies a program of which parts run when the guard is over.
 func denyLater(r *denials, id v1alpha1.Identity, at string, fact bytecode.Program) {
-	r.add("inspect/scope", at, "use a "+v1alpha1.KindClusterBpfApplication+", or an image whose programs do not do so",
-		"parts of program %s run later, for any task of the node, and a %s may not have that: %s", fact.Name, id.Kind, strings.Join(fact.AsyncCallbacks, ", "))
+	denyProgram(r, id, at, fact, "has parts that run later, for any task of the node", fact.AsyncCallbacks)
 }
 
 // fitSubject denies an attachment that needs a guard to a program whose events are not the doing

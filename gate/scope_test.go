@@ -34,7 +34,9 @@ func TestANamespaceSeesItsOwnPodsAlone(t *testing.T) {
 		"one of two functions":               {"kprobe_count", function("__x64_sys_unlinkat", "tcp_v4_rcv"), "attach[0].functions", "kprobe tcp_v4_rcv is not known"},
 		"functions that a glob chooses":      {"kprobe_count", function("tcp_*"), "attach[0].functions", "kprobe tcp_* is not known"},
 		"what the scheduler does with tasks": {"raw_tp_count", tracepoint("raw_tp", "sched_switch"), "attach[0].tracepoint", "raw_tp sched_switch is not known"},
-		"memory of the kernel":               {"tp_poisoned", tracepoint("tracepoint", "syscalls/sys_enter_getpgid"), "spec.programs[0]", "reads memory of the kernel"},
+		"the middle of a function": {"uprobe_count", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "/app", Symbol: "main", Offset: 1}, Pods: pods},
+			"attach[0].binary.offset", "an offset may lie inside of an instruction"},
+		"memory of the kernel": {"tp_poisoned", tracepoint("tracepoint", "syscalls/sys_enter_getpgid"), "spec.programs[0]", "reads memory of the kernel"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			wide := app(w.signed(c.object), programOf(t, c.object), c.at)

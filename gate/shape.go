@@ -212,7 +212,7 @@ func shapeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Att
 		r.add("shape/hook", at+".hook", "use one of: "+strings.Join(hook.Names(), ", "), "hook %q is not known", a.Hook)
 		return
 	}
-	checkHook(r, id, at, h)
+	checkHook(r, at, h)
 	checkScope(r, id, at, h, a)
 	checkFields(r, at, h, a)
 }
@@ -230,7 +230,7 @@ func completeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.
 }
 
 // checkHook denies hooks the agent cannot attach or the scope cannot hold.
-func checkHook(r *denials, id v1alpha1.Identity, at string, h hook.Hook) {
+func checkHook(r *denials, at string, h hook.Hook) {
 	if !h.Attachable {
 		why := ""
 		if obstacle := h.Obstacle(); obstacle != "" {
@@ -296,6 +296,7 @@ var fields = []field{
 	{"interfaces", func(a v1alpha1.Attachment) bool { return a.Interfaces != nil }, hasShape(hook.NetworkDevice), hasShape(hook.NetworkDevice), legalInterfaces, true},
 	{"priority", func(a v1alpha1.Attachment) bool { return a.Priority != nil }, hook.Hook.TakesPriority, never, legalPriority, false},
 	{"proceedOn", func(a v1alpha1.Attachment) bool { return a.ProceedOn != nil }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalProceedOn, false},
+	{"xdpMode", func(a v1alpha1.Attachment) bool { return a.XDPMode != "" }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalXDPMode, false},
 	{"functions", func(a v1alpha1.Attachment) bool { return a.Functions != nil }, hook.Hook.TakesFunctions, hook.Hook.TakesFunctions, legalFunctions, false},
 	{"tracepoint", func(a v1alpha1.Attachment) bool { return a.Tracepoint != "" }, hasShape(hook.Tracepoint), hasShape(hook.Tracepoint), legalTracepoint, false},
 	{"cgroup", func(a v1alpha1.Attachment) bool { return a.Cgroup != "" }, hasShape(hook.Cgroup), hasShape(hook.Cgroup), legalCgroup, true},
@@ -343,6 +344,12 @@ func legalInterfaces(a v1alpha1.Attachment) (string, string) {
 		if _, err := path.Match(pattern, "eth0"); err != nil || pattern == "" {
 			return fmt.Sprintf("interface pattern %q is not a name or a glob", pattern), "write a name such as eth0 or a glob such as eth*"
 		}
+	}
+	if i := slices.IndexFunc(i.Kinds, func(kind string) bool { return !linkKind.MatchString(kind) }); i >= 0 {
+		return fmt.Sprintf("%q is no link type", a.Interfaces.Kinds[i]), "write link types of ip-link(8), such as bond, or physical"
+	}
+	if strings.ContainsFunc(i.MemberOf, func(c rune) bool { return unicode.IsSpace(c) || c == '/' }) {
+		return fmt.Sprintf("%q is no interface", i.MemberOf), "name a bond, team, bridge or VRF"
 	}
 	return "", ""
 }
@@ -395,6 +402,16 @@ func wrongSelector(s *metav1.LabelSelector) string {
 		return err.Error()
 	}
 	return ""
+}
+
+// linkKind is a link type of ip-link(8).
+var linkKind = regexp.MustCompile(`^[a-z0-9_]{1,16}$`)
+
+func legalXDPMode(a v1alpha1.Attachment) (string, string) {
+	if slices.Contains([]v1alpha1.XDPMode{v1alpha1.XDPAuto, v1alpha1.XDPNative, v1alpha1.XDPGeneric}, a.XDPMode) {
+		return "", ""
+	}
+	return fmt.Sprintf("xdpMode %q is not known", a.XDPMode), "use Auto, Native or Generic"
 }
 
 func legalPriority(a v1alpha1.Attachment) (string, string) {

@@ -20,6 +20,7 @@ var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
 	"interfaces": func(a *v1alpha1.Attachment, _ hook.Hook) { a.Interfaces = &v1alpha1.Interfaces{Primary: true} },
 	"priority":   func(a *v1alpha1.Attachment, _ hook.Hook) { p := int32(0); a.Priority = &p },
 	"proceedOn":  func(a *v1alpha1.Attachment, _ hook.Hook) { a.ProceedOn = []string{"Drop", "Tx"} },
+	"xdpMode":    func(a *v1alpha1.Attachment, _ hook.Hook) { a.XDPMode = v1alpha1.XDPGeneric },
 	"functions": func(a *v1alpha1.Attachment, _ hook.Hook) {
 		a.Functions = &v1alpha1.Functions{Names: []string{"tcp_connect"}}
 	},
@@ -62,7 +63,7 @@ func takes(h hook.Hook) []string {
 		fields = append(fields, "netfilter")
 	}
 	if h.Name == "xdp" {
-		fields = append(fields, "proceedOn")
+		fields = append(fields, "proceedOn", "xdpMode")
 	}
 	if h.Name == "lsm_cgroup" {
 		fields = append(fields, "functions")

@@ -84,7 +84,7 @@ var shapeField = map[hook.Shape]string{
 func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	values := map[string]string{
 		"interfaces": "{primary: true}", "functions": "{names: [f]}", "tracepoint": "a", "cgroup": "/", "binary": "{path: /b, symbol: s}",
-		"networkNamespace": "/run/netns/x", "netfilter": "{family: IPv4, hook: LocalIn}", "perfEvent": "{event: cpu-clock, frequency: 99}", "priority": "1", "proceedOn": "[Pass]", "pods": "{}",
+		"networkNamespace": "/run/netns/x", "netfilter": "{family: IPv4, hook: LocalIn}", "perfEvent": "{event: cpu-clock, frequency: 99}", "priority": "1", "proceedOn": "[Pass]", "xdpMode": "Native", "pods": "{}",
 	}
 	type combination struct {
 		hook, field, kind string
@@ -94,7 +94,7 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	for _, h := range hook.All() {
 		var docs strings.Builder
 		for field, value := range values {
-			takes := shapeField[h.Shape] == field || field == "functions" && h.Name == "lsm_cgroup" || field == "priority" && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field || field == "proceedOn" && h.Name == "xdp" || field == "pods" && h.Namespaceable
+			takes := shapeField[h.Shape] == field || field == "functions" && h.Name == "lsm_cgroup" || field == "priority" && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field || (field == "proceedOn" || field == "xdpMode") && h.Name == "xdp" || field == "pods" && h.Namespaceable
 			if field == "binary" && strings.HasSuffix(h.Name, ".multi") {
 				value = "{path: /b, symbols: {names: [s]}}"
 			} else if field == "binary" && h.Name == "usdt" {

@@ -31,6 +31,7 @@ import (
 	"github.com/skep-dev/skep/agent/retry"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/agent/usdt"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -50,8 +51,10 @@ type Actor struct {
 	Attempts *retry.Attempts
 	Longest  time.Duration
 	// Conflicts are links that were put back.
-	Conflicts   *retry.Conflicts
-	Measured    *admission.Profiles
+	Conflicts *retry.Conflicts
+	Measured  *admission.Profiles
+	// NoDriver is told that the driver of an interface did not take a chain.
+	NoDriver    func(plan.Device, *attach.DriverError)
 	ObjectRound *objects.Round
 	LoadRound   *loads.Round
 	LookupRound *targets.Round
@@ -507,6 +510,9 @@ func (act *Actor) runVersion(a plan.Action, v *kernel.ChainVersion, c *kernel.Ch
 	if c == nil {
 		return act.attachChain(a, v, nil)
 	}
+	if mode := plan.ModeOf(a.Members); mode != "" && c.Mode != "" && mode != c.Mode {
+		return act.changeMode(a, v, c)
+	}
 	err := swap(c.Link, v.Program)
 	if isUnusable(err) {
 		return act.attachChain(a, v, c)
@@ -548,18 +554,52 @@ func (act *Actor) takeVersion(c *kernel.Chain, v *kernel.ChainVersion) {
 	c.Version = v
 }
 
+// changeMode has an interface run a version in another mode. The kernel runs XDP in one mode at a
+// time, so that packets pass unseen for a moment. Where the new mode cannot be had, the former
+// version comes back.
+func (act *Actor) changeMode(a plan.Action, v *kernel.ChainVersion, c *kernel.Chain) error {
+	former, mode := c.Version, c.Mode
+	kernel.Sever(c.Link)
+	err := act.attachChain(a, v, c)
+	if err == nil || former == nil {
+		return err
+	}
+	back := plan.Action{Verb: plan.SetChain, Device: a.Device, Interface: a.Interface, Members: former.Members}
+	err = errors.Join(err, act.attachChainAs(mode, back, former, c))
+	// What was pinned of the new version is removed with former ones.
+	c = act.Look.Set.Chains[a.Device]
+	c.Former = append(c.Former, v.Members...)
+	return err
+}
+
 func (act *Actor) attachChain(a plan.Action, v *kernel.ChainVersion, old *kernel.Chain) error {
-	on := act.targetOf(a)
+	return act.attachChainAs(plan.ModeOf(a.Members), a, v, old)
+}
+
+// attachChainAs attaches a version in a mode, and pins the link in the place of the old one.
+func (act *Actor) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *kernel.ChainVersion, old *kernel.Chain) error {
+	on, fallback := act.targetOf(a), ""
 	l, err := attach.To(attach.Request{Program: v.Program, Host: act.LookupRound.Host(),
-		Attachment: plan.Attachment{Program: describeMembers(a.Members), Hook: plan.XDP,
-			Target: on}})
+		Attachment: plan.Attachment{Program: describeMembers(a.Members), Hook: plan.XDP, XDPMode: mode, Target: on},
+		Fallback: func(driver *attach.DriverError) {
+			fallback = driver.Error()
+			act.NoDriver(a.Device, driver)
+		}})
+	if driver := new(attach.DriverError); errors.As(err, &driver) {
+		act.NoDriver(a.Device, driver)
+		// The next reconcile goes on without those that need the driver.
+		act.Decisions.Again = true
+	}
 	if err != nil {
 		return err
 	}
 	if err := act.Pins.PinChainLink(on, l); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	c := &kernel.Chain{Device: a.Device, Target: on, Link: l, Version: v}
+	c := &kernel.Chain{Device: a.Device, Target: on, Link: l, Version: v, Fallback: fallback}
+	if c.Mode, err = attach.XDPModeOf(a.Device, act.LookupRound.Host().Namespaces); err != nil {
+		act.Log.Warn("look how an interface runs XDP", "interface", a.Interface, "error", err)
+	}
 	if old != nil {
 		c.Former = old.Former
 		if old.Version == v {

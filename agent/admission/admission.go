@@ -58,12 +58,14 @@ type Admission struct {
 	Profiles *Profiles
 	// waiting is since when applications wait at a place for one that has precedence.
 	waiting map[history.At]time.Time
+	// drivers are those that took no XDP program.
+	drivers map[plan.Device]noDriver
 }
 
 // New returns an Admission where nobody waits.
 func New(o Options) *Admission {
 	return &Admission{Options: o, Memory: &Memory{Limit: o.MapMemory, history: o.History, live: o.Live},
-		Profiles: &Profiles{byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}}, waiting: map[history.At]time.Time{}}
+		Profiles: &Profiles{byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}}, waiting: map[history.At]time.Time{}, drivers: map[plan.Device]noDriver{}}
 }
 
 // Round is the admission of one reconcile.
@@ -94,6 +96,7 @@ func (a *Admission) Begin(d *decide.Decisions, loadRound *loads.Round, lookups *
 // Only what can be counted is looked at here; the verifier has its say later.
 func (adm *Round) Admit() {
 	adm.present = history.Present(adm.look.State.Interfaces, adm.look.State.Links, adm.look.State.Chains)
+	adm.forgetDrivers()
 	adm.leaveOutAsBefore()
 	for range 3*len(adm.decisions.Applications) + len(adm.decisions.Want.Applications)*(len(adm.look.State.Interfaces)+1) {
 		if !adm.rejectUnfit() {
@@ -159,7 +162,11 @@ func (adm *Round) claims() map[plan.Place][]Claim {
 		for _, i := range adm.look.State.Interfaces {
 			if i.Label() == at.Interface {
 				place := plan.Place{Hook: at.Hook, Device: i.Device, Interface: at.Interface}
-				all[place] = append(all[place], adm.frozenClaim(at, one))
+				c := adm.frozenClaim(at, one)
+				if at.Hook == plan.XDP {
+					c.Modes = adm.modesGiven(at.UID, i.Device)
+				}
+				all[place] = append(all[place], c)
 			}
 		}
 	}
@@ -169,12 +176,12 @@ func (adm *Round) claims() map[plan.Place][]Claim {
 // claimOf is the claim of one application to one place.
 func (adm *Round) claimOf(app plan.Application, place plan.Place, programs []string) Claim {
 	slices.Sort(programs)
-	c := Claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity}, revision: app.Revision, programs: programs}
+	c := Claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity, Modes: modesAt(app, place)}, revision: app.Revision, programs: programs}
 	at := history.At{UID: app.UID, Hook: place.Hook, Interface: place.Interface}
 	now, runs := adm.present[at]
 	before, ran := adm.History.Records[at]
 	switch {
-	case runs && now.Covers(app.Revision, programs):
+	case runs && now.Covers(app.Revision, programs) && !adm.changesMode(app, place):
 		c.Seniority = plan.Running
 	case ran && before.Covers(app.Revision, programs):
 		c.Seniority = plan.Remembered
@@ -267,7 +274,8 @@ func (adm *Round) knownNeed(uid, revision string, programs []string) (plan.Need,
 // limits are those of a place.
 func (adm *Round) limits(place plan.Place) plan.Limits {
 	if place.Hook == plan.XDP {
-		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: adm.SharePercent}
+		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: adm.SharePercent,
+			NoDriver: adm.whyNoDriver(place.Device)}
 	}
 	ours := map[link.ID]bool{}
 	for _, links := range adm.look.Set.Links {

@@ -50,6 +50,9 @@ type Request struct {
 	// UID is the application's. Filters are those of the node; nil where none can be made.
 	UID     string
 	Filters *clsact.Table
+	// Fallback is told why an XDP program that leaves its mode open does not run in the
+	// driver; nil where nobody asks.
+	Fallback func(*DriverError)
 	// Neighbours are our own links on the same ordered hook, in the order in
 	// which they are to run, with the new link's place among them.
 	Neighbours Neighbours

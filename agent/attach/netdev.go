@@ -38,20 +38,6 @@ func withDevice(d plan.Device, in *netns.Table, do func() error) error {
 	return err
 }
 
-func xdp(_ hook.Hook, r Request) (kernel.Held, error) { return r.onDevice(r.attachXDP) }
-
-// attachXDP attaches in the network namespace of the thread.
-func (r Request) attachXDP() (link.Link, error) {
-	l, err := link.AttachXDP(link.XDPOptions{Program: r.Program, Interface: r.Attachment.Ifindex})
-	switch {
-	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
-		return nil, fmt.Errorf("the interface holds an XDP program that is not Skep's; detach it (bpftool net, ip link set dev %s xdp off): %w", r.Attachment.Interface, err)
-	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EINVAL) && gone(r.Attachment.Ifindex):
-		return nil, errors.Join(ErrTarget, err)
-	}
-	return l, err
-}
-
 // ordered attaches to TCX and netkit, in the kernel's own order. The revision makes the look and the
 // attach one step: whoever changes the hook in between makes it fail with
 // ESTALE (kernel/bpf/mprog.c), and the look is taken again.

@@ -77,8 +77,43 @@ func (host Host) holdIn(a plan.Attachment) (*heldTarget, error) {
 		return nil, fmt.Errorf("find %s: %w", a.Target, err)
 	}
 	defer func() { _ = root.Close() }()
-	return holdBelow(root, a)
+	p, err := holdBelow(root, a)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.answers(root); err != nil {
+		p.close()
+		return nil, fmt.Errorf("find %s: %w: %w", a.Target, ErrTarget, err)
+	}
+	return p, nil
 }
+
+// answers reports whether the file is on a file system of the node's own disks or memory, or on the
+// container's root. The kernel reads the page of a probe while it holds a lock of all processes
+// (register_for_each_vma of kernel/events/uprobes.c), so one that a container mounted, such as
+// FUSE or NFS, and an overlay of its own, would hold up the node.
+func (p *heldTarget) answers(root *os.File) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(p.file.Fd()), &fs); err != nil {
+		return fmt.Errorf("look at its file system: %w", err)
+	}
+	switch uint32(fs.Type) {
+	case unix.OVERLAYFS_SUPER_MAGIC:
+		var own unix.Stat_t
+		if err := unix.Fstat(int(root.Fd()), &own); err != nil {
+			return fmt.Errorf("look at the root of the container: %w", err)
+		}
+		if own.Dev == p.stat.Dev {
+			return nil
+		}
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC, unix.SQUASHFS_MAGIC, unix.EROFS_SUPER_MAGIC_V1, zfsMagic:
+		return nil
+	}
+	return errors.New("its file system may not answer: probes take files of the container's image, and of disks of the node")
+}
+
+// zfsMagic is what ZFS says of itself (ZFS_SUPER_MAGIC of OpenZFS).
+const zfsMagic = 0x2fc12fc1
 
 // holdBelow holds a binary below a root: by its path, or by its name as libbpf looks for it.
 func holdBelow(root *os.File, a plan.Attachment) (*heldTarget, error) {

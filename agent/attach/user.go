@@ -1,8 +1,14 @@
 package attach
 
 import (
+	"debug/buildinfo"
+	"debug/elf"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -52,6 +58,11 @@ func (f *Found) read(a plan.Attachment) error {
 	if f.executable, err = link.OpenExecutable(f.target.path()); err != nil {
 		return missing(err)
 	}
+	if a.Container != "" && strings.HasPrefix(a.Hook, "uretprobe") {
+		if err := returnsOnStack(f.target.path()); err != nil {
+			return fmt.Errorf("find %s: %w: %w", a.Target, ErrTarget, err)
+		}
+	}
 	switch {
 	case a.USDT != "":
 		return f.readPlace(a)
@@ -64,6 +75,21 @@ func (f *Found) read(a plan.Attachment) error {
 		f.addresses = []uint64{a.Offset}
 	}
 	return missing(err)
+}
+
+// returnsOnStack fails for a program of Go. Its runtime reads the return addresses on its stacks, and
+// ends the process where it finds that of a return probe, in every container that runs the file
+// (https://github.com/golang/go/issues/22008).
+func returnsOnStack(path string) error {
+	return inBinary(path, "look for Go", func(body io.ReaderAt) error {
+		bounded := &boundedReader{body, maxSymbolBytes}
+		_, err := buildinfo.Read(bounded)
+		f, elfErr := readBinary(body)
+		if err == nil || bounded.left < 0 || elfErr == nil && slices.ContainsFunc(f.Sections, func(s *elf.Section) bool { return s.Name == ".gopclntab" || s.Name == ".go.buildinfo" }) {
+			return errors.New("the binary is a Go program, which a return probe crashes; attach a uprobe")
+		}
+		return nil
+	})
 }
 
 // reachable fails where the process of the attachment cannot be found.

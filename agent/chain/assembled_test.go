@@ -75,7 +75,7 @@ func TestMapsOfMembersDoNotMeet(t *testing.T) {
 	}
 }
 
-func TestReadRunsOfAClosedMapSaysSo(t *testing.T) {
+func TestCountsOfAClosedMapSaySo(t *testing.T) {
 	l := load(t, member(t, "a", "xdp_pass"))
 	counters, err := l.Counters.Clone()
 	if err != nil {
@@ -84,7 +84,7 @@ func TestReadRunsOfAClosedMapSaysSo(t *testing.T) {
 	if err := counters.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := chain.ReadRuns(counters); err == nil || !strings.Contains(err.Error(), "read chain counters") {
+	if _, err := chain.ReadCounts(counters, 1); err == nil || !strings.Contains(err.Error(), "read chain counters") {
 		t.Errorf("got error %v, want one that says what was read", err)
 	}
 }

@@ -29,6 +29,26 @@ func BenchmarkMember(b *testing.B) {
 	}
 }
 
+// BenchmarkChainAgainstMembers compares a chain with its members one after the other, each alone: what
+// the chain adds, or spares, per packet. The member counts packets in a map of its own.
+func BenchmarkChainAgainstMembers(b *testing.B) {
+	for n := 1; n <= 20; n++ {
+		b.Run(fmt.Sprintf("of-%d", n), func(b *testing.B) {
+			repeat := max(b.N, 10_000)
+			members := several(b, n, "xdp_verdict")
+			l := load(b, members...)
+			all, alone := perPacket(b, l.Program, repeat), time.Duration(0)
+			for _, m := range members {
+				alone += perPacket(b, l.apps[m.Application].Programs[m.Program], repeat)
+			}
+			b.ReportMetric(float64(all), "ns/chain")
+			b.ReportMetric(float64(alone), "ns/alone")
+			b.ReportMetric(float64(all)/float64(alone), "chain/alone")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
 // calls is a program that does nothing but call the same function n times: what
 // a call and a return cost on this machine, which mitigations of the processor
 // set, and no chain of functions can undercut.

@@ -1,10 +1,8 @@
 package chain
 
 import (
-	"encoding/binary"
 	"fmt"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 )
@@ -12,9 +10,6 @@ import (
 // exit is the dispatcher's label for returning the verdict in R0. It cannot
 // clash with a member's symbol, which all begin with a number.
 const exit = "exit"
-
-// countSize is the size of one counter in bytes.
-const countSize = 8
 
 // dispatcher generates the chain's main function. R6 keeps the context and R7
 // the counters over the calls, which preserve both.
@@ -50,16 +45,23 @@ func dispatcher(members []Member, calls []string, owned bool) asm.Instructions {
 	return append(insns, asm.Return().WithSymbol(exit))
 }
 
-// call counts a run and runs a member.
+// call runs a member, and counts its verdict.
 func call(i int, key, entry string) asm.Instructions {
-	at := int16(i * countSize)
+	known := fmt.Sprintf("verdict-%d", i)
+	at := int16(i * memberCounts * countSize)
 	return asm.Instructions{
-		asm.LoadMem(asm.R1, asm.R7, at, asm.DWord).WithSymbol(before(i)).
-			WithSource(asm.Comment("skep: member " + key)),
-		asm.Add.Imm(asm.R1, 1),
-		asm.StoreMem(asm.R7, at, asm.R1, asm.DWord),
-		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol(before(i)).WithSource(asm.Comment("skep: member " + key)),
 		asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoCall, Constant: -1}.WithReference(entry),
+		// The kernel reads 32 bits of it. One that enum xdp_action does not have is counted
+		// behind the others.
+		asm.Mov.Reg32(asm.R1, asm.R0),
+		asm.JLT.Imm(asm.R1, otherVerdict, known),
+		asm.Mov.Imm(asm.R1, otherVerdict),
+		asm.LSh.Imm(asm.R1, 3).WithSymbol(known),
+		asm.Add.Reg(asm.R1, asm.R7),
+		asm.LoadMem(asm.R2, asm.R1, at, asm.DWord),
+		asm.Add.Imm(asm.R2, 1),
+		asm.StoreMem(asm.R1, at, asm.R2, asm.DWord),
 	}
 }
 
@@ -83,38 +85,3 @@ func proceed(i int, mask uint32) asm.Instructions {
 
 // before is the label of the place where member i is called.
 func before(i int) string { return fmt.Sprintf("call-%d", i) }
-
-// counters is the map of runs: one entry, one count per member and CPU.
-func counters(members []Member, runs map[string]uint64) *ebpf.MapSpec {
-	spec := &ebpf.MapSpec{
-		Name:       CountersName,
-		Type:       ebpf.PerCPUArray,
-		KeySize:    4,
-		ValueSize:  uint32(len(members) * countSize),
-		MaxEntries: 1,
-	}
-	start := make([]uint64, len(members))
-	var any bool
-	for i, m := range members {
-		start[i] = runs[m.Key]
-		any = any || start[i] != 0
-	}
-	if any {
-		spec.Contents = []ebpf.MapKV{{Key: uint32(0), Value: [][]uint64{start}}}
-	}
-	return spec
-}
-
-// sum adds up the counters of all CPUs.
-func sum(perCPU [][]byte) []uint64 {
-	var runs []uint64
-	for _, value := range perCPU {
-		if runs == nil {
-			runs = make([]uint64, len(value)/countSize)
-		}
-		for i := range runs {
-			runs[i] += binary.NativeEndian.Uint64(value[i*countSize:])
-		}
-	}
-	return runs
-}

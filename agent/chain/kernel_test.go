@@ -128,11 +128,21 @@ func (l live) run(tb testing.TB, packets int) uint32 {
 // runs reads the chain's counters.
 func (l live) runs(tb testing.TB) []uint64 {
 	tb.Helper()
-	runs, err := chain.ReadRuns(l.Counters)
+	var runs []uint64
+	for _, counts := range l.counts(tb) {
+		runs = append(runs, counts.Runs())
+	}
+	return runs
+}
+
+// counts reads the chain's counters.
+func (l live) counts(tb testing.TB) []chain.Counts {
+	tb.Helper()
+	counts, err := chain.ReadCounts(l.Counters, len(l.linked.Members))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return runs
+	return counts
 }
 
 // counted reads an application's own counter, in its map counts.
@@ -208,6 +218,13 @@ func TestNextMemberRunsOnlyAfterAVerdictToProceedOn(t *testing.T) {
 				if diff := cmp.Diff(runs, l.runs(t)); diff != "" {
 					t.Errorf("runs (-want +got):\n%s", diff)
 				}
+				name := "Other"
+				if verdict <= redirect {
+					name = chain.Verdicts(1 << verdict)[0]
+				}
+				if diff := cmp.Diff(map[string]uint64{name: 3}, l.counts(t)[0].Verdicts()); diff != "" {
+					t.Errorf("verdicts of the first member (-want +got):\n%s", diff)
+				}
 				if got := l.counted(t, "second"); got != runs[1] {
 					t.Errorf("the second member counted %d packets, want %d", got, runs[1])
 				}
@@ -274,11 +291,11 @@ func TestCountersGoOnAcrossLinks(t *testing.T) {
 	first, second := member(t, "a", "xdp_pass"), member(t, "b", "xdp_pass")
 	l := load(t, first, second)
 	l.run(t, 4)
-	runs := map[string]uint64{}
-	for i, n := range l.runs(t) {
-		runs[l.linked.Members[i]] = n
+	counts := map[string]chain.Counts{}
+	for i, c := range l.counts(t) {
+		counts[l.linked.Members[i]] = c
 	}
-	linked, err := chain.Link([]chain.Member{member(t, "new", "xdp_pass"), second, first}, chain.Options{Runs: runs})
+	linked, err := chain.Link([]chain.Member{member(t, "new", "xdp_pass"), second, first}, chain.Options{Counts: counts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,6 +308,34 @@ func TestCountersGoOnAcrossLinks(t *testing.T) {
 	next.run(t, 1)
 	if diff := cmp.Diff([]uint64{1, 5, 5}, next.runs(t)); diff != "" {
 		t.Errorf("runs (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]uint64{"Pass": 5}, next.counts(t)[1].Verdicts()); diff != "" {
+		t.Errorf("verdicts (-want +got):\n%s", diff)
+	}
+}
+
+// TestCountsOfBeforeAreRuns reads the map of a version of Skep that counted runs alone.
+func TestCountsOfBeforeAreRuns(t *testing.T) {
+	needKernel(t)
+	for size, want := range map[uint32][]uint64{16: {3, 4}, 24: nil} {
+		value := []uint64{3, 4, 0}[:size/8]
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: size, MaxEntries: 1,
+			Contents: []ebpf.MapKV{{Key: uint32(0), Value: [][]uint64{value}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		counts, err := chain.ReadCounts(m, 2)
+		var got []uint64
+		for _, c := range counts {
+			got = append(got, c.Runs())
+			if len(c.Verdicts()) > 0 {
+				t.Errorf("verdicts %v", c.Verdicts())
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" || (err == nil) != (want != nil) {
+			t.Errorf("%d bytes: %v, runs (-want +got):\n%s", size, err, diff)
+		}
 	}
 }
 

@@ -11,10 +11,9 @@ import (
 
 // Options tune a link.
 type Options struct {
-	// Runs are counts to start from, by member key, so that counters go on when
-	// a chain is linked anew. Runs between reading them and swapping the program
-	// are lost.
-	Runs map[string]uint64
+	// Counts are those to start from, by member key, so that they go on when a chain is
+	// linked anew. What is counted between reading them and swapping the program is lost.
+	Counts map[string]Counts
 	// Owner is a map that says whose the chain is; nil means none. Whoever asks
 	// a program for its metadata reads the first map that has any (bpftool does),
 	// and the members bring their own: so the dispatcher refers to this one before
@@ -29,8 +28,8 @@ type Linked struct {
 	Program *ebpf.ProgramSpec
 	// Maps are the members' maps in the order they are first referred to.
 	Maps []MapRef
-	// Counters is the per-CPU map of runs. Its one value holds a 64-bit count
-	// for each member, in order.
+	// Counters is the per-CPU map of verdicts. Its one value holds the Counts of each
+	// member, in order.
 	Counters *ebpf.MapSpec
 	// Owner is that of the options, or nil where the members left no room.
 	Owner *ebpf.MapSpec
@@ -96,7 +95,7 @@ func Link(members []Member, opts Options) (*Linked, error) {
 			Instructions: insns,
 		},
 		Maps:     l.refs,
-		Counters: counters(members, opts.Runs),
+		Counters: counters(members, opts.Counts),
 		Owner:    opts.Owner,
 		Members:  keys(members),
 		Usage:    usage,

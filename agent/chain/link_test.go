@@ -169,7 +169,7 @@ func TestLinkRefusesWhatPassesALimit(t *testing.T) {
 			members: both(verdict(t, "a"), verdict(t, "b")),
 			edit:    long(1_000_000),
 			want: chain.Rejection{Member: "b", Limit: chain.LimitInstructions,
-				Reason: "with it the chain has 1000052 instructions, and the kernel takes 1000000",
+				Reason: "with it the chain has 1000062 instructions, and the kernel takes 1000000",
 				Fix:    "make the program shorter, or attach to another interface"},
 		},
 	} {
@@ -255,7 +255,7 @@ func TestLinkIsDeterministic(t *testing.T) {
 	members := []chain.Member{member(t, "a", "xdp_variables"), member(t, "b", "xdp_callback"), member(t, "c", "xdp_maps")}
 	var first string
 	for range 10 {
-		linked, err := chain.Link(members, chain.Options{Runs: map[string]uint64{"a": 1}})
+		linked, err := chain.Link(members, chain.Options{Counts: map[string]chain.Counts{"a": {1, 2, 3}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 type Loaded struct {
 	// Program is the chain.
 	Program *ebpf.Program
-	// Counters is the map that ReadRuns reads.
+	// Counters is the map that ReadCounts reads.
 	Counters *ebpf.Map
 	// Usage is that of the Linked, with Verified filled in.
 	Usage Usage
@@ -148,16 +148,6 @@ func verified(u Usage, program *ebpf.Program) Usage {
 		u.Verified = int(n)
 	}
 	return u
-}
-
-// ReadRuns returns how often each member ran, summed over the CPUs, in the
-// order of the chain.
-func ReadRuns(counters *ebpf.Map) ([]uint64, error) {
-	var perCPU [][]byte
-	if err := counters.Lookup(uint32(0), &perCPU); err != nil {
-		return nil, fmt.Errorf("read chain counters: %w", err)
-	}
-	return sum(perCPU), nil
 }
 
 // joint are the verifier's words where members that load alone do not load

@@ -142,7 +142,7 @@ func (r *Round) askChain(d plan.Device, members, running []plan.Member, suspect 
 		Line: fmt.Sprintf("chain of interface %s", d), What: loads.ChainLoad,
 		Urgency: r.urgencyOf(members, running), Tenants: plan.NamespacesOf(members, changed),
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
-			options.Runs = r.runsOf(d)
+			options.Counts = r.countsOf(d)
 			shared, err := build.Share(r.look.Set.Revisions, members)
 			if err != nil {
 				return nil, err
@@ -181,20 +181,19 @@ func (r *Round) parts(members []plan.Member, suspect string) ([]build.Part, erro
 	return parts, nil
 }
 
-// runsOf reads how often the members of the running chain ran, so that their
-// counts go on.
-func (r *Round) runsOf(d plan.Device) map[string]uint64 {
+// countsOf reads what the members of the running chain returned, so that their counts go on.
+func (r *Round) countsOf(d plan.Device) map[string]chain.Counts {
 	c := r.look.Set.Chains[d]
 	if c == nil || c.Version == nil || c.Version.Counters == nil {
 		return nil
 	}
-	counts, err := chain.ReadRuns(c.Version.Counters)
-	if err != nil || len(counts) != len(c.Version.Members) {
+	read, err := chain.ReadCounts(c.Version.Counters, len(c.Version.Members))
+	if err != nil {
 		return nil
 	}
-	runs := map[string]uint64{}
+	counts := map[string]chain.Counts{}
 	for i, key := range build.MemberKeys(c.Version.Members) {
-		runs[key] = counts[i]
+		counts[key] = read[i]
 	}
-	return runs
+	return counts
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // Status is the XDP chain of one interface, as skep chain prints it.
@@ -19,6 +20,8 @@ type Status struct {
 	// own, and In says whose it is.
 	NetnsID uint64 `json:"netnsId,omitempty"`
 	In      string `json:"in,omitempty"`
+	// XDPMode is how the interface runs the chain.
+	XDPMode v1alpha1.XDPMode `json:"xdpMode,omitempty"`
 	// LinkID and ProgramID are the kernel's.
 	LinkID    uint32 `json:"linkId"`
 	ProgramID uint32 `json:"programId"`
@@ -45,6 +48,9 @@ type MemberStatus struct {
 	// Runs counts since the chain was first made; absent where the program is
 	// alone, since it is then attached as it is and nothing counts.
 	Runs *uint64 `json:"runs,omitempty"`
+	// Verdicts counts those that it returned, by name: Aborted, Drop, Pass, Tx, Redirect, or
+	// Other. Runs of before an upgrade from a version without these counts are in none.
+	Verdicts map[string]uint64 `json:"verdicts,omitempty"`
 }
 
 // Status tells what a chain runs and what it takes.
@@ -54,18 +60,19 @@ func (r *Round) Status(c *kernel.Chain) (Status, error) {
 		return Status{}, fmt.Errorf("tell chain of interface %s: %w", c.Device, err)
 	}
 	on := r.look.Interface(c.Device)
-	s := Status{Interface: on.Name, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, LinkID: uint32(facts.ID),
+	s := Status{Interface: on.Name, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, XDPMode: c.Mode, LinkID: uint32(facts.ID),
 		ProgramID: uint32(facts.Program), Severed: facts.Severed}
-	var runs []uint64
+	var counts []chain.Counts
 	if c.Version.Counters != nil {
-		if runs, err = chain.ReadRuns(c.Version.Counters); err != nil {
+		if counts, err = chain.ReadCounts(c.Version.Counters, len(c.Version.Members)); err != nil {
 			return Status{}, fmt.Errorf("tell chain of %s: %w", s.Interface, err)
 		}
 	}
 	for i, m := range c.Version.Members {
 		one := MemberStatus{Application: m.Identity.String(), Program: m.Program, Priority: m.Priority, ProceedOn: chain.Verdicts(m.ProceedOn)}
-		if i < len(runs) {
-			one.Runs = &runs[i]
+		if i < len(counts) {
+			runs := counts[i].Runs()
+			one.Runs, one.Verdicts = &runs, counts[i].Verdicts()
 		}
 		s.Members = append(s.Members, one)
 	}
@@ -81,7 +88,7 @@ func (r *Round) measure(s *Status, c *kernel.Chain) {
 		s.Error = err.Error()
 		return
 	}
-	linked, err := build.Link(parts, r.objectRound.Cache, chain.Options{Runs: r.runsOf(c.Device)})
+	linked, err := build.Link(parts, r.objectRound.Cache, chain.Options{Counts: r.countsOf(c.Device)})
 	if err != nil {
 		s.Error = err.Error()
 		return

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,15 +86,18 @@ func podOf(status *cri.PodSandboxStatus) (Pod, error) {
 			return p, fmt.Errorf("read sandbox: its uid, namespace or name is absent or has more than %d bytes", maxName)
 		}
 	}
+	p.Labels = map[string]string{}
 	size := 0
-	for key, value := range status.GetLabels() {
-		size += len(key) + len(value)
+	for _, key := range slices.Sorted(maps.Keys(status.GetLabels())) {
+		// A pod with too many labels loses some, and hides from no one who chooses all pods.
+		value := status.GetLabels()[key]
+		if size += len(key) + len(value); size > maxLabels {
+			break
+		}
+		if !strings.HasPrefix(key, kubeletLabels) {
+			p.Labels[key] = value
+		}
 	}
-	if size > maxLabels {
-		return p, fmt.Errorf("read sandbox of pod %s/%s: its labels have %d bytes, and at most %d are kept", p.Namespace, p.Name, size, maxLabels)
-	}
-	p.Labels = maps.Clone(status.GetLabels())
-	maps.DeleteFunc(p.Labels, func(key, _ string) bool { return strings.HasPrefix(key, kubeletLabels) })
 	return p, checkID(p.SandboxID)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // The names in a chain's directory.
@@ -30,9 +31,13 @@ type Chain struct {
 	Device plan.Device
 	// Target is the interface by the name that it had when the link was made; it has none where an
 	// earlier version of Skep made it.
-	Target  plan.Target
-	Link    Held
-	Version *ChainVersion
+	Target plan.Target
+	// Mode is how the interface runs the chain, as far as that is known, and Fallback why the
+	// driver does not, where it was tried.
+	Mode     v1alpha1.XDPMode
+	Fallback string
+	Link     Held
+	Version  *ChainVersion
 	// Former are the members of versions that the link does not run any more, and
 	// whose pins are not removed yet.
 	Former []plan.Member

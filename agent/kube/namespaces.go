@@ -30,14 +30,13 @@ func newNamespaces(changed func()) *namespaces {
 	return &namespaces{changed: changed, asked: make(chan struct{}), all: map[string]map[string]string{}}
 }
 
-// labels returns the labels of a namespace, not to be changed; false before all are known, and
-// for one that the API server did not name.
+// labels returns the labels of a namespace, not to be changed; false before all are known. One
+// that the API server does not name has none: a pod outlives its namespace for a while.
 func (n *namespaces) labels(namespace string) (map[string]string, bool) {
 	n.ask.Do(func() { close(n.asked) })
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	labels, there := n.all[namespace]
-	return labels, there && n.synced
+	return n.all[namespace], n.synced
 }
 
 // followNamespaces watches the namespaces, once somebody asked.

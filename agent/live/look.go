@@ -122,6 +122,9 @@ func (l *Look) observeChains() {
 	for d, c := range l.Set.Chains {
 		facts := l.inspect(l.Set.pins.ChainPath(d), c.Link)
 		one := plan.Chain{Device: d, Severed: facts.Severed}
+		if c.Mode = ""; !facts.Severed {
+			c.Mode = l.Interface(d).XDPMode
+		}
 		// A program somebody else put under the link is not the members'.
 		switch {
 		case c.Version == nil:

@@ -129,6 +129,16 @@ func (s *Set) PutLink(l *kernel.Link) {
 	s.Links[l.UID][l.Attachment.Key()] = l
 }
 
+// IsInPod reports whether a program of an application has a link on a hook in a pod.
+func (s *Set) IsInPod(uid, program, hook string) bool {
+	for _, l := range s.Links[uid] {
+		if is := l.Attachment; is.In != "" && is.Program == program && is.Hook == hook {
+			return true
+		}
+	}
+	return false
+}
+
 // IsInPods reports whether a link or chain is in a pod.
 func (s *Set) IsInPods() bool {
 	for device := range s.Chains {

@@ -79,6 +79,8 @@ type Claim struct {
 	Need    Need
 	// Held is what another revision of the application has there, or had last.
 	Held Need
+	// Modes are how its XDP programs ask to run, but for those that leave it open.
+	Modes []v1alpha1.XDPMode
 }
 
 // Precedes orders claims: by standing, then the oldest first, then by namespace,
@@ -104,6 +106,8 @@ type Limits struct {
 	// may have together. Zero means all of it. Cluster-scoped applications have no
 	// such bound, and neither has what runs or ran last.
 	SharePercent int
+	// NoDriver says why the driver of the interface runs no XDP program; empty where it may.
+	NoDriver string
 }
 
 // OverLimitError says that a claim does not fit into a place beside those that
@@ -148,10 +152,34 @@ func (c Claim) fits(granted []Claim, limits Limits) *OverLimitError {
 	if err := c.fitsLicence(granted); err != nil {
 		return err
 	}
+	if err := c.fitsMode(granted, limits); err != nil {
+		return err
+	}
 	for _, d := range dimensions(limits) {
 		if err := c.fitsLimit(granted, d, limits); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// fitsMode returns why a claim cannot run as it asks to, or nil. The kernel runs the XDP programs of
+// an interface in one mode, and those that have precedence choose it.
+func (c Claim) fitsMode(granted []Claim, limits Limits) *OverLimitError {
+	const limit, fix = "xdpMode", "leave xdpMode out to follow, or attach to another interface"
+	if len(c.Modes) > 1 {
+		return &OverLimitError{Limit: limit, Reason: "its programs ask for different modes, and an interface runs all in one", Fix: "give them the same one"}
+	}
+	if len(c.Modes) == 0 {
+		return nil
+	}
+	for _, other := range granted {
+		if len(other.Modes) > 0 && other.Modes[0] != c.Modes[0] {
+			return &OverLimitError{Limit: limit, Reason: fmt.Sprintf("it asks for %s, and what has precedence on the interface for %s", c.Modes[0], other.Modes[0]), Fix: fix}
+		}
+	}
+	if c.Modes[0] == v1alpha1.XDPNative && limits.NoDriver != "" {
+		return &OverLimitError{Limit: limit, Reason: limits.NoDriver, Fix: "set xdpMode to Auto or Generic"}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -17,6 +18,16 @@ type Interface struct {
 	In string
 	// Primary devices carry a default route.
 	Primary bool
+	// Kind is the link type of ip-link(8); empty where the device has none, as most of its own
+	// have. Physical devices are on a bus.
+	Kind     string
+	Physical bool
+	// Master is the name of the bond, bridge or the like that the device is a member of.
+	Master string
+	// MTU is in bytes.
+	MTU int
+	// XDPMode is how the device runs an XDP program, whosever; empty where it runs none.
+	XDPMode v1alpha1.XDPMode
 }
 
 // Label names the interface for people and in what a node remembers; one without a name by its
@@ -52,11 +63,17 @@ func Select(s *v1alpha1.Interfaces, all []Interface) ([]Interface, error) {
 	var chosen []Interface
 	for _, i := range all {
 		in := s.Primary && i.Primary || matches(s.Names, i.Name)
-		if in && !matches(s.Exclude, i.Name) {
+		if in && !matches(s.Exclude, i.Name) && i.isOf(s) {
 			chosen = append(chosen, i)
 		}
 	}
 	return chosen, nil
+}
+
+// isOf reports whether the interface is of a kind that is kept, and a member of what is named.
+func (i Interface) isOf(s *v1alpha1.Interfaces) bool {
+	kept := len(s.Kinds) == 0 || i.Kind != "" && slices.Contains(s.Kinds, i.Kind) || i.Physical && slices.Contains(s.Kinds, v1alpha1.KindPhysical)
+	return kept && (s.MemberOf == "" || i.Master == s.MemberOf)
 }
 
 func checkPatterns(field string, patterns []string) error {

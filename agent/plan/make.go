@@ -199,7 +199,7 @@ func WantedChains(want Want, have State) []Chain {
 				on := a.Target.Device()
 				chains[on] = append(chains[on], Member{
 					UID: app.UID, Identity: app.Identity, Revision: app.Revision,
-					Program: a.Program, Priority: a.Priority, ProceedOn: a.ProceedOn, Taken: app.Taken,
+					Program: a.Program, Priority: a.Priority, ProceedOn: a.ProceedOn, Taken: app.Taken, Mode: a.XDPMode,
 				})
 			}
 		}

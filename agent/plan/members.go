@@ -1,6 +1,10 @@
 package plan
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
 
 // UIDsOf lists the applications of members.
 func UIDsOf(members []Member) []string {
@@ -51,6 +55,17 @@ func IsNew(m Member, running []Member) bool {
 // Without returns the members of all applications but some.
 func Without(members []Member, uids []string) []Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return slices.Contains(uids, m.UID) })
+}
+
+// ModeOf returns how members ask their chain to run; empty is Auto. Those that ask for nothing follow
+// those that do, and no two that are admitted differ.
+func ModeOf(members []Member) v1alpha1.XDPMode {
+	for _, m := range members {
+		if m.Mode != "" {
+			return m.Mode
+		}
+	}
+	return ""
 }
 
 // Leavers are the applications that run and are to run no more.

@@ -178,6 +178,8 @@ type Attachment struct {
 	Priority int32 `json:"priority,omitempty"`
 	// ProceedOn has bit v set where XDP verdict v lets the next program run.
 	ProceedOn uint32 `json:"proceedOn,omitempty"`
+	// XDPMode is how an XDP program is to run on its interface; empty is Auto.
+	XDPMode v1alpha1.XDPMode `json:"xdpMode,omitempty"`
 	// Optional attachments are left out where the node lacks the hook or the target.
 	Optional bool `json:"optional,omitempty"`
 }
@@ -258,6 +260,8 @@ type Member struct {
 	ProceedOn uint32 `json:"proceedOn"`
 	// Taken names the maps of other applications that it was loaded with.
 	Taken string `json:"taken,omitempty"`
+	// Mode is how it asks the chain to run; empty is Auto.
+	Mode v1alpha1.XDPMode `json:"xdpMode,omitempty"`
 }
 
 // Chain is the XDP link of one interface and what it runs, in order.
@@ -358,7 +362,11 @@ func (a Action) String() string {
 	case SetChain:
 		var names []string
 		for _, m := range a.Members {
-			names = append(names, fmt.Sprintf("%s@%s/%s:%d", m.UID, m.Revision, m.Program, m.Priority))
+			name := fmt.Sprintf("%s@%s/%s:%d", m.UID, m.Revision, m.Program, m.Priority)
+			if m.Mode != "" {
+				name += "," + string(m.Mode)
+			}
+			names = append(names, name)
 		}
 		return fmt.Sprintf("chain %s [%s]", a.Interface, strings.Join(names, " "))
 	case Drop:

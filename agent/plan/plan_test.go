@@ -190,19 +190,27 @@ func (p *parser) have(text string) {
 }
 
 func TestSelect(t *testing.T) {
-	all := []plan.Interface{{Name: "lo"}, {Name: "eth0", Primary: true}, {Name: "eth1"}, {Name: "veth9"}}
+	all := []plan.Interface{{Name: "lo"}, {Name: "eth0", Primary: true, Physical: true}, {Name: "eth1", Physical: true, Master: "bond0"}, {Name: "veth9", Kind: "veth"}, {Name: "bond0", Kind: "bond"}}
 	for sentence, c := range map[string]struct {
 		selection *v1alpha1.Interfaces
 		want      string
 		err       string
 	}{
+		"all physical ones":                 {&v1alpha1.Interfaces{Names: []string{"*"}, Kinds: []string{"physical"}}, "eth0 eth1", ""},
+		"by two kinds":                      {&v1alpha1.Interfaces{Names: []string{"*"}, Kinds: []string{"veth", "bond"}}, "veth9 bond0", ""},
+		"by a name and another kind":        {&v1alpha1.Interfaces{Names: []string{"veth*"}, Kinds: []string{"physical"}}, "", ""},
+		"the primary one, if it is of kind": {&v1alpha1.Interfaces{Primary: true, Kinds: []string{"bond"}}, "", ""},
+		"members of a bond":                 {&v1alpha1.Interfaces{Names: []string{"*"}, MemberOf: "bond0"}, "eth1", ""},
+		"members of a bond but for some":    {&v1alpha1.Interfaces{Names: []string{"*"}, MemberOf: "bond0", Exclude: []string{"eth*"}}, "", ""},
+		"members of a bond of a kind":       {&v1alpha1.Interfaces{Names: []string{"*"}, MemberOf: "bond0", Kinds: []string{"veth"}}, "", ""},
+		"a kind alone means nothing":        {&v1alpha1.Interfaces{Kinds: []string{"physical"}, MemberOf: "bond0"}, "", "neither names nor primary"},
 		"by name":                           {&v1alpha1.Interfaces{Names: []string{"eth1"}}, "eth1", ""},
 		"by glob":                           {&v1alpha1.Interfaces{Names: []string{"eth*"}}, "eth0 eth1", ""},
 		"a glob takes the whole name":       {&v1alpha1.Interfaces{Names: []string{"eth"}}, "", ""},
 		"by a set of letters":               {&v1alpha1.Interfaces{Names: []string{"[lv]*"}}, "lo veth9", ""},
 		"the primary one":                   {&v1alpha1.Interfaces{Primary: true}, "eth0", ""},
 		"the primary one and others":        {&v1alpha1.Interfaces{Primary: true, Names: []string{"lo", "eth*"}}, "lo eth0 eth1", ""},
-		"all but some":                      {&v1alpha1.Interfaces{Names: []string{"*"}, Exclude: []string{"lo", "veth*"}}, "eth0 eth1", ""},
+		"all but some":                      {&v1alpha1.Interfaces{Names: []string{"*"}, Exclude: []string{"lo", "veth*", "bond*"}}, "eth0 eth1", ""},
 		"the primary one can be excluded":   {&v1alpha1.Interfaces{Primary: true, Exclude: []string{"eth0"}}, "", ""},
 		"a name that is not there":          {&v1alpha1.Interfaces{Names: []string{"wlan0"}}, "", ""},
 		"nothing said means nothing":        {&v1alpha1.Interfaces{}, "", "neither names nor primary"},

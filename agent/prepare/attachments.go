@@ -58,6 +58,12 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 				seen[a.Key()] = true
 				app.Attachments = append(app.Attachments, a)
 			}
+			if over := len(app.Attachments) - maxPlaces; over > 0 && at.Pods != nil {
+				// Pods are not the application's doing: those beyond the bound are left out.
+				app.Attachments = app.Attachments[:maxPlaces]
+				out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: it has %d places more in pods than the %d that an application has on a node; choose fewer pods or functions",
+					program.Name, payload.Application, over, maxPlaces))
+			}
 			if len(app.Attachments) > maxPlaces {
 				return app, fmt.Errorf("place programs of %s: they have more than %d places on this node; choose fewer functions, or hooks with one link for many, such as kprobe.multi", payload.Application, maxPlaces)
 			}

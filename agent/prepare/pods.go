@@ -1,8 +1,10 @@
 package prepare
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/guard"
@@ -14,8 +16,8 @@ import (
 )
 
 // resolveInPods resolves an attachment in pods, of which Expand found the places, or an error. A
-// container without the file or the function is no failure where another one has it. Where the
-// pods are not known, what runs stays.
+// container without the file or the function is no failure where another one has it, and an
+// error of all is a missing target. Where the pods are not known, what runs stays.
 func (v *Versions) resolveInPods(app plan.Application, program string, at v1alpha1.Attachment, places []plan.Attachment, err error) ([]plan.Attachment, error) {
 	if errors.Is(err, targets.ErrNotKnown) && len(places) == 0 {
 		return v.madeInPods(app.UID, program, at), err
@@ -30,16 +32,42 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 			resolved = append(resolved, found...)
 		case errors.Is(err, targets.ErrWaiting):
 			errs = append(errs, err)
-		case errors.Is(err, attach.ErrTarget):
-			missing = err
 		default:
-			return nil, err
+			// What is wrong with one container, whatever it does, is no matter of the others.
+			missing = cmp.Or(missing, err)
 		}
 	}
-	if len(resolved) == 0 {
-		errs = append(errs, missing)
+	if len(resolved) == 0 && missing != nil {
+		errs = append(errs, fmt.Errorf("%w: %w", attach.ErrTarget, missing))
 	}
-	return v.oncePerFile(app.UID, resolved), errors.Join(errs...)
+	return v.madeFirst(app.UID, v.oncePerFile(app.UID, resolved)), errors.Join(errs...)
+}
+
+// madeFirst puts the attachments first that the application has: those of pods that come later are
+// the ones that find no room.
+func (v *Versions) madeFirst(uid string, all []plan.Attachment) []plan.Attachment {
+	made := v.keysOf(uid)
+	slices.SortStableFunc(all, func(a, b plan.Attachment) int {
+		switch is, other := made[a.Key()], made[b.Key()]; {
+		case is == other:
+			return 0
+		case is:
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// keysOf are the keys of the links of an application that run something.
+func (v *Versions) keysOf(uid string) map[string]bool {
+	made := map[string]bool{}
+	for _, l := range v.Look.State.Links {
+		if l.UID == uid && !l.Severed {
+			made[l.Attachment.Key()] = true
+		}
+	}
+	return made
 }
 
 // madeInPods returns the attachments in pods that the application has.
@@ -58,12 +86,7 @@ func (v *Versions) madeInPods(uid, program string, at v1alpha1.Attachment) []pla
 // probe in a file for the processes of all containers that share it. It keeps the one that is
 // there already.
 func (v *Versions) oncePerFile(uid string, all []plan.Attachment) []plan.Attachment {
-	made := map[string]bool{}
-	for _, l := range v.Look.State.Links {
-		if l.UID == uid && !l.Severed {
-			made[l.Attachment.Key()] = true
-		}
-	}
+	made := v.keysOf(uid)
 	kept := map[plan.Target]int{}
 	var once []plan.Attachment
 	for _, one := range all {

@@ -35,6 +35,8 @@ type Outcome struct {
 	AwaitsMap string
 	// TakenMaps are the maps that the version that is to run has from other applications.
 	TakenMaps []TakenMap
+	// inPods are actions in single pods that failed; see SettlePods.
+	inPods []failure
 	// Waits says what the application waits for, where it is Pending for neither.
 	Waits string
 }
@@ -47,6 +49,12 @@ type TakenMap struct {
 	OwnersMap string            `json:"ownersMap"`
 	// Message says why it is not the map that the owner has now; empty where it is.
 	Message string `json:"message,omitempty"`
+}
+
+// failure is an action that failed.
+type failure struct {
+	action plan.Action
+	err    error
 }
 
 // Unmade is an attachment without a link.
@@ -76,10 +84,30 @@ func Skip(program string, at v1alpha1.Attachment, why string) Unmade {
 	return Unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: Skipped, Error: why}}
 }
 
+// SettlePods decides what the failures in single pods are. What is wrong with a pod is no failure
+// of an application that has the program attached in others: whoever owns the pod could have it
+// fail everywhere.
+func (o *Outcome) SettlePods(uid string, attached func(program, hook string) bool) {
+	failed := o.inPods
+	o.inPods = nil
+	for _, f := range failed {
+		at := f.action.Attachment
+		o.fail(uid, f.action, f.err, attached(at.Program, at.Hook) || at.Optional && IsAbsent(f.err))
+	}
+}
+
 // Fail notes an action that failed for an application.
 func (o *Outcome) Fail(uid string, a plan.Action, err error) {
+	if a.Attachment.In != "" && a.Verb != plan.Detach {
+		o.inPods = append(o.inPods, failure{a, err})
+		return
+	}
+	o.fail(uid, a, err, a.Attachment.Optional && IsAbsent(err))
+}
+
+func (o *Outcome) fail(uid string, a plan.Action, err error, skipped bool) {
 	state := Failed
-	if a.Attachment.Optional && IsAbsent(err) {
+	if skipped {
 		state = Skipped
 	} else {
 		o.Errs = append(o.Errs, err)

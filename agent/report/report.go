@@ -103,6 +103,10 @@ type LinkStatus struct {
 	Target string `json:"target"`
 	// ID is the kernel's id of the link, 0 where there is none.
 	ID uint32 `json:"linkId,omitempty"`
+	// XDPMode is how the interface runs an XDP program, and XDPReason why its driver does not,
+	// where that was tried.
+	XDPMode   v1alpha1.XDPMode `json:"xdpMode,omitempty"`
+	XDPReason string           `json:"xdpReason,omitempty"`
 	// Filter is that of a program which no link attaches, as tc filter show names it.
 	Filter string `json:"filter,omitempty"`
 	// Pin is the link's path, or that of the filter's program; reading an iterator's runs it.
@@ -269,7 +273,9 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 		for _, m := range c.Version.Members {
 			if m.UID == uid && m.Program == program {
 				path := v.Look.Set.ChainPin(device)
-				all = append(all, v.linkStatus(plan.XDP, v.Look.InterfaceName(device), path, c.Link))
+				one := v.linkStatus(plan.XDP, v.Look.InterfaceName(device), path, c.Link)
+				one.XDPMode, one.XDPReason = c.Mode, c.Fallback
+				all = append(all, one)
 			}
 		}
 	}

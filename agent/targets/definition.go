@@ -35,6 +35,9 @@ func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha
 			return nil, err
 		}
 		base.ProceedOn = mask
+		if at.XDPMode != v1alpha1.XDPAuto {
+			base.XDPMode = at.XDPMode
+		}
 	}
 	if at.Pods != nil {
 		return r.inPods(base, h, at)
@@ -131,6 +134,12 @@ func describeInterfaces(s *v1alpha1.Interfaces) string {
 	}
 	if s.Primary {
 		parts = append(parts, "primary")
+	}
+	if len(s.Kinds) > 0 {
+		parts = append(parts, "kinds "+strings.Join(s.Kinds, ", "))
+	}
+	if s.MemberOf != "" {
+		parts = append(parts, "members of "+s.MemberOf)
 	}
 	if len(s.Exclude) > 0 {
 		parts = append(parts, "without "+strings.Join(s.Exclude, ", "))

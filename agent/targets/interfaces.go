@@ -7,6 +7,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -75,31 +76,50 @@ func (d devices) list(withPrimary bool, now Running) ([]plan.Interface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	named := map[int]string{}
+	found := map[int]netlink.Link{}
 	for _, l := range links {
-		named[l.Attrs().Index] = l.Attrs().Name
+		found[l.Attrs().Index] = l
 	}
 	if !whole {
-		if err := d.ask(now, named); err != nil {
+		if err := d.ask(now, found); err != nil {
 			return nil, err
 		}
 	}
 	var primary map[int]bool
 	if withPrimary {
-		if primary, err = d.primaries(now, named); err != nil {
+		if primary, err = d.primaries(now, found); err != nil {
 			return nil, err
 		}
 	}
-	all := make([]plan.Interface, 0, len(named))
-	for index, name := range named {
-		all = append(all, plan.Interface{Device: d.device(index), Name: name, In: d.namespace.In, Primary: primary[index]})
+	all := make([]plan.Interface, 0, len(found))
+	for index, l := range found {
+		one := d.describe(l)
+		one.Primary = primary[index]
+		if master := found[l.Attrs().MasterIndex]; master != nil {
+			one.Master = master.Attrs().Name
+		}
+		all = append(all, one)
 	}
 	slices.SortFunc(all, func(a, b plan.Interface) int { return a.Device.Compare(b.Device) })
 	return all, nil
 }
 
+// describe says what is to be known of a device of the namespace.
+func (d devices) describe(l netlink.Link) plan.Interface {
+	at := l.Attrs()
+	one := plan.Interface{Device: d.device(at.Index), Name: at.Name, In: d.namespace.In, MTU: at.MTU, Physical: at.ParentDev != ""}
+	if kind := l.Type(); kind != noKind {
+		one.Kind = kind
+	}
+	one.XDPMode = attach.XDPMode(l)
+	return one
+}
+
+// noKind is what the library calls the kind of a device that has none.
+const noKind = "device"
+
 // ask asks for each device in use by its index. No other change cuts that answer off.
-func (d devices) ask(now Running, named map[int]string) error {
+func (d devices) ask(now Running, found map[int]netlink.Link) error {
 	for on := range now.UIDs {
 		index := on.Index
 		if on.NetnsID != d.namespace.ID {
@@ -108,18 +128,18 @@ func (d devices) ask(now Running, named map[int]string) error {
 		l, err := d.byIndex(index)
 		switch gone := new(netlink.LinkNotFoundError); {
 		case errors.As(err, gone):
-			delete(named, index)
+			delete(found, index)
 		case err != nil:
 			return fmt.Errorf("look at interface %d: %w", index, err)
 		default:
-			named[index] = l.Attrs().Name
+			found[index] = l
 		}
 	}
 	return nil
 }
 
 // primaries are the devices that default routes leave by, of either family.
-func (d devices) primaries(now Running, named map[int]string) (map[int]bool, error) {
+func (d devices) primaries(now Running, found map[int]netlink.Link) (map[int]bool, error) {
 	out := map[int]bool{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, whole, err := dump(func() ([]netlink.Route, error) { return d.routes(nil, family) })
@@ -127,7 +147,7 @@ func (d devices) primaries(now Running, named map[int]string) (map[int]bool, err
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		if !whole {
-			d.keepPrimary(now, named, out)
+			d.keepPrimary(now, found, out)
 		}
 		for _, r := range routes {
 			if r.Dst != nil && !isDefault(r) {
@@ -152,9 +172,12 @@ func isDefault(r netlink.Route) bool {
 
 // keepPrimary adds the devices that were primary when something was attached to
 // them as such.
-func (d devices) keepPrimary(now Running, named map[int]string, primary map[int]bool) {
+func (d devices) keepPrimary(now Running, found map[int]netlink.Link, primary map[int]bool) {
 	for device, uids := range now.UIDs {
-		on := plan.Interface{Device: device, Name: named[device.Index]}
+		on := plan.Interface{Device: device}
+		if l := found[device.Index]; l != nil {
+			on.Name = l.Attrs().Name
+		}
 		if device.NetnsID == d.namespace.ID && slices.ContainsFunc(uids, func(uid string) bool { return now.AsPrimary(uid, on) }) {
 			primary[device.Index] = true
 		}

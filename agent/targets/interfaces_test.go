@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // churn answers as a kernel does whose lists change while they are read: the
@@ -83,15 +84,15 @@ func TestACutOffListTakesNoInterfaceAway(t *testing.T) {
 	}{
 		"a whole list is believed": {
 			&churn[netlink.Link]{whole: []netlink.Link{device(1, "lo")}}, errors.New("not asked"),
-			[]plan.Interface{{Device: plan.Device{Index: 1}, Name: "lo"}},
+			[]plan.Interface{{Device: plan.Device{Index: 1}, Name: "lo", Kind: "dummy"}},
 		},
 		"a list cut off is asked about": {
 			always(device(1, "lo"), device(3, "old")), nil,
-			[]plan.Interface{{Device: plan.Device{Index: 1}, Name: "lo"}, {Device: plan.Device{Index: 2}, Name: "eth1"}},
+			[]plan.Interface{{Device: plan.Device{Index: 1}, Name: "lo", Kind: "dummy"}, {Device: plan.Device{Index: 2}, Name: "eth1", Kind: "dummy"}},
 		},
 		"an old name gives way": {
 			always(device(2, "eth0")), nil,
-			[]plan.Interface{{Device: plan.Device{Index: 2}, Name: "eth1"}},
+			[]plan.Interface{{Device: plan.Device{Index: 2}, Name: "eth1", Kind: "dummy"}},
 		},
 		"who cannot tell takes nothing away": {
 			always(device(1, "lo")), errors.New("no buffers"), nil,
@@ -155,5 +156,28 @@ func TestCutOffRoutesTakeNoPrimaryAway(t *testing.T) {
 				t.Errorf("primary interfaces (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestADeviceIsDescribed(t *testing.T) {
+	d := devices{links: (&churn[netlink.Link]{whole: []netlink.Link{
+		&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 1, Name: "lo", MTU: 65536}},
+		&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 2, Name: "eth0", MTU: 1500, ParentDev: "0000:01:00.0", MasterIndex: 4,
+			Xdp: &netlink.LinkXdp{Attached: true, AttachMode: 1}}},
+		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 3, Name: "veth0", Xdp: &netlink.LinkXdp{Attached: true, AttachMode: 2}}},
+		&netlink.Bond{LinkAttrs: netlink.LinkAttrs{Index: 4, Name: "bond0", Xdp: &netlink.LinkXdp{}}},
+	}}).list}
+	got, err := d.list(false, Running{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []plan.Interface{
+		{Device: plan.Device{Index: 1}, Name: "lo", MTU: 65536},
+		{Device: plan.Device{Index: 2}, Name: "eth0", MTU: 1500, Physical: true, Master: "bond0", XDPMode: v1alpha1.XDPNative},
+		{Device: plan.Device{Index: 3}, Name: "veth0", Kind: "veth", XDPMode: v1alpha1.XDPGeneric},
+		{Device: plan.Device{Index: 4}, Name: "bond0", Kind: "bond"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("interfaces (-want +got):\n%s", diff)
 	}
 }

@@ -36,6 +36,9 @@ const (
 	// maxPerApplication is how many look-ups of an application may wait at once, and
 	// maxLookups how many in all. Each holds a thread.
 	maxPerApplication, maxLookups = 4, 128
+	// maxPerNamespace is how many those of the applications of one namespace may have together:
+	// the files may be on file systems that its containers mount.
+	maxPerNamespace = 16
 )
 
 // ErrWaiting is the error of an attachment that has no target yet. That is no failure.
@@ -150,7 +153,7 @@ func (l *Lookups) keep(sought map[string]bool) {
 // crowd reports whether another look-up of the application has to wait for others, and
 // whether all of these are late.
 func (l *Lookups) crowd(application v1alpha1.Identity, now time.Time) (crowded, late bool) {
-	all, own := 0, 0
+	all, own, near := 0, 0, 0
 	late = true
 	for _, one := range l.byKey {
 		if one.isDone() {
@@ -160,9 +163,12 @@ func (l *Lookups) crowd(application v1alpha1.Identity, now time.Time) (crowded, 
 		if one.application == application {
 			own++
 		}
+		if application.Namespace != "" && one.application.Namespace == application.Namespace {
+			near++
+		}
 		late = late && one.isLate(now)
 	}
-	return own >= maxPerApplication || all >= maxLookups, late
+	return own >= maxPerApplication || near >= maxPerNamespace || all >= maxLookups, late
 }
 
 func (l *lookup) isDone() bool {

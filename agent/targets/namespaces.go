@@ -19,8 +19,9 @@ type Namespaces struct {
 	// is forgotten.
 	All []netns.Namespace
 	// Choose returns the inodes of those that an attachment is for; not ok where it is for
-	// the agent's own. Nil has every attachment be for that. It must not block.
-	Choose func(application v1alpha1.Identity, at v1alpha1.Attachment) (ids []uint64, ok bool)
+	// the agent's own. It fails where that is not known now. Nil has every attachment be for the
+	// agent's own. It must not block.
+	Choose func(application v1alpha1.Identity, at v1alpha1.Attachment) (ids []uint64, ok bool, err error)
 	// Err says why they are not known now, as before the container runtime has answered. What
 	// runs in a namespace is left as it is then, and nothing is attached in another.
 	Err error
@@ -28,13 +29,13 @@ type Namespaces struct {
 
 // chosen returns the namespaces of an attachment, each once; not ok where it is for the
 // agent's own.
-func (n Namespaces) chosen(application v1alpha1.Identity, at v1alpha1.Attachment) (ids []uint64, ok bool) {
+func (n Namespaces) chosen(application v1alpha1.Identity, at v1alpha1.Attachment) (ids []uint64, ok bool, err error) {
 	if n.Choose == nil {
-		return nil, false
+		return nil, false, nil
 	}
-	ids, ok = n.Choose(application, at)
+	ids, ok, err = n.Choose(application, at)
 	ids = slices.Sorted(slices.Values(ids))
-	return slices.Compact(ids), ok
+	return slices.Compact(ids), ok, cmp.Or(n.Err, err)
 }
 
 // Asked is one attachment of an application's definition.
@@ -59,7 +60,7 @@ func (r *Round) Look(known Namespaces, attachments []Asked, withPrimary bool, no
 		wanted[d.NetnsID] = true
 	}
 	for _, one := range attachments {
-		ids, _ := known.chosen(one.Application, one.At)
+		ids, _, _ := known.chosen(one.Application, one.At)
 		for _, id := range ids {
 			wanted[id] = true
 		}
@@ -116,12 +117,12 @@ var ErrNotKnown = fmt.Errorf("%w: it is not known which network namespaces are c
 // network namespace that it is for. Where it selects none of one, it fails with ErrWaiting, beside
 // those in others; where the namespaces are not known, with ErrNotKnown beside what runs.
 func (r *Round) OnInterfaces(base plan.Attachment, asked v1alpha1.Attachment) ([]plan.Attachment, error) {
-	ids, other := r.namespaces.chosen(base.Application, asked)
+	ids, other, err := r.namespaces.chosen(base.Application, asked)
 	switch {
 	case !other:
 		return on(base, asked, "this node", plan.InterfacesIn(0, r.interfaces))
-	case r.namespaces.Err != nil:
-		return r.asItRuns(base), fmt.Errorf("%w: %w", ErrNotKnown, r.namespaces.Err)
+	case err != nil:
+		return r.asItRuns(base), fmt.Errorf("%w: %w", ErrNotKnown, err)
 	}
 	var all []plan.Attachment
 	var errs []error

@@ -18,22 +18,26 @@ import (
 func known(err error, chosen ...uint64) Namespaces {
 	open := func() (*os.File, error) { return nil, os.ErrNotExist }
 	return Namespaces{Err: err, All: []netns.Namespace{{ID: 7, In: "pod a/p", Open: open}, {ID: 8, In: "pod a/q", Open: open}},
-		Choose: func(application v1alpha1.Identity, _ v1alpha1.Attachment) ([]uint64, bool) {
-			return chosen, application.Name == "pods"
+		Choose: func(application v1alpha1.Identity, _ v1alpha1.Attachment) ([]uint64, bool, error) {
+			return chosen, application.Name == "pods", nil
 		}}
+}
+
+// failing are namespaces of which it is not known which ones are chosen.
+func failing(n Namespaces, err error) Namespaces {
+	choose := n.Choose
+	n.Choose = func(application v1alpha1.Identity, at v1alpha1.Attachment) ([]uint64, bool, error) {
+		ids, ok, _ := choose(application, at)
+		return ids, ok, err
+	}
+	return n
 }
 
 // TestInterfacesAreThoseOfTheNamespacesThatAreChosen has eth0 in the agent's own namespace and in
 // those of both pods, and net1 in that of q.
 func TestInterfacesAreThoseOfTheNamespacesThatAreChosen(t *testing.T) {
 	on := func(id uint64, index int, name string) plan.Interface {
-		i := plan.Interface{Device: plan.Device{NetnsID: id, Index: index}, Name: name}
-		if id == 7 {
-			i.In = "pod a/p"
-		} else if id == 8 {
-			i.In = "pod a/q"
-		}
-		return i
+		return plan.Interface{Device: plan.Device{NetnsID: id, Index: index}, Name: name, In: map[uint64]string{7: "pod a/p", 8: "pod a/q"}[id]}
 	}
 	lost, broken := errors.New("no answer"), errors.New("no memory")
 	for sentence, c := range map[string]struct {
@@ -54,6 +58,7 @@ func TestInterfacesAreThoseOfTheNamespacesThatAreChosen(t *testing.T) {
 		"those of a pod that is gone":            {"pods", "eth0", known(nil, 9), nil, nil, nil, ""},
 		"those of no pod":                        {"pods", "eth0", known(nil), nil, nil, nil, ""},
 		"what runs, where pods are not known":    {"pods", "eth0", known(lost), nil, []string{"net1 in pod a/q"}, ErrNotKnown, "no answer"},
+		"what runs, where it is not known which": {"pods", "eth0", failing(known(nil), lost), nil, []string{"net1 in pod a/q"}, ErrNotKnown, "no answer"},
 		"those of a pod that cannot be read":     {"pods", "net1", known(nil, 7), map[uint64]error{7: broken}, nil, ErrWaiting, "look into the network namespace of pod a/p: no memory"},
 	} {
 		t.Run(sentence, func(t *testing.T) {

@@ -123,17 +123,17 @@ func (p Pods) containersOf(pod containers.Pod, at v1alpha1.Attachment) []contain
 // Namespaces are the network namespaces of the pods, and which of them an attachment is for.
 // Pods that share the node's network have none.
 func (p Pods) Namespaces() Namespaces {
-	n := Namespaces{Err: p.Err, Choose: func(application v1alpha1.Identity, at v1alpha1.Attachment) (ids []uint64, ok bool) {
+	n := Namespaces{Err: p.Err, Choose: func(application v1alpha1.Identity, at v1alpha1.Attachment) (ids []uint64, ok bool, err error) {
 		if at.Pods == nil {
-			return nil, false
+			return nil, false, nil
 		}
-		pods, _ := p.choose(application, at)
+		pods, err := p.choose(application, at)
 		for _, pod := range pods {
 			if hasNetwork(pod) {
 				ids = append(ids, pod.NetnsID)
 			}
 		}
-		return ids, true
+		return ids, true, err
 	}}
 	if p.Snapshot == nil {
 		return n

@@ -312,17 +312,25 @@ const (
 	// MaxMapContents bounds the contents of all maps of an application, in bytes of
 	// JSON. An intent has the version before as well, and those that nodes may run still.
 	MaxMapContents = 128 << 10
-	// MaxAlternatives bounds the alternatives of an application, MaxAnyOf the sets of one,
-	// and MaxProgramSet the programs of a set.
-	MaxAlternatives, MaxAnyOf, MaxProgramSet = 16, 8, 16
+	// MaxAlternatives bounds the alternatives of an application.
+	MaxAlternatives = 16
+	// MaxAnyOf bounds the sets of an alternative.
+	MaxAnyOf = 8
+	// MaxProgramSet bounds the programs of a set.
+	MaxProgramSet = 16
 	// MaxSelectorRequirements bounds the matchExpressions of a label selector.
 	MaxSelectorRequirements = 64
 	// MaxSelectorValues bounds the values of one of them.
 	MaxSelectorValues = 256
-	// MaxPodLabels bounds the labels of a selector of Pods, MaxPodRequirements its
-	// matchExpressions, MaxPodValues the values of each, and MaxPodContainers the names
-	// and globs of containers. Every attachment may have two such selectors.
-	MaxPodLabels, MaxPodRequirements, MaxPodValues, MaxPodContainers = 8, 2, 4, 4
+	// MaxPodLabels bounds the labels of a selector of Pods. Every attachment may have two
+	// such selectors.
+	MaxPodLabels = 8
+	// MaxPodRequirements bounds the matchExpressions of a selector of Pods.
+	MaxPodRequirements = 2
+	// MaxPodValues bounds the values of one of them.
+	MaxPodValues = 4
+	// MaxPodContainers bounds the names and globs of containers.
+	MaxPodContainers = 4
 	// MaxFunctions is the greatest limit of a choice of functions.
 	MaxFunctions = 10000
 	// MaxSymbolNames bounds the bytes of all names and globs of one choice of symbols
@@ -363,6 +371,13 @@ type Attachment struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=5
 	ProceedOn []string `json:"proceedOn,omitempty"`
+
+	// XDPMode is how an XDP program runs on the interface: Native in its driver
+	// (xdpdrv of ip-link(8)), Generic behind it (xdpgeneric), or Auto, in the driver
+	// where that takes the program, else generically. Default Auto. The programs of
+	// an interface run in one mode.
+	// +optional
+	XDPMode XDPMode `json:"xdpMode,omitempty"`
 
 	// Functions chooses functions of the kernel (shape KernelFunction, and
 	// lsm_cgroup).
@@ -457,7 +472,41 @@ type Interfaces struct {
 	// Primary chooses the interface of the default route.
 	// +optional
 	Primary bool `json:"primary,omitempty"`
+
+	// Kinds keeps, of what Names and Primary chose, the interfaces of these link types
+	// of ip-link(8), such as bond, bridge, veth and vlan. The kind physical is that of
+	// devices on a bus, such as network cards and those of a virtual machine.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=16
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9_]+$`
+	Kinds []string `json:"kinds,omitempty"`
+
+	// MemberOf keeps, of what Names and Primary chose, the members of this bond, team,
+	// bridge or VRF.
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[^\s/]+$`
+	MemberOf string `json:"memberOf,omitempty"`
 }
+
+// KindPhysical is the kind of network devices on a bus.
+const KindPhysical = "physical"
+
+// XDPMode is how an XDP program runs on an interface.
+// +kubebuilder:validation:Enum=Auto;Native;Generic
+type XDPMode string
+
+// The modes of XDP.
+const (
+	// XDPAuto is Native where the driver takes the program, else Generic.
+	XDPAuto XDPMode = "Auto"
+	// XDPNative runs in the driver.
+	XDPNative XDPMode = "Native"
+	// XDPGeneric runs behind the driver, on socket buffers.
+	XDPGeneric XDPMode = "Generic"
+)
 
 // DefaultFunctions is how many functions may be chosen where no limit is given.
 const DefaultFunctions = 100

@@ -3,7 +3,7 @@ package pointers
 import "github.com/cilium/ebpf/asm"
 
 // call does what a call does: of a function of the program, of a helper, or of a kfunc.
-func (w *walk) call(s *state, ins *asm.Instruction, from int) {
+func (w *walk) call(s *state, ins *asm.Instruction, from, at int) {
 	w.share(s)
 	returned := value{memory: Foreign}
 	switch {
@@ -12,6 +12,7 @@ func (w *walk) call(s *state, ins *asm.Instruction, from int) {
 	case ins.Src == asm.R0:
 		w.callbacks(s, asm.BuiltinFunc(ins.Constant))
 		w.tell(s, ins.Constant)
+		w.copies(s, ins.Constant, at)
 		returned.memory = w.Helper(ins.Constant)
 	case ins.Src == asm.PseudoKfuncCall:
 		w.callbacks(s, kfunc)
@@ -25,6 +26,25 @@ func (w *walk) call(s *state, ins *asm.Instruction, from int) {
 		returned = w.into(f, arguments(s), from)
 	}
 	s.forget(returned)
+}
+
+// copies notes a call of a helper that copies memory which is not the program's own.
+func (w *walk) copies(s *state, id int64, at int) {
+	if w.Copied == nil {
+		return
+	}
+	for _, i := range w.Copied(id) {
+		if memory := s.registers[int(asm.R1)+i].memory; memory == Foreign || memory == described {
+			w.finds(at)
+		}
+	}
+}
+
+// finds notes an instruction that reads what is not the program's own.
+func (w *walk) finds(at int) {
+	if w.finding && (w.found < 0 || at < w.found) {
+		w.found = at
+	}
 }
 
 // tell passes on a call of a helper.

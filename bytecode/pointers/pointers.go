@@ -32,6 +32,8 @@ const (
 	Foreign
 	stack
 	function
+	// described is a map, whose description is memory of the kernel.
+	described
 )
 
 // Rules are what the instructions alone do not say.
@@ -41,6 +43,9 @@ type Rules struct {
 	// Helper and Kfunc are what a call returns.
 	Helper func(id int64) Memory
 	Kfunc  func(name string) Memory
+	// Copied is which arguments of a helper, from 0 on, point to memory that it copies to where
+	// the program or somebody else reads it.
+	Copied func(id int64) []int
 	// Called is told of each call of a helper that the program can reach, with its arguments
 	// that are positive numbers, known and small; others are 0. It is told of none where the
 	// program could not be followed.
@@ -105,8 +110,8 @@ type state struct {
 	words     [slots]value
 }
 
-// ForeignLoad describes the first load from memory that is not the program's own; empty
-// where there is none. insns are those of the program and all functions that it reaches,
+// ForeignLoad describes the first load from memory that is not the program's own, or the first
+// call of a helper that copies such memory; empty where there is none. insns are those of the program and all functions that it reaches,
 // the program's first.
 func ForeignLoad(insns asm.Instructions, rules Rules) string {
 	w, ok := newWalk(insns, rules)
@@ -135,6 +140,9 @@ func ForeignLoad(insns asm.Instructions, rules Rules) string {
 	}
 	if w.found < 0 {
 		return ""
+	}
+	if w.insns[w.found].OpCode.JumpOp() == asm.Call && w.insns[w.found].OpCode.Class().IsJump() {
+		return fmt.Sprintf("a call at instruction %d that copies it", w.found)
 	}
 	return fmt.Sprintf("a load at instruction %d", w.found)
 }
@@ -344,7 +352,7 @@ func (w *walk) follow(from int) {
 		case !ins.OpCode.Class().IsJump():
 			w.step(&s, ins, i)
 		case op == asm.Call:
-			w.call(&s, ins, from)
+			w.call(&s, ins, from, i)
 		case op == asm.Exit:
 			w.leave(from, s.registers[asm.R0])
 			return

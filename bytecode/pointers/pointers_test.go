@@ -22,7 +22,8 @@ func rules(fields Memory) Rules {
 			}
 			return Number
 		},
-		Kfunc: func(name string) Memory { return map[string]Memory{"own": Own, "foreign": Foreign}[name] },
+		Copied: func(id int64) []int { return map[int64][]int{3: {0, 2}}[id] },
+		Kfunc:  func(name string) Memory { return map[string]Memory{"own": Own, "foreign": Foreign}[name] },
 	}
 }
 
@@ -38,6 +39,7 @@ var (
 	foreign = asm.BuiltinFunc(2).Call()
 	result  = asm.Mov.Reg(asm.R1, asm.R0)
 	passed  = asm.Mov.Reg(asm.R1, asm.RFP)
+	copies  = asm.BuiltinFunc(3).Call()
 )
 
 func kfuncCall(name string) asm.Instruction {
@@ -74,6 +76,12 @@ func TestForeignLoads(t *testing.T) {
 		"a narrow field of the context is a number":            {asm.Instructions{asm.LoadMem(asm.R1, asm.R1, 0, asm.Word), zero, end}, ""},
 		"a global variable":                                    {asm.Instructions{asm.LoadMapValue(asm.R1, 0, 0), deref, end}, ""},
 		"the description of a map":                             {asm.Instructions{asm.LoadMapPtr(asm.R1, 0), deref, end}, "a load at instruction 1"},
+		"a call that copies memory of the kernel":              {asm.Instructions{foreign, result, copies, zero, end}, "a call at instruction 2 that copies it"},
+		"by another of its arguments":                          {asm.Instructions{foreign, asm.Mov.Reg(asm.R3, asm.R0), asm.Mov.Reg(asm.R1, asm.RFP), copies, zero, end}, "a call at instruction 3 that copies it"},
+		"by an argument that it does not copy":                 {asm.Instructions{foreign, asm.Mov.Reg(asm.R2, asm.R0), asm.Mov.Reg(asm.R1, asm.RFP), asm.Mov.Imm(asm.R3, 0), copies, zero, end}, ""},
+		"a call that copies a value of a map":                  {asm.Instructions{lookup, result, asm.Mov.Imm(asm.R3, 0), copies, zero, end}, ""},
+		"a call that copies the description of a map":          {asm.Instructions{asm.LoadMapPtr(asm.R1, 0), asm.Mov.Imm(asm.R3, 0), copies, zero, end}, "a call at instruction 2 that copies it"},
+		"a call that takes a map":                              {asm.Instructions{asm.LoadMapPtr(asm.R1, 0), lookup, zero, end}, ""},
 		"a variable of the kernel":                             {asm.Instructions{asm.LoadImm(asm.R1, 0, asm.DWord).WithReference("runqueues"), deref, end}, "a load at instruction 1"},
 		"after it was on the stack":                            {asm.Instructions{field, spill, lookup, reload, deref, end}, "a load at instruction 4"},
 		"a value of a map that was on the stack":               {asm.Instructions{lookup, result, spill, foreign, reload, deref, end}, ""},

@@ -42,10 +42,12 @@ func (w *walk) constant(ins *asm.Instruction) value {
 		if f, ok := w.named[ins.Reference()]; ok && f < anywhere {
 			return value{function, int16(f)}
 		}
+	case ins.Src == asm.PseudoMapFD:
+		return value{memory: described}
 	case ins.Src == asm.R0 && ins.Reference() == "":
 		return number(ins.Constant)
 	}
-	// A map, whose own description can be read, or a variable of the kernel.
+	// A variable of the kernel.
 	return value{memory: Foreign}
 }
 
@@ -149,9 +151,7 @@ func (w *walk) load(s *state, ins *asm.Instruction, base value, at int) value {
 		return value{}
 	case Own:
 	default:
-		if w.finding && (w.found < 0 || at < w.found) {
-			w.found = at
-		}
+		w.finds(at)
 	}
 	if wide {
 		return value{memory: Foreign}

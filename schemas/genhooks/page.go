@@ -32,16 +32,13 @@ A definition names a hook as libbpf names its section. If the program's section 
 | sharing | **Ordered** programs run by priority, **Parallel** ones all run in no defined order, **Exclusive** targets have one |
 | update | **LinkUpdate** swaps the program under its link or in its filter: no event is missed or seen twice. **Overlap** attaches the new one, then detaches the old: none is missed, and both see some |
 | risk | for policies to weigh: **Observe** sees, **Traffic** drops, redirects or rewrites packets, **Control** decides what the kernel or a process does |
-| namespaced | whether a ` + "`BpfApplication`" + ` may use it; others need a ` + "`ClusterBpfApplication`" + ` |
-
-No field names a namespace's own pods yet, so a ` + "`BpfApplication`" + ` may use no hook on a cgroup or a binary
-([ADR 15](adr/0015-a-namespace-holds-no-hook-on-pods-it-cannot-name.md)).
+| namespaced | whether it takes ` + "`pods`" + `, and a ` + "`BpfApplication`" + ` may use it in its own [pods](pods.md); others need a ` + "`ClusterBpfApplication`" + ` |
 
 | target | field of the attachment |
 |---|---|
-| NetworkDevice | ` + "`interfaces`" + `: names or globs, exclusions, or the primary one; ` + "`priority`" + ` where the hook is ordered, see [TCX and clsact](#tcx-and-clsact); ` + "`proceedOn`" + ` for xdp |
+| NetworkDevice | ` + "`interfaces`" + `: [names, kinds or the primary one](#interfaces); ` + "`priority`" + ` if the hook is ordered, see [TCX and clsact](#tcx-and-clsact); ` + "`proceedOn`" + ` and ` + "`xdpMode`" + ` for [xdp](#xdp) |
 | Tracepoint | ` + "`tracepoint`" + `: category/name for ` + "`tracepoint`" + `, a name for the others |
-| Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount |
+| Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount; or ` + "`pods`" + ` |
 | UserBinary | ` + "`binary`" + `: path, pid, and where in it; see [binaries](#binaries) |
 | NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own; ` + "`netfilter`" + ` for [netfilter](#netfilter) |
 | KernelFunction | ` + "`functions`" + `: names, and for kprobes globs, exclusions, module, offset and limit; see [functions](#functions-of-the-kernel) |
@@ -83,6 +80,36 @@ alternatives:
 `
 
 const filters = `
+## Interfaces
+
+` + "`interfaces.names`" + ` and ` + "`primary`" + ` choose interfaces; ` + "`exclude`, `kinds` and `memberOf`" + ` narrow the choice.
+
+- ` + "`kinds`" + ` are link types of ip-link(8): ` + "`bond`, `bridge`, `vlan`, `veth`" + ` and so on. ` + "`physical`" + ` is a device on a bus: a network card, or the one
+  of a virtual machine. ` + "`names: [\"*\"], kinds: [physical]`" + ` chooses all of them.
+- ` + "`memberOf: bond0`" + ` keeps the members of that bond, team, bridge or VRF. An interface that joins or leaves is attached to or detached from.
+- An XDP program on a bond runs on its members, if their drivers support that. The kernel takes one program on a bond or on a member, not on
+  both: the other attachment fails.
+
+## XDP
+
+` + "`xdpMode`" + ` says how an interface runs XDP:
+
+| xdpMode | ip-link(8) | meaning |
+|---|---|---|
+| ` + "`Native`" + ` | xdpdrv | in the driver. If the driver does not take the program, the application fails, and the others on the interface run on |
+| ` + "`Generic`" + ` | xdpgeneric | behind the driver, slower, on every interface |
+| ` + "`Auto`" + `, the default | | in the driver; if the driver does not take the program, generically |
+
+- All programs of an interface run in one mode. The program that has [precedence](agent.md#precedence-on-an-interface) chooses it; a
+  program that asks for another one fails. Programs with ` + "`Auto`" + ` follow.
+- ` + "`skep status`" + ` and ` + "`skep chain`" + ` show the mode, and why the driver was not taken.
+- A change of the mode needs another link: packets pass without XDP for a moment. If the new mode is not available, the former version
+  continues.
+- A driver runs XDP up to an MTU of its own, most below 4 KB for programs without ` + "`SEC(\"xdp.frags\")`" + `. With a larger MTU, ` + "`Native`" + ` fails with
+  an error that names the MTU, and ` + "`Auto`" + ` is generic. While a program runs in the driver, the kernel rejects such an MTU in ` + "`ip link set mtu`" + `.
+- An XDP program of somebody else is never replaced. The application fails until that program is gone.
+- The chain counts verdicts of each member (` + "`skep chain`" + `), except of a program that is alone: it is attached as it is.
+
 ## TCX and clsact
 
 ` + "`tcx/*`" + ` attaches to TCX. On a kernel before 6.6, which has no TCX, it attaches by filters of the clsact qdisc instead (cls_bpf with direct

@@ -331,6 +331,7 @@ func takenFields() []taken {
 		{"perfEvent", shaped(hook.PerfEvent), required},
 		{"priority", hook.Hook.TakesPriority, optional},
 		{"proceedOn", func(h hook.Hook) bool { return h.Name == "xdp" }, optional},
+		{"xdpMode", func(h hook.Hook) bool { return h.Name == "xdp" }, optional},
 		{"pods", func(h hook.Hook) bool { return h.Namespaceable }, optional},
 		{"optional", func(hook.Hook) bool { return true }, optional},
 	}

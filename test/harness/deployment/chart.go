@@ -54,7 +54,7 @@ func (c Chart) Render(file string) ([]*unstructured.Unstructured, error) {
 		"Release":      map[string]any{"Namespace": c.Namespace},
 		"Capabilities": map[string]any{"APIVersions": c.Versions},
 		"Values": map[string]any{
-			"metrics": map[string]any{"secure": true}, "agent": map[string]any{"exposeMetrics": true},
+			"metrics": map[string]any{"secure": true}, "agent": map[string]any{"exposeMetrics": true, "pods": map[string]any{"enabled": true}},
 			"admission":    map[string]any{"timeoutSeconds": 10},
 			"certificates": map[string]any{"certManager": c.CertManager},
 		},

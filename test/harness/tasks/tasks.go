@@ -22,7 +22,7 @@ import (
 )
 
 // child is the environment variable of a process that does what it is told to.
-const child = "SKEP_TEST_CHILD"
+const child = "SKEP_TEST_TASK"
 
 // Main is what a package's TestMain does: it runs the tests as leaks.Main, or is a task of
 // one. It never returns.

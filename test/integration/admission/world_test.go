@@ -63,7 +63,7 @@ func (w *world) app(name, image string) *v1alpha1.BpfApplication {
 	a := &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
 	a.Spec.Bytecode.Image = image
 	a.Spec.Programs = []v1alpha1.Program{{Name: "count_packets", Attach: []v1alpha1.Attachment{
-		{Hook: "xdp", Pods: &v1alpha1.Pods{}},
+		{Hook: "xdp", Pods: &v1alpha1.Pods{}, Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}},
 	}}}
 	return a
 }

@@ -1,16 +1,19 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/hook"
 )
 
 // NewChain returns skep chain.
@@ -54,16 +57,20 @@ func NewChain() *cobra.Command {
 }
 
 func printChain(w io.Writer, c agent.ChainStatus) error {
-	fmt.Fprintf(w, "%s  program %d, link %d\n", c.Label(), c.ProgramID, c.LinkID)
+	fmt.Fprintf(w, "%s  program %d, link %d", c.Label(), c.ProgramID, c.LinkID)
+	if c.XDPMode != "" {
+		fmt.Fprintf(w, ", mode %s", c.XDPMode)
+	}
+	fmt.Fprintln(w)
 	var rows [][]string
 	for i, m := range c.Members {
 		runs := "-"
 		if m.Runs != nil {
 			runs = strconv.FormatUint(*m.Runs, 10)
 		}
-		rows = append(rows, []string{strconv.Itoa(i + 1), strconv.Itoa(int(m.Priority)), m.Application, m.Program, display.List(m.ProceedOn), runs})
+		rows = append(rows, []string{strconv.Itoa(i + 1), strconv.Itoa(int(m.Priority)), m.Application, m.Program, display.List(m.ProceedOn), runs, describeVerdicts(m.Verdicts)})
 	}
-	if err := display.Table(w, []string{"#", "PRIORITY", "APPLICATION", "PROGRAM", "PROCEED ON", "RUNS"}, rows); err != nil {
+	if err := display.Table(w, []string{"#", "PRIORITY", "APPLICATION", "PROGRAM", "PROCEED ON", "RUNS", "VERDICTS"}, rows); err != nil {
 		return err
 	}
 	if c.Error != "" {
@@ -72,4 +79,18 @@ func printChain(w io.Writer, c agent.ChainStatus) error {
 	}
 	_, err := fmt.Fprintf(w, "room left: %d maps, %d subprograms\n", c.Room.Maps, c.Room.Subprograms)
 	return err
+}
+
+// describeVerdicts lists how often a member returned which verdict, in the order of enum xdp_action.
+func describeVerdicts(counts map[string]uint64) string {
+	var all []string
+	for _, v := range hook.XDPVerdicts() {
+		if n := counts[v.Name]; n > 0 {
+			all = append(all, fmt.Sprintf("%s %d", v.Name, n))
+		}
+	}
+	if n := counts["Other"]; n > 0 {
+		all = append(all, fmt.Sprintf("Other %d", n))
+	}
+	return cmp.Or(strings.Join(all, ", "), "-")
 }

@@ -408,7 +408,7 @@ func explain(w io.Writer, a nodemode.Application) {
 	for _, p := range a.Programs {
 		fmt.Fprintf(w, "  program %s id %d tag %s\n", p.Name, p.ID, p.Tag)
 		for _, l := range p.Links {
-			fmt.Fprintf(w, "    %-10s %s on %s %s\n", l.State, l.Hook, text.Printable(l.Target), text.Printable(cmp.Or(l.Error, l.Filter)))
+			fmt.Fprintf(w, "    %-10s %s on %s %s\n", l.State, l.Hook, text.Printable(l.Target), text.Printable(cmp.Or(l.Error, l.Filter, describeMode(l))))
 		}
 	}
 	if a.Agent == nil {
@@ -475,4 +475,12 @@ func printAside(w io.Writer, warnings, audited []policies.Reason) {
 	for _, r := range audited {
 		display.Reason(w, "audit", r, "")
 	}
+}
+
+// describeMode says how an interface runs an XDP program; empty of other links.
+func describeMode(l agent.LinkStatus) string {
+	if l.XDPReason != "" {
+		return fmt.Sprintf("%s: %s", l.XDPMode, l.XDPReason)
+	}
+	return string(l.XDPMode)
 }

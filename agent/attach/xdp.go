@@ -1,0 +1,112 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/netns"
+	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
+)
+
+// DriverError says that the driver of an interface does not run an XDP program.
+type DriverError struct {
+	// MTU is the interface's, in bytes; 0 where it is not known.
+	MTU int
+	// Err is the kernel's.
+	Err error
+}
+
+// Error implements error.
+func (e *DriverError) Error() string {
+	if errors.Is(e.Err, unix.EOPNOTSUPP) || errors.Is(e.Err, link.ErrNotSupported) {
+		return "the driver runs no XDP programs"
+	}
+	return fmt.Sprintf("the driver does not run the program at MTU %d: lower the MTU, build the program as SEC(\"xdp.frags\"), or turn off offloads that exclude XDP (ethtool -k): %v", e.MTU, e.Err)
+}
+
+// Unwrap returns the kernel's error.
+func (e *DriverError) Unwrap() error { return e.Err }
+
+func xdp(_ hook.Hook, r Request) (kernel.Held, error) { return r.onDevice(r.attachXDP) }
+
+// attachXDP attaches in the network namespace of the thread: in the driver, generically or, where
+// the attachment leaves it open, in the driver if that takes the program.
+func (r Request) attachXDP() (link.Link, error) {
+	switch r.Attachment.XDPMode {
+	case v1alpha1.XDPGeneric:
+		return r.attachXDPAs(link.XDPGenericMode)
+	case v1alpha1.XDPNative:
+		return r.attachXDPAs(link.XDPDriverMode)
+	}
+	l, err := r.attachXDPAs(link.XDPDriverMode)
+	driver := new(DriverError)
+	if !errors.As(err, &driver) {
+		return l, err
+	}
+	l, generic := r.attachXDPAs(link.XDPGenericMode)
+	if generic != nil {
+		return nil, errors.Join(err, generic)
+	}
+	if r.Fallback != nil {
+		r.Fallback(driver)
+	}
+	return l, nil
+}
+
+// attachXDPAs attaches in one mode. It fails with a *DriverError where the driver does not take
+// the program.
+func (r Request) attachXDPAs(mode link.XDPAttachFlags) (link.Link, error) {
+	device := r.Attachment.Target.Device()
+	l, err := link.AttachXDP(link.XDPOptions{Program: r.Program, Interface: device.Index, Flags: mode})
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
+		return nil, fmt.Errorf("the interface, or a bond that it is a member of, holds an XDP program that is not Skep's; detach it (bpftool net, ip link set dev %s xdp off): %w", r.Attachment.Interface, err)
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EINVAL) && gone(device.Index):
+		return nil, errors.Join(ErrTarget, err)
+	case mode == link.XDPDriverMode && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOMEM):
+		driver := &DriverError{Err: err}
+		if device, err := net.InterfaceByIndex(device.Index); err == nil {
+			driver.MTU = device.MTU
+		}
+		return nil, driver
+	}
+	return nil, err
+}
+
+// XDPMode returns how a device runs an XDP program: XDP_ATTACHED_DRV and XDP_ATTACHED_SKB of
+// include/uapi/linux/if_link.h. It is empty where the device runs none.
+func XDPMode(l netlink.Link) v1alpha1.XDPMode {
+	switch is := l.Attrs().Xdp; {
+	case is == nil || !is.Attached:
+	case is.AttachMode == 1:
+		return v1alpha1.XDPNative
+	case is.AttachMode == 2:
+		return v1alpha1.XDPGeneric
+	}
+	return ""
+}
+
+// XDPModeOf asks the kernel how a device runs an XDP program.
+func XDPModeOf(d plan.Device, in *netns.Table) (mode v1alpha1.XDPMode, err error) {
+	err = withDevice(d, in, func() error {
+		l, err := netlink.LinkByIndex(d.Index)
+		if err == nil {
+			mode = XDPMode(l)
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("look at interface %s: %w", d, err)
+	}
+	return mode, nil
+}

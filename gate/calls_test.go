@@ -1,0 +1,62 @@
+package gate
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+)
+
+// TestACallLeadsANamespaceNowhereElse has a program of a namespace call helpers and kfuncs: on a
+// hook of its tasks, and on one where whatever task runs.
+func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
+	for _, c := range []struct {
+		call             string
+		inTask, onPacket bool
+	}{
+		{"bpf_map_lookup_elem", true, true},
+		{"bpf_ktime_get_ns", true, true},
+		{"bpf_skb_load_bytes", true, true},
+		{"bpf_get_current_pid_tgid", true, false},
+		{"bpf_get_current_comm", true, false},
+		{"bpf_probe_read_user", true, false},
+		{"bpf_current_task_under_cgroup", true, false},
+		{"bpf_sk_lookup_tcp", false, false},
+		{"bpf_skc_lookup_tcp", false, false},
+		{"bpf_copy_from_user", false, false},
+		{"kfunc bpf_dynptr_from_skb", true, true},
+		{"kfunc bpf_obj_new_impl", true, true},
+		{"kfunc bpf_skb_ct_lookup", false, false},
+		{"kfunc bpf_cgroup_from_id", false, false},
+		{"kfunc bpf_task_from_pid", false, false},
+		{"kfunc bpf_copy_from_user_str", false, false},
+	} {
+		for hook, allowed := range map[string]bool{"uprobe": c.inTask, "tcx/ingress": c.onPacket} {
+			p := bytecode.Program{Name: "p", Type: "SchedCLS"}
+			if kfunc, is := strings.CutPrefix(c.call, "kfunc "); is {
+				p.Kfuncs = []string{kfunc}
+			} else {
+				p.Helpers = []string{c.call}
+			}
+			defined := []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: hook, Pods: &v1alpha1.Pods{}}}}}
+			for kind, ok := range map[string]bool{v1alpha1.KindBpfApplication: allowed, v1alpha1.KindClusterBpfApplication: true} {
+				r := &denials{}
+				fitScope(r, v1alpha1.Identity{Kind: kind}, defined, bytecode.Facts{Programs: []bytecode.Program{p}})
+				if (len(r.reasons) == 0) != ok {
+					t.Errorf("%s calls %s on %s: %v, want it allowed: %v", kind, c.call, hook, r.reasons, ok)
+				}
+			}
+		}
+	}
+	// One that may be tail called counts, whatever names it.
+	facts := bytecode.Facts{Programs: []bytecode.Program{{Name: "p", Type: "XDP"}, {Name: "q", Type: "XDP", Helpers: []string{"bpf_get_current_comm"}}}}
+	defined := []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: "xdp", Pods: &v1alpha1.Pods{}}}}}
+	for maps, want := range map[string]int{"Array": 0, "ProgramArray": 1} {
+		facts.Maps = []bytecode.Map{{Name: "m", Type: maps}}
+		r := &denials{}
+		if fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, defined, facts); len(r.reasons) != want {
+			t.Errorf("beside a map of type %s: %v, want %d", maps, r.reasons, want)
+		}
+	}
+}
