@@ -2,7 +2,6 @@ package guard
 
 import (
 	"bytes"
-	"encoding/binary"
 	"io"
 	"os"
 	"os/exec"
@@ -24,14 +23,8 @@ func worker(t testing.TB, times uint32) string {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("SKIPPED: the binary is one of x86-64")
 	}
-	// mov ecx, times; call work; dec ecx; jnz back to the call.
-	spin := binary.LittleEndian.AppendUint32([]byte{0xb9}, times)
-	spin = append(spin, 0xe8, 0, 0, 0, 0, 0xff, 0xc9, 0x75, 0xf7)
-	functions := []userbinary.Function{{Name: "idle", Code: []byte{0x90}}, {Name: "work", Code: []byte{0x90, 0x90}}, {Name: "spin", Code: spin}}
-	after := userbinary.Offset(functions, 2) + 10
-	binary.LittleEndian.PutUint32(spin[6:], uint32(int32(userbinary.Offset(functions, 1))-int32(after)))
 	path := filepath.Join(t.TempDir(), "worker")
-	if err := os.WriteFile(path, userbinary.Make(functions, userbinary.Options{}), 0o755); err != nil {
+	if err := os.WriteFile(path, userbinary.Worker(times), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return path
