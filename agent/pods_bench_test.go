@@ -1,0 +1,67 @@
+package agent_test
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/tasks"
+)
+
+// BenchmarkPods attaches a program in many pods: to a cgroup each, and to one file that all
+// share. It reports how long that takes, a reconcile with nothing to do, and the agent's heap.
+func BenchmarkPods(b *testing.B) {
+	for _, hook := range []string{"cgroup_skb/egress", "uprobe"} {
+		for _, n := range []int{10, 100, 1000} {
+			b.Run(fmt.Sprintf("%s/pods=%d", hook, n), func(b *testing.B) {
+				w, r := newWorld(b), newRuntime(b)
+				first := r.start("team-a", "web", "app", nil)
+				for i := range n - 1 {
+					pod := first.Container
+					cgroup := tasks.Cgroup(b, filepath.Join(r.root, fmt.Sprintf("bench-%d-%d", time.Now().UnixNano(), i)))
+					pod.ID, pod.Pod.UID, pod.Pod.SandboxID, pod.Pod.Name = fmt.Sprint(i), fmt.Sprint(i), fmt.Sprint(i), fmt.Sprint("web-", i)
+					pod.Pod.CgroupPath, pod.Pod.CgroupID = r.below(cgroup), inode(b, cgroup)
+					r.all[pod.ID] = pod
+				}
+				o := w.options()
+				o.Log, o.Containers, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), r.source, time.Hour
+				a, err := agent.New(o)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(func() { _ = a.Close() })
+				before := heap()
+				p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+				places := 1
+				if hook != "uprobe" {
+					p, places = w.ofTeam("team-a", "cgroup_skb", "cgroup_egress", v1alpha1.Attachment{Hook: hook, Pods: &v1alpha1.Pods{}}), n
+				}
+				w.give(a, p)
+				began := time.Now()
+				for w.linkPins(p.UID) < places {
+					a.Reconcile(b.Context())
+				}
+				attached := time.Since(began)
+				for b.Loop() {
+					a.Reconcile(b.Context())
+				}
+				b.ReportMetric(float64(attached.Milliseconds()), "attach-ms")
+				b.ReportMetric(float64(heap()-before)/1024, "heap-KiB")
+			})
+		}
+	}
+}
+
+// heap is what is in use of it.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
