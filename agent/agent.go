@@ -170,6 +170,8 @@ type loop struct {
 	conflicts *retry.Conflicts
 	admission *admission.Admission
 	chains    *chainfit.Fitter
+	// skipped are containers that no program can be attached in.
+	skipped skippedContainers
 	// idle is how the last reconcile left the node, nil where something is left to do.
 	idle *idle
 }

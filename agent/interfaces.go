@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"errors"
+	"log/slog"
 	"slices"
 
 	"github.com/skep-dev/skep/agent/containers"
@@ -150,4 +151,21 @@ func selections(o *intent.Opened) []v1alpha1.Interfaces {
 		}
 	}
 	return all
+}
+
+// skippedContainers are the containers of the last Snapshot that could not be told, by id, with why.
+type skippedContainers map[string]string
+
+// tell logs each once.
+func (s *skippedContainers) tell(seen *containers.Snapshot, log *slog.Logger) {
+	now := skippedContainers{}
+	if seen != nil {
+		for _, one := range seen.Skipped() {
+			now[one.ID] = string(one.Reason)
+			if (*s)[one.ID] != now[one.ID] {
+				log.Info("a container is left out: no program is attached in it", "id", one.ID, "pod", one.Pod.Namespace+"/"+one.Pod.Name, "reason", one.Reason, "error", one.Err)
+			}
+		}
+	}
+	*s = now
 }

@@ -101,6 +101,7 @@ func (a *Agent) newReconcile() *reconcile {
 	now, o, l := a.opts.Clock(), &a.opts, a.loop
 	apps, labels := a.snapshot()
 	pods := a.podsNow(apps, l.live)
+	l.skipped.tell(pods.Snapshot, o.Log)
 	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, pods: pods, look: l.live.Look(),
 		objectRound: a.objects.Begin(), loadRound: l.queue.Begin(), lookupRound: l.lookups.Begin(now, pods)}
 	node := version.Node{Name: o.Node, Labels: labels}
