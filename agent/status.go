@@ -24,6 +24,7 @@ const (
 	Attached      = report.Attached
 	Waiting       = report.Waiting
 	Skipped       = report.Skipped
+	NoPods        = report.NoPods
 	Failed        = report.Failed
 	DriftConflict = report.DriftConflict
 )

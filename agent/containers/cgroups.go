@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"regexp"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -19,8 +21,8 @@ const (
 	LabelUnit = "systemd.unit"
 	// LabelSlice is the nearest slice above it, such as system.slice.
 	LabelSlice = "systemd.slice"
-	// LabelCgroup is the path below the mount, of a cgroup that is no unit.
-	LabelCgroup = "cgroup.path"
+	// LabelCgroup is the name of a cgroup that is no unit: of its path, the last part.
+	LabelCgroup = "cgroup.name"
 )
 
 // The bounds of a walk over cgroups, besides maxWalked.
@@ -133,6 +135,16 @@ func (w *walk) visit(name string, depth int) (units bool, err error) {
 	return units, nil
 }
 
+// notOfLabels are the characters that the value of a label has not.
+var notOfLabels = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
+
+// labelValue writes a name as a selector can ask for it: at most 63 characters, of which those that
+// a label has not are _, and letters and digits at both ends.
+func labelValue(name string) string {
+	value := notOfLabels.ReplaceAllString(name, "_")
+	return strings.Trim(value[:min(len(value), 63)], "_.-")
+}
+
 // note notes a cgroup with processes in it.
 func (w *walk) note(name string, plain bool) {
 	at, err := w.node.locate(name)
@@ -149,16 +161,16 @@ func (w *walk) note(name string, plain bool) {
 	if !ok {
 		return
 	}
-	p := Pod{UID: id, SandboxID: id, Name: path.Base(name), Labels: map[string]string{LabelUnit: path.Base(name)},
+	p := Pod{UID: id, SandboxID: id, Name: path.Base(name), Labels: map[string]string{LabelUnit: labelValue(path.Base(name))},
 		CgroupPath: at.path, CgroupID: at.id, Level: at.level}
 	for above := path.Dir(name); above != "."; above = path.Dir(above) {
 		if isSlice(above) {
-			p.Labels[LabelSlice] = path.Base(above)
+			p.Labels[LabelSlice] = labelValue(path.Base(above))
 			break
 		}
 	}
 	if plain {
-		p.Name, p.Labels = at.path, map[string]string{LabelCgroup: at.path}
+		p.Name, p.Labels = at.path, map[string]string{LabelCgroup: labelValue(path.Base(at.path))}
 	}
 	c := Container{ID: id, Name: p.Name, Pod: p, Process: first, CgroupPath: at.path, CgroupID: at.id, Level: at.level}
 	if opened, err := process.Open(first.PID); err == nil {

@@ -39,7 +39,7 @@ func TestUnitsArePods(t *testing.T) {
 	want := map[string]map[string]string{
 		"nginx.service": unit("nginx.service", "system.slice"), "php.service": unit("php.service", "system.slice"),
 		"shell.scope": unit("shell.scope", "app.slice"), "init.scope": unit("init.scope", "user-1.slice"),
-		"plain": {LabelCgroup: "plain"}, "plain/below": {LabelCgroup: "plain/below"},
+		"plain": {LabelCgroup: "plain"}, "plain/below": {LabelCgroup: "below"},
 	}
 	got := await(t, s, "six cgroups", func(s *Snapshot) error {
 		labels := map[string]map[string]string{}

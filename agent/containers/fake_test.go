@@ -196,7 +196,7 @@ func TestWhatTheKernelDoesNotConfirmIsLeftOut(t *testing.T) {
 	f.pod("other", &cri.PodSandboxMetadata{Name: "web", Namespace: "blue", Uid: "u"}, nil, "{}")
 	f.sandbox["other"].Status.Id = "pod"
 	f.sandboxes = append(f.sandboxes, &cri.PodSandbox{Id: "unknown"})
-	want := map[string]Reason{"labels": Malformed, "nobody": Malformed, "other": Malformed, "unknown": NoAnswer}
+	want := map[string]Reason{"nobody": Malformed, "other": Malformed, "unknown": NoAnswer}
 	for id, tc := range map[string]struct {
 		info string
 		why  Reason
@@ -224,7 +224,7 @@ func TestWhatTheKernelDoesNotConfirmIsLeftOut(t *testing.T) {
 	f.add("../good", "pod", good)
 	f.add("bare", "pod", "")
 	f.container["bare"].Info = nil
-	want["of-labels"], want["renamed"], want["../good"], want["bare"] = NoSandbox, Malformed, Malformed, Malformed
+	want["of-labels"], want["renamed"], want["../good"], want["bare"] = OtherCgroup, Malformed, Malformed, Malformed
 	f.serve(t)
 	s := f.source(t, nil)
 	got := await(t, s, "the good container", has("good"))
@@ -239,6 +239,10 @@ func TestWhatTheKernelDoesNotConfirmIsLeftOut(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("not left out: %v", want)
+	}
+	// A pod hides from nobody who chooses all of them.
+	if i := slices.IndexFunc(got.Pods(), func(p Pod) bool { return p.SandboxID == "labels" }); i < 0 || got.Pods()[i].Name != "web" || len(got.Pods()[i].Labels) > 0 {
+		t.Errorf("a pod with labels beyond the bound: %v", got.Pods())
 	}
 	if c, _ := got.Container("good"); c.Pod.CgroupPath != "" || c.Pod.NetnsID == 0 || c.Level != 1 {
 		t.Errorf("%+v", c)

@@ -15,7 +15,7 @@ func note(links []Link, managed string, pinned map[object][]string) {
 				continue
 			}
 			if at, ok := kernel.ReadText(path); ok && adds(at, *l) {
-				l.Place = Place{Hook: at.Hook, Target: at.Target.String()}
+				l.Place = Place{Hook: at.Hook, Target: at.Place()}
 			}
 			if on, ok := kernel.ReadChainText(path); ok && l.Type == "xdp" && isElsewhere(on, l.Place) {
 				l.Place = Place{Hook: plan.XDP, Target: on.String()}
@@ -33,7 +33,7 @@ func noteFilters(managed string, pinned map[object][]string, unlinked map[uint32
 				continue
 			}
 			if at, ok := kernel.ReadText(path); ok && at.Ifindex != 0 && at.NetnsID != 0 {
-				unlinked[o.id] = append(unlinked[o.id], Place{Hook: at.Hook, Target: at.Target.String()})
+				unlinked[o.id] = append(unlinked[o.id], Place{Hook: at.Hook, Target: at.Place()})
 			}
 		}
 	}

@@ -184,6 +184,14 @@ type Attachment struct {
 	Optional bool `json:"optional,omitempty"`
 }
 
+// Place says where the program is attached, and whether a guard keeps it to chosen pods.
+func (a Attachment) Place() string {
+	if a.Scope != "" && a.In == "" {
+		return a.Target.String() + " for chosen pods"
+	}
+	return a.Target.String()
+}
+
 // Key names the attachment within its application, whatever its revision,
 // priority and verdicts: those change under a link that stays. An interface
 // goes by its network namespace and index, so that a renamed one keeps its links.

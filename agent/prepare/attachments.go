@@ -45,6 +45,8 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 					out.Unsettled = out.Unsettled || !unanswered.Late
 					out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err))
 				}
+			case err == nil && at.Pods != nil && len(found) == 0:
+				absent = append(absent, report.InNoPods(program.Name, at))
 			case err != nil:
 				return app, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
 			}

@@ -96,6 +96,11 @@ func (o *Outcome) SettlePods(uid string, attached func(program, hook string) boo
 	}
 }
 
+// InNoPods is an attachment for which the node has no pod.
+func InNoPods(program string, at v1alpha1.Attachment) Unmade {
+	return Unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: NoPods, Error: "no pod of this node is chosen by pods"}}
+}
+
 // Fail notes an action that failed for an application.
 func (o *Outcome) Fail(uid string, a plan.Action, err error) {
 	if a.Attachment.In != "" && a.Verb != plan.Detach {
@@ -119,7 +124,7 @@ func (o *Outcome) fail(uid string, a plan.Action, err error, skipped bool) {
 	}
 	if a.Attachment.Hook != "" && a.Verb != plan.Detach {
 		o.Links = append(o.Links, Unmade{a.Attachment.Program, LinkStatus{Hook: a.Attachment.Hook,
-			Target: a.Attachment.Target.String(), State: state, Error: err.Error()}})
+			Target: a.Attachment.Place(), State: state, Error: err.Error()}})
 	}
 	for _, m := range a.Members {
 		if m.UID == uid {

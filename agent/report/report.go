@@ -91,6 +91,8 @@ const (
 	Waiting LinkState = "Waiting"
 	// Failed was rejected; Error says why.
 	Failed LinkState = "Failed"
+	// NoPods is in no pod, since the node has none that is chosen. That is no failure.
+	NoPods LinkState = "NoPods"
 	// Skipped is left to the node by the definition, which is without it; Error says why.
 	Skipped LinkState = "Skipped"
 	// DriftConflict was taken away so often that it is put back ever more slowly.
@@ -263,7 +265,7 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 	var all []LinkStatus
 	for _, l := range v.Look.Set.Links[uid] {
 		if l.Attachment.Program == program {
-			all = append(all, v.linkStatus(l.Attachment.Hook, l.Attachment.Target.String(), l.Path, l.Link))
+			all = append(all, v.linkStatus(l.Attachment.Hook, l.Attachment.Place(), l.Path, l.Link))
 		}
 	}
 	for device, c := range v.Look.Set.Chains {

@@ -14,7 +14,7 @@ const maxSkipped = 3
 // waiting returns an attachment that is without a link, and is not skipped.
 func (o *Outcome) waiting() *Unmade {
 	for i := range o.Links {
-		if o.Links[i].Status.State != Skipped {
+		if state := o.Links[i].Status.State; state != Skipped && state != NoPods {
 			return &o.Links[i]
 		}
 	}

@@ -791,7 +791,7 @@ type NodesStatus struct {
 	// FirstPending is the first pending node by name that waits for no target.
 	// +optional
 	FirstPending string `json:"firstPending,omitempty"`
-	// BlockedDefinition nodes keep the version before until their rollout step comes.
+	// Retained nodes keep the version before until their rollout step comes.
 	// +optional
 	Retained int32 `json:"retained,omitempty"`
 	// +optional

@@ -75,7 +75,7 @@ alternatives:
 - A kernel supports a set if it has all hooks, functions and tracepoints, and its verifier accepts all programs. A hook that the agent
   lacks a capability for is not supported. A lack of memory is no reason for another set: the load fails and is tried again.
 - Policies decide on all programs of a definition, since any of them may run.
-- ` + "`skep status NAME`" + ` lists what a node left out as ` + "`Skipped`" + `, with the reason. In a cluster, ` + "`status.nodes.skipped`" + ` names the first node without an optional
+- ` + "`skep explain NAME`" + ` lists what a node left out as ` + "`Skipped`" + `, with the reason. In a cluster, ` + "`status.nodes.skipped`" + ` names the first node without an optional
   program or with a later set, and counts the others.
 `
 
@@ -102,7 +102,7 @@ const filters = `
 
 - All programs of an interface run in one mode. The program that has [precedence](agent.md#precedence-on-an-interface) chooses it; a
   program that asks for another one fails. Programs with ` + "`Auto`" + ` follow.
-- ` + "`skep status`" + ` and ` + "`skep chain`" + ` show the mode, and why the driver was not taken.
+- ` + "`skep chain`" + ` shows the mode, and ` + "`skep explain NAME`" + ` why the driver was not taken.
 - A change of the mode needs another link: packets pass without XDP for a moment. If the new mode is not available, the former version
   continues.
 - A driver runs XDP up to an MTU of its own, most below 4 KB for programs without ` + "`SEC(\"xdp.frags\")`" + `. With a larger MTU, ` + "`Native`" + ` fails with

@@ -237,6 +237,8 @@ func takes(p apiextensionsv1.JSONSchemaProps) []string {
 	switch {
 	case len(p.Enum) > 12 && slices.ContainsFunc(p.Enum, func(v apiextensionsv1.JSON) bool { return string(v.Raw) == `"xdp"` }):
 		all = append(all, fmt.Sprintf("one of %d [hooks](hooks.md), of which some are attached", len(p.Enum)))
+	case len(p.Enum) > 12 && slices.ContainsFunc(p.Enum, func(v apiextensionsv1.JSON) bool { return string(v.Raw) == `"cpu-clock"` }):
+		all = append(all, fmt.Sprintf("one of %d events of perf(1)", len(p.Enum)))
 	case len(p.Enum) > 12:
 		all = append(all, fmt.Sprintf("one of %d [claims](signers.md#an-identity-and-what-its-certificate-claims)", len(p.Enum)))
 	case len(p.Enum) > 0:

@@ -104,6 +104,16 @@ deny contains lib.reason("node-interfaces", sprintf("%s.interfaces", [at.path]),
 	fix := "give pods, to attach to network devices of the namespace's own Pods, or have an admin add the interfaces to the policy's parameter nodeInterfaces"
 }
 
+deny contains lib.reason("node-interfaces", sprintf("%s.interfaces.primary", [at.path]), msg, fix) if {
+	input.namespace.name != ""
+	some at in lib.attachments(input.application.spec, input.bytecode)
+	data.hooks[at.hook].shape == "NetworkDevice"
+	not at.attach.pods
+	object.get(at.attach, ["interfaces", "primary"], false)
+	msg := sprintf("program %s attaches to the interface of the default route, which no parameter grants to a namespace", [at.program])
+	fix := "give interfaces.names in place of primary"
+}
+
 interfaces_granted(chosen) if {
 	grants_are_lists
 	not object.get(chosen, "primary", false)
