@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -560,11 +561,15 @@ func TestContentsThatNoNodeWritesAreWarnedOf(t *testing.T) {
 		{nil, true},
 	} {
 		before := len(heard.all())
-		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
-			t.Fatal(err)
-		}
-		app.Spec.Maps = c.maps
-		if err := alice.Update(t.Context(), app); err != nil {
+		// The controller writes the status meanwhile.
+		err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			if err := admin.Get(t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
+				return err
+			}
+			app.Spec.Maps = c.maps
+			return alice.Update(t.Context(), app)
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
 		if got := heard.all()[before:]; strings.Contains(strings.Join(got, "\n"), "set onUpdate: Reset to write them: counts") != c.warns {
