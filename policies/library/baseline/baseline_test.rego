@@ -39,6 +39,12 @@ test_an_interface_is_granted_to_a_namespace if {
 	}
 }
 
+test_no_parameter_grants_the_primary_interface if {
+	granted := with_part(on_node, "/parameters/nodeInterfaces", {"*": ["*", "primary"]})
+	denied := policy.deny with input as with_part(granted, "/application/spec/programs/0/attach/0/interfaces", {"primary": true})
+	paths(denied, "node-interfaces") == {"spec.programs[0].attach[0].interfaces", "spec.programs[0].attach[0].interfaces.primary"}
+}
+
 test_grants_of_another_type_allow_nothing if {
 	every grants in [["eth0"], {"team-a": "eth0"}, {"team-a": [1]}, "eth0"] {
 		"parameters" in rules(policy.deny) with input as with_part(on_node, "/parameters/nodeInterfaces", grants)
