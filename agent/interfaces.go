@@ -153,7 +153,7 @@ func selections(o *intent.Opened) []v1alpha1.Interfaces {
 	return all
 }
 
-// skippedContainers are the containers of the last Snapshot that could not be told, by id, with why.
+// skippedContainers are the containers that the last Snapshot left out, by id, with why.
 type skippedContainers map[string]string
 
 // tell logs each once.

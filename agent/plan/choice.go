@@ -136,7 +136,12 @@ func Choices(p intent.Payload) []Choice {
 			optional = append(optional, Choice{Sets: ways})
 		}
 	}
-	choices := make([]Choice, 0, len(p.Alternatives)+len(optional))
+	return append(alternativesOf(p, sets), optional...)
+}
+
+// alternativesOf are the alternatives of a payload, of which sets are the programs.
+func alternativesOf(p intent.Payload, sets map[string]*Set) []Choice {
+	choices := make([]Choice, 0, len(p.Alternatives))
 	for _, alternative := range p.Alternatives {
 		choice := Choice{Name: alternative.Name}
 		for _, set := range alternative.AnyOf {
@@ -151,5 +156,5 @@ func Choices(p intent.Payload) []Choice {
 		}
 		choices = append(choices, choice)
 	}
-	return append(choices, optional...)
+	return choices
 }

@@ -85,7 +85,7 @@ func Skip(program string, at v1alpha1.Attachment, why string) Unmade {
 }
 
 // SettlePods decides what the failures in single pods are. What is wrong with a pod is no failure
-// of an application that has the program attached in others: whoever owns the pod could have it
+// of an application that has the program attached in others: the owner of one pod could have it
 // fail everywhere.
 func (o *Outcome) SettlePods(uid string, attached func(program, hook string) bool) {
 	failed := o.inPods
