@@ -33,7 +33,8 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 		{"kfunc bpf_copy_from_user_str", false, false},
 	} {
 		for hook, allowed := range map[string]bool{"uprobe": c.inTask, "tcx/ingress": c.onPacket} {
-			p := bytecode.Program{Name: "p", Type: "SchedCLS"}
+			// Its section says of no type.
+			p := bytecode.Program{Name: "p", Type: "UnspecifiedProgram"}
 			if kfunc, is := strings.CutPrefix(c.call, "kfunc "); is {
 				p.Kfuncs = []string{kfunc}
 			} else {

@@ -21,7 +21,8 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 	if id.Kind != v1alpha1.KindBpfApplication {
 		return
 	}
-	named, guarded, besides := map[string]string{}, false, map[string]bool{}
+	// A program whose section says of no type is of the hook's, so that its name counts.
+	named, besides, guarded, some := map[string]string{}, map[string]bool{}, false, false
 	for i, p := range programs {
 		at := fmt.Sprintf("spec.programs[%d]", i)
 		named[p.Name] = at
@@ -30,7 +31,7 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 			h, _ := hook.Lookup(a.Hook)
 			guarded = guarded || h.Guardable()
 			if !h.Guardable() && hook.SubjectOf(h.Name, "") != hook.Current {
-				besides[h.ProgramType.String()] = true
+				besides[p.Name], some = true, true
 			}
 			fitOffset(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a)
 			fitSubject(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a, fact)
@@ -44,7 +45,7 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 		if at = cmp.Or(at, "spec.bytecode.image"); guarded && !isNamed && len(p.AsyncCallbacks) > 0 {
 			denyLater(r, id, at, p)
 		}
-		fitCalls(r, id, at, p, besides[p.Type])
+		fitCalls(r, id, at, p, besides[p.Name] || !isNamed && some)
 		if p.ReadsKernelMemory {
 			denyProgram(r, id, at, p, "reads memory of the kernel, which belongs to all namespaces", p.ReadsKernelMemoryBy)
 		}

@@ -144,12 +144,17 @@ func (v *Versions) resolveOne(uid string, one plan.Attachment) ([]plan.Attachmen
 	if err != nil {
 		return nil, err
 	}
-	resolved := make([]plan.Attachment, 0, len(found))
+	return onTargets(one, found), nil
+}
+
+// onTargets is an attachment to each of its targets.
+func onTargets(one plan.Attachment, found []plan.Target) []plan.Attachment {
+	all := make([]plan.Attachment, 0, len(found))
 	for _, target := range found {
 		one.Target = target
-		resolved = append(resolved, one)
+		all = append(all, one)
 	}
-	return resolved, nil
+	return all
 }
 
 // madeOn returns the targets of the application's links for an attachment: of one that

@@ -33,7 +33,12 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 		case errors.Is(err, targets.ErrWaiting):
 			errs = append(errs, err)
 		default:
-			// What is wrong with one container, whatever it does, is no matter of the others.
+			// What is wrong with one container, whatever it does, is no matter of the others. What
+			// runs in it stays, unless its target is gone.
+			if made := v.madeOn(app.UID, one); len(made) > 0 && !errors.Is(err, attach.ErrTarget) {
+				resolved = append(resolved, onTargets(one, made)...)
+				continue
+			}
 			missing = cmp.Or(missing, err)
 		}
 	}
