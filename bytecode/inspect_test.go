@@ -61,6 +61,9 @@ func summary(name string, object []byte) string {
 				fmt.Fprintf(&b, "    %s: %s\n", list.what, strings.Join(list.names, " "))
 			}
 		}
+		if len(p.ReadsRegistersBy) > 0 {
+			fmt.Fprintf(&b, "    reads registers by: %v\n", p.ReadsRegistersBy)
+		}
 		if len(p.UnknownHelpers) > 0 || p.PoisonedCalls > 0 {
 			fmt.Fprintf(&b, "    unknown: %v, poisoned: %d\n", p.UnknownHelpers, p.PoisonedCalls)
 		}
