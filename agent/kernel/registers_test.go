@@ -3,12 +3,14 @@ package kernel
 import (
 	"bytes"
 	"encoding/binary"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/guard"
@@ -130,24 +132,33 @@ func TestANamespaceReadsTheRegistersOfItsTaskAlone(t *testing.T) {
 	}
 }
 
-// TestANamespaceReadsTheArgumentsOfSystemCallsAlone has one program on the function of a system
-// call, whose argument is the registers of the task, and on another one of the kernel.
+// TestANamespaceReadsTheArgumentsOfSystemCallsAlone has programs where the argument is the registers
+// of the task, and one where it is a file.
 func TestANamespaceReadsTheArgumentsOfSystemCallsAlone(t *testing.T) {
 	tasks.Root(t)
-	for _, c := range []struct {
-		kind, function, call string
-		reads                bool
+	kprobe := func(function string) (v1alpha1.Attachment, func(*ebpf.Program) (io.Closer, error)) {
+		return v1alpha1.Attachment{Hook: "kprobe", Functions: &v1alpha1.Functions{Names: []string{function}}}, func(p *ebpf.Program) (io.Closer, error) {
+			return link.Kprobe(function, p, nil)
+		}
+	}
+	ofCall, onCall := kprobe("__x64_sys_getpgid")
+	ofFile, onFile := kprobe("vfs_open")
+	for sentence, c := range map[string]struct {
+		kind, program, call string
+		at                  v1alpha1.Attachment
+		attach              func(*ebpf.Program) (io.Closer, error)
+		reads               bool
 	}{
-		{v1alpha1.KindBpfApplication, "__x64_sys_getpgid", "getpgid", true},
-		{v1alpha1.KindBpfApplication, "vfs_open", "open", false},
-		{v1alpha1.KindClusterBpfApplication, "vfs_open", "open", true},
+		"a system call":                    {v1alpha1.KindBpfApplication, "argument", "getpgid", ofCall, onCall, true},
+		"every system call":                {v1alpha1.KindBpfApplication, "enters", "getpgid", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"}, onSysEnter, true},
+		"another function":                 {v1alpha1.KindBpfApplication, "argument", "open", ofFile, onFile, false},
+		"another function, by the cluster": {v1alpha1.KindClusterBpfApplication, "argument", "open", ofFile, onFile, true},
 	} {
-		t.Run(c.function+" by a "+c.kind, func(t *testing.T) {
+		t.Run(sentence, func(t *testing.T) {
 			cgroup := tasks.Cgroup(t, "skep-registers")
 			task := tasks.Start(t, cgroup)
-			at := v1alpha1.Attachment{Hook: "kprobe", Functions: &v1alpha1.Functions{Names: []string{c.function}}}
-			r := registersOf(t, c.kind, "argument", cgroup, at)
-			l, err := link.Kprobe(c.function, r.Programs[plan.InScope(plan.Loads("argument", at)[0].Instance, "s")], nil)
+			r := registersOf(t, c.kind, c.program, cgroup, c.at)
+			l, err := c.attach(r.Programs[plan.InScope(plan.Loads(c.program, c.at)[0].Instance, "s")])
 			if err != nil {
 				t.Skipf("SKIPPED: this kernel does not attach it: %v", err)
 			}
