@@ -85,8 +85,8 @@ func TestEveryProgramOfTasksLoadsWithAGuard(t *testing.T) {
 	for _, name := range objects {
 		object := fromCorpus(t, strings.TrimSuffix(path.Base(name), ".o"))
 		for _, program := range bySections(t, object) {
-			payload := intent.Payload{Programs: []v1alpha1.Program{program}}
-			load := func(scopes map[string]string) error {
+			load := func(kind string, scopes map[string]string) error {
+				payload := intent.Payload{Application: v1alpha1.Identity{Kind: kind, Name: "app"}, Programs: []v1alpha1.Program{program}}
 				p, err := prepare(opened(t, payload), object, inScopes(scopes))
 				if err != nil {
 					return err
@@ -100,12 +100,12 @@ func TestEveryProgramOfTasksLoadsWithAGuard(t *testing.T) {
 				}
 				return r.Close()
 			}
-			if err := load(nil); err != nil {
+			if err := load(v1alpha1.KindClusterBpfApplication, nil); err != nil {
 				continue
 			}
 			count++
-			if err := load(map[string]string{program.Name: "s"}); err != nil {
-				t.Errorf("%s of %s loads, and does not with a guard: %v\n%s", program.Name, name, err, LogOf(err))
+			if err := load(v1alpha1.KindBpfApplication, map[string]string{program.Name: "s"}); err != nil {
+				t.Errorf("%s of %s loads, and does not with a guard for a namespace: %v\n%s", program.Name, name, err, LogOf(err))
 			}
 		}
 	}
