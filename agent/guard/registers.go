@@ -25,7 +25,9 @@ func registersSize() map[string]int32 { return map[string]int32{"amd64": 168, "a
 //
 // A call becomes one of a function that is added to the program. It takes a frame, which the kernel
 // counts as 32 bytes of stack at most and one of eight calls of functions in each other.
-func BoundReads(spec *ebpf.ProgramSpec) error { return boundReads(spec, registersSize()[runtime.GOARCH]) }
+func BoundReads(spec *ebpf.ProgramSpec) error {
+	return boundReads(spec, registersSize()[runtime.GOARCH])
+}
 
 // boundReads has the program read that many bytes of the registers, from the first one on.
 func boundReads(spec *ebpf.ProgramSpec, size int32) error {

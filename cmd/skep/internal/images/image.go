@@ -252,7 +252,7 @@ func printInspection(w io.Writer, got inspection) error {
 	}
 	for _, p := range f.Programs {
 		if p.ReadsKernelMemory {
-			fmt.Fprintf(w, "%s reads kernel memory: %s\n", p.Name, display.List(p.ReadsKernelMemoryBy))
+			fmt.Fprintf(w, "%s reads kernel memory: %s%s\n", p.Name, display.List(p.ReadsKernelMemoryBy), inNamespace(p))
 		}
 	}
 	if len(f.Maps) > 0 {
@@ -279,6 +279,14 @@ func printInspection(w io.Writer, got inspection) error {
 		fmt.Fprintln(w, display.Paint(w, display.Red, "label claims otherwise: ")+m.Message)
 	}
 	return nil
+}
+
+// inNamespace describes what the program reads as one of a namespace, where it may.
+func inNamespace(p bytecode.Program) string {
+	if len(p.ReadsRegistersBy) != 1 {
+		return ""
+	}
+	return fmt.Sprintf("; in a namespace, registers of its task alone, by the %s", p.ReadsRegistersBy[0])
 }
 
 // sized is a number of bytes, and the type that they are where the object says it.
