@@ -62,6 +62,10 @@ func readsRegisters(attached []v1alpha1.Attachment, p bytecode.Program) bool {
 		return false
 	}
 	for _, a := range attached {
+		// Behind its beginning a function has other values in the registers of its arguments.
+		if a.Functions != nil && a.Functions.Offset != 0 {
+			return false
+		}
 		for _, target := range targetsOf(a) {
 			if hook.RegistersAt(a.Hook, target) != p.ReadsRegistersBy[0] {
 				return false

@@ -74,6 +74,8 @@ func TestANamespaceReadsRegistersWhereItFindsThem(t *testing.T) {
 	probe := binary("uprobe", v1alpha1.UserBinary{Symbol: "main"})
 	declared := binary("usdt", v1alpha1.UserBinary{USDT: &v1alpha1.USDT{Provider: "skep", Name: "one"}})
 	call := functions("kprobe", "__x64_sys_openat")
+	behind := functions("kprobe", "__x64_sys_openat")
+	behind.Functions.Offset = 4
 	enter := v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter", Pods: &v1alpha1.Pods{}}
 	for sentence, c := range map[string]struct {
 		program string
@@ -95,6 +97,7 @@ func TestANamespaceReadsRegistersWhereItFindsThem(t *testing.T) {
 		"the argument of another function":                 {"argument", []v1alpha1.Attachment{functions("kprobe", "vfs_open")}, false},
 		"the argument of one of two":                       {"argument", []v1alpha1.Attachment{functions("kprobe", "__x64_sys_openat", "vfs_open")}, false},
 		"the argument on a return":                         {"argument", []v1alpha1.Attachment{functions("kretsyscall", "openat")}, false},
+		"the argument behind the beginning":                {"argument", []v1alpha1.Attachment{behind}, false},
 		"the argument in a binary":                         {"argument", []v1alpha1.Attachment{probe}, false},
 		"a value of a map":                                 {"map_value", []v1alpha1.Attachment{probe}, false},
 		"a number":                                         {"number", []v1alpha1.Attachment{probe}, false},

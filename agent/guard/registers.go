@@ -59,7 +59,7 @@ func boundReads(spec *ebpf.ProgramSpec, size int32) error {
 	if btf.FuncMetadata(&insns[0]) != nil {
 		added[0] = btf.WithFuncMetadata(added[0], readerType())
 	}
-	spec.Instructions = append(insns, added...)
+	spec.Instructions = slices.Concat(insns, added)
 	return nil
 }
 

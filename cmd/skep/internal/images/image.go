@@ -252,7 +252,10 @@ func printInspection(w io.Writer, got inspection) error {
 	}
 	for _, p := range f.Programs {
 		if p.ReadsKernelMemory {
-			fmt.Fprintf(w, "%s reads kernel memory: %s%s\n", p.Name, display.List(p.ReadsKernelMemoryBy), inNamespace(p))
+			fmt.Fprintf(w, "%s reads kernel memory: %s\n", p.Name, display.List(p.ReadsKernelMemoryBy))
+		}
+		if len(p.ReadsRegistersBy) == 1 {
+			fmt.Fprintf(w, "%s reads registers of the task alone in a namespace, by its %s\n", p.Name, p.ReadsRegistersBy[0])
 		}
 	}
 	if len(f.Maps) > 0 {
@@ -279,14 +282,6 @@ func printInspection(w io.Writer, got inspection) error {
 		fmt.Fprintln(w, display.Paint(w, display.Red, "label claims otherwise: ")+m.Message)
 	}
 	return nil
-}
-
-// inNamespace describes what the program reads as one of a namespace, where it may.
-func inNamespace(p bytecode.Program) string {
-	if len(p.ReadsRegistersBy) != 1 {
-		return ""
-	}
-	return fmt.Sprintf("; in a namespace, registers of its task alone, by the %s", p.ReadsRegistersBy[0])
 }
 
 // sized is a number of bytes, and the type that they are where the object says it.
