@@ -243,8 +243,8 @@ func TestLicence(t *testing.T) {
 		"Dual BSD/GPL": true, "Dual MIT/GPL": true, "Dual MPL/GPL": true,
 		"": false, "gpl": false, "GPL ": false, "GPLv2": false, "Apache-2.0": false, "MIT": false,
 	} {
-		if gplCompatible(license) != want {
-			t.Errorf("gplCompatible(%q) = %v", license, !want)
+		if GPLCompatible(license) != want {
+			t.Errorf("GPLCompatible(%q) = %v", license, !want)
 		}
 	}
 }
