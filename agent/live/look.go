@@ -1,9 +1,9 @@
 package live
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -44,19 +44,18 @@ func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 		// Without a revision, the application's directory is left.
 		l.State.Revisions[uid] = l.Set.RevisionNames(uid)
 	}
-	for uid, links := range l.Set.Links {
+	for _, uid := range slices.Sorted(maps.Keys(l.Set.Links)) {
+		links := l.Set.Links[uid]
 		if _, known := l.State.Revisions[uid]; !known {
 			l.State.Revisions[uid] = nil
 		}
-		for _, one := range links {
+		for _, key := range slices.Sorted(maps.Keys(links)) {
+			one := links[key]
 			facts := l.inspect(one.Path, one.Link)
 			l.State.Links = append(l.State.Links, plan.Link{UID: one.UID, Attachment: one.Attachment,
 				Revision: l.RevisionOf(one, facts), Severed: facts.Severed, Elsewhere: one.IsElsewhere(facts)})
 		}
 	}
-	slices.SortFunc(l.State.Links, func(a, b plan.Link) int {
-		return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Attachment.Key(), b.Attachment.Key()))
-	})
 	l.observeOrder(namespaces)
 	l.observeChains()
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/guard"
@@ -52,16 +51,15 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 // the ones that find no room.
 func (v *Versions) madeFirst(uid string, all []plan.Attachment) []plan.Attachment {
 	made := v.keysOf(uid)
-	slices.SortStableFunc(all, func(a, b plan.Attachment) int {
-		switch is, other := made[a.Key()], made[b.Key()]; {
-		case is == other:
-			return 0
-		case is:
-			return -1
+	first, later := make([]plan.Attachment, 0, len(all)), []plan.Attachment(nil)
+	for _, a := range all {
+		if made[a.Key()] {
+			first = append(first, a)
+		} else {
+			later = append(later, a)
 		}
-		return 1
-	})
-	return all
+	}
+	return append(first, later...)
 }
 
 // keysOf are the keys of the links of an application that run something.

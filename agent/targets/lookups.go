@@ -104,6 +104,8 @@ type Lookups struct {
 	log   *slog.Logger
 	wake  func()
 	byKey map[string]*lookup
+	// unanswered are those that have no answer, and some that had none a moment ago.
+	unanswered []*lookup
 	// seen are the devices of other network namespaces as they were read last.
 	seen map[uint64][]plan.Interface
 	// hierarchy is where the mount of cgroup2 lies; nil until somebody asks.
@@ -155,10 +157,8 @@ func (l *Lookups) keep(sought map[string]bool) {
 func (l *Lookups) crowd(application v1alpha1.Identity, now time.Time) (crowded, late bool) {
 	all, own, near := 0, 0, 0
 	late = true
-	for _, one := range l.byKey {
-		if one.isDone() {
-			continue
-		}
+	l.unanswered = slices.DeleteFunc(l.unanswered, (*lookup).isDone)
+	for _, one := range l.unanswered {
 		all++
 		if one.application == application {
 			own++
@@ -335,6 +335,7 @@ func (r *Round) lookUp(key string, refresh bool, a plan.Attachment, do func() an
 		switch {
 		case !crowded:
 			one = r.start(a.Application, one, do)
+			r.unanswered = append(r.unanswered, one)
 			r.byKey[key], r.started[one] = one, true
 			r.await(one)
 		case one == nil:
