@@ -67,7 +67,8 @@ func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
 	})
 	front := metav1.LabelSelector{MatchLabels: map[string]string{"app": "front"}}
 	team := w.ofTeam("team-a", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{Selector: &front}))
-	cluster := w.ofTeam("", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{Selector: &front, NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "paid"}}}))
+	paid := metav1.LabelSelector{MatchLabels: map[string]string{"tier": "paid"}}
+	cluster := w.ofTeam("", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{Selector: &front, NamespaceSelector: &paid}))
 	cluster.UID, cluster.Application.Kind = "uid-cluster", v1alpha1.KindClusterBpfApplication
 	w.give(a, team, cluster)
 	rests(t, a)
