@@ -45,12 +45,12 @@ type runtimeOf struct {
 	mu    sync.Mutex
 	all   map[string]containers.Container
 	err   error
-	wake  func()
+	wake  func(changed ...containers.Pod)
 }
 
 func newRuntime(t testing.TB) *runtimeOf {
 	t.Helper()
-	r := &runtimeOf{t: t, root: tasks.Root(t), image: t.TempDir(), all: map[string]containers.Container{}, wake: func() {}}
+	r := &runtimeOf{t: t, root: tasks.Root(t), image: t.TempDir(), all: map[string]containers.Container{}, wake: func(...containers.Pod) {}}
 	for name, body := range map[string][]byte{"app": userbinary.Worker(worked - 1), "busy": userbinary.Worker(10*worked - 1), "declares": userbinary.Make(declaring(), userbinary.Options{})} {
 		if err := os.WriteFile(filepath.Join(r.image, name), body, 0o755); err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func newRuntime(t testing.TB) *runtimeOf {
 const worked = 1000
 
 // source is agent.Options.Containers.
-func (r *runtimeOf) source(wake func()) (containers.Source, error) {
+func (r *runtimeOf) source(wake func(changed ...containers.Pod)) (containers.Source, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wake = wake
@@ -107,7 +107,7 @@ func (r *runtimeOf) start(namespace, name, container string, labels map[string]s
 	p.Container = containers.Container{ID: id, Name: container, Process: r.see(p.task.PID()), CgroupPath: r.below(p.cgroup), CgroupID: inode(r.t, p.cgroup),
 		Pod: containers.Pod{UID: id, Namespace: namespace, Name: name, Labels: labels, SandboxID: id, CgroupPath: r.below(above), CgroupID: inode(r.t, above),
 			Sandbox: r.see(p.task.PID()), NetnsID: inode(r.t, p.network())}}
-	r.tell(func() { r.all[id] = p.Container })
+	r.tell(func() { r.all[id] = p.Container }, p.Pod)
 	return p
 }
 
@@ -123,17 +123,17 @@ func (p *podOf) connected(peer string) *podOf {
 	return p
 }
 
-// tell changes what the runtime says, and that it did.
-func (r *runtimeOf) tell(change func()) {
+// tell changes what the runtime says of pods, and that it did.
+func (r *runtimeOf) tell(change func(), of ...containers.Pod) {
 	r.mu.Lock()
 	change()
 	wake := r.wake
 	r.mu.Unlock()
-	wake()
+	wake(of...)
 }
 
 // ends has the runtime say that the container ended.
-func (p *podOf) ends() { p.r.tell(func() { delete(p.r.all, p.ID) }) }
+func (p *podOf) ends() { p.r.tell(func() { delete(p.r.all, p.ID) }, p.Pod) }
 
 // dies ends the container's process, of which the runtime tells afterwards.
 func (p *podOf) dies() {

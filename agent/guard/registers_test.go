@@ -122,7 +122,7 @@ func BenchmarkBoundReads(b *testing.B) {
 	read := func(bound bool) *ebpf.Program {
 		spec := &ebpf.ProgramSpec{Name: "once", Instructions: append(asm.Instructions{asm.Mov.Imm(asm.R0, 0)}, append(registersOfTask(0),
 			asm.Mov.Reg(asm.R1, asm.RFP), asm.Add.Imm(asm.R1, -8), asm.Mov.Imm(asm.R2, 8), asm.FnProbeReadKernel.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return())...)}
-		once(b, spec.Instructions, false)
+		once(b, spec.Instructions, false, "GPL")
 		if bound {
 			if err := BoundReads(spec); err != nil {
 				b.Fatal(err)
