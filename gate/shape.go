@@ -340,7 +340,7 @@ func checkFields(r *denials, at string, h hook.Hook, a v1alpha1.Attachment) {
 func legalInterfaces(a v1alpha1.Attachment) (string, string) {
 	i := a.Interfaces
 	if len(i.Names) == 0 && !i.Primary {
-		return "no interface is chosen", "set names or primary"
+		return "none of names and primary is given", `give one, such as names: ["*"] for all`
 	}
 	for _, pattern := range append(append([]string(nil), i.Names...), i.Exclude...) {
 		// An empty or broken pattern must not come to mean every interface.
