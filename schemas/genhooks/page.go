@@ -101,7 +101,9 @@ const filters = `
 | ` + "`Auto`" + `, the default | | in the driver; if the driver does not take the program, generically |
 
 - All programs of an interface run in one mode. The program that has [precedence](agent.md#precedence-on-an-interface) chooses it; a
-  program that asks for another one fails. Programs with ` + "`Auto`" + ` follow.
+  program that asks for another one fails. The message names the application that chose, to its own namespace and to a ClusterBpfApplication;
+  others read that it is of another namespace, and admins see the chain of the node
+  with ` + "`skep chain`" + `. Programs with ` + "`Auto`" + ` follow.
 - ` + "`skep chain`" + ` shows the mode, and ` + "`skep explain NAME`" + ` why the driver was not taken.
 - A change of the mode needs another link: packets pass without XDP for a moment. If the new mode is not available, the former version
   continues.
