@@ -38,6 +38,7 @@ import (
 	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/objects"
 	"github.com/skep-dev/skep/agent/retry"
+	"github.com/skep-dev/skep/agent/starts"
 	"github.com/skep-dev/skep/agent/statedir"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -145,6 +146,8 @@ type env struct {
 	choices atomic.Pointer[targets.Choices]
 	// containers is the source of the node's containers; nil where there is none.
 	containers containers.Source
+	// starts are the containers that wait to start; nil where none is announced.
+	starts *starts.Starts
 	// namespaces is, in tests, what there is in the place of the pods' network namespaces.
 	namespaces func() targets.Namespaces
 }
@@ -216,6 +219,10 @@ func New(o Options) (*Agent, error) {
 	if o.Containers != nil {
 		if e.containers, err = o.Containers(e.podsChanged); err != nil {
 			return nil, errors.Join(fmt.Errorf("make agent: %w", err), pins.Close())
+		}
+		if announcer, ok := e.containers.(containers.Announcer); ok {
+			e.starts = starts.New(starts.Options{Log: o.Log, Clock: o.Clock, NamespaceLabels: o.NamespaceLabels, Wake: e.wakeUp})
+			announcer.AnnounceTo(e.starts)
 		}
 	}
 	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1), accepted: &accepted{

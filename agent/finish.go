@@ -12,6 +12,8 @@ import (
 
 // finish writes what the reconcile found out back, and wakes who waits for it.
 func (rec *reconcile) finish() {
+	// Last of all, when the status says what is attached.
+	defer rec.letStart()
 	rec.chains.End()
 	view := report.View{Look: rec.look, UnmanagedFiles: rec.unmanagedFiles, Now: rec.decisions.Now}
 	for _, app := range rec.apps {

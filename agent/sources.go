@@ -9,14 +9,15 @@ import (
 )
 
 // RuntimeContainers is a value of Options.Containers: the containers of the runtime with the
-// socket, such as unix:///run/containerd/containerd.sock. The other options come first. An
-// agent in a PID namespace of its own finds none of their processes, which is logged.
-func (o Options) RuntimeContainers(endpoint string) func(wake func(changed ...containers.Pod)) (containers.Source, error) {
+// socket, such as unix:///run/containerd/containerd.sock. nri is its socket for NRI plug-ins, by
+// which programs are in a container before it starts; empty is none. The other options come first.
+// An agent in a PID namespace of its own finds none of their processes, which is logged.
+func (o Options) RuntimeContainers(endpoint, nri string) func(wake func(changed ...containers.Pod)) (containers.Source, error) {
 	if o.Log != nil {
 		warnOfOwnPIDs(o.Log, os.Getpid())
 	}
 	return func(wake func(changed ...containers.Pod)) (containers.Source, error) {
-		return containers.NewCRI(containers.Options{Endpoint: endpoint, CgroupRoot: o.cgroups(), Wake: wake, Log: o.Log})
+		return containers.NewCRI(containers.Options{Endpoint: endpoint, NRI: nri, CgroupRoot: o.cgroups(), Wake: wake, Log: o.Log})
 	}
 }
 

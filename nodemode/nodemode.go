@@ -64,6 +64,9 @@ type Options struct {
 	// RuntimeEndpoint is the socket of the host's container runtime, whose pods definitions
 	// choose; empty means the units of systemd and the cgroups of the host.
 	RuntimeEndpoint string
+	// NRISocket is its socket for NRI plug-ins, by which programs are attached before a
+	// container starts; empty means soon after.
+	NRISocket string
 	// NamespaceShare is how much of what programs share on a hook of an interface, and
 	// of MapMemory, one namespace may have, in percent; zero means DefaultNamespaceShare, 100 all of it.
 	NamespaceShare int
@@ -285,7 +288,7 @@ func (h *Host) openAgent() error {
 		Observer: h.metrics.agent,
 	}
 	if o.Containers = o.HostContainers(); h.opts.RuntimeEndpoint != "" {
-		o.Containers = o.RuntimeContainers(h.opts.RuntimeEndpoint)
+		o.Containers = o.RuntimeContainers(h.opts.RuntimeEndpoint, h.opts.NRISocket)
 	}
 	h.agent, err = agent.New(o)
 	return err

@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,6 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/skep-dev/skep/agent/process"
 )
 
 // The waits between attempts: with a runtime that does not answer, and with a container that
@@ -36,21 +39,38 @@ func NewCRI(o Options) (Source, error) {
 	if !filepath.IsAbs(socket) || o.CgroupRoot == "" {
 		return nil, fmt.Errorf("make source of containers: the endpoint %q is no absolute path of a socket, or no mount of cgroup2 is named", o.Endpoint)
 	}
-	read := func(ctx context.Context, st *state) {
-		r := &reader{opts: o, socket: socket, state: st, retries: map[string]retry{}}
+	read := func(ctx context.Context, st *state, starts Starts) {
+		r := &reader{looker: looker{opts: o, state: st}, socket: socket, starts: starts, retries: map[string]retry{}}
 		r.read(ctx)
 	}
-	return &source{opts: o, read: read}, nil
+	if o.NRI == "" {
+		return &source{opts: o, read: func(ctx context.Context, st *state) { read(ctx, st, nil) }}, nil
+	}
+	if o.NRI = strings.TrimPrefix(o.NRI, "unix://"); !filepath.IsAbs(o.NRI) {
+		return nil, fmt.Errorf("make source of containers: %q is no absolute path of a socket for NRI plug-ins", o.NRI)
+	}
+	s := &announcer{source: source{opts: o}}
+	s.read = func(ctx context.Context, st *state) { read(ctx, st, s.listener()) }
+	return s, nil
+}
+
+// looker looks at single sandboxes and containers. Its methods may be called from any goroutine.
+type looker struct {
+	opts   Options
+	state  *state
+	node   *node
+	exits  *process.Exits
+	client cri.RuntimeServiceClient
 }
 
 // reader reads the containers of one runtime. One goroutine uses it.
 type reader struct {
-	opts   Options
+	looker
 	socket string
-	state  *state
-	node   *node
-	exits  *exits
-	client cri.RuntimeServiceClient
+	// starts are asked about containers that are about to start; nil where nobody asks.
+	starts Starts
+	// announced are the goroutines that serve them; nil until they run.
+	announced *sync.WaitGroup
 	// retries are when containers and sandboxes that are left out are looked at again.
 	retries map[string]retry
 	// answered: the connection was of use.
@@ -82,8 +102,11 @@ func (r *reader) read(ctx context.Context) {
 		rest(ctx, wait)
 		wait = min(2*wait, longestWait)
 	}
+	if r.announced != nil {
+		r.announced.Wait()
+	}
 	if r.exits != nil {
-		r.exits.close()
+		r.exits.Close()
 	}
 	if r.node != nil {
 		r.node.close()
@@ -109,22 +132,32 @@ func (r *reader) open(ctx context.Context) error {
 		}
 	}
 	if r.exits == nil {
-		if r.exits, err = watchExits(r.state.remove); err != nil {
+		if r.exits, err = process.WatchExits(r.state.remove); err != nil {
 			return err
 		}
 	}
-	conn, err := grpc.NewClient("passthrough:///"+r.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := dialCRI(r.socket)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	r.client = cri.NewRuntimeServiceClient(conn)
+	r.announce(ctx)
+	return r.follow(ctx)
+}
+
+// dialCRI makes a connection to a runtime's socket, which is opened when it is first used.
+func dialCRI(socket string) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("passthrough:///"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", r.socket)
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		}),
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithAuthority("localhost"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 	if err != nil {
-		return fmt.Errorf("connect to %s: %w", r.socket, err)
+		return nil, fmt.Errorf("connect to %s: %w", socket, err)
 	}
-	defer func() { _ = conn.Close() }()
-	r.client = cri.NewRuntimeServiceClient(conn)
-	return r.follow(ctx)
+	return conn, nil
 }
 
 // follow reads the list, and then what changes, until the runtime fails.
@@ -206,12 +239,12 @@ func (r *reader) stream(ctx context.Context, to chan<- *cri.ContainerEventRespon
 
 // list reads which sandboxes and containers run, and looks at those that are new.
 func (r *reader) list(ctx context.Context) error {
-	sandboxes, err := call(ctx, r, r.client.ListPodSandbox, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
+	sandboxes, err := call(ctx, &r.looker, r.client.ListPodSandbox, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
 		State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY}}})
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
 	}
-	running, err := call(ctx, r, r.client.ListContainers, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
+	running, err := call(ctx, &r.looker, r.client.ListContainers, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
 		State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}})
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
@@ -279,7 +312,7 @@ func (r *reader) again(ctx context.Context) error {
 }
 
 // call makes one call within the time for it.
-func call[Q, A any](ctx context.Context, r *reader, of func(context.Context, Q, ...grpc.CallOption) (A, error), question Q) (A, error) {
+func call[Q, A any](ctx context.Context, r *looker, of func(context.Context, Q, ...grpc.CallOption) (A, error), question Q) (A, error) {
 	ctx, stop := context.WithTimeout(ctx, r.opts.Timeout)
 	defer stop()
 	return of(ctx, question)

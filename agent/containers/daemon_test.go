@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/skep-dev/skep/test/fixture/userbinary"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/module"
 )
@@ -163,6 +164,10 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["/usr/lib/cni"]
     conf_dir = "%DIR%/cni"
+[plugins."io.containerd.nri.v1.nri"]
+  socket_path = "%DIR%/n.sock"
+  plugin_path = "%DIR%/plugins"
+  plugin_config_path = "%DIR%/plugins"
 `}
 
 const cniConfig = `{"cniVersion": "0.4.0", "name": "test", "plugins": [{"type": "bridge", "bridge": "skepcni0",
@@ -303,6 +308,9 @@ var program = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(dir + "/pause")
 })
 
+// first is a static binary that calls functions at once, and ends.
+var first = userbinary.Worker(1)
+
 // images imports the image of sandboxes and the one of containers, which are alike.
 func (d *daemon) images() {
 	d.t.Helper()
@@ -313,12 +321,12 @@ func (d *daemon) images() {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
 	for _, file := range []tar.Header{
-		{Name: "pause", Mode: 0o755, Size: int64(len(binary))}, {Name: "usr/bin/", Mode: 0o755, Typeflag: tar.TypeDir},
+		{Name: "pause", Mode: 0o755, Size: int64(len(binary))}, {Name: "first", Mode: 0o755, Size: int64(len(first))}, {Name: "usr/bin/", Mode: 0o755, Typeflag: tar.TypeDir},
 		{Name: "usr/bin/tool", Mode: 0o755, Linkname: "/pause", Typeflag: tar.TypeSymlink},
 	} {
 		err = errors.Join(err, w.WriteHeader(&file))
-		if file.Size > 0 {
-			_, failed := w.Write(binary)
+		if body := map[string][]byte{"pause": binary, "first": first}[file.Name]; body != nil {
+			_, failed := w.Write(body)
 			err = errors.Join(err, failed)
 		}
 	}
@@ -382,10 +390,10 @@ func (d *daemon) run(p *pod) *pod {
 }
 
 // create makes a container of the pod.
-func (d *daemon) create(p *pod, name string, attempt uint32) string {
+func (d *daemon) create(p *pod, name string, attempt uint32, command ...string) string {
 	d.t.Helper()
 	answer, err := d.CreateContainer(d.t.Context(), &cri.CreateContainerRequest{PodSandboxId: p.sandbox, SandboxConfig: p.config, Config: &cri.ContainerConfig{
-		Metadata: &cri.ContainerMetadata{Name: name, Attempt: attempt}, Image: &cri.ImageSpec{Image: "test.local/work:1"},
+		Metadata: &cri.ContainerMetadata{Name: name, Attempt: attempt}, Image: &cri.ImageSpec{Image: "test.local/work:1"}, Command: command,
 		Labels: map[string]string{"io.kubernetes.pod.namespace": "claimed", "io.kubernetes.pod.name": "claimed", "io.kubernetes.pod.uid": "claimed"},
 		Linux:  &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: p.config.GetLinux().GetSecurityContext().GetNamespaceOptions()}}}})
 	if err != nil {
@@ -421,8 +429,14 @@ func (d *daemon) stop(id string) {
 	}
 }
 
-// source returns a Source of the daemon's containers, and a count of its wakes.
+// source returns a Source of the daemon's containers.
 func (d *daemon) source(change func(*Options)) *source {
+	d.t.Helper()
+	return d.reads(change).(*source)
+}
+
+// reads returns a Source of the daemon's containers.
+func (d *daemon) reads(change func(*Options)) Source {
 	d.t.Helper()
 	o := Options{Endpoint: "unix://" + d.socket, CgroupRoot: cgroup2Root(d.t)}
 	if change != nil {
@@ -433,5 +447,5 @@ func (d *daemon) source(change func(*Options)) *source {
 		d.t.Fatal(err)
 	}
 	d.t.Cleanup(func() { _ = s.Close() })
-	return s.(*source)
+	return s
 }

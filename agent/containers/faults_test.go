@@ -238,7 +238,7 @@ func BenchmarkList(b *testing.B) {
 			defer func() { _ = conn.Close() }()
 			o := Options{}
 			o.fill()
-			r := &reader{opts: o, state: st, retries: map[string]retry{}, client: cri.NewRuntimeServiceClient(conn)}
+			r := &reader{looker: looker{opts: o, state: st, client: cri.NewRuntimeServiceClient(conn)}, retries: map[string]retry{}}
 			b.ReportAllocs()
 			for b.Loop() {
 				if err := r.list(b.Context()); err != nil {

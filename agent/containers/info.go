@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/nri/pkg/api"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skep-dev/skep/agent/process"
@@ -108,5 +109,26 @@ func containerOf(status *cri.ContainerStatus) (Container, error) {
 	if c.Name == "" || len(c.Name) > maxName || len(c.Image) > 4*maxName {
 		return c, errors.New("read container: its name is absent, or its name or image is too long")
 	}
+	return c, checkID(c.ID)
+}
+
+// announcedOf reads the container that NRI says is about to start. Of its process it has the id
+// alone, and of cgroups and networks nothing.
+func announcedOf(q *api.StartContainerRequest) (Container, error) {
+	of, pod := q.GetContainer(), q.GetPod()
+	status := &cri.PodSandboxStatus{Id: pod.GetId(), Labels: pod.GetLabels(),
+		Metadata: &cri.PodSandboxMetadata{Uid: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName()}}
+	c := Container{ID: of.GetId(), Name: of.GetName()}
+	var err error
+	if c.Pod, err = podOf(status); err != nil {
+		return c, err
+	}
+	if pid := of.GetPid(); pid == 0 || pid > process.MaxPID {
+		return c, fmt.Errorf("read container %.64q: it was announced with the process %d", c.ID, pid)
+	}
+	if of.GetPodSandboxId() != c.Pod.SandboxID {
+		return c, fmt.Errorf("read container %.64q: it was announced with the sandboxes %.64q and %.64q", c.ID, c.Pod.SandboxID, of.GetPodSandboxId())
+	}
+	c.PID = int(of.GetPid())
 	return c, checkID(c.ID)
 }

@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ func (r *reader) look(ctx context.Context, id, sandbox string) error {
 	if sandbox == "" {
 		p, err = r.lookAtSandbox(ctx, id)
 	} else {
-		p, err = r.lookAtContainer(ctx, id, sandbox)
+		p, err = r.lookAtBoth(ctx, id, sandbox)
 	}
 	if err == nil {
 		delete(r.retries, id)
@@ -61,7 +62,7 @@ func (r *reader) leaveOut(one Skipped, sandbox string, first time.Duration) {
 }
 
 // lookAtSandbox reads a pod, and the process that holds its namespaces where there is one.
-func (r *reader) lookAtSandbox(ctx context.Context, id string) (Pod, error) {
+func (r *looker) lookAtSandbox(ctx context.Context, id string) (Pod, error) {
 	answer, err := call(ctx, r, r.client.PodSandboxStatus, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 	if err != nil {
 		return Pod{}, fmt.Errorf("read sandbox %.64q: %w", id, err)
@@ -92,7 +93,7 @@ func (r *reader) lookAtSandbox(ctx context.Context, id string) (Pod, error) {
 }
 
 // fillPod fills in the places of the pod, by a process in it.
-func (r *reader) fillPod(p *Pod, by *confirmed) {
+func (r *looker) fillPod(p *Pod, by *confirmed) {
 	p.NetnsID = by.netns
 	p.HostNetwork = p.HostNetwork || by.netns == r.node.netns
 	own := r.node.podCgroup(by.in, p.UID)
@@ -100,8 +101,8 @@ func (r *reader) fillPod(p *Pod, by *confirmed) {
 }
 
 // watch has a container or a sandbox taken away when its process ends.
-func (r *reader) watch(found *confirmed, id string) error {
-	err := r.exits.add(found.pidfd, id)
+func (r *looker) watch(found *confirmed, id string) error {
+	err := r.exits.Add(found.pidfd, id)
 	if err != nil {
 		r.state.remove(id)
 		return skipFor(Unreadable, err)
@@ -109,16 +110,22 @@ func (r *reader) watch(found *confirmed, id string) error {
 	return nil
 }
 
-// lookAtContainer reads a container, and first its pod where that is not known.
-func (r *reader) lookAtContainer(ctx context.Context, id, sandbox string) (Pod, error) {
-	p, ok := r.state.pod(sandbox)
-	if !ok {
+// lookAtBoth reads a container, and first its pod where that is not known.
+func (r *reader) lookAtBoth(ctx context.Context, id, sandbox string) (Pod, error) {
+	if _, ok := r.state.pod(sandbox); !ok {
 		if err := r.look(ctx, sandbox, ""); err != nil {
 			return Pod{}, err
 		}
-		if p, ok = r.state.pod(sandbox); !ok {
-			return Pod{}, skipFor(NoSandbox, fmt.Errorf("read container %.64q: its sandbox %.64q is left out", id, sandbox))
-		}
+	}
+	return r.lookAtContainer(ctx, id, sandbox, 0)
+}
+
+// lookAtContainer reads a container of a pod that is known. Its process is the runtime's answer
+// or, where that has none, the announced one; 0 is none.
+func (r *looker) lookAtContainer(ctx context.Context, id, sandbox string, announced int) (Pod, error) {
+	p, ok := r.state.pod(sandbox)
+	if !ok {
+		return Pod{}, skipFor(NoSandbox, fmt.Errorf("read container %.64q: its sandbox %.64q is left out", id, sandbox))
 	}
 	answer, err := call(ctx, r, r.client.ContainerStatus, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {
@@ -138,7 +145,7 @@ func (r *reader) lookAtContainer(ctx context.Context, id, sandbox string) (Pod, 
 	if err != nil {
 		return p, skipFor(Malformed, err)
 	}
-	if more.PID == 0 {
+	if more.PID = cmp.Or(more.PID, announced); more.PID == 0 {
 		return p, skipFor(NoProcess, fmt.Errorf("read container %s: the runtime names no process of it", id))
 	}
 	found, err := r.node.confirm(more.PID, id, more.RuntimeSpec.Linux.CgroupsPath)

@@ -17,6 +17,9 @@ type Options struct {
 	Endpoint string
 	// CgroupRoot is the mount of cgroup2, which shows all cgroups of the node. Required.
 	CgroupRoot string
+	// NRI is the runtime's socket for NRI plug-ins, an absolute path, by which NewCRI hears of
+	// containers before they start; default none.
+	NRI string
 	// Wake is called from any goroutine when the containers or pods changed, with the pods that
 	// did, and at the first answer of the runtime, good or bad, without any: all pods may have
 	// changed then. A Snapshot has the change already. Wake must not wait, nor call the Source.

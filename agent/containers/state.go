@@ -120,6 +120,14 @@ func (s *state) pod(sandbox string) (Pod, bool) {
 	return p, ok
 }
 
+// container returns the container with the id.
+func (s *state) container(id string) (Container, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.containers[id]
+	return c, ok
+}
+
 // has reports whether the container, or the sandbox, is known.
 func (s *state) has(id string) bool {
 	s.mu.Lock()

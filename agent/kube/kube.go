@@ -67,6 +67,9 @@ type Options struct {
 	// unix:///run/containerd/containerd.sock, by which the agent finds the node's pods.
 	// Empty means that no program is attached in pods.
 	RuntimeEndpoint string
+	// NRISocket is its socket for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are
+	// attached before a container starts. Empty, or where there is none, they are soon after.
+	NRISocket string
 	// Node are the options of the agent underneath; Trust, Labels, Fetch, Profile, Containers
 	// and NamespaceLabels are filled in. StateDir is required.
 	Node agent.Options
@@ -177,7 +180,7 @@ func (a *Agent) node(trust *intent.Trust) agent.Options {
 	o.Observer, o.Profile = a.metrics.kernel, a.opts.Profile
 	o.NamespaceLabels = a.namespaces.labels
 	if a.opts.RuntimeEndpoint != "" {
-		o.Containers = o.RuntimeContainers(a.opts.RuntimeEndpoint)
+		o.Containers = o.RuntimeContainers(a.opts.RuntimeEndpoint, a.opts.NRISocket)
 	}
 	return o
 }

@@ -108,6 +108,12 @@ func (p Pods) choose(application v1alpha1.Identity, at v1alpha1.Attachment) ([]c
 	return chosen, nil
 }
 
+// Chooses reports whether an attachment is for a container of the pods, which have one.
+func (p Pods) Chooses(application v1alpha1.Identity, at v1alpha1.Attachment) bool {
+	pods, err := p.choose(application, at)
+	return err == nil && slices.ContainsFunc(pods, func(pod containers.Pod) bool { return len(p.containersOf(pod, at)) > 0 })
+}
+
 // inNamespaces reports whether a selector chooses a namespace.
 func (p Pods) inNamespaces(name string, selector labels.Selector) (bool, error) {
 	if selector.Empty() {

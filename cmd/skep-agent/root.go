@@ -86,6 +86,7 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	s.IntVar(&o.Node.NamespaceShare, "namespace-share", agent.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
 	s.StringVar(&o.Node.HostRoot, "host-root", "", "folder below which a container has the node's files: binaries of uprobes, network namespaces (default: its own root)")
 	s.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "", "socket of the node's container runtime, such as unix:///run/containerd/containerd.sock, by which the agent finds the pods that definitions choose; needs the node's PID namespace and CAP_SYS_PTRACE (default: none, and nothing is attached in pods)")
+	s.StringVar(&o.NRISocket, "nri-socket", "", "socket of the container runtime for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are attached in a container before its first instruction; one that is not there is looked for again (default: none, and they are soon after)")
 	s.StringVar(&o.TrustFile, "trust", "", "file of the public keys whose seals count, in PEM; read again when it changes")
 	s.StringVar(&o.Mirror.URL, "mirror", "", "https address of the controller's mirror of bytecode")
 	s.StringVar(&o.Mirror.CAFile, "mirror-ca", "", "PEM bundle that the mirror's certificate may be signed by (default: the system's)")

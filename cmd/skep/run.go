@@ -71,6 +71,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.State, "state", host.DefaultState, "folder for keys, caches and the socket")
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
 	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "", "socket of this host's container runtime, such as unix:///run/containerd/containerd.sock, whose pods definitions choose (default: none; units of systemd and cgroups are in the place of pods)")
+	flags.StringVar(&o.NRISocket, "nri-socket", "", "socket of the container runtime for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are attached in a container before its first instruction; one that is not there is looked for again (default: none, and they are soon after)")
 	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and evaluate again")
 	flags.IntVar(&o.NamespaceShare, "namespace-share", nodemode.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
 	flags.Var(&f.maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound")

@@ -182,14 +182,19 @@ func TestProgramsInPodsTakeTheRightsThatTheyNeed(t *testing.T) {
 		values       []string
 		capabilities []corev1.Capability
 		pods         bool
-		// folder is where the runtime's socket is, endpoint what the agent is told.
-		folder, endpoint string
+		// folder is where the runtime's socket is, endpoint what the agent is told. nri is the
+		// folder of the socket for plug-ins that it has beside.
+		folder, endpoint, nri string
 	}{
-		"none by default": {nil, []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN"}, false, "", ""},
-		"containerd":      {[]string{`agent.pods.enabled=true`}, []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN", "SYS_PTRACE"}, true, "/run/containerd", "/run/containerd/containerd.sock"},
+		"none by default": {nil, []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN"}, false, "", "", ""},
+		"containerd":      {[]string{`agent.pods.enabled=true`}, []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN", "SYS_PTRACE"}, true, "/run/containerd", "/run/containerd/containerd.sock", "/var/run/nri"},
 		"another runtime, and as few rights as can be": {
 			[]string{`agent.pods={"enabled":true,"runtimeEndpoint":"unix:///run/crio/crio.sock"}`, `agent.capabilities=["BPF"]`},
-			[]corev1.Capability{"BPF", "SYS_ADMIN", "SYS_PTRACE"}, true, "/run/crio", "unix:///run/crio/crio.sock"},
+			[]corev1.Capability{"BPF", "SYS_ADMIN", "SYS_PTRACE"}, true, "/run/crio", "unix:///run/crio/crio.sock", "/var/run/nri"},
+		"no plug-in": {[]string{`agent.pods={"enabled":true,"nriSocket":""}`},
+			[]corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN", "SYS_PTRACE"}, true, "/run/containerd", "/run/containerd/containerd.sock", ""},
+		"one folder for both": {[]string{`agent.pods={"enabled":true,"nriSocket":"/run/containerd/nri.sock"}`},
+			[]corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN", "SYS_PTRACE"}, true, "/run/containerd", "/run/containerd/containerd.sock", ""},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			objects := setting{values: append(c.values, `openshift.enabled=true`, `uninstall.unload=true`)}.objects(t)
@@ -204,19 +209,28 @@ func TestProgramsInPodsTakeTheRightsThatTheyNeed(t *testing.T) {
 			if told := slices.Contains(agent.Args, "--container-runtime-endpoint="+c.endpoint); told != c.pods {
 				t.Errorf("its arguments are %q", agent.Args)
 			}
-			var folders []string
-			for _, v := range spec.Volumes {
-				if v.Name == "runtime" {
-					folders = append(folders, v.HostPath.Path)
+			for name, folder := range map[string]string{"runtime": c.folder, "nri": c.nri} {
+				var has, want []string
+				for _, v := range spec.Volumes {
+					if v.Name == name {
+						has = append(has, v.HostPath.Path)
+					}
+				}
+				for _, m := range agent.VolumeMounts {
+					if m.Name == name && m.ReadOnly && (name == "nri" || *m.MountPropagation == corev1.MountPropagationHostToContainer) {
+						has = append(has, m.MountPath)
+					}
+				}
+				if folder != "" {
+					want = []string{folder, folder}
+				}
+				if !slices.Equal(has, want) {
+					t.Errorf("of %s it has the folders %v, want %v", name, has, want)
 				}
 			}
-			for _, m := range agent.VolumeMounts {
-				if m.Name == "runtime" && m.ReadOnly && *m.MountPropagation == corev1.MountPropagationHostToContainer {
-					folders = append(folders, m.MountPath)
-				}
-			}
-			if want := []string{c.folder, c.folder}; c.pods && !slices.Equal(folders, want) || !c.pods && len(folders) > 0 {
-				t.Errorf("it has the folders %v, want %v", folders, want)
+			nri := slices.IndexFunc(agent.Args, func(arg string) bool { return strings.HasPrefix(arg, "--nri-socket=") })
+			if off := strings.Contains(strings.Join(c.values, " "), `"nriSocket":""`) || !c.pods; (nri < 0) != off {
+				t.Errorf("its arguments are %q", agent.Args)
 			}
 			reads := slices.ContainsFunc(typed[rbacv1.ClusterRole](t, objects, "ClusterRole", "skep-agent").Rules, func(r rbacv1.PolicyRule) bool {
 				return slices.Equal(r.Resources, []string{"namespaces"}) && slices.Equal(r.Verbs, []string{"list", "watch"})

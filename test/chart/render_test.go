@@ -299,6 +299,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"maps that leave the agent too little":       {`agent={"mapMemory":"3073Mi","resources":{"limits":{"memory":4294967296}}}`, "agent.mapMemory 3073Mi leaves"},
 		"maps that have more than half of a little":  {`agent={"mapMemory":"257Mi","resources":{"limits":{"memory":"512Mi"}}}`, "agent.mapMemory 257Mi leaves"},
 		"a runtime that is reached by no socket":     {`agent.pods.runtimeEndpoint="tcp://127.0.0.1:1"`, "runtimeEndpoint"},
+		"plug-ins by a relative path":                {`agent.pods.nriSocket="run/nri.sock"`, "nriSocket"},
 		"a runtime in the root folder":               {`agent.pods.runtimeEndpoint="/runtime.sock"`, "runtimeEndpoint"},
 		"a relative path":                            {`agent.hostPaths.state="var/lib"`, "state"},
 		"a number where a word is meant":             {`crds.keep=1`, "keep"},

@@ -86,6 +86,13 @@ and to enter their network namespaces SYS_ADMIN. */}}
 {{ dir (trimPrefix "unix://" .Values.agent.pods.runtimeEndpoint) }}
 {{- end }}
 
+{{/* skep.nriFolder is the folder of the runtime's socket for NRI plug-ins; empty where NRI is left
+out, or where the agent has the folder by the runtime's. */}}
+{{- define "skep.nriFolder" -}}
+{{- $folder := dir .Values.agent.pods.nriSocket -}}
+{{- if and .Values.agent.pods.nriSocket (ne $folder (include "skep.runtimeFolder" . | trim)) }}{{ $folder }}{{ end }}
+{{- end }}
+
 {{/* skep.rooted is the security context of a container that reaches the kernel.
 AppArmor's usual profile forbids to write below /sys, where the pins are. */}}
 {{- define "skep.rooted" -}}

@@ -1,4 +1,4 @@
-package containers
+package process
 
 import (
 	"errors"
@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exits tells which processes end, without waiting for each in a goroutine or a thread of its
+// Exits tells which processes end, without waiting for each in a goroutine or a thread of its
 // own: the Go runtime waits for one epoll descriptor, which holds a pidfd for each.
-type exits struct {
+type Exits struct {
 	poll *os.File
 	// ended is called with the key of a process that ended, by one goroutine.
 	ended func(key string)
@@ -20,8 +20,8 @@ type exits struct {
 	done  chan struct{}
 }
 
-// watchExits begins. The caller closes it.
-func watchExits(ended func(key string)) (*exits, error) {
+// WatchExits begins: ended is called with the key of each process that ended, by one goroutine. The caller closes it.
+func WatchExits(ended func(key string)) (*Exits, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("make epoll: %w", err)
@@ -29,7 +29,7 @@ func watchExits(ended func(key string)) (*exits, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, errors.Join(fmt.Errorf("make epoll: %w", err), unix.Close(fd))
 	}
-	e := &exits{poll: os.NewFile(uintptr(fd), "epoll"), ended: ended, keys: map[int32]string{}, done: make(chan struct{})}
+	e := &Exits{poll: os.NewFile(uintptr(fd), "epoll"), ended: ended, keys: map[int32]string{}, done: make(chan struct{})}
 	raw, err := e.poll.SyscallConn()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make epoll: %w", err), e.poll.Close())
@@ -42,9 +42,9 @@ func watchExits(ended func(key string)) (*exits, error) {
 	return e, nil
 }
 
-// add watches a process. The pidfd belongs to exits from now on, and is closed when the
+// Add watches a process. The pidfd belongs to Exits from now on, and is closed when the
 // process ended.
-func (e *exits) add(pidfd int, key string) error {
+func (e *Exits) Add(pidfd int, key string) error {
 	e.mu.Lock()
 	e.keys[int32(pidfd)] = key
 	e.mu.Unlock()
@@ -56,7 +56,7 @@ func (e *exits) add(pidfd int, key string) error {
 	return nil
 }
 
-func (e *exits) control(op, pidfd int, event *unix.EpollEvent) error {
+func (e *Exits) control(op, pidfd int, event *unix.EpollEvent) error {
 	raw, err := e.poll.SyscallConn()
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (e *exits) control(op, pidfd int, event *unix.EpollEvent) error {
 }
 
 // forget closes a pidfd, which takes it out of epoll, and returns its key.
-func (e *exits) forget(pidfd int32) (string, bool) {
+func (e *Exits) forget(pidfd int32) (string, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key, ok := e.keys[pidfd]
@@ -79,7 +79,7 @@ func (e *exits) forget(pidfd int32) (string, bool) {
 }
 
 // collect reports all processes that ended, and returns false: to be called again when more do.
-func (e *exits) collect(fd uintptr) bool {
+func (e *Exits) collect(fd uintptr) bool {
 	var events [64]unix.EpollEvent
 	for {
 		n, err := unix.EpollWait(int(fd), events[:], 0)
@@ -100,8 +100,8 @@ func (e *exits) collect(fd uintptr) bool {
 	}
 }
 
-// close ends the watch of all.
-func (e *exits) close() {
+// Close ends the watch of all.
+func (e *Exits) Close() {
 	_ = e.poll.Close()
 	<-e.done
 	for pidfd := range e.keys {

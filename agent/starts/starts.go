@@ -1,0 +1,187 @@
+// Package starts has containers wait before they start, until the programs that choose them are
+// attached.
+//
+// The runtime holds up the whole node meanwhile, so containers wait for what takes a moment: for
+// programs that are in the kernel, and never for an object or for the verifier of a version. A
+// tenant that is late is not waited for any more for a while, so that its pods cost others one
+// wait in that time. The package attaches nothing: it waits for reconciles, of which it is told.
+package starts
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/skep-dev/skep/agent/containers"
+	"github.com/skep-dev/skep/agent/targets"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// lateFor is how long no container waits for a tenant that was late, and busyFor how long none
+// waits at all where the agent itself was.
+const lateFor, busyFor = time.Minute, 5 * time.Second
+
+// Options are what Starts is told once. All are required but NamespaceLabels.
+type Options struct {
+	// Log is where those that were late are written.
+	Log *slog.Logger
+	// Clock tells the time.
+	Clock func() time.Time
+	// NamespaceLabels returns the labels of a namespace of the cluster; false where they are
+	// not known. It must not wait. Nil means that there are no namespaces.
+	NamespaceLabels func(namespace string) (map[string]string, bool)
+	// Wake asks for a reconcile at once. It must not wait.
+	Wake func()
+}
+
+// Starts are the containers that wait to start. It implements containers.Starts.
+type Starts struct {
+	opts Options
+	mu   sync.Mutex
+	// loaded are the applications that choose pods and are in the kernel.
+	loaded []Application
+	// waiting are those that wait, by the container's id.
+	waiting map[string]*start
+	// late is until when no container waits for a tenant.
+	late map[tenant]time.Time
+}
+
+// Application is one that chooses pods, and is in the kernel.
+type Application struct {
+	UID      string
+	Identity v1alpha1.Identity
+	// Attachments are those with pods.
+	Attachments []v1alpha1.Attachment
+}
+
+// tenant is whom a late application is held against: its namespace or, of the cluster's, it
+// itself. The zero value is the agent itself.
+type tenant struct{ namespace, name string }
+
+func tenantOf(i v1alpha1.Identity) tenant {
+	if i.Namespace != "" {
+		return tenant{namespace: i.Namespace}
+	}
+	return tenant{name: i.Name}
+}
+
+// start is a container that waits.
+type start struct {
+	// awaited are the applications that are not yet attached, by UID.
+	awaited map[string]v1alpha1.Identity
+	// seen reports that a reconcile had the container.
+	seen bool
+	done chan struct{}
+}
+
+// New returns Starts that know no application yet.
+func New(o Options) *Starts {
+	return &Starts{opts: o, waiting: map[string]*start{}, late: map[tenant]time.Time{}}
+}
+
+// Chooses implements containers.Starts.
+func (s *Starts) Chooses(c containers.Container) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.awaitedBy(c)) > 0
+}
+
+// awaitedBy are the applications that the container is to wait for. The caller holds mu.
+func (s *Starts) awaitedBy(c containers.Container) map[string]v1alpha1.Identity {
+	if s.isLate(tenant{}) {
+		return nil
+	}
+	pods := targets.Pods{Snapshot: containers.NewSnapshot([]containers.Container{c}), NamespaceLabels: s.opts.NamespaceLabels}
+	awaited := map[string]v1alpha1.Identity{}
+	for _, one := range s.loaded {
+		chooses := func(at v1alpha1.Attachment) bool { return pods.Chooses(one.Identity, at) }
+		if slices.ContainsFunc(one.Attachments, chooses) && !s.isLate(tenantOf(one.Identity)) {
+			awaited[one.UID] = one.Identity
+		}
+	}
+	return awaited
+}
+
+// isLate reports whether a tenant is not waited for. The caller holds mu.
+func (s *Starts) isLate(t tenant) bool {
+	until, ok := s.late[t]
+	return ok && s.opts.Clock().Before(until)
+}
+
+// Attach implements containers.Starts.
+func (s *Starts) Attach(ctx context.Context, c containers.Container) {
+	s.mu.Lock()
+	one := &start{awaited: s.awaitedBy(c), done: make(chan struct{})}
+	if len(one.awaited) == 0 {
+		s.mu.Unlock()
+		return
+	}
+	s.waiting[c.ID] = one
+	s.mu.Unlock()
+	s.opts.Wake()
+	select {
+	case <-one.done:
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.waiting, c.ID)
+	if len(one.awaited) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		s.noteLate(one, c)
+	}
+}
+
+// noteLate notes whom a container waited for in vain. The caller holds mu.
+func (s *Starts) noteLate(one *start, c containers.Container) {
+	now := s.opts.Clock()
+	maps.DeleteFunc(s.late, func(_ tenant, until time.Time) bool { return !now.Before(until) })
+	log := s.opts.Log.With("pod", c.Pod.Namespace+"/"+c.Pod.Name, "container", c.Name)
+	if !one.seen {
+		s.late[tenant{}] = now.Add(busyFor)
+		log.Warn("a container started before its programs were attached, since the agent is busy; no container waits for programs meanwhile", "for", busyFor)
+		return
+	}
+	for _, application := range one.awaited {
+		s.late[tenantOf(application)] = now.Add(lateFor)
+		log.Warn("a container started before a program was attached, which takes long; no container waits for programs of that tenant meanwhile",
+			"application", application.String(), "for", lateFor)
+	}
+}
+
+// Reconciled notes what is loaded after a reconcile that had these containers, and lets those start
+// for which nothing is coming. isComing reports whether something of an application is to be attached
+// in a container and is not yet, though nothing failed.
+func (s *Starts) Reconciled(loaded []Application, had *containers.Snapshot, isComing func(uid string, c containers.Container) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.loaded = loaded
+	for id, one := range s.waiting {
+		if had == nil || len(one.awaited) == 0 {
+			continue
+		}
+		c, ok := had.Container(id)
+		if !ok {
+			continue
+		}
+		one.seen = true
+		maps.DeleteFunc(one.awaited, func(uid string, _ v1alpha1.Identity) bool { return !isComing(uid, c) })
+		if len(one.awaited) == 0 {
+			close(one.done)
+		}
+	}
+}
+
+// Loaded returns the application that was loaded at the last reconcile.
+func (s *Starts) Loaded(uid string) (Application, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.loaded, func(a Application) bool { return a.UID == uid })
+	if i < 0 {
+		return Application{}, false
+	}
+	return s.loaded[i], true
+}

@@ -1,0 +1,181 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/containers"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// announcing is a runtimeOf that announces its containers before they start.
+type announcing struct {
+	*runtimeOf
+	containers.Starts
+}
+
+// AnnounceTo implements containers.Announcer.
+func (r *announcing) AnnounceTo(s containers.Starts) { r.Starts = s }
+
+// announceTo starts an agent that looks at nothing by itself: it is told when containers start.
+func (w *world) announceTo(r *announcing, change func(*agent.Options)) *agent.Agent {
+	w.t.Helper()
+	o := w.options()
+	o.SweepInterval = time.Hour
+	o.Containers = func(func(...containers.Pod)) (containers.Source, error) { return r, nil }
+	if change != nil {
+		change(&o)
+	}
+	return w.startWith(o)
+}
+
+// starting has the agent attach in a container before it starts, within the time, and reports
+// whether the container waited for it.
+func (r *announcing) starting(p *podOf, within time.Duration) bool {
+	r.t.Helper()
+	if !r.Chooses(containers.Container{ID: p.ID, Name: p.Name, Pod: containers.Pod{Namespace: p.Pod.Namespace, Name: p.Pod.Name, Labels: p.Pod.Labels, SandboxID: p.Pod.SandboxID}}) {
+		return false
+	}
+	ctx, stop := context.WithTimeout(r.t.Context(), within)
+	defer stop()
+	r.Attach(ctx, p.Container)
+	return true
+}
+
+// eth0s are the devices of pods.
+var eth0s = &v1alpha1.Interfaces{Names: []string{"eth0"}}
+
+// attachedTo is in how many places an application is attached, as its status has it.
+func attachedTo(a *agent.Agent, uid string) (places int) {
+	for _, s := range a.Status() {
+		for _, p := range s.Programs {
+			for _, l := range p.Links {
+				if s.UID == uid && l.State == agent.Attached {
+					places++
+				}
+			}
+		}
+	}
+	return places
+}
+
+// TestAContainerStartsWithItsProgramsAttached starts containers of one team, each of which runs
+// the moment it is let: everything it does is counted, and containers of others do not wait.
+func TestAContainerStartsWithItsProgramsAttached(t *testing.T) {
+	needKernel(t)
+	amd64(t)
+	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
+	a := w.announceTo(r, nil)
+	web := v1alpha1.Pods{Containers: []string{"web"}}
+	calls := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(web))
+	syscalls := w.ofTeam("team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_exit", Pods: &web})
+	packets := w.ofTeam("team-a", "xdp_count", "count_packets", v1alpha1.Attachment{Hook: "xdp", Interfaces: eth0s, Pods: &web})
+	must(t, w.accept(a, calls, syscalls, packets))
+	for i := range 5 {
+		p := r.start("team-a", "web", "web", nil).connected(fmt.Sprint("cn", i))
+		if !r.starting(p, time.Minute) {
+			t.Fatal("a container does not wait for the programs that choose it")
+		}
+		before, system := w.counted(calls.UID), w.counted(syscalls.UID)
+		p.runs("app")
+		if got := w.counted(calls.UID) - before; got != worked {
+			t.Errorf("%d calls of %d are counted", got, worked)
+		}
+		if w.counted(syscalls.UID) == system {
+			t.Error("no system call is counted")
+		}
+		if n := attachedTo(a, packets.UID); n != 1 {
+			t.Errorf("the program for packets is attached in %d places", n)
+		}
+		p.dies()
+	}
+	for what, p := range map[string]*podOf{"another team's": r.start("team-b", "web", "web", nil), "one that is not chosen": r.start("team-a", "web", "sidecar", nil)} {
+		if r.starting(p, time.Minute) {
+			t.Errorf("%s waits", what)
+		}
+	}
+}
+
+// TestNoContainerWaitsForALoad has a version be with the verifier.
+func TestNoContainerWaitsForALoad(t *testing.T) {
+	needKernel(t)
+	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
+	a := w.announceTo(r, nil)
+	p := w.slow()
+	for i := range p.Programs {
+		p.Programs[i].Attach[0].Pods = &v1alpha1.Pods{}
+	}
+	w.give(a, p)
+	until(t, "the slow load to begin", time.Minute, func() bool { return w.loads(a, "slow") })
+	if r.starting(r.start("team-a", "web", "web", nil), time.Minute) {
+		t.Error("a container waited for the verifier")
+	}
+	if !w.loads(a, "slow") {
+		t.Skip("SKIPPED: the load was over before a container could start")
+	}
+}
+
+// TestATenantThatIsLateIsNotWaitedFor has the chain of one team take long.
+func TestATenantThatIsLateIsNotWaitedFor(t *testing.T) {
+	needKernel(t)
+	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
+	now := newClock()
+	a := w.announceTo(r, func(o *agent.Options) { o.Clock = now.Now })
+	hold := make(chan struct{})
+	let := sync.OnceFunc(func() { close(hold) })
+	t.Cleanup(let)
+	a.RefuseChains(func(members []string) error {
+		if slices.Contains(members, "count_packets") {
+			<-hold
+		}
+		return nil
+	})
+	slow := w.ofTeam("team-a", "xdp_count", "count_packets", v1alpha1.Attachment{Hook: "xdp", Interfaces: eth0s, Pods: &v1alpha1.Pods{}})
+	quick := w.ofTeam("team-b", "tcx_count", "count_ingress", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: eth0s, Pods: &v1alpha1.Pods{}})
+	// The chain of one program needs no load.
+	member := w.ofTeam("team-a", "xdp_pass", "xdp_pass", v1alpha1.Attachment{Hook: "xdp", Interfaces: eth0s, Pods: &v1alpha1.Pods{}})
+	must(t, w.accept(a, slow, member, quick))
+	pods := map[string]*podOf{}
+	for _, name := range []string{"first", "second"} {
+		pods[name] = r.start("team-a", name, "web", nil).connected("cn-" + name)
+	}
+	if !r.starting(pods["first"], 300*time.Millisecond) {
+		t.Error("the first container does not wait")
+	}
+	if r.starting(pods["second"], time.Minute) {
+		t.Error("a container waits for a tenant that was late")
+	}
+	other := r.start("team-b", "web", "web", nil).connected("cn-other")
+	if !r.starting(other, time.Minute) || attachedTo(a, quick.UID) != 1 {
+		t.Errorf("another team's container has %d programs as it starts", attachedTo(a, quick.UID))
+	}
+	now.forward(time.Minute)
+	let()
+	if !r.starting(pods["second"], time.Minute) {
+		t.Error("a container does not wait for a tenant that was late long ago")
+	}
+}
+
+// TestABusyAgentHoldsContainersUpOnce announces a container that no reconcile sees.
+func TestABusyAgentHoldsContainersUpOnce(t *testing.T) {
+	needKernel(t)
+	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
+	now := newClock()
+	a := w.announceTo(r, func(o *agent.Options) { o.Clock = now.Now })
+	must(t, w.accept(a, w.ofTeam("team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_exit", Pods: &v1alpha1.Pods{}})))
+	p := r.start("team-a", "web", "web", nil)
+	unseen := *p
+	unseen.Container.ID = "unseen"
+	if !r.starting(&unseen, 50*time.Millisecond) || r.starting(p, time.Minute) {
+		t.Error("a container waited for an agent that was late, or none did before")
+	}
+	now.forward(5 * time.Second)
+	if !r.starting(p, time.Minute) {
+		t.Error("a container does not wait for an agent that was late some time ago")
+	}
+}
