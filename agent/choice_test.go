@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -119,6 +120,16 @@ func TestTheFirstSetThatTheKernelSupportsRuns(t *testing.T) {
 				t.Helper()
 				if diff := cmp.Diff(want, states(t, a)); diff != "" {
 					t.Fatalf("%s (-want +got):\n%s", when, diff)
+				}
+				for _, alternative := range a.Status()[0].Alternatives {
+					for _, set := range alternative.Sets {
+						if runs := set.Error == ""; runs != slices.Contains(c.attached, set.Programs[0]) {
+							t.Errorf("%s: of alternative %s it says %+v", when, alternative.Name, set)
+						}
+					}
+				}
+				if n := len(a.Status()[0].Alternatives); n != len(c.alternatives) {
+					t.Errorf("%s: it says of %d alternatives how they are", when, n)
 				}
 				if s := a.Status()[0]; s.Error != "" || !strings.HasPrefix(s.Skipped, c.skipped) || c.skipped == "" && s.Skipped != "" || strings.Contains(s.Skipped, "\n") {
 					t.Fatalf("%s: error %q, skipped %q, want %q", when, s.Error, s.Skipped, c.skipped)

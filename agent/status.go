@@ -15,6 +15,10 @@ type (
 	ProgramStatus = report.ProgramStatus
 	// LinkStatus is one attachment.
 	LinkStatus = report.LinkStatus
+	// AlternativeStatus says which set of an alternative runs.
+	AlternativeStatus = report.AlternativeStatus
+	// SetStatus is one set of an alternative.
+	SetStatus = report.SetStatus
 	// LinkState says how one attachment is doing.
 	LinkState = report.LinkState
 )

@@ -79,11 +79,12 @@ func TestXDPRunsInTheModeThatIsAskedFor(t *testing.T) {
 			if l := linkOf(t, a, "b"); err != nil || l.XDPMode != c.onBridge || (l.XDPReason != "") != (mode != v1alpha1.XDPGeneric) {
 				t.Errorf("on a bridge: %+v, %v", l, err)
 			}
+			before := linkOf(t, a, "b").XDPReason
 			stop()
 			a, _ = w.start()
 			w.must(a)
-			if v, b := linkOf(t, a, "v"), linkOf(t, a, "b"); v.XDPMode != c.onVeth || b.XDPMode != c.onBridge {
-				t.Errorf("after a restart: %+v, %+v", v, b)
+			if v, b := linkOf(t, a, "v"), linkOf(t, a, "b"); v.XDPMode != c.onVeth || b.XDPMode != c.onBridge || v.XDPReason != "" || b.XDPReason != before {
+				t.Errorf("after a restart: %+v, %+v; the reason was %q", v, b, before)
 			}
 		})
 	}
@@ -102,7 +103,7 @@ func TestTheOlderOneChoosesTheMode(t *testing.T) {
 			w.must(a, w.inMode("old", "mo0", older, 1))
 			before := linkOf(t, a, "old")
 			err := w.accept(a, w.inMode("young", "mo0", younger, 2))
-			if want := "xdpMode: it asks for " + string(younger) + ", and what has precedence on the interface for " + string(older); err == nil || !strings.Contains(err.Error(), want) {
+			if want := "xdpMode: it asks for " + string(younger) + ", and application old, which has precedence on the interface, for " + string(older); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("the younger one is told %v", err)
 			}
 			_ = w.accept(a, w.inMode("open", "mo0", "", 3))
@@ -137,7 +138,7 @@ func TestWhoRunsChangesNoModeOfAnOlderOne(t *testing.T) {
 	w.must(a, w.inMode("z-old", "mo0", v1alpha1.XDPNative, 1), w.inMode("a-young", "mo0", "", 2))
 	before := linkOf(t, a, "z-old")
 	err := w.accept(a, w.inMode("a-young", "mo0", v1alpha1.XDPGeneric, 2))
-	if err == nil || !strings.Contains(err.Error(), "it asks for Generic, and what has precedence on the interface for Native") {
+	if err == nil || !strings.Contains(err.Error(), "it asks for Generic, and application z-old, which has precedence on the interface, for Native") {
 		t.Errorf("it is told %v", err)
 	}
 	if l := linkOf(t, a, "z-old"); l != before {

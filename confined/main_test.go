@@ -17,10 +17,12 @@ const isolatedVariable = "SKEP_CONFINED_TEST_ISOLATED"
 // The roles of the tests: one echoes its input, one does so after a data race, the
 // others take memory or time until they are ended.
 const (
-	roleEcho   = "skep-test-echo"
-	roleRacing = "skep-test-racing"
-	roleHungry = "skep-test-hungry"
-	roleBusy   = "skep-test-busy"
+	roleEcho    = "skep-test-echo"
+	roleRacing  = "skep-test-racing"
+	roleHungry  = "skep-test-hungry"
+	roleGreedy  = "skep-test-greedy"
+	roleThreads = "skep-test-threads"
+	roleBusy    = "skep-test-busy"
 )
 
 func TestMain(m *testing.M) {
@@ -48,6 +50,28 @@ func TestMain(m *testing.M) {
 			}
 		}
 	})
+	// More at once than any address space of the race detector has: no look comes before it.
+	Serve(roleGreedy, func(c *Child) error {
+		if err := c.Limit(64 << 20); err != nil {
+			return err
+		}
+		return fmt.Errorf("nothing ended it with %d bytes", len(make([]byte, size(1<<45))))
+	})
+	// Memory is at its limit where the runtime needs a thread.
+	Serve(roleThreads, func(c *Child) error {
+		if err := c.Limit(1 << 20); err != nil {
+			return err
+		}
+		for range 10_000 {
+			go func() {
+				runtime.LockOSThread()
+				select {}
+			}()
+		}
+		for {
+			runtime.Gosched()
+		}
+	})
 	Serve(roleBusy, func(*Child) error {
 		Watch(64<<20, 100*time.Millisecond)
 		for {
@@ -63,6 +87,11 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// size hides from the compiler how much memory is asked for.
+//
+//go:noinline
+func size(n int) int { return n }
 
 func echo(c *Child) error {
 	_, err := io.Copy(c.Out, c.In)

@@ -117,10 +117,19 @@ type Death struct {
 	Said string
 }
 
-// OutOfMemory reports whether the child ended because it took too much memory.
-func (d Death) OutOfMemory() bool {
-	return d.says(outOfMemory, "cannot allocate memory", "failed to allocate")
+// memoryDeaths are what a process says that the kernel gave no more memory. Which of them it
+// is depends on which thread asks first: often that is not the one that took too much.
+var memoryDeaths = []string{
+	// Watch, and the Go runtime of its heap.
+	outOfMemory, "cannot allocate memory",
+	// The Go runtime of the stack of a thread, by C and without it.
+	"pthread_create failed: Resource temporarily unavailable", "failed to create new OS thread",
+	// The race detector of its shadow memory, and the Go runtime of the addresses that have one.
+	"failed to allocate", "Failed to mmap", "too many address space collisions",
 }
+
+// OutOfMemory reports whether the child ended because it took too much memory.
+func (d Death) OutOfMemory() bool { return d.says(memoryDeaths...) }
 
 // OutOfTime reports whether the child ended because it took too much time of CPUs.
 func (d Death) OutOfTime() bool { return d.says(outOfTime) }

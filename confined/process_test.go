@@ -35,14 +35,18 @@ func TestAChildAnswersUntilItsInputEnds(t *testing.T) {
 	}
 }
 
+// TestAChildEndsAtItsLimitOfMemory: by little and little, where it looks at itself, at once, and
+// where threads need the rest.
 func TestAChildEndsAtItsLimitOfMemory(t *testing.T) {
-	p := start(t, roleHungry)
-	said, err := io.ReadAll(p.Stdout)
-	if err != nil || len(said) > 0 {
-		t.Errorf("it wrote %q, %v", said, err)
-	}
-	if death := p.Wait(); death.Err == nil || !death.OutOfMemory() {
-		t.Errorf("it ended by %v: %s", death.Err, death.Cause())
+	for _, role := range []string{roleHungry, roleGreedy, roleThreads} {
+		p := start(t, role)
+		said, err := io.ReadAll(p.Stdout)
+		if err != nil || len(said) > 0 {
+			t.Errorf("%s wrote %q, %v", role, said, err)
+		}
+		if death := p.Wait(); death.Err == nil || !death.OutOfMemory() {
+			t.Errorf("%s ended by %v: %s", role, death.Err, death.Cause())
+		}
 	}
 }
 

@@ -11,9 +11,10 @@ import "embed"
 //go:generate go run ../test/fixture/programs/compile tcx-firewall tcx-firewall
 //go:generate go run ../test/fixture/programs/compile tcx-denylist tcx-denylist
 //go:generate go run ../test/fixture/programs/compile exec-snoop exec-snoop
+//go:generate go run ../test/fixture/programs/compile shared-map shared-map
 
 // FS holds the folders of the examples, each with its .c, .o, .cue and .rego
 // files and its README.md.
 //
-//go:embed README.md xdp-counter tcx-firewall tcx-denylist exec-snoop port-fleet evidence
+//go:embed README.md xdp-counter tcx-firewall tcx-denylist exec-snoop pod-execs shared-map port-fleet evidence
 var FS embed.FS

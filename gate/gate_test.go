@@ -390,7 +390,7 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 			s.Programs = append(s.Programs, s.Programs[0])
 		}), "shape/programs", "spec.programs[1].name", "twice"},
 		"a helper that writes user memory":              {app(w.signed("tp_write_user"), programOf(t, "tp_write_user")), "baseline/helpers", "spec.programs[0]", "bpf_probe_write_user"},
-		"a hook beyond the namespace":                   {namespaced(app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count"))), "shape/scope", "spec.programs[0].attach[0].pods", "reaches beyond the namespace"},
+		"a hook beyond the namespace":                   {namespaced(app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count"))), "shape/scope", "spec.programs[0].attach[0].pods", "reaches beyond a namespace without pods"},
 		"network devices of the node, from a namespace": {namespaced(app(count, "count_packets", onEth0())), "baseline/node-interfaces", "spec.programs[0].attach[0].interfaces", "not granted to namespace shop"},
 		"every pod of a node by a cgroup, from a namespace": {namespaced(app(w.signed("cgroup_connect4"), programOf(t, "cgroup_connect4"), v1alpha1.Attachment{Hook: "cgroup/connect4", Cgroup: "/"})),
 			"shape/scope", "spec.programs[0].attach[0].pods", "give pods"},
@@ -405,6 +405,9 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 			v := mustEvaluate(t, w.evaluator(), c.app)
 			if v.Allowed() {
 				t.Fatal("allowed")
+			}
+			if got, want := v.Invalid() != "", strings.HasPrefix(c.rule, "shape/"); got != want {
+				t.Errorf("invalid: %v, want %v", got, want)
 			}
 			for _, r := range v.Decision().Denied {
 				if r.Rule == c.rule && r.Path == c.path && strings.Contains(r.Message+r.Fix, c.says) && r.Fix != "" {

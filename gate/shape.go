@@ -49,6 +49,9 @@ type Request struct {
 // Shaped is a request whose definition is whole and legal in itself.
 type Shaped struct{ req Request }
 
+// shapeRules begins the rules of what Shape denies.
+const shapeRules = "shape/"
+
 // errSkipped is what a step answers to the zero value of the step before it.
 var errSkipped = errors.New("the step before this one did not run")
 
@@ -240,18 +243,18 @@ func checkHook(r *denials, at string, h hook.Hook) {
 	}
 }
 
-// checkScope denies an attachment that reaches beyond its namespace. A policy decides whether a
-// namespace may have the node's own network devices.
+// checkScope denies an attachment that reaches beyond its namespace, in the words of the schema and
+// the CRD. A policy decides whether a namespace may have the node's own network devices.
 func checkScope(r *denials, id v1alpha1.Identity, at string, h hook.Hook, a v1alpha1.Attachment) {
 	if id.Kind != v1alpha1.KindBpfApplication {
 		return
 	}
 	switch {
 	case !h.Namespaceable:
-		r.add("shape/scope", at+".hook", "use a "+v1alpha1.KindClusterBpfApplication, "hook %s reaches beyond a namespace, and a %s may not use it", h.Name, id.Kind)
+		r.add("shape/scope", at+".hook", "use a "+v1alpha1.KindClusterBpfApplication, "%s reaches beyond a namespace", h.Name)
 	case a.Pods == nil && !h.ReachesNode():
-		r.add("shape/scope", at+".pods", "give pods, such as pods: {} for all Pods of the namespace, or use a "+v1alpha1.KindClusterBpfApplication,
-			"without pods, hook %s reaches beyond the namespace, and a %s may not use it", h.Name, id.Kind)
+		r.add("shape/scope", at+".pods", "give pods, such as {} for all Pods of the namespace, or use a "+v1alpha1.KindClusterBpfApplication,
+			"%s reaches beyond a namespace without pods", h.Name)
 	case a.Pods != nil && a.Pods.NamespaceSelector != nil:
 		r.add("shape/scope", at+".pods.namespaceSelector", "remove namespaceSelector, or use a "+v1alpha1.KindClusterBpfApplication,
 			"a %s reaches the Pods of its own namespace alone", id.Kind)
@@ -337,7 +340,7 @@ func checkFields(r *denials, at string, h hook.Hook, a v1alpha1.Attachment) {
 func legalInterfaces(a v1alpha1.Attachment) (string, string) {
 	i := a.Interfaces
 	if len(i.Names) == 0 && !i.Primary {
-		return "no interface is chosen", "set names or primary"
+		return "none of names and primary is given", `give one, such as names: ["*"] for all`
 	}
 	for _, pattern := range append(append([]string(nil), i.Names...), i.Exclude...) {
 		// An empty or broken pattern must not come to mean every interface.

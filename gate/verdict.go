@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -180,6 +181,21 @@ func (v Verdict) Stale() time.Time { return v.stale }
 // asked reports whether the policies were: a step before them denied nothing, and the
 // input was not too large.
 func (v Verdict) asked() bool { return len(v.decision.Policies) > 0 }
+
+// Invalid says what is wrong with the definition in itself, whatever image and policies
+// are: reasons of the step Shape, also where only the section of a program names the hook.
+// It is empty where Shape found nothing.
+func (v Verdict) Invalid() string {
+	if v.allowed || v.asked() {
+		return ""
+	}
+	for _, r := range v.decision.Denied {
+		if strings.HasPrefix(r.Rule, shapeRules) {
+			return Sentence(r)
+		}
+	}
+	return ""
+}
 
 // Unevaluated says what was evaluated of a definition that is denied whatever the rest
 // turns out to be, and why no more; nil where all was.

@@ -116,7 +116,11 @@ func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1
 		return s.text(e) + s.elsewhere(e), rightVersion
 	case format == textNotAllowed:
 		parent, _ := lookup(def, fields[:max(len(fields)-1, 0)])
-		return fmt.Sprintf("field %s is not known here", or(last, `""`)), suggest(last, fieldNames(parent), "Remove it, or use one of ")
+		fix = suggest(last, fieldNames(parent), "Remove it, or use one of ")
+		if in := holder(parent, last); in != "" {
+			fix = fmt.Sprintf("Write it into %s, as %s: {%s: …}.", in, in, last)
+		}
+		return fmt.Sprintf("field %s is not known here", or(last, `""`)), or(fix, "Remove it.")
 	case format == textRequired:
 		return fmt.Sprintf("field %s is missing", last), or(doc, "Add the field.")
 	case strings.Contains(format, textNoneFits):
@@ -128,6 +132,9 @@ func (s *scope) words(e errors.Error, v cue.Value, fields []string, id *v1alpha1
 	case doc != "" && (strings.HasPrefix(format, textInvalid) || strings.HasPrefix(format, textListLength)):
 		return written(v, fields) + " is not an accepted value", doc
 	case strings.HasPrefix(format, textConflict):
+		if wrong := s.wrongType(e, v, fields); wrong != "" {
+			return wrong, or(doc, "Correct the value.")
+		}
 		return s.text(e) + s.elsewhere(e), or(doc, "Correct the value.")
 	case strings.HasPrefix(format, textIncomplete):
 		return "the value is not concrete: " + s.text(e), or(doc, "Give it a concrete value.")
@@ -144,6 +151,24 @@ func or(a, b string) string {
 		return b
 	}
 	return a
+}
+
+// wrongType says that the author's value is of another type than the schema's; empty where two
+// values of the author conflict, or two of one type.
+func (s *scope) wrongType(e errors.Error, v cue.Value, fields []string) string {
+	_, args := e.Msg()
+	if len(args) != 4 || len(s.places(e)) > 1 {
+		return ""
+	}
+	given, types := authored(v, concrete(fields)).IncompleteKind().String(), []string{fmt.Sprint(args[2]), fmt.Sprint(args[3])}
+	i := slices.Index(types, given)
+	if i < 0 {
+		return ""
+	}
+	if wanted := types[1-i]; given != "null" {
+		return fmt.Sprintf("%s is of type %s, not %s", written(v, fields), given, wanted)
+	}
+	return fmt.Sprintf("no value is given, and one of type %s is expected", types[1-i])
 }
 
 // clause turns a comment into the part of a sentence that a fix is.
@@ -300,6 +325,25 @@ func fieldNames(nodes []cue.Value) []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(names))
+}
+
+// holder is the one field of the nodes whose fields include name; empty where there is none,
+// or several.
+func holder(nodes []cue.Value, name string) string {
+	var all []string
+	for _, field := range fieldNames(nodes) {
+		var below []cue.Value
+		for _, node := range nodes {
+			below = append(below, step(node, field)...)
+		}
+		if slices.Contains(fieldNames(below), name) {
+			all = append(all, field)
+		}
+	}
+	if len(all) != 1 {
+		return ""
+	}
+	return all[0]
 }
 
 // lookup finds what the schema says at fields, which may stand in several

@@ -58,6 +58,9 @@ type Actor struct {
 	ObjectRound *objects.Round
 	LoadRound   *loads.Round
 	LookupRound *targets.Round
+	// IsHurried reports whether somebody waits for the next look at the node; nil where nobody
+	// ever does.
+	IsHurried func() bool
 	// stuck are the applications of which an action was not done.
 	stuck map[string]bool
 	// failed are the targets that a version could not be attached to.
@@ -593,7 +596,7 @@ func (act *Actor) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *kernel.
 	if err != nil {
 		return err
 	}
-	if err := act.Pins.PinChainLink(on, l); err != nil {
+	if err := act.Pins.PinChainLink(on, fallback, l); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	c := &kernel.Chain{Device: a.Device, Target: on, Link: l, Version: v, Fallback: fallback}

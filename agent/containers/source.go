@@ -20,9 +20,11 @@ type Options struct {
 	// NRI is the runtime's socket for NRI plug-ins, an absolute path, by which NewCRI hears of
 	// containers before they start; default none.
 	NRI string
-	// Wake is called from any goroutine when the containers or pods changed, and at the first
-	// answer of the runtime, good or bad. It must not wait, nor call the Source. Default nop.
-	Wake func()
+	// Wake is called from any goroutine when the containers or pods changed, with the pods that
+	// did, and at the first answer of the runtime, good or bad, without any: all pods may have
+	// changed then. A Snapshot has the change already. Wake must not wait, nor call the Source.
+	// Default nop.
+	Wake func(changed ...Pod)
 	// IdleAfter is how long after the last Snapshot the Source stops its work; default five
 	// minutes. The next Snapshot begins anew, and has ErrNotRead.
 	IdleAfter time.Duration
@@ -39,7 +41,7 @@ type Options struct {
 
 func (o *Options) fill() {
 	if o.Wake == nil {
-		o.Wake = func() {}
+		o.Wake = func(...Pod) {}
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Clock = clock.OrSystem(o.Clock)

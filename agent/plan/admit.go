@@ -175,13 +175,25 @@ func (c Claim) fitsMode(granted []Claim, limits Limits) *OverLimitError {
 	}
 	for _, other := range granted {
 		if len(other.Modes) > 0 && other.Modes[0] != c.Modes[0] {
-			return &OverLimitError{Limit: limit, Reason: fmt.Sprintf("it asks for %s, and what has precedence on the interface for %s", c.Modes[0], other.Modes[0]), Fix: fix}
+			return &OverLimitError{Limit: limit, Reason: fmt.Sprintf("it asks for %s, and %s, which has precedence on the interface, for %s", c.Modes[0], c.describe(other), other.Modes[0]), Fix: fix}
 		}
 	}
 	if c.Modes[0] == v1alpha1.XDPNative && limits.NoDriver != "" {
 		return &OverLimitError{Limit: limit, Reason: limits.NoDriver, Fix: "set xdpMode to Auto or Generic"}
 	}
 	return nil
+}
+
+// describe says whose another claim is. A namespace is not told the names that others chose:
+// it may not see that they exist.
+func (c Claim) describe(other Claim) string {
+	switch {
+	case c.Identity.Namespace == "", c.Identity.Namespace == other.Identity.Namespace:
+		return "application " + other.Identity.String()
+	case other.Identity.Namespace == "":
+		return "a " + v1alpha1.KindClusterBpfApplication
+	}
+	return "an application of another namespace"
 }
 
 // dimension is one limit that is counted.

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/skep-dev/skep/agent/plan"
@@ -46,5 +47,26 @@ func TestTheModeOfAnInterfaceIsThatOfWhoHasPrecedence(t *testing.T) {
 	}
 	if got := plan.ModeOf([]plan.Member{{}, {Mode: generic}, {}}); got != generic {
 		t.Errorf("ModeOf = %q", got)
+	}
+}
+
+// TestWhoChoseTheModeIsNamedToWhoMaySeeIt: to its own namespace, and to admins.
+func TestWhoChoseTheModeIsNamedToWhoMaySeeIt(t *testing.T) {
+	app := func(namespace, name string, mode v1alpha1.XDPMode) plan.Claim {
+		return plan.Claim{UID: name, Identity: v1alpha1.Identity{Namespace: namespace, Name: name}, Seniority: plan.Arriving, Modes: []v1alpha1.XDPMode{mode}}
+	}
+	for sentence, c := range map[string]struct{ asks, has, want string }{
+		"both are of one namespace":              {"a", "a", "application a/first, which"},
+		"the other is of another namespace":      {"a", "b", "an application of another namespace, which"},
+		"the other is of the cluster":            {"a", "", "a ClusterBpfApplication, which"},
+		"the cluster's is told of a namespace's": {"", "b", "application b/first, which"},
+		"both are of the cluster":                {"", "", "application first, which"},
+	} {
+		first, second := app(c.has, "first", v1alpha1.XDPNative), app(c.asks, "second", v1alpha1.XDPGeneric)
+		second.Created = 1
+		err := plan.Admit(plan.Place{Hook: plan.XDP, Interface: "eth0"}, []plan.Claim{first, second}, plan.Limits{})["second"]
+		if err == nil || !strings.Contains(err.Error(), "it asks for Generic, and "+c.want+" has precedence on the interface, for Native") {
+			t.Errorf("%s: %v, want %q", sentence, err, c.want)
+		}
 	}
 }

@@ -98,7 +98,11 @@ func (o *Outcome) SettlePods(uid string, attached func(program, hook string) boo
 
 // InNoPods is an attachment for which the node has no pod.
 func InNoPods(program string, at v1alpha1.Attachment) Unmade {
-	return Unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: NoPods, Error: "no pod of this node is chosen by pods"}}
+	why := "no pod of this node is chosen by pods"
+	if at.Pods != nil && len(at.Pods.Containers) > 0 {
+		why = "no pod of this node is chosen by pods with such a container; a unit or cgroup of a host has one, of its own name"
+	}
+	return Unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: NoPods, Error: why}}
 }
 
 // Fail notes an action that failed for an application.

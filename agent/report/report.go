@@ -48,6 +48,8 @@ type ApplicationStatus struct {
 	Signers []string `json:"signers,omitempty"`
 	// Programs that are in the kernel or are to be.
 	Programs []ProgramStatus `json:"programs"`
+	// Alternatives are those of what runs.
+	Alternatives []AlternativeStatus `json:"alternatives,omitempty"`
 	// Maps tells what became of each map at the last change of revision.
 	Maps []kernel.MapReport `json:"maps,omitempty"`
 	// TakenMaps are those that it has from other applications.
@@ -218,7 +220,8 @@ func (v View) Application(app Application, out *Outcome) ApplicationStatus {
 	if out.Live != nil && (left.Revision == "" || len(out.Errs) == 0 || v.links(payload.UID, out.Live.Revision())) {
 		s.Revision = out.Live.Revision()
 	}
-	s.Skipped, s.TakenMaps = describeSkipped(out), out.TakenMaps
+	s.Alternatives, s.TakenMaps = out.alternatives(), out.TakenMaps
+	s.Skipped = describeSkipped(out, s.Alternatives)
 	s.Unloading = payload.Tombstone && v.Look.Set.Has(payload.UID)
 	s.Error = describeAll(append(slices.Clip(out.Errs), app.Conflict))
 	s.Unsupported = errors.Is(errors.Join(out.Errs...), ebpf.ErrNotSupported)

@@ -1,11 +1,10 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // maxSkipped bounds how much of what is skipped is told in words.
@@ -31,21 +30,71 @@ func (o *Outcome) skipped(program string) string {
 	return ""
 }
 
+// AlternativeStatus says which of the sets of an alternative a node runs.
+type AlternativeStatus struct {
+	Name string `json:"name"`
+	// Sets are in the order of the definition.
+	Sets []SetStatus `json:"sets"`
+}
+
+// SetStatus is one set of programs of an alternative.
+type SetStatus struct {
+	Programs []string `json:"programs"`
+	// Error says why it does not run; empty of the set that runs.
+	Error string `json:"error,omitempty"`
+}
+
+// alternatives lists those of what runs.
+func (o *Outcome) alternatives() []AlternativeStatus {
+	if o.Live == nil {
+		return nil
+	}
+	var all []AlternativeStatus
+	for _, alternative := range o.Live.Payload().Alternatives {
+		one := AlternativeStatus{Name: alternative.Name}
+		for _, set := range alternative.AnyOf {
+			one.Sets = append(one.Sets, SetStatus{set.Programs, o.whySkipped(set.Programs)})
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// whySkipped returns the first cause why a set of programs does not run; empty where it may.
+func (o *Outcome) whySkipped(programs []string) string {
+	for _, name := range programs {
+		if why := o.skipped(name); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// better lists the programs of the sets before the one that runs, and why the first of them
+// does not.
+func (a AlternativeStatus) better() (programs []string, why string) {
+	runs := slices.IndexFunc(a.Sets, func(s SetStatus) bool { return s.Error == "" })
+	for _, set := range a.Sets[:max(runs, 0)] {
+		programs, why = append(programs, set.Programs...), cmp.Or(why, set.Error)
+	}
+	return programs, why
+}
+
 // describeSkipped says what the node is without: of alternatives the better sets, and what is
 // optional.
-func describeSkipped(o *Outcome) string {
+func describeSkipped(o *Outcome, alternatives []AlternativeStatus) string {
 	if o.Live == nil {
 		return ""
 	}
 	chosen := map[string]bool{}
 	var said []string
-	for _, alternative := range o.Live.Payload().Alternatives {
-		for _, set := range alternative.AnyOf {
+	for _, alternative := range alternatives {
+		for _, set := range alternative.Sets {
 			for _, name := range set.Programs {
 				chosen[name] = true
 			}
 		}
-		if better, why := o.better(alternative); len(better) > 0 {
+		if better, why := alternative.better(); len(better) > 0 {
 			said = append(said, fmt.Sprintf("alternative %s does without %s: %s", alternative.Name, strings.Join(better, ", "), why))
 		}
 	}
@@ -58,19 +107,4 @@ func describeSkipped(o *Outcome) string {
 		said = append(said[:maxSkipped], fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(said, "; ")
-}
-
-// better lists the programs of the sets before the one that runs, and why the first of them
-// does not.
-func (o *Outcome) better(alternative v1alpha1.Alternative) (programs []string, why string) {
-	runs := slices.IndexFunc(alternative.AnyOf, func(set v1alpha1.ProgramSet) bool {
-		return !slices.ContainsFunc(set.Programs, func(name string) bool { return o.skipped(name) != "" })
-	})
-	for _, set := range alternative.AnyOf[:max(runs, 0)] {
-		programs = append(programs, set.Programs...)
-	}
-	if len(programs) > 0 {
-		why = o.skipped(programs[0])
-	}
-	return programs, why
 }

@@ -453,7 +453,7 @@ type Pods struct {
 // Interfaces chooses network devices of a node or a Pod. At least one of Names and
 // Primary is given.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.names) && size(self.names) > 0 || has(self.primary) && self.primary",message="none of names and primary is given; give one"
+// +kubebuilder:validation:XValidation:rule="has(self.names) && size(self.names) > 0 || has(self.primary) && self.primary",message="none of names and primary is given; give one, such as names: ['*'] for all"
 type Interfaces struct {
 	// Names are interface names or globs in path.Match syntax, such as eth*.
 	// +optional

@@ -187,7 +187,7 @@ type IdentityMatch struct {
 	// +kubebuilder:validation:MaxLength=1024
 	SubjectRegExp string `json:"subjectRegExp,omitempty"`
 	// Claims of the certificate that must match as well, all of them: what the
-	// certificate authority learned from whoever runs the build.
+	// certificate authority learned from the CI that runs the build.
 	// +optional
 	// +kubebuilder:validation:MaxItems=19
 	// +listType=map

@@ -83,7 +83,7 @@ func newCommand() *cobra.Command {
 	set.StringSliceVar(&o.AllowedRegistries, "allowed-registry", nil, "registry that applications may name: host[:port][/prefix], *.example.com, or * for every one at a public address; one that is listed by name may be at any address (default: *)")
 	set.BoolVar(&o.LeaderElection, "leader-elect", true, "let one of several replicas write")
 	set.StringVar(&o.MetricsAddress, "metrics-address", ":8080", "address for /metrics; empty serves none")
-	set.BoolVar(&f.secureMetrics, "metrics-secure", true, "serve /metrics over https to those alone whom the API server lets get it, by TokenReview and SubjectAccessReview; false serves it over http to whoever asks")
+	set.BoolVar(&f.secureMetrics, "metrics-secure", true, "serve /metrics over https to those alone whom the API server lets get it, by TokenReview and SubjectAccessReview; false serves it over http to every client")
 	set.StringVar(&o.HealthAddress, "health-address", ":8081", "address for /healthz and /readyz; empty serves none")
 	set.IntVar(&o.Admission.Port, "webhook-port", 0, "port for admission requests of the API server; 0 serves none")
 	set.StringVar(&o.Admission.CertDir, "webhook-certificate", "", "folder of tls.crt, tls.key and ca.crt that somebody else renews, and path, which ends where the webhook is called (default: those of Skep's own)")

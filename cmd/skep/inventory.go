@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,15 +36,21 @@ func newInventory() *cobra.Command {
 			if output == "json" {
 				return display.JSON(cmd.OutOrStdout(), all)
 			}
-			return printInventory(cmd.OutOrStdout(), all)
+			return printInventory(cmd.OutOrStdout(), output == "wide", all)
 		},
 	}
 	cmd.Flags().StringVar(&o.Managed, "bpffs", "", "folder of Skep's pins (default /sys/fs/bpf/skep)")
-	display.OutputFlag(cmd, &output, "text", "json")
+	display.OutputFlag(cmd, &output, "text", "wide", "json")
 	return cmd
 }
 
-func printInventory(w io.Writer, all inventory.Inventory) error {
+// printInventory is a table with a line for each program; wide has tag, time of loading, and
+// every pin, and shortens nothing.
+func printInventory(w io.Writer, wide bool, all inventory.Inventory) error {
+	header := []string{"ID", "TYPE", "NAME", "ATTACHED", "OWNER", "HELD BY"}
+	if wide {
+		header = append(header, "TAG", "LOADED", "PINS")
+	}
 	var rows [][]string
 	for _, p := range all.Programs {
 		var places, holders []string
@@ -53,8 +60,8 @@ func printInventory(w io.Writer, all inventory.Inventory) error {
 		for _, h := range p.Holders {
 			holders = append(holders, h.Name)
 		}
-		for _, pin := range p.Pins[:min(1, len(p.Pins))] {
-			holders = append(holders, "pin "+filepath.Base(pin))
+		if len(p.Pins) > 0 {
+			holders = append(holders, "pin "+filepath.Base(p.Pins[0]))
 		}
 		owner := "unmanaged"
 		if p.Managed {
@@ -64,12 +71,16 @@ func printInventory(w io.Writer, all inventory.Inventory) error {
 			}
 		}
 		attached, held := display.List(places), display.List(holders)
-		if display.Terminal(w) {
+		if display.Terminal(w) && !wide {
 			attached, held = display.Fit(places, 22), display.Fit(holders, 16)
 		}
-		rows = append(rows, []string{strconv.Itoa(int(p.ID)), p.Type, p.Name, cmp.Or(attached, "-"), owner, cmp.Or(held, "-")})
+		row := []string{strconv.Itoa(int(p.ID)), p.Type, p.Name, cmp.Or(attached, "-"), owner, cmp.Or(held, "-")}
+		if wide {
+			row = append(row, p.Tag, p.LoadedAt.UTC().Format(time.RFC3339), cmp.Or(display.List(p.Pins), "-"))
+		}
+		rows = append(rows, row)
 	}
-	if err := display.Table(w, []string{"ID", "TYPE", "NAME", "ATTACHED", "OWNER", "HELD BY"}, rows); err != nil {
+	if err := display.Table(w, header, rows); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\n%d programs, %d links, %d maps; -o json tells all\n", len(all.Programs), len(all.Links), len(all.Maps))

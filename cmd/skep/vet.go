@@ -73,7 +73,8 @@ type vetResult struct {
 	// Rejected says of each signature that did not count why it did not.
 	Rejected []signing.Rejection `json:"rejected,omitempty"`
 	// Error is why there is no verdict: the definition is invalid, and Reasons say so by
-	// the rule "schema", or it could not be determined, and there are none.
+	// the rule "schema" or by one of "shape/…", or it could not be determined, and there are
+	// none.
 	Error string `json:"error,omitempty"`
 	// Source is where the definition stands.
 	Source schemas.Position `json:"source"`
@@ -160,7 +161,8 @@ func warn(cmd *cobra.Command, cautions []string) {
 	}
 }
 
-// invalid reports whether the definition, or the file, was rejected before the gate saw it.
+// invalid reports whether the definition, or the file, is wrong in itself: by the schema, or
+// by what the gate finds once the object says which hook is meant.
 func (r vetResult) invalid() bool { return r.Error != "" && len(r.Reasons) > 0 }
 
 // unknown reports whether the gate could not come to a verdict.
@@ -203,7 +205,7 @@ func vetOne(ctx context.Context, evaluator *gate.Evaluator, d schemas.Definition
 		return r
 	}
 	decision, evidence := verdict.Decision(), verdict.Evidence()
-	r.Allowed, r.Digest = verdict.Allowed(), verdict.Image().Digest
+	r.Allowed, r.Digest, r.Error = verdict.Allowed(), verdict.Image().Digest, verdict.Invalid()
 	r.Signers = append(r.Signers, evidence.Signers()...)
 	if len(evidence.Signatures) == 0 {
 		r.Rejected = evidence.Rejected

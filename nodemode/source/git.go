@@ -298,7 +298,7 @@ func (r *gitRemote) credentials() (transport.AuthMethod, []byte, error) {
 	shows := r.auth.PasswordFile != "" || endpoint.User != "" || endpoint.Password != ""
 	switch {
 	case endpoint.Protocol == "http" && shows && !onThisMachine(endpoint.Host):
-		return nil, nil, errors.New("read source address: over http, whoever is on the way could read the password; use https or ssh")
+		return nil, nil, errors.New("read source address: over http, others on the way could read the password; use https or ssh")
 	case endpoint.Protocol == "ssh":
 		auth, err := r.sshAuth(endpoint.User)
 		return auth, ca, err

@@ -101,7 +101,9 @@ const filters = `
 | ` + "`Auto`" + `, the default | | in the driver; if the driver does not take the program, generically |
 
 - All programs of an interface run in one mode. The program that has [precedence](agent.md#precedence-on-an-interface) chooses it; a
-  program that asks for another one fails. Programs with ` + "`Auto`" + ` follow.
+  program that asks for another one fails. The message names the application that chose, to its own namespace and to a ClusterBpfApplication;
+  others read that it is of another namespace, and admins see the chain of the node
+  with ` + "`skep chain`" + `. Programs with ` + "`Auto`" + ` follow.
 - ` + "`skep chain`" + ` shows the mode, and ` + "`skep explain NAME`" + ` why the driver was not taken.
 - A change of the mode needs another link: packets pass without XDP for a moment. If the new mode is not available, the former version
   continues.
@@ -154,7 +156,7 @@ The field ` + "`binary`" + ` has a path in the node's file system, a pid for one
   and says the same of the place. If a new link cannot be made, those to the former binary stay.
 - A program reads the arguments of a probe with ` + "`bpf_usdt_arg`" + ` of libbpf's ` + "`usdt.bpf.h`" + `. Its map ` + "`__bpf_usdt_specs`" + ` has an entry for each place
   with other arguments, 256 unless the object or ` + "`maps.__bpf_usdt_specs.maxEntries`" + ` says otherwise. Arguments in floating-point registers,
-  and those that need an address of the binary, are an error.
+  and those that need an address of the binary, are an error. A namespace reads [registers alone](pods.md#registers-of-a-task).
 - The kernel counts the semaphore of a probe up while a link is attached.
 `
 

@@ -1,6 +1,8 @@
 package examples_test
 
 import (
+	"cmp"
+	"fmt"
 	"io/fs"
 	"maps"
 	"path"
@@ -37,8 +39,10 @@ const evidence = "evidence"
 type example struct {
 	// applications is how many the folder defines.
 	applications int
-	// object is the file its image is built from.
-	object string
+	// object is the file its images are built from, unless objects has another for an
+	// application of that name.
+	object  string
+	objects map[string]string
 	// spoil makes a definition that the folder's policy rejects by rule.
 	spoil func(v1alpha1.Application)
 	rule  string
@@ -47,19 +51,27 @@ type example struct {
 func table() map[string]example {
 	priority := int32(1)
 	return map[string]example{
-		"xdp-counter": {1, "xdp-counter/xdp_counter.bpf.o", func(a v1alpha1.Application) {
+		"xdp-counter": {1, "xdp-counter/xdp_counter.bpf.o", nil, func(a v1alpha1.Application) {
 			a.Body().Programs[0].Attach[0].Priority = &priority
 		}, "policy/front"},
-		"tcx-firewall": {1, "tcx-firewall/tcx_firewall.bpf.o", func(a v1alpha1.Application) {
+		"tcx-firewall": {1, "tcx-firewall/tcx_firewall.bpf.o", nil, func(a v1alpha1.Application) {
 			a.Body().Variables["port"] = apiextensionsv1.JSON{Raw: []byte(`22`)}
 		}, "policy/kept-ports"},
-		"tcx-denylist": {1, "tcx-denylist/tcx_denylist.bpf.o", func(a v1alpha1.Application) {
+		"tcx-denylist": {1, "tcx-denylist/tcx_denylist.bpf.o", nil, func(a v1alpha1.Application) {
 			a.Body().Maps["networks"].Contents[0].Key.Raw = []byte(`{"prefixlen":1}`)
 		}, "policy/long-prefixes"},
-		"exec-snoop": {1, "exec-snoop/exec_snoop.bpf.o", func(a v1alpha1.Application) {
+		"exec-snoop": {1, "exec-snoop/exec_snoop.bpf.o", nil, func(a v1alpha1.Application) {
 			a.SetLabels(nil)
 		}, "policy/owner"},
-		"port-fleet": {10, "tcx-firewall/tcx_firewall.bpf.o", func(a v1alpha1.Application) {
+		"pod-execs": {2, "exec-snoop/exec_snoop.bpf.o", nil, func(a v1alpha1.Application) {
+			a.Body().Programs[0].Attach[0].Pods.NamespaceSelector = nil
+		}, "policy/namespaces"},
+		"shared-map": {2, "shared-map/count_sources.bpf.o", map[string]string{"sources-limit": "shared-map/limit_sources.bpf.o"}, func(a v1alpha1.Application) {
+			sources := a.Body().Maps["sources"]
+			sources.SharedWith = []string{"spy"}
+			a.Body().Maps["sources"] = sources
+		}, "policy/family"},
+		"port-fleet": {10, "tcx-firewall/tcx_firewall.bpf.o", nil, func(a v1alpha1.Application) {
 			a.Body().Programs[0].Attach[0].Hook = "tcx/egress"
 		}, "policy/fleet-hook"},
 	}
@@ -167,8 +179,15 @@ func newBench(t *testing.T, by author, name string, e example) bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reference := image.LayoutPrefix + filepath.Join(folder, "image") + ":v1"
-	publish(t, client, by.key, reference, e.object)
+	apps, published := applications(t, name, e.applications), map[string]string{}
+	for _, app := range apps {
+		object := cmp.Or(e.objects[app.GetName()], e.object)
+		if published[object] == "" {
+			published[object] = fmt.Sprintf("%s%s:v%d", image.LayoutPrefix, filepath.Join(folder, "image"), len(published))
+			publish(t, client, by.key, published[object], object)
+		}
+		app.Body().Bytecode.Image = published[object]
+	}
 	trust, err := signing.NewTrust([]v1alpha1.BpfSigner{by.signer})
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +200,7 @@ func newBench(t *testing.T, by author, name string, e example) bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bench{applications: applications(t, name, reference, e.applications), evaluator: evaluator}
+	return bench{applications: apps, evaluator: evaluator}
 }
 
 // publish packs and signs an object.
@@ -226,8 +245,8 @@ func rules(t *testing.T, name string) *policies.Set {
 	return set
 }
 
-// applications renders the example and points it at the test's own image.
-func applications(t *testing.T, name, reference string, want int) []v1alpha1.Application {
+// applications renders the example.
+func applications(t *testing.T, name string, want int) []v1alpha1.Application {
 	t.Helper()
 	defs, err := schemas.Load(t.Context(), schemas.Options{Root: filepath.Join("../../examples", name)})
 	if err != nil {
@@ -241,7 +260,6 @@ func applications(t *testing.T, name, reference string, want int) []v1alpha1.App
 	}
 	list := make([]v1alpha1.Application, 0, want)
 	for _, d := range defs.Applications {
-		d.Application.Body().Bytecode.Image = reference
 		list = append(list, d.Application)
 	}
 	return list

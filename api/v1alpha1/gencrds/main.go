@@ -455,7 +455,8 @@ func misfit(namespaced bool) string {
 		switch {
 		case len(needers) == 0:
 		case f.field == "pods":
-			fmt.Fprint(&message, "!has(self.pods) && !has(self.interfaces) ? self.hook + ' reaches beyond a namespace without pods: give pods, or use a ClusterBpfApplication' : ")
+			fmt.Fprint(&message, "!has(self.pods) && !has(self.interfaces) ? ",
+				"self.hook + ' reaches beyond a namespace without pods: give pods, such as {} for all Pods of the namespace, or use a ClusterBpfApplication' : ")
 		case f.need == required:
 			fmt.Fprintf(&message, "!%s && self.hook in %s ? self.hook + ' needs %s; give it' : ", has, list(needers), f.field)
 		default:

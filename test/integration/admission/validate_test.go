@@ -82,12 +82,12 @@ func TestANamespaceReachesNoPodOfANode(t *testing.T) {
 	app.Spec.Bytecode.Image, _ = w.Push("connect:v1", programs.Object("cgroup_connect4"), w.signer)
 	app.Spec.Programs = []v1alpha1.Program{{Name: "cgroup_connect4", Attach: []v1alpha1.Attachment{{Hook: "cgroup/connect4", Cgroup: "/"}}}}
 	err := alice.Create(t.Context(), app.DeepCopy())
-	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "reaches beyond a namespace without pods: give pods, or use a ClusterBpfApplication") {
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "reaches beyond a namespace without pods: give pods, such as {} for all Pods of the namespace, or use a ClusterBpfApplication") {
 		t.Errorf("named in the definition: %v", err)
 	}
 	app.Spec.Programs[0].Attach[0].Hook = ""
 	forbidden(t, alice.Create(t.Context(), app), "BpfApplication "+w.namespace+"/app", "shape/scope at spec.programs[0].attach[0].pods",
-		"reaches beyond the namespace", "or use a ClusterBpfApplication)")
+		"reaches beyond a namespace without pods", "give pods, such as {} for all Pods of the namespace, or use a ClusterBpfApplication)")
 }
 
 func TestPoliciesThatWarn(t *testing.T) {

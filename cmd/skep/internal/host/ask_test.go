@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,8 +25,8 @@ import (
 	"github.com/skep-dev/skep/schemas"
 )
 
-// answering is a skep run that answers with a status, and returns its state folder.
-func answering(t *testing.T, status *atomic.Pointer[nodemode.Status]) (state string) {
+// answering is a skep run that answers with a status and chains, and returns its state folder.
+func answering(t *testing.T, status *atomic.Pointer[nodemode.Status], chains ...agent.ChainStatus) (state string) {
 	t.Helper()
 	state = t.TempDir()
 	var listen net.ListenConfig
@@ -35,23 +36,29 @@ func answering(t *testing.T, status *atomic.Pointer[nodemode.Status]) (state str
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/status", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(status.Load()) })
-	mux.HandleFunc("/v1/chains", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode([]agent.ChainStatus{}) })
+	mux.HandleFunc("/v1/chains", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(chains) })
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return state
 }
 
-// running is a status with two applications, and a third whose definition cannot be read.
+// running is a status with applications of the cluster and of namespaces, and one whose definition
+// cannot be read.
 func running() nodemode.Status {
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Succeeded"}
 	app := func(name string) nodemode.Application {
 		return nodemode.Application{Kind: v1alpha1.KindClusterBpfApplication, Name: name, Image: "r.example.com/" + name + ":v1",
 			Digest: "sha256:" + strings.Repeat("ab", 32), Signers: []string{"release-of-the-team", "security"}, Conditions: []metav1.Condition{ready}}
 	}
+	in := func(namespace, name string) nodemode.Application {
+		a := app(name)
+		a.Kind, a.Namespace = v1alpha1.KindBpfApplication, namespace
+		return a
+	}
 	return nodemode.Status{
 		Source:       nodemode.SourceStatus{Address: "./defs", Revision: strings.Repeat("cd", 20)},
-		Applications: []nodemode.Application{app("one"), app("two")},
+		Applications: []nodemode.Application{app("one"), app("two"), in("team-a", "five"), in("team-a", "six"), in("team-b", "six")},
 		Problems: []schemas.Problem{{Source: schemas.Position{File: "three.yaml", Line: 4}, Message: "it is wrong",
 			Definition: &v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "three"}}},
 		Synced: time.Now(),
@@ -103,6 +110,8 @@ func TestHostIsAskedInEveryFormat(t *testing.T) {
 		{[]string{"explain", "one"}, []string{"ClusterBpfApplication one\n"}, nil},
 		{[]string{"explain", "one", "-o", "json"}, []string{`"name": "one"`, `"image": "r.example.com/one:v1"`}, []string{"two"}},
 		{[]string{"explain", "one", "-o", "yaml"}, []string{"\nname: one\n"}, []string{"two"}},
+		{[]string{"explain", "five"}, []string{"BpfApplication team-a/five\n"}, nil},
+		{[]string{"explain", "team-b/six"}, []string{"BpfApplication team-b/six\n"}, nil},
 		{[]string{"explain", "three"}, []string{"its definition cannot be read", "it is wrong"}, nil},
 		{[]string{"explain", "three", "-o", "json"}, []string{`"name": "three"`, `"message": "it is wrong"`, `"conditions": []`}, nil},
 	} {
@@ -132,6 +141,82 @@ func TestWhatDoesNotExistIsSaidWithExitCode1(t *testing.T) {
 		code, line := exit.Of(ask(t.Context(), &out, append(args, "--state", state)...), 0)
 		if code != exit.Denied || !strings.Contains(line, "nothing: ") || out.String() != "" {
 			t.Errorf("%v: exit code %d, it says %q and %q; want 1 and what does not exist", args, code, line, out.String())
+		}
+	}
+}
+
+func TestANameOfSeveralNamespacesIsAskedBack(t *testing.T) {
+	var status atomic.Pointer[nodemode.Status]
+	status.Store(new(running()))
+	state := answering(t, &status)
+	for name, want := range map[string]string{
+		"six":  "several applications have this name; choose one as NAMESPACE/NAME: team-a/six, team-b/six",
+		"none": "there is no such application; skep status lists all, those of namespaces as NAMESPACE/NAME",
+	} {
+		if err := ask(t.Context(), new(locked), "explain", name, "--state", state); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+}
+
+func TestChainsAreAskedForAsTheyArePrinted(t *testing.T) {
+	var status atomic.Pointer[nodemode.Status]
+	status.Store(new(nodemode.Status{}))
+	runs := uint64(9)
+	first := agent.MemberStatus{Application: "guard", Program: "drop_some", Runs: &runs, Verdicts: map[string]uint64{"Drop": 2, "Pass": 7}}
+	state := answering(t, &status,
+		agent.ChainStatus{Interface: "eth0", Ifindex: 2, Members: []agent.MemberStatus{first}},
+		agent.ChainStatus{Interface: "eth0", Ifindex: 3, NetnsID: 7, In: "pod team-a/web"},
+		agent.ChainStatus{Interface: "eth0", Ifindex: 3, NetnsID: 8})
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"eth0", "eth0 in pod team-a/web", "eth0 in net:[8]"}},
+		{[]string{"eth0"}, []string{"eth0", "eth0 in pod team-a/web", "eth0 in net:[8]"}},
+		{[]string{"eth0 in pod team-a/web"}, []string{"eth0 in pod team-a/web"}},
+		{[]string{"eth0", "in", "pod", "team-a/web"}, []string{"eth0 in pod team-a/web"}},
+		{[]string{"eth0 in net:[8]"}, []string{"eth0 in net:[8]"}},
+	} {
+		var out locked
+		if err := ask(t.Context(), &out, append(append([]string{"chain"}, c.args...), "--state", state)...); err != nil {
+			t.Fatalf("%q: %v", c.args, err)
+		}
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			if on, _, ok := strings.Cut(line, "  program "); ok {
+				got = append(got, on)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%q shows %q, want %q", c.args, got, c.want)
+		}
+	}
+	for format, want := range map[string]string{"text": "9     Drop 2, Pass 7", "json": `"Drop": 2`} {
+		var out locked
+		if err := ask(t.Context(), &out, "chain", "eth0", "-o", format, "--state", state); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %v, %s; want %q in it", format, err, out.String(), want)
+		}
+	}
+}
+
+// TestNoChainIsSaid: beside the answer, which is empty.
+func TestNoChainIsSaid(t *testing.T) {
+	var status atomic.Pointer[nodemode.Status]
+	status.Store(new(nodemode.Status{}))
+	state := answering(t, &status)
+	root := &cobra.Command{SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(NewChain())
+	for format, want := range map[string]string{"text": "", "json": "[]\n"} {
+		var out, aside bytes.Buffer
+		root.SetOut(&out)
+		root.SetErr(&aside)
+		root.SetArgs([]string{"chain", "-o", format, "--state", state})
+		if err := root.ExecuteContext(t.Context()); err != nil || out.String() != want {
+			t.Errorf("%s: %v, %q; want %q", format, err, &out, want)
+		}
+		if said := strings.HasPrefix(aside.String(), "No chains found"); said != (format == "text") {
+			t.Errorf("%s: it says %q beside", format, &aside)
 		}
 	}
 }

@@ -23,25 +23,32 @@ func NewChain() *cobra.Command {
 		output string
 	)
 	cmd := &cobra.Command{
-		Use:   "chain [IFACE]",
-		Short: "Show the XDP programs of an interface in the order they run, and the room left",
-		Args:  cobra.MaximumNArgs(1),
+		Use:   "chain [IFACE [in NETNS]]",
+		Short: "Show the XDP programs of an interface in the order they run, how often each returned which verdict, and the room left",
+		Long: "IFACE is a name, of this and of every other network namespace, or a name and its namespace as\n" +
+			"skep prints them, such as eth0 in net:[4026532281]. Without it all interfaces are shown.",
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var all []agent.ChainStatus
 			if err := l.do(cmd.Context(), http.MethodGet, "chains", &all); err != nil {
 				return err
 			}
+			// The name of a network namespace has spaces, which the shell may have split.
+			name := strings.Join(args, " ")
 			chosen := []agent.ChainStatus{}
 			for _, c := range all {
-				if len(args) == 0 || c.Interface == args[0] {
+				if name == "" || c.Interface == name || c.Label() == name {
 					chosen = append(chosen, c)
 				}
 			}
-			if len(args) == 1 && len(chosen) == 0 {
-				return exit.Absent("show chain of %s: no XDP program of Skep's runs there; see skep inventory for others", args[0])
+			if name != "" && len(chosen) == 0 {
+				return exit.Absent("show chain of %s: no XDP program of Skep's runs there; see skep inventory for others", name)
 			}
 			if output == "json" {
 				return display.JSON(cmd.OutOrStdout(), chosen)
+			}
+			if len(chosen) == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), noChains)
 			}
 			for _, c := range chosen {
 				if err := printChain(cmd.OutOrStdout(), c); err != nil {
@@ -55,6 +62,9 @@ func NewChain() *cobra.Command {
 	l.register(cmd, clusterShows)
 	return cmd
 }
+
+// noChains answers where no interface has a chain, as kubectl get does.
+const noChains = "No chains found: no XDP program of Skep's is attached on this host. A program at the hook xdp makes one; see skep status"
 
 func printChain(w io.Writer, c agent.ChainStatus) error {
 	fmt.Fprintf(w, "%s  program %d, link %d", c.Label(), c.ProgramID, c.LinkID)

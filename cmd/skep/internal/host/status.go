@@ -129,9 +129,45 @@ func (l *client) status(ctx context.Context, names []string) (nodemode.Status, e
 	return s, nil
 }
 
+// named returns the one application of a name as skep status prints it or, where no
+// application of the cluster has it, of a name in a namespace.
+func named(s nodemode.Status, name string) (nodemode.Application, error) {
+	if a, known := find(s, name); known {
+		return a, nil
+	}
+	var all []string
+	for _, id := range identities(s) {
+		if id.Name == name && !slices.Contains(all, id.String()) {
+			all = append(all, id.String())
+		}
+	}
+	switch len(all) {
+	case 0:
+		return nodemode.Application{}, noApplication("explain", name)
+	case 1:
+		a, _ := find(s, all[0])
+		return a, nil
+	}
+	return nodemode.Application{}, exit.Absent("explain %s: several applications have this name; choose one as NAMESPACE/NAME: %s", name, display.List(all))
+}
+
+// identities lists applications and what is defined and cannot be read.
+func identities(s nodemode.Status) []v1alpha1.Identity {
+	var all []v1alpha1.Identity
+	for _, a := range s.Applications {
+		all = append(all, a.Identity())
+	}
+	for _, p := range s.Problems {
+		if p.Definition != nil {
+			all = append(all, *p.Definition)
+		}
+	}
+	return all
+}
+
 // noApplication says that there is no application of a name.
 func noApplication(verb, name string) error {
-	return exit.Absent("%s %s: there is no such application; see skep status", verb, name)
+	return exit.Absent("%s %s: there is no such application; skep status lists all, those of namespaces as NAMESPACE/NAME", verb, name)
 }
 
 // find returns an application by its name as skep status prints it. One that does not run
@@ -361,24 +397,25 @@ func NewExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain APP",
 		Short: "Tell all about one application: reasons, conditions, links, the verifier's log",
-		Long:  "APP is a name, or namespace/name, as skep status prints it. The exit code is 1 where there is none.",
-		Args:  cobra.ExactArgs(1),
+		Long: "APP is a name or NAMESPACE/NAME, as skep status prints it; of a name that is in one namespace alone,\n" +
+			"the name is enough. The exit code is 1 where there is none, or more than one.",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var s nodemode.Status
 			if err := l.do(cmd.Context(), http.MethodGet, "status", &s); err != nil {
 				return err
 			}
-			a, known := find(s, args[0])
+			a, err := named(s, args[0])
 			switch {
-			case !known:
-				return noApplication("explain", args[0])
+			case err != nil:
+				return err
 			case output != "text":
 				return display.Data(cmd.OutOrStdout(), output, a)
 			case len(a.Conditions) > 0:
 				explain(cmd.OutOrStdout(), a)
 				return nil
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n  it does not run, and its definition cannot be read\n", a.Kind, args[0])
+			fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n  it does not run, and its definition cannot be read\n", a.Kind, a.Identity())
 			for _, p := range a.Problems {
 				printProblem(cmd.OutOrStdout(), p)
 			}
@@ -399,21 +436,62 @@ func explain(w io.Writer, a nodemode.Application) {
 		printProblem(w, p)
 	}
 	for _, c := range a.Conditions {
-		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, text.Printable(c.Message))
+		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, text.Printable(withoutSkipped(a, c.Message)))
 	}
 	for _, r := range a.Reasons {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
 	}
 	printAside(w, a.Warnings, a.Audited)
+	left := printAlternatives(w, a)
 	for _, p := range a.Programs {
+		if left[p.Name] {
+			continue
+		}
 		fmt.Fprintf(w, "  program %s id %d tag %s\n", p.Name, p.ID, p.Tag)
 		for _, l := range p.Links {
 			fmt.Fprintf(w, "    %-10s %s on %s %s\n", l.State, l.Hook, text.Printable(l.Target), text.Printable(cmp.Or(l.Error, l.Filter, describeMode(l))))
 		}
 	}
-	if a.Agent == nil {
-		return
+	if a.Agent != nil {
+		explainAgent(w, a)
 	}
+}
+
+// withoutSkipped is the message of a condition without what the lines below it say of
+// alternatives and of what is optional.
+func withoutSkipped(a nodemode.Application, message string) string {
+	if a.Agent == nil || a.Agent.Skipped == "" {
+		return message
+	}
+	return strings.ReplaceAll(message, ": "+a.Agent.Skipped, ", see below")
+}
+
+// printAlternatives says of each set of an alternative whether it runs, and why not. It
+// returns the programs of those that do not.
+func printAlternatives(w io.Writer, a nodemode.Application) (left map[string]bool) {
+	left = map[string]bool{}
+	if a.Agent == nil {
+		return left
+	}
+	for _, alternative := range a.Agent.Alternatives {
+		fmt.Fprintf(w, "  alternative %s\n", text.Printable(alternative.Name))
+		for _, set := range alternative.Sets {
+			state := "Runs"
+			if set.Error != "" {
+				state = string(agent.Skipped)
+				for _, name := range set.Programs {
+					left[name] = true
+				}
+			}
+			line := fmt.Sprintf("    %-10s %s %s", state, text.Printable(display.List(set.Programs)), text.Printable(set.Error))
+			fmt.Fprintln(w, strings.TrimRight(line, " "))
+		}
+	}
+	return left
+}
+
+// explainAgent says what the agent knows beside programs and links.
+func explainAgent(w io.Writer, a nodemode.Application) {
 	for _, m := range a.Agent.Maps {
 		what := "contents kept"
 		switch {

@@ -90,3 +90,27 @@ func TestStatusLabelsWhatIsWrongByWhatItIsAbout(t *testing.T) {
 		t.Errorf("says %q, want %q", &out, want)
 	}
 }
+
+// TestExplainSaysOnceWhyAnAlternativeDoesNotRun: below its alternative.
+func TestExplainSaysOnceWhyAnAlternativeDoesNotRun(t *testing.T) {
+	const why, also = "kernel 6.18 has no function f", "the device is not there"
+	skipped := func(name, hook string) agent.ProgramStatus {
+		return agent.ProgramStatus{Name: name, Links: []agent.LinkStatus{{Hook: hook, State: agent.Skipped, Error: why}}}
+	}
+	optional := agent.ProgramStatus{Name: "extra", Links: []agent.LinkStatus{{Hook: "xdp", Target: "eth9", State: agent.Skipped, Error: also}}}
+	said := "alternative call does without on_entry, on_exit: " + why + "; extra on xdp eth9: " + also
+	a := notReady(func(a *nodemode.Application) {
+		a.Conditions[0].Message = "every program runs, but for what is optional: " + said
+		a.Programs = []agent.ProgramStatus{skipped("on_entry", "fentry"), skipped("on_exit", "fexit"), {Name: "probe", ID: 7, Tag: "aa"}, optional}
+		a.Agent = &agent.ApplicationStatus{Skipped: said, Alternatives: []agent.AlternativeStatus{{Name: "call", Sets: []agent.SetStatus{
+			{Programs: []string{"on_entry", "on_exit"}, Error: why}, {Programs: []string{"probe"}}}}}}
+	})
+	var out bytes.Buffer
+	explain(&out, a)
+	want := "  Ready      False    every program runs, but for what is optional, see below\n" +
+		"  alternative call\n    Skipped    on_entry, on_exit " + why + "\n    Runs       probe\n" +
+		"  program probe id 7 tag aa\n  program extra id 0 tag \n    Skipped    xdp on eth9 " + also + "\n"
+	if !strings.HasSuffix(out.String(), want) || strings.Count(out.String(), why) != 1 {
+		t.Errorf("it says:\n%s\nwant at its end:\n%s", &out, want)
+	}
+}

@@ -41,7 +41,7 @@ func newKeyGenerate() *cobra.Command {
 		Use:   "generate",
 		Short: "Make a key pair in cosign's format, and the BpfSigner that trusts it",
 		Long: "Make PREFIX.key (encrypted with $" + passwordVariable + ", which may be empty), PREFIX.pub and PREFIX.signer.yaml.\n" +
-			"The private half stays with whoever signs; admins put the signer file where skep looks for signers.",
+			"The private half stays with the signer; admins put the signer file where skep looks for signers.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := nothingAt(prefix); err != nil {
