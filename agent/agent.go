@@ -221,7 +221,7 @@ func New(o Options) (*Agent, error) {
 			return nil, errors.Join(fmt.Errorf("make agent: %w", err), pins.Close())
 		}
 		if announcer, ok := e.containers.(containers.Announcer); ok {
-			e.starts = starts.New(starts.Options{Log: o.Log, Clock: o.Clock, NamespaceLabels: o.NamespaceLabels, Wake: e.wakeUp})
+			e.starts = starts.New(starts.Options{Log: o.Log, Clock: o.Clock, NamespaceLabels: o.NamespaceLabels, Wake: e.signal})
 			announcer.AnnounceTo(e.starts)
 		}
 	}

@@ -127,6 +127,9 @@ func (a *Agent) newReconcile() *reconcile {
 	rec.actor = &act.Actor{Log: o.Log, Clock: o.Clock, Now: now, Observer: o.Observer, Pins: a.pins, Decisions: rec.decisions, Look: rec.look,
 		Chains: rec.chains, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles, NoDriver: rec.admission.NoteNoDriver,
 		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound}
+	if a.starts != nil {
+		rec.actor.IsHurried = a.starts.IsWaiting
+	}
 	return rec
 }
 

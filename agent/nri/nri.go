@@ -34,9 +34,9 @@ const (
 // container that is held up holds up the others of the node, too.
 const (
 	// LongestHold is how long a start waits at most, and a start waits no longer than a part of
-	// the runtime's own limit either: a quarter, of two seconds by default.
-	LongestHold = 500 * time.Millisecond
-	partOfLimit = 4
+	// the runtime's own limit either: half of it, which is two seconds by default.
+	LongestHold = time.Second
+	partOfLimit = 2
 	// registration bounds connecting and registering.
 	registration = 5 * time.Second
 	// firstNRI and longestNRI are the waits between attempts. A connection that lasted for

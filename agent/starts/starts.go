@@ -22,8 +22,9 @@ import (
 )
 
 // lateFor is how long no container waits for a tenant that was late, and busyFor how long none
-// waits at all where the agent itself was.
-const lateFor, busyFor = time.Minute, 5 * time.Second
+// waits at all where the agent itself was: as long as a container waits at most, so that a node
+// starts containers half of the time at least.
+const lateFor, busyFor = time.Minute, time.Second
 
 // Options are what Starts is told once. All are required but NamespaceLabels.
 type Options struct {
@@ -34,7 +35,7 @@ type Options struct {
 	// NamespaceLabels returns the labels of a namespace of the cluster; false where they are
 	// not known. It must not wait. Nil means that there are no namespaces.
 	NamespaceLabels func(namespace string) (map[string]string, bool)
-	// Wake asks for a reconcile at once. It must not wait.
+	// Wake asks for a reconcile at once, which reads the containers. It must not wait.
 	Wake func()
 }
 
@@ -133,6 +134,18 @@ func (s *Starts) Attach(ctx context.Context, c containers.Container) {
 	if len(one.awaited) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		s.noteLate(one, c)
 	}
+}
+
+// IsWaiting reports whether a container waits that no reconcile had yet.
+func (s *Starts) IsWaiting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.waiting {
+		if !one.seen {
+			return true
+		}
+	}
+	return false
 }
 
 // noteLate notes whom a container waited for in vain. The caller holds mu.
