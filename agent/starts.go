@@ -31,15 +31,7 @@ func (rec *reconcile) loadedInPods(s *starts.Starts) []starts.Application {
 			}
 			continue
 		}
-		one := starts.Application{UID: payload.UID, Identity: payload.Application}
-		for _, program := range out.Live.Payload().Programs {
-			for _, at := range program.Attach {
-				if at.Pods != nil {
-					one.Attachments = append(one.Attachments, at)
-				}
-			}
-		}
-		if len(one.Attachments) > 0 {
+		if one := starts.Of(out.Live.Payload()); len(one.Attachments) > 0 {
 			all = append(all, one)
 		}
 	}

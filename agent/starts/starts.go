@@ -19,6 +19,7 @@ import (
 	"github.com/skep-dev/skep/agent/containers"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 )
 
 // lateFor is how long no container waits for a tenant that was late, and busyFor how long none
@@ -57,6 +58,19 @@ type Application struct {
 	Identity v1alpha1.Identity
 	// Attachments are those with pods.
 	Attachments []v1alpha1.Attachment
+}
+
+// Of is what an intent attaches in pods.
+func Of(p intent.Payload) Application {
+	a := Application{UID: p.UID, Identity: p.Application}
+	for _, program := range p.Programs {
+		for _, at := range program.Attach {
+			if at.Pods != nil {
+				a.Attachments = append(a.Attachments, at)
+			}
+		}
+	}
+	return a
 }
 
 // tenant is whom a late application is held against: its namespace or, of the cluster's, it
