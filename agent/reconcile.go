@@ -76,6 +76,7 @@ func (a *Agent) Reconcile(ctx context.Context) {
 // confirmed that it is gone. Nothing is written back to what was accepted before finish.
 func (a *Agent) reconcileOnce() *reconcile {
 	a.loop.queue.Collect()
+	a.loop.closing.Continue()
 	rec := a.newReconcile()
 	defer rec.finish()
 	rec.unmanagedFiles = rec.loop.live.UnmanagedFiles()

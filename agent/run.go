@@ -39,6 +39,8 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 			return true
 		case <-a.loop.queue.Ended():
 			return true
+		case <-a.loop.closing.Ended():
+			return true
 		}
 	}
 }
@@ -81,6 +83,7 @@ func (a *Agent) Unload() error {
 	known := a.namespacesOf(a.podsNow(apps, a.loop.live))
 	a.loop.namespaces.Renew(known.All, known.Err)
 	defer a.loop.namespaces.Close()
+	a.loop.closing.Close()
 	return errors.Join(a.loop.queue.Clear(), a.loop.live.Close(), a.pins.Clear(), a.loop.live.Adopt(a.accepted.nameOf))
 }
 
@@ -126,6 +129,8 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 				return true
 			}
 		case <-a.wake:
+			return true
+		case <-a.loop.closing.Ended():
 			return true
 		case <-again:
 			return true
