@@ -12,12 +12,15 @@ import (
 // kernel closes links when it is told to.
 type kernel struct {
 	*Queue
+	now   time.Time
 	began []string
 	may   map[string]chan error
 }
 
 func newKernel() *kernel {
-	return &kernel{Queue: NewQueue(time.Now, slog.New(slog.DiscardHandler)), may: map[string]chan error{}}
+	k := &kernel{may: map[string]chan error{}}
+	k.Queue = NewQueue(func() time.Time { return k.now }, slog.New(slog.DiscardHandler))
+	return k
 }
 
 // closer is a link, which is closed when its name may.
@@ -47,7 +50,8 @@ func (k *kernel) ends(name string, err error) {
 
 // finish ends whatever is left.
 func (k *kernel) finish() {
-	for ended := 0; ended < len(k.began); ended++ {
+	ended := 0
+	for ended < len(k.began) {
 		if name := k.began[ended]; k.may[name] != nil {
 			select {
 			case k.may[name] <- nil:
@@ -55,6 +59,7 @@ func (k *kernel) finish() {
 			}
 			synctest.Wait()
 		}
+		ended++
 	}
 	k.Close()
 }
@@ -149,7 +154,7 @@ func TestACloseThatHangsDelaysItsNamespaceAlone(t *testing.T) {
 		if !slices.Equal(k.began, []string{"a1"}) {
 			t.Fatalf("began %q, want the first alone", k.began)
 		}
-		time.Sleep(slowClose + time.Second)
+		k.now = k.now.Add(slowClose + time.Second)
 		k.Continue()
 		synctest.Wait()
 		if !slices.Equal(k.began, []string{"a1", "b1"}) {
@@ -157,7 +162,7 @@ func TestACloseThatHangsDelaysItsNamespaceAlone(t *testing.T) {
 		}
 		for _, name := range []string{"c1", "d1", "e1", "f1", "g1", "h1", "i1", "j1"} {
 			k.hand(name)
-			time.Sleep(slowClose + time.Second)
+			k.now = k.now.Add(slowClose + time.Second)
 			k.Continue()
 			synctest.Wait()
 		}

@@ -106,6 +106,8 @@ type Lookups struct {
 	byKey map[string]*lookup
 	// seen are the devices of other network namespaces as they were read last.
 	seen map[uint64][]plan.Interface
+	// lastRead is the last of them that was read.
+	lastRead uint64
 	// hierarchy is where the mount of cgroup2 lies; nil until somebody asks.
 	hierarchy *guard.Hierarchy
 }
@@ -199,6 +201,8 @@ type Round struct {
 	interfaces []plan.Interface
 	there      map[uint64]bool
 	unread     map[uint64]error
+	// unseen: one was not read, and never before.
+	unseen bool
 }
 
 // Host is where the names of targets are looked up.
