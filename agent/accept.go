@@ -224,17 +224,6 @@ func (a *Agent) restore() error {
 	return nil
 }
 
-// Wake has Run look again, as after labels of namespaces changed (Options.NamespaceLabels).
-func (a *Agent) Wake() { a.wakeUp() }
-
-// wakeUp wakes Run.
-func (e *env) wakeUp() {
-	select {
-	case e.wake <- struct{}{}:
-	default:
-	}
-}
-
 // unsettle makes Settled wait again. The caller holds mu.
 func (a *accepted) unsettle() {
 	select {

@@ -24,6 +24,7 @@ import (
 	"maps"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/skep-dev/skep/agent/admission"
@@ -97,8 +98,9 @@ type Options struct {
 	MapMemory int64
 	// Containers makes the source of the node's containers, in which programs are attached that
 	// choose pods; nil means that nobody tells of them. The agent asks it while an intent chooses
-	// pods, and closes it. wake has the agent look again.
-	Containers func(wake func()) (containers.Source, error)
+	// pods, and closes it. wake has the agent look again where it matters to an intent that the
+	// containers of pods changed; without any pods, all may have.
+	Containers func(wake func(changed ...containers.Pod)) (containers.Source, error)
 	// NamespaceLabels returns the labels of a namespace of the cluster; false where they are
 	// not known. Nil means that there are no namespaces.
 	NamespaceLabels func(namespace string) (map[string]string, bool)
@@ -137,6 +139,10 @@ type env struct {
 	dir     *statedir.Dir
 	objects *objects.Cache
 	wake    chan struct{}
+	// full reports that the next reconcile looks at everything anew, and choices what matters to
+	// the applications of the last one; nil is everything.
+	full    atomic.Bool
+	choices atomic.Pointer[targets.Choices]
 	// containers is the source of the node's containers; nil where there is none.
 	containers containers.Source
 	// namespaces is, in tests, what there is in the place of the pods' network namespaces.
@@ -174,6 +180,14 @@ type loop struct {
 	skipped skippedContainers
 	// idle is how the last reconcile left the node, nil where something is left to do.
 	idle *idle
+	// sweeps are those since the last full reconcile, and acted reports that the last reconcile
+	// was none, and that only its own actions are left to look at.
+	sweeps int
+	acted  bool
+	// unmanagedFiles, by uid, are those of the last full reconcile, and pods those of the last
+	// one of either kind.
+	unmanagedFiles map[string][]string
+	pods           *containers.Snapshot
 }
 
 // New makes an agent: it locks the pins and reads what is cached. It fails with
@@ -200,7 +214,7 @@ func New(o Options) (*Agent, error) {
 	e := &env{opts: o, pins: pins, dir: dir, wake: make(chan struct{}, 1)}
 	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Wake: e.wakeUp})
 	if o.Containers != nil {
-		if e.containers, err = o.Containers(e.wakeUp); err != nil {
+		if e.containers, err = o.Containers(e.podsChanged); err != nil {
 			return nil, errors.Join(fmt.Errorf("make agent: %w", err), pins.Close())
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -116,6 +118,83 @@ func (w *world) loadByAgent(b *testing.B, a *agent.Agent, hook string) (accept, 
 	}
 	a.Reconcile(b.Context())
 	return accepted.Sub(began), took
+}
+
+// BenchmarkManyLinks attaches two programs to 250 tracepoints of system calls each, by reconciles
+// of the agent and with the library alone, from their bytes.
+func BenchmarkManyLinks(b *testing.B) {
+	const objects, each = 2, 250
+	calls, err := filepath.Glob("/sys/kernel/tracing/events/syscalls/sys_enter_*")
+	if err != nil || len(calls) < each {
+		b.Skipf("SKIPPED: there are %d tracepoints of system calls: %v", len(calls), err)
+	}
+	var at []v1alpha1.Attachment
+	for _, call := range calls[:each] {
+		at = append(at, v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/" + filepath.Base(call)})
+	}
+	var byAgent, bare time.Duration
+	for b.Loop() {
+		w := newWorld(b)
+		o := w.options()
+		o.Log, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), time.Hour
+		a, err := agent.New(o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		var all []intent.Payload
+		for i := range objects {
+			all = append(all, w.intent(fmt.Sprint("bench-", i), "tracepoint_count", v1alpha1.Program{Name: "tracepoint_count", Attach: at}))
+		}
+		w.give(a, all...)
+		began := time.Now()
+		for w.linkPins(all[0].UID)+w.linkPins(all[1].UID) < objects*each {
+			a.Reconcile(b.Context())
+		}
+		byAgent += time.Since(began)
+		if err := a.Close(); err != nil {
+			b.Fatal(err)
+		}
+		began = time.Now()
+		closes := attachBare(b, objects, at)
+		bare += time.Since(began)
+		closes()
+	}
+	b.ReportMetric(float64(byAgent.Milliseconds())/float64(b.N), "agent-ms")
+	b.ReportMetric(float64(bare.Milliseconds())/float64(b.N), "bare-ms")
+	b.ReportMetric(float64(byAgent)/float64(bare), "ratio")
+}
+
+// attachBare loads an object many times, attaches each to all tracepoints, and returns what ends
+// that.
+func attachBare(b *testing.B, objects int, at []v1alpha1.Attachment) (closes func()) {
+	b.Helper()
+	var all []io.Closer
+	for range objects {
+		spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(programsObject("tracepoint_count")))
+		if err != nil {
+			b.Fatal(err)
+		}
+		coll, err := ebpf.NewCollection(spec)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, one := range at {
+			group, name, _ := strings.Cut(one.Tracepoint, "/")
+			l, err := link.Tracepoint(group, name, coll.Programs["tracepoint_count"], nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			all = append(all, l)
+		}
+		all = append(all, coll.Programs["tracepoint_count"], coll.Maps["counts"])
+	}
+	return func() {
+		for _, one := range all {
+			if err := one.Close(); err != nil {
+				b.Error(err)
+			}
+		}
+	}
 }
 
 // BenchmarkSweep looks at a node where nothing is to be done.

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"context"
+
 	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/agent/kernel"
@@ -26,6 +28,17 @@ func (a *Agent) NamespacesChanged() { a.wakeUp() }
 
 // IsIdle is what a sweep of Run asks before it spends a reconcile.
 func (a *Agent) IsIdle() bool { return a.isIdle() }
+
+// ReconcileIfWoken does what Run does where it was woken, and reports whether it was.
+func (a *Agent) ReconcileIfWoken(ctx context.Context) bool {
+	select {
+	case <-a.wake:
+		a.reconcile(ctx)
+		return true
+	default:
+		return false
+	}
+}
 
 // RefuseChains has chains fail to load as reject says of the names of their members'
 // applications.
@@ -56,4 +69,13 @@ func (a *Agent) Lookups() int {
 	a.work.Lock()
 	defer a.work.Unlock()
 	return a.loop.lookups.Waiting()
+}
+
+// Sweep does what Run does at a sweep, and reports whether that took a reconcile.
+func (a *Agent) Sweep(ctx context.Context) bool {
+	if !a.sweep() {
+		return false
+	}
+	a.reconcile(ctx)
+	return true
 }

@@ -14,8 +14,7 @@ const resyncAfter = 29
 // replaces its program, so sweeps compare these; everything else either wakes the
 // agent or is found by the next resync.
 type idle struct {
-	links  []idleLink
-	sweeps int
+	links []idleLink
 }
 
 type idleLink struct {
@@ -28,7 +27,7 @@ type idleLink struct {
 func newIdle(p *reconcile) *idle {
 	// The applications of a reconcile that is finished are the agent's, which Accept changes.
 	p.accepted.mu.Lock()
-	done := p.isDone()
+	done := p.isDone(false)
 	p.accepted.mu.Unlock()
 	if !done {
 		return nil
@@ -49,9 +48,9 @@ func newIdle(p *reconcile) *idle {
 }
 
 // isDone reports whether the reconcile had nothing to do, and no later one has before
-// something changes.
-func (rec *reconcile) isDone() bool {
-	if !rec.observed || rec.acted || rec.decisions.Again || rec.actor.Ending || rec.objectRound.Fetching || rec.loadRound.HasAsked() || rec.look.HasUnreadable() ||
+// something changes. Its own actions count as nothing where it may have acted.
+func (rec *reconcile) isDone(mayHaveActed bool) bool {
+	if !rec.observed || rec.acted && !mayHaveActed || rec.decisions.Again || rec.actor.Ending || rec.objectRound.Fetching || rec.loadRound.HasAsked() || rec.look.HasUnreadable() ||
 		!rec.loop.admission.History.IsKept() || rec.loop.live.HasRemnants() {
 		return false
 	}
@@ -76,14 +75,30 @@ func (rec *reconcile) isDone() bool {
 func (a *Agent) isIdle() bool {
 	a.work.Lock()
 	defer a.work.Unlock()
-	if a.loop.idle == nil || a.loop.idle.sweeps >= resyncAfter {
+	if a.loop.idle == nil || a.loop.sweeps >= resyncAfter {
 		return false
 	}
-	a.loop.idle.sweeps++
+	a.loop.sweeps++
 	for _, l := range a.loop.idle.links {
 		if facts, err := kernel.Inspect(l.link); err != nil || facts != l.facts {
 			return false
 		}
 	}
+	return true
+}
+
+// sweep reports whether this sweep needs a reconcile, and which one: where an incremental
+// reconcile made links, one more of these looks at them.
+func (a *Agent) sweep() bool {
+	if a.isIdle() {
+		return false
+	}
+	a.work.Lock()
+	defer a.work.Unlock()
+	if a.loop.idle == nil && a.loop.acted && a.loop.sweeps < resyncAfter {
+		a.loop.sweeps++
+		return true
+	}
+	a.full.Store(true)
 	return true
 }

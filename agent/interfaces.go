@@ -87,16 +87,6 @@ func (e *env) podsNow(apps []*application, open *live.Set) targets.Pods {
 	return pods
 }
 
-// choosesPods reports whether an intent of an application chooses pods.
-func choosesPods(app *application) bool {
-	chooses := func(o *intent.Opened) bool {
-		return o != nil && slices.ContainsFunc(o.Payload().Programs, func(p v1alpha1.Program) bool {
-			return slices.ContainsFunc(p.Attach, func(at v1alpha1.Attachment) bool { return at.Pods != nil })
-		})
-	}
-	return chooses(&app.Newest) || chooses(app.Deployed)
-}
-
 // attachmentsOf are what the applications' intents attach to interfaces.
 func attachmentsOf(apps []*application) []targets.Asked {
 	var all []targets.Asked

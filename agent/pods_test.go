@@ -1,7 +1,9 @@
 package agent_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,6 +19,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,13 +45,13 @@ type runtimeOf struct {
 	mu    sync.Mutex
 	all   map[string]containers.Container
 	err   error
-	wake  func()
+	wake  func(changed ...containers.Pod)
 }
 
 func newRuntime(t testing.TB) *runtimeOf {
 	t.Helper()
-	r := &runtimeOf{t: t, root: tasks.Root(t), image: t.TempDir(), all: map[string]containers.Container{}, wake: func() {}}
-	for name, body := range map[string][]byte{"app": userbinary.Worker(worked - 1), "busy": userbinary.Worker(10*worked - 1)} {
+	r := &runtimeOf{t: t, root: tasks.Root(t), image: t.TempDir(), all: map[string]containers.Container{}, wake: func(...containers.Pod) {}}
+	for name, body := range map[string][]byte{"app": userbinary.Worker(worked - 1), "busy": userbinary.Worker(10*worked - 1), "declares": userbinary.Make(declaring(), userbinary.Options{})} {
 		if err := os.WriteFile(filepath.Join(r.image, name), body, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +63,7 @@ func newRuntime(t testing.TB) *runtimeOf {
 const worked = 1000
 
 // source is agent.Options.Containers.
-func (r *runtimeOf) source(wake func()) (containers.Source, error) {
+func (r *runtimeOf) source(wake func(changed ...containers.Pod)) (containers.Source, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wake = wake
@@ -104,7 +107,7 @@ func (r *runtimeOf) start(namespace, name, container string, labels map[string]s
 	p.Container = containers.Container{ID: id, Name: container, Process: r.see(p.task.PID()), CgroupPath: r.below(p.cgroup), CgroupID: inode(r.t, p.cgroup),
 		Pod: containers.Pod{UID: id, Namespace: namespace, Name: name, Labels: labels, SandboxID: id, CgroupPath: r.below(above), CgroupID: inode(r.t, above),
 			Sandbox: r.see(p.task.PID()), NetnsID: inode(r.t, p.network())}}
-	r.tell(func() { r.all[id] = p.Container })
+	r.tell(func() { r.all[id] = p.Container }, p.Pod)
 	return p
 }
 
@@ -120,17 +123,17 @@ func (p *podOf) connected(peer string) *podOf {
 	return p
 }
 
-// tell changes what the runtime says, and that it did.
-func (r *runtimeOf) tell(change func()) {
+// tell changes what the runtime says of pods, and that it did.
+func (r *runtimeOf) tell(change func(), of ...containers.Pod) {
 	r.mu.Lock()
 	change()
 	wake := r.wake
 	r.mu.Unlock()
-	wake()
+	wake(of...)
 }
 
 // ends has the runtime say that the container ended.
-func (p *podOf) ends() { p.r.tell(func() { delete(p.r.all, p.ID) }) }
+func (p *podOf) ends() { p.r.tell(func() { delete(p.r.all, p.ID) }, p.Pod) }
 
 // dies ends the container's process, of which the runtime tells afterwards.
 func (p *podOf) dies() {
@@ -305,6 +308,65 @@ func TestATeamTracesItsOwnPods(t *testing.T) {
 	second.runs("app")
 	others.runs("app")
 	sees("no pod is left", before+2*worked)
+}
+
+// TestTwoTeamsReadTheArgumentsOfTheirProbes has a probe of USDT in a file that their pods share.
+func TestTwoTeamsReadTheArgumentsOfTheirProbes(t *testing.T) {
+	needKernel(t)
+	amd64(t)
+	w, r := newWorld(t), newRuntime(t)
+	a, _ := w.startOn(r)
+	at := v1alpha1.Attachment{Hook: "usdt", Binary: &v1alpha1.UserBinary{Path: "/declares", USDT: &v1alpha1.USDT{Provider: "skep", Name: "one"}}, Pods: &v1alpha1.Pods{}}
+	type team struct {
+		pod  *podOf
+		uid  string
+		runs uint64
+	}
+	teams := []team{{runs: 3}, {runs: 5}}
+	var all []intent.Payload
+	for i := range teams {
+		namespace := fmt.Sprintf("team-%d", i)
+		p := w.ofTeam(namespace, "uprobe_count", "on_probe", at)
+		p.ObjectDigest = w.object(weakUSDT())
+		teams[i].pod, teams[i].uid, all = r.start(namespace, "web", "app", nil), p.UID, append(all, p)
+	}
+	must(t, w.accept(a, all...))
+	for _, team := range teams {
+		w.hasLinks(a, team.uid, 1)
+	}
+	for _, team := range teams {
+		for range team.runs {
+			team.pod.runs("declares")
+		}
+	}
+	for i, team := range teams {
+		var got seen
+		if err := binary.Read(bytes.NewReader(w.sectionOf(team.uid, "%2ebss")), binary.NativeEndian, &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(argumentsOfOne(team.runs), got); diff != "" {
+			t.Errorf("team %d read (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
+// sectionOf reads a data section of an application.
+func (w *world) sectionOf(uid, escaped string) []byte {
+	w.t.Helper()
+	pins, err := filepath.Glob(filepath.Join(w.bpffs, uid, "*", "m-"+escaped))
+	if err != nil || len(pins) != 1 {
+		w.t.Fatalf("pins of %s of %s: %v, %v", escaped, uid, pins, err)
+	}
+	m, err := ebpf.LoadPinnedMap(pins[0], nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = m.Close() }()
+	body, err := m.LookupBytes(uint32(0))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return body
 }
 
 // TestPodsAreChosen has an application of the cluster, and two of a namespace, choose pods.

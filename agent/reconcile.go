@@ -52,6 +52,12 @@ type reconcile struct {
 // for as long as reconcileGrace, one load after the other. What takes longer goes on
 // beside it. Run calls it; a caller of its own needs it only to choose the moment.
 func (a *Agent) Reconcile(ctx context.Context) {
+	a.full.Store(true)
+	a.reconcile(ctx)
+}
+
+// reconcile is Reconcile, full or incremental as it was asked for.
+func (a *Agent) reconcile(ctx context.Context) {
 	a.work.Lock()
 	defer a.work.Unlock()
 	grace, cancel := context.WithTimeout(ctx, reconcileGrace)
@@ -60,7 +66,7 @@ func (a *Agent) Reconcile(ctx context.Context) {
 	for a.advance(grace, rec) && ctx.Err() == nil {
 		rec = a.reconcileOnce()
 	}
-	a.loop.idle = newIdle(rec)
+	a.loop.idle, a.loop.acted = newIdle(rec), rec.isIncremental() && rec.acted && rec.isDone(true)
 	// Not after each look: all that is loaded by one Reconcile is reported once.
 	select {
 	case a.reconciled <- struct{}{}:
@@ -78,7 +84,10 @@ func (a *Agent) reconcileOnce() *reconcile {
 	a.loop.queue.Collect()
 	rec := a.newReconcile()
 	defer rec.finish()
-	rec.unmanagedFiles = rec.loop.live.UnmanagedFiles()
+	if !rec.isIncremental() {
+		rec.loop.unmanagedFiles = rec.loop.live.UnmanagedFiles()
+	}
+	rec.unmanagedFiles = rec.loop.unmanagedFiles
 	if err := rec.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel", "error", err)
 		return rec
@@ -99,8 +108,12 @@ func (a *Agent) reconcileOnce() *reconcile {
 // newReconcile begins a reconcile of the applications as they are now.
 func (a *Agent) newReconcile() *reconcile {
 	now, o, l := a.opts.Clock(), &a.opts, a.loop
+	full := a.full.Swap(false) || l.pods == nil
+	if full {
+		l.sweeps = 0
+	}
 	apps, labels := a.snapshot()
-	pods := a.podsNow(apps, l.live)
+	pods := a.takePods(apps, full)
 	l.skipped.tell(pods.Snapshot, o.Log)
 	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, pods: pods, look: l.live.Look(),
 		objectRound: a.objects.Begin(), loadRound: l.queue.Begin(), lookupRound: l.lookups.Begin(now, pods)}
@@ -154,9 +167,14 @@ func knownOf(apps []*application) []version.Known {
 	return all
 }
 
+// isIncremental reports whether the reconcile follows changes alone.
+func (rec *reconcile) isIncremental() bool { return rec.pods.Before != nil }
+
 // observe repairs pins and reads what is in the kernel.
 func (rec *reconcile) observe() error {
-	rec.loop.live.Repin(rec.repinned)
+	if !rec.isIncremental() {
+		rec.loop.live.Repin(rec.repinned)
+	}
 	interfaces, err := rec.lookForDevices()
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	w := a.startWatch()
 	defer w.stop()
 	for {
-		a.Reconcile(ctx)
+		a.reconcile(ctx)
 		w.followPins()
 		if !a.awaitWork(ctx, sweep.C) {
 			return nil
@@ -32,12 +32,13 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 		case <-ctx.Done():
 			return false
 		case <-sweep:
-			if !a.isIdle() {
+			if a.sweep() {
 				return true
 			}
 		case <-a.wake:
 			return true
 		case <-a.loop.queue.Ended():
+			a.full.Store(true)
 			return true
 		}
 	}
@@ -122,6 +123,7 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 		select {
 		case <-a.loop.queue.Ended():
 			fresh = a.loop.queue.Collect() || fresh
+			a.full.Store(true)
 			if fresh && (len(queue) == 0 || !a.opts.Clock().Before(slice)) {
 				return true
 			}

@@ -11,11 +11,11 @@ import (
 // RuntimeContainers is a value of Options.Containers: the containers of the runtime with the
 // socket, such as unix:///run/containerd/containerd.sock. The other options come first. An
 // agent in a PID namespace of its own finds none of their processes, which is logged.
-func (o Options) RuntimeContainers(endpoint string) func(wake func()) (containers.Source, error) {
+func (o Options) RuntimeContainers(endpoint string) func(wake func(changed ...containers.Pod)) (containers.Source, error) {
 	if o.Log != nil {
 		warnOfOwnPIDs(o.Log, os.Getpid())
 	}
-	return func(wake func()) (containers.Source, error) {
+	return func(wake func(changed ...containers.Pod)) (containers.Source, error) {
 		return containers.NewCRI(containers.Options{Endpoint: endpoint, CgroupRoot: o.cgroups(), Wake: wake, Log: o.Log})
 	}
 }
@@ -23,12 +23,12 @@ func (o Options) RuntimeContainers(endpoint string) func(wake func()) (container
 // HostContainers is a value of Options.Containers: the units of systemd and the cgroups of a host
 // without a container runtime. It is nil where no cgroup2 is mounted, since nothing else has
 // them. The other options come first.
-func (o Options) HostContainers() func(wake func()) (containers.Source, error) {
+func (o Options) HostContainers() func(wake func(changed ...containers.Pod)) (containers.Source, error) {
 	root := o.cgroups()
 	if root == "" {
 		return nil
 	}
-	return func(wake func()) (containers.Source, error) {
+	return func(wake func(changed ...containers.Pod)) (containers.Source, error) {
 		return containers.NewCgroups(containers.Options{CgroupRoot: root, Wake: wake, Log: o.Log})
 	}
 }

@@ -74,7 +74,7 @@ func TestAnEndpointIsTheSocketsPath(t *testing.T) {
 	for endpoint, valid := range map[string]bool{
 		"unix:///run/containerd/containerd.sock": true, "/run/crio/crio.sock": true, "run/crio.sock": false, "tcp://127.0.0.1:1": false,
 	} {
-		s, err := Options{CgroupRoot: "/sys/fs/cgroup"}.RuntimeContainers(endpoint)(func() {})
+		s, err := Options{CgroupRoot: "/sys/fs/cgroup"}.RuntimeContainers(endpoint)(func(...containers.Pod) {})
 		if (err == nil) != valid {
 			t.Errorf("%s: %v", endpoint, err)
 		}

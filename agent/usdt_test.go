@@ -50,9 +50,14 @@ func declaring() []userbinary.Function {
 // probing is an intent for the program of usdt.o on a probe of skep's in a binary.
 func (w *world) probing(version, path, probe string) intent.Payload {
 	p := w.version(version, v1alpha1.Attachment{Hook: "usdt", Binary: &v1alpha1.UserBinary{Path: path, USDT: &v1alpha1.USDT{Provider: "skep", Name: probe}}})
-	p.ObjectDigest = w.object(programs.Weak(usdtObject, "__bpf_usdt_specs", "__bpf_usdt_ip_to_spec_id", "bpf_usdt_arg", "bpf_usdt_arg_cnt", "bpf_usdt_cookie"))
+	p.ObjectDigest = w.object(weakUSDT())
 	p.Programs[0].Name = "on_probe"
 	return p
+}
+
+// weakUSDT is usdt.o with the weak symbols of usdt.bpf.h.
+func weakUSDT() []byte {
+	return programs.Weak(usdtObject, "__bpf_usdt_specs", "__bpf_usdt_ip_to_spec_id", "bpf_usdt_arg", "bpf_usdt_arg_cnt", "bpf_usdt_cookie")
 }
 
 // seen is what the program of usdt.o read last.
@@ -71,6 +76,15 @@ func (w *world) seen(a *agent.Agent) (s seen) {
 	return s
 }
 
+// argumentsOfOne is what the program reads at skep:one.
+func argumentsOfOne(runs uint64) seen {
+	want := seen{Runs: runs, Count: 7}
+	copy(want.Arguments[:], []int64{-7, 1234567890123, 42, -5, 0xcb, 0x04cb})
+	// This libbpf reads no arguments by an index.
+	want.Errors[6] = -int64(unix.EINVAL)
+	return want
+}
+
 func TestTheArgumentsOfAUSDTProbeArrive(t *testing.T) {
 	needKernel(t)
 	for sentence, o := range map[string]userbinary.Options{"as linked": {}, "moved after it was linked": {Prelinked: 0x10000}} {
@@ -82,12 +96,7 @@ func TestTheArgumentsOfAUSDTProbeArrive(t *testing.T) {
 				t.Fatal(err)
 			}
 			execute(t, path)
-			got := w.seen(a)
-			want := seen{Runs: 1, Count: 7}
-			copy(want.Arguments[:], []int64{-7, 1234567890123, 42, -5, 0xcb, 0x04cb})
-			// This libbpf reads no arguments by an index.
-			want.Errors[6] = -int64(unix.EINVAL)
-			if diff := cmp.Diff(want, got); diff != "" {
+			if diff := cmp.Diff(argumentsOfOne(1), w.seen(a)); diff != "" {
 				t.Errorf("the program read (-want +got):\n%s", diff)
 			}
 		})

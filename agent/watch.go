@@ -96,7 +96,7 @@ func forward[T any](w *watch, events <-chan T) {
 			if !open {
 				return
 			}
-			w.agent.wakeUp()
+			w.agent.devicesChanged()
 		}
 	}
 }

@@ -79,11 +79,12 @@ func TestXDPRunsInTheModeThatIsAskedFor(t *testing.T) {
 			if l := linkOf(t, a, "b"); err != nil || l.XDPMode != c.onBridge || (l.XDPReason != "") != (mode != v1alpha1.XDPGeneric) {
 				t.Errorf("on a bridge: %+v, %v", l, err)
 			}
+			before := linkOf(t, a, "b").XDPReason
 			stop()
 			a, _ = w.start()
 			w.must(a)
-			if v, b := linkOf(t, a, "v"), linkOf(t, a, "b"); v.XDPMode != c.onVeth || b.XDPMode != c.onBridge {
-				t.Errorf("after a restart: %+v, %+v", v, b)
+			if v, b := linkOf(t, a, "v"), linkOf(t, a, "b"); v.XDPMode != c.onVeth || b.XDPMode != c.onBridge || v.XDPReason != "" || b.XDPReason != before {
+				t.Errorf("after a restart: %+v, %+v; the reason was %q", v, b, before)
 			}
 		})
 	}

@@ -126,6 +126,13 @@ type Program struct {
 	// ReadsKernelMemoryBy says how: helpers, kfuncs, variables of the kernel, and the first
 	// load through a pointer to it.
 	ReadsKernelMemoryBy []string `json:"readsKernelMemoryBy,omitempty"`
+	// ReadsRegistersBy says from what the program makes the addresses of all that it reads of
+	// the kernel, where that may be registers of the current task: as bpf_usdt_arg and
+	// BPF_KSYSCALL do, by bpf_probe_read_kernel alone. It is empty where the program reads
+	// nothing or something else. The addresses themselves are not known: a program of a
+	// namespace is loaded so that it reads nothing but those registers, and one of the cluster
+	// reads what it likes.
+	ReadsRegistersBy []hook.Registers `json:"readsRegistersBy,omitempty"`
 	// PoisonedCalls counts calls that CO-RE replaced by 0xbad2310; the verifier
 	// rejects them where they are reachable.
 	PoisonedCalls int `json:"poisonedCalls,omitempty"`

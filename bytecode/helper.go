@@ -73,10 +73,10 @@ func (h Helper) gplOnlyIn(t ebpf.ProgramType) bool {
 	return h.GPLOnly && !(h.Name == "bpf_get_stackid" && t == ebpf.PerfEvent)
 }
 
-// gplCompatible reports whether the kernel counts a licence as such
+// GPLCompatible reports whether the kernel counts a licence as such
 // (license_is_gpl_compatible in include/linux/license.h). It compares whole
 // strings.
-func gplCompatible(license string) bool {
+func GPLCompatible(license string) bool {
 	switch license {
 	case "GPL", "GPL v2", "GPL and additional rights",
 		"Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL":

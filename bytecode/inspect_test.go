@@ -61,6 +61,9 @@ func summary(name string, object []byte) string {
 				fmt.Fprintf(&b, "    %s: %s\n", list.what, strings.Join(list.names, " "))
 			}
 		}
+		if len(p.ReadsRegistersBy) > 0 {
+			fmt.Fprintf(&b, "    reads registers by: %v\n", p.ReadsRegistersBy)
+		}
 		if len(p.UnknownHelpers) > 0 || p.PoisonedCalls > 0 {
 			fmt.Fprintf(&b, "    unknown: %v, poisoned: %d\n", p.UnknownHelpers, p.PoisonedCalls)
 		}
@@ -240,8 +243,8 @@ func TestLicence(t *testing.T) {
 		"Dual BSD/GPL": true, "Dual MIT/GPL": true, "Dual MPL/GPL": true,
 		"": false, "gpl": false, "GPL ": false, "GPLv2": false, "Apache-2.0": false, "MIT": false,
 	} {
-		if gplCompatible(license) != want {
-			t.Errorf("gplCompatible(%q) = %v", license, !want)
+		if GPLCompatible(license) != want {
+			t.Errorf("GPLCompatible(%q) = %v", license, !want)
 		}
 	}
 }

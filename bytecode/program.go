@@ -53,7 +53,7 @@ func inspectProgram(spec *ebpf.CollectionSpec, name string) (*inspected, error) 
 			Frags:         s.Flags&flagXDPFrags != 0,
 			Instructions:  int(s.Instructions.Size() / asm.InstructionSize),
 			License:       license,
-			GPLCompatible: gplCompatible(license),
+			GPLCompatible: GPLCompatible(license),
 		},
 		functions: map[string]bool{},
 		helpers:   map[string]Helper{},

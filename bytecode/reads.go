@@ -79,8 +79,12 @@ func kfuncReads(name string) bool {
 // finishReads says by what the program reads memory of the kernel.
 func (p *inspected) finishReads(t ebpf.ProgramType, insns asm.Instructions) {
 	f := &p.facts
-	stacks := userStacks{}
-	load := pointers.ForeignLoad(insns, pointers.Rules{Fields: fieldsOf(t), Helper: helperReturns, Kfunc: kfuncReturns, Copied: helperCopies, Called: stacks.called})
+	stacks, registers := userStacks{}, registerReads{}
+	called := func(id int64, arguments [5]pointers.Passed) {
+		stacks.called(id, arguments)
+		registers.called(id, arguments)
+	}
+	load := pointers.ForeignLoad(insns, pointers.Rules{Fields: fieldsOf(t), Helper: helperReturns, Kfunc: kfuncReturns, Copied: helperCopies, Called: called})
 	var by []string
 	for _, name := range f.Helpers {
 		if helperReads(p.helpers[name]) && !stacks[name] {
@@ -105,6 +109,38 @@ func (p *inspected) finishReads(t ebpf.ProgramType, insns asm.Instructions) {
 		by = append(by, load)
 	}
 	f.ReadsKernelMemory, f.ReadsKernelMemoryBy = len(by) > 0, by
+	if slices.Equal(by, []string{readsRegisters}) {
+		f.ReadsRegistersBy = registers.addresses()
+	}
+}
+
+// readsRegisters is the helper by which bpf_usdt_arg and BPF_KSYSCALL read registers.
+const readsRegisters = "bpf_probe_read_kernel"
+
+// registerReads is from what the program makes the addresses at which it calls readsRegisters.
+type registerReads map[pointers.Memory]bool
+
+func (r registerReads) called(id int64, arguments [5]pointers.Passed) {
+	if h, _ := helperByID(id); h.Name == readsRegisters {
+		r[arguments[2].Memory] = true
+	}
+}
+
+// addresses are those of registers; none if there is another one.
+func (r registerReads) addresses() []hook.Registers {
+	var by []hook.Registers
+	for memory := range r {
+		switch memory {
+		case pointers.Context:
+			by = append(by, hook.InContext)
+		case pointers.Argument:
+			by = append(by, hook.InArgument)
+		default:
+			return nil
+		}
+	}
+	slices.Sort(by)
+	return by
 }
 
 // userStacks are the helpers that read stacks, and whether all calls of one read that of the
@@ -114,14 +150,14 @@ type userStacks map[string]bool
 // flagUserStack is BPF_F_USER_STACK.
 const flagUserStack = 1 << 8
 
-func (u userStacks) called(id int64, arguments [5]int) {
+func (u userStacks) called(id int64, arguments [5]pointers.Passed) {
 	h, _ := helperByID(id)
 	var flags int
 	switch h.Name {
 	case "bpf_get_stackid":
-		flags = arguments[2]
+		flags = arguments[2].Number
 	case "bpf_get_stack":
-		flags = arguments[3]
+		flags = arguments[3].Number
 	default:
 		return
 	}
@@ -132,8 +168,10 @@ func (u userStacks) called(id int64, arguments [5]int) {
 // fieldsOf is what pointers in the context of a type of program lead to.
 func fieldsOf(t ebpf.ProgramType) pointers.Memory {
 	switch t {
-	case ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.PerfEvent, ebpf.Syscall, ebpf.LircMode2:
-		// To the verifier all fields are numbers.
+	case ebpf.Kprobe, ebpf.RawTracepoint:
+		// To the verifier all fields are numbers, and some are the address of registers.
+		return pointers.Argument
+	case ebpf.TracePoint, ebpf.PerfEvent, ebpf.Syscall, ebpf.LircMode2:
 		return pointers.Number
 	case ebpf.Tracing, ebpf.LSM, ebpf.Extension, ebpf.StructOps, ebpf.UnspecifiedProgram, ebpf.Netfilter:
 		// Arguments of a function of the kernel.

@@ -2,6 +2,7 @@ package bytecode
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/test/corpus"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -75,6 +77,65 @@ func TestWhatReadsKernelMemory(t *testing.T) {
 				t.Errorf("reads %v (-want +got):\n%s", p.ReadsKernelMemory, diff)
 			}
 		})
+	}
+}
+
+// TestWhatReadsRegisters has programs that call one helper, at addresses of many kinds.
+func TestWhatReadsRegisters(t *testing.T) {
+	read, from := asm.FnProbeReadKernel.Call(), func(r asm.Register) asm.Instruction { return asm.Mov.Reg(asm.R3, r) }
+	argument := asm.LoadMem(asm.R6, asm.R1, 112, asm.DWord)
+	spilled := []asm.Instruction{asm.StoreMem(asm.RFP, -8, asm.R6, asm.DWord), asm.FnGetPrandomU32.Call(), asm.LoadMem(asm.R3, asm.RFP, -8, asm.DWord)}
+	for sentence, c := range map[string]struct {
+		kind  ebpf.ProgramType
+		insns []asm.Instruction
+		by    []hook.Registers
+	}{
+		"the context":                        {ebpf.Kprobe, []asm.Instruction{from(asm.R1), read}, []hook.Registers{hook.InContext}},
+		"a number after it":                  {ebpf.Kprobe, []asm.Instruction{from(asm.R1), asm.Add.Imm(asm.R3, 112), read}, []hook.Registers{hook.InContext}},
+		"an unknown number after it":         {ebpf.Kprobe, []asm.Instruction{from(asm.R1), asm.Add.Reg(asm.R3, asm.R2), read}, []hook.Registers{hook.InContext}},
+		"an argument":                        {ebpf.Kprobe, []asm.Instruction{argument, from(asm.R6), read}, []hook.Registers{hook.InArgument}},
+		"a number after it, added to it":     {ebpf.Kprobe, []asm.Instruction{argument, asm.Mov.Imm(asm.R3, 112), asm.Add.Reg(asm.R3, asm.R6), read}, []hook.Registers{hook.InArgument}},
+		"one of a raw tracepoint":            {ebpf.RawTracepoint, []asm.Instruction{argument, from(asm.R6), read}, []hook.Registers{hook.InArgument}},
+		"an argument that was on the stack":  {ebpf.Kprobe, append([]asm.Instruction{argument}, append(spilled, read)...), []hook.Registers{hook.InArgument}},
+		"both":                               {ebpf.Kprobe, []asm.Instruction{argument, from(asm.R1), read, from(asm.R6), read}, []hook.Registers{hook.InArgument, hook.InContext}},
+		"a field of a tracepoint":            {ebpf.TracePoint, []asm.Instruction{argument, from(asm.R6), read}, nil},
+		"an argument of fentry":              {ebpf.Tracing, []asm.Instruction{argument, from(asm.R6), read}, nil},
+		"half of an argument":                {ebpf.Kprobe, []asm.Instruction{asm.LoadMem(asm.R6, asm.R1, 112, asm.Word), from(asm.R6), read}, nil},
+		"bits of an argument":                {ebpf.Kprobe, []asm.Instruction{argument, asm.And.Imm(asm.R6, -8), from(asm.R6), read}, nil},
+		"the difference of two":              {ebpf.Kprobe, []asm.Instruction{argument, asm.Mov.Imm(asm.R3, 8), asm.Sub.Reg(asm.R3, asm.R6), read}, nil},
+		"the sum of two":                     {ebpf.Kprobe, []asm.Instruction{argument, asm.LoadMem(asm.R3, asm.R1, 104, asm.DWord), asm.Add.Reg(asm.R3, asm.R6), read}, nil},
+		"a number":                           {ebpf.Kprobe, []asm.Instruction{asm.LoadImm(asm.R3, 1<<40, asm.DWord), read}, nil},
+		"the stack":                          {ebpf.Kprobe, []asm.Instruction{from(asm.RFP), read}, nil},
+		"what an argument points to":         {ebpf.Kprobe, []asm.Instruction{argument, from(asm.R6), read, asm.LoadMem(asm.R3, asm.RFP, -8, asm.DWord), read}, nil},
+		"the context, and a symbol":          {ebpf.Kprobe, []asm.Instruction{from(asm.R1), read, asm.LoadImm(asm.R1, 0, asm.DWord).WithReference("jiffies")}, nil},
+		"the context, and text elsewhere":    {ebpf.Kprobe, []asm.Instruction{from(asm.R1), read, asm.FnProbeReadKernelStr.Call()}, nil},
+		"the context, and a load":            {ebpf.Kprobe, []asm.Instruction{from(asm.R1), read, asm.FnGetCurrentTaskBtf.Call(), asm.LoadMem(asm.R2, asm.R0, 8, asm.Word)}, nil},
+		"no call":                            {ebpf.Kprobe, []asm.Instruction{from(asm.R1)}, nil},
+		"what loads write to a map and read": {ebpf.Kprobe, []asm.Instruction{argument, asm.LoadMapValue(asm.R7, 0, 0), asm.StoreMem(asm.R7, 0, asm.R6, asm.DWord), asm.LoadMem(asm.R3, asm.R7, 0, asm.DWord), read}, nil},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			if p := inspectedOne(t, c.kind, "uprobe/f", c.insns...); !slices.Equal(p.ReadsRegistersBy, c.by) {
+				t.Errorf("reads registers by %v, want %v", p.ReadsRegistersBy, c.by)
+			}
+		})
+	}
+}
+
+// TestWhatLibbpfsMacrosRead has objects with BPF_USDT and BPF_KSYSCALL as users compile them.
+func TestWhatLibbpfsMacrosRead(t *testing.T) {
+	for object, want := range map[string]struct {
+		program string
+		by      hook.Registers
+	}{"usdt": {"fires", hook.InContext}, "ksyscall": {"entry", hook.InArgument}} {
+		body, err := corpus.Objects.ReadFile("testdata/" + object + ".o")
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := facts(t, body)
+		p, _ := all.Program(want.program)
+		if !slices.Equal(p.ReadsRegistersBy, []hook.Registers{want.by}) || !p.ReadsKernelMemory {
+			t.Errorf("%s reads the kernel by %v and registers by %v", object, p.ReadsKernelMemoryBy, p.ReadsRegistersBy)
+		}
 	}
 }
 

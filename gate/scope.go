@@ -23,9 +23,10 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 	}
 	// A program whose section says of no type is of the hook's, so that its name counts.
 	named, besides, guarded, some := map[string]string{}, map[string]bool{}, false, false
+	attachments := map[string][]v1alpha1.Attachment{}
 	for i, p := range programs {
 		at := fmt.Sprintf("spec.programs[%d]", i)
-		named[p.Name] = at
+		named[p.Name], attachments[p.Name] = at, append(attachments[p.Name], p.Attach...)
 		fact, _ := facts.Program(p.Name)
 		for k, a := range p.Attach {
 			h, _ := hook.Lookup(a.Hook)
@@ -46,10 +47,40 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 			denyLater(r, id, at, p)
 		}
 		fitCalls(r, id, at, p, besides[p.Name] || !isNamed && some)
-		if p.ReadsKernelMemory {
+		if p.ReadsKernelMemory && !(isNamed && readsRegisters(attachments[p.Name], p)) {
 			denyProgram(r, id, at, p, "reads memory of the kernel, which belongs to all namespaces", p.ReadsKernelMemoryBy)
 		}
 	}
+}
+
+// readsRegisters reports whether a program finds the registers of the current task, and nothing
+// else, at the addresses that it makes, wherever it is attached. The agent has it read nothing but
+// these registers (guard.BoundReads), so an address that is not what it looks like shows nothing.
+// A program that is reached otherwise, by a tail call, is none.
+func readsRegisters(attached []v1alpha1.Attachment, p bytecode.Program) bool {
+	if len(p.ReadsRegistersBy) != 1 {
+		return false
+	}
+	for _, a := range attached {
+		// Behind its beginning a function has other values in the registers of its arguments.
+		if a.Functions != nil && a.Functions.Offset != 0 {
+			return false
+		}
+		for _, target := range targetsOf(a) {
+			if hook.RegistersAt(a.Hook, target) != p.ReadsRegistersBy[0] {
+				return false
+			}
+		}
+	}
+	return len(attached) > 0
+}
+
+// targetsOf are the tracepoint or the functions that an attachment names, or one empty target.
+func targetsOf(a v1alpha1.Attachment) []string {
+	if a.Functions != nil {
+		return a.Functions.Names
+	}
+	return []string{a.Tracepoint}
 }
 
 // denyProgram denies a program for what it does by some of its calls.
@@ -142,11 +173,11 @@ func fitSubject(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachme
 		denyLater(r, id, at, fact)
 		return
 	}
-	field, targets := "tracepoint", []string{a.Tracepoint}
-	if f := a.Functions; f != nil {
-		field, targets = "functions", f.Names
+	field := "tracepoint"
+	if a.Functions != nil {
+		field = "functions"
 	}
-	for _, target := range targets {
+	for _, target := range targetsOf(a) {
 		if fact.SubjectAt(h.Name, target) != hook.Current {
 			r.add("inspect/scope", at+"."+field, "attach to a system call, to a function or tracepoint of one, or to a binary, or use a "+v1alpha1.KindClusterBpfApplication,
 				"%s %s is not known to run for the task alone that causes it, so that a %s would see what other namespaces do", h.Name, target, id.Kind)

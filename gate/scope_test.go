@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
 )
 
 // TestANamespaceSeesItsOwnPodsAlone has a namespace attach programs in its Pods, by what they see
@@ -56,4 +57,88 @@ func TestANamespaceSeesItsOwnPodsAlone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestANamespaceReadsRegistersWhereItFindsThem attaches programs of the object registers, which read
+// the kernel by one helper. What the gate lets pass the agent bounds (agent/kernel).
+func TestANamespaceReadsRegistersWhereItFindsThem(t *testing.T) {
+	w := newWorld(t)
+	image, evaluator := w.signed("registers"), w.evaluator()
+	binary := func(hook string, b v1alpha1.UserBinary) v1alpha1.Attachment {
+		b.Path = "/app"
+		return v1alpha1.Attachment{Hook: hook, Binary: &b, Pods: &v1alpha1.Pods{}}
+	}
+	functions := func(hook string, names ...string) v1alpha1.Attachment {
+		return v1alpha1.Attachment{Hook: hook, Functions: &v1alpha1.Functions{Names: names}, Pods: &v1alpha1.Pods{}}
+	}
+	probe := binary("uprobe", v1alpha1.UserBinary{Symbol: "main"})
+	declared := binary("usdt", v1alpha1.UserBinary{USDT: &v1alpha1.USDT{Provider: "skep", Name: "one"}})
+	call := functions("kprobe", "__x64_sys_openat")
+	behind := functions("kprobe", "__x64_sys_openat")
+	behind.Functions.Offset = 4
+	enter := v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter", Pods: &v1alpha1.Pods{}}
+	for sentence, c := range map[string]struct {
+		program string
+		at      []v1alpha1.Attachment
+		allowed bool
+	}{
+		"a register of a function":                         {"reads_register", []v1alpha1.Attachment{probe}, true},
+		"one on its return":                                {"reads_register", []v1alpha1.Attachment{binary("uretprobe", v1alpha1.UserBinary{Symbol: "main"})}, true},
+		"one of a probe that the binary declares":          {"reads_register", []v1alpha1.Attachment{declared}, true},
+		"one at two of them":                               {"reads_register", []v1alpha1.Attachment{probe, declared}, true},
+		"one at an offset that the program wrote to a map": {"writes_specs", []v1alpha1.Attachment{declared}, true},
+		"one in a function of the program":                 {"reads_in_function", []v1alpha1.Attachment{probe}, true},
+		"the argument of a system call":                    {"argument", []v1alpha1.Attachment{functions("ksyscall", "openat")}, true},
+		"one of its function":                              {"argument", []v1alpha1.Attachment{call}, true},
+		"the argument of every system call":                {"enters", []v1alpha1.Attachment{enter}, true},
+		"the argument of another tracepoint":               {"enters", []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "sched_process_exec", Pods: &v1alpha1.Pods{}}}, false},
+		"the context of a function of the kernel":          {"reads_register", []v1alpha1.Attachment{call}, false},
+		"the context at one of two places":                 {"reads_register", []v1alpha1.Attachment{probe, call}, false},
+		"the argument of another function":                 {"argument", []v1alpha1.Attachment{functions("kprobe", "vfs_open")}, false},
+		"the argument of one of two":                       {"argument", []v1alpha1.Attachment{functions("kprobe", "__x64_sys_openat", "vfs_open")}, false},
+		"the argument on a return":                         {"argument", []v1alpha1.Attachment{functions("kretsyscall", "openat")}, false},
+		"the argument behind the beginning":                {"argument", []v1alpha1.Attachment{behind}, false},
+		"the argument in a binary":                         {"argument", []v1alpha1.Attachment{probe}, false},
+		"a value of a map":                                 {"map_value", []v1alpha1.Attachment{probe}, false},
+		"a number":                                         {"number", []v1alpha1.Attachment{probe}, false},
+		"the task":                                         {"task", []v1alpha1.Attachment{probe}, false},
+		"registers by another helper":                      {"registers_of_task", []v1alpha1.Attachment{probe}, false},
+		"text":                                             {"string", []v1alpha1.Attachment{probe}, false},
+		"another address on one path":                      {"other_path", []v1alpha1.Attachment{probe}, false},
+		"another address from one caller":                  {"other_caller", []v1alpha1.Attachment{probe}, false},
+		"an address that another name changes":             {"altered", []v1alpha1.Attachment{probe}, false},
+		"in a callback":                                    {"callback", []v1alpha1.Attachment{probe}, false},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			wide := app(image, c.program, c.at...)
+			// The object has a prog array with a program that reads, too, which is another test's.
+			denied := deniedFor(t, evaluator, namespaced(wide), "spec.programs[0]")
+			if c.allowed != (len(denied) == 0) {
+				t.Errorf("denied: %v", denied)
+			}
+			for _, says := range denied {
+				if !strings.Contains(says, "reads memory of the kernel, which belongs to all namespaces") {
+					t.Errorf("it is denied, since it %s", says)
+				}
+			}
+			if denied := deniedFor(t, evaluator, wide, ""); len(denied) > 0 {
+				t.Errorf("a cluster is denied it: %v", denied)
+			}
+		})
+	}
+	// Nothing says where a program runs that is tail called.
+	if denied := deniedFor(t, evaluator, namespaced(app(image, "tails", probe)), "spec.bytecode.image"); len(denied) == 0 {
+		t.Error("a program that is tail called may read registers")
+	}
+}
+
+// deniedFor are the messages of the rule on scopes at a path of a definition.
+func deniedFor(t *testing.T, e *gate.Evaluator, definition v1alpha1.Application, path string) (denied []string) {
+	t.Helper()
+	for _, r := range mustEvaluate(t, e, definition).Decision().Denied {
+		if r.Rule == "inspect/scope" && strings.HasPrefix(r.Path, path) {
+			denied = append(denied, r.Message)
+		}
+	}
+	return denied
 }

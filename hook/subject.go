@@ -109,7 +109,12 @@ func isTracepointOfTasks(h Hook, target string) bool {
 // of their parts: nothing but a task's own system call reaches them
 // (include/linux/syscalls.h, arch/*/include/asm/syscall_wrapper.h).
 func syscallPrefixes() []string {
-	return []string{"__x64_sys_", "__ia32_sys_", "__ia32_compat_sys_", "__x64_compat_sys_", "__arm64_sys_", "__arm64_compat_sys_", "__se_sys_", "__do_sys_", "__se_compat_sys_", "__do_compat_sys_"}
+	return append(syscallWrappers(), "__se_sys_", "__do_sys_", "__se_compat_sys_", "__do_compat_sys_")
+}
+
+// syscallWrappers begin the names of those whose argument is the registers of the task.
+func syscallWrappers() []string {
+	return []string{"__x64_sys_", "__ia32_sys_", "__ia32_compat_sys_", "__x64_compat_sys_", "__arm64_sys_", "__arm64_compat_sys_"}
 }
 
 // isFunctionOfTasks reports whether a function of the kernel, or every function that a glob
@@ -132,6 +137,35 @@ func isFunctionOfTasks(target string) bool {
 		return true
 	}
 	return slices.Contains(strings.Fields(functionsOfTasks), name)
+}
+
+// Registers is where a program finds the registers that the current task had when it entered the
+// kernel.
+type Registers string
+
+const (
+	// InContext is the context itself: that of a probe in a binary.
+	InContext Registers = "context"
+	// InArgument is where an argument in the context points to: the one of the function of a
+	// system call.
+	InArgument Registers = "argument"
+)
+
+// RegistersAt returns where a program finds them at a target of a hook, as an attachment names it;
+// empty where it does not. A return probe of a function has no arguments left.
+func RegistersAt(hookName, target string) Registers {
+	h, _ := Lookup(hookName)
+	switch {
+	case h.Shape == UserBinary:
+		return InContext
+	case h.Name == "ksyscall", h.Name == "raw_tp" && (target == "sys_enter" || target == "sys_exit"):
+		return InArgument
+	case slices.Contains([]string{"kprobe", "kprobe.multi", "kprobe.session"}, h.Name) && slices.ContainsFunc(syscallWrappers(), func(prefix string) bool {
+		return strings.HasPrefix(target, prefix)
+	}):
+		return InArgument
+	}
+	return ""
 }
 
 // functionsOfTasks are functions that may sleep, and so are never called from an interrupt,

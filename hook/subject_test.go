@@ -53,3 +53,18 @@ func TestOnlyWhatRunsInATaskIsGuarded(t *testing.T) {
 		t.Error("a kprobe without a hook is about a task")
 	}
 }
+
+func TestWhereRegistersOfTheTaskAre(t *testing.T) {
+	for at, want := range map[[2]string]hook.Registers{
+		{"usdt", ""}: hook.InContext, {"uprobe", ""}: hook.InContext, {"uretprobe", ""}: hook.InContext, {"uprobe.multi", ""}: hook.InContext,
+		{"ksyscall", "openat"}: hook.InArgument, {"kprobe", "__x64_sys_openat"}: hook.InArgument, {"kprobe.multi", "__x64_sys_open*"}: hook.InArgument,
+		{"kprobe.session", "__arm64_sys_openat"}: hook.InArgument, {"raw_tp", "sys_enter"}: hook.InArgument, {"raw_tp", "sys_exit"}: hook.InArgument,
+		{"kretsyscall", "openat"}: "", {"kretprobe", "__x64_sys_openat"}: "", {"kprobe", "vfs_read"}: "", {"kprobe", "*"}: "",
+		{"kprobe", "__do_sys_openat"}: "", {"kprobe", "__se_sys_openat"}: "", {"raw_tp", "sched_process_exec"}: "", {"tracepoint", "raw_syscalls/sys_enter"}: "",
+		{"fentry", "__x64_sys_openat"}: "", {"xdp", ""}: "", {"no such hook", "sys_enter"}: "",
+	} {
+		if got := hook.RegistersAt(at[0], at[1]); got != want {
+			t.Errorf("at %s %s registers are in %q, want %q", at[0], at[1], got, want)
+		}
+	}
+}

@@ -593,7 +593,7 @@ func (act *Actor) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *kernel.
 	if err != nil {
 		return err
 	}
-	if err := act.Pins.PinChainLink(on, l); err != nil {
+	if err := act.Pins.PinChainLink(on, fallback, l); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	c := &kernel.Chain{Device: a.Device, Target: on, Link: l, Version: v, Fallback: fallback}

@@ -1,6 +1,7 @@
 package chain_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -8,6 +9,11 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/chain"
 )
 
 // BenchmarkMember measures what one more member costs a packet, counters
@@ -48,6 +54,74 @@ func BenchmarkChainAgainstMembers(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkChainAgainstDispatcher compares a chain with the same members as libxdp runs them:
+// each replaces a function of a dispatcher. The chain counts verdicts of each member besides.
+func BenchmarkChainAgainstDispatcher(b *testing.B) {
+	for _, n := range []int{1, 2, 5, 10, 20} {
+		b.Run(fmt.Sprintf("of-%d", n), func(b *testing.B) {
+			members := several(b, n, "xdp_verdict")
+			l, d := load(b, members...), dispatcher(b, members)
+			joined, replaced := perPacket(b, l.Program, 50_000), perPacket(b, d, 50_000)
+			// In turns, since an emulated machine is disturbed for long.
+			for range 40 {
+				joined, replaced = min(joined, perPacket(b, l.Program, 50_000)), min(replaced, perPacket(b, d, 50_000))
+			}
+			b.ReportMetric(float64(joined), "ns/chain")
+			b.ReportMetric(float64(replaced), "ns/dispatcher")
+			b.ReportMetric(float64(joined)/float64(replaced), "chain/dispatcher")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// dispatcher is a program that calls a function for each member, as long as they pass the
+// packet. Each function is replaced by its member.
+func dispatcher(b *testing.B, members []chain.Member) *ebpf.Program {
+	b.Helper()
+	first := members[0].Object.Programs[members[0].Program].Instructions[0]
+	begin := func(name string, i asm.Instruction) asm.Instruction {
+		f := &btf.Func{Name: name, Linkage: btf.GlobalFunc, Type: btf.FuncMetadata(&first).Type}
+		return btf.WithFuncMetadata(i.WithSymbol(name).WithSource(asm.Comment(name)), f)
+	}
+	slot := func(i int) string { return fmt.Sprintf("slot%d", i) }
+	insns := asm.Instructions{begin("dispatches", asm.Mov.Reg(asm.R6, asm.R1))}
+	for i := range members {
+		insns = append(insns, asm.Mov.Reg(asm.R1, asm.R6), asm.Call.Label(slot(i)), asm.JNE.Imm(asm.R0, xdpPass, "out"))
+	}
+	insns = append(insns, asm.Return().WithSymbol("out"))
+	for i := range members {
+		insns = append(insns, begin(slot(i), asm.Mov.Imm(asm.R0, xdpPass)), asm.Return())
+	}
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "dispatches", Type: ebpf.XDP, License: "GPL", Instructions: insns})
+	if err != nil {
+		b.Fatalf("%+v", err)
+	}
+	b.Cleanup(func() { _ = program.Close() })
+	for i, m := range members {
+		replaces := m.Object.Copy()
+		one := replaces.Programs[m.Program]
+		one.Type, one.AttachType, one.AttachTarget, one.AttachTo = ebpf.Extension, ebpf.AttachNone, program, slot(i)
+		replaces.Programs = map[string]*ebpf.ProgramSpec{m.Program: one}
+		loaded, err := ebpf.NewCollection(replaces)
+		if errors.Is(err, unix.EPERM) {
+			b.Skipf("SKIPPED: no function can be replaced here: %v", err)
+		}
+		if err != nil {
+			b.Fatalf("%+v", err)
+		}
+		b.Cleanup(loaded.Close)
+		l, err := link.AttachFreplace(nil, "", loaded.Programs[m.Program])
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = l.Close() })
+	}
+	return program
+}
+
+// xdpPass is XDP_PASS.
+const xdpPass = 2
 
 // calls is a program that does nothing but call the same function n times: what
 // a call and a return cost on this machine, which mitigations of the processor

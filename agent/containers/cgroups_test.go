@@ -28,7 +28,7 @@ func TestUnitsArePods(t *testing.T) {
 		t.Fatal(err)
 	}
 	var wakes atomic.Int64
-	s, err := NewCgroups(Options{CgroupRoot: cgroup2Root(t), Interval: 10 * time.Millisecond, Wake: func() { wakes.Add(1) }})
+	s, err := NewCgroups(Options{CgroupRoot: cgroup2Root(t), Interval: 10 * time.Millisecond, Wake: func(...Pod) { wakes.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
 	}

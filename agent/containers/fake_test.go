@@ -436,7 +436,7 @@ func TestAWakeIsAChange(t *testing.T) {
 	f := newFaulty(t, "good")
 	f.serve(t)
 	var wakes atomic.Int64
-	s := f.source(t, func(o *Options) { o.Wake = func() { wakes.Add(1) } })
+	s := f.source(t, func(o *Options) { o.Wake = func(...Pod) { wakes.Add(1) } })
 	first := await(t, s, "the container", has("good"))
 	n, lists := wakes.Load(), f.lists.Load()
 	until(t, "five lists more", func() error {
@@ -452,7 +452,7 @@ func TestAWakeIsAChange(t *testing.T) {
 
 func TestNoRuntimeIsAnError(t *testing.T) {
 	var wakes atomic.Int64
-	s, err := NewCRI(Options{Endpoint: "/no/such/socket", CgroupRoot: cgroup2Root(t), Wake: func() { wakes.Add(1) }})
+	s, err := NewCRI(Options{Endpoint: "/no/such/socket", CgroupRoot: cgroup2Root(t), Wake: func(...Pod) { wakes.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
 	}

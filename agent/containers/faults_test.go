@@ -40,7 +40,7 @@ func TestARuntimeThatIsAwayTakesNothingAway(t *testing.T) {
 		stays, ends := d.start(p, "stays"), d.start(p, "ends")
 		var wakes atomic.Int64
 		s := d.source(func(o *Options) {
-			o.Wake = func() { wakes.Add(1) }
+			o.Wake = func(...Pod) { wakes.Add(1) }
 			o.Timeout = 500 * time.Millisecond
 			// What is quick is so by events and processes.
 			o.Relist = 500 * time.Millisecond
@@ -172,7 +172,7 @@ func BenchmarkSeen(b *testing.B) {
 			p := d.run(&pod{namespace: "blue", name: "web", uid: "11111111-1111-1111-1111-111111111111", hostNetwork: true})
 			wake := make(chan struct{}, 1)
 			s := d.source(func(o *Options) {
-				o.Wake = func() {
+				o.Wake = func(...Pod) {
 					select {
 					case wake <- struct{}{}:
 					default:
@@ -222,7 +222,7 @@ func BenchmarkList(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			f := newFaulty(b)
 			f.sandboxes = nil
-			st := newState(func() {})
+			st := newState(func(...Pod) {})
 			for i := range n {
 				id, labels := fmt.Sprintf("%064d", i), map[string]string{"app": "web", "pod-template-hash": "0123456789", "io.kubernetes.pod.name": "web-0123456789-abcde"}
 				f.sandboxes = append(f.sandboxes, &cri.PodSandbox{Id: id, Labels: labels})

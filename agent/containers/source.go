@@ -17,9 +17,11 @@ type Options struct {
 	Endpoint string
 	// CgroupRoot is the mount of cgroup2, which shows all cgroups of the node. Required.
 	CgroupRoot string
-	// Wake is called from any goroutine when the containers or pods changed, and at the first
-	// answer of the runtime, good or bad. It must not wait, nor call the Source. Default nop.
-	Wake func()
+	// Wake is called from any goroutine when the containers or pods changed, with the pods that
+	// did, and at the first answer of the runtime, good or bad, without any: all pods may have
+	// changed then. A Snapshot has the change already. Wake must not wait, nor call the Source.
+	// Default nop.
+	Wake func(changed ...Pod)
 	// IdleAfter is how long after the last Snapshot the Source stops its work; default five
 	// minutes. The next Snapshot begins anew, and has ErrNotRead.
 	IdleAfter time.Duration
@@ -36,7 +38,7 @@ type Options struct {
 
 func (o *Options) fill() {
 	if o.Wake == nil {
-		o.Wake = func() {}
+		o.Wake = func(...Pod) {}
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Clock = clock.OrSystem(o.Clock)

@@ -12,7 +12,7 @@ import (
 
 // state is what one run of a source knows. Its methods may be called from any goroutine.
 type state struct {
-	wake func()
+	wake func(changed ...Pod)
 	mu   sync.Mutex
 	// read reports that the whole list was read once.
 	read       bool
@@ -27,7 +27,7 @@ type state struct {
 	retired bool
 }
 
-func newState(wake func()) *state {
+func newState(wake func(changed ...Pod)) *state {
 	return &state{wake: wake, containers: map[string]Container{}, pods: map[string]Pod{}, skipped: map[string]Skipped{}}
 }
 
@@ -61,27 +61,33 @@ func (s *state) build() *Snapshot {
 	return built
 }
 
-// change changes what is known, and wakes whoever asks where the containers or pods are others.
-func (s *state) change(do func() (changed bool)) {
+// change changes what is known, and wakes whoever asks where the containers of pods are others.
+func (s *state) change(do func() (changed []Pod)) {
 	s.mu.Lock()
 	changed := do()
-	if changed {
+	if len(changed) > 0 {
 		s.current = nil
 	}
-	wake := changed && s.read && !s.retired
+	wake := len(changed) > 0 && s.read && !s.retired
 	s.mu.Unlock()
 	if wake {
-		s.wake()
+		s.wake(changed...)
 	}
 }
 
 // answered notes that the whole list was read.
 func (s *state) answered() {
-	s.change(func() bool {
-		first := !s.read
-		s.read, s.away = true, nil
-		return first
-	})
+	s.mu.Lock()
+	first := !s.read
+	s.read, s.away = true, nil
+	if first {
+		s.current = nil
+	}
+	wake := first && !s.retired
+	s.mu.Unlock()
+	if wake {
+		s.wake()
+	}
 }
 
 // failed notes that the runtime does not answer. It wakes for the first answer only.
@@ -125,41 +131,42 @@ func (s *state) has(id string) bool {
 
 // addPod adds a pod, or replaces it.
 func (s *state) addPod(p Pod) {
-	s.change(func() bool {
+	s.change(func() []Pod {
 		delete(s.skipped, p.SandboxID)
 		s.pods[p.SandboxID] = p
-		return true
+		return []Pod{p}
 	})
 }
 
 // add adds a container, with what its process says of its pod where the sandbox has none.
 func (s *state) add(c Container, of Pod) {
-	s.change(func() bool {
+	s.change(func() []Pod {
 		delete(s.skipped, c.ID)
 		s.containers[c.ID] = c
 		// The sandbox's process may have ended meanwhile.
 		of.Sandbox = s.pods[of.SandboxID].Sandbox
 		s.pods[of.SandboxID] = of
-		return true
+		return []Pod{of}
 	})
 }
 
 // remove takes away a container, or a sandbox whose process ended. A pod stays while it has
 // containers.
 func (s *state) remove(id string) {
-	s.change(func() bool {
+	s.change(func() []Pod {
 		delete(s.skipped, id)
 		if c, ok := s.containers[id]; ok {
 			delete(s.containers, id)
-			if p := s.pods[c.Pod.SandboxID]; p.Sandbox.PID == 0 && !s.used(p.SandboxID) {
+			p := s.pods[c.Pod.SandboxID]
+			if p.Sandbox.PID == 0 && !s.used(p.SandboxID) {
 				delete(s.pods, p.SandboxID)
 			}
-			return true
+			return []Pod{p}
 		}
 		p, ok := s.pods[id]
 		switch {
 		case !ok:
-			return false
+			return nil
 		case s.used(id):
 			// There is no way into the pod by the sandbox any more.
 			p.Sandbox = process.Process{}
@@ -167,7 +174,7 @@ func (s *state) remove(id string) {
 		default:
 			delete(s.pods, id)
 		}
-		return true
+		return []Pod{p}
 	})
 }
 
@@ -185,18 +192,18 @@ func (s *state) used(sandbox string) bool {
 // is left out, and pods without a container whose sandbox has no process. Whatever has a
 // process stays until that ends: the runtime may have lost its record.
 func (s *state) listed(ids map[string]bool) {
-	s.change(func() (changed bool) {
+	s.change(func() (changed []Pod) {
 		maps.DeleteFunc(s.skipped, func(id string, _ Skipped) bool {
-			changed = changed || !ids[id]
+			if !ids[id] {
+				s.current = nil
+			}
 			return !ids[id]
 		})
-		if changed {
-			s.current = nil
-		}
-		changed = false
 		maps.DeleteFunc(s.pods, func(id string, p Pod) bool {
 			gone := !ids[id] && p.Sandbox.PID == 0 && !s.used(id)
-			changed = changed || gone
+			if gone {
+				changed = append(changed, p)
+			}
 			return gone
 		})
 		return changed
@@ -230,16 +237,22 @@ func (s *state) all() map[string]Container {
 // replace replaces all containers, and their pods. Another process of the same container wakes
 // nobody.
 func (s *state) replace(all map[string]Container) {
-	s.change(func() bool {
-		changed := len(all) != len(s.containers)
-		for id := range all {
-			_, known := s.containers[id]
-			changed = changed || !known
-		}
+	s.change(func() []Pod {
+		changed := append(podsWithout(s.containers, all), podsWithout(all, s.containers)...)
 		s.containers, s.pods, s.current = all, make(map[string]Pod, len(all)), nil
 		for _, c := range all {
 			s.pods[c.Pod.SandboxID] = c.Pod
 		}
 		return changed
 	})
+}
+
+// podsWithout returns the pods of the containers in some that are not in others.
+func podsWithout(some, others map[string]Container) (pods []Pod) {
+	for id, c := range some {
+		if _, in := others[id]; !in {
+			pods = append(pods, c.Pod)
+		}
+	}
+	return pods
 }

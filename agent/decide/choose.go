@@ -77,6 +77,9 @@ func (d *Decisions) fallBack(app *Application) {
 	uid := app.Newest.Payload().UID
 	out := d.Outcomes[uid]
 	other, stays := d.Node.Fallback(app.Known, d.Look.RevisionName(uid), out.Pending)
+	if other == nil && stays && out.Pending {
+		other = d.runsWhole(app)
+	}
 	if other != nil {
 		err := d.run(app, other, out)
 		if err == nil {
@@ -87,6 +90,18 @@ func (d *Decisions) fallBack(app *Application) {
 		stays = d.Node.StaysWithout(other, d.Look.RevisionName(uid)) || IsPending(err)
 	}
 	d.keepOrUnload(uid, stays)
+}
+
+// runsWhole returns the intent of what runs, where that is one version, whole and for this node.
+// Pods and devices come and go for it while another one is loaded, which may take long. Nothing of it
+// is loaded: the newest intent may not name it any more.
+func (d *Decisions) runsWhole(app *Application) *intent.Opened {
+	uid := app.Newest.Payload().UID
+	runs, last := d.Look.RevisionName(uid), app.Deployed
+	if last == nil || last.Revision() != runs || !app.Checked[runs] || !d.Node.MayHave(*last) || d.Look.RunsBeside(uid, runs) {
+		return nil
+	}
+	return last
 }
 
 // keepOrUnload leaves what runs of an application as it is, or has it go.

@@ -53,10 +53,11 @@ func run(b *testing.B, p *ebpf.Program) float64 {
 	return float64(time.Since(start).Nanoseconds()) / rounds
 }
 
-// once is a callback with or without a guard.
-func once(b *testing.B, body asm.Instructions, guarded bool) asm.Instructions {
+// once is a callback with or without a guard. Under another licence than GPL the guard asks
+// the helper at each level.
+func once(b *testing.B, body asm.Instructions, guarded bool, license string) asm.Instructions {
 	b.Helper()
-	spec := &ebpf.ProgramSpec{Name: "once", Type: ebpf.RawTracepoint, Instructions: body}
+	spec := &ebpf.ProgramSpec{Name: "once", Type: ebpf.RawTracepoint, License: license, Instructions: body}
 	spec.Instructions[0] = btf.WithFuncMetadata(body[0].WithSymbol("once").WithSource(asm.Comment("once")), function("once", btf.StaticFunc))
 	if guarded {
 		if err := Put(spec, "s"); err != nil {
@@ -75,11 +76,18 @@ func BenchmarkGuard(b *testing.B) {
 	}
 	enter(b, nested[MaxLevels])
 	maps := newMaps(b, "s")
-	bare := looped(b, once(b, asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, false), maps)
+	bare := looped(b, once(b, asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, false, "GPL"), maps)
 	lookup := looped(b, once(b, asm.Instructions{
 		asm.StoreImm(asm.RFP, -8, 0, asm.Word), asm.StoreImm(asm.RFP, -4, 0, asm.Word), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -8),
-		asm.LoadMapPtr(asm.R1, 0).WithReference(cgroupsName("s")), asm.FnMapLookupElem.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return()}, false), maps)
-	guarded := looped(b, once(b, asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, true), maps)
+		asm.LoadMapPtr(asm.R1, 0).WithReference(cgroupsName("s")), asm.FnMapLookupElem.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return()}, false, "GPL"), maps)
+	for _, license := range []string{"GPL", "Proprietary"} {
+		guarded := looped(b, once(b, asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, true, license), maps)
+		b.Run(license, func(b *testing.B) { measure(b, nested, maps, bare, lookup, guarded) })
+	}
+}
+
+// measure runs three programs in turns: without a guard, with one look-up, with a guard.
+func measure(b *testing.B, nested []string, maps map[string]*ebpf.Map, bare, lookup, guarded *ebpf.Program) {
 	for _, levels := range []int{0, 1, 2, MaxLevels} {
 		for _, matches := range []bool{false, true} {
 			if matches && levels == 0 {

@@ -40,16 +40,6 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("put a scope guard before %s: a %s program does not run for a task; attach it without pods, or to a hook of tasks", e.Program, kind)
 }
 
-// Sizes of the prologue, in instructions of 64 bits.
-const (
-	headSize    = 5
-	levelSize   = 21
-	neutralAt   = headSize + MaxLevels*levelSize
-	neutralSize = 2
-	// Size is how many instructions the guard adds to a program.
-	Size = neutralAt + neutralSize + 1
-)
-
 // Put puts the guard of a scope before the program's own instructions. The program then
 // refers to the maps that Maps returns for the scope.
 //
@@ -59,7 +49,8 @@ const (
 // not called then when the function returns.
 //
 // Put uses a slot of eight bytes of the stack, which the program may use as well, as it
-// reads only what it has written.
+// reads only what it has written. The program gets its context, and nothing else that the
+// guard had in registers: it could read the kernel's memory by what leads to cgroups.
 func Put(spec *ebpf.ProgramSpec, scope string) error {
 	if !supports(spec) {
 		return &UnsupportedError{spec.Name, spec.Type, spec.AttachType}
@@ -67,15 +58,7 @@ func Put(spec *ebpf.ProgramSpec, scope string) error {
 	if len(spec.Instructions) == 0 {
 		return errors.New("put a scope guard before " + spec.Name + ": it has no instructions")
 	}
-	insns := make(asm.Instructions, 0, len(spec.Instructions)+Size)
-	insns = append(insns,
-		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.LoadMapValue(asm.R7, 0, 0).WithReference(levelsName(scope)),
-		asm.LoadImm(asm.R8, multiplier, asm.DWord))
-	for i := range MaxLevels {
-		insns = append(insns, level(scope, i)...)
-	}
-	insns = append(insns, asm.Mov.Imm(asm.R0, neutral(spec)), asm.Return(), asm.Mov.Reg(asm.R1, asm.R6))
+	insns := prologue(spec, scope)
 
 	// The kernel wants the function's name, type and line where it begins.
 	first := spec.Instructions[0]
@@ -108,17 +91,43 @@ func neutral(spec *ebpf.ProgramSpec) int32 {
 	return 0
 }
 
+// prologue is the instructions of the guard. The program's own follow them.
+//
+// R6 is the program's context, R7 the value of the map of levels, R8 the multiplier of the
+// filter, and R9 the current task's cgroup where the program may read it.
+func prologue(spec *ebpf.ProgramSpec, scope string) asm.Instructions {
+	task := walkable(spec)
+	insns := append(asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMapValue(asm.R7, 0, 0).WithReference(levelsName(scope)),
+		asm.LoadImm(asm.R8, multiplier, asm.DWord),
+	}, task.find()...)
+	size := len(level(scope, 0, task, 0))
+	for i := range MaxLevels {
+		// What follows the last level are two instructions for tasks that do not match. A level
+		// has one instruction of two words, the load of the map.
+		match := (MaxLevels-i)*(size+1) + 2
+		insns = append(insns, level(scope, i, task, match)...)
+	}
+	return append(insns,
+		asm.Mov.Imm(asm.R0, neutral(spec)), asm.Return(),
+		asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R0, 0), asm.Mov.Imm(asm.R7, 0), asm.Mov.Imm(asm.R8, 0), asm.Mov.Imm(asm.R9, 0))
+}
+
 // level compares the current task's cgroup at one of the scope's levels: first with the
-// filter, which is in reach without a call, and what passes it with the cgroups. Jumps are
-// by number: names of labels could be those of the object's functions.
-func level(scope string, i int) asm.Instructions {
-	begin := headSize + i*levelSize
-	next := begin + levelSize
-	return asm.Instructions{
+// filter, which is in reach without a call, and what passes it with the cgroups. Where it is
+// one of them, it goes on at match, in words from its own begin. Jumps are by number: names
+// of labels could be those of the object's functions.
+func level(scope string, i int, task *fields, match int) asm.Instructions {
+	ancestor := task.ancestor()
+	at := 2 + len(ancestor)
+	next := at + 18
+	insns := append(asm.Instructions{
 		asm.LoadMem(asm.R1, asm.R7, int16(levelBytes*i), asm.Word),
-		jump(asm.JEq, asm.R1, begin+1, next),
-		asm.FnGetCurrentAncestorCgroupId.Call(),
-		jump(asm.JEq, asm.R0, begin+3, next),
+		jump(asm.JEq, asm.R1, 0, 1, next),
+	}, ancestor...)
+	return append(insns,
+		jump(asm.JEq, asm.R0, 0, at, next),
 		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
 		asm.Mul.Reg(asm.R0, asm.R8),
 		asm.RSh.Imm(asm.R0, filterShift),
@@ -129,16 +138,16 @@ func level(scope string, i int) asm.Instructions {
 		asm.And.Imm(asm.R0, 7),
 		asm.RSh.Reg(asm.R2, asm.R0),
 		asm.And.Imm(asm.R2, 1),
-		jump(asm.JEq, asm.R2, begin+14, next),
+		jump(asm.JEq, asm.R2, 0, at+11, next),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, -8),
 		asm.LoadMapPtr(asm.R1, 0).WithReference(cgroupsName(scope)),
 		asm.FnMapLookupElem.Call(),
-		jump(asm.JNE, asm.R0, begin+20, neutralAt+neutralSize),
-	}
+		// The load of the map takes two words.
+		jump(asm.JNE, asm.R0, 0, at+17, match))
 }
 
-// jump compares a register with 0 at one place and goes on at another.
-func jump(op asm.JumpOp, register asm.Register, at, to int) asm.Instruction {
-	return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(op).SetSource(asm.ImmSource), Dst: register, Offset: int16(to - at - 1)}
+// jump compares a register with a number at one word and goes on at another.
+func jump(op asm.JumpOp, register asm.Register, with int64, at, to int) asm.Instruction {
+	return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(op).SetSource(asm.ImmSource), Dst: register, Constant: with, Offset: int16(to - at - 1)}
 }

@@ -100,7 +100,8 @@ type on struct {
 
 func hooks() map[string]on {
 	return map[string]on{
-		"kprobe": {counted(ebpf.Kprobe, ebpf.AttachNone, "", 0), kprobe, "getpgid", true},
+		"kprobe":                       {counted(ebpf.Kprobe, ebpf.AttachNone, "", 0), kprobe, "getpgid", true},
+		"kprobe under another licence": {licensed(ebpf.Kprobe, "Apache-2.0"), kprobe, "getpgid", true},
 		"kretprobe": {counted(ebpf.Kprobe, ebpf.AttachNone, "", 0), func(p *ebpf.Program) (io.Closer, error) {
 			return link.Kretprobe(getpgid, p, nil)
 		}, "getpgid", true},
@@ -111,6 +112,9 @@ func hooks() map[string]on {
 			return link.KretprobeMulti(p, link.KprobeMultiOptions{Symbols: []string{getpgid}})
 		}, "getpgid", true},
 		"tracepoint": {counted(ebpf.TracePoint, ebpf.AttachNone, "", 0), func(p *ebpf.Program) (io.Closer, error) {
+			return link.Tracepoint("syscalls", "sys_enter_getpgid", p, nil)
+		}, "getpgid", true},
+		"tracepoint under another licence": {licensed(ebpf.TracePoint, "Apache-2.0"), func(p *ebpf.Program) (io.Closer, error) {
 			return link.Tracepoint("syscalls", "sys_enter_getpgid", p, nil)
 		}, "getpgid", true},
 		"raw_tp": {counted(ebpf.RawTracepoint, ebpf.AttachNone, "", 0), func(p *ebpf.Program) (io.Closer, error) {
@@ -248,15 +252,7 @@ func TestAProgramThatFillsItsStackIsGuarded(t *testing.T) {
 	rest[0] = rest[0].WithSymbol("")
 	insns = append(insns, rest...)
 	insns = append(insns, asm.Mov.Reg(asm.R0, asm.R1).WithSymbol("same"), asm.Return())
-	g, err := loadGuarded(t, &ebpf.ProgramSpec{Name: "counts_runs", Type: ebpf.TracePoint, License: "GPL", Instructions: insns})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := link.Tracepoint("syscalls", "sys_enter_getpgid", g.Programs["counts_runs"], nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	g := onGetpgid(t, &ebpf.ProgramSpec{Name: "counts_runs", Type: ebpf.TracePoint, License: "GPL", Instructions: insns})
 	a, b := tasks.Cgroup(t, "skep-a"), tasks.Cgroup(t, "skep-b")
 	set(t, g.scope, a)
 	for cgroup, want := range map[string]uint64{a: 100, b: 0} {
@@ -306,15 +302,7 @@ func TestAGuardedProgramDecidesForTheTasksOfItsScopeAlone(t *testing.T) {
 // TestMembersChangeWithoutAGap has other cgroups come and go, at levels above and below,
 // while tasks of a member and of none make system calls.
 func TestMembersChangeWithoutAGap(t *testing.T) {
-	g, err := loadGuarded(t, counted(ebpf.TracePoint, ebpf.AttachNone, "", 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := link.Tracepoint("syscalls", "sys_enter_getpgid", g.Programs["counts_runs"], nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	g := onGetpgid(t, licensed(ebpf.TracePoint, "GPL"))
 	high, outer, b := tasks.Cgroup(t, "skep-high"), tasks.Cgroup(t, "skep-outer"), tasks.Cgroup(t, "skep-b")
 	a := tasks.Cgroup(t, outer+"/a")
 	deep := tasks.Cgroup(t, tasks.Cgroup(t, outer+"/c")+"/deep")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/text"
 )
 
 // The names in a chain's directory.
@@ -154,9 +155,10 @@ func (v *ChainVersion) pin(dir string) error {
 }
 
 // PinChainLink pins the new link of an interface, in the place of an old one, and notes which
-// interface it is: the kernel does not tell its network namespace.
-func (s *Store) PinChainLink(on plan.Target, l Held) error {
-	if err := s.describeChain(on); err != nil {
+// interface it is, and why its driver does not run the link: the kernel tells neither its network
+// namespace nor that.
+func (s *Store) PinChainLink(on plan.Target, fallback string, l Held) error {
+	if err := s.describeChain(on, fallback); err != nil {
 		return err
 	}
 	path := s.ChainPath(on.Device())
@@ -169,11 +171,20 @@ func (s *Store) PinChainLink(on plan.Target, l Held) error {
 	return nil
 }
 
-// describeChain notes beside a link's pin which interface it is.
-func (s *Store) describeChain(on plan.Target) error {
-	text, err := json.Marshal(on)
+// chainText is what the text beside the pin of a chain's link says.
+type chainText struct {
+	plan.Target
+	Fallback string `json:"fallback,omitempty"`
+}
+
+// maxFallback is how much is kept of a Chain's Fallback, in bytes.
+const maxFallback = 512
+
+// describeChain notes beside a link's pin what the kernel does not tell of it.
+func (s *Store) describeChain(on plan.Target, fallback string) error {
+	body, err := json.Marshal(chainText{on, text.Cut(text.Line(fallback), maxFallback)})
 	if err == nil {
-		err = replaceSymlink(string(text), s.ChainPath(on.Device())+textSuffix)
+		err = replaceSymlink(string(body), s.ChainPath(on.Device())+textSuffix)
 	}
 	if err != nil {
 		return fmt.Errorf("describe chain's link: %w", err)
@@ -194,7 +205,7 @@ func (s *Store) RepinChain(c *Chain) (bool, error) {
 	}
 	path := s.ChainPath(c.Device)
 	if c.Target.Ifindex != 0 && missing(path+textSuffix) {
-		if err := s.describeChain(c.Target); err != nil {
+		if err := s.describeChain(c.Target, c.Fallback); err != nil {
 			return healed, err
 		}
 		healed = true
@@ -222,7 +233,9 @@ func (s *Store) OpenChain(d plan.Device) (*Chain, []Stray, error) {
 		return nil, []Stray{stray}, err
 	}
 	c := &Chain{Device: d, Link: l}
-	c.Target, _ = ReadChainText(s.ChainPath(d))
+	if noted, ok := readChainText(s.ChainPath(d)); ok {
+		c.Target, c.Fallback = noted.Target, text.Cut(text.Line(noted.Fallback), maxFallback)
+	}
 	ids, err := list(s.chainDir(d), inChain)
 	if err != nil {
 		return nil, nil, errors.Join(err, l.Close())
@@ -246,14 +259,19 @@ func (s *Store) OpenChain(d plan.Device) (*Chain, []Stray, error) {
 	return c, strays, nil
 }
 
-// ReadChainText reads what PinChainLink noted beside a link's pin. It is not ok where there is
-// nothing, or where it is another's.
+// ReadChainText reads of which interface PinChainLink pinned a link. It is not ok where nothing is
+// noted, or where it is another's.
 func ReadChainText(path string) (on plan.Target, ok bool) {
+	noted, ok := readChainText(path)
+	return noted.Target, ok
+}
+
+func readChainText(path string) (noted chainText, ok bool) {
 	body, err := os.Readlink(path + textSuffix)
-	if err != nil || json.Unmarshal([]byte(body), &on) != nil || on.Device().String() != filepath.Base(filepath.Dir(path)) {
-		return plan.Target{}, false
+	if err != nil || json.Unmarshal([]byte(body), &noted) != nil || noted.Device().String() != filepath.Base(filepath.Dir(path)) {
+		return chainText{}, false
 	}
-	return on, true
+	return noted, true
 }
 
 // adopt opens one directory of a chain, and keeps the version where the link

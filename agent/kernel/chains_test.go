@@ -53,7 +53,7 @@ func chained(t testing.TB, s *Store, v *ChainVersion) *Chain {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.PinChainLink(plan.Target{Ifindex: 1, Interface: "lo"}, l); err != nil {
+	if err := s.PinChainLink(plan.Target{Ifindex: 1, Interface: "lo"}, "", l); err != nil {
 		t.Fatal(err)
 	}
 	c := &Chain{Device: loopback(), Link: l, Version: v}

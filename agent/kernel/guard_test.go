@@ -85,8 +85,8 @@ func TestEveryProgramOfTasksLoadsWithAGuard(t *testing.T) {
 	for _, name := range objects {
 		object := fromCorpus(t, strings.TrimSuffix(path.Base(name), ".o"))
 		for _, program := range bySections(t, object) {
-			payload := intent.Payload{Programs: []v1alpha1.Program{program}}
-			load := func(scopes map[string]string) error {
+			load := func(kind string, scopes map[string]string) error {
+				payload := intent.Payload{Application: v1alpha1.Identity{Kind: kind, Name: "app"}, Programs: []v1alpha1.Program{program}}
 				p, err := prepare(opened(t, payload), object, inScopes(scopes))
 				if err != nil {
 					return err
@@ -100,12 +100,12 @@ func TestEveryProgramOfTasksLoadsWithAGuard(t *testing.T) {
 				}
 				return r.Close()
 			}
-			if err := load(nil); err != nil {
+			if err := load(v1alpha1.KindClusterBpfApplication, nil); err != nil {
 				continue
 			}
 			count++
-			if err := load(map[string]string{program.Name: "s"}); err != nil {
-				t.Errorf("%s of %s loads, and does not with a guard: %v\n%s", program.Name, name, err, LogOf(err))
+			if err := load(v1alpha1.KindBpfApplication, map[string]string{program.Name: "s"}); err != nil {
+				t.Errorf("%s of %s loads, and does not with a guard for a namespace: %v\n%s", program.Name, name, err, LogOf(err))
 			}
 		}
 	}
@@ -117,6 +117,12 @@ func TestEveryProgramOfTasksLoadsWithAGuard(t *testing.T) {
 // ran reads the variable of that name, in which programs of the corpus count their runs.
 func ran(t *testing.T, p *Prepared, r *Revision) uint64 {
 	t.Helper()
+	return binary.NativeEndian.Uint64(variable(t, p, r, "ran"))
+}
+
+// variable is what the memory of an object's variables has from one of them on.
+func variable(t *testing.T, p *Prepared, r *Revision, name string) []byte {
+	t.Helper()
 	section, ok := p.Spec.Maps[".bss"].Value.(*btf.Datasec)
 	if !ok {
 		t.Fatal("the object has no variables")
@@ -126,12 +132,12 @@ func ran(t *testing.T, p *Prepared, r *Revision) uint64 {
 		t.Fatal(err)
 	}
 	for _, v := range section.Vars {
-		if v.Type.TypeName() == "ran" {
-			return binary.NativeEndian.Uint64(value[v.Offset:])
+		if v.Type.TypeName() == name {
+			return value[v.Offset:]
 		}
 	}
-	t.Fatal("the object has no variable ran")
-	return 0
+	t.Fatalf("the object has no variable %s", name)
+	return nil
 }
 
 // member is a cgroup as a member of a scope.
@@ -213,6 +219,11 @@ func TestGuardedObjectsRunForTheTasksOfTheirScope(t *testing.T) {
 			}
 			if after := ran(t, p, r); after < before+1000 {
 				t.Errorf("it ran %d times for 1000 calls of a member", after-before)
+			}
+			if c.object == "ksyscall" {
+				if named := binary.NativeEndian.Uint32(variable(t, p, r, "last_pid")); int(named) != inside.PID() {
+					t.Errorf("BPF_KSYSCALL read process %d, want %d", named, inside.PID())
+				}
 			}
 		})
 	}

@@ -64,7 +64,10 @@ func FuzzEscape(f *testing.F) {
 
 func opened(t testing.TB, p intent.Payload) intent.Opened {
 	t.Helper()
-	p.Application, p.UID, p.Serial, p.ObjectDigest = v1alpha1.Identity{Kind: "BpfApplication", Namespace: "net", Name: "app"}, "uid", 1, "sha256:x"
+	p.UID, p.Serial, p.ObjectDigest = "uid", 1, "sha256:x"
+	if p.Application.Kind == "" {
+		p.Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "net", Name: "app"}
+	}
 	return seals.New(t).Open(t, p)
 }
 

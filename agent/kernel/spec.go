@@ -84,6 +84,11 @@ func prepare(o intent.Opened, object []byte, loads loader) (*Prepared, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
 	}
+	if p.Application.Kind == v1alpha1.KindBpfApplication {
+		if programs, err = bounded(programs); err != nil {
+			return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
+		}
+	}
 	spec.Programs = programs
 	prepared.Spec = spec
 	return prepared, prepared.checkNames()
@@ -257,6 +262,19 @@ func loadedFor(ps *ebpf.ProgramSpec, load plan.Load) (*ebpf.ProgramSpec, error) 
 		return one, nil
 	}
 	return one, guard.Put(one, load.Scope)
+}
+
+// bounded are the programs as a namespace may have them: none, with a guard or tail called, reads
+// more of the kernel by bpf_probe_read_kernel than the registers of the task that it runs for.
+func bounded(programs map[string]*ebpf.ProgramSpec) (map[string]*ebpf.ProgramSpec, error) {
+	out := map[string]*ebpf.ProgramSpec{}
+	for name, ps := range programs {
+		out[name] = ps.Copy()
+		if err := guard.BoundReads(out[name]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // tailCalled lists the programs that prog arrays of the object name.

@@ -152,7 +152,7 @@ func New(o Options) (*Agent, error) {
 		a.opts.Profile = new(profile(o.Log))
 	}
 	a.self = openSelf(filepath.Join(o.Node.StateDir, labelsFile), o.NodeName, o.Log)
-	a.namespaces = newNamespaces(a.wake)
+	a.namespaces = openNamespaces(filepath.Join(o.Node.StateDir, namespacesFile), a.wake, o.Log)
 	if a.holder = o.Holder; a.holder == nil {
 		agent, err := agent.New(a.node(trust.parsed))
 		if err != nil {

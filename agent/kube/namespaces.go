@@ -2,18 +2,32 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
 	"maps"
+	"os"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/skep-dev/skep/atomicfile"
 )
 
 // namespaces are the labels of the cluster's namespaces, and nothing else of them. They are
 // watched from the first question on: an agent without an intent that chooses pods by the labels
-// of their namespaces asks the API server for none. It is a cache.TransformingStore.
+// of their namespaces asks the API server for none. Labels of those that were asked for are kept on
+// disk: a node that comes back without an API server chooses as it did before. It is a
+// cache.TransformingStore.
 type namespaces struct {
+	path string
+	log  *slog.Logger
 	// changed is called when labels changed, and when all are known.
 	changed func()
 	// asked is closed at the first question.
@@ -24,25 +38,144 @@ type namespaces struct {
 	all map[string]map[string]string
 	// synced: all has every namespace.
 	synced bool
+	// sought are the namespaces that were asked for, at most maxKept, and kept the labels on disk.
+	sought map[string]bool
+	kept   map[string]map[string]string
+	// stale holds a value where the disk may have other labels.
+	stale chan struct{}
 }
 
-func newNamespaces(changed func()) *namespaces {
-	return &namespaces{changed: changed, asked: make(chan struct{}), all: map[string]map[string]string{}}
+// namespacesFile keeps labels of namespaces in the state directory.
+const namespacesFile = "namespaces.json"
+
+// The bounds of what is kept: how many namespaces, and how much is read of the file, in bytes.
+const (
+	maxKept      = 4096
+	maxKeptBytes = 4 << 20
+)
+
+// openNamespaces reads what is on disk. What cannot be read counts as nothing.
+func openNamespaces(path string, changed func(), log *slog.Logger) *namespaces {
+	n := &namespaces{path: path, log: log, changed: changed, asked: make(chan struct{}), all: map[string]map[string]string{}, sought: map[string]bool{},
+		stale: make(chan struct{}, 1)}
+	var err error
+	if n.kept, err = readKept(path); err != nil {
+		log.Warn("cannot use the labels of namespaces that were kept; what chooses pods by them waits for the API server", "path", path, "error", err)
+	}
+	return n
 }
 
-// labels returns the labels of a namespace, not to be changed; false before all are known. One
+// readKept reads a file of labels by namespace, of which each is one that the API server takes.
+func readKept(path string) (map[string]map[string]string, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	body, err := io.ReadAll(io.LimitReader(file, maxKeptBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(body) > maxKeptBytes {
+		return nil, fmt.Errorf("it has more than %d bytes", maxKeptBytes)
+	}
+	var all map[string]map[string]string
+	if err := json.Unmarshal(body, &all); err != nil {
+		return nil, err
+	}
+	if len(all) > maxKept {
+		return nil, fmt.Errorf("it has %d namespaces, more than %d", len(all), maxKept)
+	}
+	for name, labels := range all {
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			return nil, fmt.Errorf("namespace %.64q: %s", name, problems[0])
+		}
+		if err := metavalidation.ValidateLabels(labels, nil).ToAggregate(); err != nil {
+			return nil, fmt.Errorf("labels of namespace %s: %w", name, err)
+		}
+	}
+	return all, nil
+}
+
+// keepAll keeps labels on disk until the context ends, beside those who ask for them.
+func (n *namespaces) keepAll(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.stale:
+			n.keep()
+		}
+	}
+}
+
+// keep writes the labels of the namespaces that were asked for, where they are others than those on
+// disk. One goroutine calls it.
+func (n *namespaces) keep() {
+	now, changed := n.toKeep()
+	if !changed {
+		return
+	}
+	body, err := json.Marshal(now)
+	if err == nil && len(body) > maxKeptBytes {
+		err = fmt.Errorf("they take %d bytes, and at most %d are kept", len(body), maxKeptBytes)
+	}
+	if err == nil {
+		err = atomicfile.Write(n.path, body)
+	}
+	if err != nil {
+		n.log.Error("keep labels of namespaces; a reboot without API server would choose pods by the old ones", "error", err)
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.kept = now
+}
+
+// toKeep returns the labels that belong on disk, and whether others are there.
+func (n *namespaces) toKeep() (now map[string]map[string]string, changed bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.synced {
+		return nil, false
+	}
+	now = make(map[string]map[string]string, len(n.sought))
+	for name := range n.sought {
+		if labels, there := n.all[name]; there {
+			now[name] = labels
+		}
+	}
+	return now, !maps.EqualFunc(n.kept, now, maps.Equal[map[string]string])
+}
+
+// labels returns the labels of a namespace, not to be changed: those of an earlier start until all
+// are known, and false where there are none of either. One
 // that the API server does not name has none: a pod outlives its namespace for a while.
 func (n *namespaces) labels(namespace string) (map[string]string, bool) {
 	n.ask.Do(func() { close(n.asked) })
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.all[namespace], n.synced
+	if !n.sought[namespace] && len(n.sought) < maxKept {
+		n.sought[namespace] = true
+		poke(n.stale)
+	}
+	if !n.synced {
+		labels, kept := n.kept[namespace]
+		return labels, kept
+	}
+	return n.all[namespace], true
 }
 
 // followNamespaces watches the namespaces, once somebody asked.
 func (a *Agent) followNamespaces(ctx context.Context) {
 	select {
 	case <-a.namespaces.asked:
+		var keeping sync.WaitGroup
+		defer keeping.Wait()
+		keeping.Go(func() { a.namespaces.keepAll(ctx) })
 		a.api.metadata("namespaces", "").follow(ctx, a.namespaces, a.opts.Log)
 	case <-ctx.Done():
 	}
@@ -81,6 +214,7 @@ func (n *namespaces) Add(obj any) error {
 	n.all[m.Name] = m.Labels
 	n.mu.Unlock()
 	if !same {
+		poke(n.stale)
 		n.changed()
 	}
 	return nil
@@ -98,6 +232,7 @@ func (n *namespaces) Delete(obj any) error {
 	n.mu.Lock()
 	delete(n.all, m.Name)
 	n.mu.Unlock()
+	poke(n.stale)
 	n.changed()
 	return nil
 }
@@ -116,6 +251,7 @@ func (n *namespaces) Replace(list []any, _ string) error {
 	same := n.synced && maps.EqualFunc(n.all, all, maps.Equal[map[string]string])
 	n.all, n.synced = all, true
 	n.mu.Unlock()
+	poke(n.stale)
 	if !same {
 		n.changed()
 	}

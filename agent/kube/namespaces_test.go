@@ -1,7 +1,13 @@
 package kube
 
 import (
+	"bytes"
+	"fmt"
+	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -17,7 +23,7 @@ func namespaceOf(name string, labels map[string]string) *metav1.PartialObjectMet
 
 func TestLabelsOfNamespacesAreKnownOnceAllWereListed(t *testing.T) {
 	changes := 0
-	n := newNamespaces(func() { changes++ })
+	n := openNamespaces(filepath.Join(t.TempDir(), namespacesFile), func() { changes++ }, slog.New(slog.DiscardHandler))
 	if err := n.Add(namespaceOf("early", nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +63,7 @@ func TestLabelsOfNamespacesAreKnownOnceAllWereListed(t *testing.T) {
 }
 
 func TestOfANamespaceItsLabelsAreKept(t *testing.T) {
-	n := newNamespaces(func() {})
+	n := openNamespaces(filepath.Join(t.TempDir(), namespacesFile), func() {}, slog.New(slog.DiscardHandler))
 	full := namespaceOf("blue", map[string]string{"team": "a"})
 	full.Annotations = map[string]string{"note": "long", metav1.InitialEventsAnnotationKey: "true"}
 	full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
@@ -74,7 +80,7 @@ func TestOfANamespaceItsLabelsAreKept(t *testing.T) {
 
 func TestWhatIsNoNamespaceIsAnError(t *testing.T) {
 	var changes atomic.Int64
-	n := newNamespaces(func() { changes.Add(1) })
+	n := openNamespaces(filepath.Join(t.TempDir(), namespacesFile), func() { changes.Add(1) }, slog.New(slog.DiscardHandler))
 	for what, err := range map[string]error{
 		"Add": n.Add("x"), "Update": n.Update("x"), "Delete": n.Delete("x"), "Replace": n.Replace([]any{"x"}, "1"),
 	} {
@@ -84,5 +90,70 @@ func TestWhatIsNoNamespaceIsAnError(t *testing.T) {
 	}
 	if changes.Load() != 0 {
 		t.Errorf("%d changes", changes.Load())
+	}
+}
+
+// TestLabelsOfNamespacesComeBackWithoutAnAPIServer has an agent that starts anew before it reached
+// the API server.
+func TestLabelsOfNamespacesComeBackWithoutAnAPIServer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), namespacesFile)
+	open := func() *namespaces { return openNamespaces(path, func() {}, slog.New(slog.DiscardHandler)) }
+	says := func(what string, n *namespaces, name, team string, known bool) {
+		t.Helper()
+		if labels, ok := n.labels(name); labels["team"] != team || ok != known {
+			t.Errorf("%s: labels of %s are %v, known: %v; want team %q, known: %v", what, name, labels, ok, team, known)
+		}
+	}
+	n := open()
+	says("at first", n, "blue", "", false)
+	if err := n.Replace([]any{namespaceOf("blue", map[string]string{"team": "a"}), namespaceOf("green", map[string]string{"team": "b"})}, "1"); err != nil {
+		t.Fatal(err)
+	}
+	says("from the API server", n, "blue", "a", true)
+	if err := n.Update(namespaceOf("blue", map[string]string{"team": "c"})); err != nil {
+		t.Fatal(err)
+	}
+	n.keep()
+
+	n = open()
+	says("after a start", n, "blue", "c", true)
+	says("after a start, of one that nobody asked for", n, "green", "", false)
+	if err := n.Replace([]any{namespaceOf("blue", map[string]string{"team": "d"}), namespaceOf("green", map[string]string{"team": "b"})}, "2"); err != nil {
+		t.Fatal(err)
+	}
+	says("once the API server answered", n, "blue", "d", true)
+	says("once the API server answered", n, "green", "b", true)
+	if err := n.Delete(namespaceOf("blue", nil)); err != nil {
+		t.Fatal(err)
+	}
+	n.keep()
+	n = open()
+	says("after a start, of one that ended", n, "blue", "", false)
+	says("after a start", n, "green", "b", true)
+}
+
+func TestKeptLabelsOfNamespacesAreCheckedAndBounded(t *testing.T) {
+	many := make([]string, maxKept+1)
+	for i := range many {
+		many[i] = fmt.Sprintf("%q:{}", fmt.Sprint("n", i))
+	}
+	for sentence, c := range map[string]struct{ body, says string }{
+		"no JSON":             {"{", "unexpected end"},
+		"another kind":        {"[1]", "cannot unmarshal"},
+		"a name that is none": {`{"a/b":{}}`, `namespace \"a/b\"`},
+		"a key that is none":  {`{"a":{"x y":"z"}}`, "labels of namespace a"},
+		"a value too long":    {`{"a":{"x":"` + strings.Repeat("z", 64) + `"}}`, "labels of namespace a"},
+		"too many":            {"{" + strings.Join(many, ",") + "}", "more than 4096"},
+		"too much":            {`{"a":{}}` + strings.Repeat(" ", maxKeptBytes), "more than 4194304 bytes"},
+	} {
+		path := filepath.Join(t.TempDir(), namespacesFile)
+		if err := os.WriteFile(path, []byte(c.body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		n := openNamespaces(path, func() {}, slog.New(slog.NewTextHandler(&log, nil)))
+		if labels, known := n.labels("a"); known || !strings.Contains(log.String(), c.says) {
+			t.Errorf("%s: labels %v, known: %v; logged %s", sentence, labels, known, log.String())
+		}
 	}
 }

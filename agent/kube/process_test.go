@@ -133,7 +133,7 @@ func BenchmarkResident(b *testing.B) {
 func BenchmarkAtRest(b *testing.B) {
 	needKernel(b)
 	binary := command.Build(b, "skep-agent")
-	for _, many := range []int{100, 1000} {
+	for _, many := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprintf("applications=%d", many), func(b *testing.B) {
 			for b.Loop() {
 				w := newWorld(b, plane)

@@ -1,9 +1,9 @@
 package live
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -24,6 +24,8 @@ type Look struct {
 	// State is what Observe read.
 	State plan.State
 
+	// links are those of State.Links, one each.
+	links []*kernel.Link
 	// facts of links by their pin.
 	facts map[string]kernel.Facts
 	// unreadable are the pins whose links could not be read.
@@ -39,24 +41,25 @@ func (s *Set) Look() *Look {
 // namespaces those that they are in.
 func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 	l.Set.pins.Filters.Look()
+	l.links = nil
 	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
 	for uid := range l.Set.Revisions {
 		// Without a revision, the application's directory is left.
 		l.State.Revisions[uid] = l.Set.RevisionNames(uid)
 	}
-	for uid, links := range l.Set.Links {
+	for _, uid := range slices.Sorted(maps.Keys(l.Set.Links)) {
+		links := l.Set.Links[uid]
 		if _, known := l.State.Revisions[uid]; !known {
 			l.State.Revisions[uid] = nil
 		}
-		for _, one := range links {
+		for _, key := range slices.Sorted(maps.Keys(links)) {
+			one := links[key]
 			facts := l.inspect(one.Path, one.Link)
+			l.links = append(l.links, one)
 			l.State.Links = append(l.State.Links, plan.Link{UID: one.UID, Attachment: one.Attachment,
 				Revision: l.RevisionOf(one, facts), Severed: facts.Severed, Elsewhere: one.IsElsewhere(facts)})
 		}
 	}
-	slices.SortFunc(l.State.Links, func(a, b plan.Link) int {
-		return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Attachment.Key(), b.Attachment.Key()))
-	})
 	l.observeOrder(namespaces)
 	l.observeChains()
 }
@@ -82,8 +85,7 @@ func (l *Look) observeOrder(namespaces *netns.Table) {
 		if h, ok := hook.Lookup(one.Attachment.Hook); !ok || !h.TakesPriority() || one.Severed {
 			continue
 		}
-		pin := l.Set.Links[one.UID][one.Attachment.Key()].Path
-		facts := l.facts[pin]
+		facts := l.facts[l.links[i].Path]
 		if facts.Filter.Copies > 0 {
 			one.Position, one.Unplaced = int(facts.Filter.Pref), facts.Filter.Pref == 0
 			continue
@@ -196,7 +198,7 @@ func (l *Look) HasUnreadable() bool { return len(l.unreadable) > 0 }
 func (l *Look) NoteSevered(runs func(*plan.Link, kernel.Facts) bool) {
 	for i := range l.State.Links {
 		one := &l.State.Links[i]
-		pin := l.Set.Links[one.UID][one.Attachment.Key()].Path
+		pin := l.links[i].Path
 		if facts := l.facts[pin]; facts.ID != 0 && !one.Severed && !runs(one, facts) {
 			one.Severed, facts.Severed = true, true
 			l.facts[pin] = facts
@@ -246,6 +248,14 @@ func (l *Look) Runs(uid, revision string) bool {
 	return slices.ContainsFunc(l.State.Links, func(one plan.Link) bool { return one.UID == uid && one.Revision == revision }) ||
 		slices.ContainsFunc(l.State.Chains, func(c plan.Chain) bool {
 			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision == revision })
+		})
+}
+
+// RunsBeside reports whether a link or chain of an application ran another revision than one.
+func (l *Look) RunsBeside(uid, revision string) bool {
+	return slices.ContainsFunc(l.State.Links, func(one plan.Link) bool { return one.UID == uid && one.Revision != revision && !one.Severed }) ||
+		slices.ContainsFunc(l.State.Chains, func(c plan.Chain) bool {
+			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision != revision })
 		})
 }
 

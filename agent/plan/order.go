@@ -33,15 +33,19 @@ func (p *planner) misplaced(found map[[2]string]Link) map[[2]string]bool {
 	for _, app := range p.want.Applications {
 		for _, a := range app.Attachments {
 			h, ok := hook.Lookup(a.Hook)
-			old, have := found[[2]string{app.UID, a.Key()}]
-			if !ok || !have || old.Severed || old.Unplaced || !h.TakesPriority() || a.Hook == XDP {
+			if !ok || !h.TakesPriority() || a.Hook == XDP {
+				continue
+			}
+			id := [2]string{app.UID, a.Key()}
+			old, have := found[id]
+			if !have || old.Severed || old.Unplaced {
 				continue
 			}
 			at := a.Target.Device()
 			if hooks[at] == nil {
 				hooks[at] = map[string][]place{}
 			}
-			hooks[at][a.Hook] = append(hooks[at][a.Hook], place{[2]string{app.UID, a.Key()}, a, old.Position})
+			hooks[at][a.Hook] = append(hooks[at][a.Hook], place{id, a, old.Position})
 		}
 	}
 	out := map[[2]string]bool{}

@@ -51,13 +51,14 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 				return app, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
 			}
 			for _, a := range found {
-				if seen[a.Key()] && errors.Is(err, targets.ErrNotKnown) {
+				key := a.Key()
+				if seen[key] && errors.Is(err, targets.ErrNotKnown) {
 					continue
 				}
-				if seen[a.Key()] {
+				if seen[key] {
 					return app, fmt.Errorf("place program %s of %s: the definition attaches it to %s %s twice; once is enough", a.Program, payload.Application, a.Hook, a.Target)
 				}
-				seen[a.Key()] = true
+				seen[key] = true
 				app.Attachments = append(app.Attachments, a)
 			}
 			if over := len(app.Attachments) - maxPlaces; over > 0 && at.Pods != nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/guard"
@@ -51,28 +50,21 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 // madeFirst puts the attachments first that the application has: those of pods that come later are
 // the ones that find no room.
 func (v *Versions) madeFirst(uid string, all []plan.Attachment) []plan.Attachment {
-	made := v.keysOf(uid)
-	slices.SortStableFunc(all, func(a, b plan.Attachment) int {
-		switch is, other := made[a.Key()], made[b.Key()]; {
-		case is == other:
-			return 0
-		case is:
-			return -1
-		}
-		return 1
-	})
-	return all
-}
-
-// keysOf are the keys of the links of an application that run something.
-func (v *Versions) keysOf(uid string) map[string]bool {
-	made := map[string]bool{}
-	for _, l := range v.Look.State.Links {
-		if l.UID == uid && !l.Severed {
-			made[l.Attachment.Key()] = true
+	first, later := make([]plan.Attachment, 0, len(all)), []plan.Attachment(nil)
+	for _, a := range all {
+		if v.isMade(uid, a) {
+			first = append(first, a)
+		} else {
+			later = append(later, a)
 		}
 	}
-	return made
+	return append(first, later...)
+}
+
+// isMade reports whether a link of an application runs something at an attachment.
+func (v *Versions) isMade(uid string, a plan.Attachment) bool {
+	l := v.Look.Set.Links[uid][a.Key()]
+	return l != nil && !v.Look.Seen(l.Path).Severed
 }
 
 // madeInPods returns the attachments in pods that the application has.
@@ -91,7 +83,6 @@ func (v *Versions) madeInPods(uid, program string, at v1alpha1.Attachment) []pla
 // probe in a file for the processes of all containers that share it. It keeps the one that is
 // there already.
 func (v *Versions) oncePerFile(uid string, all []plan.Attachment) []plan.Attachment {
-	made := v.keysOf(uid)
 	kept := map[plan.Target]int{}
 	var once []plan.Attachment
 	for _, one := range all {
@@ -104,7 +95,7 @@ func (v *Versions) oncePerFile(uid string, all []plan.Attachment) []plan.Attachm
 		if i, twice := kept[place]; !twice {
 			kept[place] = len(once)
 			once = append(once, one)
-		} else if made[one.Key()] {
+		} else if v.isMade(uid, one) {
 			once[i] = one
 		}
 	}

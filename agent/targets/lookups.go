@@ -104,8 +104,12 @@ type Lookups struct {
 	log   *slog.Logger
 	wake  func()
 	byKey map[string]*lookup
+	// unanswered are those that have no answer, and some that had none a moment ago.
+	unanswered []*lookup
 	// seen are the devices of other network namespaces as they were read last.
 	seen map[uint64][]plan.Interface
+	// members are cgroups of pods that were looked at, by their ids.
+	members map[uint64]guard.Member
 	// hierarchy is where the mount of cgroup2 lies; nil until somebody asks.
 	hierarchy *guard.Hierarchy
 }
@@ -120,7 +124,8 @@ func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
 // Begin begins the look-ups of one reconcile, in which the node has the pods.
 func (l *Lookups) Begin(now time.Time, pods Pods) *Round {
 	l.host.Containers = pods.Snapshot
-	return &Round{Lookups: l, now: now, pods: pods, sought: map[string]bool{}, started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{}}
+	sandboxes, netns := pods.unchanged()
+	return &Round{Lookups: l, now: now, pods: pods, unchanged: sandboxes, unchangedNetns: netns, soughtMembers: map[uint64]guard.Member{}, sought: map[string]bool{}, started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{}}
 }
 
 // Waiting returns how many look-ups have no answer.
@@ -155,10 +160,8 @@ func (l *Lookups) keep(sought map[string]bool) {
 func (l *Lookups) crowd(application v1alpha1.Identity, now time.Time) (crowded, late bool) {
 	all, own, near := 0, 0, 0
 	late = true
-	for _, one := range l.byKey {
-		if one.isDone() {
-			continue
-		}
+	l.unanswered = slices.DeleteFunc(l.unanswered, (*lookup).isDone)
+	for _, one := range l.unanswered {
 		all++
 		if one.application == application {
 			own++
@@ -192,6 +195,11 @@ type Round struct {
 	waited    map[v1alpha1.Identity]time.Duration
 	waitedAll time.Duration
 	pods      Pods
+	// unchanged are the sandboxes of pods that are as they were in the reconcile before, and
+	// unchangedNetns their network namespaces.
+	unchanged      map[string]bool
+	unchangedNetns map[uint64]bool
+	soughtMembers  map[uint64]guard.Member
 	// What Look was told, and what it read: the devices, the other network namespaces that are
 	// there, and of those that could not be read, why.
 	namespaces Namespaces
@@ -207,6 +215,7 @@ func (r *Round) Host() attach.Host { return r.host }
 // End frees the answers that the reconcile did not seek.
 func (r *Round) End() {
 	r.keep(r.sought)
+	r.members = r.soughtMembers
 	r.host.Functions.Sweep()
 }
 
@@ -252,7 +261,7 @@ func (r *Round) Resolve(a plan.Attachment) ([]plan.Target, error) {
 	key := fmt.Sprintf("resolve %s %s %#v", a.Application, a.Hook, a.Target)
 	// The goroutine has its own copies.
 	copied, host := a, r.host
-	one, err := r.lookUp(key, !r.sought[key], a, func() (got answer) {
+	one, err := r.lookUp(key, !r.sought[key] && !r.stands(key, a), a, func() (got answer) {
 		got.targets, got.err = attach.Resolve(copied, host)
 		return got
 	})
@@ -260,6 +269,17 @@ func (r *Round) Resolve(a plan.Attachment) ([]plan.Target, error) {
 		return nil, err
 	}
 	return one.targets, one.err
+}
+
+// stands reports whether the last answer of a look-up counts in this reconcile: the pod is as it
+// was, and the target was found, or was missing twice.
+func (r *Round) stands(key string, a plan.Attachment) bool {
+	one := r.byKey[key]
+	if one == nil || a.Container == "" || !one.isDone() {
+		return false
+	}
+	c, ok := r.pods.Snapshot.Container(a.Container)
+	return ok && r.unchanged[c.Pod.SandboxID] && (one.answer.err == nil || one.before != nil && one.before.same(&one.answer))
 }
 
 // Runs reports whether netfilter runs a program at a priority of the hook of an attachment.
@@ -335,6 +355,7 @@ func (r *Round) lookUp(key string, refresh bool, a plan.Attachment, do func() an
 		switch {
 		case !crowded:
 			one = r.start(a.Application, one, do)
+			r.unanswered = append(r.unanswered, one)
 			r.byKey[key], r.started[one] = one, true
 			r.await(one)
 		case one == nil:

@@ -78,6 +78,10 @@ func (r *Round) Look(known Namespaces, attachments []Asked, withPrimary bool, no
 // seen last count, and those on which something runs; one that is gone has none.
 func (r *Round) lookInto(id uint64, withPrimary bool, now Running) (all []plan.Interface) {
 	one, _ := r.host.Namespaces.Lookup(id)
+	if was, ok := r.seen[id]; ok && r.unchangedNetns[id] && slices.ContainsFunc(was, func(i plan.Interface) bool { return len(now.UIDs[i.Device]) > 0 }) {
+		r.there[id] = true
+		return was
+	}
 	err := r.host.Namespaces.Do(id, func() (err error) {
 		all, err = listDevices(one, withPrimary, now)
 		return err

@@ -27,6 +27,9 @@ type Pods struct {
 	Snapshot *containers.Snapshot
 	// Err says why they are not known now, as before the container runtime has answered.
 	Err error
+	// Before has the pods of the last reconcile, where this one follows changes alone: of pods that
+	// are in both, what the last one found counts. Nil in a full one.
+	Before *containers.Snapshot
 	// NamespaceLabels returns the labels of a namespace; false where they are not known. Nil
 	// knows none but kubernetes.io/metadata.name.
 	NamespaceLabels func(namespace string) (map[string]string, bool)
@@ -47,6 +50,30 @@ func (p Pods) check() error {
 		return ErrNoPods
 	}
 	return nil
+}
+
+// unchanged returns the ids of the sandboxes of the pods whose containers are the same as in the
+// reconcile before, and the inodes of their network namespaces; nothing in a full reconcile.
+func (p Pods) unchanged() (sandboxes map[string]bool, netns map[uint64]bool) {
+	if p.Before == nil || p.Snapshot == nil {
+		return nil, nil
+	}
+	before := make(map[string]containers.Pod, len(p.Before.Pods()))
+	for _, pod := range p.Before.Pods() {
+		before[pod.SandboxID] = pod
+	}
+	sandboxes, netns = make(map[string]bool, len(before)), make(map[uint64]bool, len(before))
+	for _, pod := range p.Snapshot.Pods() {
+		was, known := before[pod.SandboxID]
+		same := known && was.NetnsID == pod.NetnsID && was.Sandbox == pod.Sandbox && was.CgroupID == pod.CgroupID &&
+			slices.EqualFunc(p.Before.Of(was), p.Snapshot.Of(pod), func(a, b containers.Container) bool {
+				return a.ID == b.ID && a.Process == b.Process && a.CgroupID == b.CgroupID
+			})
+		if same {
+			sandboxes[pod.SandboxID], netns[pod.NetnsID] = true, true
+		}
+	}
+	return sandboxes, netns
 }
 
 // choose returns the pods that an attachment of an application is for. An application of a
@@ -250,9 +277,17 @@ func (r *Round) Members(application v1alpha1.Identity, at v1alpha1.Attachment) (
 	}
 	var members []guard.Member
 	add := func(cgroup string, id uint64) {
-		if m, err := r.hierarchy.Member(filepath.Join(r.host.CgroupRoot, cgroup)); err == nil && m.CgroupID == id {
-			members = append(members, m)
+		m, known := r.members[id]
+		if !known {
+			// The id of a cgroup is never used again, and a cgroup never gets another parent.
+			found, err := r.hierarchy.Member(filepath.Join(r.host.CgroupRoot, cgroup))
+			if err != nil || found.CgroupID != id {
+				return
+			}
+			m = found
 		}
+		r.soughtMembers[id] = m
+		members = append(members, m)
 	}
 	for _, pod := range pods {
 		if len(at.Pods.Containers) == 0 && pod.CgroupID != 0 {

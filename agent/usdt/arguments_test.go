@@ -84,6 +84,12 @@ func FuzzParse(f *testing.F) {
 		if len(s.arguments) > MaxArguments {
 			t.Fatalf("%d arguments", len(s.arguments))
 		}
+		for _, a := range s.arguments {
+			// Of struct pt_regs of x86-64, and struct user_pt_regs of arm64.
+			if last := map[bool]uint64{true: 168 - 8, false: 272 - 8}[x86]; a.register > last || a.index > last || a.shift > 3 {
+				t.Fatalf("an argument lies outside of the registers: %+v", a)
+			}
+		}
 		if value, err := s.Encode(nil); err != nil || len(value) != 208 {
 			t.Fatalf("%d bytes, %v", len(value), err)
 		}

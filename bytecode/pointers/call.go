@@ -52,13 +52,13 @@ func (w *walk) tell(s *state, id int64) {
 	if !w.finding || w.Called == nil {
 		return
 	}
-	var known [5]int
+	var passed [5]Passed
 	for i, v := range arguments(s) {
-		if v.memory == Number {
-			known[i] = int(v.n)
+		if passed[i].Memory = v.memory; v.memory == Number {
+			passed[i].Number = int(v.n)
 		}
 	}
-	w.Called(id, known)
+	w.Called(id, passed)
 }
 
 // share forgets what the stack holds where the callee has a pointer to it, and functions

@@ -28,6 +28,9 @@ const (
 	Own
 	// Context is what the hook passes to the program.
 	Context
+	// Argument is a number that the program loaded from its context, or one with another added
+	// to it. The verifier lets no program load through it.
+	Argument
 	// Foreign is memory of the kernel, or what is not known.
 	Foreign
 	stack
@@ -46,10 +49,16 @@ type Rules struct {
 	// Copied is which arguments of a helper, from 0 on, point to memory that it copies to where
 	// the program or somebody else reads it.
 	Copied func(id int64) []int
-	// Called is told of each call of a helper that the program can reach, with its arguments
-	// that are positive numbers, known and small; others are 0. It is told of none where the
-	// program could not be followed.
-	Called func(id int64, arguments [5]int)
+	// Called is told of each call of a helper that the program can reach. It is told of none
+	// where the program could not be followed.
+	Called func(id int64, arguments [5]Passed)
+}
+
+// Passed is an argument of a call: what it points to, and the number that it is, if that is
+// positive, known and small; else 0.
+type Passed struct {
+	Memory Memory
+	Number int
 }
 
 // Bounds of the analysis. The kernel loads no program of more instructions.
@@ -80,11 +89,11 @@ func join(a, b value) value {
 	switch {
 	case a == b:
 		return a
-	case a.memory == Number && b.memory == Number:
-		return value{}
-	case b.memory == Number:
+	case isNumber(a) && isNumber(b):
+		return value{memory: max(a.memory, b.memory)}
+	case isNumber(b):
 		return a
-	case a.memory == Number:
+	case isNumber(a):
 		return b
 	case a.memory == stack && b.memory == stack:
 		return value{stack, anywhere}
@@ -93,6 +102,9 @@ func join(a, b value) value {
 	}
 	return value{memory: Foreign}
 }
+
+// isNumber reports whether a value points to nothing that the verifier lets the program load.
+func isNumber(v value) bool { return v.memory == Number || v.memory == Argument }
 
 func isOwn(v value) bool { return v.memory == Own || v.memory == stack }
 

@@ -81,7 +81,7 @@ func arithmetic(s *state, ins *asm.Instruction) value {
 		return value{}
 	case op == asm.Add || op == asm.Sub:
 		return moved(dst, src, ins, op)
-	case dst.memory == Number && src.memory == Number:
+	case isNumber(dst) && isNumber(src):
 		return value{}
 	}
 	return value{memory: Foreign}
@@ -100,9 +100,12 @@ func moved(dst, src value, ins *asm.Instruction, op asm.ALUOp) value {
 			n = anywhere
 		}
 		return value{stack, int16(n)}
-	case src.memory == Number && dst.memory == Number:
-		return value{}
-	case src.memory == Number:
+	case isNumber(src) && isNumber(dst):
+		if src.memory == Argument && (dst.memory == Argument || op == asm.Sub) {
+			return value{}
+		}
+		return value{memory: max(src.memory, dst.memory)}
+	case isNumber(src):
 		if dst.memory == stack {
 			dst.n = anywhere
 		}
@@ -110,7 +113,7 @@ func moved(dst, src value, ins *asm.Instruction, op asm.ALUOp) value {
 	case op == asm.Sub:
 		// The distance of two pointers.
 		return value{}
-	case dst.memory == Number:
+	case isNumber(dst):
 		if src.memory == stack {
 			src.n = anywhere
 		}
@@ -167,12 +170,12 @@ func (w *walk) store(s *state, ins *asm.Instruction, v value) {
 		v = value{}
 	}
 	if base.memory != stack {
-		w.spills = w.spills || v.memory != Number && size(ins) == 8
+		w.spills = w.spills || !isNumber(v) && size(ins) == 8
 		return
 	}
 	i, known, whole := word(base, ins)
 	switch {
-	case !known && v.memory != Number:
+	case !known && !isNumber(v):
 		s.lose()
 	case !known:
 	case whole:

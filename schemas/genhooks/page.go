@@ -156,7 +156,7 @@ The field ` + "`binary`" + ` has a path in the node's file system, a pid for one
   and says the same of the place. If a new link cannot be made, those to the former binary stay.
 - A program reads the arguments of a probe with ` + "`bpf_usdt_arg`" + ` of libbpf's ` + "`usdt.bpf.h`" + `. Its map ` + "`__bpf_usdt_specs`" + ` has an entry for each place
   with other arguments, 256 unless the object or ` + "`maps.__bpf_usdt_specs.maxEntries`" + ` says otherwise. Arguments in floating-point registers,
-  and those that need an address of the binary, are an error.
+  and those that need an address of the binary, are an error. A namespace reads [registers alone](pods.md#registers-of-a-task).
 - The kernel counts the semaphore of a probe up while a link is attached.
 `
 

@@ -33,13 +33,13 @@ func packages() []string {
 	if wanted := os.Getenv("SKEP_VM_PACKAGES"); wanted != "" {
 		return strings.Split(wanted, ",")
 	}
-	return []string{"agent/attach", "agent/chain", "agent/inventory", "agent/kernel", "agent=EveryHookConforms|Fires"}
+	return []string{"agent/attach", "agent/chain", "agent/inventory", "agent/kernel", "agent=EveryHookConforms|Fires|Tenants|AndTheBond"}
 }
 
 // modules are what the tests need and Debian builds as modules, in the order
 // they depend on each other.
 func modules() []string {
-	return []string{"veth", "nf_defrag_ipv4", "nf_defrag_ipv6", "nfnetlink", "nfnetlink_hook", "sch_ingress", "cls_bpf", "act_bpf"}
+	return []string{"veth", "nf_defrag_ipv4", "nf_defrag_ipv6", "nfnetlink", "nfnetlink_hook", "sch_ingress", "cls_bpf", "act_bpf", "overlay", "tls", "bonding"}
 }
 
 // files are what the tests read, from the root of the module.

@@ -254,6 +254,9 @@ func printInspection(w io.Writer, got inspection) error {
 		if p.ReadsKernelMemory {
 			fmt.Fprintf(w, "%s reads kernel memory: %s\n", p.Name, display.List(p.ReadsKernelMemoryBy))
 		}
+		if len(p.ReadsRegistersBy) == 1 {
+			fmt.Fprintf(w, "%s reads registers of the task alone in a namespace, by its %s\n", p.Name, p.ReadsRegistersBy[0])
+		}
 	}
 	if len(f.Maps) > 0 {
 		rows = nil

@@ -1,0 +1,110 @@
+package agent
+
+import (
+	"slices"
+
+	"github.com/skep-dev/skep/agent/containers"
+	"github.com/skep-dev/skep/agent/live"
+	"github.com/skep-dev/skep/agent/targets"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// Two kinds of reconcile look at the node. A full one reads everything anew: after an intent, a
+// load or a removed pin, when a link changed, and every 30 seconds. An incremental one follows
+// changes of containers and of network devices. It decides and acts as the full one does, and
+// reads all links, but of pods that are as they were it takes what the last reconcile found in
+// their files and network namespaces, and it looks at no pin.
+
+// Wake has Run look again, as after labels of namespaces changed (Options.NamespaceLabels).
+func (a *Agent) Wake() { a.wakeUp() }
+
+// wakeUp wakes Run for a full reconcile.
+func (e *env) wakeUp() {
+	e.full.Store(true)
+	e.signal()
+}
+
+// signal wakes Run.
+func (e *env) signal() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// podsChanged wakes Run where an attachment chooses one of the pods, whose containers changed.
+// Without any, all may have changed. It may be called from any goroutine, after the
+// Snapshot of the containers has the change.
+func (e *env) podsChanged(changed ...containers.Pod) {
+	switch choices := e.choices.Load(); {
+	case len(changed) == 0 || choices == nil:
+		e.wakeUp()
+	case slices.ContainsFunc(changed, choices.Match):
+		e.signal()
+	}
+}
+
+// devicesChanged wakes Run where an attachment or a link is on a device of the node.
+func (e *env) devicesChanged() {
+	if choices := e.choices.Load(); choices == nil || choices.Devices {
+		e.signal()
+	}
+}
+
+// choicesOf says what matters to applications and to what is open. What runs without an intent
+// may be in any pod.
+func (e *env) choicesOf(apps []*application, open *live.Set) *targets.Choices {
+	known := map[string]bool{}
+	choices := targets.NewChoices(e.opts.NamespaceLabels)
+	add := func(o *intent.Opened) {
+		payload := o.Payload()
+		for _, program := range payload.Programs {
+			for _, at := range program.Attach {
+				choices.Add(payload.Application, at)
+			}
+		}
+	}
+	for _, app := range apps {
+		known[app.Newest.Payload().UID] = true
+		add(&app.Newest)
+		if app.Deployed != nil {
+			add(app.Deployed)
+		}
+		if before, ok := app.Newest.Before(); ok {
+			add(&before)
+		}
+	}
+	choices.Devices = choices.Devices || len(open.Chains) > 0
+	for uid, links := range open.Links {
+		for _, l := range links {
+			choices.Devices = choices.Devices || l.Attachment.Ifindex != 0
+		}
+		if !known[uid] && open.IsInPods() {
+			choices.All = true
+		}
+	}
+	return choices
+}
+
+// takePods returns the pods for a reconcile, which is full or has the pods before it.
+func (a *Agent) takePods(apps []*application, full bool) targets.Pods {
+	// In this order: a change that the former choices did not match is in the Snapshot.
+	a.choices.Store(a.choicesOf(apps, a.loop.live))
+	pods := a.podsNow(apps, a.loop.live)
+	if !full {
+		pods.Before = a.loop.pods
+	}
+	a.loop.pods = pods.Snapshot
+	return pods
+}
+
+// choosesPods reports whether an intent of an application chooses pods.
+func choosesPods(app *application) bool {
+	chooses := func(o *intent.Opened) bool {
+		return o != nil && slices.ContainsFunc(o.Payload().Programs, func(p v1alpha1.Program) bool {
+			return slices.ContainsFunc(p.Attach, func(at v1alpha1.Attachment) bool { return at.Pods != nil })
+		})
+	}
+	return chooses(&app.Newest) || chooses(app.Deployed)
+}

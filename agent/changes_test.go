@@ -1,0 +1,221 @@
+package agent_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/containers"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// onTurns makes an agent on a runtime that works by the test's calls alone.
+func (w *world) onTurns(r *runtimeOf, change func(*agent.Options)) *agent.Agent {
+	w.t.Helper()
+	o := w.options()
+	o.Containers = r.source
+	change(&o)
+	a, err := agent.New(o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = a.Close() })
+	return a
+}
+
+// rests does what the agent was woken for, until nothing is left.
+func rests(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	for a.ReconcileIfWoken(t.Context()) {
+		continue
+	}
+	reconciledBySweeps(t, a)
+}
+
+func reconciledBySweeps(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	for range 10 {
+		if !a.Sweep(t.Context()) {
+			return
+		}
+	}
+	t.Fatalf("ten sweeps left something to do: %+v", a.Status())
+}
+
+// inCgroups is an attachment to the cgroups of pods.
+func inCgroups(pods v1alpha1.Pods) v1alpha1.Attachment {
+	return v1alpha1.Attachment{Hook: "cgroup_skb/egress", Pods: &pods}
+}
+
+// TestAPodThatNobodyChoosesCausesNoReconcile starts and ends pods with an application of a
+// namespace and one of the cluster.
+func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
+	needKernel(t)
+	w, r := newWorld(t), newRuntime(t)
+	var tier atomic.Value
+	tier.Store("free")
+	a := w.onTurns(r, func(o *agent.Options) {
+		o.NamespaceLabels = func(name string) (map[string]string, bool) {
+			return map[string]string{"tier": tier.Load().(string)}, name != "unknown"
+		}
+	})
+	front := metav1.LabelSelector{MatchLabels: map[string]string{"app": "front"}}
+	team := w.ofTeam("team-a", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{Selector: &front}))
+	paid := metav1.LabelSelector{MatchLabels: map[string]string{"tier": "paid"}}
+	cluster := w.ofTeam("", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{Selector: &front, NamespaceSelector: &paid}))
+	cluster.UID, cluster.Application.Kind = "uid-cluster", v1alpha1.KindClusterBpfApplication
+	w.give(a, team, cluster)
+	rests(t, a)
+
+	for _, c := range []struct {
+		namespace string
+		labels    map[string]string
+		chosen    bool
+	}{
+		{"team-a", map[string]string{"app": "front"}, true},
+		{"team-a", map[string]string{"app": "back"}, false},
+		{"team-a", nil, false},
+		{"team-b", map[string]string{"app": "front"}, false},
+		{"team-b", nil, false},
+		{"unknown", map[string]string{"app": "back"}, false},
+	} {
+		pod := r.start(c.namespace, "web", "app", c.labels)
+		if woken := a.ReconcileIfWoken(t.Context()); woken != c.chosen {
+			t.Errorf("a pod of %s with labels %v causes a reconcile: %v, want %v", c.namespace, c.labels, woken, c.chosen)
+		}
+		if got := w.linkPins(team.UID); (got == 1) != c.chosen {
+			t.Errorf("after the start of a pod of %s with labels %v: %d links, want one: %v", c.namespace, c.labels, got, c.chosen)
+		}
+		rests(t, a)
+		pod.ends()
+		if woken := a.ReconcileIfWoken(t.Context()); woken != c.chosen {
+			t.Errorf("the end of a pod of %s with labels %v causes a reconcile: %v, want %v", c.namespace, c.labels, woken, c.chosen)
+		}
+		if got := w.linkPins(team.UID); got != 0 {
+			t.Errorf("after the end of a pod of %s with labels %v: %d links, want none", c.namespace, c.labels, got)
+		}
+		rests(t, a)
+	}
+
+	// A namespace gets a label that an application chooses.
+	r.start("team-b", "web", "app", map[string]string{"app": "front"})
+	if a.ReconcileIfWoken(t.Context()); w.linkPins(cluster.UID) != 0 {
+		t.Error("a pod is chosen whose namespace has another label")
+	}
+	tier.Store("paid")
+	a.Wake()
+	rests(t, a)
+	if got := w.linkPins(cluster.UID); got != 1 {
+		t.Errorf("after the label of the namespace changed: %d links, want 1", got)
+	}
+
+	// The choice of an application changes.
+	changed := team
+	changed.Serial++
+	changed.Programs = []v1alpha1.Program{{Name: "cgroup_egress", Attach: []v1alpha1.Attachment{inCgroups(v1alpha1.Pods{})}}}
+	w.give(a, changed)
+	rests(t, a)
+	r.start("team-a", "back", "app", map[string]string{"app": "back"})
+	if !a.ReconcileIfWoken(t.Context()) || w.linkPins(team.UID) != 1 {
+		t.Errorf("a pod that the changed application chooses: %d links, want 1", w.linkPins(team.UID))
+	}
+	if a.Unload() != nil {
+		t.Error("unload")
+	}
+}
+
+// TestChangesOfPodsPutOffNoFullReconcile: what is wrong with a pin, and a container of which nobody
+// told, are found after thirty sweeps, whatever else happens.
+func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
+	needKernel(t)
+	w, r := newWorld(t), newRuntime(t)
+	a := w.onTurns(r, func(*agent.Options) {})
+	chosen := r.start("team-a", "web", "app", nil)
+	p := w.ofTeam("team-a", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{}))
+	w.give(a, p)
+	rests(t, a)
+	a.Reconcile(t.Context())
+
+	pins, err := filepath.Glob(filepath.Join(w.bpffs, p.UID, "+links", "*"))
+	pins = slices.DeleteFunc(pins, func(pin string) bool { return strings.Contains(filepath.Base(pin), "+") })
+	if err != nil || len(pins) != 1 {
+		t.Fatalf("pins %v, %v", pins, err)
+	}
+	must(t, os.Remove(pins[0]))
+	untold := chosen.Container
+	r.mu.Lock()
+	r.all["untold"] = untold
+	r.mu.Unlock()
+	isThere := func() bool { _, err := os.Lstat(pins[0]); return err == nil }
+	for n := range 31 {
+		r.wake(chosen.Pod)
+		if !a.ReconcileIfWoken(t.Context()) {
+			t.Fatal("the change of a chosen pod causes no reconcile")
+		}
+		before := isThere()
+		if a.Sweep(t.Context()); isThere() {
+			if before || n != 29 {
+				t.Errorf("the pin is back at sweep %d, by an incremental reconcile: %v; want by the full one at sweep 29", n, before)
+			}
+			return
+		}
+	}
+	t.Error("31 sweeps found no pin missing")
+}
+
+// TestAPodWhoseFilesChangeIsLookedAtAgain: a reconcile that follows changes finds the file of a
+// container that came late, and takes that of others as it was.
+func TestAPodWhoseFilesChangeIsLookedAtAgain(t *testing.T) {
+	needKernel(t)
+	amd64(t)
+	w, r := newWorld(t), newRuntime(t)
+	a := w.onTurns(r, func(*agent.Options) {})
+	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+	first := r.start("team-a", "web", "app", nil)
+	w.give(a, p)
+	rests(t, a)
+	first.runs("app")
+	if got := w.counted(p.UID); got != worked || w.linkPins(p.UID) != 1 {
+		t.Fatalf("counted %d by %d links, want %d by one", got, w.linkPins(p.UID), worked)
+	}
+	// Another file in the place of the image's: of this container alone.
+	late := r.start("team-a", "late", "app", nil)
+	path := filepath.Join(late.files, "app")
+	body, err := os.ReadFile(path)
+	must(t, err)
+	must(t, os.Remove(path))
+	for a.ReconcileIfWoken(t.Context()) {
+		continue
+	}
+	if got := w.linkPins(p.UID); got != 1 {
+		t.Errorf("%d links while a container has no such file, want 1", got)
+	}
+	must(t, os.WriteFile(path, body, 0o755))
+	r.wake(late.Pod)
+	rests(t, a)
+	if got := w.linkPins(p.UID); got != 2 {
+		t.Errorf("%d links with a container that has a file of its own, want 2", got)
+	}
+	before := w.counted(p.UID)
+	late.runs("app")
+	first.runs("app")
+	if got := w.counted(p.UID) - before; got != 2*worked {
+		t.Errorf("counted %d of both containers, want %d", got, 2*worked)
+	}
+	// The same container again, of another process.
+	r.tell(func() {
+		one := r.all[late.ID]
+		one.Process = r.see(os.Getpid())
+		r.all[late.ID] = one
+	}, containers.Pod{Namespace: "team-a", SandboxID: late.ID})
+	rests(t, a)
+	if got := w.linkPins(p.UID); got != 1 {
+		t.Errorf("%d links where a container has a process without such a file, want 1", got)
+	}
+}

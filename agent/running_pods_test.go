@@ -1,0 +1,63 @@
+package agent_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// TestPodsComeAndGoForWhatRunsWhileANewerVersionIsLoaded has the verifier busy with the newer
+// version of an application, in a cluster, where the newer one names no other, and on one host.
+func TestPodsComeAndGoForWhatRunsWhileANewerVersionIsLoaded(t *testing.T) {
+	needKernel(t)
+	amd64(t)
+	for _, node := range []string{"", "n"} {
+		for hook, c := range map[string]struct {
+			object, program string
+			at              v1alpha1.Attachment
+			links           []int
+		}{
+			"uprobe":            {"uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}), []int{1, 1, 1}},
+			"cgroup_skb/egress": {"cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{}), []int{1, 2, 1}},
+		} {
+			t.Run(hook+" on node "+node, func(t *testing.T) {
+				w, r := newWorld(t), newRuntime(t)
+				o := w.options()
+				o.Containers, o.Node = r.source, node
+				a := w.startWith(o)
+				first := r.start("team-a", "web", "app", nil)
+				p := w.ofTeam("team-a", c.object, c.program, c.at)
+				must(t, w.accept(a, p))
+				w.hasLinks(a, p.UID, c.links[0])
+				newer := w.slow()
+				newer.UID, newer.Application, newer.Serial = p.UID, p.Application, p.Serial+1
+				must(t, a.Accept(w.seal(newer)))
+				until(t, "the newer version to be loaded", time.Minute, func() bool { return w.loads(a, p.Application.Name) })
+
+				second := r.start("team-a", "web-2", "app", nil)
+				covers := func() bool { return w.linkPins(p.UID) == c.links[1] }
+				if hook == "uprobe" {
+					covers = func() bool { before := w.counted(p.UID); second.runs("app"); return w.counted(p.UID) == before+worked }
+				}
+				until(t, "the version that runs to cover the new pod", 10*time.Second, covers)
+				first.ends()
+				until(t, "it to leave the pod that ended", 10*time.Second, func() bool {
+					if hook == "uprobe" {
+						before := w.counted(p.UID)
+						first.runs("app")
+						return w.counted(p.UID) == before
+					}
+					return w.linkPins(p.UID) == c.links[2]
+				})
+				if !w.loads(a, p.Application.Name) {
+					t.Error("the load had ended, so this shows nothing")
+				}
+				must(t, w.accept(a))
+				if s := statusOf(a, p.Application.Name); s.Error != "" || len(s.Programs) != len(newer.Programs) {
+					t.Errorf("the newer version: %+v", s)
+				}
+			})
+		}
+	}
+}
