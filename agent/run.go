@@ -40,8 +40,6 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 		case <-a.loop.queue.Ended():
 			a.full.Store(true)
 			return true
-		case <-a.loop.closing.Ended():
-			return true
 		}
 	}
 }
@@ -84,7 +82,6 @@ func (a *Agent) Unload() error {
 	known := a.namespacesOf(a.podsNow(apps, a.loop.live))
 	a.loop.namespaces.Renew(known.All, known.Err)
 	defer a.loop.namespaces.Close()
-	a.loop.closing.Close()
 	return errors.Join(a.loop.queue.Clear(), a.loop.live.Close(), a.pins.Clear(), a.loop.live.Adopt(a.accepted.nameOf))
 }
 
@@ -131,8 +128,6 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 				return true
 			}
 		case <-a.wake:
-			return true
-		case <-a.loop.closing.Ended():
 			return true
 		case <-again:
 			return true
