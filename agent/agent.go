@@ -13,6 +13,8 @@
 // What it keeps here is what a lock protects (accepted), what lasts (env, loop), and what one
 // reconcile has (reconcile). It evaluates no intent beyond its seal and its serial, and links
 // neither policies nor signatures.
+//
+// Size: what a lock protects, what lasts and what one reconcile has are one state.
 package agent
 
 import (

@@ -5,6 +5,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/containers"
 	"github.com/skep-dev/skep/agent/live"
+	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
@@ -76,6 +77,11 @@ func (e *env) choicesOf(apps []*application, open *live.Set) *targets.Choices {
 		}
 	}
 	choices.Devices = choices.Devices || len(open.Chains) > 0
+	for _, chain := range open.Chains {
+		if chain.Version != nil && open.IsInPods() {
+			choices.All = choices.All || slices.ContainsFunc(plan.UIDsOf(chain.Version.Members), func(uid string) bool { return !known[uid] })
+		}
+	}
 	for uid, links := range open.Links {
 		for _, l := range links {
 			choices.Devices = choices.Devices || l.Attachment.Ifindex != 0

@@ -148,9 +148,9 @@ func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
 		t.Fatalf("pins %v, %v", pins, err)
 	}
 	must(t, os.Remove(pins[0]))
-	untold := chosen.Container
+	unheard := chosen.Container
 	r.mu.Lock()
-	r.all["untold"] = untold
+	r.all["unheard"] = unheard
 	r.mu.Unlock()
 	isThere := func() bool { _, err := os.Lstat(pins[0]); return err == nil }
 	for n := range 31 {

@@ -61,7 +61,7 @@ func (s *state) build() *Snapshot {
 	return built
 }
 
-// change changes what is known, and wakes whoever asks where the containers of pods are others.
+// change changes what is known, and wakes those who ask where the containers of pods are others.
 func (s *state) change(do func() (changed []Pod)) {
 	s.mu.Lock()
 	changed := do()

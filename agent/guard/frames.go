@@ -14,8 +14,8 @@ import (
 const frameSize = 512
 
 // ClearFrames has the program and each of its functions begin with zeroes in what they can use
-// of the stack. The verifier lets programs of CAP_PERFMON read what they never wrote there (since
-// Linux 6.3), and it holds what the kernel left: addresses, and data of whom it ran for before.
+// of the stack. The verifier lets programs of CAP_PERFMON read what they never wrote there
+// (allow_uninit_stack), and it holds what the kernel left: addresses, and data of whom it ran for before.
 //
 // What a function can use is found from its instructions. Where that is not known, since it adds
 // a number from elsewhere to an address of its stack, all 512 bytes are cleared. The kernel adds

@@ -48,9 +48,11 @@ type namespaces struct {
 // namespacesFile keeps labels of namespaces in the state directory.
 const namespacesFile = "namespaces.json"
 
-// The bounds of what is kept: how many namespaces, and how much is read of the file, in bytes.
+// The bounds of what is kept: how many namespaces, how much of one, and how much is read of the
+// file, in bytes. One namespace with many labels keeps no other one from the disk.
 const (
 	maxKept      = 4096
+	maxKeptOfOne = 16 << 10
 	maxKeptBytes = 4 << 20
 )
 
@@ -127,12 +129,29 @@ func (n *namespaces) keep() {
 		err = atomicfile.Write(n.path, body)
 	}
 	if err != nil {
-		n.log.Error("keep labels of namespaces; a reboot without API server would choose pods by the old ones", "error", err)
-		return
+		// Those on disk are others than the agent acts by. Without any, what runs stays as it is.
+		n.log.Error("keep labels of namespaces; after a reboot without API server, what chooses pods by them waits", "error", errors.Join(err, remove(n.path)))
+		now = nil
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.kept = now
+}
+
+// remove removes a file, if it is there.
+func remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// sizeOf is how many bytes labels have.
+func sizeOf(labels map[string]string) (bytes int) {
+	for key, value := range labels {
+		bytes += len(key) + len(value)
+	}
+	return bytes
 }
 
 // toKeep returns the labels that belong on disk, and whether others are there.
@@ -144,7 +163,7 @@ func (n *namespaces) toKeep() (now map[string]map[string]string, changed bool) {
 	}
 	now = make(map[string]map[string]string, len(n.sought))
 	for name := range n.sought {
-		if labels, there := n.all[name]; there {
+		if labels, there := n.all[name]; there && sizeOf(labels) <= maxKeptOfOne {
 			now[name] = labels
 		}
 	}

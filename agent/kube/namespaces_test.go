@@ -132,6 +132,53 @@ func TestLabelsOfNamespacesComeBackWithoutAnAPIServer(t *testing.T) {
 	says("after a start", n, "green", "b", true)
 }
 
+// TestLabelsThatCannotBeKeptAreNotKnownLater has labels that do not fit the disk: none are there
+// after a start, rather than older ones than the agent acted by.
+func TestLabelsThatCannotBeKeptAreNotKnownLater(t *testing.T) {
+	path := filepath.Join(t.TempDir(), namespacesFile)
+	open := func() *namespaces { return openNamespaces(path, func() {}, slog.New(slog.DiscardHandler)) }
+	n := open()
+	n.labels("blue")
+	if err := n.Replace([]any{namespaceOf("blue", map[string]string{"firewall": "off"})}, "1"); err != nil {
+		t.Fatal(err)
+	}
+	n.keep()
+
+	wide := func(labels int) map[string]string {
+		all := map[string]string{}
+		for i := range labels {
+			all[fmt.Sprint("label-", i)] = strings.Repeat("x", 63)
+		}
+		return all
+	}
+	if err := n.Add(namespaceOf("wide", wide(1000))); err != nil {
+		t.Fatal(err)
+	}
+	n.labels("wide")
+	n.keep()
+	if labels, known := open().labels("blue"); !known || labels["firewall"] != "off" {
+		t.Errorf("beside a namespace with too many labels, blue has %v, known: %v", labels, known)
+	}
+	if labels, known := open().labels("wide"); known {
+		t.Errorf("%d labels of one namespace are kept", len(labels))
+	}
+
+	for i := range 300 {
+		name := fmt.Sprint("team-", i)
+		n.labels(name)
+		if err := n.Add(namespaceOf(name, wide(200))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Update(namespaceOf("blue", map[string]string{"firewall": "on"})); err != nil {
+		t.Fatal(err)
+	}
+	n.keep()
+	if labels, known := open().labels("blue"); known {
+		t.Errorf("labels that are not those of the last run are known after a start: %v", labels)
+	}
+}
+
 func TestKeptLabelsOfNamespacesAreCheckedAndBounded(t *testing.T) {
 	many := make([]string, maxKept+1)
 	for i := range many {
