@@ -10,40 +10,18 @@ import (
 
 // letStart tells the containers that wait to start what is attached.
 func (rec *reconcile) letStart() {
-	if s := rec.env.starts; s != nil {
-		s.Reconciled(rec.loadedInPods(s), rec.pods.Snapshot, rec.isComing)
+	s := rec.env.starts
+	if s == nil {
+		return
 	}
-}
-
-// loadedInPods are the applications that choose pods and are in the kernel.
-func (rec *reconcile) loadedInPods(s *starts.Starts) []starts.Application {
 	var all []starts.Application
 	for _, app := range rec.apps {
 		payload := app.Newest.Payload()
-		out := rec.decisions.Outcomes[payload.UID]
-		if out == nil {
-			continue
-		}
-		if out.Live == nil {
-			// What waits for its chain is in the kernel still.
-			if one, ok := s.Loaded(payload.UID); ok && (out.Pending || out.Unsettled) {
-				all = append(all, one)
-			}
-			continue
-		}
-		one := starts.Application{UID: payload.UID, Identity: payload.Application}
-		for _, program := range out.Live.Payload().Programs {
-			for _, at := range program.Attach {
-				if at.Pods != nil {
-					one.Attachments = append(one.Attachments, at)
-				}
-			}
-		}
-		if len(one.Attachments) > 0 {
-			all = append(all, one)
+		if out := rec.decisions.Outcomes[payload.UID]; out != nil {
+			all = append(all, starts.Application{UID: payload.UID, Identity: payload.Application, Live: out.Live, IsComing: out.Pending || out.Unsettled})
 		}
 	}
-	return all
+	s.Reconciled(all, rec.pods.Snapshot, rec.isComing)
 }
 
 // isComing reports whether something of an application is to be attached in a container and is not

@@ -27,7 +27,7 @@ func (w *world) announceTo(r *announcing, change func(*agent.Options)) *agent.Ag
 	w.t.Helper()
 	o := w.options()
 	o.SweepInterval = time.Hour
-	o.Containers = func(func()) (containers.Source, error) { return r, nil }
+	o.Containers = func(func(...containers.Pod)) (containers.Source, error) { return r, nil }
 	if change != nil {
 		change(&o)
 	}

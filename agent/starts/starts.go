@@ -19,6 +19,7 @@ import (
 	"github.com/skep-dev/skep/agent/containers"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 )
 
 // lateFor is how long no container waits for a tenant that was late, and busyFor how long none
@@ -44,19 +45,33 @@ type Starts struct {
 	opts Options
 	mu   sync.Mutex
 	// loaded are the applications that choose pods and are in the kernel.
-	loaded []Application
+	loaded []podChooser
 	// waiting are those that wait, by the container's id.
 	waiting map[string]*start
 	// late is until when no container waits for a tenant.
 	late map[tenant]time.Time
 }
 
-// Application is one that chooses pods, and is in the kernel.
+// Application is one that this node has, as a reconcile left it.
 type Application struct {
 	UID      string
 	Identity v1alpha1.Identity
-	// Attachments are those with pods.
-	Attachments []v1alpha1.Attachment
+	// Live is the intent whose revision runs; nil where none does.
+	Live *intent.Opened
+	// IsComing reports that a version, or a chain for it, is on its way.
+	IsComing bool
+}
+
+// inPods are its attachments with pods.
+func (a *Application) inPods() (all []v1alpha1.Attachment) {
+	for _, program := range a.Live.Payload().Programs {
+		for _, at := range program.Attach {
+			if at.Pods != nil {
+				all = append(all, at)
+			}
+		}
+	}
+	return all
 }
 
 // tenant is whom a late application is held against: its namespace or, of the cluster's, it
@@ -99,9 +114,9 @@ func (s *Starts) awaitedBy(c containers.Container) map[string]v1alpha1.Identity 
 	pods := targets.Pods{Snapshot: containers.NewSnapshot([]containers.Container{c}), NamespaceLabels: s.opts.NamespaceLabels}
 	awaited := map[string]v1alpha1.Identity{}
 	for _, one := range s.loaded {
-		chooses := func(at v1alpha1.Attachment) bool { return pods.Chooses(one.Identity, at) }
-		if slices.ContainsFunc(one.Attachments, chooses) && !s.isLate(tenantOf(one.Identity)) {
-			awaited[one.UID] = one.Identity
+		chooses := func(at v1alpha1.Attachment) bool { return pods.Chooses(one.identity, at) }
+		if slices.ContainsFunc(one.attachments, chooses) && !s.isLate(tenantOf(one.identity)) {
+			awaited[one.uid] = one.identity
 		}
 	}
 	return awaited
@@ -165,13 +180,13 @@ func (s *Starts) noteLate(one *start, c containers.Container) {
 	}
 }
 
-// Reconciled notes what is loaded after a reconcile that had these containers, and lets those start
+// Reconciled notes the applications after a reconcile that had these containers, and lets those start
 // for which nothing is coming. isComing reports whether something of an application is to be attached
 // in a container and is not yet, though nothing failed.
-func (s *Starts) Reconciled(loaded []Application, had *containers.Snapshot, isComing func(uid string, c containers.Container) bool) {
+func (s *Starts) Reconciled(all []Application, had *containers.Snapshot, isComing func(uid string, c containers.Container) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.loaded = loaded
+	s.note(all)
 	for id, one := range s.waiting {
 		if had == nil || len(one.awaited) == 0 {
 			continue
@@ -188,13 +203,27 @@ func (s *Starts) Reconciled(loaded []Application, had *containers.Snapshot, isCo
 	}
 }
 
-// Loaded returns the application that was loaded at the last reconcile.
-func (s *Starts) Loaded(uid string) (Application, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.loaded, func(a Application) bool { return a.UID == uid })
-	if i < 0 {
-		return Application{}, false
+// note notes which applications are in the kernel and choose pods. What waits for its chain alone
+// is in the kernel still. The caller holds mu.
+func (s *Starts) note(all []Application) {
+	var loaded []podChooser
+	for _, one := range all {
+		if one.Live != nil {
+			if chooses := (podChooser{one.UID, one.Identity, one.inPods()}); len(chooses.attachments) > 0 {
+				loaded = append(loaded, chooses)
+			}
+			continue
+		}
+		if i := slices.IndexFunc(s.loaded, func(c podChooser) bool { return c.uid == one.UID }); i >= 0 && one.IsComing {
+			loaded = append(loaded, s.loaded[i])
+		}
 	}
-	return s.loaded[i], true
+	s.loaded = loaded
+}
+
+// podChooser is an application that is in the kernel, with its attachments in pods.
+type podChooser struct {
+	uid         string
+	identity    v1alpha1.Identity
+	attachments []v1alpha1.Attachment
 }
