@@ -28,24 +28,39 @@ func (rec *reconcile) letStart() {
 // yet, though nothing failed.
 func (rec *reconcile) isComing(uid string, c containers.Container) bool {
 	out := rec.decisions.Outcomes[uid]
-	if out == nil || out.Tried {
+	if out == nil {
 		return false
 	}
-	return out.Unsettled || out.PutOff || out.Live == nil && out.Pending || rec.awaitsChain(uid, c.Pod.NetnsID)
+	if rec.wants(uid, rec.lacksProbe) {
+		return true
+	}
+	return !out.Tried && (out.Unsettled || out.PutOff || out.Live == nil && out.Pending || rec.wants(uid, func(at plan.Attachment) bool {
+		return at.Hook == plan.XDP && at.NetnsID == c.Pod.NetnsID && rec.lacksChain(uid, at)
+	}))
 }
 
-// awaitsChain reports whether an application's XDP programs are not yet in the chains of a network
-// namespace.
-func (rec *reconcile) awaitsChain(uid string, netns uint64) bool {
+// wants reports whether an application is to have such an attachment.
+func (rec *reconcile) wants(uid string, such func(plan.Attachment) bool) bool {
 	i := rec.decisions.IndexOf(uid)
-	if i < 0 {
+	return i >= 0 && slices.ContainsFunc(rec.decisions.Want.Applications[i].Attachments, such)
+}
+
+// lacksProbe reports whether a probe was to be put into a file, which other containers may share,
+// through one that ended meanwhile. The next reconcile does it through another.
+func (rec *reconcile) lacksProbe(at plan.Attachment) bool {
+	if at.Container == "" || rec.pods.Snapshot == nil {
 		return false
 	}
-	return slices.ContainsFunc(rec.decisions.Want.Applications[i].Attachments, func(at plan.Attachment) bool {
-		if at.Hook != plan.XDP || at.NetnsID != netns {
-			return false
-		}
-		c := rec.loop.live.Chains[at.Device()]
-		return c == nil || c.Version == nil || !slices.Contains(plan.UIDsOf(c.Version.Members), uid)
-	})
+	through, ok := rec.pods.Snapshot.Container(at.Container)
+	return ok && !through.IsRunning()
+}
+
+// lacksChain reports whether an application's XDP program is not in the chain of a device, and loads
+// are on their way. One that waits after a failure is not coming.
+func (rec *reconcile) lacksChain(uid string, at plan.Attachment) bool {
+	if !rec.loadRound.HasAsked() {
+		return false
+	}
+	c := rec.loop.live.Chains[at.Device()]
+	return c == nil || c.Version == nil || !slices.Contains(plan.UIDsOf(c.Version.Members), uid)
 }
