@@ -250,65 +250,72 @@ func sameEth0(t *testing.T, pods ...pod) {
 	}
 }
 
-// TestProgramsRunInThePodsThatTheyAreFor: eth0 of both pods has one index. Application a is for
-// both, b for one, and other for the agent's own interface.
-func TestProgramsRunInThePodsThatTheyAreFor(t *testing.T) {
+// onDevices runs a test for each kind of hook on devices, in a world of its own with the pods p
+// and q that nobody chose yet.
+func onDevices(t *testing.T, test func(t *testing.T, w *world, known *pods, p, q pod, hook, object string)) {
 	needKernel(t)
 	quiet(t)
 	for hook, object := range map[string]string{"xdp": "xdp_count", "tcx/ingress": "tcx_count", "tc/ingress": "tcx_count"} {
 		t.Run(hook, func(t *testing.T) {
 			needHook(t, hook)
 			w, known := newWorld(t), newPods(t)
-			p, q := known.add("p"), known.add("q")
-			sameEth0(t, p, q)
-			known.choose("a", "p", "q")
-			known.choose("b", "q")
-			veth(t, "eth0", "eth1")
-			a, stop := w.startIn(known)
-			w.must(a, w.counter("a", hook, object, 500), w.counter("b", hook, object, 400), w.counter("other", hook, object, 1))
-			counts := func(toP, toQ, toOwn uint64) {
-				t.Helper()
-				send(t, p.peer, int(toP))
-				send(t, q.peer, int(toQ))
-				send(t, "eth1", int(toOwn))
-			}
-			sums := func(want map[string]uint64) {
-				t.Helper()
-				got := map[string]uint64{}
-				until(t, fmt.Sprint("the packets to be counted: ", want), 20*time.Second, func() bool {
-					for name := range want {
-						got[name] = count(t, w.counts(a, name))
-					}
-					return gocmp.Equal(want, got)
-				})
-			}
-			counts(10, 3, 1)
-			sums(map[string]uint64{"a": 13, "b": 3, "other": 1})
-			if hook == "xdp" {
-				if diff := gocmp.Diff([]string{"eth0 in pod p: a", "eth0 in pod q: b a", "eth0: other"}, chainsByLabel(t, a)); diff != "" {
-					t.Errorf("chains (-want +got):\n%s", diff)
-				}
-				pin := filepath.Join(w.bpffs, "+xdp", plan.Device{NetnsID: q.id, Index: 2}.String(), "link")
-				if _, err := os.Stat(pin); err != nil {
-					t.Error(err)
-				}
-			}
-			w.isListed(hook, "eth0 in pod p", "eth0 in pod q", "eth0")
-			until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
-			before := linksOf(a)
-			stop()
-			a, _ = w.startIn(known)
-			w.must(a)
-			if diff := gocmp.Diff(before, linksOf(a)); diff != "" || len(before) != 4 {
-				t.Errorf("after a restart (-want +got):\n%s", diff)
-			}
-			counts(1, 1, 1)
-			sums(map[string]uint64{"a": 15, "b": 4, "other": 2})
-			w.must(a, w.gone("a"), w.gone("b"), w.gone("other"))
-			w.leavesNothing()
-			until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
+			test(t, w, known, known.add("p"), known.add("q"), hook, object)
 		})
 	}
+}
+
+// TestProgramsRunInThePodsThatTheyAreFor: eth0 of both pods has one index. Application a is for
+// both, b for one, and other for the agent's own interface.
+func TestProgramsRunInThePodsThatTheyAreFor(t *testing.T) {
+	onDevices(t, func(t *testing.T, w *world, known *pods, p, q pod, hook, object string) {
+		sameEth0(t, p, q)
+		known.choose("a", "p", "q")
+		known.choose("b", "q")
+		veth(t, "eth0", "eth1")
+		a, stop := w.startIn(known)
+		w.must(a, w.counter("a", hook, object, 500), w.counter("b", hook, object, 400), w.counter("other", hook, object, 1))
+		counts := func(toP, toQ, toOwn uint64) {
+			t.Helper()
+			send(t, p.peer, int(toP))
+			send(t, q.peer, int(toQ))
+			send(t, "eth1", int(toOwn))
+		}
+		sums := func(want map[string]uint64) {
+			t.Helper()
+			got := map[string]uint64{}
+			until(t, fmt.Sprint("the packets to be counted: ", want), 20*time.Second, func() bool {
+				for name := range want {
+					got[name] = count(t, w.counts(a, name))
+				}
+				return gocmp.Equal(want, got)
+			})
+		}
+		counts(10, 3, 1)
+		sums(map[string]uint64{"a": 13, "b": 3, "other": 1})
+		if hook == "xdp" {
+			if diff := gocmp.Diff([]string{"eth0 in pod p: a", "eth0 in pod q: b a", "eth0: other"}, chainsByLabel(t, a)); diff != "" {
+				t.Errorf("chains (-want +got):\n%s", diff)
+			}
+			pin := filepath.Join(w.bpffs, "+xdp", plan.Device{NetnsID: q.id, Index: 2}.String(), "link")
+			if _, err := os.Stat(pin); err != nil {
+				t.Error(err)
+			}
+		}
+		w.isListed(hook, "eth0 in pod p", "eth0 in pod q", "eth0")
+		until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
+		before := linksOf(a)
+		stop()
+		a, _ = w.startIn(known)
+		w.must(a)
+		if diff := gocmp.Diff(before, linksOf(a)); diff != "" || len(before) != 4 {
+			t.Errorf("after a restart (-want +got):\n%s", diff)
+		}
+		counts(1, 1, 1)
+		sums(map[string]uint64{"a": 15, "b": 4, "other": 2})
+		w.must(a, w.gone("a"), w.gone("b"), w.gone("other"))
+		w.leavesNothing()
+		until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
+	})
 }
 
 // isListed holds that the inventory names the targets of Skep's programs on a hook.
@@ -402,14 +409,9 @@ func TestAnUpdateInAPodMissesNoPacket(t *testing.T) {
 // TestAPodThatEndsIsForgotten: what knows the pods may tell it before or after. Nothing keeps the
 // network namespace, and what runs in another pod stays.
 func TestAPodThatEndsIsForgotten(t *testing.T) {
-	needKernel(t)
-	quiet(t)
-	for hook, object := range map[string]string{"xdp": "xdp_count", "tcx/ingress": "tcx_count", "tc/ingress": "tcx_count"} {
-		for _, forget := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, told %v", hook, forget), func(t *testing.T) {
-				needHook(t, hook)
-				w, known := newWorld(t), newPods(t)
-				p, q := known.add("p"), known.add("q")
+	for _, forget := range []bool{true, false} {
+		t.Run(fmt.Sprintf("told %v", forget), func(t *testing.T) {
+			onDevices(t, func(t *testing.T, w *world, known *pods, p, q pod, hook, object string) {
 				known.choose("a", "p", "q")
 				known.choose("b", "p")
 				a, _ := w.startIn(known)
@@ -432,7 +434,7 @@ func TestAPodThatEndsIsForgotten(t *testing.T) {
 				send(t, q.peer, 5)
 				until(t, "the packets", 20*time.Second, func() bool { return count(t, w.counts(a, "a")) == 5 })
 			})
-		}
+		})
 	}
 }
 
@@ -455,28 +457,20 @@ func (w *world) pinsOf(p pod) []string {
 
 // TestWhatIsDetachedInAPodIsPutBack has somebody detach it.
 func TestWhatIsDetachedInAPodIsPutBack(t *testing.T) {
-	needKernel(t)
-	quiet(t)
-	for hook, object := range map[string]string{"xdp": "xdp_count", "tcx/ingress": "tcx_count", "tc/ingress": "tcx_count"} {
-		t.Run(hook, func(t *testing.T) {
-			needHook(t, hook)
-			w, known := newWorld(t), newPods(t)
-			p, q := known.add("p"), known.add("q")
-			known.choose("a", "p", "q")
-			a, _ := w.startIn(known)
-			w.must(a, w.counter("a", hook, object, 500))
-			links := linksOf(a)
-			detach(t, p, links["a "+hook+" eth0 in pod p"])
-			until(t, "the program to be put back", time.Minute, func() bool {
-				send(t, p.peer, 1)
-				return count(t, w.counts(a, "a")) > 0
-			})
-			if got, was := linksOf(a)["a "+hook+" eth0 in pod q"], links["a "+hook+" eth0 in pod q"]; got != was {
-				t.Errorf("the link of the other pod was %d and is %d", was, got)
-			}
-			_ = q
+	onDevices(t, func(t *testing.T, w *world, known *pods, p, q pod, hook, object string) {
+		known.choose("a", "p", "q")
+		a, _ := w.startIn(known)
+		w.must(a, w.counter("a", hook, object, 500))
+		links := linksOf(a)
+		detach(t, p, links["a "+hook+" eth0 in pod p"])
+		until(t, "the program to be put back", time.Minute, func() bool {
+			send(t, p.peer, 1)
+			return count(t, w.counts(a, "a")) > 0
 		})
-	}
+		if got, was := linksOf(a)["a "+hook+" eth0 in pod q"], links["a "+hook+" eth0 in pod q"]; got != was {
+			t.Errorf("the link of the other pod was %d and is %d", was, got)
+		}
+	})
 }
 
 // detach takes a link away, or all filters of a pod where the id is 0.
@@ -501,36 +495,29 @@ func detach(t *testing.T, p pod, id uint32) {
 // TestPodsThatAreNotKnownLoseNothing: as when the agent starts before the container runtime
 // answers.
 func TestPodsThatAreNotKnownLoseNothing(t *testing.T) {
-	needKernel(t)
-	quiet(t)
-	for hook, object := range map[string]string{"xdp": "xdp_count", "tcx/ingress": "tcx_count", "tc/ingress": "tcx_count"} {
-		t.Run(hook, func(t *testing.T) {
-			needHook(t, hook)
-			w, known := newWorld(t), newPods(t)
-			p := known.add("p")
-			known.choose("a", "p")
-			known.choose("b", "p")
-			a, stop := w.startIn(known)
-			w.must(a, w.counter("a", hook, object, 500), w.counter("b", hook, object, 400))
-			before := linksOf(a)
-			stop()
-			known.know(errors.New("no answer"))
-			hidden := known.all
-			known.all = map[string]pod{}
-			a, _ = w.startIn(known)
-			w.must(a, w.counter("a", hook, object, 500))
-			for range 3 {
-				a.Reconcile(t.Context())
-			}
-			send(t, p.peer, 4)
-			until(t, "the packets", 20*time.Second, func() bool { return count(t, w.counts(a, "a")) == 4 && count(t, w.counts(a, "b")) == 4 })
-			known.mu.Lock()
-			known.all, known.err = hidden, nil
-			known.mu.Unlock()
-			a.NamespacesChanged()
-			until(t, "the pods to be known", 20*time.Second, func() bool { return gocmp.Equal(before, linksOf(a)) })
-		})
-	}
+	onDevices(t, func(t *testing.T, w *world, known *pods, p, q pod, hook, object string) {
+		known.choose("a", "p")
+		known.choose("b", "p")
+		a, stop := w.startIn(known)
+		w.must(a, w.counter("a", hook, object, 500), w.counter("b", hook, object, 400))
+		before := linksOf(a)
+		stop()
+		known.know(errors.New("no answer"))
+		hidden := known.all
+		known.all = map[string]pod{}
+		a, _ = w.startIn(known)
+		w.must(a, w.counter("a", hook, object, 500))
+		for range 3 {
+			a.Reconcile(t.Context())
+		}
+		send(t, p.peer, 4)
+		until(t, "the packets", 20*time.Second, func() bool { return count(t, w.counts(a, "a")) == 4 && count(t, w.counts(a, "b")) == 4 })
+		known.mu.Lock()
+		known.all, known.err = hidden, nil
+		known.mu.Unlock()
+		a.NamespacesChanged()
+		until(t, "the pods to be known", 20*time.Second, func() bool { return gocmp.Equal(before, linksOf(a)) })
+	})
 }
 
 // TestTheOwnNamespaceIsNoPods: a pod of the host network does not give its application the

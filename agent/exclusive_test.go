@@ -200,17 +200,22 @@ func (s *stream) begin(t *testing.T, path string) {
 	}
 }
 
-// TestAnUpdateOfNetfilterMissesNoPacket has every version drop what comes in.
-func TestAnUpdateOfNetfilterMissesNoPacket(t *testing.T) {
+// dropping is a world whose agent drops by netfilter, in version 1, what comes into the network
+// namespace at path, and the packets to send there.
+func dropping(t *testing.T) (w *world, a *agent.Agent, stop func(), path string, packets *stream) {
+	t.Helper()
 	needKernel(t)
 	needHook(t, "netfilter")
-	path := namespace(t)
-	packets := sends(t, path)
-	w := newWorld(t)
-	a, _ := w.start()
-	if err := w.accept(a, w.dropping(1, path)); err != nil {
-		t.Fatal(err)
-	}
+	path = namespace(t)
+	packets, w = sends(t, path), newWorld(t)
+	a, stop = w.start()
+	w.must(a, w.dropping(1, path))
+	return w, a, stop, path, packets
+}
+
+// TestAnUpdateOfNetfilterMissesNoPacket has every version drop what comes in.
+func TestAnUpdateOfNetfilterMissesNoPacket(t *testing.T) {
+	w, a, _, path, packets := dropping(t)
 	packets.begin(t, path)
 	for n := range 10 {
 		p := w.dropping(n+2, path)
@@ -228,15 +233,7 @@ func TestAnUpdateOfNetfilterMissesNoPacket(t *testing.T) {
 // TestTheOldVersionOfNetfilterRunsOnWhereItsPinCannotBeReplaced puts a folder with
 // something in it where the new pin is made.
 func TestTheOldVersionOfNetfilterRunsOnWhereItsPinCannotBeReplaced(t *testing.T) {
-	needKernel(t)
-	needHook(t, "netfilter")
-	path := namespace(t)
-	packets := sends(t, path)
-	w := newWorld(t)
-	a, _ := w.start()
-	if err := w.accept(a, w.dropping(1, path)); err != nil {
-		t.Fatal(err)
-	}
+	w, a, _, path, packets := dropping(t)
 	program, before := one(t, a)
 	obstacle := filepath.Join(filepath.Dir(before.Pin), "+new-"+filepath.Base(before.Pin))
 	if err := os.MkdirAll(filepath.Join(obstacle, "x"), 0o700); err != nil {
@@ -311,15 +308,7 @@ func steals(t *testing.T, path string) *thief {
 // TestTheOldVersionOfNetfilterRunsOnWhereItsPlaceIsTaken has another program take the
 // place in the moment in which the old version has left it.
 func TestTheOldVersionOfNetfilterRunsOnWhereItsPlaceIsTaken(t *testing.T) {
-	needKernel(t)
-	needHook(t, "netfilter")
-	path := namespace(t)
-	packets := sends(t, path)
-	w := newWorld(t)
-	a, stop := w.start()
-	if err := w.accept(a, w.dropping(1, path)); err != nil {
-		t.Fatal(err)
-	}
+	w, a, stop, path, packets := dropping(t)
 	packets.begin(t, path)
 	other, n := steals(t, path), 2
 	for deadline := time.Now().Add(time.Minute); w.accept(a, w.dropping(n, path)) == nil; n++ {

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"log/slog"
 	"os"
 
 	"github.com/skep-dev/skep/agent/containers"
@@ -14,7 +13,7 @@ import (
 // An agent in a PID namespace of its own finds none of their processes, which is logged.
 func (o Options) RuntimeContainers(endpoint, nri string) func(wake func(changed ...containers.Pod)) (containers.Source, error) {
 	if o.Log != nil {
-		warnOfOwnPIDs(o.Log, os.Getpid())
+		containers.WarnOfOwnPIDs(o.Log, os.Getpid())
 	}
 	return func(wake func(changed ...containers.Pod)) (containers.Source, error) {
 		return containers.NewCRI(containers.Options{Endpoint: endpoint, NRI: nri, CgroupRoot: o.cgroups(), Wake: wake, Log: o.Log})
@@ -44,13 +43,4 @@ func (o Options) cgroups() string {
 		return ""
 	}
 	return root
-}
-
-// warnOfOwnPIDs says what a process that is the first of its PID namespace cannot do: the first
-// process of a node is its init, and never an agent.
-func warnOfOwnPIDs(log *slog.Logger, pid int) {
-	if pid == 1 {
-		log.Error("programs cannot be attached in pods: the agent is in a PID namespace of its own, where it finds no process of a container. Run it in the node's " +
-			"(hostPID: true; agent.pods.enabled of the chart sets it)")
-	}
 }

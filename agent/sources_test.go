@@ -63,7 +63,7 @@ func appOfPods(t *testing.T) *application {
 func TestAnAgentInAPIDNamespaceOfItsOwnSaysSo(t *testing.T) {
 	for pid, want := range map[int]bool{1: true, 4711: false} {
 		var said bytes.Buffer
-		warnOfOwnPIDs(slog.New(slog.NewTextHandler(&said, nil)), pid)
+		containers.WarnOfOwnPIDs(slog.New(slog.NewTextHandler(&said, nil)), pid)
 		if got := strings.Contains(said.String(), "hostPID"); got != want {
 			t.Errorf("process %d: %s", pid, &said)
 		}

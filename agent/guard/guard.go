@@ -17,7 +17,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/hook"
 )
@@ -48,8 +47,9 @@ func (e *UnsupportedError) Error() string {
 // other programs and the kernel's own function decide, and 1 on kprobe.session, which is
 // not called then when the function returns.
 //
-// Put uses a slot of eight bytes of the stack, which the program may use as well, as it
-// reads only what it has written. The program gets its context, and nothing else that the
+// Put uses a slot of eight bytes of the stack and leaves the id of a cgroup there: see
+// ClearFrames, which comes first, so that the program clears its stack after the guard let a
+// task in. The program gets its context, and nothing else that the
 // guard had in registers: it could read the kernel's memory by what leads to cgroups.
 func Put(spec *ebpf.ProgramSpec, scope string) error {
 	if !supports(spec) {
@@ -58,18 +58,7 @@ func Put(spec *ebpf.ProgramSpec, scope string) error {
 	if len(spec.Instructions) == 0 {
 		return errors.New("put a scope guard before " + spec.Name + ": it has no instructions")
 	}
-	insns := prologue(spec, scope)
-
-	// The kernel wants the function's name, type and line where it begins.
-	first := spec.Instructions[0]
-	insns[0] = insns[0].WithSymbol(first.Symbol()).WithSource(first.Source())
-	first = first.WithSymbol("")
-	if f := btf.FuncMetadata(&first); f != nil {
-		insns[0] = btf.WithFuncMetadata(insns[0], f)
-		first = btf.WithFuncMetadata(first, nil)
-	}
-	insns = append(append(insns, first), spec.Instructions[1:]...)
-	spec.Instructions = insns
+	spec.Instructions = before(prologue(spec, scope), spec.Instructions)
 	return nil
 }
 

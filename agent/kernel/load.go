@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/agent/guard"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/layout"
 	"github.com/skep-dev/skep/bytecode/values"
 )
@@ -167,7 +168,17 @@ func (p *Prepared) rejection(err error) *LoadError {
 	for _, ps := range p.Spec.Programs {
 		types = append(types, ps.Type)
 	}
-	return &LoadError{Application: p.Application.String(), Log: LogOf(err), err: rights.ExplainLoad(err, rights.ToLoad(types...))}
+	explained := rights.ExplainLoad(err, rights.ToLoad(types...))
+	if p.Application.Kind == v1alpha1.KindBpfApplication && isTooDeep(err) {
+		explained = fmt.Errorf("%w; in a namespace, what functions can use of the stack is cleared, and all 512 bytes where an address on the stack "+
+			"is computed: move the buffer into a map, or index it by constants", explained)
+	}
+	return &LoadError{Application: p.Application.String(), Log: LogOf(err), err: explained}
+}
+
+// isTooDeep reports whether the verifier found that functions use too much of the stack together.
+func isTooDeep(err error) bool {
+	return strings.Contains(LogOf(err), "Too large") && strings.Contains(LogOf(err), "stack")
 }
 
 // LogOf returns the full verifier log in an error's chain, or nothing.

@@ -80,14 +80,14 @@ func prepare(o intent.Opened, object []byte, loads loader) (*Prepared, error) {
 	if err := errors.Join(overrideMaps(spec, p.Maps), ownMaps(spec), ownConstants(spec, ownerOf(prepared))); err != nil {
 		return nil, fmt.Errorf("prepare maps of %s: %w", p.Application, err)
 	}
+	if p.Application.Kind == v1alpha1.KindBpfApplication {
+		if err := bound(spec, p.Programs); err != nil {
+			return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
+		}
+	}
 	programs, err := instances(spec, p.Programs, loads)
 	if err != nil {
 		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
-	}
-	if p.Application.Kind == v1alpha1.KindBpfApplication {
-		if programs, err = bounded(programs); err != nil {
-			return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
-		}
 	}
 	spec.Programs = programs
 	prepared.Spec = spec
@@ -264,17 +264,30 @@ func loadedFor(ps *ebpf.ProgramSpec, load plan.Load) (*ebpf.ProgramSpec, error) 
 	return one, guard.Put(one, load.Scope)
 }
 
-// bounded are the programs as a namespace may have them: none, with a guard or tail called, reads
-// more of the kernel by bpf_probe_read_kernel than the registers of the task that it runs for.
-func bounded(programs map[string]*ebpf.ProgramSpec) (map[string]*ebpf.ProgramSpec, error) {
-	out := map[string]*ebpf.ProgramSpec{}
-	for name, ps := range programs {
-		out[name] = ps.Copy()
-		if err := guard.BoundReads(out[name]); err != nil {
-			return nil, err
-		}
+// bound makes the programs and those they tail call what a namespace may have: none reads more of
+// the kernel by bpf_probe_read_kernel than the registers of the task that it runs for, or what the
+// kernel left on its stack. It does so before they get guards, so that a guard lets the task in first.
+func bound(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) error {
+	names := tailCalled(spec)
+	for _, p := range programs {
+		names = append(names, p.Name)
 	}
-	return out, nil
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		ps, ok := spec.Programs[name]
+		if !ok {
+			continue
+		}
+		ps = ps.Copy()
+		if err := guard.BoundReads(ps); err != nil {
+			return err
+		}
+		if err := guard.ClearFrames(ps); err != nil {
+			return err
+		}
+		spec.Programs[name] = ps
+	}
+	return nil
 }
 
 // tailCalled lists the programs that prog arrays of the object name.

@@ -45,33 +45,32 @@ type Starts struct {
 	opts Options
 	mu   sync.Mutex
 	// loaded are the applications that choose pods and are in the kernel.
-	loaded []podChooser
+	loaded []Application
 	// waiting are those that wait, by the container's id.
 	waiting map[string]*start
 	// late is until when no container waits for a tenant.
 	late map[tenant]time.Time
 }
 
-// Application is one that this node has, as a reconcile left it.
+// Application is one that chooses pods, and is in the kernel.
 type Application struct {
 	UID      string
 	Identity v1alpha1.Identity
-	// Live is the intent whose revision runs; nil where none does.
-	Live *intent.Opened
-	// IsComing reports that a version, or a chain for it, is on its way.
-	IsComing bool
+	// Attachments are those with pods.
+	Attachments []v1alpha1.Attachment
 }
 
-// inPods are its attachments with pods.
-func (a *Application) inPods() (all []v1alpha1.Attachment) {
-	for _, program := range a.Live.Payload().Programs {
+// Of is what an intent attaches in pods.
+func Of(p intent.Payload) Application {
+	a := Application{UID: p.UID, Identity: p.Application}
+	for _, program := range p.Programs {
 		for _, at := range program.Attach {
 			if at.Pods != nil {
-				all = append(all, at)
+				a.Attachments = append(a.Attachments, at)
 			}
 		}
 	}
-	return all
+	return a
 }
 
 // tenant is whom a late application is held against: its namespace or, of the cluster's, it
@@ -114,9 +113,9 @@ func (s *Starts) awaitedBy(c containers.Container) map[string]v1alpha1.Identity 
 	pods := targets.Pods{Snapshot: containers.NewSnapshot([]containers.Container{c}), NamespaceLabels: s.opts.NamespaceLabels}
 	awaited := map[string]v1alpha1.Identity{}
 	for _, one := range s.loaded {
-		chooses := func(at v1alpha1.Attachment) bool { return pods.Chooses(one.identity, at) }
-		if slices.ContainsFunc(one.attachments, chooses) && !s.isLate(tenantOf(one.identity)) {
-			awaited[one.uid] = one.identity
+		chooses := func(at v1alpha1.Attachment) bool { return pods.Chooses(one.Identity, at) }
+		if slices.ContainsFunc(one.Attachments, chooses) && !s.isLate(tenantOf(one.Identity)) {
+			awaited[one.UID] = one.Identity
 		}
 	}
 	return awaited
@@ -151,8 +150,11 @@ func (s *Starts) Attach(ctx context.Context, c containers.Container) {
 	}
 }
 
-// IsWaiting reports whether a container waits that no reconcile had yet.
+// IsWaiting reports whether a container waits that no reconcile had yet. In nil Starts none does.
 func (s *Starts) IsWaiting() bool {
+	if s == nil {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range s.waiting {
@@ -180,13 +182,13 @@ func (s *Starts) noteLate(one *start, c containers.Container) {
 	}
 }
 
-// Reconciled notes the applications after a reconcile that had these containers, and lets those start
+// Reconciled notes what is loaded after a reconcile that had these containers, and lets those start
 // for which nothing is coming. isComing reports whether something of an application is to be attached
 // in a container and is not yet, though nothing failed.
-func (s *Starts) Reconciled(all []Application, had *containers.Snapshot, isComing func(uid string, c containers.Container) bool) {
+func (s *Starts) Reconciled(loaded []Application, had *containers.Snapshot, isComing func(uid string, c containers.Container) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.note(all)
+	s.loaded = loaded
 	for id, one := range s.waiting {
 		if had == nil || len(one.awaited) == 0 {
 			continue
@@ -203,27 +205,13 @@ func (s *Starts) Reconciled(all []Application, had *containers.Snapshot, isComin
 	}
 }
 
-// note notes which applications are in the kernel and choose pods. What waits for its chain alone
-// is in the kernel still. The caller holds mu.
-func (s *Starts) note(all []Application) {
-	var loaded []podChooser
-	for _, one := range all {
-		if one.Live != nil {
-			if chooses := (podChooser{one.UID, one.Identity, one.inPods()}); len(chooses.attachments) > 0 {
-				loaded = append(loaded, chooses)
-			}
-			continue
-		}
-		if i := slices.IndexFunc(s.loaded, func(c podChooser) bool { return c.uid == one.UID }); i >= 0 && one.IsComing {
-			loaded = append(loaded, s.loaded[i])
-		}
+// Loaded returns the application that was loaded at the last reconcile.
+func (s *Starts) Loaded(uid string) (Application, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.loaded, func(a Application) bool { return a.UID == uid })
+	if i < 0 {
+		return Application{}, false
 	}
-	s.loaded = loaded
-}
-
-// podChooser is an application that is in the kernel, with its attachments in pods.
-type podChooser struct {
-	uid         string
-	identity    v1alpha1.Identity
-	attachments []v1alpha1.Attachment
+	return s.loaded[i], true
 }

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -55,7 +54,7 @@ func TestAnApplicationInPodsSaysWhatTheNodeLacks(t *testing.T) {
 	if want := "this agent does not know the node's pods: set agent.pods.enabled of the chart"; !strings.Contains(ready.Message, want) {
 		t.Errorf("it says %q, want %q", ready.Message, want)
 	}
-	if err := c.Delete(t.Context(), app); client.IgnoreNotFound(err) != nil {
+	if err := c.Delete(t.Context(), app); err != nil {
 		t.Fatal(err)
 	}
 	nodes[0].clean()
