@@ -41,25 +41,32 @@ func (rec *reconcile) loadedInPods(s *starts.Starts) []starts.Application {
 // isComing reports whether something of an application is to be attached in a container and is not
 // yet, though nothing failed.
 func (rec *reconcile) isComing(uid string, c containers.Container) bool {
-	out := rec.decisions.Outcomes[uid]
-	if out == nil || out.Tried {
+	out, i := rec.decisions.Outcomes[uid], rec.decisions.IndexOf(uid)
+	wants := func(such func(plan.Attachment) bool) bool {
+		return i >= 0 && slices.ContainsFunc(rec.decisions.Want.Applications[i].Attachments, such)
+	}
+	switch {
+	case out == nil:
+		return false
+	case wants(rec.lacksProbe):
+		return true
+	case out.Tried:
 		return false
 	}
-	return out.Unsettled || out.PutOff || out.Live == nil && out.Pending || rec.awaitsChain(uid, c.Pod.NetnsID)
+	return out.Unsettled || out.PutOff || out.Live == nil && out.Pending ||
+		wants(func(at plan.Attachment) bool { return at.NetnsID == c.Pod.NetnsID && rec.lacksChain(uid, at) })
 }
 
-// awaitsChain reports whether an application's XDP programs are not yet in the chains of a network
-// namespace.
-func (rec *reconcile) awaitsChain(uid string, netns uint64) bool {
-	i := rec.decisions.IndexOf(uid)
-	if i < 0 {
-		return false
-	}
-	return slices.ContainsFunc(rec.decisions.Want.Applications[i].Attachments, func(at plan.Attachment) bool {
-		if at.Hook != plan.XDP || at.NetnsID != netns {
-			return false
-		}
-		c := rec.loop.live.Chains[at.Device()]
-		return c == nil || c.Version == nil || !slices.Contains(plan.UIDsOf(c.Version.Members), uid)
-	})
+// lacksProbe reports whether a probe was to be put into a file, which other containers may share,
+// through one that ended meanwhile. The next reconcile does it through another.
+func (rec *reconcile) lacksProbe(at plan.Attachment) bool {
+	through, ok := rec.pods.Snapshot.Container(at.Container)
+	return ok && !through.IsRunning()
+}
+
+// lacksChain reports whether an XDP program is not in the chain of its device, and loads are on their
+// way. One that waits after a failure is not coming.
+func (rec *reconcile) lacksChain(uid string, at plan.Attachment) bool {
+	c := rec.loop.live.Chains[at.Device()]
+	return at.Hook == plan.XDP && rec.loadRound.HasAsked() && (c == nil || c.Version == nil || !slices.Contains(plan.UIDsOf(c.Version.Members), uid))
 }

@@ -89,10 +89,9 @@ func TestAContainerStartsWithItsProgramsAttached(t *testing.T) {
 		if w.counted(syscalls.UID) == system {
 			t.Error("no system call is counted")
 		}
-		if n := attachedTo(a, packets.UID); n != 1 {
+		if n := attachedTo(a, packets.UID); n != i+1 {
 			t.Errorf("the program for packets is attached in %d places", n)
 		}
-		p.dies()
 	}
 	for what, p := range map[string]*podOf{"another team's": r.start("team-b", "web", "web", nil), "one that is not chosen": r.start("team-a", "web", "sidecar", nil)} {
 		if r.starting(p, time.Minute) {
@@ -177,5 +176,36 @@ func TestABusyAgentHoldsContainersUpOnce(t *testing.T) {
 	now.forward(time.Second)
 	if !r.starting(p, time.Minute) {
 		t.Error("a container does not wait for an agent that was late some time ago")
+	}
+}
+
+// TestAProbeIsMadeThroughAContainerThatRuns has the container end of whose files a probe was to be
+// made, which another one shares that waits to start.
+func TestAProbeIsMadeThroughAContainerThatRuns(t *testing.T) {
+	needKernel(t)
+	amd64(t)
+	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
+	a := w.announceTo(r, nil)
+	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+	must(t, w.accept(a, p))
+	ended, starts := r.start("team-a", "a", "web", nil), r.start("team-a", "b", "web", nil)
+	ended.task.Ends()
+	for len(a.Reconciled()) > 0 {
+		<-a.Reconciled()
+	}
+	waited := make(chan bool)
+	go func() {
+		is := r.starting(starts, time.Minute)
+		starts.runs("app")
+		waited <- is
+	}()
+	<-a.Reconciled()
+	ended.ends()
+	a.Wake()
+	if !<-waited {
+		t.Fatal("the container does not wait")
+	}
+	if got := w.counted(p.UID); got != worked {
+		t.Errorf("%d calls of %d are counted", got, worked)
 	}
 }

@@ -29,6 +29,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/containerd"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/module"
 )
@@ -91,11 +92,11 @@ func daemons(t *testing.T, test func(*testing.T, *daemon)) {
 // containerd2 is the folder of a containerd that has events.
 func containerd2(t testing.TB) string {
 	t.Helper()
-	cache, err := os.UserCacheDir()
+	dir, err := containerd.Folder()
 	if err != nil {
-		t.Skip("SKIPPED: no cache folder:", err)
+		t.Skip("SKIPPED:", err)
 	}
-	return filepath.Join(cache, "skep-test", "containerd-v2.4.2")
+	return dir
 }
 
 func startDaemon(t testing.TB, bin string) *daemon {
@@ -105,7 +106,7 @@ func startDaemon(t testing.TB, bin string) *daemon {
 	}
 	for _, path := range []string{filepath.Join(bin, "containerd"), filepath.Join(bin, "ctr"), "/usr/sbin/runc", "/usr/lib/cni/bridge"} {
 		if _, err := os.Stat(path); err != nil {
-			t.Skipf("SKIPPED: needs %s (Debian's packages containerd, runc, containernetworking-plugins; containerd 2 by GOBIN=%s CGO_ENABLED=0 go install github.com/containerd/containerd/v2/cmd/{containerd,containerd-shim-runc-v2,ctr}@v2.4.2)", path, bin)
+			t.Skipf("SKIPPED: needs %s (Debian's packages containerd, runc, containernetworking-plugins)", path)
 		}
 	}
 	d := &daemon{t: t, bin: bin, dir: t.TempDir(), version: 2}

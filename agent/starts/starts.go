@@ -150,8 +150,11 @@ func (s *Starts) Attach(ctx context.Context, c containers.Container) {
 	}
 }
 
-// IsWaiting reports whether a container waits that no reconcile had yet.
+// IsWaiting reports whether a container waits that no reconcile had yet. In nil Starts none does.
 func (s *Starts) IsWaiting() bool {
+	if s == nil {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range s.waiting {

@@ -1,8 +1,30 @@
 package e2e
 
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
 // What a node is configured with. %STATE% is the node's folder.
 
-const containerdConfig = `version = 2
+// containerdConfig is that of the version of containerd which runs.
+func containerdConfig(t *testing.T) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(os.Getenv(runtimeFolder), "containerd"), "--version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the runtime is %s", out)
+	if strings.Contains(string(out), " 1.") {
+		return containerd1Config
+	}
+	return containerd2Config
+}
+
+const containerd1Config = `version = 2
 disabled_plugins = ["io.containerd.internal.v1.opt"]
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "registry.example.com/pause:1"
@@ -11,6 +33,18 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
   disable_tcp_service = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
+    conf_dir = "%STATE%/cni"
+`
+
+const containerd2Config = `version = 3
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "registry.example.com/pause:1"
+[plugins."io.containerd.cri.v1.runtime"]
+  # Without CAP_SYS_RESOURCE nobody may lower what he was given.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
     conf_dir = "%STATE%/cni"
 `
 

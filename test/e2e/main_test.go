@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/test/harness/containerd"
 	"github.com/skep-dev/skep/test/harness/controlplane"
 	"github.com/skep-dev/skep/test/harness/module"
 )
@@ -31,6 +32,8 @@ const (
 	// binaries names the folder of kubelet and the others, helm the path of helm.
 	binaries = "SKEP_E2E_BINARIES"
 	helm     = "SKEP_E2E_HELM"
+	// containerd names the folder of the containerd to run, with its shim.
+	runtimeFolder = "SKEP_E2E_CONTAINERD"
 )
 
 // state is where everything of the node is. What a run that was killed left
@@ -106,6 +109,20 @@ func build(ctx context.Context) error {
 		if err := errors.Join(err, os.Setenv(binaries, dir)); err != nil {
 			return err
 		}
+	}
+	if os.Getenv(runtimeFolder) == "" {
+		dir, err := containerd.Folder()
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "*** NO CONTAINERD 2, AND NO NRI: Debian's containerd runs instead. %v ***\n", err)
+			dir = filepath.Dir(needs()["containerd"])
+		}
+		if err := os.Setenv(runtimeFolder, dir); err != nil {
+			return err
+		}
+	}
+	// containerd looks for its shim there.
+	if err := os.Setenv("PATH", os.Getenv(runtimeFolder)+":"+os.Getenv("PATH")); err != nil {
+		return err
 	}
 	run := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(ctx, "go", args...)

@@ -46,7 +46,7 @@ func newNode(t *testing.T) *node {
 	n.registry(authority)
 	n.names()
 	n.controlPlane()
-	n.file("containerd.toml", containerdConfig)
+	n.file("containerd.toml", containerdConfig(n.t))
 	n.file("cni/10-node.conflist", cniConfig)
 	n.file("kubelet.yaml", kubeletConfig)
 	n.file("proxy.yaml", proxyConfig)
@@ -230,7 +230,7 @@ func (n *node) boot() {
 	}
 	n.start("containerd", "--config="+n.path("containerd.toml"))
 	n.until("containerd", func() error {
-		return exec.CommandContext(n.t.Context(), "ctr", "version").Run()
+		return exec.CommandContext(n.t.Context(), n.binary("ctr"), "version").Run()
 	})
 	n.start("kubelet", "--config="+n.path("kubelet.yaml"), "--kubeconfig="+n.path("pki/kubelet.kubeconfig"),
 		"--hostname-override=node1", "--node-ip="+address)
@@ -257,8 +257,10 @@ func makeCgroup(root string) error {
 
 // binary is the path of one of the node's.
 func (n *node) binary(name string) string {
-	if path := filepath.Join(os.Getenv(binaries), name); exists(path) {
-		return path
+	for _, folder := range []string{binaries, runtimeFolder} {
+		if path := filepath.Join(os.Getenv(folder), name); exists(path) {
+			return path
+		}
 	}
 	return name
 }

@@ -22,6 +22,10 @@ import (
 // asked is how many events of each kind a team's pod makes at a time.
 const asked = 100_000
 
+// fewest is how often the binary in the team's image passes its USDT probe that passes it least:
+// what a pod does that lives once.
+const fewest = 2
+
 // promised is how long after its start a pod is traced at most.
 const promised = 2 * time.Second
 
@@ -40,25 +44,38 @@ func TestTeamsTraceTheirOwnPods(t *testing.T) {
 }
 
 // traced is an application of the teams: an object of package programs, whose program attaches
-// somewhere in pods.
-type traced struct{ name, object, program, attach string }
+// at some places in pods.
+type traced struct {
+	name, object, program string
+	attach                []string
+}
 
 // ofTeamA are those of team-a itself, and ofTeamB those by which the cluster traces team-b.
 func ofTeamA() []traced {
 	return []traced{
-		{"calls", "uprobe_count", "uprobe_count", "pods: {}, binary: {path: /worker, symbol: main.work}"},
-		{"connects", "cgroup_connect4", "cgroup_connect4", "pods: {}"},
-		{"packets", "tcx_drop_port", "drop_port", "pods: {}"},
-		{"syscalls", "tracepoint_count", "tracepoint_count", "pods: {}, hook: tracepoint"},
+		{"calls", "uprobe_count", "uprobe_count", []string{"pods: {}, binary: {path: /worker, symbol: main.work}"}},
+		{"connects", "cgroup_connect4", "cgroup_connect4", []string{"pods: {}"}},
+		{"packets", "tcx_drop_port", "drop_port", []string{"pods: {}"}},
+		{"probes", "usdt_count", "usdt_count", inProbing("pods: {}")},
+		{"syscalls", "tracepoint_count", "tracepoint_count", []string{"pods: {}, hook: tracepoint"}},
 	}
 }
 
 func ofTeamB() []traced {
 	const b = "pods: {namespaceSelector: {matchLabels: {team: b}}}"
 	return []traced{
-		{"b-calls", "uprobe_count", "uprobe_count", b + ", binary: {path: /worker, symbol: main.work}"},
-		{"b-packets", "tcx_drop_port", "drop_port", b},
+		{"b-calls", "uprobe_count", "uprobe_count", []string{b + ", binary: {path: /worker, symbol: main.work}"}},
+		{"b-packets", "tcx_drop_port", "drop_port", []string{b}},
+		{"b-probes", "usdt_count", "usdt_count", inProbing(b)},
 	}
+}
+
+// inProbing are the USDT probes of all binaries that have them.
+func inProbing(pods string) (attach []string) {
+	for _, times := range []int{fewest, asked} {
+		attach = append(attach, fmt.Sprintf("%s, binary: {path: /probes/%d, usdt: {provider: skep, name: work}}", pods, times))
+	}
+	return attach
 }
 
 // teams is two teams with pods of one name and one image, of which the first traces its own.
@@ -78,6 +95,7 @@ func (n *node) teams() {
 	}
 	n.denies()
 	a.leaves()
+	a.lives(b)
 }
 
 // installForPods has the agent attach in pods.
@@ -88,10 +106,10 @@ func (n *node) installForPods() {
 		n.t.Fatal(err)
 	}
 	before := n.agent()
-	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.hostPaths.cgroup="+cgroup2, "--set=agent.pods.enabled=true",
+	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.hostPaths.cgroup="+cgroup2, "--set=agent.pods.enabled=true", "--set=metrics.secure=false",
 		"--set=agent.capabilities={BPF,NET_ADMIN,PERFMON}", "--wait")
 	n.agentReady(before)
-	for _, object := range []string{"uprobe_count", "cgroup_connect4", "tcx_drop_port", "tracepoint_count", "kprobe_count", "tp_poisoned"} {
+	for _, object := range []string{"uprobe_count", "cgroup_connect4", "tcx_drop_port", "tracepoint_count", "usdt_count", "kprobe_count", "tp_poisoned"} {
 		n.file("pods/"+object+".o", string(programs.Object(object)))
 		n.run("skep", "image", "build", "-f", n.path("pods/"+object+".o"), imageOfObject(object))
 		n.run("skep", "sign", "--key", n.path("home/cluster/release.key"), imageOfObject(object))
@@ -189,7 +207,7 @@ func definition(kind string, one traced, namespace string) string {
 		metadata += ", namespace: " + namespace
 	}
 	return fmt.Sprintf("apiVersion: skep.dev/v1alpha1\nkind: %s\nmetadata: {%s}\nspec:\n  bytecode: {image: %q}\n  programs: [{name: %s, attach: [{%s}]}]\n",
-		kind, metadata, imageOfObject(one.object), one.program, one.attach)
+		kind, metadata, imageOfObject(one.object), one.program, strings.Join(one.attach, "}, {"))
 }
 
 // seen is what each program counted.
@@ -425,8 +443,12 @@ func programAt(t *testing.T, path string) ebpf.ProgramID {
 // leaves deletes the team's pod, of which nothing is left then.
 func (c *team) leaves() {
 	c.t.Helper()
-	if now := c.linked(); now != len(c.applications) {
-		c.t.Errorf("%s is traced by %d links, want %d", c.namespace(), now, len(c.applications))
+	want := 0
+	for _, one := range ofTeamA() {
+		want += len(one.attach)
+	}
+	if now := c.linked(); now != want {
+		c.t.Errorf("%s is traced by %d links, want %d", c.namespace(), now, want)
 	}
 	var network unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", c.pid()), &network); err != nil {
@@ -483,7 +505,7 @@ func (n *node) denies() {
 		"packets that come in for anybody": {"kprobe_count", "kprobe_count", "hook: kprobe, pods: {}, functions: {names: [tcp_v4_rcv]}", "inspect/scope"},
 		"memory of the kernel":             {"tp_poisoned", "tp_poisoned", "hook: tracepoint, pods: {}, tracepoint: syscalls/sys_enter_getpgid", "inspect/scope"},
 	} {
-		n.file("pods/denied.yaml", definition("BpfApplication", traced{"denied", c.object, c.program, c.attach}, "team-a"))
+		n.file("pods/denied.yaml", definition("BpfApplication", traced{"denied", c.object, c.program, []string{c.attach}}, "team-a"))
 		dev := []string{"--kubeconfig=" + n.path("pki/dev.kubeconfig"), "--namespace=team-a"}
 		n.until(sentence+" to be denied", func() error {
 			_, err := n.kubectl(append(dev, "apply", "--filename", n.path("pods/denied.yaml"))...)

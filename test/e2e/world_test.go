@@ -11,13 +11,16 @@ import (
 	"crypto/x509/pkix"
 	"encoding/binary"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +33,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/skep-dev/skep/test/fixture/userbinary"
 )
 
 // authorities is the machine's file of certificate authorities.
@@ -106,7 +111,7 @@ func (n *node) registry(a *authority) {
 	for _, command := range []string{"pause", "worker"} {
 		ref, err := name.ParseReference("registry.example.com/" + command + ":1")
 		if err == nil {
-			err = remote.Write(ref, imageOf(n.t, n.path("bin/"+command)))
+			err = remote.Write(ref, imageOf(n.t, n.path("bin/"+command), probing()))
 		}
 		if err != nil {
 			n.t.Fatal(err)
@@ -134,8 +139,17 @@ func (n *node) serve(a *authority, host, port string) {
 	go func() { _ = server.Serve(l) }()
 }
 
-// imageOf is an image with one file, which runs.
-func imageOf(t *testing.T, path string) v1.Image {
+// probing are binaries that pass a USDT probe as often as their names say.
+func probing() map[string][]byte {
+	all := map[string][]byte{}
+	for _, times := range []uint32{fewest, asked} {
+		all[fmt.Sprint("probes/", times)] = userbinary.Worker(times - 1)
+	}
+	return all
+}
+
+// imageOf is an image with one file, which runs, and others beside it by their paths.
+func imageOf(t *testing.T, path string, others map[string][]byte) v1.Image {
 	t.Helper()
 	body, err := os.ReadFile(path)
 	if err != nil {
@@ -143,8 +157,14 @@ func imageOf(t *testing.T, path string) v1.Image {
 	}
 	var content bytes.Buffer
 	w := tar.NewWriter(&content)
-	_ = w.WriteHeader(&tar.Header{Name: filepath.Base(path), Mode: 0o755, Size: int64(len(body))})
-	_, _ = w.Write(body)
+	add := func(name string, body []byte) {
+		_ = w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(body))})
+		_, _ = w.Write(body)
+	}
+	add(filepath.Base(path), body)
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		add(name, others[name])
+	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,9 @@
 // a little of everything each five milliseconds, so that a test sees when it is traced. A
 // connection to its port sends how much of everything it does, in a line, and gets a line when it
 // is done. Nothing else of it makes such events.
+//
+// With the argument once it does everything once, at once, and ends. The binaries in /probes pass a
+// USDT probe as often as their names say.
 package main
 
 import (
@@ -10,6 +13,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,15 +24,45 @@ import (
 const port = ":7000"
 
 func main() {
+	if slices.Equal(os.Args[1:], []string{"once"}) {
+		os.Exit(once())
+	}
 	fmt.Fprintln(os.Stderr, "worker:", run())
 	os.Exit(1)
 }
 
-// run works until something fails, and returns why.
-func run() error {
+// fewest is how often the binary passes its probe that passes it least.
+const fewest = 2
+
+// once does everything once.
+func once() int {
+	socket, err := open()
+	if err == nil {
+		err = everything(socket, 1)
+	}
+	if err == nil {
+		err = probes(fewest)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "worker:", err)
+		return 1
+	}
+	return 0
+}
+
+func open() (int, error) {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("make socket: %w", err)
+		return -1, fmt.Errorf("make socket: %w", err)
+	}
+	return socket, nil
+}
+
+// run works until something fails, and returns why.
+func run() error {
+	socket, err := open()
+	if err != nil {
+		return err
 	}
 	var config net.ListenConfig
 	l, err := config.Listen(context.Background(), "tcp", port)
@@ -37,10 +72,15 @@ func run() error {
 	connections := make(chan net.Conn)
 	go accept(l, connections)
 	tick := time.NewTicker(5 * time.Millisecond)
-	for {
+	for ticks := 0; ; {
 		select {
 		case <-tick.C:
-			if err := everything(socket, 1); err != nil {
+			err := everything(socket, 1)
+			// Another process takes more of the machine.
+			if ticks++; err == nil && ticks%20 == 0 {
+				err = probes(fewest)
+			}
+			if err != nil {
 				return err
 			}
 		case c := <-connections:
@@ -77,6 +117,11 @@ func serve(socket int, c net.Conn) error {
 	if err := everything(socket, times); err != nil {
 		return err
 	}
+	if times > 0 {
+		if err := probes(times); err != nil {
+			return err
+		}
+	}
 	_, _ = fmt.Fprintln(c, "done")
 	return nil
 }
@@ -91,6 +136,14 @@ func everything(socket, times int) error {
 		if err := unix.Connect(socket, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 			return fmt.Errorf("connect: %w", err)
 		}
+	}
+	return nil
+}
+
+// probes passes the USDT probe so many times.
+func probes(times int) error {
+	if err := exec.CommandContext(context.Background(), fmt.Sprint("/probes/", times)).Run(); err != nil {
+		return fmt.Errorf("pass the probe %d times: %w", times, err)
 	}
 	return nil
 }

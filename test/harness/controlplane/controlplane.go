@@ -18,7 +18,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +28,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/skep-dev/skep/test/harness/cached"
 	"github.com/skep-dev/skep/test/harness/module"
 )
 
@@ -49,39 +49,19 @@ func Built(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find control plane modules: %w", err)
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find cache folder: %w", err)
-	}
 	hash := sha256.Sum256(append(sum, runtime.Version()...))
-	dir := filepath.Join(cache, "skep-test", "kubernetes-"+hex.EncodeToString(hash[:6]))
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return "", err
-	}
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	dir, err := cached.Path("kubernetes-" + hex.EncodeToString(hash[:6]))
 	if err != nil {
 		return "", err
 	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
-	}
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
-	return dir, build(ctx, modules, dir)
+	return dir, cached.Once(dir, func(aside string) error { return build(ctx, modules, aside) })
 }
 
 // version is what the API server says of itself; go.mod pins the same.
 const version = "v1.36.3"
 
-// build makes the binaries aside and renames them into place.
-func build(ctx context.Context, modules, dir string) error {
-	aside, err := os.MkdirTemp(filepath.Dir(dir), "build")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(aside)
+// build makes the binaries in a folder.
+func build(ctx context.Context, modules, aside string) error {
 	const set = "-X k8s.io/component-base/version."
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", aside+"/",
 		"-ldflags", "-s -w "+set+"gitVersion="+version+" "+set+"gitMajor=1 "+set+"gitMinor=36", "tool")
@@ -92,10 +72,7 @@ func build(ctx context.Context, modules, dir string) error {
 		return fmt.Errorf("build control plane: %w\n%s", err, out)
 	}
 	// etcd's main package is called server.
-	if err := os.Rename(filepath.Join(aside, "server"), filepath.Join(aside, "etcd")); err != nil {
-		return err
-	}
-	return os.Rename(aside, dir)
+	return os.Rename(filepath.Join(aside, "server"), filepath.Join(aside, "etcd"))
 }
 
 // CRDs is the folder of the CRDs the chart installs.
