@@ -3,7 +3,9 @@ package targets
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -47,9 +49,14 @@ func (d devices) device(index int) plan.Device {
 }
 
 // listDevices reads the network devices of a namespace, whose thread calls it, by index. Which of
-// them are primary is looked up only for withPrimary.
+// them are primary is looked up only for withPrimary. Of a namespace of a pod it reads so much as
+// podBudget allows, and fails with *TooManyError where there is more.
 func listDevices(of netns.Namespace, withPrimary bool, now Running) ([]plan.Interface, error) {
 	d := devices{namespace: of, links: netlink.LinkList, byIndex: netlink.LinkByIndex, routes: netlink.RouteList}
+	if of.ID != 0 {
+		b := bounded{in: of.In, until: time.Now().Add(podBudget), maxDevices: maxDevices, maxRoutes: maxRoutes}
+		d.links, d.routes = b.links, b.defaultRoutes
+	}
 	return d.list(withPrimary, now)
 }
 
@@ -73,6 +80,10 @@ func dump[T any](list func() ([]T, error)) (all []T, whole bool, err error) {
 // list implements listDevices.
 func (d devices) list(withPrimary bool, now Running) ([]plan.Interface, error) {
 	links, whole, err := dump(d.links)
+	tooMany := new(TooManyError)
+	if errors.As(err, &tooMany) {
+		return d.inUse(withPrimary, now, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
@@ -87,10 +98,35 @@ func (d devices) list(withPrimary bool, now Running) ([]plan.Interface, error) {
 	}
 	var primary map[int]bool
 	if withPrimary {
-		if primary, err = d.primaries(now, found); err != nil {
+		if primary, err = d.primaries(now, found); errors.As(err, &tooMany) {
+			return d.inUse(withPrimary, now, err)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
+	return d.describeAll(found, primary), nil
+}
+
+// inUse returns why a list was not read, with those devices alone on which something runs.
+func (d devices) inUse(withPrimary bool, now Running, why error) ([]plan.Interface, error) {
+	found, primary := map[int]netlink.Link{}, map[int]bool{}
+	if err := d.ask(now, found); err != nil {
+		return nil, errors.Join(why, err)
+	}
+	for _, l := range slices.Collect(maps.Values(found)) {
+		if master, err := d.byIndex(l.Attrs().MasterIndex); l.Attrs().MasterIndex != 0 && err == nil {
+			found[master.Attrs().Index] = master
+		}
+	}
+	if withPrimary {
+		d.keepPrimary(now, found, primary)
+	}
+	return d.describeAll(found, primary), why
+}
+
+// describeAll says what is to be known of devices, by index.
+func (d devices) describeAll(found map[int]netlink.Link, primary map[int]bool) []plan.Interface {
 	all := make([]plan.Interface, 0, len(found))
 	for index, l := range found {
 		one := d.describe(l)
@@ -101,7 +137,7 @@ func (d devices) list(withPrimary bool, now Running) ([]plan.Interface, error) {
 		all = append(all, one)
 	}
 	slices.SortFunc(all, func(a, b plan.Interface) int { return a.Device.Compare(b.Device) })
-	return all, nil
+	return all
 }
 
 // describe says what is to be known of a device of the namespace.

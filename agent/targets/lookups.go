@@ -110,6 +110,8 @@ type Lookups struct {
 	seen map[uint64][]plan.Interface
 	// members are cgroups of pods that were looked at, by their ids.
 	members map[uint64]guard.Member
+	// lastRead is the last of them that was read.
+	lastRead uint64
 	// hierarchy is where the mount of cgroup2 lies; nil until somebody asks.
 	hierarchy *guard.Hierarchy
 }
@@ -207,6 +209,8 @@ type Round struct {
 	interfaces []plan.Interface
 	there      map[uint64]bool
 	unread     map[uint64]error
+	// unseen: one was not read, and never before.
+	unseen bool
 }
 
 // Host is where the names of targets are looked up.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
@@ -66,27 +67,55 @@ func (r *Round) Look(known Namespaces, attachments []Asked, withPrimary bool, no
 		}
 	}
 	delete(wanted, 0)
-	for _, id := range slices.Sorted(maps.Keys(wanted)) {
-		all = append(all, r.lookInto(id, withPrimary, now)...)
+	began, ids := time.Now(), r.inTurn(slices.Sorted(maps.Keys(wanted)))
+	for i, id := range ids {
+		over := i > 0 && time.Since(began) > podsBudget
+		all = append(all, r.lookInto(id, over, withPrimary, now)...)
+		if !over {
+			r.lastRead = id
+		}
+	}
+	if r.unseen {
+		r.wake()
 	}
 	maps.DeleteFunc(r.seen, func(id uint64, _ []plan.Interface) bool { return !wanted[id] })
 	r.interfaces = all
 	return all, nil
 }
 
-// lookInto reads the devices of another namespace. Of one that cannot be read, those that were
-// seen last count, and those on which something runs; one that is gone has none.
-func (r *Round) lookInto(id uint64, withPrimary bool, now Running) (all []plan.Interface) {
+// inTurn has namespaces follow the one that the last reconcile read last.
+func (r *Round) inTurn(ids []uint64) []uint64 {
+	next, _ := slices.BinarySearch(ids, r.lastRead+1)
+	return slices.Concat(ids[next:], ids[:next])
+}
+
+// errLater is the error of a network namespace whose turn is in the next reconcile.
+var errLater = errors.New("those of other pods are read first")
+
+// lookInto reads the devices of another namespace, unless it is over with the time for that. Of
+// one that cannot be read, those that were seen last count, and those on which something runs; one
+// that is gone has none.
+func (r *Round) lookInto(id uint64, over, withPrimary bool, now Running) (all []plan.Interface) {
 	one, _ := r.host.Namespaces.Lookup(id)
 	if was, ok := r.seen[id]; ok && r.unchangedNetns[id] && slices.ContainsFunc(was, func(i plan.Interface) bool { return len(now.UIDs[i.Device]) > 0 }) {
 		r.there[id] = true
 		return was
 	}
-	err := r.host.Namespaces.Do(id, func() (err error) {
-		all, err = listDevices(one, withPrimary, now)
-		return err
-	})
+	err := errLater
+	if !over {
+		err = r.host.Namespaces.Do(id, func() (err error) {
+			all, err = listDevices(one, withPrimary, now)
+			return err
+		})
+	}
+	tooMany := new(TooManyError)
 	switch {
+	case errors.Is(err, errLater):
+		r.unseen = r.unseen || r.seen[id] == nil
+	case errors.As(err, &tooMany):
+		r.log.Debug("a network namespace has more than is read of it; what runs there is left as it is", "of", one.In, "error", err)
+		r.unread[id], r.there[id] = err, true
+		return all
 	case err == nil:
 		r.seen[id], r.there[id] = all, true
 		return all
@@ -137,12 +166,30 @@ func (r *Round) OnInterfaces(base plan.Attachment, asked v1alpha1.Attachment) ([
 		}
 		one, _ := r.host.Namespaces.Lookup(id)
 		found, err := on(base, asked, one.In, plan.InterfacesIn(id, r.interfaces))
-		if err != nil && r.unread[id] != nil {
+		if tooMany := new(TooManyError); errors.As(r.unread[id], &tooMany) {
+			// See TooMany.
+			err = nil
+		} else if err != nil && r.unread[id] != nil {
 			err = fmt.Errorf("%w: look into the network namespace of %s: %w", ErrWaiting, one.In, r.unread[id])
 		}
 		all, errs = append(all, found...), append(errs, err)
 	}
 	return all, errors.Join(errs...)
+}
+
+// TooMany returns an error for each network namespace that an attachment is for and that has more
+// than is read of it.
+func (r *Round) TooMany(application v1alpha1.Identity, asked v1alpha1.Attachment) (all []*TooManyError) {
+	if asked.Interfaces == nil {
+		return nil
+	}
+	ids, _, _ := r.namespaces.chosen(application, asked)
+	for _, id := range ids {
+		if one := new(TooManyError); errors.As(r.unread[id], &one) {
+			all = append(all, one)
+		}
+	}
+	return all
 }
 
 // asItRuns returns the attachments of a program in other network namespaces as they are.
