@@ -85,7 +85,8 @@ type Options struct {
 	Clock func() time.Time
 	// SweepInterval is how often every link is looked at; default one second. Where
 	// nothing is left to do, everything else (pins, interfaces, cgroups, binaries) is
-	// looked at when the kernel reports a change, and at each thirtieth sweep.
+	// looked at when the kernel reports a change, and by the first sweep 30 seconds after it
+	// was looked at last.
 	SweepInterval time.Duration
 	// BackOff bounds how long a failing application waits; default one second
 	// to five minutes.
@@ -188,9 +189,9 @@ type loop struct {
 	skipped skippedContainers
 	// idle is how the last reconcile left the node, nil where something is left to do.
 	idle *idle
-	// sweeps are those since the last full reconcile, and acted reports that the last reconcile
+	// fullAt is when the last full reconcile began, and acted reports that the last reconcile
 	// was none, and that only its own actions are left to look at.
-	sweeps int
+	fullAt time.Time
 	acted  bool
 	// unmanagedFiles, by uid, are those of the last full reconcile, and pods those of the last
 	// one of either kind.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -29,13 +30,17 @@ func (w *world) onTurns(r *runtimeOf, change func(*agent.Options)) *agent.Agent 
 	return a
 }
 
-// rests does what the agent was woken for, until nothing is left.
+// rests does what the agent was woken for, until nothing is left and every link that was to end
+// has ended.
 func rests(t *testing.T, a *agent.Agent) {
 	t.Helper()
-	for a.ReconcileIfWoken(t.Context()) {
-		continue
+	for woken := true; woken; woken = a.ReconcileIfWoken(t.Context()) {
+		for a.ReconcileIfWoken(t.Context()) {
+			continue
+		}
+		reconciledBySweeps(t, a)
+		a.AwaitClosings()
 	}
-	reconciledBySweeps(t, a)
 }
 
 func reconciledBySweeps(t *testing.T, a *agent.Agent) {
@@ -131,11 +136,11 @@ func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
 }
 
 // TestChangesOfPodsPutOffNoFullReconcile: what is wrong with a pin, and a container of which nobody
-// told, are found after thirty sweeps, whatever else happens.
+// told, are found after 30 seconds, whatever else happens and however often the agent sweeps.
 func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
 	needKernel(t)
-	w, r := newWorld(t), newRuntime(t)
-	a := w.onTurns(r, func(*agent.Options) {})
+	w, r, now := newWorld(t), newRuntime(t), newClock()
+	a := w.onTurns(r, func(o *agent.Options) { o.Clock = now.Now })
 	chosen := r.start("team-a", "web", "app", nil)
 	p := w.ofTeam("team-a", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{}))
 	w.give(a, p)
@@ -153,20 +158,24 @@ func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
 	r.all["unheard"] = unheard
 	r.mu.Unlock()
 	isThere := func() bool { _, err := os.Lstat(pins[0]); return err == nil }
-	for n := range 31 {
+	live := func(passed time.Duration) {
+		t.Helper()
+		now.forward(passed)
 		r.wake(chosen.Pod)
 		if !a.ReconcileIfWoken(t.Context()) {
 			t.Fatal("the change of a chosen pod causes no reconcile")
 		}
-		before := isThere()
-		if a.Sweep(t.Context()); isThere() {
-			if before || n != 29 {
-				t.Errorf("the pin is back at sweep %d, by an incremental reconcile: %v; want by the full one at sweep 29", n, before)
-			}
-			return
-		}
+		a.Sweep(t.Context())
 	}
-	t.Error("31 sweeps found no pin missing")
+	for range 35 {
+		live(0)
+	}
+	if live(29 * time.Second); isThere() {
+		t.Error("the pin is back after 29 seconds, by an incremental reconcile")
+	}
+	if live(time.Second); !isThere() {
+		t.Error("a sweep after 30 seconds found no pin missing")
+	}
 }
 
 // TestAPodWhoseFilesChangeIsLookedAtAgain: a reconcile that follows changes finds the file of a

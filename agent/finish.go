@@ -55,7 +55,7 @@ func (rec *reconcile) finish() {
 			app.conflict, all = now.conflict, false
 		}
 		rec.accepted.apps[uid] = app
-		if out := rec.decisions.Outcomes[uid]; out == nil || out.Pending || out.Unsettled {
+		if out := rec.decisions.Outcomes[uid]; out == nil || out.Pending || out.Unsettled || out.Closing {
 			all = false
 		}
 	}

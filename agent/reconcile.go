@@ -111,7 +111,7 @@ func (a *Agent) newReconcile() *reconcile {
 	now, o, l := a.opts.Clock(), &a.opts, a.loop
 	full := a.full.Swap(false) || l.pods == nil
 	if full {
-		l.sweeps = 0
+		l.fullAt = now
 	}
 	apps, labels := a.snapshot()
 	pods := a.takePods(apps, full)

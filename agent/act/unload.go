@@ -82,7 +82,7 @@ func (act *Actor) reportRemnant(uid string, r live.Remnant, err error) {
 
 // reportClosing reports a link that is being closed beside the loop.
 func (act *Actor) reportClosing(out *report.Outcome, r live.Remnant) {
-	out.Unsettled = true
+	out.Closing = true
 	if since := act.Now.Sub(r.Since); since > closeDeadline {
 		at := r.Attachment
 		out.Errs = append(out.Errs, fmt.Errorf("detach %s from %s %s: its pin is removed, and the kernel has not ended link %d for %s; it may wait for a process whose memory is locked: see the kernel's log for tasks that hang, and restart the node if that stays",

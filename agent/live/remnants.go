@@ -161,9 +161,16 @@ func (s *Set) Closing(namespace string) int { return s.closing.Waiting(namespace
 // Remnants returns the application's links that were taken away and may run still.
 func (s *Set) Remnants(uid string) []Remnant { return s.remnants.byUID[uid] }
 
-// HasRemnants reports whether any application has a link that was taken away and may run
-// still.
-func (s *Set) HasRemnants() bool { return len(s.remnants.byUID) > 0 }
+// HasClosedRemnants reports whether any application has a link that was closed and may run still.
+// Of those that are being closed, the end wakes the loop.
+func (s *Set) HasClosedRemnants() bool {
+	for _, all := range s.remnants.byUID {
+		if slices.ContainsFunc(all, func(r Remnant) bool { return !r.IsClosing() }) {
+			return true
+		}
+	}
+	return false
+}
 
 // WithRemnants returns the UIDs of the applications that have remnants, sorted.
 func (s *Set) WithRemnants() []string { return slices.Sorted(maps.Keys(s.remnants.byUID)) }
